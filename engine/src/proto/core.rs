@@ -275,10 +275,7 @@ impl Core {
                 break;
             }
             if session.datagram.is_some() {
-                if header.frames.get() > 0 {
-                    let end = header.first_frame.get().wrapping_add(header.frames.get().into());
-                    session.note_by_stream(end, length);
-                }
+                session.note_by_stream(header, length);
                 self.handle_segment(slot, header, body, now_ns, effects)?;
                 used += length;
                 continue;

@@ -13,6 +13,14 @@ use crate::wire::done::STATUS_ABANDONED;
 use crate::wire::segment::{FLAG_ACK_REQUESTED, SegmentHeader};
 use crate::wire::{Done, Frame, FrameError, Frames, Grant, Matched};
 
+/// The segment that is all of `bytes`.
+#[inline(always)]
+fn only_segment(bytes: &[u8]) -> Result<(&SegmentHeader, &[u8]), FrameError> {
+    let whole = Session::split_segment(bytes)?.filter(|&(.., length)| length == bytes.len());
+    let (header, body, _) = whole.ok_or(FrameError::BadSegmentLength(bytes.len() as u32))?;
+    Ok((header, body))
+}
+
 impl Core {
     /// Handles one datagram's segment, which came by any lane of a session in datagram mode. An
     /// error means that the peer broke the protocol: fail the session.
@@ -26,10 +34,7 @@ impl Core {
         now_ns: u64,
         effects: &mut impl Effects,
     ) -> Result<(), FrameError> {
-        let whole = Session::split_segment(bytes)?;
-        let Some((header, body, _)) = whole.filter(|&(.., length)| length == bytes.len()) else {
-            return Err(FrameError::BadSegmentLength(bytes.len() as u32));
-        };
+        let (header, body) = only_segment(bytes)?;
         self.handle_segment(slot, header, body, now_ns, effects)
     }
 
@@ -44,17 +49,11 @@ impl Core {
         now_ns: u64,
         effects: &mut impl Effects,
     ) -> Result<(), FrameError> {
-        let whole = Session::split_segment(bytes)?;
-        let Some((header, body, length)) = whole.filter(|&(.., length)| length == bytes.len())
-        else {
-            return Err(FrameError::BadSegmentLength(bytes.len() as u32));
-        };
-        if header.frames.get() > 0
-            && let Some(session) = self.sessions.at_mut(slot as usize)
+        let (header, body) = only_segment(bytes)?;
+        if let Some(session) = self.sessions.at_mut(slot as usize)
             && session.is_connected()
         {
-            let end = header.first_frame.get().wrapping_add(header.frames.get().into());
-            session.note_by_stream(end, length);
+            session.note_by_stream(header, bytes.len());
         }
         self.handle_segment(slot, header, body, now_ns, effects)
     }

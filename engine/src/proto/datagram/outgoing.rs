@@ -512,9 +512,14 @@ impl Session {
         self.ack_wanted = true;
     }
 
-    /// A segment with frames came by the stream, `length` bytes long, and ends before frame `end`:
-    /// no lane tells the peer of that.
-    pub(in crate::proto) fn note_by_stream(&mut self, end: u32, length: usize) {
+    /// A segment of `length` bytes came by a lane that does not tell the peer what has come: if it
+    /// has frames, an acknowledgement is owed.
+    #[inline]
+    pub(in crate::proto) fn note_by_stream(&mut self, header: &SegmentHeader, length: usize) {
+        if header.frames.get() == 0 {
+            return;
+        }
+        let end = header.first_frame.get().wrapping_add(header.frames.get().into());
         if self.stream_owed == 0 || is_before(self.stream_end, end) {
             self.stream_end = end;
         }
