@@ -71,9 +71,8 @@ impl Core {
         let is_last = datagram.long.len() == 0;
         let is_full = !pool.has_room_for_long(datagram.long_held);
         let segment = pool.get_mut(id)?;
-        datagram.ack_awaited |= !segment.operations.is_empty();
-        let asks = (is_last && datagram.ack_awaited) || is_full;
-        datagram.ack_awaited &= !asks;
+        let is_awaited = !segment.operations.is_empty();
+        let asks = datagram.asks_when_awaited(is_awaited || is_full, is_last || is_full);
         if session.has_waiting() {
             self.unblocked.push(slot);
         }
