@@ -29,10 +29,8 @@ impl Engine {
     /// The other side of a session can read this process's memory, or cannot any more.
     pub(super) fn handle_cma_changed(&mut self, name: u64, is_able: bool) {
         let state = &mut *self.state;
-        let found = (0..state.controls.len() as u32)
-            .find(|&slot| state.paths.first_path(slot).is_some_and(|(known, _)| known == name));
-        if let Some(slot) = found {
-            state.core.set_cma(slot, is_able);
+        if let Some(session) = state.paths.session_of(name) {
+            state.core.set_cma(session, is_able);
         }
     }
 
