@@ -80,9 +80,7 @@ impl Two {
         }
         (send, receive)
     }
-}
 
-impl Two {
     /// Neighbours agree on how they reach each other's memory beside their first messages.
     fn exchange_until_kernel_copies(&mut self, mut buffers: (Buffer, Buffer)) -> (Buffer, Buffer) {
         let start = Instant::now();

@@ -6,9 +6,8 @@ use ringrail::{
 };
 use ringrail_tests::lab::HostNetwork;
 
-use crate::cli::Lanes;
-
 use super::{Arguments, Pattern, SLOWNESS};
+use crate::cli::Lanes;
 use crate::secret;
 use crate::test::{TAG, settings};
 
@@ -53,11 +52,10 @@ struct Side<M: Attached> {
 impl<M: Attached> Side<M> {
     fn new(arguments: &Arguments, number: usize, open: Open<M>) -> Result<Self, String> {
         let network = network(arguments, number)?;
-        // This process began in the first host.
-        match number {
-            0 => network.enter().map_err(message)?,
-            _ if arguments.lanes == Lanes::Shm => network.enter().map_err(message)?,
-            _ => network.enter_with_sys().map_err(message)?,
+        // This process began in the first host, where neighbours by shared memory are, too.
+        match number == 0 || arguments.lanes == Lanes::Shm {
+            true => network.enter().map_err(message)?,
+            false => network.enter_with_sys().map_err(message)?,
         }
         let settings = settings(arguments.lanes, None, None, None, &arguments.settings)?;
         Self::of(network, &Domain::with_settings(settings).map_err(message)?, open)
