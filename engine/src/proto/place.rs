@@ -28,24 +28,24 @@ const FIRST: u16 = 0;
 impl Core {
     /// The session that the place has led to, or one that asks who is there. `None`: at the limit.
     pub(super) fn session_at(&mut self, place: SocketAddr) -> Option<u32> {
-        let known = self.sessions.iter().find(|(_, session)| session.place == Some(place));
+        let known = self.sessions.iter().find(|(_, session)| session.place.as_deref() == Some(&place));
         if let Some(slot) = known.map(|(id, _)| id.index() as u32) {
             return Some(slot);
         }
         self.forget_some();
         let mut session = Session::new(0, place.into(), self.config.retry);
-        session.place = Some(place);
+        session.place = Some(Box::new(place));
         Some(self.sessions.insert(session).ok()?.index() as u32)
     }
 
     /// Whether this is the place that a session was asked for by, and who answers there is to be
     /// the peer.
     pub(crate) fn is_of_place(&self, slot: u32, answering: &Locators) -> bool {
-        let place = self.sessions.at(slot as usize).and_then(|session| session.place);
+        let place = self.sessions.at(slot as usize).and_then(|session| session.place.as_deref());
         let is_it = |own: SocketAddr, place: SocketAddr| {
             (own.ip(), own.port()) == (place.ip(), place.port())
         };
-        place.is_some_and(|place| answering.iter().any(|own| is_it(own, place)))
+        place.is_some_and(|&place| answering.iter().any(|own| is_it(own, place)))
     }
 
     /// `engine`, which listens at the place that a session was asked for by, has said so under its
@@ -60,7 +60,8 @@ impl Core {
         now_ns: u64,
         effects: &mut impl Effects,
     ) {
-        let Some(place) = self.sessions.at(slot as usize).map(|known| known.place) else { return };
+        let Some(known) = self.sessions.at(slot as usize) else { return };
+        let place = known.place.clone();
         let other = self.session_with(engine, locators).filter(|&other| other != slot);
         let Some(other) = other else {
             let attempts = 1;

@@ -72,7 +72,7 @@ pub(crate) struct Session {
     /// Where it listens.
     pub(crate) locators: Locators,
     /// The user asked for whoever listens here ([`super::place`]).
-    pub(super) place: Option<std::net::SocketAddr>,
+    pub(super) place: Option<Box<std::net::SocketAddr>>,
     /// How far the control lane is.
     pub(crate) connection: Connection,
     /// It is in the list of sessions whose connection may have a deadline.
