@@ -6,7 +6,7 @@ use super::completions::Completions;
 use super::engine::Engine;
 use super::lanes;
 use crate::proto::table::Id;
-use crate::wire::rts::CmaSource;
+use crate::wire::CmaSource;
 
 /// What one turn reads, in bytes: 20 us or so, for which short messages wait.
 const BYTES_PER_TURN: u64 = 256 << 10;

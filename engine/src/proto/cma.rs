@@ -10,18 +10,21 @@
 //!    │<─────────────────────────────────────────┤   (rendezvous.rs), as if there were no source
 //! ```
 //!
+//! A long put is that with its target for a receiver (PUT RTS), a long get with its origin (REPLY
+//! RTS): [`super::one_sided`].
+//!
 //! A session has it where its datagrams go by memory that both engines share, and the peer has
 //! shown that it can read (the driver's event `CmaChanged`). What is longer than a datagram carries
 //! at its best is pulled then, and by no lane.
 //!
-//! A send that ends before DONE takes its memory back while the peer may be reading: it is revoked
+//! What ends before DONE takes its memory back while the peer may be reading: it is revoked
 //! before its user has it again ([`Effects::revoke`]), and what is read after that does not count.
 
 use super::core::Core;
 use super::effects::Effects;
 use super::operation::OperationState;
 use super::table::Id;
-use crate::wire::rts::CmaSource;
+use crate::wire::CmaSource;
 
 /// A piece of a message for the loop to read.
 #[derive(Clone, Copy, Debug)]

@@ -33,7 +33,7 @@ use super::rails::health::Transition;
 use super::session::{ControlFrame, Session};
 use super::table::{Id, Table};
 use super::unexpected::{Message, Unexpected};
-use crate::wire::rts::CmaSource;
+use crate::wire::CmaSource;
 use crate::wire::{Frame, FrameError, Frames, SEGMENT_BYTES_MAX};
 
 /// Bit of a 64-bit context that keeps untagged messages apart from tagged ones.
@@ -347,7 +347,9 @@ impl Core {
                     self.handle_one_sided(by, header, data, operands, now_ns, effects)?;
                 }
                 Frame::Reply(reply, bytes) => self.handle_reply(slot, reply, bytes, effects)?,
-                Frame::ReplyRts(reply) => self.handle_reply_rts(slot, reply, effects),
+                Frame::ReplyRts(reply, source) => {
+                    self.handle_reply_rts(slot, reply, source, effects)
+                }
                 Frame::Goodbye(goodbye) => {
                     let failure = PeerFailure::of_goodbye(goodbye.reason);
                     self.fail_session(slot, failure, effects);

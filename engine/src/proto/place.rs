@@ -28,7 +28,8 @@ const FIRST: u16 = 0;
 impl Core {
     /// The session that the place has led to, or one that asks who is there. `None`: at the limit.
     pub(super) fn session_at(&mut self, place: SocketAddr) -> Option<u32> {
-        let known = self.sessions.iter().find(|(_, session)| session.place.as_deref() == Some(&place));
+        let known =
+            self.sessions.iter().find(|(_, session)| session.place.as_deref() == Some(&place));
         if let Some(slot) = known.map(|(id, _)| id.index() as u32) {
             return Some(slot);
         }

@@ -11,7 +11,7 @@ use super::operation::{Operation, OperationState};
 use super::session::Session;
 use super::table::{Id, Table};
 use crate::wire::CHUNK_BYTES_MAX;
-use crate::wire::rts::CmaSource;
+use crate::wire::CmaSource;
 
 /// Of so many grants that pass others one goes to those.
 const PASSES: u32 = 16;

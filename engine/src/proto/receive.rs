@@ -1,7 +1,5 @@
 //! Receiving: matching, eager arrival, unexpected messages.
 
-use zerocopy::FromBytes;
-
 use super::core::{Action, Core, REQUESTS, UNTAGGED};
 use super::effects::{Arrival, Effects, Ended};
 use super::hint::Hint;
@@ -14,7 +12,8 @@ use super::send::SendRefusal;
 use super::session::ControlFrame;
 use super::table::Id;
 use super::unexpected::{Kind, Waiting};
-use crate::wire::rts::{CmaSource, FLAG_CMA};
+use crate::wire::CmaSource;
+use crate::wire::cma_source::FLAG_CMA;
 use crate::wire::{Eager, FrameError, Rts, eager};
 
 /// A receive to post.
@@ -48,8 +47,7 @@ fn first_bytes(came: &[u8], has_source: bool) -> (&[u8], Option<CmaSource>) {
     if !has_source {
         return (came, None);
     }
-    let source = CmaSource::read_from_bytes(came).ok();
-    (&[], source.filter(|source| source.address.get() != 0))
+    (&[], CmaSource::of_frame(came))
 }
 
 impl Core {

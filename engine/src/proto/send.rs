@@ -78,7 +78,7 @@ pub(crate) enum Staged<'a> {
     Eager { room: &'a mut [u8], completes: bool },
     /// Copy the first bytes of the message here.
     Rts { room: &'a mut [u8] },
-    /// Say here where the message is, as [`crate::wire::rts::CmaSource`].
+    /// Say here where the message is, as [`crate::wire::CmaSource`].
     Source { room: &'a mut [u8] },
     /// Copy what is at `offset` of the message here; it is as much as there is room.
     /// `completes`: the operation is over with that.

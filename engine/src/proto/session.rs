@@ -245,6 +245,11 @@ impl Session {
         }
     }
 
+    /// Whether the peer can read this process's memory.
+    pub(super) fn has_cma(&self) -> bool {
+        self.datagram.as_deref().is_some_and(|datagram| datagram.has_cma)
+    }
+
     /// Whether segments flow.
     #[inline]
     pub(crate) fn is_connected(&self) -> bool {

@@ -2,9 +2,9 @@
 
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
+use super::cma_source::{CMA_SOURCE_BYTES, FLAG_CMA};
 use super::eager::{FLAG_DATA, FLAG_PARTS};
 use super::one_sided::ATOMIC_BYTES_MAX;
-use super::rts::{CMA_SOURCE_BYTES, FLAG_CMA};
 use super::{Data, Done, Eager, Goodbye, Grant, LaneLost, LanesWanted, Matched};
 use super::{EAGER_BYTES_MAX, MESSAGE_BYTES_MAX, PARTS_BYTES_MAX};
 use super::{OneSided, Part, Rail, Refused, Reply, ReplyRts, Rts};
@@ -81,8 +81,8 @@ pub(crate) enum Frame<'a> {
     OneSided(&'a OneSided, Option<u64>, &'a [u8]),
     /// The answer to such an operation, and what it asked for.
     Reply(&'a Reply, &'a [u8]),
-    /// The answer to a GET: its bytes are to be pulled.
-    ReplyRts(&'a ReplyRts),
+    /// The answer to a GET: its bytes are to be pulled; the CMA source, if there is one.
+    ReplyRts(&'a ReplyRts, &'a [u8]),
 }
 
 /// Why bytes are not a frame. The peer is at fault; the session is closed.
@@ -243,7 +243,10 @@ impl<'a> Frames<'a> {
                 let header: &Reply = self.header()?;
                 Frame::Reply(header, self.payload(header.length.get())?)
             }
-            KIND_REPLY_RTS => Frame::ReplyRts(self.header()?),
+            KIND_REPLY_RTS => {
+                let header: &ReplyRts = self.header()?;
+                Frame::ReplyRts(header, self.payload(source_bytes(header.flags))?)
+            }
             other => return Err(FrameError::UnknownType(other)),
         }))
     }
@@ -258,6 +261,7 @@ impl<'a> Frames<'a> {
             KIND_PUT => (EAGER_BYTES_MAX as u64, length),
             KIND_ATOMIC => (ATOMIC_BYTES_MAX as u64, header.operand_bytes()),
             KIND_FLUSH => (0, 0),
+            KIND_PUT_RTS => (MESSAGE_BYTES_MAX, source_bytes(header.flags).into()),
             _ => (MESSAGE_BYTES_MAX, 0),
         };
         if length > most {
@@ -265,4 +269,9 @@ impl<'a> Frames<'a> {
         }
         self.payload(bytes as u32)
     }
+}
+
+/// Length of the CMA source of a frame with these flags.
+fn source_bytes(flags: u8) -> u32 {
+    if flags & FLAG_CMA != 0 { CMA_SOURCE_BYTES as u32 } else { 0 }
 }

@@ -5,8 +5,8 @@ use std::time::Duration;
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::chunk::{CHUNK_HEADER_BYTES, ChunkHeader};
+use super::cma_source::{CMA_SOURCE_BYTES, FLAG_CMA};
 use super::hello::HelloStatus;
-use super::rts::{CMA_SOURCE_BYTES, FLAG_CMA};
 use super::*;
 use crate::proto::bulk::{Incoming, Outgoing};
 use crate::proto::keys::SessionKeys;
@@ -77,7 +77,10 @@ fn write_frame(frame: &Frame<'_>, body: &[u8], into: &mut Vec<u8>) {
             into.extend_from_slice(reply.as_bytes());
             into.extend_from_slice(bytes);
         }
-        Frame::ReplyRts(reply) => into.extend_from_slice(reply.as_bytes()),
+        Frame::ReplyRts(reply, source) => {
+            into.extend_from_slice(reply.as_bytes());
+            into.extend_from_slice(source);
+        }
         Frame::Goodbye(goodbye) => into.extend_from_slice(goodbye.as_bytes()),
         Frame::EagerParts(header, data) => {
             assert!(header.length.get() as usize <= PARTS_BYTES_MAX);

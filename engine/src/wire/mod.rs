@@ -11,6 +11,7 @@ pub(crate) mod ack;
 pub(crate) mod address;
 pub(crate) mod atomic_op;
 pub(crate) mod chunk;
+pub(crate) mod cma_source;
 pub(crate) mod data;
 pub(crate) mod done;
 pub(crate) mod eager;
@@ -39,6 +40,7 @@ pub(crate) mod segment;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use cma_source::CmaSource;
 pub(crate) use data::Data;
 pub(crate) use done::Done;
 pub(crate) use eager::Eager;

@@ -3,13 +3,16 @@
 //! ```text
 //!  0        1        2                 4                                   8
 //! +--------+--------+-----------------+-----------------------------------+
-//! |type 17 | 0      | 0               | 0                                 |
+//! |type 17 | flags  | 0               | 0                                 |
 //! +--------+--------+-----------------+-----------------------------------+
 //! | operation of the origin                                               | 8
 //! +-----------------------------------------------------------------------+
 //! | operation of the target, for grants                                   | 16
 //! +-----------------------------------------------------------------------+
 //! ```
+//!
+//! Flags: 0, or [`FLAG_CMA`](super::cma_source::FLAG_CMA) with a [`CmaSource`](super::CmaSource)
+//! behind it, which is where the origin reads.
 
 use zerocopy::byteorder::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};

@@ -17,16 +17,8 @@
 //!
 //! Remote data follows as in [`super::eager`], before the first bytes.
 //!
-//! With [`FLAG_CMA`] the first bytes are none of the message, but say where it is in the memory of
-//! its sender's process, which the receiver has said that it can read (cross-memory attach):
-//!
-//! ```text
-//! +-----------------------------------------------------------------------+
-//! | address                                                               |
-//! +-----------------------------------------------------------------------+
-//! | revocations                                                           | 8
-//! +-----------------------------------------------------------------------+
-//! ```
+//! With [`FLAG_CMA`](super::cma_source::FLAG_CMA) the first bytes are none of the message, but say
+//! where it is in the memory of its sender's process: a [`CmaSource`](super::CmaSource).
 
 use zerocopy::byteorder::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -35,9 +27,6 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 pub(crate) const FLAG_FIRST: u8 = 8;
 /// Its sender wants it to be pulled after others.
 pub(crate) const FLAG_LAST: u8 = 16;
-
-/// What follows is a [`CmaSource`].
-pub(crate) const FLAG_CMA: u8 = 64;
 
 /// Length of the header, in bytes.
 pub(crate) const RTS_HEADER_BYTES: usize = 40;
@@ -59,19 +48,3 @@ pub(crate) struct Rts {
 }
 
 const _: () = assert!(size_of::<Rts>() == RTS_HEADER_BYTES);
-
-/// Length of a [`CmaSource`], in bytes.
-pub(crate) const CMA_SOURCE_BYTES: usize = 16;
-
-/// Where a message is in the memory of its sender's process.
-#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
-#[repr(C)]
-pub(crate) struct CmaSource {
-    /// Of its first byte; 0: it is not in one piece, and has to be pulled.
-    pub(crate) address: U64,
-    /// How often the sender had taken memory back that it had said may be read. What was read
-    /// counts only if it still has the same count then.
-    pub(crate) revocations: U64,
-}
-
-const _: () = assert!(size_of::<CmaSource>() == CMA_SOURCE_BYTES);

@@ -67,7 +67,7 @@ fn lengths_beyond_the_limits_are_named() {
 /// RR-FRAME-1, RR-SHM-7
 #[test]
 fn a_cma_source_has_sixteen_bytes_whatever_the_length_of_its_message() {
-    let with = |first, length| Rts { flags: rts::FLAG_CMA, ..rts(first, length) };
+    let with = |first, length| Rts { flags: cma_source::FLAG_CMA, ..rts(first, length) };
     for length in [0, 5, 1 << 30] {
         let bytes = [with(16, length).as_bytes(), &[7; 16]].concat();
         let mut frames = Frames::new(&bytes);
@@ -77,6 +77,58 @@ fn a_cma_source_has_sixteen_bytes_whatever_the_length_of_its_message() {
             let bytes = [with(first, length).as_bytes(), &[7; 17]].concat();
             let error = Frames::new(&bytes).next_frame().unwrap_err();
             assert_eq!(error, FrameError::FirstBytesTooLong { first, length });
+        }
+    }
+}
+
+fn long_put(flags: u8) -> OneSided {
+    OneSided {
+        kind: frame::KIND_PUT_RTS,
+        flags,
+        target_endpoint: 1.into(),
+        source_endpoint: 2.into(),
+        atomic: 0,
+        datatype: 0,
+        length: (1 << 30).into(),
+        key: 3.into(),
+        offset: 4.into(),
+        operation: 5.into(),
+    }
+}
+
+/// RR-FRAME-1, RR-SHM-7
+#[test]
+fn a_cma_source_stands_behind_long_puts_and_answers_that_say_so() {
+    let reply = |flags| ReplyRts {
+        kind: frame::KIND_REPLY_RTS,
+        flags,
+        reserved: 0.into(),
+        reserved_2: 0.into(),
+        operation: 5.into(),
+        send_operation: 6.into(),
+    };
+    for (flags, source) in [(0, 0), (cma_source::FLAG_CMA, 16)] {
+        let put = long_put(flags);
+        let data = OneSided { flags: put.flags | eager::FLAG_DATA, ..put };
+        let bytes = [7; 16];
+        let [source, cut] = [&bytes[..source], &bytes[..source.saturating_sub(1)]];
+        let all = [put.as_bytes(), source, data.as_bytes(), &[1; 8], source];
+        let all = [&all.concat(), reply(flags).as_bytes(), source].concat();
+        let mut frames = Frames::new(&all);
+        for has_data in [None, Some(0x0101_0101_0101_0101)] {
+            let Ok(Some(Frame::OneSided(header, got, behind))) = frames.next_frame() else {
+                panic!()
+            };
+            assert_eq!((header.length.get(), got, behind), (1 << 30, has_data, source));
+        }
+        let Ok(Some(Frame::ReplyRts(_, behind))) = frames.next_frame() else { panic!() };
+        assert_eq!((behind, frames.next_frame().unwrap().is_none()), (source, true));
+        if flags != 0 {
+            for header in [put.as_bytes(), reply(flags).as_bytes()] {
+                let bytes = [header, cut].concat();
+                let error = Frames::new(&bytes).next_frame().unwrap_err();
+                assert_eq!(error, FrameError::Truncated);
+            }
         }
     }
 }

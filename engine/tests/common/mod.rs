@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test program uses its part")]
 
 pub(crate) mod handmade;
+pub(crate) mod one_host;
 pub(crate) mod relay;
 
 use std::sync::mpsc;

@@ -335,7 +335,7 @@ impl Core {
                 self.handle_one_sided(by, header, *data, operands, now_ns, effects)?;
             }
             Frame::Reply(reply, bytes) => self.handle_reply(slot, reply, bytes, effects)?,
-            Frame::ReplyRts(reply) => self.handle_reply_rts(slot, reply, effects),
+            Frame::ReplyRts(reply, source) => self.handle_reply_rts(slot, reply, source, effects),
             Frame::Goodbye(goodbye) => {
                 let session = self.sessions.at_mut(slot as usize);
                 if let Some(datagram) = session.and_then(|found| found.datagram.as_deref_mut()) {

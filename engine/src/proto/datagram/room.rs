@@ -54,6 +54,13 @@ impl Datagram {
         self.segment_bytes - SEGMENT_HEADER_BYTES
     }
 
+    /// The longest frame of a one-sided operation that goes in a datagram.
+    #[inline]
+    pub(in crate::proto) fn near_frame_bytes_max(&self) -> usize {
+        let most = if self.has_cma { NEAR_FRAME_BYTES_MAX } else { usize::MAX };
+        self.frame_bytes_max().min(most)
+    }
+
     /// The longest frame that goes in a datagram where the message may go another way as well.
     #[inline]
     pub(super) fn short_frame_bytes_max(&self) -> usize {
@@ -75,7 +82,7 @@ impl Datagram {
     /// Whether what fits no datagram, or is nearly as long, goes by the session's stream. Where the
     /// peer can read it from memory, that is sooner there.
     #[inline]
-    fn eager_goes_by_stream(&self) -> bool {
+    pub(in crate::proto) fn eager_goes_by_stream(&self) -> bool {
         self.has_stream && !self.has_cma
     }
 

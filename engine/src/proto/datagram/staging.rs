@@ -15,10 +15,11 @@ use super::Datagram;
 use super::parts::Fragmenting;
 use super::room::Pushed;
 use super::segment::{LONG_PAYLOAD_BYTES, SegmentPool};
+use crate::wire::cma_source::{CMA_SOURCE_BYTES, FLAG_CMA};
 use crate::wire::eager::{self, EAGER_HEADER_BYTES};
 use crate::wire::one_sided::{ONE_SIDED_HEADER_BYTES, OneSided};
 use crate::wire::part::{FLAG_GIVEN_UP, FLAG_LAST, PART_BYTES_MIN, PART_HEADER_BYTES, Part};
-use crate::wire::rts::{CMA_SOURCE_BYTES, FLAG_CMA, RTS_HEADER_BYTES};
+use crate::wire::rts::RTS_HEADER_BYTES;
 use crate::wire::{DATA_BYTES, Eager, Rts, frame};
 
 /// How a message goes.
@@ -37,7 +38,7 @@ struct Course {
     payload: usize,
     /// By long segments, which go by the stream.
     is_long: bool,
-    /// The payload is a [`crate::wire::rts::CmaSource`].
+    /// The payload is a [`crate::wire::CmaSource`].
     has_source: bool,
 }
 

@@ -4,6 +4,7 @@ use zerocopy::IntoBytes;
 
 use super::script::Script;
 use crate::proto::session::ControlFrame;
+use crate::wire::cma_source::FLAG_CMA;
 use crate::wire::eager::FLAG_DATA;
 use crate::wire::segment::{SEGMENT_HEADER_BYTES, SegmentHeader};
 use crate::wire::{
@@ -151,7 +152,7 @@ fn one_sided(script: &mut Script<'_>, names: &[u64]) -> Vec<u8> {
     let flags = script.byte();
     let header = OneSided {
         kind,
-        flags: (flags % 8) | if flags < 64 { FLAG_DATA } else { 0 },
+        flags: (flags % 8) | (flags & FLAG_CMA) | if flags < 64 { FLAG_DATA } else { 0 },
         target_endpoint: u16::from(script.byte() % 3).into(),
         source_endpoint: source(script).into(),
         atomic: script.byte() % 21,
@@ -164,6 +165,7 @@ fn one_sided(script: &mut Script<'_>, names: &[u64]) -> Vec<u8> {
     let behind = match kind {
         frame::KIND_PUT => header.length.get(),
         frame::KIND_ATOMIC => header.operand_bytes(),
+        frame::KIND_PUT_RTS if header.flags & FLAG_CMA != 0 => 16,
         _ => 0,
     };
     let behind = behind.min(EAGER_BYTES_MAX as u64 + 1) as usize;
@@ -174,10 +176,11 @@ fn reply(script: &mut Script<'_>, names: &[u64]) -> Vec<u8> {
     let (operation, status) = (name(script, names).into(), script.byte() % 12);
     if script.flag() {
         let send_operation = script.u64().into();
-        let (kind, flags) = (frame::KIND_REPLY_RTS, 0);
+        let (kind, flags) = (frame::KIND_REPLY_RTS, script.pick(&[0, 0, FLAG_CMA]));
         let (reserved, reserved_2) = (0.into(), 0.into());
         let reply = ReplyRts { kind, flags, reserved, reserved_2, operation, send_operation };
-        return reply.as_bytes().to_vec();
+        let source = if flags == 0 { 0 } else { script.pick(&[16, 16, 8]) };
+        return [reply.as_bytes(), &vec![7; source]].concat();
     }
     let bytes = script.pick(&[0, 1, 8, 16, 100]);
     let (kind, reserved, length) = (frame::KIND_REPLY, 0.into(), (bytes as u32).into());

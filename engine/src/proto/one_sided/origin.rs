@@ -14,9 +14,12 @@ use super::super::send::{SendRefusal, Staged};
 use super::super::session::Session;
 use super::super::table::Id;
 use super::{REQUESTS_MAX, Role, Verb};
+use crate::wire::cma_source::{CMA_SOURCE_BYTES, FLAG_CMA};
 use crate::wire::one_sided::{FLAG_FETCH, FLAG_INVALIDATE, OneSided};
 use crate::wire::reply::STATUS_DONE;
-use crate::wire::{DATA_BYTES, EAGER_BYTES_MAX, FrameError, Reply, ReplyRts, eager, frame};
+use crate::wire::{
+    CmaSource, DATA_BYTES, EAGER_BYTES_MAX, FrameError, Reply, ReplyRts, eager, frame,
+};
 
 /// An operation on the memory of a peer.
 #[derive(Debug)]
@@ -67,17 +70,18 @@ fn refusal_of(status: u8) -> Refusal {
 struct Form {
     kind: u8,
     flags: u8,
-    /// Bytes of the operation's memory behind the header.
+    /// Bytes behind the header: of the operation's memory, or a CMA source.
     payload: usize,
 }
 
 impl Asking {
-    fn form(&self, whole_max: u64) -> Form {
+    fn form(&self, whole_max: u64, has_cma: bool) -> Form {
         let of_put = if self.invalidates { FLAG_INVALIDATE } else { 0 };
         let (kind, flags, payload) = match self.verb {
             Verb::Put if self.length <= whole_max => {
                 (frame::KIND_PUT, of_put, self.length as usize)
             }
+            Verb::Put if has_cma => (frame::KIND_PUT_RTS, of_put | FLAG_CMA, CMA_SOURCE_BYTES),
             Verb::Put => (frame::KIND_PUT_RTS, of_put, 0),
             Verb::Get => (frame::KIND_GET, 0, 0),
             Verb::Atomic { flags, .. } => (frame::KIND_ATOMIC, flags, 0),
@@ -197,8 +201,8 @@ impl Core {
         let eager = u64::from(self.config.eager_limit).min(EAGER_BYTES_MAX as u64);
         match session.datagram.as_deref() {
             Some(datagram) => {
-                let short = (datagram.frame_bytes_max() - header) as u64;
-                (short, if datagram.has_stream { eager.max(short) } else { short })
+                let short = (datagram.near_frame_bytes_max() - header) as u64;
+                (short, if datagram.eager_goes_by_stream() { eager.max(short) } else { short })
             }
             None => {
                 let room = (self.staging.payload_bytes_max() as u64).saturating_sub(header as u64);
@@ -281,7 +285,8 @@ impl Core {
         let data = DataBytes::of(operation.data);
         let extra = size_of::<OneSided>() + data.as_slice().len();
         let (short, whole) = self.whole_max(session, extra);
-        let form = asking.form(whole);
+        let form = asking.form(whole, session.has_cma());
+        let has_source = form.kind == frame::KIND_PUT_RTS && form.flags & FLAG_CMA != 0;
         let reply_bytes = match form.kind {
             frame::KIND_PUT_RTS => Some(0),
             _ => asking.reply_bytes(),
@@ -358,7 +363,7 @@ impl Core {
             let is_pulled = form.kind == frame::KIND_PUT_RTS;
             operation.role = if is_pulled { Role::LongPut } else { Role::Origin };
             operation.state = match is_pulled {
-                true => OperationState::Serving(Serving::default()),
+                true => OperationState::Serving(Serving { has_source, ..Serving::default() }),
                 false => OperationState::AwaitReply { bytes: reply_bytes.unwrap_or(0) },
             };
         }
@@ -366,6 +371,7 @@ impl Core {
             return Staged::Blocked;
         };
         match form.payload {
+            _ if has_source => Staged::Source { room },
             0 if !completes => Staged::Rts { room },
             _ => Staged::Eager { room, completes },
         }
@@ -454,6 +460,7 @@ impl Core {
         &mut self,
         slot: u32,
         reply: &ReplyRts,
+        source: &[u8],
         effects: &mut impl Effects,
     ) {
         let id = Id::from_u64(reply.operation.get());
@@ -468,7 +475,8 @@ impl Core {
         let (length, hint) = (operation.length, operation.hint);
         let Some(peer) = self.remotes.id_at(operation.remote as usize) else { return };
         let arrival = Arrival { peer, context: 0, tag: 0, length, data: None };
-        let offered = Offered { send_operation, hint, first: 0, source: None };
+        let source = CmaSource::of_frame(source);
+        let offered = Offered { send_operation, hint, first: 0, source };
         self.pull(id, slot, offered, arrival, effects);
     }
 

@@ -13,12 +13,13 @@ use super::super::send::Staged;
 use super::super::session::{ControlFrame, ShortReply};
 use super::super::table::Id;
 use super::{Role, SHORT_REPLY_BYTES};
+use crate::wire::cma_source::{CMA_SOURCE_BYTES, FLAG_CMA};
 use crate::wire::one_sided::{
     ATOMIC_BYTES_MAX, FLAG_COMPARE, FLAG_FETCH, FLAG_INVALIDATE, OneSided,
 };
 use crate::wire::reply::{REPLY_HEADER_BYTES, STATUS_DONE};
 use crate::wire::reply_rts::REPLY_RTS_BYTES;
-use crate::wire::{FrameError, Reply, ReplyRts, frame};
+use crate::wire::{CmaSource, FrameError, Reply, ReplyRts, frame};
 
 impl Core {
     /// An operation on this engine's memory has come as frame `number`.
@@ -97,7 +98,7 @@ impl Core {
             frame::KIND_ATOMIC => {
                 self.apply_atomic((slot, number), header, granted, &arrival, operands, effects)
             }
-            _ => self.serve((slot, number), header, granted, arrival, effects),
+            _ => self.serve((slot, number), header, granted, arrival, operands, effects),
         }
         Ok(())
     }
@@ -140,6 +141,7 @@ impl Core {
         header: &OneSided,
         granted: Granted,
         arrival: Arrival,
+        source: &[u8],
         effects: &mut impl Effects,
     ) {
         let (length, target) = (header.length.get(), header.target_endpoint.get());
@@ -181,7 +183,8 @@ impl Core {
         let one_sided = session.one_sided.get_or_insert_default();
         one_sided.served += 1;
         if is_write {
-            let offered = Offered { send_operation: to, hint: Hint::None, first: 0, source: None };
+            let source = CmaSource::of_frame(source);
+            let offered = Offered { send_operation: to, hint: Hint::None, first: 0, source };
             self.pull(id, slot, offered, arrival, effects);
         } else {
             one_sided.replies.push_back(id);
@@ -268,7 +271,12 @@ impl Core {
         let Some(session) = self.sessions.at(slot as usize) else { return Staged::Blocked };
         let (short, whole) = self.whole_max(session, REPLY_HEADER_BYTES);
         let is_whole = length <= whole;
-        let payload = if is_whole { length as usize } else { 0 };
+        let has_source = !is_whole && session.has_cma();
+        let payload = match (is_whole, has_source) {
+            (true, _) => length as usize,
+            (false, true) => CMA_SOURCE_BYTES,
+            (false, false) => 0,
+        };
         let reply = Reply {
             kind: frame::KIND_REPLY,
             status: STATUS_DONE,
@@ -278,7 +286,7 @@ impl Core {
         };
         let rts = ReplyRts {
             kind: frame::KIND_REPLY_RTS,
-            flags: 0,
+            flags: if has_source { FLAG_CMA } else { 0 },
             reserved: 0.into(),
             reserved_2: 0.into(),
             operation: to.into(),
@@ -296,10 +304,14 @@ impl Core {
         if is_whole {
             self.remove_operation(id);
         } else if let Some(operation) = self.operations.get_mut(id) {
-            operation.state = OperationState::Serving(Serving::default());
+            operation.state = OperationState::Serving(Serving { has_source, ..Serving::default() });
         }
         let Some(room) = self.newest_room(slot, segment, payload) else { return Staged::Blocked };
-        if is_whole { Staged::Eager { room, completes: true } } else { Staged::Rts { room } }
+        match (is_whole, has_source) {
+            (true, _) => Staged::Eager { room, completes: true },
+            (false, true) => Staged::Source { room },
+            (false, false) => Staged::Rts { room },
+        }
     }
 
     /// Flushes before which all frames have come are answered.

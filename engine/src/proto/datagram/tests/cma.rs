@@ -9,7 +9,7 @@ use super::super::super::effects::{CompletionLevel, Effects, Ended};
 use super::super::super::failure::PeerFailure;
 use super::super::super::table::Id;
 use super::world::{Stream, World};
-use crate::wire::rts::CmaSource;
+use crate::wire::CmaSource;
 
 /// Addresses are names of operations, and never 0.
 const FIRST_ADDRESS: u64 = 1 << 40;

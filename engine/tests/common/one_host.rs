@@ -1,0 +1,152 @@
+//! Engines of one host, and processes that have one.
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::domain;
+use ringrail::{
+    Address, CompletionLevel, Endpoint, Envelope, Owned, Peer, ReceiveOptions, Selector,
+    SendOptions, SharedMemoryFigures, SharedMemoryState,
+};
+
+pub(crate) const ON: &[(&str, &str)] = &[("shared_memory", "auto"), ("control_lane", "udp")];
+/// Longer than a busy machine takes for anything here.
+pub(crate) const LONG: Duration = Duration::from_secs(60);
+
+pub(crate) fn tag(tag: u64) -> Envelope {
+    Envelope::tagged(tag)
+}
+
+/// What became of shared memory.
+pub(crate) fn figures(endpoint: &Endpoint<Owned>) -> SharedMemoryFigures {
+    match endpoint.shared_memory() {
+        SharedMemoryState::On { figures, .. } => figures,
+        other => panic!("no shared memory: {other:?}"),
+    }
+}
+
+pub(crate) fn send(endpoint: &Endpoint<Owned>, peer: Peer, number: u64, bytes: &[u8]) {
+    let options = SendOptions::at(CompletionLevel::Match);
+    endpoint.send_blocking(peer, tag(number), bytes, options).unwrap();
+}
+
+pub(crate) fn receive(endpoint: &Endpoint<Owned>, peer: Peer, number: u64, size: usize) -> Vec<u8> {
+    let mut into = vec![0; size];
+    let selector = Selector::from(peer, tag(number));
+    let status = endpoint.receive_blocking(selector, &mut into, ReceiveOptions::new()).unwrap();
+    assert_eq!((status.length, status.peer), (size, Some(peer)));
+    into
+}
+
+/// Bounces messages until both sides share memory.
+pub(crate) fn until_shared(endpoint: &Endpoint<Owned>, peer: Peer, is_first: bool) {
+    until(endpoint, peer, is_first, 1, |figures| figures.received > 0);
+}
+
+/// The same until both have read a message from the other's memory.
+pub(crate) fn until_read(endpoint: &Endpoint<Owned>, peer: Peer, is_first: bool) {
+    until(endpoint, peer, is_first, 100_000, |figures| figures.read_calls > 0);
+}
+
+/// Bounces messages of `size` bytes until `is_so` on both sides.
+pub(crate) fn until(
+    endpoint: &Endpoint<Owned>,
+    peer: Peer,
+    is_first: bool,
+    size: usize,
+    is_so: impl Fn(SharedMemoryFigures) -> bool,
+) {
+    let deadline = Instant::now() + LONG;
+    loop {
+        let is_ours = u8::from(is_so(figures(endpoint)));
+        assert!(Instant::now() < deadline, "nothing comes by shared memory");
+        let ours = vec![is_ours; size];
+        let theirs = match is_first {
+            true => {
+                send(endpoint, peer, 1 << 40, &ours);
+                receive(endpoint, peer, 1 << 40, size)[0]
+            }
+            false => {
+                let theirs = receive(endpoint, peer, 1 << 40, size)[0];
+                send(endpoint, peer, 1 << 40, &ours);
+                theirs
+            }
+        };
+        if theirs + is_ours == 2 {
+            return;
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// A child with an endpoint, and what it is told by.
+pub(crate) struct Child {
+    pid: libc::pid_t,
+    link: UnixStream,
+}
+
+impl Child {
+    /// Begins one, in which `play` has its endpoint and the way to its parent.
+    pub(crate) fn start(play: impl FnOnce(Endpoint<Owned>, Peer)) -> (Self, Endpoint<Owned>, Peer) {
+        let (mut ours, mut theirs) = UnixStream::pair().unwrap();
+        // SAFETY: the child runs one thread, which is what `play` was written for, and never
+        // returns to the test runner: it ends here.
+        let pid = unsafe { libc::fork() };
+        assert!(pid >= 0, "no child");
+        if pid == 0 {
+            drop(ours);
+            let played = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                let (endpoint, peer) = meet(&mut theirs);
+                play(endpoint, peer);
+            }));
+            // SAFETY: nothing of the test runner is to be run at the end of the child.
+            unsafe { libc::_exit(if played.is_ok() { 0 } else { 101 }) }
+        }
+        drop(theirs);
+        let (endpoint, peer) = meet(&mut ours);
+        (Self { pid, link: ours }, endpoint, peer)
+    }
+
+    pub(crate) fn signal(&self, signal: libc::c_int) {
+        // SAFETY: a child of this process that was not waited for: nobody else has its id.
+        assert_eq!(unsafe { libc::kill(self.pid, signal) }, 0);
+    }
+
+    /// Waits until it stands still.
+    pub(crate) fn await_stop(&self) {
+        let mut status = 0;
+        // SAFETY: the status is a local of this function.
+        let pid = unsafe { libc::waitpid(self.pid, &raw mut status, libc::WUNTRACED) };
+        assert!(pid == self.pid && libc::WIFSTOPPED(status));
+    }
+
+    /// How it ended.
+    pub(crate) fn end(self) -> libc::c_int {
+        let deadline = Instant::now() + LONG;
+        let mut status = 0;
+        // SAFETY: the status is a local of this function.
+        while unsafe { libc::waitpid(self.pid, &raw mut status, libc::WNOHANG) } != self.pid {
+            if Instant::now() > deadline {
+                self.signal(libc::SIGKILL);
+                panic!("the child hangs");
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+        drop(self.link);
+        status
+    }
+}
+
+/// An endpoint, and that of the process at the other end of `link`.
+pub(crate) fn meet(link: &mut UnixStream) -> (Endpoint<Owned>, Peer) {
+    let domain = domain(&[ON, &[("peer_timeout", "4s")]].concat());
+    let endpoint = domain.endpoint().unwrap().attach().unwrap();
+    let own = endpoint.address().to_bytes();
+    link.write_all(&own).unwrap();
+    let mut theirs = own;
+    link.read_exact(&mut theirs).unwrap();
+    let peer = endpoint.insert(&Address::from_bytes(&theirs).unwrap()).unwrap();
+    (endpoint, peer)
+}
