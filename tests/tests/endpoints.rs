@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use ringrail::settings::Settings;
 use ringrail::{
     Address, Buffer, CompletionLevel, Domain, Endpoint, Envelope, Error, Event, Failed, JobSecret,
-    Owned, Peer, PeerFailure, ReceiveOptions, Selector, SendOptions,
+    Owned, Peer, PeerFailure, ReceiveOptions, Selector, SendOptions, SharedMemoryState,
 };
 use ringrail_tests::lab::{Host, Lab, LabSpec};
 use ringrail_tests::require_lab;
@@ -422,4 +422,57 @@ fn lists_and_regions_cross_the_wire() {
             },
         );
     }
+}
+
+/// As containers of one host have it.
+#[test]
+fn network_namespaces_with_one_directory_share_memory_and_without_it_none() {
+    require_lab!();
+    const LONG: usize = 1 << 20;
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().to_str().unwrap();
+    for driver in DRIVERS {
+        for settings in
+            [&[("lanes", driver)][..], &[("lanes", driver), ("shared_memory_directory", path)]]
+        {
+            let is_shared = settings.len() > 1;
+            let side = |is_first: bool| {
+                move |endpoint: &Endpoint<Owned>, peer: Peer| {
+                    let (tag, start) = (Envelope::tagged(1), Instant::now());
+                    let mut expected = vec![0; LONG];
+                    stamp(&mut expected, 7);
+                    let mut into = vec![0; LONG];
+                    let mut are_all_shared = false;
+                    // Until both sides have read, or often enough to be sure that none does.
+                    for round in 0.. {
+                        let SharedMemoryState::On { figures, .. } = endpoint.shared_memory() else {
+                            panic!("not on")
+                        };
+                        let is_ours = figures.received > 0 && figures.read_calls > 0;
+                        assert!(is_shared || (!is_ours && figures.neighbours == 0), "{figures:?}");
+                        if are_all_shared || (!is_shared && round == 20) {
+                            break;
+                        }
+                        assert!(start.elapsed() < LIMIT, "no memory is shared: {figures:?}");
+                        expected[0] = u8::from(is_ours);
+                        let selector = Selector::from(peer, tag);
+                        let options = SendOptions::at(CompletionLevel::Match);
+                        if is_first {
+                            endpoint.send_blocking(peer, tag, &expected, options).unwrap();
+                        }
+                        endpoint
+                            .receive_blocking(selector, &mut into, ReceiveOptions::new())
+                            .unwrap();
+                        if !is_first {
+                            endpoint.send_blocking(peer, tag, &expected, options).unwrap();
+                        }
+                        assert!(into[1..] == expected[1..]);
+                        are_all_shared = into[0] == 1 && is_ours;
+                    }
+                }
+            };
+            pair(&lab(), settings, side(true), side(false));
+        }
+    }
+    assert_eq!(std::fs::read_dir(path).unwrap().count(), 0, "nothing is left there");
 }

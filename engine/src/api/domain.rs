@@ -334,6 +334,7 @@ impl Domain {
             busy_poll_us: clamp_u32(settings.busy_poll_us()),
             xdpd_socket: settings.xdpd_socket().map(Into::into),
             shared_memory: settings.shared_memory(),
+            shared_memory_directory: settings.shared_memory_directory().map(Into::into),
             inject_faults: settings.inject_faults(),
             pcap_file: settings.pcap_file().map(Into::into),
         }

@@ -9,6 +9,7 @@
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{OwnedFd, RawFd};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -59,6 +60,7 @@ pub(super) struct Datagrams {
     shm: Option<Box<Shm>>,
     /// Whether it is to be, and why it is not.
     shm_wanted: SharedMemory,
+    shm_directory: Option<PathBuf>,
     shm_refusal: Option<String>,
     /// What frames to ask for; none of them: none.
     frames_wanted: FrameSource,
@@ -82,6 +84,7 @@ impl Datagrams {
             frames: None,
             shm: None,
             shm_wanted: config.shared_memory,
+            shm_directory: config.shared_memory_directory.clone(),
             shm_refusal: None,
             frames_wanted: FrameSource {
                 frames: config.xdp_frames,
@@ -311,11 +314,20 @@ impl Datagrams {
         if self.shm_wanted == SharedMemory::Off || self.socket.is_none() {
             return;
         }
-        match Shm::open(engine, self.shm_wanted == SharedMemory::Auto) {
+        let directory = self.shm_directory.as_deref();
+        match Shm::open(engine, self.shm_wanted == SharedMemory::Auto, directory) {
             Ok(shm) => self.shm = Some(Box::new(shm)),
             Err(error) => {
+                let error = match directory {
+                    None => error.to_string(),
+                    Some(path) => format!(
+                        "cannot listen in {} (setting shared_memory_directory): {error}; name a \
+                         directory that this user may write to, with less than 70 characters",
+                        path.display(),
+                    ),
+                };
                 tracing::warn!("no shared memory with engines of this host: {error}");
-                self.shm_refusal = Some(error.to_string());
+                self.shm_refusal = Some(error);
             }
         }
     }

@@ -92,6 +92,8 @@ pub(crate) struct DriverConfig {
     pub(crate) xdpd_socket: Option<PathBuf>,
     /// What is shared with engines of this host. Default: nothing.
     pub(crate) shared_memory: crate::settings::SharedMemory,
+    /// Where engines of this host find each other. Default: in their network namespace.
+    pub(crate) shared_memory_directory: Option<PathBuf>,
     /// What the driver does wrong on purpose. Default: nothing.
     pub(crate) inject_faults: Option<Faults>,
     /// The file for what the lanes carry. Default: none.
@@ -110,6 +112,7 @@ impl Default for DriverConfig {
             busy_poll_us: 0,
             xdpd_socket: None,
             shared_memory: crate::settings::SharedMemory::Off,
+            shared_memory_directory: None,
             inject_faults: None,
             pcap_file: None,
         }

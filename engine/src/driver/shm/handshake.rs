@@ -7,6 +7,7 @@ use subtle::ConstantTimeEq;
 use zerocopy::IntoBytes;
 
 use super::cma::{self, Attached, Witness};
+use super::meeting::Meeting;
 use super::segment::Segment;
 use super::socket;
 use crate::driver::lanes::Neighbour;
@@ -93,8 +94,12 @@ impl Exchange {
     }
 
     /// Begins one.
-    pub(super) fn begin(neighbour: &Neighbour, now: Instant) -> std::io::Result<Self> {
-        let socket = socket::connect(neighbour.engine)?;
+    pub(super) fn begin(
+        meeting: &Meeting,
+        neighbour: &Neighbour,
+        now: Instant,
+    ) -> std::io::Result<Self> {
+        let socket = socket::connect(meeting, neighbour.engine)?;
         let nonce = rand::random();
         let hello = NeighbourMessage::new(KIND_NEIGHBOUR_HELLO, neighbour.session, nonce, [0; 16]);
         send(&socket, &hello, None)?;

@@ -27,6 +27,7 @@ mod backlog;
 mod channel;
 pub(crate) mod cma;
 mod handshake;
+mod meeting;
 mod neighbours;
 mod ring;
 mod segment;
@@ -38,6 +39,7 @@ use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -47,6 +49,7 @@ use rustix::event::{EventfdFlags, epoll, eventfd};
 use self::channel::Channel;
 use self::cma::{CmaSource, Witness};
 use self::handshake::Exchange;
+use self::meeting::{Left, Meeting};
 use self::ring::{Broken, Entry, LONGEST};
 use crate::driver::lanes::{DriverCounters, Neighbour, SharedMemoryFigures};
 use crate::memory::Shape;
@@ -90,6 +93,10 @@ struct Known {
 pub(super) struct Shm {
     epoll: OwnedFd,
     listener: OwnedFd,
+    /// What [`Self::listener`] leaves in a directory.
+    _left: Option<Left>,
+    /// Where neighbours are found.
+    meeting: Meeting,
     /// Makes [`Self::fd`] readable, for who sleeps by it.
     bell: OwnedFd,
     /// By session.
@@ -134,10 +141,13 @@ pub(super) struct Shm {
 }
 
 impl Shm {
-    /// For the engine of this id. `has_cma`: long messages may be read from memory.
-    pub(super) fn open(engine: u64, has_cma: bool) -> io::Result<Self> {
+    /// For the engine of this id. `has_cma`: long messages may be read from memory. `directory`:
+    /// where neighbours are found; `None`: in the network namespace.
+    pub(super) fn open(engine: u64, has_cma: bool, directory: Option<&Path>) -> io::Result<Self> {
+        let meeting = Meeting::new(directory)?;
+        meeting.sweep();
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let listener = socket::listen(engine)?;
+        let (listener, left) = socket::listen(&meeting, engine)?;
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         for (fd, name) in [(&listener, LISTENER), (&bell, BELL)] {
             epoll::add(&epoll, fd, epoll::EventData::new_u64(name), epoll::EventFlags::IN)?;
@@ -145,6 +155,8 @@ impl Shm {
         Ok(Self {
             epoll,
             listener,
+            _left: left,
+            meeting,
             bell,
             known: HashMap::default(),
             exchanges: Vec::new(),

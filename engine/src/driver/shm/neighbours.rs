@@ -60,10 +60,10 @@ impl Shm {
     fn begin(&mut self, session: u64, now: Instant) {
         let Some(known) = self.known.get_mut(&session) else { return };
         known.again = None;
-        match Exchange::begin(&known.neighbour, now) {
+        match Exchange::begin(&self.meeting, &known.neighbour, now) {
             Ok(exchange) => self.watch(exchange),
             // Another host's, or without the setting: most are.
-            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused && known.tries == 0 => {}
+            Err(error) if socket::is_nobody(&error) && known.tries == 0 => {}
             Err(error) => {
                 tracing::debug!(session, "no shared memory with a neighbour: {error}");
                 self.retry(session, now);

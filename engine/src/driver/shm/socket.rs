@@ -1,5 +1,4 @@
-//! Unix sockets of packets, under abstract names: nothing is left in a file system, and a name is
-//! one of a network namespace.
+//! Unix sockets of packets.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -9,9 +8,10 @@ use rustix::cmsg_space;
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
-    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
 };
 
+use super::meeting::{Left, Meeting};
 use crate::wire::neighbour::NEIGHBOUR_BYTES;
 
 /// Connections that wait to be accepted.
@@ -31,30 +31,30 @@ impl Packet {
     }
 }
 
-/// Where an engine listens.
-fn name_of(engine: u64) -> io::Result<SocketAddrUnix> {
-    Ok(SocketAddrUnix::new_abstract_name(format!("ringrail-{engine:016x}").as_bytes())?)
-}
-
 fn open() -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     Ok(rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?)
 }
 
-/// Listens under the name of an engine.
-pub(super) fn listen(engine: u64) -> io::Result<OwnedFd> {
+/// Listens under the name of an engine; what is to be removed at the end, if there is anything.
+pub(super) fn listen(meeting: &Meeting, engine: u64) -> io::Result<(OwnedFd, Option<Left>)> {
     let socket = open()?;
-    rustix::net::bind(&socket, &name_of(engine)?)?;
+    rustix::net::bind(&socket, &meeting.address_of(engine)?)?;
+    let left = meeting.listening(engine)?;
     rustix::net::listen(&socket, BACKLOG)?;
+    Ok((socket, left))
+}
+
+/// Connects to an engine that listens there; [`is_nobody`]: there is none.
+pub(super) fn connect(meeting: &Meeting, engine: u64) -> io::Result<OwnedFd> {
+    let socket = open()?;
+    rustix::net::connect(&socket, &meeting.address_of(engine)?)?;
     Ok(socket)
 }
 
-/// Connects to an engine of this network namespace and kernel; `ConnectionRefused`: there is none
-/// of that name, or it does not listen.
-pub(super) fn connect(engine: u64) -> io::Result<OwnedFd> {
-    let socket = open()?;
-    rustix::net::connect(&socket, &name_of(engine)?)?;
-    Ok(socket)
+/// Whether an engine is of another host or network namespace, or shares no memory.
+pub(super) fn is_nobody(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound)
 }
 
 /// The next connection, if there is one.

@@ -48,7 +48,7 @@ fn datagram(session: u64, text: &[u8]) -> Vec<u8> {
 /// Two engines with a session of this number, whose sides have these keys.
 fn two(session: u64, keys: [[u8; 32]; 2]) -> [Shm; 2] {
     let ids = [engine(), engine()];
-    let mut both = ids.map(|id| Shm::open(id, true).unwrap());
+    let mut both = ids.map(|id| Shm::open(id, true, None).unwrap());
     both[0].meet(neighbour(session, ids[1], true, keys[0]));
     both[1].meet(neighbour(session, ids[0], false, keys[1]));
     both
@@ -175,7 +175,7 @@ fn datagrams_go_both_ways_and_others_do_not() {
 #[test]
 fn who_connects_first_waits_for_the_session_of_who_listens() {
     let ids = [engine(), engine()];
-    let mut both = ids.map(|id| Shm::open(id, true).unwrap());
+    let mut both = ids.map(|id| Shm::open(id, true, None).unwrap());
     both[0].meet(neighbour(9, ids[1], true, KEY));
     for _ in 0..10 {
         serve(&mut both);
@@ -202,10 +202,10 @@ fn another_key_shares_nothing() {
 #[test]
 fn a_name_that_is_taken_is_an_error_and_one_that_is_free_again_is_not() {
     let id = engine();
-    let first = Shm::open(id, true).unwrap();
-    assert!(Shm::open(id, true).is_err());
+    let first = Shm::open(id, true, None).unwrap();
+    assert!(Shm::open(id, true, None).is_err());
     drop(first);
-    assert!(Shm::open(id, true).is_ok());
+    assert!(Shm::open(id, true, None).is_ok());
 }
 
 /// RR-SHM-5
@@ -229,8 +229,8 @@ fn what_was_written_before_the_end_is_read_and_then_it_is_over() {
 #[test]
 fn a_neighbour_that_comes_back_is_asked_again() {
     let ids = [engine(), engine()];
-    let mut left = Shm::open(ids[0], true).unwrap();
-    let mut right = Shm::open(ids[1], true).unwrap();
+    let mut left = Shm::open(ids[0], true, None).unwrap();
+    let mut right = Shm::open(ids[1], true, None).unwrap();
     left.meet(neighbour(5, ids[1], true, KEY));
     right.meet(neighbour(5, ids[0], false, KEY));
     let mut both = [left, right];
@@ -240,7 +240,7 @@ fn a_neighbour_that_comes_back_is_asked_again() {
     left.called();
     left.serve(false);
     assert!(!left.is_up());
-    let mut right = Shm::open(ids[1], true).unwrap();
+    let mut right = Shm::open(ids[1], true, None).unwrap();
     right.meet(neighbour(5, ids[0], false, KEY));
     let mut both = [left, right];
     until(&mut both, |both| both.iter().all(Shm::is_up));
@@ -339,11 +339,11 @@ fn only_who_sleeps_is_woken() {
 fn many_neighbours_are_all_heard() {
     const COUNT: u64 = 40;
     let id = engine();
-    let mut hub = Shm::open(id, true).unwrap();
+    let mut hub = Shm::open(id, true, None).unwrap();
     let mut others = Vec::new();
     for session in 1..=COUNT {
         let other = engine();
-        let mut shm = Shm::open(other, true).unwrap();
+        let mut shm = Shm::open(other, true, None).unwrap();
         shm.meet(neighbour(session, id, true, KEY));
         hub.meet(neighbour(session, other, false, KEY));
         others.push(shm);
@@ -392,7 +392,7 @@ fn many_neighbours_are_all_heard() {
 /// Somebody who connects to `shm` as the other side of session 5.
 fn stranger(shm: &mut Shm, id: u64) -> OwnedFd {
     shm.meet(neighbour(5, 99, false, KEY));
-    socket::connect(id).unwrap()
+    socket::connect(&Meeting::Network, id).unwrap()
 }
 
 /// What comes back, if anything does.
@@ -412,7 +412,7 @@ fn says(socket: &OwnedFd, message: &NeighbourMessage, memory: Option<&OwnedFd>) 
 #[test]
 fn strangers_get_nothing_and_their_number_is_bounded() {
     let id = engine();
-    let mut shm = Shm::open(id, true).unwrap();
+    let mut shm = Shm::open(id, true, None).unwrap();
     let hello = NeighbourMessage::new(KIND_NEIGHBOUR_HELLO, 5, [1; 16], [0; 16]);
     let garbage: [&[u8]; 4] = [b"", b"hello", &[0; 48], &hello.as_bytes()[..47]];
     for bytes in garbage {
@@ -444,7 +444,7 @@ fn strangers_get_nothing_and_their_number_is_bounded() {
     // Sessions that there are not.
     let silent: Vec<_> = (0..2 * EXCHANGES_MAX)
         .map(|number| {
-            let socket = socket::connect(id).unwrap();
+            let socket = socket::connect(&Meeting::Network, id).unwrap();
             let session = 1000 + number as u64;
             says(
                 &socket,
@@ -469,7 +469,7 @@ fn strangers_get_nothing_and_their_number_is_bounded() {
 fn memory_of_another_kind_is_refused_after_a_right_proof() {
     let id = engine();
     for kind in 0..3 {
-        let mut shm = Shm::open(id, true).unwrap();
+        let mut shm = Shm::open(id, true, None).unwrap();
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let memory = rustix::fs::memfd_create("ringrail-test", flags).unwrap();
         let bytes = if kind == 0 { SEGMENT_BYTES } else { SEGMENT_BYTES / 2 };

@@ -1,0 +1,169 @@
+//! Where engines of one host find each other: under abstract names, which are those of a network
+//! namespace and leave nothing behind, or in a directory that several namespaces have.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::net::SocketAddrUnix;
+
+use super::socket;
+
+/// Sockets of a directory that are younger may just be being made.
+const STALE_AFTER: Duration = Duration::from_secs(10);
+const PREFIX: &str = "ringrail-";
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub(super) enum Meeting {
+    Network,
+    /// `boot`: what tells this kernel from others that have the same directory.
+    Directory {
+        path: PathBuf,
+        boot: String,
+    },
+}
+
+impl Meeting {
+    /// `directory`: the setting; `None`: the network namespace.
+    pub(super) fn new(directory: Option<&Path>) -> io::Result<Self> {
+        let Some(path) = directory else { return Ok(Self::Network) };
+        let id = fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
+        let boot = id.chars().filter(char::is_ascii_hexdigit).take(8).collect();
+        Ok(Self::Directory { path: path.to_owned(), boot })
+    }
+
+    fn path_of(&self, engine: u64) -> Option<PathBuf> {
+        match self {
+            Self::Network => None,
+            Self::Directory { path, boot } => {
+                Some(path.join(format!("{PREFIX}{boot}-{engine:016x}")))
+            }
+        }
+    }
+
+    pub(super) fn address_of(&self, engine: u64) -> io::Result<SocketAddrUnix> {
+        Ok(match self.path_of(engine) {
+            None => SocketAddrUnix::new_abstract_name(format!("{PREFIX}{engine:016x}").as_bytes())?,
+            Some(path) => SocketAddrUnix::new(path)?,
+        })
+    }
+
+    /// Lets other users connect where the directory lets them in; `None`: there is nothing to be
+    /// removed at the end.
+    pub(super) fn listening(&self, engine: u64) -> io::Result<Option<Left>> {
+        let Some(path) = self.path_of(engine) else { return Ok(None) };
+        let left = Left { path, process: std::process::id() };
+        fs::set_permissions(&left.path, fs::Permissions::from_mode(0o666))?;
+        Ok(Some(left))
+    }
+
+    /// Removes the sockets of processes of this kernel that were killed: nobody listens there.
+    pub(super) fn sweep(&self) {
+        let Self::Directory { path, boot } = self else { return };
+        let Ok(entries) = fs::read_dir(path) else { return };
+        let own = format!("{PREFIX}{boot}-");
+        for entry in entries.flatten() {
+            let name = entry.file_name();
+            let Some(engine) = name.to_str().and_then(|name| name.strip_prefix(&own)) else {
+                continue;
+            };
+            let age =
+                entry.metadata().and_then(|it| it.modified()).ok().and_then(|it| it.elapsed().ok());
+            let is_old = age.is_some_and(|age| age >= STALE_AFTER);
+            if is_old && let Ok(engine) = u64::from_str_radix(engine, 16) {
+                let refused = socket::connect(self, engine).err();
+                if refused.is_some_and(|error| error.kind() == io::ErrorKind::ConnectionRefused) {
+                    let _ = fs::remove_file(entry.path());
+                }
+            }
+        }
+    }
+}
+
+/// A socket in a directory; removed with this, in the process that made it.
+pub(super) struct Left {
+    path: PathBuf,
+    process: u32,
+}
+
+impl Drop for Left {
+    fn drop(&mut self) {
+        if self.process == std::process::id() {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn directory(path: &Path) -> Meeting {
+        Meeting::new(Some(path)).unwrap()
+    }
+
+    fn names(path: &Path) -> usize {
+        fs::read_dir(path).unwrap().count()
+    }
+
+    #[test]
+    fn who_listens_in_a_directory_is_found_there_and_leaves_nothing() {
+        let path = tempfile::tempdir().unwrap();
+        let meeting = directory(path.path());
+        let listener = socket::listen(&meeting, 7).unwrap();
+        socket::connect(&meeting, 7).unwrap();
+        for (meeting, engine) in [(&meeting, 8), (&Meeting::Network, 7)] {
+            let error = socket::connect(meeting, engine).unwrap_err();
+            assert!(socket::is_nobody(&error), "{error}");
+        }
+        assert_eq!(names(path.path()), 1);
+        drop(listener);
+        assert_eq!(names(path.path()), 0);
+    }
+
+    #[test]
+    fn what_killed_processes_left_is_removed_and_nothing_else() {
+        let path = tempfile::tempdir().unwrap();
+        let meeting = directory(path.path());
+        let lives = socket::listen(&meeting, 1).unwrap();
+        for engine in [2, 3] {
+            // As if it were killed: its socket is closed, and its name stays.
+            let (socket, left) = socket::listen(&meeting, engine).unwrap();
+            std::mem::forget(left);
+            drop(socket);
+        }
+        let other = path.path().join(format!("{PREFIX}00000000-{:016x}", 4));
+        fs::write(&other, []).unwrap();
+        let old = std::time::SystemTime::now() - 2 * STALE_AFTER;
+        for engine in [1, 2] {
+            let name = meeting.path_of(engine).unwrap();
+            let times = rustix::fs::Timestamps {
+                last_access: timespec(old),
+                last_modification: timespec(old),
+            };
+            rustix::fs::utimensat(rustix::fs::CWD, name, &times, rustix::fs::AtFlags::empty())
+                .unwrap();
+        }
+        meeting.sweep();
+        let is_there = |engine| meeting.path_of(engine).unwrap().exists();
+        assert_eq!([1, 2, 3].map(is_there), [true, false, true], "3 is young");
+        assert!(other.exists(), "another kernel's");
+        drop(lives);
+    }
+
+    fn timespec(at: std::time::SystemTime) -> rustix::fs::Timespec {
+        let since = at.duration_since(std::time::UNIX_EPOCH).unwrap();
+        rustix::fs::Timespec { tv_sec: since.as_secs() as i64, tv_nsec: 0 }
+    }
+
+    #[test]
+    fn a_directory_that_is_not_there_is_named() {
+        let meeting = directory(Path::new("/nonexistent/ringrail"));
+        assert!(socket::listen(&meeting, 1).is_err());
+        let long = "x".repeat(120);
+        assert!(socket::listen(&directory(Path::new(&long)), 1).is_err());
+    }
+}
