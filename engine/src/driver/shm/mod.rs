@@ -404,9 +404,11 @@ impl Shm {
         if self.order.len() > hot { self.receive_cold(hot, counters) } else { None }
     }
 
-    /// The same of channels that nothing came by lately, some at a time.
+    /// The same of channels that nothing came by lately, some at a time; all of them while the owner
+    /// is absent, for what its caretaker does not find has no other wake-up.
     fn receive_cold(&mut self, hot: usize, counters: &mut DriverCounters) -> Option<Received> {
-        for _ in 0..COLD_AT_ONCE {
+        let at_once = if self.owner_is_absent { self.order.len() } else { COLD_AT_ONCE };
+        for _ in 0..at_once {
             let count = self.order.len().checked_sub(hot).filter(|&count| count > 0)?;
             self.cold = (self.cold + 1) % count;
             let at = hot + self.cold;

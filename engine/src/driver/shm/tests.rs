@@ -385,6 +385,14 @@ fn many_neighbours_are_all_heard() {
         }
     }
     assert!(before < 200, "the other one was heard to the end first");
+    // Who acts for an absent owner sleeps after the first look that finds nothing.
+    while take(&mut hub).is_some() {}
+    hub.begin_absence();
+    for at in [3_usize, 20, 39] {
+        assert!(send(&mut others[at], &datagram(at as u64 + 1, b"are you there?")));
+        assert_eq!(take(&mut hub).map(|(from, _)| from), Some(address(at as u16 + 1)));
+        assert!(take(&mut hub).is_none());
+    }
 }
 
 // ---- Strangers and hostile neighbours ----
