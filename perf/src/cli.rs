@@ -106,6 +106,9 @@ pub(crate) struct Cli {
     /// How many senders incast has.
     #[arg(long, default_value_t = 8)]
     pub(crate) senders: usize,
+    /// How many ranks alltoall has, both sides together.
+    #[arg(long, default_value_t = 64)]
+    pub(crate) ranks: usize,
     /// Draw as SVG: one fault of failover, bytes per millisecond that each rail delivered; or the
     /// curves of rails.
     #[arg(long, value_name = "FILE")]
@@ -165,6 +168,10 @@ pub(crate) enum TestName {
     /// Many senders stream to one receiver: what they have of its link, and who has least. In a lab
     /// with `rate` the link is the switch's.
     Incast,
+    /// A message from every rank to every other one, half of the ranks on each side: what one costs
+    /// among --ranks, beside 8; a look of a rank at nothing; memory for each pair. With --lanes shm
+    /// they are of one host.
+    Alltoall,
     /// Long messages while both sides compute and make no call: how much of a transfer the threads
     /// of dedicated engines make meanwhile, in percent, and the processor time that they take.
     Overlap,

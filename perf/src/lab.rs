@@ -25,6 +25,9 @@ const WINDOW_MAX: usize = 1 << 16;
 /// Senders of `incast` at most: each is an engine.
 const SENDERS_MAX: usize = 64;
 
+/// Ranks of `alltoall` at most: each is an engine.
+const RANKS_MAX: usize = 256;
+
 /// Messages of each sender of `incast` in flight.
 const INCAST_WINDOW: usize = 4;
 /// Bytes that all of them send together.
@@ -46,6 +49,7 @@ pub(crate) fn check(cli: &Cli) -> Result<(), String> {
                 | TestName::Crossover
                 | TestName::Rails
                 | TestName::Incast
+                | TestName::Alltoall
         )
         || cli.pcap.is_some() && beside::two_sided(cli.test).is_some()
     {
@@ -91,6 +95,9 @@ pub(crate) fn check(cli: &Cli) -> Result<(), String> {
     }
     if !(1..=SENDERS_MAX).contains(&cli.senders) {
         return Err(format!("--senders is from 1 to {SENDERS_MAX}"));
+    }
+    if !(2..=RANKS_MAX).contains(&cli.ranks) || cli.ranks % 2 != 0 {
+        return Err(format!("--ranks is an even number from 2 to {RANKS_MAX}"));
     }
     if let Some(spec) = &cli.lab {
         return lab_spec(cli, spec).map(drop);
@@ -154,6 +161,9 @@ fn check_sizes(cli: &Cli) -> Result<(), String> {
         }
         TestName::Incast if first <= INJECT_BYTES_MAX => {
             Err(format!("incast is of messages that are pulled, over {INJECT_BYTES_MAX} bytes"))
+        }
+        TestName::Alltoall if first < STAMP_BYTES || last > INJECT_BYTES_MAX => {
+            Err(format!("alltoall is of {STAMP_BYTES} to {INJECT_BYTES_MAX} bytes"))
         }
         TestName::Overlap if first <= INJECT_BYTES_MAX => {
             Err(format!("overlap is of messages that are pulled, over {INJECT_BYTES_MAX} bytes"))
@@ -325,6 +335,7 @@ fn default_iters(cli: &Cli, size: usize) -> u64 {
         TestName::Failover => return if cli.brief { 5 } else { 50 },
         TestName::Overlap => ((128 << 20) / bytes).max(4),
         TestName::DedicatedWake => 1_000,
+        TestName::Alltoall => 400_000,
         TestName::Incast => ((INCAST_BYTES / cli.senders) as u64 / bytes).max(16),
         _ => ping_iters(size),
     };
@@ -393,6 +404,7 @@ pub(crate) fn jobs(cli: &Cli) -> Vec<Job> {
         has_decoys: cli.lab_decoys,
         plots: cli.plot.is_some(),
         senders: cli.senders,
+        ranks: cli.ranks,
         threads: cli.threads,
         is_shared: cli.shared,
     };
@@ -420,8 +432,9 @@ fn client(cli: &Cli, link: &mut Link) -> Result<(), String> {
         link.put(&job)?;
         progress.begin(job.test, job.size);
         let rounds: Vec<Report> = measure(link, &job, false, &progress)?;
-        // A floor has none; those of incast are those of several engines, and not added up.
-        let is_counted = !matches!(job.test, TestName::Floor | TestName::Incast);
+        // A floor has none; those of incast and alltoall are those of several engines, and not added up.
+        let of_several = matches!(job.test, TestName::Incast | TestName::Alltoall);
+        let is_counted = job.test != TestName::Floor && !of_several;
         if job.lanes.wants_datagrams() && is_counted {
             rounds.iter().try_for_each(|round| round.check_datagrams(job.lanes))?;
         }

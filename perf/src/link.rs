@@ -43,6 +43,8 @@ pub(crate) struct Job {
     pub(crate) plots: bool,
     /// Of `incast`.
     pub(crate) senders: usize,
+    /// Of `alltoall`, both sides together.
+    pub(crate) ranks: usize,
     /// Threads of each side, with an endpoint each.
     pub(crate) threads: usize,
     /// The endpoints of a side are on one shared engine.

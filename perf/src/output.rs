@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::cli::{Cli, HintName};
+use crate::test::alltoall::AlltoallReport;
 use crate::test::failover::FailoverReport;
 use crate::test::incast::IncastReport;
 use crate::test::overlap::OverlapReport;
@@ -102,6 +103,8 @@ pub(crate) struct Report {
     pub(crate) sharing_per_million_peer: Option<Sharing>,
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub(crate) incast: Option<IncastReport>,
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub(crate) alltoall: Option<AlltoallReport>,
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub(crate) overlap: Option<OverlapReport>,
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
@@ -205,6 +208,7 @@ fn columns(report: &Report) -> Vec<(&'static str, f64)> {
     let failover = report.failover.as_ref();
     let incast = report.incast.as_ref();
     let overlap = report.overlap.as_ref();
+    let alltoall = report.alltoall.as_ref();
     let wake = report.wake.as_ref();
     let (rates, medians) = (report.thread_rates.as_ref(), report.thread_latencies.as_ref());
     let sharing = report.sharing_per_million.as_ref();
@@ -214,6 +218,14 @@ fn columns(report: &Report) -> Vec<(&'static str, f64)> {
         ("One alone (MB/s)", incast.map(|report| report.single_mb_s)),
         ("Share of link", incast.map(|report| report.link_share)),
         ("Slowest by mean", incast.map(|report| report.slowest_share)),
+        ("Ranks", alltoall.map(|of| of.ranks as f64)),
+        ("ns/message", alltoall.map(|of| of.ns_per_message)),
+        ("Among 8 (ns)", alltoall.map(|of| of.few_ns_per_message)),
+        ("By that", alltoall.map(|of| of.by_few)),
+        ("Empty look (ns)", alltoall.map(|of| of.empty_look_ns)),
+        ("Among 8", alltoall.map(|of| of.few_empty_look_ns)),
+        ("Shared/pair (KiB)", alltoall.map(|of| of.shared_kib_per_pair)),
+        ("Own/pair (KiB)", alltoall.map(|of| of.own_kib_per_pair)),
         ("Gap p50 (ms)", failover.map(|report| report.gap_ms_p50)),
         ("Gap p99 (ms)", failover.map(|report| report.gap_ms_p99)),
         ("Gap max (ms)", failover.map(|report| report.gap_ms_max)),
@@ -328,6 +340,7 @@ mod tests {
             sharing_per_million: Some(Sharing::default()),
             sharing_per_million_peer: Some(Sharing::default()),
             incast: Some(IncastReport::default()),
+            alltoall: Some(AlltoallReport::default()),
             overlap: Some(OverlapReport::default()),
             wake: Some(WakeReport::default()),
             failover: Some(FailoverReport::default()),

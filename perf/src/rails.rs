@@ -160,6 +160,7 @@ fn job(cli: &Cli, test: TestName, size: usize, way: &Way) -> Job {
         has_decoys: cli.lab_decoys,
         plots: false,
         senders: cli.senders,
+        ranks: cli.ranks,
         threads: 1,
         is_shared: false,
     }

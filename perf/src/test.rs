@@ -1,5 +1,6 @@
 //! Tests of ringrail itself.
 
+pub(crate) mod alltoall;
 mod bw;
 mod counted;
 pub(crate) mod failover;
@@ -140,6 +141,9 @@ pub(crate) fn run(
     let local = local.then_some(link.local);
     let settings = settings(job.lanes, job.nics.as_deref(), local, arena, &extra)?;
     let domain = Domain::with_settings(settings).map_err(message)?;
+    if job.test == TestName::Alltoall {
+        return alltoall::run(link, job, &domain, is_server, progress);
+    }
     if job.test == TestName::Incast {
         return incast::run(link, job, &domain, is_server, progress);
     }

@@ -216,6 +216,7 @@ mod tests {
             has_decoys: false,
             plots: false,
             senders: 1,
+            ranks: 2,
             threads: 1,
             is_shared: false,
         };
