@@ -432,7 +432,7 @@ fn client(cli: &Cli, link: &mut Link) -> Result<(), String> {
         link.put(&job)?;
         progress.begin(job.test, job.size);
         let rounds: Vec<Report> = measure(link, &job, false, &progress)?;
-        // A floor has none; those of incast and alltoall are those of several engines, and not added up.
+        // A floor has none; those of incast and alltoall are of several engines, and not added up.
         let of_several = matches!(job.test, TestName::Incast | TestName::Alltoall);
         let is_counted = job.test != TestName::Floor && !of_several;
         if job.lanes.wants_datagrams() && is_counted {

@@ -21,11 +21,12 @@
 //! | 13 | PUT | `length` bytes |
 //! | 14 | GET | nothing |
 //! | 16 | ATOMIC | operands, `length` bytes, unless [`FLAG_NO_OPERANDS`] |
-//! | 18 | PUT RTS | a [`CmaSource`](super::CmaSource), if [`FLAG_CMA`](super::cma_source::FLAG_CMA) \
-//! says so: the target reads there, or grants as for a rendezvous |
+//! | 18 | PUT RTS | nothing, or a [`CmaSource`](super::CmaSource): the target grants, or reads |
 //! | 19 | FLUSH | nothing; `length`, `key` and `offset` are 0 |
 //!
 //! With [`FLAG_COMPARE`] as many bytes to compare with stand before the operands.
+//!
+//! [`FLAG_CMA`](super::cma_source::FLAG_CMA) says which of PUT RTS.
 //!
 //! With [`FLAG_INVALIDATE`] the key of a PUT or PUT RTS opens nothing from then on.
 //!

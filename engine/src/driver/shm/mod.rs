@@ -404,8 +404,8 @@ impl Shm {
         if self.order.len() > hot { self.receive_cold(hot, counters) } else { None }
     }
 
-    /// The same of channels that nothing came by lately, some at a time; all of them while the owner
-    /// is absent, for what its caretaker does not find has no other wake-up.
+    /// The same of channels that nothing came by lately, some at a time; all of them while the
+    /// owner is absent, for what its caretaker does not find has no other wake-up.
     fn receive_cold(&mut self, hot: usize, counters: &mut DriverCounters) -> Option<Received> {
         let at_once = if self.owner_is_absent { self.order.len() } else { COLD_AT_ONCE };
         for _ in 0..at_once {
