@@ -96,7 +96,7 @@ pub(crate) fn check(cli: &Cli) -> Result<(), String> {
     if !(1..=SENDERS_MAX).contains(&cli.senders) {
         return Err(format!("--senders is from 1 to {SENDERS_MAX}"));
     }
-    if !(2..=RANKS_MAX).contains(&cli.ranks) || cli.ranks % 2 != 0 {
+    if !(2..=RANKS_MAX).contains(&cli.ranks) || !cli.ranks.is_multiple_of(2) {
         return Err(format!("--ranks is an even number from 2 to {RANKS_MAX}"));
     }
     if let Some(spec) = &cli.lab {
