@@ -515,9 +515,11 @@ impl Shm {
         self.fall_asleep();
     }
 
-    /// What was not taken has no wake-up of its own any more.
+    /// The sleep is announced anew: a neighbour that wrote meanwhile took this engine for awake,
+    /// and its wake-up may have been heard already. What was not taken has none of its own.
     pub(super) fn end_absence(&mut self) {
         self.owner_is_absent = false;
+        self.fall_asleep();
         if self.has_received() {
             let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
         }

@@ -333,6 +333,14 @@ fn only_who_sleeps_is_woken() {
     both[1].end_absence();
     assert!(is_readable(both[1].epoll.as_fd()));
     assert!(take(&mut both[1]).is_some());
+    both[1].called();
+    both[1].serve(false);
+    // What comes behind what was taken in an absence, whose wake-up was heard there, wakes.
+    both[1].begin_absence();
+    assert!(exchange(&mut both));
+    both[1].end_absence();
+    assert!(!is_readable(both[1].epoll.as_fd()));
+    assert!(exchange(&mut both));
 }
 
 #[test]
