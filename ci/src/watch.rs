@@ -10,6 +10,10 @@ use std::time::{Duration, Instant};
 /// Silence after which a line says that the program still runs.
 const SILENCE: Duration = Duration::from_secs(30);
 
+/// Silence after which what the program started hangs, and is killed: of a few hundred tests one
+/// may cost the others no more than that.
+const HUNG: Duration = Duration::from_secs(8 * 60);
+
 /// How long processes may take to end by themselves after the program that started them.
 const GRACE: Duration = Duration::from_secs(2);
 
@@ -25,6 +29,8 @@ pub(crate) enum End {
 /// Marks processes by a variable in their environment, which what they start inherits.
 pub(crate) struct Mark {
     value: String,
+    /// See [`HUNG`].
+    hung: Duration,
 }
 
 impl Mark {
@@ -33,7 +39,7 @@ impl Mark {
     /// A mark that no other run has.
     pub(crate) fn new() -> Self {
         let since = std::time::UNIX_EPOCH.elapsed().unwrap_or_default();
-        Self { value: format!("{}-{}", std::process::id(), since.as_nanos()) }
+        Self { value: format!("{}-{}", std::process::id(), since.as_nanos()), hung: HUNG }
     }
 
     /// Runs `command` and shows each line of its outputs to `look` as it passes them on.
@@ -56,7 +62,8 @@ impl Mark {
         let (sender, lines) = channel();
         pass_on(child.stdout.take(), std::io::stdout(), sender.clone());
         pass_on(child.stderr.take(), std::io::stderr(), sender);
-        let in_time = follow(&lines, deadline, &mut look);
+        let cargo = child.id();
+        let in_time = follow(&lines, deadline, self.hung, &mut look, || self.end_hung(cargo));
         if !in_time {
             println!("test: out of time; killing what runs");
             let _ = child.kill();
@@ -68,6 +75,16 @@ impl Mark {
             (true, true) => End::Success,
             (true, false) => End::Failure,
         })
+    }
+
+    /// Kills what a watched program has started, which may go on with something else.
+    fn end_hung(&self, program: u32) {
+        let started: Vec<u32> =
+            self.processes().into_iter().filter(|&pid| pid != program).collect();
+        for &pid in &started {
+            println!("test: hangs, and is killed: {}", describe(pid));
+        }
+        kill(&started);
     }
 
     /// Kills the processes that outlived the runs, and names them.
@@ -131,20 +148,28 @@ fn pass_on(
     });
 }
 
-/// Shows all lines to `look` until both outputs end; false when the deadline comes first.
+/// Shows all lines to `look` until both outputs end; false when the deadline comes first. Calls
+/// `end_hung` each time that nothing came for as long as `hung`.
 fn follow(
     lines: &Receiver<String>,
     deadline: Instant,
+    hung: Duration,
     look: &mut impl FnMut(&str) -> String,
+    end_hung: impl Fn(),
 ) -> bool {
     let start = Instant::now();
-    let mut progress = String::new();
+    let (mut progress, mut heard) = (String::new(), start);
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
-        match lines.recv_timeout(left.min(SILENCE)) {
-            Ok(line) => progress = look(&line),
+        let quiet = SILENCE.min(hung);
+        match lines.recv_timeout(left.min(quiet)) {
+            Ok(line) => (progress, heard) = (look(&line), Instant::now()),
             Err(RecvTimeoutError::Disconnected) => return true,
-            Err(RecvTimeoutError::Timeout) if left <= SILENCE => return false,
+            Err(RecvTimeoutError::Timeout) if left <= quiet => return false,
+            Err(RecvTimeoutError::Timeout) if heard.elapsed() >= hung => {
+                end_hung();
+                heard = Instant::now();
+            }
             Err(RecvTimeoutError::Timeout) => {
                 println!("test: running for {} s; {progress}", start.elapsed().as_secs());
             }
@@ -202,6 +227,21 @@ mod tests {
         assert_eq!(end, Ok(End::TimedOut));
         assert!(start.elapsed() < SOON);
         assert_eq!(mark.left_over(), [""; 0]);
+    }
+
+    #[test]
+    fn what_hangs_ends_and_the_rest_goes_on() {
+        let mark = Mark { hung: Duration::from_millis(300), ..Mark::new() };
+        let (start, mut seen) = (Instant::now(), Vec::new());
+        // In the background, for a shell becomes the last program that it starts.
+        let mut command = shell("sleep 1000 & wait $! 2>/dev/null; echo \"ended by $?\"");
+        let end = mark.run(&mut command, start + SOON, |line| {
+            seen.push(line.to_owned());
+            String::new()
+        });
+        assert_eq!(end, Ok(End::Success));
+        assert_eq!(seen, ["ended by 137"]);
+        assert!(start.elapsed() < SOON);
     }
 
     #[test]
