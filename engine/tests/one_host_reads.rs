@@ -5,7 +5,7 @@ mod common;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::one_host::{Child, LONG, ON, figures, receive, send, tag, until_read};
+use common::one_host::{Child, LONG, ON, figures, receive, send, tag, until, until_read};
 use common::{domain, pair, pattern};
 use ringrail::{
     Access, CompletionLevel, Endpoint, ErrorKind, KeyOptions, Owned, Peer, ReceiveOptions, Region,
@@ -35,6 +35,39 @@ fn long_messages_are_read_from_a_process_that_stands_still() {
     assert_eq!(figures.read_failures, 0);
     child.signal(libc::SIGCONT);
     send(&endpoint, peer, 7, &[]);
+    assert_eq!(child.end(), 0);
+}
+
+/// Who sees the other's process id reads: the host what a container sends, and not the reverse.
+#[test]
+fn a_container_shares_rings_and_sends_what_is_read() {
+    const SIZE: usize = 1 << 20;
+    let exchange = |endpoint: &Endpoint<Owned>, peer: Peer, is_first: bool| {
+        for number in 10..20 {
+            for turn in [is_first, !is_first] {
+                if turn {
+                    send(endpoint, peer, number, &pattern(number, SIZE));
+                } else {
+                    assert!(receive(endpoint, peer, number, SIZE) == pattern(number, SIZE));
+                }
+            }
+        }
+    };
+    let started = Child::start_contained(|endpoint, peer| {
+        until(&endpoint, peer, false, SIZE, |figures| figures.received > 0);
+        exchange(&endpoint, peer, false);
+        let figures = figures(&endpoint);
+        assert_eq!((figures.readable, figures.read_calls), (0, 0), "{figures:?}");
+    });
+    let (child, endpoint, peer) = match started {
+        Ok(started) => started,
+        Err(error) => return println!("RINGRAIL-SKIP: one_host_reads: no PID namespace: {error}"),
+    };
+    until(&endpoint, peer, true, SIZE, |figures| figures.received > 0 && figures.read_calls > 0);
+    let before = figures(&endpoint);
+    exchange(&endpoint, peer, true);
+    let figures = figures(&endpoint);
+    assert_eq!(figures.read_bytes - before.read_bytes, 10 * SIZE as u64, "{figures:?}");
     assert_eq!(child.end(), 0);
 }
 

@@ -1,6 +1,8 @@
 //! Engines of one host, and processes that have one.
 
-use std::io::{Read, Write};
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -90,7 +92,35 @@ pub(crate) struct Child {
 impl Child {
     /// Begins one, in which `play` has its endpoint and the way to its parent.
     pub(crate) fn start(play: impl FnOnce(Endpoint<Owned>, Peer)) -> (Self, Endpoint<Owned>, Peer) {
-        let (mut ours, mut theirs) = UnixStream::pair().unwrap();
+        let (child, mut ours) = Self::fork(|| {}, play);
+        let (endpoint, peer) = meet(&mut ours);
+        (Self { pid: child, link: ours }, endpoint, peer)
+    }
+
+    /// Begins one with process ids, mounts and System V objects of its own, as a container has that
+    /// shares the network of its host. `Err`: why this process may not.
+    pub(crate) fn start_contained(
+        play: impl FnOnce(Endpoint<Owned>, Peer),
+    ) -> io::Result<(Self, Endpoint<Owned>, Peer)> {
+        let own = File::open("/proc/self/ns/pid")?;
+        // SAFETY: these calls get numbers alone. Children of this thread are in the new namespace
+        // until it says otherwise; threads it could not start meanwhile.
+        if unsafe { libc::unshare(libc::CLONE_NEWPID) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let (child, mut ours) = Self::fork(contain, play);
+        // SAFETY: as above.
+        assert_eq!(unsafe { libc::setns(own.as_raw_fd(), libc::CLONE_NEWPID) }, 0);
+        let (endpoint, peer) = meet(&mut ours);
+        Ok((Self { pid: child, link: ours }, endpoint, peer))
+    }
+
+    /// A child that does `prepare` and `play` and ends, and the link to it.
+    fn fork(
+        prepare: impl FnOnce(),
+        play: impl FnOnce(Endpoint<Owned>, Peer),
+    ) -> (libc::pid_t, UnixStream) {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
         // SAFETY: the child runs one thread, which is what `play` was written for, and never
         // returns to the test runner: it ends here.
         let pid = unsafe { libc::fork() };
@@ -98,15 +128,14 @@ impl Child {
         if pid == 0 {
             drop(ours);
             let played = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                prepare();
                 let (endpoint, peer) = meet(&mut theirs);
                 play(endpoint, peer);
             }));
             // SAFETY: nothing of the test runner is to be run at the end of the child.
             unsafe { libc::_exit(if played.is_ok() { 0 } else { 101 }) }
         }
-        drop(theirs);
-        let (endpoint, peer) = meet(&mut ours);
-        (Self { pid, link: ours }, endpoint, peer)
+        (pid, ours)
     }
 
     pub(crate) fn signal(&self, signal: libc::c_int) {
@@ -136,6 +165,19 @@ impl Child {
         }
         drop(self.link);
         status
+    }
+}
+
+/// The rest of a container, for a process that has its process id already.
+fn contain() {
+    let (proc, none) = (c"proc".as_ptr(), std::ptr::null());
+    // SAFETY: the texts are constants, and the kernel takes no pointer but to them.
+    unsafe {
+        assert_eq!(libc::getpid(), 1);
+        assert_eq!(libc::unshare(libc::CLONE_NEWNS | libc::CLONE_NEWIPC), 0);
+        let private = libc::MS_REC | libc::MS_PRIVATE;
+        assert_eq!(libc::mount(none, c"/".as_ptr(), none, private, none.cast()), 0);
+        assert_eq!(libc::mount(proc, c"/proc".as_ptr(), proc, 0, none.cast()), 0);
     }
 }
 
