@@ -17,6 +17,11 @@
 //!   └── a step of the owner, which wakes ──┘
 //! ```
 //!
+//! A turn is in vain if the owner comes back soon: a thread with many engines comes to each of them
+//! once in a while, and taking them over costs it more than they gain. So the silence that is waited
+//! for doubles, up to 4 ms, while owners come back within as long again, and is a millisecond anew
+//! once one stays away longer.
+//!
 //! While owners are active the thread wakes once in 1 to 16 ms and looks at one word of each; when
 //! all are parked it sleeps without a timeout. An owner pays one system call for the first step
 //! after it was parked, and otherwise none. Owned engines without datagrams are not looked after.
@@ -52,6 +57,8 @@ const NAME: &str = "ringrail-care";
 /// not: the latter doubles while it is active.
 const TICK: Duration = Duration::from_millis(1);
 const TICK_MAX: Duration = Duration::from_millis(16);
+/// The longest silence that is waited for because an owner keeps coming back.
+const PATIENCE_MAX: Duration = Duration::from_millis(4);
 /// The shortest time between two turns for the sake of what is due.
 const PAUSE_MIN: Duration = Duration::from_micros(100);
 /// Something waits at a descriptor that turns do not take in: the pause doubles up to 2^this ticks.
@@ -361,6 +368,10 @@ struct Ward {
     /// Steps of its owner at the last look.
     steps: u64,
     phase: Phase,
+    /// How long it is silent before a turn is made.
+    patience: Duration,
+    /// When the first turn was made since its owner's last step.
+    taken_over: Option<Instant>,
     /// Something is at one of its descriptors.
     is_called: bool,
     /// Turns in a row that took nothing in although something was there.
@@ -372,7 +383,15 @@ impl Ward {
         let phase = Phase::Active { since: Instant::now(), tick: TICK };
         let steps = place.steps();
         let place = Arc::clone(place);
-        Self { place, steps, phase, is_called: false, fruitless: 0 }
+        Self {
+            place,
+            steps,
+            phase,
+            patience: TICK,
+            taken_over: None,
+            is_called: false,
+            fruitless: 0,
+        }
     }
 
     /// Whether the descriptors that wake it are watched: nobody else does.
@@ -412,11 +431,20 @@ impl Ward {
     fn is_active(&mut self, now: Instant) -> Instant {
         let tick = match self.phase {
             Phase::Active { tick, .. } => (tick * 2).min(TICK_MAX),
-            _ => TICK,
+            _ => self.patience_learned(now),
         };
         self.phase = Phase::Active { since: now, tick };
         self.fruitless = 0;
         now + tick
+    }
+
+    /// How long to wait for its owner, who is back.
+    fn patience_learned(&mut self, now: Instant) -> Duration {
+        if let Some(taken_over) = self.taken_over.take() {
+            let is_back_soon = now < taken_over + self.patience;
+            self.patience = if is_back_soon { (self.patience * 2).min(PATIENCE_MAX) } else { TICK };
+        }
+        self.patience
     }
 
     fn park(&mut self, now: Instant) -> Option<Instant> {
@@ -429,6 +457,7 @@ impl Ward {
 
     fn turn(&mut self, now: Instant, is_called: bool) -> Option<Instant> {
         let Some(turn) = self.place.turn() else { return Some(self.is_active(now)) };
+        self.taken_over.get_or_insert(now);
         let (happened, due_in) = match turn {
             Ok(cared) => cared,
             Err(error) => {

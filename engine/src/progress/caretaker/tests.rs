@@ -1,13 +1,15 @@
-//! Two threads and one engine, on this machine's own memory.
+//! Two threads and one engine, on this machine's own memory; and whom the caretaker waits for.
 
 use std::cell::UnsafeCell;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use super::handover::{Handover, Step};
-use super::sync;
+use super::{Cared, PATIENCE_MAX, TICK, Ward, sync};
+use crate::types::Error;
 
 /// Two numbers that differ only while somebody is at work.
 struct Place {
@@ -98,4 +100,74 @@ fn an_owner_that_stays_keeps_the_caretaker_out() {
     assert!(handover.take().is_some());
     assert_eq!(handover.enter(), Step::Done);
     assert_eq!(handover.leave(), Step::Done);
+}
+
+/// An engine without anything in it.
+#[derive(Default)]
+struct Empty {
+    steps: AtomicU64,
+    turns: AtomicU64,
+}
+
+impl Cared for Empty {
+    fn steps(&self) -> u64 {
+        self.steps.load(Ordering::Relaxed)
+    }
+
+    fn park(&self, steps: u64) -> bool {
+        self.steps() == steps
+    }
+
+    fn is_parked(&self) -> bool {
+        true
+    }
+
+    fn wake_fds(&self) -> Arc<[OwnedFd]> {
+        Arc::new([])
+    }
+
+    fn tasks_sleep_by(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn wake_tasks(&self) -> bool {
+        false
+    }
+
+    fn turn(&self) -> Option<Result<(bool, Option<Duration>), Error>> {
+        self.turns.fetch_add(1, Ordering::Relaxed);
+        Some(Ok((false, None)))
+    }
+}
+
+/// Owners that come back soon are waited for longer, within limits, and no longer than others once
+/// they stay away.
+#[test]
+fn an_owner_that_comes_back_soon_is_waited_for() {
+    let engine = Arc::new(Empty::default());
+    let place: Arc<dyn Cared> = engine.clone();
+    let mut ward = Ward::new(&place);
+    let mut now = Instant::now();
+    let mut silence = |ward: &mut Ward, away: Duration| {
+        // A step, silence until a turn is made, and `away` more: how long it took.
+        engine.steps.fetch_add(2, Ordering::Relaxed);
+        let (began, turns) = (now, engine.turns.load(Ordering::Relaxed));
+        let next = ward.look(now);
+        assert_eq!(engine.turns.load(Ordering::Relaxed), turns, "its owner was just there");
+        now = next.expect("it is looked at again");
+        assert_eq!(ward.look(now), None, "nothing is due");
+        assert_eq!(engine.turns.load(Ordering::Relaxed), turns + 1);
+        let waited = now - began;
+        now += away;
+        waited
+    };
+    let (soon, late) = (TICK / 2, PATIENCE_MAX * 2);
+    let _ = silence(&mut ward, soon);
+    for expected in [2, 4, 4, 4] {
+        assert_eq!(silence(&mut ward, soon), TICK * expected);
+    }
+    assert_eq!(silence(&mut ward, late), PATIENCE_MAX);
+    assert_eq!(silence(&mut ward, late), TICK);
+    assert_eq!(silence(&mut ward, soon), TICK);
+    assert_eq!(silence(&mut ward, soon), TICK * 2);
 }
