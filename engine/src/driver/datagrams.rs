@@ -425,7 +425,7 @@ impl Datagrams {
                     spill(shm, socket, &mut self.counters);
                 }
             }
-            if socket.is_watched() && shm.has_received() {
+            if socket.is_watched() && shm.has_received(sleeps) {
                 socket.announced(READABLE, &mut self.counters, events);
             }
         }

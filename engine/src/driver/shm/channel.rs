@@ -15,28 +15,34 @@ const _: () = assert!(DATAGRAM_BYTES_MAX <= LONGEST, "every datagram fits into a
 
 /// Two rings, one for each direction, and the socket by which neighbours wake each other and see
 /// each other's end.
+///
+/// What a look and a write need is in the first line of the cache: an engine looks at rings of many
+/// neighbours.
+#[repr(C, align(64))]
 pub(super) struct Channel {
-    pub(super) socket: OwnedFd,
-    /// Whose datagrams it carries, and no others.
-    pub(super) session: u64,
-    /// Where they seem to come from: the place that the session's datagrams go to without it.
-    pub(super) address: SocketAddr,
     segment: Segment,
-    /// The ring that is written; the other one is read.
-    writes: usize,
-    writer: Writer,
     reader: Reader,
-    /// What waits for room in the ring.
-    backlog: Backlog,
+    writer: Writer,
+    /// The ring that is written; the other one is read.
+    writes: u8,
     /// Something was written since the other side was last woken, or found awake.
     is_behind: bool,
     /// Nothing is written any more: what is there is read, and it ends.
     is_ending: bool,
+    /// The neighbour has shown that it can read this side's memory.
+    pub(super) is_read: bool,
+    /// Whose datagrams it carries, and no others.
+    pub(super) session: u64,
+    /// What waits for room in the ring.
+    backlog: Backlog,
+    pub(super) socket: OwnedFd,
+    /// Where they seem to come from: the place that the session's datagrams go to without it.
+    pub(super) address: SocketAddr,
     /// The memory of the neighbour's process, if this side can read it.
     pub(super) memory: Option<Attached>,
-    /// The neighbour has shown that it can read this side's.
-    pub(super) is_read: bool,
 }
+
+const _: () = assert!(std::mem::offset_of!(Channel, session) == 64, "a look takes one line");
 
 impl Channel {
     /// `writes`: which ring this side writes, 0 if it made the memory.
@@ -45,23 +51,23 @@ impl Channel {
         session: u64,
         address: SocketAddr,
         segment: Segment,
-        writes: usize,
+        writes: u8,
         memory: Option<Attached>,
     ) -> Self {
         let (writer, reader) = (Writer::new(), Reader::new());
         Self {
-            socket,
-            session,
-            address,
             segment,
-            writes,
-            writer,
             reader,
-            backlog: Backlog::default(),
+            writer,
+            writes,
             is_behind: false,
             is_ending: false,
-            memory,
             is_read: false,
+            session,
+            backlog: Backlog::default(),
+            socket,
+            address,
+            memory,
         }
     }
 

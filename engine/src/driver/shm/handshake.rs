@@ -48,7 +48,7 @@ pub(super) enum Outcome {
     Going,
     /// The memory is shared; this side writes the ring of that number. `memory`: what it can read
     /// of the other side's process; `is_read`: the other side can read this one's.
-    Done { segment: Box<Segment>, writes: usize, memory: Option<Attached>, is_read: bool },
+    Done { segment: Box<Segment>, writes: u8, memory: Option<Attached>, is_read: bool },
     /// It has failed.
     Failed(&'static str),
 }

@@ -465,9 +465,36 @@ impl Shm {
         &mut self.datagram[..self.length]
     }
 
-    /// Whether a datagram is in some ring.
-    pub(super) fn has_received(&self) -> bool {
-        self.untaken.is_some() || self.channels.iter().flatten().any(Channel::has_received)
+    /// Whether something is in a ring; of an engine that polls, in one of those that the next call
+    /// for a datagram looks at.
+    pub(super) fn has_received(&mut self, sleeps: bool) -> bool {
+        if self.untaken.is_some() {
+            return true;
+        }
+        if sleeps || self.owner_is_absent {
+            return self.channels.iter().flatten().any(Channel::has_received);
+        }
+        let hot = self.order.len().min(HOT);
+        (0..hot).any(|at| self.is_waiting(at)) || (self.order.len() > hot && self.is_cold_waiting())
+    }
+
+    /// Whether something came by the channel in this place of the order.
+    fn is_waiting(&self, at: usize) -> bool {
+        let channel = self.order.get(at).and_then(|&index| self.channels.get(index as usize));
+        channel.and_then(Option::as_ref).is_some_and(Channel::has_received)
+    }
+
+    /// The same of the next few of those that nothing came by lately: [`Self::receive_cold`] begins
+    /// with the first that has something.
+    fn is_cold_waiting(&mut self) -> bool {
+        for _ in 0..COLD_AT_ONCE {
+            let next = (self.cold + 1) % (self.order.len() - HOT);
+            if self.is_waiting(HOT + next) {
+                return true;
+            }
+            self.cold = next;
+        }
+        false
     }
 
     // ---- Sleep ----
@@ -520,7 +547,7 @@ impl Shm {
     pub(super) fn end_absence(&mut self) {
         self.owner_is_absent = false;
         self.fall_asleep();
-        if self.has_received() {
+        if self.has_received(true) {
             let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
         }
     }

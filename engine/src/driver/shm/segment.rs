@@ -95,15 +95,16 @@ impl Segment {
     #[cfg(test)]
     pub(super) fn scribble(&self, word: usize, value: u64) {
         let per_ring = RING_BYTES / WORD_BYTES;
-        self.ring(word / per_ring).store(word % per_ring, value, Ordering::Relaxed);
+        self.ring((word / per_ring) as u8).store(word % per_ring, value, Ordering::Relaxed);
     }
 
     /// The ring that is written by whoever made the memory (0), or by the other side (1).
     #[inline]
-    pub(super) fn ring(&self, number: usize) -> Ring<'_> {
+    pub(super) fn ring(&self, number: u8) -> Ring<'_> {
         debug_assert!(number < 2);
         // SAFETY: the mapping has two rings.
-        Ring { base: unsafe { self.base.add((number & 1) * RING_BYTES) }, _segment: self }
+        let base = unsafe { self.base.add(usize::from(number & 1) * RING_BYTES) };
+        Ring { base, _segment: self }
     }
 }
 

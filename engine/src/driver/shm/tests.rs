@@ -112,7 +112,7 @@ fn segments_and_packets_come_in_order_and_a_full_ring_takes_no_more() {
     assert_eq!(theirs.payload(), b"first");
     assert_eq!(theirs.receive_segment(&mut counters), None, "a packet goes first");
     assert_eq!(theirs.receive_segment(&mut counters), None);
-    assert!(theirs.has_received());
+    assert!(theirs.has_received(true));
     assert_eq!(theirs.take_packet(), Some(address(5)));
     assert_eq!(theirs.payload(), text);
     assert_eq!(theirs.receive_segment(&mut counters), Some(5));
@@ -374,7 +374,7 @@ fn many_neighbours_are_all_heard() {
                 heard.insert(from);
             }
         }
-        assert!(!hub.has_received());
+        assert!(!hub.has_received(true));
     }
     assert_eq!(heard.len(), COUNT as usize);
     // One that says a lot keeps no other from being heard.
@@ -398,6 +398,16 @@ fn many_neighbours_are_all_heard() {
     hub.begin_absence();
     for at in [3_usize, 20, 39] {
         assert!(send(&mut others[at], &datagram(at as u64 + 1, b"are you there?")));
+        assert_eq!(take(&mut hub).map(|(from, _)| from), Some(address(at as u16 + 1)));
+        assert!(take(&mut hub).is_none());
+    }
+    hub.end_absence();
+    // Who polls looks at some in each call, and takes what it saw first.
+    for at in 0..COUNT {
+        assert!(!hub.has_received(false));
+        assert!(send(&mut others[at as usize], &datagram(at + 1, b"here")));
+        assert!(hub.has_received(true));
+        assert!((0..COUNT).any(|_| hub.has_received(false)), "{at} is never seen");
         assert_eq!(take(&mut hub).map(|(from, _)| from), Some(address(at as u16 + 1)));
         assert!(take(&mut hub).is_none());
     }
