@@ -23,6 +23,9 @@ const MESSAGES: u64 = 16_384;
 const MARGIN_PERCENT: u64 = 3;
 /// Idle endpoints of the process may change a count by so much.
 const IDLE_PERCENT: u64 = 1;
+/// How often a message is counted that seems to cost more than it did. A machine that is busy adds
+/// to a count, by timers that fire while a program stands still, and never takes from it.
+const TRIES: u32 = 3;
 /// A run takes some seconds.
 const LIMIT: Duration = Duration::from_secs(180);
 
@@ -186,6 +189,11 @@ impl Counted {
         *alone == Self { endpoints: 1, instructions, ..self.clone() }
     }
 
+    /// Whether it is more than was saved, by more than counts differ.
+    fn exceeds(&self, saved: &Self) -> bool {
+        self.instructions * 100 > saved.instructions * (100 + MARGIN_PERCENT)
+    }
+
     /// Whether idle endpoints make a difference that counts.
     fn differs_from(&self, alone: &Self) -> bool {
         self.instructions.abs_diff(alone.instructions) * 100 > alone.instructions * IDLE_PERCENT
@@ -204,16 +212,26 @@ fn check(arguments: &Arguments, file: &Path) -> Result<(), String> {
     let mut above = Vec::new();
     let mut counted: Vec<Counted> = Vec::new();
     for before in saved {
-        let now = count(arguments, before.clone())?;
+        let alone = counted.iter().find(|it| before.is_same_beside_idle(it));
+        let mut now = count(arguments, before.clone())?;
+        for _ in 1..TRIES {
+            if !now.exceeds(&before) && !alone.is_some_and(|alone| now.differs_from(alone)) {
+                break;
+            }
+            let again = count(arguments, before.clone())?;
+            if again.instructions < now.instructions {
+                now = again;
+            }
+        }
         println!("{now}, {} before", before.instructions);
         if now.instructions * 100 < before.instructions * (100 - MARGIN_PERCENT) {
             println!("  that is better: put it into {}, or it may be lost again", file.display());
         }
-        if now.instructions * 100 > before.instructions * (100 + MARGIN_PERCENT) {
+        if now.exceeds(&before) {
             above.push(now.to_string());
         }
         if now.endpoints > 1 {
-            let alone = counted.iter().find(|it| now.is_same_beside_idle(it)).ok_or_else(|| {
+            let alone = alone.ok_or_else(|| {
                 let name = file.display();
                 format!("{name} has no line before it with one endpoint to compare with: {now}")
             })?;
@@ -315,6 +333,8 @@ mod tests {
         assert!(idle.is_same_beside_idle(&alone) && !idle.is_same_beside_idle(&other));
         assert!(!idle.is_same_beside_idle(&idle), "it is not compared with itself");
         assert!(!idle.differs_from(&alone));
+        assert!(!line("ping-pong", "", 1030).exceeds(&alone));
+        assert!(line("ping-pong", "", 1031).exceeds(&alone));
         for count in [1011, 989] {
             assert!(line("ping-pong", r#""endpoints":64,"#, count).differs_from(&alone));
         }
