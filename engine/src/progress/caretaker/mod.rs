@@ -18,9 +18,9 @@
 //! ```
 //!
 //! A turn is in vain if the owner comes back soon: a thread with many engines comes to each of them
-//! once in a while, and taking them over costs it more than they gain. So the silence that is waited
-//! for doubles, up to 4 ms, while owners come back within as long again, and is a millisecond anew
-//! once one stays away longer.
+//! once in a while, and taking them over costs it more than they gain. So the silence that is
+//! waited for doubles, up to 4 ms, each time that the owner comes back within as long again, and is
+//! a millisecond anew once it stays away longer.
 //!
 //! While owners are active the thread wakes once in 1 to 16 ms and looks at one word of each; when
 //! all are parked it sleeps without a timeout. An owner pays one system call for the first step
