@@ -3,10 +3,12 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::PermissionsExt;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rustix::fs::{FileType, Mode, OFlags};
 use rustix::net::SocketAddrUnix;
 
 use super::socket;
@@ -56,11 +58,21 @@ impl Meeting {
     pub(super) fn listening(&self, engine: u64) -> io::Result<Option<Left>> {
         let Some(path) = self.path_of(engine) else { return Ok(None) };
         let left = Left { path, process: std::process::id() };
-        fs::set_permissions(&left.path, fs::Permissions::from_mode(0o666))?;
+        // By a descriptor: others who may write to the directory could have put a link there, to a
+        // file of this user.
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = rustix::fs::open(&left.path, flags, Mode::empty())?;
+        let status = rustix::fs::fstat(&file)?;
+        let is_socket = FileType::from_raw_mode(status.st_mode) == FileType::Socket;
+        if !is_socket || status.st_uid != rustix::process::geteuid().as_raw() {
+            return Err(io::Error::other("somebody else has replaced the socket there"));
+        }
+        let opened = format!("/proc/self/fd/{}", file.as_raw_fd());
+        fs::set_permissions(opened, fs::Permissions::from_mode(0o666))?;
         Ok(Some(left))
     }
 
-    /// Removes the sockets of processes of this kernel that were killed: nobody listens there.
+    /// Removes the sockets of processes of this kernel that were killed: nobody has them.
     pub(super) fn sweep(&self) {
         let Self::Directory { path, boot } = self else { return };
         let Ok(entries) = fs::read_dir(path) else { return };
@@ -70,12 +82,14 @@ impl Meeting {
             let Some(engine) = name.to_str().and_then(|name| name.strip_prefix(&own)) else {
                 continue;
             };
-            let age =
-                entry.metadata().and_then(|it| it.modified()).ok().and_then(|it| it.elapsed().ok());
+            let Ok(found) = entry.metadata() else { continue };
+            let age = found.modified().ok().and_then(|it| it.elapsed().ok());
             let is_old = age.is_some_and(|age| age >= STALE_AFTER);
-            if is_old && let Ok(engine) = u64::from_str_radix(engine, 16) {
-                let refused = socket::connect(self, engine).err();
-                if refused.is_some_and(|error| error.kind() == io::ErrorKind::ConnectionRefused) {
+            let Ok(engine) = u64::from_str_radix(engine, 16) else { continue };
+            if is_old && socket::is_abandoned(self, engine) {
+                // An engine that moves to another thread makes its socket anew.
+                let now = fs::symlink_metadata(entry.path());
+                if now.is_ok_and(|now| (now.ino(), now.ctime()) == (found.ino(), found.ctime())) {
                     let _ = fs::remove_file(entry.path());
                 }
             }

@@ -52,6 +52,15 @@ pub(super) fn connect(meeting: &Meeting, engine: u64) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
+/// Whether a socket in a directory is nobody's any more. Its owner, if there is one, hears nothing
+/// of this question: a socket of another type is refused, as no owner is, but otherwise.
+pub(super) fn is_abandoned(meeting: &Meeting, engine: u64) -> bool {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None);
+    let (Ok(socket), Ok(address)) = (socket, meeting.address_of(engine)) else { return false };
+    rustix::net::connect(&socket, &address) == Err(Errno::CONNREFUSED)
+}
+
 /// Whether an engine is of another host or network namespace, or shares no memory.
 pub(super) fn is_nobody(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound)
