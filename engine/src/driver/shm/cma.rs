@@ -124,8 +124,8 @@ impl Attached {
     ///
     /// # Safety
     ///
-    /// The memory of `into` is live and writable, and nothing else accesses these bytes of it
-    /// during the call.
+    /// The memory of `into` is live and writable, and no reference to these bytes of it is used
+    /// during the call; those of a region may be accessed through windows and by other calls.
     pub(super) unsafe fn read(
         &mut self,
         source: CmaSource,

@@ -114,7 +114,10 @@ pub(super) struct Shm {
     /// Where in that order to look first.
     next: usize,
     streak: u32,
+    /// The other channels, of which this one was looked at last.
     cold: usize,
+    /// What came since then.
+    since_cold: u32,
     /// Channels with something that their neighbour may sleep over.
     behind: Vec<u32>,
     /// What came last.
@@ -169,6 +172,7 @@ impl Shm {
             next: 0,
             streak: 0,
             cold: 0,
+            since_cold: 0,
             behind: Vec::new(),
             datagram: vec![0; LONGEST].into(),
             length: 0,
@@ -388,12 +392,19 @@ impl Shm {
     #[inline]
     fn receive(&mut self, counters: &mut DriverCounters) -> Option<Received> {
         let hot = self.order.len().min(HOT);
+        if self.since_cold >= STREAK && self.order.len() > hot {
+            // Hot ones that always have something do not keep the others from being heard.
+            if let Some(received) = self.receive_cold(hot, counters) {
+                return Some(received);
+            }
+        }
         for _ in 0..hot {
             if self.next >= hot {
                 self.next = 0;
             }
             if let Some(from) = self.receive_from(self.next, counters) {
                 self.streak += 1;
+                self.since_cold = self.since_cold.saturating_add(1);
                 if self.streak >= STREAK {
                     (self.next, self.streak) = (self.next + 1, 0);
                 }
@@ -407,14 +418,15 @@ impl Shm {
     /// The same of channels that nothing came by lately, some at a time; all of them while the
     /// owner is absent, for what its caretaker does not find has no other wake-up.
     fn receive_cold(&mut self, hot: usize, counters: &mut DriverCounters) -> Option<Received> {
+        self.since_cold = 0;
         let at_once = if self.owner_is_absent { self.order.len() } else { COLD_AT_ONCE };
         for _ in 0..at_once {
             let count = self.order.len().checked_sub(hot).filter(|&count| count > 0)?;
             self.cold = (self.cold + 1) % count;
             let at = hot + self.cold;
             if let Some(from) = self.receive_from(at, counters) {
-                // The hot one whose turn is the farthest makes room.
-                let victim = (self.next + hot - 1) % hot;
+                // One whose turn is far makes room; the farthest may be the one that was read last.
+                let victim = (self.next + hot - 2) % hot;
                 self.order.swap(at, victim);
                 return Some(from);
             }

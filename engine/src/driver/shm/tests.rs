@@ -393,8 +393,27 @@ fn many_neighbours_are_all_heard() {
         }
     }
     assert!(before < 200, "the other one was heard to the end first");
+    while hub.has_received(true) {
+        take(&mut hub);
+    }
+    // Nor one by whose ring nothing came lately.
+    for _ in 0..400 {
+        assert!(send(&mut others[0], &datagram(1, b"me")));
+    }
+    let rests = |at: &u64| {
+        !hub.order[..HOT].iter().any(|&index| {
+            hub.channels[index as usize].as_ref().is_some_and(|it| it.session == at + 1)
+        })
+    };
+    let silent = (1..COUNT).find(rests).unwrap();
+    assert!(send(&mut others[silent as usize], &datagram(silent + 1, b"and me")));
+    let takes = (0..1000).filter_map(|_| take(&mut hub));
+    let from: Vec<_> = takes.map(|(from, _)| from).collect();
+    assert_eq!(from.len(), 401);
+    let place = from.iter().position(|&from| from == address(silent as u16 + 1));
+    // Two of the 32 are looked at behind 16.
+    assert!(place.is_some_and(|place| place <= 16 * 17), "{place:?}");
     // Who acts for an absent owner sleeps after the first look that finds nothing.
-    while take(&mut hub).is_some() {}
     hub.begin_absence();
     for at in [3_usize, 20, 39] {
         assert!(send(&mut others[at], &datagram(at as u64 + 1, b"are you there?")));
