@@ -77,6 +77,8 @@ impl Engine {
         self.read_clock();
         self.state.datagrams.poll_in_absence();
         self.state.unblock();
+        // The driver takes in what woke the caretaker, also where a message comes before that.
+        self.state.owes_rest = true;
         let progressed = self.progress();
         // Nobody is about to answer, and a turn that brought a message ended with that.
         self.state.drain_paths();

@@ -58,7 +58,8 @@ impl Engine {
                     revocations: read.source.revocations.get(),
                 };
                 // SAFETY: the operation keeps its memory until it ends, which is not within this
-                // call; what peers may access meanwhile is no memory of a receive.
+                // call. Nothing else accesses that of a receive; that of a region is accessed by
+                // kernels and windows alone, for which this is one more write.
                 let read =
                     unsafe { self.driver.read_by_cma(session, source, into, offset, length) };
                 read.inspect_err(|error| {

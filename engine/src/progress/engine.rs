@@ -123,7 +123,7 @@ pub(crate) struct EngineState {
     /// The last tick was passed over, because the loop had not run.
     is_catching_up: bool,
     /// The last turn ended with a message, before it asked the driver.
-    owes_rest: bool,
+    pub(super) owes_rest: bool,
     next_health_ns: u64,
     /// Counts the checks of peers.
     health_round: u32,

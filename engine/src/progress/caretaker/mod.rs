@@ -61,7 +61,8 @@ const TICK_MAX: Duration = Duration::from_millis(16);
 const PATIENCE_MAX: Duration = Duration::from_millis(4);
 /// The shortest time between two turns for the sake of what is due.
 const PAUSE_MIN: Duration = Duration::from_micros(100);
-/// Something waits at a descriptor that turns do not take in: the pause doubles up to 2^this ticks.
+/// Something waits at a descriptor that turns do not take in: the caretaker does not listen there
+/// for a pause, which doubles up to 2^this ticks.
 const FRUITLESS_MAX: u32 = 10;
 
 /// The thread and what it shares with owners.
@@ -374,13 +375,18 @@ struct Ward {
     taken_over: Option<Instant>,
     /// Something is at one of its descriptors.
     is_called: bool,
-    /// Turns in a row that took nothing in although something was there.
+    /// Turns soon after each other that took nothing in although something was there.
     fruitless: u32,
+    /// Until when its descriptors are left alone for that.
+    deaf_until: Instant,
+    /// As of the last look.
+    is_deaf: bool,
 }
 
 impl Ward {
     fn new(place: &Arc<dyn Cared>) -> Self {
-        let phase = Phase::Active { since: Instant::now(), tick: TICK };
+        let now = Instant::now();
+        let phase = Phase::Active { since: now, tick: TICK };
         let steps = place.steps();
         let place = Arc::clone(place);
         Self {
@@ -391,17 +397,25 @@ impl Ward {
             taken_over: None,
             is_called: false,
             fruitless: 0,
+            deaf_until: now,
+            is_deaf: false,
         }
     }
 
     /// Whether the descriptors that wake it are watched: nobody else does.
     fn listens(&self) -> bool {
-        let is_silent = self.steps.is_multiple_of(2) && self.fruitless == 0;
+        let is_silent = self.steps.is_multiple_of(2) && !self.is_deaf;
         is_silent && matches!(self.phase, Phase::Cared { .. } | Phase::Parked)
     }
 
     /// Does what is to be done now; when to look again, if not before something happens.
     fn look(&mut self, now: Instant) -> Option<Instant> {
+        let next = self.act(now);
+        self.is_deaf = now < self.deaf_until;
+        next.into_iter().chain(self.is_deaf.then_some(self.deaf_until)).min()
+    }
+
+    fn act(&mut self, now: Instant) -> Option<Instant> {
         let is_called = std::mem::take(&mut self.is_called);
         if is_called && survive(|| self.place.wake_tasks()).unwrap_or(true) {
             // They make progress themselves.
@@ -430,8 +444,10 @@ impl Ward {
     /// Its owner is at work.
     fn is_active(&mut self, now: Instant) -> Instant {
         let tick = match self.phase {
+            // Perhaps it came during the turn.
+            _ if self.taken_over.is_some() => self.patience_learned(now),
             Phase::Active { tick, .. } => (tick * 2).min(TICK_MAX),
-            _ => self.patience_learned(now),
+            _ => self.patience,
         };
         self.phase = Phase::Active { since: now, tick };
         self.fruitless = 0;
@@ -445,6 +461,10 @@ impl Ward {
             self.patience = if is_back_soon { (self.patience * 2).min(PATIENCE_MAX) } else { TICK };
         }
         self.patience
+    }
+
+    fn pause(&self) -> Duration {
+        TICK * (1 << self.fruitless)
     }
 
     fn park(&mut self, now: Instant) -> Option<Instant> {
@@ -466,13 +486,14 @@ impl Ward {
                 return None;
             }
         };
-        self.fruitless = match self.fruitless {
-            _ if happened => 0,
-            0 if !is_called => 0,
-            count => (count + 1).min(FRUITLESS_MAX),
-        };
-        let pause = (self.fruitless > 0).then(|| TICK * (1 << self.fruitless));
-        let Some(due_in) = due_in.into_iter().chain(pause).min() else { return self.park(now) };
+        if happened {
+            self.fruitless = 0;
+        } else if is_called {
+            let is_soon = now < self.deaf_until + self.pause();
+            self.fruitless = if is_soon { (self.fruitless + 1).min(FRUITLESS_MAX) } else { 1 };
+            self.deaf_until = now + self.pause();
+        }
+        let Some(due_in) = due_in else { return self.park(now) };
         let now = Instant::now();
         self.await_until(now, now + due_in.max(PAUSE_MIN))
     }

@@ -107,6 +107,8 @@ fn an_owner_that_stays_keeps_the_caretaker_out() {
 struct Empty {
     steps: AtomicU64,
     turns: AtomicU64,
+    /// Turns take something in.
+    has_news: AtomicBool,
 }
 
 impl Cared for Empty {
@@ -136,7 +138,7 @@ impl Cared for Empty {
 
     fn turn(&self) -> Option<Result<(bool, Option<Duration>), Error>> {
         self.turns.fetch_add(1, Ordering::Relaxed);
-        Some(Ok((false, None)))
+        Some(Ok((self.has_news.load(Ordering::Relaxed), None)))
     }
 }
 
@@ -170,4 +172,36 @@ fn an_owner_that_comes_back_soon_is_waited_for() {
     assert_eq!(silence(&mut ward, late), TICK);
     assert_eq!(silence(&mut ward, soon), TICK);
     assert_eq!(silence(&mut ward, soon), TICK * 2);
+}
+
+/// What turns do not take in is not listened to for a while, and then again.
+#[test]
+fn the_caretaker_is_deaf_to_calls_in_vain_for_a_while() {
+    let engine = Arc::new(Empty::default());
+    let place: Arc<dyn Cared> = engine.clone();
+    let mut ward = Ward::new(&place);
+    let mut now = Instant::now() + TICK;
+    assert_eq!(ward.look(now), None);
+    assert!(ward.listens());
+    let call = |ward: &mut Ward, now: Instant| {
+        ward.is_called = true;
+        let next = ward.look(now);
+        assert_eq!(ward.listens(), next.is_none());
+        next.map(|next| next - now)
+    };
+    for ticks in [2, 4, 8] {
+        assert_eq!(call(&mut ward, now), Some(TICK * ticks));
+        now += TICK * ticks;
+        assert_eq!(ward.look(now), None);
+        assert!(ward.listens(), "whatever happened before");
+    }
+    engine.has_news.store(true, Ordering::Relaxed);
+    assert_eq!(call(&mut ward, now), None);
+    engine.has_news.store(false, Ordering::Relaxed);
+    now += TICK * 100;
+    for _ in 0..3 {
+        assert_eq!(call(&mut ward, now), Some(TICK * 2), "the one before was long ago");
+        now += TICK * 100;
+        assert_eq!(ward.look(now), None);
+    }
 }
