@@ -77,10 +77,14 @@ impl Mark {
         })
     }
 
-    /// Kills what a watched program has started, which may go on with something else.
+    /// Kills what a watched program has started, which may go on with something else, or itself.
     fn end_hung(&self, program: u32) {
-        let started: Vec<u32> =
+        let mut started: Vec<u32> =
             self.processes().into_iter().filter(|&pid| pid != program).collect();
+        if started.is_empty() {
+            // `cargo run` becomes the program that it runs.
+            started.push(program);
+        }
         for &pid in &started {
             println!("test: hangs, and is killed: {}", describe(pid));
         }
@@ -241,6 +245,8 @@ mod tests {
         });
         assert_eq!(end, Ok(End::Success));
         assert_eq!(seen, ["ended by 137"]);
+        let end = mark.run(&mut shell("exec sleep 1000"), start + SOON, |_| String::new());
+        assert_eq!(end, Ok(End::Failure));
         assert!(start.elapsed() < SOON);
     }
 

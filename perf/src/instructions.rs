@@ -212,16 +212,18 @@ fn check(arguments: &Arguments, file: &Path) -> Result<(), String> {
     let mut above = Vec::new();
     let mut counted: Vec<Counted> = Vec::new();
     for before in saved {
-        let alone = counted.iter().find(|it| before.is_same_beside_idle(it));
+        let mut alone = counted.iter_mut().find(|it| before.is_same_beside_idle(it));
         let mut now = count(arguments, before.clone())?;
         for _ in 1..TRIES {
-            if !now.exceeds(&before) && !alone.is_some_and(|alone| now.differs_from(alone)) {
-                break;
-            }
-            let again = count(arguments, before.clone())?;
-            if again.instructions < now.instructions {
-                now = again;
-            }
+            let alone = alone.as_deref_mut().filter(|alone| now.differs_from(alone));
+            let again = match alone {
+                Some(alone) if alone.instructions > now.instructions => alone,
+                Some(_) => &mut now,
+                None if now.exceeds(&before) => &mut now,
+                None => break,
+            };
+            let instructions = count(arguments, again.clone())?.instructions;
+            again.instructions = again.instructions.min(instructions);
         }
         println!("{now}, {} before", before.instructions);
         if now.instructions * 100 < before.instructions * (100 - MARGIN_PERCENT) {
