@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::blocking::deadline_of;
 use super::endpoint::Endpoint;
 use super::engine_ref::EngineRef;
-use super::mode::{Attached, Open};
+use super::mode::{Attached, Open, Queues};
 use crate::progress::wait_object::WaitObject;
 use crate::telemetry::Counters;
 use crate::types::{Completion, Error, OperationId, Selector, Status};
@@ -208,11 +208,13 @@ impl<M: Attached> Endpoint<M> {
     /// The driver failed for good.
     #[inline]
     pub fn completions(&self, into: &mut Vec<Completion>, limit: usize) -> Result<usize, Error> {
-        let open = self.open();
-        open.engine.progress()?;
-        Ok(open
-            .each_queue()
-            .fold(0, |got, queue| got + open.engine.read_queue(queue, into, limit - got)))
+        let Open { engine, queues: Queues { transmit, receive }, .. } = self.open();
+        engine.progress()?;
+        let mut got = engine.read_queue(receive, into, limit);
+        if !M::Engine::is_same_queue(transmit, receive) {
+            got += engine.read_queue(transmit, into, limit - got);
+        }
+        Ok(got)
     }
 
     /// Like [`Self::completions`], but waits for the first one, up to `timeout`; without one, or

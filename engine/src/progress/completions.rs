@@ -429,7 +429,8 @@ impl Completions {
         let Some(queue) = self.queues.get_mut(queue as usize) else { return 0 };
         let count = queue.entries.len().min(limit);
         for _ in 0..count {
-            into.extend(queue.entries.pop_front());
+            let Some(completion) = queue.entries.pop_front() else { break };
+            into.push(completion);
         }
         queue.reserved -= count;
         count
