@@ -117,7 +117,10 @@ fn dropped_privileges_are_gone_for_good() {
     // Below a directory that only root may enter, as a checkout in root's home is.
     let closed = tempfile::Builder::new().prefix("ringrail-closed").tempdir().unwrap();
     let program = closed.path().join("grep");
-    fs::copy("/bin/grep", &program).unwrap();
+    // By another process: children of other tests would inherit what this one writes by, and a
+    // program that somebody may write to does not run.
+    let copied = std::process::Command::new("cp").arg("/bin/grep").arg(&program).status();
+    assert!(copied.unwrap().success());
     let mut command = lab.host(Host::A).command(&program);
     command.args(["-E", "^(Uid|Gid|Groups|Cap...|NoNewPrivs):", "/proc/self/status"]);
     let output = command.drop_privileges().output(LIMIT).unwrap();
