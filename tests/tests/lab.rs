@@ -119,7 +119,7 @@ fn dropped_privileges_are_gone_for_good() {
     let program = closed.path().join("grep");
     // By another process: children of other tests would inherit what this one writes by, and a
     // program that somebody may write to does not run.
-    let copied = std::process::Command::new("cp").arg("/bin/grep").arg(&program).status();
+    let copied = Command::new("cp").arg("/bin/grep").arg(&program).status();
     assert!(copied.unwrap().success());
     let mut command = lab.host(Host::A).command(&program);
     command.args(["-E", "^(Uid|Gid|Groups|Cap...|NoNewPrivs):", "/proc/self/status"]);
