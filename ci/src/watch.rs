@@ -62,8 +62,8 @@ impl Mark {
         let (sender, lines) = channel();
         pass_on(child.stdout.take(), std::io::stdout(), sender.clone());
         pass_on(child.stderr.take(), std::io::stderr(), sender);
-        let cargo = child.id();
-        let in_time = follow(&lines, deadline, self.hung, &mut look, || self.end_hung(cargo));
+        let program = child.id();
+        let in_time = follow(&lines, deadline, self.hung, &mut look, || self.end_hung(program));
         if !in_time {
             println!("test: out of time; killing what runs");
             let _ = child.kill();
