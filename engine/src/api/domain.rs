@@ -213,11 +213,10 @@ impl Domain {
             v6.set_scope_id(nic.index);
         }
         let bound_to = if has_several { listening } else { locator };
-        let is_shared = settings.shared_memory() != SharedMemory::Off;
         let longest = selection
             .rails
             .iter()
-            .map(|rail| longest_datagram(rail.mtu, rail.address, is_shared))
+            .map(|rail| longest_datagram(rail.mtu, rail.address))
             .max()
             .unwrap_or(DATAGRAM_BYTES_USUAL);
         // Where the user names no address, routes decide which one connections leave from.
@@ -377,12 +376,10 @@ fn clamp_u32(value: usize) -> u32 {
     u32::try_from(value).unwrap_or(u32::MAX).min(1 << 30)
 }
 
-/// Longest datagram that a NIC carries from `local`, as far as that is known. `is_shared`: there
-/// may be rings beside it, for which long ones are better.
-fn longest_datagram(mtu: Option<u32>, local: IpAddr, is_shared: bool) -> usize {
+/// Longest datagram that a NIC carries from `local`, as far as that is known.
+fn longest_datagram(mtu: Option<u32>, local: IpAddr) -> usize {
     let headers = if local.is_ipv4() { 28 } else { 48 };
     match mtu {
-        _ if local.is_loopback() && is_shared => DATAGRAM_BYTES_MAX,
         // The loopback carries more than anybody has cache for.
         Some(mtu) if !local.is_loopback() => {
             (mtu as usize).saturating_sub(headers).clamp(DATAGRAM_BYTES_MIN, DATAGRAM_BYTES_MAX)
@@ -429,7 +426,12 @@ fn core_config(settings: &Settings, longest: usize, window_bytes: u64) -> Config
         hash_seed: rand::random(),
         regions: crate::proto::regions::RegionLimits::DEFAULT,
         checksum: settings.checksum(),
-        segment_buffer_bytes: longest,
+        segment_buffer_bytes: match settings.shared_memory() {
+            SharedMemory::Off => longest,
+            // What a ring takes has nothing to do with the NIC. 8 KiB and their headers: more is
+            // sooner read from the sender's memory.
+            SharedMemory::Auto | SharedMemory::Rings => DATAGRAM_BYTES_MAX,
+        },
         bulk_in_datagrams: settings.bulk_lane() == BulkLane::Datagram,
         eager_by_stream: settings.eager_lane() == EagerLane::Tcp,
         eager_limit_in_datagrams: clamp_u32(settings.datagram_eager_limit_bytes()),

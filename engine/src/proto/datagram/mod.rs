@@ -144,6 +144,8 @@ impl super::session::Session {
 pub(crate) struct Datagram {
     /// Longest segment that is made now, header included.
     segment_bytes: usize,
+    /// The same without a ring: what the least of its paths carries.
+    path_bytes: usize,
     /// Segments of messages that may wait for their first sending.
     unsent_max: usize,
     /// All segments.
@@ -197,6 +199,7 @@ impl Datagram {
     fn new(segment_bytes: usize, unsent_max: usize, seed: u64, has_bulk: bool) -> Self {
         Self {
             segment_bytes,
+            path_bytes: segment_bytes,
             unsent_max,
             outstanding: List::new(Order::Frames),
             lost: List::new(Order::Queue),
@@ -224,6 +227,14 @@ impl Datagram {
             goodbye: None,
             repeated_frames: 0,
         }
+    }
+}
+
+impl Datagram {
+    /// Segments are made as long from now on as what carries them takes: a ring takes any.
+    fn fit_segments(&mut self, pool: &mut SegmentPool) {
+        self.close_open(pool);
+        self.segment_bytes = if self.has_ring { pool.buffer_bytes() } else { self.path_bytes };
     }
 }
 
@@ -277,8 +288,8 @@ impl Core {
         let segment_bytes = self.clamp_segment(segment_bytes);
         let session = self.sessions.at_mut(slot as usize);
         if let Some(datagram) = session.and_then(|session| session.datagram.as_deref_mut()) {
-            datagram.close_open(&mut self.datagrams.segments);
-            datagram.segment_bytes = segment_bytes;
+            datagram.path_bytes = segment_bytes;
+            datagram.fit_segments(&mut self.datagrams.segments);
         }
     }
 
@@ -304,7 +315,9 @@ impl Core {
         let session = self.sessions.at_mut(slot as usize);
         let datagram = session.and_then(|session| session.datagram.as_deref_mut());
         let Some(datagram) = datagram else { return };
-        if std::mem::replace(&mut datagram.has_ring, has_ring) && !has_ring {
+        let had_ring = std::mem::replace(&mut datagram.has_ring, has_ring);
+        datagram.fit_segments(&mut self.datagrams.segments);
+        if had_ring && !has_ring {
             self.resend_all(slot, true);
         }
     }

@@ -19,10 +19,6 @@ const LONG_UNSENT_MAX: usize = 1;
 /// over all of its bytes, which at 8 KiB costs more than the stream does.
 const SHORT_FRAME_BYTES_MAX: usize = 2048;
 
-/// The longest frame that goes in a datagram where the peer can read messages from memory: from
-/// 6 to 8 KiB on that is sooner there, and brings more bytes a second from 4 KiB on.
-const NEAR_FRAME_BYTES_MAX: usize = 6144;
-
 /// Where [`Datagram::push`] found room for a frame.
 pub(super) struct Pushed<'a> {
     /// Its number.
@@ -54,21 +50,12 @@ impl Datagram {
         self.segment_bytes - SEGMENT_HEADER_BYTES
     }
 
-    /// The longest frame of a one-sided operation that goes in a datagram.
-    #[inline]
-    pub(in crate::proto) fn near_frame_bytes_max(&self) -> usize {
-        let most = if self.has_cma { NEAR_FRAME_BYTES_MAX } else { usize::MAX };
-        self.frame_bytes_max().min(most)
-    }
-
-    /// The longest frame that goes in a datagram where the message may go another way as well.
+    /// The longest frame that goes in a datagram where the message may go another way as well. A
+    /// ring takes all that fits a segment: up to there that is sooner than a read from memory.
     #[inline]
     pub(super) fn short_frame_bytes_max(&self) -> usize {
-        let most = match (self.has_cma, self.has_stream) {
-            (true, _) => NEAR_FRAME_BYTES_MAX,
-            (false, true) => SHORT_FRAME_BYTES_MAX,
-            (false, false) => usize::MAX,
-        };
+        let has_tag = self.has_stream && !self.has_ring;
+        let most = if has_tag { SHORT_FRAME_BYTES_MAX } else { usize::MAX };
         self.frame_bytes_max().min(most)
     }
 

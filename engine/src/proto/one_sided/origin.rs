@@ -201,7 +201,7 @@ impl Core {
         let eager = u64::from(self.config.eager_limit).min(EAGER_BYTES_MAX as u64);
         match session.datagram.as_deref() {
             Some(datagram) => {
-                let short = (datagram.near_frame_bytes_max() - header) as u64;
+                let short = (datagram.frame_bytes_max() - header) as u64;
                 (short, if datagram.eager_goes_by_stream() { eager.max(short) } else { short })
             }
             None => {
