@@ -130,6 +130,10 @@ pub(crate) mod simulated {
         ForgetResend,
         /// What comes by the stream beside a path is not acknowledged when nothing else is sent.
         ForgetStreamAck,
+        /// What was written into a ring that ended is not sent again.
+        ForgetRing,
+        /// What could not be read from a sender's memory, or does not count, is taken.
+        TakeUnread,
         /// A part is placed one byte early when it does not start at 0.
         ShiftPart,
         /// Bulk data that came in a datagram is placed one byte too early.
@@ -174,7 +178,7 @@ pub(crate) mod simulated {
     }
 
     /// All of them.
-    pub(crate) const BUGS: [Bug; 61] = [
+    pub(crate) const BUGS: [Bug; 63] = [
         Bug::SkipCredit,
         Bug::LoseCreditReturn,
         Bug::EarlyDone,
@@ -210,6 +214,8 @@ pub(crate) mod simulated {
         Bug::ForgetStream,
         Bug::ForgetResend,
         Bug::ForgetStreamAck,
+        Bug::ForgetRing,
+        Bug::TakeUnread,
         Bug::ShiftPart,
         Bug::ShiftData,
         Bug::ReleaseUnacked,

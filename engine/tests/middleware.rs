@@ -5,7 +5,7 @@ mod common;
 use common::{pair, pattern};
 use ringrail::{
     Buffer, CompletionLevel, Endpoint, Envelope, Error, Layout, Owned, Peer, ReceiveOptions,
-    Selector, SendOptions,
+    Selector, SendOptions, SharedMemoryState,
 };
 
 const LANES: [&str; 2] = ["sockets", "uring"];
@@ -123,6 +123,33 @@ fn messages_of_all_kinds_survive_refused_attempts_and_resets_in_mid_chunk() {
                 lanes,
                 &format!("seed={seed} short=0.1 again=0.05 late=0.1 reset=0.01 refuse=0.05"),
             );
+        }
+    });
+}
+
+/// Rings that two engines of one process share are full, end and come back, and long messages are
+/// read from memory or, where that fails, granted.
+///
+/// RR-SHM-7, RR-SHM-8
+#[test]
+fn messages_of_all_kinds_survive_rings_that_end() {
+    over_both_drivers("rings", |lanes| {
+        for (seed, memory) in [(1, "auto"), (2, "auto"), (3, "rings")] {
+            let faults = format!("seed={seed} again=0.1 late=0.1 ring_end=0.02 unread=0.1");
+            let settings = [
+                ("lanes", lanes),
+                ("control_lane", "udp"),
+                ("shared_memory", memory),
+                ("inject_faults", &faults),
+            ];
+            let talk = |endpoint: &Endpoint<Owned>, peer: Peer| {
+                exchange_all(endpoint, peer);
+                let SharedMemoryState::On { figures, .. } = endpoint.shared_memory() else {
+                    panic!("memory is not shared");
+                };
+                assert!(figures.sent > 0, "something went by rings: {figures:?}");
+            };
+            pair(&settings, talk, talk);
         }
     });
 }

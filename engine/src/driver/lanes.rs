@@ -294,7 +294,7 @@ impl Handling {
 }
 
 /// The other side of a session, which may be an engine of this host.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Neighbour {
     /// The session, as its packets name it.
     pub(crate) session: u64,

@@ -67,13 +67,11 @@ macro_rules! pass_on {
 
     // All that concerns engines of the same host.
     (@neighbours $to:ident) => {
-        pass_on!(# $to listen_to_neighbours(&mut self, engine: u64));
-        pass_on!(# $to takes_neighbours(&self) -> bool);
+        pass_on!($to: neighbours_beside_messages);
         pass_on!(# $to meet(&mut self, neighbour: crate::driver::lanes::Neighbour));
         pass_on!(# $to part(&mut self, session: u64));
         pass_on!(# $to write_segment(&mut self, session: u64, segment: &[u8]) -> bool);
         pass_on!(# $to recv_segment(&mut self) -> Option<(u64, &[u8])>);
-        pass_on!(# $to witness(&self) -> Option<std::sync::Arc<crate::driver::lanes::Witness>>);
         unsafe fn read_by_cma(
             &mut self,
             session: u64,
@@ -85,6 +83,11 @@ macro_rules! pass_on {
             // SAFETY: the caller's promise, passed on.
             unsafe { self.$to.read_by_cma(session, source, into, offset, length) }
         }
+    };
+    (@neighbours_beside_messages $to:ident) => {
+        pass_on!(# $to listen_to_neighbours(&mut self, engine: u64));
+        pass_on!(# $to takes_neighbours(&self) -> bool);
+        pass_on!(# $to witness(&self) -> Option<std::sync::Arc<crate::driver::lanes::Witness>>);
         pass_on!(# $to shared_memory(&self) -> crate::types::SharedMemoryState);
         pass_on!(# $to neighbours_fd(&self) -> Option<io::Result<OwnedFd>>);
     };

@@ -90,7 +90,7 @@ impl Core {
         let Some(found) = self.operations.get_mut(read.operation) else { return };
         let (slot, hint) = (found.session, found.hint);
         let OperationState::Pulling(pulling) = &mut found.state else { return };
-        if is_good {
+        if is_good || planted!(TakeUnread) {
             // Nothing is granted: data that a peer sends nevertheless is refused.
             pulling.arrived += read.length;
             if pulling.arrived == pulling.wanted {

@@ -13,7 +13,7 @@ pub struct Faults {
     pub seed: u64,
     /// A send or receive of a control lane moves only some of the bytes that it could.
     pub short: f64,
-    /// A send or receive of a control lane, or of a datagram, finds no room, or nothing to read
+    /// A send or receive of a control lane, a datagram or a ring finds no room, or nothing to read
     /// (`EAGAIN`).
     pub again: f64,
     /// An event is held back for up to 16 polls, and what must follow it as well.
@@ -38,10 +38,14 @@ pub struct Faults {
     pub flip: f64,
     /// A datagram loses its end, or all of its bytes.
     pub truncate: f64,
+    /// The rings of two engines of one host end at a write, and are made anew soon.
+    pub ring_end: f64,
+    /// A piece of a message cannot be read from the memory of its sender's process.
+    pub unread: f64,
 }
 
 impl Faults {
-    const RATES: [&'static str; 13] = [
+    const RATES: [&'static str; 15] = [
         "short",
         "again",
         "late",
@@ -55,9 +59,11 @@ impl Faults {
         "reorder",
         "flip",
         "truncate",
+        "ring_end",
+        "unread",
     ];
 
-    fn rates(&mut self) -> [&mut f64; 13] {
+    fn rates(&mut self) -> [&mut f64; 15] {
         [
             &mut self.short,
             &mut self.again,
@@ -72,6 +78,8 @@ impl Faults {
             &mut self.reorder,
             &mut self.flip,
             &mut self.truncate,
+            &mut self.ring_end,
+            &mut self.unread,
         ]
     }
 

@@ -277,8 +277,8 @@ settings_table! {
     /// 127.0.0.1. Whoever reaches it can read it. Each process needs a port of its own.
     prometheus_address -> Option<SocketAddr>: ExportAddress = None, Range::Any;
     /// Faults that the driver makes, for tests only: a seed and rates of short, again, late,
-    /// reset, refuse, cut, garble and garble_control, and for datagrams of lose, repeat, reorder,
-    /// flip and truncate.
+    /// reset, refuse, cut, garble and garble_control, for datagrams of lose, repeat, reorder,
+    /// flip and truncate, and for shared memory of ring_end and unread.
     inject_faults -> Option<Faults>: FaultSet = None, Range::Any;
 }
 

@@ -26,6 +26,7 @@ mod garble;
 #[cfg(test)]
 mod lanes;
 mod many;
+mod neighbour_plan;
 mod one_sided;
 mod oracle;
 mod parting;
@@ -91,6 +92,8 @@ pub struct Report {
     pub virtual_ns: u64,
     /// Turns of all engines.
     pub turns: u64,
+    /// Segments that came by rings, and pieces of messages that were read from memory.
+    pub from_neighbours: [u64; 2],
 }
 
 /// A process that runs, and what it calls the others.
@@ -208,6 +211,7 @@ fn run(plan: Plan) -> Result<Report, String> {
         trace_hash: run.world.net.borrow().trace_hash(),
         virtual_ns: now_ns,
         turns: run.world.turns,
+        from_neighbours: run.world.net.borrow().read_from_neighbours(),
     };
     match done {
         Ok(()) => Ok(report),
@@ -232,9 +236,12 @@ impl Run {
         let fair_ns = crate::driver::sim::net::Weather::fair().delay_ns;
         let is_attacked =
             plan.datagrams.as_ref().is_some_and(|datagrams| datagrams.attack_ns.is_some());
+        if let Some(weather) = plan.neighbours {
+            world.net.borrow_mut().share_memory(weather);
+        }
         oracle.delay_ns = match &plan.rails {
-            // Whoever reads along may send copies that overtake.
-            _ if is_attacked => 0,
+            // Whoever reads along may send copies that overtake, and so may rings.
+            _ if is_attacked || plan.neighbours.is_some() => 0,
             Some(rails) => rails.delay_ns(),
             None => plan.weather.delay_ns.min(fair_ns),
         };
@@ -408,6 +415,7 @@ impl Run {
             net.weather.keep_alive_ns = keep_alive_ns;
             net.datagram_weather = crate::driver::sim::datagrams::DatagramWeather::fair();
             net.calm_links();
+            net.calm_neighbours();
             net.heal();
         }
         self.keep_firewalls();

@@ -4,10 +4,12 @@ use std::time::Duration;
 
 use super::datagram_plan::DatagramPlan;
 use super::garble::GarblePlan;
+use super::neighbour_plan::neighbours_of;
 use super::one_sided::has_one_sided;
 use super::rail_plan::RailPlan;
 use super::thread_plan::ThreadPlan;
 use crate::driver::lanes::{DATAGRAM_BYTES_USUAL, SendMode};
+use crate::driver::sim::neighbours::NeighbourWeather;
 use crate::driver::sim::net::Weather;
 use crate::driver::sim::random::Random;
 use crate::progress::engine::LoopConfig;
@@ -110,6 +112,8 @@ pub(crate) struct Plan {
     pub(crate) weather: Weather,
     /// Datagrams beside the streams; `None`: engines have none.
     pub(crate) datagrams: Option<DatagramPlan>,
+    /// Memory that hosts of one machine share; `None`: each is a machine of its own.
+    pub(crate) neighbours: Option<NeighbourWeather>,
     /// Several rails; `None`: one per host, which is as the weather says.
     pub(crate) rails: Option<RailPlan>,
     /// Without bulk lanes: everything goes in datagrams.
@@ -180,6 +184,7 @@ impl Plan {
             backlog_max: random.pick(&[4, 20, 60]),
             weather,
             datagrams: DatagramPlan::new(seed),
+            neighbours: neighbours_of(seed),
             rails: RailPlan::new(seed),
             bulk_in_datagrams: has_bulk_in_datagrams(seed),
             garble: if checks(seed) { GarblePlan::new(seed) } else { GarblePlan::default() },
@@ -216,6 +221,7 @@ impl Plan {
             backlog_max: 60,
             weather: Weather::fair(),
             datagrams: by_datagrams.then(DatagramPlan::fair),
+            neighbours: None,
             rails: None,
             bulk_in_datagrams: false,
             garble: GarblePlan::default(),

@@ -107,3 +107,28 @@ fn a_fence_that_holds_nothing_back_is_found() {
     let found = (0..100).find_map(found);
     assert!(found.is_some_and(|what| what.contains("went before")));
 }
+
+/// The first seeds from `first` on of which engines share memory.
+fn seeds_with_neighbours(first: u64) -> impl Iterator<Item = u64> {
+    (first..).filter(|&seed| {
+        let plan = Plan::new(seed);
+        plan.neighbours.is_some() && plan.datagrams.is_some()
+    })
+}
+
+/// Rings carry what they can, end in between, and are made anew.
+///
+/// RR-SHM-7, RR-SHM-8
+#[test]
+fn seeds_with_neighbours_hold_repeat_and_share_memory() {
+    let mut read = [0, 0];
+    for seed in seeds_with_neighbours(0).take(60) {
+        let first = run_seed(seed).unwrap_or_else(|what| panic!("seed {seed}: {what}"));
+        let again = run_seed(seed).unwrap_or_else(|what| panic!("seed {seed}: {what}"));
+        assert_eq!(first.trace_hash, again.trace_hash, "seed {seed}");
+        assert_eq!(first.from_neighbours, again.from_neighbours, "seed {seed}");
+        read = [0, 1].map(|kind| read[kind] + first.from_neighbours[kind]);
+    }
+    println!("{} segments by rings, {} pieces from memory", read[0], read[1]);
+    assert!(read[0] > 1000 && read[1] > 50, "{read:?}");
+}

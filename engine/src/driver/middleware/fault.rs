@@ -10,12 +10,15 @@
 //!   told of the chunk, or in what a control lane gave.
 //! - Connection attempts fail; the peer may see a connection that is reset at once.
 //! - Datagrams are lost, repeated, overtaken by others, garbled and cut on their way out.
+//! - Rings between engines of one host have no room, or end and are made anew; what is read from
+//!   the memory of others is refused.
 //!
 //! Memory is released only when the driver inside says so: what is held back is told later,
 //! never earlier.
 
 mod datagrams;
 mod lane;
+mod neighbours;
 mod order;
 
 use std::collections::HashMap;
@@ -29,12 +32,14 @@ use rand::{RngExt, SeedableRng};
 
 use self::datagrams::Datagrams;
 use self::lane::{FaultLane, State};
+use self::neighbours::Neighbours;
 use self::order::{lane_of, must_follow};
 use super::super::deadline_after;
 use crate::driver::lanes::{BulkLanes, ControlLanes, DatagramPort, Driver, Handling, Rail};
 use crate::driver::lanes::{
     CHUNK_HEADER_BYTES, CloseMode, DriverCounters, DriverEvent, Interest, LaneKey, SendMode,
 };
+use crate::driver::lanes::{CmaSource, Neighbour};
 use crate::driver::lanes::{FrameDrops, FrameState, Owed, Reach, TcpFigures};
 use crate::memory::Shape;
 use crate::settings::Faults;
@@ -67,6 +72,7 @@ pub(super) struct Fault {
     lanes: HashMap<LaneKey, FaultLane>,
     held: Vec<Held>,
     datagrams: Datagrams,
+    neighbours: Neighbours,
     /// Polls so far, those of [`Driver::park`] included.
     turn: u64,
     /// Empty between calls; keeps its memory.
@@ -87,6 +93,7 @@ impl Fault {
             lanes: HashMap::new(),
             held: Vec::new(),
             datagrams: Datagrams::default(),
+            neighbours: Neighbours::default(),
             turn: 0,
             fresh: Vec::new(),
         }
@@ -176,6 +183,9 @@ impl Fault {
         if matches!(event, DriverEvent::DatagramsReadable | DriverEvent::DatagramsWritable) {
             return self.datagrams.is_asked(&event).then_some(event);
         }
+        if let DriverEvent::RingChanged { session, is_up } = event {
+            self.neighbours.changed(session, is_up);
+        }
         let Some(key) = lane_of(&event) else { return Some(event) };
         let Some(lane) = self.lanes.get_mut(&key) else { return Some(event) };
         let is_broken = matches!(lane.state, State::Broken { .. });
@@ -245,12 +255,14 @@ impl Fault {
             self.reset(key);
         }
         self.pass_on_kept(turn);
+        self.meet_again(turn);
     }
 
     /// Something happens at a turn to come although the driver inside has no news.
     fn has_plans(&self) -> bool {
         !self.held.is_empty()
             || self.datagrams.has_plans()
+            || self.neighbours.has_plans()
             || self.lanes.values().any(|lane| lane.doom.is_some())
     }
 
@@ -490,7 +502,8 @@ impl BulkLanes for Fault {
 }
 
 impl DatagramPort for Fault {
-    pass_on!(inner: flush_datagrams datagram_bytes_max frame_state frame_drops neighbours);
+    pass_on!(inner: flush_datagrams datagram_bytes_max frame_state frame_drops);
+    pass_on!(inner: neighbours_beside_messages);
 
     fn open_datagrams(&mut self, socket: UdpSocket) -> io::Result<()> {
         self.inner.open_datagrams(socket)?;
@@ -515,5 +528,39 @@ impl DatagramPort for Fault {
 
     fn watch_datagrams(&mut self) -> io::Result<()> {
         self.watch_inside()
+    }
+
+    fn meet(&mut self, neighbour: Neighbour) {
+        self.meet_inside(neighbour);
+    }
+
+    fn part(&mut self, session: u64) {
+        self.part_inside(session);
+    }
+
+    fn write_segment(&mut self, session: u64, segment: &[u8]) -> bool {
+        self.admit_segment(session) && self.inner.write_segment(session, segment)
+    }
+
+    fn recv_segment(&mut self) -> Option<(u64, &[u8])> {
+        if self.chance(self.faults.again) {
+            return None;
+        }
+        self.inner.recv_segment()
+    }
+
+    unsafe fn read_by_cma(
+        &mut self,
+        session: u64,
+        source: CmaSource,
+        into: &Shape,
+        offset: usize,
+        length: usize,
+    ) -> io::Result<()> {
+        if self.chance(self.faults.unread) {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
+        // SAFETY: the caller's promise, passed on.
+        unsafe { self.inner.read_by_cma(session, source, into, offset, length) }
     }
 }

@@ -41,7 +41,7 @@ const WORDS: usize = 2;
 const _: () = assert!(size_of::<Witness>() == WORDS * size_of::<u64>());
 
 impl Witness {
-    pub(super) fn new() -> Self {
+    pub(in crate::driver) fn new() -> Self {
         let word = AtomicU64::new(rand::random::<u64>() | 1);
         // What was said by the driver before this one must not fit by chance.
         Self { word, revocations: AtomicU64::new(rand::random()) }
@@ -70,7 +70,7 @@ impl Witness {
     }
 
     /// Nothing is read any more.
-    pub(super) fn end(&self) {
+    pub(in crate::driver) fn end(&self) {
         self.word.store(0, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
@@ -78,7 +78,7 @@ impl Witness {
 
 /// The memory of a neighbour's process.
 #[derive(Debug)]
-pub(super) struct Attached {
+pub(in crate::driver) struct Attached {
     process: libc::pid_t,
     witness: WitnessPlace,
     /// The memory of a call; kept for the next one.
@@ -114,6 +114,13 @@ impl Attached {
         Ok(attached)
     }
 
+    /// This process, for simulations.
+    #[cfg(any(test, feature = "sim"))]
+    pub(in crate::driver) fn to_itself(witness: &Witness) -> Self {
+        let process = std::process::id() as libc::pid_t;
+        Self { process, witness: witness.place(), pieces: Vec::new() }
+    }
+
     /// Reads `length` bytes at `offset` of the neighbour's message to the same place of `into`.
     ///
     /// # Errors
@@ -126,7 +133,7 @@ impl Attached {
     ///
     /// The memory of `into` is live and writable, and no reference to these bytes of it is used
     /// during the call; those of a region may be accessed through windows and by other calls.
-    pub(super) unsafe fn read(
+    pub(in crate::driver) unsafe fn read(
         &mut self,
         source: CmaSource,
         into: &Shape,

@@ -123,8 +123,13 @@ impl Net {
             at_ns = at_ns.max(lane.last_event_ns);
             lane.last_event_ns = at_ns;
         }
+        self.bring_news(host, at_ns, news.into());
+    }
+
+    /// The same at a time that the caller chooses.
+    pub(super) fn bring_news(&mut self, host: usize, at_ns: u64, news: News) {
         let number = self.next_number();
-        self.hosts[host].news.insert((at_ns, number), news.into());
+        self.hosts[host].news.insert((at_ns, number), news);
         self.wake_at(host, at_ns);
     }
 
@@ -169,7 +174,8 @@ impl Net {
     /// The engine sleeps until there is news, for `limit_ns` at the most.
     pub(super) fn sleep(&mut self, host: usize, limit_ns: u64) {
         let now_ns = self.now_ns();
-        let readable_ns = self.datagrams_readable_ns(host);
+        // Who announces a sleep looks once more at what was written before.
+        let readable_ns = self.datagrams_readable_ns(host).min(self.ring_ready_ns(host));
         let known = &mut self.hosts[host];
         let news_ns = known.news.first_key_value().map_or(u64::MAX, |((at_ns, _), _)| *at_ns);
         let wakes_ns = news_ns.min(readable_ns).min(now_ns.saturating_add(limit_ns)).max(now_ns);
@@ -286,6 +292,10 @@ impl Net {
                 _ => {}
             }
         }
+        if let DriverEvent::RingChanged { session, is_up } = *event {
+            self.rings_changed(host, session, is_up);
+        }
+        let known = &mut self.hosts[host];
         if let DriverEvent::Closed { lane } = event {
             known.lanes[lane.index as usize] = None;
         }

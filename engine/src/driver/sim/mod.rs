@@ -12,6 +12,7 @@ mod faults;
 mod host;
 mod lane;
 mod meddler;
+pub(crate) mod neighbours;
 pub(crate) mod net;
 pub(crate) mod rails;
 pub(crate) mod random;
@@ -22,19 +23,23 @@ use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::event::{EventfdFlags, eventfd};
 
 use self::datagrams::Datagram;
 use self::lane::{Chunk, Watch};
+use self::neighbours::Came;
 use self::net::Net;
 use self::rails::At;
 use crate::driver::lanes::{BulkLanes, ControlLanes, DatagramPort, Driver, Handling, Rail};
 use crate::driver::lanes::{
     CHUNK_HEADER_BYTES, CloseMode, DriverCounters, DriverEvent, Interest, LaneKey, Owed, SendMode,
 };
+use crate::driver::lanes::{CmaSource, Neighbour, Witness};
 use crate::memory::Shape;
+use crate::wire::packet;
 
 /// The network that all drivers of one world share.
 pub(crate) type Shared = Rc<RefCell<Net>>;
@@ -51,14 +56,32 @@ pub(crate) struct SimDriver {
     room: Option<Box<Datagram>>,
     /// What was received last.
     received: Option<Box<Datagram>>,
+    /// Neighbours are met.
+    has_neighbours: bool,
+    /// By what they read this engine's memory.
+    witness: Option<Arc<Witness>>,
+    /// The segment that came by a ring last.
+    segment: Vec<u8>,
+    /// The packet that came in its place, and from where.
+    untaken: Option<(SocketAddr, Vec<u8>)>,
 }
 
 impl SimDriver {
     /// Starts a process on `host`; it listens from now on.
     pub(crate) fn new(net: &Shared, host: usize) -> Self {
         net.borrow_mut().start_process(host);
-        let (room, received) = (None, None);
-        Self { net: Rc::clone(net), host, is_shut_down: false, is_absent: false, room, received }
+        Self {
+            net: Rc::clone(net),
+            host,
+            is_shut_down: false,
+            is_absent: false,
+            room: None,
+            received: None,
+            has_neighbours: false,
+            witness: None,
+            segment: Vec::new(),
+            untaken: None,
+        }
     }
 }
 
@@ -116,7 +139,7 @@ impl Driver for SimDriver {
         self.is_shut_down = true;
         // What the kernel has no room for is lost, as any datagram may be.
         self.flush_datagrams();
-        self.net.borrow_mut().end_process(self.host);
+        self.end_process();
         true
     }
 
@@ -293,6 +316,13 @@ impl DatagramPort for SimDriver {
                     return;
                 };
                 (datagram.to, datagram.link, datagram.length) = (to, link, length);
+                if let Some((packet::FIRST_PATH, session)) =
+                    packet::path_and_session(datagram.content())
+                    && net.write_ring(self.host, session, false, datagram.content())
+                {
+                    net.recycle(datagram);
+                    return;
+                }
                 net.queue_datagram(self.host, datagram);
             }
             _ => net.violation("a datagram is sent without room for it"),
@@ -300,7 +330,9 @@ impl DatagramPort for SimDriver {
     }
 
     fn flush_datagrams(&mut self) {
-        self.net.borrow_mut().flush_datagrams(self.host);
+        let net = &mut *self.net.borrow_mut();
+        net.flush_rings(self.host);
+        net.flush_datagrams(self.host);
     }
 
     fn recv_datagram(&mut self) -> io::Result<Option<(SocketAddr, &mut [u8])>> {
@@ -308,13 +340,87 @@ impl DatagramPort for SimDriver {
         if let Some(before) = self.received.take() {
             net.recycle(before);
         }
-        self.received = net.receive_datagram(self.host);
+        self.received = match self.untaken.take() {
+            Some((from, bytes)) => {
+                let mut datagram = net.spare_datagram();
+                datagram.bytes[..bytes.len()].copy_from_slice(&bytes);
+                (datagram.from, datagram.length) = (from, bytes.len());
+                Some(datagram)
+            }
+            None => net.receive_datagram(self.host),
+        };
         let received = self.received.as_mut();
         Ok(received.map(|datagram| (datagram.from, &mut datagram.bytes[..datagram.length])))
     }
 
     fn watch_datagrams(&mut self) -> io::Result<()> {
         self.net.borrow_mut().watch_datagrams(self.host)
+    }
+
+    fn listen_to_neighbours(&mut self, _engine: u64) {
+        let net = self.net.borrow();
+        self.has_neighbours = net.has_neighbours(self.host);
+        let is_readable = self.has_neighbours && net.neighbours.weather.reads;
+        self.witness = is_readable.then(|| Arc::new(Witness::new()));
+    }
+
+    fn takes_neighbours(&self) -> bool {
+        self.has_neighbours
+    }
+
+    fn meet(&mut self, neighbour: Neighbour) {
+        self.net.borrow_mut().meet(self.host, &neighbour, self.witness.clone());
+    }
+
+    fn part(&mut self, session: u64) {
+        self.net.borrow_mut().part(self.host, session);
+    }
+
+    fn write_segment(&mut self, session: u64, segment: &[u8]) -> bool {
+        self.net.borrow_mut().write_ring(self.host, session, true, segment)
+    }
+
+    fn recv_segment(&mut self) -> Option<(u64, &[u8])> {
+        if self.untaken.is_some() {
+            return None;
+        }
+        match self.net.borrow_mut().read_ring(self.host)? {
+            Came::Segment(session, bytes) => {
+                self.segment = bytes;
+                Some((session, &self.segment))
+            }
+            Came::Packet(from, bytes) => {
+                self.untaken = Some((from, bytes));
+                None
+            }
+        }
+    }
+
+    fn witness(&self) -> Option<Arc<Witness>> {
+        self.witness.clone()
+    }
+
+    unsafe fn read_by_cma(
+        &mut self,
+        session: u64,
+        source: CmaSource,
+        into: &Shape,
+        offset: usize,
+        length: usize,
+    ) -> io::Result<()> {
+        let whose = (self.host, session);
+        // SAFETY: the caller's promise.
+        unsafe { self.net.borrow_mut().read_neighbour(whose, source, into, offset, length) }
+    }
+}
+
+impl SimDriver {
+    /// The process ends, and its memory with it.
+    fn end_process(&mut self) {
+        if let Some(witness) = &self.witness {
+            witness.end();
+        }
+        self.net.borrow_mut().end_process(self.host);
     }
 }
 
@@ -323,7 +429,7 @@ impl Drop for SimDriver {
     fn drop(&mut self) {
         // After an orderly end its successor may live there.
         if !self.is_shut_down {
-            self.net.borrow_mut().end_process(self.host);
+            self.end_process();
         }
     }
 }

@@ -10,6 +10,7 @@ use super::datagrams::{Air, DatagramWeather};
 use super::host::Host;
 use super::lane::{News, Spans, What};
 use super::meddler::Meddler;
+use super::neighbours::Neighbours;
 use super::rails::RailFault;
 use super::random::Random;
 use crate::hooks::simulated;
@@ -82,6 +83,10 @@ pub(crate) enum Item {
     RailSilence { host: usize, link: usize, epoch: u64 },
     /// The kernel of a host takes datagrams again.
     DatagramRoom { host: usize, process: u32 },
+    /// The engine of a host looks for the other side of a session on its machine.
+    Meeting { host: usize, session: u64, tries: u32 },
+    /// The rings of some session end.
+    RingEnd,
 }
 
 /// A connection whose acceptor had answered the hello, and closed it before the proof came.
@@ -132,6 +137,7 @@ pub(crate) struct Net {
     pub(super) hosts: Vec<Host>,
     pub(crate) connections: Vec<Connection>,
     pub(super) air: Air,
+    pub(super) neighbours: Neighbours,
     /// How often a process wanted an acknowledgement to go at once.
     pub(crate) acks_hastened: u64,
     /// Ways from a host to another that are cut, and the epochs that began with that.
@@ -161,6 +167,7 @@ impl Net {
             hosts: Vec::new(),
             connections: Vec::new(),
             air: Air::default(),
+            neighbours: Neighbours::default(),
             acks_hastened: 0,
             cuts: Vec::new(),
             meddler: Meddler::default(),
@@ -218,6 +225,8 @@ impl Net {
                     self.handle_rail_silence(host, link, epoch);
                 }
                 Item::DatagramRoom { host, process } => self.handle_datagram_room(host, process),
+                Item::Meeting { host, session, tries } => self.handle_meeting(host, session, tries),
+                Item::RingEnd => self.handle_ring_end(),
             }
         }
     }
@@ -337,6 +346,7 @@ impl Net {
 
     pub(super) fn end_process(&mut self, host: usize) {
         self.close_datagrams(host);
+        self.leave_neighbours(host);
         let (lanes, news) = self.hosts[host].stop();
         for News { what, releases, .. } in news {
             if let Some(spans) = releases {

@@ -317,7 +317,7 @@ impl Core {
         let Some(datagram) = datagram else { return };
         let had_ring = std::mem::replace(&mut datagram.has_ring, has_ring);
         datagram.fit_segments(&mut self.datagrams.segments);
-        if had_ring && !has_ring {
+        if had_ring && !has_ring && !planted!(ForgetRing) {
             self.resend_all(slot, true);
         }
     }

@@ -445,6 +445,10 @@ impl Net {
     /// Whether it is time to say that a datagram can be received.
     pub(super) fn takes_datagrams_readable(&mut self, host: usize) -> bool {
         let readable_ns = self.hosts[host].socket.readable_ns;
+        if readable_ns.is_some() && self.ring_ready_ns(host) <= self.now_ns() {
+            self.hosts[host].socket.readable_ns = None;
+            return true;
+        }
         if readable_ns.is_none_or(|readable_ns| readable_ns > self.now_ns()) {
             return false;
         }

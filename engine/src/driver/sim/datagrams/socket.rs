@@ -94,7 +94,7 @@ impl Ord for UnderWay {
 #[derive(Debug)]
 pub(in super::super) struct Socket {
     /// A process receives.
-    pub(super) is_open: bool,
+    pub(in super::super) is_open: bool,
     /// Queued by the driver, for the kernel to take.
     pub(super) queue: VecDeque<Box<Datagram>>,
     /// The loop was told that there is no room in the queue.
@@ -113,7 +113,7 @@ pub(in super::super) struct Socket {
     /// When the loop hears that something can be received, if it asked: never is `u64::MAX`.
     pub(super) readable_ns: Option<u64>,
     /// Datagrams that the process was given or has sent.
-    pub(super) handled: u64,
+    pub(in super::super) handled: u64,
 }
 
 impl Socket {

@@ -1,0 +1,430 @@
+//! Engines of one simulated machine: rings between two of them, and messages that one reads from
+//! the other's memory.
+//!
+//! A ring loses nothing and keeps the order, until it ends. Both sides hear of that at times of
+//! their own; what one writes until then is lost, and what was written before is read or not, as
+//! after the end of a process or a broken rule. Then the two may meet anew.
+//!
+//! Nothing is planned for what is written: a reader that looks finds it, and one that sleeps is
+//! woken when the writer flushes.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use super::lane::{self, News};
+use super::net::{Item, Net};
+use crate::driver::lanes::{CmaSource, DriverEvent, Neighbour, Witness};
+use crate::driver::shm::cma::Attached;
+use crate::memory::Shape;
+
+/// Time until two engines that have a session find each other, and the pause before they try again,
+/// at the most, in nanoseconds.
+const MEETING_NS: u64 = 100_000;
+const AGAIN_NS: u64 = 20_000_000;
+/// How often who opened a session looks for the other side.
+const TRIES: u32 = 6;
+
+/// How rings fare. "One in" so many times; 0: never.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct NeighbourWeather {
+    /// Hosts whose numbers have the same remainder by this are one machine; 0: none shares one.
+    pub(crate) machines: usize,
+    /// Bytes that a ring holds.
+    pub(crate) ring_bytes: usize,
+    /// How much later than it is written something is seen, at the most.
+    pub(crate) delay_ns: u64,
+    /// A ring seems to have no room.
+    pub(crate) full_one_in: usize,
+    /// Mean time between the ends of two rings; 0: they last.
+    pub(crate) end_ns: u64,
+    /// Long messages can be read from memory.
+    pub(crate) reads: bool,
+    /// The kernel refuses that after all.
+    pub(crate) unreadable_one_in: usize,
+}
+
+/// What an engine knows of a session.
+#[derive(Debug)]
+struct Known {
+    session: u64,
+    host: usize,
+    /// Where the other side's packets seem to come from.
+    address: SocketAddr,
+    is_initiator: bool,
+    /// By what the other side reads this one's memory.
+    witness: Option<Arc<Witness>>,
+    /// News of one session keep their order.
+    told_ns: u64,
+}
+
+/// What was written into a ring.
+#[derive(Debug)]
+struct Entry {
+    seen_ns: u64,
+    is_segment: bool,
+    bytes: Vec<u8>,
+}
+
+/// One side of a pair of rings, and what it wrote.
+#[derive(Debug)]
+struct Side {
+    host: usize,
+    /// Its engine knows of the rings.
+    is_open: bool,
+    /// It has heard of their end.
+    has_left: bool,
+    written: VecDeque<Entry>,
+    /// Of these.
+    bytes: usize,
+    /// Something was written since the last flush.
+    is_behind: bool,
+}
+
+impl Side {
+    fn new(host: usize) -> Self {
+        let written = VecDeque::new();
+        Self { host, is_open: false, has_left: false, written, bytes: 0, is_behind: false }
+    }
+}
+
+/// The rings of one session.
+#[derive(Debug)]
+struct Rings {
+    session: u64,
+    sides: [Side; 2],
+    /// What is written is lost.
+    have_ended: bool,
+}
+
+/// All of them.
+#[derive(Debug, Default)]
+pub(super) struct Neighbours {
+    pub(super) weather: NeighbourWeather,
+    known: Vec<Known>,
+    rings: Vec<Rings>,
+    /// Segments that were read, and pieces of messages.
+    read: [u64; 2],
+}
+
+/// What comes out of a ring.
+pub(super) enum Came {
+    Segment(u64, Vec<u8>),
+    Packet(SocketAddr, Vec<u8>),
+}
+
+impl Net {
+    /// Rings fare like this from now on.
+    pub(crate) fn share_memory(&mut self, weather: NeighbourWeather) {
+        let begins = self.neighbours.weather.end_ns == 0 && weather.end_ns > 0;
+        self.neighbours.weather = weather;
+        if begins {
+            self.plan_ring_end();
+        }
+    }
+
+    /// Rings are never full and do not end any more.
+    pub(crate) fn calm_neighbours(&mut self) {
+        let weather = &mut self.neighbours.weather;
+        (weather.full_one_in, weather.unreadable_one_in, weather.end_ns) = (0, 0, 0);
+    }
+
+    /// Segments that came by rings so far, and pieces of messages that were read from memory.
+    pub(crate) fn read_from_neighbours(&self) -> [u64; 2] {
+        self.neighbours.read
+    }
+
+    /// Whether a host may have neighbours.
+    pub(super) fn has_neighbours(&self, host: usize) -> bool {
+        self.neighbours.weather.machines > 0 && self.hosts[host].socket.is_open
+    }
+
+    fn are_neighbours(&self, one: usize, other: usize) -> bool {
+        let machines = self.neighbours.weather.machines;
+        machines > 0 && one != other && one % machines == other % machines
+    }
+
+    // ---- Beginning and end ----
+
+    /// The engine of `host` has a session.
+    pub(super) fn meet(
+        &mut self,
+        host: usize,
+        neighbour: &Neighbour,
+        witness: Option<Arc<Witness>>,
+    ) {
+        let Neighbour { session, address, is_initiator, .. } = *neighbour;
+        self.part(host, session);
+        let known = Known { session, host, address, is_initiator, witness, told_ns: 0 };
+        self.neighbours.known.push(known);
+        if is_initiator {
+            self.plan_meeting(host, session, 0, MEETING_NS);
+        }
+    }
+
+    fn plan_meeting(&mut self, host: usize, session: u64, tries: u32, within_ns: u64) {
+        let at_ns = self.now_ns() + self.random.within(within_ns + 1);
+        self.plan(at_ns, Item::Meeting { host, session, tries });
+    }
+
+    /// Who opened a session looks for the other side.
+    pub(super) fn handle_meeting(&mut self, host: usize, session: u64, tries: u32) {
+        let all = &self.neighbours;
+        let is_asked = all.known.iter().any(|it| (it.host, it.session) == (host, session));
+        if !is_asked || all.rings.iter().any(|rings| rings.session == session) {
+            return;
+        }
+        let other = all.known.iter().find(|it| it.session == session && it.host != host);
+        match other.map(|it| it.host) {
+            Some(other) if !self.are_neighbours(host, other) => {}
+            Some(other) => {
+                let sides = [Side::new(host), Side::new(other)];
+                self.neighbours.rings.push(Rings { session, sides, have_ended: false });
+                for host in [host, other] {
+                    self.tell_of_rings(host, session, true);
+                }
+            }
+            None if tries < TRIES => self.plan_meeting(host, session, tries + 1, AGAIN_NS << tries),
+            None => {}
+        }
+    }
+
+    /// The engine of `host` hears that a session has rings, or has none any more.
+    fn tell_of_rings(&mut self, host: usize, session: u64, is_up: bool) {
+        let mut events = vec![DriverEvent::RingChanged { session, is_up }];
+        if self.neighbours.weather.reads {
+            events.push(DriverEvent::CmaChanged { session, is_able: is_up });
+        }
+        for event in events {
+            let heard_ns = self.now_ns() + self.lateness_ns();
+            let known = &mut self.neighbours.known;
+            let known = known.iter_mut().find(|it| (it.host, it.session) == (host, session));
+            let Some(known) = known else { return };
+            known.told_ns = known.told_ns.max(heard_ns);
+            let (at_ns, news) = (known.told_ns, News::from(event));
+            self.bring_news(host, at_ns, news);
+        }
+    }
+
+    /// The engine of `host` has just heard it.
+    pub(super) fn rings_changed(&mut self, host: usize, session: u64, is_up: bool) {
+        let rings = &mut self.neighbours.rings;
+        let Some(index) = rings.iter().position(|it| it.session == session) else { return };
+        let Some(side) = rings[index].sides.iter_mut().find(|side| side.host == host) else {
+            return;
+        };
+        side.is_open = is_up;
+        side.has_left = !is_up;
+        self.forget_left(index);
+    }
+
+    /// Rings that both sides have left are gone, and may be made anew.
+    fn forget_left(&mut self, index: usize) {
+        if self.neighbours.rings[index].sides.iter().any(|side| !side.has_left) {
+            return;
+        }
+        let Rings { session, .. } = self.neighbours.rings.swap_remove(index);
+        let mut known = self.neighbours.known.iter();
+        let asks = known.find(|it| it.session == session && it.is_initiator);
+        if let Some(host) = asks.map(|it| it.host) {
+            self.plan_meeting(host, session, 0, AGAIN_NS);
+        }
+    }
+
+    /// The engine of `host` has a session no more.
+    pub(super) fn part(&mut self, host: usize, session: u64) {
+        self.neighbours.known.retain(|it| (it.host, it.session) != (host, session));
+        let mut rings = self.neighbours.rings.iter();
+        let found = rings.position(|it| it.session == session);
+        let Some(index) = found else { return };
+        let rings = &mut self.neighbours.rings[index];
+        let Some(side) = rings.sides.iter().position(|side| side.host == host) else { return };
+        rings.sides[side].is_open = false;
+        rings.sides[side].has_left = true;
+        self.end_rings(index);
+    }
+
+    /// The process of `host` is gone.
+    pub(super) fn leave_neighbours(&mut self, host: usize) {
+        let all = &self.neighbours.known;
+        let sessions = all.iter().filter(|it| it.host == host).map(|it| it.session);
+        for session in sessions.collect::<Vec<_>>() {
+            self.part(host, session);
+        }
+    }
+
+    /// Rings end, for those who use them still.
+    fn end_rings(&mut self, index: usize) {
+        let rings = &mut self.neighbours.rings[index];
+        let session = rings.session;
+        if std::mem::replace(&mut rings.have_ended, true) {
+            self.forget_left(index);
+            return;
+        }
+        let hosts = [0, 1].map(|side| rings.sides[side].host);
+        let stays = [0, 1].map(|side| !rings.sides[side].has_left);
+        for (host, _) in hosts.into_iter().zip(stays).filter(|&(_, stays)| stays) {
+            self.tell_of_rings(host, session, false);
+        }
+        self.forget_left(index);
+    }
+
+    fn plan_ring_end(&mut self) {
+        let mean_ns = self.neighbours.weather.end_ns;
+        let at_ns = self.now_ns() + 1 + self.random.within(2 * mean_ns);
+        self.plan(at_ns, Item::RingEnd);
+    }
+
+    /// The rings of some session end.
+    pub(super) fn handle_ring_end(&mut self) {
+        if self.neighbours.weather.end_ns == 0 {
+            return;
+        }
+        let live = self.neighbours.rings.iter().enumerate().filter(|(_, it)| !it.have_ended);
+        let live: Vec<usize> = live.map(|(index, _)| index).collect();
+        if !live.is_empty() {
+            let index = live[self.random.below(live.len())];
+            if self.draw(2) {
+                // Nothing of it is believed any more.
+                for side in &mut self.neighbours.rings[index].sides {
+                    side.written.clear();
+                    side.bytes = 0;
+                }
+            }
+            self.end_rings(index);
+        }
+        self.plan_ring_end();
+    }
+
+    // ---- Writing ----
+
+    /// Writes into the ring of a session. `false`: there is none, or no room.
+    pub(super) fn write_ring(
+        &mut self,
+        host: usize,
+        session: u64,
+        is_segment: bool,
+        bytes: &[u8],
+    ) -> bool {
+        let weather = self.neighbours.weather;
+        let late_ns = self.random.within(weather.delay_ns + 1);
+        let seems_full = self.draw(weather.full_one_in);
+        let now_ns = self.now_ns();
+        let Some((rings, side)) = self.neighbours.side_mut(host, session) else { return false };
+        let have_ended = rings.have_ended;
+        let side = &mut rings.sides[side];
+        if !side.is_open || seems_full || side.bytes + bytes.len() > weather.ring_bytes {
+            return false;
+        }
+        if have_ended {
+            return true;
+        }
+        let last_ns = side.written.back().map_or(0, |entry| entry.seen_ns);
+        let seen_ns = last_ns.max(now_ns + late_ns);
+        side.written.push_back(Entry { seen_ns, is_segment, bytes: bytes.to_vec() });
+        side.bytes += bytes.len();
+        side.is_behind = true;
+        true
+    }
+
+    /// Neighbours that sleep over what `host` wrote wake.
+    pub(super) fn flush_rings(&mut self, host: usize) {
+        let now_ns = self.now_ns();
+        for index in 0..self.neighbours.rings.len() {
+            let sides = &mut self.neighbours.rings[index].sides;
+            let Some(writer) = sides.iter().position(|side| side.host == host) else { continue };
+            if !std::mem::take(&mut sides[writer].is_behind) {
+                continue;
+            }
+            let seen_ns = sides[writer].written.back().map_or(now_ns, |entry| entry.seen_ns);
+            let reader = &sides[1 - writer];
+            let (reader, is_open) = (reader.host, reader.is_open);
+            if is_open && self.is_asleep(reader) {
+                let late_ns = self.lateness_ns();
+                self.wake_at(reader, seen_ns.max(now_ns) + late_ns);
+            }
+        }
+    }
+
+    // ---- Reading ----
+
+    /// When something can be read by `host`, as far as it was written.
+    pub(super) fn ring_ready_ns(&self, host: usize) -> u64 {
+        let rings = self.neighbours.rings.iter();
+        let sides = rings.filter_map(|rings| {
+            let reader = rings.sides.iter().position(|side| side.host == host)?;
+            rings.sides[reader].is_open.then_some(&rings.sides[1 - reader])
+        });
+        sides.filter_map(|side| Some(side.written.front()?.seen_ns)).min().unwrap_or(u64::MAX)
+    }
+
+    /// The next entry for `host`.
+    pub(super) fn read_ring(&mut self, host: usize) -> Option<Came> {
+        let (now_ns, count) = (self.now_ns(), self.neighbours.rings.len());
+        if count == 0 {
+            return None;
+        }
+        let first = self.random.below(count);
+        for index in (first..count).chain(0..first) {
+            let Rings { session, sides, .. } = &mut self.neighbours.rings[index];
+            let (session, reader) = (*session, sides.iter().position(|side| side.host == host));
+            let Some(reader) = reader.filter(|&reader| sides[reader].is_open) else { continue };
+            let written = &mut sides[1 - reader];
+            if written.written.front().is_none_or(|entry| entry.seen_ns > now_ns) {
+                continue;
+            }
+            let Some(Entry { is_segment, bytes, .. }) = written.written.pop_front() else {
+                continue;
+            };
+            written.bytes -= bytes.len();
+            self.hosts[host].socket.handled += 1;
+            if is_segment {
+                self.neighbours.read[0] += 1;
+                return Some(Came::Segment(session, bytes));
+            }
+            let mut known = self.neighbours.known.iter();
+            let known = known.find(|it| (it.host, it.session) == (host, session));
+            return known.map(|known| Came::Packet(known.address, bytes));
+        }
+        None
+    }
+
+    /// Reads a piece of a message from the memory of the other side of a session.
+    ///
+    /// # Safety
+    ///
+    /// The memory behind `into` is live and writable, and nothing else accesses these bytes of it
+    /// during the call.
+    pub(super) unsafe fn read_neighbour(
+        &mut self,
+        (host, session): (usize, u64),
+        source: CmaSource,
+        into: &Shape,
+        offset: usize,
+        length: usize,
+    ) -> io::Result<()> {
+        let is_refused = self.draw(self.neighbours.weather.unreadable_one_in);
+        let is_open = self.neighbours.side_mut(host, session).is_some();
+        let mut known = self.neighbours.known.iter();
+        let other = known.find(|it| it.session == session && it.host != host);
+        let witness = other.and_then(|it| it.witness.clone()).filter(|_| is_open && !is_refused);
+        let witness = witness.ok_or_else(|| io::Error::other("says the simulation"))?;
+        let spans = lane::spans_of(into, offset, length);
+        self.take_memory(&spans, true);
+        // SAFETY: the caller's promise.
+        let read = unsafe { Attached::to_itself(&witness).read(source, into, offset, length) };
+        self.release_memory(&spans, false);
+        self.neighbours.read[1] += u64::from(read.is_ok());
+        read
+    }
+}
+
+impl Neighbours {
+    /// The rings of a session, and which side of them `host` is.
+    fn side_mut(&mut self, host: usize, session: u64) -> Option<(&mut Rings, usize)> {
+        let rings = self.rings.iter_mut().find(|rings| rings.session == session)?;
+        let side = rings.sides.iter().position(|side| side.host == host)?;
+        Some((rings, side))
+    }
+}
