@@ -76,9 +76,10 @@ impl KeyOptions {
 /// # Dropping
 ///
 /// The drop takes back all keys, and waits for operations that have the memory: until those that
-/// are under way have ended, or their peer has. Then the memory is free. Where that cannot be (the
-/// drop is made by what the engine itself calls, or a failed driver's kernel keeps the memory), the
-/// process is aborted if the memory is the caller's ([`Endpoint::register_raw`]), and leaked else.
+/// are under way have ended, or their peer has. Then the memory is free; what peers have mapped of
+/// a shareable region stays theirs. Where that cannot be (the drop is made by what the engine
+/// itself calls, or a failed driver's kernel keeps the memory), the process is aborted if the
+/// memory is the caller's ([`Endpoint::register_raw`]), and leaked else.
 ///
 /// [`CompletionLevel::Delivery`]: crate::CompletionLevel::Delivery
 /// [`SendOptions`]: crate::SendOptions
@@ -118,6 +119,21 @@ impl<M: Attached> Endpoint<M> {
     /// [`Error::Memory`]; [`Error::Limit`] where the engine has as many regions as it may have.
     pub fn allocate_region(&self, length: usize) -> Result<Region<M>, Error> {
         self.region_of(Window::allocate(length)?)
+    }
+
+    /// The same in whole pages of its own that peers on this host may map
+    /// ([`Self::map_region`]), if their key gives all rights but to invalidate. Each of them can
+    /// then read and write **all of the region** at any time, whatever part of it the key opens,
+    /// without the engine, and for as long as it likes: the key is looked at once. No other region
+    /// can be mapped by anybody.
+    ///
+    /// Operations of peers on it are those of any region.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::allocate_region`].
+    pub fn allocate_shareable_region(&self, length: usize) -> Result<Region<M>, Error> {
+        self.region_of(Window::shareable(length)?)
     }
 
     /// The memory of `buffer`, with what is in it, for peers to reach. [`Region::into_buffer`]
@@ -213,10 +229,19 @@ impl<M: Attached> Region<M> {
     /// # Errors
     ///
     /// [`Error::Busy`] names a peer whose operation is still under way: the key is taken back all
-    /// the same. [`Error::Misuse`] for no key of this region, or one that was taken back before.
+    /// the same. [`Error::Misuse`] for no key of this region, or one that was taken back before, or
+    /// by which a peer has mapped the memory ([`Endpoint::map_region`]): nothing begins by it any
+    /// more, and nothing takes the mapping back.
     pub fn revoke(&self, key: RemoteKey, timeout: Option<Duration>) -> Result<(), Error> {
-        let name = self.engine.with(|engine| engine.revoke_key(self.id, key.0))?;
-        self.wait_until_unused(Some(name), timeout)
+        let (name, is_mapped) = self.engine.with(|engine| engine.revoke_key(self.id, key.0))?;
+        self.wait_until_unused(Some(name), timeout)?;
+        match is_mapped {
+            false => Ok(()),
+            true => Err(Error::misuse(
+                "a peer has mapped what the key opened, and keeps that: memory that was mapped \
+                 cannot be taken back. Use another region for what it must not see",
+            )),
+        }
     }
 
     fn wait_until_unused(

@@ -19,8 +19,8 @@ use super::xdp::{Frames, Source as FrameSource};
 use super::{DriverConfig, datagrams_open, no_datagrams};
 use crate::driver::lanes::{CmaSource, Rail, Witness};
 use crate::driver::lanes::{
-    DATAGRAM_BYTES_MAX, DriverCounters, DriverEvent, FrameDrops, FrameState, Handling, Neighbour,
-    SharedMemoryState,
+    DATAGRAM_BYTES_MAX, DriverCounters, DriverEvent, FrameDrops, FrameState, Handling, MemoryPiece,
+    Neighbour, SharedMemoryState,
 };
 use crate::memory::Shape;
 use crate::settings::SharedMemory;
@@ -344,6 +344,23 @@ impl Datagrams {
         }
     }
 
+    /// See [`crate::driver::lanes::DatagramPort::ask_for_memory`].
+    pub(super) fn ask_for_memory(&mut self, session: u64, token: u32, key: u64) -> io::Result<()> {
+        self.counters.syscalls += 1;
+        self.shm.as_mut().ok_or(io::ErrorKind::Unsupported)?.ask_for_memory(session, token, key)
+    }
+
+    /// See [`crate::driver::lanes::DatagramPort::give_memory`].
+    pub(super) fn give_memory(
+        &mut self,
+        session: u64,
+        token: u32,
+        answer: Result<MemoryPiece<'_>, u8>,
+    ) -> io::Result<()> {
+        self.counters.syscalls += 1;
+        self.shm.as_mut().ok_or(io::ErrorKind::Unsupported)?.give_memory(session, token, answer)
+    }
+
     /// See [`crate::driver::lanes::DatagramPort::part`].
     pub(super) fn part(&mut self, session: u64) {
         if let Some(shm) = &mut self.shm {
@@ -418,6 +435,9 @@ impl Datagrams {
             }
             while let Some((session, is_able)) = shm.next_cma_news() {
                 events.push(DriverEvent::CmaChanged { session, is_able });
+            }
+            while let Some(event) = shm.next_memory_news() {
+                events.push(event);
             }
             if shm.is_behind() {
                 shm.flush(&mut self.counters);

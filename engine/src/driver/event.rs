@@ -3,7 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 
-use super::lanes::{CHUNK_HEADER_BYTES, LaneKey};
+use super::lanes::{CHUNK_HEADER_BYTES, GivenMemory, LaneKey};
 #[cfg(doc)]
 use super::lanes::{ControlLanes, DatagramPort};
 
@@ -47,6 +47,25 @@ pub(crate) enum DriverEvent {
         session: u64,
         /// It has one.
         is_up: bool,
+    },
+    /// The other side of a session asks for the memory that a key opens, to map it:
+    /// [`DatagramPort::give_memory`] answers.
+    MemoryAsked {
+        /// The session, as its packets name it.
+        session: u64,
+        /// Names the question, for the answer.
+        token: u32,
+        /// What it gave for the key.
+        key: u64,
+    },
+    /// The answer to [`DatagramPort::ask_for_memory`].
+    MemoryGiven {
+        /// The session, as its packets name it.
+        session: u64,
+        /// The question.
+        token: u32,
+        /// The memory, or why not ([`Refusal`](crate::proto::regions::Refusal), by its code).
+        answer: Result<GivenMemory, u8>,
     },
     /// A watched lane became readable (once per [`ControlLanes::watch`]).
     Readable {

@@ -31,7 +31,7 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -308,6 +308,24 @@ pub(crate) struct Neighbour {
     pub(crate) is_initiator: bool,
 }
 
+/// A piece of memory that others may map.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MemoryPiece<'a> {
+    /// Of the whole.
+    pub(crate) descriptor: BorrowedFd<'a>,
+    /// Where in it the piece begins, and its length, in bytes.
+    pub(crate) offset: u64,
+    pub(crate) length: u64,
+}
+
+/// The same from a peer, which may be anything.
+#[derive(Debug)]
+pub(crate) struct GivenMemory {
+    pub(crate) descriptor: OwnedFd,
+    pub(crate) offset: u64,
+    pub(crate) length: u64,
+}
+
 /// The socket of datagrams, with the frames beside it. A driver without datagrams implements none
 /// of this.
 pub(crate) trait DatagramPort {
@@ -396,6 +414,33 @@ pub(crate) trait DatagramPort {
     /// call. `None`: none is there, or a packet is, which comes by [`Self::recv_datagram`] first.
     fn recv_segment(&mut self) -> Option<(u64, &[u8])> {
         None
+    }
+
+    /// Asks the other side of a session with a ring for the memory that a key opens. A
+    /// [`DriverEvent::MemoryGiven`] with the token answers, unless the ring ends before.
+    ///
+    /// # Errors
+    ///
+    /// There is no ring, or `WouldBlock`: the neighbour has not heard of the questions before.
+    fn ask_for_memory(&mut self, session: u64, token: u32, key: u64) -> io::Result<()> {
+        let _ = (session, token, key);
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// Answers a [`DriverEvent::MemoryAsked`]: with memory, which is the peer's to map from then
+    /// on, or with a code.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::ask_for_memory`]: the peer does not have the memory.
+    fn give_memory(
+        &mut self,
+        session: u64,
+        token: u32,
+        answer: Result<MemoryPiece<'_>, u8>,
+    ) -> io::Result<()> {
+        let _ = (session, token, answer);
+        Err(io::ErrorKind::Unsupported.into())
     }
 
     /// A session that [`Self::meet`] told of has ended.

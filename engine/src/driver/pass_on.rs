@@ -88,6 +88,17 @@ macro_rules! pass_on {
         pass_on!(# $to listen_to_neighbours(&mut self, engine: u64));
         pass_on!(# $to takes_neighbours(&self) -> bool);
         pass_on!(# $to witness(&self) -> Option<std::sync::Arc<crate::driver::lanes::Witness>>);
+        fn ask_for_memory(&mut self, session: u64, token: u32, key: u64) -> io::Result<()> {
+            self.$to.ask_for_memory(session, token, key)
+        }
+        fn give_memory(
+            &mut self,
+            session: u64,
+            token: u32,
+            answer: Result<crate::driver::lanes::MemoryPiece<'_>, u8>,
+        ) -> io::Result<()> {
+            self.$to.give_memory(session, token, answer)
+        }
         pass_on!(# $to shared_memory(&self) -> crate::types::SharedMemoryState);
         pass_on!(# $to neighbours_fd(&self) -> Option<io::Result<OwnedFd>>);
     };

@@ -1,14 +1,15 @@
-//! One anonymous, private memory mapping.
+//! One memory mapping: anonymous and private, or of memory that processes share.
 
 use std::io;
+use std::os::fd::AsFd;
 use std::ptr::{self, NonNull};
 
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
 /// The huge pages that are asked for, in bytes.
 pub(super) const HUGE_PAGE_BYTES: usize = 2 << 20;
 
-/// Zeroed, page-aligned memory of its own; unmapped on drop, never moved.
+/// Page-aligned memory; unmapped on drop, never moved.
 #[derive(Debug)]
 pub(super) struct Mapping {
     base: NonNull<u8>,
@@ -48,6 +49,20 @@ impl Mapping {
         let flags = MapFlags::PRIVATE | MapFlags::HUGETLB | MapFlags::HUGE_2MB;
         let mapping = Self::map(bytes, flags)?;
         mapping.advise(Advice::LinuxPopulateWrite)?;
+        Ok(mapping)
+    }
+
+    /// Maps `bytes` of a file at `offset`, a multiple of the page's length, for reading and writing
+    /// together with whoever else has it mapped. A child of `fork` has no such mapping.
+    pub(super) fn shared(file: impl AsFd, offset: u64, bytes: usize) -> io::Result<Self> {
+        let bytes = round_up(bytes.max(1), rustix::param::page_size())?;
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: without MAP_FIXED the kernel picks an address that nothing else uses.
+        let base =
+            unsafe { mmap(ptr::null_mut(), bytes, protection, MapFlags::SHARED, file, offset) }?;
+        let base = NonNull::new(base.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
+        let mapping = Self { base, bytes };
+        mapping.advise(Advice::LinuxDontFork)?;
         Ok(mapping)
     }
 

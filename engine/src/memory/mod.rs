@@ -14,6 +14,7 @@ mod memlock;
 mod raw;
 mod region;
 mod shape;
+pub(crate) mod shared;
 mod window;
 
 pub use buffer::{Buffer, Shaped};

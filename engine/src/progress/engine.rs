@@ -15,6 +15,7 @@ use super::completions::Completions;
 use super::control::ControlLane;
 use super::datagram::{Datagrams, Rings};
 use super::lanes::{DriverEvent, Interest, LaneKey};
+use super::mapped::MemoryQuestions;
 use super::roles::Roles;
 use super::zero_copy::Policy;
 use crate::driver::AnyDriver;
@@ -78,6 +79,8 @@ pub(crate) struct EngineState {
     pub(crate) config: LoopConfig,
     /// Rings in shared memory.
     pub(super) rings: Rings,
+    /// What neighbours were asked for.
+    pub(super) questions: MemoryQuestions,
     pub(super) keys: Arc<JobKeys>,
     pub(crate) arena: Arc<Arena>,
     pub(crate) listener: TcpListener,
@@ -169,6 +172,7 @@ impl EngineState {
             hot: Vec::new(),
             awaited: Vec::new(),
             rings: Rings::default(),
+            questions: MemoryQuestions::default(),
             blocked: Vec::new(),
             acks_due: VecDeque::new(),
             lane_keys: Vec::new(),
@@ -469,6 +473,12 @@ impl Engine {
                 }
                 DriverEvent::RingChanged { session, is_up } => {
                     self.handle_ring_changed(session, is_up);
+                }
+                DriverEvent::MemoryAsked { session, token, key } => {
+                    self.handle_memory_asked(session, token, key);
+                }
+                DriverEvent::MemoryGiven { session, token, answer } => {
+                    self.handle_memory_given(session, token, answer);
                 }
                 DriverEvent::Closed { lane } => {
                     self.state.roles.remove(lane);

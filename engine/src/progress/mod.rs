@@ -24,6 +24,7 @@ mod held;
 mod leave;
 pub(crate) mod lent;
 mod manager;
+pub(crate) mod mapped;
 mod migrate;
 mod monitor;
 pub(crate) mod one_sided;

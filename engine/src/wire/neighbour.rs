@@ -7,6 +7,7 @@
 //!  MEMORY(witness, proof), a descriptor ─>  maps it, reads the witness
 //!               <───────── READY or READS(witness, proof)
 //!  one byte, either way: 1: look into the ring; 2: I have read your witness
+//!  either way: [`MemoryRequest`], [`MemoryAnswer`] and, if it is granted, a descriptor
 //!
 //!  0                                   4                 6                 8
 //! +-----------------------------------+-----------------+-----------------+
@@ -26,13 +27,13 @@
 //! that is not 0, and a count of revocations. Who reads the number there reads the engine's memory,
 //! and no other process's.
 
-use zerocopy::byteorder::little_endian::{U16, U64};
+use zerocopy::byteorder::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// The first four bytes.
 pub(crate) const NEIGHBOUR_MAGIC: [u8; 4] = *b"RRSM";
 /// Version of the messages and of the memory's layout.
-pub(crate) const NEIGHBOUR_VERSION: u16 = 4;
+pub(crate) const NEIGHBOUR_VERSION: u16 = 5;
 /// Length of each message, in bytes.
 pub(crate) const NEIGHBOUR_BYTES: usize = 48;
 
@@ -51,6 +52,61 @@ pub(crate) const KIND_READS: u16 = 5;
 pub(crate) const SIGN_LOOK: u8 = 1;
 /// The byte that says: this side has read the other one's witness.
 pub(crate) const SIGN_READS: u8 = 2;
+
+/// The first byte of a [`MemoryRequest`].
+pub(crate) const SIGN_ASKS: u8 = 3;
+/// The first byte of a [`MemoryAnswer`].
+pub(crate) const SIGN_GIVES: u8 = 4;
+
+/// Asks for the memory that a key opens, to map it.
+///
+/// ```text
+///  0        1                          4                                  8
+/// +--------+--------------------------+-----------------------------------+
+/// | 3      | 0                        | token                             |
+/// +--------+--------------------------+-----------------------------------+
+/// | key                                                                   | 8
+/// +-----------------------------------------------------------------------+
+/// ```
+#[derive(
+    Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned,
+)]
+#[repr(C)]
+pub(crate) struct MemoryRequest {
+    pub(crate) sign: u8,
+    pub(crate) reserved: [u8; 3],
+    /// Comes back with the answer.
+    pub(crate) token: U32,
+    pub(crate) key: U64,
+}
+
+/// Answers it.
+///
+/// ```text
+///  0        1        2                 4                                  8
+/// +--------+--------+-----------------+-----------------------------------+
+/// | 4      | code   | 0               | token                             |
+/// +--------+--------+-----------------+-----------------------------------+
+/// | where what the key opens begins in the memory, in bytes               | 8
+/// +-----------------------------------------------------------------------+
+/// | its length in bytes                                                   | 8
+/// +-----------------------------------------------------------------------+
+/// ```
+#[derive(
+    Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned,
+)]
+#[repr(C)]
+pub(crate) struct MemoryAnswer {
+    pub(crate) sign: u8,
+    /// Why not, as in a REPLY; 0: a descriptor comes with it.
+    pub(crate) code: u8,
+    pub(crate) reserved: [u8; 2],
+    pub(crate) token: U32,
+    pub(crate) offset: U64,
+    pub(crate) length: U64,
+}
+
+const _: () = assert!(size_of::<MemoryRequest>() == 16 && size_of::<MemoryAnswer>() == 24);
 
 /// Where an engine's witness is, and what it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, Unaligned)]

@@ -172,7 +172,9 @@ impl Pcap {
                 | DriverEvent::DatagramsWritable
                 | DriverEvent::RailChanged { .. }
                 | DriverEvent::CmaChanged { .. }
-                | DriverEvent::RingChanged { .. } => {}
+                | DriverEvent::RingChanged { .. }
+                | DriverEvent::MemoryAsked { .. }
+                | DriverEvent::MemoryGiven { .. } => {}
             }
         }
     }

@@ -116,6 +116,14 @@ fn tell(event: &DriverEvent) {
         DriverEvent::RingChanged { session, is_up } => {
             trace!(target: TARGET, event = "ring_changed", session, is_up);
         }
+        // Who has the key may use the memory.
+        DriverEvent::MemoryAsked { session, token, .. } => {
+            trace!(target: TARGET, event = "memory_asked", session, token);
+        }
+        DriverEvent::MemoryGiven { session, token, answer } => {
+            let code = answer.as_ref().err();
+            trace!(target: TARGET, event = "memory_given", session, token, code);
+        }
         DriverEvent::Closed { lane } => {
             trace!(target: TARGET, event = "closed", lane = name(*lane));
         }

@@ -28,6 +28,7 @@ mod channel;
 pub(crate) mod cma;
 mod handshake;
 mod meeting;
+mod memory;
 mod neighbours;
 mod ring;
 mod segment;
@@ -51,7 +52,7 @@ use self::cma::{CmaSource, Witness};
 use self::handshake::Exchange;
 use self::meeting::{Left, Meeting};
 use self::ring::{Broken, Entry, LONGEST};
-use crate::driver::lanes::{DriverCounters, Neighbour, SharedMemoryFigures};
+use crate::driver::lanes::{DriverCounters, DriverEvent, Neighbour, SharedMemoryFigures};
 use crate::memory::Shape;
 use crate::wire::packet;
 
@@ -141,6 +142,8 @@ pub(super) struct Shm {
     cma_news: VecDeque<(u64, bool)>,
     /// Sessions that have a ring now, or have none any more.
     ring_news: VecDeque<(u64, bool)>,
+    /// Questions for memory to map, and answers.
+    memory_news: VecDeque<DriverEvent>,
 }
 
 impl Shm {
@@ -186,6 +189,7 @@ impl Shm {
             witness: has_cma.then(|| Arc::new(Witness::new())),
             cma_news: VecDeque::new(),
             ring_news: VecDeque::new(),
+            memory_news: VecDeque::new(),
         })
     }
 

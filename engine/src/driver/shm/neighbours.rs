@@ -9,7 +9,7 @@ use rustix::event::{Timespec, epoll};
 
 use super::channel::Channel;
 use super::handshake::{Exchange, Outcome};
-use super::{BELL, Known, LISTENER, Shm, socket};
+use super::{BELL, Known, LISTENER, Shm, memory, socket};
 use crate::driver::lanes::Neighbour;
 use crate::wire::neighbour::{SIGN_LOOK, SIGN_READS};
 
@@ -158,30 +158,37 @@ impl Shm {
     fn hear_of_channel(&mut self, index: u32, now: Instant) {
         for _ in 0..PACKETS_AT_ONCE {
             let Some(Some(channel)) = self.channels.get_mut(index as usize) else { return };
-            match socket::receive(channel.socket.as_fd()) {
-                Ok(packet) if packet.bytes() == [SIGN_LOOK] && packet.descriptor.is_none() => {}
+            let session = channel.session;
+            let news = match socket::receive(channel.socket.as_fd()) {
+                Ok(packet) if packet.bytes() == [SIGN_LOOK] && packet.descriptor.is_none() => {
+                    continue;
+                }
                 Ok(packet) if packet.bytes() == [SIGN_READS] && packet.descriptor.is_none() => {
                     channel.is_read = self.witness.is_some();
-                    self.cma_news.push_back((channel.session, channel.is_read));
+                    self.cma_news.push_back((session, channel.is_read));
+                    continue;
                 }
+                Ok(packet) => memory::event_of(session, packet),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                _ => {
-                    tracing::debug!(session = channel.session, "a neighbour's memory ends");
-                    let session = channel.session;
-                    channel.end();
-                    self.ring_news.push_back((session, false));
-                    if channel.is_read {
-                        self.cma_news.push_back((session, false));
-                    }
-                    // The end is not told twice.
-                    let _ = epoll::delete(&self.epoll, &channel.socket);
-                    if !channel.has_received() {
-                        self.remove(index);
-                    }
-                    self.retry(session, now);
-                    return;
-                }
+                Err(_) => None,
+            };
+            if let Some(news) = news {
+                self.memory_news.push_back(news);
+                continue;
             }
+            tracing::debug!(session, "a neighbour's memory ends");
+            channel.end();
+            self.ring_news.push_back((session, false));
+            if channel.is_read {
+                self.cma_news.push_back((session, false));
+            }
+            // The end is not told twice.
+            let _ = epoll::delete(&self.epoll, &channel.socket);
+            if !channel.has_received() {
+                self.remove(index);
+            }
+            self.retry(session, now);
+            return;
         }
         self.is_called = true;
     }

@@ -5,7 +5,6 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use super::ring::{Lines, RING_BYTES};
@@ -15,12 +14,6 @@ use crate::memory::shared;
 pub(super) const SEGMENT_BYTES: usize = 2 * RING_BYTES;
 
 const WORD_BYTES: usize = size_of::<u64>();
-
-/// Without these its memory could end below what is mapped, and reading there be a SIGBUS.
-const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
-
-/// What `fstatfs` says of memory that is no huge page and no file of a disk or a user's.
-const TMPFS_MAGIC: u64 = 0x0102_1994;
 
 /// Two rings, mapped. Who else has them mapped may write anywhere in them at any time: so they are
 /// accessed by atomics alone.
@@ -38,10 +31,7 @@ impl Segment {
     /// Fresh rings of zeros, and the descriptor for the other side. They have no name, and nobody
     /// else can open them.
     pub(super) fn create() -> io::Result<(Self, OwnedFd)> {
-        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        let memory = rustix::fs::memfd_create("ringrail-ring", flags)?;
-        rustix::fs::ftruncate(&memory, SEGMENT_BYTES as u64)?;
-        rustix::fs::fcntl_add_seals(&memory, SEALS | SealFlags::SEAL)?;
+        let memory = shared::create_sealed("ringrail-ring", SEGMENT_BYTES as u64)?;
         Ok((Self::map(memory.as_fd())?, memory))
     }
 
@@ -53,16 +43,9 @@ impl Segment {
     ///
     /// RR-SHM-3.
     pub(super) fn open(memory: BorrowedFd<'_>) -> io::Result<Self> {
-        let refused = |why| io::Error::new(io::ErrorKind::InvalidData, why);
-        let seals = rustix::fs::fcntl_get_seals(memory);
-        if !seals.is_ok_and(|seals| seals.contains(SEALS)) {
-            return Err(refused("the peer's memory is not sealed against another length"));
-        }
-        if rustix::fs::fstat(memory)?.st_size != SEGMENT_BYTES as i64 {
-            return Err(refused("the peer's memory has another length than two rings"));
-        }
-        if rustix::fs::fstatfs(memory)?.f_type as u64 != TMPFS_MAGIC {
-            return Err(refused("the peer's memory is not of ordinary pages"));
+        if shared::sealed_bytes(memory)? != SEGMENT_BYTES as u64 {
+            let why = "the peer's memory has another length than two rings";
+            return Err(io::Error::new(io::ErrorKind::InvalidData, why));
         }
         Self::map(memory)
     }
@@ -254,6 +237,10 @@ mod tests {
     use super::*;
 
     use std::time::{Duration, Instant};
+
+    use rustix::fs::{MemfdFlags, SealFlags};
+
+    const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 
     #[test]
     fn what_one_mapping_writes_the_other_reads() {

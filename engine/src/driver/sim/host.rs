@@ -278,6 +278,7 @@ impl Net {
             DriverEvent::RailChanged { .. } => (12, None),
             DriverEvent::CmaChanged { .. } => (13, None),
             DriverEvent::RingChanged { .. } => (14, None),
+            DriverEvent::MemoryAsked { .. } | DriverEvent::MemoryGiven { .. } => (15, None),
         };
         let found = lane.and_then(|key| known.lane_mut(key));
         if let Some(lane) = found {

@@ -499,7 +499,9 @@ impl Host {
             }
             DriverEvent::RailChanged { .. }
             | DriverEvent::CmaChanged { .. }
-            | DriverEvent::RingChanged { .. } => {}
+            | DriverEvent::RingChanged { .. }
+            | DriverEvent::MemoryAsked { .. }
+            | DriverEvent::MemoryGiven { .. } => {}
             DriverEvent::Closed { lane } => {
                 let book = self.lanes.remove(&lane);
                 let book = book.unwrap_or_else(|| panic!("{event:?} of a lane that is not open"));

@@ -50,6 +50,9 @@ impl EngineState {
 impl Engine {
     /// A session has a ring from now on, or has none any more.
     pub(in crate::progress) fn handle_ring_changed(&mut self, name: u64, is_up: bool) {
+        if !is_up {
+            self.lose_questions(name);
+        }
         let state = &mut *self.state;
         let Some(session) = state.paths.session_of(name) else { return };
         if state.core.session(session).is_some_and(|known| known.is_connected()) {

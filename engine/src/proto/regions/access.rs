@@ -94,6 +94,12 @@ pub enum Refusal {
     /// The endpoint that the operation names is closed.
     #[error("the peer's endpoint is closed")]
     Endpoint = 10,
+    /// Memory that is to be mapped, and is of no region that peers may map.
+    #[error(
+        "the memory cannot be mapped: its owner has to make the region by \
+         allocate_shareable_region; put and get work with any"
+    )]
+    NotShareable = 11,
     /// Another reason, of a later version.
     #[error("the peer refused for a reason that this version does not know")]
     Unknown = 255,
@@ -101,7 +107,7 @@ pub enum Refusal {
 
 impl Refusal {
     /// All there are, by their codes.
-    pub(crate) const ALL: [Self; 10] = [
+    pub(crate) const ALL: [Self; 11] = [
         Self::Key,
         Self::Rights,
         Self::Range,
@@ -112,6 +118,7 @@ impl Refusal {
         Self::Length,
         Self::Busy,
         Self::Endpoint,
+        Self::NotShareable,
     ];
 
     /// Its code on the wire, never 0.

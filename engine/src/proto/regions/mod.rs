@@ -112,6 +112,8 @@ struct Entry {
     generation: u32,
     access: Access,
     state: State,
+    /// Some peer has the memory mapped, as far as this side knows.
+    is_mapped: bool,
 }
 
 const _: () = assert!(size_of::<Entry>() == 64);
@@ -232,13 +234,55 @@ impl Regions {
         };
         let state = State::Valid;
         let start = offset;
-        let entry =
-            Entry { region, start, length, peers, key, placements: 0, generation, access, state };
+        let entry = Entry {
+            region,
+            start,
+            length,
+            peers,
+            key,
+            placements: 0,
+            generation,
+            access,
+            state,
+            is_mapped: false,
+        };
         match self.entries.get_mut(position as usize) {
             Some(vacant) => *vacant = entry,
             None => self.entries.push(entry),
         }
         Ok(key)
+    }
+
+    /// What a key opens, for a peer that wants to map it: the region, and the range in it. Who maps
+    /// memory can do anything to it, so the key has to allow everything.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::check`].
+    pub(crate) fn check_whole(
+        &mut self,
+        peer: u64,
+        key: u64,
+        now_ns: u64,
+    ) -> Result<(Granted, u64), Refusal> {
+        let all = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
+        let granted = self.check(peer, key, 0, 0, all, now_ns)?;
+        let length = self.entries[granted.key.position as usize].length;
+        Ok((granted, length))
+    }
+
+    /// A peer has what a key opens mapped, for as long as it likes.
+    pub(crate) fn note_mapped(&mut self, name: KeyName) {
+        let entry = self.entries.get_mut(name.position as usize);
+        if let Some(entry) = entry.filter(|entry| entry.generation == name.generation) {
+            entry.is_mapped = true;
+        }
+    }
+
+    /// Whether some peer has what a key opens mapped.
+    pub(crate) fn is_mapped(&self, key: u64) -> bool {
+        let position = self.index.find(key);
+        position.is_some_and(|position| self.entries[position as usize].is_mapped)
     }
 
     /// Makes a key unknown. `None`: it was. Placements that are under way go on: the name says

@@ -357,10 +357,36 @@ fn ten_million_random_guesses_hit_nothing() {
 #[test]
 fn codes_of_refusals_do_not_change() {
     let codes: Vec<u8> = Refusal::ALL.iter().map(|refusal| refusal.code()).collect();
-    assert_eq!(codes, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]);
+    assert_eq!(codes, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]);
     for refusal in Refusal::ALL {
         assert_eq!(Refusal::from_code(refusal.code()), Some(refusal));
     }
-    assert_eq!((Refusal::from_code(0), Refusal::from_code(11)), (None, None));
+    assert_eq!((Refusal::from_code(0), Refusal::from_code(12)), (None, None));
     assert_eq!((READ.bits(), WRITE.bits(), Access::REMOTE_ATOMIC.bits()), (1, 2, 4));
+}
+
+/// RR-SHM-9
+#[test]
+fn who_maps_needs_all_rights_and_a_key_remembers_that_it_was_mapped() {
+    let mut regions = regions(8);
+    let region = regions.open(10_000).unwrap();
+    let mut key = |access| {
+        let request = KeyRequest { key: None, offset: 100, length: 500, access, peers: None };
+        regions.add_key(region, request, rand::random).unwrap()
+    };
+    let (all, some) = (key(READ | WRITE | Access::REMOTE_ATOMIC), key(READ | WRITE));
+    assert_eq!(regions.check_whole(7, some, 0).unwrap_err(), Refusal::Rights);
+    assert_eq!(regions.check_whole(7, all ^ 1, 0).unwrap_err(), Refusal::Key);
+    let (granted, length) = regions.check_whole(7, all, 0).unwrap();
+    assert_eq!((granted.region, granted.start, length), (region, 100, 500));
+    assert!(!regions.is_mapped(all));
+    regions.note_mapped(granted.key);
+    assert!(regions.is_mapped(all) && !regions.is_mapped(some));
+    regions.revoke(all).unwrap();
+    assert!(!regions.is_mapped(all), "it is no key any more");
+    // Its place may be another key's by now.
+    regions.note_mapped(granted.key);
+    let request = KeyRequest { key: Some(1), offset: 0, length: 1, access: READ, peers: None };
+    regions.add_key(region, request, rand::random).unwrap();
+    assert!(!regions.is_mapped(1));
 }

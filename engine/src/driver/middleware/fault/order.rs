@@ -18,7 +18,9 @@ pub(super) fn lane_of(event: &DriverEvent) -> Option<LaneKey> {
         | DriverEvent::DatagramsWritable
         | DriverEvent::RailChanged { .. }
         | DriverEvent::CmaChanged { .. }
-        | DriverEvent::RingChanged { .. } => None,
+        | DriverEvent::RingChanged { .. }
+        | DriverEvent::MemoryAsked { .. }
+        | DriverEvent::MemoryGiven { .. } => None,
     }
 }
 

@@ -1,0 +1,120 @@
+//! Memory of a peer on this host, mapped here.
+
+use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::time::{Duration, Instant};
+
+use super::blocking::deadline_of;
+use super::endpoint::Endpoint;
+use super::engine_ref::EngineRef;
+use super::mode::Attached;
+use super::region::RemoteKey;
+use crate::memory::Window;
+use crate::progress::mapped::MEETING_LIMIT;
+use crate::types::{Error, Peer};
+
+/// What a key opens of a peer's shareable region, mapped into this process: loads and stores reach
+/// the peer's memory without either engine.
+///
+/// Its bytes are copied in and out, and words are atomics, as those of a [`Region`](crate::Region):
+/// the owner and others who have it mapped access it at the same time, and aligned items of 1 to 8
+/// bytes are never seen half. Atomic operations of peers by their engines go together with those on
+/// [`Self::atomic_u64`] and [`Self::atomic_u32`]. Nothing is counted
+/// ([`Region::counts`](crate::Region::counts)), and no completion or message is ordered with it but
+/// by what this process does: what it stores before it sends a message, the receiver of that sees.
+///
+/// It stays when the peer takes its key back, drops the region or ends; nobody says so. A child of
+/// `fork` has no such memory, and must not touch it.
+#[derive(Debug)]
+pub struct MappedRegion {
+    window: Window,
+}
+
+impl<M: Attached> Endpoint<M> {
+    /// Maps what a key of a peer opens, which has to be on this host and share memory with this
+    /// engine (setting `shared_memory`; [`Endpoint::shared_memory`] says whether). The region is
+    /// one of [`Self::allocate_shareable_region`], and the key gives the rights to read, to write
+    /// and to operate atomically.
+    ///
+    /// The peer makes progress meanwhile; `timeout` bounds the wait for it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Refused`] with the cause: the key, its rights, or the region is no shareable one.
+    /// [`Error::Misuse`] where no memory is shared with the peer, or not any more.
+    /// [`Error::TimedOut`]; what [`Self::connect`] fails with; [`Error::System`] when the kernel
+    /// maps nothing more.
+    pub fn map_region(
+        &self,
+        peer: Peer,
+        key: RemoteKey,
+        timeout: Option<Duration>,
+    ) -> Result<MappedRegion, Error> {
+        let deadline = deadline_of(timeout);
+        let engine = &self.open().engine;
+        // Before a session is begun for nothing.
+        engine.with(|engine| engine.shares_memory(peer))?;
+        self.connect(peer, timeout)?;
+        let meeting = Instant::now() + MEETING_LIMIT;
+        let meeting = deadline.map_or(meeting, |deadline| deadline.min(meeting));
+        let met = engine.wait(Some(meeting), |engine| match engine.shares_memory(peer) {
+            Ok(false) => None,
+            Ok(true) => Some(Ok(())),
+            Err(error) => Some(Err(error)),
+        })?;
+        met.unwrap_or_else(|| {
+            Err(Error::misuse(
+                "no memory is shared with the peer: it is on another host or in another network \
+                 namespace, or does without (its settings shared_memory, control_lane); put and \
+                 get work with any",
+            ))
+        })?;
+        let token = engine.with(|engine| engine.ask_for_memory(peer, key.0))?;
+        let answer = engine.wait(deadline, |engine| engine.take_memory(token));
+        if !matches!(answer, Ok(Some(_))) {
+            engine.with(|engine| engine.forget_question(token));
+        }
+        let window = answer?.unwrap_or(Err(Error::TimedOut))?;
+        Ok(MappedRegion { window })
+    }
+}
+
+impl MappedRegion {
+    /// Its length in bytes: that of what the key opens.
+    pub fn len(&self) -> usize {
+        self.window.len()
+    }
+
+    /// Whether it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Copies bytes out.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Misuse`] for what is not inside.
+    pub fn read(&self, offset: usize, into: &mut [u8]) -> Result<(), Error> {
+        self.window.load(offset, into).map_err(|fault| Error::misuse(fault.to_string()))
+    }
+
+    /// Copies bytes in.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::read`].
+    pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), Error> {
+        self.window.store(offset, bytes).map_err(|fault| Error::misuse(fault.to_string()))
+    }
+
+    /// The 8 bytes at `offset` as an atomic. `None`: not inside, or not at a multiple of 8 in
+    /// memory.
+    pub fn atomic_u64(&self, offset: usize) -> Option<&AtomicU64> {
+        self.window.atomic_u64(offset)
+    }
+
+    /// The same, of 4 bytes.
+    pub fn atomic_u32(&self, offset: usize) -> Option<&AtomicU32> {
+        self.window.atomic_u32(offset)
+    }
+}
