@@ -512,9 +512,12 @@ impl Engine {
     }
 
     /// Sends at once what was just staged, and nothing that is staged later together with it.
-    #[cold]
+    #[inline]
     fn flush_alone(&mut self, session: u32) {
         self.state.core.clean(session);
+        if self.transmit_lone(session) {
+            return;
+        }
         self.flush(session);
         self.driver.flush_datagrams();
         self.state.core.close_segment(session);
