@@ -426,6 +426,7 @@ fn core_config(settings: &Settings, longest: usize, window_bytes: u64) -> Config
         hash_seed: rand::random(),
         regions: crate::proto::regions::RegionLimits::DEFAULT,
         checksum: settings.checksum(),
+        datagram_bytes: longest,
         segment_buffer_bytes: match settings.shared_memory() {
             SharedMemory::Off => longest,
             // What a ring takes has nothing to do with the NIC. 8 KiB and their headers: more is

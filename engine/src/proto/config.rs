@@ -51,7 +51,9 @@ pub(crate) struct Config {
     pub(crate) regions: super::regions::RegionLimits,
     /// Checksums are wanted in all sessions.
     pub(crate) checksum: bool,
-    /// Bytes of a buffer for what goes in one datagram: the longest that the NIC carries.
+    /// The longest datagram that the NIC carries, in bytes.
+    pub(crate) datagram_bytes: usize,
+    /// Bytes of a buffer for what goes in one datagram, or by a ring; no less.
     pub(crate) segment_buffer_bytes: usize,
     /// Bulk data goes in datagrams, in all sessions.
     pub(crate) bulk_in_datagrams: bool,
@@ -100,6 +102,7 @@ impl Config {
             hash_seed: 1,
             regions: super::regions::RegionLimits::DEFAULT,
             checksum: false,
+            datagram_bytes: 2048,
             segment_buffer_bytes: 2048,
             bulk_in_datagrams: false,
             eager_by_stream: false,

@@ -74,11 +74,13 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// Short and long segments take as much memory each as staging buffers may.
+    /// Short and long segments take as much memory each as staging buffers may, if short ones are
+    /// filled as far as a datagram of the NIC is long. A ring's may have more.
     pub(crate) fn new(config: &Config) -> Self {
         let bytes = config.staging_bytes.saturating_mul(config.staging_buffers_max);
         Self {
-            segments: SegmentPool::new(config.segment_buffer_bytes, bytes),
+            segments: SegmentPool::new(config.segment_buffer_bytes, bytes)
+                .with_usual_bytes(config.datagram_bytes, bytes),
             assemblies: Assemblies::default(),
             pulls: Pulls::default(),
         }

@@ -19,6 +19,10 @@ const LONG_UNSENT_MAX: usize = 1;
 /// over all of its bytes, which at 8 KiB costs more than the stream does.
 const SHORT_FRAME_BYTES_MAX: usize = 2048;
 
+/// The longest message that goes by a ring in parts though the peer can read it from memory: a lone
+/// one is there sooner. Of several, each is copied less if it is read.
+const PARTS_BY_RING_BYTES_MAX: u64 = 16 << 10;
+
 /// Where [`Datagram::push`] found room for a frame.
 pub(super) struct Pushed<'a> {
     /// Its number.
@@ -80,12 +84,17 @@ impl Datagram {
     }
 
     /// Whether a message that fits no datagram is faster when its receiver pulls it: one of several
-    /// parts, while another long one is under way (a lone one would wait for the grant), or any
+    /// parts, while another long one is under way (a lone one would wait for the grant), or one
     /// that the receiver can read from memory.
     #[inline]
     pub(super) fn should_pull(&self, length: u64) -> bool {
+        if self.has_cma {
+            // The end of the peer's message before it may be under way.
+            let is_lone = self.has_ring && self.outstanding.len() <= 1;
+            return !is_lone || length > PARTS_BY_RING_BYTES_MAX;
+        }
         let has_lanes = self.has_stream && self.bulk.is_none();
-        self.has_cma || (has_lanes && length > LONG_PAYLOAD_BYTES as u64 && self.long_held > 0)
+        has_lanes && length > LONG_PAYLOAD_BYTES as u64 && self.long_held > 0
     }
 
     /// The longest message that need not be pulled for its carrier's sake, in bytes, if it is
@@ -96,7 +105,7 @@ impl Datagram {
             return u32::MAX;
         }
         let in_one = (self.short_frame_bytes_max() - EAGER_HEADER_BYTES) as u32;
-        if self.has_cma { in_one } else { in_datagrams.max(in_one) }
+        if self.has_cma && !self.has_ring { in_one } else { in_datagrams.max(in_one) }
     }
 
     /// The long segment that was opened last, while it is not sent and the next frame is the one

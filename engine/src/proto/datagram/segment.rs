@@ -190,6 +190,13 @@ impl SegmentPool {
         Self { segments: Table::new(usize::MAX), short, long }
     }
 
+    /// The same with as many short ones as buffers of `usual_bytes` would be: most are filled so
+    /// far at the most, and pages that are not written take no memory.
+    pub(crate) fn with_usual_bytes(mut self, usual_bytes: usize, bytes: usize) -> Self {
+        self.short.limit = (bytes / usual_bytes).max(1);
+        self
+    }
+
     /// Longest segment of one datagram, in bytes, header included.
     pub(crate) fn buffer_bytes(&self) -> usize {
         self.short.buffer_bytes

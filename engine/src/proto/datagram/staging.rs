@@ -273,7 +273,7 @@ impl Core {
         let is_short = length as usize <= short;
         let should_pull = datagram.should_pull(length) || session.eager_limit.is_pull_due(length);
         let is_eager = is_eager && (is_short || !should_pull);
-        let is_long = is_eager && !is_short && datagram.has_stream;
+        let is_long = is_eager && !is_short && datagram.eager_goes_by_stream();
         let has_source = !is_eager && datagram.has_cma && bytes_left >= CMA_SOURCE_BYTES as u64;
         let (how, header, payload) = if has_source {
             (How::Pulled, RTS_HEADER_BYTES, CMA_SOURCE_BYTES)
@@ -343,7 +343,7 @@ impl Core {
         let Some(session) = session else { return Staged::Blocked };
         let Some(datagram) = session.datagram.as_deref_mut() else { return Staged::Blocked };
         let pool = &mut self.datagrams.segments;
-        let is_long = datagram.has_stream;
+        let is_long = datagram.eager_goes_by_stream();
         let (open, longest) = if is_long {
             (datagram.long_open_room(pool), PART_HEADER_BYTES + LONG_PAYLOAD_BYTES)
         } else {
