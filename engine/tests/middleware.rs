@@ -10,7 +10,7 @@ use ringrail::{
 
 const LANES: [&str; 2] = ["sockets", "uring"];
 
-const SIZES: [usize; 8] = [0, 1, 8, 4096, 16_384, 16_385, 100_000, (1 << 20) + 8];
+const SIZES: [usize; 9] = [0, 1, 8, 4096, 8192, 16_384, 16_385, 100_000, (1 << 20) + 8];
 
 const LEVELS: [CompletionLevel; 3] =
     [CompletionLevel::Inject, CompletionLevel::Delivery, CompletionLevel::Match];
@@ -134,12 +134,20 @@ fn messages_of_all_kinds_survive_refused_attempts_and_resets_in_mid_chunk() {
 #[test]
 fn messages_of_all_kinds_survive_rings_that_end() {
     over_both_drivers("rings", |lanes| {
-        for (seed, memory) in [(1, "auto"), (2, "auto"), (3, "rings")] {
+        let variants = [
+            (1, "auto", "tcp", "false"),
+            (2, "auto", "datagram", "false"),
+            (3, "rings", "tcp", "false"),
+            (4, "auto", "tcp", "true"),
+        ];
+        for (seed, memory, eager_lane, checksum) in variants {
             let faults = format!("seed={seed} again=0.1 late=0.1 ring_end=0.02 unread=0.1");
             let settings = [
                 ("lanes", lanes),
                 ("control_lane", "udp"),
                 ("shared_memory", memory),
+                ("eager_lane", eager_lane),
+                ("checksum", checksum),
                 ("inject_faults", &faults),
             ];
             let talk = |endpoint: &Endpoint<Owned>, peer: Peer| {
@@ -147,7 +155,7 @@ fn messages_of_all_kinds_survive_rings_that_end() {
                 let SharedMemoryState::On { figures, .. } = endpoint.shared_memory() else {
                     panic!("memory is not shared");
                 };
-                assert!(figures.sent > 0, "something went by rings: {figures:?}");
+                assert!(figures.sent > 0 && figures.ended > 0, "rings ended: {figures:?}");
             };
             pair(&settings, talk, talk);
         }

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use common::one_host::{Child, LONG, ON, receive, send, until_shared};
 use common::{domain, pair, pair_of};
 use ringrail::{
-    Access, CompletionLevel, Endpoint, Error, KeyOptions, MappedRegion, Owned, Peer, Refusal,
-    Region, RemoteKey, SendOptions,
+    Access, CompletionLevel, Endpoint, Error, ErrorKind, KeyOptions, MappedRegion, Owned, Peer,
+    Refusal, Region, RemoteKey, SendOptions,
 };
 
 /// What a key has to allow that is to be mapped by.
@@ -81,7 +81,9 @@ fn a_mapped_region_is_one_memory_of_two_processes_and_outlives_its_owner() {
         let (region, key) = own(&endpoint, peer);
         let error = region.revoke(key, Some(LONG)).unwrap_err().to_string();
         assert!(error.contains("cannot be taken back"), "{error}");
+        assert!(region.is_mapped());
         send(&endpoint, peer, 2, b"revoked");
+        tell_key(&endpoint, peer, region.key(&KeyOptions::new(all())).unwrap());
         receive(&endpoint, peer, 3, 1);
     });
     let (mapped, key) = map(&endpoint, peer);
@@ -90,6 +92,9 @@ fn a_mapped_region_is_one_memory_of_two_processes_and_outlives_its_owner() {
         Err(Error::Refused { cause: Refusal::Key, .. }) => {}
         other => panic!("by a key that was taken back: {other:?}"),
     }
+    let key = hear_key(&endpoint, peer);
+    let whole = endpoint.map_region(peer, key, Some(LONG)).unwrap();
+    assert_eq!(whole.len(), SIZE);
     send(&endpoint, peer, 3, b"!");
     assert_eq!(child.end(), 0);
     // The owner is gone, and what its key opened is still there.
@@ -97,7 +102,38 @@ fn a_mapped_region_is_one_memory_of_two_processes_and_outlives_its_owner() {
     let mut seen = [0; 5];
     mapped.read(100, &mut seen).unwrap();
     assert_eq!(&seen, b"alone");
-    assert!(endpoint.map_region(peer, key, Some(LONG)).is_err(), "nobody is there to ask");
+    whole.read(OFFSET + 100, &mut seen).unwrap();
+    assert_eq!(&seen, b"alone", "both are the same memory");
+    let error = endpoint.map_region(peer, key, Some(LONG)).unwrap_err();
+    assert!(matches!(error, Error::Peer { .. }), "nobody is there to ask: {error}");
+}
+
+/// Who asks hears of it when the owner ends before it answers.
+#[test]
+fn an_owner_that_is_killed_leaves_no_question_open() {
+    let (child, endpoint, peer) = Child::start(|endpoint, peer| {
+        until_shared(&endpoint, peer, true);
+        let region = endpoint.allocate_shareable_region(SIZE).unwrap();
+        tell_key(&endpoint, peer, region.key(&KeyOptions::new(all())).unwrap());
+        receive(&endpoint, peer, 3, 1);
+    });
+    until_shared(&endpoint, peer, false);
+    let key = hear_key(&endpoint, peer);
+    child.signal(libc::SIGSTOP);
+    child.await_stop();
+    let soon = Some(Duration::from_millis(100));
+    let error = endpoint.map_region(peer, key, soon).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            thread::sleep(Duration::from_millis(100));
+            child.signal(libc::SIGKILL);
+        });
+        let start = Instant::now();
+        endpoint.map_region(peer, key, Some(LONG)).unwrap_err();
+        assert!(start.elapsed() < LONG, "it was told");
+    });
+    assert_ne!(child.end(), 0);
 }
 
 /// RR-SHM-9

@@ -23,7 +23,7 @@ use crate::types::{Error, Peer};
 /// by what this process does: what it stores before it sends a message, the receiver of that sees.
 ///
 /// It stays when the peer takes its key back, drops the region or ends; nobody says so. A child of
-/// `fork` has no such memory, and must not touch it.
+/// `fork` has it as well.
 #[derive(Debug)]
 pub struct MappedRegion {
     window: Window,
@@ -31,18 +31,19 @@ pub struct MappedRegion {
 
 impl<M: Attached> Endpoint<M> {
     /// Maps what a key of a peer opens, which has to be on this host and share memory with this
-    /// engine (setting `shared_memory`; [`Endpoint::shared_memory`] says whether). The region is
-    /// one of [`Self::allocate_shareable_region`], and the key gives the rights to read, to write
-    /// and to operate atomically.
+    /// engine (setting `shared_memory`; [`Endpoint::shared_memory`] says whether this one does).
+    /// The region is one of [`Self::allocate_shareable_region`], and the key gives the rights to
+    /// read, to write and to operate atomically.
     ///
-    /// The peer makes progress meanwhile; `timeout` bounds the wait for it.
+    /// The peer makes progress meanwhile; `timeout` bounds the wait for it, and two seconds the
+    /// wait for memory to be shared with a peer that is connected.
     ///
     /// # Errors
     ///
     /// [`Error::Refused`] with the cause: the key, its rights, or the region is no shareable one.
-    /// [`Error::Misuse`] where no memory is shared with the peer, or not any more.
-    /// [`Error::TimedOut`]; what [`Self::connect`] fails with; [`Error::System`] when the kernel
-    /// maps nothing more.
+    /// [`Error::Misuse`] where no memory is shared with the peer. [`Error::System`] when that has
+    /// just ended, or the kernel maps nothing more; [`Error::WouldBlock`] when too much is asked at
+    /// once; [`Error::TimedOut`]; and what [`Self::connect`] fails with.
     pub fn map_region(
         &self,
         peer: Peer,
@@ -61,12 +62,13 @@ impl<M: Attached> Endpoint<M> {
             Ok(true) => Some(Ok(())),
             Err(error) => Some(Err(error)),
         })?;
-        met.unwrap_or_else(|| {
-            Err(Error::misuse(
+        met.unwrap_or_else(|| match deadline {
+            Some(deadline) if Instant::now() >= deadline => Err(Error::TimedOut),
+            _ => Err(Error::misuse(
                 "no memory is shared with the peer: it is on another host or in another network \
                  namespace, or does without (its settings shared_memory, control_lane); put and \
                  get work with any",
-            ))
+            )),
         })?;
         let token = engine.with(|engine| engine.ask_for_memory(peer, key.0))?;
         let answer = engine.wait(deadline, |engine| engine.take_memory(token));

@@ -121,7 +121,7 @@ impl<M: Attached> Endpoint<M> {
         self.region_of(Window::allocate(length)?)
     }
 
-    /// The same in whole pages of its own that peers on this host may map
+    /// The same in ordinary pages of its own that peers on this host may map
     /// ([`Self::map_region`]), if their key gives all rights but to invalidate. Each of them can
     /// then read and write **all of the region** at any time, whatever part of it the key opens,
     /// without the engine, and for as long as it likes: the key is looked at once. No other region
@@ -230,18 +230,24 @@ impl<M: Attached> Region<M> {
     ///
     /// [`Error::Busy`] names a peer whose operation is still under way: the key is taken back all
     /// the same. [`Error::Misuse`] for no key of this region, or one that was taken back before, or
-    /// by which a peer has mapped the memory ([`Endpoint::map_region`]): nothing begins by it any
-    /// more, and nothing takes the mapping back.
+    /// of a region that is mapped ([`Self::is_mapped`]): nothing begins by the key any more, and
+    /// nothing keeps a peer from what it has mapped.
     pub fn revoke(&self, key: RemoteKey, timeout: Option<Duration>) -> Result<(), Error> {
-        let (name, is_mapped) = self.engine.with(|engine| engine.revoke_key(self.id, key.0))?;
+        let name = self.engine.with(|engine| engine.revoke_key(self.id, key.0))?;
         self.wait_until_unused(Some(name), timeout)?;
-        match is_mapped {
+        match self.is_mapped() {
             false => Ok(()),
             true => Err(Error::misuse(
-                "a peer has mapped what the key opened, and keeps that: memory that was mapped \
-                 cannot be taken back. Use another region for what it must not see",
+                "a peer has mapped the region, and keeps it: memory that was mapped cannot be \
+                 taken back. Use another region for what it must not see",
             )),
         }
+    }
+
+    /// Whether some peer has mapped the region ([`Endpoint::map_region`]), by whichever key, and
+    /// whatever became of that and of the peer. No key of it protects anything then.
+    pub fn is_mapped(&self) -> bool {
+        self.engine.with(|engine| engine.is_region_mapped(self.id))
     }
 
     fn wait_until_unused(

@@ -430,14 +430,15 @@ impl Datagrams {
         let Some(socket) = &mut self.socket else { return };
         if let Some(shm) = &mut self.shm {
             shm.serve(sleeps);
+            // What came before a ring ended is told before that.
+            while let Some(event) = shm.next_memory_news() {
+                events.push(event);
+            }
             while let Some((session, is_up)) = shm.next_ring_news() {
                 events.push(DriverEvent::RingChanged { session, is_up });
             }
             while let Some((session, is_able)) = shm.next_cma_news() {
                 events.push(DriverEvent::CmaChanged { session, is_able });
-            }
-            while let Some(event) = shm.next_memory_news() {
-                events.push(event);
             }
             if shm.is_behind() {
                 shm.flush(&mut self.counters);

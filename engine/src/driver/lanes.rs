@@ -432,7 +432,8 @@ pub(crate) trait DatagramPort {
     ///
     /// # Errors
     ///
-    /// As for [`Self::ask_for_memory`]: the peer does not have the memory.
+    /// As for [`Self::ask_for_memory`]: the peer does not have the memory, and still waits; the
+    /// kernel may refuse descriptors alone. A code that cannot be sent ends the ring.
     fn give_memory(
         &mut self,
         session: u64,

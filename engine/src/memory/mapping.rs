@@ -53,7 +53,7 @@ impl Mapping {
     }
 
     /// Maps `bytes` of a file at `offset`, a multiple of the page's length, for reading and writing
-    /// together with whoever else has it mapped. A child of `fork` has no such mapping.
+    /// together with whoever else has it mapped, a child of `fork` among them.
     pub(super) fn shared(file: impl AsFd, offset: u64, bytes: usize) -> io::Result<Self> {
         let bytes = round_up(bytes.max(1), rustix::param::page_size())?;
         let protection = ProtFlags::READ | ProtFlags::WRITE;
@@ -61,9 +61,7 @@ impl Mapping {
         let base =
             unsafe { mmap(ptr::null_mut(), bytes, protection, MapFlags::SHARED, file, offset) }?;
         let base = NonNull::new(base.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
-        let mapping = Self { base, bytes };
-        mapping.advise(Advice::LinuxDontFork)?;
-        Ok(mapping)
+        Ok(Self { base, bytes })
     }
 
     fn map(bytes: usize, flags: MapFlags) -> io::Result<Self> {

@@ -75,19 +75,25 @@ impl Engine {
     pub(crate) fn ask_for_memory(&mut self, peer: Peer, key: u64) -> Result<u32, Error> {
         let state = &mut *self.state;
         let remote = state.core.remotes().get(peer.0).ok_or(Error::UnknownPeer)?;
-        let session = state.paths.ring_of(remote.session).ok_or_else(lost)?;
+        let Some(session) = state.paths.ring_of(remote.session) else {
+            return Err(self.lost(peer));
+        };
         let questions = &mut state.questions;
         if questions.asked.len() >= ASKED_MAX {
             return Err(Error::WouldBlock("64 questions for memory at once"));
         }
         questions.last = questions.last.wrapping_add(1);
         let token = questions.last;
-        self.driver.ask_for_memory(session, token, key).map_err(|error| match error.kind() {
-            ErrorKind::WouldBlock => Error::WouldBlock("what a peer has not heard yet"),
-            _ => lost(),
-        })?;
-        questions.asked.push(Asked { token, peer, session, answer: None });
-        Ok(token)
+        match self.driver.ask_for_memory(session, token, key) {
+            Ok(()) => {
+                questions.asked.push(Asked { token, peer, session, answer: None });
+                Ok(token)
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                Err(Error::WouldBlock("what a peer on this host has not heard yet"))
+            }
+            Err(_) => Err(self.lost(peer)),
+        }
     }
 
     /// The answer to a question, once it is there: what the key opens, mapped.
@@ -97,7 +103,7 @@ impl Engine {
         let answer = asked[at].answer.take()?;
         let Asked { peer, .. } = asked.swap_remove(at);
         Some(match answer {
-            Answer::Lost => Err(lost()),
+            Answer::Lost => Err(self.lost(peer)),
             Answer::Refused(cause) => {
                 let name = self.state.core.name_of(peer.0.index() as u32);
                 let address = name.map(|it| Address::new(it.engine, it.locators, it.endpoint));
@@ -113,6 +119,15 @@ impl Engine {
         })
     }
 
+    /// There is no ring with a peer any more.
+    fn lost(&mut self, peer: Peer) -> Error {
+        let ended = || {
+            let cause = std::io::Error::from(ErrorKind::ConnectionReset);
+            Error::system("memory is not shared with the peer any more; try again", cause)
+        };
+        self.connected(peer).err().unwrap_or_else(ended)
+    }
+
     /// Nobody waits for an answer any more.
     pub(crate) fn forget_question(&mut self, token: u32) {
         self.state.questions.asked.retain(|asked| asked.token != token);
@@ -124,8 +139,11 @@ impl Engine {
     pub(super) fn handle_memory_asked(&mut self, name: u64, token: u32, key: u64) {
         let state = &mut *self.state;
         let session = state.paths.session_of(name).and_then(|slot| state.core.session(slot));
-        let Some(peer) = session.filter(|it| it.is_connected()).map(|it| it.engine) else { return };
-        let checked = state.core.regions_mut().check_whole(peer, key, state.now_ns);
+        let peer = session.filter(|it| it.is_connected()).map(|it| it.engine);
+        let checked = match peer {
+            Some(peer) => state.core.regions_mut().check_whole(peer, key, state.now_ns),
+            None => Err(Refusal::Key),
+        };
         let window = checked.and_then(|(granted, length)| {
             let window = state.completions.regions.window(granted.region);
             let descriptor = window.and_then(|window| window.descriptor());
@@ -133,13 +151,17 @@ impl Engine {
             Ok((granted, MemoryPiece { descriptor: piece, offset: granted.start, length }))
         });
         let (given, answer) = match window {
-            Ok((granted, piece)) => (Some(granted.key), Ok(piece)),
+            Ok((granted, piece)) => (Some(granted.region), Ok(piece)),
             Err(refusal) => (None, Err(refusal.code())),
         };
         if let Err(error) = self.driver.give_memory(name, token, answer) {
             tracing::debug!(name, "a neighbour is not given memory: {error}");
-        } else if let Some(key) = given {
-            state.core.regions_mut().note_mapped(key);
+            if given.is_some() {
+                // It still waits. Where nothing can be said, the ring ends over that.
+                let _ = self.driver.give_memory(name, token, Err(Refusal::Busy.code()));
+            }
+        } else if let Some(region) = given {
+            state.core.regions_mut().note_mapped(region);
         }
     }
 
@@ -164,8 +186,4 @@ impl Engine {
             asked.answer = Some(Answer::Lost);
         }
     }
-}
-
-fn lost() -> Error {
-    Error::misuse("no memory is shared with the peer any more: it may have ended; try again")
 }

@@ -280,16 +280,19 @@ impl Engine {
         key.map_err(|error| Error::misuse(error.to_string()))
     }
 
-    /// Nothing begins by a key any more; what it is called while something by it is under way, and
-    /// whether a peer has what it opened mapped.
-    pub(crate) fn revoke_key(&mut self, region: Id, key: u64) -> Result<(KeyName, bool), Error> {
+    /// Nothing begins by a key any more; what it is called while something by it is under way.
+    pub(crate) fn revoke_key(&mut self, region: Id, key: u64) -> Result<KeyName, Error> {
         let regions = self.state.core.regions_mut();
         let known = regions.region_of(key) == Some(region);
-        let is_mapped = regions.is_mapped(key);
         match known.then(|| regions.revoke(key)).flatten() {
-            Some(name) => Ok((name, is_mapped)),
+            Some(name) => Ok(name),
             None => Err(Error::misuse("this is no key of this region, or it was revoked before")),
         }
+    }
+
+    /// Whether some peer has mapped a region.
+    pub(crate) fn is_region_mapped(&self, region: Id) -> bool {
+        self.state.core.regions().is_mapped(region)
     }
 
     /// No peer reaches a region any more but by operations that have its memory already.

@@ -298,7 +298,7 @@ impl Run {
         let Some(target) = self.one_sided.targets.get_mut(&process) else { return Ok(()) };
         if target.revoked.is_none() {
             let name = engine.revoke_key(target.region, key_of(process));
-            target.revoked = Some(name.map_err(|error| error.to_string())?.0);
+            target.revoked = Some(name.map_err(|error| error.to_string())?);
         }
         Ok(())
     }

@@ -42,6 +42,8 @@ pub struct SharedMemoryFigures {
     pub refused: u64,
     /// Neighbours that broke the rules, which go by the UDP socket since.
     pub broken: u64,
+    /// Times that memory was shared no more, at the end of a session or before.
+    pub ended: u64,
     /// Of the neighbours, those whose memory this engine can read (`process_vm_readv`): their long
     /// messages are copied once, from there.
     pub readable: usize,

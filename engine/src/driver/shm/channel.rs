@@ -40,6 +40,8 @@ pub(super) struct Channel {
     pub(super) address: SocketAddr,
     /// The memory of the neighbour's process, if this side can read it.
     pub(super) memory: Option<Attached>,
+    /// Times that the neighbour was asked for memory and has not answered.
+    pub(super) questions: u32,
 }
 
 const _: () = assert!(std::mem::offset_of!(Channel, session) == 64, "a look takes one line");
@@ -68,6 +70,7 @@ impl Channel {
             socket,
             address,
             memory,
+            questions: 0,
         }
     }
 

@@ -5,6 +5,7 @@
 
 use std::io;
 use std::os::fd::AsFd;
+use std::time::Instant;
 
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -13,17 +14,20 @@ use super::{Channel, Shm};
 use crate::driver::lanes::{DriverEvent, GivenMemory, MemoryPiece};
 use crate::wire::neighbour::{MemoryAnswer, MemoryRequest, SIGN_ASKS, SIGN_GIVES};
 
-/// What a packet of a neighbour says of memory; `None`: it says something else, or nothing.
-pub(super) fn event_of(session: u64, packet: Packet) -> Option<DriverEvent> {
+/// What a packet of a neighbour says of memory, which was asked for `questions` times without an
+/// answer. `None`: it says something else, answers what nobody asked, or says nothing.
+pub(super) fn event_of(session: u64, questions: &mut u32, packet: Packet) -> Option<DriverEvent> {
     let bytes = packet.bytes();
     match *bytes.first()? {
         SIGN_ASKS if packet.descriptor.is_none() => {
             let asked = MemoryRequest::read_from_bytes(bytes).ok()?;
             let (token, key) = (asked.token.get(), asked.key.get());
-            Some(DriverEvent::MemoryAsked { session, token, key })
+            (asked.reserved == [0; 3]).then_some(DriverEvent::MemoryAsked { session, token, key })
         }
         SIGN_GIVES => {
             let given = MemoryAnswer::read_from_bytes(bytes).ok()?;
+            // A neighbour has no descriptor opened here that was not wanted.
+            *questions = questions.checked_sub(1)?;
             let answer = match (given.code, packet.descriptor) {
                 (0, Some(descriptor)) => {
                     let (offset, length) = (given.offset.get(), given.length.get());
@@ -32,7 +36,8 @@ pub(super) fn event_of(session: u64, packet: Packet) -> Option<DriverEvent> {
                 (0, None) | (_, Some(_)) => return None,
                 (code, None) => Err(code),
             };
-            Some(DriverEvent::MemoryGiven { session, token: given.token.get(), answer })
+            let event = DriverEvent::MemoryGiven { session, token: given.token.get(), answer };
+            (given.reserved == [0; 2]).then_some(event)
         }
         _ => None,
     }
@@ -45,11 +50,13 @@ impl Shm {
         self.memory_news.pop_front()
     }
 
-    /// The channel of a session that has not ended.
-    fn channel_of(&self, session: u64) -> io::Result<&Channel> {
+    /// The channel of a session, if it has not ended, and its place.
+    fn channel_of(&mut self, session: u64) -> io::Result<(u32, &mut Channel)> {
         let index = self.by_session.get(&session).copied();
-        let channel = index.and_then(|index| self.channels.get(index as usize)?.as_ref());
-        let channel = channel.filter(|channel| !channel.is_ending());
+        let channel = index.and_then(|index| {
+            let channel = self.channels.get_mut(index as usize)?.as_mut()?;
+            (!channel.is_ending()).then_some((index, channel))
+        });
         channel.ok_or_else(|| io::ErrorKind::NotConnected.into())
     }
 
@@ -60,10 +67,12 @@ impl Shm {
         token: u32,
         key: u64,
     ) -> io::Result<()> {
-        let channel = self.channel_of(session)?;
+        let (_, channel) = self.channel_of(session)?;
         let (token, key) = (token.into(), key.into());
         let asked = MemoryRequest { sign: SIGN_ASKS, reserved: [0; 3], token, key };
-        socket::send(channel.socket.as_fd(), asked.as_bytes(), None)
+        socket::send(channel.socket.as_fd(), asked.as_bytes(), None)?;
+        channel.questions += 1;
+        Ok(())
     }
 
     /// See [`crate::driver::lanes::DatagramPort::give_memory`].
@@ -73,21 +82,22 @@ impl Shm {
         token: u32,
         answer: Result<MemoryPiece<'_>, u8>,
     ) -> io::Result<()> {
-        let channel = self.channel_of(session)?;
-        let (code, offset, length) = match answer {
-            Ok(piece) => (0, piece.offset, piece.length),
-            Err(code) => (code, 0, 0),
-        };
+        let (index, channel) = self.channel_of(session)?;
         let given = MemoryAnswer {
             sign: SIGN_GIVES,
-            code,
+            code: answer.err().unwrap_or(0),
             reserved: [0; 2],
             token: token.into(),
-            offset: offset.into(),
-            length: length.into(),
+            offset: answer.map_or(0, |piece| piece.offset).into(),
+            length: answer.map_or(0, |piece| piece.length).into(),
         };
         let descriptor = answer.ok().map(|piece| piece.descriptor);
-        socket::send(channel.socket.as_fd(), given.as_bytes(), descriptor)
+        let sent = socket::send(channel.socket.as_fd(), given.as_bytes(), descriptor);
+        if sent.is_err() && descriptor.is_none() {
+            // Who asks does not wait for ever.
+            self.end_channel(index, Instant::now());
+        }
+        sent
     }
 }
 
@@ -106,7 +116,7 @@ mod tests {
         let descriptor: Option<OwnedFd> = has_descriptor.then(|| ours.try_clone().unwrap());
         let descriptor = descriptor.as_ref().map(AsFd::as_fd);
         socket::send(theirs.as_fd(), bytes, descriptor).unwrap();
-        event_of(9, socket::receive(ours.as_fd()).unwrap())
+        event_of(9, &mut 1, socket::receive(ours.as_fd()).unwrap())
     }
 
     fn answer(code: u8) -> MemoryAnswer {
@@ -135,7 +145,20 @@ mod tests {
         let Some(DriverEvent::MemoryGiven { session: 9, token: 3, answer: Err(11) }) = event else {
             panic!("{event:?}");
         };
+        let packet = |bytes: &[u8]| {
+            let (flags, kind) = (SocketFlags::CLOEXEC, SocketType::SEQPACKET);
+            let (ours, theirs) = socketpair(AddressFamily::UNIX, kind, flags, None).unwrap();
+            socket::send(theirs.as_fd(), bytes, None).unwrap();
+            socket::receive(ours.as_fd()).unwrap()
+        };
+        let mut questions = 1;
+        assert!(event_of(9, &mut questions, packet(answer(1).as_bytes())).is_some());
+        let again = event_of(9, &mut questions, packet(answer(1).as_bytes()));
+        assert!(again.is_none(), "nobody asked");
+        let mut dirty = answer(1);
+        dirty.reserved[1] = 1;
         for (bytes, has_descriptor) in [
+            (dirty.as_bytes(), false),
             (asked, true),
             (&asked[..15], false),
             (&[asked, &[0]].concat()[..], false),

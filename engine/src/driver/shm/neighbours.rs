@@ -168,7 +168,7 @@ impl Shm {
                     self.cma_news.push_back((session, channel.is_read));
                     continue;
                 }
-                Ok(packet) => memory::event_of(session, packet),
+                Ok(packet) => memory::event_of(session, &mut channel.questions, packet),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(_) => None,
             };
@@ -176,21 +176,27 @@ impl Shm {
                 self.memory_news.push_back(news);
                 continue;
             }
-            tracing::debug!(session, "a neighbour's memory ends");
-            channel.end();
-            self.ring_news.push_back((session, false));
-            if channel.is_read {
-                self.cma_news.push_back((session, false));
-            }
-            // The end is not told twice.
-            let _ = epoll::delete(&self.epoll, &channel.socket);
-            if !channel.has_received() {
-                self.remove(index);
-            }
-            self.retry(session, now);
-            return;
+            return self.end_channel(index, now);
         }
         self.is_called = true;
+    }
+
+    /// Nothing is written to a channel any more; what is in its ring is still read.
+    pub(super) fn end_channel(&mut self, index: u32, now: Instant) {
+        let Some(Some(channel)) = self.channels.get_mut(index as usize) else { return };
+        let session = channel.session;
+        tracing::debug!(session, "a neighbour's memory ends");
+        channel.end();
+        self.ring_news.push_back((session, false));
+        if channel.is_read {
+            self.cma_news.push_back((session, false));
+        }
+        // The end is not told twice.
+        let _ = epoll::delete(&self.epoll, &channel.socket);
+        if !channel.has_received() {
+            self.remove(index);
+        }
+        self.retry(session, now);
     }
 
     /// An exchange went on.
@@ -263,6 +269,7 @@ impl Shm {
         let Some(channel) = self.channels.get_mut(index as usize).and_then(Option::take) else {
             return;
         };
+        self.figures.ended += 1;
         if !channel.is_ending() {
             self.ring_news.push_back((channel.session, false));
         }

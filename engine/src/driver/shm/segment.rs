@@ -219,7 +219,8 @@ fn read_words(words: &[AtomicU64], bytes: &mut [[u8; WORD_BYTES]]) {
 #[cfg(target_arch = "x86_64")]
 #[inline]
 unsafe fn copy_words(to: *mut u64, from: *const u64, count: usize) {
-    // SAFETY: the caller's promise; the instruction changes these registers alone.
+    // SAFETY: the caller's promise: what is written are these words. No other register changes, nor
+    // flags, nor the stack.
     unsafe {
         std::arch::asm!(
             "rep movsq",
@@ -242,6 +243,11 @@ mod tests {
 
     const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 
+    /// Bytes that differ from word to word.
+    fn content(length: usize) -> impl Iterator<Item = u8> {
+        (0..length).map(move |at| (at ^ (at >> 8) ^ length) as u8)
+    }
+
     #[test]
     fn what_one_mapping_writes_the_other_reads() {
         let (ours, memory) = Segment::create().unwrap();
@@ -258,12 +264,12 @@ mod tests {
                     }
                 };
                 assert_eq!((entry, got), (Entry::Segment, length));
-                assert!(into[..got].iter().all(|&byte| byte == length as u8), "{length}");
+                assert!(into[..got].iter().copied().eq(content(length)), "{length}");
             }
         });
         let mut writer = Writer::new();
         for length in 0..=LONGEST {
-            let datagram = vec![length as u8; length];
+            let datagram: Vec<u8> = content(length).collect();
             while writer.write(&ours.ring(0), Entry::Segment, &datagram) == Ok(false) {
                 std::thread::yield_now();
             }

@@ -73,7 +73,9 @@ struct Side {
     host: usize,
     /// Its engine knows of the rings.
     is_open: bool,
-    /// It has heard of their end.
+    /// It has heard of their end, and reads what is left.
+    is_leaving: bool,
+    /// It has read that.
     has_left: bool,
     written: VecDeque<Entry>,
     /// Of these.
@@ -85,7 +87,22 @@ struct Side {
 impl Side {
     fn new(host: usize) -> Self {
         let written = VecDeque::new();
-        Self { host, is_open: false, has_left: false, written, bytes: 0, is_behind: false }
+        Self {
+            host,
+            is_open: false,
+            is_leaving: false,
+            has_left: false,
+            written,
+            bytes: 0,
+            is_behind: false,
+        }
+    }
+}
+
+impl Side {
+    /// Whether it looks for what the other one wrote.
+    fn reads(&self) -> bool {
+        self.is_open || (self.is_leaving && !self.has_left)
     }
 }
 
@@ -214,9 +231,22 @@ impl Net {
         let Some(side) = rings[index].sides.iter_mut().find(|side| side.host == host) else {
             return;
         };
+        if !self.neighbours.known.iter().any(|it| (it.host, it.session) == (host, session)) {
+            return;
+        }
         side.is_open = is_up;
-        side.has_left = !is_up;
-        self.forget_left(index);
+        side.is_leaving = !is_up;
+        self.leave_drained(index, host);
+    }
+
+    /// A side that has heard of the end has left when it has read everything.
+    fn leave_drained(&mut self, index: usize, host: usize) {
+        let sides = &mut self.neighbours.rings[index].sides;
+        let Some(side) = sides.iter().position(|side| side.host == host) else { return };
+        if sides[side].is_leaving && sides[1 - side].written.is_empty() {
+            sides[side].has_left = true;
+            self.forget_left(index);
+        }
     }
 
     /// Rings that both sides have left are gone, and may be made anew.
@@ -354,7 +384,7 @@ impl Net {
         let rings = self.neighbours.rings.iter();
         let sides = rings.filter_map(|rings| {
             let reader = rings.sides.iter().position(|side| side.host == host)?;
-            rings.sides[reader].is_open.then_some(&rings.sides[1 - reader])
+            rings.sides[reader].reads().then_some(&rings.sides[1 - reader])
         });
         sides.filter_map(|side| Some(side.written.front()?.seen_ns)).min().unwrap_or(u64::MAX)
     }
@@ -369,7 +399,7 @@ impl Net {
         for index in (first..count).chain(0..first) {
             let Rings { session, sides, .. } = &mut self.neighbours.rings[index];
             let (session, reader) = (*session, sides.iter().position(|side| side.host == host));
-            let Some(reader) = reader.filter(|&reader| sides[reader].is_open) else { continue };
+            let Some(reader) = reader.filter(|&reader| sides[reader].reads()) else { continue };
             let written = &mut sides[1 - reader];
             if written.written.front().is_none_or(|entry| entry.seen_ns > now_ns) {
                 continue;
@@ -378,6 +408,7 @@ impl Net {
                 continue;
             };
             written.bytes -= bytes.len();
+            self.leave_drained(index, host);
             self.hosts[host].socket.handled += 1;
             if is_segment {
                 self.neighbours.read[0] += 1;

@@ -96,6 +96,8 @@ struct Region {
     placements: u32,
     /// No more keys; forgotten with the last placement.
     closing: bool,
+    /// Some peer has its memory mapped, or had: nothing says when that ends.
+    is_mapped: bool,
 }
 
 /// What a key opens: one cache line.
@@ -112,8 +114,6 @@ struct Entry {
     generation: u32,
     access: Access,
     state: State,
-    /// Some peer has the memory mapped, as far as this side knows.
-    is_mapped: bool,
 }
 
 const _: () = assert!(size_of::<Entry>() == 64);
@@ -159,7 +159,7 @@ impl Regions {
 
     /// A region of `length` bytes, without keys. `None`: at the limit.
     pub(crate) fn open(&mut self, length: u64) -> Option<Id> {
-        self.regions.insert(Region { length, placements: 0, closing: false }).ok()
+        self.regions.insert(Region { length, placements: 0, closing: false, is_mapped: false }).ok()
     }
 
     /// Revokes all keys of a region; it takes no more. Its name is good until the last placement
@@ -234,18 +234,8 @@ impl Regions {
         };
         let state = State::Valid;
         let start = offset;
-        let entry = Entry {
-            region,
-            start,
-            length,
-            peers,
-            key,
-            placements: 0,
-            generation,
-            access,
-            state,
-            is_mapped: false,
-        };
+        let entry =
+            Entry { region, start, length, peers, key, placements: 0, generation, access, state };
         match self.entries.get_mut(position as usize) {
             Some(vacant) => *vacant = entry,
             None => self.entries.push(entry),
@@ -267,22 +257,23 @@ impl Regions {
     ) -> Result<(Granted, u64), Refusal> {
         let all = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
         let granted = self.check(peer, key, 0, 0, all, now_ns)?;
-        let length = self.entries[granted.key.position as usize].length;
-        Ok((granted, length))
-    }
-
-    /// A peer has what a key opens mapped, for as long as it likes.
-    pub(crate) fn note_mapped(&mut self, name: KeyName) {
-        let entry = self.entries.get_mut(name.position as usize);
-        if let Some(entry) = entry.filter(|entry| entry.generation == name.generation) {
-            entry.is_mapped = true;
+        match self.entries[granted.key.position as usize].length {
+            // There is no mapping of nothing.
+            0 => Err(Refusal::Range),
+            length => Ok((granted, length)),
         }
     }
 
-    /// Whether some peer has what a key opens mapped.
-    pub(crate) fn is_mapped(&self, key: u64) -> bool {
-        let position = self.index.find(key);
-        position.is_some_and(|position| self.entries[position as usize].is_mapped)
+    /// A peer has a region mapped, for as long as it likes.
+    pub(crate) fn note_mapped(&mut self, region: Id) {
+        if let Some(region) = self.regions.get_mut(region) {
+            region.is_mapped = true;
+        }
+    }
+
+    /// Whether some peer has mapped a region, whatever became of its key.
+    pub(crate) fn is_mapped(&self, region: Id) -> bool {
+        self.regions.get(region).is_some_and(|region| region.is_mapped)
     }
 
     /// Makes a key unknown. `None`: it was. Placements that are under way go on: the name says

@@ -367,26 +367,26 @@ fn codes_of_refusals_do_not_change() {
 
 /// RR-SHM-9
 #[test]
-fn who_maps_needs_all_rights_and_a_key_remembers_that_it_was_mapped() {
+fn who_maps_needs_all_rights_and_a_region_remembers_that_it_was_mapped() {
     let mut regions = regions(8);
     let region = regions.open(10_000).unwrap();
-    let mut key = |access| {
-        let request = KeyRequest { key: None, offset: 100, length: 500, access, peers: None };
+    let mut key = |access, length| {
+        let request = KeyRequest { key: None, offset: 100, length, access, peers: None };
         regions.add_key(region, request, rand::random).unwrap()
     };
-    let (all, some) = (key(READ | WRITE | Access::REMOTE_ATOMIC), key(READ | WRITE));
+    let everything = READ | WRITE | Access::REMOTE_ATOMIC;
+    let (all, some, none) = (key(everything, 500), key(READ | WRITE, 500), key(everything, 0));
     assert_eq!(regions.check_whole(7, some, 0).unwrap_err(), Refusal::Rights);
     assert_eq!(regions.check_whole(7, all ^ 1, 0).unwrap_err(), Refusal::Key);
+    assert_eq!(regions.check_whole(7, none, 0).unwrap_err(), Refusal::Range);
     let (granted, length) = regions.check_whole(7, all, 0).unwrap();
     assert_eq!((granted.region, granted.start, length), (region, 100, 500));
-    assert!(!regions.is_mapped(all));
-    regions.note_mapped(granted.key);
-    assert!(regions.is_mapped(all) && !regions.is_mapped(some));
-    regions.revoke(all).unwrap();
-    assert!(!regions.is_mapped(all), "it is no key any more");
-    // Its place may be another key's by now.
-    regions.note_mapped(granted.key);
-    let request = KeyRequest { key: Some(1), offset: 0, length: 1, access: READ, peers: None };
-    regions.add_key(region, request, rand::random).unwrap();
-    assert!(!regions.is_mapped(1));
+    assert!(!regions.is_mapped(region));
+    regions.note_mapped(granted.region);
+    for key in [all, some] {
+        regions.revoke(key).unwrap();
+        assert!(regions.is_mapped(region), "all of it is, whatever a key opened");
+    }
+    let other = regions.open(1).unwrap();
+    assert!(!regions.is_mapped(other));
 }

@@ -35,8 +35,10 @@ pub(super) fn must_follow(later: &DriverEvent, earlier: &DriverEvent) -> bool {
             DriverEvent::CmaChanged { session: earlier, .. },
         )
         | (
-            DriverEvent::RingChanged { session: later, .. },
-            DriverEvent::RingChanged { session: earlier, .. },
+            DriverEvent::RingChanged { session: later, .. }
+            | DriverEvent::MemoryGiven { session: later, .. },
+            DriverEvent::RingChanged { session: earlier, .. }
+            | DriverEvent::MemoryGiven { session: earlier, .. },
         ) => later == earlier,
         _ => lane_of(later).is_some() && lane_of(later) == lane_of(earlier),
     }
