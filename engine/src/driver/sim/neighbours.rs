@@ -337,6 +337,10 @@ impl Net {
         is_segment: bool,
         bytes: &[u8],
     ) -> bool {
+        if self.neighbours.side_mut(host, session).is_none() {
+            // Nothing is drawn: a world without rings is what it ever was.
+            return false;
+        }
         let weather = self.neighbours.weather;
         let late_ns = self.random.within(weather.delay_ns + 1);
         let seems_full = self.draw(weather.full_one_in);
