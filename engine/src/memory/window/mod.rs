@@ -69,6 +69,11 @@ unsafe impl Send for Window {}
 // SAFETY: as above.
 unsafe impl Sync for Window {}
 
+fn out_of_memory(bytes: usize, error: &io::Error) -> MemoryError {
+    let os_error = error.raw_os_error().unwrap_or(rustix::io::Errno::NOMEM.raw_os_error());
+    MemoryError::OutOfMemory { bytes, os_error }
+}
+
 impl Window {
     /// Zeroed memory of its own, in huge pages if the kernel has some to give.
     ///
@@ -79,10 +84,7 @@ impl Window {
         if bytes > isize::MAX as usize {
             return Err(MemoryError::TooLarge { bytes });
         }
-        let mapping = Mapping::new(bytes, 1).map_err(|error| MemoryError::OutOfMemory {
-            bytes,
-            os_error: error.raw_os_error().unwrap_or(rustix::io::Errno::NOMEM.raw_os_error()),
-        })?;
+        let mapping = Mapping::new(bytes, 1).map_err(|error| out_of_memory(bytes, &error))?;
         if bytes >= HUGE_PAGE_BYTES {
             // Kernels without transparent huge pages refuse the advice; the memory is as good.
             let _ = mapping.advise(Advice::LinuxHugepage);
@@ -102,10 +104,7 @@ impl Window {
             return Err(MemoryError::TooLarge { bytes });
         }
         let (mapping, descriptor) =
-            shared::create(bytes).map_err(|error| MemoryError::OutOfMemory {
-                bytes,
-                os_error: error.raw_os_error().unwrap_or(rustix::io::Errno::NOMEM.raw_os_error()),
-            })?;
+            shared::create(bytes).map_err(|error| out_of_memory(bytes, &error))?;
         let base = mapping.base().as_ptr();
         Ok(Self { base, len: bytes, memory: Memory::Shareable { _mapping: mapping, descriptor } })
     }
