@@ -1,7 +1,7 @@
 //! Memory that one neighbour asks the other for, to map it: by the socket of their channel.
 //!
 //! Whether it is given, the engine decides; here its descriptor moves. A neighbour may ask as often
-//! as its socket lets it, and answer what nobody asked: both are only passed on.
+//! as its socket lets it; an answer that nobody asked for ends the channel.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -109,14 +109,19 @@ mod tests {
 
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
-    /// What comes of a packet of a neighbour that may be hostile.
-    fn heard(bytes: &[u8], has_descriptor: bool) -> Option<DriverEvent> {
+    /// A packet as it comes from a neighbour.
+    fn packet(bytes: &[u8], has_descriptor: bool) -> Packet {
         let (flags, kind) = (SocketFlags::CLOEXEC, SocketType::SEQPACKET);
         let (ours, theirs) = socketpair(AddressFamily::UNIX, kind, flags, None).unwrap();
         let descriptor: Option<OwnedFd> = has_descriptor.then(|| ours.try_clone().unwrap());
         let descriptor = descriptor.as_ref().map(AsFd::as_fd);
         socket::send(theirs.as_fd(), bytes, descriptor).unwrap();
-        event_of(9, &mut 1, socket::receive(ours.as_fd()).unwrap())
+        socket::receive(ours.as_fd()).unwrap()
+    }
+
+    /// What comes of it after one question.
+    fn heard(bytes: &[u8], has_descriptor: bool) -> Option<DriverEvent> {
+        event_of(9, &mut 1, packet(bytes, has_descriptor))
     }
 
     fn answer(code: u8) -> MemoryAnswer {
@@ -145,15 +150,9 @@ mod tests {
         let Some(DriverEvent::MemoryGiven { session: 9, token: 3, answer: Err(11) }) = event else {
             panic!("{event:?}");
         };
-        let packet = |bytes: &[u8]| {
-            let (flags, kind) = (SocketFlags::CLOEXEC, SocketType::SEQPACKET);
-            let (ours, theirs) = socketpair(AddressFamily::UNIX, kind, flags, None).unwrap();
-            socket::send(theirs.as_fd(), bytes, None).unwrap();
-            socket::receive(ours.as_fd()).unwrap()
-        };
         let mut questions = 1;
-        assert!(event_of(9, &mut questions, packet(answer(1).as_bytes())).is_some());
-        let again = event_of(9, &mut questions, packet(answer(1).as_bytes()));
+        assert!(event_of(9, &mut questions, packet(answer(1).as_bytes(), false)).is_some());
+        let again = event_of(9, &mut questions, packet(answer(1).as_bytes(), false));
         assert!(again.is_none(), "nobody asked");
         let mut dirty = answer(1);
         dirty.reserved[1] = 1;
