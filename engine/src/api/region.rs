@@ -122,10 +122,10 @@ impl<M: Attached> Endpoint<M> {
     }
 
     /// The same in ordinary pages of its own that peers on this host may map
-    /// ([`Self::map_region`]), if their key gives all rights but to invalidate. Each of them can
-    /// then read and write **all of the region** at any time, whatever part of it the key opens,
-    /// without the engine, and for as long as it likes: the key is looked at once. No other region
-    /// can be mapped by anybody.
+    /// ([`Self::map_region`]), if their key gives the rights to read, to write and to operate
+    /// atomically. Each of them can then read and write **all of the region** at any time, whatever
+    /// part of it the key opens, without the engine, and for as long as it likes: the key is looked
+    /// at once. No other region can be mapped.
     ///
     /// Operations of peers on it are those of any region.
     ///

@@ -133,7 +133,7 @@ impl Engine {
         self.state.questions.asked.retain(|asked| asked.token != token);
     }
 
-    /// A neighbour asks for the memory that a key opens. Who has it mapped cannot be kept from it.
+    /// A neighbour asks for the memory that a key opens. What it is given cannot be taken back.
     ///
     /// RR-SHM-9.
     pub(super) fn handle_memory_asked(&mut self, name: u64, token: u32, key: u64) {
@@ -165,7 +165,7 @@ impl Engine {
         }
     }
 
-    /// A neighbour answers, or says so.
+    /// A neighbour has answered a question, if one was asked.
     pub(super) fn handle_memory_given(
         &mut self,
         name: u64,

@@ -58,8 +58,8 @@ impl Datagram {
     /// ring takes all that fits a segment: up to there that is sooner than a read from memory.
     #[inline]
     pub(super) fn short_frame_bytes_max(&self) -> usize {
-        let has_tag = self.has_stream && !self.has_ring;
-        let most = if has_tag { SHORT_FRAME_BYTES_MAX } else { usize::MAX };
+        let has_better_way = self.has_stream && !self.has_ring;
+        let most = if has_better_way { SHORT_FRAME_BYTES_MAX } else { usize::MAX };
         self.frame_bytes_max().min(most)
     }
 
