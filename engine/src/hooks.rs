@@ -134,6 +134,10 @@ pub(crate) mod simulated {
         ForgetRing,
         /// What could not be read from a sender's memory, or does not count, is taken.
         TakeUnread,
+        /// A receive takes pieces of a ring that has ended, and is granted anew by lanes.
+        TakeLatePiece,
+        /// A receive waits for pieces of a ring that has ended.
+        ForgetPieces,
         /// A part is placed one byte early when it does not start at 0.
         ShiftPart,
         /// Bulk data that came in a datagram is placed one byte too early.
@@ -178,7 +182,7 @@ pub(crate) mod simulated {
     }
 
     /// All of them.
-    pub(crate) const BUGS: [Bug; 63] = [
+    pub(crate) const BUGS: [Bug; 65] = [
         Bug::SkipCredit,
         Bug::LoseCreditReturn,
         Bug::EarlyDone,
@@ -216,6 +220,8 @@ pub(crate) mod simulated {
         Bug::ForgetStreamAck,
         Bug::ForgetRing,
         Bug::TakeUnread,
+        Bug::TakeLatePiece,
+        Bug::ForgetPieces,
         Bug::ShiftPart,
         Bug::ShiftData,
         Bug::ReleaseUnacked,

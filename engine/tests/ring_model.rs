@@ -18,6 +18,9 @@ use ring::{Entry, LINE_BYTES, LINES, LONGEST, Lines, Reader, Writer};
 /// The first lines of a ring: `loom` has no room for all. A model goes no further.
 const WORDS: usize = 8 * LINE_BYTES / 8;
 
+/// Where the first datagram begins.
+const FIRST_WORD: usize = 2 * LINE_BYTES / 8;
+
 const _: () = assert!(WORDS < LINES * LINE_BYTES / 8);
 
 /// Only words that a model touches are made.
@@ -27,6 +30,14 @@ impl Memory {
     fn new() -> Arc<Self> {
         // Words 0, 8, 16 ... and what follows those of datagrams.
         Arc::new(Self((0..WORDS / 4).map(|_| AtomicU64::new(0)).collect()))
+    }
+
+    /// With a datagram that is so long that its reader tells the writer at once; its bytes are not
+    /// looked at.
+    fn full() -> Arc<Self> {
+        let memory = Self::new();
+        memory.store(FIRST_WORD, LONGEST as u64 + 1, Ordering::Relaxed);
+        memory
     }
 
     /// A line has two words here: of short datagrams nothing else is used.
@@ -51,6 +62,9 @@ impl Lines for Memory {
     }
 
     fn read(&self, offset: usize, into: &mut [u8]) {
+        if into.len() > 8 {
+            return;
+        }
         into.copy_from_slice(&self.at(offset / 8).load(Ordering::Relaxed).to_le_bytes());
     }
 
@@ -86,6 +100,31 @@ fn what_is_read_is_what_was_written() {
             due += 1;
         }
         assert_eq!(due, 4);
+    });
+}
+
+/// A writer sleeps behind its announcement only if the reader, which makes room, wakes it.
+#[test]
+fn no_news_of_room_is_lost() {
+    loom::model(|| {
+        let (memory, is_woken) = (Memory::full(), Arc::new(AtomicBool::new(false)));
+        let (theirs, wakes) = (Arc::clone(&memory), Arc::clone(&is_woken));
+        let reading = thread::spawn(move || {
+            let (mut reader, mut into) = (Reader::new(), vec![0; LONGEST]);
+            let told = reader.told();
+            assert!(reader.read(&*theirs, &mut into).unwrap().is_some());
+            assert!(reader.told() > told, "so much is told at once");
+            if reader.must_wake(&*theirs) {
+                wakes.store(true, Ordering::Release);
+            }
+        });
+        let writer = Writer::new();
+        // It wakes for another reason, and sleeps again.
+        let first = writer.fall_asleep(&*memory);
+        writer.wake_up(&*memory);
+        let sleeps = writer.fall_asleep(&*memory);
+        reading.join().unwrap();
+        assert!(!sleeps || is_woken.load(Ordering::Acquire), "asleep for ever ({first})");
     });
 }
 

@@ -416,9 +416,10 @@ fn attach_text(scope: Option<String>) -> String {
                              processes have the same user"
             .to_owned(),
         Some(scope) => format!(
-            "long messages go by the NIC's lanes without CAP_SYS_PTRACE, for \
-             kernel.yama.ptrace_scope is {scope} (sysctl -w kernel.yama.ptrace_scope=0 permits \
-             processes of one user to read each other's memory)"
+            "long messages are copied twice, through shared memory, and not read from their \
+             sender's, without CAP_SYS_PTRACE, for kernel.yama.ptrace_scope is {scope} \
+             (sysctl -w kernel.yama.ptrace_scope=0 permits processes of one user to read each \
+             other's memory; at 1 so does shared_memory_ptrace_any = true)"
         ),
     }
 }

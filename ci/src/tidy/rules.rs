@@ -108,6 +108,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "proto::silence",
             "wire::chunk",
             "wire::packet",
+            "wire::piece",
             "wire::hello",
             "wire::neighbour",
             "wire::proof",

@@ -15,7 +15,7 @@ use rustix::process::{Pid, getpid};
 use super::endpoint::{Detached, Endpoint};
 use crate::driver;
 use crate::driver::lanes::{
-    DATAGRAM_BYTES_MAX, DATAGRAM_BYTES_MIN, DATAGRAM_BYTES_USUAL, SendMode,
+    DATAGRAM_BYTES_MAX, DATAGRAM_BYTES_MIN, DATAGRAM_BYTES_USUAL, PIECE_BYTES_MAX, SendMode,
 };
 use crate::memory::{Arena, RegionSlice, alloc_region, default_arena_bytes};
 use crate::memory::{has_cap_ipc_lock, memlock_limit};
@@ -34,6 +34,11 @@ use crate::settings::{
 use crate::telemetry::exporter::Exporter;
 use crate::topology::{self, Placement};
 use crate::types::Error;
+
+/// The longest message that is copied through a ring where it could be read from its sender's
+/// memory, in bytes: two copies by two cores at once, beside a system call and one. Measured:
+/// perf/NOTEBOOK.md, "Pieces by rings".
+const PIECES_BYTES_MAX: u64 = 32 << 10;
 
 /// Settings, the registered arena, and the NIC that was chosen. Cheap to clone, shared by
 /// threads; every thread takes its endpoints from it.
@@ -435,6 +440,8 @@ fn core_config(settings: &Settings, longest: usize, window_bytes: u64) -> Config
         },
         bulk_in_datagrams: settings.bulk_lane() == BulkLane::Datagram,
         eager_by_stream: settings.eager_lane() == EagerLane::Tcp,
+        pieces_bytes_max: PIECES_BYTES_MAX,
+        piece_bytes: PIECE_BYTES_MAX,
         eager_limit_in_datagrams: clamp_u32(settings.datagram_eager_limit_bytes()),
         datagram_window_bytes: window_bytes,
     }

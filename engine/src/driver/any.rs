@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::ops::{Deref, DerefMut};
 
 use super::datagrams::Datagrams;
-use super::lanes::{Driver, Handling};
+use super::lanes::{Driver, Handling, PieceHeader, RingEntry};
 use super::sockets::SocketsDriver;
 #[cfg(feature = "uring")]
 use super::uring::UringDriver;
@@ -67,12 +67,38 @@ impl<D: Driver + ?Sized> AnyDriver<D> {
         }
     }
 
-    /// See [`super::lanes::DatagramPort::recv_segment`].
+    /// See [`super::lanes::DatagramPort::recv_from_ring`].
     #[inline(always)]
-    pub(crate) fn recv_segment(&mut self) -> Option<(u64, &[u8])> {
+    pub(crate) fn recv_from_ring(&mut self) -> Option<(u64, RingEntry<'_>)> {
         match self.datagrams() {
-            Ok(datagrams) => datagrams.recv_segment(),
-            Err(driver) => driver.recv_segment(),
+            Ok(datagrams) => datagrams.recv_from_ring(),
+            Err(driver) => driver.recv_from_ring(),
+        }
+    }
+
+    /// See [`super::lanes::DatagramPort::read_piece`].
+    #[inline]
+    pub(crate) fn read_piece(&mut self, into: &mut [u8]) {
+        match self.datagrams() {
+            Ok(datagrams) => datagrams.read_piece(into),
+            Err(driver) => driver.read_piece(into),
+        }
+    }
+
+    /// See [`super::lanes::DatagramPort::piece`].
+    pub(crate) fn piece(&mut self) -> &[u8] {
+        match self.datagrams() {
+            Ok(datagrams) => datagrams.piece(),
+            Err(driver) => driver.piece(),
+        }
+    }
+
+    /// See [`super::lanes::DatagramPort::write_piece`].
+    #[inline]
+    pub(crate) fn write_piece(&mut self, session: u64, header: &PieceHeader, bytes: &[u8]) -> bool {
+        match self.datagrams() {
+            Ok(datagrams) => datagrams.write_piece(session, header, bytes),
+            Err(driver) => driver.write_piece(session, header, bytes),
         }
     }
 

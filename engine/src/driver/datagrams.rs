@@ -13,14 +13,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::shm::Shm;
+use super::shm::{RingNews, Shm};
 use super::udp::{self, Wants};
 use super::xdp::{Frames, Source as FrameSource};
 use super::{DriverConfig, datagrams_open, no_datagrams};
 use crate::driver::lanes::{CmaSource, Rail, Witness};
 use crate::driver::lanes::{
     DATAGRAM_BYTES_MAX, DriverCounters, DriverEvent, FrameDrops, FrameState, Handling, MemoryPiece,
-    Neighbour, SharedMemoryState,
+    Neighbour, PieceHeader, RingEntry, SharedMemoryState,
 };
 use crate::memory::Shape;
 use crate::settings::SharedMemory;
@@ -253,12 +253,29 @@ impl Datagrams {
         }
     }
 
-    /// See [`crate::driver::lanes::DatagramPort::recv_segment`].
+    /// See [`crate::driver::lanes::DatagramPort::recv_from_ring`].
     #[inline(always)]
-    pub(super) fn recv_segment(&mut self) -> Option<(u64, &[u8])> {
-        let shm = self.shm.as_mut().filter(|shm| shm.is_up())?;
-        let session = shm.receive_segment(&mut self.counters)?;
-        Some((session, shm.payload()))
+    pub(super) fn recv_from_ring(&mut self) -> Option<(u64, RingEntry<'_>)> {
+        self.shm.as_mut().filter(|shm| shm.is_up())?.receive_entry(&mut self.counters)
+    }
+
+    /// See [`crate::driver::lanes::DatagramPort::read_piece`].
+    #[inline]
+    pub(super) fn read_piece(&mut self, into: &mut [u8]) {
+        if let Some(shm) = &mut self.shm {
+            shm.read_piece(into);
+        }
+    }
+
+    /// See [`crate::driver::lanes::DatagramPort::piece`].
+    pub(super) fn piece(&mut self) -> &[u8] {
+        self.shm.as_mut().map_or(&[], |shm| shm.piece())
+    }
+
+    /// See [`crate::driver::lanes::DatagramPort::write_piece`].
+    #[inline]
+    pub(super) fn write_piece(&mut self, session: u64, header: &PieceHeader, bytes: &[u8]) -> bool {
+        self.shm.as_mut().is_some_and(|shm| shm.write_piece(session, header, bytes))
     }
 
     /// See [`crate::driver::lanes::DatagramPort::write_segment`].
@@ -434,8 +451,8 @@ impl Datagrams {
             while let Some(event) = shm.next_memory_news() {
                 events.push(event);
             }
-            while let Some((session, is_up)) = shm.next_ring_news() {
-                events.push(DriverEvent::RingChanged { session, is_up });
+            while let Some(RingNews { session, number, is_up }) = shm.next_ring_news() {
+                events.push(DriverEvent::RingChanged { session, number, is_up });
             }
             while let Some((session, is_able)) = shm.next_cma_news() {
                 events.push(DriverEvent::CmaChanged { session, is_able });

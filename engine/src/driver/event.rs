@@ -45,7 +45,9 @@ pub(crate) enum DriverEvent {
     RingChanged {
         /// The session, as its packets name it.
         session: u64,
-        /// It has one.
+        /// The ring, as both sides call it.
+        number: u32,
+        /// The session has it.
         is_up: bool,
     },
     /// The other side of a session asks for the memory that a key opens, to map it:

@@ -31,15 +31,14 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use zeroize::Zeroizing;
-
 pub(crate) use super::event::DriverEvent;
-pub(crate) use super::shm::RING_SEGMENT_BYTES_MAX;
+pub(crate) use super::neighbour::{GivenMemory, MemoryPiece, Neighbour, RingEntry};
 pub(crate) use super::shm::cma::{CmaSource, Witness};
+pub(crate) use super::shm::{PIECE_BYTES_MAX, RING_SEGMENT_BYTES_MAX};
 use crate::memory::Shape;
 
 pub(crate) use crate::proto::packet::DATAGRAM_BYTES_MIN;
@@ -51,6 +50,7 @@ pub(crate) use crate::types::FrameFigures;
 pub(crate) use crate::types::{FrameDrops, FrameState, SharedMemoryFigures, SharedMemoryState};
 pub(crate) use crate::types::{RAILS_MAX, Rail};
 pub(crate) use crate::wire::chunk::CHUNK_HEADER_BYTES;
+pub(crate) use crate::wire::piece::PieceHeader;
 
 /// Longest datagram, in bytes, without the headers of UDP and IP: what a jumbo frame of 9000 bytes
 /// has room for.
@@ -293,39 +293,6 @@ impl Handling {
     pub(crate) const PLAIN: Self = Self { is_alone: false, is_summed: true };
 }
 
-/// The other side of a session, which may be an engine of this host.
-#[derive(Clone, Debug)]
-pub(crate) struct Neighbour {
-    /// The session, as its packets name it.
-    pub(crate) session: u64,
-    /// The other engine.
-    pub(crate) engine: u64,
-    /// Where its datagrams are sent to without shared memory, and are said to come from with it.
-    pub(crate) address: SocketAddr,
-    /// What both sides of the session know and nobody else.
-    pub(crate) key: Zeroizing<[u8; 32]>,
-    /// This side opened the session, and asks for memory to share.
-    pub(crate) is_initiator: bool,
-}
-
-/// A piece of memory that others may map.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct MemoryPiece<'a> {
-    /// Of the whole.
-    pub(crate) descriptor: BorrowedFd<'a>,
-    /// Where in it the piece begins, and its length, in bytes.
-    pub(crate) offset: u64,
-    pub(crate) length: u64,
-}
-
-/// The same from a peer, which may be anything.
-#[derive(Debug)]
-pub(crate) struct GivenMemory {
-    pub(crate) descriptor: OwnedFd,
-    pub(crate) offset: u64,
-    pub(crate) length: u64,
-}
-
 /// The socket of datagrams, with the frames beside it. A driver without datagrams implements none
 /// of this.
 pub(crate) trait DatagramPort {
@@ -410,10 +377,28 @@ pub(crate) trait DatagramPort {
         false
     }
 
-    /// The next segment that came by a ring, and its session; its bytes are valid until the next
-    /// call. `None`: none is there, or a packet is, which comes by [`Self::recv_datagram`] first.
-    fn recv_segment(&mut self) -> Option<(u64, &[u8])> {
+    /// Writes a piece of a message, at most [`PIECE_BYTES_MAX`] bytes, into the ring of a session,
+    /// as [`Self::write_segment`] does. `false` also where the room that is left is for segments.
+    fn write_piece(&mut self, session: u64, header: &PieceHeader, bytes: &[u8]) -> bool {
+        let _ = (session, header, bytes);
+        false
+    }
+
+    /// What came next by a ring, and its session; valid until the next call. `None`: nothing is
+    /// there, or a packet is, which comes by [`Self::recv_datagram`] first.
+    fn recv_from_ring(&mut self) -> Option<(u64, RingEntry<'_>)> {
         None
+    }
+
+    /// Copies the bytes of the piece that came last, as many as that says, to where they belong.
+    /// Once at the most.
+    fn read_piece(&mut self, into: &mut [u8]) {
+        let _ = into;
+    }
+
+    /// The same, for bytes that do not belong in one place: valid until the next call.
+    fn piece(&mut self) -> &[u8] {
+        &[]
     }
 
     /// Asks the other side of a session with a ring for the memory that a key opens. A

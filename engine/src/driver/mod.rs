@@ -16,6 +16,7 @@ mod event;
 pub(crate) mod lanes;
 mod links;
 mod middleware;
+mod neighbour;
 mod options;
 mod pieces;
 mod rails;

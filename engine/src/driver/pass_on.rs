@@ -71,7 +71,17 @@ macro_rules! pass_on {
         pass_on!(# $to meet(&mut self, neighbour: crate::driver::lanes::Neighbour));
         pass_on!(# $to part(&mut self, session: u64));
         pass_on!(# $to write_segment(&mut self, session: u64, segment: &[u8]) -> bool);
-        pass_on!(# $to recv_segment(&mut self) -> Option<(u64, &[u8])>);
+        fn write_piece(
+            &mut self,
+            session: u64,
+            header: &crate::driver::lanes::PieceHeader,
+            bytes: &[u8],
+        ) -> bool {
+            self.$to.write_piece(session, header, bytes)
+        }
+        fn recv_from_ring(&mut self) -> Option<(u64, crate::driver::lanes::RingEntry<'_>)> {
+            self.$to.recv_from_ring()
+        }
         unsafe fn read_by_cma(
             &mut self,
             session: u64,
@@ -87,6 +97,8 @@ macro_rules! pass_on {
     (@neighbours_beside_messages $to:ident) => {
         pass_on!(# $to listen_to_neighbours(&mut self, engine: u64));
         pass_on!(# $to takes_neighbours(&self) -> bool);
+        pass_on!(# $to read_piece(&mut self, into: &mut [u8]));
+        pass_on!(# $to piece(&mut self) -> &[u8]);
         pass_on!(# $to witness(&self) -> Option<std::sync::Arc<crate::driver::lanes::Witness>>);
         fn ask_for_memory(&mut self, session: u64, token: u32, key: u64) -> io::Result<()> {
             self.$to.ask_for_memory(session, token, key)

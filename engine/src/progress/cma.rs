@@ -63,7 +63,7 @@ impl Engine {
                 let read =
                     unsafe { self.driver.read_by_cma(session, source, into, offset, length) };
                 read.inspect_err(|error| {
-                    tracing::debug!(session, "a message goes by lanes: {error}");
+                    tracing::debug!(session, "a message is not read: {error}");
                 })
                 .is_ok()
             });

@@ -20,6 +20,7 @@ use crate::types::{
 };
 
 mod effects;
+pub(super) mod pieces;
 
 /// Where the end of an operation goes.
 #[derive(Clone, Copy, Debug)]
@@ -343,6 +344,12 @@ impl Completions {
             }
             self.copied_bytes += room.len() as u64;
         }
+    }
+
+    /// Whether the memory of an operation is a region's, which others access meanwhile.
+    pub(super) fn is_window(&self, id: Id) -> bool {
+        let slot = self.slots.get(id.index()).and_then(Option::as_ref);
+        slot.is_some_and(|slot| slot.held.is_window())
     }
 
     /// Where the bytes at `offset` of an outstanding operation lie, if in one piece.

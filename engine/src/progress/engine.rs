@@ -12,6 +12,7 @@ use super::background::WakeFds;
 use super::bulk::LaneEnd;
 use super::clock::Clock;
 use super::completions::Completions;
+use super::completions::pieces::Scratch;
 use super::control::ControlLane;
 use super::datagram::{Datagrams, Rings};
 use super::lanes::{DriverEvent, Interest, LaneKey};
@@ -79,6 +80,7 @@ pub(crate) struct EngineState {
     pub(crate) config: LoopConfig,
     /// Rings in shared memory.
     pub(super) rings: Rings,
+    pub(super) scratch: Scratch,
     /// What neighbours were asked for.
     pub(super) questions: MemoryQuestions,
     pub(super) keys: Arc<JobKeys>,
@@ -172,6 +174,7 @@ impl EngineState {
             hot: Vec::new(),
             awaited: Vec::new(),
             rings: Rings::default(),
+            scratch: Scratch::default(),
             questions: MemoryQuestions::default(),
             blocked: Vec::new(),
             acks_due: VecDeque::new(),
@@ -439,6 +442,8 @@ impl Engine {
                 break;
             }
         }
+        // Behind all that messages need.
+        happened |= self.write_pieces();
         happened
     }
 
@@ -471,8 +476,8 @@ impl Engine {
                 DriverEvent::CmaChanged { session, is_able } => {
                     self.handle_cma_changed(session, is_able);
                 }
-                DriverEvent::RingChanged { session, is_up } => {
-                    self.handle_ring_changed(session, is_up);
+                DriverEvent::RingChanged { session, number, is_up } => {
+                    self.handle_ring_changed(session, is_up.then_some(number));
                 }
                 DriverEvent::MemoryAsked { session, token, key } => {
                     self.handle_memory_asked(session, token, key);

@@ -30,6 +30,7 @@ mod monitor;
 pub(crate) mod one_sided;
 pub(crate) mod outside;
 pub(crate) mod partial;
+mod pieces;
 pub(crate) mod post;
 mod roles;
 pub(crate) mod shared;

@@ -102,6 +102,6 @@ impl Core {
         pulling.arrived = 0;
         let left = pulling.wanted;
         self.cma.pop_front();
-        self.begin_granting(read.operation, slot, hint, left);
+        self.pull_in_ranges(read.operation, slot, hint, left);
     }
 }

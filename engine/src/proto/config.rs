@@ -59,6 +59,10 @@ pub(crate) struct Config {
     pub(crate) bulk_in_datagrams: bool,
     /// Eager messages that fit no datagram go by the session's stream.
     pub(crate) eager_by_stream: bool,
+    /// Longest message that is pulled by a ring though it could be read from memory, in bytes.
+    pub(crate) pieces_bytes_max: u64,
+    /// Longest piece of a message that is copied through a ring, in bytes.
+    pub(crate) piece_bytes: usize,
     /// Longest eager message where it goes in several datagrams.
     pub(crate) eager_limit_in_datagrams: u32,
     /// Bytes that all peers together are granted at once to send in datagrams: what there is room
@@ -106,6 +110,8 @@ impl Config {
             segment_buffer_bytes: 2048,
             bulk_in_datagrams: false,
             eager_by_stream: false,
+            pieces_bytes_max: 0,
+            piece_bytes: 3000,
             eager_limit_in_datagrams: u32::MAX,
             datagram_window_bytes: 1 << 20,
         }

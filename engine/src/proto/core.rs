@@ -175,6 +175,8 @@ pub(crate) struct Core {
     pub(super) granting: Vec<u32>,
     /// Receives whose messages are read from their senders' memory, in order of their matches.
     pub(super) cma: VecDeque<(Id, CmaSource)>,
+    /// Sessions with pieces of messages for their rings.
+    pub(super) feeding: Vec<u32>,
     /// Sessions whose connection may have a deadline.
     pub(super) timed: Vec<u32>,
     /// Sessions that need a lane and try again later.
@@ -221,6 +223,7 @@ impl Core {
             unblocked: Vec::new(),
             granting: Vec::new(),
             cma: VecDeque::new(),
+            feeding: Vec::new(),
             timed: Vec::new(),
             starved: Vec::new(),
             has_lane_room: false,
@@ -416,7 +419,7 @@ impl Core {
     /// Whether there is nothing for the loop to do, as far as the protocol knows.
     #[inline]
     pub(crate) fn is_at_rest(&self) -> bool {
-        let lists = [&self.dirty, &self.unblocked, &self.granting];
+        let lists = [&self.dirty, &self.unblocked, &self.granting, &self.feeding];
         lists.iter().all(|list| list.is_empty())
             && self.actions.is_empty()
             && self.runnable.is_empty()

@@ -9,8 +9,8 @@ use super::keys::SessionKeys;
 use super::operation::Operation;
 use super::session::{ControlFrame, Session};
 use super::table::{Id, Table};
-use crate::wire::data::DATAGRAM_LANE;
 use crate::wire::hello::{HelloStatus, KIND_MOVE};
+use crate::wire::piece::RING_LANE;
 use crate::wire::{Hello, Refused};
 
 /// Lanes that may fail in a row at once. More of them are tried only now and then, and when that
@@ -202,7 +202,7 @@ impl Core {
         let keys = keys.lane(number, false);
         let slot = self.session_of(hello.source.get()).ok_or(HelloStatus::UnknownSession)?;
         let session = self.sessions.at_mut(slot as usize).ok_or(HelloStatus::UnknownSession)?;
-        if session.bulk_in_datagrams || number == DATAGRAM_LANE {
+        if session.bulk_in_datagrams || number >= RING_LANE {
             return Err(HelloStatus::Malformed);
         }
         // Used up also if there is no room now: whoever replays it later must not get in.
@@ -351,8 +351,8 @@ impl Core {
         effects: &mut impl Effects,
     ) {
         self.fail_pull(slot, Id::from_u64(refused.operation.get()), effects);
-        if refused.lane.get() == DATAGRAM_LANE {
-            // What goes in datagrams is not out of step.
+        if refused.lane.get() >= RING_LANE {
+            // What goes in datagrams or by a ring is not out of step.
             return;
         }
         match self.lane_named(slot, refused.lane.get()) {

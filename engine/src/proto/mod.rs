@@ -43,6 +43,7 @@ pub(crate) mod outbox;
 pub(crate) mod packet;
 pub(crate) mod paths;
 pub(crate) mod peers;
+pub(crate) mod pieces;
 mod place;
 pub(crate) mod pulls;
 mod question;

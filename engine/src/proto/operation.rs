@@ -175,6 +175,8 @@ pub(crate) struct Serving {
     pub(crate) unreleased: u32,
     /// Bytes that were asked for in datagrams.
     pub(crate) granted: u64,
+    /// The peer asks for a range by its ring, of which not all is there.
+    pub(crate) is_asked_by_ring: bool,
     /// The peer was told where it can read the message ([`super::cma`]).
     pub(crate) has_source: bool,
     /// The receiver said DONE with so many bytes accepted.
@@ -200,6 +202,8 @@ pub(crate) struct Pulling {
     pub(crate) targeted: u32,
     /// Chunks in a row whose bytes were not what their checksum says.
     pub(crate) bad_chunks: u32,
+    /// The ring by which all of it is to come ([`super::pieces`]).
+    pub(crate) ring: Option<u32>,
     /// What came in datagrams.
     pub(crate) ranges: super::datagram::Ranges,
     /// It is over; completes when nothing is targeted.

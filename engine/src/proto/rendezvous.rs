@@ -28,6 +28,7 @@ use super::table::Id;
 use crate::wire::chunk::CHUNK_HEADER_BYTES;
 use crate::wire::data::DATAGRAM_LANE;
 use crate::wire::done::{STATUS_ABANDONED, STATUS_OK};
+use crate::wire::piece::RING_LANE;
 use crate::wire::{CHUNK_BYTES_MAX, Done, FrameError, Grant, frame};
 
 /// Messages that arrived within this time make chunks short.
@@ -92,6 +93,7 @@ impl Core {
             arrived: in_place,
             targeted: 0,
             bad_chunks: 0,
+            ring: None,
             ranges,
             failed: None,
         });
@@ -106,10 +108,10 @@ impl Core {
         if let Some(source) = source {
             return self.pull_by_cma(id, source);
         }
-        self.begin_granting(id, slot, hint, wanted - in_place);
+        self.pull_in_ranges(id, slot, hint, wanted - in_place);
     }
 
-    /// What is `left` of a message is granted from now on, when its turn comes.
+    /// What is `left` of a message is granted by lanes from now on, when its turn comes.
     pub(super) fn begin_granting(&mut self, id: Id, slot: u32, hint: Hint, left: u64) {
         let Some(session) = self.sessions.at_mut(slot as usize) else { return };
         let chunk = u64::from(self.config.chunk_bytes);
@@ -429,8 +431,10 @@ impl Core {
 
     /// RR-RDV-1, RR-RDV-5, RR-RDV-9
     pub(crate) fn handle_grant(&mut self, slot: u32, grant: &Grant) -> Result<(), FrameError> {
-        if grant.lane.get() == DATAGRAM_LANE {
-            return self.handle_datagram_grant(slot, grant);
+        match grant.lane.get() {
+            DATAGRAM_LANE => return self.handle_datagram_grant(slot, grant),
+            RING_LANE => return self.handle_ring_grant(slot, grant),
+            _ => {}
         }
         let id = Id::from_u64(grant.send_operation.get());
         let (offset, length) = (grant.offset.get(), grant.length.get());

@@ -6,6 +6,7 @@ use zerocopy::FromBytes;
 
 use super::connection::{Connection, Retry};
 pub(crate) use super::control_frame::{ControlFrame, ShortReply};
+use super::core::Config;
 use super::credit::{ReceiveCredit, SendCredit};
 use super::eager_limit::EagerLimit;
 use super::failure::PeerFailure;
@@ -245,9 +246,9 @@ impl Session {
         }
     }
 
-    /// Whether the peer can read this process's memory.
-    pub(super) fn has_cma(&self) -> bool {
-        self.datagram.as_deref().is_some_and(|datagram| datagram.has_cma)
+    /// Whether the peer is told where it can read `length` bytes.
+    pub(super) fn is_read(&self, length: u64, config: &Config) -> bool {
+        self.datagram.as_deref().is_some_and(|datagram| datagram.is_read(length, config))
     }
 
     /// Whether segments flow.

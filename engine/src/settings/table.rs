@@ -145,8 +145,8 @@ settings_table! {
     /// Where `ringrail-xdpd` listens, which lends AF_XDP sockets to users without privileges.
     xdpd_socket -> Option<&Path>: FilePath = Some("/run/ringrail/xdpd.sock".into()), Range::Any;
     /// Memory shared with engines of the same host (where both sides have it, on one kernel and in
-    /// one network namespace or with one shared_memory_directory): off, rings (for datagrams), or
-    /// auto (and long messages are read from the sender's memory, where the kernel allows that).
+    /// one network namespace or with one shared_memory_directory): off, rings (all goes by those),
+    /// or auto (long messages are read from the sender's memory, where the kernel allows that).
     shared_memory -> SharedMemory: OneOf<SharedMemory> = SharedMemory::Auto, Range::Any;
     /// A directory where engines of the same host find each other's memory, also from one network
     /// namespace (container) to the other; all must have this setting and see the directory.

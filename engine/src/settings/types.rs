@@ -93,8 +93,7 @@ pub enum SharedMemory {
     /// Not: their datagrams go by the UDP socket, as those of other hosts.
     Off,
     /// By rings in shared memory, where both sides have it, run on one kernel and are in one
-    /// network namespace or have one `shared_memory_directory`; long messages go by the NIC's
-    /// lanes.
+    /// network namespace or have one `shared_memory_directory`.
     Rings,
     /// The same, and long messages, puts and gets are read from the memory of their owner's process
     /// where the kernel allows that.

@@ -92,8 +92,8 @@ pub struct Report {
     pub virtual_ns: u64,
     /// Turns of all engines.
     pub turns: u64,
-    /// Segments that came by rings, and pieces of messages that were read from memory.
-    pub from_neighbours: [u64; 2],
+    /// Segments that came by rings, reads from memory, and pieces of messages that came by rings.
+    pub from_neighbours: [u64; 3],
 }
 
 /// A process that runs, and what it calls the others.

@@ -16,9 +16,9 @@ pub(crate) fn neighbours_of(seed: u64) -> Option<NeighbourWeather> {
     Some(NeighbourWeather {
         machines: random.pick(&[1, 1, 2]),
         ring_bytes: random.pick(&[4096, 16 << 10, 32 << 10]),
-        delay_ns: random.pick(&[0, 100, 5 * MICROSECOND]),
+        delay_ns: random.pick(&[0, 100, 5 * MICROSECOND, 200 * MICROSECOND]),
         full_one_in: random.pick(&[0, 0, 5, 50]),
-        end_ns: random.pick(&[0, 500 * MICROSECOND, 5 * MILLISECOND, 50 * MILLISECOND]),
+        end_ns: random.pick(&[0, 200 * MICROSECOND, MILLISECOND, 20 * MILLISECOND]),
         reads: random.one_in(2),
         unreadable_one_in: random.pick(&[0, 3, 20]),
     })

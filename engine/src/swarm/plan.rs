@@ -340,6 +340,8 @@ impl Plan {
             segment_buffer_bytes: DATAGRAM_BYTES_USUAL,
             bulk_in_datagrams: self.bulk_in_datagrams,
             eager_by_stream,
+            pieces_bytes_max: [0, 2000, 1 << 20][self.seed as usize / 3 % 3],
+            piece_bytes: [64, 500, 500, 5000][self.seed as usize / 7 % 4],
             eager_limit_in_datagrams: random.pick(&[256, 8192, 40_000]),
             datagram_window_bytes: [1, 4096, 1 << 20][self.seed as usize % 3],
         }
@@ -375,6 +377,8 @@ impl Plan {
             segment_buffer_bytes: DATAGRAM_BYTES_USUAL,
             bulk_in_datagrams: self.bulk_in_datagrams,
             eager_by_stream: !self.seed.is_multiple_of(4),
+            pieces_bytes_max: 32 << 10,
+            piece_bytes: 8 << 10,
             eager_limit_in_datagrams: 16 << 10,
             datagram_window_bytes: 1 << 20,
         }

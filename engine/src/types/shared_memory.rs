@@ -51,6 +51,15 @@ pub struct SharedMemoryFigures {
     pub read_calls: u64,
     /// Bytes that these brought.
     pub read_bytes: u64,
-    /// Calls that failed, whose messages went by lanes.
+    /// Calls that failed, whose messages went otherwise.
     pub read_failures: u64,
+    /// Pieces of long messages that were copied into the shared memory, for neighbours that do not
+    /// read from this process's.
+    pub pieces_sent: u64,
+    /// Bytes of these.
+    pub piece_bytes_sent: u64,
+    /// Pieces that came from neighbours whose memory this engine does not read.
+    pub pieces_received: u64,
+    /// Bytes of these.
+    pub piece_bytes_received: u64,
 }

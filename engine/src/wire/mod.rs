@@ -29,6 +29,7 @@ pub(crate) mod neighbour;
 pub(crate) mod one_sided;
 pub(crate) mod packet;
 pub(crate) mod part;
+pub(crate) mod piece;
 pub(crate) mod proof;
 pub(crate) mod rail;
 pub(crate) mod refused;

@@ -33,7 +33,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 /// The first four bytes.
 pub(crate) const NEIGHBOUR_MAGIC: [u8; 4] = *b"RRSM";
 /// Version of the messages and of the memory's layout.
-pub(crate) const NEIGHBOUR_VERSION: u16 = 5;
+pub(crate) const NEIGHBOUR_VERSION: u16 = 6;
 /// Length of each message, in bytes.
 pub(crate) const NEIGHBOUR_BYTES: usize = 48;
 

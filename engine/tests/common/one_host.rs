@@ -92,8 +92,16 @@ pub(crate) struct Child {
 impl Child {
     /// Begins one, in which `play` has its endpoint and the way to its parent.
     pub(crate) fn start(play: impl FnOnce(Endpoint<Owned>, Peer)) -> (Self, Endpoint<Owned>, Peer) {
-        let (child, mut ours) = Self::fork(|| {}, play);
-        let (endpoint, peer) = meet(&mut ours);
+        Self::start_with(&[], play)
+    }
+
+    /// The same with more settings.
+    pub(crate) fn start_with(
+        settings: &[(&str, &str)],
+        play: impl FnOnce(Endpoint<Owned>, Peer),
+    ) -> (Self, Endpoint<Owned>, Peer) {
+        let (child, mut ours) = Self::fork(|| {}, settings, play);
+        let (endpoint, peer) = meet(&mut ours, settings);
         (Self { pid: child, link: ours }, endpoint, peer)
     }
 
@@ -108,16 +116,17 @@ impl Child {
         if unsafe { libc::unshare(libc::CLONE_NEWPID) } != 0 {
             return Err(io::Error::last_os_error());
         }
-        let (child, mut ours) = Self::fork(contain, play);
+        let (child, mut ours) = Self::fork(contain, &[], play);
         // SAFETY: as above.
         assert_eq!(unsafe { libc::setns(own.as_raw_fd(), libc::CLONE_NEWPID) }, 0);
-        let (endpoint, peer) = meet(&mut ours);
+        let (endpoint, peer) = meet(&mut ours, &[]);
         Ok((Self { pid: child, link: ours }, endpoint, peer))
     }
 
     /// A child that does `prepare` and `play` and ends, and the link to it.
     fn fork(
         prepare: impl FnOnce(),
+        settings: &[(&str, &str)],
         play: impl FnOnce(Endpoint<Owned>, Peer),
     ) -> (libc::pid_t, UnixStream) {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
@@ -129,7 +138,7 @@ impl Child {
             drop(ours);
             let played = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
                 prepare();
-                let (endpoint, peer) = meet(&mut theirs);
+                let (endpoint, peer) = meet(&mut theirs, settings);
                 play(endpoint, peer);
             }));
             // SAFETY: nothing of the test runner is to be run at the end of the child.
@@ -182,8 +191,8 @@ fn contain() {
 }
 
 /// An endpoint, and that of the process at the other end of `link`.
-pub(crate) fn meet(link: &mut UnixStream) -> (Endpoint<Owned>, Peer) {
-    let domain = domain(&[ON, &[("peer_timeout", "4s")]].concat());
+pub(crate) fn meet(link: &mut UnixStream, settings: &[(&str, &str)]) -> (Endpoint<Owned>, Peer) {
+    let domain = domain(&[ON, &[("peer_timeout", "4s")], settings].concat());
     let endpoint = domain.endpoint().unwrap().attach().unwrap();
     let own = endpoint.address().to_bytes();
     link.write_all(&own).unwrap();

@@ -39,7 +39,7 @@ use crate::driver::lanes::{BulkLanes, ControlLanes, DatagramPort, Driver, Handli
 use crate::driver::lanes::{
     CHUNK_HEADER_BYTES, CloseMode, DriverCounters, DriverEvent, Interest, LaneKey, SendMode,
 };
-use crate::driver::lanes::{CmaSource, Neighbour};
+use crate::driver::lanes::{CmaSource, Neighbour, PieceHeader, RingEntry};
 use crate::driver::lanes::{FrameDrops, FrameState, Owed, Reach, TcpFigures};
 use crate::memory::Shape;
 use crate::settings::Faults;
@@ -183,7 +183,7 @@ impl Fault {
         if matches!(event, DriverEvent::DatagramsReadable | DriverEvent::DatagramsWritable) {
             return self.datagrams.is_asked(&event).then_some(event);
         }
-        if let DriverEvent::RingChanged { session, is_up } = event {
+        if let DriverEvent::RingChanged { session, is_up, .. } = event {
             self.neighbours.changed(session, is_up);
         }
         let Some(key) = lane_of(&event) else { return Some(event) };
@@ -542,11 +542,15 @@ impl DatagramPort for Fault {
         self.admit_segment(session) && self.inner.write_segment(session, segment)
     }
 
-    fn recv_segment(&mut self) -> Option<(u64, &[u8])> {
+    fn write_piece(&mut self, session: u64, header: &PieceHeader, bytes: &[u8]) -> bool {
+        self.admit_segment(session) && self.inner.write_piece(session, header, bytes)
+    }
+
+    fn recv_from_ring(&mut self) -> Option<(u64, RingEntry<'_>)> {
         if self.chance(self.faults.again) {
             return None;
         }
-        self.inner.recv_segment()
+        self.inner.recv_from_ring()
     }
 
     unsafe fn read_by_cma(

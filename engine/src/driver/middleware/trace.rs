@@ -113,8 +113,8 @@ fn tell(event: &DriverEvent) {
         DriverEvent::CmaChanged { session, is_able } => {
             trace!(target: TARGET, event = "cma_changed", session, is_able);
         }
-        DriverEvent::RingChanged { session, is_up } => {
-            trace!(target: TARGET, event = "ring_changed", session, is_up);
+        DriverEvent::RingChanged { session, number, is_up } => {
+            trace!(target: TARGET, event = "ring_changed", session, number, is_up);
         }
         // Who has the key may use the memory.
         DriverEvent::MemoryAsked { session, token, .. } => {

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 
 use super::backlog::Backlog;
 use super::cma::Attached;
-use super::ring::{Broken, Entry, LONGEST, Reader, Writer};
+use super::ring::{Broken, Entry, HEADER_BYTES, LONGEST, Reader, Writer};
 use super::segment::Segment;
 use super::socket;
 use crate::driver::lanes::DATAGRAM_BYTES_MAX;
@@ -33,6 +33,8 @@ pub(super) struct Channel {
     pub(super) is_read: bool,
     /// Whose datagrams it carries, and no others.
     pub(super) session: u64,
+    /// Its number, which the other side knows, too.
+    pub(super) number: u32,
     /// What waits for room in the ring.
     backlog: Backlog,
     pub(super) socket: OwnedFd,
@@ -42,6 +44,8 @@ pub(super) struct Channel {
     pub(super) memory: Option<Attached>,
     /// Times that the neighbour was asked for memory and has not answered.
     pub(super) questions: u32,
+    /// Something found no room since the last sleep.
+    wants_room: bool,
 }
 
 const _: () = assert!(std::mem::offset_of!(Channel, session) == 64, "a look takes one line");
@@ -50,7 +54,7 @@ impl Channel {
     /// `writes`: which ring this side writes, 0 if it made the memory.
     pub(super) fn new(
         socket: OwnedFd,
-        session: u64,
+        (session, number): (u64, u32),
         address: SocketAddr,
         segment: Segment,
         writes: u8,
@@ -66,11 +70,13 @@ impl Channel {
             is_ending: false,
             is_read: false,
             session,
+            number,
             backlog: Backlog::default(),
             socket,
             address,
             memory,
             questions: 0,
+            wants_room: false,
         }
     }
 
@@ -97,7 +103,30 @@ impl Channel {
             return Ok(false);
         }
         self.is_behind = true;
-        self.writer.write(&self.segment.ring(self.writes), Entry::Segment, segment)
+        let ring = self.segment.ring(self.writes);
+        let is_written = self.writer.write(&ring, Entry::Segment, segment)?;
+        if !is_written {
+            self.wants_room = true;
+        }
+        Ok(is_written)
+    }
+
+    /// Writes a piece of a message. `false`: there is no room, or no more is written.
+    #[inline]
+    pub(super) fn write_piece(
+        &mut self,
+        header: &[u8; HEADER_BYTES],
+        bytes: &[u8],
+    ) -> Result<bool, Broken> {
+        if self.is_ending || !self.backlog.is_empty() {
+            return Ok(false);
+        }
+        self.is_behind = true;
+        let is_written = self.writer.write_piece(&self.segment.ring(self.writes), header, bytes)?;
+        if !is_written {
+            self.wants_room = true;
+        }
+        Ok(is_written)
     }
 
     /// Writes what is kept, as far as there is room, and wakes the other side if it sleeps; whether
@@ -129,10 +158,41 @@ impl Channel {
         self.backlog.pop();
     }
 
-    /// Copies the next entry into the first of `into`, and says what and how long it is.
+    /// Copies the next entry into the first of `into`, and says what and how long it is; of a piece
+    /// that is its header. `wakes` counts the times that this wakes the other side, which waits
+    /// for room.
     #[inline]
-    pub(super) fn receive(&mut self, into: &mut [u8]) -> Result<Option<(Entry, usize)>, Broken> {
-        self.reader.read(&self.segment.ring(1 - self.writes), into)
+    pub(super) fn receive(
+        &mut self,
+        into: &mut [u8],
+        wakes: &mut u64,
+    ) -> Result<Option<(Entry, usize)>, Broken> {
+        let told = self.reader.told();
+        let received = self.reader.read(&self.segment.ring(1 - self.writes), into)?;
+        if self.reader.told() != told {
+            *wakes += u64::from(self.wake_writer());
+        }
+        Ok(received)
+    }
+
+    /// Wakes the other side if it sleeps until there is room; whether it did.
+    #[cold]
+    fn wake_writer(&self) -> bool {
+        let wakes = self.reader.must_wake(&self.segment.ring(1 - self.writes));
+        if wakes {
+            socket::sign(&self.socket, SIGN_LOOK);
+        }
+        wakes
+    }
+
+    /// Copies the bytes of the piece that came last. `wakes`: as for [`Self::receive`].
+    #[inline]
+    pub(super) fn read_piece(&mut self, into: &mut [u8], wakes: &mut u64) {
+        let told = self.reader.told();
+        self.reader.read_piece(&self.segment.ring(1 - self.writes), into);
+        if self.reader.told() != told {
+            *wakes += u64::from(self.wake_writer());
+        }
     }
 
     /// Whether a datagram is there.
@@ -141,14 +201,18 @@ impl Channel {
         self.reader.has_some(&self.segment.ring(1 - self.writes))
     }
 
-    /// Has the neighbour wake this engine with what comes next. `false`: something is there.
-    pub(super) fn fall_asleep(&self) -> bool {
-        self.reader.fall_asleep(&self.segment.ring(1 - self.writes))
+    /// Has the neighbour wake this engine with what comes next, and with room if it wants some.
+    /// `false`: something is there.
+    pub(super) fn fall_asleep(&mut self) -> bool {
+        let ring = self.segment.ring(self.writes);
+        let has_room = std::mem::take(&mut self.wants_room) && !self.writer.fall_asleep(&ring);
+        self.reader.fall_asleep(&self.segment.ring(1 - self.writes)) && !has_room
     }
 
     /// The opposite.
     pub(super) fn wake_up(&self) {
         self.reader.wake_up(&self.segment.ring(1 - self.writes));
+        self.writer.wake_up(&self.segment.ring(self.writes));
     }
 
     /// Another mapping of its memory.

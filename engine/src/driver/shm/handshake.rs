@@ -46,9 +46,18 @@ pub(super) struct Exchange {
 pub(super) enum Outcome {
     /// It goes on.
     Going,
-    /// The memory is shared; this side writes the ring of that number. `memory`: what it can read
-    /// of the other side's process; `is_read`: the other side can read this one's.
-    Done { segment: Box<Segment>, writes: u8, memory: Option<Attached>, is_read: bool },
+    /// The memory is shared.
+    Done {
+        segment: Box<Segment>,
+        /// Which ring this side writes.
+        writes: u8,
+        /// What both call the rings.
+        number: u32,
+        /// What this side can read of the other one's process.
+        memory: Option<Attached>,
+        /// The other side can read this one's.
+        is_read: bool,
+    },
     /// It has failed.
     Failed(&'static str),
 }
@@ -81,6 +90,12 @@ fn proof(neighbour: &Neighbour, claim: Claim, nonces: [&Nonce; 2]) -> [u8; 16] {
 #[cfg(test)]
 pub(super) fn proof_of_connected(neighbour: &Neighbour, nonces: [&Nonce; 2]) -> [u8; 16] {
     proof(neighbour, Claim::Connected(place_of(None)), nonces)
+}
+
+/// What both sides call the rings that they agree on.
+fn number_of(nonces: &[Nonce; 2]) -> u32 {
+    let [_, [a, b, c, d, ..]] = *nonces;
+    u32::from_le_bytes([a, b, c, d])
 }
 
 fn fits(given: &[u8; 16], right: [u8; 16]) -> bool {
@@ -149,7 +164,8 @@ impl Exchange {
                     socket::sign(&self.socket, SIGN_READS);
                 }
                 let is_read = own.is_some() && kind == KIND_READS;
-                Outcome::Done { segment, writes: 0, memory, is_read }
+                let number = number_of(&nonces);
+                Outcome::Done { segment, writes: 0, number, memory, is_read }
             }
             Phase::Challenged { nonces } => self.take(&packet, own, neighbour, &nonces),
             Phase::Accepted | Phase::Waiting { .. } => Outcome::Failed("it does not wait"),
@@ -250,7 +266,8 @@ impl Exchange {
         if send(&self.socket, &ready, None).is_err() {
             return Outcome::Failed("it is gone");
         }
-        Outcome::Done { segment: Box::new(segment), writes: 1, memory, is_read: false }
+        let (segment, number) = (Box::new(segment), number_of(nonces));
+        Outcome::Done { segment, writes: 1, number, memory, is_read: false }
     }
 }
 

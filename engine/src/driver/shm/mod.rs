@@ -27,6 +27,7 @@ mod backlog;
 mod channel;
 pub(crate) mod cma;
 mod handshake;
+mod incoming;
 mod meeting;
 mod memory;
 mod neighbours;
@@ -51,20 +52,19 @@ use self::channel::Channel;
 use self::cma::{CmaSource, Witness};
 use self::handshake::Exchange;
 use self::meeting::{Left, Meeting};
-use self::ring::{Broken, Entry, LONGEST};
+use self::ring::{Broken, LONGEST};
 use crate::driver::lanes::{DriverCounters, DriverEvent, Neighbour, SharedMemoryFigures};
 use crate::memory::Shape;
 use crate::wire::packet;
+use crate::wire::piece::{PIECE_HEADER_BYTES, PieceHeader};
 
 /// Longest segment that a ring takes, in bytes.
 pub(crate) const RING_SEGMENT_BYTES_MAX: usize = LONGEST;
+/// Longest piece of a message, in bytes.
+pub(crate) use self::ring::PIECE_BYTES_MAX;
 
-/// Channels that are looked at in each call for a datagram: those that something came by lately.
-const HOT: usize = 8;
-/// Of the others, how many more are.
-const COLD_AT_ONCE: usize = 2;
-/// Datagrams of one channel in a row.
-const STREAK: u32 = 16;
+const _: () = assert!(ring::HEADER_BYTES == PIECE_HEADER_BYTES);
+
 /// Polls between two looks at the clock while a neighbour is to be asked again.
 const TEND_EVERY: u32 = 64;
 
@@ -74,12 +74,12 @@ const BELL: u64 = 1;
 /// The first name of a connection.
 const FIRST_NAME: u64 = 2;
 
-/// What came by a ring.
-enum Received {
-    /// A packet, which seems to come from there.
-    Packet(SocketAddr),
-    /// A segment of this session.
-    Segment(u64),
+/// A session has a ring, or has none any more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct RingNews {
+    pub(super) session: u64,
+    pub(super) number: u32,
+    pub(super) is_up: bool,
 }
 
 /// A session whose other side may be on this host.
@@ -124,6 +124,8 @@ pub(super) struct Shm {
     /// What came last.
     datagram: Box<[u8]>,
     length: usize,
+    /// The channel of the piece that came last, and its length.
+    piece: (u32, usize),
     /// That is a packet which nobody has taken, from there.
     untaken: Option<SocketAddr>,
     /// The kernel has news of a socket.
@@ -134,6 +136,8 @@ pub(super) struct Shm {
     untended: u32,
     /// Neighbours wake this engine.
     is_asleep: bool,
+    /// When it fell asleep, something was there, or room.
+    has_news: bool,
     owner_is_absent: bool,
     figures: SharedMemoryFigures,
     /// By what neighbours know that they read this engine's memory; `None`: they may not.
@@ -141,7 +145,7 @@ pub(super) struct Shm {
     /// Sessions whose other side can read that, or cannot any more.
     cma_news: VecDeque<(u64, bool)>,
     /// Sessions that have a ring now, or have none any more.
-    ring_news: VecDeque<(u64, bool)>,
+    ring_news: VecDeque<RingNews>,
     /// Questions for memory to map, and answers.
     memory_news: VecDeque<DriverEvent>,
 }
@@ -179,11 +183,13 @@ impl Shm {
             behind: Vec::new(),
             datagram: vec![0; LONGEST].into(),
             length: 0,
+            piece: (u32::MAX, 0),
             untaken: None,
             is_called: false,
             has_retries: false,
             untended: 0,
             is_asleep: false,
+            has_news: false,
             owner_is_absent: false,
             figures: SharedMemoryFigures::default(),
             witness: has_cma.then(|| Arc::new(Witness::new())),
@@ -228,7 +234,7 @@ impl Shm {
 
     /// The next session that has a ring now, or has none any more.
     #[inline]
-    pub(super) fn next_ring_news(&mut self) -> Option<(u64, bool)> {
+    pub(super) fn next_ring_news(&mut self) -> Option<RingNews> {
         self.ring_news.pop_front()
     }
 
@@ -270,7 +276,8 @@ impl Shm {
         let Some((packet::FIRST_PATH, session)) = packet::path_and_session(datagram) else {
             return false;
         };
-        self.with_channel(session, counters, |channel| channel.send(datagram))
+        let is_taken = self.with_channel(session, |channel| channel.send(datagram));
+        self.count_sent(is_taken, counters)
     }
 
     /// See [`crate::driver::lanes::DatagramPort::write_segment`].
@@ -281,37 +288,56 @@ impl Shm {
         segment: &[u8],
         counters: &mut DriverCounters,
     ) -> bool {
-        self.with_channel(session, counters, |channel| channel.write_segment(segment))
+        let is_taken = self.with_channel(session, |channel| channel.write_segment(segment));
+        self.count_sent(is_taken, counters)
     }
 
-    /// Has the channel of a session take something. `false`: it did not, or there is none.
+    /// See [`crate::driver::lanes::DatagramPort::write_piece`].
+    #[inline]
+    pub(super) fn write_piece(&mut self, session: u64, header: &PieceHeader, bytes: &[u8]) -> bool {
+        let header = zerocopy::transmute_ref!(header);
+        let is_taken = self.with_channel(session, |channel| channel.write_piece(header, bytes));
+        if is_taken == Some(true) {
+            self.figures.pieces_sent += 1;
+            self.figures.piece_bytes_sent += bytes.len() as u64;
+        }
+        is_taken == Some(true)
+    }
+
+    /// Counts a datagram that a channel took, or not. `None`: there is no channel.
+    #[inline(always)]
+    fn count_sent(&mut self, is_taken: Option<bool>, counters: &mut DriverCounters) -> bool {
+        let Some(is_taken) = is_taken else { return false };
+        self.figures.sent += u64::from(is_taken);
+        self.figures.full += u64::from(!is_taken);
+        counters.datagrams_sent += u64::from(is_taken);
+        is_taken
+    }
+
+    /// Has the channel of a session take something; whether it did. `None`: there is none.
     #[inline(always)]
     fn with_channel(
         &mut self,
         session: u64,
-        counters: &mut DriverCounters,
         take: impl FnOnce(&mut Channel) -> Result<bool, Broken>,
-    ) -> bool {
+    ) -> Option<bool> {
         if session != self.last.0 {
-            let Some(&index) = self.by_session.get(&session) else { return false };
+            let &index = self.by_session.get(&session)?;
             self.last = (session, index);
         }
         let index = self.last.1;
-        let Some(Some(channel)) = self.channels.get_mut(index as usize) else { return false };
+        let channel = self.channels.get_mut(index as usize)?.as_mut()?;
         let was_behind = channel.is_behind();
         match take(channel) {
             Ok(is_taken) => {
                 if !was_behind && channel.is_behind() {
                     self.behind.push(index);
                 }
-                self.figures.sent += u64::from(is_taken);
-                self.figures.full += u64::from(!is_taken);
-                counters.datagrams_sent += u64::from(is_taken);
-                is_taken
+                Some(is_taken)
             }
             Err(_) => {
                 self.give_up(index, "it says that it read what was never written");
-                false
+                None
             }
         }
     }
@@ -362,157 +388,6 @@ impl Shm {
         }
     }
 
-    // ---- Receiving ----
-
-    /// Whether there are channels.
-    #[inline]
-    pub(super) fn is_up(&self) -> bool {
-        !self.order.is_empty()
-    }
-
-    /// The session of which the next entry is a segment; [`Self::payload`] has it. `None`: nothing
-    /// is there, or a packet, which is to be taken first.
-    #[inline]
-    pub(super) fn receive_segment(&mut self, counters: &mut DriverCounters) -> Option<u64> {
-        if self.untaken.is_some() {
-            return None;
-        }
-        match self.receive(counters)? {
-            Received::Segment(session) => Some(session),
-            Received::Packet(from) => {
-                self.untaken = Some(from);
-                None
-            }
-        }
-    }
-
-    /// Where the packet seems to come from that [`Self::receive_segment`] found in its place;
-    /// [`Self::payload`] has it.
-    #[inline]
-    pub(super) fn take_packet(&mut self) -> Option<SocketAddr> {
-        self.untaken.take()
-    }
-
-    #[inline]
-    fn receive(&mut self, counters: &mut DriverCounters) -> Option<Received> {
-        let hot = self.order.len().min(HOT);
-        if self.since_cold >= STREAK && self.order.len() > hot {
-            // Hot ones that always have something do not keep the others from being heard.
-            if let Some(received) = self.receive_cold(hot, counters) {
-                return Some(received);
-            }
-        }
-        for _ in 0..hot {
-            if self.next >= hot {
-                self.next = 0;
-            }
-            if let Some(from) = self.receive_from(self.next, counters) {
-                self.streak += 1;
-                self.since_cold = self.since_cold.saturating_add(1);
-                if self.streak >= STREAK {
-                    (self.next, self.streak) = (self.next + 1, 0);
-                }
-                return Some(from);
-            }
-            (self.next, self.streak) = (self.next + 1, 0);
-        }
-        if self.order.len() > hot { self.receive_cold(hot, counters) } else { None }
-    }
-
-    /// The same of channels that nothing came by lately, some at a time; all of them while the
-    /// owner is absent, for what its caretaker does not find has no other wake-up.
-    fn receive_cold(&mut self, hot: usize, counters: &mut DriverCounters) -> Option<Received> {
-        self.since_cold = 0;
-        let at_once = if self.owner_is_absent { self.order.len() } else { COLD_AT_ONCE };
-        for _ in 0..at_once {
-            let count = self.order.len().checked_sub(hot).filter(|&count| count > 0)?;
-            self.cold = (self.cold + 1) % count;
-            let at = hot + self.cold;
-            if let Some(from) = self.receive_from(at, counters) {
-                // One whose turn is far makes room; the farthest may be the one that was read last.
-                let victim = (self.next + hot - 2) % hot;
-                self.order.swap(at, victim);
-                return Some(from);
-            }
-        }
-        None
-    }
-
-    #[inline]
-    fn receive_from(&mut self, at: usize, counters: &mut DriverCounters) -> Option<Received> {
-        let index = *self.order.get(at)?;
-        let channel = self.channels.get_mut(index as usize)?.as_mut()?;
-        match channel.receive(&mut self.datagram) {
-            Ok(Some((Entry::Segment, length))) => {
-                self.length = length;
-                self.figures.received += 1;
-                counters.datagrams_received += 1;
-                Some(Received::Segment(channel.session))
-            }
-            Ok(Some((Entry::Packet, length))) => {
-                // RR-SHM-4: nobody speaks for another session.
-                let is_its = packet::path_and_session(&self.datagram[..length])
-                    == Some((packet::FIRST_PATH, channel.session));
-                if !is_its {
-                    self.figures.strays += 1;
-                    return None;
-                }
-                self.length = length;
-                self.figures.received += 1;
-                counters.datagrams_received += 1;
-                Some(Received::Packet(channel.address))
-            }
-            Ok(None) => {
-                if channel.is_ending() {
-                    self.remove(index);
-                }
-                None
-            }
-            Err(_) => {
-                self.give_up(index, "it wrote a length that cannot be");
-                None
-            }
-        }
-    }
-
-    /// What came last.
-    #[inline]
-    pub(super) fn payload(&mut self) -> &mut [u8] {
-        &mut self.datagram[..self.length]
-    }
-
-    /// Whether something is in a ring; of an engine that polls, in one of those that the next call
-    /// for a datagram looks at.
-    pub(super) fn has_received(&mut self, sleeps: bool) -> bool {
-        if self.untaken.is_some() {
-            return true;
-        }
-        if sleeps || self.owner_is_absent {
-            return self.channels.iter().flatten().any(Channel::has_received);
-        }
-        let hot = self.order.len().min(HOT);
-        (0..hot).any(|at| self.is_waiting(at)) || (self.order.len() > hot && self.is_cold_waiting())
-    }
-
-    /// Whether something came by the channel in this place of the order.
-    fn is_waiting(&self, at: usize) -> bool {
-        let channel = self.order.get(at).and_then(|&index| self.channels.get(index as usize));
-        channel.and_then(Option::as_ref).is_some_and(Channel::has_received)
-    }
-
-    /// The same of the next few of those that nothing came by lately: [`Self::receive_cold`] begins
-    /// with the first that has something.
-    fn is_cold_waiting(&mut self) -> bool {
-        for _ in 0..COLD_AT_ONCE {
-            let next = (self.cold + 1) % (self.order.len() - HOT);
-            if self.is_waiting(HOT + next) {
-                return true;
-            }
-            self.cold = next;
-        }
-        false
-    }
-
     // ---- Sleep ----
 
     /// Comes in each poll. `sleeps`: the driver is about to.
@@ -539,8 +414,9 @@ impl Shm {
     /// Neighbours wake this engine from now on.
     fn fall_asleep(&mut self) {
         self.is_asleep = true;
-        for channel in self.channels.iter().flatten() {
-            channel.fall_asleep();
+        self.has_news = false;
+        for channel in self.channels.iter_mut().flatten() {
+            self.has_news |= !channel.fall_asleep();
         }
     }
 

@@ -9,7 +9,7 @@ use rustix::event::{Timespec, epoll};
 
 use super::channel::Channel;
 use super::handshake::{Exchange, Outcome};
-use super::{BELL, Known, LISTENER, Shm, memory, socket};
+use super::{BELL, Known, LISTENER, RingNews, Shm, memory, socket};
 use crate::driver::lanes::Neighbour;
 use crate::wire::neighbour::{SIGN_LOOK, SIGN_READS};
 
@@ -187,7 +187,7 @@ impl Shm {
         let session = channel.session;
         tracing::debug!(session, "a neighbour's memory ends");
         channel.end();
-        self.ring_news.push_back((session, false));
+        self.ring_news.push_back(RingNews { session, number: channel.number, is_up: false });
         if channel.is_read {
             self.cma_news.push_back((session, false));
         }
@@ -213,7 +213,7 @@ impl Shm {
                 tracing::debug!(?session, "no shared memory with a neighbour: {why}");
                 self.figures.refused += 1;
             }
-            Outcome::Done { segment, writes, memory, is_read } => {
+            Outcome::Done { segment, writes, number, memory, is_read } => {
                 let known = session.and_then(|session| self.known.get_mut(&session));
                 let Some(known) = known else { return };
                 known.tries = 0;
@@ -223,7 +223,8 @@ impl Shm {
                     self.remove(old);
                 }
                 let socket = exchange.socket;
-                let mut channel = Channel::new(socket, session, address, *segment, writes, memory);
+                let mut channel =
+                    Channel::new(socket, (session, number), address, *segment, writes, memory);
                 channel.is_read = is_read;
                 if is_read {
                     self.cma_news.push_back((session, true));
@@ -233,7 +234,7 @@ impl Shm {
         }
     }
 
-    fn insert(&mut self, name: u64, channel: Channel) {
+    fn insert(&mut self, name: u64, mut channel: Channel) {
         tracing::debug!(session = channel.session, "datagrams go by shared memory");
         if self.is_asleep && !channel.fall_asleep() {
             self.is_called = true;
@@ -245,7 +246,8 @@ impl Shm {
             self.names.push(0);
         }
         self.by_session.insert(channel.session, index as u32);
-        self.ring_news.push_back((channel.session, true));
+        let (session, number) = (channel.session, channel.number);
+        self.ring_news.push_back(RingNews { session, number, is_up: true });
         self.names[index] = name;
         self.order.push(index as u32);
         self.channels[index] = Some(channel);
@@ -271,7 +273,8 @@ impl Shm {
         };
         self.figures.ended += 1;
         if !channel.is_ending() {
-            self.ring_news.push_back((channel.session, false));
+            let Channel { session, number, .. } = channel;
+            self.ring_news.push_back(RingNews { session, number, is_up: false });
         }
         if channel.is_read && !channel.is_ending() {
             self.cma_news.push_back((channel.session, false));

@@ -15,6 +15,9 @@
 //! of all: so what was payload a lap ago is never taken for a length. The reader looks at one line,
 //! and a short datagram costs the two that line and the next.
 //!
+//! A piece of a message has its header in its first line and its bytes from the next line on: they
+//! are copied from the sender's memory into the ring, and from there to their place.
+//!
 //! Nothing is read twice. The reader takes the length once, checks it, copies, and checks the copy;
 //! the writer checks what it is told of room. Whatever the other side writes, at any time, both
 //! only touch the ring, and take steps that are bounded.
@@ -29,6 +32,10 @@ pub(crate) const LINES: usize = 512;
 pub(crate) const RING_BYTES: usize = LINES * LINE_BYTES;
 /// Longest datagram, in bytes.
 pub(crate) const LONGEST: usize = 12 * 1024;
+/// Bytes of a piece's header.
+pub(crate) const HEADER_BYTES: usize = 24;
+/// Longest piece of a message, in bytes: two are in the ring while the reader copies a third.
+pub(crate) const PIECE_BYTES_MAX: usize = 8 * 1024;
 
 const WORD_BYTES: usize = size_of::<u64>();
 const LINE_WORDS: usize = LINE_BYTES / WORD_BYTES;
@@ -36,6 +43,8 @@ const LINE_WORDS: usize = LINE_BYTES / WORD_BYTES;
 const FIRST: usize = 2;
 /// Lines for datagrams.
 const ROOM: usize = LINES - FIRST;
+/// Lines that pieces leave to messages and packets.
+const KEPT: usize = ROOM / 4;
 /// Lines that were read before the writer is told: it looks there when it seems to have no room.
 const TELL_EVERY: usize = ROOM / 4;
 
@@ -43,7 +52,12 @@ const TELL_EVERY: usize = ROOM / 4;
 const CONSUMED: usize = 0;
 /// The word that says whether the reader sleeps.
 const SLEEPS: usize = LINE_WORDS;
+/// The word that says whether the writer sleeps until there is room.
+const WAITS: usize = LINE_WORDS + 1;
 
+const _: () =
+    assert!(lines_of_piece(PIECE_BYTES_MAX) + KEPT < ROOM - TELL_EVERY, "so does a piece");
+const _: () = assert!(HEADER_BYTES.is_multiple_of(WORD_BYTES) && HEADER_BYTES < LINE_BYTES);
 const _: () = assert!(
     lines_of(LONGEST) < ROOM - TELL_EVERY,
     "a datagram fits although the reader has told nothing of the last lines"
@@ -71,14 +85,23 @@ pub(crate) enum Entry {
     Packet,
     /// A segment, without what a packet has around it.
     Segment,
+    /// A piece of a message.
+    Piece,
 }
 
 /// This bit of the word says that an entry is a segment.
 const SEGMENT: u64 = 1 << 32;
+/// This one, that it is a piece.
+const PIECE: u64 = 1 << 33;
 
 /// Lines of a datagram.
 const fn lines_of(length: usize) -> usize {
     (WORD_BYTES + length).div_ceil(LINE_BYTES)
+}
+
+/// The same of a piece, without its header.
+const fn lines_of_piece(length: usize) -> usize {
+    1 + length.div_ceil(LINE_BYTES)
 }
 
 /// The other side broke the rules of the ring: nothing of it is believed any more.
@@ -100,6 +123,13 @@ impl Place {
         let line = self.line + lines;
         let line = if line >= LINES { line - ROOM } else { line };
         Self { line, passed: self.passed + lines as u64 }
+    }
+
+    /// The line so many lines before this one.
+    #[inline]
+    fn before(self, lines: usize) -> usize {
+        let line = self.line - FIRST;
+        FIRST + if line >= lines { line - lines } else { line + ROOM - lines }
     }
 
     /// The word that says how long the datagram here is.
@@ -139,17 +169,8 @@ impl Writer {
     ) -> Result<bool, Broken> {
         debug_assert!(datagram.len() <= LONGEST);
         let lines = lines_of(datagram.len());
-        // One more, whose word is cleared.
-        if !self.has_room(lines + 1) {
-            let told = ring.load(CONSUMED, Ordering::Acquire);
-            // What was read once stays read, and nothing is read before it is written.
-            if told < self.consumed || told > self.at.passed {
-                return Err(Broken);
-            }
-            self.consumed = told;
-            if !self.has_room(lines + 1) {
-                return Ok(false);
-            }
+        if !self.finds_room(ring, lines)? {
+            return Ok(false);
         }
         let (here, next) = (self.at, self.at.after(lines));
         let (head, rest) = datagram.split_at(here.before_end(datagram.len()));
@@ -164,8 +185,70 @@ impl Writer {
         Ok(true)
     }
 
+    /// Writes a piece of a message, of [`PIECE_BYTES_MAX`] bytes at the most. `Ok(false)`: there is
+    /// no room, but for messages and packets.
+    #[inline]
+    pub(crate) fn write_piece(
+        &mut self,
+        ring: &impl Lines,
+        header: &[u8; HEADER_BYTES],
+        bytes: &[u8],
+    ) -> Result<bool, Broken> {
+        debug_assert!(bytes.len() <= PIECE_BYTES_MAX);
+        let lines = lines_of_piece(bytes.len());
+        if !self.finds_room(ring, lines + KEPT)? {
+            return Ok(false);
+        }
+        let (here, next) = (self.at, self.at.after(lines));
+        ring.write(here.line * LINE_BYTES + WORD_BYTES, header);
+        let body = here.after(1).line * LINE_BYTES;
+        let (head, rest) = bytes.split_at(bytes.len().min(RING_BYTES - body));
+        if !head.is_empty() {
+            ring.write(body, head);
+        }
+        if !rest.is_empty() {
+            ring.write(FIRST * LINE_BYTES, rest);
+        }
+        ring.store(next.word(), 0, Ordering::Relaxed);
+        let length = (HEADER_BYTES + bytes.len()) as u64;
+        ring.store(here.word(), (length + 1) | PIECE, Ordering::Release);
+        self.at = next;
+        Ok(true)
+    }
+
+    /// Whether there is room for `lines`, as far as the reader has told, and for one more, whose
+    /// word is cleared.
+    #[inline]
+    fn finds_room(&mut self, ring: &impl Lines, lines: usize) -> Result<bool, Broken> {
+        if self.has_room(lines + 1) {
+            return Ok(true);
+        }
+        let told = ring.load(CONSUMED, Ordering::Acquire);
+        // What was read once stays read, and nothing is read before it is written.
+        if told < self.consumed || told > self.at.passed {
+            return Err(Broken);
+        }
+        self.consumed = told;
+        Ok(self.has_room(lines + 1))
+    }
+
     fn has_room(&self, lines: usize) -> bool {
         self.at.passed - self.consumed + lines as u64 <= ROOM as u64
+    }
+
+    /// Announces a sleep over a ring that had no room, from which the reader wakes the writer when
+    /// it has told of some. `false`: there is some already.
+    ///
+    /// RR-SHM-6.
+    pub(crate) fn fall_asleep(&self, ring: &impl Lines) -> bool {
+        ring.store(WAITS, 1, Ordering::Relaxed);
+        ring.fence();
+        ring.load(CONSUMED, Ordering::Relaxed) == self.consumed
+    }
+
+    /// The opposite of [`Self::fall_asleep`].
+    pub(crate) fn wake_up(&self, ring: &impl Lines) {
+        ring.store(WAITS, 0, Ordering::Relaxed);
     }
 
     /// Whether the reader is to be woken, after datagrams were written; it is then taken for awake.
@@ -202,7 +285,8 @@ impl Reader {
     }
 
     /// Copies the next datagram into the first of `into`, which has room for [`LONGEST`] bytes, and
-    /// says what and how long it is; `None`: none is there.
+    /// says what and how long it is; `None`: none is there. Of a piece that is its header;
+    /// [`Self::read_piece`] has the rest, until the next call.
     ///
     /// RR-SHM-5.
     #[inline]
@@ -215,11 +299,19 @@ impl Reader {
         if word == 0 {
             return Ok(None);
         }
-        let entry = if word & SEGMENT == 0 { Entry::Packet } else { Entry::Segment };
-        let length = (word & !SEGMENT).checked_sub(1).ok_or(Broken)?;
+        let entry = match word & (SEGMENT | PIECE) {
+            0 => Entry::Packet,
+            SEGMENT => Entry::Segment,
+            PIECE => Entry::Piece,
+            _ => return Err(Broken),
+        };
+        let length = (word & !(SEGMENT | PIECE)).checked_sub(1).ok_or(Broken)?;
         let length = usize::try_from(length).map_err(|_| Broken)?;
         if length > LONGEST {
             return Err(Broken);
+        }
+        if entry == Entry::Piece {
+            return self.read_header(ring, length, into).map(Some);
         }
         let Some(into) = into.get_mut(..length) else { return Err(Broken) };
         let (head, rest) = into.split_at_mut(self.at.before_end(length));
@@ -228,11 +320,67 @@ impl Reader {
             ring.read(FIRST * LINE_BYTES, rest);
         }
         self.at = self.at.after(lines_of(length));
+        self.tell(ring);
+        Ok(Some((entry, length)))
+    }
+
+    /// The next entry is a piece, of so many bytes with its header.
+    fn read_header(
+        &mut self,
+        ring: &impl Lines,
+        length: usize,
+        into: &mut [u8],
+    ) -> Result<(Entry, usize), Broken> {
+        let length = length.checked_sub(HEADER_BYTES).filter(|&it| it <= PIECE_BYTES_MAX);
+        let (Some(length), Some(into)) = (length, into.get_mut(..HEADER_BYTES)) else {
+            return Err(Broken);
+        };
+        ring.read(self.at.line * LINE_BYTES + WORD_BYTES, into);
+        // The writer is told when the bytes were read, or are not wanted.
+        self.at = self.at.after(lines_of_piece(length));
+        Ok((Entry::Piece, length))
+    }
+
+    /// Copies the bytes of the piece whose header [`Self::read`] has just read: as many as it said.
+    #[inline]
+    pub(crate) fn read_piece(&mut self, ring: &impl Lines, into: &mut [u8]) {
+        debug_assert!(into.len() <= PIECE_BYTES_MAX);
+        let body = self.at.before(into.len().div_ceil(LINE_BYTES)) * LINE_BYTES;
+        let (head, rest) = into.split_at_mut(into.len().min(RING_BYTES - body));
+        if !head.is_empty() {
+            ring.read(body, head);
+        }
+        if !rest.is_empty() {
+            ring.read(FIRST * LINE_BYTES, rest);
+        }
+        self.tell(ring);
+    }
+
+    /// Tells the writer what was read, if that is much.
+    #[inline]
+    fn tell(&mut self, ring: &impl Lines) {
         if self.at.passed - self.told >= TELL_EVERY as u64 {
             self.told = self.at.passed;
             ring.store(CONSUMED, self.told, Ordering::Release);
         }
-        Ok(Some((entry, length)))
+    }
+
+    /// What the writer was told of; [`Self::must_wake`] is asked when it was told more.
+    #[inline]
+    pub(crate) fn told(&self) -> u64 {
+        self.told
+    }
+
+    /// Whether the writer is to be woken, for there is room; it is then taken for awake.
+    #[cold]
+    pub(crate) fn must_wake(&self, ring: &impl Lines) -> bool {
+        ring.fence();
+        if ring.load(WAITS, Ordering::Relaxed) == 0 {
+            return false;
+        }
+        // As in the writer's.
+        ring.store(WAITS, 0, Ordering::Relaxed);
+        true
     }
 
     /// Announces a sleep, from which the writer wakes the reader after the next datagram. `false`:
@@ -252,207 +400,5 @@ impl Reader {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    use std::cell::RefCell;
-    use std::collections::VecDeque;
-
-    use proptest::prelude::*;
-
-    /// Memory of one thread. Any access outside panics.
-    struct Plain(RefCell<Vec<u64>>);
-
-    impl Plain {
-        fn new() -> Self {
-            Self(RefCell::new(vec![0; RING_BYTES / WORD_BYTES]))
-        }
-    }
-
-    impl Lines for Plain {
-        fn load(&self, word: usize, _: Ordering) -> u64 {
-            self.0.borrow()[word]
-        }
-
-        fn store(&self, word: usize, value: u64, _: Ordering) {
-            self.0.borrow_mut()[word] = value;
-        }
-
-        fn write(&self, offset: usize, bytes: &[u8]) {
-            assert!(offset.is_multiple_of(WORD_BYTES) && offset >= FIRST * LINE_BYTES);
-            for (at, piece) in bytes.chunks(WORD_BYTES).enumerate() {
-                let mut word = [0; WORD_BYTES];
-                word[..piece.len()].copy_from_slice(piece);
-                self.0.borrow_mut()[offset / WORD_BYTES + at] = u64::from_le_bytes(word);
-            }
-        }
-
-        fn read(&self, offset: usize, into: &mut [u8]) {
-            assert!(offset.is_multiple_of(WORD_BYTES) && offset >= FIRST * LINE_BYTES);
-            for (at, piece) in into.chunks_mut(WORD_BYTES).enumerate() {
-                let word = self.0.borrow()[offset / WORD_BYTES + at].to_le_bytes();
-                piece.copy_from_slice(&word[..piece.len()]);
-            }
-        }
-
-        fn fence(&self) {}
-    }
-
-    /// Bytes that look like lengths, so that one that is taken for such shows.
-    fn payload(number: u64, length: usize) -> Vec<u8> {
-        let words = (1..).map(|at: u64| if at.is_multiple_of(2) { number } else { at % 60 + 1 });
-        words.flat_map(u64::to_le_bytes).take(length).collect()
-    }
-
-    fn entry(number: u64) -> Entry {
-        if number.is_multiple_of(3) { Entry::Segment } else { Entry::Packet }
-    }
-
-    #[derive(Clone, Debug)]
-    enum Step {
-        Write(usize),
-        Read,
-        ReadAll,
-    }
-
-    fn step() -> impl Strategy<Value = Step> {
-        let length = prop_oneof![
-            4 => 0..=200_usize,
-            1 => 0..=LONGEST,
-            1 => Just(LONGEST),
-            2 => (0..=LONGEST / LINE_BYTES, 0..=2_usize)
-                .prop_map(|(lines, more)| ((lines + 1) * LINE_BYTES - 9 + more).min(LONGEST)),
-        ];
-        prop_oneof![
-            6 => length.prop_map(Step::Write),
-            5 => Just(Step::Read),
-            1 => Just(Step::ReadAll),
-        ]
-    }
-
-    proptest! {
-        #[test]
-        fn it_is_a_queue(steps in prop::collection::vec(step(), 0..400)) {
-            let (ring, mut writer, mut reader) = (Plain::new(), Writer::new(), Reader::new());
-            let (mut model, mut into) = (VecDeque::new(), vec![0; LONGEST]);
-            let mut held_lines = 0;
-            for (number, step) in steps.into_iter().enumerate() {
-                match step {
-                    Step::Write(length) => {
-                        let datagram = payload(number as u64, length);
-                        let written = writer.write(&ring, entry(number as u64), &datagram);
-                        prop_assert!(written.is_ok());
-                        if written == Ok(true) {
-                            held_lines += lines_of(length);
-                            model.push_back((entry(number as u64), datagram));
-                        } else {
-                            prop_assert!(held_lines + lines_of(length) + 1 > ROOM - TELL_EVERY);
-                        }
-                        prop_assert!(held_lines < ROOM);
-                    }
-                    Step::Read | Step::ReadAll => loop {
-                        let expected: Option<(Entry, Vec<u8>)> = model.pop_front();
-                        prop_assert_eq!(reader.has_some(&ring), expected.is_some());
-                        let read = reader.read(&ring, &mut into).unwrap();
-                        let got = read.map(|(entry, length)| (entry, into[..length].to_vec()));
-                        prop_assert_eq!(&got, &expected);
-                        let Some(got) = got else { break };
-                        held_lines -= lines_of(got.1.len());
-                        if matches!(step, Step::Read) {
-                            break;
-                        }
-                    },
-                }
-            }
-        }
-
-        /// RR-SHM-5: whoever has the other end writes what it likes, where it likes, at any time.
-        #[test]
-        fn a_hostile_other_side_gains_nothing(
-            steps in prop::collection::vec(
-                (step(), prop::collection::vec((0..RING_BYTES / WORD_BYTES, scribble()), 0..4)),
-                0..300,
-            ),
-        ) {
-            let (ring, mut into) = (Plain::new(), vec![0; LONGEST]);
-            let (mut writer, mut reader) = (Some(Writer::new()), Some(Reader::new()));
-            for (step, scribbles) in steps {
-                for (word, value) in scribbles {
-                    ring.store(word, value, Ordering::Relaxed);
-                }
-                match step {
-                    Step::Write(length) => {
-                        let Some(side) = &mut writer else { continue };
-                        let wrote = side.write(&ring, Entry::Packet, &payload(1, length));
-                        if wrote.is_err() {
-                            writer = None;
-                        }
-                    }
-                    Step::Read | Step::ReadAll => {
-                        // A lap at the most is read of what was not written.
-                        for _ in 0..ROOM {
-                            let Some(side) = &mut reader else { break };
-                            match side.read(&ring, &mut into) {
-                                Ok(None) => break,
-                                Ok(Some((_, length))) => prop_assert!(length <= LONGEST),
-                                Err(Broken) => reader = None,
-                            }
-                        }
-                    }
-                }
-            }
-        }
-    }
-
-    fn scribble() -> impl Strategy<Value = u64> {
-        prop_oneof![
-            0..3_u64,
-            SEGMENT..SEGMENT + 99,
-            0..=LONGEST as u64 + 2,
-            Just(u64::MAX),
-            any::<u64>()
-        ]
-    }
-
-    #[test]
-    fn lengths_and_news_of_room_that_cannot_be_end_it() {
-        let (ring, mut into) = (Plain::new(), vec![0; LONGEST]);
-        for word in [LONGEST as u64 + 2, 1 << 33, SEGMENT, SEGMENT | (LONGEST as u64 + 2), u64::MAX]
-        {
-            ring.store(Place::START.word(), word, Ordering::Relaxed);
-            assert_eq!(Reader::new().read(&ring, &mut into), Err(Broken), "{word}");
-        }
-        for (consumed, expected) in
-            [(0, Ok(false)), (1 << 40, Err(Broken)), (u64::MAX, Err(Broken))]
-        {
-            let (ring, mut writer) = (Plain::new(), Writer::new());
-            while writer.write(&ring, Entry::Packet, &[7; 1000]) == Ok(true) {}
-            ring.store(CONSUMED, consumed, Ordering::Relaxed);
-            assert_eq!(writer.write(&ring, Entry::Packet, &[7; 1000]), expected, "{consumed}");
-        }
-        let (ring, mut writer) = (Plain::new(), Writer::new());
-        while writer.write(&ring, Entry::Packet, &[7; 56]) == Ok(true) {}
-        ring.store(CONSUMED, 100, Ordering::Relaxed);
-        assert_eq!(writer.write(&ring, Entry::Packet, &[7; 56]), Ok(true));
-        while writer.at.passed < 100 + ROOM as u64 - 1 {
-            assert_eq!(writer.write(&ring, Entry::Packet, &[7; 56]), Ok(true));
-        }
-        // What was read is not read any more.
-        ring.store(CONSUMED, 99, Ordering::Relaxed);
-        assert_eq!(writer.write(&ring, Entry::Packet, &[7; 56]), Err(Broken));
-    }
-
-    /// RR-SHM-6
-    #[test]
-    fn only_a_reader_that_sleeps_is_woken_and_once() {
-        let (ring, mut writer, reader) = (Plain::new(), Writer::new(), Reader::new());
-        assert!(!writer.must_wake(&ring));
-        assert!(reader.fall_asleep(&ring));
-        assert_eq!(writer.write(&ring, Entry::Packet, b"x"), Ok(true));
-        assert!(writer.must_wake(&ring));
-        assert!(!writer.must_wake(&ring));
-        assert!(!reader.fall_asleep(&ring), "one is there");
-        reader.wake_up(&ring);
-        assert!(!writer.must_wake(&ring));
-    }
-}
+#[path = "ring_tests.rs"]
+mod tests;

@@ -8,9 +8,11 @@ use rustix::fs::{MemfdFlags, SealFlags};
 use zerocopy::IntoBytes;
 use zeroize::Zeroizing;
 
+use super::incoming::HOT;
 use super::neighbours::{EXCHANGE_LIMIT, EXCHANGES_MAX};
 use super::segment::{SEGMENT_BYTES, Segment};
 use super::*;
+use crate::driver::lanes::RingEntry;
 use crate::wire::neighbour::{
     KIND_CHALLENGE, KIND_MEMORY, KIND_NEIGHBOUR_HELLO, KIND_READY, NeighbourMessage,
 };
@@ -78,9 +80,24 @@ fn shared(session: u64) -> [Shm; 2] {
 
 fn take(shm: &mut Shm) -> Option<(SocketAddr, Vec<u8>)> {
     // Only hostile neighbours write segments here.
-    let _ = shm.receive_segment(&mut DriverCounters::default());
+    let _ = shm.receive_entry(&mut DriverCounters::default());
     let from = shm.take_packet()?;
     Some((from, shm.payload().to_vec()))
+}
+
+/// The next segment, and its session.
+fn segment(shm: &mut Shm) -> Option<(u64, Vec<u8>)> {
+    match shm.receive_entry(&mut DriverCounters::default())? {
+        (session, RingEntry::Segment(bytes)) => Some((session, bytes.to_vec())),
+        (_, entry) => panic!("{entry:?}"),
+    }
+}
+
+/// The number of the ring that is new, or has ended.
+fn news(shm: &mut Shm, session: u64, is_up: bool) -> Option<u32> {
+    let news = shm.next_ring_news()?;
+    assert_eq!((news.session, news.is_up), (session, is_up));
+    Some(news.number)
 }
 
 fn send(shm: &mut Shm, datagram: &[u8]) -> bool {
@@ -97,10 +114,9 @@ fn is_readable(fd: BorrowedFd<'_>) -> bool {
 fn segments_and_packets_come_in_order_and_a_full_ring_takes_no_more() {
     let mut counters = DriverCounters::default();
     let mut both = shared(5);
-    for shm in &mut both {
-        assert_eq!(shm.next_ring_news(), Some((5, true)));
-        assert_eq!(shm.next_ring_news(), None);
-    }
+    let numbers = both.each_mut().map(|shm| news(shm, 5, true));
+    assert!(numbers[0].is_some() && numbers[0] == numbers[1], "{numbers:?}");
+    assert!(both.iter_mut().all(|shm| shm.next_ring_news().is_none()));
     let [ours, theirs] = &mut both;
     assert!(!ours.write_segment(6, b"of nobody", &mut counters));
     let text = datagram(5, b"a packet");
@@ -108,44 +124,165 @@ fn segments_and_packets_come_in_order_and_a_full_ring_takes_no_more() {
     assert!(send(ours, &text));
     assert!(ours.write_segment(5, b"second", &mut counters));
     assert_eq!(theirs.take_packet(), None);
-    assert_eq!(theirs.receive_segment(&mut counters), Some(5));
-    assert_eq!(theirs.payload(), b"first");
-    assert_eq!(theirs.receive_segment(&mut counters), None, "a packet goes first");
-    assert_eq!(theirs.receive_segment(&mut counters), None);
+    assert_eq!(segment(theirs), Some((5, b"first".to_vec())));
+    assert_eq!(segment(theirs), None, "a packet goes first");
+    assert_eq!(segment(theirs), None);
     assert!(theirs.has_received(true));
     assert_eq!(theirs.take_packet(), Some(address(5)));
     assert_eq!(theirs.payload(), text);
-    assert_eq!(theirs.receive_segment(&mut counters), Some(5));
-    assert_eq!(theirs.payload(), b"second");
+    assert_eq!(segment(theirs), Some((5, b"second".to_vec())));
     let mut written = 0_u32;
     while ours.write_segment(5, &[written as u8; RING_SEGMENT_BYTES_MAX], &mut counters) {
         written += 1;
     }
     assert!(written >= 2, "{written}");
     for number in 0..written {
-        assert_eq!(theirs.receive_segment(&mut counters), Some(5));
-        assert_eq!(theirs.payload(), [number as u8; RING_SEGMENT_BYTES_MAX]);
+        assert_eq!(segment(theirs), Some((5, vec![number as u8; RING_SEGMENT_BYTES_MAX])));
     }
-    assert_eq!(theirs.receive_segment(&mut counters), None);
+    assert_eq!(segment(theirs), None);
     assert!(ours.write_segment(5, b"there is room again", &mut counters));
+}
+
+/// What stands before a piece of the message at `offset`.
+fn piece_header(offset: u64) -> PieceHeader {
+    PieceHeader {
+        receive_operation: 7.into(),
+        offset: offset.into(),
+        ring: 1.into(),
+        reserved: 0.into(),
+    }
+}
+
+/// RR-SHM-10
+#[test]
+fn pieces_come_in_order_and_leave_room_for_messages() {
+    let mut counters = DriverCounters::default();
+    let mut both = shared(5);
+    let [ours, theirs] = &mut both;
+    assert!(!ours.write_piece(6, &piece_header(0), b"of nobody"));
+    let length_of = |round: usize| match round % 4 {
+        0 => PIECE_BYTES_MAX,
+        1 => 1,
+        2 => 64 * (round % 100),
+        _ => (round * 977) % PIECE_BYTES_MAX,
+    };
+    let bytes_of = |round: usize, length: usize| {
+        (0..length).map(move |at| (at ^ (at >> 8) ^ round) as u8).collect::<Vec<_>>()
+    };
+    let (mut due, mut written) = (0, 0);
+    for round in 0..3000 {
+        let length = length_of(written);
+        let header = piece_header(written as u64);
+        if ours.write_piece(5, &header, &bytes_of(written, length)) {
+            written += 1;
+        } else {
+            let long = [3; PIECE_BYTES_MAX - 512];
+            if round % 3 == 0 {
+                assert!(ours.write_segment(5, &long, &mut counters), "pieces fill the ring");
+            }
+            loop {
+                let (header, length) = match theirs.receive_entry(&mut counters) {
+                    Some((5, RingEntry::Piece(header, length))) => (header, length),
+                    Some((5, RingEntry::Segment(bytes))) => {
+                        assert_eq!(bytes, long);
+                        continue;
+                    }
+                    None => break,
+                    other => panic!("{other:?}"),
+                };
+                assert_eq!((header.offset.get(), header.ring.get()), (due as u64, 1));
+                assert_eq!(length, length_of(due));
+                match due % 3 {
+                    0 => {
+                        let mut into = vec![0; length];
+                        theirs.read_piece(&mut into);
+                        assert_eq!(into, bytes_of(due, length));
+                    }
+                    1 => assert_eq!(theirs.piece(), bytes_of(due, length)),
+                    // Nobody wants it.
+                    _ => {}
+                }
+                due += 1;
+            }
+            assert_eq!(due, written);
+        }
+    }
+    assert!(due > 1000, "{due}");
+    let figures = theirs.figures();
+    assert_eq!(figures.pieces_received, due as u64);
+    assert_eq!(ours.figures().pieces_sent, written as u64);
+}
+
+/// RR-SHM-6
+#[test]
+fn who_sleeps_until_there_is_room_is_woken_once_and_nobody_else() {
+    let mut counters = DriverCounters::default();
+    let mut both = shared(5);
+    let [ours, theirs] = &mut both;
+    let fill = |ours: &mut Shm| {
+        let mut written = 0;
+        while ours.write_piece(5, &piece_header(0), &[7; PIECE_BYTES_MAX]) {
+            written += 1;
+        }
+        written
+    };
+    let read = |theirs: &mut Shm, counters: &mut DriverCounters| {
+        let entry = theirs.receive_entry(counters);
+        assert!(matches!(entry, Some((5, RingEntry::Piece(..)))), "{entry:?}");
+        theirs.piece();
+    };
+    let is_called = |ours: &Shm| is_readable(ours.epoll.as_fd());
+    let written = fill(ours);
+    // It is awake, and looks.
+    read(theirs, &mut counters);
+    assert!(!is_called(ours));
+    assert_eq!(fill(ours), 1);
+    ours.serve(true);
+    assert!(!ours.has_received(true) && !is_called(ours));
+    read(theirs, &mut counters);
+    assert!(is_called(ours), "there is room");
+    assert_eq!(theirs.figures().wakes, 1);
+    // Once is enough.
+    (1..written).for_each(|_| read(theirs, &mut counters));
+    assert_eq!(theirs.figures().wakes, 1);
+    ours.called();
+    ours.serve(false);
+    assert!(!is_called(ours));
+    // Who wants none sleeps on.
+    assert_eq!(fill(ours), written);
+    ours.serve(true);
+    ours.serve(false);
+    ours.serve(true);
+    (0..written).for_each(|_| read(theirs, &mut counters));
+    assert!(!is_called(ours));
+    ours.serve(false);
+    // What was read before it fell asleep is found when it does.
+    assert_eq!(fill(ours), written);
+    (0..written).for_each(|_| read(theirs, &mut counters));
+    ours.serve(true);
+    assert!(ours.has_received(true), "it does not sleep");
+    assert_eq!(theirs.figures().wakes, 1);
 }
 
 /// RR-SHM-8
 #[test]
 fn the_end_of_a_ring_is_told_once() {
     let [mut ours, mut theirs] = shared(5);
-    assert_eq!(ours.next_ring_news(), Some((5, true)));
+    let number = news(&mut ours, 5, true);
     assert!(theirs.write_segment(5, b"last words", &mut DriverCounters::default()));
     drop(theirs);
     let start = Instant::now();
-    while ours.next_ring_news() != Some((5, false)) {
+    let ended = loop {
+        if let Some(number) = news(&mut ours, 5, false) {
+            break number;
+        }
         assert!(start.elapsed() < LONG, "the end is not told");
         serve(std::slice::from_mut(&mut ours));
-    }
+    };
+    assert_eq!(number, Some(ended));
     assert!(!ours.write_segment(5, b"to nobody", &mut DriverCounters::default()));
-    assert_eq!(ours.receive_segment(&mut DriverCounters::default()), Some(5));
-    assert_eq!(ours.payload(), b"last words");
-    assert_eq!(ours.receive_segment(&mut DriverCounters::default()), None);
+    assert_eq!(segment(&mut ours), Some((5, b"last words".to_vec())));
+    assert_eq!(segment(&mut ours), None);
     assert!(!ours.is_up());
     assert_eq!(ours.next_ring_news(), None);
 }

@@ -293,8 +293,8 @@ impl Net {
                 _ => {}
             }
         }
-        if let DriverEvent::RingChanged { session, is_up } = *event {
-            self.rings_changed(host, session, is_up);
+        if let DriverEvent::RingChanged { session, number, is_up } = *event {
+            self.rings_changed(host, (session, number), is_up);
         }
         let known = &mut self.hosts[host];
         if let DriverEvent::Closed { lane } = event {

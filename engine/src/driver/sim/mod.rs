@@ -30,14 +30,14 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use self::datagrams::Datagram;
 use self::lane::{Chunk, Watch};
-use self::neighbours::Came;
+use self::neighbours::{Came, Kind};
 use self::net::Net;
 use self::rails::At;
 use crate::driver::lanes::{BulkLanes, ControlLanes, DatagramPort, Driver, Handling, Rail};
 use crate::driver::lanes::{
     CHUNK_HEADER_BYTES, CloseMode, DriverCounters, DriverEvent, Interest, LaneKey, Owed, SendMode,
 };
-use crate::driver::lanes::{CmaSource, Neighbour, Witness};
+use crate::driver::lanes::{CmaSource, Neighbour, PieceHeader, RingEntry, Witness};
 use crate::memory::Shape;
 use crate::wire::packet;
 
@@ -60,7 +60,7 @@ pub(crate) struct SimDriver {
     has_neighbours: bool,
     /// By what they read this engine's memory.
     witness: Option<Arc<Witness>>,
-    /// The segment that came by a ring last.
+    /// The segment that came by a ring last, or the bytes of the piece.
     segment: Vec<u8>,
     /// The packet that came in its place, and from where.
     untaken: Option<(SocketAddr, Vec<u8>)>,
@@ -318,7 +318,7 @@ impl DatagramPort for SimDriver {
                 (datagram.to, datagram.link, datagram.length) = (to, link, length);
                 if let Some((packet::FIRST_PATH, session)) =
                     packet::path_and_session(datagram.content())
-                    && net.write_ring(self.host, session, false, datagram.content())
+                    && net.write_ring(self.host, session, Kind::Packet, datagram.content())
                 {
                     net.recycle(datagram);
                     return;
@@ -377,23 +377,39 @@ impl DatagramPort for SimDriver {
     }
 
     fn write_segment(&mut self, session: u64, segment: &[u8]) -> bool {
-        self.net.borrow_mut().write_ring(self.host, session, true, segment)
+        self.net.borrow_mut().write_ring(self.host, session, Kind::Segment, segment)
     }
 
-    fn recv_segment(&mut self) -> Option<(u64, &[u8])> {
+    fn write_piece(&mut self, session: u64, header: &PieceHeader, bytes: &[u8]) -> bool {
+        self.net.borrow_mut().write_ring(self.host, session, Kind::Piece(*header), bytes)
+    }
+
+    fn recv_from_ring(&mut self) -> Option<(u64, RingEntry<'_>)> {
         if self.untaken.is_some() {
             return None;
         }
         match self.net.borrow_mut().read_ring(self.host)? {
             Came::Segment(session, bytes) => {
                 self.segment = bytes;
-                Some((session, &self.segment))
+                Some((session, RingEntry::Segment(&self.segment)))
+            }
+            Came::Piece(session, header, bytes) => {
+                self.segment = bytes;
+                Some((session, RingEntry::Piece(header, self.segment.len())))
             }
             Came::Packet(from, bytes) => {
                 self.untaken = Some((from, bytes));
                 None
             }
         }
+    }
+
+    fn read_piece(&mut self, into: &mut [u8]) {
+        into.copy_from_slice(&self.segment);
+    }
+
+    fn piece(&mut self) -> &[u8] {
+        &self.segment
     }
 
     fn witness(&self) -> Option<Arc<Witness>> {

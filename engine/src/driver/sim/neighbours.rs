@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use super::lane::{self, News};
 use super::net::{Item, Net};
-use crate::driver::lanes::{CmaSource, DriverEvent, Neighbour, Witness};
+use crate::driver::lanes::{CmaSource, DriverEvent, Neighbour, PieceHeader, Witness};
 use crate::driver::shm::cma::Attached;
 use crate::memory::Shape;
 
@@ -23,6 +23,9 @@ use crate::memory::Shape;
 /// at the most, in nanoseconds.
 const MEETING_NS: u64 = 100_000;
 const AGAIN_NS: u64 = 20_000_000;
+/// Where rings end, one in so many pieces that are written ends its own: what is on its way then is
+/// for nobody else to say.
+const PIECES_PER_END: usize = 15;
 /// How often who opened a session looks for the other side.
 const TRIES: u32 = 6;
 
@@ -63,8 +66,16 @@ struct Known {
 #[derive(Debug)]
 struct Entry {
     seen_ns: u64,
-    is_segment: bool,
+    kind: Kind,
     bytes: Vec<u8>,
+}
+
+/// What it is.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Kind {
+    Packet,
+    Segment,
+    Piece(PieceHeader),
 }
 
 /// One side of a pair of rings, and what it wrote.
@@ -110,6 +121,7 @@ impl Side {
 #[derive(Debug)]
 struct Rings {
     session: u64,
+    number: u32,
     sides: [Side; 2],
     /// What is written is lost.
     have_ended: bool,
@@ -121,13 +133,16 @@ pub(super) struct Neighbours {
     pub(super) weather: NeighbourWeather,
     known: Vec<Known>,
     rings: Vec<Rings>,
-    /// Segments that were read, and pieces of messages.
-    read: [u64; 2],
+    /// Segments that were read, reads from memory, and pieces of messages.
+    read: [u64; 3],
+    /// Rings that were made.
+    made: u32,
 }
 
 /// What comes out of a ring.
 pub(super) enum Came {
     Segment(u64, Vec<u8>),
+    Piece(u64, PieceHeader, Vec<u8>),
     Packet(SocketAddr, Vec<u8>),
 }
 
@@ -147,8 +162,9 @@ impl Net {
         (weather.full_one_in, weather.unreadable_one_in, weather.end_ns) = (0, 0, 0);
     }
 
-    /// Segments that came by rings so far, and pieces of messages that were read from memory.
-    pub(crate) fn read_from_neighbours(&self) -> [u64; 2] {
+    /// Segments that came by rings so far, reads from memory, and pieces of messages that came by
+    /// rings.
+    pub(crate) fn read_from_neighbours(&self) -> [u64; 3] {
         self.neighbours.read
     }
 
@@ -197,9 +213,11 @@ impl Net {
             Some(other) if !self.are_neighbours(host, other) => {}
             Some(other) => {
                 let sides = [Side::new(host), Side::new(other)];
-                self.neighbours.rings.push(Rings { session, sides, have_ended: false });
+                self.neighbours.made += 1;
+                let number = self.neighbours.made;
+                self.neighbours.rings.push(Rings { session, number, sides, have_ended: false });
                 for host in [host, other] {
-                    self.tell_of_rings(host, session, true);
+                    self.tell_of_rings(host, (session, number), true);
                 }
             }
             None if tries < TRIES => self.plan_meeting(host, session, tries + 1, AGAIN_NS << tries),
@@ -208,8 +226,8 @@ impl Net {
     }
 
     /// The engine of `host` hears that a session has rings, or has none any more.
-    fn tell_of_rings(&mut self, host: usize, session: u64, is_up: bool) {
-        let mut events = vec![DriverEvent::RingChanged { session, is_up }];
+    fn tell_of_rings(&mut self, host: usize, (session, number): (u64, u32), is_up: bool) {
+        let mut events = vec![DriverEvent::RingChanged { session, number, is_up }];
         if self.neighbours.weather.reads {
             events.push(DriverEvent::CmaChanged { session, is_able: is_up });
         }
@@ -225,9 +243,15 @@ impl Net {
     }
 
     /// The engine of `host` has just heard it.
-    pub(super) fn rings_changed(&mut self, host: usize, session: u64, is_up: bool) {
+    pub(super) fn rings_changed(
+        &mut self,
+        host: usize,
+        (session, number): (u64, u32),
+        is_up: bool,
+    ) {
         let rings = &mut self.neighbours.rings;
-        let Some(index) = rings.iter().position(|it| it.session == session) else { return };
+        let is_it = |it: &Rings| (it.session, it.number) == (session, number);
+        let Some(index) = rings.iter().position(is_it) else { return };
         let Some(side) = rings[index].sides.iter_mut().find(|side| side.host == host) else {
             return;
         };
@@ -287,7 +311,7 @@ impl Net {
     /// Rings end, for those who use them still.
     fn end_rings(&mut self, index: usize) {
         let rings = &mut self.neighbours.rings[index];
-        let session = rings.session;
+        let name = (rings.session, rings.number);
         if std::mem::replace(&mut rings.have_ended, true) {
             self.forget_left(index);
             return;
@@ -295,7 +319,7 @@ impl Net {
         let hosts = [0, 1].map(|side| rings.sides[side].host);
         let stays = [0, 1].map(|side| !rings.sides[side].has_left);
         for (host, _) in hosts.into_iter().zip(stays).filter(|&(_, stays)| stays) {
-            self.tell_of_rings(host, session, false);
+            self.tell_of_rings(host, name, false);
         }
         self.forget_left(index);
     }
@@ -315,16 +339,21 @@ impl Net {
         let live: Vec<usize> = live.map(|(index, _)| index).collect();
         if !live.is_empty() {
             let index = live[self.random.below(live.len())];
-            if self.draw(2) {
-                // Nothing of it is believed any more.
-                for side in &mut self.neighbours.rings[index].sides {
-                    side.written.clear();
-                    side.bytes = 0;
-                }
-            }
-            self.end_rings(index);
+            self.break_rings(index);
         }
         self.plan_ring_end();
+    }
+
+    /// Rings end in the middle of something.
+    fn break_rings(&mut self, index: usize) {
+        if self.draw(2) {
+            // Nothing of it is believed any more.
+            for side in &mut self.neighbours.rings[index].sides {
+                side.written.clear();
+                side.bytes = 0;
+            }
+        }
+        self.end_rings(index);
     }
 
     // ---- Writing ----
@@ -334,7 +363,7 @@ impl Net {
         &mut self,
         host: usize,
         session: u64,
-        is_segment: bool,
+        kind: Kind,
         bytes: &[u8],
     ) -> bool {
         if self.neighbours.side_mut(host, session).is_none() {
@@ -348,7 +377,9 @@ impl Net {
         let Some((rings, side)) = self.neighbours.side_mut(host, session) else { return false };
         let have_ended = rings.have_ended;
         let side = &mut rings.sides[side];
-        if !side.is_open || seems_full || side.bytes + bytes.len() > weather.ring_bytes {
+        // One that is empty takes anything.
+        let has_room = side.bytes == 0 || side.bytes + bytes.len() <= weather.ring_bytes;
+        if !side.is_open || seems_full || !has_room {
             return false;
         }
         if have_ended {
@@ -356,9 +387,13 @@ impl Net {
         }
         let last_ns = side.written.back().map_or(0, |entry| entry.seen_ns);
         let seen_ns = last_ns.max(now_ns + late_ns);
-        side.written.push_back(Entry { seen_ns, is_segment, bytes: bytes.to_vec() });
+        side.written.push_back(Entry { seen_ns, kind, bytes: bytes.to_vec() });
         side.bytes += bytes.len();
         side.is_behind = true;
+        if matches!(kind, Kind::Piece(_)) && weather.end_ns > 0 && self.draw(PIECES_PER_END) {
+            let index = self.neighbours.rings.iter().position(|rings| rings.session == session);
+            index.into_iter().for_each(|index| self.break_rings(index));
+        }
         true
     }
 
@@ -408,15 +443,22 @@ impl Net {
             if written.written.front().is_none_or(|entry| entry.seen_ns > now_ns) {
                 continue;
             }
-            let Some(Entry { is_segment, bytes, .. }) = written.written.pop_front() else {
+            let Some(Entry { kind, bytes, .. }) = written.written.pop_front() else {
                 continue;
             };
             written.bytes -= bytes.len();
             self.leave_drained(index, host);
             self.hosts[host].socket.handled += 1;
-            if is_segment {
-                self.neighbours.read[0] += 1;
-                return Some(Came::Segment(session, bytes));
+            match kind {
+                Kind::Segment => {
+                    self.neighbours.read[0] += 1;
+                    return Some(Came::Segment(session, bytes));
+                }
+                Kind::Piece(header) => {
+                    self.neighbours.read[2] += 1;
+                    return Some(Came::Piece(session, header, bytes));
+                }
+                Kind::Packet => {}
             }
             let mut known = self.neighbours.known.iter();
             let known = known.find(|it| (it.host, it.session) == (host, session));

@@ -243,7 +243,7 @@ impl Engine {
         for session in 0..self.state.controls.len() {
             self.state.core.set_cma(session as u32, false);
             let state = &mut *self.state;
-            state.paths.set_ring(&mut state.core, session as u32, false);
+            state.paths.set_ring(&mut state.core, session as u32, None);
             self.meet(session as u32);
             self.state.controls[session].awaits_room = false;
             self.transmit_all(session as u32);

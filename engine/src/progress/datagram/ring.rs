@@ -6,7 +6,7 @@
 
 use super::DATAGRAMS_PER_FLUSH;
 use crate::progress::engine::{Engine, EngineState};
-use crate::progress::lanes::RING_SEGMENT_BYTES_MAX;
+use crate::progress::lanes::{RING_SEGMENT_BYTES_MAX, RingEntry};
 use crate::proto::datagram::Asks;
 
 /// Turns without a segment of its session after which what came by a ring is acknowledged: a
@@ -18,6 +18,10 @@ const QUIET_NS: u64 = 50_000;
 
 /// Bytes that come by a ring before they are acknowledged though more is coming.
 const OWED_BYTES_MAX: u32 = 16 << 10;
+
+/// Of what a turn reads from rings a piece counts as so much of its length: it is copied, and
+/// nothing else is done with it.
+const PIECE_SHARE: usize = 4;
 
 /// Rings of an engine.
 #[derive(Debug, Default)]
@@ -48,24 +52,31 @@ impl EngineState {
 }
 
 impl Engine {
-    /// A session has a ring from now on, or has none any more.
-    pub(in crate::progress) fn handle_ring_changed(&mut self, name: u64, is_up: bool) {
+    /// A session has the ring of that number from now on, or has none any more.
+    pub(in crate::progress) fn handle_ring_changed(&mut self, name: u64, ring: Option<u32>) {
+        let is_up = ring.is_some();
         if !is_up {
             self.lose_questions(name);
         }
         let state = &mut *self.state;
         let Some(session) = state.paths.session_of(name) else { return };
         if state.core.session(session).is_some_and(|known| known.is_connected()) {
-            state.paths.set_ring(&mut state.core, session, is_up);
+            state.paths.set_ring(&mut state.core, session, ring);
             state.rings.are_read |= is_up;
             state.core.mark_dirty_if_waiting(session);
         }
     }
 
-    /// Handles the next segment that came by a ring; its length. `None`: there was none.
+    /// Handles what came next by a ring; its length. `None`: there was nothing.
     #[inline(always)]
     pub(super) fn read_ring(&mut self) -> Option<usize> {
-        let (name, segment) = self.driver.recv_segment()?;
+        let (name, segment) = match self.driver.recv_from_ring()? {
+            (name, RingEntry::Segment(segment)) => (name, segment),
+            (name, RingEntry::Piece(header, length)) => {
+                self.take_piece(name, &header, length);
+                return Some(length / PIECE_SHARE);
+            }
+        };
         let length = segment.len();
         let state = &mut *self.state;
         let at = (name, state.now_ns);
@@ -117,6 +128,7 @@ impl Engine {
     fn wait_for_ring(&mut self, session: u32, token: u64) {
         self.state.core.handle_segment_refused(session, token);
         self.state.rings.is_full = true;
+        self.control(session).refused_poll = self.state.polls;
     }
 
     /// Acknowledges what came by rings, where that is due. `is_last`: there may be no other turn

@@ -113,7 +113,11 @@ pub(crate) struct StagedData<'a> {
 }
 
 /// Where a range of a message stands among those that were granted before.
-fn place_of(granted: &VecDeque<Outgoing>, operations: &Table<Operation>, hint: Hint) -> usize {
+pub(in crate::proto) fn place_of(
+    granted: &VecDeque<Outgoing>,
+    operations: &Table<Operation>,
+    hint: Hint,
+) -> usize {
     if hint != Hint::Priority {
         return granted.len();
     }
@@ -239,7 +243,7 @@ impl Core {
         let pulling = match found.map(|found| &mut found.state) {
             // One of an earlier session that failed may still be written by the kernel.
             Some(OperationState::Pulling(pulling))
-                if pulling.failed.is_none() && pulling.targeted == 0 =>
+                if pulling.failed.is_none() && pulling.targeted == 0 && pulling.ring.is_none() =>
             {
                 pulling
             }
@@ -274,8 +278,9 @@ impl Core {
         let Some(operation) = self.operations.get_mut(id) else { return };
         let slot = operation.session;
         let OperationState::Pulling(pulling) = &mut operation.state else { return };
-        // What was read by CMA was never granted.
+        // What was read by CMA was never granted, what comes by a ring not in datagrams.
         let missing = pulling.granted.saturating_sub(pulling.arrived);
+        let missing = if pulling.ring.is_some() { 0 } else { missing };
         let ranges = std::mem::take(&mut pulling.ranges);
         self.datagrams.pulls.recycle(ranges);
         if missing > 0 {

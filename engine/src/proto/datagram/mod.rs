@@ -50,12 +50,14 @@ use self::segment::{List, Order, SegmentPool};
 use self::window::Arrivals;
 use super::core::{Config, Core};
 use super::late::LateMap;
+use super::pieces::Granted;
 use super::table::Id;
 use crate::wire::EAGER_BYTES_MAX;
 use crate::wire::part::{PART_BYTES_MIN, PART_HEADER_BYTES};
 use crate::wire::rts::RTS_HEADER_BYTES;
 use crate::wire::segment::SEGMENT_HEADER_BYTES;
 
+pub(super) use self::data::place_of;
 pub(crate) use self::outgoing::{Asks, Lone, append_segment};
 pub(crate) use self::parts::{Fragmenting, Reassembling};
 pub(crate) use self::ranges::Ranges;
@@ -115,6 +117,7 @@ impl Datagram {
                 .bulk
                 .as_ref()
                 .is_none_or(|bulk| bulk.granted.is_empty() && bulk.pulled_bytes == 0)
+            && self.pieces.as_ref().is_none_or(|pieces| pieces.is_empty())
     }
 }
 
@@ -172,6 +175,10 @@ pub(crate) struct Datagram {
     pub(in crate::proto) has_stream: bool,
     /// Segments go by a ring, which does not tell what has come.
     has_ring: bool,
+    /// The ring by which pieces of messages go as well.
+    piece_ring: Option<u32>,
+    /// What the peer granted by that.
+    pub(in crate::proto) pieces: Option<Box<Granted>>,
     /// The peer can read messages from this process's memory.
     pub(in crate::proto) has_cma: bool,
     /// Bulk data goes in datagrams.
@@ -214,6 +221,8 @@ impl Datagram {
             ack_awaited: false,
             has_stream: false,
             has_ring: false,
+            piece_ring: None,
+            pieces: None,
             has_cma: false,
             bulk: has_bulk.then(Box::default),
             open: None,
@@ -233,6 +242,12 @@ impl Datagram {
 }
 
 impl Datagram {
+    /// The ring by which pieces of messages go, as both sides call it.
+    #[inline]
+    pub(in crate::proto) fn ring_for_pieces(&self) -> Option<u32> {
+        self.piece_ring
+    }
+
     /// Segments are made as long from now on as what carries them takes: a ring takes any.
     fn fit_segments(&mut self, pool: &mut SegmentPool) {
         self.close_open(pool);
@@ -310,15 +325,22 @@ impl Core {
         }
     }
 
-    /// Whether segments go by a ring. Once they do not, what was not acknowledged goes again.
+    /// Segments go by the ring of that number from now on, or by none any more: then what was not
+    /// acknowledged goes again.
     ///
     /// RR-SHM-8.
-    pub(crate) fn use_ring(&mut self, slot: u32, has_ring: bool) {
-        let session = self.sessions.at_mut(slot as usize);
-        let datagram = session.and_then(|session| session.datagram.as_deref_mut());
-        let Some(datagram) = datagram else { return };
+    pub(crate) fn use_ring(&mut self, slot: u32, ring: Option<u32>) {
+        let Some(session) = self.sessions.at_mut(slot as usize) else { return };
+        let Some(datagram) = session.datagram.as_deref_mut() else { return };
+        // Checksums are wanted on what goes from memory to memory, and nothing sums pieces.
+        let piece_ring = ring.filter(|_| !session.has_checksums);
+        let had_pieces_by = std::mem::replace(&mut datagram.piece_ring, piece_ring);
+        let has_ring = ring.is_some();
         let had_ring = std::mem::replace(&mut datagram.has_ring, has_ring);
         datagram.fit_segments(&mut self.datagrams.segments);
+        if had_pieces_by != piece_ring {
+            self.change_ring_of_pieces(slot, had_pieces_by);
+        }
         if had_ring && !has_ring && !planted!(ForgetRing) {
             self.resend_all(slot, true);
         }

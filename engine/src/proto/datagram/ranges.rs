@@ -41,6 +41,14 @@ impl Ranges {
         self.0.last().map_or(0, |&(_, end)| end)
     }
 
+    /// All bytes before `end` are there: none was missing between those that were.
+    pub(in crate::proto) fn extend_to(&mut self, end: u64) {
+        let start = self.end();
+        if end > start {
+            self.add(start, end);
+        }
+    }
+
     /// How many there are.
     pub(super) fn count(&self) -> usize {
         self.0.len()

@@ -3,6 +3,7 @@
 use super::Datagram;
 use super::segment::{LONG_PAYLOAD_BYTES, Place, SegmentBuffer, SegmentPool};
 use super::window::FRAMES_MAX;
+use crate::proto::core::Config;
 use crate::proto::hint::Hint;
 use crate::proto::table::Id;
 use crate::wire::eager::EAGER_HEADER_BYTES;
@@ -19,8 +20,8 @@ const LONG_UNSENT_MAX: usize = 1;
 /// over all of its bytes, which at 8 KiB costs more than the stream does.
 const SHORT_FRAME_BYTES_MAX: usize = 2048;
 
-/// The longest message that goes by a ring in parts though the peer can read it from memory: a lone
-/// one is there sooner. Of several, each is copied less if it is read.
+/// The longest message that goes by a ring in parts though it could be pulled on the host: a lone
+/// one is there sooner. Of several, each is copied less if it is pulled.
 const PARTS_BY_RING_BYTES_MAX: u64 = 16 << 10;
 
 /// Where [`Datagram::push`] found room for a frame.
@@ -70,11 +71,24 @@ impl Datagram {
         length <= short as u64 || is_long
     }
 
-    /// Whether what fits no datagram, or is nearly as long, goes by the session's stream. Where the
-    /// peer can read it from memory, that is sooner there.
+    /// Whether what fits no datagram, or is nearly as long, goes by the session's stream. Where
+    /// both sides share memory, another way is sooner.
     #[inline]
     pub(in crate::proto) fn eager_goes_by_stream(&self) -> bool {
-        self.has_stream && !self.has_cma
+        self.has_stream && !self.pulls_on_host()
+    }
+
+    /// Whether what is long is pulled without a lane: from memory, or by the ring.
+    #[inline]
+    fn pulls_on_host(&self) -> bool {
+        self.has_cma || self.piece_ring.is_some()
+    }
+
+    /// Whether the peer is told where it can read `length` bytes, if they are to be pulled: what is
+    /// short is copied twice by the ring sooner than once by a system call.
+    #[inline]
+    pub(in crate::proto) fn is_read(&self, length: u64, config: &Config) -> bool {
+        self.has_cma && (self.piece_ring.is_none() || length > config.pieces_bytes_max)
     }
 
     /// Whether an eager message goes by the stream in one piece.
@@ -88,7 +102,7 @@ impl Datagram {
     /// that the receiver can read from memory.
     #[inline]
     pub(super) fn should_pull(&self, length: u64) -> bool {
-        if self.has_cma {
+        if self.pulls_on_host() {
             // The end of the peer's message before it may be under way.
             let is_lone = self.has_ring && self.outstanding.len() <= 1;
             return !is_lone || length > PARTS_BY_RING_BYTES_MAX;

@@ -274,7 +274,8 @@ impl Core {
         let should_pull = datagram.should_pull(length) || session.eager_limit.is_pull_due(length);
         let is_eager = is_eager && (is_short || !should_pull);
         let is_long = is_eager && !is_short && datagram.eager_goes_by_stream();
-        let has_source = !is_eager && datagram.has_cma && bytes_left >= CMA_SOURCE_BYTES as u64;
+        let has_room_for_source = bytes_left >= CMA_SOURCE_BYTES as u64;
+        let has_source = !is_eager && has_room_for_source && datagram.is_read(length, &self.config);
         let (how, header, payload) = if has_source {
             (How::Pulled, RTS_HEADER_BYTES, CMA_SOURCE_BYTES)
         } else if !is_eager {

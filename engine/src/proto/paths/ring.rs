@@ -26,13 +26,13 @@ impl PathTable {
         latest.map(|_| self.latest).or_else(|| self.by_session.get(&id).copied())
     }
 
-    /// A session has a ring from now on, or has none any more: then all that was not acknowledged
-    /// goes again, by its paths.
+    /// A session has the ring of that number from now on, or has none any more: then all that was
+    /// not acknowledged goes again, by its paths.
     ///
     /// RR-SHM-8.
-    pub(crate) fn set_ring(&mut self, core: &mut Core, session: u32, is_up: bool) {
-        self.of_mut(session).has_ring = is_up;
-        core.use_ring(session, is_up);
+    pub(crate) fn set_ring(&mut self, core: &mut Core, session: u32, ring: Option<u32>) {
+        self.of_mut(session).has_ring = ring.is_some();
+        core.use_ring(session, ring);
     }
 
     /// A segment that came by the ring of a session; the session. An error: the peer breaks the

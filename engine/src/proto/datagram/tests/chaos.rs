@@ -45,6 +45,7 @@ impl Plan {
             bulk_lanes_max: 16,
             bulk_in_datagrams: seed % 2 == 1,
             datagram_window_bytes: [1, 1000, 1 << 20][seed as usize % 3],
+            pieces_bytes_max: one_of(&mut random, &[0, 3000, 1 << 20]),
             ..Config::for_tests()
         };
         let nodes = one_of(&mut random, &[2, 2, 3]);
@@ -71,6 +72,9 @@ impl Plan {
         }
         if world.faults.is_silent {
             world.faults.loss = 0.0;
+        }
+        if world.faults.has_rings && random.random_bool(0.7) {
+            world.use_rings();
         }
         if random.random_bool(0.3) {
             world.use_streams(one_of(&mut random, &[1, 4, 40]));

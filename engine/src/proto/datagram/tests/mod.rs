@@ -5,6 +5,7 @@ mod chaos;
 mod cma;
 mod hostile;
 mod parts;
+mod pieces;
 mod properties;
 mod stream;
 mod warm;

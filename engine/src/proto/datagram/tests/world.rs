@@ -19,6 +19,7 @@ use super::super::super::send::{SendRequest, Staged};
 use super::super::super::table::Id;
 use super::super::Asks;
 use super::cma::source_of;
+use super::pieces::Rings;
 use crate::wire::chunk::CHUNK_HEADER_BYTES;
 
 /// Endpoints of each engine.
@@ -58,11 +59,34 @@ impl Faults {
 const LOSS_STEPS: u64 = 6;
 
 #[derive(Debug)]
-enum News {
-    Datagram { from: usize, to: usize, bytes: Vec<u8>, token: u64 },
-    Segment { from: usize, to: usize, bytes: Vec<u8> },
-    Acked { to: usize, peer: usize, token: u64 },
-    Lost { to: usize, peer: usize, token: u64 },
+pub(super) enum News {
+    Datagram {
+        from: usize,
+        to: usize,
+        bytes: Vec<u8>,
+        token: u64,
+    },
+    Segment {
+        from: usize,
+        to: usize,
+        bytes: Vec<u8>,
+    },
+    Acked {
+        to: usize,
+        peer: usize,
+        token: u64,
+    },
+    Lost {
+        to: usize,
+        peer: usize,
+        token: u64,
+    },
+    /// It has another ring, or none any more.
+    Ring {
+        to: usize,
+        peer: usize,
+        ring: Option<u32>,
+    },
 }
 
 /// A message: what its receive has to show.
@@ -128,7 +152,7 @@ pub(super) struct World {
     pub(super) room_bytes: usize,
     pub(super) now: u64,
     /// By step, then in the order in which they were made.
-    news: BTreeMap<(u64, u64), News>,
+    pub(super) news: BTreeMap<(u64, u64), News>,
     made: u64,
     pub(super) random: SmallRng,
     pub(super) sent: BTreeMap<Stream, Vec<(usize, Option<Id>)>>,
@@ -145,6 +169,8 @@ pub(super) struct World {
     pub(super) cma_failure: f64,
     /// Bytes that were read so.
     pub(super) cma_bytes: u64,
+    /// Pieces go by them.
+    pub(super) rings: Option<Rings>,
 }
 
 fn engine_of(node: usize) -> u64 {
@@ -196,6 +222,7 @@ impl World {
             cma_failure: 0.0,
             refuses: false,
             cma_bytes: 0,
+            rings: None,
         };
         for left in 0..count {
             for right in left + 1..count {
@@ -232,7 +259,7 @@ impl World {
         }
     }
 
-    fn add(&mut self, steps: u64, news: News) {
+    pub(super) fn add(&mut self, steps: u64, news: News) {
         self.made += 1;
         self.news.insert((self.now + steps, self.made), news);
     }
@@ -364,6 +391,10 @@ impl World {
                 let slot = node.slots[&peer];
                 node.core.handle_segment_acked(slot, token, &mut node.memory);
             }
+            News::Ring { to, peer, ring } => {
+                let node = &mut self.nodes[to];
+                node.core.use_ring(node.slots[&peer], ring);
+            }
             News::Lost { to, peer, token } => {
                 let node = &mut self.nodes[to];
                 let slot = node.slots[&peer];
@@ -411,6 +442,7 @@ impl World {
         self.stage(number);
         self.nodes[number].core.poll_grants(self.now);
         self.read_by_cma(number);
+        self.move_pieces(number);
         self.carry_out(number);
         if self.has_bulk {
             self.move_chunks(number);
@@ -426,6 +458,7 @@ impl World {
                     });
                 }
                 self.nodes[number].core.resend_all(slot, false);
+                self.end_ring(number, peer);
             }
         }
         for &(peer, slot) in &slots {

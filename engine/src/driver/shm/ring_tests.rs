@@ -1,0 +1,237 @@
+use super::*;
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+
+use proptest::prelude::*;
+
+/// Memory of one thread. Any access outside panics.
+struct Plain(RefCell<Vec<u64>>);
+
+impl Plain {
+    fn new() -> Self {
+        Self(RefCell::new(vec![0; RING_BYTES / WORD_BYTES]))
+    }
+}
+
+impl Lines for Plain {
+    fn load(&self, word: usize, _: Ordering) -> u64 {
+        self.0.borrow()[word]
+    }
+
+    fn store(&self, word: usize, value: u64, _: Ordering) {
+        self.0.borrow_mut()[word] = value;
+    }
+
+    fn write(&self, offset: usize, bytes: &[u8]) {
+        assert!(offset.is_multiple_of(WORD_BYTES) && offset >= FIRST * LINE_BYTES);
+        for (at, piece) in bytes.chunks(WORD_BYTES).enumerate() {
+            let mut word = [0; WORD_BYTES];
+            word[..piece.len()].copy_from_slice(piece);
+            self.0.borrow_mut()[offset / WORD_BYTES + at] = u64::from_le_bytes(word);
+        }
+    }
+
+    fn read(&self, offset: usize, into: &mut [u8]) {
+        assert!(offset.is_multiple_of(WORD_BYTES) && offset >= FIRST * LINE_BYTES);
+        for (at, piece) in into.chunks_mut(WORD_BYTES).enumerate() {
+            let word = self.0.borrow()[offset / WORD_BYTES + at].to_le_bytes();
+            piece.copy_from_slice(&word[..piece.len()]);
+        }
+    }
+
+    fn fence(&self) {}
+}
+
+/// Bytes that look like lengths, so that one that is taken for such shows.
+fn payload(number: u64, length: usize) -> Vec<u8> {
+    let words = (1..).map(|at: u64| if at.is_multiple_of(2) { number } else { at % 60 + 1 });
+    words.flat_map(u64::to_le_bytes).take(length).collect()
+}
+
+fn entry(number: u64) -> Entry {
+    [Entry::Segment, Entry::Packet, Entry::Piece][(number % 3) as usize]
+}
+
+/// Writes one of these; a piece has the first bytes of its payload for a header.
+fn write(writer: &mut Writer, ring: &Plain, entry: Entry, payload: &[u8]) -> Option<bool> {
+    match (entry, payload.split_first_chunk()) {
+        (Entry::Piece, Some((header, bytes))) if bytes.len() <= PIECE_BYTES_MAX => {
+            writer.write_piece(ring, header, bytes).ok()
+        }
+        (Entry::Piece, _) => Some(false),
+        _ => writer.write(ring, entry, payload).ok(),
+    }
+}
+
+/// Reads one of these.
+fn read(reader: &mut Reader, ring: &Plain, into: &mut [u8]) -> Option<(Entry, Vec<u8>)> {
+    let (entry, length) = reader.read(ring, into).unwrap()?;
+    if entry != Entry::Piece {
+        return Some((entry, into[..length].to_vec()));
+    }
+    let mut all = into[..HEADER_BYTES].to_vec();
+    reader.read_piece(ring, &mut into[..length]);
+    all.extend_from_slice(&into[..length]);
+    Some((entry, all))
+}
+
+/// Lines of an entry with so many bytes.
+fn lines(entry: Entry, length: usize) -> usize {
+    match entry {
+        Entry::Piece => lines_of_piece(length - HEADER_BYTES),
+        _ => lines_of(length),
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Write(usize),
+    Read,
+    ReadAll,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let length = prop_oneof![
+        4 => 0..=200_usize,
+        1 => 0..=LONGEST,
+        1 => Just(LONGEST),
+        2 => (0..=LONGEST / LINE_BYTES, 0..=2_usize)
+            .prop_map(|(lines, more)| ((lines + 1) * LINE_BYTES - 9 + more).min(LONGEST)),
+    ];
+    prop_oneof![
+        6 => length.prop_map(Step::Write),
+        5 => Just(Step::Read),
+        1 => Just(Step::ReadAll),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn it_is_a_queue(steps in prop::collection::vec(step(), 0..400)) {
+        let (ring, mut writer, mut reader) = (Plain::new(), Writer::new(), Reader::new());
+        let (mut model, mut into) = (VecDeque::new(), vec![0; LONGEST]);
+        let mut held_lines = 0;
+        for (number, step) in steps.into_iter().enumerate() {
+            match step {
+                Step::Write(length) => {
+                    let datagram = payload(number as u64, length);
+                    let entry = entry(number as u64);
+                    let written = write(&mut writer, &ring, entry, &datagram);
+                    prop_assert!(written.is_some());
+                    let is_piece = entry == Entry::Piece;
+                    if written == Some(true) {
+                        held_lines += lines(entry, length);
+                        model.push_back((entry, datagram));
+                        prop_assert!(!is_piece || held_lines < ROOM - KEPT);
+                    } else if !is_piece {
+                        prop_assert!(held_lines + lines_of(length) + 1 > ROOM - TELL_EVERY);
+                    }
+                    prop_assert!(held_lines < ROOM);
+                }
+                Step::Read | Step::ReadAll => loop {
+                    let expected: Option<(Entry, Vec<u8>)> = model.pop_front();
+                    prop_assert_eq!(reader.has_some(&ring), expected.is_some());
+                    let got = read(&mut reader, &ring, &mut into);
+                    prop_assert_eq!(&got, &expected);
+                    let Some(got) = got else { break };
+                    held_lines -= lines(got.0, got.1.len());
+                    if matches!(step, Step::Read) {
+                        break;
+                    }
+                },
+            }
+        }
+    }
+
+    /// RR-SHM-5: whoever has the other end writes what it likes, where it likes, at any time.
+    #[test]
+    fn a_hostile_other_side_gains_nothing(
+        steps in prop::collection::vec(
+            (step(), prop::collection::vec((0..RING_BYTES / WORD_BYTES, scribble()), 0..4)),
+            0..300,
+        ),
+    ) {
+        let (ring, mut into) = (Plain::new(), vec![0; LONGEST]);
+        let (mut writer, mut reader) = (Some(Writer::new()), Some(Reader::new()));
+        for (step, scribbles) in steps {
+            for (word, value) in scribbles {
+                ring.store(word, value, Ordering::Relaxed);
+            }
+            match step {
+                Step::Write(length) => {
+                    let Some(side) = &mut writer else { continue };
+                    let entry = entry(length as u64);
+                    if write(side, &ring, entry, &payload(1, length)).is_none() {
+                        writer = None;
+                    }
+                }
+                Step::Read | Step::ReadAll => {
+                    // A lap at the most is read of what was not written.
+                    for _ in 0..ROOM {
+                        let Some(side) = &mut reader else { break };
+                        match side.read(&ring, &mut into) {
+                            Ok(None) => break,
+                            Ok(Some((entry, length))) => {
+                                prop_assert!(length <= LONGEST);
+                                if entry == Entry::Piece {
+                                    side.read_piece(&ring, &mut into[..length]);
+                                }
+                            }
+                            Err(Broken) => reader = None,
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn scribble() -> impl Strategy<Value = u64> {
+    prop_oneof![
+        0..3_u64,
+        SEGMENT..SEGMENT + 99,
+        0..=LONGEST as u64 + 2,
+        Just(u64::MAX),
+        any::<u64>()
+    ]
+}
+
+#[test]
+fn lengths_and_news_of_room_that_cannot_be_end_it() {
+    let (ring, mut into) = (Plain::new(), vec![0; LONGEST]);
+    for word in [LONGEST as u64 + 2, 1 << 33, SEGMENT, SEGMENT | (LONGEST as u64 + 2), u64::MAX] {
+        ring.store(Place::START.word(), word, Ordering::Relaxed);
+        assert_eq!(Reader::new().read(&ring, &mut into), Err(Broken), "{word}");
+    }
+    for (consumed, expected) in [(0, Ok(false)), (1 << 40, Err(Broken)), (u64::MAX, Err(Broken))] {
+        let (ring, mut writer) = (Plain::new(), Writer::new());
+        while writer.write(&ring, Entry::Packet, &[7; 1000]) == Ok(true) {}
+        ring.store(CONSUMED, consumed, Ordering::Relaxed);
+        assert_eq!(writer.write(&ring, Entry::Packet, &[7; 1000]), expected, "{consumed}");
+    }
+    let (ring, mut writer) = (Plain::new(), Writer::new());
+    while writer.write(&ring, Entry::Packet, &[7; 56]) == Ok(true) {}
+    ring.store(CONSUMED, 100, Ordering::Relaxed);
+    assert_eq!(writer.write(&ring, Entry::Packet, &[7; 56]), Ok(true));
+    while writer.at.passed < 100 + ROOM as u64 - 1 {
+        assert_eq!(writer.write(&ring, Entry::Packet, &[7; 56]), Ok(true));
+    }
+    // What was read is not read any more.
+    ring.store(CONSUMED, 99, Ordering::Relaxed);
+    assert_eq!(writer.write(&ring, Entry::Packet, &[7; 56]), Err(Broken));
+}
+
+/// RR-SHM-6
+#[test]
+fn only_a_reader_that_sleeps_is_woken_and_once() {
+    let (ring, mut writer, reader) = (Plain::new(), Writer::new(), Reader::new());
+    assert!(!writer.must_wake(&ring));
+    assert!(reader.fall_asleep(&ring));
+    assert_eq!(writer.write(&ring, Entry::Packet, b"x"), Ok(true));
+    assert!(writer.must_wake(&ring));
+    assert!(!writer.must_wake(&ring));
+    assert!(!reader.fall_asleep(&ring), "one is there");
+    reader.wake_up(&ring);
+    assert!(!writer.must_wake(&ring));
+}

@@ -1,0 +1,78 @@
+//! Pieces of long messages by rings in shared memory.
+
+use super::engine::Engine;
+use super::lanes::PieceHeader;
+use crate::proto::effects::Effects;
+use crate::proto::failure::PeerFailure;
+use crate::proto::pieces::PieceSend;
+
+/// Pieces that are written for one session in a turn: it has other peers.
+const PER_TURN: usize = 8;
+
+impl Engine {
+    /// A piece of `length` bytes came by the ring of a session: it is copied to its place.
+    ///
+    /// RR-SHM-10.
+    pub(super) fn take_piece(&mut self, name: u64, header: &PieceHeader, length: usize) {
+        let state = &mut *self.state;
+        let Some(session) = state.paths.session_of(name) else { return };
+        let piece = match state.core.handle_piece(session, header, length) {
+            Ok(Some(piece)) => piece,
+            Ok(None) => return,
+            Err(error) => {
+                let failure = PeerFailure::Protocol(error.to_string().into());
+                return self.give_up(session, failure);
+            }
+        };
+        let offset = piece.offset as usize;
+        match state.completions.room_for(piece.operation, offset, length) {
+            Some(room) => self.driver.read_piece(room),
+            None => state.completions.place(piece.operation, offset, self.driver.piece()),
+        }
+        state.core.note_piece(piece, length, &mut state.completions);
+    }
+
+    /// Writes what peers asked for by their rings, as far as there is room. `true`: some of it.
+    #[inline]
+    pub(super) fn write_pieces(&mut self) -> bool {
+        !self.state.core.feeding().is_empty() && self.write_some()
+    }
+
+    fn write_some(&mut self) -> bool {
+        let mut happened = false;
+        for index in (0..self.state.core.feeding().len()).rev() {
+            let session = self.state.core.feeding()[index];
+            let ring = self.state.paths.ring_of(session);
+            let (wrote, is_done) = ring.map_or((false, true), |ring| self.feed(session, ring));
+            happened |= wrote;
+            if is_done {
+                self.state.core.end_feeding(index);
+            }
+        }
+        self.driver.flush_datagrams();
+        happened
+    }
+
+    /// Writes pieces for a session; whether there were some, and whether that was all.
+    fn feed(&mut self, session: u32, ring: u64) -> (bool, bool) {
+        if self.control(session).refused_poll == self.state.polls {
+            // A segment waits for room, and what there is now would not be there for it.
+            return (false, false);
+        }
+        for written in 0..PER_TURN {
+            let state = &mut *self.state;
+            let Some(piece) = state.core.next_piece(session) else {
+                return (written > 0, true);
+            };
+            let PieceSend { operation, offset, length, header } = piece;
+            let place = (operation, offset as usize, length);
+            let bytes = state.completions.bytes_of(place, &mut state.scratch);
+            if !self.driver.write_piece(ring, &header, bytes) {
+                state.rings.is_full = true;
+                return (written > 0, false);
+            }
+            state.core.handle_piece_written(session, length);
+        }
+        (true, false)
+    }
+}

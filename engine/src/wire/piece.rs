@@ -1,0 +1,37 @@
+//! A piece of a message in a ring of shared memory.
+//!
+//! ```text
+//!  0                                   4                                  8
+//! +-----------------------------------------------------------------------+
+//! | operation of the receiver                                             |
+//! +-----------------------------------------------------------------------+
+//! | offset in the message                                                 | 8
+//! +-----------------------------------+-----------------------------------+
+//! | number of the ring                | 0                                 | 16
+//! +-----------------------------------+-----------------------------------+
+//! ```
+//!
+//! Its bytes follow, all of them granted on [`RING_LANE`] for the ring of that number. Those of a
+//! message come in order.
+
+use zerocopy::byteorder::little_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// The lane of a grant whose bytes are to come by the ring. No bulk lane has this number, or the
+/// one above it, [`super::data::DATAGRAM_LANE`].
+pub(crate) const RING_LANE: u32 = u32::MAX - 1;
+
+/// Length of the header, in bytes.
+pub(crate) const PIECE_HEADER_BYTES: usize = 24;
+
+/// The drawing above.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub(crate) struct PieceHeader {
+    pub(crate) receive_operation: U64,
+    pub(crate) offset: U64,
+    pub(crate) ring: U32,
+    pub(crate) reserved: U32,
+}
+
+const _: () = assert!(size_of::<PieceHeader>() == PIECE_HEADER_BYTES);
