@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::shm::{RingNews, Shm};
+use super::shm::{self, RingNews, Shm};
 use super::udp::{self, Wants};
 use super::xdp::{Frames, Source as FrameSource};
 use super::{DriverConfig, datagrams_open, no_datagrams};
@@ -61,6 +61,7 @@ pub(super) struct Datagrams {
     /// Whether it is to be, and why it is not.
     shm_wanted: SharedMemory,
     shm_directory: Option<PathBuf>,
+    is_open_to_readers: bool,
     shm_refusal: Option<String>,
     /// What frames to ask for; none of them: none.
     frames_wanted: FrameSource,
@@ -85,6 +86,7 @@ impl Datagrams {
             shm: None,
             shm_wanted: config.shared_memory,
             shm_directory: config.shared_memory_directory.clone(),
+            is_open_to_readers: config.shared_memory_ptrace_any,
             shm_refusal: None,
             frames_wanted: FrameSource {
                 frames: config.xdp_frames,
@@ -330,6 +332,9 @@ impl Datagrams {
     pub(super) fn listen_to_neighbours(&mut self, engine: u64) {
         if self.shm_wanted == SharedMemory::Off || self.socket.is_none() {
             return;
+        }
+        if self.is_open_to_readers && self.shm_wanted == SharedMemory::Auto {
+            shm::cma::open_to_readers();
         }
         let directory = self.shm_directory.as_deref();
         match Shm::open(engine, self.shm_wanted == SharedMemory::Auto, directory) {

@@ -152,6 +152,9 @@ settings_table! {
     /// namespace (container) to the other; all must have this setting and see the directory.
     /// Without it they find each other within a network namespace.
     shared_memory_directory -> Option<&Path>: FilePath = None, Range::Any;
+    /// Where Yama lets processes read those alone that name them (kernel.yama.ptrace_scope = 1):
+    /// this one names all of its user's (PR_SET_PTRACER_ANY), which may debug it, too.
+    shared_memory_ptrace_any -> bool: OneOf<bool> = false, Range::Any;
     /// io_uring features to do without, by the names that `info` prints.
     uring_disable -> &[String]: Names<false> = Vec::new(), Range::Any;
     /// NICs to use, by name or pattern (`rail*`) or by network (`10.1.0.0/16`), in order of

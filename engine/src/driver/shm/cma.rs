@@ -10,6 +10,9 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
+use rustix::io::Errno;
+use rustix::process::PTracer;
+
 use crate::memory::{Shape, Span};
 use crate::wire::neighbour::WitnessPlace;
 
@@ -213,15 +216,27 @@ fn peer_of(connection: BorrowedFd<'_>) -> io::Result<libc::ucred> {
     if failed != 0 { Err(io::Error::last_os_error()) } else { Ok(peer) }
 }
 
+/// All processes of this one's user may read its memory, as far as Yama has a say in that; setting
+/// `shared_memory_ptrace_any`.
+pub(in crate::driver) fn open_to_readers() {
+    match rustix::process::set_ptracer(PTracer::Any) {
+        // Without Yama nobody has to be named.
+        Ok(()) | Err(Errno::INVAL) => {}
+        Err(error) => tracing::warn!("cannot let neighbours read this process's memory: {error}"),
+    }
+}
+
 /// What an administrator can do where the kernel refuses.
 pub(super) fn cure(error: &io::Error) -> &'static str {
     match error.raw_os_error() {
         Some(libc::EPERM) => {
             "the kernel refuses: both processes need the same user and user namespace, and where \
-             Yama is in use kernel.yama.ptrace_scope = 0, or CAP_SYS_PTRACE"
+             Yama is in use kernel.yama.ptrace_scope = 0, or 1 and the setting \
+             shared_memory_ptrace_any, or CAP_SYS_PTRACE; until then long messages are copied \
+             through shared memory"
         }
         Some(libc::ENOSYS) => "the kernel, or a seccomp filter of the container, has no such call",
-        _ => "long messages go by the NIC's lanes",
+        _ => "long messages are copied through shared memory",
     }
 }
 
