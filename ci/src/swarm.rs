@@ -44,7 +44,7 @@ pub(crate) fn build() -> Command {
 /// - 400: `ForgetReap`, `EarlyDelivered`, `DropPartial`, `LeakStaging`, `KeepReceivesOfDead`,
 ///   `LoseCredit`, `ForgetEpoch`, `SkipDeduplication`, `EndBeforeReap`, `RepeatFrames`,
 ///   `MatchOutOfTurn`, `ForgetStream`, `ForgetResend`, `ForgetStreamAck`, `ShiftPart`,
-///   `ForgetLent`, `ForgetRing`, `TakeUnread`
+///   `ForgetLent`, `ForgetRing`, `TakeUnread`, `ForgetPieces`, `TakeLatePiece`
 /// - 2000: `LoseLimits`, for nearly all that is said of credit is soon said again
 const SEEDS_PER_BUG: &str = "5000";
 

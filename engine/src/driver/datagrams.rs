@@ -265,13 +265,13 @@ impl Datagrams {
     #[inline]
     pub(super) fn read_piece(&mut self, into: &mut [u8]) {
         if let Some(shm) = &mut self.shm {
-            shm.read_piece(into);
+            shm.read_piece(into, &mut self.counters);
         }
     }
 
     /// See [`crate::driver::lanes::DatagramPort::piece`].
     pub(super) fn piece(&mut self) -> &[u8] {
-        self.shm.as_mut().map_or(&[], |shm| shm.piece())
+        self.shm.as_mut().map_or(&[], |shm| shm.piece(&mut self.counters))
     }
 
     /// See [`crate::driver::lanes::DatagramPort::write_piece`].

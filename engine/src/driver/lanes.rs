@@ -390,8 +390,8 @@ pub(crate) trait DatagramPort {
         None
     }
 
-    /// Copies the bytes of the piece that came last, as many as that says, to where they belong.
-    /// Once at the most.
+    /// Copies the bytes of the piece that came last, as many as that says, to where they belong;
+    /// once. This makes room for others.
     fn read_piece(&mut self, into: &mut [u8]) {
         let _ = into;
     }

@@ -49,6 +49,6 @@ pub(crate) enum RingEntry<'a> {
     Segment(&'a [u8]),
     /// A piece of a message of its session: what stands before its bytes, and how many these are.
     /// [`DatagramPort::read_piece`] and [`DatagramPort::piece`] have them, up to the next call of
-    /// [`DatagramPort::recv_from_ring`]; they need not be asked for.
-    Piece(PieceHeader, usize),
+    /// [`DatagramPort::recv_from_ring`]; one of them is to be called.
+    Piece(&'a PieceHeader, usize),
 }

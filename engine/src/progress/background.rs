@@ -136,6 +136,7 @@ impl EngineState {
             || !self.core.dirty().is_empty()
             || self.datagrams.waits_for_room()
             || self.rings.is_full
+            || !self.core.feeding().is_empty()
             || self.blocked.iter().any(|&it| self.controls[it as usize].is_blocked)
             || self
                 .roles

@@ -13,12 +13,17 @@ impl Engine {
     /// A piece of `length` bytes came by the ring of a session: it is copied to its place.
     ///
     /// RR-SHM-10.
+    #[inline(never)]
     pub(super) fn take_piece(&mut self, name: u64, header: &PieceHeader, length: usize) {
         let state = &mut *self.state;
         let Some(session) = state.paths.session_of(name) else { return };
         let piece = match state.core.handle_piece(session, header, length) {
             Ok(Some(piece)) => piece,
-            Ok(None) => return,
+            Ok(None) => {
+                // Nobody wants it, and it is to make room.
+                self.driver.piece();
+                return;
+            }
             Err(error) => {
                 let failure = PeerFailure::Protocol(error.to_string().into());
                 return self.give_up(session, failure);
@@ -38,13 +43,15 @@ impl Engine {
         !self.state.core.feeding().is_empty() && self.write_some()
     }
 
+    #[inline(never)]
     fn write_some(&mut self) -> bool {
         let mut happened = false;
         for index in (0..self.state.core.feeding().len()).rev() {
             let session = self.state.core.feeding()[index];
             let ring = self.state.paths.ring_of(session);
             let (wrote, is_done) = ring.map_or((false, true), |ring| self.feed(session, ring));
-            happened |= wrote;
+            // What was asked of sends that have ended is answered.
+            happened |= wrote || is_done;
             if is_done {
                 self.state.core.end_feeding(index);
             }

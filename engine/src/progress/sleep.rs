@@ -99,8 +99,8 @@ impl Engine {
         self.hasten_acks(u64::MAX);
         self.watch_datagrams();
         let state = &mut *self.state;
-        if state.core.has_cma() {
-            // Nobody announces what there is to read.
+        if state.core.has_cma() || (!state.core.feeding().is_empty() && !state.rings.is_full) {
+            // Nobody announces what there is to read, or to write where there is room.
             return Duration::ZERO;
         }
         let mut sleep = limit.min(SLEEP_MAX);

@@ -23,19 +23,28 @@
 
 use std::collections::VecDeque;
 
-use super::bulk::{GRANTED_MAX, Outgoing};
+use super::bulk::Outgoing;
 use super::core::Core;
-use super::datagram::place_of;
 use super::effects::Effects;
 use super::hint::Hint;
 use super::operation::{Operation, OperationState};
+use super::pulls::Class;
 use super::session::ControlFrame;
-use super::table::Id;
+use super::table::{Id, Table};
 use crate::wire::piece::{PieceHeader, RING_LANE};
 use crate::wire::{FrameError, Grant, frame};
 
 /// What is granted at once, in bytes: a grant has four for its length.
 const RANGE_BYTES_MAX: u64 = 1 << 30;
+
+/// Of so many pieces one is of the message that is wanted last.
+const TURNS: u32 = 16;
+
+/// Ranges that another one passes at the most: looking at them takes time.
+const LOOK_BACK: usize = 256;
+
+/// Ranges for another ring of which nobody asks whether their sends are over.
+const OTHER_USUAL: usize = 64;
 
 /// What the peer of a session granted by rings.
 #[derive(Debug, Default)]
@@ -44,6 +53,8 @@ pub(super) struct Granted {
     now: VecDeque<Outgoing>,
     /// Those for another one, which this side has not heard of, or that is gone.
     other: Vec<Outgoing>,
+    /// Pieces that were written.
+    written: u32,
     /// The session is in the list of those that have pieces to write.
     is_feeding: bool,
 }
@@ -53,6 +64,31 @@ impl Granted {
     /// Nothing is left to be written by the ring that there is.
     pub(super) fn is_empty(&self) -> bool {
         self.now.is_empty()
+    }
+}
+
+impl Granted {
+    /// The range of which a piece is written next: the first one, but that none waits for ever.
+    fn next(&mut self) -> Option<&mut Outgoing> {
+        let is_turn_of_last = self.written % TURNS == TURNS - 1;
+        if is_turn_of_last { self.now.back_mut() } else { self.now.front_mut() }
+    }
+
+    /// That one is over.
+    fn pop(&mut self) -> Option<Outgoing> {
+        let is_turn_of_last = self.written % TURNS == TURNS - 1;
+        if is_turn_of_last { self.now.pop_back() } else { self.now.pop_front() }
+    }
+
+    /// Takes in a range of a message with `hint`, behind all that can wait no longer.
+    fn push(&mut self, range: Outgoing, hint: Hint, operations: &Table<Operation>) {
+        let stays = |other: &Outgoing| {
+            let other = operations.get(other.operation).map_or(Hint::None, |found| found.hint);
+            Class::of(other) <= Class::of(hint)
+        };
+        let from = self.now.len().saturating_sub(LOOK_BACK);
+        let last = self.now.range(from..).rposition(stays);
+        self.now.insert(last.map_or(from, |last| from + last + 1), range);
     }
 }
 
@@ -97,7 +133,12 @@ impl Core {
         granted.now.clear();
         if let Some(ring) = ring {
             // What is for a ring of before will be granted by lanes, or is over.
-            granted.now.extend(granted.other.drain(..).filter(|range| range.chunk == ring));
+            for range in std::mem::take(&mut granted.other) {
+                let found = self.operations.get(range.operation).filter(|_| range.chunk == ring);
+                if let Some(hint) = found.map(|found| found.hint) {
+                    granted.push(range, hint, &self.operations);
+                }
+            }
             self.feed(slot);
         }
     }
@@ -258,18 +299,20 @@ impl Core {
         };
         let ring = datagram.ring_for_pieces();
         let granted = datagram.pieces.get_or_insert_default();
-        let waiting = granted.now.len() + granted.other.len();
-        if waiting >= GRANTED_MAX {
-            return Err(FrameError::AnswersWait(waiting));
-        }
-        if ring != Some(range.chunk) {
-            // This side is behind: it has not heard of that ring, or the peer not of its end.
-            granted.other.push(range);
+        if ring == Some(range.chunk) {
+            granted.push(range, hint, &self.operations);
+            self.feed(slot);
             return Ok(());
         }
-        let at = place_of(&granted.now, &self.operations, hint);
-        granted.now.insert(at, range);
-        self.feed(slot);
+        // This side is behind: it has not heard of that ring, or the peer not of its end. There is
+        // one for each send at the most, and those of sends that are over go.
+        if granted.other.len() > 2 * self.operations.len() + OTHER_USUAL {
+            let operations = &self.operations;
+            let serves =
+                |it: &Outgoing| operations.get(it.operation).is_some_and(Operation::serves);
+            granted.other.retain(serves);
+        }
+        granted.other.push(range);
         Ok(())
     }
 
@@ -314,11 +357,11 @@ impl Core {
         loop {
             let session = self.sessions.at_mut(slot as usize)?;
             let granted = session.datagram.as_deref_mut()?.pieces.as_deref_mut()?;
-            let &Outgoing { operation, receive_operation, offset, length, chunk } =
-                granted.now.front()?;
+            let &mut Outgoing { operation, receive_operation, offset, length, chunk } =
+                granted.next()?;
             if !self.operations.get(operation).is_some_and(Operation::serves) {
                 // The send has ended: its receiver gave it up, or it failed.
-                granted.now.pop_front();
+                granted.pop();
                 self.refuse_ring_grant(slot, receive_operation);
                 continue;
             }
@@ -339,14 +382,16 @@ impl Core {
         let Some(session) = self.sessions.at_mut(slot as usize) else { return };
         let Some(datagram) = session.datagram.as_deref_mut() else { return };
         let Some(granted) = datagram.pieces.as_deref_mut() else { return };
-        let Some(front) = granted.now.front_mut() else { return };
-        front.offset += length as u64;
-        front.length -= length as u32;
-        if front.length > 0 {
-            return;
+        let Some(range) = granted.next() else { return };
+        range.offset += length as u64;
+        range.length -= length as u32;
+        let operation = range.operation;
+        let is_written = range.length == 0;
+        if is_written {
+            granted.pop();
         }
-        let found = self.operations.get_mut(front.operation);
-        granted.now.pop_front();
+        granted.written = granted.written.wrapping_add(1);
+        let found = self.operations.get_mut(operation).filter(|_| is_written);
         if let Some(OperationState::Serving(serving)) = found.map(|found| &mut found.state) {
             serving.is_asked_by_ring = false;
         }

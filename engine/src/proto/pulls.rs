@@ -30,7 +30,7 @@ pub(crate) struct Offered {
 }
 
 /// Where a message stands.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Class {
     First = 0,
     Usual = 1,
@@ -40,7 +40,7 @@ pub(crate) enum Class {
 const CLASSES: [Class; 3] = [Class::First, Class::Usual, Class::Last];
 
 impl Class {
-    fn of(hint: Hint) -> Self {
+    pub(super) fn of(hint: Hint) -> Self {
         match hint {
             Hint::Priority => Self::First,
             Hint::None | Hint::Latency => Self::Usual,

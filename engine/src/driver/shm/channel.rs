@@ -44,7 +44,7 @@ pub(super) struct Channel {
     pub(super) memory: Option<Attached>,
     /// Times that the neighbour was asked for memory and has not answered.
     pub(super) questions: u32,
-    /// Something found no room since the last sleep.
+    /// Something found no room, and has not been told of any since.
     wants_room: bool,
 }
 
@@ -100,6 +100,7 @@ impl Channel {
     #[inline]
     pub(super) fn write_segment(&mut self, segment: &[u8]) -> Result<bool, Broken> {
         if self.is_ending || !self.backlog.is_empty() {
+            self.wants_room = true;
             return Ok(false);
         }
         self.is_behind = true;
@@ -119,6 +120,7 @@ impl Channel {
         bytes: &[u8],
     ) -> Result<bool, Broken> {
         if self.is_ending || !self.backlog.is_empty() {
+            self.wants_room = true;
             return Ok(false);
         }
         self.is_behind = true;
@@ -159,25 +161,21 @@ impl Channel {
     }
 
     /// Copies the next entry into the first of `into`, and says what and how long it is; of a piece
-    /// that is its header. `wakes` counts the times that this wakes the other side, which waits
-    /// for room.
+    /// that is its header.
     #[inline]
-    pub(super) fn receive(
-        &mut self,
-        into: &mut [u8],
-        wakes: &mut u64,
-    ) -> Result<Option<(Entry, usize)>, Broken> {
-        let told = self.reader.told();
-        let received = self.reader.read(&self.segment.ring(1 - self.writes), into)?;
-        if self.reader.told() != told {
-            *wakes += u64::from(self.wake_writer());
-        }
-        Ok(received)
+    pub(super) fn receive(&mut self, into: &mut [u8]) -> Result<Option<(Entry, usize)>, Broken> {
+        self.reader.read(&self.segment.ring(1 - self.writes), into)
+    }
+
+    /// What the other side was told of room; when that was more, [`Self::wake_writer`] follows.
+    #[inline]
+    pub(super) fn told(&self) -> u64 {
+        self.reader.told()
     }
 
     /// Wakes the other side if it sleeps until there is room; whether it did.
     #[cold]
-    fn wake_writer(&self) -> bool {
+    pub(super) fn wake_writer(&self) -> bool {
         let wakes = self.reader.must_wake(&self.segment.ring(1 - self.writes));
         if wakes {
             socket::sign(&self.socket, SIGN_LOOK);
@@ -185,14 +183,13 @@ impl Channel {
         wakes
     }
 
-    /// Copies the bytes of the piece that came last. `wakes`: as for [`Self::receive`].
+    /// Copies the bytes of the piece that came last; whether this wakes the other side, which waits
+    /// for room.
     #[inline]
-    pub(super) fn read_piece(&mut self, into: &mut [u8], wakes: &mut u64) {
-        let told = self.reader.told();
+    pub(super) fn read_piece(&mut self, into: &mut [u8]) -> bool {
+        let told = self.told();
         self.reader.read_piece(&self.segment.ring(1 - self.writes), into);
-        if self.reader.told() != told {
-            *wakes += u64::from(self.wake_writer());
-        }
+        self.told() != told && self.wake_writer()
     }
 
     /// Whether a datagram is there.
@@ -205,14 +202,19 @@ impl Channel {
     /// `false`: something is there.
     pub(super) fn fall_asleep(&mut self) -> bool {
         let ring = self.segment.ring(self.writes);
-        let has_room = std::mem::take(&mut self.wants_room) && !self.writer.fall_asleep(&ring);
+        let has_room = self.wants_room && !self.writer.fall_asleep(&ring);
+        self.wants_room &= !has_room;
         self.reader.fall_asleep(&self.segment.ring(1 - self.writes)) && !has_room
     }
 
-    /// The opposite.
-    pub(super) fn wake_up(&self) {
+    /// The opposite. `true`: there is room, which was waited for.
+    pub(super) fn wake_up(&mut self) -> bool {
         self.reader.wake_up(&self.segment.ring(1 - self.writes));
-        self.writer.wake_up(&self.segment.ring(self.writes));
+        let ring = self.segment.ring(self.writes);
+        self.writer.wake_up(&ring);
+        let has_room = self.wants_room && self.writer.has_news(&ring);
+        self.wants_room &= !has_room;
+        has_room
     }
 
     /// Another mapping of its memory.

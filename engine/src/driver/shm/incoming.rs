@@ -48,7 +48,7 @@ impl Shm {
                 Some((session, RingEntry::Segment(&self.datagram[..self.length])))
             }
             Received::Piece(session, length) => {
-                let header = PieceHeader::read_from_prefix(&self.datagram).ok()?.0;
+                let (header, _) = PieceHeader::ref_from_prefix(&self.datagram).ok()?;
                 Some((session, RingEntry::Piece(header, length)))
             }
             Received::Packet(from) => {
@@ -60,19 +60,20 @@ impl Shm {
 
     /// Copies the bytes of the piece that came last, as many as there are.
     #[inline]
-    pub(in crate::driver) fn read_piece(&mut self, into: &mut [u8]) {
+    pub(in crate::driver) fn read_piece(&mut self, into: &mut [u8], counters: &mut DriverCounters) {
         if let Some(Some(channel)) = self.channels.get_mut(self.piece.0 as usize) {
-            channel.read_piece(into, &mut self.figures.wakes);
+            let wakes = u64::from(channel.read_piece(into));
+            self.figures.wakes += wakes;
+            counters.syscalls += wakes;
         }
     }
 
     /// The same, copied to a place of this side's.
-    pub(in crate::driver) fn piece(&mut self) -> &[u8] {
-        let (index, length) = self.piece;
-        if let Some(Some(channel)) = self.channels.get_mut(index as usize) {
-            channel.read_piece(&mut self.datagram[..length], &mut self.figures.wakes);
-        }
-        &self.datagram[..length]
+    pub(in crate::driver) fn piece(&mut self, counters: &mut DriverCounters) -> &[u8] {
+        let mut room = std::mem::take(&mut self.datagram);
+        self.read_piece(&mut room[..self.piece.1], counters);
+        self.datagram = room;
+        &self.datagram[..self.piece.1]
     }
 
     /// Where the packet seems to come from that [`Self::receive_entry`] found in its place;
@@ -131,9 +132,13 @@ impl Shm {
     fn receive_from(&mut self, at: usize, counters: &mut DriverCounters) -> Option<Received> {
         let index = *self.order.get(at)?;
         let channel = self.channels.get_mut(index as usize)?.as_mut()?;
-        let wakes = self.figures.wakes;
-        let received = channel.receive(&mut self.datagram, &mut self.figures.wakes);
-        counters.syscalls += self.figures.wakes - wakes;
+        let told = channel.told();
+        let received = channel.receive(&mut self.datagram);
+        if channel.told() != told {
+            let wakes = u64::from(channel.wake_writer());
+            self.figures.wakes += wakes;
+            counters.syscalls += wakes;
+        }
         match received {
             Ok(Some((Entry::Segment, length))) => {
                 self.length = length;
@@ -179,10 +184,10 @@ impl Shm {
         &mut self.datagram[..self.length]
     }
 
-    /// Whether something is in a ring; of an engine that polls, in one of those that the next call
-    /// for a datagram looks at.
+    /// Whether something is in a ring, or has been made room for since this engine slept; of one
+    /// that polls, in one of those rings that the next call for a datagram looks at.
     pub(in crate::driver) fn has_received(&mut self, sleeps: bool) -> bool {
-        if self.untaken.is_some() || (sleeps && self.has_news) {
+        if self.untaken.is_some() || std::mem::take(&mut self.has_news) {
             return true;
         }
         if sleeps || self.owner_is_absent {

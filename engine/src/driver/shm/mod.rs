@@ -136,7 +136,7 @@ pub(super) struct Shm {
     untended: u32,
     /// Neighbours wake this engine.
     is_asleep: bool,
-    /// When it fell asleep, something was there, or room.
+    /// Something was there, or room, when it fell asleep, or room when it woke.
     has_news: bool,
     owner_is_absent: bool,
     figures: SharedMemoryFigures,
@@ -422,8 +422,9 @@ impl Shm {
 
     fn wake_up(&mut self) {
         self.is_asleep = false;
-        for channel in self.channels.iter().flatten() {
-            channel.wake_up();
+        self.has_news = false;
+        for channel in self.channels.iter_mut().flatten() {
+            self.has_news |= channel.wake_up();
         }
     }
 

@@ -43,8 +43,9 @@ const LINE_WORDS: usize = LINE_BYTES / WORD_BYTES;
 const FIRST: usize = 2;
 /// Lines for datagrams.
 const ROOM: usize = LINES - FIRST;
-/// Lines that pieces leave to messages and packets.
-const KEPT: usize = ROOM / 4;
+/// Lines that pieces leave to messages and packets: as many as the longest of those in use has, and
+/// one more, whose word is cleared.
+const KEPT: usize = lines_of(9 * 1024) + 1;
 /// Lines that were read before the writer is told: it looks there when it seems to have no room.
 const TELL_EVERY: usize = ROOM / 4;
 
@@ -243,7 +244,12 @@ impl Writer {
     pub(crate) fn fall_asleep(&self, ring: &impl Lines) -> bool {
         ring.store(WAITS, 1, Ordering::Relaxed);
         ring.fence();
-        ring.load(CONSUMED, Ordering::Relaxed) == self.consumed
+        !self.has_news(ring)
+    }
+
+    /// Whether the reader has told of room since there was none.
+    pub(crate) fn has_news(&self, ring: &impl Lines) -> bool {
+        ring.load(CONSUMED, Ordering::Relaxed) != self.consumed
     }
 
     /// The opposite of [`Self::fall_asleep`].
@@ -325,6 +331,7 @@ impl Reader {
     }
 
     /// The next entry is a piece, of so many bytes with its header.
+    #[inline(never)]
     fn read_header(
         &mut self,
         ring: &impl Lines,
@@ -336,7 +343,7 @@ impl Reader {
             return Err(Broken);
         };
         ring.read(self.at.line * LINE_BYTES + WORD_BYTES, into);
-        // The writer is told when the bytes were read, or are not wanted.
+        // The writer is told when the bytes have been read.
         self.at = self.at.after(lines_of_piece(length));
         Ok((Entry::Piece, length))
     }

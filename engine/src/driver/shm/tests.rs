@@ -12,7 +12,7 @@ use super::incoming::HOT;
 use super::neighbours::{EXCHANGE_LIMIT, EXCHANGES_MAX};
 use super::segment::{SEGMENT_BYTES, Segment};
 use super::*;
-use crate::driver::lanes::RingEntry;
+use crate::driver::lanes::{DATAGRAM_BYTES_MAX, RingEntry};
 use crate::wire::neighbour::{
     KIND_CHALLENGE, KIND_MEMORY, KIND_NEIGHBOUR_HELLO, KIND_READY, NeighbourMessage,
 };
@@ -176,7 +176,7 @@ fn pieces_come_in_order_and_leave_room_for_messages() {
         if ours.write_piece(5, &header, &bytes_of(written, length)) {
             written += 1;
         } else {
-            let long = [3; PIECE_BYTES_MAX - 512];
+            let long = [3; DATAGRAM_BYTES_MAX];
             if round % 3 == 0 {
                 assert!(ours.write_segment(5, &long, &mut counters), "pieces fill the ring");
             }
@@ -195,12 +195,14 @@ fn pieces_come_in_order_and_leave_room_for_messages() {
                 match due % 3 {
                     0 => {
                         let mut into = vec![0; length];
-                        theirs.read_piece(&mut into);
+                        theirs.read_piece(&mut into, &mut counters);
                         assert_eq!(into, bytes_of(due, length));
                     }
-                    1 => assert_eq!(theirs.piece(), bytes_of(due, length)),
+                    1 => assert_eq!(theirs.piece(&mut counters), bytes_of(due, length)),
                     // Nobody wants it.
-                    _ => {}
+                    _ => {
+                        theirs.piece(&mut counters);
+                    }
                 }
                 due += 1;
             }
@@ -229,7 +231,7 @@ fn who_sleeps_until_there_is_room_is_woken_once_and_nobody_else() {
     let read = |theirs: &mut Shm, counters: &mut DriverCounters| {
         let entry = theirs.receive_entry(counters);
         assert!(matches!(entry, Some((5, RingEntry::Piece(..)))), "{entry:?}");
-        theirs.piece();
+        theirs.piece(counters);
     };
     let is_called = |ours: &Shm| is_readable(ours.epoll.as_fd());
     let written = fill(ours);
@@ -248,20 +250,32 @@ fn who_sleeps_until_there_is_room_is_woken_once_and_nobody_else() {
     ours.called();
     ours.serve(false);
     assert!(!is_called(ours));
+    assert!(ours.has_received(false), "the engine is told");
+    assert!(!ours.has_received(false), "once");
     // Who wants none sleeps on.
+    assert!(ours.write_piece(5, &piece_header(0), &[7; PIECE_BYTES_MAX]));
+    ours.serve(true);
+    read(theirs, &mut counters);
+    assert!(!is_called(ours));
+    ours.serve(false);
+    // Who wakes for another reason, and sleeps again, still wants some.
     assert_eq!(fill(ours), written);
     ours.serve(true);
     ours.serve(false);
+    assert!(!ours.has_received(false));
     ours.serve(true);
     (0..written).for_each(|_| read(theirs, &mut counters));
-    assert!(!is_called(ours));
+    assert!(is_called(ours));
+    ours.called();
     ours.serve(false);
+    assert!(ours.has_received(false));
+    assert_eq!(theirs.figures().wakes, 2);
     // What was read before it fell asleep is found when it does.
     assert_eq!(fill(ours), written);
     (0..written).for_each(|_| read(theirs, &mut counters));
     ours.serve(true);
     assert!(ours.has_received(true), "it does not sleep");
-    assert_eq!(theirs.figures().wakes, 1);
+    assert_eq!(theirs.figures().wakes, 2);
 }
 
 /// RR-SHM-8

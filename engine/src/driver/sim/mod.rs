@@ -27,6 +27,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::event::{EventfdFlags, eventfd};
+use zerocopy::FromZeros;
 
 use self::datagrams::Datagram;
 use self::lane::{Chunk, Watch};
@@ -62,6 +63,8 @@ pub(crate) struct SimDriver {
     witness: Option<Arc<Witness>>,
     /// The segment that came by a ring last, or the bytes of the piece.
     segment: Vec<u8>,
+    /// What stood before those.
+    header: PieceHeader,
     /// The packet that came in its place, and from where.
     untaken: Option<(SocketAddr, Vec<u8>)>,
 }
@@ -80,6 +83,7 @@ impl SimDriver {
             has_neighbours: false,
             witness: None,
             segment: Vec::new(),
+            header: PieceHeader::new_zeroed(),
             untaken: None,
         }
     }
@@ -394,8 +398,8 @@ impl DatagramPort for SimDriver {
                 Some((session, RingEntry::Segment(&self.segment)))
             }
             Came::Piece(session, header, bytes) => {
-                self.segment = bytes;
-                Some((session, RingEntry::Piece(header, self.segment.len())))
+                (self.header, self.segment) = (header, bytes);
+                Some((session, RingEntry::Piece(&self.header, self.segment.len())))
             }
             Came::Packet(from, bytes) => {
                 self.untaken = Some((from, bytes));

@@ -72,7 +72,7 @@ impl Engine {
     pub(super) fn read_ring(&mut self) -> Option<usize> {
         let (name, segment) = match self.driver.recv_from_ring()? {
             (name, RingEntry::Segment(segment)) => (name, segment),
-            (name, RingEntry::Piece(header, length)) => {
+            (name, RingEntry::Piece(&header, length)) => {
                 self.take_piece(name, &header, length);
                 return Some(length / PIECE_SHARE);
             }

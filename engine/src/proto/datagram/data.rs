@@ -113,11 +113,7 @@ pub(crate) struct StagedData<'a> {
 }
 
 /// Where a range of a message stands among those that were granted before.
-pub(in crate::proto) fn place_of(
-    granted: &VecDeque<Outgoing>,
-    operations: &Table<Operation>,
-    hint: Hint,
-) -> usize {
+fn place_of(granted: &VecDeque<Outgoing>, operations: &Table<Operation>, hint: Hint) -> usize {
     if hint != Hint::Priority {
         return granted.len();
     }

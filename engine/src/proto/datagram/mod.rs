@@ -57,7 +57,6 @@ use crate::wire::part::{PART_BYTES_MIN, PART_HEADER_BYTES};
 use crate::wire::rts::RTS_HEADER_BYTES;
 use crate::wire::segment::SEGMENT_HEADER_BYTES;
 
-pub(super) use self::data::place_of;
 pub(crate) use self::outgoing::{Asks, Lone, append_segment};
 pub(crate) use self::parts::{Fragmenting, Reassembling};
 pub(crate) use self::ranges::Ranges;
@@ -339,6 +338,10 @@ impl Core {
         let had_ring = std::mem::replace(&mut datagram.has_ring, has_ring);
         datagram.fit_segments(&mut self.datagrams.segments);
         if had_pieces_by != piece_ring {
+            if session.has_waiting() {
+                // There may be another way for them now.
+                self.unblocked.push(slot);
+            }
             self.change_ring_of_pieces(slot, had_pieces_by);
         }
         if had_ring && !has_ring && !planted!(ForgetRing) {
@@ -472,5 +475,6 @@ impl Core {
         if let Some(bulk) = &datagram.bulk {
             self.end_bulk(bulk);
         }
+        self.feeding.retain(|&fed| fed != slot);
     }
 }

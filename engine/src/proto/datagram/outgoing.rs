@@ -442,6 +442,11 @@ impl Core {
     ///
     /// RR-DGRAM-3.
     pub(crate) fn handle_segment_lost(&mut self, slot: u32, token: u64) {
+        self.mark_segment_lost(slot, token);
+        self.mark_dirty(slot);
+    }
+
+    fn mark_segment_lost(&mut self, slot: u32, token: u64) {
         let Some(session) = self.sessions.at_mut(slot as usize) else { return };
         let Some(datagram) = session.datagram.as_deref_mut() else { return };
         let pool = &mut self.datagrams.segments;
@@ -453,7 +458,6 @@ impl Core {
         } else if !planted!(LoseLimits) {
             datagram.update_due = true;
         }
-        self.mark_dirty(slot);
     }
 
     /// A lane had no room for a segment that was to go by it. What it asked the peer is asked by
@@ -469,7 +473,9 @@ impl Core {
                 session.questions.ask();
             }
         }
-        self.handle_segment_lost(slot, token);
+        self.mark_segment_lost(slot, token);
+        // Others may have room.
+        self.mark_dirty_last(slot);
     }
 
     /// A lane is given up: all that is not acknowledged goes again. If `has_stream`, that lane was
