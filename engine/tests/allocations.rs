@@ -107,8 +107,12 @@ fn warm_messages_do_not_allocate() {
 /// `memory`: the setting `shared_memory`.
 fn exchange_all(memory: &str) {
     let mut two = Two::new(memory);
-    let middle = if memory == "auto" { 20_000 } else { 16_000 };
-    for length in [8, middle, 1 << 20] {
+    // By shared memory 20 000 bytes go in pieces, and more are read.
+    let (middle, lengths) = match memory {
+        "auto" => (40_000, &[8, 20_000, 40_000, 1 << 20][..]),
+        _ => (16_000, &[8, 16_000, 1 << 20][..]),
+    };
+    for &length in lengths {
         let region = two.left.domain().alloc(length).unwrap();
         let mut buffers = (Buffer::from(region), Buffer::from(vec![0u8; length]));
         if memory == "auto" && length == middle {

@@ -44,9 +44,9 @@ pub(crate) struct ControlLane {
     /// The turn in which a segment last came by its ring, and when the first one came that is not
     /// acknowledged.
     pub(super) ring_poll: u64,
-    /// The turn in which its ring had no room for a segment.
-    pub(super) refused_poll: u64,
     pub(super) ring_owed_ns: u64,
+    /// A segment waits for room in its ring.
+    pub(super) is_refused: bool,
     /// It is in the list of those that something is expected of by the control lane.
     pub(super) is_awaited: bool,
     /// It is in the list of those that wait for room in the driver, by whichever path.

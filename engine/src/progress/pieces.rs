@@ -62,7 +62,7 @@ impl Engine {
 
     /// Writes pieces for a session; whether there were some, and whether that was all.
     fn feed(&mut self, session: u32, ring: u64) -> (bool, bool) {
-        if self.control(session).refused_poll == self.state.polls {
+        if self.control(session).is_refused {
             // A segment waits for room, and what there is now would not be there for it.
             return (false, false);
         }

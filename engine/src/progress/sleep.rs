@@ -7,7 +7,8 @@ use crossbeam_utils::Backoff;
 use super::engine::{Engine, TICK_NS};
 use crate::types::Error;
 
-/// The longest sleep while a ring has no room: its reader does not say when there is some.
+/// The longest sleep while a ring has no room, though its reader says when there is some: it may be
+/// one that does not.
 const FULL_RING: Duration = Duration::from_millis(1);
 /// The longest sleep while something is outstanding.
 const SLEEP_MAX: Duration = Duration::from_millis(100);

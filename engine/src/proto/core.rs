@@ -29,6 +29,7 @@ use super::lanes::Wait;
 use super::operation::Operation;
 use super::outbox::StagingPool;
 use super::peers::Promise;
+use super::pieces::Granted;
 use super::rails::health::Transition;
 use super::session::{ControlFrame, Session};
 use super::table::{Id, Table};
@@ -175,6 +176,8 @@ pub(crate) struct Core {
     pub(super) granting: Vec<u32>,
     /// Receives whose messages are read from their senders' memory, in order of their matches.
     pub(super) cma: VecDeque<(Id, CmaSource)>,
+    /// What peers granted by rings, by session.
+    pub(super) granted: HashMap<u32, Granted>,
     /// Sessions with pieces of messages for their rings.
     pub(super) feeding: Vec<u32>,
     /// Sessions whose connection may have a deadline.
@@ -223,6 +226,7 @@ impl Core {
             unblocked: Vec::new(),
             granting: Vec::new(),
             cma: VecDeque::new(),
+            granted: HashMap::new(),
             feeding: Vec::new(),
             timed: Vec::new(),
             starved: Vec::new(),

@@ -46,9 +46,12 @@ const LOOK_BACK: usize = 256;
 /// Ranges for another ring of which nobody asks whether their sends are over.
 const OTHER_USUAL: usize = 64;
 
-/// What the peer of a session granted by rings.
+/// Rings of a session by which pieces go, and what its peer granted by them. Sessions that never had
+/// a ring have none of this.
 #[derive(Debug, Default)]
 pub(super) struct Granted {
+    /// The ring that there is, as both sides call it.
+    ring: Option<u32>,
     /// Ranges for the ring that there is, in order.
     now: VecDeque<Outgoing>,
     /// Those for another one, which this side has not heard of, or that is gone.
@@ -57,14 +60,6 @@ pub(super) struct Granted {
     written: u32,
     /// The session is in the list of those that have pieces to write.
     is_feeding: bool,
-}
-
-#[cfg(any(test, feature = "sim"))]
-impl Granted {
-    /// Nothing is left to be written by the ring that there is.
-    pub(super) fn is_empty(&self) -> bool {
-        self.now.is_empty()
-    }
 }
 
 impl Granted {
@@ -114,22 +109,23 @@ fn bad(header: &PieceHeader, length: usize, why: &'static str) -> FrameError {
 
 impl Core {
     /// The ring by which a session takes pieces, as both sides call it.
-    fn ring_for_pieces(&self, slot: u32) -> Option<u32> {
-        let session = self.sessions.at(slot as usize)?;
-        session.datagram.as_deref()?.ring_for_pieces()
+    pub(super) fn ring_for_pieces(&self, slot: u32) -> Option<u32> {
+        self.granted.get(&slot)?.ring
     }
 
-    /// A session has another ring than before, or none any more (`before`: the one that it had).
+    /// The pieces of a session go by another ring than before, or by none any more.
     ///
     /// RR-SHM-10.
-    pub(super) fn change_ring_of_pieces(&mut self, slot: u32, before: Option<u32>) {
-        if let Some(ring) = before {
-            self.pull_otherwise(slot, ring);
+    pub(super) fn use_ring_for_pieces(&mut self, slot: u32, ring: Option<u32>) {
+        let before = self.ring_for_pieces(slot);
+        if before == ring {
+            return;
         }
-        let Some(session) = self.sessions.at_mut(slot as usize) else { return };
-        let Some(datagram) = session.datagram.as_deref_mut() else { return };
-        let ring = datagram.ring_for_pieces();
-        let Some(granted) = datagram.pieces.as_deref_mut() else { return };
+        if let Some(before) = before {
+            self.pull_otherwise(slot, before);
+        }
+        let granted = self.granted.entry(slot).or_default();
+        granted.ring = ring;
         granted.now.clear();
         if let Some(ring) = ring {
             // What is for a ring of before will be granted by lanes, or is over.
@@ -292,14 +288,13 @@ impl Core {
     }
 
     fn queue_range(&mut self, slot: u32, range: Outgoing, hint: Hint) -> Result<(), FrameError> {
-        let Some(session) = self.sessions.at_mut(slot as usize) else { return Ok(()) };
-        let Some(datagram) = session.datagram.as_deref_mut() else {
+        let session = self.sessions.at(slot as usize);
+        if session.is_none_or(|session| session.datagram.is_none()) {
             let (offset, length) = (range.offset, range.length);
             return Err(FrameError::BadGrant { offset, length, message: 0 });
-        };
-        let ring = datagram.ring_for_pieces();
-        let granted = datagram.pieces.get_or_insert_default();
-        if ring == Some(range.chunk) {
+        }
+        let granted = self.granted.entry(slot).or_default();
+        if granted.ring == Some(range.chunk) {
             granted.push(range, hint, &self.operations);
             self.feed(slot);
             return Ok(());
@@ -323,9 +318,7 @@ impl Core {
 
     /// What a session was asked for by its ring is written, as there is room.
     fn feed(&mut self, slot: u32) {
-        let session = self.sessions.at_mut(slot as usize);
-        let datagram = session.and_then(|session| session.datagram.as_deref_mut());
-        if let Some(granted) = datagram.and_then(|datagram| datagram.pieces.as_deref_mut())
+        if let Some(granted) = self.granted.get_mut(&slot)
             && !granted.now.is_empty()
             && !std::mem::replace(&mut granted.is_feeding, true)
         {
@@ -343,11 +336,15 @@ impl Core {
     /// place.
     pub(crate) fn end_feeding(&mut self, index: usize) {
         let slot = self.feeding.swap_remove(index);
-        let session = self.sessions.at_mut(slot as usize);
-        let datagram = session.and_then(|session| session.datagram.as_deref_mut());
-        if let Some(granted) = datagram.and_then(|datagram| datagram.pieces.as_deref_mut()) {
+        if let Some(granted) = self.granted.get_mut(&slot) {
             granted.is_feeding = false;
         }
+    }
+
+    /// A session ends.
+    pub(super) fn end_pieces(&mut self, slot: u32) {
+        self.granted.remove(&slot);
+        self.feeding.retain(|&fed| fed != slot);
     }
 
     /// The next piece for the ring of a session. [`Self::handle_piece_written`] takes it off.
@@ -355,8 +352,7 @@ impl Core {
     pub(crate) fn next_piece(&mut self, slot: u32) -> Option<PieceSend> {
         let most = if rare!(10) { 1 } else { self.config.piece_bytes };
         loop {
-            let session = self.sessions.at_mut(slot as usize)?;
-            let granted = session.datagram.as_deref_mut()?.pieces.as_deref_mut()?;
+            let granted = self.granted.get_mut(&slot)?;
             let &mut Outgoing { operation, receive_operation, offset, length, chunk } =
                 granted.next()?;
             if !self.operations.get(operation).is_some_and(Operation::serves) {
@@ -379,9 +375,7 @@ impl Core {
     /// The piece that [`Self::next_piece`] gave, of so many bytes, is in the ring.
     #[inline]
     pub(crate) fn handle_piece_written(&mut self, slot: u32, length: usize) {
-        let Some(session) = self.sessions.at_mut(slot as usize) else { return };
-        let Some(datagram) = session.datagram.as_deref_mut() else { return };
-        let Some(granted) = datagram.pieces.as_deref_mut() else { return };
+        let Some(granted) = self.granted.get_mut(&slot) else { return };
         let Some(range) = granted.next() else { return };
         range.offset += length as u64;
         range.length -= length as u32;

@@ -62,6 +62,9 @@ impl Engine {
         let Some(session) = state.paths.session_of(name) else { return };
         if state.core.session(session).is_some_and(|known| known.is_connected()) {
             state.paths.set_ring(&mut state.core, session, ring);
+            if let Some(control) = state.controls.get_mut(session as usize) {
+                control.is_refused = false;
+            }
             state.rings.are_read |= is_up;
             state.core.mark_dirty_if_waiting(session);
         }
@@ -108,6 +111,7 @@ impl Engine {
     /// Writes what a session has for its peer into its ring, as far as there is room. `true`:
     /// something went.
     pub(super) fn write_segments(&mut self, session: u32, ring: u64) -> bool {
+        self.control(session).is_refused = false;
         for written in 0..DATAGRAMS_PER_FLUSH {
             let core = &mut self.state.core;
             let segment = core.poll_segment(session, RING_SEGMENT_BYTES_MAX, Asks::WhenAwaited);
@@ -128,7 +132,7 @@ impl Engine {
     fn wait_for_ring(&mut self, session: u32, token: u64) {
         self.state.core.handle_segment_refused(session, token);
         self.state.rings.is_full = true;
-        self.control(session).refused_poll = self.state.polls;
+        self.control(session).is_refused = true;
     }
 
     /// Acknowledges what came by rings, where that is due. `is_last`: there may be no other turn

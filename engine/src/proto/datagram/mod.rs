@@ -50,7 +50,6 @@ use self::segment::{List, Order, SegmentPool};
 use self::window::Arrivals;
 use super::core::{Config, Core};
 use super::late::LateMap;
-use super::pieces::Granted;
 use super::table::Id;
 use crate::wire::EAGER_BYTES_MAX;
 use crate::wire::part::{PART_BYTES_MIN, PART_HEADER_BYTES};
@@ -116,7 +115,6 @@ impl Datagram {
                 .bulk
                 .as_ref()
                 .is_none_or(|bulk| bulk.granted.is_empty() && bulk.pulled_bytes == 0)
-            && self.pieces.as_ref().is_none_or(|pieces| pieces.is_empty())
     }
 }
 
@@ -174,10 +172,8 @@ pub(crate) struct Datagram {
     pub(in crate::proto) has_stream: bool,
     /// Segments go by a ring, which does not tell what has come.
     has_ring: bool,
-    /// The ring by which pieces of messages go as well.
-    piece_ring: Option<u32>,
-    /// What the peer granted by that.
-    pub(in crate::proto) pieces: Option<Box<Granted>>,
+    /// Long messages go by that in pieces.
+    takes_pieces: bool,
     /// The peer can read messages from this process's memory.
     pub(in crate::proto) has_cma: bool,
     /// Bulk data goes in datagrams.
@@ -220,8 +216,7 @@ impl Datagram {
             ack_awaited: false,
             has_stream: false,
             has_ring: false,
-            piece_ring: None,
-            pieces: None,
+            takes_pieces: false,
             has_cma: false,
             bulk: has_bulk.then(Box::default),
             open: None,
@@ -241,12 +236,6 @@ impl Datagram {
 }
 
 impl Datagram {
-    /// The ring by which pieces of messages go, as both sides call it.
-    #[inline]
-    pub(in crate::proto) fn ring_for_pieces(&self) -> Option<u32> {
-        self.piece_ring
-    }
-
     /// Segments are made as long from now on as what carries them takes: a ring takes any.
     fn fit_segments(&mut self, pool: &mut SegmentPool) {
         self.close_open(pool);
@@ -333,17 +322,16 @@ impl Core {
         let Some(datagram) = session.datagram.as_deref_mut() else { return };
         // Checksums are wanted on what goes from memory to memory, and nothing sums pieces.
         let piece_ring = ring.filter(|_| !session.has_checksums);
-        let had_pieces_by = std::mem::replace(&mut datagram.piece_ring, piece_ring);
+        let takes_pieces = piece_ring.is_some();
+        let took_pieces = std::mem::replace(&mut datagram.takes_pieces, takes_pieces);
         let has_ring = ring.is_some();
         let had_ring = std::mem::replace(&mut datagram.has_ring, has_ring);
         datagram.fit_segments(&mut self.datagrams.segments);
-        if had_pieces_by != piece_ring {
-            if session.has_waiting() {
-                // There may be another way for them now.
-                self.unblocked.push(slot);
-            }
-            self.change_ring_of_pieces(slot, had_pieces_by);
+        if took_pieces != takes_pieces && session.has_waiting() {
+            // There may be another way for them now.
+            self.unblocked.push(slot);
         }
+        self.use_ring_for_pieces(slot, piece_ring);
         if had_ring && !has_ring && !planted!(ForgetRing) {
             self.resend_all(slot, true);
         }
@@ -475,6 +463,6 @@ impl Core {
         if let Some(bulk) = &datagram.bulk {
             self.end_bulk(bulk);
         }
-        self.feeding.retain(|&fed| fed != slot);
+        self.end_pieces(slot);
     }
 }

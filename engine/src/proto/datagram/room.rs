@@ -81,14 +81,14 @@ impl Datagram {
     /// Whether what is long is pulled without a lane: from memory, or by the ring.
     #[inline]
     fn pulls_on_host(&self) -> bool {
-        self.has_cma || self.piece_ring.is_some()
+        self.has_cma || self.takes_pieces
     }
 
     /// Whether the peer is told where it can read `length` bytes, if they are to be pulled: what is
     /// short is copied twice by the ring sooner than once by a system call.
     #[inline]
     pub(in crate::proto) fn is_read(&self, length: u64, config: &Config) -> bool {
-        self.has_cma && (self.piece_ring.is_none() || length > config.pieces_bytes_max)
+        self.has_cma && (!self.takes_pieces || length > config.pieces_bytes_max)
     }
 
     /// Whether an eager message goes by the stream in one piece.

@@ -57,8 +57,7 @@ impl World {
         let ring = rings.made;
         let last = [(one, other), (other, one)].map(|(from, to)| {
             let node = &self.nodes[from];
-            let session = node.core.session(node.slots[&to]).unwrap();
-            session.datagram.as_deref().and_then(|datagram| datagram.ring_for_pieces())
+            node.core.ring_for_pieces(node.slots[&to])
         });
         if self.random.random_bool(0.5) {
             rings.lost.extend(last.into_iter().flatten());
