@@ -46,8 +46,8 @@ const LOOK_BACK: usize = 256;
 /// Ranges for another ring of which nobody asks whether their sends are over.
 const OTHER_USUAL: usize = 64;
 
-/// Rings of a session by which pieces go, and what its peer granted by them. Sessions that never had
-/// a ring have none of this.
+/// The ring of a session by which pieces go, and what its peer granted by rings. Sessions that
+/// never had one have none of this.
 #[derive(Debug, Default)]
 pub(super) struct Granted {
     /// The ring that there is, as both sides call it.
