@@ -16,15 +16,16 @@ impl Engine {
     #[inline(never)]
     pub(super) fn take_piece(&mut self, name: u64, header: &PieceHeader, length: usize) {
         let state = &mut *self.state;
-        let Some(session) = state.paths.session_of(name) else { return };
-        let piece = match state.core.handle_piece(session, header, length) {
-            Ok(Some(piece)) => piece,
-            Ok(None) => {
+        let session = state.paths.session_of(name);
+        let handled = session.map(|it| (it, state.core.handle_piece(it, header, length)));
+        let piece = match handled {
+            Some((_, Ok(Some(piece)))) => piece,
+            None | Some((_, Ok(None))) => {
                 // Nobody wants it, and it is to make room.
                 self.driver.piece();
                 return;
             }
-            Err(error) => {
+            Some((session, Err(error))) => {
                 let failure = PeerFailure::Protocol(error.to_string().into());
                 return self.give_up(session, failure);
             }
