@@ -9,11 +9,11 @@ use super::core::{Core, CoreCounters, Remote};
 use super::datagram::Shared;
 use super::endpoints::Endpoints;
 use super::hint::{Hint, Hinted};
-use super::operation::Operation;
+use super::operation::{Operation, OperationState, Serving};
 use super::outbox::StagingPool;
 
 use super::session::Session;
-use super::table::Table;
+use super::table::{Id, Table};
 use super::unexpected::Unexpected;
 
 impl Core {
@@ -67,6 +67,18 @@ impl Core {
     #[inline]
     pub(crate) fn operations(&self) -> &Table<Operation> {
         &self.operations
+    }
+
+    /// The send that a grant of a session is for, the length of its message and its hint. `None`: it
+    /// has ended.
+    pub(super) fn served_by(&mut self, slot: u32, id: Id) -> Option<(&mut Serving, u64, Hint)> {
+        let found = self.operations.get_mut(id)?;
+        let (length, hint) = (found.length, found.hint);
+        let is_its = found.session == slot && found.serves();
+        match &mut found.state {
+            OperationState::Serving(serving) if is_its => Some((serving, length, hint)),
+            _ => None,
+        }
     }
 
     /// What of this engine's memory peers may reach.

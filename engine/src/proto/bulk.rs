@@ -4,9 +4,11 @@ use std::collections::VecDeque;
 
 use zerocopy::{FromBytes, IntoBytes};
 
+use super::hint::Hint;
 use super::keys::{LaneKeys, TagKey};
+use super::operation::Operation;
 use super::rails::rate::Rate;
-use super::table::Id;
+use super::table::{Id, Table};
 use crate::wire::chunk::{CHUNK_HEADER_BYTES, CHUNK_MAGIC, CHUNK_TAG_BYTES, ChunkHeader};
 
 /// A range this side granted and has not received yet.
@@ -90,6 +92,20 @@ fn tagged_part(header: &ChunkHeader) -> &[u8] {
 /// Ranges granted on one lane that have not gone, or not come: many more than a horizon has. A peer
 /// that grants and reads nothing costs its sender so much memory and no more.
 pub(super) const GRANTED_MAX: usize = 1 << 16;
+
+/// Ranges that another one passes at the most: looking at them takes time.
+const LOOK_BACK: usize = 256;
+
+/// The place behind the last range whose message has a hint that `stays`.
+pub(super) fn place_behind(
+    granted: &VecDeque<Outgoing>,
+    operations: &Table<Operation>,
+    stays: impl Fn(Hint) -> bool,
+) -> usize {
+    let stays = |range: &Outgoing| operations.get(range.operation).is_some_and(|it| stays(it.hint));
+    let from = granted.len().saturating_sub(LOOK_BACK);
+    granted.range(from..).rposition(stays).map_or(from, |last| from + last + 1)
+}
 
 /// Room for chunks that are granted and not moved yet, before the queues grow: the horizon of the
 /// settings in short chunks, as a slow moment leads to, and again in long ones.

@@ -23,7 +23,7 @@
 
 use std::collections::VecDeque;
 
-use super::bulk::Outgoing;
+use super::bulk::{Outgoing, place_behind};
 use super::core::Core;
 use super::effects::Effects;
 use super::hint::Hint;
@@ -39,9 +39,6 @@ const RANGE_BYTES_MAX: u64 = 1 << 30;
 
 /// Of so many pieces one is of the message that is wanted last.
 const TURNS: u32 = 16;
-
-/// Ranges that another one passes at the most: looking at them takes time.
-const LOOK_BACK: usize = 256;
 
 /// Ranges for another ring of which nobody asks whether their sends are over.
 const OTHER_USUAL: usize = 64;
@@ -77,13 +74,9 @@ impl Granted {
 
     /// Takes in a range of a message with `hint`, behind all that can wait no longer.
     fn push(&mut self, range: Outgoing, hint: Hint, operations: &Table<Operation>) {
-        let stays = |other: &Outgoing| {
-            let other = operations.get(other.operation).map_or(Hint::None, |found| found.hint);
-            Class::of(other) <= Class::of(hint)
-        };
-        let from = self.now.len().saturating_sub(LOOK_BACK);
-        let last = self.now.range(from..).rposition(stays);
-        self.now.insert(last.map_or(from, |last| from + last + 1), range);
+        let stays = |other| Class::of(other) <= Class::of(hint);
+        let at = place_behind(&self.now, operations, stays);
+        self.now.insert(at, range);
     }
 }
 
@@ -269,12 +262,8 @@ impl Core {
         let (offset, length) = (grant.offset.get(), grant.length.get());
         let id = Id::from_u64(grant.send_operation.get());
         let receive_operation = grant.receive_operation.get();
-        let is_it = |found: &&mut Operation| found.session == slot && found.serves();
-        let found = self.operations.get_mut(id).filter(is_it);
-        let Some((OperationState::Serving(serving), message, hint)) =
-            found.map(|found| (&mut found.state, found.length, found.hint))
-        else {
-            self.refuse_ring_grant(slot, receive_operation);
+        let Some((serving, message, hint)) = self.served_by(slot, id) else {
+            self.refuse_grant(slot, RING_LANE, receive_operation);
             return Ok(());
         };
         let fits = offset.checked_add(u64::from(length)).is_some_and(|end| end <= message);
@@ -309,11 +298,6 @@ impl Core {
         }
         granted.other.push(range);
         Ok(())
-    }
-
-    fn refuse_ring_grant(&mut self, slot: u32, receive_operation: u64) {
-        self.counters.stale_frames += 1;
-        self.push_control(slot, ControlFrame::refused(RING_LANE, receive_operation));
     }
 
     /// What a session was asked for by its ring is written, as there is room.
@@ -358,7 +342,7 @@ impl Core {
             if !self.operations.get(operation).is_some_and(Operation::serves) {
                 // The send has ended: its receiver gave it up, or it failed.
                 granted.pop();
-                self.refuse_ring_grant(slot, receive_operation);
+                self.refuse_grant(slot, RING_LANE, receive_operation);
                 continue;
             }
             let header = PieceHeader {

@@ -454,8 +454,7 @@ impl Core {
         }
         if !is_serving {
             bulk.is_refused = true;
-            self.counters.stale_frames += 1;
-            self.push_control(slot, ControlFrame::refused(number, grant.receive_operation.get()));
+            self.refuse_grant(slot, number, grant.receive_operation.get());
             self.actions.push_back(Action::CloseLane { lane, is_failure: true });
             return Ok(());
         }

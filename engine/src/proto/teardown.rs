@@ -243,6 +243,14 @@ impl Core {
         }
     }
 
+    /// The peer asked for a range of a send that has ended: `lane` will not bring it.
+    ///
+    /// RR-RDV-5.
+    pub(super) fn refuse_grant(&mut self, slot: u32, lane: u32, receive_operation: u64) {
+        self.counters.stale_frames += 1;
+        self.push_control(slot, ControlFrame::refused(lane, receive_operation));
+    }
+
     /// The sender has given up what this receive pulls.
     pub(super) fn fail_pull(&mut self, slot: u32, id: Id, effects: &mut impl Effects) {
         let found = self.operations.get(id).filter(|operation| operation.session == slot);

@@ -21,7 +21,7 @@ use std::collections::VecDeque;
 
 use zerocopy::IntoBytes;
 
-use super::super::bulk::{GRANTED_MAX, Outgoing};
+use super::super::bulk::{GRANTED_MAX, Outgoing, place_behind};
 use super::super::core::Core;
 use super::super::effects::Effects;
 use super::super::hint::Hint;
@@ -39,9 +39,6 @@ const UNSENT_MAX: usize = 64;
 /// Pieces of a message with gaps between them: more than a window of datagrams leaves when every
 /// other one is lost. Each costs time to find its place.
 const RANGES_MAX: usize = 1 << 14;
-
-/// Ranges that one of a message of priority passes at the most: looking at them takes time.
-const LOOK_BACK: usize = 256;
 
 /// What sessions whose bulk data goes in datagrams share.
 #[derive(Debug, Default)]
@@ -117,11 +114,7 @@ fn place_of(granted: &VecDeque<Outgoing>, operations: &Table<Operation>, hint: H
     if hint != Hint::Priority {
         return granted.len();
     }
-    let stays = |range: &Outgoing| {
-        operations.get(range.operation).is_some_and(|found| found.hint == Hint::Priority)
-    };
-    let from = granted.len().saturating_sub(LOOK_BACK);
-    granted.range(from..).rposition(stays).map_or(from, |last| from + last + 1)
+    place_behind(granted, operations, |other| other == Hint::Priority)
 }
 
 fn bad(data: &Data, why: &'static str) -> FrameError {
@@ -306,12 +299,8 @@ impl Core {
         }
         let id = Id::from_u64(grant.send_operation.get());
         let receive_operation = grant.receive_operation.get();
-        let is_it = |found: &&mut Operation| found.session == slot && found.serves();
-        let found = self.operations.get_mut(id).filter(is_it);
-        let Some((OperationState::Serving(serving), message, hint)) =
-            found.map(|found| (&mut found.state, found.length, found.hint))
-        else {
-            self.refuse_datagram_grant(slot, receive_operation);
+        let Some((serving, message, hint)) = self.served_by(slot, id) else {
+            self.refuse_grant(slot, DATAGRAM_LANE, receive_operation);
             return Ok(());
         };
         let fits = offset.checked_add(u64::from(length)).is_some_and(|end| end <= message);
@@ -332,11 +321,6 @@ impl Core {
             bulk.feed(slot, &mut self.datagrams.pulls);
         }
         Ok(())
-    }
-
-    fn refuse_datagram_grant(&mut self, slot: u32, receive_operation: u64) {
-        self.counters.stale_frames += 1;
-        self.push_control(slot, ControlFrame::refused(DATAGRAM_LANE, receive_operation));
     }
 
     /// The next bytes of messages that go in datagrams, as long as there is room: sessions come
@@ -367,7 +351,7 @@ impl Core {
             if !found.is_some_and(Operation::serves) {
                 // The send has ended: its receiver gave it up, or it failed.
                 datagram.bulk.as_deref_mut()?.granted.pop_front();
-                self.refuse_datagram_grant(slot, range.receive_operation);
+                self.refuse_grant(slot, DATAGRAM_LANE, range.receive_operation);
                 continue;
             }
             let pool = &mut self.datagrams.segments;
