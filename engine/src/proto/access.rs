@@ -69,8 +69,8 @@ impl Core {
         &self.operations
     }
 
-    /// The send that a grant of a session is for, the length of its message and its hint. `None`: it
-    /// has ended.
+    /// The send that a grant of a session is for, the length of its message and its hint. `None`:
+    /// it has ended.
     pub(super) fn served_by(&mut self, slot: u32, id: Id) -> Option<(&mut Serving, u64, Hint)> {
         let found = self.operations.get_mut(id)?;
         let (length, hint) = (found.length, found.hint);
