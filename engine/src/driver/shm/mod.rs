@@ -28,6 +28,7 @@ mod channel;
 pub(crate) mod cma;
 mod handshake;
 mod incoming;
+mod mapping;
 mod meeting;
 mod memory;
 mod neighbours;

@@ -1,133 +1,78 @@
 //! The memory of two rings, in a memfd that one engine makes and hands to another.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::ptr::{self, NonNull};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-use rustix::mm::{Advice, MapFlags, ProtFlags};
-
+use super::mapping::Mapping;
 use super::ring::{Lines, RING_BYTES};
-use crate::memory::shared;
 
 /// A ring from whoever made the memory, and one to it.
 pub(super) const SEGMENT_BYTES: usize = 2 * RING_BYTES;
 
 const WORD_BYTES: usize = size_of::<u64>();
+const RING_WORDS: usize = RING_BYTES / WORD_BYTES;
 
-/// Two rings, mapped. Who else has them mapped may write anywhere in them at any time: so they are
-/// accessed by atomics alone.
-///
-/// A child of `fork` has no such mapping.
+/// Two rings, mapped.
 #[derive(Debug)]
-pub(super) struct Segment {
-    base: NonNull<u8>,
-}
-
-// SAFETY: the mapping belongs to the process, not to a thread, and is accessed by atomics only.
-unsafe impl Send for Segment {}
+pub(super) struct Segment(Mapping<SEGMENT_BYTES>);
 
 impl Segment {
-    /// Fresh rings of zeros, and the descriptor for the other side. They have no name, and nobody
-    /// else can open them.
+    /// Fresh rings, and the descriptor for the other side.
     pub(super) fn create() -> io::Result<(Self, OwnedFd)> {
-        let memory = shared::create_sealed("ringrail-ring", SEGMENT_BYTES as u64)?;
-        Ok((Self::map(memory.as_fd())?, memory))
+        let (mapping, memory) = Mapping::create("ringrail-ring")?;
+        Ok((Self(mapping), memory))
     }
 
     /// Rings that a peer made.
     ///
     /// # Errors
     ///
-    /// It is not what [`Self::create`] makes: it may change its length, or be no plain memory.
-    ///
-    /// RR-SHM-3.
+    /// As for [`Mapping::open`].
     pub(super) fn open(memory: BorrowedFd<'_>) -> io::Result<Self> {
-        if shared::sealed_bytes(memory)? != SEGMENT_BYTES as u64 {
-            let why = "the peer's memory has another length than two rings";
-            return Err(io::Error::new(io::ErrorKind::InvalidData, why));
-        }
-        Self::map(memory)
-    }
-
-    fn map(memory: BorrowedFd<'_>) -> io::Result<Self> {
-        let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: without MAP_FIXED the kernel picks an address that nothing else uses.
-        let base = unsafe {
-            let flags = MapFlags::SHARED;
-            rustix::mm::mmap(ptr::null_mut(), SEGMENT_BYTES, protection, flags, memory, 0)
-        }?;
-        let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        let segment = Self { base };
-        // SAFETY: the range is exactly this mapping, and the advice changes no contents.
-        unsafe { rustix::mm::madvise(base.as_ptr().cast(), SEGMENT_BYTES, Advice::LinuxDontFork) }?;
-        Ok(segment)
+        Mapping::open(memory).map(Self)
     }
 
     /// The same memory, mapped once more.
     #[cfg(test)]
     pub(super) fn again(&self) -> Self {
-        // SAFETY: a length of 0 duplicates a shared mapping, at an address that the kernel picks.
-        let base = unsafe {
-            let flags = rustix::mm::MremapFlags::MAYMOVE;
-            rustix::mm::mremap(self.base.as_ptr().cast(), 0, SEGMENT_BYTES, flags)
-        };
-        Self { base: NonNull::new(base.unwrap().cast()).unwrap() }
+        Self(self.0.again())
     }
 
     /// Writes a word anywhere.
     #[cfg(test)]
     pub(super) fn scribble(&self, word: usize, value: u64) {
-        let per_ring = RING_BYTES / WORD_BYTES;
-        self.ring((word / per_ring) as u8).store(word % per_ring, value, Ordering::Relaxed);
+        self.0.words()[word].store(value, Ordering::Relaxed);
     }
 
     /// The ring that is written by whoever made the memory (0), or by the other side (1).
     #[inline]
     pub(super) fn ring(&self, number: u8) -> Ring<'_> {
         debug_assert!(number < 2);
-        // SAFETY: the mapping has two rings.
-        let base = unsafe { self.base.add(usize::from(number & 1) * RING_BYTES) };
-        Ring { base, _segment: self }
-    }
-}
-
-impl Drop for Segment {
-    fn drop(&mut self) {
-        // SAFETY: the range is exactly this mapping; rings borrow it, so none is left.
-        let unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), SEGMENT_BYTES) };
-        debug_assert!(unmapped.is_ok(), "munmap of our own mapping: {unmapped:?}");
+        let first = usize::from(number & 1) * RING_WORDS;
+        Ring { words: &self.0.words()[first..first + RING_WORDS] }
     }
 }
 
 /// One ring of a segment.
 #[derive(Clone, Copy)]
 pub(super) struct Ring<'a> {
-    /// Of [`RING_BYTES`], mapped for reading and writing as long as the segment is there.
-    base: NonNull<u8>,
-    _segment: &'a Segment,
+    /// [`RING_WORDS`] of them.
+    words: &'a [AtomicU64],
 }
 
-impl Ring<'_> {
+impl<'a> Ring<'a> {
     #[inline]
     fn word(&self, word: usize) -> &AtomicU64 {
-        assert!(word < RING_BYTES / WORD_BYTES);
-        // SAFETY: the word is inside the ring, which is mapped while the segment is borrowed, at a
-        // multiple of eight, and nobody accesses it but by atomics, this process.
-        unsafe { AtomicU64::from_ptr(self.base.as_ptr().cast::<u64>().add(word)) }
+        &self.words[word]
     }
 
     /// The words of a byte range that begins with a whole one.
     #[inline]
-    fn words(&self, offset: usize, length: usize) -> &[AtomicU64] {
+    fn words(&self, offset: usize, length: usize) -> &'a [AtomicU64] {
+        debug_assert!(offset.is_multiple_of(WORD_BYTES));
         let (first, count) = (offset / WORD_BYTES, length.div_ceil(WORD_BYTES));
-        assert!(offset.is_multiple_of(WORD_BYTES) && first + count <= RING_BYTES / WORD_BYTES);
-        // SAFETY: the words are inside the ring, which is mapped while the segment is borrowed.
-        // Atomics may be changed by others meanwhile.
-        unsafe {
-            let first = self.base.as_ptr().cast::<AtomicU64>().add(first);
-            std::slice::from_raw_parts(first, count)
-        }
+        &self.words[first..first + count]
     }
 }
 
@@ -237,6 +182,7 @@ mod tests {
     use super::super::ring::{Entry, LONGEST, Reader, Writer};
     use super::*;
 
+    use std::os::fd::AsFd;
     use std::time::{Duration, Instant};
 
     use rustix::fs::{MemfdFlags, SealFlags};

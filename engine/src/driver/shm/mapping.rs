@@ -1,0 +1,90 @@
+//! Memory of a memfd that engines share, mapped.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::{self, NonNull};
+use std::sync::atomic::AtomicU64;
+
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+
+use crate::memory::shared;
+
+const WORD_BYTES: usize = size_of::<u64>();
+
+/// `BYTES` of memory, a multiple of 8. Who else has it mapped may write anywhere in it at any time:
+/// so it is accessed by atomics alone.
+///
+/// A child of `fork` has no such mapping.
+#[derive(Debug)]
+pub(super) struct Mapping<const BYTES: usize> {
+    base: NonNull<u8>,
+}
+
+// SAFETY: the mapping belongs to the process, not to a thread, and is accessed by atomics only.
+unsafe impl<const BYTES: usize> Send for Mapping<BYTES> {}
+
+impl<const BYTES: usize> Mapping<BYTES> {
+    /// Fresh memory of zeros, and the descriptor for the other side. It has no name in any file
+    /// system, and nobody else can open it.
+    pub(super) fn create(name: &str) -> io::Result<(Self, OwnedFd)> {
+        let memory = shared::create_sealed(name, BYTES as u64)?;
+        Ok((Self::map(memory.as_fd())?, memory))
+    }
+
+    /// Memory that a peer made.
+    ///
+    /// # Errors
+    ///
+    /// It is not what [`Self::create`] makes: it may change its length, or be no plain memory.
+    ///
+    /// RR-SHM-3.
+    pub(super) fn open(memory: BorrowedFd<'_>) -> io::Result<Self> {
+        if shared::sealed_bytes(memory)? != BYTES as u64 {
+            let why = "the peer's memory has another length than what is shared";
+            return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+        }
+        Self::map(memory)
+    }
+
+    fn map(memory: BorrowedFd<'_>) -> io::Result<Self> {
+        const { assert!(BYTES.is_multiple_of(WORD_BYTES)) };
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: without MAP_FIXED the kernel picks an address that nothing else uses.
+        let base = unsafe {
+            let flags = MapFlags::SHARED;
+            rustix::mm::mmap(ptr::null_mut(), BYTES, protection, flags, memory, 0)
+        }?;
+        let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        let mapping = Self { base };
+        // SAFETY: the range is exactly this mapping, and the advice changes no contents.
+        unsafe { rustix::mm::madvise(base.as_ptr().cast(), BYTES, Advice::LinuxDontFork) }?;
+        Ok(mapping)
+    }
+
+    /// The same memory, mapped once more.
+    #[cfg(test)]
+    pub(super) fn again(&self) -> Self {
+        // SAFETY: a length of 0 duplicates a shared mapping, at an address that the kernel picks.
+        let base = unsafe {
+            let flags = rustix::mm::MremapFlags::MAYMOVE;
+            rustix::mm::mremap(self.base.as_ptr().cast(), 0, BYTES, flags)
+        };
+        Self { base: NonNull::new(base.unwrap().cast()).unwrap() }
+    }
+
+    /// All of it.
+    #[inline]
+    pub(super) fn words(&self) -> &[AtomicU64] {
+        // SAFETY: so many words are mapped as long as this value is there, at a multiple of eight,
+        // and this process accesses them by atomics only. Atomics may be changed by others meanwhile.
+        unsafe { std::slice::from_raw_parts(self.base.as_ptr().cast(), BYTES / WORD_BYTES) }
+    }
+}
+
+impl<const BYTES: usize> Drop for Mapping<BYTES> {
+    fn drop(&mut self) {
+        // SAFETY: the range is exactly this mapping; words borrow it, so none is in use.
+        let unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), BYTES) };
+        debug_assert!(unmapped.is_ok(), "munmap of our own mapping: {unmapped:?}");
+    }
+}
