@@ -1,9 +1,11 @@
-//! The ring of shared memory, in every order that the memory model allows.
+//! The ring of shared memory and its doorbell, in every order that the memory model allows.
 //!
-//! The file under test is the engine's own, over memory of `loom`'s.
+//! The files under test are the engine's own, over memory of `loom`'s.
 
 #![allow(dead_code, reason = "the models do not need all of the file")]
 
+#[path = "../src/driver/shm/doorbell.rs"]
+mod doorbell;
 #[path = "../src/driver/shm/ring.rs"]
 mod ring;
 
@@ -13,7 +15,8 @@ use std::sync::atomic::Ordering;
 use loom::sync::atomic::{AtomicBool, AtomicU64, fence};
 use loom::thread;
 
-use ring::{Entry, LINE_BYTES, LINES, LONGEST, Lines, Reader, Writer};
+use doorbell::{Bells, Rung};
+use ring::{Attention, Entry, LINE_BYTES, LINES, LONGEST, Lines, Notice, Reader, Writer};
 
 /// The first lines of a ring: `loom` has no room for all. A model goes no further.
 const WORDS: usize = 8 * LINE_BYTES / 8;
@@ -119,13 +122,25 @@ fn no_news_of_room_is_lost() {
             }
         });
         let writer = Writer::new();
+        let falls_asleep = || {
+            writer.fall_asleep(&*memory);
+            memory.fence();
+            !writer.has_news(&*memory)
+        };
         // It wakes for another reason, and sleeps again.
-        let first = writer.fall_asleep(&*memory);
+        let first = falls_asleep();
         writer.wake_up(&*memory);
-        let sleeps = writer.fall_asleep(&*memory);
+        let sleeps = falls_asleep();
         reading.join().unwrap();
         assert!(!sleeps || is_woken.load(Ordering::Acquire), "asleep for ever ({first})");
     });
+}
+
+/// Announces something, and says whether nothing was there then.
+fn announces(reader: &Reader, memory: &Memory, attention: Attention) -> bool {
+    reader.announce(memory, attention);
+    memory.fence();
+    !reader.has_some(memory)
 }
 
 /// A reader sleeps behind its announcement only if whoever writes wakes it.
@@ -137,16 +152,128 @@ fn no_wake_up_is_lost() {
         let writing = thread::spawn(move || {
             let mut writer = Writer::new();
             assert_eq!(writer.write(&*theirs, Entry::Packet, &7_u64.to_le_bytes()), Ok(true));
-            if writer.must_wake(&*theirs) {
+            if writer.notice(&*theirs) == Notice::WakeUp {
                 wakes.store(true, Ordering::Release);
             }
         });
         let reader = Reader::new();
         // It wakes for another reason, and sleeps again.
-        let first = reader.fall_asleep(&*memory);
-        reader.wake_up(&*memory);
-        let sleeps = reader.fall_asleep(&*memory);
+        let first = announces(&reader, &memory, Attention::Sleeps);
+        reader.announce(&*memory, Attention::Polls);
+        let sleeps = announces(&reader, &memory, Attention::Sleeps);
         writing.join().unwrap();
         assert!(!sleeps || is_woken.load(Ordering::Acquire), "asleep for ever ({first})");
     });
+}
+
+/// The doorbells of one engine.
+struct Bell(AtomicU64);
+
+impl Bells for Bell {
+    fn load(&self, word: usize, order: Ordering) -> u64 {
+        assert_eq!(word, 0);
+        self.0.load(order)
+    }
+
+    fn fetch_or(&self, _: usize, bits: u64, order: Ordering) -> u64 {
+        self.0.fetch_or(bits, order)
+    }
+
+    fn swap(&self, _: usize, value: u64, order: Ordering) -> u64 {
+        self.0.swap(value, order)
+    }
+
+    fn fence(&self) {
+        fence(Ordering::SeqCst);
+    }
+}
+
+/// Whoever writes two datagrams to a reader, and what is done for it.
+fn write_twice(memory: &Memory, bells: &Bell, wake_ups: &AtomicU64) {
+    let mut writer = Writer::new();
+    for number in 1..=2_u64 {
+        assert_eq!(writer.write(memory, Entry::Packet, &number.to_le_bytes()), Ok(true));
+        match writer.notice(memory) {
+            Notice::None => {}
+            Notice::Doorbell => doorbell::ring(bells, 5),
+            Notice::WakeUp => {
+                wake_ups.fetch_add(1, Ordering::AcqRel);
+            }
+        }
+    }
+}
+
+/// What a reader leaves in a ring that it does not poll has its bell rung.
+#[test]
+fn no_doorbell_is_lost() {
+    loom::model(|| {
+        let (memory, bells) = (Memory::new(), Arc::new(Bell(AtomicU64::new(0))));
+        let (theirs, their_bells) = (Arc::clone(&memory), Arc::clone(&bells));
+        let writing = thread::spawn(move || {
+            write_twice(&theirs, &their_bells, &AtomicU64::new(0));
+        });
+        let (mut reader, mut rung, mut into) = (Reader::new(), Rung::default(), vec![0; LONGEST]);
+        rung.extend_to(64);
+        let mut count = 0;
+        // It polled before.
+        if !announces(&reader, &memory, Attention::Listens) {
+            rung.add(5);
+        }
+        let mut serve = |rung: &mut Rung| {
+            rung.listen(&*bells);
+            while let Some(bell) = rung.current() {
+                assert_eq!(bell, 5);
+                match reader.read(&*memory, &mut into).unwrap() {
+                    Some(_) => count += 1,
+                    None => rung.remove(bell),
+                }
+            }
+        };
+        serve(&mut rung);
+        writing.join().unwrap();
+        serve(&mut rung);
+        assert_eq!(count, 2, "a datagram that nobody is told of");
+    });
+}
+
+/// The same of one that sleeps behind, and of one that listens after a sleep: the announcement that
+/// a wake-up overwrites is made anew when it is heard.
+#[test]
+fn no_notice_is_lost_between_listening_and_sleep() {
+    for [first, second] in [
+        [Attention::Listens, Attention::Sleeps],
+        [Attention::Sleeps, Attention::Listens],
+        [Attention::Polls, Attention::Listens],
+    ] {
+        loom::model(move || {
+            let (memory, bells) = (Memory::new(), Arc::new(Bell(AtomicU64::new(0))));
+            let wake_ups = Arc::new(AtomicU64::new(0));
+            let (theirs, their_bells) = (Arc::clone(&memory), Arc::clone(&bells));
+            let wakes = Arc::clone(&wake_ups);
+            let writing = thread::spawn(move || write_twice(&theirs, &their_bells, &wakes));
+            let (mut reader, mut rung, mut into) =
+                (Reader::new(), Rung::default(), vec![0; LONGEST]);
+            rung.extend_to(64);
+            announces(&reader, &memory, first);
+            let mut has_notice = !announces(&reader, &memory, second);
+            if wake_ups.swap(0, Ordering::AcqRel) > 0 {
+                has_notice |= !announces(&reader, &memory, second);
+            }
+            let mut count = 0;
+            let mut read_all = || {
+                while reader.read(&*memory, &mut into).unwrap().is_some() {
+                    count += 1;
+                }
+            };
+            if has_notice {
+                read_all();
+            }
+            writing.join().unwrap();
+            rung.listen(&*bells);
+            if rung.current().is_some() || wake_ups.load(Ordering::Acquire) > 0 {
+                read_all();
+            }
+            assert_eq!(count, 2, "a datagram that nobody is told of");
+        });
+    }
 }

@@ -4,8 +4,9 @@
 //!  who connected                         who listens
 //!  HELLO(session, nonce) ───────────────>
 //!               <──────────── CHALLENGE(nonce, proof)
-//!  MEMORY(witness, proof), a descriptor ─>  maps it, reads the witness
-//!               <───────── READY or READS(witness, proof)
+//!  MEMORY(witness, doorbell, proof), ───>  maps both, reads the witness
+//!    descriptors of rings and doorbells
+//!               <───────── READY or READS(witness, doorbell, proof), a descriptor of doorbells
 //!  one byte, either way: 1: look into the ring; 2: I have read your witness
 //!  either way: [`MemoryRequest`], [`MemoryAnswer`] and, if it is granted, a descriptor
 //!
@@ -20,7 +21,9 @@
 //! +-----------------------------------------------------------------------+
 //! | proof, but for HELLO                                                  | 32
 //! |                                                                       |
-//! +-----------------------------------------------------------------------+
+//! +-----------------------------------+-----------------------------------+
+//! | doorbell, of the last three       | 0                                 | 48
+//! +-----------------------------------+-----------------------------------+
 //! ```
 //!
 //! Two little-endian words in the memory of an engine's process are its witness: a random number
@@ -33,9 +36,9 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 /// The first four bytes.
 pub(crate) const NEIGHBOUR_MAGIC: [u8; 4] = *b"RRSM";
 /// Version of the messages and of the memory's layout.
-pub(crate) const NEIGHBOUR_VERSION: u16 = 6;
+pub(crate) const NEIGHBOUR_VERSION: u16 = 7;
 /// Length of each message, in bytes.
-pub(crate) const NEIGHBOUR_BYTES: usize = 48;
+pub(crate) const NEIGHBOUR_BYTES: usize = 56;
 
 /// `kind`: who connected names the session.
 pub(crate) const KIND_NEIGHBOUR_HELLO: u16 = 1;
@@ -128,6 +131,9 @@ pub(crate) struct NeighbourMessage {
     pub(crate) session: U64,
     pub(crate) nonce: [u8; 16],
     pub(crate) proof: [u8; 16],
+    /// Which of the sender's doorbells the receiver rings.
+    pub(crate) doorbell: U32,
+    pub(crate) reserved: [u8; 4],
 }
 
 const _: () = assert!(size_of::<NeighbourMessage>() == NEIGHBOUR_BYTES);
@@ -142,6 +148,8 @@ impl NeighbourMessage {
             session: session.into(),
             nonce,
             proof,
+            doorbell: 0.into(),
+            reserved: [0; 4],
         }
     }
 
@@ -150,6 +158,7 @@ impl NeighbourMessage {
         let message = Self::read_from_bytes(bytes).ok()?;
         let is_right = message.magic == NEIGHBOUR_MAGIC
             && message.version.get() == NEIGHBOUR_VERSION
+            && message.reserved == [0; 4]
             && message.kind.get() == kind;
         is_right.then_some(message)
     }

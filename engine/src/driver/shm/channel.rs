@@ -5,7 +5,8 @@ use std::os::fd::OwnedFd;
 
 use super::backlog::Backlog;
 use super::cma::Attached;
-use super::ring::{Broken, Entry, HEADER_BYTES, LONGEST, Reader, Writer};
+use super::doorbell_page::Doorbell;
+use super::ring::{Attention, Broken, Entry, HEADER_BYTES, LONGEST, Lines, Notice, Reader, Writer};
 use super::segment::Segment;
 use super::socket;
 use crate::driver::lanes::DATAGRAM_BYTES_MAX;
@@ -31,6 +32,8 @@ pub(super) struct Channel {
     is_ending: bool,
     /// The neighbour has shown that it can read this side's memory.
     pub(super) is_read: bool,
+    /// Entries that came lately: how much it is worth to poll its ring.
+    pub(super) lately: u32,
     /// Whose datagrams it carries, and no others.
     pub(super) session: u64,
     /// Its number, which the other side knows, too.
@@ -46,6 +49,8 @@ pub(super) struct Channel {
     pub(super) questions: u32,
     /// Something found no room, and has not been told of any since.
     wants_room: bool,
+    /// By what the neighbour hears that something was written, if it does not poll the ring.
+    doorbell: Doorbell,
 }
 
 const _: () = assert!(std::mem::offset_of!(Channel, session) == 64, "a look takes one line");
@@ -56,8 +61,8 @@ impl Channel {
         socket: OwnedFd,
         (session, number): (u64, u32),
         address: SocketAddr,
-        segment: Segment,
-        writes: u8,
+        (segment, writes): (Segment, u8),
+        doorbell: Doorbell,
         memory: Option<Attached>,
     ) -> Self {
         let (writer, reader) = (Writer::new(), Reader::new());
@@ -69,6 +74,7 @@ impl Channel {
             is_behind: false,
             is_ending: false,
             is_read: false,
+            lately: 0,
             session,
             number,
             backlog: Backlog::default(),
@@ -77,6 +83,7 @@ impl Channel {
             memory,
             questions: 0,
             wants_room: false,
+            doorbell,
         }
     }
 
@@ -131,8 +138,8 @@ impl Channel {
         Ok(is_written)
     }
 
-    /// Writes what is kept, as far as there is room, and wakes the other side if it sleeps; whether
-    /// it did.
+    /// Writes what is kept, as far as there is room, and gives the other side notice unless it polls
+    /// the ring; whether that was asleep.
     #[inline]
     pub(super) fn flush(&mut self) -> Result<bool, Broken> {
         let ring = self.segment.ring(self.writes);
@@ -143,11 +150,13 @@ impl Channel {
             self.backlog.pop();
         }
         self.is_behind = !self.backlog.is_empty();
-        let wakes = self.writer.must_wake(&ring);
-        if wakes {
-            socket::sign(&self.socket, SIGN_LOOK);
+        let notice = self.writer.notice(&ring);
+        match notice {
+            Notice::None => {}
+            Notice::Doorbell => self.doorbell.ring(),
+            Notice::WakeUp => socket::sign(&self.socket, SIGN_LOOK),
         }
-        Ok(wakes)
+        Ok(notice == Notice::WakeUp)
     }
 
     /// The first datagram that waits for room.
@@ -164,7 +173,11 @@ impl Channel {
     /// that is its header.
     #[inline]
     pub(super) fn receive(&mut self, into: &mut [u8]) -> Result<Option<(Entry, usize)>, Broken> {
-        self.reader.read(&self.segment.ring(1 - self.writes), into)
+        let received = self.reader.read(&self.segment.ring(1 - self.writes), into);
+        if let Ok(Some(_)) = received {
+            self.lately = self.lately.wrapping_add(1);
+        }
+        received
     }
 
     /// What the other side was told of room; when that was more, [`Self::wake_writer`] follows.
@@ -198,21 +211,41 @@ impl Channel {
         self.reader.has_some(&self.segment.ring(1 - self.writes))
     }
 
-    /// Has the neighbour wake this engine with what comes next, and with room if it wants some.
-    /// `false`: something is there.
-    pub(super) fn fall_asleep(&mut self) -> bool {
-        let ring = self.segment.ring(self.writes);
-        let has_room = self.wants_room && !self.writer.fall_asleep(&ring);
-        self.wants_room &= !has_room;
-        self.reader.fall_asleep(&self.segment.ring(1 - self.writes)) && !has_room
+    /// Whether it is to be looked at: a datagram is there, or nothing will be any more.
+    #[inline]
+    pub(super) fn is_waiting(&self) -> bool {
+        self.has_received() || self.is_ending
     }
 
-    /// The opposite. `true`: there is room, which was waited for.
-    pub(super) fn wake_up(&mut self) -> bool {
-        self.reader.wake_up(&self.segment.ring(1 - self.writes));
-        let ring = self.segment.ring(self.writes);
-        self.writer.wake_up(&ring);
-        let has_room = self.wants_room && self.writer.has_news(&ring);
+    /// Has the neighbour give notice of what it writes in this way, which is not [`Attention::Sleeps`].
+    /// `false`: something is there that it gives no notice of.
+    pub(super) fn announce(&self, attention: Attention) -> bool {
+        let ring = self.segment.ring(1 - self.writes);
+        self.reader.announce(&ring, attention);
+        attention == Attention::Polls || {
+            ring.fence();
+            !self.reader.has_some(&ring)
+        }
+    }
+
+    /// Has the neighbour wake this engine with what comes next, and with room if it wants some. A
+    /// fence and [`Self::has_news`] follow: it does not for what is there.
+    pub(super) fn fall_asleep(&self) {
+        self.reader.announce(&self.segment.ring(1 - self.writes), Attention::Sleeps);
+        if self.wants_room {
+            self.writer.fall_asleep(&self.segment.ring(self.writes));
+        }
+    }
+
+    /// The opposite: it gives notice in this way. The same follows.
+    pub(super) fn wake_up(&self, attention: Attention) {
+        self.reader.announce(&self.segment.ring(1 - self.writes), attention);
+        self.writer.wake_up(&self.segment.ring(self.writes));
+    }
+
+    /// Whether there is room, which was waited for.
+    pub(super) fn has_new_room(&mut self) -> bool {
+        let has_room = self.wants_room && self.writer.has_news(&self.segment.ring(self.writes));
         self.wants_room &= !has_room;
         has_room
     }
@@ -221,6 +254,24 @@ impl Channel {
     #[cfg(test)]
     pub(super) fn mapped_again(&self) -> Segment {
         self.segment.again()
+    }
+
+    /// What the neighbour would be given after a write.
+    #[cfg(test)]
+    pub(super) fn notice(&self) -> Notice {
+        self.writer.notice(&self.segment.ring(self.writes))
+    }
+
+    /// Stores what a writer does that wakes the neighbour.
+    #[cfg(test)]
+    pub(super) fn takes_for_awake(&self) {
+        Reader::new().announce(&self.segment.ring(self.writes), Attention::Polls);
+    }
+
+    /// Sets all words of the neighbour's doorbells.
+    #[cfg(test)]
+    pub(super) fn scribble_over_doorbells(&self, value: u64) {
+        self.doorbell.scribble(value);
     }
 
     /// The other side is gone.

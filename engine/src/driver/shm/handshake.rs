@@ -1,12 +1,14 @@
 //! What is said before two engines share memory; see [`crate::wire::neighbour`].
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
 use subtle::ConstantTimeEq;
 use zerocopy::IntoBytes;
+use zerocopy::byteorder::little_endian::U32;
 
 use super::cma::{self, Attached, Witness};
+use super::doorbell_page::Doorbell;
 use super::meeting::Meeting;
 use super::segment::Segment;
 use super::socket;
@@ -40,6 +42,16 @@ pub(super) struct Exchange {
     pub(super) session: Option<u64>,
     phase: Phase,
     pub(super) since: Instant,
+    /// Where its channel will be; the other side rings the doorbell of this number.
+    pub(super) place: u32,
+}
+
+/// What this engine shows to the other side.
+#[derive(Clone, Copy)]
+pub(super) struct Own<'a> {
+    /// By what others know this engine's memory; `None`: they may not read it.
+    pub(super) witness: Option<&'a Witness>,
+    pub(super) doorbells: BorrowedFd<'a>,
 }
 
 /// What came of a packet.
@@ -53,6 +65,8 @@ pub(super) enum Outcome {
         writes: u8,
         /// What both call the rings.
         number: u32,
+        /// By what the other side hears.
+        doorbell: Doorbell,
         /// What this side can read of the other one's process.
         memory: Option<Attached>,
         /// The other side can read this one's.
@@ -65,19 +79,48 @@ pub(super) enum Outcome {
 /// What is proved: by which side, and of MEMORY and READY what they say.
 #[derive(Clone, Copy)]
 enum Claim {
-    Connected(WitnessPlace),
+    Connected(Shown),
     Listening,
-    Ready { kind: u16, place: WitnessPlace },
+    Ready { kind: u16, shown: Shown },
+}
+
+/// Where a side's witness is, and which of its doorbells is the other side's.
+#[derive(Clone, Copy)]
+struct Shown {
+    witness: WitnessPlace,
+    doorbell: U32,
+}
+
+impl Shown {
+    fn new(witness: Option<&Witness>, doorbell: u32) -> Self {
+        let nowhere = WitnessPlace { address: 0.into(), word: 0.into() };
+        Self { witness: witness.map_or(nowhere, Witness::place), doorbell: doorbell.into() }
+    }
+
+    fn of(message: &NeighbourMessage) -> Self {
+        Self { witness: zerocopy::transmute!(message.nonce), doorbell: message.doorbell }
+    }
+
+    /// The message that says it.
+    fn message(self, kind: u16, session: u64, proof: [u8; 16]) -> NeighbourMessage {
+        let place = zerocopy::transmute!(self.witness);
+        let message = NeighbourMessage::new(kind, session, place, proof);
+        NeighbourMessage { doorbell: self.doorbell, ..message }
+    }
+
+    fn add_to(self, hasher: &mut blake3::Hasher) -> &mut blake3::Hasher {
+        hasher.update(self.witness.as_bytes()).update(self.doorbell.as_bytes())
+    }
 }
 
 /// RR-SHM-2: only who has the keys of the session can make it, and only for this exchange.
 fn proof(neighbour: &Neighbour, claim: Claim, nonces: [&Nonce; 2]) -> [u8; 16] {
     let mut hasher = blake3::Hasher::new_keyed(&neighbour.key);
     match claim {
-        Claim::Connected(place) => hasher.update(b"connected").update(place.as_bytes()),
+        Claim::Connected(shown) => shown.add_to(hasher.update(b"connected")),
         Claim::Listening => hasher.update(b"listening"),
-        Claim::Ready { kind, place } => {
-            hasher.update(b"ready").update(&kind.to_le_bytes()).update(place.as_bytes())
+        Claim::Ready { kind, shown } => {
+            shown.add_to(hasher.update(b"ready").update(&kind.to_le_bytes()))
         }
     };
     hasher.update(&neighbour.session.to_le_bytes()).update(nonces[0]).update(nonces[1]);
@@ -88,8 +131,12 @@ fn proof(neighbour: &Neighbour, claim: Claim, nonces: [&Nonce; 2]) -> [u8; 16] {
 
 /// The proof of who connects, and whose memory is not to be read.
 #[cfg(test)]
-pub(super) fn proof_of_connected(neighbour: &Neighbour, nonces: [&Nonce; 2]) -> [u8; 16] {
-    proof(neighbour, Claim::Connected(place_of(None)), nonces)
+pub(super) fn proof_of_connected(
+    neighbour: &Neighbour,
+    doorbell: u32,
+    nonces: [&Nonce; 2],
+) -> [u8; 16] {
+    proof(neighbour, Claim::Connected(Shown::new(None, doorbell)), nonces)
 }
 
 /// What both sides call the rings that they agree on.
@@ -104,30 +151,30 @@ fn fits(given: &[u8; 16], right: [u8; 16]) -> bool {
 
 impl Exchange {
     /// One that a neighbour has begun.
-    pub(super) fn accepted(socket: OwnedFd, now: Instant) -> Self {
-        Self { socket, session: None, phase: Phase::Accepted, since: now }
+    pub(super) fn accepted(socket: OwnedFd, place: u32, now: Instant) -> Self {
+        Self { socket, session: None, phase: Phase::Accepted, since: now, place }
     }
 
     /// Begins one.
     pub(super) fn begin(
         meeting: &Meeting,
         neighbour: &Neighbour,
+        place: u32,
         now: Instant,
     ) -> std::io::Result<Self> {
         let socket = socket::connect(meeting, neighbour.engine)?;
         let nonce = rand::random();
         let hello = NeighbourMessage::new(KIND_NEIGHBOUR_HELLO, neighbour.session, nonce, [0; 16]);
-        send(&socket, &hello, None)?;
+        send(&socket, &hello, &[])?;
         let phase = Phase::Asked { nonce };
-        Ok(Self { socket, session: Some(neighbour.session), phase, since: now })
+        Ok(Self { socket, session: Some(neighbour.session), phase, since: now, place })
     }
 
-    /// Takes a packet. `own`: by what others know this engine's memory, which they may read;
-    /// `find`: the session of that number, if there is one.
+    /// Takes a packet. `find`: the session of that number, if there is one.
     pub(super) fn handle<'a>(
         &mut self,
         packet: socket::Packet,
-        own: Option<&Witness>,
+        own: Own<'_>,
         find: impl FnOnce(u64) -> Option<&'a Neighbour>,
     ) -> Outcome {
         if matches!(self.phase, Phase::Accepted) {
@@ -155,17 +202,21 @@ impl Exchange {
                     return Outcome::Failed("it refused the memory");
                 };
                 let kind = ready.kind.get();
-                let claim = Claim::Ready { kind, place: place_in(&ready) };
+                let shown = Shown::of(&ready);
+                let claim = Claim::Ready { kind, shown };
                 if !fits(&ready.proof, proof(neighbour, claim, [&nonces[0], &nonces[1]])) {
                     return Outcome::Failed("its proof does not fit the session");
                 }
-                let memory = self.attach(&ready, own);
+                let Some(doorbell) = doorbell_of(packet.descriptor.as_ref(), shown) else {
+                    return Outcome::Failed("its doorbells are not what is shared");
+                };
+                let memory = self.attach(shown, own);
                 if memory.is_some() {
                     socket::sign(&self.socket, SIGN_READS);
                 }
-                let is_read = own.is_some() && kind == KIND_READS;
+                let is_read = own.witness.is_some() && kind == KIND_READS;
                 let number = number_of(&nonces);
-                Outcome::Done { segment, writes: 0, number, memory, is_read }
+                Outcome::Done { segment, writes: 0, number, doorbell, memory, is_read }
             }
             Phase::Challenged { nonces } => self.take(&packet, own, neighbour, &nonces),
             Phase::Accepted | Phase::Waiting { .. } => Outcome::Failed("it does not wait"),
@@ -190,16 +241,16 @@ impl Exchange {
         let proof = proof(neighbour, Claim::Listening, [&nonce, &own]);
         let challenge = NeighbourMessage::new(KIND_CHALLENGE, neighbour.session, own, proof);
         self.phase = Phase::Challenged { nonces: [nonce, own] };
-        match send(&self.socket, &challenge, None) {
+        match send(&self.socket, &challenge, &[]) {
             Ok(()) => Outcome::Going,
             Err(_) => Outcome::Failed("it is gone"),
         }
     }
 
     /// The memory of the other side's process, which reads this one's or does not want it.
-    fn attach(&self, message: &NeighbourMessage, own: Option<&Witness>) -> Option<Attached> {
-        own?;
-        let attached = Attached::new(&self.socket, place_in(message));
+    fn attach(&self, shown: Shown, own: Own<'_>) -> Option<Attached> {
+        own.witness?;
+        let attached = Attached::new(&self.socket, shown.witness);
         attached
             .inspect_err(|error| {
                 let (session, cure) = (self.session, cma::cure(error));
@@ -211,7 +262,7 @@ impl Exchange {
     fn offer(
         &mut self,
         packet: &socket::Packet,
-        witness: Option<&Witness>,
+        own: Own<'_>,
         neighbour: &Neighbour,
         nonce: Nonce,
     ) -> Outcome {
@@ -225,13 +276,12 @@ impl Exchange {
         let Ok((segment, memory)) = Segment::create() else {
             return Outcome::Failed("this host gives no memory to share");
         };
-        let place = place_of(witness);
-        let own = proof(neighbour, Claim::Connected(place), nonces);
-        let place = zerocopy::transmute!(place);
-        let offer = NeighbourMessage::new(KIND_MEMORY, neighbour.session, place, own);
+        let shown = Shown::new(own.witness, self.place);
+        let proof = proof(neighbour, Claim::Connected(shown), nonces);
+        let offer = shown.message(KIND_MEMORY, neighbour.session, proof);
         let nonces = [nonce, challenge.nonce];
         self.phase = Phase::Offered { segment: Box::new(segment), nonces };
-        match send(&self.socket, &offer, Some(&memory)) {
+        match send(&self.socket, &offer, &[memory.as_fd(), own.doorbells]) {
             Ok(()) => Outcome::Going,
             Err(_) => Outcome::Failed("it is gone"),
         }
@@ -240,7 +290,7 @@ impl Exchange {
     fn take(
         &mut self,
         packet: &socket::Packet,
-        own: Option<&Witness>,
+        own: Own<'_>,
         neighbour: &Neighbour,
         nonces: &[Nonce; 2],
     ) -> Outcome {
@@ -248,7 +298,8 @@ impl Exchange {
             return Outcome::Failed("no memory came");
         };
         let both = [&nonces[0], &nonces[1]];
-        let claim = Claim::Connected(place_in(&offer));
+        let shown = Shown::of(&offer);
+        let claim = Claim::Connected(shown);
         if !fits(&offer.proof, proof(neighbour, claim, both)) {
             return Outcome::Failed("its proof does not fit the session");
         }
@@ -257,34 +308,31 @@ impl Exchange {
         let Some(Ok(segment)) = segment else {
             return Outcome::Failed("its memory is not what is shared");
         };
-        let memory = self.attach(&offer, own);
+        let Some(doorbell) = doorbell_of(packet.second.as_ref(), shown) else {
+            return Outcome::Failed("its doorbells are not what is shared");
+        };
+        let memory = self.attach(shown, own);
         let kind = if memory.is_some() { KIND_READS } else { KIND_READY };
-        let place = place_of(own);
-        let own = proof(neighbour, Claim::Ready { kind, place }, both);
-        let place = zerocopy::transmute!(place);
-        let ready = NeighbourMessage::new(kind, neighbour.session, place, own);
-        if send(&self.socket, &ready, None).is_err() {
+        let shown = Shown::new(own.witness, self.place);
+        let proof = proof(neighbour, Claim::Ready { kind, shown }, both);
+        let ready = shown.message(kind, neighbour.session, proof);
+        if send(&self.socket, &ready, &[own.doorbells]).is_err() {
             return Outcome::Failed("it is gone");
         }
         let (segment, number) = (Box::new(segment), number_of(nonces));
-        Outcome::Done { segment, writes: 1, number, memory, is_read: false }
+        Outcome::Done { segment, writes: 1, number, doorbell, memory, is_read: false }
     }
 }
 
-/// What is said of a witness; without one: nowhere.
-fn place_of(witness: Option<&Witness>) -> WitnessPlace {
-    let nowhere = WitnessPlace { address: 0.into(), word: 0.into() };
-    witness.map_or(nowhere, Witness::place)
-}
-
-fn place_in(message: &NeighbourMessage) -> WitnessPlace {
-    zerocopy::transmute!(message.nonce)
+/// The doorbell that a side shows, in memory that came with it.
+fn doorbell_of(memory: Option<&OwnedFd>, shown: Shown) -> Option<Doorbell> {
+    Doorbell::open(memory?.as_fd(), shown.doorbell.get()).ok()
 }
 
 fn send(
     socket: &OwnedFd,
     message: &NeighbourMessage,
-    memory: Option<&OwnedFd>,
+    descriptors: &[BorrowedFd<'_>],
 ) -> std::io::Result<()> {
-    socket::send(socket.as_fd(), message.as_bytes(), memory.map(AsFd::as_fd))
+    socket::send(socket.as_fd(), message.as_bytes(), descriptors)
 }

@@ -18,6 +18,9 @@ use crate::wire::neighbour::{MemoryAnswer, MemoryRequest, SIGN_ASKS, SIGN_GIVES}
 /// answer. `None`: it says something else, answers what nobody asked, or says nothing.
 pub(super) fn event_of(session: u64, questions: &mut u32, packet: Packet) -> Option<DriverEvent> {
     let bytes = packet.bytes();
+    if packet.second.is_some() {
+        return None;
+    }
     match *bytes.first()? {
         SIGN_ASKS if packet.descriptor.is_none() => {
             let asked = MemoryRequest::read_from_bytes(bytes).ok()?;
@@ -70,7 +73,7 @@ impl Shm {
         let (_, channel) = self.channel_of(session)?;
         let (token, key) = (token.into(), key.into());
         let asked = MemoryRequest { sign: SIGN_ASKS, reserved: [0; 3], token, key };
-        socket::send(channel.socket.as_fd(), asked.as_bytes(), None)?;
+        socket::send(channel.socket.as_fd(), asked.as_bytes(), &[])?;
         channel.questions += 1;
         Ok(())
     }
@@ -92,7 +95,7 @@ impl Shm {
             length: answer.map_or(0, |piece| piece.length).into(),
         };
         let descriptor = answer.ok().map(|piece| piece.descriptor);
-        let sent = socket::send(channel.socket.as_fd(), given.as_bytes(), descriptor);
+        let sent = socket::send(channel.socket.as_fd(), given.as_bytes(), descriptor.as_slice());
         if sent.is_err() && descriptor.is_none() {
             // Who asks does not wait for ever.
             self.end_channel(index, Instant::now());
@@ -115,7 +118,7 @@ mod tests {
         let (ours, theirs) = socketpair(AddressFamily::UNIX, kind, flags, None).unwrap();
         let descriptor: Option<OwnedFd> = has_descriptor.then(|| ours.try_clone().unwrap());
         let descriptor = descriptor.as_ref().map(AsFd::as_fd);
-        socket::send(theirs.as_fd(), bytes, descriptor).unwrap();
+        socket::send(theirs.as_fd(), bytes, descriptor.as_slice()).unwrap();
         socket::receive(ours.as_fd()).unwrap()
     }
 

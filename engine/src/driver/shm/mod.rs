@@ -15,8 +15,10 @@
 //!
 //! ```text
 //!  send : the session has a channel? copied into its ring; a packet may be kept for it
-//!  flush: does the neighbour sleep? one byte by the unix socket
-//!  recv : rings first, no call; the UDP socket every few times that they are empty
+//!  flush: does the neighbour sleep? one byte by the unix socket. It does not poll the ring? a bit
+//!         in memory of the neighbour's
+//!  recv : rings first, no call: a few by which something came lately, then those whose bits are
+//!         set; the UDP socket every few times that they are empty
 //!  sleep: announced in all rings, then the unix sockets are watched
 //! ```
 //!
@@ -26,12 +28,15 @@
 mod backlog;
 mod channel;
 pub(crate) mod cma;
+mod doorbell;
+mod doorbell_page;
 mod handshake;
 mod incoming;
 mod mapping;
 mod meeting;
 mod memory;
 mod neighbours;
+mod polling;
 mod ring;
 mod segment;
 mod socket;
@@ -53,6 +58,7 @@ use self::channel::Channel;
 use self::cma::{CmaSource, Witness};
 use self::handshake::Exchange;
 use self::meeting::{Left, Meeting};
+use self::polling::Polling;
 use self::ring::{Broken, LONGEST};
 use crate::driver::lanes::{DriverCounters, DriverEvent, Neighbour, SharedMemoryFigures};
 use crate::memory::Shape;
@@ -111,15 +117,10 @@ pub(super) struct Shm {
     by_session: HashMap<u64, u32, RandomState>,
     /// The session that was sent to last, and its channel.
     last: (u64, u32),
-    /// Channels in the order in which they are looked at.
-    order: Vec<u32>,
-    /// Where in that order to look first.
-    next: usize,
-    streak: u32,
-    /// The other channels, of which this one was looked at last.
-    cold: usize,
-    /// What came since then.
-    since_cold: u32,
+    /// How many there are.
+    count: usize,
+    /// Which of them are looked at.
+    polling: Polling,
     /// Channels with something that their neighbour may sleep over.
     behind: Vec<u32>,
     /// What came last.
@@ -176,11 +177,8 @@ impl Shm {
             next_name: FIRST_NAME,
             by_session: HashMap::default(),
             last: (0, 0),
-            order: Vec::new(),
-            next: 0,
-            streak: 0,
-            cold: 0,
-            since_cold: 0,
+            count: 0,
+            polling: Polling::new()?,
             behind: Vec::new(),
             datagram: vec![0; LONGEST].into(),
             length: 0,
@@ -410,23 +408,6 @@ impl Shm {
     /// Whether nobody looks whether there is room.
     pub(super) fn is_idle(&self, sleeps: bool) -> bool {
         sleeps || self.owner_is_absent
-    }
-
-    /// Neighbours wake this engine from now on.
-    fn fall_asleep(&mut self) {
-        self.is_asleep = true;
-        self.has_news = false;
-        for channel in self.channels.iter_mut().flatten() {
-            self.has_news |= !channel.fall_asleep();
-        }
-    }
-
-    fn wake_up(&mut self) {
-        self.is_asleep = false;
-        self.has_news = false;
-        for channel in self.channels.iter_mut().flatten() {
-            self.has_news |= channel.wake_up();
-        }
     }
 
     /// See [`crate::driver::lanes::Driver::begin_absence`]. Whoever acts for the owner sleeps by

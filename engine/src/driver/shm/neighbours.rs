@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use rustix::event::{Timespec, epoll};
 
 use super::channel::Channel;
-use super::handshake::{Exchange, Outcome};
+use super::doorbell::DOORBELLS;
+use super::handshake::{Exchange, Outcome, Own};
 use super::{BELL, Known, LISTENER, RingNews, Shm, memory, socket};
 use crate::driver::lanes::Neighbour;
 use crate::wire::neighbour::{SIGN_LOOK, SIGN_READS};
@@ -58,9 +59,11 @@ impl Shm {
 
     /// Asks a neighbour for a channel.
     fn begin(&mut self, session: u64, now: Instant) {
+        let place = self.free_place();
         let Some(known) = self.known.get_mut(&session) else { return };
         known.again = None;
-        match Exchange::begin(&self.meeting, &known.neighbour, now) {
+        let Some(place) = place else { return };
+        match Exchange::begin(&self.meeting, &known.neighbour, place, now) {
             Ok(exchange) => self.watch(exchange),
             // Another host's, or without the setting: most are.
             Err(error) if socket::is_nobody(&error) && known.tries == 0 => {}
@@ -79,6 +82,15 @@ impl Shm {
             known.tries += 1;
             self.has_retries = true;
         }
+    }
+
+    /// A place for a channel, which is also its doorbell's number.
+    fn free_place(&self) -> Option<u32> {
+        let is_free = |&place: &u32| {
+            self.channels.get(place as usize).is_none_or(Option::is_none)
+                && self.exchanges.iter().all(|(_, exchange)| exchange.place != place)
+        };
+        (0..DOORBELLS).find(is_free)
     }
 
     fn watch(&mut self, exchange: Exchange) {
@@ -130,7 +142,9 @@ impl Shm {
     fn accept(&mut self, now: Instant) {
         for _ in 0..EXCHANGES_MAX / 4 {
             let Some(socket) = socket::accept(self.listener.as_fd()) else { return };
-            self.watch(Exchange::accepted(socket, now));
+            if let Some(place) = self.free_place() {
+                self.watch(Exchange::accepted(socket, place, now));
+            }
         }
     }
 
@@ -144,9 +158,11 @@ impl Shm {
         let exchange = &mut self.exchanges[at].1;
         let outcome = match socket::receive(exchange.socket.as_fd()) {
             Ok(packet) => {
-                let (known, witness) = (&self.known, self.witness.as_deref());
+                let known = &self.known;
                 let find = |session| known.get(&session).map(|it: &Known| &it.neighbour);
-                exchange.handle(packet, witness, find)
+                let doorbells = self.polling.doorbells();
+                let own = Own { witness: self.witness.as_deref(), doorbells };
+                exchange.handle(packet, own, find)
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Outcome::Going,
             Err(_) => Outcome::Failed("it is gone"),
@@ -160,10 +176,11 @@ impl Shm {
             let Some(Some(channel)) = self.channels.get_mut(index as usize) else { return };
             let session = channel.session;
             let news = match socket::receive(channel.socket.as_fd()) {
-                Ok(packet) if packet.bytes() == [SIGN_LOOK] && packet.descriptor.is_none() => {
+                Ok(packet) if packet.is_sign(SIGN_LOOK) => {
+                    self.was_woken_by(index);
                     continue;
                 }
-                Ok(packet) if packet.bytes() == [SIGN_READS] && packet.descriptor.is_none() => {
+                Ok(packet) if packet.is_sign(SIGN_READS) => {
                     channel.is_read = self.witness.is_some();
                     self.cma_news.push_back((session, channel.is_read));
                     continue;
@@ -193,7 +210,9 @@ impl Shm {
         }
         // The end is not told twice.
         let _ = epoll::delete(&self.epoll, &channel.socket);
-        if !channel.has_received() {
+        if channel.has_received() {
+            self.look_at(index);
+        } else {
             self.remove(index);
         }
         self.retry(session, now);
@@ -213,7 +232,7 @@ impl Shm {
                 tracing::debug!(?session, "no shared memory with a neighbour: {why}");
                 self.figures.refused += 1;
             }
-            Outcome::Done { segment, writes, number, memory, is_read } => {
+            Outcome::Done { segment, writes, number, doorbell, memory, is_read } => {
                 let known = session.and_then(|session| self.known.get_mut(&session));
                 let Some(known) = known else { return };
                 known.tries = 0;
@@ -222,35 +241,30 @@ impl Shm {
                 if let Some(&old) = self.by_session.get(&session) {
                     self.remove(old);
                 }
-                let socket = exchange.socket;
-                let mut channel =
-                    Channel::new(socket, (session, number), address, *segment, writes, memory);
+                let Exchange { socket, place, .. } = exchange;
+                let (names, rings) = ((session, number), (*segment, writes));
+                let mut channel = Channel::new(socket, names, address, rings, doorbell, memory);
                 channel.is_read = is_read;
                 if is_read {
                     self.cma_news.push_back((session, true));
                 }
-                self.insert(name, channel);
+                self.insert(name, place, channel);
             }
         }
     }
 
-    fn insert(&mut self, name: u64, mut channel: Channel) {
+    fn insert(&mut self, name: u64, index: u32, channel: Channel) {
         tracing::debug!(session = channel.session, "datagrams go by shared memory");
-        if self.is_asleep && !channel.fall_asleep() {
-            self.is_called = true;
+        if self.channels.len() <= index as usize {
+            self.channels.resize_with(index as usize + 1, || None);
+            self.names.resize(index as usize + 1, 0);
         }
-        let free = self.channels.iter().position(Option::is_none);
-        let index = free.unwrap_or(self.channels.len());
-        if index == self.channels.len() {
-            self.channels.push(None);
-            self.names.push(0);
-        }
-        self.by_session.insert(channel.session, index as u32);
+        self.by_session.insert(channel.session, index);
         let (session, number) = (channel.session, channel.number);
         self.ring_news.push_back(RingNews { session, number, is_up: true });
-        self.names[index] = name;
-        self.order.push(index as u32);
-        self.channels[index] = Some(channel);
+        self.names[index as usize] = name;
+        self.channels[index as usize] = Some(channel);
+        self.begin_to_look(index);
     }
 
     /// A neighbour breaks the rules: datagrams go by UDP, and stay there.
@@ -281,7 +295,7 @@ impl Shm {
         }
         self.names[index as usize] = 0;
         self.by_session.remove(&channel.session);
-        self.order.retain(|&it| it != index);
+        self.cease_to_look(index);
         self.last = (0, 0);
     }
 }

@@ -4,7 +4,7 @@
 //! ```text
 //!  line   0          1          2 ...                                    LINES - 1
 //!        +----------+----------+------------------+---------+-----------+---------+
-//!        | consumed | sleeps   | length | payload | ...     | length 0  | ...     |
+//!        | consumed | attention| length | payload | ...     | length 0  | ...     |
 //!        +----------+----------+------------------+---------+-----------+---------+
 //!         reader's   both's     writer's: whole lines of 64 bytes a datagram
 //! ```
@@ -51,8 +51,8 @@ const TELL_EVERY: usize = ROOM / 4;
 
 /// The word with the number of lines that were read, since the beginning.
 const CONSUMED: usize = 0;
-/// The word that says whether the reader sleeps.
-const SLEEPS: usize = LINE_WORDS;
+/// The word with the reader's [`Attention`].
+const ATTENTION: usize = LINE_WORDS;
 /// The word that says whether the writer sleeps until there is room.
 const WAITS: usize = LINE_WORDS + 1;
 
@@ -77,6 +77,27 @@ pub(crate) trait Lines {
     fn read(&self, offset: usize, into: &mut [u8]);
     /// What was stored before comes before what is loaded after.
     fn fence(&self);
+}
+
+/// How a reader hears of what is written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Attention {
+    /// It polls the ring.
+    Polls = 0,
+    /// It sleeps, and is to be woken.
+    Sleeps = 1,
+    /// It polls its doorbells.
+    Listens = 2,
+}
+
+/// What a writer does for its reader after it has written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Notice {
+    None,
+    /// It rings the reader's doorbell.
+    Doorbell,
+    /// It wakes the reader.
+    WakeUp,
 }
 
 /// What an entry of a ring is.
@@ -238,13 +259,12 @@ impl Writer {
     }
 
     /// Announces a sleep over a ring that had no room, from which the reader wakes the writer when
-    /// it has told of some. `false`: there is some already.
+    /// it has told of some. A fence and [`Self::has_news`] follow: nobody wakes it for what it has
+    /// been told already.
     ///
     /// RR-SHM-6.
-    pub(crate) fn fall_asleep(&self, ring: &impl Lines) -> bool {
+    pub(crate) fn fall_asleep(&self, ring: &impl Lines) {
         ring.store(WAITS, 1, Ordering::Relaxed);
-        ring.fence();
-        !self.has_news(ring)
     }
 
     /// Whether the reader has told of room since there was none.
@@ -257,16 +277,21 @@ impl Writer {
         ring.store(WAITS, 0, Ordering::Relaxed);
     }
 
-    /// Whether the reader is to be woken, after datagrams were written; it is then taken for awake.
+    /// What the reader is to be given after datagrams were written. One that was to be woken is then
+    /// taken for one that polls.
     #[inline]
-    pub(crate) fn must_wake(&self, ring: &impl Lines) -> bool {
+    pub(crate) fn notice(&self, ring: &impl Lines) -> Notice {
         ring.fence();
-        if ring.load(SLEEPS, Ordering::Relaxed) == 0 {
-            return false;
+        match ring.load(ATTENTION, Ordering::Relaxed) {
+            1 => {
+                // Whichever announcement this overwrites is made anew by whom the call wakes, which
+                // comes after it.
+                ring.store(ATTENTION, Attention::Polls as u64, Ordering::Relaxed);
+                Notice::WakeUp
+            }
+            2 => Notice::Doorbell,
+            _ => Notice::None,
         }
-        // Whichever sleep this overwrites is ended by the call that wakes, which comes after it.
-        ring.store(SLEEPS, 0, Ordering::Relaxed);
-        true
     }
 }
 
@@ -390,19 +415,12 @@ impl Reader {
         true
     }
 
-    /// Announces a sleep, from which the writer wakes the reader after the next datagram. `false`:
-    /// one is there already.
+    /// Announces how the reader hears of the next datagram. Unless it polls, a fence and
+    /// [`Self::has_some`] follow: nobody gives notice of what is there already.
     ///
-    /// RR-SHM-6.
-    pub(crate) fn fall_asleep(&self, ring: &impl Lines) -> bool {
-        ring.store(SLEEPS, 1, Ordering::Relaxed);
-        ring.fence();
-        !self.has_some(ring)
-    }
-
-    /// The opposite of [`Self::fall_asleep`].
-    pub(crate) fn wake_up(&self, ring: &impl Lines) {
-        ring.store(SLEEPS, 0, Ordering::Relaxed);
+    /// RR-SHM-6, RR-SHM-11.
+    pub(crate) fn announce(&self, ring: &impl Lines, attention: Attention) {
+        ring.store(ATTENTION, attention as u64, Ordering::Relaxed);
     }
 }
 

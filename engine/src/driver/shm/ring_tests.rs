@@ -222,16 +222,23 @@ fn lengths_and_news_of_room_that_cannot_be_end_it() {
     assert_eq!(writer.write(&ring, Entry::Packet, &[7; 56]), Err(Broken));
 }
 
-/// RR-SHM-6
+/// RR-SHM-6, RR-SHM-11
 #[test]
-fn only_a_reader_that_sleeps_is_woken_and_once() {
+fn a_reader_that_sleeps_is_woken_once_and_one_that_listens_is_rung_for_each_time() {
     let (ring, mut writer, reader) = (Plain::new(), Writer::new(), Reader::new());
-    assert!(!writer.must_wake(&ring));
-    assert!(reader.fall_asleep(&ring));
+    assert_eq!(writer.notice(&ring), Notice::None);
+    reader.announce(&ring, Attention::Sleeps);
+    assert!(!reader.has_some(&ring));
     assert_eq!(writer.write(&ring, Entry::Packet, b"x"), Ok(true));
-    assert!(writer.must_wake(&ring));
-    assert!(!writer.must_wake(&ring));
-    assert!(!reader.fall_asleep(&ring), "one is there");
-    reader.wake_up(&ring);
-    assert!(!writer.must_wake(&ring));
+    assert_eq!(writer.notice(&ring), Notice::WakeUp);
+    assert_eq!(writer.notice(&ring), Notice::None);
+    reader.announce(&ring, Attention::Sleeps);
+    assert!(reader.has_some(&ring));
+    reader.announce(&ring, Attention::Listens);
+    assert_eq!([writer.notice(&ring), writer.notice(&ring)], [Notice::Doorbell; 2]);
+    reader.announce(&ring, Attention::Polls);
+    assert_eq!(writer.notice(&ring), Notice::None);
+    // What is no announcement.
+    ring.store(ATTENTION, 3, Ordering::Relaxed);
+    assert_eq!(writer.notice(&ring), Notice::None);
 }

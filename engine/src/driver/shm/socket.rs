@@ -14,6 +14,8 @@ use rustix::net::{
 use super::meeting::{Left, Meeting};
 use crate::wire::neighbour::NEIGHBOUR_BYTES;
 
+/// Descriptors that come with a packet, at the most.
+const DESCRIPTORS: usize = 2;
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 64;
 
@@ -23,11 +25,18 @@ pub(super) struct Packet {
     length: usize,
     /// What came with it.
     pub(super) descriptor: Option<OwnedFd>,
+    /// What came behind that.
+    pub(super) second: Option<OwnedFd>,
 }
 
 impl Packet {
     pub(super) fn bytes(&self) -> &[u8] {
         &self.bytes[..self.length]
+    }
+
+    /// Whether it is this one byte.
+    pub(super) fn is_sign(&self, sign: u8) -> bool {
+        self.bytes() == [sign] && self.descriptor.is_none()
     }
 }
 
@@ -72,18 +81,17 @@ pub(super) fn accept(listener: BorrowedFd<'_>) -> Option<OwnedFd> {
     rustix::net::accept_with(listener, flags).ok()
 }
 
-/// Sends a packet, with a descriptor or without, and never waits.
+/// Sends a packet, with up to two descriptors, and never waits.
 pub(super) fn send(
     connection: BorrowedFd<'_>,
     bytes: &[u8],
-    descriptor: Option<BorrowedFd<'_>>,
+    descriptors: &[BorrowedFd<'_>],
 ) -> io::Result<()> {
-    let descriptors = descriptor.as_slice();
-    let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(1))];
+    let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(DESCRIPTORS))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     if !descriptors.is_empty() {
         let fits = control.push(SendAncillaryMessage::ScmRights(descriptors));
-        debug_assert!(fits, "there is room for one");
+        debug_assert!(fits, "there is room for so many");
     }
     let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
     let sent = rustix::net::sendmsg(connection, &[IoSlice::new(bytes)], &mut control, flags)?;
@@ -94,7 +102,7 @@ pub(super) fn send(
 /// long, brings too many descriptors or nothing: there will be no more.
 pub(super) fn receive(connection: BorrowedFd<'_>) -> io::Result<Packet> {
     let mut bytes = [0; NEIGHBOUR_BYTES];
-    let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(1))];
+    let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(DESCRIPTORS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut vectors = [IoSliceMut::new(&mut bytes)];
     let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
@@ -105,21 +113,23 @@ pub(super) fn receive(connection: BorrowedFd<'_>) -> io::Result<Packet> {
             Err(error) => return Err(error.into()),
         }
     };
-    let mut descriptor = None;
-    let mut count = 0;
+    let (mut descriptor, mut second, mut is_cut) = (None, None, false);
     for message in control.drain() {
         if let RecvAncillaryMessage::ScmRights(some) = message {
             for one in some {
-                count += 1;
-                descriptor = Some(one);
+                match (&descriptor, &second) {
+                    (None, _) => descriptor = Some(one),
+                    (_, None) => second = Some(one),
+                    _ => is_cut = true,
+                }
             }
         }
     }
-    let is_cut = got.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC);
-    if got.bytes == 0 || is_cut || count > 1 {
+    is_cut |= got.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC);
+    if got.bytes == 0 || is_cut {
         return Err(io::ErrorKind::UnexpectedEof.into());
     }
-    Ok(Packet { bytes, length: got.bytes, descriptor })
+    Ok(Packet { bytes, length: got.bytes, descriptor, second })
 }
 
 /// Sends one byte to the other side of a channel. A socket that is full of them has had it look

@@ -8,7 +8,7 @@ use rustix::fs::{MemfdFlags, SealFlags};
 use zerocopy::IntoBytes;
 use zeroize::Zeroizing;
 
-use super::incoming::HOT;
+use super::doorbell::{DOORBELL_BYTES, DOORBELLS};
 use super::neighbours::{EXCHANGE_LIMIT, EXCHANGES_MAX};
 use super::segment::{SEGMENT_BYTES, Segment};
 use super::*;
@@ -18,11 +18,11 @@ use crate::wire::neighbour::{
 };
 use crate::wire::packet::{KIND_PACKET, PacketHeader};
 
-const KEY: [u8; 32] = [7; 32];
-const LONG: Duration = Duration::from_secs(20);
+pub(super) const KEY: [u8; 32] = [7; 32];
+pub(super) const LONG: Duration = Duration::from_secs(20);
 
 /// An engine's id, of nobody else on this host.
-fn engine() -> u64 {
+pub(super) fn engine() -> u64 {
     rand::random()
 }
 
@@ -30,13 +30,13 @@ fn address(port: u16) -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], port))
 }
 
-fn neighbour(session: u64, engine: u64, is_initiator: bool, key: [u8; 32]) -> Neighbour {
+pub(super) fn neighbour(session: u64, engine: u64, is_initiator: bool, key: [u8; 32]) -> Neighbour {
     let address = address(session as u16);
     Neighbour { session, engine, address, key: Zeroizing::new(key), is_initiator }
 }
 
 /// A packet of a session's first path.
-fn datagram(session: u64, text: &[u8]) -> Vec<u8> {
+pub(super) fn datagram(session: u64, text: &[u8]) -> Vec<u8> {
     let header = PacketHeader {
         kind: KIND_PACKET,
         flags: 0,
@@ -65,7 +65,7 @@ fn until<const N: usize>(all: &mut [Shm; N], is_done: impl Fn(&[Shm; N]) -> bool
     }
 }
 
-fn serve(all: &mut [Shm]) {
+pub(super) fn serve(all: &mut [Shm]) {
     for shm in all {
         shm.called();
         shm.serve(false);
@@ -78,7 +78,7 @@ fn shared(session: u64) -> [Shm; 2] {
     both
 }
 
-fn take(shm: &mut Shm) -> Option<(SocketAddr, Vec<u8>)> {
+pub(super) fn take(shm: &mut Shm) -> Option<(SocketAddr, Vec<u8>)> {
     // Only hostile neighbours write segments here.
     let _ = shm.receive_entry(&mut DriverCounters::default());
     let from = shm.take_packet()?;
@@ -100,11 +100,11 @@ fn news(shm: &mut Shm, session: u64, is_up: bool) -> Option<u32> {
     Some(news.number)
 }
 
-fn send(shm: &mut Shm, datagram: &[u8]) -> bool {
+pub(super) fn send(shm: &mut Shm, datagram: &[u8]) -> bool {
     shm.send(datagram, &mut DriverCounters::default())
 }
 
-fn is_readable(fd: BorrowedFd<'_>) -> bool {
+pub(super) fn is_readable(fd: BorrowedFd<'_>) -> bool {
     let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
     poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap() > 0
 }
@@ -494,95 +494,6 @@ fn only_who_sleeps_is_woken() {
     assert!(exchange(&mut both));
 }
 
-#[test]
-fn many_neighbours_are_all_heard() {
-    const COUNT: u64 = 40;
-    let id = engine();
-    let mut hub = Shm::open(id, true, None).unwrap();
-    let mut others = Vec::new();
-    for session in 1..=COUNT {
-        let other = engine();
-        let mut shm = Shm::open(other, true, None).unwrap();
-        shm.meet(neighbour(session, id, true, KEY));
-        hub.meet(neighbour(session, other, false, KEY));
-        others.push(shm);
-    }
-    let start = Instant::now();
-    while hub.figures().neighbours < COUNT as usize || !others.iter().all(Shm::is_up) {
-        assert!(start.elapsed() < LONG);
-        serve(&mut others);
-        serve(std::slice::from_mut(&mut hub));
-    }
-    let mut heard = std::collections::HashSet::new();
-    for round in 0..3 {
-        for (session, shm) in (1..=COUNT).zip(&mut others) {
-            for _ in 0..=round {
-                assert!(send(shm, &datagram(session, b"hello")));
-            }
-        }
-        for _ in 0..COUNT * (round + 1) * 20 {
-            if let Some((from, _)) = take(&mut hub) {
-                heard.insert(from);
-            }
-        }
-        assert!(!hub.has_received(true));
-    }
-    assert_eq!(heard.len(), COUNT as usize);
-    // One that says a lot keeps no other from being heard.
-    for _ in 0..200 {
-        send(&mut others[0], &datagram(1, b"me"));
-    }
-    assert!(send(&mut others[1], &datagram(2, b"and me")));
-    let (mut before, mut calls) = (0, 0);
-    loop {
-        assert!(calls < 10 * COUNT, "it is never heard");
-        calls += 1;
-        match take(&mut hub) {
-            Some((from, _)) if from == address(2) => break,
-            Some(_) => before += 1,
-            None => {}
-        }
-    }
-    assert!(before < 200, "the other one was heard to the end first");
-    while hub.has_received(true) {
-        take(&mut hub);
-    }
-    // Nor one by whose ring nothing came lately.
-    for _ in 0..400 {
-        assert!(send(&mut others[0], &datagram(1, b"me")));
-    }
-    let rests = |at: &u64| {
-        !hub.order[..HOT].iter().any(|&index| {
-            hub.channels[index as usize].as_ref().is_some_and(|it| it.session == at + 1)
-        })
-    };
-    let silent = (1..COUNT).find(rests).unwrap();
-    assert!(send(&mut others[silent as usize], &datagram(silent + 1, b"and me")));
-    let takes = (0..1000).filter_map(|_| take(&mut hub));
-    let from: Vec<_> = takes.map(|(from, _)| from).collect();
-    assert_eq!(from.len(), 401);
-    let place = from.iter().position(|&from| from == address(silent as u16 + 1));
-    // Two of the 32 are looked at behind 16.
-    assert!(place.is_some_and(|place| place <= 16 * 17), "{place:?}");
-    // Who acts for an absent owner sleeps after the first look that finds nothing.
-    hub.begin_absence();
-    for at in [3_usize, 20, 39] {
-        assert!(send(&mut others[at], &datagram(at as u64 + 1, b"are you there?")));
-        assert_eq!(take(&mut hub).map(|(from, _)| from), Some(address(at as u16 + 1)));
-        assert!(take(&mut hub).is_none());
-    }
-    hub.end_absence();
-    // Who polls looks at some in each call, and takes what it saw first.
-    for at in 0..COUNT {
-        assert!(!hub.has_received(false));
-        assert!(send(&mut others[at as usize], &datagram(at + 1, b"here")));
-        assert!(hub.has_received(true));
-        assert!((0..COUNT).any(|_| hub.has_received(false)), "{at} is never seen");
-        assert_eq!(take(&mut hub).map(|(from, _)| from), Some(address(at as u16 + 1)));
-        assert!(take(&mut hub).is_none());
-    }
-}
-
 // ---- Strangers and hostile neighbours ----
 
 /// Somebody who connects to `shm` as the other side of session 5.
@@ -600,8 +511,9 @@ fn answer(shm: &mut Shm, socket: &OwnedFd) -> Option<Vec<u8>> {
     Some(packet.bytes().to_vec())
 }
 
-fn says(socket: &OwnedFd, message: &NeighbourMessage, memory: Option<&OwnedFd>) {
-    let _ = socket::send(socket.as_fd(), message.as_bytes(), memory.map(AsFd::as_fd));
+fn writes(socket: &OwnedFd, message: &NeighbourMessage, memory: &[&OwnedFd]) {
+    let memory: Vec<_> = memory.iter().map(AsFd::as_fd).collect();
+    let _ = socket::send(socket.as_fd(), message.as_bytes(), &memory);
 }
 
 /// RR-SHM-2
@@ -610,10 +522,10 @@ fn strangers_get_nothing_and_their_number_is_bounded() {
     let id = engine();
     let mut shm = Shm::open(id, true, None).unwrap();
     let hello = NeighbourMessage::new(KIND_NEIGHBOUR_HELLO, 5, [1; 16], [0; 16]);
-    let garbage: [&[u8]; 4] = [b"", b"hello", &[0; 48], &hello.as_bytes()[..47]];
+    let garbage: [&[u8]; 4] = [b"", b"hello", &[0; 56], &hello.as_bytes()[..55]];
     for bytes in garbage {
         let socket = stranger(&mut shm, id);
-        let _ = socket::send(socket.as_fd(), bytes, None);
+        let _ = socket::send(socket.as_fd(), bytes, &[]);
         assert_eq!(answer(&mut shm, &socket), None);
     }
     // Another version, another kind, a descriptor where none belongs.
@@ -625,16 +537,17 @@ fn strangers_get_nothing_and_their_number_is_bounded() {
             1 => message.kind = KIND_READY.into(),
             _ => memory = Some(socket.try_clone().unwrap()),
         }
-        says(&socket, &message, memory.as_ref());
+        writes(&socket, &message, memory.as_ref().as_slice());
         assert_eq!(answer(&mut shm, &socket), None, "{change}");
     }
     // A proof that was overheard, or none.
     let socket = stranger(&mut shm, id);
-    says(&socket, &hello, None);
+    writes(&socket, &hello, &[]);
     let challenge = answer(&mut shm, &socket).unwrap();
     let challenge = NeighbourMessage::parse(&challenge, KIND_CHALLENGE).unwrap();
     let (_, memory) = Segment::create().unwrap();
-    says(&socket, &NeighbourMessage::new(KIND_MEMORY, 5, [0; 16], challenge.proof), Some(&memory));
+    let offer = NeighbourMessage::new(KIND_MEMORY, 5, [0; 16], challenge.proof);
+    writes(&socket, &offer, &[&memory, &memory]);
     assert_eq!(answer(&mut shm, &socket), None);
     assert!(!shm.is_up());
     // Sessions that there are not.
@@ -642,11 +555,8 @@ fn strangers_get_nothing_and_their_number_is_bounded() {
         .map(|number| {
             let socket = socket::connect(&Meeting::Network, id).unwrap();
             let session = 1000 + number as u64;
-            says(
-                &socket,
-                &NeighbourMessage::new(KIND_NEIGHBOUR_HELLO, session, [1; 16], [0; 16]),
-                None,
-            );
+            let hello = NeighbourMessage::new(KIND_NEIGHBOUR_HELLO, session, [1; 16], [0; 16]);
+            writes(&socket, &hello, &[]);
             serve(std::slice::from_mut(&mut shm));
             socket
         })
@@ -660,29 +570,51 @@ fn strangers_get_nothing_and_their_number_is_bounded() {
     drop(silent);
 }
 
+/// Memory of so many bytes, sealed or not.
+fn memory(bytes: usize, is_sealed: bool) -> OwnedFd {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let memory = rustix::fs::memfd_create("ringrail-test", flags).unwrap();
+    rustix::fs::ftruncate(&memory, bytes as u64).unwrap();
+    if is_sealed {
+        rustix::fs::fcntl_add_seals(&memory, SealFlags::SHRINK | SealFlags::GROW).unwrap();
+    }
+    memory
+}
+
 /// RR-SHM-3
 #[test]
 fn memory_of_another_kind_is_refused_after_a_right_proof() {
-    let id = engine();
-    for kind in 0..3 {
+    let rings = memory(SEGMENT_BYTES, true);
+    let bells = memory(DOORBELL_BYTES, true);
+    let (no_rings, no_bells) = (memory(SEGMENT_BYTES, false), memory(DOORBELL_BYTES, false));
+    let (short, long) = (memory(SEGMENT_BYTES / 2, true), memory(2 * DOORBELL_BYTES, true));
+    let given: [(&[&OwnedFd], u32, bool); 9] = [
+        (&[&no_rings, &bells], 0, false),
+        (&[&short, &bells], 0, false),
+        (&[], 0, false),
+        (&[&rings], 0, false),
+        (&[&rings, &no_bells], 0, false),
+        (&[&rings, &long], 0, false),
+        (&[&bells, &rings], 0, false),
+        (&[&rings, &bells], DOORBELLS, false),
+        (&[&rings, &bells], DOORBELLS - 1, true),
+    ];
+    for (at, (descriptors, doorbell, is_right)) in given.into_iter().enumerate() {
+        let id = engine();
         let mut shm = Shm::open(id, true, None).unwrap();
-        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        let memory = rustix::fs::memfd_create("ringrail-test", flags).unwrap();
-        let bytes = if kind == 0 { SEGMENT_BYTES } else { SEGMENT_BYTES / 2 };
-        rustix::fs::ftruncate(&memory, bytes as u64).unwrap();
-        if kind > 0 {
-            rustix::fs::fcntl_add_seals(&memory, SealFlags::SHRINK | SealFlags::GROW).unwrap();
-        }
         let socket = stranger(&mut shm, id);
-        says(&socket, &NeighbourMessage::new(KIND_NEIGHBOUR_HELLO, 5, [1; 16], [0; 16]), None);
+        let hello = NeighbourMessage::new(KIND_NEIGHBOUR_HELLO, 5, [1; 16], [0; 16]);
+        writes(&socket, &hello, &[]);
         let challenge = answer(&mut shm, &socket).unwrap();
         let challenge = NeighbourMessage::parse(&challenge, KIND_CHALLENGE).unwrap();
         let known = neighbour(5, id, true, KEY);
-        let proof = handshake::proof_of_connected(&known, [&[1; 16], &challenge.nonce]);
-        let offer = NeighbourMessage::new(KIND_MEMORY, 5, [0; 16], proof);
-        says(&socket, &offer, (kind < 2).then_some(&memory));
-        assert_eq!(answer(&mut shm, &socket), None, "{kind}");
-        assert!(!shm.is_up());
+        let nonces = [&[1; 16], &challenge.nonce];
+        let proof = handshake::proof_of_connected(&known, doorbell, nonces);
+        let mut offer = NeighbourMessage::new(KIND_MEMORY, 5, [0; 16], proof);
+        offer.doorbell = doorbell.into();
+        writes(&socket, &offer, descriptors);
+        assert_eq!(answer(&mut shm, &socket).is_some(), is_right, "{at}");
+        assert_eq!(shm.is_up(), is_right, "{at}");
     }
 }
 

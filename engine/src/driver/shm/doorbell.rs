@@ -1,0 +1,189 @@
+//! The doorbells of an engine: one bit for each neighbour, which sets it when it has written to a
+//! ring that the engine does not poll.
+//!
+//! ```text
+//!  line 0                 line 1                       line 63
+//! +----------------------+----------------------+-----+----------------------+
+//! | bells 0 to 63        | bells 64 to 127      | ... | bells 4 032 to 4 095 |
+//! +----------------------+----------------------+-----+----------------------+
+//! ```
+//!
+//! The engine polls one word for 64 neighbours. It clears the word before it looks into the rings
+//! of those whose bits were set, so that what a neighbour writes meanwhile sets its bit again. A
+//! neighbour may clear the bits of others: what is rung for is in the ring, and the engine looks
+//! there now and then without a bell.
+
+use std::sync::atomic::Ordering;
+
+/// Bytes of an engine's doorbells.
+pub(crate) const DOORBELL_BYTES: usize = 4096;
+/// Doorbells of an engine.
+pub(crate) const DOORBELLS: u32 = (DOORBELL_BYTES / LINE_BYTES) as u32 * PER_WORD;
+
+const LINE_BYTES: usize = 64;
+const LINE_WORDS: usize = LINE_BYTES / size_of::<u64>();
+/// Doorbells in one word.
+const PER_WORD: u32 = u64::BITS;
+
+/// The memory of doorbells, of [`DOORBELL_BYTES`], which others change at any time.
+pub(crate) trait Bells {
+    fn load(&self, word: usize, order: Ordering) -> u64;
+    fn fetch_or(&self, word: usize, bits: u64, order: Ordering) -> u64;
+    fn swap(&self, word: usize, value: u64, order: Ordering) -> u64;
+    /// What was stored before comes before what is loaded after.
+    fn fence(&self);
+}
+
+/// Where a bell is: the word, and its bit.
+const fn place(bell: u32) -> (usize, u64) {
+    ((bell / PER_WORD) as usize * LINE_WORDS, 1 << (bell % PER_WORD))
+}
+
+/// Rings a bell of a neighbour. The caller has passed a fence since it wrote what the neighbour is
+/// to find.
+pub(crate) fn ring(bells: &impl Bells, bell: u32) {
+    let (word, bit) = place(bell);
+    // A bit that is still set will be cleared, and what was written be looked for after that.
+    if bells.load(word, Ordering::Relaxed) & bit == 0 {
+        bells.fetch_or(word, bit, Ordering::Release);
+    }
+}
+
+/// Which bells have been rung and not been served, on the side of their owner.
+#[derive(Debug, Default)]
+pub(crate) struct Rung {
+    /// A word for each in use.
+    words: Vec<u64>,
+    /// The bell that is served.
+    at: u32,
+}
+
+impl Rung {
+    /// Has bells below `count` heard, from the next call on.
+    pub(crate) fn extend_to(&mut self, count: u32) {
+        let words = count.div_ceil(PER_WORD) as usize;
+        if self.words.len() < words {
+            self.words.resize(words, 0);
+        }
+    }
+
+    /// Takes what has been rung since the last call; whether there is any to be served.
+    #[inline]
+    pub(crate) fn listen(&mut self, bells: &impl Bells) -> bool {
+        let mut all = 0;
+        for (at, word) in self.words.iter_mut().enumerate() {
+            if bells.load(at * LINE_WORDS, Ordering::Relaxed) != 0 {
+                *word |= bells.swap(at * LINE_WORDS, 0, Ordering::Acquire);
+                // The rings are looked into afterwards.
+                bells.fence();
+            }
+            all |= *word;
+        }
+        all != 0
+    }
+
+    /// Takes a bell for rung.
+    pub(crate) fn add(&mut self, bell: u32) {
+        self.extend_to(bell + 1);
+        self.words[(bell / PER_WORD) as usize] |= 1 << (bell % PER_WORD);
+    }
+
+    /// The bell whose turn it is.
+    #[inline]
+    pub(crate) fn current(&mut self) -> Option<u32> {
+        let (mut word, mut from) = ((self.at / PER_WORD) as usize, self.at % PER_WORD);
+        // The first word twice: what is in it before the turn comes last.
+        for _ in 0..=self.words.len() {
+            let rest = self.words.get(word).copied().unwrap_or(0) & (u64::MAX << from);
+            if rest != 0 {
+                self.at = word as u32 * PER_WORD + rest.trailing_zeros();
+                return Some(self.at);
+            }
+            (word, from) = (if word + 1 < self.words.len() { word + 1 } else { 0 }, 0);
+        }
+        None
+    }
+
+    /// It is the next one's turn.
+    #[inline]
+    pub(crate) fn pass(&mut self) {
+        self.at = (self.at + 1) % DOORBELLS;
+    }
+
+    /// Nothing is left of what a bell was rung for.
+    #[inline]
+    pub(crate) fn remove(&mut self, bell: u32) {
+        if let Some(word) = self.words.get_mut((bell / PER_WORD) as usize) {
+            *word &= !(1 << (bell % PER_WORD));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use std::cell::RefCell;
+
+    struct Plain(RefCell<Vec<u64>>);
+
+    impl Bells for Plain {
+        fn load(&self, word: usize, _: Ordering) -> u64 {
+            self.0.borrow()[word]
+        }
+
+        fn fetch_or(&self, word: usize, bits: u64, _: Ordering) -> u64 {
+            let old = self.load(word, Ordering::Relaxed);
+            self.0.borrow_mut()[word] = old | bits;
+            old
+        }
+
+        fn swap(&self, word: usize, value: u64, _: Ordering) -> u64 {
+            self.0.borrow_mut().splice(word..=word, [value]).next().unwrap()
+        }
+
+        fn fence(&self) {}
+    }
+
+    /// Serves all in turn.
+    fn all(rung: &mut Rung) -> Vec<u32> {
+        std::iter::from_fn(|| rung.current().inspect(|&bell| rung.remove(bell))).collect()
+    }
+
+    #[test]
+    fn each_bell_has_a_bit_of_its_own_and_is_served_in_turn() {
+        let plain = Plain(RefCell::new(vec![0; DOORBELL_BYTES / 8]));
+        let mut rung = Rung::default();
+        rung.extend_to(DOORBELLS);
+        assert_eq!(rung.current(), None);
+        for bell in (0..DOORBELLS).rev() {
+            ring(&plain, bell);
+            ring(&plain, bell);
+        }
+        assert!(rung.listen(&plain) && rung.listen(&plain));
+        assert!(plain.0.borrow().iter().all(|&word| word == 0), "taken");
+        assert!(all(&mut rung).into_iter().eq(0..DOORBELLS));
+        // The one behind the last that was served comes first.
+        for bell in [3, 64, 70, 4000] {
+            ring(&plain, bell);
+        }
+        assert!(rung.listen(&plain));
+        assert_eq!(rung.current(), Some(3));
+        rung.pass();
+        rung.add(2);
+        assert_eq!(all(&mut rung), [64, 70, 4000, 2, 3]);
+    }
+
+    #[test]
+    fn bells_of_words_that_are_not_in_use_are_not_heard() {
+        let plain = Plain(RefCell::new(vec![u64::MAX; DOORBELL_BYTES / 8]));
+        let mut rung = Rung::default();
+        assert!(!rung.listen(&plain));
+        assert_eq!(rung.current(), None);
+        rung.extend_to(1);
+        assert!(rung.listen(&plain));
+        assert!(all(&mut rung).into_iter().eq(0..PER_WORD));
+        rung.add(200);
+        assert_eq!(all(&mut rung), [200]);
+    }
+}

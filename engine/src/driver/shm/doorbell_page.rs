@@ -1,0 +1,93 @@
+//! The memory of an engine's doorbells, on both sides.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{Ordering, fence};
+
+use super::doorbell::{self, Bells, DOORBELL_BYTES, DOORBELLS, Rung};
+use super::mapping::Mapping;
+
+type Page = Mapping<DOORBELL_BYTES>;
+
+impl Bells for Page {
+    #[inline]
+    fn load(&self, word: usize, order: Ordering) -> u64 {
+        self.words()[word].load(order)
+    }
+
+    #[inline]
+    fn fetch_or(&self, word: usize, bits: u64, order: Ordering) -> u64 {
+        self.words()[word].fetch_or(bits, order)
+    }
+
+    #[inline]
+    fn swap(&self, word: usize, value: u64, order: Ordering) -> u64 {
+        self.words()[word].swap(value, order)
+    }
+
+    #[inline]
+    fn fence(&self) {
+        fence(Ordering::SeqCst);
+    }
+}
+
+/// The doorbells of this engine.
+#[derive(Debug)]
+pub(super) struct Doorbells {
+    page: Page,
+    memory: OwnedFd,
+    /// Those that have been rung and not been served.
+    pub(super) rung: Rung,
+}
+
+impl Doorbells {
+    pub(super) fn create() -> io::Result<Self> {
+        let (page, memory) = Page::create("ringrail-doorbells")?;
+        Ok(Self { page, memory, rung: Rung::default() })
+    }
+
+    /// What neighbours are given.
+    pub(super) fn memory(&self) -> BorrowedFd<'_> {
+        self.memory.as_fd()
+    }
+
+    /// Takes what has been rung since the last call; whether there is any to be served.
+    #[inline]
+    pub(super) fn listen(&mut self) -> bool {
+        self.rung.listen(&self.page)
+    }
+}
+
+/// One of a neighbour's.
+#[derive(Debug)]
+pub(super) struct Doorbell {
+    page: Page,
+    number: u32,
+}
+
+impl Doorbell {
+    /// The bell of this number in memory that a neighbour made.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Mapping::open`]; it has no such bell.
+    pub(super) fn open(memory: BorrowedFd<'_>, number: u32) -> io::Result<Self> {
+        if number >= DOORBELLS {
+            let why = "the peer has no doorbell of that number";
+            return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+        }
+        Ok(Self { page: Page::open(memory)?, number })
+    }
+
+    /// The caller has passed a fence since it wrote what the neighbour is to find.
+    #[inline]
+    pub(super) fn ring(&self) {
+        doorbell::ring(&self.page, self.number);
+    }
+
+    /// Sets all words of the page.
+    #[cfg(test)]
+    pub(super) fn scribble(&self, value: u64) {
+        self.page.words().iter().for_each(|word| word.store(value, Ordering::Relaxed));
+    }
+}

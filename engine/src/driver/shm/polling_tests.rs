@@ -1,0 +1,235 @@
+//! An engine with more neighbours than it polls.
+
+use std::os::fd::AsFd;
+use std::time::Instant;
+
+use super::super::ring::Notice;
+use super::super::tests::{KEY, LONG, datagram, engine, is_readable, neighbour, send, serve, take};
+use super::super::{DriverCounters, Shm, socket};
+use super::{POLLED, UNHEARD};
+use crate::wire::neighbour::SIGN_LOOK;
+
+/// Writes a packet, and gives notice of it.
+fn says(shm: &mut Shm, datagram: &[u8]) {
+    assert!(send(shm, datagram));
+    shm.flush(&mut DriverCounters::default());
+}
+
+/// An engine with `count` neighbours, of sessions 1 to `count`.
+fn hub(count: u64) -> (Shm, Vec<Shm>) {
+    let id = engine();
+    let mut hub = Shm::open(id, true, None).unwrap();
+    let mut others = Vec::new();
+    for session in 1..=count {
+        let other = engine();
+        let mut shm = Shm::open(other, true, None).unwrap();
+        shm.meet(neighbour(session, id, true, KEY));
+        hub.meet(neighbour(session, other, false, KEY));
+        others.push(shm);
+    }
+    let start = Instant::now();
+    while hub.figures().neighbours < count as usize || !others.iter().all(Shm::is_up) {
+        assert!(start.elapsed() < LONG);
+        serve(&mut others);
+        serve(std::slice::from_mut(&mut hub));
+    }
+    (hub, others)
+}
+
+/// The sessions whose rings are polled.
+fn polled(shm: &Shm) -> Vec<u64> {
+    let of = |&place: &u32| shm.channels[place as usize].as_ref().unwrap().session;
+    shm.polling.polled().iter().map(of).collect()
+}
+
+/// The session of the next packet.
+fn takes(shm: &mut Shm) -> Option<u64> {
+    take(shm).map(|(from, _)| u64::from(from.port()))
+}
+
+/// RR-SHM-11
+#[test]
+fn many_neighbours_are_all_heard_at_once() {
+    const COUNT: u64 = 70;
+    let (mut hub, mut others) = hub(COUNT);
+    // Who polls hears each in the next call.
+    for session in 1..=COUNT {
+        assert!(!hub.has_received(false) && takes(&mut hub).is_none());
+        says(&mut others[session as usize - 1], &datagram(session, b"here"));
+        assert!(hub.has_received(true) && hub.has_received(false));
+        assert_eq!(takes(&mut hub), Some(session));
+    }
+    assert!(!hub.has_received(false) && takes(&mut hub).is_none());
+    // All of them at a time, each once.
+    for (session, shm) in (1..=COUNT).zip(&mut others) {
+        says(shm, &datagram(session, b"and here"));
+    }
+    let mut heard: Vec<u64> = std::iter::from_fn(|| takes(&mut hub)).collect();
+    heard.sort_unstable();
+    assert!(heard.into_iter().eq(1..=COUNT));
+    assert!(!hub.has_received(true));
+    // One that says a lot keeps no other from being heard, whether it is polled or not.
+    let silent = |hub: &Shm| (1..=COUNT).rfind(|it| !polled(hub).contains(it)).unwrap();
+    for loud in [polled(&hub)[0], silent(&hub)] {
+        for _ in 0..200 {
+            says(&mut others[loud as usize - 1], &datagram(loud, b"me"));
+        }
+        for other in [polled(&hub)[1], silent(&hub) - 1] {
+            says(&mut others[other as usize - 1], &datagram(other, b"and me"));
+            let before = std::iter::from_fn(|| takes(&mut hub)).position(|it| it == other);
+            assert!(before.is_some_and(|before| before <= 32), "{loud} {other} {before:?}");
+        }
+        while takes(&mut hub).is_some() {}
+    }
+    // Who acts for an absent owner sleeps after the first look that finds nothing.
+    hub.begin_absence();
+    for session in [4_u64, 21, 40, COUNT] {
+        says(&mut others[session as usize - 1], &datagram(session, b"are you there?"));
+        assert_eq!(takes(&mut hub), Some(session));
+        assert!(takes(&mut hub).is_none());
+    }
+    hub.end_absence();
+    // It sleeps, is woken by one, and hears the others.
+    for session in [5_u64, COUNT - 1] {
+        hub.serve(true);
+        says(&mut others[session as usize - 1], &datagram(session, b"wake up"));
+        assert!(is_readable(hub.epoll.as_fd()));
+        serve(std::slice::from_mut(&mut hub));
+        assert_eq!(takes(&mut hub), Some(session));
+        for other in [session - 1, session] {
+            says(&mut others[other as usize - 1], &datagram(other, b"and now?"));
+            assert_eq!(takes(&mut hub), Some(other));
+        }
+    }
+}
+
+#[test]
+fn rings_by_which_most_comes_are_polled() {
+    const COUNT: u64 = POLLED as u64 + 4;
+    let (mut hub, mut others) = hub(COUNT);
+    let busy = (1..=COUNT).find(|it| !polled(&hub).contains(it)).unwrap();
+    let mut count = 0;
+    while !polled(&hub).contains(&busy) {
+        assert!(count < 40, "it is not polled");
+        count += 1;
+        says(&mut others[busy as usize - 1], &datagram(busy, b"busy"));
+        assert_eq!(takes(&mut hub), Some(busy));
+    }
+    assert!(count > 10, "a few entries are no reason");
+    let rings = |shm: &Shm| {
+        let channel = shm.channels.iter().flatten().next().unwrap();
+        channel.notice() == Notice::Doorbell
+    };
+    for round in 0..3 {
+        assert_eq!(polled(&hub).len(), POLLED);
+        for session in 1..=COUNT {
+            let is_polled = polled(&hub).contains(&session);
+            assert_eq!(rings(&others[session as usize - 1]), !is_polled, "{round} {session}");
+            says(&mut others[session as usize - 1], &datagram(session, b"still heard"));
+            assert_eq!(takes(&mut hub), Some(session));
+        }
+        if round == 0 {
+            // Not while it sleeps: then all wake it.
+            hub.serve(true);
+            serve(std::slice::from_mut(&mut hub));
+        }
+    }
+    // The place of one that has ended is another one's.
+    for gone in polled(&hub) {
+        hub.part(gone);
+        let expected = POLLED.min(hub.figures().neighbours);
+        assert_eq!(polled(&hub).len(), expected);
+        assert!(!polled(&hub).contains(&gone));
+        let left: Vec<u64> = hub.channels.iter().flatten().map(|it| it.session).collect();
+        for session in left {
+            let is_polled = polled(&hub).contains(&session);
+            assert_eq!(rings(&others[session as usize - 1]), !is_polled, "{gone} {session}");
+            says(&mut others[session as usize - 1], &datagram(session, b"heard"));
+            assert_eq!(takes(&mut hub), Some(session));
+        }
+    }
+}
+
+/// A neighbour that found this engine asleep says that it polls, when it does not any more.
+///
+/// RR-SHM-11
+#[test]
+fn a_late_wake_up_silences_no_doorbell() {
+    const COUNT: u64 = POLLED as u64 + 1;
+    let (mut hub, mut others) = hub(COUNT);
+    let silent = (1..=COUNT).find(|it| !polled(&hub).contains(it)).unwrap();
+    let other = &mut others[silent as usize - 1];
+    let channel = other.channels.iter().flatten().next().unwrap();
+    channel.takes_for_awake();
+    assert_eq!(channel.notice(), Notice::None);
+    socket::sign(&channel.socket, SIGN_LOOK);
+    serve(std::slice::from_mut(&mut hub));
+    assert_eq!(channel.notice(), Notice::Doorbell);
+    says(other, &datagram(silent, b"heard"));
+    assert_eq!(takes(&mut hub), Some(silent));
+    // What it wrote before is found when the wake-up is heard.
+    let channel = other.channels.iter().flatten().next().unwrap();
+    channel.takes_for_awake();
+    assert!(send(other, &datagram(silent, b"before")));
+    let channel = other.channels.iter().flatten().next().unwrap();
+    socket::sign(&channel.socket, SIGN_LOOK);
+    serve(std::slice::from_mut(&mut hub));
+    assert_eq!(takes(&mut hub), Some(silent));
+}
+
+/// What a neighbour wrote before it ended is read, and then its place is free.
+#[test]
+fn one_that_is_not_polled_ends_as_others_do() {
+    const COUNT: u64 = POLLED as u64 + 2;
+    for polls in [true, false] {
+        let (mut hub, mut others) = hub(COUNT);
+        let gone = (1..=COUNT).find(|it| !polled(&hub).contains(it)).unwrap();
+        for text in [b"one", b"two"] {
+            assert!(send(&mut others[gone as usize - 1], &datagram(gone, text)));
+        }
+        // Its bell is not rung.
+        others.remove(gone as usize - 1);
+        serve(std::slice::from_mut(&mut hub));
+        for _ in 0..2 {
+            assert!(!polls || hub.has_received(false));
+            assert_eq!(takes(&mut hub), Some(gone));
+        }
+        assert!(!polls || hub.has_received(false), "its end is to be seen");
+        assert_eq!(takes(&mut hub), None);
+        assert_eq!(hub.figures().neighbours, COUNT as usize - 1);
+        assert!(!hub.has_received(false));
+    }
+}
+
+/// A neighbour has no bells but its own to ring, and may do so without end.
+///
+/// RR-SHM-11
+#[test]
+fn a_neighbour_that_rings_or_silences_all_doorbells_keeps_nobody_from_being_heard() {
+    const COUNT: u64 = POLLED as u64 + 3;
+    let (mut hub, mut others) = hub(COUNT);
+    let silent: Vec<u64> = (1..=COUNT).filter(|it| !polled(&hub).contains(it)).collect();
+    let [heard, hostile] = [silent[0] as usize - 1, silent[1] as usize - 1];
+    let scribble = |others: &[Shm], value| {
+        let channel = others[hostile].channels.iter().flatten().next().unwrap();
+        channel.scribble_over_doorbells(value);
+    };
+    for round in 0..20 {
+        says(&mut others[heard], &datagram(silent[0], b"heard"));
+        scribble(&others, 0);
+        let calls = (0..).take(1000).position(|_: u32| {
+            let from = takes(&mut hub);
+            scribble(&others, 0);
+            from == Some(silent[0])
+        });
+        let most = UNHEARD as usize * COUNT as usize;
+        assert!(calls.is_some_and(|calls| calls <= most), "{round} {calls:?}");
+        // It is rung for again.
+        scribble(&others, u64::MAX);
+        assert_eq!(takes(&mut hub), None);
+        scribble(&others, u64::MAX);
+        says(&mut others[heard], &datagram(silent[0], b"heard again"));
+        assert_eq!(takes(&mut hub), Some(silent[0]));
+    }
+    assert_eq!(hub.figures().broken, 0);
+}
