@@ -270,10 +270,48 @@ fn no_notice_is_lost_between_listening_and_sleep() {
             }
             writing.join().unwrap();
             rung.listen(&*bells);
-            if rung.current().is_some() || wake_ups.load(Ordering::Acquire) > 0 {
+            // Who sleeps hears no bell.
+            let is_rung = second != Attention::Sleeps && rung.current().is_some();
+            if is_rung || wake_ups.load(Ordering::Acquire) > 0 {
                 read_all();
             }
             assert_eq!(count, 2, "a datagram that nobody is told of");
         });
     }
+}
+
+/// The same of two rings behind one fence, whose reader listened before.
+#[test]
+fn one_fence_serves_all_rings_of_a_sleeper() {
+    loom::model(|| {
+        let rings = [Memory::new(), Memory::new()];
+        let bells = Arc::new(Bell(AtomicU64::new(0)));
+        let wake_ups = Arc::new(AtomicU64::new(0));
+        let (theirs, their_bells) = (rings.clone(), Arc::clone(&bells));
+        let wakes = Arc::clone(&wake_ups);
+        let writing = thread::spawn(move || {
+            for (bell, ring) in (3..).zip(&theirs) {
+                let mut writer = Writer::new();
+                let text = 7_u64.to_le_bytes();
+                assert_eq!(writer.write(&**ring, Entry::Packet, &text), Ok(true));
+                match writer.notice(&**ring) {
+                    Notice::None => {}
+                    Notice::Doorbell => doorbell::ring(&*their_bells, bell),
+                    Notice::WakeUp => {
+                        wakes.fetch_add(1, Ordering::AcqRel);
+                    }
+                }
+            }
+        });
+        let reader = Reader::new();
+        for attention in [Attention::Listens, Attention::Sleeps] {
+            for ring in &rings {
+                reader.announce(&**ring, attention);
+            }
+        }
+        rings[0].fence();
+        let has_some = rings.iter().any(|ring| reader.has_some(&**ring));
+        writing.join().unwrap();
+        assert!(has_some || wake_ups.load(Ordering::Acquire) > 0, "asleep for ever");
+    });
 }

@@ -138,8 +138,8 @@ impl Channel {
         Ok(is_written)
     }
 
-    /// Writes what is kept, as far as there is room, and gives the other side notice unless it polls
-    /// the ring; whether that was asleep.
+    /// Writes what is kept, as far as there is room, and gives the other side notice unless it
+    /// polls the ring; whether that was asleep.
     #[inline]
     pub(super) fn flush(&mut self) -> Result<bool, Broken> {
         let ring = self.segment.ring(self.writes);
@@ -217,8 +217,8 @@ impl Channel {
         self.has_received() || self.is_ending
     }
 
-    /// Has the neighbour give notice of what it writes in this way, which is not [`Attention::Sleeps`].
-    /// `false`: something is there that it gives no notice of.
+    /// Has the neighbour give notice in this way, which is not [`Attention::Sleeps`], of what it
+    /// writes. `false`: something is there that it gives no notice of.
     pub(super) fn announce(&self, attention: Attention) -> bool {
         let ring = self.segment.ring(1 - self.writes);
         self.reader.announce(&ring, attention);
@@ -229,7 +229,8 @@ impl Channel {
     }
 
     /// Has the neighbour wake this engine with what comes next, and with room if it wants some. A
-    /// fence and [`Self::has_news`] follow: it does not for what is there.
+    /// fence, [`Self::has_received`] and [`Self::has_new_room`] follow: it does not for what is
+    /// there.
     pub(super) fn fall_asleep(&self) {
         self.reader.announce(&self.segment.ring(1 - self.writes), Attention::Sleeps);
         if self.wants_room {

@@ -42,6 +42,8 @@ pub(super) struct Exchange {
     pub(super) session: Option<u64>,
     phase: Phase,
     pub(super) since: Instant,
+    /// This side connected.
+    pub(super) is_own: bool,
     /// Where its channel will be; the other side rings the doorbell of this number.
     pub(super) place: u32,
 }
@@ -152,7 +154,7 @@ fn fits(given: &[u8; 16], right: [u8; 16]) -> bool {
 impl Exchange {
     /// One that a neighbour has begun.
     pub(super) fn accepted(socket: OwnedFd, place: u32, now: Instant) -> Self {
-        Self { socket, session: None, phase: Phase::Accepted, since: now, place }
+        Self { socket, session: None, phase: Phase::Accepted, since: now, is_own: false, place }
     }
 
     /// Begins one.
@@ -167,7 +169,8 @@ impl Exchange {
         let hello = NeighbourMessage::new(KIND_NEIGHBOUR_HELLO, neighbour.session, nonce, [0; 16]);
         send(&socket, &hello, &[])?;
         let phase = Phase::Asked { nonce };
-        Ok(Self { socket, session: Some(neighbour.session), phase, since: now, place })
+        let session = Some(neighbour.session);
+        Ok(Self { socket, session, phase, since: now, is_own: true, place })
     }
 
     /// Takes a packet. `find`: the session of that number, if there is one.

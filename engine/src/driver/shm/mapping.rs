@@ -76,7 +76,7 @@ impl<const BYTES: usize> Mapping<BYTES> {
     #[inline]
     pub(super) fn words(&self) -> &[AtomicU64] {
         // SAFETY: so many words are mapped as long as this value is there, at a multiple of eight,
-        // and this process accesses them by atomics only. Atomics may be changed by others meanwhile.
+        // and this process accesses them by atomics only, which others may change meanwhile.
         unsafe { std::slice::from_raw_parts(self.base.as_ptr().cast(), BYTES / WORD_BYTES) }
     }
 }

@@ -138,7 +138,7 @@ pub(super) struct Shm {
     untended: u32,
     /// Neighbours wake this engine.
     is_asleep: bool,
-    /// Something was there, or room, when it fell asleep, or room when it woke.
+    /// Something was there, or room, when it fell asleep, or when it woke.
     has_news: bool,
     owner_is_absent: bool,
     figures: SharedMemoryFigures,

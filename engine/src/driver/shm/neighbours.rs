@@ -14,7 +14,7 @@ use super::{BELL, Known, LISTENER, RingNews, Shm, memory, socket};
 use crate::driver::lanes::Neighbour;
 use crate::wire::neighbour::{SIGN_LOOK, SIGN_READS};
 
-/// Exchanges under way; of more, the oldest ends.
+/// Exchanges under way that others have begun; of more, the oldest ends.
 pub(super) const EXCHANGES_MAX: usize = 64;
 /// How long one may take.
 pub(super) const EXCHANGE_LIMIT: Duration = Duration::from_secs(2);
@@ -22,6 +22,8 @@ pub(super) const EXCHANGE_LIMIT: Duration = Duration::from_secs(2);
 const RETRIES: u32 = 6;
 /// The pause before the first of these; it doubles.
 const RETRY_AFTER: Duration = Duration::from_millis(50);
+/// Why there is no channel with one more.
+const NO_PLACE: &str = "this engine has as many neighbours as doorbells";
 /// Events that are taken at once.
 const BATCH: usize = 64;
 /// Packets that are taken of one socket at once.
@@ -62,7 +64,10 @@ impl Shm {
         let place = self.free_place();
         let Some(known) = self.known.get_mut(&session) else { return };
         known.again = None;
-        let Some(place) = place else { return };
+        let Some(place) = place else {
+            tracing::debug!(session, "no shared memory with a neighbour: {NO_PLACE}");
+            return self.retry(session, now);
+        };
         match Exchange::begin(&self.meeting, &known.neighbour, place, now) {
             Ok(exchange) => self.watch(exchange),
             // Another host's, or without the setting: most are.
@@ -94,8 +99,11 @@ impl Shm {
     }
 
     fn watch(&mut self, exchange: Exchange) {
-        if self.exchanges.len() >= EXCHANGES_MAX {
-            self.exchanges.remove(0);
+        let mut of_others = (0..).zip(&self.exchanges).filter(|(_, (_, it))| !it.is_own);
+        if let (Some((oldest, _)), true) = (of_others.next(), !exchange.is_own)
+            && of_others.count() + 1 >= EXCHANGES_MAX
+        {
+            self.exchanges.remove(oldest);
         }
         let name = self.next_name;
         self.next_name += 1;
@@ -126,8 +134,12 @@ impl Shm {
                 name => self.hear(name, now),
             }
         }
-        let is_late = |exchange: &Exchange| now > exchange.since + EXCHANGE_LIMIT;
-        self.exchanges.retain(|(_, exchange)| !is_late(exchange));
+        let is_late = |(_, it): &mut (u64, Exchange)| now > it.since + EXCHANGE_LIMIT;
+        let late: Vec<_> = self.exchanges.extract_if(.., is_late).map(|(_, late)| late).collect();
+        for session in late.iter().filter(|it| it.is_own).filter_map(|it| it.session) {
+            tracing::debug!(session, "no shared memory with a neighbour: it does not answer");
+            self.retry(session, now);
+        }
         if mem::take(&mut self.has_retries) {
             let is_waiting = |known: &Known| known.again.is_some();
             let due = |known: &Known| known.again.is_some_and(|again| now >= again);
@@ -142,8 +154,9 @@ impl Shm {
     fn accept(&mut self, now: Instant) {
         for _ in 0..EXCHANGES_MAX / 4 {
             let Some(socket) = socket::accept(self.listener.as_fd()) else { return };
-            if let Some(place) = self.free_place() {
-                self.watch(Exchange::accepted(socket, place, now));
+            match self.free_place() {
+                Some(place) => self.watch(Exchange::accepted(socket, place, now)),
+                None => tracing::debug!("a neighbour shares no memory: {NO_PLACE}"),
             }
         }
     }
@@ -231,6 +244,10 @@ impl Shm {
             Outcome::Failed(why) => {
                 tracing::debug!(?session, "no shared memory with a neighbour: {why}");
                 self.figures.refused += 1;
+                // It may have had too many exchanges at a time.
+                if let Some(session) = session.filter(|_| exchange.is_own) {
+                    self.retry(session, Instant::now());
+                }
             }
             Outcome::Done { segment, writes, number, doorbell, memory, is_read } => {
                 let known = session.and_then(|session| self.known.get_mut(&session));

@@ -17,13 +17,14 @@ use crate::driver::lanes::DriverCounters;
 
 /// Rings that are polled.
 const POLLED: usize = 8;
-/// Entries of one channel in a row, and of polled ones before doorbells are listened to.
+/// Entries of one channel in a row; and of polled ones, and of others, before it is the turn of the
+/// others, or the polled ones.
 const STREAK: u32 = 16;
 /// Entries by a ring that is not polled after which it may be.
 const ENTRIES_BEFORE_POLL: u32 = 16;
-/// Times that no doorbell was heard after which one more ring is looked into: a neighbour may have
+/// Times that doorbells are listened to before one more ring is looked into: a neighbour may have
 /// cleared the bell of another.
-const UNHEARD: u32 = 16;
+const LISTENS_BEFORE_CHECK: u32 = 16;
 
 /// Which channels are looked at.
 pub(super) struct Polling {
@@ -32,13 +33,17 @@ pub(super) struct Polling {
     polled: Vec<u32>,
     /// Where in that order to look first.
     next: usize,
-    /// Entries of the channel that is looked at, in a row.
+    /// Entries of the polled channel that is looked at, in a row.
     streak: u32,
-    /// Entries by polled channels since the doorbells were listened to.
-    since_listened: u32,
-    /// Times that no doorbell was heard.
-    unheard: u32,
-    /// The channel that was then looked at last.
+    /// The same of the other channel whose turn it is.
+    rung_streak: u32,
+    /// Entries of polled channels since others had their turn.
+    of_polled: u32,
+    /// Entries of others in their turn.
+    of_others: u32,
+    /// Times that doorbells were listened to since a ring was looked into without one.
+    unchecked: u32,
+    /// The channel that was then looked at.
     checked: usize,
 }
 
@@ -49,8 +54,10 @@ impl Polling {
             polled: Vec::with_capacity(POLLED),
             next: 0,
             streak: 0,
-            since_listened: 0,
-            unheard: 0,
+            rung_streak: 0,
+            of_polled: 0,
+            of_others: 0,
+            unchecked: 0,
             checked: 0,
         })
     }
@@ -60,10 +67,15 @@ impl Polling {
         self.doorbells.memory()
     }
 
-    /// Whether neither is any channel polled nor any bell in use.
-    #[inline]
-    fn is_empty(&self) -> bool {
-        self.polled.is_empty()
+    fn polls(&self, index: u32) -> bool {
+        self.polled.contains(&index)
+    }
+
+    /// Takes the doorbell of a channel for rung, unless that is polled.
+    fn look_at(&mut self, index: u32) {
+        if !self.polls(index) {
+            self.doorbells.rung.add(index);
+        }
     }
 
     #[cfg(test)]
@@ -76,7 +88,7 @@ impl Shm {
     /// Whether there are channels.
     #[inline]
     pub(in crate::driver) fn is_up(&self) -> bool {
-        !self.polling.is_empty()
+        self.count > 0
     }
 
     /// Whether there are channels that are not polled.
@@ -88,26 +100,33 @@ impl Shm {
     /// The next entry of any channel.
     #[inline]
     pub(super) fn receive(&mut self, counters: &mut DriverCounters) -> Option<Received> {
-        if self.polling.since_listened >= STREAK && self.has_unpolled() {
+        if self.polling.of_polled >= STREAK && self.has_unpolled() {
             // Polled ones that always have something do not keep the others from being heard.
-            if let Some(received) = self.receive_unpolled(counters) {
-                return Some(received);
+            let received = self.receive_unpolled(counters);
+            self.polling.of_others += 1;
+            if received.is_none() || self.polling.of_others >= STREAK {
+                (self.polling.of_polled, self.polling.of_others) = (0, 0);
+            }
+            if received.is_some() {
+                return received;
             }
         }
-        let polled = self.polling.polled.len();
-        for _ in 0..polled {
+        for _ in 0..self.polling.polled.len() {
+            let polled = self.polling.polled.len();
             let at = if self.polling.next < polled { self.polling.next } else { 0 };
-            self.polling.next = at;
             let index = *self.polling.polled.get(at)?;
             if let Some(received) = self.receive_from(index, counters) {
-                self.polling.since_listened = self.polling.since_listened.saturating_add(1);
+                self.polling.of_polled = self.polling.of_polled.saturating_add(1);
                 self.polling.streak += 1;
+                self.polling.next = at;
                 if self.polling.streak >= STREAK {
                     (self.polling.next, self.polling.streak) = (at + 1, 0);
                 }
                 return Some(received);
             }
-            (self.polling.next, self.polling.streak) = (at + 1, 0);
+            // One that has ended has left its place to another.
+            let has_stayed = self.polling.polled.get(at) == Some(&index);
+            (self.polling.next, self.polling.streak) = (at + usize::from(has_stayed), 0);
         }
         if self.has_unpolled() { self.receive_unpolled(counters) } else { None }
     }
@@ -115,26 +134,33 @@ impl Shm {
     /// The same of channels that are not polled.
     #[inline]
     fn receive_unpolled(&mut self, counters: &mut DriverCounters) -> Option<Received> {
-        self.polling.since_listened = 0;
         if self.listens() { self.receive_rung(counters) } else { None }
     }
 
     /// The same of those whose bells have been rung.
     fn receive_rung(&mut self, counters: &mut DriverCounters) -> Option<Received> {
         while let Some(index) = self.polling.doorbells.rung.current() {
-            let Some(received) = self.receive_from(index, counters) else {
+            if self.polling.polls(index) {
                 self.polling.doorbells.rung.remove(index);
                 continue;
-            };
-            let channel = self.channels.get(index as usize).and_then(Option::as_ref);
-            let lately = channel.map_or(0, |channel| channel.lately);
-            if lately.is_multiple_of(STREAK) {
-                self.polling.doorbells.rung.pass();
             }
-            if lately >= ENTRIES_BEFORE_POLL {
+            let received = self.receive_from(index, counters);
+            let is_empty = received.is_none() && !self.is_waiting(index);
+            if is_empty {
+                self.polling.doorbells.rung.remove(index);
+                self.polling.rung_streak = 0;
+                continue;
+            }
+            self.polling.rung_streak += 1;
+            // What came may be nobody's: the next call goes on.
+            if self.polling.rung_streak >= STREAK || received.is_none() {
+                self.polling.doorbells.rung.pass();
+                self.polling.rung_streak = 0;
+            }
+            if self.lately(index) >= ENTRIES_BEFORE_POLL {
                 self.consider(index);
             }
-            return Some(received);
+            return received;
         }
         None
     }
@@ -142,55 +168,65 @@ impl Shm {
     /// Hears doorbells; whether there is a channel to be looked at.
     #[inline]
     fn listens(&mut self) -> bool {
-        if self.polling.doorbells.listen() {
-            self.polling.unheard = 0;
-            return true;
+        let is_rung = self.polling.doorbells.listen();
+        self.polling.unchecked += 1;
+        if self.polling.unchecked >= LISTENS_BEFORE_CHECK || self.owner_is_absent {
+            return self.check() || is_rung;
         }
-        self.polling.unheard += 1;
-        (self.polling.unheard >= UNHEARD || self.owner_is_absent) && self.finds_unheard()
+        is_rung
     }
 
-    /// The same of a channel whose bell may have been silenced. While the owner is absent nobody
-    /// rings any, and what its caretaker does not find has no other wake-up: all are looked at.
+    /// Looks at one more channel, whose bell may have been silenced. While the owner is absent
+    /// nobody rings any, and what its caretaker does not find has no other wake-up: all are looked
+    /// at.
     #[inline(never)]
-    fn finds_unheard(&mut self) -> bool {
-        let Polling { doorbells, unheard, checked, .. } = &mut self.polling;
-        *unheard = 0;
+    fn check(&mut self) -> bool {
+        self.polling.unchecked = 0;
         let count = if self.owner_is_absent { self.channels.len() } else { 1 };
         let mut is_any = false;
         for _ in 0..count {
-            *checked = if *checked + 1 < self.channels.len() { *checked + 1 } else { 0 };
-            let channel = self.channels.get(*checked).and_then(Option::as_ref);
-            if channel.is_some_and(Channel::is_waiting) {
-                doorbells.rung.add(*checked as u32);
+            let next = self.polling.checked + 1;
+            self.polling.checked = if next < self.channels.len() { next } else { 0 };
+            let index = self.polling.checked as u32;
+            if self.is_waiting(index) {
+                self.polling.look_at(index);
                 is_any = true;
             }
         }
         is_any
     }
 
-    /// Polls a channel that more came by than by one of those that are polled.
+    /// Entries that came by a channel lately.
+    fn lately(&self, index: u32) -> u32 {
+        let channel = self.channels.get(index as usize).and_then(Option::as_ref);
+        channel.map_or(0, |channel| channel.lately)
+    }
+
+    fn set_lately(&mut self, index: u32, entries: u32) {
+        if let Some(Some(channel)) = self.channels.get_mut(index as usize) {
+            channel.lately = entries;
+        }
+    }
+
+    /// Polls a channel by which more came than by one of those that are polled.
     #[cold]
     fn consider(&mut self, index: u32) {
-        if self.polling.polled.contains(&index) {
-            return;
-        }
-        let lately = |index: u32| {
-            self.channels.get(index as usize).and_then(Option::as_ref).map_or(0, |it| it.lately)
-        };
-        let polled = self.polling.polled.iter().map(|&index| lately(index));
+        let own = self.lately(index);
+        let polled = self.polling.polled.iter().map(|&polled| self.lately(polled));
         let least = polled.enumerate().min_by_key(|&(_, entries)| entries);
-        let (own, Some((at, entries))) = (lately(index), least) else { return };
-        if entries < own {
+        if let Some((at, _)) = least.filter(|&(_, entries)| entries < own) {
             let other = std::mem::replace(&mut self.polling.polled[at], index);
+            self.polling.doorbells.rung.remove(index);
             self.announce(index, Attention::Polls);
             self.announce(other, Attention::Listens);
+            self.set_lately(other, 0);
+        } else {
+            self.set_lately(index, 0);
         }
-        let known = self.polling.polled.iter().chain([&index]);
-        for &index in known {
-            if let Some(Some(channel)) = self.channels.get_mut(index as usize) {
-                channel.lately = 0;
-            }
+        // What came long ago counts ever less.
+        for at in 0..self.polling.polled.len() {
+            let polled = self.polling.polled[at];
+            self.set_lately(polled, self.lately(polled) / 2);
         }
     }
 
@@ -200,7 +236,7 @@ impl Shm {
         if let Some(channel) = channel.filter(|_| !self.is_asleep)
             && !channel.announce(attention)
         {
-            self.polling.doorbells.rung.add(index);
+            self.polling.look_at(index);
         }
     }
 
@@ -227,9 +263,9 @@ impl Shm {
         self.count -= 1;
         self.polling.polled.retain(|&it| it != index);
         if self.has_unpolled() && self.polling.polled.len() < POLLED {
-            let polled = &self.polling.polled;
             let others = (0..).zip(&self.channels).filter_map(|(index, channel)| {
-                channel.as_ref().filter(|_| !polled.contains(&index)).map(|it| (it.lately, index))
+                let channel = channel.as_ref().filter(|_| !self.polling.polls(index))?;
+                Some((channel.lately, index))
             });
             if let Some((_, index)) = others.max() {
                 self.polling.polled.push(index);
@@ -240,14 +276,14 @@ impl Shm {
 
     /// A neighbour has woken this engine, and takes it for one that polls.
     pub(super) fn was_woken_by(&mut self, index: u32) {
-        if !self.polling.polled.contains(&index) {
+        if !self.polling.polls(index) {
             self.announce(index, Attention::Listens);
         }
     }
 
     /// A channel is to be looked at although its neighbour gives no notice.
     pub(super) fn look_at(&mut self, index: u32) {
-        self.polling.doorbells.rung.add(index);
+        self.polling.look_at(index);
     }
 
     /// Whether something is in a ring, or has been made room for since this engine slept; of one
@@ -282,20 +318,23 @@ impl Shm {
     }
 
     /// Neighbours wake this engine from now on.
+    ///
+    /// RR-SHM-6.
     pub(super) fn fall_asleep(&mut self) {
         self.is_asleep = true;
         self.channels.iter().flatten().for_each(Channel::fall_asleep);
         self.look_once_more();
     }
 
+    /// The opposite.
+    ///
+    /// RR-SHM-11.
     pub(super) fn wake_up(&mut self) {
         self.is_asleep = false;
-        let polled = &self.polling.polled;
         for (index, channel) in (0..).zip(&self.channels) {
-            let attention =
-                if polled.contains(&index) { Attention::Polls } else { Attention::Listens };
+            let is_polled = self.polling.polls(index);
             if let Some(channel) = channel {
-                channel.wake_up(attention);
+                channel.wake_up(if is_polled { Attention::Polls } else { Attention::Listens });
             }
         }
         self.look_once_more();
@@ -309,7 +348,7 @@ impl Shm {
             let Some(channel) = channel else { continue };
             let has_some = channel.is_waiting();
             if has_some {
-                self.polling.doorbells.rung.add(index);
+                self.polling.look_at(index);
             }
             self.has_news |= has_some | channel.has_new_room();
         }

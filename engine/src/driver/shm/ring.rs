@@ -277,19 +277,21 @@ impl Writer {
         ring.store(WAITS, 0, Ordering::Relaxed);
     }
 
-    /// What the reader is to be given after datagrams were written. One that was to be woken is then
-    /// taken for one that polls.
+    /// What the reader is to be given after datagrams were written. One that was to be woken is
+    /// then taken for one that polls.
     #[inline]
     pub(crate) fn notice(&self, ring: &impl Lines) -> Notice {
         ring.fence();
+        const SLEEPS: u64 = Attention::Sleeps as u64;
+        const LISTENS: u64 = Attention::Listens as u64;
         match ring.load(ATTENTION, Ordering::Relaxed) {
-            1 => {
+            SLEEPS => {
                 // Whichever announcement this overwrites is made anew by whom the call wakes, which
                 // comes after it.
                 ring.store(ATTENTION, Attention::Polls as u64, Ordering::Relaxed);
                 Notice::WakeUp
             }
-            2 => Notice::Doorbell,
+            LISTENS => Notice::Doorbell,
             _ => Notice::None,
         }
     }

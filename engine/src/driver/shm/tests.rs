@@ -570,6 +570,26 @@ fn strangers_get_nothing_and_their_number_is_bounded() {
     drop(silent);
 }
 
+/// RR-SHM-2
+#[test]
+fn a_neighbour_that_strangers_drove_away_comes_back() {
+    let ids = [engine(), engine()];
+    let mut both = ids.map(|id| Shm::open(id, true, None).unwrap());
+    both[0].meet(neighbour(5, ids[1], true, KEY));
+    both[1].meet(neighbour(5, ids[0], false, KEY));
+    let strangers: Vec<_> = (0..EXCHANGES_MAX)
+        .map(|_| {
+            // As many as the kernel keeps until they are accepted.
+            serve(&mut both[1..]);
+            socket::connect(&Meeting::Network, ids[1]).unwrap()
+        })
+        .collect();
+    until(&mut both, |both| both.iter().all(Shm::is_up));
+    assert_eq!(both[0].figures().refused, 1);
+    assert_eq!(both[1].exchanges.len(), EXCHANGES_MAX - 1);
+    drop(strangers);
+}
+
 /// Memory of so many bytes, sealed or not.
 fn memory(bytes: usize, is_sealed: bool) -> OwnedFd {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
