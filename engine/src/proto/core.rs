@@ -19,6 +19,8 @@
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 
+use foldhash::fast::FixedState;
+
 use super::bulk::BulkLane;
 use super::claims::Claim;
 pub(crate) use super::config::Config;
@@ -177,7 +179,7 @@ pub(crate) struct Core {
     /// Receives whose messages are read from their senders' memory, in order of their matches.
     pub(super) cma: VecDeque<(Id, CmaSource)>,
     /// What peers granted by rings, by session.
-    pub(super) granted: HashMap<u32, Granted>,
+    pub(super) granted: HashMap<u32, Granted, FixedState>,
     /// Sessions with pieces of messages for their rings.
     pub(super) feeding: Vec<u32>,
     /// Sessions whose connection may have a deadline.
@@ -226,7 +228,7 @@ impl Core {
             unblocked: Vec::new(),
             granting: Vec::new(),
             cma: VecDeque::new(),
-            granted: HashMap::new(),
+            granted: HashMap::default(),
             feeding: Vec::new(),
             timed: Vec::new(),
             starved: Vec::new(),

@@ -247,8 +247,8 @@ impl Session {
     }
 
     /// Whether the peer is told where it can read `length` bytes.
-    pub(super) fn is_read(&self, length: u64, config: &Config) -> bool {
-        self.datagram.as_deref().is_some_and(|datagram| datagram.is_read(length, config))
+    pub(super) fn offers_source(&self, length: u64, config: &Config) -> bool {
+        self.datagram.as_deref().is_some_and(|datagram| datagram.offers_source(length, config))
     }
 
     /// Whether segments flow.

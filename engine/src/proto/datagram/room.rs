@@ -87,7 +87,7 @@ impl Datagram {
     /// Whether the peer is told where it can read `length` bytes, if they are to be pulled: what is
     /// short is copied twice by the ring sooner than once by a system call.
     #[inline]
-    pub(in crate::proto) fn is_read(&self, length: u64, config: &Config) -> bool {
+    pub(in crate::proto) fn offers_source(&self, length: u64, config: &Config) -> bool {
         self.has_cma && (!self.takes_pieces || length > config.pieces_bytes_max)
     }
 

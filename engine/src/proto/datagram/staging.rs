@@ -275,7 +275,8 @@ impl Core {
         let is_eager = is_eager && (is_short || !should_pull);
         let is_long = is_eager && !is_short && datagram.eager_goes_by_stream();
         let has_room_for_source = bytes_left >= CMA_SOURCE_BYTES as u64;
-        let has_source = !is_eager && has_room_for_source && datagram.is_read(length, &self.config);
+        let has_source =
+            !is_eager && has_room_for_source && datagram.offers_source(length, &self.config);
         let (how, header, payload) = if has_source {
             (How::Pulled, RTS_HEADER_BYTES, CMA_SOURCE_BYTES)
         } else if !is_eager {

@@ -75,13 +75,15 @@ struct Form {
 }
 
 impl Asking {
-    fn form(&self, whole_max: u64, is_read: bool) -> Form {
+    fn form(&self, whole_max: u64, offers_source: bool) -> Form {
         let of_put = if self.invalidates { FLAG_INVALIDATE } else { 0 };
         let (kind, flags, payload) = match self.verb {
             Verb::Put if self.length <= whole_max => {
                 (frame::KIND_PUT, of_put, self.length as usize)
             }
-            Verb::Put if is_read => (frame::KIND_PUT_RTS, of_put | FLAG_CMA, CMA_SOURCE_BYTES),
+            Verb::Put if offers_source => {
+                (frame::KIND_PUT_RTS, of_put | FLAG_CMA, CMA_SOURCE_BYTES)
+            }
             Verb::Put => (frame::KIND_PUT_RTS, of_put, 0),
             Verb::Get => (frame::KIND_GET, 0, 0),
             Verb::Atomic { flags, .. } => (frame::KIND_ATOMIC, flags, 0),
@@ -285,7 +287,7 @@ impl Core {
         let data = DataBytes::of(operation.data);
         let extra = size_of::<OneSided>() + data.as_slice().len();
         let (short, whole) = self.whole_max(session, extra);
-        let form = asking.form(whole, session.is_read(operation.length, &self.config));
+        let form = asking.form(whole, session.offers_source(operation.length, &self.config));
         let has_source = form.kind == frame::KIND_PUT_RTS && form.flags & FLAG_CMA != 0;
         let reply_bytes = match form.kind {
             frame::KIND_PUT_RTS => Some(0),
