@@ -8,11 +8,16 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
-use ringrail::swarm::{BUGS, Report, run_planted, run_seed, run_throughput};
+use ringrail::swarm::{BUGS, Report, bug_name, run_planted, run_seed, run_throughput};
 use rustix::time::{ClockId, clock_gettime};
 
 /// Time to run when nothing else is said.
 const SECONDS: u64 = 10;
+/// Of so many seeds one runs twice, to see that it repeats.
+const REPEAT_EVERY: u64 = 10;
+/// Which seed found each bug when this was last written, tried before all others: a bug and a
+/// number in each line. `--planted` says what is not true any more.
+const FOUND_BY: &str = include_str!("swarm-planted.txt");
 
 /// Shown to whoever gives another one.
 const OPTIONS: &str = "options, each with a number:
@@ -23,7 +28,8 @@ const OPTIONS: &str = "options, each with a number:
   --throughput N  N sends and receives without faults, by streams and then by datagrams, on one
                   thread: measures the simulator
   --planted N     says which of N seeds, from 0 or --seed on, finds each of the bugs that can be
-                  planted; seeds that found another one come first; fails if one is not found
+                  planted; the one that is known to, and those that found another one, come first;
+                  fails if one is not found
   --bug B         plants just that one: with --planted, or with --seed to see what it does
 RUST_LOG=ringrail=debug and a single --seed: also what the engines say of it";
 
@@ -120,6 +126,12 @@ fn replay(seed: u64) -> ExitCode {
     }
 }
 
+/// The seed that is known to find a bug.
+fn known_to_find(bug: &str) -> Option<u64> {
+    let mut pairs = FOUND_BY.lines().filter_map(|line| line.split_once(' '));
+    pairs.find_map(|(name, seed)| if name == bug { seed.trim().parse().ok() } else { None })
+}
+
 /// Plants the bugs, or `only` that one, each on one of `jobs` threads; each must be found within
 /// `seeds` seeds.
 fn planted(from: u64, seeds: u64, only: Option<u64>, jobs: u64) -> ExitCode {
@@ -137,12 +149,14 @@ fn planted(from: u64, seeds: u64, only: Option<u64>, jobs: u64) -> ExitCode {
             if only.is_some_and(|only| bug != only) {
                 continue;
             }
+            let name = bug_name(bug as usize);
+            let hint = known_to_find(&name);
             let known = telling().clone();
             let others = (from..from + seeds).filter(|seed| !known.contains(seed));
-            let mut name = String::new();
-            let mut all = known.iter().copied().chain(others);
-            let seen_by = all.find(|&seed| finds(seed, bug as usize, &mut name));
-            println!("bug {bug} {name}: seen by seed {seen_by:?}");
+            let mut all = hint.into_iter().chain(known.iter().copied()).chain(others);
+            let seen_by = all.find(|&seed| finds(seed, bug as usize));
+            let change = if seen_by == hint { "" } else { "; swarm-planted.txt says another one" };
+            println!("bug {bug} {name}: seen by seed {seen_by:?}{change}");
             match seen_by {
                 None => is_missed.store(true, Ordering::Relaxed),
                 Some(seed) if !telling().contains(&seed) => telling().push(seed),
@@ -156,13 +170,9 @@ fn planted(from: u64, seeds: u64, only: Option<u64>, jobs: u64) -> ExitCode {
 
 /// Whether a seed fails with a bug, and holds without it: of one that fails anyhow nothing is
 /// learnt about the bug.
-fn finds(seed: u64, bug: usize, name: &mut String) -> bool {
-    let caught = std::panic::catch_unwind(|| run_planted(seed, bug));
-    let fails = caught.map_or(true, |(found, result)| {
-        *name = found;
-        result.is_err()
-    });
-    fails && try_seed(seed).is_ok()
+fn finds(seed: u64, bug: usize) -> bool {
+    let caught = std::panic::catch_unwind(|| run_planted(seed, bug).1);
+    caught.map_or(true, |result| result.is_err()) && try_seed(seed).is_ok()
 }
 
 /// CPU time of this process so far.
@@ -265,7 +275,14 @@ fn swarm(first: u64, limit: Option<Duration>, seeds: u64, jobs: u64) -> ExitCode
                         break;
                     }
                     let seed = first.wrapping_add(number);
-                    match try_seed(seed) {
+                    let mut result = try_seed(seed);
+                    if let (Ok(report), 0) = (&result, number % REPEAT_EVERY)
+                        && let again = try_seed(seed)
+                        && again.as_ref().map(|it| it.trace_hash) != Ok(report.trace_hash)
+                    {
+                        result = Err(format!("to repeat: {report:?}, then {again:?}"));
+                    }
+                    match result {
                         Ok(report) => total.add(&report),
                         Err(what) => {
                             is_over.store(true, Ordering::Relaxed);

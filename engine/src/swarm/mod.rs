@@ -163,6 +163,15 @@ pub fn run_seed(seed: u64) -> Result<Report, String> {
 /// How many bugs can be planted.
 pub const BUGS: usize = simulated::BUGS.len();
 
+/// What one of them is called.
+///
+/// # Panics
+///
+/// When `bug` is not below [`BUGS`].
+pub fn bug_name(bug: usize) -> String {
+    format!("{:?}", simulated::BUGS[bug])
+}
+
 /// Runs one seed with one bug planted into the engine, to see that it is found; gives the bug's
 /// name as well. A panic ends the planting, too.
 ///

@@ -5,7 +5,7 @@ use super::*;
 /// RR-MATCH-1, RR-RDV-3, RR-RDV-6
 #[test]
 fn a_few_seeds_hold() {
-    for seed in 0..60 {
+    for seed in 0..15 {
         run_seed(seed).unwrap_or_else(|what| panic!("seed {seed}: {what}"));
     }
 }
@@ -27,7 +27,7 @@ fn a_seed_with_little_room_for_operations_holds() {
 
 #[test]
 fn the_same_seed_makes_the_same_run() {
-    for seed in 0..20 {
+    for seed in 0..6 {
         let hash = || run_seed(seed).map(|report| report.trace_hash);
         assert_eq!(hash(), hash(), "seed {seed}");
     }
@@ -36,8 +36,8 @@ fn the_same_seed_makes_the_same_run() {
 #[test]
 fn other_seeds_make_other_runs() {
     let hashes: std::collections::BTreeSet<_> =
-        (0..20).map(|seed| run_seed(seed).map(|report| report.trace_hash)).collect();
-    assert_eq!(hashes.len(), 20);
+        (0..6).map(|seed| run_seed(seed).map(|report| report.trace_hash)).collect();
+    assert_eq!(hashes.len(), 6);
 }
 
 /// The first seeds from `first` on whose engines are shared by threads.
@@ -49,13 +49,13 @@ fn seeds_with_threads(first: u64) -> impl Iterator<Item = u64> {
 #[test]
 fn seeds_with_threads_hold_and_repeat() {
     let bouts = threads::BOUTS.get();
-    for seed in seeds_with_threads(0).take(40) {
+    for seed in seeds_with_threads(0).take(10) {
         let first = run_seed(seed).unwrap_or_else(|what| panic!("seed {seed}: {what}"));
         let again = run_seed(seed).unwrap_or_else(|what| panic!("seed {seed}: {what}"));
         assert_eq!(first.trace_hash, again.trace_hash, "seed {seed}");
     }
     let bouts = threads::BOUTS.get() - bouts;
-    assert!(bouts > 40, "{bouts} bouts of threads");
+    assert!(bouts > 10, "{bouts} bouts of threads");
 }
 
 /// Bugs that only threads can show; `cargo xtask swarm --planted` looks for the others of its kind.
@@ -122,7 +122,7 @@ fn seeds_with_neighbours(first: u64) -> impl Iterator<Item = u64> {
 #[test]
 fn seeds_with_neighbours_hold_repeat_and_share_memory() {
     let mut read = [0; 3];
-    for seed in seeds_with_neighbours(0).take(60) {
+    for seed in seeds_with_neighbours(0).take(12) {
         let first = run_seed(seed).unwrap_or_else(|what| panic!("seed {seed}: {what}"));
         let again = run_seed(seed).unwrap_or_else(|what| panic!("seed {seed}: {what}"));
         assert_eq!(first.trace_hash, again.trace_hash, "seed {seed}");
@@ -130,5 +130,5 @@ fn seeds_with_neighbours_hold_repeat_and_share_memory() {
         read = [0, 1, 2].map(|kind| read[kind] + first.from_neighbours[kind]);
     }
     println!("{} segments and {} pieces by rings, {} reads", read[0], read[2], read[1]);
-    assert!(read[0] > 1000 && read[1] > 50 && read[2] > 50, "{read:?}");
+    assert!(read[0] > 200 && read[1] > 10 && read[2] > 10, "{read:?}");
 }
