@@ -104,7 +104,7 @@ impl<D: Driver + ?Sized> AnyDriver<D> {
 
     /// See [`super::lanes::DatagramPort::write_segment`].
     #[inline(always)]
-    pub(crate) fn write_segment(&mut self, session: u64, segment: &[u8]) -> bool {
+    pub(crate) fn write_segment(&mut self, session: u64, segment: [&[u8]; 2]) -> bool {
         match self.datagrams() {
             Ok(datagrams) => datagrams.write_segment(session, segment),
             Err(driver) => driver.write_segment(session, segment),

@@ -282,7 +282,7 @@ impl Datagrams {
 
     /// See [`crate::driver::lanes::DatagramPort::write_segment`].
     #[inline(always)]
-    pub(super) fn write_segment(&mut self, session: u64, segment: &[u8]) -> bool {
+    pub(super) fn write_segment(&mut self, session: u64, segment: [&[u8]; 2]) -> bool {
         let shm = self.shm.as_mut();
         shm.is_some_and(|shm| shm.write_segment(session, segment, &mut self.counters))
     }

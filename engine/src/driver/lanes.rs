@@ -369,10 +369,11 @@ pub(crate) trait DatagramPort {
     }
 
     /// Writes a segment of a session into its ring ([`DriverEvent::RingChanged`]), at most
-    /// [`RING_SEGMENT_BYTES_MAX`] long. What is written arrives, whole and in order, unless the
+    /// [`RING_SEGMENT_BYTES_MAX`] long. It is in two places: if the second is not empty, the first
+    /// has a multiple of 8 bytes. What is written arrives, whole and in order, unless the
     /// ring ends. `false`: there is no room now, or no ring. [`Self::flush_datagrams`] wakes a
     /// neighbour that sleeps.
-    fn write_segment(&mut self, session: u64, segment: &[u8]) -> bool {
+    fn write_segment(&mut self, session: u64, segment: [&[u8]; 2]) -> bool {
         let _ = (session, segment);
         false
     }

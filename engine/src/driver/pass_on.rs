@@ -70,7 +70,7 @@ macro_rules! pass_on {
         pass_on!($to: neighbours_beside_messages);
         pass_on!(# $to meet(&mut self, neighbour: crate::driver::lanes::Neighbour));
         pass_on!(# $to part(&mut self, session: u64));
-        pass_on!(# $to write_segment(&mut self, session: u64, segment: &[u8]) -> bool);
+        pass_on!(# $to write_segment(&mut self, session: u64, segment: [&[u8]; 2]) -> bool);
         fn write_piece(
             &mut self,
             session: u64,

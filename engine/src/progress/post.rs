@@ -120,6 +120,13 @@ impl Engine {
             self.send_before_copy(session, bytes);
             return Ok(true);
         }
+        if let Some(bytes) = whole
+            && let Some(ring) = self.ring_before_copy(session, request, more)
+            && self.state.core.stage_now(session, request).is_some()
+        {
+            self.write_before_copy(session, ring, request, bytes);
+            return Ok(true);
+        }
         if let Some(room) = self.state.core.stage_now(session, request) {
             fill(room);
             self.state.core.sum_payload(sum);

@@ -538,7 +538,7 @@ impl DatagramPort for Fault {
         self.part_inside(session);
     }
 
-    fn write_segment(&mut self, session: u64, segment: &[u8]) -> bool {
+    fn write_segment(&mut self, session: u64, segment: [&[u8]; 2]) -> bool {
         self.admit_segment(session) && self.inner.write_segment(session, segment)
     }
 

@@ -103,16 +103,16 @@ impl Channel {
         Ok(is_written || self.backlog.push(datagram))
     }
 
-    /// Writes a segment. `false`: there is no room, or no more is written.
+    /// Writes a segment, which is in two places. `false`: there is no room, or no more is written.
     #[inline]
-    pub(super) fn write_segment(&mut self, segment: &[u8]) -> Result<bool, Broken> {
+    pub(super) fn write_segment(&mut self, segment: [&[u8]; 2]) -> Result<bool, Broken> {
         if self.is_ending || !self.backlog.is_empty() {
             self.wants_room = true;
             return Ok(false);
         }
         self.is_behind = true;
         let ring = self.segment.ring(self.writes);
-        let is_written = self.writer.write(&ring, Entry::Segment, segment)?;
+        let is_written = self.writer.write_both(&ring, Entry::Segment, segment)?;
         if !is_written {
             self.wants_room = true;
         }

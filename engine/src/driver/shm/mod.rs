@@ -284,7 +284,7 @@ impl Shm {
     pub(super) fn write_segment(
         &mut self,
         session: u64,
-        segment: &[u8],
+        segment: [&[u8]; 2],
         counters: &mut DriverCounters,
     ) -> bool {
         let is_taken = self.with_channel(session, |channel| channel.write_segment(segment));

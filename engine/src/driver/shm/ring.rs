@@ -189,20 +189,43 @@ impl Writer {
         entry: Entry,
         datagram: &[u8],
     ) -> Result<bool, Broken> {
-        debug_assert!(datagram.len() <= LONGEST);
-        let lines = lines_of(datagram.len());
+        self.write_both(ring, entry, [datagram, &[]])
+    }
+
+    /// The same of a datagram in two places, the first of which has whole words.
+    #[inline]
+    pub(crate) fn write_both(
+        &mut self,
+        ring: &impl Lines,
+        entry: Entry,
+        [first, second]: [&[u8]; 2],
+    ) -> Result<bool, Broken> {
+        let length = first.len() + second.len();
+        debug_assert!(length <= LONGEST);
+        let lines = lines_of(length);
         if !self.finds_room(ring, lines)? {
             return Ok(false);
         }
         let (here, next) = (self.at, self.at.after(lines));
-        let (head, rest) = datagram.split_at(here.before_end(datagram.len()));
+        let (head, rest) = first.split_at(here.before_end(first.len()));
         ring.write(here.line * LINE_BYTES + WORD_BYTES, head);
         if !rest.is_empty() {
             ring.write(FIRST * LINE_BYTES, rest);
         }
+        if !second.is_empty() {
+            assert!(first.len().is_multiple_of(WORD_BYTES), "whole words come first");
+            let (head, rest) = second.split_at(here.before_end(length).saturating_sub(first.len()));
+            if !head.is_empty() {
+                ring.write(here.line * LINE_BYTES + WORD_BYTES + first.len(), head);
+            }
+            if !rest.is_empty() {
+                let before = first.len().saturating_sub(here.before_end(length));
+                ring.write(FIRST * LINE_BYTES + before, rest);
+            }
+        }
         ring.store(next.word(), 0, Ordering::Relaxed);
         let kind = if entry == Entry::Segment { SEGMENT } else { 0 };
-        ring.store(here.word(), (datagram.len() as u64 + 1) | kind, Ordering::Release);
+        ring.store(here.word(), (length as u64 + 1) | kind, Ordering::Release);
         self.at = next;
         Ok(true)
     }

@@ -53,13 +53,21 @@ fn entry(number: u64) -> Entry {
     [Entry::Segment, Entry::Packet, Entry::Piece][(number % 3) as usize]
 }
 
-/// Writes one of these; a piece has the first bytes of its payload for a header.
+/// Writes one of these; a piece has the first bytes of its payload for a header, a segment is in
+/// two places.
 fn write(writer: &mut Writer, ring: &Plain, entry: Entry, payload: &[u8]) -> Option<bool> {
     match (entry, payload.split_first_chunk()) {
         (Entry::Piece, Some((header, bytes))) if bytes.len() <= PIECE_BYTES_MAX => {
             writer.write_piece(ring, header, bytes).ok()
         }
         (Entry::Piece, _) => Some(false),
+        (Entry::Segment, _) => {
+            let words = payload.len() / WORD_BYTES;
+            let first = words * (payload.len() * 7 % 11) / 10 * WORD_BYTES;
+            let (first, second) = payload.split_at(first.min(payload.len()));
+            let both = if second.is_empty() { [payload, &[]] } else { [first, second] };
+            writer.write_both(ring, entry, both).ok()
+        }
         _ => writer.write(ring, entry, payload).ok(),
     }
 }

@@ -118,11 +118,11 @@ fn segments_and_packets_come_in_order_and_a_full_ring_takes_no_more() {
     assert!(numbers[0].is_some() && numbers[0] == numbers[1], "{numbers:?}");
     assert!(both.iter_mut().all(|shm| shm.next_ring_news().is_none()));
     let [ours, theirs] = &mut both;
-    assert!(!ours.write_segment(6, b"of nobody", &mut counters));
+    assert!(!ours.write_segment(6, [b"of nobody", &[]], &mut counters));
     let text = datagram(5, b"a packet");
-    assert!(ours.write_segment(5, b"first", &mut counters));
+    assert!(ours.write_segment(5, [b"first", &[]], &mut counters));
     assert!(send(ours, &text));
-    assert!(ours.write_segment(5, b"second", &mut counters));
+    assert!(ours.write_segment(5, [b"second", &[]], &mut counters));
     assert_eq!(theirs.take_packet(), None);
     assert_eq!(segment(theirs), Some((5, b"first".to_vec())));
     assert_eq!(segment(theirs), None, "a packet goes first");
@@ -132,7 +132,7 @@ fn segments_and_packets_come_in_order_and_a_full_ring_takes_no_more() {
     assert_eq!(theirs.payload(), text);
     assert_eq!(segment(theirs), Some((5, b"second".to_vec())));
     let mut written = 0_u32;
-    while ours.write_segment(5, &[written as u8; RING_SEGMENT_BYTES_MAX], &mut counters) {
+    while ours.write_segment(5, [&[written as u8; RING_SEGMENT_BYTES_MAX], &[]], &mut counters) {
         written += 1;
     }
     assert!(written >= 2, "{written}");
@@ -140,7 +140,7 @@ fn segments_and_packets_come_in_order_and_a_full_ring_takes_no_more() {
         assert_eq!(segment(theirs), Some((5, vec![number as u8; RING_SEGMENT_BYTES_MAX])));
     }
     assert_eq!(segment(theirs), None);
-    assert!(ours.write_segment(5, b"there is room again", &mut counters));
+    assert!(ours.write_segment(5, [b"there is room again", &[]], &mut counters));
 }
 
 /// What stands before a piece of the message at `offset`.
@@ -178,7 +178,7 @@ fn pieces_come_in_order_and_leave_room_for_messages() {
         } else {
             let long = [3; DATAGRAM_BYTES_MAX];
             if round % 3 == 0 {
-                assert!(ours.write_segment(5, &long, &mut counters), "pieces fill the ring");
+                assert!(ours.write_segment(5, [&long, &[]], &mut counters), "pieces fill the ring");
             }
             loop {
                 let (header, length) = match theirs.receive_entry(&mut counters) {
@@ -283,7 +283,7 @@ fn who_sleeps_until_there_is_room_is_woken_once_and_nobody_else() {
 fn the_end_of_a_ring_is_told_once() {
     let [mut ours, mut theirs] = shared(5);
     let number = news(&mut ours, 5, true);
-    assert!(theirs.write_segment(5, b"last words", &mut DriverCounters::default()));
+    assert!(theirs.write_segment(5, [b"last words", &[]], &mut DriverCounters::default()));
     drop(theirs);
     let start = Instant::now();
     let ended = loop {
@@ -294,7 +294,7 @@ fn the_end_of_a_ring_is_told_once() {
         serve(std::slice::from_mut(&mut ours));
     };
     assert_eq!(number, Some(ended));
-    assert!(!ours.write_segment(5, b"to nobody", &mut DriverCounters::default()));
+    assert!(!ours.write_segment(5, [b"to nobody", &[]], &mut DriverCounters::default()));
     assert_eq!(segment(&mut ours), Some((5, b"last words".to_vec())));
     assert_eq!(segment(&mut ours), None);
     assert!(!ours.is_up());

@@ -380,8 +380,9 @@ impl DatagramPort for SimDriver {
         self.net.borrow_mut().part(self.host, session);
     }
 
-    fn write_segment(&mut self, session: u64, segment: &[u8]) -> bool {
-        self.net.borrow_mut().write_ring(self.host, session, Kind::Segment, segment)
+    fn write_segment(&mut self, session: u64, segment: [&[u8]; 2]) -> bool {
+        let segment = segment.concat();
+        self.net.borrow_mut().write_ring(self.host, session, Kind::Segment, &segment)
     }
 
     fn write_piece(&mut self, session: u64, header: &PieceHeader, bytes: &[u8]) -> bool {

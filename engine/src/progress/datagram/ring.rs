@@ -8,6 +8,8 @@ use super::DATAGRAMS_PER_FLUSH;
 use crate::progress::engine::{Engine, EngineState};
 use crate::progress::lanes::{RING_SEGMENT_BYTES_MAX, RingEntry};
 use crate::proto::datagram::Asks;
+use crate::proto::send::SendRequest;
+use crate::types::Hint;
 
 /// Turns without a segment of its session after which what came by a ring is acknowledged: a
 /// microsecond or two, in which an answer goes.
@@ -18,6 +20,10 @@ const QUIET_NS: u64 = 50_000;
 
 /// Bytes that come by a ring before they are acknowledged though more is coming.
 const OWED_BYTES_MAX: u32 = 16 << 10;
+
+/// Messages from that length on are written into rings before they are staged, in bytes: of shorter
+/// ones that gains nothing.
+const WRITTEN_BEFORE_COPY_BYTES_MIN: u64 = 2 << 10;
 
 /// Of what a turn reads from rings a piece counts as so much of its length: it is copied, and
 /// nothing else is done with it.
@@ -100,12 +106,69 @@ impl Engine {
         let lone = state.core.lone_segment(session);
         let Some(segment) = lone.and_then(|lone| lone.take()) else { return false };
         let token = segment.token;
-        if self.driver.write_segment(ring, segment.bytes) {
+        if self.driver.write_segment(ring, [segment.bytes, &[]]) {
             self.driver.flush_datagrams();
         } else {
             self.wait_for_ring(session, token);
         }
         true
+    }
+
+    /// The ring into which a message that is posted now may be written from where it lies, and be
+    /// copied after that, while its receiver works on it: nothing is in front of it.
+    #[inline]
+    pub(in crate::progress) fn ring_before_copy(
+        &self,
+        session: u32,
+        request: &SendRequest,
+        more: bool,
+    ) -> Option<u64> {
+        if request.length < WRITTEN_BEFORE_COPY_BYTES_MIN {
+            return None;
+        }
+        let state = &*self.state;
+        let control = state.controls.get(session as usize)?;
+        let goes_now = match request.hint {
+            Hint::None => !more && control.flushed_poll != state.polls,
+            Hint::Latency => true,
+            Hint::Priority | Hint::Bulk => false,
+        };
+        let is_free = goes_now && control.unsent.is_empty() && !state.datagrams.is_blocked;
+        let ring = state.paths.ring_of(session).filter(|_| is_free && shortcut!())?;
+        state.core.is_next_by_ring(session, request).then_some(ring)
+    }
+
+    /// Writes the message that was staged last, and is alone, into its ring; then puts its payload
+    /// `bytes` into its segment, which may have to go again.
+    pub(in crate::progress) fn write_before_copy(
+        &mut self,
+        session: u32,
+        ring: u64,
+        request: &SendRequest,
+        bytes: &[u8],
+    ) {
+        let state = &mut *self.state;
+        state.completions.copied_bytes += bytes.len() as u64;
+        let lone = state.core.lone_segment(session);
+        let Some(segment) = lone.and_then(|lone| lone.take()) else {
+            state.core.fill_last(session, bytes);
+            return self.flush_posted(session, request.hint, false);
+        };
+        let (token, length) = (segment.token, segment.bytes.len());
+        let head = &segment.bytes[..length - bytes.len()];
+        let is_written = self.driver.write_segment(ring, [head, bytes]);
+        if is_written {
+            self.driver.flush_datagrams();
+        }
+        self.state.core.fill_last(session, bytes);
+        self.state.core.clean(session);
+        if request.hint == Hint::None {
+            // The others of a turn coalesce.
+            self.is_first_of_turn(session);
+        }
+        if !is_written {
+            self.wait_for_ring(session, token);
+        }
     }
 
     /// Writes what a session has for its peer into its ring, as far as there is room. `true`:
@@ -117,7 +180,7 @@ impl Engine {
             let segment = core.poll_segment(session, RING_SEGMENT_BYTES_MAX, Asks::WhenAwaited);
             let Some(segment) = segment else { return written > 0 };
             let token = segment.token;
-            if !self.driver.write_segment(ring, segment.bytes) {
+            if !self.driver.write_segment(ring, [segment.bytes, &[]]) {
                 self.wait_for_ring(session, token);
                 return written > 0;
             }

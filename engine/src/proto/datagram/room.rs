@@ -66,9 +66,15 @@ impl Datagram {
 
     /// Whether a message of `length` bytes fits one segment with its envelope and its remote data.
     pub(crate) fn takes_whole(&self, length: u64, data_bytes: usize) -> bool {
-        let short = self.short_frame_bytes_max() - EAGER_HEADER_BYTES - data_bytes;
         let is_long = self.eager_goes_by_stream() && length <= LONG_PAYLOAD_BYTES as u64;
-        length <= short as u64 || is_long
+        self.is_short(length, data_bytes) || is_long
+    }
+
+    /// The same of a segment that goes in datagrams.
+    #[inline]
+    pub(super) fn is_short(&self, length: u64, data_bytes: usize) -> bool {
+        let short = self.short_frame_bytes_max() - EAGER_HEADER_BYTES - data_bytes;
+        length <= short as u64
     }
 
     /// Whether what fits no datagram, or is nearly as long, goes by the session's stream. Where

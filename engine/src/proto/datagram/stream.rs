@@ -1,6 +1,7 @@
 //! Long segments: what a session in datagram mode sends by its TCP lane.
 
 use super::super::core::Core;
+use super::super::send::SendRequest;
 use super::super::session::Session;
 use super::super::table::Id;
 use super::Datagram;
@@ -22,6 +23,18 @@ impl Core {
         let Some(session) = self.sessions.at(slot as usize) else { return false };
         let Some(datagram) = session.datagram.as_deref() else { return false };
         datagram.goes_by_stream(length) && is_next_alone(session, datagram)
+    }
+
+    /// Whether a message would be the next segment of a session, whole and alone, without
+    /// checksums, and before anything else.
+    pub(crate) fn is_next_by_ring(&self, slot: u32, request: &SendRequest) -> bool {
+        let Some(session) = self.sessions.at(slot as usize) else { return false };
+        let Some(datagram) = session.datagram.as_deref() else { return false };
+        datagram.is_short(request.length, request.data_bytes())
+            && is_next_alone(session, datagram)
+            && datagram.bulk.is_none()
+            && !session.has_waiting()
+            && !session.is_leaving
     }
 
     /// The session by whose stream the next part of a send would go, without checksums and before
