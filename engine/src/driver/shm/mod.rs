@@ -117,9 +117,7 @@ pub(super) struct Shm {
     by_session: HashMap<u64, u32, RandomState>,
     /// The session that was sent to last, and its channel.
     last: (u64, u32),
-    /// How many there are.
-    count: usize,
-    /// Which of them are looked at.
+    /// Which channels are looked at.
     polling: Polling,
     /// Channels with something that their neighbour may sleep over.
     behind: Vec<u32>,
@@ -177,7 +175,6 @@ impl Shm {
             next_name: FIRST_NAME,
             by_session: HashMap::default(),
             last: (0, 0),
-            count: 0,
             polling: Polling::new()?,
             behind: Vec::new(),
             datagram: vec![0; LONGEST].into(),

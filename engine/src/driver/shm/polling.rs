@@ -88,13 +88,13 @@ impl Shm {
     /// Whether there are channels.
     #[inline]
     pub(in crate::driver) fn is_up(&self) -> bool {
-        self.count > 0
+        !self.by_session.is_empty()
     }
 
     /// Whether there are channels that are not polled.
     #[inline]
     fn has_unpolled(&self) -> bool {
-        self.count > self.polling.polled.len()
+        self.by_session.len() > self.polling.polled.len()
     }
 
     /// The next entry of any channel.
@@ -242,7 +242,6 @@ impl Shm {
 
     /// A channel is new.
     pub(super) fn begin_to_look(&mut self, index: u32) {
-        self.count += 1;
         self.polling.doorbells.rung.extend_to(index + 1);
         if self.polling.polled.len() < POLLED {
             self.polling.polled.push(index);
@@ -260,7 +259,6 @@ impl Shm {
 
     /// Its place is empty.
     pub(super) fn cease_to_look(&mut self, index: u32) {
-        self.count -= 1;
         self.polling.polled.retain(|&it| it != index);
         if self.has_unpolled() && self.polling.polled.len() < POLLED {
             let others = (0..).zip(&self.channels).filter_map(|(index, channel)| {
