@@ -77,7 +77,7 @@ const TEND_EVERY: u32 = 64;
 
 /// Epoll's names of what is no connection.
 const LISTENER: u64 = 0;
-const BELL: u64 = 1;
+const ALARM: u64 = 1;
 /// The first name of a connection.
 const FIRST_NAME: u64 = 2;
 
@@ -106,7 +106,7 @@ pub(super) struct Shm {
     /// Where neighbours are found.
     meeting: Meeting,
     /// Makes [`Self::fd`] readable, for who sleeps by it.
-    bell: OwnedFd,
+    alarm: OwnedFd,
     /// By session.
     known: HashMap<u64, Known, RandomState>,
     /// By epoll's name.
@@ -158,8 +158,8 @@ impl Shm {
         meeting.sweep();
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let (listener, left) = socket::listen(&meeting, engine)?;
-        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        for (fd, name) in [(&listener, LISTENER), (&bell, BELL)] {
+        let alarm = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        for (fd, name) in [(&listener, LISTENER), (&alarm, ALARM)] {
             epoll::add(&epoll, fd, epoll::EventData::new_u64(name), epoll::EventFlags::IN)?;
         }
         Ok(Self {
@@ -167,7 +167,7 @@ impl Shm {
             listener,
             _left: left,
             meeting,
-            bell,
+            alarm,
             known: HashMap::default(),
             exchanges: Vec::new(),
             channels: Vec::new(),
@@ -420,7 +420,7 @@ impl Shm {
         self.owner_is_absent = false;
         self.fall_asleep();
         if self.has_received(true) {
-            let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
+            let _ = rustix::io::write(&self.alarm, &1_u64.to_ne_bytes());
         }
     }
 }

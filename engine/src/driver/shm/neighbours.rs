@@ -10,7 +10,7 @@ use rustix::event::{Timespec, epoll};
 use super::channel::Channel;
 use super::doorbell::DOORBELLS;
 use super::handshake::{Exchange, Outcome, Own};
-use super::{BELL, Known, LISTENER, RingNews, Shm, memory, socket};
+use super::{ALARM, Known, LISTENER, RingNews, Shm, memory, socket};
 use crate::driver::lanes::Neighbour;
 use crate::wire::neighbour::{SIGN_LOOK, SIGN_READS};
 
@@ -128,8 +128,8 @@ impl Shm {
         for event in events {
             match event.data.u64() {
                 LISTENER => self.accept(now),
-                BELL => {
-                    let _ = rustix::io::read(&self.bell, &mut [0_u8; 8]);
+                ALARM => {
+                    let _ = rustix::io::read(&self.alarm, &mut [0_u8; 8]);
                 }
                 name => self.hear(name, now),
             }
