@@ -14,7 +14,8 @@ const WORD_BYTES: usize = size_of::<u64>();
 /// `BYTES` of memory, a multiple of 8. Who else has it mapped may write anywhere in it at any time:
 /// so it is accessed by atomics alone.
 ///
-/// A child of `fork` has no such mapping.
+/// A child of `fork` has no such mapping. The length is in the type, and not in the value as that
+/// of `memory::mapping::Mapping`: what a look at a channel needs is in one line of the cache.
 #[derive(Debug)]
 pub(super) struct Mapping<const BYTES: usize> {
     base: NonNull<u8>,
