@@ -1,0 +1,32 @@
+//! The public interface: what calls, completions, events and settings of engines do. Engines are in
+//! one process and meet over loopback, but for tests that start another one.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod authentication;
+mod captures;
+mod caretaker;
+mod caretaker_idle;
+mod checksum;
+mod closing;
+mod connections;
+mod counters;
+mod datagrams;
+mod endpoint;
+mod faults;
+mod fences;
+mod fork;
+mod heat;
+mod hints;
+mod loopback;
+mod middleware;
+mod model;
+mod one_sided;
+mod one_sided_examples;
+mod one_sided_load;
+mod one_sided_model;
+mod statistics;
+mod stencil;
+mod tagged_features;
+mod waiting;

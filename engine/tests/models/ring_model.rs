@@ -1,0 +1,317 @@
+//! The ring of shared memory and its doorbell, in every order that the memory model allows.
+//!
+//! The files under test are the engine's own, over memory of `loom`'s.
+
+#![allow(dead_code, reason = "the models do not need all of the file")]
+
+#[path = "../../src/driver/shm/doorbell.rs"]
+mod doorbell;
+#[path = "../../src/driver/shm/ring.rs"]
+mod ring;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use loom::sync::atomic::{AtomicBool, AtomicU64, fence};
+use loom::thread;
+
+use doorbell::{Bells, Rung};
+use ring::{Attention, Entry, LINE_BYTES, LINES, LONGEST, Lines, Notice, Reader, Writer};
+
+/// The first lines of a ring: `loom` has no room for all. A model goes no further.
+const WORDS: usize = 8 * LINE_BYTES / 8;
+
+/// Where the first datagram begins.
+const FIRST_WORD: usize = 2 * LINE_BYTES / 8;
+
+const _: () = assert!(WORDS < LINES * LINE_BYTES / 8);
+
+/// Only words that a model touches are made.
+struct Memory(Vec<AtomicU64>);
+
+impl Memory {
+    fn new() -> Arc<Self> {
+        // Words 0, 8, 16 ... and what follows those of datagrams.
+        Arc::new(Self((0..WORDS / 4).map(|_| AtomicU64::new(0)).collect()))
+    }
+
+    /// With a datagram that is so long that its reader tells the writer at once; its bytes are not
+    /// looked at.
+    fn full() -> Arc<Self> {
+        let memory = Self::new();
+        memory.store(FIRST_WORD, LONGEST as u64 + 1, Ordering::Relaxed);
+        memory
+    }
+
+    /// A line has two words here: of short datagrams nothing else is used.
+    fn at(&self, word: usize) -> &AtomicU64 {
+        assert!(word % 8 < 2, "word {word} of a line");
+        &self.0[word / 8 * 2 + word % 8]
+    }
+}
+
+impl Lines for Memory {
+    fn load(&self, word: usize, order: Ordering) -> u64 {
+        self.at(word).load(order)
+    }
+
+    fn store(&self, word: usize, value: u64, order: Ordering) {
+        self.at(word).store(value, order);
+    }
+
+    fn write(&self, offset: usize, bytes: &[u8]) {
+        let word = u64::from_le_bytes(bytes.try_into().expect("eight bytes"));
+        self.at(offset / 8).store(word, Ordering::Relaxed);
+    }
+
+    fn read(&self, offset: usize, into: &mut [u8]) {
+        if into.len() > 8 {
+            return;
+        }
+        into.copy_from_slice(&self.at(offset / 8).load(Ordering::Relaxed).to_le_bytes());
+    }
+
+    fn fence(&self) {
+        fence(Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn what_is_read_is_what_was_written() {
+    loom::model(|| {
+        let memory = Memory::new();
+        let theirs = Arc::clone(&memory);
+        let writing = thread::spawn(move || {
+            let mut writer = Writer::new();
+            for number in 1..=3_u64 {
+                assert_eq!(writer.write(&*theirs, Entry::Packet, &number.to_le_bytes()), Ok(true));
+            }
+        });
+        let (mut reader, mut into, mut due) = (Reader::new(), vec![0; LONGEST], 1_u64);
+        for _ in 0..4 {
+            match reader.read(&*memory, &mut into).expect("a writer that keeps the rules") {
+                Some((_, length)) => {
+                    assert_eq!(into[..length], due.to_le_bytes());
+                    due += 1;
+                }
+                None => thread::yield_now(),
+            }
+        }
+        writing.join().unwrap();
+        while let Some((_, length)) = reader.read(&*memory, &mut into).unwrap() {
+            assert_eq!(into[..length], due.to_le_bytes());
+            due += 1;
+        }
+        assert_eq!(due, 4);
+    });
+}
+
+/// A writer sleeps behind its announcement only if the reader, which makes room, wakes it.
+#[test]
+fn no_news_of_room_is_lost() {
+    loom::model(|| {
+        let (memory, is_woken) = (Memory::full(), Arc::new(AtomicBool::new(false)));
+        let (theirs, wakes) = (Arc::clone(&memory), Arc::clone(&is_woken));
+        let reading = thread::spawn(move || {
+            let (mut reader, mut into) = (Reader::new(), vec![0; LONGEST]);
+            let told = reader.told();
+            assert!(reader.read(&*theirs, &mut into).unwrap().is_some());
+            assert!(reader.told() > told, "so much is told at once");
+            if reader.must_wake(&*theirs) {
+                wakes.store(true, Ordering::Release);
+            }
+        });
+        let writer = Writer::new();
+        let falls_asleep = || {
+            writer.fall_asleep(&*memory);
+            memory.fence();
+            !writer.has_news(&*memory)
+        };
+        // It wakes for another reason, and sleeps again.
+        let first = falls_asleep();
+        writer.wake_up(&*memory);
+        let sleeps = falls_asleep();
+        reading.join().unwrap();
+        assert!(!sleeps || is_woken.load(Ordering::Acquire), "asleep for ever ({first})");
+    });
+}
+
+/// Announces something, and says whether nothing was there then.
+fn announces(reader: &Reader, memory: &Memory, attention: Attention) -> bool {
+    reader.announce(memory, attention);
+    memory.fence();
+    !reader.has_some(memory)
+}
+
+/// A reader sleeps behind its announcement only if whoever writes wakes it.
+#[test]
+fn no_wake_up_is_lost() {
+    loom::model(|| {
+        let (memory, is_woken) = (Memory::new(), Arc::new(AtomicBool::new(false)));
+        let (theirs, wakes) = (Arc::clone(&memory), Arc::clone(&is_woken));
+        let writing = thread::spawn(move || {
+            let mut writer = Writer::new();
+            assert_eq!(writer.write(&*theirs, Entry::Packet, &7_u64.to_le_bytes()), Ok(true));
+            if writer.notice(&*theirs) == Notice::WakeUp {
+                wakes.store(true, Ordering::Release);
+            }
+        });
+        let reader = Reader::new();
+        // It wakes for another reason, and sleeps again.
+        let first = announces(&reader, &memory, Attention::Sleeps);
+        reader.announce(&*memory, Attention::Polls);
+        let sleeps = announces(&reader, &memory, Attention::Sleeps);
+        writing.join().unwrap();
+        assert!(!sleeps || is_woken.load(Ordering::Acquire), "asleep for ever ({first})");
+    });
+}
+
+/// The doorbells of one engine.
+struct Bell(AtomicU64);
+
+impl Bells for Bell {
+    fn load(&self, word: usize, order: Ordering) -> u64 {
+        assert_eq!(word, 0);
+        self.0.load(order)
+    }
+
+    fn fetch_or(&self, _: usize, bits: u64, order: Ordering) -> u64 {
+        self.0.fetch_or(bits, order)
+    }
+
+    fn swap(&self, _: usize, value: u64, order: Ordering) -> u64 {
+        self.0.swap(value, order)
+    }
+
+    fn fence(&self) {
+        fence(Ordering::SeqCst);
+    }
+}
+
+/// Whoever writes two datagrams to a reader, and what is done for it.
+fn write_twice(memory: &Memory, bells: &Bell, wake_ups: &AtomicU64) {
+    let mut writer = Writer::new();
+    for number in 1..=2_u64 {
+        assert_eq!(writer.write(memory, Entry::Packet, &number.to_le_bytes()), Ok(true));
+        match writer.notice(memory) {
+            Notice::None => {}
+            Notice::Doorbell => doorbell::ring(bells, 5),
+            Notice::WakeUp => {
+                wake_ups.fetch_add(1, Ordering::AcqRel);
+            }
+        }
+    }
+}
+
+/// What a reader leaves in a ring that it does not poll has its bell rung.
+#[test]
+fn no_doorbell_is_lost() {
+    loom::model(|| {
+        let (memory, bells) = (Memory::new(), Arc::new(Bell(AtomicU64::new(0))));
+        let (theirs, their_bells) = (Arc::clone(&memory), Arc::clone(&bells));
+        let writing = thread::spawn(move || {
+            write_twice(&theirs, &their_bells, &AtomicU64::new(0));
+        });
+        let (mut reader, mut rung, mut into) = (Reader::new(), Rung::default(), vec![0; LONGEST]);
+        rung.extend_to(64);
+        let mut count = 0;
+        // It polled before.
+        if !announces(&reader, &memory, Attention::Listens) {
+            rung.add(5);
+        }
+        let mut serve = |rung: &mut Rung| {
+            rung.listen(&*bells);
+            while let Some(bell) = rung.current() {
+                assert_eq!(bell, 5);
+                match reader.read(&*memory, &mut into).unwrap() {
+                    Some(_) => count += 1,
+                    None => rung.remove(bell),
+                }
+            }
+        };
+        serve(&mut rung);
+        writing.join().unwrap();
+        serve(&mut rung);
+        assert_eq!(count, 2, "a datagram that nobody is told of");
+    });
+}
+
+/// The same of one that sleeps behind, and of one that listens after a sleep: the announcement that
+/// a wake-up overwrites is made anew when it is heard.
+#[test]
+fn no_notice_is_lost_between_listening_and_sleep() {
+    for [first, second] in [
+        [Attention::Listens, Attention::Sleeps],
+        [Attention::Sleeps, Attention::Listens],
+        [Attention::Polls, Attention::Listens],
+    ] {
+        loom::model(move || {
+            let (memory, bells) = (Memory::new(), Arc::new(Bell(AtomicU64::new(0))));
+            let wake_ups = Arc::new(AtomicU64::new(0));
+            let (theirs, their_bells) = (Arc::clone(&memory), Arc::clone(&bells));
+            let wakes = Arc::clone(&wake_ups);
+            let writing = thread::spawn(move || write_twice(&theirs, &their_bells, &wakes));
+            let (mut reader, mut rung, mut into) =
+                (Reader::new(), Rung::default(), vec![0; LONGEST]);
+            rung.extend_to(64);
+            announces(&reader, &memory, first);
+            let mut has_notice = !announces(&reader, &memory, second);
+            if wake_ups.swap(0, Ordering::AcqRel) > 0 {
+                has_notice |= !announces(&reader, &memory, second);
+            }
+            let mut count = 0;
+            let mut read_all = || {
+                while reader.read(&*memory, &mut into).unwrap().is_some() {
+                    count += 1;
+                }
+            };
+            if has_notice {
+                read_all();
+            }
+            writing.join().unwrap();
+            rung.listen(&*bells);
+            // Who sleeps hears no bell.
+            let is_rung = second != Attention::Sleeps && rung.current().is_some();
+            if is_rung || wake_ups.load(Ordering::Acquire) > 0 {
+                read_all();
+            }
+            assert_eq!(count, 2, "a datagram that nobody is told of");
+        });
+    }
+}
+
+/// The same of two rings behind one fence, whose reader listened before.
+#[test]
+fn one_fence_serves_all_rings_of_a_sleeper() {
+    loom::model(|| {
+        let rings = [Memory::new(), Memory::new()];
+        let bells = Arc::new(Bell(AtomicU64::new(0)));
+        let wake_ups = Arc::new(AtomicU64::new(0));
+        let (theirs, their_bells) = (rings.clone(), Arc::clone(&bells));
+        let wakes = Arc::clone(&wake_ups);
+        let writing = thread::spawn(move || {
+            for (bell, ring) in (3..).zip(&theirs) {
+                let mut writer = Writer::new();
+                let text = 7_u64.to_le_bytes();
+                assert_eq!(writer.write(&**ring, Entry::Packet, &text), Ok(true));
+                match writer.notice(&**ring) {
+                    Notice::None => {}
+                    Notice::Doorbell => doorbell::ring(&*their_bells, bell),
+                    Notice::WakeUp => {
+                        wakes.fetch_add(1, Ordering::AcqRel);
+                    }
+                }
+            }
+        });
+        let reader = Reader::new();
+        for attention in [Attention::Listens, Attention::Sleeps] {
+            for ring in &rings {
+                reader.announce(&**ring, attention);
+            }
+        }
+        rings[0].fence();
+        let has_some = rings.iter().any(|ring| reader.has_some(&**ring));
+        writing.join().unwrap();
+        assert!(has_some || wake_ups.load(Ordering::Acquire) > 0, "asleep for ever");
+    });
+}
