@@ -1,6 +1,6 @@
-//! Counts what tests allocate: unit tests as this module, test programs by its path.
+//! Counts what tests allocate: unit tests as this module, a test program by its path.
 
-#![allow(dead_code, reason = "each test program counts its part")]
+#![allow(dead_code, reason = "each of them counts its part")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;

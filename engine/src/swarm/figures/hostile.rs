@@ -5,7 +5,7 @@
 //! (also for one that is dropped at once) and for every connection that is accepted.
 //! Elsewhere: a path that goes silent in one direction (`swarm::paths`), forged and repeated
 //! datagrams in any weather (`swarm::storms`), and with real sockets and secrets the wrong secret
-//! and replayed handshakes (`tests/authentication.rs`).
+//! and replayed handshakes (`tests/api/authentication.rs`).
 
 use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
