@@ -3,28 +3,46 @@
 //!
 //! All state belongs to the thread, as a simulated world does.
 
+/// What a site of rare branches draws by `$draw`, in simulations; `$otherwise` elsewhere.
+///
+/// Each use is a site with a name of its own, and the name decides what the site draws (`sites`).
+macro_rules! site {
+    ($name:literal, $draw:expr, $otherwise:expr) => {{
+        #[cfg(any(test, feature = "sim"))]
+        let drawn = {
+            use crate::hooks::simulated::Site;
+            std::thread_local! {
+                static SITE: Site = const { Site::new($name) };
+            }
+            SITE.with($draw)
+        };
+        #[cfg(not(any(test, feature = "sim")))]
+        let drawn = $otherwise;
+        drawn
+    }};
+}
+
 /// Whether a branch that is seldom taken is to be taken now: once in so many times where the
 /// simulation wants rare branches, never elsewhere. The branch must be correct at any time.
 macro_rules! rare {
-    ($one_in:expr) => {{
-        #[cfg(any(test, feature = "sim"))]
-        let is_taken = crate::hooks::simulated::is_rare($one_in);
-        #[cfg(not(any(test, feature = "sim")))]
-        let is_taken = false;
-        is_taken
-    }};
+    ($name:literal, $one_in:expr) => {
+        site!($name, |site: &Site| site.is_rare($one_in), false)
+    };
+}
+
+/// What a rare branch takes, of so many values from 0 on: any of them.
+macro_rules! rare_value {
+    ($name:literal, $count:expr) => {
+        site!($name, |site: &Site| site.value($count), 0_u64)
+    };
 }
 
 /// Whether a short cut may be taken that leads where the longer way does: always, but in
 /// simulations and tests, which try both ways.
 macro_rules! shortcut {
-    () => {{
-        #[cfg(any(test, feature = "sim"))]
-        let may_be_taken = crate::hooks::simulated::may_cut_short();
-        #[cfg(not(any(test, feature = "sim")))]
-        let may_be_taken = true;
-        may_be_taken
-    }};
+    ($name:literal) => {
+        site!($name, Site::may_cut_short, true)
+    };
 }
 
 /// Whether this planted bug is switched on, to see that simulations find it.
@@ -39,11 +57,17 @@ macro_rules! planted {
 }
 
 #[cfg(any(test, feature = "sim"))]
+mod sites;
+#[cfg(any(test, feature = "sim"))]
 pub(crate) mod threads;
 
 #[cfg(any(test, feature = "sim"))]
 pub(crate) mod simulated {
     use std::cell::Cell;
+
+    #[cfg(test)]
+    pub(crate) use crate::hooks::sites::by_long_ways;
+    pub(crate) use crate::hooks::sites::{Site, rare_taken, set_rare};
 
     /// Bugs that can be switched on for one thread.
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -252,10 +276,6 @@ pub(crate) mod simulated {
 
     thread_local! {
         static NOW_NS: Cell<u64> = const { Cell::new(0) };
-        /// State of the generator; 0: no rare branch is taken.
-        static RARE: Cell<u64> = const { Cell::new(0) };
-        static TAKEN: Cell<u64> = const { Cell::new(0) };
-        static LONG_WAYS: Cell<bool> = const { Cell::new(false) };
         static PLANTED: Cell<Option<Bug>> = const { Cell::new(None) };
     }
 
@@ -267,53 +287,6 @@ pub(crate) mod simulated {
     /// Sets the virtual time.
     pub(crate) fn set_now_ns(now_ns: u64) {
         NOW_NS.set(now_ns);
-    }
-
-    /// Rare branches are taken from now on, as `seed` has it; 0: none are.
-    pub(crate) fn set_rare(seed: u64) {
-        RARE.set(seed);
-        TAKEN.set(0);
-    }
-
-    /// Rare branches taken since [`set_rare`].
-    pub(crate) fn rare_taken() -> u64 {
-        TAKEN.get()
-    }
-
-    pub(crate) fn is_rare(one_in: u64) -> bool {
-        let state = RARE.get();
-        if state == 0 {
-            return false;
-        }
-        // Xorshift: never 0 once it is not.
-        let state = state ^ (state << 13);
-        let state = state ^ (state >> 7);
-        let state = state ^ (state << 17);
-        RARE.set(state);
-        let is_taken = (state >> 11).is_multiple_of(one_in);
-        TAKEN.set(TAKEN.get() + u64::from(is_taken));
-        is_taken
-    }
-
-    /// One short cut in so many is not taken where rare branches are.
-    const LONG_WAY_ONE_IN: u64 = 4;
-
-    pub(crate) fn may_cut_short() -> bool {
-        !LONG_WAYS.get() && !is_rare(LONG_WAY_ONE_IN)
-    }
-
-    /// What `run` gives when no short cut is taken.
-    #[cfg(test)]
-    pub(crate) fn by_long_ways<T>(run: impl FnOnce() -> T) -> T {
-        struct Back;
-        impl Drop for Back {
-            fn drop(&mut self) {
-                LONG_WAYS.set(false);
-            }
-        }
-        LONG_WAYS.set(true);
-        let _back = Back;
-        run()
     }
 
     /// Switches a bug on, or all off.

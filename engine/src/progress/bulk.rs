@@ -92,7 +92,7 @@ impl Engine {
         let is_more = mode == SendMode::Copy
             && chunk.is_followed
             && chunk.length >= FOLLOWED_BYTES_MIN
-            && !rare!(20);
+            && !rare!("a chunk without more behind it", 20);
         self.read_clock();
         let now_ns = self.state.now_ns;
         if let Some(traffic) = self.traffic(key) {

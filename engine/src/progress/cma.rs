@@ -46,7 +46,8 @@ impl Engine {
         let mut left = BYTES_PER_TURN;
         let mut happened = false;
         while left > 0
-            && let Some(read) = self.state.core.next_cma(if rare!(10) { 1 } else { left })
+            && let Some(read) =
+                self.state.core.next_cma(if rare!("a read of one byte", 10) { 1 } else { left })
         {
             let state = &mut *self.state;
             let path = state.paths.first_path(read.session);

@@ -135,7 +135,8 @@ impl Engine {
             let has_path = self.is_by_datagram(session);
             let control = self.control(session);
             let may_stop = may_stop || has_path;
-            let is_cold = (may_stop && (control.idle_turns > COLD_TURNS || rare!(50)))
+            let is_cold = (may_stop
+                && (control.idle_turns > COLD_TURNS || rare!("a cold control lane", 50)))
                 || (has_path && !control.is_streaming);
             if is_cold || !control.is_polled {
                 self.stop_polling(session);

@@ -418,7 +418,7 @@ impl Engine {
     /// Carries out what the protocol wants: waiting sends, grants, actions, chunks, segments.
     pub(super) fn work(&mut self) -> bool {
         let mut happened = false;
-        if self.state.core.is_idle() && shortcut!() {
+        if self.state.core.is_idle() && shortcut!("an engine without work") {
             self.driver.flush_datagrams();
             return false;
         }
@@ -438,7 +438,7 @@ impl Engine {
             }
             again |= self.flush_dirty();
             happened |= again;
-            if !again || rare!(20) {
+            if !again || rare!("a turn that ends early", 20) {
                 break;
             }
         }

@@ -223,7 +223,7 @@ impl Engine {
         let goes_now = !more && request.hint == Hint::None && control.flushed_poll != state.polls;
         self.is_stream_free(session, control)
             && goes_now
-            && shortcut!()
+            && shortcut!("a send by a stream at once")
             && state.core.is_next_by_stream(session, request.length)
     }
 
@@ -236,7 +236,7 @@ impl Engine {
         // What other sessions have staged is sent first.
         let has_turn = control.long_bytes_left(state.polls) > 0
             && state.core.dirty().iter().all(|&dirty| dirty == session);
-        (is_free && has_turn && shortcut!()).then_some(session)
+        (is_free && has_turn && shortcut!("a part by a stream at once")).then_some(session)
     }
 
     /// Sends the message that was staged last, and is alone. `bytes` are its payload, which is not

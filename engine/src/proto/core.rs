@@ -188,6 +188,8 @@ pub(crate) struct Core {
     pub(super) starved: Vec<(u32, Wait)>,
     /// A lane went since they last tried.
     pub(super) has_lane_room: bool,
+    /// Times that those which wait for room were asked whether they try.
+    pub(super) lane_rounds: u64,
     pub(super) counters: CoreCounters,
     /// What has been done about hints.
     pub(super) hinted: super::hint::Hinted,
@@ -233,6 +235,7 @@ impl Core {
             timed: Vec::new(),
             starved: Vec::new(),
             has_lane_room: false,
+            lane_rounds: 0,
             counters: CoreCounters::default(),
             hinted: super::hint::Hinted::default(),
             offers: super::offers::Offers::default(),

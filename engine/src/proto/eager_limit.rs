@@ -109,12 +109,12 @@ impl EagerLimit {
     }
 
     /// What a grant should say.
-    pub(crate) fn class(&self, now_ns: u64) -> u8 {
+    pub(crate) fn class(&self) -> u8 {
         match self.follows_from {
             // This side takes what the setting says.
             None => 0,
             // Simulations give any advice.
-            Some(_) if rare!(20) => now_ns as u8 % 32,
+            Some(_) if rare!("any advice", 20) => rare_value!("which advice", 32) as u8,
             Some(_) => self.class,
         }
     }

@@ -393,9 +393,10 @@ impl Core {
     /// fail leave out none: their time is limited (RR-LANE-4).
     ///
     /// RR-LANE-6.
-    fn is_own_turn(&self, now_ns: u64) -> bool {
-        // The finalizer of splitmix64 over what differs between engines and times.
-        let mut bits = self.config.hash_seed ^ self.engine.rotate_left(32) ^ now_ns;
+    fn is_own_turn(&mut self) -> bool {
+        self.lane_rounds = self.lane_rounds.wrapping_add(1);
+        // The finalizer of splitmix64 over what differs between engines and rounds.
+        let mut bits = self.config.hash_seed ^ self.engine.rotate_left(32) ^ self.lane_rounds;
         bits = (bits ^ bits >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         bits = (bits ^ bits >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
         (bits ^ bits >> 31) & 1 == 0
@@ -423,7 +424,7 @@ impl Core {
         if let Some(slot) = self.session_short_of_lanes(now_ns) {
             self.open_missing_lanes(slot, now_ns);
         }
-        let is_own_turn = self.is_own_turn(now_ns);
+        let is_own_turn = self.is_own_turn();
         self.serve_some(now_ns, |wait, _| wait == Wait::Time || is_own_turn);
         for (lane, bulk) in self.lanes.iter() {
             let Some(session) = self.sessions.at_mut(bulk.session as usize) else { continue };
@@ -431,7 +432,7 @@ impl Core {
                 && session.pulls.is_empty()
                 && session.missing.is_empty();
             let idle_ns = now_ns.saturating_sub(bulk.used_ns);
-            let is_old = idle_ns > self.config.bulk_idle_ns || rare!(4);
+            let is_old = idle_ns > self.config.bulk_idle_ns || rare!("a bulk lane that is old", 4);
             if is_ours && is_old && bulk.is_spare(now_ns, self.config.retry.timeout_ns) {
                 // A peer that has this one sees its end, and asks again if it still wants one; not
                 // so if it had lost this one when it asked.

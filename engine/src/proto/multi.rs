@@ -80,7 +80,10 @@ impl Core {
     /// Room for one message in a multi-receive that has matched it. `None`: it takes no more, and
     /// is not posted any longer.
     fn take_slice(&mut self, id: Id, length: u64, effects: &mut impl Effects) -> Option<Id> {
-        if !effects.has_room(id) || self.operations.is_full() || rare!(40) {
+        if !effects.has_room(id)
+            || self.operations.is_full()
+            || rare!("a multi-receive that is full", 40)
+        {
             self.close_multi(id, effects);
             return None;
         }

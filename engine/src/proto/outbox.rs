@@ -169,7 +169,7 @@ impl Outbox {
     ) -> Option<&mut [u8]> {
         if self.buffer.is_none() {
             // Other sessions hold them all.
-            if is_control && rare!(20) {
+            if is_control && rare!("no buffer to stage a control frame in", 20) {
                 return None;
             }
             self.buffer = Some(pool.take()?);

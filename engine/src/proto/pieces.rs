@@ -159,7 +159,7 @@ impl Core {
         let slot = found.session;
         let OperationState::Pulling(pulling) = &mut found.state else { return };
         let Some(ring) = pulling.ring else { return };
-        let most = if rare!(10) { 1 } else { RANGE_BYTES_MAX };
+        let most = if rare!("a grant of one byte by a ring", 10) { 1 } else { RANGE_BYTES_MAX };
         let (offset, length) = (pulling.granted, (pulling.wanted - pulling.granted).min(most));
         pulling.granted += length;
         let grant = Grant {
@@ -334,7 +334,7 @@ impl Core {
     /// The next piece for the ring of a session. [`Self::handle_piece_written`] takes it off.
     #[inline]
     pub(crate) fn next_piece(&mut self, slot: u32) -> Option<PieceSend> {
-        let most = if rare!(10) { 1 } else { self.config.piece_bytes };
+        let most = if rare!("a piece of one byte", 10) { 1 } else { self.config.piece_bytes };
         loop {
             let granted = self.granted.get_mut(&slot)?;
             let &mut Outgoing { operation, receive_operation, offset, length, chunk } =

@@ -103,7 +103,7 @@ impl Core {
         let failed = known.is_some_and(|it| it.failure_to_report().is_some());
         let (matcher, needs_peers) = self.endpoints.with_needs(request.endpoint)?;
         let may_not_wait = failed || needs_peers || matcher.unexpected_len() > 0;
-        if may_not_wait || planted!(IgnoreSource) || !shortcut!() {
+        if may_not_wait || planted!(IgnoreSource) || !shortcut!("a receive that waits at once") {
             return None;
         }
         let index = self.operations.vacant()?;

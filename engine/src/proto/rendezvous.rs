@@ -168,7 +168,7 @@ impl Core {
             // Short chunks are more of them.
             let usual = self.config.horizon_chunks * (self.config.chunk_bytes / chunk_bytes);
             let chunks = if yields { YIELDING_CHUNKS.min(usual) } else { usual };
-            let chunk_bytes = if rare!(10) { 1 } else { chunk_bytes };
+            let chunk_bytes = if rare!("a chunk of one byte", 10) { 1 } else { chunk_bytes };
             let horizon = u64::from(chunks) * u64::from(chunk_bytes);
             if self.pulls_by_datagram(slot) {
                 if !self.grant_by_datagram(slot, chunk_bytes, horizon, now_ns) {
@@ -190,7 +190,7 @@ impl Core {
             let most = |left| range_bytes(left, chunk_bytes);
             let range = next_range(session, &mut self.operations, &mut self.hinted, most);
             let Some((id, offset, length)) = range else { return };
-            let eager_class = session.eager_limit.class(now_ns);
+            let eager_class = session.eager_limit.class();
             self.note_granted(id, now_ns);
             let send_operation = match self.operations.get(id).map(|operation| &operation.state) {
                 Some(OperationState::Pulling(pulling)) => pulling.send_operation,

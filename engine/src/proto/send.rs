@@ -151,7 +151,7 @@ impl Core {
             return Some(room);
         }
         let eager_limit = self.config.eager_limit.min(EAGER_BYTES_MAX as u32);
-        if rare!(20) || !known.may_send_now(request.length, eager_limit) {
+        if rare!("a send that waits", 20) || !known.may_send_now(request.length, eager_limit) {
             return None;
         }
         let length = request.length as usize;
@@ -339,7 +339,9 @@ impl Core {
         let bytes_left = u64::from(session.byte_credit.available());
         let whole_limit = request.hint.eager_limit(eager_limit);
         // A peer may pull what could have gone at once.
-        let is_eager = length <= whole_limit && length <= bytes_left && !rare!(20);
+        let is_eager = length <= whole_limit
+            && length <= bytes_left
+            && !rare!("a short message that is pulled", 20);
         let first = u64::from(self.config.rts_bytes).min(length).min(bytes_left).min(eager_limit);
         let data = DataBytes::of(request.data);
         let data = data.as_slice();

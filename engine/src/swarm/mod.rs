@@ -206,14 +206,14 @@ pub fn run_throughput(seed: u64, actions: usize, by_datagrams: bool) -> Result<R
 }
 
 fn run(plan: Plan) -> Result<Report, String> {
-    simulated::set_rare(if plan.rare { plan.seed | 1 } else { 0 });
+    simulated::set_rare(plan.rare.then_some(plan.seed));
     let described = format!("{plan:?}");
     crate::hooks::threads::forget();
     let mut run = Run::new(plan).map_err(|error| format!("{error}; {described}"))?;
     let done = run.go();
     let now_ns = run.world.now_ns();
     let rare_taken = simulated::rare_taken();
-    simulated::set_rare(0);
+    simulated::set_rare(None);
     let report = Report {
         messages: run.oracle.received.iter().filter(|it| it.message.is_some()).count() as u64,
         faults: run.faults + rare_taken,
@@ -416,7 +416,7 @@ impl Run {
                 self.reopen(host)?;
             }
         }
-        simulated::set_rare(0);
+        simulated::set_rare(None);
         {
             let net = &mut *self.world.net.borrow_mut();
             let keep_alive_ns = net.weather.keep_alive_ns;

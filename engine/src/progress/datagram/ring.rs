@@ -134,7 +134,10 @@ impl Engine {
             Hint::Priority | Hint::Bulk => false,
         };
         let is_free = goes_now && control.unsent.is_empty() && !state.datagrams.is_blocked;
-        let ring = state.paths.ring_of(session).filter(|_| is_free && shortcut!())?;
+        let ring = state
+            .paths
+            .ring_of(session)
+            .filter(|_| is_free && shortcut!("a send by a ring at once"))?;
         state.core.is_next_by_ring(session, request).then_some(ring)
     }
 

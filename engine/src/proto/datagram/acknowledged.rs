@@ -52,7 +52,7 @@ impl Core {
             && session.control.is_empty()
             && datagram.bulk.is_none()
             && !datagram.update_due
-            && shortcut!();
+            && shortcut!("acknowledged segments that only hold memory");
         loop {
             let oldest = datagram.outstanding.oldest(pool);
             let Some(segment) = oldest.filter(|it| datagram.is_acked(it, ack)) else { return };

@@ -131,7 +131,7 @@ impl Datagram {
         if !self.is_queued()
             && let Some(id) = self.open
             && pool.get(id).is_some_and(|segment| segment.bytes <= room_bytes)
-            && shortcut!()
+            && shortcut!("the open segment without a queue")
         {
             self.open = None;
             return Some(id);
@@ -305,7 +305,7 @@ impl Core {
             && !session.has_waiting()
             && session.is_connected()
             && !session.is_leaving;
-        let id = datagram.open.filter(|_| is_lone && shortcut!())?;
+        let id = datagram.open.filter(|_| is_lone && shortcut!("a lone segment"))?;
         let segment = self.datagrams.segments.get_mut(id)?;
         Some(Lone { session, segment, token: id.to_u64() })
     }

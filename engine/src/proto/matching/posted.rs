@@ -121,7 +121,7 @@ impl Posted {
 
     #[inline]
     pub(super) fn insert(&mut self, hasher: &Hasher, s: &Selector, receive: u32) -> SlotKey {
-        if self.nodes.len() == 0 && shortcut!() {
+        if self.nodes.len() == 0 && shortcut!("a receive posted alone") {
             let node = Node::new(self.next_sequence, MIXED, s, receive, BinLink::NONE);
             self.next_sequence += 1;
             let key = self.nodes.insert(node);
@@ -225,7 +225,7 @@ impl Posted {
         }
         // Mostly one shape is in use, and no other receive can be older.
         let (class, latest) = self.latest.place();
-        if self.in_use == 1 << class && class != MIXED && shortcut!() {
+        if self.in_use == 1 << class && class != MIXED && shortcut!("receives of one class") {
             let Class { shape, bins } = &mut self.classes[class];
             let key = shape.key_of_envelope(e);
             let at = match bins.is_at(latest, &key) {

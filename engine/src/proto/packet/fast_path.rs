@@ -87,7 +87,7 @@ impl Path {
     /// `false`: it is another one, or an error, and nothing happened.
     #[inline(always)]
     pub(super) fn handle_next(&mut self, now_ns: u64, number: u64, packet: &Packet<'_>) -> bool {
-        if !self.received.is_next(number) || !shortcut!() {
+        if !self.received.is_next(number) || !shortcut!("the next packet") {
             return false;
         }
         if packet.floor.is_some_and(|low| expand(low, number) > number) {
@@ -117,7 +117,10 @@ impl Path {
         cumulative: u64,
     ) -> bool {
         let number = self.sent.floor();
-        if cumulative != number + 1 || !self.sent.is_in_order() || !shortcut!() {
+        if cumulative != number + 1
+            || !self.sent.is_in_order()
+            || !shortcut!("the next acknowledgement")
+        {
             return false;
         }
         if self.sent.record(number).purpose != Purpose::Payload {

@@ -120,7 +120,7 @@ impl Path {
             && self.congestion.is_uncongested()
             && in_flight + ((bytes + overhead) as u64) <= UNPACED_PACKETS * datagram as u64
             && (self.sent.count() == 0 || self.mtu.rests(now_ns));
-        if !is_common || !shortcut!() {
+        if !is_common || !shortcut!("a common packet") {
             return None;
         }
         self.paced_until_ns = None;

@@ -232,7 +232,8 @@ impl SessionPath {
         session: u32,
         effects: &mut impl Effects,
     ) -> bool {
-        let is_calm = self.health == Health::Good && self.packets.is_calm() && shortcut!();
+        let is_calm =
+            self.health == Health::Good && self.packets.is_calm() && shortcut!("a calm path");
         is_calm || self.tell_all(core, session, effects)
     }
 
