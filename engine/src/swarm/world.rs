@@ -309,7 +309,7 @@ impl World {
         if !net.is_asleep(host) {
             let work_ns = self.datagram_ns * (net.datagrams_handled(host) - before.0)
                 + self.connection_ns * (net.accepted(host) - before.1);
-            let turn_ns = self.turn_ns + net.random.within(self.turn_ns);
+            let turn_ns = self.turn_ns + net.turn_random(host).within(self.turn_ns);
             let next_ns = net.now_ns() + turn_ns + work_ns;
             net.plan_turn(host, next_ns);
         }

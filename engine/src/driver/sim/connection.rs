@@ -2,7 +2,9 @@
 
 use std::collections::VecDeque;
 
+use super::host::ProcessName;
 use super::rails::At;
+use super::random::Random;
 
 /// Bytes on their way, all of which arrive at once.
 #[derive(Clone, Copy, Debug)]
@@ -181,9 +183,22 @@ impl End {
     }
 }
 
+/// Which connection of a run, whatever others there are.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct ConnectionName {
+    /// Which process opened it, or was visited.
+    pub(super) process: ProcessName,
+    /// No engine opened it.
+    pub(super) is_visit: bool,
+    /// How many of this kind were before it.
+    pub(super) number: u64,
+}
+
 /// A connection: `pipes[side]` carries what `side` writes. Side 0 connected.
 #[derive(Debug)]
 pub(crate) struct Connection {
+    /// What each side draws.
+    pub(super) random: [Random; 2],
     pub(crate) ends: [End; 2],
     pub(crate) pipes: [Pipe; 2],
     pub(crate) is_bulk: bool,
@@ -198,6 +213,24 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
+    pub(super) fn new(seed: u64, name: ConnectionName, ends: [End; 2]) -> Self {
+        let ProcessName { host, process } = name.process;
+        let random = |side| {
+            let kind = u64::from(name.is_visit) << 1 | side;
+            Random::of(seed, &[host as u64, u64::from(process), name.number, kind])
+        };
+        Self {
+            random: [0, 1].map(random),
+            ends,
+            pipes: [Pipe::default(), Pipe::default()],
+            is_bulk: false,
+            stalled_until_ns: 0,
+            is_broken: false,
+            is_mute: false,
+            answered_ns: None,
+        }
+    }
+
     /// Whether both sides still use it.
     pub(crate) fn is_whole(&self) -> bool {
         !self.is_broken

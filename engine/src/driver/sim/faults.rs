@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use super::connection::{Connection, End, Pipe};
+use super::connection::{Connection, ConnectionName, End};
 use super::lane::{News, What};
 use super::net::{Item, Net};
 
@@ -215,21 +215,18 @@ impl Net {
     }
 
     /// The same by somebody who closes the connection or stays.
-    pub(crate) fn visit(&mut self, host: usize, bytes: &[u8], ends: bool) {
+    pub(crate) fn visit(&mut self, host: usize, bytes: &[u8], is_closed: bool) {
         let index = self.connections.len();
         let process = self.hosts[host].process;
-        let mut connection = Connection {
-            ends: [End::new(None, 0), End::new(Some(host), process)],
-            pipes: [Pipe::default(), Pipe::default()],
-            is_bulk: false,
-            stalled_until_ns: 0,
-            is_broken: false,
-            is_mute: false,
-            answered_ns: None,
-        };
+        let number = self.hosts[host].visits;
+        self.hosts[host].visits += 1;
+        let visited = self.hosts[host].process_name(host);
+        let name = ConnectionName { process: visited, is_visit: true, number };
+        let ends = [End::new(None, 0), End::new(Some(host), process)];
+        let mut connection = Connection::new(self.seed, name, ends);
         let now_ns = self.now_ns();
         connection.pipes[0].write(now_ns, bytes, 0, 0);
-        if ends {
+        if is_closed {
             connection.pipes[0].end();
         }
         self.connections.push(connection);

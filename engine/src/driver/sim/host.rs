@@ -8,14 +8,23 @@ use super::datagrams::Socket;
 use super::lane::{News, SimLane, Watch, What};
 use super::net::{Item, Net};
 use super::rails::Link;
+use super::random::HostRandom;
 use crate::driver::ACCEPTS_AT_ONCE;
 use crate::driver::lanes::{DriverEvent, LaneKey};
 
 /// Connections that wait in a kernel to be accepted.
 const BACKLOG: usize = 4096;
 
+/// A process, by its host and its number there.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct ProcessName {
+    pub(super) host: usize,
+    pub(super) process: u32,
+}
+
 #[derive(Debug)]
 pub(crate) struct Host {
+    pub(super) random: HostRandom,
     pub(super) locator: SocketAddr,
     /// The first is that of the locator.
     pub(super) links: Vec<Link>,
@@ -44,11 +53,16 @@ pub(crate) struct Host {
     pub(super) accepted: u64,
     /// They accept none before.
     pub(super) accepts_after_ns: u64,
+    /// Connections that the process there now has opened, and those to the host that no engine has
+    /// opened.
+    pub(super) opened: u64,
+    pub(super) visits: u64,
 }
 
 impl Host {
-    pub(super) fn new(locator: SocketAddr) -> Self {
+    pub(super) fn new(locator: SocketAddr, random: HostRandom) -> Self {
         Self {
+            random,
             locator,
             links: vec![Link::new(locator)],
             rails: Vec::new(),
@@ -66,14 +80,22 @@ impl Host {
             socket: Socket::new(),
             accepted: 0,
             accepts_after_ns: 0,
+            opened: 0,
+            visits: 0,
         }
     }
 
     pub(super) fn start(&mut self) {
         self.process += 1;
+        self.opened = 0;
         self.rails.clear();
         self.is_running = true;
         self.paused_until_ns = 0;
+    }
+
+    /// The process there now, of the host of that number.
+    pub(super) fn process_name(&self, host: usize) -> ProcessName {
+        ProcessName { host, process: self.process }
     }
 
     /// Forgets everything of the process; gives the lanes and the memory that news would release.
@@ -116,7 +138,7 @@ impl Net {
 
     /// An event for the engine of `host`, sooner or later.
     pub(super) fn tell(&mut self, host: usize, lane: Option<LaneKey>, news: impl Into<News>) {
-        let late_ns = self.lateness_ns();
+        let late_ns = self.lateness_ns(host);
         let mut at_ns = self.now_ns() + late_ns;
         if let Some(lane) = lane.and_then(|key| self.hosts[host].lane_mut(key)) {
             // Events of one lane keep their order.

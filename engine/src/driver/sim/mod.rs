@@ -170,7 +170,8 @@ impl ControlLanes for SimDriver {
 
     fn connect(&mut self, remote: SocketAddr, rail: u8) -> io::Result<LaneKey> {
         let net = &mut *self.net.borrow_mut();
-        if net.draw(net.weather.descriptors_missing_one_in) {
+        let one_in = net.weather.descriptors_missing_one_in;
+        if net.hosts[self.host].random.events.one_in(one_in) {
             return Err(io::Error::other("no descriptor is left, says the simulation"));
         }
         let Some(link) = net.link_of(self.host, rail) else {
@@ -185,19 +186,19 @@ impl ControlLanes for SimDriver {
 
     fn send(&mut self, lane: LaneKey, bytes: &[u8]) -> io::Result<usize> {
         let net = &mut *self.net.borrow_mut();
-        if net.draw(net.weather.interrupted_one_in) {
+        let (connection, side) = net.lane(self.host, lane);
+        if net.connections[connection].random[side].one_in(net.weather.interrupted_one_in) {
             return Err(ErrorKind::Interrupted.into());
         }
-        let (connection, side) = net.lane(self.host, lane);
         net.write(connection, side, bytes)
     }
 
     fn recv(&mut self, lane: LaneKey, into: &mut [u8]) -> io::Result<usize> {
         let net = &mut *self.net.borrow_mut();
-        if net.draw(net.weather.interrupted_one_in) {
+        let (connection, side) = net.lane(self.host, lane);
+        if net.connections[connection].random[side].one_in(net.weather.interrupted_one_in) {
             return Err(ErrorKind::Interrupted.into());
         }
-        let (connection, side) = net.lane(self.host, lane);
         net.read(connection, side, into)
     }
 

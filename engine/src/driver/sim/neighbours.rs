@@ -197,7 +197,7 @@ impl Net {
     }
 
     fn plan_meeting(&mut self, host: usize, session: u64, tries: u32, within_ns: u64) {
-        let at_ns = self.now_ns() + self.random.within(within_ns + 1);
+        let at_ns = self.now_ns() + self.hosts[host].random.rings.within(within_ns + 1);
         self.plan(at_ns, Item::Meeting { host, session, tries });
     }
 
@@ -232,7 +232,7 @@ impl Net {
             events.push(DriverEvent::CmaChanged { session, is_able: is_up });
         }
         for event in events {
-            let heard_ns = self.now_ns() + self.lateness_ns();
+            let heard_ns = self.now_ns() + self.lateness_ns(host);
             let known = &mut self.neighbours.known;
             let known = known.iter_mut().find(|it| (it.host, it.session) == (host, session));
             let Some(known) = known else { return };
@@ -346,7 +346,8 @@ impl Net {
 
     /// Rings end in the middle of something.
     fn break_rings(&mut self, index: usize) {
-        if self.draw(2) {
+        let host = self.neighbours.rings[index].sides[0].host;
+        if self.hosts[host].random.rings.one_in(2) {
             // Nothing of it is believed any more.
             for side in &mut self.neighbours.rings[index].sides {
                 side.written.clear();
@@ -371,8 +372,9 @@ impl Net {
             return false;
         }
         let weather = self.neighbours.weather;
-        let late_ns = self.random.within(weather.delay_ns + 1);
-        let seems_full = self.draw(weather.full_one_in);
+        let random = &mut self.hosts[host].random.rings;
+        let late_ns = random.within(weather.delay_ns + 1);
+        let seems_full = random.one_in(weather.full_one_in);
         let now_ns = self.now_ns();
         let Some((rings, side)) = self.neighbours.side_mut(host, session) else { return false };
         let have_ended = rings.have_ended;
@@ -390,7 +392,10 @@ impl Net {
         side.written.push_back(Entry { seen_ns, kind, bytes: bytes.to_vec() });
         side.bytes += bytes.len();
         side.is_behind = true;
-        if matches!(kind, Kind::Piece(_)) && weather.end_ns > 0 && self.draw(PIECES_PER_END) {
+        if matches!(kind, Kind::Piece(_))
+            && weather.end_ns > 0
+            && self.hosts[host].random.rings.one_in(PIECES_PER_END)
+        {
             let index = self.neighbours.rings.iter().position(|rings| rings.session == session);
             index.into_iter().for_each(|index| self.break_rings(index));
         }
@@ -410,7 +415,7 @@ impl Net {
             let reader = &sides[1 - writer];
             let (reader, is_open) = (reader.host, reader.is_open);
             if is_open && self.is_asleep(reader) {
-                let late_ns = self.lateness_ns();
+                let late_ns = self.lateness_ns(reader);
                 self.wake_at(reader, seen_ns.max(now_ns) + late_ns);
             }
         }
@@ -434,7 +439,7 @@ impl Net {
         if count == 0 {
             return None;
         }
-        let first = self.random.below(count);
+        let first = self.hosts[host].random.rings.below(count);
         for index in (first..count).chain(0..first) {
             let Rings { session, sides, .. } = &mut self.neighbours.rings[index];
             let (session, reader) = (*session, sides.iter().position(|side| side.host == host));
@@ -481,7 +486,8 @@ impl Net {
         offset: usize,
         length: usize,
     ) -> io::Result<()> {
-        let is_refused = self.draw(self.neighbours.weather.unreadable_one_in);
+        let one_in = self.neighbours.weather.unreadable_one_in;
+        let is_refused = self.hosts[host].random.rings.one_in(one_in);
         let is_open = self.neighbours.side_mut(host, session).is_some();
         let mut known = self.neighbours.known.iter();
         let other = known.find(|it| it.session == session && it.host != host);

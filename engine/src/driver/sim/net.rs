@@ -12,7 +12,7 @@ use super::lane::{News, Spans, What};
 use super::meddler::Meddler;
 use super::neighbours::Neighbours;
 use super::rails::RailFault;
-use super::random::Random;
+use super::random::{HostRandom, Random};
 use crate::hooks::simulated;
 use crate::memory::Span;
 
@@ -128,6 +128,8 @@ impl Ord for Planned {
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Net {
+    pub(super) seed: u64,
+    /// For what is no host's own.
     pub(crate) random: Random,
     pub(crate) weather: Weather,
     pub(crate) datagram_weather: DatagramWeather,
@@ -158,6 +160,7 @@ impl Net {
     pub(crate) fn new(seed: u64, weather: Weather) -> Shared {
         simulated::set_now_ns(0);
         std::rc::Rc::new(std::cell::RefCell::new(Self {
+            seed,
             random: Random::new(seed),
             weather,
             datagram_weather: DatagramWeather::fair(),
@@ -252,12 +255,24 @@ impl Net {
         self.random.one_in(one_in)
     }
 
-    pub(super) fn lateness_ns(&mut self) -> u64 {
-        if self.weather.late_ns == 0 { 0 } else { self.random.within(self.weather.late_ns) }
+    /// How long turns of `host` take is drawn from this.
+    pub(crate) fn turn_random(&mut self, host: usize) -> &mut Random {
+        &mut self.hosts[host].random.turns
+    }
+
+    pub(super) fn lateness_ns(&mut self, host: usize) -> u64 {
+        let late_ns = self.weather.late_ns;
+        if late_ns == 0 { 0 } else { self.hosts[host].random.events.within(late_ns) }
     }
 
     pub(super) fn delay_ns(&mut self) -> u64 {
         self.weather.delay_ns + self.random.within(self.weather.jitter_ns)
+    }
+
+    /// The same of what one side of a connection sends.
+    pub(super) fn delay_of(&mut self, connection: usize, side: usize) -> u64 {
+        let jitter_ns = self.connections[connection].random[side].within(self.weather.jitter_ns);
+        self.weather.delay_ns + jitter_ns
     }
 
     // ---- What must never happen ----
@@ -333,7 +348,7 @@ impl Net {
     /// A new host; its number.
     pub(crate) fn add_host(&mut self, locator: SocketAddr) -> usize {
         let host = self.hosts.len();
-        self.hosts.push(Host::new(locator));
+        self.hosts.push(Host::new(locator, HostRandom::new(self.seed, host)));
         self.add_route(host, 0);
         host
     }
@@ -363,7 +378,7 @@ impl Net {
                 self.release_memory(&chunk.spans, false);
             }
             if !lane.is_closing {
-                let is_reset = self.draw(2);
+                let is_reset = self.connections[lane.connection].random[lane.side].one_in(2);
                 self.abandon(lane.connection, lane.side, is_reset);
             }
         }

@@ -369,7 +369,8 @@ impl Net {
         }
         let now_ns = self.now_ns();
         let [near, far] = weather.map(Option::unwrap_or_default);
-        let jitter_ns = self.random.within(near.jitter_ns + far.jitter_ns);
+        let random = &mut self.hosts[from.host].random.links;
+        let jitter_ns = random.within(near.jitter_ns + far.jitter_ns);
         let extra_ns = self.link(from).extra_ns() + self.link(to).extra_ns();
         let out = &mut self.hosts[from.host].links[from.link];
         let out_cost_ns = out.cost_ns(bytes);
@@ -408,7 +409,8 @@ impl Net {
             // Who is not heard for longer may be given up: that comes of faults, not of weather.
             let is_weather = loss_ppm <= HEAVY_LOSS_PPM;
             let is_too_long = late_ns + pause_ns > self.weather.keep_alive_ns / 2;
-            if self.random.within(1_000_000) >= chance_ppm || (is_weather && is_too_long) {
+            let drawn = self.hosts[from.host].random.links.within(1_000_000);
+            if drawn >= chance_ppm || (is_weather && is_too_long) {
                 break;
             }
             late_ns += pause_ns;

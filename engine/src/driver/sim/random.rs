@@ -13,6 +13,11 @@ impl Random {
         Self((mixed ^ (mixed >> 31)) | 1)
     }
 
+    /// Of what `names` say within the run of `seed`: independent of all others of that run.
+    pub(crate) fn of(seed: u64, names: &[u64]) -> Self {
+        names.iter().fold(Self::new(seed), |random, name| Self::new(random.0 ^ name))
+    }
+
     pub(crate) fn next(&mut self) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -35,7 +40,34 @@ impl Random {
         count > 0 && self.below(count) == 0
     }
 
+    /// True `ppm` times in a million.
+    pub(crate) fn hits(&mut self, ppm: u64) -> bool {
+        ppm > 0 && self.within(1_000_000) < ppm
+    }
+
     pub(crate) fn pick<T: Copy>(&mut self, from: &[T]) -> T {
         from[self.below(from.len())]
+    }
+}
+
+/// What one host draws, by purpose: one draw more for one of them moves no other one.
+#[derive(Debug)]
+pub(crate) struct HostRandom {
+    /// How long turns take.
+    pub(crate) turns: Random,
+    /// How late events are.
+    pub(crate) events: Random,
+    /// Weather of links that have their own.
+    pub(crate) links: Random,
+    /// Weather of the datagrams that it sends.
+    pub(crate) datagrams: Random,
+    /// What befalls its rings.
+    pub(crate) rings: Random,
+}
+
+impl HostRandom {
+    pub(crate) fn new(seed: u64, host: usize) -> Self {
+        let of = |purpose: u64| Random::of(seed, &[host as u64, purpose]);
+        Self { turns: of(1), events: of(2), links: of(3), datagrams: of(4), rings: of(5) }
     }
 }

@@ -3,7 +3,7 @@
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 
-use super::connection::{Connection, End, Pipe};
+use super::connection::{Connection, ConnectionName, End};
 use super::lane::{News, What, cancelled};
 use super::net::{GivenUp, Item, Net};
 use super::rails::At;
@@ -29,21 +29,18 @@ impl Net {
         let mut near = End::new(Some(host), process);
         near.link = from.link;
         let index = self.connections.len();
-        self.connections.push(Connection {
-            ends: [near, far],
-            pipes: [Pipe::default(), Pipe::default()],
-            is_bulk: false,
-            stalled_until_ns: 0,
-            is_broken: false,
-            is_mute: false,
-            answered_ns: None,
-        });
+        let number = self.hosts[host].opened;
+        self.hosts[host].opened += 1;
+        let opener = self.hosts[host].process_name(host);
+        let name = ConnectionName { process: opener, is_visit: false, number };
+        self.connections.push(Connection::new(self.seed, name, [near, far]));
         let key = self.hosts[host].add_lane(index, 0);
         self.connections[index].ends[0].lane = Some((key.index, key.generation));
-        let at_ns = self.now_ns + self.delay_ns();
+        let at_ns = self.now_ns + self.delay_of(index, 0);
         // What a firewall swallows may pass when the kernel repeats it.
-        let is_swallowed = self.draw(self.weather.swallowed_one_in);
-        let late_ns = if is_swallowed { SYN_REPEAT_NS * (1 + self.random.within(8)) } else { 0 };
+        let random = &mut self.connections[index].random[0];
+        let is_swallowed = random.one_in(self.weather.swallowed_one_in);
+        let late_ns = if is_swallowed { SYN_REPEAT_NS * (1 + random.within(8)) } else { 0 };
         self.plan(at_ns + late_ns, Item::Syn(index));
         key
     }
@@ -62,8 +59,8 @@ impl Net {
             self.fail_attempt(origin, key, ErrorKind::NetworkUnreachable);
             return;
         }
-        let back_ns = self.delay_ns();
-        let is_refused = self.draw(self.weather.refused_one_in);
+        let back_ns = self.delay_of(index, 0);
+        let is_refused = self.connections[index].random[0].one_in(self.weather.refused_one_in);
         let is_lost = self.loses_handshake(index);
         let target = match self.connections[index].ends[1].host {
             Some(_) if is_lost => {
@@ -99,7 +96,7 @@ impl Net {
             return true;
         }
         let loss_ppm = self.way_loss_ppm(near, far) + self.way_loss_ppm(far, near);
-        self.hits(loss_ppm)
+        self.connections[index].random[0].hits(loss_ppm)
     }
 
     fn fail_attempt(&mut self, host: usize, key: LaneKey, kind: ErrorKind) {
@@ -120,7 +117,7 @@ impl Net {
     }
 
     pub(super) fn write(&mut self, index: usize, side: usize, bytes: &[u8]) -> io::Result<usize> {
-        let delay_ns = self.delay_ns();
+        let delay_ns = self.delay_of(index, side);
         let connection = &mut self.connections[index];
         if connection.ends[side].has_heard {
             return Err(ErrorKind::ConnectionReset.into());
@@ -135,10 +132,11 @@ impl Net {
         if room == 0 {
             return Err(ErrorKind::WouldBlock.into());
         }
-        let is_short = self.random.one_in(self.weather.partial_one_in);
+        let random = &mut connection.random[side];
+        let is_short = random.one_in(self.weather.partial_one_in);
         // A greeting goes out whole, as a new socket's buffer lets it.
         let count =
-            if is_short && room > GREETING_BYTES_MAX { 1 + self.random.below(room) } else { room };
+            if is_short && room > GREETING_BYTES_MAX { 1 + random.below(room) } else { room };
         let now_ns = self.now_ns;
         let way = connection.ends[side].at().zip(connection.ends[1 - side].at());
         let arrival_ns = way.and_then(|(from, to)| self.stream_arrival_ns(from, to, count));
@@ -164,8 +162,9 @@ impl Net {
         let connection = &mut self.connections[index];
         let pipe = &mut connection.pipes[1 - side];
         if pipe.has_arrived() {
-            let is_short = self.random.one_in(self.weather.partial_one_in);
-            let most = if is_short { 1 + self.random.below(into.len()) } else { into.len() };
+            let random = &mut connection.random[side];
+            let is_short = random.one_in(self.weather.partial_one_in);
+            let most = if is_short { 1 + random.below(into.len()) } else { into.len() };
             let count = pipe.read(&mut into[..most]);
             if std::mem::take(&mut pipe.wants_room) {
                 let at_ns = self.now_ns + self.weather.delay_ns;
@@ -212,7 +211,7 @@ impl Net {
             // Nobody reads there any more.
             if connection.pipes[side].has_arrived() {
                 connection.pipes[side].lose(false);
-                let at_ns = self.now_ns + self.delay_ns();
+                let at_ns = self.now_ns + self.delay_of(index, 1 - side);
                 self.plan(at_ns, Item::Reset { connection: index, side });
             }
             return;
@@ -225,12 +224,12 @@ impl Net {
         let connection = &mut self.connections[index];
         connection.ends[side].is_forgotten = true;
         connection.pipes[side].lose(true);
-        let at_ns = self.now_ns + self.delay_ns();
+        let at_ns = self.now_ns + self.delay_of(index, side);
         self.plan(at_ns, Item::Reset { connection: index, side: 1 - side });
     }
 
     pub(super) fn end_stream(&mut self, index: usize, side: usize) {
-        let delay_ns = self.delay_ns();
+        let delay_ns = self.delay_of(index, side);
         let pipe = &mut self.connections[index].pipes[side];
         pipe.end();
         let at_ns = pipe.write(self.now_ns, &[], 0, delay_ns);
@@ -248,8 +247,8 @@ impl Net {
 
     /// The kernel of `side` knows that the connection is broken.
     pub(super) fn break_end(&mut self, index: usize, side: usize) {
-        let keeps_arrived = self.draw(2);
         let connection = &mut self.connections[index];
+        let keeps_arrived = connection.random[side].one_in(2);
         connection.ends[side].has_heard = true;
         connection.pipes[1 - side].lose(keeps_arrived);
         connection.pipes[side].lose(true);

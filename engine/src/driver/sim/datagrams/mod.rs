@@ -22,6 +22,7 @@ use self::socket::{QUEUED_MAX, UnderWay};
 pub(crate) use self::watcher::Sighting;
 use self::watcher::{Sieve, Watcher};
 pub(crate) use self::weather::DatagramWeather;
+use super::host::Host;
 use super::net::{Item, Net};
 use super::rails::{At, Trip};
 use crate::driver::lanes::{DATAGRAM_BYTES_MAX, DriverEvent};
@@ -91,10 +92,6 @@ impl Net {
         self.air.counts
     }
 
-    pub(super) fn hits(&mut self, ppm: u64) -> bool {
-        ppm > 0 && self.random.within(1_000_000) < ppm
-    }
-
     // ---- The socket of a process ----
 
     /// The address of a new link reaches it.
@@ -105,7 +102,8 @@ impl Net {
 
     /// A process receives from now on; its outgoing addresses are those of its links.
     pub(super) fn open_datagrams(&mut self, host: usize) -> io::Result<()> {
-        if self.draw(self.datagram_weather.unsupported_one_in) {
+        let one_in = self.datagram_weather.unsupported_one_in;
+        if self.hosts[host].random.datagrams.one_in(one_in) {
             return Err(ErrorKind::Unsupported.into());
         }
         // What arrived before found nobody.
@@ -224,7 +222,7 @@ impl Net {
     /// A datagram leaves the kernel of `host`.
     fn launch(&mut self, host: usize, mut datagram: Box<Datagram>) {
         self.air.counts.sent += 1;
-        if self.hits(self.datagram_weather.rebind_ppm) {
+        if self.hosts[host].random.datagrams.hits(self.datagram_weather.rebind_ppm) {
             self.rebind(host);
         }
         if let Some(to) = self.reached_by(datagram.to) {
@@ -267,7 +265,8 @@ impl Net {
         };
         datagram.left_ns = left_ns;
         self.hosts[from.host].socket.free_ns = left_ns;
-        if self.hits(self.way_loss_ppm(from, to)) {
+        let loss_ppm = self.way_loss_ppm(from, to);
+        if self.hosts[from.host].random.datagrams.hits(loss_ppm) {
             self.air.counts.lost += 1;
             self.recycle(datagram);
             return;
@@ -289,8 +288,12 @@ impl Net {
         match target {
             Some(target) if !is_sieved && !self.loses(from, target, datagram.length) => {
                 datagram.link_in = target.link;
-                let arrival_ns = arrival_ns.unwrap_or_else(|| datagram.left_ns + self.delay_ns());
-                self.send_off(target, datagram, arrival_ns);
+                let arrival_ns = arrival_ns.unwrap_or_else(|| {
+                    let random = &mut self.hosts[host].random.datagrams;
+                    let jitter_ns = random.within(self.weather.jitter_ns);
+                    datagram.left_ns + self.weather.delay_ns + jitter_ns
+                });
+                self.send_off(host, target, datagram, arrival_ns);
             }
             _ => {
                 self.air.counts.lost += 1;
@@ -312,37 +315,43 @@ impl Net {
             || self.is_cut(from.host, to.host)
             || self.is_way_cut(from, to)
             || self.air.cuts.contains(&(from.host, to.host))
-            || self.hits(self.datagram_weather.loss_ppm)
+            || self.hosts[from.host].random.datagrams.hits(self.datagram_weather.loss_ppm)
     }
 
     /// A datagram is on its way, and perhaps a copy of it.
-    fn send_off(&mut self, to: At, mut datagram: Box<Datagram>, mut arrival_ns: u64) {
+    fn send_off(
+        &mut self,
+        sender: usize,
+        to: At,
+        mut datagram: Box<Datagram>,
+        mut arrival_ns: u64,
+    ) {
         let target = to.host;
-        if self.hits(self.datagram_weather.late_ppm) {
+        let Host { random, socket, .. } = &mut self.hosts[sender];
+        let random = &mut random.datagrams;
+        if random.hits(self.datagram_weather.late_ppm) {
             self.air.counts.late += 1;
-            arrival_ns += self.random.within(self.datagram_weather.late_ns);
+            arrival_ns += random.within(self.datagram_weather.late_ns);
         } else {
-            if let Some(sender) = datagram.sender {
-                let socket = &mut self.hosts[sender].socket;
-                arrival_ns = socket.keep_order(datagram.link, to, arrival_ns);
-            }
+            arrival_ns = socket.keep_order(datagram.link, to, arrival_ns);
         }
-        if self.hits(self.datagram_weather.duplicate_ppm) {
+        if random.hits(self.datagram_weather.duplicate_ppm) {
             self.air.counts.duplicates += 1;
+            let copy_ns = arrival_ns + random.within(2 * self.weather.delay_ns + 1);
             let mut copy = self.spare_datagram();
             copy.copy_from(&datagram);
-            let copy_ns = arrival_ns + self.random.within(2 * self.weather.delay_ns + 1);
             self.bring(target, copy_ns, copy);
         }
+        let random = &mut self.hosts[sender].random.datagrams;
         // Of two copies one may be whole.
-        if datagram.length > 0 && self.hits(self.datagram_weather.flip_ppm) {
+        if datagram.length > 0 && random.hits(self.datagram_weather.flip_ppm) {
             self.air.counts.garbled += 1;
-            let bit = self.random.below(8 * datagram.length);
+            let bit = random.below(8 * datagram.length);
             datagram.bytes[bit / 8] ^= 1 << (bit % 8);
         }
-        if self.hits(self.datagram_weather.truncate_ppm) {
+        if random.hits(self.datagram_weather.truncate_ppm) {
             self.air.counts.garbled += 1;
-            datagram.length = self.random.below(datagram.length);
+            datagram.length = random.below(datagram.length);
         }
         self.bring(target, arrival_ns, datagram);
     }
@@ -364,7 +373,7 @@ impl Net {
 
     /// The loop of `host` hears of a datagram that arrives at `arrival_ns`.
     fn announce(&mut self, host: usize, arrival_ns: u64) {
-        let heard_ns = arrival_ns + self.lateness_ns();
+        let heard_ns = arrival_ns + self.lateness_ns(host);
         let socket = &mut self.hosts[host].socket;
         let readable_ns = socket.readable_ns.map_or(heard_ns, |known| known.min(heard_ns));
         socket.readable_ns = Some(readable_ns);

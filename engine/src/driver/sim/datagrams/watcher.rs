@@ -113,7 +113,8 @@ impl Net {
         let address = [127, 88, (count >> 8) as u8, count as u8];
         let port = 30_000 + (count % 20_000) as u16;
         let links = self.hosts[host].links.len();
-        let link = if links > 1 { self.random.below(links) } else { 0 };
+        let random = &mut self.hosts[host].random.datagrams;
+        let link = if links > 1 { random.below(links) } else { 0 };
         self.change_address(At { host, link }, SocketAddr::from((address, port)));
     }
 

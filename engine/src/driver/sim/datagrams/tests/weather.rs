@@ -212,7 +212,8 @@ fn without_datagrams_no_random_number_is_drawn() {
         bench.net.borrow_mut().heal();
         bench.kill(1);
         let mut net = bench.net.borrow_mut();
-        (net.random.next(), net.trace_hash())
+        let of_hosts = [0, 1].map(|host| net.hosts[host].random.datagrams.next());
+        (net.random.next(), of_hosts, net.trace_hash())
     };
     assert_eq!(next(DatagramWeather::fair()), next(everything()));
 }
