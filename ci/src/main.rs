@@ -27,7 +27,11 @@ const USAGE: &str = "usage: cargo xtask COMMAND
   swarm   random runs of whole engines in a simulated network: `--seconds N [--jobs J]` runs new
           seeds, `--seeds N [--seed S] [--jobs J]` so many from one on, `--seed S` alone replays
           one run; `--planted N [--seed S]` looks for each planted bug in so many seeds,
-          `--throughput N` measures the simulator with N sends and receives
+          `--throughput N` measures the simulator with N sends and receives;
+          `--compare FILE` runs the seeds of a file of wire hashes, such as
+          engine/tests/wire-hashes.txt, and fails if engines send other bytes, `--wire-hashes FILE
+          [--seeds N] [--seed S]` writes one, `--wire-log FILE --seed S` writes all that is sent
+          in one run
   lossy   a million messages (or `--messages N`) between NICs that drop up to a tenth of all
           packets, as AF_XDP frames and by UDP; prints a table of the goodput. Wants root
   interop [--repeat N] [--only WORD,WORD] [--fabtests DIR]

@@ -1,67 +1,89 @@
 //! Random runs of whole engines in a simulated world: `cargo xtask swarm` runs this. What options
-//! there are, [`OPTIONS`] says.
+//! there are, [`Options`] says.
 
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs::File;
 use std::io::IsTerminal;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
-use ringrail::swarm::{BUGS, Report, bug_name, run_planted, run_seed, run_throughput};
+use ringrail::swarm::{
+    BUGS, Report, WIRE_VERSION, bug_name, run_logged, run_planted, run_seed, run_throughput,
+};
 use rustix::time::{ClockId, clock_gettime};
 
-/// Time to run when nothing else is said.
+/// Time to run unless options say otherwise.
 const SECONDS: u64 = 10;
 /// Of so many seeds one runs twice, to see that it repeats.
 const REPEAT_EVERY: u64 = 10;
+/// Seeds whose wire hashes are written unless another number is given.
+const HASHED_SEEDS: u64 = 1500;
+/// Seeds that are named when their wire hashes differ.
+const SEEDS_NAMED: usize = 10;
+/// What the wire version stands behind in a file of wire hashes.
+const VERSION_WORDS: &str = "wire version ";
 /// Which seed found each bug when this was last written, tried before all others: a bug and a
 /// number in each line. `--planted` says what is not true any more.
 const FOUND_BY: &str = include_str!("swarm-planted.txt");
 
-/// Shown to whoever gives another one.
-const OPTIONS: &str = "options, each with a number:
-  --seconds N     runs new seeds for that long
-  --seeds N       runs so many seeds, from 0 or --seed on
-  --seed S        the first seed; alone: runs just that one, twice, to see that it repeats
-  --jobs J        threads, as many as cores if it is not given
-  --throughput N  N sends and receives without faults, by streams and then by datagrams, on one
-                  thread: measures the simulator
-  --planted N     says which of N seeds, from 0 or --seed on, finds each of the bugs that can be
-                  planted; the one that is known to, and those that found another one, come first;
-                  fails if one is not found
-  --bug B         plants just that one: with --planted, or with --seed to see what it does
-RUST_LOG=ringrail=debug and a single --seed: also what the engines say of it";
-
-#[derive(Default)]
+/// Random runs of whole engines in a simulated world.
+#[derive(Parser)]
+#[command(
+    name = "cargo xtask swarm",
+    after_help = "RUST_LOG=ringrail=debug and a single --seed: also what the engines say of it"
+)]
 struct Options {
+    /// Runs new seeds for that long [default: 10, if no other option says what to run]
+    #[arg(long, value_name = "N")]
     seconds: Option<u64>,
+    /// Runs so many seeds, from 0 or --seed on
+    #[arg(long, value_name = "N")]
     seeds: Option<u64>,
+    /// The first seed; alone: runs just that one, twice, to see that it repeats
+    #[arg(long, value_name = "S")]
     seed: Option<u64>,
+    /// Threads [default: as many as cores]
+    #[arg(long, value_name = "J")]
     jobs: Option<u64>,
+    /// N sends and receives without faults, by streams and then by datagrams, on one thread:
+    /// measures the simulator
+    #[arg(long, value_name = "N", exclusive = true)]
     throughput: Option<u64>,
+    /// Says which of N seeds, from 0 or --seed on, finds each of the bugs that can be planted; the
+    /// one that is known to, and those that found another one, come first: with 0 there are no
+    /// others; fails if one is not found
+    #[arg(long, value_name = "N", conflicts_with_all = ["seconds", "seeds"])]
     planted: Option<u64>,
+    /// Plants just that one: with --planted, or with --seed to see what it does
+    #[arg(long, value_name = "B", value_parser = clap::value_parser!(u64).range(..BUGS as u64))]
     bug: Option<u64>,
-}
-
-fn options() -> Result<Options, String> {
-    let mut options = Options::default();
-    let mut arguments = std::env::args().skip(1);
-    while let Some(name) = arguments.next() {
-        let place = match name.as_str() {
-            "--seconds" => &mut options.seconds,
-            "--seeds" => &mut options.seeds,
-            "--seed" => &mut options.seed,
-            "--jobs" => &mut options.jobs,
-            "--planted" => &mut options.planted,
-            "--bug" => &mut options.bug,
-            "--throughput" => &mut options.throughput,
-            _ => return Err(format!("there is no option {name}\n\n{OPTIONS}")),
-        };
-        let value = arguments.next().and_then(|value| value.parse().ok());
-        *place = Some(value.ok_or_else(|| format!("{name} takes a number\n\n{OPTIONS}"))?);
-    }
-    Ok(options)
+    /// Runs --seeds seeds (1500 unless that is given) from 0 or --seed on, and writes the hash of
+    /// what is sent in each
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["seconds", "planted", "bug"])]
+    wire_hashes: Option<PathBuf>,
+    /// Runs the seeds of such a file, and fails if what is sent in them is not the same
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with_all = ["seconds", "seeds", "seed", "planted", "bug", "wire_hashes"]
+    )]
+    compare: Option<PathBuf>,
+    /// Runs --seed S, and writes a line for everything that is sent; the first line that differs
+    /// from that of another build says what it sends otherwise
+    #[arg(
+        long,
+        value_name = "FILE",
+        requires = "seed",
+        conflicts_with_all = ["seconds", "seeds", "planted", "bug", "wire_hashes", "compare"]
+    )]
+    wire_log: Option<PathBuf>,
 }
 
 #[derive(Default)]
@@ -96,7 +118,11 @@ impl Total {
 
 /// One run; a panic of the engine is a failure like every other.
 fn try_seed(seed: u64) -> Result<Report, String> {
-    std::panic::catch_unwind(|| run_seed(seed)).unwrap_or_else(|panic| {
+    caught(|| run_seed(seed))
+}
+
+fn caught(run: impl FnOnce() -> Result<Report, String>) -> Result<Report, String> {
+    catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().cloned();
         let text = text.or_else(|| panic.downcast_ref::<&str>().map(|&text| text.to_owned()));
         Err(format!("a panic: {}", text.unwrap_or_default()))
@@ -126,6 +152,21 @@ fn replay(seed: u64) -> ExitCode {
     }
 }
 
+/// One seed, and a line in a file for everything that is sent.
+fn log_wire(seed: u64, file: &Path) -> ExitCode {
+    let done = File::create(file).map_err(|error| format!("cannot write {file:?}: {error}"));
+    match done.and_then(|log| caught(|| run_logged(seed, log))) {
+        Ok(report) => {
+            println!("seed {seed} holds: {report:?}");
+            ExitCode::SUCCESS
+        }
+        Err(what) => {
+            complain(seed, &what);
+            ExitCode::FAILURE
+        }
+    }
+}
+
 /// The seed that is known to find a bug.
 fn known_to_find(bug: &str) -> Option<u64> {
     let mut pairs = FOUND_BY.lines().filter_map(|line| line.split_once(' '));
@@ -138,7 +179,7 @@ fn planted(from: u64, seeds: u64, only: Option<u64>, jobs: u64) -> ExitCode {
     let (next, is_missed) = (AtomicU64::new(0), AtomicBool::new(false));
     // What shows one bug often shows another one, too.
     let telling: Mutex<Vec<u64>> = Mutex::default();
-    let telling = || telling.lock().unwrap_or_else(|it| it.into_inner());
+    let telling = || locked(&telling);
     std::panic::set_hook(Box::new(|_| {}));
     let work = || {
         loop {
@@ -171,7 +212,7 @@ fn planted(from: u64, seeds: u64, only: Option<u64>, jobs: u64) -> ExitCode {
 /// Whether a seed fails with a bug, and holds without it: of one that fails anyhow nothing is
 /// learnt about the bug.
 fn finds(seed: u64, bug: usize) -> bool {
-    let caught = std::panic::catch_unwind(|| run_planted(seed, bug).1);
+    let caught = catch_unwind(|| run_planted(seed, bug).1);
     caught.map_or(true, |result| result.is_err()) && try_seed(seed).is_ok()
 }
 
@@ -211,17 +252,9 @@ fn throughput(actions: u64) -> ExitCode {
 }
 
 fn main() -> ExitCode {
-    let options = match options() {
-        Ok(options) => options,
-        Err(error) => {
-            eprintln!("swarm: {error}");
-            return ExitCode::from(2);
-        }
-    };
-    if let Some(bug) = options.bug
-        && (bug >= BUGS as u64 || options.planted.is_none() && options.seed.is_none())
-    {
-        eprintln!("swarm: --bug takes a number below {BUGS}, beside --planted or --seed");
+    let options = Options::parse();
+    if options.bug.is_some() && options.planted.is_none() && options.seed.is_none() {
+        eprintln!("swarm: --bug goes with --planted or --seed");
         return ExitCode::from(2);
     }
     if let Some(actions) = options.throughput {
@@ -232,6 +265,13 @@ fn main() -> ExitCode {
     if let Some(seeds) = options.planted {
         return planted(options.seed.unwrap_or(0), seeds, options.bug, jobs);
     }
+    let first = options.seed.unwrap_or(0);
+    if let Some(file) = &options.wire_hashes {
+        return write_hashes(file, first, options.seeds.unwrap_or(HASHED_SEEDS), jobs);
+    }
+    if let Some(file) = &options.compare {
+        return compare_hashes(file, jobs);
+    }
     let is_single = options.seconds.is_none() && options.seeds.is_none();
     if let (Some(seed), true) = (options.seed, is_single) {
         tracing_subscriber::fmt()
@@ -239,6 +279,9 @@ fn main() -> ExitCode {
             .with_writer(std::io::stderr)
             .without_time()
             .init();
+        if let Some(file) = &options.wire_log {
+            return log_wire(seed, file);
+        }
         if let Some(bug) = options.bug {
             let (name, result) = run_planted(seed, bug as usize);
             println!("{name}: {result:?}");
@@ -251,61 +294,175 @@ fn main() -> ExitCode {
         if options.seeds.is_some() { 0 } else { since.as_secs() << 24 }
     });
     let seconds = options.seconds.or(if options.seeds.is_none() { Some(SECONDS) } else { None });
-    swarm(first, seconds.map(Duration::from_secs), options.seeds.unwrap_or(u64::MAX), jobs)
+    let seeds = first..first.saturating_add(options.seeds.unwrap_or(u64::MAX));
+    run_all(seeds, seconds.map(Duration::from_secs), jobs).close()
 }
 
-fn swarm(first: u64, limit: Option<Duration>, seeds: u64, jobs: u64) -> ExitCode {
+/// What became of many seeds.
+struct Outcome {
+    /// The first of those that failed, and how.
+    failure: Option<(u64, String)>,
+    /// The wire hash of each that held.
+    hashes: BTreeMap<u64, u64>,
+    /// What was done.
+    line: String,
+}
+
+impl Outcome {
+    /// Says how it went.
+    fn close(self) -> ExitCode {
+        let verdict = if self.failure.is_none() { "holds" } else { "fails" };
+        println!("swarm {verdict}: {}", self.line);
+        match self.failure {
+            Some((seed, what)) => {
+                complain(seed, &what);
+                ExitCode::FAILURE
+            }
+            None => ExitCode::SUCCESS,
+        }
+    }
+}
+
+/// Runs seeds on `jobs` threads until there are no more, one fails, or the limit has passed.
+fn run_all(seeds: impl Iterator<Item = u64> + Send, limit: Option<Duration>, jobs: u64) -> Outcome {
     let (start, total) = (Instant::now(), Total::default());
-    let (next, is_over) = (AtomicU64::new(0), AtomicBool::new(false));
-    let failure = Mutex::new(None);
+    let is_over = AtomicBool::new(false);
+    let (failure, hashes) = (Mutex::new(None), Mutex::new(BTreeMap::new()));
     let bar = if std::io::stderr().is_terminal() {
-        let length = limit.map_or(seeds, |limit| limit.as_secs());
+        let count = seeds.size_hint().0 as u64;
+        let length = limit.map_or(count, |limit| limit.as_secs());
         let style = ProgressStyle::with_template("{elapsed} {wide_bar} {pos}/{len} {msg}");
         ProgressBar::new(length).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
     } else {
         ProgressBar::hidden()
     };
-    std::thread::scope(|scope| {
-        for _ in 0..jobs {
-            scope.spawn(|| {
-                while !is_over.load(Ordering::Relaxed) {
-                    let number = next.fetch_add(1, Ordering::Relaxed);
-                    let is_late = limit.is_some_and(|limit| start.elapsed() >= limit);
-                    if number >= seeds || is_late {
-                        break;
-                    }
-                    let seed = first.wrapping_add(number);
-                    let mut result = try_seed(seed);
-                    if let (Ok(report), 0) = (&result, number % REPEAT_EVERY)
-                        && let again = try_seed(seed)
-                        && again.as_ref().map(|it| it.trace_hash) != Ok(report.trace_hash)
-                    {
-                        result = Err(format!("to repeat: {report:?}, then {again:?}"));
-                    }
-                    match result {
-                        Ok(report) => total.add(&report),
-                        Err(what) => {
-                            is_over.store(true, Ordering::Relaxed);
-                            let mut failure = failure.lock().unwrap_or_else(|it| it.into_inner());
-                            failure.get_or_insert((seed, what));
-                        }
-                    }
-                    let done = limit.map_or(number, |_| start.elapsed().as_secs());
-                    bar.set_position(done);
-                    bar.set_message(total.line(start.elapsed()));
+    let mut seeds = seeds.enumerate().peekable();
+    let first = seeds.peek().map_or(0, |&(_, seed)| seed);
+    let seeds = Mutex::new(seeds);
+    let work = || {
+        while !is_over.load(Ordering::Relaxed) {
+            let is_late = limit.is_some_and(|limit| start.elapsed() >= limit);
+            let next = if is_late { None } else { locked(&seeds).next() };
+            let Some((number, seed)) = next else { break };
+            let mut result = try_seed(seed);
+            if let (Ok(report), 0) = (&result, number as u64 % REPEAT_EVERY)
+                && let again = try_seed(seed)
+                && again.as_ref().map(hashes_of) != Ok(hashes_of(report))
+            {
+                result = Err(format!("to repeat: {report:?}, then {again:?}"));
+            }
+            match result {
+                Ok(report) => {
+                    total.add(&report);
+                    locked(&hashes).insert(seed, report.wire_hash);
                 }
-            });
+                Err(what) => {
+                    is_over.store(true, Ordering::Relaxed);
+                    locked(&failure).get_or_insert((seed, what));
+                }
+            }
+            bar.set_position(limit.map_or(number as u64, |_| start.elapsed().as_secs()));
+            bar.set_message(total.line(start.elapsed()));
         }
-    });
+    };
+    std::thread::scope(|scope| (0..jobs).for_each(|_| drop(scope.spawn(work))));
     bar.finish_and_clear();
+    let line = format!("{} (first seed {first})", total.line(start.elapsed()));
     let failure = failure.into_inner().unwrap_or_else(|it| it.into_inner());
-    let verdict = if failure.is_none() { "holds" } else { "fails" };
-    println!("swarm {verdict}: {} (first seed {first})", total.line(start.elapsed()));
-    match failure {
-        Some((seed, what)) => {
-            complain(seed, &what);
-            ExitCode::FAILURE
+    let hashes = hashes.into_inner().unwrap_or_else(|it| it.into_inner());
+    Outcome { failure, hashes, line }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|it| it.into_inner())
+}
+
+/// What has to be the same when a seed runs again.
+fn hashes_of(report: &Report) -> (u64, u64) {
+    (report.trace_hash, report.wire_hash)
+}
+
+// ---- Wire hashes ----
+
+/// Writes the wire hashes of seeds.
+fn write_hashes(file: &Path, first: u64, seeds: u64, jobs: u64) -> ExitCode {
+    let outcome = run_all(first..first.saturating_add(seeds), None, jobs);
+    if outcome.failure.is_none() {
+        let mut text = format!(
+            "# What engines send in each of these seeds of the swarm, as a hash: see \
+             engine/docs/testing.md.\n{VERSION_WORDS}{WIRE_VERSION}\n"
+        );
+        for (seed, hash) in &outcome.hashes {
+            let _ = writeln!(text, "{seed} {hash:016x}");
         }
-        None => ExitCode::SUCCESS,
+        if let Err(error) = std::fs::write(file, text) {
+            eprintln!("swarm: cannot write {file:?}: {error}");
+            return ExitCode::FAILURE;
+        }
     }
+    outcome.close()
+}
+
+/// The wire version and the hashes in a file, or the number of a line that is neither.
+fn parse_hashes(text: &str) -> Result<(u16, BTreeMap<u64, u64>), usize> {
+    let (mut version, mut hashes) = (0, BTreeMap::new());
+    for (number, line) in (1_usize..).zip(text.lines()).filter(|(_, line)| !line.starts_with('#')) {
+        if let Some(number_of) = line.strip_prefix(VERSION_WORDS) {
+            version = number_of.parse().map_err(|_| number)?;
+            continue;
+        }
+        let (seed, hash) = line.split_once(' ').ok_or(number)?;
+        let hash = u64::from_str_radix(hash, 16).map_err(|_| number)?;
+        hashes.insert(seed.parse().map_err(|_| number)?, hash);
+    }
+    Ok((version, hashes))
+}
+
+/// Runs the seeds of a file, and compares.
+fn compare_hashes(file: &Path, jobs: u64) -> ExitCode {
+    let text = std::fs::read_to_string(file).map_err(|error| error.to_string());
+    let parsed = text.and_then(|text| {
+        parse_hashes(&text).map_err(|line| format!("line {line} is no seed with its hash"))
+    });
+    let (version, known) = match parsed {
+        Ok(parsed) => parsed,
+        Err(error) => {
+            eprintln!("swarm: {}: {error}", file.display());
+            return ExitCode::FAILURE;
+        }
+    };
+    let first = known.keys().next().copied().unwrap_or(0);
+    let anew = format!(
+        "to write it anew: cargo xtask swarm --wire-hashes {} --seed {first} --seeds {}",
+        file.display(),
+        known.len()
+    );
+    if version != WIRE_VERSION {
+        eprintln!(
+            "swarm: {} is of wire version {version}, not {WIRE_VERSION}\n{anew}",
+            file.display()
+        );
+        return ExitCode::FAILURE;
+    }
+    let outcome = run_all(known.keys().copied(), None, jobs);
+    if outcome.failure.is_some() {
+        return outcome.close();
+    }
+    let differ = known.iter().filter(|(seed, hash)| outcome.hashes.get(seed) != Some(hash));
+    let differ: Vec<u64> = differ.map(|(&seed, _)| seed).collect();
+    if differ.is_empty() {
+        return outcome.close();
+    }
+    println!("swarm differs: {}", outcome.line);
+    let named: Vec<String> = differ.iter().take(SEEDS_NAMED).map(u64::to_string).collect();
+    eprintln!(
+        "engines send other bytes than {} says in {} of {} seeds, the first of them {}\n\
+         what they send: cargo xtask swarm --wire-log FILE --seed {}\n{anew}",
+        file.display(),
+        differ.len(),
+        known.len(),
+        named.join(", "),
+        differ[0],
+    );
+    ExitCode::FAILURE
 }

@@ -106,6 +106,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "proto::packet",
             "proto::rails::pairing",
             "proto::silence",
+            "wire::ack",
             "wire::chunk",
             "wire::packet",
             "wire::piece",

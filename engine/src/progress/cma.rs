@@ -16,7 +16,7 @@ impl Completions {
     pub(super) fn write_source(&self, id: Id, room: &mut [u8]) {
         let span = self.shape(id).and_then(|shape| shape.as_span());
         let source = span.zip(self.witness.as_ref()).map(|(span, witness)| CmaSource {
-            address: (span.ptr.expose_provenance() as u64).into(),
+            address: witness.announce(span.ptr.expose_provenance() as u64).into(),
             revocations: witness.revocations().into(),
         });
         // Of more than one piece nothing is said, and the message is granted.

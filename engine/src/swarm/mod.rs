@@ -56,6 +56,7 @@ mod workload;
 pub(crate) mod world;
 
 use std::collections::BTreeMap;
+use std::fs::File;
 
 use self::garble::GARBLE;
 use self::one_sided::OneSidedWorld;
@@ -88,6 +89,9 @@ pub struct Report {
     pub faults: u64,
     /// Hash of everything that happened, in order.
     pub trace_hash: u64,
+    /// Hash of the bytes that engines sent, whenever they did: the times of neither sending nor
+    /// acknowledgements are in it, nor the order of what goes different ways.
+    pub wire_hash: u64,
     /// Virtual time that passed, in nanoseconds.
     pub virtual_ns: u64,
     /// Turns of all engines.
@@ -157,8 +161,21 @@ struct Run {
 ///
 /// What was violated, when, and the plan of the run.
 pub fn run_seed(seed: u64) -> Result<Report, String> {
-    run(Plan::new(seed))
+    run(Plan::new(seed), None)
 }
+
+/// The same, with a line in `log` for everything that an engine sends: by whom and where to, how
+/// many bytes, the hash of all that went there so far, and the bytes. No line says when.
+///
+/// # Errors
+///
+/// As [`run_seed`].
+pub fn run_logged(seed: u64, log: File) -> Result<Report, String> {
+    run(Plan::new(seed), Some(log))
+}
+
+/// Version of the format of what engines send.
+pub const WIRE_VERSION: u16 = crate::wire::VERSION;
 
 /// How many bugs can be planted.
 pub const BUGS: usize = simulated::BUGS.len();
@@ -202,14 +219,17 @@ pub fn run_planted(seed: u64, bug: usize) -> (String, Result<Report, String>) {
 ///
 /// As [`run_seed`].
 pub fn run_throughput(seed: u64, actions: usize, by_datagrams: bool) -> Result<Report, String> {
-    run(Plan::throughput(seed, actions, by_datagrams))
+    run(Plan::throughput(seed, actions, by_datagrams), None)
 }
 
-fn run(plan: Plan) -> Result<Report, String> {
+fn run(plan: Plan, log: Option<File>) -> Result<Report, String> {
     simulated::set_rare(plan.rare.then_some(plan.seed));
     let described = format!("{plan:?}");
     crate::hooks::threads::forget();
     let mut run = Run::new(plan).map_err(|error| format!("{error}; {described}"))?;
+    if let Some(log) = log {
+        run.world.net.borrow_mut().log_wire(log);
+    }
     let done = run.go();
     let now_ns = run.world.now_ns();
     let rare_taken = simulated::rare_taken();
@@ -218,6 +238,7 @@ fn run(plan: Plan) -> Result<Report, String> {
         messages: run.oracle.received.iter().filter(|it| it.message.is_some()).count() as u64,
         faults: run.faults + rare_taken,
         trace_hash: run.world.net.borrow().trace_hash(),
+        wire_hash: run.world.net.borrow().wire_hash(),
         virtual_ns: now_ns,
         turns: run.world.turns,
         from_neighbours: run.world.net.borrow().read_from_neighbours(),

@@ -28,9 +28,24 @@ fn a_seed_with_little_room_for_operations_holds() {
 #[test]
 fn the_same_seed_makes_the_same_run() {
     for seed in 0..6 {
-        let hash = || run_seed(seed).map(|report| report.trace_hash);
+        let hash = || run_seed(seed).map(|report| (report.trace_hash, report.wire_hash));
         assert_eq!(hash(), hash(), "seed {seed}");
     }
+}
+
+/// A log of what is sent has the same in every run, and changes nothing.
+#[test]
+fn what_is_sent_is_written_down() {
+    let folder = tempfile::tempdir().unwrap();
+    let logged = |name: &str| {
+        let file = folder.path().join(name);
+        let report = run_logged(5, File::create(&file).unwrap()).unwrap();
+        (report.wire_hash, std::fs::read_to_string(file).unwrap())
+    };
+    let (hash, log) = logged("first");
+    assert_eq!((hash, log.clone()), logged("second"));
+    assert_eq!(hash, run_seed(5).unwrap().wire_hash);
+    assert!(log.lines().count() > 100 && log.ends_with('\n'));
 }
 
 #[test]

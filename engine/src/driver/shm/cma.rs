@@ -28,6 +28,8 @@ const PIECES_MAX: usize = 1024;
 pub(crate) struct Witness {
     word: AtomicU64,
     revocations: AtomicU64,
+    #[cfg(any(test, feature = "sim"))]
+    stand_ins: Option<std::sync::Mutex<Vec<u64>>>,
 }
 
 /// Where a message is in the memory of its sender's process.
@@ -41,13 +43,52 @@ pub(crate) struct CmaSource {
 
 /// Words of a [`Witness`].
 const WORDS: usize = 2;
-const _: () = assert!(size_of::<Witness>() == WORDS * size_of::<u64>());
+const _: () = assert!(std::mem::offset_of!(Witness, revocations) == size_of::<u64>());
+
+/// Simulated messages are shorter than the distance between their stand-ins.
+#[cfg(any(test, feature = "sim"))]
+const STAND_IN_SHIFT: u32 = 40;
 
 impl Witness {
     pub(in crate::driver) fn new() -> Self {
         let word = AtomicU64::new(rand::random::<u64>() | 1);
         // What was said by the driver before this one must not fit by chance.
-        Self { word, revocations: AtomicU64::new(rand::random()) }
+        Self {
+            word,
+            revocations: AtomicU64::new(rand::random()),
+            #[cfg(any(test, feature = "sim"))]
+            stand_ins: None,
+        }
+    }
+
+    /// The witness of a simulated engine, of which the same goes over the wire in every run: its
+    /// count begins at `revocations`, and stand-ins take the place of addresses.
+    #[cfg(any(test, feature = "sim"))]
+    pub(in crate::driver) fn simulated(revocations: u64) -> Self {
+        let stand_ins = Some(std::sync::Mutex::default());
+        Self { revocations: AtomicU64::new(revocations), stand_ins, ..Self::new() }
+    }
+
+    /// What peers learn of the address of a message.
+    #[inline]
+    pub(crate) fn announce(&self, address: u64) -> u64 {
+        #[cfg(any(test, feature = "sim"))]
+        if let Some(stand_ins) = &self.stand_ins {
+            let mut stand_ins = stand_ins.lock().unwrap_or_else(|it| it.into_inner());
+            stand_ins.push(address);
+            return (stand_ins.len() as u64) << STAND_IN_SHIFT;
+        }
+        address
+    }
+
+    /// The address behind what a simulated peer has learnt.
+    #[cfg(any(test, feature = "sim"))]
+    pub(in crate::driver) fn resolve(&self, announced: u64) -> Option<u64> {
+        let Some(stand_ins) = &self.stand_ins else { return Some(announced) };
+        let stand_ins = stand_ins.lock().unwrap_or_else(|it| it.into_inner());
+        let index = (announced >> STAND_IN_SHIFT).checked_sub(1)?;
+        let address = stand_ins.get(usize::try_from(index).ok()?)?;
+        Some(address + (announced & ((1 << STAND_IN_SHIFT) - 1)))
     }
 
     /// What neighbours are told.

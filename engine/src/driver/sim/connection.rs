@@ -197,6 +197,7 @@ pub(crate) struct ConnectionName {
 /// A connection: `pipes[side]` carries what `side` writes. Side 0 connected.
 #[derive(Debug)]
 pub(crate) struct Connection {
+    pub(super) name: ConnectionName,
     /// What each side draws.
     pub(super) random: [Random; 2],
     pub(crate) ends: [End; 2],
@@ -220,6 +221,7 @@ impl Connection {
             Random::of(seed, &[host as u64, u64::from(process), name.number, kind])
         };
         Self {
+            name,
             random: [0, 1].map(random),
             ends,
             pipes: [Pipe::default(), Pipe::default()],

@@ -17,6 +17,7 @@ pub(crate) mod net;
 pub(crate) mod rails;
 pub(crate) mod random;
 mod streams;
+mod wire_hash;
 
 use std::cell::RefCell;
 use std::io::{self, ErrorKind};
@@ -366,7 +367,9 @@ impl DatagramPort for SimDriver {
         let net = self.net.borrow();
         self.has_neighbours = net.has_neighbours(self.host);
         let is_readable = self.has_neighbours && net.neighbours.weather.reads;
-        self.witness = is_readable.then(|| Arc::new(Witness::new()));
+        // What the process before this one announced must not fit.
+        let revocations = u64::from(net.hosts[self.host].process) << 32;
+        self.witness = is_readable.then(|| Arc::new(Witness::simulated(revocations)));
     }
 
     fn takes_neighbours(&self) -> bool {

@@ -384,6 +384,8 @@ impl Net {
         if !side.is_open || seems_full || !has_room {
             return false;
         }
+        let sender = self.hosts[host].process_name(host);
+        self.wire.add_to_ring(sender, session, &kind, bytes);
         if have_ended {
             return true;
         }
@@ -493,6 +495,9 @@ impl Net {
         let other = known.find(|it| it.session == session && it.host != host);
         let witness = other.and_then(|it| it.witness.clone()).filter(|_| is_open && !is_refused);
         let witness = witness.ok_or_else(|| io::Error::other("says the simulation"))?;
+        let address = witness.resolve(source.address);
+        let address = address.ok_or_else(|| io::Error::other("it was never announced"))?;
+        let source = CmaSource { address, ..source };
         let spans = lane::spans_of(into, offset, length);
         self.take_memory(&spans, true);
         // SAFETY: the caller's promise.

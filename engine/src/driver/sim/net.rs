@@ -13,6 +13,7 @@ use super::meddler::Meddler;
 use super::neighbours::Neighbours;
 use super::rails::RailFault;
 use super::random::{HostRandom, Random};
+use super::wire_hash::WireHashes;
 use crate::hooks::simulated;
 use crate::memory::Span;
 
@@ -154,6 +155,7 @@ pub(crate) struct Net {
     violations: Vec<String>,
     pub(super) given_up: Vec<GivenUp>,
     hash: u64,
+    pub(super) wire: WireHashes,
 }
 
 impl Net {
@@ -180,6 +182,7 @@ impl Net {
             violations: Vec::new(),
             given_up: Vec::new(),
             hash: 0,
+            wire: WireHashes::default(),
         }))
     }
 
@@ -249,6 +252,16 @@ impl Net {
 
     pub(crate) fn trace_hash(&self) -> u64 {
         self.hash
+    }
+
+    /// The hash of all bytes that engines sent (`wire_hash`).
+    pub(crate) fn wire_hash(&self) -> u64 {
+        self.wire.total()
+    }
+
+    /// Writes down what engines send from now on.
+    pub(crate) fn log_wire(&mut self, file: std::fs::File) {
+        self.wire.log_to(file);
     }
 
     pub(crate) fn draw(&mut self, one_in: usize) -> bool {

@@ -7,6 +7,7 @@ use super::connection::{Connection, ConnectionName, End};
 use super::lane::{News, What, cancelled};
 use super::net::{GivenUp, Item, Net};
 use super::rails::At;
+use super::wire_hash::Channel;
 use crate::driver::lanes::{CloseMode, DriverEvent, LaneKey};
 use crate::wire::hello::HELLO_BYTES;
 use crate::wire::proof::PROOF_BYTES;
@@ -122,8 +123,10 @@ impl Net {
         if connection.ends[side].has_heard {
             return Err(ErrorKind::ConnectionReset.into());
         }
+        let channel = Channel::Connection { name: connection.name, side };
         if connection.is_mute {
             connection.pipes[side].write_nowhere(self.now_ns);
+            self.wire.add_stream(channel, bytes);
             return Ok(bytes.len());
         }
         let pipe = &mut connection.pipes[side];
@@ -137,6 +140,7 @@ impl Net {
         // A greeting goes out whole, as a new socket's buffer lets it.
         let count =
             if is_short && room > GREETING_BYTES_MAX { 1 + random.below(room) } else { room };
+        self.wire.add_stream(channel, &bytes[..count]);
         let now_ns = self.now_ns;
         let way = connection.ends[side].at().zip(connection.ends[1 - side].at());
         let arrival_ns = way.and_then(|(from, to)| self.stream_arrival_ns(from, to, count));

@@ -159,6 +159,7 @@ impl Net {
 
     pub(super) fn queue_datagram(&mut self, host: usize, datagram: Box<Datagram>) {
         self.judge(host, &datagram);
+        self.wire.add_datagram(self.hosts[host].process_name(host), datagram.content());
         let socket = &mut self.hosts[host].socket;
         socket.handled += 1;
         socket.queue.push_back(datagram);

@@ -217,3 +217,24 @@ fn without_datagrams_no_random_number_is_drawn() {
     };
     assert_eq!(next(DatagramWeather::fair()), next(everything()));
 }
+
+#[test]
+fn the_wire_hash_is_of_what_was_sent_and_not_of_when_or_of_what_the_network_made_of_it() {
+    let hash = |pause_ns, weather: DatagramWeather, datagrams: &[&[u8]]| {
+        let mut bench = Bench::new(3, 2, weather);
+        for datagram in datagrams {
+            bench.pass(pause_ns);
+            bench.send(0, 1, datagram);
+            let from = bench.locator(0);
+            bench.net.borrow_mut().inject_datagram(from, 1, &[pause_ns as u8; 60]);
+        }
+        bench.pass(MILLISECOND);
+        bench.net.borrow().wire_hash()
+    };
+    let (one, other) = ([1; 40], [2; 50]);
+    let plain = hash(0, DatagramWeather::fair(), &[&one, &other]);
+    assert_eq!(plain, hash(7, DatagramWeather::fair(), &[&one, &other]));
+    assert_eq!(plain, hash(MICROSECOND, everything(), &[&one, &other]));
+    assert_ne!(plain, hash(0, DatagramWeather::fair(), &[&other, &one]));
+    assert_ne!(plain, hash(0, DatagramWeather::fair(), &[&one, &[3; 50]]));
+}
