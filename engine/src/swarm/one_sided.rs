@@ -82,9 +82,10 @@ struct Cell {
     last: u64,
     /// Puts whose outcome is unknown since then.
     unknown: Vec<u64>,
-    /// Some of them may be on their way still: their peer was forgotten, and their session goes
-    /// on. Nothing orders them and later ones.
-    may_come_late: bool,
+    /// Whose puts, of these, may be on their way still: their peer was forgotten and their session
+    /// goes on, or no flush followed them. Nothing orders them and later
+    /// ones.
+    late_of: Option<Process>,
     is_busy: bool,
 }
 
@@ -410,10 +411,17 @@ impl Run {
             return Ok(true);
         };
         let cell = &mut target.cells[asked.host][number];
+        // There was no room for a flush behind it, and its own end says only that its memory is
+        // free: it may come after a later put to the cell, and before the flush of that.
+        let is_put = asked.kind == OperationKind::Put;
+        let is_unordered = is_put && asked.is_early && !is_flushed && completion.result.is_ok();
+        if is_unordered {
+            cell.late_of.get_or_insert(asked.origin);
+        }
         let is_forgotten =
             matches!(completion.result, Err(Error::Peer { failure: PeerFailure::Removed, .. }));
         if is_forgotten && asked.kind != OperationKind::Get {
-            cell.may_come_late = true;
+            cell.late_of.get_or_insert(asked.origin);
             let (offset, length) = range_of(asked.host, number);
             let span = target.window.span(offset, length).map_err(|error| error.to_string())?;
             self.world.net.borrow_mut().allow_races(span);
@@ -437,10 +445,13 @@ impl Run {
             return Ok(true);
         }
         cell.last = name;
-        if cell.may_come_late {
+        if let Some(of) = cell.late_of {
             cell.unknown.pop();
-            // All that went before a flush has come.
-            cell.may_come_late = asked.kind != OperationKind::Flush;
+            // All that its process sent before a flush has come. What a process sent that lived on
+            // this host before may still be in the network.
+            if asked.kind == OperationKind::Flush && of == asked.origin {
+                cell.late_of = None;
+            }
         } else {
             cell.unknown.clear();
         }

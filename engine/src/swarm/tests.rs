@@ -25,6 +25,16 @@ fn a_seed_with_little_room_for_operations_holds() {
     run_seed(224970377864).unwrap_or_else(|what| panic!("{what}"));
 }
 
+/// Two puts to the same bytes, and only for the second one there is room for a flush behind it. The
+/// first one goes by the stream and comes last, before the flush is answered: nothing orders the
+/// two, and the flush tells the truth.
+///
+/// RR-RMA-5, RR-RMA-6
+#[test]
+fn a_seed_whose_put_found_no_room_for_its_flush_holds() {
+    run_seed(30129253899042842).unwrap_or_else(|what| panic!("{what}"));
+}
+
 #[test]
 fn the_same_seed_makes_the_same_run() {
     for seed in 0..6 {
