@@ -14,8 +14,10 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
+use libtest_mimic::{Arguments, Trial};
 use ringrail::swarm::{
-    BUGS, Report, WIRE_VERSION, bug_name, run_logged, run_planted, run_seed, run_throughput,
+    BUGS, FIGURES, Report, WIRE_VERSION, bug_name, run_logged, run_planted, run_seed,
+    run_throughput,
 };
 use rustix::time::{ClockId, clock_gettime};
 
@@ -52,6 +54,15 @@ struct Options {
     /// Threads [default: as many as cores]
     #[arg(long, value_name = "J")]
     jobs: Option<u64>,
+    /// Measures throughput, latency and fairness of simulated links, in virtual time, and fails
+    /// where a figure is not what it has to be; those with this text in their names
+    #[arg(
+        long,
+        value_name = "TEXT",
+        num_args = 0..=1,
+        conflicts_with_all = ["seconds", "seeds", "seed"]
+    )]
+    figures: Option<Option<String>>,
     /// N sends and receives without faults, by streams and then by datagrams, on one thread:
     /// measures the simulator
     #[arg(long, value_name = "N", exclusive = true)]
@@ -251,11 +262,27 @@ fn throughput(actions: u64) -> ExitCode {
     ExitCode::SUCCESS
 }
 
+/// The figures, each as a test.
+fn figures(filter: Option<String>, jobs: Option<u64>) -> ExitCode {
+    let trial = |&(name, figure): &(&str, fn())| {
+        Trial::test(name, move || {
+            figure();
+            Ok(())
+        })
+    };
+    let test_threads = jobs.map(|jobs| jobs as usize);
+    let arguments = Arguments { filter, test_threads, ..Arguments::default() };
+    libtest_mimic::run(&arguments, FIGURES.iter().map(trial).collect()).exit_code()
+}
+
 fn main() -> ExitCode {
     let options = Options::parse();
     if options.bug.is_some() && options.planted.is_none() && options.seed.is_none() {
         eprintln!("swarm: --bug goes with --planted or --seed");
         return ExitCode::from(2);
+    }
+    if let Some(filter) = options.figures {
+        return figures(filter, options.jobs);
     }
     if let Some(actions) = options.throughput {
         return throughput(actions);

@@ -25,7 +25,7 @@ mod progress;
 mod proto;
 mod secret;
 pub mod settings;
-#[cfg(test)]
+#[cfg(any(test, feature = "sim"))]
 mod snapshot;
 #[cfg(any(test, feature = "sim"))]
 #[doc(hidden)]

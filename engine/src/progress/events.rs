@@ -144,7 +144,7 @@ impl EventQueues {
     }
 
     /// The entries of the engine's first queue.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "sim"))]
     pub(crate) fn first(&mut self) -> &mut VecDeque<Event> {
         &mut self.queues[FIRST as usize].entries
     }

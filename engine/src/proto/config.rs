@@ -78,7 +78,7 @@ impl Config {
     }
 }
 
-#[cfg(test)]
+#[cfg(any(test, feature = "sim"))]
 impl Config {
     /// Small limits, one bulk lane.
     pub(crate) const fn for_tests() -> Self {

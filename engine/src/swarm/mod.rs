@@ -17,7 +17,6 @@ mod control_lane_lost;
 mod datagram_plan;
 mod faults;
 mod fences;
-#[cfg(test)]
 mod figures;
 mod form;
 #[cfg(test)]
@@ -36,7 +35,7 @@ pub(crate) mod plan;
 mod rail_plan;
 #[cfg(test)]
 mod reasons;
-#[cfg(test)]
+#[cfg_attr(not(test), allow(dead_code, reason = "figures use a part of it"))]
 mod scenarios;
 mod span;
 #[cfg(test)]
@@ -54,6 +53,8 @@ mod twins;
 mod unfinished;
 mod workload;
 pub(crate) mod world;
+
+pub use self::figures::FIGURES;
 
 use std::collections::BTreeMap;
 use std::fs::File;

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use super::at_rest::{check_at_rest, describe};
+#[cfg(test)]
+use super::at_rest::check_at_rest;
+use super::at_rest::describe;
 use super::form::content;
 use super::world::{Step, World};
 use crate::driver::lanes::SendMode;
@@ -17,6 +19,7 @@ use crate::proto::connection::Retry;
 use crate::proto::core::Config;
 use crate::proto::effects::CompletionLevel;
 use crate::proto::hint::Hint;
+#[cfg(test)]
 use crate::proto::operation::OperationState;
 use crate::proto::receive::ReceiveRequest;
 use crate::proto::send::SendRequest;

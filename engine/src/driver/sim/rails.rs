@@ -177,7 +177,7 @@ impl Net {
     }
 
     /// Bytes that a link has carried outward and inward, headers included.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "sim"))]
     pub(crate) fn carried_bytes(&self, host: usize, link: usize) -> [u64; 2] {
         self.hosts[host].links[link].carried
     }

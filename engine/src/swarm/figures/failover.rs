@@ -31,8 +31,7 @@ fn rate(traffic: &Traffic, from_ns: u64, to_ns: u64) -> u64 {
 /// A stream over both rails, and short messages that keep one of them from ever being quiet.
 ///
 /// RR-RAIL-4, RR-RAIL-5, RR-RAIL-6
-#[test]
-fn a_rail_that_is_cut_is_missed_for_a_few_milliseconds() {
+pub(super) fn a_rail_that_is_cut_is_missed_for_a_few_milliseconds() {
     let links = vec![gigabits(2), gigabits(2)];
     let mut world = world_of(&[links.clone(), links], &usual(), 1);
     settle(&mut world, 1);

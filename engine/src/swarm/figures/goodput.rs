@@ -24,8 +24,7 @@ fn bulk_goodput(link: &Link, seed: u64) -> u64 {
     rate
 }
 
-#[test]
-fn random_loss_costs_little_more_than_what_is_lost() {
+pub(super) fn random_loss_costs_little_more_than_what_is_lost() {
     let link = Link::new(10 * GBIT, 100 * MICRO);
     let clean = bulk_goodput(&link, 1);
     // Of 1538 bytes on the wire 1400 are the message's, and there are acknowledgements to wait for.
@@ -36,8 +35,7 @@ fn random_loss_costs_little_more_than_what_is_lost() {
     }
 }
 
-#[test]
-fn a_long_path_is_full_within_three_seconds() {
+pub(super) fn a_long_path_is_full_within_three_seconds() {
     let mut world = Link::new(GBIT, 100 * MILLI).world(&roomy(), 1);
     let mut traffic = Traffic::new(MIB, 32, 2000);
     let start_ns = world.now_ns();

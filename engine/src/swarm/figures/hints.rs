@@ -122,8 +122,7 @@ fn places(crowd: Hint, last: Message) -> [usize; 2] {
 }
 
 /// RR-RDV-8, RR-MATCH-1
-#[test]
-fn a_message_of_priority_passes_those_without() {
+pub(super) fn a_message_of_priority_passes_those_without() {
     let [by_lane, by_datagrams] = places(Hint::None, Message { hint: Hint::Priority, ..PLAIN });
     // What was granted before it came stays granted: a millisecond's worth and a chunk.
     assert!(by_lane <= 1, "{by_lane} came before it");
@@ -131,16 +130,14 @@ fn a_message_of_priority_passes_those_without() {
 }
 
 /// RR-RDV-8, RR-MATCH-1
-#[test]
-fn messages_without_a_hint_pass_those_that_can_wait() {
+pub(super) fn messages_without_a_hint_pass_those_that_can_wait() {
     for context in [1, 2] {
         let places = places(Hint::Bulk, Message { context, ..PLAIN });
         assert!(places.iter().all(|&place| place <= 1), "{places:?} came before it");
     }
 }
 
-#[test]
-fn without_hints_the_order_of_sending_is_that_of_coming() {
+pub(super) fn without_hints_the_order_of_sending_is_that_of_coming() {
     assert_eq!(places(Hint::None, PLAIN), [CROWD; 2]);
     assert_eq!(places(Hint::Bulk, Message { hint: Hint::Bulk, ..PLAIN }), [CROWD; 2]);
 }
@@ -151,8 +148,7 @@ fn stream(count: usize) -> Traffic {
 }
 
 /// RR-RDV-8
-#[test]
-fn in_a_steady_stream_short_messages_come_in_order() {
+pub(super) fn in_a_steady_stream_short_messages_come_in_order() {
     for bulk_in_datagrams in [false, true] {
         let mut world = Link::new(GBIT, 40 * MICRO).world(&usual(bulk_in_datagrams), 5);
         let mut stream = stream(1000);
@@ -163,8 +159,7 @@ fn in_a_steady_stream_short_messages_come_in_order() {
 }
 
 /// RR-RDV-8
-#[test]
-fn a_steady_stream_of_short_messages_lets_a_long_one_through() {
+pub(super) fn a_steady_stream_of_short_messages_lets_a_long_one_through() {
     const CHUNKS: usize = 20;
     for bulk_in_datagrams in [false, true] {
         let config = usual(bulk_in_datagrams);
@@ -180,8 +175,7 @@ fn a_steady_stream_of_short_messages_lets_a_long_one_through() {
 }
 
 /// A short message of another context behind a burst that fills the window.
-#[test]
-fn a_message_that_is_waited_for_passes_datagrams_that_wait() {
+pub(super) fn a_message_that_is_waited_for_passes_datagrams_that_wait() {
     let place = |hint| {
         let config =
             Config { eager_limit: 256 << 10, eager_credit_bytes: 64 << 20, ..usual(false) };

@@ -165,8 +165,7 @@ const STRIKES: [Strike; 5] =
     [Strike::Forged, Strike::Repeated, Strike::Overtaking, Strike::Hello, Strike::Connection];
 
 /// Nothing is slower by a tenth, whatever strangers do 100 000 times a second.
-#[test]
-fn floods_of_strangers_slow_live_sessions_by_less_than_a_tenth() {
+pub(super) fn floods_of_strangers_slow_live_sessions_by_less_than_a_tenth() {
     let link = Link::new(10 * GBIT, 100 * MICRO);
     for what in [(8, 1, 400), (8, 64, 20_000), (MIB, 8, 16)] {
         let calm = speed(&link, what, Strike::Nothing);
@@ -183,8 +182,7 @@ fn floods_of_strangers_slow_live_sessions_by_less_than_a_tenth() {
 /// a network that is faster now and then: what comes early makes round trips shorter, and what does
 /// not looks like a queue. Small messages are none the slower. Streams are, between half as long
 /// again and ten times as long, with the details of timing; they go on, and all is what was sent.
-#[test]
-fn copies_that_pass_for_the_senders_own_slow_streams_and_no_small_messages() {
+pub(super) fn copies_that_pass_for_the_senders_own_slow_streams_and_no_small_messages() {
     let link = Link::new(10 * GBIT, 100 * MICRO);
     for (what, times) in [((8, 64, 5000), 1.1), ((MIB, 8, 16), 20.0)] {
         let calm = speed(&link, what, Strike::Nothing);
@@ -195,8 +193,7 @@ fn copies_that_pass_for_the_senders_own_slow_streams_and_no_small_messages() {
 }
 
 /// Each side hears when its kernel gives up; until then everything waits.
-#[test]
-fn a_network_that_is_cut_in_one_direction_ends_sessions_with_the_cause_named() {
+pub(super) fn a_network_that_is_cut_in_one_direction_ends_sessions_with_the_cause_named() {
     for (from, to) in [(0, 1), (1, 0)] {
         let mut world = Link::new(10 * GBIT, 100 * MICRO).world(&roomy(), 9);
         let keep_alive_ns = world.net.borrow().weather.keep_alive_ns;
@@ -234,8 +231,7 @@ fn a_network_that_is_cut_in_one_direction_ends_sessions_with_the_cause_named() {
 
 /// A process that dies with messages under way, and another one in its place: what was under way
 /// fails at once with the cause, and nothing of it disturbs the successor.
-#[test]
-fn a_peer_that_starts_anew_is_another_peer() {
+pub(super) fn a_peer_that_starts_anew_is_another_peer() {
     let mut world = Link::new(10 * GBIT, MILLI).world(&roomy(), 10);
     let target = peer(&mut world, 0, 1);
     for tag in 0..50 {

@@ -70,8 +70,7 @@ fn star(gigabits_of: u64, senders: &[u64], rtt_ns: u64, seed: u64) -> World {
     world
 }
 
-#[test]
-fn eight_senders_share_the_receiver_s_link_and_fill_it() {
+pub(super) fn eight_senders_share_the_receiver_s_link_and_fill_it() {
     let near = 50 * MICRO;
     for (rate, rtt_ns, length, count) in
         [(1, near, MIB, 6), (10, near, 4 * MIB, 3), (10, 2 * MILLI, MIB, 12)]
@@ -85,8 +84,7 @@ fn eight_senders_share_the_receiver_s_link_and_fill_it() {
 }
 
 /// Whoever comes to a link that another one fills gets as much of it soon.
-#[test]
-fn a_sender_that_comes_late_gets_its_share() {
+pub(super) fn a_sender_that_comes_late_gets_its_share() {
     let mut world = star(1, &[10; SENDERS], 50 * MICRO, 1);
     let shares = incast(&mut world, SENDERS, MIB, 16, 10 * MILLI);
     let bytes = &shares.bytes;

@@ -43,8 +43,7 @@ fn lone(
     longest_ns
 }
 
-#[test]
-fn a_lost_tail_costs_at_most_two_round_trips_and_a_little() {
+pub(super) fn a_lost_tail_costs_at_most_two_round_trips_and_a_little() {
     for rtt_ns in [10 * MICRO, 100 * MICRO, MILLI, 10 * MILLI, 100 * MILLI] {
         // One datagram; and some, the last of which is lost: parts go some 1400 bytes at a time.
         for (length, tail) in [(8, 0), (16 << 10, 11)] {
@@ -60,8 +59,7 @@ fn a_lost_tail_costs_at_most_two_round_trips_and_a_little() {
     }
 }
 
-#[test]
-fn a_lost_acknowledgement_delays_no_message() {
+pub(super) fn a_lost_acknowledgement_delays_no_message() {
     let rtt_ns = 100 * MICRO;
     // Whatever acknowledgement of a stream is lost, the next one says the same.
     let stream = |lost: Option<u64>| {
@@ -111,8 +109,7 @@ fn carries(bytes: &[u8], context: u32) -> bool {
     eager.kind == frame::KIND_EAGER && eager.context.get() == context
 }
 
-#[test]
-fn loss_in_one_context_leaves_another_alone() {
+pub(super) fn loss_in_one_context_leaves_another_alone() {
     // Lengths of which no two messages share a datagram.
     let run = |one_in: u64| {
         let mut world = Link::new(10 * GBIT, 100 * MICRO).world(&roomy(), 6);

@@ -32,6 +32,45 @@ use crate::proto::send::SendRequest;
 use crate::proto::table::Id;
 use crate::snapshot::percentile;
 
+/// The figures of a module by name.
+macro_rules! figures {
+    ($($module:ident::$figure:ident,)+) => {
+        &[$((concat!(stringify!($module), "::", stringify!($figure)), $module::$figure)),+]
+    };
+}
+
+/// All figures by name. Each panics where it is not what it has to be. They are no tests of this
+/// library, where they would take minutes: the swarm runs them, which is optimised
+/// (`cargo xtask swarm --figures`).
+pub const FIGURES: &[(&str, fn())] = figures! {
+    failover::a_rail_that_is_cut_is_missed_for_a_few_milliseconds,
+    goodput::random_loss_costs_little_more_than_what_is_lost,
+    goodput::a_long_path_is_full_within_three_seconds,
+    hints::a_message_of_priority_passes_those_without,
+    hints::messages_without_a_hint_pass_those_that_can_wait,
+    hints::without_hints_the_order_of_sending_is_that_of_coming,
+    hints::in_a_steady_stream_short_messages_come_in_order,
+    hints::a_steady_stream_of_short_messages_lets_a_long_one_through,
+    hints::a_message_that_is_waited_for_passes_datagrams_that_wait,
+    hostile::floods_of_strangers_slow_live_sessions_by_less_than_a_tenth,
+    hostile::copies_that_pass_for_the_senders_own_slow_streams_and_no_small_messages,
+    hostile::a_network_that_is_cut_in_one_direction_ends_sessions_with_the_cause_named,
+    hostile::a_peer_that_starts_anew_is_another_peer,
+    incast::eight_senders_share_the_receiver_s_link_and_fill_it,
+    incast::a_sender_that_comes_late_gets_its_share,
+    latency::a_lost_tail_costs_at_most_two_round_trips_and_a_little,
+    latency::a_lost_acknowledgement_delays_no_message,
+    latency::loss_in_one_context_leaves_another_alone,
+    rails::rates_that_nobody_tells_are_found_by_trial,
+    rails::both_ways_of_a_conversation_go_by_the_faster_path,
+    rails::a_rail_more_makes_no_short_message_slower,
+    rails::a_rail_more_makes_no_long_message_slower,
+    rails::a_rail_more_makes_no_stream_slower,
+    rails::short_messages_go_by_the_nearest_path_and_stay_there,
+    rails::short_messages_leave_a_path_that_became_long,
+    snapshot::session_goodput_is_what_the_snapshot_says,
+};
+
 const MICRO: u64 = 1_000;
 const MILLI: u64 = 1_000_000;
 const SECOND: u64 = 1_000_000_000;

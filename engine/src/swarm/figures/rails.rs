@@ -144,8 +144,7 @@ fn pairs() -> [([LinkWeather; 2], &'static str); 5] {
 }
 
 /// NICs that say nothing of their rates, or the same of all: load shows them.
-#[test]
-fn rates_that_nobody_tells_are_found_by_trial() {
+pub(super) fn rates_that_nobody_tells_are_found_by_trial() {
     let link = |rate| delays(gigabits(rate), 40 * MICRO);
     let time_ns = |links: &[LinkWeather]| {
         let mut world = world_of_secretive(&[links.to_vec(), links.to_vec()]);
@@ -164,8 +163,7 @@ fn rates_that_nobody_tells_are_found_by_trial() {
 }
 
 /// Who answers takes the path that questions come by, and both find the faster one.
-#[test]
-fn both_ways_of_a_conversation_go_by_the_faster_path() {
+pub(super) fn both_ways_of_a_conversation_go_by_the_faster_path() {
     let link = |rate| delays(gigabits(rate), 40 * MICRO);
     for links in [[link(1), link(3)], [link(3), link(1)]] {
         let slow = usize::from(links[1] == link(1));
@@ -194,24 +192,21 @@ fn both_ways_of_a_conversation_go_by_the_faster_path() {
 const SHORT: [usize; 4] = [8, 256, 4 << 10, 16 << 10];
 const LONG: [usize; 7] = [20_000, 64 << 10, 100_000, 256 << 10, MIB, 4 * MIB, 16 * MIB];
 
-#[test]
-fn a_rail_more_makes_no_short_message_slower() {
+pub(super) fn a_rail_more_makes_no_short_message_slower() {
     for (links, name) in pairs() {
         check(links, name, &SHORT, lone_ns);
         check(links, name, &SHORT, stream_ns);
     }
 }
 
-#[test]
-fn a_rail_more_makes_no_long_message_slower() {
+pub(super) fn a_rail_more_makes_no_long_message_slower() {
     for (links, name) in pairs() {
         check(links, name, &LONG, lone_ns);
     }
     check(pairs()[2].0, "1:10", &[64 * MIB], lone_ns);
 }
 
-#[test]
-fn a_rail_more_makes_no_stream_slower() {
+pub(super) fn a_rail_more_makes_no_stream_slower() {
     for (links, name) in pairs() {
         check(links, name, &LONG[..6], stream_ns);
     }
@@ -230,8 +225,7 @@ fn short_ns(world: &mut World, for_ns: u64) -> Vec<u64> {
     times_ns
 }
 
-#[test]
-fn short_messages_go_by_the_nearest_path_and_stay_there() {
+pub(super) fn short_messages_go_by_the_nearest_path_and_stay_there() {
     let link = |rtt_ns| delays(gigabits(10), rtt_ns);
     let (near_ns, far_ns) = (20 * MICRO, 200 * MICRO);
     for links in [[link(far_ns), link(near_ns)], [link(near_ns), link(far_ns)]] {
@@ -242,8 +236,7 @@ fn short_messages_go_by_the_nearest_path_and_stay_there() {
     }
 }
 
-#[test]
-fn short_messages_leave_a_path_that_became_long() {
+pub(super) fn short_messages_leave_a_path_that_became_long() {
     let link = |rtt_ns| delays(gigabits(10), rtt_ns);
     let mut world = pair(&[link(20 * MICRO), link(200 * MICRO)], 8);
     short_ns(&mut world, 50 * MILLI);

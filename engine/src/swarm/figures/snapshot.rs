@@ -10,8 +10,8 @@ const SHAPES: [(&str, (usize, usize, usize)); 3] =
 
 const PREAMBLE: &str = "\
 # A session of two whole engines whose messages all go by datagrams: goodput in Mb/s, and times
-# from post to completed receive in microseconds. Made by a test; RINGRAIL_WRITE_SNAPSHOTS=1
-# cargo test -p ringrail --lib session_goodput makes it anew.
+# from post to completed receive in microseconds. RINGRAIL_WRITE_SNAPSHOTS=1
+# cargo xtask swarm --figures snapshot makes it anew.
 #
 # Both directions lose the stated share of datagrams, at random. A link takes 1472 B of UDP
 # payload; its queue holds half a round trip, at least 200 us. Round trips up to 1 ms: 10 Gb/s;
@@ -52,8 +52,7 @@ fn is_left_out(length: usize, rtt_ns: u64, loss_ppm: u64) -> bool {
         && ((1..10_000).contains(&loss_ppm) || ![100 * MICRO, 10 * MILLI].contains(&rtt_ns))
 }
 
-#[test]
-fn session_goodput_is_what_the_snapshot_says() {
+pub(super) fn session_goodput_is_what_the_snapshot_says() {
     compare("session-goodput.txt", PREAMBLE, &SHAPES, |shape, link, loss| {
         let is_wanted = !is_left_out(shape.0, link.1, loss.1);
         is_wanted.then(|| measure(shape, link, loss))

@@ -62,7 +62,7 @@ impl fmt::Debug for Sieve {
 
 impl Net {
     /// Loses the datagrams that are `chosen`, by their sender and bytes; `None`: no more.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "sim"))]
     pub(crate) fn sift_datagrams(&mut self, chosen: Option<Choice>) {
         self.air.sieve = chosen.map(Sieve);
     }
