@@ -1,10 +1,10 @@
 //! The long set of what unmodified MPI programs do over the libfabric provider.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::run::{cargo, run as execute};
 use crate::setup;
-use crate::watch::{End, Mark, mounted_namespaces};
+use crate::watch::{End, Limits, Mark, mounted_namespaces};
 
 const USAGE: &str = "usage: cargo xtask interop [--repeat N] [--only WORD,WORD] [--fabtests DIR] \
                      | interop --figures [--repeat N] [--only WORD,WORD]";
@@ -17,6 +17,9 @@ const FABTESTS: &str = "TEST_OF_RINGRAIL_FABTESTS";
 /// For what is done once, and for each repetition.
 const ONCE: Duration = Duration::from_secs(90 * 60);
 const EACH: Duration = Duration::from_secs(10 * 60);
+
+/// Without a line for so long a run hangs; it is killed, and the others go on.
+const SILENT: Duration = Duration::from_secs(8 * 60);
 
 /// Builds and runs the ignored test, which says how far it is and prints a table. What it leaves
 /// behind is ended and has failed.
@@ -53,11 +56,12 @@ pub(crate) fn run(options: &[String]) -> Result<(), String> {
         execute(&mut cargo(&["build", "--release", "--package", "ringrail-perf"]))?;
     }
     let namespaces_before = mounted_namespaces();
-    let (mark, deadline) = (Mark::new(), Instant::now() + ONCE + EACH * repeat);
+    let mark = Mark::new();
+    let limits = Limits { total: ONCE + EACH * repeat, silent: SILENT };
     let mut command = cargo(&test);
     command.args(["--", "--ignored", "--nocapture", what]).envs(set);
     let mut last = String::new();
-    let end = mark.run(&mut command, deadline, |line| {
+    let end = mark.run_aloud(&mut command, limits, |line| {
         if line.starts_with("interop: ") {
             line.clone_into(&mut last);
         }

@@ -6,7 +6,6 @@ mod fuzz;
 mod install;
 mod instructions;
 mod interop;
-mod libtest;
 mod lossy;
 mod man;
 mod run;
@@ -23,11 +22,15 @@ const USAGE: &str = "usage: cargo xtask COMMAND
 
   setup   installs the system packages that are missing, and says which
   demo    the heat equation on two ranks, then latency and bandwidth of this host
-  test    all tests (calls setup); prints `N passed, N failed, N skipped` at the end
+  test    the tests of each change (calls setup); prints `N passed, N failed, N skipped` at the end
+  test --all [--only PART,PART...] [--repeat N]
+          the long set: short, models, uring, planted, swarm, fuzz, sanitize, interop, and labs,
+          where each lab test runs N times (300 unless given) by turns beside CPU load
   swarm   random runs of whole engines in a simulated network: `--seconds N [--jobs J]` runs new
           seeds, `--seeds N [--seed S] [--jobs J]` so many from one on, `--seed S` alone replays
           one run; `--planted N [--seed S]` looks for each planted bug in so many seeds,
-          `--throughput N` measures the simulator with N sends and receives;
+          `--throughput N` measures the simulator with N sends and receives, `--figures` what
+          simulated links carry;
           `--compare FILE` runs the seeds of a file of wire hashes, such as
           engine/tests/wire-hashes.txt, and fails if engines send other bytes, `--wire-hashes FILE
           [--seeds N] [--seed S]` writes one, `--wire-log FILE --seed S` writes all that is sent
@@ -42,8 +45,10 @@ const USAGE: &str = "usage: cargo xtask COMMAND
   instructions
           counts what a message costs, by valgrind, and compares that with perf/instructions.json;
           part of test. Wants root
-  check   format, lints, documentation, tidy rules, licences, advisories (calls setup; installs
-          cargo-deny where it is missing)
+  check [--all]
+          format, tidy rules, lints (calls setup); licences and advisories where cargo-deny is
+          installed. With --all also lints without default features and rustdoc, and cargo-deny is
+          installed where it is missing
 
   install [--prefix DIR] [--libdir DIR] [--destdir DIR] [--profile NAME] [--from DIR]
           builds and installs libringrail, its header, manual pages and programs; DIR of --prefix
@@ -64,13 +69,13 @@ fn main() -> ExitCode {
     let done = match command.as_str() {
         "setup" => setup::run(),
         "demo" => demo::run(),
-        "test" => test::run(),
-        "swarm" => swarm::run(std::env::args().skip(2)),
+        "test" => test::run(&std::env::args().skip(2).collect::<Vec<_>>()),
+        "swarm" => swarm::run(&std::env::args().skip(2).collect::<Vec<_>>()),
         "interop" => interop::run(&std::env::args().skip(2).collect::<Vec<_>>()),
         "lossy" => lossy::run(&std::env::args().skip(2).collect::<Vec<_>>()),
-        "check" => check::run(),
+        "check" => check::run(&std::env::args().skip(2).collect::<Vec<_>>()),
         "install" => install::run(&std::env::args().skip(2).collect::<Vec<_>>()),
-        "instructions" => instructions::run().map(drop),
+        "instructions" => instructions::run(),
         "fuzz" => fuzz::run(&std::env::args().skip(2).collect::<Vec<_>>()),
         "sanitize" => sanitize::run(&std::env::args().skip(2).collect::<Vec<_>>()),
         _ => {

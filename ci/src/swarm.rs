@@ -1,75 +1,71 @@
 //! Random runs of whole engines in a simulated network.
 
+use std::path::PathBuf;
 use std::process::Command;
 
-use crate::run::{cargo, run as execute};
+use crate::run::{root, run as execute};
+use crate::setup;
+use crate::test::simulation;
 
-/// Seeds that belong to the tests: always the same ones.
-const SEEDS_OF_TESTS: &str = "1500";
+/// Seconds of new seeds in the short set of tests.
+const NEW_SECONDS: &str = "60";
 
-/// A fast build that checks as much as a debug one.
-const BUILD: [&str; 9] = [
-    "--quiet",
-    "--profile",
-    "swarm",
-    "--package",
-    "ringrail",
-    "--features",
-    "sim",
-    "--example",
-    "swarm",
-];
-
-/// What engines send in the seeds that belong to the tests.
+/// Hashes of what fixed seeds send.
 const WIRE_HASHES: &str = "engine/tests/wire-hashes.txt";
 
-/// The swarm with the given options; they are described where they are read.
-pub(crate) fn run(options: impl Iterator<Item = String>) -> Result<(), String> {
-    execute(cargo(&["run"]).args(BUILD).arg("--").args(options))
+/// The built swarm.
+pub(crate) struct Swarm {
+    program: PathBuf,
 }
 
-/// Builds what [`of_tests`] runs.
-pub(crate) fn build() -> Command {
-    let mut command = cargo(&["build"]);
-    command.args(BUILD);
-    command
+/// Builds and runs the swarm with the options of the command line; they are described where they
+/// are read.
+pub(crate) fn run(options: &[String]) -> Result<(), String> {
+    setup::run()?;
+    let options: Vec<&str> = options.iter().map(String::as_str).collect();
+    execute(&mut Swarm::build()?.command(&options))
 }
 
-/// Each planted bug has to be found within so many seeds. When this was written, the seed to find
-/// it was at the most
-///
-/// - 3: `SkipCredit`, `LoseCreditReturn`, `EarlyDone`, `MatchYoungest`, `IgnoreSource`,
-///   `LoseMatched`, `DuplicateCompletion`, `ShiftChunk`, `OvertakeWaiting`, `SkipRange`, `ShiftPut`
-/// - 50: `DropRegrant`, `IgnoreRelease`, `ForgetWritable`, `LoseCreditNews`, `ForgetOffers`,
-///   `RepeatNumber`, `AckUnhandled`, `ForgetLost`, `StealByProbe`, `BelieveAnyTag`,
-///   `MoveUnasked`, `ReleaseUnacked`, `AckTooMuch`, `GrantsAsTheyCome`, `SkipSegmentSum`,
-///   `SkipChunkSum`, `LeakContents`, `KeepHeld`, `FlushEarly`, `OvertakePulls`
-/// - 400: `ForgetReap`, `EarlyDelivered`, `DropPartial`, `LeakStaging`, `KeepReceivesOfDead`,
-///   `LoseCredit`, `ForgetEpoch`, `SkipDeduplication`, `EndBeforeReap`, `RepeatFrames`,
-///   `MatchOutOfTurn`, `ForgetStream`, `ForgetResend`, `ForgetStreamAck`, `ShiftPart`,
-///   `ForgetLent`, `ForgetRing`, `TakeUnread`, `ForgetPieces`, `TakeLatePiece`
-/// - 2000: `LoseLimits`, for nearly all that is said of credit is soon said again
-const SEEDS_PER_BUG: &str = "5000";
+impl Swarm {
+    /// Builds it, in the profile of developers: the engine is optimised there, and checks as much
+    /// as in tests.
+    pub(crate) fn build() -> Result<Self, String> {
+        Ok(Self { program: simulation("swarm")? })
+    }
 
-/// The check that the swarm finds what is planted.
-pub(crate) fn of_planted_bugs() -> Command {
-    let mut command = cargo(&["run"]);
-    command.args(BUILD).args(["--", "--planted", SEEDS_PER_BUG]);
-    command
-}
+    fn command(&self, options: &[&str]) -> Command {
+        let mut command = Command::new(&self.program);
+        command.current_dir(root()).args(options);
+        command
+    }
 
-/// The swarm's share of the tests.
-pub(crate) fn of_tests() -> Command {
-    let mut command = cargo(&["run"]);
-    command.args(BUILD).args(["--", "--seed", "0", "--seeds", SEEDS_OF_TESTS]);
-    command
-}
+    /// Fixed seeds, whose sessions send what the committed hashes say.
+    pub(crate) fn fixed_seeds(&self) -> Command {
+        self.command(&["--compare", WIRE_HASHES, "--jobs", "1"])
+    }
 
-/// The same seeds, each of which has to send the bytes that it sent when the wire hashes were
-/// written.
-#[expect(dead_code, reason = "the tests call it once they compare wire hashes")]
-pub(crate) fn of_wire_hashes() -> Command {
-    let mut command = cargo(&["run"]);
-    command.args(BUILD).args(["--", "--compare", WIRE_HASHES]);
-    command
+    /// New seeds.
+    pub(crate) fn new_seeds(&self) -> Command {
+        self.command(&["--seconds", NEW_SECONDS, "--jobs", "1"])
+    }
+
+    /// The same for half an hour, on all cores.
+    pub(crate) fn many_new_seeds(&self) -> Command {
+        self.command(&["--seconds", "1800"])
+    }
+
+    /// The seed that is known to find each planted bug.
+    pub(crate) fn planted_bugs(&self) -> Command {
+        self.command(&["--planted", "0", "--jobs", "1"])
+    }
+
+    /// Each planted bug has to be found within so many seeds.
+    pub(crate) fn search_for_planted_bugs(&self) -> Command {
+        self.command(&["--planted", "5000"])
+    }
+
+    /// What simulated links carry, and how fast.
+    pub(crate) fn figures(&self) -> Command {
+        self.command(&["--figures", "--jobs", "1"])
+    }
 }

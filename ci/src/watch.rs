@@ -1,8 +1,10 @@
 //! A program watched while it runs: both outputs line by line, a time limit, and what it leaves.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -10,9 +12,14 @@ use std::time::{Duration, Instant};
 /// Silence after which a line says that the program still runs.
 const SILENCE: Duration = Duration::from_secs(30);
 
-/// Silence after which what the program started hangs, and is killed: of a few hundred tests one
-/// may cost the others no more than that.
-const HUNG: Duration = Duration::from_secs(8 * 60);
+/// When a program that is watched has run for too long.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// Since it was started. It and what it started are killed then.
+    pub(crate) total: Duration,
+    /// Without a line of output. What it started is killed then, and it may go on.
+    pub(crate) silent: Duration,
+}
 
 /// How long processes may take to end by themselves after the program that started them.
 const GRACE: Duration = Duration::from_secs(2);
@@ -27,10 +34,9 @@ pub(crate) enum End {
 }
 
 /// Marks processes by a variable in their environment, which what they start inherits.
+#[derive(Clone, Debug)]
 pub(crate) struct Mark {
     value: String,
-    /// See [`HUNG`].
-    hung: Duration,
 }
 
 impl Mark {
@@ -39,33 +45,35 @@ impl Mark {
     /// A mark that no other run has.
     pub(crate) fn new() -> Self {
         let since = std::time::UNIX_EPOCH.elapsed().unwrap_or_default();
-        Self { value: format!("{}-{}", std::process::id(), since.as_nanos()), hung: HUNG }
+        Self { value: format!("{}-{}", std::process::id(), since.as_nanos()) }
     }
 
-    /// Runs `command` and shows each line of its outputs to `look` as it passes them on.
-    ///
-    /// `look` returns what a progress line is to say.
+    /// The mark of one job of this run: its processes have both.
+    pub(crate) fn of_job(&self, name: &str) -> Self {
+        Self { value: format!("{}/{name}", self.value) }
+    }
+
+    /// Runs `command` and shows each line of its outputs to `look`.
     pub(crate) fn run(
         &self,
         command: &mut Command,
-        deadline: Instant,
-        mut look: impl FnMut(&str) -> String,
+        limits: Limits,
+        look: impl FnMut(&str),
     ) -> Result<End, String> {
-        println!("+ {command:?}");
         let command_line = format!("{command:?}");
         let spawned = command
             .env(Self::KEY, &self.value)
+            .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn();
         let mut child = spawned.map_err(|error| format!("{command_line}: {error}"))?;
         let (sender, lines) = channel();
-        pass_on(child.stdout.take(), std::io::stdout(), sender.clone());
-        pass_on(child.stderr.take(), std::io::stderr(), sender);
+        pass_on(child.stdout.take(), sender.clone());
+        pass_on(child.stderr.take(), sender);
         let program = child.id();
-        let in_time = follow(&lines, deadline, self.hung, &mut look, || self.end_hung(program));
+        let in_time = follow(&lines, limits, look, || self.end_hung(program));
         if !in_time {
-            println!("test: out of time; killing what runs");
             let _ = child.kill();
             kill(&self.processes());
         }
@@ -74,6 +82,38 @@ impl Mark {
             (false, _) => End::TimedOut,
             (true, true) => End::Success,
             (true, false) => End::Failure,
+        })
+    }
+
+    /// The same, with all lines passed on and a line now and then that says how far it is: what
+    /// `look` returned last.
+    pub(crate) fn run_aloud(
+        &self,
+        command: &mut Command,
+        limits: Limits,
+        mut look: impl FnMut(&str) -> String,
+    ) -> Result<End, String> {
+        println!("+ {command:?}");
+        let progress = Mutex::new((String::new(), Instant::now()));
+        let (start, is_over) = (Instant::now(), AtomicBool::new(false));
+        let lock = || progress.lock().unwrap_or_else(|it| it.into_inner());
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    thread::sleep(Duration::from_millis(200));
+                    let (text, since) = &mut *lock();
+                    if since.elapsed() >= SILENCE {
+                        println!("running for {} s; {text}", start.elapsed().as_secs());
+                        *since = Instant::now();
+                    }
+                }
+            });
+            let end = self.run(command, limits, |line| {
+                println!("{line}");
+                *lock() = (look(line), Instant::now());
+            });
+            is_over.store(true, Ordering::Relaxed);
+            end
         })
     }
 
@@ -107,13 +147,16 @@ impl Mark {
 
     /// Processes with this mark.
     fn processes(&self) -> Vec<u32> {
-        let wanted = format!("{}={}", Self::KEY, self.value);
+        let wanted = format!("{}={}", Self::KEY, self.value).into_bytes();
+        let of_jobs = [&wanted[..], b"/"].concat();
         let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
         entries
             .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok())
             .filter(|pid| {
                 let variables = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-                variables.split(|&byte| byte == 0).any(|each| each == wanted.as_bytes())
+                variables
+                    .split(|&byte| byte == 0)
+                    .any(|each| each == wanted || each.starts_with(&of_jobs))
             })
             .collect()
     }
@@ -132,50 +175,44 @@ pub(crate) fn mounted_namespaces() -> Vec<String> {
     points
 }
 
-/// Copies lines from `from` to `to` and to the channel, on a thread of its own.
-fn pass_on(
-    from: Option<impl Read + Send + 'static>,
-    mut to: impl Write + Send + 'static,
-    lines: Sender<String>,
-) {
+/// Sends the lines of `from` to the channel, on a thread of its own.
+fn pass_on(from: Option<impl Read + Send + 'static>, lines: Sender<String>) {
     let Some(from) = from else { return };
     thread::spawn(move || {
         // A test may print what is not UTF-8.
         for line in BufReader::new(from).split(b'\n').map_while(Result::ok) {
-            let line = String::from_utf8_lossy(&line).into_owned();
-            // A closed output is no reason to stop the tests.
-            let _ = writeln!(to, "{line}");
-            if lines.send(line).is_err() {
+            if lines.send(String::from_utf8_lossy(&line).into_owned()).is_err() {
                 return;
             }
         }
     });
 }
 
-/// Shows all lines to `look` until both outputs end; false when the deadline comes first. Calls
-/// `end_hung` each time that nothing came for as long as `hung`.
+/// Shows all lines to `look` until both outputs end; false when the time is over before. Calls
+/// `end_hung` each time that nothing came for too long.
 fn follow(
     lines: &Receiver<String>,
-    deadline: Instant,
-    hung: Duration,
-    look: &mut impl FnMut(&str) -> String,
+    limits: Limits,
+    mut look: impl FnMut(&str),
     end_hung: impl Fn(),
 ) -> bool {
     let start = Instant::now();
-    let (mut progress, mut heard) = (String::new(), start);
+    let mut last = start;
     loop {
-        let left = deadline.saturating_duration_since(Instant::now());
-        let quiet = SILENCE.min(hung);
+        let left = limits.total.saturating_sub(start.elapsed());
+        let quiet = limits.silent.saturating_sub(last.elapsed());
         match lines.recv_timeout(left.min(quiet)) {
-            Ok(line) => (progress, heard) = (look(&line), Instant::now()),
-            Err(RecvTimeoutError::Disconnected) => return true,
-            Err(RecvTimeoutError::Timeout) if left <= quiet => return false,
-            Err(RecvTimeoutError::Timeout) if heard.elapsed() >= hung => {
-                end_hung();
-                heard = Instant::now();
+            Ok(line) => {
+                look(&line);
+                last = Instant::now();
             }
+            Err(RecvTimeoutError::Disconnected) => return true,
+            Err(RecvTimeoutError::Timeout) if start.elapsed() >= limits.total => return false,
             Err(RecvTimeoutError::Timeout) => {
-                println!("test: running for {} s; {progress}", start.elapsed().as_secs());
+                if last.elapsed() >= limits.silent {
+                    end_hung();
+                    last = Instant::now();
+                }
             }
         }
     }
@@ -202,6 +239,7 @@ mod tests {
     use super::*;
 
     const SOON: Duration = Duration::from_secs(20);
+    const USUAL: Limits = Limits { total: SOON, silent: SOON };
 
     fn shell(script: &str) -> Command {
         let mut command = Command::new("sh");
@@ -213,54 +251,51 @@ mod tests {
     fn both_outputs_are_seen() {
         let mut seen = Vec::new();
         let mut command = shell("echo one; echo two >&2; printf '\\377three'; exit 3");
-        let end = Mark::new().run(&mut command, Instant::now() + SOON, |line| {
-            seen.push(line.to_owned());
-            String::new()
-        });
+        let end = Mark::new().run(&mut command, USUAL, |line| seen.push(line.to_owned()));
         seen.sort();
         assert_eq!(end, Ok(End::Failure));
         assert_eq!(seen, ["one", "two", "\u{fffd}three"]);
     }
 
     #[test]
-    fn time_runs_out_for_whole_trees() {
+    fn a_time_limit_ends_whole_trees() {
         let mark = Mark::new();
         let start = Instant::now();
         let mut command = shell("setsid sleep 1000 & sleep 1000");
-        let end = mark.run(&mut command, start + Duration::from_millis(300), |_| String::new());
+        let limits = Limits { total: Duration::from_millis(300), ..USUAL };
+        let end = mark.of_job("one").run(&mut command, limits, |_| ());
         assert_eq!(end, Ok(End::TimedOut));
         assert!(start.elapsed() < SOON);
         assert_eq!(mark.left_over(), [""; 0]);
     }
 
     #[test]
-    fn what_hangs_ends_and_the_rest_goes_on() {
-        let mark = Mark { hung: Duration::from_millis(300), ..Mark::new() };
+    fn a_silent_program_is_killed_and_its_parent_goes_on() {
+        let mark = Mark::new();
+        let limits = Limits { silent: Duration::from_millis(300), ..USUAL };
         let (start, mut seen) = (Instant::now(), Vec::new());
         // In the background, for a shell becomes the last program that it starts.
         let mut command = shell("sleep 1000 & wait $! 2>/dev/null; echo \"ended by $?\"");
-        let end = mark.run(&mut command, start + SOON, |line| {
-            seen.push(line.to_owned());
-            String::new()
-        });
+        let end = mark.run(&mut command, limits, |line| seen.push(line.to_owned()));
         assert_eq!(end, Ok(End::Success));
         assert_eq!(seen, ["ended by 137"]);
-        let end = mark.run(&mut shell("exec sleep 1000"), start + SOON, |_| String::new());
+        let end = mark.run(&mut shell("exec sleep 1000"), limits, |_| ());
         assert_eq!(end, Ok(End::Failure));
         assert!(start.elapsed() < SOON);
     }
 
     #[test]
-    fn a_process_that_stays_is_named_and_killed() {
+    fn a_process_that_outlives_its_job_is_named_and_killed() {
         let (mark, other) = (Mark::new(), Mark::new());
         // A process that is about to become another program has no marks for a moment.
         let mut command = shell(
             "setsid sleep 1003 >/dev/null 2>&1 & \
              until grep -q 1003 /proc/$!/cmdline; do sleep 0.01; done",
         );
-        let end = mark.run(&mut command, Instant::now() + SOON, |_| String::new());
+        let end = mark.of_job("one").run(&mut command, USUAL, |_| ());
         assert_eq!(end, Ok(End::Success));
         assert_eq!(other.processes(), [0; 0]);
+        assert_eq!(mark.of_job("on").processes(), [0; 0]);
         let left = mark.left_over();
         assert!(matches!(left.as_slice(), [one] if one.contains("sleep 1003")), "{left:?}");
         assert_eq!(mark.left_over(), [""; 0]);

@@ -14,9 +14,8 @@ const PART_MARK: &str = " ... ignored, started by other tests";
 /// What the swarm's line begins with when all seeds held.
 const SWARM_MARK: &str = "swarm holds: ";
 
-/// What cargo says of each test program that fails.
-const PROGRAM_FAILED: [&str; 2] =
-    ["error: test failed, to rerun", "error: doctest failed, to rerun"];
+/// What libtest reports of a test that takes long: `test NAME has been running for over 60 s...`.
+const SLOW_MARK: &str = " has been running for over ";
 
 /// Lines that are kept of what a failed test printed: a panic and what led to it.
 const LINES_OF_A_TEST: usize = 40;
@@ -40,10 +39,10 @@ pub(crate) struct Count {
     pub(crate) flaky: Vec<String>,
     /// The names of the failed tests, as libtest lists them.
     names: Vec<String>,
-    /// Test programs that failed, as cargo tells.
-    programs_failed: usize,
-    /// Those of them that ran to their end, as libtest tells.
-    programs_ended: usize,
+    /// libtest ran to its end: its closing line was there.
+    is_closed: bool,
+    /// Tests of which libtest reported that they run for long, while none of them has ended.
+    slow: BTreeSet<String>,
     /// The part of the output that is being read.
     section: Section,
     /// The last lines of all, for a command that fails without a failed test.
@@ -67,17 +66,22 @@ struct Output {
 }
 
 impl Count {
-    /// Takes what a line says, and says how far the command is.
-    pub(crate) fn look(&mut self, line: &str) -> String {
+    /// Takes a line of the output.
+    pub(crate) fn look(&mut self, line: &str) {
         if let Some(rest) = line.strip_prefix("test result: ") {
             self.passed += number_before(rest, " passed");
             self.failed += number_before(rest, " failed");
             self.ignored += number_before(rest, " ignored");
-            self.programs_ended += usize::from(rest.starts_with("FAILED"));
+            self.is_closed = true;
             self.section = Section::Progress;
         }
-        let is_told = PROGRAM_FAILED.iter().any(|mark| line.starts_with(mark));
-        self.programs_failed += usize::from(is_told);
+        if let Some(rest) = line.strip_prefix("test ") {
+            match (rest.split_once(SLOW_MARK), rest.split_once(" ... ")) {
+                (Some((name, _)), _) => drop(self.slow.insert(name.to_owned())),
+                (None, Some((name, _))) => drop(self.slow.remove(name)),
+                (None, None) => {}
+            }
+        }
         if line.ends_with(PART_MARK) {
             // Of those that the closing line calls ignored.
             self.parts += 1;
@@ -90,7 +94,6 @@ impl Count {
         }
         self.look_for_failures(line);
         keep_last(&mut self.last, line, LINES_OF_A_COMMAND);
-        self.to_string()
     }
 
     fn look_for_failures(&mut self, line: &str) {
@@ -116,23 +119,30 @@ impl Count {
         }
     }
 
-    /// Takes how the command ended: one that fails without a failed test has failed itself.
-    pub(crate) fn close(&mut self, end: End, command: &str) {
-        if end != End::Success && (self.failures.is_empty() || !self.is_only_of_tests(end)) {
-            let lines = std::mem::take(&mut self.last);
-            self.failures
-                .push(Output { heading: format!("{command}: {end:?}"), lines }.to_string());
+    /// Takes how the process ended that is called `name`: one that fails without a failed test has
+    /// failed itself. One without libtest is a test, unless its output had tests.
+    pub(crate) fn close(&mut self, end: End, name: &str, is_libtest: bool) {
+        for failure in &mut self.failures {
+            *failure = format!("{name}: {failure}");
         }
-        if end != End::Success {
-            self.failed = self.failed.max(1);
+        if end != End::Success && !self.is_only_of_tests(end) {
+            let lines = std::mem::take(&mut self.last);
+            let mut heading = format!("{name}: {end:?}");
+            if !self.slow.is_empty() {
+                let slow: Vec<&str> = self.slow.iter().map(String::as_str).collect();
+                heading += &format!(", while these ran: {}", slow.join(", "));
+            }
+            self.failures.push(Output { heading, lines }.to_string());
+            self.failed = self.failed.max(self.names.len() + 1);
+        }
+        if !is_libtest && end == End::Success {
+            self.passed = self.passed.max(1);
         }
     }
 
-    /// Whether all that failed is named tests: no program crashed or ran out of time beside them.
+    /// Whether all that failed is named tests: the process did not crash or run out of time.
     fn is_only_of_tests(&self, end: End) -> bool {
-        end == End::Failure
-            && self.programs_failed == self.programs_ended
-            && self.names.len() == self.failed
+        end == End::Failure && self.is_closed && self.failed > 0 && self.names.len() == self.failed
     }
 
     /// The failed tests of a command that ended so, if nothing else failed. Those of documentation
@@ -166,6 +176,22 @@ impl Count {
         self.skips.extend(other.skips);
         self.failures.extend(other.failures);
         self.flaky.extend(other.flaky);
+    }
+
+    /// Adds the sum of several.
+    pub(crate) fn add_total(&mut self, other: Self) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.ignored += other.ignored;
+        self.skips.extend(other.skips);
+        self.failures.extend(other.failures);
+        self.flaky.extend(other.flaky);
+    }
+
+    /// Adds a test that cannot run here, beside those of libtest.
+    pub(crate) fn skip(&mut self, reason: &str) {
+        self.ignored += 1;
+        self.skips.insert(format!("{}{reason}", SKIP_MARKS[0]));
     }
 
     /// Adds a failure that is no test's of libtest.
@@ -216,7 +242,7 @@ mod tests {
         for line in lines {
             count.look(line);
         }
-        count.close(end, "cargo test");
+        count.close(end, "api", true);
         let mut total = Count::default();
         total.add(count);
         total
@@ -233,7 +259,7 @@ mod tests {
             "test other result: 1 passed",
             "test result: ok. 5 passed; 0 failed; 0 ignored; 0 measured; 7 filtered out",
         ];
-        assert_eq!(counted(&lines, End::Failure), "17 passed, 3 failed, 4 skipped");
+        assert_eq!(counted(&lines, End::Success), "17 passed, 3 failed, 4 skipped");
     }
 
     #[test]
@@ -262,7 +288,7 @@ mod tests {
     fn a_command_that_fails_without_a_failed_test_counts() {
         let one = read(&["error: aborted"], End::Failure);
         assert_eq!(one.to_string(), "0 passed, 1 failed, 0 skipped");
-        assert_eq!(one.failures, ["cargo test: Failure\n  error: aborted"]);
+        assert_eq!(one.failures, ["api: Failure\n  error: aborted"]);
         assert_eq!(counted(&[], End::TimedOut), "0 passed, 1 failed, 0 skipped");
     }
 
@@ -285,19 +311,15 @@ mod tests {
             "    two",
             "",
             "test result: FAILED. 1 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out",
-            "error: test failed, to rerun pass `--test one`",
-            "error: 1 target failed:",
         ];
-        let first = "one stdout\n  thread 'one' panicked at tests/one.rs:1:2:\n  no answer";
-        let both = [first, "two stdout\n  Error: gone"];
+        let first = "api: one stdout\n  thread 'one' panicked at tests/one.rs:1:2:\n  no answer";
+        let both = [first, "api: two stdout\n  Error: gone"];
         assert_eq!(read(&lines, End::Failure).failures, both);
         let mut count = Count::default();
-        lines.iter().for_each(|line| drop(count.look(line)));
+        lines.iter().for_each(|line| count.look(line));
+        count.close(End::Failure, "api", true);
         assert_eq!(count.failed_tests(End::TimedOut), [""; 0]);
         assert_eq!(count.failed_tests(End::Failure), ["one", "two"]);
-        // A program beside it was killed by a signal.
-        count.look("error: test failed, to rerun pass `--lib`");
-        assert_eq!(count.failed_tests(End::Failure), [""; 0]);
         count.forgive();
         assert_eq!(count.to_string(), "3 passed, 0 failed, 0 skipped");
         assert!(count.failures.is_empty() && count.flaky == both);

@@ -1,0 +1,75 @@
+//! What a job needs of the machine, and how long it takes on a quiet one of two cores.
+
+use std::time::Duration;
+
+/// The part of the machine that a job needs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Share {
+    /// It mostly waits for time to pass.
+    Waits,
+    /// It computes.
+    Core,
+    /// What it counts or measures is wrong beside other jobs.
+    Machine,
+}
+
+/// What a job needs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Needs {
+    pub(super) share: Share,
+    /// Seconds that it is expected to take.
+    pub(super) seconds: u64,
+}
+
+/// Jobs that are not in the table.
+const USUAL: Needs = Needs { share: Share::Core, seconds: 5 };
+
+/// A job that takes less is stopped after so long all the same.
+const LIMIT_MIN: Duration = Duration::from_secs(300);
+
+/// A job is stopped after so many times its expected time: machines are slower, and shared.
+const LIMIT_TIMES: u32 = 10;
+
+/// Jobs by the beginning of their names; the first row counts.
+const TABLE: &[(&str, Share, u64)] = &[
+    // A timer that fires while a program stands still adds to what is counted.
+    ("instructions", Share::Machine, 60),
+    ("swarm: fixed seeds", Share::Core, 150),
+    ("swarm: planted bugs", Share::Core, 120),
+    ("swarm: new seeds", Share::Core, 60),
+    ("swarm: figures", Share::Core, 20),
+    ("ringrail memory matching_cost", Share::Core, 70),
+    // Programs under valgrind, all in one process.
+    ("ringrail-c programs", Share::Core, 60),
+    // Links of labs have rates, and tests of rails compare them.
+    ("ringrail-tests", Share::Machine, 10),
+    ("ringrail-xdp", Share::Machine, 10),
+    ("ringrail-perf", Share::Machine, 10),
+    ("ringrail-fi", Share::Machine, 10),
+    ("ringrail api faults", Share::Waits, 30),
+    ("ringrail api middleware", Share::Core, 30),
+    ("ringrail api one_sided", Share::Core, 30),
+];
+
+/// The needs of the job of this name.
+pub(super) fn needs_of(name: &str) -> Needs {
+    let row = TABLE.iter().find(|(start, ..)| name.starts_with(start));
+    row.map_or(USUAL, |&(_, share, seconds)| Needs { share, seconds })
+}
+
+impl Needs {
+    /// When it is stopped.
+    pub(super) fn limit(&self) -> Duration {
+        LIMIT_MIN.max(LIMIT_TIMES * Duration::from_secs(self.seconds))
+    }
+
+    /// What it takes from a machine of so many cores, in half core-seconds.
+    pub(super) fn work(&self, cores: u32) -> u64 {
+        let halves = match self.share {
+            Share::Waits => 1,
+            Share::Core => 2,
+            Share::Machine => 2 * u64::from(cores),
+        };
+        halves * self.seconds.max(1)
+    }
+}

@@ -1,0 +1,131 @@
+//! Runs jobs side by side, as many as the machine has room for.
+
+use std::io::IsTerminal as _;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+use super::job::{Ended, Job};
+use super::needs::Share;
+use crate::watch::Mark;
+
+/// How often a log without a terminal says what runs.
+const REPORT_EVERY: Duration = Duration::from_secs(60);
+
+/// Units of a core: a job that mostly waits takes one.
+const UNITS_PER_CORE: u32 = 2;
+
+/// Runs all jobs and hands each with its end to `done`, in the order of their ends.
+pub(super) fn run(
+    mut waiting: Vec<Job>,
+    mark: &Mark,
+    mut done: impl FnMut(&Job, Result<Ended, String>, Duration),
+) {
+    let cores = thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
+    let capacity = cores * UNITS_PER_CORE;
+    let units = |job: &Job| match job.needs.share {
+        Share::Waits => 1,
+        Share::Core => UNITS_PER_CORE.min(capacity),
+        Share::Machine => capacity,
+    };
+    let mut progress = Progress::new(&waiting, cores);
+    // Long ones first, so that none of them is alone at the end; those that need the machine for
+    // themselves when nothing else is left.
+    waiting.sort_by_key(|job| (units(job) == capacity, std::cmp::Reverse(job.needs.seconds)));
+    let (sender, ends) = channel();
+    let mut free = capacity;
+    let mut running: Vec<String> = Vec::new();
+    thread::scope(|scope| {
+        loop {
+            while let Some(at) = waiting.iter().position(|job| units(job) <= free) {
+                let job = waiting.remove(at);
+                free -= units(&job);
+                running.push(job.name.clone());
+                let sender = sender.clone();
+                scope.spawn(move || {
+                    let start = Instant::now();
+                    let ended = job.run(mark);
+                    // The receiver is there until all jobs have ended.
+                    let _ = sender.send((job, ended, start.elapsed()));
+                });
+            }
+            if running.is_empty() {
+                break;
+            }
+            match ends.recv_timeout(REPORT_EVERY) {
+                Ok((job, ended, took)) => {
+                    free += units(&job);
+                    running.retain(|name| *name != job.name);
+                    progress.end_of(&job, &ended, took);
+                    done(&job, ended, took);
+                }
+                Err(RecvTimeoutError::Timeout) => progress.still(&running),
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+        }
+    });
+    progress.bar.finish_and_clear();
+}
+
+/// How far the jobs are.
+struct Progress {
+    bar: ProgressBar,
+    start: Instant,
+    /// Expected work in core-seconds: of all jobs, and of those that have ended.
+    expected: u64,
+    ended: u64,
+    jobs: usize,
+    jobs_ended: usize,
+}
+
+impl Progress {
+    fn new(jobs: &[Job], cores: u32) -> Self {
+        let expected = jobs.iter().map(|job| job.needs.work(cores)).sum();
+        let bar = if std::io::stderr().is_terminal() {
+            let style = ProgressStyle::with_template("{elapsed} {wide_bar} {msg}");
+            let style = style.unwrap_or_else(|_| ProgressStyle::default_bar());
+            ProgressBar::new(expected).with_style(style)
+        } else {
+            ProgressBar::hidden()
+        };
+        let (start, jobs) = (Instant::now(), jobs.len());
+        Self { bar, start, expected, ended: 0, jobs, jobs_ended: 0 }
+    }
+
+    /// Time that the rest takes if it takes as long as expected, by what the ended ones took.
+    fn left(&self) -> Duration {
+        if self.ended == 0 {
+            return Duration::from_secs(self.expected / 2);
+        }
+        let per_unit = self.start.elapsed().as_secs_f64() / self.ended as f64;
+        Duration::from_secs_f64(per_unit * (self.expected - self.ended) as f64)
+    }
+
+    fn line(&self) -> String {
+        let (elapsed, left) = (self.start.elapsed().as_secs(), self.left().as_secs());
+        format!("{} of {} jobs in {elapsed} s, about {left} s left", self.jobs_ended, self.jobs)
+    }
+
+    fn end_of(&mut self, job: &Job, ended: &Result<Ended, String>, took: Duration) {
+        let cores = thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
+        self.ended += job.needs.work(cores);
+        self.jobs_ended += 1;
+        let outcome = match ended {
+            Ok(ended) => ended.count.to_string(),
+            Err(error) => error.clone(),
+        };
+        let took = took.as_secs_f64();
+        self.bar.suspend(|| {
+            println!("test: {}: {outcome} in {took:.1} s [{}]", job.name, self.line());
+        });
+        self.bar.set_position(self.ended);
+        self.bar.set_message(self.line());
+    }
+
+    fn still(&self, running: &[String]) {
+        let running = running.join(", ");
+        self.bar.suspend(|| println!("test: {}; running: {running}", self.line()));
+    }
+}
