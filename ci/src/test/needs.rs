@@ -40,7 +40,7 @@ const TABLE: &[(&str, Share, u64)] = &[
     ("swarm: figures", Share::Core, 20),
     ("ringrail memory matching_cost", Share::Core, 70),
     // Programs under valgrind, all in one process.
-    ("ringrail-c programs", Share::Core, 60),
+    ("ringrail-c programs", Share::Core, 120),
     // Links of labs have rates, and tests of rails compare them.
     ("ringrail-tests", Share::Machine, 10),
     ("ringrail-xdp", Share::Machine, 10),
