@@ -129,7 +129,7 @@ impl Report {
         for (time, name) in self.took.iter().take(LONGEST) {
             println!("test: {:.0} s {name}", time.as_secs_f64());
         }
-        println!("test: {} s without builds", self.start.elapsed().as_secs());
+        println!("test: {} s in all, with builds", self.start.elapsed().as_secs());
         let total = &self.total;
         for line in &total.skips {
             println!("{line}");
