@@ -38,6 +38,9 @@ const QUEUES: usize = 3;
 /// Steps in which threads that nothing comes in between are done.
 const STEPS_MAX: u32 = 200_000;
 
+/// The longest pause of threads none of which can run.
+const IDLE_PAUSE_NS_MAX: u64 = 1_000_000;
+
 #[cfg(test)]
 thread_local! {
     /// Bouts that this thread has simulated.
@@ -69,6 +72,8 @@ pub(super) struct Bout {
     /// The caretaker is to make a turn.
     is_care_due: bool,
     steps: u64,
+    /// Pause before the next steps, while no thread can run.
+    idle_pause_ns: u64,
     /// Operations that may be cancelled later.
     named: Vec<OperationId>,
 }
@@ -98,6 +103,21 @@ impl Bout {
 
     fn is_done(&self) -> bool {
         self.threads.iter().all(Thread::is_over)
+    }
+
+    /// Whether the caretaker has something to do: what is there is the leader's where there is one.
+    fn cares(&self) -> bool {
+        !self.engine.has_leader() && (self.is_care_due || self.engine.requests() > 0)
+    }
+
+    /// The pause before the next steps. It doubles while no thread can run, as what they wait for
+    /// may take seconds.
+    fn pause_ns(&mut self, pause_ns: u64) -> u64 {
+        let is_idle = !self.cares() && !self.threads.iter().any(Thread::can_run);
+        self.idle_pause_ns =
+            if is_idle { (2 * self.idle_pause_ns).min(IDLE_PAUSE_NS_MAX) } else { 0 };
+        self.idle_pause_ns = self.idle_pause_ns.max(pause_ns);
+        self.idle_pause_ns
     }
 
     /// Nobody can go on: none may sleep for what is there, and requests are seen to.
@@ -176,6 +196,7 @@ impl Run {
             plan,
             is_care_due,
             steps,
+            idle_pause_ns: 0,
             named,
         };
         self.oracle.at_work.insert(self.residents[host].process);
@@ -392,7 +413,8 @@ impl Run {
         }
         self.care(host)?;
         let pause_ns = 1 + self.random.within(2 * self.world.turn_ns);
-        self.world.plan(pause_ns, name);
+        let Some(bout) = self.bouts.get_mut(&host) else { return Ok(()) };
+        self.world.plan(bout.pause_ns(pause_ns), name);
         Ok(())
     }
 
@@ -403,7 +425,7 @@ impl Run {
         if is_stuck {
             bout.check_asleep()?;
         }
-        if bout.engine.has_leader() || !(bout.is_care_due || bout.engine.requests() > 0) {
+        if !bout.cares() {
             return Ok(());
         }
         match bout.engine.care() {

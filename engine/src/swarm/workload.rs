@@ -570,6 +570,7 @@ impl Run {
     fn await_greetings(&mut self, first_sent: usize) -> Result<(), String> {
         let end_ns = self.world.now_ns() + self.plan.bound_ns();
         self.world.plan(0, super::CHECK);
+        let mut wait_ns = 500_000;
         loop {
             match self.world.step(end_ns) {
                 super::world::Step::Limit => return Err("those who live cannot talk".into()),
@@ -585,7 +586,9 @@ impl Run {
                     if is_quiet && greetings.all(is_there) {
                         break;
                     }
-                    self.world.plan(1_000_000, super::CHECK);
+                    // Each look wakes every engine.
+                    wait_ns = (2 * wait_ns).min(50_000_000);
+                    self.world.plan(wait_ns, super::CHECK);
                 }
                 super::world::Step::Planned(_) => {}
             }
