@@ -16,11 +16,7 @@ use std::time::{Duration, Instant};
 use crate::run::{cargo, root, run as execute};
 use crate::setup;
 
-/// Programs of `engine/tests` that no sanitizer can run, and why. They run if they are asked for.
-const UNFIT: [(&str, &str); 1] =
-    [("models", "loom and shuttle switch stacks on one thread, which no sanitizer follows")];
-
-/// Modules of the other programs that no sanitizer can run, and why.
+/// Modules of the test programs that no sanitizer can run, and why.
 const UNFIT_MODULES: [(&str, &str); 1] =
     [("matching_cost::", "valgrind counts its instructions, and cannot run what is instrumented")];
 
@@ -108,10 +104,7 @@ fn everything(sanitizer: Sanitizer) -> Result<Vec<String>, String> {
     tests.sort();
     let mut arguments = vec!["--lib".to_owned()];
     for test in tests {
-        match UNFIT.iter().find(|(name, _)| *name == test) {
-            Some((_, reason)) => println!("sanitize: without {test}: {reason}"),
-            None => arguments.extend(["--test".to_owned(), test]),
-        }
+        arguments.extend(["--test".to_owned(), test]);
     }
     // Behind this what goes to the tests themselves.
     arguments.push("--".to_owned());
@@ -278,10 +271,6 @@ mod tests {
             assert!(arguments.windows(2).any(|pair| pair == ["--test", name]), "{name}");
         }
         let tests = root().join("engine/tests");
-        for (name, _) in UNFIT {
-            assert!(tests.join(name).join("main.rs").is_file(), "{name}");
-            assert!(!arguments.iter().any(|argument| argument == name));
-        }
         for (name, _) in UNFIT_MODULES {
             let file = format!("{}.rs", name.trim_end_matches("::"));
             let programs = std::fs::read_dir(&tests).unwrap();

@@ -36,14 +36,26 @@ pub(super) struct Test {
     pub(super) is_ignored: bool,
 }
 
-/// A cargo command for the tests of the whole workspace.
+/// The models of lock-free parts, which only the long set runs.
+const MODELS: &str = "ringrail-models";
+
+/// A cargo command for the tests of the whole workspace but for the models.
 pub(super) fn cargo_test() -> Command {
-    cargo(&["test", "--workspace", "--features", FEATURES])
+    cargo(&["test", "--workspace", "--exclude", MODELS, "--features", FEATURES])
 }
 
-/// Builds all test programs, and the programs and examples that they start.
+/// Builds all test programs but for the models, and the programs and examples that they start.
 pub(super) fn programs() -> Result<Vec<Program>, String> {
-    let mut command = cargo_test();
+    build(cargo_test())
+}
+
+/// Builds the models.
+pub(super) fn models() -> Result<Vec<Program>, String> {
+    build(cargo(&["test", "--package", MODELS]))
+}
+
+/// Builds what a cargo command tests.
+fn build(mut command: Command) -> Result<Vec<Program>, String> {
     command.arg("--no-run");
     let mut programs: Vec<Program> =
         messages(&mut command)?.iter().filter_map(program_of).collect();
@@ -56,8 +68,8 @@ pub(super) fn programs() -> Result<Vec<Program>, String> {
 
 /// Builds an example of the engine that simulates, and returns its path.
 pub(crate) fn simulation(example: &str) -> Result<PathBuf, String> {
-    let mut command = cargo(&["build", "--workspace", "--features", FEATURES_OF_SIMULATION]);
-    command.args(["--example", example]);
+    let mut command = cargo(&["build", "--workspace", "--exclude", MODELS]);
+    command.args(["--features", FEATURES_OF_SIMULATION, "--example", example]);
     let messages = messages(&mut command)?;
     let built = messages.iter().filter(|message| message["target"]["name"] == example);
     let path = built.filter_map(|message| message["executable"].as_str()).next_back();

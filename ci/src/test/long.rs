@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::build::{Program, programs};
+use super::build::{Program, models, programs};
 use super::job::{Job, jobs_of, jobs_of_each_test};
 use super::report::Report;
-use super::{URING_FEATURES, is_model, without};
+use super::{URING_FEATURES, without};
 use crate::run::run as execute;
 use crate::swarm::Swarm;
 use crate::{fuzz, interop, sanitize, setup};
@@ -35,7 +35,7 @@ struct Part {
 
 const PARTS: [Part; 8] = [
     Part { name: "short", run: short, minutes: |_| 12 },
-    Part { name: "models", run: models, minutes: |_| 5 },
+    Part { name: "models", run: search_models, minutes: |_| 5 },
     Part { name: "uring", run: uring, minutes: |_| 5 },
     Part { name: "planted", run: planted, minutes: |_| 5 },
     Part { name: "swarm", run: new_seeds, minutes: |_| 30 },
@@ -107,9 +107,9 @@ fn short(report: &mut Report, _: &Options) -> Result<(), String> {
 }
 
 /// The loom and shuttle models.
-fn models(report: &mut Report, _: &Options) -> Result<(), String> {
+fn search_models(report: &mut Report, _: &Options) -> Result<(), String> {
     let mut jobs = Vec::new();
-    for program in programs()?.iter().filter(|program| is_model(program)) {
+    for program in &models()? {
         jobs.extend(jobs_of(program)?);
     }
     report.run_once(jobs);

@@ -9,6 +9,7 @@ mod pool;
 mod report;
 
 use std::process::Command;
+use std::thread;
 
 pub(crate) use self::build::simulation;
 use self::build::{Program, programs};
@@ -64,9 +65,13 @@ fn short() -> Result<(), String> {
 /// Builds the short set. A build may start servers that stay, such as a compiler cache: it gets no
 /// mark.
 fn jobs_of_short_set(report: &mut Report) -> Result<Vec<Job>, String> {
-    let programs = programs()?;
-    let swarm = Swarm::build()?;
-    let counts = instructions::build()?;
+    let (programs, swarm, counts) = thread::scope(|scope| {
+        // Cargo builds releases in a folder of its own, at the same time.
+        let counts = scope.spawn(instructions::build);
+        let programs = programs().and_then(|programs| Ok((programs, Swarm::build()?)));
+        let counts = counts.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        programs.and_then(|(programs, swarm)| Ok((programs, swarm, counts?)))
+    })?;
     let mut jobs = vec![
         Job::of_command("swarm: fixed seeds", &swarm.fixed_seeds()),
         Job::of_command("swarm: new seeds", &swarm.new_seeds()),
@@ -78,7 +83,7 @@ fn jobs_of_short_set(report: &mut Report) -> Result<Vec<Job>, String> {
         Ok(command) => jobs.push(Job::of_command("instructions", &command)),
         Err(reason) => report.skip(&format!("instructions: {reason}")),
     }
-    for program in programs.iter().filter(|program| !is_model(program)) {
+    for program in &programs {
         jobs.extend(jobs_of(program)?);
     }
     jobs.extend(on_other_lanes(&programs)?);
@@ -91,11 +96,6 @@ fn documentation() -> Command {
     let mut command = build::cargo_test();
     command.arg("--doc");
     command
-}
-
-/// Loom and shuttle models, which search for minutes.
-fn is_model(program: &Program) -> bool {
-    program.package == "ringrail" && program.target == "models"
 }
 
 /// The jobs of modules of the engine's tests: of those of `tests/api` and of `tests/memory`.

@@ -34,18 +34,27 @@ const LIMIT_TIMES: u32 = 10;
 const TABLE: &[(&str, Share, u64)] = &[
     // A timer that fires while a program stands still adds to what is counted.
     ("instructions", Share::Machine, 60),
-    ("swarm: fixed seeds", Share::Core, 150),
-    ("swarm: planted bugs", Share::Core, 120),
+    ("swarm: fixed seeds", Share::Core, 60),
     ("swarm: new seeds", Share::Core, 60),
     ("swarm: figures", Share::Core, 20),
     ("ringrail memory matching_cost", Share::Core, 70),
     // Programs under valgrind, all in one process.
     ("ringrail-c programs", Share::Core, 120),
-    // Links of labs have rates, and tests of rails compare them.
-    ("ringrail-tests", Share::Machine, 10),
-    ("ringrail-xdp", Share::Machine, 10),
-    ("ringrail-perf", Share::Machine, 10),
-    ("ringrail-fi", Share::Machine, 10),
+    ("ringrail-tests liveness", Share::Core, 50),
+    ("ringrail-tests queues", Share::Core, 40),
+    // They compare rates, of rails or of threads.
+    ("ringrail-tests rails", Share::Machine, 30),
+    ("ringrail-tests lab_rails", Share::Machine, 10),
+    ("ringrail-tests lossy", Share::Machine, 10),
+    ("ringrail-perf failover", Share::Machine, 20),
+    ("ringrail-perf sharing", Share::Machine, 15),
+    ("ringrail-perf threads", Share::Machine, 5),
+    ("ringrail-perf one_sided", Share::Machine, 5),
+    // Other labs, most of which wait for half of the time.
+    ("ringrail-tests", Share::Core, 10),
+    ("ringrail-xdp", Share::Core, 10),
+    ("ringrail-perf", Share::Core, 10),
+    ("ringrail-fi", Share::Core, 10),
     ("ringrail api faults", Share::Waits, 30),
     ("ringrail api middleware", Share::Core, 30),
     ("ringrail api one_sided", Share::Core, 30),

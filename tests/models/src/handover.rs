@@ -6,7 +6,7 @@
 
 #![allow(dead_code, reason = "the model does not need all of the file")]
 
-#[path = "../../src/progress/caretaker/handover.rs"]
+#[path = "../../../engine/src/progress/caretaker/handover.rs"]
 mod file;
 
 /// Stands in for `progress/caretaker/sync.rs`.

@@ -1,5 +1,8 @@
-//! Models of lock-free parts, for loom and shuttle, which switch the stacks of threads.
+//! Models of the lock-free parts of the engine, for loom and shuttle: they run the engine's own files.
+//!
+//! A package of its own, so that builds of the other tests need neither.
 
+#![cfg(test)]
 #![allow(clippy::duplicate_mod, reason = "loom and shuttle run the same files")]
 
 mod handover;

@@ -4,9 +4,9 @@
 
 #![allow(dead_code, reason = "the models do not need all of the file")]
 
-#[path = "../../src/driver/shm/doorbell.rs"]
+#[path = "../../../engine/src/driver/shm/doorbell.rs"]
 mod doorbell;
-#[path = "../../src/driver/shm/ring.rs"]
+#[path = "../../../engine/src/driver/shm/ring.rs"]
 mod ring;
 
 use std::sync::Arc;

@@ -12,15 +12,15 @@ macro_rules! planted {
     };
 }
 
-#[path = "../../src/progress/shared/chunks.rs"]
+#[path = "../../../engine/src/progress/shared/chunks.rs"]
 mod chunks;
-#[path = "../../src/progress/shared/combiner.rs"]
+#[path = "../../../engine/src/progress/shared/combiner.rs"]
 mod combiner;
-#[path = "../../src/progress/shared/queue.rs"]
+#[path = "../../../engine/src/progress/shared/queue.rs"]
 mod queue;
-#[path = "../../src/progress/shared/wait.rs"]
+#[path = "../../../engine/src/progress/shared/wait.rs"]
 mod wait;
-#[path = "../../src/progress/shared/wait_set.rs"]
+#[path = "../../../engine/src/progress/shared/wait_set.rs"]
 mod wait_set;
 
 /// Stands in for `progress/shared/sync.rs`.

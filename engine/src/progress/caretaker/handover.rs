@@ -18,7 +18,7 @@
 //! waits for the mutex. An owner that reads a `word` older than the caretaker's last turn would
 //! have been seen inside by that turn, which then would not have been.
 //!
-//! The model of this file is `engine/tests/models/handover.rs`, which runs it with full fences.
+//! The model of this file is `tests/models/src/handover.rs`, which runs it with full fences.
 
 use super::sync;
 use super::sync::{AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering};

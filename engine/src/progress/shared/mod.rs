@@ -9,8 +9,8 @@
 //! any thread reads.
 //!
 //! Nothing here knows engines: the state and the requests are type parameters. The models of this
-//! room are `engine/tests/models/shared_model.rs` (each order that the memory model allows) and
-//! `engine/tests/models/shared_schedules.rs` (more threads, random orders).
+//! room are `tests/models/src/shared_model.rs` (each order that the memory model allows) and
+//! `tests/models/src/shared_schedules.rs` (more threads, random orders).
 
 mod chunks;
 mod combiner;
