@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use super::oracle::{Fate, Sent};
 use super::world::Step;
 use super::{CHECK, Run};
 use crate::progress::engine::Engine;
@@ -130,6 +131,40 @@ impl Run {
             let mut sessions = engine.state.core.sessions().iter();
             sessions.any(|(_, session)| session.id == id && session.is_connected())
         })
+    }
+
+    /// Until what was sent from then on is there, and a second more.
+    pub(super) fn await_greetings(&mut self, first_sent: usize) -> Result<(), String> {
+        let end_ns = self.world.now_ns() + self.plan.bound_ns();
+        self.world.plan(0, CHECK);
+        let mut wait_ns = 500_000;
+        loop {
+            match self.world.step(end_ns) {
+                Step::Limit => return Err("those who live cannot talk".into()),
+                Step::Turn(host) => self.after_turn(host)?,
+                Step::Planned(CHECK) => {
+                    let is_quiet = self.drain()?;
+                    // Small settings leave no room for all of them at once: some were not taken.
+                    // Older messages may come as well, if what carried them has gone silent.
+                    let mut greetings = self.oracle.sent[first_sent..].iter();
+                    let is_there = |it: &Sent| {
+                        it.fate == Fate::Cancelled || it.is_discarded || it.taken_by.is_some()
+                    };
+                    if is_quiet && greetings.all(is_there) {
+                        break;
+                    }
+                    // Each look wakes every engine.
+                    wait_ns = (2 * wait_ns).min(50_000_000);
+                    self.world.plan(wait_ns, CHECK);
+                }
+                Step::Planned(_) => {}
+            }
+        }
+        let end_ns = self.world.now_ns() + 1_000_000_000;
+        while let Step::Turn(host) = self.world.step(end_ns) {
+            self.after_turn(host)?;
+        }
+        self.oracle.check_end(|_| false)
     }
 
     /// Rest comes within the bound; not at once, for a path whose datagrams come back no more goes

@@ -565,38 +565,4 @@ impl Run {
         }
         self.await_greetings(first_sent)
     }
-
-    /// Until what was sent from then on is there, and a second more.
-    fn await_greetings(&mut self, first_sent: usize) -> Result<(), String> {
-        let end_ns = self.world.now_ns() + self.plan.bound_ns();
-        self.world.plan(0, super::CHECK);
-        let mut wait_ns = 500_000;
-        loop {
-            match self.world.step(end_ns) {
-                super::world::Step::Limit => return Err("those who live cannot talk".into()),
-                super::world::Step::Turn(host) => self.after_turn(host)?,
-                super::world::Step::Planned(super::CHECK) => {
-                    let is_quiet = self.drain()?;
-                    // Small settings leave no room for all of them at once: some were not taken.
-                    // Older messages may come as well, if what carried them has gone silent.
-                    let mut greetings = self.oracle.sent[first_sent..].iter();
-                    let is_there = |it: &Sent| {
-                        it.fate == Fate::Cancelled || it.is_discarded || it.taken_by.is_some()
-                    };
-                    if is_quiet && greetings.all(is_there) {
-                        break;
-                    }
-                    // Each look wakes every engine.
-                    wait_ns = (2 * wait_ns).min(50_000_000);
-                    self.world.plan(wait_ns, super::CHECK);
-                }
-                super::world::Step::Planned(_) => {}
-            }
-        }
-        let end_ns = self.world.now_ns() + 1_000_000_000;
-        while let super::world::Step::Turn(host) = self.world.step(end_ns) {
-            self.after_turn(host)?;
-        }
-        self.oracle.check_end(|_| false)
-    }
 }

@@ -1,4 +1,4 @@
-//! Models of the lock-free parts of the engine, for loom and shuttle: they run the engine's own files.
+//! Models of the lock-free parts of the engine: loom and shuttle run the engine's own files.
 //!
 //! A package of its own, so that builds of the other tests need neither.
 
