@@ -2147,7 +2147,7 @@ int rr_last_errno(void);
 
  RR_EHANDLE, RR_ETHREAD. RR_EINVAL: null with a length, a length that no memory has, unknown
  options. RR_EAGAIN: too much is outstanding: read the queue, and call again. RR_ENOPEER. Why the
- peer has failed.
+ peer has failed. Of what is left to another thread these come with the completion.
 
  # Safety
 
@@ -2339,7 +2339,7 @@ int rr_get(rr_endpoint *endpoint,
  # Errors
 
  RR_EHANDLE, RR_ETHREAD. RR_EINVAL: unknown options. RR_EAGAIN. RR_ENOPEER. Why the peer has
- failed.
+ failed. Of what is left to another thread these come with the completion.
 
  # Safety
 

@@ -47,7 +47,7 @@ impl rr_remote {
 ///
 /// RR_EHANDLE, RR_ETHREAD. RR_EINVAL: null with a length, a length that no memory has, unknown
 /// options. RR_EAGAIN: too much is outstanding: read the queue, and call again. RR_ENOPEER. Why the
-/// peer has failed.
+/// peer has failed. Of what is left to another thread these come with the completion.
 ///
 /// # Safety
 ///
@@ -308,7 +308,7 @@ pub unsafe extern "C" fn rr_get(
 /// # Errors
 ///
 /// RR_EHANDLE, RR_ETHREAD. RR_EINVAL: unknown options. RR_EAGAIN. RR_ENOPEER. Why the peer has
-/// failed.
+/// failed. Of what is left to another thread these come with the completion.
 ///
 /// # Safety
 ///
