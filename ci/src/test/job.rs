@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::build::{Program, Test};
 use super::libtest::Count;
-use super::needs::{Needs, needs_of};
+use super::needs::{Needs, is_long, needs_of};
 use crate::watch::{End, Limits, Mark};
 
 /// Tests of a library that one process runs at most.
@@ -112,9 +112,19 @@ impl Job {
 
 /// The jobs of a program. A module of an integration test has a process of its own: what tests do
 /// to their process (limits, signals, descriptors) ends with it. Tests of a library run some dozens
-/// a process, module by module.
+/// a process, module by module, without those of the long set.
 pub(super) fn jobs_of(program: &Program) -> Result<Vec<Job>, String> {
-    let tests = program.tests()?;
+    jobs_of_those(program, false)
+}
+
+/// The jobs of the unit tests of a program that only the long set runs.
+pub(super) fn long_jobs_of(program: &Program) -> Result<Vec<Job>, String> {
+    jobs_of_those(program, true)
+}
+
+fn jobs_of_those(program: &Program, are_long: bool) -> Result<Vec<Job>, String> {
+    let mut tests = program.tests()?;
+    tests.retain(|test| (!program.is_integration && is_long(&test.name)) == are_long);
     Ok(groups_of(program, &tests)
         .into_iter()
         .map(|(module, tests)| {

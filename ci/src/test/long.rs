@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::build::{Program, models, programs};
-use super::job::{Job, jobs_of, jobs_of_each_test};
+use super::job::{Job, jobs_of, jobs_of_each_test, long_jobs_of};
 use super::report::Report;
 use super::{URING_FEATURES, without};
 use crate::run::run as execute;
@@ -33,8 +33,9 @@ struct Part {
     minutes: fn(&Options) -> u64,
 }
 
-const PARTS: [Part; 8] = [
+const PARTS: [Part; 9] = [
     Part { name: "short", run: short, minutes: |_| 12 },
+    Part { name: "units", run: units, minutes: |_| 3 },
     Part { name: "models", run: search_models, minutes: |_| 5 },
     Part { name: "uring", run: uring, minutes: |_| 5 },
     Part { name: "planted", run: planted, minutes: |_| 5 },
@@ -106,6 +107,16 @@ fn short(report: &mut Report, _: &Options) -> Result<(), String> {
     Ok(())
 }
 
+/// Unit tests that the short set leaves out.
+fn units(report: &mut Report, _: &Options) -> Result<(), String> {
+    let mut jobs = Vec::new();
+    for program in &programs()? {
+        jobs.extend(long_jobs_of(program)?);
+    }
+    report.run_once(jobs);
+    Ok(())
+}
+
 /// The loom and shuttle models.
 fn search_models(report: &mut Report, _: &Options) -> Result<(), String> {
     let mut jobs = Vec::new();
@@ -121,7 +132,7 @@ fn uring(report: &mut Report, _: &Options) -> Result<(), String> {
     let programs = programs()?;
     let mut jobs = Vec::new();
     for features in URING_FEATURES.iter().chain(&TOGETHER) {
-        jobs.extend(without(&programs, features)?);
+        jobs.extend(without(&programs, features, features)?);
     }
     report.run_once(jobs);
     Ok(())

@@ -87,7 +87,7 @@ fn jobs_of_short_set(report: &mut Report) -> Result<Vec<Job>, String> {
         jobs.extend(jobs_of(program)?);
     }
     jobs.extend(on_other_lanes(&programs)?);
-    jobs.extend(without(&programs, &URING_FEATURES.join(","))?);
+    jobs.extend(without(&programs, "all features", &URING_FEATURES.join(","))?);
     Ok(jobs)
 }
 
@@ -132,9 +132,9 @@ fn on_other_lanes(programs: &[Program]) -> Result<Vec<Job>, String> {
     Ok(all)
 }
 
-/// Endpoints without some features of io_uring.
-fn without(programs: &[Program], features: &str) -> Result<Vec<Job>, String> {
+/// Endpoints without some features of io_uring; `name` names them in that of the job.
+fn without(programs: &[Program], name: &str, features: &str) -> Result<Vec<Job>, String> {
     let set = [(URING_DISABLE, features.to_owned())];
     let jobs = jobs_of_modules(programs, &["api endpoint"])?;
-    Ok(jobs.into_iter().map(|job| job.with(&format!("without {features}"), &set)).collect())
+    Ok(jobs.into_iter().map(|job| job.with(&format!("without {name}"), &set)).collect())
 }

@@ -16,7 +16,7 @@ const LOAD: &str = "TEST_OF_RINGRAIL_MATCHING_LOAD";
 const ROUNDS: &str = "TEST_OF_RINGRAIL_MATCHING_ROUNDS";
 
 /// Matches counted per load, after as many to warm up.
-const MATCHES: usize = 20_000;
+const MATCHES: usize = 10_000;
 
 /// Which side waits for the other.
 #[derive(Clone, Copy, PartialEq)]
