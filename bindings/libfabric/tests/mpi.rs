@@ -27,6 +27,16 @@ fn messages_of_two_ranks_on_one_host() {
 }
 
 #[test]
+fn messages_of_four_ranks_by_puts_and_gets() {
+    require_lab!();
+    let case = &CASES[0];
+    let mpirun = |cluster: &mpi::Cluster| cluster.mpirun(case.ranks, case.hosts, By::RingrailBtl);
+    if let Err(error) = case.run(&program(case.program), mpirun) {
+        panic!("{error}");
+    }
+}
+
+#[test]
 fn collectives_of_four_ranks_with_two_rails() {
     require_lab!();
     run(&CASES[2]);

@@ -20,6 +20,9 @@ pub(crate) const LIMIT: Duration = Duration::from_secs(150);
 pub(crate) enum By {
     /// mtl/ofi over ringrail.
     Ringrail,
+    /// btl/ofi over ringrail: Open MPI moves its messages by puts and gets.
+    #[allow(dead_code, reason = "not every test program runs it")]
+    RingrailBtl,
     /// Open MPI's own TCP, to compare with.
     #[allow(dead_code, reason = "not every test program compares")]
     Tcp,
@@ -149,16 +152,19 @@ impl Cluster {
             ("rmaps_base_mapping_policy", "node"),
             ("osc", "^ucx"),
         ];
-        let provider = match by {
-            By::Ringrail => Some("ringrail"),
-            By::Provider(name) => Some(name),
-            By::Tcp => None,
+        let by_mtl = |name| {
+            [("pml", "cm"), ("mtl", "ofi"), ("mtl_ofi_provider_include", name), ("btl", "^ofi")]
         };
-        let transport = match provider {
-            Some(name) => {
-                [("pml", "cm"), ("mtl", "ofi"), ("mtl_ofi_provider_include", name), ("btl", "^ofi")]
-            }
-            None => [
+        let transport = match by {
+            By::Ringrail => by_mtl("ringrail"),
+            By::Provider(name) => by_mtl(name),
+            By::RingrailBtl => [
+                ("pml", "ob1"),
+                ("btl", "ofi,self"),
+                ("btl_ofi_provider_include", "ringrail"),
+                ("btl_ofi_mode", "2"),
+            ],
+            By::Tcp => [
                 ("pml", "ob1"),
                 ("btl", "self,tcp"),
                 ("btl_tcp_if_include", "rail0"),
