@@ -203,7 +203,7 @@ fn relocate(bytes: &mut [u8], locator: SocketAddr) {
     let IpAddr::V4(ip) = locator.ip() else { panic!("the lab speaks IPv4") };
     bytes[8..12].copy_from_slice(&ip.octets());
     bytes[4..6].copy_from_slice(&locator.port().to_le_bytes());
-    bytes[48] ^= ip.octets()[1] + 1;
+    bytes[40] ^= ip.octets()[1] + 1;
 }
 
 /// Takes host b's end of the rail down when it is told to.

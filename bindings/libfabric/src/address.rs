@@ -2,7 +2,7 @@
 //!
 //! # Two formats
 //!
-//! *Opaque*, the default: 56 bytes, the same on all ranks. Either an [`Address`] as an endpoint of
+//! *Opaque*, the default: 48 bytes, the same on all ranks. Either an [`Address`] as an endpoint of
 //! the engine gives it out, or a *place*: IP address and port, where the first endpoint of an
 //! engine listens, as `fi_getinfo(node, service)` knows it. Every endpoint of a domain has an
 //! address of its own, and a peer that was started again is not taken for the old one. This is what
@@ -255,7 +255,7 @@ mod tests {
         }
         assert_eq!(Format::Ipv4.decode(&Format::Ipv6.encode_place(v6)), Err(Errno::INVAL));
         assert_eq!(Format::Opaque.decode(&[PLACE; 8]), Err(Errno::INVAL));
-        assert_eq!(Format::Opaque.decode(&[7; 56]), Err(Errno::INVAL));
+        assert_eq!(Format::Opaque.decode(&[7; 48]), Err(Errno::INVAL));
     }
 
     #[test]

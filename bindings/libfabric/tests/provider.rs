@@ -42,7 +42,7 @@ fn fi_info_shows_what_is_offered() {
         "resource_mgmt: FI_RM_ENABLED",
         "mr_mode: [  ]",
         "cq_data_size: 8",
-        "src_addrlen: 56",
+        "src_addrlen: 48",
         "max_ep_tx_ctx: 1",
         "prov_name: ringrail",
         "nic: (nil)",

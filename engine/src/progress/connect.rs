@@ -247,6 +247,7 @@ impl Engine {
             envelope_limit: ours.envelope_limit.into(),
             byte_limit: ours.byte_limit.into(),
             address: self.state.address(0).to_wire(),
+            reserved_2: 0.into(),
             epoch: 0.into(),
             datagram_port: self.state.datagrams.announced.port.into(),
             datagram_bytes: self.state.datagrams.announced.bytes.into(),

@@ -285,6 +285,7 @@ impl Engine {
             flags: ours.flags() | self.state.datagrams.announced.flags(),
             segment_bytes_max: (SEGMENT_BYTES_MAX as u32).into(),
             address: self.state.address(0).to_wire(),
+            reserved: 0.into(),
             session: ours.session.into(),
             envelope_limit: ours.envelope_limit.into(),
             byte_limit: ours.byte_limit.into(),

@@ -9,6 +9,9 @@ use super::error::Error;
 use crate::wire::address::{ADDRESS_BYTES, ADDRESS_VERSION, LOCATOR_BYTES, WireAddress};
 use crate::wire::locators::Locators;
 
+/// Length of addresses of versions 1 and 2.
+const OLDER_BYTES: usize = 56;
+
 /// Where an endpoint can be reached: opaque, [`Address::BYTES`] long, to be exchanged out of
 /// band (see [`crate::bootstrap`]).
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -27,8 +30,6 @@ impl Address {
             family: 0,
             locators: 0,
             ips: [0; LOCATOR_BYTES],
-            scope: 0.into(),
-            reserved: 0.into(),
             engine: engine.into(),
         };
         locators.into().fill(&mut wire);
@@ -84,7 +85,13 @@ impl Address {
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, Error> {
         let wire = WireAddress::read_from_bytes(bytes).map_err(|_| {
             let got = bytes.len();
-            Error::misuse(format!("an address has {ADDRESS_BYTES} bytes, this has {got}"))
+            Error::misuse(match (bytes.first(), got) {
+                (Some(version @ 1..ADDRESS_VERSION), OLDER_BYTES) => format!(
+                    "the address is of version {version}, of an older ringrail; this one knows \
+                     {ADDRESS_VERSION}: run the same ringrail on both sides"
+                ),
+                _ => format!("an address has {ADDRESS_BYTES} bytes, this has {got}"),
+            })
         })?;
         if wire.version != ADDRESS_VERSION {
             return Err(Error::misuse(format!(
@@ -159,7 +166,7 @@ mod tests {
     /// RR-ADDR-1
     #[test]
     fn an_address_survives_its_bytes() {
-        for locator in ["10.1.2.3:4567", "[fe80::1%3]:80"] {
+        for locator in ["10.1.2.3:4567", "[fd00::1]:80", "[fe80::1%3]:80", "[fe80::1]:80"] {
             let address = of(77, locator, 5);
             let locator = locator.parse().unwrap();
             let again = Address::from_bytes(&address.to_bytes()).unwrap();
@@ -193,11 +200,15 @@ mod tests {
         let mut bytes = of(1, "127.0.0.1:1", 0).to_bytes();
         bytes[0] = 9;
         assert!(Address::from_bytes(&bytes).unwrap_err().to_string().contains("version 9"));
-        assert!(Address::from_bytes(&bytes[1..]).unwrap_err().to_string().contains("55"));
+        assert!(Address::from_bytes(&bytes[1..]).unwrap_err().to_string().contains("47"));
+        let mut older = [0; OLDER_BYTES];
+        older[0] = 2;
+        let error = Address::from_bytes(&older).unwrap_err().to_string();
+        assert!(error.contains("version 2") && error.contains("same ringrail"), "{error}");
         let good = of(1, "127.0.0.1:1", 0).to_bytes();
         // The port, the family, the engine.
         // And how many locators there are: none, and more than there is room for.
-        for (field, value) in [(4..6, 0), (6..7, 5), (6..7, 0), (7..8, 0), (7..8, 9), (48..56, 0)] {
+        for (field, value) in [(4..6, 0), (6..7, 5), (6..7, 0), (7..8, 0), (7..8, 9), (40..48, 0)] {
             let mut bytes = good;
             bytes[field.clone()].fill(value);
             let error = Address::from_bytes(&bytes).unwrap_err().to_string();

@@ -5,12 +5,13 @@
 //!   0  magic "RINGRAIL"                          0  magic "RINGRAIL"
 //!   8  version u16 | kind u8 | flags u8          8  version u16 | status u8 | flags u8
 //!  12  segment_bytes_max u32                    12  segment_bytes_max u32
-//!  16  source engine u64                        16  address of who replies, 56 bytes
-//!  24  target engine u64                        72  session u64
-//!  32  session u64                              80  envelope_limit u32 | byte_limit u32
-//!  40  lane u32 | eager_limit u32               88  eager_limit u32 | datagrams (2 × u16)
-//!  48  envelope_limit u32 | byte_limit u32      96  nonce, 16 bytes
-//!  56  address of the source engine, 56 bytes  112  proof, 16 bytes
+//!  16  source engine u64                        16  address of who replies, 48 bytes
+//!  24  target engine u64                        64  0, 8 bytes
+//!  32  session u64                              72  session u64
+//!  40  lane u32 | eager_limit u32               80  envelope_limit u32 | byte_limit u32
+//!  48  envelope_limit u32 | byte_limit u32      88  eager_limit u32 | datagrams (2 × u16)
+//!  56  address of the source engine, 48 bytes   96  nonce, 16 bytes
+//! 104  0, 8 bytes                              112  proof, 16 bytes
 //! 112  epoch u32 | datagrams (2 × u16)         128
 //! 120  path u16 | 0 | answered u32
 //! 128  nonce, 16 bytes
@@ -73,6 +74,8 @@ pub(crate) struct Hello {
     pub(crate) envelope_limit: U32,
     pub(crate) byte_limit: U32,
     pub(crate) address: WireAddress,
+    /// Keeps the length of older versions, whose acceptors name theirs only when they have it all.
+    pub(crate) reserved_2: U64,
     pub(crate) epoch: U32,
     /// UDP port of the engine's datagrams; 0: it takes none.
     pub(crate) datagram_port: U16,
@@ -102,6 +105,8 @@ pub(crate) struct HelloReply {
     pub(crate) segment_bytes_max: U32,
     /// Of the engine that replies, with all its locators.
     pub(crate) address: WireAddress,
+    /// Keeps the length of older versions, as in [`Hello`].
+    pub(crate) reserved: U64,
     pub(crate) session: U64,
     pub(crate) envelope_limit: U32,
     pub(crate) byte_limit: U32,

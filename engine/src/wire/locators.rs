@@ -17,6 +17,14 @@ pub(crate) struct Locators {
     count: u8,
 }
 
+/// Where a link-local address of IPv6 has its scope id in an address.
+const SCOPE: std::ops::Range<usize> = 4..8;
+
+/// Whether the first of these addresses is a link-local one of IPv6: of fe80::/10.
+fn is_link_local(family: u8, ips: &[u8; LOCATOR_BYTES]) -> bool {
+    family == FAMILY_IPV6 && ips[0] == 0xfe && ips[1] & 0xc0 == 0x80
+}
+
 /// Bytes of an IP address; `None`: no such family.
 fn width_of(family: u8) -> Option<usize> {
     match family {
@@ -30,7 +38,8 @@ impl From<SocketAddr> for Locators {
     fn from(first: SocketAddr) -> Self {
         let (family, scope) = match first {
             SocketAddr::V4(_) => (FAMILY_IPV4, 0),
-            SocketAddr::V6(v6) => (FAMILY_IPV6, v6.scope_id()),
+            SocketAddr::V6(v6) if v6.ip().is_unicast_link_local() => (FAMILY_IPV6, v6.scope_id()),
+            SocketAddr::V6(_) => (FAMILY_IPV6, 0),
         };
         let mut locators =
             Self { ips: [0; LOCATOR_BYTES], scope, port: first.port(), family, count: 0 };
@@ -111,14 +120,21 @@ impl Locators {
         let (family, count) = (wire.family, wire.locators);
         let count_max = LOCATOR_BYTES / width_of(family)?;
         let is_sound = (1..=count_max).contains(&usize::from(count)) && wire.port.get() != 0;
-        let (ips, scope, port) = (wire.ips, wire.scope.get(), wire.port.get());
+        let (mut ips, mut scope, port) = (wire.ips, 0, wire.port.get());
+        if is_link_local(family, &ips) {
+            scope = u32::from_be_bytes([ips[4], ips[5], ips[6], ips[7]]);
+            ips[SCOPE].fill(0);
+        }
         is_sound.then_some(Self { ips, scope, port, family, count })
     }
 
     /// Puts them into an address.
     pub(crate) fn fill(&self, wire: &mut WireAddress) {
         (wire.port, wire.family, wire.locators) = (self.port.into(), self.family, self.count);
-        (wire.ips, wire.scope) = (self.ips, self.scope.into());
+        wire.ips = self.ips;
+        if is_link_local(self.family, &self.ips) {
+            wire.ips[SCOPE].copy_from_slice(&self.scope.to_be_bytes());
+        }
     }
 }
 

@@ -10,10 +10,10 @@
 //! +-----------------------------------------------------------------------+
 //! | the receiver's name of the connection, or 0                           | 16
 //! +-----------------------------------------------------------------------+
-//! | of ACCEPT: address of the endpoint that accepts, 56 bytes; else 0     | 24
+//! | of ACCEPT: address of the endpoint that accepts, 48 bytes; else 0     | 24
 //! |                                                                       |
 //! +-----------------------------------------------------------------------+
-//! | private data, up to 512 bytes                                         | 80
+//! | private data, up to 512 bytes                                         | 72
 //! +-----------------------------------------------------------------------+
 //! ```
 
@@ -38,7 +38,7 @@ pub(crate) const KIND_SHUT_DOWN: u8 = 6;
 /// Longest private data, in bytes.
 pub(crate) const DATA_BYTES_MAX: usize = 512;
 /// Length of the header, in bytes.
-pub(crate) const REQUEST_BYTES: usize = 80;
+pub(crate) const REQUEST_BYTES: usize = 72;
 
 /// The drawing above, without the data.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]

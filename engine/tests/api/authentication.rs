@@ -34,7 +34,7 @@ fn attached(secret: Option<&Secret>, settings: &[(&str, &str)]) -> Endpoint<Owne
 /// The address of an engine that nobody runs.
 fn made_up(near: &Address, engine: u64) -> Address {
     let mut bytes = near.to_bytes();
-    bytes[48..56].copy_from_slice(&engine.to_le_bytes());
+    bytes[40..48].copy_from_slice(&engine.to_le_bytes());
     Address::from_bytes(&bytes).unwrap()
 }
 
@@ -352,7 +352,7 @@ fn an_impostor_gets_no_message() {
             let mut stream = stream.unwrap();
             let mut hello = [0; HELLO_BYTES];
             stream.read_exact(&mut hello).unwrap();
-            let mut reply = b"RINGRAIL\x08\0\0\0".to_vec();
+            let mut reply = b"RINGRAIL\x09\0\0\0".to_vec();
             reply.resize(REPLY_BYTES, 0);
             reply[72..80].copy_from_slice(&hello[32..40]);
             stream.write_all(&reply).unwrap();

@@ -223,7 +223,7 @@ fn another_version_is_answered_and_named() {
     let event = wait_event(&endpoint, |event| matches!(event, Event::Refused { .. }));
     assert!(format!("{event:?}").contains("99"), "{event:?}");
     let answer = answer.join().unwrap();
-    assert_eq!((&answer[..8], answer[8], answer[10]), (&b"RINGRAIL"[..], 8, 4));
+    assert_eq!((&answer[..8], answer[8], answer[10]), (&b"RINGRAIL"[..], 9, 4));
 }
 
 /// RR-END-3

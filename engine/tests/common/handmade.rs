@@ -12,13 +12,13 @@ pub(crate) const REPLY_BYTES: usize = 128;
 pub(crate) type Secret = [u8; 32];
 
 fn engine(address: &Address) -> [u8; 8] {
-    address.to_bytes()[48..56].try_into().unwrap()
+    address.to_bytes()[40..48].try_into().unwrap()
 }
 
 /// A hello of session 77 as a peer of this version would send it, to be bent and then signed.
 pub(crate) fn hello(target: &Address, own: &Address) -> Vec<u8> {
     let mut hello = b"RINGRAIL".to_vec();
-    hello.extend_from_slice(&[8, 0, 1, 0]);
+    hello.extend_from_slice(&[9, 0, 1, 0]);
     hello.extend_from_slice(&65_536u32.to_le_bytes());
     hello.extend_from_slice(&engine(own));
     hello.extend_from_slice(&engine(target));
@@ -27,6 +27,7 @@ pub(crate) fn hello(target: &Address, own: &Address) -> Vec<u8> {
         hello.extend_from_slice(&word.to_le_bytes());
     }
     hello.extend_from_slice(&own.to_bytes());
+    hello.extend_from_slice(&[0; 8]);
     // Epoch 1, no datagrams, no path, nothing answered, the nonce, room for the tag.
     hello.extend_from_slice(&[1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
     hello.extend_from_slice(&[9; 16]);
@@ -74,6 +75,7 @@ pub(crate) fn accepting(secret: &Secret, hello: &[u8], own: &Address) -> Vec<u8>
     let mut reply = hello[..16].to_vec();
     reply[10..12].fill(0);
     reply.extend_from_slice(&own.to_bytes());
+    reply.extend_from_slice(&[0; 8]);
     reply.extend_from_slice(&hello[32..40]);
     for word in [16u32, 4096, 16_384, 0] {
         reply.extend_from_slice(&word.to_le_bytes());

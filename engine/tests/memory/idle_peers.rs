@@ -37,7 +37,7 @@ fn connect_a_thousand() {
         let mut streams = Vec::with_capacity(PEERS);
         for number in 0..PEERS as u64 {
             let mut own = address.to_bytes();
-            own[48..56].copy_from_slice(&(number + 1).to_le_bytes());
+            own[40..48].copy_from_slice(&(number + 1).to_le_bytes());
             let own = Address::from_bytes(&own).unwrap();
             let mut hello = hello(&address, &own);
             hello[32..40].copy_from_slice(&(number + 1).to_le_bytes());

@@ -66,7 +66,7 @@ fn who_was_inserted_stays_and_the_limit_names_cause_and_cure() {
     let gone = |port: u16| {
         let mut bytes = server.address().to_bytes();
         bytes[4..6].copy_from_slice(&port.to_le_bytes());
-        bytes[48..56].copy_from_slice(&u64::from(port).to_le_bytes());
+        bytes[40..48].copy_from_slice(&u64::from(port).to_le_bytes());
         Address::from_bytes(&bytes).unwrap()
     };
     let inserted: Vec<_> = (1..=8).map(|port| server.insert(&gone(port)).unwrap()).collect();
@@ -100,7 +100,7 @@ fn nothing_is_kept_of_those_who_are_gone() {
         let clients = thread::spawn(move || {
             for engine in engines {
                 let mut own = target.to_bytes();
-                own[48..56].copy_from_slice(&engine.to_le_bytes());
+                own[40..48].copy_from_slice(&engine.to_le_bytes());
                 let own = Address::from_bytes(&own).unwrap();
                 drop(Exchange::honest_with(&target, hello(&target, &own), &SECRET));
             }
