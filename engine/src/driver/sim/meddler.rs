@@ -1,11 +1,21 @@
 //! Somebody on the way who knows no secret and meddles with how connections begin: hellos are said
 //! again to whom they were for, and connections arrive at another host than the one called.
 
+use zerocopy::FromBytes;
+
 use super::net::Net;
 use super::rails::At;
+use crate::wire::VERSION;
+use crate::wire::hello::{Hello, KIND_CONTROL, MAGIC};
 
-/// What the hello of a control lane begins with: magic, version and kind.
-const CONTROL_HELLO: &[u8] = b"RINGRAIL\x08\x00\x01";
+/// Whether these bytes begin with the hello of a control lane.
+fn is_control_hello(bytes: &[u8]) -> bool {
+    let hello = Hello::ref_from_prefix(bytes);
+    hello.is_ok_and(|(hello, _)| {
+        hello.magic == MAGIC && hello.version == VERSION && hello.kind == KIND_CONTROL
+    })
+}
+
 /// Where the engines are that it is from and for.
 const ENDS: std::ops::Range<usize> = 16..32;
 /// Hellos that are remembered.
@@ -59,7 +69,7 @@ impl Net {
         if self.meddler.replays == 0 {
             return;
         }
-        if !bytes.starts_with(CONTROL_HELLO) || bytes.len() < ENDS.end {
+        if !is_control_hello(bytes) {
             return;
         }
         let (source, target) = bytes[ENDS].split_at(ENDS.len() / 2);
