@@ -5,15 +5,12 @@ use zerocopy::FromBytes;
 
 use super::net::Net;
 use super::rails::At;
-use crate::wire::VERSION;
 use crate::wire::hello::{Hello, KIND_CONTROL, MAGIC};
 
 /// Whether these bytes begin with the hello of a control lane.
 fn is_control_hello(bytes: &[u8]) -> bool {
     let hello = Hello::ref_from_prefix(bytes);
-    hello.is_ok_and(|(hello, _)| {
-        hello.magic == MAGIC && hello.version == VERSION && hello.kind == KIND_CONTROL
-    })
+    hello.is_ok_and(|(hello, _)| hello.magic == MAGIC && hello.kind == KIND_CONTROL)
 }
 
 /// Where the engines are that it is from and for.
@@ -66,10 +63,7 @@ impl Net {
     /// Reads what the side that connected writes first. A hello is answered by an older one of whom
     /// it is for, as if the two crossed.
     pub(super) fn overhear(&mut self, connection: usize, bytes: &[u8]) {
-        if self.meddler.replays == 0 {
-            return;
-        }
-        if !is_control_hello(bytes) {
+        if self.meddler.replays == 0 || !is_control_hello(bytes) {
             return;
         }
         let (source, target) = bytes[ENDS].split_at(ENDS.len() / 2);
