@@ -56,7 +56,7 @@ local LAYOUTS = {
     { "address_endpoint", 2, "dec" }, { "address_port", 2, "dec" },
     { "address_family", 1, FAMILIES }, { "address_locators", 1, "dec" },
     { "address_ips", 32, "bytes" }, { "address_engine", 8, "hex" },
-    { "reserved_2", 8, "hex" },
+    { "reserved", 8, "hex" },
     { "session", 8, "hex" }, { "envelope_limit", 4, "dec" }, { "byte_limit", 4, "dec" },
     { "eager_limit", 4, "dec" }, { "datagram_port", 2, "dec" }, { "datagram_bytes", 2, "dec" },
     { "nonce", 16, "bytes" }, { "proof", 16, "bytes" },

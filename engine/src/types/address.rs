@@ -83,23 +83,17 @@ impl Address {
     ///
     /// RR-ADDR-1.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, Error> {
-        let wire = WireAddress::read_from_bytes(bytes).map_err(|_| {
-            let got = bytes.len();
-            Error::misuse(match (bytes.first(), got) {
-                (Some(version @ 1..ADDRESS_VERSION), OLDER_BYTES) => format!(
-                    "the address is of version {version}, of an older ringrail; this one knows \
-                     {ADDRESS_VERSION}: run the same ringrail on both sides"
-                ),
-                _ => format!("an address has {ADDRESS_BYTES} bytes, this has {got}"),
-            })
-        })?;
-        if wire.version != ADDRESS_VERSION {
+        let got = bytes.len();
+        let version = bytes.first().filter(|_| [ADDRESS_BYTES, OLDER_BYTES].contains(&got));
+        if let Some(version) = version.filter(|&&version| version != ADDRESS_VERSION) {
             return Err(Error::misuse(format!(
-                "the address is of version {}, this ringrail knows {ADDRESS_VERSION}: run the \
-                 same ringrail on both sides",
-                wire.version
+                "the address is of version {version}, this ringrail knows {ADDRESS_VERSION}: run \
+                 the same ringrail on both sides"
             )));
         }
+        let wire = WireAddress::read_from_bytes(bytes).map_err(|_| {
+            Error::misuse(format!("an address has {ADDRESS_BYTES} bytes, this has {got}"))
+        })?;
         if Locators::from_wire(&wire).is_none() || wire.engine.get() == 0 {
             return Err(Error::misuse("these bytes are not an address that an endpoint gave out"));
         }

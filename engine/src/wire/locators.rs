@@ -20,9 +20,9 @@ pub(crate) struct Locators {
 /// Where a link-local address of IPv6 has its scope id in an address.
 const SCOPE: std::ops::Range<usize> = 4..8;
 
-/// Whether the first of these addresses is a link-local one of IPv6: of fe80::/10.
-fn is_link_local(family: u8, ips: &[u8; LOCATOR_BYTES]) -> bool {
-    family == FAMILY_IPV6 && ips[0] == 0xfe && ips[1] & 0xc0 == 0x80
+/// Whether an address means another host on each network.
+fn is_link_local(ip: IpAddr) -> bool {
+    matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local())
 }
 
 /// Bytes of an IP address; `None`: no such family.
@@ -38,7 +38,7 @@ impl From<SocketAddr> for Locators {
     fn from(first: SocketAddr) -> Self {
         let (family, scope) = match first {
             SocketAddr::V4(_) => (FAMILY_IPV4, 0),
-            SocketAddr::V6(v6) if v6.ip().is_unicast_link_local() => (FAMILY_IPV6, v6.scope_id()),
+            SocketAddr::V6(v6) if is_link_local(first.ip()) => (FAMILY_IPV6, v6.scope_id()),
             SocketAddr::V6(_) => (FAMILY_IPV6, 0),
         };
         let mut locators =
@@ -62,9 +62,8 @@ impl Locators {
     /// out, so is one of the other family, a link-local one, which means another host on each
     /// network, and one for which there is no room.
     pub(crate) fn add(&mut self, ip: IpAddr) {
-        let is_local = matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
         let is_of_family = ip.is_ipv4() == (self.family == FAMILY_IPV4);
-        if is_of_family && !is_local && self.iter().all(|known| known.ip() != ip) {
+        if is_of_family && !is_link_local(ip) && self.iter().all(|known| known.ip() != ip) {
             self.put(ip);
         }
     }
@@ -120,19 +119,23 @@ impl Locators {
         let (family, count) = (wire.family, wire.locators);
         let count_max = LOCATOR_BYTES / width_of(family)?;
         let is_sound = (1..=count_max).contains(&usize::from(count)) && wire.port.get() != 0;
-        let (mut ips, mut scope, port) = (wire.ips, 0, wire.port.get());
-        if is_link_local(family, &ips) {
-            scope = u32::from_be_bytes([ips[4], ips[5], ips[6], ips[7]]);
-            ips[SCOPE].fill(0);
+        if !is_sound {
+            return None;
         }
-        is_sound.then_some(Self { ips, scope, port, family, count })
+        let mut locators = Self { ips: wire.ips, scope: 0, port: wire.port.get(), family, count };
+        if is_link_local(locators.first().ip()) {
+            let scope = &mut locators.ips[SCOPE];
+            locators.scope = u32::from_be_bytes([scope[0], scope[1], scope[2], scope[3]]);
+            scope.fill(0);
+        }
+        Some(locators)
     }
 
     /// Puts them into an address.
     pub(crate) fn fill(&self, wire: &mut WireAddress) {
         (wire.port, wire.family, wire.locators) = (self.port.into(), self.family, self.count);
         wire.ips = self.ips;
-        if is_link_local(self.family, &self.ips) {
+        if is_link_local(self.first().ip()) {
             wire.ips[SCOPE].copy_from_slice(&self.scope.to_be_bytes());
         }
     }
