@@ -13,7 +13,7 @@ use crate::proto::datagram::segment::SegmentPool;
 /// Bytes of bookkeeping that the smallest unexpected payload takes at the most.
 const PAYLOAD_BYTES_MIN: u64 = 64;
 
-/// Time between two looks for messages that nobody waits for, in nanoseconds.
+/// Time between two looks for messages that no receive waits for, at the most, in nanoseconds.
 const DRAIN_PAUSE_NS: u64 = 50_000_000;
 
 /// How often one slot of sessions may be in the list of those that wait for the driver.
@@ -133,11 +133,11 @@ impl Run {
         })
     }
 
-    /// Until what was sent from then on is there, and a second more.
+    /// Runs until all that was sent from `first_sent` on has been received, and a second longer.
     pub(super) fn await_greetings(&mut self, first_sent: usize) -> Result<(), String> {
         let end_ns = self.world.now_ns() + self.plan.bound_ns();
         self.world.plan(0, CHECK);
-        let mut wait_ns = 500_000;
+        let mut wait_ns = 1_000_000;
         loop {
             match self.world.step(end_ns) {
                 Step::Limit => return Err("those who live cannot talk".into()),
@@ -153,9 +153,9 @@ impl Run {
                     if is_quiet && greetings.all(is_there) {
                         break;
                     }
-                    // Each look wakes every engine.
-                    wait_ns = (2 * wait_ns).min(50_000_000);
                     self.world.plan(wait_ns, CHECK);
+                    // Each look wakes every engine.
+                    wait_ns = (2 * wait_ns).min(DRAIN_PAUSE_NS);
                 }
                 Step::Planned(_) => {}
             }

@@ -72,8 +72,8 @@ pub(super) struct Bout {
     /// The caretaker is to make a turn.
     is_care_due: bool,
     steps: u64,
-    /// Pause before the next steps, while no thread can run.
-    idle_pause_ns: u64,
+    /// The latest pause before steps.
+    pause_ns: u64,
     /// Operations that may be cancelled later.
     named: Vec<OperationId>,
 }
@@ -105,19 +105,18 @@ impl Bout {
         self.threads.iter().all(Thread::is_over)
     }
 
-    /// Whether the caretaker has something to do: what is there is the leader's where there is one.
+    /// Whether the caretaker has something to do. Where a thread leads, it is that thread's.
     fn cares(&self) -> bool {
         !self.engine.has_leader() && (self.is_care_due || self.engine.requests() > 0)
     }
 
-    /// The pause before the next steps. It doubles while no thread can run, as what they wait for
-    /// may take seconds.
-    fn pause_ns(&mut self, pause_ns: u64) -> u64 {
+    /// The pause before the next steps: `usual_ns`. It doubles while no thread can run, as what
+    /// they wait for may take seconds.
+    fn next_pause_ns(&mut self, usual_ns: u64) -> u64 {
         let is_idle = !self.cares() && !self.threads.iter().any(Thread::can_run);
-        self.idle_pause_ns =
-            if is_idle { (2 * self.idle_pause_ns).min(IDLE_PAUSE_NS_MAX) } else { 0 };
-        self.idle_pause_ns = self.idle_pause_ns.max(pause_ns);
-        self.idle_pause_ns
+        let doubled_ns = if is_idle { (2 * self.pause_ns).min(IDLE_PAUSE_NS_MAX) } else { 0 };
+        self.pause_ns = doubled_ns.max(usual_ns);
+        self.pause_ns
     }
 
     /// Nobody can go on: none may sleep for what is there, and requests are seen to.
@@ -196,7 +195,7 @@ impl Run {
             plan,
             is_care_due,
             steps,
-            idle_pause_ns: 0,
+            pause_ns: 0,
             named,
         };
         self.oracle.at_work.insert(self.residents[host].process);
@@ -414,7 +413,7 @@ impl Run {
         self.care(host)?;
         let pause_ns = 1 + self.random.within(2 * self.world.turn_ns);
         let Some(bout) = self.bouts.get_mut(&host) else { return Ok(()) };
-        self.world.plan(bout.pause_ns(pause_ns), name);
+        self.world.plan(bout.next_pause_ns(pause_ns), name);
         Ok(())
     }
 

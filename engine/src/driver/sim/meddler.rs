@@ -7,18 +7,18 @@ use super::net::Net;
 use super::rails::At;
 use crate::wire::hello::{Hello, KIND_CONTROL, MAGIC};
 
-/// Whether these bytes begin with the hello of a control lane.
-fn is_control_hello(bytes: &[u8]) -> bool {
-    let hello = Hello::ref_from_prefix(bytes);
-    hello.is_ok_and(|(hello, _)| hello.magic == MAGIC && hello.kind == KIND_CONTROL)
-}
-
 /// Where the engines are that it is from and for.
 const ENDS: std::ops::Range<usize> = 16..32;
 /// Hellos that are remembered.
 const HELLOS_MAX: usize = 64;
 /// One connection in so many is passed on.
 const RELAYED_ONE_IN: usize = 3;
+
+/// Whether these bytes begin with the hello of a control lane.
+fn is_control_hello(bytes: &[u8]) -> bool {
+    let hello = Hello::ref_from_prefix(bytes);
+    hello.is_ok_and(|(hello, _)| hello.magic == MAGIC && hello.kind == KIND_CONTROL)
+}
 
 /// See the module.
 #[derive(Debug, Default)]
