@@ -103,9 +103,7 @@ fn everything(sanitizer: Sanitizer) -> Result<Vec<String>, String> {
         programs.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
     tests.sort();
     let mut arguments = vec!["--lib".to_owned()];
-    for test in tests {
-        arguments.extend(["--test".to_owned(), test]);
-    }
+    arguments.extend(tests.into_iter().flat_map(|test| ["--test".to_owned(), test]));
     // Behind this what goes to the tests themselves.
     arguments.push("--".to_owned());
     let skipped = SKIPPED.iter().filter(|(of, ..)| *of == sanitizer);

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::build::{Program, models, programs};
+use super::build::{self, Program, programs};
 use super::job::{Job, jobs_of, jobs_of_each_test, long_jobs_of};
 use super::report::Report;
 use super::{URING_FEATURES, without};
@@ -36,7 +36,7 @@ struct Part {
 const PARTS: [Part; 9] = [
     Part { name: "short", run: short, minutes: |_| 12 },
     Part { name: "units", run: units, minutes: |_| 3 },
-    Part { name: "models", run: search_models, minutes: |_| 5 },
+    Part { name: "models", run: models, minutes: |_| 5 },
     Part { name: "uring", run: uring, minutes: |_| 5 },
     Part { name: "planted", run: planted, minutes: |_| 5 },
     Part { name: "swarm", run: new_seeds, minutes: |_| 30 },
@@ -109,18 +109,22 @@ fn short(report: &mut Report, _: &Options) -> Result<(), String> {
 
 /// Unit tests that the short set leaves out.
 fn units(report: &mut Report, _: &Options) -> Result<(), String> {
-    let mut jobs = Vec::new();
-    for program in &programs()? {
-        jobs.extend(long_jobs_of(program)?);
-    }
-    report.run_once(jobs);
-    Ok(())
+    run_jobs(report, &programs()?, long_jobs_of)
 }
 
 /// The loom and shuttle models.
-fn search_models(report: &mut Report, _: &Options) -> Result<(), String> {
+fn models(report: &mut Report, _: &Options) -> Result<(), String> {
+    run_jobs(report, &build::models()?, jobs_of)
+}
+
+/// Runs the jobs of some programs.
+fn run_jobs(
+    report: &mut Report,
+    programs: &[Program],
+    jobs_of: fn(&Program) -> Result<Vec<Job>, String>,
+) -> Result<(), String> {
     let mut jobs = Vec::new();
-    for program in &models()? {
+    for program in programs {
         jobs.extend(jobs_of(program)?);
     }
     report.run_once(jobs);

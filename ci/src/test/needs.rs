@@ -60,20 +60,22 @@ const TABLE: &[(&str, Share, u64)] = &[
     ("ringrail api one_sided", Share::Core, 30),
 ];
 
-/// Beginnings of the names of unit tests of the engine that only the long set runs, and what of the
-/// short set covers the same.
-const LONG: &[(&str, &str)] = &[
-    ("driver::tests::uring_without_", "driver::tests::uring_of_an_old_kernel"),
-    ("swarm::tests::a_fence_that_holds_nothing_back_is_found", "swarm: planted bugs"),
-    ("swarm::tests::what_may_break_memory_of_peers_is_found", "swarm: planted bugs"),
-    ("swarm::tests::what_threads_may_break_is_found", "swarm: planted bugs"),
-    ("swarm::tests::a_few_seeds_hold", "swarm: fixed seeds"),
-    ("swarm::tests::seeds_with_", "swarm: fixed seeds"),
+/// Beginnings of the names of unit tests of the engine that only the long set runs.
+const LONG: &[&str] = &[
+    // `uring_of_an_old_kernel` switches all features off at once.
+    "driver::tests::uring_without_",
+    // The job of planted bugs plants these, too.
+    "swarm::tests::a_fence_that_holds_nothing_back_is_found",
+    "swarm::tests::what_may_break_memory_of_peers_is_found",
+    "swarm::tests::what_threads_may_break_is_found",
+    // The job of fixed seeds runs these, too.
+    "swarm::tests::a_few_seeds_hold",
+    "swarm::tests::seeds_with_",
 ];
 
 /// Whether only the long set runs a unit test.
 pub(super) fn is_long(test: &str) -> bool {
-    LONG.iter().any(|(start, _)| test.starts_with(start))
+    LONG.iter().any(|start| test.starts_with(start))
 }
 
 /// The needs of the job of this name.
