@@ -7,8 +7,8 @@ mod mpi;
 use mpi::{BOTH, By, CASES, Case, program, with_a_rail_cut};
 use ringrail_tests::require_lab;
 
-fn run(case: &Case) {
-    let mpirun = |cluster: &mpi::Cluster| cluster.mpirun(case.ranks, case.hosts, By::Ringrail);
+fn run(case: &Case, by: By) {
+    let mpirun = |cluster: &mpi::Cluster| cluster.mpirun(case.ranks, case.hosts, by);
     if let Err(error) = case.run(&program(case.program), mpirun) {
         panic!("{error}");
     }
@@ -17,41 +17,37 @@ fn run(case: &Case) {
 #[test]
 fn messages_of_four_ranks_on_two_hosts() {
     require_lab!();
-    run(&CASES[0]);
+    run(&CASES[0], By::Ringrail);
 }
 
 #[test]
 fn messages_of_two_ranks_on_one_host() {
     require_lab!();
-    run(&CASES[1]);
+    run(&CASES[1], By::Ringrail);
 }
 
 #[test]
 fn messages_of_four_ranks_by_puts_and_gets() {
     require_lab!();
-    let case = &CASES[0];
-    let mpirun = |cluster: &mpi::Cluster| cluster.mpirun(case.ranks, case.hosts, By::RingrailBtl);
-    if let Err(error) = case.run(&program(case.program), mpirun) {
-        panic!("{error}");
-    }
+    run(&CASES[0], By::RingrailBtl);
 }
 
 #[test]
 fn collectives_of_four_ranks_with_two_rails() {
     require_lab!();
-    run(&CASES[2]);
+    run(&CASES[2], By::Ringrail);
 }
 
 #[test]
 fn windows_of_two_ranks_on_two_hosts() {
     require_lab!();
-    run(&CASES[3]);
+    run(&CASES[3], By::Ringrail);
 }
 
 #[test]
 fn threads_of_two_ranks_on_two_hosts() {
     require_lab!();
-    run(&CASES[4]);
+    run(&CASES[4], By::Ringrail);
 }
 
 #[test]
