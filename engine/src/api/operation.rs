@@ -16,6 +16,8 @@ enum State<E: EngineRef> {
     Pending {
         engine: E,
         handle: E::Handle,
+        /// The endpoint of a receive.
+        receives_at: Option<u16>,
         /// Of a future: until when it asks to be polled again at once.
         spins_until: Option<Instant>,
     },
@@ -30,8 +32,21 @@ enum State<E: EngineRef> {
 ///
 /// # Dropping
 ///
-/// The drop of a handle detaches the operation: it runs to its end, and its buffer is dropped then.
-/// [`Self::cancel`] before it ends what has not matched or gone out.
+/// A receive whose handle is dropped before its outcome was taken has received nothing:
+///
+/// * not matched: it is cancelled;
+/// * ended with a whole message: the message is put back, before all that have come since. A
+///   receive that is posted already and accepts it gets it at once, else the next one. Messages
+///   that are put back keep their order among each other. (They are kept by copies, outside of the
+///   bounds of unexpected messages.)
+/// * matched, with a part of the message in its buffer and the rest under way: it runs to its end,
+///   and the message is lost. So is one that was longer than the buffer, and one whose peer or
+///   endpoint is gone. Dropping is not cancel-safe there; [`Self::wait`] for it, or keep the
+///   handle.
+///
+/// The drop of a send, or of an operation on memory, detaches it: it runs to its end, and its
+/// buffer is dropped then. [`Self::cancel`] before it ends what has not gone out. [`Self::detach`]
+/// does the same to any operation.
 ///
 /// # Futures
 ///
@@ -40,7 +55,12 @@ enum State<E: EngineRef> {
 /// Any executor will do: for an owned endpoint one of its own thread, for a shared one any. (An
 /// owned engine without datagrams, `control_lane = tcp`, has nobody to wake tasks: they ask to be
 /// polled again.)
-#[must_use = "an operation that nobody waits for still runs; its buffer and its result are lost"]
+///
+/// A future that loses a `select!`, or is dropped by a time-out, is a handle that is dropped: a
+/// receive is cancel-safe but for a message in several pieces that is under way, a send goes out or
+/// not, as if it had not been awaited. Polling `&mut operation` is cancel-safe always.
+#[must_use = "a receive that is dropped is cancelled; a send that is dropped still runs, and its \
+              buffer and its result are lost"]
 pub struct Operation<M: Attached = Owned> {
     state: State<M::Engine>,
 }
@@ -61,7 +81,26 @@ impl<M: Attached> Operation<M> {
     }
 
     pub(crate) fn pending(engine: M::Engine, handle: <M::Engine as EngineRef>::Handle) -> Self {
-        Self { state: State::Pending { engine, handle, spins_until: None } }
+        Self { state: State::Pending { engine, handle, receives_at: None, spins_until: None } }
+    }
+
+    /// A receive of the endpoint of a number.
+    pub(crate) fn receiving(
+        engine: M::Engine,
+        handle: <M::Engine as EngineRef>::Handle,
+        endpoint: u16,
+    ) -> Self {
+        let receives_at = Some(endpoint);
+        Self { state: State::Pending { engine, handle, receives_at, spins_until: None } }
+    }
+
+    /// Lets the operation run to its end without this handle; its buffer and its outcome are
+    /// dropped then, and so is the message of a receive.
+    pub fn detach(mut self) {
+        if let State::Pending { engine, handle, .. } = &self.state {
+            engine.abandon(handle);
+        }
+        self.state = State::Taken;
     }
 
     /// The state is spent with the outcome.
@@ -156,7 +195,7 @@ impl<M: Attached> Future for Operation<M> {
         match self.test() {
             Ok(Some(completed)) => Poll::Ready(Ok(completed)),
             Ok(None) => {
-                let State::Pending { engine, handle, spins_until } = &mut self.state else {
+                let State::Pending { engine, handle, spins_until, .. } = &mut self.state else {
                     return Poll::Pending;
                 };
                 let now = Instant::now();
@@ -175,8 +214,11 @@ impl<M: Attached> Future for Operation<M> {
 
 impl<M: Attached> Drop for Operation<M> {
     fn drop(&mut self) {
-        if let State::Pending { engine, handle, .. } = &self.state {
-            engine.abandon(handle);
+        if let State::Pending { engine, handle, receives_at, .. } = &self.state {
+            match *receives_at {
+                Some(endpoint) => engine.give_up_receive(handle, endpoint),
+                None => engine.abandon(handle),
+            }
         }
     }
 }

@@ -213,6 +213,14 @@ impl EngineRef for Rc<EngineCell> {
         }
     }
 
+    fn give_up_receive(&self, handle: &Id, endpoint: u16) {
+        let Some(mut engine) = self.borrow_to_let_go() else { return };
+        engine.give_up_receive(*handle, endpoint);
+        drop(engine);
+        // Another receive may have got the message.
+        self.wake_tasks();
+    }
+
     fn open_queue(&self, entries_max: usize) -> u32 {
         self.borrow_mut().state.completions.open_queue(entries_max)
     }

@@ -35,6 +35,13 @@ impl<M: Attached> Endpoint<M> {
     /// A message that is longer than the buffer ends in [`Error::Truncated`] with its beginning in
     /// the buffer.
     ///
+    /// # Cancel safety
+    ///
+    /// The drop of the operation loses no message that is whole: see [`Operation`], *Dropping*. It
+    /// is **not** cancel-safe while a message is being received that comes in several pieces (one
+    /// longer than the peer sends at once, [`Endpoint::eager_limit`]): in a `select!`, keep the
+    /// operation and poll it by reference.
+    ///
     /// # Errors
     ///
     /// [`Failed`] gives the buffer back.
@@ -47,7 +54,7 @@ impl<M: Attached> Endpoint<M> {
         let request = self.receive_request(&selector, memory.shape.len());
         let engine = &self.open().engine;
         let handle = engine.start_receive(&request, memory).map_err(refused)?;
-        Ok(Operation::pending(engine.clone(), handle))
+        Ok(Operation::receiving(engine.clone(), handle, request.endpoint))
     }
 
     /// Like [`Self::receive`], but the end goes to the completion queue, with

@@ -194,6 +194,10 @@ impl EngineRef for Arc<SharedEngine> {
         // The engine's half goes when the operation ends.
     }
 
+    fn give_up_receive(&self, ticket: &Arc<Ticket>, endpoint: u16) {
+        (**self).with_to_let_go(|engine| engine.give_up_ticket(ticket, endpoint));
+    }
+
     fn open_queue(&self, entries_max: usize) -> Arc<OutsideQueue> {
         (**self).with(|engine| engine.state.completions.open_outside_queue(entries_max))
     }

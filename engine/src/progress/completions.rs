@@ -113,6 +113,8 @@ pub(crate) struct Handle {
     pub(crate) outcome: Option<(Result<Status, Error>, Option<Buffer>)>,
     /// Who waits for it outside of the engine.
     pub(crate) ticket: Option<Arc<Ticket>>,
+    /// In which order receives with handles matched; 0: it has not.
+    pub(crate) order: u64,
     /// Nobody waits any more; the outcome is dropped when it comes.
     pub(crate) is_abandoned: bool,
 }
@@ -173,6 +175,8 @@ pub(crate) struct Completions {
     pub(crate) copied_bytes: u64,
     /// Operations that have ended.
     pub(super) finished: u64,
+    /// Matches of receives with handles, in order.
+    matches: u64,
     /// By what peers on this host know whether what they read of this memory counts.
     pub(super) witness: Option<Arc<Witness>>,
 }
@@ -190,6 +194,7 @@ impl Completions {
             regions: LentRegions::default(),
             copied_bytes: 0,
             finished: 0,
+            matches: 0,
             witness: None,
         }
     }
@@ -468,6 +473,16 @@ impl Completions {
         }
     }
 
+    /// The receive of a handle has matched, if it had not.
+    fn number_match(&mut self, handle: Id) {
+        if let Some(handle) = self.handles.get_mut(handle)
+            && handle.order == 0
+        {
+            self.matches += 1;
+            handle.order = self.matches;
+        }
+    }
+
     /// Reports the end of an operation, whose slot is given.
     #[inline]
     fn finish(&mut self, slot: Slot, result: Result<Status, Error>) {
@@ -509,12 +524,14 @@ impl Completions {
             }
             Route::Nowhere | Route::Region(_) => {}
             Route::Handle(id) => {
+                self.number_match(id);
                 let Some(handle) = self.handles.get_mut(id) else { return };
                 if handle.is_abandoned {
                     self.handles.remove(id);
                     return;
                 }
                 if let Some(ticket) = handle.ticket.take() {
+                    ticket.set_order(handle.order);
                     self.handles.remove(id);
                     self.end_ticket(&ticket, result, buffer);
                     return;

@@ -32,6 +32,7 @@ pub(crate) mod outside;
 pub(crate) mod partial;
 mod pieces;
 pub(crate) mod post;
+mod put_back;
 mod roles;
 pub(crate) mod shared;
 pub(crate) mod shared_engine;

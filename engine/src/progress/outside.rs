@@ -46,6 +46,8 @@ pub struct Ticket {
     number: u32,
     /// The operation, once it is posted; 0 before.
     operation: AtomicU64,
+    /// In which order receives matched.
+    order: AtomicU64,
     end: Mutex<End>,
 }
 
@@ -62,7 +64,8 @@ impl Ticket {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         #[cfg(any(test, feature = "sim"))]
         let number = crate::hooks::threads::next_ticket().unwrap_or(number);
-        Self { number, operation: AtomicU64::new(0), end: Mutex::new(End::Open(None)) }
+        let (operation, order) = (AtomicU64::new(0), AtomicU64::new(0));
+        Self { number, operation, order, end: Mutex::new(End::Open(None)) }
     }
 
     fn lock(&self) -> MutexGuard<'_, End> {
@@ -76,6 +79,15 @@ impl Ticket {
 
     pub(super) fn set_operation(&self, id: Id) {
         self.operation.store(id.to_u64(), Ordering::Relaxed);
+    }
+
+    pub(super) fn set_order(&self, order: u64) {
+        self.order.store(order, Ordering::Relaxed);
+    }
+
+    /// In which order its receive matched, once it has ended. For those who hold the engine.
+    pub(crate) fn order(&self) -> u64 {
+        self.order.load(Ordering::Relaxed)
     }
 
     /// The operation; `None`: it is not posted yet. For those who hold the engine.

@@ -88,6 +88,9 @@ pub(crate) trait Effects {
     /// Receive `receive` has matched a message that is not all here; if it fails, that is what it
     /// failed to receive.
     fn matched(&mut self, _receive: Id, _arrival: &Arrival) {}
+    /// What receive `receive` gets was put back before, with this order among such messages
+    /// ([`super::put_back`]); it has it again if it is put back again.
+    fn order(&mut self, _receive: Id, _order: u64) {}
     /// Whether the end of one more message of multi-receive `receive` can be reported.
     fn has_room(&self, _receive: Id) -> bool {
         true

@@ -171,6 +171,12 @@ impl Matcher {
         UnexpectedKey(self.unexpected.insert(&self.hasher, e, message))
     }
 
+    /// Keeps a message that a receive had matched and gave back: before all that arrived, and
+    /// behind those that were put back with a lower `order`.
+    pub(crate) fn put_back(&mut self, e: &MatchEnvelope, message: u32, order: u64) {
+        self.unexpected.put_back(&self.hasher, e, message, order);
+    }
+
     /// A receive is being posted: removes and returns the oldest unexpected message it accepts.
     #[inline]
     pub(crate) fn take_unexpected(&mut self, s: &Selector) -> Option<u32> {

@@ -46,6 +46,7 @@ pub(crate) mod peers;
 pub(crate) mod pieces;
 mod place;
 pub(crate) mod pulls;
+mod put_back;
 mod question;
 pub(crate) mod rails;
 pub(crate) mod receive;

@@ -197,6 +197,9 @@ impl Core {
             effects.place(id, 0, &message.payload()[..fits]);
         }
         self.return_credit_of(&message);
+        if message.put_back != 0 {
+            effects.order(id, message.put_back);
+        }
         match message.kind {
             Kind::Eager { report } => {
                 self.operations.remove(id);

@@ -151,7 +151,10 @@ impl Core {
                             context: message.context,
                             tag: message.tag,
                         };
-                        matcher.insert_unexpected(&envelope, index);
+                        match message.put_back {
+                            0 => drop(matcher.insert_unexpected(&envelope, index)),
+                            order => matcher.put_back(&envelope, index, order),
+                        }
                     }
                 }
             }

@@ -67,8 +67,10 @@ pub(crate) struct Message {
     pub(crate) data: Option<u64>,
     /// Eager or rendezvous.
     pub(crate) kind: Kind,
+    /// It was put back, with this order among those that were, and holds no credit; 0: it was not.
+    pub(crate) put_back: u64,
     payload: Box<[u8]>,
-    payload_bytes: u32,
+    payload_bytes: usize,
 }
 
 /// What is known of a message that is to be kept.
@@ -87,10 +89,22 @@ pub(crate) struct Waiting {
 }
 
 impl Waiting {
-    fn with(self, payload: Box<[u8]>, payload_bytes: u32) -> Message {
+    fn with(self, payload: Box<[u8]>, payload_bytes: usize) -> Message {
         let Self { came_by: (session, epoch), envelope, length, data, kind } = self;
         let MatchEnvelope { source: remote, context, tag } = envelope;
-        Message { session, epoch, remote, context, tag, length, data, kind, payload, payload_bytes }
+        Message {
+            session,
+            epoch,
+            remote,
+            context,
+            tag,
+            length,
+            data,
+            kind,
+            put_back: 0,
+            payload,
+            payload_bytes,
+        }
     }
 }
 
@@ -103,7 +117,7 @@ impl Message {
 
     /// The bytes that came with the envelope.
     pub(crate) fn payload(&self) -> &[u8] {
-        &self.payload[..self.payload_bytes as usize]
+        &self.payload[..self.payload_bytes]
     }
 }
 
@@ -121,6 +135,9 @@ impl fmt::Debug for Message {
 #[derive(Debug)]
 pub(crate) struct Unexpected {
     messages: Table<Message>,
+    /// How many that peers sent there can be; those that were put back come on top.
+    messages_max: usize,
+    put_back: usize,
     idle: [Vec<Box<[u8]>>; CLASSES],
     held_bytes: usize,
     held_bytes_max: usize,
@@ -129,7 +146,9 @@ pub(crate) struct Unexpected {
 impl Unexpected {
     pub(crate) fn new(messages_max: usize) -> Self {
         Self {
-            messages: Table::new(messages_max),
+            messages: Table::new(usize::MAX),
+            messages_max,
+            put_back: 0,
             idle: [const { Vec::new() }; CLASSES],
             held_bytes: 0,
             held_bytes_max: 0,
@@ -149,11 +168,30 @@ impl Unexpected {
     /// Keeps a message; `None` when the table is full, which credits rule out.
     #[inline]
     pub(crate) fn insert(&mut self, message: Waiting, bytes: &[u8]) -> Option<Id> {
-        if self.messages.is_full() {
+        if self.is_full() {
             return None;
         }
         let payload = self.keep(bytes);
-        self.messages.insert(message.with(payload, bytes.len() as u32)).ok()
+        self.messages.insert(message.with(payload, bytes.len())).ok()
+    }
+
+    fn is_full(&self) -> bool {
+        self.messages.len() - self.put_back >= self.messages_max
+    }
+
+    /// Keeps a message that a receive gave back, with its `order`, which is not 0. It takes no
+    /// place that credit has promised to another one.
+    pub(crate) fn insert_put_back(
+        &mut self,
+        message: Waiting,
+        bytes: &[u8],
+        order: u64,
+    ) -> Option<Id> {
+        let payload = self.keep(bytes);
+        let message = Message { put_back: order, ..message.with(payload, bytes.len()) };
+        let id = self.messages.insert(message).ok()?;
+        self.put_back += 1;
+        Some(id)
     }
 
     /// A buffer that begins with `bytes`; [`Self::give_back`] takes it.
@@ -168,9 +206,13 @@ impl Unexpected {
 
     fn buffer(&mut self, length: usize) -> Box<[u8]> {
         let class = class_of(length);
-        let buffer = self.idle[class]
-            .pop()
-            .unwrap_or_else(|| vec![0; CLASS_BYTES_MIN << class].into_boxed_slice());
+        // What was put back may be longer than anything that comes unasked.
+        let buffer = match self.idle.get_mut(class) {
+            Some(idle) => {
+                idle.pop().unwrap_or_else(|| vec![0; CLASS_BYTES_MIN << class].into_boxed_slice())
+            }
+            None => vec![0; length].into_boxed_slice(),
+        };
         self.held_bytes += buffer.len();
         self.held_bytes_max = self.held_bytes_max.max(self.held_bytes);
         buffer
@@ -179,11 +221,11 @@ impl Unexpected {
     /// Keeps a message whose bytes come later, in parts; `None` when the table is full, which
     /// credits rule out.
     pub(crate) fn insert_parts(&mut self, message: Waiting) -> Option<Id> {
-        if self.messages.is_full() {
+        if self.is_full() {
             return None;
         }
         let payload = self.buffer(message.length as usize);
-        self.messages.insert(message.with(payload, message.length as u32)).ok()
+        self.messages.insert(message.with(payload, message.length as usize)).ok()
     }
 
     /// Fills in bytes of a message that comes in parts.
@@ -210,7 +252,9 @@ impl Unexpected {
     /// Takes a message out; give it back to [`Self::recycle`] when its payload was used.
     pub(crate) fn take(&mut self, index: u32) -> Option<Message> {
         let id = self.messages.id_at(index as usize)?;
-        self.messages.remove(id)
+        let message = self.messages.remove(id)?;
+        self.put_back -= usize::from(message.put_back != 0);
+        Some(message)
     }
 
     /// Reuses the buffer of a message that was taken.
@@ -226,8 +270,9 @@ impl Unexpected {
         }
         self.held_bytes -= bytes;
         let class = class_of(bytes);
-        if (self.idle[class].len() + 1) * bytes <= IDLE_BYTES_MAX.max(bytes) {
-            self.idle[class].push(buffer);
+        let Some(idle) = self.idle.get_mut(class) else { return };
+        if (idle.len() + 1) * bytes <= IDLE_BYTES_MAX.max(bytes) {
+            idle.push(buffer);
         }
     }
 }

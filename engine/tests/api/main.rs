@@ -13,6 +13,7 @@ mod closing;
 mod connections;
 mod counters;
 mod datagrams;
+mod dropped_receives;
 mod endpoint;
 mod faults;
 mod fences;

@@ -144,6 +144,19 @@ impl Effects for Completions {
         if let Some(Some(slot)) = self.slots.get_mut(receive.index()) {
             slot.peer = Some(Peer(arrival.peer));
             slot.envelope = Envelope::of(arrival.context, arrival.tag);
+            if let Route::Handle(handle) = slot.route {
+                self.number_match(handle);
+            }
+        }
+    }
+
+    #[cold]
+    fn order(&mut self, receive: Id, order: u64) {
+        if let Some(Some(slot)) = self.slots.get(receive.index())
+            && let Route::Handle(handle) = slot.route
+            && let Some(handle) = self.handles.get_mut(handle)
+        {
+            handle.order = order;
         }
     }
 

@@ -18,6 +18,9 @@ const ARRIVAL_ORDER: usize = 0;
 /// Low in unit tests, so that random sequences meet it.
 const IDLE_ARRIVALS: u64 = if cfg!(test) { 8 } else { 1 << 14 };
 
+/// Sequence of the first message that arrives. What is put back has a lower one.
+const FIRST_ARRIVAL: u64 = 1 << 63;
+
 #[derive(Clone, Copy, Debug)]
 struct Node {
     sequence: u64,
@@ -44,6 +47,29 @@ impl View {
         let key = self.shape.key_of_envelope(e);
         self.bins.push_back(&mut self.links, &key, hasher.hash(&key), index);
     }
+
+    /// Puts a message before those of its bin whose sequence is higher.
+    fn insert_by_sequence(&mut self, hasher: &Hasher, nodes: &Slab<Node>, index: u32) {
+        let Node { sequence, envelope, .. } = *nodes.get(index);
+        let key = self.shape.key_of_envelope(&envelope);
+        let mut later = Vec::new();
+        if let Some(at) = self.bins.find(&key, hasher.hash(&key)) {
+            let mut next = self.bins.head(at);
+            while next != NIL {
+                if nodes.get(next).sequence > sequence {
+                    later.push(next);
+                }
+                next = self.links[next as usize].next();
+            }
+        }
+        for &other in &later {
+            self.bins.unlink(&mut self.links, other);
+        }
+        self.push_back(hasher, &envelope, index);
+        for other in later {
+            self.push_back(hasher, &nodes.get(other).envelope, other);
+        }
+    }
 }
 
 /// Unexpected messages in arrival order.
@@ -66,7 +92,7 @@ impl Unexpected {
         if self.nodes.len() == 0 {
             self.retire_idle_views();
         }
-        let sequence = self.next_sequence;
+        let sequence = FIRST_ARRIVAL + self.next_sequence;
         self.next_sequence += 1;
         let key = self.nodes.insert(Node { sequence, envelope: *e, message });
         let mut live = self.live;
@@ -76,6 +102,25 @@ impl Unexpected {
             self.views[view].push_back(hasher, e, key.index);
         }
         key
+    }
+
+    /// Keeps a message before all that arrived, and behind those put back with a lower `order`.
+    /// Walks the bins that it goes into.
+    #[cold]
+    pub(super) fn put_back(
+        &mut self,
+        hasher: &Hasher,
+        e: &MatchEnvelope,
+        message: u32,
+        order: u64,
+    ) {
+        let sequence = order.min(FIRST_ARRIVAL - 1);
+        let index = self.nodes.insert(Node { sequence, envelope: *e, message }).index;
+        for view in 0..self.views.len() {
+            if self.live & 1 << view != 0 {
+                self.views[view].insert_by_sequence(hasher, &self.nodes, index);
+            }
+        }
     }
 
     /// Ends the views that no receive has asked for lately. The queue is empty, and so are they.

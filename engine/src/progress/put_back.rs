@@ -1,0 +1,56 @@
+//! Receives whose handle is dropped before its outcome was taken: a whole message is put back.
+
+use super::completions::outcome_of;
+use super::engine::Engine;
+use super::outside::Ticket;
+use crate::proto::effects::Arrival;
+use crate::proto::table::Id;
+use crate::types::{Completed, Status};
+
+impl Engine {
+    /// Gives up the receive of a handle at `endpoint`: cancelled, put back, or left to run to its
+    /// end where its message is under way.
+    pub(crate) fn give_up_receive(&mut self, handle: Id, endpoint: u16) {
+        let Some(found) = self.state.completions.handles.get(handle) else { return };
+        if found.outcome.is_none() && !found.operation.is_some_and(|it| self.cancel(it)) {
+            if let Some(found) = self.state.completions.handles.get_mut(handle) {
+                found.is_abandoned = true;
+            }
+            return;
+        }
+        let Some(ended) = self.state.completions.handles.remove(handle) else { return };
+        if let Some(Ok(completed)) = ended.outcome.map(outcome_of) {
+            self.put_back(endpoint, completed, ended.order);
+        }
+    }
+
+    /// Like [`Self::give_up_receive`], for an operation of a shared engine.
+    pub(crate) fn give_up_ticket(&mut self, ticket: &Ticket, endpoint: u16) {
+        if let Some(id) = ticket.operation() {
+            self.cancel(id);
+        }
+        if let Some(Ok(completed)) = ticket.take() {
+            self.put_back(endpoint, completed, ticket.order());
+        }
+    }
+
+    /// The next receive of `endpoint` that accepts the message gets it.
+    fn put_back(&mut self, endpoint: u16, mut completed: Completed, order: u64) {
+        let Status { peer, envelope, length, data } = completed.status;
+        let Some(peer) = peer else { return };
+        let mut bytes = match completed.buffer.gather() {
+            Ok(bytes) => bytes,
+            Err(error) => {
+                tracing::warn!(endpoint, length, "a dropped receive loses its message: {error}");
+                return;
+            }
+        };
+        bytes.truncate(length);
+        let (context, tag) = envelope.parts();
+        let arrival = Arrival { peer: peer.0, context, tag, length: length as u64, data };
+        let state = &mut *self.state;
+        if !state.core.put_back(endpoint, arrival, &bytes, order, &mut state.completions) {
+            tracing::debug!(endpoint, length, "a message is lost: its endpoint or source is gone");
+        }
+    }
+}
