@@ -53,7 +53,7 @@ pub use types::{
     FrameFigures, FrameState, Hint, KeyError, LaneStatistics, NicCounters, OperationId,
     OperationKind, PRIVATE_DATA_MAX, PathCause, PathChange, PathState, PathStatistics,
     PauseCounters, Peer, PeerFailure, RAILS_MAX, Rail, RailRole, Refusal, RequestId, Selector,
-    SharedMemoryFigures, SharedMemoryState, Status,
+    SharedMemoryFigures, SharedMemoryState, Status, TimeOut, TimeOutOutcome,
 };
 
 #[cfg(doctest)]

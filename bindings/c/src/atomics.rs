@@ -243,8 +243,9 @@ pub unsafe extern "C" fn rr_post_fetch_atomic(
 ///
 /// # Errors
 ///
-/// As for rr_post_atomic, and how it failed. RR_ETIMEDOUT: it had not gone out by `timeout_ns`
-/// (RR_FOREVER: never), and was taken back.
+/// As for rr_post_atomic, and how it failed. RR_ETIMEDOUT: `timeout_ns` (RR_FOREVER:
+/// never) has passed. What had not gone out was taken back; of what had the outcome is unknown
+/// (rr_last_error says which), and the call returns at most 100 ms later.
 ///
 /// # Safety
 ///

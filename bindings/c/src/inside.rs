@@ -156,9 +156,9 @@ mod tests {
     fn the_newest_failures_are_kept() {
         let mut failures = Failures::default();
         let numbers: Vec<u64> = (0..300)
-            .map(|it| failures.keep(if it == 299 { Error::TimedOut } else { Error::Cancelled }))
+            .map(|it| failures.keep(if it == 299 { Error::UnknownPeer } else { Error::Cancelled }))
             .collect();
-        assert!(matches!(failures.get(numbers[299]), Some(Error::TimedOut)));
+        assert!(matches!(failures.get(numbers[299]), Some(Error::UnknownPeer)));
         assert!(matches!(failures.get(numbers[44]), Some(Error::Cancelled)));
         for gone in [numbers[43], 0, 301, u64::MAX] {
             assert!(failures.get(gone).is_none(), "{gone}");

@@ -170,8 +170,9 @@ pub unsafe extern "C" fn rr_post_receive_many(
 /// # Errors
 ///
 /// As for rr_post_receive, and how the receive failed. RR_ETRUNCATED: the memory has the beginning
-/// of the message. RR_ETIMEDOUT: it had not matched by `timeout_ns` (RR_FOREVER: never), and was
-/// taken back; one that has matched is waited for.
+/// of the message. RR_ETIMEDOUT: `timeout_ns` (RR_FOREVER: never) has passed. A receive that had
+/// not matched was taken back; the message of one that had, and has not come whole, is lost
+/// (rr_last_error says which), and the call returns at most 100 ms later.
 ///
 /// # Safety
 ///

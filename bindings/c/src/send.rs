@@ -162,8 +162,9 @@ pub unsafe extern "C" fn rr_inject(
 ///
 /// # Errors
 ///
-/// As for rr_post_send, and how the send failed. RR_ETIMEDOUT: it had not gone out by
-/// `timeout_ns` (RR_FOREVER: never), and was taken back; one that has gone out is waited for.
+/// As for rr_post_send, and how the send failed. RR_ETIMEDOUT: `timeout_ns` (RR_FOREVER: never)
+/// has passed. A send that had not gone out was taken back; of one that had the outcome is unknown
+/// (rr_last_error says which), and the call returns at most 100 ms later.
 ///
 /// # Safety
 ///

@@ -126,7 +126,9 @@ mod tests {
     fn what_consumers_compare_has_libfabrics_number() {
         assert_eq!(Errno::of(&Error::Cancelled), Errno::CANCELED);
         assert_eq!(Errno::of(&Error::WouldBlock("full")), Errno::AGAIN);
-        assert_eq!(Errno::of(&Error::TimedOut), Errno::TIMEDOUT);
+        let outcome = ringrail::TimeOutOutcome::Unknown;
+        let late = ringrail::TimeOut::new("send", None, outcome).into();
+        assert_eq!(Errno::of(&late), Errno::TIMEDOUT);
         assert_eq!(Errno::of(&Error::UnknownPeer), Errno::ADDRNOTAVAIL);
         assert_eq!(Errno::TRUNC.number(), 265);
     }

@@ -8,22 +8,26 @@ use super::mode::Attached;
 use super::options::{ReceiveOptions, SendOptions};
 use crate::memory::Shape;
 use crate::progress::engine::Engine;
+use crate::progress::leave::LET_GO;
 use crate::progress::post::{Memory, Posted, Refused};
-use crate::types::{Envelope, Error, Peer, Selector, Status};
+use crate::types::{Envelope, Error, Peer, Selector, Status, TimeOut, TimeOutOutcome};
 
 impl<M: Attached> Endpoint<M> {
     /// Sends bytes and waits until the send has come as far as the options' level asks; they can be
     /// reused then in any case.
     ///
-    /// A send that has not gone out by [`SendOptions::timeout`] is taken back. One that has is
-    /// waited for: its memory is in use.
+    /// A send that has not gone out by [`SendOptions::timeout`] is taken back. One that has is given
+    /// up: this returns as soon as the kernel has let go of the bytes, whose connections are reset,
+    /// which takes it less than 100 ms.
     ///
     /// # Errors
     ///
-    /// How the send failed; [`Error::TimedOut`] when it was taken back. If the driver fails for
-    /// good, it is closed, and all operations end with [`Error::System`]. Only if the kernel does
-    /// not let go of the borrowed bytes within 2 seconds of that, or this call panics, is the
-    /// process aborted: nobody can go on with memory that is in use.
+    /// How the send failed; [`Error::TimedOut`], which says whether it was taken back or its
+    /// [outcome](crate::TimeOutOutcome) is unknown. If the driver fails for good, or the kernel
+    /// does not let go of the bytes of a send that is given up within 2 seconds, the driver is
+    /// closed, and all operations end with [`Error::System`]. Only if the kernel does not let go of
+    /// the borrowed bytes within 2 seconds of that, or this call panics, is the process aborted:
+    /// nobody can go on with memory that is in use.
     pub fn send_blocking(
         &self,
         peer: Peer,
@@ -33,15 +37,17 @@ impl<M: Attached> Endpoint<M> {
     ) -> Result<Status, Error> {
         let shape = Shape::contiguous(bytes.as_ptr().cast_mut(), bytes.len());
         let request = self.send_request(peer, envelope, bytes.len(), &options);
-        self.block_on(options.timeout, |engine| {
+        let called = Called::new("send_blocking", Some(peer)).with(envelope);
+        self.block_on(options.timeout, called, |engine| {
             engine.start_send(&request, Memory { buffer: None, shape }, options.more)
         })
     }
 
     /// Receives into bytes of the caller and waits for the message.
     ///
-    /// A receive that has not matched by [`ReceiveOptions::timeout`] is taken back. One that has is
-    /// waited for.
+    /// A receive that has not matched by [`ReceiveOptions::timeout`] is taken back. One whose
+    /// message has begun to arrive is given up: the message is lost, its sender's operation fails,
+    /// and `into` holds a part of it. Otherwise as for [`Self::send_blocking`].
     ///
     /// # Errors
     ///
@@ -54,17 +60,21 @@ impl<M: Attached> Endpoint<M> {
     ) -> Result<Status, Error> {
         let shape = Shape::contiguous(into.as_mut_ptr(), into.len());
         let request = self.receive_request(&selector, into.len());
-        self.block_on(options.timeout, |engine| {
+        let called = Called::new("receive_blocking", selector.source).with(selector.envelope);
+        let called = Called { given_up: TimeOutOutcome::MessageLost, ..called };
+        self.block_on(options.timeout, called, |engine| {
             let memory = Memory { buffer: None, shape };
             engine.start_receive(&request, memory).map(Posted::Pending)
         })
     }
 
-    /// Posts an operation on borrowed memory and does not return before it has ended.
+    /// Posts an operation on borrowed memory and does not return before it has ended. At the
+    /// time-out it is cancelled, or given up.
     #[allow(clippy::type_complexity, reason = "the handle is that of the engine reference")]
     pub(super) fn block_on(
         &self,
         timeout: Option<Duration>,
+        called: Called,
         post: impl FnOnce(&M::Engine) -> Result<Posted<<M::Engine as EngineRef>::Handle>, Refused>,
     ) -> Result<Status, Error> {
         let engine = &self.open().engine;
@@ -74,19 +84,32 @@ impl<M: Attached> Endpoint<M> {
         let result = match post(engine) {
             Ok(Posted::Sent(status, _)) => Ok(status),
             Ok(Posted::Pending(handle)) => {
-                let mut is_late = false;
+                let mut late = None;
                 loop {
                     match engine.wait_for_outcome(&handle, deadline) {
                         Ok(Some(Ok(completed))) => break Ok(completed.status),
                         Ok(Some(Err(failed))) => {
-                            break Err(match failed.error {
-                                Error::Cancelled if is_late => Error::TimedOut,
-                                error => error,
+                            break Err(match (failed.error, late) {
+                                (Error::Cancelled, Some(outcome)) => {
+                                    called.timed_out(engine, timeout, outcome)
+                                }
+                                (error, _) => error,
                             });
                         }
-                        Ok(None) => {
-                            is_late = engine.cancel_handle(&handle);
+                        Ok(None) if late.is_some() => {
+                            engine.with(Engine::release_by_force);
                             deadline = None;
+                        }
+                        Ok(None) => {
+                            let is_taken_back = engine.cancel_handle(&handle);
+                            if !is_taken_back {
+                                engine.abort_handle(&handle);
+                            }
+                            late = Some(match is_taken_back {
+                                true => TimeOutOutcome::NotDone,
+                                false => called.given_up,
+                            });
+                            deadline = deadline_of(Some(LET_GO));
                         }
                         // Who finds that its driver has failed closes it, and so ends this.
                         Err(_) => {
@@ -109,6 +132,36 @@ impl<M: Attached> Endpoint<M> {
         };
         std::mem::forget(borrowed);
         result
+    }
+}
+
+/// A call that waits, for what is said when it has waited too long.
+pub(super) struct Called {
+    name: &'static str,
+    peer: Option<Peer>,
+    envelope: Option<Envelope>,
+    /// What becomes of its operation when that is given up.
+    given_up: TimeOutOutcome,
+}
+
+impl Called {
+    pub(super) fn new(name: &'static str, peer: Option<Peer>) -> Self {
+        Self { name, peer, envelope: None, given_up: TimeOutOutcome::Unknown }
+    }
+
+    fn with(self, envelope: Envelope) -> Self {
+        Self { envelope: Some(envelope), ..self }
+    }
+
+    pub(super) fn timed_out(
+        &self,
+        engine: &impl EngineRef,
+        after: Option<Duration>,
+        outcome: TimeOutOutcome,
+    ) -> Error {
+        let address = |peer| engine.with(|engine| engine.address_of(peer));
+        let (peer, envelope) = (self.peer.and_then(address), self.envelope);
+        TimeOut { peer, envelope, ..TimeOut::new(self.name, after, outcome) }.into()
     }
 }
 

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::blocking::deadline_of;
+use super::blocking::{Called, deadline_of};
 use super::domain::Domain;
 use super::engine_ref::EngineRef;
 use super::events::EventQueue;
@@ -19,7 +19,7 @@ use crate::progress::caretaker::EngineCell;
 use crate::progress::engine::{Engine, EngineState};
 use crate::progress::shared_engine::SharedEngine;
 use crate::settings::Lanes;
-use crate::types::{Address, Error, Peer};
+use crate::types::{Address, Error, Peer, TimeOutOutcome};
 
 /// An endpoint that no thread owns: it listens, and can be sent to another thread.
 pub struct Detached {
@@ -507,7 +507,10 @@ impl<M: Attached> Endpoint<M> {
                 Ok(false) => None,
                 Err(error) => Some(Err(error)),
             };
-            engine.wait(deadline, done)?.unwrap_or(Err(Error::TimedOut))?;
+            engine.wait(deadline, done)?.unwrap_or_else(|| {
+                let called = Called::new("connect", Some(peer));
+                Err(called.timed_out(engine, timeout, TimeOutOutcome::GoesOn))
+            })?;
         }
         Ok(())
     }

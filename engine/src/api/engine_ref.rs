@@ -72,6 +72,9 @@ pub trait EngineRef: Clone {
     /// to sleep for.
     fn arm(&self, wait_object: &WaitObject) -> Result<(), Error>;
 
+    /// Gives up an operation that is too late to cancel; it ends soon.
+    fn abort_handle(&self, handle: &Self::Handle);
+
     /// `waker` is woken when there is something to do. `false`: there is nobody to do so.
     fn wake_when_readable(&self, waker: &Waker) -> bool;
 

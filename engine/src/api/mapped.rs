@@ -3,14 +3,14 @@
 use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::time::{Duration, Instant};
 
-use super::blocking::deadline_of;
+use super::blocking::{Called, deadline_of};
 use super::endpoint::Endpoint;
 use super::engine_ref::EngineRef;
 use super::mode::Attached;
 use super::region::RemoteKey;
 use crate::memory::Window;
 use crate::progress::mapped::MEETING_LIMIT;
-use crate::types::{Error, Peer};
+use crate::types::{Error, Peer, TimeOutOutcome};
 
 /// What a key opens of a peer's shareable region, mapped into this process: loads and stores reach
 /// the peer's memory without either engine.
@@ -52,6 +52,10 @@ impl<M: Attached> Endpoint<M> {
     ) -> Result<MappedRegion, Error> {
         let deadline = deadline_of(timeout);
         let engine = &self.open().engine;
+        let late = || {
+            let called = Called::new("map_region", Some(peer));
+            called.timed_out(engine, timeout, TimeOutOutcome::NotDone)
+        };
         // Before a session is begun for nothing.
         engine.with(|engine| engine.shares_memory(peer))?;
         self.connect(peer, timeout)?;
@@ -63,7 +67,7 @@ impl<M: Attached> Endpoint<M> {
             Err(error) => Some(Err(error)),
         })?;
         met.unwrap_or_else(|| match deadline {
-            Some(deadline) if Instant::now() >= deadline => Err(Error::TimedOut),
+            Some(deadline) if Instant::now() >= deadline => Err(late()),
             _ => Err(Error::misuse(
                 "no memory is shared with the peer: it is on another host or in another network \
                  namespace, or does without (its settings shared_memory, control_lane); put and \
@@ -75,7 +79,7 @@ impl<M: Attached> Endpoint<M> {
         if !matches!(answer, Ok(Some(_))) {
             engine.with(|engine| engine.forget_question(token));
         }
-        let window = answer?.unwrap_or(Err(Error::TimedOut))?;
+        let window = answer?.unwrap_or_else(|| Err(late()))?;
         Ok(MappedRegion { window })
     }
 }

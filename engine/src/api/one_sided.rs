@@ -1,5 +1,6 @@
 //! Operations on the memory of peers.
 
+use super::blocking::Called;
 use super::endpoint::Endpoint;
 use super::engine_ref::EngineRef;
 use super::mode::Attached;
@@ -258,7 +259,8 @@ impl<M: Attached> Endpoint<M> {
     ///
     /// # Errors
     ///
-    /// How it failed. [`Error::TimedOut`] when it was taken back before it went out.
+    /// How it failed. [`Error::TimedOut`], as for
+    /// [`Self::send_blocking`].
     pub fn put_blocking(
         &self,
         peer: Peer,
@@ -268,7 +270,7 @@ impl<M: Attached> Endpoint<M> {
     ) -> Result<Status, Error> {
         let shape = Shape::contiguous(bytes.as_ptr().cast_mut(), bytes.len());
         let request = self.one_sided(peer, Verb::Put, at, bytes.len() as u64, &options);
-        self.block_on(options.timeout, |engine| {
+        self.block_on(options.timeout, Called::new("put_blocking", Some(peer)), |engine| {
             engine.start_one_sided(
                 request,
                 Memory { buffer: None, shape },
@@ -340,7 +342,8 @@ impl<M: Attached> Endpoint<M> {
     ///
     /// # Errors
     ///
-    /// How it failed. [`Error::TimedOut`] when it was taken back before it went out.
+    /// How it failed. [`Error::TimedOut`], as for
+    /// [`Self::send_blocking`].
     pub fn get_blocking(
         &self,
         peer: Peer,
@@ -350,7 +353,7 @@ impl<M: Attached> Endpoint<M> {
     ) -> Result<Status, Error> {
         let shape = Shape::contiguous(into.as_mut_ptr(), into.len());
         let request = self.one_sided(peer, Verb::Get, at, into.len() as u64, &options);
-        self.block_on(options.timeout, |engine| {
+        self.block_on(options.timeout, Called::new("get_blocking", Some(peer)), |engine| {
             engine.start_one_sided(
                 request,
                 Memory { buffer: None, shape },
@@ -437,7 +440,8 @@ impl<M: Attached> Endpoint<M> {
     ///
     /// # Errors
     ///
-    /// How it failed. [`Error::TimedOut`] when it was taken back before it went out.
+    /// How it failed. [`Error::TimedOut`], as for
+    /// [`Self::send_blocking`].
     pub fn atomic_blocking(
         &self,
         peer: Peer,
@@ -450,14 +454,15 @@ impl<M: Attached> Endpoint<M> {
         let request = self.one_sided(peer, verb, at, length, &options);
         let request = OneSidedRequest { operands, ..request };
         let shape = Shape::contiguous(fetched.as_mut_ptr(), fetched.len());
-        let status = self.block_on(options.timeout, |engine| {
-            engine.start_one_sided(
-                request,
-                Memory { buffer: None, shape },
-                options.more,
-                self.ends_at(&options),
-            )
-        });
+        let status =
+            self.block_on(options.timeout, Called::new("atomic_blocking", Some(peer)), |engine| {
+                engine.start_one_sided(
+                    request,
+                    Memory { buffer: None, shape },
+                    options.more,
+                    self.ends_at(&options),
+                )
+            });
         status.map(drop)
     }
 
@@ -508,7 +513,7 @@ impl<M: Attached> Endpoint<M> {
     pub fn flush(&self, peer: Peer, options: SendOptions) -> Result<(), Error> {
         let at = RemoteAddress { key: super::region::RemoteKey(0), offset: 0 };
         let request = self.one_sided(peer, Verb::Flush, at, 0, &options);
-        let flushed = self.block_on(options.timeout, |engine| {
+        let flushed = self.block_on(options.timeout, Called::new("flush", Some(peer)), |engine| {
             engine.start_one_sided(request, Memory::nothing(), options.more, self.ends_at(&options))
         });
         flushed.map(drop)

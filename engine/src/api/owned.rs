@@ -195,6 +195,14 @@ impl EngineRef for Rc<EngineCell> {
         operation.is_some_and(|operation| engine.cancel(operation))
     }
 
+    fn abort_handle(&self, handle: &Id) {
+        let mut engine = self.borrow_mut();
+        let operation = engine.state.completions.handles.get(*handle).and_then(|it| it.operation);
+        if let Some(operation) = operation {
+            engine.abort(operation);
+        }
+    }
+
     fn wake_at_end(&self, _handle: &Id, _waker: &Waker) -> bool {
         // The caretaker rings where it has done something.
         true

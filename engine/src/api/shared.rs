@@ -186,6 +186,14 @@ impl EngineRef for Arc<SharedEngine> {
         self.cancel_ticket(ticket)
     }
 
+    fn abort_handle(&self, ticket: &Arc<Ticket>) {
+        (**self).with(|engine| {
+            if let Some(operation) = ticket.operation() {
+                engine.abort(operation);
+            }
+        });
+    }
+
     fn wake_at_end(&self, ticket: &Arc<Ticket>, waker: &Waker) -> bool {
         ticket.wake_at_end(waker)
     }

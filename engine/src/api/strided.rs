@@ -13,7 +13,7 @@ use super::region::RemoteAddress;
 use crate::progress::post::Memory;
 use crate::proto::effects::CompletionLevel;
 use crate::proto::one_sided::Verb;
-use crate::types::{Completed, Error, Failed, Peer};
+use crate::types::{Completed, Error, Failed, Peer, TimeOut, TimeOutOutcome};
 
 /// Rows under way at once.
 const ROWS_AHEAD: usize = 64;
@@ -65,7 +65,9 @@ fn end_of_first<M: Attached>(
 ) -> Result<Option<(usize, Completed)>, Error> {
     let Some((row, mut operation)) = under_way.pop_front() else { return Ok(None) };
     let ended = operation.wait_until(deadline).map_err(|failed| failed.error)?;
-    ended.map(|completed| Some((row, completed))).ok_or(Error::TimedOut)
+    ended
+        .map(|completed| Some((row, completed)))
+        .ok_or_else(|| TimeOut::new("a put or get of rows", None, TimeOutOutcome::Unknown).into())
 }
 
 impl<M: Attached> Endpoint<M> {

@@ -8,7 +8,7 @@ use super::lanes::CloseMode;
 use super::roles::Role;
 
 /// Time for the kernel to let go of memory once lanes were reset.
-pub(super) const LET_GO: Duration = Duration::from_secs(2);
+pub(crate) const LET_GO: Duration = Duration::from_secs(2);
 
 impl Engine {
     /// Closes an endpoint: its receives end, its sends go out, for `linger` at the most, and then
@@ -92,7 +92,7 @@ impl Engine {
     }
 
     /// Lanes that wait for their last bytes to be taken may hold memory.
-    fn reset_closing_lanes(&mut self) {
+    pub(super) fn reset_closing_lanes(&mut self) {
         let closing = self.state.roles.iter();
         let closing = closing.filter(|(_, role)| matches!(role, Role::Closing { .. }));
         let keys: Vec<_> = closing.map(|(key, _)| key).collect();

@@ -5,6 +5,7 @@
 //! control lanes directly, collects what the driver has to say, moves bulk data, and sends what
 //! is staged.
 
+mod abort;
 mod background;
 mod bulk;
 pub(crate) mod caretaker;
@@ -21,7 +22,7 @@ pub(crate) mod events;
 mod failure;
 mod handshake;
 mod held;
-mod leave;
+pub(crate) mod leave;
 pub(crate) mod lent;
 mod manager;
 pub(crate) mod mapped;

@@ -17,7 +17,7 @@ use crate::proto::one_sided::Verb;
 use crate::proto::one_sided::origin::OneSidedRequest;
 use crate::proto::regions::{KeyName, KeyRequest};
 use crate::proto::table::Id;
-use crate::types::{Address, Envelope, Error, OperationKind, Peer};
+use crate::types::{Address, Envelope, Error, OperationKind, Peer, TimeOut, TimeOutOutcome};
 use crate::wire::MESSAGE_BYTES_MAX;
 use crate::wire::one_sided::ATOMIC_BYTES_MAX;
 
@@ -316,7 +316,9 @@ impl Engine {
     pub(crate) fn busy_region(&self, region: Id, by: Option<KeyName>) -> Error {
         let user = self.user_of_region(region, by);
         let session = user.and_then(|slot| self.state.core.session(slot));
-        let Some(session) = session else { return Error::TimedOut };
+        let Some(session) = session else {
+            return TimeOut::new("the wait for a region", None, TimeOutOutcome::GoesOn).into();
+        };
         let address = Address::new(session.engine, session.locators, 0);
         Error::Busy { address: Box::new(address) }
     }

@@ -210,16 +210,13 @@ impl Core {
         let hit = self.closed_operations().filter(|(_, operation)| is_hit(operation));
         let hit: Vec<Id> = hit.map(|(id, _)| id).collect();
         for id in hit {
-            self.give_up_pull(id);
-            self.give_up_answer(id);
-            self.release_lanes_of(id);
-            self.fail_operation(id, &Cause::Closed, effects);
+            self.abort(id, effects);
         }
     }
 
     /// Lanes on which an operation has bytes under way are closed: a peer that stands still would
     /// keep the kernel at its memory for ever.
-    fn release_lanes_of(&mut self, id: Id) {
+    pub(super) fn release_lanes_of(&mut self, id: Id) {
         let Some(operation) = self.operations.get(id) else { return };
         let slot = operation.session;
         let is_sent = matches!(&operation.state, OperationState::Serving(it) if it.unreleased > 0);

@@ -8,6 +8,7 @@
 
 #![forbid(unsafe_code)]
 
+mod abort;
 mod access;
 pub(crate) mod bulk;
 mod claims;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use super::address::Address;
 use super::completion::Status;
 pub use super::kind::ErrorKind;
+use super::time_out::TimeOut;
 pub use crate::proto::failure::PeerFailure;
 use crate::proto::regions::Refusal;
 
@@ -105,8 +106,8 @@ pub enum Error {
     #[error("cancelled")]
     Cancelled,
     /// A deadline passed.
-    #[error("timed out")]
-    TimedOut,
+    #[error("{0}")]
+    TimedOut(Box<TimeOut>),
     /// The memory given cannot be used like this.
     #[error(transparent)]
     Memory(#[from] crate::memory::MemoryError),
@@ -155,7 +156,7 @@ impl Error {
             Self::Refused { .. } | Self::Unflushed(_) => ErrorKind::RemoteAccess,
             Self::Busy { .. } => ErrorKind::Busy,
             Self::Cancelled => ErrorKind::Cancelled,
-            Self::TimedOut => ErrorKind::TimedOut,
+            Self::TimedOut(_) => ErrorKind::TimedOut,
             Self::Memory(_) => ErrorKind::Memory,
             Self::Misuse(_) => ErrorKind::Misuse,
             Self::Settings(_) => ErrorKind::Settings,

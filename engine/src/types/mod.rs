@@ -14,6 +14,7 @@ pub(crate) mod rail;
 pub(crate) mod region;
 pub(crate) mod shared_memory;
 pub(crate) mod statistics;
+pub(crate) mod time_out;
 
 pub use address::Address;
 pub use atomic::{AtomicOp, Datatype};
@@ -30,3 +31,4 @@ pub use rail::{PathCause, PathState, RAILS_MAX, Rail, RailRole};
 pub use region::{Access, KeyError, Refusal};
 pub use shared_memory::{SharedMemoryFigures, SharedMemoryState};
 pub use statistics::{LaneStatistics, NicCounters, PathChange, PathStatistics, PauseCounters};
+pub use time_out::{TimeOut, TimeOutOutcome};

@@ -30,4 +30,5 @@ mod one_sided_model;
 mod statistics;
 mod stencil;
 mod tagged_features;
+mod time_outs;
 mod waiting;

@@ -239,7 +239,7 @@ fn waits_end_in_time() {
     let never = Selector::any(Envelope::tagged(1));
     let options = ReceiveOptions::new().timeout(timeout);
     let error = endpoint.receive_blocking(never, &mut [0; 8], options).unwrap_err();
-    assert!(matches!(error, Error::TimedOut), "{error}");
+    assert!(matches!(error, Error::TimedOut(_)), "{error}");
     // Followers of a leader, too.
     std::thread::scope(|scope| {
         for millis in [30, 60, 90] {

@@ -254,11 +254,11 @@ impl Core {
         self.unblocked.push(slot);
     }
 
-    /// The endpoint that an operation of a peer names is closed before its answer could go out.
-    pub(in crate::proto) fn give_up_answer(&mut self, id: Id) {
+    /// What an operation of a peer names is closed before its answer could go out.
+    pub(in crate::proto) fn give_up_answer(&mut self, id: Id, refusal: Refusal) {
         let Some(operation) = self.operations.get(id) else { return };
         if let &OperationState::Replying { to } = &operation.state {
-            let reply = ShortReply::new(to, Refusal::Endpoint.code(), &[]);
+            let reply = ShortReply::new(to, refusal.code(), &[]);
             self.push_control(operation.session, ControlFrame::Reply(reply));
         }
     }

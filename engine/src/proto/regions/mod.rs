@@ -363,6 +363,12 @@ impl Regions {
         self.entries.get(position as usize).map(|entry| entry.region)
     }
 
+    /// The region of a key, which may be revoked, while something by it is under way.
+    pub(crate) fn region_named(&self, key: KeyName) -> Option<Id> {
+        let entry = self.entries.get(key.position as usize)?;
+        (entry.generation == key.generation).then_some(entry.region)
+    }
+
     /// How often peers were refused.
     pub(crate) fn violations(&self) -> Violations {
         self.violations

@@ -1,0 +1,41 @@
+//! Operations that this side gives up although they are under way.
+
+use super::core::Core;
+use super::effects::Effects;
+use super::one_sided::Role;
+use super::operation::{Cause, Operation};
+use super::regions::Refusal;
+use super::table::Id;
+
+impl Core {
+    /// Gives an operation up, whatever it waits for: it ends as cancelled, at once or as soon as the
+    /// kernel has let go of its memory, which it does when the lanes that have it are reset. The
+    /// peer hears of it, and the session goes on. What the peer has said to be done ends so.
+    ///
+    /// RR-RDV-5, RR-DGRAM-8.
+    pub(crate) fn abort(&mut self, id: Id, effects: &mut impl Effects) {
+        self.abort_as(id, Refusal::Endpoint, effects);
+    }
+
+    pub(super) fn abort_as(&mut self, id: Id, refusal: Refusal, effects: &mut impl Effects) {
+        self.give_up_pull(id);
+        self.give_up_answer(id, refusal);
+        self.release_lanes_of(id);
+        self.fail_operation(id, &Cause::Closed, effects);
+    }
+
+    /// Gives up what peers do to a region that is closed.
+    ///
+    /// RR-RDV-5.
+    pub(crate) fn abort_accesses(&mut self, region: Id, effects: &mut impl Effects) {
+        let is_of_region = |operation: &Operation| match operation.role {
+            Role::Target(Some(key)) => self.regions.region_named(key) == Some(region),
+            _ => false,
+        };
+        let hit = self.operations.iter().filter(|(_, operation)| is_of_region(operation));
+        let hit: Vec<Id> = hit.map(|(id, _)| id).collect();
+        for id in hit {
+            self.abort_as(id, Refusal::Key, effects);
+        }
+    }
+}
