@@ -1315,8 +1315,9 @@ int rr_post_fetch_atomic(rr_endpoint *endpoint,
 
  # Errors
 
- As for rr_post_atomic, and how it failed. RR_ETIMEDOUT: it had not gone out by `timeout_ns`
- (RR_FOREVER: never), and was taken back.
+ As for rr_post_atomic, and how it failed. RR_ETIMEDOUT: `timeout_ns` (RR_FOREVER:
+ never) has passed. What had not gone out was taken back; of what had the outcome is unknown
+ (rr_last_error says which), and the call returns at most 100 ms later.
 
  # Safety
 
@@ -2224,8 +2225,9 @@ int rr_inject_put(rr_endpoint *endpoint,
 
  # Errors
 
- As for rr_post_put, and how the put failed. RR_ETIMEDOUT: it had not gone out by `timeout_ns`
- (RR_FOREVER: never), and was taken back.
+ As for rr_post_put, and how the put failed. RR_ETIMEDOUT: `timeout_ns` (RR_FOREVER:
+ never) has passed. What had not gone out was taken back; of what had the outcome is unknown
+ (rr_last_error says which), and the call returns at most 100 ms later.
 
  # Safety
 
@@ -2722,8 +2724,9 @@ int rr_post_receive_many(rr_endpoint *endpoint,
  # Errors
 
  As for rr_post_receive, and how the receive failed. RR_ETRUNCATED: the memory has the beginning
- of the message. RR_ETIMEDOUT: it had not matched by `timeout_ns` (RR_FOREVER: never), and was
- taken back; one that has matched is waited for.
+ of the message. RR_ETIMEDOUT: `timeout_ns` (RR_FOREVER: never) has passed. A receive that had
+ not matched was taken back; the message of one that had, and has not come whole, is lost
+ (rr_last_error says which), and the call returns at most 100 ms later.
 
  # Safety
 
@@ -2801,8 +2804,9 @@ int rr_region_allocate(rr_endpoint *endpoint, size_t length, rr_region **region)
 int rr_region_register(rr_endpoint *endpoint, void *data, size_t length, rr_region **region);
 
 /*
- Takes back all keys of a region, waits until no operation of a peer has its memory, and closes
- it.
+ Takes back all keys of a region, and closes it. Operations of peers that have its memory get
+ 100 ms to end; those under way then are aborted, and fail at their peers. It returns within
+ little more than that, whatever peers do.
 
  # Completion
 
@@ -3050,8 +3054,9 @@ int rr_inject(rr_endpoint *endpoint,
 
  # Errors
 
- As for rr_post_send, and how the send failed. RR_ETIMEDOUT: it had not gone out by
- `timeout_ns` (RR_FOREVER: never), and was taken back; one that has gone out is waited for.
+ As for rr_post_send, and how the send failed. RR_ETIMEDOUT: `timeout_ns` (RR_FOREVER: never)
+ has passed. A send that had not gone out was taken back; of one that had the outcome is unknown
+ (rr_last_error says which), and the call returns at most 100 ms later.
 
  # Safety
 

@@ -148,8 +148,9 @@ pub unsafe extern "C" fn rr_region_register(
     })
 }
 
-/// Takes back all keys of a region, waits until no operation of a peer has its memory, and closes
-/// it.
+/// Takes back all keys of a region, and closes it. Operations of peers that have its memory get
+/// 100 ms to end; those under way then are aborted, and fail at their peers. It returns within
+/// little more than that, whatever peers do.
 ///
 /// # Completion
 ///

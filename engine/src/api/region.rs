@@ -2,17 +2,21 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::endpoint::Endpoint;
 use super::engine_ref::EngineRef;
 use super::mode::{Attached, Owned};
 use crate::memory::{Buffer, RawSpan, Window};
 use crate::progress::engine::Engine;
+use crate::progress::leave::LET_GO;
 use crate::progress::lent::RegionCounts;
 use crate::proto::regions::{KeyName, KeyRequest};
 use crate::proto::table::Id;
 use crate::types::{Access, Error, Peer};
+
+/// How long the close of a region waits for operations of peers before it aborts them.
+const CLOSE_GRACE: Duration = Duration::from_millis(100);
 
 /// A key to memory of a peer: 64 bits that its owner gives away, by any means.
 ///
@@ -75,11 +79,16 @@ impl KeyOptions {
 ///
 /// # Dropping
 ///
-/// The drop takes back all keys, and waits for operations that have the memory: until those that
-/// are under way have ended, or their peer has. Then the memory is free; what peers have mapped of
-/// a shareable region stays theirs. Where that cannot be (the drop is made by what the engine
-/// itself calls, or a failed driver's kernel keeps the memory), the process is aborted if the
-/// memory is the caller's ([`Endpoint::register_raw`]), and leaked else.
+/// The drop takes back all keys, and gives operations that have the memory 100 ms to end; those
+/// that are still under way then are aborted, and fail at their peers. So it returns within little
+/// more than 100 ms, whatever peers do: [`Self::revoke`] waits for them. Then the memory is free;
+/// what peers have mapped of a shareable region stays theirs.
+///
+/// If the kernel keeps the memory although its connections are reset, which no kernel is known to
+/// do, 2 seconds more are waited. Memory of the library's is left to the kernel then; for memory of
+/// the caller's ([`Endpoint::register_raw`]) the driver is closed, which ends all operations of the
+/// engine with [`Error::System`]. Where even that does not free it within 2 seconds, or the drop is
+/// made by what the engine itself calls, the process is aborted if the memory is the caller's.
 ///
 /// [`CompletionLevel::Delivery`]: crate::CompletionLevel::Delivery
 /// [`SendOptions`]: crate::SendOptions
@@ -342,24 +351,31 @@ impl<M: Attached> Region<M> {
         if self.engine.with_to_let_go(|engine| engine.close_region(self.id)).is_none() {
             return self.end_with_borrowed("it is dropped inside its own engine");
         }
-        // A peer that does not answer is lost after its time-out, and its operations end then.
-        let since = Instant::now();
-        while let Err(error) = self.wait_until_unused(None, Some(Duration::from_secs(1))) {
-            if !matches!(error, Error::Busy { .. }) {
-                // A driver that was closed has ended all that reached memory.
-                let is_used = |engine: &mut Engine| engine.user_of_region(self.id, None).is_some();
-                if self.engine.with(is_used) {
-                    self.end_with_borrowed("the kernel does not let go of it");
-                }
-                break;
-            }
-            tracing::debug!(waited = ?since.elapsed(), "a region is closed: {error}");
+        if self.wait_until_unused(None, Some(CLOSE_GRACE)).is_err() {
+            self.abort_accesses();
         }
         self.engine.with_to_let_go(|engine| engine.forget_region(self.id));
     }
 }
 
 impl<M: Attached> Region<M> {
+    /// Peers may take any time for what they have begun, and some never go on.
+    fn abort_accesses(&self) {
+        let busy = self.engine.with(|engine| engine.busy_region(self.id, None));
+        tracing::debug!("operations on a region that is closed are aborted: {busy}");
+        self.engine.with(|engine| engine.abort_accesses(self.id));
+        let is_used = |engine: &mut Engine| engine.user_of_region(self.id, None).is_some();
+        if self.wait_until_unused(None, Some(LET_GO)).is_ok() || !self.engine.with(is_used) {
+            return;
+        }
+        if self.window().is_borrowed() {
+            self.engine.with(Engine::release_by_force);
+            if self.engine.with(is_used) {
+                self.end_with_borrowed("the kernel does not let go of it");
+            }
+        }
+    }
+
     /// Memory of the engine's own is leaked; that of the caller is about to be used for something
     /// else, while a peer, or the kernel, may write it.
     fn end_with_borrowed(&self, cause: &str) {

@@ -1,4 +1,4 @@
-//! Operations that are given up while their memory is in use.
+//! Operations that are aborted while the kernel uses their memory.
 
 use std::io;
 
@@ -7,8 +7,8 @@ use crate::proto::table::Id;
 use crate::types::{Address, Peer};
 
 impl Engine {
-    /// Gives up an operation that is under way. It ends as soon as the kernel has let go of its
-    /// memory, whose lanes are reset.
+    /// Aborts an operation that is under way: the lanes that hold its memory are reset, and it ends
+    /// as soon as the kernel has released the memory.
     pub(crate) fn abort(&mut self, id: Id) {
         let state = &mut *self.state;
         state.core.abort(id, &mut state.completions);
@@ -18,7 +18,7 @@ impl Engine {
         }
     }
 
-    /// Gives up what peers do to a region that is closed.
+    /// Aborts the operations of peers on a region that is being closed.
     pub(crate) fn abort_accesses(&mut self, region: Id) {
         let state = &mut *self.state;
         state.core.abort_accesses(region, &mut state.completions);
@@ -28,11 +28,11 @@ impl Engine {
         }
     }
 
-    /// The kernel does not let go of memory that its owner takes back: the driver is closed, and
-    /// everything ends with it.
+    /// The kernel keeps memory that its owner needs back: the driver is closed, which fails all
+    /// operations of the engine.
     pub(crate) fn release_by_force(&mut self) {
         let error = io::Error::from(io::ErrorKind::TimedOut);
-        self.fail_driver("the kernel does not let go of memory of an operation given up", error);
+        self.fail_driver("the kernel does not release the memory of an aborted operation", error);
     }
 
     /// The address of a peer.

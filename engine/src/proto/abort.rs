@@ -1,4 +1,4 @@
-//! Operations that this side gives up although they are under way.
+//! Operations that this side aborts while they are under way.
 
 use super::core::Core;
 use super::effects::Effects;
@@ -8,9 +8,10 @@ use super::regions::Refusal;
 use super::table::Id;
 
 impl Core {
-    /// Gives an operation up, whatever it waits for: it ends as cancelled, at once or as soon as the
-    /// kernel has let go of its memory, which it does when the lanes that have it are reset. The
-    /// peer hears of it, and the session goes on. What the peer has said to be done ends so.
+    /// Aborts an operation, whatever it waits for: it ends as cancelled, at once or as soon as the
+    /// kernel has released its memory, which it does when the lanes that hold it are reset. The
+    /// peer's side fails, and the session goes on. An operation that the peer has reported as done
+    /// ends as done.
     ///
     /// RR-RDV-5, RR-DGRAM-8.
     pub(crate) fn abort(&mut self, id: Id, effects: &mut impl Effects) {
@@ -24,7 +25,7 @@ impl Core {
         self.fail_operation(id, &Cause::Closed, effects);
     }
 
-    /// Gives up what peers do to a region that is closed.
+    /// Aborts the operations of peers on a region that is being closed.
     ///
     /// RR-RDV-5.
     pub(crate) fn abort_accesses(&mut self, region: Id, effects: &mut impl Effects) {

@@ -10,6 +10,7 @@ mod caretaker;
 mod caretaker_idle;
 mod checksum;
 mod closing;
+mod closing_regions;
 mod connections;
 mod counters;
 mod datagrams;
