@@ -22,13 +22,6 @@ pub(crate) trait Handled: Sized {
     const WHAT: &'static str;
 }
 
-/// An object, and whose it is.
-struct Object<T> {
-    /// The thread that may use it; 0: each.
-    owner: u64,
-    value: T,
-}
-
 /// Bits of a handle: the place, the number, the kind. With a kind they are no address.
 const PLACE_BITS: u32 = 20;
 const NUMBER_BITS: u32 = 32;
@@ -41,6 +34,8 @@ const _: () = assert!(size_of::<usize>() == 8, "a handle has 64 bits");
 struct Place {
     /// The handle that is open here; 0: none.
     handle: AtomicU64,
+    /// The thread that may use the object; 0: each.
+    owner: AtomicU64,
     object: AtomicPtr<()>,
 }
 
@@ -84,7 +79,7 @@ fn place(handle: u64) -> Option<&'static Place> {
 
 /// Gives an object a handle. `owner`: the thread that may use it, 0 for each.
 pub(crate) fn open<T: Handled>(owner: u64, value: T) -> Result<*mut T::Name, Fault> {
-    let object = Box::into_raw(Box::new(Object { owner, value }));
+    let object = Box::into_raw(Box::new(value));
     let (index, number) = {
         let mut free = FREE.lock().unwrap_or_else(PoisonError::into_inner);
         match free.places.pop() {
@@ -94,7 +89,11 @@ pub(crate) fn open<T: Handled>(owner: u64, value: T) -> Result<*mut T::Name, Fau
                 let chunk = &TABLE[index as usize / CHUNK];
                 if chunk.load(Ordering::Relaxed).is_null() {
                     let new = [const {
-                        Place { handle: AtomicU64::new(0), object: AtomicPtr::new(ptr::null_mut()) }
+                        Place {
+                            handle: AtomicU64::new(0),
+                            owner: AtomicU64::new(0),
+                            object: AtomicPtr::new(ptr::null_mut()),
+                        }
                     }; CHUNK];
                     chunk.store(Box::into_raw(Box::new(new)), Ordering::Release);
                 }
@@ -112,6 +111,7 @@ pub(crate) fn open<T: Handled>(owner: u64, value: T) -> Result<*mut T::Name, Fau
     let handle =
         T::KIND << (PLACE_BITS + NUMBER_BITS) | u64::from(number) << PLACE_BITS | u64::from(index);
     let place = place(handle).expect("a place that was given out is in a chunk");
+    place.owner.store(owner, Ordering::Relaxed);
     place.object.store(object.cast(), Ordering::Relaxed);
     place.handle.store(handle, Ordering::Release);
     Ok(ptr::without_provenance_mut(handle as usize))
@@ -134,56 +134,58 @@ fn missing<T: Handled>(handle: u64) -> Fault {
 /// Nobody closes it before the last use of what is given.
 #[inline]
 pub(crate) unsafe fn get<'a, T: Handled>(handle: *mut T::Name) -> Result<&'a T, Fault> {
-    let object = find::<T>(handle)?;
+    let place = find::<T>(handle)?;
+    let object: *const T = place.object.load(Ordering::Relaxed).cast();
     // SAFETY: the place has the handle, so it has an object of its kind, which lives until it is
     // closed: not before the caller has done with it.
-    let object = unsafe { &*object };
-    if object.owner != 0 && object.owner != this_thread() {
-        return Err(Fault::thread(T::WHAT));
-    }
-    Ok(&object.value)
+    Ok(unsafe { &*object })
 }
 
+/// The place of a handle, if the calling thread may use it. It reads nothing of the object, which
+/// another thread may be closing.
 #[inline]
-fn find<T: Handled>(handle: *mut T::Name) -> Result<*mut Object<T>, Fault> {
+fn find<T: Handled>(handle: *mut T::Name) -> Result<&'static Place, Fault> {
     let number = handle.addr() as u64;
     let open = place(number).filter(|place| {
         number >> (PLACE_BITS + NUMBER_BITS) == T::KIND
             && place.handle.load(Ordering::Acquire) == number
     });
-    match open {
-        Some(place) => Ok(place.object.load(Ordering::Relaxed).cast()),
-        None => Err(missing::<T>(number)),
+    let Some(place) = open else { return Err(missing::<T>(number)) };
+    let owner = place.owner.load(Ordering::Relaxed);
+    if owner != 0 && owner != this_thread() {
+        return Err(Fault::thread(T::WHAT));
     }
+    Ok(place)
 }
 
 /// Takes an object from its handle, which is spent. Of two threads that close it one succeeds.
 ///
 /// # Safety
 ///
-/// No other thread is in a call with it.
+/// No other thread is in a call with it, but for closing it.
 pub(crate) unsafe fn close<T: Handled>(handle: *mut T::Name) -> Result<T, Fault> {
-    // SAFETY: the caller's promise; only the check of the thread is wanted here.
-    unsafe { get::<T>(handle) }?;
-    let object = find::<T>(handle)?;
+    let place = find::<T>(handle)?;
     let number = handle.addr() as u64;
-    let place = place(number).ok_or_else(|| missing::<T>(number))?;
     let closed = place.handle.compare_exchange(number, 0, Ordering::AcqRel, Ordering::Relaxed);
     if closed.is_err() {
         return Err(missing::<T>(number));
     }
+    // The place is this thread's until it is free, and what was found above is of this handle: a
+    // place has a number once.
+    let object: *mut T = place.object.load(Ordering::Relaxed).cast();
     let index = (number & ((1 << PLACE_BITS) - 1)) as u32;
     // A place whose numbers are used up stays unused.
     if let Some(next) = ((number >> PLACE_BITS) as u32).checked_add(1) {
         FREE.lock().unwrap_or_else(PoisonError::into_inner).places.push((index, next));
     }
     // SAFETY: `open` made it of a box, and who clears the handle is the one to take it.
-    Ok(unsafe { Box::from_raw(object) }.value)
+    Ok(*unsafe { Box::from_raw(object) })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::codes::RR_EHANDLE;
 
     struct Number(u32);
     enum CNumber {}
@@ -242,6 +244,45 @@ mod tests {
         assert!(other.join().unwrap());
         // SAFETY: no other thread has it.
         assert!(unsafe { close::<Number>(mine) }.is_ok());
+    }
+
+    /// Of two threads that close a handle the second finds it closed, and never another owner: that
+    /// would be read of memory that the first has freed.
+    #[test]
+    fn of_threads_that_close_one_handle_one_succeeds() {
+        const ROUNDS: usize = 20_000;
+        const THREADS: usize = 2;
+        let barrier = std::sync::Barrier::new(THREADS);
+        let shared = AtomicU64::new(0);
+        let closed = AtomicU64::new(0);
+        std::thread::scope(|scope| {
+            for thread in 0..THREADS {
+                let (barrier, shared, closed) = (&barrier, &shared, &closed);
+                scope.spawn(move || {
+                    for round in 0..ROUNDS {
+                        if thread == 0 {
+                            let handle = open(0, Number(round as u32)).ok().unwrap();
+                            shared.store(handle.addr() as u64, Ordering::Release);
+                        }
+                        barrier.wait();
+                        let number = shared.load(Ordering::Acquire);
+                        let handle = ptr::without_provenance_mut::<CNumber>(number as usize);
+                        // SAFETY: other threads do nothing with it but to close it.
+                        match unsafe { close::<Number>(handle) } {
+                            Ok(object) => {
+                                assert_eq!(object.0, round as u32);
+                                closed.fetch_add(1, Ordering::Relaxed);
+                            }
+                            Err(fault) => {
+                                assert!(matches!(fault, Fault::Here(RR_EHANDLE, _)), "{round}")
+                            }
+                        }
+                        barrier.wait();
+                    }
+                });
+            }
+        });
+        assert_eq!(closed.load(Ordering::Relaxed), ROUNDS as u64);
     }
 
     #[test]
