@@ -33,20 +33,24 @@ impl Peers {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn add(&self, peer: Peer) {
-        *self.uses().entry(peer).or_default() += 1;
+    /// One entry more means the peer that `insert` gives. No other thread lets the peer go between
+    /// that and its count: the lock is held for both.
+    fn add<E>(&self, insert: impl FnOnce() -> Result<Peer, E>) -> Result<Peer, E> {
+        let mut uses = self.uses();
+        let peer = insert()?;
+        *uses.entry(peer).or_default() += 1;
+        Ok(peer)
     }
 
-    /// Whether that was the last entry.
-    fn take(&self, peer: Peer) -> bool {
+    /// One entry less means the peer; behind the last one `remove` is called, with the lock held.
+    fn take(&self, peer: Peer, remove: impl FnOnce()) {
         let mut uses = self.uses();
-        let Some(count) = uses.get_mut(&peer) else { return false };
+        let Some(count) = uses.get_mut(&peer) else { return };
         *count -= 1;
-        let is_last = *count == 0;
-        if is_last {
+        if *count == 0 {
             uses.remove(&peer);
+            remove();
         }
-        is_last
     }
 }
 
@@ -63,6 +67,25 @@ struct Entries {
     list: Vec<Option<Entry>>,
     /// Places in the list that are free.
     free: Vec<usize>,
+}
+
+impl Entries {
+    /// The place that the next entry has. It is taken by [`Self::fill`] and not before.
+    fn vacant(&self) -> usize {
+        self.free.last().copied().unwrap_or(self.list.len())
+    }
+
+    /// Puts an entry at the place that [`Self::vacant`] gave.
+    fn fill(&mut self, index: usize, entry: Entry) {
+        match self.list.get_mut(index) {
+            Some(place) => {
+                *place = Some(entry);
+                // It was the last one, and the caller holds the lock.
+                let _taken = self.free.pop();
+            }
+            None => self.list.push(Some(entry)),
+        }
+    }
 }
 
 /// An address vector.
@@ -86,6 +109,10 @@ unsafe impl Object for Av {
 }
 
 impl Av {
+    pub(crate) fn domain(&self) -> &Arc<Domain> {
+        &self.domain
+    }
+
     /// The peer that the application calls so.
     #[inline]
     pub(crate) fn peer(&self, address: fi_addr_t) -> Option<Peer> {
@@ -110,7 +137,8 @@ impl Av {
     fn insert(&self, location: Location, written: Encoded) -> Result<fi_addr_t, Errno> {
         let address = location.peer_address()?;
         let mut entries = self.entries();
-        let peer = self.domain.engine().insert(&address).map_err(|error| {
+        let inserted = self.domain.peers.add(|| self.domain.engine().insert(&address));
+        let peer = inserted.map_err(|error| {
             tracing::warn!("{address} cannot be inserted: {error}");
             Errno::of(&error)
         })?;
@@ -119,20 +147,16 @@ impl Av {
             if let Some(Some(entry)) = entries.list.get_mut(known as usize) {
                 entry.uses += 1;
             }
+            // The entry of this vector means it already, and counts once.
+            self.let_go(peer);
             return Ok(known);
         }
-        let index = match entries.free.pop() {
-            Some(index) => index,
-            None => {
-                entries.list.push(None);
-                entries.list.len() - 1
-            }
-        };
+        let index = entries.vacant();
         if !self.table.set(index as u64, Some(peer)) {
+            self.let_go(peer);
             return Err(Errno::NOSPC);
         }
-        entries.list[index] = Some(Entry { address: written, peer, uses: 1 });
-        self.domain.peers.add(peer);
+        entries.fill(index, Entry { address: written, peer, uses: 1 });
         let mut by_peer = self.by_peer.write().unwrap_or_else(PoisonError::into_inner);
         by_peer.insert(peer, index as u64);
         Ok(index as u64)
@@ -158,11 +182,11 @@ impl Av {
 
     /// An entry less means the peer.
     fn let_go(&self, peer: Peer) {
-        if self.domain.peers.take(peer)
-            && let Err(error) = self.domain.engine().remove(peer)
-        {
-            tracing::debug!("a peer is gone already: {error}");
-        }
+        self.domain.peers.take(peer, || {
+            if let Err(error) = self.domain.engine().remove(peer) {
+                tracing::debug!("a peer is gone already: {error}");
+            }
+        });
     }
 
     /// An address as it was inserted.
@@ -180,7 +204,58 @@ impl Drop for Av {
         for entry in list.into_iter().flatten() {
             // The peers stay with the engine, which ends with its domain: MPI closes a vector
             // while its last messages are on their way.
-            self.domain.peers.take(entry.peer);
+            self.domain.peers.take(entry.peer, || ());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    #[test]
+    fn a_peer_is_inserted_and_removed_under_the_lock_of_its_count() {
+        let peers = Peers::default();
+        let peer = Peer::from_bits(7);
+        let is_locked = || peers.0.try_lock().is_err();
+        for _ in 0..2 {
+            let inserted = peers.add(|| {
+                assert!(is_locked(), "another vector may remove the peer meanwhile");
+                Ok::<_, Errno>(peer)
+            });
+            assert_eq!(inserted, Ok(peer));
+        }
+        let removed = Cell::new(0);
+        for is_last in [false, true] {
+            peers.take(peer, || {
+                assert!(is_locked(), "another vector may insert the peer meanwhile");
+                removed.set(removed.get() + 1);
+            });
+            assert_eq!(removed.get(), i32::from(is_last));
+        }
+        assert_eq!(peers.add(|| Err(Errno::NOSPC)), Err(Errno::NOSPC));
+        assert!(peers.uses().is_empty());
+    }
+
+    #[test]
+    fn an_insert_that_fails_takes_no_place() {
+        let mut entries = Entries::default();
+        let place = ([127, 0, 0, 1], 9).into();
+        let entry = || Entry {
+            address: Format::Ipv4.encode_place(place),
+            peer: Peer::from_bits(7),
+            uses: 1,
+        };
+        for index in 0..2 {
+            assert_eq!((entries.vacant(), entries.vacant()), (index, index));
+            entries.fill(index, entry());
+        }
+        entries.list[0] = None;
+        entries.free.push(0);
+        assert_eq!((entries.vacant(), entries.vacant()), (0, 0));
+        entries.fill(0, entry());
+        assert_eq!((entries.vacant(), entries.list.len()), (2, 2));
     }
 }
