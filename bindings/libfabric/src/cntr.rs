@@ -37,6 +37,16 @@ impl Count {
         let counted = if has_succeeded { &self.value } else { &self.errors };
         counted.fetch_add(1, Ordering::AcqRel);
     }
+
+    #[cfg(test)]
+    pub(crate) fn successes(&self) -> u64 {
+        self.value.load(Ordering::Acquire)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn failures(&self) -> u64 {
+        self.errors.load(Ordering::Acquire)
+    }
 }
 
 /// A counter.

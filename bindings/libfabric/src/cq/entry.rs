@@ -105,7 +105,10 @@ pub(crate) unsafe fn entry_of(completion: &Completion) -> Option<Entry> {
     };
     // SAFETY: as the caller promises; it is freed below, behind its last use.
     let Some(record) = (unsafe { name::look(user_data) }) else {
-        return Some(finished(Entry::new(user_data as usize, flags), kind, result));
+        return match result {
+            Err(error) if user_data == name::INJECTED => lost_inject(kind, error),
+            result => Some(finished(Entry::new(user_data as usize, flags), kind, result)),
+        };
     };
     let entry = entry_by(record, completion, flags);
     // Each message of a multi-receive ends like a receive, before the whole does.
@@ -126,12 +129,26 @@ fn entry_by(record: &Record, completion: &Completion, flags: u64) -> Option<Entr
     if record.is_quiet && result.is_ok() && !is_released {
         return None;
     }
+    if let (true, Err(error)) = (record.is_injected, result) {
+        return lost_inject(kind, error);
+    }
     let flags = if record.flags == 0 || is_released { flags } else { record.flags };
     let mut entry = Entry::new(record.context, flags);
     if !is_released && record.buffer != 0 {
         entry.buf = record.buffer + offset as usize;
     }
     Some(finished(entry, kind, result))
+}
+
+/// The failure of an inject has no entry: it has no context, and consumers dereference the
+/// context of every entry.
+/// The peer's failure is kept by the engine, and the next call to that peer returns it.
+#[cold]
+fn lost_inject(kind: OperationKind, error: &Error) -> Option<Entry> {
+    tracing::warn!(
+        "an inject ({kind:?}) has failed, for which no completion queue has an entry: {error}"
+    );
+    None
 }
 
 #[inline]
@@ -165,9 +182,12 @@ fn note_failure(entry: &mut Entry, kind: OperationKind, error: &Error) {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use ringrail::Envelope;
 
     use super::*;
+    use crate::cntr::Count;
 
     fn completion(user_data: u64, kind: OperationKind, length: usize) -> Completion {
         let status = Status { peer: None, envelope: Envelope::tagged(5), length, data: Some(9) };
@@ -185,6 +205,22 @@ mod tests {
         let message = (entries[1].flags, entries[1].buf, entries[1].len, entries[1].data);
         assert_eq!(message, (FI_TAGGED | FI_RECV | FI_REMOTE_CQ_DATA, 4112, 7, 9));
         assert_eq!((entries[2].flags, entries[2].len), (FI_MULTI_RECV, 0));
+    }
+
+    #[test]
+    fn failed_injects_of_all_kinds_have_no_entry_and_are_counted() {
+        let kinds = [OperationKind::Send, OperationKind::Put, OperationKind::Atomic];
+        for kind in kinds {
+            let count = Arc::new(Count::default());
+            for counted in [None, Some(Arc::clone(&count))] {
+                let mut failed = completion(0, kind, 0);
+                failed.user_data = Record::of_inject(counted).into_user_data();
+                failed.result = Err(Error::NoPeerLeft);
+                // SAFETY: it was given just now, and its operation has ended.
+                assert!(unsafe { entry_of(&failed) }.is_none(), "{kind:?}");
+            }
+            assert_eq!((count.successes(), count.failures()), (0, 1));
+        }
     }
 
     #[test]

@@ -11,6 +11,9 @@ use crate::cntr::Count;
 /// have it; a context that does is in a record itself.
 const IS_RECORD: u64 = 1 << 63;
 
+/// The `user_data` of an inject that no counter counts. It is no record, for none is at address 0.
+pub(crate) const INJECTED: u64 = IS_RECORD;
+
 /// What is known of an operation beside its context.
 #[derive(Debug, Default)]
 pub(crate) struct Record {
@@ -22,6 +25,8 @@ pub(crate) struct Record {
     pub(crate) buffer: usize,
     /// Its success has no entry.
     pub(crate) is_quiet: bool,
+    /// It is an inject, which has no context: its failure has no entry, either.
+    pub(crate) is_injected: bool,
     /// Counts its end.
     pub(crate) count: Option<Arc<Count>>,
 }
@@ -31,8 +36,14 @@ impl Record {
     #[inline]
     fn is_plain(&self) -> bool {
         self.count.is_none()
+            && !self.is_injected
             && (self.flags, self.buffer, self.is_quiet) == (0, 0, false)
             && self.context as u64 & IS_RECORD == 0
+    }
+
+    /// The record of an inject, of which nothing is reported but to its counter.
+    pub(crate) fn of_inject(count: Option<Arc<Count>>) -> Self {
+        Self { count, is_quiet: true, is_injected: true, ..Self::default() }
     }
 
     /// The `user_data` of the operation: given to the engine once, and freed by [`forget`].
@@ -40,6 +51,9 @@ impl Record {
     pub(crate) fn into_user_data(self) -> u64 {
         if self.is_plain() {
             return self.context as u64;
+        }
+        if self.is_injected && self.count.is_none() {
+            return INJECTED;
         }
         let address = Box::into_raw(Box::new(self)).expose_provenance() as u64;
         debug_assert_eq!(address & IS_RECORD, 0, "addresses of a process are lower");
@@ -49,7 +63,7 @@ impl Record {
 
 fn record_of(user_data: u64) -> Option<*mut Record> {
     let address = (user_data & !IS_RECORD) as usize;
-    (user_data & IS_RECORD != 0).then(|| std::ptr::with_exposed_provenance_mut(address))
+    (user_data > IS_RECORD).then(|| std::ptr::with_exposed_provenance_mut(address))
 }
 
 /// The record behind `user_data`; `None`: that is the context alone.
@@ -102,6 +116,23 @@ mod tests {
         unsafe {
             assert!(has_context(user_data, 0x7fff_1234) && !has_context(user_data, 1));
             assert!(look(user_data).is_none());
+        }
+    }
+
+    #[test]
+    fn an_inject_without_a_counter_needs_no_record() {
+        let user_data = Record::of_inject(None).into_user_data();
+        assert_eq!(user_data, INJECTED);
+        // SAFETY: it was given just now.
+        unsafe {
+            assert!(look(user_data).is_none() && !has_context(user_data, 0));
+            forget(user_data);
+        }
+        let user_data = Record::of_inject(Some(Arc::default())).into_user_data();
+        // SAFETY: it was given just now, and is freed by the last look.
+        unsafe {
+            assert!(look(user_data).is_some_and(|record| record.is_injected));
+            forget(user_data);
         }
     }
 

@@ -138,7 +138,7 @@ struct Request {
     compare: Elements,
     results: Elements,
     remote: Remote,
-    /// It has an entry only if it fails.
+    /// It has no entry, also if it fails.
     is_injected: bool,
 }
 
@@ -172,11 +172,7 @@ impl Ep {
         };
         let (user_data, silent) = match (request.is_injected, counted) {
             (false, counted) => open.transmit.named(remote.flags, counted.as_ref(), record),
-            (true, None) => (0, true),
-            (true, Some(count)) => {
-                let count = Some(count.clone());
-                (Record { count, is_quiet: true, ..record }.into_user_data(), false)
-            }
+            (true, count) => (Record::of_inject(count.clone()).into_user_data(), count.is_none()),
         };
         let options = remote.options(user_data, silent);
         let result = match fetches {

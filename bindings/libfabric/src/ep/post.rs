@@ -190,7 +190,8 @@ impl Ep {
         posted(sent, user_data)
     }
 
-    /// Sends a copy of a message, now or later, and says nothing but a failure.
+    /// Sends a copy of a message, now or later. It has no entry, also if it fails later: the next
+    /// call to the peer says why.
     #[inline]
     pub(super) fn inject(
         &self,
@@ -207,7 +208,8 @@ impl Ep {
         let sent = match endpoint.inject(peer, envelope, bytes, options) {
             // Not connected yet, or no credit: it waits, and nobody waits for it.
             Err(error) if error.is_would_block() => {
-                inject_later(endpoint, peer, envelope, bytes, options)
+                let count = open.counts.send.as_ref();
+                return inject_later(endpoint, peer, envelope, bytes, (options, count));
             }
             sent => sent,
         };
@@ -263,10 +265,12 @@ fn inject_later(
     peer: Peer,
     envelope: Envelope,
     bytes: &[u8],
-    options: SendOptions,
-) -> Result<(), Error> {
+    (options, count): (SendOptions, Option<&Arc<Count>>),
+) -> Result<isize, Errno> {
+    let user_data = Record::of_inject(count.cloned()).into_user_data();
+    let options = SendOptions { silent: count.is_none(), user_data, ..options };
     let sent = endpoint.post_send(peer, envelope, bytes.to_vec(), options);
-    sent.map(drop).map_err(Error::from)
+    posted(sent.map_err(Error::from), user_data)
 }
 
 /// Bytes of an application, which may be at null if there are none.

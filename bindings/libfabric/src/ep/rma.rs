@@ -107,18 +107,13 @@ impl Ep {
         posted(put, user_data)
     }
 
-    /// Writes a copy of `bytes` to memory of a peer. It has an entry only if it fails.
+    /// Writes a copy of `bytes` to memory of a peer. It has no entry, also if it fails.
     fn inject_put(&self, bytes: &[u8], data: Option<u64>, remote: &Remote) -> Result<isize, Errno> {
         let (open, endpoint) = (self.opened()?, self.engine()?);
         let peer = self.peer(open, remote.peer)?;
-        // Counted when it is done, and refused to somebody's knowledge.
-        let record = Record {
-            count: open.counts.write.clone(),
-            is_quiet: open.counts.write.is_some(),
-            ..Record::default()
-        };
-        let silent = record.count.is_none();
-        let user_data = record.into_user_data();
+        // Its counter, if there is one, counts its end.
+        let silent = open.counts.write.is_none();
+        let user_data = Record::of_inject(open.counts.write.clone()).into_user_data();
         let options = SendOptions { data, ..remote.options(user_data, silent) };
         let put = endpoint.post_put(peer, remote.at, bytes.to_vec(), options);
         posted(put.map_err(Error::from), user_data)
