@@ -14,6 +14,9 @@ use crate::errno::Errno;
 /// How many completions are taken off the engine at once.
 const BATCH: usize = 64;
 
+/// The most entries of `FI_PEEK`, which the engine does not count, that wait to be read.
+const PUSHED_MAX: usize = 4096;
+
 /// How long a sleep lasts before it looks whether somebody signals.
 const NAP: Duration = Duration::from_millis(5);
 
@@ -64,7 +67,16 @@ impl Sink {
         self.read.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// An entry that the engine knows nothing of.
+    /// Whether there is room for an entry of `FI_PEEK`.
+    ///
+    /// # Errors
+    ///
+    /// [`Errno::AGAIN`]: read entries first.
+    pub(crate) fn check_room(&self) -> Result<(), Errno> {
+        if self.lock().pending.len() < PUSHED_MAX { Ok(()) } else { Err(Errno::AGAIN) }
+    }
+
+    /// An entry that the engine knows nothing of; ask [`Self::check_room`] before.
     pub(crate) fn push(&self, entry: Entry) {
         self.lock().pending.push_back(entry);
     }

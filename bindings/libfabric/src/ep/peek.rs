@@ -24,7 +24,12 @@ impl Ep {
         pieces: &[RawSpan],
         message: &Incoming,
     ) -> Result<isize, Errno> {
-        match message.flags & (FI_PEEK | FI_CLAIM | FI_DISCARD) {
+        let operation = message.flags & (FI_PEEK | FI_CLAIM | FI_DISCARD);
+        if operation != FI_CLAIM {
+            // It ends with an entry, and nothing is done to a message without one.
+            self.opened()?.receive.sink.check_room()?;
+        }
+        match operation {
             FI_CLAIM => {
                 // SAFETY: as the caller promises.
                 unsafe { self.receive_claimed(pieces, message) }
