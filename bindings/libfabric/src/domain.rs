@@ -117,6 +117,22 @@ pub(crate) fn open(
 }
 
 impl Domain {
+    /// Whether an object of `other` may be bound to one of this domain.
+    ///
+    /// # Errors
+    ///
+    /// [`Errno::INVAL`], with a line in the log: each domain is an engine, whose peers and
+    /// completions have names of their own.
+    pub(crate) fn check_own(&self, other: &Self, what: &str) -> Result<(), Errno> {
+        if std::ptr::eq(self, other) {
+            return Ok(());
+        }
+        tracing::warn!(
+            "the {what} belongs to another domain: open it from the domain of what it is bound to"
+        );
+        Err(Errno::INVAL)
+    }
+
     /// An endpoint of the engine, for calls that are not about endpoints.
     pub(crate) const fn engine(&self) -> &Endpoint<Shared> {
         &self.engine
@@ -199,6 +215,7 @@ unsafe extern "C" fn bind(fid: *mut fid, other: *mut fid, _flags: u64) -> c_int 
         unsafe {
             let domain = crate::fid::find::<Domain>(fid).ok_or(Errno::INVAL)?;
             let queue = share::<eq::Eq>(other).ok_or(Errno::INVAL)?;
+            queue.check_fabric(&domain.fabric)?;
             *domain.eq.lock().unwrap_or_else(PoisonError::into_inner) = Some(queue);
         }
         Ok(())

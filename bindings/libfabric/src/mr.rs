@@ -15,6 +15,7 @@ use crate::abi::messages::iovec;
 use crate::abi::ops::{fi_ops, fi_ops_mr};
 use crate::cntr::Cntr;
 use crate::domain::Domain;
+use crate::ep::Ep;
 use crate::errno::Errno;
 use crate::fid::{Header, Object, border_unit, close, find, hand_out, share};
 
@@ -220,6 +221,7 @@ unsafe extern "C" fn bind(fid: *mut fid, other: *mut fid, flags: u64) -> c_int {
             match other.as_ref().map(|other| other.fclass) {
                 Some(FI_CLASS_CNTR) => {
                     let counter = share::<Cntr>(other).ok_or(Errno::INVAL)?;
+                    mr.domain.check_own(counter.domain(), "counter")?;
                     if let Some(lent) = &mr.lent {
                         counter.watches(lent, flags);
                     }
@@ -227,7 +229,14 @@ unsafe extern "C" fn bind(fid: *mut fid, other: *mut fid, flags: u64) -> c_int {
                     Ok(())
                 }
                 // Every endpoint of the domain reaches it.
-                Some(FI_CLASS_EP | FI_CLASS_DOMAIN) => Ok(()),
+                Some(FI_CLASS_EP) => {
+                    let ep = find::<Ep>(other).ok_or(Errno::INVAL)?;
+                    mr.domain.check_own(ep.domain(), "endpoint")
+                }
+                Some(FI_CLASS_DOMAIN) => {
+                    let domain = find::<Domain>(other).ok_or(Errno::INVAL)?;
+                    mr.domain.check_own(domain, "domain")
+                }
                 _ => Err(Errno::INVAL),
             }
         }

@@ -333,7 +333,9 @@ unsafe extern "C" fn bind(pep: *mut fid, other: *mut fid, _flags: u64) -> c_int 
         // SAFETY: libfabric's caller passes objects that are open.
         unsafe {
             let pep = find::<Pep>(pep).ok_or(Errno::INVAL)?;
-            *locked(&pep.eq) = Some(share::<Eq>(other).ok_or(Errno::INVAL)?);
+            let queue = share::<Eq>(other).ok_or(Errno::INVAL)?;
+            queue.check_fabric(&pep.fabric)?;
+            *locked(&pep.eq) = Some(queue);
         }
         Ok(())
     })

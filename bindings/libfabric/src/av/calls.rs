@@ -85,7 +85,9 @@ unsafe extern "C" fn bind(fid: *mut fid, other: *mut fid, flags: u64) -> c_int {
         // SAFETY: libfabric's caller passes objects that are open.
         unsafe {
             let queue = share::<Eq>(other).ok_or(Errno::INVAL)?;
-            *object::<Av>(fid.cast()).eq() = Some(queue);
+            let av = object::<Av>(fid.cast());
+            queue.check_fabric(av.domain().fabric())?;
+            *av.eq() = Some(queue);
         }
         Ok(())
     })

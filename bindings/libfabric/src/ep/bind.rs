@@ -14,7 +14,6 @@ use crate::abi::fids::fid;
 use crate::av::Av;
 use crate::cntr::Cntr;
 use crate::cq::{Cq, Sink};
-use crate::domain::Domain;
 use crate::eq::Eq;
 use crate::errno::Errno;
 use crate::fid::{border_unit, close, find, share};
@@ -54,31 +53,31 @@ impl Ep {
         if self.open.get().is_some() {
             return Err(Errno::OPBADSTATE);
         }
-        let is_own = |domain: &Arc<Domain>| match Arc::ptr_eq(domain, &self.domain) {
-            true => Ok(()),
-            false => Err(Errno::DOMAIN),
-        };
         let mut bound = self.bound.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: as the caller promises.
         unsafe {
             match other.as_ref().ok_or(Errno::INVAL)?.fclass {
                 FI_CLASS_CQ => {
                     let queue = share::<Cq>(other).ok_or(Errno::INVAL)?;
-                    is_own(queue.domain())?;
+                    self.domain.check_own(queue.domain(), "completion queue")?;
                     bound.bind_queue(&queue, flags)
                 }
                 FI_CLASS_CNTR => {
                     let counter = share::<Cntr>(other).ok_or(Errno::INVAL)?;
-                    is_own(counter.domain())?;
+                    self.domain.check_own(counter.domain(), "counter")?;
                     bound.counters.push((counter, flags));
                     Ok(())
                 }
                 FI_CLASS_AV => {
-                    bound.av = Some(share::<Av>(other).ok_or(Errno::INVAL)?);
+                    let av = share::<Av>(other).ok_or(Errno::INVAL)?;
+                    self.domain.check_own(av.domain(), "address vector")?;
+                    bound.av = Some(av);
                     Ok(())
                 }
                 FI_CLASS_EQ => {
-                    bound.eq = Some(share::<Eq>(other).ok_or(Errno::INVAL)?);
+                    let queue = share::<Eq>(other).ok_or(Errno::INVAL)?;
+                    queue.check_fabric(self.domain.fabric())?;
+                    bound.eq = Some(queue);
                     Ok(())
                 }
                 _ => Err(Errno::INVAL),

@@ -178,6 +178,10 @@ impl Ep {
         self.opened()?.endpoint.as_ref().ok_or(Errno::OPBADSTATE)
     }
 
+    pub(crate) fn domain(&self) -> &Arc<Domain> {
+        &self.domain
+    }
+
     /// It is connected with `peer` from now on: what it posts goes there.
     pub(crate) fn connect_to(&self, peer: Option<Peer>) {
         self.connected.store(peer.map_or(0, Peer::to_bits), Ordering::Release);

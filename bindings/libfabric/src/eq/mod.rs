@@ -61,6 +61,22 @@ impl Eq {
         eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(source::no_descriptor)
     }
 
+    /// Whether it may be bound to an object of `fabric`.
+    ///
+    /// # Errors
+    ///
+    /// [`Errno::INVAL`], with a line in the log.
+    pub(crate) fn check_fabric(&self, fabric: &Fabric) -> Result<(), Errno> {
+        if std::ptr::eq(&*self.fabric, fabric) {
+            return Ok(());
+        }
+        tracing::warn!(
+            "the event queue belongs to another fabric: open it from the fabric of what it is \
+             bound to"
+        );
+        Err(Errno::INVAL)
+    }
+
     fn entries(&self) -> MutexGuard<'_, Entries> {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
