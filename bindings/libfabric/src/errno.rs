@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, c_char, c_int};
 
-use ringrail::{Error, ErrorKind};
+use ringrail::{Error, ErrorKind, PeerFailure};
 
 use crate::abi::consts;
 
@@ -66,14 +66,56 @@ impl Errno {
     pub(crate) fn of(error: &Error) -> Self {
         match error.kind() {
             ErrorKind::Truncated => Self::TRUNC,
-            ErrorKind::Corrupted => Self(consts::FI_ECRC),
             // What a target refuses: the key, its rights, its bounds.
             ErrorKind::RemoteAccess => Self::ACCES,
             ErrorKind::Limit => Self::NOSPC,
-            _ => Self(error.errno()),
+            // It was removed while the call was on its way.
+            ErrorKind::UnknownPeer | ErrorKind::NoPeerLeft => Self::NOTCONN,
+            ErrorKind::System => Self::of_system(error.errno()),
+            _ => match error {
+                Error::Peer { failure, .. } => Self::of_failure(failure),
+                _ => Self(error.errno()),
+            },
         }
     }
+
+    /// The failure of a peer, by a number that fault-tolerant runtimes take for one. Open MPI gives
+    /// a process up for those of [`PEER_FAILURES`], and aborts the job for all others.
+    const fn of_failure(failure: &PeerFailure) -> Self {
+        match failure {
+            PeerFailure::Unreachable { .. } => Self(libc::EHOSTUNREACH),
+            PeerFailure::Lost(_) => Self(libc::ECONNRESET),
+            PeerFailure::Left | PeerFailure::Removed => Self(libc::ENOTCONN),
+            PeerFailure::Restarted => Self(libc::EHOSTDOWN),
+            PeerFailure::Protocol(_) | PeerFailure::Rejected => Self(libc::EREMOTEIO),
+            PeerFailure::Corrupted(_) => Self(libc::EIO),
+            PeerFailure::Full { .. }
+            | PeerFailure::Version { .. }
+            | PeerFailure::Settings(_)
+            | PeerFailure::WrongSecret
+            | PeerFailure::KnownOtherwise => Self(libc::ECONNABORTED),
+            // Of a later version of the engine.
+            _ => Self(libc::EIO),
+        }
+    }
+
+    /// What the operating system refused this side is no failure of a peer, whatever its number:
+    /// a NIC that is gone, memory, descriptors.
+    fn of_system(number: c_int) -> Self {
+        if PEER_FAILURES.contains(&number) { Self::OTHER } else { Self(number) }
+    }
 }
+
+/// Numbers that say that a peer failed, and nothing else.
+const PEER_FAILURES: [c_int; 7] = [
+    libc::EREMOTEIO,
+    libc::EHOSTUNREACH,
+    libc::ECONNABORTED,
+    libc::ECONNRESET,
+    libc::ENOTCONN,
+    libc::EHOSTDOWN,
+    libc::EIO,
+];
 
 impl From<Error> for Errno {
     fn from(error: Error) -> Self {
@@ -94,12 +136,21 @@ pub(crate) unsafe fn text(number: c_int, buffer: *mut c_char, length: usize) -> 
         consts::FI_ECRC => c"what came is not what was sent",
         consts::FI_ENOKEY => c"the key is in use",
         libc::ECANCELED => c"cancelled",
-        libc::EACCES => c"refused by the peer: its key, rights or bounds; or another job's secret",
+        libc::EACCES => c"refused: the key, rights or bounds at the peer; or the secret is not set",
         libc::EHOSTUNREACH => c"the peer cannot be reached",
         libc::ECONNRESET => c"the connection to the peer broke",
+        libc::ENOTCONN => c"the peer has closed its endpoint, or was removed",
+        libc::EHOSTDOWN => c"the peer's process is gone: another one is at its address",
+        libc::ECONNABORTED => {
+            c"the peer cannot be agreed with: its version, settings or secret, or it is full"
+        }
+        libc::EREMOTEIO => c"one of the sides broke the protocol",
+        libc::EIO => c"what came from the peer is not what was sent",
+        // More exact numbers of the provider's own.
         libc::ESHUTDOWN => c"the peer has closed its endpoint",
         libc::ESTALE => c"another process is at the peer's address",
         libc::EPROTONOSUPPORT => c"the peer runs another version, or other settings",
+        libc::EUSERS => c"the peer has as many sessions as its setting sessions_max allows",
         libc::EADDRNOTAVAIL => c"no such peer",
         libc::ETIMEDOUT => c"timed out",
         // SAFETY: glibc has a static text for each number, and keeps one for others.
@@ -129,7 +180,90 @@ mod tests {
         let outcome = ringrail::TimeOutOutcome::Unknown;
         let late = ringrail::TimeOut::new("send", None, outcome).into();
         assert_eq!(Errno::of(&late), Errno::TIMEDOUT);
-        assert_eq!(Errno::of(&Error::UnknownPeer), Errno::ADDRNOTAVAIL);
+        assert_eq!(Errno::of(&Error::UnknownPeer), Errno::NOTCONN);
+        assert_eq!(Errno::of(&Error::NoPeerLeft), Errno::NOTCONN);
         assert_eq!(Errno::TRUNC.number(), 265);
+    }
+
+    fn of_failure(failure: PeerFailure) -> c_int {
+        let address = ringrail::Address::of_listener(([127, 0, 0, 1], 9).into()).unwrap();
+        Errno::of(&Error::Peer { address: Box::new(address), failure, status: None }).number()
+    }
+
+    #[test]
+    fn an_unreachable_peer_is_an_unreachable_host() {
+        let failure = PeerFailure::Unreachable { attempts: 1, cause: "refused".into() };
+        assert_eq!(of_failure(failure), libc::EHOSTUNREACH);
+    }
+
+    #[test]
+    fn a_lost_peer_has_reset_its_connection() {
+        assert_eq!(of_failure(PeerFailure::Lost("silence".into())), libc::ECONNRESET);
+    }
+
+    #[test]
+    fn a_peer_that_left_is_not_connected() {
+        assert_eq!(of_failure(PeerFailure::Left), libc::ENOTCONN);
+    }
+
+    #[test]
+    fn a_removed_peer_is_not_connected() {
+        assert_eq!(of_failure(PeerFailure::Removed), libc::ENOTCONN);
+    }
+
+    #[test]
+    fn a_restarted_peer_is_down() {
+        assert_eq!(of_failure(PeerFailure::Restarted), libc::EHOSTDOWN);
+    }
+
+    #[test]
+    fn a_peer_that_breaks_the_protocol_is_a_remote_error() {
+        assert_eq!(of_failure(PeerFailure::Protocol("a frame".into())), libc::EREMOTEIO);
+    }
+
+    #[test]
+    fn a_peer_that_rejects_this_side_is_a_remote_error() {
+        assert_eq!(of_failure(PeerFailure::Rejected), libc::EREMOTEIO);
+    }
+
+    #[test]
+    fn a_corrupted_session_is_an_input_error() {
+        assert_eq!(of_failure(PeerFailure::Corrupted("a checksum".into())), libc::EIO);
+    }
+
+    #[test]
+    fn a_full_peer_aborts_the_connection() {
+        assert_eq!(of_failure(PeerFailure::Full { attempts: 1 }), libc::ECONNABORTED);
+    }
+
+    #[test]
+    fn a_peer_of_another_version_aborts_the_connection() {
+        let failure = PeerFailure::Version { theirs: 1, ours: 2 };
+        assert_eq!(of_failure(failure), libc::ECONNABORTED);
+    }
+
+    #[test]
+    fn a_peer_of_other_settings_aborts_the_connection() {
+        assert_eq!(of_failure(PeerFailure::Settings("a setting".into())), libc::ECONNABORTED);
+    }
+
+    #[test]
+    fn a_peer_without_the_secret_aborts_the_connection() {
+        assert_eq!(of_failure(PeerFailure::WrongSecret), libc::ECONNABORTED);
+    }
+
+    #[test]
+    fn a_second_name_of_a_peer_aborts_the_connection() {
+        assert_eq!(of_failure(PeerFailure::KnownOtherwise), libc::ECONNABORTED);
+    }
+
+    #[test]
+    fn what_the_system_refuses_is_no_failure_of_a_peer() {
+        for number in PEER_FAILURES {
+            assert_eq!(Errno::of_system(number), Errno::OTHER);
+        }
+        for number in [libc::ENODEV, libc::ENETDOWN, libc::EMFILE] {
+            assert_eq!(Errno::of_system(number).number(), number);
+        }
     }
 }
