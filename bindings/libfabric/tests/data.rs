@@ -45,3 +45,25 @@ fn memory_of_peers() {
 fn objects_end_in_any_order_with_operations_outstanding_and_across_forks() {
     compile_and_run("ends");
 }
+
+/// Open MPI 4.1 dereferences the context of every error entry.
+#[test]
+fn failed_injects_have_no_entry_and_the_next_call_says_why() {
+    compile_and_run("injects");
+}
+
+#[test]
+fn objects_of_another_domain_or_fabric_are_refused_by_binds() {
+    compile_and_run("foreign");
+}
+
+#[test]
+fn entries_of_peek_have_a_bound() {
+    compile_and_run("peeks");
+}
+
+/// Each side is a place to the other one, also where it was met as a source before.
+#[test]
+fn both_sides_may_know_each_other_by_ip_and_port() {
+    compile_and_run("places");
+}

@@ -150,6 +150,8 @@ pub(crate) struct Core {
     hellos: u32,
     /// Slots of sessions kept free for peers that have yet to prove themselves.
     pub(super) promised: Vec<Promise>,
+    /// Slots of sessions that ask who listens at a place, and of some that did.
+    pub(super) places: Vec<u32>,
     pub(super) remotes: Table<Remote>,
     pub(super) endpoints: Endpoints,
     pub(super) operations: Table<Operation>,
@@ -212,7 +214,11 @@ impl Core {
             over: Vec::new(),
             hellos: 0,
             promised: Vec::new(),
-            remotes: Table::new(config.sessions_max.saturating_mul(ENDPOINT_NUMBERS)),
+            places: Vec::new(),
+            remotes: Table::with_own_names(
+                config.sessions_max.saturating_mul(ENDPOINT_NUMBERS),
+                engine,
+            ),
             endpoints: Endpoints::default(),
             operations: Table::new(config.operations_max),
             unexpected: Unexpected::new(unexpected_max),

@@ -82,7 +82,11 @@ impl Core {
         let locators = locators.into();
         let session = match engine {
             0 => self.session_at(locators.first())?,
-            engine => self.session_with(engine, locators)?,
+            engine => {
+                let session = self.session_with(engine, locators)?;
+                self.claim_place(session, false);
+                session
+            }
         };
         let index = self.remote_of(session, endpoint)?;
         if let Some(remote) = self.remotes.at_mut(index as usize) {
@@ -300,6 +304,7 @@ impl Core {
             let action = Action::CloseControl { session: slot, is_failure: false };
             self.actions.push_back(action);
         }
+        self.claim_place(slot, true);
         self.establish(slot, ours, theirs, keys);
         Some(slot)
     }

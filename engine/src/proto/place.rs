@@ -11,9 +11,14 @@
 //! No session is ever set up with engine 0, so the election of RR-CONN-4 and the keys of a session
 //! know real ids only. The session that a place has led to remembers the place: when another engine
 //! answers there later the remote endpoint moves on to the session with that.
+//!
+//! An endpoint has one handle, by whichever name it is known first. Who listens at a place may also
+//! connect by itself, or be inserted by its own address: the remote endpoint of the place is that of
+//! its session then ([`Core::claim_place`]). A place of an engine that is known is its handle.
 
 use std::net::SocketAddr;
 
+use super::connection::Phase;
 use super::core::{Action, Core};
 use super::effects::Effects;
 use super::failure::PeerFailure;
@@ -25,6 +30,11 @@ use crate::wire::locators::Locators;
 /// The endpoint of an engine that a place means.
 const FIRST: u16 = 0;
 
+/// Whether who listens at `locators` listens at `place`.
+fn listens_at(locators: &Locators, place: SocketAddr) -> bool {
+    locators.iter().any(|own| (own.ip(), own.port()) == (place.ip(), place.port()))
+}
+
 impl Core {
     /// The session that the place has led to, or one that asks who is there. `None`: at the limit.
     pub(super) fn session_at(&mut self, place: SocketAddr) -> Option<u32> {
@@ -33,20 +43,90 @@ impl Core {
         if let Some(slot) = known.map(|(id, _)| id.index() as u32) {
             return Some(slot);
         }
+        if let Some(slot) = self.session_listening_at(place) {
+            return Some(slot);
+        }
         self.forget_some();
         let mut session = Session::new(0, place.into(), self.config.retry);
         session.place = Some(Box::new(place));
-        Some(self.sessions.insert(session).ok()?.index() as u32)
+        let slot = self.sessions.insert(session).ok()?.index() as u32;
+        self.forget_places();
+        if !self.places.contains(&slot) {
+            self.places.push(slot);
+        }
+        Some(slot)
+    }
+
+    /// The session with an engine that is known to listen at a place: it is connected, or was
+    /// inserted by its own address. Its first endpoint has one handle, by whichever name.
+    fn session_listening_at(&mut self, place: SocketAddr) -> Option<u32> {
+        let is_known = |session: &Session| {
+            session.is_connected() || session.remotes.first().is_some_and(|&it| it != u32::MAX)
+        };
+        let (id, _) = self.sessions.iter().find(|(_, session)| {
+            session.engine != 0
+                && session.failure_to_report().is_none()
+                && listens_at(&session.locators, place)
+                && is_known(session)
+        })?;
+        let slot = id.index() as u32;
+        let remote = self.remote_at(slot).and_then(|remote| self.remotes.at(remote as usize));
+        // A peer that was inserted by its own address stays that engine after a restart.
+        let is_inserted = remote.is_some_and(|remote| remote.is_inserted);
+        if let Some(session) = self.sessions.at_mut(slot as usize).filter(|_| !is_inserted) {
+            session.place.get_or_insert_with(|| Box::new(place));
+        }
+        Some(slot)
+    }
+
+    /// Sessions that have been answered for, or are gone, ask for no place any more.
+    fn forget_places(&mut self) {
+        let Self { places, sessions, .. } = self;
+        places.retain(|&asking| {
+            let session = sessions.at(asking as usize);
+            session.is_some_and(|session| session.engine == 0 && session.place.is_some())
+        });
+    }
+
+    /// Whether a session waits for nothing: no operation, and no attempt to connect.
+    fn session_is_idle(&self, slot: u32) -> bool {
+        self.sessions.at(slot as usize).is_some_and(|session| {
+            session.waiting.is_empty()
+                && matches!(session.connection.phase(), Phase::Closed | Phase::Failed)
+        })
+    }
+
+    /// The engine of a session listens at a place that is asked for: the remote endpoint of the
+    /// place is the first one of that engine from now on, so that its messages come from the handle
+    /// that the user has. `is_connecting`: the session is about to be established, and what waits
+    /// goes by it; else a place is left alone that operations wait for.
+    ///
+    /// RR-CONN-7.
+    pub(super) fn claim_place(&mut self, slot: u32, is_connecting: bool) {
+        if self.places.is_empty() || self.remote_at(slot).is_some() {
+            return;
+        }
+        self.forget_places();
+        let Some(locators) = self.sessions.at(slot as usize).map(|it| it.locators) else { return };
+        let found = self.places.iter().copied().find(|&asking| {
+            self.is_of_place(asking, &locators) && (is_connecting || self.session_is_idle(asking))
+        });
+        let Some(asking) = found else { return };
+        let remote = self.remote_at(asking).and_then(|it| self.remotes.id_at(it as usize));
+        let Some(remote) = remote else { return };
+        let place = self.sessions.at(asking as usize).and_then(|session| session.place.clone());
+        self.move_remote(remote, asking, slot);
+        self.give_place_up(asking);
+        if let Some(session) = self.sessions.at_mut(slot as usize) {
+            session.place = place;
+        }
     }
 
     /// Whether this is the place that a session was asked for by, and who answers there is to be
     /// the peer.
     pub(crate) fn is_of_place(&self, slot: u32, answering: &Locators) -> bool {
         let place = self.sessions.at(slot as usize).and_then(|session| session.place.as_deref());
-        let is_it = |own: SocketAddr, place: SocketAddr| {
-            (own.ip(), own.port()) == (place.ip(), place.port())
-        };
-        place.is_some_and(|&place| answering.iter().any(|own| is_it(own, place)))
+        place.is_some_and(|&place| listens_at(answering, place))
     }
 
     /// `engine`, which listens at the place that a session was asked for by, has said so under its

@@ -77,6 +77,8 @@ pub(crate) struct Table<T, K = Id> {
     free: u32,
     len: usize,
     limit: usize,
+    /// The generation of slots that are new.
+    first: u32,
     keys: PhantomData<K>,
 }
 
@@ -84,8 +86,17 @@ impl<T, K: Key> Table<T, K> {
     /// Holds `limit` entries at the most.
     #[inline]
     pub(crate) fn new(limit: usize) -> Self {
-        let limit = limit.min(NO_SLOT as usize);
-        Self { slots: Vec::new(), free: NO_SLOT, len: 0, limit, keys: PhantomData }
+        let (limit, keys) = (limit.min(NO_SLOT as usize), PhantomData);
+        Self { slots: Vec::new(), free: NO_SLOT, len: 0, limit, first: 1, keys }
+    }
+
+    /// The same, with names that those of a table with another `seed` are not: as good as never
+    /// does one table know a name of another one, and looking a name up costs no more.
+    pub(crate) fn with_own_names(limit: usize, seed: u64) -> Self {
+        let mixed = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        // 30 bits, so that generations have room to grow.
+        let first = ((mixed >> 34) as u32).max(1);
+        Self { first, ..Self::new(limit) }
     }
 
     /// How many entries there can be.
@@ -112,9 +123,10 @@ impl<T, K: Key> Table<T, K> {
             }
             let index = self.slots.len() as u32;
             reserve_for(&mut self.slots, index as usize + 1);
-            self.slots.push(Slot { generation: 1, next_free: NO_SLOT, value: Some(value) });
+            let generation = self.first;
+            self.slots.push(Slot { generation, next_free: NO_SLOT, value: Some(value) });
             self.len += 1;
-            return Ok(K::new(index, 1));
+            return Ok(K::new(index, generation));
         }
         let index = self.free;
         let slot = &mut self.slots[index as usize];
@@ -238,6 +250,17 @@ mod tests {
         assert_eq!(table.get(second), Some(&"b"));
         assert_eq!(table.get(Id::from_u64(0)), None);
         assert_eq!(table.get(Id::from_u64(u64::MAX)), None);
+    }
+
+    #[test]
+    fn a_name_of_another_table_finds_nothing() {
+        let mut tables = [1, 2, u64::MAX].map(|seed| Table::<_>::with_own_names(8, seed));
+        let names = tables.each_mut().map(|table| [(); 8].map(|()| table.insert(()).unwrap()));
+        for (at, table) in tables.iter().enumerate() {
+            for (of, names) in names.iter().enumerate() {
+                assert!(names.iter().all(|&name| table.get(name).is_some() == (at == of)));
+            }
+        }
     }
 
     #[test]

@@ -8,10 +8,10 @@ use crate::proto::core::UNTAGGED;
 use crate::proto::table::Id;
 
 /// A peer in the address vector of an endpoint's engine. Also the source of a message. Only that
-/// engine's endpoints know it: another engine finds nobody under it, or somebody else. One that was
-/// inserted is valid until it is removed. One that was only met is valid while it is connected and
-/// while messages of it wait to be received; after that, until the engine needs its place or some
-/// hundred sessions more have ended. Then calls fail with [`Error::UnknownPeer`].
+/// engine's endpoints know it: calls of another engine's fail with [`Error::UnknownPeer`]. One that
+/// was inserted is valid until it is removed. One that was only met is valid while it is connected
+/// and while messages of it wait to be received; after that, until the engine needs its place or
+/// some hundred sessions more have ended. Then calls fail with [`Error::UnknownPeer`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Peer(pub(crate) Id);
 

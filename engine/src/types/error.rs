@@ -56,8 +56,11 @@ pub enum Error {
         /// Of an operation: what is known of it. Of calls: `None`.
         status: Option<Box<Status>>,
     },
-    /// The handle names no peer: it was removed, or belongs to another endpoint.
-    #[error("no such peer: it was removed, or the handle belongs to another endpoint")]
+    /// The handle names no peer of this engine: it was removed, or another engine gave it.
+    #[error(
+        "no such peer: it was removed, or the handle belongs to another engine; insert the peer's \
+         address with an endpoint of this engine, and use the handle that this gives"
+    )]
     UnknownPeer,
     /// A receive from any source at an endpoint that asked for it
     /// ([`fail_without_peers`](crate::Endpoint::fail_without_peers)), and no peer is left that

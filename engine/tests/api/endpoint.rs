@@ -609,3 +609,26 @@ fn misuse_is_named_and_waits_for_nothing() {
     assert!(matches!(endpoint.connect(own, None), Err(Error::UnknownPeer)));
     assert_eq!(endpoint.peer_address(own), None);
 }
+
+/// Engines name their peers by themselves, and the names of one mean nothing to another one: what
+/// is posted under a foreign handle goes to no peer at all.
+#[test]
+fn a_peer_of_another_engine_is_unknown() {
+    let [one, two] = [(); 2].map(|()| common::domain(&[]).endpoint().unwrap().attach().unwrap());
+    let own = two.insert(&two.address()).unwrap();
+    let foreign = one.insert(&one.address()).unwrap();
+    assert_ne!(own, foreign);
+    assert_eq!(two.peer_address(foreign), None);
+    let options = SendOptions::default();
+    let sent = two.post_send(foreign, tag(1), vec![1u8], options).unwrap_err().error;
+    let injected = two.inject(foreign, tag(1), &[1u8], options).unwrap_err();
+    let received = two.receive(Selector::from(foreign, tag(1)), vec![0u8; 1]);
+    let received = received.err().unwrap().error;
+    let connected = two.connect(foreign, None).unwrap_err();
+    let removed = two.remove(foreign).unwrap_err();
+    for error in [sent, injected, received, connected, removed] {
+        assert!(matches!(error, Error::UnknownPeer), "{error}");
+        assert!(error.to_string().contains("another engine"), "{error}");
+    }
+    assert!(two.peer_address(own).is_some() && one.peer_address(foreign).is_some());
+}

@@ -3,10 +3,14 @@
 use super::super::by_hand::locator;
 use super::super::core::Config;
 use super::super::effects::Ended;
+use super::super::keys::SessionKeys;
+use super::super::session::{Limits, NOTHING};
 use super::*;
 
 const OWN: u64 = 7;
 const THERE: u64 = 20;
+const LIMITS: Limits =
+    Limits { session: 9, envelope_limit: 1, byte_limit: 1, eager_limit: 1, ..NOTHING };
 
 /// Operations are not looked at.
 struct Nobody;
@@ -55,9 +59,42 @@ fn a_place_leads_to_the_session_with_its_engine_and_later_to_another_one() {
 
 /// RR-CONN-7
 #[test]
+fn two_names_of_one_endpoint_are_one_handle_in_either_order() {
+    for is_place_first in [true, false] {
+        let mut core = core();
+        let names = if is_place_first { [0, THERE] } else { [THERE, 0] };
+        let handles = names.map(|engine| core.insert_peer(engine, place(), 0).unwrap());
+        assert_eq!(handles[0], handles[1]);
+        let session = core.remotes.get(handles[0]).unwrap().session;
+        assert_eq!(core.session_of(THERE), Some(session));
+        assert_eq!(core.session(session).unwrap().failure, None);
+    }
+}
+
+/// RR-CONN-7
+#[test]
+fn who_connects_from_a_place_is_the_peer_of_that_place() {
+    for is_inserted_first in [true, false] {
+        let mut core = core();
+        let before = is_inserted_first.then(|| core.insert_peer(0, place(), 0).unwrap());
+        let admission = core.judge_hello(THERE, place(), 9, 1, 0).unwrap();
+        let keys = SessionKeys::for_tests();
+        let session = core.admit_peer(admission, LIMITS, LIMITS, keys).unwrap();
+        // As a first message does.
+        let source = core.remote_of(session, 0).unwrap();
+        let handle = core.insert_peer(0, place(), 0).unwrap();
+        assert_eq!(handle.index() as u32, source);
+        assert!(before.is_none_or(|before| before == handle));
+        assert_eq!(core.route(handle), Ok(session));
+    }
+}
+
+/// RR-CONN-7
+#[test]
 fn two_handles_of_one_endpoint_are_refused() {
     let mut core = core();
-    let known = core.insert_peer(THERE, place(), 0).unwrap();
+    let elsewhere = Locators::from("10.9.9.9:1".parse::<SocketAddr>().unwrap());
+    let known = core.insert_peer(THERE, elsewhere, 0).unwrap();
     let peer = core.insert_peer(0, place(), 0).unwrap();
     let asks = core.remotes.get(peer).unwrap().session;
     core.adopt(asks, THERE, place(), 0, &mut Nobody);
