@@ -339,6 +339,7 @@ impl Domain {
             xdpd_socket: settings.xdpd_socket().map(Into::into),
             shared_memory: settings.shared_memory(),
             shared_memory_directory: settings.shared_memory_directory().map(Into::into),
+            shared_memory_other_users: settings.shared_memory_other_users(),
             shared_memory_ptrace_any: settings.shared_memory_ptrace_any(),
             inject_faults: settings.inject_faults(),
             pcap_file: settings.pcap_file().map(Into::into),

@@ -61,6 +61,7 @@ pub(super) struct Datagrams {
     /// Whether it is to be, and why it is not.
     shm_wanted: SharedMemory,
     shm_directory: Option<PathBuf>,
+    shm_has_other_users: bool,
     is_open_to_readers: bool,
     shm_refusal: Option<String>,
     /// What frames to ask for; none of them: none.
@@ -86,6 +87,7 @@ impl Datagrams {
             shm: None,
             shm_wanted: config.shared_memory,
             shm_directory: config.shared_memory_directory.clone(),
+            shm_has_other_users: config.shared_memory_other_users,
             is_open_to_readers: config.shared_memory_ptrace_any,
             shm_refusal: None,
             frames_wanted: FrameSource {
@@ -337,7 +339,8 @@ impl Datagrams {
             shm::cma::open_to_readers();
         }
         let directory = self.shm_directory.as_deref();
-        match Shm::open(engine, self.shm_wanted == SharedMemory::Auto, directory) {
+        let has_cma = self.shm_wanted == SharedMemory::Auto;
+        match Shm::open(engine, has_cma, directory, self.shm_has_other_users) {
             Ok(shm) => self.shm = Some(Box::new(shm)),
             Err(error) => {
                 let error = match directory {

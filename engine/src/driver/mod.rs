@@ -95,6 +95,8 @@ pub(crate) struct DriverConfig {
     pub(crate) shared_memory: crate::settings::SharedMemory,
     /// Where engines of this host find each other. Default: in their network namespace.
     pub(crate) shared_memory_directory: Option<PathBuf>,
+    /// Neighbours may be of other users.
+    pub(crate) shared_memory_other_users: bool,
     /// All processes of the user may read this one's memory. Default: as the system has it.
     pub(crate) shared_memory_ptrace_any: bool,
     /// What the driver does wrong on purpose. Default: nothing.
@@ -116,6 +118,7 @@ impl Default for DriverConfig {
             xdpd_socket: None,
             shared_memory: crate::settings::SharedMemory::Off,
             shared_memory_directory: None,
+            shared_memory_other_users: false,
             shared_memory_ptrace_any: false,
             inject_faults: None,
             pcap_file: None,

@@ -152,6 +152,9 @@ settings_table! {
     /// namespace (container) to the other; all must have this setting and see the directory.
     /// Without it they find each other within a network namespace.
     shared_memory_directory -> Option<&Path>: FilePath = None, Range::Any;
+    /// Engines of other users may share memory with this one's, if they have the job's secret; a
+    /// socket in shared_memory_directory then has mode 0666, and otherwise 0600.
+    shared_memory_other_users -> bool: OneOf<bool> = false, Range::Any;
     /// Where Yama lets processes read those alone that name them (kernel.yama.ptrace_scope = 1):
     /// this one names all of its user's (PR_SET_PTRACER_ANY), which may debug it, too.
     shared_memory_ptrace_any -> bool: OneOf<bool> = false, Range::Any;

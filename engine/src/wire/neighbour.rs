@@ -4,6 +4,8 @@
 //!  who connected                         who listens
 //!  HELLO(session, nonce) ───────────────>
 //!               <──────────── CHALLENGE(nonce, proof)
+//!  JOIN(proof) ────────────────────────>  lets descriptors in from now on
+//!               <──────────── ADMITTED
 //!  MEMORY(witness, doorbell, proof), ───>  maps both, reads the witness
 //!    descriptors of rings and doorbells
 //!               <───────── READY or READS(witness, doorbell, proof), a descriptor of doorbells
@@ -16,13 +18,13 @@
 //! +-----------------------------------+-----------------+-----------------+
 //! | session                                                               | 8
 //! +-----------------------------------------------------------------------+
-//! | nonce, of HELLO and CHALLENGE; [`WitnessPlace`], of the others        | 16
+//! | nonce, of HELLO and CHALLENGE; [`WitnessPlace`], of MEMORY and READY  | 16
 //! |                                                                       |
 //! +-----------------------------------------------------------------------+
-//! | proof, but for HELLO                                                  | 32
+//! | proof, but for HELLO and ADMITTED                                     | 32
 //! |                                                                       |
 //! +-----------------------------------+-----------------------------------+
-//! | doorbell, of the last three       | 0                                 | 48
+//! | doorbell, of MEMORY, READY, READS | 0                                 | 48
 //! +-----------------------------------+-----------------------------------+
 //! ```
 //!
@@ -36,7 +38,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 /// The first four bytes.
 pub(crate) const NEIGHBOUR_MAGIC: [u8; 4] = *b"RRSM";
 /// Version of the messages and of the memory's layout.
-pub(crate) const NEIGHBOUR_VERSION: u16 = 7;
+pub(crate) const NEIGHBOUR_VERSION: u16 = 8;
 /// Length of each message, in bytes.
 pub(crate) const NEIGHBOUR_BYTES: usize = 56;
 
@@ -50,6 +52,11 @@ pub(crate) const KIND_MEMORY: u16 = 3;
 pub(crate) const KIND_READY: u16 = 4;
 /// `kind`: the same, and it has read the other side's witness.
 pub(crate) const KIND_READS: u16 = 5;
+
+/// `kind`: who connected proves that it is in the session.
+pub(crate) const KIND_JOIN: u16 = 6;
+/// `kind`: who listens takes descriptors from now on.
+pub(crate) const KIND_ADMITTED: u16 = 7;
 
 /// The byte that says: look into the ring.
 pub(crate) const SIGN_LOOK: u8 = 1;

@@ -245,7 +245,7 @@ impl Attached {
 
 /// The process that made the other end of a connection, and its user, as this process's namespaces
 /// call them; process 0: it has no name there.
-fn peer_of(connection: BorrowedFd<'_>) -> io::Result<libc::ucred> {
+pub(super) fn peer_of(connection: BorrowedFd<'_>) -> io::Result<libc::ucred> {
     let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut length = size_of::<libc::ucred>() as libc::socklen_t;
     // SAFETY: the kernel writes `length` bytes at most, which `peer` has.

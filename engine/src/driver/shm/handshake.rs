@@ -12,10 +12,11 @@ use super::doorbell_page::Doorbell;
 use super::meeting::Meeting;
 use super::segment::Segment;
 use super::socket;
+use super::untrusted::Untrusted;
 use crate::driver::lanes::Neighbour;
 use crate::wire::neighbour::{
-    KIND_CHALLENGE, KIND_MEMORY, KIND_NEIGHBOUR_HELLO, KIND_READS, KIND_READY, NeighbourMessage,
-    SIGN_READS, WitnessPlace,
+    KIND_ADMITTED, KIND_CHALLENGE, KIND_JOIN, KIND_MEMORY, KIND_NEIGHBOUR_HELLO, KIND_READS,
+    KIND_READY, NeighbourMessage, SIGN_READS, WitnessPlace,
 };
 
 /// A random number that is used once.
@@ -25,19 +26,23 @@ type Nonce = [u8; 16];
 enum Phase {
     /// Who connected has said which session, and waits for a proof.
     Asked { nonce: Nonce },
+    /// It has proved the same, and waits to be admitted.
+    Joining { nonces: [Nonce; 2] },
     /// Its memory is on its way.
     Offered { segment: Box<Segment>, nonces: [Nonce; 2] },
     /// Who listens does not know yet who has connected.
     Accepted,
     /// It does not know the session yet: that is just being established.
     Waiting { nonce: Nonce },
-    /// It waits for the other side's proof, and memory.
+    /// It waits for the other side's proof.
     Challenged { nonces: [Nonce; 2] },
+    /// It waits for the other side's memory.
+    Admitted { nonces: [Nonce; 2] },
 }
 
 /// A connection that has not brought a channel yet.
 pub(super) struct Exchange {
-    pub(super) socket: OwnedFd,
+    pub(super) socket: Untrusted,
     /// The session, once one is named.
     pub(super) session: Option<u64>,
     phase: Phase,
@@ -83,6 +88,7 @@ pub(super) enum Outcome {
 enum Claim {
     Connected(Shown),
     Listening,
+    Joining,
     Ready { kind: u16, shown: Shown },
 }
 
@@ -121,6 +127,7 @@ fn proof(neighbour: &Neighbour, claim: Claim, nonces: [&Nonce; 2]) -> [u8; 16] {
     match claim {
         Claim::Connected(shown) => shown.add_to(hasher.update(b"connected")),
         Claim::Listening => hasher.update(b"listening"),
+        Claim::Joining => hasher.update(b"joining"),
         Claim::Ready { kind, shown } => {
             shown.add_to(hasher.update(b"ready").update(&kind.to_le_bytes()))
         }
@@ -141,6 +148,12 @@ pub(super) fn proof_of_connected(
     proof(neighbour, Claim::Connected(Shown::new(None, doorbell)), nonces)
 }
 
+/// The proof by which who connects is admitted.
+#[cfg(test)]
+pub(super) fn proof_of_joining(neighbour: &Neighbour, nonces: [&Nonce; 2]) -> [u8; 16] {
+    proof(neighbour, Claim::Joining, nonces)
+}
+
 /// What both sides call the rings that they agree on.
 fn number_of(nonces: &[Nonce; 2]) -> u32 {
     let [_, [a, b, c, d, ..]] = *nonces;
@@ -153,7 +166,7 @@ fn fits(given: &[u8; 16], right: [u8; 16]) -> bool {
 
 impl Exchange {
     /// One that a neighbour has begun.
-    pub(super) fn accepted(socket: OwnedFd, place: u32, now: Instant) -> Self {
+    pub(super) fn accepted(socket: Untrusted, place: u32, now: Instant) -> Self {
         Self { socket, session: None, phase: Phase::Accepted, since: now, is_own: false, place }
     }
 
@@ -196,7 +209,8 @@ impl Exchange {
             return Outcome::Failed("the session has ended");
         };
         match std::mem::replace(&mut self.phase, Phase::Accepted) {
-            Phase::Asked { nonce } => self.offer(&packet, own, neighbour, nonce),
+            Phase::Asked { nonce } => self.join(&packet, neighbour, nonce),
+            Phase::Joining { nonces } => self.offer(&packet, own, neighbour, nonces),
             Phase::Offered { segment, nonces } => {
                 let ready = [KIND_READY, KIND_READS]
                     .into_iter()
@@ -221,7 +235,8 @@ impl Exchange {
                 let number = number_of(&nonces);
                 Outcome::Done { segment, writes: 0, number, doorbell, memory, is_read }
             }
-            Phase::Challenged { nonces } => self.take(&packet, own, neighbour, &nonces),
+            Phase::Challenged { nonces } => self.admit(&packet, neighbour, nonces),
+            Phase::Admitted { nonces } => self.take(&packet, own, neighbour, &nonces),
             Phase::Accepted | Phase::Waiting { .. } => Outcome::Failed("it does not wait"),
         }
     }
@@ -244,10 +259,7 @@ impl Exchange {
         let proof = proof(neighbour, Claim::Listening, [&nonce, &own]);
         let challenge = NeighbourMessage::new(KIND_CHALLENGE, neighbour.session, own, proof);
         self.phase = Phase::Challenged { nonces: [nonce, own] };
-        match send(&self.socket, &challenge, &[]) {
-            Ok(()) => Outcome::Going,
-            Err(_) => Outcome::Failed("it is gone"),
-        }
+        self.say(&challenge)
     }
 
     /// The memory of the other side's process, which reads this one's or does not want it.
@@ -262,13 +274,14 @@ impl Exchange {
             .ok()
     }
 
-    fn offer(
-        &mut self,
-        packet: &socket::Packet,
-        own: Own<'_>,
-        neighbour: &Neighbour,
-        nonce: Nonce,
-    ) -> Outcome {
+    /// Whether the other side has proved that it has the session's keys, and descriptors may come.
+    pub(super) fn is_admitted(&self) -> bool {
+        let phase = &self.phase;
+        matches!(phase, Phase::Joining { .. } | Phase::Offered { .. } | Phase::Admitted { .. })
+    }
+
+    /// Who connected proves itself, once the other side has.
+    fn join(&mut self, packet: &socket::Packet, neighbour: &Neighbour, nonce: Nonce) -> Outcome {
         let Some(challenge) = NeighbourMessage::parse(packet.bytes(), KIND_CHALLENGE) else {
             return Outcome::Failed("no challenge came");
         };
@@ -276,13 +289,61 @@ impl Exchange {
         if !fits(&challenge.proof, proof(neighbour, Claim::Listening, nonces)) {
             return Outcome::Failed("its proof does not fit the session");
         }
+        if self.socket.admit().is_err() {
+            return Outcome::Failed("the kernel lets no descriptors in");
+        }
+        let proof = proof(neighbour, Claim::Joining, nonces);
+        let join = NeighbourMessage::new(KIND_JOIN, neighbour.session, [0; 16], proof);
+        self.phase = Phase::Joining { nonces: [nonce, challenge.nonce] };
+        self.say(&join)
+    }
+
+    /// Who listens lets descriptors in from who has proved itself, and says so.
+    ///
+    /// RR-SHM-12.
+    fn admit(
+        &mut self,
+        packet: &socket::Packet,
+        neighbour: &Neighbour,
+        nonces: [Nonce; 2],
+    ) -> Outcome {
+        let Some(join) = NeighbourMessage::parse(packet.bytes(), KIND_JOIN) else {
+            return Outcome::Failed("no proof came");
+        };
+        if !fits(&join.proof, proof(neighbour, Claim::Joining, [&nonces[0], &nonces[1]])) {
+            return Outcome::Failed("its proof does not fit the session");
+        }
+        if self.socket.admit().is_err() {
+            return Outcome::Failed("the kernel lets no descriptors in");
+        }
+        let admitted = NeighbourMessage::new(KIND_ADMITTED, neighbour.session, [0; 16], [0; 16]);
+        self.phase = Phase::Admitted { nonces };
+        self.say(&admitted)
+    }
+
+    fn say(&self, message: &NeighbourMessage) -> Outcome {
+        match send(&self.socket, message, &[]) {
+            Ok(()) => Outcome::Going,
+            Err(_) => Outcome::Failed("it is gone"),
+        }
+    }
+
+    fn offer(
+        &mut self,
+        packet: &socket::Packet,
+        own: Own<'_>,
+        neighbour: &Neighbour,
+        nonces: [Nonce; 2],
+    ) -> Outcome {
+        if NeighbourMessage::parse(packet.bytes(), KIND_ADMITTED).is_none() {
+            return Outcome::Failed("it does not admit this engine");
+        }
         let Ok((segment, memory)) = Segment::create() else {
             return Outcome::Failed("this host gives no memory to share");
         };
         let shown = Shown::new(own.witness, self.place);
-        let proof = proof(neighbour, Claim::Connected(shown), nonces);
+        let proof = proof(neighbour, Claim::Connected(shown), [&nonces[0], &nonces[1]]);
         let offer = shown.message(KIND_MEMORY, neighbour.session, proof);
-        let nonces = [nonce, challenge.nonce];
         self.phase = Phase::Offered { segment: Box::new(segment), nonces };
         match send(&self.socket, &offer, &[memory.as_fd(), own.doorbells]) {
             Ok(()) => Outcome::Going,
@@ -333,7 +394,7 @@ fn doorbell_of(memory: Option<&OwnedFd>, shown: Shown) -> Option<Doorbell> {
 }
 
 fn send(
-    socket: &OwnedFd,
+    socket: &impl AsFd,
     message: &NeighbourMessage,
     descriptors: &[BorrowedFd<'_>],
 ) -> std::io::Result<()> {

@@ -25,22 +25,25 @@ pub(super) enum Meeting {
     Directory {
         path: PathBuf,
         boot: String,
+        /// Other users may connect.
+        others: bool,
     },
 }
 
 impl Meeting {
-    /// `directory`: the setting; `None`: the network namespace.
-    pub(super) fn new(directory: Option<&Path>) -> io::Result<Self> {
+    /// `directory`: the setting; `None`: the network namespace. `others`: other users may
+    /// connect.
+    pub(super) fn new(directory: Option<&Path>, others: bool) -> io::Result<Self> {
         let Some(path) = directory else { return Ok(Self::Network) };
         let id = fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
         let boot = id.chars().filter(char::is_ascii_hexdigit).take(8).collect();
-        Ok(Self::Directory { path: path.to_owned(), boot })
+        Ok(Self::Directory { path: path.to_owned(), boot, others })
     }
 
     fn path_of(&self, engine: u64) -> Option<PathBuf> {
         match self {
             Self::Network => None,
-            Self::Directory { path, boot } => {
+            Self::Directory { path, boot, .. } => {
                 Some(path.join(format!("{PREFIX}{boot}-{engine:016x}")))
             }
         }
@@ -53,8 +56,8 @@ impl Meeting {
         })
     }
 
-    /// Lets other users connect where the directory lets them in; `None`: there is nothing to be
-    /// removed at the end.
+    /// Lets other users connect to a socket in a directory if they may. `None`: there is nothing to
+    /// be removed at the end.
     pub(super) fn listening(&self, engine: u64) -> io::Result<Option<Left>> {
         let Some(path) = self.path_of(engine) else { return Ok(None) };
         let left = Left { path, process: std::process::id() };
@@ -67,14 +70,16 @@ impl Meeting {
         if !is_socket || status.st_uid != rustix::process::geteuid().as_raw() {
             return Err(io::Error::other("somebody else has replaced the socket there"));
         }
+        let Self::Directory { others, .. } = self else { return Ok(None) };
+        let mode = if *others { 0o666 } else { 0o600 };
         let opened = format!("/proc/self/fd/{}", file.as_raw_fd());
-        fs::set_permissions(opened, fs::Permissions::from_mode(0o666))?;
+        fs::set_permissions(opened, fs::Permissions::from_mode(mode))?;
         Ok(Some(left))
     }
 
     /// Removes the sockets of processes of this kernel that were killed: nobody has them.
     pub(super) fn sweep(&self) {
-        let Self::Directory { path, boot } = self else { return };
+        let Self::Directory { path, boot, .. } = self else { return };
         let Ok(entries) = fs::read_dir(path) else { return };
         let own = format!("{PREFIX}{boot}-");
         for entry in entries.flatten() {
@@ -116,7 +121,7 @@ mod tests {
     use super::*;
 
     fn directory(path: &Path) -> Meeting {
-        Meeting::new(Some(path)).unwrap()
+        Meeting::new(Some(path), false).unwrap()
     }
 
     fn names(path: &Path) -> usize {
@@ -136,6 +141,17 @@ mod tests {
         assert_eq!(names(path.path()), 1);
         drop(listener);
         assert_eq!(names(path.path()), 0);
+    }
+
+    #[test]
+    fn other_users_may_connect_by_a_directory_where_that_is_set() {
+        for (others, mode) in [(false, 0o600), (true, 0o666)] {
+            let path = tempfile::tempdir().unwrap();
+            let meeting = Meeting::new(Some(path.path()), others).unwrap();
+            let _listener = socket::listen(&meeting, 7).unwrap();
+            let made = fs::metadata(meeting.path_of(7).unwrap()).unwrap();
+            assert_eq!(made.permissions().mode() & 0o777, mode);
+        }
     }
 
     #[test]

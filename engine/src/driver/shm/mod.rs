@@ -25,6 +25,7 @@
 //! Neighbours know the secret of the job, and may still be hostile. A wake-up goes by a packet and
 //! not by a shared eventfd: whoever has that can make it block, for flags belong to the open file.
 
+mod alarm;
 mod backlog;
 mod channel;
 pub(crate) mod cma;
@@ -42,17 +43,20 @@ mod segment;
 mod socket;
 #[cfg(test)]
 mod tests;
+mod untrusted;
+#[cfg(test)]
+mod untrusted_tests;
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use foldhash::fast::RandomState;
-use rustix::event::{EventfdFlags, epoll, eventfd};
+use rustix::event::epoll;
 
 use self::channel::Channel;
 use self::cma::{CmaSource, Witness};
@@ -60,6 +64,7 @@ use self::handshake::Exchange;
 use self::meeting::{Left, Meeting};
 use self::polling::Polling;
 use self::ring::{Broken, LONGEST};
+use self::socket::Listener;
 use crate::driver::lanes::{DriverCounters, DriverEvent, Neighbour, SharedMemoryFigures};
 use crate::memory::Shape;
 use crate::wire::packet;
@@ -100,12 +105,16 @@ struct Known {
 /// All neighbours of an engine.
 pub(super) struct Shm {
     epoll: OwnedFd,
-    listener: OwnedFd,
+    listener: Listener,
+    /// Nothing is accepted before.
+    accepts_after: Option<Instant>,
+    /// Other users may connect.
+    others: bool,
     /// What [`Self::listener`] leaves in a directory.
     _left: Option<Left>,
     /// Where neighbours are found.
     meeting: Meeting,
-    /// Makes [`Self::fd`] readable, for who sleeps by it.
+    /// A timer: makes [`Self::fd`] readable, for who sleeps by it.
     alarm: OwnedFd,
     /// By session.
     known: HashMap<u64, Known, RandomState>,
@@ -152,19 +161,27 @@ pub(super) struct Shm {
 
 impl Shm {
     /// For the engine of this id. `has_cma`: long messages may be read from memory. `directory`:
-    /// where neighbours are found; `None`: in the network namespace.
-    pub(super) fn open(engine: u64, has_cma: bool, directory: Option<&Path>) -> io::Result<Self> {
-        let meeting = Meeting::new(directory)?;
+    /// where neighbours are found; `None`: in the network namespace. `others`: neighbours may be of
+    /// other users.
+    pub(super) fn open(
+        engine: u64,
+        has_cma: bool,
+        directory: Option<&Path>,
+        others: bool,
+    ) -> io::Result<Self> {
+        let meeting = Meeting::new(directory, others)?;
         meeting.sweep();
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let (listener, left) = socket::listen(&meeting, engine)?;
-        let alarm = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        for (fd, name) in [(&listener, LISTENER), (&alarm, ALARM)] {
+        let alarm = alarm::new()?;
+        for (fd, name) in [(listener.as_fd(), LISTENER), (alarm.as_fd(), ALARM)] {
             epoll::add(&epoll, fd, epoll::EventData::new_u64(name), epoll::EventFlags::IN)?;
         }
         Ok(Self {
             epoll,
             listener,
+            accepts_after: None,
+            others,
             _left: left,
             meeting,
             alarm,
@@ -420,7 +437,7 @@ impl Shm {
         self.owner_is_absent = false;
         self.fall_asleep();
         if self.has_received(true) {
-            let _ = rustix::io::write(&self.alarm, &1_u64.to_ne_bytes());
+            alarm::ring_in(&self.alarm, Duration::from_nanos(1));
         }
     }
 }

@@ -10,7 +10,8 @@ use rustix::event::{Timespec, epoll};
 use super::channel::Channel;
 use super::doorbell::DOORBELLS;
 use super::handshake::{Exchange, Outcome, Own};
-use super::{ALARM, Known, LISTENER, RingNews, Shm, memory, socket};
+use super::untrusted::{self, Untrusted};
+use super::{ALARM, Known, LISTENER, RingNews, Shm, alarm, cma, memory, socket};
 use crate::driver::lanes::Neighbour;
 use crate::wire::neighbour::{SIGN_LOOK, SIGN_READS};
 
@@ -24,10 +25,18 @@ const RETRIES: u32 = 6;
 const RETRY_AFTER: Duration = Duration::from_millis(50);
 /// Why there is no channel with one more.
 const NO_PLACE: &str = "this engine has as many neighbours as doorbells";
+/// The pause after a connection that could not be accepted.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(250);
 /// Events that are taken at once.
 const BATCH: usize = 64;
 /// Packets that are taken of one socket at once.
 const PACKETS_AT_ONCE: usize = 64;
+
+/// Whether the peer is of this process's user, or may be of another one.
+fn is_permitted(socket: &Untrusted, others: bool) -> bool {
+    let own = rustix::process::geteuid().as_raw();
+    others || cma::peer_of(socket.as_fd()).is_ok_and(|peer| peer.uid == own)
+}
 
 impl Shm {
     /// See [`crate::driver::lanes::DatagramPort::meet`].
@@ -53,7 +62,10 @@ impl Shm {
     /// See [`crate::driver::lanes::DatagramPort::part`].
     pub(in crate::driver) fn part(&mut self, session: u64) {
         self.known.remove(&session);
-        self.exchanges.retain(|(_, exchange)| exchange.session != Some(session));
+        let ends = |(_, it): &mut (u64, Exchange)| it.session == Some(session);
+        for (_, exchange) in self.exchanges.extract_if(.., ends).collect::<Vec<_>>() {
+            self.forget(exchange);
+        }
         if let Some(&index) = self.by_session.get(&session) {
             self.remove(index);
         }
@@ -69,7 +81,12 @@ impl Shm {
             return self.retry(session, now);
         };
         match Exchange::begin(&self.meeting, &known.neighbour, place, now) {
-            Ok(exchange) => self.watch(exchange),
+            Ok(exchange) if is_permitted(&exchange.socket, self.others) => self.watch(exchange),
+            Ok(_) => tracing::debug!(
+                session,
+                "no shared memory with a neighbour: it is another user's; both sides may set \
+                 shared_memory_other_users"
+            ),
             // Another host's, or without the setting: most are.
             Err(error) if socket::is_nobody(&error) && known.tries == 0 => {}
             Err(error) => {
@@ -103,7 +120,8 @@ impl Shm {
         if let (Some((oldest, _)), true) = (of_others.next(), !exchange.is_own)
             && of_others.count() + 1 >= EXCHANGES_MAX
         {
-            self.exchanges.remove(oldest);
+            let (_, exchange) = self.exchanges.remove(oldest);
+            self.forget(exchange);
         }
         let name = self.next_name;
         self.next_name += 1;
@@ -130,15 +148,20 @@ impl Shm {
                 LISTENER => self.accept(now),
                 ALARM => {
                     let _ = rustix::io::read(&self.alarm, &mut [0_u8; 8]);
+                    self.accept_again(now);
                 }
                 name => self.hear(name, now),
             }
         }
         let is_late = |(_, it): &mut (u64, Exchange)| now > it.since + EXCHANGE_LIMIT;
         let late: Vec<_> = self.exchanges.extract_if(.., is_late).map(|(_, late)| late).collect();
-        for session in late.iter().filter(|it| it.is_own).filter_map(|it| it.session) {
-            tracing::debug!(session, "no shared memory with a neighbour: it does not answer");
-            self.retry(session, now);
+        for exchange in late {
+            let own = exchange.session.filter(|_| exchange.is_own);
+            self.forget(exchange);
+            if let Some(session) = own {
+                tracing::debug!(session, "no shared memory with a neighbour: it does not answer");
+                self.retry(session, now);
+            }
         }
         if mem::take(&mut self.has_retries) {
             let is_waiting = |known: &Known| known.again.is_some();
@@ -153,12 +176,54 @@ impl Shm {
 
     fn accept(&mut self, now: Instant) {
         for _ in 0..EXCHANGES_MAX / 4 {
-            let Some(socket) = socket::accept(self.listener.as_fd()) else { return };
+            if untrusted::are_too_many_closing() {
+                return self.rest_from_accepting(now, "too many sockets wait to be closed");
+            }
+            let socket = match self.listener.accept() {
+                Ok(socket) => socket,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                // Out of descriptors or memory: asking again at once would be asking for ever.
+                Err(error) => return self.rest_from_accepting(now, error),
+            };
+            if !is_permitted(&socket, self.others) {
+                self.figures.refused += 1;
+                continue;
+            }
             match self.free_place() {
                 Some(place) => self.watch(Exchange::accepted(socket, place, now)),
                 None => tracing::debug!("a neighbour shares no memory: {NO_PLACE}"),
             }
         }
+    }
+
+    /// The kernel is not asked for connections for a while.
+    #[cold]
+    pub(super) fn rest_from_accepting(&mut self, now: Instant, why: impl std::fmt::Display) {
+        tracing::warn!(
+            "cannot accept connections of engines of this host for now: {why}; datagrams go by \
+             UDP until then; raise the limit of descriptors (ulimit -n) if it is reached"
+        );
+        let data = epoll::EventData::new_u64(LISTENER);
+        let _ = epoll::modify(&self.epoll, &self.listener, data, epoll::EventFlags::empty());
+        self.accepts_after = Some(now + ACCEPT_PAUSE);
+        alarm::ring_in(&self.alarm, ACCEPT_PAUSE);
+    }
+
+    /// The alarm has rung: for this, or for another purpose.
+    fn accept_again(&mut self, now: Instant) {
+        let Some(until) = self.accepts_after else { return };
+        if now < until {
+            let rest = until.duration_since(now).max(Duration::from_nanos(1));
+            return alarm::ring_in(&self.alarm, rest);
+        }
+        self.accepts_after = None;
+        let data = epoll::EventData::new_u64(LISTENER);
+        let _ = epoll::modify(&self.epoll, &self.listener, data, epoll::EventFlags::IN);
+    }
+
+    /// Ends an exchange. Its socket may be closed later, and is not watched until then.
+    fn forget(&self, exchange: Exchange) {
+        let _ = epoll::delete(&self.epoll, &exchange.socket);
     }
 
     /// There is news of a connection.
@@ -169,7 +234,12 @@ impl Shm {
         }
         let Some(at) = self.exchanges.iter().position(|&(it, _)| it == name) else { return };
         let exchange = &mut self.exchanges[at].1;
-        let outcome = match socket::receive(exchange.socket.as_fd()) {
+        let received = if exchange.is_admitted() {
+            socket::receive(exchange.socket.as_fd())
+        } else {
+            socket::receive_without_descriptors(exchange.socket.as_fd())
+        };
+        let outcome = match received {
             Ok(packet) => {
                 let known = &self.known;
                 let find = |session| known.get(&session).map(|it: &Known| &it.neighbour);
@@ -244,8 +314,10 @@ impl Shm {
             Outcome::Failed(why) => {
                 tracing::debug!(?session, "no shared memory with a neighbour: {why}");
                 self.figures.refused += 1;
+                let own = session.filter(|_| exchange.is_own);
+                self.forget(exchange);
                 // It may have had too many exchanges at a time.
-                if let Some(session) = session.filter(|_| exchange.is_own) {
+                if let Some(session) = own {
                     self.retry(session, Instant::now());
                 }
             }
@@ -259,6 +331,7 @@ impl Shm {
                     self.remove(old);
                 }
                 let Exchange { socket, place, .. } = exchange;
+                let Some(socket) = socket.into_trusted() else { return };
                 let (names, rings) = ((session, number), (*segment, writes));
                 let mut channel = Channel::new(socket, names, address, rings, doorbell, memory);
                 channel.is_read = is_read;

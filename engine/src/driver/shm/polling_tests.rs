@@ -18,11 +18,11 @@ fn says(shm: &mut Shm, datagram: &[u8]) {
 /// An engine with `count` neighbours, of sessions 1 to `count`; it has opened every other one.
 fn hub(count: u64) -> (Shm, Vec<Shm>) {
     let id = engine();
-    let mut hub = Shm::open(id, true, None).unwrap();
+    let mut hub = Shm::open(id, true, None, false).unwrap();
     let mut others = Vec::new();
     for session in 1..=count {
         let other = engine();
-        let mut shm = Shm::open(other, true, None).unwrap();
+        let mut shm = Shm::open(other, true, None, false).unwrap();
         let is_opened = session.is_multiple_of(2);
         shm.meet(neighbour(session, id, !is_opened, KEY));
         hub.meet(neighbour(session, other, is_opened, KEY));

@@ -8,10 +8,11 @@ use rustix::cmsg_space;
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
-    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown, SocketFlags, SocketType,
 };
 
 use super::meeting::{Left, Meeting};
+use super::untrusted::Untrusted;
 use crate::wire::neighbour::NEIGHBOUR_BYTES;
 
 /// Descriptors that come with a packet, at the most.
@@ -46,18 +47,25 @@ fn open() -> io::Result<OwnedFd> {
 }
 
 /// Listens under the name of an engine; what is to be removed at the end, if there is anything.
-pub(super) fn listen(meeting: &Meeting, engine: u64) -> io::Result<(OwnedFd, Option<Left>)> {
+pub(super) fn listen(meeting: &Meeting, engine: u64) -> io::Result<(Listener, Option<Left>)> {
     let socket = open()?;
     rustix::net::bind(&socket, &meeting.address_of(engine)?)?;
     let left = meeting.listening(engine)?;
+    let socket = Untrusted::new(socket);
     rustix::net::listen(&socket, BACKLOG)?;
-    Ok((socket, left))
+    Ok((Listener(socket), left))
 }
 
 /// Connects to an engine that listens there; [`is_nobody`]: there is none.
-pub(super) fn connect(meeting: &Meeting, engine: u64) -> io::Result<OwnedFd> {
-    let socket = open()?;
-    rustix::net::connect(&socket, &meeting.address_of(engine)?)?;
+pub(super) fn connect(meeting: &Meeting, engine: u64) -> io::Result<Untrusted> {
+    let socket = Untrusted::new(open()?);
+    let address = meeting.address_of(engine);
+    let connected = address.and_then(|it| Ok(rustix::net::connect(&socket, &it)?));
+    if let Err(error) = connected {
+        // Nothing can be in it.
+        drop(socket.into_trusted());
+        return Err(error);
+    }
     Ok(socket)
 }
 
@@ -75,10 +83,39 @@ pub(super) fn is_nobody(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound)
 }
 
-/// The next connection, if there is one.
-pub(super) fn accept(listener: BorrowedFd<'_>) -> Option<OwnedFd> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    rustix::net::accept_with(listener, flags).ok()
+/// What neighbours connect to.
+pub(super) struct Listener(Untrusted);
+
+impl Listener {
+    /// The next connection; `WouldBlock`: there is none.
+    pub(super) fn accept(&self) -> io::Result<Untrusted> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        loop {
+            match rustix::net::accept_with(&self.0, flags) {
+                Ok(socket) => return Ok(self.0.accepted(socket)),
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// Connections that wait go first, and no more come: then closing this closes nothing else, and
+/// its name is free at once.
+impl Drop for Listener {
+    fn drop(&mut self) {
+        let _ = rustix::net::shutdown(&self.0, Shutdown::Read);
+        self.0.drain(|listener| {
+            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+            Ok(rustix::net::accept_with(listener, flags)?)
+        });
+    }
 }
 
 /// Sends a packet, with up to two descriptors, and never waits.
@@ -96,6 +133,20 @@ pub(super) fn send(
     let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
     let sent = rustix::net::sendmsg(connection, &[IoSlice::new(bytes)], &mut control, flags)?;
     if sent == bytes.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
+}
+
+/// As [`receive`], for a peer that is not authenticated: a packet that brings descriptors is an
+/// error, and stays in the socket, since reading it could close them.
+pub(super) fn receive_without_descriptors(connection: BorrowedFd<'_>) -> io::Result<Packet> {
+    let mut bytes = [0; NEIGHBOUR_BYTES];
+    let mut vectors = [IoSliceMut::new(&mut bytes)];
+    let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK;
+    let mut control = RecvAncillaryBuffer::new(&mut []);
+    let seen = rustix::net::recvmsg(connection, &mut vectors, &mut control, flags)?;
+    if seen.flags.contains(ReturnFlags::CTRUNC) {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    receive(connection)
 }
 
 /// The next packet, without waiting; `WouldBlock`: none is there; another error, or one that is too

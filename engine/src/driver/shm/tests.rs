@@ -14,7 +14,8 @@ use super::segment::{SEGMENT_BYTES, Segment};
 use super::*;
 use crate::driver::lanes::{DATAGRAM_BYTES_MAX, RingEntry};
 use crate::wire::neighbour::{
-    KIND_CHALLENGE, KIND_MEMORY, KIND_NEIGHBOUR_HELLO, KIND_READY, NeighbourMessage,
+    KIND_ADMITTED, KIND_CHALLENGE, KIND_JOIN, KIND_MEMORY, KIND_NEIGHBOUR_HELLO, KIND_READY,
+    NeighbourMessage,
 };
 use crate::wire::packet::{KIND_PACKET, PacketHeader};
 
@@ -50,7 +51,7 @@ pub(super) fn datagram(session: u64, text: &[u8]) -> Vec<u8> {
 /// Two engines with a session of this number, whose sides have these keys.
 fn two(session: u64, keys: [[u8; 32]; 2]) -> [Shm; 2] {
     let ids = [engine(), engine()];
-    let mut both = ids.map(|id| Shm::open(id, true, None).unwrap());
+    let mut both = ids.map(|id| Shm::open(id, true, None, false).unwrap());
     both[0].meet(neighbour(session, ids[1], true, keys[0]));
     both[1].meet(neighbour(session, ids[0], false, keys[1]));
     both
@@ -326,7 +327,7 @@ fn datagrams_go_both_ways_and_others_do_not() {
 #[test]
 fn who_connects_first_waits_for_the_session_of_who_listens() {
     let ids = [engine(), engine()];
-    let mut both = ids.map(|id| Shm::open(id, true, None).unwrap());
+    let mut both = ids.map(|id| Shm::open(id, true, None, false).unwrap());
     both[0].meet(neighbour(9, ids[1], true, KEY));
     for _ in 0..10 {
         serve(&mut both);
@@ -353,10 +354,10 @@ fn another_key_shares_nothing() {
 #[test]
 fn a_name_that_is_taken_is_an_error_and_one_that_is_free_again_is_not() {
     let id = engine();
-    let first = Shm::open(id, true, None).unwrap();
-    assert!(Shm::open(id, true, None).is_err());
+    let first = Shm::open(id, true, None, false).unwrap();
+    assert!(Shm::open(id, true, None, false).is_err());
     drop(first);
-    assert!(Shm::open(id, true, None).is_ok());
+    assert!(Shm::open(id, true, None, false).is_ok());
 }
 
 /// RR-SHM-5
@@ -380,8 +381,8 @@ fn what_was_written_before_the_end_is_read_and_then_it_is_over() {
 #[test]
 fn a_neighbour_that_comes_back_is_asked_again() {
     let ids = [engine(), engine()];
-    let mut left = Shm::open(ids[0], true, None).unwrap();
-    let mut right = Shm::open(ids[1], true, None).unwrap();
+    let mut left = Shm::open(ids[0], true, None, false).unwrap();
+    let mut right = Shm::open(ids[1], true, None, false).unwrap();
     left.meet(neighbour(5, ids[1], true, KEY));
     right.meet(neighbour(5, ids[0], false, KEY));
     let mut both = [left, right];
@@ -391,7 +392,7 @@ fn a_neighbour_that_comes_back_is_asked_again() {
     left.called();
     left.serve(false);
     assert!(!left.is_up());
-    let mut right = Shm::open(ids[1], true, None).unwrap();
+    let mut right = Shm::open(ids[1], true, None, false).unwrap();
     right.meet(neighbour(5, ids[0], false, KEY));
     let mut both = [left, right];
     until(&mut both, |both| both.iter().all(Shm::is_up));
@@ -497,9 +498,16 @@ fn only_who_sleeps_is_woken() {
 // ---- Strangers and hostile neighbours ----
 
 /// Somebody who connects to `shm` as the other side of session 5.
-fn stranger(shm: &mut Shm, id: u64) -> OwnedFd {
+pub(super) fn stranger(shm: &mut Shm, id: u64) -> OwnedFd {
     shm.meet(neighbour(5, 99, false, KEY));
-    socket::connect(&Meeting::Network, id).unwrap()
+    connect(id)
+}
+
+/// A connection to that engine, by which descriptors may come back.
+pub(super) fn connect(id: u64) -> OwnedFd {
+    let mut socket = socket::connect(&Meeting::Network, id).unwrap();
+    socket.admit().unwrap();
+    socket.into_trusted().unwrap()
 }
 
 /// What comes back, if anything does.
@@ -520,7 +528,7 @@ fn writes(socket: &OwnedFd, message: &NeighbourMessage, memory: &[&OwnedFd]) {
 #[test]
 fn strangers_get_nothing_and_their_number_is_bounded() {
     let id = engine();
-    let mut shm = Shm::open(id, true, None).unwrap();
+    let mut shm = Shm::open(id, true, None, false).unwrap();
     let hello = NeighbourMessage::new(KIND_NEIGHBOUR_HELLO, 5, [1; 16], [0; 16]);
     let garbage: [&[u8]; 4] = [b"", b"hello", &[0; 56], &hello.as_bytes()[..55]];
     for bytes in garbage {
@@ -548,12 +556,13 @@ fn strangers_get_nothing_and_their_number_is_bounded() {
     let (_, memory) = Segment::create().unwrap();
     let offer = NeighbourMessage::new(KIND_MEMORY, 5, [0; 16], challenge.proof);
     writes(&socket, &offer, &[&memory, &memory]);
+    writes(&socket, &NeighbourMessage { kind: KIND_JOIN.into(), ..offer }, &[]);
     assert_eq!(answer(&mut shm, &socket), None);
     assert!(!shm.is_up());
     // Sessions that there are not.
     let silent: Vec<_> = (0..2 * EXCHANGES_MAX)
         .map(|number| {
-            let socket = socket::connect(&Meeting::Network, id).unwrap();
+            let socket = connect(id);
             let session = 1000 + number as u64;
             let hello = NeighbourMessage::new(KIND_NEIGHBOUR_HELLO, session, [1; 16], [0; 16]);
             writes(&socket, &hello, &[]);
@@ -574,7 +583,7 @@ fn strangers_get_nothing_and_their_number_is_bounded() {
 #[test]
 fn a_neighbour_that_strangers_drove_away_comes_back() {
     let ids = [engine(), engine()];
-    let mut both = ids.map(|id| Shm::open(id, true, None).unwrap());
+    let mut both = ids.map(|id| Shm::open(id, true, None, false).unwrap());
     both[0].meet(neighbour(5, ids[1], true, KEY));
     both[1].meet(neighbour(5, ids[0], false, KEY));
     let strangers: Vec<_> = (0..EXCHANGES_MAX)
@@ -621,7 +630,7 @@ fn memory_of_another_kind_is_refused_after_a_right_proof() {
     ];
     for (at, (descriptors, doorbell, is_right)) in given.into_iter().enumerate() {
         let id = engine();
-        let mut shm = Shm::open(id, true, None).unwrap();
+        let mut shm = Shm::open(id, true, None, false).unwrap();
         let socket = stranger(&mut shm, id);
         let hello = NeighbourMessage::new(KIND_NEIGHBOUR_HELLO, 5, [1; 16], [0; 16]);
         writes(&socket, &hello, &[]);
@@ -629,6 +638,10 @@ fn memory_of_another_kind_is_refused_after_a_right_proof() {
         let challenge = NeighbourMessage::parse(&challenge, KIND_CHALLENGE).unwrap();
         let known = neighbour(5, id, true, KEY);
         let nonces = [&[1; 16], &challenge.nonce];
+        let proof = handshake::proof_of_joining(&known, nonces);
+        writes(&socket, &NeighbourMessage::new(KIND_JOIN, 5, [0; 16], proof), &[]);
+        let admitted = answer(&mut shm, &socket).unwrap();
+        assert!(NeighbourMessage::parse(&admitted, KIND_ADMITTED).is_some());
         let proof = handshake::proof_of_connected(&known, doorbell, nonces);
         let mut offer = NeighbourMessage::new(KIND_MEMORY, 5, [0; 16], proof);
         offer.doorbell = doorbell.into();

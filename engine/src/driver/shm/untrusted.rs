@@ -1,0 +1,173 @@
+//! Sockets of processes that have not proved to be in the job.
+//!
+//! Closing a socket closes descriptors that wait in it, and closing the last descriptor of a file
+//! can take as long as its owner likes: a socket that lingers, a file of a FUSE file system. From
+//! Linux 6.16 on a socket refuses descriptors (`SO_PASSRIGHTS`) until its peer is authenticated.
+//! Before, a socket that may hold some is closed by a thread that does nothing else.
+
+use std::io;
+use std::mem;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{self, Sender};
+use std::thread;
+
+/// As of `asm-generic/socket.h`.
+const SO_PASSRIGHTS: libc::c_int = 83;
+/// Sockets of this process that wait to be closed, at the most; then no more are accepted.
+const CLOSING_MAX: usize = 256;
+const STACK_BYTES: usize = 64 * 1024;
+
+/// Sockets that [`Untrusted`] has handed to the thread which closes them.
+static CLOSING: AtomicUsize = AtomicUsize::new(0);
+
+/// A socket whose peer is not authenticated.
+#[derive(Debug)]
+pub(super) struct Untrusted {
+    /// Is there until it is admitted or dropped.
+    socket: Option<OwnedFd>,
+    /// No descriptors can be in its queue.
+    refuses_descriptors: bool,
+}
+
+impl Untrusted {
+    /// A new socket, or one that a socket of [`Self::new`] has accepted.
+    pub(super) fn new(socket: OwnedFd) -> Self {
+        let refuses_descriptors =
+            !is_older_kernel() && set_passes_descriptors(socket.as_fd(), false).is_ok();
+        Self { socket: Some(socket), refuses_descriptors }
+    }
+
+    /// A connection to this listener. It refuses descriptors from the moment of its peer's
+    /// `connect`, for it has inherited that.
+    pub(super) fn accepted(&self, socket: OwnedFd) -> Self {
+        Self { socket: Some(socket), refuses_descriptors: self.refuses_descriptors }
+    }
+
+    /// The peer is authenticated: descriptors may come.
+    pub(super) fn admit(&mut self) -> io::Result<()> {
+        if self.refuses_descriptors {
+            set_passes_descriptors(self.as_fd(), true)?;
+            self.refuses_descriptors = false;
+        }
+        Ok(())
+    }
+
+    /// Takes what waits in a listener that takes no more, until `next` has none; then closing it
+    /// closes nothing else. Where a connection cannot be taken, it is closed as a connection is.
+    pub(super) fn drain(&mut self, next: impl Fn(BorrowedFd<'_>) -> io::Result<OwnedFd>) {
+        while !self.refuses_descriptors {
+            match next(self.as_fd()) {
+                Ok(socket) => drop(self.accepted(socket)),
+                // The queue is empty, and its end was said.
+                Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
+                    self.refuses_descriptors = true;
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.refuses_descriptors = true;
+                }
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// The socket of an authenticated peer.
+    pub(super) fn into_trusted(mut self) -> Option<OwnedFd> {
+        self.socket.take()
+    }
+}
+
+impl AsFd for Untrusted {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match &self.socket {
+            Some(socket) => socket.as_fd(),
+            // It is only taken by what consumes this.
+            None => unreachable!("the socket is there until the end"),
+        }
+    }
+}
+
+impl Drop for Untrusted {
+    fn drop(&mut self) {
+        let Some(socket) = self.socket.take() else { return };
+        if self.refuses_descriptors {
+            drop(socket);
+        } else {
+            close_elsewhere(socket);
+        }
+    }
+}
+
+#[cfg(test)]
+thread_local! {
+    /// This thread's new sockets are those of a kernel before Linux 6.16.
+    pub(super) static HAS_OLDER_KERNEL: std::cell::Cell<bool> = const {
+        std::cell::Cell::new(false)
+    };
+}
+
+#[cfg(test)]
+fn is_older_kernel() -> bool {
+    HAS_OLDER_KERNEL.get()
+}
+
+#[cfg(not(test))]
+const fn is_older_kernel() -> bool {
+    false
+}
+
+/// Whether so many sockets wait to be closed that no more should be accepted.
+pub(super) fn are_too_many_closing() -> bool {
+    CLOSING.load(Ordering::Relaxed) >= CLOSING_MAX
+}
+
+/// Has a thread close it. Where none is to be had, it stays open, and counts as one that waits: an
+/// engine that closed it could stand still.
+fn close_elsewhere(socket: OwnedFd) {
+    static QUEUE: OnceLock<Option<Sender<OwnedFd>>> = OnceLock::new();
+    CLOSING.fetch_add(1, Ordering::Relaxed);
+    let start = || {
+        let (queue, sockets) = mpsc::channel();
+        let close_all = move || {
+            for socket in sockets {
+                drop::<OwnedFd>(socket);
+                CLOSING.fetch_sub(1, Ordering::Relaxed);
+            }
+        };
+        let thread = thread::Builder::new().name("ringrail-close".into()).stack_size(STACK_BYTES);
+        if let Err(error) = thread.spawn(close_all) {
+            tracing::warn!(
+                "no thread to close sockets of processes that are not in the job: {error}; after \
+                 {CLOSING_MAX} of them this process shares no memory with new peers; raise the \
+                 limit of threads (RLIMIT_NPROC, pids.max), or use Linux 6.16"
+            );
+            return None;
+        }
+        Some(queue)
+    };
+    match QUEUE.get_or_init(start) {
+        Some(queue) => {
+            if let Err(mpsc::SendError(socket)) = queue.send(socket) {
+                mem::forget(socket);
+            }
+        }
+        None => mem::forget(socket),
+    }
+}
+
+/// Whether peers can pass descriptors by a socket.
+///
+/// # Errors
+///
+/// The kernel is older than Linux 6.16.
+fn set_passes_descriptors(socket: BorrowedFd<'_>, does: bool) -> io::Result<()> {
+    let value = libc::c_int::from(does);
+    let length = size_of_val(&value) as libc::socklen_t;
+    // SAFETY: the kernel reads `length` bytes, which `value` has.
+    let failed = unsafe {
+        let value = (&raw const value).cast();
+        libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, SO_PASSRIGHTS, value, length)
+    };
+    if failed != 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
