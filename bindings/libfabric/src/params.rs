@@ -49,6 +49,31 @@ fn said() -> &'static [(OsString, OsString)] {
     })
 }
 
+/// Variables `FI_RINGRAIL_X` that are no parameter, as `RINGRAIL_X`: the engine refuses an unknown
+/// setting and names the nearest one. Were they ignored, a misspelt setting would silently not be
+/// in force.
+///
+/// # Errors
+///
+/// [`Errno::INVAL`], with a line in the log, for variables of the engine that are no parameters.
+fn unknown_parameters() -> Result<Vec<(OsString, OsString)>, Errno> {
+    let mut unknown = Vec::new();
+    for (variable, value) in std::env::vars_os() {
+        let name = variable.to_str().and_then(|it| it.strip_prefix("FI_RINGRAIL_"));
+        let Some(variable) = name.map(|name| format!("RINGRAIL_{name}")) else { continue };
+        if parameters().any(|known| known.variable == variable) {
+            continue;
+        }
+        let is_setting = Settings::definitions().any(|known| known.variable == variable);
+        if is_setting || variable == "RINGRAIL_CONFIG" {
+            tracing::error!("FI_{variable} is no parameter of the provider: set {variable}");
+            return Err(Errno::INVAL);
+        }
+        unknown.push((variable.into(), value));
+    }
+    Ok(unknown)
+}
+
 /// The settings in force: those of environment and files, with the engine at `listen`.
 pub(crate) fn settings(listen: Option<IpAddr>) -> Result<Settings, Errno> {
     build(listen, None)
@@ -60,6 +85,7 @@ fn build(listen: Option<IpAddr>, secret: Option<&JobSecret>) -> Result<Settings,
         environment.retain(|(known, _)| known != variable);
         environment.push((variable.clone(), value.clone()));
     }
+    environment.extend(unknown_parameters()?);
     let mut builder = Settings::builder().with_environment(environment);
     if let Some(address) = listen {
         builder = builder.set("listen_address", &address.to_string());

@@ -74,7 +74,22 @@ fn settings_are_parameters_with_their_help_and_the_secret_is_not() {
 }
 
 #[test]
-fn a_parameter_is_heard_and_a_wrong_one_is_named() {
+fn an_unknown_parameter_is_refused_as_an_unknown_setting_is() {
+    let provider = Provider::new();
+    let of = |variable: &str| {
+        let mut command = provider.command("fi_info");
+        text(&run(command.args(["-p", "ringrail"]).env(variable, "lo").env("FI_LOG_LEVEL", "warn")))
+    };
+    for variable in ["RINGRAIL_NICZ", "FI_RINGRAIL_NICZ"] {
+        let printed = of(variable);
+        assert!(printed.contains("nearest is `RINGRAIL_NICS`"), "{variable}: {printed}");
+    }
+    let printed = of("FI_RINGRAIL_JOB_SECRET");
+    assert!(printed.contains("set RINGRAIL_JOB_SECRET"), "{printed}");
+}
+
+#[test]
+fn a_parameter_is_in_force_and_a_wrong_value_is_named() {
     let provider = Provider::new();
     let of = |value: &str| {
         let mut command = provider.command("fi_info");
