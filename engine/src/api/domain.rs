@@ -34,6 +34,7 @@ use crate::settings::{
 use crate::telemetry::exporter::Exporter;
 use crate::topology::{self, Placement};
 use crate::types::Error;
+use crate::types::descriptors::raise_descriptor_limit;
 
 /// The longest message that is copied through a ring where it could be read from its sender's
 /// memory, in bytes: two copies by two cores at once, beside a system call and one. Measured:
@@ -158,7 +159,8 @@ impl Domain {
     }
 
     /// A new endpoint on an engine of its own. It listens from now on, so its address can be
-    /// handed out; it works once a thread attaches it.
+    /// handed out; it works once a thread attaches it. Raises the soft limit of descriptors of the
+    /// process to the hard one.
     ///
     /// # Errors
     ///
@@ -180,6 +182,7 @@ impl Domain {
 
     fn open_endpoint(&self, ports: PortRange) -> Result<Endpoint<Detached>, Error> {
         self.check_process()?;
+        raise_descriptor_limit();
         let settings = &self.0.settings;
         let nics = topology::nics()
             .map_err(|error| Error::system("cannot list the NICs of this host", error))?;

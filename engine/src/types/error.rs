@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::address::Address;
 use super::completion::Status;
+use super::descriptors::descriptor_cure;
 pub use super::kind::ErrorKind;
 use super::time_out::TimeOut;
 pub use crate::proto::failure::PeerFailure;
@@ -131,12 +132,27 @@ pub enum Error {
     },
 }
 
+/// The error number of a failed call; also of one whose text the engine has replaced.
+fn number_of(error: &std::io::Error) -> Option<i32> {
+    error.raw_os_error().or_else(|| match error.kind() {
+        std::io::ErrorKind::AddrInUse => Some(libc::EADDRINUSE),
+        std::io::ErrorKind::OutOfMemory => Some(libc::ENOMEM),
+        std::io::ErrorKind::FileTooLarge => Some(libc::EFBIG),
+        _ => None,
+    })
+}
+
 impl Error {
     pub(crate) fn system(
         what: impl Into<Arc<str>>,
         cause: impl Into<Box<dyn std::error::Error + Send + Sync>>,
     ) -> Self {
-        Self::System { what: what.into(), cause: Cause(cause.into().into()) }
+        let (mut what, cause) = (what.into(), cause.into());
+        let number = cause.downcast_ref::<std::io::Error>().and_then(std::io::Error::raw_os_error);
+        if number == Some(libc::EMFILE) {
+            what = format!("{what}; {}", descriptor_cure()).into();
+        }
+        Self::System { what, cause: Cause(cause.into()) }
     }
 
     pub(crate) fn settings(cause: impl std::error::Error + Send + Sync + 'static) -> Self {
@@ -175,7 +191,7 @@ impl Error {
             other => std::error::Error::source(other),
         };
         while let Some(error) = cause {
-            let number = error.downcast_ref::<std::io::Error>().and_then(|it| it.raw_os_error());
+            let number = error.downcast_ref::<std::io::Error>().and_then(number_of);
             if let Some(number) = number {
                 return number;
             }

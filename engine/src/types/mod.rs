@@ -5,6 +5,7 @@ pub(crate) mod atomic;
 mod bits;
 pub(crate) mod completion;
 pub(crate) mod connection;
+pub(crate) mod descriptors;
 pub(crate) mod error;
 pub(crate) mod event;
 pub(crate) mod frames;

@@ -14,6 +14,7 @@ mod closing_regions;
 mod connections;
 mod counters;
 mod datagrams;
+mod descriptors;
 mod dropped_receives;
 mod endpoint;
 mod faults;

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_utils::Backoff;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 
 use super::inside::{Inside, Request};
 use super::place::{Place, Told};
@@ -25,6 +26,9 @@ const TURNS: u32 = 64;
 
 /// Between two looks at what can be seen under the lock alone.
 const LOOK: Duration = Duration::from_micros(200);
+
+/// How long a thread sleeps where the kernel refuses to let it wait for descriptors.
+const REFUSED_PAUSE: Duration = Duration::from_millis(1);
 
 impl SharedEngine {
     /// Waits until `ready` answers, which is notified for one of `classes`; `None`: `deadline` has
@@ -237,8 +241,12 @@ impl Progress<Inside, Request> for Leading<'_> {
             self.turns = 0;
             return;
         }
-        // Interrupted, or no memory: as good as woken.
-        let _ = poll(&mut fds, timeout.as_ref());
+        match poll(&mut fds, timeout.as_ref()) {
+            // A signal wakes it.
+            Ok(_) | Err(Errno::INTR) => {}
+            // No memory, or RLIMIT_NOFILE is below the number of descriptors: no spin meanwhile.
+            Err(_) => std::thread::sleep(left.min(REFUSED_PAUSE)),
+        }
         if !fds[1].revents().is_empty() {
             let _ = rustix::io::read(bell, &mut [0; 8]);
         }
