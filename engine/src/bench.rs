@@ -62,7 +62,7 @@ impl Matching {
     ) -> Post {
         let selector = Selector { source, context, tag, ignore };
         match self.0.take_unexpected(&selector) {
-            Some(message) => Post::Matched(message),
+            Some(kept) => Post::Matched(kept.message),
             None => Post::Waiting(Waiting(self.0.insert_posted(&selector, receive))),
         }
     }
@@ -75,7 +75,8 @@ impl Matching {
         tag: u64,
         ignore: u64,
     ) -> Option<u32> {
-        self.0.peek_unexpected(&Selector { source, context, tag, ignore })
+        let selector = Selector { source, context, tag, ignore };
+        self.0.peek_unexpected(&selector).map(|kept| kept.message)
     }
 
     /// Takes a receive back, unless it was matched before.

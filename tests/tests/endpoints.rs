@@ -134,7 +134,12 @@ fn both_send_first_and_nobody_waits_for_ever() {
     require_lab!();
     for driver in DRIVERS {
         // Windows of one envelope: credit runs out at once on both sides.
-        let settings = [("lanes", driver), ("envelope_credits", "1"), ("send_queue_ops", "8")];
+        let settings = [
+            ("lanes", driver),
+            ("envelope_credits", "1"),
+            ("unexpected_messages", "1"),
+            ("send_queue_ops", "8"),
+        ];
         let exchange = |endpoint: &Endpoint<Owned>, peer: Peer| {
             for round in 0..300u64 {
                 let length = [8, 9000, 100_000][round as usize % 3];

@@ -10,7 +10,7 @@ use super::core::Core;
 use super::effects::{Arrival, Effects, Ended, RemoteName};
 use super::failure::PeerFailure;
 use super::hint::Hint;
-use super::matching::MatchEnvelope;
+use super::matching::{Kept, MatchEnvelope};
 use super::one_sided::Role;
 use super::operation::{NO_REMOTE, NO_SESSION, Operation, OperationState};
 use super::receive::ReceiveRequest;
@@ -46,11 +46,10 @@ impl Core {
         let (selector, _) = self.selector(request)?;
         let endpoint = request.endpoint;
         let matcher = self.endpoints.get_mut(endpoint);
-        let Some(message) = matcher.and_then(|matcher| matcher.take_unexpected(&selector)) else {
+        let Some(kept) = matcher.and_then(|matcher| matcher.take_unexpected(&selector)) else {
             return Ok(None);
         };
-        let (source, context, tag) = (arrival.peer.index() as u32, arrival.context, arrival.tag);
-        let envelope = MatchEnvelope { source, context, tag };
+        let Kept { message, envelope } = kept;
         let claim = Claim { endpoint, envelope, what: Claimed::Here(message) };
         let claim = self.claims.insert(claim).expect("the table has no bound of its own");
         Ok(Some((claim, arrival)))
@@ -85,13 +84,13 @@ impl Core {
 
     /// Receives a claimed message; the claim is over.
     pub(crate) fn start_claimed(&mut self, id: Id, claim: Id, effects: &mut impl Effects) {
-        match self.claims.remove(claim).map(|claim| claim.what) {
-            Some(Claimed::Here(message)) => self.deliver(id, message, effects),
-            Some(Claimed::Lost(failure, name)) => {
+        let Some(Claim { envelope, what, .. }) = self.claims.remove(claim) else { return };
+        match what {
+            Claimed::Here(message) => self.deliver(id, &Kept { message, envelope }, effects),
+            Claimed::Lost(failure, name) => {
                 self.operations.remove(id);
                 effects.complete(id, Ended::Failed(failure, name));
             }
-            None => {}
         }
     }
 
@@ -104,7 +103,7 @@ impl Core {
         self.return_credit_of(&message);
         let session = message.session;
         let report = match message.kind {
-            Kind::Eager { report } => report,
+            Kind::Eager { report, .. } => report,
             Kind::Rendezvous { send_operation, .. } => {
                 self.push_control(session, ControlFrame::done(send_operation, STATUS_OK, 0));
                 0
@@ -122,15 +121,16 @@ impl Core {
     }
 
     /// Claimed messages that `is_hit` selects cannot be received any more.
-    fn lose_claims(&mut self, failure: &PeerFailure, is_hit: impl Fn(&Message) -> bool) {
+    fn lose_claims(&mut self, failure: &PeerFailure, is_hit: impl Fn(u32, &Message) -> bool) {
         for slot in 0..self.claims.slots() {
             let Some(id) = self.claims.id_at(slot) else { continue };
             let Some(claim) = self.claims.get(id) else { continue };
             let Claimed::Here(message) = claim.what else { continue };
-            if !self.unexpected.at(message).is_some_and(&is_hit) {
+            let (source, kept) = (claim.envelope.source, self.unexpected.at(message));
+            if !kept.is_some_and(|kept| is_hit(source, kept)) {
                 continue;
             }
-            let name = self.name_of(claim.envelope.source);
+            let name = self.name_of(source);
             if let Some(claim) = self.claims.get_mut(id) {
                 claim.what = Claimed::Lost(failure.clone(), name);
             }
@@ -140,14 +140,14 @@ impl Core {
 
     /// A session is over: what has not come of claimed messages does not come.
     pub(super) fn lose_claims_of_session(&mut self, slot: u32, failure: &PeerFailure) {
-        self.lose_claims(failure, |message| {
+        self.lose_claims(failure, |_, message| {
             message.session == slot && !matches!(message.kind, Kind::Eager { .. })
         });
     }
 
     /// A remote endpoint is removed, and what it has sent.
     pub(super) fn lose_claims_of_remote(&mut self, remote: u32) {
-        self.lose_claims(&PeerFailure::Removed, |message| message.remote == remote);
+        self.lose_claims(&PeerFailure::Removed, |source, _| source == remote);
     }
 
     /// An endpoint is closed: nobody receives what was claimed there.

@@ -483,7 +483,7 @@ impl Core {
     /// Credit of a message that leaves the unexpected store.
     pub(crate) fn return_credit_of(&mut self, message: &Message) {
         let payload_bytes = message.payload().len();
-        if planted!(LoseCreditReturn) || message.put_back != 0 {
+        if planted!(LoseCreditReturn) || message.put_back() != 0 {
             return;
         }
         let session = self.sessions.at(message.session as usize);

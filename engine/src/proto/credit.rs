@@ -5,7 +5,7 @@
 //! operations and lanes they speak of.
 
 /// The longest window, which settings can ask for: a quarter of the circle.
-const WINDOW_MAX: u32 = 1 << 30;
+pub(crate) const WINDOW_MAX: u32 = 1 << 30;
 
 /// What this side may still send.
 #[derive(Clone, Copy, Debug, Default)]
@@ -65,6 +65,8 @@ pub(crate) struct ReceiveCredit {
     arrived: u32,
     consumed: u32,
     announced: u32,
+    /// The log has a line that the window cannot grow.
+    pub(super) is_bound_reported: bool,
 }
 
 impl ReceiveCredit {
@@ -72,12 +74,19 @@ impl ReceiveCredit {
     pub(crate) fn new(window: u32, largest: u32) -> Self {
         debug_assert!(window <= WINDOW_MAX, "windows stay far from the wrap");
         let half = window.div_ceil(2);
-        Self { window, half, largest, arrived: 0, consumed: 0, announced: window }
+        Self { window, half, largest, announced: window, ..Self::default() }
     }
 
     /// The window.
     pub(crate) fn window(&self) -> u32 {
         self.window
+    }
+
+    /// The peer may have `more` unconsumed from now on; the next limit says so.
+    pub(crate) fn grow(&mut self, more: u32) {
+        debug_assert!(self.window <= WINDOW_MAX - more, "windows stay far from the wrap");
+        self.window += more;
+        self.half = self.window.div_ceil(2);
     }
 
     /// What arrived and was not consumed.
@@ -177,6 +186,18 @@ mod tests {
         assert!(receiver.is_update_due());
         assert_eq!(receiver.announce(), 9);
         assert!(!receiver.is_update_due());
+    }
+
+    #[test]
+    fn a_window_that_grows_is_announced_at_once() {
+        let mut receiver = ReceiveCredit::new(8, 1);
+        assert!(receiver.handle_arrival(6));
+        assert!(!receiver.is_update_due());
+        receiver.grow(8);
+        assert!(receiver.is_update_due());
+        assert_eq!(receiver.announce(), 16);
+        assert!(receiver.handle_arrival(10));
+        assert!(!receiver.handle_arrival(1));
     }
 
     #[test]

@@ -137,7 +137,7 @@ impl Core {
             }
         }
         let mut messages = Vec::new();
-        matcher.drain_all_unexpected(|message| messages.push(message));
+        matcher.drain_all_unexpected(|kept| messages.push(kept.message));
         for message in messages {
             self.abandon(message);
         }
@@ -234,7 +234,7 @@ impl Core {
         let Some(message) = self.unexpected.take(message) else { return };
         self.return_credit_of(&message);
         let operation = match message.kind {
-            Kind::Eager { report } => report,
+            Kind::Eager { report, .. } => report,
             Kind::Rendezvous { send_operation, .. } => send_operation,
             Kind::Parts { report, assembly } => {
                 self.drop_assembly(assembly);

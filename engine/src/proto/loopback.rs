@@ -156,8 +156,13 @@ mod tests {
     }
 
     impl Bench {
+        /// With windows of envelopes that do not grow.
         fn new(envelope_credits: u32) -> Self {
-            let config = Config { envelope_credits, ..Config::for_tests() };
+            Self::with_bound(envelope_credits, envelope_credits.into())
+        }
+
+        fn with_bound(envelope_credits: u32, unexpected_messages: u64) -> Self {
+            let config = Config { envelope_credits, unexpected_messages, ..Config::for_tests() };
             let mut core = Core::new(7, config);
             let own = [0, 1].map(|_| {
                 let endpoint = core.open_endpoint().unwrap();
@@ -350,6 +355,25 @@ mod tests {
         }
         assert!(flood.iter().all(|id| bench.is_over(*id)));
         assert_eq!(bench.core.operations.len(), 0);
+    }
+
+    /// RR-CREDIT-5
+    #[test]
+    fn a_receive_of_a_later_message_is_served_beyond_the_window_of_envelopes() {
+        const EARLIER: u32 = 300;
+        let mut bench = Bench::with_bound(16, 1000);
+        for number in 0..EARLIER {
+            bench.send(1, 3, &number.to_le_bytes(), CompletionLevel::Inject);
+        }
+        bench.send(1, 4, &[7], CompletionLevel::Inject);
+        let later = bench.receive(1, 4, 1);
+        assert_eq!(bench.memory.bytes[&later], [7]);
+        for number in 0..EARLIER {
+            let receive = bench.receive(1, 3, 4);
+            assert_eq!(bench.memory.bytes[&receive], number.to_le_bytes());
+        }
+        assert_eq!(bench.core.operations.len(), 0);
+        assert!(bench.core.reserved_envelopes <= 1000);
     }
 
     /// The question for the acknowledgement that a fence waits for finds no staging buffer.

@@ -71,6 +71,15 @@ pub(crate) struct MatchEnvelope {
     pub(crate) tag: u64,
 }
 
+/// A message that is kept as unexpected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Kept {
+    /// The caller's number of it.
+    pub(crate) message: u32,
+    /// What came with it.
+    pub(crate) envelope: MatchEnvelope,
+}
+
 /// What a receive accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Selector {
@@ -179,7 +188,7 @@ impl Matcher {
 
     /// A receive is being posted: removes and returns the oldest unexpected message it accepts.
     #[inline]
-    pub(crate) fn take_unexpected(&mut self, s: &Selector) -> Option<u32> {
+    pub(crate) fn take_unexpected(&mut self, s: &Selector) -> Option<Kept> {
         self.unexpected.take(&self.hasher, s)
     }
 
@@ -192,7 +201,7 @@ impl Matcher {
     /// The message that [`take_unexpected`](Self::take_unexpected) would take. Leaves every
     /// message in its place; `&mut` because a shape seen for the first time gets its bins here,
     /// so that a program which probes in a loop does not walk the queue each time.
-    pub(crate) fn peek_unexpected(&mut self, s: &Selector) -> Option<u32> {
+    pub(crate) fn peek_unexpected(&mut self, s: &Selector) -> Option<Kept> {
         self.unexpected.peek(&self.hasher, s)
     }
 
@@ -205,7 +214,7 @@ impl Matcher {
     /// Drops a message whose sender withdrew it. `None` when it was taken, removed or drained
     /// before. O(shapes in use).
     pub(crate) fn remove_unexpected(&mut self, key: UnexpectedKey) -> Option<u32> {
-        self.unexpected.cancel(key.0)
+        self.unexpected.cancel(key.0).map(|kept| kept.message)
     }
 
     #[cfg(test)]
@@ -217,7 +226,7 @@ impl Matcher {
 
     /// A peer is gone: removes its unexpected messages in arrival order. Looks at every message
     /// and sorts: not for the data path.
-    pub(crate) fn drain_unexpected_from(&mut self, source: u32, f: impl FnMut(u32)) {
+    pub(crate) fn drain_unexpected_from(&mut self, source: u32, f: impl FnMut(Kept)) {
         self.unexpected.drain(Some(source), f);
     }
 
@@ -227,7 +236,7 @@ impl Matcher {
     }
 
     /// Removes every unexpected message in arrival order.
-    pub(crate) fn drain_all_unexpected(&mut self, f: impl FnMut(u32)) {
+    pub(crate) fn drain_all_unexpected(&mut self, f: impl FnMut(Kept)) {
         self.unexpected.drain(None, f);
     }
 

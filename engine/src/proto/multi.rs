@@ -21,6 +21,7 @@ use super::matching::{MatchEnvelope, PostedKey, STAYS, Selector};
 use super::one_sided::Role;
 use super::operation::{Cause, NO_REMOTE, NO_SESSION, Operation, OperationState};
 use super::table::Id;
+use super::unexpected::Message;
 
 /// A multi-receive.
 #[derive(Debug)]
@@ -166,14 +167,14 @@ impl Core {
             if multi.is_closed {
                 return;
             }
-            let Some(message) = matcher.peek_unexpected(selector) else { break };
-            let length = self.unexpected.at(message).map_or(0, |message| message.length);
+            let Some(kept) = matcher.peek_unexpected(selector) else { break };
+            let length = self.unexpected.at(kept.message).map_or(0, Message::length);
             let endpoint = operation.endpoint;
             let Some(slice) = self.take_slice(id, length, effects) else { return };
             if let Some(matcher) = self.endpoints.get_mut(endpoint) {
                 matcher.take_unexpected(selector);
             }
-            self.deliver(slice, message, effects);
+            self.deliver(slice, &kept, effects);
         }
         let Some(operation) = self.operations.get_mut(id) else { return };
         let session = self.sessions.at_mut(operation.session as usize);

@@ -6,7 +6,8 @@
 
 use std::collections::HashMap;
 
-use super::core::{Core, ENVELOPES_MIN};
+use super::core::{Config, Core, ENVELOPES_MIN};
+use super::credit::{ReceiveCredit, WINDOW_MAX};
 use super::session::Limits;
 
 /// What one engine was offered.
@@ -23,6 +24,64 @@ pub(super) struct Offers {
     by_engine: HashMap<u64, Offer>,
     envelopes: u64,
     bytes: u64,
+}
+
+impl Offers {
+    /// Where unexpected messages take up most of a window of a session, it is doubled out of what
+    /// is free: the receive that the program posts next may be for a message that is still to come.
+    /// Without byte credit, payloads stay with the sender. `true`: the peer is to be told.
+    ///
+    /// `windows`, and `reserved` of all sessions: of envelopes, and of bytes.
+    ///
+    /// RR-CREDIT-5.
+    #[inline]
+    pub(super) fn extend_windows(
+        &self,
+        engine: u64,
+        windows: [&mut ReceiveCredit; 2],
+        reserved: [&mut u64; 2],
+        config: &Config,
+    ) -> bool {
+        let is_low = |credit: &ReceiveCredit| credit.left() <= credit.window() / 4;
+        windows.iter().any(|credit| is_low(credit))
+            && self.double_windows(engine, windows, reserved, config)
+    }
+
+    #[cold]
+    fn double_windows(
+        &self,
+        engine: u64,
+        [envelopes, bytes]: [&mut ReceiveCredit; 2],
+        [reserved_envelopes, reserved_bytes]: [&mut u64; 2],
+        config: &Config,
+    ) -> bool {
+        let extend = |credit: &mut ReceiveCredit, total: u64, offered: u64, reserved: &mut u64| {
+            let window = credit.window();
+            if credit.left() > window / 4 || credit.held() < window / 2 {
+                return 0;
+            }
+            // Half of what is free: something is left for others.
+            let free = total.saturating_sub(*reserved + offered).div_ceil(2);
+            let room = WINDOW_MAX.saturating_sub(window).min(window);
+            let more = u32::try_from(free).unwrap_or(u32::MAX).min(room);
+            credit.grow(more);
+            *reserved += u64::from(more);
+            more
+        };
+        let total = config.unexpected_messages;
+        let more_envelopes = extend(envelopes, total, self.envelopes, reserved_envelopes);
+        if envelopes.left() == 0 && more_envelopes == 0 && !envelopes.is_bound_reported {
+            envelopes.is_bound_reported = true;
+            tracing::warn!(
+                "{} messages of engine {engine:#x} wait for receives here, and the setting \
+                 unexpected_messages ({total}) allows no more: further ones wait at their sender. \
+                 Post receives for some of them, or raise the setting",
+                envelopes.window(),
+            );
+        }
+        let total = config.unexpected_bytes;
+        more_envelopes + extend(bytes, total, self.bytes, reserved_bytes) > 0
+    }
 }
 
 impl Core {
@@ -109,6 +168,17 @@ impl Core {
         }
     }
 
+    /// An unexpected message of a session has come: its windows are extended if need be.
+    #[inline]
+    pub(super) fn extend_windows(&mut self, slot: u32) {
+        let Some(session) = self.sessions.at_mut(slot as usize) else { return };
+        let windows = [&mut session.envelopes, &mut session.bytes];
+        let reserved = [&mut self.reserved_envelopes, &mut self.reserved_bytes];
+        if self.offers.extend_windows(session.engine, windows, reserved, &self.config) {
+            self.mark_dirty(slot);
+        }
+    }
+
     /// Engines that were offered a window and have no session yet.
     #[cfg(any(test, feature = "sim"))]
     pub(crate) fn offers_open(&self) -> usize {
@@ -118,7 +188,6 @@ impl Core {
 
 #[cfg(test)]
 mod tests {
-    use super::super::core::Config;
     use super::*;
 
     /// RR-CREDIT-4

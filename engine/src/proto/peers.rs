@@ -139,7 +139,7 @@ impl Core {
         for endpoint in self.endpoints.numbers() {
             let mut messages = Vec::new();
             if let Some(matcher) = self.endpoints.get_mut(endpoint) {
-                matcher.drain_unexpected_from(index, |message| messages.push(message));
+                matcher.drain_unexpected_from(index, |kept| messages.push(kept.message));
             }
             for message in messages {
                 self.abandon(message);

@@ -35,9 +35,9 @@ impl Core {
             return self.deliver_put_back(id, arrival, bytes, order, effects);
         }
         let epoch = self.sessions.at(slot as usize).map_or(0, |session| session.epoch);
-        let (came_by, kind) = ((slot, epoch), Kind::Eager { report: 0 });
-        let message = Waiting { came_by, envelope, length, data, kind };
-        let message = self.unexpected.insert_put_back(message, bytes, order);
+        let kind = Kind::Eager { report: 0, put_back: order };
+        let message = Waiting { came_by: (slot, epoch), data, kind };
+        let message = self.unexpected.insert_put_back(message, bytes);
         let (Some(message), Some(matcher)) = (message, self.endpoints.get_mut(endpoint)) else {
             return false;
         };

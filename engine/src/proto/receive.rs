@@ -3,7 +3,7 @@
 use super::core::{Action, Core, REQUESTS, UNTAGGED};
 use super::effects::{Arrival, Effects, Ended};
 use super::hint::Hint;
-use super::matching::{MatchEnvelope, Selector};
+use super::matching::{Kept, MatchEnvelope, Selector};
 use super::multi::Multi;
 use super::one_sided::Role;
 use super::operation::{Cause, NO_REMOTE, NO_SESSION, Operation, OperationState};
@@ -147,20 +147,14 @@ impl Core {
             return;
         };
         if planted!(MatchYoungest)
-            && let Some(message) = matcher.take_unexpected(&selector)
-            && let Some(waiting) = self.unexpected.at(message)
+            && let Some(kept) = matcher.take_unexpected(&selector)
         {
-            let envelope = MatchEnvelope {
-                source: waiting.remote,
-                context: waiting.context,
-                tag: waiting.tag,
-            };
-            matcher.insert_unexpected(&envelope, message);
+            matcher.insert_unexpected(&kept.envelope, kept.message);
         }
         if matcher.unexpected_len() > 0
-            && let Some(message) = matcher.take_unexpected(&selector)
+            && let Some(kept) = matcher.take_unexpected(&selector)
         {
-            self.deliver(id, message, effects);
+            self.deliver(id, &kept, effects);
             return;
         }
         // A dead peer sends nothing any more; what it had sent was looked at first.
@@ -182,11 +176,11 @@ impl Core {
     }
 
     /// Gives an unexpected message to the receive that asked for it.
-    pub(super) fn deliver(&mut self, id: Id, message: u32, effects: &mut impl Effects) {
-        let Some(message) = self.unexpected.take(message) else { return };
+    pub(super) fn deliver(&mut self, id: Id, kept: &Kept, effects: &mut impl Effects) {
+        let Some(message) = self.unexpected.take(kept.message) else { return };
         let Some(operation) = self.operations.get(id) else { return };
-        let Some(peer) = self.remotes.id_at(message.remote as usize) else { return };
-        let arrival = message.arrival(peer);
+        let Some(peer) = self.remotes.id_at(kept.envelope.source as usize) else { return };
+        let arrival = message.arrival(peer, &kept.envelope);
         if let Kind::Parts { report, assembly } = message.kind {
             self.take_over(id, message, (report, assembly), arrival, effects);
             return;
@@ -197,18 +191,18 @@ impl Core {
             effects.place(id, 0, &message.payload()[..fits]);
         }
         self.return_credit_of(&message);
-        if message.put_back != 0 {
-            effects.order(id, message.put_back);
+        if message.put_back() != 0 {
+            effects.order(id, message.put_back());
         }
         match message.kind {
-            Kind::Eager { report } => {
+            Kind::Eager { report, .. } => {
                 self.operations.remove(id);
                 if report != 0 && !planted!(LoseMatched) {
                     self.push_control(message.session, ControlFrame::matched(report));
                 }
                 self.end_receive(id, slice_of, Ended::Received(arrival), effects);
             }
-            Kind::Rendezvous { send_operation, hint, has_source } => {
+            Kind::Rendezvous { send_operation, hint, has_source, .. } => {
                 let (first, source) = first_bytes(message.payload(), has_source);
                 let offered = Offered { send_operation, hint, first: first.len() as u64, source };
                 self.pull(id, message.session, offered, arrival, effects);
@@ -228,14 +222,15 @@ impl Core {
     ) -> Result<Option<Arrival>, SendRefusal> {
         let (selector, session) = self.selector(request)?;
         let matcher = self.endpoints.get_mut(request.endpoint);
-        let message = matcher.and_then(|matcher| matcher.peek_unexpected(&selector));
-        let Some(message) = message.and_then(|message| self.unexpected.at(message)) else {
+        let kept = matcher.and_then(|matcher| matcher.peek_unexpected(&selector));
+        let found = kept.and_then(|kept| Some((kept, self.unexpected.at(kept.message)?)));
+        let Some((kept, message)) = found else {
             let session = self.sessions.at(session as usize);
             let failure = session.and_then(|it| it.failure_to_report().cloned());
             return failure.map_or(Ok(None), |failure| Err(SendRefusal::Failed(failure)));
         };
-        let peer = self.remotes.id_at(message.remote as usize);
-        Ok(peer.map(|peer| message.arrival(peer)))
+        let peer = self.remotes.id_at(kept.envelope.source as usize);
+        Ok(peer.map(|peer| message.arrival(peer, &kept.envelope)))
     }
 
     /// Cancels a receive that has not matched. `false`: it has, and will complete. A multi-receive
@@ -300,8 +295,9 @@ impl Core {
     }
 
     /// A message waits for its receive, or for the manager of connections.
-    pub(super) fn note_unexpected(&mut self, context: u64) {
+    pub(super) fn note_unexpected(&mut self, slot: u32, context: u64) {
         self.counters.unexpected_messages += 1;
+        self.extend_windows(slot);
         if context == REQUESTS && self.actions.back() != Some(&Action::Requests) {
             self.actions.push_back(Action::Requests);
         }
@@ -338,15 +334,14 @@ impl Core {
         let envelope = MatchEnvelope { source: remote, context, tag };
         let length = payload.len() as u64;
         let Some(id) = self.match_arrival(target, &envelope, length, effects) else {
-            let kind = Kind::Eager { report };
-            let came_by = (slot, epoch);
-            let message = Waiting { came_by, envelope, length, data, kind };
+            let kind = Kind::Eager { report, put_back: 0 };
+            let message = Waiting { came_by: (slot, epoch), data, kind };
             let message = self.unexpected.insert(message, payload);
             let message = message.ok_or(FrameError::NoCredit("unexpected message"))?;
             if let Some(matcher) = self.endpoints.get_mut(target) {
                 matcher.insert_unexpected(&envelope, message.index() as u32);
             }
-            self.note_unexpected(context);
+            self.note_unexpected(slot, context);
             return Ok(());
         };
         self.return_credit(slot, payload.len());
@@ -387,15 +382,14 @@ impl Core {
         let has_source = header.flags & FLAG_CMA != 0;
         let envelope = MatchEnvelope { source: remote, context, tag };
         let Some(id) = self.match_arrival(target, &envelope, length, effects) else {
-            let kind = Kind::Rendezvous { send_operation, hint, has_source };
-            let came_by = (slot, epoch);
-            let message = Waiting { came_by, envelope, length, data, kind };
+            let kind = Kind::Rendezvous { send_operation, length, hint, has_source };
+            let message = Waiting { came_by: (slot, epoch), data, kind };
             let message = self.unexpected.insert(message, first);
             let message = message.ok_or(FrameError::NoCredit("unexpected message"))?;
             if let Some(matcher) = self.endpoints.get_mut(target) {
                 matcher.insert_unexpected(&envelope, message.index() as u32);
             }
-            self.note_unexpected(context);
+            self.note_unexpected(slot, context);
             return Ok(());
         };
         self.return_credit(slot, first.len());

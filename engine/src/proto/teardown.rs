@@ -133,9 +133,10 @@ impl Core {
             for &remote in remotes {
                 let mut messages = Vec::new();
                 if let Some(matcher) = self.endpoints.get_mut(endpoint) {
-                    matcher.drain_unexpected_from(remote, |message| messages.push(message));
+                    matcher.drain_unexpected_from(remote, |kept| messages.push(kept));
                 }
-                for index in messages {
+                for kept in messages {
+                    let index = kept.message;
                     let Some(message) = self.unexpected.at(index) else { continue };
                     if !matches!(message.kind, Kind::Eager { .. }) {
                         if let Some(message) = self.unexpected.take(index) {
@@ -146,14 +147,9 @@ impl Core {
                             self.unexpected.recycle(message);
                         }
                     } else if let Some(matcher) = self.endpoints.get_mut(endpoint) {
-                        let envelope = super::matching::MatchEnvelope {
-                            source: message.remote,
-                            context: message.context,
-                            tag: message.tag,
-                        };
-                        match message.put_back {
-                            0 => drop(matcher.insert_unexpected(&envelope, index)),
-                            order => matcher.put_back(&envelope, index, order),
+                        match message.put_back() {
+                            0 => drop(matcher.insert_unexpected(&kept.envelope, index)),
+                            order => matcher.put_back(&kept.envelope, index, order),
                         }
                     }
                 }

@@ -17,6 +17,8 @@ const CLASS_BYTES_MIN: usize = 64;
 const CLASSES: usize = class_of(crate::wire::PARTS_BYTES_MAX) + 1;
 /// Bytes of idle buffers kept per class; more go back to the allocator.
 const IDLE_BYTES_MAX: usize = 256 << 10;
+/// The longest payload that is kept in the message itself, in bytes.
+const INLINE_BYTES: usize = 22;
 
 /// The class whose buffers hold `length` bytes.
 const fn class_of(length: usize) -> usize {
@@ -30,11 +32,16 @@ pub(crate) enum Kind {
     Eager {
         /// The sender's operation if it waits for MATCHED, else 0.
         report: u64,
+        /// It was put back, with this order among those that were, and holds no credit; 0: it was
+        /// not.
+        put_back: u64,
     },
     /// Its first bytes are here.
     Rendezvous {
         /// The sender's operation.
         send_operation: u64,
+        /// Length of the whole message in bytes.
+        length: u64,
         /// What the sender said of it.
         hint: Hint,
         /// What came with it says where it can be read.
@@ -49,39 +56,49 @@ pub(crate) enum Kind {
     },
 }
 
-/// One message.
+/// The bytes that came with an envelope.
+enum Payload {
+    Inline { length: u8, bytes: [u8; INLINE_BYTES] },
+    Buffer { length: u32, bytes: Box<[u8]> },
+}
+
+impl Payload {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Inline { length, bytes } => &bytes[..usize::from(*length)],
+            Self::Buffer { length, bytes } => &bytes[..*length as usize],
+        }
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        match self {
+            Self::Inline { length, bytes } => &mut bytes[..usize::from(*length)],
+            Self::Buffer { length, bytes } => &mut bytes[..*length as usize],
+        }
+    }
+}
+
+/// One message, without its envelope, which is with the matcher or the claim that has it.
 pub(crate) struct Message {
     /// Slot of the session it came by.
     pub(crate) session: u32,
     /// Epoch of that session when it came.
     pub(crate) epoch: u32,
-    /// Index of the remote endpoint.
-    pub(crate) remote: u32,
-    /// Context, with [`super::core::UNTAGGED`] for untagged messages.
-    pub(crate) context: u64,
-    /// Tag.
-    pub(crate) tag: u64,
-    /// Length of the whole message in bytes.
-    pub(crate) length: u64,
     /// Its remote data.
     pub(crate) data: Option<u64>,
     /// Eager or rendezvous.
     pub(crate) kind: Kind,
-    /// It was put back, with this order among those that were, and holds no credit; 0: it was not.
-    pub(crate) put_back: u64,
-    payload: Box<[u8]>,
-    payload_bytes: usize,
+    payload: Payload,
 }
+
+// There may be millions: with its node in a matcher and one view a message takes 128 bytes.
+const _: () = assert!(size_of::<Option<Message>>() == 72);
 
 /// What is known of a message that is to be kept.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Waiting {
     /// Slot of the session it came by, and that session's epoch.
     pub(crate) came_by: (u32, u32),
-    /// Who sent it, to which context, with which tag.
-    pub(crate) envelope: MatchEnvelope,
-    /// Length of the whole message in bytes.
-    pub(crate) length: u64,
     /// Its remote data.
     pub(crate) data: Option<u64>,
     /// Eager or rendezvous.
@@ -89,45 +106,48 @@ pub(crate) struct Waiting {
 }
 
 impl Waiting {
-    fn with(self, payload: Box<[u8]>, payload_bytes: usize) -> Message {
-        let Self { came_by: (session, epoch), envelope, length, data, kind } = self;
-        let MatchEnvelope { source: remote, context, tag } = envelope;
-        Message {
-            session,
-            epoch,
-            remote,
-            context,
-            tag,
-            length,
-            data,
-            kind,
-            put_back: 0,
-            payload,
-            payload_bytes,
-        }
+    fn with(self, payload: Payload) -> Message {
+        let Self { came_by: (session, epoch), data, kind } = self;
+        Message { session, epoch, data, kind, payload }
     }
 }
 
 impl Message {
-    /// What a receive that gets it from `peer`, which sent it, is told.
-    pub(crate) fn arrival(&self, peer: Id) -> Arrival {
-        let Self { context, tag, length, data, .. } = *self;
-        Arrival { peer, context, tag, length, data }
+    /// Length of the whole message in bytes.
+    pub(crate) fn length(&self) -> u64 {
+        match self.kind {
+            Kind::Eager { .. } | Kind::Parts { .. } => self.payload().len() as u64,
+            Kind::Rendezvous { length, .. } => length,
+        }
+    }
+
+    /// What a receive that gets it from `peer`, which sent it with `envelope`, is told.
+    pub(crate) fn arrival(&self, peer: Id, envelope: &MatchEnvelope) -> Arrival {
+        let MatchEnvelope { context, tag, .. } = *envelope;
+        Arrival { peer, context, tag, length: self.length(), data: self.data }
     }
 
     /// The bytes that came with the envelope.
     pub(crate) fn payload(&self) -> &[u8] {
-        &self.payload[..self.payload_bytes]
+        self.payload.bytes()
+    }
+
+    /// Its order among those that were put back; 0: it was not, and holds credit.
+    pub(crate) fn put_back(&self) -> u64 {
+        match self.kind {
+            Kind::Eager { put_back, .. } => put_back,
+            _ => 0,
+        }
     }
 }
 
 /// Without the bytes, which may be many.
 impl fmt::Debug for Message {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { session, epoch, remote, context, tag, length, data, kind, .. } = self;
-        let (here, room) = (self.payload_bytes, self.payload.len());
-        write!(out, "Message {{ session {session}.{epoch} remote {remote} {context}/{tag} ")?;
-        write!(out, "{length} bytes, data {data:?} {kind:?} {here} of {room} here }}")
+        let Self { session, epoch, data, kind, .. } = self;
+        let here = self.payload().len();
+        write!(out, "Message {{ session {session}.{epoch} ")?;
+        write!(out, "{} bytes, data {data:?} {kind:?} {here} here }}", self.length())
     }
 }
 
@@ -171,27 +191,35 @@ impl Unexpected {
         if self.is_full() {
             return None;
         }
-        let payload = self.keep(bytes);
-        self.messages.insert(message.with(payload, bytes.len())).ok()
+        let payload = self.payload_of(bytes);
+        self.messages.insert(message.with(payload)).ok()
     }
 
     fn is_full(&self) -> bool {
         self.messages.len() - self.put_back >= self.messages_max
     }
 
-    /// Keeps a message that a receive gave back, with its `order`, which is not 0. It takes no
-    /// place that credit has promised to another one.
-    pub(crate) fn insert_put_back(
-        &mut self,
-        message: Waiting,
-        bytes: &[u8],
-        order: u64,
-    ) -> Option<Id> {
-        let payload = self.keep(bytes);
-        let message = Message { put_back: order, ..message.with(payload, bytes.len()) };
-        let id = self.messages.insert(message).ok()?;
+    /// Keeps a message that was put back. It takes no place that credit has promised to another
+    /// one.
+    pub(crate) fn insert_put_back(&mut self, message: Waiting, bytes: &[u8]) -> Option<Id> {
+        let payload = self.payload_of(bytes);
+        let id = self.messages.insert(message.with(payload)).ok()?;
         self.put_back += 1;
         Some(id)
+    }
+
+    #[inline]
+    fn payload_of(&mut self, bytes: &[u8]) -> Payload {
+        let mut payload = self.room_for(bytes.len());
+        payload.bytes_mut().copy_from_slice(bytes);
+        payload
+    }
+
+    fn room_for(&mut self, length: usize) -> Payload {
+        if length <= INLINE_BYTES {
+            return Payload::Inline { length: length as u8, bytes: [0; INLINE_BYTES] };
+        }
+        Payload::Buffer { length: length as u32, bytes: self.buffer(length) }
     }
 
     /// A buffer that begins with `bytes`; [`Self::give_back`] takes it.
@@ -220,18 +248,19 @@ impl Unexpected {
 
     /// Keeps a message whose bytes come later, in parts; `None` when the table is full, which
     /// credits rule out.
-    pub(crate) fn insert_parts(&mut self, message: Waiting) -> Option<Id> {
+    pub(crate) fn insert_parts(&mut self, message: Waiting, length: u32) -> Option<Id> {
         if self.is_full() {
             return None;
         }
-        let payload = self.buffer(message.length as usize);
-        self.messages.insert(message.with(payload, message.length as usize)).ok()
+        let payload = self.room_for(length as usize);
+        self.messages.insert(message.with(payload)).ok()
     }
 
     /// Fills in bytes of a message that comes in parts.
     pub(crate) fn write(&mut self, index: u32, offset: usize, bytes: &[u8]) {
         if let Some(message) = self.messages.at_mut(index as usize) {
-            message.payload[offset..offset + bytes.len()].copy_from_slice(bytes);
+            let payload = message.payload.bytes_mut();
+            payload[offset..offset + bytes.len()].copy_from_slice(bytes);
         }
     }
 
@@ -240,7 +269,7 @@ impl Unexpected {
         if let Some(message) = self.messages.at_mut(index as usize)
             && let Kind::Parts { report, .. } = message.kind
         {
-            message.kind = Kind::Eager { report };
+            message.kind = Kind::Eager { report, put_back: 0 };
         }
     }
 
@@ -253,13 +282,15 @@ impl Unexpected {
     pub(crate) fn take(&mut self, index: u32) -> Option<Message> {
         let id = self.messages.id_at(index as usize)?;
         let message = self.messages.remove(id)?;
-        self.put_back -= usize::from(message.put_back != 0);
+        self.put_back -= usize::from(message.put_back() != 0);
         Some(message)
     }
 
     /// Reuses the buffer of a message that was taken.
     pub(crate) fn recycle(&mut self, message: Message) {
-        self.give_back(message.payload);
+        if let Payload::Buffer { bytes, .. } = message.payload {
+            self.give_back(bytes);
+        }
     }
 
     /// Reuses a buffer.
@@ -285,19 +316,18 @@ mod tests {
     #[test]
     fn a_payload_takes_less_than_twice_its_length() {
         let mut store = Unexpected::new(10);
-        for length in [1, 63, 64, 65, 128, 129, 1000, 8192, 8193, PARTS_BYTES_MAX] {
+        for length in [1, 22, 23, 63, 64, 65, 128, 129, 1000, 8192, 8193, PARTS_BYTES_MAX] {
             let bytes = vec![7; length];
             let message = Waiting {
                 came_by: (0, 0),
-                envelope: MatchEnvelope { source: 0, context: 0, tag: 0 },
-                length: length as u64,
                 data: None,
-                kind: Kind::Eager { report: 0 },
+                kind: Kind::Eager { report: 0, put_back: 0 },
             };
             let id = store.insert(message, &bytes).unwrap();
             let held = store.held_bytes().0;
             assert!(
-                held >= length && held <= (2 * length).max(CLASS_BYTES_MIN),
+                (length <= INLINE_BYTES && held == 0)
+                    || (held >= length && held <= (2 * length).max(CLASS_BYTES_MIN)),
                 "{length}: {held}"
             );
             let message = store.take(id.index() as u32).unwrap();

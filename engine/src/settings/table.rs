@@ -216,21 +216,23 @@ settings_table! {
     /// TCP congestion control of lanes: auto (an unpaced one on a local path), system, cubic, reno,
     /// bbr or dctcp.
     tcp_congestion -> TcpCongestion: OneOf<TcpCongestion> = TcpCongestion::Auto, Range::Any;
-    /// Envelopes that a peer may have under way to this engine.
+    /// Envelopes that a peer may have under way to this engine at first; where they wait for their
+    /// receives it may have more, within unexpected_messages.
     envelope_credits -> usize: Count = 16_384, Range::Numbers(1..=16 * M);
     /// Eager payload that a peer may have under way to this engine.
     eager_credit_bytes -> usize: Bytes = 256 * K, Range::Numbers(1..=G);
     /// Memory for messages that came before their receive, all peers of an engine together.
     unexpected_bytes -> usize: Bytes = 64 * M, Range::Numbers(64 * K..=1024 * G);
-    /// Messages that came before their receive, all peers of an engine together.
-    unexpected_messages -> usize: Count = M, Range::Numbers(1..=1024 * M);
+    /// Messages that came before their receive, all peers of an engine together; each takes about
+    /// 128 bytes beside its payload. Beyond it messages wait at their senders.
+    unexpected_messages -> usize: Count = 16 * M, Range::Numbers(1..=1024 * M);
     /// Sends to one peer that wait for credit before posting gives `WouldBlock`. Their bytes are
     /// not bounded: they stay in the buffers of those who posted them.
-    send_queue_ops -> usize: Count = 65_536, Range::Numbers(1..=16 * M);
+    send_queue_ops -> usize: Count = 16 * M, Range::Numbers(1..=64 * M);
     /// Operations that an engine has outstanding before posting gives `WouldBlock`.
-    operations_max -> usize: Count = M, Range::Numbers(16..=64 * M);
+    operations_max -> usize: Count = 16 * M, Range::Numbers(16..=64 * M);
     /// Completions that a queue holds before posting gives `WouldBlock`.
-    cq_entries -> usize: Count = M, Range::Numbers(16..=64 * M);
+    cq_entries -> usize: Count = 16 * M, Range::Numbers(16..=64 * M);
     /// Size of a buffer in which small messages of one poll travel together.
     staging_bytes -> usize: Bytes = 64 * K, Range::Numbers(2 * K..=32 * M);
     /// Such buffers that an engine may have; as much memory again for messages in datagrams until

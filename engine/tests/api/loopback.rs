@@ -107,7 +107,8 @@ fn a_matched_send_waits_for_its_receive_and_truncation_is_reported() {
 
 #[test]
 fn floods_to_oneself_stay_within_the_bound_and_keep_their_order() {
-    let settings = [("envelope_credits", "16"), ("send_queue_ops", "32")];
+    let settings =
+        [("envelope_credits", "16"), ("unexpected_messages", "16"), ("send_queue_ops", "32")];
     let endpoint = attached(&domain(&settings));
     let own = endpoint.insert(&endpoint.address()).unwrap();
     let mut posted = 0u64;

@@ -33,4 +33,5 @@ mod statistics;
 mod stencil;
 mod tagged_features;
 mod time_outs;
+mod unexpected;
 mod waiting;

@@ -15,3 +15,4 @@ mod matching_cost;
 mod memory_bound;
 mod one_sided_bursts;
 mod passers_by;
+mod unexpected_headers;

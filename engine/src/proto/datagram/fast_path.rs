@@ -52,6 +52,7 @@ impl Core {
         effects: &mut impl Effects,
     ) -> Taken {
         let mut taken = Taken::default();
+        let mut is_extended = false;
         if !shortcut!("a segment received in order") {
             return taken;
         }
@@ -112,8 +113,8 @@ impl Core {
                     effects.deliver(id, &payload[..fits], arrival);
                 }
             } else {
-                let (came_by, kind) = ((slot, session.epoch), Kind::Eager { report: 0 });
-                let message = Waiting { came_by, envelope, length: whole, data, kind };
+                let kind = Kind::Eager { report: 0, put_back: 0 };
+                let message = Waiting { came_by: (slot, session.epoch), data, kind };
                 let kept = self.unexpected.insert(message, payload);
                 // Credit rules it out; the general path says whose fault it is.
                 let Some(message) = kept else { break };
@@ -121,6 +122,10 @@ impl Core {
                     && session.bytes.handle_arrival(length as u32);
                 debug_assert!(is_charged, "what is left was looked at");
                 matcher.insert_unexpected(&envelope, message.index() as u32);
+                let reserved = [&mut self.reserved_envelopes, &mut self.reserved_bytes];
+                let (engine, config) = (session.engine, &self.config);
+                let windows = [&mut session.envelopes, &mut session.bytes];
+                is_extended |= self.offers.extend_windows(engine, windows, reserved, config);
                 self.counters.unexpected_messages += 1;
                 if context == REQUESTS {
                     self.actions.push_back(Action::Requests);
@@ -134,6 +139,9 @@ impl Core {
             session.message_ns = now_ns;
             datagram.arrivals.note_next(u32::from(taken.frames));
             session.expected_frame = datagram.arrivals.expected();
+        }
+        if is_extended {
+            self.mark_dirty(slot);
         }
         taken
     }

@@ -257,14 +257,13 @@ impl Core {
         let whole = u64::from(length);
         let Some(id) = self.match_arrival(target, &envelope, whole, effects) else {
             let kind = Kind::Parts { report, assembly };
-            let came_by = (slot, epoch);
-            let message = Waiting { came_by, envelope, length: whole, data, kind };
-            let message = self.unexpected.insert_parts(message);
+            let message = Waiting { came_by: (slot, epoch), data, kind };
+            let message = self.unexpected.insert_parts(message, length);
             let message = message.ok_or(FrameError::NoCredit("unexpected message"))?;
             if let Some(matcher) = self.endpoints.get_mut(target) {
                 matcher.insert_unexpected(&envelope, message.index() as u32);
             }
-            self.note_unexpected(context);
+            self.note_unexpected(slot, context);
             self.store_pieces(assembly, message.index() as u32);
             return Ok(());
         };

@@ -114,7 +114,7 @@ fn compare(seed: u64, ops: &[Op]) -> Result<(), TestCaseError> {
                 }
             }
             Op::Post(s) | Op::Keep(s) => {
-                let taken = matcher.take_unexpected(s);
+                let taken = matcher.take_unexpected(s).map(|kept| kept.message);
                 prop_assert_eq!(taken, model.take_unexpected(s));
                 if taken.is_none() {
                     let stays = if matches!(op, Op::Keep(_)) { STAYS } else { 0 };
@@ -123,7 +123,10 @@ fn compare(seed: u64, ops: &[Op]) -> Result<(), TestCaseError> {
                     model.posted.push((*s, handle));
                 }
             }
-            Op::Peek(s) => prop_assert_eq!(matcher.peek_unexpected(s), model.peek_unexpected(s)),
+            Op::Peek(s) => {
+                let found = matcher.peek_unexpected(s).map(|kept| kept.message);
+                prop_assert_eq!(found, model.peek_unexpected(s));
+            }
             Op::Cancel(at) if !receives.is_empty() => {
                 let at = at.index(receives.len());
                 let model =
@@ -145,7 +148,7 @@ fn compare(seed: u64, ops: &[Op]) -> Result<(), TestCaseError> {
             }
             Op::DrainUnexpectedFrom(source) => {
                 let mut drained = Vec::new();
-                matcher.drain_unexpected_from(*source, |handle| drained.push(handle));
+                matcher.drain_unexpected_from(*source, |kept| drained.push(kept.message));
                 prop_assert_eq!(drained, model.drain_unexpected(|e| e.source == *source));
             }
             Op::DrainAllPosted => {
@@ -155,7 +158,7 @@ fn compare(seed: u64, ops: &[Op]) -> Result<(), TestCaseError> {
             }
             Op::DrainAllUnexpected => {
                 let mut drained = Vec::new();
-                matcher.drain_all_unexpected(|handle| drained.push(handle));
+                matcher.drain_all_unexpected(|kept| drained.push(kept.message));
                 prop_assert_eq!(drained, model.drain_unexpected(|_| true));
             }
         }
@@ -268,8 +271,8 @@ fn regular_envelopes_spread_under_every_seed() {
                 ignore: 0,
             };
             // The first look builds the bins.
-            assert_eq!(matcher.peek_unexpected(&s(first)), Some(0));
-            assert_eq!(matcher.peek_unexpected(&s(last)), Some(DEPTH - 1));
+            assert_eq!(matcher.peek_unexpected(&s(first)).map(|kept| kept.message), Some(0));
+            assert_eq!(matcher.peek_unexpected(&s(last)).map(|kept| kept.message), Some(DEPTH - 1));
             // Half full, linear probing: the longest of 10 000 is around 20 for a random function.
             let longest = matcher.unexpected.longest_probe();
             assert!(longest <= 60, "seed {seed}, {first:?} ..: a probe of {longest} steps");
@@ -345,7 +348,7 @@ fn a_key_outlives_its_receive_without_harm() {
     assert_eq!(matcher.posted_len(), 0);
     // So for messages.
     let taken = matcher.insert_unexpected(&e, 20);
-    assert_eq!(matcher.take_unexpected(&any_source(1, 0)), Some(20));
+    assert_eq!(matcher.take_unexpected(&any_source(1, 0)).map(|kept| kept.message), Some(20));
     let kept = matcher.insert_unexpected(&e, 21);
     assert_eq!(matcher.remove_unexpected(taken), None);
     assert_eq!(matcher.remove_unexpected(kept), Some(21));
@@ -358,16 +361,16 @@ fn views_that_nobody_asks_for_end() {
     let directed = Selector { source: Some(0), ..any_source(1, 0) };
     matcher.insert_unexpected(&e, 0);
     assert_eq!(matcher.unexpected.live_views(), 0, "no receive has asked for anything yet");
-    assert_eq!(matcher.peek_unexpected(&any_source(1, 0)), Some(0));
-    assert_eq!(matcher.take_unexpected(&directed), Some(0));
+    assert_eq!(matcher.peek_unexpected(&any_source(1, 0)).map(|kept| kept.message), Some(0));
+    assert_eq!(matcher.take_unexpected(&directed).map(|kept| kept.message), Some(0));
     assert_eq!(matcher.unexpected.live_views(), 2);
     for message in 0..50 {
         matcher.insert_unexpected(&e, message);
-        assert_eq!(matcher.take_unexpected(&directed), Some(message));
+        assert_eq!(matcher.take_unexpected(&directed).map(|kept| kept.message), Some(message));
     }
     assert_eq!(matcher.unexpected.live_views(), 1, "only directed receives have come for long");
     matcher.insert_unexpected(&e, 50);
-    assert_eq!(matcher.take_unexpected(&any_source(1, 0)), Some(50));
+    assert_eq!(matcher.take_unexpected(&any_source(1, 0)).map(|kept| kept.message), Some(50));
 }
 
 #[test]

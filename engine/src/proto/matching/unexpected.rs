@@ -6,7 +6,7 @@
 
 use super::bins::{BinLink, Bins};
 use super::slab::{NIL, Slab, SlotKey};
-use super::{Hasher, MAX_SHAPES, MatchEnvelope, Selector, Shape};
+use super::{Hasher, Kept, MAX_SHAPES, MatchEnvelope, Selector, Shape};
 
 /// The view with the shape [`Shape::CONTEXT`]; selectors whose shape found no view of its own walk
 /// its bins.
@@ -21,11 +21,30 @@ const IDLE_ARRIVALS: u64 = if cfg!(test) { 8 } else { 1 << 14 };
 /// Sequence of the first message that arrives. What is put back has a lower one.
 const FIRST_ARRIVAL: u64 = 1 << 63;
 
+/// In 32 bytes: there may be millions.
 #[derive(Clone, Copy, Debug)]
 struct Node {
     sequence: u64,
-    envelope: MatchEnvelope,
+    context: u64,
+    tag: u64,
+    source: u32,
     message: u32,
+}
+
+impl Node {
+    fn new(sequence: u64, e: &MatchEnvelope, message: u32) -> Self {
+        let MatchEnvelope { source, context, tag } = *e;
+        Self { sequence, context, tag, source, message }
+    }
+
+    fn envelope(&self) -> MatchEnvelope {
+        let Self { source, context, tag, .. } = *self;
+        MatchEnvelope { source, context, tag }
+    }
+
+    fn kept(&self) -> Kept {
+        Kept { message: self.message, envelope: self.envelope() }
+    }
 }
 
 #[derive(Debug)]
@@ -50,7 +69,7 @@ impl View {
 
     /// Puts a message before those of its bin whose sequence is higher.
     fn insert_by_sequence(&mut self, hasher: &Hasher, nodes: &Slab<Node>, index: u32) {
-        let Node { sequence, envelope, .. } = *nodes.get(index);
+        let (sequence, envelope) = (nodes.get(index).sequence, nodes.get(index).envelope());
         let key = self.shape.key_of_envelope(&envelope);
         let mut later = Vec::new();
         if let Some(at) = self.bins.find(&key, hasher.hash(&key)) {
@@ -67,7 +86,7 @@ impl View {
         }
         self.push_back(hasher, &envelope, index);
         for other in later {
-            self.push_back(hasher, &nodes.get(other).envelope, other);
+            self.push_back(hasher, &nodes.get(other).envelope(), other);
         }
     }
 }
@@ -94,7 +113,7 @@ impl Unexpected {
         }
         let sequence = FIRST_ARRIVAL + self.next_sequence;
         self.next_sequence += 1;
-        let key = self.nodes.insert(Node { sequence, envelope: *e, message });
+        let key = self.nodes.insert(Node::new(sequence, e, message));
         let mut live = self.live;
         while live != 0 {
             let view = live.trailing_zeros() as usize;
@@ -115,7 +134,7 @@ impl Unexpected {
         order: u64,
     ) {
         let sequence = order.min(FIRST_ARRIVAL - 1);
-        let index = self.nodes.insert(Node { sequence, envelope: *e, message }).index;
+        let index = self.nodes.insert(Node::new(sequence, e, message)).index;
         for view in 0..self.views.len() {
             if self.live & 1 << view != 0 {
                 self.views[view].insert_by_sequence(hasher, &self.nodes, index);
@@ -137,7 +156,7 @@ impl Unexpected {
     }
 
     #[inline]
-    pub(super) fn take(&mut self, hasher: &Hasher, s: &Selector) -> Option<u32> {
+    pub(super) fn take(&mut self, hasher: &Hasher, s: &Selector) -> Option<Kept> {
         let (view, at, index) = self.find(hasher, s)?;
         let others = self.live & !(1 << view);
         let View { bins, links, .. } = &mut self.views[view];
@@ -149,9 +168,9 @@ impl Unexpected {
         Some(self.remove_from(others, index))
     }
 
-    pub(super) fn peek(&mut self, hasher: &Hasher, s: &Selector) -> Option<u32> {
+    pub(super) fn peek(&mut self, hasher: &Hasher, s: &Selector) -> Option<Kept> {
         let (_, _, index) = self.find(hasher, s)?;
-        Some(self.nodes.get(index).message)
+        Some(self.nodes.get(index).kept())
     }
 
     /// The oldest message that `s` accepts: the view it was found in, the bin there, the slot.
@@ -173,7 +192,7 @@ impl Unexpected {
         let mut index = bins.head(at);
         if *found != shape {
             // Not a view of this shape, but the one of all messages in the context.
-            while !s.accepts(&self.nodes.get(index).envelope) {
+            while !s.accepts(&self.nodes.get(index).envelope()) {
                 index = links[index as usize].next();
                 if index == NIL {
                     return None;
@@ -208,7 +227,7 @@ impl Unexpected {
             self.live |= 1 << view;
             let arrived = self.nodes.in_order(|node| Some(node.sequence));
             for &(_, index) in &arrived {
-                self.views[view].push_back(hasher, &self.nodes.get(index).envelope, index);
+                self.views[view].push_back(hasher, &self.nodes.get(index).envelope(), index);
             }
             self.nodes.done_with(arrived);
         }
@@ -221,26 +240,26 @@ impl Unexpected {
     }
 
     #[cfg(test)]
-    pub(super) fn cancel(&mut self, key: SlotKey) -> Option<u32> {
+    pub(super) fn cancel(&mut self, key: SlotKey) -> Option<Kept> {
         self.nodes.contains(key).then(|| self.remove_from(self.live, key.index))
     }
 
     /// Takes an occupied slot out of the views in `views` and vacates it; returns the message.
     #[inline]
-    fn remove_from(&mut self, mut views: u32, index: u32) -> u32 {
+    fn remove_from(&mut self, mut views: u32, index: u32) -> Kept {
         while views != 0 {
             let view = views.trailing_zeros() as usize;
             views &= views - 1;
             let View { bins, links, .. } = &mut self.views[view];
             bins.unlink(links, index);
         }
-        self.nodes.remove(index).message
+        self.nodes.remove(index).kept()
     }
 
     /// Removes the messages of `source`, or all, in arrival order.
-    pub(super) fn drain(&mut self, source: Option<u32>, mut f: impl FnMut(u32)) {
+    pub(super) fn drain(&mut self, source: Option<u32>, mut f: impl FnMut(Kept)) {
         let drained = self.nodes.in_order(|node| {
-            let wanted = source.is_none_or(|source| node.envelope.source == source);
+            let wanted = source.is_none_or(|source| node.source == source);
             wanted.then_some(node.sequence)
         });
         for &(_, index) in &drained {

@@ -45,14 +45,14 @@ fn a_claimed_message_is_nobody_elses() {
 fn a_claimed_message_keeps_its_credit_until_it_is_received_or_discarded() {
     for is_discarded in [false, true] {
         let mut bench = Bench::new(Config::for_tests());
-        bench.say(&eager(0, 10, 77)).unwrap();
+        bench.say(&eager(0, 100, 77)).unwrap();
         let (claim, _) = bench.claim().unwrap();
         assert!(bench.core.unexpected().held_bytes().0 > 0);
         assert!(bench.hear().is_empty(), "nobody has matched it");
         if is_discarded {
             assert!(bench.core.discard_claimed(claim));
         } else {
-            bench.receive_claimed(claim, 10);
+            bench.receive_claimed(claim, 100);
         }
         assert_eq!(bench.core.unexpected().held_bytes().0, 0);
         assert_eq!(bench.hear(), [frame::KIND_MATCHED], "its sender ends alike");

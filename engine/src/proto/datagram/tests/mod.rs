@@ -274,7 +274,7 @@ fn what_is_lost_goes_again_as_it_was_under_a_new_header() {
 /// Half the credit comes back in a datagram that is lost. RR-DGRAM-3
 #[test]
 fn credit_announced_in_a_lost_datagram_is_announced_again() {
-    let limited = Config { envelope_credits: 2, ..config() };
+    let limited = Config { envelope_credits: 2, unexpected_messages: 2, ..config() };
     // How the datagram ends that announces it: alone, with a message, or with a message that has
     // come in another datagram, of which the news comes after or before that of the loss.
     for case in 0..4 {
