@@ -13,7 +13,7 @@ use common::pair_at;
 use ringrail::{Endpoint, FrameState, Owned, Peer};
 use ringrail_tests::lab::{Host, Lab, LabSpec};
 use ringrail_tests::require_lab;
-use traffic::{LIMIT, both, ping_pong, until_frames};
+use traffic::{LIMIT, both, ping_pong, rounds_until, until_frames};
 
 const DRIVERS: [&str; 2] = ["uring", "sockets"];
 const HOSTS: [Host; 2] = [Host::A, Host::B];
@@ -120,5 +120,32 @@ fn a_vlan_has_frames() {
         }
         let at = vlan(&lab);
         assert_frames(&lab, at, driver, "rail0.7");
+    }
+}
+
+/// As hosts behind the address translation of a hypervisor have it: the first NIC of each has the
+/// same address, and what goes there comes back to its sender.
+///
+/// RR-CONN-6
+#[test]
+fn hosts_whose_first_address_is_the_same_connect_by_their_second_one() {
+    require_lab!();
+    for driver in DRIVERS {
+        let lab = Lab::build(&LabSpec::rails(2)).unwrap();
+        for host in HOSTS {
+            ip(&lab, host, "addr add 10.0.2.15/24 dev rail0");
+        }
+        let used = both();
+        let work = |first: bool| {
+            let used = &used;
+            move |endpoint: &Endpoint<Owned>, peer: Peer| {
+                assert_eq!(endpoint.address().locator().ip(), parsed(["10.0.2.15"; 2])[0]);
+                // Ends where a receive would wait for ever.
+                endpoint.connect(peer, None).unwrap();
+                rounds_until(endpoint, peer, first, 0, used, |_| true);
+            }
+        };
+        let settings = [("lanes", driver), ("nics", "rail*")];
+        pair_at(&lab, parsed(["10.0.2.15"; 2]), [&settings; 2], work(true), work(false));
     }
 }

@@ -9,9 +9,8 @@ use zerocopy::IntoBytes;
 use super::control::ControlLane;
 use super::engine::Engine;
 use super::lanes::{CloseMode, Interest, LaneKey};
-use super::monitor::is_of_network;
 use super::roles::{CLOSING, PartialMessage, Role};
-use crate::proto::connection::Phase;
+use crate::proto::connection::{Phase, Way};
 use crate::proto::control_lane::LaneEvent;
 use crate::proto::failure::PeerFailure;
 use crate::proto::handshake::Initiator;
@@ -43,10 +42,8 @@ impl Engine {
         let ways = self.ways_to(&locators);
         let state = &mut *self.state;
         let Some(connection) = state.core.connection(session) else { return };
-        let (remote, rail) = ways[connection.take_way(state.now_ns, ways.len())];
-        if remote != locators.first() {
-            connection.stray();
-        }
+        let Some(way) = connection.take_way(state.now_ns, &ways) else { return };
+        let (remote, rail) = (way.remote, way.rail);
         match self.driver.connect(remote, rail) {
             Ok(lane) => {
                 let is_first = (remote, rail) == (locators.first(), 0);
@@ -55,19 +52,15 @@ impl Engine {
                 control.attempt = Some(lane);
                 self.state.roles.insert(lane, Role::Connecting { session, remote });
             }
-            Err(error) => {
-                if is_of_network(&error) || error.kind() == io::ErrorKind::AddrNotAvailable {
-                    self.note_swallowed(session);
-                }
-                self.attempt_failed(session, &format!("{remote}: {error}"));
-            }
+            Err(error) if ways.len() > 1 => self.attempt_failed(session, &error.to_string()),
+            Err(error) => self.attempt_failed(session, &format!("{remote}: {error}")),
         }
     }
 
     /// The ways to a peer, the first address by the first rail before all others. Then each takes
     /// the next rail and the next address, those on one network first. Backups are last. What has
     /// no route, or no link, is left out while there is another.
-    fn ways_to(&mut self, locators: &Locators) -> Vec<(SocketAddr, u8)> {
+    fn ways_to(&mut self, locators: &Locators) -> Vec<Way> {
         let rails = self.state.rails.len().clamp(1, RAILS_MAX);
         let told = self.state.core.rails();
         let mut ways = Vec::new();
@@ -95,28 +88,25 @@ impl Engine {
             ways.retain(|&(_, _, rail, reach)| is_fit(rail, reach));
         }
         ways.truncate(WAYS_MAX);
-        ways.into_iter().map(|(_, remote, rail, _)| (remote, rail)).collect()
+        let is_own = |address| self.state.locators.iter().any(|own| own.ip() == address);
+        let is_neighbour = locators.iter().all(|locator| is_own(locator.ip()));
+        let way = |(_, remote, rail, _): (_, SocketAddr, u8, _)| {
+            let is_own = is_own(remote.ip());
+            let shows_successor = remote == locators.first() && (!is_own || is_neighbour);
+            Way { remote, rail, is_own: is_own && !is_neighbour, shows_successor }
+        };
+        ways.into_iter().map(way).collect()
     }
 
-    /// A connection failed. If that was the network's doing the next attempt goes another way; if
-    /// it was to be another control lane a refusal may be news.
+    /// A connection failed. If it was to be another control lane a refusal may be news.
     pub(super) fn note_connect_failure(&mut self, key: LaneKey, error: &io::Error) {
         match self.state.roles.get_mut(key) {
-            Some(&mut Role::Connecting { session, .. }) if is_of_network(error) => {
-                self.note_swallowed(session);
-            }
             Some(&mut Role::MoveConnecting { session, .. })
                 if error.kind() == io::ErrorKind::ConnectionRefused =>
             {
                 self.handle_lane_event(session, LaneEvent::Refused);
             }
             _ => {}
-        }
-    }
-
-    fn note_swallowed(&mut self, session: u32) {
-        if let Some(connection) = self.state.core.connection(session) {
-            connection.note_swallowed();
         }
     }
 

@@ -534,8 +534,6 @@ impl Engine {
             }
             Distrust::Secret => connection.handle_attempt_ended(now_ns, PeerFailure::WrongSecret),
             Distrust::Elsewhere(locator) => {
-                // Another way may lead to the peer.
-                connection.note_swallowed();
                 let cause = format!(
                     "another engine of the job answered, from {locator}: somebody relays what is \
                      for the peer, or translates addresses"

@@ -15,8 +15,9 @@
 //! ```
 //!
 //! An attempt goes one of the ways that there are: by one rail of this side to one address of the
-//! peer. When the network swallows it the next one goes the next way, and a round of all ways
-//! counts as one attempt, so that a peer is given up only when no way leads to it.
+//! peer. Unless the peer itself answers, the next one goes the next way, and a round of all ways
+//! counts as one attempt, so that a peer is given up only when no way leads to it. A refusal shows
+//! nothing of the peer: it may be this host's own, which has that address, too, or a gateway's.
 //!
 //! Election: when both sides connect at once, the connection made by the engine with the higher id
 //! is kept. The loser's hello is rejected and the loser waits for the other one. An attempt takes
@@ -24,9 +25,12 @@
 //! be, and must not keep the peer's out. A hello of the peer takes part against an attempt only if
 //! it answers that attempt's own hello: anybody can repeat an older one.
 
+use std::fmt;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use super::failure::PeerFailure;
+use super::late::{AtRest, Late};
 use crate::wire::hello::HelloStatus;
 
 /// Where a connection stands.
@@ -77,22 +81,78 @@ const WAY_NS: u64 = 250_000_000;
 /// that take longer are not heard of between clusters.
 const WAY_MAX_NS: u64 = 500_000_000;
 
+/// One way to a peer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Way {
+    /// An address of the peer.
+    pub(crate) remote: SocketAddr,
+    /// The rail of this side that the attempt leaves by.
+    pub(crate) rail: u8,
+    /// This host has that address, too.
+    pub(crate) is_own: bool,
+    /// Another process that answers there has taken the peer's place. Not so at other addresses of
+    /// the peer than its first one, for on a network that only looks the same those are another
+    /// host's, nor at those that this host has, too.
+    pub(crate) shows_successor: bool,
+}
+
+impl fmt::Display for Way {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{} by rail {}", self.remote, self.rail)?;
+        if self.is_own { out.write_str(" (this host has that address, too)") } else { Ok(()) }
+    }
+}
+
+/// What became of the attempts of a round.
+#[derive(Debug, Default)]
+struct Round {
+    /// What each would have failed with on its own.
+    ends: Vec<(Way, PeerFailure)>,
+}
+
+impl AtRest for Round {
+    const AT_REST: &'static Self = &Self { ends: Vec::new() };
+}
+
+impl Round {
+    /// What all of them come to, of which `last` is the last one.
+    fn failure(&self, attempts: u32, last: PeerFailure) -> PeerFailure {
+        let is_reason = |failure: &PeerFailure| !matches!(failure, PeerFailure::Unreachable { .. });
+        if self.ends.len() < 2 || self.ends.iter().all(|(_, failure)| is_reason(failure)) {
+            return last;
+        }
+        let tell = |(way, failure): &(Way, PeerFailure)| match failure {
+            PeerFailure::Unreachable { cause, .. } => format!("{way}: {cause}"),
+            failure => format!("{way}: {failure}"),
+        };
+        let ends: Vec<String> = self.ends.iter().map(tell).collect();
+        let cause = format!("{} ways were tried: {}", ends.len(), ends.join("; ")).into();
+        PeerFailure::Unreachable { attempts, cause }
+    }
+
+    fn is_succeeded(&self) -> bool {
+        self.ends.iter().any(|(_, failure)| *failure == PeerFailure::Restarted)
+    }
+}
+
 /// One connection's state. Pure: `now_ns` comes in.
 #[derive(Debug)]
 pub(crate) struct Connection {
     phase: Phase,
     /// Rounds of attempts, with the one under way.
     attempts: u32,
-    /// Which of the ways the next attempt takes, and how many there were when it was last asked.
-    turn: u32,
+    /// The way that a round begins with, by which the peer was last reached.
+    first: u32,
+    /// How many there were when that was last asked.
     ways: u32,
-    /// All ways of this round were tried.
-    is_round_over: bool,
-    /// The network swallowed the attempt.
-    is_swallowed: bool,
-    /// The attempt goes to another address of the peer than its first one. On a network that only
-    /// looks the same that is another host's.
-    may_stray: bool,
+    /// Ways that were tried in this round.
+    tried: u32,
+    /// The peer itself has answered this attempt.
+    is_reached: bool,
+    /// The way of the attempt, once it has left.
+    way: Option<Way>,
+    /// Where there are several ways.
+    round: Late<Round>,
     deadline_ns: Option<u64>,
     retry: Retry,
     /// Whether this side opened the connection in use.
@@ -114,11 +174,12 @@ impl Connection {
         Self {
             phase: Phase::Closed,
             attempts: 0,
-            turn: 0,
+            first: 0,
             ways: 1,
-            is_round_over: true,
-            is_swallowed: false,
-            may_stray: false,
+            tried: 0,
+            is_reached: false,
+            way: None,
+            round: Late::NONE,
             deadline_ns: None,
             retry,
             initiator: false,
@@ -159,42 +220,48 @@ impl Connection {
     pub(crate) fn want(&mut self, now_ns: u64) -> Step {
         match self.phase {
             Phase::Closed => {
-                (self.attempts, self.is_round_over) = (0, true);
+                self.attempts = 0;
+                self.begin_round();
                 self.attempt(now_ns)
             }
             _ => Step::Nothing,
         }
     }
 
+    fn begin_round(&mut self) {
+        (self.tried, self.round) = (0, Late::NONE);
+    }
+
+    fn way_number(&self) -> u32 {
+        self.first.wrapping_add(self.tried)
+    }
+
+    /// The peer was reached by the way of this attempt: the next round begins with it.
+    fn keep_way(&mut self) {
+        self.first = self.way_number();
+        self.begin_round();
+    }
+
     fn attempt(&mut self, now_ns: u64) -> Step {
-        self.attempts += u32::from(self.is_round_over);
-        (self.is_swallowed, self.may_stray) = (false, false);
+        self.attempts += u32::from(self.tried == 0);
+        (self.is_reached, self.way) = (false, None);
         self.phase = Phase::Connecting;
         self.deadline_ns = Some(now_ns + self.retry.timeout_ns);
         Step::Connect
     }
 
-    /// The attempt leaves. Of this many ways, of which there is at least one, it takes the one
-    /// whose number is returned, and gets the time for it.
-    pub(crate) fn take_way(&mut self, now_ns: u64, ways: usize) -> usize {
-        self.ways = ways.max(1) as u32;
+    /// The attempt leaves. Of these ways, of which there is at least one, it takes the one that is
+    /// returned, and gets the time for it.
+    pub(crate) fn take_way(&mut self, now_ns: u64, ways: &[Way]) -> Option<Way> {
+        self.ways = ways.len().max(1) as u32;
         let timeout_ns = self.retry.timeout_ns;
         if self.ways > 1 {
             let most_ns = (timeout_ns / u64::from(self.ways)).max(WAY_MAX_NS).min(timeout_ns);
             let doublings = self.attempts.saturating_sub(1).min(20);
             self.deadline_ns = Some(now_ns + (WAY_NS << doublings).min(most_ns));
         }
-        (self.turn % self.ways) as usize
-    }
-
-    /// That way leads to another address of the peer than its first one.
-    pub(crate) fn stray(&mut self) {
-        self.may_stray = true;
-    }
-
-    /// The network swallows the attempt, which is about to fail.
-    pub(crate) fn note_swallowed(&mut self) {
-        self.is_swallowed = true;
+        self.way = ways.get((self.way_number() % self.ways) as usize).copied();
+        self.way
     }
 
     /// Whether a hello of the peer was accepted whose proof is due.
@@ -220,24 +287,35 @@ impl Connection {
     ///
     /// RR-CONN-6.
     pub(crate) fn handle_attempt_failed(&mut self, now_ns: u64, cause: &str) -> Step {
-        let cause = match self.ways {
-            0 | 1 => Arc::from(cause),
-            ways => Arc::from(format!("{cause} ({ways} ways were tried each time)")),
-        };
-        let attempts = self.attempts;
+        let (attempts, cause) = (self.attempts, Arc::from(cause));
         self.handle_attempt_ended(now_ns, PeerFailure::Unreachable { attempts, cause })
     }
 
     /// The same; `failure` is what the session fails with if this was the last attempt.
-    pub(crate) fn handle_attempt_ended(&mut self, now_ns: u64, failure: PeerFailure) -> Step {
+    pub(crate) fn handle_attempt_ended(&mut self, now_ns: u64, mut failure: PeerFailure) -> Step {
         if !matches!(self.phase, Phase::Connecting | Phase::ConnectAck | Phase::WaitPeer) {
             return Step::Nothing;
         }
-        // Whoever refuses or answers at its first address was reached.
-        let is_lost = std::mem::take(&mut self.is_swallowed) || self.may_stray;
-        self.turn = self.turn.wrapping_add(u32::from(is_lost));
-        self.is_round_over = !is_lost || self.turn.is_multiple_of(self.ways);
-        if self.is_round_over && self.attempts > self.retry.retries {
+        if !self.is_reached {
+            self.tried += 1;
+            if let Some(way) = self.way.filter(|_| self.ways > 1) {
+                self.round.ends.push((way, failure.clone()));
+            }
+            if self.tried < self.ways {
+                // The next way has nothing to recover from.
+                (self.phase, self.deadline_ns) = (Phase::Backoff, Some(now_ns));
+                return Step::Nothing;
+            }
+            if failure == PeerFailure::Restarted || self.round.is_succeeded() {
+                self.fail();
+                return Step::Fail(PeerFailure::Restarted);
+            }
+            failure = self.round.failure(self.attempts, failure);
+            self.begin_round();
+        } else {
+            self.keep_way();
+        }
+        if self.attempts > self.retry.retries {
             self.fail();
             return Step::Fail(failure);
         }
@@ -258,6 +336,7 @@ impl Connection {
         if self.phase != Phase::ConnectAck {
             return Step::Nothing;
         }
+        self.is_reached = status != HelloStatus::WrongEngine;
         match status {
             // Both sides have accepted a hello of the other: the election decides here, before
             // this side has sent its proof. The peer says so in its hello; one that does not may be
@@ -282,12 +361,11 @@ impl Connection {
                 let attempts = self.attempts;
                 self.handle_attempt_ended(now_ns, PeerFailure::Full { attempts })
             }
-            HelloStatus::WrongEngine if self.may_stray => {
-                self.handle_attempt_failed(now_ns, "another process has that address of the peer")
+            HelloStatus::WrongEngine if self.way.is_none_or(|way| way.shows_successor) => {
+                self.handle_attempt_ended(now_ns, PeerFailure::Restarted)
             }
             HelloStatus::WrongEngine => {
-                self.fail();
-                Step::Fail(PeerFailure::Restarted)
+                self.handle_attempt_failed(now_ns, "another process has that address of the peer")
             }
             HelloStatus::Leaving => {
                 self.fail();
@@ -353,6 +431,11 @@ impl Connection {
         self.initiator = initiator;
         self.deadline_ns = None;
         self.attempts = 0;
+        if initiator {
+            self.keep_way();
+        } else {
+            self.begin_round();
+        }
     }
 
     /// [`Self::deadline_ns`] has passed. When an attempt was under way its lane is to be closed.
@@ -362,12 +445,8 @@ impl Connection {
         }
         match self.phase {
             Phase::Backoff => self.attempt(now_ns),
-            Phase::Connecting => {
-                self.note_swallowed();
-                self.handle_attempt_failed(now_ns, "no answer in time")
-            }
+            Phase::Connecting => self.handle_attempt_failed(now_ns, "no answer in time"),
             Phase::ConnectAck => {
-                self.note_swallowed();
                 self.handle_attempt_failed(now_ns, "connected, but no hello came back in time")
             }
             Phase::WaitPeer => {
@@ -384,6 +463,7 @@ impl Connection {
     pub(crate) fn fail(&mut self) {
         self.phase = Phase::Failed;
         self.deadline_ns = None;
+        self.begin_round();
     }
 
     /// Forgets a failure, so that [`Self::want`] starts afresh.

@@ -117,3 +117,46 @@ fn an_attempt_that_the_network_swallowed_fails_after_it_has_healed() {
     connect(&mut world, 0, 1);
     talk(&mut world, [0, 1], "the next attempt");
 }
+
+/// Another host, a gateway or the own one, if it has the same address, refuses what goes to the
+/// first address of the peer.
+///
+/// RR-CONN-6.
+#[test]
+fn a_refusal_at_one_address_of_a_peer_leaves_the_others_their_turn() {
+    let retry = Retry { timeout_ns: 500 * MILLISECOND, retries: 2, delay_ns: MILLISECOND };
+    let config = Config { retry, ..config() };
+    for refused in [&[0][..], &[0, 1]] {
+        let mut world = World::new(1, Weather::fair()).unwrap();
+        for host in 0..2 {
+            world.add_host_with(&[LinkWeather::default(); 2]);
+            world.start(host, host as u64 + 1, config.clone(), loop_config()).unwrap();
+        }
+        for &link in refused {
+            world.net.borrow_mut().set_rail_fault(1, link, Some(RailFault::Refuses));
+        }
+        connect(&mut world, 0, 1);
+        let target = peer(&mut world, 0, 1);
+        assert!(send(&mut world, 0, target, 7, 100, CompletionLevel::Match));
+        let source = peer(&mut world, 1, 0);
+        assert!(receive(&mut world, 1, source, 7, 100));
+        let mut ended = Vec::new();
+        run(&mut world, "the send ends", |world| {
+            ended.extend(drain(world, 0));
+            !ended.is_empty()
+        });
+        if refused.len() == 1 {
+            assert!(ended[0].result.is_ok(), "{ended:?}");
+            continue;
+        }
+        let Err(Error::Peer { failure: PeerFailure::Unreachable { attempts, cause }, .. }) =
+            &ended[0].result
+        else {
+            panic!("{ended:?}")
+        };
+        assert_eq!(*attempts, 3);
+        let places = [0, 1].map(|link| world.net.borrow().rail_address(1, link).to_string());
+        assert!(places.iter().all(|place| cause.contains(place.as_str())), "{cause}");
+        assert_eq!(cause.matches("refused").count(), 4, "each of four ways: {cause}");
+    }
+}

@@ -53,6 +53,8 @@ pub(crate) enum RailFault {
     Delay { extra_ns: u64 },
     /// It has no carrier: nothing passes, and its host is told.
     Down,
+    /// A gateway, or another host at its address, refuses connections to it; datagrams vanish.
+    Refuses,
 }
 
 impl RailFault {
@@ -97,6 +99,7 @@ impl Link {
         match self.fault {
             Some(RailFault::Blackhole { outward, inward }) => [outward, inward][way],
             Some(RailFault::Down) => true,
+            Some(RailFault::Refuses) => way == INWARD,
             _ => false,
         }
     }
@@ -322,6 +325,11 @@ impl Net {
     /// Whether a link has no carrier.
     pub(super) fn is_link_down(&self, at: At) -> bool {
         self.link(at).is_down()
+    }
+
+    /// Whether another host answers connections to a link, and refuses them.
+    pub(super) fn is_refused_at(&self, at: At) -> bool {
+        self.link(at).fault == Some(RailFault::Refuses)
     }
 
     fn link(&self, at: At) -> &Link {

@@ -61,10 +61,13 @@ impl Net {
             return;
         }
         let back_ns = self.delay_of(index, 0);
-        let is_refused = self.connections[index].random[0].one_in(self.weather.refused_one_in);
+        let by_other =
+            self.connections[index].ends[1].at().is_some_and(|at| self.is_refused_at(at));
+        let random = &mut self.connections[index].random[0];
+        let is_refused = random.one_in(self.weather.refused_one_in) || by_other;
         let is_lost = self.loses_handshake(index);
         let target = match self.connections[index].ends[1].host {
-            Some(_) if is_lost => {
+            Some(_) if is_lost && !by_other => {
                 self.plan(self.now_ns + SYN_REPEAT_NS, Item::Syn(index));
                 return;
             }

@@ -182,18 +182,30 @@ fn the_loser_waits_and_tries_again_when_the_winner_never_comes() {
     assert_eq!(connection.handle_timeout(1011), Step::Connect);
 }
 
+/// So many ways, to addresses of which the first one alone shows a successor.
+fn ways(number: u8) -> Vec<Way> {
+    let way = |at: u8| Way {
+        remote: ([10, 0, at, 15], 7).into(),
+        rail: at,
+        is_own: false,
+        shows_successor: at == 0,
+    };
+    (0..number).map(way).collect()
+}
+
 /// RR-CONN-6
 #[test]
 fn a_round_of_all_ways_is_one_attempt() {
     const SECOND: u64 = 1_000_000_000;
     let retry = Retry { timeout_ns: 2 * SECOND, retries: 1, delay_ns: 10 };
+    let ways = ways(3);
     let mut connection = Connection::new(retry);
     let mut now_ns = 0;
     assert_eq!(connection.want(now_ns), Step::Connect);
     let mut taken = Vec::new();
     let failure = loop {
         let begun_ns = now_ns;
-        taken.push(connection.take_way(now_ns, 3));
+        taken.push(connection.take_way(now_ns, &ways).unwrap().rail);
         now_ns = connection.deadline_ns().unwrap();
         // The time for one of three ways doubles with the round, up to its share.
         let limit_ns = if taken.len() <= 3 { WAY_NS } else { WAY_MAX_NS };
@@ -205,17 +217,80 @@ fn a_round_of_all_ways_is_one_attempt() {
         assert_eq!(connection.handle_timeout(now_ns), Step::Connect);
     };
     assert_eq!(taken, [0, 1, 2, 0, 1, 2]);
-    let cause = "no answer in time (3 ways were tried each time)".into();
-    assert_eq!(failure, PeerFailure::Unreachable { attempts: 2, cause });
-    // Next time, too; and what is refused is asked again by the same way, and counts.
-    connection.reset();
-    connection.want(now_ns);
-    assert_eq!(connection.take_way(now_ns, 3), 0);
-    connection.handle_attempt_failed(now_ns, "refused");
-    connection.handle_timeout(connection.deadline_ns().unwrap());
-    assert_eq!(connection.take_way(now_ns, 3), 0);
-    let step = connection.handle_attempt_failed(now_ns, "refused");
-    assert!(matches!(step, Step::Fail(PeerFailure::Unreachable { attempts: 2, .. })));
+    let cause = "3 ways were tried: 10.0.0.15:7 by rail 0: no answer in time; 10.0.1.15:7 by rail \
+                 1: no answer in time; 10.0.2.15:7 by rail 2: no answer in time";
+    assert_eq!(failure, PeerFailure::Unreachable { attempts: 2, cause: cause.into() });
+}
+
+/// What the kernel of this host, a gateway or another host refuses says nothing of the peer.
+///
+/// RR-CONN-6
+#[test]
+fn each_way_gets_its_turn_whatever_the_others_answer() {
+    let mut ways = ways(3);
+    ways[0].is_own = true;
+    let mut connection = Connection::new(Retry { timeout_ns: 1000, retries: 1, delay_ns: 10 });
+    connection.want(0);
+    let mut taken = Vec::new();
+    let failure = loop {
+        let now_ns = 20 * taken.len() as u64;
+        taken.push(connection.take_way(now_ns, &ways).unwrap().rail);
+        let step = match taken.last() {
+            Some(0) => connection.handle_attempt_failed(now_ns, "refused"),
+            Some(1) => {
+                connection.handle_connected(now_ns, 1);
+                connection.handle_attempt_ended(now_ns, PeerFailure::WrongSecret)
+            }
+            _ => connection.handle_attempt_failed(now_ns, "no route"),
+        };
+        if let Step::Fail(failure) = step {
+            break failure;
+        }
+        // A pause is between rounds only.
+        let pause_ns = if taken.len() == 3 { 10 } else { 0 };
+        assert_eq!(connection.deadline_ns(), Some(now_ns + pause_ns));
+        assert_eq!(connection.handle_timeout(now_ns + pause_ns), Step::Connect);
+    };
+    assert_eq!(taken, [0, 1, 2, 0, 1, 2]);
+    let PeerFailure::Unreachable { attempts: 2, cause } = failure else { panic!("{failure}") };
+    let first = "3 ways were tried: 10.0.0.15:7 by rail 0 (this host has that address, too): \
+                 refused; 10.0.1.15:7 by rail 1: cannot be trusted";
+    assert!(cause.starts_with(first) && cause.ends_with("by rail 2: no route"), "{cause}");
+}
+
+/// One that all ways agree on is the cause.
+#[test]
+fn a_reason_that_all_ways_give_is_named_as_it_is() {
+    let mut connection = Connection::new(Retry { timeout_ns: 1000, retries: 0, delay_ns: 10 });
+    connection.want(0);
+    connection.take_way(0, &ways(2));
+    assert_eq!(connection.handle_attempt_ended(0, PeerFailure::WrongSecret), Step::Nothing);
+    connection.handle_timeout(0);
+    connection.take_way(0, &ways(2));
+    let step = connection.handle_attempt_ended(0, PeerFailure::WrongSecret);
+    assert_eq!(step, Step::Fail(PeerFailure::WrongSecret));
+}
+
+/// The peer itself answered by that way: the next attempt takes it again, after a pause.
+///
+/// RR-CONN-6
+#[test]
+fn a_peer_that_answers_is_asked_again_by_the_same_way() {
+    let mut connection = Connection::new(RETRY);
+    connection.want(0);
+    for round in 0..3 {
+        let now_ns = 100 * round;
+        assert_eq!(connection.take_way(now_ns, &ways(3)).unwrap().rail, 0);
+        connection.handle_connected(now_ns, 1);
+        let step = connection.handle_reply(now_ns, HelloStatus::Busy);
+        if round < 2 {
+            assert_eq!(step, Step::Nothing);
+            assert_eq!(connection.handle_timeout(now_ns), Step::Nothing);
+            assert_eq!(connection.handle_timeout(now_ns + 100), Step::Connect);
+        } else {
+            assert_eq!(step, Step::Fail(PeerFailure::Full { attempts: 3 }));
+        }
+    }
 }
 
 /// RR-CONN-3
@@ -223,17 +298,20 @@ fn a_round_of_all_ways_is_one_attempt() {
 fn another_process_at_another_address_is_no_successor() {
     let mut connection = Connection::new(RETRY);
     connection.want(0);
-    connection.take_way(0, 2);
+    connection.take_way(0, &ways(2));
     connection.handle_timeout(1000);
-    connection.handle_timeout(1010);
-    assert_eq!(connection.take_way(1010, 2), 1);
-    connection.stray();
+    connection.handle_timeout(1000);
+    assert_eq!(connection.take_way(1010, &ways(2)).unwrap().rail, 1);
     connection.handle_connected(1011, 1);
     assert_eq!(connection.handle_reply(1012, HelloStatus::WrongEngine), Step::Nothing);
     assert_eq!(connection.handle_timeout(2000), Step::Connect);
-    assert_eq!(connection.take_way(2000, 2), 0);
+    // One at the first address is, unless the peer is found by another way.
+    assert_eq!(connection.take_way(2000, &ways(2)).unwrap().rail, 0);
     connection.handle_connected(2001, 2);
-    let step = connection.handle_reply(2002, HelloStatus::WrongEngine);
+    assert_eq!(connection.handle_reply(2002, HelloStatus::WrongEngine), Step::Nothing);
+    assert_eq!(connection.handle_timeout(2002), Step::Connect);
+    assert_eq!(connection.take_way(2002, &ways(2)).unwrap().rail, 1);
+    let step = connection.handle_attempt_failed(2003, "refused");
     assert_eq!(step, Step::Fail(PeerFailure::Restarted));
 }
 
