@@ -19,6 +19,7 @@ pub mod bootstrap;
 mod counting;
 mod driver;
 mod files;
+mod forks;
 mod memory;
 mod netlink;
 mod progress;
@@ -42,6 +43,8 @@ pub use api::{
     ReceiveOptions, Region, RegionCounters, RemoteAddress, RemoteKey, Rows, SendOptions, Shared,
     SharingCounters, kernel_features,
 };
+#[doc(hidden)]
+pub use forks::INHERITED;
 pub use memory::{Buffer, Layout, MemoryError, RawSpan, RegionSlice, Segment, Shaped};
 pub use progress::counters::CounterEvents;
 pub use proto::effects::CompletionLevel;

@@ -20,7 +20,8 @@
  *
  * THREADS. Objects of an endpoint of RR_SHARED (the default) and RR_DEDICATED are for all threads
  * at once; those of RR_OWNED for the thread that opened it. A child of fork closes what it
- * inherited, or leaves it, and opens a domain of its own.
+ * inherited, or leaves it, and opens a domain of its own; other calls with what it inherited give
+ * RR_EINVAL.
  *
  * STRUCTURES. Options begin with their size: make them from the INIT macros. Reserved fields are 0.
  */

@@ -93,6 +93,9 @@ pub(crate) fn guard(call: impl FnOnce() -> Result<c_int, Fault>) -> c_int {
             let text = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
             let text = text.or_else(|| payload.downcast_ref::<String>().cloned());
             let text = text.unwrap_or_else(|| "a panic without a text".to_owned());
+            if text == ringrail::INHERITED {
+                return remember(Fault::Engine(Error::Misuse(text.into())));
+            }
             let text = format!("a bug of ringrail, please report it: {text}");
             remember(Fault::Here(RR_EPANIC, text.into()))
         }

@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 static int failures;
 
@@ -408,6 +410,28 @@ static void bootstraps(void)
     TRUE(job == NULL);
 }
 
+/* A child of fork is told so by each call but those that close. */
+static void inherited(rr_endpoint *endpoint)
+{
+    rr_address own;
+    rr_peer peer;
+    char byte = 0;
+    int status = 1;
+    rr_selector any = rr_from(RR_ANY_PEER, rr_tagged(0, 1));
+    pid_t child = fork();
+    if (child == 0) {
+        EXPECT(RR_EINVAL, rr_progress(endpoint));
+        TRUE(strstr(rr_last_error(), "forked") != NULL);
+        EXPECT(RR_EINVAL, rr_endpoint_address(endpoint, &own));
+        TRUE(strstr(rr_last_error(), "forked") != NULL);
+        EXPECT(RR_EINVAL, rr_insert(endpoint, &own, &peer));
+        EXPECT(RR_EINVAL, rr_receive(endpoint, &any, &byte, 1, NULL, 10000000000));
+        OK(rr_endpoint_close(endpoint));
+        _exit(failures > 0);
+    }
+    TRUE(waitpid(child, &status, 0) == child && status == 0);
+}
+
 int main(void)
 {
     const char *settings[] = {"insecure=true", "listen_address=127.0.0.1", "spin=0", NULL};
@@ -431,6 +455,7 @@ int main(void)
         operations(endpoint, self);
         objects(endpoint);
         connections(endpoint);
+        inherited(endpoint);
         OK(rr_endpoint_close(endpoint));
         EXPECT(RR_EHANDLE, rr_endpoint_close(endpoint));
         EXPECT(RR_EHANDLE, rr_progress(endpoint));

@@ -13,7 +13,7 @@ const CONFINED: [&str; 2] = ["bindings/libfabric/src/", "engine/src/"];
 
 /// Where `unsafe` may stand there: folders, and files one by one. Of the provider those that C
 /// calls, or whose memory C has; what decides is safe.
-const UNSAFE_ROOMS: [&str; 39] = [
+const UNSAFE_ROOMS: [&str; 40] = [
     "bindings/libfabric/src/abi/",
     "bindings/libfabric/src/address.rs",
     "bindings/libfabric/src/av/calls.rs",
@@ -42,6 +42,7 @@ const UNSAFE_ROOMS: [&str; 39] = [
     "engine/src/api/region.rs",
     "engine/src/api/send.rs",
     "engine/src/driver/",
+    "engine/src/forks/",
     "engine/src/memory/",
     "engine/src/progress/bulk.rs",
     "engine/src/progress/caretaker/engine_cell.rs",
@@ -86,9 +87,10 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("wire", &[]),
     ("secret", &[]),
     ("proto", &["wire", "secret", "hooks"]),
-    ("telemetry", &["types"]),
+    ("telemetry", &["types", "forks"]),
     ("netlink", &[]),
     ("files", &[]),
+    ("forks", &[]),
     // Which atomic operations there are is said on the wire.
     ("memory", &["telemetry", "wire::atomic_op"]),
     // The simulated network looks into packets, as somebody on the way may.
@@ -99,6 +101,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "memory",
             "netlink",
             "files",
+            "forks",
             "settings",
             "telemetry",
             "hooks",
@@ -128,6 +131,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "memory",
             "telemetry",
             "hooks",
+            "forks",
             "topology",
             "driver::lanes",
             "driver::AnyDriver",

@@ -17,6 +17,7 @@ use crate::driver;
 use crate::driver::lanes::{
     DATAGRAM_BYTES_MAX, DATAGRAM_BYTES_MIN, DATAGRAM_BYTES_USUAL, PIECE_BYTES_MAX, SendMode,
 };
+use crate::forks::EngineFd;
 use crate::memory::{Arena, RegionSlice, alloc_region, default_arena_bytes};
 use crate::memory::{has_cap_ipc_lock, memlock_limit};
 use crate::progress::datagram::{Datagrams, window_bytes};
@@ -265,7 +266,7 @@ impl Domain {
         });
         if has_several {
             let of_rails = driver::tcp::listeners_of_rails(&state.listener, &selection.rails);
-            state.listeners_of_rails = of_rails;
+            state.listeners_of_rails = of_rails.into_iter().map(EngineFd::new).collect();
         }
         state.rails_chosen = selection.rails;
         state.publisher = self.0.exporter.as_ref().map(|exporter| Publisher::new(exporter.slot()));

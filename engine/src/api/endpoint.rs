@@ -1,7 +1,6 @@
 //! Endpoints: from where they are made to where they are closed, and their peers.
 
 use std::fmt;
-use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,6 +14,7 @@ use super::mode::{Attached, Open, Owned, Queues, Shared};
 use super::queues::CompletionQueue;
 use crate::driver::lanes::{Driver, LaneKey};
 use crate::driver::{self, AnyDriver, ArenaRange, DriverChoice};
+use crate::forks::{EngineFd, INHERITED};
 use crate::progress::caretaker::EngineCell;
 use crate::progress::engine::{Engine, EngineState};
 use crate::progress::shared_engine::SharedEngine;
@@ -24,7 +24,7 @@ use crate::types::{Address, Error, Peer, TimeOutOutcome};
 /// An endpoint that no thread owns: it listens, and can be sent to another thread.
 pub struct Detached {
     state: Box<EngineState>,
-    sockets: Vec<(LaneKey, OwnedFd)>,
+    sockets: Vec<(LaneKey, EngineFd)>,
 }
 
 /// A place to send from and to receive at, with an address of its own.
@@ -95,10 +95,12 @@ pub struct Detached {
 /// # Forks
 ///
 /// A child of `fork` can drop the endpoints and operations that it inherited, and neither use nor
-/// attach them: they are the parent's, which goes on undisturbed. Their descriptors stay open in
-/// the child until it ends or executes another program: so long the parent's ports are taken, and
-/// when the parent is killed its peers find out by `peer_timeout` only. Endpoints of its own it
-/// takes from a [`Domain`] of its own.
+/// attach them: they are the parent's, which goes on undisturbed. Posting, waiting and making
+/// progress give [`Error::Misuse`] there; calls that have no such error to give panic with its
+/// text. Their descriptors are closed in the child before `fork` returns, so that the parent's
+/// peers notice when that is killed, whatever the child does. (Descriptors to sleep by, which users
+/// have in their own sets, stay open, and say nothing.) Endpoints of its own it takes from a
+/// [`Domain`] of its own.
 ///
 /// # Threads
 ///
@@ -374,6 +376,9 @@ impl Endpoint<Owned> {
     /// The endpoint comes back when siblings or operations are alive, or anything is outstanding.
     #[allow(clippy::result_large_err, reason = "the endpoint comes back by value, as it came")]
     pub fn detach(self) -> Result<Endpoint<Detached>, (Self, Error)> {
+        if self.open().engine.is_inherited() {
+            return Err((self, Error::misuse(INHERITED)));
+        }
         if Rc::strong_count(&self.open().engine) > 1 || self.open().number != 0 {
             let text = "an engine is detached by its first endpoint, when the others, queues, \
                         listeners and operations are gone";

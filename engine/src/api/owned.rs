@@ -46,7 +46,7 @@ impl EngineRef for Rc<EngineCell> {
 
     #[inline]
     fn progress(&self) -> Result<bool, Error> {
-        let happened = self.borrow_mut().progress()?;
+        let happened = self.enter()?.progress()?;
         if happened {
             self.wake_tasks();
         }
@@ -58,7 +58,7 @@ impl EngineRef for Rc<EngineCell> {
         deadline: Option<Instant>,
         done: impl FnMut(&mut Engine) -> Option<T>,
     ) -> Result<Option<T>, Error> {
-        let answer = self.borrow_mut().wait(deadline, done);
+        let answer = self.enter()?.wait(deadline, done);
         self.wake_tasks();
         answer
     }
@@ -101,8 +101,10 @@ impl EngineRef for Rc<EngineCell> {
         to: PostedTo<&u32>,
         more: bool,
     ) -> Result<Option<OperationId>, Refused> {
-        let posted = self.borrow_mut().post_send_to(request, memory, here(to), more)?;
-        Ok(posted.map(named))
+        match self.enter() {
+            Ok(mut engine) => Ok(engine.post_send_to(request, memory, here(to), more)?.map(named)),
+            Err(error) => Err((error, memory)),
+        }
     }
 
     #[inline]
@@ -112,7 +114,10 @@ impl EngineRef for Rc<EngineCell> {
         memory: Memory,
         to: PostedTo<&u32>,
     ) -> Result<OperationId, Refused> {
-        self.borrow_mut().post_receive(request, memory, here(to).route()).map(named)
+        match self.enter() {
+            Ok(mut engine) => engine.post_receive(request, memory, here(to).route()).map(named),
+            Err(error) => Err((error, memory)),
+        }
     }
 
     #[inline]
@@ -123,7 +128,7 @@ impl EngineRef for Rc<EngineCell> {
         to: PostedTo<&u32>,
         more: bool,
     ) -> Result<(), Error> {
-        self.borrow_mut().inject(request, bytes, here(to).route(), more)
+        self.enter()?.inject(request, bytes, here(to).route(), more)
     }
 
     fn start_send(
@@ -132,11 +137,17 @@ impl EngineRef for Rc<EngineCell> {
         memory: Memory,
         more: bool,
     ) -> Result<Posted, Refused> {
-        self.borrow_mut().start_send(request, memory, more, None)
+        match self.enter() {
+            Ok(mut engine) => engine.start_send(request, memory, more, None),
+            Err(error) => Err((error, memory)),
+        }
     }
 
     fn start_receive(&self, request: &ReceiveRequest, memory: Memory) -> Result<Id, Refused> {
-        self.borrow_mut().start_receive(request, memory, None)
+        match self.enter() {
+            Ok(mut engine) => engine.start_receive(request, memory, None),
+            Err(error) => Err((error, memory)),
+        }
     }
 
     fn post_one_sided(
@@ -146,7 +157,10 @@ impl EngineRef for Rc<EngineCell> {
         to: PostedTo<&u32>,
         more: bool,
     ) -> Result<OperationId, Refused> {
-        self.borrow_mut().post_one_sided_to(request, memory, here(to), more).map(named)
+        match self.enter() {
+            Ok(mut engine) => engine.post_one_sided_to(request, memory, here(to), more).map(named),
+            Err(error) => Err((error, memory)),
+        }
     }
 
     fn start_one_sided(
@@ -156,7 +170,10 @@ impl EngineRef for Rc<EngineCell> {
         more: bool,
         flushed_to: PostedTo<&u32>,
     ) -> Result<Posted, Refused> {
-        self.borrow_mut().start_one_sided(request, memory, more, here(flushed_to), None)
+        match self.enter() {
+            Ok(mut engine) => engine.start_one_sided(request, memory, more, here(flushed_to), None),
+            Err(error) => Err((error, memory)),
+        }
     }
 
     #[inline]
@@ -167,7 +184,7 @@ impl EngineRef for Rc<EngineCell> {
         to: PostedTo<&u32>,
         more: bool,
     ) -> Result<(), Error> {
-        self.borrow_mut().inject_put(request, bytes, here(to), more)
+        self.enter()?.inject_put(request, bytes, here(to), more)
     }
 
     fn cancel(&self, operation: OperationId) -> bool {
@@ -184,7 +201,7 @@ impl EngineRef for Rc<EngineCell> {
         handle: &Id,
         deadline: Option<Instant>,
     ) -> Result<Option<Outcome>, Error> {
-        let outcome = self.borrow_mut().wait(deadline, |engine| take_outcome(engine, *handle));
+        let outcome = self.enter()?.wait(deadline, |engine| take_outcome(engine, *handle));
         self.wake_tasks();
         outcome
     }
@@ -268,7 +285,7 @@ impl EngineRef for Rc<EngineCell> {
         limit: usize,
         deadline: Option<Instant>,
     ) -> Result<usize, Error> {
-        let got = self.borrow_mut().wait(deadline, |engine| {
+        let got = self.enter()?.wait(deadline, |engine| {
             let completions = &mut engine.state.completions;
             let got = queues
                 .clone()

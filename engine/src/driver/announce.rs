@@ -29,6 +29,7 @@ use std::time::{Duration, Instant};
 use if_addrs::{IfAddr, Interface};
 
 use crate::driver::lanes::Rail;
+use crate::forks::EngineFd;
 
 /// For so long the kernel goes on asking, and then forgets that it did.
 const ROUND: Duration = Duration::from_millis(3500);
@@ -73,7 +74,7 @@ impl Word {
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Announcer {
-    socket: OwnedFd,
+    socket: EngineFd,
     words: Vec<Word>,
     rounds: u8,
 }
@@ -87,7 +88,7 @@ impl Announcer {
             return None;
         }
         match open() {
-            Ok(socket) => Some(Self { socket, words, rounds: 0 }),
+            Ok(socket) => Some(Self { socket: EngineFd::new(socket), words, rounds: 0 }),
             Err(error) => {
                 tracing::debug!("nobody is told which NIC has which address: {error}");
                 None
@@ -249,7 +250,7 @@ mod tests {
         let start = Instant::now();
         let mut words = [2, 3].map(|index| Word::new(index, Ipv4Addr::LOCALHOST)).to_vec();
         words[0].began = Some(start);
-        let mut announcer = Announcer { socket: open().unwrap(), words, rounds: 254 };
+        let mut announcer = Announcer { socket: open().unwrap().into(), words, rounds: 254 };
         assert!(!announcer.words[0].is_due(start + ROUND / 2));
         assert!(announcer.words[0].is_due(start + ROUND));
         assert!(!announcer.is_heard(2, start, start + HEARD_AFTER / 2));
@@ -267,7 +268,7 @@ mod tests {
     fn what_the_kernel_refuses_is_not_heard_and_is_soon_said_again() {
         // No link is numbered so: the kernel refuses, and nothing leaves this host.
         let words = vec![Word::new(0x7fff_ffff, Ipv4Addr::LOCALHOST)];
-        let mut announcer = Announcer { socket: open().unwrap(), words, rounds: 254 };
+        let mut announcer = Announcer { socket: open().unwrap().into(), words, rounds: 254 };
         let start = Instant::now();
         assert_eq!(announcer.announce(start), 1);
         assert_eq!(announcer.announce(start + RETRY / 2), 0);

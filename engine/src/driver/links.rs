@@ -5,6 +5,7 @@
 //! all links is under way at a time: asked for another one meanwhile the kernel says `EBUSY`, so
 //! that has to wait for the end of the first one.
 
+use crate::forks::EngineFd;
 use std::io;
 use std::mem;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -31,7 +32,7 @@ const RETRY: Duration = Duration::from_millis(100);
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Links {
-    socket: OwnedFd,
+    socket: EngineFd,
     room: Box<[u8]>,
     /// A list of all links is under way.
     is_listing: bool,
@@ -75,7 +76,7 @@ impl Links {
             return Err(io::Error::last_os_error());
         }
         // SAFETY: the kernel just gave us this descriptor.
-        let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+        let socket = EngineFd::new(unsafe { OwnedFd::from_raw_fd(fd) });
         // SAFETY: integers, for which zero bytes are a value.
         let mut address: libc::sockaddr_nl = unsafe { mem::zeroed() };
         address.nl_family = libc::AF_NETLINK as libc::sa_family_t;
@@ -333,7 +334,7 @@ mod tests {
         // A socket that goes nowhere takes none.
         let deaf = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         deaf.set_nonblocking(true).unwrap();
-        let socket = mem::replace(&mut links.socket, deaf.into());
+        let socket = mem::replace(&mut links.socket, EngineFd::new(deaf).into_owned());
         assert_eq!(links.owed_in(), None);
         links.ask().unwrap_err();
         assert!(links.owed_in().unwrap() <= RETRY);

@@ -2,12 +2,12 @@
 
 use std::io;
 use std::net::TcpListener;
-use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::engine::{Engine, EngineState};
 use super::roles::Role;
+use crate::forks::EngineFd;
 use crate::types::Error;
 
 /// How soon to look again after a session that is being set up, at a full TCP lane, or after a turn
@@ -18,14 +18,14 @@ const SOON: Duration = Duration::from_millis(1);
 /// listeners, and of what engines of this host wake it by. The engine replaces them, the caretaker
 /// sleeps by those that are current then.
 #[derive(Clone, Default)]
-pub(super) struct WakeFds(Arc<Mutex<Arc<[OwnedFd]>>>);
+pub(super) struct WakeFds(Arc<Mutex<Arc<[EngineFd]>>>);
 
 impl WakeFds {
-    pub(super) fn current(&self) -> Arc<[OwnedFd]> {
+    pub(super) fn current(&self) -> Arc<[EngineFd]> {
         Arc::clone(&self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn replace(&self, fds: Vec<OwnedFd>) {
+    fn replace(&self, fds: Vec<EngineFd>) {
         let mut current = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let replaced = std::mem::replace(&mut *current, fds.into());
         // Closing takes its time.
@@ -57,9 +57,9 @@ impl Engine {
         }
     }
 
-    fn copies_of_wake_fds(&self) -> io::Result<Vec<OwnedFd>> {
+    fn copies_of_wake_fds(&self) -> io::Result<Vec<EngineFd>> {
         let mut fds = self.state.copies_of_wake_fds()?;
-        fds.extend(self.driver.neighbours_fd().transpose()?);
+        fds.extend(self.driver.neighbours_fd().transpose()?.map(EngineFd::new));
         Ok(fds)
     }
 
@@ -96,17 +96,17 @@ impl Engine {
 
 impl EngineState {
     /// Of all listeners, that at the wildcard address first.
-    pub(super) fn copies_of_listeners(&self) -> io::Result<Vec<TcpListener>> {
+    pub(super) fn copies_of_listeners(&self) -> io::Result<Vec<EngineFd<TcpListener>>> {
         let all = [&self.listener].into_iter().chain(&self.listeners_of_rails);
-        all.map(TcpListener::try_clone).collect()
+        all.map(EngineFd::<TcpListener>::copy).collect()
     }
 
     /// See [`WakeFds`]; none if the engine takes no datagrams.
-    fn copies_of_wake_fds(&self) -> io::Result<Vec<OwnedFd>> {
+    fn copies_of_wake_fds(&self) -> io::Result<Vec<EngineFd>> {
         let Ok(socket) = self.datagrams.socket() else { return Ok(Vec::new()) };
-        let socket = OwnedFd::from(socket.try_clone()?);
+        let socket = socket.copy()?.into_owned();
         let listeners = self.copies_of_listeners()?;
-        Ok(listeners.into_iter().map(OwnedFd::from).chain([socket]).collect())
+        Ok(listeners.into_iter().map(EngineFd::into_owned).chain([socket]).collect())
     }
 
     /// Lanes that were full are tried again: the news of room comes to the owner.

@@ -20,6 +20,7 @@ use super::mapped::MemoryQuestions;
 use super::roles::Roles;
 use super::zero_copy::Policy;
 use crate::driver::AnyDriver;
+use crate::forks::EngineFd;
 use crate::memory::Arena;
 use crate::proto::core::{Action, Config, Core};
 use crate::proto::keys::JobKeys;
@@ -85,9 +86,9 @@ pub(crate) struct EngineState {
     pub(super) questions: MemoryQuestions,
     pub(super) keys: Arc<JobKeys>,
     pub(crate) arena: Arc<Arena>,
-    pub(crate) listener: TcpListener,
+    pub(crate) listener: EngineFd<TcpListener>,
     /// Those beside it that are bound to a rail each, if there are several.
-    pub(crate) listeners_of_rails: Vec<TcpListener>,
+    pub(crate) listeners_of_rails: Vec<EngineFd<TcpListener>>,
     /// What peers connect to.
     pub(crate) locators: Locators,
     /// What it sends and receives by, the locator's first; empty: as routes decide.
@@ -159,7 +160,7 @@ impl EngineState {
             config,
             keys,
             arena,
-            listener,
+            listener: EngineFd::new(listener),
             listeners_of_rails: Vec::new(),
             locators: locators_of(locator, &rails),
             rails_chosen: rails.clone(),
@@ -268,7 +269,7 @@ impl Engine {
     pub(crate) fn attach(
         mut state: Box<EngineState>,
         driver: impl Into<AnyDriver>,
-        sockets: Vec<(LaneKey, std::os::fd::OwnedFd)>,
+        sockets: Vec<(LaneKey, EngineFd)>,
     ) -> Result<Self, Error> {
         let mut driver = driver.into();
         let failed = |error| Error::system("cannot hand the sockets to the driver", error);
@@ -279,14 +280,14 @@ impl Engine {
         driver.set_rails(&state.rails).map_err(failed)?;
         let told = state.rails_announced();
         state.core.set_rails(told);
-        listeners.into_iter().try_for_each(|it| driver.listen(it)).map_err(failed)?;
+        listeners.into_iter().try_for_each(|it| driver.listen(it.into_inner())).map_err(failed)?;
         state.datagrams.attach(&mut *driver)?;
         driver.listen_to_neighbours(state.core.engine());
         state.completions.witness = driver.witness();
         let mut roles: Vec<_> = state.roles.take_all();
         let mut renamed = Vec::new();
         for (old, socket) in sockets {
-            let key = driver.adopt(socket).map_err(failed)?;
+            let key = driver.adopt(socket.into_inner()).map_err(failed)?;
             if let Some(index) = roles.iter().position(|(key, _)| *key == old) {
                 let (_, role) = roles.swap_remove(index);
                 state.roles.insert(key, role);
@@ -321,7 +322,7 @@ impl Engine {
     #[allow(clippy::type_complexity)]
     pub(crate) fn detach(
         mut self,
-    ) -> Result<(Box<EngineState>, Vec<(LaneKey, std::os::fd::OwnedFd)>), (Self, Error)> {
+    ) -> Result<(Box<EngineState>, Vec<(LaneKey, EngineFd)>), (Self, Error)> {
         // What the last message said of those before it.
         self.state.drain_all_paths();
         if !self.state.is_quiescent() {
@@ -334,7 +335,10 @@ impl Engine {
         self.acknowledge_hot();
         self.acknowledge_rings(true);
         match self.driver.dismantle() {
-            Ok(sockets) => Ok((self.state, sockets)),
+            Ok(sockets) => {
+                let sockets = sockets.into_iter().map(|(lane, socket)| (lane, socket.into()));
+                Ok((self.state, sockets.collect()))
+            }
             Err(error) => {
                 let error = Error::system("the driver cannot give its sockets up now", error);
                 Err((self, error))

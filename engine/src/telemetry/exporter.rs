@@ -19,6 +19,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, getpid};
 
 use super::{Statistics, prometheus};
+use crate::forks::EngineFd;
 
 /// Longest request, and most headers in it.
 const REQUEST_BYTES_MAX: usize = 4096;
@@ -102,7 +103,7 @@ impl Exporter {
     ///
     /// The address is taken or not this host's, or the system has no thread or descriptor left.
     pub(crate) fn open(address: SocketAddr) -> io::Result<Self> {
-        let listener = TcpListener::bind(address)?;
+        let listener = EngineFd::new(TcpListener::bind(address)?);
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
         let (end, ended) = UnixStream::pair()?;

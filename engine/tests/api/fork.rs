@@ -1,15 +1,18 @@
 //! A child that `fork` made while endpoints were open: it may drop what it inherited and begin
-//! anew, and its parent notices nothing.
+//! anew, and its parent notices nothing. When the parent is killed its peers notice, although the
+//! child goes on.
 
 use std::fs;
+use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::common::{domain, own_process};
 use ringrail::{
-    Address, CompletionLevel, Domain, Endpoint, EndpointOptions, Envelope, Error, Owned, Selector,
-    SendOptions,
+    Address, Attached, CompletionLevel, Domain, Endpoint, EndpointOptions, Envelope, Error, Event,
+    Owned, Peer, PeerFailure, ReceiveOptions, Selector, SendOptions, Shared,
 };
 
 const TAG: Envelope = Envelope::tagged(3);
@@ -115,6 +118,7 @@ fn drop_what_is_inherited() {
         let mut inherited = Some(inherited);
         let (mut parent, mut domain) = (Some(parent), Some(domain));
         let child = fork(|| {
+            refused(parent.as_ref().unwrap());
             let begun = Instant::now();
             drop(inherited.take());
             drop(parent.take());
@@ -186,4 +190,244 @@ fn map_where_the_arena_was() {
     let (domain, mut slice) = inherited.unwrap();
     slice.fill(3);
     drop((domain, slice));
+}
+
+/// Calls with an endpoint that was inherited end at once, and say why.
+fn refused<M: Attached>(endpoint: &Endpoint<M>) {
+    fn check<T>(result: Result<T, Error>) {
+        match result {
+            Err(Error::Misuse(text)) => assert!(text.contains("forked"), "{text}"),
+            Err(other) => panic!("refused with {other}"),
+            Ok(_) => panic!("the call worked"),
+        }
+    }
+    let any = Selector::any(TAG);
+    check(endpoint.progress());
+    check(endpoint.receive(any, vec![0; 8]).map_err(|refused| refused.error));
+    let mut room = [0; 8];
+    check(endpoint.receive_blocking(any, &mut room, ReceiveOptions::new()));
+    // There is no error that it could give.
+    let address = std::panic::AssertUnwindSafe(|| endpoint.address());
+    let panic = std::panic::catch_unwind(address).expect_err("the call worked");
+    let text = panic.downcast_ref::<String>().expect("a text");
+    assert!(text.contains("forked"), "{text}");
+}
+
+#[test]
+fn calls_with_an_inherited_endpoint_of_all_threads_are_refused() {
+    own_process::run(
+        "fork::calls_with_an_inherited_endpoint_of_all_threads_are_refused",
+        call_an_inherited_shared_endpoint,
+    );
+}
+
+fn call_an_inherited_shared_endpoint() {
+    for control_lane in ["udp", "tcp"] {
+        let domain = domain(&[("control_lane", control_lane)]);
+        let endpoint = domain.endpoint().unwrap().share().unwrap();
+        let peer = endpoint.insert(&endpoint.address()).unwrap();
+        let child = fork(|| refused(&endpoint));
+        assert_eq!(await_child(child, || {}), 0);
+        endpoint.send_blocking(peer, TAG, b"still", SendOptions::default()).unwrap();
+    }
+}
+
+/// How an endpoint is opened.
+type Open<M> = fn(&Domain) -> Endpoint<M>;
+
+/// What one side of a pair has.
+struct Side<M: Attached> {
+    endpoint: Endpoint<M>,
+    peer: Peer,
+    link: UnixStream,
+    _domain: Domain,
+}
+
+/// One side of a pair whose other one is at the other end of `link`; both have sent and received
+/// when this returns.
+fn meet<M: Attached>(mut link: UnixStream, settings: &[(&str, &str)], open: Open<M>) -> Side<M> {
+    let domain = domain(settings);
+    let endpoint = open(&domain);
+    let own = endpoint.address().to_bytes();
+    link.write_all(&own).unwrap();
+    let mut theirs = own;
+    link.read_exact(&mut theirs).unwrap();
+    let peer = endpoint.insert(&Address::from_bytes(&theirs).unwrap()).unwrap();
+    let pending = endpoint.receive(Selector::from(peer, TAG), vec![0; 8]).unwrap();
+    endpoint.send_blocking(peer, TAG, &[7; 8], SendOptions::default()).unwrap();
+    pending.wait().unwrap();
+    Side { endpoint, peer, link, _domain: domain }
+}
+
+/// A process with an endpoint, which has a child that does not know of it: that answers what it is
+/// told, and ends when nobody can tell it anything any more.
+struct Pair<M: Attached> {
+    ours: Side<M>,
+    process: libc::pid_t,
+    to_worker: UnixStream,
+}
+
+impl<M: Attached> Pair<M> {
+    fn start(
+        settings: &[(&str, &str)],
+        open: Open<M>,
+        fork_worker: impl FnOnce(&mut dyn FnMut()) -> libc::pid_t,
+    ) -> Self {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let (to_worker, mut of_worker) = UnixStream::pair().unwrap();
+        let mut of_process = Some((theirs, fork_worker));
+        let (mut ours, mut to_worker) = (Some(ours), Some(to_worker));
+        let process = fork(|| {
+            drop((ours.take(), to_worker.take()));
+            let (theirs, fork_worker) = of_process.take().unwrap();
+            let mut side = meet(theirs, settings, open);
+            fork_worker(&mut || {
+                let mut word = [0];
+                while of_worker.read(&mut word).unwrap() > 0 {
+                    of_worker.write_all(&word).unwrap();
+                }
+            });
+            side.link.write_all(b"!").unwrap();
+            side.link.set_nonblocking(true).unwrap();
+            loop {
+                let options = SendOptions::default();
+                match side.link.read(&mut [0]) {
+                    Ok(0) => break,
+                    Ok(_) => {
+                        side.endpoint.send_blocking(side.peer, TAG, &[3; 8], options).unwrap();
+                    }
+                    Err(_) => {
+                        side.endpoint.progress().unwrap();
+                    }
+                }
+                thread::sleep(Duration::from_millis(1));
+            }
+        });
+        drop((of_process, of_worker));
+        let (ours, to_worker) = (ours.take().unwrap(), to_worker.take().unwrap());
+        let mut ours = meet(ours, settings, open);
+        ours.link.read_exact(&mut [0]).unwrap();
+        Self { ours, process, to_worker }
+    }
+
+    /// Whether the worker runs.
+    fn ask_worker(&mut self) {
+        self.to_worker.write_all(b"?").unwrap();
+        self.to_worker.read_exact(&mut [0]).unwrap();
+    }
+
+    /// Ends the process without a last word.
+    fn kill(&self) {
+        // SAFETY: a child of this process that was not waited for: nobody else has its id.
+        assert_eq!(unsafe { libc::kill(self.process, libc::SIGKILL) }, 0);
+        let status = await_child(self.process, || {});
+        assert!(libc::WIFSIGNALED(status), "{status}");
+    }
+
+    /// Waits until the engine says that its peer is gone, and why.
+    fn await_loss(&self) -> String {
+        let deadline = Instant::now() + LONG;
+        while Instant::now() < deadline {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match self.ours.endpoint.event_queue().wait(Some(left)).unwrap() {
+                Some(Event::Disconnected { failure: PeerFailure::Lost(why), .. }) => {
+                    return why.to_string();
+                }
+                Some(Event::Disconnected { failure, .. }) => panic!("it ended with {failure}"),
+                Some(_) => {}
+                None => break,
+            }
+        }
+        panic!("the peer was killed, and its engine is taken to be there");
+    }
+}
+
+/// All ways in which messages of one host go.
+fn ways() -> impl Iterator<Item = [(&'static str, &'static str); 3]> {
+    let all = ["auto", "off"].into_iter().flat_map(|memory| {
+        ["udp", "tcp"].map(|lane| (memory, lane)).into_iter().flat_map(|(memory, lane)| {
+            ["sockets", "uring"]
+                .map(|lanes| [("shared_memory", memory), ("control_lane", lane), ("lanes", lanes)])
+        })
+    });
+    let has_uring = domain(&[("lanes", "uring")]).endpoint().unwrap().attach().is_ok();
+    all.filter(move |way| has_uring || way[2].1 != "uring")
+}
+
+/// Kills a process whose child goes on, and has its peer notice.
+fn kill_a_parent<M: Attached>(
+    way: &[(&str, &str)],
+    open: Open<M>,
+    fork_worker: fn(&mut dyn FnMut()) -> libc::pid_t,
+) {
+    for is_pending in [true, false] {
+        let mut pair = Pair::start(way, open, fork_worker);
+        let Side { endpoint, peer, .. } = &pair.ours;
+        let from_it = Selector::from(*peer, TAG);
+        let pending =
+            is_pending.then(|| endpoint.receive(from_it, vec![0; 8]).map_err(drop).unwrap());
+        pair.ask_worker();
+        pair.kill();
+        let why = pair.await_loss();
+        println!("{way:?}, a receive is pending: {is_pending}: {why}");
+        if let Some(mut pending) = pending {
+            let ended = pending.wait_timeout(LONG);
+            let failed = ended.expect_err("the peer is gone");
+            assert!(matches!(failed.error, Error::Peer { .. }), "{}", failed.error);
+        }
+        pair.ask_worker();
+    }
+}
+
+fn attach(domain: &Domain) -> Endpoint<Owned> {
+    domain.endpoint().unwrap().attach().unwrap()
+}
+
+fn share(domain: &Domain) -> Endpoint<Shared> {
+    domain.endpoint().unwrap().share().unwrap()
+}
+
+fn fork_worker(work: &mut dyn FnMut()) -> libc::pid_t {
+    fork(work)
+}
+
+#[test]
+fn peers_of_a_killed_process_notice_although_its_child_goes_on() {
+    own_process::run("fork::peers_of_a_killed_process_notice_although_its_child_goes_on", || {
+        for way in ways() {
+            kill_a_parent(&way, attach, fork_worker);
+        }
+        for way in ways().filter(|way| way[2].1 == "sockets") {
+            kill_a_parent(&way, share, fork_worker);
+        }
+    });
+}
+
+#[test]
+fn a_child_that_lets_go_and_ends_leaves_the_sessions_of_its_parent() {
+    own_process::run(
+        "fork::a_child_that_lets_go_and_ends_leaves_the_sessions_of_its_parent",
+        || {
+            for way in ways() {
+                let way = [&way[..], &[("peer_timeout", "2s")]].concat();
+                let Pair { ours, process, .. } = Pair::start(&way, attach, |_| 0);
+                let mut ours = Some(ours);
+                let child = fork(|| drop(ours.take()));
+                assert_eq!(await_child(child, || {}), 0);
+                let mut ours = ours.unwrap();
+                // Longer than a peer has to answer.
+                let until = Instant::now() + Duration::from_secs(3);
+                while Instant::now() < until {
+                    ours.link.write_all(b"?").unwrap();
+                    let from_it = Selector::from(ours.peer, TAG);
+                    let (mut room, options) = ([0; 8], ReceiveOptions::new());
+                    ours.endpoint.receive_blocking(from_it, &mut room, options).unwrap();
+                    assert_eq!(room, [3; 8]);
+                    thread::sleep(Duration::from_millis(100));
+                }
+                drop(ours);
+                assert_eq!(await_child(process, || {}), 0);
+            }
+        },
+    );
 }

@@ -1,7 +1,6 @@
 //! Memory that is shared with one neighbour.
 
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
 
 use super::backlog::Backlog;
 use super::cma::Attached;
@@ -10,6 +9,7 @@ use super::ring::{Attention, Broken, Entry, HEADER_BYTES, LONGEST, Lines, Notice
 use super::segment::Segment;
 use super::socket;
 use crate::driver::lanes::DATAGRAM_BYTES_MAX;
+use crate::forks::EngineFd;
 use crate::wire::neighbour::SIGN_LOOK;
 
 const _: () = assert!(DATAGRAM_BYTES_MAX <= LONGEST, "every datagram fits into a ring");
@@ -40,7 +40,7 @@ pub(super) struct Channel {
     pub(super) number: u32,
     /// What waits for room in the ring.
     backlog: Backlog,
-    pub(super) socket: OwnedFd,
+    pub(super) socket: EngineFd,
     /// Where they seem to come from: the place that the session's datagrams go to without it.
     pub(super) address: SocketAddr,
     /// The memory of the neighbour's process, if this side can read it.
@@ -58,7 +58,7 @@ const _: () = assert!(std::mem::offset_of!(Channel, session) == 64, "a look take
 impl Channel {
     /// `writes`: which ring this side writes, 0 if it made the memory.
     pub(super) fn new(
-        socket: OwnedFd,
+        socket: EngineFd,
         (session, number): (u64, u32),
         address: SocketAddr,
         (segment, writes): (Segment, u8),

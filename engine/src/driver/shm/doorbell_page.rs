@@ -1,11 +1,12 @@
 //! The memory of an engine's doorbells, on both sides.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{Ordering, fence};
 
 use super::doorbell::{self, Bells, DOORBELL_BYTES, DOORBELLS, Rung};
 use super::mapping::Mapping;
+use crate::forks::EngineFd;
 
 type Page = Mapping<DOORBELL_BYTES>;
 
@@ -35,7 +36,7 @@ impl Bells for Page {
 #[derive(Debug)]
 pub(super) struct Doorbells {
     page: Page,
-    memory: OwnedFd,
+    memory: EngineFd,
     /// Those that have been rung and not been served.
     pub(super) rung: Rung,
 }
@@ -43,6 +44,7 @@ pub(super) struct Doorbells {
 impl Doorbells {
     pub(super) fn create() -> io::Result<Self> {
         let (page, memory) = Page::create("ringrail-doorbells")?;
+        let memory = EngineFd::new(memory);
         Ok(Self { page, memory, rung: Rung::default() })
     }
 

@@ -66,6 +66,7 @@ use self::polling::Polling;
 use self::ring::{Broken, LONGEST};
 use self::socket::Listener;
 use crate::driver::lanes::{DriverCounters, DriverEvent, Neighbour, SharedMemoryFigures};
+use crate::forks::EngineFd;
 use crate::memory::Shape;
 use crate::wire::packet;
 use crate::wire::piece::{PIECE_HEADER_BYTES, PieceHeader};
@@ -104,7 +105,7 @@ struct Known {
 
 /// All neighbours of an engine.
 pub(super) struct Shm {
-    epoll: OwnedFd,
+    epoll: EngineFd,
     listener: Listener,
     /// Nothing is accepted before.
     accepts_after: Option<Instant>,
@@ -115,7 +116,7 @@ pub(super) struct Shm {
     /// Where neighbours are found.
     meeting: Meeting,
     /// A timer: makes [`Self::fd`] readable, for who sleeps by it.
-    alarm: OwnedFd,
+    alarm: EngineFd,
     /// By session.
     known: HashMap<u64, Known, RandomState>,
     /// By epoll's name.
@@ -178,13 +179,13 @@ impl Shm {
             epoll::add(&epoll, fd, epoll::EventData::new_u64(name), epoll::EventFlags::IN)?;
         }
         Ok(Self {
-            epoll,
+            epoll: EngineFd::new(epoll),
             listener,
             accepts_after: None,
             others,
             _left: left,
             meeting,
-            alarm,
+            alarm: EngineFd::new(alarm),
             known: HashMap::default(),
             exchanges: Vec::new(),
             channels: Vec::new(),

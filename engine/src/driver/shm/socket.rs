@@ -110,6 +110,9 @@ impl AsFd for Listener {
 /// its name is free at once.
 impl Drop for Listener {
     fn drop(&mut self) {
+        if self.0.is_inherited() {
+            return;
+        }
         let _ = rustix::net::shutdown(&self.0, Shutdown::Read);
         self.0.drain(|listener| {
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;

@@ -507,7 +507,7 @@ pub(super) fn stranger(shm: &mut Shm, id: u64) -> OwnedFd {
 pub(super) fn connect(id: u64) -> OwnedFd {
     let mut socket = socket::connect(&Meeting::Network, id).unwrap();
     socket.admit().unwrap();
-    socket.into_trusted().unwrap()
+    socket.into_trusted().unwrap().into_inner()
 }
 
 /// What comes back, if anything does.

@@ -13,6 +13,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Sender};
 use std::thread;
 
+use crate::forks::EngineFd;
+
 /// As of `asm-generic/socket.h`.
 const SO_PASSRIGHTS: libc::c_int = 83;
 /// Sockets of this process that wait to be closed, at the most; then no more are accepted.
@@ -26,7 +28,7 @@ static CLOSING: AtomicUsize = AtomicUsize::new(0);
 #[derive(Debug)]
 pub(super) struct Untrusted {
     /// Is there until it is admitted or dropped.
-    socket: Option<OwnedFd>,
+    socket: Option<EngineFd>,
     /// No descriptors can be in its queue.
     refuses_descriptors: bool,
 }
@@ -36,13 +38,13 @@ impl Untrusted {
     pub(super) fn new(socket: OwnedFd) -> Self {
         let refuses_descriptors =
             !is_older_kernel() && set_passes_descriptors(socket.as_fd(), false).is_ok();
-        Self { socket: Some(socket), refuses_descriptors }
+        Self { socket: Some(EngineFd::new(socket)), refuses_descriptors }
     }
 
     /// A connection to this listener. It refuses descriptors from the moment of its peer's
     /// `connect`, for it has inherited that.
     pub(super) fn accepted(&self, socket: OwnedFd) -> Self {
-        Self { socket: Some(socket), refuses_descriptors: self.refuses_descriptors }
+        Self { socket: Some(EngineFd::new(socket)), refuses_descriptors: self.refuses_descriptors }
     }
 
     /// The peer is authenticated: descriptors may come.
@@ -72,8 +74,13 @@ impl Untrusted {
         }
     }
 
+    /// Whether it belongs to a parent of this process.
+    pub(super) fn is_inherited(&self) -> bool {
+        self.socket.as_ref().is_some_and(EngineFd::is_inherited)
+    }
+
     /// The socket of an authenticated peer.
-    pub(super) fn into_trusted(mut self) -> Option<OwnedFd> {
+    pub(super) fn into_trusted(mut self) -> Option<EngineFd> {
         self.socket.take()
     }
 }
@@ -91,7 +98,7 @@ impl AsFd for Untrusted {
 impl Drop for Untrusted {
     fn drop(&mut self) {
         let Some(socket) = self.socket.take() else { return };
-        if self.refuses_descriptors {
+        if self.refuses_descriptors || socket.is_inherited() {
             drop(socket);
         } else {
             close_elsewhere(socket);
@@ -124,14 +131,14 @@ pub(super) fn are_too_many_closing() -> bool {
 
 /// Has a thread close it. Where none is to be had, it stays open, and counts as one that waits: an
 /// engine that closed it could stand still.
-fn close_elsewhere(socket: OwnedFd) {
-    static QUEUE: OnceLock<Option<Sender<OwnedFd>>> = OnceLock::new();
+fn close_elsewhere(socket: EngineFd) {
+    static QUEUE: OnceLock<Option<Sender<EngineFd>>> = OnceLock::new();
     CLOSING.fetch_add(1, Ordering::Relaxed);
     let start = || {
         let (queue, sockets) = mpsc::channel();
         let close_all = move || {
             for socket in sockets {
-                drop::<OwnedFd>(socket);
+                drop::<EngineFd>(socket);
                 CLOSING.fetch_sub(1, Ordering::Relaxed);
             }
         };

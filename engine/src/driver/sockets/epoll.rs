@@ -1,5 +1,6 @@
 //! A thin owner of an epoll descriptor.
 
+use crate::forks::EngineFd;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr;
@@ -13,7 +14,7 @@ pub(super) const BATCH: usize = 64;
 /// for.
 #[derive(Debug)]
 pub(super) struct Epoll {
-    fd: OwnedFd,
+    fd: EngineFd,
     /// `epoll_pwait2` (Linux 5.11) sleeps for less than a millisecond.
     precise: bool,
     events: [libc::epoll_event; BATCH],
@@ -27,7 +28,7 @@ impl Epoll {
             return Err(io::Error::last_os_error());
         }
         // SAFETY: the kernel just gave us this descriptor.
-        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        let fd = EngineFd::new(unsafe { OwnedFd::from_raw_fd(fd) });
         Ok(Self { fd, precise: true, events: [libc::epoll_event { events: 0, u64: 0 }; BATCH] })
     }
 

@@ -6,6 +6,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use super::super::pieces::Pieces;
 use super::super::{BYTES_PER_CALL, cut_short, tcp};
 use crate::driver::lanes::{CHUNK_HEADER_BYTES, Interest};
+use crate::forks::EngineFd;
 use crate::memory::Shape;
 
 /// Index of each direction in a lane's pairs.
@@ -19,7 +20,7 @@ pub(super) fn direction(interest: Interest) -> usize {
 /// A socket and what is wanted of it. Pairs are `[readable, writable]`.
 #[derive(Debug)]
 pub(super) struct SocketLane {
-    pub(super) socket: OwnedFd,
+    pub(super) socket: EngineFd,
     pub(super) connecting: bool,
     /// An event said so, and no call has said `EAGAIN` since. The first event comes by itself:
     /// registering a socket announces what it is ready for.
@@ -33,7 +34,7 @@ pub(super) struct SocketLane {
 impl SocketLane {
     pub(super) fn new(socket: OwnedFd, connecting: bool) -> Self {
         Self {
-            socket,
+            socket: EngineFd::new(socket),
             connecting,
             ready: [false; 2],
             watched: [false; 2],

@@ -5,6 +5,7 @@ use std::os::fd::AsRawFd;
 
 use super::{LISTENER, SocketsDriver};
 use crate::driver::lanes::ControlLanes;
+use crate::forks::EngineFd;
 
 impl SocketsDriver {
     /// [`ControlLanes::listen_anew`].
@@ -13,14 +14,14 @@ impl SocketsDriver {
         rail: u8,
         everywhere: &TcpListener,
     ) -> Option<TcpListener> {
-        let all = self.listeners.iter();
+        let all = self.listeners.iter().map(|listener| &**listener);
         let (fresh, place) = self.rails.listener_anew(rail, everywhere, all, &mut self.counters)?;
         let copy = fresh.try_clone().ok()?;
         let listening = match place {
             None => self.listen(fresh),
             Some(index) => {
                 self.counters.syscalls += 2;
-                let old = std::mem::replace(&mut self.listeners[index], fresh);
+                let old = std::mem::replace(&mut self.listeners[index], EngineFd::new(fresh));
                 let fd = self.listeners[index].as_raw_fd();
                 // Closing it is not enough: others have copies.
                 self.epoll

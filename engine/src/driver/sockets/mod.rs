@@ -32,6 +32,7 @@ use crate::driver::lanes::{
     CHUNK_HEADER_BYTES, CloseMode, DriverCounters, DriverEvent, Interest, LaneKey, SendMode,
 };
 use crate::driver::lanes::{FrameDrops, FrameState, Owed, Reach, TcpFigures};
+use crate::forks::EngineFd;
 use crate::memory::Shape;
 use crate::proto::table::Table;
 
@@ -57,7 +58,7 @@ pub(crate) struct SocketsDriver {
     epoll: Epoll,
     options: tcp::LaneOptions,
     lanes: Table<SocketLane, LaneKey>,
-    listeners: Vec<TcpListener>,
+    listeners: Vec<EngineFd<TcpListener>>,
     /// Listeners that may have connections, and when to ask them (`None`: now).
     accepting: Vec<(usize, Option<Instant>)>,
     /// Nothing is accepted before.
@@ -433,7 +434,7 @@ impl Driver for SocketsDriver {
             if let Some(lane) = self.lanes.remove(key) {
                 self.counters.syscalls += 1;
                 self.epoll.remove(lane.socket.as_raw_fd())?;
-                sockets.push((key, lane.socket));
+                sockets.push((key, lane.socket.into_inner()));
             }
         }
         Ok(sockets)
@@ -451,7 +452,7 @@ impl ControlLanes for SocketsDriver {
         let index = self.listeners.len();
         self.counters.syscalls += 1;
         self.epoll.add(listener.as_raw_fd(), LISTENER | index as u64)?;
-        self.listeners.push(listener);
+        self.listeners.push(EngineFd::new(listener));
         Ok(())
     }
 

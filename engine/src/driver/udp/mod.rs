@@ -30,6 +30,7 @@ use self::outgoing::Outgoing;
 pub(crate) use self::socket::{WANTED_BYTES, bind, buffers};
 use crate::driver::lanes::Rail;
 use crate::driver::lanes::{DriverCounters, DriverEvent, Handling};
+use crate::forks::EngineFd;
 
 /// Datagrams that a driver holds in each direction.
 const BATCH: usize = 64;
@@ -58,7 +59,7 @@ impl Wants {
 /// A driver calls [`Self::serve`] in each poll, has the kernel asked for [`Self::wants`] before it
 /// sleeps, and reports the answer to [`Self::announced`].
 pub(super) struct Datagrams {
-    socket: UdpSocket,
+    socket: EngineFd<UdpSocket>,
     outgoing: Outgoing,
     incoming: Incoming,
     /// The caller waits for [`DriverEvent::DatagramsReadable`].
@@ -77,7 +78,7 @@ impl Datagrams {
         let _ = train::set_gro(socket.as_raw_fd(), false);
         let has_gso = train::has_gso(socket.as_raw_fd());
         Ok(Self {
-            socket,
+            socket: EngineFd::new(socket),
             outgoing: Outgoing::new(local, has_gso),
             incoming: Incoming::new(),
             is_watched: false,

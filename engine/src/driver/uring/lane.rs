@@ -6,6 +6,7 @@ use std::os::fd::OwnedFd;
 use super::super::pieces::Pieces;
 use super::super::tcp;
 use crate::driver::lanes::{CHUNK_HEADER_BYTES, CloseMode};
+use crate::forks::EngineFd;
 use crate::memory::Shape;
 
 /// What the kernel reads of a chunk request: boxed, so that it never moves while one is in
@@ -47,7 +48,7 @@ impl Transfer {
 /// A socket and what is outstanding on it.
 #[derive(Debug)]
 pub(super) struct UringLane {
-    pub(super) socket: OwnedFd,
+    pub(super) socket: EngineFd,
     /// Its index in the table of registered files.
     pub(super) fixed: Option<u32>,
     pub(super) is_connecting: bool,
@@ -70,7 +71,7 @@ pub(super) struct UringLane {
 impl UringLane {
     pub(super) fn new(socket: OwnedFd, is_connecting: bool) -> Self {
         Self {
-            socket,
+            socket: EngineFd::new(socket),
             fixed: None,
             is_connecting,
             watched: [false; 2],

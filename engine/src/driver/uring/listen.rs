@@ -12,11 +12,12 @@ use super::super::{ACCEPT_PAUSE, tcp};
 use super::UringDriver;
 use super::features::Name;
 use super::slots::Kind;
+use crate::forks::EngineFd;
 
 /// A listening socket.
 #[derive(Debug)]
 pub(super) struct Listener {
-    socket: TcpListener,
+    socket: EngineFd<TcpListener>,
     /// A request waits for connections.
     is_watched: bool,
     /// Nothing is accepted before: the process ran out of descriptors, strangers crowd, or what
@@ -39,6 +40,7 @@ impl UringDriver {
     pub(super) fn add_listener(&mut self, socket: TcpListener) -> io::Result<()> {
         self.rails.listening(&socket);
         let index = self.listeners.len();
+        let socket = EngineFd::new(socket);
         self.listeners.push(Listener { socket, is_watched: false, rests_until: None });
         let watched = self.watch_listener(index);
         if watched.is_err() {
@@ -53,7 +55,7 @@ impl UringDriver {
         rail: u8,
         everywhere: &TcpListener,
     ) -> Option<TcpListener> {
-        let all = self.listeners.iter().map(|listener| &listener.socket);
+        let all = self.listeners.iter().map(|listener| &*listener.socket);
         let (socket, place) =
             self.rails.listener_anew(rail, everywhere, all, &mut self.counters)?;
         let copy = socket.try_clone().ok()?;
@@ -65,6 +67,7 @@ impl UringDriver {
                     self.slots.disown(request);
                     self.cancel(vec![request]);
                 }
+                let socket = EngineFd::new(socket);
                 self.listeners[index] = Listener { socket, is_watched: false, rests_until: None };
                 self.watch_listener(index)
             }

@@ -46,6 +46,7 @@ use crate::driver::lanes::{
     CHUNK_HEADER_BYTES, CloseMode, DriverCounters, DriverEvent, Interest, LaneKey, SendMode,
 };
 use crate::driver::lanes::{FrameDrops, FrameState, Owed, Reach, TcpFigures};
+use crate::forks::EngineFd;
 use crate::memory::Shape;
 use crate::proto::table::Table;
 
@@ -55,7 +56,7 @@ const FILES: u32 = 4096;
 /// See the module.
 pub(crate) struct UringDriver {
     // Dropped first: closing the ring ends what shutdown could not reap.
-    ring: IoUring,
+    ring: EngineFd<IoUring>,
     features: UringFeatures,
     options: tcp::LaneOptions,
     arena: Option<ArenaRange>,
@@ -79,7 +80,7 @@ pub(crate) struct UringDriver {
     counters: DriverCounters,
     is_stopped: bool,
     /// Signalled by the ring once somebody sleeps by it.
-    wake_signal: OnceLock<OwnedFd>,
+    wake_signal: OnceLock<EngineFd>,
 }
 
 impl UringDriver {
@@ -100,7 +101,7 @@ impl UringDriver {
         let has_files = features.has(Name::RegisteredFiles)
             && ring.submitter().register_files_sparse(FILES.min(lanes)).is_ok();
         Ok(Self {
-            ring,
+            ring: EngineFd::new(ring),
             options: tcp::LaneOptions::new(config.peer_timeout, config.tcp_congestion),
             arena: arena
                 .filter(|arena| features.has(Name::RegisteredBuffers) && !arena.may_be_huge),
@@ -401,7 +402,7 @@ impl Driver for UringDriver {
         let keys: Vec<LaneKey> = self.lanes.iter().map(|(key, _)| key).collect();
         let sockets = keys.into_iter().filter_map(|key| {
             let lane = self.lanes.remove(key)?;
-            Some((key, lane.socket))
+            Some((key, lane.socket.into_inner()))
         });
         Ok(sockets.collect())
     }

@@ -8,6 +8,7 @@ use io_uring::{squeue, types};
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::UringDriver;
+use crate::forks::EngineFd;
 
 /// `IORING_ENTER_GETEVENTS`.
 const GETEVENTS: u32 = 1;
@@ -100,7 +101,7 @@ impl UringDriver {
         }
         let signal = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         self.ring.submitter().register_eventfd(signal.as_raw_fd())?;
-        self.wake_signal.get_or_init(|| signal).try_clone()
+        self.wake_signal.get_or_init(|| EngineFd::new(signal)).try_clone()
     }
 
     /// What has completed so far is about to be looked at.

@@ -40,6 +40,7 @@ pub(super) use self::hold::Source;
 use self::lane::FrameLane;
 use crate::driver::lanes::{DATAGRAM_BYTES_MAX, DriverCounters, Handling};
 use crate::driver::lanes::{FrameDrops, FrameFigures, FrameState};
+use crate::forks::EngineFd;
 
 /// How often frames that were lost are tried again, and the first time that those are which were
 /// refused.
@@ -55,7 +56,7 @@ const RETRY_SHARE: u32 = 40;
 pub(super) struct Frames {
     local: SocketAddr,
     /// The UDP socket, whose port the helper wants to see.
-    socket: OwnedFd,
+    socket: EngineFd,
     source: Source,
     /// Packets may take several frames, as the first lane's could: peers were told how long
     /// datagrams may be.
@@ -130,7 +131,8 @@ impl Frames {
             }
         };
         let (past, past_drops) = Default::default();
-        Ok(Self { local, socket, source: source.clone(), is_long, mode, past, past_drops })
+        let (socket, source) = (EngineFd::new(socket), source.clone());
+        Ok(Self { local, socket, source, is_long, mode, past, past_drops })
     }
 
     #[inline]

@@ -4,7 +4,7 @@ use std::cell::UnsafeCell;
 use std::io;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::sync::{Arc, OnceLock};
 use std::task::Waker;
 use std::time::Duration;
@@ -15,6 +15,7 @@ use super::handover::{Handover, Step, Taken};
 use super::{Cared, Membership};
 use crate::driver::AnyDriver;
 use crate::driver::lanes::{Driver, LaneKey};
+use crate::forks::{Closable, EngineFd, Gate, INHERITED};
 use crate::progress::background::WakeFds;
 use crate::progress::engine::{Engine, EngineState};
 use crate::progress::wait_object::WaitObject;
@@ -51,7 +52,7 @@ impl Cared for Place {
         self.handover.is_parked()
     }
 
-    fn wake_fds(&self) -> Arc<[OwnedFd]> {
+    fn wake_fds(&self) -> Arc<[EngineFd]> {
         self.wake_fds.current()
     }
 
@@ -72,6 +73,12 @@ impl Cared for Place {
             wait_object.ring();
         }
         Some(turn)
+    }
+}
+
+impl Closable for Place {
+    fn close_in_child(&self) {
+        self.handover.shut();
     }
 }
 
@@ -100,6 +107,8 @@ pub struct EngineCell {
     membership: Option<Membership>,
     /// Where the engine lives; a child of `fork` has a copy that nothing can be done with.
     process: Pid,
+    /// Sees to that.
+    gate: Option<Gate>,
     _owner: PhantomData<*mut ()>,
 }
 
@@ -111,7 +120,7 @@ impl EngineCell {
     pub(crate) fn new(
         state: Box<EngineState>,
         driver: AnyDriver<dyn Driver + Send>,
-        sockets: Vec<(LaneKey, OwnedFd)>,
+        sockets: Vec<(LaneKey, EngineFd)>,
     ) -> Result<Self, Error> {
         let engine = Engine::attach(state, driver, sockets)?;
         Ok(Self::of(engine))
@@ -134,7 +143,8 @@ impl EngineCell {
         });
         let cared: Arc<dyn Cared> = place.clone();
         let membership = is_shared.then(|| Membership::new(cared)).flatten();
-        Self { place, membership, process: getpid(), _owner: PhantomData }
+        let gate = Some(Gate::new(place.clone()));
+        Self { place, membership, process: getpid(), gate, _owner: PhantomData }
     }
 
     /// The engine, for as long as the guard lives. Panics if the owner has it already.
@@ -142,8 +152,36 @@ impl EngineCell {
     pub(crate) fn borrow_mut(&self) -> Inside<'_> {
         match self.try_borrow_mut() {
             Some(inside) => inside,
-            None => panic!("the engine is in use by its own thread"),
+            None => panic!("{}", self.refusal()),
         }
+    }
+
+    /// As [`Self::borrow_mut`], for calls that tell of errors.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Misuse`] in a child of `fork`.
+    #[inline]
+    pub(crate) fn enter(&self) -> Result<Inside<'_>, Error> {
+        match self.try_borrow_mut() {
+            Some(inside) => Ok(inside),
+            None => Err(self.refuse()),
+        }
+    }
+
+    /// Why the owner cannot come in.
+    #[cold]
+    fn refusal(&self) -> &'static str {
+        match self.is_inherited() {
+            true => INHERITED,
+            false => "the engine is in use by its own thread",
+        }
+    }
+
+    #[cold]
+    fn refuse(&self) -> Error {
+        assert!(self.is_inherited(), "{}", self.refusal());
+        Error::misuse(INHERITED)
     }
 
     /// What the owner can sleep by.
@@ -172,7 +210,7 @@ impl EngineCell {
         let failed = |error| Error::system("cannot wait by a descriptor", error);
         let wait_object = self.wait_object().map_err(failed)?;
         wait_object.begin_arming();
-        let left = self.borrow_mut().arm()?;
+        let left = self.enter()?.arm()?;
         wait_object.set_timer(left).map_err(failed)
     }
 
@@ -249,8 +287,9 @@ impl Drop for EngineCell {
         if self.is_inherited() {
             // Rings and arena are not mapped in a child of `fork`, locks may be held by threads
             // that it has not, and what an engine says when it closes would be said in its
-            // parent's name. So the copy is left as it is, with its descriptors.
-            std::mem::forget((self.membership.take(), Arc::clone(&self.place)));
+            // parent's name. So the copy is left as it is; its descriptors are closed already.
+            let gate = self.gate.take();
+            std::mem::forget((self.membership.take(), gate, Arc::clone(&self.place)));
             return;
         }
         if let Some(engine) = self.take() {

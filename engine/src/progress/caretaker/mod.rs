@@ -35,7 +35,7 @@ mod sync;
 #[cfg(test)]
 mod tests;
 
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -47,6 +47,7 @@ use rustix::process::{Pid, getpid};
 pub(super) use self::activity::Activity;
 pub(crate) use self::engine_cell::EngineCell;
 pub(super) use self::send_engine::SendEngine;
+use crate::forks::EngineFd;
 use crate::progress::wakers::survive;
 use crate::topology::{self, NetworkNamespace};
 use crate::types::Error;
@@ -114,7 +115,7 @@ struct Shared {
     /// The thread has seen the latest list.
     seen: Condvar,
     /// Wakes the thread.
-    bell: OwnedFd,
+    bell: EngineFd,
     /// Whose thread it is.
     process: Pid,
 }
@@ -128,7 +129,7 @@ pub(super) trait Cared: Send + Sync {
     /// Whether the next step wakes the caretaker.
     fn is_parked(&self) -> bool;
     /// What becomes readable when something comes.
-    fn wake_fds(&self) -> Arc<[OwnedFd]>;
+    fn wake_fds(&self) -> Arc<[EngineFd]>;
     /// What tasks sleep by, if some do.
     fn tasks_sleep_by(&self) -> Option<BorrowedFd<'_>>;
     /// Wakes those tasks; whether there were any.
@@ -242,7 +243,7 @@ impl Drop for Membership {
 impl Running {
     /// By a thread of the namespace `network`, which the new one inherits.
     fn start(network: Option<NetworkNamespace>) -> std::io::Result<Self> {
-        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let bell = EngineFd::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let (wards, seen, process) = (Mutex::default(), Condvar::new(), getpid());
         let shared = Arc::new(Shared { wards, seen, bell, process });
         let of_thread = Arc::clone(&shared);

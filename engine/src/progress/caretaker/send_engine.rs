@@ -1,10 +1,10 @@
 //! An engine that may move from thread to thread.
 
 use std::ops::{Deref, DerefMut};
-use std::os::fd::OwnedFd;
 
 use crate::driver::AnyDriver;
 use crate::driver::lanes::{Driver, LaneKey};
+use crate::forks::EngineFd;
 use crate::progress::engine::{Engine, EngineState};
 use crate::types::Error;
 
@@ -48,7 +48,7 @@ impl SendEngine {
     pub(in crate::progress) fn attach(
         state: Box<EngineState>,
         driver: AnyDriver<dyn Driver + Send>,
-        sockets: Vec<(LaneKey, OwnedFd)>,
+        sockets: Vec<(LaneKey, EngineFd)>,
     ) -> Result<Self, Error> {
         const fn is_send<T: Send + ?Sized>() {}
         const { is_send::<EngineState>() };

@@ -1,7 +1,7 @@
 //! Two threads and one engine, on this machine's own memory; and whom the caretaker waits for.
 
 use std::cell::UnsafeCell;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::handover::{Handover, Step};
 use super::{Cared, PATIENCE_MAX, TICK, Ward, sync};
+use crate::forks::EngineFd;
 use crate::types::Error;
 
 /// Two numbers that differ only while somebody is at work.
@@ -124,7 +125,7 @@ impl Cared for Empty {
         true
     }
 
-    fn wake_fds(&self) -> Arc<[OwnedFd]> {
+    fn wake_fds(&self) -> Arc<[EngineFd]> {
         Arc::new([])
     }
 

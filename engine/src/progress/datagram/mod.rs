@@ -24,6 +24,7 @@ pub(crate) use self::announced::Announced;
 pub(crate) use self::ring::Rings;
 use super::engine::{Engine, EngineState};
 use super::lanes::{DATAGRAM_BYTES_MAX, Driver, Neighbour};
+use crate::forks::EngineFd;
 use crate::proto::failure::PeerFailure;
 use crate::proto::paths::{CARRIER, Paths, ReceiveInfo, Timeout};
 use crate::types::{Error, FrameState};
@@ -54,7 +55,7 @@ const COLD_TURNS: u32 = 64;
 #[derive(Debug, Default)]
 pub(crate) struct Datagrams {
     /// The socket, for each driver to get a copy of.
-    socket: Option<UdpSocket>,
+    socket: Option<EngineFd<UdpSocket>>,
     /// Why there is none: the system, or the last driver that was attached, did not take it.
     refusal: Option<String>,
     /// An engine without AF_XDP frames is not attached.
@@ -87,7 +88,13 @@ impl Datagrams {
     pub(crate) fn new(socket: UdpSocket, port: u16, longest: usize, needs_frames: bool) -> Self {
         let longest = longest.min(DATAGRAM_BYTES_MAX);
         let announced = Announced { port, bytes: longest as u16, as_frames: needs_frames };
-        Self { socket: Some(socket), needs_frames, longest, announced, ..Self::default() }
+        Self {
+            socket: Some(EngineFd::new(socket)),
+            needs_frames,
+            longest,
+            announced,
+            ..Self::default()
+        }
     }
 
     /// Those of an engine that wants datagrams and cannot have them: everything goes by TCP, which
@@ -134,7 +141,7 @@ impl Datagrams {
     }
 
     /// The socket, if datagrams are taken; otherwise why a driver refused it, if one did.
-    pub(crate) fn socket(&self) -> Result<&UdpSocket, Option<&str>> {
+    pub(crate) fn socket(&self) -> Result<&EngineFd<UdpSocket>, Option<&str>> {
         self.socket.as_ref().ok_or(self.refusal.as_deref())
     }
 

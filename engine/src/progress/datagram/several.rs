@@ -90,8 +90,8 @@ impl Engine {
         let ip = |listener: &TcpListener| listener.local_addr().map(|local| local.ip()).ok();
         let all = &mut state.listeners_of_rails;
         match all.iter_mut().find(|it| ip(it) == ip(&fresh)) {
-            Some(old) => *old = fresh,
-            None => all.push(fresh),
+            Some(old) => *old = fresh.into(),
+            None => all.push(fresh.into()),
         }
         self.renew_wake_fds();
     }

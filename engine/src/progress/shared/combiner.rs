@@ -197,6 +197,11 @@ impl<S, T> Combiner<S, T> {
         Guard::new(self, self.lock.lock_or_sleep())
     }
 
+    /// See [`QueueLock::shut`].
+    pub(crate) fn shut(&self) {
+        self.lock.shut();
+    }
+
     /// Whether the calling thread has the state.
     pub(crate) fn is_held_here(&self) -> bool {
         self.lock.is_held_here()

@@ -191,6 +191,12 @@ impl<S, T> QueueLock<S, T> {
         self.insist()
     }
 
+    /// For a child that `fork` has just made: the lock is never free again. Stores to memory alone.
+    pub(crate) fn shut(&self) {
+        self.word.newest.fetch_or(LOCKED, Ordering::Relaxed);
+        self.holder.store(0, Ordering::Relaxed);
+    }
+
     /// Whether nothing is queued. Never true while a push that happened before is not popped.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {

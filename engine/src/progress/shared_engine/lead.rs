@@ -39,6 +39,7 @@ impl SharedEngine {
         deadline: Option<Instant>,
         mut ready: impl FnMut() -> Option<R>,
     ) -> Result<Option<R>, Error> {
+        self.refuse_inherited()?;
         let failure = &self.place.failure;
         let keys = Keys::of_classes(classes).unwrap_or(Keys::ALL);
         let mut leading = Leading::new(&self.place, self.membership.as_ref());
@@ -74,6 +75,7 @@ impl SharedEngine {
     pub(crate) fn arm(&self, wait_object: &WaitObject) -> Result<(), Error> {
         // First of all, so that whoever shortens the sleep rings.
         wait_object.begin_arming();
+        self.refuse_inherited()?;
         let left = self.with_inside(|inside| {
             let left = inside.engine().arm()?;
             let now_ns = inside.engine().state.now_ns;
@@ -108,6 +110,7 @@ impl SharedEngine {
         deadline: Option<Instant>,
         mut done: impl FnMut(&mut Engine) -> Option<T>,
     ) -> Result<Option<T>, Error> {
+        self.refuse_inherited()?;
         loop {
             if let Some(answer) = self.with(&mut done) {
                 return Ok(Some(answer));

@@ -19,7 +19,6 @@ mod simulated;
 
 use std::cell::RefCell;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -38,6 +37,7 @@ use super::outside::Ticket;
 use super::shared::CombinerCounts;
 use crate::driver::AnyDriver;
 use crate::driver::lanes::{Driver, LaneKey};
+use crate::forks::{EngineFd, Gate, Generation, INHERITED};
 use crate::types::{Error, OperationId, OperationName};
 
 /// Requests that wait for the holder at most; beyond it posts are refused for the time being.
@@ -64,6 +64,9 @@ pub struct SharedEngine {
     inject_limit: usize,
     /// Where the engine lives; a child of `fork` has a copy that nothing can be done with.
     process: Pid,
+    /// Sees to that.
+    gate: Option<Gate>,
+    generation: Generation,
 }
 
 impl SharedEngine {
@@ -71,7 +74,7 @@ impl SharedEngine {
     pub(crate) fn new(
         state: Box<EngineState>,
         driver: AnyDriver<dyn Driver + Send>,
-        sockets: Vec<(LaneKey, OwnedFd)>,
+        sockets: Vec<(LaneKey, EngineFd)>,
         neighbours: Arc<Neighbours>,
     ) -> Result<Self, Error> {
         let engine = SendEngine::attach(state, driver, sockets)?;
@@ -80,6 +83,7 @@ impl SharedEngine {
         let place = place.map_err(|error| Error::system("cannot share an engine", error))?;
         let place = Arc::new(place);
         place.neighbours.join(&place);
+        let gate = Some(Gate::new(place.clone()));
         let cared: Arc<dyn Cared> = place.clone();
         let (membership, thread) = (Membership::new(cared), None);
         let (next_request, inject_limit, process) = (AtomicU64::new(0), limit as usize, getpid());
@@ -93,6 +97,8 @@ impl SharedEngine {
             injects_max: INJECTS_MAX,
             inject_limit,
             process,
+            gate,
+            generation: Generation::current(),
         })
     }
 
@@ -112,6 +118,14 @@ impl SharedEngine {
     /// Whether this is the copy of a child of `fork`.
     pub(crate) fn is_inherited(&self) -> bool {
         self.process != getpid()
+    }
+
+    /// Refuses a call that found the engine taken: in a child of `fork` nobody lets go of it.
+    pub(super) fn refuse_inherited(&self) -> Result<(), Error> {
+        match self.generation.is_current() {
+            true => Ok(()),
+            false => Err(Error::misuse(INHERITED)),
+        }
     }
 
     /// What the combiner counted, and how often a leader slept.
@@ -136,6 +150,7 @@ impl SharedEngine {
     }
 
     fn with_inside<R>(&self, call: impl FnOnce(&mut Inside) -> R) -> R {
+        assert!(self.generation.is_current(), "{INHERITED}");
         let news = RefCell::default();
         let answer = self.place.shared.enter(
             |inside| {
@@ -165,7 +180,10 @@ impl SharedEngine {
         }
         let guard = match self.try_begin() {
             Ok(turn) => turn.guard,
-            Err(None) => return Ok(false),
+            Err(None) => {
+                self.refuse_inherited()?;
+                return Ok(false);
+            }
             Err(Some(mut guard)) => {
                 // What is left is applied later, and its posters see to the leader.
                 guard.drain(Inside::apply);
@@ -212,9 +230,10 @@ impl SharedEngine {
 impl Drop for SharedEngine {
     fn drop(&mut self) {
         if self.is_inherited() {
-            // As for an owned one: the copy is left as it is, with its descriptors.
+            // As for an owned one: the copy is left as it is.
+            let gate = self.gate.take();
             let thread = self.thread.take();
-            std::mem::forget((self.membership.take(), thread, Arc::clone(&self.place)));
+            std::mem::forget((self.membership.take(), thread, gate, Arc::clone(&self.place)));
             return;
         }
         self.place.neighbours.leave(&self.place);

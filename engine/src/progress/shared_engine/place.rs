@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
@@ -11,6 +11,7 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use super::inside::{Inside, Request};
 use super::neighbours::Neighbours;
+use crate::forks::{Closable, EngineFd};
 use crate::progress::caretaker::{Activity, Cared, Membership, SendEngine};
 use crate::progress::completions::News;
 use crate::progress::engine::Engine;
@@ -29,7 +30,7 @@ pub(super) struct Told {
 }
 
 /// Wakes the leader out of its sleep.
-pub(super) struct Bell(pub(super) OwnedFd);
+pub(super) struct Bell(pub(super) EngineFd);
 
 #[cfg(any(test, feature = "sim"))]
 impl Bell {
@@ -57,9 +58,9 @@ pub(super) struct Place {
     pub(super) shared: Shared<Inside, Request, Bell>,
     pub(super) activity: Activity,
     /// Readable when a driver that was armed has something.
-    pub(super) wake_fd: OwnedFd,
+    pub(super) wake_fd: EngineFd,
     /// A copy of that, for the caretaker.
-    pub(super) wake_fds: Arc<[OwnedFd]>,
+    pub(super) wake_fds: Arc<[EngineFd]>,
     /// What tasks sleep by.
     pub(super) tasks: Arc<WaitObject>,
     /// All of this engine, that of the tasks among them.
@@ -94,7 +95,7 @@ impl Cared for Place {
         self.activity.is_parked()
     }
 
-    fn wake_fds(&self) -> Arc<[OwnedFd]> {
+    fn wake_fds(&self) -> Arc<[EngineFd]> {
         Arc::clone(&self.wake_fds)
     }
 
@@ -126,11 +127,17 @@ impl Cared for Place {
     }
 }
 
+impl Closable for Place {
+    fn close_in_child(&self) {
+        self.shared.combiner().shut();
+    }
+}
+
 impl Place {
     pub(super) fn new(engine: SendEngine, neighbours: Arc<Neighbours>) -> io::Result<Self> {
-        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let wake_fd = engine.wake_fd()?;
-        let wake_fds = Arc::new([wake_fd.try_clone()?]);
+        let bell = EngineFd::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        let wake_fd = EngineFd::new(engine.wake_fd()?);
+        let wake_fds = Arc::new([EngineFd::new(wake_fd.try_clone()?)]);
         let spin = engine.state.config.spin;
         let armed = Arc::new(AtomicUsize::new(0));
         let tasks = Arc::new(WaitObject::new(wake_fd.try_clone()?, Arc::clone(&armed))?);

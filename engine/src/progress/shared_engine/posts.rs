@@ -79,9 +79,17 @@ impl SharedEngine {
         self.after_call(told);
     }
 
-    /// Whether no more requests may wait for the holder.
-    fn is_full(&self, guard: Option<&Inner<'_>>) -> bool {
-        guard.is_none() && self.place.shared.combiner().queue_len() >= self.requests_max
+    /// Refuses a request to the holder, who has the engine where there is no guard: no more may
+    /// wait, or there is none, in a child of `fork`.
+    fn check_room(&self, guard: Option<&Inner<'_>>) -> Result<(), Error> {
+        if guard.is_some() {
+            return Ok(());
+        }
+        self.refuse_inherited()?;
+        match self.place.shared.combiner().queue_len() >= self.requests_max {
+            true => Err(Error::WouldBlock(OTHERS)),
+            false => Ok(()),
+        }
     }
 
     /// Refuses an inject of so many bytes that is too long, or while too many others wait: for the
@@ -89,6 +97,9 @@ impl SharedEngine {
     fn check_copy(&self, guard: Option<&Inner<'_>>, length: usize) -> Result<(), Error> {
         if length > self.inject_limit {
             return Err(beyond_inject_limit(length, self.inject_limit));
+        }
+        if guard.is_none() {
+            self.refuse_inherited()?;
         }
         let waiting = || {
             let promised = self.place.promised.load(Ordering::Relaxed);
@@ -146,11 +157,11 @@ impl SharedEngine {
         inline: impl FnOnce(&mut Engine, Memory) -> Result<R, Refused>,
         queued: impl FnOnce(Memory) -> Request,
     ) -> Result<Option<R>, Refused> {
-        if self.is_full(guard.as_ref()) {
+        if let Err(error) = self.check_room(guard.as_ref()) {
             if planted!(DropAtFullQueue) {
                 return Ok(None);
             }
-            return Err((Error::WouldBlock(OTHERS), memory));
+            return Err((error, memory));
         }
         self.post_behind(guard, memory, inline, queued).transpose()
     }
@@ -370,8 +381,8 @@ impl SharedEngine {
         to: PostedTo<u32>,
         more: bool,
     ) -> Result<OperationId, Refused> {
-        if self.is_full(guard.as_ref()) {
-            return Err((Error::WouldBlock(OTHERS), memory));
+        if let Err(error) = self.check_room(guard.as_ref()) {
+            return Err((error, memory));
         }
         let mut number = 0;
         let posted = self.post_behind(
@@ -407,10 +418,10 @@ impl SharedEngine {
                 turn.end();
                 started?;
             }
-            Err(guard) if self.is_full(guard.as_ref()) => {
-                return Err((Error::WouldBlock(OTHERS), memory));
-            }
             Err(guard) => {
+                if let Err(error) = self.check_room(guard.as_ref()) {
+                    return Err((error, memory));
+                }
                 let queued = |(request, memory)| {
                     let end = End::Ticket(Arc::clone(&ticket));
                     let post = OneSidedPost { request, memory, end, flushed_to, more };

@@ -24,6 +24,8 @@ impl SharedEngine {
             injects_max: requests_max.min(INJECTS_MAX),
             inject_limit,
             process: getpid(),
+            gate: None,
+            generation: Generation::current(),
         })
     }
 

@@ -1,0 +1,69 @@
+//! What a child of `fork` does with the engines of its parent: nothing.
+//!
+//! A child has copies of all descriptors and of all memory. A copy of a socket keeps its connection
+//! open when the parent is killed, so that its peers never learn of it; a copy of a ring or of an
+//! engine leads to kernel state and to threads that are the parent's. So a handler of
+//! `pthread_atfork` closes the descriptors ([`EngineFd`]) and the engines ([`Gate`]) in the child,
+//! before `fork` returns there. It makes system calls and stores to memory alone: it neither
+//! allocates nor takes a lock, which a thread may hold that does not exist in the child.
+//!
+//! A child that `vfork` or a raw `clone` made runs no handlers. A child that executes another
+//! program needs none, for all descriptors close then.
+
+mod descriptors;
+mod gates;
+
+use std::sync::Once;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+pub(crate) use self::descriptors::EngineFd;
+pub(crate) use self::gates::{Closable, Gate};
+
+/// What calls with an inherited engine are refused with; those that have no error to give panic
+/// with it.
+pub const INHERITED: &str = "this process forked from the one that opened the engine, which works there alone: drop the \
+     handle here, and make another domain and endpoint for this process";
+
+/// Forks between the process that first opened an engine and this one.
+static GENERATION: AtomicU32 = AtomicU32::new(0);
+
+/// Names the calling process among its ancestors by `fork`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Generation(u32);
+
+impl Generation {
+    /// Of the calling process.
+    #[inline]
+    pub(crate) fn current() -> Self {
+        Self(GENERATION.load(Ordering::Relaxed))
+    }
+
+    /// Whether it is the calling process's own.
+    #[inline]
+    pub(crate) fn is_current(self) -> bool {
+        self == Self::current()
+    }
+}
+
+/// Has the handler run in children from now on.
+fn install() {
+    static INSTALLED: Once = Once::new();
+    INSTALLED.call_once(|| {
+        // SAFETY: the handler makes only calls that a child may make whose other threads are
+        // missing, and lives as long as the library, with which the C library forgets it.
+        let refused = unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+        if refused != 0 {
+            let error = std::io::Error::from_raw_os_error(refused);
+            tracing::warn!(
+                "children of fork keep the descriptors of engines: {error}; when this process is \
+                 killed while one of them runs, its peers notice after silent_timeout only"
+            );
+        }
+    });
+}
+
+extern "C" fn in_child() {
+    GENERATION.fetch_add(1, Ordering::Relaxed);
+    gates::close_all();
+    descriptors::close_all();
+}
