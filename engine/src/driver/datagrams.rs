@@ -462,6 +462,9 @@ impl Datagrams {
             while let Some(RingNews { session, number, is_up }) = shm.next_ring_news() {
                 events.push(DriverEvent::RingChanged { session, number, is_up });
             }
+            while let Some(session) = shm.next_ended() {
+                events.push(DriverEvent::ProcessEnded { session });
+            }
             while let Some((session, is_able)) = shm.next_cma_news() {
                 events.push(DriverEvent::CmaChanged { session, is_able });
             }

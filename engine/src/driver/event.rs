@@ -50,6 +50,12 @@ pub(crate) enum DriverEvent {
         /// The session has it.
         is_up: bool,
     },
+    /// The process of the other side of a session that was met ([`DatagramPort::meet`]) has ended,
+    /// as the kernel says, whoever keeps its connections open. What it wrote into its ring is read.
+    ProcessEnded {
+        /// The session, as its packets name it.
+        session: u64,
+    },
     /// The other side of a session asks for the memory that a key opens, to map it:
     /// [`DatagramPort::give_memory`] answers.
     MemoryAsked {

@@ -21,8 +21,8 @@ pub(crate) use self::gates::{Closable, Gate};
 
 /// What calls with an inherited engine are refused with; those that have no error to give panic
 /// with it.
-pub const INHERITED: &str = "this process forked from the one that opened the engine, which works there alone: drop the \
-     handle here, and make another domain and endpoint for this process";
+pub const INHERITED: &str = "this process forked from the one that opened the engine, which \
+     works there alone: drop the handle here, and open a domain and an endpoint of this process";
 
 /// Forks between the process that first opened an engine and this one.
 static GENERATION: AtomicU32 = AtomicU32::new(0);

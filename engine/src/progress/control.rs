@@ -207,7 +207,7 @@ impl Engine {
     /// Reads and handles what a control lane holds. `true`: something came.
     ///
     /// RR-END-3.
-    fn read_control(&mut self, session: u32) -> bool {
+    pub(super) fn read_control(&mut self, session: u32) -> bool {
         let mut happened = false;
         // Twice at most: a peer that keeps the lane full must not keep the loop from others.
         for _ in 0..2 {

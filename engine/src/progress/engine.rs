@@ -483,6 +483,7 @@ impl Engine {
                 DriverEvent::RingChanged { session, number, is_up } => {
                     self.handle_ring_changed(session, is_up.then_some(number));
                 }
+                DriverEvent::ProcessEnded { session } => self.handle_process_ended(session),
                 DriverEvent::MemoryAsked { session, token, key } => {
                     self.handle_memory_asked(session, token, key);
                 }

@@ -12,6 +12,9 @@ use crate::proto::control_lane::{Decision, LaneEvent};
 /// each check looks at a share.
 const IDLE_ROUNDS: u32 = 10;
 
+/// Reads of the control lane of a process that has ended: a child of it may go on writing.
+const READS_MAX: usize = 256;
+
 /// Whether an error is one of the network, not of the peer.
 pub(super) fn is_of_network(error: &io::Error) -> bool {
     matches!(
@@ -80,6 +83,18 @@ impl Engine {
     pub(super) fn handle_control_failed(&mut self, session: u32, error: &io::Error) {
         let (is_of_network, error) = (is_of_network(error), error.to_string());
         self.handle_lane_event(session, LaneEvent::Failed { error, is_of_network });
+    }
+
+    /// The process of a session's peer has ended, whoever keeps its connections open.
+    pub(super) fn handle_process_ended(&mut self, name: u64) {
+        let Some(session) = self.state.paths.session_of(name) else { return };
+        // What it sent before counts.
+        for _ in 0..READS_MAX {
+            if !self.read_control(session) {
+                break;
+            }
+        }
+        self.handle_lane_event(session, LaneEvent::ProcessEnded);
     }
 
     /// Peers whose kernels do not acknowledge what was sent to them are dead, and those that do not

@@ -5,6 +5,7 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -253,9 +254,13 @@ fn meet<M: Attached>(mut link: UnixStream, settings: &[(&str, &str)], open: Open
     let mut theirs = own;
     link.read_exact(&mut theirs).unwrap();
     let peer = endpoint.insert(&Address::from_bytes(&theirs).unwrap()).unwrap();
-    let pending = endpoint.receive(Selector::from(peer, TAG), vec![0; 8]).unwrap();
-    endpoint.send_blocking(peer, TAG, &[7; 8], SendOptions::default()).unwrap();
-    pending.wait().unwrap();
+    // Until what neighbours agree on is there as well.
+    for _ in 0..50 {
+        let pending = endpoint.receive(Selector::from(peer, TAG), vec![0; 8]).unwrap();
+        endpoint.send_blocking(peer, TAG, &[7; 8], SendOptions::default()).unwrap();
+        pending.wait().unwrap();
+        thread::sleep(Duration::from_millis(1));
+    }
     Side { endpoint, peer, link, _domain: domain }
 }
 
@@ -389,6 +394,56 @@ fn share(domain: &Domain) -> Endpoint<Shared> {
 
 fn fork_worker(work: &mut dyn FnMut()) -> libc::pid_t {
     fork(work)
+}
+
+/// As [`fork`], past the C library: no handler of a fork runs.
+fn clone_worker(work: &mut dyn FnMut()) -> libc::pid_t {
+    // SAFETY: without a stack of its own the child goes on here, with a copy of this memory; it
+    // reads and writes a socket, allocates nothing, and ends.
+    let child = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) };
+    assert!(child >= 0, "no child");
+    if child > 0 {
+        return child as libc::pid_t;
+    }
+    work();
+    // SAFETY: as in `fork`.
+    unsafe { libc::_exit(0) }
+}
+
+/// Whether the kernel tells whose the other end of a unix socket is.
+fn knows_processes_of_sockets() -> bool {
+    let (end, _other) = UnixStream::pair().unwrap();
+    let (mut process, mut bytes) = (0, size_of::<libc::c_int>() as libc::socklen_t);
+    // SAFETY: the kernel writes at most `bytes` bytes to `process`.
+    let refused = unsafe {
+        libc::getsockopt(
+            end.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERPIDFD,
+            (&raw mut process).cast(),
+            &raw mut bytes,
+        )
+    };
+    refused == 0
+}
+
+/// RR-SHM-12
+#[test]
+fn neighbours_of_a_killed_process_notice_although_a_raw_clone_of_it_goes_on() {
+    if !knows_processes_of_sockets() {
+        return println!("RINGRAIL-SKIP: fork: this kernel does not know processes of sockets");
+    }
+    own_process::run(
+        "fork::neighbours_of_a_killed_process_notice_although_a_raw_clone_of_it_goes_on",
+        || {
+            for way in ways().filter(|way| way[0].1 == "auto" && way[1].1 == "udp") {
+                kill_a_parent(&way, attach, clone_worker);
+                if way[2].1 == "sockets" {
+                    kill_a_parent(&way, share, clone_worker);
+                }
+            }
+        },
+    );
 }
 
 #[test]

@@ -173,6 +173,7 @@ impl Pcap {
                 | DriverEvent::RailChanged { .. }
                 | DriverEvent::CmaChanged { .. }
                 | DriverEvent::RingChanged { .. }
+                | DriverEvent::ProcessEnded { .. }
                 | DriverEvent::MemoryAsked { .. }
                 | DriverEvent::MemoryGiven { .. } => {}
             }

@@ -116,6 +116,9 @@ fn tell(event: &DriverEvent) {
         DriverEvent::RingChanged { session, number, is_up } => {
             trace!(target: TARGET, event = "ring_changed", session, number, is_up);
         }
+        DriverEvent::ProcessEnded { session } => {
+            trace!(target: TARGET, event = "process_ended", session);
+        }
         // Who has the key may use the memory.
         DriverEvent::MemoryAsked { session, token, .. } => {
             trace!(target: TARGET, event = "memory_asked", session, token);

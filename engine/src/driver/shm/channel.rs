@@ -47,6 +47,8 @@ pub(super) struct Channel {
     pub(super) memory: Option<Attached>,
     /// Times that the neighbour was asked for memory and has not answered.
     pub(super) questions: u32,
+    /// Its neighbour's process has ended.
+    pub(super) has_process_ended: bool,
     /// Something found no room, and has not been told of any since.
     wants_room: bool,
     /// By what the neighbour hears that something was written, if it does not poll the ring.
@@ -82,6 +84,7 @@ impl Channel {
             address,
             memory,
             questions: 0,
+            has_process_ended: false,
             wants_room: false,
             doorbell,
         }

@@ -11,6 +11,9 @@
 //! socket again. A segment waits with the session. When a ring ends, the engine is told, and sends
 //! what was not acknowledged by the session's paths.
 //!
+//! A process that has ended may have a child that keeps its sockets open. So each side keeps a
+//! descriptor of the other's process as well, which the kernel gives for a connected unix socket.
+//!
 //! Neighbours of one user also learn to read each other's memory ([`cma`]), for long messages.
 //!
 //! ```text
@@ -86,6 +89,8 @@ const LISTENER: u64 = 0;
 const ALARM: u64 = 1;
 /// The first name of a connection.
 const FIRST_NAME: u64 = 2;
+/// Marks the name of a process; the rest is that of its connection.
+const PROCESS: u64 = 1 << 63;
 
 /// A session has a ring, or has none any more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -98,6 +103,9 @@ pub(super) struct RingNews {
 /// A session whose other side may be on this host.
 struct Known {
     neighbour: Neighbour,
+    /// Its process, if it had a channel and the kernel says whose it is: the name for epoll, and a
+    /// descriptor that becomes readable when the process ends.
+    process: Option<(u64, EngineFd)>,
     /// When to ask for a channel again, and how often that has been done.
     again: Option<Instant>,
     tries: u32,
@@ -156,6 +164,8 @@ pub(super) struct Shm {
     cma_news: VecDeque<(u64, bool)>,
     /// Sessions that have a ring now, or have none any more.
     ring_news: VecDeque<RingNews>,
+    /// Sessions whose neighbours' processes have ended, behind all that came from them by rings.
+    ended: VecDeque<u64>,
     /// Questions for memory to map, and answers.
     memory_news: VecDeque<DriverEvent>,
 }
@@ -209,6 +219,7 @@ impl Shm {
             witness: has_cma.then(|| Arc::new(Witness::new())),
             cma_news: VecDeque::new(),
             ring_news: VecDeque::new(),
+            ended: VecDeque::new(),
             memory_news: VecDeque::new(),
         })
     }
@@ -250,6 +261,12 @@ impl Shm {
     #[inline]
     pub(super) fn next_ring_news(&mut self) -> Option<RingNews> {
         self.ring_news.pop_front()
+    }
+
+    /// The next session whose neighbour's process has ended.
+    #[inline]
+    pub(super) fn next_ended(&mut self) -> Option<u64> {
+        self.ended.pop_front()
     }
 
     /// See [`crate::driver::lanes::DatagramPort::read_by_cma`].

@@ -11,8 +11,9 @@ use super::channel::Channel;
 use super::doorbell::DOORBELLS;
 use super::handshake::{Exchange, Outcome, Own};
 use super::untrusted::{self, Untrusted};
-use super::{ALARM, Known, LISTENER, RingNews, Shm, alarm, cma, memory, socket};
+use super::{ALARM, Known, LISTENER, PROCESS, RingNews, Shm, alarm, cma, memory, socket};
 use crate::driver::lanes::Neighbour;
+use crate::forks::EngineFd;
 use crate::wire::neighbour::{SIGN_LOOK, SIGN_READS};
 
 /// Exchanges under way that others have begun; of more, the oldest ends.
@@ -46,7 +47,7 @@ impl Shm {
             return;
         }
         let is_initiator = neighbour.is_initiator;
-        self.known.insert(session, Known { neighbour, again: None, tries: 0 });
+        self.known.insert(session, Known { neighbour, process: None, again: None, tries: 0 });
         if is_initiator {
             self.begin(session, now);
             return;
@@ -150,6 +151,7 @@ impl Shm {
                     let _ = rustix::io::read(&self.alarm, &mut [0_u8; 8]);
                     self.accept_again(now);
                 }
+                name if name & PROCESS != 0 => self.process_ended(name, now),
                 name => self.hear(name, now),
             }
         }
@@ -281,6 +283,29 @@ impl Shm {
         self.is_called = true;
     }
 
+    /// The process of a neighbour has ended, whoever keeps its sockets open. What is in the ring is
+    /// still read.
+    fn process_ended(&mut self, name: u64, now: Instant) {
+        let is_its = |known: &Known| known.process.as_ref().is_some_and(|(it, _)| *it == name);
+        let Some((&session, known)) = self.known.iter_mut().find(|(_, known)| is_its(known)) else {
+            return;
+        };
+        if let Some((_, process)) = known.process.take() {
+            // It is not told twice.
+            let _ = epoll::delete(&self.epoll, &process);
+        }
+        tracing::debug!(session, "the process of a neighbour has ended");
+        match self.by_session.get(&session).copied() {
+            Some(index) => {
+                if let Some(Some(channel)) = self.channels.get_mut(index as usize) {
+                    channel.has_process_ended = true;
+                }
+                self.end_channel(index, now);
+            }
+            None => self.ended.push_back(session),
+        }
+    }
+
     /// Nothing is written to a channel any more; what is in its ring is still read.
     pub(super) fn end_channel(&mut self, index: u32, now: Instant) {
         let Some(Some(channel)) = self.channels.get_mut(index as usize) else { return };
@@ -332,6 +357,7 @@ impl Shm {
                 }
                 let Exchange { socket, place, .. } = exchange;
                 let Some(socket) = socket.into_trusted() else { return };
+                self.watch_process(session, name, &socket);
                 let (names, rings) = ((session, number), (*segment, writes));
                 let mut channel = Channel::new(socket, names, address, rings, doorbell, memory);
                 channel.is_read = is_read;
@@ -340,6 +366,18 @@ impl Shm {
                 }
                 self.insert(name, place, channel);
             }
+        }
+    }
+
+    /// Has the kernel say when the process at the other end of a channel's socket ends.
+    fn watch_process(&mut self, session: u64, name: u64, socket: &EngineFd) {
+        let Some(process) = socket::process_of(socket.as_fd()) else { return };
+        let name = PROCESS | name;
+        let data = epoll::EventData::new_u64(name);
+        if epoll::add(&self.epoll, &process, data, epoll::EventFlags::IN).is_ok()
+            && let Some(known) = self.known.get_mut(&session)
+        {
+            known.process = Some((name, EngineFd::new(process)));
         }
     }
 
@@ -382,6 +420,9 @@ impl Shm {
         }
         if channel.is_read && !channel.is_ending() {
             self.cma_news.push_back((channel.session, false));
+        }
+        if channel.has_process_ended {
+            self.ended.push_back(channel.session);
         }
         self.names[index as usize] = 0;
         self.by_session.remove(&channel.session);

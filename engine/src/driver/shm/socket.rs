@@ -2,7 +2,7 @@
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use rustix::cmsg_space;
 use rustix::io::Errno;
@@ -11,6 +11,7 @@ use rustix::net::{
     SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown, SocketFlags, SocketType,
 };
 
+use super::super::options;
 use super::meeting::{Left, Meeting};
 use super::untrusted::Untrusted;
 use crate::wire::neighbour::NEIGHBOUR_BYTES;
@@ -184,6 +185,15 @@ pub(super) fn receive(connection: BorrowedFd<'_>) -> io::Result<Packet> {
         return Err(io::ErrorKind::UnexpectedEof.into());
     }
     Ok(Packet { bytes, length: got.bytes, descriptor, second })
+}
+
+/// The process at the other end: that which connected, or that which listened. The descriptor
+/// becomes readable when the process has ended. `None`: the kernel is older than 6.5, or does not
+/// say.
+pub(super) fn process_of(connection: BorrowedFd<'_>) -> Option<OwnedFd> {
+    let fd = options::get(connection.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERPIDFD).ok()?;
+    // SAFETY: the kernel just gave us this descriptor.
+    (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 /// Sends one byte to the other side of a channel. A socket that is full of them has had it look

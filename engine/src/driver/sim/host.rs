@@ -300,6 +300,7 @@ impl Net {
             DriverEvent::RailChanged { .. } => (12, None),
             DriverEvent::CmaChanged { .. } => (13, None),
             DriverEvent::RingChanged { .. } => (14, None),
+            DriverEvent::ProcessEnded { .. } => (16, None),
             DriverEvent::MemoryAsked { .. } | DriverEvent::MemoryGiven { .. } => (15, None),
         };
         let found = lane.and_then(|key| known.lane_mut(key));

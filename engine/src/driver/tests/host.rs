@@ -500,6 +500,7 @@ impl Host {
             DriverEvent::RailChanged { .. }
             | DriverEvent::CmaChanged { .. }
             | DriverEvent::RingChanged { .. }
+            | DriverEvent::ProcessEnded { .. }
             | DriverEvent::MemoryAsked { .. }
             | DriverEvent::MemoryGiven { .. } => {}
             DriverEvent::Closed { lane } => {

@@ -128,8 +128,8 @@ impl Handover {
         if word & PARKED == 0 { Step::Done } else { Step::Wake }
     }
 
-    /// For a child that `fork` has just made: the owner is inside for good, so that nobody comes in.
-    /// Stores to memory alone.
+    /// For a child that `fork` has just made: the owner is inside for good, so that no thread comes
+    /// in. Stores to memory alone.
     pub(crate) fn shut(&self) {
         self.seq.fetch_or(1, Ordering::Relaxed);
     }

@@ -152,6 +152,19 @@ impl LaneMonitor {
         }
     }
 
+    /// The kernel that both sides share says so, and nothing that a peer can do brings it about.
+    ///
+    /// RR-SHM-12.
+    pub(super) fn handle_process_ended(facts: &Facts<'_>) -> Decision {
+        if !facts.is_connected {
+            Decision::Nothing
+        } else if facts.is_goodbye_under_way {
+            Decision::Fail(PeerFailure::Removed)
+        } else {
+            lost("its process has ended without a goodbye")
+        }
+    }
+
     /// It is no more, and that may mean the peer's end.
     ///
     /// RR-RAIL-8.

@@ -32,6 +32,8 @@ pub(crate) enum LaneEvent {
     Failed { error: String, is_of_network: bool },
     /// The peer closed it.
     EndOfStream,
+    /// The peer's process has ended, as the kernel of this host says, which is that of the peer.
+    ProcessEnded,
     /// What the peer's kernel owes on it.
     Owed(Owed),
     /// The rest of a segment has not come.
@@ -155,6 +157,7 @@ impl LaneMonitor {
                 self.handle_failed(&error, is_of_network, facts, paths)
             }
             LaneEvent::EndOfStream => self.handle_end_of_stream(facts),
+            LaneEvent::ProcessEnded => Self::handle_process_ended(facts),
             LaneEvent::Owed(owed) => self.judge_silence(owed, facts, paths),
             LaneEvent::RestMissing { has_datagram_mode } => {
                 self.judge_unfinished(has_datagram_mode, facts, paths)

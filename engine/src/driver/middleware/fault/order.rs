@@ -19,6 +19,7 @@ pub(super) fn lane_of(event: &DriverEvent) -> Option<LaneKey> {
         | DriverEvent::RailChanged { .. }
         | DriverEvent::CmaChanged { .. }
         | DriverEvent::RingChanged { .. }
+        | DriverEvent::ProcessEnded { .. }
         | DriverEvent::MemoryAsked { .. }
         | DriverEvent::MemoryGiven { .. } => None,
     }
