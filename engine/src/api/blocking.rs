@@ -16,9 +16,9 @@ impl<M: Attached> Endpoint<M> {
     /// Sends bytes and waits until the send has come as far as the options' level asks; they can be
     /// reused then in any case.
     ///
-    /// A send that has not gone out by [`SendOptions::timeout`] is taken back. One that has is given
-    /// up: this returns as soon as the kernel has let go of the bytes, whose connections are reset,
-    /// which takes it less than 100 ms.
+    /// A send that has not gone out by [`SendOptions::timeout`] is withdrawn. One that has is
+    /// aborted: this returns as soon as the kernel has released the bytes, whose connections are
+    /// reset, which takes it less than 100 ms.
     ///
     /// # Errors
     ///

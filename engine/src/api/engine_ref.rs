@@ -177,8 +177,8 @@ pub trait EngineRef: Clone {
     /// Nobody asks for the outcome any more.
     fn abandon(&self, handle: &Self::Handle);
 
-    /// The handle of a receive of `endpoint` is dropped: the receive is cancelled, or its message is
-    /// put back.
+    /// The handle of a receive of `endpoint` is dropped: the receive is cancelled, or its message
+    /// is put back.
     fn give_up_receive(&self, handle: &Self::Handle, endpoint: u16);
 
     // ---- Queues ----

@@ -12,9 +12,9 @@
 //! know real ids only. The session that a place has led to remembers the place: when another engine
 //! answers there later the remote endpoint moves on to the session with that.
 //!
-//! An endpoint has one handle, by whichever name it is known first. Who listens at a place may also
-//! connect by itself, or be inserted by its own address: the remote endpoint of the place is that of
-//! its session then ([`Core::claim_place`]). A place of an engine that is known is its handle.
+//! An endpoint has one handle, by whichever name it is known first. The engine that listens at a
+//! place may also connect by itself, or be inserted by its own address: the remote endpoint of the
+//! place is that of its session then ([`Core::claim_place`]).
 
 use std::net::SocketAddr;
 

@@ -1,5 +1,5 @@
-//! Messages that are put back: the handle of their receive was dropped before its outcome was taken,
-//! so the receive has received nothing.
+//! Messages that are put back: the handle of their receive was dropped before its outcome was
+//! taken, so the receive has received nothing.
 
 use super::core::Core;
 use super::effects::{Arrival, Effects, Ended};

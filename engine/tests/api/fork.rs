@@ -427,7 +427,7 @@ fn knows_processes_of_sockets() -> bool {
     refused == 0
 }
 
-/// RR-SHM-12
+/// RR-SHM-13
 #[test]
 fn neighbours_of_a_killed_process_notice_although_a_raw_clone_of_it_goes_on() {
     if !knows_processes_of_sockets() {

@@ -154,7 +154,7 @@ impl LaneMonitor {
 
     /// The kernel that both sides share says so, and nothing that a peer can do brings it about.
     ///
-    /// RR-SHM-12.
+    /// RR-SHM-13.
     pub(super) fn handle_process_ended(facts: &Facts<'_>) -> Decision {
         if !facts.is_connected {
             Decision::Nothing
