@@ -4,6 +4,7 @@ mod common;
 #[path = "common/rail_stream.rs"]
 mod rail_stream;
 
+use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -206,4 +207,40 @@ fn rails_of_one_subnet_may_answer_for_their_own_addresses_only() {
             .unwrap();
     }
     both_nics_carry(&lab, Host::A);
+}
+
+/// No rail has a link for less time than the peer timeout, whatever the kernel calls that.
+///
+/// RR-LANE-4, RR-END-2
+#[test]
+fn an_outage_of_all_rails_shorter_than_the_peer_timeout_ends_no_session() {
+    require_lab!();
+    let try_case = |&(spec, host, settings): &(&str, Host, &[(&str, &str)])| {
+        eprintln!("{spec:?}, the links of host {}, {settings:?}", host.name());
+        played(spec, settings, |lab, shared| {
+            let rails = 0..lab.spec().rails;
+            rails.clone().for_each(|rail| lab.link_down(host, rail).unwrap());
+            thread::sleep(Duration::from_secs(5));
+            rails.for_each(|rail| lab.link_up(host, rail).unwrap());
+            // Kernels repeat what they had sent more and more seldom.
+            let (before, start) = (shared.received.load(Ordering::SeqCst), Instant::now());
+            while shared.received.load(Ordering::SeqCst) < before + 15 {
+                assert!(start.elapsed() < STALLED, "nothing comes after the outage");
+                thread::sleep(Duration::from_millis(10));
+            }
+        });
+    };
+    let by_sockets = &[("lanes", "sockets")][..];
+    let by_tcp = &[("control_lane", "tcp")][..];
+    let cases = [
+        ("", Host::A, &[][..]),
+        ("", Host::B, by_sockets),
+        ("", Host::A, by_tcp),
+        (TWO, Host::A, &[]),
+        (TWO, Host::B, by_sockets),
+    ];
+    thread::scope(|scope| {
+        let tries: Vec<_> = cases.iter().map(|case| scope.spawn(|| try_case(case))).collect();
+        tries.into_iter().for_each(|it| it.join().unwrap());
+    });
 }

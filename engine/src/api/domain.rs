@@ -433,6 +433,7 @@ fn core_config(settings: &Settings, longest: usize, window_bytes: u64) -> Config
             retries: clamp_u32(settings.connect_retries()),
             delay_ns: nanoseconds(settings.connect_retry_delay()),
         },
+        outage_ns: nanoseconds(settings.peer_timeout()),
         bulk_idle_ns: nanoseconds(settings.bulk_idle_timeout()),
         hash_seed: rand::random(),
         regions: crate::proto::regions::RegionLimits::DEFAULT,

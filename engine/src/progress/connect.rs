@@ -88,10 +88,9 @@ impl Engine {
             ways.retain(|&(_, _, rail, reach)| is_fit(rail, reach));
         }
         ways.truncate(WAYS_MAX);
-        let is_own = |address| self.state.locators.iter().any(|own| own.ip() == address);
-        let is_neighbour = locators.iter().all(|locator| is_own(locator.ip()));
+        let is_neighbour = self.is_neighbour(locators);
         let way = |(_, remote, rail, _): (_, SocketAddr, u8, _)| {
-            let is_own = is_own(remote.ip());
+            let is_own = self.has_address(remote.ip());
             let shows_successor = remote == locators.first() && (!is_own || is_neighbour);
             Way { remote, rail, is_own: is_own && !is_neighbour, shows_successor }
         };
@@ -100,14 +99,33 @@ impl Engine {
 
     /// A connection failed. If it was to be another control lane a refusal may be news.
     pub(super) fn note_connect_failure(&mut self, key: LaneKey, error: &io::Error) {
-        match self.state.roles.get_mut(key) {
-            Some(&mut Role::MoveConnecting { session, .. })
-                if error.kind() == io::ErrorKind::ConnectionRefused =>
-            {
-                self.handle_lane_event(session, LaneEvent::Refused);
-            }
-            _ => {}
+        let role = self.state.roles.get_mut(key);
+        let Some(&mut Role::MoveConnecting { session, .. }) = role else { return };
+        let is_refusal = error.kind() == io::ErrorKind::ConnectionRefused;
+        if is_refusal && self.is_refusal_of_peer(session) {
+            self.handle_lane_event(session, LaneEvent::Refused);
         }
+    }
+
+    /// Whether a refusal of another control lane may be the word of the peer's host: a rail without
+    /// a link reaches nobody, and an address that this host has, too, may be this one.
+    fn is_refusal_of_peer(&mut self, session: u32) -> bool {
+        let at = self.state.core.lane_monitor(session).and_then(|monitor| monitor.attempt_at());
+        let way = at.and_then(|at| self.state.core.way_of_path(session, at));
+        let Some((remote, rail)) = way else { return false };
+        let Some(known) = self.state.core.session(session) else { return false };
+        let is_own = self.has_address(remote.ip()) && !self.is_neighbour(&known.locators);
+        !self.state.paths.is_rail_down(rail) && !is_own
+    }
+
+    /// Whether this engine listens at an address.
+    fn has_address(&self, address: IpAddr) -> bool {
+        self.state.locators.iter().any(|own| own.ip() == address)
+    }
+
+    /// Whether all addresses of a peer are this engine's, too: it is on this host.
+    fn is_neighbour(&self, locators: &Locators) -> bool {
+        locators.iter().all(|locator| self.has_address(locator.ip()))
     }
 
     pub(super) fn connect_lane(&mut self, lane: Id) {

@@ -15,7 +15,8 @@ const IDLE_ROUNDS: u32 = 10;
 /// Reads of the control lane of a process that has ended: a child of it may go on writing.
 const READS_MAX: usize = 256;
 
-/// Whether an error is one of the network, not of the peer.
+/// Whether an error is one of the network, not of the peer. The kernel calls what leaves by an
+/// address that its NIC has lost invalid.
 pub(super) fn is_of_network(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -23,6 +24,8 @@ pub(super) fn is_of_network(error: &io::Error) -> bool {
             | io::ErrorKind::HostUnreachable
             | io::ErrorKind::NetworkUnreachable
             | io::ErrorKind::NetworkDown
+            | io::ErrorKind::AddrNotAvailable
+            | io::ErrorKind::InvalidInput
     )
 }
 

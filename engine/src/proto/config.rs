@@ -43,6 +43,8 @@ pub(crate) struct Config {
     pub(crate) staging_buffers_max: usize,
     /// Connection attempts.
     pub(crate) retry: Retry,
+    /// Networks may be away for so long: bulk lanes that fail meanwhile end no session.
+    pub(crate) outage_ns: u64,
     /// Idle time after which a bulk lane is closed.
     pub(crate) bulk_idle_ns: u64,
     /// Seed of the hash tables that peers can fill.
@@ -102,6 +104,7 @@ impl Config {
             staging_bytes: 4096,
             staging_buffers_max: 4,
             retry: Retry { timeout_ns: 1000, retries: 1, delay_ns: 100 },
+            outage_ns: 5000,
             bulk_idle_ns: 1000,
             hash_seed: 1,
             regions: super::regions::RegionLimits::DEFAULT,

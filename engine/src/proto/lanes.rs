@@ -14,8 +14,8 @@ use crate::wire::piece::RING_LANE;
 use crate::wire::{Hello, Refused};
 
 /// Lanes that may fail in a row at once. More of them are tried only now and then, and when that
-/// has gone on for as long as one attempt to connect may take the session fails: a count alone
-/// would be used up by a moment without descriptors.
+/// has gone on for longer than networks may be away the session fails: a count alone would be used
+/// up by a moment without descriptors, or without a link.
 const LANE_FAILURES_MAX: u32 = 8;
 
 /// What a session without a lane waits for.
@@ -29,6 +29,38 @@ pub(crate) enum Wait {
 
 /// A lane that was used so shortly ago is in use, in nanoseconds.
 const IN_USE_NS: u64 = 100_000_000;
+
+/// Lanes of a session that failed in a row.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct LaneFailures {
+    count: u32,
+    /// When the first and the last of them failed.
+    since_ns: u64,
+    last_ns: u64,
+}
+
+impl LaneFailures {
+    /// How many.
+    fn count(self) -> u32 {
+        self.count
+    }
+
+    /// Another one; how many there are, and how long they have gone on. Where no lane was tried for
+    /// `limit_ns` nothing is known of that time, and the row begins anew.
+    fn note(&mut self, now_ns: u64, limit_ns: u64) -> (u32, u64) {
+        if self.count == 0 || now_ns.saturating_sub(self.last_ns) > limit_ns {
+            (self.count, self.since_ns) = (0, now_ns);
+        }
+        self.count = self.count.saturating_add(1);
+        self.last_ns = now_ns;
+        (self.count, now_ns.saturating_sub(self.since_ns))
+    }
+
+    /// A lane has carried a whole chunk.
+    pub(super) fn forget(&mut self) {
+        self.count = 0;
+    }
+}
 
 impl Core {
     pub(super) fn request_lanes(&mut self, slot: u32, now_ns: u64) {
@@ -320,14 +352,15 @@ impl Core {
         let Some(session) = self.sessions.at_mut(slot as usize) else { return };
         if is_failure {
             self.counters.lane_failures += 1;
-            if session.lane_failures == 0 {
-                session.lanes_fail_since_ns = now_ns;
-            }
-            session.lane_failures = session.lane_failures.saturating_add(1);
-            let are_many = session.lane_failures > LANE_FAILURES_MAX;
-            let lasted_ns = now_ns.saturating_sub(session.lanes_fail_since_ns);
-            if are_many && lasted_ns >= self.config.retry.timeout_ns {
-                let text = format!("its bulk lanes fail one after the other: {cause}");
+            let limit_ns = self.config.retry.timeout_ns.max(self.config.outage_ns);
+            let (failures, lasted_ns) = session.lane_failures.note(now_ns, limit_ns);
+            let are_many = failures > LANE_FAILURES_MAX;
+            if are_many && lasted_ns >= limit_ns {
+                let text = format!(
+                    "its bulk lanes have failed one after the other for {} ms, the last one: \
+                     {cause}",
+                    lasted_ns / 1_000_000
+                );
                 self.fail_session(slot, PeerFailure::Lost(text.into()), effects);
                 return;
             }
@@ -375,7 +408,7 @@ impl Core {
     fn serve_some(&mut self, now_ns: u64, is_served: impl Fn(Wait, u32) -> bool) {
         for (slot, wait) in std::mem::take(&mut self.starved) {
             let Some(session) = self.sessions.at_mut(slot as usize) else { continue };
-            if !is_served(wait, session.lane_failures) {
+            if !is_served(wait, session.lane_failures.count()) {
                 self.starved.push((slot, wait));
             } else if session.is_connected() && !has_bulk_lane(session, &self.lanes) {
                 session.lanes_requested = false;
@@ -448,4 +481,25 @@ fn has_bulk_lane(session: &Session, lanes: &Table<BulkLane>) -> bool {
     session.lanes.iter().any(|&lane| {
         lanes.get(lane).is_some_and(|bulk| session.rails.carries_bulk(usize::from(bulk.path)))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMIT_NS: u64 = 1000;
+
+    /// RR-LANE-4
+    #[test]
+    fn a_row_of_failures_lasts_while_lanes_are_tried() {
+        let mut failures = LaneFailures::default();
+        for number in 1..20 {
+            assert_eq!(failures.note(number * 900, LIMIT_NS), (number as u32, (number - 1) * 900));
+        }
+        // Nothing was tried for long: that is no outage.
+        assert_eq!(failures.note(100_000, LIMIT_NS), (1, 0));
+        assert_eq!(failures.note(100_500, LIMIT_NS), (2, 500));
+        failures.forget();
+        assert_eq!(failures.note(100_600, LIMIT_NS), (1, 0));
+    }
 }

@@ -12,6 +12,7 @@ use super::eager_limit::EagerLimit;
 use super::failure::PeerFailure;
 use super::handshake::JoinWindow;
 use super::keys::SessionKeys;
+use super::lanes::LaneFailures;
 use super::late::LateQueue;
 use super::one_sided::SessionOneSided;
 use super::outbox::{Outbox, StagingPool};
@@ -162,9 +163,7 @@ pub(crate) struct Session {
     /// Lanes with lower numbers were opened before that.
     pub(super) wanted_before_lane: u32,
     /// Lanes lost since a chunk last arrived whole or was sent whole.
-    pub(super) lane_failures: u32,
-    /// When the first of them was lost.
-    pub(super) lanes_fail_since_ns: u64,
+    pub(super) lane_failures: LaneFailures,
     pub(crate) next_lane: u32,
     /// Number of the connection that last took the place of its control lane.
     pub(super) last_move: Option<u32>,
@@ -233,8 +232,7 @@ impl Session {
             lanes_requested: false,
             lanes_wanted: false,
             wanted_before_lane: 0,
-            lane_failures: 0,
-            lanes_fail_since_ns: 0,
+            lane_failures: LaneFailures::default(),
             next_lane: 0,
             last_move: None,
             control_lane: super::control_lane::LaneMonitor::default(),
@@ -312,7 +310,7 @@ impl Session {
         self.final_ack.clear();
         self.questions = Questions::default();
         (self.lanes_requested, self.lanes_wanted) = (false, false);
-        (self.lane_failures, self.last_move) = (0, None);
+        (self.lane_failures, self.last_move) = (LaneFailures::default(), None);
         self.rails = super::rails::Rails::new();
         (self.is_leaving, self.control_lane) = (false, super::control_lane::LaneMonitor::new());
         self.sequel = Sequel::None;

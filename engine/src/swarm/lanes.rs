@@ -1,12 +1,15 @@
 //! Bulk lanes at the bound of an engine: who gets one, and who does not keep one.
 
+use std::time::Duration;
+
 use super::scenarios::{
     MILLISECOND, config, connect, drain, loop_config, pass, peer, receive, run, send, world,
 };
 use super::world::World;
 use crate::driver::sim::net::Weather;
-use crate::driver::sim::rails::LinkWeather;
+use crate::driver::sim::rails::{LinkWeather, RailFault};
 use crate::driver::sim::random::Random;
+use crate::progress::engine::LoopConfig;
 use crate::proto::connection::Retry;
 use crate::proto::core::{Action, Config};
 use crate::proto::effects::CompletionLevel;
@@ -200,4 +203,63 @@ fn acknowledgements_are_asked_for_where_nothing_goes_back() {
         pass(&mut world, MILLISECOND);
     }
     assert_eq!(hastened(&world), 10);
+}
+
+/// All links are down for less time than the peer timeout, before there is a lane or while there
+/// is one; many attempts to open one fail meanwhile.
+///
+/// RR-LANE-4, RR-END-2
+#[test]
+fn lanes_that_fail_for_less_than_the_peer_timeout_end_no_session() {
+    const SECOND: u64 = 1000 * MILLISECOND;
+    let retry = Retry { timeout_ns: SECOND, retries: 2, delay_ns: 10 * MILLISECOND };
+    let config = Config { retry, outage_ns: 10 * SECOND, ..config() };
+    let loops = LoopConfig { peer_timeout: Duration::from_secs(10), ..loop_config() };
+    for (links, host, has_lane) in
+        [(1, 0, false), (1, 1, true), (2, 0, false), (2, 0, true), (2, 1, true)]
+    {
+        let what = format!("{links} links of host {host}, with a lane: {has_lane}");
+        let weather = Weather { keep_alive_ns: 10 * SECOND, ..Weather::fair() };
+        let mut world = World::new(1, weather).unwrap();
+        world.set_datagrams(true).unwrap();
+        let link = LinkWeather { delay_ns: 10_000, ..LinkWeather::default() };
+        for host in 0..2 {
+            world.add_host_with(&vec![link; links]);
+            world.start(host, host as u64 + 1, config.clone(), loops).unwrap();
+        }
+        connect(&mut world, 0, 1);
+        pass(&mut world, 100 * MILLISECOND);
+        let ends = [0, 1].map(|at| (at, peer(&mut world, at, 1 - at)));
+        let post = |world: &mut World| {
+            for (at, other) in ends {
+                assert!(receive(world, at, other, 1, 6000));
+                assert!(send(world, at, other, 1, 6000, CompletionLevel::Match));
+            }
+        };
+        let all_is_done = |world: &mut World| {
+            let mut done = 0;
+            run(world, &what, |world| {
+                for host in 0..2 {
+                    for completion in drain(world, host) {
+                        completion.result.unwrap_or_else(|error| panic!("{what}: {error}"));
+                        done += 1;
+                    }
+                }
+                done == 4
+            });
+        };
+        if has_lane {
+            post(&mut world);
+            all_is_done(&mut world);
+        }
+        for link in 0..links {
+            world.net.borrow_mut().set_rail_fault(host, link, Some(RailFault::Down));
+        }
+        post(&mut world);
+        pass(&mut world, 5 * SECOND);
+        for link in 0..links {
+            world.net.borrow_mut().set_rail_fault(host, link, None);
+        }
+        all_is_done(&mut world);
+    }
 }

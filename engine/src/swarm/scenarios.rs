@@ -48,6 +48,7 @@ pub(super) fn config() -> Config {
         staging_bytes: 8192,
         staging_buffers_max: 4,
         retry: Retry { timeout_ns: 20_000 * MILLISECOND, retries: 50, delay_ns: 100_000 },
+        outage_ns: 10_000 * MILLISECOND,
         bulk_idle_ns: LONG_NS,
         ..Config::for_tests()
     }

@@ -40,6 +40,8 @@ const QUESTIONS_PER_TIMEOUT: u32 = 4;
 pub(super) struct Liveness {
     /// Since when it is suspect: its control lane was reset.
     suspected_ns: Option<u64>,
+    /// What the kernel called that.
+    error: String,
     /// When its host refused a connection, as it does when the process is gone; others on the way
     /// may, too.
     refused_ns: Option<u64>,
@@ -48,7 +50,8 @@ pub(super) struct Liveness {
 }
 
 impl AtRest for Liveness {
-    const AT_REST: &'static Self = &Self { suspected_ns: None, refused_ns: None, questioned_ns: 0 };
+    const AT_REST: &'static Self =
+        &Self { suspected_ns: None, error: String::new(), refused_ns: None, questioned_ns: 0 };
 }
 
 impl Liveness {
@@ -60,6 +63,12 @@ impl Liveness {
     /// The peer is there.
     pub(super) fn handle_word(&mut self) {
         (self.suspected_ns, self.refused_ns) = (None, None);
+        self.error.clear();
+    }
+
+    /// What the kernel called the end of its control lane.
+    fn error_of_lane(&self) -> &str {
+        if self.error.is_empty() { "its path was given up" } else { &self.error }
     }
 
     /// The peer has said that it is there.
@@ -114,8 +123,9 @@ impl LaneMonitor {
         if !paths.are_several() {
             self.end_with(error, is_of_network, facts)
         } else if !is_of_network {
-            self.suspect(facts)
+            self.suspect(error, facts)
         } else if paths.has_active() {
+            self.liveness.error = error.to_owned();
             Decision::DropLane
         } else {
             self.end_with(error, is_of_network, facts)
@@ -144,7 +154,7 @@ impl LaneMonitor {
     pub(super) fn handle_end_of_stream(&mut self, facts: &Facts<'_>) -> Decision {
         if self.attempt_at().is_some() {
             // The peer may have the other one already.
-            self.suspect(facts)
+            self.suspect("closed by the peer", facts)
         } else if facts.is_goodbye_under_way {
             Decision::Fail(PeerFailure::Removed)
         } else {
@@ -168,12 +178,13 @@ impl LaneMonitor {
     /// It is no more, and that may mean the peer's end.
     ///
     /// RR-RAIL-8.
-    pub(super) fn suspect(&mut self, facts: &Facts<'_>) -> Decision {
+    pub(super) fn suspect(&mut self, error: &str, facts: &Facts<'_>) -> Decision {
         if facts.is_goodbye_under_way {
             // Whoever has that ends the session.
             return Decision::Fail(PeerFailure::Removed);
         }
         self.liveness.suspected_ns = Some(facts.now_ns);
+        self.liveness.error = error.to_owned();
         Decision::Suspect
     }
 
@@ -221,7 +232,11 @@ impl LaneMonitor {
             if paths.have_answered_since(refused_ns) {
                 known.refused_ns = None;
             } else if facts.age_ns(refused_ns) > REFUSED_NS {
-                return lost("its host says that its process is gone");
+                let error = known.error_of_lane();
+                return lost(&format!(
+                    "its control lane ended ({error}), its host refuses another one, and it \
+                     answers on none of its rails: its process is gone"
+                ));
             }
         }
         if let Some(since_ns) = known.suspected_ns {
@@ -231,7 +246,10 @@ impl LaneMonitor {
             if paths.have_answered_since(since_ns) {
                 known.confirm(now_ns, paths);
             } else if facts.age_ns(since_ns) > word_ns {
-                return lost("its connection was reset, and it answers on none of its rails");
+                let error = known.error_of_lane();
+                return lost(&format!(
+                    "its control lane ended ({error}), and it answers on none of its rails"
+                ));
             }
         }
         if facts.age_ns(lost_ns) > limit_ns && facts.holds_long {

@@ -109,7 +109,9 @@ impl LaneMonitor {
             Step::Overdue | Step::GiveUp if is_replaceable && paths.has_active() => {
                 Decision::DropLane
             }
-            Step::Overdue | Step::GiveUp if is_replaceable => self.suspect(facts),
+            Step::Overdue | Step::GiveUp if is_replaceable => {
+                self.suspect("the rest of a segment does not come", facts)
+            }
             // The question may have gone by a datagram that was lost.
             Step::Overdue if unfinished.unanswered_since_ns().is_some() => Decision::AskForAnswer,
             Step::GiveUp if has_datagram_mode => lost(
