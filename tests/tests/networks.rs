@@ -5,13 +5,17 @@ mod common;
 #[path = "common/rail_stream.rs"]
 mod rail_stream;
 
+use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::pair;
+use common::{attached, pair};
 use rail_stream::{CARRIED, STALLED, assert_moves, came, played, played_in, run};
-use ringrail::{Endpoint, Envelope, Owned, PathState, Peer, ReceiveOptions, Selector, SendOptions};
+use ringrail::{
+    Endpoint, Envelope, Owned, PathState, Peer, ReceiveOptions, Selector, SendOptions,
+    SharedMemoryState,
+};
 use ringrail_tests::lab::{Host, Lab};
 use ringrail_tests::require_lab;
 
@@ -211,5 +215,74 @@ fn a_nic_of_the_other_address_family_is_left_out() {
         let before = came(lab, Host::B, 1);
         assert_moves(shared, "one rail is of another family");
         assert!(came(lab, Host::B, 1) < before + 4096, "nothing goes by the other one");
+    });
+}
+
+/// Two endpoints of one host whose NIC loses its address, or is no more, for longer than the peer
+/// timeout.
+///
+/// RR-END-2, RR-SHM-8
+#[test]
+fn endpoints_of_one_host_need_no_nic_to_stay_connected() {
+    require_lab!();
+    let try_case = |&(driver, away): &(&str, &[&str])| {
+        let lab = lab("");
+        let settings = [("nics", "rail*"), ("peer_timeout", "4s"), ("lanes", driver)];
+        let play = || {
+            let ends = [0, 1].map(|_| attached(lab.addr(Host::A, 0), &settings).unwrap());
+            let peers = [0, 1].map(|at| ends[at].insert(&ends[1 - at].address()).unwrap());
+            let exchange = |number: u64| {
+                for (at, size) in [(0, 8), (1, 3000), (0, 100_000), (1, 8)] {
+                    let (label, bytes) = (Envelope::tagged(number), vec![number as u8; size]);
+                    let from = Selector::from(peers[1 - at], label);
+                    let asked = ReceiveOptions::new().user_data(1);
+                    ends[1 - at].post_receive(from, vec![0; size], asked).unwrap();
+                    ends[at].post_send(peers[at], label, bytes, SendOptions::new()).unwrap();
+                    let (start, mut has_come) = (Instant::now(), false);
+                    while !has_come {
+                        assert!(start.elapsed() < STALLED, "{driver}, {away:?}: nothing comes");
+                        for end in &ends {
+                            let mut done = Vec::new();
+                            end.wait(&mut done, 64, Some(Duration::ZERO)).unwrap();
+                            for done in done {
+                                has_come |= done.user_data == 1;
+                                if let Err(error) = done.result {
+                                    panic!("{driver}, {away:?}: {error}");
+                                }
+                            }
+                        }
+                    }
+                }
+            };
+            let start = Instant::now();
+            let shares = |end: &Endpoint<Owned>| match end.shared_memory() {
+                SharedMemoryState::On { figures, .. } => figures.received > 0,
+                other => panic!("no shared memory: {other:?}"),
+            };
+            while !ends.iter().all(shares) {
+                exchange(0);
+                assert!(start.elapsed() < STALLED, "no memory is shared");
+            }
+            // Called in host a.
+            assert!(Command::new("ip").args(away).status().unwrap().success());
+            let start = Instant::now();
+            for number in 1.. {
+                exchange(number);
+                thread::sleep(Duration::from_millis(20));
+                if start.elapsed() > Duration::from_secs(12) {
+                    break;
+                }
+            }
+        };
+        lab.host(Host::A).enter(play).unwrap();
+    };
+    let cases: [(&str, &[&str]); 3] = [
+        ("uring", &["addr", "flush", "dev", "rail0"]),
+        ("sockets", &["addr", "flush", "dev", "rail0"]),
+        ("uring", &["link", "delete", "rail0"]),
+    ];
+    thread::scope(|scope| {
+        let tries: Vec<_> = cases.iter().map(|case| scope.spawn(|| try_case(case))).collect();
+        tries.into_iter().for_each(|it| it.join().unwrap());
     });
 }

@@ -111,6 +111,8 @@ pub(crate) struct EngineState {
     pub(super) hot: Vec<u32>,
     /// Sessions that may owe an answer, or the rest of something, on their control lane.
     pub(super) awaited: Vec<u32>,
+    /// Sessions with one path that have lost their control lane, and some that have one again.
+    pub(super) without_lane: Vec<u32>,
     /// Sessions whose control lane took no more, and some where it takes more again.
     pub(super) blocked: Vec<u32>,
     /// Lanes whose kernels may keep an acknowledgement back, and until when that is no matter.
@@ -174,6 +176,7 @@ impl EngineState {
             controls: Vec::new(),
             hot: Vec::new(),
             awaited: Vec::new(),
+            without_lane: Vec::new(),
             rings: Rings::default(),
             scratch: Scratch::default(),
             questions: MemoryQuestions::default(),

@@ -160,16 +160,30 @@ impl Engine {
         }
     }
 
-    /// In sessions with several paths: asks idle ones, and peers without a control lane, and gives
-    /// those another one that need it.
+    /// In sessions with several paths asks idle ones; in those without a control lane asks peers, and
+    /// gives those another one that need it.
     pub(super) fn tick_control_lanes(&mut self) {
         for session in self.state.paths.several() {
             self.handle_lane_event(session, LaneEvent::TickIdle);
         }
-        for session in self.state.paths.several() {
+        let mut due = self.state.paths.several();
+        due.append(&mut self.without_lane());
+        for session in due {
             self.handle_lane_event(session, LaneEvent::TickWithout);
             self.handle_lane_event(session, LaneEvent::MoveDue);
         }
+    }
+
+    /// Sessions with one path that have lost their control lane.
+    fn without_lane(&mut self) -> Vec<u32> {
+        let EngineState { core, paths, without_lane, .. } = &mut *self.state;
+        without_lane.sort_unstable();
+        without_lane.dedup();
+        without_lane.retain(|&session| {
+            core.session(session).is_some_and(|known| known.is_outlived())
+                && paths.of(session).is_some_and(|paths| !paths.are_several())
+        });
+        without_lane.clone()
     }
 
     /// A session goes on without its control lane, until it has another one.
@@ -190,6 +204,9 @@ impl Engine {
         }
         if let Some(monitor) = self.state.core.lane_monitor(session) {
             monitor.handle_dropped(now_ns, at);
+        }
+        if !self.state.paths.of_mut(session).are_several() {
+            self.state.without_lane.push(session);
         }
         self.choose_stream(session);
         self.state.core.acknowledge_stream(session);

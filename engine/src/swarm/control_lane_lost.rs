@@ -2,6 +2,7 @@
 
 use super::scenarios::{MILLISECOND, config, connect, drain, pass, peer, receive, run, send, talk};
 use super::world::World;
+use crate::driver::sim::neighbours::NeighbourWeather;
 use crate::driver::sim::net::Weather;
 use crate::driver::sim::rails::{LinkWeather, RailFault};
 use crate::progress::engine::LoopConfig;
@@ -289,5 +290,68 @@ fn a_host_that_vanishes_is_known_within_the_peer_timeout() {
         });
         let took_ns = world.now_ns() - start_ns;
         assert!(took_ns <= PEER_TIMEOUT_NS + SECOND, "seed {seed}: {took_ns} ns");
+    }
+}
+
+/// Two engines of one machine whose only NIC loses its address: nothing goes by it any more.
+fn neighbours(seed: u64) -> World {
+    let weather = Weather { keep_alive_ns: PEER_TIMEOUT_NS, ..Weather::fair() };
+    let mut world = World::new(seed, weather).unwrap();
+    world.set_datagrams(true).unwrap();
+    let rings = NeighbourWeather {
+        machines: 1,
+        ring_bytes: 64 << 10,
+        delay_ns: 1000,
+        reads: true,
+        ..NeighbourWeather::default()
+    };
+    world.net.borrow_mut().share_memory(rings);
+    for host in 0..2 {
+        world.add_host_with(&[LinkWeather { delay_ns: 10_000, ..LinkWeather::default() }]);
+        world.start(host, host as u64 + 1, room(), loop_config()).unwrap();
+    }
+    talk(&mut world, [0, 1], "the session begins");
+    pass(&mut world, 100 * MILLISECOND);
+    let has_ring = |world: &World, host| {
+        world.look(host).unwrap().state.paths.of(0).is_some_and(|paths| paths.has_ring())
+    };
+    assert!([0, 1].iter().all(|&host| has_ring(&world, host)), "they share memory");
+    (0..2).for_each(|host| drop(events(&mut world, host)));
+    world.net.borrow_mut().set_rail_fault(seed as usize % 2, 0, Some(RailFault::BLACKHOLE));
+    world
+}
+
+/// RR-END-2, RR-SHM-8
+#[test]
+fn engines_that_share_memory_outlive_their_only_nic() {
+    for seed in 0..10 {
+        let mut world = neighbours(seed);
+        let what = format!("seed {seed}");
+        let until_ns = world.now_ns() + 5 * PEER_TIMEOUT_NS;
+        while world.now_ns() < until_ns {
+            talk(&mut world, [0, 1], &what);
+            pass(&mut world, SECOND);
+            assert_eq!([0, 1].map(|host| events(&mut world, host)), [(); 2].map(|()| (vec![], 0)));
+        }
+        assert!(world.look(0).unwrap().state.core.session(0).unwrap().is_outlived(), "{what}");
+        // The address is back.
+        world.net.borrow_mut().set_rail_fault(seed as usize % 2, 0, None);
+        pass(&mut world, 5 * SECOND);
+        assert_lives(&mut world, &what);
+        talk(&mut world, [0, 1], &what);
+    }
+}
+
+/// RR-END-2
+#[test]
+fn the_end_of_a_process_whose_memory_alone_tells_it_is_known_within_the_peer_timeout() {
+    for seed in 0..10 {
+        let mut world = neighbours(seed);
+        pass(&mut world, 3 * PEER_TIMEOUT_NS);
+        assert!(world.look(0).unwrap().state.core.session(0).unwrap().is_outlived());
+        drop(world.take(1));
+        pass(&mut world, PEER_TIMEOUT_NS + SECOND);
+        let (failures, _) = events(&mut world, 0);
+        assert_eq!(failures.len(), 1, "seed {seed}: {failures:?}");
     }
 }

@@ -7,6 +7,7 @@
 use super::DATAGRAMS_PER_FLUSH;
 use crate::progress::engine::{Engine, EngineState};
 use crate::progress::lanes::{RING_SEGMENT_BYTES_MAX, RingEntry};
+use crate::proto::control_lane::LaneEvent;
 use crate::proto::datagram::Asks;
 use crate::proto::send::SendRequest;
 use crate::types::Hint;
@@ -73,6 +74,9 @@ impl Engine {
             }
             state.rings.are_read |= is_up;
             state.core.mark_dirty_if_waiting(session);
+            if !is_up {
+                self.handle_lane_event(session, LaneEvent::RingEnded);
+            }
         }
     }
 

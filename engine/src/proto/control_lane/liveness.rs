@@ -6,6 +6,10 @@
 //! connections to its listener. Whoever lives answers one of these; for a process that is gone its
 //! host refuses.
 //!
+//! A peer on this host that shares memory needs no NIC. Its memory ends with it, so that the session
+//! outlives the control lane, which goes by an address that the host may lose. Only a peer whose
+//! lane was reset and whose memory has ended is gone at once.
+//!
 //! ```text
 //!                       an answer, or another control lane
 //!   has a lane ─ reset ─> suspect ─────────────────────────> lives on, without a lane for now
@@ -32,6 +36,9 @@ const QUESTION_NS: u64 = 1_000_000_000;
 /// Time for the answers to questions that were asked when a connection was refused, in nanoseconds:
 /// the refusal is the kernel's, or a firewall's, and comes sooner than the word of a process.
 const REFUSED_NS: u64 = 100_000_000;
+/// The memory of a process that was killed ends within this time of its control lane, in
+/// nanoseconds: a kernel ends both, one after the other.
+const RESET_NS: u64 = 1_000_000_000;
 /// An idle path is asked so many times in a peer timeout.
 const QUESTIONS_PER_TIMEOUT: u32 = 4;
 
@@ -47,11 +54,18 @@ pub(super) struct Liveness {
     refused_ns: Option<u64>,
     /// When it was last asked for the sake of hearing from it.
     questioned_ns: u64,
+    /// When it last shared memory, as far as was looked at, or showed otherwise that it is there.
+    shared_ns: Option<u64>,
 }
 
 impl AtRest for Liveness {
-    const AT_REST: &'static Self =
-        &Self { suspected_ns: None, error: String::new(), refused_ns: None, questioned_ns: 0 };
+    const AT_REST: &'static Self = &Self {
+        suspected_ns: None,
+        error: String::new(),
+        refused_ns: None,
+        questioned_ns: 0,
+        shared_ns: None,
+    };
 }
 
 impl Liveness {
@@ -120,11 +134,12 @@ impl LaneMonitor {
         facts: &Facts<'_>,
         paths: &Paths,
     ) -> Decision {
-        if !paths.are_several() {
+        let has_ring = paths.has_ring();
+        if !paths.are_several() && !has_ring {
             self.end_with(error, is_of_network, facts)
         } else if !is_of_network {
             self.suspect(error, facts)
-        } else if paths.has_active() {
+        } else if paths.has_active() || has_ring {
             self.liveness.error = error.to_owned();
             Decision::DropLane
         } else {
@@ -198,7 +213,7 @@ impl LaneMonitor {
         paths: &mut Paths,
     ) -> Decision {
         let limit = facts.peer_timeout;
-        let has_another = paths.has_active();
+        let has_another = paths.has_active() || paths.has_ring();
         // Networks may swallow connections alone: what only goes by one waits for another.
         let patience = patience(limit, facts.holds_long && has_another);
         let Some(silence) = self.silence.observe(facts.now_ns, owed, patience) else {
@@ -228,6 +243,27 @@ impl LaneMonitor {
         let (now_ns, limit) = (facts.now_ns, facts.peer_timeout);
         let limit_ns = limit.as_nanos() as u64;
         let known = &mut self.liveness;
+        if paths.has_ring() && !facts.holds_long {
+            known.shared_ns = Some(now_ns);
+            if known.suspected_ns.is_some_and(|since_ns| facts.age_ns(since_ns) > RESET_NS) {
+                known.handle_word();
+            }
+            return Decision::Nothing;
+        }
+        if !paths.are_several()
+            && let Some(shared_ns) = known.shared_ns
+        {
+            if paths.have_answered_since(shared_ns) {
+                known.shared_ns = Some(now_ns);
+            } else if facts.age_ns(shared_ns) > limit_ns {
+                return lost(&format!(
+                    "its control lane ended ({}), so has the memory that it shared, and it has \
+                     not answered for {} ms",
+                    known.error_of_lane(),
+                    limit.as_millis()
+                ));
+            }
+        }
         if let Some(refused_ns) = known.refused_ns {
             if paths.have_answered_since(refused_ns) {
                 known.refused_ns = None;
@@ -272,6 +308,17 @@ impl LaneMonitor {
         } else {
             Decision::Nothing
         }
+    }
+
+    /// The memory that the peer shared has ended. It does with the process, or where an engine goes
+    /// to another thread.
+    ///
+    /// RR-SHM-8.
+    pub(super) fn handle_ring_ended(&self, paths: &Paths) -> Decision {
+        if !self.is_lost() || !self.liveness.is_peer_suspect() || paths.are_several() {
+            return Decision::Nothing;
+        }
+        lost(self.liveness.error_of_lane())
     }
 
     /// Where nothing but a new lane would tell of the peer's end, a refusal does: its host answers,

@@ -48,6 +48,8 @@ pub(crate) enum LaneEvent {
     TickWithout,
     /// Time has passed in which paths may have been idle.
     TickIdle,
+    /// The memory that the peer shared has ended.
+    RingEnded,
 }
 
 /// What the loop is to do.
@@ -166,6 +168,7 @@ impl LaneMonitor {
             LaneEvent::Refused => self.handle_refused(facts, paths),
             LaneEvent::Reply(status) => self.handle_reply(status, facts, paths),
             LaneEvent::TickWithout => self.judge_without(facts, paths),
+            LaneEvent::RingEnded => self.handle_ring_ended(paths),
             LaneEvent::TickIdle => self.liveness.judge_idle(facts, paths),
         }
     }

@@ -451,3 +451,63 @@ fn idle_paths_are_asked_four_times_in_a_peer_timeout() {
     assert_eq!(asked, 4);
     assert_eq!(Bench::new(1).tell(LaneEvent::TickIdle), Decision::Nothing);
 }
+
+/// A peer on this host that shares memory needs no NIC.
+///
+/// RR-END-2, RR-SHM-8
+#[test]
+fn shared_memory_outlives_a_control_lane_whose_address_is_gone() {
+    let silent = |seconds| {
+        LaneEvent::Owed(Owed::Answer {
+            heard: Duration::from_secs(seconds),
+            asked: Duration::from_secs(seconds),
+        })
+    };
+    // Either the engine gives the lane up, or the kernel does.
+    for by_kernel in [false, true] {
+        let mut bench = Bench::new(1);
+        bench.paths.share(true);
+        if by_kernel {
+            assert_eq!(bench.tell(unreachable()), Decision::DropLane);
+        } else {
+            assert_eq!(bench.tell(silent(4)), Decision::Nothing);
+            assert_eq!(bench.after(11 * SECOND, silent(15)), Decision::DropLane);
+        }
+        for _ in 0..100 {
+            assert_eq!(bench.after(SECOND, LaneEvent::TickWithout), Decision::Nothing);
+        }
+        assert_eq!(bench.tell(LaneEvent::MoveDue), Decision::Open { at: 0 });
+        bench.monitor.handle_attempt_failed(bench.now_ns);
+        // It ends, and nothing else shows that the peer is there.
+        bench.paths.share(false);
+        assert_eq!(bench.tell(LaneEvent::RingEnded), Decision::Nothing, "a thread may be left");
+        bench.paths.answer(0, bench.now_ns + SECOND);
+        let decision = bench.after(9 * SECOND, LaneEvent::TickWithout);
+        assert!(!matches!(decision, Decision::Fail(_)), "{decision:?}");
+        let decision = bench.after(9 * SECOND, LaneEvent::TickWithout);
+        assert!(!matches!(decision, Decision::Fail(_)), "{decision:?}");
+        let decision = bench.after(2 * SECOND, LaneEvent::TickWithout);
+        assert!(is_lost(&decision, "so has the memory that it shared"), "{decision:?}");
+    }
+}
+
+/// A process that was killed: its kernel resets the lane, and ends the memory.
+///
+/// RR-END-2, RR-SHM-8
+#[test]
+fn a_reset_and_the_end_of_shared_memory_end_a_session_at_once() {
+    let mut bench = Bench::new(1);
+    bench.paths.share(true);
+    assert_eq!(bench.tell(reset()), Decision::Suspect);
+    assert_eq!(bench.after(100 * MS, LaneEvent::TickWithout), Decision::Nothing);
+    bench.paths.share(false);
+    let decision = bench.after(100 * MS, LaneEvent::RingEnded);
+    assert!(is_lost(&decision, "reset"), "{decision:?}");
+    // The peer gave the lane up, and lives.
+    let mut bench = Bench::new(1);
+    bench.paths.share(true);
+    assert_eq!(bench.tell(reset()), Decision::Suspect);
+    assert_eq!(bench.after(2 * SECOND, LaneEvent::TickWithout), Decision::Nothing);
+    bench.paths.share(false);
+    assert_eq!(bench.tell(LaneEvent::RingEnded), Decision::Nothing);
+}

@@ -97,7 +97,8 @@ impl LaneMonitor {
         paths: &mut Paths,
     ) -> Decision {
         // Another lane may come in its place.
-        let is_replaceable = has_datagram_mode && paths.are_several();
+        let has_ring = paths.has_ring();
+        let is_replaceable = has_datagram_mode && (paths.are_several() || has_ring);
         let unfinished = &mut self.unfinished;
         if let Some(since_ns) = unfinished.unanswered_since_ns()
             && paths.have_answered_since(since_ns)
@@ -106,7 +107,7 @@ impl LaneMonitor {
         }
         match unfinished.observe(facts.now_ns, facts.peer_timeout) {
             Step::Ask if !is_replaceable => Decision::AskForAnswer,
-            Step::Overdue | Step::GiveUp if is_replaceable && paths.has_active() => {
+            Step::Overdue | Step::GiveUp if is_replaceable && (paths.has_active() || has_ring) => {
                 Decision::DropLane
             }
             Step::Overdue | Step::GiveUp if is_replaceable => {

@@ -86,6 +86,11 @@ impl PathsByHand {
         self.path(at).packets.handle_packet(sent_ns, &answer).unwrap();
     }
 
+    /// The session gets a ring in shared memory, or loses it.
+    pub(crate) fn share(&mut self, has_ring: bool) {
+        self.paths.has_ring = has_ring;
+    }
+
     /// The path at a position is down.
     pub(crate) fn fail(&mut self, now_ns: u64, at: u8) {
         let health = self.path(at).rail_health.as_mut().unwrap();

@@ -141,6 +141,12 @@ impl Paths {
         self.has_ring || self.carrier.as_ref().is_some_and(|path| path.is_open())
     }
 
+    /// Whether the session's segments go by a ring in shared memory, which ends with the peer.
+    #[inline]
+    pub(crate) fn has_ring(&self) -> bool {
+        self.has_ring
+    }
+
     /// Whether this session's datagrams have this id.
     #[inline]
     fn are_of(&self, session_id: u64) -> bool {
