@@ -7,12 +7,13 @@ mod common;
 mod traffic;
 
 use std::net::IpAddr;
-use std::time::Instant;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use common::pair;
 use ringrail::settings::Settings;
 use ringrail::topology::{self, Candidate, Nic, Route, Routes, Selection, Verdict};
-use ringrail::{Endpoint, Owned, Peer};
+use ringrail::{Domain, Endpoint, Owned, Peer};
 use ringrail_tests::lab::{DECOYS, Host, HostHandle, Lab, STRAY};
 use ringrail_tests::require_lab;
 use traffic::{LIMIT, ping_pong};
@@ -247,4 +248,58 @@ fn routers_are_named() {
     }
     let crossed = route(&lab, 1, lab.addr(Host::B, 0));
     assert!(!crossed.leaves() && crossed.to_string().starts_with("by NIC"), "{crossed}");
+}
+
+/// The first address of an endpoint of host a, made with no NIC named, and how long that took.
+fn opened(lab: &Lab, settings: &[(&str, &str)]) -> (Result<IpAddr, String>, Duration) {
+    let all = settings.iter().fold(Settings::isolated(), |it, (name, value)| it.set(name, value));
+    let settings = all.set("insecure", "true").build().unwrap();
+    let open = || {
+        let start = Instant::now();
+        let domain = Domain::with_settings(settings).unwrap();
+        let opened = domain.endpoint().map(|endpoint| endpoint.address().locator().ip());
+        (opened.map_err(|error| error.to_string()), start.elapsed())
+    };
+    lab.host(Host::A).enter(open).unwrap()
+}
+
+#[test]
+fn a_rail_that_is_coming_up_is_waited_for() {
+    require_lab!();
+    let lab = lab("");
+    let patient = [("connect_timeout", "60s")];
+    for settings in [&patient[..], &[patient[0], ("nics", "rail0")]] {
+        lab.link_down(Host::A, 0).unwrap();
+        let opened = thread::scope(|scope| {
+            scope.spawn(|| {
+                thread::sleep(Duration::from_secs(1));
+                lab.link_up(Host::A, 0).unwrap();
+            });
+            opened(&lab, settings).0
+        });
+        assert_eq!(opened, Ok(lab.addr(Host::A, 0)), "{settings:?}");
+    }
+}
+
+#[test]
+fn a_rail_that_does_not_come_up_is_named_and_loopback_is_taken_by_name_only() {
+    require_lab!();
+    let lab = lab("");
+    lab.link_down(Host::A, 0).unwrap();
+    let brief = ("connect_timeout", "500ms");
+    let (opened_by_default, took) = opened(&lab, &[brief]);
+    let error = opened_by_default.unwrap_err();
+    assert!(took >= Duration::from_millis(500), "{took:?}");
+    for part in ["only loopback is up", "set nics = lo", "connect_timeout", "rail0: rejected: down"]
+    {
+        assert!(error.contains(part), "{part}: {error}");
+    }
+    let loopback: IpAddr = "127.0.0.1".parse().unwrap();
+    assert_eq!(opened(&lab, &[brief, ("nics", "lo")]).0, Ok(loopback));
+    assert_eq!(opened(&lab, &[brief, ("listen_address", "127.0.0.1")]).0, Ok(loopback));
+    let error = opened(&lab, &[brief, ("nics", "rail0")]).0.unwrap_err();
+    assert!(error.contains("rail0: rejected: down"), "{error}");
+    // There is no other NIC.
+    ip(lab.host(Host::A), "link delete rail0");
+    assert_eq!(opened(&lab, &[brief]).0, Ok(loopback));
 }

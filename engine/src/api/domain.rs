@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::num::NonZeroU16;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ use crate::settings::{
     BulkLane, ControlLane, EagerLane, PortRange, Settings, SharedMemory, ZeroCopy,
 };
 use crate::telemetry::exporter::Exporter;
-use crate::topology::{self, Placement};
+use crate::topology::{self, Placement, RailsError};
 use crate::types::Error;
 use crate::types::descriptors::raise_descriptor_limit;
 
@@ -69,6 +69,8 @@ struct Inner {
     placements: Mutex<Vec<(Option<u32>, Arc<Placement>)>>,
     /// Shared engines, which those who wait help.
     neighbours: Arc<Neighbours>,
+    /// An endpoint was made, and NICs that were coming up were waited for.
+    has_waited: AtomicBool,
 }
 
 thread_local! {
@@ -122,6 +124,7 @@ impl Domain {
             cores,
             placements,
             neighbours,
+            has_waited: AtomicBool::new(false),
         };
         Ok(Self(Arc::new(inner)))
     }
@@ -160,13 +163,17 @@ impl Domain {
     }
 
     /// A new endpoint on an engine of its own. It listens from now on, so its address can be
-    /// handed out; it works once a thread attaches it. Raises the soft limit of descriptors of the
-    /// process to the hard one.
+    /// handed out; it works once a thread attaches it. Where a NIC that is just coming up would be
+    /// a better one than those that are up, or the only one, the first endpoint of a domain waits
+    /// for its link, up to `connect_timeout`.
+    ///
+    /// Raises the soft limit of descriptors of the process to the hard one.
     ///
     /// # Errors
     ///
-    /// No NIC, no free port in `port_range`, or no descriptors; with `control_lane = xdp` also no
-    /// UDP socket, which otherwise means TCP. [`Error::Misuse`] in a child of `fork`.
+    /// No NIC, or loopback alone, unless it is named, beside one that did not come up; no free port
+    /// in `port_range`, or no descriptors; with `control_lane = xdp` also no UDP socket, which
+    /// otherwise means TCP. [`Error::Misuse`] in a child of `fork`.
     pub fn endpoint(&self) -> Result<Endpoint<Detached>, Error> {
         self.open_endpoint(self.0.settings.port_range())
     }
@@ -185,15 +192,12 @@ impl Domain {
         self.check_process()?;
         raise_descriptor_limit();
         let settings = &self.0.settings;
-        let nics = topology::nics()
-            .map_err(|error| Error::system("cannot list the NICs of this host", error))?;
-        let selection = topology::select(&nics, settings).map_err(Error::settings)?;
+        // A NIC that did not come up for one endpoint is not waited for by the others.
+        let has_waited = self.0.has_waited.swap(true, Ordering::Relaxed);
+        let limit = if has_waited { Duration::ZERO } else { settings.connect_timeout() };
+        let selection = topology::select_when_up(settings, limit).map_err(no_rails)?;
         let Some((nic, address)) = selection.chosen() else {
-            let seen: Vec<String> = selection.candidates.iter().map(ToString::to_string).collect();
-            return Err(Error::system(
-                "no NIC can be used; name one in the setting nics",
-                seen.join("; "),
-            ));
+            return Err(Error::system("no NIC can be used", "none was chosen"));
         };
         for candidate in &selection.candidates {
             tracing::debug!("{candidate}");
@@ -460,6 +464,18 @@ fn core_config(settings: &Settings, longest: usize, window_bytes: u64) -> Config
 fn socket_window_bytes(datagrams: &Datagrams) -> u64 {
     let buffers = datagrams.socket().ok().and_then(|socket| driver::udp::buffers(socket).ok());
     buffers.map_or(0, |(receive_bytes, _)| window_bytes(receive_bytes / 2))
+}
+
+/// What a user is told where there are no rails.
+fn no_rails(error: RailsError) -> Error {
+    match error {
+        RailsError::Settings(error) => Error::settings(error),
+        RailsError::Unknown(error) => Error::system("cannot list the NICs of this host", error),
+        RailsError::None { candidates } => {
+            Error::system("no NIC can be used; name one in the setting nics", candidates)
+        }
+        error @ RailsError::LoopbackOnly { .. } => Error::system("no NIC can be used yet", error),
+    }
 }
 
 fn loop_config(settings: &Settings) -> LoopConfig {

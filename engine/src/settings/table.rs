@@ -244,7 +244,8 @@ settings_table! {
     hot_lanes -> usize: Count = 4, Range::Numbers(0..=1024);
     /// How long a waiter spins before it sleeps.
     spin -> Duration: Time = micros(50), Range::Times(Duration::ZERO..=seconds(10));
-    /// How long one attempt to connect may take.
+    /// How long one attempt to connect may take; and how long the first endpoint of a domain waits
+    /// for a NIC that is coming up, where there is no better one.
     connect_timeout -> Duration: Time = seconds(2), Range::Times(micros(1000)..=HOUR);
     /// Attempts to connect after the first one failed.
     connect_retries -> usize: Count = 5, Range::Numbers(0..=1000);

@@ -7,6 +7,7 @@ mod network_namespace;
 mod placement;
 mod routes;
 mod selection;
+mod settling;
 mod time_slice;
 
 use std::net::IpAddr;
@@ -23,6 +24,7 @@ pub use placement::Placement;
 pub(crate) use placement::run_on;
 pub use routes::Routes;
 pub use selection::{Candidate, Selection, SelectionError, Verdict, select};
+pub use settling::{RailsError, select_when_up};
 pub(crate) use time_slice::ask_for_short_slices;
 
 /// A network interface of this host (of this network namespace).

@@ -62,6 +62,12 @@ pub struct Selection {
     pub rails: Vec<Rail>,
     /// Every NIC that was looked at, in the order of the list that was given.
     pub candidates: Vec<Candidate>,
+    /// Positions, among the candidates, of those that lack nothing but a link and would be better
+    /// rails than the ones that were chosen. [`select_when_up`](super::select_when_up) waits for
+    /// them.
+    pub awaited: Vec<usize>,
+    /// Loopback was taken for want of anything else.
+    is_loopback_by_default: bool,
 }
 
 impl Selection {
@@ -69,6 +75,17 @@ impl Selection {
     pub fn chosen(&self) -> Option<(&Nic, IpAddr)> {
         let first = self.candidates.iter().find(|candidate| candidate.rails.contains(&0))?;
         Some((&first.nic, self.rails.first()?.address))
+    }
+
+    /// Whether only this host can be reached, though the settings do not ask for that.
+    pub(super) fn is_loopback_by_default(&self) -> bool {
+        self.is_loopback_by_default
+    }
+
+    /// What became of the NICs that are awaited.
+    pub(super) fn awaited_reasons(&self) -> String {
+        let awaited = self.awaited.iter().map(|&position| &self.candidates[position]);
+        awaited.map(ToString::to_string).collect::<Vec<_>>().join("; ")
     }
 }
 
@@ -135,7 +152,8 @@ pub enum SelectionError {
 /// NIC are one rail, by the best of them. NICs with public addresses only are left out beside
 /// private ones: these are how hosts of a cluster reach each other, while packets between public
 /// addresses are often filtered, leave the fast network, or are paid for. Where there is no such
-/// NIC it is one with link-local addresses, else a virtual one, else loopback, and just one.
+/// NIC it is one with link-local addresses, else a virtual one, else loopback, and just one. NICs
+/// that would be better but are down are told of ([`Selection::awaited`]).
 ///
 /// If `nics` names some, only these are taken, virtual ones, loopback and public addresses
 /// included. A network in it means the address there, so that two of them can make two rails of
@@ -173,6 +191,8 @@ pub fn select(nics: &[Nic], settings: &Settings) -> Result<Selection, SelectionE
             }
         }
     }
+    let awaited = picking.awaited(!picks.is_empty());
+    let is_loopback_by_default = !picks.is_empty() && picking.tier == Tier::Loopback;
     let beyond = picks.split_off(picks.len().min(wishes.rails_max));
     let candidates = nics.iter().enumerate().map(|(position, nic)| {
         let is_it = |(_, (_, pick)): &(usize, &(RailRole, Pick))| pick.nic == position;
@@ -205,7 +225,7 @@ pub fn select(nics: &[Nic], settings: &Settings) -> Result<Selection, SelectionE
             role: *role,
         }
     });
-    Ok(Selection { rails: rails.collect(), candidates })
+    Ok(Selection { rails: rails.collect(), candidates, awaited, is_loopback_by_default })
 }
 
 fn chosen_reason(

@@ -10,8 +10,8 @@ use crate::errno::Errno;
 
 /// The address of this host's first rail.
 pub(super) fn own_address(settings: &Settings) -> Result<IpAddr, Errno> {
-    // An error, which is said without `FI_LOG_LEVEL`, too: with no better NIC loopback does, so
-    // that it is always a setting that asks for what is not there.
+    // An error, which is said without `FI_LOG_LEVEL`, too: on a host without another NIC loopback
+    // does, so that it is a setting that asks for what is not there, or a NIC that is down.
     let refuse = |problem: String| {
         tracing::error!(
             "no NIC can be used, so ringrail is not offered: {problem}. FI_RINGRAIL_NICS or \
@@ -20,13 +20,9 @@ pub(super) fn own_address(settings: &Settings) -> Result<IpAddr, Errno> {
         );
         Errno::NODATA
     };
-    let nics = topology::nics().map_err(|error| refuse(error.to_string()))?;
-    let selection = topology::select(&nics, settings).map_err(|error| refuse(error.to_string()))?;
-    let Some((_, address)) = selection.chosen() else {
-        let seen: Vec<_> = selection.candidates.iter().map(ToString::to_string).collect();
-        return Err(refuse(seen.join("; ")));
-    };
-    Ok(address)
+    let selection = topology::select_when_up(settings, settings.connect_timeout());
+    let selection = selection.map_err(|error| refuse(error.to_string()))?;
+    selection.chosen().map(|(_, address)| address).ok_or(Errno::NODATA)
 }
 
 /// Whether a NIC of this host has it.

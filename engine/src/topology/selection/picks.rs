@@ -54,11 +54,13 @@ pub(super) struct Picking<'a> {
     pub(super) refusals: Vec<Option<String>>,
     /// What the picks are.
     pub(super) tier: Tier,
+    /// Positions of NICs that lack nothing but a link.
+    down: Vec<usize>,
 }
 
 impl<'a> Picking<'a> {
     pub(super) fn new(nics: &'a [Nic], wishes: &'a Wishes<'a>) -> Self {
-        Self { nics, wishes, refusals: vec![None; nics.len()], tier: Tier::Named }
+        Self { nics, wishes, refusals: vec![None; nics.len()], tier: Tier::Named, down: Vec::new() }
     }
 
     /// All that could be rails at the same time, in no order. What is not among them has a
@@ -67,7 +69,12 @@ impl<'a> Picking<'a> {
         let mut groups = Vec::new();
         for (position, nic) in self.nics.iter().enumerate() {
             match self.groups_of(position, nic) {
-                Ok(more) => groups.extend(more),
+                Ok(more) if nic.up => groups.extend(more),
+                Ok(_) => {
+                    self.down.push(position);
+                    let cure = format!("ip link set {} up, or plug the cable in", nic.name);
+                    self.refusals[position] = Some(format!("down; cure: {cure}"));
+                }
                 Err(reason) => self.refusals[position] = Some(reason),
             }
         }
@@ -78,7 +85,7 @@ impl<'a> Picking<'a> {
         self.each_once(picks)
     }
 
-    /// What of a NIC could be used whatever the other NICs are, or why nothing.
+    /// What of a NIC could be used whatever the other NICs are, if it is up, or why nothing.
     fn groups_of(&self, position: usize, nic: &Nic) -> Result<Vec<Group>, String> {
         let wishes = self.wishes;
         let mut groups = Vec::new();
@@ -116,10 +123,16 @@ impl<'a> Picking<'a> {
                 nic.name
             ));
         }
-        match nic.up {
-            true => Ok(groups),
-            false => Err(format!("down; cure: ip link set {} up, or plug the cable in", nic.name)),
-        }
+        Ok(groups)
+    }
+
+    /// Positions of NICs that would be better than what was picked, or all that there is, if they
+    /// had a link.
+    pub(super) fn awaited(&self, has_picks: bool) -> Vec<usize> {
+        let tier_of =
+            |position: usize| tier_of(&self.nics[position], &self.nics[position].addresses);
+        let is_better = |position: &usize| !has_picks || tier_of(*position) < self.tier;
+        self.down.iter().copied().filter(is_better).collect()
     }
 
     /// What the settings name of a NIC: addresses by each network, or all of them by its name.

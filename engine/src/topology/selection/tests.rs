@@ -416,6 +416,32 @@ fn any_nic() -> impl Strategy<Value = Nic> {
     )
 }
 
+/// Names of what would be better if it had a link.
+fn awaited(nics: &[Nic], settings: &Settings) -> String {
+    let selection = select(nics, settings).unwrap();
+    let names = selection.awaited.iter().map(|&at| selection.candidates[at].nic.name.as_str());
+    names.collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn a_nic_that_lacks_only_a_link_is_awaited_where_it_would_be_better() {
+    let (none, eth) = (Settings::default(), down("eth0", "10.0.0.1"));
+    let bare = Nic { up: false, ..nic("eth1", &[]) };
+    assert_eq!(awaited(&[lo(), eth.clone()], &none), "eth0");
+    assert_eq!(awaited(std::slice::from_ref(&eth), &none), "eth0", "there is no other");
+    assert_eq!(awaited(&[lo(), docker(), eth.clone()], &none), "eth0");
+    assert_eq!(awaited(&[lo(), nic("eth2", &["fe80::7"]), eth.clone()], &none), "eth0");
+    // Another rail is as good; a bridge without containers, or what has no address, is no rail.
+    assert_eq!(awaited(&[lo(), nic("eth2", &["10.0.0.2"]), eth.clone()], &none), "");
+    assert_eq!(awaited(&[lo(), Nic { up: false, ..docker() }, bare], &none), "");
+    // What the settings say.
+    assert_eq!(awaited(&[lo(), eth.clone()], &named("lo")), "");
+    assert_eq!(awaited(&[lo(), eth.clone()], &named("eth0")), "eth0");
+    assert_eq!(awaited(&[lo(), eth.clone()], &named("!eth0")), "");
+    assert_eq!(awaited(&[lo(), eth.clone()], &settings("listen_address=127.0.0.1")), "");
+    assert_eq!(awaited(&[lo(), eth], &settings("listen_address=10.0.0.1")), "eth0");
+}
+
 proptest! {
     #[test]
     fn any_host_and_settings_give_rails_that_add_up(
