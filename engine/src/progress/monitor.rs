@@ -160,8 +160,8 @@ impl Engine {
         }
     }
 
-    /// In sessions with several paths asks idle ones; in those without a control lane asks peers, and
-    /// gives those another one that need it.
+    /// In sessions with several paths asks idle ones; in those without a control lane asks peers,
+    /// and gives those another one that need it.
     pub(super) fn tick_control_lanes(&mut self) {
         for session in self.state.paths.several() {
             self.handle_lane_event(session, LaneEvent::TickIdle);

@@ -6,9 +6,9 @@
 //! connections to its listener. Whoever lives answers one of these; for a process that is gone its
 //! host refuses.
 //!
-//! A peer on this host that shares memory needs no NIC. Its memory ends with it, so that the session
-//! outlives the control lane, which goes by an address that the host may lose. Only a peer whose
-//! lane was reset and whose memory has ended is gone at once.
+//! A peer on this host that shares memory needs no NIC. Its memory ends with it, so that the
+//! session outlives the control lane, which goes by an address that the host may lose. Only a peer
+//! whose lane was reset and whose memory has ended is gone at once.
 //!
 //! ```text
 //!                       an answer, or another control lane
