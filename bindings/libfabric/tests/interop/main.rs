@@ -82,6 +82,7 @@ fn others_of(table: &mut Table, other: &Other, repeat: usize) {
         .map(|case| case.name(other.name()))
         .chain(["steady, a rail is cut", "a rank is killed", "goes by ringrail"].map(of_other))
         .chain([spawn, HALO].map(|case| case.name(other.name())))
+        .chain(other.is_open_mpi().then(|| other.step("survivors of a killed rank go on")))
         .collect();
     if !table.wants_any(&steps) {
         return;
@@ -129,6 +130,31 @@ fn others_of(table: &mut Table, other: &Other, repeat: usize) {
         Ok(killed) => a_rank_is_killed(&killed, |it| installed.mpirun(it, 3, &BOTH, true)),
         Err(error) => Outcome::Failed(error),
     });
+    if let Some(step) = steps.get(CASES.len() + 5) {
+        table.step(step, repeat, || match with("survivors") {
+            Ok(program) => survivors_go_on(&program, |it| installed.mpirun_with_failures(it, 4)),
+            Err(error) => Outcome::Failed(error),
+        });
+    }
+}
+
+/// One of four ranks is killed: the others shrink their communicator and use it.
+fn survivors_go_on(
+    program: &std::path::Path,
+    mpirun: impl FnOnce(&Cluster) -> LabCommand,
+) -> Outcome {
+    let cluster = Cluster::new(&LabSpec::rails(1));
+    let mut command = mpirun(&cluster);
+    let output = match command.arg(program).output(Duration::from_secs(60)) {
+        Ok(output) => output,
+        Err(error) => return Outcome::Failed(error.to_string()),
+    };
+    let printed = String::from_utf8_lossy(&output.stdout);
+    if printed.lines().filter(|line| line.ends_with("3 survive: ok")).count() == 3 {
+        return Outcome::Passed;
+    }
+    let errors = String::from_utf8_lossy(&output.stderr);
+    Outcome::Failed(format!("{}:\n{printed}{errors}", output.status))
 }
 
 /// A program that cannot run where ringrail has no NIC, and says so, does not go another way

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use ringrail_tests::lab::{Host, LabCommand};
 
-use crate::mpi::{Cluster, compile, provider_path};
+use crate::mpi::{BOTH, Cluster, compile, provider_path};
 
 /// Longer than a download of 100 MB takes.
 const INSTALL_WITHIN: Duration = Duration::from_secs(400);
@@ -155,6 +155,46 @@ impl Installed {
         hosts: &[&str],
         is_patient: bool,
     ) -> LabCommand {
+        let by = [
+            ("pml", "cm"),
+            ("mtl", "ofi"),
+            ("opal_common_ofi_provider_include", "ringrail"),
+            ("btl", "^ofi"),
+            ("osc", "^ucx"),
+        ];
+        let mut command = self.launcher(cluster, ranks, hosts, &by);
+        if is_patient {
+            command.arg(match self.family {
+                Family::OpenMpi => "--enable-recovery",
+                Family::Mpich | Family::Intel => "-disable-auto-cleanup",
+            });
+        }
+        command.args(["-n", &ranks.to_string()]);
+        command
+    }
+
+    /// Open MPI with user-level failure mitigation, by puts and gets: its fault tolerance has no
+    /// other way to libfabric.
+    pub(crate) fn mpirun_with_failures(&self, cluster: &Cluster, ranks: usize) -> LabCommand {
+        let by = [
+            ("pml", "ob1"),
+            ("btl", "ofi,self"),
+            ("btl_ofi_mode", "2"),
+            ("opal_common_ofi_provider_include", "ringrail"),
+        ];
+        let mut command = self.launcher(cluster, ranks, &BOTH, &by);
+        command.args(["--with-ft", "ulfm", "-n", &ranks.to_string()]);
+        command
+    }
+
+    /// `by`: what Open MPI moves messages by.
+    fn launcher(
+        &self,
+        cluster: &Cluster,
+        ranks: usize,
+        hosts: &[&str],
+        by: &[(&str, &str)],
+    ) -> LabCommand {
         let launcher = if self.family == Family::OpenMpi { "mpirun" } else { "mpiexec.hydra" };
         let mut command = cluster.lab.host(Host::A).command(self.prefix.join("bin").join(launcher));
         command
@@ -176,9 +216,6 @@ impl Installed {
             Family::Mpich | Family::Intel => {
                 command.args(["-launcher", "rsh", "-launcher-exec", agent]);
                 command.args(["-iface", "rail0", "-hosts", &slots.join(",")]);
-                if is_patient {
-                    command.arg("-disable-auto-cleanup");
-                }
                 command
                     .env("RINGRAIL_JOB_SECRET", SECRET)
                     .env("FI_PROVIDER", "ringrail")
@@ -202,13 +239,7 @@ impl Installed {
                 ] {
                     command.args(["--prtemca", name, value]);
                 }
-                for (name, value) in [
-                    ("pml", "cm"),
-                    ("mtl", "ofi"),
-                    ("opal_common_ofi_provider_include", "ringrail"),
-                    ("btl", "^ofi"),
-                    ("osc", "^ucx"),
-                ] {
+                for (name, value) in by {
                     command.args(["--mca", name, value]);
                 }
                 command.args(["--allow-run-as-root", "--host", &slots.join(",")]);
@@ -216,13 +247,9 @@ impl Installed {
                 for name in ["FI_PROVIDER_PATH", "RINGRAIL_NICS", "RINGRAIL_JOB_SECRET"] {
                     command.args(["-x", name]);
                 }
-                if is_patient {
-                    command.arg("--enable-recovery");
-                }
                 command.env("RINGRAIL_JOB_SECRET", SECRET).env("OPAL_PREFIX", &self.prefix);
             }
         }
-        command.args(["-n", &ranks.to_string()]);
         command
     }
 }
