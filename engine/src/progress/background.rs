@@ -121,7 +121,8 @@ impl EngineState {
 
     /// The earliest deadline of connections, of engines and of endpoints.
     pub(super) fn next_deadline_ns(&self) -> Option<u64> {
-        self.core.next_deadline_ns().into_iter().chain(self.requests.next_deadline_ns()).min()
+        let own = [self.requests.next_deadline_ns(), self.roll_call.next_ns()];
+        self.core.next_deadline_ns().into_iter().chain(own.into_iter().flatten()).min()
     }
 
     /// When something is due; `None`: nothing is outstanding.

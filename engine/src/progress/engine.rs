@@ -17,6 +17,7 @@ use super::control::ControlLane;
 use super::datagram::{Datagrams, Rings};
 use super::lanes::{DriverEvent, Interest, LaneKey};
 use super::mapped::MemoryQuestions;
+use super::monitor::RollCall;
 use super::roles::Roles;
 use super::zero_copy::Policy;
 use crate::driver::AnyDriver;
@@ -57,6 +58,8 @@ pub(crate) struct LoopConfig {
     pub(crate) zero_copy: Policy,
     /// Silence of a peer's kernel that means death.
     pub(crate) peer_timeout: Duration,
+    /// Silence of a peer's engine, whose kernel answers, that ends a session; 0: none does.
+    pub(crate) silent_timeout: Duration,
     /// Connections that have not said who they are.
     pub(crate) handshake_pending_max: usize,
     /// Time they have to say it, and lanes have to join.
@@ -133,6 +136,8 @@ pub(crate) struct EngineState {
     /// The last turn ended with a message, before it asked the driver.
     pub(super) owes_rest: bool,
     next_health_ns: u64,
+    /// When engines of peers are asked whether they are there.
+    pub(super) roll_call: RollCall,
     /// Counts the checks of peers.
     health_round: u32,
     pub(super) next_session_id: u64,
@@ -197,6 +202,7 @@ impl EngineState {
             is_catching_up: false,
             owes_rest: false,
             next_health_ns: 0,
+            roll_call: RollCall::default(),
             health_round: 0,
             next_session_id: random.random::<u64>() | 1,
             random,
@@ -567,6 +573,7 @@ impl Engine {
             self.check_peers();
             self.check_lanes();
             self.tick_control_lanes();
+            self.ask_engines();
             self.state.shrink_idle();
             self.fit_window();
             self.listen_anew();

@@ -1,12 +1,13 @@
 //! Control lanes are watched, and what [`crate::proto::control_lane`] decides about them is done.
 
 use std::io;
+use std::time::Duration;
 
 use super::engine::{Engine, EngineState};
 use super::lanes::{CloseMode, LaneKey};
 use super::partial::Partial;
 use super::roles::CLOSING;
-use crate::proto::control_lane::{Decision, LaneEvent};
+use crate::proto::control_lane::{Decision, LaneEvent, QUESTIONS};
 
 /// Checks of peers from one look at a lane on which nothing is owed to the next: of many sessions
 /// each check looks at a share.
@@ -29,6 +30,28 @@ pub(super) fn is_of_network(error: &io::Error) -> bool {
     )
 }
 
+/// When the engines of peers are asked next whether they are there.
+#[derive(Debug, Default)]
+pub(super) struct RollCall {
+    next_ns: u64,
+    /// There may be some.
+    is_due: bool,
+}
+
+impl RollCall {
+    /// When that is due.
+    pub(super) fn next_ns(&self) -> Option<u64> {
+        self.is_due.then_some(self.next_ns)
+    }
+
+    /// A session was established.
+    pub(super) fn begin(&mut self, now_ns: u64, limit: Duration) {
+        if !limit.is_zero() && !std::mem::replace(&mut self.is_due, true) {
+            self.next_ns = now_ns + (limit / QUESTIONS).as_nanos() as u64;
+        }
+    }
+}
+
 impl EngineState {
     /// Something was sent by the control lane of a session.
     pub(super) fn expect_answer(&mut self, session: u32) {
@@ -46,7 +69,14 @@ impl Engine {
         let (now_ns, limit) = (state.now_ns, state.config.peer_timeout);
         let known = state.core.lane_monitor_and_facts(session, now_ns, limit);
         let Some((monitor, facts)) = known else { return };
-        match monitor.handle(event, &facts, state.paths.of_mut(session)) {
+        let decision = monitor.handle(event, &facts, state.paths.of_mut(session));
+        self.carry_out_decision(session, decision);
+    }
+
+    fn carry_out_decision(&mut self, session: u32, decision: Decision) {
+        let state = &mut *self.state;
+        let now_ns = state.now_ns;
+        match decision {
             Decision::Nothing => {}
             Decision::Open { at } => self.open_other_lane(session, at),
             Decision::DropAttempt => {
@@ -157,6 +187,26 @@ impl Engine {
         match self.driver.owed(lane) {
             Ok(owed) => self.handle_lane_event(session, LaneEvent::Owed(owed)),
             Err(error) => self.handle_control_failed(session, &error),
+        }
+    }
+
+    /// Asks the engines of peers whose hosts may answer for them.
+    ///
+    /// RR-END-6.
+    pub(super) fn ask_engines(&mut self) {
+        let (now_ns, limit) = (self.state.now_ns, self.state.config.silent_timeout);
+        if self.state.roll_call.next_ns().is_none_or(|next_ns| now_ns < next_ns) {
+            return;
+        }
+        self.state.roll_call = RollCall::default();
+        for session in 0..self.state.controls.len() as u32 {
+            let state = &mut *self.state;
+            let paths = state.paths.of_mut(session);
+            let Some(decision) = state.core.judge_engine(session, now_ns, limit, paths) else {
+                continue;
+            };
+            state.roll_call.begin(now_ns, limit);
+            self.carry_out_decision(session, decision);
         }
     }
 

@@ -103,7 +103,7 @@ impl Config {
             sessions_max: 4,
             staging_bytes: 4096,
             staging_buffers_max: 4,
-            retry: Retry { timeout_ns: 1000, retries: 1, delay_ns: 100 },
+            retry: Retry { timeout_ns: 1000, retries: 1, delay_ns: 100, silent_ns: 1 },
             outage_ns: 5000,
             bulk_idle_ns: 1000,
             hash_seed: 1,

@@ -72,6 +72,8 @@ pub(crate) struct Retry {
     pub(crate) retries: u32,
     /// Pause before the first retry; doubles, up to the timeout.
     pub(crate) delay_ns: u64,
+    /// How long a peer may leave hellos unanswered whose host accepts connections; 0: for ever.
+    pub(crate) silent_ns: u64,
 }
 
 /// Time for TCP to connect while other ways are left, in nanoseconds; doubles with each round, for
@@ -149,11 +151,15 @@ pub(crate) struct Connection {
     tried: u32,
     /// The peer itself has answered this attempt.
     is_reached: bool,
+    /// An attempt of this round had no answer in time.
+    is_unanswered: bool,
     /// The way of the attempt, once it has left.
     way: Option<Way>,
     /// Where there are several ways.
     round: Late<Round>,
     deadline_ns: Option<u64>,
+    /// Since when the peer's host accepts connections and its engine answers no hello.
+    silent_since_ns: Option<u64>,
     retry: Retry,
     /// Whether this side opened the connection in use.
     initiator: bool,
@@ -178,9 +184,11 @@ impl Connection {
             ways: 1,
             tried: 0,
             is_reached: false,
+            is_unanswered: false,
             way: None,
             round: Late::NONE,
             deadline_ns: None,
+            silent_since_ns: None,
             retry,
             initiator: false,
             due: 0,
@@ -221,6 +229,7 @@ impl Connection {
         match self.phase {
             Phase::Closed => {
                 self.attempts = 0;
+                self.silent_since_ns = None;
                 self.begin_round();
                 self.attempt(now_ns)
             }
@@ -229,7 +238,7 @@ impl Connection {
     }
 
     fn begin_round(&mut self) {
-        (self.tried, self.round) = (0, Late::NONE);
+        (self.tried, self.round, self.is_unanswered) = (0, Late::NONE, false);
     }
 
     fn way_number(&self) -> u32 {
@@ -296,6 +305,7 @@ impl Connection {
         if !matches!(self.phase, Phase::Connecting | Phase::ConnectAck | Phase::WaitPeer) {
             return Step::Nothing;
         }
+        let is_unanswered = self.is_unanswered;
         if !self.is_reached {
             self.tried += 1;
             if let Some(way) = self.way.filter(|_| self.ways > 1) {
@@ -315,7 +325,15 @@ impl Connection {
         } else {
             self.keep_way();
         }
-        if self.attempts > self.retry.retries {
+        if !is_unanswered && self.silent_since_ns.take().is_some() {
+            // It goes on, or is gone: hellos that were not answered count no more.
+            self.attempts = 1;
+        }
+        let is_spent = match self.stands_still(now_ns) {
+            Some(is_waited_for) => !is_waited_for,
+            None => self.attempts > self.retry.retries,
+        };
+        if is_spent {
             self.fail();
             return Step::Fail(failure);
         }
@@ -429,7 +447,7 @@ impl Connection {
     fn establish(&mut self, initiator: bool) {
         self.phase = Phase::Connected;
         self.initiator = initiator;
-        self.deadline_ns = None;
+        (self.deadline_ns, self.silent_since_ns) = (None, None);
         self.attempts = 0;
         if initiator {
             self.keep_way();
@@ -438,16 +456,21 @@ impl Connection {
         }
     }
 
-    /// [`Self::deadline_ns`] has passed. When an attempt was under way its lane is to be closed.
+    /// [`Self::deadline_ns`] has passed. When an attempt was under way and is over now, its lane is
+    /// to be closed.
     pub(crate) fn handle_timeout(&mut self, now_ns: u64) -> Step {
         if self.deadline_ns.is_none_or(|deadline| now_ns < deadline) {
             return Step::Nothing;
         }
         match self.phase {
             Phase::Backoff => self.attempt(now_ns),
-            Phase::Connecting => self.handle_attempt_failed(now_ns, "no answer in time"),
+            Phase::Connecting => {
+                self.is_unanswered = true;
+                self.handle_attempt_failed(now_ns, "no answer in time")
+            }
             Phase::ConnectAck => {
-                self.handle_attempt_failed(now_ns, "connected, but no hello came back in time")
+                self.is_unanswered = true;
+                self.handle_silence(now_ns)
             }
             Phase::WaitPeer => {
                 self.handle_attempt_failed(now_ns, "the peer's own connection did not arrive")
@@ -457,6 +480,37 @@ impl Connection {
                 Step::Nothing
             }
         }
+    }
+
+    /// The peer's host accepts connections, as it does for a process that stands still.
+    ///
+    /// RR-END-6.
+    fn handle_silence(&mut self, now_ns: u64) -> Step {
+        let asked_ns = now_ns.saturating_sub(self.retry.timeout_ns);
+        let since_ns = *self.silent_since_ns.get_or_insert(asked_ns);
+        if self.stands_still(now_ns) == Some(true) {
+            if self.ways <= 1 {
+                // A process that goes on finds this hello. More of them would be in its way.
+                self.deadline_ns = Some(now_ns + self.retry.timeout_ns);
+                return Step::Nothing;
+            }
+            return self.handle_attempt_failed(now_ns, "no hello came back in time");
+        }
+        let seconds = now_ns.saturating_sub(since_ns) / 1_000_000_000;
+        let cause = format!(
+            "its host accepts connections, but no hello came back in time, for {seconds} s \
+             (setting silent_timeout): its process stands still, or has ended and left its \
+             listener to a child"
+        );
+        self.handle_attempt_failed(now_ns, &cause)
+    }
+
+    /// Of a peer that may stand still, whether it is still waited for. `None`: it is no such peer,
+    /// or hellos are waited for as long as that anyhow.
+    fn stands_still(&self, now_ns: u64) -> Option<bool> {
+        let Retry { timeout_ns, silent_ns, .. } = self.retry;
+        let since_ns = self.silent_since_ns.filter(|_| silent_ns == 0 || silent_ns > timeout_ns)?;
+        Some(silent_ns == 0 || now_ns.saturating_sub(since_ns) < silent_ns)
     }
 
     /// The session ended.

@@ -1,6 +1,6 @@
 //! Peers: addresses, sessions with their engines, how these begin and when they are tried again.
 
-use super::connection::{Phase, Step};
+use super::connection::{Connection, Phase, Step};
 use super::core::{Action, Core, Remote};
 use super::effects::{Effects, RemoteName};
 use super::failure::PeerFailure;
@@ -380,10 +380,12 @@ impl Core {
         if session.connection.deadline_ns().is_none_or(|deadline| now_ns < deadline) {
             return;
         }
-        let was_trying =
-            matches!(session.connection.phase(), Phase::Connecting | Phase::ConnectAck);
+        let is_trying = |connection: &Connection| {
+            matches!(connection.phase(), Phase::Connecting | Phase::ConnectAck)
+        };
+        let was_trying = is_trying(&session.connection);
         let step = session.connection.handle_timeout(now_ns);
-        if was_trying {
+        if was_trying && !is_trying(&session.connection) {
             let action = Action::CloseControl { session: slot, is_failure: false };
             self.actions.push_back(action);
         }

@@ -11,6 +11,8 @@ pub(super) struct Questions {
     asks: bool,
     /// The peer has asked for one.
     owes: bool,
+    /// A segment came since that was last asked.
+    has_heard: bool,
 }
 
 impl Questions {
@@ -23,6 +25,12 @@ impl Questions {
     #[inline]
     pub(super) fn note(&mut self, flags: u16) {
         self.owes |= flags & FLAG_ANSWER_REQUESTED != 0;
+        self.has_heard = true;
+    }
+
+    /// Whether the peer has sent a segment since this was last asked.
+    pub(super) fn take_heard(&mut self) -> bool {
+        std::mem::take(&mut self.has_heard)
     }
 
     /// Whether a segment should go without waiting for traffic.
@@ -34,7 +42,8 @@ impl Questions {
     /// The flag of the segment that goes now, which answers what was asked.
     #[inline]
     pub(super) fn next_flag(&mut self) -> u16 {
-        let asks = std::mem::take(self).asks;
+        let asks = self.asks;
+        (self.asks, self.owes) = (false, false);
         if asks { FLAG_ANSWER_REQUESTED } else { 0 }
     }
 }

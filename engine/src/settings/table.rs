@@ -255,6 +255,12 @@ settings_table! {
     /// kernel from a fifth of it on, at least three times, a second or more apart: they take four
     /// seconds at the least, and a second of counting.
     peer_timeout -> Duration: Time = seconds(10), Range::Times(micros(10_000)..=24 * HOUR);
+    /// A peer whose host answers, but whose engine has not for this long, is dead: its process
+    /// stands still, or has ended and left its connections to a child. Engines with datagrams are
+    /// asked four times in this time, and answer whatever their owners do; those without are not
+    /// judged so. Where a connection is accepted, the answer to its hello is waited for as long. 0:
+    /// for ever.
+    silent_timeout -> Duration: Time = seconds(300), Range::Times(Duration::ZERO..=24 * HOUR);
     /// How long the drop of an endpoint waits for its sends to be delivered; those that are not
     /// are cancelled then.
     close_linger -> Duration: Time = seconds(5), Range::Times(Duration::ZERO..=HOUR);

@@ -92,7 +92,7 @@ fn call(world: &mut World, script: &mut Script<'_>, posted: &mut [usize]) {
 fn calls_and_events() {
     bolero::check!().with_test_time(TEST_TIME).with_max_len(400).for_each(|input: &[u8]| {
         let mut script = Script(input);
-        let retry = Retry { timeout_ns: 5_000_000, retries: 2, delay_ns: 100_000 };
+        let retry = Retry { timeout_ns: 5_000_000, retries: 2, delay_ns: 100_000, silent_ns: 1 };
         let config = Config { retry, operations_max: 60, sessions_max: 3, ..config() };
         let mut world = world(script.byte(), 3, &config);
         let (mut posted, mut ended) = ([0; 3], [0; 3]);

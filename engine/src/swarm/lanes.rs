@@ -212,7 +212,7 @@ fn acknowledgements_are_asked_for_where_nothing_goes_back() {
 #[test]
 fn lanes_that_fail_for_less_than_the_peer_timeout_end_no_session() {
     const SECOND: u64 = 1000 * MILLISECOND;
-    let retry = Retry { timeout_ns: SECOND, retries: 2, delay_ns: 10 * MILLISECOND };
+    let retry = Retry { timeout_ns: SECOND, retries: 2, delay_ns: 10 * MILLISECOND, silent_ns: 1 };
     let config = Config { retry, outage_ns: 10 * SECOND, ..config() };
     let loops = LoopConfig { peer_timeout: Duration::from_secs(10), ..loop_config() };
     for (links, host, has_lane) in

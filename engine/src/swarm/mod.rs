@@ -37,6 +37,8 @@ mod rail_plan;
 mod reasons;
 #[cfg_attr(not(test), allow(dead_code, reason = "figures use a part of it"))]
 mod scenarios;
+#[cfg(test)]
+mod silent_engines;
 mod span;
 #[cfg(test)]
 mod storms;

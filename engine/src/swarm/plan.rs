@@ -156,10 +156,15 @@ impl Plan {
         let is_patient = !is_lethal || random.one_in(2);
         let retry = if is_patient {
             let timeout_ns = random.pick(&[2, 5]) * SECOND;
-            Retry { timeout_ns, retries: 40, delay_ns: 10 * MILLISECOND }
+            Retry { timeout_ns, retries: 40, delay_ns: 10 * MILLISECOND, silent_ns: 1 }
         } else {
             let timeout_ns = random.pick(&[20, 200, 1000]) * MILLISECOND;
-            Retry { timeout_ns, retries: 1 + random.below(8) as u32, delay_ns: MILLISECOND }
+            Retry {
+                timeout_ns,
+                retries: 1 + random.below(8) as u32,
+                delay_ns: MILLISECOND,
+                silent_ns: 1,
+            }
         };
         let peer_timeout_ns =
             if is_patient { 10 * SECOND } else { random.pick(&[50, 500, 5000]) * MILLISECOND };
@@ -395,6 +400,7 @@ impl Plan {
             receive_buffer_bytes: random.pick(&[4096, 1 << 18]),
             zero_copy: random.pick(&[Policy::Measure, Policy::Always(mode)]),
             peer_timeout: Duration::from_nanos(self.peer_timeout_ns),
+            silent_timeout: Duration::ZERO,
             handshake_pending_max: random.pick(&[40, 1000]),
             handshake_timeout: HANDSHAKE_TIMEOUT,
             linger: Duration::ZERO,

@@ -95,7 +95,8 @@ fn a_proof_that_is_late_ends_the_session_of_who_sent_it() {
 /// RR-CONN-6.
 #[test]
 fn an_attempt_that_the_network_swallowed_fails_after_it_has_healed() {
-    let retry = Retry { timeout_ns: 500 * MILLISECOND, retries: 0, delay_ns: MILLISECOND };
+    let retry =
+        Retry { timeout_ns: 500 * MILLISECOND, retries: 0, delay_ns: MILLISECOND, silent_ns: 1 };
     let mut world = world(&Config { retry, ..config() }, &loop_config());
     world.net.borrow_mut().weather.swallowed_one_in = 1;
     connect(&mut world, 0, 1);
@@ -124,7 +125,8 @@ fn an_attempt_that_the_network_swallowed_fails_after_it_has_healed() {
 /// RR-CONN-6.
 #[test]
 fn a_refusal_at_one_address_of_a_peer_leaves_the_others_their_turn() {
-    let retry = Retry { timeout_ns: 500 * MILLISECOND, retries: 2, delay_ns: MILLISECOND };
+    let retry =
+        Retry { timeout_ns: 500 * MILLISECOND, retries: 2, delay_ns: MILLISECOND, silent_ns: 1 };
     let config = Config { retry, ..config() };
     for refused in [&[0][..], &[0, 1]] {
         let mut world = World::new(1, Weather::fair()).unwrap();

@@ -47,7 +47,12 @@ pub(super) fn config() -> Config {
         sessions_max: 16,
         staging_bytes: 8192,
         staging_buffers_max: 4,
-        retry: Retry { timeout_ns: 20_000 * MILLISECOND, retries: 50, delay_ns: 100_000 },
+        retry: Retry {
+            timeout_ns: 20_000 * MILLISECOND,
+            retries: 50,
+            delay_ns: 100_000,
+            silent_ns: 1,
+        },
         outage_ns: 10_000 * MILLISECOND,
         bulk_idle_ns: LONG_NS,
         ..Config::for_tests()
@@ -61,6 +66,7 @@ pub(super) fn loop_config() -> LoopConfig {
         receive_buffer_bytes: 4096,
         zero_copy: Policy::Always(SendMode::ZeroCopy),
         peer_timeout: Duration::from_secs(3600),
+        silent_timeout: Duration::ZERO,
         handshake_pending_max: 100,
         handshake_timeout: Duration::from_secs(20),
         linger: Duration::ZERO,
@@ -290,7 +296,8 @@ fn nobody_is_kept_from_connecting_by_a_replayed_hello() {
     for seed in 0..40 {
         let mut world = World::new(seed, weather(seed)).unwrap();
         for (host, retries) in [(0, 3), (1, 0)] {
-            let retry = Retry { timeout_ns: 50 * MILLISECOND, retries, delay_ns: 100_000 };
+            let retry =
+                Retry { timeout_ns: 50 * MILLISECOND, retries, delay_ns: 100_000, silent_ns: 1 };
             world.add_host();
             world
                 .start(host, host as u64 + 1, Config { retry, ..config() }, loop_config())
@@ -318,7 +325,8 @@ fn nobody_is_kept_from_connecting_by_a_replayed_hello() {
 #[test]
 fn attempts_that_arrive_elsewhere_are_tried_again() {
     for seed in 0..40 {
-        let retry = Retry { timeout_ns: 50 * MILLISECOND, retries: 3, delay_ns: 100_000 };
+        let retry =
+            Retry { timeout_ns: 50 * MILLISECOND, retries: 3, delay_ns: 100_000, silent_ns: 1 };
         let mut world = world(seed, 3, &Config { retry, ..config() });
         world.net.borrow_mut().meddle(0, 3);
         talk(&mut world, [0, 1], &format!("seed {seed}"));
@@ -328,7 +336,8 @@ fn attempts_that_arrive_elsewhere_are_tried_again() {
 #[test]
 fn attempts_without_an_answer_are_tried_again() {
     for seed in 0..40 {
-        let retry = Retry { timeout_ns: 500 * MILLISECOND, retries: 60, delay_ns: 100_000 };
+        let retry =
+            Retry { timeout_ns: 500 * MILLISECOND, retries: 60, delay_ns: 100_000, silent_ns: 1 };
         let mut world = world(seed, 2, &Config { retry, ..config() });
         world.net.borrow_mut().weather.swallowed_one_in = 2;
         talk(&mut world, [0, 1], "the peer answers at last");
@@ -339,7 +348,8 @@ fn attempts_without_an_answer_are_tried_again() {
 /// the one after it.
 #[test]
 fn deadlines_pass_in_a_loop_that_seldom_runs() {
-    let retry = Retry { timeout_ns: 500 * MILLISECOND, retries: 3, delay_ns: 100_000 };
+    let retry =
+        Retry { timeout_ns: 500 * MILLISECOND, retries: 3, delay_ns: 100_000, silent_ns: 1 };
     let mut world = world(0, 2, &Config { retry, ..config() });
     world.turn_ns = 300 * MILLISECOND;
     world.idle_turns_max = u32::MAX;
@@ -352,7 +362,8 @@ fn deadlines_pass_in_a_loop_that_seldom_runs() {
 #[test]
 fn attempts_are_counted_and_can_start_afresh() {
     for seed in 0..10 {
-        let retry = Retry { timeout_ns: 5 * MILLISECOND, retries: 3, delay_ns: 100_000 };
+        let retry =
+            Retry { timeout_ns: 5 * MILLISECOND, retries: 3, delay_ns: 100_000, silent_ns: 1 };
         let mut world = world(seed, 2, &Config { retry, ..config() });
         let target = peer(&mut world, 0, 1);
         drop(world.take(1));

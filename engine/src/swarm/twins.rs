@@ -19,7 +19,8 @@ use crate::types::{Completion, Error, Event, Peer, PeerFailure};
 const LOOK_NS: u64 = 100 * MILLISECOND;
 
 /// One attempt to connect, and no other.
-const ONCE: Retry = Retry { timeout_ns: 20_000 * MILLISECOND, retries: 0, delay_ns: 100_000 };
+const ONCE: Retry =
+    Retry { timeout_ns: 20_000 * MILLISECOND, retries: 0, delay_ns: 100_000, silent_ns: 1 };
 
 /// A network in which everything takes the same time.
 fn steady() -> Weather {
@@ -69,7 +70,7 @@ fn refusals(world: &mut World, host: usize) -> Vec<String> {
 /// How a send ends whose peer is not there before `comes_ns`, if ever; and when the last attempt
 /// to connect set out, if the peer never came.
 fn late_peer(comes_ns: Option<u64>) -> (u64, Completion) {
-    let retry = Retry { timeout_ns: 5 * MILLISECOND, retries: 3, delay_ns: 100_000 };
+    let retry = Retry { timeout_ns: 5 * MILLISECOND, retries: 3, delay_ns: 100_000, silent_ns: 1 };
     let config = Config { retry, ..config() };
     let mut world = steady_world(2, &config, loop_config());
     let target = peer(&mut world, 0, 1);

@@ -458,6 +458,55 @@ fn peers_of_a_killed_process_notice_although_its_child_goes_on() {
     });
 }
 
+/// RR-END-6
+#[test]
+fn a_host_that_answers_for_a_killed_process_is_believed_for_the_silent_timeout() {
+    own_process::run(
+        "fork::a_host_that_answers_for_a_killed_process_is_believed_for_the_silent_timeout",
+        || {
+            for way in ways().filter(|way| way[0].1 == "off" && way[1].1 == "udp") {
+                let way = [&way[..], &[("silent_timeout", "4s")]].concat();
+                let pair = Pair::start(&way, attach, clone_worker);
+                pair.kill();
+                let why = pair.await_loss();
+                assert!(why.contains("its host answers"), "{why}");
+                // The listener is open still, and says no hello.
+                let Side { endpoint, peer, .. } = &pair.ours;
+                let error = endpoint.connect(*peer, Some(LONG)).unwrap_err();
+                assert!(error.to_string().contains("silent_timeout"), "{error}");
+            }
+        },
+    );
+}
+
+/// RR-END-6
+#[test]
+fn a_process_that_is_stopped_keeps_its_sessions() {
+    own_process::run("fork::a_process_that_is_stopped_keeps_its_sessions", || {
+        for way in ways() {
+            let way = [&way[..], &[("peer_timeout", "1s"), ("silent_timeout", "60s")]].concat();
+            let mut pair = Pair::start(&way, attach, |_| 0);
+            let signal = |signal| {
+                // SAFETY: a child of this process that was not waited for: nobody else has its id.
+                assert_eq!(unsafe { libc::kill(pair.process, signal) }, 0);
+            };
+            signal(libc::SIGSTOP);
+            let Side { endpoint, peer, .. } = &pair.ours;
+            let from_it = Selector::from(*peer, TAG);
+            let mut pending = endpoint.receive(from_it, vec![0; 8]).map_err(drop).unwrap();
+            // Three times what a host may be silent for.
+            assert!(pending.wait_timeout(Duration::from_secs(3)).unwrap().is_none(), "{way:?}");
+            signal(libc::SIGCONT);
+            pair.ours.link.write_all(b"?").unwrap();
+            assert!(pending.wait_timeout(LONG).unwrap().is_some(), "{way:?}");
+            drop(pending);
+            let process = pair.process;
+            drop(pair);
+            assert_eq!(await_child(process, || {}), 0);
+        }
+    });
+}
+
 #[test]
 fn a_child_that_lets_go_and_ends_leaves_the_sessions_of_its_parent() {
     own_process::run(

@@ -2,7 +2,7 @@
 
 use super::*;
 
-const RETRY: Retry = Retry { timeout_ns: 1000, retries: 2, delay_ns: 10 };
+const RETRY: Retry = Retry { timeout_ns: 1000, retries: 2, delay_ns: 10, silent_ns: 1 };
 
 /// RR-CONN-6
 #[test]
@@ -21,6 +21,54 @@ fn retries_back_off_and_then_name_the_cause() {
     assert_eq!(connection.want(50), Step::Nothing);
     connection.reset();
     assert_eq!(connection.want(50), Step::Connect);
+}
+
+/// RR-END-6
+#[test]
+fn hellos_without_an_answer_are_waited_for_until_the_silent_timeout() {
+    for number in [1, 2] {
+        let ways = ways(number);
+        let mut connection = Connection::new(Retry { silent_ns: 50_000, ..RETRY });
+        let mut step = connection.want(0);
+        let (mut now_ns, mut hellos) = (0, 0);
+        let failed = loop {
+            match step {
+                Step::Connect => {
+                    hellos += 1;
+                    connection.take_way(now_ns, &ways);
+                    connection.handle_connected(now_ns, hellos);
+                }
+                Step::Nothing => {}
+                Step::Fail(failure) => break failure,
+            }
+            now_ns = connection.deadline_ns().unwrap();
+            step = connection.handle_timeout(now_ns);
+        };
+        assert!((50_000..54_000).contains(&now_ns), "{now_ns}");
+        assert!(if number == 1 { hellos == 1 } else { hellos > 20 }, "{hellos}");
+        let PeerFailure::Unreachable { cause, .. } = &failed else { panic!("{failed}") };
+        assert!(cause.contains("silent_timeout"), "{cause}");
+    }
+}
+
+/// RR-END-6
+#[test]
+fn who_was_silent_has_all_attempts_left() {
+    let mut connection = Connection::new(Retry { silent_ns: 0, ..RETRY });
+    assert_eq!(connection.want(0), Step::Connect);
+    connection.handle_connected(0, 1);
+    for step in 1..200 {
+        assert_eq!(connection.handle_timeout(step * 1000), Step::Nothing);
+        assert_eq!(connection.phase(), Phase::ConnectAck);
+    }
+    // Its process is gone, and nobody listens.
+    let mut now_ns = 200_000;
+    for _ in 0..2 {
+        assert_eq!(connection.handle_attempt_failed(now_ns, "refused"), Step::Nothing);
+        now_ns = connection.deadline_ns().unwrap();
+        assert_eq!(connection.handle_timeout(now_ns), Step::Connect);
+    }
+    assert!(matches!(connection.handle_attempt_failed(now_ns, "refused"), Step::Fail(_)));
 }
 
 /// Of the hellos of either side.
@@ -197,7 +245,7 @@ fn ways(number: u8) -> Vec<Way> {
 #[test]
 fn a_round_of_all_ways_is_one_attempt() {
     const SECOND: u64 = 1_000_000_000;
-    let retry = Retry { timeout_ns: 2 * SECOND, retries: 1, delay_ns: 10 };
+    let retry = Retry { timeout_ns: 2 * SECOND, retries: 1, delay_ns: 10, silent_ns: 1 };
     let ways = ways(3);
     let mut connection = Connection::new(retry);
     let mut now_ns = 0;
@@ -229,7 +277,8 @@ fn a_round_of_all_ways_is_one_attempt() {
 fn each_way_gets_its_turn_whatever_the_others_answer() {
     let mut ways = ways(3);
     ways[0].is_own = true;
-    let mut connection = Connection::new(Retry { timeout_ns: 1000, retries: 1, delay_ns: 10 });
+    let mut connection =
+        Connection::new(Retry { timeout_ns: 1000, retries: 1, delay_ns: 10, silent_ns: 1 });
     connection.want(0);
     let mut taken = Vec::new();
     let failure = loop {
@@ -261,7 +310,8 @@ fn each_way_gets_its_turn_whatever_the_others_answer() {
 /// One that all ways agree on is the cause.
 #[test]
 fn a_reason_that_all_ways_give_is_named_as_it_is() {
-    let mut connection = Connection::new(Retry { timeout_ns: 1000, retries: 0, delay_ns: 10 });
+    let mut connection =
+        Connection::new(Retry { timeout_ns: 1000, retries: 0, delay_ns: 10, silent_ns: 1 });
     connection.want(0);
     connection.take_way(0, &ways(2));
     assert_eq!(connection.handle_attempt_ended(0, PeerFailure::WrongSecret), Step::Nothing);

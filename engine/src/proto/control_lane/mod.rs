@@ -3,6 +3,7 @@
 //! [`LaneMonitor`] decides and does nothing: the loop tells it what happened ([`LaneEvent`]) and
 //! what is so ([`Facts`], the session's paths), and does what it answers ([`Decision`]).
 
+mod engine;
 mod liveness;
 mod migration;
 mod unfinished;
@@ -13,6 +14,8 @@ mod tests;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use self::engine::EngineSilence;
+pub(crate) use self::engine::QUESTIONS;
 use self::liveness::Liveness;
 use self::migration::Migration;
 use self::unfinished::Unfinished;
@@ -123,6 +126,8 @@ pub(crate) struct LaneMonitor {
     lost_ns: Option<u64>,
     liveness: Late<Liveness>,
     migration: Late<Migration>,
+    /// Whether the peer's engine answers.
+    engine: Late<EngineSilence>,
 }
 
 impl LaneMonitor {

@@ -47,7 +47,7 @@ fn config() -> Config {
         operations_max: 64,
         send_queue_ops: 40,
         staging_bytes: 8 << 10,
-        retry: Retry { timeout_ns: 1000, retries: 1, delay_ns: 100 },
+        retry: Retry { timeout_ns: 1000, retries: 1, delay_ns: 100, silent_ns: 1 },
         ..Config::for_tests()
     }
 }

@@ -34,7 +34,7 @@ pub(super) fn usual() -> Config {
         unexpected_messages: 1 << 20,
         staging_bytes: 64 << 10,
         staging_buffers_max: 1024,
-        retry: Retry { timeout_ns: 20 * SECOND, retries: 50, delay_ns: 100 * MICRO },
+        retry: Retry { timeout_ns: 20 * SECOND, retries: 50, delay_ns: 100 * MICRO, silent_ns: 1 },
         ..config()
     }
 }

@@ -1,0 +1,103 @@
+//! Whether the peer's engine answers, where its host does.
+//!
+//! A kernel acknowledges what comes for a process that stands still, and for one that was killed
+//! while a child of it keeps its connections. An engine with datagrams answers questions within
+//! milliseconds, whatever its owner does. So it is asked now and then, and a silence of the engine
+//! that lasts for the silent timeout ends the session. Until then it may go on.
+
+use std::time::Duration;
+
+use super::super::core::Core;
+use super::super::late::AtRest;
+use super::super::paths::Paths;
+use super::{Decision, lost};
+
+/// Questions in a silent timeout. That many have to be without an answer, besides the time that has
+/// passed: an engine that stood still itself has asked none meanwhile.
+pub(crate) const QUESTIONS: u32 = 4;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct EngineSilence {
+    /// When the first question was asked that has no answer.
+    first_ns: Option<u64>,
+    /// Questions since then.
+    asked: u32,
+    /// Whether the paths have answered the question before that; `None`: there was none. Where
+    /// datagrams do not pass, nothing has an engine answer whose owner computes.
+    do_paths_answer: Option<bool>,
+    /// Numbers of frames that come, and that the peer has acknowledged, at the last question.
+    frames: (u32, u32),
+}
+
+impl AtRest for EngineSilence {
+    const AT_REST: &'static Self =
+        &Self { first_ns: None, asked: 0, do_paths_answer: None, frames: (0, 0) };
+}
+
+impl EngineSilence {
+    /// Another question is due. `has_spoken`: something came since the last one, by whatever way.
+    /// How long the silence lasts if the session is to end.
+    fn judge(
+        &mut self,
+        now_ns: u64,
+        has_spoken: bool,
+        limit: Duration,
+        paths: &mut Paths,
+    ) -> Option<Duration> {
+        if let Some(first_ns) = self.first_ns {
+            let have_answered = paths.have_answered_since(first_ns);
+            if have_answered || has_spoken {
+                self.do_paths_answer = Some(have_answered);
+                (self.first_ns, self.asked) = (None, 0);
+            }
+        }
+        let first_ns = *self.first_ns.get_or_insert(now_ns);
+        let silence = Duration::from_nanos(now_ns.saturating_sub(first_ns));
+        let do_paths_answer = self.do_paths_answer.unwrap_or_else(|| paths.have_answered_since(0));
+        let is_over = do_paths_answer && self.asked >= QUESTIONS && silence >= limit;
+        self.asked += 1;
+        is_over.then_some(silence)
+    }
+}
+
+impl Core {
+    /// Asks the engine of a session's peer whether it is there, and judges what became of earlier
+    /// questions. `limit`: the silent timeout. `None`: there is nobody to be asked.
+    ///
+    /// RR-END-6.
+    pub(crate) fn judge_engine(
+        &mut self,
+        slot: u32,
+        now_ns: u64,
+        limit: Duration,
+        paths: &mut Paths,
+    ) -> Option<Decision> {
+        let session = self.sessions.at_mut(slot as usize)?;
+        let is_asked = session.is_connected()
+            && session.keys.is_some()
+            && session.datagram.is_some()
+            && paths.all().next().is_some();
+        if !is_asked {
+            return None;
+        }
+        let has_word = session.questions.take_heard();
+        let frames = (session.expected_frame, session.acked_frame);
+        let monitor = &mut session.control_lane;
+        if monitor.is_lost() {
+            // Judged by its paths alone, and sooner.
+            return Some(Decision::Nothing);
+        }
+        let known = &mut *monitor.engine;
+        let has_spoken = std::mem::replace(&mut known.frames, frames) != frames || has_word;
+        Some(match known.judge(now_ns, has_spoken, limit, paths) {
+            None => Decision::AskForAnswer,
+            Some(silence) => lost(&format!(
+                "its host answers, but its engine has not answered for {} s (setting \
+                 silent_timeout): its process stands still, or has ended and left its connections \
+                 to a child",
+                silence.as_secs()
+            )),
+        })
+    }
+}

@@ -1,0 +1,159 @@
+//! Hosts that answer for processes which do not.
+
+use std::time::Duration;
+
+use super::scenarios::{MILLISECOND, config, pass, peer, run, talk};
+use super::world::World;
+use crate::driver::sim::net::Weather;
+use crate::progress::engine::LoopConfig;
+use crate::proto::connection::Retry;
+use crate::proto::core::Config;
+use crate::types::{Event, Peer, PeerFailure};
+
+const SECOND: u64 = 1000 * MILLISECOND;
+const PEER_TIMEOUT: Duration = Duration::from_secs(4);
+
+/// Two hosts that have a session.
+fn world(seed: u64, silent_timeout: Duration) -> World {
+    let weather = Weather { keep_alive_ns: PEER_TIMEOUT.as_nanos() as u64, ..Weather::fair() };
+    let mut world = World::new(seed, weather).unwrap();
+    world.set_datagrams(true).unwrap();
+    let loops = LoopConfig {
+        peer_timeout: PEER_TIMEOUT,
+        silent_timeout,
+        ..super::scenarios::loop_config()
+    };
+    for host in 0..2 {
+        world.add_host();
+        world.start(host, host as u64 + 1, config(), loops).unwrap();
+    }
+    talk(&mut world, [0, 1], "the session begins");
+    pass(&mut world, SECOND);
+    assert_eq!(failures(&mut world, 0), []);
+    world
+}
+
+/// The failures that an engine has told of since it was last asked.
+fn failures(world: &mut World, host: usize) -> Vec<PeerFailure> {
+    let engine = world.engine(host).unwrap();
+    let mut told = Vec::new();
+    while let Some(event) = engine.state.completions.events.first().pop_front() {
+        if let Event::Disconnected { failure, .. } = event {
+            told.push(failure);
+        }
+    }
+    told
+}
+
+/// RR-END-6
+#[test]
+fn a_process_that_stands_still_for_a_minute_keeps_its_session() {
+    for seed in 0..4 {
+        let mut world = world(seed, Duration::from_secs(300));
+        if seed % 2 == 1 {
+            // Idle for longer than a silence may last.
+            pass(&mut world, 1000 * SECOND);
+        }
+        world.net.borrow_mut().pause(1, 60 * SECOND);
+        pass(&mut world, 61 * SECOND);
+        for host in 0..2 {
+            assert_eq!(failures(&mut world, host), [], "seed {seed}, host {host}");
+        }
+        talk(&mut world, [0, 1], "it goes on");
+        talk(&mut world, [1, 0], "both ways");
+    }
+}
+
+/// RR-END-6
+#[test]
+fn a_silent_engine_whose_host_answers_ends_the_session_in_time_and_is_usable_again() {
+    for seed in 0..4 {
+        let mut world = world(seed, Duration::from_secs(20));
+        pass(&mut world, 100 * SECOND);
+        world.net.borrow_mut().pause(1, 120 * SECOND);
+        pass(&mut world, 15 * SECOND);
+        assert_eq!(failures(&mut world, 0), [], "too early");
+        pass(&mut world, 30 * SECOND);
+        let told = failures(&mut world, 0);
+        let [PeerFailure::Lost(why)] = &told[..] else { panic!("it told {told:?}") };
+        assert!(why.contains("its host answers") && why.contains("silent_timeout"), "{why}");
+        pass(&mut world, 100 * SECOND);
+        for (at, of) in [(0, 1), (1, 0)] {
+            let to = Peer(peer(&mut world, at, of));
+            // It may say once that sends which had completed may be lost.
+            let _ = world.engine(at).unwrap().start_connect(to);
+            run(&mut world, "it is there again", |world| {
+                world.engine(at).unwrap().connected(to).is_ok_and(|is_up| is_up)
+            });
+        }
+        talk(&mut world, [0, 1], "it goes on");
+    }
+}
+
+/// RR-END-6
+#[test]
+fn a_process_that_stands_still_at_first_contact_is_reached_when_it_goes_on() {
+    for has_datagrams in [false, true] {
+        let mut world = World::new(11, Weather::fair()).unwrap();
+        world.set_datagrams(has_datagrams).unwrap();
+        let retry = Retry {
+            timeout_ns: 2 * SECOND,
+            retries: 5,
+            delay_ns: 10 * MILLISECOND,
+            silent_ns: 300 * SECOND,
+        };
+        for host in 0..2 {
+            world.add_host();
+            let config = Config { retry, ..config() };
+            world.start(host, host as u64 + 1, config, super::scenarios::loop_config()).unwrap();
+        }
+        world.net.borrow_mut().pause(1, 60 * SECOND);
+        let to = Peer(peer(&mut world, 0, 1));
+        world.engine(0).unwrap().start_connect(to).unwrap();
+        pass(&mut world, 61 * SECOND);
+        assert_eq!(failures(&mut world, 0), []);
+        talk(&mut world, [0, 1], "it goes on");
+    }
+}
+
+/// RR-END-6
+#[test]
+fn without_a_limit_a_silent_engine_is_waited_for() {
+    let mut world = world(7, Duration::ZERO);
+    world.net.borrow_mut().pause(1, 3000 * SECOND);
+    pass(&mut world, 3001 * SECOND);
+    assert_eq!(failures(&mut world, 0), []);
+    talk(&mut world, [0, 1], "it goes on");
+}
+
+/// Who stood still itself has asked nothing meanwhile.
+///
+/// RR-END-6
+#[test]
+fn an_engine_that_stood_still_ends_no_session_for_its_own_silence() {
+    let mut world = world(8, Duration::from_secs(20));
+    pass(&mut world, 7 * SECOND);
+    world.net.borrow_mut().pause(0, 15 * SECOND);
+    pass(&mut world, 16 * SECOND);
+    assert_eq!(failures(&mut world, 0), []);
+    talk(&mut world, [0, 1], "it goes on");
+}
+
+/// Where datagrams do not pass nothing wakes an engine whose owner computes: there a silence says
+/// nothing.
+///
+/// RR-END-6
+#[test]
+fn where_datagrams_are_dropped_a_session_outlives_the_limit() {
+    let mut world = world(9, Duration::from_secs(20));
+    for (from, to) in [(0, 1), (1, 0)] {
+        world.net.borrow_mut().cut_datagrams_way(from, to);
+    }
+    for _ in 0..10 {
+        pass(&mut world, 20 * SECOND);
+        talk(&mut world, [0, 1], "by the control lane");
+    }
+    pass(&mut world, 200 * SECOND);
+    assert_eq!(failures(&mut world, 0), []);
+    talk(&mut world, [0, 1], "it goes on");
+}
