@@ -2429,7 +2429,9 @@ int rr_remove(rr_endpoint *endpoint, rr_peer peer);
 int rr_peer_address(rr_endpoint *endpoint, rr_peer peer, rr_address *address);
 
 /*
- Connects to `count` peers at once, and waits until all of them are connected.
+ Connects to `count` peers at once, and waits until all of them are connected. After the session
+ with a peer has failed each call with it gives the same error until this: a peer that answers
+ again, as one that stood still, is usable from then on.
 
  # Errors
 

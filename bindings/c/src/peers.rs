@@ -96,7 +96,9 @@ pub unsafe extern "C" fn rr_peer_address(
     })
 }
 
-/// Connects to `count` peers at once, and waits until all of them are connected.
+/// Connects to `count` peers at once, and waits until all of them are connected. After the session
+/// with a peer has failed each call with it gives the same error until this: a peer that answers
+/// again, as one that stood still, is usable from then on.
 ///
 /// # Errors
 ///

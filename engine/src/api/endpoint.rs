@@ -46,9 +46,10 @@ pub struct Detached {
 ///
 /// When the session with a peer's engine fails, what is outstanding with that peer ends with
 /// [`Error::Peer`], and each send to it and receive from it is refused with the same cause until
-/// [`Endpoint::connect`], or until the peer connects. So that no gap goes unnoticed when the peer
-/// connects before this side calls: where sends had completed of which the peer had not
-/// acknowledged all, and no operation ended with the failure, the next send to a peer of that
+/// [`Endpoint::connect`] or [`Endpoint::forget_failure`], or until the peer connects: a peer that
+/// answers again, as one that stood still, is usable from then on. So that no gap goes unnoticed
+/// when the peer connects before this side calls: where sends had completed of which the peer had
+/// not acknowledged all, and no operation ended with the failure, the next send to a peer of that
 /// engine, receive or [`Endpoint::peek`] from it by name, or connect reports it, once. What was
 /// sent at [`CompletionLevel::Delivery`](crate::CompletionLevel::Delivery) or beyond and has
 /// completed is not lost with a session, and needs no such report. A peer that was removed has
@@ -487,6 +488,17 @@ impl<M: Attached> Endpoint<M> {
     /// [`Error::UnknownPeer`] when the peer was removed.
     pub fn connect(&self, peer: Peer, timeout: Option<Duration>) -> Result<(), Error> {
         self.connect_all(&[peer], timeout)
+    }
+
+    /// Makes a peer usable again whose session has failed, without connecting to it now: what is
+    /// posted next does. [`Endpoint::connect`] does the same and waits for the connection. A peer
+    /// that has not failed stays as it is.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::UnknownPeer`] when the peer was removed.
+    pub fn forget_failure(&self, peer: Peer) -> Result<(), Error> {
+        self.open().engine.with(|engine| engine.forget_failure(peer))
     }
 
     /// Connects to several peers at once and waits for all of them.

@@ -524,6 +524,14 @@ impl Engine {
         }
     }
 
+    /// Forgets why the session with a peer failed.
+    pub(crate) fn forget_failure(&mut self, peer: Peer) -> Result<(), Error> {
+        let remote = self.state.core.remotes().get(peer.0).ok_or(Error::UnknownPeer)?;
+        let session = remote.session;
+        self.state.core.reset_failure(session);
+        Ok(())
+    }
+
     /// Whether a session is up; the error when it failed.
     pub(crate) fn connected(&mut self, peer: Peer) -> Result<bool, Error> {
         match self.state.core.route(peer.0) {

@@ -215,7 +215,7 @@ impl Core {
     }
 
     /// Forgets a failure, and the next send connects.
-    pub(super) fn reset_failure(&mut self, session: u32) {
+    pub(crate) fn reset_failure(&mut self, session: u32) {
         if self.is_loopback(session) {
             return;
         }

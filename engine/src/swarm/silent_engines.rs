@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use super::scenarios::{MILLISECOND, config, pass, peer, run, talk};
+use super::scenarios::{MILLISECOND, config, pass, peer, run, send, talk};
 use super::world::World;
 use crate::driver::sim::net::Weather;
 use crate::progress::engine::LoopConfig;
 use crate::proto::connection::Retry;
 use crate::proto::core::Config;
+use crate::proto::effects::CompletionLevel;
 use crate::types::{Event, Peer, PeerFailure};
 
 const SECOND: u64 = 1000 * MILLISECOND;
@@ -80,14 +81,38 @@ fn a_silent_engine_whose_host_answers_ends_the_session_in_time_and_is_usable_aga
         pass(&mut world, 100 * SECOND);
         for (at, of) in [(0, 1), (1, 0)] {
             let to = Peer(peer(&mut world, at, of));
+            let engine = world.engine(at).unwrap();
+            assert!(engine.connected(to).is_err(), "it is as it was until the user says so");
             // It may say once that sends which had completed may be lost.
-            let _ = world.engine(at).unwrap().start_connect(to);
+            let _ = engine.start_connect(to);
             run(&mut world, "it is there again", |world| {
                 world.engine(at).unwrap().connected(to).is_ok_and(|is_up| is_up)
             });
         }
         talk(&mut world, [0, 1], "it goes on");
     }
+}
+
+/// RR-END-6
+#[test]
+fn a_failure_that_is_forgotten_has_the_next_send_connect() {
+    let mut world = world(12, Duration::from_secs(20));
+    pass(&mut world, 10 * SECOND);
+    world.net.borrow_mut().pause(1, 60 * SECOND);
+    pass(&mut world, 70 * SECOND);
+    assert_eq!(failures(&mut world, 0).len(), 1);
+    for (at, of) in [(0, 1), (1, 0)] {
+        let to = Peer(peer(&mut world, at, of));
+        let engine = world.engine(at).unwrap();
+        assert!(engine.connected(to).is_err());
+        engine.forget_failure(to).unwrap();
+        assert!(!engine.connected(to).unwrap(), "nothing is sent yet");
+    }
+    let to = peer(&mut world, 0, 1);
+    send(&mut world, 0, to, 9, 10, CompletionLevel::Inject);
+    run(&mut world, "the send connects", |world| {
+        world.engine(0).unwrap().connected(Peer(to)).is_ok_and(|is_up| is_up)
+    });
 }
 
 /// RR-END-6

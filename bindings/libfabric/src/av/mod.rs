@@ -142,6 +142,10 @@ impl Av {
             tracing::warn!("{address} cannot be inserted: {error}");
             Errno::of(&error)
         })?;
+        // Who inserts a peer again means to try again.
+        if let Err(error) = self.domain.engine().forget_failure(peer) {
+            tracing::debug!("{address} was removed meanwhile: {error}");
+        }
         let known = self.fi_addr_of(peer);
         if known != FI_ADDR_NOTAVAIL {
             if let Some(Some(entry)) = entries.list.get_mut(known as usize) {
