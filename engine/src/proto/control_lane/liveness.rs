@@ -250,12 +250,12 @@ impl LaneMonitor {
             }
             return Decision::Nothing;
         }
-        if !paths.are_several()
-            && let Some(shared_ns) = known.shared_ns
-        {
-            if paths.have_answered_since(shared_ns) {
+        if !paths.are_several() {
+            // Nothing but its answers shows that it is there.
+            let since_ns = known.shared_ns.unwrap_or(lost_ns);
+            if paths.have_answered_since(since_ns) {
                 known.shared_ns = Some(now_ns);
-            } else if facts.age_ns(shared_ns) > limit_ns {
+            } else if facts.age_ns(since_ns) > limit_ns {
                 return lost(&format!(
                     "its control lane ended ({}), so has the memory that it shared, and it has \
                      not answered for {} ms",

@@ -511,3 +511,22 @@ fn a_reset_and_the_end_of_shared_memory_end_a_session_at_once() {
     bench.paths.share(false);
     assert_eq!(bench.tell(LaneEvent::RingEnded), Decision::Nothing);
 }
+
+/// Of a lane that was reset it is known that the peer lived on; then its memory ended, between two
+/// looks, and it says nothing any more.
+///
+/// RR-END-2
+#[test]
+fn a_session_without_a_lane_and_memory_ends_when_nothing_is_answered() {
+    let mut bench = Bench::new(1);
+    bench.paths.share(true);
+    assert_eq!(bench.tell(reset()), Decision::Suspect);
+    bench.paths.share(false);
+    bench.paths.answer(0, bench.now_ns);
+    for _ in 0..10 {
+        let decision = bench.after(SECOND, LaneEvent::TickWithout);
+        assert!(!matches!(decision, Decision::Fail(_)), "{decision:?}");
+    }
+    let decision = bench.after(2 * SECOND, LaneEvent::TickWithout);
+    assert!(is_lost(&decision, "not answered for 10000 ms"), "{decision:?}");
+}
