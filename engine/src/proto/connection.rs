@@ -27,6 +27,7 @@
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use super::failure::PeerFailure;
@@ -146,21 +147,22 @@ pub(crate) struct Connection {
     /// The way that a round begins with, by which the peer was last reached.
     first: u32,
     /// How many there were when that was last asked.
-    ways: u32,
+    ways: u8,
     /// Ways that were tried in this round.
-    tried: u32,
+    tried: u8,
     /// The peer itself has answered this attempt.
     is_reached: bool,
     /// An attempt of this round had no answer in time.
     is_unanswered: bool,
-    /// The way of the attempt, once it has left.
-    way: Option<Way>,
+    /// The way of the attempt, once it has left. Idle sessions have none.
+    way: Option<Box<Way>>,
     /// Where there are several ways.
     round: Late<Round>,
     deadline_ns: Option<u64>,
     /// Since when the peer's host accepts connections and its engine answers no hello.
-    silent_since_ns: Option<u64>,
-    retry: Retry,
+    silent_since_ns: Option<NonZeroU64>,
+    /// That of the engine.
+    retry: Arc<Retry>,
     /// Whether this side opened the connection in use.
     initiator: bool,
     /// Hellos of the peer that were accepted and whose proof is due.
@@ -176,7 +178,7 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    pub(crate) fn new(retry: Retry) -> Self {
+    pub(crate) fn new(retry: impl Into<Arc<Retry>>) -> Self {
         Self {
             phase: Phase::Closed,
             attempts: 0,
@@ -189,7 +191,7 @@ impl Connection {
             round: Late::NONE,
             deadline_ns: None,
             silent_since_ns: None,
-            retry,
+            retry: retry.into(),
             initiator: false,
             due: 0,
             due_epoch: 0,
@@ -242,7 +244,7 @@ impl Connection {
     }
 
     fn way_number(&self) -> u32 {
-        self.first.wrapping_add(self.tried)
+        self.first.wrapping_add(self.tried.into())
     }
 
     /// The peer was reached by the way of this attempt: the next round begins with it.
@@ -262,15 +264,17 @@ impl Connection {
     /// The attempt leaves. Of these ways, of which there is at least one, it takes the one that is
     /// returned, and gets the time for it.
     pub(crate) fn take_way(&mut self, now_ns: u64, ways: &[Way]) -> Option<Way> {
-        self.ways = ways.len().max(1) as u32;
+        // There are 16 at the most.
+        self.ways = ways.len().max(1) as u8;
         let timeout_ns = self.retry.timeout_ns;
         if self.ways > 1 {
             let most_ns = (timeout_ns / u64::from(self.ways)).max(WAY_MAX_NS).min(timeout_ns);
             let doublings = self.attempts.saturating_sub(1).min(20);
             self.deadline_ns = Some(now_ns + (WAY_NS << doublings).min(most_ns));
         }
-        self.way = ways.get((self.way_number() % self.ways) as usize).copied();
-        self.way
+        let way = ways.get((self.way_number() % u32::from(self.ways)) as usize).copied();
+        self.way = way.map(Box::new);
+        way
     }
 
     /// Whether a hello of the peer was accepted whose proof is due.
@@ -308,8 +312,8 @@ impl Connection {
         let is_unanswered = self.is_unanswered;
         if !self.is_reached {
             self.tried += 1;
-            if let Some(way) = self.way.filter(|_| self.ways > 1) {
-                self.round.ends.push((way, failure.clone()));
+            if let Some(way) = self.way.as_deref().filter(|_| self.ways > 1) {
+                self.round.ends.push((*way, failure.clone()));
             }
             if self.tried < self.ways {
                 // The next way has nothing to recover from.
@@ -379,7 +383,7 @@ impl Connection {
                 let attempts = self.attempts;
                 self.handle_attempt_ended(now_ns, PeerFailure::Full { attempts })
             }
-            HelloStatus::WrongEngine if self.way.is_none_or(|way| way.shows_successor) => {
+            HelloStatus::WrongEngine if self.way.as_ref().is_none_or(|way| way.shows_successor) => {
                 self.handle_attempt_ended(now_ns, PeerFailure::Restarted)
             }
             HelloStatus::WrongEngine => {
@@ -447,7 +451,7 @@ impl Connection {
     fn establish(&mut self, initiator: bool) {
         self.phase = Phase::Connected;
         self.initiator = initiator;
-        (self.deadline_ns, self.silent_since_ns) = (None, None);
+        (self.deadline_ns, self.silent_since_ns, self.way) = (None, None, None);
         self.attempts = 0;
         if initiator {
             self.keep_way();
@@ -487,7 +491,8 @@ impl Connection {
     /// RR-END-6.
     fn handle_silence(&mut self, now_ns: u64) -> Step {
         let asked_ns = now_ns.saturating_sub(self.retry.timeout_ns);
-        let since_ns = *self.silent_since_ns.get_or_insert(asked_ns);
+        let asked_ns = NonZeroU64::new(asked_ns).unwrap_or(NonZeroU64::MIN);
+        let since_ns = self.silent_since_ns.get_or_insert(asked_ns).get();
         if self.stands_still(now_ns) == Some(true) {
             if self.ways <= 1 {
                 // A process that goes on finds this hello. More of them would be in its way.
@@ -508,9 +513,9 @@ impl Connection {
     /// Of a peer that may stand still, whether it is still waited for. `None`: it is no such peer,
     /// or hellos are waited for as long as that anyhow.
     fn stands_still(&self, now_ns: u64) -> Option<bool> {
-        let Retry { timeout_ns, silent_ns, .. } = self.retry;
+        let Retry { timeout_ns, silent_ns, .. } = *self.retry;
         let since_ns = self.silent_since_ns.filter(|_| silent_ns == 0 || silent_ns > timeout_ns)?;
-        Some(silent_ns == 0 || now_ns.saturating_sub(since_ns) < silent_ns)
+        Some(silent_ns == 0 || now_ns.saturating_sub(since_ns.get()) < silent_ns)
     }
 
     /// The session ended.

@@ -18,12 +18,14 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use foldhash::fast::FixedState;
 
 use super::bulk::BulkLane;
 use super::claims::Claim;
 pub(crate) use super::config::Config;
+use super::connection::Retry;
 use super::effects::{Effects, Ended, RemoteName};
 use super::endpoints::Endpoints;
 use super::failure::PeerFailure;
@@ -152,6 +154,8 @@ pub(crate) struct Core {
     pub(super) promised: Vec<Promise>,
     /// Slots of sessions that ask who listens at a place, and of some that did.
     pub(super) places: Vec<u32>,
+    /// Of all connections.
+    pub(super) retry: Arc<Retry>,
     pub(super) remotes: Table<Remote>,
     pub(super) endpoints: Endpoints,
     pub(super) operations: Table<Operation>,
@@ -215,6 +219,7 @@ impl Core {
             hellos: 0,
             promised: Vec::new(),
             places: Vec::new(),
+            retry: Arc::new(config.retry),
             remotes: Table::with_own_names(
                 config.sessions_max.saturating_mul(ENDPOINT_NUMBERS),
                 engine,

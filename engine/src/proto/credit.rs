@@ -59,8 +59,6 @@ impl SendCredit {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ReceiveCredit {
     window: u32,
-    /// Half of it, rounded up.
-    half: u32,
     largest: u32,
     arrived: u32,
     consumed: u32,
@@ -73,8 +71,7 @@ impl ReceiveCredit {
     /// The peer may have `window` unconsumed, and uses up to `largest` at once.
     pub(crate) fn new(window: u32, largest: u32) -> Self {
         debug_assert!(window <= WINDOW_MAX, "windows stay far from the wrap");
-        let half = window.div_ceil(2);
-        Self { window, half, largest, announced: window, ..Self::default() }
+        Self { window, largest, announced: window, ..Self::default() }
     }
 
     /// The window.
@@ -86,7 +83,6 @@ impl ReceiveCredit {
     pub(crate) fn grow(&mut self, more: u32) {
         debug_assert!(self.window <= WINDOW_MAX - more, "windows stay far from the wrap");
         self.window += more;
-        self.half = self.window.div_ceil(2);
     }
 
     /// What arrived and was not consumed.
@@ -140,7 +136,7 @@ impl ReceiveCredit {
     pub(crate) fn is_update_due(&self) -> bool {
         let fresh = self.consumed.wrapping_add(self.window).wrapping_sub(self.announced);
         let left = self.announced.wrapping_sub(self.arrived);
-        fresh > 0 && (fresh >= self.half || left < self.largest)
+        fresh > 0 && (fresh >= self.window.div_ceil(2) || left < self.largest)
     }
 }
 

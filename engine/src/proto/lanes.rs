@@ -6,6 +6,7 @@ use super::effects::Effects;
 use super::failure::PeerFailure;
 use super::handshake::is_of_session;
 use super::keys::SessionKeys;
+use super::late::AtRest;
 use super::operation::Operation;
 use super::session::{ControlFrame, Session};
 use super::table::{Id, Table};
@@ -55,11 +56,10 @@ impl LaneFailures {
         self.last_ns = now_ns;
         (self.count, now_ns.saturating_sub(self.since_ns))
     }
+}
 
-    /// A lane has carried a whole chunk.
-    pub(super) fn forget(&mut self) {
-        self.count = 0;
-    }
+impl AtRest for LaneFailures {
+    const AT_REST: &'static Self = &Self { count: 0, since_ns: 0, last_ns: 0 };
 }
 
 impl Core {
@@ -499,7 +499,5 @@ mod tests {
         // Nothing was tried for long: that is no outage.
         assert_eq!(failures.note(100_000, LIMIT_NS), (1, 0));
         assert_eq!(failures.note(100_500, LIMIT_NS), (2, 500));
-        failures.forget();
-        assert_eq!(failures.note(100_600, LIMIT_NS), (1, 0));
     }
 }

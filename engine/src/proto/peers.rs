@@ -1,5 +1,7 @@
 //! Peers: addresses, sessions with their engines, how these begin and when they are tried again.
 
+use std::sync::Arc;
+
 use super::connection::{Connection, Phase, Step};
 use super::core::{Action, Core, Remote};
 use super::effects::{Effects, RemoteName};
@@ -48,7 +50,7 @@ impl Core {
             return Some(session);
         }
         self.forget_some();
-        let session = Session::new(engine, locators, self.config.retry);
+        let session = Session::new(engine, locators, Arc::clone(&self.retry));
         let slot = self.sessions.insert(session).ok()?.index() as u32;
         self.by_engine.insert(engine, slot);
         self.keep_promises(slot, engine);

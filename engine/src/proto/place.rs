@@ -17,6 +17,7 @@
 //! place is that of its session then ([`Core::claim_place`]).
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use super::connection::Phase;
 use super::core::{Action, Core};
@@ -47,7 +48,7 @@ impl Core {
             return Some(slot);
         }
         self.forget_some();
-        let mut session = Session::new(0, place.into(), self.config.retry);
+        let mut session = Session::new(0, place.into(), Arc::clone(&self.retry));
         session.place = Some(Box::new(place));
         let slot = self.sessions.insert(session).ok()?.index() as u32;
         self.forget_places();

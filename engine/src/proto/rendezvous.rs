@@ -20,6 +20,7 @@ use super::effects::{Arrival, Effects, Ended};
 use super::failure::PeerFailure;
 use super::hint::Hint;
 use super::lanes::Wait;
+use super::late::Late;
 use super::operation::{Cause, Operation, OperationState, Pulling};
 use super::pulls::{Offered, next_range, range_bytes};
 use super::rails::schedule::{Choice, Next};
@@ -314,7 +315,7 @@ impl Core {
                 let (slot, path) = (bulk.session, usize::from(bulk.path));
                 let (rate, arrival) = (bulk.rate, (length, incoming.granted_ns));
                 if let Some(session) = self.sessions.at_mut(slot as usize) {
-                    session.lane_failures.forget();
+                    session.lane_failures = Late::NONE;
                     session.rails.handle_arrival(path, length, rate);
                     sent_sum = checksum.filter(|_| has_checksums);
                     session.handle_chunk_time(was_idle, &rate, effects.copy_speed());
@@ -528,7 +529,7 @@ impl Core {
             // Whether chunks arrive whole is for the receiver to judge; a side that only sends
             // would add up the failures of its whole life.
             if let Some(session) = self.sessions.at_mut(bulk.session as usize) {
-                session.lane_failures.forget();
+                session.lane_failures = Late::NONE;
                 session.rails.handle_sent(path, length);
             }
             if is_first {

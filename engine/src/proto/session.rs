@@ -1,6 +1,7 @@
 //! The relation of this engine with one remote engine.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use zerocopy::FromBytes;
 
@@ -13,7 +14,7 @@ use super::failure::PeerFailure;
 use super::handshake::JoinWindow;
 use super::keys::SessionKeys;
 use super::lanes::LaneFailures;
-use super::late::LateQueue;
+use super::late::{Late, LateQueue};
 use super::one_sided::SessionOneSided;
 use super::outbox::{Outbox, StagingPool};
 use super::question::Questions;
@@ -163,7 +164,7 @@ pub(crate) struct Session {
     /// Lanes with lower numbers were opened before that.
     pub(super) wanted_before_lane: u32,
     /// Lanes lost since a chunk last arrived whole or was sent whole.
-    pub(super) lane_failures: LaneFailures,
+    pub(super) lane_failures: Late<LaneFailures>,
     pub(crate) next_lane: u32,
     /// Number of the connection that last took the place of its control lane.
     pub(super) last_move: Option<u32>,
@@ -182,7 +183,7 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    pub(crate) fn new(engine: u64, locators: Locators, retry: Retry) -> Self {
+    pub(crate) fn new(engine: u64, locators: Locators, retry: Arc<Retry>) -> Self {
         Self {
             engine,
             locators,
@@ -232,7 +233,7 @@ impl Session {
             lanes_requested: false,
             lanes_wanted: false,
             wanted_before_lane: 0,
-            lane_failures: LaneFailures::default(),
+            lane_failures: Late::NONE,
             next_lane: 0,
             last_move: None,
             control_lane: super::control_lane::LaneMonitor::default(),
@@ -310,7 +311,7 @@ impl Session {
         self.final_ack.clear();
         self.questions = Questions::default();
         (self.lanes_requested, self.lanes_wanted) = (false, false);
-        (self.lane_failures, self.last_move) = (LaneFailures::default(), None);
+        (self.lane_failures, self.last_move) = (Late::NONE, None);
         self.rails = super::rails::Rails::new();
         (self.is_leaving, self.control_lane) = (false, super::control_lane::LaneMonitor::new());
         self.sequel = Sequel::None;

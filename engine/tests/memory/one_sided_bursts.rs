@@ -108,6 +108,7 @@ fn warm_puts_do_not_allocate() {
         .set("listen_address", "127.0.0.1")
         // What rings have no room for is kept in memory that grows and is given back.
         .set("shared_memory", "off")
+        .set("send_queue_ops", "65536")
         .job_secret(Some(&JobSecret::random()))
         .build()
         .unwrap();
