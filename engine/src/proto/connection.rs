@@ -472,10 +472,7 @@ impl Connection {
                 self.is_unanswered = true;
                 self.handle_attempt_failed(now_ns, "no answer in time")
             }
-            Phase::ConnectAck => {
-                self.is_unanswered = true;
-                self.handle_silence(now_ns)
-            }
+            Phase::ConnectAck => self.handle_silence(now_ns),
             Phase::WaitPeer => {
                 self.handle_attempt_failed(now_ns, "the peer's own connection did not arrive")
             }
@@ -499,8 +496,10 @@ impl Connection {
                 self.deadline_ns = Some(now_ns + self.retry.timeout_ns);
                 return Step::Nothing;
             }
+            self.is_unanswered = true;
             return self.handle_attempt_failed(now_ns, "no hello came back in time");
         }
+        self.is_unanswered = true;
         let seconds = now_ns.saturating_sub(since_ns) / 1_000_000_000;
         let cause = format!(
             "its host accepts connections, but no hello came back in time, for {seconds} s \
