@@ -193,9 +193,10 @@ impl Domain {
         raise_descriptor_limit();
         let settings = &self.0.settings;
         // A NIC that did not come up for one endpoint is not waited for by the others.
-        let has_waited = self.0.has_waited.swap(true, Ordering::Relaxed);
+        let has_waited = self.0.has_waited.load(Ordering::Relaxed);
         let limit = if has_waited { Duration::ZERO } else { settings.connect_timeout() };
         let selection = topology::select_when_up(settings, limit).map_err(no_rails)?;
+        self.0.has_waited.store(true, Ordering::Relaxed);
         let Some((nic, address)) = selection.chosen() else {
             return Err(Error::system("no NIC can be used", "none was chosen"));
         };

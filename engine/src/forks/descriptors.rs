@@ -113,6 +113,7 @@ impl<T: AsRawFd> EngineFd<T> {
 
     /// What it was made of. The table knows it no more.
     pub(crate) fn into_inner(self) -> T {
+        assert!(!self.is_inherited(), "{}", super::INHERITED);
         leave(self.inner.as_raw_fd());
         let mut this = ManuallyDrop::new(self);
         // SAFETY: `this` is neither dropped nor used any more.

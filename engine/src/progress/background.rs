@@ -90,7 +90,8 @@ impl Engine {
         (self.owner_is_absent, self.chunks_rest) = (false, false);
         let happened = progressed?;
         self.read_clock();
-        Ok((happened, self.state.due_in()))
+        let due = self.state.due_in().into_iter().chain(self.state.engines_asked_in()).min();
+        Ok((happened, due))
     }
 }
 
@@ -119,10 +120,15 @@ impl EngineState {
         }
     }
 
-    /// The earliest deadline of connections, of engines and of endpoints.
+    /// The earliest deadline of connections and of endpoints.
     pub(super) fn next_deadline_ns(&self) -> Option<u64> {
-        let own = [self.requests.next_deadline_ns(), self.roll_call.next_ns()];
-        self.core.next_deadline_ns().into_iter().chain(own.into_iter().flatten()).min()
+        self.core.next_deadline_ns().into_iter().chain(self.requests.next_deadline_ns()).min()
+    }
+
+    /// When engines of idle peers are asked whether they are there: nothing is outstanding for that.
+    pub(super) fn engines_asked_in(&self) -> Option<Duration> {
+        let next_ns = self.roll_call.next_ns()?;
+        Some(Duration::from_nanos(next_ns.saturating_sub(self.now_ns)))
     }
 
     /// When something is due; `None`: nothing is outstanding.

@@ -524,8 +524,11 @@ impl Completions {
             }
             Route::Nowhere | Route::Region(_) => {}
             Route::Handle(id) => {
-                self.number_match(id);
                 let Some(handle) = self.handles.get_mut(id) else { return };
+                if kind == OperationKind::Receive && handle.order == 0 {
+                    self.matches += 1;
+                    handle.order = self.matches;
+                }
                 if handle.is_abandoned {
                     self.handles.remove(id);
                     return;

@@ -79,7 +79,7 @@ impl Engine {
         let mut sleep = self.prepare_to_sleep(SLEEP_MAX);
         if self.state.due_in().is_none() {
             // What looks at silent peers has nobody to look for.
-            sleep = NOTHING_DUE;
+            sleep = self.state.engines_asked_in().unwrap_or(NOTHING_DUE).min(NOTHING_DUE);
         }
         self.note_sleep();
         let armed = self.driver.arm(sleep);

@@ -84,6 +84,9 @@ const WAY_NS: u64 = 250_000_000;
 /// that take longer are not heard of between clusters.
 const WAY_MAX_NS: u64 = 500_000_000;
 
+/// How often the time for an answer to a hello doubles while the peer's engine is silent.
+const SILENT_DOUBLINGS: u32 = 4;
+
 /// One way to a peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Way {
@@ -292,7 +295,12 @@ impl Connection {
         if self.phase == Phase::Connecting {
             self.phase = Phase::ConnectAck;
             (self.hello_epoch, self.crossing) = (epoch, 0);
-            self.deadline_ns = Some(now_ns + self.retry.timeout_ns);
+            // A process that stands still finds all hellos when it goes on: they get fewer.
+            let doublings = match self.silent_since_ns {
+                Some(_) if self.ways <= 1 => self.attempts.saturating_sub(1).min(SILENT_DOUBLINGS),
+                _ => 0,
+            };
+            self.deadline_ns = Some(now_ns + (self.retry.timeout_ns << doublings));
         }
     }
 
@@ -491,11 +499,6 @@ impl Connection {
         let asked_ns = NonZeroU64::new(asked_ns).unwrap_or(NonZeroU64::MIN);
         let since_ns = self.silent_since_ns.get_or_insert(asked_ns).get();
         if self.stands_still(now_ns) == Some(true) {
-            if self.ways <= 1 {
-                // A process that goes on finds this hello. More of them would be in its way.
-                self.deadline_ns = Some(now_ns + self.retry.timeout_ns);
-                return Step::Nothing;
-            }
             self.is_unanswered = true;
             return self.handle_attempt_failed(now_ns, "no hello came back in time");
         }

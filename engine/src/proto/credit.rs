@@ -63,8 +63,6 @@ pub(crate) struct ReceiveCredit {
     arrived: u32,
     consumed: u32,
     announced: u32,
-    /// The log has a line that the window cannot grow.
-    pub(super) is_bound_reported: bool,
 }
 
 impl ReceiveCredit {

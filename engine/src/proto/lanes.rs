@@ -47,9 +47,9 @@ impl LaneFailures {
     }
 
     /// Another one; how many there are, and how long they have gone on. Where no lane was tried for
-    /// `limit_ns` nothing is known of that time, and the row begins anew.
-    fn note(&mut self, now_ns: u64, limit_ns: u64) -> (u32, u64) {
-        if self.count == 0 || now_ns.saturating_sub(self.last_ns) > limit_ns {
+    /// `gap_ns` nothing is known of that time, and the row begins anew.
+    fn note(&mut self, now_ns: u64, gap_ns: u64) -> (u32, u64) {
+        if self.count == 0 || now_ns.saturating_sub(self.last_ns) > gap_ns {
             (self.count, self.since_ns) = (0, now_ns);
         }
         self.count = self.count.saturating_add(1);
@@ -353,7 +353,9 @@ impl Core {
         if is_failure {
             self.counters.lane_failures += 1;
             let limit_ns = self.config.retry.timeout_ns.max(self.config.outage_ns);
-            let (failures, lasted_ns) = session.lane_failures.note(now_ns, limit_ns);
+            // Two attempts that the network swallows are as far apart as one may take.
+            let gap_ns = limit_ns.saturating_add(2 * self.config.retry.timeout_ns);
+            let (failures, lasted_ns) = session.lane_failures.note(now_ns, gap_ns);
             let are_many = failures > LANE_FAILURES_MAX;
             if are_many && lasted_ns >= limit_ns {
                 let text = format!(

@@ -24,64 +24,83 @@ pub(super) struct Offers {
     by_engine: HashMap<u64, Offer>,
     envelopes: u64,
     bytes: u64,
+    /// The window of a session could not grow.
+    has_met_bound: bool,
+}
+
+/// The share of a bound that the windows of one session may take.
+const SHARE: u64 = 4;
+
+/// Whether unexpected messages take up most of a window.
+fn is_low(credit: &ReceiveCredit) -> bool {
+    credit.held() >= credit.window() - credit.window() / 4
 }
 
 impl Offers {
     /// Where unexpected messages take up most of a window of a session, it is doubled out of what
     /// is free: the receive that the program posts next may be for a message that is still to come.
-    /// Without byte credit, payloads stay with the sender. `true`: the peer is to be told.
+    /// Without byte credit, payloads stay with the sender. `true`: the limits are to be announced.
     ///
     /// `windows`, and `reserved` of all sessions: of envelopes, and of bytes.
     ///
     /// RR-CREDIT-5.
     #[inline]
     pub(super) fn extend_windows(
-        &self,
+        &mut self,
         engine: u64,
         windows: [&mut ReceiveCredit; 2],
         reserved: [&mut u64; 2],
         config: &Config,
     ) -> bool {
-        let is_low = |credit: &ReceiveCredit| credit.left() <= credit.window() / 4;
         windows.iter().any(|credit| is_low(credit))
             && self.double_windows(engine, windows, reserved, config)
     }
 
     #[cold]
     fn double_windows(
-        &self,
+        &mut self,
         engine: u64,
         [envelopes, bytes]: [&mut ReceiveCredit; 2],
         [reserved_envelopes, reserved_bytes]: [&mut u64; 2],
         config: &Config,
     ) -> bool {
-        let extend = |credit: &mut ReceiveCredit, total: u64, offered: u64, reserved: &mut u64| {
-            let window = credit.window();
-            if credit.left() > window / 4 || credit.held() < window / 2 {
-                return 0;
-            }
-            // Half of what is free: something is left for others.
-            let free = total.saturating_sub(*reserved + offered).div_ceil(2);
-            let room = WINDOW_MAX.saturating_sub(window).min(window);
-            let more = u32::try_from(free).unwrap_or(u32::MAX).min(room);
-            credit.grow(more);
-            *reserved += u64::from(more);
-            more
-        };
         let total = config.unexpected_messages;
-        let more_envelopes = extend(envelopes, total, self.envelopes, reserved_envelopes);
-        if envelopes.left() == 0 && more_envelopes == 0 && !envelopes.is_bound_reported {
-            envelopes.is_bound_reported = true;
-            tracing::warn!(
-                "{} messages of engine {engine:#x} wait for receives here, and the setting \
-                 unexpected_messages ({total}) allows no more: further ones wait at their sender. \
-                 Post receives for some of them, or raise the setting",
-                envelopes.window(),
-            );
+        let taken = *reserved_envelopes + self.envelopes;
+        let more_envelopes = extend(envelopes, total, taken, config.envelope_credits);
+        *reserved_envelopes += u64::from(more_envelopes);
+        let total_bytes = config.unexpected_bytes;
+        let taken = *reserved_bytes + self.bytes;
+        let more_bytes = extend(bytes, total_bytes, taken, config.eager_credit_bytes);
+        *reserved_bytes += u64::from(more_bytes);
+        if envelopes.held() == envelopes.window() {
+            // It is extended when another one gives its windows back.
+            if !std::mem::replace(&mut self.has_met_bound, true) {
+                tracing::warn!(
+                    "{} messages of engine {engine:#x} wait for receives here, and the setting \
+                     unexpected_messages ({total}; a quarter of it for each peer) allows no more: \
+                     further ones wait at their sender. Post receives for some, or raise it",
+                    envelopes.held(),
+                );
+            }
         }
-        let total = config.unexpected_bytes;
-        more_envelopes + extend(bytes, total, self.bytes, reserved_bytes) > 0
+        more_envelopes + more_bytes > 0
     }
+}
+
+/// Doubles a window, at least by what a peer begins with; how much that is. `taken` of `total` is
+/// promised already.
+fn extend(credit: &mut ReceiveCredit, total: u64, taken: u64, least: u32) -> u32 {
+    if !is_low(credit) {
+        return 0;
+    }
+    let window = credit.window();
+    // Half of what is free: something is left for others.
+    let free = total.saturating_sub(taken).div_ceil(2);
+    let share = (total / SHARE).max(1).saturating_sub(window.into());
+    let room = u64::from(WINDOW_MAX.saturating_sub(window).min(window.max(least)));
+    let more = free.min(share).min(room) as u32;
+    credit.grow(more);
+    more
 }
 
 impl Core {
@@ -179,6 +198,17 @@ impl Core {
         }
     }
 
+    /// Windows have been given back: sessions that had met the bound are extended.
+    #[cold]
+    pub(super) fn extend_others(&mut self) {
+        if !std::mem::take(&mut self.offers.has_met_bound) {
+            return;
+        }
+        let connected = self.sessions.iter().filter(|(_, session)| session.is_connected());
+        let connected: Vec<u32> = connected.map(|(id, _)| id.index() as u32).collect();
+        connected.into_iter().for_each(|slot| self.extend_windows(slot));
+    }
+
     /// Engines that were offered a window and have no session yet.
     #[cfg(any(test, feature = "sim"))]
     pub(crate) fn offers_open(&self) -> usize {
@@ -202,6 +232,30 @@ mod tests {
             core.end_offer(engine);
         }
         assert_eq!((core.offers_open(), core.offers.bytes, core.offers.envelopes), (0, 0, 0));
+    }
+
+    /// RR-CREDIT-4, RR-CREDIT-5
+    #[test]
+    fn the_windows_of_one_session_take_a_quarter_of_the_bound_at_most() {
+        const TOTAL: u64 = 1 << 20;
+        let config = Config { unexpected_messages: TOTAL, ..Config::for_tests() };
+        let mut core = Core::new(1, config.clone());
+        let mut windows = [ReceiveCredit::new(64, 1), ReceiveCredit::new(0, 1)];
+        let [mut envelopes, mut bytes] = [64, 0];
+        let mut arrived = 0;
+        while arrived < TOTAL && windows[0].handle_arrival(1) {
+            arrived += 1;
+            let [first, second] = &mut windows;
+            let reserved = [&mut envelopes, &mut bytes];
+            if core.offers.extend_windows(2, [first, second], reserved, &config) {
+                for credit in &mut windows {
+                    credit.announce();
+                }
+            }
+        }
+        assert_eq!((arrived, envelopes), (TOTAL / SHARE, TOTAL / SHARE));
+        assert!(bytes > 0, "a window that was empty grows, too");
+        assert!(core.offers.has_met_bound);
     }
 
     #[test]

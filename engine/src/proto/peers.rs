@@ -222,7 +222,7 @@ impl Core {
             return;
         }
         if let Some(known) = self.sessions.at_mut(session as usize) {
-            known.failure = None;
+            (known.failure, known.unreported) = (None, None);
             known.connection.reset();
         }
     }

@@ -125,6 +125,7 @@ impl Core {
         let unused = |credit: &ReceiveCredit| u64::from(credit.window() - credit.held());
         self.reserved_envelopes -= unused(&session.envelopes);
         self.reserved_bytes -= unused(&session.bytes);
+        self.extend_others();
     }
 
     /// Whole messages of a dead peer can still be received; what would have to be pulled cannot.

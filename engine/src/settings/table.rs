@@ -228,7 +228,7 @@ settings_table! {
     unexpected_messages -> usize: Count = 16 * M, Range::Numbers(1..=1024 * M);
     /// Sends to one peer that wait for credit before posting gives `WouldBlock`. Their bytes are
     /// not bounded: they stay in the buffers of those who posted them.
-    send_queue_ops -> usize: Count = 16 * M, Range::Numbers(1..=64 * M);
+    send_queue_ops -> usize: Count = 4 * M, Range::Numbers(1..=64 * M);
     /// Operations that an engine has outstanding before posting gives `WouldBlock`.
     operations_max -> usize: Count = 16 * M, Range::Numbers(16..=64 * M);
     /// Completions that a queue holds before posting gives `WouldBlock`.

@@ -219,7 +219,7 @@ fn a_peer_may_use_all_of_its_credit_and_not_one_more() {
 /// RR-CREDIT-4
 #[test]
 fn what_nobody_receives_fills_the_window_and_then_the_queue() {
-    let bound = 64;
+    let bound = 256;
     let config = Config { send_queue_ops: 5, unexpected_messages: bound, ..config() };
     let mut world = steady_world(2, &config, loop_config());
     talk(&mut world, [0, 1], "before");

@@ -374,7 +374,9 @@ impl Shm {
         let Some(process) = socket::process_of(socket.as_fd()) else { return };
         let name = PROCESS | name;
         let data = epoll::EventData::new_u64(name);
-        if epoll::add(&self.epoll, &process, data, epoll::EventFlags::IN).is_ok()
+        // Once: a raw clone of this process may keep the descriptor registered when it is closed.
+        let flags = epoll::EventFlags::IN | epoll::EventFlags::ONESHOT;
+        if epoll::add(&self.epoll, &process, data, flags).is_ok()
             && let Some(known) = self.known.get_mut(&session)
         {
             known.process = Some((name, EngineFd::new(process)));

@@ -44,8 +44,9 @@ fn hellos_without_an_answer_are_waited_for_until_the_silent_timeout() {
             now_ns = connection.deadline_ns().unwrap();
             step = connection.handle_timeout(now_ns);
         };
-        assert!((50_000..54_000).contains(&now_ns), "{now_ns}");
-        assert!(if number == 1 { hellos == 1 } else { hellos > 20 }, "{hellos}");
+        // One way is waited for twice as long each time, up to 16 times the time of an attempt.
+        assert!((50_000..68_000).contains(&now_ns), "{now_ns}");
+        assert!(if number == 1 { (4..10).contains(&hellos) } else { hellos > 20 }, "{hellos}");
         let PeerFailure::Unreachable { cause, .. } = &failed else { panic!("{failed}") };
         assert!(cause.contains("silent_timeout"), "{cause}");
     }
@@ -56,13 +57,16 @@ fn hellos_without_an_answer_are_waited_for_until_the_silent_timeout() {
 fn who_was_silent_has_all_attempts_left() {
     let mut connection = Connection::new(Retry { silent_ns: 0, ..RETRY });
     assert_eq!(connection.want(0), Step::Connect);
-    connection.handle_connected(0, 1);
-    for step in 1..200 {
-        assert_eq!(connection.handle_timeout(step * 1000), Step::Nothing);
-        assert_eq!(connection.phase(), Phase::ConnectAck);
+    for hello in 1..200 {
+        let now_ns = connection.deadline_ns().unwrap() - 1000;
+        connection.handle_connected(now_ns, hello);
+        let late_ns = connection.deadline_ns().unwrap();
+        assert_eq!(connection.handle_timeout(late_ns), Step::Nothing);
+        let again_ns = connection.deadline_ns().unwrap();
+        assert_eq!(connection.handle_timeout(again_ns), Step::Connect);
     }
-    // Its process is gone, and nobody listens.
-    let mut now_ns = 200_000;
+    // Its process has ended, and its host refuses.
+    let mut now_ns = connection.deadline_ns().unwrap();
     for _ in 0..2 {
         assert_eq!(connection.handle_attempt_failed(now_ns, "refused"), Step::Nothing);
         now_ns = connection.deadline_ns().unwrap();

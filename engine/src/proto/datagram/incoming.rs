@@ -21,6 +21,9 @@ fn only_segment(bytes: &[u8]) -> Result<(&SegmentHeader, &[u8]), FrameError> {
     Ok((header, body))
 }
 
+/// Operations of a peer whose answers may wait at the same time: a bound for one that takes none.
+const OPERATIONS_ANSWERED_MAX: usize = 1 << 20;
+
 impl Core {
     /// Handles one datagram's segment, which came by any lane of a session in datagram mode. An
     /// error means that the peer broke the protocol: fail the session.
@@ -102,7 +105,8 @@ impl Core {
     fn end_segment(&mut self, slot: u32, effects: &mut impl Effects) -> Result<(), FrameError> {
         self.answer_flushes(slot);
         self.handle_due_goodbye(slot, effects);
-        let answers_max = self.config.operations_max.saturating_mul(4) + 2 * FRAMES_MAX as usize;
+        let operations = self.config.operations_max.min(OPERATIONS_ANSWERED_MAX);
+        let answers_max = 4 * operations + 2 * FRAMES_MAX as usize;
         let Some(session) = self.sessions.at_mut(slot as usize) else { return Ok(()) };
         if session.control.len() > answers_max {
             return Err(FrameError::AnswersWait(session.control.len()));
