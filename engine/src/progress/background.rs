@@ -125,7 +125,7 @@ impl EngineState {
         self.core.next_deadline_ns().into_iter().chain(self.requests.next_deadline_ns()).min()
     }
 
-    /// When engines of idle peers are asked whether they are there: nothing is outstanding for that.
+    /// When engines of idle peers are asked whether they are there. Nothing is outstanding then.
     pub(super) fn engines_asked_in(&self) -> Option<Duration> {
         let next_ns = self.roll_call.next_ns()?;
         Some(Duration::from_nanos(next_ns.saturating_sub(self.now_ns)))
