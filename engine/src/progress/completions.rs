@@ -119,6 +119,16 @@ pub(crate) struct Handle {
     pub(crate) is_abandoned: bool,
 }
 
+impl Handle {
+    /// The receive has matched, if it had not; `matches` is the number of the last match.
+    fn number_match(&mut self, matches: &mut u64) {
+        if self.order == 0 {
+            *matches += 1;
+            self.order = *matches;
+        }
+    }
+}
+
 /// A completion queue.
 #[derive(Debug, Default)]
 struct Queue {
@@ -475,11 +485,8 @@ impl Completions {
 
     /// The receive of a handle has matched, if it had not.
     fn number_match(&mut self, handle: Id) {
-        if let Some(handle) = self.handles.get_mut(handle)
-            && handle.order == 0
-        {
-            self.matches += 1;
-            handle.order = self.matches;
+        if let Some(handle) = self.handles.get_mut(handle) {
+            handle.number_match(&mut self.matches);
         }
     }
 
@@ -525,9 +532,8 @@ impl Completions {
             Route::Nowhere | Route::Region(_) => {}
             Route::Handle(id) => {
                 let Some(handle) = self.handles.get_mut(id) else { return };
-                if kind == OperationKind::Receive && handle.order == 0 {
-                    self.matches += 1;
-                    handle.order = self.matches;
+                if kind == OperationKind::Receive {
+                    handle.number_match(&mut self.matches);
                 }
                 if handle.is_abandoned {
                     self.handles.remove(id);

@@ -127,16 +127,16 @@ impl Round {
         if self.ends.len() < 2 || self.ends.iter().all(|(_, failure)| is_reason(failure)) {
             return last;
         }
-        let tell = |(way, failure): &(Way, PeerFailure)| match failure {
+        let describe = |(way, failure): &(Way, PeerFailure)| match failure {
             PeerFailure::Unreachable { cause, .. } => format!("{way}: {cause}"),
             failure => format!("{way}: {failure}"),
         };
-        let ends: Vec<String> = self.ends.iter().map(tell).collect();
+        let ends: Vec<String> = self.ends.iter().map(describe).collect();
         let cause = format!("{} ways were tried: {}", ends.len(), ends.join("; ")).into();
         PeerFailure::Unreachable { attempts, cause }
     }
 
-    fn is_succeeded(&self) -> bool {
+    fn has_successor(&self) -> bool {
         self.ends.iter().any(|(_, failure)| *failure == PeerFailure::Restarted)
     }
 }
@@ -328,7 +328,7 @@ impl Connection {
                 (self.phase, self.deadline_ns) = (Phase::Backoff, Some(now_ns));
                 return Step::Nothing;
             }
-            if failure == PeerFailure::Restarted || self.round.is_succeeded() {
+            if failure == PeerFailure::Restarted || self.round.has_successor() {
                 self.fail();
                 return Step::Fail(PeerFailure::Restarted);
             }
@@ -468,8 +468,7 @@ impl Connection {
         }
     }
 
-    /// [`Self::deadline_ns`] has passed. When an attempt was under way and is over now, its lane is
-    /// to be closed.
+    /// [`Self::deadline_ns`] has passed. When an attempt was under way its lane is to be closed.
     pub(crate) fn handle_timeout(&mut self, now_ns: u64) -> Step {
         if self.deadline_ns.is_none_or(|deadline| now_ns < deadline) {
             return Step::Nothing;
@@ -498,11 +497,10 @@ impl Connection {
         let asked_ns = now_ns.saturating_sub(self.retry.timeout_ns);
         let asked_ns = NonZeroU64::new(asked_ns).unwrap_or(NonZeroU64::MIN);
         let since_ns = self.silent_since_ns.get_or_insert(asked_ns).get();
+        self.is_unanswered = true;
         if self.stands_still(now_ns) == Some(true) {
-            self.is_unanswered = true;
             return self.handle_attempt_failed(now_ns, "no hello came back in time");
         }
-        self.is_unanswered = true;
         let seconds = now_ns.saturating_sub(since_ns) / 1_000_000_000;
         let cause = format!(
             "its host accepts connections, but no hello came back in time, for {seconds} s \

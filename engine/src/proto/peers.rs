@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::connection::{Connection, Phase, Step};
+use super::connection::{Phase, Step};
 use super::core::{Action, Core, Remote};
 use super::effects::{Effects, RemoteName};
 use super::failure::PeerFailure;
@@ -382,12 +382,10 @@ impl Core {
         if session.connection.deadline_ns().is_none_or(|deadline| now_ns < deadline) {
             return;
         }
-        let is_trying = |connection: &Connection| {
-            matches!(connection.phase(), Phase::Connecting | Phase::ConnectAck)
-        };
-        let was_trying = is_trying(&session.connection);
+        let was_trying =
+            matches!(session.connection.phase(), Phase::Connecting | Phase::ConnectAck);
         let step = session.connection.handle_timeout(now_ns);
-        if was_trying && !is_trying(&session.connection) {
+        if was_trying {
             let action = Action::CloseControl { session: slot, is_failure: false };
             self.actions.push_back(action);
         }
