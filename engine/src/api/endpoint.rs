@@ -456,11 +456,7 @@ impl<M: Attached> Endpoint<M> {
     /// known while it is connected and while messages of it wait to be received, and after that
     /// until some newer sessions have ended: insert its address to keep it.
     pub fn peer_address(&self, peer: Peer) -> Option<Address> {
-        self.open().engine.with(|engine| {
-            engine.state.core.remotes().get(peer.0)?;
-            let name = engine.state.core.name_of(peer.0.index() as u32)?;
-            Some(Address::new(name.engine, name.locators, name.endpoint))
-        })
+        self.open().engine.with(|engine| engine.address_of(peer))
     }
 
     /// The longest message, in bytes, that may go to a peer with its envelope; longer ones are

@@ -4,7 +4,6 @@ use std::io;
 
 use super::engine::Engine;
 use crate::proto::table::Id;
-use crate::types::{Address, Peer};
 
 impl Engine {
     /// Aborts an operation that is under way: the lanes that hold its memory are reset, and it ends
@@ -33,13 +32,5 @@ impl Engine {
     pub(crate) fn release_by_force(&mut self) {
         let error = io::Error::from(io::ErrorKind::TimedOut);
         self.fail_driver("the kernel does not release the memory of an aborted operation", error);
-    }
-
-    /// The address of a peer.
-    pub(crate) fn address_of(&self, peer: Peer) -> Option<Address> {
-        let core = &self.state.core;
-        core.remotes().get(peer.0)?;
-        let name = core.name_of(peer.0.index() as u32)?;
-        Some(Address::new(name.engine, name.locators, name.endpoint))
     }
 }

@@ -18,7 +18,7 @@ use crate::proto::paths::NO_PATH;
 use crate::proto::rails::pairing::Reach;
 use crate::proto::session::{Limits, NOTHING};
 use crate::proto::table::Id;
-use crate::types::{Address, Event, RAILS_MAX};
+use crate::types::{Address, Event, Peer, RAILS_MAX};
 use crate::wire::hello::{HELLO_BYTES, KIND_BULK, KIND_CONTROL, MAGIC};
 use crate::wire::locators::Locators;
 use crate::wire::rail::ROLE_BACKUP;
@@ -28,6 +28,14 @@ use crate::wire::{Hello, SEGMENT_BYTES_MAX, VERSION};
 const WAYS_MAX: usize = 16;
 
 impl Engine {
+    /// The address of a peer.
+    pub(crate) fn address_of(&self, peer: Peer) -> Option<Address> {
+        let core = &self.state.core;
+        core.remotes().get(peer.0)?;
+        let name = core.name_of(peer.0.index() as u32)?;
+        Some(Address::new(name.engine, name.locators, name.endpoint))
+    }
+
     // ---- Our side connects ----
 
     pub(super) fn connect_control(&mut self, session: u32) {
