@@ -4,6 +4,7 @@ use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
+use crate::common::own_process::fork;
 use crate::common::{domain, own_process};
 use ringrail::{
     Access, Address, Endpoint, Envelope, KeyOptions, RawSpan, Region, RemoteKey, Selector,
@@ -52,19 +53,6 @@ fn begin_and_stop(mut link: UnixStream, settings: &[(&str, &str)], is_put: bool)
     endpoint.send(peer, TAG, vec![5; 8], options).unwrap().wait().unwrap();
     // Until the parent has it.
     let _ = link.read(&mut [0]);
-}
-
-/// A child of this process, of one thread yet.
-fn fork(play: impl FnOnce()) -> libc::pid_t {
-    // SAFETY: this process runs one test, whose thread the child has; it ends here.
-    let child = unsafe { libc::fork() };
-    assert!(child >= 0, "no child");
-    if child > 0 {
-        return child;
-    }
-    let played = std::panic::catch_unwind(std::panic::AssertUnwindSafe(play));
-    // SAFETY: nothing of the test runner is to be run at the end of the child.
-    unsafe { libc::_exit(if played.is_ok() { 0 } else { 101 }) }
 }
 
 /// Whether the child has stopped, or its exit status; one that has done neither is left alone.

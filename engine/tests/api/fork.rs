@@ -10,6 +10,7 @@ use std::os::unix::net::UnixStream;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::common::own_process::fork;
 use crate::common::{domain, own_process};
 use ringrail::{
     Address, Attached, CompletionLevel, Domain, Endpoint, EndpointOptions, Envelope, Error, Event,
@@ -19,20 +20,6 @@ use ringrail::{
 const TAG: Envelope = Envelope::tagged(3);
 /// Longer than a busy machine takes for anything here.
 const LONG: Duration = Duration::from_secs(60);
-
-/// Runs `play` in a child, which ends with it: with 0 if it comes back, else with a panic's 101.
-fn fork(play: impl FnOnce()) -> libc::pid_t {
-    // SAFETY: the child runs one thread, which is what `play` was written for, and never returns
-    // to the test runner: it ends here.
-    let child = unsafe { libc::fork() };
-    assert!(child >= 0, "no child");
-    if child > 0 {
-        return child;
-    }
-    let played = std::panic::catch_unwind(std::panic::AssertUnwindSafe(play));
-    // SAFETY: nothing of the test runner is to be run at the end of the child.
-    unsafe { libc::_exit(if played.is_ok() { 0 } else { 101 }) }
-}
 
 /// The exit status of a child; one that takes too long is killed. `meanwhile` runs until then.
 fn await_child(child: libc::pid_t, mut meanwhile: impl FnMut()) -> i32 {

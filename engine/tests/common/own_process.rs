@@ -49,3 +49,17 @@ pub(crate) fn run(name: &str, test: impl FnOnce()) {
     }
     assert!(output.status.success(), "the process of {name}: {}", output.status);
 }
+
+/// Runs `play` in a child, which ends with it: with 0 if it comes back, else with a panic's 101.
+pub(crate) fn fork(play: impl FnOnce()) -> libc::pid_t {
+    // SAFETY: the child runs one thread, which is what `play` was written for, and never returns
+    // to the test runner: it ends here.
+    let child = unsafe { libc::fork() };
+    assert!(child >= 0, "no child");
+    if child > 0 {
+        return child;
+    }
+    let played = catch_unwind(AssertUnwindSafe(play));
+    // SAFETY: nothing of the test runner is to be run at the end of the child.
+    unsafe { libc::_exit(if played.is_ok() { 0 } else { 101 }) }
+}
