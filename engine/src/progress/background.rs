@@ -127,7 +127,7 @@ impl EngineState {
 
     /// When engines of idle peers are asked whether they are there. Nothing is outstanding then.
     pub(super) fn engines_asked_in(&self) -> Option<Duration> {
-        let next_ns = self.roll_call.next_ns()?;
+        let next_ns = self.engine_questions.next_ns()?;
         Some(Duration::from_nanos(next_ns.saturating_sub(self.now_ns)))
     }
 

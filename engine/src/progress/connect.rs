@@ -378,7 +378,7 @@ impl Engine {
         let address = Address::new(known.engine, known.locators, 0);
         self.state.completions.events.push(&Event::Connected { address });
         let (now_ns, limit) = (self.state.now_ns, self.state.config.silent_timeout);
-        self.state.roll_call.begin(now_ns, limit);
+        self.state.engine_questions.begin(now_ns, limit);
     }
 
     pub(super) fn report_ended(&mut self, session: u32, failure: PeerFailure) {

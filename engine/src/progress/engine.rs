@@ -17,7 +17,7 @@ use super::control::ControlLane;
 use super::datagram::{Datagrams, Rings};
 use super::lanes::{DriverEvent, Interest, LaneKey};
 use super::mapped::MemoryQuestions;
-use super::monitor::RollCall;
+use super::monitor::EngineQuestions;
 use super::roles::Roles;
 use super::zero_copy::Policy;
 use crate::driver::AnyDriver;
@@ -137,7 +137,7 @@ pub(crate) struct EngineState {
     pub(super) owes_rest: bool,
     next_health_ns: u64,
     /// When engines of peers are asked whether they are there.
-    pub(super) roll_call: RollCall,
+    pub(super) engine_questions: EngineQuestions,
     /// Counts the checks of peers.
     health_round: u32,
     pub(super) next_session_id: u64,
@@ -202,7 +202,7 @@ impl EngineState {
             is_catching_up: false,
             owes_rest: false,
             next_health_ns: 0,
-            roll_call: RollCall::default(),
+            engine_questions: EngineQuestions::default(),
             health_round: 0,
             next_session_id: random.random::<u64>() | 1,
             random,

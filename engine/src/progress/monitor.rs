@@ -32,22 +32,21 @@ pub(super) fn is_of_network(error: &io::Error) -> bool {
 
 /// When the engines of peers are asked next whether they are there.
 #[derive(Debug, Default)]
-pub(super) struct RollCall {
-    next_ns: u64,
-    /// There may be some.
-    is_due: bool,
+pub(super) struct EngineQuestions {
+    /// `None`: no session is known to be there.
+    next_ns: Option<u64>,
 }
 
-impl RollCall {
+impl EngineQuestions {
     /// When that is due.
     pub(super) fn next_ns(&self) -> Option<u64> {
-        self.is_due.then_some(self.next_ns)
+        self.next_ns
     }
 
-    /// A session was established.
+    /// There is a session.
     pub(super) fn begin(&mut self, now_ns: u64, limit: Duration) {
-        if !limit.is_zero() && !std::mem::replace(&mut self.is_due, true) {
-            self.next_ns = now_ns + (limit / QUESTIONS).as_nanos() as u64;
+        if !limit.is_zero() {
+            self.next_ns.get_or_insert(now_ns + (limit / QUESTIONS).as_nanos() as u64);
         }
     }
 }
@@ -118,7 +117,7 @@ impl Engine {
         self.handle_lane_event(session, LaneEvent::Failed { error, is_of_network });
     }
 
-    /// The process of a session's peer has ended, whoever keeps its connections open.
+    /// The process of a session's peer has ended; another one may keep its connections open.
     pub(super) fn handle_process_ended(&mut self, name: u64) {
         let Some(session) = self.state.paths.session_of(name) else { return };
         // What it sent before counts.
@@ -195,17 +194,17 @@ impl Engine {
     /// RR-END-6.
     pub(super) fn ask_engines(&mut self) {
         let (now_ns, limit) = (self.state.now_ns, self.state.config.silent_timeout);
-        if self.state.roll_call.next_ns().is_none_or(|next_ns| now_ns < next_ns) {
+        if self.state.engine_questions.next_ns().is_none_or(|next_ns| now_ns < next_ns) {
             return;
         }
-        self.state.roll_call = RollCall::default();
+        self.state.engine_questions = EngineQuestions::default();
         for session in 0..self.state.controls.len() as u32 {
             let state = &mut *self.state;
             let paths = state.paths.of_mut(session);
             let Some(decision) = state.core.judge_engine(session, now_ns, limit, paths) else {
                 continue;
             };
-            state.roll_call.begin(now_ns, limit);
+            state.engine_questions.begin(now_ns, limit);
             self.carry_out_decision(session, decision);
         }
     }
