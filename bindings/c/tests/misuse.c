@@ -410,7 +410,7 @@ static void bootstraps(void)
     TRUE(job == NULL);
 }
 
-/* A child of fork is told so by each call but those that close. */
+/* In a child of fork each call but those that close returns that error. */
 static void inherited(rr_endpoint *endpoint)
 {
     rr_address own;

@@ -27,7 +27,7 @@ impl<M: Attached> Endpoint<M> {
     /// does not let go of the bytes of a send that is given up within 2 seconds, the driver is
     /// closed, and all operations end with [`Error::System`]. Only if the kernel does not let go of
     /// the borrowed bytes within 2 seconds of that, or this call panics, is the process aborted:
-    /// nobody can go on with memory that is in use.
+    /// no caller can go on with memory that the kernel uses.
     pub fn send_blocking(
         &self,
         peer: Peer,
@@ -37,7 +37,7 @@ impl<M: Attached> Endpoint<M> {
     ) -> Result<Status, Error> {
         let shape = Shape::contiguous(bytes.as_ptr().cast_mut(), bytes.len());
         let request = self.send_request(peer, envelope, bytes.len(), &options);
-        let called = Called::new("send_blocking", Some(peer)).with(envelope);
+        let called = BlockingCall::new("send_blocking", Some(peer)).with(envelope);
         self.block_on(options.timeout, called, |engine| {
             engine.start_send(&request, Memory { buffer: None, shape }, options.more)
         })
@@ -60,8 +60,8 @@ impl<M: Attached> Endpoint<M> {
     ) -> Result<Status, Error> {
         let shape = Shape::contiguous(into.as_mut_ptr(), into.len());
         let request = self.receive_request(&selector, into.len());
-        let called = Called::new("receive_blocking", selector.source).with(selector.envelope);
-        let called = Called { given_up: TimeOutOutcome::MessageLost, ..called };
+        let called = BlockingCall::new("receive_blocking", selector.source).with(selector.envelope);
+        let called = BlockingCall { aborted: TimeOutOutcome::MessageLost, ..called };
         self.block_on(options.timeout, called, |engine| {
             let memory = Memory { buffer: None, shape };
             engine.start_receive(&request, memory).map(Posted::Pending)
@@ -69,12 +69,12 @@ impl<M: Attached> Endpoint<M> {
     }
 
     /// Posts an operation on borrowed memory and does not return before it has ended. At the
-    /// time-out it is cancelled, or given up.
+    /// time-out it is cancelled, or aborted.
     #[allow(clippy::type_complexity, reason = "the handle is that of the engine reference")]
     pub(super) fn block_on(
         &self,
         timeout: Option<Duration>,
-        called: Called,
+        called: BlockingCall,
         post: impl FnOnce(&M::Engine) -> Result<Posted<<M::Engine as EngineRef>::Handle>, Refused>,
     ) -> Result<Status, Error> {
         let engine = &self.open().engine;
@@ -107,7 +107,7 @@ impl<M: Attached> Endpoint<M> {
                             }
                             late = Some(match is_taken_back {
                                 true => TimeOutOutcome::NotDone,
-                                false => called.given_up,
+                                false => called.aborted,
                             });
                             deadline = deadline_of(Some(LET_GO));
                         }
@@ -135,18 +135,18 @@ impl<M: Attached> Endpoint<M> {
     }
 }
 
-/// A call that waits, for what is said when it has waited too long.
-pub(super) struct Called {
+/// A blocking call, as the error of its time-out names it.
+pub(super) struct BlockingCall {
     name: &'static str,
     peer: Option<Peer>,
     envelope: Option<Envelope>,
-    /// What becomes of its operation when that is given up.
-    given_up: TimeOutOutcome,
+    /// The outcome of its operation when that is aborted.
+    aborted: TimeOutOutcome,
 }
 
-impl Called {
+impl BlockingCall {
     pub(super) fn new(name: &'static str, peer: Option<Peer>) -> Self {
-        Self { name, peer, envelope: None, given_up: TimeOutOutcome::Unknown }
+        Self { name, peer, envelope: None, aborted: TimeOutOutcome::Unknown }
     }
 
     fn with(self, envelope: Envelope) -> Self {

@@ -468,7 +468,7 @@ fn socket_window_bytes(datagrams: &Datagrams) -> u64 {
     buffers.map_or(0, |(receive_bytes, _)| window_bytes(receive_bytes / 2))
 }
 
-/// What a user is told where there are no rails.
+/// The error of an endpoint that finds no rails.
 fn no_rails(error: RailsError) -> Error {
     match error {
         RailsError::Settings(error) => Error::settings(error),

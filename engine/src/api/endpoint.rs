@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::blocking::{Called, deadline_of};
+use super::blocking::{BlockingCall, deadline_of};
 use super::domain::Domain;
 use super::engine_ref::EngineRef;
 use super::events::EventQueue;
@@ -521,7 +521,7 @@ impl<M: Attached> Endpoint<M> {
                 Err(error) => Some(Err(error)),
             };
             engine.wait(deadline, done)?.unwrap_or_else(|| {
-                let called = Called::new("connect", Some(peer));
+                let called = BlockingCall::new("connect", Some(peer));
                 Err(called.timed_out(engine, timeout, TimeOutOutcome::GoesOn))
             })?;
         }

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::time::{Duration, Instant};
 
-use super::blocking::{Called, deadline_of};
+use super::blocking::{BlockingCall, deadline_of};
 use super::endpoint::Endpoint;
 use super::engine_ref::EngineRef;
 use super::mode::Attached;
@@ -53,7 +53,7 @@ impl<M: Attached> Endpoint<M> {
         let deadline = deadline_of(timeout);
         let engine = &self.open().engine;
         let late = || {
-            let called = Called::new("map_region", Some(peer));
+            let called = BlockingCall::new("map_region", Some(peer));
             called.timed_out(engine, timeout, TimeOutOutcome::NotDone)
         };
         // Before a session is begun for nothing.

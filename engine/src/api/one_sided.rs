@@ -1,6 +1,6 @@
 //! Operations on the memory of peers.
 
-use super::blocking::Called;
+use super::blocking::BlockingCall;
 use super::endpoint::Endpoint;
 use super::engine_ref::EngineRef;
 use super::mode::Attached;
@@ -270,7 +270,7 @@ impl<M: Attached> Endpoint<M> {
     ) -> Result<Status, Error> {
         let shape = Shape::contiguous(bytes.as_ptr().cast_mut(), bytes.len());
         let request = self.one_sided(peer, Verb::Put, at, bytes.len() as u64, &options);
-        self.block_on(options.timeout, Called::new("put_blocking", Some(peer)), |engine| {
+        self.block_on(options.timeout, BlockingCall::new("put_blocking", Some(peer)), |engine| {
             engine.start_one_sided(
                 request,
                 Memory { buffer: None, shape },
@@ -353,7 +353,7 @@ impl<M: Attached> Endpoint<M> {
     ) -> Result<Status, Error> {
         let shape = Shape::contiguous(into.as_mut_ptr(), into.len());
         let request = self.one_sided(peer, Verb::Get, at, into.len() as u64, &options);
-        self.block_on(options.timeout, Called::new("get_blocking", Some(peer)), |engine| {
+        self.block_on(options.timeout, BlockingCall::new("get_blocking", Some(peer)), |engine| {
             engine.start_one_sided(
                 request,
                 Memory { buffer: None, shape },
@@ -454,15 +454,18 @@ impl<M: Attached> Endpoint<M> {
         let request = self.one_sided(peer, verb, at, length, &options);
         let request = OneSidedRequest { operands, ..request };
         let shape = Shape::contiguous(fetched.as_mut_ptr(), fetched.len());
-        let status =
-            self.block_on(options.timeout, Called::new("atomic_blocking", Some(peer)), |engine| {
+        let status = self.block_on(
+            options.timeout,
+            BlockingCall::new("atomic_blocking", Some(peer)),
+            |engine| {
                 engine.start_one_sided(
                     request,
                     Memory { buffer: None, shape },
                     options.more,
                     self.ends_at(&options),
                 )
-            });
+            },
+        );
         status.map(drop)
     }
 
@@ -513,9 +516,15 @@ impl<M: Attached> Endpoint<M> {
     pub fn flush(&self, peer: Peer, options: SendOptions) -> Result<(), Error> {
         let at = RemoteAddress { key: super::region::RemoteKey(0), offset: 0 };
         let request = self.one_sided(peer, Verb::Flush, at, 0, &options);
-        let flushed = self.block_on(options.timeout, Called::new("flush", Some(peer)), |engine| {
-            engine.start_one_sided(request, Memory::nothing(), options.more, self.ends_at(&options))
-        });
+        let flushed =
+            self.block_on(options.timeout, BlockingCall::new("flush", Some(peer)), |engine| {
+                engine.start_one_sided(
+                    request,
+                    Memory::nothing(),
+                    options.more,
+                    self.ends_at(&options),
+                )
+            });
         flushed.map(drop)
     }
 

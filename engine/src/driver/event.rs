@@ -51,7 +51,8 @@ pub(crate) enum DriverEvent {
         is_up: bool,
     },
     /// The process of the other side of a session that was met ([`DatagramPort::meet`]) has ended,
-    /// as the kernel says, whoever keeps its connections open. What it wrote into its ring is read.
+    /// as the kernel says; another one may keep its connections open. What it wrote into its ring
+    /// is read.
     ProcessEnded {
         /// The session, as its packets name it.
         session: u64,

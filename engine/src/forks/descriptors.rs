@@ -15,7 +15,7 @@ use super::{Generation, install};
 const WORD_BITS: usize = 64;
 /// Words of one page of the table.
 const PAGE_WORDS: usize = 256;
-/// Pages: 16 times as many descriptors as the kernel allows a process unless it is told otherwise.
+/// Pages: 16 times as many descriptors as the kernel allows a process by default.
 /// Descriptors beyond stay open in children.
 const PAGES: usize = 1024;
 
@@ -48,7 +48,7 @@ fn page_or_new(slot: &AtomicPtr<Page>) -> &'static Page {
         // SAFETY: it was made above, and is leaked.
         Ok(_) => unsafe { &*fresh },
         Err(other) => {
-            // SAFETY: it was made above, and nobody else knows it.
+            // SAFETY: it was made above, and nothing else refers to it.
             drop(unsafe { Box::from_raw(fresh) });
             // SAFETY: as in `page`.
             unsafe { &*other }

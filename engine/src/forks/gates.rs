@@ -47,7 +47,7 @@ impl Block {
             // SAFETY: it was made above, and is leaked.
             Ok(_) => unsafe { &*fresh },
             Err(other) => {
-                // SAFETY: it was made above, and nobody else knows it.
+                // SAFETY: it was made above, and nothing else refers to it.
                 drop(unsafe { Box::from_raw(fresh) });
                 // SAFETY: as in `next`.
                 unsafe { &*other }

@@ -105,7 +105,7 @@ impl Engine {
         ways.into_iter().map(way).collect()
     }
 
-    /// A connection failed. If it was to be another control lane a refusal may be news.
+    /// A connection failed. If it was to be another control lane a refusal may end the session.
     pub(super) fn note_connect_failure(&mut self, key: LaneKey, error: &io::Error) {
         let role = self.state.roles.get_mut(key);
         let Some(&mut Role::MoveConnecting { session, .. }) = role else { return };
@@ -116,7 +116,7 @@ impl Engine {
     }
 
     /// Whether a refusal of another control lane may be the word of the peer's host: a rail without
-    /// a link reaches nobody, and an address that this host has, too, may be this one.
+    /// a link reaches no host, and an address that this host has, too, may be this one.
     fn is_refusal_of_peer(&mut self, session: u32) -> bool {
         let at = self.state.core.lane_monitor(session).and_then(|monitor| monitor.attempt_at());
         let way = at.and_then(|at| self.state.core.way_of_path(session, at));

@@ -12,7 +12,7 @@ pub(super) struct Questions {
     /// The peer has asked for one.
     owes: bool,
     /// A segment came since that was last asked.
-    has_heard: bool,
+    has_received: bool,
 }
 
 impl Questions {
@@ -25,12 +25,12 @@ impl Questions {
     #[inline]
     pub(super) fn note(&mut self, flags: u16) {
         self.owes |= flags & FLAG_ANSWER_REQUESTED != 0;
-        self.has_heard = true;
+        self.has_received = true;
     }
 
     /// Whether the peer has sent a segment since this was last asked.
-    pub(super) fn take_heard(&mut self) -> bool {
-        std::mem::take(&mut self.has_heard)
+    pub(super) fn take_received(&mut self) -> bool {
+        std::mem::take(&mut self.has_received)
     }
 
     /// Whether a segment should go without waiting for traffic.

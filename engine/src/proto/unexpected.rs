@@ -121,7 +121,7 @@ impl Message {
         }
     }
 
-    /// What a receive that gets it from `peer`, which sent it with `envelope`, is told.
+    /// What the receive that gets it reports: `peer` sent it with `envelope`.
     pub(crate) fn arrival(&self, peer: Id, envelope: &MatchEnvelope) -> Arrival {
         let MatchEnvelope { context, tag, .. } = *envelope;
         Arrival { peer, context, tag, length: self.length(), data: self.data }

@@ -221,10 +221,11 @@ settings_table! {
     envelope_credits -> usize: Count = 16_384, Range::Numbers(1..=16 * M);
     /// Eager payload that a peer may have under way to this engine.
     eager_credit_bytes -> usize: Bytes = 256 * K, Range::Numbers(1..=G);
-    /// Memory for messages that came before their receive, all peers of an engine together.
+    /// Memory for messages that came before their receive, all peers of an engine together; one
+    /// peer may take a quarter.
     unexpected_bytes -> usize: Bytes = 64 * M, Range::Numbers(64 * K..=1024 * G);
-    /// Messages that came before their receive, all peers of an engine together; each takes about
-    /// 128 bytes beside its payload. Beyond it messages wait at their senders.
+    /// Messages that came before their receive, all peers of an engine together; one peer may have
+    /// a quarter. Each takes about 128 bytes beside its payload. Others wait at their senders.
     unexpected_messages -> usize: Count = 16 * M, Range::Numbers(1..=1024 * M);
     /// Sends to one peer that wait for credit before posting gives `WouldBlock`. Their bytes are
     /// not bounded: they stay in the buffers of those who posted them.

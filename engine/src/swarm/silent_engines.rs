@@ -34,16 +34,16 @@ fn world(seed: u64, silent_timeout: Duration) -> World {
     world
 }
 
-/// The failures that an engine has told of since it was last asked.
+/// The failures that an engine has reported since this was last called.
 fn failures(world: &mut World, host: usize) -> Vec<PeerFailure> {
     let engine = world.engine(host).unwrap();
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     while let Some(event) = engine.state.completions.events.first().pop_front() {
         if let Event::Disconnected { failure, .. } = event {
-            told.push(failure);
+            reported.push(failure);
         }
     }
-    told
+    reported
 }
 
 /// RR-END-6
@@ -75,8 +75,8 @@ fn a_silent_engine_whose_host_answers_ends_the_session_in_time_and_is_usable_aga
         pass(&mut world, 15 * SECOND);
         assert_eq!(failures(&mut world, 0), [], "too early");
         pass(&mut world, 30 * SECOND);
-        let told = failures(&mut world, 0);
-        let [PeerFailure::Lost(why)] = &told[..] else { panic!("it told {told:?}") };
+        let reported = failures(&mut world, 0);
+        let [PeerFailure::Lost(why)] = &reported[..] else { panic!("{reported:?}") };
         assert!(why.contains("its host answers") && why.contains("silent_timeout"), "{why}");
         pass(&mut world, 100 * SECOND);
         for (at, of) in [(0, 1), (1, 0)] {

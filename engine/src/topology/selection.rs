@@ -153,7 +153,7 @@ pub enum SelectionError {
 /// private ones: these are how hosts of a cluster reach each other, while packets between public
 /// addresses are often filtered, leave the fast network, or are paid for. Where there is no such
 /// NIC it is one with link-local addresses, else a virtual one, else loopback, and just one. NICs
-/// that would be better but are down are told of ([`Selection::awaited`]).
+/// that would be better but are down are listed ([`Selection::awaited`]).
 ///
 /// If `nics` names some, only these are taken, virtual ones, loopback and public addresses
 /// included. A network in it means the address there, so that two of them can make two rails of

@@ -14,7 +14,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RailsError {
-    /// The kernel does not tell.
+    /// The kernel gives no list of NICs.
     #[error("cannot list the NICs of this host: {0}")]
     Unknown(#[source] DiscoveryError),
     /// The settings ask for what is not there, or contradict each other.

@@ -31,7 +31,7 @@ fn await_child(child: libc::pid_t, mut meanwhile: impl FnMut()) -> i32 {
             return status;
         }
         if Instant::now() > deadline {
-            // SAFETY: a child of this process that was not waited for: nobody else has its id.
+            // SAFETY: a child of this process that was not waited for, so that its id is not reused.
             unsafe { libc::kill(child, libc::SIGKILL) };
             // SAFETY: as above.
             unsafe { libc::waitpid(child, &raw mut status, 0) };
@@ -251,8 +251,8 @@ fn meet<M: Attached>(mut link: UnixStream, settings: &[(&str, &str)], open: Open
     Side { endpoint, peer, link, _domain: domain }
 }
 
-/// A process with an endpoint, which has a child that does not know of it: that answers what it is
-/// told, and ends when nobody can tell it anything any more.
+/// A process with an endpoint, and a child of it that does not use the endpoint: it echoes what
+/// comes by a socket, and ends with that socket.
 struct Pair<M: Attached> {
     ours: Side<M>,
     process: libc::pid_t,
@@ -310,7 +310,7 @@ impl<M: Attached> Pair<M> {
 
     /// Ends the process without a last word.
     fn kill(&self) {
-        // SAFETY: a child of this process that was not waited for: nobody else has its id.
+        // SAFETY: a child of this process that was not waited for, so that its id is not reused.
         assert_eq!(unsafe { libc::kill(self.process, libc::SIGKILL) }, 0);
         let status = await_child(self.process, || {});
         assert!(libc::WIFSIGNALED(status), "{status}");
@@ -397,7 +397,7 @@ fn clone_worker(work: &mut dyn FnMut()) -> libc::pid_t {
     unsafe { libc::_exit(0) }
 }
 
-/// Whether the kernel tells whose the other end of a unix socket is.
+/// Whether the kernel knows the process at the other end of a unix socket.
 fn knows_processes_of_sockets() -> bool {
     let (end, _other) = UnixStream::pair().unwrap();
     let (mut process, mut bytes) = (0, size_of::<libc::c_int>() as libc::socklen_t);
@@ -474,7 +474,7 @@ fn a_process_that_is_stopped_keeps_its_sessions() {
             let way = [&way[..], &[("peer_timeout", "1s"), ("silent_timeout", "60s")]].concat();
             let mut pair = Pair::start(&way, attach, |_| 0);
             let signal = |signal| {
-                // SAFETY: a child of this process that was not waited for: nobody else has its id.
+                // SAFETY: a child of this process that was not waited for, so that its id is not reused.
                 assert_eq!(unsafe { libc::kill(pair.process, signal) }, 0);
             };
             signal(libc::SIGSTOP);

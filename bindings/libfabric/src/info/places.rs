@@ -10,7 +10,7 @@ use crate::errno::Errno;
 
 /// The address of this host's first rail.
 pub(super) fn own_address(settings: &Settings) -> Result<IpAddr, Errno> {
-    // An error, which is said without `FI_LOG_LEVEL`, too: on a host without another NIC loopback
+    // An error, which is printed without `FI_LOG_LEVEL`, too: on a host without another NIC loopback
     // does, so that it is a setting that asks for what is not there, or a NIC that is down.
     let refuse = |problem: String| {
         tracing::error!(

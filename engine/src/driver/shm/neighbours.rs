@@ -283,15 +283,14 @@ impl Shm {
         self.is_called = true;
     }
 
-    /// The process of a neighbour has ended, whoever keeps its sockets open. What is in the ring is
-    /// still read.
+    /// The process of a neighbour has ended; another one may keep its sockets open. What is in the
+    /// ring is still read.
     fn process_ended(&mut self, name: u64, now: Instant) {
         let is_its = |known: &Known| known.process.as_ref().is_some_and(|(it, _)| *it == name);
         let Some((&session, known)) = self.known.iter_mut().find(|(_, known)| is_its(known)) else {
             return;
         };
         if let Some((_, process)) = known.process.take() {
-            // It is not told twice.
             let _ = epoll::delete(&self.epoll, &process);
         }
         tracing::debug!(session, "the process of a neighbour has ended");

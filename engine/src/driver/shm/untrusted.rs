@@ -62,7 +62,7 @@ impl Untrusted {
         while !self.refuses_descriptors {
             match next(self.as_fd()) {
                 Ok(socket) => drop(self.accepted(socket)),
-                // The queue is empty, and its end was said.
+                // The queue is empty, and the listener was shut down.
                 Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
                     self.refuses_descriptors = true;
                 }

@@ -156,7 +156,7 @@ impl EngineCell {
         }
     }
 
-    /// As [`Self::borrow_mut`], for calls that tell of errors.
+    /// As [`Self::borrow_mut`], for calls that return errors.
     ///
     /// # Errors
     ///

@@ -120,7 +120,7 @@ impl SharedEngine {
         self.process != getpid()
     }
 
-    /// Refuses a call that found the engine taken: in a child of `fork` nobody lets go of it.
+    /// Refuses a call that found the engine taken: in a child of `fork` it stays taken.
     pub(super) fn refuse_inherited(&self) -> Result<(), Error> {
         match self.generation.is_current() {
             true => Ok(()),

@@ -63,7 +63,7 @@ impl EngineSilence {
 
 impl Core {
     /// Asks the engine of a session's peer whether it is there, and judges what became of earlier
-    /// questions. `limit`: the silent timeout. `None`: there is nobody to be asked.
+    /// questions. `limit`: the silent timeout. `None`: its peer is not asked.
     ///
     /// RR-END-6.
     pub(crate) fn judge_engine(
@@ -81,7 +81,7 @@ impl Core {
         if !is_asked {
             return None;
         }
-        let has_word = session.questions.take_heard();
+        let has_received = session.questions.take_received();
         let frames = (session.expected_frame, session.acked_frame);
         let monitor = &mut session.control_lane;
         if monitor.is_lost() {
@@ -89,7 +89,7 @@ impl Core {
             return Some(Decision::Nothing);
         }
         let known = &mut *monitor.engine;
-        let has_spoken = std::mem::replace(&mut known.frames, frames) != frames || has_word;
+        let has_spoken = std::mem::replace(&mut known.frames, frames) != frames || has_received;
         Some(match known.judge(now_ns, has_spoken, limit, paths) {
             None => Decision::AskForAnswer,
             Some(silence) => lost(&format!(
