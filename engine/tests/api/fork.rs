@@ -31,7 +31,7 @@ fn await_child(child: libc::pid_t, mut meanwhile: impl FnMut()) -> i32 {
             return status;
         }
         if Instant::now() > deadline {
-            // SAFETY: a child of this process that was not waited for, so that its id is not reused.
+            // SAFETY: a child of this process that was not waited for: its id is not reused.
             unsafe { libc::kill(child, libc::SIGKILL) };
             // SAFETY: as above.
             unsafe { libc::waitpid(child, &raw mut status, 0) };
@@ -310,7 +310,7 @@ impl<M: Attached> Pair<M> {
 
     /// Ends the process without a last word.
     fn kill(&self) {
-        // SAFETY: a child of this process that was not waited for, so that its id is not reused.
+        // SAFETY: a child of this process that was not waited for: its id is not reused.
         assert_eq!(unsafe { libc::kill(self.process, libc::SIGKILL) }, 0);
         let status = await_child(self.process, || {});
         assert!(libc::WIFSIGNALED(status), "{status}");
@@ -474,7 +474,7 @@ fn a_process_that_is_stopped_keeps_its_sessions() {
             let way = [&way[..], &[("peer_timeout", "1s"), ("silent_timeout", "60s")]].concat();
             let mut pair = Pair::start(&way, attach, |_| 0);
             let signal = |signal| {
-                // SAFETY: a child of this process that was not waited for, so that its id is not reused.
+                // SAFETY: a child of this process that was not waited for: its id is not reused.
                 assert_eq!(unsafe { libc::kill(pair.process, signal) }, 0);
             };
             signal(libc::SIGSTOP);

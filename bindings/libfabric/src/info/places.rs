@@ -10,8 +10,8 @@ use crate::errno::Errno;
 
 /// The address of this host's first rail.
 pub(super) fn own_address(settings: &Settings) -> Result<IpAddr, Errno> {
-    // An error, which is printed without `FI_LOG_LEVEL`, too: on a host without another NIC loopback
-    // does, so that it is a setting that asks for what is not there, or a NIC that is down.
+    // Errors are printed without `FI_LOG_LEVEL`, too. Loopback serves on a host without another
+    // NIC, so a setting asks for what is not there, or a NIC is down.
     let refuse = |problem: String| {
         tracing::error!(
             "no NIC can be used, so ringrail is not offered: {problem}. FI_RINGRAIL_NICS or \
