@@ -35,7 +35,7 @@ const TABLE: &[(&str, Share, u64)] = &[
     // A timer that fires while a program stands still adds to what is counted.
     ("instructions", Share::Machine, 60),
     ("swarm: fixed seeds", Share::Core, 60),
-    ("swarm: new seeds", Share::Core, 20),
+    ("swarm: new seeds", Share::Core, 60),
     ("swarm: figures", Share::Core, 20),
     ("ringrail memory matching_cost", Share::Core, 70),
     // Programs under valgrind, all in one process.

@@ -428,6 +428,10 @@ impl Run {
         }
         if asked.kind == OperationKind::Get {
             cell.is_busy = false;
+            // Its target may still wait for the completion of the last request that read there.
+            let (offset, length) = range_of(asked.host, number);
+            let span = target.window.span(offset, length).map_err(|error| error.to_string())?;
+            self.world.net.borrow_mut().mark_delivered(span);
             let wrong = is_done.then(|| cell.wrong_byte(bytes, garbles)).flatten();
             return match wrong {
                 Some(at) => Err(format!("byte {at} of {asked:?} was never put there: {cell:?}")),

@@ -99,6 +99,21 @@ pub(crate) struct GivenUp {
     pub(crate) waited_ns: u64,
 }
 
+/// Memory that a request of the kernel refers to.
+#[derive(Debug)]
+struct BusyMemory {
+    from: usize,
+    to: usize,
+    writes: bool,
+    is_delivered: bool,
+}
+
+impl BusyMemory {
+    fn overlaps(&self, from: usize, to: usize) -> bool {
+        self.from < to && from < self.to
+    }
+}
+
 #[derive(Debug)]
 struct Planned {
     at_ns: u64,
@@ -148,8 +163,8 @@ pub(crate) struct Net {
     pub(super) meddler: Meddler,
     /// Counts the cuts, so that a keep-alive knows its own.
     pub(super) epoch: u64,
-    /// Memory that requests of the kernel refer to; `true`: they write it.
-    busy: Vec<(usize, usize, bool)>,
+    /// Memory that requests of the kernel refer to.
+    busy: Vec<BusyMemory>,
     /// Memory where that is the user's doing.
     racy: Vec<(usize, usize)>,
     violations: Vec<String>,
@@ -315,14 +330,24 @@ impl Net {
     pub(super) fn take_memory(&mut self, spans: &Spans, writes: bool) {
         for span in spans {
             let (from, to) = (span.ptr.addr(), span.ptr.addr() + span.len);
-            let is_shared = self.busy.iter().any(|&(other_from, other_to, other_writes)| {
-                (writes || other_writes) && from < other_to && other_from < to
+            let is_shared = self.busy.iter().any(|busy| {
+                (writes || busy.writes) && !busy.is_delivered && busy.overlaps(from, to)
             });
             let is_racy = |&(racy_from, racy_to): &_| racy_from <= from && to <= racy_to;
             if is_shared && !self.racy.iter().any(is_racy) {
                 self.violation("two requests of the kernel share memory that one of them writes");
             }
-            self.busy.push((from, to, writes));
+            self.busy.push(BusyMemory { from, to, writes, is_delivered: false });
+        }
+    }
+
+    /// The peer has the bytes of this memory: a request that still reads there, because its
+    /// completion is late, does not matter to those that write from now on.
+    pub(crate) fn mark_delivered(&mut self, span: Span) {
+        let (from, to) = (span.ptr.addr(), span.ptr.addr() + span.len);
+        let reads = self.busy.iter_mut().filter(|busy| !busy.writes);
+        for busy in reads.filter(|busy| from <= busy.from && busy.to <= to) {
+            busy.is_delivered = true;
         }
     }
 
@@ -335,7 +360,7 @@ impl Net {
     pub(super) fn release_memory(&mut self, spans: &Spans, scribbles: bool) {
         for span in spans {
             let (from, to) = (span.ptr.addr(), span.ptr.addr() + span.len);
-            let found = self.busy.iter().position(|&(f, t, _)| (f, t) == (from, to));
+            let found = self.busy.iter().position(|busy| (busy.from, busy.to) == (from, to));
             self.busy.swap_remove(found.expect("what is released was taken"));
             if scribbles {
                 // SAFETY: the caller of `recv_chunk` promised the memory until `ChunkReceived`,
@@ -348,7 +373,7 @@ impl Net {
     /// Whether a request still refers to one of these bytes (RR-RDV-3).
     pub(crate) fn is_busy(&self, bytes: &[u8]) -> bool {
         let (from, to) = (bytes.as_ptr().addr(), bytes.as_ptr().addr() + bytes.len());
-        self.busy.iter().any(|&(f, t, _)| f < to && from < t)
+        self.busy.iter().any(|busy| busy.overlaps(from, to))
     }
 
     /// Pieces of memory that requests refer to.
