@@ -92,7 +92,7 @@ struct Cell {
 impl Cell {
     /// Which byte of `bytes` nobody wrote.
     ///
-    /// Where chunks are garbled on their way, what a put leaves that failed is anything.
+    /// `may_be_garbled`: a put that failed may leave anything.
     fn wrong_byte(&self, bytes: &[u8], may_be_garbled: bool) -> Option<usize> {
         if may_be_garbled && !self.unknown.is_empty() {
             return None;
@@ -379,7 +379,7 @@ impl Run {
             return Err(format!("{asked:?} was not refused"));
         }
         asked.has_failed = completion.result.is_err();
-        let (asked, garbles) = (*asked, self.plan.garble.chunks_ns.is_some());
+        let (asked, garbles) = (*asked, self.may_leave_anything());
         // A flush says nothing of a put that has failed by itself.
         let of_flush = asked.kind == OperationKind::Flush;
         let has_put_failed = of_flush && self.one_sided.asked[index - 1].has_failed;
@@ -468,6 +468,14 @@ impl Run {
         }
     }
 
+    /// Whether a put that fails may leave bytes that are none of its own: chunks are garbled on their
+    /// way, or the target reads the memory of the origin, finds out after that that the origin has
+    /// taken it back, and never completes the put.
+    fn may_leave_anything(&self) -> bool {
+        let reads = self.plan.neighbours.as_ref().is_some_and(|neighbours| neighbours.reads);
+        reads || self.plan.garble.chunks_ns.is_some()
+    }
+
     /// An operation may fail with its peer, and be refused for want of room.
     fn check_refusal(&self, asked: &Asked, error: &Error) -> Result<(), String> {
         match error {
@@ -497,7 +505,7 @@ impl Run {
 
     /// Everything has ended: what has to be in memory.
     pub(super) fn check_memory(&self) -> Result<(), String> {
-        let garbles = self.plan.garble.chunks_ns.is_some();
+        let garbles = self.may_leave_anything();
         for (process, target) in &self.one_sided.targets {
             if !self.is_alive(*process) {
                 continue;
