@@ -104,7 +104,7 @@ fn orphans(
     }
 }
 
-/// Pages that comments of code, or files of settings, name.
+/// Pages that comments of code, or texts of another kind, name.
 fn mentions(tree: &Tree, pages: &BTreeMap<&str, &str>, found: &mut Vec<String>) {
     let is_named = |text: &str| {
         pages.keys().any(|page| {
@@ -112,7 +112,7 @@ fn mentions(tree: &Tree, pages: &BTreeMap<&str, &str>, found: &mut Vec<String>) 
         })
     };
     let comments = tree.rust.iter().map(|(name, source)| (name, source.comments.as_str()));
-    let others = tree.other.iter().filter(|(name, _)| name.ends_with(".toml"));
+    let others = tree.other.iter().filter(|(name, _)| !name.ends_with(".md"));
     for (name, text) in comments.chain(others.map(|(name, text)| (name, text.as_str()))) {
         for (number, line) in (1..).zip(text.lines()) {
             let is_path = |c: char| c.is_ascii_alphanumeric() || "_-./".contains(c);
