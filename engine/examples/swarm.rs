@@ -422,7 +422,7 @@ fn write_hashes(file: &Path, first: u64, seeds: u64, jobs: u64) -> ExitCode {
     if outcome.failure.is_none() {
         let mut text = format!(
             "# What engines send in each of these seeds of the swarm, as a hash: see \
-             engine/docs/testing.md.\n{VERSION_WORDS}{WIRE_VERSION}\n"
+             engine/docs/internals/testing.md.\n{VERSION_WORDS}{WIRE_VERSION}\n"
         );
         for (seed, hash) in &outcome.hashes {
             let _ = writeln!(text, "{seed} {hash:016x}");

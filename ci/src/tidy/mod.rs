@@ -4,13 +4,14 @@
 //! the tests below that it complains about, and one that it leaves alone.
 
 mod cycles;
+mod links;
 mod modules;
 mod numbers;
 mod rules;
 mod source;
 mod spec;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use source::Source;
@@ -25,6 +26,8 @@ struct Tree {
     rust: BTreeMap<String, Source>,
     /// Texts of another kind.
     other: BTreeMap<String, String>,
+    /// Names of files that are no texts.
+    binary: BTreeSet<String>,
 }
 
 impl Tree {
@@ -34,6 +37,11 @@ impl Tree {
         } else {
             self.other.insert(name, text);
         }
+    }
+
+    /// Names of all files.
+    fn names(&self) -> impl Iterator<Item = &String> {
+        self.rust.keys().chain(self.other.keys()).chain(&self.binary)
     }
 
     /// Folders of crates, with a closing `/`.
@@ -63,6 +71,7 @@ fn check(tree: &Tree) -> Vec<String> {
     cycles::check(&tree.rust, &reached, &mut found);
     spec::check(tree, &reached, &mut found);
     numbers::check(tree, &mut found);
+    links::check(tree, &mut found);
     for (name, text) in &tree.other {
         rules::other(name, text, &mut found);
     }
@@ -84,10 +93,13 @@ fn read(root: &Path, folder: &str, tree: &mut Tree) {
             if !is_built {
                 read(root, &format!("{path}/"), tree);
             }
-        } else if kind.is_file()
-            && let Ok(text) = std::fs::read_to_string(root.join(&path))
-        {
-            tree.add(path, text);
+        } else if kind.is_file() {
+            match std::fs::read_to_string(root.join(&path)) {
+                Ok(text) => tree.add(path, text),
+                Err(_) => {
+                    tree.binary.insert(path);
+                }
+            }
         }
     }
 }

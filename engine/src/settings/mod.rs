@@ -54,6 +54,8 @@ mod faults;
 mod fuzz;
 pub(crate) mod glob;
 pub(crate) mod nics;
+#[cfg(test)]
+mod reference;
 mod secret;
 mod sources;
 mod table;

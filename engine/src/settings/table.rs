@@ -128,173 +128,174 @@ const HOUR: Duration = seconds(3600);
 // Upper bounds of sizes and counts are where the wire's fields or plain sense end; they catch a
 // slip of the unit, they are not recommendations.
 settings_table! {
-    /// Kinds of lanes: auto, uring (io_uring required) or sockets (no io_uring).
+    /// The driver: auto (io_uring where the kernel allows it), uring (io_uring or an error) or
+    /// sockets (no io_uring).
     lanes -> Lanes: OneOf<Lanes> = Lanes::Auto, Range::Any;
-    /// What carries short messages: tcp, udp (datagrams, with TCP where they do not pass or cannot
-    /// be had), xdp (datagrams as AF_XDP frames, an error without them) or auto (frames where they
-    /// can be had).
+    /// Transport of short messages: tcp, udp (datagrams, with TCP where UDP does not pass or the
+    /// socket is refused), xdp (AF_XDP, or an error) or auto (AF_XDP where possible, else UDP).
     control_lane -> ControlLane: OneOf<ControlLane> = ControlLane::Udp, Range::Any;
-    /// What carries the data of long messages: tcp (bulk lanes) or datagram (the datagrams of
-    /// control_lane, and no bulk lane). Used with a peer if either side has datagram.
+    /// Transport of long messages: tcp (bulk lanes) or datagram (the datagrams of control_lane,
+    /// without bulk lanes). datagram on either side counts for both.
     bulk_lane -> BulkLane: OneOf<BulkLane> = BulkLane::Tcp, Range::Any;
-    /// AF_XDP frames of 4 KiB for an engine's datagrams, half of them to receive into; pinned.
+    /// AF_XDP frames of 4 KiB for the datagrams of an engine, half of them for receiving; locked
+    /// memory.
     xdp_frames -> usize: Count = 2048, Range::Numbers(128..=64 * K);
-    /// How long a look at an empty ring of AF_XDP frames may drive the NIC in the place of its
-    /// interrupts, in microseconds; 0: not. The endpoint's state says where a NIC has none of it.
+    /// Time in microseconds for which a poll of an empty AF_XDP ring may run the NIC's driver
+    /// instead of waiting for interrupts; 0 disables it. The endpoint's state shows NICs that do
+    /// not support it.
     busy_poll_us -> usize: Count = 0, Range::Numbers(0..=10_000);
-    /// Where `ringrail-xdpd` listens, which lends AF_XDP sockets to users without privileges.
+    /// Socket of `ringrail-xdpd`, which leases AF_XDP sockets to users without privileges.
     xdpd_socket -> Option<&Path>: FilePath = Some("/run/ringrail/xdpd.sock".into()), Range::Any;
-    /// Memory shared with engines of the same host (where both sides have it, on one kernel and in
-    /// one network namespace or with one shared_memory_directory): off, rings (all goes by those),
-    /// or auto (long messages are read from the sender's memory, where the kernel allows that).
+    /// Shared memory between engines of one host (same kernel, same network namespace or common
+    /// shared_memory_directory, enabled on both sides): off, rings (all data is copied through
+    /// rings) or auto (long messages are read from the sender's memory where the kernel allows it).
     shared_memory -> SharedMemory: OneOf<SharedMemory> = SharedMemory::Auto, Range::Any;
-    /// A directory where engines of the same host find each other's memory, also from one network
-    /// namespace (container) to the other; all must have this setting and see the directory.
-    /// Without it they find each other within a network namespace.
+    /// Directory in which engines of one host find each other, also across network namespaces
+    /// (containers); all of them need this setting and the same directory. Without it they find
+    /// each other within one network namespace.
     shared_memory_directory -> Option<&Path>: FilePath = None, Range::Any;
-    /// Engines of other users may share memory with this one's, if they have the job's secret; a
-    /// socket in shared_memory_directory then has mode 0666, and otherwise 0600.
+    /// Allows shared memory with engines of other users that have the job secret. Sockets in
+    /// shared_memory_directory then have mode 0666 instead of 0600.
     shared_memory_other_users -> bool: OneOf<bool> = false, Range::Any;
-    /// Where Yama lets processes read those alone that name them (kernel.yama.ptrace_scope = 1):
-    /// this one names all of its user's (PR_SET_PTRACER_ANY), which may debug it, too.
+    /// Where Yama restricts memory access (kernel.yama.ptrace_scope = 1): allows all processes of
+    /// the same user to read, and to debug, this process (PR_SET_PTRACER_ANY).
     shared_memory_ptrace_any -> bool: OneOf<bool> = false, Range::Any;
-    /// io_uring features to do without, by the names that `info` prints.
+    /// io_uring features not to use, by the names that `ringrail-perf info` prints.
     uring_disable -> &[String]: Names<false> = Vec::new(), Range::Any;
     /// NICs to use, by name or pattern (`rail*`) or by network (`10.1.0.0/16`), in order of
-    /// preference; `!` before one leaves it out. Auto, or exclusions alone: all that are neither
-    /// virtual nor, beside private addresses, public.
+    /// preference; a leading `!` excludes. auto, or exclusions alone: all NICs that are not virtual
+    /// and, where there are private addresses, not public.
     nics -> &[NicPattern]: Nics<true> = Vec::new(), Range::Any;
-    /// The most NICs used at the same time; of more, the slowest are left out.
+    /// Maximum number of NICs in use; the slowest of more are left out.
     rails_max -> usize: Count = 4, Range::Numbers(1..=RAILS_MAX);
-    /// NICs that short messages go by while they are healthy, written as in nics.
+    /// NICs for short messages while they are healthy, written as in nics.
     preferred_nics -> &[NicPattern]: Nics<false> = Vec::new(), Range::Any;
-    /// NICs that are used only while none of the others is healthy, written as in nics.
+    /// NICs that are used only while no other is healthy, written as in nics.
     backup_nics -> &[NicPattern]: Nics<false> = Vec::new(), Range::Any;
-    /// The local address to be reached at; alone it means its NIC and no other.
+    /// Local address to listen on; without nics it also selects the NIC that has it.
     listen_address -> Option<IpAddr>: Address = None, Range::Any;
-    /// The TCP ports to listen on.
+    /// TCP ports to listen on.
     port_range -> PortRange: Ports = PortRange::ANY, Range::Any;
-    /// Pinned memory of an engine for regions and buffers; auto takes a share of the memlock limit.
+    /// Locked memory of an engine for regions and buffers; auto takes a share of the memlock limit.
     arena_bytes -> Option<usize>: AutoBytes = None, Range::Numbers(M..=1024 * G);
-    /// The largest message that travels with its envelope; larger ones are pulled by the receiver.
-    /// auto begins with 64K for each peer and moves between 16K and 128K with what the receiver
-    /// measures, if that has auto, too. With control_lane = tcp 32K count at the most.
+    /// Largest message sent with its envelope; larger ones are pulled by the receiver. auto starts
+    /// at 64K for each peer and moves between 16K and 128K as the receiver measures, if the
+    /// receiver has auto, too. With control_lane = tcp at most 32K take effect.
     eager_limit_bytes -> Option<usize>: AutoBytes = None, Range::Numbers(0..=PARTS_BYTES_MAX);
-    /// The same where such a message goes in several datagrams (eager_lane = datagram, or while the
-    /// TCP connection is on another path than they are), if that is less.
+    /// Eager limit for messages that take several datagrams (eager_lane = datagram, or while the
+    /// control connection is on another path), if lower than eager_limit_bytes.
     datagram_eager_limit_bytes -> usize: Bytes = 16 * K, Range::Numbers(0..=PARTS_BYTES_MAX);
-    /// What carries messages that travel with their envelope and fit no datagram of 2 KiB: tcp
-    /// (the TCP connection of the session, where that is on the path of datagrams) or datagram
-    /// (several, where one does not do).
+    /// Transport of eager messages that do not fit a datagram of 2 KiB: tcp (the control
+    /// connection, while it is on the path of the datagrams) or datagram (several datagrams).
     eager_lane -> EagerLane: OneOf<EagerLane> = EagerLane::Tcp, Range::Any;
     /// First bytes of a rendezvous message that travel with its request to send.
     rts_bytes -> usize: Bytes = 0, Range::Numbers(0..=EAGER_BYTES_MAX);
-    /// The largest message that can be injected: copied at once, its buffer reusable on return.
+    /// Largest message that can be injected: copied at once, its buffer reusable on return.
     inject_limit_bytes -> usize: Bytes = 16 * K, Range::Numbers(0..=EAGER_BYTES_MAX);
-    /// The largest byte range that one grant asks a bulk lane for; a quarter more where that ends
-    /// the message. With its header it should fill whole 64 KiB packets of the kernel.
+    /// Largest byte range of one grant to a bulk lane; a quarter more if that completes the
+    /// message. With its header it should fill whole 64 KiB packets of the kernel.
     chunk_bytes -> usize: Bytes = 254 * K, Range::Numbers(4 * K..=CHUNK_BYTES_MAX as usize);
-    /// The largest chunk while short messages arrive, which have to wait behind it.
+    /// Largest chunk while short messages arrive, which wait behind it.
     busy_chunk_bytes -> usize: Bytes = 111 * K, Range::Numbers(4 * K..=CHUNK_BYTES_MAX as usize);
-    /// Chunks of chunk_bytes granted ahead on each bulk lane; half of them at a time.
+    /// Chunks of chunk_bytes granted in advance on each bulk lane, half of them at a time.
     grant_horizon_chunks -> usize: Count = 4, Range::Numbers(1..=1024);
-    /// Bulk lanes of a session on each pair of rails: TCP streams, which networks may limit each.
+    /// Bulk lanes of a session on each pair of rails; more than one helps where the network limits
+    /// single TCP connections.
     bulk_lanes -> usize: Count = 1, Range::Numbers(1..=64);
-    /// Bulk lanes of an engine, all sessions together; the least recently used close first.
+    /// Bulk lanes of an engine, all sessions together; the least recently used are closed first.
     bulk_lanes_max -> usize: Count = 256, Range::Numbers(1..=M);
-    /// A bulk lane that carried nothing for this long is closed.
+    /// A bulk lane without traffic for this long is closed.
     bulk_idle_timeout -> Duration: Time = seconds(30), Range::Times(micros(1000)..=24 * HOUR);
     /// Zero-copy sends of bulk data: auto (measured for each path), on or off.
     zero_copy -> ZeroCopy: OneOf<ZeroCopy> = ZeroCopy::Auto, Range::Any;
-    /// What messages are for that say nothing of it themselves: none, latency (they go at
-    /// once), bulk (they go together, are pulled from 1 KiB on, and give way to others) or
-    /// priority (they are asked for before others). Neither their order nor matching changes.
+    /// Hint of messages that have none of their own: none, latency (sent at once), bulk (coalesced,
+    /// pulled from 1 KiB on, after other messages) or priority (pulled before other messages).
+    /// Hints change neither order nor matching.
     hint -> Hint: OneOf<Hint> = Hint::None, Range::Any;
-    /// CRC32C over what control lanes and chunks carry, checked on arrival: against memory and NICs
-    /// that corrupt what TCP's checksum lets pass. Used with a peer if either side has it on.
+    /// CRC32C over segments on TCP and over chunks, against memory and NICs that corrupt what TCP's
+    /// checksum does not catch. true on either side counts for both.
     checksum -> bool: OneOf<bool> = false, Range::Any;
-    /// TCP congestion control of lanes: auto (an unpaced one on a local path), system, cubic, reno,
-    /// bbr or dctcp.
+    /// TCP congestion control: auto (one without pacing on local paths), system, cubic, reno, bbr
+    /// or dctcp.
     tcp_congestion -> TcpCongestion: OneOf<TcpCongestion> = TcpCongestion::Auto, Range::Any;
-    /// Envelopes that a peer may have under way to this engine at first; where they wait for their
-    /// receives it may have more, within unexpected_messages.
+    /// Initial envelope credit of each peer; raised, within unexpected_messages, where envelopes
+    /// wait for their receives.
     envelope_credits -> usize: Count = 16_384, Range::Numbers(1..=16 * M);
-    /// Eager payload that a peer may have under way to this engine.
+    /// Eager payload credit of each peer.
     eager_credit_bytes -> usize: Bytes = 256 * K, Range::Numbers(1..=G);
-    /// Memory for messages that came before their receive, all peers of an engine together; one
-    /// peer may take a quarter.
+    /// Memory for messages that arrive before their receive, all peers of an engine together; a
+    /// quarter of it at most for one peer.
     unexpected_bytes -> usize: Bytes = 64 * M, Range::Numbers(64 * K..=1024 * G);
-    /// Messages that came before their receive, all peers of an engine together; one peer may have
-    /// a quarter. Each takes about 128 bytes beside its payload. Others wait at their senders.
+    /// Messages that may arrive before their receive, all peers of an engine together; a quarter of
+    /// them at most for one peer. Each takes about 128 bytes besides its payload. More wait at
+    /// their senders.
     unexpected_messages -> usize: Count = 16 * M, Range::Numbers(1..=1024 * M);
-    /// Sends to one peer that wait for credit before posting gives `WouldBlock`. Their bytes are
-    /// not bounded: they stay in the buffers of those who posted them.
+    /// Sends to one peer that may wait for credit before posting returns `WouldBlock`. Their
+    /// payload is not limited: it stays in the caller's buffers.
     send_queue_ops -> usize: Count = 4 * M, Range::Numbers(1..=64 * M);
-    /// Operations that an engine has outstanding before posting gives `WouldBlock`.
+    /// Outstanding operations of an engine before posting returns `WouldBlock`.
     operations_max -> usize: Count = 16 * M, Range::Numbers(16..=64 * M);
-    /// Completions that a queue holds before posting gives `WouldBlock`.
+    /// Completions that a queue holds before posting returns `WouldBlock`.
     cq_entries -> usize: Count = 16 * M, Range::Numbers(16..=64 * M);
-    /// Size of a buffer in which small messages of one poll travel together.
+    /// Size of a staging buffer, in which small messages of one poll are coalesced.
     staging_bytes -> usize: Bytes = 64 * K, Range::Numbers(2 * K..=32 * M);
-    /// Such buffers that an engine may have; as much memory again for messages in datagrams until
-    /// they are acknowledged, and for longer ones by TCP connections beside them.
+    /// Staging buffers of an engine; as much memory again for messages in datagrams until they are
+    /// acknowledged, and for long ones by control connections.
     staging_buffers_max -> usize: Count = 1024, Range::Numbers(2..=M);
-    /// Size of a buffer that control traffic is received into.
+    /// Size of the buffer into which control connections are read.
     receive_buffer_bytes -> usize: Bytes = 256 * K, Range::Numbers(4 * K..=64 * M);
-    /// Control lanes that are read by direct calls, as the hottest.
+    /// Control connections that are read by direct calls, those with the latest traffic.
     hot_lanes -> usize: Count = 4, Range::Numbers(0..=1024);
-    /// How long a waiter spins before it sleeps.
+    /// How long a waiting thread spins before it sleeps.
     spin -> Duration: Time = micros(50), Range::Times(Duration::ZERO..=seconds(10));
-    /// How long one attempt to connect may take; and how long the first endpoint of a domain waits
-    /// for a NIC that is coming up, where there is no better one.
+    /// Time limit of one connection attempt; also how long the first endpoint of a domain waits for
+    /// a NIC that is coming up, if there is no better one.
     connect_timeout -> Duration: Time = seconds(2), Range::Times(micros(1000)..=HOUR);
-    /// Attempts to connect after the first one failed.
+    /// Connection attempts after the first one failed.
     connect_retries -> usize: Count = 5, Range::Numbers(0..=1000);
-    /// The pause before the first retry; it doubles with each.
+    /// Pause before the first retry; it doubles with each.
     connect_retry_delay -> Duration: Time = micros(10_000), Range::Times(micros(100)..=HOUR);
-    /// A peer whose host has answered nothing for this long is dead. Idle ones are asked by the
-    /// kernel from a fifth of it on, at least three times, a second or more apart: they take four
-    /// seconds at the least, and a second of counting.
+    /// A peer whose host has not answered for this long is dead. The kernel probes idle peers from
+    /// a fifth of it on, at least three times, a second or more apart, so that detection takes at
+    /// least four seconds.
     peer_timeout -> Duration: Time = seconds(10), Range::Times(micros(10_000)..=24 * HOUR);
-    /// A peer whose host answers, but whose engine has not for this long, is dead: its process
-    /// stands still, or has ended and left its connections to a child. Engines with datagrams are
-    /// asked four times in this time, and answer whatever their owners do; those without are not
-    /// judged so. Where a connection is accepted, the answer to its hello is waited for as long. 0:
-    /// for ever.
+    /// A peer whose host answers but whose engine has not for this long is dead: its process is
+    /// stopped, or has ended and left its connections to a child. Engines with datagrams are probed
+    /// four times in this time and answer whatever their program does; engines without are exempt.
+    /// Also how long an accepted connection may take to answer a hello. 0: no limit.
     silent_timeout -> Duration: Time = seconds(300), Range::Times(Duration::ZERO..=24 * HOUR);
-    /// How long the drop of an endpoint waits for its sends to be delivered; those that are not
-    /// are cancelled then.
+    /// How long dropping an endpoint waits for its sends to be delivered before it cancels them.
     close_linger -> Duration: Time = seconds(5), Range::Times(Duration::ZERO..=HOUR);
     /// Cores for the threads that attach endpoints, one each, in the order of attaching; after the
-    /// last they are given again from the first, with a warning.
+    /// last one they are reused from the first, with a warning.
     pin_cores -> &[usize]: Cores = Vec::new(), Range::Numbers(0..=1023);
-    /// Cores that are kept for the application: threads of dedicated engines run on others, unless
-    /// pin_cores names them, or the process has no others.
+    /// Cores reserved for the application: threads of dedicated endpoints run on others, unless
+    /// pin_cores names these or the process has no others.
     reserved_cores -> &[usize]: Cores = Vec::new(), Range::Numbers(0..=1023);
-    /// Sessions of an engine: with peers that are connected, that were inserted and not removed, or
-    /// that have yet to prove themselves. Others are forgotten when room is needed.
+    /// Sessions of an engine with peers that are connected, that were inserted and not removed, or
+    /// that have yet to authenticate. Others are forgotten when space is needed.
     sessions_max -> usize: Count = 65_536, Range::Numbers(1..=16 * M);
-    /// Incoming connections that have not said yet who they are.
+    /// Incoming connections that have not completed their handshake.
     handshake_pending_max -> usize: Count = 1024, Range::Numbers(1..=M);
-    /// What all processes of the job know and prove to each other; never shown. Wins over
-    /// job_secret_file.
+    /// Secret by which the processes of a job authenticate each other; never displayed. Takes
+    /// precedence over job_secret_file.
     job_secret -> Option<&JobSecret>: Secret = None, Range::Any;
-    /// A file with the job's secret, of mode 0600 or stricter and owned by the user of the process.
+    /// File with the job secret, mode 0600 or stricter, owned by the user of the process.
     job_secret_file -> Option<&Path>: FilePath = None, Range::Any;
-    /// Runs without a job secret: everybody who reaches the port can send messages.
+    /// Runs without a job secret: any host that reaches the port can send messages.
     insecure -> bool: OneOf<bool> = false, Range::Any;
-    /// Entries of the io_uring submission ring.
+    /// Entries of the io_uring submission queue.
     ring_entries -> usize: Count = 256, Range::Numbers(8..=32 * K);
-    /// A file for what the lanes carry, as Wireshark opens it; further engines of the process add
-    /// `-2`, `-3` ... to the name, and `%p` stands for the process id. Every byte is
-    /// written; others may not read it. A file of another user, or a link, is refused.
+    /// File for a packet capture that Wireshark opens; further engines of the process append `-2`,
+    /// `-3` ... to the name, and `%p` stands for the process id. All payload is written; the file
+    /// is readable by its owner only. A symbolic link, or a file of another user, is refused.
     pcap_file -> Option<&Path>: AnyPath = None, Range::Any;
-    /// Where a thread tells Prometheus by HTTP what is counted: an address and a port, or a port of
-    /// 127.0.0.1. Whoever reaches it can read it. Each process needs a port of its own.
+    /// Address and port, or a port of 127.0.0.1, at which statistics are served to Prometheus over
+    /// HTTP, without authentication. Each process needs its own port.
     prometheus_address -> Option<SocketAddr>: ExportAddress = None, Range::Any;
-    /// Faults that the driver makes, for tests only: a seed and rates of short, again, late,
-    /// reset, refuse, cut, garble and garble_control, for datagrams of lose, repeat, reorder,
-    /// flip and truncate, and for shared memory of ring_end and unread.
+    /// Faults that the driver injects, for tests only: a seed and rates of short, again, late,
+    /// reset, refuse, cut, garble and garble_control; for datagrams of lose, repeat, reorder, flip
+    /// and truncate; for shared memory of ring_end and unread.
     inject_faults -> Option<Faults>: FaultSet = None, Range::Any;
 }
 
