@@ -33,7 +33,7 @@ fn turn(ends: &[Endpoint<Owned>]) {
 /// An endpoint with a peer, so that it reads its socket.
 fn pair() -> [Endpoint<Owned>; 2] {
     let ends = [endpoint(), endpoint()];
-    let peer = ends[0].insert(&ends[1].address()).expect("a peer");
+    let peer = ends[0].insert_peer(&ends[1].address()).expect("a peer");
     let deadline = Instant::now() + PATIENCE;
     let mut is_connected = false;
     while !is_connected {

@@ -105,7 +105,7 @@ impl Job<'_> {
     fn table<'e>(&self, endpoint: &'e Endpoint<Owned>, slots: u64) -> Outcome<Table<'e>> {
         let shares = self.addresses.iter().zip(self.shares).map(|(address, key)| {
             let key = *key.get().ok_or("a thread has no memory")?;
-            Ok((endpoint.insert(address)?, key))
+            Ok((endpoint.insert_peer(address)?, key))
         });
         Ok(Table { endpoint, shares: shares.collect::<Outcome<_>>()?, slots })
     }

@@ -70,7 +70,7 @@ fn run(
 ) -> Outcome<Band> {
     let work = || {
         let endpoint = endpoint.attach()?;
-        let peer = |rank: usize| addresses.get(rank).map(|it| endpoint.insert(it)).transpose();
+        let peer = |rank: usize| addresses.get(rank).map(|it| endpoint.insert_peer(it)).transpose();
         let above = rank.checked_sub(1).map_or(Ok(None), peer)?;
         let below = peer(rank + 1)?;
         for _ in 0..steps {
@@ -101,7 +101,7 @@ fn exchange(
     for (peer, out, back, edge, halo) in sides {
         let Some(peer) = peer else { continue };
         let memory = vec![0; band.width * 8];
-        receives.push((endpoint.receive(Selector::from(peer, back), memory)?, halo));
+        receives.push((endpoint.receive(Selector::from_peer(peer, back), memory)?, halo));
         sends.push(endpoint.send(peer, out, band.row_bytes(edge), SendOptions::default())?);
     }
     for (receive, halo) in receives {

@@ -65,7 +65,7 @@ impl Window {
         job.meet.wait();
         let (endpoint, region) = opened?;
         let others = job.addresses.iter().zip(job.keys).map(|(address, key)| {
-            Ok((endpoint.insert(address)?, *key.get().ok_or("a rank has no window")?))
+            Ok((endpoint.insert_peer(address)?, *key.get().ok_or("a rank has no window")?))
         });
         let others = others.collect::<Outcome<_>>()?;
         let (rank, posts) = (job.rank, vec![0; ranks]);
@@ -117,7 +117,7 @@ impl Window {
     fn add(&self, peer: Peer, at: RemoteAddress, value: u64) -> Outcome<()> {
         let operand = value.to_ne_bytes();
         let atomic = Atomic::new(AtomicOp::Sum, Datatype::U64, &operand);
-        let options = SendOptions { silent: true, ..SendOptions::new() };
+        let options = SendOptions::new().silent(true);
         self.post_all(|| self.endpoint.post_atomic(peer, at, &atomic, options).map(drop))
     }
 
@@ -131,7 +131,7 @@ impl Window {
             return self.post_all(inject);
         }
         // The engine drops the copy when the put has ended.
-        let options = SendOptions { silent: true, ..SendOptions::new() };
+        let options = SendOptions::new().silent(true);
         let put = || self.endpoint.post_put(peer, at, bytes.to_vec(), options);
         self.post_all(|| put().map(drop).map_err(|failed| failed.error))
     }

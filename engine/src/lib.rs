@@ -1,11 +1,60 @@
-//! ringrail moves messages between HPC processes over commodity Ethernet NICs.
+//! ringrail moves messages between HPC processes over commodity Ethernet NICs: tagged messages,
+//! one-sided operations and atomics, over shared memory, UDP, AF_XDP and TCP, on all NICs of a host.
 //!
-//! A [`Domain`] holds settings and registered memory; its [`Domain::endpoint`] listens and has an
-//! [`Address`]; a thread that attaches it ([`Endpoint::attach`]) owns it, makes all its progress,
-//! and sends and receives without a lock. Addresses travel by any means, [`bootstrap`] has three.
+//! # A complete program
 //!
-//! Buffers in flight belong to the engine: operations take a [`Buffer`] by move and give it back,
-//! blocking calls borrow, and raw memory goes through `unsafe` functions.
+//! Two endpoints of one process. Between processes, exchange [`Endpoint::address`] first, by any
+//! means or with [`bootstrap`].
+//!
+//! ```
+//! use ringrail::{Domain, Envelope, ReceiveOptions, Selector, SendOptions, settings::Settings};
+//!
+//! fn main() -> Result<(), Box<dyn std::error::Error>> {
+//!     let settings = Settings::isolated().set("listen_address", "127.0.0.1").insecure(true);
+//!     let domain = Domain::with_settings(settings.build()?)?;
+//!     let (left, right) = (domain.endpoint()?.share()?, domain.endpoint()?.share()?);
+//!     let peer = left.insert_peer(&right.address())?;
+//!     left.send_blocking(peer, Envelope::tagged(7), b"hello", SendOptions::new())?;
+//!     let mut text = [0; 5];
+//!     let from = Selector::from_any(Envelope::tagged(7));
+//!     right.receive_blocking(from, &mut text, ReceiveOptions::new())?;
+//!     assert_eq!(&text, b"hello");
+//!     Ok(())
+//! }
+//! ```
+//!
+//! # Objects
+//!
+//! A [`Domain`] has the settings and the registered memory. [`Domain::endpoint`] opens an
+//! [`Endpoint`], which listens and has an [`Address`]. A thread that attaches it owns it and sends
+//! and receives without locks; an endpoint that is shared can be used by any thread. Peers are
+//! inserted by address and named by a [`Peer`]; the first operation connects.
+//!
+//! # Which call when
+//!
+//! | to | call |
+//! |---|---|
+//! | use an endpoint in one thread, at the lowest cost | [`Endpoint::attach`] |
+//! | use it in any thread | [`Endpoint::share`], or [`Endpoint::dedicate`] with a progress thread |
+//! | send or receive, and wait | [`send_blocking`](Endpoint::send_blocking), [`receive_blocking`](Endpoint::receive_blocking): they borrow memory |
+//! | overlap with computation, or `.await` | [`send`](Endpoint::send), [`receive`](Endpoint::receive): an [`Operation`] owns the buffer |
+//! | have many operations outstanding | [`post_send`](Endpoint::post_send), [`post_receive`](Endpoint::post_receive), and a [`CompletionQueue`] |
+//! | send a few bytes without a completion | [`inject`](Endpoint::inject) |
+//! | use memory that the program keeps | [`post_send_raw`](Endpoint::post_send_raw), [`post_receive_raw`](Endpoint::post_receive_raw) (`unsafe`) |
+//! | look at a message before receiving it | [`peek`](Endpoint::peek), or [`claim`](Endpoint::claim) |
+//! | read and write memory of a peer | [`register`](Endpoint::register) there; [`put`](Endpoint::put), [`get`](Endpoint::get), [`fetch_add`](Endpoint::fetch_add), [`flush`](Endpoint::flush) here |
+//! | count completions only | [`Counter`] |
+//! | connect by request and accept | [`listen`](Endpoint::listen), [`request`](Endpoint::request), [`accept`](Endpoint::accept) |
+//! | learn of lost peers | [`EventQueue`] |
+//!
+//! # Features
+//!
+//! | feature | |
+//! |---|---|
+//! | `uring` (default) | the io_uring driver; without it, plain sockets |
+//! | `xdp` | datagrams as AF_XDP frames; needs clang, m4 and libelf to build |
+//!
+//! Linux only. The minimum supported Rust version is 1.92.
 
 #[macro_use]
 mod hooks;
@@ -37,7 +86,7 @@ mod types;
 mod wire;
 
 pub use api::{
-    Atomic, Attached, ClaimedMessage, CompletionQueue, Counted, Counter, CounterReader,
+    Atomic, Attached, ClaimedMessage, CompletionQueue, Counter, CounterReader, CounterWait,
     DatagramState, Detached, Domain, DroppedDatagrams, Endpoint, EndpointOptions, EventQueue,
     KernelFeature, KeyOptions, ListenOptions, Listener, MappedRegion, NextEvent, Operation, Owned,
     ReceiveOptions, Region, RegionCounters, RemoteAddress, RemoteKey, Rows, SendOptions, Shared,

@@ -103,7 +103,7 @@ enum Pattern {
 
 /// What was counted.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-struct Counted {
+struct CounterWait {
     test: String,
     pattern: Pattern,
     lanes: Lanes,
@@ -135,7 +135,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     };
     let progress = Progress::new(patterns.len() as u64);
     for &pattern in patterns {
-        let counted = Counted {
+        let counted = CounterWait {
             test: "instructions".to_owned(),
             pattern,
             lanes: arguments.lanes,
@@ -157,7 +157,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     Ok(())
 }
 
-impl fmt::Display for Counted {
+impl fmt::Display for CounterWait {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let pattern = match self.pattern {
             Pattern::PingPong => "ping-pong",
@@ -182,7 +182,7 @@ impl fmt::Display for Counted {
     }
 }
 
-impl Counted {
+impl CounterWait {
     /// Whether `alone` is the same but for idle endpoints, and has none.
     fn is_same_beside_idle(&self, alone: &Self) -> bool {
         let instructions = alone.instructions;
@@ -204,13 +204,13 @@ impl Counted {
 fn check(arguments: &Arguments, file: &Path) -> Result<(), String> {
     let text = std::fs::read_to_string(file)
         .map_err(|error| format!("cannot read {}: {error}", file.display()))?;
-    let saved: Result<Vec<Counted>, _> = text.lines().map(serde_json::from_str).collect();
+    let saved: Result<Vec<CounterWait>, _> = text.lines().map(serde_json::from_str).collect();
     let saved = saved.map_err(|error| format!("{}: {error}", file.display()))?;
     if saved.is_empty() {
         return Err(format!("{} has no line to compare with", file.display()));
     }
     let mut above = Vec::new();
-    let mut counted: Vec<Counted> = Vec::new();
+    let mut counted: Vec<CounterWait> = Vec::new();
     for before in saved {
         let mut alone = counted.iter_mut().find(|it| before.is_same_beside_idle(it));
         let mut now = count(arguments, before.clone())?;
@@ -259,7 +259,7 @@ fn check(arguments: &Arguments, file: &Path) -> Result<(), String> {
 }
 
 /// Counts what `what` names but for its instructions, which come with it.
-fn count(arguments: &Arguments, what: Counted) -> Result<Counted, String> {
+fn count(arguments: &Arguments, what: CounterWait) -> Result<CounterWait, String> {
     if let Err(error) = Command::new("valgrind").arg("--version").output() {
         let cure = "on Debian: apt-get install valgrind";
         return Err(format!("counting needs valgrind, which does not run ({error}); {cure}"));
@@ -301,7 +301,7 @@ fn count(arguments: &Arguments, what: Counted) -> Result<Counted, String> {
         let function = both::COUNTED;
         return Err(format!("valgrind finds no function {function}, so that nothing is counted"));
     }
-    Ok(Counted { instructions: count / MESSAGES, ..what })
+    Ok(CounterWait { instructions: count / MESSAGES, ..what })
 }
 
 fn one() -> u32 {
@@ -323,7 +323,7 @@ mod tests {
 
     #[test]
     fn idle_endpoints_are_compared_with_the_line_that_has_none() {
-        let line = |pattern: &str, more: &str, count: u64| -> Counted {
+        let line = |pattern: &str, more: &str, count: u64| -> CounterWait {
             let text = format!(
                 r#"{{"test":"instructions","pattern":"{pattern}","lanes":"udp","lab":"rails=1",
                    "size_bytes":8,{more}"instructions":{count}}}"#

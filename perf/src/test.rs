@@ -24,7 +24,7 @@ use ringrail::{
 };
 use serde::de::DeserializeOwned;
 
-use self::counted::Counted;
+use self::counted::CounterWait;
 use self::rails::PathsUsed;
 use crate::cli::{Buffers, Lanes, Reuse, TestName};
 use crate::link::{Job, Link};
@@ -203,7 +203,7 @@ impl<'a, M: Attached> Side<'a, M> {
         link.put(&endpoint.address().to_bytes().to_vec())?;
         let address: Vec<u8> = link.get()?;
         let address = Address::from_bytes(&address).map_err(message)?;
-        let peer = endpoint.insert(&address).map_err(message)?;
+        let peer = endpoint.insert_peer(&address).map_err(message)?;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let side = Self {
             link,
@@ -259,7 +259,7 @@ impl<M: Attached> Side<'_, M> {
     fn buffer(&self, length: usize) -> Result<Buffer, String> {
         let mut buffer = match self.job.buffers {
             Buffers::Region => {
-                self.endpoint.domain().alloc(length).map(Buffer::from).map_err(message)?
+                self.endpoint.domain().allocate(length).map(Buffer::from).map_err(message)?
             }
             Buffers::Heap => Buffer::from(vec![0u8; length]),
         };
@@ -361,9 +361,9 @@ impl<M: Attached> Side<'_, M> {
             if self.job.is_shared { messages * self.job.threads as u64 } else { messages };
         let (frames, rings) = self.frames();
         let by = (frames - self.frames_before.0, rings - self.frames_before.1);
-        let ours = Counted::between(before, &after, by, messages);
+        let ours = CounterWait::between(before, &after, by, messages);
         self.link.put(&(ours, verified))?;
-        let (theirs, their_verified): (Counted, bool) = self.get()?;
+        let (theirs, their_verified): (CounterWait, bool) = self.get()?;
         report.syscalls_per_message = Some(ours.syscalls_per_message);
         report.syscalls_per_message_peer = Some(theirs.syscalls_per_message);
         report.verified = verified && their_verified;

@@ -118,7 +118,7 @@ fn talk(endpoint: &Endpoint<Owned>, peer: Peer, count: u64) {
         endpoint.send_blocking(peer, LABEL, &[has_enough.into()], SendOptions::new()).unwrap();
         let mut theirs = [0; 1];
         endpoint
-            .receive_blocking(Selector::from(peer, LABEL), &mut theirs, ReceiveOptions::new())
+            .receive_blocking(Selector::from_peer(peer, LABEL), &mut theirs, ReceiveOptions::new())
             .unwrap();
         if has_enough && theirs == [1] {
             return;

@@ -54,7 +54,7 @@ fn message(number: u64, is_first: bool, length: usize) -> Vec<u8> {
 fn swap(endpoint: &Endpoint<Owned>, peer: Peer, is_first: bool, number: u64, length: usize) {
     let label = Envelope::tagged(number);
     let into = vec![0x5a; length + 1];
-    let mut receive = endpoint.receive(Selector::from(peer, label), into).unwrap();
+    let mut receive = endpoint.receive(Selector::from_peer(peer, label), into).unwrap();
     let bytes = message(number, is_first, length);
     let send = endpoint.send(peer, label, bytes, SendOptions::default()).unwrap();
     let outcome = receive.wait_deadline(Instant::now() + LIMIT).unwrap();
@@ -213,7 +213,7 @@ fn a_program_that_is_taken_off_in_mid_message_costs_no_byte() {
                 outcome.expect("an end");
             } else {
                 let into = vec![0; length];
-                let mut receive = endpoint.receive(Selector::from(peer, label), into).unwrap();
+                let mut receive = endpoint.receive(Selector::from_peer(peer, label), into).unwrap();
                 let outcome = receive.wait_deadline(Instant::now() + LIMIT).unwrap();
                 let Buffer::Heap(came) = outcome.expect("an end").buffer else { panic!() };
                 assert!(came == message(1, true, length), "not as it was sent");
@@ -306,11 +306,11 @@ fn victim() {
     let endpoint = attached(local.parse().unwrap(), &all).unwrap();
     println!("\n{MARK}{}", hex(&endpoint.address().to_bytes()));
     std::io::stdout().flush().unwrap();
-    let peer = endpoint.insert(&Address::from_bytes(&unhex(other)).unwrap()).unwrap();
+    let peer = endpoint.insert_peer(&Address::from_bytes(&unhex(other)).unwrap()).unwrap();
     let label = Envelope::tagged(7);
     if work == "receives" {
         let into = vec![0; VICTIMS_LENGTH];
-        endpoint.receive(Selector::from(peer, label), into).unwrap().wait().unwrap();
+        endpoint.receive(Selector::from_peer(peer, label), into).unwrap().wait().unwrap();
     } else {
         let bytes = vec![7; VICTIMS_LENGTH];
         let send = endpoint.send(peer, label, bytes, SendOptions::default()).unwrap();
@@ -363,7 +363,7 @@ fn a_peer_that_dies_in_mid_message_is_mourned() {
                 let endpoint = attached(lab.addr(Host::A, 0), &all).unwrap();
                 tell.send(hex(&endpoint.address().to_bytes())).unwrap();
                 let address = unhex(&answered.recv_timeout(LIMIT).unwrap());
-                let peer = endpoint.insert(&Address::from_bytes(&address).unwrap()).unwrap();
+                let peer = endpoint.insert_peer(&Address::from_bytes(&address).unwrap()).unwrap();
                 mourn(&endpoint, peer, work == "receives", || kill.send(()).unwrap());
                 assert_quiet(&endpoint);
             };
@@ -381,7 +381,7 @@ fn mourn(endpoint: &Endpoint<Owned>, peer: Peer, is_sender: bool, kill: impl FnO
         send = Some(endpoint.send(peer, label, bytes, SendOptions::default()).unwrap());
     } else {
         let into = vec![0; VICTIMS_LENGTH];
-        receive = Some(endpoint.receive(Selector::from(peer, label), into).unwrap());
+        receive = Some(endpoint.receive(Selector::from_peer(peer, label), into).unwrap());
     }
     let deadline = Instant::now() + LIMIT;
     let moved = |endpoint: &Endpoint<Owned>| {

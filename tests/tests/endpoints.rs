@@ -49,7 +49,7 @@ fn pair<L: Send, R: Send>(
     let run = |host, to: mpsc::Sender<Address>, of: mpsc::Receiver<Address>| {
         let endpoint = attached(lab.addr(host, 0), settings);
         to.send(endpoint.address()).unwrap();
-        let peer = endpoint.insert(&of.recv().unwrap()).unwrap();
+        let peer = endpoint.insert_peer(&of.recv().unwrap()).unwrap();
         (endpoint, peer)
     };
     thread::scope(|scope| {
@@ -117,7 +117,7 @@ fn messages_up_to_256_mib_arrive_whole() {
                 for size in sizes {
                     let (mut into, mut expected) = (vec![0; size + 3], vec![0; size]);
                     stamp(&mut expected, size as u64);
-                    let selector = Selector::from(peer, Envelope::tagged(size as u64));
+                    let selector = Selector::from_peer(peer, Envelope::tagged(size as u64));
                     let status = endpoint
                         .receive_blocking(selector, &mut into[3..], ReceiveOptions::new())
                         .unwrap();
@@ -150,7 +150,11 @@ fn both_send_first_and_nobody_waits_for_ever() {
                 let send = endpoint.send(peer, label, bytes.clone(), options).unwrap();
                 let mut into = vec![0; length];
                 endpoint
-                    .receive_blocking(Selector::from(peer, label), &mut into, ReceiveOptions::new())
+                    .receive_blocking(
+                        Selector::from_peer(peer, label),
+                        &mut into,
+                        ReceiveOptions::new(),
+                    )
                     .unwrap();
                 assert!(into == bytes, "{driver}: round {round}");
                 send.wait().unwrap();
@@ -185,7 +189,7 @@ fn addresses_that_nobody_has_fail_with_peer_and_cause_in_time() {
                     relocate(&mut bytes, locator);
                     let address = Address::from_bytes(&bytes).unwrap();
                     assert_eq!(address.locator(), locator);
-                    let peer = endpoint.insert(&address).unwrap();
+                    let peer = endpoint.insert_peer(&address).unwrap();
                     let started = Instant::now();
                     let label = Envelope::tagged(1);
                     let error =
@@ -234,7 +238,7 @@ fn a_rail_that_goes_down_in_mid_transfer_ends_everything_in_time() {
             let options = SendOptions::default();
             let sends = (0..4).map(|number| endpoint.send(peer, label, long(number), options));
             let mut pending: Vec<_> = sends.map(Result::unwrap).collect();
-            let selector = Selector::from(peer, label);
+            let selector = Selector::from_peer(peer, label);
             pending.extend((0..8).map(|_| endpoint.receive(selector, long(0)).unwrap()));
             for _ in 0..300 {
                 endpoint.progress().unwrap();
@@ -288,7 +292,7 @@ fn what_opens_lanes_for_a_silent_owner_is_in_its_network() {
                     send.wait().unwrap();
                 } else {
                     let mut room = vec![0; LENGTH];
-                    let selector = Selector::from(peer, tag);
+                    let selector = Selector::from_peer(peer, tag);
                     endpoint.receive_blocking(selector, &mut room, ReceiveOptions::new()).unwrap();
                     assert!(room.iter().all(|&byte| byte == 7));
                 }
@@ -316,7 +320,7 @@ fn a_silent_host_is_found_dead_though_only_receives_wait() {
         scope.spawn(move || cut_rail(at, &is_cut));
         let wait = |endpoint: &Endpoint<Owned>, peer: Peer| {
             endpoint.connect(peer, None).unwrap();
-            let selector = Selector::from(peer, Envelope::tagged(1));
+            let selector = Selector::from_peer(peer, Envelope::tagged(1));
             let receive = endpoint.receive(selector, vec![0u8; 8]).unwrap();
             let started = Instant::now();
             let error = receive.wait().unwrap_err().error;
@@ -328,7 +332,7 @@ fn a_silent_host_is_found_dead_though_only_receives_wait() {
             &settings,
             |endpoint, peer| {
                 // Both sides know of the session before the silence.
-                let hello = Selector::from(peer, Envelope::tagged(2));
+                let hello = Selector::from_peer(peer, Envelope::tagged(2));
                 endpoint.receive_blocking(hello, &mut [0; 1], ReceiveOptions::new()).unwrap();
                 cut.send(()).unwrap();
                 wait(endpoint, peer);
@@ -381,7 +385,8 @@ fn all_that_was_sent_before_closing_arrives_and_then_a_goodbye() {
                 let start = Instant::now();
                 for number in 0..COUNT {
                     let message = vec![0; LENGTH];
-                    let received = endpoint.receive(Selector::from(peer, tag), message).unwrap();
+                    let received =
+                        endpoint.receive(Selector::from_peer(peer, tag), message).unwrap();
                     let outcome = received.wait().unwrap();
                     let Buffer::Heap(message) = outcome.buffer else { panic!() };
                     assert!(message.iter().all(|&byte| byte == number), "{number}");
@@ -407,7 +412,7 @@ fn lists_and_regions_cross_the_wire() {
             &lab(),
             &[("lanes", driver)],
             |endpoint, peer| {
-                let mut region = endpoint.domain().alloc(200_000).unwrap();
+                let mut region = endpoint.domain().allocate(200_000).unwrap();
                 stamp(&mut region, 5);
                 let tail = region.split_off(100_001);
                 let list = Buffer::list([Buffer::from(region), Buffer::from(tail)]);
@@ -417,7 +422,7 @@ fn lists_and_regions_cross_the_wire() {
             },
             |endpoint, peer| {
                 let pieces = (0..2000).map(|_| Buffer::from(vec![0u8; 100]));
-                let selector = Selector::from(peer, Envelope::tagged(1));
+                let selector = Selector::from_peer(peer, Envelope::tagged(1));
                 let receive = endpoint.receive(selector, Buffer::list(pieces)).unwrap();
                 let mut outcome = receive.wait().unwrap();
                 assert_eq!(outcome.status.length, 200_000);
@@ -454,13 +459,13 @@ fn network_namespaces_with_one_directory_share_memory_and_without_it_none() {
                             panic!("not on")
                         };
                         let is_ours = figures.received > 0 && figures.read_calls > 0;
-                        assert!(is_shared || (!is_ours && figures.neighbours == 0), "{figures:?}");
+                        assert!(is_shared || (!is_ours && figures.local_peers == 0), "{figures:?}");
                         if are_all_shared || (!is_shared && round == 20) {
                             break;
                         }
                         assert!(start.elapsed() < LIMIT, "no memory is shared: {figures:?}");
                         expected[0] = u8::from(is_ours);
-                        let selector = Selector::from(peer, tag);
+                        let selector = Selector::from_peer(peer, tag);
                         let options = SendOptions::at(CompletionLevel::Match);
                         if is_first {
                             endpoint.send_blocking(peer, tag, &expected, options).unwrap();

@@ -77,7 +77,11 @@ fn exchange(endpoint: &Endpoint<Owned>, peer: Peer, rounds: u64) {
         for size in SIZES {
             let mut into = vec![!((size as u64 ^ round) as u8); size];
             let status = endpoint
-                .receive_blocking(Selector::from(peer, label), &mut into, ReceiveOptions::new())
+                .receive_blocking(
+                    Selector::from_peer(peer, label),
+                    &mut into,
+                    ReceiveOptions::new(),
+                )
                 .unwrap();
             assert_eq!(status.length, size, "round {round}");
             assert!(into == bytes(size), "round {round}, {size} bytes");
@@ -117,7 +121,7 @@ fn a_network_without_udp_costs_no_message() {
 /// Messages there and back until `is_over`, which sees how many datagrams brought something.
 fn talk(endpoint: &Endpoint<Owned>, peer: Peer, leads: bool, is_over: impl Fn(u64) -> bool) {
     let (label, started) = (Envelope::tagged(1), Instant::now());
-    let selector = Selector::from(peer, label);
+    let selector = Selector::from_peer(peer, label);
     let send = |over: bool| {
         endpoint.send_blocking(peer, label, &[u8::from(over)], SendOptions::new()).unwrap();
     };
@@ -241,9 +245,10 @@ fn a_host_without_udp_sockets_goes_by_tcp_and_says_so_once() {
             };
             assert!(cause.contains(&local.to_string()), "{cause}");
         }
-        let (to, from) = (left.insert(&right.address()).unwrap(), right.insert(&left.address()));
+        let (to, from) =
+            (left.insert_peer(&right.address()).unwrap(), right.insert_peer(&left.address()));
         let label = Envelope::tagged(1);
-        let selector = Selector::from(from.unwrap(), label);
+        let selector = Selector::from_peer(from.unwrap(), label);
         let mut receive = right.receive(selector, vec![0u8; 8]).unwrap();
         let options = SendOptions::default();
         let send = left.send(to, label, b"by TCP !".to_vec(), options).unwrap();

@@ -215,7 +215,7 @@ fn be_a_peer(local: &str, socket: &str, secret: &str) {
         .step_by(2)
         .map(|at| u8::from_str_radix(&address[at..at + 2], 16).unwrap())
         .collect();
-    let peer = endpoint.insert(&Address::from_bytes(&bytes).unwrap()).unwrap();
+    let peer = endpoint.insert_peer(&Address::from_bytes(&bytes).unwrap()).unwrap();
     let (end, is_over) = mpsc::channel::<()>();
     thread::spawn(move || {
         // Until the input ends.
@@ -261,7 +261,7 @@ fn send(endpoint: &Endpoint<Owned>, peer: Peer, round: u64, is_last: bool) {
 
 fn receive(endpoint: &Endpoint<Owned>, peer: Peer, round: u64) -> bool {
     let mut into = vec![0; LONGEST];
-    let selector = Selector::from(peer, Envelope::tagged(round));
+    let selector = Selector::from_peer(peer, Envelope::tagged(round));
     let status = endpoint.receive_blocking(selector, &mut into, ReceiveOptions::new()).unwrap();
     let is_last = into[0] == 1;
     assert!(into[..status.length] == message(round, is_last), "round {round}");

@@ -66,7 +66,7 @@ fn receive_all(endpoint: &Endpoint<Owned>, peer: Peer, both: &AtomicU64, at_end:
     for number in 0_u64.. {
         message.fill(0xdd);
         let status = endpoint
-            .receive_blocking(Selector::from(peer, TAG), &mut message, ReceiveOptions::new())
+            .receive_blocking(Selector::from_peer(peer, TAG), &mut message, ReceiveOptions::new())
             .unwrap();
         if status.length == 8 {
             assert_eq!(message[..8], number.to_le_bytes(), "messages that came");

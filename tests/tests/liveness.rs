@@ -94,11 +94,11 @@ fn peer_of_a_test() {
     say(&endpoint.address());
     let mut line = String::new();
     std::io::stdin().read_line(&mut line).unwrap();
-    let peer = endpoint.insert(&address_of(line.trim())).unwrap();
+    let peer = endpoint.insert_peer(&address_of(line.trim())).unwrap();
     match task {
         "long" => {
             endpoint.connect(peer, None).unwrap();
-            let from = Selector::from(peer, TO_PEER);
+            let from = Selector::from_peer(peer, TO_PEER);
             endpoint.post_receive(from, vec![0; LONG], ReceiveOptions::new()).unwrap();
             endpoint
                 .post_send(peer, FROM_PEER, vec![7; LONG], SendOptions::new().user_data(1))
@@ -117,7 +117,7 @@ fn peer_of_a_test() {
 fn echo(endpoint: &Endpoint<Owned>, peer: Peer) {
     let post = |message| {
         endpoint
-            .post_receive(Selector::from(peer, TO_PEER), message, ReceiveOptions::new())
+            .post_receive(Selector::from_peer(peer, TO_PEER), message, ReceiveOptions::new())
             .unwrap()
     };
     (0..4).for_each(|_| {
@@ -155,7 +155,7 @@ fn with_other(
     let inside = || {
         let endpoint = attached(lab.addr(Host::A, 0), &all).unwrap();
         let mut other = Other::start(lab, secret.as_str(), task, &endpoint.address());
-        let peer = endpoint.insert(&other.address).unwrap();
+        let peer = endpoint.insert_peer(&other.address).unwrap();
         work(&endpoint, peer, &mut other);
     };
     lab.host(Host::A).enter(inside).unwrap();
@@ -210,7 +210,7 @@ fn echoed(endpoint: &Endpoint<Owned>, peer: Peer, count: usize) {
     for number in 0..count {
         let length = LENGTHS[number % LENGTHS.len()];
         let message = vec![number as u8; length];
-        let from = Selector::from(peer, FROM_PEER);
+        let from = Selector::from_peer(peer, FROM_PEER);
         endpoint
             .post_receive(from, vec![0; LENGTHS[3]], ReceiveOptions::new().user_data(1))
             .unwrap();
@@ -244,7 +244,11 @@ fn all_that_waits_for_a_killed_process_fails_and_names_it() {
             let mut completions = Vec::new();
             // Long messages both ways, of which a part has come.
             endpoint
-                .post_receive(Selector::from(peer, FROM_PEER), vec![0; LONG], ReceiveOptions::new())
+                .post_receive(
+                    Selector::from_peer(peer, FROM_PEER),
+                    vec![0; LONG],
+                    ReceiveOptions::new(),
+                )
                 .unwrap();
             endpoint.post_send(peer, TO_PEER, vec![5; LONG], matched).unwrap();
             pending += 2;
@@ -258,7 +262,11 @@ fn all_that_waits_for_a_killed_process_fails_and_names_it() {
             for length in [8, 200, 3000, 10_000, 100_000, 4 << 20] {
                 endpoint.post_send(peer, NEVER, vec![1; length], matched).unwrap();
                 endpoint
-                    .post_receive(Selector::from(peer, NEVER), vec![0; 8], ReceiveOptions::new())
+                    .post_receive(
+                        Selector::from_peer(peer, NEVER),
+                        vec![0; 8],
+                        ReceiveOptions::new(),
+                    )
                     .unwrap();
                 pending += 2;
             }
@@ -326,7 +334,11 @@ fn a_host_that_vanishes_is_known_within_the_peer_timeout() {
             let mut pending = 0;
             for _ in 0..3 {
                 endpoint
-                    .post_receive(Selector::from(peer, NEVER), vec![0; 8], ReceiveOptions::new())
+                    .post_receive(
+                        Selector::from_peer(peer, NEVER),
+                        vec![0; 8],
+                        ReceiveOptions::new(),
+                    )
                     .unwrap();
                 pending += 1;
             }
@@ -353,7 +365,7 @@ fn echoed_until_lost(endpoint: &Endpoint<Owned>, peer: Peer) -> Option<(Instant,
     let mut completions = Vec::new();
     while Instant::now() < until {
         if completions.is_empty() {
-            let from = Selector::from(peer, FROM_PEER);
+            let from = Selector::from_peer(peer, FROM_PEER);
             endpoint
                 .post_receive(from, vec![0; LENGTHS[3]], ReceiveOptions::new().user_data(1))
                 .unwrap();
@@ -458,7 +470,7 @@ fn an_idle_session_outlives_a_cut_that_is_shorter_than_the_peer_timeout() {
             echoed(endpoint, peer, 8);
 
             endpoint
-                .post_receive(Selector::from(peer, NEVER), vec![0; 8], ReceiveOptions::new())
+                .post_receive(Selector::from_peer(peer, NEVER), vec![0; 8], ReceiveOptions::new())
                 .unwrap();
             lab.blackhole(0).unwrap();
             let took = time_to_fail(endpoint, &other.address, 1);
@@ -490,7 +502,7 @@ fn a_rail_that_works_one_way_ends_no_idle_session() {
             let mut completions = Vec::new();
             for round in 0..3 {
                 let [out, back] = [Envelope::tagged(round), Envelope::tagged(100 + round)];
-                let first = Selector::from(peer, if is_first { back } else { out });
+                let first = Selector::from_peer(peer, if is_first { back } else { out });
                 endpoint.post_receive(first, vec![0; 8], ReceiveOptions::new()).unwrap();
                 if is_first {
                     let bytes = vec![1; 8];

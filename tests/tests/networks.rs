@@ -47,7 +47,11 @@ fn exchange(endpoint: &Endpoint<Owned>, peer: Peer, both: &AtomicU64) {
         for size in SIZES {
             let mut into = vec![!((size as u64 ^ round) as u8); size];
             let status = endpoint
-                .receive_blocking(Selector::from(peer, label), &mut into, ReceiveOptions::new())
+                .receive_blocking(
+                    Selector::from_peer(peer, label),
+                    &mut into,
+                    ReceiveOptions::new(),
+                )
                 .unwrap();
             assert_eq!(status.length, size, "round {round}");
             assert!(into == bytes(size), "round {round}, {size} bytes");
@@ -230,11 +234,11 @@ fn endpoints_of_one_host_need_no_nic_to_stay_connected() {
         let settings = [("nics", "rail*"), ("peer_timeout", "4s"), ("lanes", driver)];
         let play = || {
             let ends = [0, 1].map(|_| attached(lab.addr(Host::A, 0), &settings).unwrap());
-            let peers = [0, 1].map(|at| ends[at].insert(&ends[1 - at].address()).unwrap());
+            let peers = [0, 1].map(|at| ends[at].insert_peer(&ends[1 - at].address()).unwrap());
             let exchange = |number: u64| {
                 for (at, size) in [(0, 8), (1, 3000), (0, 100_000), (1, 8)] {
                     let (label, bytes) = (Envelope::tagged(number), vec![number as u8; size]);
-                    let from = Selector::from(peers[1 - at], label);
+                    let from = Selector::from_peer(peers[1 - at], label);
                     let asked = ReceiveOptions::new().user_data(1);
                     ends[1 - at].post_receive(from, vec![0; size], asked).unwrap();
                     ends[at].post_send(peers[at], label, bytes, SendOptions::new()).unwrap();

@@ -47,7 +47,7 @@ fn serve(endpoint: &Endpoint<Owned>, peer: Peer) {
     let key = region.key(&KeyOptions::new(Access::all())).unwrap();
     endpoint.send_blocking(peer, KEY, &key.0.to_le_bytes(), SendOptions::new()).unwrap();
     let mut said = [0; 8];
-    let over = Selector::from(peer, OVER);
+    let over = Selector::from_peer(peer, OVER);
     endpoint.receive_blocking(over, &mut said, ReceiveOptions::new()).unwrap();
     let word = region.atomic_u64(WORD).unwrap().load(Ordering::Acquire);
     assert_eq!(word, u64::from_le_bytes(said), "each addition is done once");
@@ -64,7 +64,9 @@ fn serve(endpoint: &Endpoint<Owned>, peer: Peer) {
 /// Puts, gets what it has put, and adds, until it is over.
 fn reach(endpoint: &Endpoint<Owned>, peer: Peer, shared: &Shared) {
     let mut key = [0; 8];
-    endpoint.receive_blocking(Selector::from(peer, KEY), &mut key, ReceiveOptions::new()).unwrap();
+    endpoint
+        .receive_blocking(Selector::from_peer(peer, KEY), &mut key, ReceiveOptions::new())
+        .unwrap();
     let key = RemoteKey(u64::from_le_bytes(key));
     let options = |name: usize| SendOptions::at(CompletionLevel::Delivery).user_data(name as u64);
     let add = |name: usize| {

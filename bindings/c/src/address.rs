@@ -24,11 +24,11 @@ pub struct rr_address {
     pub bytes: [u8; RR_ADDRESS_BYTES],
 }
 
-/// Where the byte is that says what the others are.
+/// Offset of the byte that gives the kind of address.
 const KIND: usize = RR_ADDRESS_BYTES - 1;
 /// The address of an endpoint.
 const OF_ENDPOINT: u8 = 1;
-/// An IP address and a port: whoever listens there.
+/// An IP address and a port: the first endpoint of the engine that listens there.
 const OF_LISTENER: u8 = 2;
 /// What begins the text of the address of an endpoint.
 const PREFIX: &str = "rr1:";
@@ -45,7 +45,7 @@ fn invalid() -> Fault {
 impl rr_address {
     pub(crate) fn new(address: &Address) -> Self {
         let mut bytes = [0; RR_ADDRESS_BYTES];
-        if !address.is_of_listener() {
+        if !address.is_listener() {
             bytes[..Address::BYTES].copy_from_slice(&address.to_bytes());
             bytes[KIND] = OF_ENDPOINT;
             return Self { bytes };
@@ -92,7 +92,7 @@ impl rr_address {
             6 => SocketAddrV6::new(Ipv6Addr::from(octets), port, 0, scope).into(),
             _ => return Err(invalid()),
         };
-        Ok(Address::of_listener(locator)?)
+        Ok(Address::from_listener(locator)?)
     }
 }
 
@@ -103,7 +103,7 @@ fn parse(text: &str) -> Result<rr_address, Fault> {
             let text = "neither IP:PORT ([IP]:PORT of IPv6) nor what rr_address_to_text gave";
             Fault::invalid(text)
         })?;
-        return Ok(rr_address::new(&Address::of_listener(locator)?));
+        return Ok(rr_address::new(&Address::from_listener(locator)?));
     };
     let mut bytes = [0; Address::BYTES];
     if digits.len() != 2 * bytes.len() || !digits.is_ascii() {
@@ -119,7 +119,7 @@ fn parse(text: &str) -> Result<rr_address, Fault> {
 }
 
 fn write(address: &Address) -> String {
-    if address.is_of_listener() {
+    if address.is_listener() {
         return address.locator().to_string();
     }
     let digits = address.to_bytes().iter().map(|byte| format!("{byte:02x}")).collect::<String>();
@@ -148,9 +148,9 @@ pub unsafe extern "C" fn rr_address_to_text(
     capacity: usize,
 ) -> c_int {
     guard(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let address = unsafe { check::read(address, "address") }?.get()?;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         unsafe { text::give(&write(&address), buffer, capacity) }
     })
 }
@@ -176,9 +176,9 @@ pub unsafe extern "C" fn rr_address_describe(
     capacity: usize,
 ) -> c_int {
     guard(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let address = unsafe { check::read(address, "address") }?.get()?;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         unsafe { text::give(&address.to_string(), buffer, capacity) }
     })
 }
@@ -204,9 +204,9 @@ pub unsafe extern "C" fn rr_address_from_text(
     address: *mut rr_address,
 ) -> c_int {
     guard_unit(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let parsed = parse(unsafe { check::text(text, "text") }?)?;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         unsafe { check::put(address, parsed, "address") }
     })
 }

@@ -10,7 +10,7 @@ use crate::handles;
 use crate::inside::{each, rr_endpoint};
 use crate::one_sided::rr_remote;
 use crate::options::{
-    self, check_operation, rr_operation, rr_peer, rr_send_options, tell_operation,
+    self, check_operation, put_operation, rr_operation, rr_peer, rr_send_options,
 };
 
 /// What is done to each element. The numbers are those of libfabric's enum fi_op.
@@ -110,7 +110,7 @@ pub struct rr_atomic {
 ///
 /// If it is not null it can be read, and so can its operands.
 unsafe fn atomic<'a>(pointer: *const rr_atomic) -> Result<(Atomic<'a>, usize), Fault> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     let given = unsafe { check::read(pointer, "atomic") }?;
     if given.size as usize != size_of::<rr_atomic>() || given._reserved != 0 {
         return Err(Fault::invalid(
@@ -129,7 +129,7 @@ unsafe fn atomic<'a>(pointer: *const rr_atomic) -> Result<(Atomic<'a>, usize), F
         )));
     };
     let bytes = |pointer: *const c_void, is_taken, what| match is_taken {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         true => unsafe { check::slice(pointer.cast::<u8>(), length, what) },
         false => Ok(&[][..]),
     };
@@ -173,13 +173,13 @@ pub unsafe extern "C" fn rr_post_atomic(
     guard_unit(|| {
         // SAFETY: the caller does not close it meanwhile.
         let endpoint = unsafe { handles::get::<rr_endpoint>(endpoint) }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let ((atomic, _), options) = unsafe { (atomic(what)?, options::send(options, -1)?) };
         check_operation(operation)?;
         let (peer, at) = (Peer::from_bits(peer), at.get());
         let posted = each!(&endpoint.0, it => it.post_atomic(peer, at, &atomic, options))?;
-        // SAFETY: the caller's promise.
-        unsafe { tell_operation(operation, Some(posted)) };
+        // SAFETY: the caller guarantees it.
+        unsafe { put_operation(operation, Some(posted)) };
         Ok(())
     })
 }
@@ -219,7 +219,7 @@ pub unsafe extern "C" fn rr_post_fetch_atomic(
     guard_unit(|| {
         // SAFETY: the caller does not close it meanwhile.
         let endpoint = unsafe { handles::get::<rr_endpoint>(endpoint) }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let ((atomic, length), options) = unsafe { (atomic(what)?, options::send(options, -1)?) };
         let pieces = [check::span(fetched, length, "fetched")?];
         check_operation(operation)?;
@@ -228,8 +228,8 @@ pub unsafe extern "C" fn rr_post_fetch_atomic(
         let posted = each!(&endpoint.0, it => unsafe {
             it.post_fetch_atomic_raw(peer, at, &atomic, &pieces, options)
         })?;
-        // SAFETY: the caller's promise.
-        unsafe { tell_operation(operation, Some(posted)) };
+        // SAFETY: the caller guarantees it.
+        unsafe { put_operation(operation, Some(posted)) };
         Ok(())
     })
 }
@@ -245,7 +245,7 @@ pub unsafe extern "C" fn rr_post_fetch_atomic(
 ///
 /// As for rr_post_atomic, and how it failed. RR_ETIMEDOUT: `timeout_ns` (RR_FOREVER:
 /// never) has passed. What had not gone out was taken back; of what had the outcome is unknown
-/// (rr_last_error says which), and the call returns at most 100 ms later.
+/// (see rr_last_error), and the call returns at most 100 ms later.
 ///
 /// # Safety
 ///
@@ -268,11 +268,11 @@ pub unsafe extern "C" fn rr_atomically(
     guard_unit(|| {
         // SAFETY: the caller does not close it meanwhile.
         let endpoint = unsafe { handles::get::<rr_endpoint>(endpoint) }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let ((atomic, length), options) =
             unsafe { (atomic(what)?, options::send(options, timeout_ns)?) };
         let wanted = if fetched.is_null() { 0 } else { length };
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let fetched = unsafe { check::bytes_mut(fetched, wanted, "fetched") }?;
         let (peer, at) = (Peer::from_bits(peer), at.get());
         each!(&endpoint.0, it => it.atomic_blocking(peer, at, &atomic, fetched, options))?;
@@ -307,7 +307,7 @@ pub unsafe extern "C" fn rr_fetch_add(
         check::place(before, 1, "before")?;
         let (peer, at) = (Peer::from_bits(peer), at.get());
         let found = each!(&endpoint.0, it => it.fetch_add(peer, at, value)?);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         unsafe { check::put(before, found, "before") }
     })
 }
@@ -341,7 +341,7 @@ pub unsafe extern "C" fn rr_compare_swap(
         check::place(before, 1, "before")?;
         let (peer, at) = (Peer::from_bits(peer), at.get());
         let found = each!(&endpoint.0, it => it.compare_swap(peer, at, expected, value)?);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         unsafe { check::put(before, found, "before") }
     })
 }

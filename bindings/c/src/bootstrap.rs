@@ -23,7 +23,7 @@ pub struct rr_member {
     pub ranks: u32,
     /// 0.
     pub _reserved: u32,
-    /// What tells this job from others at the same port or in the same directory; may be null.
+    /// Identifies this job among others at the same port or in the same directory; may be null.
     pub job: *const c_char,
     /// How long joining and each collective call may take; RR_FOREVER: 60 seconds.
     pub timeout_ns: i64,
@@ -48,12 +48,12 @@ unsafe fn member(pointer: *const rr_member) -> Result<Member, Fault> {
     if pointer.is_null() {
         return Err(Fault::invalid("member is null"));
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     let given = unsafe { check::options(pointer) }?;
     let mut member = Member::new(given.rank as usize, given.ranks as usize);
     member.timeout = check::timeout(given.timeout_ns).unwrap_or(DEFAULT_TIMEOUT);
     if !given.job.is_null() {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         member.job = unsafe { check::text(given.job, "job") }?.to_owned();
     }
     Ok(member)
@@ -66,7 +66,7 @@ unsafe fn open(
     place: *mut *mut rr_bootstrap,
     join: impl FnOnce() -> Result<Box<dyn Bootstrap>, Fault>,
 ) -> Result<(), Fault> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     unsafe { check::put(place, ptr::null_mut(), "bootstrap") }?;
     let opened = handles::open(0, rr_bootstrap(Mutex::new(join()?)))?;
     // SAFETY: it was written above.
@@ -79,19 +79,20 @@ unsafe fn open(
 ///
 /// # Errors
 ///
-/// RR_EBOOTSTRAP: variables are missing, a rank did not come, ...; the text says which. RR_EINVAL:
+/// RR_EBOOTSTRAP: variables are missing, a rank did not join, ...; see the text. RR_EINVAL:
 /// null.
 ///
 /// # Safety
 ///
-/// `bootstrap` can be written, and on failure is null. Nobody changes the environment meanwhile.
+/// `bootstrap` can be written, and on failure is null. The environment is not changed during the
+/// call.
 ///
 /// # Threads
 ///
 /// Any.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rr_bootstrap_from_environment(bootstrap: *mut *mut rr_bootstrap) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     guard_unit(|| unsafe { open(bootstrap, || Ok(bootstrap::from_env()?)) })
 }
 
@@ -118,7 +119,7 @@ pub unsafe extern "C" fn rr_bootstrap_tcp(
     bootstrap: *mut *mut rr_bootstrap,
 ) -> c_int {
     guard_unit(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         unsafe {
             open(bootstrap, || {
                 let (host, member) = (check::text(host, "host")?, member(member_of_job)?);
@@ -151,7 +152,7 @@ pub unsafe extern "C" fn rr_bootstrap_directory(
     bootstrap: *mut *mut rr_bootstrap,
 ) -> c_int {
     guard_unit(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         unsafe {
             open(bootstrap, || {
                 let (path, member) = (check::text(path, "path")?, member(member_of_job)?);
@@ -169,7 +170,7 @@ pub unsafe extern "C" fn rr_bootstrap_directory(
 ///
 /// # Safety
 ///
-/// Nobody closes it meanwhile.
+/// It is not closed during the call.
 ///
 /// # Threads
 ///
@@ -188,7 +189,7 @@ pub unsafe extern "C" fn rr_bootstrap_rank(bootstrap: *mut rr_bootstrap) -> c_in
 ///
 /// # Safety
 ///
-/// Nobody closes it meanwhile.
+/// It is not closed during the call.
 ///
 /// # Threads
 ///
@@ -227,7 +228,7 @@ pub unsafe extern "C" fn rr_bootstrap_exchange(
     guard_unit(|| {
         // SAFETY: the caller does not close it meanwhile.
         let bootstrap = unsafe { handles::get::<rr_bootstrap>(bootstrap) }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let (key, value) = unsafe {
             (check::text(key, "key")?, check::slice(value.cast::<u8>(), length, "value")?)
         };
@@ -235,7 +236,7 @@ pub unsafe extern "C" fn rr_bootstrap_exchange(
         let Some(whole) = length.checked_mul(bootstrap.size()) else {
             return Err(Fault::invalid("values of more bytes than there are"));
         };
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let values = unsafe { check::bytes_mut(values, whole, "values") }?;
         let all = bootstrap::exchange(&mut **bootstrap, key, value)?;
         for (rank, one) in all.iter().enumerate() {
@@ -259,7 +260,7 @@ pub unsafe extern "C" fn rr_bootstrap_exchange(
 ///
 /// # Safety
 ///
-/// Nobody closes it meanwhile.
+/// It is not closed during the call.
 ///
 /// # Threads
 ///
@@ -288,6 +289,6 @@ pub unsafe extern "C" fn rr_bootstrap_barrier(bootstrap: *mut rr_bootstrap) -> c
 /// Any.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rr_bootstrap_close(bootstrap: *mut rr_bootstrap) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     guard_unit(|| unsafe { handles::close::<rr_bootstrap>(bootstrap) }.map(drop))
 }

@@ -50,7 +50,7 @@ fn items<T>(pointer: *const T, count: usize, what: &'static str) -> Result<(), F
 ///
 /// # Safety
 ///
-/// They are there, and nobody writes them while the slice is in use.
+/// They can be read, and are not written while the slice is in use.
 pub(crate) unsafe fn slice<'a, T>(
     pointer: *const T,
     count: usize,
@@ -68,7 +68,7 @@ pub(crate) unsafe fn slice<'a, T>(
 ///
 /// # Safety
 ///
-/// They are there, and nobody else touches them while the slice is in use.
+/// They can be read and written, and are not accessed otherwise while the slice is in use.
 pub(crate) unsafe fn bytes_mut<'a>(
     pointer: *mut c_void,
     length: usize,
@@ -128,7 +128,7 @@ pub(crate) trait Sized32: Copy {
 ///
 /// # Safety
 ///
-/// If it is not null it can be read, as far as its first field says.
+/// If it is not null, it can be read up to the length in its first field.
 #[inline]
 pub(crate) unsafe fn options<T: Sized32>(pointer: *const T) -> Result<T, Fault> {
     if pointer.is_null() {
@@ -145,7 +145,7 @@ pub(crate) unsafe fn options<T: Sized32>(pointer: *const T) -> Result<T, Fault> 
              with the header of this library"
         )));
     }
-    // SAFETY: it is of the size that it says.
+    // SAFETY: its first field is its size.
     unsafe { read(pointer, what) }
 }
 
@@ -153,7 +153,7 @@ pub(crate) unsafe fn options<T: Sized32>(pointer: *const T) -> Result<T, Fault> 
 ///
 /// # Safety
 ///
-/// If it is not null it ends with a zero byte, and nobody writes it while the text is in use.
+/// If it is not null, it ends with a zero byte, and is not written while the text is in use.
 pub(crate) unsafe fn text<'a>(
     pointer: *const c_char,
     what: &'static str,
@@ -161,7 +161,7 @@ pub(crate) unsafe fn text<'a>(
     if pointer.is_null() {
         return Err(Fault::invalid(format!("{what} is null")));
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     let text = unsafe { CStr::from_ptr(pointer) };
     text.to_str().map_err(|_| Fault::invalid(format!("{what} is not UTF-8")))
 }

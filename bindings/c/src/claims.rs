@@ -11,7 +11,7 @@ use crate::fault::{guard, guard_unit};
 use crate::handles;
 use crate::inside::{AnyMessage, Of, lock, rr_endpoint, rr_message};
 use crate::options::{
-    self, check_operation, rr_operation, rr_receive_options, rr_selector, tell_operation,
+    self, check_operation, put_operation, rr_operation, rr_receive_options, rr_selector,
 };
 
 /// Takes the message that rr_peek would find out of matching (MPI_Mprobe): no receive gets it but
@@ -37,27 +37,27 @@ pub unsafe extern "C" fn rr_claim(
     status: *mut rr_status,
 ) -> c_int {
     guard(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         unsafe { check::put(message, ptr::null_mut(), "message") }?;
         // SAFETY: the caller does not close it meanwhile.
         let endpoint = unsafe { handles::get::<rr_endpoint>(endpoint) }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let selector = unsafe { options::selector(selector) }?;
         if !status.is_null() {
             check::place(status, 1, "status")?;
         }
-        let (claimed, said): (AnyMessage, _) = match &endpoint.0 {
+        let (claimed, found): (AnyMessage, _) = match &endpoint.0 {
             Of::Shared(endpoint) => match endpoint.claim(selector)? {
                 Some(claimed) => {
-                    let said = rr_status::new(claimed.status());
-                    (Of::Shared(Mutex::new(claimed)), said)
+                    let found = rr_status::new(claimed.status());
+                    (Of::Shared(Mutex::new(claimed)), found)
                 }
                 None => return Ok(0),
             },
             Of::Owned(endpoint) => match endpoint.claim(selector)? {
                 Some(claimed) => {
-                    let said = rr_status::new(claimed.status());
-                    (Of::Owned(Mutex::new(claimed)), said)
+                    let found = rr_status::new(claimed.status());
+                    (Of::Owned(Mutex::new(claimed)), found)
                 }
                 None => return Ok(0),
             },
@@ -66,8 +66,8 @@ pub unsafe extern "C" fn rr_claim(
         // SAFETY: it was written above.
         unsafe { message.write(handle) };
         if !status.is_null() {
-            // SAFETY: the caller's promise.
-            unsafe { check::put(status, said, "status") }?;
+            // SAFETY: the caller guarantees it.
+            unsafe { check::put(status, found, "status") }?;
         }
         Ok(1)
     })
@@ -106,7 +106,7 @@ pub unsafe extern "C" fn rr_post_receive_claimed(
         // SAFETY: no other thread is in a call with it.
         let claimed = unsafe { handles::get::<rr_message>(message) }?;
         let pieces = [check::span(data, length, "data")?];
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let options = unsafe { options::receive(options, -1) }?;
         check_operation(operation)?;
         let posted = match (&endpoint.0, &claimed.0) {
@@ -120,8 +120,8 @@ pub unsafe extern "C" fn rr_post_receive_claimed(
             },
             _ => return Err(other_engine()),
         }?;
-        // SAFETY: the caller's promise.
-        unsafe { tell_operation(operation, Some(posted)) };
+        // SAFETY: the caller guarantees it.
+        unsafe { put_operation(operation, Some(posted)) };
         // SAFETY: no other thread is in a call with it.
         unsafe { handles::close::<rr_message>(message) }.map(drop)
     })
@@ -142,6 +142,6 @@ pub unsafe extern "C" fn rr_post_receive_claimed(
 /// Any; of RR_OWNED its own.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rr_message_discard(message: *mut rr_message) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     guard_unit(|| unsafe { handles::close::<rr_message>(message) }.map(drop))
 }

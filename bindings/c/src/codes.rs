@@ -55,7 +55,7 @@ pub const RR_ENOPEER: i32 = -13;
 pub const RR_ENOPEERLEFT: i32 = -14;
 /// The message, or the text, is longer than the memory for it.
 pub const RR_ETRUNCATED: i32 = -15;
-/// The target refused an operation on its memory; the text says why.
+/// The target refused an operation on its memory; the text has the cause.
 pub const RR_EACCESS: i32 = -16;
 /// Memory is still in use by an operation of a peer.
 pub const RR_EBUSY: i32 = -17;
@@ -79,7 +79,7 @@ pub const RR_ETHREAD: i32 = -25;
 pub const RR_EBOOTSTRAP: i32 = -26;
 /// A bug of ringrail, which was stopped at the border. Close what the call was about.
 pub const RR_EPANIC: i32 = -27;
-/// Another error of a later version: the text says what.
+/// Another error, of a later version; the text describes it.
 pub const RR_EOTHER: i32 = -28;
 
 rows! {
@@ -154,7 +154,8 @@ pub const RR_DEDICATED: u32 = 1;
 /// An endpoint of the thread that opens it, without a lock. Other threads get RR_ETHREAD.
 pub const RR_OWNED: u32 = 2;
 
-/// Of rr_endpoint_open_beside: receives from anybody end with RR_ENOPEERLEFT when nobody is left.
+/// For rr_endpoint_open_beside: receives from any source end with RR_ENOPEERLEFT when no peer is
+/// left.
 pub const RR_FAIL_WITHOUT_PEERS: u32 = 1;
 
 /// The queue of what an endpoint sends (and puts, gets, flushes).
@@ -178,13 +179,13 @@ pub const RR_LEVEL_DELIVERY: u32 = 1;
 /// A send completes when a receive has matched it.
 pub const RR_LEVEL_MATCH: u32 = 2;
 
-/// Nothing is said of what a message is for: the endpoint's hint counts (rr_set_hint).
+/// No hint: that of the endpoint applies (rr_set_hint).
 pub const RR_HINT_UNSAID: u32 = 0;
 /// The usual message.
 pub const RR_HINT_NONE: u32 = 1;
-/// Somebody waits for it: it goes at once.
+/// The receiver waits for it: it is sent at once.
 pub const RR_HINT_LATENCY: u32 = 2;
-/// Nobody waits for it soon: it goes after others.
+/// It is not urgent: it is sent after others.
 pub const RR_HINT_BULK: u32 = 3;
 /// It goes before others.
 pub const RR_HINT_PRIORITY: u32 = 4;
@@ -210,7 +211,7 @@ pub const RR_GET: u32 = 3;
 pub const RR_ATOMIC: u32 = 4;
 /// A completion of a flush.
 pub const RR_FLUSH: u32 = 5;
-/// A put of a peer with remote data is in place. Nobody posted it: its user_data is 0.
+/// A put of a peer with remote data was written. It was not posted here: its user_data is 0.
 pub const RR_REMOTE_PUT: u32 = 6;
 /// A receive of many takes no more messages: its memory is the caller's again.
 pub const RR_MULTI_RECEIVE: u32 = 7;
@@ -254,19 +255,19 @@ pub const RR_EVENT_ENDED: u32 = 9;
 pub const RR_REASON_NONE: u32 = 0;
 /// The listener's user has rejected the request.
 pub const RR_REASON_REJECTED: u32 = 1;
-/// Nobody listens at that endpoint, or not any more.
+/// The endpoint has no listener, or has closed it.
 pub const RR_REASON_NOT_LISTENING: u32 = 2;
 /// As many requests as the listener takes wait for an answer: try again later.
 pub const RR_REASON_BUSY: u32 = 3;
-/// Nobody has answered in time; of a request that is withdrawn: this side has not.
+/// It was not answered in time; for a withdrawn request, by this side.
 pub const RR_REASON_TIMED_OUT: u32 = 4;
 /// The other side does not understand the request: it is of another version.
 pub const RR_REASON_MALFORMED: u32 = 5;
 /// The other side has shut the connection down, given its request up, or closed its endpoint.
 pub const RR_REASON_SHUT_DOWN: u32 = 6;
-/// The engine of the other side failed or left, or cannot be reached: the text says more.
+/// The engine of the peer failed, left, or cannot be reached; the text has the cause.
 pub const RR_REASON_PEER: u32 = 7;
-/// Another reason of a later version: the text says what.
+/// Another reason, of a later version; the text describes it.
 pub const RR_REASON_OTHER: u32 = 8;
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use crate::codes::{
 use crate::inside::{Failures, lock};
 use crate::options::rr_peer;
 
-/// A message, as a call that waited for it tells.
+/// The status of a message.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct rr_status {
@@ -57,7 +57,7 @@ pub struct rr_completion {
     pub data: u64,
     /// Names the text of the error; 0: there is none.
     pub detail: u64,
-    /// The error number of Linux that says best why it failed; 0: it has not.
+    /// The Linux error number of the failure; 0 if it succeeded.
     pub system_error: i32,
     /// For later versions.
     pub _reserved: [u32; 5],
@@ -123,5 +123,6 @@ fn kind_of(kind: OperationKind) -> u32 {
         OperationKind::Flush => RR_FLUSH,
         OperationKind::RemotePut => RR_REMOTE_PUT,
         OperationKind::MultiReceive => RR_MULTI_RECEIVE,
+        other => unreachable!("the header has no kind {other:?}"),
     }
 }

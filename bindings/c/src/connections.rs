@@ -66,15 +66,15 @@ pub unsafe extern "C" fn rr_listen(
     listener: *mut *mut rr_listener,
 ) -> c_int {
     guard_unit(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         unsafe { check::put(listener, ptr::null_mut(), "listener") }?;
         // SAFETY: the caller does not close it meanwhile.
         let endpoint = unsafe { handles::get::<rr_endpoint>(endpoint) }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let given = unsafe { check::options(options) }?;
         let options = ListenOptions {
             backlog: given.backlog as usize,
-            patience: Duration::from_nanos(given.patience_ns),
+            answer_timeout: Duration::from_nanos(given.patience_ns),
         };
         let opened = keep!(&endpoint.0, it => it.listen(options)?);
         let handle = handles::open(opened.owner(), rr_listener(opened))?;
@@ -100,7 +100,7 @@ pub unsafe extern "C" fn rr_listen(
 /// Any; of RR_OWNED its own.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rr_listener_close(listener: *mut rr_listener) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     guard_unit(|| unsafe { handles::close::<rr_listener>(listener) }.map(drop))
 }
 
@@ -133,20 +133,20 @@ pub unsafe extern "C" fn rr_request_connection(
     guard_unit(|| {
         // SAFETY: the caller does not close it meanwhile.
         let endpoint = unsafe { handles::get::<rr_endpoint>(endpoint) }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let address = unsafe { check::read(address, "address") }?.get()?;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let data = unsafe { check::slice(data.cast::<u8>(), length, "data") }?;
         check::place(connection, 1, "connection")?;
         let timeout = check::timeout(timeout_ns).unwrap_or(Duration::MAX);
         let asked = each!(&endpoint.0, it => it.request(&address, data, timeout)?);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         unsafe { check::put(connection, asked.to_bits(), "connection") }
     })
 }
 
 /// Accepts a request of `listener` into `endpoint`, which may be of another engine, with private
-/// data for who asked. The connection is there when RR_EVENT_OPENED says so at the queue of
+/// data for the peer. The connection is established with the event RR_EVENT_OPENED of the queue of
 /// `endpoint`, with the peer; if who asked does not confirm within 10 s, RR_EVENT_ENDED does.
 ///
 /// # Errors
@@ -177,14 +177,14 @@ pub unsafe extern "C" fn rr_accept(
         let endpoint = unsafe { handles::get::<rr_endpoint>(endpoint) }?;
         // SAFETY: the caller does not close it meanwhile.
         let listener = unsafe { handles::get::<rr_listener>(listener) }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let data = unsafe { check::slice(data.cast::<u8>(), length, "data") }?;
         check::place(connection, 1, "connection")?;
         let request = RequestId::from_bits(request);
         let accepted = each!(&endpoint.0, endpoint => {
             each!(&listener.0, listener => endpoint.accept(listener, request, data)?)
         });
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         unsafe { check::put(connection, accepted.to_bits(), "connection") }
     })
 }
@@ -213,14 +213,14 @@ pub unsafe extern "C" fn rr_reject(
     guard_unit(|| {
         // SAFETY: the caller does not close it meanwhile.
         let listener = unsafe { handles::get::<rr_listener>(listener) }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let data = unsafe { check::slice(data.cast::<u8>(), length, "data") }?;
         each!(&listener.0, it => it.reject(RequestId::from_bits(request), data)?);
         Ok(())
     })
 }
 
-/// Ends a connection of this endpoint, or gives up one that was requested. The other side is told
+/// Ends a connection of this endpoint, or withdraws a request. The other side is notified
 /// by RR_EVENT_ENDED; here there is no event. Sends that are outstanding go on, and the peer stays.
 ///
 /// # Errors
@@ -230,7 +230,7 @@ pub unsafe extern "C" fn rr_reject(
 ///
 /// # Safety
 ///
-/// Nobody closes the endpoint meanwhile.
+/// The endpoint is not closed during the call.
 ///
 /// # Threads
 ///

@@ -45,7 +45,7 @@ pub unsafe extern "C" fn rr_domain_open(
     domain: *mut *mut rr_domain,
 ) -> c_int {
     guard_unit(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         unsafe { check::put(domain, std::ptr::null_mut(), "domain") }?;
         check::flags(flags, RR_ISOLATED, "domain")?;
         let isolated = flags & RR_ISOLATED != 0;
@@ -60,7 +60,7 @@ pub unsafe extern "C" fn rr_domain_open(
                 if index == SETTINGS_MAX {
                     return Err(Fault::invalid("there is no null behind the last setting"));
                 }
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller guarantees it.
                 let entry = unsafe { check::text(entry, "setting") }?;
                 let Some((name, value)) = entry.split_once('=') else {
                     // It may be a secret with a slip, so it is not shown.
@@ -95,7 +95,7 @@ pub unsafe extern "C" fn rr_domain_open(
 /// Any.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rr_domain_close(domain: *mut rr_domain) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     guard_unit(|| unsafe { handles::close::<rr_domain>(domain) }.map(drop))
 }
 
@@ -123,11 +123,11 @@ pub unsafe extern "C" fn rr_domain_setting(
     guard(|| {
         // SAFETY: the caller does not close it meanwhile.
         let domain = unsafe { handles::get::<rr_domain>(domain) }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let name = unsafe { check::text(name, "name") }?;
         let found = domain.0.settings().entries().find(|entry| entry.name == name);
         let found = found.ok_or_else(|| Fault::invalid(format!("there is no setting {name}")))?;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         unsafe { text::give(&found.value, buffer, capacity) }
     })
 }
@@ -154,7 +154,7 @@ pub unsafe extern "C" fn rr_secret_random(buffer: *mut c_char, capacity: usize) 
             return Err(Fault::too_short(RR_SECRET_TEXT_BYTES, capacity));
         }
         let secret = JobSecret::random();
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         unsafe { text::give(&secret.to_hex(), buffer, capacity) }.map(drop)
     })
 }

@@ -94,11 +94,11 @@ pub unsafe extern "C" fn rr_endpoint_open(
     endpoint: *mut *mut rr_endpoint,
 ) -> c_int {
     guard_unit(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         unsafe { check::put(endpoint, ptr::null_mut(), "endpoint") }?;
         // SAFETY: the caller does not close it meanwhile.
         let domain = &unsafe { handles::get::<rr_domain>(domain) }?.0;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let options = unsafe { check::options(options) }?;
         if options._reserved != 0 {
             return Err(Fault::invalid("_reserved of the options of an endpoint is not 0"));
@@ -146,11 +146,11 @@ pub unsafe extern "C" fn rr_endpoint_open_beside(
     opened: *mut *mut rr_endpoint,
 ) -> c_int {
     guard_unit(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         unsafe { check::put(opened, ptr::null_mut(), "opened") }?;
         // SAFETY: the caller does not close it meanwhile.
         let endpoint = &unsafe { handles::get::<rr_endpoint>(endpoint) }?.0;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let given = unsafe { check::options(options) }?;
         check::flags(given.flags, RR_FAIL_WITHOUT_PEERS, rr_beside_options::WHAT)?;
         let queue = |handle: *mut rr_cq| {
@@ -197,12 +197,12 @@ pub unsafe extern "C" fn rr_endpoint_open_beside(
 
 /// Closes an endpoint. Its receives end at once, its sends go out, up to the setting close_linger;
 /// what does not end by itself ends with RR_ECANCELLED, in the queues that have other users. With
-/// the last endpoint, queue, region and claimed message its engine closes, and says goodbye to
+/// the last endpoint, queue, region and claimed message its engine closes, and notifies
 /// its peers.
 ///
 /// # Completion
 ///
-/// On return nobody reads or writes memory of operations of this endpoint any more.
+/// On return the memory of operations of this endpoint is not accessed any more.
 ///
 /// # Errors
 ///
@@ -217,7 +217,7 @@ pub unsafe extern "C" fn rr_endpoint_open_beside(
 /// Any; of RR_OWNED its own.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rr_endpoint_close(endpoint: *mut rr_endpoint) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     guard_unit(|| unsafe { handles::close::<rr_endpoint>(endpoint) }.map(drop))
 }
 
@@ -244,7 +244,7 @@ pub unsafe extern "C" fn rr_endpoint_address(
         let endpoint = unsafe { handles::get::<rr_endpoint>(endpoint) }?;
         check::place(address, 1, "address")?;
         let own = each!(&endpoint.0, it => it.address());
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         unsafe { check::put(address, rr_address::new(&own), "address") }
     })
 }
@@ -258,7 +258,7 @@ pub unsafe extern "C" fn rr_endpoint_address(
 ///
 /// # Safety
 ///
-/// Nobody closes the endpoint meanwhile.
+/// The endpoint is not closed during the call.
 ///
 /// # Threads
 ///
@@ -287,7 +287,7 @@ pub unsafe extern "C" fn rr_endpoint_driver(endpoint: *mut rr_endpoint) -> *cons
 ///
 /// # Safety
 ///
-/// Nobody closes the endpoint meanwhile.
+/// The endpoint is not closed during the call.
 ///
 /// # Threads
 ///
@@ -310,7 +310,7 @@ pub unsafe extern "C" fn rr_progress(endpoint: *mut rr_endpoint) -> c_int {
 ///
 /// # Safety
 ///
-/// Nobody closes the endpoint meanwhile.
+/// The endpoint is not closed during the call.
 ///
 /// # Threads
 ///
@@ -336,7 +336,7 @@ pub unsafe extern "C" fn rr_set_hint(endpoint: *mut rr_endpoint, hint_of_all: u3
 ///
 /// # Safety
 ///
-/// Nobody closes the endpoint meanwhile.
+/// The endpoint is not closed during the call.
 ///
 /// # Threads
 ///

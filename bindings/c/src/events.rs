@@ -31,8 +31,8 @@ pub const RR_EVENT_TEXT_BYTES: usize = 256;
 pub struct rr_event {
     /// RR_EVENT_CONNECTED, ...
     pub kind: u32,
-    /// 1: `address` says where the peer is: its engine, or of a request its endpoint. 0: it is not
-    /// of one peer.
+    /// 1: `address` is that of the peer: of its engine, or for a request of its endpoint. 0: it is
+    /// not of one peer.
     pub has_address: u32,
     /// Where the peer is.
     pub address: rr_address,
@@ -99,9 +99,9 @@ fn reason_of_refusal(refusal: ConnectionRefusal) -> u32 {
     }
 }
 
-fn told(event: &Event) -> Result<rr_event, Fault> {
+fn c_event(event: &Event) -> Result<rr_event, Fault> {
     let new = rr_event::new;
-    let (mut told, said) = match event {
+    let (mut event_out, text_out) = match event {
         Event::Connected { address } => {
             (new(RR_EVENT_CONNECTED).at(address), format!("{address} is connected"))
         }
@@ -112,41 +112,41 @@ fn told(event: &Event) -> Result<rr_event, Fault> {
             (new(RR_EVENT_REFUSED), format!("a connection from {remote} was refused: {cause}"))
         }
         Event::PathChanged { address, rail, remote, state, cause } => {
-            let said =
+            let text_out =
                 format!("path from rail {rail} to {remote} of {address}: {state:?}, {cause:?}");
-            (new(RR_EVENT_PATH).at(address), said)
+            (new(RR_EVENT_PATH).at(address), text_out)
         }
         Event::ConnectionRequest { request, listener, peer, data } => {
             let (name, listener) = (request.to_bits(), rr_address::new(listener));
-            let told = new(RR_EVENT_REQUEST).at(peer).with(data);
-            let told = rr_event { name, listener, ..told };
-            (told, format!("{peer} asks for a connection"))
+            let event_out = new(RR_EVENT_REQUEST).at(peer).with(data);
+            let event_out = rr_event { name, listener, ..event_out };
+            (event_out, format!("{peer} requests a connection"))
         }
         Event::RequestWithdrawn { request, end } => {
             let (name, reason) = (request.to_bits(), reason_of_end(end));
-            let told = rr_event { name, reason, ..new(RR_EVENT_WITHDRAWN) };
-            (told, format!("a request is answered no more: {end}"))
+            let event_out = rr_event { name, reason, ..new(RR_EVENT_WITHDRAWN) };
+            (event_out, format!("a request can no longer be answered: {end}"))
         }
         Event::ConnectionOpened { connection, peer, data } => {
             let (name, peer) = (connection.to_bits(), peer.to_bits());
-            let told = rr_event { name, peer, ..new(RR_EVENT_OPENED).with(data) };
-            (told, "a connection is there".to_owned())
+            let event_out = rr_event { name, peer, ..new(RR_EVENT_OPENED).with(data) };
+            (event_out, "a connection is established".to_owned())
         }
         Event::ConnectionRefused { connection, refusal, data } => {
             let (name, reason) = (connection.to_bits(), reason_of_refusal(*refusal));
-            let told = rr_event { name, reason, ..new(RR_EVENT_REJECTED).with(data) };
-            (told, format!("a connection that was requested was {refusal}"))
+            let event_out = rr_event { name, reason, ..new(RR_EVENT_REJECTED).with(data) };
+            (event_out, format!("a requested connection was refused: {refusal}"))
         }
         Event::ConnectionEnded { connection, end } => {
             let (name, reason) = (connection.to_bits(), reason_of_end(end));
-            let told = rr_event { name, reason, ..new(RR_EVENT_ENDED) };
-            (told, format!("a connection was {end}"))
+            let event_out = rr_event { name, reason, ..new(RR_EVENT_ENDED) };
+            (event_out, format!("a connection was {end}"))
         }
         other => (new(RR_EVENT_OTHER), format!("{other:?}")),
     };
     // SAFETY: that is all of the array.
-    unsafe { text::give(&said, told.text.as_mut_ptr(), told.text.len()) }?;
-    Ok(told)
+    unsafe { text::give(&text_out, event_out.text.as_mut_ptr(), event_out.text.len()) }?;
+    Ok(event_out)
 }
 
 fn open(queue: AnyEvents) -> Result<*mut rr_eq, Fault> {
@@ -155,7 +155,7 @@ fn open(queue: AnyEvents) -> Result<*mut rr_eq, Fault> {
 
 /// Opens an event queue on the engine of an endpoint, with room for `entries` events (at least 1).
 /// Endpoints report to it that are opened with it (rr_endpoint_open_beside). Who does not read it
-/// stops nobody: it drops the oldest events.
+/// blocks nothing: it drops the oldest events.
 ///
 /// # Errors
 ///
@@ -175,7 +175,7 @@ pub unsafe extern "C" fn rr_eq_open(
     queue: *mut *mut rr_eq,
 ) -> c_int {
     guard_unit(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         unsafe { check::put(queue, ptr::null_mut(), "queue") }?;
         // SAFETY: the caller does not close it meanwhile.
         let endpoint = unsafe { handles::get::<rr_endpoint>(endpoint) }?;
@@ -187,7 +187,7 @@ pub unsafe extern "C" fn rr_eq_open(
 }
 
 /// Opens a handle of the event queue that an endpoint reports to: that of its engine, with room for
-/// 4096 events, unless rr_endpoint_open_beside was told otherwise.
+/// 4096 events, unless the endpoint was opened with others (rr_endpoint_open_beside).
 ///
 /// # Errors
 ///
@@ -206,7 +206,7 @@ pub unsafe extern "C" fn rr_endpoint_eq(
     queue: *mut *mut rr_eq,
 ) -> c_int {
     guard_unit(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         unsafe { check::put(queue, ptr::null_mut(), "queue") }?;
         // SAFETY: the caller does not close it meanwhile.
         let endpoint = unsafe { handles::get::<rr_endpoint>(endpoint) }?;
@@ -232,7 +232,7 @@ pub unsafe extern "C" fn rr_endpoint_eq(
 /// Any; of RR_OWNED its own.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rr_eq_close(queue: *mut rr_eq) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     guard_unit(|| unsafe { handles::close::<rr_eq>(queue) }.map(drop))
 }
 
@@ -265,8 +265,8 @@ pub unsafe extern "C" fn rr_eq_read(
             ns => each!(&queue.0, it => it.wait(check::timeout(ns))?),
         };
         let Some(found) = found else { return Ok(0) };
-        // SAFETY: the caller's promise.
-        unsafe { check::put(event, told(&found)?, "event") }?;
+        // SAFETY: the caller guarantees it.
+        unsafe { check::put(event, c_event(&found)?, "event") }?;
         Ok(1)
     })
 }
@@ -279,7 +279,7 @@ pub unsafe extern "C" fn rr_eq_read(
 ///
 /// # Safety
 ///
-/// Nobody closes the queue meanwhile.
+/// The queue is not closed during the call.
 ///
 /// # Threads
 ///
@@ -301,7 +301,7 @@ pub unsafe extern "C" fn rr_eq_fd(queue: *mut rr_eq) -> c_int {
 ///
 /// # Safety
 ///
-/// Nobody closes the queue meanwhile.
+/// The queue is not closed during the call.
 ///
 /// # Threads
 ///

@@ -69,7 +69,7 @@ impl From<BootstrapError> for Fault {
 }
 
 thread_local! {
-    /// Kept as it came: a text is made only of what somebody asks for, as a refused post is no
+    /// Kept as it is: a text is made only on request, since a refused post is no
     /// rare thing.
     static LAST: RefCell<Option<Fault>> = const { RefCell::new(None) };
     /// The text that was asked for last.
@@ -78,7 +78,7 @@ thread_local! {
 
 fn remember(fault: Fault) -> c_int {
     let code = fault.code();
-    // A thread that is ending has nobody to ask for it.
+    // In a thread that is ending it cannot be read any more.
     let _ = LAST.try_with(|last| last.replace(Some(fault)));
     code
 }
@@ -117,7 +117,7 @@ fn row(code: c_int) -> Option<&'static (c_int, &'static CStr, &'static CStr)> {
 ///
 /// # Errors
 ///
-/// None: of a number that is no code it says so. Of a positive one it says success.
+/// None. A number that is no code is described as such, a positive one as success.
 ///
 /// # Threads
 ///
@@ -168,7 +168,7 @@ pub extern "C" fn rr_last_error() -> *const c_char {
     catch_unwind(text).unwrap_or(c"".as_ptr())
 }
 
-/// The error number of Linux that says best what rr_last_error is about: of RR_ESYSTEM what the
+/// The Linux error number of rr_last_error: for RR_ESYSTEM what the
 /// system gave. 0 before the first failure.
 ///
 /// # Errors

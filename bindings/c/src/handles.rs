@@ -101,7 +101,7 @@ pub(crate) fn open<T: Handled>(owner: u64, value: T) -> Result<*mut T::Name, Fau
                 (index, 1)
             }
             None => {
-                // SAFETY: it was made above, and nobody else knows it.
+                // SAFETY: it was made above, and there is no other reference.
                 drop(unsafe { Box::from_raw(object) });
                 let text = "a process has 1048576 handles; close some";
                 return Err(Fault::Engine(ringrail::Error::Limit(text)));
@@ -131,7 +131,7 @@ fn missing<T: Handled>(handle: u64) -> Fault {
 ///
 /// # Safety
 ///
-/// Nobody closes it before the last use of what is given.
+/// It is not closed before the last use of the result.
 #[inline]
 pub(crate) unsafe fn get<'a, T: Handled>(handle: *mut T::Name) -> Result<&'a T, Fault> {
     let place = find::<T>(handle)?;

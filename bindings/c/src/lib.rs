@@ -5,7 +5,7 @@
 //! (`fault`). A panic does not cross the border.
 //!
 //! Objects are named by handles that are no addresses: one that was closed, or never was one, is an
-//! error and not a crash. What C cannot promise by types each call asks for under *Safety*.
+//! error and not a crash. What C cannot express by types is listed for each call under *Safety*.
 
 #![allow(non_camel_case_types, reason = "the names are those of the header")]
 

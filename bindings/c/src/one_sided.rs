@@ -9,7 +9,7 @@ use crate::fault::{Fault, guard_unit};
 use crate::handles;
 use crate::inside::{each, rr_endpoint};
 use crate::options::{
-    self, check_operation, rr_operation, rr_peer, rr_send_options, rr_span, tell_operation,
+    self, check_operation, put_operation, rr_operation, rr_peer, rr_send_options, rr_span,
 };
 
 /// A place in the memory of a peer.
@@ -39,9 +39,9 @@ impl rr_remote {
 ///
 /// # Completion
 ///
-/// At RR_LEVEL_INJECT when the memory may be reused: whether the target refused it rr_flush tells,
-/// by a count. At other levels, and of a long put always, when it is in the peer's memory, or with
-/// RR_EACCESS.
+/// At RR_LEVEL_INJECT when the memory may be reused: rr_flush reports whether the target refused
+/// it, by a count. At other levels, and of a long put always, when it is in the peer's memory, or
+/// with RR_EACCESS.
 ///
 /// # Errors
 ///
@@ -68,7 +68,7 @@ pub unsafe extern "C" fn rr_post_put(
 ) -> c_int {
     guard_unit(|| {
         let pieces = [check::span(data, length, "data")?];
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         unsafe { put_pieces(endpoint, peer, at, &pieces, options, operation) }
     })
 }
@@ -97,7 +97,7 @@ pub unsafe extern "C" fn rr_post_putv(
     operation: *mut rr_operation,
 ) -> c_int {
     guard_unit(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         unsafe {
             put_pieces(endpoint, peer, at, options::pieces(pieces, count)?, options, operation)
         }
@@ -105,7 +105,7 @@ pub unsafe extern "C" fn rr_post_putv(
 }
 
 /// Writes a copy of a few bytes to the memory of a peer. Nothing is reported but a failure of the
-/// session; rr_flush tells whether it was refused.
+/// session; rr_flush reports whether it was refused.
 ///
 /// # Order
 ///
@@ -134,7 +134,7 @@ pub unsafe extern "C" fn rr_inject_put(
     guard_unit(|| {
         // SAFETY: the caller does not close it meanwhile.
         let endpoint = unsafe { handles::get::<rr_endpoint>(endpoint) }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let (bytes, options) = unsafe {
             (check::slice(data.cast::<u8>(), length, "data")?, options::send(options, -1)?)
         };
@@ -144,7 +144,8 @@ pub unsafe extern "C" fn rr_inject_put(
     })
 }
 
-/// Writes to the memory of a peer, and waits until the put has completed, as rr_post_put says.
+/// Writes to the memory of a peer, and waits until the put has completed, as described for
+/// rr_post_put.
 ///
 /// # Order
 ///
@@ -154,7 +155,7 @@ pub unsafe extern "C" fn rr_inject_put(
 ///
 /// As for rr_post_put, and how the put failed. RR_ETIMEDOUT: `timeout_ns` (RR_FOREVER:
 /// never) has passed. What had not gone out was taken back; of what had the outcome is unknown
-/// (rr_last_error says which), and the call returns at most 100 ms later.
+/// (see rr_last_error), and the call returns at most 100 ms later.
 ///
 /// # Safety
 ///
@@ -177,7 +178,7 @@ pub unsafe extern "C" fn rr_put(
     guard_unit(|| {
         // SAFETY: the caller does not close it meanwhile.
         let endpoint = unsafe { handles::get::<rr_endpoint>(endpoint) }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let (bytes, options) = unsafe {
             (check::slice(data.cast::<u8>(), length, "data")?, options::send(options, timeout_ns)?)
         };
@@ -221,7 +222,7 @@ pub unsafe extern "C" fn rr_post_get(
 ) -> c_int {
     guard_unit(|| {
         let pieces = [check::span(data, length, "data")?];
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         unsafe { get_pieces(endpoint, peer, at, &pieces, options, operation) }
     })
 }
@@ -250,7 +251,7 @@ pub unsafe extern "C" fn rr_post_getv(
     operation: *mut rr_operation,
 ) -> c_int {
     guard_unit(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         unsafe {
             get_pieces(endpoint, peer, at, options::pieces(pieces, count)?, options, operation)
         }
@@ -269,8 +270,8 @@ pub unsafe extern "C" fn rr_post_getv(
 ///
 /// # Safety
 ///
-/// `length` bytes can be written at `data`, and nobody else touches them until the return. They are
-/// the caller's then, in any case.
+/// `length` bytes can be written at `data`, and are not accessed otherwise during the call. They
+/// are the caller's then, in any case.
 ///
 /// # Threads
 ///
@@ -288,7 +289,7 @@ pub unsafe extern "C" fn rr_get(
     guard_unit(|| {
         // SAFETY: the caller does not close it meanwhile.
         let endpoint = unsafe { handles::get::<rr_endpoint>(endpoint) }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let (into, options) = unsafe {
             (check::bytes_mut(data, length, "data")?, options::send(options, timeout_ns)?)
         };
@@ -304,7 +305,7 @@ pub unsafe extern "C" fn rr_get(
 /// # Completion
 ///
 /// With RR_EACCESS where the target refused operations that had completed at RR_LEVEL_INJECT since
-/// the last flush; the text says how many.
+/// the last flush; the text has their number.
 ///
 /// # Errors
 ///
@@ -328,12 +329,12 @@ pub unsafe extern "C" fn rr_post_flush(
     guard_unit(|| {
         // SAFETY: the caller does not close it meanwhile.
         let endpoint = unsafe { handles::get::<rr_endpoint>(endpoint) }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let options = unsafe { options::send(options, -1) }?;
         check_operation(operation)?;
         let posted = each!(&endpoint.0, it => it.post_flush(Peer::from_bits(peer), options))?;
-        // SAFETY: the caller's promise.
-        unsafe { tell_operation(operation, Some(posted)) };
+        // SAFETY: the caller guarantees it.
+        unsafe { put_operation(operation, Some(posted)) };
         Ok(())
     })
 }
@@ -348,7 +349,7 @@ pub unsafe extern "C" fn rr_post_flush(
 ///
 /// # Safety
 ///
-/// Nobody closes the endpoint meanwhile.
+/// The endpoint is not closed during the call.
 ///
 /// # Threads
 ///
@@ -382,14 +383,14 @@ unsafe fn put_pieces(
 ) -> Result<(), Fault> {
     // SAFETY: the caller does not close it meanwhile.
     let endpoint = unsafe { handles::get::<rr_endpoint>(endpoint) }?;
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     let options = unsafe { options::send(options, -1) }?;
     check_operation(operation)?;
     let (peer, at) = (Peer::from_bits(peer), at.get());
     // SAFETY: the caller keeps the memory until the operation has ended.
     let posted = each!(&endpoint.0, it => unsafe { it.post_put_raw(peer, at, pieces, options) })?;
-    // SAFETY: the caller's promise.
-    unsafe { tell_operation(operation, Some(posted)) };
+    // SAFETY: the caller guarantees it.
+    unsafe { put_operation(operation, Some(posted)) };
     Ok(())
 }
 
@@ -406,13 +407,13 @@ unsafe fn get_pieces(
 ) -> Result<(), Fault> {
     // SAFETY: the caller does not close it meanwhile.
     let endpoint = unsafe { handles::get::<rr_endpoint>(endpoint) }?;
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     let options = unsafe { options::send(options, -1) }?;
     check_operation(operation)?;
     let (peer, at) = (Peer::from_bits(peer), at.get());
     // SAFETY: the caller keeps the memory until the operation has ended.
     let posted = each!(&endpoint.0, it => unsafe { it.post_get_raw(peer, at, pieces, options) })?;
-    // SAFETY: the caller's promise.
-    unsafe { tell_operation(operation, Some(posted)) };
+    // SAFETY: the caller guarantees it.
+    unsafe { put_operation(operation, Some(posted)) };
     Ok(())
 }

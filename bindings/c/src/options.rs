@@ -134,7 +134,7 @@ pub(crate) unsafe fn send(
     options: *const rr_send_options,
     timeout_ns: i64,
 ) -> Result<SendOptions, Fault> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     let options = unsafe { check::options(options) }?;
     check::flags(options.flags, RR_SILENT | RR_MORE | RR_FENCE | RR_DATA, rr_send_options::WHAT)?;
     let level = match options.level {
@@ -143,16 +143,15 @@ pub(crate) unsafe fn send(
         RR_LEVEL_MATCH => CompletionLevel::Match,
         other => return Err(check::unknown("level", other)),
     };
-    Ok(SendOptions {
-        level,
-        silent: options.flags & RR_SILENT != 0,
-        more: options.flags & RR_MORE != 0,
-        hint: hint(options.hint)?,
-        data: (options.flags & RR_DATA != 0).then_some(options.data),
-        fence: options.flags & RR_FENCE != 0,
-        user_data: options.user_data,
-        timeout: check::timeout(timeout_ns),
-    })
+    let mut posted = SendOptions::at(level)
+        .silent(options.flags & RR_SILENT != 0)
+        .more(options.flags & RR_MORE != 0)
+        .fence(options.flags & RR_FENCE != 0)
+        .user_data(options.user_data);
+    posted.hint = hint(options.hint)?;
+    posted.data = (options.flags & RR_DATA != 0).then_some(options.data);
+    posted.timeout = check::timeout(timeout_ns);
+    Ok(posted)
 }
 
 /// # Safety
@@ -163,14 +162,13 @@ pub(crate) unsafe fn receive(
     options: *const rr_receive_options,
     timeout_ns: i64,
 ) -> Result<ReceiveOptions, Fault> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     let options = unsafe { check::options(options) }?;
     check::flags(options.flags, RR_SILENT, rr_receive_options::WHAT)?;
-    Ok(ReceiveOptions {
-        silent: options.flags & RR_SILENT != 0,
-        user_data: options.user_data,
-        timeout: check::timeout(timeout_ns),
-    })
+    let mut posted =
+        ReceiveOptions::new().silent(options.flags & RR_SILENT != 0).user_data(options.user_data);
+    posted.timeout = check::timeout(timeout_ns);
+    Ok(posted)
 }
 
 impl rr_envelope {
@@ -189,7 +187,7 @@ impl rr_envelope {
 /// If it is not null it can be read.
 #[inline]
 pub(crate) unsafe fn selector(pointer: *const rr_selector) -> Result<Selector, Fault> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     let selector = unsafe { check::read(pointer, "selector") }?;
     let source = (selector.source != RR_ANY_PEER).then(|| Peer::from_bits(selector.source));
     Ok(Selector { source, envelope: selector.envelope.get()?, ignore: selector.ignore })
@@ -205,25 +203,25 @@ pub(crate) unsafe fn pieces<'a>(
     pieces: *const rr_span,
     count: usize,
 ) -> Result<&'a [RawSpan], Fault> {
-    // SAFETY: the caller's promise; both types have one layout.
+    // SAFETY: the caller guarantees it; both types have one layout.
     unsafe { check::slice(pieces.cast::<RawSpan>(), count, "pieces") }
 }
 
-/// Where the name of an operation goes, unless nobody wants it.
+/// Where the name of an operation is written; may be null.
 pub(crate) fn check_operation(place: *mut rr_operation) -> Result<(), Fault> {
     if place.is_null() { Ok(()) } else { check::place(place, 1, "operation") }
 }
 
-/// Tells the name of an operation, unless nobody wants it. `None`: it is over already.
+/// Writes the name of an operation, unless `place` is null. `None`: it is complete already.
 ///
 /// # Safety
 ///
 /// If it is not null it can be written, and [`check_operation`] was content with it.
 #[inline]
-pub(crate) unsafe fn tell_operation(place: *mut rr_operation, operation: Option<OperationId>) {
+pub(crate) unsafe fn put_operation(place: *mut rr_operation, operation: Option<OperationId>) {
     if !place.is_null() {
         let name = operation.map_or([0; 2], OperationId::to_bits);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         unsafe { place.write(rr_operation { name }) };
     }
 }

@@ -34,11 +34,11 @@ pub unsafe extern "C" fn rr_insert(
     guard_unit(|| {
         // SAFETY: the caller does not close it meanwhile.
         let endpoint = unsafe { handles::get::<rr_endpoint>(endpoint) }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let address = unsafe { check::read(address, "address") }?.get()?;
         check::place(peer, 1, "peer")?;
-        let inserted = each!(&endpoint.0, it => it.insert(&address)?);
-        // SAFETY: the caller's promise.
+        let inserted = each!(&endpoint.0, it => it.insert_peer(&address)?);
+        // SAFETY: the caller guarantees it.
         unsafe { check::put(peer, inserted.to_bits(), "peer") }
     })
 }
@@ -51,7 +51,7 @@ pub unsafe extern "C" fn rr_insert(
 ///
 /// # Safety
 ///
-/// Nobody closes the endpoint meanwhile.
+/// The endpoint is not closed during the call.
 ///
 /// # Threads
 ///
@@ -61,7 +61,7 @@ pub unsafe extern "C" fn rr_remove(endpoint: *mut rr_endpoint, peer: rr_peer) ->
     guard_unit(|| {
         // SAFETY: the caller does not close it meanwhile.
         let endpoint = unsafe { handles::get::<rr_endpoint>(endpoint) }?;
-        each!(&endpoint.0, it => it.remove(Peer::from_bits(peer))?);
+        each!(&endpoint.0, it => it.remove_peer(Peer::from_bits(peer))?);
         Ok(())
     })
 }
@@ -91,7 +91,7 @@ pub unsafe extern "C" fn rr_peer_address(
         check::place(address, 1, "address")?;
         let found = each!(&endpoint.0, it => it.peer_address(Peer::from_bits(peer)));
         let found = found.ok_or(Error::UnknownPeer)?;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         unsafe { check::put(address, rr_address::new(&found), "address") }
     })
 }
@@ -122,7 +122,7 @@ pub unsafe extern "C" fn rr_connect(
     guard_unit(|| {
         // SAFETY: the caller does not close it meanwhile.
         let endpoint = unsafe { handles::get::<rr_endpoint>(endpoint) }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let peers = unsafe { check::slice(peers, count, "peers") }?;
         let peers: Vec<Peer> = peers.iter().copied().map(Peer::from_bits).collect();
         each!(&endpoint.0, it => it.connect_all(&peers, check::timeout(timeout_ns)))
@@ -154,7 +154,7 @@ pub unsafe extern "C" fn rr_eager_limit(
         // SAFETY: the caller does not close it meanwhile.
         let endpoint = unsafe { handles::get::<rr_endpoint>(endpoint) }?;
         let found = each!(&endpoint.0, it => it.eager_limit_bytes(Peer::from_bits(peer)));
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         unsafe { check::put(limit, found.unwrap_or(0), "limit") }
     })
 }

@@ -78,11 +78,11 @@ pub unsafe extern "C" fn rr_cq_open(
     queue: *mut *mut rr_cq,
 ) -> c_int {
     guard_unit(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         unsafe { check::put(queue, ptr::null_mut(), "queue") }?;
         // SAFETY: the caller does not close it meanwhile.
         let endpoint = unsafe { handles::get::<rr_endpoint>(endpoint) }?;
-        let opened = open(keep!(&endpoint.0, it => it.open_queue(entries)))?;
+        let opened = open(keep!(&endpoint.0, it => it.open_completion_queue(entries)))?;
         // SAFETY: it was written above.
         unsafe { queue.write(opened) };
         Ok(())
@@ -90,8 +90,8 @@ pub unsafe extern "C" fn rr_cq_open(
 }
 
 /// Opens a handle of the queue that an endpoint is bound to: `which` is RR_TRANSMIT or RR_RECEIVE.
-/// Both are the same queue unless rr_endpoint_open_beside was told otherwise. Each handle has a
-/// descriptor, and texts of errors, of its own.
+/// Both are the same queue unless the endpoint was opened with others (rr_endpoint_open_beside).
+/// Each handle has a descriptor, and texts of errors, of its own.
 ///
 /// # Errors
 ///
@@ -111,7 +111,7 @@ pub unsafe extern "C" fn rr_endpoint_cq(
     queue: *mut *mut rr_cq,
 ) -> c_int {
     guard_unit(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         unsafe { check::put(queue, ptr::null_mut(), "queue") }?;
         // SAFETY: the caller does not close it meanwhile.
         let endpoint = unsafe { handles::get::<rr_endpoint>(endpoint) }?;
@@ -143,7 +143,7 @@ pub unsafe extern "C" fn rr_endpoint_cq(
 /// Any; of RR_OWNED its own.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rr_cq_close(queue: *mut rr_cq) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     guard_unit(|| unsafe { handles::close::<rr_cq>(queue) }.map(drop))
 }
 
@@ -177,7 +177,7 @@ pub unsafe extern "C" fn rr_cq_read(
     guard(|| {
         // SAFETY: the caller does not close it meanwhile.
         let queue = unsafe { handles::get::<rr_cq>(queue) }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         unsafe {
             deliver(
                 queue,
@@ -214,7 +214,7 @@ pub unsafe extern "C" fn rr_cq_wait(
         // SAFETY: the caller does not close it meanwhile.
         let queue = unsafe { handles::get::<rr_cq>(queue) }?;
         let timeout = check::timeout(timeout_ns);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         unsafe {
             deliver(
                 queue,
@@ -235,7 +235,7 @@ pub unsafe extern "C" fn rr_cq_wait(
 ///
 /// # Safety
 ///
-/// Nobody closes the queue meanwhile.
+/// The queue is not closed during the call.
 ///
 /// # Threads
 ///
@@ -259,7 +259,7 @@ pub unsafe extern "C" fn rr_cq_fd(queue: *mut rr_cq) -> c_int {
 ///
 /// # Safety
 ///
-/// Nobody closes the queue meanwhile.
+/// The queue is not closed during the call.
 ///
 /// # Threads
 ///
@@ -276,7 +276,7 @@ pub unsafe extern "C" fn rr_cq_arm(queue: *mut rr_cq) -> c_int {
 /// Writes why an operation failed: peer, cause, cure; with a zero byte behind it. Gives the length
 /// of the text without that byte, also where it was cut to `capacity`. The texts of the last 256
 /// failures are kept with the handle that they were read by; of others, and of success, it is what
-/// rr_strerror says.
+/// that of rr_strerror.
 ///
 /// # Errors
 ///
@@ -299,7 +299,7 @@ pub unsafe extern "C" fn rr_cq_error_text(
     guard(|| {
         // SAFETY: the caller does not close it meanwhile.
         let queue = unsafe { handles::get::<rr_cq>(queue) }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let completion = unsafe { check::read(completion, "completion") }?;
         let known = lock(&queue.1).get(completion.detail).map(ToString::to_string);
         let known = known.unwrap_or_else(|| {
@@ -307,7 +307,7 @@ pub unsafe extern "C" fn rr_cq_error_text(
             let text = unsafe { std::ffi::CStr::from_ptr(rr_strerror(completion.error)) };
             text.to_string_lossy().into_owned()
         });
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         unsafe { text::give(&known, buffer, capacity) }
     })
 }

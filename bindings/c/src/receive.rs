@@ -8,7 +8,7 @@ use crate::fault::{guard, guard_unit};
 use crate::handles;
 use crate::inside::{each, rr_endpoint};
 use crate::options::{
-    self, check_operation, rr_operation, rr_receive_options, rr_selector, rr_span, tell_operation,
+    self, check_operation, put_operation, rr_operation, rr_receive_options, rr_selector, rr_span,
 };
 
 /// Posts a receive. Its end goes to the receive queue of the endpoint, with `user_data` of the
@@ -33,10 +33,10 @@ use crate::options::{
 ///
 /// # Safety
 ///
-/// `length` bytes can be written at `data`, and nobody else touches them, until the completion was
-/// read (of one with RR_SILENT that succeeds some later message says so), or rr_endpoint_close
-/// returned. After an error they are the caller's at once. `selector` can be read; `operation` is
-/// null or can be written: for rr_cancel.
+/// `length` bytes can be written at `data`, and are not accessed otherwise, until the completion
+/// was read (one with RR_SILENT that succeeds has none; a later message has to show its end), or
+/// rr_endpoint_close returned. After an error they are the caller's at once. `selector` can be
+/// read; `operation` is null or can be written: for rr_cancel.
 ///
 /// # Threads
 ///
@@ -54,7 +54,7 @@ pub unsafe extern "C" fn rr_post_receive(
         // SAFETY: the caller does not close it meanwhile.
         let endpoint = unsafe { handles::get::<rr_endpoint>(endpoint) }?;
         let span = check::span(data, length, "data")?;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let (selector, options) =
             unsafe { (options::selector(selector)?, options::receive(options, -1)?) };
         check_operation(operation)?;
@@ -62,8 +62,8 @@ pub unsafe extern "C" fn rr_post_receive(
             // SAFETY: the caller keeps the memory until the operation has ended.
             unsafe { it.post_receive_raw(selector, &[span], options) }
         })?;
-        // SAFETY: the caller's promise.
-        unsafe { tell_operation(operation, Some(posted)) };
+        // SAFETY: the caller guarantees it.
+        unsafe { put_operation(operation, Some(posted)) };
         Ok(())
     })
 }
@@ -93,9 +93,9 @@ pub unsafe extern "C" fn rr_post_receivev(
     guard_unit(|| {
         // SAFETY: the caller does not close it meanwhile.
         let endpoint = unsafe { handles::get::<rr_endpoint>(endpoint) }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let pieces = unsafe { options::pieces(pieces, count) }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let (selector, options) =
             unsafe { (options::selector(selector)?, options::receive(options, -1)?) };
         check_operation(operation)?;
@@ -103,8 +103,8 @@ pub unsafe extern "C" fn rr_post_receivev(
             // SAFETY: the caller keeps the memory until the operation has ended.
             unsafe { it.post_receive_raw(selector, pieces, options) }
         })?;
-        // SAFETY: the caller's promise.
-        unsafe { tell_operation(operation, Some(posted)) };
+        // SAFETY: the caller guarantees it.
+        unsafe { put_operation(operation, Some(posted)) };
         Ok(())
     })
 }
@@ -147,7 +147,7 @@ pub unsafe extern "C" fn rr_post_receive_many(
         // SAFETY: the caller does not close it meanwhile.
         let endpoint = unsafe { handles::get::<rr_endpoint>(endpoint) }?;
         let span = check::span(data, length, "data")?;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let (selector, options) =
             unsafe { (options::selector(selector)?, options::receive(options, -1)?) };
         check_operation(operation)?;
@@ -155,8 +155,8 @@ pub unsafe extern "C" fn rr_post_receive_many(
             // SAFETY: the caller keeps the memory until the operation has ended.
             unsafe { it.post_receive_many_raw(selector, &[span], min_free, options) }
         })?;
-        // SAFETY: the caller's promise.
-        unsafe { tell_operation(operation, Some(posted)) };
+        // SAFETY: the caller guarantees it.
+        unsafe { put_operation(operation, Some(posted)) };
         Ok(())
     })
 }
@@ -172,12 +172,12 @@ pub unsafe extern "C" fn rr_post_receive_many(
 /// As for rr_post_receive, and how the receive failed. RR_ETRUNCATED: the memory has the beginning
 /// of the message. RR_ETIMEDOUT: `timeout_ns` (RR_FOREVER: never) has passed. A receive that had
 /// not matched was taken back; the message of one that had, and has not come whole, is lost
-/// (rr_last_error says which), and the call returns at most 100 ms later.
+/// (see rr_last_error), and the call returns at most 100 ms later.
 ///
 /// # Safety
 ///
-/// `length` bytes can be written at `data`, and nobody else touches them until the return. They are
-/// the caller's then, in any case. `status` is null or can be written: of success, and of
+/// `length` bytes can be written at `data`, and are not accessed otherwise during the call. They
+/// are the caller's then, in any case. `status` is null or can be written: of success, and of
 /// RR_ETRUNCATED, it has the message.
 ///
 /// # Threads
@@ -195,9 +195,9 @@ pub unsafe extern "C" fn rr_receive(
     guard_unit(|| {
         // SAFETY: the caller does not close it meanwhile.
         let endpoint = unsafe { handles::get::<rr_endpoint>(endpoint) }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let into = unsafe { check::bytes_mut(data, length, "data") }?;
-        // SAFETY: the caller's promise; usual options are asked for.
+        // SAFETY: the caller guarantees it; null means default options.
         let (selector, options) = unsafe {
             (options::selector(selector)?, options::receive(std::ptr::null(), timeout_ns)?)
         };
@@ -207,7 +207,7 @@ pub unsafe extern "C" fn rr_receive(
         let received = each!(&endpoint.0, it => it.receive_blocking(selector, into, options));
         let known = received.as_ref().map_or_else(|error| error.status(), Some);
         if let Some(known) = known.filter(|_| !status.is_null()) {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees it.
             unsafe { check::put(status, rr_status::new(known), "status") }?;
         }
         received?;
@@ -239,14 +239,14 @@ pub unsafe extern "C" fn rr_peek(
     guard(|| {
         // SAFETY: the caller does not close it meanwhile.
         let endpoint = unsafe { handles::get::<rr_endpoint>(endpoint) }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let selector = unsafe { options::selector(selector) }?;
         if !status.is_null() {
             check::place(status, 1, "status")?;
         }
         let Some(found) = each!(&endpoint.0, it => it.peek(selector)?) else { return Ok(0) };
         if !status.is_null() {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees it.
             unsafe { check::put(status, rr_status::new(&found), "status") }?;
         }
         Ok(1)

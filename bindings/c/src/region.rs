@@ -26,7 +26,7 @@ pub struct rr_key_options {
     pub offset: u64,
     /// How long that is; RR_TO_THE_END.
     pub length: u64,
-    /// RR_CHOSEN_KEY: the key is `key`. Else it is a random one, which nobody guesses.
+    /// RR_CHOSEN_KEY: the key is `key`. Else it is a random one, which cannot be guessed.
     pub flags: u32,
     /// 0.
     pub _reserved: u32,
@@ -94,7 +94,7 @@ pub unsafe extern "C" fn rr_region_allocate(
     region: *mut *mut rr_region,
 ) -> c_int {
     guard_unit(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         unsafe { check::put(region, ptr::null_mut(), "region") }?;
         // SAFETY: the caller does not close it meanwhile.
         let endpoint = unsafe { handles::get::<rr_endpoint>(endpoint) }?;
@@ -134,12 +134,12 @@ pub unsafe extern "C" fn rr_region_register(
     region: *mut *mut rr_region,
 ) -> c_int {
     guard_unit(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         unsafe { check::put(region, ptr::null_mut(), "region") }?;
         // SAFETY: the caller does not close it meanwhile.
         let endpoint = unsafe { handles::get::<rr_endpoint>(endpoint) }?;
         let span = check::span(data, length, "data")?;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let made = keep!(&endpoint.0, it => unsafe { it.register_raw(span) }?);
         let opened = open(made, data.cast())?;
         // SAFETY: it was written above.
@@ -169,7 +169,7 @@ pub unsafe extern "C" fn rr_region_register(
 /// Any; of RR_OWNED its own.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rr_region_close(region: *mut rr_region) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     guard_unit(|| unsafe { handles::close::<rr_region>(region) }.map(drop))
 }
 
@@ -224,7 +224,7 @@ pub unsafe extern "C" fn rr_region_key(
     guard_unit(|| {
         // SAFETY: the caller does not close it meanwhile.
         let region = unsafe { handles::get::<rr_region>(region) }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let given = unsafe { check::options(options) }?;
         check::place(key, 1, "key")?;
         check::flags(given.flags, RR_CHOSEN_KEY, rr_key_options::WHAT)?;
@@ -240,7 +240,7 @@ pub unsafe extern "C" fn rr_region_key(
         let peers = if given.peers.is_null() && given.peer_count == 0 {
             None
         } else {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees it.
             let peers = unsafe { check::slice(given.peers, given.peer_count, "peers") }?;
             Some(peers.iter().copied().map(Peer::from_bits).collect())
         };
@@ -252,7 +252,7 @@ pub unsafe extern "C" fn rr_region_key(
             peers,
         };
         let made = each!(&region.0, it => it.key(&options)?);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         unsafe { check::put(key, made.0, "key") }
     })
 }
@@ -267,7 +267,7 @@ pub unsafe extern "C" fn rr_region_key(
 ///
 /// # Safety
 ///
-/// Nobody closes the region meanwhile.
+/// The region is not closed during the call.
 ///
 /// # Threads
 ///
@@ -309,7 +309,7 @@ pub unsafe extern "C" fn rr_region_read(
     guard_unit(|| {
         // SAFETY: the caller does not close it meanwhile.
         let region = unsafe { handles::get::<rr_region>(region) }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let into = unsafe { check::bytes_mut(into, length, "into") }?;
         each!(&region.0, it => it.read(offset, into))?;
         Ok(())
@@ -339,14 +339,15 @@ pub unsafe extern "C" fn rr_region_write(
     guard_unit(|| {
         // SAFETY: the caller does not close it meanwhile.
         let region = unsafe { handles::get::<rr_region>(region) }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let bytes = unsafe { check::slice(data.cast::<u8>(), length, "data") }?;
         each!(&region.0, it => it.write(offset, bytes))?;
         Ok(())
     })
 }
 
-/// Tells what peers have done to a region so far. Who sees a count sees what was counted.
+/// Returns the counters of the operations of peers on a region. The bytes of operations that are
+/// counted are visible to the thread that reads the count.
 ///
 /// # Errors
 ///
@@ -367,9 +368,9 @@ pub unsafe extern "C" fn rr_region_counted(
     guard_unit(|| {
         // SAFETY: the caller does not close it meanwhile.
         let region = unsafe { handles::get::<rr_region>(region) }?;
-        let found = each!(&region.0, it => it.counts());
+        let found = each!(&region.0, it => it.counters());
         let ringrail::RegionCounters { puts, gets, atomics, bytes } = found;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         unsafe { check::put(counts, rr_region_counts { puts, gets, atomics, bytes }, "counts") }
     })
 }
@@ -397,7 +398,7 @@ pub unsafe extern "C" fn rr_region_wait(
     guard(|| {
         // SAFETY: the caller does not close it meanwhile.
         let region = unsafe { handles::get::<rr_region>(region) }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let least = unsafe { check::read(least, "least") }?;
         let done = |now: &ringrail::RegionCounters| {
             now.puts >= least.puts

@@ -9,8 +9,8 @@ use crate::fault::{guard, guard_unit};
 use crate::handles;
 use crate::inside::{each, rr_endpoint};
 use crate::options::{
-    self, check_operation, rr_envelope, rr_operation, rr_peer, rr_send_options, rr_span,
-    tell_operation,
+    self, check_operation, put_operation, rr_envelope, rr_operation, rr_peer, rr_send_options,
+    rr_span,
 };
 
 /// Posts a send. Its end goes to the transmit queue of the endpoint, with `user_data` of the
@@ -34,9 +34,9 @@ use crate::options::{
 ///
 /// # Safety
 ///
-/// `length` bytes at `data` stay as they are until the completion was read (with RR_SILENT: until
-/// a later completion says so), or rr_endpoint_close returned. After an error they are the caller's
-/// at once. `operation` is null or can be written: for rr_cancel.
+/// `length` bytes at `data` stay as they are until the completion was read (with RR_SILENT: until a
+/// later completion has to show its end), or rr_endpoint_close returned. After an error they are
+/// the caller's at once. `operation` is null or can be written: for rr_cancel.
 ///
 /// # Threads
 ///
@@ -55,7 +55,7 @@ pub unsafe extern "C" fn rr_post_send(
         // SAFETY: the caller does not close it meanwhile.
         let endpoint = unsafe { handles::get::<rr_endpoint>(endpoint) }?;
         let (span, envelope) = (check::span(data, length, "data")?, envelope.get()?);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let options = unsafe { options::send(options, -1) }?;
         check_operation(operation)?;
         let (peer, pieces) = (Peer::from_bits(peer), &[span]);
@@ -63,8 +63,8 @@ pub unsafe extern "C" fn rr_post_send(
             // SAFETY: the caller keeps the memory until the operation has ended.
             unsafe { it.post_send_raw(peer, envelope, pieces, options) }
         })?;
-        // SAFETY: the caller's promise.
-        unsafe { tell_operation(operation, posted) };
+        // SAFETY: the caller guarantees it.
+        unsafe { put_operation(operation, posted) };
         Ok(())
     })
 }
@@ -96,7 +96,7 @@ pub unsafe extern "C" fn rr_post_sendv(
     guard_unit(|| {
         // SAFETY: the caller does not close it meanwhile.
         let endpoint = unsafe { handles::get::<rr_endpoint>(endpoint) }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let (pieces, options) =
             unsafe { (options::pieces(pieces, count)?, options::send(options, -1)?) };
         let (peer, envelope) = (Peer::from_bits(peer), envelope.get()?);
@@ -105,8 +105,8 @@ pub unsafe extern "C" fn rr_post_sendv(
             // SAFETY: the caller keeps the memory until the operation has ended.
             unsafe { it.post_send_raw(peer, envelope, pieces, options) }
         })?;
-        // SAFETY: the caller's promise.
-        unsafe { tell_operation(operation, posted) };
+        // SAFETY: the caller guarantees it.
+        unsafe { put_operation(operation, posted) };
         Ok(())
     })
 }
@@ -143,7 +143,7 @@ pub unsafe extern "C" fn rr_inject(
     guard_unit(|| {
         // SAFETY: the caller does not close it meanwhile.
         let endpoint = unsafe { handles::get::<rr_endpoint>(endpoint) }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let (bytes, options) = unsafe {
             (check::slice(data.cast::<u8>(), length, "data")?, options::send(options, -1)?)
         };
@@ -164,7 +164,7 @@ pub unsafe extern "C" fn rr_inject(
 ///
 /// As for rr_post_send, and how the send failed. RR_ETIMEDOUT: `timeout_ns` (RR_FOREVER: never)
 /// has passed. A send that had not gone out was taken back; of one that had the outcome is unknown
-/// (rr_last_error says which), and the call returns at most 100 ms later.
+/// (see rr_last_error), and the call returns at most 100 ms later.
 ///
 /// # Safety
 ///
@@ -187,7 +187,7 @@ pub unsafe extern "C" fn rr_send(
     guard_unit(|| {
         // SAFETY: the caller does not close it meanwhile.
         let endpoint = unsafe { handles::get::<rr_endpoint>(endpoint) }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let (bytes, options) = unsafe {
             (check::slice(data.cast::<u8>(), length, "data")?, options::send(options, timeout_ns)?)
         };
@@ -198,7 +198,7 @@ pub unsafe extern "C" fn rr_send(
 }
 
 /// Cancels a posted operation that has not matched (receive) or gone out (send). 1: its completion
-/// says RR_ECANCELLED. 0: too late, it ends as if nothing had been said, or has ended.
+/// has RR_ECANCELLED. 0: too late; it ends as if it had not been cancelled, or has ended.
 ///
 /// # Errors
 ///
@@ -206,8 +206,8 @@ pub unsafe extern "C" fn rr_send(
 ///
 /// # Safety
 ///
-/// Nobody closes the endpoint meanwhile. The memory of the operation is the library's until its
-/// completion was read.
+/// The endpoint is not closed during the call. The memory of the operation is the library's until
+/// its completion was read.
 ///
 /// # Threads
 ///

@@ -33,7 +33,7 @@ pub unsafe extern "C" fn rr_statistics(
         // SAFETY: the caller does not close it meanwhile.
         let endpoint = unsafe { handles::get::<rr_endpoint>(endpoint) }?;
         let all = each!(&endpoint.0, it => it.prometheus());
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         unsafe { text::give(&all, buffer, capacity) }
     })
 }

@@ -15,7 +15,7 @@ pub(crate) unsafe fn give(
     buffer: *mut c_char,
     capacity: usize,
 ) -> Result<c_int, Fault> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     let room = unsafe { check::bytes_mut(buffer.cast(), capacity, "buffer") }?;
     if let Some(most) = room.len().checked_sub(1) {
         let mut length = text.len().min(most);

@@ -169,7 +169,7 @@ impl Location {
     pub(crate) fn peer_address(self) -> Result<Address, Errno> {
         match self {
             Self::Endpoint(address) => Ok(address),
-            Self::Place(place) => Address::of_listener(place).map_err(|error| {
+            Self::Place(place) => Address::from_listener(place).map_err(|error| {
                 tracing::warn!("no peer can be at {place}: {error}");
                 Errno::INVAL
             }),
@@ -225,9 +225,9 @@ pub(crate) unsafe fn copy_out(
     if length.is_null() {
         return Err(Errno::INVAL);
     }
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller guarantees it.
     let room = if into.is_null() { 0 } else { unsafe { *length } };
-    // SAFETY: as the caller promises; `bytes` is ours and elsewhere.
+    // SAFETY: the caller guarantees it; `bytes` is ours and elsewhere.
     unsafe {
         *length = bytes.len();
         if room > 0 {

@@ -19,9 +19,9 @@ use crate::cq::Sink;
 use crate::domain::Domain;
 use crate::errno::Errno;
 use crate::fid::{Header, Object, border, border_unit, close, hand_out, object, share};
-use crate::mr::Lent;
+use crate::mr::RegisteredRegion;
 
-/// How long a sleep lasts before it looks whether somebody has set the counter.
+/// How long a sleep lasts before it checks whether the counter was set.
 const NAP: Duration = Duration::from_millis(5);
 
 /// The two values of a counter.
@@ -54,7 +54,7 @@ impl Count {
 pub(crate) struct Cntr {
     header: Header<fid_cntr>,
     count: Arc<Count>,
-    /// Where the ends of what it counts are told.
+    /// Where completions of the operations that it counts are reported.
     sinks: Mutex<Vec<Weak<Sink>>>,
     /// What peers do, as far as it counts that.
     remote: Mutex<Vec<Remote>>,
@@ -66,7 +66,7 @@ pub(crate) struct Cntr {
 
 /// Memory of which a counter counts what peers do to it.
 struct Remote {
-    lent: Weak<Lent>,
+    registered: Weak<RegisteredRegion>,
     flags: u64,
     /// What had been done to it before.
     before: u64,
@@ -125,7 +125,7 @@ impl Cntr {
         &self.domain
     }
 
-    /// The ends of some of what it counts are told to `sink`.
+    /// Completions of some of the operations that it counts are reported to `sink`.
     pub(crate) fn reads(&self, sink: &Arc<Sink>) {
         let mut sinks = locked(&self.sinks);
         sinks.retain(|known| known.strong_count() > 0);
@@ -134,18 +134,18 @@ impl Cntr {
         }
     }
 
-    /// Counts what peers do to `lent` from now on.
-    pub(crate) fn watches(&self, lent: &Arc<Lent>, flags: u64) {
-        let before = lent.done(flags);
-        locked(&self.remote).push(Remote { lent: Arc::downgrade(lent), flags, before });
+    /// Counts operations of peers on `registered` from now on.
+    pub(crate) fn watches(&self, registered: &Arc<RegisteredRegion>, flags: u64) {
+        let before = registered.done(flags);
+        locked(&self.remote).push(Remote { registered: Arc::downgrade(registered), flags, before });
     }
 
     /// The memory is about to be taken back: what was done to it stays counted.
-    pub(crate) fn keeps(&self, lent: &Arc<Lent>) {
-        let is_of = |remote: &Remote| remote.lent.as_ptr() == Arc::as_ptr(lent);
+    pub(crate) fn keeps(&self, registered: &Arc<RegisteredRegion>) {
+        let is_of = |remote: &Remote| remote.registered.as_ptr() == Arc::as_ptr(registered);
         let mut remote = locked(&self.remote);
         for known in remote.extract_if(.., |remote| is_of(remote)) {
-            let done = lent.done(known.flags).wrapping_sub(known.before);
+            let done = registered.done(known.flags).wrapping_sub(known.before);
             self.count.value.fetch_add(done, Ordering::AcqRel);
         }
     }
@@ -153,9 +153,10 @@ impl Cntr {
     /// What was done by peers to the memory that is watched.
     fn done_by_peers(&self) -> u64 {
         let mut remote = locked(&self.remote);
-        remote.retain(|known| known.lent.strong_count() > 0);
+        remote.retain(|known| known.registered.strong_count() > 0);
         remote.iter().fold(0, |sum, known| {
-            let done = known.lent.upgrade().map_or(0, |lent| lent.done(known.flags));
+            let done =
+                known.registered.upgrade().map_or(0, |registered| registered.done(known.flags));
             sum.wrapping_add(done.wrapping_sub(known.before))
         })
     }
@@ -256,29 +257,29 @@ pub(crate) struct RemoteCounts(Mutex<Known>);
 
 #[derive(Default)]
 struct Known {
-    lent: Vec<Weak<Lent>>,
+    registered: Vec<Weak<RegisteredRegion>>,
     counters: Vec<(Weak<Cntr>, u64)>,
 }
 
 impl RemoteCounts {
-    /// Peers may reach `lent` from now on.
-    pub(crate) fn add(&self, lent: &Arc<Lent>) {
+    /// Peers can access `registered` from now on.
+    pub(crate) fn add(&self, registered: &Arc<RegisteredRegion>) {
         let mut known = locked(&self.0);
-        known.lent.retain(|lent| lent.strong_count() > 0);
-        known.lent.push(Arc::downgrade(lent));
+        known.registered.retain(|registered| registered.strong_count() > 0);
+        known.registered.push(Arc::downgrade(registered));
         known.counters.retain(|(counter, _)| counter.strong_count() > 0);
         for (counter, flags) in &known.counters {
             if let Some(counter) = counter.upgrade() {
-                counter.watches(lent, *flags);
+                counter.watches(registered, *flags);
             }
         }
     }
 
-    /// `lent` is about to be taken back.
-    pub(crate) fn remove(&self, lent: &Arc<Lent>) {
+    /// `registered` is about to be closed.
+    pub(crate) fn remove(&self, registered: &Arc<RegisteredRegion>) {
         let known = locked(&self.0);
         for counter in known.counters.iter().filter_map(|(counter, _)| counter.upgrade()) {
-            counter.keeps(lent);
+            counter.keeps(registered);
         }
     }
 
@@ -289,7 +290,11 @@ impl RemoteCounts {
             return;
         }
         let mut known = locked(&self.0);
-        known.lent.iter().filter_map(Weak::upgrade).for_each(|lent| counter.watches(&lent, flags));
+        known
+            .registered
+            .iter()
+            .filter_map(Weak::upgrade)
+            .for_each(|registered| counter.watches(&registered, flags));
         known.counters.push((Arc::downgrade(counter), flags));
     }
 }
@@ -321,14 +326,14 @@ unsafe extern "C" fn control(fid: *mut fid, command: c_int, argument: *mut c_voi
     border_unit(|| {
         // SAFETY: libfabric's caller passes a counter that is open.
         let cntr = unsafe { object::<Cntr>(fid.cast()) };
-        let told = match command {
+        let copy = match command {
             FI_GETWAIT if cntr.wait_object == FI_WAIT_FD => cntr.sleeper.wait_fd()?.as_raw_fd(),
             FI_GETWAIT => return Err(Errno::NODATA),
             FI_GETWAITOBJ => cntr.wait_object,
             _ => return Err(Errno::NOSYS),
         };
         // SAFETY: the argument of these commands is a place for a number.
-        unsafe { argument.cast::<c_int>().write(told) };
+        unsafe { argument.cast::<c_int>().write(copy) };
         Ok(())
     })
 }

@@ -38,23 +38,23 @@ pub(crate) struct Domain {
     format: Format,
     /// Of endpoints that are connected.
     connections: OnceLock<Arc<Connections>>,
-    _counted: Counted,
+    _counted: CounterWait,
 }
 
 /// Domains of this process that are open, each of which is an engine.
 static DOMAINS: AtomicUsize = AtomicUsize::new(0);
 
 /// One of [`DOMAINS`].
-struct Counted;
+struct CounterWait;
 
-impl Counted {
+impl CounterWait {
     fn new() -> Self {
         DOMAINS.fetch_add(1, Ordering::Relaxed);
         Self
     }
 }
 
-impl Drop for Counted {
+impl Drop for CounterWait {
     fn drop(&mut self) {
         DOMAINS.fetch_sub(1, Ordering::Relaxed);
     }
@@ -98,7 +98,7 @@ pub(crate) fn open(
         Errno::of(&error)
     })?;
     // A consumer tries again what a call refuses, and takes an error entry for the end.
-    engine.post_in_turn();
+    engine.disable_deferred_posts();
     tracing::debug!(address = %first.address(), "a domain is open");
     let fid = fid { fclass: FI_CLASS_DOMAIN, context, ops: &FID_OPS };
     let header = Header::new(fid_domain { fid, ops: &OPS, mr: &mr::OPS });
@@ -112,7 +112,7 @@ pub(crate) fn open(
         fabric,
         format,
         connections: OnceLock::new(),
-        _counted: Counted::new(),
+        _counted: CounterWait::new(),
     }))
 }
 
@@ -152,11 +152,11 @@ impl Domain {
     /// Engines of this host that this process knows of: its own, and those that share memory with
     /// this one.
     pub(crate) fn engines_on_host(&self) -> usize {
-        let neighbours = match self.engine.shared_memory() {
-            SharedMemoryState::On { figures, .. } => figures.neighbours,
+        let local_peers = match self.engine.shared_memory() {
+            SharedMemoryState::On { figures, .. } => figures.local_peers,
             _ => 0,
         };
-        DOMAINS.load(Ordering::Relaxed) + neighbours
+        DOMAINS.load(Ordering::Relaxed) + local_peers
     }
 
     pub(crate) fn fabric(&self) -> &Fabric {
@@ -166,7 +166,7 @@ impl Domain {
     /// A new queue of the engine, as long as the setting `cq_entries` says: it never overruns, for
     /// a post that has no room is refused.
     pub(crate) fn open_queue(&self) -> CompletionQueue<Shared> {
-        self.engine.open_queue(self.engine.domain().settings().cq_entries())
+        self.engine.open_completion_queue(self.engine.domain().settings().cq_entries())
     }
 
     fn first(&self) -> MutexGuard<'_, Option<Endpoint<Shared>>> {

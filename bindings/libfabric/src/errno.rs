@@ -159,7 +159,7 @@ pub(crate) unsafe fn text(number: c_int, buffer: *mut c_char, length: usize) -> 
     if !buffer.is_null() && length > 0 {
         let bytes = text.to_bytes();
         let fitting = bytes.len().min(length - 1);
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller guarantees it.
         unsafe {
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), buffer.cast(), fitting);
             *buffer.add(fitting) = 0;
@@ -186,7 +186,7 @@ mod tests {
     }
 
     fn of_failure(failure: PeerFailure) -> c_int {
-        let address = ringrail::Address::of_listener(([127, 0, 0, 1], 9).into()).unwrap();
+        let address = ringrail::Address::from_listener(([127, 0, 0, 1], 9).into()).unwrap();
         Errno::of(&Error::Peer { address: Box::new(address), failure, status: None }).number()
     }
 

@@ -50,7 +50,7 @@ pub(crate) unsafe fn open(
     fabric: *mut *mut fid_fabric,
     context: *mut c_void,
 ) -> Result<(), Errno> {
-    // SAFETY: as the caller promises; an attribute is as long in all versions.
+    // SAFETY: the caller guarantees it; an attribute is as long in all versions.
     let (api_version, name) = unsafe {
         let attr = attr.as_ref().ok_or(Errno::INVAL)?;
         (attr.api_version, crate::info::text(attr.name))
@@ -60,7 +60,7 @@ pub(crate) unsafe fn open(
     }
     let fid = fid { fclass: FI_CLASS_FABRIC, context, ops: &raw const FID_OPS };
     let header = Header::new(fid_fabric { fid, ops: &raw const OPS, api_version });
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller guarantees it.
     unsafe { *fabric = hand_out(Arc::new(Fabric { header, api_version })) };
     Ok(())
 }

@@ -17,9 +17,9 @@
 //! ```
 //!
 //! * It is made in an [`Arc`], and [`hand_out`] gives the application one count of it.
-//! * Its `close` is [`close`]: it answers `FI_EBUSY` while anybody else has a count. So whoever
+//! * Its `close` is [`close`]: it answers `FI_EBUSY` while anybody else has a count. So code
 //!   needs an object until it is closed itself (a child its parent, an endpoint its queues, its
-//!   counters and its address vector) holds an `Arc` of it, and whoever does not holds a
+//!   counters and its address vector) holds an `Arc` of it, and code that does not holds a
 //!   [`Weak`](std::sync::Weak), upgraded for short. The object is freed by its `Drop`.
 //! * It is `Send` and `Sync`: applications that ask for `FI_THREAD_SAFE` call from any thread. What
 //!   changes is behind atomics and locks. Lower levels get the same: a free lock costs little.
@@ -55,7 +55,7 @@ use crate::errno::Errno;
 #[repr(transparent)]
 pub(crate) struct Header<F>(UnsafeCell<F>);
 
-// SAFETY: this side writes to a header before it is handed out only, and reads what nobody writes
+// SAFETY: this side writes to a header before it is handed out only, and reads what is not written
 // afterwards, but for `context`: that is the application's, to be serialized by itself.
 unsafe impl<F> Send for Header<F> {}
 // SAFETY: as above.
@@ -76,7 +76,7 @@ impl<F> Header<F> {
 /// # Safety
 ///
 /// It is `repr(C)`, its first field is a [`Header`] of `Fid`, `Fid` is `repr(C)` and begins with a
-/// [`fid`], whose class is `CLASS` and nobody else's.
+/// [`fid`], whose class is `CLASS`; no other object has it.
 pub(crate) unsafe trait Object: Send + Sync + 'static {
     type Fid;
     const CLASS: usize;
@@ -94,7 +94,7 @@ pub(crate) fn hand_out<T: Object>(object: Arc<T>) -> *mut T::Fid {
 /// [`hand_out`] gave the pointer for a `T`, which is not closed while the reference lives.
 #[inline]
 pub(crate) unsafe fn object<'a, T: Object>(header: *mut T::Fid) -> &'a T {
-    // SAFETY: as the caller promises; the header is at the object's beginning.
+    // SAFETY: the caller guarantees it; the header is at the object's beginning.
     unsafe { &*header.cast_const().cast() }
 }
 
@@ -105,7 +105,7 @@ pub(crate) unsafe fn object<'a, T: Object>(header: *mut T::Fid) -> &'a T {
 /// It is null, or the header of an object of this provider that is not closed while the reference
 /// lives.
 pub(crate) unsafe fn find<'a, T: Object>(header: *mut fid) -> Option<&'a T> {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller guarantees it.
     let is_one = !header.is_null() && unsafe { (*header).fclass } == T::CLASS;
     // SAFETY: objects of this class are `T`s.
     is_one.then(|| unsafe { object(header.cast()) })
@@ -117,7 +117,7 @@ pub(crate) unsafe fn find<'a, T: Object>(header: *mut fid) -> Option<&'a T> {
 ///
 /// As for [`find`].
 pub(crate) unsafe fn share<T: Object>(header: *mut fid) -> Option<Arc<T>> {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller guarantees it.
     let found: &T = unsafe { find(header) }?;
     // SAFETY: it came from `Arc::into_raw`, and the application has a count of it.
     unsafe {
@@ -137,7 +137,7 @@ pub(crate) unsafe fn share<T: Object>(header: *mut fid) -> Option<Arc<T>> {
 /// `header` is that of a `T` that was handed out and not closed; no other call uses it, now or
 /// later.
 pub(crate) unsafe fn close<T: Object>(header: *mut fid) -> Result<(), Errno> {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller guarantees it.
     let object: Arc<T> = unsafe { Arc::from_raw(header.cast_const().cast()) };
     match Arc::try_unwrap(object) {
         Ok(object) => {

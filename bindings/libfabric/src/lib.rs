@@ -39,7 +39,7 @@ pub(crate) const PROVIDER_VERSION: u32 = version(0, 1);
 /// Writable, for libfabric keeps something in its `context`.
 struct Provider(UnsafeCell<fi_provider>);
 
-// SAFETY: this side reads what nobody writes: all but `context`, which is libfabric's.
+// SAFETY: this side reads what is not written: all but `context`, which is libfabric's.
 unsafe impl Sync for Provider {}
 
 static PROVIDER: Provider = Provider(UnsafeCell::new(fi_provider {

@@ -27,7 +27,7 @@ impl<S: Subscriber> Layer<S> for ToLibfabric {
         };
         let is_printed = symbols::log(level, metadata.target(), &text);
         if !is_printed && *metadata.level() == Level::ERROR {
-            // libfabric prints nothing unless it is asked to; what ends a job is said.
+            // libfabric prints nothing unless it is asked to; what ends a job is printed.
             say(&text);
         }
     }
@@ -51,13 +51,13 @@ impl Visit for Line {
 
 /// A line on standard error, once for each reason to give up: MPI asks several times.
 fn say(text: &str) {
-    static SAID: Mutex<Vec<String>> = Mutex::new(Vec::new());
-    let mut said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
-    if said.len() == REASONS_MAX || said.iter().any(|line| line == text) {
+    static PRINTED: Mutex<Vec<String>> = Mutex::new(Vec::new());
+    let mut printed = PRINTED.lock().unwrap_or_else(PoisonError::into_inner);
+    if printed.len() == REASONS_MAX || printed.iter().any(|line| line == text) {
         return;
     }
-    said.push(text.to_owned());
-    // Nobody is to be told if that is closed.
+    printed.push(text.to_owned());
+    // Where stderr is closed there is nothing left to do.
     let _written =
         std::io::Write::write_all(&mut std::io::stderr(), format!("ringrail: {text}\n").as_bytes());
 }
@@ -66,7 +66,7 @@ fn say(text: &str) {
 pub(crate) fn start() {
     static STARTED: Once = Once::new();
     STARTED.call_once(|| {
-        // Asked for once, so that a line that nobody wants costs a comparison.
+        // Read once, so that a line that is not printed costs a comparison.
         let most = [
             (Theirs::Debug, LevelFilter::DEBUG),
             (Theirs::Info, LevelFilter::INFO),

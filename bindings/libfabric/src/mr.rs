@@ -20,12 +20,12 @@ use crate::errno::Errno;
 use crate::fid::{Header, Object, border_unit, close, find, hand_out, share};
 
 /// The part of memory that counters look at.
-pub(crate) struct Lent(Region<Shared>);
+pub(crate) struct RegisteredRegion(Region<Shared>);
 
-impl Lent {
+impl RegisteredRegion {
     /// What peers have done to it, of what `flags` say.
     pub(crate) fn done(&self, flags: u64) -> u64 {
-        let counts = self.0.counts();
+        let counts = self.0.counters();
         let written = if flags & FI_REMOTE_WRITE == 0 { 0 } else { counts.puts + counts.atomics };
         let read = if flags & FI_REMOTE_READ == 0 { 0 } else { counts.gets };
         written + read
@@ -37,7 +37,7 @@ impl Lent {
 pub(crate) struct Mr {
     header: Header<fid_mr>,
     /// `None`: it is for this side's operations alone, which need none.
-    lent: Option<Arc<Lent>>,
+    registered: Option<Arc<RegisteredRegion>>,
     counters: Mutex<Vec<Arc<Cntr>>>,
     domain: Arc<Domain>,
 }
@@ -72,16 +72,16 @@ impl Mr {
         if access & FI_REMOTE_WRITE != 0 {
             rights |= Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
         }
-        let lent = if rights.is_empty() {
+        let registered = if rights.is_empty() {
             None
         } else {
             let end = memory.ptr.addr().checked_add(memory.len);
-            // All of memory, or much of it: MPI's dynamic windows. Nobody has so much in one piece.
+            // All of memory, or much of it: MPI's dynamic windows. No allocation is that large.
             let is_vast = memory.ptr.is_null() || end.is_none() || memory.len > 1 << 46;
             let region = match is_vast {
-                // SAFETY: as the caller promises; what is not mapped is refused.
+                // SAFETY: the caller guarantees it; what is not mapped is refused.
                 true => unsafe { domain.engine().register_unmapped(memory) },
-                // SAFETY: as the caller promises.
+                // SAFETY: the caller guarantees it.
                 false => unsafe { domain.engine().register_raw(memory) },
             }?;
             let options = KeyOptions { key: Some(key), ..KeyOptions::new(rights) };
@@ -89,24 +89,24 @@ impl Mr {
                 tracing::debug!(key, "no key of a region: {error}");
                 Errno::NOKEY
             })?;
-            let lent = Arc::new(Lent(region));
-            domain.remote.add(&lent);
-            Some(lent)
+            let registered = Arc::new(RegisteredRegion(region));
+            domain.remote.add(&registered);
+            Some(registered)
         };
         let fid = fid { fclass: FI_CLASS_MR, context, ops: &FID_OPS };
         let header = Header::new(fid_mr { fid, mem_desc: std::ptr::null_mut(), key });
         let (counters, domain) = (Mutex::default(), Arc::clone(domain));
-        Ok(Arc::new(Self { header, lent, counters, domain }))
+        Ok(Arc::new(Self { header, registered, counters, domain }))
     }
 }
 
 impl Drop for Mr {
-    /// The key is taken back, and nobody reaches the memory when this returns.
+    /// Revokes the key; the memory is not accessed any more when this returns.
     fn drop(&mut self) {
-        if let Some(lent) = &self.lent {
+        if let Some(registered) = &self.registered {
             let counters = self.counters.get_mut().unwrap_or_else(PoisonError::into_inner);
-            counters.iter().for_each(|counter| counter.keeps(lent));
-            self.domain.remote.remove(lent);
+            counters.iter().for_each(|counter| counter.keeps(registered));
+            self.domain.remote.remove(registered);
         }
     }
 }
@@ -136,7 +136,7 @@ unsafe fn register(
     }
     let memory = RawSpan { ptr: piece.iov_base.cast(), len: piece.iov_len };
     let request = Request { memory, access, key, context };
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller guarantees it.
     unsafe {
         let domain = share::<Domain>(domain).ok_or(Errno::INVAL)?;
         *mr = hand_out(Mr::register(&domain, &request)?);
@@ -222,8 +222,8 @@ unsafe extern "C" fn bind(fid: *mut fid, other: *mut fid, flags: u64) -> c_int {
                 Some(FI_CLASS_CNTR) => {
                     let counter = share::<Cntr>(other).ok_or(Errno::INVAL)?;
                     mr.domain.check_own(counter.domain(), "counter")?;
-                    if let Some(lent) = &mr.lent {
-                        counter.watches(lent, flags);
+                    if let Some(registered) = &mr.registered {
+                        counter.watches(registered, flags);
                     }
                     mr.counters.lock().unwrap_or_else(PoisonError::into_inner).push(counter);
                     Ok(())

@@ -39,11 +39,11 @@ pub(crate) fn define() {
     });
 }
 
-/// What the user has said of parameters, as the variables that the engine reads. Asked for once:
+/// The parameters that the user has set, as the variables that the engine reads. Read once:
 /// libfabric logs each question.
-fn said() -> &'static [(OsString, OsString)] {
-    static SAID: OnceLock<Vec<(OsString, OsString)>> = OnceLock::new();
-    SAID.get_or_init(|| {
+fn variables() -> &'static [(OsString, OsString)] {
+    static VARIABLES: OnceLock<Vec<(OsString, OsString)>> = OnceLock::new();
+    VARIABLES.get_or_init(|| {
         let value = |it: Definition| Some((it.variable.into(), symbols::value(it.name)?.into()));
         parameters().filter_map(value).collect()
     })
@@ -81,7 +81,7 @@ pub(crate) fn settings(listen: Option<IpAddr>) -> Result<Settings, Errno> {
 
 fn build(listen: Option<IpAddr>, secret: Option<&JobSecret>) -> Result<Settings, Errno> {
     let mut environment: Vec<(OsString, OsString)> = std::env::vars_os().collect();
-    for (variable, value) in said() {
+    for (variable, value) in variables() {
         environment.retain(|(known, _)| known != variable);
         environment.push((variable.clone(), value.clone()));
     }
@@ -107,9 +107,9 @@ pub(crate) fn open_domain(given: &Given) -> Result<Domain, Errno> {
         None => None,
     };
     let found = settings(listen)?;
-    let is_said =
+    let is_set =
         found.job_secret().is_some() || found.job_secret_file().is_some() || found.insecure();
-    let settings = if is_said {
+    let settings = if is_set {
         found
     } else {
         match secret::of_launcher(std::env::vars_os()) {
@@ -129,7 +129,7 @@ pub(crate) fn open_domain(given: &Given) -> Result<Domain, Errno> {
     })
 }
 
-/// The port that the first endpoint of a domain is to be found at, if its user has said one.
+/// The port of the first endpoint of a domain, if its user has set one.
 pub(crate) fn listen_port(given: &Given) -> Result<Option<NonZeroU16>, Errno> {
     let port = match given.source()? {
         Some(Location::Place(place)) => place.port(),

@@ -48,8 +48,8 @@ pub(crate) struct Place {
     endpoint: Endpoint<Shared>,
     events: EventQueue<Shared>,
     listener: OnceLock<Listener<Shared>>,
-    /// Whose requests they are, and who is told.
-    told: OnceLock<(Weak<Pep>, Arc<Eq>)>,
+    /// The listener of the requests, and the event queue that they are reported to.
+    reports_to: OnceLock<(Weak<Pep>, Arc<Eq>)>,
     turns: Mutex<Turns>,
 }
 
@@ -78,7 +78,7 @@ impl Turns {
 
 /// A connection that was accepted and is neither open nor over. It is dropped when the event queue
 /// has the event that says which, with no lock of the listener's or of the domain's connections
-/// held: the next request is told then.
+/// held: the next request is reported then.
 pub(crate) struct Unconfirmed {
     place: Weak<Place>,
     engine: SocketAddr,
@@ -98,7 +98,7 @@ impl Drop for Unconfirmed {
             let is_due = |held: &mut Held| held.peer.locator() == self.engine;
             turns.held.extract_if(.., is_due).collect()
         };
-        due.iter().for_each(|held| place.tell(held));
+        due.iter().for_each(|held| place.report(held));
     }
 }
 
@@ -142,7 +142,7 @@ impl Request {
     /// Has the queue that gets the requests take events from `source`, too: the next request may
     /// wait for the confirmation of this one.
     pub(crate) fn add_source(&self, source: &Arc<dyn Source>) -> Result<(), Errno> {
-        self.place.told.get().map_or(Ok(()), |(_, eq)| eq.add_source(source))
+        self.place.reports_to.get().map_or(Ok(()), |(_, eq)| eq.add_source(source))
     }
 
     /// The request in an info's handle, if it has one. The application keeps its count: it may
@@ -152,7 +152,7 @@ impl Request {
     ///
     /// `handle` is null, or of an object of this provider that was neither accepted nor rejected.
     pub(crate) unsafe fn of(handle: *mut fid) -> Option<Arc<Self>> {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller guarantees it.
         unsafe { share(handle) }
     }
 
@@ -162,7 +162,7 @@ impl Request {
     ///
     /// `handle` is null, or of an object of this provider that is not used any more.
     pub(crate) unsafe fn take(handle: *mut fid) -> Option<Arc<Self>> {
-        // SAFETY: as the caller promises; the application's count is given up.
+        // SAFETY: the caller guarantees it; the application's count is given up.
         unsafe {
             let request: Arc<Self> = share(handle)?;
             Arc::decrement_strong_count(Arc::as_ptr(&request));
@@ -198,9 +198,9 @@ impl Pep {
         })?;
         let events = endpoint.event_queue();
         let format = given.format()?;
-        let (listener, told) = (OnceLock::new(), OnceLock::new());
+        let (listener, reports_to) = (OnceLock::new(), OnceLock::new());
         let turns = Mutex::default();
-        let place = Arc::new(Place { format, endpoint, events, listener, told, turns });
+        let place = Arc::new(Place { format, endpoint, events, listener, reports_to, turns });
         Ok(self.place.get_or_init(|| place))
     }
 
@@ -209,7 +209,7 @@ impl Pep {
         let place = Arc::clone(self.place()?);
         let options = ListenOptions { backlog: *locked(&self.backlog), ..Default::default() };
         let listener = place.endpoint.listen(options)?;
-        if place.told.set((Arc::downgrade(self), Arc::clone(&eq))).is_err()
+        if place.reports_to.set((Arc::downgrade(self), Arc::clone(&eq))).is_err()
             || place.listener.set(listener).is_err()
         {
             return Err(Errno::OPBADSTATE);
@@ -221,8 +221,8 @@ impl Pep {
 
 impl Place {
     /// A request is an event with an info, by which an endpoint for it is opened.
-    fn tell(self: &Arc<Self>, Held { id, peer, data }: &Held) {
-        let Some((pep, eq)) = self.told.get() else { return };
+    fn report(self: &Arc<Self>, Held { id, peer, data }: &Held) {
+        let Some((pep, eq)) = self.reports_to.get() else { return };
         let Some(pep) = pep.upgrade() else { return };
         let null = std::ptr::null_mut();
         let fid = fid { fclass: FI_CLASS_CONNREQ, context: null, ops: &raw const REQUEST_OPS };
@@ -243,7 +243,7 @@ impl Place {
             Ok(info) => eq.push_connection(FI_CONNREQ, pep.header.as_ptr().cast(), info, data),
             Err(errno) => {
                 tracing::warn!(errno = errno.number(), "a request is lost: no info for it");
-                // SAFETY: it was handed out above, and to nobody.
+                // SAFETY: it was made above, and was not handed out.
                 drop(unsafe { Request::take(handle) });
             }
         }
@@ -253,7 +253,7 @@ impl Place {
 /// A place knows itself by what holds it.
 impl Source for Place {
     fn pump(&self) {
-        let Some((pep, _)) = self.told.get() else { return };
+        let Some((pep, _)) = self.reports_to.get() else { return };
         let Some(pep) = pep.upgrade() else { return };
         let Some(own) = pep.place.get() else { return };
         loop {
@@ -265,7 +265,7 @@ impl Source for Place {
                         turns.held.push(asked);
                     } else {
                         drop(turns);
-                        own.tell(&asked);
+                        own.report(&asked);
                     }
                 }
                 Ok(Some(Event::RequestWithdrawn { request, .. })) => {
@@ -367,14 +367,14 @@ unsafe extern "C" fn getopt(
         if (level, option) != (FI_OPT_ENDPOINT, FI_OPT_CM_DATA_SIZE) {
             return Err(Errno::NOPROTOOPT);
         }
-        // SAFETY: libfabric's caller passes room as it says.
+        // SAFETY: libfabric's caller passes a buffer of the given length.
         unsafe { copy_out(&PRIVATE_DATA_MAX.to_ne_bytes(), value, length) }
     })
 }
 
 unsafe extern "C" fn getname(pep: *mut fid, address: *mut c_void, length: *mut usize) -> c_int {
     border_unit(|| {
-        // SAFETY: libfabric's caller passes an endpoint that is open, and room as it says.
+        // SAFETY: libfabric's caller passes an open endpoint, and a buffer of the given length.
         unsafe {
             let place = find::<Pep>(pep).ok_or(Errno::INVAL)?.place()?;
             copy_out(&place.format.encode(&place.endpoint.address()), address, length)

@@ -1,5 +1,5 @@
-//! The job's secret, where the user has not said one: what a launcher hands to every process of a
-//! job and to nobody else.
+//! The job's secret, where the user has set none: what a launcher passes to the processes of a job
+//! only.
 //!
 //! * *Open MPI 4* (ORTE): `OMPI_MCA_orte_precondition_transports`, 128 random bits: taken. So it is
 //!   where the launcher of *Open MPI 5* (PRRTE) sets it.
@@ -11,7 +11,7 @@
 //! last three `RINGRAIL_JOB_SECRET` in the environment of `mpiexec` or `srun` does.
 //!
 //! Environments can be read by the user of a process and by root alone. What is taken is hashed
-//! with a name for this purpose, so that the secret tells nothing of the launcher's key.
+//! with a name for this purpose, so that the launcher's key cannot be derived from the secret.
 
 use std::ffi::OsString;
 
@@ -25,8 +25,8 @@ const OPEN_MPI: &str = "OMPI_MCA_orte_precondition_transports";
 const PURPOSE: &str = "ringrail 2026-11 job secret from Open MPI's transport key";
 
 /// What to do when there is no secret: one line.
-pub(crate) const NONE_FOUND: &str = "there is no job secret, so nobody could tell a rank from a \
-    stranger: set RINGRAIL_JOB_SECRET to 64 hexadecimal digits (`openssl rand -hex 32`) in the \
+pub(crate) const NONE_FOUND: &str = "there is no job secret, so a rank cannot be distinguished from a \
+    process of another job: set RINGRAIL_JOB_SECRET to 64 hexadecimal digits (`openssl rand -hex 32`) in the \
     environment of mpirun, mpiexec or srun, or RINGRAIL_JOB_SECRET_FILE to a file of mode 0600 \
     with them; or RINGRAIL_INSECURE=true where everybody on the network may send and read messages";
 
@@ -49,7 +49,7 @@ pub(crate) fn of_launcher(
     Some((JobSecret::from_hex(&digits).ok()?, OPEN_MPI))
 }
 
-/// Whether it is two numbers of 64 bits, as Open MPI writes them, that nobody has chosen by hand.
+/// Whether it is two numbers of 64 bits, as Open MPI writes them, and not chosen by hand.
 fn is_random(key: &str) -> bool {
     let Some((first, second)) = key.split_once('-') else { return false };
     let is_number =
@@ -73,7 +73,7 @@ mod tests {
         let secret = of(key).expect("it is a key");
         assert_eq!(of(key), Some(secret.clone()), "the same for all ranks");
         assert_ne!(of("5b0b3ea6ac6a1b1a-1c5e2f0e0cf3ab27"), Some(secret.clone()));
-        assert!(!secret.to_hex().contains(&key[..16]), "it tells nothing of the key");
+        assert!(!secret.to_hex().contains(&key[..16]), "the key cannot be derived from it");
     }
 
     #[test]

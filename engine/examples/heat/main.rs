@@ -149,7 +149,7 @@ fn connect(bootstrap: &mut dyn Bootstrap) -> Result<(Endpoint<Owned>, Peers), Bo
     for (rank, bytes) in bootstrap::exchange(bootstrap, "address", &own)?.iter().enumerate() {
         let is_other = rank != bootstrap.rank();
         peers.push(match is_other {
-            true => Some(endpoint.insert(&Address::from_bytes(bytes)?)?),
+            true => Some(endpoint.insert_peer(&Address::from_bytes(bytes)?)?),
             false => None,
         });
     }
@@ -195,7 +195,7 @@ fn rank(options: &Options) -> Result<(), Box<dyn Error>> {
             let count = rows_of(options.height, size, other).len() * options.width;
             let mut bytes = vec![0; count * 8];
             endpoint.receive_blocking(
-                Selector::from(peer, RESULT),
+                Selector::from_peer(peer, RESULT),
                 &mut bytes,
                 ReceiveOptions::new(),
             )?;
@@ -221,7 +221,7 @@ fn exchange(
     let mut sends = Vec::new();
     for (peer, out, back, is_top) in [(above, UP, DOWN, true), (below, DOWN, UP, false)] {
         let Some(peer) = peer else { continue };
-        let receive = endpoint.receive(Selector::from(peer, back), vec![0u8; row_bytes])?;
+        let receive = endpoint.receive(Selector::from_peer(peer, back), vec![0u8; row_bytes])?;
         receives.push((receive, is_top));
         let options = SendOptions::default();
         sends.push(endpoint.send(peer, out, field.edge_bytes(is_top), options)?);

@@ -13,21 +13,20 @@ use crate::progress::post::{Memory, Posted, Refused};
 use crate::types::{Envelope, Error, Peer, Selector, Status, TimeOut, TimeOutOutcome};
 
 impl<M: Attached> Endpoint<M> {
-    /// Sends bytes and waits until the send has come as far as the options' level asks; they can be
-    /// reused then in any case.
+    /// Sends bytes and waits until the send has completed at the level of the options; the bytes
+    /// can be reused when this returns.
     ///
-    /// A send that has not gone out by [`SendOptions::timeout`] is withdrawn. One that has is
-    /// aborted: this returns as soon as the kernel has released the bytes, whose connections are
-    /// reset, which takes it less than 100 ms.
+    /// A send that was not sent by [`SendOptions::timeout`] is cancelled. One that was is aborted:
+    /// this returns as soon as the kernel has released the bytes, whose connections are reset,
+    /// which takes less than 100 ms.
     ///
     /// # Errors
     ///
-    /// How the send failed; [`Error::TimedOut`], which says whether it was taken back or its
-    /// [outcome](crate::TimeOutOutcome) is unknown. If the driver fails for good, or the kernel
-    /// does not let go of the bytes of a send that is given up within 2 seconds, the driver is
-    /// closed, and all operations end with [`Error::System`]. Only if the kernel does not let go of
-    /// the borrowed bytes within 2 seconds of that, or this call panics, is the process aborted:
-    /// no caller can go on with memory that the kernel uses.
+    /// The error of the send; [`Error::TimedOut`] with its [outcome](crate::TimeOutOutcome). If the
+    /// driver fails, or the kernel does not release the bytes of an aborted send within 2 seconds,
+    /// the driver is closed, and all operations end with [`Error::System`]. If the kernel does not
+    /// release the bytes within 2 more seconds, or this call panics, the process is aborted, since
+    /// the caller would reuse memory that the kernel still accesses.
     pub fn send_blocking(
         &self,
         peer: Peer,
@@ -45,13 +44,13 @@ impl<M: Attached> Endpoint<M> {
 
     /// Receives into bytes of the caller and waits for the message.
     ///
-    /// A receive that has not matched by [`ReceiveOptions::timeout`] is taken back. One whose
-    /// message has begun to arrive is given up: the message is lost, its sender's operation fails,
-    /// and `into` holds a part of it. Otherwise as for [`Self::send_blocking`].
+    /// A receive that has not matched by [`ReceiveOptions::timeout`] is cancelled. One whose
+    /// message has begun to arrive is aborted: the message is lost, the operation of its sender
+    /// fails, and `into` contains a part of it. Otherwise as for [`Self::send_blocking`].
     ///
     /// # Errors
     ///
-    /// How the receive failed; otherwise as for [`Self::send_blocking`].
+    /// The error of the receive; otherwise as for [`Self::send_blocking`].
     pub fn receive_blocking(
         &self,
         selector: Selector,
@@ -111,7 +110,8 @@ impl<M: Attached> Endpoint<M> {
                             });
                             deadline = deadline_of(Some(LET_GO));
                         }
-                        // Who finds that its driver has failed closes it, and so ends this.
+                        // The thread that finds that the driver has failed closes it, which ends
+                        // this.
                         Err(_) => {
                             let turn = engine.with(Engine::progress);
                             match (engine.take_outcome(&handle), turn) {
@@ -165,13 +165,13 @@ impl BlockingCall {
     }
 }
 
-/// The time at which a wait ends; `None`: never, also where the clock cannot tell it.
+/// Returns the deadline of a wait; `None`: no limit, also if the clock cannot represent it.
 pub(super) fn deadline_of(timeout: Option<Duration>) -> Option<Instant> {
     timeout.and_then(|timeout| Instant::now().checked_add(timeout))
 }
 
-/// Ends the process when it is dropped: borrowed memory is in flight, the kernel may write to it,
-/// and whoever lent it is about to use it for something else.
+/// Aborts the process when it is dropped: the kernel may still write to borrowed memory, which the
+/// caller is about to reuse.
 struct Borrowed;
 
 impl Drop for Borrowed {
@@ -182,8 +182,8 @@ impl Drop for Borrowed {
 
 fn drop_and_abort(borrowed: Borrowed, cause: &str) -> ! {
     tracing::error!(
-        "the driver failed, and the kernel does not let go of memory that a blocking call \
-         borrowed: the process ends before that is used for something else: {cause}"
+        "the driver failed, and the kernel does not release memory that a blocking call \
+         borrowed: the process is aborted before that memory is reused: {cause}"
     );
     drop(borrowed);
     unreachable!("dropping it has ended the process")

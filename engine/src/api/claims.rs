@@ -1,4 +1,4 @@
-//! Messages that are taken out of matching before they are received.
+//! Matched probe: messages that are removed from matching before they are received.
 
 use super::endpoint::Endpoint;
 use super::engine_ref::EngineRef;
@@ -13,12 +13,11 @@ use crate::progress::post::{Memory, Refused};
 use crate::proto::table::Id;
 use crate::types::{Error, Failed, OperationId, OperationName, Selector, Status};
 
-/// A message that [`Endpoint::claim`] has taken out of matching (`MPI_Mprobe`, `FI_CLAIM`): no
-/// receive gets it but one that is posted for it.
+/// A message that [`Endpoint::claim`] has removed from matching (`MPI_Mprobe`, `FI_CLAIM`); only a
+/// receive that is posted for it receives it.
 ///
-/// Until then it counts among the unexpected messages of its engine, in the bounds of these. When
-/// this is dropped before it was received the message is discarded: its sender ends as if it had
-/// been received. It keeps its engine open.
+/// Until then it counts as an unexpected message of its engine. Dropping it discards the message:
+/// the operation of its sender completes as if it had been received. It keeps its engine open.
 pub struct ClaimedMessage<M: Attached> {
     engine: M::Engine,
     /// `None`: it was received.
@@ -33,12 +32,13 @@ impl<M: Attached> std::fmt::Debug for ClaimedMessage<M> {
 }
 
 impl<M: Attached> ClaimedMessage<M> {
-    /// What a receive of it will say.
+    /// Returns the status that a receive of it will have.
     pub const fn status(&self) -> &Status {
         &self.status
     }
 
-    /// Drops the message, whose sender ends as if it had been received (`FI_DISCARD`).
+    /// Discards the message; the operation of its sender completes as if it had been received
+    /// (`FI_DISCARD`).
     pub fn discard(self) {}
 }
 
@@ -51,8 +51,8 @@ impl<M: Attached> Drop for ClaimedMessage<M> {
 }
 
 impl<M: Attached> Endpoint<M> {
-    /// Takes the message that a receive with `selector` would get now, and that [`Self::peek`]
-    /// finds, out of matching. Makes progress first.
+    /// Makes progress, and removes the message from matching that a receive with `selector` would
+    /// match now, and that [`Self::peek`] finds.
     ///
     /// # Errors
     ///
@@ -93,14 +93,14 @@ impl<M: Attached> Endpoint<M> {
         Ok(OperationId(OperationName::Posted(posted)))
     }
 
-    /// Receives a claimed message; otherwise as [`Self::post_receive`]. If what is missing of it is
-    /// lost the operation ends with the cause.
+    /// Receives a claimed message (`MPI_Imrecv`); otherwise like [`Self::post_receive`]. If the
+    /// rest of the message is lost, the operation ends with the cause.
     ///
     /// # Errors
     ///
-    /// [`Failed`] gives the buffer back, and the message can still be received:
-    /// [`Error::WouldBlock`] at a bound; [`Error::Misuse`] if it was received, its endpoint was
-    /// closed, or it is another engine's.
+    /// [`Failed`] returns the buffer, and the message can still be received: [`Error::WouldBlock`]
+    /// at a limit; [`Error::Misuse`] if it was received, its endpoint was closed, or it belongs to
+    /// another engine.
     pub fn post_receive_claimed(
         &self,
         message: &mut ClaimedMessage<M>,
@@ -111,7 +111,7 @@ impl<M: Attached> Endpoint<M> {
         self.post_claimed(message, memory, &options).map_err(refused)
     }
 
-    /// Receives a claimed message into `pieces`; otherwise as [`Self::post_receive_claimed`].
+    /// Receives a claimed message into `pieces`; otherwise like [`Self::post_receive_claimed`].
     ///
     /// # Safety
     ///
@@ -126,7 +126,7 @@ impl<M: Attached> Endpoint<M> {
         pieces: &[RawSpan],
         options: ReceiveOptions,
     ) -> Result<OperationId, Error> {
-        // SAFETY: the caller promises that the memory is valid.
+        // SAFETY: the caller guarantees that the memory is valid.
         let shape = unsafe { raw_shape(pieces) }?;
         self.open().guard.note_borrowed();
         let memory = Memory { buffer: None, shape };

@@ -1,4 +1,4 @@
-//! Connections of two endpoints by request and answer (`FI_EP_MSG`).
+//! Connections between two endpoints, by request and accept (`FI_EP_MSG`).
 
 use std::time::Duration;
 
@@ -8,27 +8,27 @@ use super::events::EventQueue;
 use super::mode::Attached;
 use crate::types::{Address, ConnectionId, Error, PRIVATE_DATA_MAX, Peer, RequestId};
 
-/// How an endpoint listens.
+/// Options of [`Endpoint::listen`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ListenOptions {
-    /// Requests that wait for an answer at the most; more are refused
+    /// Maximum number of unanswered requests; more are refused
     /// ([`ConnectionRefusal::Busy`](crate::ConnectionRefusal::Busy)).
     pub backlog: usize,
-    /// How long a request waits for an answer at the most; after that it is refused
+    /// After this time an unanswered request is refused
     /// ([`ConnectionRefusal::TimedOut`](crate::ConnectionRefusal::TimedOut)).
-    pub patience: Duration,
+    pub answer_timeout: Duration,
 }
 
 impl Default for ListenOptions {
     /// 128 requests, 60 s.
     fn default() -> Self {
-        Self { backlog: 128, patience: Duration::from_secs(60) }
+        Self { backlog: 128, answer_timeout: Duration::from_secs(60) }
     }
 }
 
-/// An endpoint that takes requests for connections (`fi_passive_ep`), which are events of its queue
-/// ([`Event::ConnectionRequest`](crate::Event::ConnectionRequest)). When it is dropped, requests
-/// are refused from then on, those that wait among them; connections stay.
+/// An endpoint that accepts connections (`fi_passive_ep`); requests are events of its event queue
+/// ([`Event::ConnectionRequest`](crate::Event::ConnectionRequest)). Dropping it refuses unanswered
+/// and later requests; connections stay.
 ///
 /// It keeps its engine open. See [`Endpoint::listen`].
 pub struct Listener<M: Attached> {
@@ -50,8 +50,8 @@ impl<M: Attached> Drop for Listener<M> {
 }
 
 impl<M: Attached> Listener<M> {
-    /// Where it is asked: the address of its endpoint. The first endpoint of an engine is also
-    /// known by IP address and port alone ([`Address::of_listener`]).
+    /// Returns the address of its endpoint, to which requests are sent. The first endpoint of an
+    /// engine can also be addressed by IP address and port ([`Address::from_listener`]).
     pub fn address(&self) -> Address {
         self.engine.with(|engine| engine.state.address(self.endpoint))
     }
@@ -60,8 +60,8 @@ impl<M: Attached> Listener<M> {
     ///
     /// # Errors
     ///
-    /// [`Error::Misuse`] for more data, or when the request is not there any more: it was answered,
-    /// or an event says that it was withdrawn.
+    /// [`Error::Misuse`] for more data, or if the request was answered or withdrawn (see the
+    /// events).
     pub fn reject(&self, request: RequestId, data: &[u8]) -> Result<(), Error> {
         check(data)?;
         match self.engine.with(|engine| engine.reject(self.endpoint, request, data)) {
@@ -76,51 +76,50 @@ fn check(data: &[u8]) -> Result<(), Error> {
         return Ok(());
     }
     let got = data.len();
-    Err(Error::misuse(format!("{got} bytes of private data: there are {PRIVATE_DATA_MAX} at most")))
+    Err(Error::misuse(format!("{got} bytes of private data; the limit is {PRIVATE_DATA_MAX}")))
 }
 
 fn no_request() -> Error {
     Error::misuse(
-        "no such request: it was answered, or withdrawn (see the events), or is another listener's",
+        "no such request: it was answered, withdrawn (see the events), or is of another listener",
     )
 }
 
 impl<M: Attached> Endpoint<M> {
     // ---- Connections ----
 
-    /// Takes requests for connections from now on, as events of the queue that this endpoint
-    /// reports to.
+    /// Listens for requests for connections, which are events of the event queue of this endpoint.
     ///
     /// # Errors
     ///
-    /// [`Error::Misuse`] when it listens already.
+    /// [`Error::Misuse`] if it has a listener already.
     pub fn listen(&self, options: ListenOptions) -> Result<Listener<M>, Error> {
         let open = self.open();
-        let patience_ns = nanoseconds(options.patience);
+        let answer_timeout_ns = nanoseconds(options.answer_timeout);
         let is_first = open
             .engine
-            .with(|engine| engine.listen(open.number, options.backlog.max(1), patience_ns));
+            .with(|engine| engine.listen(open.number, options.backlog.max(1), answer_timeout_ns));
         if !is_first {
             return Err(Error::misuse("this endpoint has a listener already; drop that first"));
         }
         Ok(Listener { engine: open.engine.clone(), endpoint: open.number })
     }
 
-    /// Asks a listener for a connection with this endpoint, with up to [`PRIVATE_DATA_MAX`] bytes
-    /// of private data, and does not wait. How it ends is an event of the queue of this endpoint:
-    /// [`ConnectionOpened`](crate::Event::ConnectionOpened) with the peer that was accepted into,
-    /// which need not be at the address that was asked;
+    /// Requests a connection from a listener, with up to [`PRIVATE_DATA_MAX`] bytes of private
+    /// data, without waiting. The outcome is an event of the event queue of this endpoint:
+    /// [`ConnectionOpened`](crate::Event::ConnectionOpened) with the accepting peer, whose address
+    /// may differ from that of the listener;
     /// [`ConnectionRefused`](crate::Event::ConnectionRefused); or
-    /// [`ConnectionEnded`](crate::Event::ConnectionEnded), when `timeout` passes or the listener's
+    /// [`ConnectionEnded`](crate::Event::ConnectionEnded) if `timeout` passes or the listener's
     /// engine fails first.
     ///
-    /// Messages to that peer, and from it, are those of any peer: order, credit and failures are
-    /// of the engines, whoever has connected. The listener's engine and the peer stay in the
-    /// address vector until they are removed.
+    /// Messages to and from that peer are like those of any peer: order, credit and failures belong
+    /// to the session of the two engines. The listener and the peer stay in the address vector
+    /// until they are removed.
     ///
     /// # Errors
     ///
-    /// As for [`Self::insert`] and [`Self::connect`]; [`Error::Misuse`] for more data;
+    /// As for [`Self::insert_peer`] and [`Self::connect`]; [`Error::Misuse`] for more data;
     /// [`Error::Limit`] at 65536 connections.
     pub fn request(
         &self,
@@ -133,17 +132,18 @@ impl<M: Attached> Endpoint<M> {
         open.engine.with(|engine| engine.ask(open.number, address, data, nanoseconds(timeout)))
     }
 
-    /// Accepts a request of `listener` into this endpoint, which may be of another engine, with
-    /// private data. The connection is there when
-    /// [`ConnectionOpened`](crate::Event::ConnectionOpened) says so at the queue of this endpoint,
-    /// and both sides may send from then on; if who asked does not confirm, within 10 s,
-    /// [`ConnectionEnded`](crate::Event::ConnectionEnded) does.
+    /// Accepts a request of `listener` with this endpoint, which may belong to another engine, with
+    /// private data. The connection is established with the event
+    /// [`ConnectionOpened`](crate::Event::ConnectionOpened) of this endpoint's event queue; both
+    /// sides may send from then on. If the peer does not confirm within 10 s, the event is
+    /// [`ConnectionEnded`](crate::Event::ConnectionEnded).
     ///
     /// # Errors
     ///
-    /// [`Error::Misuse`] for more data than [`PRIVATE_DATA_MAX`], or when the request is not there
-    /// any more; [`Error::Limit`] without room for the peer or the connection; [`Error::Peer`] when
-    /// who asked is gone. The request is spent but in the first case.
+    /// [`Error::Misuse`] for more data than [`PRIVATE_DATA_MAX`], or if the request no longer
+    /// exists; [`Error::Limit`] if there is no room for the peer or the connection;
+    /// [`Error::Peer`] if the peer is gone. After all but the first the request cannot be answered
+    /// again.
     pub fn accept<L: Attached>(
         &self,
         listener: &Listener<L>,
@@ -166,28 +166,28 @@ impl<M: Attached> Endpoint<M> {
         Ok(connection)
     }
 
-    /// Ends a connection of this endpoint, or gives up one that was requested. The other side is
-    /// told by an event; here there is none. Sends that are outstanding go on, and the peer stays
-    /// in the address vector. The news does not wait for messages: who wants them received first
-    /// sends at [`CompletionLevel::Match`](crate::CompletionLevel::Match) and waits.
+    /// Ends a connection of this endpoint, or withdraws a request. The other side gets an event,
+    /// this side does not. Outstanding sends go on, and the peer stays in the address vector. The
+    /// event is not ordered with messages: to have them received first, send at
+    /// [`CompletionLevel::Match`](crate::CompletionLevel::Match) and wait.
     ///
     /// # Errors
     ///
-    /// [`Error::Misuse`] when it is over already.
+    /// [`Error::Misuse`] if it has ended already.
     pub fn shut_down(&self, connection: ConnectionId) -> Result<(), Error> {
         let open = self.open();
         match open.engine.with(|engine| engine.shut_connection_down(open.number, connection)) {
             true => Ok(()),
             false => Err(Error::misuse(
-                "no such connection: it is over (see the events), or another endpoint's",
+                "no such connection: it has ended (see the events), or belongs to another endpoint",
             )),
         }
     }
 
-    /// Whether receives from any source, those that are posted already and those to come, end with
-    /// [`Error::NoPeerLeft`] when no peer is left that could send: all that the engine knows were
-    /// lost, have left or were removed. At first they wait. Before the engine knows anybody they
-    /// always do; a peer counts that was inserted and has not failed to connect.
+    /// Sets whether receives from any source, posted ones and later ones, end with
+    /// [`Error::NoPeerLeft`] when no peer is left that could send: all peers that the engine knew
+    /// were lost, have left or were removed. By default they wait. They also wait before the first
+    /// peer is known; an inserted peer counts as long as no attempt to connect has failed.
     pub fn fail_without_peers(&self, is_wanted: bool) {
         let open = self.open();
         open.engine.with(|engine| {
@@ -201,7 +201,7 @@ impl<M: Attached> Endpoint<M> {
         self.open().engine.with(|engine| engine.end_connections_with(peer));
     }
 
-    /// Reports to `queue` from now on.
+    /// Binds the endpoint to an event queue.
     pub(super) fn report_to(&self, queue: &EventQueue<M>) {
         let open = self.open();
         open.engine.with(|it| it.state.completions.events.bind(open.number, queue.number));

@@ -1,4 +1,4 @@
-//! Counters: how many operations have ended, without an entry for each.
+//! Counters of completed operations.
 
 use std::fmt;
 use std::os::fd::BorrowedFd;
@@ -14,25 +14,25 @@ use crate::progress::counters::CounterEvents;
 use crate::progress::shared::Count;
 use crate::types::Error;
 
-/// How a wait for a counter ended.
+/// The outcome of [`Counter::wait`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Counted {
-    /// The counter has this value, which is the threshold or more.
+pub enum CounterWait {
+    /// The counter has reached the threshold, and has this value.
     Reached(u64),
-    /// It has not, and so many operations have ended with errors, which is another number than
-    /// when the wait began (`-FI_EAVAIL`). What failed is told where the operations end.
+    /// It has not, and the number of errors, which this is, has changed since the wait began
+    /// (`-FI_EAVAIL`). The errors are reported in the completions of the operations.
     Failed(u64),
 }
 
-/// A counter of operations that have ended (`fi_cntr`), and of those that have failed. Endpoints
-/// count in it what they are bound to it for ([`Endpoint::bind_counter`]), whether an operation
-/// ends in a queue, silently, or at an [`Operation`](crate::Operation). An operation that was
-/// cancelled has failed; one that was never posted is not counted.
+/// A counter of operations that have completed (`fi_cntr`), and of those that have failed. It
+/// counts the operations of endpoints that are bound to it ([`Endpoint::bind_counter`]), whether
+/// they complete in a queue, silently, or at an [`Operation`](crate::Operation). An operation that
+/// was cancelled has failed; one that was refused is not counted.
 ///
-/// It costs an atomic addition for each operation that is counted. Who waits for a value is woken
-/// once, when the counter has reached it: of a batch of operations the last one wakes.
+/// Each counted operation costs one atomic addition. A thread that waits for a value is woken once,
+/// when the counter has reached it.
 ///
-/// A clone is the same counter. It keeps its engine open.
+/// A clone refers to the same counter. It keeps the engine open.
 pub struct Counter<M: Attached> {
     engine: M::Engine,
     count: Arc<Count>,
@@ -55,103 +55,104 @@ impl<M: Attached> Clone for Counter<M> {
 }
 
 impl<M: Attached> Counter<M> {
-    /// How many operations have ended well, without progress and without the engine. What they
-    /// wrote is seen by the thread that sees them counted.
+    /// Returns the number of operations that have succeeded, without making progress. What they
+    /// wrote is visible to the thread that reads the count.
     #[inline]
     pub fn value(&self) -> u64 {
         self.count.value()
     }
 
-    /// How many operations have failed; as [`Self::value`].
+    /// Returns the number of operations that have failed; otherwise like [`Self::value`].
     #[inline]
     pub fn errors(&self) -> u64 {
         self.count.errors()
     }
 
-    /// The same counter for threads that only read it, also where its endpoints belong to one
-    /// thread. It does not keep the engine open.
+    /// Returns a handle that only reads the counter, for any thread, also if its endpoints belong
+    /// to one thread. It does not keep the engine open.
     pub fn reader(&self) -> CounterReader {
         CounterReader(Arc::clone(&self.count))
     }
 
-    /// As [`Self::value`], after one turn of progress (`fi_cntr_read`).
+    /// Makes progress once, and returns [`Self::value`] (`fi_cntr_read`).
     ///
     /// # Errors
     ///
-    /// The driver failed for good.
+    /// [`Error::System`] if the driver has failed.
     pub fn read(&self) -> Result<u64, Error> {
         self.engine.progress()?;
         Ok(self.value())
     }
 
-    /// Adds to the value (`fi_cntr_add`); those who wait see it.
+    /// Adds to the value (`fi_cntr_add`), and wakes threads that wait for it.
     pub fn add(&self, more: u64) {
         if self.count.add(more) {
-            self.engine.tell(self.count.number());
+            self.engine.notify_counter(self.count.number());
         }
     }
 
-    /// Sets the value (`fi_cntr_set`). Operations that end meanwhile count before it or behind it.
+    /// Sets the value (`fi_cntr_set`). Operations that complete concurrently are counted before or
+    /// after that.
     pub fn set(&self, value: u64) {
         if self.count.set(value) {
-            self.engine.tell(self.count.number());
+            self.engine.notify_counter(self.count.number());
         }
     }
 
     /// Adds to the number of errors (`fi_cntr_adderr`).
     pub fn add_errors(&self, more: u64) {
         self.count.add_errors(more);
-        self.engine.tell(self.count.number());
+        self.engine.notify_counter(self.count.number());
     }
 
     /// Sets the number of errors (`fi_cntr_seterr`).
     pub fn set_errors(&self, errors: u64) {
         self.count.set_errors(errors);
-        self.engine.tell(self.count.number());
+        self.engine.notify_counter(self.count.number());
     }
 
-    /// Waits, making progress, until the value is `threshold` or more, an operation fails, or
-    /// `timeout` has passed (`None` then); without a timeout for as long as it takes.
+    /// Makes progress until the value is at least `threshold`, an operation fails, or `timeout` has
+    /// passed (`None`); without a `timeout` there is no limit.
     ///
     /// # Errors
     ///
-    /// The driver failed for good.
+    /// [`Error::System`] if the driver has failed.
     pub fn wait(
         &self,
         threshold: u64,
         timeout: Option<Duration>,
-    ) -> Result<Option<Counted>, Error> {
+    ) -> Result<Option<CounterWait>, Error> {
         let errors = self.errors();
         let ready = || self.look(threshold, errors);
         self.engine.wait_for_count(self.count.number(), deadline_of(timeout), ready)
     }
 
     /// Looks before a sleep.
-    fn look(&self, threshold: u64, errors: u64) -> Option<Counted> {
+    fn look(&self, threshold: u64, errors: u64) -> Option<CounterWait> {
         self.count.want(threshold);
         let value = self.value();
         if value >= threshold {
-            return Some(Counted::Reached(value));
+            return Some(CounterWait::Reached(value));
         }
-        Some(self.errors()).filter(|&now| now != errors).map(Counted::Failed)
+        Some(self.errors()).filter(|&now| now != errors).map(CounterWait::Failed)
     }
 
-    /// As [`CompletionQueue::wait_fd`](crate::CompletionQueue::wait_fd).
+    /// Like [`CompletionQueue::wait_fd`](crate::CompletionQueue::wait_fd).
     ///
     /// # Errors
     ///
-    /// [`Error::System`] when descriptors cannot be had.
+    /// [`Error::System`] if there are no descriptors.
     pub fn wait_fd(&self) -> Result<BorrowedFd<'_>, Error> {
         self.sleeper.wait_object(&self.engine).map(|it| it.fd())
     }
 
-    /// As [`CompletionQueue::arm`](crate::CompletionQueue::arm), for a sleep until the value is
-    /// `threshold` or more, or the number of errors is another one than `errors`. `false`: that is
-    /// so.
+    /// Like [`CompletionQueue::arm`](crate::CompletionQueue::arm), for a sleep until the value is
+    /// at least `threshold`, or the number of errors differs from `errors`. `false`: it is so
+    /// already.
     ///
     /// # Errors
     ///
-    /// The driver failed for good; no descriptors.
+    /// [`Error::System`] if the driver has failed, or there are no descriptors.
     pub fn arm(&self, threshold: u64, errors: u64) -> Result<bool, Error> {
         self.engine.progress()?;
         self.engine.arm(self.sleeper.wait_object(&self.engine)?)?;
@@ -164,13 +165,13 @@ impl<M: Attached> Counter<M> {
 pub struct CounterReader(Arc<Count>);
 
 impl CounterReader {
-    /// As [`Counter::value`].
+    /// Like [`Counter::value`].
     #[inline]
     pub fn value(&self) -> u64 {
         self.0.value()
     }
 
-    /// As [`Counter::errors`].
+    /// Like [`Counter::errors`].
     #[inline]
     pub fn errors(&self) -> u64 {
         self.0.errors()
@@ -178,20 +179,20 @@ impl CounterReader {
 }
 
 impl<M: Attached> Endpoint<M> {
-    /// A new counter of the endpoint's engine, which is 0 and bound to nothing.
+    /// Opens a counter of the endpoint's engine, with value 0.
     pub fn open_counter(&self) -> Counter<M> {
         let engine = self.open().engine.clone();
         let count = engine.with(|engine| engine.state.completions.counting.open());
         Counter { engine, count, sleeper: Sleeper::default() }
     }
 
-    /// What the endpoint posts from now on counts in `counter`, as far as it is of these `events`,
-    /// and so do operations of peers that name it. Each kind of event counts in one counter, the
-    /// one that it was bound to last.
+    /// Binds a counter to the endpoint: operations of these `events` that the endpoint posts from
+    /// now on, and operations of peers that name it, are counted. Each kind of event is counted in
+    /// one counter, the last one that was bound.
     ///
     /// # Errors
     ///
-    /// [`Error::Misuse`] when the counter belongs to another engine.
+    /// [`Error::Misuse`] if the counter belongs to another engine.
     pub fn bind_counter(&self, counter: &Counter<M>, events: CounterEvents) -> Result<(), Error> {
         let open = self.open();
         if !M::Engine::is_same(&counter.engine, &open.engine) {

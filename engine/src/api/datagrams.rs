@@ -1,4 +1,4 @@
-//! Whether an endpoint takes datagrams.
+//! The state of datagrams of an endpoint.
 
 use super::endpoint::Endpoint;
 use super::engine_ref::EngineRef;
@@ -8,71 +8,70 @@ use crate::progress::engine::Engine;
 use crate::proto::paths::Dropped;
 use crate::types::{FrameState, SharedMemoryState};
 
-/// Whether short messages can go by datagrams, as far as this side is concerned.
+/// Whether this side can send and receive datagrams.
 ///
-/// The peer has to take them as well, and the network has to let them pass:
-/// [`Counters::segments_by_datagram`](crate::Counters::segments_by_datagram) tells what came of it.
+/// The peer has to support them, too, and the network has to let them pass:
+/// [`Counters::segments_by_datagram`](crate::Counters::segments_by_datagram) counts those that were
+/// used.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum DatagramState {
-    /// They are taken.
+    /// Datagrams are on.
     #[non_exhaustive]
     Taken {
         /// UDP port, at the address that the endpoint listens on.
         port: u16,
-        /// Kernel memory for datagrams that wait to be received, in bytes. The kernel counts what
-        /// it allocates, which is more than what datagrams hold.
+        /// Receive buffer of the socket in bytes (`SO_RCVBUF`). The kernel counts the memory that
+        /// it allocates, which is more than the length of the datagrams.
         receive_buffer_bytes: usize,
-        /// The same for those that wait to be sent.
+        /// Send buffer of the socket in bytes (`SO_SNDBUF`).
         send_buffer_bytes: usize,
-        /// What was asked for, for either; the limits `net.core.rmem_max` and `wmem_max` of the
-        /// host are in the way where it has less. Smaller buffers lose more.
+        /// The requested size of either buffer; where it is smaller, the limits `net.core.rmem_max`
+        /// and `wmem_max` of the host apply. Smaller buffers lose more datagrams.
         wanted_buffer_bytes: usize,
-        /// Whether they go as AF_XDP frames.
+        /// Whether they are AF_XDP frames.
         frames: FrameState,
-        /// Those that came in and changed nothing.
+        /// Received datagrams that were dropped.
         dropped: DroppedDatagrams,
     },
-    /// The setting `control_lane` asks for none.
+    /// The setting `control_lane` does not enable them.
     Off,
-    /// They were asked for and cannot be had; messages go by TCP.
+    /// They could not be set up; messages are carried by TCP.
     #[non_exhaustive]
     Refused {
-        /// What the system, or the driver, said.
+        /// The error of the system or the driver.
         cause: String,
     },
 }
 
-/// Datagrams that came in and were dropped, by reason. None of them has changed anything.
+/// Received datagrams that were dropped, by cause.
 ///
-/// Those that the NIC's XDP program or the kernel did not take for the endpoint's are not among
-/// them.
+/// Packets that the XDP program or the kernel did not deliver to the endpoint are not counted.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 #[non_exhaustive]
 pub struct DroppedDatagrams {
     /// Too short, or not a packet.
     pub malformed: u64,
-    /// Longer than any peer sends.
+    /// Longer than the maximum that was agreed on.
     pub too_long: u64,
-    /// Of no session that lives here: of another job, or late.
+    /// Of no session of this engine: of another job, or late.
     pub unknown: u64,
-    /// Their tag does not fit: forged, garbled, or for somebody else.
+    /// Wrong authentication tag: forged, corrupted, or for another engine.
     pub forged: u64,
-    /// They came before, or are too old to tell.
+    /// Duplicates, or too old to be checked for that.
     pub repeated: u64,
-    /// A peer made them, and they came from where it is not known to be. What was in them goes
-    /// again.
+    /// Authentic, from an address that is not validated for the peer. Their frames are sent again.
     pub stray: u64,
 }
 
 impl<M: Attached> Endpoint<M> {
-    /// Whether it takes datagrams. Endpoints of the same engine share one socket.
+    /// Returns the state of datagrams. Endpoints of one engine share a socket.
     pub fn datagrams(&self) -> DatagramState {
         self.open().engine.with(|engine| state_of(engine))
     }
 
-    /// Whether memory is shared with engines of this host, and what became of it. Endpoints of the
-    /// same engine share it.
+    /// Returns state and counters of shared memory with engines of this host, for all endpoints of
+    /// this engine.
     pub fn shared_memory(&self) -> SharedMemoryState {
         self.open().engine.with(|engine| engine.shared_memory())
     }

@@ -42,12 +42,11 @@ use crate::types::descriptors::raise_descriptor_limit;
 /// perf/NOTEBOOK.md, "Pieces by rings".
 const PIECES_BYTES_MAX: u64 = 32 << 10;
 
-/// Settings, the registered arena, and the NIC that was chosen. Cheap to clone, shared by
-/// threads; every thread takes its endpoints from it.
+/// The settings, the arena of registered memory, and the selected NICs, from which endpoints are
+/// made. Cheap to clone, and shared by threads.
 ///
-/// A child of `fork` cannot use a domain that it inherited, for its memory is the parent's alone,
-/// but drop it: it makes a domain of its own. Memory that was allocated from an inherited one is
-/// not to be touched.
+/// A child of `fork` can only drop a domain that it inherited, and has to make a domain of its own.
+/// It must not access memory that was allocated from the inherited one, which is not mapped there.
 #[derive(Clone, Debug)]
 pub struct Domain(Arc<Inner>);
 
@@ -56,7 +55,7 @@ struct Inner {
     settings: Settings,
     arena: Arc<Arena>,
     keys: Arc<JobKeys>,
-    /// Tells domains apart; never used twice.
+    /// Identifies the domain; never used twice.
     id: u64,
     exporter: Option<Exporter>,
     /// Where the arena is mapped.
@@ -139,51 +138,53 @@ impl Domain {
         Err(Error::misuse(text))
     }
 
-    /// Where statistics are told as Prometheus reads them, if the setting `prometheus_address` asks
-    /// for it: by HTTP, at the path `/metrics`, up to a second old while an endpoint makes
-    /// progress. Asked for port 0, this has the one that was free.
+    /// Returns the address at which statistics are served in the format of Prometheus, if the
+    /// setting `prometheus_address` is set: by HTTP, at the path `/metrics`, at most a second old
+    /// while an endpoint makes progress. If the setting has port 0, this has the port that was
+    /// chosen.
     pub fn prometheus_address(&self) -> Option<SocketAddr> {
         self.0.exporter.as_ref().map(Exporter::address)
     }
 
-    /// The settings in force.
+    /// Returns the settings.
     pub fn settings(&self) -> &Settings {
         &self.0.settings
     }
 
-    /// Memory for messages, from the registered arena where it fits ([`RegionSlice::is_registered`]
-    /// tells) and zeroed.
+    /// Allocates zeroed memory for messages, from the registered arena if it has room (see
+    /// [`RegionSlice::is_registered`]), else from the heap.
     ///
     /// # Errors
     ///
-    /// [`Error::Memory`] when there is no memory, [`Error::Misuse`] in a child of `fork`.
-    pub fn alloc(&self, length: usize) -> Result<RegionSlice, Error> {
+    /// [`Error::Memory`] if there is no memory, [`Error::Misuse`] in a child of `fork`.
+    pub fn allocate(&self, length: usize) -> Result<RegionSlice, Error> {
         self.check_process()?;
         Ok(alloc_region(&self.0.arena, length, 64)?)
     }
 
-    /// A new endpoint on an engine of its own. It listens from now on, so its address can be
-    /// handed out; it works once a thread attaches it. Where a NIC that is just coming up would be
-    /// a better one than those that are up, or the only one, the first endpoint of a domain waits
-    /// for its link, up to `connect_timeout`.
+    /// Opens an endpoint with an engine of its own. It listens from now on, so its address can be
+    /// handed out; it makes progress once a thread has attached it. If a NIC that is just coming up
+    /// is better than those that are up, or the only one, the first endpoint of a domain waits for
+    /// its link, up to `connect_timeout`.
     ///
-    /// Raises the soft limit of descriptors of the process to the hard one.
+    /// Raises the soft limit of file descriptors of the process to the hard one.
     ///
     /// # Errors
     ///
-    /// No NIC, or loopback alone, unless it is named, beside one that did not come up; no free port
-    /// in `port_range`, or no descriptors; with `control_lane = xdp` also no UDP socket, which
-    /// otherwise means TCP. [`Error::Misuse`] in a child of `fork`.
+    /// [`Error::System`] if there is no usable NIC (loopback beside a NIC that did not come up is
+    /// used only if it is named), no free port in `port_range`, or no descriptor; with
+    /// `control_lane = xdp` also if there is no UDP socket, without which other settings use TCP.
+    /// [`Error::Misuse`] in a child of `fork`.
     pub fn endpoint(&self) -> Result<Endpoint<Detached>, Error> {
         self.open_endpoint(self.0.settings.port_range())
     }
 
-    /// The same at a port that peers know beforehand
-    /// ([`Address::of_listener`](crate::Address::of_listener)), whatever `port_range` says.
+    /// Opens an endpoint like [`Self::endpoint`], at a port that peers know beforehand
+    /// ([`Address::from_listener`](crate::Address::from_listener)) instead of one of `port_range`.
     ///
     /// # Errors
     ///
-    /// As for [`Self::endpoint`]; [`Error::System`] when the port is taken.
+    /// As for [`Self::endpoint`]; [`Error::System`] if the port is in use.
     pub fn endpoint_at(&self, port: NonZeroU16) -> Result<Endpoint<Detached>, Error> {
         self.open_endpoint(PortRange::from(port))
     }
@@ -205,7 +206,7 @@ impl Domain {
         }
         for rail in &selection.rails {
             let (nic, address, role) = (&rail.nic, rail.address, rail.role);
-            tracing::info!(nic, %address, ?role, "a rail of this endpoint");
+            tracing::info!(nic, %address, ?role, "using rail");
         }
         // Several rails have one port, at the wildcard address, and for datagrams one socket: that
         // is one system call per turn, however many rails there are.
@@ -219,7 +220,7 @@ impl Domain {
             .map_err(|error| Error::system(format!("cannot listen on {bound_to}"), error))?;
         let listening = listener
             .local_addr()
-            .map_err(|error| Error::system("cannot tell the port that is listened on", error))?;
+            .map_err(|error| Error::system("cannot read the port of the listener", error))?;
         let mut locator = SocketAddr::new(address, listening.port());
         if let SocketAddr::V6(v6) = &mut locator
             && v6.ip().is_unicast_link_local()
@@ -367,7 +368,7 @@ impl Domain {
 fn open_exporter(address: SocketAddr) -> Result<Exporter, Error> {
     let exporter = Exporter::open(address).map_err(|error| {
         let text = format!(
-            "cannot tell statistics at {address} (setting prometheus_address; each process needs \
+            "cannot serve statistics at {address} (setting prometheus_address; each process needs \
              a port of its own, and port 0 takes a free one)"
         );
         Error::system(text, error)

@@ -27,81 +27,80 @@ pub struct Detached {
     sockets: Vec<(LaneKey, EngineFd)>,
 }
 
-/// A place to send from and to receive at, with an address of its own.
+/// An endpoint: it has an address, sends and receives messages, and operates on the memory of
+/// peers.
 ///
-/// `Endpoint<Detached>` is made by [`Domain::endpoint`]; [`Endpoint::attach`] binds it to the
-/// calling thread as `Endpoint<Owned>`.
+/// [`Domain::endpoint`] makes an `Endpoint<Detached>`. [`Endpoint::attach`] binds it to the calling
+/// thread (`Endpoint<Owned>`), [`Endpoint::share`] and [`Endpoint::dedicate`] open it to all
+/// threads (`Endpoint<Shared>`).
 ///
 /// # Order and completion
 ///
-/// Messages of one source to one target in one context match receives in the order in which they
-/// were sent; nothing is promised across contexts. Operations complete in any order. Every blocking
-/// call ([`Endpoint::wait`], [`Operation::wait`](crate::Operation::wait), `*_blocking`) progresses
-/// everything, so exchanges in any order cannot lock up. Of an owned endpoint little else moves
-/// anything: after a millisecond without a call a thread of the process answers, acknowledges and
-/// resends for it, where it has datagrams. Of a shared one that thread does all that is due, and of
-/// a dedicated one its own thread.
+/// Messages from one source to one destination in one context match receives in the order in which
+/// they were sent; messages of different contexts are not ordered. Operations complete in any
+/// order. Each blocking call ([`Endpoint::wait`], [`Operation::wait`](crate::Operation::wait),
+/// `*_blocking`) makes progress on all operations, so exchanges in any order cannot deadlock.
+/// Without calls, an owned endpoint that uses datagrams makes limited progress: after a millisecond
+/// a background thread of the process replies, acknowledges and retransmits for it. For a shared
+/// endpoint that thread makes all progress, and for a dedicated one its own thread does.
 ///
 /// # Failures
 ///
-/// When the session with a peer's engine fails, what is outstanding with that peer ends with
-/// [`Error::Peer`], and each send to it and receive from it is refused with the same cause until
-/// [`Endpoint::connect`] or [`Endpoint::forget_failure`], or until the peer connects: a peer that
-/// answers again, as one that stood still, is usable from then on. So that no gap goes unnoticed
-/// when the peer connects before this side calls: where sends had completed of which the peer had
-/// not acknowledged all, and no operation ended with the failure, the next send to a peer of that
-/// engine, receive or [`Endpoint::peek`] from it by name, or connect reports it, once. What was
-/// sent at [`CompletionLevel::Delivery`](crate::CompletionLevel::Delivery) or beyond and has
-/// completed is not lost with a session, and needs no such report. A peer that was removed has
-/// none.
+/// When the session with a peer's engine fails, outstanding operations with that peer end with
+/// [`Error::Peer`]. Sends to it and receives from it are then refused with the same cause until
+/// [`Endpoint::connect`] or [`Endpoint::forget_failure`] is called, or until the peer connects: a
+/// peer that was only stopped is usable again from then on. If the peer connects first, sends that
+/// had completed and were not acknowledged may be lost although no operation failed; then the next
+/// send to, named receive or [`Endpoint::peek`] from, or connect to a peer of that engine reports
+/// the failure, once. Sends that completed at
+/// [`CompletionLevel::Delivery`](crate::CompletionLevel::Delivery) or beyond are not lost with a
+/// session and need no such report. A peer that was removed has none.
 ///
 /// # Memory
 ///
-/// The bytes of a send stay in the buffer it was posted with until it completes, and those of a
-/// receive go into its own: what outstanding operations hold is the caller's, who may bound it. The
-/// settings `send_queue_ops`, `operations_max` and `cq_entries` bound their number, each at some
-/// hundred bytes of the engine's. There is no bound in bytes on purpose: two sides that both post
-/// more than that before either receives would wait for each other. So they would if both filled
-/// `operations_max` with sends, for receives count as well. What the engine copies is
-/// bounded: by `staging_buffers_max` of `staging_bytes` on its way out, and by `unexpected_bytes`
-/// where messages come before their receives.
+/// Outstanding operations keep the buffers that they were posted with, so the caller bounds that
+/// memory. The settings `send_queue_ops`, `operations_max` and `cq_entries` bound their number;
+/// each takes a few hundred bytes of the engine. There is no bound in bytes on purpose: two sides
+/// that each post more than that before either receives would deadlock. (They also would if both
+/// filled `operations_max` with sends, since receives count as well.) Copies made by the engine are
+/// bounded: for sends by `staging_buffers_max` of `staging_bytes`, and for messages that arrive
+/// before their receives by `unexpected_bytes`.
 ///
 /// # Closing
 ///
-/// Dropping an endpoint closes it, whichever of its engine it is, and ends its operations:
+/// Dropping an endpoint closes it and ends its operations:
 ///
-/// * Receives end at once, also those whose message is on its way. Messages for the endpoint are
-///   dropped from then on; a sender that waits for an answer is told
-///   [`PeerFailure::Left`](crate::PeerFailure::Left). No other endpoint of the engine gets its
-///   address before all 65536 that there are have had their turn.
-/// * Sends go out: the drop makes progress until their peers have them, up to the setting
-///   `close_linger`. What a send reported complete is delivered as if the endpoint were open.
-/// * Sends that are not done by then end, and their receivers are told that this side has left. So
-///   do at once long messages to an endpoint of the same engine that has posted no receive for
-///   them, and sends at [`CompletionLevel::Match`](crate::CompletionLevel::Match) that their
-///   peers have and have not matched: these may still be received.
+/// * Receives end at once, also those whose message is being received. Messages for the endpoint
+///   are dropped from then on; a sender that waits for a reply gets
+///   [`PeerFailure::Left`](crate::PeerFailure::Left). Its address is reused by another endpoint of
+///   the engine only after all 65536 endpoint numbers were used.
+/// * Sends go out: the drop makes progress until the peers have received them, up to the setting
+///   `close_linger`. Sends that had completed are delivered as if the endpoint were open.
+/// * Sends that are not complete by then end, and their receivers get an error. So do, at once,
+///   long messages to an endpoint of the same engine that has posted no receive for them, and sends
+///   at [`CompletionLevel::Match`](crate::CompletionLevel::Match) that have arrived and are not
+///   matched: these may still be received.
 ///
-/// What ends like this ends as [`Error::Cancelled`], in the completion queue where another endpoint
-/// shares it, or at the [`Operation`](crate::Operation), which gives its buffer back. The queue of
-/// the endpoint alone goes, with all completions that were not taken.
+/// These operations end with [`Error::Cancelled`], in the completion queue if another endpoint
+/// shares it, or at the [`Operation`](crate::Operation), which returns its buffer. A queue that
+/// only this endpoint uses is dropped with all completions that were not read.
 ///
-/// When the drop returns nobody reads or writes memory that was lent to
-/// [`Endpoint::post_send_raw`] or [`Endpoint::post_receive_raw`]: lanes that still carry it are
-/// reset, and if the kernel does not let go of it all the same, within some seconds, the process is
-/// aborted. Buffers that operations own are leaked then.
+/// When the drop has returned, memory that was borrowed by [`Endpoint::post_send_raw`] or
+/// [`Endpoint::post_receive_raw`] is neither read nor written any more: lanes that still carry it
+/// are reset. If the kernel does not release it within some seconds, the process is aborted.
+/// Buffers that operations own are leaked in that case.
 ///
-/// With its last endpoint and [`Operation`](crate::Operation) the engine closes: it says goodbye to
-/// its peers, and takes every buffer back from the kernel.
+/// The engine closes with its last endpoint and [`Operation`](crate::Operation): it notifies its
+/// peers and takes all buffers back from the kernel.
 ///
 /// # Forks
 ///
-/// A child of `fork` can drop the endpoints and operations that it inherited, and neither use nor
-/// attach them: they are the parent's, which goes on undisturbed. Posting, waiting and making
-/// progress give [`Error::Misuse`] there; calls that have no such error to give panic with its
-/// text. Their descriptors are closed in the child before `fork` returns, so that the parent's
-/// peers notice when that is killed, whatever the child does. (Descriptors to sleep by, which users
-/// have in their own sets, stay open, and say nothing.) Endpoints of its own it takes from a
-/// [`Domain`] of its own.
+/// A child of `fork` can only drop the endpoints and operations that it inherited; the parent goes
+/// on with them undisturbed. In the child, posting, waiting and making progress fail with
+/// [`Error::Misuse`]; calls without an error result panic with the same text. The child closes the
+/// descriptors of inherited endpoints before `fork` returns, so that peers notice when the parent
+/// is killed. (Descriptors returned by `wait_fd` stay open, and never become readable.) The child
+/// opens endpoints from a [`Domain`] of its own.
 ///
 /// # Threads
 ///
@@ -137,20 +136,19 @@ impl Endpoint<Detached> {
         Self { domain, mode: Detached { state, sockets: Vec::new() } }
     }
 
-    /// Where peers reach it.
+    /// Returns the address at which peers reach this endpoint.
     pub fn address(&self) -> Address {
         self.mode.state.address(0)
     }
 
-    /// Binds the endpoint to the calling thread, pins that to the next core of the setting
-    /// `pin_cores` where there are some (a thread keeps the core that it got first), and opens
-    /// the driver that the setting `lanes` asks for (`auto`: io_uring, or plain sockets where
-    /// the kernel refuses it).
+    /// Binds the endpoint to the calling thread. Pins the thread to the next core of the setting
+    /// `pin_cores`, if that is set (a thread keeps its first core), and opens the driver of the
+    /// setting `lanes` (`auto`: io_uring, or plain sockets if the kernel refuses it).
     ///
     /// # Errors
     ///
-    /// [`Error::System`] when the thread cannot be pinned or the driver cannot be had; the text
-    /// says what helps. The endpoint is closed then.
+    /// [`Error::System`] if the thread cannot be pinned or the driver cannot be opened; the text
+    /// names the cure. The endpoint is closed in that case.
     pub fn attach(self) -> Result<Endpoint<Owned>, Error> {
         let Self { domain, mode } = self;
         domain.check_process()?;
@@ -170,14 +168,14 @@ impl Endpoint<Detached> {
 }
 
 impl Endpoint<Detached> {
-    /// Opens the endpoint for all threads of the process. It goes by plain sockets: a ring of
-    /// io_uring cancels what a thread has submitted when that thread ends, and runs what completes
-    /// on threads that compute.
+    /// Opens the endpoint to all threads of the process. It uses plain sockets: io_uring cancels
+    /// the requests of a thread when that thread ends, and completes requests on the thread that
+    /// submitted them.
     ///
     /// # Errors
     ///
-    /// [`Error::Misuse`] with the setting `lanes = uring`; [`Error::System`] when descriptors
-    /// cannot be had. The endpoint is closed then.
+    /// [`Error::Misuse`] with the setting `lanes = uring`; [`Error::System`] if there are no
+    /// descriptors. The endpoint is closed in that case.
     pub fn share(self) -> Result<Endpoint<Shared>, Error> {
         self.share_with(|_| Ok(()))
     }
@@ -189,7 +187,7 @@ impl Endpoint<Detached> {
         let Self { domain, mode } = self;
         domain.check_process()?;
         if domain.settings().lanes() == Lanes::Uring {
-            let text = "a shared endpoint goes by plain sockets: set lanes = auto or sockets, or \
+            let text = "a shared endpoint uses plain sockets: set lanes = auto or sockets, or \
                         attach the endpoint to one thread";
             return Err(Error::misuse(text));
         }
@@ -207,18 +205,18 @@ impl Endpoint<Detached> {
         Ok(Endpoint::of(domain, engine, 0, queues))
     }
 
-    /// As [`Self::share`], with a thread of its own that makes all progress. It sleeps while
-    /// nothing happens. A thread that computes without a call has its messages matched,
-    /// acknowledged and pulled meanwhile.
+    /// Like [`Self::share`], with a dedicated thread that makes all progress and sleeps while there
+    /// is nothing to do. Messages are matched, acknowledged and pulled while the threads of the
+    /// program compute.
     ///
-    /// The thread runs on the next core of the setting `pin_cores` where there are some, else on
-    /// those of the node of its NIC ([`Placement::near`](crate::topology::Placement::near)): within
-    /// the cores that the thread had which made the domain, and not on those of the setting
-    /// `reserved_cores`.
+    /// The thread runs on the next core of the setting `pin_cores`, if that is set, else on the
+    /// cores of the NUMA node of its NIC ([`Placement::near`](crate::topology::Placement::near)):
+    /// within the affinity mask of the thread that made the domain, and without the cores of the
+    /// setting `reserved_cores`.
     ///
     /// # Errors
     ///
-    /// As for [`Self::share`]; [`Error::System`] when no thread can be had.
+    /// As for [`Self::share`]; [`Error::System`] if the thread cannot be started.
     pub fn dedicate(self) -> Result<Endpoint<Shared>, Error> {
         let cores = match self.domain.next_core() {
             Some(core) => vec![core],
@@ -245,14 +243,14 @@ fn open_driver(
         .map_err(|error| Error::system("cannot open the endpoint", error))
 }
 
-/// How an endpoint is opened beside another one.
+/// Options of [`Endpoint::open_endpoint`].
 #[derive(Debug)]
 pub struct EndpointOptions<'a, M: Attached> {
-    /// Where the ends of its sends go; `None`: to a queue of its own.
+    /// The queue of the completions of its sends; `None`: a new queue.
     pub transmit_queue: Option<&'a CompletionQueue<M>>,
-    /// Where the ends of its receives go; `None`: to where those of its sends go.
+    /// The queue of the completions of its receives; `None`: the same queue as for sends.
     pub receive_queue: Option<&'a CompletionQueue<M>>,
-    /// Where it reports events; `None`: to the queue of its engine.
+    /// The queue of its events; `None`: the event queue of its engine.
     pub event_queue: Option<&'a EventQueue<M>>,
     /// See [`Endpoint::fail_without_peers`].
     pub fail_without_peers: bool,
@@ -277,9 +275,9 @@ impl<M: Attached> Endpoint<M> {
         queues: Queues<<M::Engine as EngineRef>::Queue>,
     ) -> Self {
         let hints = Hints::new(domain.settings().hint());
-        // Where its owner is told of puts with remote data.
-        let told_in = <M::Engine as EngineRef>::number_of(&queues.receive);
-        engine.with(|engine| engine.state.completions.regions.set_queue(number, Some(told_in)));
+        // Puts with remote data of peers are reported there.
+        let queue = <M::Engine as EngineRef>::number_of(&queues.receive);
+        engine.with(|engine| engine.state.completions.regions.set_queue(number, Some(queue)));
         Self { domain, mode: M::new(Open::new(engine, number, queues, hints)) }
     }
 
@@ -288,28 +286,27 @@ impl<M: Attached> Endpoint<M> {
         self.mode.open()
     }
 
-    /// Where peers reach it.
+    /// Returns the address at which peers reach this endpoint.
     pub fn address(&self) -> Address {
         let Open { engine, number, .. } = self.open();
         engine.with(|engine| engine.state.address(*number))
     }
 
-    /// Which driver moves its messages: `"uring"` or `"sockets"`.
+    /// Returns the name of its driver: `"uring"` or `"sockets"`.
     pub fn driver(&self) -> &'static str {
         self.open().engine.with(|engine| engine.driver_name())
     }
 
-    /// The domain it was made from.
+    /// Returns its domain.
     pub fn domain(&self) -> &Domain {
         &self.domain
     }
 
-    /// Another endpoint on the same engine, with an address of its own.
+    /// Opens another endpoint on the same engine, with an address of its own.
     ///
     /// # Errors
     ///
-    /// [`Error::Limit`] at 1024 endpoints; [`Error::Misuse`] when a queue belongs to another
-    /// engine.
+    /// [`Error::Limit`] at 1024 endpoints; [`Error::Misuse`] if a queue belongs to another engine.
     pub fn open_endpoint(&self, options: EndpointOptions<'_, M>) -> Result<Self, Error> {
         let engine = &self.open().engine;
         let EndpointOptions { transmit_queue, receive_queue, .. } = options;
@@ -339,13 +336,13 @@ impl<M: Attached> Endpoint<M> {
         Ok(endpoint)
     }
 
-    /// Where the ends of its sends and of its receives go from now on. What is outstanding ends
-    /// where it was to end before. The first endpoint of an engine, which peers know by its port
-    /// alone, shares queues with others like this.
+    /// Binds the endpoint to other completion queues, for operations that are posted from now on.
+    /// With it the first endpoint of an engine, which is not opened with
+    /// [`EndpointOptions`], shares queues with others.
     ///
     /// # Errors
     ///
-    /// [`Error::Misuse`] when a queue belongs to another engine.
+    /// [`Error::Misuse`] if a queue belongs to another engine.
     pub fn bind_queues(
         &mut self,
         transmit: &CompletionQueue<M>,
@@ -359,9 +356,9 @@ impl<M: Attached> Endpoint<M> {
         let queues = Queues { transmit: transmit.queue.clone(), receive: receive.queue.clone() };
         engine.share_queue(&queues.transmit);
         engine.share_queue(&queues.receive);
-        let told_in = M::Engine::number_of(&queues.receive);
+        let number = M::Engine::number_of(&queues.receive);
         engine.with(|engine| {
-            engine.state.completions.regions.set_queue(open.number, Some(told_in));
+            engine.state.completions.regions.set_queue(open.number, Some(number));
         });
         open.queues = queues.clone();
         open.guard.bind(queues);
@@ -370,12 +367,14 @@ impl<M: Attached> Endpoint<M> {
 }
 
 impl Endpoint<Owned> {
-    /// Gives the endpoint up for another thread to attach; connections stay open.
+    /// Detaches the endpoint from this thread, so that another one can attach it; connections stay
+    /// open.
     ///
     /// # Errors
     ///
-    /// The endpoint comes back when siblings or operations are alive, or anything is outstanding.
-    #[allow(clippy::result_large_err, reason = "the endpoint comes back by value, as it came")]
+    /// Returns the endpoint if other endpoints, queues or operations of its engine exist, or
+    /// operations are outstanding.
+    #[allow(clippy::result_large_err, reason = "the endpoint is returned by value")]
     pub fn detach(self) -> Result<Endpoint<Detached>, (Self, Error)> {
         if self.open().engine.is_inherited() {
             return Err((self, Error::misuse(INHERITED)));
@@ -397,14 +396,14 @@ impl Endpoint<Owned> {
         };
         match engine.detach() {
             Ok((mut state, sockets)) => {
-                // What it was attached with is taken again by the next.
+                // The next thread that attaches it opens them again.
                 state.completions.close_queue(0);
                 state.completions.counting.unbind(0);
                 Ok(Endpoint { domain, mode: Detached { state, sockets } })
             }
             Err((engine, error)) => {
                 let open = Open::new(Rc::new(EngineCell::again(engine)), number, queues, hints);
-                // What it has lent is outstanding still.
+                // Operations on borrowed memory are still outstanding.
                 if guard.has_borrowed() {
                     open.guard.note_borrowed();
                 }
@@ -417,15 +416,15 @@ impl Endpoint<Owned> {
 impl<M: Attached> Endpoint<M> {
     // ---- Peers ----
 
-    /// Adds a peer to the address vector, at any time. The same address gives the same handle.
-    /// Endpoints of the same engine, this one included, are peers like any other; messages to
-    /// them are copied in memory.
+    /// Inserts the address of a peer into the address vector (`fi_av_insert`), and returns its
+    /// handle; the same address gives the same handle. It does not connect. Endpoints of the same
+    /// engine, this one included, are peers like any other; messages to them are copied in memory.
     ///
     /// # Errors
     ///
-    /// [`Error::Limit`] at the bound `sessions_max`, which counts engines that are connected and
-    /// those of peers that were inserted and not removed.
-    pub fn insert(&self, address: &Address) -> Result<Peer, Error> {
+    /// [`Error::Limit`] at the limit `sessions_max`, which counts connected engines and those of
+    /// peers that were inserted and not removed.
+    pub fn insert_peer(&self, address: &Address) -> Result<Peer, Error> {
         let error = Error::Limit(
             "this engine has sessions_max sessions, with peers that are connected or were \
              inserted: raise the setting, or remove peers that are gone",
@@ -433,14 +432,15 @@ impl<M: Attached> Endpoint<M> {
         self.open().engine.with(|engine| engine.insert_peer(address)).ok_or(error)
     }
 
-    /// Removes a peer: what is outstanding with it fails, and the connection is closed when it
-    /// was the last peer of its engine. It may be inserted again at once: what is posted then goes
-    /// by another connection, when the peer has answered the goodbye.
+    /// Removes a peer from the address vector (`fi_av_remove`): outstanding operations with it
+    /// fail, and the session is closed if it was the last peer of its engine. Its address may be
+    /// inserted again at once; operations then use a new session, once the peer has confirmed the
+    /// end of the old one.
     ///
     /// # Errors
     ///
-    /// [`Error::UnknownPeer`] when it was removed before.
-    pub fn remove(&self, peer: Peer) -> Result<(), Error> {
+    /// [`Error::UnknownPeer`] if it was removed before.
+    pub fn remove_peer(&self, peer: Peer) -> Result<(), Error> {
         self.end_connections_with(peer);
         self.open().engine.with(|engine| {
             let state = &mut *engine.state;
@@ -452,20 +452,21 @@ impl<M: Attached> Endpoint<M> {
         })
     }
 
-    /// The address of a peer. One that was met as the source of a message and never inserted is
-    /// known while it is connected and while messages of it wait to be received, and after that
-    /// until some newer sessions have ended: insert its address to keep it.
+    /// Returns the address of a peer; `None` if the handle is not valid. A peer that connected by
+    /// itself is known while it is connected and while messages from it wait to be received: insert
+    /// its address to keep it.
     pub fn peer_address(&self, peer: Peer) -> Option<Address> {
         self.open().engine.with(|engine| engine.address_of(peer))
     }
 
-    /// The longest message, in bytes, that may go to a peer with its envelope; longer ones are
-    /// pulled. So are shorter ones while there is no credit, and those of more than 32 KiB while
-    /// another message that fits no datagram is not acknowledged. That is the setting
-    /// `eager_limit_bytes` of the side with the lower one (where it is `auto`, what the peer
-    /// advises now, from 16 to 128 KiB: it changes as the peer measures, if that has `auto`, too);
-    /// where such a message goes in several datagrams, `datagram_eager_limit_bytes` at the most;
-    /// and 32 KiB where both sides have no datagrams. `None`: not connected.
+    /// Returns the length in bytes of the longest message that is sent eagerly to a peer now;
+    /// longer ones are sent by rendezvous (pulled by the receiver). `None`: not connected.
+    ///
+    /// It is the lower of both sides' settings `eager_limit_bytes` (with `auto`, the value that the
+    /// peer advises, from 16 to 128 KiB, which changes with its measurements); at most
+    /// `datagram_eager_limit_bytes` if such a message takes several datagrams; and 32 KiB if
+    /// neither side uses datagrams. Shorter messages are pulled, too, while there is no credit, and
+    /// those above 32 KiB while another message that does not fit one datagram is not acknowledged.
     pub fn eager_limit_bytes(&self, peer: Peer) -> Option<u64> {
         self.open().engine.with(|engine| {
             let core = &engine.state.core;
@@ -473,26 +474,25 @@ impl<M: Attached> Endpoint<M> {
         })
     }
 
-    /// Connects to a peer and waits until the session is up, for `timeout` at the most; without one
-    /// until the attempts end. Sending does so by itself; after a failure this is how to try again.
+    /// Connects to a peer and waits until the session is established, up to `timeout`; without one,
+    /// until the attempts end. The first send connects by itself; call this after a failure.
     ///
     /// # Errors
     ///
-    /// [`Error::TimedOut`], while the attempt goes on; [`Error::Peer`] with the cause when all
-    /// attempts failed, or once, while the attempt goes on,
-    /// when completed sends may be lost (see [Failures](Endpoint#failures));
-    /// [`Error::UnknownPeer`] when the peer was removed.
+    /// [`Error::TimedOut`] while the attempt goes on; [`Error::Peer`] with the cause if all
+    /// attempts failed, or, once and while the attempt goes on, if completed sends may be lost (see
+    /// [Failures](Endpoint#failures)); [`Error::UnknownPeer`] if the peer was removed.
     pub fn connect(&self, peer: Peer, timeout: Option<Duration>) -> Result<(), Error> {
         self.connect_all(&[peer], timeout)
     }
 
-    /// Makes a peer usable again whose session has failed, without connecting to it now: what is
-    /// posted next does. [`Endpoint::connect`] does the same and waits for the connection. A peer
-    /// that has not failed stays as it is.
+    /// Makes a peer usable again whose session has failed; the next operation connects to it.
+    /// [`Endpoint::connect`] does the same and waits for the connection. It has no effect on a peer
+    /// that has not failed.
     ///
     /// # Errors
     ///
-    /// [`Error::UnknownPeer`] when the peer was removed.
+    /// [`Error::UnknownPeer`] if the peer was removed.
     pub fn forget_failure(&self, peer: Peer) -> Result<(), Error> {
         self.open().engine.with(|engine| engine.forget_failure(peer))
     }
@@ -501,7 +501,7 @@ impl<M: Attached> Endpoint<M> {
     ///
     /// # Errors
     ///
-    /// The first failure; the other attempts go on.
+    /// Returns the first failure; the other attempts go on.
     pub fn connect_all(&self, peers: &[Peer], timeout: Option<Duration>) -> Result<(), Error> {
         let deadline = deadline_of(timeout);
         let engine = &self.open().engine;

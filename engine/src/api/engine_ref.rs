@@ -1,5 +1,5 @@
-//! How an attached endpoint reaches its engine: the border between calls that are the same for all
-//! kinds of endpoints and those that differ.
+//! The reference of an attached endpoint to its engine: the calls that differ between the modes of
+//! endpoints.
 
 use std::io;
 use std::sync::Arc;
@@ -46,15 +46,15 @@ pub trait EngineRef: Clone {
     /// Does what can be done without waiting. `true`: something happened.
     fn progress(&self) -> Result<bool, Error>;
 
-    /// Makes progress until `done` says so, or `deadline` passes (`Ok(None)` then).
+    /// Makes progress until `done` returns a value, or `deadline` passes (`Ok(None)`).
     fn wait<T>(
         &self,
         deadline: Option<Instant>,
         done: impl FnMut(&mut Engine) -> Option<T>,
     ) -> Result<Option<T>, Error>;
 
-    /// Makes progress until `ready` says so, which looks at the counter of a number, without the
-    /// engine, or `deadline` passes (`Ok(None)` then).
+    /// Makes progress until `ready`, which reads the counter of a number without the engine,
+    /// returns a value, or `deadline` passes (`Ok(None)`).
     fn wait_for_count<T>(
         &self,
         number: u32,
@@ -62,8 +62,8 @@ pub trait EngineRef: Clone {
         ready: impl FnMut() -> Option<T>,
     ) -> Result<Option<T>, Error>;
 
-    /// Those who wait for the counter of a number look again.
-    fn tell(&self, number: u32);
+    /// Wakes the threads that wait for the counter of a number.
+    fn notify_counter(&self, number: u32);
 
     /// Something to sleep by, for one thread.
     fn new_wait_object(&self) -> io::Result<Arc<WaitObject>>;
@@ -75,7 +75,7 @@ pub trait EngineRef: Clone {
     /// Gives up an operation that is too late to cancel; it ends soon.
     fn abort_handle(&self, handle: &Self::Handle);
 
-    /// `waker` is woken when there is something to do. `false`: there is nobody to do so.
+    /// Registers a waker for when there is something to do. `false`: no thread can wake it.
     fn wake_when_readable(&self, waker: &Waker) -> bool;
 
     /// How long to look before sleeping.
@@ -134,8 +134,8 @@ pub trait EngineRef: Clone {
         more: bool,
     ) -> Result<OperationId, Refused>;
 
-    /// The same, with a handle. Before one with a fence goes a flush, which is told to `flushed_to`
-    /// if it fails.
+    /// The same, with a handle. A flush precedes one with a fence; its failure is reported to
+    /// `flushed_to`.
     fn start_one_sided(
         &self,
         request: OneSidedRequest,
@@ -174,7 +174,7 @@ pub trait EngineRef: Clone {
     /// `waker` is woken when the operation ends by what another thread does. `false`: it has ended.
     fn wake_at_end(&self, handle: &Self::Handle, waker: &Waker) -> bool;
 
-    /// Nobody asks for the outcome any more.
+    /// The handle is dropped: the outcome is no longer needed.
     fn abandon(&self, handle: &Self::Handle);
 
     /// The handle of a receive of `endpoint` is dropped: the receive is cancelled, or its message

@@ -13,19 +13,17 @@ use super::mode::Attached;
 use super::queues::Sleeper;
 use crate::types::{Error, Event};
 
-/// An event queue (`fi_eq`): what the endpoints that report to it tell besides the ends of their
-/// operations ([`Endpoint::open_endpoint`], [`Endpoint::event_queue`]). Reading it stops nobody,
-/// and who does not read it stops nobody.
+/// An event queue (`fi_eq`): events of the endpoints that are bound to it, besides the completions
+/// of their operations ([`Endpoint::open_endpoint`], [`Endpoint::event_queue`]). A full queue
+/// blocks nothing.
 ///
-/// News of the engine (sessions, paths, strangers) go to each queue that an endpoint reports to.
-/// Beyond its bound the queue drops the oldest of them, those of sessions last, and counts
-/// ([`Self::lost`]). News of connections are never dropped: a request that finds the queue at its
-/// bound is refused ([`ConnectionRefusal::Busy`](crate::ConnectionRefusal::Busy)), and of the
-/// others
-/// there are no more
-/// than connections.
+/// Events of the engine (sessions, paths, refused connections) go to each queue to which one of its
+/// endpoints is bound. A full queue drops the oldest of these, those of sessions last, and counts
+/// them ([`Self::lost`]). Events of connections are never dropped: a request that finds the queue
+/// full is refused ([`ConnectionRefusal::Busy`](crate::ConnectionRefusal::Busy)), and of the others
+/// there are at most as many as connections.
 ///
-/// A clone is the same queue. It keeps its engine open.
+/// A clone refers to the same queue. It keeps the engine open.
 pub struct EventQueue<M: Attached> {
     pub(super) engine: M::Engine,
     pub(super) number: u32,
@@ -58,11 +56,11 @@ impl<M: Attached> EventQueue<M> {
         Self { engine: engine.clone(), number, sleeper: Sleeper::default() }
     }
 
-    /// Takes the oldest event, after one turn of progress.
+    /// Makes progress once, and returns the oldest event, if there is one.
     ///
     /// # Errors
     ///
-    /// The driver failed for good.
+    /// [`Error::System`] if the driver has failed.
     pub fn read(&self) -> Result<Option<Event>, Error> {
         self.engine.progress()?;
         Ok(self.pop())
@@ -72,12 +70,12 @@ impl<M: Attached> EventQueue<M> {
         self.engine.with(|engine| engine.state.completions.events.pop(self.number))
     }
 
-    /// Waits for the oldest event, making progress, up to `timeout`; without one for as long as it
-    /// takes. `None`: the time has passed.
+    /// Makes progress until there is an event, and returns it; `None` after `timeout`, which is
+    /// without limit if it is `None`.
     ///
     /// # Errors
     ///
-    /// The driver failed for good.
+    /// [`Error::System`] if the driver has failed.
     pub fn wait(&self, timeout: Option<Duration>) -> Result<Option<Event>, Error> {
         let number = self.number;
         let pop = |engine: &mut crate::progress::engine::Engine| {
@@ -86,34 +84,34 @@ impl<M: Attached> EventQueue<M> {
         self.engine.wait(deadline_of(timeout), pop)
     }
 
-    /// The oldest event, as soon as there is one: a future for any executor that an
-    /// [`Operation`](crate::Operation) of such an endpoint is for.
+    /// Returns a future of the next event, for the executors that an
+    /// [`Operation`](crate::Operation) can be awaited on.
     pub fn next(&self) -> NextEvent<'_, M> {
         NextEvent { queue: self, spins_until: None }
     }
 
-    /// As [`CompletionQueue::wait_fd`](crate::CompletionQueue::wait_fd).
+    /// Like [`CompletionQueue::wait_fd`](crate::CompletionQueue::wait_fd).
     ///
     /// # Errors
     ///
-    /// [`Error::System`] when descriptors cannot be had.
+    /// [`Error::System`] if there are no descriptors.
     pub fn wait_fd(&self) -> Result<BorrowedFd<'_>, Error> {
         self.sleeper.wait_object(&self.engine).map(|it| it.fd())
     }
 
-    /// As [`CompletionQueue::arm`](crate::CompletionQueue::arm), for the events of this queue:
-    /// `false` when there are some.
+    /// Like [`CompletionQueue::arm`](crate::CompletionQueue::arm), for the events of this queue:
+    /// `false` if there are some.
     ///
     /// # Errors
     ///
-    /// The driver failed for good; no descriptors.
+    /// [`Error::System`] if the driver has failed, or there are no descriptors.
     pub fn arm(&self) -> Result<bool, Error> {
         self.engine.progress()?;
         self.engine.arm(self.sleeper.wait_object(&self.engine)?)?;
         Ok(self.engine.with(|engine| engine.state.completions.events.is_empty(self.number)))
     }
 
-    /// How many news of the engine this queue has dropped because nobody read them.
+    /// Returns the number of events that this queue has dropped because it was full.
     pub fn lost(&self) -> u64 {
         self.engine.with(|engine| engine.state.completions.events.lost(self.number))
     }
@@ -124,7 +122,7 @@ impl<M: Attached> EventQueue<M> {
 #[must_use = "a future does nothing unless it is polled"]
 pub struct NextEvent<'a, M: Attached> {
     queue: &'a EventQueue<M>,
-    /// Until when it asks to be polled again at once.
+    /// Until then it asks to be polled again at once.
     spins_until: Option<Instant>,
 }
 
@@ -149,16 +147,16 @@ impl<M: Attached> Future for NextEvent<'_, M> {
 }
 
 impl<M: Attached> Endpoint<M> {
-    /// A new event queue of the endpoint's engine, with room for `entries_max` events (at least 1).
-    /// Endpoints report to it that are opened with it ([`Endpoint::open_endpoint`]).
+    /// Opens an event queue of the endpoint's engine, with room for `entries_max` events (at least
+    /// 1), for endpoints that are opened with it ([`Endpoint::open_endpoint`]).
     pub fn open_event_queue(&self, entries_max: usize) -> EventQueue<M> {
         let engine = self.open().engine.clone();
         let number = engine.with(|engine| engine.state.completions.events.open(entries_max.max(1)));
         EventQueue { engine, number, sleeper: Sleeper::default() }
     }
 
-    /// The event queue that this endpoint reports to: that of its engine, with room for 4096
-    /// events, unless [`Endpoint::open_endpoint`] was told otherwise.
+    /// Returns the event queue of this endpoint: that of its engine, with room for 4096 events,
+    /// unless it was opened with another one ([`Endpoint::open_endpoint`]).
     pub fn event_queue(&self) -> EventQueue<M> {
         let open = self.open();
         let number = open.number;
@@ -168,7 +166,7 @@ impl<M: Attached> Endpoint<M> {
         EventQueue::share(&open.engine, open.engine.with(of_endpoint))
     }
 
-    /// Takes the oldest event of the queue that this endpoint reports to, without progress.
+    /// Returns the oldest event of the event queue of this endpoint, without making progress.
     pub fn next_event(&self) -> Option<Event> {
         let open = self.open();
         open.engine.with(|engine| {

@@ -1,4 +1,4 @@
-//! Hints that an endpoint gives to what is sent by it.
+//! Hints of an endpoint and its contexts.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -31,10 +31,10 @@ impl Hints {
         }
     }
 
-    /// The hint of a message in `context` (`None`: without one) that `said` one itself, or not.
+    /// Returns the hint of a message in `context` (`None`: untagged) with `own` hint, if any.
     #[inline]
-    pub(super) fn of(&self, context: Option<u32>, said: Option<Hint>) -> Hint {
-        if let Some(hint) = said {
+    pub(super) fn of(&self, context: Option<u32>, own: Option<Hint>) -> Hint {
+        if let Some(hint) = own {
             return hint;
         }
         let Some(of_contexts) = self.of_contexts.get() else { return self.usual() };
@@ -54,23 +54,23 @@ impl Hints {
 }
 
 impl<M: Attached> Endpoint<M> {
-    /// The hint of messages that are sent from now on by this endpoint and say none themselves:
-    /// at first the setting `hint`, which counts again after [`Endpoint::detach`]. A hint never
-    /// changes the order in which messages match, nor when an operation may end: see [`Hint`].
+    /// Sets the hint of messages of this endpoint that have none themselves; by default, and again
+    /// after [`Endpoint::detach`], it is the setting `hint`. A hint does not change the order of
+    /// matching nor the meaning of completions: see [`Hint`].
     pub fn set_hint(&self, hint: Hint) {
         tracing::debug!(%hint, "the hint of an endpoint");
         self.open().hints.usual.store(hint as u8, Ordering::Relaxed);
     }
 
-    /// The same for tagged messages in one context, a communicator or a stream say; `None`: those
-    /// have the endpoint's hint again. After the first call each message of the endpoint that says
-    /// no hint itself costs a look-up.
+    /// Sets the hint of tagged messages in one context (an MPI communicator, for example); `None`:
+    /// that of the endpoint. After the first call, each message of the endpoint without a hint of
+    /// its own costs a look-up.
     pub fn set_context_hint(&self, context: u32, hint: Option<Hint>) {
         tracing::debug!(context, ?hint, "the hint of a context");
         self.open().hints.set(context, hint);
     }
 
-    /// The hint of a message in `context` that says none itself.
+    /// Returns the hint of messages in `context` that have none themselves.
     pub fn hint(&self, context: u32) -> Hint {
         self.open().hints.of(Some(context), None)
     }

@@ -1,4 +1,4 @@
-//! What this kernel offers.
+//! The io_uring features of this kernel.
 
 use crate::types::Error;
 
@@ -14,7 +14,7 @@ pub struct KernelFeature {
     pub is_available: bool,
 }
 
-/// The io_uring features of this kernel, each tried by itself.
+/// Returns the io_uring features of this kernel; each is tried separately.
 ///
 /// # Errors
 ///

@@ -28,7 +28,7 @@ mod strided;
 
 pub use claims::ClaimedMessage;
 pub use connections::{ListenOptions, Listener};
-pub use counters::{Counted, Counter, CounterReader};
+pub use counters::{Counter, CounterReader, CounterWait};
 pub use datagrams::{DatagramState, DroppedDatagrams};
 pub use domain::Domain;
 pub use endpoint::{Detached, Endpoint, EndpointOptions};

@@ -1,4 +1,4 @@
-//! Kinds of endpoints that are attached.
+//! Modes of attached endpoints.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -11,9 +11,7 @@ use crate::progress::caretaker::EngineCell;
 use crate::progress::engine::Engine;
 use crate::progress::shared_engine::SharedEngine;
 
-/// A kind of endpoint that can send and receive: [`Owned`] or [`Shared`].
-///
-/// Sealed: there are no others.
+/// The mode of an endpoint that can send and receive: [`Owned`] or [`Shared`]. Sealed.
 pub trait Attached: Sized + sealed::Sealed {
     /// How it reaches its engine.
     #[doc(hidden)]
@@ -33,8 +31,8 @@ mod sealed {
     pub trait Sealed {}
 }
 
-/// An endpoint owned by the thread that attached it, which makes all progress: neither `Send`
-/// nor `Sync`, and without a lock on the way of a message.
+/// An endpoint that is owned by the thread that attached it, which makes all progress: neither
+/// `Send` nor `Sync`, and without locks.
 pub struct Owned(pub(super) Open<Rc<EngineCell>>);
 
 impl sealed::Sealed for Owned {}
@@ -55,27 +53,26 @@ impl Attached for Owned {
     }
 }
 
-/// An endpoint that any thread uses, at any time: `Send` and `Sync`, of `MPI_THREAD_MULTIPLE`
-/// grade.
+/// An endpoint that any thread can use at any time: `Send` and `Sync`, as `MPI_THREAD_MULTIPLE`
+/// requires.
 ///
-/// No thread waits for another to post: what is posted while another thread is at the engine is
-/// left to that. What is posted before something else, by the same thread or with synchronization
-/// between the two, matches before it. Of the threads that wait one makes the progress of all.
+/// No thread waits for another to post: a post that finds the engine in use by another thread is
+/// deferred to that thread. Posts of one thread, and posts of several that are ordered by
+/// synchronization, match in that order. One of the threads that wait makes progress for all.
 ///
-/// # What is left to another thread
+/// # Deferred posts
 ///
-/// Its poster has been told `Ok`, and what would have been an error of the call ends in the
-/// completion queue (or the [`Operation`](crate::Operation)) instead: a peer that has failed, a
-/// limit that is reached ([`Error::WouldBlock`](crate::Error::WouldBlock)). Who bounds what it has
-/// outstanding does not meet the latter. An inject that is left waits for credit, where the call
-/// itself would have said `WouldBlock`; it meets no limit but `operations_max`. A post is refused
-/// at once, in the same way, while some thousand posts of others wait.
+/// A deferred post returns `Ok`; an error that the call would have returned (a failed peer, or
+/// [`Error::WouldBlock`](crate::Error::WouldBlock) at a limit) is reported by its completion or
+/// [`Operation`](crate::Operation) instead. A program that bounds its outstanding operations does
+/// not meet the latter. A deferred inject waits for credit instead of returning `WouldBlock`; only
+/// `operations_max` limits it. A post is refused at once while some thousand posts are deferred.
 ///
 /// # Callbacks
 ///
-/// A waker, or a subscriber of `tracing`, that the engine calls may post. It must not wait for the
-/// engine: calls that would panic. Dropping an endpoint takes the engine for the time of
-/// `close_linger` at the most, for which other threads wait in calls that are not posts.
+/// A waker or a subscriber of `tracing` that the engine calls may post. It must not wait for the
+/// engine: such calls panic. Dropping an endpoint holds the engine for up to `close_linger`, for
+/// which calls of other threads, except posts, wait.
 pub struct Shared(pub(super) Open<Arc<SharedEngine>>);
 
 impl sealed::Sealed for Shared {}
@@ -96,7 +93,7 @@ impl Attached for Shared {
     }
 }
 
-/// What an attached endpoint has.
+/// The parts of an attached endpoint.
 pub struct Open<E: EngineRef> {
     pub(super) engine: E,
     pub(super) number: u16,
@@ -138,7 +135,7 @@ pub(super) struct Guard<E: EngineRef> {
     engine: E::Weak,
     number: u16,
     queues: Queues<E::Queue>,
-    /// Memory of its user has been lent to its operations.
+    /// Whether its operations have borrowed memory.
     has_borrowed: AtomicBool,
 }
 
@@ -175,8 +172,10 @@ impl<E: EngineRef> Drop for Guard<E> {
             engine.close_queue(&self.queues.transmit);
             engine.close_queue(&self.queues.receive);
         } else if self.has_borrowed() {
-            // Dropped by what the engine calls (a subscriber of `tracing`, a waker).
-            tracing::error!("an endpoint with lent memory is dropped inside its own engine");
+            // Dropped in a callback of the engine (a subscriber of `tracing`, a waker).
+            tracing::error!(
+                "an endpoint with borrowed memory is dropped in a callback of its own engine"
+            );
             std::process::abort();
         }
     }

@@ -1,4 +1,4 @@
-//! Operations on the memory of peers.
+//! One-sided operations: put, get, and atomics on the memory of peers.
 
 use super::blocking::BlockingCall;
 use super::endpoint::Endpoint;
@@ -17,27 +17,26 @@ use crate::proto::one_sided::origin::OneSidedRequest;
 use crate::types::{AtomicOp, Datatype, Envelope, Error, Failed, OperationId, Peer, Status};
 use crate::wire::one_sided::{FLAG_COMPARE, FLAG_FETCH, FLAG_NO_OPERANDS};
 
-/// An atomic operation on elements of the memory of a peer. The elements are in the byte order of
-/// the target. It has [`ATOMIC_BYTES_MAX`] bytes of elements at the most.
-///
-/// [`ATOMIC_BYTES_MAX`]: Self::BYTES_MAX
+/// An atomic operation on elements in the memory of a peer, in the byte order of the target; at
+/// most [`Self::BYTES_MAX`] bytes of elements.
 #[derive(Clone, Copy, Debug)]
 pub struct Atomic<'a> {
-    /// What is done to each element.
+    /// The operation on each element.
     pub op: AtomicOp,
-    /// Of what type they are.
+    /// The type of the elements.
     pub datatype: Datatype,
-    /// An operand for each element; [`AtomicOp::Read`] takes none.
+    /// One operand for each element; none for [`AtomicOp::Read`].
     pub operands: &'a [u8],
-    /// What to compare with, for those that compare; of [`AtomicOp::MaskedSwap`] the mask.
+    /// One comparand for each element, for operations that compare; the mask for
+    /// [`AtomicOp::MaskedSwap`].
     pub compare: &'a [u8],
 }
 
 impl<'a> Atomic<'a> {
-    /// Most bytes of elements that one operation is on.
+    /// Maximum bytes of elements of one operation.
     pub const BYTES_MAX: usize = crate::wire::one_sided::ATOMIC_BYTES_MAX;
 
-    /// An operation that compares nothing.
+    /// An operation without comparands.
     pub const fn new(op: AtomicOp, datatype: Datatype, operands: &'a [u8]) -> Self {
         Self { op, datatype, operands, compare: &[] }
     }
@@ -74,28 +73,29 @@ impl<'a> Atomic<'a> {
     }
 }
 
-/// # Operations on the memory of peers
+/// # One-sided operations
 ///
-/// What is asked of a peer's memory needs no call there: its engine does it, in any call that makes
-/// progress, by the thread of a shared or dedicated engine, or, after a millisecond without a call,
-/// by the thread that answers for engines of one thread (long transfers wait for their owner).
+/// They need no call at the target: its engine executes them in any call that makes progress, in
+/// the thread of a shared or dedicated engine, or, after a millisecond without a call, in the
+/// background thread of the process (long transfers wait for the owner).
 ///
 /// *Completion.* A put or a non-fetching atomic operation at
-/// [`CompletionLevel::Inject`](crate::CompletionLevel::Inject) completes when its memory may be
-/// reused; whether the target refused it [`Self::flush`] tells, by a count. At every other level it
-/// completes when it is done at the target, or with [`Error::Refused`]. Gets and fetching
-/// operations complete when the bytes are here. A long put (pulled by the target) completes when it
-/// is done, at all levels.
+/// [`CompletionLevel::Inject`](crate::CompletionLevel::Inject) completes when its buffer may be
+/// reused; [`Self::flush`] reports how many of them the target refused. At each other level it
+/// completes when it is executed at the target, or with [`Error::Refused`]. Gets and fetching
+/// operations complete when the result has arrived. A long put (pulled by the target) completes
+/// when it is executed, at all levels.
 ///
-/// *Order.* None, between any two operations, and between operations and messages, but by
-/// completion, fences and [`Self::flush`].
+/// *Order.* Operations are not ordered with each other or with messages, except by completion,
+/// fences and [`Self::flush`].
 ///
-/// A fence ([`SendOptions::fence`]) lets an operation start when all earlier ones on the memory of
-/// that peer are done, as a flush would tell; the completion of a flush that failed says that some
-/// of these were refused.
+/// An operation with a fence ([`SendOptions::fence`]) starts when all earlier operations on the
+/// memory of that peer are executed, as after a flush; if some of these were refused, it is
+/// reported in its completion as by a flush.
 ///
 /// *Failures.* If the session with the peer fails, operations that have not completed end with
-/// [`Error::Peer`]: whether they were done is unknown. None is ever done twice.
+/// [`Error::Peer`]; they may or may not have been executed, and the bytes of such a put at its
+/// target are undefined. None is executed twice.
 impl<M: Attached> Endpoint<M> {
     pub(super) fn one_sided(
         &self,
@@ -146,7 +146,7 @@ impl<M: Attached> Endpoint<M> {
     ///
     /// # Errors
     ///
-    /// [`Failed`] gives the buffer back.
+    /// [`Failed`] returns the buffer.
     pub fn put(
         &self,
         peer: Peer,
@@ -159,11 +159,11 @@ impl<M: Attached> Endpoint<M> {
         self.start(request, memory, &options)
     }
 
-    /// Like [`Self::put`], but the end goes to the completion queue.
+    /// Like [`Self::put`], but it completes in the completion queue.
     ///
     /// # Errors
     ///
-    /// [`Failed`] gives the buffer back.
+    /// [`Failed`] returns the buffer.
     pub fn post_put(
         &self,
         peer: Peer,
@@ -177,15 +177,15 @@ impl<M: Attached> Endpoint<M> {
         self.open().engine.post_one_sided(request, memory, to, options.more).map_err(refused)
     }
 
-    /// Like [`Self::post_put`], and the key opens nothing from then on: the last access that the
-    /// target has given away (iWARP's send with invalidate, as a put; it may be empty). The key
-    /// needs [`Access::REMOTE_INVALIDATE`](crate::Access::REMOTE_INVALIDATE) beside writing. What
-    /// began by it before goes on. What this engine posted by it before and may still be on its way
-    /// is refused where it comes later: fence the put ([`SendOptions::fence`]), or flush before.
+    /// Like [`Self::post_put`], and invalidates the key (iWARP's send with invalidate, as a put; it
+    /// may be empty). The key needs [`Access::REMOTE_INVALIDATE`](crate::Access::REMOTE_INVALIDATE)
+    /// besides write access. Operations in progress go on. Earlier operations of this engine with
+    /// the key are refused if they arrive later: set a fence ([`SendOptions::fence`]), or flush
+    /// before.
     ///
     /// # Errors
     ///
-    /// [`Failed`] gives the buffer back.
+    /// [`Failed`] returns the buffer.
     pub fn post_put_invalidate(
         &self,
         peer: Peer,
@@ -200,8 +200,8 @@ impl<M: Attached> Endpoint<M> {
         self.open().engine.post_one_sided(request, memory, to, options.more).map_err(refused)
     }
 
-    /// Writes `pieces`, any number of them, to the memory of a peer; the end goes to the completion
-    /// queue.
+    /// Writes any number of `pieces` to the memory of a peer (`fi_writev`); it completes in the
+    /// completion queue.
     ///
     /// # Safety
     ///
@@ -209,7 +209,7 @@ impl<M: Attached> Endpoint<M> {
     ///
     /// # Errors
     ///
-    /// Why it was not posted.
+    /// The cause, if it was not posted.
     pub unsafe fn post_put_raw(
         &self,
         peer: Peer,
@@ -217,7 +217,7 @@ impl<M: Attached> Endpoint<M> {
         pieces: &[RawSpan],
         options: SendOptions,
     ) -> Result<OperationId, Error> {
-        // SAFETY: the caller promises that the memory is valid.
+        // SAFETY: the caller guarantees that the memory is valid.
         let shape = unsafe { raw_shape(pieces) }?;
         let request = self.one_sided(peer, Verb::Put, at, shape.len() as u64, &options);
         self.post_raw(request, shape, &options)
@@ -236,13 +236,13 @@ impl<M: Attached> Endpoint<M> {
         posted.map_err(|(error, _)| error)
     }
 
-    /// Writes a copy of `bytes` to the memory of a peer (`fi_inject_write`). Nothing is reported
-    /// but a failure of the session; [`Self::flush`] tells whether it was refused.
+    /// Writes a copy of `bytes` to the memory of a peer (`fi_inject_write`). Only a failure of the
+    /// session is reported; [`Self::flush`] reports refusals.
     ///
     /// # Errors
     ///
-    /// Why it was not posted: nothing will be written. [`Error::WouldBlock`]: too much is under
-    /// way; make progress, and ask again.
+    /// The cause, if it was not posted. [`Error::WouldBlock`] if too many operations are
+    /// outstanding: make progress, and try again.
     #[inline]
     pub fn inject_put(
         &self,
@@ -259,8 +259,7 @@ impl<M: Attached> Endpoint<M> {
     ///
     /// # Errors
     ///
-    /// How it failed. [`Error::TimedOut`], as for
-    /// [`Self::send_blocking`].
+    /// The error of the operation. [`Error::TimedOut`], as for [`Self::send_blocking`].
     pub fn put_blocking(
         &self,
         peer: Peer,
@@ -280,11 +279,11 @@ impl<M: Attached> Endpoint<M> {
         })
     }
 
-    /// Fills `buffer` with memory of a peer.
+    /// Reads memory of a peer into `buffer`.
     ///
     /// # Errors
     ///
-    /// [`Failed`] gives the buffer back.
+    /// [`Failed`] returns the buffer.
     pub fn get(
         &self,
         peer: Peer,
@@ -297,11 +296,11 @@ impl<M: Attached> Endpoint<M> {
         self.start(request, memory, &options)
     }
 
-    /// Like [`Self::get`], but the end goes to the completion queue.
+    /// Like [`Self::get`], but it completes in the completion queue.
     ///
     /// # Errors
     ///
-    /// [`Failed`] gives the buffer back.
+    /// [`Failed`] returns the buffer.
     pub fn post_get(
         &self,
         peer: Peer,
@@ -315,8 +314,8 @@ impl<M: Attached> Endpoint<M> {
         self.open().engine.post_one_sided(request, memory, to, options.more).map_err(refused)
     }
 
-    /// Fills `pieces`, any number of them, with memory of a peer; the end goes to the completion
-    /// queue.
+    /// Reads memory of a peer into any number of `pieces` (`fi_readv`); it completes in the
+    /// completion queue.
     ///
     /// # Safety
     ///
@@ -324,7 +323,7 @@ impl<M: Attached> Endpoint<M> {
     ///
     /// # Errors
     ///
-    /// Why it was not posted.
+    /// The cause, if it was not posted.
     pub unsafe fn post_get_raw(
         &self,
         peer: Peer,
@@ -332,18 +331,17 @@ impl<M: Attached> Endpoint<M> {
         pieces: &[RawSpan],
         options: SendOptions,
     ) -> Result<OperationId, Error> {
-        // SAFETY: the caller promises that the memory is valid.
+        // SAFETY: the caller guarantees that the memory is valid.
         let shape = unsafe { raw_shape(pieces) }?;
         let request = self.one_sided(peer, Verb::Get, at, shape.len() as u64, &options);
         self.post_raw(request, shape, &options)
     }
 
-    /// Fills `into` with memory of a peer, and waits for that.
+    /// Reads memory of a peer into `into`, and waits for it.
     ///
     /// # Errors
     ///
-    /// How it failed. [`Error::TimedOut`], as for
-    /// [`Self::send_blocking`].
+    /// The error of the operation. [`Error::TimedOut`], as for [`Self::send_blocking`].
     pub fn get_blocking(
         &self,
         peer: Peer,
@@ -363,12 +361,12 @@ impl<M: Attached> Endpoint<M> {
         })
     }
 
-    /// Applies an atomic operation to memory of a peer, without fetching; the end goes to the
+    /// Applies an atomic operation to memory of a peer, without fetching; it completes in the
     /// completion queue.
     ///
     /// # Errors
     ///
-    /// Why it was not posted.
+    /// The cause, if it was not posted.
     pub fn post_atomic(
         &self,
         peer: Peer,
@@ -385,12 +383,12 @@ impl<M: Attached> Endpoint<M> {
         posted.map_err(|(error, _)| error)
     }
 
-    /// Applies an atomic operation to memory of a peer and fetches the values of before into
-    /// `buffer`; the end goes to the completion queue.
+    /// Applies an atomic operation to memory of a peer and fetches the previous values into
+    /// `buffer`; it completes in the completion queue.
     ///
     /// # Errors
     ///
-    /// [`Failed`] gives the buffer back.
+    /// [`Failed`] returns the buffer.
     pub fn post_fetch_atomic(
         &self,
         peer: Peer,
@@ -411,7 +409,7 @@ impl<M: Attached> Endpoint<M> {
         self.open().engine.post_one_sided(request, memory, to, options.more).map_err(refused)
     }
 
-    /// Like [`Self::post_fetch_atomic`], into `pieces`, any number of them.
+    /// Like [`Self::post_fetch_atomic`], into any number of `pieces`.
     ///
     /// # Safety
     ///
@@ -419,7 +417,7 @@ impl<M: Attached> Endpoint<M> {
     ///
     /// # Errors
     ///
-    /// Why it was not posted.
+    /// The cause, if it was not posted.
     pub unsafe fn post_fetch_atomic_raw(
         &self,
         peer: Peer,
@@ -428,20 +426,19 @@ impl<M: Attached> Endpoint<M> {
         pieces: &[RawSpan],
         options: SendOptions,
     ) -> Result<OperationId, Error> {
-        // SAFETY: the caller promises that the memory is valid.
+        // SAFETY: the caller guarantees that the memory is valid.
         let shape = unsafe { raw_shape(pieces) }?;
         let (verb, length, operands) = atomic.parts(shape.len())?;
         let request = self.one_sided(peer, verb, at, length, &options);
         self.post_raw(OneSidedRequest { operands, ..request }, shape, &options)
     }
 
-    /// Applies an atomic operation to memory of a peer, waits for it, and fetches the values of
-    /// before into `fetched`, unless that is empty.
+    /// Applies an atomic operation to memory of a peer, waits for it, and fetches the previous
+    /// values into `fetched`, unless that is empty.
     ///
     /// # Errors
     ///
-    /// How it failed. [`Error::TimedOut`], as for
-    /// [`Self::send_blocking`].
+    /// The error of the operation. [`Error::TimedOut`], as for [`Self::send_blocking`].
     pub fn atomic_blocking(
         &self,
         peer: Peer,
@@ -469,7 +466,7 @@ impl<M: Attached> Endpoint<M> {
         status.map(drop)
     }
 
-    /// Adds to a 64-bit word of a peer and gives its value of before.
+    /// Adds to a 64-bit word of a peer, and returns its previous value.
     ///
     /// # Errors
     ///
@@ -482,8 +479,8 @@ impl<M: Attached> Endpoint<M> {
         Ok(u64::from_ne_bytes(before))
     }
 
-    /// Writes `new` to a 64-bit word of a peer where that is `expected`, and gives its value of
-    /// before: it was written if that is `expected`.
+    /// Writes `new` to a 64-bit word of a peer if its value is `expected`, and returns the previous
+    /// value: it was written if that is `expected`.
     ///
     /// # Errors
     ///
@@ -507,12 +504,13 @@ impl<M: Attached> Endpoint<M> {
         Ok(u64::from_ne_bytes(before))
     }
 
-    /// Waits until all operations on the memory of a peer that were posted before are done there.
+    /// Waits until all earlier operations on the memory of a peer are executed there.
     ///
     /// # Errors
     ///
-    /// [`Error::Unflushed`] counts operations without an answer that the peer refused since the
-    /// last flush, by any endpoint of this engine. How it failed else.
+    /// [`Error::Unflushed`] with the number of operations at
+    /// [`CompletionLevel::Inject`](crate::CompletionLevel::Inject), of all endpoints of this
+    /// engine, that the peer has refused since the last flush; else the error of the flush itself.
     pub fn flush(&self, peer: Peer, options: SendOptions) -> Result<(), Error> {
         let at = RemoteAddress { key: super::region::RemoteKey(0), offset: 0 };
         let request = self.one_sided(peer, Verb::Flush, at, 0, &options);
@@ -528,11 +526,11 @@ impl<M: Attached> Endpoint<M> {
         flushed.map(drop)
     }
 
-    /// Like [`Self::flush`], without waiting: the end goes to the completion queue.
+    /// Like [`Self::flush`], without waiting: it completes in the completion queue.
     ///
     /// # Errors
     ///
-    /// Why it was not posted.
+    /// The cause, if it was not posted.
     pub fn post_flush(&self, peer: Peer, options: SendOptions) -> Result<OperationId, Error> {
         let at = RemoteAddress { key: super::region::RemoteKey(0), offset: 0 };
         let request = self.one_sided(peer, Verb::Flush, at, 0, &options);

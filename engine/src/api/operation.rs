@@ -1,4 +1,4 @@
-//! Handles of operations: polled, waited for, or awaited.
+//! Operations: tested, waited for, or awaited.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -24,41 +24,37 @@ enum State<E: EngineRef> {
     Taken,
 }
 
-/// An outstanding send or receive and the buffer it owns.
+/// An outstanding operation and the buffer that it owns.
 ///
-/// Test it, wait for it, or `.await` it. An operation ends with its endpoint at the latest (see
-/// [`Endpoint`](crate::Endpoint), *Closing*); its handle keeps the engine, and what that has to
-/// deliver to others, going.
+/// Test it, wait for it, or `.await` it. An operation ends at the latest when its endpoint closes
+/// (see [`Endpoint`](crate::Endpoint), *Closing*); its handle keeps the engine open.
 ///
 /// # Dropping
 ///
-/// A receive whose handle is dropped before its outcome was taken has received nothing:
+/// Dropping a receive before its outcome was taken undoes it:
 ///
-/// * not matched: it is cancelled;
-/// * ended with a whole message: the message is put back, before all that have come since. A
-///   receive that is posted already and accepts it gets it at once, else the next one. Messages
-///   that are put back keep their order among each other. (They are kept by copies, outside of the
-///   bounds of unexpected messages.)
-/// * matched, with a part of the message in its buffer and the rest under way: it runs to its end,
-///   and the message is lost. So is one that was longer than the buffer, and one whose peer or
-///   endpoint is gone. Dropping is not cancel-safe there; [`Self::wait`] for it, or keep the
-///   handle.
+/// * If it has not matched, it is cancelled.
+/// * If its message has arrived completely, the message is put back, before all that have arrived
+///   since: a posted receive that accepts it gets it at once, else the next one. Messages that are
+///   put back keep their order. (They are copied, and do not count as unexpected messages.)
+/// * If a part of its message is in the buffer, it runs to its end, and the message is lost. So is
+///   a message that was longer than the buffer, and one whose peer or endpoint is gone. Dropping is
+///   not cancel-safe in this case: [`Self::wait`] for it, or keep the handle.
 ///
-/// The drop of a send, or of an operation on memory, detaches it: it runs to its end, and its
-/// buffer is dropped then. [`Self::cancel`] before it ends what has not gone out. [`Self::detach`]
-/// does the same to any operation.
+/// Dropping a send or a one-sided operation detaches it: it runs to its end, and its buffer is
+/// dropped then. [`Self::cancel`] ends one that has not been sent. [`Self::detach`] detaches any
+/// operation.
 ///
 /// # Futures
 ///
-/// The poll of a future makes progress. For the time of the setting `spin` it asks to be polled
-/// again at once; then the task sleeps until there is something to do, and costs nothing meanwhile.
-/// Any executor will do: for an owned endpoint one of its own thread, for a shared one any. (An
-/// owned engine without datagrams, `control_lane = tcp`, has nobody to wake tasks: they ask to be
-/// polled again.)
+/// Polling the future makes progress. For the time of the setting `spin` it asks to be polled again
+/// at once; then the task sleeps until there is something to do. Any executor works: for an owned
+/// endpoint one that runs on its thread, for a shared one any. (An owned engine without datagrams,
+/// `control_lane = tcp`, has no thread to wake tasks: they ask to be polled again.)
 ///
-/// A future that loses a `select!`, or is dropped by a time-out, is a handle that is dropped: a
-/// receive is cancel-safe but for a message in several pieces that is under way, a send goes out or
-/// not, as if it had not been awaited. Polling `&mut operation` is cancel-safe always.
+/// A future that loses a `select!`, or is dropped by a time-out, is a dropped handle: a receive is
+/// cancel-safe except for a partly received message, and a send goes on. Polling `&mut operation`
+/// is always cancel-safe.
 #[must_use = "a receive that is dropped is cancelled; a send that is dropped still runs, and its \
               buffer and its result are lost"]
 pub struct Operation<M: Attached = Owned> {
@@ -94,8 +90,8 @@ impl<M: Attached> Operation<M> {
         Self { state: State::Pending { engine, handle, receives_at, spins_until: None } }
     }
 
-    /// Lets the operation run to its end without this handle; its buffer and its outcome are
-    /// dropped then, and so is the message of a receive.
+    /// Lets the operation run to its end without this handle; its buffer and its outcome, and the
+    /// message of a receive, are dropped then.
     pub fn detach(mut self) {
         if let State::Pending { engine, handle, .. } = &self.state {
             engine.abandon(handle);
@@ -111,12 +107,14 @@ impl<M: Attached> Operation<M> {
         outcome.transpose()
     }
 
-    /// Makes progress; what the operation ended with once it has. After that the handle is spent.
+    /// Makes progress, and returns the outcome of the operation once it has ended; the outcome can
+    /// be taken once.
     ///
     /// # Errors
     ///
-    /// How the operation failed, with its buffer. Also with an empty buffer: [`Error::Misuse`] on a
-    /// spent handle, or the engine cannot make progress at all, and the operation is not over.
+    /// The error of the operation, with its buffer. With an empty buffer: [`Error::Misuse`] if the
+    /// outcome was taken before, or [`Error::System`] if the engine cannot make progress, in which
+    /// case the operation has not ended.
     pub fn test(&mut self) -> Result<Option<Completed>, Failed> {
         if let State::Pending { engine, handle, .. } = &self.state {
             engine.progress().map_err(without_buffer)?;
@@ -129,7 +127,7 @@ impl<M: Attached> Operation<M> {
         }
     }
 
-    /// Waits for the end of the operation, progressing everything meanwhile.
+    /// Makes progress until the operation has ended, and returns its outcome.
     ///
     /// # Errors
     ///
@@ -142,7 +140,7 @@ impl<M: Attached> Operation<M> {
         }
     }
 
-    /// Like [`Self::wait`], for `timeout` at the most; `None` when that passes first.
+    /// Like [`Self::wait`], up to `timeout`; `None` if that passes first.
     ///
     /// # Errors
     ///
@@ -151,7 +149,7 @@ impl<M: Attached> Operation<M> {
         self.wait_until(deadline_of(Some(timeout)))
     }
 
-    /// Like [`Self::wait`], until `deadline`; `None` when that passes first.
+    /// Like [`Self::wait`], until `deadline`; `None` if that passes first.
     ///
     /// # Errors
     ///
@@ -169,8 +167,8 @@ impl<M: Attached> Operation<M> {
         self.spend(outcome)
     }
 
-    /// Cancels the operation if it has not matched (receive) or gone out (send). `true`: it
-    /// will end with [`Error::Cancelled`]; `false`: it will end as if nothing had been said.
+    /// Cancels the operation if it has not matched (receive) or been sent (send). `true`: it will
+    /// end with [`Error::Cancelled`]; `false`: it will end as if it had not been cancelled.
     pub fn cancel(&mut self) -> bool {
         let State::Pending { engine, handle, .. } = &self.state else { return false };
         engine.cancel_handle(handle)

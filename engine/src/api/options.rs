@@ -1,54 +1,59 @@
-//! How operations are posted.
+//! Options of operations.
 
 use std::time::Duration;
 
 use crate::proto::effects::CompletionLevel;
 use crate::types::Hint;
 
-/// How a send is posted.
+/// Options of a send, and of an operation on the memory of a peer.
 ///
 /// ```
 /// # use ringrail::{CompletionLevel, SendOptions};
 /// let options = SendOptions::at(CompletionLevel::Delivery).user_data(7);
-/// let hurried = SendOptions { more: false, ..options };
+/// let batched = options.more(true).silent(true);
 /// ```
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[non_exhaustive]
 pub struct SendOptions {
-    /// How far the send must have come before it completes.
+    /// The level at which the operation completes.
     pub level: CompletionLevel,
-    /// Only a failure is reported (selective completion). The buffer is dropped on success.
+    /// Only a failure is reported (selective completion, `FI_SELECTIVE_COMPLETION`). The buffer is
+    /// dropped on success.
     pub silent: bool,
-    /// More sends follow at once (`FI_MORE`): do not hurry this one.
+    /// More sends follow at once (`FI_MORE`): this one may be delayed to be sent with them.
     pub more: bool,
-    /// What it is for; `None`: what the endpoint says ([`Endpoint::set_hint`],
-    /// [`Endpoint::set_context_hint`]), at first the setting `hint`.
+    /// The purpose of the message; `None`: the hint of the endpoint ([`Endpoint::set_hint`],
+    /// [`Endpoint::set_context_hint`]), by default the setting `hint`.
     ///
     /// [`Endpoint::set_hint`]: crate::Endpoint::set_hint
     /// [`Endpoint::set_context_hint`]: crate::Endpoint::set_context_hint
     pub hint: Option<Hint>,
-    /// Remote data: the receiver is told in [`Status::data`](crate::Status) (`FI_REMOTE_CQ_DATA`).
+    /// Remote data, which the receiver gets in [`Status::data`](crate::Status)
+    /// (`FI_REMOTE_CQ_DATA`).
     pub data: Option<u64>,
-    /// It is deferred until all sends that its endpoint posted before it to the same peer are
-    /// complete, and what is posted to that peer behind it is deferred as long (`FI_FENCE`).
-    /// Complete is a send when the peer's engine has acknowledged it, at the least, whatever its
-    /// level: so is one that was injected. One at [`CompletionLevel::Match`], and one that is
-    /// pulled, is complete when it is matched, so that a fence behind it waits for its receive. One
-    /// that failed or was cancelled is complete, too; where the fenced send itself is cancelled,
-    /// nothing waits any more. Sends of other endpoints or to other peers do not wait.
+    /// The send, and all that its endpoint posts after it to the same peer, are deferred until the
+    /// earlier sends of the endpoint to that peer are complete (`FI_FENCE`). For a fence, a send is
+    /// complete at the earliest when the peer's engine has acknowledged it, whatever its level, and
+    /// also if it was injected. A send at [`CompletionLevel::Match`], and one by rendezvous, is
+    /// complete when it is matched, so that a fence waits for its receive. A send that failed or
+    /// was cancelled is complete; cancelling the fenced send ends the wait. Sends of other
+    /// endpoints, or to other peers, do not wait.
     pub fence: bool,
-    /// Comes back in the [`Completion`](crate::Completion), unchanged (`op_context`).
+    /// Returned in the [`Completion`](crate::Completion) (`op_context`).
     pub user_data: u64,
-    /// Of blocking calls: how long they wait; `None`: as long as it takes.
+    /// The time-out of a blocking call; `None`: no limit. Other calls ignore it.
     pub timeout: Option<Duration>,
 }
 
 impl SendOptions {
-    /// Completes when the buffer may be reused, with everything else unsaid.
+    /// The operation completes when its buffer may be reused ([`CompletionLevel::Inject`]).
+    #[must_use]
     pub const fn new() -> Self {
         Self::at(CompletionLevel::Inject)
     }
 
-    /// Completes at `level`.
+    /// The operation completes at `level`.
+    #[must_use]
     pub const fn at(level: CompletionLevel) -> Self {
         Self {
             level,
@@ -62,62 +67,88 @@ impl SendOptions {
         }
     }
 
-    /// As before, and it says what the message is for.
+    /// Sets whether only a failure is reported ([`Self::silent`](#structfield.silent)).
+    #[must_use]
+    pub const fn silent(self, silent: bool) -> Self {
+        Self { silent, ..self }
+    }
+
+    /// Sets the level.
+    #[must_use]
+    pub const fn level(self, level: CompletionLevel) -> Self {
+        Self { level, ..self }
+    }
+
+    /// Sets whether more sends follow at once ([`Self::more`](#structfield.more)).
+    #[must_use]
+    pub const fn more(self, more: bool) -> Self {
+        Self { more, ..self }
+    }
+
+    /// Sets the hint.
     #[must_use]
     pub const fn hint(self, hint: Hint) -> Self {
         Self { hint: Some(hint), ..self }
     }
 
-    /// As before, with remote data.
+    /// Sets the remote data.
     #[must_use]
     pub const fn data(self, data: u64) -> Self {
         Self { data: Some(data), ..self }
     }
 
-    /// As before, behind a fence ([`Self::fence`](#structfield.fence)).
+    /// Sets whether the operation has a fence ([`Self::fence`](#structfield.fence)).
     #[must_use]
-    pub const fn fence(self) -> Self {
-        Self { fence: true, ..self }
+    pub const fn fence(self, fence: bool) -> Self {
+        Self { fence, ..self }
     }
 
-    /// As before, with what the completion gives back.
+    /// Sets the value that the completion returns.
     #[must_use]
     pub const fn user_data(self, user_data: u64) -> Self {
         Self { user_data, ..self }
     }
 
-    /// As before; a blocking call waits no longer than that.
+    /// Sets the time-out of a blocking call.
     #[must_use]
     pub const fn timeout(self, timeout: Duration) -> Self {
         Self { timeout: Some(timeout), ..self }
     }
 }
 
-/// How a receive is posted.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+/// Options of a receive.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[non_exhaustive]
 pub struct ReceiveOptions {
-    /// Only a failure is reported (selective completion). The buffer is dropped on success, so this
-    /// is for memory that the poster keeps.
+    /// Only a failure is reported (selective completion, `FI_SELECTIVE_COMPLETION`). The buffer is
+    /// dropped on success, so this is of use for borrowed memory.
     pub silent: bool,
-    /// Comes back in the [`Completion`](crate::Completion), unchanged (`op_context`).
+    /// Returned in the [`Completion`](crate::Completion) (`op_context`).
     pub user_data: u64,
-    /// Of blocking calls: how long they wait; `None`: as long as it takes.
+    /// The time-out of a blocking call; `None`: no limit. Other calls ignore it.
     pub timeout: Option<Duration>,
 }
 
 impl ReceiveOptions {
-    /// With everything unsaid.
+    /// The default options.
+    #[must_use]
     pub const fn new() -> Self {
         Self { silent: false, user_data: 0, timeout: None }
     }
 
-    /// As before, with what the completion gives back.
+    /// Sets whether only a failure is reported ([`Self::silent`](#structfield.silent)).
+    #[must_use]
+    pub const fn silent(self, silent: bool) -> Self {
+        Self { silent, ..self }
+    }
+
+    /// Sets the value that the completion returns.
     #[must_use]
     pub const fn user_data(self, user_data: u64) -> Self {
         Self { user_data, ..self }
     }
 
-    /// As before; a blocking call waits no longer than that.
+    /// Sets the time-out of a blocking call.
     #[must_use]
     pub const fn timeout(self, timeout: Duration) -> Self {
         Self { timeout: Some(timeout), ..self }

@@ -72,7 +72,7 @@ impl EngineRef for Rc<EngineCell> {
         EngineRef::wait(self, deadline, |_| ready())
     }
 
-    fn tell(&self, _number: u32) {
+    fn notify_counter(&self, _number: u32) {
         // The thread that counts is the one that waits.
     }
 

@@ -1,4 +1,4 @@
-//! Progress, and what operations end in: completion queues, counters.
+//! Progress and completion queues.
 
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, OnceLock};
@@ -12,11 +12,11 @@ use crate::progress::wait_object::WaitObject;
 use crate::telemetry::Counters;
 use crate::types::{Completion, Error, OperationId, Selector, Status};
 
-/// A completion queue that endpoints of one engine can be bound to, for what they send, what they
-/// receive, or both ([`Endpoint::open_endpoint`]). It has a bound of its own: one that nobody reads
-/// stops only those who post to it.
+/// A completion queue (`fi_cq`) to which endpoints of one engine are bound, for sends, receives, or
+/// both ([`Endpoint::open_endpoint`]). It has its own limit: a full queue refuses only posts of
+/// operations that complete in it.
 ///
-/// A clone is the same queue. It keeps its engine open.
+/// A clone refers to the same queue. It keeps the engine open.
 pub struct CompletionQueue<M: Attached> {
     pub(super) engine: M::Engine,
     pub(super) queue: <M::Engine as EngineRef>::Queue,
@@ -44,53 +44,53 @@ impl<M: Attached> Drop for CompletionQueue<M> {
 }
 
 impl<M: Attached> CompletionQueue<M> {
-    /// Takes up to `limit` completions, oldest first, after one turn of progress; appends them to
-    /// `into` and returns how many.
+    /// Makes progress once, appends up to `limit` completions to `into`, oldest first, and returns
+    /// their number.
     ///
     /// # Errors
     ///
-    /// The driver failed for good.
+    /// [`Error::System`] if the driver has failed.
     pub fn read(&self, into: &mut Vec<Completion>, limit: usize) -> Result<usize, Error> {
         self.engine.progress()?;
         Ok(self.engine.read_queue(&self.queue, into, limit))
     }
 
-    /// As [`Self::read`], of what is there, without progress.
+    /// Like [`Self::read`], without making progress.
     #[inline]
     pub fn read_ready(&self, into: &mut Vec<Completion>, limit: usize) -> usize {
         self.engine.read_queue(&self.queue, into, limit)
     }
 
-    /// A descriptor for `epoll`, `poll` or an event loop, for one thread that sleeps at a time (a
-    /// clone of the queue has one of its own): see [`Self::arm`]. Do not read it.
+    /// Returns a descriptor for `epoll`, `poll` or an event loop, for one sleeping thread at a time
+    /// (a clone of the queue has its own): see [`Self::arm`]. Do not read from it.
     ///
     /// # Errors
     ///
-    /// [`Error::System`] when descriptors cannot be had.
+    /// [`Error::System`] if there are no descriptors.
     pub fn wait_fd(&self) -> Result<BorrowedFd<'_>, Error> {
         self.sleeper.wait_object(&self.engine).map(|it| it.fd())
     }
 
-    /// Makes progress and prepares a sleep by [`Self::wait_fd`] (`fi_trywait`). `true`: sleep now;
-    /// from the first thing that comes the descriptor is readable, and [`Self::read`] and another
-    /// call of this are due. It may be something else than a completion of this queue. `false`:
-    /// completions are there.
+    /// Makes progress, and arms the descriptor of [`Self::wait_fd`] (`fi_trywait`). `true`: the
+    /// caller may sleep; the descriptor becomes readable when there is something to do, which need
+    /// not be a completion of this queue; then call [`Self::read`], and this again before the next
+    /// sleep. `false`: there are completions.
     ///
     /// # Errors
     ///
-    /// The driver failed for good; no descriptors.
+    /// [`Error::System`] if the driver has failed, or there are no descriptors.
     pub fn arm(&self) -> Result<bool, Error> {
         self.engine.progress()?;
         self.engine.arm(self.sleeper.wait_object(&self.engine)?)?;
         Ok(self.engine.is_queue_empty(&self.queue))
     }
 
-    /// Like [`Self::read`], but waits for the first one, up to `timeout`; without one for as long
-    /// as it takes. A `limit` of 0 waits for nothing.
+    /// Like [`Self::read`], but waits for the first completion, up to `timeout`; without one,
+    /// without limit. Returns at once if `limit` is 0.
     ///
     /// # Errors
     ///
-    /// The driver failed for good.
+    /// [`Error::System`] if the driver has failed.
     pub fn wait(
         &self,
         into: &mut Vec<Completion>,
@@ -105,7 +105,7 @@ impl<M: Attached> CompletionQueue<M> {
     }
 }
 
-/// What the user of one object sleeps by, once that is asked for.
+/// The descriptor of one object, once it is asked for.
 #[derive(Debug, Default)]
 pub(super) struct Sleeper(OnceLock<Arc<WaitObject>>);
 
@@ -115,7 +115,7 @@ impl Sleeper {
             return Ok(known);
         }
         let new = engine.new_wait_object().map_err(|error| {
-            let text = "cannot wait by a descriptor (is the limit on open files reached?)";
+            let text = "cannot open a descriptor to wait for (is the limit on open files reached?)";
             Error::system(text, error)
         })?;
         Ok(self.0.get_or_init(|| new))
@@ -123,14 +123,14 @@ impl Sleeper {
 }
 
 impl<M: Attached> Endpoint<M> {
-    /// The message that a receive with `selector` would get now, left where it is. Makes
-    /// progress first.
+    /// Makes progress, and returns the status of the message that a receive with `selector` would
+    /// match now; the message stays (`MPI_Iprobe`, `FI_PEEK`).
     ///
     /// # Errors
     ///
-    /// [`Error::Peer`] when the selector names a peer that has failed, and nothing is left of what
-    /// it had sent; [`Error::UnknownPeer`] when it names one that there is not; or the driver
-    /// failed for good.
+    /// [`Error::Peer`] if the selector names a peer that has failed, and no message of it is left;
+    /// [`Error::UnknownPeer`] if the peer does not exist; [`Error::System`] if the driver has
+    /// failed.
     pub fn peek(&self, selector: Selector) -> Result<Option<Status>, Error> {
         let request = self.receive_request(&selector, 0);
         self.open().engine.with(|engine| {
@@ -139,15 +139,15 @@ impl<M: Attached> Endpoint<M> {
         })
     }
 
-    /// Cancels an operation of a completion queue that has not matched or gone out. `true`: its
-    /// completion says [`Error::Cancelled`]; `false`: it ends as if nothing had been said.
+    /// Cancels an operation of a completion queue that has not matched or been sent. `true`: it
+    /// completes with [`Error::Cancelled`]; `false`: it completes as if it had not been cancelled.
     pub fn cancel(&self, operation: OperationId) -> bool {
         self.open().engine.cancel(operation)
     }
 
-    /// Cancels an operation of this endpoint that [`Self::cancel`] would cancel and whose
-    /// `user_data` is wanted (`fi_cancel`, which names operations by their context). It looks at
-    /// all that are outstanding. `true`: as for [`Self::cancel`].
+    /// Cancels, as [`Self::cancel`] does, one operation of this endpoint for whose `user_data`
+    /// `is_wanted` returns `true` (`fi_cancel`, which names operations by their context). It visits
+    /// all outstanding operations.
     pub fn cancel_where(&self, mut is_wanted: impl FnMut(u64) -> bool) -> bool {
         let Open { engine, number, .. } = self.open();
         engine.with(|engine| {
@@ -157,38 +157,38 @@ impl<M: Attached> Endpoint<M> {
         })
     }
 
-    /// The `user_data` of all operations of this endpoint that are outstanding.
+    /// Returns the `user_data` of all outstanding operations of this endpoint.
     pub fn outstanding(&self) -> Vec<u64> {
         let Open { engine, number, .. } = self.open();
         let found = engine.with(|engine| engine.outstanding_of(*number));
         found.into_iter().map(|(_, user_data)| user_data).collect()
     }
 
-    /// Does what can be done without waiting. `true`: something happened.
+    /// Makes progress without waiting. `true`: there was something to do.
     ///
     /// # Errors
     ///
-    /// The driver failed for good.
+    /// [`Error::System`] if the driver has failed.
     #[inline]
     pub fn progress(&self) -> Result<bool, Error> {
         self.open().engine.progress()
     }
 
-    /// A new completion queue of the endpoint's engine, with room for `entries_max` completions
-    /// (at least 1), those of operations under way included.
-    pub fn open_queue(&self, entries_max: usize) -> CompletionQueue<M> {
+    /// Opens a completion queue of the endpoint's engine, with room for `entries_max` completions
+    /// (at least 1), which counts outstanding operations, too.
+    pub fn open_completion_queue(&self, entries_max: usize) -> CompletionQueue<M> {
         let engine = self.open().engine.clone();
         let queue = engine.open_queue(entries_max.max(1));
         CompletionQueue { engine, queue, sleeper: Sleeper::default() }
     }
 
-    /// The queue that the ends of its sends go to.
+    /// Returns the completion queue of its sends.
     pub fn transmit_queue(&self) -> CompletionQueue<M> {
         self.queue_object(&self.open().queues.transmit)
     }
 
-    /// The queue that the ends of its receives go to; the same as [`Self::transmit_queue`] unless
-    /// [`Endpoint::open_endpoint`] was told otherwise.
+    /// Returns the completion queue of its receives; the same as [`Self::transmit_queue`] unless it
+    /// was opened with two ([`Endpoint::open_endpoint`]).
     pub fn receive_queue(&self) -> CompletionQueue<M> {
         self.queue_object(&self.open().queues.receive)
     }
@@ -199,13 +199,12 @@ impl<M: Attached> Endpoint<M> {
         CompletionQueue { engine, queue: queue.clone(), sleeper: Sleeper::default() }
     }
 
-    /// Takes up to `limit` completions off the endpoint's queue, oldest first, after one turn of
-    /// progress; appends them to `into` and returns how many. If it has a queue for receives and
-    /// one for sends, the former is first.
+    /// Makes progress once, appends up to `limit` completions of the endpoint's queues to `into`,
+    /// oldest first, and returns their number. If it has two queues, that of receives comes first.
     ///
     /// # Errors
     ///
-    /// The driver failed for good.
+    /// [`Error::System`] if the driver has failed.
     #[inline]
     pub fn completions(&self, into: &mut Vec<Completion>, limit: usize) -> Result<usize, Error> {
         let Open { engine, queues: Queues { transmit, receive }, .. } = self.open();
@@ -217,13 +216,13 @@ impl<M: Attached> Endpoint<M> {
         Ok(got)
     }
 
-    /// Like [`Self::completions`], but waits for the first one, up to `timeout`; without one, or
-    /// with one beyond what the clock can tell, for as long as it takes. A `limit` of 0 waits for
-    /// nothing.
+    /// Like [`Self::completions`], but waits for the first completion, up to `timeout`; without
+    /// one, or if the clock cannot represent the deadline, without limit. Returns at once if
+    /// `limit` is 0.
     ///
     /// # Errors
     ///
-    /// The driver failed for good.
+    /// [`Error::System`] if the driver has failed.
     pub fn wait(
         &self,
         into: &mut Vec<Completion>,
@@ -240,22 +239,22 @@ impl<M: Attached> Endpoint<M> {
         open.engine.wait_for_queues(queues, into, limit, deadline_of(timeout))
     }
 
-    /// As [`CompletionQueue::wait_fd`].
+    /// Like [`CompletionQueue::wait_fd`].
     ///
     /// # Errors
     ///
-    /// [`Error::System`] when descriptors cannot be had.
+    /// [`Error::System`] if there are no descriptors.
     pub fn wait_fd(&self) -> Result<BorrowedFd<'_>, Error> {
         let open = self.open();
         open.sleeper.wait_object(&open.engine).map(|it| it.fd())
     }
 
-    /// As [`CompletionQueue::arm`], for the queues of the endpoint. Events of the engine make the
-    /// descriptor readable; those that are there already do not.
+    /// Like [`CompletionQueue::arm`], for the completion queues of the endpoint. New events make
+    /// the descriptor readable, too.
     ///
     /// # Errors
     ///
-    /// The driver failed for good; no descriptors.
+    /// [`Error::System`] if the driver has failed, or there are no descriptors.
     pub fn arm(&self) -> Result<bool, Error> {
         let open = self.open();
         open.engine.progress()?;
@@ -263,7 +262,7 @@ impl<M: Attached> Endpoint<M> {
         Ok(open.each_queue().all(|queue| open.engine.is_queue_empty(queue)))
     }
 
-    /// What the engine has counted.
+    /// Returns the counters of the engine.
     pub fn counters(&self) -> Counters {
         self.open().engine.with(|engine| engine.counters())
     }

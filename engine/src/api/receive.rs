@@ -32,19 +32,19 @@ impl<M: Attached> Endpoint<M> {
 
     /// Receives a message into a buffer that the operation owns until it ends.
     ///
-    /// A message that is longer than the buffer ends in [`Error::Truncated`] with its beginning in
-    /// the buffer.
+    /// If the message is longer than the buffer, the operation ends with [`Error::Truncated`], and
+    /// the buffer contains the beginning.
     ///
     /// # Cancel safety
     ///
-    /// The drop of the operation loses no message that is whole: see [`Operation`], *Dropping*. It
-    /// is **not** cancel-safe while a message is being received that comes in several pieces (one
-    /// longer than the peer sends at once, [`Endpoint::eager_limit`]): in a `select!`, keep the
-    /// operation and poll it by reference.
+    /// Dropping the operation loses no message that has arrived completely: see [`Operation`],
+    /// *Dropping*. It is **not** cancel-safe while a message is being received that takes several
+    /// packets (longer than [`Endpoint::eager_limit_bytes`]): in a `select!`, keep the operation
+    /// and poll it by reference.
     ///
     /// # Errors
     ///
-    /// [`Failed`] gives the buffer back.
+    /// [`Failed`] returns the buffer.
     pub fn receive(
         &self,
         selector: Selector,
@@ -57,12 +57,12 @@ impl<M: Attached> Endpoint<M> {
         Ok(Operation::receiving(engine.clone(), handle, request.endpoint))
     }
 
-    /// Like [`Self::receive`], but the end goes to the completion queue, with
+    /// Like [`Self::receive`], but it completes in the completion queue, with
     /// [`ReceiveOptions::user_data`].
     ///
     /// # Errors
     ///
-    /// [`Failed`] gives the buffer back.
+    /// [`Failed`] returns the buffer.
     #[inline]
     pub fn post_receive(
         &self,
@@ -76,20 +76,21 @@ impl<M: Attached> Endpoint<M> {
         posted.map_err(refused)
     }
 
-    /// Receives many messages into one buffer, one behind the other (`FI_MULTI_RECV`).
+    /// Receives several messages into one buffer, one after the other (`FI_MULTI_RECV`).
     ///
-    /// It keeps its place among the posted receives and takes each message that `selector` accepts
-    /// until fewer than `min_free` bytes (at least 1) are free. Each one completes as a receive,
-    /// with [`Completion::offset`](crate::Completion::offset) and without a buffer; one that is
-    /// longer than what is free is cut to that ([`Error::Truncated`]). After the last of them has
-    /// ended an entry of [`OperationKind::MultiReceive`](crate::OperationKind::MultiReceive) gives
-    /// the buffer back; it comes sooner when the completion queue had no room for another message,
-    /// which then waits for the next receive. All entries have the same `user_data`.
-    /// [`Self::cancel`] ends it after what it has matched.
+    /// It keeps its place among the posted receives, and matches each message that `selector`
+    /// accepts until fewer than `min_free` bytes (at least 1) are free. Each message completes as a
+    /// receive, with [`Completion::offset`](crate::Completion::offset) and without a buffer; one
+    /// that is longer than the free space is truncated ([`Error::Truncated`]). After the last of
+    /// them a completion of kind
+    /// [`OperationKind::MultiReceive`](crate::OperationKind::MultiReceive) returns the buffer; it
+    /// comes earlier if the completion queue has no room for another message, which then waits for
+    /// the next receive. All completions have the same `user_data`. [`Self::cancel`] ends it after
+    /// the messages that it has matched.
     ///
     /// # Errors
     ///
-    /// [`Failed`] gives the buffer back. A buffer has less than 4 GiB.
+    /// [`Failed`] returns the buffer. [`Error::Misuse`] for a buffer of 4 GiB or more.
     pub fn post_receive_many(
         &self,
         selector: Selector,
@@ -104,13 +105,13 @@ impl<M: Attached> Endpoint<M> {
         posted.map_err(refused)
     }
 
-    /// Receives many messages into `pieces`, which count as one buffer, one piece behind the other;
-    /// otherwise as [`Self::post_receive_many`].
+    /// Receives several messages into `pieces`, which count as one buffer; otherwise like
+    /// [`Self::post_receive_many`].
     ///
     /// # Safety
     ///
-    /// As for [`Self::post_receive_raw`], until its entry of
-    /// [`OperationKind::MultiReceive`](crate::OperationKind::MultiReceive) was taken.
+    /// As for [`Self::post_receive_raw`], until its completion of kind
+    /// [`OperationKind::MultiReceive`](crate::OperationKind::MultiReceive) was read.
     ///
     /// # Errors
     ///
@@ -122,7 +123,7 @@ impl<M: Attached> Endpoint<M> {
         min_free: usize,
         options: ReceiveOptions,
     ) -> Result<OperationId, Error> {
-        // SAFETY: the caller promises that the memory is valid.
+        // SAFETY: the caller guarantees that the memory is valid.
         let shape = unsafe { raw_shape(pieces) }?;
         let mut request = self.receive_request(&selector, shape.len());
         request.min_free = Some(min_free as u64);
@@ -133,15 +134,16 @@ impl<M: Attached> Endpoint<M> {
         posted.map_err(|(error, _)| error)
     }
 
-    /// Receives into `pieces`, any number of them, in order; otherwise as [`Self::post_receive`].
+    /// Receives into any number of `pieces`, in order (`fi_recvv`); otherwise like
+    /// [`Self::post_receive`].
     ///
     /// # Safety
     ///
-    /// The memory stays valid, and nothing else touches it, until the operation has ended: this
-    /// returned an error, its completion was taken from the queue, or the drop of the endpoint
-    /// returned, whichever comes first (see [`Endpoint`], *Closing*). Of a silent receive that
-    /// succeeds there is no completion: some message after it says that it has ended. An endpoint
-    /// that is forgotten (`mem::forget`) never closes.
+    /// The memory stays valid, and is not accessed otherwise, until the operation has ended: this
+    /// returned an error, its completion was read from the queue, or the drop of the endpoint has
+    /// returned, whichever comes first (see [`Endpoint`], *Closing*). A silent receive that
+    /// succeeds has no completion: the program has to learn of its end by a later message. An
+    /// endpoint that is leaked (`mem::forget`) never closes.
     ///
     /// # Errors
     ///
@@ -152,7 +154,7 @@ impl<M: Attached> Endpoint<M> {
         pieces: &[RawSpan],
         options: ReceiveOptions,
     ) -> Result<OperationId, Error> {
-        // SAFETY: the caller promises that the memory is valid.
+        // SAFETY: the caller guarantees that the memory is valid.
         let shape = unsafe { raw_shape(pieces) }?;
         let request = self.receive_request(&selector, shape.len());
         let memory = Memory { buffer: None, shape };

@@ -1,4 +1,4 @@
-//! Memory that peers may reach.
+//! Registered memory regions, which peers can access.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -15,80 +15,80 @@ use crate::proto::regions::{KeyName, KeyRequest};
 use crate::proto::table::Id;
 use crate::types::{Access, Error, Peer};
 
-/// How long the close of a region waits for operations of peers before it aborts them.
+/// How long closing a region waits for operations of peers before it aborts them.
 const CLOSE_GRACE: Duration = Duration::from_millis(100);
 
-/// A key to memory of a peer: 64 bits that its owner gives away, by any means.
+/// A key to the memory of a peer: 64 bits that its owner sends to others by any means.
 ///
-/// Who has it may do to the memory what it allows; see SECURITY.md for what that is worth.
+/// A peer with the key can access the memory as the key allows; SECURITY.md describes what that
+/// protects against.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct RemoteKey(pub u64);
 
-/// A place in memory of a peer.
+/// An address in the memory of a peer.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct RemoteAddress {
-    /// What opens it.
+    /// The key to the region.
     pub key: RemoteKey,
-    /// Where, in bytes from the beginning of what the key opens.
+    /// Offset in bytes from the beginning of the range of the key.
     pub offset: u64,
 }
 
 impl RemoteKey {
-    /// The place at `offset` of what the key opens, in bytes.
+    /// Returns the address at `offset`, in bytes, in the range of the key.
     pub const fn at(self, offset: u64) -> RemoteAddress {
         RemoteAddress { key: self, offset }
     }
 }
 
-/// What a key is to open.
+/// Options of a key.
 #[derive(Clone, Debug)]
 pub struct KeyOptions {
-    /// What peers may do by it.
+    /// The access that it grants.
     pub access: Access,
-    /// Where what it opens begins in the region, in bytes.
+    /// Begin of its range in the region, in bytes.
     pub offset: usize,
-    /// How long that is; `None`: to the end of the region.
+    /// Length of its range in bytes; `None`: to the end of the region.
     pub length: Option<usize>,
-    /// A key that the program chooses; `None`: a random one, which nobody guesses.
+    /// A key that the program chooses; `None`: a random one, which cannot be guessed.
     pub key: Option<u64>,
-    /// Who may use it; `None`: each peer of the job.
+    /// The peers that may use it; `None`: all peers of the job.
     pub peers: Option<Vec<Peer>>,
 }
 
 impl KeyOptions {
-    /// A random key to the whole region, for all peers of the job.
+    /// Options of a random key to the whole region, for all peers of the job.
     pub const fn new(access: Access) -> Self {
         Self { access, offset: 0, length: None, key: None, peers: None }
     }
 }
 
-/// Memory of this process that peers with a key may read and write while the program goes on: a
-/// window, in MPI's words.
+/// Memory of this process that peers with a key can read and write at any time (an MPI window).
 ///
-/// Its bytes are copied in and out ([`Self::read`], [`Self::write`]), and words are shared with
-/// peers as atomics ([`Self::atomic_u64`]). There is no slice of it: a peer may write at any time.
+/// The owner copies bytes out and in ([`Self::read`], [`Self::write`]), and shares words with peers
+/// as atomics ([`Self::atomic_u64`]). A region has no slice, since peers may write at any time.
 ///
-/// # What the owner sees, and when
+/// # Visibility
 ///
-/// * An operation of a peer that has completed there at [`CompletionLevel::Delivery`] is in the
-///   memory. Nothing is promised of the order of two operations that are both under way, nor of the
-///   order of the bytes of one. A flush, and [`SendOptions`]' levels, order them.
-/// * [`Self::counts`] counts operations that are whole in memory; who reads the count sees the
-///   bytes. So does who takes the completion of a put with remote data.
-/// * Aligned items of 1 to 8 bytes are never seen half.
+/// * The bytes of a peer's operation are in the memory when it has completed there at
+///   [`CompletionLevel::Delivery`]. Two concurrent operations, and the bytes of one, are not
+///   ordered. A flush, and the levels of [`SendOptions`], order operations.
+/// * [`Self::counters`] counts operations whose bytes are in the memory: a thread that reads a
+///   count also reads these bytes. The same holds for the completion of a put with remote data.
+/// * Aligned items of 1 to 8 bytes are read and written atomically.
 ///
 /// # Dropping
 ///
-/// The drop takes back all keys, and gives operations that have the memory 100 ms to end; those
-/// that are still under way then are aborted, and fail at their peers. So it returns within little
-/// more than 100 ms, whatever peers do: [`Self::revoke`] waits for them. Then the memory is free;
-/// what peers have mapped of a shareable region stays theirs.
+/// Dropping a region revokes all of its keys and waits up to 100 ms for operations in progress;
+/// then it aborts them, and they fail at their peers. So it returns within little more than 100 ms,
+/// also if peers are stopped; [`Self::revoke`] waits for them instead. After that the memory is
+/// free. Peers keep what they have mapped of a shareable region.
 ///
-/// If the kernel keeps the memory although its connections are reset, which no kernel is known to
-/// do, 2 seconds more are waited. Memory of the library's is left to the kernel then; for memory of
-/// the caller's ([`Endpoint::register_raw`]) the driver is closed, which ends all operations of the
-/// engine with [`Error::System`]. Where even that does not free it within 2 seconds, or the drop is
-/// made by what the engine itself calls, the process is aborted if the memory is the caller's.
+/// If the kernel keeps using the memory although the connections are reset (no kernel is known to),
+/// the drop waits 2 more seconds. Then it leaks memory of the library; for memory of the caller
+/// ([`Endpoint::register_raw`]) it closes the driver, which ends all operations of the engine with
+/// [`Error::System`]. If that does not free the caller's memory within 2 seconds, or the drop is
+/// made in a callback of the engine, the process is aborted.
 ///
 /// [`CompletionLevel::Delivery`]: crate::CompletionLevel::Delivery
 /// [`SendOptions`]: crate::SendOptions
@@ -105,27 +105,27 @@ impl<M: Attached> std::fmt::Debug for Region<M> {
     }
 }
 
-/// What peers have done to a region.
+/// Counters of the operations of peers on a region.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct RegionCounters {
-    /// Puts that are in place.
+    /// Puts that were written.
     pub puts: u64,
-    /// Gets whose bytes were read.
+    /// Gets that were read.
     pub gets: u64,
     /// Atomic operations.
     pub atomics: u64,
-    /// Bytes of all of these.
+    /// Bytes of all operations.
     pub bytes: u64,
 }
 
 impl<M: Attached> Endpoint<M> {
-    /// Zeroed memory of `length` bytes that peers may reach, in huge pages where the kernel has
-    /// some. It belongs to the engine of this endpoint: keys work with peers that address this
-    /// endpoint or one beside it.
+    /// Allocates and registers `length` bytes of zeroed memory, in huge pages if the kernel has
+    /// some. The region belongs to the engine of this endpoint: its keys are valid for operations
+    /// that name this endpoint or another one of the engine.
     ///
     /// # Errors
     ///
-    /// [`Error::Memory`]; [`Error::Limit`] where the engine has as many regions as it may have.
+    /// [`Error::Memory`]; [`Error::Limit`] at the engine's limit of regions.
     pub fn allocate_region(&self, length: usize) -> Result<Region<M>, Error> {
         self.region_of(Window::allocate(length)?)
     }
@@ -145,47 +145,47 @@ impl<M: Attached> Endpoint<M> {
         self.region_of(Window::shareable(length)?)
     }
 
-    /// The memory of `buffer`, with what is in it, for peers to reach. [`Region::into_buffer`]
-    /// gives it back.
+    /// Registers the memory of `buffer`, with its contents. [`Region::into_buffer`] returns it.
     ///
     /// # Errors
     ///
-    /// [`Error::Misuse`] for a list or a shaped buffer: a region is one piece. As above.
+    /// [`Error::Misuse`] for a list or a shaped buffer, since a region is contiguous; otherwise as
+    /// for [`Self::allocate_region`].
     pub fn register(&self, buffer: impl Into<Buffer>) -> Result<Region<M>, Error> {
         let window = Window::from_buffer(buffer.into());
         let text = "a region is one piece of memory: register the pieces of a list one by one";
         self.region_of(window.map_err(|_| Error::misuse(text))?)
     }
 
-    /// Memory of the caller, for peers to reach.
+    /// Registers memory of the caller.
     ///
     /// # Safety
     ///
-    /// It is mapped, readable and writable until the drop of the region has returned. The program
-    /// accesses it meanwhile by atomics only, or while no peer does (an epoch of MPI).
+    /// The memory stays mapped, readable and writable until the drop of the region has returned.
+    /// Until then the program accesses it with atomics only, or while no peer does (MPI epochs).
     ///
     /// # Errors
     ///
     /// As for [`Self::allocate_region`].
     pub unsafe fn register_raw(&self, memory: RawSpan) -> Result<Region<M>, Error> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         self.region_of(unsafe { Window::from_raw(memory.ptr, memory.len) })
     }
 
-    /// A range of addresses for peers to reach of which parts may not be mapped, or not yet: MPI's
-    /// dynamic windows are all of it, from 0 with `usize::MAX`. An operation on what is not mapped
-    /// is refused. Each access costs a system call.
+    /// Registers a range of addresses that need not be mapped, for example the whole address space
+    /// for MPI's dynamic windows (0 and `usize::MAX`). Operations on addresses that are not mapped
+    /// are refused. Each access costs a system call.
     ///
     /// # Safety
     ///
-    /// Peers that have a key may read and write whatever is mapped in it: no memory that they do
-    /// access is borrowed meanwhile, and what the program unmaps no operation is under way on.
+    /// Peers with a key can read and write everything that is mapped in the range: memory that they
+    /// access must not be borrowed at that time, nor be unmapped during an operation.
     ///
     /// # Errors
     ///
     /// As for [`Self::allocate_region`].
     pub unsafe fn register_unmapped(&self, memory: RawSpan) -> Result<Region<M>, Error> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         self.region_of(unsafe { Window::unmapped(memory.ptr, memory.len) })
     }
 
@@ -205,22 +205,22 @@ impl<M: Attached> Region<M> {
         self.window.as_deref().expect("it is taken by into_buffer only, which takes the region")
     }
 
-    /// Its length in bytes.
+    /// Returns its length in bytes.
     pub fn len(&self) -> usize {
         self.window().len()
     }
 
-    /// Whether it has no bytes.
+    /// Whether its length is 0.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// A new key. Any number of keys may open a region.
+    /// Makes a key. A region can have any number of keys.
     ///
     /// # Errors
     ///
-    /// [`Error::Misuse`] for a range that is not inside, no rights, or a chosen key that is in use;
-    /// [`Error::UnknownPeer`] for a peer that this engine does not have.
+    /// [`Error::Misuse`] for a range outside of the region, no access, or a chosen key that is in
+    /// use; [`Error::UnknownPeer`] for a peer that this engine does not have.
     pub fn key(&self, options: &KeyOptions) -> Result<RemoteKey, Error> {
         let KeyOptions { access, offset, length, key, ref peers } = *options;
         let length = length.unwrap_or_else(|| self.len().saturating_sub(offset));
@@ -232,15 +232,15 @@ impl<M: Attached> Region<M> {
         })
     }
 
-    /// Takes a key back. From the return on nothing begins by it; then this waits until nothing
-    /// that began by it reaches the memory, up to `timeout` (without one for as long as it takes).
+    /// Revokes a key: no operation begins with it any more. Waits until the operations that began
+    /// with it have ended, up to `timeout` (without one, without limit).
     ///
     /// # Errors
     ///
-    /// [`Error::Busy`] names a peer whose operation is still under way: the key is taken back all
-    /// the same. [`Error::Misuse`] for no key of this region, or one that was taken back before, or
-    /// of a region that is mapped ([`Self::is_mapped`]): nothing begins by the key any more, and
-    /// nothing keeps a peer from what it has mapped.
+    /// [`Error::Busy`] names a peer whose operation is in progress; the key is revoked all the
+    /// same. [`Error::Misuse`] if it is no key of this region or was revoked before, and for a
+    /// region that a peer has mapped ([`Self::is_mapped`]): the key is revoked, and the peer keeps
+    /// its mapping.
     pub fn revoke(&self, key: RemoteKey, timeout: Option<Duration>) -> Result<(), Error> {
         let name = self.engine.with(|engine| engine.revoke_key(self.id, key.0))?;
         self.wait_until_unused(Some(name), timeout)?;
@@ -274,16 +274,16 @@ impl<M: Attached> Region<M> {
         }
     }
 
-    /// Copies bytes out.
+    /// Copies bytes out of the region.
     ///
     /// # Errors
     ///
-    /// [`Error::Misuse`] for what is not inside, or not mapped.
+    /// [`Error::Misuse`] for a range that is not in the region, or not mapped.
     pub fn read(&self, offset: usize, into: &mut [u8]) -> Result<(), Error> {
         self.window().load(offset, into).map_err(|fault| Error::misuse(fault.to_string()))
     }
 
-    /// Copies bytes in.
+    /// Copies bytes into the region.
     ///
     /// # Errors
     ///
@@ -292,19 +292,21 @@ impl<M: Attached> Region<M> {
         self.window().store(offset, bytes).map_err(|fault| Error::misuse(fault.to_string()))
     }
 
-    /// The 8 bytes at `offset` as an atomic, which operations of peers on `U64` and `I64` go
-    /// together with. `None`: not inside, not at a multiple of 8 in memory, or it may be unmapped.
+    /// Returns the 8 bytes at `offset` as an atomic, consistent with atomic operations of peers on
+    /// `U64` and `I64`. `None`: outside of the region, not aligned to 8 bytes, or possibly not
+    /// mapped.
     pub fn atomic_u64(&self, offset: usize) -> Option<&AtomicU64> {
         self.window().atomic_u64(offset)
     }
 
-    /// The same, of 4 bytes.
+    /// Like [`Self::atomic_u64`], for 4 bytes.
     pub fn atomic_u32(&self, offset: usize) -> Option<&AtomicU32> {
         self.window().atomic_u32(offset)
     }
 
-    /// What peers have done to it so far. Who sees a count sees what was counted.
-    pub fn counts(&self) -> RegionCounters {
+    /// Returns the counters of the operations of peers. The bytes of operations that are counted
+    /// are visible to the thread that reads the count.
+    pub fn counters(&self) -> RegionCounters {
         let RegionCounts { puts, gets, atomics, bytes } = &*self.counts;
         RegionCounters {
             puts: puts.load(Ordering::Acquire),
@@ -314,38 +316,39 @@ impl<M: Attached> Region<M> {
         }
     }
 
-    /// Makes progress until `done` says so of the counts, up to `timeout`. `false`: it passed.
+    /// Makes progress until `done` returns `true` for the counters, or `timeout` has passed
+    /// (`false`).
     ///
     /// # Errors
     ///
-    /// The driver failed for good.
+    /// [`Error::System`] if the driver has failed.
     pub fn wait(
         &self,
         timeout: Option<Duration>,
         mut done: impl FnMut(&RegionCounters) -> bool,
     ) -> Result<bool, Error> {
         let deadline = super::blocking::deadline_of(timeout);
-        let is_done = self.engine.wait(deadline, |_| done(&self.counts()).then_some(()))?;
+        let is_done = self.engine.wait(deadline, |_| done(&self.counters()).then_some(()))?;
         Ok(is_done.is_some())
     }
 
-    /// Takes the memory back, as the drop does, and gives the buffer that was registered.
+    /// Closes the region, as the drop does, and returns the buffer that was registered.
     ///
     /// # Errors
     ///
-    /// [`Error::Misuse`] for memory that was no buffer.
+    /// [`Error::Misuse`] if the region was not made by [`Endpoint::register`].
     pub fn into_buffer(mut self) -> Result<Buffer, Error> {
         self.close();
-        let text = "only a region that was made of a buffer has one to give back";
+        let text = "only a region that was registered with a buffer can return it";
         let window = self.window.take().and_then(Arc::into_inner);
         let buffer = window.and_then(|window| window.into_buffer().ok());
         buffer.ok_or_else(|| Error::misuse(text))
     }
 
-    /// Nobody reaches the memory any more.
+    /// Ends all access to the memory.
     fn close(&self) {
         if M::Engine::upgrade(&self.engine.downgrade()).is_none() {
-            // Inherited by `fork`: it is the parent's, as its memory here is nobody's.
+            // Inherited by `fork`: it belongs to the parent, and its memory is not mapped here.
             return;
         }
         if self.engine.with_to_let_go(|engine| engine.close_region(self.id)).is_none() {
@@ -359,10 +362,10 @@ impl<M: Attached> Region<M> {
 }
 
 impl<M: Attached> Region<M> {
-    /// Peers may take any time for what they have begun, and some never go on.
+    /// Peers may take any time for operations in progress, or be stopped.
     fn abort_accesses(&self) {
         let busy = self.engine.with(|engine| engine.busy_region(self.id, None));
-        tracing::debug!("operations on a region that is closed are aborted: {busy}");
+        tracing::debug!("aborting operations on a closed region: {busy}");
         self.engine.with(|engine| engine.abort_accesses(self.id));
         let is_used = |engine: &mut Engine| engine.user_of_region(self.id, None).is_some();
         if self.wait_until_unused(None, Some(LET_GO)).is_ok() || !self.engine.with(is_used) {
@@ -371,17 +374,17 @@ impl<M: Attached> Region<M> {
         if self.window().is_borrowed() {
             self.engine.with(Engine::release_by_force);
             if self.engine.with(is_used) {
-                self.end_with_borrowed("the kernel does not let go of it");
+                self.end_with_borrowed("the kernel does not release it");
             }
         }
     }
 
-    /// Memory of the engine's own is leaked; that of the caller is about to be used for something
-    /// else, while a peer, or the kernel, may write it.
+    /// Memory of the engine is leaked. That of the caller would be reused while a peer, or the
+    /// kernel, may write it.
     fn end_with_borrowed(&self, cause: &str) {
         if self.window().is_borrowed() {
             tracing::error!(
-                "a region of lent memory cannot be closed, and the process ends: {cause}"
+                "a region of borrowed memory cannot be closed, and the process is aborted: {cause}"
             );
             std::process::abort();
         }

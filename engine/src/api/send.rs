@@ -23,7 +23,7 @@ impl<M: Attached> Endpoint<M> {
     ) -> SendRequest {
         let open = self.open();
         let (context, tag) = envelope.parts();
-        // What has no tag has no context either.
+        // Untagged messages have no context.
         let hint = open.hints.of(u32::try_from(context).ok(), options.hint);
         let (endpoint, level) = (open.number, options.level);
         let (length, data, fence) = (length as u64, options.data, options.fence);
@@ -40,8 +40,8 @@ impl<M: Attached> Endpoint<M> {
     ///
     /// # Errors
     ///
-    /// [`Failed`] gives the buffer back: [`Error::WouldBlock`] at a bound, [`Error::Peer`] when
-    /// the peer has failed.
+    /// [`Failed`] returns the buffer: [`Error::WouldBlock`] at a limit, [`Error::Peer`] if the peer
+    /// has failed.
     pub fn send(
         &self,
         peer: Peer,
@@ -62,9 +62,9 @@ impl<M: Attached> Endpoint<M> {
         })
     }
 
-    /// Like [`Self::send`], but the end goes to the completion queue, with
-    /// [`SendOptions::user_data`]. `None`: the send is over already; its completion is in the
-    /// queue, unless it is a silent one.
+    /// Like [`Self::send`], but it completes in the completion queue, with
+    /// [`SendOptions::user_data`]. `None`: the send is complete already; its completion is in the
+    /// queue, unless it is silent.
     ///
     /// # Errors
     ///
@@ -84,16 +84,15 @@ impl<M: Attached> Endpoint<M> {
         posted.map_err(refused)
     }
 
-    /// Sends a copy of `bytes`, which can be reused on return. There is no completion unless the
-    /// message fails later (`fi_inject`). The level is [`CompletionLevel::Inject`], whatever the
-    /// options say. The bytes of a send with [`Hint::Bulk`](crate::Hint::Bulk), too, are copied at
-    /// once.
+    /// Sends a copy of `bytes`, which can be reused on return (`fi_inject`). There is no completion
+    /// unless the message fails later. The level is [`CompletionLevel::Inject`]; that of the
+    /// options is ignored.
     ///
     /// # Errors
     ///
-    /// [`Error::WouldBlock`] when they cannot go out now (no connection yet, or no credit): make
-    /// progress and try again, or use [`Self::send_blocking`]. [`Error::Misuse`] when they are
-    /// longer than `inject_limit_bytes`, [`Error::Peer`] when the peer has failed.
+    /// [`Error::WouldBlock`] if the message cannot be sent now (no connection yet, or no credit):
+    /// make progress and try again, or use [`Self::send_blocking`]. [`Error::Misuse`] if it is
+    /// longer than `inject_limit_bytes`, [`Error::Peer`] if the peer has failed.
     #[inline]
     pub fn inject(
         &self,
@@ -102,19 +101,19 @@ impl<M: Attached> Endpoint<M> {
         bytes: &[u8],
         options: SendOptions,
     ) -> Result<(), Error> {
-        let options = SendOptions { level: CompletionLevel::Inject, silent: true, ..options };
+        let options = options.level(CompletionLevel::Inject).silent(true);
         let request = self.send_request(peer, envelope, bytes.len(), &options);
         self.open().engine.inject(&request, bytes, self.sent_to(&options), options.more)
     }
 
-    /// Sends the bytes of `pieces`, any number of them, in order; otherwise as
+    /// Sends the bytes of any number of `pieces`, in order (`fi_sendv`); otherwise like
     /// [`Self::post_send`].
     ///
     /// # Safety
     ///
     /// The memory stays valid and unchanged until the operation has ended: this returned an error
-    /// or `Ok(None)`, its completion was taken from the queue, or the drop of the endpoint
-    /// returned, whichever comes first (see [`Endpoint`], *Closing*). An endpoint that is forgotten
+    /// or `Ok(None)`, its completion was read from the queue, or the drop of the endpoint has
+    /// returned, whichever comes first (see [`Endpoint`], *Closing*). An endpoint that is leaked
     /// (`mem::forget`) never closes.
     ///
     /// # Errors
@@ -127,7 +126,7 @@ impl<M: Attached> Endpoint<M> {
         pieces: &[RawSpan],
         options: SendOptions,
     ) -> Result<Option<OperationId>, Error> {
-        // SAFETY: the caller promises that the memory is valid.
+        // SAFETY: the caller guarantees that the memory is valid.
         let shape = unsafe { raw_shape(pieces) }?;
         let request = self.send_request(peer, envelope, shape.len(), &options);
         let memory = Memory { buffer: None, shape };
@@ -138,7 +137,7 @@ impl<M: Attached> Endpoint<M> {
     }
 }
 
-/// What is left of a refused post.
+/// The error and the buffer of a refused post.
 pub(super) fn refused((error, memory): Refused) -> Failed {
     Failed::new((error, memory.buffer))
 }

@@ -65,7 +65,7 @@ impl EngineRef for Arc<SharedEngine> {
         self.wait_for(class_of(number), deadline, ready)
     }
 
-    fn tell(&self, number: u32) {
+    fn notify_counter(&self, number: u32) {
         (**self).tell(class_of(number));
     }
 

@@ -1,35 +1,35 @@
-//! How threads share an engine.
+//! Shared engines: contention of their threads.
 
 use super::endpoint::Endpoint;
 use super::mode::Shared;
 
-/// How threads came together at a shared engine. Differences of two readings mean something.
+/// Counters of the threads of a shared engine.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 #[non_exhaustive]
 pub struct SharingCounters {
-    /// Posts that found another thread at the engine and were left to that.
+    /// Posts that found the engine in use by another thread, and were deferred to that thread.
     pub failed_locks: u64,
-    /// Posts that were made by another thread than their poster, or later.
+    /// Posts that were executed by another thread, or later.
     pub combined: u64,
-    /// Times that posts were left for whoever came next.
+    /// Times that deferred posts were left to the next thread.
     pub leftovers: u64,
-    /// Times that a thread slept until the engine had something.
+    /// Times that a thread slept until the engine had something to do.
     pub sleeps: u64,
-    /// Turns in which a thread that waited for another engine of the domain did something here.
+    /// Turns of progress that a thread made here while it waited for another engine of the domain.
     pub helped: u64,
 }
 
 impl Endpoint<Shared> {
-    /// From now on posts of operations to this engine, by whichever endpoint, wait for a thread
-    /// that is at it, where they leave it a request otherwise. Then a limit that a post meets is
-    /// its own error, [`Error::WouldBlock`](crate::Error::WouldBlock), and never the end of the
-    /// operation in its queue: for callers who try such a post again, and take an entry for a
-    /// failure. Costs the wait.
-    pub fn post_in_turn(&self) {
+    /// Disables deferred posts: from now on, posts to this engine by any of its endpoints wait
+    /// while another thread uses the engine, instead of leaving the post to it. A post that meets a
+    /// limit then always returns [`Error::WouldBlock`](crate::Error::WouldBlock) itself; it is
+    /// never reported by a completion. This is for callers that repeat such a post and take an
+    /// error completion for a failure. It costs the wait.
+    pub fn disable_deferred_posts(&self) {
         self.open().engine.post_in_turn();
     }
 
-    /// How threads have shared the engine so far.
+    /// Returns the counters of the threads that share the engine.
     pub fn sharing(&self) -> SharingCounters {
         let (counts, sleeps) = self.open().engine.counts();
         SharingCounters {

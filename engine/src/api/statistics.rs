@@ -1,4 +1,4 @@
-//! What is known of rails and paths.
+//! Rails, paths and statistics.
 
 use super::endpoint::Endpoint;
 use super::engine_ref::EngineRef;
@@ -8,29 +8,29 @@ use crate::topology::NicReader;
 use crate::types::{PathStatistics, Rail};
 
 impl<M: Attached> Endpoint<M> {
-    /// The addresses of this host that it sends and receives by, the best first: those that peers
-    /// are told of. Where the setting `listen_address` and several NICs are missing, routes decide
-    /// which NIC packets leave by; then this is the one that peers reach.
+    /// Returns the rails of the engine, the best first: the addresses of this host that it
+    /// announces to peers. With one rail and without the setting `listen_address`, the routing
+    /// table decides by which NIC packets leave.
     ///
-    /// [`Rail::nic_counters`] has what their NICs count.
+    /// [`Rail::nic_counters`] returns the counters of their NICs.
     pub fn rails(&self) -> Vec<Rail> {
         self.open().engine.with(|engine| engine.state.rails_chosen.clone())
     }
 
-    /// How the paths of all sessions fare, and what they carried. A session with one path has one
-    /// entry; messages to oneself have none.
+    /// Returns state and counters of the paths of all sessions. Messages between endpoints of one
+    /// engine have no path.
     pub fn paths(&self) -> Vec<PathStatistics> {
         self.open().engine.with(|engine| engine.paths(usize::MAX).0)
     }
 
-    /// Everything that is counted, that of the NICs included, as of now.
+    /// Returns all counters, those of the NICs included.
     pub fn statistics(&self) -> Statistics {
         let mut reader = NicReader::open().ok();
         self.open().engine.with(|engine| engine.statistics(reader.as_mut(), usize::MAX))
     }
 
-    /// [`Self::statistics`] in the text format of Prometheus, for whoever exports it himself. The
-    /// setting `prometheus_address` has a thread do so.
+    /// Returns [`Self::statistics`] in the text format of Prometheus, for programs that serve it
+    /// themselves; with the setting `prometheus_address` a thread of the library does.
     pub fn prometheus(&self) -> String {
         prometheus(&[&self.statistics()])
     }

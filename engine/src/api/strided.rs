@@ -1,4 +1,4 @@
-//! Rows of memory of a peer, and flushes of all peers.
+//! Strided puts and gets, and flushes of all peers.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -18,17 +18,17 @@ use crate::types::{Completed, Error, Failed, Peer, TimeOut, TimeOutOutcome};
 /// Rows under way at once.
 const ROWS_AHEAD: usize = 64;
 
-/// Rows of equal length, as of a part of a matrix: how far they are from each other, from the
-/// beginning of one to that of the next, on this side and at the peer.
+/// Rows of equal length and distance, for example a part of a matrix. The distance (stride) is from
+/// the beginning of one row to that of the next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rows {
-    /// How many.
+    /// The number of rows.
     pub count: usize,
-    /// The length of each, in bytes.
+    /// The length of each row, in bytes.
     pub bytes: usize,
-    /// Their distance on this side, in bytes.
+    /// The local stride, in bytes.
     pub stride: usize,
-    /// Their distance in the memory of the peer, in bytes.
+    /// The stride in the memory of the peer, in bytes.
     pub remote_stride: u64,
 }
 
@@ -46,8 +46,8 @@ impl Rows {
         let end_there = end_there.and_then(|last| last.checked_add(at.offset));
         if end.is_none_or(|end| end > length) && count > 0 || end_there.is_none() {
             let text = format!(
-                "{count} rows of {bytes} bytes, each {stride} behind the one before, are not in \
-                 {length} bytes, or not in any memory of the peer: check count and strides",
+                "{count} rows of {bytes} bytes with stride {stride} exceed {length} bytes, or the \
+                 address space of the peer: check count and strides",
             );
             return Err(Error::misuse(text));
         }
@@ -110,12 +110,12 @@ impl<M: Attached> Endpoint<M> {
         Ok(())
     }
 
-    /// Writes rows of `bytes` to rows of the memory of a peer, and waits until all are there.
+    /// Writes rows of `bytes` to rows of the memory of a peer, and waits until all are written.
     ///
     /// # Errors
     ///
-    /// How the first row that failed did; others may have been written. [`Error::TimedOut`]: some
-    /// are still under way. [`Error::Misuse`]: they are not all in `bytes`.
+    /// The error of the first row that failed; others may have been written. [`Error::TimedOut`]:
+    /// some are still outstanding. [`Error::Misuse`]: a row exceeds `bytes`.
     pub fn put_rows_blocking(
         &self,
         peer: Peer,
@@ -131,7 +131,7 @@ impl<M: Attached> Endpoint<M> {
         self.each_row(places, &options, start, |_, _| ())
     }
 
-    /// Reads rows of the memory of a peer into rows of `into`, and waits for all.
+    /// Reads rows of the memory of a peer into rows of `into`, and waits for all of them.
     ///
     /// # Errors
     ///
@@ -152,12 +152,12 @@ impl<M: Attached> Endpoint<M> {
         })
     }
 
-    /// As [`Self::flush`], of all peers whose memory this engine has operated on.
+    /// Like [`Self::flush`], for all peers on whose memory this engine has operated.
     ///
     /// # Errors
     ///
-    /// As for [`Self::flush`], when all have ended: [`Error::Unflushed`] with the sum of all, else
-    /// how the first one failed.
+    /// As for [`Self::flush`], after all flushes have ended: [`Error::Unflushed`] with the sum of
+    /// all, else the error of the first one that failed.
     pub fn flush_all(&self, options: SendOptions) -> Result<(), Error> {
         let deadline = deadline_of(options.timeout);
         let at = RemoteAddress { key: super::region::RemoteKey(0), offset: 0 };

@@ -30,7 +30,7 @@ impl Queue {
     /// peers are there last, for what flaps would drive them out.
     fn push_news(&mut self, event: &Event) {
         while self.entries.len() >= self.entries_max {
-            let minor = |it: &Event| !it.says_who_is_there() && !it.is_of_connection();
+            let minor = |it: &Event| !it.is_of_session() && !it.is_of_connection();
             let least = self.entries.iter().position(minor);
             let news = || self.entries.iter().position(|it| !it.is_of_connection());
             self.lost += 1;

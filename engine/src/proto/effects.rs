@@ -7,7 +7,7 @@ use super::table::Id;
 use crate::wire::locators::Locators;
 
 /// How far a send must have come before it completes, as libfabric and MPI name it.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub enum CompletionLevel {
     /// The buffer may be reused (`FI_INJECT_COMPLETE`; `MPI_Send`).
     #[default]

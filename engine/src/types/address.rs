@@ -12,9 +12,9 @@ use crate::wire::locators::Locators;
 /// Length of addresses of versions 1 and 2.
 const OLDER_BYTES: usize = 56;
 
-/// Where an endpoint can be reached: opaque, [`Address::BYTES`] long, to be exchanged out of
-/// band (see [`crate::bootstrap`]).
-#[derive(Clone, Copy, PartialEq, Eq)]
+/// The address of an endpoint: opaque, [`Address::BYTES`] long, exchanged out of band (see
+/// [`crate::bootstrap`]).
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Address(WireAddress);
 
 impl Address {
@@ -36,52 +36,50 @@ impl Address {
         Self(wire)
     }
 
-    /// Whoever listens at an IP address and a port: the first endpoint of the engine there, for
-    /// peers that know no more of each other (`FI_SOCKADDR_IN`).
+    /// Returns the address of the first endpoint of the engine that listens on an IP address and
+    /// a port, for processes that exchange nothing else (`FI_SOCKADDR_IN`).
     ///
-    /// To connect takes a question more, which the engine answers with its own address under a
-    /// proof of the job's secret. The address that is asked for has to be one that the engine says
-    /// it listens at: behind a translation of addresses this does not work. A peer inserted like
-    /// this is, once its session has failed, whoever listens there then. Who inserts it when that
-    /// engine's first endpoint is a peer already, by its own address, gets
-    /// [`PeerFailure::KnownOtherwise`](crate::PeerFailure::KnownOtherwise); the other way round it
-    /// is the same peer.
+    /// The first connection takes one more round trip: the engine replies with its full address
+    /// and a proof of the job's secret. `locator` has to be an address that the engine itself
+    /// announces, so this does not work through network address translation. After the session has
+    /// failed, the peer is the engine that listens on `locator` then. Inserting it fails with
+    /// [`PeerFailure::KnownOtherwise`](crate::PeerFailure::KnownOtherwise) where that engine's
+    /// first endpoint was inserted before by its full address; in the other order both inserts
+    /// return the same peer.
     ///
     /// # Errors
     ///
-    /// [`Error::Misuse`] for port 0 and for an address that nobody has (`0.0.0.0`).
-    ///
-    /// RR-CONN-7.
-    pub fn of_listener(locator: SocketAddr) -> Result<Self, Error> {
+    /// [`Error::Misuse`] for port 0 and for an unspecified (`0.0.0.0`) or multicast address.
+    // RR-CONN-7.
+    pub fn from_listener(locator: SocketAddr) -> Result<Self, Error> {
         if locator.port() == 0 || locator.ip().is_unspecified() || locator.ip().is_multicast() {
             return Err(Error::misuse(format!(
-                "nobody listens at {locator}: give the IP address of a NIC of the peer, and the \
-                 port of its endpoint"
+                "no endpoint can listen on {locator}: give the IP address of a NIC of the peer, \
+                 and the port of its endpoint"
             )));
         }
         Ok(Self::new(0, locator, 0))
     }
 
-    /// Whether it means whoever listens at its locator.
-    pub fn is_of_listener(&self) -> bool {
+    /// Whether this address was made by [`Self::from_listener`].
+    pub fn is_listener(&self) -> bool {
         self.engine() == 0
     }
 
-    /// The bytes to hand to peers.
+    /// Returns the bytes to hand to peers.
     pub fn to_bytes(&self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
         bytes.copy_from_slice(self.0.as_bytes());
         bytes
     }
 
-    /// Reads what [`Self::to_bytes`] gave.
+    /// Reads bytes that [`Self::to_bytes`] returned.
     ///
     /// # Errors
     ///
-    /// [`Error::Misuse`] when the length is wrong, the address is of another version, or it is
-    /// no address at all.
-    ///
-    /// RR-ADDR-1.
+    /// [`Error::Misuse`] if the length is wrong, the address has another version, or the bytes are
+    /// no address.
+    // RR-ADDR-1.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, Error> {
         let got = bytes.len();
         let version = bytes.first().filter(|_| [ADDRESS_BYTES, OLDER_BYTES].contains(&got));
@@ -117,18 +115,18 @@ impl Address {
     }
 
     pub(crate) fn to_locators(self) -> Locators {
-        // Nobody makes an address without one.
+        // Each constructor checks that there is one.
         Locators::from_wire(&self.0).unwrap_or_else(|| unreachable!())
     }
 
-    /// IP address and TCP port that the engine of the endpoint listens on, and that peers try
-    /// first.
+    /// Returns the IP address and TCP port on which the engine of the endpoint listens, and which
+    /// peers try first.
     pub fn locator(&self) -> SocketAddr {
         self.to_locators().first()
     }
 
-    /// All that peers try, in their order: one for each rail of the engine, as far as there is
-    /// room, which is for 8 of IPv4 or 2 of IPv6.
+    /// Returns all addresses that peers try, in this order: one for each rail of the engine, up to
+    /// 8 of IPv4 or 2 of IPv6.
     pub fn locators(&self) -> impl Iterator<Item = SocketAddr> + use<> {
         self.to_locators().iter()
     }
@@ -136,7 +134,7 @@ impl Address {
 
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.is_of_listener() {
+        if self.is_listener() {
             return write!(f, "{}", self.locator());
         }
         write!(f, "{}/{:016x}.{}", self.locator(), self.engine(), self.endpoint())
@@ -178,13 +176,13 @@ mod tests {
     #[test]
     fn a_listener_is_known_by_its_place_alone() {
         let locator = "10.0.0.2:7000".parse().unwrap();
-        let address = Address::of_listener(locator).unwrap();
-        assert!(address.is_of_listener() && !of(1, "10.0.0.2:7000", 0).is_of_listener());
+        let address = Address::from_listener(locator).unwrap();
+        assert!(address.is_listener() && !of(1, "10.0.0.2:7000", 0).is_listener());
         assert_eq!((address.to_string(), address.locator()), ("10.0.0.2:7000".into(), locator));
         assert!(Address::from_bytes(&address.to_bytes()).is_err(), "it is not handed to peers");
-        for nobody in ["10.0.0.2:0", "0.0.0.0:7000", "[::]:7000", "224.0.0.1:7000"] {
-            let error = Address::of_listener(nobody.parse().unwrap()).unwrap_err();
-            assert!(error.to_string().contains(nobody), "{error}");
+        for locator in ["10.0.0.2:0", "0.0.0.0:7000", "[::]:7000", "224.0.0.1:7000"] {
+            let error = Address::from_listener(locator.parse().unwrap()).unwrap_err();
+            assert!(error.to_string().contains(locator), "{error}");
         }
     }
 

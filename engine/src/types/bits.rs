@@ -1,40 +1,40 @@
-//! Names as integers, which other languages can keep.
+//! Handles as integers, for bindings of other languages.
 //!
-//! Any integer may be made a name: the engine looks it up, and finds nobody under one that it never
-//! gave out.
+//! An integer that an engine never returned makes a handle that names nothing.
 
 use super::completion::{OperationId, OperationName, Peer};
 use super::connection::{ConnectionId, RequestId};
 use crate::proto::table::Id;
 
 impl Peer {
-    /// An integer that [`Self::from_bits`] takes; never 0.
+    /// Returns the integer for [`Self::from_bits`]; never 0.
     pub fn to_bits(self) -> u64 {
         self.0.to_u64()
     }
 
-    /// What [`Self::to_bits`] gave. Of anything else calls say
-    /// [`UnknownPeer`](crate::Error::UnknownPeer), unless it happens to be another peer's.
+    /// Returns the handle of an integer that [`Self::to_bits`] returned. With any other integer,
+    /// calls fail with [`UnknownPeer`](crate::Error::UnknownPeer), unless it happens to be that of
+    /// another peer.
     pub fn from_bits(bits: u64) -> Self {
         Self(Id::from_u64(bits))
     }
 }
 
 impl RequestId {
-    /// An integer that [`Self::from_bits`] takes; never 0.
+    /// Returns the integer for [`Self::from_bits`]; never 0.
     pub fn to_bits(self) -> u64 {
         self.0.to_u64()
     }
 
-    /// What [`Self::to_bits`] gave. Of anything else calls say that there is no such request,
-    /// unless it happens to be another one.
+    /// Returns the handle of an integer that [`Self::to_bits`] returned. With any other integer,
+    /// calls fail because there is no such request, unless it happens to be that of another one.
     pub fn from_bits(bits: u64) -> Self {
         Self(Id::from_u64(bits))
     }
 }
 
 impl ConnectionId {
-    /// An integer that [`Self::from_bits`] takes; never 0.
+    /// Returns the integer for [`Self::from_bits`]; never 0.
     pub fn to_bits(self) -> u64 {
         self.0.to_u64()
     }

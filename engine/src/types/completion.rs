@@ -1,4 +1,4 @@
-//! What operations end with.
+//! Completions of operations.
 
 use std::fmt;
 
@@ -7,34 +7,38 @@ use crate::memory::Buffer;
 use crate::proto::core::UNTAGGED;
 use crate::proto::table::Id;
 
-/// A peer in the address vector of an endpoint's engine. Also the source of a message. Only that
-/// engine's endpoints know it: calls of another engine's fail with [`Error::UnknownPeer`]. One that
-/// was inserted is valid until it is removed. One that was only met is valid while it is connected
-/// and while messages of it wait to be received; after that, until the engine needs its place or
-/// some hundred sessions more have ended. Then calls fail with [`Error::UnknownPeer`].
+/// A peer in the address vector of an engine; also the source of a message.
+///
+/// It is valid for endpoints of that engine only; calls of other engines fail with
+/// [`Error::UnknownPeer`]. A peer that was inserted is valid until it is removed. A peer that
+/// connected by itself is valid while it is connected and while messages from it wait to be
+/// received; after that the engine reuses its entry at some time, and calls fail with
+/// [`Error::UnknownPeer`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Peer(pub(crate) Id);
 
-/// Names an operation that was posted to a completion queue, for cancellation.
+/// Identifies an operation that was posted to a completion queue, for cancellation.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct OperationId(pub(crate) OperationName);
 
-/// Who has named an operation.
+/// The origin of an operation's name.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum OperationName {
     /// The protocol.
     Posted(Id),
-    /// Its poster, who left it to another thread to be posted.
+    /// The thread that left it to another thread to be posted.
     Requested(u64),
 }
 
-/// What a message is matched by: its context and its tag, or that it has neither.
+/// The part of a message that is matched besides its source: its context and tag, or that it has
+/// neither (MPI's message envelope).
 ///
-/// A context (an MPI communicator, say) is 32 bits wide; order and matching never cross it.
-/// Untagged messages are matched by their source alone, and in a context of their own.
+/// A context has 32 bits and stands for an MPI communicator, for example; messages of different
+/// contexts are neither ordered nor matched with each other. Untagged messages are matched by their
+/// source alone, in a context of their own.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Envelope {
-    /// As the protocol counts contexts: beyond 32 bits the untagged.
+    /// As in the protocol: untagged messages have a context above 32 bits.
     context: u64,
     tag: u64,
 }
@@ -43,23 +47,25 @@ impl Envelope {
     /// A message without tag and context (`fi_send`).
     pub const UNTAGGED: Self = Self { context: UNTAGGED, tag: 0 };
 
-    /// `tag` in context 0.
+    /// A message with `tag` in context 0.
+    #[must_use]
     pub const fn tagged(tag: u64) -> Self {
         Self { context: 0, tag }
     }
 
-    /// `tag` in `context`.
+    /// A message with `tag` in `context`.
+    #[must_use]
     pub const fn new(context: u32, tag: u64) -> Self {
         Self { context: context as u64, tag }
     }
 
-    /// As the protocol has it.
+    /// As in the protocol.
     #[inline]
     pub(crate) const fn of(context: u64, tag: u64) -> Self {
         Self { context, tag }
     }
 
-    /// As the protocol has it.
+    /// As in the protocol.
     #[inline]
     pub(crate) const fn parts(self) -> (u64, u64) {
         (self.context, self.tag)
@@ -97,10 +103,10 @@ impl fmt::Debug for Envelope {
     }
 }
 
-/// What a receive accepts.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// The messages that a receive accepts.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Selector {
-    /// From whom; `None`: from anybody.
+    /// The source; `None`: any source.
     pub source: Option<Peer>,
     /// Context and tag.
     pub envelope: Envelope,
@@ -109,44 +115,63 @@ pub struct Selector {
 }
 
 impl Selector {
-    /// Untagged messages from `source`; `None`: from anybody.
+    /// Accepts untagged messages from `source`; `None`: any source.
+    #[must_use]
     pub const fn untagged(source: Option<Peer>) -> Self {
         Self { source, envelope: Envelope::UNTAGGED, ignore: 0 }
     }
 
-    /// Exactly this envelope, from `peer`.
-    pub const fn from(peer: Peer, envelope: Envelope) -> Self {
+    /// Accepts messages with exactly this envelope from `peer`.
+    #[must_use]
+    pub const fn from_peer(peer: Peer, envelope: Envelope) -> Self {
         Self { source: Some(peer), envelope, ignore: 0 }
     }
 
-    /// Exactly this envelope, from anybody.
-    pub const fn any(envelope: Envelope) -> Self {
+    /// Accepts messages with exactly this envelope from any source (`MPI_ANY_SOURCE`).
+    #[must_use]
+    pub const fn from_any(envelope: Envelope) -> Self {
         Self { source: None, envelope, ignore: 0 }
     }
 
-    /// The same, with the tag bits in `ignore` left out of the comparison.
+    /// Excludes the bits of `ignore` from the comparison of tags.
+    #[must_use]
     pub const fn ignoring(mut self, ignore: u64) -> Self {
         self.ignore = ignore;
         self
     }
 }
 
-/// How an operation succeeded, or which message was too long for its receive.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// The status of an operation that succeeded, or of a message that was longer than its receive.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
 pub struct Status {
-    /// The other side: of a receive the source, of a send the target.
+    /// The source of a receive, or the destination of a send.
     pub peer: Option<Peer>,
     /// Context and tag of the message.
     pub envelope: Envelope,
-    /// Length of the message in bytes. A send that its receiver cut short still reports its own
+    /// Length of the message in bytes. A send that its receiver truncated still reports its full
     /// length.
     pub length: usize,
-    /// What its sender sent with it beside the bytes (`FI_REMOTE_CQ_DATA`). Of a send: `None`.
+    /// Remote data that the sender attached (`FI_REMOTE_CQ_DATA`); `None` for a send.
     pub data: Option<u64>,
 }
 
-/// What kind of operation a completion is of.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+impl Status {
+    #[doc(hidden)]
+    #[must_use]
+    pub const fn new(
+        peer: Option<Peer>,
+        envelope: Envelope,
+        length: usize,
+        data: Option<u64>,
+    ) -> Self {
+        Self { peer, envelope, length, data }
+    }
+}
+
+/// The kind of the operation that completed.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
 pub enum OperationKind {
     /// A send.
     Send,
@@ -160,44 +185,62 @@ pub enum OperationKind {
     Atomic,
     /// A flush.
     Flush,
-    /// A put of a peer with remote data: all of it is in place. Nobody posted it; its `user_data`
+    /// A put of a peer with remote data has been written. It was not posted here; its `user_data`
     /// is 0.
     RemotePut,
-    /// A multi-receive: no message goes into its buffer any more, and all that went there have
-    /// been reported before. Its length is what they took.
+    /// A multi-receive has ended: its buffer is full or it was cancelled, and all of its messages
+    /// have been reported. Its length is their sum.
     MultiReceive,
 }
 
 /// An entry of a completion queue.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Completion {
-    /// What was given when the operation was posted.
+    /// The `user_data` of the post.
     pub user_data: u64,
-    /// Send or receive.
+    /// The kind of the operation.
     pub kind: OperationKind,
-    /// How it ended.
+    /// Its result.
     pub result: Result<Status, Error>,
-    /// Of a message of a multi-receive: where it begins in the buffer, in bytes. Else 0.
+    /// For a message of a multi-receive, its offset in the buffer, in bytes; else 0.
     pub offset: u64,
-    /// The buffer it owned. A message of a multi-receive owns none.
+    /// The buffer that the operation owned; `None` for a message of a multi-receive.
     pub buffer: Option<Buffer>,
 }
 
-/// What an [`Operation`](crate::Operation) that succeeded leaves.
+impl Completion {
+    #[doc(hidden)]
+    #[must_use]
+    pub const fn new(
+        user_data: u64,
+        kind: OperationKind,
+        result: Result<Status, Error>,
+        offset: u64,
+        buffer: Option<Buffer>,
+    ) -> Self {
+        Self { user_data, kind, result, offset, buffer }
+    }
+}
+
+/// The result of an [`Operation`](crate::Operation) that succeeded.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Completed {
     /// The message.
     pub status: Status,
-    /// The buffer it owned; of a receive [`Status::length`] bytes of it hold the message.
+    /// The buffer that the operation owned; for a receive, [`Status::length`] bytes of it contain
+    /// the message.
     pub buffer: Buffer,
 }
 
-/// An operation that was not taken, or that has failed: why, and its buffer.
+/// The error of an operation that was refused or has failed, and its buffer.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Failed {
-    /// Why.
+    /// The cause.
     pub error: Error,
-    /// What was handed over. Empty where nothing was, or where the kernel has not let go of it.
+    /// The buffer that was handed over; empty if there was none, or if the kernel still uses it.
     pub buffer: Buffer,
 }
 
@@ -213,7 +256,7 @@ impl fmt::Display for Failed {
     }
 }
 
-// It says what its error says, so that one is not its source: a report would say it twice.
+// Its text is that of its error, which is therefore not its source: a report would repeat it.
 impl std::error::Error for Failed {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         self.error.source()

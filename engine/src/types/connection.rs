@@ -25,9 +25,9 @@ pub struct ConnectionId(pub(crate) Id);
 pub enum ConnectionRefusal {
     /// The listener's user has rejected it.
     Rejected,
-    /// Nobody listens at that endpoint, or not any more.
+    /// The endpoint has no listener, or has closed it.
     NotListening,
-    /// As many requests as the listener takes wait for an answer: try again later, or raise its
+    /// The listener's backlog of unanswered requests is full: try again later, or raise
     /// `backlog`.
     Busy,
     /// The listener's user has not answered in time.
@@ -40,10 +40,10 @@ impl fmt::Display for ConnectionRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Rejected => "rejected by the listener's user",
-            Self::NotListening => "nobody listens at that endpoint",
+            Self::NotListening => "the endpoint has no listener",
             Self::Busy => {
-                "as many requests as the listener takes wait for an answer; try again later, or \
-                 raise its backlog"
+                "the listener's backlog of unanswered requests is full; try again later, or raise \
+                 its backlog"
             }
             Self::TimedOut => "not answered in time by the listener's user",
             Self::Malformed => "not understood; run the same ringrail on both sides",
@@ -51,7 +51,7 @@ impl fmt::Display for ConnectionRefusal {
     }
 }
 
-/// How a connection ended, or a request that nobody had answered.
+/// How a connection, or a request that was not answered, ended.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum ConnectionEnd {

@@ -20,7 +20,7 @@ pub(crate) fn raise_descriptor_limit() {
     }
 }
 
-/// What to say to a call that failed for want of a descriptor.
+/// Returns the cure for a call that failed for want of a descriptor.
 pub(super) fn descriptor_cure() -> String {
     let limit = getrlimit(Resource::Nofile).current;
     let limit = limit.map_or_else(|| "no limit".to_owned(), |limit| limit.to_string());

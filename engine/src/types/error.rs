@@ -1,4 +1,4 @@
-//! Errors, by whose fault it is.
+//! Errors.
 
 use std::fmt;
 use std::ops::Deref;
@@ -12,8 +12,9 @@ use super::time_out::TimeOut;
 pub use crate::proto::failure::PeerFailure;
 use crate::proto::regions::Refusal;
 
-/// An error that led to another one, shared by the copies of that. It is no error of its own, so
-/// that [`source`](std::error::Error::source) gives what is in it, which can be told by its type.
+/// The error that led to another one, shared by its clones. It does not implement
+/// [`Error`](std::error::Error) itself, so that [`source`](std::error::Error::source) returns the
+/// inner error, which can be downcast.
 #[derive(Clone)]
 pub struct Cause(Arc<dyn std::error::Error + Send + Sync>);
 
@@ -37,60 +38,59 @@ impl fmt::Debug for Cause {
     }
 }
 
-/// What can go wrong. Every text names the cause and the cure.
+/// The error of a call or an operation. Each text names the cause and the cure.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A bound is reached for now: make progress, then post again.
+    /// A limit is reached for now: make progress, then post again.
     #[error("at a limit ({0}): make progress and post again, or raise the setting")]
     WouldBlock(&'static str),
-    /// A bound is reached that no progress lifts.
+    /// A limit is reached that progress does not lift.
     #[error("at a limit that progress does not lift: {0}")]
     Limit(&'static str),
     /// The peer failed, left or cannot be reached.
     #[error("peer {address} {failure}")]
     Peer {
-        /// The peer's address; in a box, for every completion has room for an error.
+        /// The peer's address; in a box, since each completion has room for an error.
         address: Box<Address>,
         /// What happened to it.
         failure: PeerFailure,
-        /// Of an operation: what is known of it. Of calls: `None`.
+        /// The status of the operation, as far as it is known; `None` for an error of a call.
         status: Option<Box<Status>>,
     },
-    /// The handle names no peer of this engine: it was removed, or another engine gave it.
+    /// The handle names no peer of this engine: the peer was removed, or the handle belongs to
+    /// another engine.
     #[error(
         "no such peer: it was removed, or the handle belongs to another engine; insert the peer's \
-         address with an endpoint of this engine, and use the handle that this gives"
+         address with an endpoint of this engine, and use the handle that this returns"
     )]
     UnknownPeer,
-    /// A receive from any source at an endpoint that asked for it
-    /// ([`fail_without_peers`](crate::Endpoint::fail_without_peers)), and no peer is left that
-    /// could send.
+    /// No peer is left that could send what a receive from any source waits for, at an endpoint
+    /// with [`fail_without_peers`](crate::Endpoint::fail_without_peers).
     #[error(
         "no peer is left that could send this: all peers of the engine were lost or removed; \
          insert or connect to one, then post again"
     )]
     NoPeerLeft,
-    /// The message is longer than the receive; the buffer holds its beginning.
+    /// The message is longer than the receive; the buffer contains its beginning.
     #[error(
         "truncated: the message has {} bytes, the receive {capacity}; post a larger one",
         status.length
     )]
     Truncated {
-        /// What was received: source, context, tag, and the length of the whole message. In a box,
-        /// as the address above.
+        /// Source, context, tag, and length of the whole message.
         status: Box<Status>,
         /// Length of the receive in bytes.
         capacity: u64,
     },
-    /// The peer refused an operation on its memory, of which it did nothing.
+    /// The peer refused an operation on its memory; nothing was read or written.
     #[error("peer {address} refused an operation on its memory: {cause}")]
     Refused {
         /// The peer's address.
         address: Box<Address>,
         /// Why.
         cause: Refusal,
-        /// What is known of the operation.
+        /// The status of the operation, as far as it is known.
         status: Option<Box<Status>>,
     },
     /// Memory is still in use by an operation of a peer.
@@ -99,8 +99,8 @@ pub enum Error {
         /// Where the peer's engine listens.
         address: Box<Address>,
     },
-    /// A flush is done, and the target refused so many operations before it that had completed
-    /// when their memory was free ([`CompletionLevel::Inject`](crate::CompletionLevel::Inject)).
+    /// A flush is complete, and the target has refused this many earlier operations that had
+    /// completed at [`CompletionLevel::Inject`](crate::CompletionLevel::Inject).
     #[error(
         "the target refused {0} operations that were posted without an answer; post them at \
          level Delivery to learn why"
@@ -124,9 +124,9 @@ pub enum Error {
     /// The operating system refused something that an endpoint cannot do without.
     #[error("{what}: {cause}")]
     System {
-        /// What was attempted, and what helps.
+        /// The attempted action, and the cure.
         what: Arc<str>,
-        /// What the system said: an [`std::io::Error`] where a call failed.
+        /// The cause: an [`std::io::Error`] where a system call failed.
         #[source]
         cause: Cause,
     },
@@ -163,7 +163,7 @@ impl Error {
         Self::Misuse(what.into())
     }
 
-    /// What kind of error it is: for programs, which should not read texts.
+    /// Returns the kind of this error, for programs.
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::WouldBlock(_) => ErrorKind::WouldBlock,
@@ -183,8 +183,8 @@ impl Error {
         }
     }
 
-    /// The error number of Linux that says it best: the system's own where a call failed, else that
-    /// of the [kind](ErrorKind::errno).
+    /// Returns the Linux error number: that of the system call that failed, else that of the
+    /// [kind](ErrorKind::errno).
     pub fn errno(&self) -> i32 {
         let mut cause: Option<&(dyn std::error::Error + 'static)> = match self {
             Self::Settings(cause) => Some(&**cause),
@@ -200,9 +200,9 @@ impl Error {
         self.kind().errno()
     }
 
-    /// What is known of the operation that ended with this: of a message that a receive could not
-    /// take whole all; of an operation whose peer failed its peer and envelope, as far as it named
-    /// or had matched them, and the length of a send (of a receive 0: nothing of it counts).
+    /// Returns the status of the operation that ended with this error. For a truncated message it
+    /// is complete. For an operation whose peer failed it has the peer and envelope that the
+    /// operation named or had matched, and the length of a send (0 for a receive).
     pub fn status(&self) -> Option<&Status> {
         match self {
             Self::Truncated { status, .. } => Some(status),
@@ -211,7 +211,7 @@ impl Error {
         }
     }
 
-    /// Whether posting again after progress may succeed.
+    /// Whether the same call may succeed after progress.
     pub fn is_would_block(&self) -> bool {
         matches!(self, Self::WouldBlock(_))
     }
@@ -231,8 +231,9 @@ mod tests {
         let source = denied.source().and_then(|cause| cause.downcast_ref::<io::Error>());
         assert_eq!(source.map(io::Error::kind), Some(io::ErrorKind::PermissionDenied));
         assert_eq!(denied.to_string(), format!("cannot listen: {}", source.unwrap()));
-        let told = Error::system("io_uring is not available", "built without it");
-        assert_eq!((told.errno(), told.clone().to_string()), (libc::EIO, told.to_string()));
+        let without_number = Error::system("io_uring is not available", "built without it");
+        let text = without_number.clone().to_string();
+        assert_eq!((without_number.errno(), text), (libc::EIO, without_number.to_string()));
 
         let named = crate::settings::Settings::isolated().with_file("/none/of/these").build();
         let settings = Error::settings(named.unwrap_err());

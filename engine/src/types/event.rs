@@ -1,4 +1,4 @@
-//! What endpoints tell of besides their operations.
+//! Events that endpoints report besides the completions of their operations.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -18,22 +18,23 @@ pub enum Event {
         /// Where the engine listens.
         address: Address,
     },
-    /// The engine of a peer is gone; operations with it have ended with the same cause.
+    /// The session with the engine of a peer has ended; its operations have ended with the same
+    /// cause.
     Disconnected {
         /// Where the engine listened.
         address: Address,
         /// What happened.
         failure: PeerFailure,
     },
-    /// A connection to this endpoint was refused or broken off before it was a session.
+    /// An incoming connection was refused or closed before a session was established.
     Refused {
         /// Where it came from.
         remote: SocketAddr,
         /// Why.
         cause: String,
     },
-    /// A path of a session that has several fares otherwise than before. Operations go on: what
-    /// was under way on a path that fails goes by another one.
+    /// The state of a path changed, in a session with several paths. Operations go on: data in
+    /// flight on a path that fails is sent again on another one.
     PathChanged {
         /// Where the engine of the peer listens.
         address: Address,
@@ -41,52 +42,52 @@ pub enum Event {
         rail: usize,
         /// The address of the peer's rail.
         remote: IpAddr,
-        /// How it fares now.
+        /// Its new state.
         state: PathState,
         /// Why.
         cause: PathCause,
     },
-    /// Somebody asks a [`Listener`](crate::Listener) for a connection (`FI_CONNREQ`). Answer by
-    /// [`Endpoint::accept`](crate::Endpoint::accept) or
+    /// A peer requests a connection from a [`Listener`](crate::Listener) (`FI_CONNREQ`). Answer
+    /// with [`Endpoint::accept`](crate::Endpoint::accept) or
     /// [`Listener::reject`](crate::Listener::reject).
     ConnectionRequest {
         /// Its name.
         request: RequestId,
         /// The listener's endpoint.
         listener: Address,
-        /// The endpoint that asks.
+        /// The endpoint that requests it.
         peer: Address,
         /// Its private data.
         data: Arc<[u8]>,
     },
-    /// A request is answered no more: who asked has given it up or is gone, or it has waited for
-    /// too long.
+    /// A request can no longer be answered: its peer has withdrawn it or is gone, or it has waited
+    /// for too long.
     RequestWithdrawn {
         /// Its name.
         request: RequestId,
         /// Why.
         end: ConnectionEnd,
     },
-    /// A connection is there, and both sides know (`FI_CONNECTED`).
+    /// A connection is established on both sides (`FI_CONNECTED`).
     ConnectionOpened {
         /// Its name.
         connection: ConnectionId,
-        /// The other side, which is in the address vector now.
+        /// The peer, which is in the address vector now.
         peer: Peer,
-        /// The private data of who accepted; of a connection that this side accepted: empty.
+        /// The private data of the side that accepted; empty if this side accepted.
         data: Arc<[u8]>,
     },
-    /// A connection that was requested will not be. Its name is spent.
+    /// A request for a connection was refused. Its [`ConnectionId`] is no longer valid.
     ConnectionRefused {
         /// Its name.
         connection: ConnectionId,
         /// Why.
         refusal: ConnectionRefusal,
-        /// The private data of who rejected it.
+        /// The private data of the side that rejected it.
         data: Arc<[u8]>,
     },
-    /// A connection is over (`FI_SHUTDOWN`), or did not come about. Its name is spent. What had
-    /// come by it before can be received.
+    /// A connection has ended (`FI_SHUTDOWN`), or was not established. Its [`ConnectionId`] is no
+    /// longer valid. Messages that arrived before can be received.
     ConnectionEnded {
         /// Its name.
         connection: ConnectionId,
@@ -96,14 +97,13 @@ pub enum Event {
 }
 
 impl Event {
-    /// Whether it says which peers are there; news of paths and of strangers do not.
-    pub(crate) fn says_who_is_there(&self) -> bool {
+    /// Whether it reports the begin or end of a session.
+    pub(crate) fn is_of_session(&self) -> bool {
         matches!(self, Self::Connected { .. } | Self::Disconnected { .. })
     }
 
     /// Whether it is of a connection or a request: there are no more of them than of these.
     pub(crate) fn is_of_connection(&self) -> bool {
-        !self.says_who_is_there()
-            && !matches!(self, Self::Refused { .. } | Self::PathChanged { .. })
+        !self.is_of_session() && !matches!(self, Self::Refused { .. } | Self::PathChanged { .. })
     }
 }

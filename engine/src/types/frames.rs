@@ -1,13 +1,13 @@
-//! Datagrams as AF_XDP frames: whether, and what became of them.
+//! Datagrams as AF_XDP frames: state and counters.
 
-/// Whether datagrams go as AF_XDP frames, past the kernel's stack.
+/// Whether datagrams are sent and received as AF_XDP frames, bypassing the kernel's network stack.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 #[non_exhaustive]
 pub enum FrameState {
-    /// The setting `control_lane` asks for none.
+    /// The setting `control_lane` does not enable them.
     #[default]
     Off,
-    /// They do, where the destination is reached by this NIC.
+    /// Datagrams to destinations that are reached by this NIC are AF_XDP frames.
     #[non_exhaustive]
     Up {
         /// The NIC.
@@ -16,72 +16,72 @@ pub enum FrameState {
         queue: u32,
         /// Where the XDP program runs, and whether frames are copied.
         how: String,
-        /// What became of frames so far.
+        /// Their counters.
         figures: FrameFigures,
     },
-    /// They did; all datagrams go by the UDP socket until they are back, which is tried each
-    /// second.
+    /// They failed; all datagrams are carried by the UDP socket until the AF_XDP socket is open
+    /// again, which is tried each second.
     #[non_exhaustive]
     Down {
-        /// What ended them, or what is in their way now.
+        /// The cause of the failure, or of that of the last attempt.
         cause: String,
-        /// What became of frames so far.
+        /// Their counters.
         figures: FrameFigures,
     },
-    /// They could not be had so far; all datagrams go by the UDP socket. Where that may change (a
-    /// queue that somebody has, privileges, a NIC that is down) they are asked for again, after a
-    /// second and then ever less often, each 32 seconds in the end.
+    /// The AF_XDP socket could not be opened; all datagrams are carried by the UDP socket. Where
+    /// the cause may go away (the queue is in use, privileges, a NIC that is down) the attempt is
+    /// repeated, after one second and then with a growing interval of up to 32 seconds.
     #[non_exhaustive]
     Refused {
-        /// Why, and what would help.
+        /// Cause and cure.
         cause: String,
     },
 }
 
-/// What became of frames.
+/// Counters of AF_XDP frames.
 ///
-/// `frames_free`, `frames_in_hand`, `frames_filled` and `frames_sending` add up to `frames`:
-/// anything else is a bug of ringrail's, as is a stray.
+/// `frames_free`, `frames_in_hand`, `frames_filled` and `frames_sending` add up to `frames`;
+/// anything else, and each stray, is a bug of ringrail.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 #[non_exhaustive]
 pub struct FrameFigures {
-    /// Frames that there are.
+    /// Frames of the UMEM.
     pub frames: usize,
     /// Not in use.
     pub frames_free: usize,
-    /// Being written or read.
+    /// Being written or read by the engine.
     pub frames_in_hand: usize,
-    /// With the kernel, to receive into.
+    /// Owned by the kernel, to be received into.
     pub frames_filled: usize,
-    /// With the kernel, to be sent.
+    /// Owned by the kernel, to be sent.
     pub frames_sending: usize,
-    /// Frames that the kernel gave back without having had them.
+    /// Frames that the kernel returned without having owned them.
     pub strays: u64,
-    /// Datagrams that were sent in frames.
+    /// Datagrams sent.
     pub sent: u64,
-    /// Datagrams that came in frames.
+    /// Datagrams received.
     pub received: u64,
-    /// Frames that came and were no datagrams: too short, with lengths that contradict each other,
-    /// fragments, other protocols, for others.
+    /// Received frames that were no datagrams for this engine: too short, inconsistent lengths, IP
+    /// fragments, other protocols, other destinations.
     pub unfit: u64,
 }
 
-/// What the kernel dropped of an AF_XDP socket's frames, and why (`XDP_STATISTICS`), of all sockets
-/// that the engine had. Counts of reasons that an old kernel does not know stay 0.
+/// Frames that the kernel dropped, by cause (`XDP_STATISTICS`), over all AF_XDP sockets of the
+/// engine. Counters that an old kernel does not have stay 0.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 #[non_exhaustive]
 pub struct FrameDrops {
-    /// Packets that came and were dropped for a reason that is none of the next two: no frame for
-    /// them where frames are copied, mostly.
+    /// Received packets that were dropped for another cause than the next two: mostly, in copy
+    /// mode, for want of a frame.
     pub dropped_received: u64,
-    /// Packets that came and found the ring full: the engine did not look for too long.
+    /// Received packets that found the RX ring full: the engine did not poll for too long.
     pub receive_ring_full: u64,
-    /// Times that a packet came and no frame was there to receive it: more `xdp_frames` help.
+    /// Times that a packet arrived and the fill ring was empty: raise `xdp_frames`.
     pub fill_ring_empty: u64,
-    /// Times that the kernel looked for a packet to send and there was none; no loss.
+    /// Times that the kernel found the TX ring empty; no loss.
     pub transmit_ring_empty: u64,
-    /// Frames handed over to receive that the kernel did not take; more than 0 is a bug.
+    /// Descriptors of the fill ring that the kernel rejected; more than 0 is a bug.
     pub invalid_filled: u64,
-    /// Packets handed over to be sent that the kernel did not take; more than 0 is a bug.
+    /// Descriptors of the TX ring that the kernel rejected; more than 0 is a bug.
     pub invalid_sent: u64,
 }

@@ -1,3 +1,3 @@
-//! What a message is for.
+//! Hints: the purpose of a message.
 
 pub use crate::proto::hint::Hint;

@@ -2,17 +2,18 @@
 
 use crate::proto::failure::PeerFailure;
 
-/// What kind of error an [`Error`](crate::Error) is. A kind keeps its meaning; others may come.
+/// The kind of an [`Error`](crate::Error). The meaning of a kind does not change; kinds may be
+/// added.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// A bound is reached for now.
+    /// A limit is reached for now.
     WouldBlock,
-    /// A bound is reached that no progress lifts.
+    /// A limit is reached that progress does not lift.
     Limit,
     /// No attempt to connect to the peer succeeded.
     Unreachable,
-    /// The peer has as many sessions as it may have.
+    /// The peer has reached its limit of sessions.
     Full,
     /// The connection to the peer broke.
     Lost,
@@ -20,11 +21,11 @@ pub enum ErrorKind {
     Left,
     /// Another process is at the peer's address.
     Restarted,
-    /// The peer has another version, or settings that do not go together with this side's.
+    /// The peer has another version, or incompatible settings.
     Incompatible,
     /// One side broke the protocol.
     Protocol,
-    /// What came was not what was sent.
+    /// Received data did not match its checksum.
     Corrupted,
     /// The peer does not know the job's secret.
     WrongSecret,
@@ -71,7 +72,7 @@ impl ErrorKind {
         }
     }
 
-    /// The error number of Linux that comes nearest.
+    /// Returns the closest Linux error number.
     pub const fn errno(self) -> i32 {
         match self {
             Self::WouldBlock => libc::EAGAIN,

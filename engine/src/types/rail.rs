@@ -12,39 +12,41 @@ pub const RAILS_MAX: usize = crate::wire::rail::RAILS_MAX;
 pub struct Rail {
     /// Name of the NIC.
     pub nic: String,
-    /// Its index in this network namespace; 0: not known, routes decide.
+    /// Its index in this network namespace; 0 if unknown: the routing table decides.
     pub nic_index: u32,
-    /// What it sends from and listens on.
+    /// The address that it sends from and listens on.
     pub address: IpAddr,
-    /// Its speed in Mb/s, where the driver tells.
+    /// Its speed in Mb/s, if the driver reports it.
     pub speed_mbps: Option<u32>,
-    /// Its MTU in bytes, where the system tells.
+    /// Its MTU in bytes, if the system reports it.
     pub mtu: Option<u32>,
     /// When it is used.
     pub role: RailRole,
 }
 
 /// When a rail is used.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
 pub enum RailRole {
-    /// Short messages go by it while it is healthy, even if another one is faster.
+    /// Carries short messages while it is healthy, even if another rail is faster.
     Preferred,
-    /// As its speed and health say.
+    /// Used according to its speed and health.
     #[default]
     Ordinary,
-    /// Only while none of the others is healthy.
+    /// Used only while no other rail is healthy.
     Backup,
 }
 
-/// How a path between a rail of this engine and one of a peer's fares.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The state of a path between a rail of this engine and one of a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum PathState {
-    /// It is asked, and has not answered often enough to carry anything.
+    /// Probed; not enough probes have been answered for it to carry data.
     Probing,
-    /// It carries what it is given.
+    /// Carries data.
     Active,
-    /// It owes answers while other paths bring theirs: what was under way goes by those.
+    /// Acknowledgements are overdue while other paths deliver theirs; its data is sent on those.
     Suspect,
-    /// It does not answer; it is asked on.
+    /// Not answering; probed at intervals.
     Down,
 }

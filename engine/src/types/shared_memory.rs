@@ -1,6 +1,6 @@
-//! Shared memory with engines of the same host: whether, and what became of it.
+//! Shared memory with engines of the same host: state and counters.
 
-/// Whether datagrams go by shared memory to engines of the same host.
+/// Whether datagrams to engines of the same host are carried by shared memory.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 #[non_exhaustive]
 pub enum SharedMemoryState {
@@ -8,13 +8,13 @@ pub enum SharedMemoryState {
     #[default]
     Off,
     /// It is offered to engines of this kernel and network namespace that have a session with this
-    /// one and the setting on.
+    /// one, and that have the setting on, too.
     #[non_exhaustive]
     On {
-        /// What became of it so far.
+        /// Its counters.
         figures: SharedMemoryFigures,
     },
-    /// It could not be offered; all datagrams go by the UDP socket.
+    /// It could not be set up; all datagrams are carried by the UDP socket.
     #[non_exhaustive]
     Refused {
         /// Why.
@@ -22,43 +22,43 @@ pub enum SharedMemoryState {
     },
 }
 
-/// What became of shared memory.
+/// Counters of shared memory.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 #[non_exhaustive]
 pub struct SharedMemoryFigures {
     /// Engines that share memory with this one now.
-    pub neighbours: usize,
-    /// Datagrams that were written for them.
+    pub local_peers: usize,
+    /// Datagrams sent through shared memory.
     pub sent: u64,
-    /// Datagrams that came from them.
+    /// Datagrams received through shared memory.
     pub received: u64,
-    /// Datagrams for them that found no room, and went by the UDP socket.
+    /// Datagrams that were carried by the UDP socket because the shared memory was full.
     pub full: u64,
-    /// Times that one of them slept and was woken.
+    /// Wake-ups sent to peers that slept.
     pub wakes: u64,
-    /// Datagrams from them that were of no session of theirs, and were dropped.
+    /// Received datagrams that belonged to no session with their sender, and were dropped.
     pub strays: u64,
-    /// Offers that came to nothing.
+    /// Offers that were refused.
     pub refused: u64,
-    /// Neighbours that broke the rules, which go by the UDP socket since.
+    /// Peers that violated the protocol; their datagrams are carried by the UDP socket since.
     pub broken: u64,
-    /// Times that memory was shared no more, at the end of a session or before.
+    /// Times that sharing ended, at the end of a session or before.
     pub ended: u64,
-    /// Of the neighbours, those whose memory this engine can read (`process_vm_readv`): their long
-    /// messages are copied once, from there.
+    /// Peers whose memory this engine can read (`process_vm_readv`): their long messages are copied
+    /// once.
     pub readable: usize,
-    /// Calls that read from it.
+    /// System calls that read the memory of peers.
     pub read_calls: u64,
-    /// Bytes that these brought.
+    /// Bytes read by these calls.
     pub read_bytes: u64,
-    /// Calls that failed, whose messages went otherwise.
+    /// Such calls that failed; their messages were carried otherwise.
     pub read_failures: u64,
-    /// Pieces of long messages that were copied into the shared memory, for neighbours that do not
-    /// read from this process's.
+    /// Fragments of long messages that were copied through shared memory, for peers that cannot
+    /// read the memory of this process.
     pub pieces_sent: u64,
     /// Bytes of these.
     pub piece_bytes_sent: u64,
-    /// Pieces that came from neighbours whose memory this engine does not read.
+    /// Fragments received from peers whose memory this engine cannot read.
     pub pieces_received: u64,
     /// Bytes of these.
     pub piece_bytes_received: u64,

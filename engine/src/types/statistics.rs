@@ -1,4 +1,4 @@
-//! What is counted of paths and NICs.
+//! Counters of paths and NICs.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -6,11 +6,11 @@ use std::time::Duration;
 use super::address::Address;
 use super::rail::{PathCause, PathState};
 
-/// A path between a rail of an engine and one of a peer's, and what it carried since the session
-/// began. Plain numbers; differences of two readings of one session mean something.
+/// A path between a rail of this engine and a rail of a peer, with its counters since the session
+/// began.
 ///
-/// Bytes and chunks are those of bulk lanes: what goes in datagrams, messages and, with
-/// `bulk_lane = datagram`, long ones, is counted in datagrams.
+/// Bytes and chunks are those of bulk lanes; datagrams, which also carry long messages with
+/// `bulk_lane = datagram`, are counted in datagrams.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct PathStatistics {
@@ -20,43 +20,43 @@ pub struct PathStatistics {
     pub rail: usize,
     /// The NIC of that rail.
     pub nic: String,
-    /// What it sends from.
+    /// The local address.
     pub local: IpAddr,
     /// The address of the peer's rail.
     pub remote: IpAddr,
-    /// How it fares. The only path of a session is active for as long as there is the session.
+    /// Its state. The only path of a session is active for as long as the session exists.
     pub state: PathState,
-    /// Messages go by it now, in datagrams or by TCP.
+    /// Whether it carries messages now, in datagrams or by TCP.
     pub carries_messages: bool,
-    /// Messages go by it now, and in datagrams.
+    /// Whether it carries messages now, in datagrams.
     pub carries_datagrams: bool,
-    /// Bytes of chunks that were handed to the kernel.
+    /// Bytes of chunks sent (handed to the kernel).
     pub bytes_sent: u64,
-    /// Bytes of chunks that arrived.
+    /// Bytes of chunks received.
     pub bytes_received: u64,
-    /// Chunks that were handed to the kernel.
+    /// Chunks sent (handed to the kernel).
     pub chunks_sent: u64,
-    /// Chunks that arrived.
+    /// Chunks received.
     pub chunks_received: u64,
-    /// Ranges that were granted on it and, as its lane failed, granted again.
+    /// Ranges that were granted again because a lane of this path failed.
     pub regrants: u64,
     /// Datagrams sent, acknowledgements and probes included.
     pub datagrams_sent: u64,
-    /// Of these, those taken for lost; what they carried was sent again.
+    /// Those of them that were declared lost; their frames were sent again.
     pub datagrams_lost: u64,
-    /// Probes sent because an answer did not come in time.
+    /// Probes sent (probe time-outs).
     pub probes: u64,
-    /// Smoothed round trip of its datagrams; `None`: none was answered.
+    /// Smoothed round-trip time of its datagrams; `None` before the first acknowledgement.
     pub round_trip: Option<Duration>,
-    /// The longest message, in bytes, that goes to the peer with its envelope now; see
+    /// The longest message, in bytes, that is sent eagerly now; see
     /// [`Endpoint::eager_limit_bytes`](crate::Endpoint::eager_limit_bytes).
     pub eager_limit_bytes: u64,
-    /// TCP connections that go by it now, as far as the system tells. The kernel is asked when
-    /// the statistics are, with one system call each.
+    /// Its TCP connections (`TCP_INFO`). Each is read with one system call when the statistics are
+    /// read.
     pub lanes: Vec<LaneStatistics>,
-    /// Segments that the kernel had sent again on TCP connections of this path that are gone.
+    /// TCP segments that were retransmitted on connections of this path that are closed.
     pub retransmits_before: u64,
-    /// Times that `state` changed.
+    /// Number of changes of `state`.
     pub changes: u64,
     /// The last change.
     pub last_change: Option<PathChange>,
@@ -72,8 +72,8 @@ pub struct PathChange {
     pub ago: Duration,
 }
 
-/// What a NIC counted since it exists, whoever used it. Which losses a driver counts as dropped,
-/// as missed or not at all is its own affair.
+/// Counters of a NIC since it was created, for all of its users. Which losses count as dropped or
+/// as missed depends on the NIC's driver.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NicCounters {
@@ -85,13 +85,13 @@ pub struct NicCounters {
     pub bytes_received: u64,
     /// Bytes that were sent.
     pub bytes_sent: u64,
-    /// Packets that arrived damaged.
+    /// Packets received with errors.
     pub errors_received: u64,
     /// Packets that could not be sent.
     pub errors_sent: u64,
-    /// Packets that arrived and were dropped, for want of room say.
+    /// Received packets that were dropped, for example for want of memory.
     pub dropped_received: u64,
-    /// Packets that were dropped on their way out.
+    /// Packets that were dropped before they were sent.
     pub dropped_sent: u64,
     /// Packets that the NIC itself had no room for.
     pub missed: u64,

@@ -1,4 +1,4 @@
-//! What a call that timed out says.
+//! Time-outs of calls.
 
 use std::fmt;
 use std::time::Duration;
@@ -7,19 +7,19 @@ use super::address::Address;
 use super::completion::Envelope;
 use super::error::Error;
 
-/// What became of what a call that timed out had begun.
+/// The outcome of the operation that a call posted before it timed out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum TimeOutOutcome {
-    /// It was taken back before it had begun: the peer has nothing of it, no message was taken.
+    /// It was cancelled before it began: no data was sent, and no message was matched.
     NotDone,
-    /// It had gone out, and this side has given it up: the peer may have done all of it, a part, or
-    /// nothing. Memory of this side that it was to fill may have a part of it.
+    /// It was aborted after it began: the peer may have done all of it, a part, or nothing. Local
+    /// memory that it was to fill may contain a part.
     Unknown,
-    /// A message had been matched and has not come whole: it is lost, and its sender's operation
-    /// fails.
+    /// A message was matched and had not arrived completely: it is lost, and the operation of its
+    /// sender fails.
     MessageLost,
-    /// It goes on without the call.
+    /// It continues without the call.
     GoesOn,
 }
 
@@ -29,18 +29,18 @@ pub enum TimeOutOutcome {
 pub struct TimeOut {
     /// The call.
     pub call: &'static str,
-    /// With whom, if it named a peer.
+    /// The peer, if the call named one.
     pub peer: Option<Address>,
-    /// Of a message: its context and tag, or what a receive asked for.
+    /// Context and tag of the message or of the receive.
     pub envelope: Option<Envelope>,
     /// The time-out.
     pub after: Option<Duration>,
-    /// What became of what it had begun.
+    /// The outcome of its operation.
     pub outcome: TimeOutOutcome,
 }
 
 impl TimeOut {
-    /// A call of which nothing else is known.
+    /// A call without peer and envelope.
     pub const fn new(call: &'static str, after: Option<Duration>, outcome: TimeOutOutcome) -> Self {
         Self { call, peer: None, envelope: None, after, outcome }
     }
@@ -70,17 +70,17 @@ impl fmt::Display for TimeOut {
             }
         }
         f.write_str(match self.outcome {
-            TimeOutOutcome::NotDone => ": it was taken back, and nothing was done",
+            TimeOutOutcome::NotDone => ": it was cancelled before any data was sent or received",
             TimeOutOutcome::Unknown => {
-                ": it had gone out and was given up, so its outcome is unknown: the peer may have \
-                 all of it, a part or nothing"
+                ": it was aborted after it began, so its outcome is unknown: the peer may have all \
+                 of it, a part or nothing"
             }
             TimeOutOutcome::MessageLost => {
-                ": its message had begun to arrive and is lost, and its sender's operation fails"
+                ": its message was matched, is lost, and the operation of its sender fails"
             }
-            TimeOutOutcome::GoesOn => ", and what it waits for goes on",
+            TimeOutOutcome::GoesOn => ", and its operation continues",
         })?;
-        f.write_str("; see whether the peer runs and makes progress, or allow more time")
+        f.write_str("; check that the peer is running and makes progress, or allow more time")
     }
 }
 

@@ -84,7 +84,7 @@ fn serves(endpoint: &Endpoint<Owned>, secret: Option<&Secret>) {
     let secret = secret.copied();
     let client = thread::spawn(move || {
         let client = attached(secret.as_ref(), &[]);
-        let peer = client.insert(&address).unwrap();
+        let peer = client.insert_peer(&address).unwrap();
         client
             .send_blocking(
                 peer,
@@ -96,7 +96,7 @@ fn serves(endpoint: &Endpoint<Owned>, secret: Option<&Secret>) {
         let mut into = [0; 4];
         client
             .receive_blocking(
-                Selector::from(peer, Envelope::tagged(2)),
+                Selector::from_peer(peer, Envelope::tagged(2)),
                 &mut into,
                 ReceiveOptions::new(),
             )
@@ -105,7 +105,7 @@ fn serves(endpoint: &Endpoint<Owned>, secret: Option<&Secret>) {
     });
     let mut into = [0; 4];
     let status = endpoint
-        .receive_blocking(Selector::any(Envelope::tagged(1)), &mut into, ReceiveOptions::new())
+        .receive_blocking(Selector::from_any(Envelope::tagged(1)), &mut into, ReceiveOptions::new())
         .unwrap();
     let peer = status.peer.unwrap();
     endpoint
@@ -127,7 +127,7 @@ fn fails_between(client: Option<Secret>, server: Option<Secret>, cause: &str) {
     let address = endpoint.address();
     let (error, events) = beside(&endpoint, move || {
         let client = attached(client.as_ref(), &QUICK);
-        let peer = client.insert(&address).unwrap();
+        let peer = client.insert_peer(&address).unwrap();
         client.connect(peer, None).unwrap_err()
     });
     assert!(error.to_string().contains("does not know this job's secret"), "{error}");
@@ -272,7 +272,7 @@ fn a_replayed_hello_of_the_peer_keeps_nobody_from_connecting_to_it() {
         }
         panic!("{} attempts were dropped for hellos without a proof", replays.len());
     });
-    let handle = client.insert(&own).unwrap();
+    let handle = client.insert_peer(&own).unwrap();
     let connected = client.connect(handle, None);
     let (attempts, _stream) = peer.join().unwrap();
     connected.unwrap();
@@ -289,7 +289,7 @@ fn a_hello_relayed_to_another_engine_of_the_job_fakes_no_restart() {
         let relay = Relay::new(at_home, |_| {});
         // Both engines are gone; at the address of the first one sits a forger.
         let connect = |address, engine| {
-            let peer = client.insert(&made_up(&address, engine)).unwrap();
+            let peer = client.insert_peer(&made_up(&address, engine)).unwrap();
             failure(client.connect(peer, None).unwrap_err())
         };
         (connect(relay.address(), 5), connect(at_home, 6))
@@ -318,7 +318,7 @@ fn forged_replies_cost_an_attempt_each_and_nothing_more() {
             let mut into = [0; 4];
             server
                 .receive_blocking(
-                    Selector::any(Envelope::tagged(1)),
+                    Selector::from_any(Envelope::tagged(1)),
                     &mut into,
                     ReceiveOptions::new(),
                 )
@@ -326,7 +326,7 @@ fn forged_replies_cost_an_attempt_each_and_nothing_more() {
             into
         });
         let client = attached(Some(&SECRET), &QUICK);
-        let peer = client.insert(&through).unwrap();
+        let peer = client.insert_peer(&through).unwrap();
         client
             .send_blocking(
                 peer,
@@ -360,7 +360,7 @@ fn an_impostor_gets_no_message() {
         }
         seen
     });
-    let peer = client.insert(&impostor).unwrap();
+    let peer = client.insert_peer(&impostor).unwrap();
     let error = client
         .send_blocking(peer, Envelope::tagged(1), b"for the peer only", SendOptions::new())
         .unwrap_err();
@@ -423,13 +423,17 @@ fn a_tampered_chunk_header_costs_its_lane_and_the_message_arrives_whole() {
         let server = server.attach().unwrap();
         let mut into = vec![0; LONG];
         server
-            .receive_blocking(Selector::any(Envelope::tagged(1)), &mut into, ReceiveOptions::new())
+            .receive_blocking(
+                Selector::from_any(Envelope::tagged(1)),
+                &mut into,
+                ReceiveOptions::new(),
+            )
             .unwrap();
         assert!(into == pattern(1, LONG), "every byte is right");
         server.counters().lane_failures
     });
     let client = attached(Some(&SECRET), &[]);
-    let peer = client.insert(&through).unwrap();
+    let peer = client.insert_peer(&through).unwrap();
     let bytes = pattern(1, LONG);
     client
         .send_blocking(peer, Envelope::tagged(1), &bytes, SendOptions::at(CompletionLevel::Match))
@@ -464,7 +468,7 @@ fn a_thousand_half_open_connections_do_not_touch_a_live_session() {
         let mut live = Exchange::honest(&target, &made_up(&target, 5), &SECRET);
         assert!(!live.is_closed_within(Duration::from_millis(100)));
         let client = attached(Some(&SECRET), &[]);
-        let peer = client.insert(&target).unwrap();
+        let peer = client.insert_peer(&target).unwrap();
         client.connect(peer, None).unwrap();
         drop(client);
         for mut stranger in strangers {

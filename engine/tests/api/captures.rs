@@ -23,7 +23,8 @@ fn exchange(endpoint: &Endpoint<Owned>, peer: Peer) {
         for level in [CompletionLevel::Inject, CompletionLevel::Match] {
             let envelope = Envelope::tagged(number);
             let bytes = pattern(number, size);
-            let receive = endpoint.receive(Selector::from(peer, envelope), vec![0; size]).unwrap();
+            let receive =
+                endpoint.receive(Selector::from_peer(peer, envelope), vec![0; size]).unwrap();
             let options = SendOptions::at(level);
             let send = endpoint.send(peer, envelope, bytes.clone(), options).unwrap();
             let outcome = receive.wait().unwrap();

@@ -51,7 +51,7 @@ fn inject(endpoint: &Endpoint<Owned>, peer: Peer, envelope: Envelope, value: u64
 fn receive(endpoint: &Endpoint<Owned>, peer: Peer, envelope: Envelope) -> u64 {
     let mut bytes = [0; 8];
     endpoint
-        .receive_blocking(Selector::from(peer, envelope), &mut bytes, ReceiveOptions::new())
+        .receive_blocking(Selector::from_peer(peer, envelope), &mut bytes, ReceiveOptions::new())
         .unwrap();
     u64::from_le_bytes(bytes)
 }

@@ -44,7 +44,7 @@ fn exchange(endpoint: &Endpoint<Owned>, peer: Peer, rounds: u32, leads: bool) {
             endpoint.send_blocking(peer, TAG, &[1; 8], SendOptions::new()).unwrap();
         }
         endpoint
-            .receive_blocking(Selector::from(peer, TAG), &mut into, ReceiveOptions::new())
+            .receive_blocking(Selector::from_peer(peer, TAG), &mut into, ReceiveOptions::new())
             .unwrap();
         if !leads {
             endpoint.send_blocking(peer, TAG, &[1; 8], SendOptions::new()).unwrap();

@@ -103,7 +103,7 @@ fn exchange(endpoint: &Endpoint<Owned>, peer: Peer) -> usize {
         let envelope = Envelope::tagged(number);
         let (mine, theirs) = (number.is_multiple_of(2), number % 3 == 0);
         let into = shaped(&vec![0; size], theirs);
-        let receive = endpoint.receive(Selector::from(peer, envelope), into).unwrap();
+        let receive = endpoint.receive(Selector::from_peer(peer, envelope), into).unwrap();
         let options = SendOptions::at(CompletionLevel::Match);
         let send = endpoint.send(peer, envelope, shaped(&bytes, mine), options).unwrap();
         let outcome = receive.wait().unwrap();
@@ -169,7 +169,7 @@ fn a_path_that_always_corrupts_ends_with_an_error_on_both_sides() {
             assert!(error.to_string().contains("the peer found it"), "{error}");
         };
         let right = |endpoint: &Endpoint<Owned>, peer: Peer| {
-            let selector = Selector::from(peer, Envelope::tagged(1));
+            let selector = Selector::from_peer(peer, Envelope::tagged(1));
             let receive = endpoint.receive(selector, vec![0; 1 << 20]).unwrap();
             let error = receive.wait().unwrap_err().error;
             assert!(is_corruption(&error), "{error}");
@@ -195,7 +195,7 @@ fn a_garbled_control_lane_ends_the_session_and_no_message_is_wrong() {
                             let envelope = Envelope::tagged(1);
                             let into = vec![0; bytes.len()];
                             let receive = endpoint
-                                .receive(Selector::from(peer, envelope), into)
+                                .receive(Selector::from_peer(peer, envelope), into)
                                 .map_err(|error| error.error)?;
                             endpoint.send_blocking(
                                 peer,
@@ -249,9 +249,9 @@ fn a_segment_whose_rest_nobody_sends_ends_the_session_without_checksums_too() {
         });
         thread::spawn(move || {
             let left = left.attach().unwrap();
-            let peer = left.insert(&through).unwrap();
+            let peer = left.insert_peer(&through).unwrap();
             left.send_blocking(peer, Envelope::tagged(1), &[1; 8], SendOptions::new()).unwrap();
-            let answer = Selector::from(peer, Envelope::tagged(2));
+            let answer = Selector::from_peer(peer, Envelope::tagged(2));
             let error =
                 left.receive_blocking(answer, &mut [0; 8], ReceiveOptions::new()).unwrap_err();
             let Error::Peer { failure, .. } = error else { panic!("{error}") };

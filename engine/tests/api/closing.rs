@@ -63,13 +63,15 @@ fn tell(endpoint: &Endpoint<Owned>, peer: Peer, address: &Address) {
 /// The peer that [`tell`] told of.
 fn told(endpoint: &Endpoint<Owned>) -> Peer {
     let mut bytes = [0; Address::BYTES];
-    endpoint.receive_blocking(Selector::any(tag(1000)), &mut bytes, ReceiveOptions::new()).unwrap();
-    endpoint.insert(&Address::from_bytes(&bytes).unwrap()).unwrap()
+    endpoint
+        .receive_blocking(Selector::from_any(tag(1000)), &mut bytes, ReceiveOptions::new())
+        .unwrap();
+    endpoint.insert_peer(&Address::from_bytes(&bytes).unwrap()).unwrap()
 }
 
 fn wait_for(endpoint: &Endpoint<Owned>, from: Peer) {
     endpoint
-        .receive_blocking(Selector::from(from, tag(999)), &mut [], ReceiveOptions::new())
+        .receive_blocking(Selector::from_peer(from, tag(999)), &mut [], ReceiveOptions::new())
         .unwrap();
 }
 
@@ -124,7 +126,7 @@ fn memory_of_a_receive_is_nobody_elses_once_its_endpoint_is_dropped() {
         let address = leaving.address();
         let sender = thread::spawn(move || {
             let endpoint = domain.endpoint().unwrap().attach().unwrap();
-            let peer = endpoint.insert(&address).unwrap();
+            let peer = endpoint.insert_peer(&address).unwrap();
             to.send(endpoint.address()).unwrap();
             let error = endpoint.send_blocking(
                 peer,
@@ -134,17 +136,17 @@ fn memory_of_a_receive_is_nobody_elses_once_its_endpoint_is_dropped() {
             );
             assert!(is_gone(&error.unwrap_err()));
         });
-        let peer = leaving.insert(&of.recv().unwrap()).unwrap();
+        let peer = leaving.insert_peer(&of.recv().unwrap()).unwrap();
         let mut memory = Lent(vec![0; LONG]);
         // SAFETY: nobody touches the memory before the endpoint is dropped, and it stays until
         // after that.
         let posted = unsafe {
-            let selector = Selector::from(peer, tag(1));
+            let selector = Selector::from_peer(peer, tag(1));
             leaving.post_receive_raw(selector, &[memory.span()], ReceiveOptions::new())
         };
         posted.unwrap();
         let operation = (keeper == Keeper::Operation)
-            .then(|| leaving.receive(Selector::any(tag(2)), vec![0; 8]).unwrap());
+            .then(|| leaving.receive(Selector::from_any(tag(2)), vec![0; 8]).unwrap());
         let begun = Instant::now();
         // Far behind what comes with the request to send.
         while memory.look_at(2 << 20) == 0 && begun.elapsed() < Duration::from_secs(60) {
@@ -173,11 +175,11 @@ fn what_was_posted_goes_out_before_its_memory_is_the_callers_again() {
             // By then the endpoint is being dropped.
             thread::sleep(Duration::from_millis(100));
             endpoint
-                .receive_blocking(Selector::any(tag(1)), &mut into, ReceiveOptions::new())
+                .receive_blocking(Selector::from_any(tag(1)), &mut into, ReceiveOptions::new())
                 .unwrap();
             assert!(into == pattern(5, SHORT), "as it was before the drop");
         });
-        let peer = leaving.insert(&of.recv().unwrap()).unwrap();
+        let peer = leaving.insert_peer(&of.recv().unwrap()).unwrap();
         let mut memory = Lent(pattern(5, SHORT));
         // SAFETY: as above.
         let posted = unsafe {
@@ -187,7 +189,7 @@ fn what_was_posted_goes_out_before_its_memory_is_the_callers_again() {
         // There is no connection yet.
         assert!(posted.unwrap().is_some());
         let operation = (keeper == Keeper::Operation)
-            .then(|| leaving.receive(Selector::any(tag(2)), vec![0; 8]).unwrap());
+            .then(|| leaving.receive(Selector::from_any(tag(2)), vec![0; 8]).unwrap());
         drop(leaving);
         memory.0.fill(0xee);
         go_on_without(staying.as_ref(), operation, 10);
@@ -205,14 +207,14 @@ fn what_nobody_takes_in_time_ends_and_its_receiver_hears_of_it() {
         let receiver = thread::spawn(move || {
             let endpoint = domain.endpoint().unwrap().attach().unwrap();
             to.send(endpoint.address()).unwrap();
-            let announced = Selector::any(tag(1));
+            let announced = Selector::from_any(tag(1));
             let status = loop {
                 if let Some(status) = endpoint.peek(announced).unwrap() {
                     break status;
                 }
             };
             // The engine may be gone by then, and the request with it.
-            let announced = Selector::from(status.peer.unwrap(), tag(1));
+            let announced = Selector::from_peer(status.peer.unwrap(), tag(1));
             dropped.recv().unwrap();
             let mut into = vec![0; LONG];
             let error =
@@ -220,7 +222,7 @@ fn what_nobody_takes_in_time_ends_and_its_receiver_hears_of_it() {
             assert!(is_gone(&error), "{error}");
             assert!(into.iter().all(|&byte| byte != 0xee), "memory that was not lent was read");
         });
-        let peer = leaving.insert(&of.recv().unwrap()).unwrap();
+        let peer = leaving.insert_peer(&of.recv().unwrap()).unwrap();
         leaving.connect(peer, None).unwrap();
         let mut memory = Lent(vec![7; LONG]);
         // SAFETY: as above.
@@ -231,7 +233,7 @@ fn what_nobody_takes_in_time_ends_and_its_receiver_hears_of_it() {
         assert!(posted.unwrap().is_some());
         go_on(&leaving, 10);
         let operation = (keeper == Keeper::Operation)
-            .then(|| leaving.receive(Selector::any(tag(2)), vec![0; 8]).unwrap());
+            .then(|| leaving.receive(Selector::from_any(tag(2)), vec![0; 8]).unwrap());
         drop(leaving);
         memory.0.fill(0xee);
         to_too.send(()).unwrap();
@@ -258,10 +260,10 @@ fn with_guest(
     let other = thread::spawn(move || {
         let endpoint = domain.endpoint().unwrap().attach().unwrap();
         to.send(endpoint.address()).unwrap();
-        let peer = endpoint.insert(&address).unwrap();
+        let peer = endpoint.insert_peer(&address).unwrap();
         guest(&endpoint, peer);
     });
-    let peer = endpoint.insert(&of.recv().unwrap()).unwrap();
+    let peer = endpoint.insert_peer(&of.recv().unwrap()).unwrap();
     host(endpoint, peer);
     other.join().unwrap();
 }
@@ -298,7 +300,11 @@ fn a_first_endpoint_that_is_dropped_takes_no_message_and_holds_no_credit() {
             signal(&sibling, peer);
             let mut into = [0; 14];
             sibling
-                .receive_blocking(Selector::from(peer, tag(2)), &mut into, ReceiveOptions::new())
+                .receive_blocking(
+                    Selector::from_peer(peer, tag(2)),
+                    &mut into,
+                    ReceiveOptions::new(),
+                )
                 .unwrap();
             assert_eq!(&into, b"to the sibling");
             assert_eq!(sibling.counters().dropped_frames, 101);
@@ -309,7 +315,7 @@ fn a_first_endpoint_that_is_dropped_takes_no_message_and_holds_no_credit() {
 #[test]
 fn a_dropped_sibling_leaves_no_completion_and_no_reservation() {
     let endpoint = domain(&[("cq_entries", "16")]).endpoint().unwrap().attach().unwrap();
-    let own = endpoint.insert(&endpoint.address()).unwrap();
+    let own = endpoint.insert_peer(&endpoint.address()).unwrap();
     let mut into = [0];
     for round in 0..40 {
         let sibling = endpoint.open_endpoint(EndpointOptions::default()).unwrap();
@@ -324,20 +330,24 @@ fn a_dropped_sibling_leaves_no_completion_and_no_reservation() {
             let options = SendOptions::default();
             one.post_send(own, tag(1), vec![round; 1], options).unwrap();
             endpoint
-                .receive_blocking(Selector::any(tag(1)), &mut into, ReceiveOptions::new())
+                .receive_blocking(Selector::from_any(tag(1)), &mut into, ReceiveOptions::new())
                 .unwrap();
         }
         for number in 0..14 {
             sibling
                 .post_receive(
-                    Selector::any(tag(2)),
+                    Selector::from_any(tag(2)),
                     vec![0; 8],
                     ReceiveOptions::new().user_data(number),
                 )
                 .unwrap();
         }
         let full = sibling
-            .post_receive(Selector::any(tag(2)), vec![0; 8], ReceiveOptions::new().user_data(99))
+            .post_receive(
+                Selector::from_any(tag(2)),
+                vec![0; 8],
+                ReceiveOptions::new().user_data(99),
+            )
             .unwrap_err();
         assert!(full.error.is_would_block());
         // Whoever shares its queue still reads it, and hears how its receives ended.
@@ -347,7 +357,7 @@ fn a_dropped_sibling_leaves_no_completion_and_no_reservation() {
         assert_eq!(done.iter().filter(|it| it.result.is_ok()).count(), 2);
         assert!(done[2..].iter().all(|it| matches!(it.result, Err(Error::Cancelled))));
         drop(second);
-        let receives = (0..16).map(|_| endpoint.receive(Selector::any(tag(2)), vec![0; 8]));
+        let receives = (0..16).map(|_| endpoint.receive(Selector::from_any(tag(2)), vec![0; 8]));
         let receives: Result<Vec<Operation>, _> = receives.collect();
         for mut receive in receives.unwrap() {
             assert!(receive.cancel());
@@ -359,9 +369,9 @@ fn a_dropped_sibling_leaves_no_completion_and_no_reservation() {
 #[test]
 fn operations_that_outlive_their_endpoint_have_ended_with_it() {
     let endpoint = domain(&[]).endpoint().unwrap().attach().unwrap();
-    let own = endpoint.insert(&endpoint.address()).unwrap();
+    let own = endpoint.insert_peer(&endpoint.address()).unwrap();
     let sibling = endpoint.open_endpoint(EndpointOptions::default()).unwrap();
-    let receive = sibling.receive(Selector::any(tag(1)), vec![9; 8]).unwrap();
+    let receive = sibling.receive(Selector::from_any(tag(1)), vec![9; 8]).unwrap();
     let options = SendOptions::at(CompletionLevel::Match);
     let unmatched = sibling.send(own, tag(2), vec![8; 8], options).unwrap();
     let unpulled = sibling.send(own, tag(3), vec![7; 1 << 20], options).unwrap();
@@ -376,10 +386,14 @@ fn operations_that_outlive_their_endpoint_have_ended_with_it() {
     }
     // What was in memory already is still received; what had to be pulled is not.
     let mut into = [0; 8];
-    endpoint.receive_blocking(Selector::any(tag(2)), &mut into, ReceiveOptions::new()).unwrap();
-    endpoint.receive_blocking(Selector::any(tag(4)), &mut into, ReceiveOptions::new()).unwrap();
+    endpoint
+        .receive_blocking(Selector::from_any(tag(2)), &mut into, ReceiveOptions::new())
+        .unwrap();
+    endpoint
+        .receive_blocking(Selector::from_any(tag(4)), &mut into, ReceiveOptions::new())
+        .unwrap();
     let error = endpoint
-        .receive_blocking(Selector::any(tag(3)), &mut into, ReceiveOptions::new())
+        .receive_blocking(Selector::from_any(tag(3)), &mut into, ReceiveOptions::new())
         .unwrap_err();
     assert!(is_gone(&error), "{error}");
 }
@@ -421,7 +435,7 @@ fn a_message_for_a_dropped_sibling_is_not_the_next_ones() {
             tell(&first, peer, &next.address());
             let mut into = [0; 16];
             let status = next
-                .receive_blocking(Selector::any(tag(1)), &mut into, ReceiveOptions::new())
+                .receive_blocking(Selector::from_any(tag(1)), &mut into, ReceiveOptions::new())
                 .unwrap();
             assert_eq!(&into[..status.length], b"for it");
             assert_eq!(next.counters().dropped_frames, 3);

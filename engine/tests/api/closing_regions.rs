@@ -33,7 +33,7 @@ fn begin_and_stop(mut link: UnixStream, settings: &[(&str, &str)], is_put: bool)
     let (mut address, mut key) = ([0; Address::BYTES], [0; 8]);
     link.read_exact(&mut address).unwrap();
     link.read_exact(&mut key).unwrap();
-    let peer = endpoint.insert(&Address::from_bytes(&address).unwrap()).unwrap();
+    let peer = endpoint.insert_peer(&Address::from_bytes(&address).unwrap()).unwrap();
     let key = RemoteKey(u64::from_le_bytes(key));
     endpoint.connect(peer, Some(LIMIT)).unwrap();
     let options = SendOptions::at(ringrail::CompletionLevel::Delivery);
@@ -73,7 +73,7 @@ fn close_while_stopped(
     let endpoint = endpoint(settings);
     let mut address = [0; Address::BYTES];
     link.read_exact(&mut address).unwrap();
-    endpoint.insert(&Address::from_bytes(&address).unwrap()).unwrap();
+    endpoint.insert_peer(&Address::from_bytes(&address).unwrap()).unwrap();
     let region = make(&endpoint);
     let access = if is_put { Access::REMOTE_WRITE } else { Access::REMOTE_READ };
     let key = region.key(&KeyOptions::new(access)).unwrap();
@@ -98,7 +98,7 @@ fn close_while_stopped(
     // SAFETY: a child of this process that was not waited for.
     unsafe { libc::kill(child, libc::SIGCONT) };
     assert!(took < BOUND, "{settings:?}: the close of the region took {took:?}");
-    let mut got = endpoint.receive(Selector::any(TAG), vec![0; 8]).unwrap();
+    let mut got = endpoint.receive(Selector::from_any(TAG), vec![0; 8]).unwrap();
     assert!(got.wait_timeout(LIMIT).unwrap().is_some(), "no message passes any more");
     link.write_all(&[0]).unwrap();
     let until = Instant::now() + LIMIT;

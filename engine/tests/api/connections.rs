@@ -98,7 +98,7 @@ fn send_and_receive<A: Attached, B: Attached>(
     source: Peer,
 ) {
     let envelope = Envelope::tagged(3);
-    let selector = Selector::from(source, envelope);
+    let selector = Selector::from_peer(source, envelope);
     let mut receive = at.receive(selector, vec![0; 5]).unwrap();
     let mut send = from.send(to, envelope, b"hello".to_vec(), SendOptions::new()).unwrap();
     let (mut is_sent, until) = (false, Instant::now() + LONG);
@@ -283,8 +283,8 @@ fn a_request_ends_in_time_on_both_sides_and_is_accepted_no_more() {
     assert!(listens.accept(&listener, request, b"").is_err());
     // The listener's user has its own time.
     drop(listener);
-    let patience = Duration::from_millis(100);
-    let listener = listens.listen(ListenOptions { patience, ..Default::default() }).unwrap();
+    let answer_timeout = Duration::from_millis(100);
+    let listener = listens.listen(ListenOptions { answer_timeout, ..Default::default() }).unwrap();
     let asked = asks.request(&listener.address(), b"", LONG).unwrap();
     let (request, _) = listening.request(&go_on(&asks));
     assert_eq!(listening.withdrawn(&go_on(&asks)), (request, ConnectionEnd::TimedOut));
@@ -321,7 +321,7 @@ fn a_listener_that_is_nowhere_ends_the_request() {
 // ---- Places ----
 
 fn place_of(address: &Address) -> Address {
-    Address::of_listener(address.locator()).unwrap()
+    Address::from_listener(address.locator()).unwrap()
 }
 
 /// RR-CONN-7
@@ -329,14 +329,18 @@ fn place_of(address: &Address) -> Address {
 fn whoever_listens_at_a_place_is_a_peer_like_any_other() {
     let [asks, listens] = two_owned();
     let place = place_of(&listens.address());
-    let peer = asks.insert(&place).unwrap();
+    let peer = asks.insert_peer(&place).unwrap();
     assert_eq!(asks.peer_address(peer), Some(place));
-    assert_eq!(asks.insert(&place).unwrap(), peer);
-    let back = listens.insert(&asks.address()).unwrap();
+    assert_eq!(asks.insert_peer(&place).unwrap(), peer);
+    let back = listens.insert_peer(&asks.address()).unwrap();
     talk((&asks, peer), (&listens, back));
     assert_eq!(asks.peer_address(peer), Some(listens.address()));
-    assert_eq!(asks.insert(&listens.address()).unwrap(), peer, "it is the same by its own address");
-    assert_eq!(asks.insert(&place).unwrap(), peer);
+    assert_eq!(
+        asks.insert_peer(&listens.address()).unwrap(),
+        peer,
+        "it is the same by its own address"
+    );
+    assert_eq!(asks.insert_peer(&place).unwrap(), peer);
     // Nobody was refused.
     let told = Told::of(&listens).0;
     while let Some(event) = told.read().unwrap() {
@@ -362,7 +366,7 @@ fn a_request_goes_to_a_place() {
 fn a_place_whose_engine_has_connected_already_leads_to_that_session() {
     let [asks, listens] = two_owned();
     // The other side's own session; nothing has come by it, so that its endpoint is not known.
-    let back = listens.insert(&asks.address()).unwrap();
+    let back = listens.insert_peer(&asks.address()).unwrap();
     let deadline = Instant::now() + LONG;
     while listens.connect(back, Some(Duration::from_millis(5))).is_err() {
         asks.progress().unwrap();
@@ -370,7 +374,7 @@ fn a_place_whose_engine_has_connected_already_leads_to_that_session() {
     }
     Told::of(&asks)
         .next(&go_on(&listens), |event| matches!(event, Event::Connected { .. }).then_some(()));
-    let peer = asks.insert(&place_of(&listens.address())).unwrap();
+    let peer = asks.insert_peer(&place_of(&listens.address())).unwrap();
     talk((&asks, peer), (&listens, back));
     assert_eq!(asks.peer_address(peer), Some(listens.address()));
 }
@@ -379,9 +383,9 @@ fn a_place_whose_engine_has_connected_already_leads_to_that_session() {
 #[test]
 fn a_place_whose_endpoint_is_a_peer_already_has_the_handle_of_that() {
     let [asks, listens] = two_owned();
-    let known = asks.insert(&listens.address()).unwrap();
-    assert_eq!(asks.insert(&place_of(&listens.address())).unwrap(), known);
-    let back = listens.insert(&asks.address()).unwrap();
+    let known = asks.insert_peer(&listens.address()).unwrap();
+    assert_eq!(asks.insert_peer(&place_of(&listens.address())).unwrap(), known);
+    let back = listens.insert_peer(&asks.address()).unwrap();
     talk((&asks, known), (&listens, back));
 }
 
@@ -389,8 +393,8 @@ fn a_place_whose_endpoint_is_a_peer_already_has_the_handle_of_that() {
 #[test]
 fn both_sides_know_each_other_by_their_places() {
     let [asks, listens] = two_owned();
-    let peer = asks.insert(&place_of(&listens.address())).unwrap();
-    let back = listens.insert(&place_of(&asks.address())).unwrap();
+    let peer = asks.insert_peer(&place_of(&listens.address())).unwrap();
+    let back = listens.insert_peer(&place_of(&asks.address())).unwrap();
     talk((&asks, peer), (&listens, back));
     assert_eq!(asks.peer_address(peer), Some(listens.address()));
     assert_eq!(listens.peer_address(back), Some(asks.address()));
@@ -402,7 +406,7 @@ fn a_place_of_another_job_is_not_believed() {
     let asks = domain(&[("connect_retries", "0")]).endpoint().unwrap().attach().unwrap();
     let other = domain_of(Some(b"a secret that is not of this job"), &[]);
     let other = other.endpoint().unwrap().attach().unwrap();
-    let peer = asks.insert(&place_of(&other.address())).unwrap();
+    let peer = asks.insert_peer(&place_of(&other.address())).unwrap();
     let until = Instant::now() + LONG;
     let error = loop {
         match asks.connect(peer, Some(Duration::from_millis(5))) {
@@ -422,9 +426,9 @@ fn a_place_means_the_engine_that_listens_there_after_a_restart() {
     let first = domain(&[]).endpoint().unwrap();
     let port = NonZeroU16::new(first.address().locator().port()).unwrap();
     let place = place_of(&first.address());
-    let peer = asks.insert(&place).unwrap();
+    let peer = asks.insert_peer(&place).unwrap();
     let first = first.attach().unwrap();
-    let back = first.insert(&asks.address()).unwrap();
+    let back = first.insert_peer(&asks.address()).unwrap();
     talk((&asks, peer), (&first, back));
     let old = first.address();
     drop(first);
@@ -443,7 +447,7 @@ fn a_place_means_the_engine_that_listens_there_after_a_restart() {
         second.progress().unwrap();
         assert!(Instant::now() < until);
     }
-    let back = second.insert(&asks.address()).unwrap();
+    let back = second.insert_peer(&asks.address()).unwrap();
     talk((&asks, peer), (&second, back));
     assert_eq!(asks.peer_address(peer), Some(second.address()));
 }
@@ -456,7 +460,7 @@ fn a_place_that_is_taken_is_named() {
     let is_named = error.to_string().contains(&format!("{port}-{port} at 127.0.0.1 is taken"));
     assert!(error.kind() == ErrorKind::System && is_named, "{error}");
     let nobody = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 7000));
-    assert!(Address::of_listener(nobody).is_err());
+    assert!(Address::from_listener(nobody).is_err());
 }
 
 // ---- Event queues ----
@@ -470,7 +474,7 @@ fn an_event_queue_waits_sleeps_and_tells_tasks() {
     let mut next = pin!(queue.next());
     let mut context = Context::from_waker(Waker::noop());
     assert!(next.as_mut().poll(&mut context).is_pending());
-    let peer = right.insert(&left.address()).unwrap();
+    let peer = right.insert_peer(&left.address()).unwrap();
     std::thread::scope(|scope| {
         scope.spawn(|| right.connect(peer, Some(LONG)).unwrap());
         let until = Instant::now() + LONG;
@@ -502,13 +506,13 @@ fn a_queue_of_another_engine_is_refused() {
 // ---- Receives that nobody is left for ----
 
 fn lose_all<M: Attached>([stays, goes]: [Endpoint<M>; 2]) {
-    let any = Selector::any(Envelope::tagged(9));
+    let any = Selector::from_any(Envelope::tagged(9));
     stays.fail_without_peers(true);
     // Nobody is known: it waits.
     let mut early = stays.receive(any, vec![0; 8]).unwrap();
     assert!(early.test().unwrap().is_none());
-    let peer = stays.insert(&goes.address()).unwrap();
-    let back = goes.insert(&stays.address()).unwrap();
+    let peer = stays.insert_peer(&goes.address()).unwrap();
+    let back = goes.insert_peer(&stays.address()).unwrap();
     talk((&stays, peer), (&goes, back));
     let queue = stays.receive_queue();
     stays.post_receive_many(any, vec![0; 64], 8, ReceiveOptions::new()).unwrap();
@@ -532,13 +536,13 @@ fn lose_all<M: Attached>([stays, goes]: [Endpoint<M>; 2]) {
     assert!(matches!(error, Error::NoPeerLeft), "{error}");
     // Somebody else is.
     let other = domain(&[]).endpoint().unwrap().attach().unwrap();
-    let peer = stays.insert(&other.address()).unwrap();
-    let back = other.insert(&stays.address()).unwrap();
+    let peer = stays.insert_peer(&other.address()).unwrap();
+    let back = other.insert_peer(&stays.address()).unwrap();
     talk((&stays, peer), (&other, back));
     let mut receive = stays.receive(any, vec![0; 8]).unwrap();
     assert!(receive.test().unwrap().is_none());
     // Removed, not lost; those who have left are known still.
-    stays.remove(peer).unwrap();
+    stays.remove_peer(peer).unwrap();
     assert_eq!(receive.test().unwrap_err().error.kind(), ErrorKind::NoPeerLeft);
     stays.fail_without_peers(false);
     let mut receive = stays.receive(any, vec![0; 8]).unwrap();
@@ -560,10 +564,10 @@ fn an_endpoint_that_did_not_ask_for_it_waits_on() {
     let [stays, goes] = two_owned();
     let asks = EndpointOptions { fail_without_peers: true, ..Default::default() };
     let other = stays.open_endpoint(asks).unwrap();
-    let peer = stays.insert(&goes.address()).unwrap();
-    let back = goes.insert(&stays.address()).unwrap();
+    let peer = stays.insert_peer(&goes.address()).unwrap();
+    let back = goes.insert_peer(&stays.address()).unwrap();
     talk((&stays, peer), (&goes, back));
-    let any = Selector::any(Envelope::UNTAGGED);
+    let any = Selector::from_any(Envelope::UNTAGGED);
     let mut waits = stays.receive(any, vec![0; 8]).unwrap();
     let mut ends = other.receive(any, vec![0; 8]).unwrap();
     assert!(waits.test().unwrap().is_none() && ends.test().unwrap().is_none());

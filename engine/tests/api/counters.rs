@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::common::domain;
 use ringrail::{
-    Access, Atomic, AtomicOp, Attached, CompletionLevel, Counted, CounterEvents, Datatype,
+    Access, Atomic, AtomicOp, Attached, CompletionLevel, CounterEvents, CounterWait, Datatype,
     Endpoint, EndpointOptions, Envelope, Error, KeyOptions, ReceiveOptions, Selector, SendOptions,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -24,7 +24,7 @@ fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
 
 /// Each kind of event in a counter of its own, between two endpoints of one engine or of two.
 fn counts_each_kind<M: Attached>(left: &Endpoint<M>, right: &Endpoint<M>) {
-    let peer = left.insert(&right.address()).unwrap();
+    let peer = left.insert_peer(&right.address()).unwrap();
     let events: Vec<CounterEvents> = CounterEvents::all().iter().collect();
     let open = |endpoint: &Endpoint<M>| {
         let bound = events.iter().map(|&events| {
@@ -38,15 +38,15 @@ fn counts_each_kind<M: Attached>(left: &Endpoint<M>, right: &Endpoint<M>) {
     let region = right.allocate_region(1 << 20).unwrap();
     let key = region.key(&KeyOptions::new(Access::all())).unwrap();
     let at = key.at(0);
-    let silent = SendOptions { silent: true, ..SendOptions::new() };
+    let silent = SendOptions::new().silent(true);
     // Receives: with a handle, silent ones, in a multi-receive; the last is cancelled.
-    let handle = right.receive(Selector::any(TAG), vec![0; 8]).unwrap();
-    let quiet = ReceiveOptions { silent: true, ..ReceiveOptions::new() };
+    let handle = right.receive(Selector::from_any(TAG), vec![0; 8]).unwrap();
+    let quiet = ReceiveOptions::new().silent(true);
     for _ in 0..3 {
-        right.post_receive(Selector::any(TAG), vec![0; 100_000], quiet).unwrap();
+        right.post_receive(Selector::from_any(TAG), vec![0; 100_000], quiet).unwrap();
     }
     let unmatched = right
-        .post_receive(Selector::any(Envelope::tagged(9)), vec![0; 8], ReceiveOptions::new())
+        .post_receive(Selector::from_any(Envelope::tagged(9)), vec![0; 8], ReceiveOptions::new())
         .unwrap();
     assert!(right.cancel(unmatched));
     // Sends: with a handle, silent, injected, pulled.
@@ -126,18 +126,18 @@ fn each_kind_of_operation_counts_once_where_it_belongs() {
 fn waits_end_at_the_threshold_by_failures_and_in_time() {
     let domain = domain(&[]);
     let endpoint = domain.endpoint().unwrap().attach().unwrap();
-    let own = endpoint.insert(&endpoint.address()).unwrap();
+    let own = endpoint.insert_peer(&endpoint.address()).unwrap();
     let counter = endpoint.open_counter();
     endpoint.bind_counter(&counter, CounterEvents::RECEIVE).unwrap();
     let short = Some(Duration::from_millis(5));
     assert_eq!(counter.wait(1, short).unwrap(), None);
-    assert_eq!(counter.wait(0, None).unwrap(), Some(Counted::Reached(0)));
+    assert_eq!(counter.wait(0, None).unwrap(), Some(CounterWait::Reached(0)));
     for _ in 0..3 {
-        endpoint.post_receive(Selector::any(TAG), vec![0; 8], ReceiveOptions::new()).unwrap();
+        endpoint.post_receive(Selector::from_any(TAG), vec![0; 8], ReceiveOptions::new()).unwrap();
         endpoint.post_send(own, TAG, vec![0; 8], SendOptions::new()).unwrap();
     }
-    assert_eq!(counter.wait(3, Some(LIMIT)).unwrap(), Some(Counted::Reached(3)));
-    let never = endpoint.post_receive(Selector::any(TAG), vec![0; 8], ReceiveOptions::new());
+    assert_eq!(counter.wait(3, Some(LIMIT)).unwrap(), Some(CounterWait::Reached(3)));
+    let never = endpoint.post_receive(Selector::from_any(TAG), vec![0; 8], ReceiveOptions::new());
     let reader = counter.reader();
     thread::scope(|scope| {
         let elsewhere = scope.spawn(|| (reader.value(), reader.errors()));
@@ -150,7 +150,7 @@ fn waits_end_at_the_threshold_by_failures_and_in_time() {
     counter.set_errors(0);
     counter.add_errors(2);
     assert_eq!((reader.value(), reader.errors()), (15, 2));
-    assert_eq!(counter.wait(15, None).unwrap(), Some(Counted::Reached(15)));
+    assert_eq!(counter.wait(15, None).unwrap(), Some(CounterWait::Reached(15)));
     let other = domain.endpoint().unwrap().attach().unwrap();
     assert!(matches!(other.bind_counter(&counter, CounterEvents::SEND), Err(Error::Misuse(_))));
     // It can be attached again when the counter is gone, and counts nothing then.
@@ -158,7 +158,7 @@ fn waits_end_at_the_threshold_by_failures_and_in_time() {
     drop(counter);
     let endpoint = endpoint.detach().map_err(|it| it.1).unwrap().attach().unwrap();
     let sent = endpoint.send(own, TAG, vec![0; 8], SendOptions::new());
-    let got = endpoint.receive(Selector::any(TAG), vec![0; 8]).unwrap();
+    let got = endpoint.receive(Selector::from_any(TAG), vec![0; 8]).unwrap();
     got.wait().unwrap();
     drop(sent);
     assert_eq!(reader.value(), 15);
@@ -172,10 +172,10 @@ fn any_thread_waits_for_its_threshold() {
     let domain = domain(&[("spin", "20us")]);
     let (left, right) = (domain.endpoint().unwrap(), domain.endpoint().unwrap());
     let (left, right) = (left.share().unwrap(), right.dedicate().unwrap());
-    let peer = left.insert(&right.address()).unwrap();
+    let peer = left.insert_peer(&right.address()).unwrap();
     let counter = right.open_counter();
     right.bind_counter(&counter, CounterEvents::RECEIVE).unwrap();
-    let quiet = ReceiveOptions { silent: true, ..ReceiveOptions::new() };
+    let quiet = ReceiveOptions::new().silent(true);
     thread::scope(|scope| {
         for step in [1, 7, 100, MESSAGES] {
             let counter = counter.clone();
@@ -183,7 +183,7 @@ fn any_thread_waits_for_its_threshold() {
                 for threshold in (step..=MESSAGES).step_by(step as usize) {
                     let waited = counter.wait(threshold, Some(LIMIT)).unwrap();
                     assert!(
-                        matches!(waited, Some(Counted::Reached(value)) if value >= threshold),
+                        matches!(waited, Some(CounterWait::Reached(value)) if value >= threshold),
                         "{waited:?} for {threshold}"
                     );
                 }
@@ -209,9 +209,9 @@ fn any_thread_waits_for_its_threshold() {
         by_hand.add(1);
         thread::sleep(Duration::from_millis(20));
         by_hand.add(1);
-        assert_eq!(waits.join().unwrap(), Some(Counted::Reached(2)));
+        assert_eq!(waits.join().unwrap(), Some(CounterWait::Reached(2)));
         for number in 0..MESSAGES {
-            right.post_receive(Selector::any(TAG), vec![0; 8], quiet).unwrap();
+            right.post_receive(Selector::from_any(TAG), vec![0; 8], quiet).unwrap();
             let options = if number % 16 == 15 { DONE } else { SendOptions::new() };
             left.send_blocking(peer, TAG, &[0; 8], options.timeout(LIMIT)).unwrap();
         }

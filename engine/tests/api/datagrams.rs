@@ -18,7 +18,9 @@ fn send(endpoint: &Endpoint<Owned>, peer: Peer, byte: u8, level: CompletionLevel
 
 fn receive(endpoint: &Endpoint<Owned>, peer: Peer) -> u8 {
     let mut into = [0; 8];
-    endpoint.receive_blocking(Selector::from(peer, TAG), &mut into, ReceiveOptions::new()).unwrap();
+    endpoint
+        .receive_blocking(Selector::from_peer(peer, TAG), &mut into, ReceiveOptions::new())
+        .unwrap();
     assert_eq!(into, [into[0]; 8]);
     into[0]
 }
@@ -112,7 +114,7 @@ fn acknowledgements_that_fall_due_together_leave_together() {
     let open = || domain.endpoint().unwrap().attach().unwrap();
     let hub = open();
     let peers: Vec<_> = (0..PEERS).map(|_| open()).collect();
-    let hub_of: Vec<_> = peers.iter().map(|it| it.insert(&hub.address()).unwrap()).collect();
+    let hub_of: Vec<_> = peers.iter().map(|it| it.insert_peer(&hub.address()).unwrap()).collect();
     let turn = || {
         hub.progress().unwrap();
         for peer in &peers {

@@ -16,7 +16,7 @@ fn send<M: Attached>(from: &Endpoint<M>, to: Peer, number: u8, length: usize) {
 
 /// The number of the next message.
 fn receive<M: Attached>(by: &Endpoint<M>, meanwhile: &Endpoint<M>, room: usize) -> u8 {
-    let mut operation = by.receive(Selector::any(TAG), vec![0; room]).unwrap();
+    let mut operation = by.receive(Selector::from_any(TAG), vec![0; room]).unwrap();
     let until = std::time::Instant::now() + LIMIT;
     loop {
         meanwhile.progress().unwrap();
@@ -32,16 +32,16 @@ fn receive<M: Attached>(by: &Endpoint<M>, meanwhile: &Endpoint<M>, room: usize) 
 /// Makes progress until so many messages could be received.
 fn await_unexpected<M: Attached>(by: &Endpoint<M>, meanwhile: &Endpoint<M>) {
     let until = std::time::Instant::now() + LIMIT;
-    while by.peek(Selector::any(TAG)).unwrap().is_none() {
+    while by.peek(Selector::from_any(TAG)).unwrap().is_none() {
         meanwhile.progress().unwrap();
         assert!(std::time::Instant::now() < until, "no message comes");
     }
 }
 
 fn dropped_receives<M: Attached>(sends: &Endpoint<M>, receives: &Endpoint<M>, length: usize) {
-    let to = sends.insert(&receives.address()).unwrap();
-    receives.insert(&sends.address()).unwrap();
-    let any = || Selector::any(TAG);
+    let to = sends.insert_peer(&receives.address()).unwrap();
+    receives.insert_peer(&sends.address()).unwrap();
+    let any = || Selector::from_any(TAG);
     // It has not matched: the message goes to the next one.
     drop(receives.receive(any(), vec![0; length]).unwrap());
     send(sends, to, 1, length);
@@ -102,15 +102,15 @@ fn the_drop_of_a_receive_loses_no_whole_message() {
 fn a_receive_that_loses_a_select_leaves_its_message_to_the_next() {
     let domain = domain(&[]);
     let endpoint = domain.endpoint().unwrap().share().unwrap();
-    let own = endpoint.insert(&endpoint.address()).unwrap();
+    let own = endpoint.insert_peer(&endpoint.address()).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         for number in 0..20 {
-            let receive = endpoint.receive(Selector::any(TAG), vec![0; 8]).unwrap();
+            let receive = endpoint.receive(Selector::from_any(TAG), vec![0; 8]).unwrap();
             let late = tokio::time::timeout(Duration::from_millis(1), receive).await;
             assert!(late.is_err(), "nothing was sent");
             send(&endpoint, own, number, 8);
-            let receive = endpoint.receive(Selector::any(TAG), vec![0; 8]).unwrap();
+            let receive = endpoint.receive(Selector::from_any(TAG), vec![0; 8]).unwrap();
             let got = tokio::time::timeout(LIMIT, receive).await.expect("the message is lost");
             assert_eq!(got.unwrap().buffer.into_vec().unwrap(), vec![number; 8]);
         }
@@ -121,15 +121,15 @@ fn a_receive_that_loses_a_select_leaves_its_message_to_the_next() {
 fn a_message_is_put_back_for_an_endpoint_that_is_open() {
     let domain = domain(&[]);
     let endpoint = domain.endpoint().unwrap().attach().unwrap();
-    let own = endpoint.insert(&endpoint.address()).unwrap();
-    let kept = endpoint.receive(Selector::any(TAG), vec![0; 8]).unwrap();
+    let own = endpoint.insert_peer(&endpoint.address()).unwrap();
+    let kept = endpoint.receive(Selector::from_any(TAG), vec![0; 8]).unwrap();
     send(&endpoint, own, 1, 8);
     endpoint.progress().unwrap();
     drop(endpoint);
     drop(kept);
     let endpoint = domain.endpoint().unwrap().attach().unwrap();
     let none = endpoint.receive_blocking(
-        Selector::any(TAG),
+        Selector::from_any(TAG),
         &mut [0; 8],
         ringrail::ReceiveOptions::new().timeout(Duration::from_millis(1)),
     );

@@ -34,7 +34,7 @@ fn messages_of_all_sizes_arrive_whole() {
         move |endpoint, peer| {
             for (number, size) in sizes.into_iter().enumerate() {
                 let mut into = vec![0; size];
-                let selector = Selector::from(peer, tag(number as u64));
+                let selector = Selector::from_peer(peer, tag(number as u64));
                 let status =
                     endpoint.receive_blocking(selector, &mut into, ReceiveOptions::new()).unwrap();
                 assert_eq!((status.length, status.peer), (size, Some(peer)));
@@ -51,21 +51,21 @@ fn receives_posted_in_reverse_order_get_their_own_message() {
         &[],
         |endpoint, peer| {
             endpoint
-                .receive_blocking(Selector::any(tag(u64::MAX)), &mut [], ReceiveOptions::new())
+                .receive_blocking(Selector::from_any(tag(u64::MAX)), &mut [], ReceiveOptions::new())
                 .unwrap();
             for number in 0..COUNT {
                 let bytes = number.to_le_bytes();
                 endpoint.send_blocking(peer, tag(number), &bytes, SendOptions::new()).unwrap();
             }
             endpoint
-                .receive_blocking(Selector::any(tag(u64::MAX)), &mut [], ReceiveOptions::new())
+                .receive_blocking(Selector::from_any(tag(u64::MAX)), &mut [], ReceiveOptions::new())
                 .unwrap();
         },
         |endpoint, peer| {
             for number in (0..COUNT).rev() {
                 endpoint
                     .post_receive(
-                        Selector::any(tag(number)),
+                        Selector::from_any(tag(number)),
                         vec![0u8; 8],
                         ReceiveOptions::new().user_data(number),
                     )
@@ -104,18 +104,18 @@ fn unexpected_messages_keep_their_order_and_wildcards_take_the_oldest() {
                     .unwrap();
             }
             endpoint
-                .receive_blocking(Selector::any(tag(9)), &mut [], ReceiveOptions::new())
+                .receive_blocking(Selector::from_any(tag(9)), &mut [], ReceiveOptions::new())
                 .unwrap();
         },
         |endpoint, peer| {
-            let probe = Selector::any(tag(2));
+            let probe = Selector::from_any(tag(2));
             while endpoint.peek(probe).unwrap().is_none() {}
             assert_eq!(endpoint.peek(probe).unwrap().unwrap().length, 8);
             let mut last = [None; 3];
             for number in 0..3000u64 {
                 let mut into = [0; 8];
-                let any = Selector::any(tag(0)).ignoring(u64::MAX);
-                let selector = if number < 1500 { any } else { Selector::from(peer, tag(2)) };
+                let any = Selector::from_any(tag(0)).ignoring(u64::MAX);
+                let selector = if number < 1500 { any } else { Selector::from_peer(peer, tag(2)) };
                 if number >= 2000 {
                     break;
                 }
@@ -147,7 +147,7 @@ fn truncation_names_both_lengths_and_the_message() {
             },
             move |endpoint, peer| {
                 // What MPI_Status says of a receive with wildcards.
-                let selector = Selector::any(Envelope::new(7, 0)).ignoring(u64::MAX);
+                let selector = Selector::from_any(Envelope::new(7, 0)).ignoring(u64::MAX);
                 let outcome =
                     endpoint.receive(selector, vec![0u8; 60]).unwrap().wait().unwrap_err();
                 let error = outcome.error;
@@ -182,7 +182,7 @@ fn layouts_scatter_and_gather() {
         },
         move |endpoint, peer| {
             let list = Buffer::list((0..2500).map(|_| Buffer::from(vec![0u8; block * 2])));
-            let selector = Selector::from(peer, tag(1));
+            let selector = Selector::from_peer(peer, tag(1));
             let mut outcome = endpoint.receive(selector, list).unwrap().wait().unwrap();
             assert_eq!(outcome.status.length, block * count);
             let whole = pattern(3, block * count * 2);
@@ -199,7 +199,7 @@ fn head_to_head_exchanges_of_long_messages_do_not_lock_up() {
         for round in 0..4u64 {
             let bytes = pattern(round, 3 << 20);
             // Both send first.
-            let receive = endpoint.receive(Selector::from(peer, tag(round)), vec![0; 3 << 20]);
+            let receive = endpoint.receive(Selector::from_peer(peer, tag(round)), vec![0; 3 << 20]);
             endpoint
                 .send_blocking(peer, tag(round), &bytes, SendOptions::at(CompletionLevel::Match))
                 .unwrap();
@@ -223,7 +223,7 @@ fn mutual_floods_at_credit_one_go_through() {
         for number in 0..500u64 {
             let mut into = [0; 8];
             endpoint
-                .receive_blocking(Selector::any(tag(1)), &mut into, ReceiveOptions::new())
+                .receive_blocking(Selector::from_any(tag(1)), &mut into, ReceiveOptions::new())
                 .unwrap();
             assert_eq!(u64::from_le_bytes(into), number);
         }
@@ -249,7 +249,7 @@ fn first_bytes_travel_with_the_request_and_nothing_else_is_copied() {
         },
         move |endpoint, peer| {
             let mut into = vec![0; size];
-            let receive = Selector::from(peer, tag(1));
+            let receive = Selector::from_peer(peer, tag(1));
             endpoint.receive_blocking(receive, &mut into, ReceiveOptions::new()).unwrap();
             assert!(into == pattern(5, size));
             // Once more if it was unexpected: out of the pool of frames that waited.
@@ -264,16 +264,16 @@ fn cancelled_receives_end_as_cancelled_and_matched_ones_do_not() {
         &[],
         |endpoint, peer| {
             endpoint
-                .receive_blocking(Selector::any(tag(7)), &mut [], ReceiveOptions::new())
+                .receive_blocking(Selector::from_any(tag(7)), &mut [], ReceiveOptions::new())
                 .unwrap();
             endpoint
                 .send_blocking(peer, tag(1), b"x", SendOptions::at(CompletionLevel::Match))
                 .unwrap();
         },
         |endpoint, peer| {
-            let never = endpoint.receive(Selector::from(peer, tag(2)), vec![0; 4]);
+            let never = endpoint.receive(Selector::from_peer(peer, tag(2)), vec![0; 4]);
             let mut never = never.unwrap();
-            let once = endpoint.receive(Selector::from(peer, tag(1)), vec![0; 4]).unwrap();
+            let once = endpoint.receive(Selector::from_peer(peer, tag(1)), vec![0; 4]).unwrap();
             assert!(never.cancel());
             assert!(!never.cancel());
             assert!(matches!(never.wait().unwrap_err().error, Error::Cancelled));
@@ -298,10 +298,10 @@ fn untagged_messages_and_siblings_keep_to_themselves() {
             untagged.wait().unwrap();
             let mut address = [0; ringrail::Address::BYTES];
             endpoint
-                .receive_blocking(Selector::any(tag(5)), &mut address, ReceiveOptions::new())
+                .receive_blocking(Selector::from_any(tag(5)), &mut address, ReceiveOptions::new())
                 .unwrap();
             let sibling = ringrail::Address::from_bytes(&address).unwrap();
-            let sibling = endpoint.insert(&sibling).unwrap();
+            let sibling = endpoint.insert_peer(&sibling).unwrap();
             endpoint
                 .send_blocking(
                     sibling,
@@ -314,7 +314,7 @@ fn untagged_messages_and_siblings_keep_to_themselves() {
         |endpoint, peer| {
             let mut into = [0; 16];
             let status = endpoint
-                .receive_blocking(Selector::any(tag(0)), &mut into, ReceiveOptions::new())
+                .receive_blocking(Selector::from_any(tag(0)), &mut into, ReceiveOptions::new())
                 .unwrap();
             assert_eq!(&into[..status.length], b"tagged");
             let outcome =
@@ -324,7 +324,7 @@ fn untagged_messages_and_siblings_keep_to_themselves() {
             let address = sibling.address().to_bytes();
             endpoint.send_blocking(peer, tag(5), &address, SendOptions::new()).unwrap();
             let status = sibling
-                .receive_blocking(Selector::any(tag(0)), &mut into, ReceiveOptions::new())
+                .receive_blocking(Selector::from_any(tag(0)), &mut into, ReceiveOptions::new())
                 .unwrap();
             assert_eq!(&into[..status.length], b"to the sibling");
         },
@@ -345,7 +345,7 @@ fn more_peers_than_bulk_lanes_take_turns() {
         let done = done.clone();
         std::thread::spawn(move || {
             let endpoint = endpoint.attach().unwrap();
-            let hub = endpoint.insert(&address).unwrap();
+            let hub = endpoint.insert_peer(&address).unwrap();
             for round in 0..3 {
                 let bytes = pattern(number + round, 300_000);
                 endpoint
@@ -365,7 +365,7 @@ fn more_peers_than_bulk_lanes_take_turns() {
     for round in 0..3 {
         for number in 0..5u64 {
             let status = hub
-                .receive_blocking(Selector::any(tag(number)), &mut into, ReceiveOptions::new())
+                .receive_blocking(Selector::from_any(tag(number)), &mut into, ReceiveOptions::new())
                 .unwrap();
             assert_eq!(status.length, into.len());
             assert!(into == pattern(number + round, 300_000));
@@ -383,7 +383,7 @@ fn a_detached_endpoint_goes_on_in_another_thread() {
     let (moving_address, fixed_address) = (moving.address(), fixed.address());
     let other = std::thread::spawn(move || {
         let fixed = fixed.attach().unwrap();
-        let peer = fixed.insert(&moving_address).unwrap();
+        let peer = fixed.insert_peer(&moving_address).unwrap();
         for round in 0..4 {
             let bytes = pattern(round, 200_000);
             fixed
@@ -395,9 +395,9 @@ fn a_detached_endpoint_goes_on_in_another_thread() {
     for round in 0..4 {
         detached = std::thread::spawn(move || {
             let endpoint = detached.attach().unwrap();
-            let peer = endpoint.insert(&fixed_address).unwrap();
+            let peer = endpoint.insert_peer(&fixed_address).unwrap();
             let mut into = vec![0; 200_000];
-            let selector = Selector::from(peer, tag(round));
+            let selector = Selector::from_peer(peer, tag(round));
             endpoint.receive_blocking(selector, &mut into, ReceiveOptions::new()).unwrap();
             assert!(into == pattern(round, 200_000));
             let mut endpoint = endpoint;
@@ -437,14 +437,14 @@ fn inject_up_to_the_limit(settings: &[(&str, &str)]) {
                 }
             }
             endpoint
-                .receive_blocking(Selector::from(peer, tag(9)), &mut [], ReceiveOptions::new())
+                .receive_blocking(Selector::from_peer(peer, tag(9)), &mut [], ReceiveOptions::new())
                 .unwrap();
         },
         |endpoint, peer| {
             let limit = endpoint.domain().settings().inject_limit_bytes();
             for (number, length) in [0, 8, limit, limit, 100, limit].into_iter().enumerate() {
                 let mut into = vec![0; length];
-                let selector = Selector::from(peer, tag(number as u64));
+                let selector = Selector::from_peer(peer, tag(number as u64));
                 endpoint.receive_blocking(selector, &mut into, ReceiveOptions::new()).unwrap();
                 assert!(into == pattern(number as u64, length), "message {number}");
             }
@@ -511,12 +511,12 @@ fn a_hundred_clients_at_once_are_all_served() {
         let clients: Vec<_> = (0..CLIENTS)
             .map(|number| {
                 let client = domain.endpoint().unwrap().attach().unwrap();
-                let peer = client.insert(&address).unwrap();
+                let peer = client.insert_peer(&address).unwrap();
                 let bytes = pattern(number, 3000);
                 client.post_send(peer, tag(number), bytes, SendOptions::new()).unwrap();
                 client
                     .post_receive(
-                        Selector::from(peer, tag(number)),
+                        Selector::from_peer(peer, tag(number)),
                         vec![0; 3000],
                         ReceiveOptions::new().user_data(1),
                     )
@@ -541,7 +541,7 @@ fn a_hundred_clients_at_once_are_all_served() {
         }
         is_served.send(()).unwrap();
     });
-    let any = Selector::any(tag(0)).ignoring(u64::MAX);
+    let any = Selector::from_any(tag(0)).ignoring(u64::MAX);
     for _ in 0..CLIENTS {
         let mut bytes = vec![0; 3000];
         let status = server.receive_blocking(any, &mut bytes, ReceiveOptions::new()).unwrap();
@@ -562,8 +562,8 @@ fn a_hundred_clients_at_once_are_all_served() {
 fn closing_does_not_wait_for_a_peer_that_computes() {
     let domain = common::domain(&[("control_lane", "tcp"), ("close_linger", "60s")]);
     let [near, far] = [(); 2].map(|()| domain.endpoint().unwrap().attach().unwrap());
-    let peer = near.insert(&far.address()).unwrap();
-    far.insert(&near.address()).unwrap();
+    let peer = near.insert_peer(&far.address()).unwrap();
+    far.insert_peer(&near.address()).unwrap();
     near.post_send(peer, tag(1), vec![1; 8], SendOptions::new()).unwrap();
     let mut done = Vec::new();
     while done.is_empty() {
@@ -574,7 +574,7 @@ fn closing_does_not_wait_for_a_peer_that_computes() {
     drop(near);
     assert!(start.elapsed() < Duration::from_secs(30), "{:?}", start.elapsed());
     let mut message = [0; 8];
-    far.receive_blocking(Selector::any(tag(1)), &mut message, ReceiveOptions::new()).unwrap();
+    far.receive_blocking(Selector::from_any(tag(1)), &mut message, ReceiveOptions::new()).unwrap();
     assert_eq!(message, [1; 8]);
 }
 
@@ -584,13 +584,13 @@ fn misuse_is_named_and_waits_for_nothing() {
     // No completion will ever come.
     assert_eq!(endpoint.wait(&mut Vec::new(), 0, None).unwrap(), 0);
 
-    let own = endpoint.insert(&endpoint.address()).unwrap();
+    let own = endpoint.insert_peer(&endpoint.address()).unwrap();
     let options = SendOptions::default();
     endpoint.post_send(own, tag(2), vec![1u8], options).unwrap();
     // The clock does not reach that far.
     assert_eq!(endpoint.wait(&mut Vec::new(), 9, Some(Duration::MAX)).unwrap(), 1);
     let stranger = common::domain(&[]).endpoint().unwrap();
-    let full = endpoint.insert(&stranger.address()).unwrap_err();
+    let full = endpoint.insert_peer(&stranger.address()).unwrap_err();
     assert!(!full.is_would_block() && full.to_string().contains("sessions_max"), "{full}");
 
     let mut send = endpoint.send(own, tag(1), vec![1u8], SendOptions::default()).unwrap();
@@ -599,13 +599,13 @@ fn misuse_is_named_and_waits_for_nothing() {
     assert!(spent.to_string().contains("taken already"), "{spent}");
     assert!(!send.cancel());
 
-    endpoint.remove(own).unwrap();
+    endpoint.remove_peer(own).unwrap();
     let rejected = endpoint.send(own, tag(1), vec![7u8; 3], SendOptions::default()).unwrap_err();
     assert!(matches!(rejected.error, Error::UnknownPeer));
     assert_eq!(rejected.to_string(), rejected.error.to_string());
     assert!(std::error::Error::source(&rejected).is_none(), "the cause is said once");
     assert_eq!(rejected.buffer.as_slice().unwrap(), [7; 3]);
-    assert!(matches!(endpoint.remove(own), Err(Error::UnknownPeer)));
+    assert!(matches!(endpoint.remove_peer(own), Err(Error::UnknownPeer)));
     assert!(matches!(endpoint.connect(own, None), Err(Error::UnknownPeer)));
     assert_eq!(endpoint.peer_address(own), None);
 }
@@ -615,17 +615,17 @@ fn misuse_is_named_and_waits_for_nothing() {
 #[test]
 fn a_peer_of_another_engine_is_unknown() {
     let [one, two] = [(); 2].map(|()| common::domain(&[]).endpoint().unwrap().attach().unwrap());
-    let own = two.insert(&two.address()).unwrap();
-    let foreign = one.insert(&one.address()).unwrap();
+    let own = two.insert_peer(&two.address()).unwrap();
+    let foreign = one.insert_peer(&one.address()).unwrap();
     assert_ne!(own, foreign);
     assert_eq!(two.peer_address(foreign), None);
     let options = SendOptions::default();
     let sent = two.post_send(foreign, tag(1), vec![1u8], options).unwrap_err().error;
     let injected = two.inject(foreign, tag(1), &[1u8], options).unwrap_err();
-    let received = two.receive(Selector::from(foreign, tag(1)), vec![0u8; 1]);
+    let received = two.receive(Selector::from_peer(foreign, tag(1)), vec![0u8; 1]);
     let received = received.err().unwrap().error;
     let connected = two.connect(foreign, None).unwrap_err();
-    let removed = two.remove(foreign).unwrap_err();
+    let removed = two.remove_peer(foreign).unwrap_err();
     for error in [sent, injected, received, connected, removed] {
         assert!(matches!(error, Error::UnknownPeer), "{error}");
         assert!(error.to_string().contains("another engine"), "{error}");

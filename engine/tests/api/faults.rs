@@ -40,8 +40,9 @@ fn a_refused_connection_fails_operations_with_peer_and_cause() {
     let address = gone.address();
     drop(gone);
     let endpoint = domain.endpoint().unwrap().attach().unwrap();
-    let peer = endpoint.insert(&address).unwrap();
-    let receive = endpoint.receive(Selector::from(peer, Envelope::tagged(1)), vec![0; 8]).unwrap();
+    let peer = endpoint.insert_peer(&address).unwrap();
+    let receive =
+        endpoint.receive(Selector::from_peer(peer, Envelope::tagged(1)), vec![0; 8]).unwrap();
     let error = endpoint
         .send_blocking(peer, Envelope::tagged(1), b"hello", SendOptions::new())
         .unwrap_err();
@@ -72,14 +73,18 @@ fn another_process_at_the_same_address_is_told_apart() {
         let second = second.attach().unwrap();
         let mut into = [0; 2];
         second
-            .receive_blocking(Selector::any(Envelope::tagged(1)), &mut into, ReceiveOptions::new())
+            .receive_blocking(
+                Selector::from_any(Envelope::tagged(1)),
+                &mut into,
+                ReceiveOptions::new(),
+            )
             .unwrap();
     });
     let client = common::domain(&[]).endpoint().unwrap().attach().unwrap();
-    let old = client.insert(&stale).unwrap();
+    let old = client.insert_peer(&stale).unwrap();
     let error = client.connect(old, None).unwrap_err();
     assert_eq!(failure_of(&error), &PeerFailure::Restarted);
-    let new = client.insert(&fresh).unwrap();
+    let new = client.insert_peer(&fresh).unwrap();
     client
         .send_blocking(new, Envelope::tagged(1), b"ok", SendOptions::at(CompletionLevel::Match))
         .unwrap();
@@ -113,7 +118,7 @@ fn garbage_on_the_port_is_refused_and_others_do_not_notice() {
                 .unwrap();
         },
         |endpoint, peer| {
-            let selector = Selector::from(peer, Envelope::tagged(1));
+            let selector = Selector::from_peer(peer, Envelope::tagged(1));
             endpoint.receive_blocking(selector, &mut [0; 1], ReceiveOptions::new()).unwrap();
         },
     );
@@ -163,7 +168,7 @@ fn connections_that_say_nothing_are_few_and_do_not_stay() {
                 .unwrap();
         },
         |endpoint, peer| {
-            let selector = Selector::from(peer, Envelope::tagged(1));
+            let selector = Selector::from_peer(peer, Envelope::tagged(1));
             endpoint.receive_blocking(selector, &mut [0; 1], ReceiveOptions::new()).unwrap();
         },
     );
@@ -205,7 +210,7 @@ fn bytes_that_nobody_granted_close_their_lane_only() {
                 .unwrap();
         },
         |endpoint, peer| {
-            let selector = Selector::from(peer, Envelope::tagged(1));
+            let selector = Selector::from_peer(peer, Envelope::tagged(1));
             endpoint.receive_blocking(selector, &mut [0; 1], ReceiveOptions::new()).unwrap();
         },
     );
@@ -276,7 +281,7 @@ fn malformed_segments_close_their_session_only() {
                 .unwrap();
         },
         |endpoint, peer| {
-            let selector = Selector::from(peer, Envelope::tagged(1));
+            let selector = Selector::from_peer(peer, Envelope::tagged(1));
             endpoint.receive_blocking(selector, &mut [0; 1], ReceiveOptions::new()).unwrap();
         },
     );
@@ -298,13 +303,13 @@ fn a_peer_that_leaves_ends_what_waits_for_it() {
                 .unwrap();
         },
         |endpoint, peer| {
-            let selector = Selector::from(peer, Envelope::tagged(2));
+            let selector = Selector::from_peer(peer, Envelope::tagged(2));
             let never = endpoint.receive(selector, vec![0; 8]).unwrap();
             let error = never.wait().unwrap_err().error;
             assert_eq!(failure_of(&error), &PeerFailure::Left);
             // What it had sent is still there.
             let mut into = [0; 3];
-            let selector = Selector::from(peer, Envelope::tagged(1));
+            let selector = Selector::from_peer(peer, Envelope::tagged(1));
             endpoint.receive_blocking(selector, &mut into, ReceiveOptions::new()).unwrap();
             assert_eq!(&into, b"bye");
         },
@@ -327,8 +332,8 @@ fn a_peek_tells_of_a_dead_peer_after_what_it_had_sent() {
                 .unwrap();
         },
         |endpoint, peer| {
-            let sent = Selector::from(peer, Envelope::tagged(1));
-            let never = Selector::from(peer, Envelope::tagged(2));
+            let sent = Selector::from_peer(peer, Envelope::tagged(1));
+            let never = Selector::from_peer(peer, Envelope::tagged(2));
             let deadline = Instant::now() + Duration::from_secs(60);
             let error = loop {
                 match endpoint.peek(never) {
@@ -338,7 +343,7 @@ fn a_peek_tells_of_a_dead_peer_after_what_it_had_sent() {
                 assert!(Instant::now() < deadline, "it left, and nobody says so");
             };
             assert_eq!(failure_of(&error), &PeerFailure::Left);
-            assert_eq!(endpoint.peek(Selector::any(Envelope::tagged(2))).unwrap(), None);
+            assert_eq!(endpoint.peek(Selector::from_any(Envelope::tagged(2))).unwrap(), None);
             assert_eq!(endpoint.peek(sent).unwrap().map(|status| status.length), Some(3));
             endpoint.receive_blocking(sent, &mut [0; 3], ReceiveOptions::new()).unwrap();
             assert_eq!(failure_of(&endpoint.peek(sent).unwrap_err()), &PeerFailure::Left);
@@ -355,7 +360,7 @@ fn child_that_is_killed() {
     let endpoint = domain(&settings).endpoint().unwrap().attach().unwrap();
     let hex: String = endpoint.address().to_bytes().iter().map(|b| format!("{b:02x}")).collect();
     println!("\nADDRESS {hex}");
-    let any = Selector::any(Envelope::tagged(1));
+    let any = Selector::from_any(Envelope::tagged(1));
     // Long messages back and forth until the end.
     let mut into = vec![0; 32 << 20];
     loop {
@@ -415,7 +420,7 @@ const LONG: usize = 32 << 20;
 /// Long messages in flight both ways, and some that wait.
 fn in_flight(endpoint: &Endpoint<Owned>, peer: Peer) -> Vec<Operation> {
     let receive = |tag| {
-        let selector = Selector::from(peer, Envelope::tagged(tag));
+        let selector = Selector::from_peer(peer, Envelope::tagged(tag));
         endpoint.receive(selector, vec![0; LONG]).unwrap()
     };
     let send = |tag| {
@@ -446,7 +451,7 @@ fn all_are_lost(pending: Vec<Operation>) {
 fn a_killed_peer_ends_everything_within_two_seconds() {
     let mut victim = Victim::start("any");
     let endpoint = domain(&[]).endpoint().unwrap().attach().unwrap();
-    let peer = endpoint.insert(&victim.address).unwrap();
+    let peer = endpoint.insert_peer(&victim.address).unwrap();
     let pending = in_flight(&endpoint, peer);
     victim.kill();
     let killed = Instant::now();
@@ -463,7 +468,7 @@ fn a_peer_restarted_at_its_address_in_mid_transfer_is_another_peer() {
     drop(listener);
     let mut first = Victim::start(&port);
     let endpoint = domain(&[]).endpoint().unwrap().attach().unwrap();
-    let old = endpoint.insert(&first.address).unwrap();
+    let old = endpoint.insert_peer(&first.address).unwrap();
     let pending = in_flight(&endpoint, old);
     first.kill();
     // The successor is up before this side has looked.
@@ -472,7 +477,7 @@ fn a_peer_restarted_at_its_address_in_mid_transfer_is_another_peer() {
     all_are_lost(pending);
     let error = endpoint.connect(old, None).unwrap_err();
     assert_eq!(failure_of(&error), &PeerFailure::Restarted);
-    let new = endpoint.insert(&second.address).unwrap();
+    let new = endpoint.insert_peer(&second.address).unwrap();
     assert_ne!(old, new);
     let pending = in_flight(&endpoint, new);
     drop(second);

@@ -67,7 +67,7 @@ fn endpoint(settings: &[(&str, &str)]) -> (Domain, Endpoint<Owned>) {
 }
 
 fn greet(endpoint: &Endpoint<Owned>, address: &Address, text: &[u8]) {
-    let peer = endpoint.insert(address).unwrap();
+    let peer = endpoint.insert_peer(address).unwrap();
     endpoint.send_blocking(peer, TAG, text, SendOptions::at(CompletionLevel::Delivery)).unwrap();
 }
 
@@ -88,16 +88,16 @@ fn drop_what_is_inherited() {
         let (domain, parent) = endpoint(&settings);
         let (other_domain, other) = endpoint(&settings);
         let sibling = parent.open_endpoint(EndpointOptions::default()).unwrap();
-        let own = other.insert(&parent.address()).unwrap();
+        let own = other.insert_peer(&parent.address()).unwrap();
         let mut sent = other.send(own, TAG, vec![7; 8], SendOptions::default()).unwrap();
-        let mut came = parent.receive(Selector::any(TAG), vec![0; 8]).unwrap();
+        let mut came = parent.receive(Selector::from_any(TAG), vec![0; 8]).unwrap();
         let (mut is_sent, mut is_there) = (false, false);
         while !(is_sent && is_there) {
             is_sent = is_sent || sent.test().unwrap().is_some();
             is_there = is_there || came.test().unwrap().is_some();
             other.progress().unwrap();
         }
-        let pending = other.receive(Selector::any(Envelope::tagged(9)), vec![0; 8]).unwrap();
+        let pending = other.receive(Selector::from_any(Envelope::tagged(9)), vec![0; 8]).unwrap();
         let scraped = domain.prometheus_address().unwrap();
         let address = parent.address();
         let detached = other_domain.endpoint().unwrap();
@@ -129,7 +129,7 @@ fn drop_what_is_inherited() {
         let status = await_child(child, || {
             let mut receive = due
                 .take()
-                .unwrap_or_else(|| parent.receive(Selector::any(TAG), vec![0; 256]).unwrap());
+                .unwrap_or_else(|| parent.receive(Selector::from_any(TAG), vec![0; 256]).unwrap());
             match receive.test().unwrap() {
                 Some(outcome) => names.push(outcome.status.length),
                 None => due = Some(receive),
@@ -153,7 +153,7 @@ fn what_a_child_maps_where_the_arena_was_stays() {
 fn map_where_the_arena_was() {
     const PAGE: usize = 4096;
     let domain = domain(&[]);
-    let mut slice = domain.alloc(2 * PAGE).unwrap();
+    let mut slice = domain.allocate(2 * PAGE).unwrap();
     assert!(slice.is_registered());
     // A whole page of the arena.
     let at = slice.as_mut_ptr().addr().next_multiple_of(PAGE);
@@ -169,7 +169,7 @@ fn map_where_the_arena_was() {
         let mapped = unsafe { libc::mmap(wish, PAGE, protection, flags, -1, 0) };
         assert_eq!(mapped, wish, "the arena is not mapped in a child");
         assert!(matches!(domain.endpoint(), Err(Error::Misuse(_))));
-        assert!(matches!(domain.alloc(8), Err(Error::Misuse(_))));
+        assert!(matches!(domain.allocate(8), Err(Error::Misuse(_))));
         drop((slice, domain));
         // SAFETY: mapped above, and nobody unmapped it: that is what is tested.
         unsafe { mapped.cast::<u8>().write_volatile(7) };
@@ -189,7 +189,7 @@ fn refused<M: Attached>(endpoint: &Endpoint<M>) {
             Ok(_) => panic!("the call worked"),
         }
     }
-    let any = Selector::any(TAG);
+    let any = Selector::from_any(TAG);
     check(endpoint.progress());
     check(endpoint.receive(any, vec![0; 8]).map_err(|refused| refused.error));
     let mut room = [0; 8];
@@ -213,7 +213,7 @@ fn call_an_inherited_shared_endpoint() {
     for control_lane in ["udp", "tcp"] {
         let domain = domain(&[("control_lane", control_lane)]);
         let endpoint = domain.endpoint().unwrap().share().unwrap();
-        let peer = endpoint.insert(&endpoint.address()).unwrap();
+        let peer = endpoint.insert_peer(&endpoint.address()).unwrap();
         let child = fork(|| refused(&endpoint));
         assert_eq!(await_child(child, || {}), 0);
         endpoint.send_blocking(peer, TAG, b"still", SendOptions::default()).unwrap();
@@ -240,10 +240,10 @@ fn meet<M: Attached>(mut link: UnixStream, settings: &[(&str, &str)], open: Open
     link.write_all(&own).unwrap();
     let mut theirs = own;
     link.read_exact(&mut theirs).unwrap();
-    let peer = endpoint.insert(&Address::from_bytes(&theirs).unwrap()).unwrap();
+    let peer = endpoint.insert_peer(&Address::from_bytes(&theirs).unwrap()).unwrap();
     // Until what neighbours agree on is there as well.
     for _ in 0..50 {
-        let pending = endpoint.receive(Selector::from(peer, TAG), vec![0; 8]).unwrap();
+        let pending = endpoint.receive(Selector::from_peer(peer, TAG), vec![0; 8]).unwrap();
         endpoint.send_blocking(peer, TAG, &[7; 8], SendOptions::default()).unwrap();
         pending.wait().unwrap();
         thread::sleep(Duration::from_millis(1));
@@ -355,7 +355,7 @@ fn kill_a_parent<M: Attached>(
     for is_pending in [true, false] {
         let mut pair = Pair::start(way, open, fork_worker);
         let Side { endpoint, peer, .. } = &pair.ours;
-        let from_it = Selector::from(*peer, TAG);
+        let from_it = Selector::from_peer(*peer, TAG);
         let pending =
             is_pending.then(|| endpoint.receive(from_it, vec![0; 8]).map_err(drop).unwrap());
         pair.ask_worker();
@@ -479,7 +479,7 @@ fn a_process_that_is_stopped_keeps_its_sessions() {
             };
             signal(libc::SIGSTOP);
             let Side { endpoint, peer, .. } = &pair.ours;
-            let from_it = Selector::from(*peer, TAG);
+            let from_it = Selector::from_peer(*peer, TAG);
             let mut pending = endpoint.receive(from_it, vec![0; 8]).map_err(drop).unwrap();
             // Three times what a host may be silent for.
             assert!(pending.wait_timeout(Duration::from_secs(3)).unwrap().is_none(), "{way:?}");
@@ -510,7 +510,7 @@ fn a_child_that_lets_go_and_ends_leaves_the_sessions_of_its_parent() {
                 let until = Instant::now() + Duration::from_secs(3);
                 while Instant::now() < until {
                     ours.link.write_all(b"?").unwrap();
-                    let from_it = Selector::from(ours.peer, TAG);
+                    let from_it = Selector::from_peer(ours.peer, TAG);
                     let (mut room, options) = ([0; 8], ReceiveOptions::new());
                     ours.endpoint.receive_blocking(from_it, &mut room, options).unwrap();
                     assert_eq!(room, [3; 8]);

@@ -22,10 +22,8 @@ fn send_all(endpoint: &Endpoint<Owned>, peer: Peer) {
     let levels = [CompletionLevel::Inject, CompletionLevel::Delivery, CompletionLevel::Match];
     for number in 0..COUNT {
         let hint = HINTS[number as usize % HINTS.len()];
-        let options = SendOptions {
-            more: number % 5 == 0,
-            ..SendOptions::at(levels[number as usize % levels.len()]).hint(hint)
-        };
+        let level = levels[number as usize % levels.len()];
+        let options = SendOptions::at(level).more(number % 5 == 0).hint(hint);
         let envelope = Envelope::new(CONTEXT, number);
         let bytes = pattern(number, length_of(number));
         if number % 7 == 0 && bytes.len() <= 16_384 {
@@ -33,7 +31,7 @@ fn send_all(endpoint: &Endpoint<Owned>, peer: Peer) {
                 peer,
                 envelope,
                 &bytes,
-                SendOptions { more: options.more, ..SendOptions::new() }.hint(hint),
+                SendOptions::new().more(options.more).hint(hint),
             );
             match injected {
                 Ok(()) => continue,
@@ -51,7 +49,7 @@ fn messages_of_all_hints_match_in_the_order_in_which_they_were_sent() {
         let before = endpoint.counters();
         send_all(endpoint, peer);
         endpoint
-            .receive_blocking(Selector::from(peer, OVER), &mut [], ReceiveOptions::new())
+            .receive_blocking(Selector::from_peer(peer, OVER), &mut [], ReceiveOptions::new())
             .unwrap();
         let after = endpoint.counters();
         let sent = COUNT / HINTS.len() as u64;
@@ -63,7 +61,8 @@ fn messages_of_all_hints_match_in_the_order_in_which_they_were_sent() {
     };
     let right = |endpoint: &Endpoint<Owned>, peer| {
         // Half of them find their receive posted, the others are unexpected.
-        let any = Selector { ignore: u64::MAX, ..Selector::from(peer, Envelope::new(CONTEXT, 0)) };
+        let any =
+            Selector { ignore: u64::MAX, ..Selector::from_peer(peer, Envelope::new(CONTEXT, 0)) };
         for number in 0..COUNT / 2 {
             endpoint
                 .post_receive(any, vec![0u8; 100_000], ReceiveOptions::new().user_data(number))
@@ -126,7 +125,7 @@ fn the_setting_the_endpoint_the_context_and_the_send_have_their_say_in_turn() {
     let right = |endpoint: &Endpoint<Owned>, peer: Peer| {
         for context in [1, 1, 1, 1, 1, 2] {
             let mut room = vec![0; 3000];
-            let selector = Selector::from(peer, Envelope::new(context, 0));
+            let selector = Selector::from_peer(peer, Envelope::new(context, 0));
             endpoint.receive_blocking(selector, &mut room, ReceiveOptions::new()).unwrap();
             assert!(room == pattern(1, 3000));
         }
@@ -140,7 +139,7 @@ fn what_can_wait_waits_for_the_next_turn_and_what_is_waited_for_does_not() {
     let left = domain.endpoint().unwrap().attach().unwrap();
     let right = domain.endpoint().unwrap().attach().unwrap();
     let (to_right, from_left) =
-        (left.insert(&right.address()).unwrap(), right.insert(&left.address()).unwrap());
+        (left.insert_peer(&right.address()).unwrap(), right.insert_peer(&left.address()).unwrap());
     // Both are of this thread: each has its turns when it is asked.
     let exchange = |hint, tag| {
         left.post_send(to_right, Envelope::tagged(tag), vec![1u8], SendOptions::new().hint(hint))
@@ -148,7 +147,7 @@ fn what_can_wait_waits_for_the_next_turn_and_what_is_waited_for_does_not() {
         let mut done = Vec::new();
         right
             .post_receive(
-                Selector::from(from_left, Envelope::tagged(tag)),
+                Selector::from_peer(from_left, Envelope::tagged(tag)),
                 vec![0u8],
                 ReceiveOptions::new(),
             )
@@ -170,7 +169,7 @@ fn what_can_wait_waits_for_the_next_turn_and_what_is_waited_for_does_not() {
             .unwrap();
         let mut done = Vec::new();
         for number in [tag, tag + 1] {
-            let selector = Selector::from(from_left, Envelope::tagged(number));
+            let selector = Selector::from_peer(from_left, Envelope::tagged(number));
             right
                 .post_receive(selector, vec![0u8], ReceiveOptions::new().user_data(number))
                 .unwrap();

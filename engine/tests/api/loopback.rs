@@ -18,12 +18,12 @@ fn attached(domain: &Domain) -> Endpoint<Owned> {
 fn messages_to_oneself_arrive_whether_expected_or_not() {
     for rts_bytes in ["0", "1000"] {
         let endpoint = attached(&domain(&[("rts_bytes", rts_bytes)]));
-        let own = endpoint.insert(&endpoint.address()).unwrap();
+        let own = endpoint.insert_peer(&endpoint.address()).unwrap();
         assert_eq!(endpoint.peer_address(own), Some(endpoint.address()));
         endpoint.connect(own, None).unwrap();
         for expected in [true, false] {
             for (tag, size) in (0u64..).zip(SIZES) {
-                let selector = Selector::from(own, Envelope::tagged(tag));
+                let selector = Selector::from_peer(own, Envelope::tagged(tag));
                 let options = SendOptions::default();
                 let receive =
                     || endpoint.receive(selector, vec![0u8; size]).map_err(|error| error.error);
@@ -47,17 +47,17 @@ fn messages_to_oneself_arrive_whether_expected_or_not() {
 fn siblings_exchange_layouts_at_every_level() {
     let first = attached(&domain(&[]));
     let second = first.open_endpoint(EndpointOptions::default()).unwrap();
-    let to_second = first.insert(&second.address()).unwrap();
-    let to_first = second.insert(&first.address()).unwrap();
+    let to_second = first.insert_peer(&second.address()).unwrap();
+    let to_first = second.insert_peer(&first.address()).unwrap();
     // 40 KiB of every other KiB: longer than an eager message.
     let layout = || Layout::Strided { offset: 0, block_bytes: 1024, stride_bytes: 2048, count: 40 };
     for level in [CompletionLevel::Inject, CompletionLevel::Delivery, CompletionLevel::Match] {
-        let options = SendOptions { level, ..SendOptions::default() };
+        let options = SendOptions::default().level(level);
         let bytes = pattern(3, 80 << 10);
         let shaped = Buffer::shaped(bytes.clone(), layout());
         let send = first.send(to_second, Envelope::tagged(1), shaped, options).unwrap();
         let target = Buffer::shaped(vec![0u8; 80 << 10], layout());
-        let selector = Selector::from(to_first, Envelope::tagged(1));
+        let selector = Selector::from_peer(to_first, Envelope::tagged(1));
         let outcome = second.receive(selector, target).unwrap().wait().unwrap();
         assert_eq!(outcome.status.length, 40 << 10);
         let Buffer::Shaped(got) = outcome.buffer else { panic!("another buffer came back") };
@@ -73,9 +73,9 @@ fn siblings_exchange_layouts_at_every_level() {
 #[test]
 fn a_matched_send_waits_for_its_receive_and_truncation_is_reported() {
     let endpoint = attached(&domain(&[]));
-    let own = endpoint.insert(&endpoint.address()).unwrap();
+    let own = endpoint.insert_peer(&endpoint.address()).unwrap();
     for size in [100usize, 100_000] {
-        let options = SendOptions { level: CompletionLevel::Match, ..SendOptions::default() };
+        let options = SendOptions::default().level(CompletionLevel::Match);
         let bytes = pattern(1, size);
         endpoint.post_send(own, Envelope::tagged(1), bytes.clone(), options.user_data(7)).unwrap();
         let mut done = Vec::new();
@@ -83,11 +83,11 @@ fn a_matched_send_waits_for_its_receive_and_truncation_is_reported() {
             endpoint.completions(&mut done, 10).unwrap();
         }
         assert!(done.is_empty(), "nothing has matched yet");
-        let probe = endpoint.peek(Selector::any(Envelope::tagged(1))).unwrap().unwrap();
+        let probe = endpoint.peek(Selector::from_any(Envelope::tagged(1))).unwrap().unwrap();
         assert_eq!(probe.length, size);
         endpoint
             .post_receive(
-                Selector::any(Envelope::tagged(1)),
+                Selector::from_any(Envelope::tagged(1)),
                 vec![0u8; 60],
                 ReceiveOptions::new().user_data(8),
             )
@@ -110,10 +110,10 @@ fn floods_to_oneself_stay_within_the_bound_and_keep_their_order() {
     let settings =
         [("envelope_credits", "16"), ("unexpected_messages", "16"), ("send_queue_ops", "32")];
     let endpoint = attached(&domain(&settings));
-    let own = endpoint.insert(&endpoint.address()).unwrap();
+    let own = endpoint.insert_peer(&endpoint.address()).unwrap();
     let mut posted = 0u64;
     loop {
-        let options = SendOptions { silent: true, ..SendOptions::default() };
+        let options = SendOptions::default().silent(true);
         let bytes = posted.to_le_bytes().to_vec();
         match endpoint.post_send(own, Envelope::tagged(1), bytes, options.user_data(posted)) {
             Ok(_) => posted += 1,
@@ -127,7 +127,7 @@ fn floods_to_oneself_stay_within_the_bound_and_keep_their_order() {
     assert!(posted >= 16 + 32);
     for number in 0..posted {
         let mut into = [0; 8];
-        let selector = Selector::any(Envelope::tagged(1));
+        let selector = Selector::from_any(Envelope::tagged(1));
         endpoint.receive_blocking(selector, &mut into, ReceiveOptions::new()).unwrap();
         assert_eq!(u64::from_le_bytes(into), number);
     }
@@ -136,25 +136,26 @@ fn floods_to_oneself_stay_within_the_bound_and_keep_their_order() {
 #[test]
 fn removing_oneself_ends_what_is_outstanding_and_coming_back_works() {
     let endpoint = attached(&domain(&[]));
-    let own = endpoint.insert(&endpoint.address()).unwrap();
+    let own = endpoint.insert_peer(&endpoint.address()).unwrap();
     let options = SendOptions::default();
     let long = endpoint.send(own, Envelope::tagged(1), vec![1u8; 100_000], options).unwrap();
-    let receive = endpoint.receive(Selector::from(own, Envelope::tagged(2)), vec![0u8; 8]).unwrap();
-    endpoint.remove(own).unwrap();
+    let receive =
+        endpoint.receive(Selector::from_peer(own, Envelope::tagged(2)), vec![0u8; 8]).unwrap();
+    endpoint.remove_peer(own).unwrap();
     assert!(long.wait().is_err());
     assert!(receive.wait().is_err());
-    let own = endpoint.insert(&endpoint.address()).unwrap();
+    let own = endpoint.insert_peer(&endpoint.address()).unwrap();
     endpoint.inject(own, Envelope::tagged(3), b"again", SendOptions::new()).unwrap();
     let mut into = [0; 5];
     endpoint
         .receive_blocking(
-            Selector::from(own, Envelope::tagged(3)),
+            Selector::from_peer(own, Envelope::tagged(3)),
             &mut into,
             ReceiveOptions::new(),
         )
         .unwrap();
     assert_eq!(&into, b"again");
-    let selector = Selector::any(Envelope::tagged(1));
+    let selector = Selector::from_any(Envelope::tagged(1));
     assert!(endpoint.peek(selector).unwrap().is_none(), "what was removed does not match");
 }
 
@@ -168,7 +169,7 @@ fn an_all_to_all_includes_oneself() {
         let addresses = addresses.clone();
         thread::spawn(move || {
             let endpoint = endpoint.attach().unwrap();
-            let insert = |address| endpoint.insert(address).unwrap();
+            let insert = |address| endpoint.insert_peer(address).unwrap();
             let peers: Vec<_> = addresses.iter().map(insert).collect();
             for round in 0..20u64 {
                 let length = [8, 20_000, 200_000][round as usize % 3];
@@ -181,7 +182,7 @@ fn an_all_to_all_includes_oneself() {
                 }
                 for (from, &peer) in peers.iter().enumerate() {
                     let mut into = vec![0; length];
-                    let selector = Selector::from(peer, Envelope::tagged(round));
+                    let selector = Selector::from_peer(peer, Envelope::tagged(round));
                     endpoint.receive_blocking(selector, &mut into, ReceiveOptions::new()).unwrap();
                     assert!(into == pattern(from as u64 + round, length), "round {round}");
                 }

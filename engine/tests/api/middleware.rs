@@ -41,7 +41,7 @@ fn exchange_one(endpoint: &Endpoint<Owned>, peer: Peer, number: u64, size: usize
         let into = vec![0u8; size];
         match is_untagged {
             true => endpoint.receive(Selector::untagged(Some(peer)), into).unwrap(),
-            false => endpoint.receive(Selector::from(peer, envelope), into).unwrap(),
+            false => endpoint.receive(Selector::from_peer(peer, envelope), into).unwrap(),
         }
     };
     let posted = number.is_multiple_of(2).then(receive);
@@ -80,12 +80,12 @@ fn exchange_all(endpoint: &Endpoint<Owned>, peer: Peer) {
     for number in 0..500u64 {
         let mut into = [0; 8];
         endpoint
-            .receive_blocking(Selector::from(peer, envelope), &mut into, ReceiveOptions::new())
+            .receive_blocking(Selector::from_peer(peer, envelope), &mut into, ReceiveOptions::new())
             .unwrap();
         assert_eq!(u64::from_le_bytes(into), number);
     }
     let done = Envelope::tagged(1001);
-    let receive = endpoint.receive(Selector::from(peer, done), Vec::new()).unwrap();
+    let receive = endpoint.receive(Selector::from_peer(peer, done), Vec::new()).unwrap();
     endpoint.send_blocking(peer, done, &[], SendOptions::at(CompletionLevel::Match)).unwrap();
     receive.wait().unwrap();
 }
@@ -166,7 +166,7 @@ fn a_cut_control_lane_is_reported_to_both_sides() {
     let talk = |endpoint: &Endpoint<Owned>, peer: Peer| {
         let until_lost = || -> Result<(), Error> {
             loop {
-                let receive = Selector::from(peer, Envelope::tagged(1));
+                let receive = Selector::from_peer(peer, Envelope::tagged(1));
                 let receive = endpoint.receive(receive, vec![0; 8]).map_err(|error| error.error)?;
                 endpoint.send_blocking(
                     peer,

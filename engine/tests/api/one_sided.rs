@@ -38,14 +38,14 @@ fn tell_key(endpoint: &Endpoint<Owned>, peer: Peer, key: RemoteKey) {
 
 fn hear_key(endpoint: &Endpoint<Owned>, peer: Peer) -> RemoteKey {
     let mut bytes = [0; 8];
-    let selector = Selector::from(peer, Envelope::tagged(1));
+    let selector = Selector::from_peer(peer, Envelope::tagged(1));
     endpoint.receive_blocking(selector, &mut bytes, ReceiveOptions::new()).unwrap();
     RemoteKey(u64::from_le_bytes(bytes))
 }
 
 /// The peer says that it is done; meanwhile this side serves.
 fn serve(endpoint: &Endpoint<Owned>, peer: Peer) {
-    let selector = Selector::from(peer, Envelope::tagged(2));
+    let selector = Selector::from_peer(peer, Envelope::tagged(2));
     endpoint.receive_blocking(selector, &mut [], ReceiveOptions::new()).unwrap();
 }
 
@@ -75,7 +75,7 @@ fn puts_and_gets_of_every_length_by_every_kind_of_session() {
             assert!(bytes[..GUARD].iter().all(|&byte| byte == 0xee), "{name}");
             assert!(bytes[LONGEST + GUARD..].iter().all(|&byte| byte == 0xee), "{name}");
             assert!(bytes[GUARD..][..LONGEST] == pattern(11, LONGEST), "{name}");
-            let counts = region.counts();
+            let counts = region.counters();
             assert_eq!(counts.puts, 2 * SIZES.len() as u64, "{name}");
         };
         let origin = move |endpoint: &Endpoint<Owned>, peer| {
@@ -145,7 +145,7 @@ fn what_is_not_allowed_is_refused_by_name_and_changes_nothing() {
             ];
             let options = KeyOptions { peers: Some(vec![peer]), ..KeyOptions::new(ALL) };
             let mine = region.key(&options).unwrap();
-            let itself = endpoint.insert(&endpoint.address()).unwrap();
+            let itself = endpoint.insert_peer(&endpoint.address()).unwrap();
             let options = KeyOptions { peers: Some(vec![itself]), ..KeyOptions::new(ALL) };
             let anothers = region.key(&options).unwrap();
             let revoked = region.key(&KeyOptions::new(ALL)).unwrap();
@@ -299,7 +299,7 @@ fn atomic_operations_are_exact_while_the_target_adds_too() {
         let target = move |endpoint: &Endpoint<Owned>, peer| {
             let region = endpoint.allocate_region(4096).unwrap();
             tell_key(endpoint, peer, region.key(&KeyOptions::new(ALL)).unwrap());
-            let selector = Selector::from(peer, Envelope::tagged(2));
+            let selector = Selector::from_peer(peer, Envelope::tagged(2));
             let mut over = endpoint.receive(selector, Vec::new()).unwrap();
             let word = region.atomic_u64(64).unwrap();
             let mut added = 0;
@@ -309,7 +309,7 @@ fn atomic_operations_are_exact_while_the_target_adds_too() {
             }
             let sum = word.load(std::sync::atomic::Ordering::Relaxed);
             assert_eq!(sum, added + 3 * EACH);
-            assert_eq!(region.counts().atomics, 2 * EACH + 3 + 2);
+            assert_eq!(region.counters().atomics, 2 * EACH + 3 + 2);
             let mut vector = [0; 512];
             region.read(1024, &mut vector).unwrap();
             assert!(vector.chunks(8).all(|word| word == 3u64.to_ne_bytes()));
@@ -322,7 +322,7 @@ fn atomic_operations_are_exact_while_the_target_adds_too() {
                 assert!(before >= last.max(number), "it only grows");
                 last = before + 1;
                 let sum = Atomic::new(AtomicOp::Sum, Datatype::U64, &[2, 0, 0, 0, 0, 0, 0, 0]);
-                let options = SendOptions { silent: true, ..SendOptions::new() };
+                let options = SendOptions::new().silent(true);
                 endpoint.post_atomic(peer, key.at(64), &sum, options).unwrap();
             }
             // Vectors, and what they were before.
@@ -346,7 +346,7 @@ fn atomic_operations_are_exact_while_the_target_adds_too() {
 fn an_engine_reaches_its_own_memory() {
     let domain = common::domain(&[]);
     let endpoint = domain.endpoint().unwrap().attach().unwrap();
-    let peer = endpoint.insert(&endpoint.address()).unwrap();
+    let peer = endpoint.insert_peer(&endpoint.address()).unwrap();
     let region = endpoint.allocate_region(LONGEST).unwrap();
     let key = region.key(&KeyOptions::new(ALL)).unwrap();
     for (number, size) in SIZES.into_iter().enumerate() {
@@ -435,7 +435,7 @@ fn any_number_of_operations_may_be_posted_at_once() {
             let region = endpoint.register(pattern(5, 4096)).unwrap();
             tell_key(endpoint, peer, region.key(&KeyOptions::new(Access::REMOTE_READ)).unwrap());
             serve(endpoint, peer);
-            assert_eq!(region.counts().gets, GETS as u64);
+            assert_eq!(region.counters().gets, GETS as u64);
         };
         let origin = move |endpoint: &Endpoint<Owned>, peer| {
             let key = hear_key(endpoint, peer);
@@ -443,7 +443,7 @@ fn any_number_of_operations_may_be_posted_at_once() {
             let mut gets = Vec::new();
             for number in 0..GETS {
                 let (at, more) = (number % 4000, number % 100 != 99);
-                let options = SendOptions { more, ..SendOptions::new() };
+                let options = SendOptions::new().more(more);
                 gets.push(endpoint.get(peer, key.at(at as u64), vec![0; 16], options).unwrap());
             }
             for (number, get) in gets.into_iter().enumerate() {
@@ -480,7 +480,7 @@ fn rows_are_put_and_got_with_strides_on_both_sides() {
                 let whole = pattern(9, length);
                 endpoint.put_rows_blocking(peer, at, &whole, rows, DONE).unwrap();
                 let mut got = vec![0xee; length];
-                endpoint.get_rows_blocking(peer, at, &mut got, rows, DONE.fence()).unwrap();
+                endpoint.get_rows_blocking(peer, at, &mut got, rows, DONE.fence(true)).unwrap();
                 for (at, byte) in got.into_iter().enumerate() {
                     let is_in_row = at / stride < count && at % stride < bytes;
                     assert_eq!(byte, if is_in_row { whole[at] } else { 0xee }, "{rows:?} {at}");
@@ -524,7 +524,7 @@ fn a_put_may_take_its_key_back() {
                 let (key, other) = (hear_key(endpoint, peer), hear_key(endpoint, peer));
                 let last = |key: RemoteKey| {
                     let bytes = pattern(2, length);
-                    let options = DONE.data(6).fence();
+                    let options = DONE.data(6).fence(true);
                     endpoint.post_put_invalidate(peer, key.at(0), bytes, options).unwrap();
                     next(endpoint).result.map(drop)
                 };
@@ -552,7 +552,7 @@ fn all_peers_are_flushed_at_once() {
     std::thread::scope(|scope| {
         let targets: Vec<_> = (0..served).map(|_| domain.endpoint().unwrap()).collect();
         let peers: Vec<_> =
-            targets.iter().map(|it| origin.insert(&it.address()).unwrap()).collect();
+            targets.iter().map(|it| origin.insert_peer(&it.address()).unwrap()).collect();
         for target in targets {
             scope.spawn(|| {
                 let target = target.attach().unwrap();

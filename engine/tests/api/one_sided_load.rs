@@ -88,10 +88,10 @@ fn sends_puts_and_gets_share_what_there_is() {
             let region = endpoint.register(pattern(1, size)).unwrap();
             let key = region.key(&KeyOptions::new(Access::all())).unwrap();
             endpoint.send_blocking(peer, KEY, &key.0.to_le_bytes(), SendOptions::new()).unwrap();
-            let over = Selector::from(peer, OVER);
+            let over = Selector::from_peer(peer, OVER);
             let mut over = endpoint.receive(over, Vec::new()).unwrap();
             let receive = |buffer: Vec<u8>| {
-                let selector = Selector::from(peer, BULK);
+                let selector = Selector::from_peer(peer, BULK);
                 endpoint.post_receive(selector, buffer, ReceiveOptions::new()).unwrap();
             };
             (0..2 * DEPTH).for_each(|_| receive(vec![0; size]));
@@ -106,7 +106,7 @@ fn sends_puts_and_gets_share_what_there_is() {
         let origin = move |endpoint: &Endpoint<Owned>, peer| {
             let mut key = [0; 8];
             endpoint
-                .receive_blocking(Selector::from(peer, KEY), &mut key, ReceiveOptions::new())
+                .receive_blocking(Selector::from_peer(peer, KEY), &mut key, ReceiveOptions::new())
                 .unwrap();
             let key = RemoteKey(u64::from_le_bytes(key));
             let mut figures: [[Vec<f64>; 3]; 2] = Default::default();
@@ -158,13 +158,13 @@ fn latency_under(lane: &str, flood: Flood) -> (f64, f64) {
         let (is_over, from) = (Arc::clone(&is_over), addresses[1]);
         move || {
             let endpoint = served.attach().unwrap();
-            let peer = endpoint.insert(&from).unwrap();
+            let peer = endpoint.insert_peer(&from).unwrap();
             let region = endpoint.allocate_region(4096).unwrap();
             tell.send(region.key(&KeyOptions::new(Access::all())).unwrap()).unwrap();
-            let mut ping = endpoint.receive(Selector::from(peer, PING), vec![0; 8]).unwrap();
+            let mut ping = endpoint.receive(Selector::from_peer(peer, PING), vec![0; 8]).unwrap();
             let mut done = Vec::new();
             let any = || {
-                let selector = Selector::any(BULK);
+                let selector = Selector::from_any(BULK);
                 endpoint.post_receive(selector, vec![0; 8], ReceiveOptions::new()).unwrap();
             };
             (0..256).for_each(|_| any());
@@ -173,7 +173,7 @@ fn latency_under(lane: &str, flood: Flood) -> (f64, f64) {
                 done.drain(..).filter(|it| it.kind == OperationKind::Receive).for_each(|_| any());
                 if ping.test().unwrap().is_some() {
                     endpoint.send_blocking(peer, PING, &[0; 8], SendOptions::new()).unwrap();
-                    ping = endpoint.receive(Selector::from(peer, PING), vec![0; 8]).unwrap();
+                    ping = endpoint.receive(Selector::from_peer(peer, PING), vec![0; 8]).unwrap();
                 }
             }
         }
@@ -183,8 +183,8 @@ fn latency_under(lane: &str, flood: Flood) -> (f64, f64) {
         let (is_over, flooded, to) = (Arc::clone(&is_over), Arc::clone(&flooded), addresses[0]);
         move || {
             let endpoint = flooder.attach().unwrap();
-            let peer = endpoint.insert(&to).unwrap();
-            let options = SendOptions { more: true, ..SendOptions::new() };
+            let peer = endpoint.insert_peer(&to).unwrap();
+            let options = SendOptions::new().more(true);
             let mut guess = 1u64;
             while !is_over.load(Ordering::Relaxed) {
                 guess = guess.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
@@ -205,12 +205,12 @@ fn latency_under(lane: &str, flood: Flood) -> (f64, f64) {
         }
     });
     let endpoint = pinger.attach().unwrap();
-    let peer = endpoint.insert(&addresses[0]).unwrap();
+    let peer = endpoint.insert_peer(&addresses[0]).unwrap();
     let trip = || {
         let since = Instant::now();
         endpoint.send_blocking(peer, PING, &[0; 8], SendOptions::new()).unwrap();
         endpoint
-            .receive_blocking(Selector::from(peer, PING), &mut [0; 8], ReceiveOptions::new())
+            .receive_blocking(Selector::from_peer(peer, PING), &mut [0; 8], ReceiveOptions::new())
             .unwrap();
         since.elapsed().as_secs_f64() * 1e6 / 2.0
     };

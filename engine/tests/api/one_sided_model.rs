@@ -257,12 +257,12 @@ fn play(settings: &[(&str, &str)], loops_back: bool, seed: u64) {
         .collect();
     let region = target.allocate_region(CELLS + 2 * GUARD).unwrap();
     region.write(0, &vec![GUARDED; region.len()]).unwrap();
-    let itself = target.insert(&target.address()).unwrap();
+    let itself = target.insert_peer(&target.address()).unwrap();
     let stranger = domain.endpoint().unwrap().attach().unwrap();
-    let nobody = target.insert(&stranger.address()).unwrap();
+    let nobody = target.insert_peer(&stranger.address()).unwrap();
     let keys = Keys::new(&target, &region, nobody);
     let mut ends: Vec<(&Endpoint<Owned>, Peer)> =
-        origins.iter().map(|end| (end, end.insert(&target.address()).unwrap())).collect();
+        origins.iter().map(|end| (end, end.insert_peer(&target.address()).unwrap())).collect();
     if loops_back {
         ends.push((&target, itself));
     }
@@ -338,7 +338,7 @@ fn eight_origins_and_their_target_add_up() {
         let origins: Vec<_> = (0..ORIGINS)
             .map(|_| {
                 let end = domain.endpoint().unwrap().attach().unwrap();
-                let peer = end.insert(&target.address()).unwrap();
+                let peer = end.insert_peer(&target.address()).unwrap();
                 (end, peer)
             })
             .collect();

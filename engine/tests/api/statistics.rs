@@ -110,7 +110,7 @@ fn paths_carry_what_was_sent_and_prometheus_is_told() {
         let mut room = vec![0; BYTES];
         endpoint
             .receive_blocking(
-                Selector::from(peer, Envelope::tagged(1)),
+                Selector::from_peer(peer, Envelope::tagged(1)),
                 &mut room,
                 ReceiveOptions::new(),
             )
@@ -118,7 +118,7 @@ fn paths_carry_what_was_sent_and_prometheus_is_told() {
         assert!(room == pattern(1, BYTES));
         check_paths(endpoint, false);
         endpoint
-            .receive_blocking(Selector::from(peer, OVER), &mut [], ReceiveOptions::new())
+            .receive_blocking(Selector::from_peer(peer, OVER), &mut [], ReceiveOptions::new())
             .unwrap();
     };
     pair(&settings, left, right);

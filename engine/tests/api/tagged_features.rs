@@ -33,8 +33,8 @@ fn settings(lane: &str) -> Vec<(&str, &str)> {
 
 fn send_all(endpoint: &Endpoint<Owned>, peer: ringrail::Peer, envelope: Envelope) {
     for (number, size) in SIZES.into_iter().enumerate() {
-        let options =
-            SendOptions { data: data_of(number), ..SendOptions::at(CompletionLevel::Match) };
+        let mut options = SendOptions::at(CompletionLevel::Match);
+        options.data = data_of(number);
         let sent = endpoint.send(peer, envelope, pattern(number as u64, size), options).unwrap();
         assert_eq!(sent.wait().unwrap().status.data, None, "it is the receiver's");
     }
@@ -54,13 +54,13 @@ fn remote_data_comes_with_messages_of_every_size_and_kind() {
                     endpoint.progress().unwrap();
                 }
                 endpoint
-                    .receive(Selector::from(peer, envelope), vec![0; 1])
+                    .receive(Selector::from_peer(peer, envelope), vec![0; 1])
                     .unwrap()
                     .wait()
                     .unwrap();
             };
             let right = move |endpoint: &Endpoint<Owned>, peer| {
-                let selector = Selector::from(peer, envelope);
+                let selector = Selector::from_peer(peer, envelope);
                 for (number, size) in SIZES.into_iter().enumerate() {
                     let receive = endpoint.receive(selector, vec![0; size]).unwrap();
                     let done = receive.wait().unwrap();
@@ -106,7 +106,7 @@ fn one_buffer_takes_many_messages_of_every_size() {
             endpoint.send(peer, envelope, last, options).unwrap().wait().unwrap();
         };
         let right = move |endpoint: &Endpoint<Owned>, peer| {
-            let selector = Selector::any(envelope);
+            let selector = Selector::from_any(envelope);
             let whole: usize = SIZES.iter().sum();
             let buffer = vec![0; whole + TAIL];
             let options = ReceiveOptions::new().user_data(3);
@@ -152,7 +152,7 @@ fn claimed_messages_are_received_or_dropped_by_name() {
             send_all(endpoint, peer, envelope);
         };
         let right = move |endpoint: &Endpoint<Owned>, peer| {
-            let selector = Selector::from(peer, envelope);
+            let selector = Selector::from_peer(peer, envelope);
             for (number, size) in SIZES.into_iter().enumerate() {
                 let seen = look(endpoint, selector);
                 let mut message = endpoint.claim(selector).unwrap().expect("it was seen");
@@ -186,9 +186,9 @@ fn silent_receives_report_failures_only() {
         }
     };
     let right = move |endpoint: &Endpoint<Owned>, peer| {
-        let selector = Selector::from(peer, envelope);
+        let selector = Selector::from_peer(peer, envelope);
         for (user_data, silent) in [(1, true), (2, true), (3, false)] {
-            let options = ReceiveOptions { silent, ..ReceiveOptions::new().user_data(user_data) };
+            let options = ReceiveOptions::new().user_data(user_data).silent(silent);
             endpoint.post_receive(selector, vec![0; 8], options).unwrap();
         }
         let cut = next(endpoint);
@@ -202,7 +202,7 @@ fn silent_receives_report_failures_only() {
 fn what_fails_with_its_peer_says_what_it_was() {
     const LENGTH: usize = 3 << 20;
     let left = move |endpoint: &Endpoint<Owned>, peer| {
-        let waiting = Selector::from(peer, Envelope::tagged(4)).ignoring(3);
+        let waiting = Selector::from_peer(peer, Envelope::tagged(4)).ignoring(3);
         endpoint.post_receive(waiting, vec![0; 8], ReceiveOptions::new()).unwrap();
         let options = SendOptions::at(CompletionLevel::Match);
         endpoint.post_send(peer, Envelope::tagged(9), vec![1; LENGTH], options).unwrap();
@@ -220,7 +220,7 @@ fn what_fails_with_its_peer_says_what_it_was() {
         }
     };
     let right = move |endpoint: &Endpoint<Owned>, peer| {
-        look(endpoint, Selector::from(peer, Envelope::tagged(9)));
+        look(endpoint, Selector::from_peer(peer, Envelope::tagged(9)));
     };
     pair(&[], left, right);
 }

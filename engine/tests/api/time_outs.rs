@@ -38,7 +38,7 @@ fn pass_one(sends: &Endpoint<Owned>, to: ringrail::Peer, receives: &Endpoint<Own
     let tag = Envelope::tagged(1);
     for length in [8, 300_000] {
         let mut sent = sends.send(to, tag, vec![7; length], SendOptions::new()).unwrap();
-        let mut got = receives.receive(Selector::any(tag), vec![0; length]).unwrap();
+        let mut got = receives.receive(Selector::from_any(tag), vec![0; length]).unwrap();
         let until = Instant::now() + LIMIT;
         let (mut is_sent, mut is_got) = (false, false);
         while !is_sent || !is_got {
@@ -53,7 +53,7 @@ fn pass_one(sends: &Endpoint<Owned>, to: ringrail::Peer, receives: &Endpoint<Own
 fn send_what_is_not_received(settings: &[(&str, &str)]) {
     for length in [8, 3000, 300_000, 8 << 20] {
         let [sends, receives] = ends(settings);
-        let to = sends.insert(&receives.address()).unwrap();
+        let to = sends.insert_peer(&receives.address()).unwrap();
         pass_one(&sends, to, &receives);
         let bytes = vec![3; length];
         let matched = SendOptions::at(CompletionLevel::Match).timeout(SHORT);
@@ -88,7 +88,7 @@ fn time_out_under_way(settings: &[(&str, &str)]) {
     let domain = domain(settings);
     let shared = || domain.endpoint().unwrap().share().unwrap();
     let (sends, receives) = (shared(), shared());
-    let to = sends.insert(&receives.address()).unwrap();
+    let to = sends.insert_peer(&receives.address()).unwrap();
     sends.connect(to, Some(LIMIT)).unwrap();
     for round in 0..40u64 {
         let tag = Envelope::tagged(100 + round);
@@ -108,14 +108,14 @@ fn time_out_under_way(settings: &[(&str, &str)]) {
             // A send that is taken back comes never.
             let after = if round % 2 == 0 { Duration::from_millis(500) } else { after };
             let options = ReceiveOptions::new().timeout(after);
-            match receives.receive_blocking(Selector::any(tag), &mut into, options) {
+            match receives.receive_blocking(Selector::from_any(tag), &mut into, options) {
                 Ok(_) => assert!(into.iter().all(|&byte| byte == round as u8)),
                 Err(Error::TimedOut(late)) if late.outcome == TimeOutOutcome::NotDone => {
                     // The sender waits for a receive, unless it has timed out.
                     let mut rest = vec![0; LENGTH];
                     let after = if round % 2 == 0 { Duration::from_millis(50) } else { LIMIT / 2 };
                     let options = ReceiveOptions::new().timeout(after);
-                    let _ = receives.receive_blocking(Selector::any(tag), &mut rest, options);
+                    let _ = receives.receive_blocking(Selector::from_any(tag), &mut rest, options);
                 }
                 Err(error) => {
                     assert!(matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::Left));
@@ -126,7 +126,7 @@ fn time_out_under_way(settings: &[(&str, &str)]) {
     // Its session has not ended.
     let tag = Envelope::tagged(1);
     let sent = sends.send(to, tag, vec![1; LENGTH], SendOptions::new()).unwrap();
-    let mut got = receives.receive(Selector::any(tag), vec![0; LENGTH]).unwrap();
+    let mut got = receives.receive(Selector::from_any(tag), vec![0; LENGTH]).unwrap();
     assert!(got.wait_timeout(LIMIT).unwrap().is_some());
     sent.wait().unwrap();
 }

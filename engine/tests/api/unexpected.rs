@@ -19,7 +19,7 @@ fn endpoint(settings: &[(&str, &str)]) -> Endpoint<Shared> {
 
 fn receive_a_later_one_first(settings: &[(&str, &str)], length: usize) {
     let [sends, receives] = [endpoint(settings), endpoint(settings)];
-    let to = sends.insert(&receives.address()).unwrap();
+    let to = sends.insert_peer(&receives.address()).unwrap();
     let sender = thread::spawn(move || {
         let message = |number: u64| {
             let mut bytes = vec![0; length];
@@ -38,7 +38,7 @@ fn receive_a_later_one_first(settings: &[(&str, &str)], length: usize) {
     let mut into = vec![0; length];
     let numbers = std::iter::once((LATER, MESSAGES)).chain((0..MESSAGES).map(|it| (EARLIER, it)));
     for (tag, number) in numbers {
-        receives.receive_blocking(Selector::any(tag), &mut into, options()).unwrap();
+        receives.receive_blocking(Selector::from_any(tag), &mut into, options()).unwrap();
         assert_eq!(into[..8], number.to_le_bytes(), "{settings:?}");
     }
     sender.join().unwrap();

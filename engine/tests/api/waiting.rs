@@ -48,20 +48,20 @@ fn with_slow_partner<M: Attached>(
     let (tell, told) = std::sync::mpsc::channel();
     let answers = thread::spawn(move || {
         let partner = partner.attach().unwrap();
-        let peer = partner.insert(&told.recv().unwrap()).unwrap();
+        let peer = partner.insert_peer(&told.recv().unwrap()).unwrap();
         for &rest in rests {
             let mut into = [0; 8];
             let options = ReceiveOptions::new().timeout(LIMIT);
-            partner.receive_blocking(Selector::from(peer, TAG), &mut into, options).unwrap();
+            partner.receive_blocking(Selector::from_peer(peer, TAG), &mut into, options).unwrap();
             thread::sleep(Duration::from_millis(rest));
             let options = SendOptions::at(ringrail::CompletionLevel::Delivery);
             partner.send_blocking(peer, TAG, &into, options).unwrap();
         }
         let options = ReceiveOptions::new().timeout(LIMIT);
-        partner.receive_blocking(Selector::from(peer, TAG), &mut [0; 8], options).unwrap();
+        partner.receive_blocking(Selector::from_peer(peer, TAG), &mut [0; 8], options).unwrap();
     });
     let endpoint = endpoint();
-    let peer = endpoint.insert(&address).unwrap();
+    let peer = endpoint.insert_peer(&address).unwrap();
     tell.send(endpoint.address()).unwrap();
     talk(&endpoint, peer);
     let done = SendOptions::at(ringrail::CompletionLevel::Delivery);
@@ -85,8 +85,8 @@ fn sleeps_by_its_descriptor<M: Attached>(
             let mut wakes = 0;
             for round in 0..RESTS.len() as u64 {
                 let options = ReceiveOptions::new().user_data(round);
-                endpoint.post_receive(Selector::from(peer, TAG), vec![0; 8], options).unwrap();
-                let silent = SendOptions { silent: true, ..SendOptions::new() };
+                endpoint.post_receive(Selector::from_peer(peer, TAG), vec![0; 8], options).unwrap();
+                let silent = SendOptions::new().silent(true);
                 endpoint.post_send(peer, TAG, round.to_le_bytes().to_vec(), silent).unwrap();
                 while done.is_empty() {
                     wakes += sleep_for(endpoint, &mut done);
@@ -135,13 +135,13 @@ fn shared_endpoints_sleep_by_their_descriptor() {
 #[test]
 fn progress_of_another_thread_wakes_who_sleeps() {
     let endpoint = shared(&[]);
-    let own = endpoint.insert(&endpoint.address()).unwrap();
+    let own = endpoint.insert_peer(&endpoint.address()).unwrap();
     thread::scope(|scope| {
         let sleeper = scope.spawn(|| {
             let mut done = Vec::new();
             for round in 0..200 {
                 let options = ReceiveOptions::new().user_data(round);
-                endpoint.post_receive(Selector::from(own, TAG), vec![0; 8], options).unwrap();
+                endpoint.post_receive(Selector::from_peer(own, TAG), vec![0; 8], options).unwrap();
                 while !done.iter().any(|it: &Completion| it.user_data == round) {
                     sleep_for(&endpoint, &mut done);
                 }
@@ -149,7 +149,7 @@ fn progress_of_another_thread_wakes_who_sleeps() {
             }
         });
         while !sleeper.is_finished() {
-            let silent = SendOptions { silent: true, ..SendOptions::new() };
+            let silent = SendOptions::new().silent(true);
             // As many as there are receives, and then some.
             let _ = endpoint.post_send(own, TAG, vec![1; 8], silent);
             thread::sleep(Duration::from_micros(300));
@@ -166,7 +166,7 @@ async fn exchange<M: Attached>(
     size: usize,
 ) {
     let envelope = Envelope::tagged(tag);
-    let receive = endpoint.receive(Selector::from(peer, envelope), vec![0; size]).unwrap();
+    let receive = endpoint.receive(Selector::from_peer(peer, envelope), vec![0; size]).unwrap();
     let send = endpoint.send(peer, envelope, vec![tag as u8; size], SendOptions::new()).unwrap();
     let completed = receive.await.unwrap();
     assert!(completed.buffer.as_slice().unwrap().iter().all(|&byte| byte == tag as u8));
@@ -186,7 +186,8 @@ fn tasks_of_one_thread_sleep_while_nothing_happens() {
             runtime.block_on(async {
                 let used = cpu_time();
                 for _ in RESTS {
-                    let receive = endpoint.receive(Selector::from(peer, TAG), vec![0; 8]).unwrap();
+                    let receive =
+                        endpoint.receive(Selector::from_peer(peer, TAG), vec![0; 8]).unwrap();
                     let send = endpoint.send(peer, TAG, vec![7; 8], SendOptions::new()).unwrap();
                     send.await.unwrap();
                     let received = tokio::time::timeout(LIMIT, receive).await.expect("it is woken");
@@ -201,8 +202,8 @@ fn tasks_of_one_thread_sleep_while_nothing_happens() {
 #[test]
 fn tasks_of_several_threads_share_an_endpoint() {
     let (left, right) = (shared(&[("spin", "20us")]), shared(&[("spin", "20us")]));
-    let to_right = left.insert(&right.address()).unwrap();
-    let to_left = right.insert(&left.address()).unwrap();
+    let to_right = left.insert_peer(&right.address()).unwrap();
+    let to_left = right.insert_peer(&left.address()).unwrap();
     let ends = std::sync::Arc::new([(left, to_right), (right, to_left)]);
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(3).enable_all().build().unwrap();
@@ -230,17 +231,17 @@ fn tasks_of_several_threads_share_an_endpoint() {
 #[test]
 fn an_event_loop_takes_the_descriptor() {
     let endpoint = shared(&[]);
-    let own = endpoint.insert(&endpoint.address()).unwrap();
+    let own = endpoint.insert_peer(&endpoint.address()).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let fd = endpoint.wait_fd().unwrap().as_fd().try_clone_to_owned().unwrap();
         // SAFETY: it owns the descriptor.
         let readable = unsafe { tokio::io::unix::AsyncFd::register(fd) }.unwrap();
-        endpoint.post_receive(Selector::any(TAG), vec![0; 8], ReceiveOptions::new()).unwrap();
+        endpoint.post_receive(Selector::from_any(TAG), vec![0; 8], ReceiveOptions::new()).unwrap();
         let sender = thread::scope(|scope| {
             let sender = scope.spawn(|| {
                 thread::sleep(Duration::from_millis(20));
-                let silent = SendOptions { silent: true, ..SendOptions::new() };
+                let silent = SendOptions::new().silent(true);
                 endpoint.post_send(own, TAG, vec![1; 8], silent).map(|_| ())
             });
             sender.join().unwrap()
@@ -265,7 +266,7 @@ fn tasks_of_an_owned_endpoint_wake_each_other() {
         &[],
         || owned(&[("spin", "0us")]),
         |endpoint, _| {
-            let own = endpoint.insert(&endpoint.address()).unwrap();
+            let own = endpoint.insert_peer(&endpoint.address()).unwrap();
             let runtime =
                 tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {

@@ -77,13 +77,13 @@ pub(crate) fn pair_of(
     let threads = [
         thread::spawn(move || {
             let endpoint = a.attach().unwrap();
-            let peer = endpoint.insert(&addresses[1]).unwrap();
+            let peer = endpoint.insert_peer(&addresses[1]).unwrap();
             left(&endpoint, peer);
             done.send(()).unwrap();
         }),
         thread::spawn(move || {
             let endpoint = b.attach().unwrap();
-            let peer = endpoint.insert(&addresses[0]).unwrap();
+            let peer = endpoint.insert_peer(&addresses[0]).unwrap();
             right(&endpoint, peer);
             done_too.send(()).unwrap();
         }),

@@ -37,7 +37,7 @@ pub(crate) fn send(endpoint: &Endpoint<Owned>, peer: Peer, number: u64, bytes: &
 
 pub(crate) fn receive(endpoint: &Endpoint<Owned>, peer: Peer, number: u64, size: usize) -> Vec<u8> {
     let mut into = vec![0; size];
-    let selector = Selector::from(peer, tag(number));
+    let selector = Selector::from_peer(peer, tag(number));
     let status = endpoint.receive_blocking(selector, &mut into, ReceiveOptions::new()).unwrap();
     assert_eq!((status.length, status.peer), (size, Some(peer)));
     into
@@ -203,6 +203,6 @@ pub(crate) fn meet(link: &mut UnixStream, settings: &[(&str, &str)]) -> (Endpoin
     link.write_all(&own).unwrap();
     let mut theirs = own;
     link.read_exact(&mut theirs).unwrap();
-    let peer = endpoint.insert(&Address::from_bytes(&theirs).unwrap()).unwrap();
+    let peer = endpoint.insert_peer(&Address::from_bytes(&theirs).unwrap()).unwrap();
     (endpoint, peer)
 }

@@ -37,8 +37,8 @@ impl Two {
         let domain = Domain::with_settings(builder.build().unwrap()).unwrap();
         let left = domain.endpoint().unwrap().attach().unwrap();
         let right = domain.endpoint().unwrap().attach().unwrap();
-        let to_right = left.insert(&right.address()).unwrap();
-        let from_left = right.insert(&left.address()).unwrap();
+        let to_right = left.insert_peer(&right.address()).unwrap();
+        let from_left = right.insert_peer(&left.address()).unwrap();
         Self { left, right, to_right, from_left, done: Vec::with_capacity(64) }
     }
 
@@ -51,7 +51,7 @@ impl Two {
     ) -> (Buffer, Buffer) {
         for number in 0..count {
             let envelope = Envelope::tagged(number % 5);
-            let selector = Selector::from(self.from_left, envelope);
+            let selector = Selector::from_peer(self.from_left, envelope);
             self.right
                 .post_receive(selector, receive, ReceiveOptions::new().user_data(number))
                 .unwrap();
@@ -110,7 +110,7 @@ fn exchange_all(memory: &str) {
         _ => (16_000, &[8, 16_000, 1 << 20][..]),
     };
     for &length in lengths {
-        let region = two.left.domain().alloc(length).unwrap();
+        let region = two.left.domain().allocate(length).unwrap();
         let mut buffers = (Buffer::from(region), Buffer::from(vec![0u8; length]));
         if memory == "auto" && length == middle {
             buffers = two.exchange_until_kernel_copies(buffers);

@@ -47,9 +47,9 @@ impl Star {
         let others: Vec<_> = (0..count).map(|_| open()).collect();
         let mut star = Self { hub, peers: Vec::new(), done: Vec::with_capacity(1024), bytes: 0 };
         for other in others {
-            let to_hub = other.insert(&star.hub.address()).unwrap();
+            let to_hub = other.insert_peer(&star.hub.address()).unwrap();
             let address = other.address();
-            let of_hub = star.counted(|hub| hub.insert(&address).unwrap());
+            let of_hub = star.counted(|hub| hub.insert_peer(&address).unwrap());
             star.peers.push((other, to_hub, of_hub));
         }
         star
@@ -78,10 +78,10 @@ impl Star {
             let buffer = Buffer::from(vec![0u8; 8]);
             let (peer, to_hub, of_hub) = &self.peers[at];
             if from_hub {
-                peer.post_receive(Selector::from(*to_hub, TAG), buffer, ReceiveOptions::new())
+                peer.post_receive(Selector::from_peer(*to_hub, TAG), buffer, ReceiveOptions::new())
                     .unwrap();
             } else {
-                let selector = Selector::from(*of_hub, TAG);
+                let selector = Selector::from_peer(*of_hub, TAG);
                 self.counted(|hub| {
                     hub.post_receive(selector, buffer, ReceiveOptions::new()).unwrap()
                 });

@@ -31,7 +31,7 @@ fn length_of(number: u64) -> usize {
 
 /// Sends everything, waiting where the engine says so; gives how often it did.
 fn flood(endpoint: &Endpoint<Owned>, target: &ringrail::Address, rank: u64) -> u64 {
-    let peer = endpoint.insert(target).unwrap();
+    let peer = endpoint.insert_peer(target).unwrap();
     let (mut refusals, mut done) = (0, Vec::new());
     let (mut number, mut over) = (0, 0);
     while over < MESSAGES {
@@ -98,7 +98,7 @@ fn floods_of_many_peers_stay_within_the_bound_and_arrive_whole() {
     for number in 0..MESSAGES {
         for rank in 0..SENDERS as u64 {
             let mut into = vec![0; length_of(number)];
-            let selector = Selector::any(Envelope::tagged(rank));
+            let selector = Selector::from_any(Envelope::tagged(rank));
             let status =
                 endpoint.receive_blocking(selector, &mut into, ReceiveOptions::new()).unwrap();
             assert_eq!(status.length, into.len());
@@ -121,7 +121,7 @@ fn peers_that_come_flood_and_go_do_not_add_up() {
         let sender = domain.endpoint().unwrap();
         let thread = thread::spawn(move || {
             let endpoint = sender.attach().unwrap();
-            let peer = endpoint.insert(&target).unwrap();
+            let peer = endpoint.insert_peer(&target).unwrap();
             endpoint.connect(peer, None).unwrap();
             // As much as goes out at once; then it leaves.
             let mut sent = 0u64;
@@ -143,7 +143,7 @@ fn peers_that_come_flood_and_go_do_not_add_up() {
     assert!(held.unexpected_bytes_max <= 2 * UNEXPECTED_BYTES, "{held:?}");
     // What arrived is there, and with that received there is room for others again.
     let mut received = 0;
-    let everything = Selector::any(Envelope::tagged(0)).ignoring(u64::MAX);
+    let everything = Selector::from_any(Envelope::tagged(0)).ignoring(u64::MAX);
     while endpoint.peek(everything).unwrap().is_some() {
         let mut into = vec![0; 4096];
         let status =
@@ -161,7 +161,7 @@ fn peers_that_come_flood_and_go_do_not_add_up() {
         let sender = domain.endpoint().unwrap();
         let thread = thread::spawn(move || {
             let endpoint = sender.attach().unwrap();
-            let peer = endpoint.insert(&target).unwrap();
+            let peer = endpoint.insert_peer(&target).unwrap();
             endpoint.connect(peer, None).unwrap();
             let (tag, mut sent) = (Envelope::tagged(99), 0);
             while sent < 400 && endpoint.inject(peer, tag, &[1; 4096], SendOptions::new()).is_ok() {

@@ -19,7 +19,7 @@ const DONE: SendOptions = SendOptions::at(ringrail::CompletionLevel::Delivery);
 
 /// Puts a word; while there is no room the engine sends.
 fn put(endpoint: &Endpoint<Owned>, peer: Peer, at: RemoteAddress, word: u64) {
-    let options = SendOptions { more: true, ..SendOptions::new() };
+    let options = SendOptions::new().more(true);
     loop {
         match endpoint.inject_put(peer, at, &word.to_ne_bytes(), options) {
             Ok(()) => return,
@@ -48,23 +48,23 @@ fn a_burst_is_placed_but_for_what_is_refused() {
             endpoint.send_blocking(peer, KEYS, &bytes, SendOptions::new()).unwrap();
             for number in 0..WORDS / 16 {
                 let mut word = [0; 8];
-                let selector = Selector::from(peer, BETWEEN);
+                let selector = Selector::from_peer(peer, BETWEEN);
                 endpoint.receive_blocking(selector, &mut word, ReceiveOptions::new()).unwrap();
                 assert_eq!(u64::from_le_bytes(word), number);
             }
-            let selector = Selector::from(peer, END);
+            let selector = Selector::from_peer(peer, END);
             endpoint.receive_blocking(selector, &mut [], ReceiveOptions::new()).unwrap();
             for word in 0..WORDS {
                 let value = region.atomic_u64(8 * word as usize).unwrap().load(Ordering::Acquire);
                 assert_eq!(value, if word % 7 == 3 { 0 } else { word + 1 }, "{word}");
             }
             let kept = (0..WORDS).filter(|word| word % 7 != 3).count() as u64;
-            let counts = region.counts();
+            let counts = region.counters();
             assert_eq!((counts.puts, counts.bytes), (kept, 8 * kept));
         };
         let origin = |endpoint: &Endpoint<Owned>, peer| {
             let mut bytes = [0; 24];
-            let selector = Selector::from(peer, KEYS);
+            let selector = Selector::from_peer(peer, KEYS);
             endpoint.receive_blocking(selector, &mut bytes, ReceiveOptions::new()).unwrap();
             let keys: Vec<RemoteKey> = bytes
                 .as_chunks()
@@ -82,7 +82,7 @@ fn a_burst_is_placed_but_for_what_is_refused() {
                 put(endpoint, peer, key.at(8 * word), word + 1);
                 if word % 16 == 15 {
                     let (number, more) = ((word / 16).to_le_bytes(), true);
-                    let options = SendOptions { more, ..SendOptions::new() };
+                    let options = SendOptions::new().more(more);
                     endpoint.send_blocking(peer, BETWEEN, &number, options).unwrap();
                 }
             }
@@ -115,16 +115,16 @@ fn warm_puts_do_not_allocate() {
     let domain = Domain::with_settings(settings).unwrap();
     let left = domain.endpoint().unwrap().attach().unwrap();
     let right = domain.endpoint().unwrap().attach().unwrap();
-    let to_right = left.insert(&right.address()).unwrap();
-    right.insert(&left.address()).unwrap();
+    let to_right = left.insert_peer(&right.address()).unwrap();
+    right.insert_peer(&left.address()).unwrap();
     let region = right.allocate_region(8 * WORDS as usize).unwrap();
     let key = region.key(&KeyOptions::new(Access::REMOTE_WRITE)).unwrap();
     let mut put = 0;
     let mut burst = |count: u64| {
         let wanted = put + count;
         let mut blocked = 0;
-        while region.counts().puts < wanted {
-            let options = SendOptions { more: put % 64 != 63, ..SendOptions::new() };
+        while region.counters().puts < wanted {
+            let options = SendOptions::new().more(put % 64 != 63);
             let at = key.at(8 * (put % WORDS));
             if put < wanted {
                 match left.inject_put(to_right, at, &put.to_ne_bytes(), options) {

@@ -24,7 +24,7 @@ fn pass_by(server: &Endpoint<Owned>, tag: u64) -> Result<ringrail::Peer, Error> 
     let client = thread::spawn(move || {
         let settings = [("connect_retries", "3"), ("connect_retry_delay", "1ms")];
         let client = domain(&settings).endpoint().unwrap().attach().unwrap();
-        let peer = client.insert(&target).unwrap();
+        let peer = client.insert_peer(&target).unwrap();
         client
             .send_blocking(
                 peer,
@@ -35,7 +35,8 @@ fn pass_by(server: &Endpoint<Owned>, tag: u64) -> Result<ringrail::Peer, Error> 
             .map(|_| ())
     });
     let mut into = vec![0; 4];
-    let receive = server.receive(Selector::any(Envelope::tagged(tag)), std::mem::take(&mut into));
+    let receive =
+        server.receive(Selector::from_any(Envelope::tagged(tag)), std::mem::take(&mut into));
     let receive = receive.unwrap();
     let deadline = Instant::now() + PATIENCE;
     while !client.is_finished() {
@@ -69,8 +70,8 @@ fn who_was_inserted_stays_and_the_limit_names_cause_and_cure() {
         bytes[40..48].copy_from_slice(&u64::from(port).to_le_bytes());
         Address::from_bytes(&bytes).unwrap()
     };
-    let inserted: Vec<_> = (1..=8).map(|port| server.insert(&gone(port)).unwrap()).collect();
-    let error = server.insert(&gone(9)).unwrap_err().to_string();
+    let inserted: Vec<_> = (1..=8).map(|port| server.insert_peer(&gone(port)).unwrap()).collect();
+    let error = server.insert_peer(&gone(9)).unwrap_err().to_string();
     assert!(error.contains("sessions_max") && error.contains("remove"), "{error}");
     let refused = match pass_by(&server, 1) {
         Err(Error::Peer { failure: failure @ PeerFailure::Full { .. }, .. }) => failure.to_string(),
@@ -83,7 +84,7 @@ fn who_was_inserted_stays_and_the_limit_names_cause_and_cure() {
         _ => false,
     };
     assert!(events.iter().any(is_told), "{events:?}");
-    server.remove(inserted[0]).unwrap();
+    server.remove_peer(inserted[0]).unwrap();
     pass_by(&server, 2).unwrap();
     assert!(inserted[1..].iter().all(|&peer| server.peer_address(peer).is_some()));
 }

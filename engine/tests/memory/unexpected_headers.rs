@@ -18,7 +18,7 @@ const OTHERS: i64 = 4 << 20;
 fn an_unexpected_header_takes_at_most_128_bytes() {
     own_process::run("unexpected_headers::an_unexpected_header_takes_at_most_128_bytes", || {
         let [sends, receives] = [(); 2].map(|()| domain(&[]).endpoint().unwrap().attach().unwrap());
-        let to = sends.insert(&receives.address()).unwrap();
+        let to = sends.insert_peer(&receives.address()).unwrap();
         // Injects: the sender keeps nothing of them.
         let send = |number: u64| {
             let (tag, bytes) = (Envelope::tagged(number), number.to_le_bytes());

@@ -114,7 +114,7 @@ fn without_the_setting_on_both_sides_datagrams_go_by_the_socket() {
             for number in 0..100 {
                 send(endpoint, peer, number, &number.to_le_bytes());
             }
-            assert_eq!(figures(endpoint).neighbours, 0);
+            assert_eq!(figures(endpoint).local_peers, 0);
         },
         |endpoint, peer| {
             for number in 0..100 {
@@ -171,14 +171,14 @@ fn cut_the_socket() {
                     if is_first {
                         send(endpoint, peer, number, &bytes);
                         if number == 150 {
-                            assert!(cut_sockets() > 0 || figures(endpoint).neighbours == 0);
+                            assert!(cut_sockets() > 0 || figures(endpoint).local_peers == 0);
                         }
                     } else {
                         assert_eq!(receive(endpoint, peer, number, 8), bytes);
                     }
                 }
                 let deadline = Instant::now() + LONG;
-                while figures(endpoint).neighbours == 0 {
+                while figures(endpoint).local_peers == 0 {
                     assert!(Instant::now() < deadline, "no other memory is shared");
                     endpoint.progress().unwrap();
                 }
@@ -229,7 +229,7 @@ fn a_peer_that_is_killed_while_it_writes_ends_the_session() {
     let start = Instant::now();
     let error = loop {
         let mut into = [0; 8];
-        let selector = Selector::from(peer, tag(7));
+        let selector = Selector::from_peer(peer, tag(7));
         match endpoint.receive_blocking(selector, &mut into, ReceiveOptions::new()) {
             Ok(_) => assert_eq!(u64::from_le_bytes(into), due),
             Err(error) => break error,
@@ -242,7 +242,7 @@ fn a_peer_that_is_killed_while_it_writes_ends_the_session() {
     };
     assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
     assert!(due >= 1000);
-    assert_eq!(figures(&endpoint).neighbours, 0);
+    assert_eq!(figures(&endpoint).local_peers, 0);
     assert_eq!(child.end(), libc::SIGKILL);
 }
 

@@ -65,15 +65,15 @@ fn exchange(spin: &str) {
             scope.spawn(move || {
                 let endpoint = &endpoint.attach().unwrap();
                 let peer =
-                    |(rank, address)| (rank != own).then(|| endpoint.insert(address).unwrap());
+                    |(rank, address)| (rank != own).then(|| endpoint.insert_peer(address).unwrap());
                 let peers: Vec<_> = addresses.iter().enumerate().map(peer).collect();
                 let rank = Rank { own, endpoint, peers: &peers };
                 // Until all share memory with all.
                 let mut before = 0;
                 while before < RANKS {
-                    assert!(start.elapsed() < LONG, "{} have all neighbours", before);
+                    assert!(start.elapsed() < LONG, "{} have all local peers", before);
                     (1..RANKS).for_each(|by| rank.shift(by, 0, 1));
-                    if figures(endpoint).neighbours == RANKS - 1 {
+                    if figures(endpoint).local_peers == RANKS - 1 {
                         ready.fetch_add(1, Ordering::Relaxed);
                     }
                     barrier.wait();

@@ -150,7 +150,7 @@ fn only_shareable_memory_is_mapped_and_by_a_key_that_allows_everything() {
         // Operations by the engine reach the same memory.
         let word = region.atomic_u64(8).unwrap();
         until(endpoint, || word.load(Ordering::Acquire) == 7);
-        assert_eq!(region.counts().puts, 1);
+        assert_eq!(region.counters().puts, 1);
         send(endpoint, peer, 2, b"seen");
         receive(endpoint, peer, 3, 1);
     };

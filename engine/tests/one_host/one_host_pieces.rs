@@ -111,17 +111,17 @@ fn pieces_are_gathered_scattered_and_cut() {
         for _ in 0..3 {
             for lengths in [&[SIZE][..], &[513, 10_000], &[8192, 1, 8193]] {
                 let into = list(&vec![0; SIZE], lengths);
-                let selector = Selector::from(peer, tag(1));
+                let selector = Selector::from_peer(peer, tag(1));
                 let got = endpoint.receive(selector, into).unwrap().wait().unwrap();
                 assert!(content(got.buffer) == bytes, "{lengths:?}");
             }
         }
         let mut short = vec![0; 100_001];
-        let selector = Selector::from(peer, tag(2));
+        let selector = Selector::from_peer(peer, tag(2));
         let cut = endpoint.receive_blocking(selector, &mut short, ReceiveOptions::new());
         assert_eq!(cut.unwrap_err().kind(), ErrorKind::Truncated);
         assert!(short == bytes[..100_001]);
-        let selector = Selector::from(peer, tag(3));
+        let selector = Selector::from_peer(peer, tag(3));
         let none = endpoint.receive_blocking(selector, &mut [], ReceiveOptions::new());
         assert_eq!(none.unwrap_err().kind(), ErrorKind::Truncated);
         send(endpoint, peer, 4, &[]);
@@ -146,7 +146,7 @@ fn long_puts_and_gets_go_in_pieces() {
             figures.piece_bytes_received - before.piece_bytes_received,
         ];
         assert!(got >= LONG_ONES && put >= LONG_ONES, "{figures:?}");
-        let counts = region.counts();
+        let counts = region.counters();
         assert_eq!((counts.puts, counts.gets), (SIZES.len() as u64, SIZES.len() as u64));
         region.into_buffer().unwrap();
     };
@@ -177,7 +177,7 @@ fn long_and_short_messages_share_a_ring() {
         move |endpoint: &Endpoint<Owned>, peer: Peer| {
             until_in_pieces(endpoint, peer, is_first);
             let receive = |number: u64| {
-                let selector = Selector::from(peer, tag(number));
+                let selector = Selector::from_peer(peer, tag(number));
                 endpoint.receive(selector, vec![0; size_of(number)]).unwrap()
             };
             let receives: Vec<_> = (0..COUNT).map(receive).collect();
@@ -211,7 +211,7 @@ fn a_sender_that_stands_still_or_is_gone() {
         });
         until_in_pieces(&endpoint, peer, true);
         let before = figures(&endpoint).piece_bytes_received;
-        let selector = Selector::from(peer, tag(5));
+        let selector = Selector::from_peer(peer, tag(5));
         let mut receive = endpoint.receive(selector, vec![0; SIZE]).unwrap();
         let start = Instant::now();
         while figures(&endpoint).piece_bytes_received - before < 1 << 20 {

@@ -86,7 +86,7 @@ fn what_a_process_that_is_gone_had_to_send_is_not_received() {
     receive(&endpoint, peer, 6, 0);
     child.signal(libc::SIGKILL);
     let mut into = vec![0; SIZE];
-    let selector = Selector::from(peer, tag(5));
+    let selector = Selector::from_peer(peer, tag(5));
     // Its memory goes before its sockets close, so that this side may not know yet.
     let received = endpoint.receive_blocking(selector, &mut into, ReceiveOptions::new());
     match received {
@@ -124,7 +124,7 @@ fn targets_read_long_puts_and_origins_what_they_get() {
         let figures = figures(endpoint);
         assert_eq!(figures.read_bytes - before.read_bytes, READ as u64, "{figures:?}");
         assert_eq!(figures.read_failures, before.read_failures);
-        let counts = region.counts();
+        let counts = region.counters();
         assert_eq!((counts.puts, counts.gets), (6, 6));
         region.into_buffer().unwrap();
     };
@@ -169,7 +169,7 @@ fn a_region_can_be_closed_after_its_reader_or_writer_was_killed() {
         until_read(&endpoint, peer, true);
         let region = endpoint.register(vec![7; LONGEST]).unwrap();
         lend(&endpoint, peer, &region);
-        let selector = Selector::from(peer, tag(9));
+        let selector = Selector::from_peer(peer, tag(9));
         let mut end = endpoint.receive(selector, vec![0; 8]).unwrap();
         let (start, mut is_killed) = (Instant::now(), false);
         let failed = loop {
@@ -177,7 +177,7 @@ fn a_region_can_be_closed_after_its_reader_or_writer_was_killed() {
             if let Err(failed) = end.test() {
                 break failed;
             }
-            let counts = region.counts();
+            let counts = region.counters();
             if !is_killed && counts.puts + counts.gets >= 3 {
                 child.signal(libc::SIGKILL);
                 is_killed = true;
@@ -227,7 +227,7 @@ fn long_messages_are_read_to_their_end_for_who_sleeps_by_a_descriptor() {
     let address = receiver.address();
     let sender = thread::spawn(move || {
         let sender = domain(ON).endpoint().unwrap().attach().unwrap();
-        let peer = sender.insert(&address).unwrap();
+        let peer = sender.insert_peer(&address).unwrap();
         for number in 0..WARM {
             send(&sender, peer, 0, &pattern(number, 100_000));
             thread::sleep(Duration::from_millis(1));
@@ -236,11 +236,11 @@ fn long_messages_are_read_to_their_end_for_who_sleeps_by_a_descriptor() {
     });
     for number in 0..WARM {
         let mut into = vec![0; 100_000];
-        let selector = Selector::any(tag(0));
+        let selector = Selector::from_any(tag(0));
         receiver.receive_blocking(selector, &mut into, ReceiveOptions::new()).unwrap();
         assert!(into == pattern(number, 100_000));
     }
-    let selector = Selector::any(tag(1));
+    let selector = Selector::from_any(tag(1));
     receiver.post_receive(selector, vec![0; SIZE], ReceiveOptions::new()).unwrap();
     let (mut done, deadline) = (Vec::new(), Instant::now() + LONG);
     let queue = receiver.receive_queue();

@@ -15,14 +15,14 @@ const MESSAGES: usize = 200;
 
 /// Sends messages one by one to an endpoint whose owner computes; each is acknowledged.
 fn send_to(endpoint: &Endpoint<Shared>) {
-    let quiet = ReceiveOptions { silent: true, ..ReceiveOptions::new() };
+    let quiet = ReceiveOptions::new().silent(true);
     for _ in 0..MESSAGES {
-        endpoint.post_receive(Selector::any(TAG), vec![0; 8], quiet).unwrap();
+        endpoint.post_receive(Selector::from_any(TAG), vec![0; 8], quiet).unwrap();
     }
     let address = endpoint.address();
     thread::spawn(move || {
         let sender = domain(&[]).endpoint().unwrap().attach().unwrap();
-        let peer = sender.insert(&address).unwrap();
+        let peer = sender.insert_peer(&address).unwrap();
         let options = SendOptions::at(CompletionLevel::Delivery).timeout(LIMIT);
         for _ in 0..MESSAGES {
             sender.send_blocking(peer, TAG, &[7; 8], options).unwrap();

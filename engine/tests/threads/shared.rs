@@ -29,10 +29,10 @@ fn threads_talk_at_once_each_with_its_own_partner() {
     const SIZES: [usize; 5] = [0, 8, 4000, 70_000, 400_000];
     for lanes in [&[("control_lane", "tcp")][..], &[]] {
         let (left, right) = (shared(lanes), shared(lanes));
-        let to_right = left.insert(&right.address()).unwrap();
-        let to_left = right.insert(&left.address()).unwrap();
+        let to_right = left.insert_peer(&right.address()).unwrap();
+        let to_left = right.insert_peer(&left.address()).unwrap();
         let exchange = |end: &Endpoint<Shared>, peer, thread: u64, goes_first: bool| {
-            let selector = Selector::from(peer, Envelope::tagged(thread));
+            let selector = Selector::from_peer(peer, Envelope::tagged(thread));
             for round in 0..20 {
                 let size = SIZES[(round + thread as usize) % SIZES.len()];
                 let bytes = vec![thread as u8 ^ round as u8; size];
@@ -70,7 +70,7 @@ fn threads_talk_at_once_each_with_its_own_partner() {
 fn posts_keep_their_order_within_and_across_threads() {
     const POSTS: u64 = 3000;
     let endpoint = shared(&[]);
-    let own = endpoint.insert(&endpoint.address()).unwrap();
+    let own = endpoint.insert_peer(&endpoint.address()).unwrap();
     let next = AtomicU64::new(0);
     std::thread::scope(|scope| {
         // Four threads take turns; each turn happens after the one before.
@@ -86,7 +86,7 @@ fn posts_keep_their_order_within_and_across_threads() {
                             own,
                             Envelope::tagged(1),
                             turn.to_le_bytes().to_vec(),
-                            SendOptions { silent: true, ..SendOptions::new() },
+                            SendOptions::new().silent(true),
                         )
                         .unwrap();
                     next.store(turn + 1, Ordering::Release);
@@ -103,7 +103,11 @@ fn posts_keep_their_order_within_and_across_threads() {
     for expected in 0..POSTS {
         let mut into = [0; 8];
         endpoint
-            .receive_blocking(Selector::any(Envelope::tagged(1)), &mut into, ReceiveOptions::new())
+            .receive_blocking(
+                Selector::from_any(Envelope::tagged(1)),
+                &mut into,
+                ReceiveOptions::new(),
+            )
             .unwrap();
         assert_eq!(u64::from_le_bytes(into), expected);
     }
@@ -115,13 +119,13 @@ fn each_thread_waits_at_its_own_queue() {
     const THREADS: usize = 6;
     const MESSAGES: u64 = 500;
     let (left, right) = (shared(&[]), shared(&[]));
-    right.insert(&left.address()).unwrap();
+    right.insert_peer(&left.address()).unwrap();
     let received = AtomicUsize::new(0);
     std::thread::scope(|scope| {
         for thread in 0..THREADS as u64 {
             let (left, right, received) = (&left, &right, &received);
             scope.spawn(move || {
-                let queue = right.open_queue(64);
+                let queue = right.open_completion_queue(64);
                 let mine = right
                     .open_endpoint(EndpointOptions {
                         transmit_queue: Some(&queue),
@@ -129,8 +133,8 @@ fn each_thread_waits_at_its_own_queue() {
                         ..EndpointOptions::default()
                     })
                     .unwrap();
-                let to_mine = left.insert(&mine.address()).unwrap();
-                let selector = Selector::any(Envelope::tagged(thread));
+                let to_mine = left.insert_peer(&mine.address()).unwrap();
+                let selector = Selector::from_any(Envelope::tagged(thread));
                 let mut posted = 0;
                 while posted < 16 {
                     let options = ReceiveOptions::new().user_data(posted);
@@ -178,7 +182,7 @@ fn each_thread_waits_at_its_own_queue() {
 #[test]
 fn operations_are_cancelled_by_name_and_by_handle() {
     let endpoint = shared(&[]);
-    let any = Selector::any(Envelope::tagged(9));
+    let any = Selector::from_any(Envelope::tagged(9));
     let mut handle = endpoint.receive(any, vec![0; 8]).unwrap();
     assert!(handle.cancel());
     assert!(matches!(handle.wait().unwrap_err().error, Error::Cancelled));
@@ -211,8 +215,8 @@ fn operations_are_cancelled_by_name_and_by_handle() {
 #[test]
 fn a_full_queue_stops_no_other() {
     let endpoint = shared(&[]);
-    let own = endpoint.insert(&endpoint.address()).unwrap();
-    let full = endpoint.open_queue(4);
+    let own = endpoint.insert_peer(&endpoint.address()).unwrap();
+    let full = endpoint.open_completion_queue(4);
     let options = EndpointOptions { transmit_queue: Some(&full), ..EndpointOptions::default() };
     let stuck = endpoint.open_endpoint(options).unwrap();
     let send = |from: &Endpoint<Shared>| {
@@ -236,7 +240,7 @@ fn waits_end_in_time() {
     let mut done = Vec::new();
     assert_eq!(endpoint.wait(&mut done, 1, Some(timeout)).unwrap(), 0);
     assert!(begin.elapsed() >= timeout);
-    let never = Selector::any(Envelope::tagged(1));
+    let never = Selector::from_any(Envelope::tagged(1));
     let options = ReceiveOptions::new().timeout(timeout);
     let error = endpoint.receive_blocking(never, &mut [0; 8], options).unwrap_err();
     assert!(matches!(error, Error::TimedOut(_)), "{error}");
@@ -267,10 +271,11 @@ fn a_dedicated_engine_needs_no_call() {
     const LENGTH: usize = 4 << 20;
     let dedicated = domain(&[]).endpoint().unwrap().dedicate().unwrap();
     let other = domain(&[]).endpoint().unwrap().attach().unwrap();
-    let to_dedicated = other.insert(&dedicated.address()).unwrap();
-    let to_other = dedicated.insert(&other.address()).unwrap();
-    let mut receive =
-        dedicated.receive(Selector::from(to_other, Envelope::tagged(1)), vec![0; LENGTH]).unwrap();
+    let to_dedicated = other.insert_peer(&dedicated.address()).unwrap();
+    let to_other = dedicated.insert_peer(&other.address()).unwrap();
+    let mut receive = dedicated
+        .receive(Selector::from_peer(to_other, Envelope::tagged(1)), vec![0; LENGTH])
+        .unwrap();
     let begin = Instant::now();
     let options = SendOptions::at(CompletionLevel::Match).timeout(Duration::from_secs(20));
     // Nobody waits at the dedicated endpoint: this thread is here.
@@ -291,12 +296,13 @@ fn a_dedicated_engine_needs_no_call() {
 #[test]
 fn threads_may_end_before_what_they_posted() {
     let (left, right) = (shared(&[]), shared(&[]));
-    let to_right = left.insert(&right.address()).unwrap();
-    let to_left = right.insert(&left.address()).unwrap();
+    let to_right = left.insert_peer(&right.address()).unwrap();
+    let to_left = right.insert_peer(&left.address()).unwrap();
     for round in 0..20u8 {
         let post = |end: &Endpoint<Shared>, peer, fill: u8| {
             let (out, into) = (vec![fill; 300_000], vec![0; 300_000]);
-            let receive = end.receive(Selector::from(peer, Envelope::tagged(2)), into).unwrap();
+            let receive =
+                end.receive(Selector::from_peer(peer, Envelope::tagged(2)), into).unwrap();
             let send = end.send(peer, Envelope::tagged(2), out, SendOptions::new()).unwrap();
             (receive, send)
         };
@@ -311,7 +317,7 @@ fn threads_may_end_before_what_they_posted() {
         theirs.1.wait().unwrap();
     }
     let stays = left.open_endpoint(EndpointOptions::default()).unwrap();
-    let never = left.receive(Selector::any(Envelope::tagged(3)), vec![0; 8]).unwrap();
+    let never = left.receive(Selector::from_any(Envelope::tagged(3)), vec![0; 8]).unwrap();
     drop(left);
     assert!(matches!(never.wait().unwrap_err().error, Error::Cancelled));
     drop(right);
@@ -324,7 +330,7 @@ fn threads_may_end_before_what_they_posted() {
 fn the_drop_of_an_endpoint_is_behind_its_posts() {
     const COUNT: usize = 400;
     let main = shared(&[]);
-    let own = main.insert(&main.address()).unwrap();
+    let own = main.insert_peer(&main.address()).unwrap();
     let stop = AtomicUsize::new(0);
     std::thread::scope(|scope| {
         for _ in 0..2 {
@@ -338,7 +344,7 @@ fn the_drop_of_an_endpoint_is_behind_its_posts() {
         for round in 0..40u8 {
             let endpoint = main.open_endpoint(EndpointOptions::default()).unwrap();
             let mut memory = vec![round; 64];
-            let silent = SendOptions { silent: true, ..SendOptions::new() };
+            let silent = SendOptions::new().silent(true);
             for _ in 0..COUNT {
                 let span = ringrail::RawSpan { ptr: memory.as_mut_ptr(), len: memory.len() };
                 // SAFETY: the memory lives, unchanged, until the endpoint is dropped.
@@ -352,7 +358,7 @@ fn the_drop_of_an_endpoint_is_behind_its_posts() {
             drop(memory);
             for number in 0..COUNT {
                 let mut into = [0; 64];
-                let selector = Selector::any(Envelope::tagged(u64::from(round)));
+                let selector = Selector::from_any(Envelope::tagged(u64::from(round)));
                 let options = ReceiveOptions::new().timeout(Duration::from_secs(20));
                 main.receive_blocking(selector, &mut into, options).unwrap();
                 assert!(into == [round; 64], "{round}, {number}");
@@ -366,7 +372,7 @@ fn the_drop_of_an_endpoint_is_behind_its_posts() {
 #[test]
 fn a_full_queue_stops_no_other_while_the_engine_is_busy() {
     let endpoint = shared(&[]);
-    let own = endpoint.insert(&endpoint.address()).unwrap();
+    let own = endpoint.insert_peer(&endpoint.address()).unwrap();
     let stop = AtomicUsize::new(0);
     std::thread::scope(|scope| {
         for _ in 0..2 {
@@ -376,7 +382,7 @@ fn a_full_queue_stops_no_other_while_the_engine_is_busy() {
                 }
             });
         }
-        let full = endpoint.open_queue(4);
+        let full = endpoint.open_completion_queue(4);
         let options = EndpointOptions { transmit_queue: Some(&full), ..EndpointOptions::default() };
         let stuck = endpoint.open_endpoint(options).unwrap();
         let (mut refused, mut posted) = (0, 0);
@@ -409,7 +415,7 @@ fn two_threads_sleep_by_their_own_descriptors() {
     let endpoint = shared(&[]);
     std::thread::scope(|scope| {
         let sides = [0, 1].map(|_| {
-            let queue = endpoint.open_queue(64);
+            let queue = endpoint.open_completion_queue(64);
             let options =
                 EndpointOptions { receive_queue: Some(&queue), ..EndpointOptions::default() };
             let side = endpoint.open_endpoint(options).unwrap();
@@ -419,13 +425,13 @@ fn two_threads_sleep_by_their_own_descriptors() {
         for (index, (side, queue)) in sides.into_iter().enumerate() {
             let partner = addresses[1 - index];
             scope.spawn(move || {
-                let peer = side.insert(&partner).unwrap();
+                let peer = side.insert_peer(&partner).unwrap();
                 let mut done = Vec::new();
                 let mut wakes = 0;
                 for round in 0..ROUNDS {
-                    let selector = Selector::any(Envelope::tagged(0));
+                    let selector = Selector::from_any(Envelope::tagged(0));
                     side.post_receive(selector, vec![0; 8], ReceiveOptions::new()).unwrap();
-                    let silent = SendOptions { silent: true, ..SendOptions::new() };
+                    let silent = SendOptions::new().silent(true);
                     side.post_send(peer, Envelope::tagged(0), vec![1; 8], silent).unwrap();
                     let begin = Instant::now();
                     while queue.read(&mut done, 1).unwrap() == 0 {
@@ -453,7 +459,7 @@ fn two_threads_sleep_by_their_own_descriptors() {
 #[test]
 fn queues_are_bound_later_and_operations_cancelled_by_their_user_data() {
     let mut first = shared(&[]);
-    let queue = first.open_queue(64);
+    let queue = first.open_completion_queue(64);
     first.bind_queues(&queue, &queue).unwrap();
     let options = EndpointOptions {
         transmit_queue: Some(&queue),
@@ -461,10 +467,10 @@ fn queues_are_bound_later_and_operations_cancelled_by_their_user_data() {
         ..Default::default()
     };
     let second = first.open_endpoint(options).unwrap();
-    let to_self = first.insert(&first.address()).unwrap();
+    let to_self = first.insert_peer(&first.address()).unwrap();
     let receive = |end: &Endpoint<Shared>, tag, user_data| {
         let (selector, options) =
-            (Selector::any(Envelope::tagged(tag)), ReceiveOptions::new().user_data(user_data));
+            (Selector::from_any(Envelope::tagged(tag)), ReceiveOptions::new().user_data(user_data));
         end.post_receive(selector, vec![0; 8], options).unwrap();
     };
     for user_data in [7, 8, 8] {
@@ -489,5 +495,5 @@ fn queues_are_bound_later_and_operations_cancelled_by_their_user_data() {
     }
     assert!(ended.iter().any(|it| it.user_data == 7 && it.kind == OperationKind::Receive));
     let stranger = shared(&[]);
-    assert!(first.bind_queues(&stranger.open_queue(1), &queue).is_err());
+    assert!(first.bind_queues(&stranger.open_completion_queue(1), &queue).is_err());
 }

@@ -31,11 +31,11 @@ fn sleeps() -> BTreeMap<(i32, String), u64> {
 }
 
 fn exchange(endpoint: &Endpoint<Shared>, other: &Endpoint<Shared>) {
-    let peer = endpoint.insert(&other.address()).unwrap();
-    let quiet = ReceiveOptions { silent: true, ..ReceiveOptions::new() };
+    let peer = endpoint.insert_peer(&other.address()).unwrap();
+    let quiet = ReceiveOptions::new().silent(true);
     let delivered = SendOptions::at(CompletionLevel::Delivery).timeout(LIMIT);
     for _ in 0..100 {
-        other.post_receive(Selector::any(TAG), vec![0; 8], quiet).unwrap();
+        other.post_receive(Selector::from_any(TAG), vec![0; 8], quiet).unwrap();
         endpoint.send_blocking(peer, TAG, &[0; 8], delivered).unwrap();
     }
 }
@@ -57,7 +57,7 @@ fn watch_idle_engines() {
     exchange(&waited_for, &shared);
     thread::scope(|scope| {
         let waiter = scope.spawn(|| {
-            let selector = Selector::any(Envelope::tagged(2));
+            let selector = Selector::from_any(Envelope::tagged(2));
             let options = ReceiveOptions::new().timeout(Duration::from_secs(60));
             waited_for.receive_blocking(selector, &mut [0; 8], options).unwrap();
         });
@@ -74,7 +74,7 @@ fn watch_idle_engines() {
             }
             assert!(Instant::now() < deadline, "in {REST:?} woke {woken:?} of {before:?}");
         }
-        let peer = shared.insert(&waited_for.address()).unwrap();
+        let peer = shared.insert_peer(&waited_for.address()).unwrap();
         shared.send_blocking(peer, Envelope::tagged(2), &[0; 8], SendOptions::new()).unwrap();
         waiter.join().unwrap();
     });

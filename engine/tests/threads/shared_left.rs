@@ -17,8 +17,8 @@ const LONG: Duration = Duration::from_secs(60);
 fn two(settings: &[(&str, &str)]) -> [(Endpoint<Shared>, Peer); 2] {
     let shared = || domain(settings).endpoint().unwrap().share().unwrap();
     let (left, right) = (shared(), shared());
-    let to_right = left.insert(&right.address()).unwrap();
-    let to_left = right.insert(&left.address()).unwrap();
+    let to_right = left.insert_peer(&right.address()).unwrap();
+    let to_left = right.insert_peer(&left.address()).unwrap();
     left.connect(to_right, Some(LONG)).unwrap();
     [(left, to_right), (right, to_left)]
 }
@@ -30,7 +30,7 @@ fn while_held<R>(of: &Endpoint<Shared>, call: impl FnOnce() -> R) -> R {
     let end = &of.open_endpoint(EndpointOptions::default()).unwrap();
     let receive = end
         .post_receive(
-            Selector::any(Envelope::tagged(NEVER)),
+            Selector::from_any(Envelope::tagged(NEVER)),
             vec![0; 8],
             ReceiveOptions::new().user_data(NEVER),
         )
@@ -89,7 +89,7 @@ fn injects_that_are_left_are_not_lost() {
     }
     // Those that waited all the time.
     for number in 0..sent {
-        let receive = right.receive(Selector::from(to_left, Envelope::tagged(1)), vec![0; 8]);
+        let receive = right.receive(Selector::from_peer(to_left, Envelope::tagged(1)), vec![0; 8]);
         let mut receive = receive.unwrap();
         let begin = Instant::now();
         let received = loop {
@@ -114,7 +114,7 @@ fn posts_on_memory_are_left_as_well() {
     let region = right.allocate_region(64).unwrap();
     region.write(0, &[0; 64]).unwrap();
     let key = region.key(&KeyOptions::new(Access::all())).unwrap();
-    let fenced = |user_data| SendOptions { fence: true, ..SendOptions::new().user_data(user_data) };
+    let fenced = |user_data| SendOptions::new().user_data(user_data).fence(true);
     let one = 1u64.to_ne_bytes();
     let add = Atomic::new(AtomicOp::Sum, Datatype::U64, &one);
     let mut get = while_held(&left, || {

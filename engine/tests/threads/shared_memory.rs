@@ -106,9 +106,9 @@ fn exchange(
     end: impl FnOnce(),
 ) {
     let endpoint = endpoint.attach().unwrap();
-    let peer = endpoint.insert(other).unwrap();
+    let peer = endpoint.insert_peer(other).unwrap();
     let envelope = Envelope::tagged(1);
-    let buffer = |length| Buffer::from(endpoint.domain().alloc(length).unwrap());
+    let buffer = |length| Buffer::from(endpoint.domain().allocate(length).unwrap());
     let mut buffers = LENGTHS.map(|length| (buffer(length), buffer(length)));
     let mut done = Vec::with_capacity(16);
     let mut all = |number: u64| {
@@ -116,7 +116,7 @@ fn exchange(
             for _ in 0..MESSAGES {
                 let send = std::mem::replace(out, Buffer::from(Vec::new()));
                 let receive = std::mem::replace(back, Buffer::from(Vec::new()));
-                let selector = Selector::from(peer, envelope);
+                let selector = Selector::from_peer(peer, envelope);
                 endpoint
                     .post_receive(selector, receive, ReceiveOptions::new().user_data(number))
                     .unwrap();

@@ -25,8 +25,8 @@ fn shared(settings: &[(&str, &str)]) -> Endpoint<Shared> {
 /// Two shared endpoints that know each other, and what each calls the other.
 fn two(settings: &[(&str, &str)]) -> [(Endpoint<Shared>, Peer); 2] {
     let (left, right) = (shared(settings), shared(settings));
-    let to_right = left.insert(&right.address()).unwrap();
-    let to_left = right.insert(&left.address()).unwrap();
+    let to_right = left.insert_peer(&right.address()).unwrap();
+    let to_left = right.insert_peer(&left.address()).unwrap();
     [(left, to_right), (right, to_left)]
 }
 
@@ -153,8 +153,8 @@ fn many_threads_match_as_one_would() {
                         assert!(begin.elapsed() < 3 * LONG, "{count:?} messages of {side}");
                         let envelope = Envelope::tagged(taker / 2);
                         let selector = match taker % 2 {
-                            0 => Selector::from(*peer, envelope),
-                            _ => Selector::any(envelope),
+                            0 => Selector::from_peer(*peer, envelope),
+                            _ => Selector::from_any(envelope),
                         };
                         let bytes = match random.below(5) {
                             0 => {
@@ -216,14 +216,14 @@ fn endpoints_that_are_dropped_in_traffic_end_what_they_have() {
                 let (left, right, ends) = (&left, &right, &ends);
                 scope.spawn(move || {
                     let mine = left.open_endpoint(EndpointOptions::default()).unwrap();
-                    let to_mine = right.insert(&mine.address()).unwrap();
+                    let to_mine = right.insert_peer(&mine.address()).unwrap();
                     let envelope = Envelope::tagged(thread);
                     let mut random = Random(round * 100 + thread + 1);
                     let mut received = Vec::new();
                     let mut sent = Vec::new();
                     for number in 0..12 {
                         let length = [16, 3000, 200_000][random.below(3) as usize];
-                        let any = Selector::any(envelope);
+                        let any = Selector::from_any(envelope);
                         received.push(mine.receive(any, vec![0; 200_000]).unwrap());
                         let bytes = message(thread, number, length);
                         match right.send(to_mine, envelope, bytes, SendOptions::new()) {
@@ -254,7 +254,8 @@ fn endpoints_that_are_dropped_in_traffic_end_what_they_have() {
         let mut into = [0; 16];
         right.send_blocking(to_left, Envelope::tagged(99), &[7; 16], SendOptions::new()).unwrap();
         let options = ReceiveOptions::new().timeout(LONG);
-        left.receive_blocking(Selector::any(Envelope::tagged(99)), &mut into, options).unwrap();
+        left.receive_blocking(Selector::from_any(Envelope::tagged(99)), &mut into, options)
+            .unwrap();
         if round % 2 == 0 {
             drop(left);
             drop(right);
@@ -285,7 +286,7 @@ impl Wake for Panics {
 fn a_waker_that_panics_leaves_the_engine_to_others() {
     let [(left, to_right), (right, to_left)] = two(&[]);
     let mut operation =
-        right.receive(Selector::from(to_left, Envelope::tagged(1)), vec![0; 16]).unwrap();
+        right.receive(Selector::from_peer(to_left, Envelope::tagged(1)), vec![0; 16]).unwrap();
     let panics = Arc::new(Panics(AtomicBool::new(false)));
     let waker = Waker::from(Arc::clone(&panics));
     let begin = Instant::now();
@@ -318,7 +319,7 @@ fn a_waker_that_panics_leaves_the_engine_to_others() {
             right.send_blocking(to_left, Envelope::tagged(2), &[4; 16], options).unwrap();
         });
         let mut into = [0; 16];
-        let selector = Selector::from(to_right, Envelope::tagged(2));
+        let selector = Selector::from_peer(to_right, Envelope::tagged(2));
         left.receive_blocking(selector, &mut into, ReceiveOptions::new().timeout(LONG)).unwrap();
     });
 }
@@ -353,10 +354,10 @@ fn a_waker_that_panics_spares_the_threads_that_others_rely_on() {
         let right =
             if is_dedicated { endpoint.dedicate().unwrap() } else { endpoint.share().unwrap() };
         let left = shared(&[]);
-        let to_right = left.insert(&right.address()).unwrap();
-        let to_left = right.insert(&left.address()).unwrap();
+        let to_right = left.insert_peer(&right.address()).unwrap();
+        let to_left = right.insert_peer(&left.address()).unwrap();
         let receive = |tag| {
-            let selector = Selector::from(to_left, Envelope::tagged(tag));
+            let selector = Selector::from_peer(to_left, Envelope::tagged(tag));
             right.receive(selector, vec![0; 16]).unwrap()
         };
         let send = |tag| {
@@ -408,16 +409,16 @@ fn a_process_may_exit_in_traffic() {
         let mut into = vec![0; 16];
         for _ in 0..50 {
             let options = ReceiveOptions::new().timeout(LONG);
-            let any = Selector::any(Envelope::tagged(1));
+            let any = Selector::from_any(Envelope::tagged(1));
             endpoint.receive_blocking(any, &mut into, options).unwrap();
         }
         let mut named = vec![0; Address::BYTES];
-        let any = Selector::any(Envelope::tagged(2));
+        let any = Selector::from_any(Envelope::tagged(2));
         let options = ReceiveOptions::new().timeout(LONG);
         endpoint.receive_blocking(any, &mut named, options).unwrap();
         let address = Address::from_bytes(&named[..Address::BYTES]).unwrap();
-        let peer = endpoint.insert(&address).unwrap();
-        let from_it = Selector::from(peer, Envelope::tagged(3));
+        let peer = endpoint.insert_peer(&address).unwrap();
+        let from_it = Selector::from_peer(peer, Envelope::tagged(3));
         let never = endpoint.receive(from_it, vec![0; 16]).unwrap();
         // It exits about now.
         let ended = never.wait().unwrap_err();
@@ -444,12 +445,12 @@ fn exit_in_traffic(told: &str) -> ! {
     let bytes: Vec<u8> = (0..address.len()).step_by(2).map(byte).collect();
     let endpoint = Arc::new(shared(&[]));
     let address = Address::from_bytes(&bytes).unwrap();
-    let peer = endpoint.insert(&address).unwrap();
-    let own = endpoint.insert(&endpoint.address()).unwrap();
+    let peer = endpoint.insert_peer(&address).unwrap();
+    let own = endpoint.insert_peer(&endpoint.address()).unwrap();
     for thread in 0..4u64 {
         let endpoint = Arc::clone(&endpoint);
         std::thread::spawn(move || {
-            let silent = SendOptions { silent: true, ..SendOptions::new() };
+            let silent = SendOptions::new().silent(true);
             for number in 0.. {
                 let sent = match thread {
                     0 if number < 200 => {
@@ -462,7 +463,7 @@ fn exit_in_traffic(told: &str) -> ! {
                     }
                     2 => {
                         let into = vec![0; 100_000];
-                        let any = Selector::any(Envelope::tagged(9));
+                        let any = Selector::from_any(Envelope::tagged(9));
                         endpoint.receive(any, into).map(|operation| drop(operation.wait()))
                     }
                     _ => {

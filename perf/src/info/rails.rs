@@ -114,6 +114,7 @@ fn role_name(role: RailRole) -> &'static str {
         RailRole::Preferred => "preferred",
         RailRole::Ordinary => "ordinary",
         RailRole::Backup => "backup",
+        _ => "unknown",
     }
 }
 

@@ -81,7 +81,7 @@ impl<M: Attached> Side<M> {
     }
 
     fn post(&self, peer: Peer, buffer: Buffer) -> Result<(), String> {
-        let selector = Selector::from(peer, TAG);
+        let selector = Selector::from_peer(peer, TAG);
         self.endpoint
             .post_receive(selector, buffer, ReceiveOptions::new())
             .map(drop)
@@ -97,8 +97,7 @@ impl<M: Attached> Side<M> {
     #[inline]
     fn send(&self, peer: Peer, bytes: &[u8], more: bool) -> Result<(), String> {
         for _ in 0..TURNS_TO_ARRIVE {
-            match self.endpoint.inject(peer, TAG, bytes, SendOptions { more, ..SendOptions::new() })
-            {
+            match self.endpoint.inject(peer, TAG, bytes, SendOptions::new().more(more)) {
                 Ok(()) => return Ok(()),
                 Err(error) if error.is_would_block() => {
                     self.endpoint.progress().map(drop).map_err(message)?;
@@ -111,7 +110,7 @@ impl<M: Attached> Side<M> {
 
     #[inline]
     fn put(&self, peer: Peer, key: RemoteKey, bytes: &[u8], more: bool) -> Result<(), String> {
-        let options = SendOptions { more, ..SendOptions::new() };
+        let options = SendOptions::new().more(more);
         for _ in 0..TURNS_TO_ARRIVE {
             match self.endpoint.inject_put(peer, key.at(0), bytes, options) {
                 Ok(()) => return Ok(()),
@@ -128,7 +127,7 @@ impl<M: Attached> Side<M> {
     #[inline]
     fn see_puts(&self, count: u64) -> Result<(), String> {
         for _ in 0..TURNS_TO_ARRIVE {
-            if self.region.counts().puts >= count {
+            if self.region.counters().puts >= count {
                 return Ok(());
             }
             self.endpoint.progress().map_err(message)?;
@@ -247,8 +246,8 @@ fn idle<M: Attached>(left: &Side<M>, arguments: &Arguments) -> Result<Vec<Endpoi
 
 /// The first engine connects to another one.
 fn connect<M: Attached>(left: &Side<M>, side: Side<M>) -> Result<Other<M>, String> {
-    let known_as = left.endpoint.insert(&side.endpoint.address()).map_err(message)?;
-    let first = side.endpoint.insert(&left.endpoint.address()).map_err(message)?;
+    let known_as = left.endpoint.insert_peer(&side.endpoint.address()).map_err(message)?;
+    let first = side.endpoint.insert_peer(&left.endpoint.address()).map_err(message)?;
     // A message that cannot go asks for a connection.
     match left.endpoint.inject(known_as, TAG, &[], SendOptions::new()) {
         Err(error) if error.is_would_block() => {}
@@ -303,14 +302,14 @@ fn exchange<M: Attached>(
                 side.receive(WINDOW)?;
             }
             Pattern::Put => {
-                let seen = (side.region.counts().puts, left.region.counts().puts);
+                let seen = (side.region.counters().puts, left.region.counters().puts);
                 left.put(*known_as, side.key, bytes, false)?;
                 side.see_puts(seen.0 + 1)?;
                 side.put(*first, left.key, bytes, false)?;
                 left.see_puts(seen.1 + 1)?;
             }
             Pattern::PutCoalesced => {
-                let seen = side.region.counts().puts;
+                let seen = side.region.counters().puts;
                 for number in 1..=WINDOW {
                     left.put(*known_as, side.key, bytes, number != WINDOW)?;
                 }

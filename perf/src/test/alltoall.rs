@@ -68,7 +68,7 @@ impl Ranks {
             let others = others.map(|(_, address)| address).chain(&theirs);
             let insert = |bytes: &Vec<u8>| {
                 let address = Address::from_bytes(bytes).map_err(message)?;
-                endpoint.insert(&address).map_err(message)
+                endpoint.insert_peer(&address).map_err(message)
             };
             peers.push(others.map(insert).collect::<Result<Vec<_>, _>>()?);
         }
@@ -92,7 +92,7 @@ impl Ranks {
             for &peer in peers {
                 let buffer = self.buffers.pop().ok_or("a buffer is missing")?;
                 endpoint
-                    .post_receive(Selector::from(peer, tag), buffer, ReceiveOptions::new())
+                    .post_receive(Selector::from_peer(peer, tag), buffer, ReceiveOptions::new())
                     .map_err(|rejected| rejected.to_string())?;
                 missing += 1;
             }

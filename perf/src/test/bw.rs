@@ -117,6 +117,6 @@ fn finish(
 }
 
 fn post_receive(side: &Side<'_, impl Attached>, buffer: Buffer, number: u64) -> Result<(), String> {
-    let selector = Selector::from(side.peer, TAG);
+    let selector = Selector::from_peer(side.peer, TAG);
     side.post_receive(selector, buffer, number)
 }

@@ -122,7 +122,7 @@ impl Engines {
         for at in 0..job.senders {
             let endpoint = endpoints.get(at).unwrap_or(&endpoints[0]);
             let address = addresses.get(at).unwrap_or(&addresses[0]);
-            peers.push(endpoint.insert(address).map_err(message)?);
+            peers.push(endpoint.insert_peer(address).map_err(message)?);
         }
         let engines = Self { endpoints, peers, addresses, is_server };
         for (at, &peer) in engines.peers.iter().enumerate() {
@@ -240,7 +240,7 @@ impl<'a> Receiver<'a> {
 
     fn post(&mut self, at: usize, buffer: Buffer) -> Result<(), String> {
         if self.posted[at] < self.count {
-            let selector = Selector::from(self.engines.peers[at], TAG);
+            let selector = Selector::from_peer(self.engines.peers[at], TAG);
             let context = (at as u64) << NUMBER_BITS | self.posted[at];
             let endpoint = &self.engines.endpoints[0];
             let posted =

@@ -17,7 +17,7 @@ pub(super) fn run(side: &mut Side<'_, impl Attached>) -> Result<Report, String> 
     let mut verified = true;
     let mut hands = Hands { send: Some(side.buffer(size)?), received: None };
     let receive = side.buffer(size)?;
-    let selector = Selector::from(side.peer, TAG);
+    let selector = Selector::from_peer(side.peer, TAG);
     side.post_receive(selector, receive, 0)?;
     side.barrier()?;
     let before = side.endpoint.counters();

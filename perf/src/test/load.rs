@@ -25,7 +25,7 @@ const STOP: u64 = u64::MAX / 2;
 
 pub(super) fn run(side: &mut Side<'_, impl Attached>) -> Result<Report, String> {
     let size = side.job.size.max(STAMP_BYTES);
-    let ping = Selector::from(side.peer, TAG);
+    let ping = Selector::from_peer(side.peer, TAG);
     side.post_receive(ping, vec![0u8; size].into(), PING)?;
     if side.is_server { serve(side) } else { client(side, size) }
 }
@@ -35,7 +35,7 @@ fn post_bulk_receive(
     buffer: Buffer,
     number: u64,
 ) -> Result<(), String> {
-    let selector = Selector::from(side.peer, BULK);
+    let selector = Selector::from_peer(side.peer, BULK);
     side.post_receive(selector, buffer, number)
 }
 
@@ -50,7 +50,7 @@ fn hints(side: &Side<'_, impl Attached>) -> (Hint, Hint) {
 fn pong(side: &Side<'_, impl Attached>, bytes: &[u8]) -> Result<(), String> {
     let (hint, _) = hints(side);
     if bytes.len() > side.endpoint.domain().settings().inject_limit_bytes() {
-        let options = SendOptions { silent: true, ..SendOptions::default() }.hint(hint);
+        let options = SendOptions::default().silent(true).hint(hint);
         let posted =
             side.endpoint.post_send(side.peer, TAG, bytes.to_vec(), options.user_data(PING));
         return posted.map(drop).map_err(|error| error.to_string());
@@ -93,7 +93,7 @@ fn serve(side: &mut Side<'_, impl Attached>) -> Result<Report, String> {
                     stop_at = Some(number - STOP);
                 } else {
                     pings += 1;
-                    let ping = Selector::from(side.peer, TAG);
+                    let ping = Selector::from_peer(side.peer, TAG);
                     side.post_receive(ping, buffer, PING)?;
                 }
             } else {
@@ -172,7 +172,7 @@ fn client(side: &mut Side<'_, impl Attached>, size: usize) -> Result<Report, Str
         let buffer = answer.ok_or("no answer")?;
         verified &= buffer.as_slice() == Some(&bytes[..]);
         pings += 1;
-        let ping = Selector::from(side.peer, TAG);
+        let ping = Selector::from_peer(side.peer, TAG);
         side.post_receive(ping, buffer, PING)?;
         if had_all && sent - finished == TRANSFERS as u64 {
             histogram.saturating_record((elapsed.as_nanos() / 2) as u64);

@@ -18,7 +18,7 @@ pub(super) fn run(side: &mut Side<'_, impl Attached>) -> Result<Report, String> 
     let start;
     if side.is_server {
         let posts = (4 * side.job.window as u64).min(total);
-        let selector = Selector::from(side.peer, TAG);
+        let selector = Selector::from_peer(side.peer, TAG);
         for number in 0..posts {
             let buffer = side.buffer(size)?;
             side.post_receive(selector, buffer, number)?;
@@ -57,12 +57,7 @@ pub(super) fn run(side: &mut Side<'_, impl Attached>) -> Result<Report, String> 
             stamp::write(&mut bytes, number);
             let more = number % window != window - 1;
             loop {
-                match side.endpoint.inject(
-                    side.peer,
-                    TAG,
-                    &bytes,
-                    SendOptions { more, ..SendOptions::new() },
-                ) {
+                match side.endpoint.inject(side.peer, TAG, &bytes, SendOptions::new().more(more)) {
                     Ok(()) => break,
                     Err(error) if error.is_would_block() => {
                         if !side.endpoint.progress().map_err(message)? && side.is_crowded {
@@ -82,7 +77,7 @@ pub(super) fn run(side: &mut Side<'_, impl Attached>) -> Result<Report, String> 
         if let Some(Err(error)) = failed.pop().map(|completion| completion.result) {
             return Err(error.to_string());
         }
-        let selector = Selector::from(side.peer, DONE);
+        let selector = Selector::from_peer(side.peer, DONE);
         side.endpoint
             .receive_blocking(selector, &mut [], ReceiveOptions::new())
             .map_err(message)?;

@@ -75,7 +75,7 @@ impl<M: Attached> Memory<M> {
             .put_blocking(side.peer, memory.done_there(), &[0; ELEMENT_BYTES], options)
             .map_err(message)?;
         side.barrier()?;
-        memory.puts_before = memory.ours.counts().puts;
+        memory.puts_before = memory.ours.counters().puts;
         Ok(memory)
     }
 
@@ -111,7 +111,7 @@ impl<M: Attached> Memory<M> {
 
     /// Puts of the other side that are in place here.
     fn puts(&self) -> u64 {
-        self.ours.counts().puts - self.puts_before
+        self.ours.counters().puts - self.puts_before
     }
 
     /// Tells the other side that this one is done.
@@ -207,7 +207,7 @@ fn inject<M: Attached>(
     bytes: &[u8],
     more: bool,
 ) -> Result<(), String> {
-    let options = SendOptions { more, ..SendOptions::new() };
+    let options = SendOptions::new().more(more);
     loop {
         match side.endpoint.inject_put(side.peer, at, bytes, options) {
             Ok(()) => return Ok(()),

@@ -124,7 +124,7 @@ fn exchange(
     meanwhile: impl FnOnce(),
 ) -> Result<(Buffer, Duration, bool), String> {
     let start = if side.is_server {
-        side.post_receive(Selector::from(side.peer, TAG), buffer, 0)?;
+        side.post_receive(Selector::from_peer(side.peer, TAG), buffer, 0)?;
         side.barrier()?;
         Instant::now()
     } else {

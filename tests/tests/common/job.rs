@@ -158,7 +158,7 @@ pub(crate) fn be_a_rank() {
         .filter(|&(other, _)| other != rank)
         .map(|(other, bytes)| {
             let address = Address::from_bytes(bytes).unwrap();
-            (other, endpoint.insert(&address).unwrap())
+            (other, endpoint.insert_peer(&address).unwrap())
         })
         .collect();
     let is_over = Arc::new(AtomicBool::new(false));
@@ -186,7 +186,8 @@ fn play(endpoint: &Endpoint<Owned>, rank: usize, peers: &[(usize, Peer)], is_ove
         let receives: Vec<_> = peers
             .iter()
             .map(|&(other, peer)| {
-                let receive = endpoint.receive(Selector::from(peer, label), vec![0; LONGEST + 1]);
+                let receive =
+                    endpoint.receive(Selector::from_peer(peer, label), vec![0; LONGEST + 1]);
                 (other, receive.unwrap())
             })
             .collect();

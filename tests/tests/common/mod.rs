@@ -63,7 +63,7 @@ pub(crate) fn pair_at<L: Send, R: Send>(
     let run = |local, settings, to: mpsc::Sender<Address>, of: mpsc::Receiver<Address>| {
         let endpoint = attached(local, settings).unwrap();
         to.send(endpoint.address()).unwrap();
-        let peer = endpoint.insert(&of.recv().unwrap()).unwrap();
+        let peer = endpoint.insert_peer(&of.recv().unwrap()).unwrap();
         (endpoint, peer)
     };
     thread::scope(|scope| {

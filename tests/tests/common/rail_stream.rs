@@ -116,7 +116,7 @@ pub(crate) fn send_all(endpoint: &Endpoint<Owned>, peer: Peer, shared: &Shared) 
 /// Receives and looks at everything.
 pub(crate) fn receive_all(endpoint: &Endpoint<Owned>, peer: Peer, shared: &Shared) -> Seen {
     let mut seen = Seen::default();
-    let last = Selector::from(peer, LAST);
+    let last = Selector::from_peer(peer, LAST);
     endpoint.post_receive(last, vec![0_u8; 8], ReceiveOptions::new().user_data(u64::MAX)).unwrap();
     let (mut asked, mut came, mut total) = (0_u64, 0_u64, None);
     // How many came without a gap, and which beyond that.
@@ -129,7 +129,7 @@ pub(crate) fn receive_all(endpoint: &Endpoint<Owned>, peer: Peer, shared: &Share
         while let Some(message) = room.pop_front() {
             endpoint
                 .post_receive(
-                    Selector::from(peer, TAG),
+                    Selector::from_peer(peer, TAG),
                     message,
                     ReceiveOptions::new().user_data(asked),
                 )
@@ -227,7 +227,7 @@ pub(crate) fn played_in(
             &all,
             |endpoint, peer| {
                 if opener == Host::B {
-                    let hello = Selector::from(peer, HELLO);
+                    let hello = Selector::from_peer(peer, HELLO);
                     endpoint.receive_blocking(hello, &mut [0; 8], ReceiveOptions::new()).unwrap();
                 }
                 send_all(endpoint, peer, &shared)

@@ -119,7 +119,7 @@ pub(crate) fn exchange(side: &Side<'_>, mut seen: impl FnMut(u64)) -> Arrived {
     let pattern = Pattern::new();
     let &Side { endpoint, peer, index, messages, done } = side;
     // One more than is counted: the mark at the end.
-    let (total, from) = (messages + 1, Selector::from(peer, label(1 - index)));
+    let (total, from) = (messages + 1, Selector::from_peer(peer, label(1 - index)));
     let (mut sent, mut asked, mut send_ends, mut came, mut bytes) = (0, 0, 0, 0, 0);
     let mut room: Vec<Buffer> = (0..WINDOW).map(|_| vec![0; RENDEZVOUS].into()).collect();
     let mut completions: Vec<Completion> = Vec::new();

@@ -25,7 +25,7 @@ pub(crate) fn send(endpoint: &Endpoint<Owned>, peer: Peer, number: u64) {
 
 pub(crate) fn receive(endpoint: &Endpoint<Owned>, peer: Peer, number: u64) {
     let mut into = vec![0; 40_000];
-    let selector = Selector::from(peer, Envelope::tagged(number));
+    let selector = Selector::from_peer(peer, Envelope::tagged(number));
     let status = endpoint.receive_blocking(selector, &mut into, ReceiveOptions::new()).unwrap();
     assert!(into[..status.length] == message(number), "message {number}");
 }
@@ -77,7 +77,11 @@ pub(crate) fn rounds_until(
             endpoint.send_blocking(peer, label, &is_over, SendOptions::new()).unwrap();
         } else {
             endpoint
-                .receive_blocking(Selector::from(peer, label), &mut is_over, ReceiveOptions::new())
+                .receive_blocking(
+                    Selector::from_peer(peer, label),
+                    &mut is_over,
+                    ReceiveOptions::new(),
+                )
                 .unwrap();
         }
         if is_over == [1] {

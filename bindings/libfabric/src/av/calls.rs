@@ -154,7 +154,7 @@ unsafe fn results<'a>(
     if av.is_asynchronous && av.eq().is_none() {
         return Err(Errno::NOEQ);
     }
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller guarantees it.
     let (addresses, errors) = unsafe {
         let has_errors = flags & FI_SYNC_ERR != 0 && !context.is_null();
         (
@@ -309,7 +309,7 @@ pub(super) unsafe fn write_text(text: &str, into: *mut c_char, room: usize) {
         return;
     }
     let fitting = text.len().min(room - 1);
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller guarantees it.
     unsafe {
         std::ptr::copy_nonoverlapping(text.as_ptr(), into.cast(), fitting);
         *into.add(fitting) = 0;

@@ -137,7 +137,7 @@ impl Av {
     fn insert(&self, location: Location, written: Encoded) -> Result<fi_addr_t, Errno> {
         let address = location.peer_address()?;
         let mut entries = self.entries();
-        let inserted = self.domain.peers.add(|| self.domain.engine().insert(&address));
+        let inserted = self.domain.peers.add(|| self.domain.engine().insert_peer(&address));
         let peer = inserted.map_err(|error| {
             tracing::warn!("{address} cannot be inserted: {error}");
             Errno::of(&error)
@@ -152,12 +152,12 @@ impl Av {
                 entry.uses += 1;
             }
             // The entry of this vector means it already, and counts once.
-            self.let_go(peer);
+            self.release_peer(peer);
             return Ok(known);
         }
         let index = entries.vacant();
         if !self.table.set(index as u64, Some(peer)) {
-            self.let_go(peer);
+            self.release_peer(peer);
             return Err(Errno::NOSPC);
         }
         entries.fill(index, Entry { address: written, peer, uses: 1 });
@@ -180,14 +180,14 @@ impl Av {
         entries.free.push(index);
         self.table.set(address, None);
         self.by_peer.write().unwrap_or_else(PoisonError::into_inner).remove(&peer);
-        self.let_go(peer);
+        self.release_peer(peer);
         Ok(())
     }
 
     /// An entry less means the peer.
-    fn let_go(&self, peer: Peer) {
+    fn release_peer(&self, peer: Peer) {
         self.domain.peers.take(peer, || {
-            if let Err(error) = self.domain.engine().remove(peer) {
+            if let Err(error) = self.domain.engine().remove_peer(peer) {
                 tracing::debug!("a peer is gone already: {error}");
             }
         });

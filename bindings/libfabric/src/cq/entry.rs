@@ -102,8 +102,9 @@ pub(crate) unsafe fn entry_of(completion: &Completion) -> Option<Entry> {
         OperationKind::MultiReceive => FI_MULTI_RECV,
         // This provider posts them before operations behind a fence, and asks for no report.
         OperationKind::Flush => return None,
+        other => unreachable!("this provider posts no operation of kind {other:?}"),
     };
-    // SAFETY: as the caller promises; it is freed below, behind its last use.
+    // SAFETY: the caller guarantees it; it is freed below, behind its last use.
     let Some(record) = (unsafe { name::look(user_data) }) else {
         return match result {
             Err(error) if user_data == name::INJECTED => lost_inject(kind, error),
@@ -113,7 +114,7 @@ pub(crate) unsafe fn entry_of(completion: &Completion) -> Option<Entry> {
     let entry = entry_by(record, completion, flags);
     // Each message of a multi-receive ends like a receive, before the whole does.
     if kind != OperationKind::Receive || record.buffer == 0 {
-        // SAFETY: as above: its operation has ended, and nobody looks any more.
+        // SAFETY: as above: its operation has ended, and it is not used any more.
         unsafe { name::forget(user_data) };
     }
     entry
@@ -190,8 +191,8 @@ mod tests {
     use crate::cntr::Count;
 
     fn completion(user_data: u64, kind: OperationKind, length: usize) -> Completion {
-        let status = Status { peer: None, envelope: Envelope::tagged(5), length, data: Some(9) };
-        Completion { user_data, kind, result: Ok(status), offset: 16, buffer: None }
+        let status = Status::new(None, Envelope::tagged(5), length, Some(9));
+        Completion::new(user_data, kind, Ok(status), 16, None)
     }
 
     #[test]

@@ -170,7 +170,7 @@ impl Cq {
         }
         let timeout = u64::try_from(timeout_ms).ok().map(Duration::from_millis);
         loop {
-            // SAFETY: as the caller promises.
+            // SAFETY: the caller guarantees it.
             match unsafe { self.fill(into, count, sources) } {
                 Err(Errno::AGAIN) => self.sink.wait(timeout)?,
                 read => return read,

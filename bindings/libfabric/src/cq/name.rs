@@ -1,4 +1,4 @@
-//! What an operation's `user_data` says of it when it ends.
+//! What an operation's `user_data` refers to when it completes.
 //!
 //! Mostly it is the context alone, as it is. What has more to say (a counter, flags that its end
 //! does not tell, a buffer for many messages) has a [`Record`], whose address is in it.
@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::cntr::Count;
 
-/// This bit says that the others are the address of a [`Record`]. Addresses of a process do not
+/// With this bit the others are the address of a [`Record`]. Addresses of a process do not
 /// have it; a context that does is in a record itself.
 const IS_RECORD: u64 = 1 << 63;
 
@@ -19,7 +19,7 @@ pub(crate) const INJECTED: u64 = IS_RECORD;
 pub(crate) struct Record {
     /// What comes back as `op_context`.
     pub(crate) context: usize,
-    /// Flags of its entry, if its end does not tell them.
+    /// Flags of its entry, if its completion does not have them.
     pub(crate) flags: u64,
     /// Where the buffer of a multi-receive begins.
     pub(crate) buffer: usize,
@@ -32,7 +32,7 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    /// Whether it says no more than its context.
+    /// Whether it has nothing but its context.
     #[inline]
     fn is_plain(&self) -> bool {
         self.count.is_none()
@@ -70,11 +70,11 @@ fn record_of(user_data: u64) -> Option<*mut Record> {
 ///
 /// # Safety
 ///
-/// [`Record::into_user_data`] gave it, and nobody has called [`forget`] before the last use of the
+/// [`Record::into_user_data`] returned it, and [`forget`] is not called before the last use of the
 /// reference.
 #[inline]
 pub(crate) unsafe fn look<'a>(user_data: u64) -> Option<&'a Record> {
-    // SAFETY: as the caller promises, it lives.
+    // SAFETY: the caller guarantees it, it lives.
     record_of(user_data).map(|record| unsafe { &*record })
 }
 
@@ -87,7 +87,7 @@ pub(crate) unsafe fn look<'a>(user_data: u64) -> Option<&'a Record> {
 #[inline]
 pub(crate) unsafe fn forget(user_data: u64) {
     if let Some(record) = record_of(user_data) {
-        // SAFETY: as the caller promises, nobody else refers to it.
+        // SAFETY: the caller guarantees it; there is no other reference.
         drop(unsafe { Box::from_raw(record) });
     }
 }
@@ -98,7 +98,7 @@ pub(crate) unsafe fn forget(user_data: u64) {
 ///
 /// [`Record::into_user_data`] gave `user_data`, and the operation has not ended.
 pub(crate) unsafe fn has_context(user_data: u64, context: usize) -> bool {
-    // SAFETY: as the caller promises, it lives.
+    // SAFETY: the caller guarantees it, it lives.
     let record = unsafe { look(user_data) };
     record.map_or(user_data as usize, |record| record.context) == context
 }

@@ -17,18 +17,18 @@ const BATCH: usize = 64;
 /// The most entries of `FI_PEEK`, which the engine does not count, that wait to be read.
 const PUSHED_MAX: usize = 4096;
 
-/// How long a sleep lasts before it looks whether somebody signals.
+/// How long a sleep lasts before it checks for a signal.
 const NAP: Duration = Duration::from_millis(5);
 
-/// How soon a thread that was told of an error takes it; beyond it another one may.
+/// How long a thread that got `-FI_EAVAIL` has to read the error entry before another one gets it.
 const TAKEN_WITHIN: Duration = Duration::from_millis(200);
 
-/// A queue of the engine, and what was made of what it told.
+/// A completion queue of the engine, and the entries made of its completions.
 #[derive(Debug)]
 pub(crate) struct Sink {
     queue: CompletionQueue<Shared>,
     read: Mutex<Read>,
-    /// Entries are for somebody; else they are only counted.
+    /// Whether entries are read; else they are only counted.
     is_read: bool,
     is_signaled: AtomicBool,
     /// Where the engine lives: a child of `fork` takes nothing off the parent's.
@@ -43,8 +43,8 @@ struct Read {
     taken: Vec<Completion>,
     /// The last call of [`Sink::read`] gave something.
     is_sated: bool,
-    /// Who was told of the error that is the oldest entry, and when.
-    told: Option<(ThreadId, Instant)>,
+    /// The thread that got `-FI_EAVAIL` for the oldest entry, and when.
+    reported_to: Option<(ThreadId, Instant)>,
 }
 
 impl Sink {
@@ -104,7 +104,7 @@ impl Sink {
         let given = read.give(count, give);
         read.is_sated = given.is_ok();
         match given {
-            Err(Errno::AVAIL) if !read.tell_once() => Err(Errno::AGAIN),
+            Err(Errno::AVAIL) if !read.report_once() => Err(Errno::AGAIN),
             given => given,
         }
     }
@@ -113,7 +113,7 @@ impl Sink {
     pub(crate) fn take_error(&self) -> Option<Entry> {
         let mut read = self.lock();
         read.pending.front()?.failure?;
-        read.told = None;
+        read.reported_to = None;
         read.pending.pop_front()
     }
 
@@ -121,7 +121,7 @@ impl Sink {
     ///
     /// # Errors
     ///
-    /// [`Errno::AGAIN`] when the time has passed, or somebody has called [`Self::signal`].
+    /// [`Errno::AGAIN`] when the time has passed, or [`Self::signal`] was called.
     pub(crate) fn wait(&self, timeout: Option<Duration>) -> Result<(), Errno> {
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let mut taken = Vec::new();
@@ -149,7 +149,7 @@ impl Sink {
         self.is_signaled.store(true, Ordering::Release);
     }
 
-    /// Takes what the engine has told, so that it is counted. `true`: there was something.
+    /// Reads completions of the engine, so that they are counted. `true`: there were some.
     pub(crate) fn drain(&self) -> Result<bool, Errno> {
         self.drain_where(|_| true)
     }
@@ -191,14 +191,15 @@ impl Read {
     /// Whether the calling thread is to hear of the error that is the oldest entry. Of several one
     /// does: it calls for the error next, and consumers give up where another one has taken it.
     #[cold]
-    fn tell_once(&mut self) -> bool {
+    fn report_once(&mut self) -> bool {
         let (thread, now) = (std::thread::current().id(), Instant::now());
-        let is_told =
-            self.told.is_some_and(|(known, when)| known != thread && now < when + TAKEN_WITHIN);
-        if !is_told {
-            self.told = Some((thread, now));
+        let is_reported = self
+            .reported_to
+            .is_some_and(|(known, when)| known != thread && now < when + TAKEN_WITHIN);
+        if !is_reported {
+            self.reported_to = Some((thread, now));
         }
-        !is_told
+        !is_reported
     }
 
     /// Keeps what was taken off the engine.
@@ -257,7 +258,10 @@ impl Drop for Sink {
             return;
         }
         if let Err(errno) = self.drain() {
-            tracing::debug!(errno = errno.number(), "what a queue was told before it was closed");
+            tracing::debug!(
+                errno = errno.number(),
+                "an error of a queue that is closed was not read"
+            );
         }
     }
 }

@@ -80,12 +80,12 @@ struct Gathered {
 /// There are `count` pieces of elements of `size` bytes.
 unsafe fn gather(ioc: *const fi_ioc, count: usize, size: usize) -> Result<Gathered, Errno> {
     let mut gathered = Gathered { bytes: [0; Atomic::BYTES_MAX], len: 0 };
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller guarantees it.
     let (spans, count) = unsafe { spans(ioc, count, size) }?;
     for span in spans[..count].iter().filter(|span| span.len > 0) {
         let room = gathered.bytes.get_mut(gathered.len..gathered.len + span.len);
         let room = room.ok_or(Errno::MSGSIZE)?;
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller guarantees it.
         room.copy_from_slice(unsafe { std::slice::from_raw_parts(span.ptr, span.len) });
         gathered.len += span.len;
     }
@@ -111,7 +111,7 @@ unsafe fn spans(
     }
     let mut spans = [RawSpan { ptr: std::ptr::null_mut(), len: 0 }; IOV_LIMIT];
     for (index, span) in spans[..count].iter_mut().enumerate() {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller guarantees it.
         let piece = unsafe { *ioc.add(index) };
         let len = piece.count.checked_mul(size).ok_or(Errno::INVAL)?;
         *span = RawSpan { ptr: piece.addr.cast(), len };
@@ -154,7 +154,7 @@ impl Ep {
         let peer = self.peer(open, remote.peer)?;
         // A read has none, whatever is passed.
         let operands = if op.takes_operands() { operands } else { Elements::NONE };
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller guarantees it.
         let (operands, compare, (results, count)) = unsafe {
             let operands = gather(operands.ioc, operands.count, size)?;
             let compare = gather(compare.ioc, compare.count, size)?;
@@ -177,7 +177,7 @@ impl Ep {
         let options = remote.options(user_data, silent);
         let result = match fetches {
             false => endpoint.post_atomic(peer, remote.at, &atomic, options),
-            // SAFETY: as the caller promises. The endpoint's drop ends what is outstanding.
+            // SAFETY: the caller guarantees it. The endpoint's drop ends what is outstanding.
             true => unsafe {
                 let into = &results[..count];
                 endpoint.post_fetch_atomic_raw(peer, remote.at, &atomic, into, options)
@@ -196,7 +196,7 @@ unsafe fn parts(
     msg: *const fi_msg_atomic,
     flags: u64,
 ) -> Result<(Elements, Remote, (c_int, c_int)), Errno> {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller guarantees it.
     unsafe {
         let fi_msg_atomic { msg_iov, iov_count, addr, rma_iov, rma_iov_count, context, .. } = *msg;
         if rma_iov_count != 1 {
@@ -493,7 +493,7 @@ unsafe fn tell_most(
     count: *mut usize,
 ) -> Result<(), Errno> {
     let most = most(family, datatype, op)?;
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller guarantees it.
     if let Some(count) = unsafe { count.as_mut() } {
         *count = most;
     }

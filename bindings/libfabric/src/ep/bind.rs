@@ -54,7 +54,7 @@ impl Ep {
             return Err(Errno::OPBADSTATE);
         }
         let mut bound = self.bound.lock().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller guarantees it.
         unsafe {
             match other.as_ref().ok_or(Errno::INVAL)?.fclass {
                 FI_CLASS_CQ => {

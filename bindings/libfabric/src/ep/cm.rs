@@ -58,7 +58,7 @@ unsafe fn private_data<'a>(data: *const c_void, length: usize) -> &'a [u8] {
     if data.is_null() {
         return &[];
     }
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller guarantees it.
     unsafe { std::slice::from_raw_parts(data.cast(), length) }
 }
 
@@ -166,7 +166,7 @@ unsafe extern "C" fn shutdown(ep: *mut fid_ep, _flags: u64) -> c_int {
 
 unsafe extern "C" fn getpeer(ep: *mut fid_ep, address: *mut c_void, length: *mut usize) -> c_int {
     border_unit(|| {
-        // SAFETY: libfabric's caller passes an endpoint that is open, and room as it says.
+        // SAFETY: libfabric's caller passes an open endpoint, and a buffer of the given length.
         unsafe {
             let ep = find::<Ep>(ep.cast()).ok_or(Errno::INVAL)?;
             let known = ep.engine()?.peer_address(ep.connected_peer()?);

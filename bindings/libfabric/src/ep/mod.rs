@@ -254,7 +254,7 @@ pub(crate) unsafe extern "C" fn endpoint2(
 
 unsafe extern "C" fn getname(ep: *mut fid, addr: *mut c_void, addrlen: *mut usize) -> c_int {
     border_unit(|| {
-        // SAFETY: libfabric's caller passes an endpoint that is open, and room as it says.
+        // SAFETY: libfabric's caller passes an open endpoint, and a buffer of the given length.
         unsafe {
             let ep = find::<Ep>(ep).ok_or(Errno::INVAL)?;
             let name = ep.format.encode(&ep.engine()?.address());

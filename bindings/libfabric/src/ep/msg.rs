@@ -43,7 +43,7 @@ impl Ep {
         flags: u64,
     ) -> Result<isize, Errno> {
         let envelope = Envelope::UNTAGGED;
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller guarantees it.
         unsafe { self.send(pieces, &Outgoing { to, envelope, data, context, flags }) }
     }
 
@@ -61,9 +61,9 @@ impl Ep {
         let (envelope, ignore) = (Envelope::UNTAGGED, 0);
         let message = Incoming { from, envelope, ignore, context, flags };
         match flags & (FI_PEEK | FI_CLAIM | FI_DISCARD) {
-            // SAFETY: as the caller promises.
+            // SAFETY: the caller guarantees it.
             0 => unsafe { self.receive(pieces, &message) },
-            // SAFETY: as the caller promises.
+            // SAFETY: the caller guarantees it.
             _ => unsafe { self.receive_found(pieces, &message) },
         }
     }

@@ -44,7 +44,7 @@ unsafe extern "C" fn getopt(
     len: *mut usize,
 ) -> c_int {
     border_unit(|| {
-        // SAFETY: libfabric's caller passes an endpoint that is open, and room as it says.
+        // SAFETY: libfabric's caller passes an open endpoint, and a buffer of the given length.
         unsafe {
             let ep = find::<Ep>(fid).ok_or(Errno::INVAL)?;
             if level != FI_OPT_ENDPOINT {

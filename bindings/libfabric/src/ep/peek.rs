@@ -31,15 +31,15 @@ impl Ep {
         }
         match operation {
             FI_CLAIM => {
-                // SAFETY: as the caller promises.
+                // SAFETY: the caller guarantees it.
                 unsafe { self.receive_claimed(pieces, message) }
             }
-            said if said & FI_PEEK != 0 => self.peek(message),
-            said if said & FI_CLAIM != 0 => {
+            set if set & FI_PEEK != 0 => self.peek(message),
+            set if set & FI_CLAIM != 0 => {
                 let claimed = self.take_claim(message.context).ok_or(Errno::INVAL)?;
                 let status = *claimed.status();
                 claimed.discard();
-                self.tell(message, Some(&status))
+                self.complete_peek(message, Some(&status))
             }
             _ => Err(Errno::BADFLAGS),
         }
@@ -61,19 +61,21 @@ impl Ep {
         let selector = Selector { source: self.source(open, from)?, envelope, ignore };
         if flags & (FI_CLAIM | FI_DISCARD) == 0 {
             let found = endpoint.peek(selector)?;
-            return self.tell(message, found.as_ref());
+            return self.complete_peek(message, found.as_ref());
         }
-        let Some(claimed) = endpoint.claim(selector)? else { return self.tell(message, None) };
+        let Some(claimed) = endpoint.claim(selector)? else {
+            return self.complete_peek(message, None);
+        };
         let status = *claimed.status();
         match flags & FI_DISCARD {
             0 => self.keep_claim(context, claimed),
             _ => claimed.discard(),
         }
-        self.tell(message, Some(&status))
+        self.complete_peek(message, Some(&status))
     }
 
     /// What was found goes to the queue of receives; also that there was nothing.
-    fn tell(&self, message: &Incoming, found: Option<&Status>) -> Result<isize, Errno> {
+    fn complete_peek(&self, message: &Incoming, found: Option<&Status>) -> Result<isize, Errno> {
         let context = message.context.addr();
         let entry = match found {
             Some(status) => Entry::of_message(context, FI_RECV, status),
@@ -101,8 +103,8 @@ impl Ep {
         let mut claimed = self.take_claim(context).ok_or(Errno::INVAL)?;
         let record = Record { context: context.addr(), ..Record::default() };
         let (user_data, silent) = open.receive.named(flags, open.counts.recv.as_ref(), record);
-        let options = ReceiveOptions { silent, user_data, timeout: None };
-        // SAFETY: as the caller promises.
+        let options = ReceiveOptions::new().silent(silent).user_data(user_data);
+        // SAFETY: the caller guarantees it.
         let result = unsafe { endpoint.post_receive_claimed_raw(&mut claimed, pieces, options) };
         if result.is_err() {
             // It can still be received.

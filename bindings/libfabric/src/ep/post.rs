@@ -36,7 +36,7 @@ impl Pieces {
         let nothing = RawSpan { ptr: std::ptr::null_mut(), len: 0 };
         let mut pieces = Self { spans: [nothing; IOV_LIMIT], count };
         for (index, span) in pieces.spans[..count].iter_mut().enumerate() {
-            // SAFETY: as the caller promises.
+            // SAFETY: the caller guarantees it.
             let piece = unsafe { *iov.add(index) };
             *span = RawSpan { ptr: piece.iov_base.cast(), len: piece.iov_len };
         }
@@ -63,7 +63,7 @@ pub(super) fn one(base: *const c_void, len: usize) -> [RawSpan; 1] {
 pub(super) unsafe fn copy_of(pieces: &[RawSpan]) -> Vec<u8> {
     let mut copy = Vec::new();
     for span in pieces {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller guarantees it.
         copy.extend_from_slice(unsafe { bytes(span.ptr.cast(), span.len) });
     }
     copy
@@ -90,13 +90,13 @@ pub(super) struct Incoming {
 /// How far an operation must have come, as flags say it.
 #[inline]
 pub(super) fn level_of(flags: u64, usual: CompletionLevel) -> CompletionLevel {
-    const SAID: u64 =
+    const LEVELS: u64 =
         FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE | FI_MATCH_COMPLETE;
-    match flags & SAID {
+    match flags & LEVELS {
         0 => usual,
-        said if said & FI_MATCH_COMPLETE != 0 => CompletionLevel::Match,
-        // That the peer has it says the peer alone.
-        said if said & (FI_DELIVERY_COMPLETE | FI_TRANSMIT_COMPLETE) != 0 => {
+        set if set & FI_MATCH_COMPLETE != 0 => CompletionLevel::Match,
+        // Only the peer can confirm that it has received it.
+        set if set & (FI_DELIVERY_COMPLETE | FI_TRANSMIT_COMPLETE) != 0 => {
             CompletionLevel::Delivery
         }
         _ => CompletionLevel::Inject,
@@ -171,27 +171,25 @@ impl Ep {
         let record = Record { context: context.addr(), ..Record::default() };
         let count = open.counts.send.as_ref();
         let (user_data, silent) = open.transmit.named(flags, count, record);
-        let options = SendOptions {
-            silent,
-            more: flags & FI_MORE != 0,
-            data,
-            fence: flags & FI_FENCE != 0,
-            user_data,
-            ..SendOptions::at(level_of(flags, CompletionLevel::Inject))
-        };
+        let mut options = SendOptions::at(level_of(flags, CompletionLevel::Inject))
+            .silent(silent)
+            .more(flags & FI_MORE != 0)
+            .fence(flags & FI_FENCE != 0)
+            .user_data(user_data);
+        options.data = data;
         if flags & FI_INJECT != 0 {
-            // SAFETY: as the caller promises.
+            // SAFETY: the caller guarantees it.
             let bytes = unsafe { copy_of(pieces) };
             let sent = endpoint.post_send(peer, envelope, bytes, options);
             return posted(sent.map_err(Error::from), user_data);
         }
-        // SAFETY: as the caller promises. The endpoint's drop ends what is outstanding.
+        // SAFETY: the caller guarantees it. The endpoint's drop ends what is outstanding.
         let sent = unsafe { endpoint.post_send_raw(peer, envelope, pieces, options) };
         posted(sent, user_data)
     }
 
     /// Sends a copy of a message, now or later. It has no entry, also if it fails later: the next
-    /// call to the peer says why.
+    /// call to the peer has the cause.
     #[inline]
     pub(super) fn inject(
         &self,
@@ -204,9 +202,10 @@ impl Ep {
         let endpoint = self.engine()?;
         let peer = self.peer(open, to)?;
         let fence = self.transmit_flags() & FI_FENCE != 0;
-        let options = SendOptions { data, silent: true, fence, ..SendOptions::new() };
+        let mut options = SendOptions::new().silent(true).fence(fence);
+        options.data = data;
         let sent = match endpoint.inject(peer, envelope, bytes, options) {
-            // Not connected yet, or no credit: it waits, and nobody waits for it.
+            // Not connected yet, or no credit: it waits in the engine.
             Err(error) if error.is_would_block() => {
                 let count = open.counts.send.as_ref();
                 return inject_later(endpoint, peer, envelope, bytes, (options, count));
@@ -224,8 +223,8 @@ impl Ep {
     ///
     /// # Safety
     ///
-    /// The memory is valid and nobody else's until the receive has completed, as `fi_recv` asks for
-    /// it.
+    /// The memory is valid and not accessed otherwise until the receive has completed, as for
+    /// `fi_recv` it.
     #[inline]
     pub(super) unsafe fn receive(
         &self,
@@ -246,10 +245,10 @@ impl Ep {
             }
         }
         let (user_data, silent) = open.receive.named(flags, open.counts.recv.as_ref(), record);
-        let options = ReceiveOptions { silent, user_data, timeout: None };
+        let options = ReceiveOptions::new().silent(silent).user_data(user_data);
         let result = if is_many {
             let min_free = self.min_multi_recv.load(Ordering::Relaxed).max(1);
-            // SAFETY: as the caller promises. The endpoint's drop ends what is outstanding.
+            // SAFETY: the caller guarantees it. The endpoint's drop ends what is outstanding.
             unsafe { endpoint.post_receive_many_raw(selector, pieces, min_free, options) }
         } else {
             // SAFETY: as above.
@@ -268,7 +267,7 @@ fn inject_later(
     (options, count): (SendOptions, Option<&Arc<Count>>),
 ) -> Result<isize, Errno> {
     let user_data = Record::of_inject(count.cloned()).into_user_data();
-    let options = SendOptions { silent: count.is_none(), user_data, ..options };
+    let options = options.silent(count.is_none()).user_data(user_data);
     let sent = endpoint.post_send(peer, envelope, bytes.to_vec(), options);
     posted(sent.map_err(Error::from), user_data)
 }
@@ -283,6 +282,6 @@ pub(super) unsafe fn bytes<'a>(buf: *const c_void, len: usize) -> &'a [u8] {
     if len == 0 {
         return &[];
     }
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller guarantees it.
     unsafe { std::slice::from_raw_parts(buf.cast(), len) }
 }

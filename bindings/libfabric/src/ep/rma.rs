@@ -46,18 +46,15 @@ impl Remote {
         Self { peer, at: RemoteKey(key).at(addr), context, flags }
     }
 
-    /// How it is posted. It completes when it is done at the target, unless it says less: else
-    /// nobody would hear that it was refused.
+    /// Returns the options of its post. By default it completes when it is executed at the target:
+    /// at a lower level a refusal would not be reported.
     #[inline]
     pub(super) fn options(&self, user_data: u64, silent: bool) -> SendOptions {
-        let level = level_of(self.flags, CompletionLevel::Delivery);
-        SendOptions {
-            silent,
-            more: self.flags & FI_MORE != 0,
-            fence: self.flags & FI_FENCE != 0,
-            user_data,
-            ..SendOptions::at(level)
-        }
+        SendOptions::at(level_of(self.flags, CompletionLevel::Delivery))
+            .silent(silent)
+            .more(self.flags & FI_MORE != 0)
+            .fence(self.flags & FI_FENCE != 0)
+            .user_data(user_data)
     }
 }
 
@@ -74,7 +71,7 @@ impl Ep {
         let count = open.counts.read.as_ref();
         let (user_data, silent) = open.transmit.named(remote.flags, count, record);
         let options = remote.options(user_data, silent);
-        // SAFETY: as the caller promises. The endpoint's drop ends what is outstanding.
+        // SAFETY: the caller guarantees it. The endpoint's drop ends what is outstanding.
         let got = unsafe { endpoint.post_get_raw(peer, remote.at, pieces, options) };
         posted(got, user_data)
     }
@@ -95,14 +92,15 @@ impl Ep {
         let record = Record { context: remote.context.addr(), ..Record::default() };
         let count = open.counts.write.as_ref();
         let (user_data, silent) = open.transmit.named(remote.flags, count, record);
-        let options = SendOptions { data, ..remote.options(user_data, silent) };
+        let mut options = remote.options(user_data, silent);
+        options.data = data;
         if remote.flags & FI_INJECT != 0 {
-            // SAFETY: as the caller promises.
+            // SAFETY: the caller guarantees it.
             let copy = unsafe { copy_of(pieces) };
             let put = endpoint.post_put(peer, remote.at, copy, options);
             return posted(put.map_err(Error::from), user_data);
         }
-        // SAFETY: as the caller promises. The endpoint's drop ends what is outstanding.
+        // SAFETY: the caller guarantees it. The endpoint's drop ends what is outstanding.
         let put = unsafe { endpoint.post_put_raw(peer, remote.at, pieces, options) };
         posted(put, user_data)
     }
@@ -114,7 +112,8 @@ impl Ep {
         // Its counter, if there is one, counts its end.
         let silent = open.counts.write.is_none();
         let user_data = Record::of_inject(open.counts.write.clone()).into_user_data();
-        let options = SendOptions { data, ..remote.options(user_data, silent) };
+        let mut options = remote.options(user_data, silent);
+        options.data = data;
         let put = endpoint.post_put(peer, remote.at, bytes.to_vec(), options);
         posted(put.map_err(Error::from), user_data)
     }
@@ -165,7 +164,7 @@ unsafe extern "C" fn readv(
 ///
 /// The message is one of `fi_readmsg` or `fi_writemsg`.
 unsafe fn parts(msg: *const fi_msg_rma, flags: u64) -> Result<(Pieces, Remote), Errno> {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller guarantees it.
     unsafe {
         let fi_msg_rma { msg_iov, iov_count, addr, rma_iov, rma_iov_count, context, .. } = *msg;
         if rma_iov_count != 1 {

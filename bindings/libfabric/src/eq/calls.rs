@@ -106,7 +106,7 @@ unsafe fn room<'a>(buffer: *mut c_void, length: usize) -> &'a mut [u8] {
     if buffer.is_null() {
         return &mut [];
     }
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller guarantees it.
     unsafe { std::slice::from_raw_parts_mut(buffer.cast(), length) }
 }
 

@@ -123,7 +123,7 @@ unsafe fn beginning<T: Copy>(from: *const T, length: usize) -> Option<T> {
     }
     let mut copy = MaybeUninit::<T>::zeroed();
     let length = length.min(size_of::<T>());
-    // SAFETY: as the caller promises; all bytes of the copy have a value.
+    // SAFETY: the caller guarantees it; all bytes of the copy have a value.
     unsafe {
         std::ptr::copy_nonoverlapping(from.cast::<u8>(), copy.as_mut_ptr().cast(), length);
         Some(copy.assume_init())
@@ -137,7 +137,7 @@ pub(crate) unsafe fn text(from: *const c_char) -> Option<String> {
     if from.is_null() {
         return None;
     }
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller guarantees it.
     Some(unsafe { CStr::from_ptr(from) }.to_string_lossy().into_owned())
 }
 
@@ -148,7 +148,7 @@ unsafe fn bytes(from: *const c_void, length: usize) -> Option<Vec<u8>> {
     if from.is_null() || length == 0 {
         return None;
     }
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller guarantees it.
     Some(unsafe { std::slice::from_raw_parts(from.cast::<u8>(), length) }.to_vec())
 }
 

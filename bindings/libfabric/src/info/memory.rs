@@ -31,7 +31,7 @@ impl Drop for Growing {
 /// It came from [`write()`], and nobody uses it any more.
 pub(super) unsafe fn free(mut info: *mut fi_info) {
     while !info.is_null() {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller guarantees it.
         unsafe {
             let fi_info {
                 next,

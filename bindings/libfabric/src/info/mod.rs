@@ -175,7 +175,7 @@ pub(crate) unsafe fn getinfo(
     hints: *const fi_info,
     info: *mut *mut fi_info,
 ) -> Result<(), Errno> {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller guarantees it.
     let (hints, node, service) =
         unsafe { (Given::read(hints, api_version), text(node), text(service)) };
     let (node, service) = (node.as_deref(), service.as_deref());
@@ -195,7 +195,7 @@ pub(crate) unsafe fn getinfo(
             }
         }
     }
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller guarantees it.
     unsafe { *info = first };
     Ok(())
 }

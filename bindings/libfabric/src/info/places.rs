@@ -88,7 +88,7 @@ unsafe fn place_of(address: *const libc::sockaddr) -> Option<SocketAddr> {
     if address.is_null() {
         return None;
     }
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller guarantees it.
     match i32::from(unsafe { (*address).sa_family }) {
         libc::AF_INET => {
             // SAFETY: of this family.

@@ -9,30 +9,32 @@ fn domain(lanes: &str) -> Domain {
     Domain::with_settings(settings.insecure(true).build().unwrap()).unwrap()
 }
 
-fn is_told(error: &Error) -> bool {
+fn names_the_cause(error: &Error) -> bool {
     matches!(error, Error::System { .. })
 }
 
 /// The driver of one side fails after so many turns of an exchange: all of its operations end with
 /// the cause, and its calls return.
 fn fail_after<M: Attached>(turns: usize, end: &Endpoint<M>, other: &Endpoint<M>) {
-    let (to, from) = (end.insert(&other.address()).unwrap(), other.insert(&end.address()).unwrap());
+    let (to, from) =
+        (end.insert_peer(&other.address()).unwrap(), other.insert_peer(&end.address()).unwrap());
     let tag = Envelope::tagged;
     let options = SendOptions::new().hint(Hint::Bulk);
     let long = vec![5u8; 300_000];
     let _theirs = other.send(from, tag(1), long.clone(), options).unwrap();
     let mut sent = end.send(to, tag(2), long, options).unwrap();
-    let mut got = end.receive(Selector::any(tag(1)), vec![0; 300_000]).unwrap();
+    let mut got = end.receive(Selector::from_any(tag(1)), vec![0; 300_000]).unwrap();
     let never = ReceiveOptions::new().user_data(7);
-    end.post_receive(Selector::any(tag(9)), vec![0; 8], never).unwrap();
+    end.post_receive(Selector::from_any(tag(9)), vec![0; 8], never).unwrap();
     for _ in 0..turns {
         end.progress().unwrap();
         other.progress().unwrap();
     }
     end.open().engine.with(|engine| engine.stop_driver());
     let mut into = [0; 8];
-    let refused = end.receive_blocking(Selector::any(tag(8)), &mut into, ReceiveOptions::new());
-    assert!(is_told(&refused.unwrap_err()), "a blocking call returns with the cause");
+    let refused =
+        end.receive_blocking(Selector::from_any(tag(8)), &mut into, ReceiveOptions::new());
+    assert!(names_the_cause(&refused.unwrap_err()), "a blocking call returns with the cause");
     let refused =
         end.send_blocking(to, tag(3), &into, SendOptions::at(crate::CompletionLevel::Match));
     assert!(refused.is_err(), "no session goes on");
@@ -40,7 +42,7 @@ fn fail_after<M: Attached>(turns: usize, end: &Endpoint<M>, other: &Endpoint<M>)
         let engine = &end.open().engine;
         let _ = engine.with(Engine::progress);
         if let Err(failed) = operation.test() {
-            assert!(is_told(&failed.error), "{}", failed.error);
+            assert!(names_the_cause(&failed.error), "{}", failed.error);
         }
     }
     let mut ended = Vec::new();
@@ -49,7 +51,7 @@ fn fail_after<M: Attached>(turns: usize, end: &Endpoint<M>, other: &Endpoint<M>)
     queues.engine.read_queue(&queues.queues.receive, &mut ended, 9);
     let [ended] = &ended[..] else { panic!("{ended:?}") };
     assert_eq!((ended.user_data, ended.kind), (7, OperationKind::Receive));
-    assert!(is_told(ended.result.as_ref().unwrap_err()));
+    assert!(names_the_cause(ended.result.as_ref().unwrap_err()));
 }
 
 #[test]

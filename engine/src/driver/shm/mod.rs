@@ -241,7 +241,7 @@ impl Shm {
 
     pub(super) fn figures(&self) -> SharedMemoryFigures {
         let readable = self.channels.iter().flatten().filter(|it| it.memory.is_some()).count();
-        SharedMemoryFigures { neighbours: self.by_session.len(), readable, ..self.figures }
+        SharedMemoryFigures { local_peers: self.by_session.len(), readable, ..self.figures }
     }
 
     // ---- Memory of other processes ----

@@ -29,7 +29,7 @@ fn hub(count: u64) -> (Shm, Vec<Shm>) {
         others.push(shm);
     }
     let start = Instant::now();
-    while hub.figures().neighbours < count as usize || !others.iter().all(Shm::is_up) {
+    while hub.figures().local_peers < count as usize || !others.iter().all(Shm::is_up) {
         assert!(start.elapsed() < LONG);
         serve(&mut others);
         serve(std::slice::from_mut(&mut hub));
@@ -125,7 +125,7 @@ fn rings_by_which_most_comes_are_polled() {
     // The place of one that has ended is another one's.
     for gone in polled(&hub) {
         hub.part(gone);
-        let expected = POLLED.min(hub.figures().neighbours);
+        let expected = POLLED.min(hub.figures().local_peers);
         assert_eq!(polled(&hub).len(), expected);
         assert!(!polled(&hub).contains(&gone));
         let left: Vec<u64> = hub.channels.iter().flatten().map(|it| it.session).collect();
@@ -184,7 +184,7 @@ fn one_that_is_not_polled_ends_as_others_do() {
         }
         assert!(!polls || hub.has_received(false), "its end is to be seen");
         assert_eq!(takes(&mut hub), None);
-        assert_eq!(hub.figures().neighbours, COUNT as usize - 1);
+        assert_eq!(hub.figures().local_peers, COUNT as usize - 1);
         assert!(!hub.has_received(false));
     }
 }

@@ -321,7 +321,7 @@ fn datagrams_go_both_ways_and_others_do_not() {
     assert_eq!(take(&mut both[1]), None);
     let figures = both.map(|shm| shm.figures());
     let (sent, received) = (figures[0].sent, figures[0].received);
-    assert_eq!((sent, received, figures[0].neighbours), (500, 500, 1));
+    assert_eq!((sent, received, figures[0].local_peers), (500, 500, 1));
 }
 
 #[test]
@@ -375,7 +375,7 @@ fn what_was_written_before_the_end_is_read_and_then_it_is_over() {
     assert_eq!(take(&mut left).map(|(_, text)| text), Some(text));
     assert_eq!(take(&mut left), None);
     assert!(!left.is_up());
-    assert_eq!(left.figures().neighbours, 0);
+    assert_eq!(left.figures().local_peers, 0);
 }
 
 #[test]

@@ -43,7 +43,7 @@ pub(crate) struct Message {
 
 impl Message {
     pub(crate) fn options(&self) -> SendOptions {
-        SendOptions { more: self.more, ..SendOptions::at(self.level) }
+        SendOptions::at(self.level).more(self.more)
     }
 
     /// Who receives.
@@ -90,7 +90,7 @@ pub(crate) fn buffer(domain: &Domain, bytes: &[u8], shape: Shape) -> Buffer {
     match shape {
         Shape::Heap => Buffer::from(bytes.to_vec()),
         Shape::Region => {
-            let mut region = domain.alloc(bytes.len()).unwrap();
+            let mut region = domain.allocate(bytes.len()).unwrap();
             region.copy_from_slice(bytes);
             Buffer::from(region)
         }

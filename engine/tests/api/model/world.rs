@@ -65,7 +65,7 @@ impl World {
         let endpoints = [attach(), attach()];
         let addresses = [endpoints[0].address(), endpoints[1].address()];
         let peers = [0, 1].map(|side: usize| {
-            let insert = |other: usize| endpoints[side].insert(&addresses[other]).unwrap();
+            let insert = |other: usize| endpoints[side].insert_peer(&addresses[other]).unwrap();
             [insert(0), insert(1)]
         });
         let (messages, receives, handles) = (Vec::new(), Vec::new(), Vec::new());
@@ -139,7 +139,7 @@ impl World {
         }
         let number = self.messages.len();
         let bytes = buffer(self.domain(), &content(number, message.length), message.shape);
-        let options = SendOptions { silent, ..message.options() };
+        let options = message.options().silent(silent);
         let (peer, label) = (self.target(message), label(message.lane, message.tag));
         let endpoint = &self.endpoints[message.side];
         match endpoint.post_send(peer, label, bytes, options.user_data(number as u64)) {
@@ -159,7 +159,7 @@ impl World {
             peer,
             label,
             &bytes,
-            SendOptions { more: message.more, ..SendOptions::new() },
+            SendOptions::new().more(message.more),
         );
         bytes.fill(0xdd);
         match injected {
@@ -272,7 +272,7 @@ impl World {
         if lane == Lane::Untagged {
             return;
         }
-        let any = Selector::any(label(lane, 0)).ignoring(u64::MAX);
+        let any = Selector::from_any(label(lane, 0)).ignoring(u64::MAX);
         let Some(status) = self.endpoints[side].peek(any).unwrap() else { return };
         let from = if lane == Lane::Own { side } else { 1 - side };
         assert_eq!(status.peer, Some(self.peers[side][from]));
@@ -450,7 +450,7 @@ impl World {
         if room > ROOM_MAX {
             return true;
         }
-        let nobody = Selector::any(Envelope::new(u32::MAX, 0));
+        let nobody = Selector::from_any(Envelope::new(u32::MAX, 0));
         let post = |_| self.endpoints[side].receive(nobody, Vec::new()).ok();
         let posted: Vec<Operation> = (0..room).map_while(post).collect();
         let is_all = posted.len() == room;

@@ -95,7 +95,7 @@ pub(super) fn run(side: &mut Side<'_, impl Attached>, both: bool) -> Result<Repo
 /// Posts as many receives as there is room for, at most `count`; how many.
 fn post_receives(side: &Side<'_, impl Attached>, memory: &Lent, count: u64) -> Result<u64, String> {
     for done in 0..count {
-        let selector = Selector::from(side.peer, TAG);
+        let selector = Selector::from_peer(side.peer, TAG);
         // SAFETY: the memory is freed after the end of all operations, and nobody but the engine
         // touches it before. Receives of the engine share it; all messages are alike, so that it
         // does not matter which of them wrote a byte.

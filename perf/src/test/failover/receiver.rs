@@ -112,7 +112,7 @@ impl Receiver<'_, '_> {
         context: u64,
         buffer: ringrail::Buffer,
     ) -> Result<(), String> {
-        let selector = Selector::from(self.side.peer, label);
+        let selector = Selector::from_peer(self.side.peer, label);
         let posted = self.side.endpoint.post_receive(
             selector,
             buffer,
@@ -123,7 +123,7 @@ impl Receiver<'_, '_> {
 
     /// Posts a receive of the stream into the memory `slot`.
     fn post(&mut self, slot: usize) -> Result<(), String> {
-        let selector = Selector::from(self.side.peer, STREAM);
+        let selector = Selector::from_peer(self.side.peer, STREAM);
         let span = [self.memory[slot].span()];
         // SAFETY: no other operation has the memory, and it lives until this one has ended:
         // `cancel_all` waits for all, and where it does not get so far the memory stays for ever.

@@ -154,7 +154,7 @@ impl Sender<'_, '_> {
     }
 
     fn post_answer(&self, buffer: Buffer) -> Result<(), String> {
-        let selector = Selector::from(self.side.peer, PING);
+        let selector = Selector::from_peer(self.side.peer, PING);
         let posted = self.side.endpoint.post_receive(
             selector,
             buffer,
