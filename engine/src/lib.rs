@@ -1,5 +1,6 @@
 //! ringrail moves messages between HPC processes over commodity Ethernet NICs: tagged messages,
-//! one-sided operations and atomics, over shared memory, UDP, AF_XDP and TCP, on all NICs of a host.
+//! one-sided operations and atomics, over shared memory, UDP, AF_XDP and TCP, on all NICs of a
+//! host.
 //!
 //! # A complete program
 //!
@@ -35,17 +36,38 @@
 //! | to | call |
 //! |---|---|
 //! | use an endpoint in one thread, at the lowest cost | [`Endpoint::attach`] |
-//! | use it in any thread | [`Endpoint::share`], or [`Endpoint::dedicate`] with a progress thread |
-//! | send or receive, and wait | [`send_blocking`](Endpoint::send_blocking), [`receive_blocking`](Endpoint::receive_blocking): they borrow memory |
-//! | overlap with computation, or `.await` | [`send`](Endpoint::send), [`receive`](Endpoint::receive): an [`Operation`] owns the buffer |
-//! | have many operations outstanding | [`post_send`](Endpoint::post_send), [`post_receive`](Endpoint::post_receive), and a [`CompletionQueue`] |
-//! | send a few bytes without a completion | [`inject`](Endpoint::inject) |
-//! | use memory that the program keeps | [`post_send_raw`](Endpoint::post_send_raw), [`post_receive_raw`](Endpoint::post_receive_raw) (`unsafe`) |
-//! | look at a message before receiving it | [`peek`](Endpoint::peek), or [`claim`](Endpoint::claim) |
-//! | read and write memory of a peer | [`register`](Endpoint::register) there; [`put`](Endpoint::put), [`get`](Endpoint::get), [`fetch_add`](Endpoint::fetch_add), [`flush`](Endpoint::flush) here |
+//! | use it in any thread | [`Endpoint::share`]; with a progress thread [`Endpoint::dedicate`] |
+//! | send or receive borrowed memory, and wait | [`send_blocking`], [`receive_blocking`] |
+//! | overlap with computation, or `.await` | [`send`], [`receive`]: an [`Operation`] |
+//! | have many operations outstanding | [`post_send`], [`post_receive`], [`CompletionQueue`] |
+//! | send a few bytes without a completion | [`inject`] |
+//! | use memory that the program keeps (`unsafe`) | [`post_send_raw`], [`post_receive_raw`] |
+//! | look at a message before receiving it | [`peek`], or [`claim`] |
+//! | read and write memory of a peer | [`register`] there; [`put`], [`get`], [`fetch_add`] here |
+//! | wait until one-sided operations are executed | [`flush`] |
 //! | count completions only | [`Counter`] |
-//! | connect by request and accept | [`listen`](Endpoint::listen), [`request`](Endpoint::request), [`accept`](Endpoint::accept) |
+//! | connect by request and accept | [`listen`], [`request`], [`accept`] |
 //! | learn of lost peers | [`EventQueue`] |
+//!
+//! [`send_blocking`]: Endpoint::send_blocking
+//! [`receive_blocking`]: Endpoint::receive_blocking
+//! [`send`]: Endpoint::send
+//! [`receive`]: Endpoint::receive
+//! [`post_send`]: Endpoint::post_send
+//! [`post_receive`]: Endpoint::post_receive
+//! [`inject`]: Endpoint::inject
+//! [`post_send_raw`]: Endpoint::post_send_raw
+//! [`post_receive_raw`]: Endpoint::post_receive_raw
+//! [`peek`]: Endpoint::peek
+//! [`claim`]: Endpoint::claim
+//! [`register`]: Endpoint::register
+//! [`put`]: Endpoint::put
+//! [`get`]: Endpoint::get
+//! [`fetch_add`]: Endpoint::fetch_add
+//! [`flush`]: Endpoint::flush
+//! [`listen`]: Endpoint::listen
+//! [`request`]: Endpoint::request
+//! [`accept`]: Endpoint::accept
 //!
 //! # Features
 //!

@@ -25,10 +25,11 @@ const OPEN_MPI: &str = "OMPI_MCA_orte_precondition_transports";
 const PURPOSE: &str = "ringrail 2026-11 job secret from Open MPI's transport key";
 
 /// What to do when there is no secret: one line.
-pub(crate) const NONE_FOUND: &str = "there is no job secret, so a rank cannot be distinguished from a \
-    process of another job: set RINGRAIL_JOB_SECRET to 64 hexadecimal digits (`openssl rand -hex 32`) in the \
-    environment of mpirun, mpiexec or srun, or RINGRAIL_JOB_SECRET_FILE to a file of mode 0600 \
-    with them; or RINGRAIL_INSECURE=true where everybody on the network may send and read messages";
+pub(crate) const NONE_FOUND: &str = "there is no job secret, so a rank cannot be verified to be \
+    one of this job: set RINGRAIL_JOB_SECRET to 64 hexadecimal digits (`openssl rand -hex \
+    32`) in the environment of mpirun, mpiexec or srun, or RINGRAIL_JOB_SECRET_FILE to a file of \
+    mode 0600 with them; or RINGRAIL_INSECURE=true where everybody on the network may send and \
+    read messages";
 
 /// The variable of a launcher that a secret comes from.
 pub(crate) type Source = &'static str;

@@ -468,9 +468,9 @@ impl Run {
         }
     }
 
-    /// Whether a put that fails may leave bytes that are none of its own: chunks are garbled on their
-    /// way, or the target reads the memory of the origin, finds out after that that the origin has
-    /// taken it back, and never completes the put.
+    /// Whether a put that fails may leave bytes that are none of its own: chunks are garbled on
+    /// their way, or the target reads the memory of the origin, finds out after that that the
+    /// origin has taken it back, and never completes the put.
     fn may_leave_anything(&self) -> bool {
         let reads = self.plan.neighbours.as_ref().is_some_and(|neighbours| neighbours.reads);
         reads || self.plan.garble.chunks_ns.is_some()
