@@ -58,8 +58,8 @@ pub(crate) struct LoopConfig {
     pub(crate) zero_copy: Policy,
     /// Silence of a peer's kernel that means death.
     pub(crate) peer_timeout: Duration,
-    /// Silence of a peer's engine, whose kernel answers, that ends a session; 0: none does.
-    pub(crate) silent_timeout: Duration,
+    /// Silence of a peer's engine, whose kernel answers, that ends a session.
+    pub(crate) silent_timeout: crate::proto::control_lane::SilentTimeout,
     /// Connections that have not said who they are.
     pub(crate) handshake_pending_max: usize,
     /// Time they have to say it, and lanes have to join.

@@ -1,13 +1,12 @@
 //! Control lanes are watched, and what [`crate::proto::control_lane`] decides about them is done.
 
 use std::io;
-use std::time::Duration;
 
 use super::engine::{Engine, EngineState};
 use super::lanes::{CloseMode, LaneKey};
 use super::partial::Partial;
 use super::roles::CLOSING;
-use crate::proto::control_lane::{Decision, LaneEvent, QUESTIONS};
+use crate::proto::control_lane::{Decision, LaneEvent, QUESTIONS, SilentTimeout};
 
 /// Checks of peers from one look at a lane on which nothing is owed to the next: of many sessions
 /// each check looks at a share.
@@ -44,7 +43,7 @@ impl EngineQuestions {
     }
 
     /// There is a session.
-    pub(super) fn begin(&mut self, now_ns: u64, limit: Duration) {
+    pub(super) fn begin(&mut self, now_ns: u64, SilentTimeout { limit, .. }: SilentTimeout) {
         if !limit.is_zero() {
             self.next_ns.get_or_insert(now_ns + (limit / QUESTIONS).as_nanos() as u64);
         }
@@ -193,7 +192,7 @@ impl Engine {
     ///
     /// RR-END-6.
     pub(super) fn ask_engines(&mut self) {
-        let (now_ns, limit) = (self.state.now_ns, self.state.config.silent_timeout);
+        let (now_ns, timeout) = (self.state.now_ns, self.state.config.silent_timeout);
         if self.state.engine_questions.next_ns().is_none_or(|next_ns| now_ns < next_ns) {
             return;
         }
@@ -201,10 +200,10 @@ impl Engine {
         for session in 0..self.state.controls.len() as u32 {
             let state = &mut *self.state;
             let paths = state.paths.of_mut(session);
-            let Some(decision) = state.core.judge_engine(session, now_ns, limit, paths) else {
+            let Some(decision) = state.core.judge_engine(session, now_ns, timeout, paths) else {
                 continue;
             };
-            state.engine_questions.begin(now_ns, limit);
+            state.engine_questions.begin(now_ns, timeout);
             self.carry_out_decision(session, decision);
         }
     }

@@ -259,8 +259,9 @@ settings_table! {
     /// A peer whose host answers, but whose engine has not for this long, is dead: its process
     /// stands still, or has ended and left its connections to a child. Engines with datagrams are
     /// asked four times in this time, and answer whatever their owners do; those without are not
-    /// judged so. Where a connection is accepted, the answer to its hello is waited for as long. 0:
-    /// for ever.
+    /// judged so. One that no thread answers for is judged only if this was set, by whatever
+    /// source. Where a connection is accepted, the answer to its hello is waited for as long. 0: for
+    /// ever.
     silent_timeout -> Duration: Time = seconds(300), Range::Times(Duration::ZERO..=24 * HOUR);
     /// How long the drop of an endpoint waits for its sends to be delivered; those that are not
     /// are cancelled then.

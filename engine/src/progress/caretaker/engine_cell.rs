@@ -133,6 +133,7 @@ impl EngineCell {
 
     /// `engine` was made by [`Self::new`], whose parts are all `Send`.
     fn of(mut engine: Engine) -> Self {
+        engine.state.datagrams.announce_manual(false);
         let wake_fds = engine.share_wake_fds();
         let is_shared = !wake_fds.current().is_empty();
         let place = Arc::new(Place {
@@ -143,8 +144,12 @@ impl EngineCell {
         });
         let cared: Arc<dyn Cared> = place.clone();
         let membership = is_shared.then(|| Membership::new(cared)).flatten();
-        let gate = Some(Gate::new(place.clone()));
-        Self { place, membership, process: getpid(), gate, _owner: PhantomData }
+        let (is_manual, gate) = (membership.is_none(), Some(Gate::new(place.clone())));
+        let cell = Self { place, membership, process: getpid(), gate, _owner: PhantomData };
+        if is_manual {
+            cell.borrow_mut().state.datagrams.announce_manual(true);
+        }
+        cell
     }
 
     /// The engine, for as long as the guard lives. Panics if the owner has it already.

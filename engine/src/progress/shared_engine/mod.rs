@@ -87,7 +87,8 @@ impl SharedEngine {
         let cared: Arc<dyn Cared> = place.clone();
         let (membership, thread) = (Membership::new(cared), None);
         let (next_request, inject_limit, process) = (AtomicU64::new(0), limit as usize, getpid());
-        Ok(Self {
+        let is_manual = membership.is_none();
+        let shared = Self {
             place,
             membership,
             thread,
@@ -99,12 +100,15 @@ impl SharedEngine {
             process,
             gate,
             generation: Generation::current(),
-        })
+        };
+        shared.with(|engine| engine.state.datagrams.announce_manual(is_manual));
+        Ok(shared)
     }
 
     /// Has a thread of its own make all progress, on `cores` if there are some.
     pub(crate) fn dedicate(&mut self, cores: Vec<usize>) -> io::Result<()> {
         self.thread = Some(Dedicated::start(&self.place, cores)?);
+        self.with(|engine| engine.state.datagrams.announce_manual(false));
         // It has somebody who looks after it.
         self.membership = None;
         Ok(())
