@@ -44,6 +44,9 @@ enum State<E: EngineRef> {
 ///   endpoint is gone. Dropping is not cancel-safe there; [`Self::wait`] for it, or keep the
 ///   handle.
 ///
+/// Where the engine is at work in the thread that drops it, as in a callback (of a subscriber of
+/// its log, say), all of this happens when the engine's call ends.
+///
 /// The drop of a send, or of an operation on memory, detaches it: it runs to its end, and its
 /// buffer is dropped then. [`Self::cancel`] before it ends what has not gone out. [`Self::detach`]
 /// does the same to any operation.
