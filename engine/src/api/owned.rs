@@ -261,6 +261,10 @@ impl EngineRef for Rc<EngineCell> {
         *queue
     }
 
+    fn refuse_inherited_queue(&self) {
+        // There is no way to a queue but by the engine, which panics.
+    }
+
     fn is_same_queue(one: &u32, other: &u32) -> bool {
         one == other
     }

@@ -56,8 +56,13 @@ impl<M: Attached> CompletionQueue<M> {
     }
 
     /// As [`Self::read`], of what is there, without progress.
+    ///
+    /// # Panics
+    ///
+    /// In a child of `fork`, which has only a copy of the queue.
     #[inline]
     pub fn read_ready(&self, into: &mut Vec<Completion>, limit: usize) -> usize {
+        self.engine.refuse_inherited_queue();
         self.engine.read_queue(&self.queue, into, limit)
     }
 

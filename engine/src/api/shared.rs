@@ -227,6 +227,12 @@ impl EngineRef for Arc<SharedEngine> {
         queue.number()
     }
 
+    fn refuse_inherited_queue(&self) {
+        if let Err(error) = self.refuse_inherited() {
+            panic!("{error}");
+        }
+    }
+
     fn is_same_queue(one: &Arc<OutsideQueue>, other: &Arc<OutsideQueue>) -> bool {
         Arc::ptr_eq(one, other)
     }

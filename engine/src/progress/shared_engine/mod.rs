@@ -124,8 +124,10 @@ impl SharedEngine {
         self.process != getpid()
     }
 
-    /// Refuses a call that found the engine taken: in a child of `fork` it stays taken.
-    pub(super) fn refuse_inherited(&self) -> Result<(), Error> {
+    /// Refuses a call in a child of `fork`, such as one that found the engine taken: there it stays
+    /// taken.
+    #[inline]
+    pub(crate) fn refuse_inherited(&self) -> Result<(), Error> {
         match self.generation.is_current() {
             true => Ok(()),
             false => Err(Error::misuse(INHERITED)),
