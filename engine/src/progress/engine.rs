@@ -38,7 +38,7 @@ const POLLS_PER_CLOCK: u64 = 16;
 /// Time between two looks at what has a deadline, in nanoseconds.
 pub(super) const TICK_NS: u64 = 1_000_000;
 /// Time between two checks of peers that do not answer and of idle lanes.
-const HEALTH_NS: u64 = 100_000_000;
+pub(super) const HEALTH_NS: u64 = 100_000_000;
 /// A loop that comes so much too late has not run: what arrived meanwhile is older than any
 /// deadline that passed. Twice the longest sleep of a loop that waits.
 const LATE_NS: u64 = 200_000_000;
