@@ -11,7 +11,7 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -59,6 +59,11 @@ impl Folder {
         }
         let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         Ok(Self { dir: open(RUN_DIR, flags, Mode::empty())?, key })
+    }
+
+    /// Its descriptor.
+    pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.dir.as_fd()
     }
 
     /// The lock file, for people.
@@ -118,6 +123,11 @@ impl Folder {
 }
 
 impl Users {
+    /// Its descriptor.
+    pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
     /// Says whether nobody else uses the NIC. A share of ours may be lost if somebody does.
     /// Under the lock only.
     pub(crate) fn is_alone(&self, _gate: &Gate) -> bool {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd as _, OwnedFd, RawFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd, RawFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 #[cfg(feature = "faults")]
@@ -237,6 +237,20 @@ impl Nic {
     /// See [`ClaimError`]. Nothing has changed then.
     pub fn claim(&self, queue: u32, addr: SocketAddr, socket: RawFd) -> Result<Claim, ClaimError> {
         Claim::make(&self.joined, queue, addr, socket)
+    }
+
+    /// The descriptors by which this process has its share, for as long as the NIC and its claims
+    /// live. A copy of them, which a child of `fork` has, keeps the program on the NIC when this
+    /// process is gone.
+    pub fn descriptors(&self) -> Vec<RawFd> {
+        let Joined { socket, link, maps, folder, users, pins, .. } = &*self.joined;
+        let Maps { claims, sockets, counters, faults } = maps;
+        let of_maps = [Some(claims), Some(sockets), Some(counters), faults.as_ref()];
+        let of_maps = of_maps.into_iter().flatten().map(|map| map.as_fd());
+        let others = [socket.as_fd(), link.as_fd(), folder.as_fd(), users.as_fd()];
+        let of_pins = pins.as_ref().map(Pins::as_fd);
+        let all = of_maps.chain(others).chain(of_pins);
+        all.map(|descriptor| descriptor.as_raw_fd()).collect()
     }
 
     /// What became of the frames of this NIC since the program was attached.

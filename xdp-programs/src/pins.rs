@@ -48,6 +48,11 @@ impl Pins {
         fs::create_dir(&self.path)
     }
 
+    /// Its descriptor.
+    pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.parent.as_fd()
+    }
+
     /// Gives `object` the name `name`.
     pub(crate) fn pin(&self, name: &str, object: BorrowedFd<'_>) -> io::Result<()> {
         bpf::pin(object, &self.path.join(name))

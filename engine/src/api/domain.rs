@@ -26,6 +26,7 @@ use crate::progress::shared_engine::Neighbours;
 use crate::progress::statistics::Publisher;
 use crate::progress::zero_copy::Policy;
 use crate::proto::connection::Retry;
+use crate::proto::control_lane::SilentTimeout;
 use crate::proto::core::Config;
 use crate::proto::eager_limit::CHOSEN_BYTES_MAX;
 use crate::proto::keys::JobKeys;
@@ -492,7 +493,10 @@ fn loop_config(settings: &Settings) -> LoopConfig {
             ZeroCopy::Off => Policy::Always(SendMode::Copy),
         },
         peer_timeout: settings.peer_timeout(),
-        silent_timeout: settings.silent_timeout(),
+        silent_timeout: SilentTimeout {
+            limit: settings.silent_timeout(),
+            is_chosen: settings.is_chosen("silent_timeout"),
+        },
         handshake_pending_max: settings.handshake_pending_max(),
         handshake_timeout: settings.connect_timeout(),
         linger: settings.close_linger(),

@@ -195,6 +195,10 @@ pub trait EngineRef: Clone {
     /// What the engine calls a queue.
     fn number_of(queue: &Self::Queue) -> u32;
 
+    /// Panics in a child of `fork`, for calls that reach a queue without the engine and have no
+    /// error to give.
+    fn refuse_inherited_queue(&self);
+
     /// Whether both are the same queue.
     fn is_same_queue(one: &Self::Queue, other: &Self::Queue) -> bool;
 

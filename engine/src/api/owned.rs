@@ -226,20 +226,16 @@ impl EngineRef for Rc<EngineCell> {
     }
 
     fn abandon(&self, handle: &Id) {
-        // A handle that is dropped while the engine runs (in a panic) is left to the engine.
-        let Some(mut engine) = self.borrow_to_let_go() else { return };
-        let handles = &mut engine.state.completions.handles;
-        match handles.get_mut(*handle) {
-            Some(found) if found.outcome.is_some() => {
-                handles.remove(*handle);
-            }
-            Some(found) => found.is_abandoned = true,
-            None => {}
+        match self.borrow_to_let_go() {
+            Some(mut engine) => engine.abandon(*handle),
+            None => self.give_up_later(*handle, None),
         }
     }
 
     fn give_up_receive(&self, handle: &Id, endpoint: u16) {
-        let Some(mut engine) = self.borrow_to_let_go() else { return };
+        let Some(mut engine) = self.borrow_to_let_go() else {
+            return self.give_up_later(*handle, Some(endpoint));
+        };
         engine.give_up_receive(*handle, endpoint);
         drop(engine);
         // Another receive may have got the message.
@@ -263,6 +259,10 @@ impl EngineRef for Rc<EngineCell> {
 
     fn number_of(queue: &u32) -> u32 {
         *queue
+    }
+
+    fn refuse_inherited_queue(&self) {
+        // There is no way to a queue but by the engine, which panics.
     }
 
     fn is_same_queue(one: &u32, other: &u32) -> bool {

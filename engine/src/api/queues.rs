@@ -56,8 +56,13 @@ impl<M: Attached> CompletionQueue<M> {
     }
 
     /// Like [`Self::read`], without making progress.
+    ///
+    /// # Panics
+    ///
+    /// In a child of `fork` that inherited the queue.
     #[inline]
     pub fn read_ready(&self, into: &mut Vec<Completion>, limit: usize) -> usize {
+        self.engine.refuse_inherited_queue();
         self.engine.read_queue(&self.queue, into, limit)
     }
 

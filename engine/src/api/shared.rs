@@ -203,7 +203,10 @@ impl EngineRef for Arc<SharedEngine> {
     }
 
     fn give_up_receive(&self, ticket: &Arc<Ticket>, endpoint: u16) {
-        (**self).with_to_let_go(|engine| engine.give_up_ticket(ticket, endpoint));
+        let given_up = (**self).with_to_let_go(|engine| engine.give_up_ticket(ticket, endpoint));
+        if given_up.is_none() {
+            (**self).give_up_later(ticket, endpoint);
+        }
     }
 
     fn open_queue(&self, entries_max: usize) -> Arc<OutsideQueue> {
@@ -222,6 +225,12 @@ impl EngineRef for Arc<SharedEngine> {
 
     fn number_of(queue: &Arc<OutsideQueue>) -> u32 {
         queue.number()
+    }
+
+    fn refuse_inherited_queue(&self) {
+        if let Err(error) = self.refuse_inherited() {
+            panic!("{error}");
+        }
     }
 
     fn is_same_queue(one: &Arc<OutsideQueue>, other: &Arc<OutsideQueue>) -> bool {

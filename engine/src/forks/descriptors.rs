@@ -134,6 +134,33 @@ impl<T: AsRawFd> Drop for EngineFd<T> {
     }
 }
 
+/// Has a descriptor closed in children that a value of another library owns, for as long as this
+/// lives. Drop it before the descriptor is closed.
+#[cfg(any(test, feature = "xdp"))]
+#[derive(Debug)]
+pub(crate) struct Registration {
+    fd: RawFd,
+    generation: Generation,
+}
+
+#[cfg(any(test, feature = "xdp"))]
+impl Registration {
+    pub(crate) fn of(fd: RawFd) -> Self {
+        enter(fd);
+        Self { fd, generation: Generation::current() }
+    }
+}
+
+#[cfg(any(test, feature = "xdp"))]
+impl Drop for Registration {
+    fn drop(&mut self) {
+        // In a child the number may be that of another engine's descriptor by now.
+        if self.generation.is_current() {
+            leave(self.fd);
+        }
+    }
+}
+
 impl EngineFd<TcpListener> {
     /// Another descriptor of the same socket.
     pub(crate) fn copy(&self) -> io::Result<Self> {
@@ -221,6 +248,16 @@ mod tests {
         let socket = socket.into_inner();
         assert!(!is_known(fd));
         drop(socket);
+    }
+
+    #[test]
+    fn the_table_has_a_descriptor_of_another_library_as_long_as_it_is_registered() {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let fd = socket.as_raw_fd();
+        let registration = Registration::of(fd);
+        assert!(is_known(fd));
+        drop(registration);
+        assert!(!is_known(fd));
     }
 
     #[test]

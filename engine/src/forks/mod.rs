@@ -3,7 +3,7 @@
 //! A child has copies of all descriptors and of all memory. A copy of a socket keeps its connection
 //! open when the parent is killed, so that its peers never learn of it; a copy of a ring or of an
 //! engine leads to kernel state and to threads that are the parent's. So a handler of
-//! `pthread_atfork` closes the descriptors ([`EngineFd`]) and the engines ([`Gate`]) in the child,
+//! `pthread_atfork` closes the descriptors ([`EngineFd`], [`Registration`]) and the engines ([`Gate`]) in the child,
 //! before `fork` returns there. It makes system calls and stores to memory alone: it neither
 //! allocates nor takes a lock, which a thread may hold that does not exist in the child.
 //!
@@ -17,6 +17,8 @@ use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 pub(crate) use self::descriptors::EngineFd;
+#[cfg(feature = "xdp")]
+pub(crate) use self::descriptors::Registration;
 pub(crate) use self::gates::{Closable, Gate};
 
 /// What calls with an inherited engine are refused with; those that have no error to give panic

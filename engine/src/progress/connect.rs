@@ -385,8 +385,8 @@ impl Engine {
         let Some(known) = self.state.core.session(session) else { return };
         let address = Address::new(known.engine, known.locators, 0);
         self.state.completions.events.push(&Event::Connected { address });
-        let (now_ns, limit) = (self.state.now_ns, self.state.config.silent_timeout);
-        self.state.engine_questions.begin(now_ns, limit);
+        let (now_ns, timeout) = (self.state.now_ns, self.state.config.silent_timeout);
+        self.state.engine_questions.begin(now_ns, timeout);
     }
 
     pub(super) fn report_ended(&mut self, session: u32, failure: PeerFailure) {

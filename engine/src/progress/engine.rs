@@ -38,7 +38,7 @@ const POLLS_PER_CLOCK: u64 = 16;
 /// Time between two looks at what has a deadline, in nanoseconds.
 pub(super) const TICK_NS: u64 = 1_000_000;
 /// Time between two checks of peers that do not answer and of idle lanes.
-const HEALTH_NS: u64 = 100_000_000;
+pub(super) const HEALTH_NS: u64 = 100_000_000;
 /// A loop that comes so much too late has not run: what arrived meanwhile is older than any
 /// deadline that passed. Twice the longest sleep of a loop that waits.
 const LATE_NS: u64 = 200_000_000;
@@ -58,8 +58,8 @@ pub(crate) struct LoopConfig {
     pub(crate) zero_copy: Policy,
     /// Silence of a peer's kernel that means death.
     pub(crate) peer_timeout: Duration,
-    /// Silence of a peer's engine, whose kernel answers, that ends a session; 0: none does.
-    pub(crate) silent_timeout: Duration,
+    /// Silence of a peer's engine, whose kernel answers, that ends a session.
+    pub(crate) silent_timeout: crate::proto::control_lane::SilentTimeout,
     /// Connections that have not said who they are.
     pub(crate) handshake_pending_max: usize,
     /// Time they have to say it, and lanes have to join.

@@ -22,8 +22,8 @@ use crate::proto::session::{Limits, NOTHING};
 use crate::proto::table::Id;
 use crate::types::{Address, Event};
 use crate::wire::hello::{
-    FLAG_BULK_IN_DATAGRAMS, FLAG_CHECKSUM, FLAG_FRAMES, FLAG_INSECURE, HELLO_BYTES,
-    HELLO_REPLY_BYTES, HelloStatus, KIND_BULK, KIND_CONTROL, KIND_MOVE, MAGIC,
+    FLAG_BULK_IN_DATAGRAMS, FLAG_CHECKSUM, FLAG_INSECURE, HELLO_BYTES, HELLO_REPLY_BYTES,
+    HelloStatus, KIND_BULK, KIND_CONTROL, KIND_MOVE, MAGIC,
 };
 use crate::wire::locators::Locators;
 use crate::wire::proof::{PROOF_BYTES, PROOF_MAGIC};
@@ -346,11 +346,7 @@ impl Engine {
         let is_sent = self.send_reply(key, &reply);
         match verdict {
             Ok(admission) => {
-                let datagrams = Announced {
-                    port: hello.datagram_port.get(),
-                    bytes: hello.datagram_bytes.get(),
-                    as_frames: hello.flags & FLAG_FRAMES != 0,
-                };
+                let datagrams = Announced::of_hello(hello);
                 let half = Box::new(HalfOpen { admission, acceptor, ours, theirs, datagrams });
                 // The hello may have waited here for long; the proof has its own time.
                 let since_ns = self.state.now_ns;
@@ -508,9 +504,7 @@ impl Engine {
             self.control(session).attempt = None;
             self.state.roles.insert(key, Role::Control { session });
             self.control_established(session, key);
-            let (port, bytes) = (reply.datagram_port.get(), reply.datagram_bytes.get());
-            let as_frames = reply.flags & FLAG_FRAMES != 0;
-            self.open_path(session, Announced { port, bytes, as_frames });
+            self.open_path(session, Announced::of_reply(reply));
             if !matches!(sent, Ok(PROOF_BYTES)) {
                 self.lose(session, "a new connection takes no bytes");
             }

@@ -1,13 +1,13 @@
 //! Control lanes are watched, and what [`crate::proto::control_lane`] decides about them is done.
 
 use std::io;
-use std::time::Duration;
+use std::ops::Range;
 
-use super::engine::{Engine, EngineState};
+use super::engine::{Engine, EngineState, HEALTH_NS};
 use super::lanes::{CloseMode, LaneKey};
 use super::partial::Partial;
 use super::roles::CLOSING;
-use crate::proto::control_lane::{Decision, LaneEvent, QUESTIONS};
+use crate::proto::control_lane::{Decision, LaneEvent, QUESTIONS, SilentTimeout};
 
 /// Checks of peers from one look at a lane on which nothing is owed to the next: of many sessions
 /// each check looks at a share.
@@ -30,11 +30,19 @@ pub(super) fn is_of_network(error: &io::Error) -> bool {
     )
 }
 
-/// When the engines of peers are asked next whether they are there.
+/// Sessions whose engines are asked in one turn, unless there are so many that more have to be.
+const ASKED_MIN: u32 = 64;
+
+/// When the engines of peers are asked next whether they are there: in rounds, each of which is
+/// spread over as many turns as it takes.
 #[derive(Debug, Default)]
 pub(super) struct EngineQuestions {
-    /// `None`: no session is known to be there.
+    /// When the next turn is due; `None`: no session is known to be there.
     next_ns: Option<u64>,
+    /// When the round began that is under way, and how many sessions it has looked at.
+    round: Option<(u64, u32)>,
+    /// There is a session to be asked in the next round.
+    is_needed: bool,
 }
 
 impl EngineQuestions {
@@ -44,11 +52,46 @@ impl EngineQuestions {
     }
 
     /// There is a session.
-    pub(super) fn begin(&mut self, now_ns: u64, limit: Duration) {
-        if !limit.is_zero() {
-            self.next_ns.get_or_insert(now_ns + (limit / QUESTIONS).as_nanos() as u64);
+    pub(super) fn begin(&mut self, now_ns: u64, timeout: SilentTimeout) {
+        if !timeout.limit.is_zero() {
+            self.is_needed = true;
+            self.next_ns.get_or_insert(now_ns + pause_ns(timeout));
         }
     }
+
+    /// Of `sessions` those that are to be asked in this turn, if one is due.
+    fn take(&mut self, now_ns: u64, timeout: SilentTimeout, sessions: u32) -> Range<u32> {
+        if self.next_ns.is_none_or(|next_ns| now_ns < next_ns) {
+            return 0..0;
+        }
+        if self.round.is_none() {
+            self.is_needed = false;
+        }
+        let (begun_ns, at) = self.round.take().unwrap_or((now_ns, 0));
+        // Turns are as long apart as health checks, and a round is over before the next one.
+        let turns = (pause_ns(timeout) / (2 * HEALTH_NS)).max(1);
+        let share = u64::from(sessions).div_ceil(turns) as u32;
+        let end = at.saturating_add(share.max(ASKED_MIN)).min(sessions);
+        if end < sessions {
+            self.round = Some((begun_ns, end));
+            self.next_ns = Some(now_ns + HEALTH_NS);
+        } else {
+            self.next_ns = Some(begun_ns + pause_ns(timeout));
+        }
+        at..end
+    }
+
+    /// The turn has asked its sessions.
+    fn end_turn(&mut self) {
+        if self.round.is_none() && !self.is_needed {
+            self.next_ns = None;
+        }
+    }
+}
+
+/// From one round of questions to the next.
+fn pause_ns(timeout: SilentTimeout) -> u64 {
+    (timeout.limit / QUESTIONS).as_nanos() as u64
 }
 
 impl EngineState {
@@ -198,24 +241,22 @@ impl Engine {
         }
     }
 
-    /// Asks the engines of peers whose hosts may answer for them.
+    /// Asks the engines of peers whose hosts may answer for them; of many some in each turn.
     ///
     /// RR-END-6.
     pub(super) fn ask_engines(&mut self) {
-        let (now_ns, limit) = (self.state.now_ns, self.state.config.silent_timeout);
-        if self.state.engine_questions.next_ns().is_none_or(|next_ns| now_ns < next_ns) {
-            return;
-        }
-        self.state.engine_questions = EngineQuestions::default();
-        for session in 0..self.state.controls.len() as u32 {
+        let (now_ns, timeout) = (self.state.now_ns, self.state.config.silent_timeout);
+        let sessions = self.state.controls.len() as u32;
+        for session in self.state.engine_questions.take(now_ns, timeout, sessions) {
             let state = &mut *self.state;
             let paths = state.paths.of_mut(session);
-            let Some(decision) = state.core.judge_engine(session, now_ns, limit, paths) else {
+            let Some(decision) = state.core.judge_engine(session, now_ns, timeout, paths) else {
                 continue;
             };
-            state.engine_questions.begin(now_ns, limit);
+            state.engine_questions.begin(now_ns, timeout);
             self.carry_out_decision(session, decision);
         }
+        self.state.engine_questions.end_turn();
     }
 
     /// In sessions with several paths asks idle ones; in those without a control lane asks peers,
@@ -280,5 +321,60 @@ impl Engine {
     pub(super) fn choose_stream(&mut self, session: u32) {
         let state = &mut *self.state;
         state.paths.choose_stream(&mut state.core, session);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    /// RR-END-6
+    #[test]
+    fn engines_of_very_many_peers_are_asked_a_few_in_each_turn_and_all_in_time() {
+        for (limit, sessions) in [(300, 100_000), (300, 10), (8, 1000), (4, 5000)] {
+            let timeout = SilentTimeout { limit: Duration::from_secs(limit), is_chosen: true };
+            let mut questions = EngineQuestions::default();
+            questions.begin(0, timeout);
+            let mut asked = vec![Vec::new(); sessions as usize];
+            for tick in 0..10 * limit * 2 {
+                let now_ns = tick * HEALTH_NS;
+                let share = questions.take(now_ns, timeout, sessions);
+                assert!(share.len() as u32 <= (sessions / 2).clamp(ASKED_MIN, 1000), "{share:?}");
+                for session in share {
+                    asked[session as usize].push(now_ns);
+                    questions.begin(now_ns, timeout);
+                }
+                questions.end_turn();
+            }
+            for times in asked {
+                assert!(times.len() as u32 >= QUESTIONS, "{times:?}");
+                let pauses = times.windows(2).map(|pair| pair[1] - pair[0]);
+                assert!(pauses.clone().all(|pause| pause >= pause_ns(timeout)), "{times:?}");
+                assert!(pauses.clone().all(|pause| pause <= pause_ns(timeout) + HEALTH_NS));
+            }
+        }
+    }
+
+    #[test]
+    fn no_turn_is_due_when_no_session_is_left() {
+        let timeout = SilentTimeout { limit: Duration::from_secs(40), is_chosen: false };
+        let mut questions = EngineQuestions::default();
+        questions.begin(0, timeout);
+        let due_ns = questions.next_ns().unwrap();
+        assert_eq!(questions.take(due_ns - 1, timeout, 100), 0..0);
+        questions.end_turn();
+        assert_eq!(questions.take(due_ns, timeout, 100), 0..ASKED_MIN);
+        questions.end_turn();
+        // One that comes behind the round's place is asked in the next.
+        let next_ns = questions.next_ns().unwrap();
+        questions.begin(next_ns, timeout);
+        assert_eq!(questions.take(next_ns, timeout, 100), ASKED_MIN..100);
+        questions.end_turn();
+        assert_eq!(questions.next_ns(), Some(2 * due_ns));
+        questions.take(2 * due_ns, timeout, 10);
+        questions.end_turn();
+        assert_eq!(questions.next_ns(), None);
     }
 }

@@ -24,6 +24,18 @@ impl Engine {
         }
     }
 
+    /// The operation of a handle runs to its end, which nobody waits for.
+    pub(crate) fn abandon(&mut self, handle: Id) {
+        let handles = &mut self.state.completions.handles;
+        match handles.get_mut(handle) {
+            Some(found) if found.outcome.is_some() => {
+                handles.remove(handle);
+            }
+            Some(found) => found.is_abandoned = true,
+            None => {}
+        }
+    }
+
     /// Like [`Self::give_up_receive`], for an operation of a shared engine.
     pub(crate) fn give_up_ticket(&mut self, ticket: &Ticket, endpoint: u16) {
         if let Some(id) = ticket.operation() {

@@ -34,6 +34,7 @@ use super::operation::Operation;
 use super::outbox::StagingPool;
 use super::peers::Promise;
 use super::pieces::Granted;
+use super::place::Places;
 use super::rails::health::Transition;
 use super::session::{ControlFrame, Session};
 use super::table::{Id, Table};
@@ -156,8 +157,8 @@ pub(crate) struct Core {
     hellos: u32,
     /// Slots of sessions kept free for peers that have yet to prove themselves.
     pub(super) promised: Vec<Promise>,
-    /// Slots of sessions that ask who listens at a place, and of some that did.
-    pub(super) places: Vec<u32>,
+    /// Sessions by the places that are asked for.
+    pub(super) places: Places,
     /// Of all connections.
     pub(super) retry: Arc<Retry>,
     pub(super) remotes: Table<Remote>,
@@ -223,7 +224,7 @@ impl Core {
             over: Vec::new(),
             hellos: 0,
             promised: Vec::new(),
-            places: Vec::new(),
+            places: Places::default(),
             retry: Arc::new(config.retry),
             remotes: Table::with_own_names(
                 config.sessions_max.saturating_mul(ENDPOINT_NUMBERS),

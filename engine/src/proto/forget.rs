@@ -73,6 +73,7 @@ impl Core {
         self.end_own_offer(slot);
         let Some(session) = self.sessions.remove(id) else { return };
         self.by_engine.remove(&session.engine);
+        self.places.forget(slot, &session);
         for remote in session.remotes {
             if let Some(id) = self.remotes.id_at(remote as usize) {
                 self.remotes.remove(id);

@@ -53,6 +53,7 @@ impl Core {
         let session = Session::new(engine, locators, Arc::clone(&self.retry));
         let slot = self.sessions.insert(session).ok()?.index() as u32;
         self.by_engine.insert(engine, slot);
+        self.places.note_session(slot, &locators);
         self.keep_promises(slot, engine);
         if engine == self.engine {
             self.establish_loopback(slot);

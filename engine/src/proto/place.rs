@@ -16,7 +16,8 @@
 //! place may also connect by itself, or be inserted by its own address: the remote endpoint of the
 //! place is that of its session then ([`Core::claim_place`]).
 
-use std::net::SocketAddr;
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use super::connection::Phase;
@@ -36,25 +37,85 @@ fn listens_at(locators: &Locators, place: SocketAddr) -> bool {
     locators.iter().any(|own| (own.ip(), own.port()) == (place.ip(), place.port()))
 }
 
+/// Slots of sessions by an IP address and a port.
+type ByPlace = BTreeSet<(IpAddr, u16, u32)>;
+
+/// The slots at a place, in order.
+fn slots_at(index: &ByPlace, place: SocketAddr) -> impl Iterator<Item = u32> + '_ {
+    let key = |slot| (place.ip(), place.port(), slot);
+    index.range(key(0)..=key(u32::MAX)).map(|&(_, _, slot)| slot)
+}
+
+/// The sessions of places: an engine may know very many.
+#[derive(Debug, Default)]
+pub(super) struct Places {
+    /// Those that have a place.
+    of: ByPlace,
+    /// Those with an engine, by where it listens; `None` as long as no place was asked for.
+    listening: Option<Box<ByPlace>>,
+    /// Sessions that were looked at for a place.
+    #[cfg(test)]
+    looks: std::cell::Cell<u64>,
+}
+
+impl Places {
+    /// A session with an engine was made.
+    pub(super) fn note_session(&mut self, slot: u32, locators: &Locators) {
+        if let Some(listening) = &mut self.listening {
+            listening.extend(locators.iter().map(|own| (own.ip(), own.port(), slot)));
+        }
+    }
+
+    /// A session is gone.
+    pub(super) fn forget(&mut self, slot: u32, session: &Session) {
+        self.set(slot, session.place.as_deref(), None);
+        if let Some(listening) = &mut self.listening {
+            for own in session.locators.iter() {
+                listening.remove(&(own.ip(), own.port(), slot));
+            }
+        }
+    }
+
+    /// The place of a session is another one.
+    fn set(&mut self, slot: u32, before: Option<&SocketAddr>, place: Option<&SocketAddr>) {
+        if let Some(before) = before {
+            self.of.remove(&(before.ip(), before.port(), slot));
+        }
+        self.of.extend(place.map(|place| (place.ip(), place.port(), slot)));
+    }
+
+    fn note_look(&self) {
+        #[cfg(test)]
+        self.looks.set(self.looks.get() + 1);
+    }
+}
+
 impl Core {
+    /// The place of a session, or none.
+    fn set_place(&mut self, slot: u32, place: Option<Box<SocketAddr>>) {
+        if let Some(session) = self.sessions.at_mut(slot as usize) {
+            self.places.set(slot, session.place.as_deref(), place.as_deref());
+            session.place = place;
+        }
+    }
+
     /// The session that the place has led to, or one that asks who is there. `None`: at the limit.
     pub(super) fn session_at(&mut self, place: SocketAddr) -> Option<u32> {
-        let known =
-            self.sessions.iter().find(|(_, session)| session.place.as_deref() == Some(&place));
-        if let Some(slot) = known.map(|(id, _)| id.index() as u32) {
-            return Some(slot);
+        let known = slots_at(&self.places.of, place).find(|&slot| {
+            self.places.note_look();
+            let session = self.sessions.at(slot as usize);
+            session.is_some_and(|session| session.place.as_deref() == Some(&place))
+        });
+        if known.is_some() {
+            return known;
         }
         if let Some(slot) = self.session_listening_at(place) {
             return Some(slot);
         }
         self.forget_some();
-        let mut session = Session::new(0, place.into(), Arc::clone(&self.retry));
-        session.place = Some(Box::new(place));
+        let session = Session::new(0, place.into(), Arc::clone(&self.retry));
         let slot = self.sessions.insert(session).ok()?.index() as u32;
-        self.forget_places();
-        if !self.places.contains(&slot) {
-            self.places.push(slot);
-        }
+        self.set_place(slot, Some(Box::new(place)));
         Some(slot)
     }
 
@@ -64,29 +125,27 @@ impl Core {
         let is_known = |session: &Session| {
             session.is_connected() || session.remotes.first().is_some_and(|&it| it != u32::MAX)
         };
-        let (id, _) = self.sessions.iter().find(|(_, session)| {
-            session.engine != 0
-                && session.failure_to_report().is_none()
-                && listens_at(&session.locators, place)
-                && is_known(session)
+        let Self { places, sessions, .. } = &mut *self;
+        if places.listening.is_none() {
+            places.listening = Some(Box::default());
+            for (id, session) in sessions.iter().filter(|(_, session)| session.engine != 0) {
+                places.note_session(id.index() as u32, &session.locators);
+            }
+        }
+        let slot = slots_at(places.listening.as_deref()?, place).find(|&slot| {
+            places.note_look();
+            let session = sessions.at(slot as usize);
+            session
+                .is_some_and(|session| session.failure_to_report().is_none() && is_known(session))
         })?;
-        let slot = id.index() as u32;
         let remote = self.remote_at(slot).and_then(|remote| self.remotes.at(remote as usize));
         // A peer that was inserted by its own address stays that engine after a restart.
         let is_inserted = remote.is_some_and(|remote| remote.is_inserted);
-        if let Some(session) = self.sessions.at_mut(slot as usize).filter(|_| !is_inserted) {
-            session.place.get_or_insert_with(|| Box::new(place));
+        let has_place = self.sessions.at(slot as usize).is_some_and(|it| it.place.is_some());
+        if !is_inserted && !has_place {
+            self.set_place(slot, Some(Box::new(place)));
         }
         Some(slot)
-    }
-
-    /// Sessions that have been answered for, or are gone, ask for no place any more.
-    fn forget_places(&mut self) {
-        let Self { places, sessions, .. } = self;
-        places.retain(|&asking| {
-            let session = sessions.at(asking as usize);
-            session.is_some_and(|session| session.engine == 0 && session.place.is_some())
-        });
     }
 
     /// Whether a session waits for nothing: no operation, and no attempt to connect.
@@ -104,23 +163,24 @@ impl Core {
     ///
     /// RR-CONN-7.
     pub(super) fn claim_place(&mut self, slot: u32, is_connecting: bool) {
-        if self.places.is_empty() || self.remote_at(slot).is_some() {
+        if self.places.of.is_empty() || self.remote_at(slot).is_some() {
             return;
         }
-        self.forget_places();
         let Some(locators) = self.sessions.at(slot as usize).map(|it| it.locators) else { return };
-        let found = self.places.iter().copied().find(|&asking| {
-            self.is_of_place(asking, &locators) && (is_connecting || self.session_is_idle(asking))
-        });
-        let Some(asking) = found else { return };
+        let at_its_places = locators.iter().flat_map(|own| slots_at(&self.places.of, own));
+        let asks = |asking: &u32| {
+            self.places.note_look();
+            self.sessions.at(*asking as usize).is_some_and(|session| session.engine == 0)
+                && (is_connecting || self.session_is_idle(*asking))
+        };
+        // Of several the one with the lowest slot.
+        let Some(asking) = at_its_places.filter(asks).min() else { return };
         let remote = self.remote_at(asking).and_then(|it| self.remotes.id_at(it as usize));
         let Some(remote) = remote else { return };
         let place = self.sessions.at(asking as usize).and_then(|session| session.place.clone());
         self.move_remote(remote, asking, slot);
         self.give_place_up(asking);
-        if let Some(session) = self.sessions.at_mut(slot as usize) {
-            session.place = place;
-        }
+        self.set_place(slot, place);
     }
 
     /// Whether this is the place that a session was asked for by, and who answers there is to be
@@ -161,9 +221,7 @@ impl Core {
         }
         self.move_remote(remote, slot, other);
         self.give_place_up(slot);
-        if let Some(session) = self.sessions.at_mut(other as usize) {
-            session.place = place;
-        }
+        self.set_place(other, place);
         if self.sessions.at(other as usize).is_some_and(Session::is_connected) {
             self.unblocked.push(other);
         } else {
@@ -214,8 +272,8 @@ impl Core {
     fn give_place_up(&mut self, slot: u32) {
         self.actions.push_back(Action::CloseControl { session: slot, is_failure: false });
         self.end_own_offer(slot);
+        self.set_place(slot, None);
         if let Some(session) = self.sessions.at_mut(slot as usize) {
-            session.place = None;
             session.connection.fail();
             session.connection.reset();
         }

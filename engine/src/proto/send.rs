@@ -183,9 +183,9 @@ impl Core {
         Some(payload)
     }
 
-    /// Whether a message never goes at once: the peer's window for eager bytes is shorter than the
-    /// whole of it, so that it can only be pulled, or it takes more than one datagram, or it waits
-    /// for others.
+    /// Whether a message does not go at once, however long it waits for that: the peer's window for
+    /// eager bytes may be shorter than the whole of it, so that it can only be pulled, or it takes
+    /// more than one datagram, or it waits for others.
     pub(crate) fn needs_operation(&self, request: &SendRequest) -> bool {
         if !request.is_plain() {
             return true;
@@ -193,7 +193,10 @@ impl Core {
         let remote = self.remotes.get(request.peer);
         let session = remote.and_then(|remote| self.sessions.at(remote.session as usize));
         session.is_some_and(|session| {
-            let window = u64::from(session.eager_window.min(self.eager_limit_for(session)));
+            // The window never gets shorter than at first. Where it has grown, what is left of it
+            // is all that this side knows.
+            let window = session.eager_window.max(session.byte_credit.available());
+            let window = u64::from(window.min(self.eager_limit_for(session)));
             let datagram = session.datagram.as_deref();
             let is_whole =
                 datagram.is_none_or(|it| it.takes_whole(request.length, request.data_bytes()));

@@ -119,7 +119,7 @@ pub(crate) struct Session {
     pub(crate) byte_credit: SendCredit,
     /// Longest eager payload that the peer accepts and wants.
     pub(super) eager_limit: EagerLimit,
-    /// Eager bytes that the peer lets be under way at once.
+    /// Eager bytes that the peer lets be under way at once, at least: its first window.
     pub(super) eager_window: u32,
     pub(super) next_frame: u32,
     pub(super) acked_frame: u32,

@@ -27,6 +27,7 @@ use crate::wire::{
 mod checksums;
 mod claims;
 mod closing;
+mod credit;
 mod grants;
 mod multi;
 mod one_sided;
@@ -195,19 +196,14 @@ impl Bench {
         self.send_hinted(length, level, Hint::None)
     }
 
+    fn request(&self, length: u64, level: CompletionLevel, hint: Hint) -> SendRequest {
+        let (endpoint, peer, context, tag) = (0, self.peer, 5, 1);
+        let (data, fence) = (None, false);
+        SendRequest { endpoint, peer, context, tag, length, level, hint, data, fence }
+    }
+
     fn send_hinted(&mut self, length: u64, level: CompletionLevel, hint: Hint) -> Id {
-        let (peer, context) = (self.peer, 5);
-        let request = SendRequest {
-            endpoint: 0,
-            peer,
-            context,
-            tag: 1,
-            length,
-            level,
-            hint,
-            data: None,
-            fence: false,
-        };
+        let request = self.request(length, level, hint);
         let id = self.core.new_send(&request).unwrap();
         self.core.enqueue(id, 0);
         id

@@ -199,6 +199,12 @@ impl Settings {
         })
     }
 
+    /// Whether somebody has chosen the value of a setting, be it the default.
+    pub(crate) fn is_chosen(&self, name: &str) -> bool {
+        let row = table::position(name).expect("callers name rows of the table");
+        !matches!(self.origins[row], Origin::Default | Origin::Fitted { .. })
+    }
+
     /// Takes over checked texts, the later over the earlier.
     fn assign(&mut self, assignments: Vec<Assignment>) -> Result<(), SettingsError> {
         for assignment in assignments {

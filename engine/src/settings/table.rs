@@ -259,10 +259,11 @@ settings_table! {
     /// a fifth of it on, at least three times, a second or more apart, so that detection takes at
     /// least four seconds.
     peer_timeout -> Duration: Time = seconds(10), Range::Times(micros(10_000)..=24 * HOUR);
-    /// A peer whose host answers but whose engine has not for this long is dead: its process is
-    /// stopped, or has ended and left its connections to a child. Engines with datagrams are probed
-    /// four times in this time and answer whatever their program does; engines without are exempt.
-    /// Also how long an accepted connection may take to answer a hello. 0: no limit.
+    /// A peer whose host answers, but whose engine has not for this long, is dead: its process is
+    /// stopped, or has ended and left its connections to a child. Engines are probed four times in
+    /// this time and answer whatever their program does. An engine without a background thread is
+    /// judged only if this setting was set by the user. Also how long an accepted connection may
+    /// take to answer a hello. 0: no limit.
     silent_timeout -> Duration: Time = seconds(300), Range::Times(Duration::ZERO..=24 * HOUR);
     /// How long dropping an endpoint waits for its sends to be delivered before it cancels them.
     close_linger -> Duration: Time = seconds(5), Range::Times(Duration::ZERO..=HOUR);

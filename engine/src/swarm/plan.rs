@@ -15,6 +15,7 @@ use crate::driver::sim::random::Random;
 use crate::progress::engine::LoopConfig;
 use crate::progress::zero_copy::Policy;
 use crate::proto::connection::Retry;
+use crate::proto::control_lane::SilentTimeout;
 use crate::proto::core::Config;
 use crate::proto::eager_limit::CHOSEN_BYTES_MAX;
 use crate::proto::regions::RegionLimits;
@@ -416,7 +417,7 @@ impl Plan {
             receive_buffer_bytes: random.pick(&[4096, 1 << 18]),
             zero_copy: random.pick(&[Policy::Measure, Policy::Always(mode)]),
             peer_timeout: Duration::from_nanos(self.peer_timeout_ns),
-            silent_timeout: Duration::ZERO,
+            silent_timeout: SilentTimeout::NONE,
             handshake_pending_max: random.pick(&[40, 1000]),
             handshake_timeout: HANDSHAKE_TIMEOUT,
             linger: Duration::ZERO,

@@ -16,6 +16,7 @@ use crate::progress::engine::LoopConfig;
 use crate::progress::post::{Memory, Posted};
 use crate::progress::zero_copy::Policy;
 use crate::proto::connection::Retry;
+use crate::proto::control_lane::SilentTimeout;
 use crate::proto::core::Config;
 use crate::proto::effects::CompletionLevel;
 use crate::proto::hint::Hint;
@@ -66,7 +67,7 @@ pub(super) fn loop_config() -> LoopConfig {
         receive_buffer_bytes: 4096,
         zero_copy: Policy::Always(SendMode::ZeroCopy),
         peer_timeout: Duration::from_secs(3600),
-        silent_timeout: Duration::ZERO,
+        silent_timeout: SilentTimeout::NONE,
         handshake_pending_max: 100,
         handshake_timeout: Duration::from_secs(20),
         linger: Duration::ZERO,

@@ -7,6 +7,7 @@ use super::world::World;
 use crate::driver::sim::net::Weather;
 use crate::progress::engine::LoopConfig;
 use crate::proto::connection::Retry;
+use crate::proto::control_lane::SilentTimeout;
 use crate::proto::core::Config;
 use crate::proto::effects::CompletionLevel;
 use crate::types::{Event, Peer, PeerFailure};
@@ -14,8 +15,14 @@ use crate::types::{Event, Peer, PeerFailure};
 const SECOND: u64 = 1000 * MILLISECOND;
 const PEER_TIMEOUT: Duration = Duration::from_secs(4);
 
-/// Two hosts that have a session.
-fn world(seed: u64, silent_timeout: Duration) -> World {
+/// Two hosts that have a session, and a limit that nobody has chosen.
+fn world(seed: u64, limit: Duration) -> World {
+    let timeout = SilentTimeout { limit, is_chosen: false };
+    world_of(seed, timeout, |_| {})
+}
+
+/// As [`world`], of hosts that are made by `prepare` before they connect.
+fn world_of(seed: u64, silent_timeout: SilentTimeout, prepare: impl Fn(&mut World)) -> World {
     let weather = Weather { keep_alive_ns: PEER_TIMEOUT.as_nanos() as u64, ..Weather::fair() };
     let mut world = World::new(seed, weather).unwrap();
     world.set_datagrams(true).unwrap();
@@ -28,6 +35,7 @@ fn world(seed: u64, silent_timeout: Duration) -> World {
         world.add_host();
         world.start(host, host as u64 + 1, config(), loops).unwrap();
     }
+    prepare(&mut world);
     talk(&mut world, [0, 1], "the session begins");
     pass(&mut world, SECOND);
     assert_eq!(failures(&mut world, 0), []);
@@ -181,4 +189,35 @@ fn where_datagrams_are_dropped_a_session_outlives_the_limit() {
     pass(&mut world, 200 * SECOND);
     assert_eq!(failures(&mut world, 0), []);
     talk(&mut world, [0, 1], "it goes on");
+}
+
+/// Who has no thread for it answers nothing while its owner computes, whichever side connects.
+///
+/// RR-END-6
+#[test]
+fn an_engine_without_a_thread_that_answers_for_it_may_compute_for_longer_than_the_limit() {
+    let limit = Duration::from_secs(20);
+    for (seed, manual) in [(13, 0), (14, 1)] {
+        let other = 1 - manual;
+        for is_chosen in [false, true] {
+            let timeout = SilentTimeout { limit, is_chosen };
+            let mut world = world_of(seed, timeout, |world| {
+                let engine = world.engine(manual).unwrap();
+                engine.state.datagrams.announce_manual(true);
+            });
+            pass(&mut world, 100 * SECOND);
+            world.net.borrow_mut().pause(manual, 300 * SECOND);
+            pass(&mut world, 301 * SECOND);
+            let reported = failures(&mut world, other);
+            assert_eq!(reported.len(), usize::from(is_chosen), "seed {seed}: {reported:?}");
+            if !is_chosen {
+                talk(&mut world, [0, 1], "it goes on");
+                talk(&mut world, [1, 0], "both ways");
+                // The other side has a thread, so that its silence counts.
+                world.net.borrow_mut().pause(other, 120 * SECOND);
+                pass(&mut world, 121 * SECOND);
+                assert_eq!(failures(&mut world, manual).len(), 1, "seed {seed}");
+            }
+        }
+    }
 }

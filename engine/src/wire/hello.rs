@@ -56,6 +56,9 @@ pub(crate) const FLAG_BULK_IN_DATAGRAMS: u8 = 4;
 /// `flags` of a control lane's hello and its reply: this side may take datagrams as frames, before
 /// its kernel could cut trains of them.
 pub(crate) const FLAG_FRAMES: u8 = 8;
+/// `flags` of a control lane's hello and its reply: no thread answers for this engine while its
+/// owner makes no call.
+pub(crate) const FLAG_MANUAL: u8 = 16;
 
 /// Sent by the side that connected.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]

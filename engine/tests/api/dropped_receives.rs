@@ -1,9 +1,13 @@
 //! What becomes of the message of a receive whose handle is dropped.
 
+use std::cell::RefCell;
 use std::time::Duration;
 
 use crate::common::domain;
-use ringrail::{Attached, Endpoint, Envelope, Peer, Selector, SendOptions};
+use ringrail::{Attached, Endpoint, Envelope, Hint, Peer, Selector, SendOptions};
+use tracing::span::{Attributes, Id, Record};
+use tracing::subscriber::with_default;
+use tracing::{Event, Metadata, Subscriber};
 
 const TAG: Envelope = Envelope::tagged(4);
 /// Longer than a busy machine takes for anything here.
@@ -134,4 +138,67 @@ fn a_message_is_put_back_for_an_endpoint_that_is_open() {
         ringrail::ReceiveOptions::new().timeout(Duration::from_millis(1)),
     );
     assert!(matches!(none, Err(error) if error.kind() == ringrail::ErrorKind::TimedOut));
+}
+
+thread_local! {
+    /// What the next line of the log drops.
+    static DROPS: RefCell<Option<Box<dyn FnOnce()>>> = const { RefCell::new(None) };
+}
+
+/// A subscriber of the log that drops something. The engine is at work meanwhile.
+struct Dropping;
+
+impl Subscriber for Dropping {
+    fn enabled(&self, _metadata: &Metadata<'_>) -> bool {
+        true
+    }
+
+    fn new_span(&self, _attributes: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _span: &Id, _values: &Record<'_>) {}
+
+    fn record_follows_from(&self, _span: &Id, _follows: &Id) {}
+
+    fn event(&self, _event: &Event<'_>) {
+        if let Some(drops) = DROPS.take() {
+            drops();
+        }
+    }
+
+    fn enter(&self, _span: &Id) {}
+
+    fn exit(&self, _span: &Id) {}
+}
+
+fn drop_inside<M: Attached + 'static>(endpoint: &Endpoint<M>) {
+    let own = endpoint.insert(&endpoint.address()).unwrap();
+    let any = || Selector::any(TAG);
+    let ended = endpoint.receive(any(), vec![0; 8]).unwrap();
+    send(endpoint, own, 1, 8);
+    send(endpoint, own, 2, 8);
+    await_unexpected(endpoint, endpoint);
+    let waits = endpoint.receive(Selector::any(Envelope::tagged(9)), vec![0; 8]).unwrap();
+    DROPS.set(Some(Box::new(move || drop((ended, waits)))));
+    with_default(Dropping, || {
+        let hinted = SendOptions::new().hint(Hint::Latency);
+        endpoint.send(own, Envelope::tagged(8), vec![0; 8], hinted).unwrap().detach();
+    });
+    assert!(DROPS.take().is_none(), "no line of the log");
+    assert_eq!([0; 2].map(|_| receive(endpoint, endpoint, 8)), [1, 2]);
+    // The other one is cancelled, and takes no message.
+    endpoint.send(own, Envelope::tagged(9), vec![3; 8], SendOptions::new()).unwrap().detach();
+    let operation = endpoint.receive(Selector::any(Envelope::tagged(9)), vec![0; 8]).unwrap();
+    assert_eq!(operation.wait().unwrap().buffer.into_vec().unwrap(), vec![3; 8]);
+}
+
+/// A subscriber of the log runs inside of the engine, and may drop what it likes.
+#[test]
+fn a_receive_that_is_dropped_inside_of_its_engine_leaves_its_message_to_the_next() {
+    for control_lane in ["udp", "tcp"] {
+        let domain = domain(&[("control_lane", control_lane)]);
+        drop_inside(&domain.endpoint().unwrap().attach().unwrap());
+        drop_inside(&domain.endpoint().unwrap().share().unwrap());
+    }
 }

@@ -195,10 +195,35 @@ fn refused<M: Attached>(endpoint: &Endpoint<M>) {
     let mut room = [0; 8];
     check(endpoint.receive_blocking(any, &mut room, ReceiveOptions::new()));
     // There is no error that it could give.
-    let address = std::panic::AssertUnwindSafe(|| endpoint.address());
-    let panic = std::panic::catch_unwind(address).expect_err("the call worked");
+    refused_by_panic(|| endpoint.address());
+}
+
+fn refused_by_panic<T>(call: impl FnOnce() -> T) {
+    let called = std::panic::catch_unwind(std::panic::AssertUnwindSafe(call));
+    let panic = called.err().expect("the call worked");
     let text = panic.downcast_ref::<String>().expect("a text");
     assert!(text.contains("forked"), "{text}");
+}
+
+#[test]
+fn reads_of_an_inherited_queue_are_refused() {
+    own_process::run("fork::reads_of_an_inherited_queue_are_refused", || {
+        let domain = domain(&[]);
+        read_an_inherited_queue(&domain.endpoint().unwrap().attach().unwrap());
+        read_an_inherited_queue(&domain.endpoint().unwrap().share().unwrap());
+    });
+}
+
+fn read_an_inherited_queue<M: Attached>(endpoint: &Endpoint<M>) {
+    let queue = endpoint.open_queue(16);
+    let child = fork(|| {
+        let mut completions = Vec::new();
+        refused_by_panic(|| queue.read_ready(&mut completions, 1));
+        let read = queue.read(&mut completions, 1);
+        assert!(matches!(read, Err(Error::Misuse(_))), "{read:?}");
+    });
+    assert_eq!(await_child(child, || {}), 0);
+    assert_eq!(queue.read_ready(&mut Vec::new(), 1), 0);
 }
 
 #[test]

@@ -242,6 +242,12 @@ impl Lease {
         self.mode
     }
 
+    /// The connection to the daemon. A copy of it, which a child of `fork` has, keeps the queue when
+    /// this process is gone.
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.connection.as_fd()
+    }
+
     /// Says whether datagrams can still come. One short system call that does not wait.
     ///
     /// # Errors

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd as _, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -18,6 +18,7 @@ use super::lent::{LentRings, register};
 use super::mapped::Mapping;
 use super::socket::{BUSY_FOR, Copying, XskRings};
 use crate::driver::lanes::DATAGRAM_BYTES_MAX;
+use crate::forks::Registration;
 
 /// How long the helper may take for an answer when an engine starts: it may have to load a program.
 const FIRST_ANSWER: Duration = Duration::from_secs(3);
@@ -45,13 +46,19 @@ pub(in super::super) struct Source {
 pub(super) enum Hold {
     /// By privileges of our own.
     Own {
-        /// Goes first: the NIC is not left before.
+        /// Of the NIC: children have no copies of what keeps the program on it.
+        _registrations: Vec<Registration>,
+        /// Goes before the NIC, which is not left earlier.
         claim: Claim,
         nic: Nic,
         copying: Copying,
     },
     /// Lent.
-    Lent(Bound),
+    Lent {
+        /// Of the connection to the daemon.
+        _registration: Registration,
+        bound: Bound,
+    },
 }
 
 impl Hold {
@@ -59,7 +66,7 @@ impl Hold {
     pub(super) fn nic(&self) -> &str {
         match self {
             Self::Own { nic, .. } => nic.name(),
-            Self::Lent(bound) => bound.lease.nic(),
+            Self::Lent { bound, .. } => bound.lease.nic(),
         }
     }
 
@@ -67,11 +74,11 @@ impl Hold {
     pub(super) fn describe(&self) -> (String, u32, String) {
         let copied = |is_zero_copy| if is_zero_copy { "zero-copy" } else { "copied" };
         let (queue, how) = match self {
-            Self::Own { claim, nic, copying } => {
+            Self::Own { claim, nic, copying, .. } => {
                 let copied = copied(*copying == Copying::Zero);
                 (claim.queue(), format!("{}, {copied}", nic.mode()))
             }
-            Self::Lent(Bound { lease, queue, is_zero_copy }) => {
+            Self::Lent { bound: Bound { lease, queue, is_zero_copy }, .. } => {
                 let copied = copied(*is_zero_copy);
                 (*queue, format!("{}, {copied}, lent by ringrail-xdpd", lease.mode()))
             }
@@ -87,7 +94,7 @@ impl Hold {
     pub(super) fn check(&self) -> Result<(), String> {
         match self {
             Self::Own { nic, .. } => nic.is_attached().map_err(|why| why.to_string()),
-            Self::Lent(bound) => bound.lease.check(),
+            Self::Lent { bound, .. } => bound.lease.check(),
         }
     }
 }
@@ -197,7 +204,9 @@ fn take_queue(nic: Nic, wish: &Wish<'_>, is_long: bool) -> Result<Acquired, (Nic
             let exchange = Exchange::new(AnyRings::Own(rings), frames, frames / 2, long_bytes);
             match nic.claim(queue, wish.local, exchange.fd()) {
                 Ok(claim) => {
-                    let hold = Hold::Own { claim, nic, copying };
+                    let descriptors = nic.descriptors().into_iter();
+                    let _registrations = descriptors.map(Registration::of).collect();
+                    let hold = Hold::Own { _registrations, claim, nic, copying };
                     return Ok(Acquired { hold, exchange, frames, is_long });
                 }
                 Err(error @ ClaimError::Unspecified { .. }) => {
@@ -247,7 +256,8 @@ fn borrow(wish: &Wish<'_>, helper: &Path) -> Result<Acquired, LeaseError> {
     loop {
         match offer.try_bind(queue) {
             Ok(bound) => {
-                let hold = Hold::Lent(bound);
+                let _registration = Registration::of(bound.lease.descriptor().as_raw_fd());
+                let hold = Hold::Lent { _registration, bound };
                 return Ok(Acquired { hold, exchange, frames, is_long: false });
             }
             Err((again, LeaseError::Busy { .. }))

@@ -14,6 +14,7 @@ use super::frame::Frame;
 use super::mapped::{Mapping, Ring};
 use super::rings::{Packet, Rings};
 use super::socket::{FRAME_BYTES, GOES_ON, PACKET_BYTES, kick, wake};
+use crate::forks::EngineFd;
 
 /// Where packets begin in a frame: the kernel leaves so much before those that come in.
 const HEADROOM_BYTES: usize = FRAME_BYTES as usize - PACKET_BYTES;
@@ -26,7 +27,7 @@ pub(super) struct LentRings {
     fill: Ring<u64>,
     complete: Ring<u64>,
     // Closed before the memory goes.
-    socket: OwnedFd,
+    socket: EngineFd,
     memory: Mapping,
     /// Where in each frame the last packet begins.
     starts: Box<[u16]>,
@@ -66,7 +67,7 @@ impl LentRings {
             receive: Ring::map(fd, &offsets.rx, entries, XDP_PGOFF_RX_RING)?,
             fill: Ring::map(fd, &offsets.fr, entries, XDP_UMEM_PGOFF_FILL_RING)?,
             complete: Ring::map(fd, &offsets.cr, entries, XDP_UMEM_PGOFF_COMPLETION_RING)?,
-            socket: socket.try_clone()?,
+            socket: EngineFd::new(socket.try_clone()?),
             memory,
             starts: vec![0; frames].into(),
         })

@@ -18,6 +18,7 @@ use super::super::calls;
 use super::exchange::BATCH;
 use super::frame::Frame;
 use super::rings::{Packet, Rings};
+use crate::forks::Registration;
 
 /// Bytes of a frame: one page, which is the longest chunk that the kernel takes without huge pages.
 pub(super) const FRAME_BYTES: u32 = 4096;
@@ -34,6 +35,8 @@ const BUSY_PAUSE: Duration = Duration::from_millis(2);
 /// Memory in frames, bound to one queue of a NIC.
 #[derive(Debug)]
 pub(super) struct XskRings {
+    /// Its socket, which the queues close: children have no copy of it.
+    _registration: Registration,
     // Queues go first: the memory stays until the kernel is through with it.
     transmit: TxQueue,
     receive: RxQueue,
@@ -120,7 +123,8 @@ impl XskRings {
         let whole: Box<[FrameDesc]> = whole.into();
         let packets = whole.clone();
         let descs = [FrameDesc::default(); BATCH];
-        Ok(Self { transmit, receive, fill, complete, umem, whole, packets, descs })
+        let _registration = Registration::of(transmit.fd().as_raw_fd());
+        Ok(Self { _registration, transmit, receive, fill, complete, umem, whole, packets, descs })
     }
 }
 

@@ -1,6 +1,6 @@
 //! Where an engine lives while a thread owns it: that thread and the caretaker come in by turns.
 
-use std::cell::UnsafeCell;
+use std::cell::{RefCell, UnsafeCell};
 use std::io;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
@@ -19,6 +19,7 @@ use crate::forks::{Closable, EngineFd, Gate, INHERITED};
 use crate::progress::background::WakeFds;
 use crate::progress::engine::{Engine, EngineState};
 use crate::progress::wait_object::WaitObject;
+use crate::proto::table::Id;
 use crate::types::Error;
 
 /// What the owner and the caretaker share.
@@ -109,6 +110,8 @@ pub struct EngineCell {
     process: Pid,
     /// Sees to that.
     gate: Option<Gate>,
+    /// Handles that were dropped while the owner was inside; of receives with their endpoints.
+    dropped: RefCell<Vec<(Id, Option<u16>)>>,
     _owner: PhantomData<*mut ()>,
 }
 
@@ -133,6 +136,7 @@ impl EngineCell {
 
     /// `engine` was made by [`Self::new`], whose parts are all `Send`.
     fn of(mut engine: Engine) -> Self {
+        engine.state.datagrams.announce_manual(false);
         let wake_fds = engine.share_wake_fds();
         let is_shared = !wake_fds.current().is_empty();
         let place = Arc::new(Place {
@@ -143,8 +147,13 @@ impl EngineCell {
         });
         let cared: Arc<dyn Cared> = place.clone();
         let membership = is_shared.then(|| Membership::new(cared)).flatten();
-        let gate = Some(Gate::new(place.clone()));
-        Self { place, membership, process: getpid(), gate, _owner: PhantomData }
+        let (is_manual, gate) = (membership.is_none(), Some(Gate::new(place.clone())));
+        let (process, dropped) = (getpid(), RefCell::default());
+        let cell = Self { place, membership, process, gate, dropped, _owner: PhantomData };
+        if is_manual {
+            cell.borrow_mut().state.datagrams.announce_manual(true);
+        }
+        cell
     }
 
     /// The engine, for as long as the guard lives. Panics if the owner has it already.
@@ -254,6 +263,34 @@ impl EngineCell {
         self.process != getpid()
     }
 
+    /// The handle of an operation is dropped while the owner is inside, as in a callback: it is
+    /// given up as soon as the owner has left. `endpoint`: it is a receive there.
+    #[cold]
+    pub(crate) fn give_up_later(&self, handle: Id, endpoint: Option<u16>) {
+        if !self.is_inherited() {
+            self.dropped.borrow_mut().push((handle, endpoint));
+            self.place.handover.defer();
+        }
+    }
+
+    #[cold]
+    fn give_up_dropped(&self) {
+        if std::thread::panicking() {
+            // The engine is as the panic left it: the next call does it.
+            return self.place.handover.defer();
+        }
+        if let Some(mut engine) = self.try_borrow_mut() {
+            for (handle, endpoint) in self.dropped.take() {
+                match endpoint {
+                    Some(endpoint) => engine.give_up_receive(handle, endpoint),
+                    None => engine.abandon(handle),
+                }
+            }
+        }
+        // Another receive may have got a message.
+        self.wake_tasks();
+    }
+
     #[cold]
     fn wake(&self) {
         if let Some(membership) = &self.membership {
@@ -325,8 +362,13 @@ impl DerefMut for Inside<'_> {
 impl Drop for Inside<'_> {
     #[inline]
     fn drop(&mut self) {
-        if self.cell.place.handover.leave() == Step::Wake {
-            self.cell.wake();
+        match self.cell.place.handover.leave() {
+            Step::Done => {}
+            Step::Wake => self.cell.wake(),
+            Step::Deferred => {
+                self.cell.wake();
+                self.cell.give_up_dropped();
+            }
         }
     }
 }

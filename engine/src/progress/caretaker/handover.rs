@@ -27,6 +27,8 @@ use super::sync::{AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering};
 const WANTED: u32 = 1;
 /// The caretaker sleeps and wants to be woken by the next step of the owner.
 const PARKED: u32 = 2;
+/// The owner has something to do when it has left.
+const DEFERRED: u32 = 4;
 
 /// See the module.
 #[derive(Debug)]
@@ -48,6 +50,8 @@ pub(crate) enum Step {
     Done,
     /// Wake the caretaker, and go on.
     Wake,
+    /// Do what was deferred, wake the caretaker, and go on.
+    Deferred,
 }
 
 /// The caretaker is inside until this is dropped.
@@ -112,11 +116,10 @@ impl Handover {
         let seq = self.seq.load(Ordering::Relaxed);
         debug_assert!(!seq.is_multiple_of(2), "the owner is not inside");
         self.seq.store(seq + 1, Ordering::Release);
-        if !self.is_shared {
-            return Step::Done;
+        if self.is_shared {
+            sync::owner_fence();
         }
-        sync::owner_fence();
-        if self.word.load(Ordering::Relaxed) & PARKED == 0 {
+        if self.word.load(Ordering::Relaxed) & (PARKED | DEFERRED) == 0 {
             return Step::Done;
         }
         self.unpark()
@@ -124,8 +127,18 @@ impl Handover {
 
     #[cold]
     fn unpark(&self) -> Step {
-        let word = self.word.fetch_and(!PARKED, Ordering::AcqRel);
-        if word & PARKED == 0 { Step::Done } else { Step::Wake }
+        let word = self.word.fetch_and(!(PARKED | DEFERRED), Ordering::AcqRel);
+        match word & (PARKED | DEFERRED) {
+            0 => Step::Done,
+            PARKED => Step::Wake,
+            _ => Step::Deferred,
+        }
+    }
+
+    /// To be called by the owner: its next [`Self::leave`] answers [`Step::Deferred`].
+    #[cold]
+    pub(crate) fn defer(&self) {
+        self.word.fetch_or(DEFERRED, Ordering::Relaxed);
     }
 
     /// For a child that `fork` has just made: the owner is inside for good, so that no thread comes

@@ -87,7 +87,12 @@ impl Datagrams {
     /// bytes at the most. `needs_frames`: as AF_XDP frames or not at all.
     pub(crate) fn new(socket: UdpSocket, port: u16, longest: usize, needs_frames: bool) -> Self {
         let longest = longest.min(DATAGRAM_BYTES_MAX);
-        let announced = Announced { port, bytes: longest as u16, as_frames: needs_frames };
+        let announced = Announced {
+            port,
+            bytes: longest as u16,
+            as_frames: needs_frames,
+            ..Announced::default()
+        };
         Self {
             socket: Some(EngineFd::new(socket)),
             needs_frames,
@@ -145,6 +150,12 @@ impl Datagrams {
         self.socket.as_ref().ok_or(self.refusal.as_deref())
     }
 
+    /// Peers are told from now on that datagrams are answered only while the owner makes calls, or
+    /// that a thread answers in its place.
+    pub(crate) fn announce_manual(&mut self, is_manual: bool) {
+        self.announced.is_manual = is_manual;
+    }
+
     fn is_open(&self) -> bool {
         self.socket.is_some()
     }
@@ -188,6 +199,9 @@ impl Engine {
                 state.core.announce_rails(session);
             }
             return;
+        }
+        if theirs.is_manual {
+            state.core.expect_manual_progress(session);
         }
         let bytes_max = usize::from(ours.bytes.min(theirs.bytes));
         let (port, takes_trains) = (theirs.port, !theirs.as_frames);

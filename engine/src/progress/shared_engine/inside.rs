@@ -55,6 +55,11 @@ pub(super) enum Request {
     },
     OneSided(Box<OneSidedPost>),
     InjectPut(Box<PutPost>),
+    /// The handle of a receive was dropped by the holder itself.
+    GiveUp {
+        ticket: Arc<Ticket>,
+        endpoint: u16,
+    },
 }
 
 /// What a queue moves for each request, with the link of its node: three lines of cache at most.
@@ -224,6 +229,7 @@ impl Inside {
                     self.refuse(kind, endpoint, end, refused);
                 }
             }
+            Request::GiveUp { ticket, endpoint } => self.engine().give_up_ticket(&ticket, endpoint),
             Request::InjectPut(post) => {
                 let PutPost { request, bytes, to, more } = *post;
                 let (bytes, endpoint) = (bytes.as_slice(), request.endpoint);

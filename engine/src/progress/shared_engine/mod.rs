@@ -87,7 +87,8 @@ impl SharedEngine {
         let cared: Arc<dyn Cared> = place.clone();
         let (membership, thread) = (Membership::new(cared), None);
         let (next_request, inject_limit, process) = (AtomicU64::new(0), limit as usize, getpid());
-        Ok(Self {
+        let is_manual = membership.is_none();
+        let shared = Self {
             place,
             membership,
             thread,
@@ -99,12 +100,15 @@ impl SharedEngine {
             process,
             gate,
             generation: Generation::current(),
-        })
+        };
+        shared.with(|engine| engine.state.datagrams.announce_manual(is_manual));
+        Ok(shared)
     }
 
     /// Has a thread of its own make all progress, on `cores` if there are some.
     pub(crate) fn dedicate(&mut self, cores: Vec<usize>) -> io::Result<()> {
         self.thread = Some(Dedicated::start(&self.place, cores)?);
+        self.with(|engine| engine.state.datagrams.announce_manual(false));
         // It has somebody who looks after it.
         self.membership = None;
         Ok(())
@@ -120,8 +124,10 @@ impl SharedEngine {
         self.process != getpid()
     }
 
-    /// Refuses a call that found the engine taken: in a child of `fork` it stays taken.
-    pub(super) fn refuse_inherited(&self) -> Result<(), Error> {
+    /// Refuses a call in a child of `fork`, such as one that found the engine taken: there it stays
+    /// taken.
+    #[inline]
+    pub(crate) fn refuse_inherited(&self) -> Result<(), Error> {
         match self.generation.is_current() {
             true => Ok(()),
             false => Err(Error::misuse(INHERITED)),

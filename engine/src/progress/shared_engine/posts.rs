@@ -166,6 +166,21 @@ impl SharedEngine {
         self.post_behind(guard, memory, inline, queued).transpose()
     }
 
+    /// The handle of a receive is dropped while this thread has the engine, as in a callback: it is
+    /// given up behind what is under way.
+    #[cold]
+    pub(crate) fn give_up_later(&self, ticket: &Arc<Ticket>, endpoint: u16) {
+        if self.is_inherited() {
+            return;
+        }
+        self.post_behind(
+            None,
+            (),
+            |engine, ()| engine.give_up_ticket(ticket, endpoint),
+            |()| Request::GiveUp { ticket: Arc::clone(ticket), endpoint },
+        );
+    }
+
     fn new_request(&self) -> u64 {
         self.next_request.fetch_add(1, Ordering::Relaxed)
     }

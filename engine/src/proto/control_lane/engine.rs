@@ -3,7 +3,9 @@
 //! A kernel acknowledges what comes for a process that stands still, and for one that was killed
 //! while a child of it keeps its connections. An engine with datagrams answers questions within
 //! milliseconds, whatever its owner does. So it is asked now and then, and a silence of the engine
-//! that lasts for the silent timeout ends the session. Until then it may go on.
+//! that lasts for the silent timeout ends the session. Until then it may go on. One that has no
+//! thread for that says so in its hello: it is silent while its owner computes, so it is judged
+//! only if the user has chosen the timeout.
 
 use std::time::Duration;
 
@@ -16,6 +18,21 @@ use super::{Decision, lost};
 /// passed: an engine that stood still itself has asked none meanwhile.
 pub(crate) const QUESTIONS: u32 = 4;
 
+/// How long the engine of a peer may be silent whose host answers.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SilentTimeout {
+    /// 0: for ever.
+    pub(crate) limit: Duration,
+    /// The user chose it: it holds as well for engines that answer only while their owners make
+    /// calls.
+    pub(crate) is_chosen: bool,
+}
+
+#[cfg(any(test, feature = "sim"))]
+impl SilentTimeout {
+    pub(crate) const NONE: Self = Self { limit: Duration::ZERO, is_chosen: false };
+}
+
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct EngineSilence {
@@ -26,13 +43,15 @@ pub(super) struct EngineSilence {
     /// Whether the paths have answered the question before that; `None`: there was none. Where
     /// datagrams do not pass, nothing has an engine answer whose owner computes.
     do_paths_answer: Option<bool>,
+    /// No thread answers for the peer's engine while its owner makes no call.
+    is_manual: bool,
     /// Numbers of frames that come, and that the peer has acknowledged, at the last question.
     frames: (u32, u32),
 }
 
 impl AtRest for EngineSilence {
     const AT_REST: &'static Self =
-        &Self { first_ns: None, asked: 0, do_paths_answer: None, frames: (0, 0) };
+        &Self { first_ns: None, asked: 0, do_paths_answer: None, is_manual: false, frames: (0, 0) };
 }
 
 impl EngineSilence {
@@ -62,22 +81,31 @@ impl EngineSilence {
 }
 
 impl Core {
+    /// The peer of a session that was just established has said that no thread answers for its
+    /// engine while its owner makes no call.
+    pub(crate) fn expect_manual_progress(&mut self, slot: u32) {
+        if let Some(session) = self.sessions.at_mut(slot as usize) {
+            session.control_lane.engine.is_manual = true;
+        }
+    }
+
     /// Asks the engine of a session's peer whether it is there, and judges what became of earlier
-    /// questions. `limit`: the silent timeout. `None`: its peer is not asked.
+    /// questions. `None`: its peer is not asked.
     ///
     /// RR-END-6.
     pub(crate) fn judge_engine(
         &mut self,
         slot: u32,
         now_ns: u64,
-        limit: Duration,
+        timeout: SilentTimeout,
         paths: &mut Paths,
     ) -> Option<Decision> {
         let session = self.sessions.at_mut(slot as usize)?;
         let is_asked = session.is_connected()
             && session.keys.is_some()
             && session.datagram.is_some()
-            && paths.all().next().is_some();
+            && paths.all().next().is_some()
+            && (timeout.is_chosen || !session.control_lane.engine.is_manual);
         if !is_asked {
             return None;
         }
@@ -90,7 +118,7 @@ impl Core {
         }
         let known = &mut *monitor.engine;
         let has_spoken = std::mem::replace(&mut known.frames, frames) != frames || has_received;
-        Some(match known.judge(now_ns, has_spoken, limit, paths) {
+        Some(match known.judge(now_ns, has_spoken, timeout.limit, paths) {
             None => Decision::AskForAnswer,
             Some(silence) => lost(&format!(
                 "its host answers, but its engine has not answered for {} s (setting \

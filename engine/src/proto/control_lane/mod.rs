@@ -15,7 +15,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use self::engine::EngineSilence;
-pub(crate) use self::engine::QUESTIONS;
+pub(crate) use self::engine::{QUESTIONS, SilentTimeout};
 use self::liveness::Liveness;
 use self::migration::Migration;
 use self::unfinished::Unfinished;

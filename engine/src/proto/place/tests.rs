@@ -115,3 +115,45 @@ fn an_engine_at_its_own_place_is_its_own_peer() {
     let session = core.remotes.get(peer).unwrap().session;
     assert!(core.is_loopback(session) && core.session(session).unwrap().is_connected());
 }
+
+/// Peers known by place, peers known by address, and each of the former found again.
+#[test]
+fn very_many_places_are_found_without_a_look_at_all_sessions() {
+    const PEERS: u32 = 20_000;
+    let at = |number: u32| SocketAddr::from((std::net::Ipv4Addr::from(0x0a00_0000 + number), 7000));
+    let sessions_max = 2 * PEERS as usize;
+    let mut core = Core::new(OWN, Config { sessions_max, ..Config::for_tests() });
+    for number in 0..PEERS {
+        core.insert_peer(0, Locators::from(at(number)), 0).unwrap();
+        let engine = 1000 + u64::from(number);
+        core.insert_peer(engine, Locators::from(at(number + PEERS)), 0).unwrap();
+    }
+    for number in 0..PEERS {
+        let first = core.insert_peer(0, Locators::from(at(number)), 0).unwrap();
+        assert_eq!(core.remotes.get(first).unwrap().session, 2 * number);
+        // One handle of each that was inserted by its address.
+        let second = core.insert_peer(0, Locators::from(at(number + PEERS)), 0).unwrap();
+        assert_eq!(core.remotes.get(second).unwrap().session, 2 * number + 1);
+    }
+    assert!(core.places.looks.get() <= 4 * u64::from(PEERS), "{}", core.places.looks.get());
+}
+
+/// RR-CONN-7
+#[test]
+fn a_session_that_is_forgotten_is_found_by_no_place() {
+    let mut core = Core::new(OWN, Config { sessions_max: 1, ..Config::for_tests() });
+    let asks = core.insert_peer(0, place(), 0).unwrap();
+    assert!(core.remove_peer(asks, &mut Nobody));
+    core.actions.clear();
+    let elsewhere = Locators::from("10.9.9.9:1".parse::<SocketAddr>().unwrap());
+    // It needs the slot.
+    let other = core.insert_peer(0, elsewhere, 0).unwrap();
+    assert_eq!(core.insert_peer(0, elsewhere, 0), Some(other));
+    assert!(core.remove_peer(other, &mut Nobody));
+    core.actions.clear();
+    let engine = core.insert_peer(THERE, place(), 0).unwrap();
+    assert_eq!(core.insert_peer(0, place(), 0), Some(engine));
+    assert_eq!(core.insert_peer(0, elsewhere, 0), None, "there is no room");
+    assert_eq!(core.places.of.len(), 0);
+    assert_eq!(core.places.listening.as_ref().unwrap().len(), place().iter().count());
+}
