@@ -19,13 +19,3 @@ pub(crate) fn raise_descriptor_limit() {
         Err(error) => tracing::debug!("the soft limit of descriptors cannot be raised: {error}"),
     }
 }
-
-/// What to say to a call that failed for want of a descriptor.
-pub(super) fn descriptor_cure() -> String {
-    let limit = getrlimit(Resource::Nofile).current;
-    let limit = limit.map_or_else(|| "no limit".to_owned(), |limit| limit.to_string());
-    format!(
-        "this process has as many descriptors as it may ({limit}); close some, open fewer \
-         endpoints, or raise its limit (ulimit -n, RLIMIT_NOFILE; in a service LimitNOFILE=)"
-    )
-}

@@ -50,6 +50,7 @@ pub(super) use self::send_engine::SendEngine;
 use crate::forks::EngineFd;
 use crate::progress::wakers::survive;
 use crate::topology::{self, NetworkNamespace};
+use crate::refused_call::refused;
 use crate::types::Error;
 
 /// Name of the thread.
@@ -243,7 +244,9 @@ impl Drop for Membership {
 impl Running {
     /// By a thread of the namespace `network`, which the new one inherits.
     fn start(network: Option<NetworkNamespace>) -> std::io::Result<Self> {
-        let bell = EngineFd::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(refused("eventfd"))?;
+        let bell = EngineFd::new(bell);
         let (wards, seen, process) = (Mutex::default(), Condvar::new(), getpid());
         let shared = Arc::new(Shared { wards, seen, bell, process });
         let of_thread = Arc::clone(&shared);

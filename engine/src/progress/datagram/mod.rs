@@ -27,6 +27,7 @@ use super::lanes::{DATAGRAM_BYTES_MAX, Driver, Neighbour};
 use crate::forks::EngineFd;
 use crate::proto::failure::PeerFailure;
 use crate::proto::paths::{CARRIER, Paths, ReceiveInfo, Timeout};
+use crate::refused_call::Seldom;
 use crate::types::{Error, FrameState};
 
 pub(super) use self::several::state_of;
@@ -319,7 +320,10 @@ impl Engine {
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => {
                     // It concerns no single peer; paths that answer no more go by TCP.
-                    tracing::warn!("cannot receive datagrams: {error}");
+                    static SAID: Seldom = Seldom::new();
+                    if SAID.is_due() {
+                        tracing::warn!("cannot receive datagrams: {error}");
+                    }
                     self.drained();
                     break;
                 }
