@@ -496,4 +496,5 @@ fn loop_config(settings: &Settings) -> LoopConfig {
         handshake_timeout: settings.connect_timeout(),
         linger: settings.close_linger(),
     }
+        report_lost_peers: settings.report_lost_peers(),
 }

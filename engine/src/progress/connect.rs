@@ -387,3 +387,8 @@ impl Engine {
         self.state.completions.events.push(&Event::Disconnected { address, failure });
     }
 }
+        let is_known = matches!(failure, PeerFailure::Left | PeerFailure::Removed);
+        // Where this side's driver has failed, the log has that.
+        if !is_known && self.failure.is_none() {
+            self.log_failure(&format!("peer {address} {failure}"));
+        }

@@ -6,7 +6,6 @@
 
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
-use std::time::Duration;
 
 use rand::RngExt;
 use zerocopy::{FromBytes, IntoBytes};
@@ -32,13 +31,6 @@ use crate::wire::{Hello, HelloReply, Proof, SEGMENT_BYTES_MAX, VERSION};
 /// Where hellos and replies of all versions have their version.
 const VERSION_AT: std::ops::Range<usize> = 8..10;
 
-/// Strangers that are refused in [`STRANGERS_PERIOD_NS`] before accepting pauses.
-const STRANGERS_MAX: u32 = 64;
-const STRANGERS_PERIOD_NS: u64 = 100_000_000;
-/// The pause. A few polls accept before those who came are known for strangers again, so it costs
-/// some 30 connections per pause: 3000 a second, whatever comes.
-const STRANGERS_PAUSE: Duration = Duration::from_millis(10);
-
 impl Engine {
     // ---- Strangers ----
 
@@ -60,21 +52,6 @@ impl Engine {
         let event = Event::Refused { remote, cause: cause.to_owned() };
         self.state.completions.events.push(&event);
         self.slow_strangers();
-    }
-
-    /// A stranger was refused. A crowd of them waits in the kernel, so that live sessions lose no
-    /// time; so does who comes meanwhile and is no stranger.
-    ///
-    /// RR-CONN-5.
-    fn slow_strangers(&mut self) {
-        let state = &mut *self.state;
-        if state.now_ns.saturating_sub(state.strangers_since_ns) > STRANGERS_PERIOD_NS {
-            (state.strangers_since_ns, state.strangers) = (state.now_ns, 0);
-        }
-        state.strangers += 1;
-        if state.strangers > STRANGERS_MAX {
-            self.driver.rest_from_accepting(STRANGERS_PAUSE);
-        }
     }
 
     /// Ends a connection that is a stranger's still; all that it holds is free again.
@@ -368,7 +345,11 @@ impl Engine {
             Err(HelloStatus::WrongEngine) if hello.target.get() == 0 => self.dismiss(key),
             Err(status) => {
                 let is_insecure = hello.flags & FLAG_INSECURE != 0;
-                self.refuse(key, remote, &self.refusal(status, is_insecure));
+                let mut cause = self.refusal(status, is_insecure);
+                if status == HelloStatus::WrongSecret {
+                    cause = self.report_other_secret(remote, &cause);
+                }
+                self.refuse(key, remote, &cause);
             }
         }
     }

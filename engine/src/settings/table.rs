@@ -291,6 +291,9 @@ settings_table! {
     pcap_file -> Option<&Path>: AnyPath = None, Range::Any;
     /// Where a thread tells Prometheus by HTTP what is counted: an address and a port, or a port of
     /// 127.0.0.1. Whoever reaches it can read it. Each process needs a port of its own.
+    /// Whether the log has a line, as an error, for each peer that is lost or cannot be trusted,
+    /// with its address and the cause; the libfabric provider prints it on standard error.
+    report_lost_peers -> bool: OneOf<bool> = true, Range::Any;
     prometheus_address -> Option<SocketAddr>: ExportAddress = None, Range::Any;
     /// Faults that the driver makes, for tests only: a seed and rates of short, again, late,
     /// reset, refuse, cut, garble and garble_control, for datagrams of lose, repeat, reorder,

@@ -406,4 +406,5 @@ impl Plan {
             linger: Duration::ZERO,
         }
     }
+            report_lost_peers: false,
 }
