@@ -52,9 +52,8 @@ enum State<E: EngineRef> {
 ///
 /// The poll of a future makes progress. For the time of the setting `spin` it asks to be polled
 /// again at once; then the task sleeps until there is something to do, and costs nothing meanwhile.
-/// Any executor will do: for an owned endpoint one of its own thread, for a shared one any. (An
-/// owned engine without datagrams, `control_lane = tcp`, has nobody to wake tasks: they ask to be
-/// polled again.)
+/// Any executor will do: for an owned endpoint one of its own thread, for a shared one any. (Where
+/// the process can have no thread that wakes tasks, they ask to be polled again.)
 ///
 /// A future that loses a `select!`, or is dropped by a time-out, is a handle that is dropped: a
 /// receive is cancel-safe but for a message in several pieces that is under way, a send goes out or

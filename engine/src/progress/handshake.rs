@@ -21,7 +21,7 @@ use crate::proto::session::{Limits, NOTHING};
 use crate::proto::table::Id;
 use crate::types::{Address, Event};
 use crate::wire::hello::{
-    FLAG_BULK_IN_DATAGRAMS, FLAG_CHECKSUM, FLAG_FRAMES, FLAG_INSECURE, HELLO_BYTES,
+    FLAG_ANSWERS, FLAG_BULK_IN_DATAGRAMS, FLAG_CHECKSUM, FLAG_FRAMES, FLAG_INSECURE, HELLO_BYTES,
     HELLO_REPLY_BYTES, HelloStatus, KIND_BULK, KIND_CONTROL, KIND_MOVE, MAGIC,
 };
 use crate::wire::locators::Locators;
@@ -292,6 +292,7 @@ impl Engine {
             eager_limit: hello.eager_limit.get(),
             checksum: hello.flags & FLAG_CHECKSUM != 0,
             bulk_in_datagrams: hello.flags & FLAG_BULK_IN_DATAGRAMS != 0,
+            answers: hello.flags & FLAG_ANSWERS != 0,
         };
         let engine = hello.source.get();
         if self.state.core.sessions().is_full() {
@@ -478,6 +479,7 @@ impl Engine {
             eager_limit: reply.eager_limit.get(),
             checksum: reply.flags & FLAG_CHECKSUM != 0,
             bulk_in_datagrams: reply.flags & FLAG_BULK_IN_DATAGRAMS != 0,
+            answers: reply.flags & FLAG_ANSWERS != 0,
         };
         let was_connected = connection.is_connected();
         let step = connection.handle_reply(state.now_ns, status);

@@ -35,12 +35,29 @@ pub(super) fn is_of_network(error: &io::Error) -> bool {
 pub(super) struct EngineQuestions {
     /// `None`: no session is known to be there.
     next_ns: Option<u64>,
+    /// There is, or was, a session without datagrams: nothing tells the caretaker when its peer
+    /// asks.
+    has_streams: bool,
 }
+
+/// How often the caretaker looks for questions at control lanes, of which there is no other news.
+/// Peers ask each seconds at the most.
+const LOOK: Duration = Duration::from_millis(500);
 
 impl EngineQuestions {
     /// When that is due.
     pub(super) fn next_ns(&self) -> Option<u64> {
         self.next_ns
+    }
+
+    /// When control lanes are to be looked at while the owner is absent.
+    pub(super) fn looks_in(&self) -> Option<Duration> {
+        self.has_streams.then_some(LOOK)
+    }
+
+    /// A session without datagrams begins.
+    pub(super) fn note_stream(&mut self) {
+        self.has_streams = true;
     }
 
     /// There is a session.
@@ -191,13 +208,13 @@ impl Engine {
 
     /// Asks the engines of peers whose hosts may answer for them.
     ///
-    /// RR-END-6.
+    /// RR-END-6, RR-END-7.
     pub(super) fn ask_engines(&mut self) {
         let (now_ns, limit) = (self.state.now_ns, self.state.config.silent_timeout);
         if self.state.engine_questions.next_ns().is_none_or(|next_ns| now_ns < next_ns) {
             return;
         }
-        self.state.engine_questions = EngineQuestions::default();
+        self.state.engine_questions.next_ns = None;
         for session in 0..self.state.controls.len() as u32 {
             let state = &mut *self.state;
             let paths = state.paths.of_mut(session);

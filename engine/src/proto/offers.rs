@@ -184,7 +184,13 @@ impl Core {
             eager_limit: config.eager_limit,
             checksum: config.checksum,
             bulk_in_datagrams: config.bulk_in_datagrams,
+            answers: config.answers,
         }
+    }
+
+    /// No thread looks after the engine while its owner computes.
+    pub(crate) fn note_unattended(&mut self) {
+        self.config.answers = false;
     }
 
     /// An unexpected message of a session has come: its windows are extended if need be.

@@ -257,10 +257,9 @@ settings_table! {
     /// seconds at the least, and a second of counting.
     peer_timeout -> Duration: Time = seconds(10), Range::Times(micros(10_000)..=24 * HOUR);
     /// A peer whose host answers, but whose engine has not for this long, is dead: its process
-    /// stands still, or has ended and left its connections to a child. Engines with datagrams are
-    /// asked four times in this time, and answer whatever their owners do; those without are not
-    /// judged so. Where a connection is accepted, the answer to its hello is waited for as long. 0:
-    /// for ever.
+    /// stands still, or has ended and left its connections to a child. Engines are asked four times
+    /// in this time, and answer within a second, whatever their owners do. Where a connection is
+    /// accepted, the answer to its hello is waited for as long. 0: for ever.
     silent_timeout -> Duration: Time = seconds(300), Range::Times(Duration::ZERO..=24 * HOUR);
     /// How long the drop of an endpoint waits for its sends to be delivered; those that are not
     /// are cancelled then.
@@ -291,10 +290,10 @@ settings_table! {
     pcap_file -> Option<&Path>: AnyPath = None, Range::Any;
     /// Where a thread tells Prometheus by HTTP what is counted: an address and a port, or a port of
     /// 127.0.0.1. Whoever reaches it can read it. Each process needs a port of its own.
+    prometheus_address -> Option<SocketAddr>: ExportAddress = None, Range::Any;
     /// Whether the log has a line, as an error, for each peer that is lost or cannot be trusted,
     /// with its address and the cause; the libfabric provider prints it on standard error.
     report_lost_peers -> bool: OneOf<bool> = true, Range::Any;
-    prometheus_address -> Option<SocketAddr>: ExportAddress = None, Range::Any;
     /// Faults that the driver makes, for tests only: a seed and rates of short, again, late,
     /// reset, refuse, cut, garble and garble_control, for datagrams of lose, repeat, reorder,
     /// flip and truncate, and for shared memory of ring_end and unread.

@@ -30,6 +30,7 @@ mod one_sided_examples;
 mod one_sided_load;
 mod one_sided_model;
 mod refused_calls;
+mod silence;
 mod statistics;
 mod stencil;
 mod tagged_features;

@@ -144,7 +144,11 @@ impl EngineCell {
         let cared: Arc<dyn Cared> = place.clone();
         let membership = is_shared.then(|| Membership::new(cared)).flatten();
         let gate = Some(Gate::new(place.clone()));
-        Self { place, membership, process: getpid(), gate, _owner: PhantomData }
+        let cell = Self { place, membership, process: getpid(), gate, _owner: PhantomData };
+        if cell.membership.is_none() {
+            cell.borrow_mut().state.core.note_unattended();
+        }
+        cell
     }
 
     /// The engine, for as long as the guard lives. Panics if the owner has it already.

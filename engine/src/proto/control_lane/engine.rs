@@ -2,8 +2,9 @@
 //!
 //! A kernel acknowledges what comes for a process that stands still, and for one that was killed
 //! while a child of it keeps its connections. An engine with datagrams answers questions within
-//! milliseconds, whatever its owner does. So it is asked now and then, and a silence of the engine
-//! that lasts for the silent timeout ends the session. Until then it may go on.
+//! milliseconds, whatever its owner does, and one that says so in the handshake within seconds by
+//! the control lane, where a session has no datagrams. So it is asked now and then, and a silence of
+//! the engine that lasts for the silent timeout ends the session. Until then it may go on.
 
 use std::time::Duration;
 
@@ -37,11 +38,13 @@ impl AtRest for EngineSilence {
 
 impl EngineSilence {
     /// Another question is due. `has_spoken`: something came since the last one, by whatever way.
-    /// How long the silence lasts if the session is to end.
+    /// `answers_by_lane`: the control lane is answered, and there is nothing else. How long the
+    /// silence lasts if the session is to end.
     fn judge(
         &mut self,
         now_ns: u64,
         has_spoken: bool,
+        answers_by_lane: bool,
         limit: Duration,
         paths: &mut Paths,
     ) -> Option<Duration> {
@@ -54,8 +57,9 @@ impl EngineSilence {
         }
         let first_ns = *self.first_ns.get_or_insert(now_ns);
         let silence = Duration::from_nanos(now_ns.saturating_sub(first_ns));
-        let do_paths_answer = self.do_paths_answer.unwrap_or_else(|| paths.have_answered_since(0));
-        let is_over = do_paths_answer && self.asked >= QUESTIONS && silence >= limit;
+        let is_answered =
+            answers_by_lane || self.do_paths_answer.unwrap_or_else(|| paths.have_answered_since(0));
+        let is_over = is_answered && self.asked >= QUESTIONS && silence >= limit;
         self.asked += 1;
         is_over.then_some(silence)
     }
@@ -65,7 +69,7 @@ impl Core {
     /// Asks the engine of a session's peer whether it is there, and judges what became of earlier
     /// questions. `limit`: the silent timeout. `None`: its peer is not asked.
     ///
-    /// RR-END-6.
+    /// RR-END-6, RR-END-7.
     pub(crate) fn judge_engine(
         &mut self,
         slot: u32,
@@ -74,11 +78,10 @@ impl Core {
         paths: &mut Paths,
     ) -> Option<Decision> {
         let session = self.sessions.at_mut(slot as usize)?;
-        let is_asked = session.is_connected()
-            && session.keys.is_some()
-            && session.datagram.is_some()
-            && paths.all().next().is_some();
-        if !is_asked {
+        let answers_by_lane = session.datagram.is_none() && session.peer_answers;
+        let has_paths = session.datagram.is_some() && paths.all().next().is_some();
+        let is_peer = session.is_connected() && session.keys.is_some();
+        if !is_peer || !(answers_by_lane || has_paths) {
             return None;
         }
         let has_received = session.questions.take_received();
@@ -90,7 +93,7 @@ impl Core {
         }
         let known = &mut *monitor.engine;
         let has_spoken = std::mem::replace(&mut known.frames, frames) != frames || has_received;
-        Some(match known.judge(now_ns, has_spoken, limit, paths) {
+        Some(match known.judge(now_ns, has_spoken, answers_by_lane, limit, paths) {
             None => Decision::AskForAnswer,
             Some(silence) => lost(&format!(
                 "its host answers, but its engine has not answered for {} s (setting \
