@@ -8,7 +8,7 @@ use rand::rngs::SysRng;
 
 use crate::refused_call::refused;
 
-/// Bytes that nobody guesses.
+/// Bytes that cannot be guessed.
 pub(super) fn random_bytes<const COUNT: usize>() -> io::Result<[u8; COUNT]> {
     let mut bytes = [0; COUNT];
     let filled = SysRng.try_fill_bytes(&mut bytes);

@@ -1,4 +1,4 @@
-//! Connections that were refused before they were anybody's.
+//! Connections that were refused before they belonged to a session.
 
 use std::net::{IpAddr, SocketAddr};
 
