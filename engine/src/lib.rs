@@ -95,6 +95,7 @@ mod memory;
 mod netlink;
 mod progress;
 mod proto;
+mod refused_call;
 mod secret;
 pub mod settings;
 #[cfg(any(test, feature = "sim"))]

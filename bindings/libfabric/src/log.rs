@@ -10,8 +10,10 @@ use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 
 use crate::symbols::{self, Level as Theirs};
 
-/// So many lines say enough of a process that cannot begin.
-const REASONS_MAX: usize = 8;
+/// So many lines say enough of a process that cannot begin, or that has lost its peers.
+const LINES_MAX: usize = 16;
+/// What stands behind the last of them.
+const LAST: &str = "further errors are not printed here; FI_LOG_LEVEL=warn prints all";
 
 struct ToLibfabric;
 
@@ -49,13 +51,15 @@ impl Visit for Line {
     }
 }
 
-/// A line on standard error, once for each reason to give up: MPI asks several times.
+/// A line on standard error, once for each reason to give up, for MPI asks several times, and for
+/// each peer that is lost (setting `report_lost_peers`).
 fn say(text: &str) {
     static PRINTED: Mutex<Vec<String>> = Mutex::new(Vec::new());
     let mut printed = PRINTED.lock().unwrap_or_else(PoisonError::into_inner);
-    if printed.len() == REASONS_MAX || printed.iter().any(|line| line == text) {
+    if printed.len() > LINES_MAX || printed.iter().any(|line| line == text) {
         return;
     }
+    let text = if printed.len() == LINES_MAX { LAST } else { text };
     printed.push(text.to_owned());
     // Where stderr is closed there is nothing left to do.
     let _written =

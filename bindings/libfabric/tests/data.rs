@@ -9,6 +9,11 @@ use common::{Provider, run, text};
 
 /// Compiles `tests/c/NAME.c` with every warning an error, and runs it.
 fn compile_and_run(name: &str) {
+    run_with(name, &[]);
+}
+
+/// The same with more settings: what it prints.
+fn run_with(name: &str, settings: &[(&str, &str)]) -> String {
     let provider = Provider::new();
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c");
     let program = provider.library().with_file_name(name);
@@ -21,8 +26,25 @@ fn compile_and_run(name: &str) {
     let output = run(&mut compiler);
     assert!(output.status.success(), "{}", text(&output));
     let mut command = provider.command(program.to_str().expect("a path of this test"));
+    command.envs(settings.iter().copied());
     let output = run(command.env("RINGRAIL_INSECURE", "true"));
     assert!(output.status.success(), "{name}: {:?}: {}", output.status, text(&output));
+    text(&output)
+}
+
+/// MPI says that a process was aborted, and not which peer was lost, nor why.
+#[test]
+fn a_lost_peer_is_one_line_on_standard_error() {
+    let printed = run_with("lost", &[]);
+    let lines: Vec<_> = printed.lines().filter(|line| line.starts_with("ringrail: ")).collect();
+    let [line] = &lines[..] else { panic!("{printed}") };
+    assert!(line.starts_with("ringrail: peer 127.0.0.1:") && line.contains(" lost: "), "{line}");
+}
+
+#[test]
+fn a_setting_silences_lines_of_lost_peers() {
+    let printed = run_with("lost", &[("FI_RINGRAIL_REPORT_LOST_PEERS", "false")]);
+    assert!(!printed.contains("ringrail: "), "{printed}");
 }
 
 #[test]

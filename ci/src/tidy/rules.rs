@@ -87,12 +87,13 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("wire", &[]),
     ("secret", &[]),
     ("proto", &["wire", "secret", "hooks"]),
-    ("telemetry", &["types", "forks"]),
-    ("netlink", &[]),
+    ("telemetry", &["types", "forks", "refused_call"]),
+    ("netlink", &["refused_call"]),
     ("files", &[]),
+    ("refused_call", &[]),
     ("forks", &[]),
     // Which atomic operations there are is said on the wire.
-    ("memory", &["telemetry", "wire::atomic_op"]),
+    ("memory", &["telemetry", "wire::atomic_op", "refused_call"]),
     // The simulated network looks into packets, as somebody on the way may.
     (
         "driver",
@@ -102,6 +103,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "netlink",
             "files",
             "forks",
+            "refused_call",
             "settings",
             "telemetry",
             "hooks",
@@ -119,9 +121,9 @@ const MAY_USE: &[(&str, &[&str])] = &[
         ],
     ),
     ("settings", &["wire", "secret", "types::rail", "types::hint"]),
-    ("bootstrap", &["settings", "files"]),
-    ("topology", &["settings", "types::rail", "types::statistics", "netlink"]),
-    ("types", &["wire", "proto", "memory"]),
+    ("bootstrap", &["settings", "files", "refused_call"]),
+    ("topology", &["settings", "types::rail", "types::statistics", "netlink", "refused_call"]),
+    ("types", &["wire", "proto", "memory", "refused_call"]),
     (
         "progress",
         &[
@@ -132,6 +134,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "telemetry",
             "hooks",
             "forks",
+            "refused_call",
             "topology",
             "driver::lanes",
             "driver::AnyDriver",

@@ -445,6 +445,7 @@ fn core_config(settings: &Settings, longest: usize, window_bytes: u64) -> Config
         bulk_idle_ns: nanoseconds(settings.bulk_idle_timeout()),
         hash_seed: rand::random(),
         regions: crate::proto::regions::RegionLimits::DEFAULT,
+        answers: true,
         checksum: settings.checksum(),
         datagram_bytes: longest,
         segment_buffer_bytes: match settings.shared_memory() {
@@ -500,5 +501,6 @@ fn loop_config(settings: &Settings) -> LoopConfig {
         handshake_pending_max: settings.handshake_pending_max(),
         handshake_timeout: settings.connect_timeout(),
         linger: settings.close_linger(),
+        report_lost_peers: settings.report_lost_peers(),
     }
 }

@@ -52,8 +52,8 @@ enum State<E: EngineRef> {
 ///
 /// Polling the future makes progress. For the time of the setting `spin` it asks to be polled again
 /// at once; then the task sleeps until there is something to do. Any executor works: for an owned
-/// endpoint one that runs on its thread, for a shared one any. (An owned engine without datagrams,
-/// `control_lane = tcp`, has no thread to wake tasks: they ask to be polled again.)
+/// endpoint one that runs on its thread, for a shared one any. (If the process could not start a
+/// thread that wakes tasks, they ask to be polled again.)
 ///
 /// A future that loses a `select!`, or is dropped by a time-out, is a dropped handle: a receive is
 /// cancel-safe except for a partly received message, and a send goes on. Polling `&mut operation`

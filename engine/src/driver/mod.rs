@@ -20,6 +20,7 @@ mod neighbour;
 mod options;
 mod pieces;
 mod rails;
+mod random;
 mod shm;
 #[cfg(any(test, feature = "sim"))]
 pub(crate) mod sim;

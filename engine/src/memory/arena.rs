@@ -12,6 +12,7 @@ use rustix::process::{Pid, getpid};
 
 use super::blocks::{Blocks, PAGE_BYTES};
 use super::mapping::{HUGE_PAGE_BYTES, Mapping};
+use crate::refused_call::refused;
 
 /// The pages that an arena got.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -54,7 +55,7 @@ impl Arena {
     /// Maps an arena of `bytes`, rounded up to whole pages (from 2 MiB on: to 2 MiB).
     pub(crate) fn new(bytes: usize) -> io::Result<Arc<Self>> {
         let (mapping, kind) = Self::map(bytes)?;
-        mapping.advise(Advice::LinuxDontFork)?;
+        mapping.advise(Advice::LinuxDontFork).map_err(refused("madvise"))?;
         let blocks = Blocks::new(mapping.base().addr().get(), mapping.len());
         Ok(Arc::new(Self {
             mapping: ManuallyDrop::new(mapping),

@@ -3,8 +3,12 @@
 use std::io;
 use std::os::fd::AsFd;
 use std::ptr::{self, NonNull};
+use std::sync::Once;
 
+use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
+
+use crate::refused_call::refused;
 
 /// The huge pages that are asked for, in bytes.
 pub(super) const HUGE_PAGE_BYTES: usize = 2 << 20;
@@ -59,7 +63,8 @@ impl Mapping {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: without MAP_FIXED the kernel picks an address that nothing else uses.
         let base =
-            unsafe { mmap(ptr::null_mut(), bytes, protection, MapFlags::SHARED, file, offset) }?;
+            unsafe { mmap(ptr::null_mut(), bytes, protection, MapFlags::SHARED, file, offset) };
+        let base = base.map_err(refused("mmap"))?;
         let base = NonNull::new(base.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
         Ok(Self { base, bytes })
     }
@@ -67,7 +72,8 @@ impl Mapping {
     fn map(bytes: usize, flags: MapFlags) -> io::Result<Self> {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: without MAP_FIXED the kernel picks an address that nothing else uses.
-        let base = unsafe { mmap_anonymous(ptr::null_mut(), bytes, protection, flags) }?;
+        let base = unsafe { mmap_anonymous(ptr::null_mut(), bytes, protection, flags) };
+        let base = base.map_err(refused("mmap"))?;
         let base = NonNull::new(base.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
         Ok(Self { base, bytes })
     }
@@ -79,14 +85,15 @@ impl Mapping {
         let tail = tail.ok_or_else(too_large)?;
         if head > 0 {
             // SAFETY: the pages before `head` are ours and nobody has seen their address.
-            unsafe { munmap(old.0.cast(), head) }?;
+            note_unmapped(head, unsafe { munmap(old.0.cast(), head) });
             // SAFETY: `head` lies inside the mapping, by the check above.
             self.base = unsafe { self.base.add(head) };
             self.bytes -= head;
         }
         if tail > 0 {
             // SAFETY: the last `tail` bytes are ours and nobody has seen their address.
-            unsafe { munmap(self.base.as_ptr().add(bytes).cast(), tail) }?;
+            let unmapped = unsafe { munmap(self.base.as_ptr().add(bytes).cast(), tail) };
+            note_unmapped(tail, unmapped);
             self.bytes = bytes;
         }
         Ok(())
@@ -117,7 +124,16 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: the range is exactly this mapping, and whoever drops it has no pointer left.
         let unmapped = unsafe { munmap(self.base.as_ptr().cast(), self.bytes) };
-        debug_assert!(unmapped.is_ok(), "munmap of our own mapping: {unmapped:?}");
+        note_unmapped(self.bytes, unmapped);
+    }
+}
+
+/// Says once that the kernel keeps memory mapped: nothing refers to it, so that no more is lost.
+pub(crate) fn note_unmapped(bytes: usize, unmapped: Result<(), Errno>) {
+    static SAID: Once = Once::new();
+    if let Err(error) = unmapped {
+        let error = refused("munmap")(error);
+        SAID.call_once(|| tracing::warn!("{bytes} bytes stay mapped, which nothing uses: {error}"));
     }
 }
 
@@ -128,7 +144,7 @@ fn round_up(bytes: usize, unit: usize) -> io::Result<usize> {
 }
 
 fn too_large() -> io::Error {
-    rustix::io::Errno::NOMEM.into()
+    Errno::NOMEM.into()
 }
 
 #[cfg(test)]

@@ -19,6 +19,8 @@ mod window;
 
 pub use buffer::{Buffer, Shaped};
 pub use error::MemoryError;
+pub(crate) use mapping::note_unmapped;
+
 pub use layout::{Layout, Segment};
 pub use raw::RawSpan;
 pub use region::RegionSlice;

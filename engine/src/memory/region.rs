@@ -8,6 +8,7 @@ use std::sync::Arc;
 use super::arena::Arena;
 use super::error::MemoryError;
 use super::mapping::Mapping;
+use crate::refused_call::number_of;
 
 /// Where the memory of a region goes when its last slice is dropped.
 #[derive(Debug)]
@@ -92,7 +93,7 @@ pub(crate) fn alloc_region(
         None => {
             let mapping = Mapping::new(len, align).map_err(|error| MemoryError::OutOfMemory {
                 bytes: len,
-                os_error: error.raw_os_error().unwrap_or(rustix::io::Errno::NOMEM.raw_os_error()),
+                os_error: number_of(&error).unwrap_or(rustix::io::Errno::NOMEM.raw_os_error()),
             })?;
             (mapping.base(), Home::Own { _mapping: mapping })
         }

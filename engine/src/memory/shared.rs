@@ -8,6 +8,7 @@ use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
 use super::mapping::Mapping;
+use crate::refused_call::refused;
 
 /// Without these its memory could end below what is mapped, and reading there be a SIGBUS.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
@@ -36,8 +37,8 @@ pub(crate) fn create_sealed(name: &str, bytes: u64) -> io::Result<OwnedFd> {
             ),
         ));
     }
-    let memory = rustix::fs::memfd_create(name, flags)?;
-    rustix::fs::ftruncate(&memory, bytes)?;
+    let memory = rustix::fs::memfd_create(name, flags).map_err(refused("memfd_create"))?;
+    rustix::fs::ftruncate(&memory, bytes).map_err(refused("ftruncate"))?;
     reserve(memory.as_fd(), bytes)?;
     rustix::fs::fcntl_add_seals(&memory, SEALS | SealFlags::SEAL)?;
     Ok(memory)
@@ -58,7 +59,7 @@ fn reserve(memory: BorrowedFd<'_>, bytes: u64) -> io::Result<()> {
             // A sandbox without this call: pages come when they are written, as ever.
             Err(Errno::NOSYS | Errno::PERM | Errno::OPNOTSUPP | Errno::ACCESS) => return Ok(()),
             Err(error @ (Errno::NOSPC | Errno::NOMEM)) => return Err(too_little(bytes, error)),
-            Err(error) => return Err(error.into()),
+            Err(error) => return Err(refused("fallocate")(error)),
         }
     }
     Ok(())

@@ -14,8 +14,8 @@ use crate::types::Error;
 /// that did not send everything: nothing wakes the caretaker for these.
 const SOON: Duration = Duration::from_millis(1);
 
-/// By what something comes that nobody asked for: copies of the socket of datagrams, of the
-/// listeners, and of what engines of this host wake it by. The engine replaces them, the caretaker
+/// By what something comes that nobody asked for: copies of the socket of datagrams if there is
+/// one, of the listeners, and of what engines of this host wake it by. The engine replaces them, the caretaker
 /// sleeps by those that are current then.
 #[derive(Clone, Default)]
 pub(super) struct WakeFds(Arc<Mutex<Arc<[EngineFd]>>>);
@@ -35,8 +35,7 @@ impl WakeFds {
 }
 
 impl Engine {
-    /// The descriptors that wake the caretaker, for it to keep; none if the engine takes no
-    /// datagrams, or no copies can be had.
+    /// The descriptors that wake the caretaker, for it to keep; none if no copies can be had.
     pub(super) fn share_wake_fds(&mut self) -> WakeFds {
         match self.copies_of_wake_fds() {
             Ok(fds) => self.wake_fds.replace(fds),
@@ -90,8 +89,12 @@ impl Engine {
         (self.owner_is_absent, self.chunks_rest) = (false, false);
         let happened = progressed?;
         self.read_clock();
-        let due = self.state.due_in().into_iter().chain(self.state.engines_asked_in()).min();
-        Ok((happened, due))
+        let due = [
+            self.state.due_in(),
+            self.state.engines_asked_in(),
+            self.state.engine_questions.looks_in(),
+        ];
+        Ok((happened, due.into_iter().flatten().min()))
     }
 }
 
@@ -102,12 +105,12 @@ impl EngineState {
         all.map(EngineFd::<TcpListener>::copy).collect()
     }
 
-    /// See [`WakeFds`]; none if the engine takes no datagrams.
+    /// See [`WakeFds`].
     fn copies_of_wake_fds(&self) -> io::Result<Vec<EngineFd>> {
-        let Ok(socket) = self.datagrams.socket() else { return Ok(Vec::new()) };
-        let socket = socket.copy()?.into_owned();
+        let socket = self.datagrams.socket().ok().map(|socket| socket.copy()).transpose()?;
         let listeners = self.copies_of_listeners()?;
-        Ok(listeners.into_iter().map(EngineFd::into_owned).chain([socket]).collect())
+        let socket = socket.map(EngineFd::into_owned);
+        Ok(listeners.into_iter().map(EngineFd::into_owned).chain(socket).collect())
     }
 
     /// Lanes that were full are tried again: the news of room comes to the owner.

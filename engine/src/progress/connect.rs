@@ -384,6 +384,9 @@ impl Engine {
     pub(super) fn report_established(&mut self, session: u32) {
         let Some(known) = self.state.core.session(session) else { return };
         let address = Address::new(known.engine, known.locators, 0);
+        if known.datagram.is_none() {
+            self.state.engine_questions.note_stream();
+        }
         self.state.completions.events.push(&Event::Connected { address });
         let (now_ns, timeout) = (self.state.now_ns, self.state.config.silent_timeout);
         self.state.engine_questions.begin(now_ns, timeout);
@@ -392,6 +395,11 @@ impl Engine {
     pub(super) fn report_ended(&mut self, session: u32, failure: PeerFailure) {
         let Some(known) = self.state.core.session(session) else { return };
         let address = Address::new(known.engine, known.locators, 0);
+        let is_known = matches!(failure, PeerFailure::Left | PeerFailure::Removed);
+        // Where this side's driver has failed, the log has that.
+        if !is_known && self.failure.is_none() {
+            self.log_failure(&format!("peer {address} {failure}"));
+        }
         self.state.completions.events.push(&Event::Disconnected { address, failure });
     }
 }

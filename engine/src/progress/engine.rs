@@ -19,6 +19,7 @@ use super::lanes::{DriverEvent, Interest, LaneKey};
 use super::mapped::MemoryQuestions;
 use super::monitor::EngineQuestions;
 use super::roles::Roles;
+use super::strangers::Strangers;
 use super::zero_copy::Policy;
 use crate::driver::AnyDriver;
 use crate::forks::EngineFd;
@@ -66,6 +67,8 @@ pub(crate) struct LoopConfig {
     pub(crate) handshake_timeout: Duration,
     /// How long closing waits.
     pub(crate) linger: Duration,
+    /// Whether the log has a line for each peer that is lost.
+    pub(crate) report_lost_peers: bool,
 }
 
 /// Where peers connect to, backups last.
@@ -124,9 +127,7 @@ pub(crate) struct EngineState {
     pub(super) lane_keys: Vec<Option<LaneKey>>,
     pub(super) receive_buffer: Vec<u8>,
     pub(crate) handshakes_pending: usize,
-    /// Strangers that were refused since the time below.
-    pub(super) strangers: u32,
-    pub(super) strangers_since_ns: u64,
+    pub(super) strangers: Strangers,
     pub(super) polls: u64,
     pub(crate) now_ns: u64,
     pub(crate) clock: Clock,
@@ -193,8 +194,7 @@ impl EngineState {
                 config.receive_buffer_bytes.max(crate::wire::SEGMENT_BYTES_MAX * 2)
             ],
             handshakes_pending: 0,
-            strangers: 0,
-            strangers_since_ns: 0,
+            strangers: Strangers::default(),
             polls: 0,
             now_ns: 0,
             clock: Clock::start(),

@@ -6,7 +6,6 @@
 
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
-use std::time::Duration;
 
 use rand::RngExt;
 use zerocopy::{FromBytes, IntoBytes};
@@ -22,8 +21,8 @@ use crate::proto::session::{Limits, NOTHING};
 use crate::proto::table::Id;
 use crate::types::{Address, Event};
 use crate::wire::hello::{
-    FLAG_BULK_IN_DATAGRAMS, FLAG_CHECKSUM, FLAG_INSECURE, HELLO_BYTES, HELLO_REPLY_BYTES,
-    HelloStatus, KIND_BULK, KIND_CONTROL, KIND_MOVE, MAGIC,
+    FLAG_ANSWERS, FLAG_BULK_IN_DATAGRAMS, FLAG_CHECKSUM, FLAG_INSECURE, HELLO_BYTES,
+    HELLO_REPLY_BYTES, HelloStatus, KIND_BULK, KIND_CONTROL, KIND_MOVE, MAGIC,
 };
 use crate::wire::locators::Locators;
 use crate::wire::proof::{PROOF_BYTES, PROOF_MAGIC};
@@ -31,13 +30,6 @@ use crate::wire::{Hello, HelloReply, Proof, SEGMENT_BYTES_MAX, VERSION};
 
 /// Where hellos and replies of all versions have their version.
 const VERSION_AT: std::ops::Range<usize> = 8..10;
-
-/// Strangers that are refused in [`STRANGERS_PERIOD_NS`] before accepting pauses.
-const STRANGERS_MAX: u32 = 64;
-const STRANGERS_PERIOD_NS: u64 = 100_000_000;
-/// The pause. A few polls accept before those who came are known for strangers again, so it costs
-/// some 30 connections per pause: 3000 a second, whatever comes.
-const STRANGERS_PAUSE: Duration = Duration::from_millis(10);
 
 impl Engine {
     // ---- Strangers ----
@@ -60,21 +52,6 @@ impl Engine {
         let event = Event::Refused { remote, cause: cause.to_owned() };
         self.state.completions.events.push(&event);
         self.slow_strangers();
-    }
-
-    /// A stranger was refused. A crowd of them waits in the kernel, so that live sessions lose no
-    /// time; so does who comes meanwhile and is no stranger.
-    ///
-    /// RR-CONN-5.
-    fn slow_strangers(&mut self) {
-        let state = &mut *self.state;
-        if state.now_ns.saturating_sub(state.strangers_since_ns) > STRANGERS_PERIOD_NS {
-            (state.strangers_since_ns, state.strangers) = (state.now_ns, 0);
-        }
-        state.strangers += 1;
-        if state.strangers > STRANGERS_MAX {
-            self.driver.rest_from_accepting(STRANGERS_PAUSE);
-        }
     }
 
     /// Ends a connection that is a stranger's still; all that it holds is free again.
@@ -315,6 +292,7 @@ impl Engine {
             eager_limit: hello.eager_limit.get(),
             checksum: hello.flags & FLAG_CHECKSUM != 0,
             bulk_in_datagrams: hello.flags & FLAG_BULK_IN_DATAGRAMS != 0,
+            answers: hello.flags & FLAG_ANSWERS != 0,
         };
         let engine = hello.source.get();
         if self.state.core.sessions().is_full() {
@@ -364,7 +342,11 @@ impl Engine {
             Err(HelloStatus::WrongEngine) if hello.target.get() == 0 => self.dismiss(key),
             Err(status) => {
                 let is_insecure = hello.flags & FLAG_INSECURE != 0;
-                self.refuse(key, remote, &self.refusal(status, is_insecure));
+                let mut cause = self.refusal(status, is_insecure);
+                if status == HelloStatus::WrongSecret {
+                    cause = self.report_other_secret(remote, &cause);
+                }
+                self.refuse(key, remote, &cause);
             }
         }
     }
@@ -493,6 +475,7 @@ impl Engine {
             eager_limit: reply.eager_limit.get(),
             checksum: reply.flags & FLAG_CHECKSUM != 0,
             bulk_in_datagrams: reply.flags & FLAG_BULK_IN_DATAGRAMS != 0,
+            answers: reply.flags & FLAG_ANSWERS != 0,
         };
         let was_connected = connection.is_connected();
         let step = connection.handle_reply(state.now_ns, status);

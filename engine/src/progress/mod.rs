@@ -40,6 +40,7 @@ pub(crate) mod shared;
 pub(crate) mod shared_engine;
 mod sleep;
 pub(crate) mod statistics;
+mod strangers;
 mod stream;
 pub(crate) mod wait_object;
 mod wakers;

@@ -39,16 +39,33 @@ const ASKED_MIN: u32 = 64;
 pub(super) struct EngineQuestions {
     /// When the next turn is due; `None`: no session is known to be there.
     next_ns: Option<u64>,
-    /// When the round began that is under way, and how many sessions it has looked at.
+    /// When the current round began, and how many sessions it has visited.
     round: Option<(u64, u32)>,
-    /// There is a session to be asked in the next round.
+    /// Whether there is a session to be probed in the next round.
     is_needed: bool,
+    /// Whether there is, or was, a session without datagrams: the background thread is not woken
+    /// when its peer asks.
+    has_streams: bool,
 }
+
+/// How often the caretaker looks for questions at control lanes, of which there is no other news.
+/// Peers ask each seconds at the most.
+const LOOK: Duration = Duration::from_millis(500);
 
 impl EngineQuestions {
     /// When that is due.
     pub(super) fn next_ns(&self) -> Option<u64> {
         self.next_ns
+    }
+
+    /// When control lanes are to be looked at while the owner is absent.
+    pub(super) fn looks_in(&self) -> Option<Duration> {
+        self.has_streams.then_some(LOOK)
+    }
+
+    /// A session without datagrams begins.
+    pub(super) fn note_stream(&mut self) {
+        self.has_streams = true;
     }
 
     /// There is a session.
@@ -243,7 +260,7 @@ impl Engine {
 
     /// Asks the engines of peers whose hosts may answer for them; of many some in each turn.
     ///
-    /// RR-END-6.
+    /// RR-END-6, RR-END-7.
     pub(super) fn ask_engines(&mut self) {
         let (now_ns, timeout) = (self.state.now_ns, self.state.config.silent_timeout);
         let sessions = self.state.controls.len() as u32;

@@ -1,10 +1,10 @@
 //! Operations on the memory of peers, and memory that peers may reach.
 
+use std::io;
 use std::sync::Arc;
 
-use rand::RngExt;
-use rand::rand_core::UnwrapErr;
-use rand::rngs::SysRng;
+use rand::rngs::{StdRng, SysRng};
+use rand::{RngExt, SeedableRng};
 
 use super::completions::{PostedTo, Route};
 use super::counters::CounterEvents;
@@ -17,6 +17,7 @@ use crate::proto::one_sided::Verb;
 use crate::proto::one_sided::origin::OneSidedRequest;
 use crate::proto::regions::{KeyName, KeyRequest};
 use crate::proto::table::Id;
+use crate::refused_call::refused;
 use crate::types::{Address, Envelope, Error, OperationKind, Peer, TimeOut, TimeOutOutcome};
 use crate::wire::MESSAGE_BYTES_MAX;
 use crate::wire::one_sided::ATOMIC_BYTES_MAX;
@@ -275,7 +276,12 @@ impl Engine {
     /// A new key to a region.
     pub(crate) fn add_key(&mut self, region: Id, request: KeyRequest) -> Result<u64, Error> {
         // The generators that a process has are the same in all of its children of `fork`.
-        let random = || UnwrapErr(SysRng).random();
+        let generator = request.key.is_none().then(|| StdRng::try_from_rng(&mut SysRng));
+        let mut generator = generator
+            .transpose()
+            .map_err(|error| refused("getrandom")(io::Error::from(error)))
+            .map_err(|error| Error::system("no key can be made", error))?;
+        let random = || generator.as_mut().map_or(0, |generator| generator.random());
         let key = self.state.core.regions_mut().add_key(region, request, random);
         key.map_err(|error| Error::misuse(error.to_string()))
     }

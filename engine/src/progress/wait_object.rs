@@ -19,6 +19,7 @@ use rustix::time::{
 };
 
 use super::wakers::wake_all;
+use crate::refused_call::refused;
 
 /// See the module.
 #[derive(Debug)]
@@ -39,13 +40,15 @@ pub struct WaitObject {
 impl WaitObject {
     /// `wake_fd`: see [`crate::driver::lanes::Driver::wake_fd`].
     pub(super) fn new(wake_fd: OwnedFd, armed: Arc<AtomicUsize>) -> io::Result<Self> {
-        let set = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let set = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(refused("epoll_create1"))?;
         let timer_flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
-        let timer = timerfd_create(TimerfdClockId::Monotonic, timer_flags)?;
-        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let timer = timerfd_create(TimerfdClockId::Monotonic, timer_flags)
+            .map_err(refused("timerfd_create"))?;
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(refused("eventfd"))?;
         for member in [&timer, &bell, &wake_fd] {
             let data = epoll::EventData::new_u64(0);
-            epoll::add(&set, member, data, epoll::EventFlags::IN)?;
+            epoll::add(&set, member, data, epoll::EventFlags::IN).map_err(refused("epoll_ctl"))?;
         }
         let (is_armed, wakers) = (AtomicBool::new(false), Mutex::default());
         Ok(Self { set, timer, bell, _wake_fd: wake_fd, is_armed, armed, wakers })
@@ -76,7 +79,8 @@ impl WaitObject {
         };
         let interval = Timespec { tv_sec: 0, tv_nsec: 0 };
         let time = Itimerspec { it_interval: interval, it_value: value };
-        timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &time)?;
+        timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &time)
+            .map_err(refused("timerfd_settime"))?;
         Ok(())
     }
 

@@ -53,6 +53,8 @@ pub(crate) struct Config {
     pub(crate) regions: super::regions::RegionLimits,
     /// Checksums are wanted in all sessions.
     pub(crate) checksum: bool,
+    /// The engine answers questions although its owner makes no call.
+    pub(crate) answers: bool,
     /// The longest datagram that the NIC carries, in bytes.
     pub(crate) datagram_bytes: usize,
     /// Bytes of a buffer for what goes in one datagram, or by a ring; no less.
@@ -109,6 +111,7 @@ impl Config {
             hash_seed: 1,
             regions: super::regions::RegionLimits::DEFAULT,
             checksum: false,
+            answers: true,
             datagram_bytes: 2048,
             segment_buffer_bytes: 2048,
             bulk_in_datagrams: false,

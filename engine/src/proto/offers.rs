@@ -184,7 +184,13 @@ impl Core {
             eager_limit: config.eager_limit,
             checksum: config.checksum,
             bulk_in_datagrams: config.bulk_in_datagrams,
+            answers: config.answers,
         }
+    }
+
+    /// Sets whether a thread answers for the engine while its owner computes; hellos announce it.
+    pub(crate) fn set_answers(&mut self, answers: bool) {
+        self.config.answers = answers;
     }
 
     /// An unexpected message of a session has come: its windows are extended if need be.

@@ -46,6 +46,8 @@ pub(crate) struct Limits {
     pub(crate) checksum: bool,
     /// Bulk data is wanted in datagrams.
     pub(crate) bulk_in_datagrams: bool,
+    /// The engine answers by the control lane although its owner makes no call.
+    pub(crate) answers: bool,
 }
 
 /// Limits of who has none to tell.
@@ -56,13 +58,15 @@ pub(crate) const NOTHING: Limits = Limits {
     eager_limit: 0,
     checksum: false,
     bulk_in_datagrams: false,
+    answers: false,
 };
 
 impl Limits {
     /// The flags of a hello or a reply that announces them, but for what the handshake adds.
     pub(crate) fn flags(&self) -> u8 {
         let checksum = if self.checksum { hello::FLAG_CHECKSUM } else { 0 };
-        checksum | if self.bulk_in_datagrams { hello::FLAG_BULK_IN_DATAGRAMS } else { 0 }
+        let bulk = if self.bulk_in_datagrams { hello::FLAG_BULK_IN_DATAGRAMS } else { 0 };
+        checksum | bulk | if self.answers { hello::FLAG_ANSWERS } else { 0 }
     }
 }
 
@@ -146,6 +150,8 @@ pub(crate) struct Session {
     /// session.
     pub(super) final_ack: Vec<u8>,
     pub(super) questions: Questions,
+    /// The peer's engine answers by the control lane although its owner makes no call.
+    pub(super) peer_answers: bool,
     /// When an eager message last arrived.
     pub(super) message_ns: u64,
 
@@ -226,6 +232,7 @@ impl Session {
             stream_end: 0,
             final_ack: Vec::new(),
             questions: Questions::default(),
+            peer_answers: false,
             message_ns: 0,
             pulls: super::pulls::Pulls::default(),
             missing: LateQueue::default(),
@@ -292,6 +299,7 @@ impl Session {
         (self.keys, self.joins, self.next_lane) = (keys, JoinWindow::default(), 0);
         self.has_checksums = ours.checksum || theirs.checksum;
         self.outbox.use_checksums(self.has_checksums);
+        self.peer_answers = theirs.answers;
         self.bulk_in_datagrams = ours.bulk_in_datagrams || theirs.bulk_in_datagrams;
         self.failure = None;
         self.epoch = self.epoch.wrapping_add(1);

@@ -121,6 +121,7 @@ impl Bench {
             eager_limit: 1000,
             checksum: false,
             bulk_in_datagrams: false,
+            answers: true,
         };
         let slot = accept(&mut core, PEER, ours, theirs);
         Self { core, ends: Ends::default(), slot, peer, heard: 0, said: 0, flags: 0 }

@@ -294,6 +294,9 @@ settings_table! {
     /// Address and port, or a port of 127.0.0.1, at which statistics are served to Prometheus over
     /// HTTP, without authentication. Each process needs its own port.
     prometheus_address -> Option<SocketAddr>: ExportAddress = None, Range::Any;
+    /// Whether each peer that is lost or cannot be authenticated is logged as an error, with its
+    /// address and the cause; the libfabric provider prints it on standard error.
+    report_lost_peers -> bool: OneOf<bool> = true, Range::Any;
     /// Faults that the driver injects, for tests only: a seed and rates of short, again, late,
     /// reset, refuse, cut, garble and garble_control; for datagrams of lose, repeat, reorder, flip
     /// and truncate; for shared memory of ring_end and unread.

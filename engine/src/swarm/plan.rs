@@ -359,6 +359,7 @@ impl Plan {
             hash_seed: random.next(),
             regions: RegionLimits::DEFAULT,
             checksum: checks(self.seed),
+            answers: false,
             datagram_bytes: DATAGRAM_BYTES_USUAL,
             segment_buffer_bytes: DATAGRAM_BYTES_USUAL,
             bulk_in_datagrams: self.bulk_in_datagrams,
@@ -380,6 +381,7 @@ impl Plan {
             chunk_bytes: 128 << 10,
             busy_chunk_bytes: 32 << 10,
             horizon_chunks: 4,
+            answers: false,
             bulk_lanes: 1,
             bulk_lanes_max: 256,
             envelope_credits: 16_384,
@@ -421,6 +423,7 @@ impl Plan {
             handshake_pending_max: random.pick(&[40, 1000]),
             handshake_timeout: HANDSHAKE_TIMEOUT,
             linger: Duration::ZERO,
+            report_lost_peers: false,
         }
     }
 }

@@ -71,6 +71,7 @@ pub(super) fn loop_config() -> LoopConfig {
         handshake_pending_max: 100,
         handshake_timeout: Duration::from_secs(20),
         linger: Duration::ZERO,
+        report_lost_peers: false,
     }
 }
 

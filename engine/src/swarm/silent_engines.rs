@@ -15,17 +15,28 @@ use crate::types::{Event, Peer, PeerFailure};
 const SECOND: u64 = 1000 * MILLISECOND;
 const PEER_TIMEOUT: Duration = Duration::from_secs(4);
 
-/// Two hosts that have a session, and a limit that nobody has chosen.
+/// Two hosts that have a session, and a limit that the user has not set.
 fn world(seed: u64, limit: Duration) -> World {
     let timeout = SilentTimeout { limit, is_chosen: false };
-    world_of(seed, timeout, |_| {})
+    world_of(seed, timeout, true, |_| {})
 }
 
-/// As [`world`], of hosts that are made by `prepare` before they connect.
-fn world_of(seed: u64, silent_timeout: SilentTimeout, prepare: impl Fn(&mut World)) -> World {
+/// The same, with or without datagrams.
+fn world_with(seed: u64, limit: Duration, has_datagrams: bool) -> World {
+    let timeout = SilentTimeout { limit, is_chosen: false };
+    world_of(seed, timeout, has_datagrams, |_| {})
+}
+
+/// The same, of hosts on which `prepare` runs before they connect.
+fn world_of(
+    seed: u64,
+    silent_timeout: SilentTimeout,
+    has_datagrams: bool,
+    prepare: impl Fn(&mut World),
+) -> World {
     let weather = Weather { keep_alive_ns: PEER_TIMEOUT.as_nanos() as u64, ..Weather::fair() };
     let mut world = World::new(seed, weather).unwrap();
-    world.set_datagrams(true).unwrap();
+    world.set_datagrams(has_datagrams).unwrap();
     let loops = LoopConfig {
         peer_timeout: PEER_TIMEOUT,
         silent_timeout,
@@ -33,7 +44,8 @@ fn world_of(seed: u64, silent_timeout: SilentTimeout, prepare: impl Fn(&mut Worl
     };
     for host in 0..2 {
         world.add_host();
-        world.start(host, host as u64 + 1, config(), loops).unwrap();
+        let config = Config { answers: true, ..config() };
+        world.start(host, host as u64 + 1, config, loops).unwrap();
     }
     prepare(&mut world);
     talk(&mut world, [0, 1], "the session begins");
@@ -99,6 +111,47 @@ fn a_silent_engine_whose_host_answers_ends_the_session_in_time_and_is_usable_aga
         }
         talk(&mut world, [0, 1], "it goes on");
     }
+}
+
+/// RR-END-7
+#[test]
+fn a_silent_engine_without_datagrams_ends_the_session_in_time() {
+    for seed in 0..4 {
+        let mut world = world_with(seed, Duration::from_secs(20), false);
+        // It answers while it is idle.
+        pass(&mut world, 100 * SECOND);
+        assert_eq!(failures(&mut world, 0), [], "seed {seed}");
+        world.net.borrow_mut().pause(1, 15 * SECOND);
+        pass(&mut world, 40 * SECOND);
+        assert_eq!(failures(&mut world, 0), [], "seed {seed}: it was there again in time");
+        world.net.borrow_mut().pause(1, 120 * SECOND);
+        pass(&mut world, 15 * SECOND);
+        assert_eq!(failures(&mut world, 0), [], "too early");
+        pass(&mut world, 40 * SECOND);
+        let reported = failures(&mut world, 0);
+        let [PeerFailure::Lost(why)] = &reported[..] else { panic!("{reported:?}") };
+        assert!(why.contains("its host answers") && why.contains("silent_timeout"), "{why}");
+    }
+}
+
+/// One that does not say that it answers, as it has no thread for that, is not judged.
+///
+/// RR-END-7
+#[test]
+fn an_engine_that_promises_no_answers_keeps_its_session() {
+    let mut world = World::new(3, Weather::fair()).unwrap();
+    world.set_datagrams(false).unwrap();
+    let silent_timeout = Duration::from_secs(20);
+    let loops = LoopConfig { silent_timeout, ..super::scenarios::loop_config() };
+    for host in 0..2 {
+        world.add_host();
+        world.start(host, host as u64 + 1, Config { answers: false, ..config() }, loops).unwrap();
+    }
+    talk(&mut world, [0, 1], "the session begins");
+    world.net.borrow_mut().pause(1, 120 * SECOND);
+    pass(&mut world, 121 * SECOND);
+    assert_eq!(failures(&mut world, 0), []);
+    talk(&mut world, [0, 1], "it goes on");
 }
 
 /// RR-END-6
@@ -201,9 +254,9 @@ fn an_engine_without_a_thread_that_answers_for_it_may_compute_for_longer_than_th
         let other = 1 - manual;
         for is_chosen in [false, true] {
             let timeout = SilentTimeout { limit, is_chosen };
-            let mut world = world_of(seed, timeout, |world| {
+            let mut world = world_of(seed, timeout, true, |world| {
                 let engine = world.engine(manual).unwrap();
-                engine.state.datagrams.announce_manual(true);
+                engine.state.core.set_answers(false);
             });
             pass(&mut world, 100 * SECOND);
             world.net.borrow_mut().pause(manual, 300 * SECOND);

@@ -15,6 +15,7 @@ use rustix::net::netdevice::name_to_index;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
 use super::{Nic, address_rank};
+use crate::refused_call::if_refused;
 
 /// Why the NICs of this host could not be listed.
 #[derive(Debug, thiserror::Error)]
@@ -36,7 +37,9 @@ pub fn nics() -> Result<Vec<Nic>, DiscoveryError> {
     let wrap = |what| move |source| DiscoveryError { what, source };
     let table =
         fs::read_to_string("/proc/net/dev").map_err(wrap("/proc/net/dev cannot be read"))?;
-    let interfaces = if_addrs::get_if_addrs().map_err(wrap("getifaddrs failed"))?;
+    let interfaces = if_addrs::get_if_addrs().map_err(if_refused("getifaddrs")).map_err(wrap(
+        "getifaddrs failed (it needs the calls socket, bind, sendto and recvmsg for netlink)",
+    ))?;
     let any_socket =
         socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)
             .map_err(io::Error::from)

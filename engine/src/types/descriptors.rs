@@ -37,16 +37,6 @@ fn raised_limit(limit: &Rlimit, system: impl FnOnce() -> Option<u64>) -> Option<
     (most > current).then_some(most)
 }
 
-/// Returns the cure for a call that failed for want of a descriptor.
-pub(super) fn descriptor_cure() -> String {
-    let limit = getrlimit(Resource::Nofile).current;
-    let limit = limit.map_or_else(|| "no limit".to_owned(), |limit| limit.to_string());
-    format!(
-        "this process has as many descriptors as it may ({limit}); close some, open fewer \
-         endpoints, or raise its limit (ulimit -n, RLIMIT_NOFILE; in a service LimitNOFILE=)"
-    )
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use super::address::Address;
 use super::completion::Status;
-use super::descriptors::descriptor_cure;
 pub use super::kind::ErrorKind;
 use super::time_out::TimeOut;
 pub use crate::proto::failure::PeerFailure;
 use crate::proto::regions::Refusal;
+use crate::refused_call::descriptor_cure;
 
 /// The error that led to another one, shared by its clones. It does not implement
 /// [`Error`](std::error::Error) itself, so that [`source`](std::error::Error::source) returns the

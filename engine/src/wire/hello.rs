@@ -56,9 +56,10 @@ pub(crate) const FLAG_BULK_IN_DATAGRAMS: u8 = 4;
 /// `flags` of a control lane's hello and its reply: this side may take datagrams as frames, before
 /// its kernel could cut trains of them.
 pub(crate) const FLAG_FRAMES: u8 = 8;
-/// `flags` of a control lane's hello and its reply: no thread answers for this engine while its
-/// owner makes no call.
-pub(crate) const FLAG_MANUAL: u8 = 16;
+
+/// `flags` of a control lane's hello and its reply: the engine of this side answers questions by
+/// the control lane (flag 4 of a segment), whatever its owner does.
+pub(crate) const FLAG_ANSWERS: u8 = 16;
 
 /// Sent by the side that connected.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]

@@ -2,8 +2,8 @@
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use crate::common::handmade::{
     sign_control,
 };
 use crate::common::relay::Relay;
-use crate::common::{SECRET, domain, domain_of, pattern};
+use crate::common::{SECRET, domain, domain_of, own_process, pattern};
 use ringrail::settings::Settings;
 use ringrail::{
     Address, CompletionLevel, Domain, Endpoint, Envelope, Error, Event, Owned, PeerFailure,
@@ -144,6 +144,76 @@ fn fails_between(client: Option<Secret>, server: Option<Secret>, cause: &str) {
 #[test]
 fn a_wrong_secret_is_named_on_both_sides() {
     fails_between(Some(OTHER), Some(SECRET), "does not know this job's secret");
+}
+
+/// What is logged as an error in this process.
+fn log_of_errors() -> Arc<Mutex<Vec<u8>>> {
+    struct Log(Arc<Mutex<Vec<u8>>>);
+    impl Write for Log {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    let log: Arc<Mutex<Vec<u8>>> = Arc::default();
+    let of_log = Arc::clone(&log);
+    let subscriber =
+        tracing_subscriber::fmt().with_ansi(false).with_writer(move || Log(Arc::clone(&of_log)));
+    subscriber.with_max_level(tracing::Level::ERROR).init();
+    log
+}
+
+/// Both sides have an operation with the other one pending.
+///
+/// RR-AUTH-1
+#[test]
+fn each_side_of_two_secrets_logs_it_once_and_ends_its_operations() {
+    const NAME: &str =
+        "authentication::each_side_of_two_secrets_logs_it_once_and_ends_its_operations";
+    own_process::run(NAME, || {
+        let log = log_of_errors();
+        let sides = [SECRET, OTHER].map(|secret| attached(Some(&secret), &QUICK));
+        let peers = [0, 1].map(|side| sides[side].insert(&sides[1 - side].address()).unwrap());
+        let send = |side: usize| {
+            let bytes = vec![1; 100];
+            sides[side].send(peers[side], Envelope::tagged(1), bytes, SendOptions::new()).unwrap()
+        };
+        let mut sends = [send(0), send(1)].map(Some);
+        let deadline = Instant::now() + 3 * PATIENCE;
+        while sends.iter().any(Option::is_some) {
+            assert!(Instant::now() < deadline, "an operation does not end");
+            for (side, waiting) in sends.iter_mut().enumerate() {
+                sides[side].progress().unwrap();
+                let Some(send) = waiting else { continue };
+                match send.test() {
+                    Ok(None) => {}
+                    Ok(Some(_)) => panic!("it was sent"),
+                    Err(failed) => {
+                        let error = failed.error.to_string();
+                        let address = sides[1 - side].address().locator().to_string();
+                        for part in [&address, "this job's secret", "Give both sides the same"] {
+                            assert!(error.contains(part), "{part}: {error}");
+                        }
+                        *waiting = None;
+                    }
+                }
+            }
+        }
+        let printed = String::from_utf8(log.lock().unwrap().clone()).unwrap();
+        for (side, other) in [(0, 1), (1, 0)] {
+            let [own, theirs] = [side, other].map(|at| sides[at].address().locator().to_string());
+            let connects = format!("peer {theirs}/");
+            let accepts = format!("{own} refused a connection from ");
+            for begin in [connects, accepts] {
+                let lines: Vec<_> = printed.lines().filter(|line| line.contains(&begin)).collect();
+                assert_eq!(lines.len(), 1, "{begin}: {printed}");
+                assert!(lines[0].contains("Give both sides the same job_secret"), "{}", lines[0]);
+            }
+        }
+    });
 }
 
 #[test]

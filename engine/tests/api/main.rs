@@ -29,6 +29,8 @@ mod one_sided;
 mod one_sided_examples;
 mod one_sided_load;
 mod one_sided_model;
+mod refused_calls;
+mod silence;
 mod statistics;
 mod stencil;
 mod tagged_features;

@@ -27,6 +27,11 @@ pub(crate) fn domain(settings: &[(&str, &str)]) -> Domain {
 
 /// The same in the job of another secret, or `insecure`.
 pub(crate) fn domain_of(secret: Option<&handmade::Secret>, settings: &[(&str, &str)]) -> Domain {
+    Domain::with_settings(self::settings(secret, settings)).unwrap()
+}
+
+/// The settings of [`domain_of`].
+pub(crate) fn settings(secret: Option<&handmade::Secret>, settings: &[(&str, &str)]) -> Settings {
     let lanes = std::env::var("TEST_OF_RINGRAIL_LANES").unwrap_or_else(|_| "auto".to_owned());
     // Both sides are on one host, and most tests are of what NICs carry.
     let memory = std::env::var("TEST_OF_RINGRAIL_SHARED_MEMORY");
@@ -51,7 +56,7 @@ pub(crate) fn domain_of(secret: Option<&handmade::Secret>, settings: &[(&str, &s
     for (name, value) in settings {
         builder = builder.set(name, value);
     }
-    Domain::with_settings(builder.build().unwrap()).unwrap()
+    builder.build().unwrap()
 }
 
 /// Runs both sides to their end; a panic of either is passed on.

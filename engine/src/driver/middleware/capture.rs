@@ -19,6 +19,7 @@ use pcap_file::pcap::{PcapHeader, PcapPacket, PcapWriter};
 use pcap_file::{DataLink, PcapError, TsResolution};
 
 use crate::driver::DriverError;
+use crate::driver::random::random_number;
 use crate::files;
 
 /// Data of one packet: what is left of the longest IPv4 packet after both headers.
@@ -160,7 +161,8 @@ impl Capture {
 
     /// A connection begins, with the handshake that `opener` began.
     pub(super) fn open(&mut self, ends: [SocketAddr; 2], opener: End) -> Flow {
-        let next = [rand::random(), rand::random()];
+        let numbers = random_number().unwrap_or_default();
+        let next = [numbers as u32, (numbers >> 32) as u32];
         let mut flow = Flow { ends, next, unacknowledged: [0; 2], is_over: [false; 2] };
         let syn = Flags { syn: true, ..Flags::default() };
         self.write(&flow, opener, syn, false, &[]);

@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 use rustix::io::Errno;
 use rustix::process::PTracer;
 
+use crate::driver::random::random_number;
 use crate::memory::{Shape, Span};
 use crate::wire::neighbour::WitnessPlace;
 
@@ -50,15 +51,15 @@ const _: () = assert!(std::mem::offset_of!(Witness, revocations) == size_of::<u6
 const STAND_IN_SHIFT: u32 = 40;
 
 impl Witness {
-    pub(in crate::driver) fn new() -> Self {
-        let word = AtomicU64::new(rand::random::<u64>() | 1);
+    pub(in crate::driver) fn new() -> io::Result<Self> {
+        let word = AtomicU64::new(random_number()? | 1);
         // What was said by the driver before this one must not fit by chance.
-        Self {
+        Ok(Self {
             word,
-            revocations: AtomicU64::new(rand::random()),
+            revocations: AtomicU64::new(random_number()?),
             #[cfg(any(test, feature = "sim"))]
             stand_ins: None,
-        }
+        })
     }
 
     /// The witness of a simulated engine, of which the same goes over the wire in every run: its
@@ -66,7 +67,8 @@ impl Witness {
     #[cfg(any(test, feature = "sim"))]
     pub(in crate::driver) fn simulated(revocations: u64) -> Self {
         let stand_ins = Some(std::sync::Mutex::default());
-        Self { revocations: AtomicU64::new(revocations), stand_ins, ..Self::new() }
+        let word = AtomicU64::new(rand::random::<u64>() | 1);
+        Self { word, revocations: AtomicU64::new(revocations), stand_ins }
     }
 
     /// What peers learn of the address of a message.
@@ -301,7 +303,7 @@ mod tests {
     /// RR-SHM-7
     #[test]
     fn what_is_revoked_while_it_is_read_does_not_count() {
-        let witness = Arc::new(Witness::new());
+        let witness = Arc::new(Witness::new().unwrap());
         let mut attached = attach(&witness);
         let message: Vec<u8> = (0..100_000_u32).map(|it| it as u8).collect();
         let mut memory = vec![0; message.len()];
@@ -322,7 +324,7 @@ mod tests {
 
     #[test]
     fn pieces_of_a_receive_are_filled_in_order_and_holes_are_errors() {
-        let witness = Witness::new();
+        let witness = Witness::new().unwrap();
         let mut attached = attach(&witness);
         let message: Vec<u8> = (0..64).collect();
         let mut memory = [0_u8; 128];
@@ -347,7 +349,7 @@ mod tests {
 
     #[test]
     fn nobody_is_attached_who_has_no_witness_or_another_one() {
-        let witness = Witness::new();
+        let witness = Witness::new().unwrap();
         let (ours, _theirs) = UnixStream::pair().unwrap();
         let WitnessPlace { address, word } = witness.place();
         for wrong in [

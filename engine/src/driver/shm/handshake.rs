@@ -14,6 +14,7 @@ use super::segment::Segment;
 use super::socket;
 use super::untrusted::Untrusted;
 use crate::driver::lanes::Neighbour;
+use crate::driver::random::random_bytes;
 use crate::wire::neighbour::{
     KIND_ADMITTED, KIND_CHALLENGE, KIND_JOIN, KIND_MEMORY, KIND_NEIGHBOUR_HELLO, KIND_READS,
     KIND_READY, NeighbourMessage, SIGN_READS, WitnessPlace,
@@ -178,7 +179,7 @@ impl Exchange {
         now: Instant,
     ) -> std::io::Result<Self> {
         let socket = socket::connect(meeting, neighbour.engine)?;
-        let nonce = rand::random();
+        let nonce = random_bytes()?;
         let hello = NeighbourMessage::new(KIND_NEIGHBOUR_HELLO, neighbour.session, nonce, [0; 16]);
         send(&socket, &hello, &[])?;
         let phase = Phase::Asked { nonce };
@@ -255,7 +256,13 @@ impl Exchange {
             // Who opened the session connects, nobody else.
             return Outcome::Failed("it is not the side that connects");
         }
-        let own = rand::random();
+        let own = match random_bytes() {
+            Ok(own) => own,
+            Err(error) => {
+                tracing::debug!("no shared memory with a neighbour: {error}");
+                return Outcome::Failed("this host gives no random numbers");
+            }
+        };
         let proof = proof(neighbour, Claim::Listening, [&nonce, &own]);
         let challenge = NeighbourMessage::new(KIND_CHALLENGE, neighbour.session, own, proof);
         self.phase = Phase::Challenged { nonces: [nonce, own] };

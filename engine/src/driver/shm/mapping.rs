@@ -7,7 +7,8 @@ use std::sync::atomic::AtomicU64;
 
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
-use crate::memory::shared;
+use crate::memory::{note_unmapped, shared};
+use crate::refused_call::refused;
 
 const WORD_BYTES: usize = size_of::<u64>();
 
@@ -54,11 +55,13 @@ impl<const BYTES: usize> Mapping<BYTES> {
         let base = unsafe {
             let flags = MapFlags::SHARED;
             rustix::mm::mmap(ptr::null_mut(), BYTES, protection, flags, memory, 0)
-        }?;
+        };
+        let base = base.map_err(refused("mmap"))?;
         let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
         let mapping = Self { base };
         // SAFETY: the range is exactly this mapping, and the advice changes no contents.
-        unsafe { rustix::mm::madvise(base.as_ptr().cast(), BYTES, Advice::LinuxDontFork) }?;
+        unsafe { rustix::mm::madvise(base.as_ptr().cast(), BYTES, Advice::LinuxDontFork) }
+            .map_err(refused("madvise"))?;
         Ok(mapping)
     }
 
@@ -86,6 +89,6 @@ impl<const BYTES: usize> Drop for Mapping<BYTES> {
     fn drop(&mut self) {
         // SAFETY: the range is exactly this mapping; words borrow it, so none is in use.
         let unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), BYTES) };
-        debug_assert!(unmapped.is_ok(), "munmap of our own mapping: {unmapped:?}");
+        note_unmapped(BYTES, unmapped);
     }
 }

@@ -216,7 +216,7 @@ impl Shm {
             has_news: false,
             owner_is_absent: false,
             figures: SharedMemoryFigures::default(),
-            witness: has_cma.then(|| Arc::new(Witness::new())),
+            witness: has_cma.then(Witness::new).transpose()?.map(Arc::new),
             cma_news: VecDeque::new(),
             ring_news: VecDeque::new(),
             ended: VecDeque::new(),

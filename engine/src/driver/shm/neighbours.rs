@@ -6,6 +6,7 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use rustix::event::{Timespec, epoll};
+use rustix::io::Errno;
 
 use super::channel::Channel;
 use super::doorbell::DOORBELLS;
@@ -14,6 +15,7 @@ use super::untrusted::{self, Untrusted};
 use super::{ALARM, Known, LISTENER, PROCESS, RingNews, Shm, alarm, cma, memory, socket};
 use crate::driver::lanes::Neighbour;
 use crate::forks::EngineFd;
+use crate::refused_call::{Seldom, refused};
 use crate::wire::neighbour::{SIGN_LOOK, SIGN_READS};
 
 /// Exchanges under way that others have begun; of more, the oldest ends.
@@ -138,14 +140,17 @@ impl Shm {
         let mut events = Vec::with_capacity(BATCH);
         let none = Timespec { tv_sec: 0, tv_nsec: 0 };
         let spare = rustix::buffer::spare_capacity(&mut events);
-        if epoll::wait(&self.epoll, spare, Some(&none)).is_err() {
-            self.is_called = true;
-            return;
-        }
+        let waited = epoll::wait(&self.epoll, spare, Some(&none));
         // There may be more.
-        self.is_called = events.len() == BATCH;
-        for event in events {
-            match event.data.u64() {
+        self.is_called = events.len() == BATCH || waited.is_err();
+        let mut names: Vec<u64> = events.iter().map(|event| event.data.u64()).collect();
+        match waited {
+            Ok(_) => {}
+            Err(Errno::INTR) => return,
+            Err(error) => self.ask_all(error, &mut names),
+        }
+        for name in names {
+            match name {
                 LISTENER => self.accept(now),
                 ALARM => {
                     let _ = rustix::io::read(&self.alarm, &mut [0_u8; 8]);
@@ -174,6 +179,19 @@ impl Shm {
             }
             self.has_retries = self.known.values().any(is_waiting);
         }
+    }
+
+    /// The kernel does not say which sockets have something: all are asked, at each turn.
+    #[cold]
+    fn ask_all(&self, error: Errno, names: &mut Vec<u64>) {
+        static SAID: Seldom = Seldom::new();
+        if SAID.is_due() {
+            let error = refused("epoll_wait")(error);
+            tracing::warn!("sockets of engines of this host are asked one by one: {error}");
+        }
+        names.extend([LISTENER, ALARM]);
+        names.extend(self.exchanges.iter().map(|&(name, _)| name));
+        names.extend(self.names.iter().copied().filter(|&name| name != 0));
     }
 
     fn accept(&mut self, now: Instant) {

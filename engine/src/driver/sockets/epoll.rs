@@ -1,6 +1,7 @@
 //! A thin owner of an epoll descriptor.
 
 use crate::forks::EngineFd;
+use crate::refused_call::refused;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr;
@@ -25,7 +26,7 @@ impl Epoll {
         // SAFETY: the call takes no pointer.
         let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
         if fd < 0 {
-            return Err(io::Error::last_os_error());
+            return Err(refused("epoll_create1")(io::Error::last_os_error()));
         }
         // SAFETY: the kernel just gave us this descriptor.
         let fd = EngineFd::new(unsafe { OwnedFd::from_raw_fd(fd) });
@@ -64,7 +65,7 @@ impl Epoll {
     ) -> io::Result<()> {
         // SAFETY: `event` outlives the call.
         let rc = unsafe { libc::epoll_ctl(self.fd.as_raw_fd(), operation, socket, event) };
-        if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+        if rc == 0 { Ok(()) } else { Err(refused("epoll_ctl")(io::Error::last_os_error())) }
     }
 
     /// Waits for up to `timeout`; returns how many events [`Self::event`] has. A signal counts as
@@ -106,7 +107,7 @@ impl Epoll {
                 self.precise = false;
                 self.wait(timeout)
             }
-            _ => Err(error),
+            _ => Err(refused("epoll_wait")(error)),
         }
     }
 

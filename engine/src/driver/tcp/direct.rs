@@ -8,6 +8,7 @@ use std::{mem, ptr};
 use socket2::SockRef;
 
 use super::super::calls;
+use crate::refused_call::if_refused;
 
 /// Bytes that [`finish`] throws away at most in one go.
 const DISCARD_BYTES: usize = 1 << 20;
@@ -25,7 +26,7 @@ pub(crate) fn send(socket: RawFd, bytes: &[u8]) -> io::Result<usize> {
             0,
         )
     };
-    result(rc)
+    result("sendto", rc)
 }
 
 /// Writes `head` and `body` by one call; returns how many bytes the kernel took.
@@ -52,7 +53,7 @@ pub(crate) fn receive(socket: RawFd, into: &mut [u8]) -> io::Result<usize> {
             ptr::null_mut(),
         )
     };
-    result(rc)
+    result("recvfrom", rc)
 }
 
 /// Writes the bytes of `count` pieces with `flags`; returns how many the kernel took.
@@ -70,7 +71,7 @@ pub(crate) unsafe fn send_pieces(
     let flags = flags | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
     // SAFETY: the message describes memory that the caller vouches for.
     let rc = unsafe { libc::sendmsg(socket, &message, flags) };
-    result(rc)
+    result("sendmsg", rc)
 }
 
 /// Reads into `count` pieces; 0 means end of stream.
@@ -87,7 +88,7 @@ pub(crate) unsafe fn receive_pieces(
     let mut message = message(pieces, count);
     // SAFETY: the message describes memory that the caller vouches for.
     let rc = unsafe { libc::recvmsg(socket, &mut message, libc::MSG_DONTWAIT) };
-    result(rc)
+    result("recvmsg", rc)
 }
 
 fn message(pieces: *mut libc::iovec, count: usize) -> libc::msghdr {
@@ -125,23 +126,31 @@ pub(crate) fn finish(socket: &OwnedFd) -> u64 {
 /// `SO_LINGER` 0 remains for a kernel that refuses.
 pub(crate) fn abort(socket: &impl AsFd) -> u64 {
     let _ = SockRef::from(socket).set_linger(Some(Duration::ZERO));
+    // A peer that is gone already makes it fail.
+    let _ = dissolve(socket);
+    2
+}
+
+/// Ends the connection of a socket, and drops what it has queued: nothing is received or sent by it
+/// any more, also by requests that are in flight.
+pub(crate) fn dissolve(socket: &impl AsFd) -> io::Result<()> {
     let unspecified =
         libc::sockaddr { sa_family: libc::AF_UNSPEC as libc::sa_family_t, ..SOCKADDR_ZERO };
     // SAFETY: the pointer and the length describe `unspecified`, which outlives the call.
-    unsafe {
+    let rc = unsafe {
         libc::connect(
             socket.as_fd().as_raw_fd(),
             &unspecified,
             size_of::<libc::sockaddr>() as libc::socklen_t,
-        );
-    }
-    2
+        )
+    };
+    if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 const SOCKADDR_ZERO: libc::sockaddr = libc::sockaddr { sa_family: 0, sa_data: [0; 14] };
 
-fn result(rc: isize) -> io::Result<usize> {
-    usize::try_from(rc).map_err(|_| io::Error::last_os_error())
+fn result(call: &'static str, rc: isize) -> io::Result<usize> {
+    usize::try_from(rc).map_err(|_| if_refused(call)(io::Error::last_os_error()))
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use std::time::Duration;
 use socket2::SockRef;
 
 use crate::driver::lanes::{Owed, Resent, TcpFigures};
+use crate::refused_call::if_refused;
 
 /// Both ends of a connected socket, this one first. Two system calls.
 pub(crate) fn addresses(socket: &OwnedFd) -> Option<(SocketAddr, SocketAddr)> {
@@ -54,7 +55,7 @@ pub(super) fn read(socket: RawFd) -> io::Result<libc::tcp_info> {
             &raw mut length,
         )
     };
-    if rc == 0 { Ok(info) } else { Err(io::Error::last_os_error()) }
+    if rc == 0 { Ok(info) } else { Err(if_refused("getsockopt")(io::Error::last_os_error())) }
 }
 
 /// What the kernel counted of a connection. One system call.

@@ -6,7 +6,7 @@
 //! the kernel does not see to where another NIC has a route to the same network.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener};
 use std::ops::RangeInclusive;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -16,6 +16,7 @@ use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
 use super::super::{ACCEPT_PAUSE, ACCEPTS_AT_ONCE};
 use super::nic;
 use crate::driver::lanes::Rail;
+use crate::refused_call::{Seldom, if_refused, is_for_good};
 
 /// Connections that the kernel completes before they are accepted; it caps the number itself
 /// (`net.core.somaxconn`).
@@ -24,6 +25,9 @@ const BACKLOG: i32 = 4096;
 /// How long ports that are all taken are tried again: the kernel closes the sockets in the ring
 /// of a process that was killed a little after the process is gone.
 const TAKEN_PATIENCE: Duration = Duration::from_secs(1);
+
+/// How long a listener rests that accepts nothing any more.
+const NEVER: Duration = Duration::from_secs(24 * 3600);
 
 /// Listens on the first free port of `ports` at `address`; `0..=0` lets the kernel choose.
 ///
@@ -83,14 +87,15 @@ fn first_free(address: IpAddr, ports: RangeInclusive<u16>) -> io::Result<Option<
 }
 
 fn listen_on(address: SocketAddr) -> io::Result<TcpListener> {
-    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
-    socket.set_reuse_address(true)?;
-    socket.bind(&SockAddr::from(address))?;
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))
+        .map_err(if_refused("socket"))?;
+    socket.set_reuse_address(true).map_err(if_refused("setsockopt"))?;
+    socket.bind(&SockAddr::from(address)).map_err(if_refused("bind"))?;
     listen(socket)
 }
 
 fn listen(socket: Socket) -> io::Result<TcpListener> {
-    socket.listen(BACKLOG)?;
+    socket.listen(BACKLOG).map_err(if_refused("listen"))?;
     socket.set_nonblocking(true)?;
     Ok(socket.into())
 }
@@ -173,8 +178,21 @@ pub(crate) fn accept_some(
                     error.kind(),
                     io::ErrorKind::ConnectionAborted | io::ErrorKind::Interrupted
                 ) => {}
+            Err(error) if is_for_good(&error) => {
+                tracing::error!("no peer can connect to this engine any more: {error}");
+                // Those who try are refused by the kernel, and need not wait for an answer.
+                let _ = SockRef::from(listener).shutdown(Shutdown::Both);
+                return Accepted { syscalls, rest: Some(NEVER) };
+            }
+            // It was shut down as above.
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
+                return Accepted { syscalls, rest: Some(NEVER) };
+            }
             Err(error) => {
-                tracing::warn!("cannot accept connections for now: {error}");
+                static SAID: Seldom = Seldom::new();
+                if SAID.is_due() {
+                    tracing::warn!("cannot accept connections for now: {error}");
+                }
                 return Accepted { syscalls, rest: Some(ACCEPT_PAUSE) };
             }
         }
@@ -185,7 +203,16 @@ pub(crate) fn accept_some(
 /// Accepts one connection; `None` when none waits. One system call.
 fn accept(listener: &TcpListener) -> io::Result<Option<(OwnedFd, SocketAddr)>> {
     let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-    match SockRef::from(listener).accept4(flags) {
+    let accepted = match SockRef::from(listener).accept4(flags) {
+        // Some profiles know the older call alone.
+        Err(error) if is_for_good(&error) => SockRef::from(listener).accept_raw().and_then(|it| {
+            it.0.set_nonblocking(true)?;
+            it.0.set_cloexec(true)?;
+            Ok(it)
+        }),
+        accepted => accepted,
+    };
+    match accepted {
         Ok((socket, remote)) => {
             let remote = remote.as_socket().ok_or_else(|| {
                 io::Error::new(io::ErrorKind::InvalidData, "accepted a peer that is not IP")
@@ -193,7 +220,7 @@ fn accept(listener: &TcpListener) -> io::Result<Option<(OwnedFd, SocketAddr)>> {
             Ok(Some((socket.into(), remote)))
         }
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
-        Err(error) => Err(error),
+        Err(error) => Err(if_refused("accept")(error)),
     }
 }
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, TcpKeepalive, Type};
 
 use super::{congestion, nic};
+use crate::refused_call::if_refused;
 use crate::settings::TcpCongestion;
 
 /// Longest pause of keep-alive that kernels take.
@@ -66,13 +67,12 @@ pub(crate) fn prepare(socket: &impl AsFd, options: &LaneOptions) -> io::Result<(
     let socket = SockRef::from(socket);
     socket.set_nonblocking(true)?;
     socket.set_cloexec(true)?;
-    socket.set_tcp_nodelay(true)?;
-    socket.set_tcp_keepalive(
-        &TcpKeepalive::new()
-            .with_time(options.idle)
-            .with_interval(options.interval)
-            .with_retries(options.probes),
-    )
+    let keepalive = TcpKeepalive::new()
+        .with_time(options.idle)
+        .with_interval(options.interval)
+        .with_retries(options.probes);
+    let set = socket.set_tcp_nodelay(true).and_then(|()| socket.set_tcp_keepalive(&keepalive));
+    set.map_err(if_refused("setsockopt"))
 }
 
 /// What can be set only once a lane is connected; returns the number of system calls.
@@ -93,7 +93,8 @@ pub(crate) fn open(
     segment_bytes: Option<u16>,
     options: &LaneOptions,
 ) -> io::Result<Opening> {
-    let socket = Socket::new(Domain::for_address(remote), Type::STREAM, Some(Protocol::TCP))?;
+    let socket = Socket::new(Domain::for_address(remote), Type::STREAM, Some(Protocol::TCP))
+        .map_err(if_refused("socket"))?;
     prepare(&socket, options)?;
     let mut syscalls = 10;
     if let Some(bytes) = segment_bytes {
@@ -107,7 +108,7 @@ pub(crate) fn open(
     let outcome = match socket.connect(&SockAddr::from(remote)) {
         Ok(()) => Ok(true),
         Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => Ok(false),
-        Err(error) => Err(error),
+        Err(error) => Err(if_refused("connect")(error)),
     };
     Ok(Opening { socket: socket.into(), outcome, syscalls })
 }
@@ -131,7 +132,7 @@ fn bind(socket: &Socket, remote: SocketAddr, binding: Binding) -> io::Result<u64
         bind_address_without_port(socket)?;
         syscalls += 1;
     }
-    socket.bind(&SockAddr::from(address)).map_err(|error| {
+    socket.bind(&SockAddr::from(address)).map_err(if_refused("bind")).map_err(|error| {
         io::Error::new(
             error.kind(),
             format!(
@@ -147,7 +148,8 @@ fn bind(socket: &Socket, remote: SocketAddr, binding: Binding) -> io::Result<u64
 pub(crate) fn connect_error(socket: &impl AsFd) -> Option<io::Error> {
     match SockRef::from(socket).take_error() {
         Ok(None) => None,
-        Ok(Some(error)) | Err(error) => Some(error),
+        Ok(Some(error)) => Some(error),
+        Err(error) => Some(if_refused("getsockopt")(error)),
     }
 }
 

@@ -5,6 +5,7 @@ use std::io;
 use io_uring::{Builder, IoUring, Probe, cqueue, opcode, squeue};
 
 use super::super::DriverError;
+use crate::refused_call::refused;
 
 /// One feature.
 #[derive(Clone, Copy, Debug)]
@@ -86,8 +87,10 @@ impl UringFeatures {
                 "the kernel is older than 5.11, which waits cannot do without",
             ));
         }
+        // A profile may allow the set-up alone.
+        ring.submit().map_err(refused("io_uring_enter"))?;
         let mut probe = Probe::new();
-        ring.submitter().register_probe(&mut probe)?;
+        ring.submitter().register_probe(&mut probe).map_err(refused("io_uring_register"))?;
         let has = |code| probe.is_supported(code);
         let available = [
             accepts(|b| _ = b.setup_single_issuer()),

@@ -362,7 +362,10 @@ impl Driver for UringDriver {
         let listening = self.slots.select(is_watch);
         self.cancel(listening);
         while self.slots.len() > 0 {
-            if Instant::now() >= deadline || self.reap().is_err() {
+            if let Err(error) = self.reap() {
+                return self.release_without_ring(&error);
+            }
+            if Instant::now() >= deadline {
                 return false;
             }
             std::thread::yield_now();

@@ -7,9 +7,14 @@ use std::time::Duration;
 use io_uring::{squeue, types};
 use rustix::event::{EventfdFlags, eventfd};
 
+use super::super::tcp;
 use super::UringDriver;
+use super::lane::UringLane;
 use crate::forks::EngineFd;
+use crate::refused_call::refused;
 
+/// Longer than packets wait in a NIC that sends.
+const NIC_QUEUE: Duration = Duration::from_millis(100);
 /// `IORING_ENTER_GETEVENTS`.
 const GETEVENTS: u32 = 1;
 
@@ -36,7 +41,7 @@ impl UringDriver {
                     self.copy_completions();
                     return Ok(());
                 }
-                Err(error) => return Err(error),
+                Err(error) => return Err(refused("io_uring_enter")(error)),
             }
         }
     }
@@ -50,7 +55,7 @@ impl UringDriver {
             Ok(submitted) => self.staged -= (submitted as u32).min(self.staged),
             Err(error) => match error.raw_os_error() {
                 Some(libc::ETIME | libc::EINTR | libc::EBUSY | libc::EAGAIN) => {}
-                _ => return Err(error),
+                _ => return Err(refused("io_uring_enter")(error)),
             },
         }
         Ok(())
@@ -99,8 +104,10 @@ impl UringDriver {
         if let Some(known) = self.wake_signal.get() {
             return known.try_clone();
         }
-        let signal = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        self.ring.submitter().register_eventfd(signal.as_raw_fd())?;
+        let signal = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        let signal = signal.map_err(refused("eventfd"))?;
+        let registered = self.ring.submitter().register_eventfd(signal.as_raw_fd());
+        registered.map_err(refused("io_uring_register"))?;
         self.wake_signal.get_or_init(|| EngineFd::new(signal)).try_clone()
     }
 
@@ -126,6 +133,25 @@ impl UringDriver {
         }
         // Without the announcement only a call tells, where completions are deferred.
         !self.features.completes_unasked()
+    }
+
+    /// The kernel takes no calls for the ring any more, and so never says that it has let go of
+    /// memory. What its requests do to sockets ends with the connections of these: whether all of
+    /// them could be ended.
+    #[cold]
+    pub(super) fn release_without_ring(&mut self, error: &io::Error) -> bool {
+        tracing::error!("all connections are reset, for the ring cannot be asked: {error}");
+        let is_busy = |lane: &&UringLane| lane.requests > 0 || lane.unreleased > 0;
+        let has_zero_copy = self.lanes.iter().any(|(_, lane)| lane.unreleased > 0);
+        let busy = self.lanes.iter().map(|(_, lane)| lane).filter(is_busy);
+        let are_ended = busy.fold(true, |all, lane| tcp::dissolve(&lane.socket).is_ok() && all);
+        if has_zero_copy {
+            // Packets that a NIC has may be read by it until they are sent.
+            std::thread::sleep(NIC_QUEUE);
+        }
+        self.listeners.clear();
+        self.ready.clear();
+        are_ended
     }
 
     /// Submits what is staged and handles what has completed.

@@ -40,6 +40,7 @@ use super::error::MemoryError;
 use super::mapping::{HUGE_PAGE_BYTES, Mapping};
 use super::shape::Span;
 use super::shared;
+use crate::refused_call::number_of;
 
 /// See the module. It is shared, by an `Arc`, among the program and the operations on it.
 pub(crate) struct Window {
@@ -70,7 +71,7 @@ unsafe impl Send for Window {}
 unsafe impl Sync for Window {}
 
 fn out_of_memory(bytes: usize, error: &io::Error) -> MemoryError {
-    let os_error = error.raw_os_error().unwrap_or(rustix::io::Errno::NOMEM.raw_os_error());
+    let os_error = number_of(&error).unwrap_or(rustix::io::Errno::NOMEM.raw_os_error());
     MemoryError::OutOfMemory { bytes, os_error }
 }
 

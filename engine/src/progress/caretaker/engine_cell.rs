@@ -136,7 +136,7 @@ impl EngineCell {
 
     /// `engine` was made by [`Self::new`], whose parts are all `Send`.
     fn of(mut engine: Engine) -> Self {
-        engine.state.datagrams.announce_manual(false);
+        engine.state.core.set_answers(true);
         let wake_fds = engine.share_wake_fds();
         let is_shared = !wake_fds.current().is_empty();
         let place = Arc::new(Place {
@@ -147,11 +147,11 @@ impl EngineCell {
         });
         let cared: Arc<dyn Cared> = place.clone();
         let membership = is_shared.then(|| Membership::new(cared)).flatten();
-        let (is_manual, gate) = (membership.is_none(), Some(Gate::new(place.clone())));
+        let gate = Some(Gate::new(place.clone()));
         let (process, dropped) = (getpid(), RefCell::default());
         let cell = Self { place, membership, process, gate, dropped, _owner: PhantomData };
-        if is_manual {
-            cell.borrow_mut().state.datagrams.announce_manual(true);
+        if cell.membership.is_none() {
+            cell.borrow_mut().state.core.set_answers(false);
         }
         cell
     }

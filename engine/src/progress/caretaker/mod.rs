@@ -24,8 +24,9 @@
 //!
 //! While owners are active the thread wakes once in 1 to 16 ms and looks at one word of each; when
 //! all are parked it sleeps without a timeout. An owner pays one system call for the first step
-//! after it was parked, and otherwise none. Owned engines without datagrams are not looked after.
-//! Shared ones are, by their driver's descriptor.
+//! after it was parked, and otherwise none. Of control lanes nothing tells it: those of sessions
+//! without datagrams it looks at twice a second, for questions whether the engine is there. Shared
+//! engines are looked after by their driver's descriptor.
 
 mod activity;
 mod engine_cell;
@@ -49,6 +50,7 @@ pub(crate) use self::engine_cell::EngineCell;
 pub(super) use self::send_engine::SendEngine;
 use crate::forks::EngineFd;
 use crate::progress::wakers::survive;
+use crate::refused_call::refused;
 use crate::topology::{self, NetworkNamespace};
 use crate::types::Error;
 
@@ -243,7 +245,9 @@ impl Drop for Membership {
 impl Running {
     /// By a thread of the namespace `network`, which the new one inherits.
     fn start(network: Option<NetworkNamespace>) -> std::io::Result<Self> {
-        let bell = EngineFd::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(refused("eventfd"))?;
+        let bell = EngineFd::new(bell);
         let (wards, seen, process) = (Mutex::default(), Condvar::new(), getpid());
         let shared = Arc::new(Shared { wards, seen, bell, process });
         let of_thread = Arc::clone(&shared);

@@ -1,6 +1,6 @@
 //! What the two sides of a session tell each other of their datagrams.
 
-use crate::wire::hello::{FLAG_FRAMES, FLAG_MANUAL};
+use crate::wire::hello::FLAG_FRAMES;
 use crate::wire::{Hello, HelloReply};
 
 /// What an engine says of its datagrams in a hello or a reply.
@@ -12,14 +12,11 @@ pub(crate) struct Announced {
     pub(crate) bytes: u16,
     /// It may take them as AF_XDP frames.
     pub(crate) as_frames: bool,
-    /// They are answered only while its owner makes calls: no other thread does it.
-    pub(crate) is_manual: bool,
 }
 
 impl Announced {
     fn new(port: u16, bytes: u16, flags: u8) -> Self {
-        let (as_frames, is_manual) = (flags & FLAG_FRAMES != 0, flags & FLAG_MANUAL != 0);
-        Self { port, bytes, as_frames, is_manual }
+        Self { port, bytes, as_frames: flags & FLAG_FRAMES != 0 }
     }
 
     pub(in crate::progress) fn of_hello(hello: &Hello) -> Self {
@@ -32,7 +29,6 @@ impl Announced {
 
     /// What the flags of a hello or a reply say of them.
     pub(in crate::progress) fn flags(&self) -> u8 {
-        let frames = if self.as_frames { FLAG_FRAMES } else { 0 };
-        frames | if self.is_manual { FLAG_MANUAL } else { 0 }
+        if self.as_frames { FLAG_FRAMES } else { 0 }
     }
 }

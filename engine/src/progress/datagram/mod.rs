@@ -27,6 +27,7 @@ use super::lanes::{DATAGRAM_BYTES_MAX, Driver, Neighbour};
 use crate::forks::EngineFd;
 use crate::proto::failure::PeerFailure;
 use crate::proto::paths::{CARRIER, Paths, ReceiveInfo, Timeout};
+use crate::refused_call::Seldom;
 use crate::types::{Error, FrameState};
 
 pub(super) use self::several::state_of;
@@ -150,12 +151,6 @@ impl Datagrams {
         self.socket.as_ref().ok_or(self.refusal.as_deref())
     }
 
-    /// Peers are told from now on that datagrams are answered only while the owner makes calls, or
-    /// that a thread answers in its place.
-    pub(crate) fn announce_manual(&mut self, is_manual: bool) {
-        self.announced.is_manual = is_manual;
-    }
-
     fn is_open(&self) -> bool {
         self.socket.is_some()
     }
@@ -199,9 +194,6 @@ impl Engine {
                 state.core.announce_rails(session);
             }
             return;
-        }
-        if theirs.is_manual {
-            state.core.expect_manual_progress(session);
         }
         let bytes_max = usize::from(ours.bytes.min(theirs.bytes));
         let (port, takes_trains) = (theirs.port, !theirs.as_frames);
@@ -333,7 +325,10 @@ impl Engine {
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => {
                     // It concerns no single peer; paths that answer no more go by TCP.
-                    tracing::warn!("cannot receive datagrams: {error}");
+                    static SAID: Seldom = Seldom::new();
+                    if SAID.is_due() {
+                        tracing::warn!("cannot receive datagrams: {error}");
+                    }
                     self.drained();
                     break;
                 }

@@ -87,7 +87,7 @@ impl SharedEngine {
         let cared: Arc<dyn Cared> = place.clone();
         let (membership, thread) = (Membership::new(cared), None);
         let (next_request, inject_limit, process) = (AtomicU64::new(0), limit as usize, getpid());
-        let is_manual = membership.is_none();
+        let answers = membership.is_some();
         let shared = Self {
             place,
             membership,
@@ -101,14 +101,14 @@ impl SharedEngine {
             gate,
             generation: Generation::current(),
         };
-        shared.with(|engine| engine.state.datagrams.announce_manual(is_manual));
+        shared.with(|engine| engine.state.core.set_answers(answers));
         Ok(shared)
     }
 
     /// Has a thread of its own make all progress, on `cores` if there are some.
     pub(crate) fn dedicate(&mut self, cores: Vec<usize>) -> io::Result<()> {
         self.thread = Some(Dedicated::start(&self.place, cores)?);
-        self.with(|engine| engine.state.datagrams.announce_manual(false));
+        self.with(|engine| engine.state.core.set_answers(true));
         // It has somebody who looks after it.
         self.membership = None;
         Ok(())

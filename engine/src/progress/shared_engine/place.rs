@@ -19,6 +19,7 @@ use crate::progress::shared::{Doorbell, Keys, Shared};
 use crate::progress::sleep::NOTHING_DUE;
 use crate::progress::wait_object::WaitObject;
 use crate::progress::wakers::{survive, wake_all};
+use crate::refused_call::refused;
 use crate::types::Error;
 
 /// What is to be said without the lock.
@@ -135,7 +136,9 @@ impl Closable for Place {
 
 impl Place {
     pub(super) fn new(engine: SendEngine, neighbours: Arc<Neighbours>) -> io::Result<Self> {
-        let bell = EngineFd::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(refused("eventfd"))?;
+        let bell = EngineFd::new(bell);
         let wake_fd = EngineFd::new(engine.wake_fd()?);
         let wake_fds = Arc::new([EngineFd::new(wake_fd.try_clone()?)]);
         let spin = engine.state.config.spin;

@@ -2,10 +2,11 @@
 //!
 //! A kernel acknowledges what comes for a process that stands still, and for one that was killed
 //! while a child of it keeps its connections. An engine with datagrams answers questions within
-//! milliseconds, whatever its owner does. So it is asked now and then, and a silence of the engine
-//! that lasts for the silent timeout ends the session. Until then it may go on. One that has no
-//! thread for that says so in its hello: it is silent while its owner computes, so it is judged
-//! only if the user has chosen the timeout.
+//! milliseconds, whatever its owner does, and one without datagrams within seconds, by the control
+//! connection. So it is probed now and then, and a silence of the engine that lasts for the silent
+//! timeout ends the session. Until then it may go on. An engine that announces in its hello that it
+//! answers (flag 16) is judged; one without a background thread is silent while its owner computes,
+//! so it is judged only in a session with datagrams, and if the user has set the timeout.
 
 use std::time::Duration;
 
@@ -43,24 +44,24 @@ pub(super) struct EngineSilence {
     /// Whether the paths have answered the question before that; `None`: there was none. Where
     /// datagrams do not pass, nothing has an engine answer whose owner computes.
     do_paths_answer: Option<bool>,
-    /// No thread answers for the peer's engine while its owner makes no call.
-    is_manual: bool,
     /// Numbers of frames that come, and that the peer has acknowledged, at the last question.
     frames: (u32, u32),
 }
 
 impl AtRest for EngineSilence {
     const AT_REST: &'static Self =
-        &Self { first_ns: None, asked: 0, do_paths_answer: None, is_manual: false, frames: (0, 0) };
+        &Self { first_ns: None, asked: 0, do_paths_answer: None, frames: (0, 0) };
 }
 
 impl EngineSilence {
     /// Another question is due. `has_spoken`: something came since the last one, by whatever way.
-    /// How long the silence lasts if the session is to end.
+    /// `answers_by_lane`: the control lane is answered, and there is nothing else. How long the
+    /// silence lasts if the session is to end.
     fn judge(
         &mut self,
         now_ns: u64,
         has_spoken: bool,
+        answers_by_lane: bool,
         limit: Duration,
         paths: &mut Paths,
     ) -> Option<Duration> {
@@ -73,26 +74,19 @@ impl EngineSilence {
         }
         let first_ns = *self.first_ns.get_or_insert(now_ns);
         let silence = Duration::from_nanos(now_ns.saturating_sub(first_ns));
-        let do_paths_answer = self.do_paths_answer.unwrap_or_else(|| paths.have_answered_since(0));
-        let is_over = do_paths_answer && self.asked >= QUESTIONS && silence >= limit;
+        let is_answered =
+            answers_by_lane || self.do_paths_answer.unwrap_or_else(|| paths.have_answered_since(0));
+        let is_over = is_answered && self.asked >= QUESTIONS && silence >= limit;
         self.asked += 1;
         is_over.then_some(silence)
     }
 }
 
 impl Core {
-    /// The peer of a session that was just established has said that no thread answers for its
-    /// engine while its owner makes no call.
-    pub(crate) fn expect_manual_progress(&mut self, slot: u32) {
-        if let Some(session) = self.sessions.at_mut(slot as usize) {
-            session.control_lane.engine.is_manual = true;
-        }
-    }
-
     /// Asks the engine of a session's peer whether it is there, and judges what became of earlier
     /// questions. `None`: its peer is not asked.
     ///
-    /// RR-END-6.
+    /// RR-END-6, RR-END-7.
     pub(crate) fn judge_engine(
         &mut self,
         slot: u32,
@@ -101,12 +95,12 @@ impl Core {
         paths: &mut Paths,
     ) -> Option<Decision> {
         let session = self.sessions.at_mut(slot as usize)?;
-        let is_asked = session.is_connected()
-            && session.keys.is_some()
-            && session.datagram.is_some()
+        let answers_by_lane = session.datagram.is_none() && session.peer_answers;
+        let has_paths = session.datagram.is_some()
             && paths.all().next().is_some()
-            && (timeout.is_chosen || !session.control_lane.engine.is_manual);
-        if !is_asked {
+            && (timeout.is_chosen || session.peer_answers);
+        let is_peer = session.is_connected() && session.keys.is_some();
+        if !is_peer || !(answers_by_lane || has_paths) {
             return None;
         }
         let has_received = session.questions.take_received();
@@ -118,7 +112,7 @@ impl Core {
         }
         let known = &mut *monitor.engine;
         let has_spoken = std::mem::replace(&mut known.frames, frames) != frames || has_received;
-        Some(match known.judge(now_ns, has_spoken, timeout.limit, paths) {
+        Some(match known.judge(now_ns, has_spoken, answers_by_lane, timeout.limit, paths) {
             None => Decision::AskForAnswer,
             Some(silence) => lost(&format!(
                 "its host answers, but its engine has not answered for {} s (setting \

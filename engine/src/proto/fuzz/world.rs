@@ -395,6 +395,7 @@ impl World {
                         eager_limit,
                         checksum: false,
                         bulk_in_datagrams: false,
+                        answers: true,
                     };
                     self.core.establish(slot, ours, theirs, SessionKeys::for_tests());
                     return self.established(limits);
