@@ -9,6 +9,11 @@ use common::{Provider, run, text};
 
 /// Compiles `tests/c/NAME.c` with every warning an error, and runs it.
 fn compile_and_run(name: &str) {
+    compile_and_run_with(name, &[]);
+}
+
+/// The same with arguments, and variables of the environment.
+fn compile_and_run_with(name: &str, arguments: &[(&str, (&str, &str))]) {
     let provider = Provider::new();
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c");
     let program = provider.library().with_file_name(name);
@@ -20,9 +25,14 @@ fn compile_and_run(name: &str) {
         .args(["-lfabric", "-lpthread"]);
     let output = run(&mut compiler);
     assert!(output.status.success(), "{}", text(&output));
-    let mut command = provider.command(program.to_str().expect("a path of this test"));
-    let output = run(command.env("RINGRAIL_INSECURE", "true"));
-    assert!(output.status.success(), "{name}: {:?}: {}", output.status, text(&output));
+    let runs =
+        if arguments.is_empty() { &[("", ("RINGRAIL_INSECURE", "true"))] } else { arguments };
+    for (argument, (variable, value)) in runs {
+        let mut command = provider.command(program.to_str().expect("a path of this test"));
+        command.args((!argument.is_empty()).then_some(argument)).env("RINGRAIL_INSECURE", "true");
+        let output = run(command.env(variable, value));
+        assert!(output.status.success(), "{name}: {:?}: {}", output.status, text(&output));
+    }
 }
 
 #[test]
@@ -66,4 +76,17 @@ fn entries_of_peek_have_a_bound() {
 #[test]
 fn both_sides_may_know_each_other_by_ip_and_port() {
     compile_and_run("places");
+}
+
+/// The budget of engine/docs/threads.md, by shared memory and by NICs, with io_uring and without.
+#[test]
+fn calls_other_than_opening_fit_the_stack_of_a_user_level_thread() {
+    // Frames of builds without optimisation are larger, and nobody runs those on small stacks.
+    let budget = if cfg!(debug_assertions) { "32768" } else { "12288" };
+    let ways = [("SHARED_MEMORY", "auto"), ("SHARED_MEMORY", "rings"), ("SHARED_MEMORY", "off")];
+    let ways = ways.into_iter().chain([("CONTROL_LANE", "tcp"), ("LANES", "sockets")]);
+    let names = ways.map(|(name, value)| (format!("FI_RINGRAIL_{name}"), value));
+    let names: Vec<(String, &str)> = names.collect();
+    let runs: Vec<_> = names.iter().map(|(name, value)| (budget, (&**name, *value))).collect();
+    compile_and_run_with("stack", &runs);
 }
