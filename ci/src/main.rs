@@ -24,8 +24,8 @@ const USAGE: &str = "usage: cargo xtask COMMAND
   demo    the heat equation on two ranks, then latency and bandwidth of this host
   test    the tests of each change (calls setup); prints `N passed, N failed, N skipped` at the end
   test --all [--only PART,PART...] [--repeat N]
-          the long set: short, units, models, uring, planted, swarm, fuzz, sanitize, interop, and
-          labs, where each lab test runs N times (300 unless given) by turns beside CPU load
+          the long set: short, units, models, uring, planted, swarm, fuzz, sanitize, demo, interop,
+          and labs, where each lab test runs N times (300 unless given) by turns beside CPU load
   swarm   random runs of whole engines in a simulated network: `--seconds N [--jobs J]` runs new
           seeds, `--seeds N [--seed S] [--jobs J]` so many from one on, `--seed S` alone replays
           one run; `--planted N [--seed S]` looks for each planted bug in so many seeds,

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 /// The top of the repository.
 pub(crate) fn root() -> PathBuf {
@@ -21,6 +22,27 @@ pub(crate) fn run(command: &mut Command) -> Result<(), String> {
     println!("+ {command:?}");
     let status = command.status().map_err(|error| format!("{command:?}: {error}"))?;
     if status.success() { Ok(()) } else { Err(format!("{command:?} ended with {status}")) }
+}
+
+/// [`run`], for so long at the most: then the program is killed, and `false` says so. What it
+/// started has to notice that by itself.
+pub(crate) fn run_within(command: &mut Command, limit: Duration) -> Result<bool, String> {
+    println!("+ {command:?}");
+    let name = format!("{command:?}");
+    let failed = |error: std::io::Error| format!("{name}: {error}");
+    let mut child = command.spawn().map_err(failed)?;
+    let deadline = Instant::now() + limit;
+    let status = loop {
+        if let Some(status) = child.try_wait().map_err(failed)? {
+            break status;
+        }
+        if Instant::now() >= deadline {
+            child.kill().and_then(|()| child.wait()).map_err(failed)?;
+            return Ok(false);
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    };
+    if status.success() { Ok(true) } else { Err(format!("{name} ended with {status}")) }
 }
 
 /// Whether this process is root.

@@ -201,6 +201,43 @@ fn the_program_of_the_readme_runs() {
     }
 }
 
+/// Runs the commands under "Install, build, run" in a namespace of mounts, where `/usr/local` and
+/// the cache of the dynamic loader are those of the host with what is installed on top.
+#[test]
+fn the_commands_of_the_readme_run() {
+    ringrail_tests::require_lab!();
+    let page = std::fs::read_to_string(Path::new(HERE).join("README.md")).unwrap();
+    let part = |start| page.split(start).nth(1).unwrap().split("```").next().unwrap();
+    let (program, commands) = (part("```c\n"), part("```sh\n"));
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("hello.c"), program).unwrap();
+    let deps = std::env::current_exe().unwrap();
+    let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
+    // What was built with this test is not built again in release.
+    let script = format!(
+        "layers=$(mktemp -d); mount -t tmpfs tmpfs $layers
+         for place in usr/local etc; do
+             mkdir -p $layers/$place/upper $layers/$place/work
+             mount -t overlay overlay -o \
+                 lowerdir=/$place,upperdir=$layers/$place/upper,workdir=$layers/$place/work /$place
+         done
+         cargo() {{ (cd {root} && {cargo} \"$@\" --profile dev --from {deps}); }}
+         cd {folder}
+         {commands}",
+        root = Path::new(HERE).join("../..").display(),
+        deps = deps.parent().unwrap().display(),
+        folder = folder.path().display(),
+    );
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-e", "-c", &script]).env("MANPAGER", "cat").env("LC_ALL", "C");
+    command.env_remove("DESTDIR").env_remove("RINGRAIL_JOB_SECRET").stdin(Stdio::null());
+    command.env_remove("LD_LIBRARY_PATH").stdout(Stdio::piped()).stderr(Stdio::piped());
+    let output = end(command.spawn().unwrap(), "the commands of the page");
+    let (out, said) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{out}{said}");
+    assert!(out.contains("hello\n") && out.contains("rr_post_send"), "{out}{said}");
+}
+
 #[test]
 fn misuse_gives_the_errors_that_the_header_names() {
     let program = compile("tests/misuse.c", "c11");

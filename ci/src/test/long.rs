@@ -13,7 +13,7 @@ use super::report::Report;
 use super::{URING_FEATURES, without};
 use crate::run::run as execute;
 use crate::swarm::Swarm;
-use crate::{fuzz, interop, sanitize, setup};
+use crate::{demo, fuzz, interop, sanitize, setup};
 
 const USAGE: &str = "usage: cargo xtask test --all [--only PART,PART...] [--repeat N]";
 
@@ -33,7 +33,7 @@ struct Part {
     minutes: fn(&Options) -> u64,
 }
 
-const PARTS: [Part; 9] = [
+const PARTS: [Part; 10] = [
     Part { name: "short", run: short, minutes: |_| 12 },
     Part { name: "units", run: units, minutes: |_| 3 },
     Part { name: "models", run: models, minutes: |_| 5 },
@@ -42,6 +42,7 @@ const PARTS: [Part; 9] = [
     Part { name: "swarm", run: new_seeds, minutes: |_| 30 },
     Part { name: "fuzz", run: fuzz_targets, minutes: |_| 30 },
     Part { name: "sanitize", run: sanitizers, minutes: |_| 120 },
+    Part { name: "demo", run: demonstration, minutes: |_| 5 },
     Part { name: "interop", run: consumers, minutes: |_| 90 },
 ];
 
@@ -162,6 +163,10 @@ fn fuzz_targets(report: &mut Report, _: &Options) -> Result<(), String> {
 
 fn sanitizers(report: &mut Report, _: &Options) -> Result<(), String> {
     whole(report, sanitize::run(&[]))
+}
+
+fn demonstration(report: &mut Report, _: &Options) -> Result<(), String> {
+    whole(report, demo::run())
 }
 
 fn consumers(report: &mut Report, _: &Options) -> Result<(), String> {

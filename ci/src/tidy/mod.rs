@@ -3,6 +3,7 @@
 //! Rules see code without comments and literals, and know tests from the rest. Each has a line in
 //! the tests below that it complains about, and one that it leaves alone.
 
+mod commands;
 mod cycles;
 mod links;
 mod modules;
@@ -72,6 +73,7 @@ fn check(tree: &Tree) -> Vec<String> {
     spec::check(tree, &reached, &mut found);
     numbers::check(tree, &mut found);
     links::check(tree, &mut found);
+    commands::check(tree, &mut found);
     for (name, text) in &tree.other {
         rules::other(name, text, &mut found);
     }

@@ -13,7 +13,7 @@ use std::error::Error;
 use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitCode};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use field::{Field, rows_of};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -21,7 +21,7 @@ use ringrail::bootstrap::{self, Bootstrap};
 use ringrail::settings::Settings;
 use ringrail::{
     Address, CompletionLevel, Domain, Endpoint, Envelope, JobSecret, Owned, Peer, ReceiveOptions,
-    Selector, SendOptions,
+    Selector, SendOptions, SharedMemoryState,
 };
 
 /// What to compute.
@@ -32,13 +32,17 @@ struct Options {
     height: usize,
     steps: usize,
     output: PathBuf,
+    /// When the ranks are ended that have not come to an end.
+    limit: Option<Duration>,
 }
 
-const USAGE: &str = "usage: heat [--ranks N] [--width W] [--height H] [--steps S] [--output PNG]";
+const USAGE: &str = "usage: heat [--ranks N] [--width W] [--height H] [--steps S] \
+                     [--seconds LIMIT] [--output PNG]";
 
 fn options() -> Result<Options, Box<dyn Error>> {
     let output = PathBuf::from("heat.png");
-    let mut options = Options { ranks: 2, width: 512, height: 512, steps: 2000, output };
+    let mut options =
+        Options { ranks: 2, width: 512, height: 512, steps: 2000, output, limit: None };
     let mut arguments = std::env::args().skip(1);
     while let Some(name) = arguments.next() {
         let value = arguments.next().ok_or(USAGE)?;
@@ -47,6 +51,7 @@ fn options() -> Result<Options, Box<dyn Error>> {
             "--width" => options.width = value.parse()?,
             "--height" => options.height = value.parse()?,
             "--steps" => options.steps = value.parse()?,
+            "--seconds" => options.limit = Some(Duration::from_secs(value.parse()?)),
             "--output" => options.output = value.into(),
             _ => return Err(USAGE.into()),
         }
@@ -87,6 +92,7 @@ impl Drop for Ranks {
 }
 
 fn launch(options: &Options) -> Result<(), Box<dyn Error>> {
+    let start = Instant::now();
     let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
     let mut ranks = Ranks(Vec::new());
     // A secret of this run alone, by a way that only these processes can read; one of the
@@ -127,7 +133,14 @@ fn launch(options: &Options) -> Result<(), Box<dyn Error>> {
         if let Some(rank) = failed {
             return Err(format!("rank {rank} failed").into());
         }
-        std::thread::sleep(std::time::Duration::from_millis(5));
+        if let Some(limit) = options.limit.filter(|&limit| start.elapsed() >= limit) {
+            return Err(format!(
+                "the ranks did not end in {limit:?} and were ended: ranks spin, and each needs a \
+                 processor that no other program uses; allow more --seconds, or fewer --steps"
+            )
+            .into());
+        }
+        std::thread::sleep(Duration::from_millis(5));
     }
     Ok(())
 }
@@ -180,6 +193,7 @@ fn rank(options: &Options) -> Result<(), Box<dyn Error>> {
     }
     bar.finish_and_clear();
     let seconds = start.elapsed().as_secs_f64();
+    let carrier = carrier(&endpoint);
     if rank != 0 {
         let root = peers[0].ok_or("there is no rank 0")?;
         endpoint.send_blocking(
@@ -201,7 +215,7 @@ fn rank(options: &Options) -> Result<(), Box<dyn Error>> {
             )?;
             whole.extend(field::from_bytes(&bytes));
         }
-        conclude(options, &whole, size, seconds, endpoint.driver())?;
+        conclude(options, &whole, size, seconds, &carrier)?;
     }
     // Everybody has what it needs before anybody leaves.
     bootstrap.barrier()?;
@@ -236,12 +250,34 @@ fn exchange(
     Ok(())
 }
 
+/// What moved the rows of this rank: memory that ranks of one host share, or a NIC.
+fn carrier(endpoint: &Endpoint<Owned>) -> String {
+    let paths = endpoint.paths();
+    // Each session has one path that carries its messages.
+    let sessions = paths.iter().filter(|path| path.carries_messages).count().max(1);
+    let by_nic = paths.iter().find(|path| path.carries_messages).map(|path| match path {
+        path if path.carries_datagrams => format!("UDP on {}", path.nic),
+        path => format!("TCP on {} ({})", path.nic, endpoint.driver()),
+    });
+    // The first rows go by a NIC, until both sides have mapped the memory.
+    match (endpoint.shared_memory(), by_nic) {
+        (SharedMemoryState::On { figures, .. }, _) if figures.neighbours >= sessions => {
+            "shared memory".to_owned()
+        }
+        (SharedMemoryState::On { figures, .. }, Some(nic)) if figures.neighbours > 0 => {
+            format!("shared memory and {nic}")
+        }
+        (_, Some(nic)) => nic,
+        (_, None) => "nothing: one rank sends no rows".to_owned(),
+    }
+}
+
 fn conclude(
     options: &Options,
     whole: &[f64],
     ranks: usize,
     seconds: f64,
-    driver: &str,
+    carrier: &str,
 ) -> Result<(), Box<dyn Error>> {
     let start = Instant::now();
     let mut alone = Field::new(options.width, options.height, rows_of(options.height, 1, 0));
@@ -257,7 +293,7 @@ fn conclude(
     }
     picture::write(&options.output, whole, options.width)?;
     println!(
-        "{}x{} field, {} steps: {seconds:.2} s on {ranks} ranks over {driver}, \
+        "{}x{} field, {} steps: {seconds:.2} s on {ranks} ranks over {carrier}, \
          {seconds_alone:.2} s on one; equal bit for bit; picture: {}",
         options.width,
         options.height,

@@ -9,12 +9,14 @@ use crate::wire::locators::Locators;
 /// How far a send must have come before it completes, as libfabric and MPI name it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub enum CompletionLevel {
-    /// The buffer may be reused (`FI_INJECT_COMPLETE`; `MPI_Send`).
+    /// The buffer may be reused (`FI_INJECT_COMPLETE`; `MPI_Send`). Where the message was lost with
+    /// its peer, the next call that concerns the peer says so.
     #[default]
     Inject,
     /// The peer's engine has the message (`FI_DELIVERY_COMPLETE` to its buffers). By datagrams it
     /// may have come before an earlier one of its stream; if the session ends before that one
-    /// comes, it is lost with it.
+    /// comes, it is lost with it. A peer that had exited, or said goodbye, before it came ends the
+    /// send in an error. An engine takes messages for endpoints that it has closed, too.
     Delivery,
     /// A receive of the peer has matched the message (`FI_MATCH_COMPLETE`; `MPI_Ssend`). A
     /// rendezvous message completes like this at every level: its buffer is needed until then.

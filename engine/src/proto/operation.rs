@@ -185,6 +185,17 @@ pub(crate) struct Serving {
     pub(crate) failed: Option<Cause>,
 }
 
+/// Whether a message that lanes carry is to go on by a ring.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum ToRing {
+    /// When there is one: it was there before the two engines had a ring.
+    IfMade,
+    /// As soon as all that was granted by lanes has come.
+    Waits,
+    /// Not, or not any more: it went by a ring, which has ended.
+    No,
+}
+
 /// A rendezvous receive after its match.
 #[derive(Debug)]
 pub(crate) struct Pulling {
@@ -204,8 +215,34 @@ pub(crate) struct Pulling {
     pub(crate) bad_chunks: u32,
     /// The ring by which all of it is to come ([`super::pieces`]).
     pub(crate) ring: Option<u32>,
+    /// Whether what is not granted yet goes by a ring.
+    pub(crate) to_ring: ToRing,
     /// What came in datagrams.
     pub(crate) ranges: super::datagram::Ranges,
     /// It is over; completes when nothing is targeted.
     pub(crate) failed: Option<Cause>,
+}
+
+impl Pulling {
+    /// One of `length` bytes, of which `wanted` have room and `in_place` came with the envelope.
+    pub(crate) fn new(
+        send_operation: u64,
+        (length, wanted): (u64, u64),
+        in_place: u64,
+        ranges: super::datagram::Ranges,
+    ) -> Self {
+        Self {
+            send_operation,
+            length,
+            wanted,
+            granted: in_place,
+            arrived: in_place,
+            targeted: 0,
+            bad_chunks: 0,
+            ring: None,
+            to_ring: ToRing::IfMade,
+            ranges,
+            failed: None,
+        }
+    }
 }

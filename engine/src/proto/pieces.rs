@@ -27,7 +27,7 @@ use super::bulk::{Outgoing, place_behind};
 use super::core::Core;
 use super::effects::Effects;
 use super::hint::Hint;
-use super::operation::{Operation, OperationState};
+use super::operation::{Operation, OperationState, Pulling, ToRing};
 use super::pulls::Class;
 use super::session::ControlFrame;
 use super::table::{Id, Table};
@@ -130,9 +130,56 @@ impl Core {
             }
             self.feed(slot);
         }
+        self.move_to_ring(slot, ring.is_some());
     }
 
     // ---- The receiver ----
+
+    /// Messages that lanes carry go on by the ring of their session, or, where that has none any
+    /// more before they do, by lanes as before.
+    fn move_to_ring(&mut self, slot: u32, has_ring: bool) {
+        for index in 0..self.operations.slots() {
+            let Some(id) = self.operations.id_at(index) else { continue };
+            let Some(found) = self.operations.get_mut(id).filter(|it| it.session == slot) else {
+                continue;
+            };
+            let hint = found.hint;
+            let OperationState::Pulling(pulling) = &mut found.state else { continue };
+            let left = pulling.wanted.saturating_sub(pulling.granted);
+            if left == 0 || pulling.ring.is_some() || pulling.failed.is_some() {
+                continue;
+            }
+            match (pulling.to_ring, has_ring) {
+                (ToRing::IfMade, true) if !self.cma.iter().any(|&(it, _)| it == id) => {
+                    pulling.to_ring = ToRing::Waits;
+                    if let Some(session) = self.sessions.at_mut(slot as usize) {
+                        session.pulls.retain(|other| other != id);
+                    }
+                    self.go_on_by_ring(id);
+                }
+                (ToRing::Waits, false) => {
+                    pulling.to_ring = ToRing::IfMade;
+                    self.begin_granting(id, slot, hint, left);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// More of a message has come by lanes. If it is to go on by a ring, it does when no range is
+    /// under way: by then nothing but pieces writes to its memory.
+    ///
+    /// RR-SHM-10.
+    #[inline]
+    pub(super) fn go_on_by_ring(&mut self, id: Id) {
+        let Some(found) = self.operations.get(id) else { return };
+        if let OperationState::Pulling(Pulling { to_ring: ToRing::Waits, arrived, granted, .. }) =
+            &found.state
+            && arrived == granted
+        {
+            self.pull_by_ring(id, found.session);
+        }
+    }
 
     /// What is `left` of a message is granted: at once where there is a ring for it.
     pub(super) fn pull_in_ranges(&mut self, id: Id, slot: u32, hint: Hint, left: u64) {
@@ -149,6 +196,8 @@ impl Core {
         let OperationState::Pulling(pulling) = &mut found.state else { return false };
         debug_assert_eq!(pulling.granted, pulling.arrived);
         pulling.ring = Some(ring);
+        // Its sender was asked by this ring: it is asked by lanes alone when that ends.
+        pulling.to_ring = ToRing::No;
         self.grant_by_ring(id);
         true
     }

@@ -86,18 +86,8 @@ impl Core {
         operation.note_match(slot, &arrival);
         effects.matched(id, &arrival);
         operation.hint = hint;
-        operation.state = OperationState::Pulling(Pulling {
-            send_operation,
-            length: arrival.length,
-            wanted,
-            granted: in_place,
-            arrived: in_place,
-            targeted: 0,
-            bad_chunks: 0,
-            ring: None,
-            ranges,
-            failed: None,
-        });
+        let pulling = Pulling::new(send_operation, (arrival.length, wanted), in_place, ranges);
+        operation.state = OperationState::Pulling(pulling);
         let is_own = self.is_loopback(slot);
         if in_place == wanted || (is_own && self.copy_rest(id, send_operation, arrival, effects)) {
             self.finish_pull(id, effects);
@@ -364,6 +354,8 @@ impl Core {
                 self.end_receive(operation, slice_of, ended, effects);
             } else if is_whole {
                 self.finish_pull(operation, effects);
+            } else {
+                self.go_on_by_ring(operation);
             }
         }
         is_good

@@ -4,6 +4,7 @@
 mod common;
 
 mod one_host;
+mod one_host_departed;
 mod one_host_many;
 mod one_host_maps;
 mod one_host_pieces;

@@ -67,6 +67,36 @@ fn long_messages_go_in_pieces_expected_or_not_and_by_no_lane() {
     pair(&settings, side(true), side(false));
 }
 
+/// A message that is posted before the two engines have met begins by lanes. What is not under way
+/// when they share memory goes by that.
+///
+/// RR-SHM-10
+#[test]
+fn a_first_long_message_goes_on_by_shared_memory() {
+    const FIRST: usize = 128 << 20;
+    for settings in [[ON, RINGS].concat(), [ON, &[("bulk_lane", "datagram")]].concat()] {
+        let sender = |endpoint: &Endpoint<Owned>, peer: Peer| {
+            let bytes = vec![7; FIRST];
+            let sent = endpoint.send(peer, tag(1), bytes, SendOptions::new()).unwrap();
+            sent.wait().unwrap();
+            receive(endpoint, peer, 2, 0);
+        };
+        let receiver = |endpoint: &Endpoint<Owned>, peer: Peer| {
+            let bytes = receive(endpoint, peer, 1, FIRST);
+            assert!(bytes.iter().all(|&byte| byte == 7));
+            let figures = figures(endpoint);
+            let by_memory = figures.piece_bytes_received + figures.read_bytes;
+            assert!(
+                by_memory > FIRST as u64 / 8,
+                "{by_memory} of {FIRST} bytes went by shared memory, {} by lanes: {figures:?}",
+                by_lanes(endpoint)
+            );
+            send(endpoint, peer, 2, &[]);
+        };
+        pair(&settings, sender, receiver);
+    }
+}
+
 /// Memory in several places on either side, a receive that is too short, and none at all.
 #[test]
 fn pieces_are_gathered_scattered_and_cut() {

@@ -29,6 +29,7 @@ pub(crate) fn perf(arguments: &[&str], limit: Duration) -> Output {
 }
 
 /// A number of a report.
+#[allow(dead_code, reason = "not every test program reads numbers")]
 pub(crate) fn number(value: &Value, key: &str) -> f64 {
     value[key].as_f64().unwrap_or_else(|| panic!("no {key}: {value}"))
 }

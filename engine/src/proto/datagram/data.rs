@@ -258,6 +258,8 @@ impl Core {
         self.note_pulled(slot, length);
         if is_whole {
             self.finish_pull(id, effects);
+        } else {
+            self.go_on_by_ring(id);
         }
         Ok(())
     }
