@@ -8,6 +8,7 @@ mod instructions;
 mod interop;
 mod lossy;
 mod man;
+mod package;
 mod run;
 mod sanitize;
 mod setup;
@@ -47,8 +48,11 @@ const USAGE: &str = "usage: cargo xtask COMMAND
           part of test. Wants root
   check [--all]
           format, tidy rules, lints (calls setup); licences and advisories where cargo-deny is
-          installed. With --all also lints without default features and rustdoc, and cargo-deny is
-          installed where it is missing
+          installed. With --all also lints without default features, rustdoc, the packages for a
+          registry, and cargo-deny is installed where it is missing
+
+  package
+          makes the packages for a registry and checks what is in them; part of check --all
 
   install [--prefix DIR] [--libdir DIR] [--destdir DIR] [--profile NAME] [--from DIR]
           builds and installs libringrail, its header, manual pages and programs; DIR of --prefix
@@ -73,6 +77,7 @@ fn main() -> ExitCode {
         "swarm" => swarm::run(&std::env::args().skip(2).collect::<Vec<_>>()),
         "interop" => interop::run(&std::env::args().skip(2).collect::<Vec<_>>()),
         "lossy" => lossy::run(&std::env::args().skip(2).collect::<Vec<_>>()),
+        "package" => package::check(),
         "check" => check::run(&std::env::args().skip(2).collect::<Vec<_>>()),
         "install" => install::run(&std::env::args().skip(2).collect::<Vec<_>>()),
         "instructions" => instructions::run(),
