@@ -168,6 +168,19 @@ fn pingpong_runs() {
     play("examples/pingpong.c", &["500", "8"], &["3", "20000"], 2, "half a round trip");
 }
 
+/// By a variable alone: programs need no call for it.
+#[test]
+fn a_process_says_what_carries_its_traffic() {
+    let program = compile("examples/connection.c", "c11");
+    let mut command = command(&program, &[]);
+    command.env("RINGRAIL_VERBOSE", "1").env("RINGRAIL_SHARED_MEMORY", "off");
+    let output = end(command.spawn().unwrap(), "connection");
+    let said = text(&output.stderr);
+    let lines: Vec<&str> = said.lines().filter(|line| line.starts_with("ringrail ")).collect();
+    assert_eq!(lines.len(), 1, "{said}");
+    assert!(lines[0].contains(" by lo (udp"), "{said}");
+}
+
 #[test]
 fn one_sided_runs() {
     play("examples/one_sided.c", &[], &[], 2, "2 ranks counted to 100");

@@ -376,6 +376,7 @@ impl Engine {
     pub(super) fn report_established(&mut self, session: u32) {
         let Some(known) = self.state.core.session(session) else { return };
         let address = Address::new(known.engine, known.locators, 0);
+        self.note_carrier(session, false);
         self.state.completions.events.push(&Event::Connected { address });
         let (now_ns, limit) = (self.state.now_ns, self.state.config.silent_timeout);
         self.state.engine_questions.begin(now_ns, limit);

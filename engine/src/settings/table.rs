@@ -292,6 +292,9 @@ settings_table! {
     /// Where a thread tells Prometheus by HTTP what is counted: an address and a port, or a port of
     /// 127.0.0.1. Whoever reaches it can read it. Each process needs a port of its own.
     prometheus_address -> Option<SocketAddr>: ExportAddress = None, Range::Any;
+    /// One line for the process on standard error when it ends: how many ranks are reached by
+    /// shared memory, and how many by which NICs and protocols.
+    verbose -> bool: OneOf<bool> = false, Range::Any;
     /// Faults that the driver makes, for tests only: a seed and rates of short, again, late,
     /// reset, refuse, cut, garble and garble_control, for datagrams of lose, repeat, reorder,
     /// flip and truncate, and for shared memory of ring_end and unread.
