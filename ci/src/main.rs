@@ -55,9 +55,13 @@ const USAGE: &str = "usage: cargo xtask COMMAND
           makes the packages for a registry and checks what is in them; part of check --all
 
   install [--prefix DIR] [--libdir DIR] [--destdir DIR] [--profile NAME] [--from DIR]
-          builds and installs libringrail, its header, manual pages and programs; DIR of --prefix
-          is /usr/local unless said otherwise, --destdir (or DESTDIR) goes before all paths, and
-          --from takes what a build has left there
+          [--strip yes|no]
+          builds and installs libringrail, its header, programs, the libfabric provider, manual
+          pages, completions of shells, files for pkg-config, CMake and systemd, examples and
+          licences; DIR of --prefix is /usr/local unless said otherwise, --destdir (or DESTDIR)
+          goes before all paths, and --from takes what a build has left there. Debug information
+          is left out, by `strip` or what STRIP names. For /usr and /usr/local root also runs
+          ldconfig
 
   fuzz [TARGET [--seconds N]], fuzz --all [--only wire,proto,xdp] [--seconds N]
           lists the fuzz targets, or plays one of them, all, or those in some modules: with
