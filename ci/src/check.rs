@@ -1,5 +1,6 @@
 //! Everything that can be checked without running the tree.
 
+use crate::package;
 use crate::run::{cargo, has, root, run as execute};
 use crate::setup;
 use crate::tidy;
@@ -7,8 +8,8 @@ use crate::tidy;
 const USAGE: &str = "usage: cargo xtask check [--all]";
 
 /// Format, tidy rules, lints; licences and advisories where `cargo-deny` is installed. With
-/// `--all` also what takes long and fails seldom: lints without default features, rustdoc, and
-/// `cargo-deny` installed where it is missing.
+/// `--all` also what takes long and fails seldom: lints without default features, rustdoc, the
+/// packages for a registry, and `cargo-deny` installed where it is missing.
 pub(crate) fn run(options: &[String]) -> Result<(), String> {
     let is_all = match options {
         [] => false,
@@ -35,6 +36,7 @@ pub(crate) fn run(options: &[String]) -> Result<(), String> {
         let documentation =
             ["doc", "--workspace", "--all-features", "--no-deps", "--document-private-items"];
         execute(cargo(&documentation).env("RUSTDOCFLAGS", "-D warnings"))?;
+        package::check()?;
         setup::program("cargo-deny")?;
     } else if !has("cargo-deny") {
         println!("check: cargo-deny is not installed; `cargo xtask check --all` installs it");

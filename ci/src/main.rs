@@ -8,6 +8,7 @@ mod instructions;
 mod interop;
 mod lossy;
 mod man;
+mod package;
 mod run;
 mod sanitize;
 mod setup;
@@ -47,13 +48,20 @@ const USAGE: &str = "usage: cargo xtask COMMAND
           part of test. Wants root
   check [--all]
           format, tidy rules, lints (calls setup); licences and advisories where cargo-deny is
-          installed. With --all also lints without default features and rustdoc, and cargo-deny is
-          installed where it is missing
+          installed. With --all also lints without default features, rustdoc, the packages for a
+          registry, and cargo-deny is installed where it is missing
+
+  package
+          makes the packages for a registry and checks what is in them; part of check --all
 
   install [--prefix DIR] [--libdir DIR] [--destdir DIR] [--profile NAME] [--from DIR]
-          builds and installs libringrail, its header, manual pages and programs; DIR of --prefix
-          is /usr/local unless said otherwise, --destdir (or DESTDIR) goes before all paths, and
-          --from takes what a build has left there
+          [--strip yes|no]
+          builds and installs libringrail, its header, programs, the libfabric provider, manual
+          pages, completions of shells, files for pkg-config, CMake and systemd, examples and
+          licences; DIR of --prefix is /usr/local unless said otherwise, --destdir (or DESTDIR)
+          goes before all paths, and --from takes what a build has left there. Debug information
+          is left out, by `strip` or what STRIP names. For /usr and /usr/local root also runs
+          ldconfig
 
   fuzz [TARGET [--seconds N]], fuzz --all [--only wire,proto,xdp] [--seconds N]
           lists the fuzz targets, or plays one of them, all, or those in some modules: with
@@ -73,6 +81,7 @@ fn main() -> ExitCode {
         "swarm" => swarm::run(&std::env::args().skip(2).collect::<Vec<_>>()),
         "interop" => interop::run(&std::env::args().skip(2).collect::<Vec<_>>()),
         "lossy" => lossy::run(&std::env::args().skip(2).collect::<Vec<_>>()),
+        "package" => package::check(),
         "check" => check::run(&std::env::args().skip(2).collect::<Vec<_>>()),
         "install" => install::run(&std::env::args().skip(2).collect::<Vec<_>>()),
         "instructions" => instructions::run(),

@@ -45,6 +45,16 @@ pub(crate) fn run_within(command: &mut Command, limit: Duration) -> Result<bool,
     if status.success() { Ok(true) } else { Err(format!("{name} ended with {status}")) }
 }
 
+/// What a command that succeeds writes.
+pub(crate) fn output(command: &mut Command) -> Result<String, String> {
+    let output = command.stderr(Stdio::inherit()).output();
+    let output = output.map_err(|error| format!("{command:?}: {error}"))?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
+    Err(format!("{command:?} ended with {}", output.status))
+}
+
 /// Whether this process is root.
 pub(crate) fn is_root() -> bool {
     let output = Command::new("id").arg("-u").output();

@@ -16,7 +16,7 @@ enum Sign {
 }
 
 /// Packages of Debian, and what shows that they are there.
-const PACKAGES: [(&str, Sign); 16] = [
+const PACKAGES: [(&str, Sign); 19] = [
     ("gcc", Sign::Program("cc")),
     // Of the C API's tests, which are C++ programs, too.
     ("g++", Sign::Program("g++")),
@@ -33,6 +33,12 @@ const PACKAGES: [(&str, Sign); 16] = [
     ("make", Sign::Program("make")),
     ("m4", Sign::Program("m4")),
     ("pkg-config", Sign::Program("pkg-config")),
+    // Of `ringrail-perf info` and the tests of placement.
+    ("libhwloc-dev", Sign::Header("hwloc.h")),
+    // hwloc is linked with what its pkg-config file names for static libraries.
+    ("libudev-dev", Sign::Header("libudev.h")),
+    // Of a test of what is installed.
+    ("cmake", Sign::Program("cmake")),
     ("libelf-dev", Sign::Header("libelf.h")),
     ("zlib1g-dev", Sign::Header("zlib.h")),
     // Of bindgen, which loads it.

@@ -132,6 +132,6 @@ pub use types::{
 };
 
 #[cfg(doctest)]
-#[doc = include_str!("../../README.md")]
+#[doc = include_str!("../README.md")]
 #[doc = include_str!("../docs/guide/getting-started.md")]
 struct ReadmeDoctests;

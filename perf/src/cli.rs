@@ -3,24 +3,21 @@
 use std::fmt;
 use std::net::IpAddr;
 
-use clap::{Parser, ValueEnum};
+use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 
-/// Measures ringrail and the raw floors below it.
-///
-/// Two processes: `--listen` on one side, `--connect` on the other; or both at once with `--lab`
-/// (two network namespaces, root) or `--loopback`.
-///
-/// `ringrail-perf compare` runs the tests of other transports beside ringrail's, and `ringrail-perf
-/// instructions` counts what a message costs; saved results are compared by `ringrail-perf diff`
-/// and drawn by `ringrail-perf plot`. These have a `--help` of their own.
-#[derive(Clone, Debug, Parser)]
-#[command(version)]
+/// A test and the options of all tests: which of them uses which, [`crate::commands`] says.
+#[derive(Clone, Debug, Args)]
 pub(crate) struct Cli {
-    /// What to measure.
+    /// What to measure, which the subcommand says.
+    #[arg(skip = TestName::Latency)]
     pub(crate) test: TestName,
-    /// Which floor, after `floor`.
+    /// Which floor.
+    #[arg(skip)]
     pub(crate) floor: Option<FloorName>,
+    /// What is said of the command line where the test succeeds: a failure is one line.
+    #[arg(skip)]
+    pub(crate) notes: Vec<String>,
     /// Message size, or a range A:B that doubles; K and M are 2^10 and 2^20.
     #[arg(long, value_parser = sizes)]
     pub(crate) size: Option<Sizes>,
@@ -72,11 +69,11 @@ pub(crate) struct Cli {
     /// What moves the messages.
     #[arg(long, value_enum, default_value_t = Lanes::Auto)]
     pub(crate) lanes: Lanes,
-    /// Be the server, on this address and port.
-    #[arg(long, conflicts_with = "connect")]
+    /// Be the server, on this address, and port where not 18515.
+    #[arg(long, value_name = "ADDR[:PORT]", conflicts_with = "connect")]
     pub(crate) listen: Option<String>,
-    /// Be the client of the server at this address and port.
-    #[arg(long)]
+    /// Be the client of the server at this address or name, and port where not 18515.
+    #[arg(long, value_name = "ADDR[:PORT]")]
     pub(crate) connect: Option<String>,
     /// Build a two-host lab (root) and run both sides in it, for example `rails=1`.
     #[arg(long, conflicts_with_all = ["listen", "connect", "loopback"])]
@@ -93,8 +90,8 @@ pub(crate) struct Cli {
     /// A first look: a tenth of the default iterations, and one round.
     #[arg(long)]
     pub(crate) brief: bool,
-    /// For `info`: addresses or names of a peer, with commas between them; for each NIC the way to
-    /// them is told.
+    /// Addresses or names of a peer, with commas between them; for each NIC the way to them is
+    /// told.
     #[arg(long, value_name = "ADDR", value_delimiter = ',')]
     pub(crate) peer: Vec<String>,
     /// Set a setting of ringrail, NAME=VALUE; any number of times.
@@ -120,6 +117,9 @@ pub(crate) struct Cli {
     /// That lab has interfaces that are no rail.
     #[arg(long, hide = true)]
     pub(crate) lab_decoys: bool,
+    /// This process was started by another one, which holds the terminal.
+    #[arg(long, hide = true)]
+    pub(crate) child: bool,
     /// Write what the client's lanes carry to a pcap file; further sizes go to FILE-2, FILE-3 ...
     #[arg(long, value_name = "FILE", conflicts_with = "listen")]
     pub(crate) pcap: Option<String>,

@@ -42,7 +42,7 @@ pub(crate) use self::rows::Row as SavedRow;
 ///
 /// Exit code 0, whichever is better; 1 where ringrail or a floor failed.
 #[derive(Debug, Parser)]
-#[command(name = "ringrail-perf compare")]
+#[command(name = "compare")]
 pub(crate) struct Arguments {
     /// What to measure.
     test: CompareTest,

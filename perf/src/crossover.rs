@@ -4,7 +4,7 @@ use crate::cli::{Cli, TestName};
 use crate::link::{Job, Link};
 use crate::output::{Report, Style, median, print_json};
 use crate::progress::Progress;
-use crate::{stamp, test};
+use crate::{interrupt, stamp, test};
 
 /// Sizes that are measured by default, closer together where the crossover is found mostly.
 const SIZES: [usize; 10] = [1024, 2048, 4096, 6144, 8192, 12_288, 16_384, 32_768, 65_536, 131_072];
@@ -59,10 +59,24 @@ pub(crate) fn run(cli: &Cli, link: &mut Link) -> Result<(), String> {
                 reports.extend(test::run(link, &job, false, &progress)?);
             }
         }
+        let so_far = points(&sizes, &measured)?;
+        let cli = cli.clone();
+        interrupt::offer(move || {
+            let found = Found::of(&so_far);
+            print(&cli, so_far, &found);
+        });
     }
+    let points = points(&sizes, &measured)?;
+    let found = Found::of(&points);
+    progress.suspend(|| print(cli, points, &found));
+    Ok(())
+}
+
+/// The medians of the rounds of each size.
+fn points(sizes: &[usize], measured: &[[Vec<Report>; 3]]) -> Result<Vec<Point>, String> {
     let mut points = Vec::new();
-    for (size, reports) in sizes.into_iter().zip(measured) {
-        let mut medians = reports.into_iter().map(median);
+    for (&size, reports) in sizes.iter().zip(measured) {
+        let mut medians = reports.iter().cloned().map(median);
         let mut next = || medians.next().flatten().ok_or("no round was measured");
         let reports = [next()?, next()?, next()?];
         if let Some(wrong) = reports.iter().find(|report| !report.verified) {
@@ -73,9 +87,7 @@ pub(crate) fn run(cli: &Cli, link: &mut Link) -> Result<(), String> {
         }
         points.push(Point { size, reports });
     }
-    let found = Found::of(&points);
-    progress.suspend(|| print(cli, points, &found));
-    Ok(())
+    Ok(points)
 }
 
 fn job(cli: &Cli, size: usize, way: Way) -> Job {

@@ -14,7 +14,7 @@ use crate::saved::{self, Key};
 /// A file has one kind of lanes for each test; the two may differ, for instance in --lanes uring
 /// and --lanes udp.
 #[derive(Debug, Parser)]
-#[command(name = "ringrail-perf diff")]
+#[command(name = "diff")]
 pub(crate) struct Arguments {
     /// The results to compare with.
     reference: PathBuf,

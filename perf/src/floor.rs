@@ -140,6 +140,7 @@ pub(crate) fn run(
         let theirs: bool = link.get()?;
         report.verified &= theirs;
         if round > 0 {
+            progress.keep(&report);
             reports.push(report);
         }
         progress.advance();

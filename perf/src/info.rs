@@ -1,5 +1,6 @@
 //! What this host can do, and the settings in force.
 
+mod machine;
 mod mpi;
 mod nic;
 mod rails;
@@ -14,6 +15,7 @@ use ringrail::{DatagramState, Domain, FrameState, SharedMemoryState, kernel_feat
 use ringrail_xdp::{Missing, memlock_bytes};
 use serde::Serialize;
 
+use self::machine::MachineInfo;
 use self::mpi::MpiInfo;
 use self::nic::{NicInfo, Target};
 use self::rails::Candidates;
@@ -41,6 +43,7 @@ struct Info {
     limits: Vec<Limit>,
     cores: Vec<usize>,
     placement: PlacementInfo,
+    machine: MachineInfo,
     settings: Vec<Setting>,
 }
 
@@ -152,6 +155,7 @@ impl Info {
             limits: limits(),
             cores,
             placement,
+            machine: MachineInfo::gather(selection.candidates.iter()),
             settings: settings
                 .entries()
                 .map(|entry| Setting {
@@ -204,6 +208,7 @@ impl fmt::Display for Info {
         }
         writeln!(f, "  cores: {:?}", self.cores)?;
         writeln!(f, "placement\n  {}", self.placement.text)?;
+        writeln!(f, "machine, as hwloc sees it\n{}", self.machine)?;
         write!(f, "settings")?;
         for Setting { name, value, origin } in &self.settings {
             write!(f, "\n  {name:<24} {value:<16} {origin}")?;

@@ -36,7 +36,7 @@ const LIMIT: Duration = Duration::from_secs(180);
 /// clock that is as many times slower as valgrind is, so that no timer fires that would not fire
 /// otherwise. Counts hardly differ between runs and hosts; they do between compilers.
 #[derive(Debug, Parser)]
-#[command(name = "ringrail-perf instructions")]
+#[command(name = "instructions")]
 pub(crate) struct Arguments {
     /// What moves ringrail's messages.
     #[arg(long, value_enum, default_value_t = Lanes::Auto)]

@@ -7,17 +7,16 @@ use std::process::{Child, Command, Stdio};
 
 use ringrail_tests::lab::{Host, Lab, LabCommand, LabSpec};
 
-use crate::cli::{Cli, FloorName, LabRail, Lanes, Reuse, Sizes, TestName};
-use crate::link::{Job, Link};
+use crate::busy::Busy;
+use crate::cli::{Cli, FloorName, LabRail, Lanes, Sizes, TestName};
+use crate::link::{Job, Link, PORT};
 use crate::output::{Printer, Report, Style, median};
 use crate::progress::Progress;
 use crate::test::failover::control;
 use crate::test::one_sided::{ATOMIC_BYTES_MAX, ELEMENT_BYTES};
 use crate::test::threads;
 use crate::test::{INJECT_BYTES_MAX, LOADED_BYTES_MAX, STAMP_BYTES, load};
-use crate::{beside, crossover, floor, info, rails, secret, stamp, test};
-
-const PORT: u16 = 18_515;
+use crate::{beside, crossover, floor, info, interrupt, rails, secret, stamp, test};
 
 /// Messages in flight at most: as many as a peer's sends wait for credit by default.
 const WINDOW_MAX: usize = 1 << 16;
@@ -41,43 +40,18 @@ pub(crate) fn check(cli: &Cli) -> Result<(), String> {
     secret::refuse_on_command_line(&cli.settings)?;
     threads::check(cli)?;
     test::settings(cli.lanes, cli.nics.as_deref(), None, None, &cli.settings)?;
-    if cli.pcap.is_some()
-        && matches!(
-            cli.test,
-            TestName::Floor
-                | TestName::Info
-                | TestName::Crossover
-                | TestName::Rails
-                | TestName::Incast
-                | TestName::Alltoall
-        )
-        || cli.pcap.is_some() && beside::two_sided(cli.test).is_some()
-    {
-        return Err(
-            "--pcap writes what ringrail's lanes carry, and here are none, or too many".to_owned()
-        );
-    }
     check_window(cli.window)?;
-    if let Some(bulk) = cli.bulk_size {
-        if cli.test != TestName::LatencyUnderLoad {
-            return Err("--bulk-size is of latency-under-load".to_owned());
-        }
-        if !(STAMP_BYTES..=load::BULK_BYTES).contains(&bulk) {
-            return Err(format!("--bulk-size is from {STAMP_BYTES} to {}", load::BULK_BYTES));
-        }
+    if let Some(bulk) = cli.bulk_size
+        && !(STAMP_BYTES..=load::BULK_BYTES).contains(&bulk)
+    {
+        return Err(format!("--bulk-size is from {STAMP_BYTES} to {}", load::BULK_BYTES));
     }
-    let can_pause = match cli.test {
-        TestName::Latency => true,
-        TestName::Floor => {
-            matches!(cli.floor, Some(FloorName::UdpLatency | FloorName::XdpLatency))
-        }
-        _ => false,
+    let can_pause = match cli.floor {
+        None => true,
+        Some(floor) => matches!(floor, FloorName::UdpLatency | FloorName::XdpLatency),
     };
     if cli.pause_us > 0 && !can_pause {
         return Err("--pause-us is of latency, floor udp-latency and floor xdp-latency".to_owned());
-    }
-    if cli.reuse == Reuse::Same && !matches!(cli.test, TestName::Bw | TestName::Bibw) {
-        return Err("--reuse same is of bw and bibw".to_owned());
     }
     check_sizes(cli)?;
     match (cli.test, cli.floor) {
@@ -85,13 +59,7 @@ pub(crate) fn check(cli: &Cli) -> Result<(), String> {
             return Err("which floor? e.g. `ringrail-perf floor tcp-latency`".to_owned());
         }
         (TestName::Floor, Some(floor)) if floor::is_local(floor) => return Ok(()),
-        (TestName::Floor, Some(_)) | (_, None) => {}
-        (_, Some(_)) => return Err("a floor is named after `floor` only".to_owned()),
-    }
-    if cli.plot.is_some() && !matches!(cli.test, TestName::Failover | TestName::Rails) {
-        return Err(
-            "--plot is for failover and rails; `ringrail-perf plot` draws other results".to_owned()
-        );
+        _ => {}
     }
     if !(1..=SENDERS_MAX).contains(&cli.senders) {
         return Err(format!("--senders is from 1 to {SENDERS_MAX}"));
@@ -116,8 +84,8 @@ pub(crate) fn check(cli: &Cli) -> Result<(), String> {
     let is_one_host = cli.loopback || cli.lanes == Lanes::Shm;
     let has_other_side = is_one_host || cli.listen.is_some() || cli.connect.is_some();
     if cli.test != TestName::Info && !has_other_side {
-        return Err("say where the other side is: --listen ADDR:PORT on the server, --connect \
-                    ADDR:PORT on the client, or --lab rails=1 (root), or --loopback"
+        return Err("say where the other side is: --listen ADDR on the server, --connect ADDR on \
+                    the client, or --lab rails=1 (root), or --loopback"
             .to_owned());
     }
     Ok(())
@@ -200,6 +168,21 @@ fn lab_spec(cli: &Cli, spec: &str) -> Result<LabSpec, String> {
 
 /// Does what the command line says, which [`check`] has seen.
 pub(crate) fn run(cli: &Cli) -> Result<(), String> {
+    let busy = (!cli.child && cli.test != TestName::Info).then(Busy::look);
+    if let Some(busy) = &busy {
+        busy.warn_terminal();
+    }
+    let done = run_there(cli);
+    if done.is_ok() {
+        if let Some(busy) = busy {
+            busy.warn_reader();
+        }
+        cli.notes.iter().for_each(|note| eprintln!("ringrail-perf: warning: {note}"));
+    }
+    done
+}
+
+fn run_there(cli: &Cli) -> Result<(), String> {
     if let Some(spec) = &cli.lab {
         return in_lab(cli, spec);
     }
@@ -210,11 +193,24 @@ pub(crate) fn run(cli: &Cli) -> Result<(), String> {
         }
         _ => {}
     }
+    match &cli.listen {
+        None => interrupt::print_what_is_there()?,
+        Some(_) if cli.child => serve_as_child()?,
+        Some(_) => {}
+    }
     match (&cli.listen, &cli.connect) {
         (Some(address), _) => serve(&mut Link::listen(address)?),
         (None, Some(address)) => client(cli, &mut Link::connect(address)?),
         (None, None) => on_loopback(cli),
     }
+}
+
+/// A server whose client gets what the terminal sends, and that ends with its parent.
+fn serve_as_child() -> Result<(), String> {
+    let signal = Some(rustix::process::Signal::KILL);
+    let done = rustix::process::set_parent_process_death_signal(signal);
+    done.map_err(|error| format!("the server would outlive its client: {error}"))?;
+    interrupt::leave_to_others()
 }
 
 /// Kills the server when the client is done, whatever happens.
@@ -238,7 +234,7 @@ fn on_loopback(cli: &Cli) -> Result<(), String> {
         command.env(secret::VARIABLE, secret.to_hex().as_str());
     }
     let server = command
-        .args(["latency", "--listen", &address])
+        .args(["latency", "--child", "--listen", &address])
         .stdin(Stdio::null())
         .spawn()
         .map_err(|error| format!("cannot start the server: {error}"))?;
@@ -254,18 +250,20 @@ fn free_port() -> Result<u16, String> {
 }
 
 fn in_lab(cli: &Cli, spec: &str) -> Result<(), String> {
+    interrupt::leave_to_others()?;
     let lab = Lab::build(&lab_spec(cli, spec)?).map_err(|error| error.to_string())?;
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     let address = format!("{}:{PORT}", lab.addr(Host::B, 0));
     let mut server = lab.host(Host::B).command(&program);
-    server.args(["latency", "--listen", &address]);
+    server.args(["latency", "--child", "--listen", &address]);
     let mut client = lab.host(Host::A).command(&program);
     let mut arguments: Vec<String> = std::env::args().skip(1).collect();
     if let Some(at) = arguments.iter().position(|argument| argument == "--lab") {
         arguments.drain(at..at + 2);
     }
     arguments.retain(|argument| !argument.starts_with("--lab="));
-    client.args(arguments).args(["--connect", &address, "--lab-rails", &rails(&lab)]);
+    client.args(arguments).args(["--child", "--connect", &address]);
+    client.args(["--lab-rails", &rails(&lab)]);
     if lab.spec().decoys {
         client.arg("--lab-decoys");
     }
@@ -282,9 +280,11 @@ fn in_lab(cli: &Cli, spec: &str) -> Result<(), String> {
     }
     let mut server = server.spawn().map_err(|error| error.to_string())?;
     let mut client = client.spawn().map_err(|error| error.to_string())?;
+    interrupt::pass_on_to(Some(client.id()));
     let status = std::thread::scope(|scope| {
         scope.spawn(|| control::serve(&lab, &ours, cli.plot.as_deref()));
         let status = client.wait().map_err(|error| error.to_string());
+        interrupt::pass_on_to(None);
         // Ends the other thread; fails only where that has happened.
         let _ = ours.shutdown(Shutdown::Both);
         status
@@ -431,6 +431,7 @@ fn client(cli: &Cli, link: &mut Link) -> Result<(), String> {
     for job in jobs {
         link.put(&job)?;
         progress.begin(job.test, job.size);
+        progress.offer_rounds(&printer, job.rounds);
         let rounds: Vec<Report> = measure(link, &job, false, &progress)?;
         // A floor has none; those of incast and alltoall are of several engines, and not added up.
         let of_several = matches!(job.test, TestName::Incast | TestName::Alltoall);

@@ -80,20 +80,40 @@ fn text(error: impl std::fmt::Display) -> String {
     format!("the control connection failed: {error}; is the other side still running?")
 }
 
+/// The port of a server that names no other one.
+pub(crate) const PORT: u16 = 18_515;
+
+/// An address or a name with its port; where it has none, with [`PORT`].
+fn with_port(address: &str) -> String {
+    let bare = address.trim_start_matches('[').trim_end_matches(']');
+    if let Ok(ip) = bare.parse::<IpAddr>() {
+        return SocketAddr::new(ip, PORT).to_string();
+    }
+    let has_port = address.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
+    if has_port { address.to_owned() } else { format!("{address}:{PORT}") }
+}
+
 impl Link {
     /// Waits for the client.
     pub(crate) fn listen(address: &str) -> Result<Self, String> {
-        let listener = TcpListener::bind(address)
-            .map_err(|error| format!("cannot listen on {address}: {error}"))?;
+        let address = with_port(address);
+        let listener = TcpListener::bind(&address).map_err(|error| {
+            let cure = match error.kind() {
+                ErrorKind::AddrInUse => "; name another port, here and with --connect",
+                _ => "",
+            };
+            format!("cannot listen on {address}: {error}{cure}")
+        })?;
         let (stream, _) = listener.accept().map_err(text)?;
         Self::new(stream)
     }
 
     /// Connects to the server, which may take a moment to start.
     pub(crate) fn connect(address: &str) -> Result<Self, String> {
+        let address = with_port(address);
         let deadline = Instant::now() + Duration::from_secs(10);
         loop {
-            match TcpStream::connect(address) {
+            match TcpStream::connect(&address) {
                 Ok(stream) => return Self::new(stream),
                 Err(error) if Instant::now() > deadline => {
                     return Err(format!("no server at {address}: {error}; start it with --listen"));
@@ -205,5 +225,25 @@ pub(crate) fn unpace(stream: &TcpStream) {
         let _ = ["cubic", "reno"]
             .iter()
             .find(|name| socket.set_tcp_congestion(name.as_bytes()).is_ok());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_without_a_port_has_the_usual_one() {
+        for (given, meant) in [
+            ("10.0.0.1", "10.0.0.1:18515"),
+            ("10.0.0.1:7000", "10.0.0.1:7000"),
+            ("::1", "[::1]:18515"),
+            ("[::1]", "[::1]:18515"),
+            ("[::1]:7000", "[::1]:7000"),
+            ("node7", "node7:18515"),
+            ("node7:7000", "node7:7000"),
+        ] {
+            assert_eq!(with_port(given), meant, "{given}");
+        }
     }
 }

@@ -1,16 +1,20 @@
 //! `ringrail-perf`: what ringrail does on this host, beside the raw floors below it.
 
 mod beside;
+mod busy;
 mod cli;
+mod commands;
 mod compare;
 mod crossover;
 mod diff;
 mod floor;
 mod info;
 mod instructions;
+mod interrupt;
 mod lab;
 mod link;
 mod output;
+mod pages;
 mod plot;
 mod progress;
 mod rails;
@@ -21,7 +25,7 @@ mod test;
 
 use std::process::ExitCode;
 
-use clap::Parser;
+use commands::Asked;
 
 /// The exit code of a command line that makes no sense, as clap has it.
 const USAGE: u8 = 2;
@@ -31,49 +35,50 @@ fn main() -> ExitCode {
         .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
         .with_writer(std::io::stderr)
         .init();
-    // The options of a test would make no sense with these.
-    let arguments = || std::env::args_os().skip(1);
-    let judged = match arguments().next() {
-        Some(first) if first == "compare" => {
-            let arguments = compare::Arguments::parse_from(arguments());
-            if let Err(error) = arguments.check() {
-                eprintln!("ringrail-perf: {error}");
-                return ExitCode::from(USAGE);
+    match commands::parse() {
+        Asked::Test(cli) => match lab::check(&cli) {
+            Ok(()) => ended(lab::run(&cli)),
+            Err(error) => refused(&error),
+        },
+        Asked::Compare(arguments) => match arguments.check() {
+            Ok(()) => {
+                let busy = busy::Busy::look();
+                busy.warn_terminal();
+                let done = compare::run(&arguments);
+                if done.is_ok() {
+                    busy.warn_reader();
+                }
+                ended(done)
             }
-            return ended(compare::run(&arguments));
-        }
-        Some(first) if first == "instructions" => {
-            return ended(instructions::run(&instructions::Arguments::parse_from(arguments())));
-        }
-        Some(first) if first == "diff" => {
-            Some(diff::run(&diff::Arguments::parse_from(arguments())))
-        }
-        Some(first) if first == "plot" => {
-            let drawn = plot::run(&plot::Arguments::parse_from(arguments()));
-            Some(drawn.map(|()| true))
-        }
-        _ => None,
-    };
-    if let Some(judged) = judged {
-        return match judged {
-            Ok(true) => ExitCode::SUCCESS,
-            Ok(false) => ExitCode::FAILURE,
-            Err(error) => {
-                eprintln!("ringrail-perf: {error}");
-                ExitCode::from(USAGE)
-            }
-        };
+            Err(error) => refused(&error),
+        },
+        Asked::Instructions(arguments) => ended(instructions::run(&arguments)),
+        Asked::Diff(arguments) => judged(diff::run(&arguments)),
+        Asked::Plot(arguments) => judged(plot::run(&arguments).map(|()| true)),
+        Asked::Pages(folder) => ended(pages::write(&folder)),
     }
-    let cli = cli::Cli::parse();
-    if let Err(error) = lab::check(&cli) {
-        eprintln!("ringrail-perf: {error}");
-        return ExitCode::from(USAGE);
+}
+
+/// A command line that makes no sense.
+fn refused(error: &str) -> ExitCode {
+    eprintln!("ringrail-perf: {error}");
+    ExitCode::from(USAGE)
+}
+
+/// What became of results that were compared or drawn.
+fn judged(result: Result<bool, String>) -> ExitCode {
+    match result {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => refused(&error),
     }
-    ended(lab::run(&cli))
 }
 
 /// How a measurement ended.
 fn ended(result: Result<(), String>) -> ExitCode {
+    if interrupt::was_left_to_others() {
+        return ExitCode::from(interrupt::EXIT_CODE);
+    }
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -271,6 +271,7 @@ fn columns(report: &Report) -> Vec<(&'static str, f64)> {
 const WIDTH: usize = 20;
 
 /// Prints reports one after the other.
+#[derive(Clone)]
 pub(crate) struct Printer {
     style: Style,
     has_header: bool,

@@ -19,7 +19,7 @@ const HEIGHT: u32 = 500;
 /// message rate that is in the file, one curve for each test; where a test was measured over
 /// several kinds of lanes, one for each (`latency (udp+uring)`).
 #[derive(Debug, Parser)]
-#[command(name = "ringrail-perf plot")]
+#[command(name = "plot")]
 pub(crate) struct Arguments {
     /// The results.
     file: PathBuf,

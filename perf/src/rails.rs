@@ -7,7 +7,7 @@ use crate::output::{Report, Style, median, print_json};
 use crate::progress::Progress;
 use crate::saved::Metric;
 use crate::test::failover::control::Control;
-use crate::{plot, stamp, test};
+use crate::{interrupt, plot, stamp, test};
 
 /// Sizes that are measured by default.
 const SIZES: [usize; 12] = [
@@ -35,6 +35,7 @@ const ROUNDS: usize = 5;
 const TOLERATED: f64 = 0.95;
 
 /// The rails that one measurement uses.
+#[derive(Clone)]
 struct Way {
     /// As `nics` has it.
     nics: String,
@@ -99,6 +100,7 @@ pub(crate) fn run(cli: &Cli, link: &mut Link) -> Result<(), String> {
     }
     // A measurement warms up for a round.
     let progress = Progress::new((2 * rounds * points.len() * ways.len()) as u64);
+    let mut lines: Vec<Vec<Report>> = Vec::new();
     for point in &mut points {
         // What disturbs the host for a while disturbs all ways alike.
         for _ in 0..rounds {
@@ -109,10 +111,9 @@ pub(crate) fn run(cli: &Cli, link: &mut Link) -> Result<(), String> {
                 reports.extend(test::run(link, &job, false, &progress)?);
             }
         }
-    }
-    let mut lines = Vec::new();
-    for point in &points {
         lines.push(judge(point, &ways)?);
+        let (cli, ways, lines) = (cli.clone(), ways.clone(), lines.clone());
+        interrupt::offer(move || print(&cli, &ways, &lines));
     }
     progress.suspend(|| print(cli, &ways, &lines));
     if cli.plot.is_some() {

@@ -177,6 +177,7 @@ fn rounds(side: &mut Side<'_, impl Attached>, progress: &Progress) -> Result<Vec
         side.barrier()?;
         let report = side.round()?;
         if round > 0 {
+            progress.keep(&report);
             reports.push(report);
         }
         progress.advance();

@@ -2,6 +2,7 @@
 //! it ends.
 
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 #[path = "common/loopback.rs"]
 mod loopback;
@@ -264,6 +265,10 @@ fn info_tells_facts_as_json() {
         assert!(!text_of(&nic["steering"]).is_empty() && !text_of(&nic["xdp_mode"]).is_empty());
         assert!(nic["mtu_bytes"].as_u64().is_some_and(|mtu| mtu > 0), "{nic}");
     }
+    let cores = info["machine"]["cores"].as_array().unwrap();
+    let places = info["machine"]["nics"].as_array().unwrap();
+    assert!(places.iter().any(|place| place["nic"] == "lo" && place["processors"].is_null()));
+    assert!(cores.iter().all(|core| !core["processors"].as_array().unwrap().is_empty()), "{info}");
     let frames = &info["frames"];
     let is_missing = !frames["missing"].as_array().unwrap().is_empty();
     assert!(!is_missing || text_of(&frames["cure"]).contains("setcap"), "{frames}");
@@ -350,19 +355,28 @@ fn bad_arguments_are_named() {
         (&["latency", "--loopback", "--set", "arena=1"], "arena"),
         (&["latency", "--lab", "rails=none"], "--lab rails=none"),
         (&["latency", "--lab", "rate=fast"], "`rate=fast` is not `rate=1gbit:3gbit`"),
-        (&["latency", "--loopback", "--reuse", "same"], "--reuse same is of bw"),
-        (&["bw", "--loopback", "--pause-us", "5"], "--pause-us is of latency"),
+        (
+            &["latency", "--loopback", "--reuse", "same"],
+            "--reuse is no option of latency: it is of bw",
+        ),
+        (
+            &["bw", "--loopback", "--pause-us", "5"],
+            "--pause-us is no option of bw: it is of latency",
+        ),
         (&["floor", "tcp-latency", "--loopback", "--pause-us", "5"], "--pause-us is of latency"),
-        (&["latency", "--loopback", "--plot", "x.svg"], "--plot is for failover"),
+        (
+            &["latency", "--loopback", "--plot", "x.svg"],
+            "--plot is no option of latency: it is of failover",
+        ),
         (&["failover", "--loopback"], "--lab rails=2"),
         (&["failover", "--lab", "rails=2", "--size", "5000"], "4 KiB"),
         (&["failover", "--lab", "rails=2", "--fault", "fire"], "fire"),
-        (&["latency", "wake", "--loopback"], "floor"),
+        (&["latency", "wake", "--loopback"], "wake"),
         (&["mr", "--loopback", "--size", "1M"], "16384"),
         (&["mr", "--loopback", "--threads", "0"], "1 to 64"),
         (&["latency", "--loopback", "--threads", "2"], "latency-mt"),
         (&["mr", "--loopback", "--threads", "2", "--pcap", "x"], "--threads 1"),
-        (&["incast", "--loopback", "--shared"], "--shared is of mr"),
+        (&["incast", "--loopback", "--shared"], "--shared is no option of incast"),
         (&["mr", "--loopback", "--shared", "--lanes", "udp"], "udp-sockets"),
         (&["mr", "--loopback", "--window", "0"], "1 to 65536"),
         (&["bw", "--loopback", "--window", "18446744073709551615"], "1 to 65536"),
@@ -373,7 +387,7 @@ fn bad_arguments_are_named() {
         (&["floor", "udp-gso-latency", "--loopback", "--size", "128K"], "65536"),
         (&["floor"], "which floor"),
         (&["floor", "tcp-latency"], "--loopback"),
-        (&["floor", "memcpy", "--pcap", "x.pcap"], "lanes"),
+        (&["floor", "memcpy", "--pcap", "x.pcap"], "--pcap is no option of floor"),
     ];
     for (arguments, cause) in cases {
         let output = perf(arguments);
@@ -381,6 +395,40 @@ fn bad_arguments_are_named() {
         assert_eq!(output.status.code(), Some(2), "{arguments:?}: {stderr}");
         assert!(stderr.contains(cause), "{arguments:?}: {stderr}");
         assert_eq!(text(&output.stdout), "", "{arguments:?}");
+    }
+}
+
+/// A sweep that Ctrl-C ends: what was measured by then is there, and the server is gone.
+#[test]
+fn an_interruption_prints_what_is_there() {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_ringrail-perf"))
+        .env("RINGRAIL_SHARED_MEMORY", "off")
+        .args(["latency", "--loopback", "--json", "--rounds", "1000000", "--iters", "10"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let pid = i32::try_from(child.id()).unwrap();
+    // A round takes milliseconds; on a busy machine there may be none yet.
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let output = loop {
+        std::thread::sleep(Duration::from_secs(2));
+        // SAFETY: a signal to a child that was not waited for.
+        assert_eq!(unsafe { libc::kill(pid, libc::SIGINT) }, 0);
+        assert!(Instant::now() < deadline, "it does not end");
+        std::thread::sleep(Duration::from_millis(500));
+        if child.try_wait().unwrap().is_some() {
+            break child.wait_with_output().unwrap();
+        }
+    };
+    let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
+    assert_eq!(output.status.code(), Some(130), "{stderr}");
+    assert!(stderr.contains("interrupted"), "{stderr}");
+    if !stdout.is_empty() {
+        let report: Value = serde_json::from_str(stdout.trim()).unwrap();
+        assert_report(&report, "latency", 8, 10, &LATENCIES);
+        assert!(stderr.contains("of 1000000 rounds"), "{stderr}");
     }
 }
 

@@ -168,6 +168,19 @@ fn pingpong_runs() {
     play("examples/pingpong.c", &["500", "8"], &["3", "20000"], 2, "half a round trip");
 }
 
+/// By a variable alone: programs need no call for it.
+#[test]
+fn a_process_says_what_carries_its_traffic() {
+    let program = compile("examples/connection.c", "c11");
+    let mut command = command(&program, &[]);
+    command.env("RINGRAIL_VERBOSE", "1").env("RINGRAIL_SHARED_MEMORY", "off");
+    let output = end(command.spawn().unwrap(), "connection");
+    let said = text(&output.stderr);
+    let lines: Vec<&str> = said.lines().filter(|line| line.starts_with("ringrail ")).collect();
+    assert_eq!(lines.len(), 1, "{said}");
+    assert!(lines[0].contains(" by lo (udp"), "{said}");
+}
+
 #[test]
 fn one_sided_runs() {
     play("examples/one_sided.c", &[], &[], 2, "2 ranks counted to 100");
@@ -268,6 +281,60 @@ fn an_installed_tree_is_whole() {
     assert_eq!(manual.len(), exported.len(), "a call without a page, or the other way round");
     let dynamic = succeed(Command::new("readelf").arg("-d").arg(&shared));
     assert!(dynamic.contains("[libringrail.so.0]"), "{dynamic}");
+    // The archive has a table of sections for each of its members.
+    for library in [shared, usr.join("lib/libringrail.a")] {
+        let sections = succeed(Command::new("readelf").args(["-S", "--wide"]).arg(&library));
+        assert!(!sections.contains(".debug_info"), "{} is not stripped", library.display());
+    }
+    let page = std::fs::read_to_string(usr.join("share/man/man3/rr_post_send.3")).unwrap();
+    for section in [".SH RETURN VALUE\n", ".SH EXAMPLES\n", ".SH ERRORS\n"] {
+        assert!(page.contains(section), "{section} is not in {page}");
+    }
+    for file in [
+        "share/licenses/ringrail/LICENSE-MIT",
+        "share/licenses/ringrail/LICENSE-APACHE",
+        "share/doc/ringrail/examples/pingpong.c",
+        "lib/cmake/ringrail/ringrail-config-version.cmake",
+    ] {
+        assert!(usr.join(file).exists(), "there is no {file}");
+    }
+}
+
+/// Programs of CMake, which find the tree where it was staged.
+#[test]
+fn cmake_finds_the_package() {
+    if Command::new("cmake").arg("--version").output().is_err() {
+        return ringrail_tests::skip(env!("CARGO_CRATE_NAME"), &"cmake is not installed");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let source = Path::new(HERE).join("examples/threads.c");
+    let project = format!(
+        "cmake_minimum_required(VERSION 3.13)\nproject(user C)\nfind_package(Threads REQUIRED)\n\
+         find_package(ringrail 0.1 REQUIRED)\n\
+         foreach(kind ringrail static)\n  \
+           add_executable(by_${{kind}} {source})\n  \
+           target_link_libraries(by_${{kind}} ringrail::${{kind}} Threads::Threads)\n\
+         endforeach()\n",
+        source = source.display()
+    );
+    std::fs::write(folder.path().join("CMakeLists.txt"), project).unwrap();
+    let built = folder.path().join("build");
+    let prefix = format!("-DCMAKE_PREFIX_PATH={}", installed().join("usr").display());
+    let mut command = Command::new("cmake");
+    command.args([prefix.as_ref(), "-S".as_ref(), folder.path().as_os_str(), "-B".as_ref()]);
+    succeed(command.arg(&built));
+    succeed(Command::new("cmake").arg("--build").arg(&built));
+    for program in ["by_ringrail", "by_static"] {
+        let out = run(&built.join(program), &[], &["10"], 1);
+        assert!(out.contains("8 threads sent"), "{program}: {out}");
+    }
+    // One that wants another version is refused.
+    let list = folder.path().join("CMakeLists.txt");
+    let project = std::fs::read_to_string(&list).unwrap();
+    std::fs::write(&list, project.replace("ringrail 0.1 ", "ringrail 0.2 ")).unwrap();
+    let output = Command::new("cmake").arg(&built).output().unwrap();
+    let said = text(&output.stderr);
+    assert!(!output.status.success() && said.contains("0.2"), "{said}");
 }
 
 #[test]

@@ -23,7 +23,7 @@ use crate::memory::{has_cap_ipc_lock, memlock_limit};
 use crate::progress::datagram::{Datagrams, window_bytes};
 use crate::progress::engine::{EngineState, LoopConfig};
 use crate::progress::shared_engine::Neighbours;
-use crate::progress::statistics::Publisher;
+use crate::progress::statistics::{Publisher, Reports};
 use crate::progress::zero_copy::Policy;
 use crate::proto::connection::Retry;
 use crate::proto::control_lane::SilentTimeout;
@@ -33,6 +33,7 @@ use crate::proto::keys::JobKeys;
 use crate::settings::{
     BulkLane, ControlLane, EagerLane, PortRange, Settings, SharedMemory, ZeroCopy,
 };
+use crate::telemetry::carriers;
 use crate::telemetry::exporter::Exporter;
 use crate::topology::{self, Placement, RailsError};
 use crate::types::Error;
@@ -276,7 +277,11 @@ impl Domain {
             state.listeners_of_rails = of_rails.into_iter().map(EngineFd::new).collect();
         }
         state.rails_chosen = selection.rails;
-        state.publisher = self.0.exporter.as_ref().map(|exporter| Publisher::new(exporter.slot()));
+        let publisher = self.0.exporter.as_ref().map(|exporter| Publisher::new(exporter.slot()));
+        state.reports = Reports { publisher, is_verbose: settings.verbose() };
+        if settings.verbose() {
+            carriers::watch();
+        }
         state.datagrams = datagrams;
         state.datagrams.socket_window_bytes = window_bytes;
         let endpoint = state.core.open_endpoint();

@@ -64,6 +64,16 @@ fn install() {
     });
 }
 
+/// Has a function run when this process ends by `exit` or by the end of `main`; also in children of
+/// `fork`, where [`Generation`] tells. It must not unwind.
+pub(crate) fn at_exit(function: extern "C" fn()) {
+    // SAFETY: the function is one of this library, which the C library forgets with it, takes
+    // nothing, and may do what functions at the end of a process may.
+    if unsafe { libc::atexit(function) } != 0 {
+        tracing::warn!("the C library runs no further function at the end of the process");
+    }
+}
+
 extern "C" fn in_child() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
     gates::close_all();

@@ -387,6 +387,7 @@ impl Engine {
         if known.datagram.is_none() {
             self.state.engine_questions.note_stream();
         }
+        self.note_carrier(session, false);
         self.state.completions.events.push(&Event::Connected { address });
         let (now_ns, timeout) = (self.state.now_ns, self.state.config.silent_timeout);
         self.state.engine_questions.begin(now_ns, timeout);

@@ -105,8 +105,8 @@ pub(crate) struct EngineState {
     pub(crate) placement: Arc<Placement>,
     /// Rails, bit by bit, whose listener is still bound to the NIC of before.
     pub(super) listeners_due: u16,
-    /// Where statistics are published, if they are.
-    pub(crate) publisher: Option<super::statistics::Publisher>,
+    /// Whom it reports to.
+    pub(crate) reports: super::statistics::Reports,
     /// The paths of its sessions.
     pub(crate) paths: PathTable,
     pub(crate) datagrams: Datagrams,
@@ -175,7 +175,7 @@ impl EngineState {
             placement: Arc::default(),
             listeners_due: 0,
             rails,
-            publisher: None,
+            reports: <_>::default(),
             paths: PathTable::default(),
             datagrams: Datagrams::default(),
             roles: Roles::default(),

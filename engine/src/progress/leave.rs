@@ -29,6 +29,7 @@ impl Engine {
     /// Says goodbye to everybody, waits until it is delivered (`linger` at the most), and gives
     /// everything back. What is outstanding ends, at the latest then.
     pub(crate) fn close(mut self) {
+        self.note_carriers();
         let linger = self.state.config.linger;
         let deadline = Instant::now() + linger;
         for endpoint in self.state.core.endpoints().numbers() {

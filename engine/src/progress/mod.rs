@@ -9,6 +9,7 @@ mod abort;
 mod background;
 mod bulk;
 pub(crate) mod caretaker;
+mod carriers;
 pub(crate) mod clock;
 mod cma;
 pub(crate) mod completions;

@@ -23,6 +23,15 @@ const PUBLISH_NS: u64 = 1_000_000_000;
 /// Paths that are published at the most: more would hold the engine up for milliseconds.
 const PUBLISHED_PATHS_MAX: usize = 2048;
 
+/// Whom an engine reports to beside its owner.
+#[derive(Debug, Default)]
+pub(crate) struct Reports {
+    /// Where statistics are published, if they are.
+    pub(crate) publisher: Option<Publisher>,
+    /// What carries sessions is noted.
+    pub(crate) is_verbose: bool,
+}
+
 /// Where an engine puts its statistics for the exporter.
 #[derive(Debug)]
 pub(crate) struct Publisher {
@@ -153,14 +162,14 @@ impl Engine {
     /// Gives the exporter, if there is one, something newer once in a while.
     pub(super) fn publish(&mut self) {
         let now_ns = self.state.now_ns;
-        let Some(publisher) = self.state.publisher.as_mut() else { return };
+        let Some(publisher) = self.state.reports.publisher.as_mut() else { return };
         if now_ns < publisher.next_ns {
             return;
         }
         publisher.next_ns = now_ns + PUBLISH_NS;
         let mut reader = publisher.reader.take();
         let statistics = self.statistics(reader.as_mut(), PUBLISHED_PATHS_MAX);
-        if let Some(publisher) = self.state.publisher.as_mut() {
+        if let Some(publisher) = self.state.reports.publisher.as_mut() {
             publisher.reader = reader;
             publisher.slot.put(statistics);
         }

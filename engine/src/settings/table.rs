@@ -297,6 +297,9 @@ settings_table! {
     /// Whether each peer that is lost or cannot be authenticated is logged as an error, with its
     /// address and the cause; the libfabric provider prints it on standard error.
     report_lost_peers -> bool: OneOf<bool> = true, Range::Any;
+    /// Whether the process prints one line on standard error when it ends, with the number of ranks
+    /// that were reached by shared memory, and by which NICs and protocols.
+    verbose -> bool: OneOf<bool> = false, Range::Any;
     /// Faults that the driver injects, for tests only: a seed and rates of short, again, late,
     /// reset, refuse, cut, garble and garble_control; for datagrams of lose, repeat, reorder, flip
     /// and truncate; for shared memory of ring_end and unread.

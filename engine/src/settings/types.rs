@@ -21,7 +21,8 @@ pub(crate) trait NameSet: Copy + fmt::Debug + PartialEq + 'static {
 }
 
 impl NameSet for bool {
-    const NAMES: &'static [(&'static str, Self)] = &[("false", false), ("true", true)];
+    const NAMES: &'static [(&'static str, Self)] =
+        &[("false", false), ("true", true), ("0", false), ("1", true)];
 }
 
 impl NameSet for Hint {

@@ -1,5 +1,6 @@
 //! What an engine counts, and how it is told.
 
+pub(crate) mod carriers;
 pub(crate) mod exporter;
 mod prometheus;
 

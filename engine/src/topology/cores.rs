@@ -1,4 +1,5 @@
-//! Cores that this thread may run on, and pinning to one of them.
+//! Cores that this thread may run on, and pinning to one of them, which is `core_affinity`'s, or to
+//! several. Nothing else in the engine changes where threads run.
 
 use std::cell::Cell;
 use std::sync::OnceLock;
@@ -84,6 +85,35 @@ pub(crate) fn unpin_current_thread() {
     if let Some(mask) = BEFORE_PINNING.get() {
         // It works where it is as well, at the cost of that core's owner.
         let _ = sched_setaffinity(None, mask);
+    }
+}
+
+/// Makes the calling thread run on these cores alone; false if the kernel refuses.
+pub(crate) fn run_on(cores: &[usize]) -> bool {
+    if let [core] = *cores {
+        return core < CpuSet::MAX_CPU && core_affinity::set_for_current(CoreId { id: core });
+    }
+    let mut mask = CpuSet::new();
+    for &core in cores.iter().filter(|core| **core < CpuSet::MAX_CPU) {
+        mask.set(core);
+    }
+    !cores.is_empty() && sched_setaffinity(None, &mask).is_ok()
+}
+
+/// Runs `work` on these cores, if the thread may run there, and has it where it could run before
+/// when that ends, or panics.
+pub(super) fn on_cores<T>(cores: &[usize], work: impl FnOnce() -> T) -> T {
+    let _back = sched_getaffinity(None).ok().filter(|_| run_on(cores)).map(Return);
+    work()
+}
+
+/// Lets the thread run where it could before.
+struct Return(CpuSet);
+
+impl Drop for Return {
+    fn drop(&mut self) {
+        // It may run there: it did.
+        let _ = sched_setaffinity(None, &self.0);
     }
 }
 

@@ -3,6 +3,8 @@
 mod cores;
 mod counters;
 mod discovery;
+#[cfg(feature = "hwloc")]
+mod machine;
 mod network_namespace;
 mod placement;
 mod routes;
@@ -16,12 +18,13 @@ use crate::settings::nics::is_same_network;
 
 pub use crate::netlink::Route;
 pub use cores::{PinError, cores, pin_current_thread};
-pub(crate) use cores::{unpin_current_thread, unpinned_cores};
+pub(crate) use cores::{run_on, unpin_current_thread, unpinned_cores};
 pub(crate) use counters::NicReader;
 pub use discovery::{DiscoveryError, nics};
+#[cfg(feature = "hwloc")]
+pub use machine::{Machine, MachineError, PhysicalCore};
 pub(crate) use network_namespace::NetworkNamespace;
 pub use placement::Placement;
-pub(crate) use placement::run_on;
 pub use routes::Routes;
 pub use selection::{Candidate, Selection, SelectionError, Verdict, select};
 pub use settling::{RailsError, select_when_up};

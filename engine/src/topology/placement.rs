@@ -7,8 +7,7 @@ use std::fmt;
 use std::fs;
 use std::path::Path;
 
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
-
+use super::cores::on_cores;
 use crate::settings::{Cores, Kind as _};
 
 /// A core (logical processor) that engines may run on.
@@ -94,18 +93,7 @@ impl Placement {
             // All are as near, or nobody knows.
             return make();
         }
-        let _back = sched_getaffinity(None).ok().filter(|_| run_on(self.near())).map(Return);
-        make()
-    }
-}
-
-/// Lets the thread run where it could before.
-struct Return(CpuSet);
-
-impl Drop for Return {
-    fn drop(&mut self) {
-        // It may run there: it did.
-        let _ = sched_setaffinity(None, &self.0);
+        on_cores(self.near(), make)
     }
 }
 
@@ -119,15 +107,6 @@ impl fmt::Display for Placement {
             _ => write!(f, "cores {all} ({} nearest to the NIC)", ranges(self.near())),
         }
     }
-}
-
-/// Makes the calling thread run on these cores alone; false if the kernel refuses.
-pub(crate) fn run_on(cores: &[usize]) -> bool {
-    let mut mask = CpuSet::new();
-    for &core in cores.iter().filter(|core| **core < CpuSet::MAX_CPU) {
-        mask.set(core);
-    }
-    !cores.is_empty() && sched_setaffinity(None, &mask).is_ok()
 }
 
 /// The nodes of the host, with their distances from `from`, or equal ones where that is not known.
@@ -169,6 +148,8 @@ fn ranges(cores: &[usize]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use rustix::thread::CpuSet;
+
     use super::*;
     use crate::topology::cores;
 

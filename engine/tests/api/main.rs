@@ -36,4 +36,5 @@ mod stencil;
 mod tagged_features;
 mod time_outs;
 mod unexpected;
+mod verbose;
 mod waiting;

@@ -23,6 +23,12 @@ const PANICKED: i32 = 101;
 /// without libtest's lines; reasons to skip go past libtest's capture, so that they are counted. If
 /// the child fails, this panics.
 pub(crate) fn run(name: &str, test: impl FnOnce()) {
+    let errors = run_and_read(name, test);
+    print!("{errors}");
+}
+
+/// The same; what the child wrote to standard error, to its very end.
+pub(crate) fn run_and_read(name: &str, test: impl FnOnce()) -> String {
     if std::env::var(NAME).is_ok_and(|own| own == name) {
         println!("\n{BEGIN}");
         let is_ok = catch_unwind(AssertUnwindSafe(test)).is_ok();
@@ -39,15 +45,18 @@ pub(crate) fn run(name: &str, test: impl FnOnce()) {
         panic!("no test {name} ran: {}\n{printed}", output.status);
     };
     let errors = String::from_utf8_lossy(&output.stderr);
-    let (skips, others): (Vec<_>, Vec<_>) =
-        of_test.lines().chain(errors.lines()).partition(|line| line.contains(SKIP));
+    let (skips, others): (Vec<_>, Vec<_>) = of_test.lines().partition(|line| line.contains(SKIP));
+    let (more, errors): (Vec<_>, Vec<_>) = errors.lines().partition(|line| line.contains(SKIP));
+    let errors = errors.iter().map(|line| format!("{line}\n")).collect::<String>();
+    let skips = [skips, more].concat();
     for line in skips {
         let _ = writeln!(stdout(), "{line}");
     }
     for line in others {
         println!("{line}");
     }
-    assert!(output.status.success(), "the process of {name}: {}", output.status);
+    assert!(output.status.success(), "the process of {name}: {}\n{errors}", output.status);
+    errors
 }
 
 /// Runs `play` in a child, which ends with it: with 0 if it comes back, else with a panic's 101.

@@ -248,14 +248,15 @@ impl<'a> Bench<'a> {
         let (arguments, port) = (self.arguments, self.next_port());
         let address = format!("{}:{port}", self.lab.addr(Host::B, 0));
         let mut server = self.lab.host(Host::B).command(&self.ringrail);
-        server.args(["latency", "--listen", &address]);
+        server.args(["latency", "--child", "--listen", &address]);
         let mut client = self.lab.host(Host::A).command(&self.ringrail);
         client.arg(test).args(floor.map(value_name));
-        client.args(["--connect", &address, "--json", "--rounds", "1"]);
+        client.args(["--child", "--connect", &address, "--json", "--rounds", "1"]);
         client.args(["--lab-rails", &lab::rails(self.lab)]);
         client.args(["--size", &size.to_string(), "--iters", &self.iters(size).to_string()]);
         client.args(["--lanes", &value_name(arguments.lanes)]);
-        for setting in &arguments.settings {
+        // A floor has none of them.
+        for setting in arguments.settings.iter().filter(|_| floor.is_none()) {
             client.args(["--set", setting]);
         }
         if self.lab.spec().decoys {

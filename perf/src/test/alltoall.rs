@@ -207,7 +207,7 @@ pub(super) fn run(
         if round > 0 && !is_server {
             let driver = many.endpoints[0].driver();
             let nics = super::rails::PathsUsed::of(&many.endpoints[0].paths());
-            reports.push(Report {
+            let report = Report {
                 test: "alltoall".to_owned(),
                 size_bytes: size,
                 iterations: job.iters,
@@ -226,7 +226,9 @@ pub(super) fn run(
                     own_kib_per_pair,
                 }),
                 ..Report::default()
-            });
+            };
+            progress.keep(&report);
+            reports.push(report);
         }
         progress.advance();
     }

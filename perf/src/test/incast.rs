@@ -91,6 +91,7 @@ pub(super) fn run(
         if round > 0 && !is_server {
             let mut report = all.report(&alone, job.size, job.iters);
             report.lanes = engines.lanes();
+            progress.keep(&report);
             reports.push(report);
         }
         progress.advance();

@@ -56,7 +56,10 @@ pub(crate) fn objects(arguments: &[&str]) -> Vec<Value> {
     let output = perf(&arguments);
     let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
     assert!(output.status.success(), "{arguments:?}: {stderr}");
-    assert_eq!(stderr, "", "{arguments:?}: a progress bar only where somebody watches");
+    // The host may be busy.
+    let is_warning = |line: &&str| line.starts_with("ringrail-perf: warning: ");
+    let others: Vec<&str> = stderr.lines().filter(|line| !is_warning(line)).collect();
+    assert_eq!(others, [""; 0], "{arguments:?}: a progress bar only where somebody watches");
     let parse = |line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{line}: {e}"));
     stdout.lines().map(parse).collect()
 }

@@ -3,38 +3,73 @@
 use std::error::Error;
 use std::io::{Write as _, stderr};
 use std::os::fd::AsFd as _;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use clap::{CommandFactory as _, Parser, ValueEnum};
+use clap_complete::Shell;
 use ringrail_xdp::Missing;
 use ringrail_xdp::lease::{
     DEFAULT_GROUP, DEFAULT_SOCKET, Daemon, DaemonConfig, group_id, termination,
 };
 
-const USAGE: &str = "usage: ringrail-xdpd [OPTION VALUE]...
+/// Lends AF_XDP sockets to the members of a group, until SIGTERM or SIGINT.
+///
+/// Engines of ringrail whose processes lack privileges ask it for the queues of NICs, where
+/// control_lane is auto or xdp (setting xdpd_socket). It needs CAP_NET_RAW, CAP_NET_ADMIN and
+/// CAP_BPF, and before Linux 5.18 CAP_PERFMON. SECURITY.md of ringrail says what a member of the
+/// group can do.
+#[derive(Debug, Parser)]
+#[command(name = "ringrail-xdpd", version)]
+struct Arguments {
+    /// Where it listens.
+    #[arg(long, value_name = "PATH", default_value = DEFAULT_SOCKET)]
+    socket: PathBuf,
+    /// A group that is served, by name or number; may be given again. `ringrail` where neither
+    /// this nor --user is given.
+    #[arg(long = "group", value_name = "GROUP")]
+    groups: Vec<String>,
+    /// A user who is served besides; may be given again.
+    #[arg(long = "user", value_name = "NUMBER")]
+    users: Vec<u32>,
+    /// Queues that one user may have at the same time.
+    #[arg(long, value_name = "NUMBER", default_value_t = 16)]
+    queues: u32,
+    /// A NIC whose queues are lent; may be given again. All where this is not given.
+    #[arg(long = "nic", value_name = "NAME")]
+    nics: Vec<String>,
+    /// Whether queues of NICs that receive without copies are lent, too, though the user of one can
+    /// read and stop all that comes in on it.
+    #[arg(long, value_name = "yes|no", value_enum, default_value_t = Trust::No)]
+    trust_clients: Trust,
+    /// Writes the manual page and completions of shells into a folder such as /usr/share.
+    #[arg(long, value_name = "DIR", hide = true)]
+    write_pages: Option<PathBuf>,
+}
 
-  lends AF_XDP sockets to the members of a group, until SIGTERM or SIGINT
-
-  --socket PATH     where it listens (/run/ringrail/xdpd.sock)
-  --group GROUP     a group that is served, by name or number; may be given again (ringrail)
-  --user NUMBER     a user who is served besides; may be given again
-  --queues NUMBER   queues that one user may have at the same time (16)
-  --nic NAME        a NIC whose queues are lent; may be given again (all)
-  --trust-clients yes
-                    lends queues of NICs that receive without copies, too, though
-                    who borrows one can read and stop all that comes in on it
-
-  It needs CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF.";
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+enum Trust {
+    Yes,
+    No,
+}
 
 fn main() -> ExitCode {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let config = match configure(&arguments) {
-        Ok(config) => config,
+    let arguments = Arguments::parse();
+    if let Some(folder) = &arguments.write_pages {
+        let manual = clap_mangen::Man::new(Arguments::command()).section("8");
+        return ended(write_pages(manual, folder).map_err(Into::into));
+    }
+    match configure(&arguments) {
+        Ok(config) => ended(serve(config)),
         Err(error) => {
-            say(&format!("ringrail-xdpd: {error}\n{USAGE}"));
-            return ExitCode::from(2);
+            say(&format!("ringrail-xdpd: {error}"));
+            ExitCode::from(2)
         }
-    };
-    match serve(config) {
+    }
+}
+
+fn ended(result: Result<(), Box<dyn Error>>) -> ExitCode {
+    match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             say(&format!("ringrail-xdpd: {error}"));
@@ -43,48 +78,45 @@ fn main() -> ExitCode {
     }
 }
 
-/// Writes a line for who reads the log. That nobody does any more ends no lease.
+/// Writes a line to the log. The end of its reader ends no lease.
 fn say(line: &str) {
     let _ = writeln!(stderr(), "{line}");
 }
 
-fn configure(arguments: &[String]) -> Result<DaemonConfig, Box<dyn Error>> {
-    let mut config = DaemonConfig {
-        socket: DEFAULT_SOCKET.into(),
-        groups: Vec::new(),
-        users: Vec::new(),
-        queues_per_user: 16,
-        nics: Vec::new(),
-        trusts_clients: false,
-    };
-    for option in arguments.chunks(2) {
-        let [name, value] = option else {
-            return Err(format!("{} has no value", option[0]).into());
-        };
-        match name.as_str() {
-            "--socket" => config.socket = value.into(),
-            "--group" => config.groups.push(group(value)?),
-            "--user" => config.users.push(number(name, value)?),
-            "--queues" => config.queues_per_user = number(name, value)? as usize,
-            "--nic" => config.nics.push(value.clone()),
-            "--trust-clients" => {
-                config.trusts_clients = match value.as_str() {
-                    "yes" => true,
-                    "no" => false,
-                    _ => return Err(format!("{name} takes yes or no, not {value:?}").into()),
-                }
-            }
-            _ => return Err(format!("no option {name}").into()),
-        }
+/// Writes what an installer puts below `share`.
+fn write_pages(manual: clap_mangen::Man, share: &Path) -> std::io::Result<()> {
+    let folder = share.join("man/man8");
+    std::fs::create_dir_all(&folder)?;
+    manual.render(&mut std::fs::File::create(folder.join("ringrail-xdpd.8"))?)?;
+    for (shell, folder, name) in [
+        (Shell::Bash, "bash-completion/completions", "ringrail-xdpd"),
+        (Shell::Zsh, "zsh/site-functions", "_ringrail-xdpd"),
+        (Shell::Fish, "fish/vendor_completions.d", "ringrail-xdpd.fish"),
+    ] {
+        let folder = share.join(folder);
+        std::fs::create_dir_all(&folder)?;
+        let mut file = std::fs::File::create(folder.join(name))?;
+        clap_complete::generate(shell, &mut Arguments::command(), "ringrail-xdpd", &mut file);
     }
-    if config.groups.is_empty() && config.users.is_empty() {
-        config.groups.push(group(DEFAULT_GROUP)?);
-    }
-    Ok(config)
+    Ok(())
 }
 
-fn number(name: &str, value: &str) -> Result<u32, String> {
-    value.parse().map_err(|_| format!("{name} takes a number, not {value:?}"))
+fn configure(arguments: &Arguments) -> Result<DaemonConfig, Box<dyn Error>> {
+    let mut groups = Vec::new();
+    for name in &arguments.groups {
+        groups.push(group(name)?);
+    }
+    if groups.is_empty() && arguments.users.is_empty() {
+        groups.push(group(DEFAULT_GROUP)?);
+    }
+    Ok(DaemonConfig {
+        socket: arguments.socket.clone(),
+        groups,
+        users: arguments.users.clone(),
+        queues_per_user: arguments.queues as usize,
+        nics: arguments.nics.clone(),
+        trusts_clients: arguments.trust_clients == Trust::Yes,
+    })
 }
 
 fn group(name: &str) -> Result<u32, Box<dyn Error>> {

@@ -268,6 +268,7 @@ impl Engine {
     ///
     /// RR-PATH-5.
     pub(super) fn close_path(&mut self, session: u32) {
+        self.note_carrier(session, true);
         if self.state.paths.hasten_last_ack(session) {
             self.transmit(session, CARRIER, false);
             self.driver.flush_datagrams();

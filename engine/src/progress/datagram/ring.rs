@@ -74,6 +74,7 @@ impl Engine {
             }
             state.rings.are_read |= is_up;
             state.core.mark_dirty_if_waiting(session);
+            self.note_carrier(session, false);
             if !is_up {
                 self.handle_lane_event(session, LaneEvent::RingEnded);
             }

@@ -4,6 +4,7 @@
 //! is written each time it is sent. It comes out of a pool that all sessions share. *Short*
 //! ones fit a datagram; *long* ones go by the session's stream.
 
+use aligned_vec::{ABox, AVec, ConstAlign};
 use zerocopy::IntoBytes;
 
 use super::super::table::{Id, Table};
@@ -54,10 +55,19 @@ struct ListLink {
 
 const UNLINKED: ListLink = ListLink { previous: NONE, next: NONE };
 
+/// Bytes that begin with a line of the cache.
+type Aligned = ABox<[u8], ConstAlign<64>>;
+
+fn aligned(bytes: usize) -> Aligned {
+    let mut buffer = AVec::with_capacity(64, bytes);
+    buffer.resize(bytes, 0);
+    buffer.into_boxed_slice()
+}
+
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct SegmentBuffer {
-    buffer: Box<[u8]>,
+    buffer: Aligned,
     /// Header included.
     pub(crate) bytes: usize,
     pub(crate) first_frame: u32,
@@ -153,7 +163,7 @@ impl Class {
     fn make(&mut self, is_long: bool) -> Box<SegmentBuffer> {
         self.made += 1;
         Box::new(SegmentBuffer {
-            buffer: vec![0; self.buffer_bytes].into_boxed_slice(),
+            buffer: aligned(self.buffer_bytes),
             bytes: 0,
             first_frame: 0,
             frames: 0,

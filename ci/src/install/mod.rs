@@ -1,4 +1,8 @@
-//! Puts libraries, header, manual pages and programs where distributions expect them.
+//! Puts libraries, header, manual pages, programs and what belongs to them where distributions
+//! expect them.
+
+mod strip;
+mod texts;
 
 use std::fs;
 use std::io::Read as _;
@@ -6,8 +10,10 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use self::strip::Kind;
 use crate::man;
-use crate::run::{cargo, root, run as execute};
+use crate::run::{cargo, is_root, root, run as execute};
+use crate::setup;
 
 /// What the shared library is known by to those who link it; it changes with what they rely on.
 const SONAME: &str = "libringrail.so.0";
@@ -18,6 +24,18 @@ const SHARED: &str = "libringrail.so.0.1.0";
 /// Folders of the source tree.
 const HEADER: &str = "bindings/c/include/ringrail.h";
 const VERSIONS: &str = "bindings/c/ringrail.map";
+const EXAMPLES: &str = "bindings/c/examples";
+const SYSTEMD: &str = "xdp-programs/systemd";
+const LICENCES: [&str; 2] = ["LICENSE-APACHE", "LICENSE-MIT"];
+
+/// Prefixes that the dynamic loader, systemd and shells look into by themselves.
+const SYSTEM_PREFIXES: [&str; 2] = ["/usr", "/usr/local"];
+
+/// The program that systemd starts.
+const DAEMON: &str = "ringrail-xdpd";
+
+/// The option by which programs write their manual pages and completions into a folder `share`.
+const PAGES: &str = "write-pages";
 
 /// What the archive has of AF_XDP's loader, where it was built with that.
 const LOADER: &[u8] = b"bpf_object__load";
@@ -30,10 +48,12 @@ struct Plan {
     profile: String,
     /// Where everything was built already; `None`: it is built first.
     from: Option<PathBuf>,
+    /// Debug information is left out.
+    is_stripped: bool,
 }
 
 const USAGE: &str = "install [--prefix DIR] [--libdir DIR] [--destdir DIR] [--profile NAME] \
-                     [--from DIR]";
+                     [--from DIR] [--strip yes|no]";
 
 impl Plan {
     fn parse(arguments: &[String]) -> Result<Self, String> {
@@ -43,6 +63,7 @@ impl Plan {
             destdir: std::env::var("DESTDIR").unwrap_or_default(),
             profile: "release".to_owned(),
             from: None,
+            is_stripped: true,
         };
         let mut rest = arguments.iter();
         while let Some(argument) = rest.next() {
@@ -58,6 +79,13 @@ impl Plan {
                 "--destdir" => plan.destdir = value,
                 "--profile" => plan.profile = value,
                 "--from" => plan.from = Some(value.into()),
+                "--strip" => {
+                    plan.is_stripped = match &*value {
+                        "yes" => true,
+                        "no" => false,
+                        other => return Err(format!("--strip {other}: yes or no: {USAGE}")),
+                    }
+                }
                 other => return Err(format!("there is no {other}: {USAGE}")),
             }
         }
@@ -75,6 +103,27 @@ impl Plan {
     /// Where a path of the installed system is put.
     fn place(&self, folder: &str) -> PathBuf {
         format!("{}{folder}", self.destdir).into()
+    }
+
+    /// Where a path below the prefix is put.
+    fn below(&self, folder: &str) -> PathBuf {
+        self.place(&format!("{}/{folder}", self.prefix.trim_end_matches('/')))
+    }
+
+    /// Whether the system that runs is what it is installed into, and looks there by itself.
+    fn is_of_system(&self) -> bool {
+        let prefix = self.prefix.trim_end_matches('/');
+        self.destdir.is_empty() && SYSTEM_PREFIXES.contains(&prefix)
+    }
+
+    /// Copies what a linker made, without its debug information.
+    fn binary(&self, from: &Path, to: &Path, mode: u32, kind: Kind) -> Result<(), String> {
+        copy(from, to, mode)?;
+        self.strip(to, kind)
+    }
+
+    fn strip(&self, file: &Path, kind: Kind) -> Result<(), String> {
+        if self.is_stripped { strip::strip(file, kind) } else { Ok(()) }
     }
 }
 
@@ -105,34 +154,111 @@ pub(crate) fn run(arguments: &[String]) -> Result<(), String> {
     let private = private_libraries(&archive)?;
     let header = fs::read_to_string(root().join(HEADER)).map_err(|error| error.to_string())?;
     link(&archive, &fresh, &header, private)?;
+    plan.strip(&fresh, Kind::Shared)?;
     fs::rename(&fresh, &shared).map_err(|error| format!("{}: {error}", shared.display()))?;
     told(&shared);
     point(&libraries.join(SONAME), SHARED)?;
     point(&libraries.join("libringrail.so"), SONAME)?;
-    copy(&archive, &libraries.join("libringrail.a"), 0o644)?;
-    let include = plan.place(&format!("{}/include", plan.prefix));
-    copy(&root().join(HEADER), &include.join("ringrail.h"), 0o644)?;
-    write(&libraries.join("pkgconfig/ringrail.pc"), &package(&plan, private))?;
-    let manual = plan.place(&format!("{}/share/man/man3", plan.prefix));
-    for (name, text) in man::pages(&header) {
+    plan.binary(&archive, &libraries.join("libringrail.a"), 0o644, Kind::Archive)?;
+    copy(&root().join(HEADER), &plan.below("include/ringrail.h"), 0o644)?;
+    write(&libraries.join("pkgconfig/ringrail.pc"), &texts::pkg_config(&plan, private))?;
+    let cmake = libraries.join("cmake/ringrail");
+    let config = texts::cmake_config(&plan, SONAME, SHARED, private);
+    write(&cmake.join("ringrail-config.cmake"), &config)?;
+    write(&cmake.join("ringrail-config-version.cmake"), &texts::cmake_version())?;
+    documents(&plan, &header)?;
+    programs(&plan, &built)?;
+    if let Some(provider) = artifact(&built, "libringrail_fi.so") {
+        let to = libraries.join("libfabric/libringrail-fi.so");
+        plan.binary(&provider, &to, 0o755, Kind::Shared)?;
+    }
+    refresh_loader(&plan)
+}
+
+/// Manual pages of the calls, examples and licences.
+fn documents(plan: &Plan, header: &str) -> Result<(), String> {
+    let examples = man::Examples::read(&root().join(EXAMPLES))?;
+    let manual = plan.below("share/man/man3");
+    for (name, text) in man::pages(header, &examples) {
         write(&manual.join(name), &text)?;
     }
-    let programs = plan.place(&format!("{}/bin", plan.prefix));
-    let daemons = plan.place(&format!("{}/sbin", plan.prefix));
-    for (name, folder) in [("ringrail-perf", programs), ("ringrail-xdpd", daemons)] {
-        match artifact(&built, name) {
-            Some(program) => copy(&program, &folder.join(name), 0o755)?,
-            None => println!("install: {name} was not built: left out"),
-        }
+    let folder = plan.below("share/doc/ringrail/examples");
+    for (name, text) in examples.programs() {
+        write(&folder.join(name), text)?;
     }
-    if let Some(provider) = artifact(&built, "libringrail_fi.so") {
-        copy(&provider, &libraries.join("libfabric/libringrail-fi.so"), 0o755)?;
+    for licence in LICENCES {
+        let to = plan.below("share/licenses/ringrail").join(licence);
+        copy(&root().join(licence), &to, 0o644)?;
     }
     Ok(())
 }
 
+/// Programs, with the manual pages and completions that they write themselves; and what systemd
+/// needs for the daemon.
+fn programs(plan: &Plan, built: &Path) -> Result<(), String> {
+    let share = plan.below("share");
+    make_folder(&share)?;
+    for (name, folder) in [("ringrail-perf", "bin"), (DAEMON, "sbin")] {
+        let Some(program) = artifact(built, name) else {
+            println!("install: {name} was not built: left out");
+            continue;
+        };
+        let mut pages = Command::new(&program);
+        if let Err(error) = execute(pages.arg(format!("--{PAGES}")).arg(&share)) {
+            // One for another architecture does not run here.
+            println!("install: no manual page and completions of {name}: {error}");
+        }
+        let to = plan.below(folder).join(name);
+        plan.binary(&program, &to, 0o755, Kind::Program)?;
+        if name == DAEMON {
+            daemon(plan)?;
+        }
+    }
+    Ok(())
+}
+
+/// The unit of the daemon, and the group that it serves.
+fn daemon(plan: &Plan) -> Result<(), String> {
+    let read = |name: &str| {
+        let path = root().join(SYSTEMD).join(name);
+        fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))
+    };
+    let daemon = format!("{}/sbin/{DAEMON}", plan.prefix.trim_end_matches('/'));
+    let unit = texts::unit(&read("ringrail-xdpd.service")?, &daemon);
+    let folder = plan.below("lib/systemd/system");
+    write(&folder.join("ringrail-xdpd.service"), &unit)?;
+    let group = read("ringrail-sysusers.conf")?;
+    write(&plan.below("lib/sysusers.d/ringrail.conf"), &group)?;
+    println!(
+        "install: for AF_XDP without privileges, as root: systemd-sysusers; systemctl \
+         daemon-reload; systemctl enable --now ringrail-xdpd; usermod -aG ringrail USER"
+    );
+    Ok(())
+}
+
+/// Has the dynamic loader find the library, where it looks at all.
+fn refresh_loader(plan: &Plan) -> Result<(), String> {
+    if !plan.is_of_system() {
+        if plan.destdir.is_empty() {
+            println!(
+                "install: the dynamic loader does not look into {libdir}: link programs with \
+                 -Wl,-rpath,{libdir}, or set LD_LIBRARY_PATH",
+                libdir = plan.libdir
+            );
+        }
+        return Ok(());
+    }
+    if !is_root() {
+        println!("install: as root: ldconfig");
+        return Ok(());
+    }
+    let failed = |error| format!("{error}; run ldconfig by hand, or link with -Wl,-rpath");
+    execute(&mut Command::new("ldconfig")).map_err(failed)
+}
+
 /// Builds what is installed, and says where it is.
 fn build(profile: &str) -> Result<PathBuf, String> {
+    setup::run()?;
     let mut command = cargo(&["build", "--profile", profile, "--features", "ringrail-c/xdp"]);
     for package in ["ringrail-c", "ringrail-perf", "ringrail-xdp"] {
         command.args(["-p", package]);
@@ -188,18 +314,6 @@ fn link(archive: &Path, into: &Path, header: &str, private: &[&str]) -> Result<(
     execute(command.args(flags.split_whitespace()).arg("-o").arg(into))
 }
 
-/// The file for pkg-config.
-fn package(plan: &Plan, private: &[&str]) -> String {
-    let (prefix, libdir, version) = (&plan.prefix, &plan.libdir, env!("CARGO_PKG_VERSION"));
-    let private = private.join(" ");
-    format!(
-        "prefix={prefix}\nlibdir={libdir}\nincludedir=${{prefix}}/include\n\nName: ringrail\n\
-         Description: Messages between HPC processes over commodity Ethernet NICs\n\
-         Version: {version}\nLibs: -L${{libdir}} -lringrail\nLibs.private: {private}\n\
-         Cflags: -I${{includedir}}\n"
-    )
-}
-
 fn make_folder(folder: &Path) -> Result<(), String> {
     fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))
 }
@@ -243,8 +357,12 @@ mod tests {
         assert_eq!((&*plan.libdir, &*plan.profile), ("/opt/rr/lib", "release"));
         assert_eq!(plan.place(&plan.libdir), Path::new("/stage/opt/rr/lib"));
         let plan = parse(&["--prefix", "/opt/rr", "--libdir", "/opt/rr/lib64"]).unwrap();
-        assert!(package(&plan, &["-lm"]).contains("libdir=/opt/rr/lib64\n"));
-        for bad in [&["--prefix", "here"][..], &["--prefix"], &["--hurry", "1"]] {
+        assert!(texts::pkg_config(&plan, &["-lm"]).contains("libdir=/opt/rr/lib64\n"));
+        assert!(!plan.is_of_system() && plan.is_stripped);
+        assert!(parse(&["--prefix=/usr/local/"]).unwrap().is_of_system());
+        assert!(!parse(&["--prefix=/usr", "--destdir=/stage"]).unwrap().is_of_system());
+        assert!(!parse(&["--strip", "no"]).unwrap().is_stripped);
+        for bad in [&["--prefix", "here"][..], &["--prefix"], &["--hurry", "1"], &["--strip=1"]] {
             assert!(parse(bad).is_err(), "{bad:?}");
         }
     }
