@@ -161,11 +161,11 @@ impl Path {
         self.lead_here(now_ns, with_ack, out)
     }
 
-    /// [`Self::lead`] in line, for a lone packet.
+    /// Writes the lead, as [`Self::lead`] does; inlined, for a single packet.
     #[inline(always)]
     fn lead_here(&mut self, now_ns: u64, with_ack: bool, out: &mut [u8]) -> Lead {
         let mut lead = Lead { bytes: PACKET_HEADER_BYTES, flags: 0 };
-        // Numbers of acknowledgements alone are done with as soon as they are taken.
+        // Numbers of ack-only packets are complete as soon as they are assigned.
         let floor = self.sent.floor();
         if floor > self.peer_cumulative {
             out[lead.bytes..lead.bytes + FLOOR_BYTES]
@@ -181,7 +181,7 @@ impl Path {
         lead
     }
 
-    /// Takes a number for a packet of `bytes` without tag, and writes the fixed header.
+    /// Assigns a number to a packet of `bytes` without tag, and writes the fixed header.
     fn seal(
         &mut self,
         now_ns: u64,
@@ -194,7 +194,7 @@ impl Path {
         self.seal_here(now_ns, bytes, flags, purpose, token, out)
     }
 
-    /// [`Self::seal`] in line, for a lone packet.
+    /// Seals the packet, as [`Self::seal`] does; inlined, for a single packet.
     #[inline(always)]
     fn seal_here(
         &mut self,
@@ -230,7 +230,7 @@ impl Path {
         (bytes, number)
     }
 
-    /// An acknowledgement was written, if there was any, and there is no payload beside it.
+    /// Completes a packet with an acknowledgement, if any, and without payload.
     #[cold]
     fn send_lead(&mut self, now_ns: u64, lead: &Lead, out: &mut [u8]) -> Option<(usize, u64)> {
         if lead.flags & FLAG_ACK == 0 {
@@ -247,8 +247,8 @@ impl Path {
         self.seal(now_ns, lead.bytes, lead.flags, Purpose::Ack, 0, out)
     }
 
-    /// A probe repeats the end of what is outstanding, since that is what no later packet would
-    /// show as lost. It ignores window and pacing, and changes neither.
+    /// Sends a probe that repeats the end of the outstanding data, whose loss no later packet would
+    /// reveal. It ignores window and pacing, and changes neither.
     fn send_probe(
         &mut self,
         now_ns: u64,
@@ -275,7 +275,7 @@ impl Path {
         }
     }
 
-    /// Lengths are probed while there is traffic, within the window.
+    /// Sends an MTU probe, only while there is traffic, within the window.
     #[inline]
     fn send_mtu_probe(&mut self, now_ns: u64, out: &mut [u8]) -> Option<(usize, u64)> {
         if self.sent.count() == 0 || self.sent.room() <= NUMBERS_KEPT {
@@ -314,7 +314,7 @@ impl Path {
             return None;
         }
         if self.sent.room() <= NUMBERS_KEPT {
-            // What holds the floor is answered, lost or forgotten by then.
+            // By then the packet at the floor is acknowledged, lost or forgotten.
             self.paced_until_ns = Some(now_ns + self.remember_ns());
             return None;
         }
@@ -332,7 +332,7 @@ impl Path {
             }
         }
         let lead = self.lead(now_ns, true, out);
-        // Room for a floor is kept always, so that what fitted once fits again.
+        // Space for a floor is always reserved, so that payload that fitted once fits again.
         let floor_bytes = if lead.flags & FLAG_FLOOR == 0 { FLOOR_BYTES } else { 0 };
         let mut end = datagram - self.config.tag_bytes - floor_bytes;
         if in_flight > 0 {
@@ -349,7 +349,7 @@ impl Path {
         if is_last || in_flight >= window / 4 * 3 {
             self.congestion.set_limited();
         }
-        // A short window that is full stands still until the answer comes.
+        // A short window that is full stalls until the acknowledgement arrives.
         let is_short = window < 2 * u64::from(self.config.ack_every) * datagram as u64;
         if filled.ack_now || (is_last && is_short) {
             flags |= FLAG_ACK_NOW;

@@ -78,7 +78,7 @@ fn packet(choice: [u8; 8], number: u32, sent: u64) -> Vec<u8> {
 /// For arbitrary acknowledgements, duplicates, gaps and delays: each sent packet ends once, and
 /// memory is bounded.
 #[test]
-fn arbitrary_peer_packets_keep_invariants() {
+fn hostile_packets() {
     bolero::check!().with_test_time(TEST_TIME).for_each(|input: &[u8]| {
         let mut path = Path::new(PathConfig::default());
         let mut out = vec![0; PathConfig::default().datagram_bytes_max];
