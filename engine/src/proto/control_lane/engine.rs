@@ -1,9 +1,9 @@
-//! Whether the peer's engine answers, where its host does.
+//! Monitors whether the peer's engine answers, where its host does.
 //!
-//! A kernel acknowledges what comes for a process that stands still, and for one that was killed
-//! while a child of it keeps its connections. An engine with datagrams answers questions within
-//! milliseconds, whatever its owner does. So it is asked now and then, and a silence of the engine
-//! that lasts for the silent timeout ends the session. Until then it may go on.
+//! A kernel acknowledges data for a suspended process, and for a killed one as long as a child
+//! keeps its connections. An engine with datagrams answers probes within milliseconds, independent
+//! of its owner. So it is probed periodically, and silence of the engine for the silent timeout
+//! ends the session. Until then it may resume.
 
 use std::time::Duration;
 
@@ -12,21 +12,21 @@ use super::super::late::AtRest;
 use super::super::paths::Paths;
 use super::{Decision, lost};
 
-/// Questions in a silent timeout. That many have to be without an answer, besides the time that has
-/// passed: an engine that stood still itself has asked none meanwhile.
+/// Number of probes in a silent timeout. As many must be unanswered, besides the elapsed time: an
+/// engine that was suspended itself has sent none meanwhile.
 pub(crate) const QUESTIONS: u32 = 4;
 
-/// See the module.
+/// Silence of the peer's engine; see the module.
 #[derive(Debug, Default)]
 pub(super) struct EngineSilence {
-    /// When the first question was asked that has no answer.
+    /// When the first unanswered probe was sent.
     first_ns: Option<u64>,
-    /// Questions since then.
+    /// Probes since then.
     asked: u32,
-    /// Whether the paths have answered the question before that; `None`: there was none. Where
-    /// datagrams do not pass, nothing has an engine answer whose owner computes.
+    /// Whether the paths have answered the previous probe; `None`: there was none. Where datagrams
+    /// do not pass, an engine whose owner computes does not answer.
     do_paths_answer: Option<bool>,
-    /// Numbers of frames that come, and that the peer has acknowledged, at the last question.
+    /// Frame numbers received, and acknowledged by the peer, at the last probe.
     frames: (u32, u32),
 }
 
@@ -36,8 +36,8 @@ impl AtRest for EngineSilence {
 }
 
 impl EngineSilence {
-    /// Another question is due. `has_spoken`: something came since the last one, by whatever way.
-    /// How long the silence lasts if the session is to end.
+    /// Handles a due probe. `has_spoken`: something was received since the last one, on any
+    /// transport. Returns the duration of the silence if the session has to end.
     fn judge(
         &mut self,
         now_ns: u64,
@@ -62,8 +62,8 @@ impl EngineSilence {
 }
 
 impl Core {
-    /// Asks the engine of a session's peer whether it is there, and judges what became of earlier
-    /// questions. `limit`: the silent timeout. `None`: its peer is not asked.
+    /// Probes the engine of a session's peer, and evaluates earlier probes. `limit`: the silent
+    /// timeout. `None`: its peer is not probed.
     ///
     /// RR-END-6.
     pub(crate) fn judge_engine(
@@ -85,7 +85,7 @@ impl Core {
         let frames = (session.expected_frame, session.acked_frame);
         let monitor = &mut session.control_lane;
         if monitor.is_lost() {
-            // Judged by its paths alone, and sooner.
+            // Evaluated by its paths alone, and sooner.
             return Some(Decision::Nothing);
         }
         let known = &mut *monitor.engine;
@@ -94,7 +94,7 @@ impl Core {
             None => Decision::AskForAnswer,
             Some(silence) => lost(&format!(
                 "its host answers, but its engine has not answered for {} s (setting \
-                 silent_timeout): its process stands still, or has ended and left its connections \
+                 silent_timeout): its process is suspended, or has ended and left its connections \
                  to a child",
                 silence.as_secs()
             )),
