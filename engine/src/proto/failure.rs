@@ -61,19 +61,19 @@ pub enum PeerFailure {
     Rejected,
     /// The remote process cannot prove that it knows this job's secret.
     #[error(
-        "not authenticated: the peer does not know this job's secret. Give both sides the same \
+        "is not authenticated: the peer does not know this job's secret. Give both sides the same \
          job_secret (or job_secret_file), or insecure = true on both; or another job runs at \
          this address now"
     )]
     WrongSecret,
     /// The settings of the two sides are incompatible.
-    #[error("incompatible settings: {0}")]
+    #[error("has incompatible settings: {0}")]
     Settings(Arc<str>),
     /// The peer was inserted by IP address and port alone, and the process there is a peer by its
     /// own address already.
     #[error(
-        "known already: the process there was inserted, or connected, by its own address, and two \
-         handles of one endpoint would be ambiguous. Use the handle of that address, or \
+        "is known already: the process there was inserted, or connected, by its own address, and \
+         two handles of one endpoint would be ambiguous. Use the handle of that address, or \
          remove that one first"
     )]
     KnownOtherwise,

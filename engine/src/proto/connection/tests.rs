@@ -307,7 +307,7 @@ fn every_way_is_tried_despite_refusals() {
     assert_eq!(taken, [0, 1, 2, 0, 1, 2]);
     let PeerFailure::Unreachable { attempts: 2, cause } = failure else { panic!("{failure}") };
     let first = "3 ways were tried: 10.0.0.15:7 by rail 0 (this host has that address, too): \
-                 refused; 10.0.1.15:7 by rail 1: not authenticated";
+                 refused; 10.0.1.15:7 by rail 1: is not authenticated";
     assert!(cause.starts_with(first) && cause.ends_with("by rail 2: no route"), "{cause}");
 }
 
