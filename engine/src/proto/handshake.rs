@@ -4,12 +4,12 @@
 //! ```text
 //!  initiator                                        acceptor
 //!     │ hello: nonce, tag(hello key)                   │
-//!     ├───────────────────────────────────────────────>│ tag fits? of interest? no state yet
+//!     ├───────────────────────────────────────────────>│ tag valid? accepted? no state yet
 //!     │          reply: nonce, proof(both hellos)      │
 //!     │<───────────────────────────────────────────────┤
-//!     │ proof fits: the acceptor knows the secret now  │
+//!     │ proof valid: the acceptor is authenticated     │
 //!     │ proof(both hellos), first segments             │
-//!     ├───────────────────────────────────────────────>│ proof fits: only now is there a session
+//!     ├───────────────────────────────────────────────>│ proof valid: the session is established
 //! ```
 //!
 //! The tag of a hello rejects unauthenticated peers at once but can be replayed; the proofs cover

@@ -1,11 +1,11 @@
 //! Peers that the user knows by an IP address and a port alone, without the engine's id.
 //!
 //! ```text
-//!  insert 10.0.0.2:7000      a session without an engine: it has a place
-//!     │  hello for engine 0  ──────────────>  whoever listens there
-//!     │                      <──────────────  wrong engine: this is my address, and its proof
+//!  insert 10.0.0.2:7000      a session with a listener address, but no engine
+//!     │  hello for engine 0  ──────────────>  engine that listens there
+//!     │                      <──────────────  wrong engine: its own address, with a proof
 //!     v
-//!  the remote endpoint moves to the session with that engine, which connects as every other
+//!  the remote endpoint moves to the session with that engine, which connects as usual
 //! ```
 //!
 //! No session is ever established with engine 0, so the election of RR-CONN-4 and the keys of a

@@ -18,22 +18,22 @@
 //!
 //! # Order
 //! Requests and inline calls that happen one before the other take effect in that order. An
-//! inline call is made only when nothing is queued, not even by a pusher that has its place but no
+//! inline call is made only when nothing is queued, not even by a pusher that has its slot but no
 //! link.
 //!
-//! # What is left
-//! Who releases the lock has applied what was queued, up to a bound, so that each call ends. What
-//! is left then is told by [`Combiner::has_leftover`], and the next holder applies it first: the
-//! next poster, a waiter, or the caretaker, who look at it. Leftovers are
+//! # Leftovers
+//! A thread that releases the lock has applied the queued requests, up to a limit, so that each
+//! call ends. [`Combiner::has_leftover`] shows the others, which the next holder applies first: the
+//! next poster, a waiter, or the background thread, which check it. Leftovers are
 //! - requests beyond the limit of rounds, while others push continuously;
 //! - the request of a pusher that is preempted between its two steps: it applies it itself when it
 //!   resumes, or lets the holder do it;
 //! - requests queued while a [`Guard`] was held that was dropped instead of released.
 //!
 //! # Panics in closures
-//! A panic in a closure goes on to its caller, and the lock is free then. The request that was
-//! being applied is gone, others are leftovers. There is no poison: the state is as the closure
-//! left it, and has to be sound to use again, as behind a `RefCell`.
+//! A panic in a closure is propagated to its caller, and releases the lock. The request that was
+//! being applied is lost, others are leftovers. There is no poisoning: the state is as the closure
+//! left it, and has to be valid for further use, as in a `RefCell`.
 
 use std::ops::{Deref, DerefMut};
 

@@ -2,18 +2,18 @@
 //!
 //! ```text
 //!  origin                                    target
-//!  PUT(key, offset, bytes) ────────────────> key good? placed                small put
-//!                          <──────────────── REPLY(status), if asked for
-//!  PUT RTS(key, offset, length) ───────────> key good? pulls, as a receive   long put
+//!  PUT(key, offset, bytes) ────────────────> key valid? placed               small put
+//!                          <──────────────── REPLY(status), if requested
+//!  PUT RTS(key, offset, length) ───────────> key valid? pulls, as a receive  long put
 //!                          <──── GRANT … ─── DONE, or REPLY(status)
-//!  GET(key, offset, length) ───────────────> key good?
+//!  GET(key, offset, length) ───────────────> key valid?
 //!                          <──────────────── REPLY(bytes)                    short get
 //!                          <──────────────── REPLY RTS                       long get:
 //!  pulls, as a receive ───── GRANT … ──────>                                 the origin grants
-//!  ATOMIC(key, offset, operands) ──────────> key good? applied
-//!                          <──────────────── REPLY(values of before)
+//!  ATOMIC(key, offset, operands) ──────────> key valid? applied
+//!                          <──────────────── REPLY(previous values)
 //!  FLUSH ──────────────────────────────────> waits for the frames before it
-//!                          <──────────────── REPLY(how many were refused)
+//!                          <──────────────── REPLY(number of refusals)
 //! ```
 //!
 //! None of these takes credit, which a receiver without posted receives may hold indefinitely: the

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  request of a peer: key, offset, length, access
-//!    throttled? ── a peer that named too many wrong keys is refused unlooked
+//!    throttled? ── after too many wrong keys a peer is refused without a look-up
 //!    index[hash of the key] ──> one line of five keys, all compared
 //!    entries[position] ──────> one line: region, range, rights, peers
 //!  granted: region, offset in it, name of the key
