@@ -7,7 +7,7 @@
 //!    ^ ^                  │ failed, timeout      │ rejected, timeout          │ lost, left
 //!    │ │                  v                      v                            v
 //!    │ └─ retries left ─ Backoff <───────────────┘                          Failed
-//!    │                    │ retries spent, or the peer cannot be right        ^
+//!    │                    │ retries exhausted, or permanent failure           ^
 //!    │                    └───────────────────────────────────────────────────┘
 //!    └── connect() by the user, or a hello of the peer, starts afresh
 //!

@@ -2,12 +2,12 @@
 //!
 //! ```text
 //!  job secret ──┬── hello key     tags hellos of control lanes
-//!  (or a key    ├── proof key     proofs in replies, also in refusals, and of the initiator
-//!  everybody    └── session root ──┐
-//!  knows)                          v
+//!  (or a public ├── proof key     proofs in replies, also in refusals, and of the initiator
+//!  key)         └── session root ──┐
+//!                                  v
 //!        both nonces, both engine ids, session id, epoch
 //!                                  ├── join key ──┬──── tags joins of bulk lanes and their replies
-//!                                  │              └──── proofs of who shares memory
+//!                                  │              └──── proofs before memory is shared
 //!                                  ├── forward key  ──┐
 //!                                  └── backward key ──┤
 //!                                                     ├── lane number ── chunk key

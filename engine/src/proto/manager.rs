@@ -1,7 +1,7 @@
 //! Connection management between two endpoints: requests, their acceptance or rejection, shutdown.
 //!
 //! ```text
-//!  asks                          listens               accepts (the listener's endpoint, or
+//!  requests                      listens               accepts (the listener's endpoint, or
 //!                                                       another one, of any engine)
 //!   │ ASK(data, time)              │                      │
 //!   ├─────────────────────────────>│ event, the user      │
@@ -12,7 +12,7 @@
 //!   │ CONFIRM                      │                      │
 //!   ├─────────────────────────────────────────────────────>│ open
 //!   │ SHUT DOWN                                           │
-//!   │<───────────────────────────────────────────────────>│ over
+//!   │<───────────────────────────────────────────────────>│ closed
 //! ```
 //!
 //! It uses ordinary messages ([`crate::wire::request`]) between the endpoints, in a context that is

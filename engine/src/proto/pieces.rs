@@ -5,10 +5,10 @@
 //!  sender                                    receiver
 //!    │ RTS(envelope, length, first bytes)       │
 //!    ├─────────────────────────────────────────>│ match
-//!    │             GRANT(RING_LANE, ring, range)│ all that is left
+//!    │             GRANT(RING_LANE, ring, range)│ all remaining bytes
 //!    │<─────────────────────────────────────────┤
-//!    │ piece, piece, ... as there is room       │
-//!    ├──────────────── ring ───────────────────>│ each copied to its place
+//!    │ piece, piece, ... as space permits       │
+//!    ├──────────────── ring ───────────────────>│ each copied to its offset
 //!    │                                    DONE  │
 //!    │<─────────────────────────────────────────┤
 //! ```

@@ -9,8 +9,8 @@
 //!
 //! ```text
 //!  owner       seq: even ── enter ──> odd ── leave ──> even      (a plain counter, stored only)
-//!  caretaker   WANTED: asks, then works while seq is even; the owner waits for the turn's mutex
-//!              PARKED: sleeps until the owner enters or leaves, and wants to be woken then
+//!  background  WANTED: announced, then works while seq is even; the owner waits for the mutex
+//!  thread      PARKED: sleeps until a step of the owner, which has to wake it
 //! ```
 //!
 //! Each side sees the effects of the other: the owner's leave releases `seq` and the background

@@ -11,7 +11,7 @@
 //!              a step of the owner
 //!   ┌────────────────────────────────────┐
 //!   v                                    │
-//! Active ── silent for a tick: a turn ──> Cared (until something is due, or comes in)
+//! Active ── silent for a tick: a turn ──> Cared (until a deadline, or an event)
 //!   ^  │                                 │
 //!   │  └── inside for a tick ──> Parked <┘  nothing outstanding
 //!   └── a step of the owner, which wakes ──┘

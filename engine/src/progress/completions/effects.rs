@@ -52,8 +52,8 @@ impl Effects for Completions {
             return copy_by_windows(source, target, offset as usize, length as usize);
         }
         // SAFETY: both slots own their buffers (or their posters promised the memory) until the
-        // operations end, a receive's memory is nobody else's, and the protocol keeps the range
-        // within both.
+        // operations end, a receive's memory is exclusive, and the protocol keeps the range within
+        // both.
         unsafe { target.shape.copy_of(&source.shape, offset as usize, length as usize) };
     }
 
@@ -294,7 +294,7 @@ fn copy_by_windows(source: &Slot, target: &Slot, offset: usize, length: usize) {
         }
         match &target.held {
             Held::Window(window) => window.store_to(span_of(&target.shape), at, piece),
-            // SAFETY: as above, and the memory of a receive is nobody else's.
+            // SAFETY: as above, and the memory of a receive is exclusive.
             _ => unsafe { target.shape.copy_from(at, piece) },
         }
         at += piece.len();

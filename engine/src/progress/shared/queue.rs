@@ -11,7 +11,7 @@
 //!                       │
 //!  head ──> consumed ──> A ──> B    C          C's pusher is between its swap and its link
 //!           (its value   │     │    ^
-//!            is gone)    next  next: NONE, or LEFT when a holder went without C
+//!            is gone)    next  next: NONE, or LEFT when a holder left without C
 //!
 //!              try_lock: the word as it was, LOCKED
 //!        ┌────────────────────────────────────────────────┐
@@ -123,7 +123,7 @@ impl<S, T> QueueLock<S, T> {
     }
 
     /// # Safety
-    /// `address` is of a node of this queue that nobody frees while the borrow is used.
+    /// `address` is of a node of this queue that is not freed while the borrow is used.
     unsafe fn node(&self, address: usize) -> &Node<T> {
         // SAFETY: by the caller; the address was exposed when the node was made.
         unsafe { &*std::ptr::with_exposed_provenance(address) }

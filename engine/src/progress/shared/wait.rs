@@ -9,20 +9,20 @@
 //!                      a waiter that finds it free leads
 //!              ┌──────────────────────────────────────────────┐
 //!              │                                              v
-//!            FREE <── has what it waits for: wakes one ──── AWAKE <─┐ under the lock: requests,
+//!            FREE <── its condition holds: wakes one ────── AWAKE <─┐ under the lock: requests,
 //!                                                          │  ^  ^ └─┘ progress
 //!           under the lock: nothing happens, plan armed    │  │  │
 //!                                                          v  │  │
-//!        (lock released, looked again, then in the kernel) ASLEEP │ it wakes, or need not sleep
+//!        (lock released, checked again, then in kernel)    ASLEEP │ it wakes, or need not sleep
 //!                                                          │     │
 //!             a poster that queued, or is too early for    │     │
-//!             the plan; a notifier of what it waits for    v     │
-//!                                      and rings the bell RUNG ──┘
+//!             the plan; a notifier of its condition:       v     │
+//!                       writes the wake-up descriptor     RUNG ──┘
 //!
-//!   a follower:   spins ── for long ──> counted as sleeper; looks again ──> sleeps
+//!   a follower:   spins ── for long ──> counted as sleeper; checks again ─> sleeps
 //!                   ^                                                         │
 //!                   └──── notified, or leadership passed on, or its time ─────┘
-//!                         (what it waits for: returns; FREE: leads)
+//!                         (condition holds: returns; FREE: leads)
 //! ```
 //!
 //! No wake-up is lost:

@@ -123,7 +123,7 @@ pub(super) struct Inside {
     promised: VecDeque<Id>,
 }
 
-const PRESENT: &str = "the engine is taken out only by drop, when nobody has a reference";
+const PRESENT: &str = "the engine is removed only by drop, when no reference is left";
 
 impl Inside {
     pub(super) fn new(engine: SendEngine) -> Self {

@@ -12,11 +12,11 @@
 //!
 //! ```text
 //!                       an answer, or another control lane
-//!   has a lane ─ reset ─> suspect ─────────────────────────> lives on, without a lane for now
+//!   has a lane ─ reset ─> suspect ─────────────────────────> continues without a lane for now
 //!       │                    │                                   │
 //!       │ end of stream      │ refused; unknown there;           │ refused; unknown there;
-//!       v                    v no word for so long               v silent for the peer timeout
-//!     over                 over                                over
+//!       v                    v no answer in time                 v silent for the peer timeout
+//!     ended                ended                               ended
 //! ```
 
 use std::time::Duration;

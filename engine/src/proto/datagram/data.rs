@@ -7,8 +7,8 @@
 //! receive's memory.
 //!
 //! ```text
-//!  grant                        a session with less than the horizon, and room at the receiver
-//!    ──────── GRANT ──────────> granted: ranges in the order in which they came
+//!  grant                        a session below the horizon, with space at the receiver
+//!    ──────── GRANT ──────────> granted: ranges in order of arrival
 //!                               stage_data: one segment each, up to UNSENT_MAX unsent ones
 //!    <──────── DATA ──────────  behind `urgent` and `ready`; `lost` before all
 //!  handle_data: place, count

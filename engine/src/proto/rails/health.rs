@@ -5,7 +5,7 @@
 //!  Probing ─────────────────────────────────────> Active
 //!   ^  ^ │                                          │
 //!   │  │ └─ 3 probes unanswered ─> Down             │ a probe unanswered, while another path
-//!   │  └───── an answer ── Suspect <────────────────┤ answered what was sent later
+//!   │  └───── an answer ── Suspect <────────────────┤ answered a later packet
 //!   │                        │ 3 probes unanswered  │
 //!   └──── an answer ─ Down <─┴── silent, or no link ┘
 //! ```
