@@ -1,4 +1,4 @@
-//! Operations that are aborted while the kernel uses their memory.
+//! Abort of operations while the kernel uses their memory.
 
 use std::io;
 
@@ -6,8 +6,8 @@ use super::engine::Engine;
 use crate::proto::table::Id;
 
 impl Engine {
-    /// Aborts an operation that is under way: the lanes that hold its memory are reset, and it ends
-    /// as soon as the kernel has released the memory.
+    /// Aborts an operation in progress: the lanes that use its memory are reset, and it ends as
+    /// soon as the kernel has released the memory.
     pub(crate) fn abort(&mut self, id: Id) {
         let state = &mut *self.state;
         state.core.abort(id, &mut state.completions);
@@ -27,8 +27,8 @@ impl Engine {
         }
     }
 
-    /// The kernel keeps memory that its owner needs back: the driver is closed, which fails all
-    /// operations of the engine.
+    /// Closes the driver, which fails all operations of the engine, since the kernel keeps memory
+    /// that its owner needs back.
     pub(crate) fn release_by_force(&mut self) {
         let error = io::Error::from(io::ErrorKind::TimedOut);
         self.fail_driver("the kernel does not release the memory of an aborted operation", error);

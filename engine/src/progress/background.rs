@@ -1,4 +1,5 @@
-//! A turn of the caretaker: the engine's own, made by another thread while the owner is absent.
+//! A turn of the background thread: the engine's own, executed by another thread while the owner is
+//! absent.
 
 use std::io;
 use std::net::TcpListener;
@@ -10,8 +11,8 @@ use super::roles::Role;
 use crate::forks::EngineFd;
 use crate::types::Error;
 
-/// How soon to look again after a session that is being set up, at a full TCP lane, or after a turn
-/// that did not send everything: nothing wakes the caretaker for these.
+/// Interval of turns while a session is being set up, after a full TCP lane, or after a turn that
+/// did not send everything: no descriptor wakes the background thread for these.
 const SOON: Duration = Duration::from_millis(1);
 
 /// By what something comes that nobody asked for: copies of the socket of datagrams if there is
@@ -39,20 +40,22 @@ impl Engine {
     pub(super) fn share_wake_fds(&mut self) -> WakeFds {
         match self.copies_of_wake_fds() {
             Ok(fds) => self.wake_fds.replace(fds),
-            Err(error) => tracing::warn!("nobody looks after an engine: {error}"),
+            Err(error) => tracing::warn!("background progress is disabled for an engine: {error}"),
         }
         self.wake_fds.clone()
     }
 
-    /// A listener is another one. The last copy of the old one goes: as long as there is one, the
-    /// kernel listens.
+    /// Replaces the copy of a listener that changed. The last copy of the old one is closed, since
+    /// the kernel listens as long as one exists.
     pub(super) fn renew_wake_fds(&mut self) {
         if self.wake_fds.current().is_empty() {
             return;
         }
         match self.copies_of_wake_fds() {
             Ok(fds) => self.wake_fds.replace(fds),
-            Err(error) => tracing::warn!("a new listener does not wake the caretaker: {error}"),
+            Err(error) => {
+                tracing::warn!("a new listener does not wake the background thread: {error}")
+            }
         }
     }
 
@@ -62,12 +65,13 @@ impl Engine {
         Ok(fds)
     }
 
-    /// One turn while the owner is absent. Datagrams are read, acknowledged and sent again,
-    /// sessions set up, deadlines kept; what was posted goes as far as credit lets it, and what
-    /// arrives is put where it belongs, for the owner to hear of. Chunks rest where only the owner
-    /// can move them.
+    /// Executes one turn while the owner is absent. Datagrams are read, acknowledged and
+    /// retransmitted, sessions set up, deadlines handled; posted operations advance as far as
+    /// credit permits, and received data is stored for the owner. Chunks that only the owner can
+    /// move wait.
     ///
-    /// Whether something happened, and when the next turn is due; `None`: when something comes.
+    /// Returns whether something happened, and when the next turn is due; `None`: at the next
+    /// event.
     ///
     /// RR-PATH-6.
     pub(crate) fn background_turn(&mut self) -> Result<(bool, Option<Duration>), Error> {
@@ -76,10 +80,10 @@ impl Engine {
         self.read_clock();
         self.state.datagrams.poll_in_absence();
         self.state.unblock();
-        // The driver takes in what woke the caretaker, also where a message comes before that.
+        // The driver handles the event that woke the thread, also if a message arrives before that.
         self.state.owes_rest = true;
         let progressed = self.progress();
-        // Nobody is about to answer, and a turn that brought a message ended with that.
+        // No reply is about to be sent, and a turn that delivered a message ended with that.
         self.state.drain_paths();
         self.acknowledge_hot();
         self.acknowledge_rings(true);
@@ -99,7 +103,7 @@ impl Engine {
 }
 
 impl EngineState {
-    /// Of all listeners, that at the wildcard address first.
+    /// Copies the descriptors of all listeners, that at the wildcard address first.
     pub(super) fn copies_of_listeners(&self) -> io::Result<Vec<EngineFd<TcpListener>>> {
         let all = [&self.listener].into_iter().chain(&self.listeners_of_rails);
         all.map(EngineFd::<TcpListener>::copy).collect()
@@ -113,7 +117,7 @@ impl EngineState {
         Ok(listeners.into_iter().map(EngineFd::into_owned).chain(socket).collect())
     }
 
-    /// Lanes that were full are tried again: the news of room comes to the owner.
+    /// Retries lanes that were full: the driver reports free space to the owner only.
     fn unblock(&mut self) {
         for session in self.blocked.drain(..) {
             let control = self.controls.get_mut(session as usize);
@@ -123,18 +127,18 @@ impl EngineState {
         }
     }
 
-    /// The earliest deadline of connections and of endpoints.
+    /// Returns the earliest deadline of connections and of endpoints.
     pub(super) fn next_deadline_ns(&self) -> Option<u64> {
         self.core.next_deadline_ns().into_iter().chain(self.requests.next_deadline_ns()).min()
     }
 
-    /// When engines of idle peers are asked whether they are there. Nothing is outstanding then.
+    /// Returns when engines of idle peers are probed. Nothing is outstanding then.
     pub(super) fn engines_asked_in(&self) -> Option<Duration> {
         let next_ns = self.engine_questions.next_ns()?;
         Some(Duration::from_nanos(next_ns.saturating_sub(self.now_ns)))
     }
 
-    /// When something is due; `None`: nothing is outstanding.
+    /// Returns when a turn is due; `None`: nothing is outstanding.
     pub(super) fn due_in(&mut self) -> Option<Duration> {
         if self.core.has_cma() {
             return Some(Duration::ZERO);

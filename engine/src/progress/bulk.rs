@@ -11,13 +11,14 @@ use crate::proto::late::Late;
 use crate::proto::silence::patience;
 use crate::proto::table::Id;
 
-/// A kernel that sees both ends of a lane send keeps acknowledgements for the next segment, for up
-/// to 40 ms. That may never come: what goes the other way may have another lane. A sender whose
-/// memory goes out uncopied would wait for it; so much later the kernel is told, in nanoseconds.
+/// A kernel that sees both ends of a lane send delays acknowledgements for the next segment, for up
+/// to 40 ms. That may never be sent, since data in the other direction may use another lane. A
+/// zero-copy sender would wait for it; after this time the kernel is told to acknowledge, in
+/// nanoseconds.
 const ACK_NS: u64 = 100_000;
 
-/// A chunk of so many bytes may end in the packet of its successor. Its first packet is on its way
-/// then, and its acknowledgement sends what is left if the successor is late.
+/// A chunk of this length may end in the packet of its successor. Its first packet is in flight
+/// then, and its acknowledgement sends the rest if the successor is late.
 const FOLLOWED_BYTES_MIN: u32 = 64 << 10;
 
 /// Why a bulk lane is closed.
@@ -25,16 +26,16 @@ const FOLLOWED_BYTES_MIN: u32 = 64 << 10;
 pub(super) enum LaneEnd<'a> {
     /// It is not needed now.
     Unused,
-    /// The peer does not need it now.
+    /// The peer closed it.
     ByPeer,
     /// Its path is not to be relied on, or it is replaced, which is no failure of the lane.
     Abandoned,
-    /// What was under way has to go by another lane.
+    /// It failed; outstanding chunks need another lane.
     Failed(&'a str),
 }
 
 impl Engine {
-    /// Both sides agree on a lane.
+    /// Handles a lane that both sides agree on.
     pub(super) fn lane_joined(&mut self, key: LaneKey, lane: Id) {
         self.state.roles.insert(key, Role::Bulk { lane, traffic: Late::NONE });
         let now_ns = self.state.now_ns;
@@ -42,7 +43,7 @@ impl Engine {
         self.watch(key, Interest::Readable);
     }
 
-    /// Gives the driver the next chunks of all lanes that have some.
+    /// Passes the next chunks of all runnable lanes to the driver.
     pub(super) fn move_chunks(&mut self) -> bool {
         let mut happened = false;
         while let Some(lane) = self.state.core.poll_runnable() {
@@ -59,7 +60,7 @@ impl Engine {
         }
     }
 
-    /// The driver's name of a lane; `None` for one that is gone, whose slot may have a successor.
+    /// Returns the driver's key of a lane; `None` for a closed one, whose slot may be reused.
     fn key_of(&self, lane: Id) -> Option<LaneKey> {
         self.state.core.lanes().get(lane)?;
         self.state.lane_keys.get(lane.index()).copied().flatten()
@@ -161,19 +162,19 @@ impl Engine {
         );
         let is_idle = state.core.lanes().get(lane).is_some_and(|lane| lane.incoming.is_empty());
         if is_open && is_good && is_idle {
-            // Only idle lanes are watched: for their end.
+            // Idle lanes are watched only, for their end.
             self.watch(key, Interest::Readable);
             self.plan_ack(key);
         } else if is_open && !is_good {
             let cause = match result {
-                Ok(_) => "its stream is out of step".to_owned(),
+                Ok(_) => "its stream is out of sync".to_owned(),
                 Err(error) => error.to_string(),
             };
             self.close_lane(lane, LaneEnd::Failed(&cause));
         }
     }
 
-    /// What came on a lane is to be acknowledged though nothing may go there soon.
+    /// Schedules an acknowledgement of received chunks, as nothing may be sent soon.
     fn plan_ack(&mut self, key: LaneKey) {
         let due_ns = self.state.now_ns + ACK_NS;
         let Some(traffic) = self.traffic(key) else { return };
@@ -183,7 +184,7 @@ impl Engine {
         }
     }
 
-    /// Tells kernels to acknowledge what came on lanes where nothing went since.
+    /// Makes kernels acknowledge chunks on lanes where nothing was sent since.
     pub(super) fn hasten_acks(&mut self, until_ns: u64) {
         while let Some(&(key, due_ns)) = self.state.acks_due.front()
             && due_ns <= until_ns
@@ -196,10 +197,10 @@ impl Engine {
         }
     }
 
-    /// Lanes on which nobody acknowledges what went are given up: a path may pass what is short and
-    /// swallow what is long, and a network one connection. A peer that stands still acknowledges,
-    /// for that is its kernel's doing. What the peer granted on them it grants again, and a send
-    /// that waits for nothing else ends.
+    /// Closes lanes whose chunks are not acknowledged: a path may pass short packets and drop long
+    /// ones, and a network may drop a single connection. A suspended peer acknowledges, since its
+    /// kernel does. Ranges granted by the peer on them are granted again, and a send that waits for
+    /// nothing else ends.
     ///
     /// RR-LANE-7, RR-LANE-8.
     pub(super) fn check_lanes(&mut self) {
@@ -239,20 +240,20 @@ impl Engine {
         patience(self.state.config.peer_timeout, self.state.core.has_path_beside(lane))
     }
 
-    /// An idle bulk lane became readable: its end has come, or it is out of step.
+    /// Handles an idle bulk lane that became readable: it was closed, or is out of sync.
     ///
     /// RR-LANE-3.
     pub(super) fn handle_bulk_readable(&mut self, key: LaneKey, lane: Id, is_receiving: bool) {
         let is_expecting =
             self.state.core.lanes().get(lane).is_some_and(|lane| !lane.incoming.is_empty());
         if is_receiving || is_expecting {
-            // The recv of the chunk reports whatever comes.
+            // The recv of the chunk reports the result.
             return;
         }
         let mut byte = [0];
         match self.driver.recv(key, &mut byte) {
             Ok(0) => self.close_lane(lane, LaneEnd::ByPeer),
-            Ok(_) => self.close_lane(lane, LaneEnd::Failed("bytes came that nobody asked for")),
+            Ok(_) => self.close_lane(lane, LaneEnd::Failed("unexpected data")),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 self.watch(key, Interest::Readable);
             }
@@ -281,19 +282,19 @@ impl Engine {
             self.state.roles.insert(key, Role::Closing { lane: Some(lane), traffic });
             let mode = match end {
                 LaneEnd::Unused => CloseMode::Graceful,
-                // A peer that closed reads no more: what it left in the socket would keep memory
-                // from being released for as long as the path holds the bytes back.
+                // A peer that closed reads no more: data left in the socket would keep memory from
+                // being released for as long as the path delays it.
                 LaneEnd::ByPeer | LaneEnd::Abandoned | LaneEnd::Failed(_) => CloseMode::Reset,
             };
             self.driver.close(key, mode);
         }
         let (is_failure, cause) = match end {
-            LaneEnd::Unused => (false, "not used for long"),
+            LaneEnd::Unused => (false, "idle"),
             LaneEnd::ByPeer => (false, "closed by the peer"),
             LaneEnd::Abandoned => (false, "its path fails, or it is replaced"),
             LaneEnd::Failed(cause) => (true, cause),
         };
-        tracing::debug!(is_failure, "a bulk lane ends: {cause}");
+        tracing::debug!(is_failure, "bulk lane closed: {cause}");
         let state = &mut *self.state;
         let now_ns = state.now_ns;
         state.core.lane_lost(lane, is_failure, cause, now_ns, &mut state.completions);

@@ -6,24 +6,24 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[cfg(feature = "bench")]
 static SLOWNESS: AtomicU64 = AtomicU64::new(1);
 
-/// Engines made from now on see a clock that is so many times slower.
+/// Makes the clock of engines created from now on slower by this factor.
 #[cfg(feature = "bench")]
 pub(crate) fn slow_down(times: u64) {
     SLOWNESS.store(times, Ordering::Relaxed);
 }
 
-/// Whether that was said: time says nothing of how long an engine's owner has been away.
+/// Returns whether that was called: then time is no measure of an owner's absence.
 #[cfg(feature = "bench")]
 pub(super) fn is_slowed_down() -> bool {
     SLOWNESS.load(Ordering::Relaxed) > 1
 }
 
-/// Where an engine's time comes from.
+/// Time source of an engine.
 #[derive(Clone, Debug)]
 pub(crate) enum Clock {
-    /// A monotonic clock, since it showed so many ticks.
+    /// A monotonic clock, relative to this tick.
     Since(quanta::Clock, u64),
-    /// The same for an engine that runs so many times slower than it would.
+    /// The same for an engine that is slowed down by this factor.
     #[cfg(feature = "bench")]
     Slowed(quanta::Clock, u64, u64),
     /// The virtual time of the world that this thread simulates.
@@ -32,7 +32,7 @@ pub(crate) enum Clock {
 }
 
 impl Clock {
-    /// Time from now on.
+    /// Starts a clock.
     pub(super) fn start() -> Self {
         let clock = quanta::Clock::new();
         let start = clock.raw();

@@ -1,4 +1,4 @@
-//! Long messages between processes of one host: read from the sender's memory.
+//! Long messages between processes of one host: read from the sender's memory by CMA.
 
 use zerocopy::IntoBytes;
 
@@ -8,25 +8,25 @@ use super::lanes;
 use crate::proto::table::Id;
 use crate::wire::CmaSource;
 
-/// What one turn reads, in bytes: 20 us or so, for which short messages wait.
+/// Maximum bytes read in a turn: about 20 us, for which short messages wait.
 const BYTES_PER_TURN: u64 = 256 << 10;
 
 impl Completions {
-    /// Writes into `room` where the message of a send is, for peers to read it there.
+    /// Writes the location of a send's message into `room`, for peers to read it.
     pub(super) fn write_source(&self, id: Id, room: &mut [u8]) {
         let span = self.shape(id).and_then(|shape| shape.as_span());
         let source = span.zip(self.witness.as_ref()).map(|(span, witness)| CmaSource {
             address: witness.announce(span.ptr.expose_provenance() as u64).into(),
             revocations: witness.revocations().into(),
         });
-        // Of more than one piece nothing is said, and the message is granted.
+        // A message in several pieces is not announced, and is granted.
         let nowhere = CmaSource { address: 0.into(), revocations: 0.into() };
         room.copy_from_slice(source.unwrap_or(nowhere).as_bytes());
     }
 }
 
 impl Engine {
-    /// The other side of a session can read this process's memory, or cannot any more.
+    /// Handles whether the other side of a session can read this process's memory.
     pub(super) fn handle_cma_changed(&mut self, name: u64, is_able: bool) {
         let state = &mut *self.state;
         if let Some(session) = state.paths.session_of(name) {
@@ -34,7 +34,7 @@ impl Engine {
         }
     }
 
-    /// Reads the next piece of what peers have in their memory. `true`: there was some.
+    /// Reads the next piece from peers' memory. Returns `true` if there was one.
     ///
     /// RR-SHM-7.
     #[inline]
@@ -59,12 +59,12 @@ impl Engine {
                     revocations: read.source.revocations.get(),
                 };
                 // SAFETY: the operation keeps its memory until it ends, which is not within this
-                // call. Nothing else accesses that of a receive; that of a region is accessed by
-                // kernels and windows alone, for which this is one more write.
+                // call. No other access to that of a receive exists; that of a region is accessed
+                // by kernels and windows alone, for which this is one more write.
                 let read =
                     unsafe { self.driver.read_by_cma(session, source, into, offset, length) };
                 read.inspect_err(|error| {
-                    tracing::debug!(session, "a message is not read: {error}");
+                    tracing::debug!(session, "CMA read failed: {error}");
                 })
                 .is_ok()
             });

@@ -1,4 +1,4 @@
-//! The loop's side of operations: their memory, and where their end is reported.
+//! The loop's side of operations: their memory, and the destination of their completions.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -22,25 +22,25 @@ use crate::types::{
 mod effects;
 pub(super) mod pieces;
 
-/// Where the end of an operation goes.
+/// Destination of an operation's completion.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Route {
     /// Into a completion queue, with the poster's `user_data`; `silent` drops successes.
     Queue { queue: u32, user_data: u64, silent: bool },
-    /// To whoever holds the handle of this name.
+    /// To the handle of this id.
     Handle(Id),
     /// Nowhere: its completion queue was closed.
     Nowhere,
-    /// To the region whose memory it has: it is an operation of a peer.
+    /// To the region whose memory it uses: it is an operation of a peer.
     Region(Id),
 }
 
-/// Where a poster wants the end of an operation.
+/// Where a poster wants the completion of an operation.
 #[derive(Clone, Copy, Debug)]
 pub struct PostedTo<Q> {
     /// Its completion queue.
     pub(crate) queue: Q,
-    /// What the completion gives back.
+    /// The value returned with the completion.
     pub(crate) user_data: u64,
     /// Only a failure is reported.
     pub(crate) silent: bool,
@@ -54,7 +54,7 @@ impl PostedTo<u32> {
     }
 }
 
-/// What the loop keeps for one operation.
+/// The loop's record of an operation.
 #[derive(Debug)]
 struct Slot {
     kind: OperationKind,
@@ -63,14 +63,14 @@ struct Slot {
     shape: Shape,
     peer: Option<Peer>,
     envelope: Envelope,
-    /// Where its memory lies in that of the multi-receive that it is of, in bytes; of an operation
-    /// of a peer, the endpoint that it names.
+    /// Offset of its memory in that of its multi-receive, in bytes; of an operation of a peer, the
+    /// endpoint that it names.
     offset: u32,
-    /// The endpoint whose counters count its end; [`UNCOUNTED`]: none.
+    /// The endpoint whose counters count its completion; [`UNCOUNTED`]: none.
     counts_for: u16,
 }
 
-/// What the end of an operation is to counters, which has memory of so many bytes.
+/// Returns the counter event of an operation's completion, with memory of this many bytes.
 #[cold]
 pub(super) fn counted_as(kind: OperationKind, bytes: usize) -> Option<CounterEvents> {
     match kind {
@@ -78,7 +78,7 @@ pub(super) fn counted_as(kind: OperationKind, bytes: usize) -> Option<CounterEve
         OperationKind::Receive | OperationKind::MultiReceive => Some(CounterEvents::RECEIVE),
         OperationKind::Get => Some(CounterEvents::READ),
         OperationKind::Put => Some(CounterEvents::WRITE),
-        // The memory of an atomic operation is where it fetches to.
+        // The memory of an atomic operation is the destination of its fetch.
         OperationKind::Atomic if bytes > 0 => Some(CounterEvents::READ),
         OperationKind::Atomic => Some(CounterEvents::WRITE),
         OperationKind::Flush | OperationKind::RemotePut => None,
@@ -86,7 +86,7 @@ pub(super) fn counted_as(kind: OperationKind, bytes: usize) -> Option<CounterEve
 }
 
 impl Slot {
-    /// What its end is to counters.
+    /// Returns the counter event of its completion.
     #[cold]
     fn counted_as(&self, is_ok: bool) -> Option<CounterEvents> {
         // Each of its messages counts.
@@ -94,7 +94,7 @@ impl Slot {
         counted_as(self.kind, self.shape.len()).filter(|_| !is_unheard)
     }
 
-    /// What is known of an operation whose peer failed.
+    /// Returns the known status of an operation whose peer failed.
     #[cold]
     fn status_of_failed(&self) -> Status {
         let is_sent = matches!(self.kind, OperationKind::Send | OperationKind::Put);
@@ -103,7 +103,7 @@ impl Slot {
     }
 }
 
-/// What compilers move in line, without a call.
+/// Size that compilers move inline, without a call.
 const _: () = assert!(size_of::<Option<Slot>>() <= 128);
 
 /// A handle's side of an operation.
@@ -111,16 +111,17 @@ const _: () = assert!(size_of::<Option<Slot>>() <= 128);
 pub(crate) struct Handle {
     pub(crate) operation: Option<Id>,
     pub(crate) outcome: Option<(Result<Status, Error>, Option<Buffer>)>,
-    /// Who waits for it outside of the engine.
+    /// The waiter for it outside of the engine.
     pub(crate) ticket: Option<Arc<Ticket>>,
-    /// In which order receives with handles matched; 0: it has not.
+    /// Matching order of receives with handles; 0: not matched.
     pub(crate) order: u64,
-    /// Nobody waits any more; the outcome is dropped when it comes.
+    /// The handle was dropped; the result is discarded when it arrives.
     pub(crate) is_abandoned: bool,
 }
 
 impl Handle {
-    /// The receive has matched, if it had not; `matches` is the number of the last match.
+    /// Numbers the match of the receive, if it is the first; `matches` is the number of the last
+    /// match.
     fn number_match(&mut self, matches: &mut u64) {
         if self.order == 0 {
             *matches += 1;
@@ -133,13 +134,13 @@ impl Handle {
 #[derive(Debug, Default)]
 struct Queue {
     entries: VecDeque<Completion>,
-    /// Endpoints whose operations end here, and objects that name it; 0: it is closed.
+    /// Endpoints whose operations complete here, and objects that name it; 0: it is closed.
     users: u32,
     entries_max: usize,
-    /// Entries that outstanding operations and unread completions take; of one that is read
-    /// outside, the former.
+    /// Entries reserved by outstanding operations and unread completions; of a queue that is read
+    /// outside, by the former.
     reserved: usize,
-    /// Where completions go that are read outside of the engine.
+    /// Destination of completions that are read outside of the engine.
     outside: Option<ChunkWriter<Completion>>,
 }
 
@@ -150,7 +151,7 @@ impl Queue {
     }
 }
 
-/// For whom there is something outside of the engine since the last look.
+/// Waiters outside of the engine that have an event since the last call.
 #[derive(Debug, Default)]
 pub(crate) struct News {
     /// Classes of queues and tickets, a bit each ([`class_of`]).
@@ -164,7 +165,7 @@ impl News {
     }
 }
 
-/// The class of those who wait for the queue or ticket of a number.
+/// Returns the class of waiters for the queue or ticket of a number.
 pub(crate) fn class_of(number: u32) -> u32 {
     Keys::of(number).bits()
 }
@@ -179,7 +180,7 @@ pub(crate) struct Completions {
     pub(crate) counting: Counting,
     copies: CopyMeter,
     news: News,
-    /// Memory that peers may reach.
+    /// Memory that peers may access.
     pub(crate) regions: LentRegions,
     /// Bytes copied between user memory and staging or receive buffers.
     pub(crate) copied_bytes: u64,
@@ -187,7 +188,7 @@ pub(crate) struct Completions {
     pub(super) finished: u64,
     /// Matches of receives with handles, in order.
     matches: u64,
-    /// By what peers on this host know whether what they read of this memory counts.
+    /// Proves to peers on this host whether their reads of this memory are valid.
     pub(super) witness: Option<Arc<Witness>>,
 }
 
@@ -209,14 +210,14 @@ impl Completions {
         }
     }
 
-    /// From now on copies take as long as in the world that this thread simulates.
+    /// Takes copy durations from the world that this thread simulates.
     #[cfg(any(test, feature = "sim"))]
     pub(crate) fn use_virtual_time(&mut self) {
         self.copies = CopyMeter::new(Clock::Virtual);
     }
 
-    /// Opens a completion queue with one user. A bound of its own keeps one that nobody reads from
-    /// stopping the others.
+    /// Opens a completion queue with one user. Each queue has a limit of its own, so that an unread
+    /// one does not block others.
     pub(crate) fn open_queue(&mut self, entries_max: usize) -> u32 {
         let free = self.queues.iter().position(|queue| queue.users == 0);
         let index = free.unwrap_or_else(|| {
@@ -227,13 +228,13 @@ impl Completions {
         index as u32
     }
 
-    /// The same, for completions that are read outside of the engine.
+    /// Opens one for completions that are read outside of the engine.
     pub(crate) fn open_outside_queue(&mut self, entries_max: usize) -> Arc<OutsideQueue> {
         let number = self.open_queue(entries_max);
         self.move_queue_outside(number)
     }
 
-    /// The completions of an open queue are read outside from now on.
+    /// Moves the completions of an open queue outside.
     pub(crate) fn move_queue_outside(&mut self, number: u32) -> Arc<OutsideQueue> {
         let (mut writer, outside) = OutsideQueue::new(number);
         let queue = &mut self.queues[number as usize];
@@ -243,13 +244,13 @@ impl Completions {
         outside
     }
 
-    /// One more user of a queue.
+    /// Adds a user to a queue.
     pub(crate) fn share_queue(&mut self, queue: u32) {
         self.queues[queue as usize].users += 1;
     }
 
-    /// A user of a queue lets go. With the last one go the completions that nobody read and their
-    /// buffers; what has still to end does so unheard.
+    /// Removes a user of a queue. With the last one the unread completions and their buffers are
+    /// dropped; later ones are not reported.
     pub(crate) fn close_queue(&mut self, queue: u32) {
         let closed = &mut self.queues[queue as usize];
         closed.users -= 1;
@@ -265,13 +266,13 @@ impl Completions {
         }
     }
 
-    /// Whether the memory of an outstanding operation is only lent.
+    /// Returns whether the memory of an outstanding operation is borrowed.
     pub(crate) fn is_lent(&self, id: Id) -> bool {
         let slot = self.slots.get(id.index()).and_then(Option::as_ref);
         slot.is_some_and(|slot| matches!(slot.held, Held::Nothing))
     }
 
-    /// What the poster of an outstanding operation gave, if its end is for a queue.
+    /// Returns the user data of an outstanding operation, if it completes to a queue.
     pub(crate) fn user_data_of(&self, id: Id) -> Option<u64> {
         match self.slots.get(id.index())?.as_ref()?.route {
             Route::Queue { user_data, .. } => Some(user_data),
@@ -279,7 +280,8 @@ impl Completions {
         }
     }
 
-    /// Whether there is room for the end of one more operation. A handle is its own room.
+    /// Returns whether there is space for the completion of one more operation. A handle has its
+    /// own.
     #[inline]
     pub(crate) fn has_room(&self, route: Route) -> bool {
         let Route::Queue { queue, .. } = route else { return true };
@@ -320,7 +322,7 @@ impl Completions {
         }
     }
 
-    /// The end of operation `id` is for the counters of `endpoint`.
+    /// Lets the completion of operation `id` count for `endpoint`.
     #[inline]
     pub(crate) fn count_for(&mut self, id: Id, endpoint: u16) {
         if self.counting.is_used()
@@ -330,7 +332,7 @@ impl Completions {
         }
     }
 
-    /// Counts the end of an operation of `endpoint`.
+    /// Counts the completion of an operation of `endpoint`.
     #[inline]
     pub(crate) fn count(&mut self, endpoint: u16, event: CounterEvents, is_ok: bool) {
         if self.counting.is_used()
@@ -340,7 +342,7 @@ impl Completions {
         }
     }
 
-    /// The memory of an outstanding operation.
+    /// Returns the memory of an outstanding operation.
     #[inline]
     pub(crate) fn shape(&self, id: Id) -> Option<&Shape> {
         self.slots.get(id.index())?.as_ref().map(|slot| &slot.shape)
@@ -361,13 +363,13 @@ impl Completions {
         }
     }
 
-    /// Whether the memory of an operation is a region's, which others access meanwhile.
+    /// Returns whether the memory of an operation is a region's, which peers access meanwhile.
     pub(super) fn is_window(&self, id: Id) -> bool {
         let slot = self.slots.get(id.index()).and_then(Option::as_ref);
         slot.is_some_and(|slot| slot.held.is_window())
     }
 
-    /// Where the bytes at `offset` of an outstanding operation lie, if in one piece.
+    /// Returns the location of the bytes at `offset` of an outstanding operation, if contiguous.
     pub(crate) fn piece(&self, id: Id, offset: usize, length: usize) -> Option<Span> {
         let mut pieces = self.shape(id)?.spans(offset, length);
         pieces.next().filter(|piece| piece.len == length)
@@ -385,7 +387,7 @@ impl Completions {
         unsafe { slot.shape.checksum(offset, length, before) }
     }
 
-    /// Reports the end of something that never was an operation: a send that went out at once.
+    /// Reports the completion of a send that was sent at once, without an operation.
     #[inline]
     pub(crate) fn push_sent(&mut self, to: PostedTo<u32>, status: Status, buffer: Option<Buffer>) {
         if to.silent {
@@ -396,7 +398,7 @@ impl Completions {
         self.report(to.queue, Completion { user_data, kind, result: Ok(status), offset, buffer });
     }
 
-    /// Reports the end of an operation that could not be posted.
+    /// Reports the failure of an operation that could not be posted.
     pub(crate) fn push_refused(
         &mut self,
         to: PostedTo<u32>,
@@ -409,7 +411,7 @@ impl Completions {
         self.report(to.queue, Completion { user_data, kind, result: Err(error), offset, buffer });
     }
 
-    /// Reports the end of something that never was an operation, to its ticket.
+    /// Reports a completion without an operation to its ticket.
     pub(crate) fn end_ticket(
         &mut self,
         ticket: &Ticket,
@@ -420,7 +422,7 @@ impl Completions {
         self.news.wakers.extend(ticket.end(outcome_of((result, buffer))));
     }
 
-    /// Puts a completion into its queue, where its room is reserved.
+    /// Appends a completion to its queue, where its space is reserved.
     #[inline]
     fn report(&mut self, number: u32, completion: Completion) {
         let queue = &mut self.queues[number as usize];
@@ -434,18 +436,18 @@ impl Completions {
         }
     }
 
-    /// Whether there is something for anybody outside of the engine.
+    /// Returns whether a waiter outside of the engine has an event.
     #[inline]
     pub(crate) fn has_news(&self) -> bool {
         !self.news.is_empty()
     }
 
-    /// For whom there is something outside of the engine.
+    /// Takes the waiters outside of the engine that have an event.
     pub(crate) fn take_news(&mut self) -> News {
         std::mem::take(&mut self.news)
     }
 
-    /// Takes the oldest completions of a queue, `limit` at the most, and says how many.
+    /// Takes the oldest completions of a queue, at most `limit`, and returns their number.
     #[inline]
     pub(crate) fn take(&mut self, queue: u32, into: &mut Vec<Completion>, limit: usize) -> usize {
         let Some(queue) = self.queues.get_mut(queue as usize) else { return 0 };
@@ -458,12 +460,12 @@ impl Completions {
         count
     }
 
-    /// Whether nothing waits to be taken from a queue, or is under way to it.
+    /// Returns whether a queue is empty, with no completion outstanding.
     pub(crate) fn is_queue_idle(&self, queue: u32) -> bool {
         self.queues.get(queue as usize).is_none_or(|queue| queue.reserved == 0)
     }
 
-    /// Whether nothing waits to be taken from a queue.
+    /// Returns whether a queue is empty.
     pub(crate) fn is_queue_empty(&self, queue: u32) -> bool {
         self.queues.get(queue as usize).is_none_or(|queue| queue.entries.is_empty())
     }
@@ -476,27 +478,27 @@ impl Completions {
         taken.pop()
     }
 
-    /// Ends everything that is outstanding: nothing else refers to its memory.
+    /// Ends all outstanding operations: nothing else refers to their memory.
     pub(crate) fn end_all(&mut self, error: &Error) {
         for slot in std::mem::take(&mut self.slots).into_iter().flatten() {
             self.finish(slot, Err(error.clone()));
         }
     }
 
-    /// The receive of a handle has matched, if it had not.
+    /// Numbers the match of the receive of a handle, if it is the first.
     fn number_match(&mut self, handle: Id) {
         if let Some(handle) = self.handles.get_mut(handle) {
             handle.number_match(&mut self.matches);
         }
     }
 
-    /// Reports the end of an operation, whose slot is given.
+    /// Reports the completion of an operation, whose slot is given.
     #[inline]
     fn finish(&mut self, slot: Slot, result: Result<Status, Error>) {
         if slot.counts_for == UNCOUNTED {
             return self.report_end(slot, result);
         }
-        // Behind the report: who sees it counted finds it.
+        // After the report: a reader that sees the count finds the completion.
         let (endpoint, is_ok) = (slot.counts_for, result.is_ok());
         let event = slot.counted_as(is_ok);
         self.report_end(slot, result);
@@ -512,7 +514,7 @@ impl Completions {
         let buffer = held.into_buffer();
         self.finished += 1;
         match route {
-            // Who lent a buffer for many messages has to hear of its end.
+            // The owner of a multi-receive buffer has to get its completion.
             Route::Queue { queue, silent: true, .. }
                 if result.is_ok() && kind != OperationKind::MultiReceive =>
             {
@@ -551,7 +553,7 @@ impl Completions {
     }
 }
 
-/// The memory of an operation of a peer, which is one piece.
+/// Returns the memory of an operation of a peer, which is contiguous.
 fn span_of(shape: &Shape) -> Span {
     shape.as_span().unwrap_or(Span { ptr: std::ptr::null_mut(), len: 0 })
 }
@@ -574,7 +576,7 @@ fn checksum_of_window(
     sum
 }
 
-/// What a finished handle holds.
+/// Returns the result of a finished handle.
 pub(crate) fn outcome_of((result, buffer): (Result<Status, Error>, Option<Buffer>)) -> Outcome {
     match result {
         Ok(status) => {

@@ -1,4 +1,4 @@
-//! Connections: those of this side up to their hello, what becomes of them, their end.
+//! Connections: those of this side up to their hello, their failures, their end.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -24,11 +24,11 @@ use crate::wire::locators::Locators;
 use crate::wire::rail::ROLE_BACKUP;
 use crate::wire::{Hello, SEGMENT_BYTES_MAX, VERSION};
 
-/// As many ways to a peer are tried at the most: all pairs of four rails.
+/// Maximum number of ways to a peer that are tried: all pairs of four rails.
 const WAYS_MAX: usize = 16;
 
 impl Engine {
-    /// The address of a peer.
+    /// Returns the address of a peer.
     pub(crate) fn address_of(&self, peer: Peer) -> Option<Address> {
         let core = &self.state.core;
         core.remotes().get(peer.0)?;
@@ -41,11 +41,11 @@ impl Engine {
     pub(super) fn connect_control(&mut self, session: u32) {
         let Some(known) = self.state.core.session(session) else { return };
         if known.connection.phase() != Phase::Connecting {
-            // The session was given up, or came about otherwise, before its turn.
+            // The session was abandoned, or established otherwise, before its turn.
             return;
         }
         let locators = known.locators;
-        // It was closed when it took too long; nothing may be left of it.
+        // It was closed when it took too long; none of it may be left.
         self.drop_attempt(session);
         let ways = self.ways_to(&locators);
         let state = &mut *self.state;
@@ -66,9 +66,9 @@ impl Engine {
         }
     }
 
-    /// The ways to a peer, the first address by the first rail before all others. Then each takes
-    /// the next rail and the next address, those on one network first. Backups are last. What has
-    /// no route, or no link, is left out while there is another.
+    /// Returns the ways to a peer, the first address from the first rail first. Then each takes the
+    /// next rail and the next address, those on one network first. Backups are last. Ways without a
+    /// route or carrier are omitted while there is another.
     fn ways_to(&mut self, locators: &Locators) -> Vec<Way> {
         let rails = self.state.rails.len().clamp(1, RAILS_MAX);
         let told = self.state.core.rails();
@@ -106,7 +106,8 @@ impl Engine {
         ways.into_iter().map(way).collect()
     }
 
-    /// A connection failed. If it was to be another control lane a refusal may end the session.
+    /// Handles a failed connection. If it was for another control lane a refusal may end the
+    /// session.
     pub(super) fn note_connect_failure(&mut self, key: LaneKey, error: &io::Error) {
         let role = self.state.roles.get_mut(key);
         let Some(&mut Role::MoveConnecting { session, .. }) = role else { return };
@@ -116,8 +117,8 @@ impl Engine {
         }
     }
 
-    /// Whether a refusal of another control lane may be the word of the peer's host: a rail without
-    /// a link reaches no host, and an address that this host has, too, may be this one.
+    /// Returns whether a refusal of another control lane may come from the peer's host: a rail
+    /// without carrier reaches no host, and an address that this host has, too, may be this one.
     fn is_refusal_of_peer(&mut self, session: u32) -> bool {
         let at = self.state.core.lane_monitor(session).and_then(|monitor| monitor.attempt_at());
         let way = at.and_then(|at| self.state.core.way_of_path(session, at));
@@ -127,12 +128,12 @@ impl Engine {
         !self.state.paths.is_rail_down(rail) && !is_own
     }
 
-    /// Whether this engine listens at an address.
+    /// Returns whether this engine listens at an address.
     fn has_address(&self, address: IpAddr) -> bool {
         self.state.locators.iter().any(|own| own.ip() == address)
     }
 
-    /// Whether all addresses of a peer are this engine's, too: it is on this host.
+    /// Returns whether all addresses of a peer are this engine's, too: it is on this host.
     fn is_neighbour(&self, locators: &Locators) -> bool {
         locators.iter().all(|locator| self.has_address(locator.ip()))
     }
@@ -159,7 +160,7 @@ impl Engine {
 
     pub(super) fn set_lane_key(&mut self, lane: Id, key: Option<LaneKey>) {
         if self.state.core.lanes().get(lane).is_none() {
-            // What is late about a lane that is gone does not concern its successor.
+            // Late events of a closed lane do not concern its successor.
             return;
         }
         let keys = &mut self.state.lane_keys;
@@ -176,16 +177,15 @@ impl Engine {
         state.core.apply(session, step, &mut state.completions);
     }
 
-    /// TCP is connected: say hello.
+    /// Sends the hello on an established TCP connection.
     pub(super) fn handle_connected(&mut self, key: LaneKey) {
         match self.state.roles.get_mut(key) {
             Some(&mut Role::Connecting { session, remote }) => {
                 let known = self.state.core.session(session);
                 let phase = known.map_or(Phase::Closed, |known| known.connection.phase());
                 if phase != Phase::Connecting {
-                    // The session was given up, came about otherwise, or took too long: the loop
-                    // is about to drop the attempt, and what its hello would offer is offered to
-                    // nobody.
+                    // The session was abandoned, established otherwise, or took too long: the loop
+                    // is about to drop the attempt, and its hello must not reserve a window.
                     return;
                 }
                 let id = self.next_session_id();
@@ -231,7 +231,7 @@ impl Engine {
         }
     }
 
-    /// The hello of a bulk lane of ours to `remote`; `None`: its session is over.
+    /// Creates the hello of a bulk lane of ours to `remote`; `None`: its session has ended.
     fn join(&mut self, lane: Id, remote: SocketAddr) -> Option<Box<Initiator>> {
         let nonce = self.state.random.random();
         let bulk = self.state.core.lanes().get(lane)?;
@@ -251,7 +251,7 @@ impl Engine {
         state.next_session_id.max(1)
     }
 
-    /// A hello that lacks what the handshake adds.
+    /// Creates a hello without the fields of the handshake.
     pub(super) fn hello(&self, target: u64, kind: u8, ours: Limits) -> Hello {
         Hello {
             magic: MAGIC,
@@ -282,9 +282,9 @@ impl Engine {
     pub(super) fn say_hello(&mut self, key: LaneKey, hello: &Hello) -> bool {
         match self.send_handshake(key, hello.as_bytes()) {
             Ok(HELLO_BYTES) => true,
-            // A fresh socket has room for so few bytes unless it is dying.
+            // A fresh socket has space for so few bytes unless it is failing.
             Ok(_) => {
-                self.handle_connect_failed(key, "a new connection takes no bytes");
+                self.handle_connect_failed(key, "a new connection accepts no data");
                 false
             }
             Err(error) => {
@@ -294,7 +294,7 @@ impl Engine {
         }
     }
 
-    /// A connection of ours failed before it was part of a session.
+    /// Handles a connection of ours that failed before it was part of a session.
     pub(super) fn handle_connect_failed(&mut self, key: LaneKey, cause: &str) {
         let Some(role) = self.state.roles.get_mut(key) else { return };
         let role = std::mem::replace(role, CLOSING);
@@ -339,13 +339,13 @@ impl Engine {
         self.poll_directly(session);
     }
 
-    /// Position of the path that the peer's connection is on: the first one, unless it goes by
-    /// another rail of this side, or comes from another address of the peer than its first one.
+    /// Returns the position of the path that the peer's connection is on: the first one, unless it
+    /// uses another rail of this side, or another address of the peer than its first one.
     fn came_by(&self, session: u32, key: LaneKey) -> u8 {
         let Some(known) = self.state.core.session(session) else { return 0 };
         let Some((local, remote)) = self.driver.addresses(key) else { return 0 };
         let by = self.state.rails.iter().position(|rail| rail.address == local.ip());
-        // A translation of addresses may make it look like any.
+        // A NAT may make it look like any.
         let from = known.locators.iter().position(|locator| locator.ip() == remote.ip());
         if by.unwrap_or(0) == 0 && from.unwrap_or(0) == 0 { 0 } else { NO_PATH }
     }

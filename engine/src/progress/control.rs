@@ -1,4 +1,4 @@
-//! ControlLane lanes: the hottest are read directly, the others are watched.
+//! Control connections: the most active ones are polled, the others are watched.
 
 use std::io::ErrorKind;
 
@@ -13,17 +13,17 @@ use crate::proto::send::Staged;
 use crate::proto::table::reserve_for;
 use crate::wire::{FrameError, goodbye};
 
-/// Turns without bytes after which a hot lane cools down: many more than pass between the messages
-/// of an exchange (with 64, of 0.1 us where frames are polled, lanes cooled between two of 16 KiB),
-/// few enough that a long wait is not spent in system calls.
+/// Turns without bytes after which a polled lane is watched: many more than pass between the
+/// messages of an exchange (with 64, of 0.1 us where frames are polled, polling stopped between two
+/// of 16 KiB), few enough that a long wait is not spent in system calls.
 const COLD_TURNS: u32 = 256;
 
-/// Most bytes that one turn reads of a lane whose session has a path: short messages come by that,
+/// Maximum bytes that one turn reads of a lane whose session has a path: short messages use that,
 /// and wait meanwhile.
 const STREAM_BYTES_PER_TURN: usize = 64 << 10;
 
-/// Turns without bytes after which what came by a lane beside a path is acknowledged: some
-/// microseconds, in which the rest of a message comes, and an answer to it goes.
+/// Turns without bytes after which data received on a lane beside a path is acknowledged: some
+/// microseconds, in which the rest of a message arrives, and a reply to it is sent.
 const QUIET_TURNS: u32 = 48;
 
 /// The loop's side of a session.
@@ -33,40 +33,41 @@ pub(crate) struct ControlLane {
     pub(super) lane: Option<LaneKey>,
     /// An attempt to connect it.
     pub(super) attempt: Option<LaneKey>,
-    /// The driver will tell when it can be read.
+    /// The driver reports when it is readable.
     pub(super) is_watched: bool,
-    /// The kernel took no more; the driver will tell when it does.
+    /// The socket buffer is full; the driver reports when it is writable.
     pub(super) is_blocked: bool,
     pub(super) is_polled: bool,
     pub(super) idle_turns: u32,
-    /// It is in the list of those to which acknowledgements of what came by their rings are owed.
+    /// It is in the list of sessions with pending acknowledgements of their rings.
     pub(super) owes_by_ring: bool,
-    /// The turn in which a segment last came by its ring, and when the first one came that is not
-    /// acknowledged.
+    /// The turn in which a segment was last received from its ring, and the time of the first
+    /// unacknowledged one.
     pub(super) ring_poll: u64,
     pub(super) ring_owed_ns: u64,
-    /// A segment waits for room in its ring.
+    /// A segment waits for space in its ring.
     pub(super) is_refused: bool,
-    /// It is in the list of those that something is expected of by the control lane.
+    /// It is in the list of sessions that expect data on the control lane.
     pub(super) is_awaited: bool,
-    /// It is in the list of those that wait for room in the driver, by whichever path.
+    /// It is in the list of sessions that wait for driver space, on any path.
     pub(super) awaits_room: bool,
-    /// Position of the path that the attempt to connect it goes by.
+    /// Position of the path of the attempt to connect it.
     pub(super) attempt_at: u8,
     /// Another control lane that is being opened.
     pub(super) moving: Option<LaneKey>,
     /// The turn in which a message was last sent at once: the others of a burst coalesce.
     pub(super) flushed_poll: u64,
-    /// In datagram mode: the rest of a segment of which the kernel took the beginning.
+    /// In datagram mode: the rest of a segment that was partially sent.
     pub(crate) unsent: Vec<u8>,
-    /// The session is in datagram mode: what it sends are segments.
+    /// The session is in datagram mode: it sends segments.
     pub(super) has_datagram_mode: bool,
-    /// The turn in which long segments were last sent, and how many bytes of them it still may.
+    /// The turn in which long segments were last sent, and the bytes of them that it still may
+    /// send.
     pub(super) long_poll: u64,
     pub(super) long_bytes_left: usize,
-    /// Long segments come by the control lane, and others by the path.
+    /// Long segments use the control lane, and others the path.
     pub(super) is_streaming: bool,
-    /// The beginning of a segment whose rest has not come.
+    /// An incomplete received segment.
     pub(crate) partial: Partial,
     /// Copy or zero copy, for its bulk lanes; from the first chunk on.
     pub(super) zero_copy: Option<Box<super::zero_copy::ZeroCopy>>,
@@ -79,7 +80,7 @@ fn grow(controls: &mut Vec<ControlLane>, len: usize) {
 }
 
 impl ControlLane {
-    /// Something is expected of the control lane: it is looked at until nothing is.
+    /// Adds the session to those that expect data on the control lane, until none is expected.
     #[inline]
     pub(super) fn await_something(&mut self, session: u32, awaited: &mut Vec<u32>) {
         if !self.is_awaited {
@@ -88,14 +89,14 @@ impl ControlLane {
         }
     }
 
-    /// The kernel takes no more by the control lane.
+    /// Marks the control lane as blocked, as the kernel takes no more.
     pub(super) fn block(&mut self, session: u32, blocked: &mut Vec<u32>) {
         if !std::mem::replace(&mut self.is_blocked, true) {
             blocked.push(session);
         }
     }
 
-    /// Whether there is a connection that would tell of the peer's end.
+    /// Returns whether there is a connection that would show the peer's end.
     #[cfg(test)]
     pub(crate) fn has_lane(&self) -> bool {
         self.lane.is_some()
@@ -103,7 +104,7 @@ impl ControlLane {
 }
 
 impl Engine {
-    /// Whether the segments of a session go by datagrams now.
+    /// Returns whether the segments of a session use datagrams now.
     #[inline]
     pub(super) fn is_by_datagram(&self, session: u32) -> bool {
         self.state.paths.of(session).is_some_and(Paths::are_open)
@@ -119,7 +120,7 @@ impl Engine {
         &mut controls[index]
     }
 
-    /// Reads every hot lane once.
+    /// Reads every polled lane once.
     pub(super) fn read_polled(&mut self) -> bool {
         let mut happened = false;
         let mut index = 0;
@@ -156,7 +157,7 @@ impl Engine {
         self.watch_control(session);
     }
 
-    /// Makes a lane hot if there is room, or watches it.
+    /// Polls a lane if the limit permits, or watches it.
     pub(super) fn poll_directly(&mut self, session: u32) {
         let limit = self.state.config.hot_lanes.max(1);
         let control = self.control(session);
@@ -186,8 +187,8 @@ impl Engine {
         }
     }
 
-    /// Prepares for sleep: everything hot is watched. Bytes that came in meanwhile are news at
-    /// once, because a watch tells of what is there, not of what changes.
+    /// Prepares for sleep: everything polled is watched. Bytes that arrived meanwhile are reported
+    /// at once, because a watch is level-triggered.
     pub(super) fn watch_hot(&mut self) {
         self.acknowledge_hot();
         let hot = std::mem::take(&mut self.state.hot);
@@ -197,19 +198,19 @@ impl Engine {
         }
     }
 
-    /// A watched control lane has bytes.
+    /// Handles a watched control lane that has bytes.
     pub(super) fn handle_control_readable(&mut self, session: u32) {
         self.control(session).is_watched = false;
         self.read_control(session);
         self.poll_directly(session);
     }
 
-    /// Reads and handles what a control lane holds. `true`: something came.
+    /// Reads and handles the bytes of a control lane. Returns `true` if there were any.
     ///
     /// RR-END-3.
     pub(super) fn read_control(&mut self, session: u32) -> bool {
         let mut happened = false;
-        // Twice at most: a peer that keeps the lane full must not keep the loop from others.
+        // Twice at most: a peer that keeps the lane full must not block the loop.
         for _ in 0..2 {
             let state = &mut *self.state;
             let Some(control) = state.controls.get_mut(session as usize) else { break };
@@ -290,13 +291,13 @@ impl Engine {
         happened
     }
 
-    /// The session ended without a goodbye.
+    /// Ends a session without a goodbye.
     pub(crate) fn lose(&mut self, session: u32, cause: &str) {
         let state = &mut *self.state;
         state.core.fail_session(session, PeerFailure::Lost(cause.into()), &mut state.completions);
     }
 
-    /// Nothing that the peer sends can be used any more: it is told why, and the session ends.
+    /// Ends a session whose peer's data cannot be used any more, and reports the cause to it.
     pub(super) fn give_up(&mut self, session: u32, failure: PeerFailure) {
         let reason = match failure {
             PeerFailure::Corrupted(_) => goodbye::REASON_CORRUPTED,
@@ -307,7 +308,7 @@ impl Engine {
         state.core.fail_session(session, failure, &mut state.completions);
     }
 
-    /// A goodbye with the reason, as far as the kernel takes it; the lane is closed next.
+    /// Sends a goodbye with the reason, as far as the kernel takes it; the lane is closed next.
     fn say_goodbye(&mut self, session: u32, reason: u8) {
         use crate::proto::session::ControlFrame as Frame;
         let goodbye = Frame::goodbye(reason);
@@ -319,7 +320,7 @@ impl Engine {
             return self.driver.flush_datagrams();
         };
         if control.has_datagram_mode {
-            // The peer finds no goodbye before the rest of what it has the beginning of.
+            // The goodbye has to follow the rest of a partially sent segment.
             let unsent = &mut control.unsent;
             while !unsent.is_empty() || state.core.poll_segment_for_stream(session, unsent) {
                 match self.driver.send(lane, unsent) {
@@ -330,7 +331,7 @@ impl Engine {
             }
             return;
         }
-        // Not `flush`: were the lane broken as well, that would be taken for the cause.
+        // Not `flush`: a broken lane would be taken for the cause.
         loop {
             let bytes = state.core.prepare(session);
             if bytes.is_empty() {
@@ -344,7 +345,7 @@ impl Engine {
         }
     }
 
-    /// Stages what waited for the connection, for credit or for room.
+    /// Stages operations that waited for the connection, for credit or for space.
     pub(super) fn stage_waiting(&mut self) -> bool {
         let mut happened = false;
         let mut blocked = 0;
@@ -403,7 +404,7 @@ impl Engine {
         happened
     }
 
-    /// Sends what sessions have staged.
+    /// Sends the staged data of sessions.
     pub(super) fn flush_dirty(&mut self) -> bool {
         let mut happened = false;
         // A session that stays dirty (its lane is blocked) must not be taken twice.
@@ -415,7 +416,7 @@ impl Engine {
         happened
     }
 
-    /// Sends what a session has staged, as far as the kernel takes it. Call
+    /// Sends the staged data of a session, as far as the kernel takes it. Call
     /// [`super::lanes::DatagramPort::flush_datagrams`] when no other session follows.
     pub(crate) fn flush(&mut self, session: u32) -> bool {
         let state = &mut *self.state;
@@ -464,8 +465,8 @@ impl Engine {
         happened
     }
 
-    /// The connection takes nothing any more. What the peer sent before it closed comes first, for
-    /// its goodbye may be there.
+    /// Handles a connection that takes no data any more. Data that the peer sent before it closed
+    /// is read first, since it may include its goodbye.
     ///
     /// RR-END-1.
     pub(super) fn handle_unsendable(&mut self, session: u32, error: &std::io::Error) {
@@ -479,9 +480,9 @@ impl Engine {
         }
     }
 
-    /// A session that said goodbye is over when that is delivered as far as this side can know: in
-    /// stream mode the peer's kernel tells ([`Self::check_peers`]), unless its process is sooner
-    /// and closes.
+    /// Ends a session that has sent a goodbye once that is delivered as far as this side can tell:
+    /// in stream mode the peer's kernel acknowledges it ([`Self::check_peers`]), unless its process
+    /// closes sooner.
     ///
     /// RR-END-1.
     pub(super) fn end_if_left(&mut self, session: u32) -> bool {
@@ -493,7 +494,7 @@ impl Engine {
         has_left
     }
 
-    /// A session without a lane has something staged: it is not connected, or is with itself.
+    /// Handles staged data of a session without a lane: it is not connected, or the loopback.
     fn flush_loopback(&mut self, session: u32) -> bool {
         let state = &mut *self.state;
         if !state.core.is_loopback(session) {
@@ -504,7 +505,7 @@ impl Engine {
         happened
     }
 
-    /// Sends what was just staged as soon as its hint wants it to go.
+    /// Sends the data staged last as its hint requires.
     #[inline]
     pub(super) fn flush_posted(&mut self, session: u32, hint: Hint, more: bool) {
         match hint {
@@ -514,7 +515,7 @@ impl Engine {
         }
     }
 
-    /// Sends at once what was just staged, and nothing that is staged later together with it.
+    /// Sends the data staged last at once, without later data.
     #[inline]
     fn flush_alone(&mut self, session: u32) {
         self.state.core.clean(session);
@@ -526,7 +527,7 @@ impl Engine {
         self.state.core.close_segment(session);
     }
 
-    /// Sends at once what was just staged if no message was since the last turn: a lone message
+    /// Sends the data staged last at once if no message was since the last turn: a single message
     /// does not wait for the next turn, a burst coalesces.
     #[inline]
     pub(crate) fn flush_first(&mut self, session: u32) {
@@ -539,7 +540,7 @@ impl Engine {
         }
     }
 
-    /// Whether no message was sent at once on a session since the last turn; now one is.
+    /// Returns whether no message was sent at once on a session since the last turn; now one is.
     #[inline]
     pub(super) fn is_first_of_turn(&mut self, session: u32) -> bool {
         let polls = self.state.polls;

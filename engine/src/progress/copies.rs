@@ -1,15 +1,15 @@
-//! How fast this engine copies what came into the memory of receives.
+//! Measures how fast this engine copies received data into the memory of receives.
 
 use super::clock::Clock;
 use crate::proto::eager_limit::CopySpeed;
 
-/// Shorter copies say little: they live in the nearest cache. In bytes.
+/// Minimum length of measured copies, in bytes: shorter ones stay in the nearest cache.
 const MEASURED_BYTES_MIN: usize = 16 << 10;
 
-/// One of so many is measured.
+/// One out of this many is measured.
 const MEASURED_ONE_IN: u8 = 8;
 
-/// Looks at the clock before and after a long copy now and then.
+/// Measures the duration of a long copy at intervals.
 #[derive(Debug)]
 pub(crate) struct CopyMeter {
     clock: Clock,
@@ -22,7 +22,7 @@ impl CopyMeter {
         Self { clock, unmeasured: 0, speed: CopySpeed::default() }
     }
 
-    /// Runs `copy`, which copies so many bytes.
+    /// Runs `copy`, which copies this many bytes.
     #[inline]
     pub(crate) fn run(&mut self, bytes: usize, copy: impl FnOnce()) {
         if bytes < MEASURED_BYTES_MIN {

@@ -1,4 +1,4 @@
-//! Counters of operations that have ended, which any thread reads without the engine.
+//! Counters of completed operations, which any thread reads without the engine.
 
 use std::sync::Arc;
 
@@ -7,13 +7,13 @@ use bitflags::bitflags;
 use super::shared::Count;
 
 bitflags! {
-    /// What a counter counts of an endpoint (the flags of `fi_ep_bind`).
+    /// The events of an endpoint that a counter counts (the flags of `fi_ep_bind`).
     #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
     pub struct CounterEvents: u8 {
-        /// Sends, those that were injected included.
+        /// Sends, injected ones included.
         const SEND = 1;
-        /// Receives. Each message in a multi-receive counts, its buffer does not, unless that
-        /// ends with an error.
+        /// Receives. Each message in a multi-receive counts, its buffer does not, unless that ends
+        /// with an error.
         const RECEIVE = 2;
         /// Gets, and atomic operations that fetch.
         const READ = 4;
@@ -26,7 +26,7 @@ bitflags! {
     }
 }
 
-/// Flags, and so counters of an endpoint.
+/// Number of flags, and so of counters of an endpoint.
 const EVENTS: usize = CounterEvents::all().bits().count_ones() as usize;
 
 /// No endpoint: of operations that are not counted.
@@ -34,7 +34,7 @@ pub(super) const UNCOUNTED: u16 = u16::MAX;
 
 type Bound = [Option<Arc<Count>>; EVENTS];
 
-/// Which counters the operations of endpoints count in.
+/// The counters of endpoints.
 #[derive(Debug, Default)]
 pub(crate) struct Counting {
     /// Some endpoint has a counter.
@@ -44,21 +44,21 @@ pub(crate) struct Counting {
 }
 
 impl Counting {
-    /// Whether anything is counted: the one look of an engine without counters.
+    /// Returns whether anything is counted: the single check of an engine without counters.
     #[inline]
     pub(super) fn is_used(&self) -> bool {
         self.is_used
     }
 
-    /// A new counter, which nothing is bound to.
+    /// Creates a counter, which nothing is bound to.
     pub(crate) fn open(&mut self) -> Arc<Count> {
         self.counters = self.counters.wrapping_add(1);
         // Of another class than the first queues, which have the first numbers.
         Arc::new(Count::new(self.counters.wrapping_add(15)))
     }
 
-    /// From now on operations of an endpoint that are posted count in `count`, and in no other one
-    /// that these `events` were bound to before.
+    /// Binds later operations of an endpoint to `count`, replacing the counter that these `events`
+    /// were bound to before.
     pub(crate) fn bind(&mut self, endpoint: u16, events: CounterEvents, count: &Arc<Count>) {
         let index = usize::from(endpoint);
         if index >= self.endpoints.len() {
@@ -73,7 +73,7 @@ impl Counting {
         }
     }
 
-    /// The endpoint is closed.
+    /// Removes the counters of a closed endpoint.
     pub(crate) fn unbind(&mut self, endpoint: u16) {
         if let Some(bound) = self.endpoints.get_mut(usize::from(endpoint)) {
             *bound = None;
@@ -81,7 +81,8 @@ impl Counting {
         }
     }
 
-    /// Counts the end of one operation. The number of a counter whose waiters are to be told.
+    /// Counts the completion of one operation. Returns the number of a counter whose waiters are to
+    /// be notified.
     #[cold]
     pub(super) fn count(&self, endpoint: u16, event: CounterEvents, is_ok: bool) -> Option<u32> {
         let bound = self.endpoints.get(usize::from(endpoint))?.as_ref()?;
@@ -101,24 +102,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_waits_is_told_once_for_a_batch() {
+    fn waiter_is_notified_once_per_batch() {
         let mut counting = Counting::default();
         let count = counting.open();
         counting.bind(3, CounterEvents::SEND | CounterEvents::WRITE, &count);
         count.want(3);
-        // One that wants more does not put off the one that wants less.
+        // A waiter for more does not delay one for less.
         count.want(9);
         let told =
             [(); 5].map(|()| counting.count(3, CounterEvents::SEND, true) == Some(count.number()));
         assert_eq!(told, [false, false, true, false, false]);
-        assert!(counting.count(3, CounterEvents::WRITE, false).is_some(), "each error is news");
+        assert!(counting.count(3, CounterEvents::WRITE, false).is_some(), "each error is reported");
         assert_eq!((count.value(), count.errors()), (5, 1));
         count.want(9);
         assert!(!count.add(3) && count.add(1));
     }
 
     #[test]
-    fn what_is_bound_elsewhere_or_no_more_is_not_counted() {
+    fn rebound_or_unbound_events_are_not_counted() {
         let mut counting = Counting::default();
         let (first, second) = (counting.open(), counting.open());
         counting.bind(0, CounterEvents::all(), &first);

@@ -1,4 +1,4 @@
-//! One progress engine: touched by one thread at a time.
+//! One progress engine, accessed by one thread at a time.
 
 use std::collections::VecDeque;
 use std::net::{SocketAddr, TcpListener};
@@ -34,36 +34,36 @@ use crate::types::{Address, Error, FrameState, Rail, RailRole, SharedMemoryState
 use crate::wire::locators::Locators;
 use crate::wire::rail::{ROLE_BACKUP, ROLE_PREFERRED};
 
-/// Polls between two looks at the clock while no path waits for a time.
+/// Polls between two clock reads while no path waits for a timer.
 const POLLS_PER_CLOCK: u64 = 16;
-/// Time between two looks at what has a deadline, in nanoseconds.
+/// Interval of deadline checks, in nanoseconds.
 pub(super) const TICK_NS: u64 = 1_000_000;
 /// Time between two checks of peers that do not answer and of idle lanes.
 pub(super) const HEALTH_NS: u64 = 100_000_000;
 /// A loop that comes so much too late has not run: what arrived meanwhile is older than any
 /// deadline that passed. Twice the longest sleep of a loop that waits.
 const LATE_NS: u64 = 200_000_000;
-/// Time for reading what arrived while the loop did not run, before deadlines count again.
+/// Time for reading data received during a suspension, before deadlines count again.
 const CATCH_UP_NS: u64 = 10_000_000;
 
-/// What the loop needs to know of the settings.
+/// Settings that the loop needs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LoopConfig {
-    /// Spinning before sleeping.
+    /// Time of busy polling before sleeping.
     pub(crate) spin: Duration,
-    /// ControlLane lanes read directly.
+    /// Maximum number of polled control connections.
     pub(crate) hot_lanes: usize,
     /// Size of the receive buffer.
     pub(crate) receive_buffer_bytes: usize,
     /// Copy or zero copy.
     pub(crate) zero_copy: Policy,
-    /// Silence of a peer's kernel that means death.
+    /// Silence of a peer's kernel after which the peer counts as lost.
     pub(crate) peer_timeout: Duration,
     /// Silence of a peer's engine, whose kernel answers, that ends a session.
     pub(crate) silent_timeout: crate::proto::control_lane::SilentTimeout,
     /// Connections that have not said who they are.
     pub(crate) handshake_pending_max: usize,
-    /// Time they have to say it, and lanes have to join.
+    /// Time for their authentication, and for lanes to join.
     pub(crate) handshake_timeout: Duration,
     /// How long closing waits.
     pub(crate) linger: Duration,
@@ -71,14 +71,14 @@ pub(crate) struct LoopConfig {
     pub(crate) report_lost_peers: bool,
 }
 
-/// Where peers connect to, backups last.
+/// Returns the addresses for peers to connect to, backups last.
 fn locators_of(locator: SocketAddr, rails: &[Rail]) -> Locators {
     let is_backup = |rail: &&Rail| rail.role == RailRole::Backup;
     let (backups, others): (Vec<&Rail>, Vec<&Rail>) = rails.iter().partition(is_backup);
     Locators::of(locator, others.into_iter().chain(backups).map(|rail| rail.address))
 }
 
-/// Everything of an engine but its driver: what moves from thread to thread.
+/// Everything of an engine but its driver: the part that moves between threads.
 pub(crate) struct EngineState {
     pub(crate) core: Core,
     pub(crate) completions: Completions,
@@ -88,22 +88,22 @@ pub(crate) struct EngineState {
     /// Rings in shared memory.
     pub(super) rings: Rings,
     pub(super) scratch: Scratch,
-    /// What neighbours were asked for.
+    /// Requests for the memory of local peers.
     pub(super) questions: MemoryQuestions,
     pub(super) keys: Arc<JobKeys>,
     pub(crate) arena: Arc<Arena>,
     pub(crate) listener: EngineFd<TcpListener>,
-    /// Those beside it that are bound to a rail each, if there are several.
+    /// Additional listeners, each bound to a rail, if there are several.
     pub(crate) listeners_of_rails: Vec<EngineFd<TcpListener>>,
-    /// What peers connect to.
+    /// Addresses for peers to connect to.
     pub(crate) locators: Locators,
-    /// What it sends and receives by, the locator's first; empty: as routes decide.
+    /// Rails that it uses, the locator's first; empty: routes decide.
     pub(crate) rails: Vec<Rail>,
-    /// The same where routes decide: what was chosen then. Never empty in an endpoint's engine.
+    /// The same where routes decide: the rails chosen then. Never empty in an endpoint's engine.
     pub(crate) rails_chosen: Vec<Rail>,
-    /// Where its threads run and its memory is.
+    /// Placement of its threads and its memory.
     pub(crate) placement: Arc<Placement>,
-    /// Rails, bit by bit, whose listener is still bound to the NIC of before.
+    /// Rails, bit by bit, whose listener is still bound to the previous NIC.
     pub(super) listeners_due: u16,
     /// Whom it reports to.
     pub(crate) reports: super::statistics::Reports,
@@ -113,15 +113,15 @@ pub(crate) struct EngineState {
     pub(super) roles: Roles,
     /// By session slot.
     pub(crate) controls: Vec<ControlLane>,
-    /// Sessions whose control lane is read directly.
+    /// Sessions whose control lane is polled.
     pub(super) hot: Vec<u32>,
-    /// Sessions that may owe an answer, or the rest of something, on their control lane.
+    /// Sessions that expect an acknowledgement, or the rest of a segment, on their control lane.
     pub(super) awaited: Vec<u32>,
     /// Sessions with one path that have lost their control lane, and some that have one again.
     pub(super) without_lane: Vec<u32>,
-    /// Sessions whose control lane took no more, and some where it takes more again.
+    /// Sessions with a blocked control lane, and some that are writable again.
     pub(super) blocked: Vec<u32>,
-    /// Lanes whose kernels may keep an acknowledgement back, and until when that is no matter.
+    /// Lanes whose kernels may delay an acknowledgement, and until when that is harmless.
     pub(super) acks_due: VecDeque<(LaneKey, u64)>,
     /// By slot of the protocol's lane table.
     pub(super) lane_keys: Vec<Option<LaneKey>>,
@@ -132,22 +132,23 @@ pub(crate) struct EngineState {
     pub(crate) now_ns: u64,
     pub(crate) clock: Clock,
     next_tick_ns: u64,
-    /// The last tick was passed over, because the loop had not run.
+    /// The last tick was skipped, because the loop was suspended.
     is_catching_up: bool,
-    /// The last turn ended with a message, before it asked the driver.
+    /// The last turn ended with a message, before it polled the driver.
     pub(super) owes_rest: bool,
     next_health_ns: u64,
-    /// When engines of peers are asked whether they are there.
+    /// When engines of peers are probed.
     pub(super) engine_questions: EngineQuestions,
-    /// Counts the checks of peers.
+    /// Number of checks of peers.
     health_round: u32,
     pub(super) next_session_id: u64,
-    /// Where nonces come from.
+    /// Source of nonces.
     pub(super) random: StdRng,
 }
 
 impl EngineState {
-    /// A new engine that will listen on `listener`. `random` is unforeseeable, except in tests.
+    /// Creates an engine that will listen on `listener`. `random` is unpredictable, except in
+    /// tests.
     #[allow(clippy::too_many_arguments)]
     pub(crate) fn new(
         engine: u64,
@@ -209,13 +210,13 @@ impl EngineState {
         }
     }
 
-    /// The number of this check of peers.
+    /// Returns the number of this check of peers.
     pub(super) fn next_health_round(&mut self) -> u32 {
         self.health_round = self.health_round.wrapping_add(1);
         self.health_round
     }
 
-    /// What peers are told of its rails.
+    /// Returns its rails as announced to peers.
     fn rails_announced(&self) -> Vec<RailInfo> {
         if self.rails.is_empty() {
             return vec![RailInfo { address: self.locators.first().ip(), speed_mbps: 0, role: 0 }];
@@ -232,19 +233,19 @@ impl EngineState {
         told.collect()
     }
 
-    /// Address of one of its endpoints.
+    /// Returns the address of one of its endpoints.
     pub(crate) fn address(&self, endpoint: u16) -> Address {
         Address::new(self.core.engine(), self.locators, endpoint)
     }
 
-    /// The first bytes of a send were staged: they go into the checksum, where there is one.
+    /// Adds the staged first bytes of a send to the checksum, where there is one.
     #[inline]
     pub(super) fn sum_staged(&mut self, id: Id, length: usize) {
         let completions = &self.completions;
         self.core.sum_payload(|before| completions.continue_sum(id, 0, length, before));
     }
 
-    /// Whether nothing is outstanding: no operation, no unsent byte, no connection attempt.
+    /// Returns whether nothing is outstanding: no operation, no unsent byte, no connection attempt.
     pub(crate) fn is_quiescent(&self) -> bool {
         self.core.operations().len() == 0
             && self.handshakes_pending == 0
@@ -259,22 +260,22 @@ impl EngineState {
 
 /// A state and the driver of the thread that owns it.
 pub struct Engine {
-    // Dropped first: the kernel must be done before memory goes.
+    // Dropped first: the kernel must release memory before it is freed.
     pub(super) driver: AnyDriver,
     pub(crate) state: Box<EngineState>,
     pub(super) events: Vec<DriverEvent>,
     /// The owner is absent, and the driver moves no chunk without it.
     pub(super) chunks_rest: bool,
-    /// The caretaker makes this turn.
+    /// The background thread makes this turn.
     pub(super) owner_is_absent: bool,
     pub(super) wake_fds: WakeFds,
-    /// What ended the driver.
+    /// The failure that ended the driver.
     pub(super) failure: Option<Box<super::failure::Failure>>,
 }
 
 impl Engine {
-    /// Takes a state over to the driver of the calling thread; `sockets` are the lanes that the
-    /// last driver gave up.
+    /// Attaches a state to the driver of the calling thread; `sockets` are the lanes that the last
+    /// driver returned.
     pub(crate) fn attach(
         mut state: Box<EngineState>,
         driver: impl Into<AnyDriver>,
@@ -327,12 +328,12 @@ impl Engine {
         Ok(engine)
     }
 
-    /// The opposite of [`Self::attach`]; on failure the engine stays as it was.
+    /// Reverses [`Self::attach`]; on failure the engine is unchanged.
     #[allow(clippy::type_complexity)]
     pub(crate) fn detach(
         mut self,
     ) -> Result<(Box<EngineState>, Vec<(LaneKey, EngineFd)>), (Self, Error)> {
-        // What the last message said of those before it.
+        // Applies the last acknowledgements.
         self.state.drain_all_paths();
         if !self.state.is_quiescent() {
             let error = Error::misuse(
@@ -355,22 +356,22 @@ impl Engine {
         }
     }
 
-    /// Whether datagrams go as AF_XDP frames.
+    /// Returns whether AF_XDP is used for datagrams.
     pub(crate) fn frame_state(&self) -> FrameState {
         self.driver.frame_state()
     }
 
-    /// Whether memory is shared with engines of this host.
+    /// Returns whether memory is shared with engines of this host.
     pub(crate) fn shared_memory(&self) -> SharedMemoryState {
         self.driver.shared_memory()
     }
 
-    /// Which driver runs it.
+    /// Returns the name of its driver.
     pub(crate) fn driver_name(&self) -> &'static str {
         self.driver.name()
     }
 
-    /// What the driver counted.
+    /// Returns the driver's counters.
     pub(crate) fn driver_counters(&self) -> super::lanes::DriverCounters {
         self.driver.counters()
     }
@@ -380,8 +381,8 @@ impl Engine {
         self.state.now_ns = self.state.clock.now_ns();
     }
 
-    /// One turn: everything that can be done without waiting, or as far as a message for the user
-    /// if nothing else waits. `true`: something happened.
+    /// Executes one turn: everything that can be done without waiting, or up to a message for the
+    /// user if nothing else waits. Returns `true` if something happened.
     pub(crate) fn progress(&mut self) -> Result<bool, Error> {
         self.state.polls += 1;
         if self.state.polls.is_multiple_of(POLLS_PER_CLOCK) || self.state.paths.has_timers() {
@@ -418,8 +419,8 @@ impl Engine {
         Ok(happened)
     }
 
-    /// Whether the user waits for what has ended since there were `finished` completions, and the
-    /// rest of this turn can be done by the next one.
+    /// Returns whether the user waits for operations completed since there were `finished`
+    /// completions, and the next turn can do the rest of this one.
     #[inline]
     fn has_message(&mut self, finished: u64) -> bool {
         self.state.completions.finished > finished
@@ -428,7 +429,7 @@ impl Engine {
             && !std::mem::replace(&mut self.state.owes_rest, true)
     }
 
-    /// Carries out what the protocol wants: waiting sends, grants, actions, chunks, segments.
+    /// Executes the protocol's requests: waiting sends, grants, actions, chunks, segments.
     pub(super) fn work(&mut self) -> bool {
         let mut happened = false;
         if self.state.core.is_idle() && shortcut!("an engine without work") {
@@ -437,8 +438,8 @@ impl Engine {
         }
         happened |= self.read_by_cma();
         self.state.rings.is_full = false;
-        // Each round can make work for the next: a flush makes room for a waiting send. The bound
-        // keeps one call short; what is left is done in the next.
+        // Each round can create work for the next: a flush frees space for a waiting send. The
+        // limit keeps one call short; the rest is done in the next.
         for _ in 0..4 {
             let mut again = self.stage_waiting();
             let now_ns = self.state.now_ns;
@@ -455,7 +456,7 @@ impl Engine {
                 break;
             }
         }
-        // Behind all that messages need.
+        // After everything that messages need.
         happened |= self.write_pieces();
         happened
     }
@@ -521,7 +522,7 @@ impl Engine {
                 }
                 Action::OpenLane { lane, .. } => self.connect_lane(lane),
                 Action::CloseLane { lane, is_failure } => {
-                    let failed = LaneEnd::Failed("the session gave it up");
+                    let failed = LaneEnd::Failed("abandoned by the session");
                     self.close_lane(lane, if is_failure { failed } else { LaneEnd::Unused });
                 }
                 Action::AbandonLane { lane, is_told } => self.abandon_lane(lane, is_told),

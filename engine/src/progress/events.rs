@@ -1,8 +1,8 @@
-//! Event queues: what an engine tells besides the ends of operations.
+//! Event queues: events of an engine other than completions.
 //!
-//! Each endpoint reports to one queue, the engine's first unless it was told another. News of the
-//! engine (peers, paths, strangers) go to every queue that an endpoint reports to; news of a
-//! connection go to the queue of its endpoint.
+//! Each endpoint reports to one queue, the engine's first unless another one was bound. Events of
+//! the engine (peers, paths, refused connections) go to every queue that an endpoint reports to;
+//! events of a connection go to the queue of its endpoint.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -17,7 +17,7 @@ pub(crate) const FIRST: u32 = 0;
 struct Queue {
     entries: VecDeque<Event>,
     entries_max: usize,
-    /// News that found no room.
+    /// Events dropped for lack of space.
     lost: u64,
     /// Objects that name it.
     users: u32,
@@ -26,8 +26,8 @@ struct Queue {
 }
 
 impl Queue {
-    /// Adds news of the engine. When nobody reads them the oldest are dropped; those that say which
-    /// peers are there last, for what flaps would drive them out.
+    /// Adds an event of the engine. If the queue is full the oldest are dropped; those that report
+    /// peers last, since flapping paths would displace them.
     fn push_news(&mut self, event: &Event) {
         while self.entries.len() >= self.entries_max {
             let minor = |it: &Event| !it.is_of_session() && !it.is_of_connection();
@@ -58,7 +58,7 @@ impl EventQueues {
         Self { queues: vec![first], elsewhere: HashMap::new() }
     }
 
-    /// Opens a queue with one user and room for `entries_max` entries.
+    /// Opens a queue with one user and space for `entries_max` entries.
     pub(crate) fn open(&mut self, entries_max: usize) -> u32 {
         let is_free = |queue: &Queue| queue.users == 0 && queue.reporters == 0;
         let index = self.queues.iter().position(is_free).unwrap_or_else(|| {
@@ -69,12 +69,12 @@ impl EventQueues {
         index as u32
     }
 
-    /// One more user of a queue.
+    /// Adds a user to a queue.
     pub(crate) fn share(&mut self, queue: u32) {
         self.queues[queue as usize].users += 1;
     }
 
-    /// A user lets go of a queue. What nobody can read goes.
+    /// Removes a user of a queue. Entries without a reader are dropped.
     pub(crate) fn close(&mut self, queue: u32) {
         let queue = &mut self.queues[queue as usize];
         queue.users -= 1;
@@ -83,7 +83,7 @@ impl EventQueues {
         }
     }
 
-    /// An endpoint reports to a queue from now on.
+    /// Lets an endpoint report to a queue.
     pub(crate) fn bind(&mut self, endpoint: u16, queue: u32) {
         self.unbind(endpoint);
         if queue != FIRST {
@@ -92,7 +92,7 @@ impl EventQueues {
         }
     }
 
-    /// An endpoint is closed.
+    /// Removes a closed endpoint.
     pub(crate) fn unbind(&mut self, endpoint: u16) {
         if let Some(queue) = self.elsewhere.remove(&endpoint) {
             let queue = &mut self.queues[queue as usize];
@@ -103,26 +103,27 @@ impl EventQueues {
         }
     }
 
-    /// The queue that an endpoint reports to.
+    /// Returns the queue that an endpoint reports to.
     pub(crate) fn of_endpoint(&self, endpoint: u16) -> u32 {
         self.elsewhere.get(&endpoint).copied().unwrap_or(FIRST)
     }
 
-    /// News of the engine.
+    /// Reports an event of the engine.
     pub(crate) fn push(&mut self, event: &Event) {
         for queue in self.queues.iter_mut().filter(|queue| queue.reporters > 0) {
             queue.push_news(event);
         }
     }
 
-    /// News of a connection of an endpoint: never dropped, and so bounded by the number of
-    /// connections. Ask [`Self::has_room`] before a request is taken.
+    /// Reports an event of an endpoint's connection: never dropped, and so bounded by the number of
+    /// connections. Check [`Self::has_room`] before accepting a request.
     pub(crate) fn push_to_endpoint(&mut self, endpoint: u16, event: Event) {
         let queue = self.of_endpoint(endpoint);
         self.queues[queue as usize].entries.push_back(event);
     }
 
-    /// Whether the queue of an endpoint has room for a request that can be refused instead.
+    /// Returns whether the queue of an endpoint has space for a request that can be rejected
+    /// instead.
     pub(crate) fn has_room(&self, endpoint: u16) -> bool {
         let queue = &self.queues[self.of_endpoint(endpoint) as usize];
         queue.entries.len() < queue.entries_max
@@ -133,17 +134,17 @@ impl EventQueues {
         self.queues.get_mut(queue as usize)?.entries.pop_front()
     }
 
-    /// Whether a queue has nothing to take.
+    /// Returns whether a queue is empty.
     pub(crate) fn is_empty(&self, queue: u32) -> bool {
         self.queues.get(queue as usize).is_none_or(|queue| queue.entries.is_empty())
     }
 
-    /// How many news of the engine a queue has dropped.
+    /// Returns how many events of the engine a queue has dropped.
     pub(crate) fn lost(&self, queue: u32) -> u64 {
         self.queues.get(queue as usize).map_or(0, |queue| queue.lost)
     }
 
-    /// The entries of the engine's first queue.
+    /// Returns the entries of the engine's first queue.
     #[cfg(any(test, feature = "sim"))]
     pub(crate) fn first(&mut self) -> &mut VecDeque<Event> {
         &mut self.queues[FIRST as usize].entries
@@ -178,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn flaps_drive_out_no_news_of_peers() {
+    fn path_flaps_do_not_displace_peer_events() {
         let mut events = EventQueues::new();
         events.push(&Event::Connected { address: address() });
         (0..2 * FIRST_MAX).for_each(|rail| events.push(&flap(rail)));
@@ -193,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn news_of_connections_are_never_dropped_and_the_others_are_counted() {
+    fn connection_events_are_never_dropped_and_other_drops_are_counted() {
         let mut events = EventQueues::new();
         let queue = events.open(3);
         events.bind(5, queue);
@@ -210,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn each_queue_with_an_endpoint_gets_the_news_and_goes_with_its_last_user() {
+    fn each_bound_queue_gets_events_until_its_last_user_leaves() {
         let mut events = EventQueues::new();
         let (bound, unbound) = (events.open(9), events.open(9));
         events.bind(1, bound);

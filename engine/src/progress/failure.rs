@@ -1,8 +1,8 @@
-//! A driver that has failed for good.
+//! A driver that has failed permanently.
 //!
-//! It is closed at once, by its owner: that ends what the kernel does with memory. Then every
-//! operation ends with the error of the driver, and every session with it; all calls that make
-//! progress give the same error from then on. If the kernel does not let go, what it holds stays
+//! It is closed at once, by its owner: that ends the kernel's accesses to memory. Then every
+//! operation ends with the error of the driver, and every session with it; all later calls that
+//! make progress return the same error. If the kernel does not release memory, its operations stay
 //! outstanding.
 
 use std::io;
@@ -12,7 +12,7 @@ use super::leave::LET_GO;
 use crate::proto::failure::PeerFailure;
 use crate::types::Error;
 
-/// How a driver ended.
+/// How a driver failed.
 #[derive(Debug)]
 pub(super) struct Failure {
     error: Error,
@@ -21,14 +21,15 @@ pub(super) struct Failure {
 }
 
 impl Failure {
-    /// Whether the kernel holds no memory.
+    /// Returns whether the kernel holds no memory.
     pub(super) fn is_released(&self) -> bool {
         self.is_released
     }
 }
 
 impl Engine {
-    /// The driver has failed in what was attempted; what its users are told, now and later.
+    /// Handles the failure of the driver in an attempted action; returns the error for its users,
+    /// now and later.
     #[cold]
     pub(super) fn fail_driver(&mut self, what: &'static str, error: io::Error) -> Error {
         if let Some(known) = &self.failure {
@@ -38,10 +39,10 @@ impl Engine {
         }
         let error = Error::system(what, error);
         if self.owner_is_absent {
-            // Its owner finds it again, and may close the driver.
+            // Its owner detects it again, and may close the driver.
             return error;
         }
-        tracing::error!("the engine is over: {error}");
+        tracing::error!("driver failed; engine stopped: {error}");
         let is_released = self.driver.shutdown(LET_GO);
         self.failure = Some(Box::new(Failure { error: error.clone(), is_released }));
         self.end_with_driver();
@@ -55,8 +56,8 @@ impl Engine {
         let state = &mut *self.state;
         self.events.clear();
         state.completions.end_all(error);
-        // Whoever sends from now on is refused. All operations have ended already.
-        let why: std::sync::Arc<str> = format!("this side has no driver any more: {error}").into();
+        // Later sends are refused. All operations have ended already.
+        let why: std::sync::Arc<str> = format!("the driver of this side failed: {error}").into();
         for slot in 0..state.core.sessions().slots() {
             let failure = PeerFailure::Lost(why.clone());
             state.core.fail_session(slot as u32, failure, &mut state.completions);
@@ -67,7 +68,7 @@ impl Engine {
 
 #[cfg(test)]
 impl Engine {
-    /// The driver fails from its next call on.
+    /// Makes the driver fail from its next call on.
     pub(crate) fn stop_driver(&mut self) {
         assert!(self.driver.shutdown(LET_GO));
     }

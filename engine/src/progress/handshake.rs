@@ -1,8 +1,8 @@
-//! The hello exchange: bytes of hellos, replies and proofs as they come, and what they lead to.
+//! The hello exchange: receives hellos, replies and proofs, and acts on them.
 //!
-//! A connection is a stranger until its proof has come; strangers are counted and have a deadline.
-//! What a message is worth decides [`crate::proto::handshake`], what it leads to
-//! [`crate::proto::peers`].
+//! A connection is unauthenticated until its proof has arrived; unauthenticated ones are counted
+//! and have a deadline. [`crate::proto::handshake`] authenticates messages, [`crate::proto::peers`]
+//! decides on sessions.
 
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
@@ -28,15 +28,15 @@ use crate::wire::locators::Locators;
 use crate::wire::proof::{PROOF_BYTES, PROOF_MAGIC};
 use crate::wire::{Hello, HelloReply, Proof, SEGMENT_BYTES_MAX, VERSION};
 
-/// Where hellos and replies of all versions have their version.
+/// Position of the version in hellos and replies of all versions.
 const VERSION_AT: std::ops::Range<usize> = 8..10;
 
 impl Engine {
-    // ---- Strangers ----
+    // ---- Unauthenticated connections ----
 
     pub(super) fn handle_accepted(&mut self, key: LaneKey, remote: SocketAddr) {
         if self.state.handshakes_pending >= self.state.config.handshake_pending_max {
-            self.refuse(key, remote, "too many connections have not said who they are");
+            self.refuse(key, remote, "too many unauthenticated connections");
             return;
         }
         self.state.handshakes_pending += 1;
@@ -46,7 +46,7 @@ impl Engine {
         self.watch(key, Interest::Readable);
     }
 
-    /// Ends a connection that is a stranger's still, and says so to the user.
+    /// Closes an unauthenticated connection, and reports it to the user.
     fn refuse(&mut self, key: LaneKey, remote: SocketAddr, cause: &str) {
         self.dismiss(key);
         let event = Event::Refused { remote, cause: cause.to_owned() };
@@ -61,7 +61,8 @@ impl Engine {
         self.driver.close(key, CloseMode::Graceful);
     }
 
-    /// The connection is a stranger no longer, or is about to be closed.
+    /// Removes a connection from the unauthenticated ones, as it is authenticated, or about to be
+    /// closed.
     pub(super) fn take_stranger(&mut self, key: LaneKey) {
         let Some(role) = self.state.roles.get_mut(key) else { return };
         match std::mem::replace(role, CLOSING) {
@@ -74,7 +75,7 @@ impl Engine {
         }
     }
 
-    /// Strangers do not stay for ever.
+    /// Closes unauthenticated connections after their deadline.
     ///
     /// RR-CONN-5.
     pub(super) fn drop_silent_handshakes(&mut self) {
@@ -83,10 +84,10 @@ impl Engine {
         let limit_ns = self.state.config.handshake_timeout.as_nanos() as u64;
         let late = self.state.roles.handshakes().filter_map(|(key, role)| match role {
             Role::AwaitHello { since_ns, .. } if now_ns - since_ns > limit_ns => {
-                Some((key, "no hello came in time"))
+                Some((key, "no hello received in time"))
             }
             Role::AwaitProof { since_ns, .. } if now_ns - since_ns > limit_ns => {
-                Some((key, "no proof of the job's secret came in time"))
+                Some((key, "no proof of the job's secret received in time"))
             }
             _ => None,
         });
@@ -107,11 +108,11 @@ impl Engine {
             _ => None,
         });
         for key in late.collect::<Vec<_>>() {
-            self.handle_connect_failed(key, "the peer did not let the lane join in time");
+            self.handle_connect_failed(key, "the peer did not answer the join of the lane in time");
         }
     }
 
-    /// Sends a hello, a reply or a proof; a signal in between is no failure.
+    /// Sends a hello, a reply or a proof; retries after a signal.
     pub(super) fn send_handshake(&mut self, key: LaneKey, bytes: &[u8]) -> io::Result<usize> {
         loop {
             match self.driver.send(key, bytes) {
@@ -138,7 +139,7 @@ impl Engine {
         let Some((partial, wanted)) = role.awaited() else { return };
         let received = self.driver.recv(key, &mut partial.bytes[partial.length..wanted]);
         match received {
-            // Of two connections that cross, one is given up like this.
+            // One of two crossing connections is abandoned this way.
             Ok(0) if is_proof => self.dismiss(key),
             Ok(0) => self.handshake_failed(key, "the connection was closed during the hello"),
             Ok(got) => {
@@ -155,7 +156,7 @@ impl Engine {
         }
     }
 
-    /// `length` of `wanted` bytes have come.
+    /// Handles `length` received bytes of `wanted`.
     fn handle_bytes(
         &mut self,
         key: LaneKey,
@@ -164,13 +165,13 @@ impl Engine {
         wanted: usize,
         is_proof: bool,
     ) {
-        // Garbage is told apart as soon as it differs, not when enough has come; so are other
-        // versions, whose messages may be shorter.
+        // Invalid bytes are detected at the first difference, not when enough have arrived; so are
+        // other versions, whose messages may be shorter.
         let magic = if is_proof { &PROOF_MAGIC[..] } else { &MAGIC[..] };
         let known = length.min(magic.len());
         let version = u16::from_le_bytes([bytes[VERSION_AT.start], bytes[VERSION_AT.start + 1]]);
         if bytes[..known] != magic[..known] {
-            self.handshake_failed(key, "what answers there does not speak ringrail");
+            self.handshake_failed(key, "the remote process does not use the ringrail protocol");
         } else if !is_proof && length >= VERSION_AT.end && version != VERSION {
             self.handle_other_version(key, version);
         } else if length == wanted {
@@ -185,13 +186,13 @@ impl Engine {
             Some(&mut Role::AwaitHello { remote, .. }) => {
                 let reply = self.reply(HelloStatus::WrongVersion, NOTHING);
                 self.send_reply(key, &reply);
-                let cause = format!("it speaks wire version {theirs}, not {VERSION}");
+                let cause = format!("it uses wire version {theirs}, not {VERSION}");
                 self.refuse(key, remote, &cause);
             }
             Some(&mut Role::AwaitReply { session, .. }) => {
                 self.handle_distrust(session, Distrust::Version(theirs));
             }
-            _ => self.handle_connect_failed(key, "it speaks another wire version"),
+            _ => self.handle_connect_failed(key, "it uses another wire version"),
         }
     }
 
@@ -204,7 +205,7 @@ impl Engine {
         }
     }
 
-    /// A whole message is there.
+    /// Handles a complete message.
     fn handle_handshake(&mut self, key: LaneKey, bytes: &[u8; HELLO_BYTES]) {
         let Some(role) = self.state.roles.get_mut(key) else { return };
         match *role {
@@ -216,7 +217,7 @@ impl Engine {
                             Ok(()) => {}
                             Err(HelloStatus::Busy) => self.dismiss(key),
                             Err(status) => {
-                                let cause = format!("its other control lane: {status:?}");
+                                let cause = format!("its other control connection: {status:?}");
                                 self.refuse(key, remote, &cause);
                             }
                         },
@@ -253,7 +254,7 @@ impl Engine {
 
     // ---- The peer connects ----
 
-    /// A reply that lacks what the handshake adds.
+    /// Creates a reply without the fields of the handshake.
     pub(super) fn reply(&self, status: HelloStatus, ours: Limits) -> HelloReply {
         HelloReply {
             magic: MAGIC,
@@ -275,11 +276,11 @@ impl Engine {
     }
 
     pub(super) fn send_reply(&mut self, key: LaneKey, reply: &HelloReply) -> bool {
-        // A fresh socket has room for so few bytes unless it is dying.
+        // A fresh socket has space for so few bytes unless it is failing.
         matches!(self.send_handshake(key, reply.as_bytes()), Ok(HELLO_REPLY_BYTES))
     }
 
-    /// The hello of a control lane.
+    /// Handles the hello of a control lane.
     ///
     /// RR-CONN-2, RR-CONN-3, RR-CONN-7.
     ///
@@ -296,7 +297,7 @@ impl Engine {
         };
         let engine = hello.source.get();
         if self.state.core.sessions().is_full() {
-            // What is still to be done about a session that ended keeps its place.
+            // Pending actions of a closed session keep its slot in use.
             self.carry_out();
         }
         let state = &mut *self.state;
@@ -326,7 +327,7 @@ impl Engine {
             Ok(admission) => {
                 let datagrams = Announced::of_hello(hello);
                 let half = Box::new(HalfOpen { admission, acceptor, ours, theirs, datagrams });
-                // The hello may have waited here for long; the proof has its own time.
+                // The hello may have waited here for long; the proof has a timeout of its own.
                 let since_ns = self.state.now_ns;
                 let role =
                     Role::AwaitProof { remote, since_ns, half, partial: PartialMessage::new() };
@@ -334,11 +335,11 @@ impl Engine {
                 if is_sent {
                     self.watch(key, Interest::Readable);
                 } else {
-                    self.refuse(key, remote, "a new connection takes no bytes");
+                    self.refuse(key, remote, "a new connection accepts no data");
                 }
             }
             Err(HelloStatus::ElectionLost | HelloStatus::AlreadyConnected) => self.dismiss(key),
-            // It asked who is here, and was told.
+            // It requested the engine's id, and got it.
             Err(HelloStatus::WrongEngine) if hello.target.get() == 0 => self.dismiss(key),
             Err(status) => {
                 let is_insecure = hello.flags & FLAG_INSECURE != 0;
@@ -351,7 +352,7 @@ impl Engine {
         }
     }
 
-    /// Why a hello is refused, for the user.
+    /// Returns why a hello is refused, for the user.
     fn refusal(&self, status: HelloStatus, is_insecure: bool) -> String {
         match status {
             HelloStatus::WrongSecret if is_insecure => {
@@ -361,8 +362,10 @@ impl Engine {
                 "it has a job secret, this side runs without one (insecure = true here)".into()
             }
             HelloStatus::WrongSecret => "it does not know this job's secret".into(),
-            HelloStatus::WrongEngine => "it wants a process that lived here earlier".into(),
-            HelloStatus::StaleEpoch => "it repeats what an earlier connection said".into(),
+            HelloStatus::WrongEngine => {
+                "it is addressed to an earlier process at this address".into()
+            }
+            HelloStatus::StaleEpoch => "it is a replay of an earlier connection".into(),
             HelloStatus::Busy => format!(
                 "this engine has as many sessions as it may have (sessions_max = {}): raise the \
                  setting, or remove peers that are gone",
@@ -372,11 +375,11 @@ impl Engine {
         }
     }
 
-    /// The sender of an accepted hello proves that it made it now.
+    /// Handles the proof that the sender of an accepted hello made it now.
     ///
     /// RR-AUTH-2.
     fn handle_proof(&mut self, key: LaneKey, remote: SocketAddr, proof: &Proof) {
-        // What the end of an earlier session asks for must not befall the one that begins here.
+        // Pending actions of an earlier session must not affect the one that begins here.
         self.carry_out();
         let Some(role) = self.state.roles.get_mut(key) else { return };
         let Role::AwaitProof { half, .. } = std::mem::replace(role, CLOSING) else { return };
@@ -384,7 +387,7 @@ impl Engine {
         let HalfOpen { admission, acceptor, ours, theirs, datagrams } = *half;
         let Ok(keys) = acceptor.handle_proof(proof) else {
             self.state.core.withdraw(admission);
-            self.refuse(key, remote, "its proof does not fit this job's secret");
+            self.refuse(key, remote, "its proof does not match this job's secret");
             return;
         };
         if let Some(outlived) = self.state.core.outlived_by(&admission) {
@@ -402,7 +405,7 @@ impl Engine {
         self.open_path(session, datagrams);
     }
 
-    /// The hello of a bulk lane.
+    /// Handles the hello of a bulk lane.
     ///
     /// RR-AUTH-6.
     fn handle_join(&mut self, key: LaneKey, remote: SocketAddr, hello: &Hello) {
@@ -426,7 +429,7 @@ impl Engine {
                 self.set_lane_key(lane, Some(key));
                 self.lane_joined(key, lane);
                 if !is_sent {
-                    self.close_lane(lane, LaneEnd::Failed("a new connection takes no bytes"));
+                    self.close_lane(lane, LaneEnd::Failed("a new connection accepts no data"));
                 }
             }
             Err(HelloStatus::Busy) => self.dismiss(key),
@@ -480,7 +483,7 @@ impl Engine {
         let was_connected = connection.is_connected();
         let step = connection.handle_reply(state.now_ns, status);
         if connection.is_connected() && !was_connected {
-            // Nothing may stand between the proof and the first segment.
+            // Nothing may be sent between the proof and the first segment.
             let sent = self.send_handshake(key, welcome.proof.as_bytes());
             let state = &mut *self.state;
             state.core.establish(session, ours, theirs, welcome.keys);
@@ -489,7 +492,7 @@ impl Engine {
             self.control_established(session, key);
             self.open_path(session, Announced::of_reply(reply));
             if !matches!(sent, Ok(PROOF_BYTES)) {
-                self.lose(session, "a new connection takes no bytes");
+                self.lose(session, "a new connection accepts no data");
             }
             return;
         }
@@ -498,7 +501,7 @@ impl Engine {
         state.core.apply(session, step, &mut state.completions);
     }
 
-    /// The reply may be anybody's: the attempt has failed, whatever it says.
+    /// Handles a reply that is not authenticated: the attempt has failed, whatever it contains.
     fn handle_distrust(&mut self, session: u32, distrust: Distrust) {
         self.drop_attempt(session);
         let state = &mut *self.state;
@@ -512,8 +515,8 @@ impl Engine {
             Distrust::Secret => connection.handle_attempt_ended(now_ns, PeerFailure::WrongSecret),
             Distrust::Elsewhere(locator) => {
                 let cause = format!(
-                    "another engine of the job answered, from {locator}: somebody relays what is \
-                     for the peer, or translates addresses"
+                    "another engine of the job answered, from {locator}: a third party relays the \
+                     connection, or translates addresses"
                 );
                 connection.handle_attempt_failed(now_ns, &cause)
             }
@@ -544,7 +547,7 @@ impl Engine {
                 self.driver.close(key, CloseMode::Graceful);
             }
             Ok(_) => self.handle_connect_failed(key, "the peer refused a bulk lane"),
-            Err(_) => self.handle_connect_failed(key, "the reply to a join is not the peer's"),
+            Err(_) => self.handle_connect_failed(key, "the reply to a join is not authentic"),
         }
     }
 }

@@ -1,18 +1,18 @@
-//! What keeps the memory of an outstanding operation alive.
+//! Ownership of the memory of an outstanding operation.
 
 use std::sync::Arc;
 
 use crate::memory::{Buffer, Window};
 
-/// See the module.
+/// Guard of the memory; see the module.
 #[derive(Debug, Default)]
 pub(super) enum Held {
-    /// Nothing: its poster does.
+    /// None: its poster keeps it.
     #[default]
     Nothing,
     /// The operation owns it.
     Buffer(Buffer),
-    /// It is memory that peers may reach: others read and write it meanwhile.
+    /// It is memory that peers may access: they read and write it meanwhile.
     Window(Arc<Window>),
 }
 
@@ -21,7 +21,7 @@ impl Held {
         matches!(self, Self::Window(_))
     }
 
-    /// The buffer, to be given back.
+    /// Returns the buffer.
     pub(super) fn into_buffer(self) -> Option<Buffer> {
         match self {
             Self::Buffer(buffer) => Some(buffer),
@@ -29,7 +29,7 @@ impl Held {
         }
     }
 
-    /// The buffer, of which nothing is left here.
+    /// Takes the buffer, and leaves nothing.
     #[inline]
     pub(super) fn take_buffer(&mut self) -> Option<Buffer> {
         std::mem::take(self).into_buffer()

@@ -1,4 +1,5 @@
-//! The end of an endpoint and of an engine: operations end, goodbyes, and everything is given back.
+//! Shutdown of an endpoint and of an engine: operations end, goodbyes are sent, and resources are
+//! freed.
 
 use std::time::{Duration, Instant};
 
@@ -7,13 +8,13 @@ use super::engine::Engine;
 use super::lanes::CloseMode;
 use super::roles::Role;
 
-/// Time for the kernel to let go of memory once lanes were reset.
+/// Time for the kernel to release memory after lanes were reset.
 pub(crate) const LET_GO: Duration = Duration::from_secs(2);
 
 impl Engine {
-    /// Closes an endpoint: its receives end, its sends go out, for `linger` at the most, and then
-    /// end as well. No memory is lent for its operations
-    /// when this returns; buffers that the kernel does not let go of in time stay with the engine.
+    /// Closes an endpoint: its receives end, its sends are sent, for at most `linger`, and then end
+    /// as well. No memory is borrowed for its operations when this returns; buffers that the kernel
+    /// does not release in time stay with the engine.
     pub(crate) fn close_endpoint(&mut self, endpoint: u16) {
         let deadline = Instant::now() + self.state.config.linger;
         self.close_connections_of(endpoint);
@@ -21,13 +22,14 @@ impl Engine {
         state.completions.events.unbind(endpoint);
         state.core.close_endpoint(endpoint, &mut state.completions);
         if !self.end_operations(deadline) && self.is_memory_lent() {
-            // Lanes are closed already; what is left to try takes the rest of the engine along.
+            // Lanes are closed already; the only remaining option ends the rest of the engine as
+            // well.
             self.shut_down();
         }
     }
 
-    /// Says goodbye to everybody, waits until it is delivered (`linger` at the most), and gives
-    /// everything back. What is outstanding ends, at the latest then.
+    /// Sends goodbyes to all peers, waits for their delivery (at most `linger`), and frees
+    /// everything. Outstanding operations end, at the latest then.
     pub(crate) fn close(mut self) {
         self.note_carriers();
         let linger = self.state.config.linger;
@@ -38,7 +40,7 @@ impl Engine {
             state.core.close_endpoint(endpoint, &mut state.completions);
         }
         self.end_operations(deadline);
-        // Those whose peers take what they get are not to go without a goodbye for another one.
+        // Peers that read their data must get a goodbye, even if another peer does not.
         let deadline = deadline.max(Instant::now() + linger / 4);
         let flushed = |engine: &mut Self| {
             let core = &engine.state.core;
@@ -63,21 +65,21 @@ impl Engine {
         let _ = self.wait(Some(deadline), gone);
         if !self.shut_down() {
             // The kernel may still write there: memory that is never reused cannot be corrupted.
-            tracing::warn!("the kernel did not let go of all buffers in time; they are leaked");
+            tracing::warn!("the kernel did not release all buffers in time; they are leaked");
             self.state.arena.leak();
             std::mem::forget(std::mem::replace(&mut self.state.completions, Completions::new(0)));
         }
     }
 
-    /// Ends the operations of endpoints that are closed. Sends go out until `deadline`, then their
-    /// lanes are reset. `false`: the kernel still has memory of some.
+    /// Ends the operations of closed endpoints. Sends are sent until `deadline`, then their lanes
+    /// are reset. Returns `false` if the kernel still has memory of some.
     fn end_operations(&mut self, deadline: Instant) -> bool {
-        // News of receives that were given up go out as well.
+        // Notifications of cancelled receives are sent as well.
         self.work();
         if !self.state.core.has_closed() {
             return true;
         }
-        // A driver that fails is found again below.
+        // A driver that fails is detected again below.
         let _ = self.wait(Some(deadline), |engine| {
             (!engine.state.core.is_sending_of_closed()).then_some(())
         });
@@ -92,7 +94,7 @@ impl Engine {
         matches!(self.wait(Some(Instant::now() + LET_GO), ended), Ok(Some(())))
     }
 
-    /// Lanes that wait for their last bytes to be taken may hold memory.
+    /// Resets lanes that wait for their last bytes to be taken, as they may hold memory.
     pub(super) fn reset_closing_lanes(&mut self) {
         let closing = self.state.roles.iter();
         let closing = closing.filter(|(_, role)| matches!(role, Role::Closing { .. }));
@@ -107,9 +109,9 @@ impl Engine {
         self.state.core.closed_operations().any(|(id, _)| completions.is_lent(id))
     }
 
-    /// Ends the driver, and with it what is outstanding at endpoints that are closed. `false`: the
-    /// kernel still has memory, all of which the engine owns: with memory that was lent nobody can
-    /// go on.
+    /// Ends the driver, and the outstanding operations of closed endpoints. Returns `false` if the
+    /// kernel still has memory, all of which the engine owns: with borrowed memory the process
+    /// cannot continue.
     fn shut_down(&mut self) -> bool {
         let is_done = match &self.failure {
             Some(failure) => failure.is_released(),
@@ -120,7 +122,7 @@ impl Engine {
             state.core.drop_closed(&mut state.completions);
         } else if self.is_memory_lent() {
             tracing::error!(
-                "the kernel does not let go of memory that was lent for an operation, and its \
+                "the kernel does not release memory that was borrowed for an operation, and its \
                  endpoint is closed: the process ends before that memory is used for something else"
             );
             std::process::abort();

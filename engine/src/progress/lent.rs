@@ -1,4 +1,4 @@
-//! Memory of this engine that peers may reach: regions by the names that the protocol has for them.
+//! Registered memory of this engine: regions by their protocol ids.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,8 +9,8 @@ use crate::proto::regions::{Access, Refusal};
 use crate::proto::table::Id;
 use crate::types::{AtomicOp, Datatype};
 
-/// What peers have done to a region. Written by those who hold the engine, one after the other;
-/// read by anybody.
+/// Counters of peers' accesses to a region. Written by the threads that hold the engine, one at a
+/// time; read by any thread.
 #[derive(Debug, Default)]
 pub(crate) struct RegionCounts {
     pub(crate) puts: AtomicU64,
@@ -19,7 +19,7 @@ pub(crate) struct RegionCounts {
     pub(crate) bytes: AtomicU64,
 }
 
-/// One more, which publishes what was written to the region before.
+/// Adds to a counter, which publishes earlier writes to the region.
 #[inline]
 fn add(counter: &AtomicU64, more: u64) {
     // One writer at a time.
@@ -33,11 +33,11 @@ struct Known {
     counts: Arc<RegionCounts>,
 }
 
-/// See the module.
+/// Registered memory; see the module.
 #[derive(Debug, Default)]
 pub(crate) struct LentRegions {
     known: Vec<Option<Known>>,
-    /// The completion queues of endpoints, for what they are told.
+    /// The completion queues of endpoints, for remote data.
     queues: Vec<Option<u32>>,
 }
 
@@ -63,7 +63,7 @@ impl LentRegions {
         self.known.get(name.index())?.as_ref().filter(|known| known.name == name)
     }
 
-    /// The memory of a region.
+    /// Returns the memory of a region.
     pub(super) fn window(&self, name: Id) -> Option<&Arc<Window>> {
         Some(&self.get(name)?.window)
     }
@@ -94,8 +94,8 @@ impl LentRegions {
         })
     }
 
-    /// Memory for an operation that is not over at once. What may not be mapped is touched before:
-    /// the kernel moves its bytes, and a lane is lost where it finds nothing.
+    /// Returns memory for an operation that does not end at once. Memory that may be unmapped is
+    /// accessed before: the kernel moves its bytes, and a lane is lost where it finds none.
     pub(super) fn lend(
         &self,
         region: Id,
@@ -121,7 +121,7 @@ impl LentRegions {
         add(counter, 1);
     }
 
-    /// The queue in which the owner of endpoint `number` looks for what it receives.
+    /// Sets the queue for the remote data of endpoint `number`.
     pub(crate) fn set_queue(&mut self, number: u16, queue: Option<u32>) {
         let index = usize::from(number);
         if index >= self.queues.len() {

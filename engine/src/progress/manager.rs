@@ -1,4 +1,4 @@
-//! Carries out what [`crate::proto::manager`] decides, and tells users of it.
+//! Executes the decisions of [`crate::proto::manager`], and reports to users.
 
 use super::completions::Route;
 use super::engine::Engine;
@@ -17,27 +17,28 @@ use crate::types::{
     RequestId,
 };
 
-/// Messages that are being received at a time: those that do not come whole with their envelope.
+/// Limit on messages that are being received: those that did not arrive completely with their
+/// envelope.
 const RECEIVES_MAX: usize = 64;
-/// How soon these are looked at again, in nanoseconds.
+/// Interval of checks of these, in nanoseconds.
 const AGAIN_NS: u64 = 1_000_000;
-/// Messages to one peer that wait to go out. Who takes no answers gets none.
+/// Limit on waiting messages to one peer. A peer that reads no replies gets none.
 const ANSWERS_MAX: usize = 1024;
-/// How long the side that asked may take to confirm, in nanoseconds.
+/// Time for the requesting side to confirm, in nanoseconds.
 const CONFIRM_NS: u64 = 10_000_000_000;
 
-/// The loop's side of the manager.
+/// The loop's side of the connection manager.
 #[derive(Debug, Default)]
 pub(crate) struct Requests {
     pub(crate) manager: manager::Manager,
-    /// The completion queue of the messages that are received; opened with the first.
+    /// The completion queue of received messages; opened with the first.
     queue: Option<u32>,
-    /// When there may be more to do for messages under way.
+    /// When outstanding messages have to be checked again.
     again_ns: Option<u64>,
 }
 
 impl Requests {
-    /// When [`Engine::tick_requests`] is due.
+    /// Returns when [`Engine::tick_requests`] is due.
     pub(super) fn next_deadline_ns(&self) -> Option<u64> {
         self.manager.next_deadline_ns().into_iter().chain(self.again_ns).min()
     }
@@ -66,7 +67,7 @@ impl From<End> for ConnectionEnd {
 }
 
 impl Engine {
-    /// Takes the messages for the manager that have come.
+    /// Takes the received messages for the manager.
     pub(super) fn take_requests(&mut self) {
         let state = &mut *self.state;
         let queue =
@@ -100,7 +101,7 @@ impl Engine {
         let mut taken: Vec<Completion> = Vec::new();
         self.state.completions.take(queue, &mut taken, usize::MAX);
         for completion in taken {
-            // Longer than any: nobody of this version says that.
+            // Longer than any valid one.
             let (Ok(status), Some(buffer)) = (completion.result, completion.buffer) else {
                 continue;
             };
@@ -119,7 +120,7 @@ impl Engine {
         }
     }
 
-    /// Ends what has waited for too long.
+    /// Ends whatever has expired.
     pub(super) fn tick_requests(&mut self) {
         let state = &mut *self.state;
         if state.requests.again_ns.is_some_and(|again_ns| state.now_ns >= again_ns) {
@@ -132,7 +133,7 @@ impl Engine {
         }
     }
 
-    /// A session has ended.
+    /// Ends the requests of a closed session.
     pub(super) fn end_requests_of(&mut self, session: u32, failure: &PeerFailure) {
         let state = &mut *self.state;
         let remotes = state.core.remotes();
@@ -145,7 +146,7 @@ impl Engine {
         while let Some(output) = self.state.requests.manager.poll_output() {
             match output {
                 Output::Send { ends, bytes } => {
-                    // Who is told of the failure otherwise: a session that has ended says so.
+                    // The failure is reported elsewhere: by the end of the session.
                     let _ = self.send_request(ends, &bytes);
                 }
                 Output::Asked { ends, request, data } => {
@@ -182,7 +183,7 @@ impl Engine {
         self.state.completions.events.push_to_endpoint(endpoint, event);
     }
 
-    /// What this side asked for is granted.
+    /// Handles the acceptance of a request of this side.
     fn grant(&mut self, link: Id, address: &[u8], data: std::sync::Arc<[u8]>) {
         let address = Address::from_bytes(address).ok();
         let peer = address.and_then(|address| self.insert_peer(&address));
@@ -195,7 +196,7 @@ impl Engine {
                 }
             }
             None => {
-                let why = "its answer names no address, or there is no room for another session";
+                let why = "its answer contains no address, or the limit of sessions is reached";
                 manager.fail(link, PeerFailure::Settings(why.into()));
             }
         }
@@ -226,18 +227,18 @@ impl Engine {
 
     // ---- Users ----
 
-    /// An endpoint takes requests from now on. `false`: it does already.
+    /// Lets an endpoint accept requests. Returns `false` if it does already.
     pub(crate) fn listen(&mut self, endpoint: u16, backlog: usize, patience_ns: u64) -> bool {
         self.state.requests.manager.listen(endpoint, backlog, patience_ns)
     }
 
-    /// An endpoint takes no requests any more.
+    /// Stops an endpoint from accepting requests.
     pub(crate) fn end_listening(&mut self, endpoint: u16) {
         self.state.requests.manager.end_listening(endpoint);
         self.carry_out_requests();
     }
 
-    /// Asks the endpoint of `address` for a connection.
+    /// Requests a connection from the endpoint of `address`.
     pub(crate) fn ask(
         &mut self,
         endpoint: u16,
@@ -250,7 +251,7 @@ impl Engine {
              gone",
         );
         let peer = self.insert_peer(address).ok_or(no_room)?;
-        // As every connect: whatever became of the last session.
+        // As with every connect: independent of the last session's end.
         self.start_connect(peer)?;
         self.read_clock();
         let now_ns = self.state.now_ns;
@@ -260,14 +261,14 @@ impl Engine {
         Ok(ConnectionId(link))
     }
 
-    /// The user of a listener rejects a request.
+    /// Rejects a request for the user of a listener.
     pub(crate) fn reject(&mut self, endpoint: u16, request: RequestId, data: &[u8]) -> bool {
         let is_known = self.state.requests.manager.reject(endpoint, request.0, data);
         self.carry_out_requests();
         is_known
     }
 
-    /// Takes a request out, with the address of who asks, to be accepted somewhere.
+    /// Takes a request, with the address of the requesting side, to be accepted somewhere.
     pub(crate) fn take_request(
         &mut self,
         endpoint: u16,
@@ -293,7 +294,7 @@ impl Engine {
         accepted.map(ConnectionId).ok_or(no_room)
     }
 
-    /// Tells who asked that its request was accepted by the endpoint at `address`.
+    /// Reports to the requesting side that the endpoint at `address` accepted.
     pub(crate) fn say_accepted(
         &mut self,
         connection: ConnectionId,
@@ -305,25 +306,25 @@ impl Engine {
         self.send_request(request.ends, &message)
     }
 
-    /// An accepted request could not be answered.
+    /// Forgets an accepted request that could not be answered.
     pub(crate) fn forget_accepted(&mut self, connection: ConnectionId) {
         self.state.requests.manager.forget(connection.0);
     }
 
-    /// Ends a connection. `false`: there is none of that name any more.
+    /// Ends a connection. Returns `false` if it does not exist any more.
     pub(crate) fn shut_connection_down(&mut self, endpoint: u16, connection: ConnectionId) -> bool {
         let is_known = self.state.requests.manager.shut_down(endpoint, connection.0);
         self.carry_out_requests();
         is_known
     }
 
-    /// An endpoint is about to close.
+    /// Ends the connections of an endpoint that is about to close.
     pub(super) fn close_connections_of(&mut self, endpoint: u16) {
         self.state.requests.manager.close_endpoint(endpoint);
         self.carry_out_requests();
     }
 
-    /// A peer is about to be removed.
+    /// Ends the connections with a peer that is about to be removed.
     pub(crate) fn end_connections_with(&mut self, peer: Peer) {
         self.state.requests.manager.remove_peer(peer.0);
         self.carry_out_requests();

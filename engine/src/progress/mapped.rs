@@ -1,4 +1,4 @@
-//! Memory of neighbours that is mapped here, and of this engine that neighbours map.
+//! Memory of local peers that is mapped here, and memory of this engine that local peers map.
 
 use std::io::ErrorKind;
 use std::os::fd::AsFd as _;
@@ -10,18 +10,18 @@ use crate::memory::Window;
 use crate::proto::regions::Refusal;
 use crate::types::{Address, Error, Peer};
 
-/// Questions of one engine that wait for their answers.
+/// Limit on outstanding requests of one engine.
 const ASKED_MAX: usize = 64;
 
-/// How long a ring with a peer that is connected may take to be there, if there will be one.
+/// Time for a ring with a connected peer to be established, if there will be one.
 pub(crate) const MEETING_LIMIT: Duration = Duration::from_secs(2);
 
-/// A question that waits for its answer, or its answer that waits for who asked.
+/// An outstanding request, or its reply until the caller takes it.
 #[derive(Debug)]
 struct Asked {
     token: u32,
     peer: Peer,
-    /// The session, as its packets name it.
+    /// The session's id in packets.
     session: u64,
     answer: Option<Answer>,
 }
@@ -30,11 +30,11 @@ struct Asked {
 enum Answer {
     Given(GivenMemory),
     Refused(Refusal),
-    /// The ring has ended before it came.
+    /// The ring has ended before it arrived.
     Lost,
 }
 
-/// What an engine has asked neighbours for.
+/// Requests of an engine to local peers for memory.
 #[derive(Debug, Default)]
 pub(crate) struct MemoryQuestions {
     last: u32,
@@ -47,14 +47,14 @@ impl MemoryQuestions {
         let found = asked.find(|asked| (asked.session, asked.token) == (session, token));
         match found {
             Some(asked) if asked.answer.is_none() => asked.answer = Some(answer),
-            // Who asked has given up, or nobody did.
-            _ => tracing::debug!(session, token, "an answer that nobody waits for"),
+            // The caller has cancelled, or there was no request.
+            _ => tracing::debug!(session, token, "unexpected reply to a memory request"),
         }
     }
 }
 
 impl Engine {
-    /// Whether memory can be shared with a peer: there is a ring.
+    /// Returns whether memory can be shared with a peer: there is a ring.
     ///
     /// # Errors
     ///
@@ -71,7 +71,7 @@ impl Engine {
         Ok(self.state.paths.ring_of(remote.session).is_some())
     }
 
-    /// Asks a peer with a ring for the memory that a key opens; the name of the question.
+    /// Requests the memory of a key from a peer with a ring; returns the id of the request.
     pub(crate) fn ask_for_memory(&mut self, peer: Peer, key: u64) -> Result<u32, Error> {
         let state = &mut *self.state;
         let remote = state.core.remotes().get(peer.0).ok_or(Error::UnknownPeer)?;
@@ -80,7 +80,7 @@ impl Engine {
         };
         let questions = &mut state.questions;
         if questions.asked.len() >= ASKED_MAX {
-            return Err(Error::WouldBlock("64 questions for memory at once"));
+            return Err(Error::WouldBlock("64 outstanding memory requests"));
         }
         questions.last = questions.last.wrapping_add(1);
         let token = questions.last;
@@ -90,13 +90,13 @@ impl Engine {
                 Ok(token)
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                Err(Error::WouldBlock("what a peer on this host has not heard yet"))
+                Err(Error::WouldBlock("unsent memory requests to a local peer"))
             }
             Err(_) => Err(self.lost(peer)),
         }
     }
 
-    /// The answer to a question, once it is there: what the key opens, mapped.
+    /// Returns the reply to a request, once it has arrived: the mapped memory of the key.
     pub(crate) fn take_memory(&mut self, token: u32) -> Option<Result<Window, Error>> {
         let asked = &mut self.state.questions.asked;
         let at = asked.iter().position(|asked| asked.token == token)?;
@@ -119,7 +119,7 @@ impl Engine {
         })
     }
 
-    /// There is no ring with a peer any more.
+    /// Returns the error of a peer whose ring has ended.
     fn lost(&mut self, peer: Peer) -> Error {
         let ended = || {
             let cause = std::io::Error::from(ErrorKind::ConnectionReset);
@@ -128,12 +128,12 @@ impl Engine {
         self.connected(peer).err().unwrap_or_else(ended)
     }
 
-    /// Nobody waits for an answer any more.
+    /// Cancels a request.
     pub(crate) fn forget_question(&mut self, token: u32) {
         self.state.questions.asked.retain(|asked| asked.token != token);
     }
 
-    /// A neighbour asks for the memory that a key opens. What it is given cannot be taken back.
+    /// Handles a local peer's request for the memory of a key. Mapped memory cannot be revoked.
     ///
     /// RR-SHM-9.
     pub(super) fn handle_memory_asked(&mut self, name: u64, token: u32, key: u64) {
@@ -155,9 +155,9 @@ impl Engine {
             Err(refusal) => (None, Err(refusal.code())),
         };
         if let Err(error) = self.driver.give_memory(name, token, answer) {
-            tracing::debug!(name, "a neighbour is not given memory: {error}");
+            tracing::debug!(name, "memory request of a local peer refused: {error}");
             if given.is_some() {
-                // It still waits. Where nothing can be said, the ring ends over that.
+                // The peer still waits. If no reply can be sent, the ring ends.
                 let _ = self.driver.give_memory(name, token, Err(Refusal::Busy.code()));
             }
         } else if let Some(region) = given {
@@ -165,7 +165,7 @@ impl Engine {
         }
     }
 
-    /// A neighbour has answered a question, if one was asked.
+    /// Handles a local peer's reply, if there was a request.
     pub(super) fn handle_memory_given(
         &mut self,
         name: u64,
@@ -179,7 +179,7 @@ impl Engine {
         self.state.questions.answer(name, token, answer);
     }
 
-    /// A ring has ended, and so have questions by its socket.
+    /// Fails the requests on a ring that has ended.
     pub(super) fn lose_questions(&mut self, name: u64) {
         let asked = self.state.questions.asked.iter_mut();
         for asked in asked.filter(|asked| asked.session == name && asked.answer.is_none()) {

@@ -1,5 +1,5 @@
-//! Another TCP lane takes the place of a session's control lane, when
-//! [`crate::proto::control_lane`] wants that or the peer does.
+//! Replaces a session's control connection by another one, on request of
+//! [`crate::proto::control_lane`] or of the peer.
 
 use std::net::SocketAddr;
 
@@ -16,7 +16,7 @@ use crate::wire::hello::{HelloStatus, KIND_MOVE};
 use crate::wire::{Hello, HelloReply};
 
 impl Engine {
-    /// The control lane of long messages follows to another path as soon as it should.
+    /// Moves the control lane of long messages to another path as soon as it should.
     ///
     /// RR-RAIL-7.
     pub(super) fn move_stream(&mut self, session: u32) {
@@ -25,10 +25,10 @@ impl Engine {
         }
     }
 
-    /// Another control lane is opened, by the path at a position.
+    /// Opens another control lane, on the path at a position.
     pub(super) fn open_other_lane(&mut self, session: u32, at: u8) {
         let Some((remote, rail)) = self.state.core.way_of_path(session, at) else {
-            return self.attempt_to_move_failed(session, "its path is gone");
+            return self.attempt_to_move_failed(session, "its path was removed");
         };
         let remote = self.state.paths.scoped(rail, remote);
         let segment_bytes = self.segment_limit(session, at);
@@ -42,7 +42,7 @@ impl Engine {
     }
 
     fn attempt_to_move_failed(&mut self, session: u32, cause: &str) {
-        tracing::debug!(session, "no control lane on another rail: {cause}");
+        tracing::debug!(session, "control connection not migrated: {cause}");
         let now_ns = self.state.now_ns;
         self.control(session).moving = None;
         if let Some(monitor) = self.state.core.lane_monitor(session) {
@@ -50,16 +50,16 @@ impl Engine {
         }
     }
 
-    /// TCP is connected on the other rail: say what for.
+    /// Sends the hello on an established TCP connection of another rail.
     pub(super) fn handle_move_connected(&mut self, key: LaneKey, session: u32, remote: SocketAddr) {
         let nonce = self.state.random.random();
         let is_awaited = self.control(session).moving == Some(key);
         let monitor = self.state.core.lane_monitor(session).filter(|_| is_awaited);
         let Some(at) = monitor.and_then(|monitor| monitor.attempt_at()) else {
-            return self.handle_connect_failed(key, "nobody waits for it any more");
+            return self.handle_connect_failed(key, "it is not needed any more");
         };
         let Some((number, path)) = self.state.core.number_of_move(session, at) else {
-            return self.handle_connect_failed(key, "its session is over");
+            return self.handle_connect_failed(key, "its session has ended");
         };
         let Some(known) = self.state.core.session(session) else { return };
         let Some(keys) = known.keys.as_ref() else { return };
@@ -77,14 +77,14 @@ impl Engine {
         }
     }
 
-    /// An attempt to move failed. Another one follows.
+    /// Handles a failed attempt to move. Another one follows.
     pub(super) fn handle_move_failed(&mut self, key: LaneKey, session: u32, cause: &str) {
         if self.control(session).moving == Some(key) {
             self.attempt_to_move_failed(session, cause);
         }
     }
 
-    /// The peer opened another control lane.
+    /// Handles another control lane opened by the peer.
     ///
     /// RR-RAIL-7.
     pub(super) fn handle_move(&mut self, key: LaneKey, hello: &Hello) -> Result<(), HelloStatus> {
@@ -111,7 +111,7 @@ impl Engine {
         Ok(())
     }
 
-    /// The reply to a move.
+    /// Handles the reply to a move.
     pub(super) fn handle_move_reply(
         &mut self,
         key: LaneKey,
@@ -122,25 +122,25 @@ impl Engine {
         let state = &*self.state;
         let known = state.core.session(session);
         let Some(keys) = known.and_then(|known| known.keys.as_ref()) else {
-            return self.handle_connect_failed(key, "its session is over");
+            return self.handle_connect_failed(key, "its session has ended");
         };
         let status = initiator.handle_join_reply(&state.keys, keys, reply);
         let is_awaited = self.control(session).moving == Some(key);
         match status {
             Ok(status) if is_awaited => self.handle_lane_event(session, LaneEvent::Reply(status)),
-            Ok(_) => self.handle_connect_failed(key, "nobody waits for it any more"),
-            Err(_) => self.handle_connect_failed(key, "the reply to a move is not the peer's"),
+            Ok(_) => self.handle_connect_failed(key, "it is not needed any more"),
+            Err(_) => self.handle_connect_failed(key, "the reply to a move is not authentic"),
         }
     }
 
-    /// Another connection is the control lane of a session from now on.
+    /// Makes another connection the control lane of a session.
     pub(super) fn control_moved(&mut self, session: u32, key: LaneKey, at: u8) {
         tracing::info!(session, path = at, "another connection is its control lane");
         self.drop_control_lane(session);
         let control = self.control(session);
         control.lane = Some(key);
         if let Some(asking) = control.moving.take().filter(|&other| other != key) {
-            // The answer has come by the peer's own connection.
+            // The reply has arrived on the peer's own connection.
             self.state.roles.insert(asking, CLOSING);
             self.driver.close(asking, CloseMode::Reset);
         }

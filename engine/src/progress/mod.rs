@@ -1,9 +1,8 @@
 //! The engine loop.
 //!
-//! [`engine::Engine`] owns the protocol ([`crate::proto`]), a driver, and the memory of what is
-//! outstanding ([`completions`]). One call of [`engine::Engine::progress`] reads the hottest
-//! control lanes directly, collects what the driver has to say, moves bulk data, and sends what
-//! is staged.
+//! [`engine::Engine`] owns the protocol ([`crate::proto`]), a driver, and the memory of outstanding
+//! operations ([`completions`]). One call of [`engine::Engine::progress`] polls the most active
+//! control lanes directly, collects the driver's events, moves bulk data, and sends staged data.
 
 mod abort;
 mod background;

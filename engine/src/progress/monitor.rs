@@ -1,4 +1,4 @@
-//! Control lanes are watched, and what [`crate::proto::control_lane`] decides about them is done.
+//! Monitors control lanes and executes the decisions of [`crate::proto::control_lane`].
 
 use std::io;
 use std::ops::Range;
@@ -9,15 +9,16 @@ use super::partial::Partial;
 use super::roles::CLOSING;
 use crate::proto::control_lane::{Decision, LaneEvent, QUESTIONS, SilentTimeout};
 
-/// Checks of peers from one look at a lane on which nothing is owed to the next: of many sessions
-/// each check looks at a share.
+/// Checks of peers between two checks of a lane without unacknowledged data: with many sessions
+/// each round checks a share.
 const IDLE_ROUNDS: u32 = 10;
 
-/// Reads of the control lane of a process that has ended: a child of it may go on writing.
+/// Maximum reads of the control lane of a process that has ended: a child of it may continue to
+/// write.
 const READS_MAX: usize = 256;
 
-/// Whether an error is one of the network, not of the peer. The kernel calls what leaves by an
-/// address that its NIC has lost invalid.
+/// Returns whether an error is one of the network, not of the peer. The kernel reports EINVAL for
+/// data from an address that its NIC has lost.
 pub(super) fn is_of_network(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -53,7 +54,7 @@ pub(super) struct EngineQuestions {
 const LOOK: Duration = Duration::from_millis(500);
 
 impl EngineQuestions {
-    /// When that is due.
+    /// Returns when that is due.
     pub(super) fn next_ns(&self) -> Option<u64> {
         self.next_ns
     }
@@ -112,7 +113,7 @@ fn pause_ns(timeout: SilentTimeout) -> u64 {
 }
 
 impl EngineState {
-    /// Something was sent by the control lane of a session.
+    /// Notes that data was sent on the control lane of a session.
     pub(super) fn expect_answer(&mut self, session: u32) {
         self.core.expect_answer(session);
         if let Some(control) = self.controls.get_mut(session as usize) {
@@ -122,7 +123,7 @@ impl EngineState {
 }
 
 impl Engine {
-    /// Something happened to the control lane of a session: does what is to be done about it.
+    /// Handles an event of a session's control lane: executes the decision.
     pub(super) fn handle_lane_event(&mut self, session: u32, event: LaneEvent) {
         let state = &mut *self.state;
         let (now_ns, limit) = (state.now_ns, state.config.peer_timeout);
@@ -150,7 +151,10 @@ impl Engine {
             }
             Decision::DropLane => self.drop_control_lane(session),
             Decision::Suspect => {
-                tracing::debug!(session, "its control lane is gone: is the peer still there?");
+                tracing::debug!(
+                    session,
+                    "control connection lost; checking whether the peer is alive"
+                );
                 self.drop_control_lane(session);
                 self.ask_all_paths(session);
                 self.handle_lane_event(session, LaneEvent::MoveDue);
@@ -174,16 +178,16 @@ impl Engine {
         }
     }
 
-    /// The control lane of a session failed.
+    /// Handles the failure of a session's control lane.
     pub(super) fn handle_control_failed(&mut self, session: u32, error: &io::Error) {
         let (is_of_network, error) = (is_of_network(error), error.to_string());
         self.handle_lane_event(session, LaneEvent::Failed { error, is_of_network });
     }
 
-    /// The process of a session's peer has ended; another one may keep its connections open.
+    /// Handles the end of a session's peer process; another one may keep its connections open.
     pub(super) fn handle_process_ended(&mut self, name: u64) {
         let Some(session) = self.state.paths.session_of(name) else { return };
-        // What it sent before counts.
+        // Data that it sent before counts.
         for _ in 0..READS_MAX {
             if !self.read_control(session) {
                 break;
@@ -192,8 +196,8 @@ impl Engine {
         self.handle_lane_event(session, LaneEvent::ProcessEnded);
     }
 
-    /// Peers whose kernels do not acknowledge what was sent to them are dead, and those that do not
-    /// answer the kernel's keep-alive, which is looked at now and then.
+    /// Checks for lost peers: those whose kernels do not acknowledge data, and those that do not
+    /// answer the kernel's keep-alive, which is checked at intervals.
     ///
     /// RR-END-2, RR-PATH-6.
     pub(super) fn check_peers(&mut self) {
@@ -214,7 +218,7 @@ impl Engine {
         let round = self.state.next_health_round();
         let first = (IDLE_ROUNDS - round % IDLE_ROUNDS) % IDLE_ROUNDS;
         for session in (first..self.state.controls.len() as u32).step_by(IDLE_ROUNDS as usize) {
-            // Those on which an answer is due have just been looked at.
+            // Lanes with a due acknowledgement have just been checked.
             let EngineState { core, controls, .. } = &mut *self.state;
             let lane = controls[session as usize].lane.filter(|_| !core.is_answer_due(session));
             let Some(lane) = lane else { continue };
@@ -222,13 +226,14 @@ impl Engine {
             let EngineState { core, controls, awaited, .. } = &mut *self.state;
             let control = &mut controls[session as usize];
             if core.is_answer_due(session) && control.lane.is_some() {
-                // Its host does not answer the kernel's keep-alive: each check looks from now on.
+                // Its host does not answer the kernel's keep-alive: each round checks it from now
+                // on.
                 control.await_something(session, awaited);
             }
         }
     }
 
-    /// Something may be expected of the control lane of a session.
+    /// Checks the control lane of a session that may expect data.
     fn check_peer(&mut self, session: u32) {
         let control = self.control(session);
         if control.lane.is_some() && !control.partial.is_empty() {
@@ -236,7 +241,7 @@ impl Engine {
             self.handle_lane_event(session, LaneEvent::RestMissing { has_datagram_mode });
         }
         if self.state.core.holds_long(session) {
-            // An owner who computes reads no TCP; a datagram has the caretaker do it.
+            // An owner that computes reads no TCP; a datagram makes the background thread do it.
             self.ask_all_paths(session);
         }
         let is_answer_due = self.state.core.is_answer_due(session);
@@ -276,8 +281,8 @@ impl Engine {
         self.state.engine_questions.end_turn();
     }
 
-    /// In sessions with several paths asks idle ones; in those without a control lane asks peers,
-    /// and gives those another one that need it.
+    /// Probes idle paths of sessions with several; in sessions without a control lane, probes the
+    /// peers, and opens another lane where necessary.
     pub(super) fn tick_control_lanes(&mut self) {
         for session in self.state.paths.several() {
             self.handle_lane_event(session, LaneEvent::TickIdle);
@@ -290,7 +295,7 @@ impl Engine {
         }
     }
 
-    /// Sessions with one path that have lost their control lane.
+    /// Returns sessions with one path that have lost their control lane.
     fn without_lane(&mut self) -> Vec<u32> {
         let EngineState { core, paths, without_lane, .. } = &mut *self.state;
         without_lane.sort_unstable();
@@ -302,7 +307,7 @@ impl Engine {
         without_lane.clone()
     }
 
-    /// A session goes on without its control lane, until it has another one.
+    /// Drops a session's control lane; it continues without until it has another one.
     pub(crate) fn drop_control_lane(&mut self, session: u32) {
         let now_ns = self.state.now_ns;
         self.state.hot.retain(|&hot| hot != session);
@@ -334,7 +339,7 @@ impl Engine {
         state.paths.ask_all_paths(state.now_ns, session);
     }
 
-    /// Its control lane came or went: long messages may go by it, or not.
+    /// Updates whether long messages use the control lane, after it was established or lost.
     pub(super) fn choose_stream(&mut self, session: u32) {
         let state = &mut *self.state;
         state.paths.choose_stream(&mut state.core, session);

@@ -1,4 +1,4 @@
-//! Operations on the memory of peers, and memory that peers may reach.
+//! One-sided operations, and memory that peers may access.
 
 use std::io;
 use std::sync::Arc;
@@ -43,7 +43,7 @@ fn check_length(request: &OneSidedRequest) -> Result<(), Error> {
 }
 
 impl Engine {
-    /// Posts an operation on the memory of a peer.
+    /// Posts a one-sided operation.
     pub(crate) fn post_one_sided(
         &mut self,
         request: OneSidedRequest,
@@ -86,8 +86,8 @@ impl Engine {
         }
     }
 
-    /// What stands behind a fence stands behind a flush, too: puts without an answer have one then.
-    /// The end of the flush goes to `to`, if it fails.
+    /// Posts the flush before a fenced operation: puts without a reply get one with it. The
+    /// completion of the flush goes to `to`, if it fails.
     fn flush_before(&mut self, request: &OneSidedRequest, to: PostedTo<u32>) -> Result<(), Error> {
         if !request.fence || request.verb == Verb::Flush {
             return Ok(());
@@ -108,8 +108,7 @@ impl Engine {
         posted.map(drop).map_err(|(error, _)| error)
     }
 
-    /// Posts an operation on the memory of a peer, and before one with a fence a flush. The ends go
-    /// to a queue.
+    /// Posts a one-sided operation, and a flush before one with a fence. Completions go to a queue.
     pub(crate) fn post_one_sided_to(
         &mut self,
         request: OneSidedRequest,
@@ -123,8 +122,8 @@ impl Engine {
         }
     }
 
-    /// The same with a new handle, whose end is in it, or in `ticket`. A flush that fails is told
-    /// to `flushed_to`.
+    /// Posts one with a new handle, which gets the completion, or `ticket` does. A failed flush is
+    /// reported to `flushed_to`.
     pub(crate) fn start_one_sided(
         &mut self,
         request: OneSidedRequest,
@@ -164,7 +163,7 @@ impl Engine {
         self.inject_put_now(request, bytes, to, more)
     }
 
-    /// [`Self::inject_put`] behind its flush.
+    /// Injects a put after its flush.
     #[inline]
     fn inject_put_now(
         &mut self,
@@ -178,7 +177,7 @@ impl Engine {
         if self.put_now(session, &request, bytes, more) {
             return Ok(());
         }
-        // Segments that are full are free again when they are sent and acknowledged.
+        // Full segments are freed when they are sent and acknowledged.
         let is_flushed = self.flush(session);
         self.driver.flush_datagrams();
         if is_flushed {
@@ -188,16 +187,15 @@ impl Engine {
             }
         }
         if self.state.core.may_put_later(session, &request) {
-            return Err(Error::WouldBlock("staging, or operations that were posted before"));
+            return Err(Error::WouldBlock("staging, or earlier operations"));
         }
         let route = PostedTo { silent: true, ..to }.route();
         let posted = self.post_one_sided(request, Memory::copy_of(bytes), route, more);
         posted.map(drop).map_err(|(error, _)| error)
     }
 
-    /// Puts a copy that its poster was told will be put: unless it has a fence only the bound on
-    /// operations refuses it, and a peer that has failed. The operation that it is, if it has to
-    /// wait.
+    /// Puts a copy with a reserved slot: only the limit on operations refuses it, unless it has a
+    /// fence, or a failed peer. Returns the operation, if it has to wait.
     pub(crate) fn inject_promised_put(
         &mut self,
         request: OneSidedRequest,
@@ -225,7 +223,7 @@ impl Engine {
         Ok(Some(id))
     }
 
-    /// Stages a put that is over with that.
+    /// Stages a put that completes at once.
     #[inline]
     fn put_now(
         &mut self,
@@ -243,7 +241,7 @@ impl Engine {
         true
     }
 
-    /// From now on `region` is this memory.
+    /// Registers this memory as `region`.
     pub(crate) fn lend_region(
         &mut self,
         length: u64,
@@ -257,7 +255,7 @@ impl Engine {
         Ok(region)
     }
 
-    /// The engines of peers.
+    /// Returns the engines of peers.
     pub(crate) fn engines_of(&self, peers: &[Peer]) -> Result<Box<[u64]>, Error> {
         let core = &self.state.core;
         let engine_of = |peer: &Peer| {
@@ -268,12 +266,12 @@ impl Engine {
         peers.iter().map(engine_of).collect()
     }
 
-    /// A name of each peer with which this engine has operations on memory.
+    /// Returns a handle of each peer with one-sided operations of this engine.
     pub(crate) fn peers_operated_on(&self) -> Vec<Peer> {
         self.state.core.peers_operated_on().map(Peer).collect()
     }
 
-    /// A new key to a region.
+    /// Adds a key to a region.
     pub(crate) fn add_key(&mut self, region: Id, request: KeyRequest) -> Result<u64, Error> {
         // The generators that a process has are the same in all of its children of `fork`.
         let generator = request.key.is_none().then(|| StdRng::try_from_rng(&mut SysRng));
@@ -286,7 +284,7 @@ impl Engine {
         key.map_err(|error| Error::misuse(error.to_string()))
     }
 
-    /// Nothing begins by a key any more; what it is called while something by it is under way.
+    /// Revokes a key; returns its name while an access by it is in progress.
     pub(crate) fn revoke_key(&mut self, region: Id, key: u64) -> Result<KeyName, Error> {
         let regions = self.state.core.regions_mut();
         let known = regions.region_of(key) == Some(region);
@@ -296,17 +294,17 @@ impl Engine {
         }
     }
 
-    /// Whether some peer has mapped a region.
+    /// Returns whether any peer has mapped a region.
     pub(crate) fn is_region_mapped(&self, region: Id) -> bool {
         self.state.core.regions().is_mapped(region)
     }
 
-    /// No peer reaches a region any more but by operations that have its memory already.
+    /// Closes a region to peers, except for operations that use its memory already.
     pub(crate) fn close_region(&mut self, region: Id) {
         self.state.core.regions_mut().close(region);
     }
 
-    /// A session whose operations have memory of a region: by a revoked key, or by any.
+    /// Returns a session whose operations use memory of a region: by a revoked key, or by any.
     pub(crate) fn user_of_region(&self, region: Id, by: Option<KeyName>) -> Option<u32> {
         let regions = self.state.core.regions();
         if planted!(ForgetLent) {
@@ -318,7 +316,7 @@ impl Engine {
         }
     }
 
-    /// Who has memory of a region still.
+    /// Returns the error that names the users of a region's memory.
     pub(crate) fn busy_region(&self, region: Id, by: Option<KeyName>) -> Error {
         let user = self.user_of_region(region, by);
         let session = user.and_then(|slot| self.state.core.session(slot));
@@ -329,7 +327,7 @@ impl Engine {
         Error::Busy { address: Box::new(address) }
     }
 
-    /// Forgets a region that nobody has memory of.
+    /// Removes an unused region.
     pub(crate) fn forget_region(&mut self, region: Id) {
         self.state.completions.regions.remove(region);
     }

@@ -1,5 +1,5 @@
-//! Where operations end that threads outside of the engine wait for: queues and tickets that are
-//! read without it.
+//! Destinations of completions for threads outside of the engine: queues and tickets that are read
+//! without it.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,7 +9,7 @@ use super::shared::{ChunkWriter, Chunks, chunks};
 use crate::proto::table::Id;
 use crate::types::{Completion, Outcome};
 
-/// A completion queue that any thread reads. Those who hold the engine write, one after the other,
+/// A completion queue that any thread reads. The threads that hold the engine write, one at a time,
 /// by its [`ChunkWriter`].
 #[derive(Debug)]
 pub struct OutsideQueue {
@@ -18,13 +18,13 @@ pub struct OutsideQueue {
 }
 
 impl OutsideQueue {
-    /// A new one of this number, and what writes to it.
+    /// Creates a queue of this number, and its writer.
     pub(super) fn new(number: u32) -> (ChunkWriter<Completion>, Arc<Self>) {
         let (writer, entries) = chunks();
         (writer, Arc::new(Self { entries, number }))
     }
 
-    /// Which of the engine's queues it is.
+    /// Returns its number among the engine's queues.
     pub(crate) fn number(&self) -> u32 {
         self.number
     }
@@ -33,20 +33,20 @@ impl OutsideQueue {
         self.entries.is_empty()
     }
 
-    /// Takes the oldest completions, `limit` at the most, and says how many.
+    /// Takes the oldest completions, at most `limit`, and returns their number.
     #[inline]
     pub(crate) fn take(&self, into: &mut Vec<Completion>, limit: usize) -> usize {
         self.entries.take(into, limit)
     }
 }
 
-/// The end of one operation, for the one who holds the other half.
+/// The completion of one operation, for the holder of the other half.
 #[derive(Debug)]
 pub struct Ticket {
     number: u32,
     /// The operation, once it is posted; 0 before.
     operation: AtomicU64,
-    /// In which order receives matched.
+    /// Matching order of receives.
     order: AtomicU64,
     end: Mutex<End>,
 }
@@ -72,7 +72,7 @@ impl Ticket {
         self.end.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Spreads tickets over classes of those who wait.
+    /// Distributes tickets over classes of waiters.
     pub(crate) fn number(&self) -> u32 {
         self.number
     }
@@ -85,18 +85,18 @@ impl Ticket {
         self.order.store(order, Ordering::Relaxed);
     }
 
-    /// In which order its receive matched, once it has ended. For those who hold the engine.
+    /// Returns the matching order of its receive, once it has ended. For holders of the engine.
     pub(crate) fn order(&self) -> u64 {
         self.order.load(Ordering::Relaxed)
     }
 
-    /// The operation; `None`: it is not posted yet. For those who hold the engine.
+    /// Returns the operation; `None`: it is not posted yet. For holders of the engine.
     pub(crate) fn operation(&self) -> Option<Id> {
         let id = self.operation.load(Ordering::Relaxed);
         (id != 0).then(|| Id::from_u64(id))
     }
 
-    /// The operation has ended; who is to be woken.
+    /// Completes the operation; returns the waker to wake.
     pub(crate) fn end(&self, outcome: Outcome) -> Option<Waker> {
         match std::mem::replace(&mut *self.lock(), End::Ended(outcome)) {
             End::Open(waker) => waker,
@@ -104,7 +104,7 @@ impl Ticket {
         }
     }
 
-    /// How it ended, once.
+    /// Takes the result, once.
     pub(crate) fn take(&self) -> Option<Outcome> {
         let mut end = self.lock();
         match std::mem::replace(&mut *end, End::Taken) {
@@ -116,7 +116,7 @@ impl Ticket {
         }
     }
 
-    /// `waker` is woken at the end. `false`: that has come.
+    /// Registers `waker` for the completion. Returns `false` if that has happened.
     pub(crate) fn wake_at_end(&self, waker: &Waker) -> bool {
         match &mut *self.lock() {
             End::Open(known) => {

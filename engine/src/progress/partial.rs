@@ -1,10 +1,10 @@
-//! The beginning of a segment whose rest has not come.
+//! An incomplete received segment.
 
-/// Bytes that are kept until those behind them come. These are received right behind them, so that
-/// nothing is copied while a segment comes piece by piece, or while nothing comes at all.
+/// Bytes that are kept until the following ones arrive. These are received directly after them, so
+/// that nothing is copied while a segment arrives in pieces, or while nothing arrives.
 #[derive(Debug, Default)]
 pub(crate) struct Partial {
-    /// Kept while the lane is read directly: it need not be zeroed again for each segment.
+    /// Kept while the lane is polled: it need not be zeroed again for each segment.
     buffer: Vec<u8>,
     length: usize,
 }
@@ -22,14 +22,14 @@ impl Partial {
         self.length = 0;
     }
 
-    /// Gives memory back, if nothing is kept.
+    /// Frees memory, if it is empty.
     pub(crate) fn shrink(&mut self) {
         if self.length == 0 {
             self.buffer = Vec::new();
         }
     }
 
-    /// Keeps `bytes` behind what is kept.
+    /// Appends `bytes`.
     pub(crate) fn extend(&mut self, bytes: &[u8]) {
         if !bytes.is_empty() {
             self.room(bytes.len()).copy_from_slice(bytes);
@@ -37,7 +37,7 @@ impl Partial {
         }
     }
 
-    /// Room for `bytes` behind what is kept.
+    /// Returns space for `bytes` after the kept ones.
     pub(crate) fn room(&mut self, bytes: usize) -> &mut [u8] {
         let end = self.length + bytes;
         if self.buffer.len() < end {
@@ -46,12 +46,12 @@ impl Partial {
         &mut self.buffer[self.length..end]
     }
 
-    /// What is kept, and the first `got` bytes of [`Self::room`] behind that.
+    /// Returns the kept bytes, followed by the first `got` bytes of [`Self::room`].
     pub(crate) fn with(&self, got: usize) -> &[u8] {
         &self.buffer[..self.length + got]
     }
 
-    /// Keeps what [`Self::with`] gave but for the first `used` bytes.
+    /// Keeps the bytes that [`Self::with`] returned, except for the first `used`.
     pub(crate) fn keep_rest(&mut self, got: usize, used: usize) {
         let end = self.length + got;
         if used > 0 {
@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_comes_stands_behind_what_is_kept() {
+    fn received_bytes_follow_the_kept_ones() {
         let mut partial = Partial::default();
         partial.extend(b"ab");
         partial.room(4)[..3].copy_from_slice(b"cde");

@@ -1,4 +1,4 @@
-//! Pieces of long messages by rings in shared memory.
+//! Pieces of long messages on rings in shared memory.
 
 use super::engine::Engine;
 use super::lanes::PieceHeader;
@@ -6,11 +6,11 @@ use crate::proto::effects::Effects;
 use crate::proto::failure::PeerFailure;
 use crate::proto::pieces::PieceSend;
 
-/// Pieces that are written for one session in a turn: it has other peers.
+/// Pieces that are written for one session in a turn, as there are other peers.
 const PER_TURN: usize = 8;
 
 impl Engine {
-    /// A piece of `length` bytes came by the ring of a session: it is copied to its place.
+    /// Copies a piece of `length` bytes, received on a session's ring, to its destination.
     ///
     /// RR-SHM-10.
     #[inline(never)]
@@ -21,7 +21,7 @@ impl Engine {
         let piece = match handled {
             Some((_, Ok(Some(piece)))) => piece,
             None | Some((_, Ok(None))) => {
-                // Nobody wants it, and it is to make room.
+                // It has no destination; free its space.
                 self.driver.piece();
                 return;
             }
@@ -38,7 +38,7 @@ impl Engine {
         state.core.note_piece(piece, length, &mut state.completions);
     }
 
-    /// Writes what peers asked for by their rings, as far as there is room. `true`: some of it.
+    /// Writes granted pieces to rings, as far as there is space. Returns `true` if there were any.
     #[inline]
     pub(super) fn write_pieces(&mut self) -> bool {
         !self.state.core.feeding().is_empty() && self.write_some()
@@ -51,7 +51,7 @@ impl Engine {
             let session = self.state.core.feeding()[index];
             let ring = self.state.paths.ring_of(session);
             let (wrote, is_done) = ring.map_or((false, true), |ring| self.feed(session, ring));
-            // What was asked of sends that have ended is answered.
+            // Grants of sends that have ended are answered.
             happened |= wrote || is_done;
             if is_done {
                 self.state.core.end_feeding(index);
@@ -61,10 +61,10 @@ impl Engine {
         happened
     }
 
-    /// Writes pieces for a session; whether there were some, and whether that was all.
+    /// Writes pieces for a session; returns whether there were any, and whether these were all.
     fn feed(&mut self, session: u32, ring: u64) -> (bool, bool) {
         if self.control(session).is_refused {
-            // A segment waits for room, and what there is now would not be there for it.
+            // A segment waits for space, and pieces would take it.
             return (false, false);
         }
         for written in 0..PER_TURN {

@@ -1,4 +1,4 @@
-//! Posting operations: the fast path of a send, and memory for what has to wait.
+//! Posting of operations: the fast path of a send, and memory of operations that wait.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::proto::table::Id;
 use crate::types::{Address, Envelope, Error, OperationKind, Peer, Status};
 use crate::wire::MESSAGE_BYTES_MAX;
 
-/// Longest buffer that takes many messages: offsets in it are kept in 32 bits.
+/// Longest multi-receive buffer: offsets in it are kept in 32 bits.
 const MULTI_BYTES_MAX: usize = u32::MAX as usize;
 
 /// The memory of an operation, and the buffer that owns it unless the poster does.
@@ -34,7 +34,7 @@ fn status_of(arrival: &Arrival) -> Status {
     }
 }
 
-/// What the end of a receive is reported as.
+/// Returns the reported kind of a receive.
 #[inline]
 pub(super) fn kind_of(request: &ReceiveRequest) -> OperationKind {
     match request.min_free {
@@ -43,10 +43,10 @@ pub(super) fn kind_of(request: &ReceiveRequest) -> OperationKind {
     }
 }
 
-/// What became of a post.
+/// Result of a post.
 #[derive(Debug)]
 pub enum Posted<T = Id> {
-    /// A send is over already.
+    /// A send has completed already.
     Sent(Status, Option<Buffer>),
     /// The operation is outstanding.
     Pending(T),
@@ -56,21 +56,21 @@ pub enum Posted<T = Id> {
 pub(crate) type Refused = (Error, Memory);
 
 impl Memory {
-    /// A copy of `bytes`.
+    /// Creates memory with a copy of `bytes`.
     pub(crate) fn copy_of(bytes: &[u8]) -> Self {
         let mut bytes = bytes.to_vec();
         let shape = Shape::contiguous(bytes.as_mut_ptr(), bytes.len());
         Self { buffer: Some(Buffer::Heap(bytes)), shape }
     }
 
-    /// No memory.
+    /// Creates empty memory.
     pub(crate) fn nothing() -> Self {
         let nowhere = std::ptr::NonNull::dangling().as_ptr();
         Self { buffer: None, shape: Shape::contiguous(nowhere, 0) }
     }
 }
 
-/// The text names the setting.
+/// Returns the error of a message above the inject limit, which names the setting.
 pub(super) fn beyond_inject_limit(length: usize, limit: usize) -> Error {
     Error::misuse(format!(
         "{length} bytes cannot be injected: the setting inject_limit_bytes is {limit}; raise it, \
@@ -79,7 +79,7 @@ pub(super) fn beyond_inject_limit(length: usize, limit: usize) -> Error {
 }
 
 impl Engine {
-    /// What the owner is told of a refusal.
+    /// Returns the error of a refusal, for the owner.
     pub(crate) fn error_of(&mut self, peer: Option<Peer>, refusal: SendRefusal) -> Error {
         match refusal {
             SendRefusal::UnknownPeer => Error::UnknownPeer,
@@ -100,8 +100,8 @@ impl Engine {
         }
     }
 
-    /// Sends bytes that the caller keeps, if they can go out now. `fill` copies them, `sum`
-    /// continues a CRC32C with them, `whole` are these bytes if they lie in one piece. `Ok(false)`:
+    /// Sends bytes that the caller keeps, if they can be sent now. `fill` copies them, `sum`
+    /// continues a CRC32C with them, `whole` are these bytes if they are contiguous. `Ok(false)`:
     /// not now.
     #[inline]
     pub(crate) fn send_now(
@@ -139,7 +139,7 @@ impl Engine {
             self.state.core.want_connection(session, now_ns);
             return Ok(false);
         }
-        // A full staging buffer empties by being sent.
+        // A full staging buffer is emptied by being sent.
         let is_flushed = self.flush(session);
         self.driver.flush_datagrams();
         if is_flushed {
@@ -170,7 +170,7 @@ impl Engine {
         self.send_rest(session);
     }
 
-    /// Sends a copy of `bytes`, now or never; an error that comes later goes to `route`.
+    /// Sends a copy of `bytes`, now or never; later errors go to `route`.
     #[inline]
     pub(crate) fn inject(
         &mut self,
@@ -202,8 +202,8 @@ impl Engine {
         }
     }
 
-    /// A copy of a message that never goes at once: a peer of many gives no credit for so much, or
-    /// a datagram has no room.
+    /// Injects a message that is never sent at once: a peer of many gives too little credit, or it
+    /// does not fit a datagram.
     #[cold]
     fn inject_by_operation(
         &mut self,
@@ -217,7 +217,7 @@ impl Engine {
             .map_err(|(error, _)| error)
     }
 
-    /// Takes note of a send that says what it is for.
+    /// Counts a send with a hint.
     #[inline]
     fn note_hint(&mut self, request: &SendRequest) {
         if request.hint != Hint::None {
@@ -303,13 +303,13 @@ impl Engine {
         }
     }
 
-    /// Whether nothing was sent to a peer since the last turn.
+    /// Returns whether nothing was sent to a peer since the last turn.
     fn is_first_to(&mut self, peer: Id) -> bool {
         self.state.core.route(peer).map_or(true, |session| self.is_first_of_turn(session))
     }
 
-    /// Sends a copy that its poster was told will go: only the bound on operations refuses it, and
-    /// a peer that has failed. The operation that it is, if it has to wait.
+    /// Sends a copy with a reserved slot: only the limit on operations refuses it, and a failed
+    /// peer. Returns the operation, if it has to wait.
     pub(crate) fn inject_promised(
         &mut self,
         request: &SendRequest,
@@ -332,14 +332,14 @@ impl Engine {
         Ok(Some(id))
     }
 
-    /// Where the end of what was promised goes: its success is not reported, and for a failure of
-    /// its peer a queue that is full has no room.
+    /// Returns the route for the end of a send with a reserved slot: its success is not reported,
+    /// and a full queue has no space for the failure of its peer.
     pub(super) fn promised_route(&self, to: PostedTo<u32>) -> Route {
         let route = PostedTo { silent: true, ..to }.route();
         if self.state.completions.has_room(route) { route } else { Route::Nowhere }
     }
 
-    /// Posts a send whose end goes to a queue, where it is already if this is `None`.
+    /// Posts a send that completes to a queue; if this returns `None` it has already.
     #[inline]
     pub(crate) fn post_send_to(
         &mut self,
@@ -357,7 +357,7 @@ impl Engine {
         }
     }
 
-    /// Posts a send with a new handle, whose end is in it, or in `ticket`.
+    /// Posts a send with a new handle, which gets the completion, or `ticket` does.
     pub(crate) fn start_send(
         &mut self,
         request: &SendRequest,
@@ -429,14 +429,14 @@ impl Engine {
         Ok(id)
     }
 
-    /// What a receive would get now.
+    /// Returns the message that a receive would get now.
     pub(crate) fn peek(&mut self, request: &ReceiveRequest) -> Result<Option<Status>, Error> {
         let found = self.state.core.peek(request);
         let found = found.map_err(|refusal| self.error_of(request.peer.map(Peer), refusal))?;
         Ok(found.map(|arrival| status_of(&arrival)))
     }
 
-    /// Takes the message that a receive would get now out of matching.
+    /// Claims the message that a receive would get now.
     pub(crate) fn claim(
         &mut self,
         request: &ReceiveRequest,
@@ -446,7 +446,7 @@ impl Engine {
         Ok(found.map(|(claim, arrival)| (claim, status_of(&arrival))))
     }
 
-    /// Receives a message that was claimed. The claim is over unless this refuses.
+    /// Receives a claimed message. The claim ends unless this is refused.
     pub(crate) fn receive_claimed(
         &mut self,
         claim: Id,
@@ -475,19 +475,19 @@ impl Engine {
         Ok(id)
     }
 
-    /// Drops a message that was claimed. `false`: there is no such claim.
+    /// Drops a claimed message. Returns `false` if there is no such claim.
     pub(crate) fn discard_claimed(&mut self, claim: Id) -> bool {
         self.state.core.discard_claimed(claim)
     }
 
-    /// Cancels an operation that has not matched or gone out.
+    /// Cancels an operation that has not matched and was not sent.
     pub(crate) fn cancel(&mut self, id: Id) -> bool {
         let state = &mut *self.state;
         state.core.cancel_receive(id, &mut state.completions)
             || state.core.cancel_send(id, &mut state.completions)
     }
 
-    /// The operations of an endpoint whose ends are for a queue, and their posters' `user_data`.
+    /// Returns the operations of an endpoint that complete to a queue, with their `user_data`.
     pub(crate) fn outstanding_of(&self, endpoint: u16) -> Vec<(Id, u64)> {
         let operations = self.state.core.operations().iter();
         let own = operations.filter(|(_, operation)| operation.endpoint == endpoint);
@@ -495,7 +495,7 @@ impl Engine {
         named.filter_map(|(id, user_data)| Some((id, user_data?))).collect()
     }
 
-    /// A handle that an operation will report to. `None`: at the bound of outstanding handles.
+    /// Creates a handle for an operation. `None`: at the limit of outstanding handles.
     pub(super) fn new_handle(&mut self, ticket: Option<&Arc<Ticket>>) -> Option<Id> {
         let handle = Handle { ticket: ticket.cloned(), ..Handle::default() };
         self.state.completions.handles.insert(handle).ok()
@@ -504,14 +504,15 @@ impl Engine {
     /// Adds a remote endpoint. `None`: a limit is reached.
     pub(crate) fn insert_peer(&mut self, address: &Address) -> Option<Peer> {
         if self.state.core.sessions().is_full() {
-            // What is still to be done about a session that ended keeps its place.
+            // Pending actions of a closed session keep its slot in use.
             self.carry_out();
         }
         let (engine, locators) = (address.engine(), address.to_locators());
         self.state.core.insert_peer(engine, locators, address.endpoint()).map(Peer)
     }
 
-    /// Connects to a peer (again), without waiting; tells of a failure that the owner has to know.
+    /// Connects to a peer (again), without waiting; returns a failure not yet reported to the
+    /// owner.
     pub(crate) fn start_connect(&mut self, peer: Peer) -> Result<u32, Error> {
         let remote = self.state.core.remotes().get(peer.0).ok_or(Error::UnknownPeer)?;
         let session = remote.session;
@@ -524,7 +525,7 @@ impl Engine {
         }
     }
 
-    /// Forgets why the session with a peer failed.
+    /// Clears the failure of a session with a peer.
     pub(crate) fn forget_failure(&mut self, peer: Peer) -> Result<(), Error> {
         let remote = self.state.core.remotes().get(peer.0).ok_or(Error::UnknownPeer)?;
         let session = remote.session;
@@ -532,7 +533,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Whether a session is up; the error when it failed.
+    /// Returns whether a session is established, or the error if it failed.
     pub(crate) fn connected(&mut self, peer: Peer) -> Result<bool, Error> {
         match self.state.core.route(peer.0) {
             Ok(session) => {

@@ -1,4 +1,4 @@
-//! Receives whose handle is dropped before its outcome was taken: a whole message is put back.
+//! Receives whose handle is dropped before its result was taken: a whole message is put back.
 
 use super::completions::outcome_of;
 use super::engine::Engine;
@@ -8,8 +8,8 @@ use crate::proto::table::Id;
 use crate::types::{Completed, Status};
 
 impl Engine {
-    /// Gives up the receive of a handle at `endpoint`: cancelled, put back, or left to run to its
-    /// end where its message is under way.
+    /// Abandons the receive of a handle at `endpoint`: it is cancelled, put back, or continues to
+    /// its end where its message is in progress.
     pub(crate) fn give_up_receive(&mut self, handle: Id, endpoint: u16) {
         let Some(found) = self.state.completions.handles.get(handle) else { return };
         if found.outcome.is_none() && !found.operation.is_some_and(|it| self.cancel(it)) {
@@ -46,14 +46,14 @@ impl Engine {
         }
     }
 
-    /// The next receive of `endpoint` that accepts the message gets it.
+    /// Gives the message to the next receive of `endpoint` that accepts it.
     fn put_back(&mut self, endpoint: u16, mut completed: Completed, order: u64) {
         let Status { peer, envelope, length, data } = completed.status;
         let Some(peer) = peer else { return };
         let mut bytes = match completed.buffer.gather() {
             Ok(bytes) => bytes,
             Err(error) => {
-                tracing::warn!(endpoint, length, "a dropped receive loses its message: {error}");
+                tracing::warn!(endpoint, length, "message of a dropped receive is lost: {error}");
                 return;
             }
         };
@@ -62,7 +62,7 @@ impl Engine {
         let arrival = Arrival { peer: peer.0, context, tag, length: length as u64, data };
         let state = &mut *self.state;
         if !state.core.put_back(endpoint, arrival, &bytes, order, &mut state.completions) {
-            tracing::debug!(endpoint, length, "a message is lost: its endpoint or source is gone");
+            tracing::debug!(endpoint, length, "message lost: its endpoint or source was removed");
         }
     }
 }

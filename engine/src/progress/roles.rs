@@ -1,4 +1,4 @@
-//! What each lane of the driver is for.
+//! Roles of the driver's connections.
 
 use std::net::SocketAddr;
 
@@ -14,10 +14,10 @@ use crate::proto::table::{Id, reserve_for};
 use crate::wire::hello::{HELLO_BYTES, HELLO_REPLY_BYTES};
 use crate::wire::proof::PROOF_BYTES;
 
-/// Bytes of a hello, a reply or a proof that have come so far.
+/// Received bytes of a hello, a reply or a proof.
 #[derive(Debug)]
 pub(crate) struct PartialMessage {
-    /// Apart, for roles that last need no room for it.
+    /// Boxed, since lasting roles do not need it.
     pub(crate) bytes: Box<[u8; HELLO_BYTES]>,
     pub(crate) length: usize,
 }
@@ -28,37 +28,37 @@ impl PartialMessage {
     }
 }
 
-/// What is kept of an accepted hello until the proof comes.
+/// State of an accepted hello until the proof arrives.
 #[derive(Debug)]
 pub(crate) struct HalfOpen {
     pub(crate) admission: Admission,
     pub(crate) acceptor: Acceptor,
     pub(crate) ours: Limits,
     pub(crate) theirs: Limits,
-    /// What the peer says of its datagrams.
+    /// The peer's announcement of its datagrams.
     pub(crate) datagrams: Announced,
 }
 
-/// See the module.
+/// The role of a connection.
 #[derive(Debug)]
 pub(crate) enum Role {
     /// An attempt for the control lane of a session, before TCP is connected.
     Connecting { session: u32, remote: SocketAddr },
-    /// Our hello is sent.
+    /// The hello of this side is sent.
     AwaitReply { session: u32, ours: Limits, initiator: Box<Initiator>, partial: PartialMessage },
-    /// A connection came in and has not said yet who it is.
+    /// An incoming connection without a hello yet.
     AwaitHello { remote: SocketAddr, since_ns: u64, partial: PartialMessage },
-    /// Its hello is accepted; it has to prove that it made it now.
+    /// Its hello is accepted; the proof is expected.
     AwaitProof { remote: SocketAddr, since_ns: u64, half: Box<HalfOpen>, partial: PartialMessage },
     /// The control lane of a session.
     Control { session: u32 },
     /// A bulk lane of ours, before TCP is connected.
     LaneConnecting { lane: Id, remote: SocketAddr },
-    /// Our hello for a bulk lane is sent.
+    /// The hello of this side for a bulk lane is sent.
     LaneAwaitReply { lane: Id, initiator: Box<Initiator>, partial: PartialMessage },
     /// Another control lane of a session, on another rail, before TCP is connected.
     MoveConnecting { session: u32, remote: SocketAddr },
-    /// Our hello for it is sent.
+    /// The hello of this side for it is sent.
     MoveAwaitReply { session: u32, initiator: Box<Initiator>, partial: PartialMessage },
     /// A bulk lane.
     Bulk { lane: Id, traffic: Late<Traffic> },
@@ -67,12 +67,12 @@ pub(crate) enum Role {
 }
 
 impl Role {
-    /// Whether it is connecting or in a handshake.
+    /// Returns whether it is connecting or in a handshake.
     fn is_handshake(&self) -> bool {
         !matches!(self, Self::Control { .. } | Self::Bulk { .. } | Self::Closing { .. })
     }
 
-    /// What has come so far of the message that is awaited, and how long that is.
+    /// Returns the received part of the expected message, and its full length.
     pub(crate) fn awaited(&mut self) -> Option<(&mut PartialMessage, usize)> {
         match self {
             Self::AwaitHello { partial, .. } => Some((partial, HELLO_BYTES)),
@@ -88,17 +88,17 @@ impl Role {
 /// Being closed, with nothing outstanding.
 pub(crate) const CLOSING: Role = Role::Closing { lane: None, traffic: Late::NONE };
 
-/// What the driver has outstanding on a bulk lane.
+/// Outstanding driver operations of a bulk lane.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Traffic {
     pub(crate) receiving: Option<ChunkReceive>,
-    /// Length of the chunk being sent, and when it was handed over.
+    /// Length of the chunk being sent, and when it was passed to the driver.
     pub(crate) sending: Option<(u32, u64, super::lanes::SendMode)>,
-    /// Chunks went since the kernel was last told not to keep its acknowledgements for those.
+    /// Chunks were sent since the kernel was last told not to delay acknowledgements.
     pub(crate) has_sent: bool,
-    /// It is told soon, unless another chunk goes first.
+    /// It will be told soon, unless another chunk is sent first.
     pub(crate) is_ack_due: bool,
-    /// What the peer's kernel owes for chunks.
+    /// Chunks that the peer's kernel has not acknowledged.
     pub(super) silence: Silence,
 }
 
@@ -112,13 +112,13 @@ impl AtRest for Traffic {
     };
 }
 
-/// Roles by lane, generations checked.
+/// Roles by lane, with generations checked.
 #[derive(Debug, Default)]
 pub(crate) struct Roles {
     slots: Vec<Option<(u32, Role)>>,
-    /// Lanes whose slot has a new lane already, while their last events are still to be told.
+    /// Closed lanes whose slot is reused, while their last events are still to be reported.
     outlived: Vec<(LaneKey, Role)>,
-    /// Lanes that were in a handshake when they were last looked at, and new ones.
+    /// Lanes that were in a handshake at the last check, and new ones.
     handshakes: Vec<LaneKey>,
 }
 
@@ -151,13 +151,13 @@ impl Roles {
         }
     }
 
-    /// Lanes that are connecting or in a handshake.
+    /// Returns the lanes that are connecting or in a handshake.
     pub(super) fn handshakes(&self) -> impl Iterator<Item = (LaneKey, &Role)> {
         let all = self.handshakes.iter().filter_map(|&key| Some((key, self.get(key)?)));
         all.filter(|(_, role)| role.is_handshake())
     }
 
-    /// Forgets lanes that are in no handshake any more.
+    /// Removes lanes that are in no handshake any more.
     pub(super) fn forget_completed(&mut self) {
         let mut handshakes = std::mem::take(&mut self.handshakes);
         handshakes.retain(|&key| self.get(key).is_some_and(Role::is_handshake));
@@ -203,9 +203,9 @@ impl Roles {
 mod tests {
     use super::*;
 
-    /// A driver may give the slot of a closed lane away before its last events are told.
+    /// A driver may reuse the slot of a closed lane before its last events are reported.
     #[test]
-    fn a_lane_keeps_its_role_when_its_slot_has_a_new_lane() {
+    fn lane_keeps_its_role_when_its_slot_is_reused() {
         let key = |generation| LaneKey { index: 3, generation };
         let session_of = |role: Option<&mut Role>| match role {
             Some(Role::Control { session }) => Some(*session),

@@ -1,4 +1,4 @@
-//! Waiting for what the engine brings about: spinning, then sleeping until the driver has news.
+//! Waiting for progress: spinning, then sleeping until the driver has events.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use crossbeam_utils::Backoff;
 use super::engine::{Engine, TICK_NS};
 use crate::types::Error;
 
-/// The longest sleep while a ring has no room, though its reader says when there is some: it may be
+/// The longest sleep while a ring has no space, though its reader announces free space: it may be
 /// one that does not.
 const FULL_RING: Duration = Duration::from_millis(1);
 /// The longest sleep while something is outstanding.
@@ -16,8 +16,8 @@ const SLEEP_MAX: Duration = Duration::from_millis(100);
 pub(super) const NOTHING_DUE: Duration = Duration::from_secs(3600);
 
 impl Engine {
-    /// Makes progress until `done` says so or `deadline` passes (`Ok(None)` then). Spins first,
-    /// then sleeps until the driver has news.
+    /// Makes progress until `done` returns a value or `deadline` passes (`Ok(None)` then). Spins
+    /// first, then sleeps until the driver has events.
     pub(crate) fn wait<T>(
         &mut self,
         deadline: Option<Instant>,
@@ -54,13 +54,13 @@ impl Engine {
                 self.park(deadline.map(|deadline| deadline - now))?;
                 turns = 0;
             } else {
-                // Where threads outnumber cores, the one that is waited for gets a turn.
+                // Where threads outnumber cores, the thread that is waited for gets a time slice.
                 backoff.snooze();
             }
         }
     }
 
-    /// Sleeps until the driver has news, a deadline of the protocol is near, or `limit`.
+    /// Sleeps until the driver has events, a deadline of the protocol is near, or `limit`.
     pub(crate) fn park(&mut self, limit: Option<Duration>) -> Result<(), Error> {
         let sleep = self.prepare_to_sleep(limit.unwrap_or(SLEEP_MAX));
         if let Err(error) = self.driver.park(sleep, &mut self.events) {
@@ -72,13 +72,12 @@ impl Engine {
         Ok(())
     }
 
-    /// Prepares a sleep that somebody else sleeps, by the driver's `wake_fd`: how long it may last.
-    /// What is done with the engine meanwhile may shorten it, and is followed by another call of
-    /// this.
+    /// Prepares a sleep on the driver's `wake_fd`: returns how long it may last. Later calls on the
+    /// engine may shorten it, and are followed by another call of this.
     pub(super) fn arm(&mut self) -> Result<Duration, Error> {
         let mut sleep = self.prepare_to_sleep(SLEEP_MAX);
         if self.state.due_in().is_none() {
-            // What looks at silent peers has nobody to look for.
+            // There are no silent peers to check.
             sleep = self.state.engines_asked_in().unwrap_or(NOTHING_DUE).min(NOTHING_DUE);
         }
         self.note_sleep();
@@ -86,12 +85,12 @@ impl Engine {
         armed.map_err(|error| self.fail_driver("the driver cannot wait", error))
     }
 
-    /// What becomes readable after [`Self::arm`] when there is something to do.
+    /// Returns the descriptor that becomes readable after [`Self::arm`] when there is work.
     pub(super) fn wake_fd(&self) -> std::io::Result<std::os::fd::OwnedFd> {
         self.driver.wake_fd()
     }
 
-    /// Has the driver watch everything, says what must not wait, and finds the next deadline.
+    /// Lets the driver watch everything, sends what must not wait, and returns the next deadline.
     fn prepare_to_sleep(&mut self, limit: Duration) -> Duration {
         self.watch_hot();
         self.read_clock();
@@ -101,7 +100,7 @@ impl Engine {
         self.watch_datagrams();
         let state = &mut *self.state;
         if state.core.has_cma() || (!state.core.feeding().is_empty() && !state.rings.is_full) {
-            // Nobody announces what there is to read, or to write where there is room.
+            // The driver reports neither data to read nor space to write.
             return Duration::ZERO;
         }
         let mut sleep = limit.min(SLEEP_MAX);

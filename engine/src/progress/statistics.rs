@@ -1,4 +1,4 @@
-//! What an engine counted, put together on demand: nothing here is done for a message.
+//! Statistics of an engine, collected on demand: they cost nothing per message.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -18,9 +18,9 @@ use crate::telemetry::{Counters, Statistics};
 use crate::topology::NicReader;
 use crate::types::{Address, LaneStatistics, PathChange, PathState, PathStatistics, Rail};
 
-/// Time between two publications, in nanoseconds.
+/// Interval of publications, in nanoseconds.
 const PUBLISH_NS: u64 = 1_000_000_000;
-/// Paths that are published at the most: more would hold the engine up for milliseconds.
+/// Maximum number of published paths: more would delay the engine for milliseconds.
 const PUBLISHED_PATHS_MAX: usize = 2048;
 
 /// Whom an engine reports to beside its owner.
@@ -36,20 +36,20 @@ pub(crate) struct Reports {
 #[derive(Debug)]
 pub(crate) struct Publisher {
     slot: Arc<Slot>,
-    /// Of the namespace where the engine was made: a thread may leave it.
+    /// Of the namespace where the engine was created: a thread may leave it.
     reader: Option<NicReader>,
     next_ns: u64,
 }
 
 impl Publisher {
-    /// Called in the network namespace of the engine's NICs.
+    /// Creates a publisher. Called in the network namespace of the engine's NICs.
     pub(crate) fn new(slot: Arc<Slot>) -> Self {
         Self { slot, reader: NicReader::open().ok(), next_ns: 0 }
     }
 }
 
 impl Engine {
-    /// What it has counted.
+    /// Returns its counters.
     pub(crate) fn counters(&self) -> Counters {
         let driver = self.driver_counters();
         let state = &*self.state;
@@ -87,11 +87,11 @@ impl Engine {
         }
     }
 
-    /// The paths of its sessions, `limit` at the most, and how many more there are. The kernel is
-    /// asked of a quarter as many connections.
+    /// Returns the paths of its sessions, at most `limit`, and how many more there are. The kernel
+    /// is queried for a quarter as many connections.
     pub(crate) fn paths(&mut self, limit: usize) -> (Vec<PathStatistics>, usize) {
         let state = &mut *self.state;
-        // What the last acknowledgements said counts, too.
+        // Deferred acknowledgements count, too.
         state.drain_all_paths();
         let now_ns = state.clock.now_ns();
         let core = &state.core;
@@ -138,7 +138,7 @@ impl Engine {
         (all, omitted)
     }
 
-    /// All of that. NICs are asked by `reader`; at most `paths_max` paths are in it.
+    /// Returns all of that. NICs are queried by `reader`; at most `paths_max` paths are included.
     pub(crate) fn statistics(
         &mut self,
         mut reader: Option<&mut NicReader>,
@@ -159,7 +159,7 @@ impl Engine {
         }
     }
 
-    /// Gives the exporter, if there is one, something newer once in a while.
+    /// Publishes new statistics to the exporter, if there is one, at intervals.
     pub(super) fn publish(&mut self) {
         let now_ns = self.state.now_ns;
         let Some(publisher) = self.state.reports.publisher.as_mut() else { return };
@@ -177,15 +177,14 @@ impl Engine {
 }
 
 impl Engine {
-    /// A connection of the path at `at` is about to be closed: what the kernel tells of it goes
-    /// with it.
+    /// Keeps the kernel's figures of a connection of the path at `at` that is about to be closed.
     pub(super) fn keep_figures(&mut self, session: u32, at: u8, key: LaneKey) {
         let Some(figures) = self.driver.tcp_figures(key) else { return };
         self.state.core.note_retransmits(session, at, figures.retransmits);
     }
 }
 
-/// Position of the path of a session that a connection with these ends goes by.
+/// Returns the position of the path of a session that a connection with these ends uses.
 fn path_between(
     core: &Core,
     rails: &[Rail],
@@ -201,7 +200,7 @@ fn path_between(
     })
 }
 
-/// The connections that go by the path at `at`: their numbers, and what the driver calls them.
+/// Returns the connections on the path at `at`: their numbers, and their driver keys.
 fn lanes_of<'a>(
     core: &'a Core,
     session: &'a Session,
@@ -218,7 +217,7 @@ fn lanes_of<'a>(
     control.into_iter().chain(bulk)
 }
 
-/// What the protocol knows of a path; its NIC and its datagrams are for the caller to fill in.
+/// Returns the protocol's statistics of a path; the caller adds its NIC and its datagrams.
 fn statistics_of(session: &Session, path: &KnownPath, now_ns: u64) -> PathStatistics {
     let (initiators, acceptors) = rails_of(path.number);
     let rail = if session.connection.is_initiator() { initiators } else { acceptors };
@@ -252,11 +251,11 @@ fn statistics_of(session: &Session, path: &KnownPath, now_ns: u64) -> PathStatis
     }
 }
 
-/// What the loop knows of the path at `at`.
+/// Adds the loop's statistics of the path at `at`.
 fn add_datagrams(statistics: &mut PathStatistics, paths: &Paths, stream_at: usize, at: usize) {
     let carrier = paths.carrier_at().map(usize::from);
     statistics.carries_datagrams = carrier == Some(at);
-    // Without one messages go by the TCP lane.
+    // Without one messages use the TCP lane.
     statistics.carries_messages = carrier.unwrap_or(stream_at) == at;
     let path = paths.all().find(|path| usize::from(path.position()) == at);
     let Some(path) = path else { return };

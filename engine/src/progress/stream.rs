@@ -1,7 +1,7 @@
-//! Segments by the control lane of a session in datagram mode.
+//! Segments on the control connection of a session in datagram mode.
 //!
-//! All of them go there while the session's path carries none; and the long ones while that lane is
-//! on this path.
+//! All of them use it while the session's path carries none; and the long ones while the connection
+//! is on this path.
 //!
 //! ```text
 //!  short ──> path, if it is open ──> datagrams
@@ -10,11 +10,11 @@
 //!  long  ──────────────> unsent ──> TCP
 //! ```
 //!
-//! A long segment is handed to the kernel from where it was gathered, or, if nothing is in front of
-//! it, from the user's memory before it is gathered; `unsent` has what the kernel did not take of
-//! it. A turn sends [`LONG_BYTES_PER_TURN`] at the most, and short segments go first. Its receiver
-//! acknowledges it with what it sends next, when nothing has come for some turns, or when
-//! [`OWED_BYTES_MAX`] have come.
+//! A long segment is passed to the kernel from where it was gathered, or, if nothing is ahead of
+//! it, from the user's memory before it is gathered; `unsent` has the rest that the kernel did not
+//! take. A turn sends at most [`LONG_BYTES_PER_TURN`], and short segments go first. Its receiver
+//! acknowledges it with its next segment, when none was received for some turns, or when
+//! [`OWED_BYTES_MAX`] were received.
 
 use std::io::ErrorKind;
 
@@ -27,35 +27,35 @@ use crate::proto::paths::CARRIER;
 use crate::proto::send::SendRequest;
 use crate::proto::table::Id;
 
-/// Bytes of long segments that a session sends in one turn, in whole segments: what short messages
-/// wait for.
+/// Bytes of long segments that a session sends in one turn, in whole segments: they delay short
+/// messages.
 const LONG_BYTES_PER_TURN: usize = 64 << 10;
 
-/// Bytes that come by the stream before they are acknowledged though more is coming.
+/// Bytes received on the stream before they are acknowledged although more data follows.
 const OWED_BYTES_MAX: u32 = 128 << 10;
 
-/// Messages from that length on are sent before they are copied, in bytes: less is copied sooner
-/// than a second piece is sent.
+/// Minimum length of messages that are sent before they are copied, in bytes: a copy of less is
+/// faster than sending a second piece.
 const SENT_BEFORE_COPY_BYTES_MIN: usize = 4 << 10;
 
-/// What became of what the kernel had the beginning of.
+/// Result of sending the rest of a partially sent segment.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Rest {
     /// The kernel has it all.
     Taken,
     /// It took no more, or there is no lane.
     Blocked,
-    /// The lane failed, and the session with it, perhaps.
+    /// The lane failed, and possibly the session with it.
     Failed,
 }
 
 impl ControlLane {
-    /// Bytes of long segments that may still be sent in turn `poll`.
+    /// Returns the bytes of long segments that may still be sent in turn `poll`.
     fn long_bytes_left(&self, poll: u64) -> usize {
         if self.long_poll == poll { self.long_bytes_left } else { LONG_BYTES_PER_TURN }
     }
 
-    /// So many bytes of long segments are sent in turn `poll`.
+    /// Counts bytes of long segments sent in turn `poll`.
     pub(super) fn count_long(&mut self, poll: u64, bytes: usize) {
         self.long_bytes_left = self.long_bytes_left(poll).saturating_sub(bytes);
         self.long_poll = poll;
@@ -63,7 +63,7 @@ impl ControlLane {
 }
 
 impl EngineState {
-    /// A long segment went to the stream of a session; the kernel took `sent` bytes of it at once.
+    /// Notes a long segment on the stream of a session; the kernel took `sent` bytes of it at once.
     fn note_streamed(&mut self, session: u32, sent: usize) {
         if sent > 0 {
             self.expect_answer(session);
@@ -74,8 +74,8 @@ impl EngineState {
 }
 
 impl Engine {
-    /// Whether the kernel takes what is sent by the lane of a session at once, as far as is known,
-    /// and nothing is in front of it there, and datagrams take the rest.
+    /// Returns whether the kernel takes data of a session's lane at once, as far as is known,
+    /// nothing is ahead of it there, and datagrams carry the rest.
     fn is_stream_free(&self, session: u32, control: &ControlLane) -> bool {
         control.lane.is_some()
             && !control.is_blocked
@@ -83,13 +83,14 @@ impl Engine {
             && self.is_by_datagram(session)
     }
 
-    /// Whether a long segment may go by the lane: what waits for a suspect path goes by the next.
+    /// Returns whether a long segment may start on the lane: on a suspect path it waits for the
+    /// next lane.
     fn may_begin_long(&self, session: u32) -> bool {
         let paths = self.state.paths.of(session);
         paths.is_none_or(|paths| !paths.are_several() || !paths.is_suspect(paths.stream_at()))
     }
 
-    /// Sends the segments of a session in datagram mode, by its path or by its TCP lane.
+    /// Sends the segments of a session in datagram mode, on its path or on its TCP lane.
     pub(super) fn flush_segments(&mut self, session: u32) -> bool {
         let mut happened = false;
         let mut is_by_path = self.is_by_datagram(session);
@@ -98,7 +99,8 @@ impl Engine {
             if has_long {
                 self.await_something(session);
             }
-            // What is sent first says the news, and there may be nothing else for a datagram.
+            // The first transmission carries acknowledgements, and there may be nothing else for a
+            // datagram.
             let is_alone = has_long && !self.state.core.has_short(session);
             if is_alone {
                 happened = self.flush_long(session);
@@ -107,7 +109,7 @@ impl Engine {
                 let is_last = self.state.core.is_dirty_alone(session);
                 happened |= self.transmit(session, CARRIER, is_last);
             }
-            // What was made for longer datagrams than the path takes now goes by TCP.
+            // Segments built for longer datagrams than the path takes now use TCP.
             is_by_path =
                 self.is_by_datagram(session) && !self.is_waiting_too_long_for_path(session);
             if is_by_path && has_long && !is_alone {
@@ -122,7 +124,7 @@ impl Engine {
         self.end_if_left(session) || happened
     }
 
-    /// A path carries segments no more, or takes shorter ones than wait: these go by the TCP lane.
+    /// Sends segments on the TCP lane when a path carries none any more, or only shorter ones.
     #[cold]
     pub(super) fn flush_what_no_path_takes(&mut self, session: u32) {
         if !self.is_by_datagram(session) || self.is_waiting_too_long_for_path(session) {
@@ -137,7 +139,7 @@ impl Engine {
         }
     }
 
-    /// Sends all segments by the TCP lane.
+    /// Sends all segments on the TCP lane.
     fn flush_by_stream(&mut self, session: u32) -> bool {
         let mut happened = false;
         self.await_something(session);
@@ -186,7 +188,7 @@ impl Engine {
                     append_segment(&mut control.unsent, bytes, true);
                     0
                 } else {
-                    // What became of an error is asked again below.
+                    // An error is detected again below.
                     let sent = self.driver.send(lane, bytes).unwrap_or(0);
                     control.unsent.extend_from_slice(&bytes[sent..]);
                     sent
@@ -206,8 +208,8 @@ impl Engine {
         }
     }
 
-    /// Whether a message that is posted now may go by the stream from where it lies, and be copied
-    /// after that, while its receiver works on it: nothing is in front of it.
+    /// Returns whether a newly posted message may be sent on the stream from user memory, and be
+    /// copied afterwards, while its receiver handles it: nothing is ahead of it.
     pub(super) fn may_send_before_copy(
         &self,
         session: u32,
@@ -227,13 +229,13 @@ impl Engine {
             && state.core.is_next_by_stream(session, request.length)
     }
 
-    /// The session by whose stream the next part of a send may go from where it lies.
+    /// Returns the session on whose stream the next part of a send may be sent from user memory.
     pub(super) fn may_send_part_before_copy(&self, id: Id) -> Option<u32> {
         let state = &*self.state;
         let session = state.core.next_part_by_stream(id)?;
         let control = state.controls.get(session as usize)?;
         let is_free = self.is_stream_free(session, control) && self.may_begin_long(session);
-        // What other sessions have staged is sent first.
+        // Staged data of other sessions is sent first.
         let has_turn = control.long_bytes_left(state.polls) > 0
             && state.core.dirty().iter().all(|&dirty| dirty == session);
         (is_free && has_turn && shortcut!("a part by a stream at once")).then_some(session)
@@ -248,8 +250,8 @@ impl Engine {
         self.send_rest(session);
     }
 
-    /// Sends what was staged last, and is alone, as far as the kernel takes it; then puts its
-    /// payload `bytes` into its segment. Ends no operation.
+    /// Sends the segment staged last, if it is alone, as far as the kernel takes it; then copies
+    /// its payload `bytes` into its segment. Ends no operation.
     pub(super) fn send_uncopied(&mut self, session: u32, bytes: &[u8]) {
         let state = &mut *self.state;
         state.completions.copied_bytes += bytes.len() as u64;
@@ -261,7 +263,7 @@ impl Engine {
         {
             length = whole.len();
             let head = &whole[..length - bytes.len()];
-            // What became of an error is asked again below.
+            // An error is detected again below.
             sent = self.driver.send_both(lane, head, bytes).unwrap_or(0);
         }
         let whole = state.core.fill_last(session, bytes);
@@ -274,7 +276,7 @@ impl Engine {
         state.core.mark_dirty_if_waiting(session);
     }
 
-    /// Sends what the kernel has the beginning of: that has to follow, whatever lane comes next.
+    /// Sends the rest of a partially sent segment, which has to follow, whichever lane is next.
     pub(super) fn send_rest(&mut self, session: u32) -> Rest {
         loop {
             let Some(control) = self.state.controls.get_mut(session as usize) else {
@@ -305,13 +307,13 @@ impl Engine {
         }
     }
 
-    /// The final acknowledgement of a session that a goodbye ended, as far as the kernel takes it.
-    /// Its lane is closed next.
+    /// Sends the final acknowledgement of a session that a goodbye ended, as far as the kernel
+    /// takes it. Its lane is closed next.
     pub(super) fn send_final_ack(&mut self, session: u32) {
         let ack = self.state.core.take_final_ack(session);
         let control = self.control(session);
         let Some(lane) = control.lane.filter(|_| !ack.is_empty()) else { return };
-        // Nothing is understood before the rest of what the peer has the beginning of.
+        // The rest of a partially sent segment has to precede it.
         let mut unsent = std::mem::take(&mut control.unsent);
         unsent.extend_from_slice(&ack);
         let mut at = 0;
@@ -324,8 +326,8 @@ impl Engine {
         }
     }
 
-    /// Acknowledges what came by the stream of a session if nothing came for a while (`is_quiet`),
-    /// or if it is much.
+    /// Acknowledges data received on the stream of a session if none arrived for a while
+    /// (`is_quiet`), or if it is much.
     ///
     /// RR-DGRAM-12.
     #[inline]
@@ -336,7 +338,7 @@ impl Engine {
         }
     }
 
-    /// The same for all hot lanes, at once: there may be no other turn for long.
+    /// Acknowledges all polled lanes at once, as there may be no other turn for long.
     pub(super) fn acknowledge_hot(&mut self) {
         let mut index = 0;
         while let Some(&session) = self.state.hot.get(index) {
@@ -345,7 +347,7 @@ impl Engine {
                 self.flush(session);
                 self.driver.flush_datagrams();
             }
-            // A lane that fails is not among them any more.
+            // A lane that fails is removed from the list.
             index += usize::from(self.state.hot.get(index) == Some(&session));
         }
     }

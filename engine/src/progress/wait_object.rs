@@ -1,8 +1,8 @@
-//! What threads and tasks sleep by that wait for an engine in a way of their own: a descriptor for
-//! `epoll`, and wakers of futures.
+//! Wait objects for threads and tasks that wait for an engine in a way of their own: a descriptor
+//! for `epoll`, and wakers of futures.
 //!
-//! It is readable when the driver has something, when a deadline of the protocol has come, or when
-//! it was rung: by a thread that did something for the one that sleeps.
+//! It is readable when the driver has events, when a deadline of the protocol has passed, or when a
+//! thread wakes it after an action for the sleeper.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -21,7 +21,7 @@ use rustix::time::{
 use super::wakers::wake_all;
 use crate::refused_call::refused;
 
-/// See the module.
+/// A wait object; see the module.
 #[derive(Debug)]
 pub struct WaitObject {
     set: OwnedFd,
@@ -29,16 +29,16 @@ pub struct WaitObject {
     bell: OwnedFd,
     /// The driver's; a member of the set.
     _wake_fd: OwnedFd,
-    /// Somebody sleeps by it, or is about to.
+    /// A thread sleeps on it, or is about to.
     is_armed: AtomicBool,
-    /// How many of the engine are armed.
+    /// Number of armed ones of the engine.
     armed: Arc<AtomicUsize>,
-    /// Tasks that sleep by it.
+    /// Tasks that sleep on it.
     wakers: Mutex<Vec<Waker>>,
 }
 
 impl WaitObject {
-    /// `wake_fd`: see [`crate::driver::lanes::Driver::wake_fd`].
+    /// Creates one; `wake_fd`: see [`crate::driver::lanes::Driver::wake_fd`].
     pub(super) fn new(wake_fd: OwnedFd, armed: Arc<AtomicUsize>) -> io::Result<Self> {
         let set = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(refused("epoll_create1"))?;
         let timer_flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
@@ -54,15 +54,15 @@ impl WaitObject {
         Ok(Self { set, timer, bell, _wake_fd: wake_fd, is_armed, armed, wakers })
     }
 
-    /// The descriptor.
+    /// Returns the descriptor.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.set.as_fd()
     }
 
-    /// Is quiet from now on, until something comes: to be called before the engine is prepared for
-    /// the sleep. What is looked at behind that, and was not there, rings.
+    /// Resets it, until an event: to be called before the engine is prepared for the sleep. Later
+    /// events make it readable.
     pub(super) fn begin_arming(&self) {
-        // Empty is as good as read.
+        // Empty has the same effect as read.
         let _ = rustix::io::read(&self.bell, &mut [0; 8]);
         if !self.is_armed.swap(true, Ordering::Relaxed) {
             self.armed.fetch_add(1, Ordering::Relaxed);
@@ -70,7 +70,7 @@ impl WaitObject {
         fence(Ordering::SeqCst);
     }
 
-    /// The sleep may last for `left`.
+    /// Limits the sleep to `left`.
     pub(super) fn set_timer(&self, left: Duration) -> io::Result<()> {
         let value = match Timespec::try_from(left) {
             Ok(Timespec { tv_sec: 0, tv_nsec: 0 }) => Timespec { tv_sec: 0, tv_nsec: 1 },
@@ -84,12 +84,12 @@ impl WaitObject {
         Ok(())
     }
 
-    /// Ends the sleep of those who sleep by it. Behind what was done for them.
+    /// Ends the sleep of its waiters. To be called after the events for them.
     pub(super) fn ring(&self) {
         fence(Ordering::SeqCst);
         if self.is_armed.load(Ordering::Relaxed) && self.is_armed.swap(false, Ordering::Relaxed) {
             self.armed.fetch_sub(1, Ordering::Relaxed);
-            // Full is loud enough.
+            // A full counter wakes it as well.
             let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
         }
     }
@@ -98,7 +98,7 @@ impl WaitObject {
         self.wakers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A task sleeps by it.
+    /// Registers a task that sleeps on it.
     pub(super) fn wake_when_readable(&self, waker: &Waker) {
         let mut wakers = self.wakers();
         if !wakers.iter().any(|known| known.will_wake(waker)) {
@@ -106,12 +106,12 @@ impl WaitObject {
         }
     }
 
-    /// Whether tasks sleep by it.
+    /// Returns whether tasks sleep on it.
     pub(super) fn has_tasks(&self) -> bool {
         !self.wakers().is_empty()
     }
 
-    /// Wakes the tasks that sleep by it; whether there were any.
+    /// Wakes the tasks that sleep on it; returns whether there were any.
     pub(super) fn wake_tasks(&self) -> bool {
         let wakers = std::mem::take(&mut *self.wakers());
         let had_tasks = !wakers.is_empty();

@@ -1,9 +1,9 @@
-//! Copy or zero copy: decided per path by measuring (the kernel's "copied" flag says little:
+//! Copy or zero copy: selected per path by measurement (the kernel's "copied" flag is unreliable:
 //! registered sends over veth report it and can still be faster).
 //!
-//! What is measured is the time in which a run of chunks leaves, waiting for room in the socket
-//! included: a single call's time says how fast the kernel takes bytes, not how fast the path
-//! drains them.
+//! The measured value is the time in which a run of chunks is sent, waiting for socket space
+//! included: the duration of a single call shows how fast the kernel takes bytes, not how fast the
+//! path drains them.
 
 use super::lanes::SendMode;
 
@@ -11,15 +11,15 @@ use super::lanes::SendMode;
 const SETTLE_BYTES: u64 = 1 << 20;
 /// Bytes of a run that are timed.
 const TIMED_BYTES: u64 = 4 << 20;
-/// Runs of either mode before deciding; the better one counts, for a disturbance only slows.
+/// Runs of either mode before deciding; the better one counts, since disturbances only slow down.
 const RUNS: u32 = 3;
-/// Bytes after which both are tried again, for a path can change.
+/// Bytes after which both are tried again, since a path can change.
 const RETRY_BYTES: u64 = 4 << 30;
-/// Chunks shorter than this say nothing about the rate, and are copied: what zero copy saves is
-/// less than its notification costs, and that may wait for a delayed acknowledgement of TCP, 40 ms.
+/// Minimum length of chunks that count, and use zero copy: for shorter ones it saves less than its
+/// notification costs, and that may wait for a delayed acknowledgement of TCP, 40 ms.
 const CHUNK_BYTES_MIN: u32 = 16 << 10;
 
-/// What the user wants.
+/// The user's setting.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Policy {
     /// The faster one.
@@ -28,17 +28,17 @@ pub(crate) enum Policy {
     Always(SendMode),
 }
 
-/// Times one path. Pure: durations come in.
+/// Selects the mode for one path. Pure: durations are arguments.
 #[derive(Debug)]
 pub(crate) struct ZeroCopy {
     policy: Policy,
     mode: SendMode,
-    /// Runs that are over, both modes together; `2 * RUNS`: decided.
+    /// Completed runs, both modes together; `2 * RUNS`: decided.
     runs: u32,
     /// Bytes since the run, or the decision, began.
     bytes: u64,
     elapsed_ns: u64,
-    /// Least nanoseconds for `TIMED_BYTES`: copy, zero copy.
+    /// Minimum nanoseconds for `TIMED_BYTES`: copy, zero copy.
     best_ns: [u64; 2],
 }
 
@@ -58,7 +58,7 @@ impl ZeroCopy {
         Self { policy, mode, runs: 0, bytes: 0, elapsed_ns: 0, best_ns: [u64::MAX; 2] }
     }
 
-    /// How the next chunk, of `length` bytes, is to be sent.
+    /// Returns the mode of the next chunk, of `length` bytes.
     pub(crate) fn mode(&self, length: u32) -> SendMode {
         match self.policy {
             Policy::Measure if length < CHUNK_BYTES_MIN => SendMode::Copy,
@@ -66,7 +66,7 @@ impl ZeroCopy {
         }
     }
 
-    /// A chunk of `length` bytes that was sent by `mode` went out in `elapsed_ns`.
+    /// Handles the sending time of a chunk of `length` bytes, sent by `mode` in `elapsed_ns`.
     pub(crate) fn handle_sent(&mut self, mode: SendMode, length: u32, elapsed_ns: u64) {
         // The last chunk of a run may end after the next run began.
         let is_of_this_run = mode == self.mode && length >= CHUNK_BYTES_MIN;
@@ -90,7 +90,7 @@ impl ZeroCopy {
     }
 
     fn end_run(&mut self) {
-        // Runs differ a little in length: the last chunk may exceed the bound.
+        // Runs differ a little in length: the last chunk may exceed the limit.
         let timed_bytes = self.bytes - SETTLE_BYTES;
         let per_run = u128::from(self.elapsed_ns) * u128::from(TIMED_BYTES);
         let cost_ns = (per_run / u128::from(timed_bytes)) as u64;
@@ -116,7 +116,7 @@ mod tests {
     const TRIAL: u64 = 2 * RUNS as u64 * ((SETTLE_BYTES + TIMED_BYTES) / CHUNK as u64 + 1);
 
     #[test]
-    fn the_faster_mode_is_kept_and_tried_again_later() {
+    fn faster_mode_is_kept_and_remeasured_later() {
         for (copy_ns, zero_copy_ns, winner) in
             [(100, 50, SendMode::ZeroCopy), (50, 100, SendMode::Copy)]
         {
@@ -146,19 +146,19 @@ mod tests {
     }
 
     #[test]
-    fn one_disturbed_run_does_not_decide() {
+    fn single_disturbed_run_does_not_decide() {
         let mut path = ZeroCopy::new(Policy::Measure);
         for number in 0..TRIAL {
             let mode = path.mode(CHUNK);
             let base = if mode == SendMode::Copy { 40_000 } else { 30_000 };
-            // A tick of another process in the first run of the faster mode.
+            // A descheduling in the first run of the faster mode.
             path.handle_sent(mode, CHUNK, if number < 20 { base + 4_000_000 } else { base });
         }
         assert_eq!(path.mode(CHUNK), SendMode::ZeroCopy);
     }
 
     #[test]
-    fn short_chunks_are_copied_unless_the_user_wants_otherwise() {
+    fn short_chunks_are_copied_unless_configured() {
         for length in [1, 256, CHUNK_BYTES_MIN - 1] {
             assert_eq!(ZeroCopy::new(Policy::Measure).mode(length), SendMode::Copy);
             let always = Policy::Always(SendMode::ZeroCopy);
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fixed_policy_stays() {
+    fn fixed_policy_is_kept() {
         for mode in [SendMode::Copy, SendMode::ZeroCopy] {
             let mut path = ZeroCopy::new(Policy::Always(mode));
             for _ in 0..4 * TRIAL {

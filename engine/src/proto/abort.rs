@@ -1,4 +1,4 @@
-//! Operations that this side aborts while they are under way.
+//! Abort of operations on this side while they are in progress.
 
 use super::core::Core;
 use super::effects::Effects;
@@ -8,10 +8,10 @@ use super::regions::Refusal;
 use super::table::Id;
 
 impl Core {
-    /// Aborts an operation, whatever it waits for: it ends as cancelled, at once or as soon as the
-    /// kernel has released its memory, which it does when the lanes that hold it are reset. The
-    /// peer's side fails, and the session goes on. An operation that the peer has reported as done
-    /// ends as done.
+    /// Aborts an operation in any state: it ends as cancelled, at once or as soon as the kernel has
+    /// released its memory, which it does when the lanes that use it are reset. The peer's side
+    /// fails, and the session continues. An operation that the peer has reported as done ends as
+    /// done.
     ///
     /// RR-RDV-5, RR-DGRAM-8.
     pub(crate) fn abort(&mut self, id: Id, effects: &mut impl Effects) {

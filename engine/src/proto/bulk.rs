@@ -14,21 +14,21 @@ use crate::wire::chunk::{CHUNK_HEADER_BYTES, CHUNK_MAGIC, CHUNK_TAG_BYTES, Chunk
 /// A range this side granted and has not received yet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Incoming {
-    /// The receive it is for.
+    /// The receive of the range.
     pub(crate) operation: Id,
     /// Offset in the message, in bytes.
     pub(crate) offset: u64,
     /// Length in bytes.
     pub(crate) length: u32,
-    /// Number on the lane.
+    /// Number of the chunk on the lane.
     pub(crate) chunk: u32,
     /// When it was granted.
     pub(crate) granted_ns: u64,
 }
 
 impl Incoming {
-    /// The checksum in a received header, if that is the one that must stand in front of this
-    /// range, made by who has `key`.
+    /// Returns the checksum of a received header, if it is the expected header of this range,
+    /// tagged with `key`.
     pub(crate) fn agrees(&self, header: &[u8; CHUNK_HEADER_BYTES], key: &TagKey) -> Option<u32> {
         let header = ChunkHeader::ref_from_bytes(header).ok()?;
         let checksum = header.checksum.get();
@@ -43,20 +43,20 @@ impl Incoming {
 /// A range the peer granted and this side has not sent yet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Outgoing {
-    /// The send it comes from.
+    /// The send of the range.
     pub(crate) operation: Id,
-    /// The receiver's name for the message.
+    /// The receiver's id of the operation.
     pub(crate) receive_operation: u64,
     /// Offset in the message, in bytes.
     pub(crate) offset: u64,
     /// Length in bytes.
     pub(crate) length: u32,
-    /// Number on the lane.
+    /// Number of the chunk on the lane.
     pub(crate) chunk: u32,
 }
 
 impl Outgoing {
-    /// What goes in front of the bytes, tagged with `key`. `checksum` is theirs, or 0.
+    /// Returns the chunk header, tagged with `key`. `checksum` is that of the bytes, or 0.
     pub(crate) fn header(&self, key: &TagKey, checksum: u32) -> [u8; CHUNK_HEADER_BYTES] {
         let range = (self.offset, self.length);
         let mut header = header_of(self.receive_operation, range, self.chunk, checksum);
@@ -84,19 +84,19 @@ fn header_of(
     }
 }
 
-/// What the tag of a header is over.
+/// Returns the bytes of a header that its tag covers.
 fn tagged_part(header: &ChunkHeader) -> &[u8] {
     &header.as_bytes()[..CHUNK_HEADER_BYTES - CHUNK_TAG_BYTES]
 }
 
-/// Ranges granted on one lane that have not gone, or not come: many more than a horizon has. A peer
-/// that grants and reads nothing costs its sender so much memory and no more.
+/// Limit on a lane's granted and unsent, or unreceived, ranges: many more than a horizon has. It
+/// bounds the memory of a sender whose peer grants and reads nothing.
 pub(super) const GRANTED_MAX: usize = 1 << 16;
 
-/// Ranges that another one passes at the most: looking at them takes time.
+/// Maximum number of ranges that another one overtakes, since the scan takes time.
 const LOOK_BACK: usize = 256;
 
-/// The place behind the last range whose message has a hint that `stays`.
+/// Returns the position after the last range whose message has a hint that `stays`.
 pub(super) fn place_behind(
     granted: &VecDeque<Outgoing>,
     operations: &Table<Operation>,
@@ -107,8 +107,8 @@ pub(super) fn place_behind(
     granted.range(from..).rposition(stays).map_or(from, |last| from + last + 1)
 }
 
-/// Room for chunks that are granted and not moved yet, before the queues grow: the horizon of the
-/// settings in short chunks, as a slow moment leads to, and again in long ones.
+/// Initial capacity for granted chunks: the horizon of the settings in short chunks, as during slow
+/// phases, and again in long ones.
 const CHUNKS_USUAL: usize = 32;
 
 /// One bulk lane of a session.
@@ -116,7 +116,7 @@ const CHUNKS_USUAL: usize = 32;
 pub(crate) struct BulkLane {
     /// Slot of the session.
     pub(crate) session: u32,
-    /// Its number in frames, chosen by the side that connected.
+    /// Number of the lane in frames, chosen by the side that connected.
     pub(crate) number: u32,
     /// Position of its path among those of the session.
     pub(crate) path: u8,
@@ -126,8 +126,8 @@ pub(crate) struct BulkLane {
     pub(crate) keys: LaneKeys,
     /// The peer accepted it; it carries chunks.
     pub(crate) is_ready: bool,
-    /// No lane of its session has carried a chunk since it was opened: the grants that it was
-    /// opened for may be on their way.
+    /// No lane of its session has carried a chunk since it was opened: the grants for it may be in
+    /// transit.
     pub(crate) is_fresh: bool,
     /// Granted and not received, in order. The front one is in the kernel if `is_receiving`.
     pub(crate) incoming: VecDeque<Incoming>,
@@ -135,9 +135,9 @@ pub(crate) struct BulkLane {
     pub(crate) is_receiving: bool,
     /// Bytes of `incoming`.
     pub(crate) incoming_bytes: u64,
-    /// What arrives on it per second.
+    /// Rate of its arrivals.
     pub(crate) rate: Rate,
-    /// It is granted chunks until its horizon is reached.
+    /// It gets grants until its horizon is reached.
     pub(crate) is_refilling: bool,
     /// Number of the next chunk granted.
     pub(crate) next_chunk: u32,
@@ -148,11 +148,11 @@ pub(crate) struct BulkLane {
     pub(crate) is_sending: bool,
     /// Number of the next chunk that the peer may grant.
     pub(crate) expected_chunk: u32,
-    /// Grants that came before the one that is due, by their numbers.
+    /// Grants that arrived before the next expected one, by their numbers.
     pub(crate) early: VecDeque<crate::wire::Grant>,
-    /// When it last carried a chunk, or was ready to.
+    /// When it last carried a chunk, or became ready.
     pub(crate) used_ns: u64,
-    /// A grant on it could not be served: it is being closed, and one answer says so.
+    /// A grant on it could not be served: it is being closed, and one reply reports that.
     pub(crate) is_refused: bool,
     /// It is in the list of lanes that may have a chunk for the driver.
     pub(crate) is_runnable: bool,
@@ -184,8 +184,8 @@ impl BulkLane {
         }
     }
 
-    /// Whether it could be closed without disturbing anybody who got it within `patience_ns`:
-    /// nothing is granted on it, nor about to be.
+    /// Returns whether it can be closed without affecting a user that got it within `patience_ns`:
+    /// no grant is outstanding on it, nor expected.
     ///
     /// RR-LANE-5.
     pub(crate) fn is_spare(&self, now_ns: u64, patience_ns: u64) -> bool {
@@ -193,7 +193,7 @@ impl BulkLane {
         self.is_ready && self.is_idle() && !is_awaited
     }
 
-    /// Whether nothing is granted in either direction.
+    /// Returns whether nothing is granted in either direction.
     pub(crate) fn is_idle(&self) -> bool {
         self.incoming.is_empty() && self.outgoing.is_empty()
     }

@@ -1,5 +1,5 @@
-//! Sessions without a network: what the loops of two engines tell each other when one connects, and
-//! what a peer says that opens a bulk lane. Memory of operations without a loop.
+//! Sessions without a network for tests: the messages of two engines' loops when one connects, and
+//! the frames of a peer that opens a bulk lane. Memory of operations without a loop.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -15,36 +15,36 @@ use super::table::Id;
 use crate::wire::Hello;
 use crate::wire::hello::{HelloStatus, KIND_BULK};
 
-/// Where a peer listens.
+/// Returns the locator of a peer.
 pub(super) fn locator() -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], 1))
 }
 
-/// A peer has connected, and offers `theirs`. Gives the slot of the session.
+/// Accepts a peer's connection with the limits `theirs`. Returns the slot of the session.
 pub(super) fn accept(core: &mut Core, engine: u64, ours: Limits, theirs: Limits) -> u32 {
     accept_with(core, engine, (ours, theirs), SessionKeys::for_tests())
 }
 
-/// The same, with keys of its own.
+/// Accepts a connection with the given keys.
 fn accept_with(
     core: &mut Core,
     engine: u64,
     (ours, theirs): (Limits, Limits),
     keys: SessionKeys,
 ) -> u32 {
-    // Any that is later than those before.
+    // Any epoch later than the previous ones.
     let epoch = core.next_epoch();
     let admission = core.judge_hello(engine, locator(), ours.session, epoch, 0).unwrap();
     core.admit_peer(admission, ours, theirs, keys).unwrap()
 }
 
-/// Opens session `id` from one engine to another, each of which knows the other. Gives the slots at
-/// both.
+/// Opens session `id` from one engine to another, each of which knows the other. Returns the slots
+/// at both.
 pub(super) fn connect(opener: (&mut Core, u64), acceptor: (&mut Core, u64), id: u64) -> [u32; 2] {
     connect_with(opener, acceptor, id, SessionKeys::for_tests())
 }
 
-/// The same, with keys of its own.
+/// Opens a session with the given keys.
 pub(super) fn connect_with(
     (opener, opener_engine): (&mut Core, u64),
     (acceptor, acceptor_engine): (&mut Core, u64),
@@ -62,7 +62,7 @@ pub(super) fn connect_with(
     [slot, other]
 }
 
-/// The hello of a bulk lane, made with the keys of the session.
+/// Returns the hello of a bulk lane, made with the keys of the session.
 pub(super) fn lane_hello(engine: u64, session: u64, number: u32) -> Hello {
     let mut hello = Hello::new_zeroed();
     hello.kind = KIND_BULK;
@@ -70,24 +70,24 @@ pub(super) fn lane_hello(engine: u64, session: u64, number: u32) -> Hello {
     *Initiator::join(&SessionKeys::for_tests(), hello, [1; 16], locator()).hello()
 }
 
-/// The memory of an engine's operations, and how they ended.
+/// The memory of an engine's operations, and their results.
 #[derive(Default)]
 pub(super) struct Memory {
     pub(super) bytes: HashMap<Id, Vec<u8>>,
     /// Bytes placed by the protocol into receives that have not ended.
     placed: HashMap<Id, usize>,
-    /// Ends, with the step.
+    /// Results, with the step.
     pub(super) ended: HashMap<Id, (Ended, u64, Vec<u8>)>,
-    /// When what ends now ends.
+    /// The current step, recorded with results.
     pub(super) now: u64,
-    /// Slices of multi-receives: of which one, and where in it.
+    /// Slices of multi-receives: the receive, and the offset in it.
     pub(super) slices: HashMap<Id, (Id, usize)>,
-    /// How often memory that peers may read was taken back.
+    /// How often memory that peers may read was revoked.
     pub(super) revocations: u64,
 }
 
 impl Memory {
-    /// What was placed of a message does not count: all of it comes again.
+    /// Discards the placed bytes of a message: all of it is received again.
     pub(super) fn begin_anew(&mut self, operation: Id) {
         self.placed.remove(&operation);
     }
@@ -95,7 +95,7 @@ impl Memory {
 
 impl Effects for Memory {
     fn place(&mut self, operation: Id, offset: usize, bytes: &[u8]) {
-        let memory = self.bytes.get_mut(&operation).expect("nothing is placed after the end");
+        let memory = self.bytes.get_mut(&operation).expect("no placement after the end");
         memory[offset..offset + bytes.len()].copy_from_slice(bytes);
         *self.placed.entry(operation).or_default() += bytes.len();
     }
@@ -121,7 +121,7 @@ impl Effects for Memory {
     }
 
     fn complete(&mut self, operation: Id, ended: Ended) {
-        let bytes = self.bytes.remove(&operation).expect("what ends has begun");
+        let bytes = self.bytes.remove(&operation).expect("an ended operation was begun");
         if let (Ended::Received(arrival), Some(placed)) = (&ended, self.placed.remove(&operation)) {
             assert_eq!(placed as u64, arrival.length.min(bytes.len() as u64), "each byte once");
         }

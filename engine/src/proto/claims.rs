@@ -1,10 +1,9 @@
-//! Messages that were taken out of matching by name (`MPI_Mprobe`, `FI_CLAIM`): no receive gets
-//! one any more but the one that asks for it.
+//! Messages removed from matching by handle (`MPI_Mprobe`, `FI_CLAIM`): only a receive that names
+//! the claim gets one.
 //!
-//! A claimed message stays where unexpected ones are kept, and in their bounds, until it is
-//! received or discarded. If it cannot be received any more (the rest of it was to come by a
-//! session that ended, or its peer was removed) the claim stays, and says why to whoever receives
-//! it.
+//! A claimed message remains in the unexpected store, and counts toward its limits, until it is
+//! received or discarded. If it can no longer be received (its remainder was expected on a session
+//! that ended, or its peer was removed) the claim remains, and reports the cause to the receive.
 
 use super::core::Core;
 use super::effects::{Arrival, Effects, Ended, RemoteName};
@@ -30,14 +29,14 @@ pub(crate) struct Claim {
 
 #[derive(Debug)]
 enum Claimed {
-    /// It is this unexpected message.
+    /// The claim refers to this unexpected message.
     Here(u32),
     /// It is lost.
     Lost(PeerFailure, Option<RemoteName>),
 }
 
 impl Core {
-    /// Takes the message that [`Self::peek`] finds out of matching, and gives its name.
+    /// Removes the message that [`Self::peek`] finds from matching, and returns its handle.
     pub(crate) fn claim(
         &mut self,
         request: &ReceiveRequest,
@@ -51,12 +50,12 @@ impl Core {
         };
         let Kept { message, envelope } = kept;
         let claim = Claim { endpoint, envelope, what: Claimed::Here(message) };
-        let claim = self.claims.insert(claim).expect("the table has no bound of its own");
+        let claim = self.claims.insert(claim).expect("the table is unbounded");
         Ok(Some((claim, arrival)))
     }
 
-    /// Makes an operation for the receive of a claimed message. Start it with
-    /// [`Self::start_claimed`] when its buffer is in place. `None`: there is no such claim.
+    /// Creates an operation for the receive of a claimed message. Start it with
+    /// [`Self::start_claimed`] when its buffer is ready. `None`: there is no such claim.
     pub(crate) fn new_claimed_receive(
         &mut self,
         claim: Id,
@@ -82,7 +81,7 @@ impl Core {
         Some(made.map_err(|_| SendRefusal::Full("operations_max")))
     }
 
-    /// Receives a claimed message; the claim is over.
+    /// Receives a claimed message, which ends the claim.
     pub(crate) fn start_claimed(&mut self, id: Id, claim: Id, effects: &mut impl Effects) {
         let Some(Claim { envelope, what, .. }) = self.claims.remove(claim) else { return };
         match what {
@@ -94,8 +93,8 @@ impl Core {
         }
     }
 
-    /// Drops a claimed message; its sender ends as if it had been received. `false`: there is no
-    /// such claim.
+    /// Drops a claimed message; its send completes as if it had been received. Returns `false` if
+    /// there is no such claim.
     pub(crate) fn discard_claimed(&mut self, claim: Id) -> bool {
         let Some(claim) = self.claims.remove(claim) else { return false };
         let Claimed::Here(message) = claim.what else { return true };
@@ -120,7 +119,7 @@ impl Core {
         true
     }
 
-    /// Claimed messages that `is_hit` selects cannot be received any more.
+    /// Marks claimed messages that `is_hit` selects as lost.
     fn lose_claims(&mut self, failure: &PeerFailure, is_hit: impl Fn(u32, &Message) -> bool) {
         for slot in 0..self.claims.slots() {
             let Some(id) = self.claims.id_at(slot) else { continue };
@@ -138,19 +137,19 @@ impl Core {
         }
     }
 
-    /// A session is over: what has not come of claimed messages does not come.
+    /// Marks incomplete claimed messages of a session that ended as lost.
     pub(super) fn lose_claims_of_session(&mut self, slot: u32, failure: &PeerFailure) {
         self.lose_claims(failure, |_, message| {
             message.session == slot && !matches!(message.kind, Kind::Eager { .. })
         });
     }
 
-    /// A remote endpoint is removed, and what it has sent.
+    /// Marks claimed messages of a removed remote endpoint as lost.
     pub(super) fn lose_claims_of_remote(&mut self, remote: u32) {
         self.lose_claims(&PeerFailure::Removed, |source, _| source == remote);
     }
 
-    /// An endpoint is closed: nobody receives what was claimed there.
+    /// Drops the claimed messages of a closed endpoint.
     pub(super) fn drop_claims_of(&mut self, endpoint: u16) {
         for slot in 0..self.claims.slots() {
             let Some(id) = self.claims.id_at(slot) else { continue };

@@ -1,4 +1,4 @@
-//! Rendezvous by cross-memory attach (CMA): the receiver reads the message from the memory of its
+//! Rendezvous by cross-memory attach (CMA): the receiver reads the message from the memory of the
 //! sender's process.
 //!
 //! ```text
@@ -10,15 +10,15 @@
 //!    │<─────────────────────────────────────────┤   (rendezvous.rs), as if there were no source
 //! ```
 //!
-//! A long put is that with its target for a receiver (PUT RTS), a long get with its origin (REPLY
-//! RTS): [`super::one_sided`].
+//! A long put works like that, with its target as receiver (PUT RTS), and so does a long get, with
+//! its origin (REPLY RTS): [`super::one_sided`].
 //!
-//! A session has it where its datagrams go by memory that both engines share, and the peer has
-//! shown that it can read (the driver's event `CmaChanged`). What is longer than a datagram carries
-//! at its best is pulled then, and by no lane.
+//! A session uses CMA where its segments go by memory that both engines share, and the peer has
+//! shown that it can read (the driver's event `CmaChanged`). Messages longer than the best size for
+//! a datagram are pulled then, without a lane.
 //!
-//! What ends before DONE takes its memory back while the peer may be reading: it is revoked
-//! before its user has it again ([`Effects::revoke`]), and what is read after that does not count.
+//! An operation that ends before DONE revokes its memory while the peer may be reading, before its
+//! user gets it back ([`Effects::revoke`]), and data read after that is discarded.
 
 use super::core::Core;
 use super::effects::Effects;
@@ -32,38 +32,38 @@ pub(crate) struct CmaRead {
     pub(crate) operation: Id,
     /// Slot of the session.
     pub(crate) session: u32,
-    /// Where the whole message is.
+    /// Location of the whole message.
     pub(crate) source: CmaSource,
     pub(crate) offset: u64,
     pub(crate) length: u64,
 }
 
 impl Core {
-    /// The peer of a session can read this process's memory, or cannot any more.
+    /// Sets whether the peer of a session can read this process's memory.
     pub(crate) fn set_cma(&mut self, slot: u32, has_cma: bool) {
         let Some(session) = self.sessions.at_mut(slot as usize) else { return };
-        // Checksums are wanted on what goes from memory to memory, and this bypasses them.
+        // Sessions with checksums need them on memory copies too, and CMA has none.
         let has_cma = has_cma && !session.has_checksums;
         let Some(datagram) = session.datagram.as_deref_mut() else { return };
         datagram.has_cma = has_cma;
         if session.has_waiting() {
-            // There may be another way for them now.
+            // Waiting sends may have another transport now.
             self.unblocked.push(slot);
         }
     }
 
-    /// A receive has matched a message that can be read from `source`.
+    /// Queues a receive that matched a message readable from `source`.
     pub(super) fn pull_by_cma(&mut self, id: Id, source: CmaSource) {
         self.cma.push_back((id, source));
     }
 
-    /// Whether there may be something to read.
+    /// Returns whether there may be something to read.
     #[inline]
     pub(crate) fn has_cma(&self) -> bool {
         !self.cma.is_empty()
     }
 
-    /// What to read next, `most` bytes of it; [`Self::handle_cma`] takes it off.
+    /// Returns the next piece to read, at most `most` bytes; [`Self::handle_cma`] removes it.
     ///
     /// RR-SHM-7.
     #[inline]
@@ -82,8 +82,8 @@ impl Core {
         None
     }
 
-    /// What [`Self::next_cma`] asked for is in place, or could not be read (`is_good`): then all of
-    /// its message is granted, for its sender may have something else where that was.
+    /// Handles the result of [`Self::next_cma`]: if the piece could not be read (`is_good` is
+    /// false) all of its message is granted, since its sender may have reused the memory.
     ///
     /// RR-SHM-7.
     pub(crate) fn handle_cma(&mut self, read: CmaRead, is_good: bool, effects: &mut impl Effects) {
@@ -91,7 +91,7 @@ impl Core {
         let (slot, hint) = (found.session, found.hint);
         let OperationState::Pulling(pulling) = &mut found.state else { return };
         if is_good || planted!(TakeUnread) {
-            // Nothing is granted: data that a peer sends nevertheless is refused.
+            // Nothing is granted: data that a peer sends nevertheless is rejected.
             pulling.arrived += read.length;
             if pulling.arrived == pulling.wanted {
                 self.cma.pop_front();

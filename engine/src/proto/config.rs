@@ -1,8 +1,8 @@
-//! What an engine's protocol is told when it is made.
+//! Configuration of an engine's protocol.
 
 use super::connection::Retry;
 
-/// What the protocol needs to know of the settings.
+/// Settings that the protocol needs.
 #[derive(Clone, Debug)]
 pub(crate) struct Config {
     /// Longest eager payload, in bytes.
@@ -43,40 +43,39 @@ pub(crate) struct Config {
     pub(crate) staging_buffers_max: usize,
     /// Connection attempts.
     pub(crate) retry: Retry,
-    /// Networks may be away for so long: bulk lanes that fail meanwhile end no session.
+    /// Duration of network outages that end no session although bulk lanes fail.
     pub(crate) outage_ns: u64,
     /// Idle time after which a bulk lane is closed.
     pub(crate) bulk_idle_ns: u64,
-    /// Seed of the hash tables that peers can fill.
+    /// Seed of the hash tables whose keys peers choose.
     pub(crate) hash_seed: u64,
-    /// Bounds of what peers may reach.
+    /// Limits on the memory that peers may access.
     pub(crate) regions: super::regions::RegionLimits,
-    /// Checksums are wanted in all sessions.
+    /// Requires checksums in all sessions.
     pub(crate) checksum: bool,
     /// The engine answers questions although its owner makes no call.
     pub(crate) answers: bool,
     /// The longest datagram that the NIC carries, in bytes.
     pub(crate) datagram_bytes: usize,
-    /// Bytes of a buffer for what goes in one datagram, or by a ring; no less.
+    /// Bytes of a buffer for a segment of one datagram, or of a ring; no less.
     pub(crate) segment_buffer_bytes: usize,
     /// Bulk data goes in datagrams, in all sessions.
     pub(crate) bulk_in_datagrams: bool,
-    /// Eager messages that fit no datagram go by the session's stream.
+    /// Eager messages that do not fit a datagram use the session's stream.
     pub(crate) eager_by_stream: bool,
-    /// Longest message that is pulled by a ring though it could be read from memory, in bytes.
+    /// Longest message that is pulled by a ring although CMA could read it, in bytes.
     pub(crate) pieces_bytes_max: u64,
     /// Longest piece of a message that is copied through a ring, in bytes.
     pub(crate) piece_bytes: usize,
     /// Longest eager message where it goes in several datagrams.
     pub(crate) eager_limit_in_datagrams: u32,
-    /// Bytes that all peers together are granted at once to send in datagrams: what there is room
-    /// for where they arrive.
+    /// Limit on bytes granted to all peers and outstanding in datagrams: the receive buffer space.
     pub(crate) datagram_window_bytes: u64,
 }
 
 impl Config {
-    /// The least eager limit that a peer's advice may lead to, in bytes. `None`: advice is neither
-    /// followed nor given.
+    /// Returns the lower bound of eager limits by a peer's advice, in bytes. `None`: advice is
+    /// neither followed nor given.
     pub(crate) fn advised_from(&self) -> Option<u32> {
         self.is_eager_limit_advised.then_some(self.inject_limit)
     }
@@ -84,7 +83,7 @@ impl Config {
 
 #[cfg(any(test, feature = "sim"))]
 impl Config {
-    /// Small limits, one bulk lane.
+    /// Returns small limits, and one bulk lane.
     pub(crate) const fn for_tests() -> Self {
         Self {
             eager_limit: 1000,

@@ -1,5 +1,5 @@
-//! How the control lane of a session comes to be: LA-MPI's connection states, with retries and an
-//! election for connects that cross.
+//! Establishment of a session's control lane: LA-MPI's connection states, with retries and an
+//! election when two connections cross.
 //!
 //! ```text
 //!            want()                 connected            reply: accepted
@@ -7,23 +7,24 @@
 //!    ^ ^                  │ failed, timeout      │ rejected, timeout          │ lost, left
 //!    │ │                  v                      v                            v
 //!    │ └─ retries left ─ Backoff <───────────────┘                          Failed
-//!    │                    │ retries spent, or the peer cannot be right        ^
+//!    │                    │ retries exhausted, or permanent failure           ^
 //!    │                    └───────────────────────────────────────────────────┘
 //!    └── connect() by the user, or a hello of the peer, starts afresh
 //!
 //!  WaitPeer: the peer's own attempt wins the election; its hello is due.
 //! ```
 //!
-//! An attempt goes one of the ways that there are: by one rail of this side to one address of the
-//! peer. Unless the peer itself answers, the next one goes the next way, and a round of all ways
-//! counts as one attempt, so that a peer is given up only when no way leads to it. A refusal shows
-//! nothing of the peer: it may be this host's own, which has that address, too, or a gateway's.
+//! An attempt uses one of the available ways: from one rail of this side to one address of the
+//! peer. Unless the peer itself answers, the next attempt uses the next way, and a round of all
+//! ways counts as one attempt, so that a peer is abandoned only when no way reaches it. A refusal
+//! is no evidence about the peer: it may come from this host, which has that address, too, or from
+//! a gateway.
 //!
 //! Election: when both sides connect at once, the connection made by the engine with the higher id
 //! is kept. The loser's hello is rejected and the loser waits for the other one. An attempt takes
-//! part once TCP is connected: one that a firewall or a translator of addresses swallows never will
-//! be, and must not keep the peer's out. A hello of the peer takes part against an attempt only if
-//! it answers that attempt's own hello: anybody can repeat an older one.
+//! part once TCP is connected: one that a firewall or NAT drops never will be, and must not block
+//! the peer's. A hello of the peer takes part against an attempt only if it answers that attempt's
+//! own hello, since an attacker can replay an older one.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -34,10 +35,10 @@ use super::failure::PeerFailure;
 use super::late::{AtRest, Late};
 use crate::wire::hello::HelloStatus;
 
-/// Where a connection stands.
+/// State of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Phase {
-    /// Nothing wanted yet.
+    /// No connection is wanted yet.
     Closed,
     /// TCP handshake under way.
     Connecting,
@@ -47,13 +48,13 @@ pub(crate) enum Phase {
     WaitPeer,
     /// Waiting for the next attempt.
     Backoff,
-    /// Segments flow.
+    /// The session is established.
     Connected,
-    /// Given up; operations fail until the user or the peer connects anew.
+    /// Abandoned; operations fail until the user or the peer connects anew.
     Failed,
 }
 
-/// What the loop has to do next for a connection.
+/// The next action of the loop for a connection.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Step {
     /// Nothing.
@@ -73,18 +74,19 @@ pub(crate) struct Retry {
     pub(crate) retries: u32,
     /// Pause before the first retry; doubles, up to the timeout.
     pub(crate) delay_ns: u64,
-    /// How long a peer may leave hellos unanswered whose host accepts connections; 0: for ever.
+    /// Limit on the time without a reply to hellos from a peer whose host accepts connections; 0:
+    /// none.
     pub(crate) silent_ns: u64,
 }
 
-/// Time for TCP to connect while other ways are left, in nanoseconds; doubles with each round, for
-/// there may be long ways.
+/// Time for TCP to connect while other ways are left, in nanoseconds; doubles with each round,
+/// since round trips may be long.
 const WAY_NS: u64 = 250_000_000;
-/// Up to here, or its share of an attempt's time if that is more, in nanoseconds: handshakes of TCP
-/// that take longer are not heard of between clusters.
+/// Its maximum, or the way's share of an attempt's time if that is more, in nanoseconds: between
+/// clusters TCP handshakes do not take longer.
 const WAY_MAX_NS: u64 = 500_000_000;
 
-/// How often the time for an answer to a hello doubles while the peer's engine is silent.
+/// How often the time for a reply to a hello doubles while the peer's engine is silent.
 const SILENT_DOUBLINGS: u32 = 4;
 
 /// One way to a peer.
@@ -92,13 +94,13 @@ const SILENT_DOUBLINGS: u32 = 4;
 pub(crate) struct Way {
     /// An address of the peer.
     pub(crate) remote: SocketAddr,
-    /// The rail of this side that the attempt leaves by.
+    /// The rail of this side.
     pub(crate) rail: u8,
-    /// This host has that address, too.
+    /// This host has the peer's address, too.
     pub(crate) is_own: bool,
-    /// Another process that answers there has taken the peer's place. Not so at other addresses of
-    /// the peer than its first one, for on a network that only looks the same those are another
-    /// host's, nor at those that this host has, too.
+    /// A different process that answers there has replaced the peer. Not so at other addresses of
+    /// the peer than its first one, which may belong to another host on a network with equal
+    /// addresses, nor at those that this host has, too.
     pub(crate) shows_successor: bool,
 }
 
@@ -109,10 +111,10 @@ impl fmt::Display for Way {
     }
 }
 
-/// What became of the attempts of a round.
+/// Results of the attempts of a round.
 #[derive(Debug, Default)]
 struct Round {
-    /// What each would have failed with on its own.
+    /// The failure of each attempt.
     ends: Vec<(Way, PeerFailure)>,
 }
 
@@ -121,7 +123,7 @@ impl AtRest for Round {
 }
 
 impl Round {
-    /// What all of them come to, of which `last` is the last one.
+    /// Returns the combined failure of all attempts, of which `last` is the last one.
     fn failure(&self, attempts: u32, last: PeerFailure) -> PeerFailure {
         let is_reason = |failure: &PeerFailure| !matches!(failure, PeerFailure::Unreachable { .. });
         if self.ends.len() < 2 || self.ends.iter().all(|(_, failure)| is_reason(failure)) {
@@ -141,34 +143,34 @@ impl Round {
     }
 }
 
-/// One connection's state. Pure: `now_ns` comes in.
+/// State of one connection. Pure: `now_ns` is an argument.
 #[derive(Debug)]
 pub(crate) struct Connection {
     phase: Phase,
-    /// Rounds of attempts, with the one under way.
+    /// Rounds of attempts, the current one included.
     attempts: u32,
-    /// The way that a round begins with, by which the peer was last reached.
+    /// The first way of a round: the one that reached the peer last.
     first: u32,
-    /// How many there were when that was last asked.
+    /// Number of ways at the last attempt.
     ways: u8,
-    /// Ways that were tried in this round.
+    /// Ways tried in this round.
     tried: u8,
     /// The peer itself has answered this attempt.
     is_reached: bool,
-    /// An attempt of this round had no answer in time.
+    /// An attempt of this round timed out without a reply.
     is_unanswered: bool,
-    /// The way of the attempt, once it has left. Idle sessions have none.
+    /// The way of the attempt, once it has started. Idle sessions have none.
     way: Option<Box<Way>>,
-    /// Where there are several ways.
+    /// Present where there are several ways.
     round: Late<Round>,
     deadline_ns: Option<u64>,
-    /// Since when the peer's host accepts connections and its engine answers no hello.
+    /// Since when the peer's host accepts connections without a reply to a hello.
     silent_since_ns: Option<NonZeroU64>,
-    /// That of the engine.
+    /// Retry policy of the engine.
     retry: Arc<Retry>,
     /// Whether this side opened the connection in use.
     initiator: bool,
-    /// Hellos of the peer that were accepted and whose proof is due.
+    /// Accepted hellos of the peer whose proof is expected.
     due: u32,
     /// The latest epoch among them.
     due_epoch: u32,
@@ -176,7 +178,7 @@ pub(crate) struct Connection {
     crossing: u32,
     /// Epoch of the hello of this attempt, or the last one.
     hello_epoch: u32,
-    /// The peer's id is the higher one, so its connection is kept when two cross.
+    /// The peer's id is higher, so its connection is kept when two cross.
     peer_wins: bool,
 }
 
@@ -208,28 +210,28 @@ impl Connection {
         self.phase
     }
 
-    /// Whether segments flow.
+    /// Returns whether the session is established.
     #[inline]
     pub(crate) fn is_connected(&self) -> bool {
         self.phase == Phase::Connected
     }
 
-    /// Whether this side opened the connection in use (and so opens the bulk lanes).
+    /// Returns whether this side opened the connection in use (and so opens the bulk lanes).
     pub(crate) fn is_initiator(&self) -> bool {
         self.initiator
     }
 
-    /// The peer is this engine itself: nothing needs to be connected.
+    /// Marks the peer as this engine itself: no connection is needed.
     pub(crate) fn loop_back(&mut self) {
         self.establish(true);
     }
 
-    /// When [`Self::handle_timeout`] is due.
+    /// Returns when [`Self::handle_timeout`] is due.
     pub(crate) fn deadline_ns(&self) -> Option<u64> {
         self.deadline_ns
     }
 
-    /// There is something to send.
+    /// Requests a connection, since there is something to send.
     pub(crate) fn want(&mut self, now_ns: u64) -> Step {
         match self.phase {
             Phase::Closed => {
@@ -250,7 +252,7 @@ impl Connection {
         self.first.wrapping_add(self.tried.into())
     }
 
-    /// The peer was reached by the way of this attempt: the next round begins with it.
+    /// Lets the next round begin with the way of this attempt, which reached the peer.
     fn keep_way(&mut self) {
         self.first = self.way_number();
         self.begin_round();
@@ -264,10 +266,10 @@ impl Connection {
         Step::Connect
     }
 
-    /// The attempt leaves. Of these ways, of which there is at least one, it takes the one that is
-    /// returned, and gets the time for it.
+    /// Starts the attempt. Selects and returns one of these ways, of which there is at least one,
+    /// and sets its timeout.
     pub(crate) fn take_way(&mut self, now_ns: u64, ways: &[Way]) -> Option<Way> {
-        // There are 16 at the most.
+        // At most 16.
         self.ways = ways.len().max(1) as u8;
         let timeout_ns = self.retry.timeout_ns;
         if self.ways > 1 {
@@ -280,22 +282,22 @@ impl Connection {
         way
     }
 
-    /// Whether a hello of the peer was accepted whose proof is due.
+    /// Returns whether a hello of the peer was accepted whose proof is expected.
     pub(crate) fn expects_peer(&self) -> bool {
         self.due > 0
     }
 
-    /// The epoch of the peer's hello that one of this side answers; 0: none is due.
+    /// Returns the epoch of the peer's hello that one of this side answers; 0: none is expected.
     pub(crate) fn answered(&self) -> u32 {
         if self.due > 0 { self.due_epoch } else { 0 }
     }
 
-    /// TCP is connected and the hello with this epoch is on its way.
+    /// Notes that TCP is connected and the hello with this epoch is being sent.
     pub(crate) fn handle_connected(&mut self, now_ns: u64, epoch: u32) {
         if self.phase == Phase::Connecting {
             self.phase = Phase::ConnectAck;
             (self.hello_epoch, self.crossing) = (epoch, 0);
-            // A process that stands still finds all hellos when it goes on: they get fewer.
+            // A suspended process reads all hellos when it resumes: send fewer of them.
             let doublings = match self.silent_since_ns {
                 Some(_) if self.ways <= 1 => self.attempts.saturating_sub(1).min(SILENT_DOUBLINGS),
                 _ => 0,
@@ -304,7 +306,7 @@ impl Connection {
         }
     }
 
-    /// The attempt failed before the peer's reply was complete.
+    /// Handles the failure of the attempt before the peer's reply was complete.
     ///
     /// RR-CONN-6.
     pub(crate) fn handle_attempt_failed(&mut self, now_ns: u64, cause: &str) -> Step {
@@ -312,7 +314,7 @@ impl Connection {
         self.handle_attempt_ended(now_ns, PeerFailure::Unreachable { attempts, cause })
     }
 
-    /// The same; `failure` is what the session fails with if this was the last attempt.
+    /// Handles the end of the attempt; `failure` is the session's if this was the last attempt.
     pub(crate) fn handle_attempt_ended(&mut self, now_ns: u64, mut failure: PeerFailure) -> Step {
         if !matches!(self.phase, Phase::Connecting | Phase::ConnectAck | Phase::WaitPeer) {
             return Step::Nothing;
@@ -324,7 +326,7 @@ impl Connection {
                 self.round.ends.push((*way, failure.clone()));
             }
             if self.tried < self.ways {
-                // The next way has nothing to recover from.
+                // Another way needs no pause.
                 (self.phase, self.deadline_ns) = (Phase::Backoff, Some(now_ns));
                 return Step::Nothing;
             }
@@ -338,7 +340,7 @@ impl Connection {
             self.keep_way();
         }
         if !is_unanswered && self.silent_since_ns.take().is_some() {
-            // It goes on, or is gone: hellos that were not answered count no more.
+            // The process resumed or ended: unanswered hellos no longer count.
             self.attempts = 1;
         }
         let is_spent = match self.stands_still(now_ns) {
@@ -360,17 +362,17 @@ impl Connection {
         self.deadline_ns = Some(now_ns + delay_ns);
     }
 
-    /// The peer answered the hello, and has proved that it did. An answer without a proof only
-    /// ends the attempt ([`Self::handle_attempt_ended`]).
+    /// Handles the peer's authenticated reply to the hello. A reply without a proof only ends the
+    /// attempt ([`Self::handle_attempt_ended`]).
     pub(crate) fn handle_reply(&mut self, now_ns: u64, status: HelloStatus) -> Step {
         if self.phase != Phase::ConnectAck {
             return Step::Nothing;
         }
         self.is_reached = status != HelloStatus::WrongEngine;
         match status {
-            // Both sides have accepted a hello of the other: the election decides here, before
-            // this side has sent its proof. The peer says so in its hello; one that does not may be
-            // a replay, and an accepted attempt yields to none.
+            // Both sides have accepted a hello of the other: the election decides here, before this
+            // side has sent its proof. The peer's hello shows the crossing; one that does not may
+            // be a replay, and an accepted attempt yields to none.
             HelloStatus::Accepted if self.crossing > 0 && self.peer_wins => {
                 self.wait_for_peer(now_ns)
             }
@@ -379,8 +381,8 @@ impl Connection {
                 Step::Nothing
             }
             HelloStatus::ElectionLost => self.wait_for_peer(now_ns),
-            // The peer's own connection, whose proof may be on its way. This attempt has failed
-            // whether it comes or not.
+            // The peer's own connection, whose proof may be in transit. This attempt has failed in
+            // either case.
             HelloStatus::AlreadyConnected if self.due > 0 => self.wait_for_peer(now_ns),
             HelloStatus::AlreadyConnected
             | HelloStatus::UnknownSession
@@ -401,7 +403,7 @@ impl Connection {
                 self.fail();
                 Step::Fail(PeerFailure::Left)
             }
-            // The last two come without a proof from an honest peer.
+            // A correct peer sends the last two without a proof.
             HelloStatus::Malformed | HelloStatus::WrongVersion | HelloStatus::WrongSecret => {
                 self.fail();
                 Step::Fail(PeerFailure::Rejected)
@@ -415,8 +417,9 @@ impl Connection {
         Step::Nothing
     }
 
-    /// A hello of the peer came in over a connection that it opened. `Accepted` means that the
-    /// connection can become the session once the peer has proved itself; nothing changes yet.
+    /// Decides on a hello of the peer, received on a connection that it opened. `Accepted` means
+    /// that the connection can become the session once the peer has authenticated itself; nothing
+    /// changes yet.
     ///
     /// RR-CONN-4.
     pub(crate) fn judge_hello(&self, own_engine: u64, peer_engine: u64) -> HelloStatus {
@@ -427,7 +430,7 @@ impl Connection {
         }
     }
 
-    /// A hello of the peer was accepted; it has an epoch, and may answer one of this side's.
+    /// Notes an accepted hello of the peer; it has an epoch, and may answer one of this side's.
     pub(crate) fn expect_peer(&mut self, peer_wins: bool, epoch: u32, answered: u32) {
         let before = self.answered();
         (self.due, self.due_epoch) = (self.due + 1, before.max(epoch));
@@ -435,19 +438,20 @@ impl Connection {
         self.peer_wins = peer_wins;
     }
 
-    /// The proof that [`Self::expect_peer`] announced has come or will not come.
+    /// Notes that the proof that [`Self::expect_peer`] announced has arrived or will not arrive.
     pub(crate) fn forget_peer(&mut self, answered: u32) {
         self.due = self.due.saturating_sub(1);
         self.crossing = self.crossing.saturating_sub(u32::from(self.is_answer(answered)));
     }
 
-    /// Whether a hello that answers that of an epoch was made after the last one of this side.
+    /// Returns whether a hello that answers that of an epoch was made after the last one of this
+    /// side.
     fn is_answer(&self, answered: u32) -> bool {
         answered != 0 && answered == self.hello_epoch
     }
 
-    /// The peer has proved itself over the connection that it opened; an attempt of this side is
-    /// to be dropped. `false`: another connection is the session by now.
+    /// Admits the peer, authenticated on the connection that it opened; an attempt of this side is
+    /// dropped. Returns `false` if another connection is the session by now.
     pub(crate) fn admit(&mut self) -> bool {
         let is_free = self.phase != Phase::Connected || planted!(SkipDeduplication);
         if is_free {
@@ -468,7 +472,8 @@ impl Connection {
         }
     }
 
-    /// [`Self::deadline_ns`] has passed. When an attempt was under way its lane is to be closed.
+    /// Handles the expiry of [`Self::deadline_ns`]. If an attempt was in progress its lane is to be
+    /// closed.
     pub(crate) fn handle_timeout(&mut self, now_ns: u64) -> Step {
         if self.deadline_ns.is_none_or(|deadline| now_ns < deadline) {
             return Step::Nothing;
@@ -490,7 +495,7 @@ impl Connection {
         }
     }
 
-    /// The peer's host accepts connections, as it does for a process that stands still.
+    /// Handles a peer whose host accepts connections without a reply, as for a suspended process.
     ///
     /// RR-END-6.
     fn handle_silence(&mut self, now_ns: u64) -> Step {
@@ -499,33 +504,33 @@ impl Connection {
         let since_ns = self.silent_since_ns.get_or_insert(asked_ns).get();
         self.is_unanswered = true;
         if self.stands_still(now_ns) == Some(true) {
-            return self.handle_attempt_failed(now_ns, "no hello came back in time");
+            return self.handle_attempt_failed(now_ns, "the hello was not answered in time");
         }
         let seconds = now_ns.saturating_sub(since_ns) / 1_000_000_000;
         let cause = format!(
-            "its host accepts connections, but no hello came back in time, for {seconds} s \
-             (setting silent_timeout): its process stands still, or has ended and left its \
+            "its host accepts connections, but no hello was answered in time for {seconds} s \
+             (setting silent_timeout): its process is suspended, or has ended and left its \
              listener to a child"
         );
         self.handle_attempt_failed(now_ns, &cause)
     }
 
-    /// Of a peer that may stand still, whether it is still waited for. `None`: it is no such peer,
-    /// or hellos are waited for as long as that anyhow.
+    /// Returns whether a possibly suspended peer is still waited for. `None`: it is no such peer,
+    /// or the attempts' own time is at least as long.
     fn stands_still(&self, now_ns: u64) -> Option<bool> {
         let Retry { timeout_ns, silent_ns, .. } = *self.retry;
         let since_ns = self.silent_since_ns.filter(|_| silent_ns == 0 || silent_ns > timeout_ns)?;
         Some(silent_ns == 0 || now_ns.saturating_sub(since_ns.get()) < silent_ns)
     }
 
-    /// The session ended.
+    /// Marks the session as ended.
     pub(crate) fn fail(&mut self) {
         self.phase = Phase::Failed;
         self.deadline_ns = None;
         self.begin_round();
     }
 
-    /// Forgets a failure, so that [`Self::want`] starts afresh.
+    /// Clears a failure, so that [`Self::want`] starts afresh.
     pub(crate) fn reset(&mut self) {
         if self.phase == Phase::Failed {
             self.phase = Phase::Closed;

@@ -1,4 +1,4 @@
-//! Frames that need no credit.
+//! Control frames, which need no credit.
 
 use zerocopy::{Immutable, IntoBytes};
 
@@ -96,7 +96,7 @@ pub(crate) struct ShortReply {
 }
 
 impl ShortReply {
-    /// `bytes` are [`SHORT_REPLY_BYTES`] at the most.
+    /// Creates a reply of at most [`SHORT_REPLY_BYTES`] bytes.
     pub(crate) fn new(operation: u64, status: u8, bytes: &[u8]) -> Self {
         let header = Reply {
             kind: frame::KIND_REPLY,

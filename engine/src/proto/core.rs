@@ -1,4 +1,4 @@
-//! The protocol of one engine: sessions, endpoints, operations and what ties them.
+//! The protocol of one engine: sessions, endpoints, operations and their relations.
 //!
 //! # Order of calls
 //!
@@ -6,15 +6,15 @@
 //!
 //! 1. commands of the user ([`Core::insert_peer`], the sends in [`super::send`], the receives in
 //!    [`super::receive`]) at any time;
-//! 2. `handle_*` for what came in: [`Core::handle_bytes`] with the bytes of a control lane, the
-//!    chunk events in [`super::rendezvous`], connection events;
+//! 2. `handle_*` for received data and events: [`Core::handle_bytes`] with the bytes of a control
+//!    lane, the chunk events in [`super::rendezvous`], connection events;
 //! 3. [`Core::poll_waiting`], then [`Core::poll_grants`], then [`Core::poll_action`] until it
 //!    returns `None`, then [`Core::poll_runnable`] for the chunks of bulk lanes, then
 //!    [`Core::poll_dirty`] and for each of these sessions
 //!    [`Core::prepare`] / [`Core::handle_transmitted`].
 //!
-//! `now_ns` never goes backwards. Nothing here is done later on its own: what has a deadline says
-//! so in [`Core::next_deadline_ns`].
+//! `now_ns` never decreases. Deadlines are not handled on their own: [`Core::next_deadline_ns`]
+//! returns the next one.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
@@ -42,20 +42,20 @@ use super::unexpected::{Message, Unexpected};
 use crate::wire::CmaSource;
 use crate::wire::{Frame, FrameError, Frames, SEGMENT_BYTES_MAX};
 
-/// Bit of a 64-bit context that keeps untagged messages apart from tagged ones.
+/// Bit of a 64-bit context that separates untagged messages from tagged ones.
 pub(crate) const UNTAGGED: u64 = 1 << 32;
 
-/// The context of requests for connections, their answers and their ends ([`super::manager`]): no
-/// user can name it.
+/// The context of connection requests, their replies and closes ([`super::manager`]): not available
+/// to users.
 pub(crate) const REQUESTS: u64 = UNTAGGED | 1;
 
-/// Endpoints of one engine that are open at a time, at the most.
+/// Maximum number of open endpoints of one engine.
 pub(crate) const ENDPOINTS_MAX: usize = 1024;
 
 /// Numbers that the endpoints of one engine can have.
 const ENDPOINT_NUMBERS: usize = 1 << 16;
 
-/// Envelope credit that every session gets, however many there are.
+/// Minimum envelope credit of each session.
 pub(crate) const ENVELOPES_MIN: u32 = 16;
 
 /// A remote endpoint.
@@ -65,32 +65,32 @@ pub(crate) struct Remote {
     pub(crate) session: u32,
     /// Its id on the remote engine.
     pub(crate) endpoint: u16,
-    /// The user inserted it; else it was met as the source of a message.
+    /// The user inserted it; otherwise it is known as the source of a message.
     pub(crate) is_inserted: bool,
 }
 
-/// What the loop does for the protocol, besides [`Effects`].
+/// An action of the loop for the protocol, besides [`Effects`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Action {
     /// Open a TCP connection for the control lane of a session.
     Connect { session: u32 },
     /// Close the control lane of a session, and any attempt.
     CloseControl { session: u32, is_failure: bool },
-    /// Open a bulk lane; the protocol's name for it is `lane`.
+    /// Open a bulk lane; the protocol's id for it is `lane`.
     OpenLane { session: u32, lane: Id },
     /// Close a bulk lane; whatever it carried is lost.
     CloseLane { lane: Id, is_failure: bool },
-    /// Close a bulk lane at once: its path is not to be relied on, or the peer (`is_told`) says so.
+    /// Abort a bulk lane: its path has failed, or the peer (`is_told`) reports so.
     AbandonLane { lane: Id, is_told: bool },
     /// The peer says that segments of so many bytes are lost on the path at `at`; `None`: on that
     /// of the control lane.
     SegmentsLost { session: u32, at: Option<u8>, bytes: u16 },
     /// All rails of the peer are known: say which paths there are, if this side opened the session.
     PairRails { session: u32 },
-    /// What the peer sends cannot be used: tell it why and fail the session.
+    /// The peer's data cannot be used: report the cause to it and fail the session.
     GiveUp { session: u32, failure: PeerFailure },
-    /// One of several paths of a session changed; `rail` is this engine's, and the peer is at
-    /// `remote` by it.
+    /// One of several paths of a session changed; `rail` is this engine's, and `remote` the peer's
+    /// address on it.
     PathChanged { peer: RemoteName, rail: u8, remote: IpAddr, change: Transition },
     /// A session was established.
     Established { session: u32 },
@@ -98,13 +98,12 @@ pub(crate) enum Action {
     Ended { session: u32, failure: PeerFailure },
     /// Messages wait in the context [`REQUESTS`] of endpoints.
     Requests,
-    /// A session that was left has ended, and there is to be another one:
-    /// [`Core::want_connection`].
+    /// A session that was left has ended, and another one is needed: [`Core::want_connection`].
     Reconnect { session: u32 },
 }
 
 impl Action {
-    /// The session that it is about, if it names one.
+    /// Returns the session of the action, if it has one.
     pub(super) fn session(&self) -> Option<u32> {
         match *self {
             Self::Connect { session }
@@ -124,7 +123,7 @@ impl Action {
     }
 }
 
-/// Counts of what was dropped or went wrong, for users to see.
+/// Counters of drops and errors, for users.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct CoreCounters {
     /// Segments handled.
@@ -135,27 +134,27 @@ pub(crate) struct CoreCounters {
     pub(crate) unknown_endpoint: u64,
     /// DONE, MATCHED, GRANT or REFUSED for an operation that is not outstanding.
     pub(crate) stale_frames: u64,
-    /// Messages that had to wait for their receive.
+    /// Messages that arrived before their receive.
     pub(crate) unexpected_messages: u64,
     /// Bulk lanes that failed.
     pub(crate) lane_failures: u64,
-    /// Chunks that came whole but not as they were sent.
+    /// Chunks that arrived completely but corrupted.
     pub(crate) corrupted_chunks: u64,
     /// Operations of peers on this engine's memory that were refused.
     pub(crate) refused_accesses: u64,
 }
 
-/// See the module.
+/// Protocol state of an engine; see the module.
 pub(crate) struct Core {
     pub(super) config: Config,
     pub(super) engine: u64,
     pub(super) sessions: Table<Session>,
     pub(super) by_engine: HashMap<u64, u32>,
-    /// Sessions that ended, the last one last; some of them may live again.
+    /// Closed sessions in order of their end; some of them may be reopened.
     pub(super) over: Vec<u32>,
-    /// Hellos said to anybody: their epochs never repeat, whoever is forgotten.
+    /// Number of hellos sent: epochs never repeat, whichever peers are forgotten.
     hellos: u32,
-    /// Slots of sessions kept free for peers that have yet to prove themselves.
+    /// Session slots reserved for peers that are not authenticated yet.
     pub(super) promised: Vec<Promise>,
     /// Sessions by the places that are asked for.
     pub(super) places: Places,
@@ -165,15 +164,15 @@ pub(crate) struct Core {
     pub(super) endpoints: Endpoints,
     pub(super) operations: Table<Operation>,
     pub(super) unexpected: Unexpected,
-    /// Messages taken out of matching by name.
+    /// Messages removed from matching by handle.
     pub(super) claims: Table<Claim>,
     pub(super) staging: StagingPool,
-    /// What sessions in datagram mode share.
+    /// State shared by sessions in datagram mode.
     pub(super) datagrams: super::datagram::Shared,
     pub(super) lanes: Table<BulkLane>,
-    /// Those of this engine, if there are several.
+    /// Rails of this engine, if there are several.
     pub(super) rails: Vec<super::rails::RailInfo>,
-    /// What of this engine's memory peers may reach.
+    /// Memory of this engine that peers may access.
     pub(super) regions: super::regions::Regions,
     pub(super) shares: super::rails::shares::Shares,
     pub(super) segment_limits: super::rails::segments::SegmentLimits,
@@ -184,26 +183,26 @@ pub(crate) struct Core {
     pub(super) unsummed: Option<u32>,
     /// Sessions with something to send.
     pub(super) dirty: Vec<u32>,
-    /// Sessions whose waiting sends may go on.
+    /// Sessions whose waiting sends may continue.
     pub(super) unblocked: Vec<u32>,
     /// Sessions that may grant.
     pub(super) granting: Vec<u32>,
-    /// Receives whose messages are read from their senders' memory, in order of their matches.
+    /// Receives whose messages are read by CMA, in matching order.
     pub(super) cma: VecDeque<(Id, CmaSource)>,
-    /// What peers granted by rings, by session.
+    /// Ranges granted by peers on rings, by session.
     pub(super) granted: HashMap<u32, Granted, FixedState>,
     /// Sessions with pieces of messages for their rings.
     pub(super) feeding: Vec<u32>,
     /// Sessions whose connection may have a deadline.
     pub(super) timed: Vec<u32>,
-    /// Sessions that need a lane and try again later.
+    /// Sessions that need a lane and retry later.
     pub(super) starved: Vec<(u32, Wait)>,
-    /// A lane went since they last tried.
+    /// A lane was closed since their last attempt.
     pub(super) has_lane_room: bool,
-    /// Times that those which wait for room were asked whether they try.
+    /// Number of retry rounds of sessions that wait for a lane.
     pub(super) lane_rounds: u64,
     pub(super) counters: CoreCounters,
-    /// What has been done about hints.
+    /// Counters of hints.
     pub(super) hinted: super::hint::Hinted,
     pub(super) offers: super::offers::Offers,
     pub(super) reserved_bytes: u64,
@@ -211,10 +210,10 @@ pub(crate) struct Core {
 }
 
 impl Core {
-    /// An engine with the random, non-zero id `engine`.
+    /// Creates an engine with the random, non-zero id `engine`.
     pub(crate) fn new(engine: u64, config: Config) -> Self {
         let unexpected_max = usize::try_from(config.unexpected_messages).unwrap_or(usize::MAX);
-        // A session may always have its minimum, whatever the total says.
+        // A session always gets its minimum, beyond the total limit.
         let unexpected_max =
             unexpected_max.saturating_add(config.sessions_max * ENVELOPES_MIN as usize);
         Self {
@@ -263,19 +262,19 @@ impl Core {
         }
     }
 
-    /// The epoch of the next hello of a control lane.
+    /// Returns the epoch of the next hello of a control lane.
     pub(crate) fn next_epoch(&mut self) -> u32 {
         self.hellos = self.hellos.saturating_add(1);
         self.hellos
     }
 
-    /// Byte credit that sessions were given, and that unexpected messages of ended ones hold.
+    /// Returns the byte credit of sessions, and of unexpected messages of closed ones.
     #[cfg(any(test, feature = "sim"))]
     pub(crate) fn reserved_bytes(&self) -> u64 {
         self.reserved_bytes
     }
 
-    /// Envelope credit, as [`Self::reserved_bytes`].
+    /// Returns the envelope credit, as [`Self::reserved_bytes`].
     #[cfg(any(test, feature = "sim"))]
     pub(crate) fn reserved_envelopes(&self) -> u64 {
         self.reserved_envelopes
@@ -283,8 +282,8 @@ impl Core {
 
     // ---- Incoming bytes ----
 
-    /// Handles the whole segments at the front of `bytes`, which came by the control lane of
-    /// `session`; returns how many bytes these were. An error means that the peer broke the
+    /// Handles the complete segments at the front of `bytes`, received on the control lane of
+    /// `session`; returns their length in bytes. An error means that the peer violated the
     /// protocol: fail the session.
     pub(crate) fn handle_bytes(
         &mut self,
@@ -312,7 +311,7 @@ impl Core {
             }
             self.counters.segments_received += 1;
             let has_credit = session.handle_header(header)?;
-            // A fence may wait for what this acknowledges.
+            // A fence may wait for acknowledgements in these.
             if session.has_waiting() && (has_credit || !session.fences.is_empty()) {
                 self.unblocked.push(slot);
             }
@@ -396,9 +395,9 @@ impl Core {
 
     // ---- Outgoing bytes ----
 
-    /// The payload of the message that was staged last was copied; `sum` continues a CRC32C with
-    /// it, out of the memory that it was copied from. Call it after each
-    /// [`Self::stage`] and [`Self::stage_now`] that gave room.
+    /// Adds the payload of the message staged last to its checksum; `sum` continues a CRC32C with
+    /// it, from the source memory. Call it after each [`Self::stage`] and [`Self::stage_now`] that
+    /// returned space.
     #[inline]
     pub(crate) fn sum_payload(&mut self, sum: impl FnOnce(u32) -> u32) {
         if let Some(slot) = self.unsummed.take()
@@ -408,7 +407,7 @@ impl Core {
         }
     }
 
-    /// The session has something to send.
+    /// Marks a session as having something to send.
     #[inline]
     pub(crate) fn mark_dirty(&mut self, session: u32) {
         if let Some(known) = self.sessions.at_mut(session as usize)
@@ -419,7 +418,7 @@ impl Core {
         }
     }
 
-    /// The session has more to send, and has had its turn: the others come first.
+    /// Queues a session with more to send after the others, since it has had its turn.
     pub(crate) fn mark_dirty_last(&mut self, session: u32) {
         if let Some(known) = self.sessions.at_mut(session as usize)
             && !std::mem::replace(&mut known.is_dirty, true)
@@ -428,7 +427,7 @@ impl Core {
         }
     }
 
-    /// Whether no other session than this one has something to send.
+    /// Returns whether no other session than this one has something to send.
     pub(crate) fn is_dirty_alone(&self, session: u32) -> bool {
         match self.dirty[..] {
             [] => true,
@@ -437,13 +436,13 @@ impl Core {
         }
     }
 
-    /// Whether nothing would come of [`Self::poll_waiting`] and of what follows it in a turn.
+    /// Returns whether [`Self::poll_waiting`] and the following steps of a turn have no work.
     #[inline]
     pub(crate) fn is_idle(&self) -> bool {
         self.is_at_rest() && (self.starved.is_empty() || !self.has_lane_room)
     }
 
-    /// Whether there is nothing for the loop to do, as far as the protocol knows.
+    /// Returns whether the loop has no work from the protocol.
     #[inline]
     pub(crate) fn is_at_rest(&self) -> bool {
         let lists = [&self.dirty, &self.unblocked, &self.granting, &self.feeding];
@@ -461,7 +460,8 @@ impl Core {
         }
     }
 
-    /// The same, but it goes with what the session sends next. `false`: the session has ended.
+    /// Sends a control frame with the next data of the session. Returns `false` if the session has
+    /// ended.
     pub(super) fn push_control_later(&mut self, session: u32, control: ControlFrame) -> bool {
         let Some(known) = self.sessions.at_mut(session as usize) else { return false };
         if known.is_connected() {
@@ -470,7 +470,7 @@ impl Core {
         known.is_connected()
     }
 
-    /// Asks the peer of a session for a segment, to learn whether what it sends can be used.
+    /// Requests a segment from the peer of a session, to check that its stream is usable.
     ///
     /// RR-SEG-6.
     pub(crate) fn ask_for_answer(&mut self, session: u32) {
@@ -481,7 +481,7 @@ impl Core {
         }
     }
 
-    /// Credit of a message of a live session that is received, or never had to wait.
+    /// Returns the credit of a message of an open session that is received, or never had to wait.
     #[inline]
     pub(crate) fn return_credit(&mut self, session: u32, payload_bytes: usize) {
         let Some(known) = self.sessions.at_mut(session as usize) else { return };
@@ -492,7 +492,7 @@ impl Core {
         }
     }
 
-    /// Credit of a message that leaves the unexpected store.
+    /// Returns the credit of a message that leaves the unexpected store.
     pub(crate) fn return_credit_of(&mut self, message: &Message) {
         let payload_bytes = message.payload().len();
         if planted!(LoseCreditReturn) || message.put_back() != 0 {
@@ -503,13 +503,13 @@ impl Core {
         if session.is_some_and(is_same) {
             self.return_credit(message.session, payload_bytes);
         } else {
-            // Its session is over, but its memory counted until now.
+            // Its session is closed, but its memory was counted until now.
             self.reserved_envelopes -= 1;
             self.reserved_bytes -= payload_bytes as u64;
         }
     }
 
-    /// The next session to flush, taken off the list.
+    /// Removes and returns the next session to flush.
     #[inline]
     pub(crate) fn poll_dirty(&mut self) -> Option<u32> {
         let session = self.dirty.pop()?;
@@ -519,7 +519,7 @@ impl Core {
         Some(session)
     }
 
-    /// A session that was staged last is flushed at once, and need not be in the next turn.
+    /// Removes a session that was staged last and is flushed at once from the next turn's list.
     #[inline]
     pub(crate) fn clean(&mut self, session: u32) {
         if self.dirty.last() == Some(&session) {
@@ -527,8 +527,8 @@ impl Core {
         }
     }
 
-    /// A session was flushed. What found no staging buffer, because other sessions hold them all,
-    /// is tried again in the next poll, behind the others.
+    /// Completes the flush of a session. If it got no staging buffer, because other sessions hold
+    /// them all, it is retried in the next poll, after the others.
     #[inline]
     pub(crate) fn keep_dirty_if_starved(&mut self, session: u32) {
         let Some(known) = self.sessions.at_mut(session as usize) else { return };
@@ -541,7 +541,7 @@ impl Core {
         }
     }
 
-    /// The bytes to send next on the control lane of a session; empty when there are none.
+    /// Returns the bytes to send next on the control lane of a session; empty when there are none.
     #[inline]
     pub(crate) fn prepare(&mut self, session: u32) -> &[u8] {
         let Some(known) = self.sessions.at_mut(session as usize) else { return &[] };
@@ -552,7 +552,7 @@ impl Core {
         known.outbox.pending()
     }
 
-    /// The kernel took `count` of these bytes.
+    /// Notes that the kernel took `count` of these bytes.
     #[inline]
     pub(crate) fn handle_transmitted(&mut self, session: u32, count: usize) {
         let Some(known) = self.sessions.at_mut(session as usize) else { return };
@@ -562,7 +562,7 @@ impl Core {
         }
     }
 
-    /// A lane may have a chunk for the driver.
+    /// Marks a lane that may have a chunk for the driver.
     #[inline]
     pub(crate) fn mark_runnable(&mut self, lane: Id) {
         if let Some(bulk) = self.lanes.get_mut(lane)
@@ -573,8 +573,8 @@ impl Core {
         }
     }
 
-    /// The next lane that may have a chunk for the driver ([`Self::next_receive`],
-    /// [`Self::next_send`]), taken off the list.
+    /// Removes and returns the next lane that may have a chunk for the driver
+    /// ([`Self::next_receive`], [`Self::next_send`]).
     #[inline]
     pub(crate) fn poll_runnable(&mut self) -> Option<Id> {
         while let Some(lane) = self.runnable.pop_front() {
@@ -586,7 +586,7 @@ impl Core {
         None
     }
 
-    /// What the loop has to do next.
+    /// Returns the next action of the loop.
     #[inline]
     pub(crate) fn poll_action(&mut self) -> Option<Action> {
         self.actions.pop_front()

@@ -1,13 +1,13 @@
-//! Credits: how many envelopes and eager bytes may be under way.
+//! Credit: limits on outstanding envelopes and eager bytes.
 //!
-//! Limits are cumulative and modulo 2^32, like QUIC's MAX_DATA: repeating one does no harm and
-//! losing one costs nothing. Control frames need no credit; their number is bounded by the
-//! operations and lanes they speak of.
+//! Limits are cumulative and modulo 2^32, like QUIC's MAX_DATA: duplicates are harmless and losses
+//! have no effect. Control frames need no credit; their number is bounded by the operations and
+//! lanes that they refer to.
 
-/// The longest window, which settings can ask for: a quarter of the circle.
+/// The longest configurable window: a quarter of the number space.
 pub(crate) const WINDOW_MAX: u32 = 1 << 30;
 
-/// What this side may still send.
+/// Credit for sending.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SendCredit {
     used: u32,
@@ -15,33 +15,33 @@ pub(crate) struct SendCredit {
 }
 
 impl SendCredit {
-    /// Starts a session in which the peer allows `limit` in all so far.
+    /// Creates the credit of a session in which the peer has announced `limit`.
     pub(crate) fn new(limit: u32) -> Self {
         Self { used: 0, limit }
     }
 
-    /// That of somebody who takes `more` than was given.
+    /// Returns the credit of a peer that exceeds its limit by `more`.
     #[cfg(test)]
     pub(crate) fn forged(self, more: u32) -> Self {
         Self { limit: self.limit.wrapping_add(more), ..self }
     }
 
-    /// How much may be sent now.
+    /// Returns the amount that may be sent now.
     #[inline]
     pub(crate) fn available(&self) -> u32 {
         let left = self.limit.wrapping_sub(self.used);
-        // More than half the circle means that a hostile limit went backwards.
+        // More than half the number space means that a hostile limit decreased.
         if left > u32::MAX / 2 { 0 } else { left }
     }
 
-    /// Uses some of what is available.
+    /// Consumes available credit.
     #[inline]
     pub(crate) fn spend(&mut self, amount: u32) {
         debug_assert!(amount <= self.available(), "credit is checked before it is spent");
         self.used = self.used.wrapping_add(amount);
     }
 
-    /// The peer announces its limit; old announcements do nothing. `true`: there is more now.
+    /// Handles a limit of the peer; old limits are ignored. Returns `true` if there is more now.
     ///
     /// RR-CREDIT-2.
     #[inline]
@@ -55,7 +55,7 @@ impl SendCredit {
     }
 }
 
-/// What the peer may still send.
+/// Credit granted to the peer.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ReceiveCredit {
     window: u32,
@@ -66,35 +66,35 @@ pub(crate) struct ReceiveCredit {
 }
 
 impl ReceiveCredit {
-    /// The peer may have `window` unconsumed, and uses up to `largest` at once.
+    /// Creates a credit of `window` unconsumed, of which the peer uses up to `largest` at once.
     pub(crate) fn new(window: u32, largest: u32) -> Self {
         debug_assert!(window <= WINDOW_MAX, "windows stay far from the wrap");
         Self { window, largest, announced: window, ..Self::default() }
     }
 
-    /// The window.
+    /// Returns the window.
     pub(crate) fn window(&self) -> u32 {
         self.window
     }
 
-    /// The peer may have `more` unconsumed from now on; the next limit says so.
+    /// Enlarges the window by `more`; the next limit announces that.
     pub(crate) fn grow(&mut self, more: u32) {
         debug_assert!(self.window <= WINDOW_MAX - more, "windows stay far from the wrap");
         self.window += more;
     }
 
-    /// What arrived and was not consumed.
+    /// Returns the received and unconsumed amount.
     pub(crate) fn held(&self) -> u32 {
         self.arrived.wrapping_sub(self.consumed)
     }
 
-    /// What the peer may still use.
+    /// Returns the remaining credit of the peer.
     #[inline]
     pub(crate) fn left(&self) -> u32 {
         self.announced.wrapping_sub(self.arrived)
     }
 
-    /// The peer used `amount`. `false`: it had no such credit.
+    /// Charges `amount` to the peer. Returns `false` if it had no such credit.
     #[inline]
     #[must_use]
     pub(crate) fn handle_arrival(&mut self, amount: u32) -> bool {
@@ -106,30 +106,30 @@ impl ReceiveCredit {
         true
     }
 
-    /// What arrived was consumed; its credit goes back with the next segment.
+    /// Consumes a received amount; its credit returns with the next segment.
     #[inline]
     pub(crate) fn consume(&mut self, amount: u32) {
         self.consumed = self.consumed.wrapping_add(amount);
     }
 
-    /// The peer used `amount`, of which [`Self::left`] has so much, and it is consumed already.
+    /// Charges and consumes `amount`, which is at most [`Self::left`].
     #[inline]
     pub(crate) fn pass(&mut self, amount: u32) {
-        debug_assert!(amount <= self.left(), "credit is looked at before it is charged");
+        debug_assert!(amount <= self.left(), "credit is checked before it is charged");
         self.arrived = self.arrived.wrapping_add(amount);
         self.consumed = self.consumed.wrapping_add(amount);
     }
 
-    /// The limit to announce now.
+    /// Returns the limit to announce now.
     #[inline]
     pub(crate) fn announce(&mut self) -> u32 {
         self.announced = self.consumed.wrapping_add(self.window);
         self.announced
     }
 
-    /// Whether so much came free that the peer should hear of it without waiting for other
-    /// traffic: half of the window, or anything while what the peer has left may be too little
-    /// for what it wants to send.
+    /// Returns whether enough credit was freed to announce it without waiting for other traffic:
+    /// half of the window, or any amount while the peer's remaining credit may be too little for
+    /// its next message.
     #[inline]
     pub(crate) fn is_update_due(&self) -> bool {
         let fresh = self.consumed.wrapping_add(self.window).wrapping_sub(self.announced);
@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_window_of_one_goes_back_and_forth() {
+    fn window_of_one_is_usable() {
         let mut receiver = ReceiveCredit::new(1, 1);
         let mut sender = SendCredit::new(1);
         for _ in 0..5 {
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_whose_credit_may_not_do_hears_of_what_comes_free() {
+    fn low_credit_is_updated_as_soon_as_any_is_freed() {
         let mut receiver = ReceiveCredit::new(100, 10);
         assert!(receiver.handle_arrival(90));
         receiver.consume(5);
@@ -169,9 +169,10 @@ mod tests {
         assert!(receiver.is_update_due());
     }
 
-    /// What is held may wait for its receive for ever: the rest of the window is all there is.
+    /// Buffered messages may wait forever for receives: the rest of the window is all that is
+    /// usable.
     #[test]
-    fn a_peer_without_credit_hears_of_the_first_that_comes_free() {
+    fn exhausted_credit_is_updated_at_the_first_release() {
         let mut receiver = ReceiveCredit::new(8, 1);
         assert!(receiver.handle_arrival(7));
         receiver.consume(1);
@@ -183,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_that_grows_is_announced_at_once() {
+    fn window_growth_is_announced_at_once() {
         let mut receiver = ReceiveCredit::new(8, 1);
         assert!(receiver.handle_arrival(6));
         assert!(!receiver.is_update_due());
@@ -195,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_window_goes_round_the_circle() {
+    fn longest_window_wraps_around() {
         let mut receiver = ReceiveCredit::new(WINDOW_MAX, 1);
         let mut sender = SendCredit::new(WINDOW_MAX);
         for _ in 0..9 {
@@ -211,7 +212,7 @@ mod tests {
 
     /// RR-CREDIT-2
     #[test]
-    fn limits_wrap_and_never_go_back() {
+    fn limits_wrap_and_never_decrease() {
         let mut sender = SendCredit { used: u32::MAX - 1, limit: u32::MAX };
         assert!(sender.handle_limit(3));
         assert_eq!(sender.available(), 5);

@@ -1,8 +1,8 @@
-//! Remote data as it goes over the wire.
+//! Wire form of remote data.
 
 use crate::wire::DATA_BYTES;
 
-/// The bytes of remote data behind a header, none where there is none.
+/// The bytes of remote data after a header, empty where there is none.
 pub(super) struct DataBytes([u8; DATA_BYTES], usize);
 
 impl DataBytes {

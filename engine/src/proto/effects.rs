@@ -1,4 +1,4 @@
-//! What the protocol has done to user memory and to users.
+//! Effects of the protocol on user memory, and completions.
 
 use super::eager_limit::CopySpeed;
 use super::failure::PeerFailure;
@@ -19,14 +19,14 @@ pub enum CompletionLevel {
     /// send in an error. An engine takes messages for endpoints that it has closed, too.
     Delivery,
     /// A receive of the peer has matched the message (`FI_MATCH_COMPLETE`; `MPI_Ssend`). A
-    /// rendezvous message completes like this at every level: its buffer is needed until then.
+    /// rendezvous message completes at this point at every level: its buffer is needed until then.
     Match,
 }
 
-/// What a receive got.
+/// The message of a receive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Arrival {
-    /// Name of the remote endpoint that sent it.
+    /// Handle of the remote endpoint that sent it.
     pub(crate) peer: Id,
     /// Context, with [`super::core::UNTAGGED`] for untagged messages.
     pub(crate) context: u64,
@@ -38,62 +38,62 @@ pub(crate) struct Arrival {
     pub(crate) data: Option<u64>,
 }
 
-/// A remote endpoint, to be named in errors.
+/// A remote endpoint, as named in errors.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct RemoteName {
     /// Its engine.
     pub(crate) engine: u64,
-    /// Where that listens.
+    /// Locators of that engine.
     pub(crate) locators: Locators,
     /// Its id there.
     pub(crate) endpoint: u16,
 }
 
-/// How an operation ended.
+/// Result of an operation.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Ended {
     /// A send reached its level; `accepted` bytes fitted the receive, where that is known.
     Sent { accepted: u64 },
-    /// A receive holds its message (cut to its capacity where that is shorter).
+    /// A receive holds its message (truncated to its capacity where that is shorter).
     Received(Arrival),
-    /// A multi-receive takes no more messages, and all that it took have ended: `used` bytes of its
-    /// memory hold them.
+    /// A multi-receive is exhausted, and all its messages have ended: `used` bytes of its memory
+    /// hold them.
     Released { used: u64 },
-    /// The peer failed; which one, as far as it is known.
+    /// The peer failed; its name, as far as it is known.
     Failed(PeerFailure, Option<RemoteName>),
     /// The target refused an operation on its memory.
     Refused(Refusal, Option<RemoteName>),
-    /// A flush is done, and so many operations before it were refused.
+    /// A flush is done, and this many earlier operations were refused.
     Unflushed(u64),
-    /// A receive from anybody, and nobody is left.
+    /// A receive from any source, and no peer is left.
     Lonely,
     /// Cancelled by the user.
     Cancelled,
 }
 
-/// What the engine loop does for the protocol.
+/// Actions of the engine loop for the protocol.
 pub(crate) trait Effects {
     /// Copies `bytes` to `offset` of the memory of receive `operation`; they fit.
     fn place(&mut self, operation: Id, offset: usize, bytes: &[u8]);
-    /// Copies `length` bytes at `offset` of the memory of send `from` to the same place of receive
+    /// Copies `length` bytes at `offset` of the memory of send `from` to the same offset of receive
     /// `to`; they fit both.
     fn copy(&mut self, from: Id, to: Id, offset: u64, length: u64);
-    /// CRC32C of `length` bytes at `offset` of the memory of an operation; they are inside it, and
-    /// nothing writes them meanwhile.
+    /// Returns the CRC32C of `length` bytes at `offset` of the memory of an operation; they are
+    /// inside it, and nothing writes them meanwhile.
     fn checksum(&self, operation: Id, offset: u64, length: u32) -> u32;
-    /// Operation `operation`, whose user data is `user`, has ended; no kernel request refers to
-    /// its memory.
+    /// Completes operation `operation`, whose user data is `user`; no kernel request refers to its
+    /// memory.
     fn complete(&mut self, operation: Id, ended: Ended);
     /// Multi-receive `receive` takes a message: operation `slice` receives it into `length` bytes
     /// at `offset` of the same memory, and ends before `receive` does.
     fn slice(&mut self, receive: Id, slice: Id, offset: u64, length: u64);
-    /// Receive `receive` has matched a message that is not all here; if it fails, that is what it
-    /// failed to receive.
+    /// Notes that receive `receive` has matched an incomplete message; if it fails, the error names
+    /// that message.
     fn matched(&mut self, _receive: Id, _arrival: &Arrival) {}
-    /// What receive `receive` gets was put back before, with this order among such messages
-    /// ([`super::put_back`]); it has it again if it is put back again.
+    /// Notes that the message of receive `receive` was put back before, with this order among such
+    /// messages ([`super::put_back`]); it keeps the order if it is put back again.
     fn order(&mut self, _receive: Id, _order: u64) {}
-    /// Whether the end of one more message of multi-receive `receive` can be reported.
+    /// Returns whether the end of one more message of multi-receive `receive` can be reported.
     fn has_room(&self, _receive: Id) -> bool {
         true
     }
@@ -101,9 +101,8 @@ pub(crate) trait Effects {
     fn put(&mut self, _region: Id, _offset: u64, _bytes: &[u8]) -> Result<(), Refusal> {
         Err(Refusal::Fault)
     }
-    /// Applies the atomic operation of the code to what is at `offset` of `region`, as one of the
-    /// datatype of the other code: with (what to compare with, operands); the values of before, if
-    /// they are wanted.
+    /// Applies the atomic operation of a code to the data at `offset` of `region`, of the datatype
+    /// of the other code: with (comparands, operands); returns the previous values, if requested.
     fn atomic(
         &mut self,
         _region: Id,
@@ -114,8 +113,8 @@ pub(crate) trait Effects {
     ) -> Result<(), Refusal> {
         Err(Refusal::Fault)
     }
-    /// Operation `operation`, which is the peer's, has `length` bytes at `offset` of `region` for
-    /// its memory; `lent_to` is the endpoint that it names, and whether it writes.
+    /// Uses `length` bytes at `offset` of `region` as the memory of operation `operation`, which is
+    /// the peer's; `lent_to` is the endpoint that it names, and whether it writes.
     fn lend(
         &mut self,
         _operation: Id,
@@ -126,23 +125,24 @@ pub(crate) trait Effects {
     ) -> Result<(), Refusal> {
         Err(Refusal::Fault)
     }
-    /// Operation `operation`, which is the peer's, has these bytes for its memory.
+    /// Uses a copy of these bytes as the memory of operation `operation`, which is the peer's.
     fn keep(&mut self, _operation: Id, _bytes: &[u8]) {}
-    /// Whether endpoint `target` can be told of another put.
+    /// Returns whether endpoint `target` can report another put.
     fn can_tell(&self, _target: u16) -> bool {
         true
     }
-    /// An operation of the peer on `region` is done; endpoint `target` is told of its remote data.
+    /// Reports the completion of the peer's operation on `region` to endpoint `target`, with remote
+    /// data.
     fn accessed(&mut self, _region: Id, _access: Access, _target: u16, _arrival: &Arrival) {}
-    /// What peers read of this process's memory from now on, by the sources that they were told
-    /// before, does not count ([`super::cma`]).
+    /// Revokes this process's memory: data that peers read from now on, from sources that they
+    /// received before, is discarded ([`super::cma`]).
     fn revoke(&mut self) {}
-    /// How fast [`Self::place`] copies, as far as that is measured.
+    /// Returns the measured bandwidth of [`Self::place`].
     fn copy_speed(&self) -> CopySpeed {
         CopySpeed::default()
     }
-    /// Receive `operation` ends with a message that came whole: [`Self::place`] of what fits, and
-    /// [`Self::complete`].
+    /// Completes receive `operation` with a whole message: [`Self::place`] of the bytes that fit,
+    /// and [`Self::complete`].
     fn deliver(&mut self, operation: Id, bytes: &[u8], arrival: Arrival) {
         self.place(operation, 0, bytes);
         self.complete(operation, Ended::Received(arrival));

@@ -1,4 +1,4 @@
-//! Endpoints of an engine: opened, and closed with what waits at them.
+//! Endpoints of an engine: opening, and closing with their pending operations.
 
 use super::core::{Action, Core, ENDPOINTS_MAX};
 use super::datagram::Fragmenting;
@@ -13,22 +13,22 @@ use super::unexpected::Kind;
 #[derive(Debug)]
 struct Open {
     number: u16,
-    /// Receives from any source end when nobody is left to send ([`super::lonely`]).
+    /// Receives from any source end when no peer is left ([`super::lonely`]).
     needs_peers: bool,
     matcher: Matcher,
 }
 
-/// The endpoints that are open. Numbers are given in turn, all 65536 before one is given again, so
-/// that a message for one that closed finds nobody.
+/// The open endpoints. Numbers are assigned in sequence, all 65536 before one is reused, so that a
+/// message for a closed endpoint is not delivered to another one.
 ///
 /// RR-MATCH-4.
 #[derive(Debug, Default)]
 pub(crate) struct Endpoints {
-    /// By the lower bits of their numbers: of those that share them one is open at a time.
+    /// Indexed by the lower bits of their numbers: of those that share them one is open at a time.
     places: Vec<Option<Open>>,
-    /// How many are open.
+    /// Number of open endpoints.
     len: usize,
-    /// The next number, if its place is free.
+    /// The next number, if its slot is free.
     next: u16,
 }
 
@@ -38,7 +38,7 @@ impl Endpoints {
         usize::from(number) % ENDPOINTS_MAX
     }
 
-    /// Opens the next one; `None` at the limit. `seed` is of its hash tables.
+    /// Opens the next endpoint; `None` at the limit. `seed` is of its hash tables.
     fn open(&mut self, seed: u64) -> Option<u16> {
         if self.len == ENDPOINTS_MAX {
             return None;
@@ -72,21 +72,21 @@ impl Endpoints {
         Some(closed.matcher)
     }
 
-    /// The receives and messages that wait at one; `None`: it is not open.
+    /// Returns the matcher of an endpoint; `None`: it is not open.
     #[inline]
     pub(crate) fn get_mut(&mut self, number: u16) -> Option<&mut Matcher> {
         let open = self.places.get_mut(Self::place_of(number))?.as_mut()?;
         (open.number == number).then_some(&mut open.matcher)
     }
 
-    /// The same, and whether its receives from any source end when nobody is left to send.
+    /// Returns the same, and whether its receives from any source end when no peer is left.
     #[inline]
     pub(super) fn with_needs(&mut self, number: u16) -> Option<(&mut Matcher, bool)> {
         let open = self.places.get_mut(Self::place_of(number))?.as_mut()?;
         (open.number == number).then_some((&mut open.matcher, open.needs_peers))
     }
 
-    /// Says so of one.
+    /// Sets that for an endpoint.
     pub(super) fn set_needs_peers(&mut self, number: u16, needs_peers: bool) {
         let place = self.places.get_mut(Self::place_of(number)).and_then(Option::as_mut);
         if let Some(open) = place.filter(|open| open.number == number) {
@@ -94,19 +94,19 @@ impl Endpoints {
         }
     }
 
-    /// Whether one is open.
+    /// Returns whether an endpoint is open.
     #[inline]
     pub(crate) fn is_open(&self, number: u16) -> bool {
         let place = self.places.get(Self::place_of(number));
         matches!(place, Some(Some(open)) if open.number == number)
     }
 
-    /// Whether one has receives that end when nobody is left to send.
+    /// Returns whether any endpoint has receives that end when no peer is left.
     pub(super) fn need_peers(&self) -> bool {
         self.places.iter().flatten().any(|open| open.needs_peers)
     }
 
-    /// The numbers of those that are open.
+    /// Returns the numbers of open endpoints.
     pub(crate) fn numbers(&self) -> Vec<u16> {
         self.places.iter().flatten().map(|open| open.number).collect()
     }
@@ -118,14 +118,14 @@ impl Core {
         self.endpoints.open(self.config.hash_seed)
     }
 
-    /// Opens an endpoint under a number that another one had, as happens after 65536 of them.
+    /// Opens an endpoint under a reused number, as happens after 65536 of them.
     #[cfg(any(test, feature = "sim"))]
     pub(crate) fn reopen_endpoint(&mut self, number: u16) -> bool {
         self.endpoints.open_at(number, self.config.hash_seed)
     }
 
-    /// Closes an endpoint: its receives end as cancelled, those that pull as soon as the kernel
-    /// has let go of their memory; its unexpected messages are dropped. Its sends go on until
+    /// Closes an endpoint: its receives end as cancelled, those that pull as soon as the kernel has
+    /// released their memory; its unexpected messages are dropped. Its sends continue until
     /// [`Self::cancel_closed`].
     pub(crate) fn close_endpoint(&mut self, endpoint: u16, effects: &mut impl Effects) {
         let Some(mut matcher) = self.endpoints.close(endpoint) else { return };
@@ -152,19 +152,19 @@ impl Core {
         self.cancel(is_receiving, effects);
     }
 
-    /// Whether operations of endpoints that are closed have not ended.
+    /// Returns whether operations of closed endpoints have not ended.
     pub(crate) fn has_closed(&self) -> bool {
         self.closed_operations().next().is_some()
     }
 
-    /// The operations of endpoints that are closed.
+    /// Returns the operations of closed endpoints.
     pub(crate) fn closed_operations(&self) -> impl Iterator<Item = (Id, &Operation)> {
         self.operations.iter().filter(|(_, it)| !self.endpoints.is_open(it.endpoint))
     }
 
-    /// Whether a send of a closed endpoint has still to go out, or to be acknowledged. What waits
-    /// for a receive of this very engine may wait for ever, and a message that is with its peer
-    /// does so without its sender.
+    /// Returns whether a send of a closed endpoint is unsent or unacknowledged. A send to a receive
+    /// of this same engine may wait forever, and a message that the peer has needs its sender no
+    /// more.
     pub(crate) fn is_sending_of_closed(&self) -> bool {
         self.closed_operations().any(|(_, operation)| {
             let is_under_way = match &operation.state {
@@ -184,20 +184,21 @@ impl Core {
         })
     }
 
-    /// What has not ended of endpoints that are closed ends as cancelled, at once or as soon as the
-    /// kernel has let go of the memory. Their peers hear of it.
+    /// Cancels the remaining operations of closed endpoints, at once or as soon as the kernel has
+    /// released the memory. Their peers are notified.
     ///
     /// RR-RDV-5, RR-DGRAM-8.
     pub(crate) fn cancel_closed(&mut self, effects: &mut impl Effects) {
         self.cancel(|_| true, effects);
     }
 
-    /// The kernel is done with all of this engine: what endpoints that are closed have left ends.
+    /// Ends the remaining operations of closed endpoints after the kernel has released all memory
+    /// of this engine.
     pub(crate) fn drop_closed(&mut self, effects: &mut impl Effects) {
         let is_multi = |it: &Operation| matches!(it.state, OperationState::Multi(_));
         let closed = self.closed_operations().map(|(id, operation)| (is_multi(operation), id));
         let mut closed: Vec<(bool, Id)> = closed.collect();
-        // Slices end before what they are slices of.
+        // Slices end before their multi-receives.
         closed.sort_unstable();
         for (_, id) in closed {
             self.remove_operation(id);
@@ -214,22 +215,22 @@ impl Core {
         }
     }
 
-    /// Lanes on which an operation has bytes under way are closed: a peer that stands still would
-    /// keep the kernel at its memory for ever.
+    /// Closes lanes on which an operation has bytes outstanding: a suspended peer would make the
+    /// kernel hold its memory indefinitely.
     pub(super) fn release_lanes_of(&mut self, id: Id) {
         let Some(operation) = self.operations.get(id) else { return };
         let slot = operation.session;
         let is_sent = matches!(&operation.state, OperationState::Serving(it) if it.unreleased > 0);
         for (lane, bulk) in self.lanes.iter().filter(|(_, bulk)| bulk.session == slot) {
             let is_received = bulk.incoming.iter().any(|range| range.operation == id);
-            // A chunk that has left its lane's queue may still be with the kernel.
+            // A chunk that has left its lane's queue may still be in the kernel.
             if is_sent || is_received {
                 self.actions.push_back(Action::AbandonLane { lane, is_told: false });
             }
         }
     }
 
-    /// Drops an unexpected message and tells its sender if that one still waits.
+    /// Drops an unexpected message and notifies a sender that still waits.
     pub(super) fn abandon(&mut self, message: u32) {
         let Some(message) = self.unexpected.take(message) else { return };
         self.return_credit_of(&message);
@@ -255,12 +256,12 @@ mod tests {
 
     /// RR-MATCH-4
     #[test]
-    fn numbers_are_given_in_turn_and_one_that_is_open_is_nobody_elses() {
+    fn numbers_are_assigned_in_sequence_and_never_shared() {
         let mut endpoints = Endpoints::default();
         let kept = endpoints.open(1).unwrap();
         assert_eq!(kept, 0);
         let mut given = vec![0u32; 1 << 16];
-        // Every 1024th number has the place of the one that is kept.
+        // Every 1024th number has the slot of the one that is kept.
         for _ in 0..(1 << 16) - 64 {
             let number = endpoints.open(1).unwrap();
             given[usize::from(number)] += 1;
@@ -275,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn at_the_limit_there_is_none_and_each_that_closes_makes_room() {
+    fn closing_an_endpoint_frees_a_slot_at_the_limit() {
         let mut endpoints = Endpoints::default();
         let all: Vec<u16> = std::iter::from_fn(|| endpoints.open(1)).collect();
         assert_eq!(all.len(), ENDPOINTS_MAX);

@@ -1,4 +1,4 @@
-//! Why a peer cannot be talked to any more.
+//! Failures of peers.
 
 use std::sync::Arc;
 
@@ -14,66 +14,66 @@ pub enum PeerFailure {
          do address, route and firewall allow TCP to it?"
     )]
     Unreachable {
-        /// How many attempts were made.
+        /// Number of attempts.
         attempts: u32,
-        /// What ended the last one.
+        /// Cause of the last attempt's failure.
         cause: Arc<str>,
     },
-    /// The peer has as many sessions as it may have.
+    /// The peer has reached its limit of sessions.
     #[error(
         "full after {attempts} attempts: it has as many sessions as its setting sessions_max \
          allows, with peers that are connected or that it inserted and did not remove. Raise the \
          setting there, remove peers there that are gone, or connect when others have left"
     )]
     Full {
-        /// How many attempts were made.
+        /// Number of attempts.
         attempts: u32,
     },
-    /// The connection broke: the process died, or its host or the network did.
+    /// The connection was lost: the process died, or its host or the network failed.
     #[error("lost: {0}")]
     Lost(Arc<str>),
-    /// The peer closed its endpoint on purpose.
+    /// The peer closed its endpoint.
     #[error("left: it closed its endpoint")]
     Left,
-    /// Another process answers at this address. Exchange addresses again.
-    #[error("restarted: another process lives at this address now; exchange addresses again")]
+    /// A different process answers at this address. Exchange addresses again.
+    #[error("restarted: a different process uses this address now; exchange addresses again")]
     Restarted,
-    /// The peer runs another version of the wire protocol.
-    #[error("speaks wire version {theirs}, this side speaks {ours}; run the same ringrail on both")]
+    /// The peer uses another version of the wire protocol.
+    #[error("uses wire version {theirs}, this side uses {ours}; run the same ringrail on both")]
     Version {
         /// The peer's version.
         theirs: u16,
         /// Ours.
         ours: u16,
     },
-    /// The peer sent something that the protocol does not allow; the connection was closed.
-    #[error("broke the protocol: {0}. Please report it if the peer is a ringrail of this version")]
+    /// The peer violated the protocol; the connection was closed.
+    #[error("violated the protocol: {0}. Please report it if the peer runs this ringrail version")]
     Protocol(Arc<str>),
-    /// What the peer sent arrived as something else (setting `checksum`); the session was closed.
+    /// Data of the peer was corrupted (setting `checksum`); the session was closed.
     #[error(
-        "corrupted: {0}. Memory, a NIC or a switch on the way changes bytes, or a buffer was \
+        "corrupted: {0}. Memory, a NIC or a switch on the path alters bytes, or a buffer was \
          written to while it was being sent; look for memory errors (EDAC) and NIC drop counters \
          on both hosts and between them"
     )]
     Corrupted(Arc<str>),
-    /// This side broke the protocol, says the peer.
+    /// The peer reported a protocol violation of this side.
     #[error("closed the connection because of a protocol error on this side; please report it")]
     Rejected,
-    /// What answers there does not prove that it knows this job's secret.
+    /// The remote process cannot prove that it knows this job's secret.
     #[error(
-        "cannot be trusted: the peer does not know this job's secret. Give both sides the same \
-         job_secret (or job_secret_file), or insecure = true on both; or another job lives at \
+        "is not authenticated: the peer does not know this job's secret. Give both sides the same \
+         job_secret (or job_secret_file), or insecure = true on both; or another job runs at \
          this address now"
     )]
     WrongSecret,
-    /// What the settings of the two sides ask for cannot be had together.
-    #[error("cannot be agreed with: {0}")]
+    /// The settings of the two sides are incompatible.
+    #[error("has incompatible settings: {0}")]
     Settings(Arc<str>),
-    /// The peer was inserted by IP address and port alone, and who listens there is a peer by its
+    /// The peer was inserted by IP address and port alone, and the process there is a peer by its
     /// own address already.
     #[error(
-        "known already: who listens there was inserted, or met, by its own address, and two \
-         handles of one endpoint could not be told apart. Use the handle of that address, or \
+        "is known already: the process there was inserted, or connected, by its own address, and \
+         two handles of one endpoint would be ambiguous. Use the handle of that address, or \
          remove that one first"
     )]
     KnownOtherwise,
@@ -83,13 +83,11 @@ pub enum PeerFailure {
 }
 
 impl PeerFailure {
-    /// What the reason of a peer's goodbye means.
+    /// Returns the failure for the reason of a peer's goodbye.
     pub(crate) fn of_goodbye(reason: u8) -> Self {
         match reason {
             goodbye::REASON_PROTOCOL => Self::Rejected,
-            goodbye::REASON_CORRUPTED => {
-                Self::Corrupted("the peer found it in what it received".into())
-            }
+            goodbye::REASON_CORRUPTED => Self::Corrupted("the peer received corrupted data".into()),
             _ => Self::Left,
         }
     }

@@ -1,12 +1,12 @@
 //! Fences: sends that start when all earlier ones of their endpoint to their peer are done.
 //!
-//! A fenced send stands in the line of its session ([`super::session::Session::waiting`]), with all
-//! that was posted behind it, so that nothing of that session goes at once meanwhile; sends of
-//! other endpoints or to other peers pass it. What it waits for, in this order:
+//! A fenced send is in the queue of its session ([`super::session::Session::waiting`]), with
+//! everything posted after it, so that sends of that session bypass no queue meanwhile; sends of
+//! other endpoints or to other peers overtake it. It waits for, in this order:
 //!
-//! 1. the earlier sends that are operations: each until it has ended, however;
-//! 2. the acknowledgement of all frames that were made until then: those of sends that completed
-//!    when they were staged are among them.
+//! 1. earlier sends with an operation: each until it has ended, successfully or not;
+//! 2. the acknowledgement of all frames made until then, which include those of sends that
+//!    completed when they were staged.
 
 use std::collections::VecDeque;
 
@@ -15,18 +15,18 @@ use super::operation::{Operation, OperationState};
 use super::session::Session;
 use super::table::{Id, Table};
 
-/// See the module.
+/// A fence; see the module.
 #[derive(Debug)]
 pub(crate) struct Fence {
     send: Id,
-    /// Earlier sends that had not ended when they were last looked at.
+    /// Earlier sends that had not ended at the last check.
     earlier: Vec<Id>,
     /// These have ended: epoch of the session, and the frame before which all are to be
-    /// acknowledged. With its epoch the frames of a session end.
+    /// acknowledged. The frames of a session end with its epoch.
     mark: Option<(u32, u32)>,
 }
 
-/// What a fence is about: endpoint and index of the peer.
+/// Scope of a fence: endpoint and index of the peer.
 type Target = (u16, u32);
 
 pub(super) fn target_of(operation: &Operation) -> Target {
@@ -34,7 +34,7 @@ pub(super) fn target_of(operation: &Operation) -> Target {
 }
 
 impl Core {
-    /// The fenced send `id` has its place in the line of its session.
+    /// Adds a fence for the queued send `id`.
     pub(super) fn fence(&mut self, id: Id) {
         let Some(fenced) = self.operations.get(id) else { return };
         let (slot, target) = (fenced.session, target_of(fenced));
@@ -49,7 +49,7 @@ impl Core {
         }
     }
 
-    /// Something that a fence of a session may wait for has ended.
+    /// Checks the fences of a session after an event that one may wait for.
     #[inline]
     pub(super) fn look_at_fences(&mut self, slot: u32) {
         let session = self.sessions.at(slot as usize);
@@ -58,8 +58,8 @@ impl Core {
         }
     }
 
-    /// The first send in the line of a session that no fence holds back. It is the first of all
-    /// then: nobody is to pass it when it has gone in part.
+    /// Returns the first send in the queue of a session that no fence holds back, and moves it to
+    /// the front: a partially sent one must not be overtaken.
     pub(super) fn first_unfenced(&mut self, slot: u32) -> Option<Id> {
         let session = self.sessions.at_mut(slot as usize)?;
         let mut fences = std::mem::take(&mut session.fences);
@@ -74,7 +74,7 @@ impl Core {
         Some(id)
     }
 
-    /// Whether a fence has nothing to wait for any more, or its send has ended.
+    /// Returns whether a fence has nothing left to wait for, or its send has ended.
     fn is_open(&mut self, slot: u32, fence: &mut Fence) -> bool {
         let waits = |it: &Operation| matches!(it.state, OperationState::Queued { .. });
         if !self.operations.get(fence.send).is_some_and(waits) {
@@ -113,25 +113,25 @@ impl Core {
 }
 
 impl Session {
-    /// In stream mode, the next segment asks for an acknowledgement of all frames. `false`: there
-    /// is nothing to ask.
+    /// Requests an acknowledgement of all frames with the next segment, in stream mode. Returns
+    /// `false` if there is nothing to request.
     pub(super) fn demand_ack(&mut self) -> bool {
         self.asks_ack |= self.acked_frame != self.next_frame;
         self.asks_ack
     }
 
-    /// The number of the frame that is made next.
+    /// Returns the number of the next frame.
     pub(super) fn next_frame(&self) -> u32 {
         self.datagram.as_deref().map_or(self.next_frame, |datagram| datagram.next_frame())
     }
 
-    /// In stream mode, whether the peer has acknowledged all frames before `end`.
+    /// Returns whether the peer has acknowledged all frames before `end`, in stream mode.
     pub(super) fn has_acked_before(&self, end: u32) -> bool {
         self.next_frame.wrapping_sub(self.acked_frame) <= self.next_frame.wrapping_sub(end)
     }
 }
 
-/// Where the first send stands that no fence holds back.
+/// Returns the position of the first send that no fence holds back.
 fn first_free(
     waiting: &VecDeque<Id>,
     operations: &Table<Operation>,

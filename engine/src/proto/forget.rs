@@ -1,12 +1,12 @@
-//! Sessions that are over are forgotten, so that an engine may meet any number of others.
+//! Eviction of closed sessions, so that an engine may connect to any number of peers over time.
 //!
-//! A session that ended is kept for a while: whoever was met by it as the source of a message goes
-//! by its name. When there are too many of these, or no room for another session, the older half is
-//! forgotten, names included; their slots go to others, and handles of before find nothing. What
-//! the user inserted and did not remove stays, and so does what anything refers to.
+//! A closed session is kept for some time: peers known by it as sources of messages keep their
+//! handles. When there are too many, or no space for another session, the older half is evicted,
+//! handles included; their slots are reused, and old handles become stale. Peers that the user
+//! inserted and did not remove stay, and so does everything that is referred to.
 //!
-//! No epoch of a peer's hellos is kept: a replay gets a reply with another nonce, and no proof
-//! fits that.
+//! No epoch of a peer's hellos is kept: a replay gets a reply with another nonce, for which no
+//! proof verifies.
 
 use std::collections::HashSet;
 
@@ -14,11 +14,11 @@ use super::connection::Phase;
 use super::core::{Action, Core};
 use super::session::Sequel;
 
-/// Sessions that are over and kept, at the most, unless something refers to them.
+/// Maximum number of closed sessions that are kept, unless something refers to them.
 const OVER_MAX: usize = 256;
 
 impl Core {
-    /// A session is over, perhaps for good.
+    /// Notes that a session is closed.
     pub(super) fn note_over(&mut self, slot: u32) {
         if !self.is_loopback(slot) {
             self.over.retain(|&other| other != slot);
@@ -26,7 +26,7 @@ impl Core {
         }
     }
 
-    /// Before another session is made.
+    /// Evicts closed sessions, before another session is created.
     ///
     /// RR-END-4.
     pub(super) fn forget_some(&mut self) {
@@ -42,7 +42,7 @@ impl Core {
         self.over = over;
     }
 
-    /// Sessions that could be forgotten now, those first that ended first.
+    /// Returns the sessions that could be evicted now, in order of their end.
     pub(super) fn forgettable(&self) -> Vec<u32> {
         let lanes = self.lanes.iter().map(|(_, lane)| lane.session);
         let operations = self.operations.iter().map(|(_, operation)| operation.session);
@@ -57,7 +57,7 @@ impl Core {
         self.over.iter().copied().filter(is_free).collect()
     }
 
-    /// Whether nobody wants a session that is not there.
+    /// Returns whether no connection of a session is wanted.
     fn is_over(&self, slot: u32) -> bool {
         let Some(session) = self.sessions.at(slot as usize) else { return false };
         let is_wanted = |&remote: &u32| {

@@ -1,10 +1,10 @@
-//! The protocol against a peer that does anything at any time.
+//! Fuzzes the protocol against a peer with arbitrary behaviour.
 //!
-//! An input is a script: each byte of it decides what happens next to one engine that has two
-//! peers. One peer is hostile: it says frames that fit, frames that do not, and bytes that are no
-//! frames; its lanes join, break and lie. The user makes every call in any order as well. The other
-//! peer is sound, and must not notice. [`judge`] says what must hold after every step, and what
-//! once everybody has left.
+//! An input is a script: each byte decides what happens next to an engine with two peers. One peer
+//! is hostile: it sends valid frames, invalid ones, and bytes that are no frames; its lanes join,
+//! break and carry invalid data. The user makes all calls in any order as well. The other peer is
+//! correct, and must not be affected. [`judge`] contains the invariants after every step, and after
+//! all peers have left.
 
 mod judge;
 mod kernel;
@@ -17,7 +17,7 @@ use std::time::Duration;
 use self::script::Script;
 use self::world::World;
 
-/// Long enough to see the random engine through all steps, short enough for every test run.
+/// Long enough for the random engine to take all kinds of steps, short enough for every test run.
 const TEST_TIME: Duration = Duration::from_millis(1500);
 
 #[test]

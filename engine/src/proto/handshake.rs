@@ -1,24 +1,24 @@
-//! The handshake: two sides prove to each other that they know the job's secret, and both get the
-//! keys of a session that nobody else can compute.
+//! The handshake: two sides prove to each other that they know the job's secret, and derive the
+//! keys of a session.
 //!
 //! ```text
 //!  initiator                                        acceptor
 //!     │ hello: nonce, tag(hello key)                   │
-//!     ├───────────────────────────────────────────────>│ tag fits? of interest? no state yet
+//!     ├───────────────────────────────────────────────>│ tag valid? accepted? no state yet
 //!     │          reply: nonce, proof(both hellos)      │
 //!     │<───────────────────────────────────────────────┤
-//!     │ proof fits: the acceptor knows the secret now  │
+//!     │ proof valid: the acceptor is authenticated     │
 //!     │ proof(both hellos), first segments             │
-//!     ├───────────────────────────────────────────────>│ proof fits: only now is there a session
+//!     ├───────────────────────────────────────────────>│ proof valid: the session is established
 //! ```
 //!
-//! The tag of a hello keeps strangers out at once but can be replayed; the proofs are over both
-//! nonces and all fields of both messages, so they cannot. A refusal carries a proof, too. Joins of
-//! bulk lanes are one exchange: hello and reply are tagged with the session's join key, and the
-//! lane number, which never repeats in a session ([`JoinWindow`]), keeps replays out.
+//! The tag of a hello rejects unauthenticated peers at once but can be replayed; the proofs cover
+//! both nonces and all fields of both messages, so they cannot. A refusal carries a proof, too.
+//! Joins of bulk lanes are one exchange: hello and reply are tagged with the session's join key,
+//! and the lane number, which is unique in a session ([`JoinWindow`]), prevents replays.
 //!
-//! Nothing here depends on how the messages travel; what is kept between two of them is an
-//! [`Initiator`] or an [`Acceptor`].
+//! The handshake is independent of the transport of its messages; the state between two of them is
+//! an [`Initiator`] or an [`Acceptor`].
 
 use std::net::SocketAddr;
 
@@ -35,15 +35,15 @@ const LABEL_INITIATOR: &[u8] = b"initiatr";
 const LABEL_JOIN_REPLY: &[u8] = b"joinrply";
 const LABEL_HELLO: &[u8] = b"hello...";
 
-/// Why a message of the handshake is not believed.
+/// Why a message of the handshake is rejected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Distrust {
-    /// The peer speaks another wire version, so nothing else could be checked.
+    /// The peer uses another wire version, so nothing else could be checked.
     Version(u16),
-    /// A proof or a tag does not fit: the peer does not know the secret.
+    /// A proof or a tag does not verify: the peer does not know the secret.
     Secret,
-    /// An engine of the job speaks that is neither the peer nor at the address that was called: it
-    /// listens at this one, and was asked by somebody who passed the hello on.
+    /// Another engine of the job replied than the one at the contacted address: it listens at this
+    /// address, and received the hello from a third party that forwarded it.
     Elsewhere(SocketAddr),
 }
 
@@ -68,18 +68,18 @@ fn session_keys(keys: &JobKeys, hello: &Hello, reply: &HelloReply) -> SessionKey
     })
 }
 
-/// The side that said a hello, until the reply comes.
+/// The initiating side of a handshake, from the hello to the reply.
 #[derive(Clone, Debug)]
 pub(crate) struct Initiator {
     hello: Hello,
-    /// Where it was said.
+    /// The address that the hello was sent to.
     remote: SocketAddr,
 }
 
-/// What a believed reply to the hello of a control lane means.
+/// Result of an accepted or refused hello of a control lane.
 #[derive(Debug)]
 pub(crate) struct Welcome {
-    /// What to send before the first segment, if the hello was accepted.
+    /// The proof to send before the first segment, if the hello was accepted.
     pub(crate) proof: Proof,
     /// The keys of the session, if the hello was accepted.
     pub(crate) keys: SessionKeys,
@@ -102,16 +102,16 @@ impl Initiator {
         Self { hello, remote }
     }
 
-    /// What to send.
+    /// Returns the hello to send.
     pub(crate) fn hello(&self) -> &Hello {
         &self.hello
     }
 
-    /// The reply to the hello of a control lane.
+    /// Handles the reply to the hello of a control lane.
     ///
     /// # Errors
     ///
-    /// It is not believed, whatever it says: it may be forged, or the secrets differ.
+    /// It cannot be authenticated, whatever its content: it may be forged, or the secrets differ.
     pub(crate) fn handle_reply(
         &self,
         keys: &JobKeys,
@@ -133,12 +133,12 @@ impl Initiator {
         Ok((status, Welcome { proof, keys: session_keys(keys, &self.hello, reply) }))
     }
 
-    /// The reply to the hello of a bulk lane. Who does not know the session says so with the
-    /// job's key.
+    /// Handles the reply to the hello of a bulk lane. A peer that does not know the session replies
+    /// with the job's key.
     ///
     /// # Errors
     ///
-    /// It is not believed.
+    /// It cannot be authenticated.
     pub(crate) fn handle_join_reply(
         &self,
         keys: &JobKeys,
@@ -160,8 +160,8 @@ impl Initiator {
         self.status_of(reply)
     }
 
-    /// What a reply says whose proof is right, if who made it may say that: the peer of itself,
-    /// another engine of the address that was called.
+    /// Returns the status of a reply with a valid proof, if its sender may report that: the peer
+    /// for itself, another engine for the contacted address.
     ///
     /// RR-AUTH-10.
     fn status_of(&self, reply: &HelloReply) -> Result<HelloStatus, Distrust> {
@@ -181,19 +181,19 @@ impl Initiator {
     }
 }
 
-/// Whether a hello of a control lane was made with the secret, for whatever occasion.
+/// Returns whether a hello of a control lane was made with the secret, in any exchange.
 pub(crate) fn is_of_job(keys: &JobKeys, hello: &Hello) -> bool {
     is_equal(&hello_tag(&keys.hello, hello), &hello.tag)
 }
 
-/// Whether a hello of a bulk lane was made with the session's join key. Check its lane number
-/// against the session's [`JoinWindow`] next.
+/// Returns whether a hello of a bulk lane was made with the session's join key. Check its lane
+/// number with the session's [`JoinWindow`] next.
 pub(crate) fn is_of_session(keys: &SessionKeys, hello: &Hello) -> bool {
     matches!(hello.kind, KIND_BULK | KIND_MOVE)
         && is_equal(&hello_tag(&keys.join, hello), &hello.tag)
 }
 
-/// The side that accepted the hello of a control lane, until the proof comes.
+/// The accepting side of a handshake, from the reply to the proof.
 #[derive(Clone, Debug)]
 pub(crate) struct Acceptor {
     expected: ProofTag,
@@ -202,7 +202,7 @@ pub(crate) struct Acceptor {
 
 impl Acceptor {
     /// Completes the reply to the hello of a control lane, an accepting or a refusing one, with
-    /// `nonce`, which is random. Only after an accepting one the proof is waited for.
+    /// `nonce`, which is random. A proof is expected after an accepting one only.
     pub(crate) fn answer(
         keys: &JobKeys,
         hello: &Hello,
@@ -216,15 +216,15 @@ impl Acceptor {
         (reply, Self { expected, keys: session_keys(keys, hello, &reply) })
     }
 
-    /// The keys of the session, if the proof is right.
+    /// Returns the keys of the session, if the proof is valid.
     pub(crate) fn handle_proof(self, proof: &Proof) -> Result<SessionKeys, Distrust> {
         let is_right = proof.magic == PROOF_MAGIC && is_equal(&self.expected, &proof.proof);
         if is_right { Ok(self.keys) } else { Err(Distrust::Secret) }
     }
 }
 
-/// Completes the reply to the hello of a bulk lane: `session` are the keys of its session where
-/// the status depends on it.
+/// Completes the reply to the hello of a bulk lane: `session` are the keys of its session where the
+/// status depends on it.
 pub(crate) fn answer_join(
     keys: &JobKeys,
     session: Option<&SessionKeys>,
@@ -238,10 +238,10 @@ pub(crate) fn answer_join(
     reply
 }
 
-/// Which lane numbers of a session were used: each joins once.
+/// The used lane numbers of a session: each joins once.
 ///
-/// Joins overtake each other on the network, so the last 64 numbers are remembered one by one;
-/// what is older counts as used.
+/// The network may reorder joins, so the last 64 numbers are tracked individually; older ones count
+/// as used.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct JoinWindow {
     /// One more than the highest number used.
@@ -251,7 +251,7 @@ pub(crate) struct JoinWindow {
 }
 
 impl JoinWindow {
-    /// Uses a number up. `false`: it was used before, or is too old to tell.
+    /// Marks a number as used. Returns `false` if it was used before, or is too old to tell.
     pub(crate) fn use_up(&mut self, number: u32) -> bool {
         let number = u64::from(number);
         if number >= self.next {

@@ -1,36 +1,36 @@
-//! What users say of messages, and what follows from it.
+//! Hints of users on messages, and their effects.
 
 use std::fmt;
 
 use crate::wire::rts::{FLAG_FIRST, FLAG_LAST};
 
-/// A message of [`Hint::Bulk`] that is longer than this is pulled, in bytes: its envelope alone
-/// takes the way of short messages.
+/// A message of [`Hint::Bulk`] that is longer than this uses rendezvous, in bytes: only its
+/// envelope goes with short messages.
 pub(crate) const BULK_EAGER_BYTES: u64 = 1024;
 
-/// What a message is for. A hint changes when a message goes and which others wait for it, and
-/// nothing else: messages of one source to one target in one context match in the order in which
-/// they were sent, whatever their hints are, and an operation completes when its level says.
+/// The purpose of a message. A hint affects only when a message is sent and which others wait for
+/// it: messages of one source to one target in one context match in the order in which they were
+/// sent, whatever their hints are, and an operation completes as its level defines.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 #[non_exhaustive]
 pub enum Hint {
-    /// A message goes at once if it is the first since the engine last made progress; others
-    /// travel together with the next turn.
+    /// A message is sent at once if it is the first since the engine last made progress; others are
+    /// sent together with the next turn.
     #[default]
     None,
-    /// Somebody waits for it: it goes at once, whatever was sent before in the same turn and
-    /// whatever [`SendOptions::more`](crate::SendOptions::more) says, waits for none that is sent
-    /// later, and goes before messages that wait for the network. It is for short messages: one
-    /// that is longer than the eager limit is pulled like any other.
+    /// Latency matters: it is sent at once, whatever was sent before in the same turn and whatever
+    /// [`SendOptions::more`](crate::SendOptions::more) is, waits for no later message, and goes
+    /// before messages that wait for the network. It is for short messages: one that is longer than
+    /// the eager limit uses rendezvous like any other.
     Latency,
-    /// Nobody waits for it soon: it goes with the next turn or when what goes together is full. Of
-    /// more than 1 KiB it is pulled, unless it is injected. Its receiver asks for it after all
-    /// others of this engine, in short chunks and few at a time while those of other peers are
-    /// under way; one chunk in 32 at least is its own, so that it is late but not for ever.
+    /// Latency does not matter: it is sent with the next turn or when a segment is full. Above 1
+    /// KiB it uses rendezvous, unless it is injected. Its receiver grants it after all others of
+    /// this engine, in short chunks and few at a time while those of other peers are outstanding;
+    /// at least one chunk in 32 is granted to it, so that it is not starved.
     Bulk,
-    /// It goes before messages without this hint that wait, for the connection, for credit or for
-    /// the network (of those that wait for credit each lets sixteen pass); and its receiver asks
-    /// for all of it before it asks for more of others of this engine, but for one chunk in
+    /// It goes before waiting messages without this hint, whether they wait for the connection, for
+    /// credit or for the network (each that waits for credit lets sixteen pass); and its receiver
+    /// grants all of it before it grants more to others of this engine, except for one chunk in
     /// sixteen.
     Priority,
 }
@@ -47,19 +47,19 @@ impl fmt::Display for Hint {
 }
 
 impl Hint {
-    /// Whether its messages are not to stand behind those of other hints in one datagram, or
-    /// behind datagrams with those.
+    /// Returns whether its messages must not share a datagram with, or follow datagrams of,
+    /// messages with other hints.
     #[inline]
     pub(crate) fn leads(self) -> bool {
         matches!(self, Self::Latency | Self::Priority)
     }
 
-    /// The longest message that may go with its envelope, where all others may have `limit` bytes.
+    /// Returns the eager limit of its messages, where that of others is `limit` bytes.
     pub(crate) fn eager_limit(self, limit: u64) -> u64 {
         if self == Self::Bulk { limit.min(BULK_EAGER_BYTES) } else { limit }
     }
 
-    /// Where it stands among sends that wait; lower ones first.
+    /// Returns its rank among waiting sends; lower ones first.
     fn rank(self) -> u8 {
         match self {
             Self::Priority => 0,
@@ -69,13 +69,13 @@ impl Hint {
         }
     }
 
-    /// Whether a send of it goes before one of `other` that is of another stream and has waited
-    /// for longer.
+    /// Returns whether its sends overtake those of `other` that belong to another flow and have
+    /// waited for longer.
     pub(crate) fn passes(self, other: Self) -> bool {
         self.rank() < other.rank()
     }
 
-    /// What an RTS says of it.
+    /// Returns the flags of its RTS.
     ///
     /// RR-RDV-8.
     pub(crate) fn flags(self) -> u8 {
@@ -86,7 +86,7 @@ impl Hint {
         }
     }
 
-    /// What an RTS with these flags says of its message, as far as its receiver needs to know.
+    /// Returns the hint of an RTS with these flags, as far as the receiver needs it.
     ///
     /// RR-RDV-8.
     pub(crate) fn of_flags(flags: u8) -> Self {
@@ -98,7 +98,7 @@ impl Hint {
     }
 }
 
-/// What has been done about hints.
+/// Counters of hints.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Hinted {
     /// Messages sent with [`Hint::Latency`].
@@ -107,19 +107,19 @@ pub(crate) struct Hinted {
     pub(crate) bulk_sends: u64,
     /// Messages sent with [`Hint::Priority`].
     pub(crate) priority_sends: u64,
-    /// Grants of messages that others had waited for longer than.
+    /// Grants that overtook messages with a longer wait.
     pub(crate) grants_ahead: u64,
-    /// When a range of a message that is no bulk was last granted, to any peer.
+    /// When a range of a message without the bulk hint was last granted, to any peer.
     pub(crate) granted_ns: Option<u64>,
 }
 
 impl Hinted {
-    /// Whether a range of a message that is no bulk was granted within `time_ns`.
+    /// Returns whether a range of a message without the bulk hint was granted within `time_ns`.
     pub(crate) fn is_granting(&self, now_ns: u64, time_ns: u64) -> bool {
         self.granted_ns.is_some_and(|at_ns| now_ns < at_ns + time_ns)
     }
 
-    /// Takes note of a message that was sent.
+    /// Counts a sent message.
     pub(crate) fn note_send(&mut self, hint: Hint) {
         match hint {
             Hint::None => {}
@@ -138,17 +138,17 @@ mod tests {
 
     /// RR-RDV-8
     #[test]
-    fn flags_say_what_a_receiver_needs() {
+    fn flags_carry_the_hint_for_the_receiver() {
         for hint in ALL {
             let told = if hint == Hint::Latency { Hint::None } else { hint };
-            // Other flags say other things.
+            // Other flags have other meanings.
             assert_eq!(Hint::of_flags(hint.flags() | 7), told);
         }
         assert_eq!(Hint::of_flags(u8::MAX), Hint::None, "first and last is neither");
     }
 
     #[test]
-    fn those_that_wait_are_passed_by_none_of_their_own_kind() {
+    fn equal_hints_do_not_overtake_each_other() {
         for (at, one) in ALL.into_iter().enumerate() {
             for other in &ALL[at..] {
                 assert!(!(one.passes(*other) && other.passes(one)));
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn bulk_is_pulled_from_a_lower_size() {
+    fn bulk_uses_rendezvous_from_a_lower_length() {
         assert_eq!(Hint::Bulk.eager_limit(16 << 10), BULK_EAGER_BYTES);
         assert_eq!(Hint::Bulk.eager_limit(100), 100);
         assert_eq!(Hint::Latency.eager_limit(16 << 10), 16 << 10);

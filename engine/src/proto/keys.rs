@@ -1,13 +1,13 @@
-//! Keys: what is derived from the job's secret, and what is proved or tagged with it.
+//! Keys: their derivation from the job's secret, and their use in proofs and tags.
 //!
 //! ```text
 //!  job secret ──┬── hello key     tags hellos of control lanes
-//!  (or a key    ├── proof key     proofs in replies, also in refusals, and of the initiator
-//!  everybody    └── session root ──┐
-//!  knows)                          v
+//!  (or a public ├── proof key     proofs in replies, also in refusals, and of the initiator
+//!  key)         └── session root ──┐
+//!                                  v
 //!        both nonces, both engine ids, session id, epoch
 //!                                  ├── join key ──┬──── tags joins of bulk lanes and their replies
-//!                                  │              └──── proofs of who shares memory
+//!                                  │              └──── proofs before memory is shared
 //!                                  ├── forward key  ──┐
 //!                                  └── backward key ──┤
 //!                                                     ├── lane number ── chunk key
@@ -33,14 +33,14 @@ pub(crate) const NONCE_BYTES: usize = 16;
 /// Length of proofs and of the tags of hellos, in bytes.
 pub(crate) const PROOF_TAG_BYTES: usize = 16;
 
-/// A random number that is used once.
+/// A random number for a single use.
 pub(crate) type Nonce = [u8; NONCE_BYTES];
-/// A keyed hash, cut.
+/// A truncated keyed hash.
 pub(crate) type ProofTag = [u8; PROOF_TAG_BYTES];
 
 const KEY_BYTES: usize = 32;
 
-/// What stands for the secret where there is none.
+/// Used in place of the secret where there is none.
 const NO_SECRET: &[u8] = b"ringrail: insecure, a key that everybody knows";
 
 /// A key that is overwritten when it is dropped.
@@ -58,8 +58,8 @@ impl Key {
         Self(blake3::derive_key(context, material))
     }
 
-    /// The keyed hash of `parts`, one after the other: lengths of all but the last are fixed by
-    /// who calls.
+    /// Returns the keyed hash of the concatenated `parts`: lengths of all but the last are fixed by
+    /// the caller.
     pub(super) fn tag(&self, parts: &[&[u8]]) -> ProofTag {
         let mut hasher = blake3::Hasher::new_keyed(&self.0);
         for part in parts {
@@ -72,7 +72,7 @@ impl Key {
     }
 }
 
-/// Whether two tags are equal, in a time that does not tell where they differ.
+/// Returns whether two tags are equal, in constant time.
 pub(super) fn is_equal(a: &[u8], b: &[u8]) -> bool {
     a.ct_eq(b).into()
 }
@@ -87,7 +87,7 @@ pub(crate) struct JobKeys {
 }
 
 impl JobKeys {
-    /// Of `secret`; `None`: the job runs insecure.
+    /// Derives the keys from `secret`; `None`: the job runs insecure.
     pub(crate) fn new(secret: Option<&JobSecret>) -> Self {
         let material = secret.map_or(NO_SECRET, |secret| &secret.bytes()[..]);
         Self {
@@ -98,12 +98,12 @@ impl JobKeys {
         }
     }
 
-    /// Whether they are those that everybody knows.
+    /// Returns whether they are the publicly known ones.
     pub(crate) fn is_insecure(&self) -> bool {
         self.is_insecure
     }
 
-    /// The keys of a session.
+    /// Derives the keys of a session.
     ///
     /// RR-AUTH-5.
     pub(super) fn session(&self, names: &SessionNames) -> SessionKeys {
@@ -127,7 +127,7 @@ impl JobKeys {
     }
 }
 
-/// What the keys of a session are bound to.
+/// Inputs that the keys of a session are bound to.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SessionNames {
     pub(super) initiator: u64,
@@ -147,7 +147,7 @@ pub(crate) struct SessionKeys {
 }
 
 impl SessionKeys {
-    /// Those of a session that no handshake made.
+    /// Returns keys of a session without a handshake.
     #[cfg(test)]
     pub(crate) fn for_tests() -> Self {
         JobKeys::new(None).session(&SessionNames {
@@ -160,7 +160,7 @@ impl SessionKeys {
         })
     }
 
-    /// What both sides prove to each other before they share memory.
+    /// Returns the key with which both sides authenticate before they share memory.
     ///
     /// RR-SHM-2.
     pub(crate) fn shared_memory(&self) -> Zeroizing<[u8; KEY_BYTES]> {
@@ -170,12 +170,13 @@ impl SessionKeys {
         ))
     }
 
-    /// The keys of bulk lane `number`, for the side that connected the session or the other one.
+    /// Derives the keys of bulk lane `number`, for the side that connected the session or the other
+    /// one.
     pub(crate) fn lane(&self, number: u32, is_initiator: bool) -> LaneKeys {
         self.tag_keys("ringrail wire 6: chunks of a lane", number, is_initiator)
     }
 
-    /// The keys of path `number`, likewise.
+    /// Derives the keys of path `number`, likewise.
     ///
     /// RR-PKT-14.
     pub(crate) fn path(&self, number: u16, is_initiator: bool) -> LaneKeys {
@@ -221,16 +222,16 @@ impl fmt::Debug for TagKey {
 }
 
 impl TagKey {
-    /// The tag of a header without its tag. The chunk's number in it makes each different.
+    /// Returns the tag of a header without its tag. The chunk's number in it makes each different.
     #[inline]
     pub(crate) fn tag(&self, header: &[u8]) -> [u8; CHUNK_TAG_BYTES] {
-        // `hash64` is these two, but no compiler is asked to put it in line.
+        // `hash64` is these two, but not necessarily inlined.
         let mut hasher = HighwayHasher::new(highway::Key(self.0));
         hasher.append(header);
         hasher.finalize64().to_le_bytes()
     }
 
-    /// Puts the tag of packet `number` behind its first `length` bytes, where there is room.
+    /// Appends the tag of packet `number` to its first `length` bytes, where there is space.
     #[inline(always)]
     pub(crate) fn seal_packet(&self, datagram: &mut [u8], length: usize, number: u64) {
         let end = length + PACKET_TAG_BYTES;
@@ -239,8 +240,8 @@ impl TagKey {
         datagram[length..end].copy_from_slice(&tag);
     }
 
-    /// Whether the tag at the end of a datagram is that of packet `number`; it is overwritten.
-    /// `datagram` is not shorter than a tag.
+    /// Returns whether the tag at the end of a datagram is that of packet `number`; it is
+    /// overwritten. `datagram` is not shorter than a tag.
     ///
     /// RR-PKT-14.
     #[inline(always)]
@@ -249,11 +250,11 @@ impl TagKey {
             return false;
         };
         let tag = std::mem::replace(end, number.to_le_bytes());
-        // One comparison of whole words takes the same time wherever they differ.
+        // One comparison of whole words takes constant time.
         u64::from_le_bytes(self.tag(datagram)) == u64::from_le_bytes(tag)
     }
 
-    /// Whether `tag` is that of `header`.
+    /// Returns whether `tag` is that of `header`.
     ///
     /// RR-AUTH-7.
     #[inline]
@@ -268,7 +269,7 @@ mod tests {
 
     /// RR-PKT-14
     #[test]
-    fn a_packet_opens_with_its_number_path_and_direction_only() {
+    fn packet_tag_depends_on_number_path_and_direction() {
         let keys = SessionKeys::for_tests();
         let (near, far) = (keys.path(0, true), keys.path(0, false));
         let number = 0x1_0000_0007;
@@ -300,7 +301,7 @@ mod tests {
 
     /// RR-AUTH-5
     #[test]
-    fn whatever_keys_are_bound_to_changes_them() {
+    fn every_input_changes_the_session_keys() {
         let jobs = [None, Some(JobSecret::random()), Some(JobSecret::random())];
         let jobs = jobs.each_ref().map(|secret| JobKeys::new(secret.as_ref()));
         let base = names();
@@ -330,18 +331,18 @@ mod tests {
     }
 
     #[test]
-    fn what_one_side_sends_the_other_receives() {
+    fn send_keys_match_the_peer_receive_keys() {
         let keys = JobKeys::new(None).session(&names());
         let (connected, accepted) = (keys.lane(7, true), keys.lane(7, false));
         let tag = connected.send.tag(b"header");
         assert!(accepted.receive.fits(b"header", &tag));
         assert!(!accepted.receive.fits(b"headeR", &tag));
-        // A tag sent back is none.
+        // A reflected tag does not verify.
         assert!(!connected.receive.fits(b"header", &tag));
     }
 
     #[test]
-    fn debug_shows_no_key() {
+    fn debug_output_contains_no_key() {
         let keys = JobKeys::new(Some(&JobSecret::random()));
         let shown = format!("{keys:?} {:?}", keys.session(&names()).lane(1, true));
         assert!(!shown.chars().any(|c| c.is_ascii_digit()), "{shown}");

@@ -1,4 +1,4 @@
-//! Bulk lanes of a session: asked for, opened, joined, lost, and closed when idle.
+//! Bulk lanes of a session: requested, opened, joined, lost, and closed when idle.
 
 use super::bulk::BulkLane;
 use super::core::{Action, Core};
@@ -15,40 +15,40 @@ use crate::wire::lost::CONTROL_LANE;
 use crate::wire::piece::RING_LANE;
 use crate::wire::{Hello, Refused};
 
-/// Lanes that may fail in a row at once. More of them are tried only now and then, and when that
-/// has gone on for longer than networks may be away the session fails: a count alone would be used
-/// up by a moment without descriptors, or without a link.
+/// Consecutive lane failures that are retried at once. More are retried at intervals only, and when
+/// they have continued for longer than an outage may last the session fails: a count alone would be
+/// exhausted by a short lack of descriptors, or of carrier.
 const LANE_FAILURES_MAX: u32 = 8;
 
 /// What a session without a lane waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Wait {
-    /// A lane of another session to go, here or at the peer.
+    /// For a lane of another session to close, here or at the peer.
     Room,
-    /// What is in the way of lanes to go, for its last one failed.
+    /// For the cause to pass, since its last lane failed.
     Time,
 }
 
-/// A lane that was used so shortly ago is in use, in nanoseconds.
+/// A lane counts as in use for this time after its last use, in nanoseconds.
 const IN_USE_NS: u64 = 100_000_000;
 
-/// Lanes of a session that failed in a row.
+/// Consecutive lane failures of a session.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct LaneFailures {
     count: u32,
-    /// When the first and the last of them failed.
+    /// When the first and the last lane failed.
     since_ns: u64,
     last_ns: u64,
 }
 
 impl LaneFailures {
-    /// How many.
+    /// Returns their number.
     fn count(self) -> u32 {
         self.count
     }
 
-    /// Another one; how many there are, and how long they have gone on. Where no lane was tried for
-    /// `gap_ns` nothing is known of that time, and the row begins anew.
+    /// Counts a failure; returns the number of failures, and their duration. If no lane was tried
+    /// for `gap_ns` that time is unknown, and counting restarts.
     fn note(&mut self, now_ns: u64, gap_ns: u64) -> (u32, u64) {
         if self.count == 0 || now_ns.saturating_sub(self.last_ns) > gap_ns {
             (self.count, self.since_ns) = (0, now_ns);
@@ -77,12 +77,12 @@ impl Core {
         if self.path_without_lane(slot, now_ns).is_some() {
             self.open_missing_lanes(slot, now_ns);
         } else {
-            // No path is fit. One that comes back opens lanes, and this side looks now and then.
+            // No path is fit. One that recovers opens lanes, and this side retries at intervals.
             self.request_lanes_later(slot, Wait::Time);
         }
     }
 
-    /// Opens the lanes that paths lack, if that is for this side to do.
+    /// Opens the lanes that paths lack, if this side opens lanes.
     pub(super) fn open_missing_lanes(&mut self, slot: u32, now_ns: u64) {
         let is_ours = self.sessions.at(slot as usize).is_some_and(|session| {
             session.connection.is_initiator()
@@ -96,7 +96,7 @@ impl Core {
         }
     }
 
-    /// There is something to pull. Lanes of paths that have none are opened, or asked for.
+    /// Opens lanes of paths that have none, or requests them, since there is data to pull.
     pub(super) fn open_lanes_of_new_paths(&mut self, slot: u32, now_ns: u64) {
         let Some(session) = self.sessions.at(slot as usize) else { return };
         if !session.rails.are_many() || session.lanes.is_empty() || !session.needs_lane() {
@@ -116,11 +116,11 @@ impl Core {
         }
     }
 
-    /// `false`: there is no room for a lane.
+    /// Opens a lane. Returns `false` if there is no space for one.
     fn open_lane(&mut self, slot: u32, path: u8, now_ns: u64) -> bool {
         let Some(session) = self.sessions.at_mut(slot as usize) else { return false };
         let number = session.next_lane;
-        // A number is never used twice under the same keys.
+        // Numbers are unique under the same keys.
         let (Some(keys), Some(next)) = (session.keys.as_ref(), number.checked_add(1)) else {
             return false;
         };
@@ -128,8 +128,8 @@ impl Core {
         let rate = session.rails.rate_before(path);
         let bulk = BulkLane { rate, ..BulkLane::new(slot, path, number, keys, now_ns) };
         let Ok(lane) = self.lanes.insert(bulk) else {
-            // At the bound: the lane that was idle for longest makes room, unless there is a lane
-            // already, which serves as well as several.
+            // At the limit the lane that was idle for longest is closed, unless the session has a
+            // lane already, which is sufficient.
             if session.lanes.is_empty() {
                 self.request_lanes_later(slot, Wait::Room);
                 self.close_oldest_idle_lane(now_ns);
@@ -142,7 +142,7 @@ impl Core {
         true
     }
 
-    /// Nobody asks for lanes of this session until [`Self::close_idle_lanes`] does.
+    /// Defers lanes of this session until [`Self::close_idle_lanes`] retries.
     pub(super) fn request_lanes_later(&mut self, slot: u32, wait: Wait) {
         if let Some(session) = self.sessions.at_mut(slot as usize) {
             session.lanes_requested = true;
@@ -150,13 +150,13 @@ impl Core {
         }
     }
 
-    /// The peer has data to move and waits for lanes.
+    /// Handles LANES WANTED: the peer has data to move and waits for lanes.
     pub(crate) fn handle_lanes_wanted(&mut self, slot: u32, now_ns: u64) {
         let Some(session) = self.sessions.at_mut(slot as usize) else { return };
         if !session.connection.is_initiator() || session.bulk_in_datagrams {
             return;
         }
-        // Lanes that are lost there may still look well here.
+        // Lanes that are lost there may still look healthy here.
         (session.lanes_wanted, session.wanted_before_lane) = (true, session.next_lane);
         if session.lanes.is_empty() {
             self.request_lanes(slot, now_ns);
@@ -165,8 +165,8 @@ impl Core {
         }
     }
 
-    /// The keys of the session that a connection wants to join, if there is such a one. Bulk lanes
-    /// are opened by the side that opened the session; the other one asks whether it is there.
+    /// Returns the keys of the session that a connection wants to join, if it exists. The side that
+    /// opened the session opens bulk lanes; the other one only queries its existence.
     pub(crate) fn keys_to_join(&self, hello: &Hello) -> Option<&SessionKeys> {
         let slot = self.session_of(hello.source.get())?;
         let session = self.sessions.at(slot as usize)?;
@@ -176,7 +176,7 @@ impl Core {
         session.keys.as_ref().filter(|_| is_it)
     }
 
-    /// The same, if the connection has them, too.
+    /// Returns the same, if the connection uses these keys.
     fn keys_of_join(&self, hello: &Hello) -> Result<&SessionKeys, HelloStatus> {
         let keys = self.keys_to_join(hello).ok_or(HelloStatus::UnknownSession)?;
         if !is_of_session(keys, hello) {
@@ -185,16 +185,16 @@ impl Core {
         Ok(keys)
     }
 
-    /// A connection wants to take the place of its session's control lane, on the path whose
-    /// position comes back. Otherwise as [`Self::handle_lane_hello`]. Whoever did not open the
-    /// session only wants to know whether it lives: [`HelloStatus::Busy`] says so.
+    /// Handles a connection that is to replace its session's control lane, on the path whose
+    /// position is returned. Otherwise as [`Self::handle_lane_hello`]. A side that did not open the
+    /// session only queries whether it exists: the answer is [`HelloStatus::Busy`].
     ///
     /// RR-RAIL-7, RR-RAIL-8.
     pub(crate) fn handle_move_hello(&mut self, hello: &Hello) -> Result<(u32, u8), HelloStatus> {
         self.keys_of_join(hello)?;
         let slot = self.session_of(hello.source.get()).ok_or(HelloStatus::UnknownSession)?;
         let session = self.sessions.at_mut(slot as usize).ok_or(HelloStatus::UnknownSession)?;
-        // Also not one that was held up on the way while a later one came.
+        // Nor one that was delayed while a later one arrived.
         let number = hello.lane.get();
         let is_late = session.last_move.is_some_and(|last| number <= last);
         if !session.joins.use_up(number) || is_late {
@@ -203,14 +203,14 @@ impl Core {
         if session.connection.is_initiator() {
             return Err(HelloStatus::Busy);
         }
-        // In stream mode a lane that ends takes with it what it carried.
+        // In stream mode the data of a closed lane is lost.
         let at = session.rails.position(hello.path.get()).filter(|_| session.datagram.is_some());
         let at = at.ok_or(HelloStatus::Malformed)?;
         session.last_move = Some(number);
         Ok((slot, at as u8))
     }
 
-    /// Number of a connection that is to take the place of a session's control lane, and that of
+    /// Returns the number of a connection that is to replace a session's control lane, and that of
     /// its path.
     pub(crate) fn number_of_move(&mut self, slot: u32, at: u8) -> Option<(u32, u16)> {
         let session = self.sessions.at_mut(slot as usize)?;
@@ -220,9 +220,9 @@ impl Core {
         Some((number, path))
     }
 
-    /// A connection wants to join its session as a bulk lane. Forged and replayed joins are
-    /// refused ([`HelloStatus::WrongSecret`], [`HelloStatus::StaleEpoch`]) and change nothing, and
-    /// so are those to a session without bulk lanes ([`HelloStatus::Malformed`]).
+    /// Handles a connection that wants to join its session as a bulk lane. Forged and replayed
+    /// joins are refused ([`HelloStatus::WrongSecret`], [`HelloStatus::StaleEpoch`]) without
+    /// effect, and so are those to a session without bulk lanes ([`HelloStatus::Malformed`]).
     ///
     /// RR-LANE-1, RR-BULK-1.
     pub(crate) fn handle_lane_hello(
@@ -238,13 +238,13 @@ impl Core {
         if session.bulk_in_datagrams || number >= CONTROL_LANE {
             return Err(HelloStatus::Malformed);
         }
-        // Used up also if there is no room now: whoever replays it later must not get in.
+        // Used up also if there is no space now, so that it cannot be replayed later.
         if !session.joins.use_up(number) {
             return Err(HelloStatus::StaleEpoch);
         }
         let path = self.path_to_join(slot, hello.path.get()).ok_or(HelloStatus::Malformed)?;
         let session = self.sessions.at_mut(slot as usize).ok_or(HelloStatus::UnknownSession)?;
-        // Twice the usual number leaves room for lanes that replace dying ones.
+        // Twice the usual number leaves space for lanes that replace failing ones.
         let lanes_max = 2 * self.config.bulk_lanes.max(8) as usize * session.rails.paths.len();
         if session.lanes.len() >= lanes_max {
             return Err(HelloStatus::Busy);
@@ -252,8 +252,8 @@ impl Core {
         let rate = session.rails.rate_before(path as u8);
         let bulk = BulkLane { rate, ..BulkLane::new(slot, path as u8, number, keys, now_ns) };
         let Ok(lane) = self.lanes.insert(bulk) else {
-            // A lane that the session has already serves as well as several; it may look idle
-            // here while the peer's grants for it are on their way.
+            // An existing lane of the session is sufficient; it may look idle here while the peer's
+            // grants for it are in transit.
             if session.lanes.is_empty() {
                 self.close_oldest_idle_lane(now_ns);
             }
@@ -263,8 +263,8 @@ impl Core {
         Ok(lane)
     }
 
-    /// A lane has carried its first chunk: the grants have come that the lanes of its session were
-    /// opened for, and those that they do not use are spare.
+    /// Notes that a lane has carried its first chunk: the grants have arrived for which the
+    /// session's lanes were opened, and unused lanes are spare.
     pub(super) fn note_lanes_in_use(&mut self, lane: Id) {
         let Some(slot) = self.lanes.get(lane).map(|bulk| bulk.session) else { return };
         let Some(session) = self.sessions.at(slot as usize) else { return };
@@ -284,7 +284,7 @@ impl Core {
         }
     }
 
-    /// The peer has no room for a lane now; it is tried again a little later.
+    /// Handles a lane that the peer has no space for; it is retried a little later.
     pub(crate) fn lane_refused(&mut self, lane: Id, now_ns: u64) {
         let Some(bulk) = self.lanes.remove(lane) else { return };
         if let Some(session) = self.sessions.at_mut(bulk.session as usize) {
@@ -301,22 +301,22 @@ impl Core {
         }
     }
 
-    /// Both sides agree on a lane; it carries chunks from now on.
+    /// Marks a lane that both sides agree on as ready for chunks.
     pub(crate) fn lane_ready(&mut self, lane: Id, now_ns: u64) {
         let Some(bulk) = self.lanes.get_mut(lane) else { return };
         (bulk.is_ready, bulk.used_ns) = (true, now_ns);
         let (slot, number) = (bulk.session, bulk.number);
         if let Some(session) = self.sessions.at_mut(slot as usize) {
             session.lanes_requested = false;
-            // The peer has one that it accepted after it had asked: it will see the end of that.
+            // The peer has one that it accepted after its request: it will detect the end of that.
             session.lanes_wanted &= number < session.wanted_before_lane;
         }
         self.mark_granting(slot);
         self.mark_runnable(lane);
     }
 
-    /// A lane is gone (or is being closed): what was granted on it is granted again, except for
-    /// the range that the kernel may still write, which waits for its event.
+    /// Handles a lane that is lost (or being closed): its ranges are granted again, except for the
+    /// one that the kernel may still write, which waits for its event.
     pub(crate) fn lane_lost(
         &mut self,
         lane: Id,
@@ -355,13 +355,13 @@ impl Core {
         if is_failure {
             self.counters.lane_failures += 1;
             let limit_ns = self.config.retry.timeout_ns.max(self.config.outage_ns);
-            // Two attempts that the network swallows are as far apart as one may take.
+            // The maximum time between two attempts that the network drops.
             let gap_ns = limit_ns.saturating_add(2 * self.config.retry.timeout_ns);
             let (failures, lasted_ns) = session.lane_failures.note(now_ns, gap_ns);
             let are_many = failures > LANE_FAILURES_MAX;
             if are_many && lasted_ns >= limit_ns {
                 let text = format!(
-                    "its bulk lanes have failed one after the other for {} ms, the last one: \
+                    "its bulk lanes failed repeatedly for {} ms, the last one: \
                      {cause}",
                     lasted_ns / 1_000_000
                 );
@@ -369,7 +369,7 @@ impl Core {
                 return;
             }
             if (!bulk.is_ready || are_many) && session.lanes.is_empty() {
-                // What is in the way of lanes needs time to go.
+                // The cause needs time to pass.
                 self.request_lanes_later(slot, Wait::Time);
                 return;
             }
@@ -377,8 +377,8 @@ impl Core {
         self.mark_granting(slot);
     }
 
-    /// The peer cannot serve a grant: the lane it was for is aborted, and what was to come by it
-    /// never comes, for its sender has given it up.
+    /// Handles REFUSED: the peer cannot serve a grant. Its lane is aborted, and the range never
+    /// arrives, since its sender has abandoned the message.
     ///
     /// RR-RDV-5.
     pub(crate) fn handle_refused(
@@ -389,7 +389,7 @@ impl Core {
     ) {
         self.fail_pull(slot, Id::from_u64(refused.operation.get()), effects);
         if refused.lane.get() >= RING_LANE {
-            // What goes in datagrams or by a ring is not out of step.
+            // Datagrams and rings have no order to lose.
             return;
         }
         match self.lane_named(slot, refused.lane.get()) {
@@ -398,8 +398,8 @@ impl Core {
         }
     }
 
-    /// A lane went: sessions that found no room for one try again, but for those whose lanes fail
-    /// one after the other.
+    /// Lets sessions that found no space for a lane retry after a lane was closed, except for those
+    /// whose lanes fail repeatedly.
     pub(super) fn serve_starved(&mut self, now_ns: u64) {
         self.has_lane_room = false;
         self.serve_some(now_ns, |wait, failures| {
@@ -407,8 +407,8 @@ impl Core {
         });
     }
 
-    /// Sessions without a lane of which `is_served` says so, by what they wait for and how many
-    /// of their lanes have failed in a row, try again.
+    /// Lets sessions without a lane retry that `is_served` selects, by what they wait for and their
+    /// number of consecutive failures.
     fn serve_some(&mut self, now_ns: u64, is_served: impl Fn(Wait, u32) -> bool) {
         for (slot, wait) in std::mem::take(&mut self.starved) {
             let Some(session) = self.sessions.at_mut(slot as usize) else { continue };
@@ -416,7 +416,7 @@ impl Core {
                 self.starved.push((slot, wait));
             } else if session.is_connected() && !has_bulk_lane(session, &self.lanes) {
                 session.lanes_requested = false;
-                // What it was for may be over.
+                // The data may have been transferred or cancelled.
                 if session.needs_lane() {
                     self.request_lanes(slot, now_ns);
                 }
@@ -424,24 +424,24 @@ impl Core {
         }
     }
 
-    /// Whether sessions that wait for room try now; otherwise what room there is stays free for
-    /// lanes that peers open. At random: engines that filled their last place at the same times,
-    /// each with a lane to the next one, would refuse all of them for ever. Sessions whose lanes
-    /// fail leave out none: their time is limited (RR-LANE-4).
+    /// Returns whether sessions that wait for space try now; otherwise the space remains free for
+    /// lanes that peers open. At random: engines that filled their last slot at the same time, each
+    /// with a lane to the next one, would refuse all of them forever. Sessions whose lanes fail
+    /// always try: their time is limited (RR-LANE-4).
     ///
     /// RR-LANE-6.
     fn is_own_turn(&mut self) -> bool {
         self.lane_rounds = self.lane_rounds.wrapping_add(1);
-        // The finalizer of splitmix64 over what differs between engines and rounds.
+        // The finalizer of splitmix64 over inputs that differ between engines and rounds.
         let mut bits = self.config.hash_seed ^ self.engine.rotate_left(32) ^ self.lane_rounds;
         bits = (bits ^ bits >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         bits = (bits ^ bits >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
         (bits ^ bits >> 31) & 1 == 0
     }
 
-    /// A session that this side opened, whose lanes are in use and of whose paths one has none: the
-    /// attempt failed, and the peer need not know that there is such a path. A lane that has
-    /// carried nothing yet is no reason for another one, which would be one for the next.
+    /// Returns a session that this side opened, whose lanes are in use and one of whose paths has
+    /// none: the attempt failed, and the peer may not know that path. A lane that has carried
+    /// nothing yet is no reason for another one, which would be one for the next.
     fn session_short_of_lanes(&self, now_ns: u64) -> Option<u32> {
         self.lanes.iter().find_map(|(_, bulk)| {
             let session = self.sessions.at(bulk.session as usize)?;
@@ -455,8 +455,8 @@ impl Core {
         })
     }
 
-    /// Lanes that this side opened and that nobody has used for a while; sessions that found no
-    /// room for theirs try again, and so do those with lanes on some of their paths only.
+    /// Closes lanes opened by this side that were unused for a while; sessions without space for a
+    /// lane retry, and so do those with lanes on some of their paths only.
     pub(crate) fn close_idle_lanes(&mut self, now_ns: u64) {
         if let Some(slot) = self.session_short_of_lanes(now_ns) {
             self.open_missing_lanes(slot, now_ns);
@@ -471,8 +471,8 @@ impl Core {
             let idle_ns = now_ns.saturating_sub(bulk.used_ns);
             let is_old = idle_ns > self.config.bulk_idle_ns || rare!("a bulk lane that is old", 4);
             if is_ours && is_old && bulk.is_spare(now_ns, self.config.retry.timeout_ns) {
-                // A peer that has this one sees its end, and asks again if it still wants one; not
-                // so if it had lost this one when it asked.
+                // A peer that has this one sees its end, and requests another if it still wants
+                // one; not so if it had lost this one when it sent the request.
                 session.lanes_wanted &= bulk.number < session.wanted_before_lane;
                 self.actions.push_back(Action::CloseLane { lane, is_failure: false });
             }
@@ -480,7 +480,7 @@ impl Core {
     }
 }
 
-/// Whether a session has a lane, or waits for one, on a path that carries bulk data.
+/// Returns whether a session has a lane, or waits for one, on a path that carries bulk data.
 fn has_bulk_lane(session: &Session, lanes: &Table<BulkLane>) -> bool {
     session.lanes.iter().any(|&lane| {
         lanes.get(lane).is_some_and(|bulk| session.rails.carries_bulk(usize::from(bulk.path)))
@@ -495,12 +495,12 @@ mod tests {
 
     /// RR-LANE-4
     #[test]
-    fn a_row_of_failures_lasts_while_lanes_are_tried() {
+    fn failures_accumulate_while_lanes_are_retried() {
         let mut failures = LaneFailures::default();
         for number in 1..20 {
             assert_eq!(failures.note(number * 900, LIMIT_NS), (number as u32, (number - 1) * 900));
         }
-        // Nothing was tried for long: that is no outage.
+        // Nothing was tried for a long time: that is no outage.
         assert_eq!(failures.note(100_000, LIMIT_NS), (1, 0));
         assert_eq!(failures.note(100_500, LIMIT_NS), (2, 500));
     }

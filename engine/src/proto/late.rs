@@ -1,13 +1,13 @@
-//! Collections that most sessions never need: they take memory with their first entry.
+//! Collections that most sessions never use: they allocate with their first entry.
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::{Deref, DerefMut};
 
-/// What is mostly at rest. Reading that allocates nothing; writing does.
+/// A value that is usually at its default. Reading it allocates nothing; writing does.
 #[derive(Debug)]
 pub(crate) struct Late<T>(Option<Box<T>>);
 
-/// What a value is that nobody has written to: its default.
+/// The initial value: its default.
 pub(crate) trait AtRest: Default + 'static {
     const AT_REST: &'static Self;
 }
@@ -42,7 +42,7 @@ impl<T: 'static> AtRest for VecDeque<T> {
     const AT_REST: &'static Self = &Self::new();
 }
 
-/// A queue that is mostly empty.
+/// A queue that is usually empty.
 pub(crate) type LateQueue<T> = Late<VecDeque<T>>;
 
 impl<T: 'static> LateQueue<T> {
@@ -51,7 +51,7 @@ impl<T: 'static> LateQueue<T> {
         self.0.as_mut()?.pop_front()
     }
 
-    /// Without a look at the queue where there is none, as mostly.
+    /// Does not access the queue where there is none, as is usual.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.0.as_ref().is_none_or(|queue| queue.is_empty())
@@ -67,7 +67,7 @@ impl<T: 'static> LateQueue<T> {
         self.0.as_ref()?.front()
     }
 
-    /// Drops all, and keeps no memory.
+    /// Drops all entries and the memory.
     pub(crate) fn clear(&mut self) {
         self.0 = None;
     }
@@ -78,7 +78,7 @@ impl<T: 'static> LateQueue<T> {
         }
     }
 
-    /// Gives memory back, if it is empty.
+    /// Frees memory if it is empty.
     pub(crate) fn shrink(&mut self) {
         if self.is_empty() {
             self.0 = None;
@@ -86,10 +86,11 @@ impl<T: 'static> LateQueue<T> {
     }
 }
 
-/// Hashes what one side numbers itself, or what lies in one window of frames: nobody else chooses.
+/// Hash for keys that this side numbers, or that lie in one window of frames: peers cannot choose
+/// them.
 pub(crate) type Hashing = foldhash::fast::FixedState;
 
-/// A map from numbers of frames.
+/// A map keyed by frame numbers.
 #[derive(Debug)]
 pub(crate) struct LateMap<T> {
     seed: u64,
@@ -120,7 +121,7 @@ impl<T> LateMap<T> {
         self.map.as_mut()?.remove(&key)
     }
 
-    /// Takes all out.
+    /// Removes all entries.
     pub(crate) fn drain(&mut self) -> impl Iterator<Item = T> {
         self.map.take().into_iter().flat_map(|map| map.into_values())
     }
@@ -129,7 +130,7 @@ impl<T> LateMap<T> {
         self.map.as_ref().is_none_or(|map| map.is_empty())
     }
 
-    /// Gives memory back, if it is empty.
+    /// Frees memory if it is empty.
     pub(crate) fn shrink(&mut self) {
         if self.is_empty() {
             self.map = None;

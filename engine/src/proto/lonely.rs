@@ -1,8 +1,8 @@
-//! Receives from any source that end when nobody is left whom they could come from.
+//! Receives from any source that end when no peer is left that could send to them.
 //!
-//! Only at endpoints that ask for it. A remote endpoint counts while the session with its engine
-//! has not failed: one that was inserted and never connected may yet connect. An engine that knows
-//! itself as a peer is never without one. Before an engine knows anybody, receives wait.
+//! Only at endpoints that enable it. A remote endpoint counts while the session with its engine has
+//! not failed: one that was inserted and never connected may yet connect. An engine that is its own
+//! peer always has one. Before an engine knows any peer, receives wait.
 
 use super::core::Core;
 use super::effects::Effects;
@@ -10,7 +10,7 @@ use super::operation::{Cause, NO_REMOTE, NO_SESSION, OperationState};
 use super::table::Id;
 
 impl Core {
-    /// Says whether receives from any source at an endpoint end when nobody is left to send.
+    /// Sets whether receives from any source at an endpoint end when no peer is left.
     pub(crate) fn set_needs_peers(
         &mut self,
         endpoint: u16,
@@ -21,10 +21,10 @@ impl Core {
         self.end_lonely(effects);
     }
 
-    /// Ends the receives that nobody is left for. A session has ended, a peer was removed, or such
-    /// a receive was posted.
+    /// Ends receives without any possible sender, after a session ended, a peer was removed, or
+    /// such a receive was posted.
     pub(super) fn end_lonely(&mut self, effects: &mut impl Effects) {
-        // Nobody was ever known while no slot was used.
+        // No peer was ever known while no slot was used.
         if !self.endpoints.need_peers() || self.remotes.slots() == 0 || self.has_live_remote() {
             return;
         }
@@ -49,7 +49,7 @@ impl Core {
         }
     }
 
-    /// Whether there is a remote endpoint that may send something.
+    /// Returns whether there is a remote endpoint that may send.
     fn has_live_remote(&self) -> bool {
         self.remotes.iter().any(|(_, remote)| {
             let session = self.sessions.at(remote.session as usize);

@@ -1,8 +1,8 @@
 //! The session of an engine with itself: messages between its own endpoints.
 //!
-//! It is a session like every other (credit, unexpected messages, levels, order), established
-//! from the start, whose control lane is memory: what it stages is handed to its own receiving
-//! side. A rendezvous message is copied once, from the send's memory to the receive's.
+//! It is a session like any other (credit, unexpected messages, levels, order), established from
+//! the start, whose control lane is memory: staged segments are passed to its own receiving side. A
+//! rendezvous message is copied once, from the send's memory to the receive's.
 
 use super::core::{Core, ENVELOPES_MIN};
 use super::effects::{Arrival, Effects, Ended};
@@ -12,7 +12,7 @@ use super::session::Limits;
 use super::table::Id;
 
 impl Core {
-    /// Whether a session is the engine's own.
+    /// Returns whether a session is the engine's own.
     #[inline]
     pub(crate) fn is_loopback(&self, session: u32) -> bool {
         self.sessions.at(session as usize).is_some_and(|known| known.engine == self.engine)
@@ -21,8 +21,8 @@ impl Core {
     /// Makes a new session with this engine's id usable.
     pub(super) fn establish_loopback(&mut self, slot: u32) {
         let offer = self.offer(1);
-        // Without credit for the longest eager message nothing could ever arrive: there is no
-        // lane to pull by, and the windows of others may have taken everything.
+        // Without credit for the longest eager message none could ever arrive: there is no lane to
+        // pull by, and the windows of others may have taken all credit.
         let limits = Limits {
             envelope_limit: offer.envelope_limit.max(ENVELOPES_MIN),
             byte_limit: offer.byte_limit.max(self.config.eager_limit),
@@ -37,7 +37,8 @@ impl Core {
         self.reserve(limits);
     }
 
-    /// Hands what the loopback session has staged to its receiving side. `true`: there was some.
+    /// Passes the staged segments of the loopback session to its receiving side. Returns `true` if
+    /// there were any.
     pub(crate) fn turn_around(
         &mut self,
         slot: u32,
@@ -55,7 +56,7 @@ impl Core {
             let handled = self.handle_bytes(slot, &staging[sealed], now_ns, effects);
             self.staging.give(staging);
             if let Err(error) = handled {
-                debug_assert!(false, "this engine does not understand itself: {error}");
+                debug_assert!(false, "loopback frames are valid: {error}");
                 let failure = PeerFailure::Protocol(error.to_string().into());
                 self.fail_session(slot, failure, effects);
                 break;
@@ -64,8 +65,8 @@ impl Core {
         happened
     }
 
-    /// The whole rest of a rendezvous message of this engine is at hand. `false`: its send is
-    /// over, because the peer was removed meanwhile, or its endpoint closed.
+    /// Copies the rest of a rendezvous message of this engine. Returns `false` if its send has
+    /// ended, because the peer was removed meanwhile, or its endpoint closed.
     pub(super) fn copy_rest(
         &mut self,
         id: Id,
@@ -156,7 +157,7 @@ mod tests {
     }
 
     impl Bench {
-        /// With windows of envelopes that do not grow.
+        /// Creates a bench with windows of envelopes that do not grow.
         fn new(envelope_credits: u32) -> Self {
             Self::with_bound(envelope_credits, envelope_credits.into())
         }
@@ -171,7 +172,7 @@ mod tests {
             Self { core, own, memory: Memory::default() }
         }
 
-        /// What an engine loop does, until nothing happens any more.
+        /// Runs the steps of an engine loop until nothing changes.
         fn run(&mut self) {
             loop {
                 while let Some(id) = self.core.poll_waiting() {
@@ -249,7 +250,7 @@ mod tests {
         }
     }
 
-    /// Remote data of messages of odd lengths, and of some others.
+    /// Returns remote data for messages of odd lengths, and for some others.
     fn data_of(length: usize) -> Option<u64> {
         (length % 2 == 1 || length > EAGER_LIMIT).then_some(!(length as u64))
     }
@@ -260,7 +261,7 @@ mod tests {
 
     /// RR-DATA-1
     #[test]
-    fn every_length_and_level_arrives_at_both_endpoints_in_either_order() {
+    fn every_length_and_level_is_delivered_in_either_order() {
         let lengths = [0, 1, RTS_BYTES, EAGER_LIMIT, EAGER_LIMIT + 1, 100_000];
         for (to, is_posted) in [(0, true), (0, false), (1, true), (1, false)] {
             for level in
@@ -271,7 +272,7 @@ mod tests {
                     let early = is_posted.then(|| bench.receive(to as u16, 3, length));
                     let send = bench.send(to, 3, &bytes(length), level);
                     let is_long = length > EAGER_LIMIT;
-                    // A long one and one that reports its match wait for the receive.
+                    // A long message and one that reports its match wait for the receive.
                     let waits = !is_posted && (is_long || level == CompletionLevel::Match);
                     assert_eq!(bench.is_over(send), !waits, "{length} {level:?}");
                     let receive = early.unwrap_or_else(|| bench.receive(to as u16, 3, length));
@@ -283,7 +284,7 @@ mod tests {
                     let whole = bytes(length as usize);
                     assert!(bench.memory.bytes[&receive] == whole, "{length} {level:?}");
                     let copied: &[u64] = if is_long { &[length - RTS_BYTES as u64] } else { &[] };
-                    assert_eq!(bench.memory.copies, copied, "once, and only what did not travel");
+                    assert_eq!(bench.memory.copies, copied, "once, and only bytes not sent before");
                     assert_eq!(bench.core.operations.len(), 0);
                 }
             }
@@ -291,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_message_that_is_cut_copies_what_fits() {
+    fn truncated_long_message_copies_only_what_fits() {
         for capacity in [0, RTS_BYTES - 1, RTS_BYTES, 5000] {
             let mut bench = Bench::new(64);
             let send = bench.send(1, 3, &bytes(9000), CompletionLevel::Inject);
@@ -308,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn one_receive_takes_short_and_long_messages_of_this_engine() {
+    fn multi_receive_takes_short_and_long_local_messages() {
         let mut bench = Bench::new(64);
         let lengths = [10, 3000, 0, EAGER_LIMIT + 100, 77];
         let send = |bench: &mut Bench, at: usize| {
@@ -342,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn credit_stops_a_flood_and_receives_let_it_go_on_in_order() {
+    fn credit_limits_a_flood_and_receives_resume_it_in_order() {
         const CREDITS: usize = 16;
         let mut bench = Bench::new(CREDITS as u32);
         let flood: Vec<Id> =
@@ -359,7 +360,7 @@ mod tests {
 
     /// RR-CREDIT-5
     #[test]
-    fn a_receive_of_a_later_message_is_served_beyond_the_window_of_envelopes() {
+    fn receive_of_a_later_message_extends_the_envelope_window() {
         const EARLIER: u32 = 300;
         let mut bench = Bench::with_bound(16, 4000);
         for number in 0..EARLIER {
@@ -376,9 +377,9 @@ mod tests {
         assert!(bench.core.reserved_envelopes <= 4000);
     }
 
-    /// The question for the acknowledgement that a fence waits for finds no staging buffer.
+    /// The acknowledgement request of a fence gets no staging buffer.
     #[test]
-    fn a_fence_asks_again_when_there_is_room() {
+    fn fence_repeats_its_ack_request_when_there_is_space() {
         let mut bench = Bench::new(64);
         bench.send(1, 3, &[1], CompletionLevel::Inject);
         const OWN: u32 = 0;
@@ -409,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn sends_to_an_endpoint_that_closes_end_with_an_error_where_they_wait() {
+    fn waiting_sends_to_a_closed_endpoint_fail() {
         for length in [10, 10_000] {
             let mut bench = Bench::new(64);
             let early = bench.send(1, 3, &bytes(length), CompletionLevel::Match);
@@ -426,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_gone_out_cannot_be_cancelled_and_what_waits_can() {
+    fn only_waiting_sends_can_be_cancelled() {
         let mut bench = Bench::new(1);
         let sent = bench.send(1, 1, &bytes(5000), CompletionLevel::Inject);
         let waiting: Vec<Id> =

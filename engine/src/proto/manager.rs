@@ -1,7 +1,7 @@
-//! Connections between two endpoints: asked for, granted or refused, ended.
+//! Connection management between two endpoints: requests, their acceptance or rejection, shutdown.
 //!
 //! ```text
-//!  asks                          listens               accepts (the listener's endpoint, or
+//!  requests                      listens               accepts (the listener's endpoint, or
 //!                                                       another one, of any engine)
 //!   │ ASK(data, time)              │                      │
 //!   ├─────────────────────────────>│ event, the user      │
@@ -12,15 +12,15 @@
 //!   │ CONFIRM                      │                      │
 //!   ├─────────────────────────────────────────────────────>│ open
 //!   │ SHUT DOWN                                           │
-//!   │<───────────────────────────────────────────────────>│ over
+//!   │<───────────────────────────────────────────────────>│ closed
 //! ```
 //!
-//! These are ordinary messages ([`crate::wire::request`]) between the endpoints, in a context that
-//! no user can name ([`REQUESTS`](super::core::REQUESTS)): sessions, credit and rails are as for
-//! all messages. What a peer can make this side keep is bounded: its messages by its credit until
-//! they are read, and its requests by the backlog of the listener, beyond which they are refused.
+//! It uses ordinary messages ([`crate::wire::request`]) between the endpoints, in a context that is
+//! not available to users ([`REQUESTS`](super::core::REQUESTS)): sessions, credit and rails are as
+//! for all messages. The state that a peer can cause is bounded: its messages by its credit until
+//! they are read, and its requests by the backlog of the listener, beyond which they are rejected.
 //!
-//! Pure: messages, time and ends of sessions come in, [`Output`]s come out.
+//! Pure: messages, time and ends of sessions are inputs, [`Output`]s are the results.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -39,14 +39,14 @@ use crate::wire::request::{
 pub(crate) const DATA_MAX: usize = DATA_BYTES_MAX;
 /// Longest message, in bytes.
 pub(crate) const MESSAGE_MAX: usize = REQUEST_BYTES + DATA_BYTES_MAX;
-/// Connections of an engine, those that are asked for among them, and requests that wait for its
+/// Limit on an engine's connections, pending ones included, and on requests that wait for its
 /// users.
 pub(crate) const LINKS_MAX: usize = 1 << 16;
 
-/// An endpoint of this engine, and who is at the other side of a message.
+/// An endpoint of this engine, and the remote end of a message.
 pub(crate) type Ends = (u16, Id);
 
-/// Why a request is refused; on the wire as its number.
+/// Reason of a rejection; its number is the wire value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(crate) enum Reason {
@@ -69,7 +69,7 @@ impl Reason {
     }
 }
 
-/// Why a connection or a request is over.
+/// Why a connection or a request has ended.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum End {
     ShutDown,
@@ -77,30 +77,30 @@ pub(crate) enum End {
     Peer(PeerFailure),
 }
 
-/// What the loop does for the manager.
+/// An action of the loop for the manager.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Output {
     /// Send a message between the ends.
     Send { ends: Ends, bytes: Vec<u8> },
-    /// Somebody asks.
+    /// A request arrived.
     Asked { ends: Ends, request: Id, data: Arc<[u8]> },
-    /// A request is answered no more.
+    /// A request can no longer be answered.
     Withdrawn { endpoint: u16, request: Id, end: End },
-    /// What this side asked for is granted: insert the peer of `address`, and say
+    /// A request of this side was accepted: insert the peer of `address`, and call
     /// [`Manager::granted`].
     Granted { link: Id, address: [u8; ADDRESS_BYTES], data: Arc<[u8]> },
-    /// An accepted connection is there.
+    /// An accepted connection is established.
     Opened { ends: Ends, link: Id },
-    /// It is refused.
+    /// It was rejected.
     Refused { endpoint: u16, link: Id, reason: Reason, data: Arc<[u8]> },
-    /// It is over.
+    /// It has ended.
     Ended { endpoint: u16, link: Id, end: End },
 }
 
 #[derive(Debug)]
 struct Listener {
     backlog: usize,
-    /// How long its user may think, in nanoseconds.
+    /// Time for its user to answer, in nanoseconds.
     patience_ns: u64,
     /// Requests that wait for its user.
     waiting: usize,
@@ -110,16 +110,16 @@ struct Listener {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Request {
     pub(crate) ends: Ends,
-    /// What the peer calls the connection.
+    /// The peer's id of the connection.
     pub(crate) theirs: u64,
     pub(crate) deadline_ns: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
-    /// Asked for; until when.
+    /// Requested; until when.
     Asked(u64),
-    /// Granted to the peer, who has to confirm; until when.
+    /// Accepted for the peer, which has to confirm; until when.
     Accepted(u64),
     Open,
 }
@@ -127,19 +127,19 @@ enum State {
 #[derive(Debug)]
 struct Link {
     ends: Ends,
-    /// What the peer calls it.
+    /// The peer's id of it.
     theirs: u64,
     state: State,
 }
 
-/// See the module.
+/// Connection manager; see the module.
 #[derive(Debug)]
 pub(crate) struct Manager {
     listeners: HashMap<u16, Listener>,
     requests: Table<Request>,
     links: Table<Link>,
     outputs: VecDeque<Output>,
-    /// No deadline is earlier.
+    /// Lower bound of all deadlines.
     next_ns: u64,
 }
 
@@ -155,7 +155,7 @@ impl Default for Manager {
     }
 }
 
-/// A message without what only some have.
+/// Returns a header without optional fields.
 fn header(kind: u8, own: u64, peer: u64) -> RequestHeader {
     RequestHeader {
         kind,
@@ -173,7 +173,8 @@ fn message(header: RequestHeader, data: &[u8]) -> Vec<u8> {
     [header.as_bytes(), data].concat()
 }
 
-/// The message that grants what a peer asked for; `own` is the name of the endpoint at `address`.
+/// Returns the message that accepts a peer's request; `own` is the id at the endpoint with
+/// `address`.
 pub(crate) fn accept_message(
     own: Id,
     request: &Request,
@@ -184,12 +185,12 @@ pub(crate) fn accept_message(
 }
 
 impl Manager {
-    /// What the loop has to do next.
+    /// Returns the next action of the loop.
     pub(crate) fn poll_output(&mut self) -> Option<Output> {
         self.outputs.pop_front()
     }
 
-    /// No deadline is earlier than this.
+    /// Returns a lower bound of all deadlines.
     #[inline]
     pub(crate) fn next_deadline_ns(&self) -> Option<u64> {
         (self.next_ns != u64::MAX).then_some(self.next_ns)
@@ -206,7 +207,7 @@ impl Manager {
 
     // ---- The user of a listener ----
 
-    /// An endpoint takes requests from now on. `false`: it does already.
+    /// Lets an endpoint accept requests. Returns `false` if it does already.
     pub(crate) fn listen(&mut self, endpoint: u16, backlog: usize, patience_ns: u64) -> bool {
         if self.listeners.contains_key(&endpoint) {
             return false;
@@ -215,7 +216,7 @@ impl Manager {
         true
     }
 
-    /// An endpoint takes no requests any more; those that wait are refused.
+    /// Stops an endpoint from accepting requests; waiting ones are rejected.
     pub(crate) fn end_listening(&mut self, endpoint: u16) {
         self.listeners.remove(&endpoint);
         for id in ids(&self.requests, |request| request.ends.0 == endpoint) {
@@ -225,7 +226,7 @@ impl Manager {
         }
     }
 
-    /// The user answers a request of a listener. `None`: there is no such request any more.
+    /// Removes a request that the user of a listener answers. `None`: it does not exist any more.
     pub(crate) fn take_request(&mut self, endpoint: u16, request: Id) -> Option<Request> {
         self.requests.get(request).filter(|request| request.ends.0 == endpoint)?;
         let taken = self.requests.remove(request)?;
@@ -235,22 +236,22 @@ impl Manager {
         Some(taken)
     }
 
-    /// The user rejects it. `false`: there is no such request any more.
+    /// Rejects a request. Returns `false` if it does not exist any more.
     pub(crate) fn reject(&mut self, endpoint: u16, request: Id, data: &[u8]) -> bool {
         let Some(request) = self.take_request(endpoint, request) else { return false };
         self.refuse(request.ends, request.theirs, Reason::Rejected, data);
         true
     }
 
-    /// The user accepts it into an endpoint of this engine, for the peer at its other end. `None`:
-    /// at the limit.
+    /// Accepts a request into an endpoint of this engine, for the peer at its other end. `None`: at
+    /// the limit.
     pub(crate) fn accept(&mut self, ends: Ends, request: &Request, until_ns: u64) -> Option<Id> {
         self.next_ns = self.next_ns.min(until_ns);
         let state = State::Accepted(until_ns);
         self.links.insert(Link { ends, theirs: request.theirs, state }).ok()
     }
 
-    /// What was granted cannot be used: it is over.
+    /// Ends an accepted connection that cannot be used.
     pub(crate) fn fail(&mut self, link: Id, failure: PeerFailure) {
         let Some(Link { ends, theirs, .. }) = self.links.remove(link) else { return };
         self.send(ends, message(header(KIND_SHUT_DOWN, link.to_u64(), theirs), &[]));
@@ -258,14 +259,14 @@ impl Manager {
         self.outputs.push_back(Output::Ended { endpoint: ends.0, link, end });
     }
 
-    /// What was accepted could not be said: forget it.
+    /// Forgets an accepted connection whose message could not be sent.
     pub(crate) fn forget(&mut self, link: Id) {
         self.links.remove(link);
     }
 
-    // ---- The user who asks ----
+    // ---- The requesting user ----
 
-    /// Asks for a connection, for so many nanoseconds. `None`: at the limit.
+    /// Requests a connection, with a timeout in nanoseconds. `None`: at the limit.
     pub(crate) fn ask(&mut self, ends: Ends, data: &[u8], now_ns: u64, for_ns: u64) -> Option<Id> {
         let until_ns = now_ns.saturating_add(for_ns);
         let link = Link { ends, theirs: 0, state: State::Asked(until_ns) };
@@ -278,7 +279,8 @@ impl Manager {
         Some(link)
     }
 
-    /// The peer that accepted is known: the connection is there. Its endpoint; `None`: it is over.
+    /// Completes an accepted connection once its peer is known. Returns its endpoint; `None`: it
+    /// has ended.
     pub(crate) fn granted(&mut self, link: Id, peer: Id) -> Option<u16> {
         let known = self.links.get_mut(link)?;
         (known.ends.1, known.state) = (peer, State::Open);
@@ -287,7 +289,7 @@ impl Manager {
         Some(ends.0)
     }
 
-    /// Ends a connection of an endpoint. `false`: there is none of that name any more.
+    /// Shuts a connection of an endpoint down. Returns `false` if it does not exist any more.
     pub(crate) fn shut_down(&mut self, endpoint: u16, link: Id) -> bool {
         if self.links.get(link).is_none_or(|known| known.ends.0 != endpoint) {
             return false;
@@ -301,7 +303,7 @@ impl Manager {
         true
     }
 
-    /// An endpoint is about to close: its connections end, its requests are refused.
+    /// Ends the connections of an endpoint that is about to close, and rejects its requests.
     pub(crate) fn close_endpoint(&mut self, endpoint: u16) {
         self.end_listening(endpoint);
         for link in ids(&self.links, |link| link.ends.0 == endpoint) {
@@ -309,7 +311,7 @@ impl Manager {
         }
     }
 
-    /// A peer is about to be removed: the connections with it end.
+    /// Ends the connections with a peer that is about to be removed.
     pub(crate) fn remove_peer(&mut self, peer: Id) {
         for link in ids(&self.links, |link| link.ends.1 == peer) {
             let endpoint = self.links.get(link).map(|link| link.ends.0);
@@ -318,10 +320,10 @@ impl Manager {
         self.end_of_peers(|other| other == peer, &PeerFailure::Removed);
     }
 
-    // ---- What comes in ----
+    // ---- Incoming messages ----
 
-    /// A message of a peer to an endpoint. `is_near`: whether the address that it names, if it
-    /// does, is of the peer's own engine; `has_room`: whether its user can be told of a request.
+    /// Handles a message of a peer to an endpoint. `is_near`: whether the address in it, if any, is
+    /// of the peer's own engine; `has_room`: whether a request can be reported to its user.
     ///
     /// RR-REQ-1, RR-REQ-2, RR-REQ-3.
     pub(crate) fn handle_message(
@@ -332,10 +334,10 @@ impl Manager {
         is_near: impl FnOnce(&[u8; ADDRESS_BYTES]) -> bool,
         has_room: impl FnOnce() -> bool,
     ) {
-        // Who makes up what nobody understands is not answered: what would it be?
+        // Invalid messages are not answered.
         let Some((header, data)) = split(bytes) else { return };
         let (own, theirs) = (Id::from_u64(header.peer.get()), header.own.get());
-        // A name that this side gave, to the peer that it gave it to.
+        // An id that this side gave to this peer.
         let of_peer = |link: &&Link| link.ends.1 == ends.1;
         match header.kind {
             KIND_ASK => {
@@ -353,7 +355,7 @@ impl Manager {
                         let data = data.into();
                         self.outputs.push_back(Output::Granted { link: own, address, data });
                     }
-                    // Given up; who accepted for another engine finds out when none confirms.
+                    // Abandoned; an acceptor for another engine gets no confirmation.
                     None if is_near(&address) => {
                         let header = self::header(KIND_SHUT_DOWN, 0, theirs);
                         self.send(ends, message(header, &[]));
@@ -424,7 +426,7 @@ impl Manager {
         self.outputs.push_back(Output::Asked { ends, request, data: data.into() });
     }
 
-    /// A request is answered no more, and its user is told.
+    /// Ends a request and notifies its user.
     fn end_request(&mut self, request: Id, end: End) -> Option<Request> {
         let endpoint = self.requests.get(request)?.ends.0;
         let ended = self.take_request(endpoint, request);
@@ -432,7 +434,7 @@ impl Manager {
         ended
     }
 
-    /// Peers have failed: what was with them is over.
+    /// Ends everything with failed peers.
     pub(crate) fn end_of_peers(&mut self, is_hit: impl Fn(Id) -> bool, failure: &PeerFailure) {
         for request in ids(&self.requests, |request| is_hit(request.ends.1)) {
             self.end_request(request, End::Peer(failure.clone()));
@@ -445,7 +447,7 @@ impl Manager {
         }
     }
 
-    /// Ends what has waited for too long.
+    /// Ends whatever has expired.
     pub(crate) fn handle_timeout(&mut self, now_ns: u64) {
         if now_ns < self.next_ns {
             return;

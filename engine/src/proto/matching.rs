@@ -1,16 +1,16 @@
-//! Message matching: which receive takes which message.
+//! Message matching: the assignment of messages to receives.
 //!
-//! Order, as MPI and libfabric ask for it: an arriving message takes the *oldest* posted receive
+//! Order, as MPI and libfabric require it: an arriving message takes the *oldest* posted receive
 //! that accepts it, whatever kind that receive is; a new receive takes the *oldest* unexpected
-//! message that it accepts. With messages handed over in send order, that is FIFO per
-//! (source, target, context).
+//! message that it accepts. With messages passed in send order, that is FIFO per (source, target,
+//! context).
 //!
 //! # Shapes
 //!
-//! What a receive leaves open is its *shape*: the tag bits it ignores, and whether it names a
+//! The wildcards of a receive are its *shape*: the tag bits it ignores, and whether it names a
 //! source. A program uses very few shapes, but they are not always the plain two: MPICH, for one,
 //! ignores some protocol bits in every receive it posts. So wildcards are not a slow path here.
-//! Each shape has its own hash table of FIFO bins, keyed by what the shape leaves to compare:
+//! Each shape has its own hash table of FIFO bins, keyed by the compared fields:
 //!
 //! ```text
 //!  shape (ignore, source?)        bins                        oldest first
@@ -25,12 +25,12 @@
 //!
 //! * A posted receive is in the one bin of its shape. An arrival looks into one bin per shape that
 //!   has receives posted, and takes the head with the lowest posting sequence.
-//! * An unexpected message is in one bin of every shape that receives have asked for lately. A
-//!   receive looks into one bin.
+//! * An unexpected message is in one bin of every shape that receives have used lately. A receive
+//!   looks into one bin.
 //!
-//! Two cases go without a hash: a receive that is the only one posted is in no bin (an arrival is
-//! compared with it), and the bin of the last look-up is looked at first, since the next message or
-//! receive is mostly of the same key.
+//! Two cases need no hash: a single posted receive is in no bin (an arrival is compared with it),
+//! and the bin of the last look-up is tried first, since the next message or receive usually has
+//! the same key.
 //!
 //! So the cost is O(shapes in use), independent of depth. Shapes beyond [`MAX_SHAPES`] still match
 //! correctly: their receives are walked one by one, per context.
@@ -52,15 +52,15 @@ pub(crate) use hash::Hasher;
 use posted::Posted;
 use unexpected::Unexpected;
 
-/// Shapes that get bins of their own, for posted receives and for unexpected messages each; one
-/// of them is the per-context list that serves all further shapes.
+/// Shapes that get bins of their own, for posted receives and for unexpected messages each; one of
+/// them is the per-context list that serves all further shapes.
 const MAX_SHAPES: usize = 8;
 
-/// Bit of a posted receive's number: it stays in its place when it is matched, until it is
-/// cancelled or drained, and takes any number of messages.
+/// Bit of a posted receive's number: it stays posted when it is matched, until it is cancelled or
+/// drained, and takes any number of messages.
 pub(crate) const STAYS: u32 = 1 << 31;
 
-/// What an arriving message carries for matching.
+/// Matching fields of an arriving message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MatchEnvelope {
     /// The sender.
@@ -74,13 +74,13 @@ pub(crate) struct MatchEnvelope {
 /// A message that is kept as unexpected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Kept {
-    /// The caller's number of it.
+    /// The caller's number of the message.
     pub(crate) message: u32,
-    /// What came with it.
+    /// Its matching fields.
     pub(crate) envelope: MatchEnvelope,
 }
 
-/// What a receive accepts.
+/// Selection of messages by a receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Selector {
     /// The only sender accepted; `None` accepts any.
@@ -94,7 +94,7 @@ pub(crate) struct Selector {
 }
 
 impl Selector {
-    /// Whether a receive of this kind may take a message with envelope `e`.
+    /// Returns whether a receive of this kind may take a message with envelope `e`.
     pub(crate) fn accepts(&self, e: &MatchEnvelope) -> bool {
         self.context == e.context
             && (self.tag ^ e.tag) & !self.ignore == 0
@@ -102,15 +102,17 @@ impl Selector {
     }
 }
 
-/// Names one posted receive until it is matched, cancelled or drained; stale keys are recognised.
+/// Identifies one posted receive until it is matched, cancelled or drained; stale keys are
+/// detected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PostedKey(slab::SlotKey);
 
-/// Names one unexpected message until it is taken, removed or drained; stale keys are recognised.
+/// Identifies one unexpected message until it is taken, removed or drained; stale keys are
+/// detected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct UnexpectedKey(slab::SlotKey);
 
-/// What a selector leaves open, as masks that turn an envelope into the key of a bin.
+/// The wildcards of a selector, as masks that turn an envelope into the key of a bin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Shape {
     tag_mask: u64,
@@ -141,12 +143,12 @@ impl Shape {
 
 /// The matching state of one endpoint: posted receives and unexpected messages.
 ///
-/// Handles are the caller's own numbers; they are stored and given back, never interpreted, but for
-/// [`STAYS`].
+/// Handles are the caller's own numbers; they are stored and returned, never interpreted, except
+/// for [`STAYS`].
 ///
-/// The caller keeps the two sides apart: an arrival first asks [`take_posted`](Self::take_posted)
-/// and is inserted as unexpected only when that finds none; a new receive first asks
-/// [`take_unexpected`](Self::take_unexpected) and is posted only when that finds none.
+/// The caller keeps the two sides apart: an arrival first calls [`take_posted`](Self::take_posted)
+/// and is inserted as unexpected only if that finds none; a new receive first calls
+/// [`take_unexpected`](Self::take_unexpected) and is posted only if that finds none.
 #[derive(Debug)]
 pub(crate) struct Matcher {
     hasher: Hasher,
@@ -155,8 +157,8 @@ pub(crate) struct Matcher {
 }
 
 impl Matcher {
-    /// An empty matcher. `seed` keys the hash and should be unpredictable to peers. Allocates
-    /// nothing until the first insertion.
+    /// Creates an empty matcher. `seed` keys the hash and should be unpredictable to peers.
+    /// Allocates nothing until the first insertion.
     pub(crate) fn new(seed: u64) -> Self {
         Self {
             hasher: Hasher::new(seed),
@@ -165,8 +167,8 @@ impl Matcher {
         }
     }
 
-    /// A message has arrived: returns the oldest posted receive that accepts it, and removes it
-    /// unless it [`STAYS`].
+    /// Matches an arriving message: returns the oldest posted receive that accepts it, and removes
+    /// it unless it [`STAYS`].
     ///
     /// RR-MATCH-2.
     #[inline]
@@ -174,58 +176,59 @@ impl Matcher {
         self.posted.take(&self.hasher, e)
     }
 
-    /// Keeps a message that found no receive, behind all that arrived before it.
+    /// Adds a message that found no receive, after all that arrived before it.
     #[inline]
     pub(crate) fn insert_unexpected(&mut self, e: &MatchEnvelope, message: u32) -> UnexpectedKey {
         UnexpectedKey(self.unexpected.insert(&self.hasher, e, message))
     }
 
-    /// Keeps a message that a receive had matched and gave back: before all that arrived, and
-    /// behind those that were put back with a lower `order`.
+    /// Adds a message that a receive had matched and returned: before all arrived ones, and after
+    /// those that were put back with a lower `order`.
     pub(crate) fn put_back(&mut self, e: &MatchEnvelope, message: u32, order: u64) {
         self.unexpected.put_back(&self.hasher, e, message, order);
     }
 
-    /// A receive is being posted: removes and returns the oldest unexpected message it accepts.
+    /// Matches a receive being posted: removes and returns the oldest unexpected message it
+    /// accepts.
     #[inline]
     pub(crate) fn take_unexpected(&mut self, s: &Selector) -> Option<Kept> {
         self.unexpected.take(&self.hasher, s)
     }
 
-    /// Posts a receive that found no unexpected message, behind all posted before it.
+    /// Posts a receive that found no unexpected message, after all posted before it.
     #[inline]
     pub(crate) fn insert_posted(&mut self, s: &Selector, receive: u32) -> PostedKey {
         PostedKey(self.posted.insert(&self.hasher, s, receive))
     }
 
-    /// The message that [`take_unexpected`](Self::take_unexpected) would take. Leaves every
-    /// message in its place; `&mut` because a shape seen for the first time gets its bins here,
-    /// so that a program which probes in a loop does not walk the queue each time.
+    /// Returns the message that [`take_unexpected`](Self::take_unexpected) would take, without
+    /// removing it; `&mut` because a shape seen for the first time gets its bins here, so that a
+    /// program which probes in a loop does not scan the queue each time.
     pub(crate) fn peek_unexpected(&mut self, s: &Selector) -> Option<Kept> {
         self.unexpected.peek(&self.hasher, s)
     }
 
-    /// Takes a receive back. `None` when it was matched, cancelled or drained before. O(1).
+    /// Cancels a receive. `None` when it was matched, cancelled or drained before. O(1).
     pub(crate) fn cancel_posted(&mut self, key: PostedKey) -> Option<u32> {
         self.posted.cancel(key.0)
     }
 
     #[cfg(test)]
-    /// Drops a message whose sender withdrew it. `None` when it was taken, removed or drained
+    /// Removes a message that its sender cancelled. `None` when it was taken, removed or drained
     /// before. O(shapes in use).
     pub(crate) fn remove_unexpected(&mut self, key: UnexpectedKey) -> Option<u32> {
         self.unexpected.cancel(key.0).map(|kept| kept.message)
     }
 
     #[cfg(test)]
-    /// A peer is gone: removes the receives that accept only messages of `source`, oldest first.
-    /// Any-source receives stay. Looks at every receive and sorts: not for the data path.
+    /// Removes the receives that accept only messages of `source`, a lost peer, oldest first.
+    /// Any-source receives stay. Scans all receives and sorts: not for the data path.
     pub(crate) fn drain_posted_from(&mut self, source: u32, f: impl FnMut(u32)) {
         self.posted.drain(Some(source), f);
     }
 
-    /// A peer is gone: removes its unexpected messages in arrival order. Looks at every message
-    /// and sorts: not for the data path.
+    /// Removes the unexpected messages of a lost peer in arrival order. Scans all messages and
+    /// sorts: not for the data path.
     pub(crate) fn drain_unexpected_from(&mut self, source: u32, f: impl FnMut(Kept)) {
         self.unexpected.drain(Some(source), f);
     }
@@ -241,12 +244,12 @@ impl Matcher {
     }
 
     #[cfg(any(test, feature = "bench"))]
-    /// Receives posted and not yet matched.
+    /// Returns the number of receives posted and not yet matched.
     pub(crate) fn posted_len(&self) -> usize {
         self.posted.len()
     }
 
-    /// Messages waiting for a receive.
+    /// Returns the number of messages waiting for a receive.
     pub(crate) fn unexpected_len(&self) -> usize {
         self.unexpected.len()
     }

@@ -1,10 +1,10 @@
 //! The protocol, sans-IO.
 //!
-//! Nothing here makes a system call, reads a clock, draws a random number or touches user memory:
-//! time, randomness and bytes come in as arguments, and what is to be done with user memory goes
-//! out through [`effects::Effects`]. What comes in from a peer is `handle_*`, what is to go out
-//! is `poll_*` or `stage_*`, what a user asks for is a plain verb. [`core::Core`] documents the
-//! order in which an engine loop calls them.
+//! This module makes no system call, reads no clock, draws no random number and accesses no user
+//! memory: time, randomness and bytes are arguments, and effects on user memory go through
+//! [`effects::Effects`]. Methods for input from a peer are named `handle_*`, for output `poll_*` or
+//! `stage_*`, for requests of a user by a plain verb. [`core::Core`] documents the order in which
+//! an engine loop calls them.
 
 #![forbid(unsafe_code)]
 

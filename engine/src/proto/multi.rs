@@ -1,4 +1,4 @@
-//! Multi-receives: one posted buffer that takes many messages, one behind the other
+//! Multi-receives: one posted buffer that takes many messages, one after the other
 //! (`FI_MULTI_RECV`).
 //!
 //! ```text
@@ -6,13 +6,13 @@
 //!          0         offset                             used         capacity
 //! ```
 //!
-//! It stays in its place among posted receives, so that messages match in MPI's order. Each message
-//! that it matches gets a *slice*: room of its length at the match, and an operation of its own,
-//! which ends like that of any receive. A message that is longer than what is free is cut to that.
-//! When less than `min_free` bytes are free the receive takes no more; it ends, and its memory is
-//! the poster's again, when all slices have ended. It stops earlier where the end of one more
-//! message could not be reported, or no operation can be made: messages then wait as unexpected,
-//! within their credit, and the poster posts again when it has read what there is.
+//! It stays in its position among posted receives, so that messages match in MPI's order. Each
+//! message that it matches gets a *slice*: space of its length at the match, and an operation of
+//! its own, which ends like that of any receive. A message longer than the free space is truncated.
+//! When less than `min_free` bytes are free the receive takes no more; it ends, and its memory
+//! returns to the user, when all slices have ended. It ends earlier where the completion of one
+//! more message could not be reported, or no operation can be created: messages then wait as
+//! unexpected, within their credit, and the user posts again after it has read its completions.
 
 use super::core::Core;
 use super::effects::{Effects, Ended};
@@ -26,24 +26,24 @@ use super::unexpected::Message;
 /// A multi-receive.
 #[derive(Debug)]
 pub(crate) struct Multi {
-    /// Its place among posted receives.
+    /// Its key among posted receives.
     key: Option<PostedKey>,
     /// Bits of the tag that are not compared.
     pub(crate) ignore: u64,
-    /// It takes no more when fewer bytes are free; never 0.
+    /// It takes no more messages when fewer bytes are free; never 0.
     min_free: u64,
-    /// Bytes that messages have taken.
+    /// Bytes used by messages.
     used: u64,
     /// Slices that have not ended.
     pending: u32,
     /// It takes no more messages.
     is_closed: bool,
-    /// Why it is over, unless it was used up.
+    /// Why it has ended, unless it was used up.
     pub(crate) cause: Option<Cause>,
 }
 
 impl Multi {
-    /// Whether it takes no more messages.
+    /// Returns whether it takes no more messages.
     pub(super) fn is_closed(&self) -> bool {
         self.is_closed
     }
@@ -56,8 +56,8 @@ impl Multi {
 }
 
 impl Core {
-    /// The receive that takes a message of `length` bytes that has come: the oldest one that
-    /// accepts it, or a slice of that.
+    /// Returns the receive for an arrived message of `length` bytes: the oldest one that accepts
+    /// it, or a slice of that.
     #[inline]
     pub(super) fn match_arrival(
         &mut self,
@@ -78,8 +78,8 @@ impl Core {
         }
     }
 
-    /// Room for one message in a multi-receive that has matched it. `None`: it takes no more, and
-    /// is not posted any longer.
+    /// Allocates space for one message in a multi-receive that has matched it. `None`: it takes no
+    /// more, and is not posted any longer.
     fn take_slice(&mut self, id: Id, length: u64, effects: &mut impl Effects) -> Option<Id> {
         if !effects.has_room(id)
             || self.operations.is_full()
@@ -121,7 +121,7 @@ impl Core {
         Some(slice)
     }
 
-    /// A multi-receive takes no more messages.
+    /// Closes a multi-receive, which takes no more messages.
     fn close_multi(&mut self, id: Id, effects: &mut impl Effects) {
         let Some(operation) = self.operations.get_mut(id) else { return };
         let OperationState::Multi(multi) = &mut operation.state else { return };
@@ -134,7 +134,7 @@ impl Core {
         self.finish_multi(id, effects);
     }
 
-    /// Ends a multi-receive that takes no more, once its slices have ended.
+    /// Ends a closed multi-receive, once its slices have ended.
     fn finish_multi(&mut self, id: Id, effects: &mut impl Effects) {
         let Some(operation) = self.operations.get(id) else { return };
         let OperationState::Multi(multi) = &operation.state else { return };
@@ -149,7 +149,7 @@ impl Core {
         effects.complete(id, ended);
     }
 
-    /// A multi-receive is over for a reason; what it has matched still ends by itself.
+    /// Ends a multi-receive with a cause; its matched messages still end by themselves.
     pub(super) fn fail_multi(&mut self, id: Id, cause: &Cause, effects: &mut impl Effects) {
         let Some(operation) = self.operations.get_mut(id) else { return };
         let OperationState::Multi(multi) = &mut operation.state else { return };
@@ -194,7 +194,7 @@ impl Core {
         }
     }
 
-    /// An operation that receives has ended and is removed.
+    /// Handles the end and removal of a receive operation.
     #[inline]
     pub(super) fn end_receive(
         &mut self,

@@ -1,8 +1,8 @@
-//! Windows that hellos and replies under way have announced. Whoever was told of one may use it
-//! as soon as the session is there, so it counts among what is given away from then on: of many
-//! peers that connect at once each finds what the others have left.
+//! Windows announced in hellos and replies in progress. A peer may use an announced window as soon
+//! as the session is established, so it counts as reserved from then on: of many peers that connect
+//! at once each gets a share of the remainder.
 //!
-//! An engine is offered one window, however many hellos it says: replaying one takes nothing.
+//! An engine is offered one window, however many hellos it sends: replays reserve nothing.
 
 use std::collections::HashMap;
 
@@ -10,15 +10,15 @@ use super::core::{Config, Core, ENVELOPES_MIN};
 use super::credit::{ReceiveCredit, WINDOW_MAX};
 use super::session::Limits;
 
-/// What one engine was offered.
+/// The window offered to one engine.
 #[derive(Clone, Copy, Debug)]
 struct Offer {
     limits: Limits,
-    /// Connections under way that were told.
+    /// Connections in progress with this offer.
     holders: u32,
 }
 
-/// See the module.
+/// Announced windows; see the module.
 #[derive(Debug, Default)]
 pub(super) struct Offers {
     by_engine: HashMap<u64, Offer>,
@@ -28,18 +28,19 @@ pub(super) struct Offers {
     has_met_bound: bool,
 }
 
-/// The share of a bound that the windows of one session may take.
+/// The windows of one session may take this share of a limit.
 const SHARE: u64 = 4;
 
-/// Whether unexpected messages take up most of a window.
+/// Returns whether unexpected messages take up most of a window.
 fn is_low(credit: &ReceiveCredit) -> bool {
     credit.held() >= credit.window() - credit.window() / 4
 }
 
 impl Offers {
-    /// Where unexpected messages take up most of a window of a session, it is doubled out of what
-    /// is free: the receive that the program posts next may be for a message that is still to come.
-    /// Without byte credit, payloads stay with the sender. `true`: the limits are to be announced.
+    /// Doubles a session's window of which unexpected messages take up most, out of what is free:
+    /// the receive that the program posts next may be for a message that is still to arrive.
+    /// Without byte credit, payloads stay with the sender. Returns `true` if the limits are to be
+    /// announced.
     ///
     /// `windows`, and `reserved` of all sessions: of envelopes, and of bytes.
     ///
@@ -73,7 +74,7 @@ impl Offers {
         let more_bytes = extend(bytes, total_bytes, taken, config.eager_credit_bytes);
         *reserved_bytes += u64::from(more_bytes);
         if envelopes.held() == envelopes.window() {
-            // It is extended when another one gives its windows back.
+            // It is extended when another one returns its windows.
             if !std::mem::replace(&mut self.has_met_bound, true) {
                 tracing::warn!(
                     "{} messages of engine {engine:#x} wait for receives here, and the setting \
@@ -87,14 +88,14 @@ impl Offers {
     }
 }
 
-/// Doubles a window, at least by what a peer begins with; how much that is. `taken` of `total` is
-/// promised already.
+/// Doubles a window, at least by the initial one; returns the increase. `taken` of `total` is
+/// reserved already.
 fn extend(credit: &mut ReceiveCredit, total: u64, taken: u64, least: u32) -> u32 {
     if !is_low(credit) {
         return 0;
     }
     let window = credit.window();
-    // Half of what is free: something is left for others.
+    // Half of the free credit: some is left for others.
     let free = total.saturating_sub(taken).div_ceil(2);
     let share = (total / SHARE).max(1).saturating_sub(window.into());
     let room = u64::from(WINDOW_MAX.saturating_sub(window).min(window.max(least)));
@@ -104,8 +105,8 @@ fn extend(credit: &mut ReceiveCredit, total: u64, taken: u64, least: u32) -> u32
 }
 
 impl Core {
-    /// What to announce to an engine in a hello or a reply, for a session named `id`. It is kept
-    /// until [`Self::end_offer`], once for each call of this.
+    /// Returns the limits to announce to an engine in a hello or a reply, for a session with id
+    /// `id`. They are reserved until [`Self::end_offer`], once for each call of this.
     ///
     /// RR-CREDIT-4.
     pub(crate) fn offer_to(&mut self, engine: u64, id: u64) -> Limits {
@@ -123,7 +124,7 @@ impl Core {
         limits
     }
 
-    /// A connection that was told of an offer is a session now, or never will be.
+    /// Ends the offer of a connection that became a session, or failed.
     pub(crate) fn end_offer(&mut self, engine: u64) {
         let Some(offer) = self.offers.by_engine.get_mut(&engine) else { return };
         offer.holders -= 1;
@@ -135,8 +136,8 @@ impl Core {
         self.offers.by_engine.remove(&engine);
     }
 
-    /// What to announce in a hello of this engine to the peer of a session. It is kept while the
-    /// session tries to connect, however many attempts that takes.
+    /// Returns the limits to announce in this engine's hello to the peer of a session. They are
+    /// reserved during all attempts of the session to connect.
     ///
     /// RR-CREDIT-4.
     pub(crate) fn offer_in_hello(&mut self, session: u32, id: u64) -> Limits {
@@ -150,7 +151,7 @@ impl Core {
         limits
     }
 
-    /// A session is connected, or tries no longer.
+    /// Ends the own offer of a session that is connected, or stops trying.
     pub(super) fn end_own_offer(&mut self, session: u32) {
         let Some(known) = self.sessions.at_mut(session as usize) else { return };
         if std::mem::take(&mut known.has_offer) {
@@ -159,10 +160,10 @@ impl Core {
         }
     }
 
-    /// What would be offered to somebody new.
+    /// Returns the limits offered to a new peer.
     pub(crate) fn offer(&self, id: u64) -> Limits {
         let share = |per_peer: u32, total: u64, given: u64, least: u32| -> u32 {
-            // An eighth of what is left: many peers find something, few peers find plenty.
+            // An eighth of the remainder: many peers get some, few peers get plenty.
             let left = total.saturating_sub(given) / 8;
             u32::try_from(left).unwrap_or(u32::MAX).min(per_peer).max(least)
         };
@@ -204,7 +205,7 @@ impl Core {
         }
     }
 
-    /// Windows have been given back: sessions that had met the bound are extended.
+    /// Extends the windows of sessions at their limit, after others were returned.
     #[cold]
     pub(super) fn extend_others(&mut self) {
         if !std::mem::take(&mut self.offers.has_met_bound) {
@@ -215,7 +216,7 @@ impl Core {
         connected.into_iter().for_each(|slot| self.extend_windows(slot));
     }
 
-    /// Engines that were offered a window and have no session yet.
+    /// Returns the number of engines with an offer and no session yet.
     #[cfg(any(test, feature = "sim"))]
     pub(crate) fn offers_open(&self) -> usize {
         self.offers.by_engine.len()
@@ -228,7 +229,7 @@ mod tests {
 
     /// RR-CREDIT-4
     #[test]
-    fn many_peers_at_once_share_what_there_is() {
+    fn simultaneous_peers_share_the_credit() {
         let config = Config { eager_credit_bytes: 1 << 20, ..Config::for_tests() };
         let mut core = Core::new(1, Config { unexpected_bytes: 8000, ..config });
         let sum: u32 = (2..50).map(|engine| core.offer_to(engine, engine).byte_limit).sum();
@@ -242,7 +243,7 @@ mod tests {
 
     /// RR-CREDIT-4, RR-CREDIT-5
     #[test]
-    fn the_windows_of_one_session_take_a_quarter_of_the_bound_at_most() {
+    fn windows_of_one_session_take_at_most_a_quarter() {
         const TOTAL: u64 = 1 << 20;
         let config = Config { unexpected_messages: TOTAL, ..Config::for_tests() };
         let mut core = Core::new(1, config.clone());
@@ -265,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn one_engine_is_offered_one_window() {
+    fn one_engine_gets_one_offer() {
         let mut core = Core::new(1, Config { eager_credit_bytes: 1 << 20, ..Config::for_tests() });
         let first = core.offer_to(2, 10);
         let taken = core.offers.bytes;
@@ -273,7 +274,7 @@ mod tests {
         assert_eq!((first.byte_limit, again.session), (again.byte_limit, 11));
         assert_eq!(core.offers.bytes, taken);
         core.end_offer(2);
-        assert_eq!(core.offers.bytes, taken, "one connection is still under way");
+        assert_eq!(core.offers.bytes, taken, "one connection is still in progress");
         core.end_offer(2);
         core.end_offer(2);
         assert_eq!(core.offers.bytes, 0);

@@ -15,35 +15,34 @@ use super::table::Id;
 pub(crate) struct Operation {
     /// Local endpoint.
     pub(crate) endpoint: u16,
-    /// Slot of the session it belongs to; `NO_SESSION` for a receive from any source until it
-    /// has matched.
+    /// Slot of its session; `NO_SESSION` for a receive from any source until it has matched.
     pub(crate) session: u32,
     /// Index of the remote endpoint, as far as it is known.
     pub(crate) remote: u32,
     /// Context, with [`super::core::UNTAGGED`] for untagged messages.
     pub(crate) context: u64,
-    /// Tag; of a receive: what it asked for, then what it got.
+    /// Tag; of a receive: the requested one, then that of the message.
     pub(crate) tag: u64,
     /// Length of the message (send) or capacity (receive), in bytes.
     pub(crate) length: u64,
     /// Remote data of the message; of a receive: once it has matched.
     pub(crate) data: Option<u64>,
-    /// What its sender said of the message; of a receive: once it has matched one to be pulled.
+    /// Hint of the message; of a receive: once it has matched a rendezvous message.
     pub(crate) hint: Hint,
     /// A send that waits for all earlier ones of its endpoint to its peer.
     pub(crate) fence: bool,
-    /// Sends that have passed this one while it waited.
+    /// Sends that have overtaken this one while it waited.
     pub(crate) passed: u8,
-    /// The multi-receive that it receives one message of.
+    /// The multi-receive of which it receives one message.
     pub(crate) slice_of: Option<Id>,
-    /// What it holds of the bound of one-sided operations.
+    /// How it counts toward the limits of one-sided operations.
     pub(crate) role: Role,
-    /// What it waits for.
+    /// Its state.
     pub(crate) state: OperationState,
 }
 
 impl Operation {
-    /// A receive has matched a message of the session in `slot`.
+    /// Notes that a receive has matched a message of the session in `slot`.
     pub(super) fn note_match(&mut self, slot: u32, arrival: &Arrival) {
         self.session = slot;
         self.remote = arrival.peer.index() as u32;
@@ -52,13 +51,13 @@ impl Operation {
         self.data = arrival.data;
     }
 
-    /// Its capacity, if it is a receive that waits for a message: one that owns nothing.
+    /// Returns its capacity, if it is a receive that waits for a message and owns nothing.
     #[inline]
     pub(super) fn as_posted(&self) -> Option<u64> {
         matches!(self.state, OperationState::Posted { .. }).then_some(self.length)
     }
 
-    /// Whether it is a send, or an operation on the memory of a peer.
+    /// Returns whether it is a send, or a one-sided operation.
     pub(super) fn is_send(&self) -> bool {
         let is_own = !matches!(self.role, Role::Target(_));
         is_own
@@ -75,13 +74,13 @@ impl Operation {
             )
     }
 
-    /// Whether it is a receive that wants more of its message.
+    /// Returns whether it is a receive that needs more of its message.
     #[inline]
     pub(super) fn pulls(&self) -> bool {
         matches!(&self.state, OperationState::Pulling(pulling) if pulling.failed.is_none())
     }
 
-    /// Whether it waits for bytes of its target.
+    /// Returns whether it waits for bytes of its target.
     pub(super) fn awaits_bytes(&self) -> bool {
         let bytes = match self.state {
             OperationState::AwaitReply { bytes } => bytes,
@@ -90,7 +89,7 @@ impl Operation {
         bytes > 0 && bytes == self.length
     }
 
-    /// Whether its end is known, and the kernel alone keeps it.
+    /// Returns whether its result is known, and it waits for the kernel alone.
     pub(super) fn is_decided(&self) -> bool {
         match &self.state {
             OperationState::Serving(serving) => serving.done.is_some() || serving.failed.is_some(),
@@ -100,7 +99,7 @@ impl Operation {
         }
     }
 
-    /// Whether it is a send that the peer may pull from.
+    /// Returns whether it is a send that the peer may pull from.
     #[inline]
     pub(super) fn serves(&self) -> bool {
         matches!(&self.state, OperationState::Serving(serving) if serving.failed.is_none())
@@ -112,12 +111,12 @@ pub(crate) const NO_SESSION: u32 = u32::MAX;
 /// No remote endpoint is known yet.
 pub(crate) const NO_REMOTE: u32 = u32::MAX;
 
-/// What an operation waits for.
+/// State of an operation.
 #[derive(Debug)]
 pub(crate) enum OperationState {
-    /// Made, and about to be started.
+    /// Created, and about to be started.
     New { level: CompletionLevel },
-    /// A send waits for the connection, for credit or for room.
+    /// A send waits for the connection, for credit or for space.
     Queued { level: CompletionLevel },
     /// An eager send waits until the peer acknowledges its frame.
     AwaitDelivery,
@@ -125,39 +124,39 @@ pub(crate) enum OperationState {
     AwaitMatch,
     /// A rendezvous send serves grants.
     Serving(Serving),
-    /// An eager send that goes in parts.
+    /// An eager send in parts.
     Fragmenting(super::datagram::Fragmenting),
     /// A receive waits for a message.
     Posted { key: Option<PostedKey>, ignore: u64 },
-    /// A multi-receive takes messages, or waits for the ends of those that it took.
+    /// A multi-receive takes messages, or waits for the ends of its messages.
     Multi(Multi),
     /// A receive pulls its message.
     Pulling(Pulling),
-    /// A receive whose message comes in parts.
+    /// A receive whose message arrives in parts.
     Reassembling(super::datagram::Reassembling),
-    /// An operation on the peer's memory waits for the connection or for room.
+    /// An operation on the peer's memory waits for the connection or for space.
     Asking(Asking),
-    /// It waits for an answer with so many bytes.
+    /// It waits for a reply with this many bytes.
     AwaitReply { bytes: u64 },
-    /// The answer to operation `to` of the peer waits for room, or the peer's bytes are pulled.
+    /// The reply to operation `to` of the peer waits for space, or the peer's bytes are pulled.
     Replying { to: u64 },
 }
 
-/// Why an operation is over before it is done.
+/// Why an operation ended before it was done.
 #[derive(Clone, Debug)]
 pub(crate) enum Cause {
-    /// The peer failed, or gave it up.
+    /// The peer failed, or cancelled it.
     Peer(PeerFailure),
     /// Its endpoint was closed.
     Closed,
     /// The target refused it.
     Refused(Refusal),
-    /// Nobody is left whom it could come from.
+    /// No peer is left that could send.
     Lonely,
 }
 
 impl Cause {
-    /// What is said of the operation, with the peer called `name`.
+    /// Returns the result of the operation, with the peer's `name`.
     pub(crate) fn ended(self, name: Option<RemoteName>) -> Ended {
         match self {
             Self::Peer(failure) => Ended::Failed(failure, name),
@@ -173,15 +172,15 @@ impl Cause {
 pub(crate) struct Serving {
     /// Chunks that the kernel may still read.
     pub(crate) unreleased: u32,
-    /// Bytes that were asked for in datagrams.
+    /// Bytes that were granted in datagrams.
     pub(crate) granted: u64,
-    /// The peer asks for a range by its ring, of which not all is there.
+    /// The peer has granted a range on its ring, of which some is missing.
     pub(crate) is_asked_by_ring: bool,
-    /// The peer was told where it can read the message ([`super::cma`]).
+    /// The RTS contained the location of the message ([`super::cma`]).
     pub(crate) has_source: bool,
-    /// The receiver said DONE with so many bytes accepted.
+    /// DONE was received, with this many bytes accepted.
     pub(crate) done: Option<u64>,
-    /// It is over; completes when nothing is unreleased.
+    /// It has failed; completes when nothing is unreleased.
     pub(crate) failed: Option<Cause>,
 }
 
@@ -199,7 +198,7 @@ pub(crate) enum ToRing {
 /// A rendezvous receive after its match.
 #[derive(Debug)]
 pub(crate) struct Pulling {
-    /// The sender's name for the message.
+    /// The sender's id of the message.
     pub(crate) send_operation: u64,
     /// Length of the message as sent.
     pub(crate) length: u64,
@@ -211,15 +210,15 @@ pub(crate) struct Pulling {
     pub(crate) arrived: u64,
     /// Ranges that the kernel may still write.
     pub(crate) targeted: u32,
-    /// Chunks in a row whose bytes were not what their checksum says.
+    /// Consecutive chunks with a wrong checksum.
     pub(crate) bad_chunks: u32,
-    /// The ring by which all of it is to come ([`super::pieces`]).
+    /// The ring on which all of it is granted ([`super::pieces`]).
     pub(crate) ring: Option<u32>,
     /// Whether what is not granted yet goes by a ring.
     pub(crate) to_ring: ToRing,
     /// What came in datagrams.
     pub(crate) ranges: super::datagram::Ranges,
-    /// It is over; completes when nothing is targeted.
+    /// It has failed; completes when nothing is targeted.
     pub(crate) failed: Option<Cause>,
 }
 

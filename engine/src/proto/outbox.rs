@@ -1,12 +1,12 @@
-//! The bytes a session is about to send: frames coalesce in one staging buffer.
+//! The bytes that a session is about to send: frames coalesce in one staging buffer.
 //!
 //! ```text
 //!  0          sent          open                    end            capacity
 //!  |  sent    |  sealed      |  header, frames, ...  |   room       |
 //! ```
 //!
-//! With checksums that of the open segment grows with each frame: the payload of a message is taken
-//! from the user's memory, not from the copy of it here.
+//! With checksums, that of the open segment is updated with each frame: the payload of a message is
+//! read from the user's memory, not from the copy here.
 
 use std::ops::Range;
 
@@ -22,10 +22,10 @@ use crate::wire::segment::{
 /// A staging buffer, on cache lines of its own.
 pub(crate) type Staging = AVec<u8, ConstAlign<64>>;
 
-/// Room that only control frames may use, so that they never wait behind messages.
+/// Space that only control frames may use, so that they never wait for messages.
 pub(crate) const CONTROL_RESERVE_BYTES: usize = 4096;
 
-/// A bounded stock of staging buffers; a session holds one only while it has bytes to send.
+/// A bounded pool of staging buffers; a session holds one only while it has bytes to send.
 #[derive(Debug)]
 pub(crate) struct StagingPool {
     idle: Vec<Staging>,
@@ -35,7 +35,7 @@ pub(crate) struct StagingPool {
 }
 
 impl StagingPool {
-    /// At most `limit` buffers of `buffer_bytes` each.
+    /// Creates a pool of at most `limit` buffers of `buffer_bytes` each.
     pub(crate) fn new(buffer_bytes: usize, limit: usize) -> Self {
         let buffer_bytes = buffer_bytes.clamp(2 * CONTROL_RESERVE_BYTES, SEGMENT_BYTES_MAX);
         Self { idle: Vec::new(), buffer_bytes, made: 0, limit: limit.max(1) }
@@ -54,7 +54,7 @@ impl StagingPool {
         Some(buffer)
     }
 
-    /// The longest payload that a message frame of any kind has room for, in bytes.
+    /// Returns the longest payload that fits a message frame of any kind, in bytes.
     pub(super) fn payload_bytes_max(&self) -> usize {
         let head = SEGMENT_HEADER_BYTES + SEGMENT_SUMS_BYTES + RTS_HEADER_BYTES;
         self.buffer_bytes - CONTROL_RESERVE_BYTES - head
@@ -69,25 +69,25 @@ impl StagingPool {
         self.idle.push(buffer);
     }
 
-    /// Bytes of all buffers that may be made.
+    /// Returns the bytes of all buffers that may be allocated.
     #[cfg(any(test, feature = "sim"))]
     pub(crate) fn bound_bytes(&self) -> usize {
         self.limit * self.buffer_bytes
     }
 
-    /// Whether a session holds one of the buffers.
+    /// Returns whether a session holds one of the buffers.
     #[cfg(any(test, feature = "sim"))]
     pub(crate) fn is_missing_any(&self) -> bool {
         self.idle.len() != self.made
     }
 
-    /// Bytes of all buffers made so far.
+    /// Returns the bytes of all buffers allocated so far.
     pub(crate) fn allocated_bytes(&self) -> usize {
         self.made * self.buffer_bytes
     }
 }
 
-/// See the module.
+/// Outgoing bytes; see the module.
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
     buffer: Option<Staging>,
@@ -101,26 +101,27 @@ pub(crate) struct Outbox {
 }
 
 impl Outbox {
-    /// Whether segments get checksums from now on. Nothing is open.
+    /// Sets whether segments get checksums from now on. No segment is open.
     pub(crate) fn use_checksums(&mut self, wanted: bool) {
         debug_assert!(self.is_empty(), "a session begins with nothing to send");
         (self.has_checksums, self.checksum) = (wanted, 0);
     }
 
-    /// Whether segments have checksums: all bytes of all frames go through [`Self::add_to_sum`].
+    /// Returns whether segments have checksums: all bytes of all frames go through
+    /// [`Self::add_to_sum`].
     #[inline]
     pub(crate) fn has_checksums(&self) -> bool {
         self.has_checksums
     }
 
-    /// The next bytes of the newest frame, as they should be. `sum` makes the CRC32C of what came
-    /// before into that which includes them.
+    /// Adds the next bytes of the newest frame to the checksum. `sum` continues the CRC32C of the
+    /// preceding bytes with them.
     #[inline]
     pub(crate) fn add_to_sum(&mut self, sum: impl FnOnce(u32) -> u32) {
         self.checksum = sum(self.checksum);
     }
 
-    /// What stands before the frames of a segment.
+    /// Returns the bytes before the frames of a segment.
     #[inline]
     fn head_bytes(&self) -> usize {
         if self.has_checksums {
@@ -130,19 +131,19 @@ impl Outbox {
         }
     }
 
-    /// Whether there is nothing to send, sealed or not.
+    /// Returns whether there is nothing to send, sealed or not.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.sent == self.end
     }
 
-    /// Whether frames wait in a segment that is not sealed yet.
+    /// Returns whether frames wait in a segment that is not sealed yet.
     #[inline]
     pub(crate) fn has_open_segment(&self) -> bool {
         self.open.is_some()
     }
 
-    /// Whether [`Self::push`] of a message frame of `length` bytes would find room.
+    /// Returns whether [`Self::push`] of a message frame of `length` bytes would find space.
     pub(crate) fn has_room(&self, pool: &StagingPool, length: usize) -> bool {
         let header = if self.open.is_none() { self.head_bytes() } else { 0 };
         let Some(buffer) = &self.buffer else {
@@ -152,14 +153,14 @@ impl Outbox {
         self.end + header + length <= buffer.len() - CONTROL_RESERVE_BYTES && self.frames < u16::MAX
     }
 
-    /// Frames in the segment that is not sealed yet.
+    /// Returns the number of frames in the segment that is not sealed yet.
     #[inline]
     pub(crate) fn open_frames(&self) -> u16 {
         self.frames
     }
 
-    /// Room for one more frame of `length` bytes, or `None` until bytes have been sent (or
-    /// another session gives a buffer back). Messages leave the reserve to control frames.
+    /// Reserves one more frame of `length` bytes, or returns `None` until bytes have been sent (or
+    /// another session returns a buffer). Messages leave the reserve to control frames.
     #[inline]
     pub(crate) fn push(
         &mut self,
@@ -193,7 +194,8 @@ impl Outbox {
         self.buffer.as_mut().map(|buffer| &mut buffer[start..start + length])
     }
 
-    /// Opens a segment without frames, to carry an acknowledgement. `false`: no room now.
+    /// Opens a segment without frames, to carry an acknowledgement. Returns `false` if there is no
+    /// space now.
     pub(crate) fn push_empty(&mut self, pool: &mut StagingPool) -> bool {
         if self.open.is_some() {
             return true;
@@ -211,14 +213,14 @@ impl Outbox {
         true
     }
 
-    /// The last `length` bytes of the frame that was pushed last, to be written.
+    /// Returns the last `length` bytes of the frame that was pushed last, to be written.
     pub(crate) fn newest(&mut self, length: usize) -> &mut [u8] {
         let end = self.end;
         self.buffer.as_mut().map_or(&mut [], |buffer| &mut buffer[end - length..end])
     }
 
-    /// Completes the open segment, if there is one. `header.length` and `header.frames`, and what
-    /// there is of checksums, are filled in here.
+    /// Completes the open segment, if there is one. Sets `header.length`, `header.frames` and the
+    /// checksums.
     ///
     /// RR-SUM-2.
     #[inline]
@@ -237,15 +239,15 @@ impl Outbox {
         buffer[open..open + SEGMENT_HEADER_BYTES].copy_from_slice(header.as_bytes());
     }
 
-    /// What is sealed and not sent yet.
+    /// Returns the sealed bytes that are not sent yet.
     #[inline]
     pub(crate) fn pending(&self) -> &[u8] {
         let end = self.open.unwrap_or(self.end);
         self.buffer.as_ref().map_or(&[], |buffer| &buffer[self.sent..end])
     }
 
-    /// Takes the buffer out with the range of [`Self::pending`], which is sent with that; `None`:
-    /// nothing is pending, or a segment is open. Give it back to the pool.
+    /// Takes the buffer with the range of [`Self::pending`], which is sent with that; `None`:
+    /// nothing is pending, or a segment is open. Return it to the pool.
     pub(crate) fn take_sealed(&mut self) -> Option<(Staging, Range<usize>)> {
         if self.open.is_some() || self.is_empty() {
             return None;
@@ -256,7 +258,7 @@ impl Outbox {
         Some((buffer, sealed))
     }
 
-    /// `count` bytes of [`Self::pending`] were sent.
+    /// Notes that `count` bytes of [`Self::pending`] were sent.
     #[inline]
     pub(crate) fn advance(&mut self, pool: &mut StagingPool, count: usize) {
         self.sent += count;
@@ -326,7 +328,7 @@ mod tests {
 
     /// RR-CREDIT-3
     #[test]
-    fn messages_leave_room_for_control_frames() {
+    fn messages_leave_space_for_control_frames() {
         let mut pool = StagingPool::new(2 * CONTROL_RESERVE_BYTES, 1);
         let mut outbox = Outbox::default();
         while outbox.push(&mut pool, 100, false).is_some() {}
@@ -338,7 +340,7 @@ mod tests {
 
     /// RR-SUM-2, RR-SUM-3
     #[test]
-    fn a_checked_segment_is_believed_whole_and_no_bit_of_it_may_differ() {
+    fn checksums_detect_any_changed_bit() {
         let mut pool = StagingPool::new(SEGMENT_BYTES_MAX, 1);
         let mut outbox = Outbox::default();
         outbox.use_checksums(true);
@@ -363,13 +365,13 @@ mod tests {
             assert!(matches!(split, Err(FrameError::Corrupted { .. })), "bit {bit}: {split:?}");
             bytes[bit / 8] ^= 1 << (bit % 8);
         }
-        // What is staged next has checksums of its own, also without frames.
+        // Segments staged next have checksums of their own, also without frames.
         outbox.advance(&mut pool, bytes.len());
         assert!(outbox.push_empty(&mut pool));
         outbox.seal(header(10));
         let (_, body, _) = Session::split_checked(outbox.pending()).unwrap().unwrap();
         assert!(body.is_empty());
-        // Without them nothing is there.
+        // Without checksums the fields are zero.
         outbox.clear(&mut pool);
         outbox.use_checksums(false);
         assert!(outbox.push_empty(&mut pool));

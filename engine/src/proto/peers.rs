@@ -1,4 +1,4 @@
-//! Peers: addresses, sessions with their engines, how these begin and when they are tried again.
+//! Peers: addresses, sessions with their engines, and connecting and reconnecting them.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use super::table::Id;
 use crate::wire::hello::HelloStatus;
 use crate::wire::locators::Locators;
 
-/// A hello that was accepted, until its sender has proved itself.
+/// An accepted hello, until its sender is authenticated.
 #[derive(Debug)]
 pub(crate) struct Admission {
     engine: u64,
@@ -22,7 +22,7 @@ pub(crate) struct Admission {
     answered: u32,
 }
 
-/// A slot kept free for an engine without a session, whose hello was accepted.
+/// A slot reserved for an engine without a session, whose hello was accepted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Promise {
     engine: u64,
@@ -31,7 +31,7 @@ pub(super) struct Promise {
 }
 
 impl Core {
-    /// What to call a remote endpoint in errors.
+    /// Returns the name of a remote endpoint for errors.
     pub(crate) fn name_of(&self, remote: u32) -> Option<RemoteName> {
         let remote = self.remotes.at(remote as usize)?;
         let session = self.sessions.at(remote.session as usize)?;
@@ -39,12 +39,12 @@ impl Core {
         Some(RemoteName { engine, locators, endpoint: remote.endpoint })
     }
 
-    /// The slot of the session with an engine.
+    /// Returns the slot of the session with an engine.
     pub(crate) fn session_of(&self, engine: u64) -> Option<u32> {
         self.by_engine.get(&engine).copied()
     }
 
-    /// The session with an engine, made if there is none. `None`: at the limit.
+    /// Returns the session with an engine, created if there is none. `None`: at the limit.
     pub(super) fn session_with(&mut self, engine: u64, locators: Locators) -> Option<u32> {
         if let Some(&session) = self.by_engine.get(&engine) {
             return Some(session);
@@ -61,8 +61,8 @@ impl Core {
         Some(slot)
     }
 
-    /// An engine has a session now, and perhaps a slot that was kept for it. Hellos of this side
-    /// answer those that came before.
+    /// Releases the slot that was reserved for an engine that has a session now. Hellos of this
+    /// side answer earlier ones of the engine.
     fn keep_promises(&mut self, slot: u32, engine: u64) {
         let Some(session) = self.sessions.at_mut(slot as usize) else { return };
         let peer_wins = engine > self.engine;
@@ -74,8 +74,8 @@ impl Core {
         });
     }
 
-    /// The remote endpoint of an address, made if it is new; engine 0 is whoever listens there.
-    /// `None`: a limit is reached.
+    /// Returns the remote endpoint of an address, created if it is new; engine 0 is the unknown one
+    /// that listens there. `None`: a limit is reached.
     pub(crate) fn insert_peer(
         &mut self,
         engine: u64,
@@ -105,7 +105,7 @@ impl Core {
         self.remotes.id_at(index as usize)
     }
 
-    /// Index of the remote endpoint `endpoint` of a session.
+    /// Returns the index of the remote endpoint `endpoint` of a session.
     pub(crate) fn remote_of(&mut self, session: u32, endpoint: u16) -> Option<u32> {
         let known = self.sessions.at_mut(session as usize)?;
         let slot = usize::from(endpoint);
@@ -124,8 +124,8 @@ impl Core {
         Some(remote)
     }
 
-    /// Forgets a remote endpoint. What is outstanding with it fails; a session without remote
-    /// endpoints says goodbye.
+    /// Removes a remote endpoint. Outstanding operations with it fail; a session without remote
+    /// endpoints sends a goodbye.
     pub(crate) fn remove_peer(&mut self, peer: Id, effects: &mut impl Effects) -> bool {
         if self.remotes.get(peer).is_none() {
             return false;
@@ -134,7 +134,7 @@ impl Core {
         let theirs = self.operations.iter().filter(|(_, operation)| operation.remote == index);
         let theirs: Vec<Id> = theirs.map(|(id, _)| id).collect();
         theirs.into_iter().for_each(|id| self.give_up_pull(id));
-        // What ends now still names the peer.
+        // Operations that end now still name the peer.
         self.fail_operations(|operation| operation.remote == index, &PeerFailure::Removed, effects);
         self.unname(index);
         self.lose_claims_of_remote(index);
@@ -160,7 +160,7 @@ impl Core {
         true
     }
 
-    /// Says goodbye on a session; the loop closes the lane once that is sent.
+    /// Sends a goodbye on a session; the loop closes the lane once that is sent.
     ///
     /// RR-END-1.
     pub(crate) fn leave(&mut self, session: u32) {
@@ -182,7 +182,7 @@ impl Core {
             self.actions.push_back(action);
             known.connection.fail();
             known.connection.reset();
-            // Whoever inserts the peer again starts afresh.
+            // A later insertion of the peer starts afresh.
             known.failure = None;
             self.end_own_offer(session);
         }
@@ -190,8 +190,8 @@ impl Core {
 
     // ---- Connections ----
 
-    /// The user asks for a session, whatever became of the last one. Gives the failure that the
-    /// user is to be told of.
+    /// Connects a session on the user's request, whatever the state of the last one. Returns the
+    /// failure to report to the user.
     pub(crate) fn connect(&mut self, session: u32, now_ns: u64) -> Option<PeerFailure> {
         let known = self.sessions.at_mut(session as usize)?;
         let unreported = known.unreported.take();
@@ -204,7 +204,7 @@ impl Core {
         unreported
     }
 
-    /// Connects a session if it is not (the user asks, or sends wait).
+    /// Connects a session if it is not (on a user's request, or for waiting sends).
     pub(crate) fn want_connection(&mut self, session: u32, now_ns: u64) {
         let Some(known) = self.sessions.at_mut(session as usize) else { return };
         if known.connection.want(now_ns) == Step::Connect {
@@ -217,7 +217,7 @@ impl Core {
         }
     }
 
-    /// Forgets a failure, and the next send connects.
+    /// Clears a failure, so that the next send connects.
     pub(crate) fn reset_failure(&mut self, session: u32) {
         if self.is_loopback(session) {
             return;
@@ -228,11 +228,10 @@ impl Core {
         }
     }
 
-    /// A hello for a control lane came in, made by somebody who knows the secret, but perhaps a
-    /// replay: nothing is changed that others would notice. With `Ok` the loop accepts, and calls
-    /// [`Self::admit_peer`] or [`Self::withdraw`] when it knows; these end what [`Self::offer_to`]
-    /// offered in the reply. A session that has lost its control lane lives until then
-    /// ([`Self::outlived_by`]).
+    /// Decides on a hello for a control lane, authenticated by the secret, but possibly a replay:
+    /// no state of others changes. With `Ok` the loop accepts, and later calls [`Self::admit_peer`]
+    /// or [`Self::withdraw`]; these end what [`Self::offer_to`] offered in the reply. A session
+    /// that has lost its control lane remains until then ([`Self::outlived_by`]).
     ///
     /// RR-RAIL-9.
     pub(crate) fn judge_hello(
@@ -243,7 +242,7 @@ impl Core {
         epoch: u32,
         answered: u32,
     ) -> Result<Admission, HelloStatus> {
-        // Nobody else has this engine's id.
+        // No other engine has this engine's id.
         if engine == 0 || engine == self.engine || session_id == 0 || epoch == 0 {
             return Err(HelloStatus::Malformed);
         }
@@ -261,7 +260,7 @@ impl Core {
                 session.connection.expect_peer(engine > own_engine, epoch, answered);
             }
             None => {
-                // Nothing is forgotten for who has yet to prove himself.
+                // Nothing is evicted for an unauthenticated peer.
                 let left = self.config.sessions_max - self.sessions.len();
                 let promised = self.promised.len();
                 if left <= promised && left + self.forgettable().len() <= promised {
@@ -273,8 +272,8 @@ impl Core {
         Ok(Admission { engine, locators: locators.into(), epoch, answered })
     }
 
-    /// The session that is over when the sender of an accepted hello has proved itself: its peer
-    /// has ended it, and what told of that did not come.
+    /// Returns the session that has to end when the sender of an accepted hello is authenticated:
+    /// its peer has ended it, and the notification was lost.
     ///
     /// RR-RAIL-9.
     pub(crate) fn outlived_by(&self, admission: &Admission) -> Option<u32> {
@@ -283,8 +282,8 @@ impl Core {
         (session.is_outlived() && admission.epoch > session.epoch_seen).then_some(slot)
     }
 
-    /// The sender of an accepted hello has proved itself: the session is established, unless there
-    /// is another one by now. Returns its slot.
+    /// Establishes the session of an authenticated sender of a hello, unless there is another one
+    /// by now. Returns its slot.
     pub(crate) fn admit_peer(
         &mut self,
         admission: Admission,
@@ -312,7 +311,7 @@ impl Core {
         Some(slot)
     }
 
-    /// The sender of an accepted hello has not proved itself.
+    /// Withdraws an accepted hello whose sender was not authenticated.
     pub(crate) fn withdraw(&mut self, admission: Admission) {
         let Admission { engine, epoch, answered, .. } = admission;
         self.end_offer(engine);
@@ -327,7 +326,7 @@ impl Core {
         }
     }
 
-    /// Both sides have proved that they know the secret.
+    /// Establishes a session after both sides were authenticated.
     pub(crate) fn establish(
         &mut self,
         session: u32,
@@ -343,13 +342,13 @@ impl Core {
         self.actions.push_back(Action::Established { session });
     }
 
-    /// Counts the windows of a session among what all sessions may have.
+    /// Reserves the windows of a session out of the total limits.
     pub(super) fn reserve(&mut self, ours: Limits) {
         self.reserved_envelopes += u64::from(ours.envelope_limit);
         self.reserved_bytes += u64::from(ours.byte_limit);
     }
 
-    /// Carries out what a connection decided.
+    /// Executes the step of a connection.
     pub(crate) fn apply(&mut self, session: u32, step: Step, effects: &mut impl Effects) {
         match step {
             Step::Nothing => {}
@@ -358,14 +357,14 @@ impl Core {
         }
     }
 
-    /// The earliest deadline of all connections. Costs nothing for those that are up or down.
+    /// Returns the earliest deadline of all connections. Costs nothing for those that are up or
+    /// down.
     pub(crate) fn next_deadline_ns(&self) -> Option<u64> {
         let timed = self.timed.iter().filter_map(|&slot| self.sessions.at(slot as usize));
         timed.filter_map(|session| session.connection.deadline_ns()).min()
     }
 
-    /// Handles the deadlines that have passed. The loop is told to close the attempts that timed
-    /// out.
+    /// Handles expired deadlines. Queues actions to close the attempts that timed out.
     pub(crate) fn handle_timeouts(&mut self, now_ns: u64, effects: &mut impl Effects) {
         let mut timed = std::mem::take(&mut self.timed);
         timed.retain(|&slot| {
@@ -414,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hello_without_proof_leaves_nothing() {
+    fn hello_without_proof_leaves_no_state() {
         let mut core = core(2);
         for round in 0..100 {
             let admission = judge(&mut core, 20 + round, 1).unwrap();
@@ -426,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_promised_to_strangers_are_not_given_twice() {
+    fn reserved_slots_are_not_assigned_twice() {
         let mut core = core(2);
         let first = judge(&mut core, 20, 1).unwrap();
         let second = judge(&mut core, 21, 1).unwrap();
@@ -440,20 +439,20 @@ mod tests {
 
     /// RR-CONN-4
     #[test]
-    fn a_hello_that_came_before_its_peer_was_known_is_answered_until_it_led_to_nothing() {
+    fn early_hello_is_answered_until_it_is_withdrawn() {
         let mut core = core(2);
         let admission = judge(&mut core, 20, 5).unwrap();
         assert!(core.insert_peer(20, locator(), 0).is_some());
         let slot = core.session_of(20).unwrap() as usize;
         let answered = |core: &Core| core.sessions.at(slot).unwrap().connection.answered();
         assert_eq!(answered(&core), 5);
-        assert!(judge(&mut core, 21, 1).is_ok(), "the session has the slot that was kept for it");
+        assert!(judge(&mut core, 21, 1).is_ok(), "the session uses its reserved slot");
         core.withdraw(admission);
         assert_eq!(answered(&core), 0);
     }
 
     #[test]
-    fn a_hello_that_led_to_a_session_is_refused_for_ever() {
+    fn hello_of_an_earlier_session_is_refused() {
         let mut core = core(4);
         let admission = judge(&mut core, 20, 5).unwrap();
         let slot = core.admit_peer(admission, LIMITS, LIMITS, SessionKeys::for_tests()).unwrap();
@@ -471,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_strangers_for_one_session_the_first_to_prove_itself_gets_it() {
+    fn first_authenticated_peer_gets_the_session() {
         let mut core = core(4);
         let first = judge(&mut core, 20, 1).unwrap();
         let second = judge(&mut core, 20, 2).unwrap();

@@ -1,25 +1,25 @@
-//! Rendezvous by a ring in shared memory: what the receiver cannot read from the memory of its
-//! sender's process is copied through the ring that both share.
+//! Rendezvous by a ring in shared memory: a message that the receiver cannot read from the sender's
+//! memory is copied through the ring that both share.
 //!
 //! ```text
 //!  sender                                    receiver
 //!    │ RTS(envelope, length, first bytes)       │
 //!    ├─────────────────────────────────────────>│ match
-//!    │             GRANT(RING_LANE, ring, range)│ all that is left
+//!    │             GRANT(RING_LANE, ring, range)│ all remaining bytes
 //!    │<─────────────────────────────────────────┤
-//!    │ piece, piece, ... as there is room       │
-//!    ├──────────────── ring ───────────────────>│ each copied to its place
+//!    │ piece, piece, ... as space permits       │
+//!    ├──────────────── ring ───────────────────>│ each copied to its offset
 //!    │                                    DONE  │
 //!    │<─────────────────────────────────────────┤
 //! ```
 //!
-//! Pieces are copied twice, from the sender's memory into the ring and from there to their place,
-//! and by two cores at once. They are no frames: nothing acknowledges them, and nothing is sent
-//! again. When the ring ends the receiver grants what is missing by lanes; for that reason a grant
-//! names the ring that it is for, and so does each piece. Messages pass pieces: these leave room in
-//! the ring, and wait while a segment finds none.
+//! Pieces are copied twice, from the sender's memory into the ring and from there to their
+//! destination, by two cores in parallel. They are no frames: they are neither acknowledged nor
+//! retransmitted. When the ring ends the receiver grants the missing bytes to lanes; for that
+//! reason a grant names its ring, and so does each piece. Messages overtake pieces: these leave
+//! space in the ring, and wait while a segment finds none.
 //!
-//! Budget per piece of 8 KiB: a copy on each side, no system call, no allocation, no lock.
+//! Costs per piece of 8 KiB: a copy on each side, no system call, no allocation, no lock.
 
 use std::collections::VecDeque;
 
@@ -34,45 +34,45 @@ use super::table::{Id, Table};
 use crate::wire::piece::{PieceHeader, RING_LANE};
 use crate::wire::{FrameError, Grant, frame};
 
-/// What is granted at once, in bytes: a grant has four for its length.
+/// Maximum range of one grant, in bytes: a grant has four for its length.
 const RANGE_BYTES_MAX: u64 = 1 << 30;
 
-/// Of so many pieces one is of the message that is wanted last.
+/// One out of this many pieces is of the last message in priority order.
 const TURNS: u32 = 16;
 
-/// Ranges for another ring of which nobody asks whether their sends are over.
+/// Number of ranges for another ring up to which ended sends are not searched for.
 const OTHER_USUAL: usize = 64;
 
-/// The ring of a session by which pieces go, and what its peer granted by rings. Sessions that
-/// never had one have none of this.
+/// The ring of a session for pieces, and the ranges granted on rings. Sessions that never had one
+/// have no entry.
 #[derive(Debug, Default)]
 pub(super) struct Granted {
-    /// The ring that there is, as both sides call it.
+    /// The number of the current ring, as both sides know it.
     ring: Option<u32>,
-    /// Ranges for the ring that there is, in order.
+    /// Ranges for the current ring, in order.
     now: VecDeque<Outgoing>,
-    /// Those for another one, which this side has not heard of, or that is gone.
+    /// Ranges for another ring, which this side does not know yet, or which has ended.
     other: Vec<Outgoing>,
-    /// Pieces that were written.
+    /// Number of pieces written.
     written: u32,
     /// The session is in the list of those that have pieces to write.
     is_feeding: bool,
 }
 
 impl Granted {
-    /// The range of which a piece is written next: the first one, but that none waits for ever.
+    /// Returns the range of the next piece: usually the first one, but none is starved.
     fn next(&mut self) -> Option<&mut Outgoing> {
         let is_turn_of_last = self.written % TURNS == TURNS - 1;
         if is_turn_of_last { self.now.back_mut() } else { self.now.front_mut() }
     }
 
-    /// That one is over.
+    /// Removes that range.
     fn pop(&mut self) -> Option<Outgoing> {
         let is_turn_of_last = self.written % TURNS == TURNS - 1;
         if is_turn_of_last { self.now.pop_back() } else { self.now.pop_front() }
     }
 
-    /// Takes in a range of a message with `hint`, behind all that can wait no longer.
+    /// Adds a range of a message with `hint`, after those that would wait too long otherwise.
     fn push(&mut self, range: Outgoing, hint: Hint, operations: &Table<Operation>) {
         let stays = |other| Class::of(other) <= Class::of(hint);
         let at = place_behind(&self.now, operations, stays);
@@ -89,7 +89,7 @@ pub(crate) struct PieceSend {
     pub(crate) header: PieceHeader,
 }
 
-/// Where the bytes of a piece belong.
+/// Destination of the bytes of a piece.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PieceReceive {
     pub(crate) operation: Id,
@@ -101,12 +101,12 @@ fn bad(header: &PieceHeader, length: usize, why: &'static str) -> FrameError {
 }
 
 impl Core {
-    /// The ring by which a session takes pieces, as both sides call it.
+    /// Returns the ring on which a session takes pieces, as both sides know it.
     pub(super) fn ring_for_pieces(&self, slot: u32) -> Option<u32> {
         self.granted.get(&slot)?.ring
     }
 
-    /// The pieces of a session go by another ring than before, or by none any more.
+    /// Selects another ring for the pieces of a session, or none.
     ///
     /// RR-SHM-10.
     pub(super) fn use_ring_for_pieces(&mut self, slot: u32, ring: Option<u32>) {
@@ -121,7 +121,7 @@ impl Core {
         granted.ring = ring;
         granted.now.clear();
         if let Some(ring) = ring {
-            // What is for a ring of before will be granted by lanes, or is over.
+            // Ranges for an earlier ring will be granted to lanes, or have ended.
             for range in std::mem::take(&mut granted.other) {
                 let found = self.operations.get(range.operation).filter(|_| range.chunk == ring);
                 if let Some(hint) = found.map(|found| found.hint) {
@@ -188,8 +188,8 @@ impl Core {
         }
     }
 
-    /// A receive has matched a message of which nothing but the first bytes was granted. `false`:
-    /// its session has no ring.
+    /// Pulls a matched message of which only the first bytes were sent. Returns `false` if its
+    /// session has no ring.
     pub(super) fn pull_by_ring(&mut self, id: Id, slot: u32) -> bool {
         let Some(ring) = self.ring_for_pieces(slot) else { return false };
         let Some(found) = self.operations.get_mut(id) else { return false };
@@ -202,7 +202,7 @@ impl Core {
         true
     }
 
-    /// Grants what is left of a message, or as much of that as a grant can say.
+    /// Grants the rest of a message, or as much of that as one grant can name.
     fn grant_by_ring(&mut self, id: Id) {
         let Some(found) = self.operations.get_mut(id) else { return };
         let slot = found.session;
@@ -225,8 +225,8 @@ impl Core {
         self.push_control(slot, ControlFrame::Grant(grant));
     }
 
-    /// Where a piece of `length` bytes belongs that came by the ring of a session. `None`: nowhere
-    /// any more.
+    /// Returns the destination of a piece of `length` bytes received on a session's ring. `None`:
+    /// it has none any more.
     ///
     /// RR-SHM-10.
     #[inline]
@@ -244,7 +244,7 @@ impl Core {
             {
                 pulling
             }
-            // The receive has ended, or goes by lanes since its ring has.
+            // The receive has ended, or uses lanes since its ring ended.
             _ => {
                 self.counters.stale_frames += 1;
                 return Ok(None);
@@ -252,15 +252,15 @@ impl Core {
         };
         let offset = header.offset.get();
         if length == 0 || offset != pulling.arrived {
-            return Err(bad(header, length, "pieces of a message come in order"));
+            return Err(bad(header, length, "piece out of order"));
         }
         if length as u64 > pulling.granted - pulling.arrived {
-            return Err(bad(header, length, "it was not granted"));
+            return Err(bad(header, length, "range was not granted"));
         }
         Ok(Some(PieceReceive { operation, offset }))
     }
 
-    /// `length` bytes are in their place.
+    /// Notes that `length` bytes were copied to their destination.
     #[inline]
     pub(crate) fn note_piece(
         &mut self,
@@ -278,7 +278,7 @@ impl Core {
         }
     }
 
-    /// A ring has ended: what did not come by it is granted by lanes.
+    /// Grants the missing bytes of a ring that has ended to lanes.
     fn pull_otherwise(&mut self, slot: u32, ring: u32) {
         if planted!(ForgetPieces) {
             return;
@@ -304,7 +304,7 @@ impl Core {
 
     // ---- The sender ----
 
-    /// The peer asks for a range by a ring.
+    /// Handles a grant on a ring.
     ///
     /// RR-RDV-5, RR-SHM-10.
     pub(super) fn handle_ring_grant(&mut self, slot: u32, grant: &Grant) -> Result<(), FrameError> {
@@ -316,7 +316,7 @@ impl Core {
             return Ok(());
         };
         let fits = offset.checked_add(u64::from(length)).is_some_and(|end| end <= message);
-        // The next range is granted when this one has come.
+        // The next range is granted when this one has arrived.
         if !fits || length == 0 || std::mem::replace(&mut serving.is_asked_by_ring, true) {
             return Err(FrameError::BadGrant { offset, length, message });
         }
@@ -337,8 +337,8 @@ impl Core {
             self.feed(slot);
             return Ok(());
         }
-        // This side is behind: it has not heard of that ring, or the peer not of its end. There is
-        // one for each send at the most, and those of sends that are over go.
+        // Either this side does not know that ring yet, or the peer does not know of its end. There
+        // is at most one range for each send, and those of ended sends are dropped.
         if granted.other.len() > 2 * self.operations.len() + OTHER_USUAL {
             let operations = &self.operations;
             let serves =
@@ -349,7 +349,7 @@ impl Core {
         Ok(())
     }
 
-    /// What a session was asked for by its ring is written, as there is room.
+    /// Queues a session whose granted ranges can be written to its ring.
     fn feed(&mut self, slot: u32) {
         if let Some(granted) = self.granted.get_mut(&slot)
             && !granted.now.is_empty()
@@ -359,14 +359,13 @@ impl Core {
         }
     }
 
-    /// Sessions that may have pieces to write.
+    /// Returns the sessions that may have pieces to write.
     #[inline]
     pub(crate) fn feeding(&self) -> &[u32] {
         &self.feeding
     }
 
-    /// The session at `index` of [`Self::feeding`] has no more of them; the last one takes its
-    /// place.
+    /// Removes the session at `index` of [`Self::feeding`]; the last one takes its position.
     pub(crate) fn end_feeding(&mut self, index: usize) {
         let slot = self.feeding.swap_remove(index);
         if let Some(granted) = self.granted.get_mut(&slot) {
@@ -374,13 +373,13 @@ impl Core {
         }
     }
 
-    /// A session ends.
+    /// Removes the state of a closed session.
     pub(super) fn end_pieces(&mut self, slot: u32) {
         self.granted.remove(&slot);
         self.feeding.retain(|&fed| fed != slot);
     }
 
-    /// The next piece for the ring of a session. [`Self::handle_piece_written`] takes it off.
+    /// Returns the next piece for the ring of a session. [`Self::handle_piece_written`] removes it.
     #[inline]
     pub(crate) fn next_piece(&mut self, slot: u32) -> Option<PieceSend> {
         let most = if rare!("a piece of one byte", 10) { 1 } else { self.config.piece_bytes };
@@ -389,7 +388,7 @@ impl Core {
             let &mut Outgoing { operation, receive_operation, offset, length, chunk } =
                 granted.next()?;
             if !self.operations.get(operation).is_some_and(Operation::serves) {
-                // The send has ended: its receiver gave it up, or it failed.
+                // The send has ended: its receiver abandoned it, or it failed.
                 granted.pop();
                 self.refuse_grant(slot, RING_LANE, receive_operation);
                 continue;
@@ -405,7 +404,7 @@ impl Core {
         }
     }
 
-    /// The piece that [`Self::next_piece`] gave, of so many bytes, is in the ring.
+    /// Notes that the piece of [`Self::next_piece`], with this many bytes, is in the ring.
     #[inline]
     pub(crate) fn handle_piece_written(&mut self, slot: u32, length: usize) {
         let Some(granted) = self.granted.get_mut(&slot) else { return };

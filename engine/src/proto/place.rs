@@ -1,20 +1,21 @@
-//! Peers that the user knows by an IP address and a port alone: whoever listens there.
+//! Peers that the user knows by an IP address and a port alone, without the engine's id.
 //!
 //! ```text
-//!  insert 10.0.0.2:7000      a session without an engine: it has a place
-//!     │  hello for engine 0  ──────────────>  whoever listens there
-//!     │                      <──────────────  wrong engine: this is my address, and its proof
+//!  insert 10.0.0.2:7000      a session with a listener address, but no engine
+//!     │  hello for engine 0  ──────────────>  engine that listens there
+//!     │                      <──────────────  wrong engine: its own address, with a proof
 //!     v
-//!  the remote endpoint moves to the session with that engine, which connects as every other
+//!  the remote endpoint moves to the session with that engine, which connects as usual
 //! ```
 //!
-//! No session is ever set up with engine 0, so the election of RR-CONN-4 and the keys of a session
-//! know real ids only. The session that a place has led to remembers the place: when another engine
-//! answers there later the remote endpoint moves on to the session with that.
+//! No session is ever established with engine 0, so the election of RR-CONN-4 and the keys of a
+//! session use real ids only. The session that a listener address was resolved to keeps that
+//! address: when another engine answers there later the remote endpoint moves to the session with
+//! that.
 //!
-//! An endpoint has one handle, by whichever name it is known first. The engine that listens at a
-//! place may also connect by itself, or be inserted by its own address: the remote endpoint of the
-//! place is that of its session then ([`Core::claim_place`]).
+//! An endpoint has one handle, by whichever address it is known first. The engine that listens at a
+//! listener address may also connect by itself, or be inserted by its own address: the remote
+//! endpoint of the listener address is that of its session then ([`Core::claim_place`]).
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -29,10 +30,10 @@ use super::session::Session;
 use super::table::Id;
 use crate::wire::locators::Locators;
 
-/// The endpoint of an engine that a place means.
+/// The endpoint that a listener address refers to.
 const FIRST: u16 = 0;
 
-/// Whether who listens at `locators` listens at `place`.
+/// Returns whether an engine with `locators` listens at `place`.
 fn listens_at(locators: &Locators, place: SocketAddr) -> bool {
     locators.iter().any(|own| (own.ip(), own.port()) == (place.ip(), place.port()))
 }
@@ -119,8 +120,8 @@ impl Core {
         Some(slot)
     }
 
-    /// The session with an engine that is known to listen at a place: it is connected, or was
-    /// inserted by its own address. Its first endpoint has one handle, by whichever name.
+    /// Returns the session with an engine that is known to listen at an address: it is connected,
+    /// or was inserted by its own address. Its first endpoint has one handle, by whichever address.
     fn session_listening_at(&mut self, place: SocketAddr) -> Option<u32> {
         let is_known = |session: &Session| {
             session.is_connected() || session.remotes.first().is_some_and(|&it| it != u32::MAX)
@@ -156,10 +157,11 @@ impl Core {
         })
     }
 
-    /// The engine of a session listens at a place that is asked for: the remote endpoint of the
-    /// place is the first one of that engine from now on, so that its messages come from the handle
-    /// that the user has. `is_connecting`: the session is about to be established, and what waits
-    /// goes by it; else a place is left alone that operations wait for.
+    /// Lets the session of an engine take over a listener address that is being resolved: the
+    /// remote endpoint of the address becomes the first one of that engine, so that its messages
+    /// arrive from the handle that the user has. `is_connecting`: the session is about to be
+    /// established, and waiting operations use it; else an address is left alone that operations
+    /// wait for.
     ///
     /// RR-CONN-7.
     pub(super) fn claim_place(&mut self, slot: u32, is_connecting: bool) {
@@ -183,15 +185,15 @@ impl Core {
         self.set_place(slot, place);
     }
 
-    /// Whether this is the place that a session was asked for by, and who answers there is to be
-    /// the peer.
+    /// Returns whether this is the address that a session resolves, and the engine that answers
+    /// there is to be the peer.
     pub(crate) fn is_of_place(&self, slot: u32, answering: &Locators) -> bool {
         let place = self.sessions.at(slot as usize).and_then(|session| session.place.as_deref());
         place.is_some_and(|&place| listens_at(answering, place))
     }
 
-    /// `engine`, which listens at the place that a session was asked for by, has said so under its
-    /// proof: the peer is that one from now on.
+    /// Makes `engine` the peer of a session that resolves its address, after an authenticated reply
+    /// from there.
     ///
     /// RR-CONN-7.
     pub(crate) fn adopt(
@@ -230,13 +232,13 @@ impl Core {
         }
     }
 
-    /// Index of the remote endpoint that a place means.
+    /// Returns the index of the remote endpoint that a listener address refers to.
     fn remote_at(&self, slot: u32) -> Option<u32> {
         let known = self.sessions.at(slot as usize)?.remotes.get(usize::from(FIRST));
         known.copied().filter(|&remote| remote != u32::MAX)
     }
 
-    /// A remote endpoint, and what is posted with it, belongs to another session.
+    /// Moves a remote endpoint, and the operations with it, to another session.
     fn move_remote(&mut self, remote: Id, from: u32, to: u32) {
         let index = remote.index() as u32;
         if let Some(remote) = self.remotes.get_mut(remote) {
@@ -268,7 +270,7 @@ impl Core {
         }
     }
 
-    /// The session has nothing more to do with its place.
+    /// Detaches the session from its listener address.
     fn give_place_up(&mut self, slot: u32) {
         self.actions.push_back(Action::CloseControl { session: slot, is_failure: false });
         self.end_own_offer(slot);

@@ -1,8 +1,8 @@
 //! Messages to be pulled, in the order in which their ranges are granted.
 //!
-//! Those that their senders want first are granted before all others, those that they want last
-//! after them; of those that are wanted alike, short ones before long ones, and otherwise the first
-//! one that matched. None waits for ever: one grant in sixteen is for those that are passed.
+//! Messages with priority are granted before all others, bulk ones after them; among equal ones,
+//! short before long, and otherwise in matching order. None is starved: one grant in sixteen is for
+//! those that are overtaken.
 
 use std::collections::VecDeque;
 
@@ -13,23 +13,23 @@ use super::table::{Id, Table};
 use crate::wire::CHUNK_BYTES_MAX;
 use crate::wire::CmaSource;
 
-/// Of so many grants that pass others one goes to those.
+/// One out of this many overtaking grants goes to the overtaken messages.
 const PASSES: u32 = 16;
 
-/// What a request to send says besides its envelope.
+/// Contents of a request to send besides its envelope.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Offered {
-    /// The sender's name for the message.
+    /// The sender's id of the message.
     pub(crate) send_operation: u64,
-    /// What the sender said of it.
+    /// Hint of the sender.
     pub(crate) hint: Hint,
-    /// Bytes that came with it.
+    /// Bytes that arrived with it.
     pub(crate) first: u64,
-    /// Where it can be read.
+    /// Where it can be read by CMA.
     pub(crate) source: Option<CmaSource>,
 }
 
-/// Where a message stands.
+/// Priority class of a message.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Class {
     First = 0,
@@ -49,13 +49,13 @@ impl Class {
     }
 }
 
-/// Messages of one class, those that matched first in front.
+/// Messages of one class, in matching order.
 #[derive(Debug, Default)]
 struct Queue {
-    /// A chunk each, which is all that they cost those behind them.
+    /// Of one chunk each, which is all that they delay later ones.
     short: VecDeque<Id>,
     long: VecDeque<Id>,
-    /// Grants of short ones that passed long ones.
+    /// Grants of short ones that overtook long ones.
     passed: u32,
 }
 
@@ -68,7 +68,7 @@ impl Queue {
         if is_short { &mut self.short } else { &mut self.long }
     }
 
-    /// The one to be granted next, and whether it is short.
+    /// Returns the one to be granted next, and whether it is short.
     fn next(&self) -> Option<(bool, Id)> {
         let is_turn_of_long = self.passed % PASSES == PASSES - 1;
         let (short, long) = (self.short.front(), self.long.front());
@@ -86,7 +86,7 @@ impl Queue {
     }
 }
 
-/// Where the message that is granted next stands: in front of its line.
+/// Queue of the message that is granted next, which is at its front.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Place {
     class: Class,
@@ -96,14 +96,14 @@ pub(crate) struct Place {
 /// The receives of one session with bytes that were never granted.
 #[derive(Debug, Default)]
 pub(crate) struct Pulls {
-    /// With the first message that is pulled.
+    /// Allocated with the first message that is pulled.
     classes: Option<Box<[Queue; 3]>>,
-    /// Grants that passed others.
+    /// Grants that overtook others.
     passed: u32,
 }
 
 impl Pulls {
-    /// Takes in a receive whose message came with `hint`; a short one has one chunk at the most.
+    /// Adds a receive whose message arrived with `hint`; a short one has at most one chunk.
     pub(crate) fn push(&mut self, id: Id, hint: Hint, is_short: bool) {
         let classes = self.classes.get_or_insert_default();
         classes[Class::of(hint) as usize].line(is_short).push_back(id);
@@ -117,7 +117,7 @@ impl Pulls {
         self.classes.as_deref_mut().map_or(&mut [], |classes| classes)
     }
 
-    /// Gives memory back, if there is none.
+    /// Frees memory if it is empty.
     pub(crate) fn shrink(&mut self) {
         if self.is_empty() {
             self.classes = None;
@@ -128,34 +128,34 @@ impl Pulls {
         self.queues().iter().flat_map(|queue| [&queue.short, &queue.long])
     }
 
-    /// How many there are.
+    /// Returns the number of receives.
     #[inline]
     pub(crate) fn len(&self) -> usize {
         self.lines().map(VecDeque::len).sum()
     }
 
-    /// Whether there is none.
+    /// Returns whether there is none.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.queues().iter().all(Queue::is_empty)
     }
 
-    /// All of them, in no particular order.
+    /// Returns all of them, in no particular order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = Id> {
         self.lines().flatten().copied()
     }
 
-    /// Whether some are wanted before the others.
+    /// Returns whether some have priority.
     pub(crate) fn has_first(&self) -> bool {
         !self.of(Class::First).is_empty()
     }
 
-    /// Whether all of them can wait.
+    /// Returns whether all of them are bulk.
     pub(crate) fn are_last(&self) -> bool {
         CLASSES[..2].iter().all(|&class| self.of(class).is_empty())
     }
 
-    /// The one to be granted next, and where it stands.
+    /// Returns the one to be granted next, and its queue.
     ///
     /// RR-RDV-8.
     pub(crate) fn next(&self) -> Option<(Place, Id)> {
@@ -163,7 +163,7 @@ impl Pulls {
         let first = there.next()?;
         let is_turn_of_others = self.passed % PASSES == PASSES - 1;
         let class = match (is_turn_of_others, there.next(), there.next()) {
-            // Both have their turn.
+            // Both alternate.
             (true, Some(_), Some(last)) if self.passed / PASSES % 2 == 1 => last,
             (true, Some(second), _) => second,
             _ => first,
@@ -172,7 +172,8 @@ impl Pulls {
         Some((Place { class, is_short }, id))
     }
 
-    /// A range of the message at `place` was granted. `true`: before others that can wait longer.
+    /// Notes a grant of the message at `place`. Returns `true` if it overtook others of lower
+    /// priority.
     pub(crate) fn note_grant(&mut self, place: Place) -> bool {
         let class = place.class as usize;
         self.queues_mut()[class].note_grant();
@@ -184,12 +185,12 @@ impl Pulls {
         passes
     }
 
-    /// The message at `place` has no more to be granted.
+    /// Removes the message at `place`, which is fully granted.
     pub(crate) fn pop(&mut self, place: Place) {
         self.queues_mut()[place.class as usize].line(place.is_short).pop_front();
     }
 
-    /// Drops those of which `keep` says no.
+    /// Drops those for which `keep` returns `false`.
     pub(crate) fn retain(&mut self, keep: impl Fn(Id) -> bool) {
         for queue in self.queues_mut() {
             queue.short.retain(|&id| keep(id));
@@ -211,15 +212,15 @@ impl Pulls {
     }
 }
 
-/// What a lane is granted of `left` bytes at once: a chunk, or all if no more than a quarter of a
-/// chunk would be left, for a short one costs as much as a long one but for its bytes.
+/// Returns how much of `left` bytes to grant at once: a chunk, or all if no more than a quarter of
+/// a chunk would be left, since the cost per chunk is mostly fixed.
 pub(super) fn range_bytes(left: u64, chunk_bytes: u64) -> u64 {
     let most = (chunk_bytes + chunk_bytes / 4).min(CHUNK_BYTES_MAX.into());
     if left <= most { left } else { chunk_bytes }
 }
 
-/// The next range to grant: lost ones first, then the frontier of the message whose turn it is.
-/// `most` says how many of so many bytes.
+/// Returns the next range to grant: lost ones first, then the next bytes of the message whose turn
+/// it is. `most` returns the maximum for a remaining length.
 ///
 /// RR-RDV-8.
 pub(super) fn next_range(
@@ -265,7 +266,7 @@ mod tests {
         Id::from_u64(number)
     }
 
-    /// Grants `count` times; who was granted, and nobody is done with it.
+    /// Grants `count` times to messages that never end; returns which ones.
     fn grant(pulls: &mut Pulls, count: usize) -> Vec<Id> {
         (0..count)
             .map(|_| {
@@ -277,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn hints_come_before_order_and_order_before_length() {
+    fn hints_precede_order_and_order_precedes_length() {
         let mut pulls = Pulls::default();
         pulls.push(id(1), Hint::Bulk, false);
         pulls.push(id(2), Hint::None, false);
@@ -296,16 +297,16 @@ mod tests {
     }
 
     #[test]
-    fn no_short_range_is_left() {
+    fn no_short_range_remains() {
         let granted = |left| range_bytes(left, 1000);
         assert_eq!([1, 1000, 1250, 1251, 5000].map(granted), [1, 1000, 1250, 1000, 1000]);
         let most = u64::from(CHUNK_BYTES_MAX);
-        assert_eq!(range_bytes(most + 1, most), most, "no peer takes more");
+        assert_eq!(range_bytes(most + 1, most), most, "protocol maximum");
     }
 
     /// RR-RDV-8
     #[test]
-    fn none_waits_for_ever() {
+    fn no_message_is_starved() {
         let mut pulls = Pulls::default();
         pulls.push(id(1), Hint::Bulk, false);
         pulls.push(id(2), Hint::None, false);
@@ -313,7 +314,7 @@ mod tests {
         let granted = grant(&mut pulls, 320);
         let count = |wanted| granted.iter().filter(|&&it| it == id(wanted)).count();
         assert_eq!((count(1), count(2), count(3)), (10, 10, 300));
-        // Nobody is passed.
+        // Without overtaken messages.
         let mut alone = Pulls::default();
         alone.push(id(1), Hint::Bulk, false);
         assert_eq!(grant(&mut alone, 40), [id(1); 40]);
@@ -322,7 +323,7 @@ mod tests {
 
     /// RR-RDV-8
     #[test]
-    fn short_ones_pass_long_ones_in_order_and_not_for_ever() {
+    fn short_messages_overtake_long_ones_without_starving_them() {
         let mut pulls = Pulls::default();
         pulls.push(id(1), Hint::None, false);
         pulls.push(id(2), Hint::None, false);
@@ -341,12 +342,12 @@ mod tests {
             }
         }
         assert_eq!(short, (10..42).map(id).collect::<Vec<_>>());
-        // Nobody passes any more.
+        // None overtakes any more.
         assert_eq!(grant(&mut pulls, 4), [id(1); 4]);
     }
 
     #[test]
-    fn those_that_end_are_dropped_wherever_they_stand() {
+    fn ended_messages_are_dropped_at_any_position() {
         let mut pulls = Pulls::default();
         for (number, hint) in [(1, Hint::Bulk), (2, Hint::None), (3, Hint::Priority)] {
             pulls.push(id(number), hint, false);

@@ -1,5 +1,5 @@
-//! Messages that are put back: the handle of their receive was dropped before its outcome was
-//! taken, so the receive has received nothing.
+//! Messages that are put back: the handle of their receive was dropped before its result was taken,
+//! so the receive has received nothing.
 
 use super::core::Core;
 use super::effects::{Arrival, Effects, Ended};
@@ -8,11 +8,11 @@ use super::table::Id;
 use super::unexpected::{Kind, Waiting};
 
 impl Core {
-    /// Puts the whole message `bytes` back that a receive of `endpoint` had matched as the one of
-    /// number `order`: the oldest receive that accepts it gets it now, or the next one that is
-    /// posted, before every message that has arrived since. It holds no credit: that went back to
-    /// its sender when it was received. `false`: its endpoint or its source is gone, and it with
-    /// them.
+    /// Puts the whole message `bytes` back that a receive of `endpoint` had matched with number
+    /// `order`: the oldest receive that accepts it gets it now, or the next one that is posted,
+    /// before every message that has arrived since. It holds no credit, which was returned to its
+    /// sender when it was received. Returns `false` if its endpoint or its source was removed, and
+    /// the message with it.
     ///
     /// RR-MATCH-2.
     pub(crate) fn put_back(

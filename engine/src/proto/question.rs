@@ -1,45 +1,45 @@
-//! Asking the peer for a segment, and answering with one (flag 4 of a segment).
+//! Requests for a segment from the peer, and replies to such requests (flag 4 of a segment).
 
 use crate::wire::segment::FLAG_ANSWER_REQUESTED;
 
-/// What a session asks, and what it was asked.
+/// Request state of a session, in both directions.
 ///
 /// RR-SEG-6.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct Questions {
-    /// The next segment asks for an answer.
+    /// The next segment requests an answer.
     asks: bool,
-    /// The peer has asked for one.
+    /// The peer has requested one.
     owes: bool,
-    /// A segment came since that was last asked.
+    /// A segment arrived since the last check.
     has_received: bool,
 }
 
 impl Questions {
-    /// The next segment asks.
+    /// Requests an answer with the next segment.
     pub(super) fn ask(&mut self) {
         self.asks = true;
     }
 
-    /// The peer has sent a segment with these flags.
+    /// Handles the flags of a received segment.
     #[inline]
     pub(super) fn note(&mut self, flags: u16) {
         self.owes |= flags & FLAG_ANSWER_REQUESTED != 0;
         self.has_received = true;
     }
 
-    /// Whether the peer has sent a segment since this was last asked.
+    /// Returns whether a segment was received since the last call.
     pub(super) fn take_received(&mut self) -> bool {
         std::mem::take(&mut self.has_received)
     }
 
-    /// Whether a segment should go without waiting for traffic.
+    /// Returns whether a segment should be sent without waiting for traffic.
     #[inline]
     pub(super) fn are_due(self) -> bool {
         self.asks || self.owes
     }
 
-    /// The flag of the segment that goes now, which answers what was asked.
+    /// Returns the flag of the segment that is sent now, which answers a request.
     #[inline]
     pub(super) fn next_flag(&mut self) -> u16 {
         let asks = self.asks;

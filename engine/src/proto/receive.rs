@@ -21,7 +21,7 @@ use crate::wire::{Eager, FrameError, Rts, eager};
 pub struct ReceiveRequest {
     /// Local endpoint.
     pub(crate) endpoint: u16,
-    /// From whom; `None`: from anybody.
+    /// The source; `None`: any.
     pub(crate) peer: Option<Id>,
     /// Context, with [`UNTAGGED`] for untagged messages.
     pub(crate) context: u64,
@@ -31,7 +31,7 @@ pub struct ReceiveRequest {
     pub(crate) ignore: u64,
     /// Length of the buffer in bytes.
     pub(crate) capacity: u64,
-    /// It takes many messages, until fewer bytes than so many are free: see [`super::multi`].
+    /// Makes it a multi-receive, until fewer bytes than this are free: see [`super::multi`].
     pub(crate) min_free: Option<u64>,
 }
 
@@ -41,7 +41,7 @@ pub(super) fn context_of(context: u32, flags: u8) -> u64 {
     u64::from(context) | untagged
 }
 
-/// The first bytes of a message, or where it can be read, out of what came with its RTS.
+/// Splits the bytes of an RTS: the first bytes of the message, or where it can be read.
 #[inline]
 fn first_bytes(came: &[u8], has_source: bool) -> (&[u8], Option<CmaSource>) {
     if !has_source {
@@ -66,8 +66,8 @@ impl Core {
         Ok((Selector { source, context, tag, ignore }, session))
     }
 
-    /// Makes an operation for a receive. Start it with [`Self::start_receive`] when its buffer is
-    /// in place.
+    /// Creates an operation for a receive. Start it with [`Self::start_receive`] when its buffer is
+    /// ready.
     pub(crate) fn new_receive(&mut self, request: &ReceiveRequest) -> Result<Id, SendRefusal> {
         let (selector, session) = self.selector(request)?;
         let operation = Operation {
@@ -91,8 +91,8 @@ impl Core {
         self.operations.insert(operation).map_err(|_| SendRefusal::Full("operations_max"))
     }
 
-    /// [`Self::new_receive`] and [`Self::start_receive`] of a receive for which no message can
-    /// wait. `None`: one may, or there is an error, and nothing happened.
+    /// Creates and starts a receive for which no message can wait. `None`: one may, or there is an
+    /// error; use the general path.
     #[inline]
     pub(crate) fn post_fast(&mut self, request: &ReceiveRequest) -> Option<Id> {
         if request.min_free.is_some() {
@@ -124,7 +124,7 @@ impl Core {
             state: OperationState::Posted { key: Some(key), ignore: request.ignore },
         };
         let inserted = self.operations.insert(operation);
-        debug_assert!(inserted.as_ref().is_ok_and(|id| id.index() == index), "it was vacant");
+        debug_assert!(inserted.as_ref().is_ok_and(|id| id.index() == index), "the slot was vacant");
         inserted.ok()
     }
 
@@ -157,7 +157,7 @@ impl Core {
             self.deliver(id, &kept, effects);
             return;
         }
-        // A dead peer sends nothing any more; what it had sent was looked at first.
+        // A lost peer sends nothing any more; its earlier messages were checked first.
         let session = self.sessions.at_mut(operation.session as usize);
         if let Some(session) = session
             && let Some(failure) = session.failure_to_report().cloned()
@@ -175,7 +175,7 @@ impl Core {
         }
     }
 
-    /// Gives an unexpected message to the receive that asked for it.
+    /// Delivers an unexpected message to the receive that matched it.
     pub(super) fn deliver(&mut self, id: Id, kept: &Kept, effects: &mut impl Effects) {
         let Some(message) = self.unexpected.take(kept.message) else { return };
         let Some(operation) = self.operations.get(id) else { return };
@@ -212,8 +212,8 @@ impl Core {
         self.unexpected.recycle(message);
     }
 
-    /// The oldest unexpected message that a receive would get now, left where it is; the failure
-    /// that the receive would end with.
+    /// Returns the oldest unexpected message that a receive would get now, without removing it, or
+    /// the failure that the receive would end with.
     ///
     /// RR-END-2.
     pub(crate) fn peek(
@@ -233,8 +233,8 @@ impl Core {
         Ok(peer.map(|peer| message.arrival(peer, &kept.envelope)))
     }
 
-    /// Cancels a receive that has not matched. `false`: it has, and will complete. A multi-receive
-    /// matches no more, and ends as cancelled when what it has matched has ended.
+    /// Cancels a receive that has not matched. Returns `false` if it has, and will complete. A
+    /// multi-receive matches no more, and ends as cancelled when its matched messages have ended.
     pub(crate) fn cancel_receive(&mut self, id: Id, effects: &mut impl Effects) -> bool {
         let Some(operation) = self.operations.get(id) else { return false };
         if let OperationState::Multi(multi) = &operation.state {
@@ -254,9 +254,9 @@ impl Core {
         true
     }
 
-    /// What every message needs first: credit was there (`IS_CHARGED`: that was looked at when it
-    /// came), the source is known, the target is open. Gives the remote endpoint and the session's
-    /// epoch; `Ok(None)`: the endpoint is not open, and credit was returned.
+    /// Checks the preconditions of every message: its credit (`IS_CHARGED`: checked on arrival),
+    /// its source, its target. Returns the remote endpoint and the session's epoch; `Ok(None)`: the
+    /// endpoint is not open, and credit was returned.
     ///
     /// RR-MATCH-3, RR-CREDIT-1.
     #[inline]
@@ -272,7 +272,7 @@ impl Core {
             return Err(FrameError::NoCredit("envelope"));
         }
         if !IS_CHARGED && !session.bytes.handle_arrival(payload_bytes as u32) {
-            // What is held until somebody receives it would stay reserved for ever.
+            // Buffered messages would otherwise stay charged until they are received.
             session.envelopes.consume(1);
             return Err(FrameError::NoCredit("eager byte"));
         }
@@ -294,7 +294,7 @@ impl Core {
         Ok(Some((remote, epoch)))
     }
 
-    /// A message waits for its receive, or for the manager of connections.
+    /// Notes that a message waits for its receive, or for the connection manager.
     pub(super) fn note_unexpected(&mut self, slot: u32, context: u64) {
         self.counters.unexpected_messages += 1;
         self.extend_windows(slot);
@@ -303,7 +303,7 @@ impl Core {
         }
     }
 
-    /// A whole message, with its remote data, whose turn has come; `IS_CHARGED` as of
+    /// Takes a whole message, with its remote data, whose turn it is; `IS_CHARGED` as of
     /// [`Self::admit`].
     #[inline]
     pub(super) fn take_eager<const IS_CHARGED: bool>(
@@ -357,8 +357,8 @@ impl Core {
         Ok(())
     }
 
-    /// A request to send, with the remote data of its message, whose turn has come; `IS_CHARGED` as
-    /// of [`Self::admit`].
+    /// Takes a request to send, with the remote data of its message, whose turn it is; `IS_CHARGED`
+    /// as of [`Self::admit`].
     pub(super) fn take_rts<const IS_CHARGED: bool>(
         &mut self,
         slot: u32,

@@ -1,4 +1,4 @@
-//! Rendezvous: the receiver pulls.
+//! Rendezvous: the receiver pulls messages by grants.
 //!
 //! ```text
 //!  sender                                   receiver
@@ -35,14 +35,14 @@ use crate::wire::{CHUNK_BYTES_MAX, Done, FrameError, Grant, frame};
 /// Messages that arrived within this time make chunks short.
 const BUSY_NS: u64 = 1_000_000;
 
-/// Chunks granted ahead of messages that give way to others.
+/// Outstanding chunks of messages that yield to others.
 const YIELDING_CHUNKS: u32 = 2;
 
-/// Ranges that are granted in datagrams are no shorter for want of room: a grant has 40 bytes.
+/// Minimum range granted in datagrams when space is short: a grant has 40 bytes.
 const SHARE_MIN: u64 = 4096;
 
-/// Chunks of a message that may arrive corrupted in a row before the session fails: chance does not
-/// do that, what does so is broken.
+/// Consecutive corrupted chunks of a message before the session fails: that indicates a defect, not
+/// chance.
 pub(crate) const BAD_CHUNKS_MAX: u32 = 8;
 
 /// A chunk for the driver to send.
@@ -52,7 +52,7 @@ pub(crate) struct ChunkSend {
     pub(crate) offset: u64,
     pub(crate) length: u32,
     pub(crate) header: [u8; CHUNK_HEADER_BYTES],
-    /// Another one on the same lane is granted.
+    /// Another chunk on the same lane is granted.
     pub(crate) is_followed: bool,
 }
 
@@ -67,7 +67,7 @@ pub(crate) struct ChunkReceive {
 impl Core {
     // ---- The receiver ----
 
-    /// A receive has matched a rendezvous message, whose first bytes are in place.
+    /// Pulls a matched rendezvous message, whose first bytes are in place.
     ///
     /// RR-RDV-7, RR-RDV-8.
     pub(crate) fn pull(
@@ -102,7 +102,7 @@ impl Core {
         self.pull_in_ranges(id, slot, hint, wanted - in_place);
     }
 
-    /// What is `left` of a message is granted by lanes from now on, when its turn comes.
+    /// Queues the remaining `left` bytes of a message to be granted on lanes.
     pub(super) fn begin_granting(&mut self, id: Id, slot: u32, hint: Hint, left: u64) {
         let Some(session) = self.sessions.at_mut(slot as usize) else { return };
         let chunk = u64::from(self.config.chunk_bytes);
@@ -119,7 +119,7 @@ impl Core {
         }
     }
 
-    /// Grants what the lanes can take: a lane that is idle, or about to be.
+    /// Grants ranges to lanes that are idle, or about to be.
     #[inline]
     pub(crate) fn poll_grants(&mut self, now_ns: u64) {
         if self.has_lane_room && !self.starved.is_empty() {
@@ -156,7 +156,7 @@ impl Core {
                 true => self.config.busy_chunk_bytes,
                 false => self.config.chunk_bytes,
             };
-            // Short chunks are more of them.
+            // Short chunks need a larger number.
             let usual = self.config.horizon_chunks * (self.config.chunk_bytes / chunk_bytes);
             let chunks = if yields { YIELDING_CHUNKS.min(usual) } else { usual };
             let chunk_bytes = if rare!("a chunk of one byte", 10) { 1 } else { chunk_bytes };
@@ -173,7 +173,7 @@ impl Core {
                     Next::Later => return,
                     Next::NoLane => return self.request_lanes(slot, now_ns),
                 };
-            // Horizons count bytes, and ranges may be short. What arrives there asks again.
+            // Horizons count bytes, and ranges may be short. Arrivals trigger the next attempt.
             if self.lanes.get(lane).is_some_and(|bulk| bulk.incoming.len() >= GRANTED_MAX) {
                 return;
             }
@@ -212,20 +212,20 @@ impl Core {
         }
     }
 
-    /// To which lane a session grants next.
+    /// Returns the lane that a session grants on next.
     fn choose(&self, slot: u32, (longest, chunks): (u32, u32), now_ns: u64) -> Next {
         let most = (u64::from(longest), u64::from(chunks));
         self.sessions.at(slot as usize).map_or(Next::Later, |it| self.choose_lane(it, most, now_ns))
     }
 
-    /// A range of a message is granted: those that can wait give way for a while.
+    /// Notes the grant of a range: bulk messages yield for a while.
     fn note_granted(&mut self, id: Id, now_ns: u64) {
         if self.operations.get(id).is_some_and(|operation| operation.hint != Hint::Bulk) {
             self.hinted.granted_ns = Some(now_ns);
         }
     }
 
-    /// Grants the next range of a session in datagrams. `false`: not now.
+    /// Grants the next range of a session in datagrams. Returns `false` if not possible now.
     fn grant_by_datagram(
         &mut self,
         slot: u32,
@@ -233,7 +233,7 @@ impl Core {
         horizon: u64,
         now_ns: u64,
     ) -> bool {
-        // Several sessions share the window, and a long chunk would take it whole.
+        // Several sessions share the window, and a long chunk would use all of it.
         let share = (self.config.datagram_window_bytes / 8).max(SHARE_MIN);
         let chunk_bytes = u64::from(chunk_bytes).min(share);
         if !self.may_pull(slot, chunk_bytes, horizon) {
@@ -252,7 +252,7 @@ impl Core {
         true
     }
 
-    /// The range whose recv the driver should have next on a lane; the lane is receiving then.
+    /// Returns the range that the driver should receive next on a lane, which is receiving then.
     pub(crate) fn next_receive(&mut self, lane: Id) -> Option<ChunkReceive> {
         let bulk = self.lanes.get_mut(lane)?;
         if bulk.is_receiving || !bulk.is_ready {
@@ -261,7 +261,7 @@ impl Core {
         let &Incoming { operation, offset, length, .. } = bulk.incoming.front()?;
         let found = self.operations.get_mut(operation).map(|operation| &mut operation.state);
         let Some(OperationState::Pulling(pulling)) = found else {
-            // The receive is over, but its bytes will come: the lane cannot be used any more.
+            // The receive has ended, but its bytes will arrive: the lane is not usable any more.
             self.actions.push_back(Action::CloseLane { lane, is_failure: true });
             return None;
         };
@@ -270,8 +270,8 @@ impl Core {
         Some(ChunkReceive { operation, offset, length })
     }
 
-    /// The recv of [`Self::next_receive`] ended. `false`: the lane is unusable; the ranges it
-    /// carried are granted again elsewhere.
+    /// Handles the result of a recv of [`Self::next_receive`]. Returns `false` if the lane is
+    /// unusable; its ranges are granted again elsewhere.
     ///
     /// RR-RDV-3, RR-RDV-6, RR-SUM-4, RR-SUM-5.
     pub(crate) fn handle_chunk_received(
@@ -323,7 +323,7 @@ impl Core {
         let OperationState::Pulling(pulling) = &mut found.state else { return is_good };
         pulling.targeted -= 1;
         if is_lane_gone && pulling.failed.is_none() {
-            // Only now that the kernel is done with the range may another lane write it.
+            // Another lane may write the range only after the kernel has released it.
             let slot = found.session;
             if let Some(session) = self.sessions.at_mut(slot as usize) {
                 let range = (operation, receive.offset, u64::from(receive.length));
@@ -361,7 +361,7 @@ impl Core {
         is_good
     }
 
-    /// A chunk came whole, but not with the bytes that were sent: it is granted again, on any lane.
+    /// Grants a corrupted chunk, which arrived completely, again on any lane.
     ///
     /// RR-SUM-5.
     #[cold]
@@ -402,8 +402,9 @@ impl Core {
         self.end_receive(id, slice_of, Ended::Received(arrival), effects);
     }
 
-    /// Whether a session grants again when a few more chunks have come: its next datagram is not
-    /// far, and one for each message that ends costs both sides as much as 8 KiB of bulk data.
+    /// Returns whether a session grants again after a few more chunks: then DONE can wait for that
+    /// datagram, since one for each completed message costs both sides as much as 8 KiB of bulk
+    /// data.
     fn grants_soon(&self, slot: u32) -> bool {
         self.sessions.at(slot as usize).is_some_and(|session| {
             let comes = |lane: &Id| self.lanes.get(*lane).is_some_and(|it| !it.incoming.is_empty());
@@ -411,7 +412,7 @@ impl Core {
         })
     }
 
-    /// Control frames that waited for the next grants go now if there will be none.
+    /// Sends control frames that waited for the next grants, if there will be none.
     fn send_delayed_control(&mut self, slot: u32) {
         let has_some =
             |session: &Session| !session.control.is_empty() || session.outbox.has_open_segment();
@@ -437,7 +438,7 @@ impl Core {
             .get(id)
             .is_some_and(|operation| operation.session == slot && operation.serves());
         let lane = self.lane_named(slot, number);
-        // A lane that died here while the grant was on its way dies there, too.
+        // A lane that failed here while the grant was in transit fails there, too.
         let Some((lane, bulk)) = lane.and_then(|lane| Some((lane, self.lanes.get_mut(lane)?)))
         else {
             return Ok(());
@@ -474,7 +475,7 @@ impl Core {
         let number = bulk.number;
         if let Some(session) = self.sessions.at_mut(slot as usize) {
             session.eager_limit.follow(grant.eager_class);
-            // In datagrams it may have been made before the peer lost the lane and asked.
+            // In datagrams it may have been sent before the peer lost the lane and requested one.
             session.lanes_wanted &=
                 session.datagram.is_some() && number < session.wanted_before_lane;
         }
@@ -482,7 +483,7 @@ impl Core {
         Ok(())
     }
 
-    /// The chunk that the driver should send next on a lane; the lane is sending then.
+    /// Returns the chunk that the driver should send next on a lane, which is sending then.
     ///
     /// RR-RDV-2, RR-SUM-4.
     pub(crate) fn next_send(&mut self, lane: Id, effects: &impl Effects) -> Option<ChunkSend> {
@@ -509,7 +510,7 @@ impl Core {
         Some(ChunkSend { operation, offset, length, header, is_followed: bulk.outgoing.len() > 1 })
     }
 
-    /// All bytes of the chunk of [`Self::next_send`] are with the kernel, or the lane failed.
+    /// Notes that the kernel has all bytes of the chunk of [`Self::next_send`], or the lane failed.
     pub(crate) fn handle_chunk_sent(&mut self, lane: Id, now_ns: u64) {
         if let Some(bulk) = self.lanes.get_mut(lane)
             && bulk.is_sending
@@ -518,8 +519,8 @@ impl Core {
             bulk.used_ns = now_ns;
             let (is_first, path) = (bulk.is_fresh, usize::from(bulk.path));
             let length = bulk.outgoing.pop_front().map_or(0, |outgoing| outgoing.length);
-            // Whether chunks arrive whole is for the receiver to judge; a side that only sends
-            // would add up the failures of its whole life.
+            // The receiver decides whether chunks arrive completely; a side that only sends would
+            // accumulate failures over its whole lifetime.
             if let Some(session) = self.sessions.at_mut(bulk.session as usize) {
                 session.lane_failures = Late::NONE;
                 session.rails.handle_sent(path, length);
@@ -531,7 +532,7 @@ impl Core {
         }
     }
 
-    /// The kernel has let go of a sent chunk.
+    /// Notes that the kernel has released a sent chunk.
     pub(crate) fn handle_chunk_released(&mut self, operation: Id, effects: &mut impl Effects) {
         let Some(found) = self.operations.get_mut(operation) else { return };
         let OperationState::Serving(serving) = &mut found.state else { return };

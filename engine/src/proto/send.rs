@@ -1,4 +1,4 @@
-//! Sending: eager where it fits and credit allows, otherwise a request to send.
+//! Sending: eagerly where the message fits and credit permits, otherwise by a request to send.
 
 use std::collections::VecDeque;
 
@@ -18,9 +18,9 @@ use crate::wire::eager::EAGER_HEADER_BYTES;
 use crate::wire::rts::RTS_HEADER_BYTES;
 use crate::wire::{DATA_BYTES, EAGER_BYTES_MAX, Eager, Rts, eager, frame};
 
-/// Sends that wait and are passed by another one at the most: looking at them takes time.
+/// Maximum number of waiting sends that another one overtakes, since the scan takes time.
 const LOOK_BACK: usize = 256;
-/// Sends that one lets pass by their hints at the most.
+/// Maximum number of sends that overtake one by their hints.
 const PASSED_MAX: u8 = 16;
 
 /// A message to send.
@@ -28,7 +28,7 @@ const PASSED_MAX: u8 = 16;
 pub struct SendRequest {
     /// Local endpoint.
     pub(crate) endpoint: u16,
-    /// Name of the remote endpoint.
+    /// Handle of the remote endpoint.
     pub(crate) peer: Id,
     /// Context, with [`UNTAGGED`] for untagged messages.
     pub(crate) context: u64,
@@ -38,64 +38,64 @@ pub struct SendRequest {
     pub(crate) length: u64,
     /// When it completes.
     pub(crate) level: CompletionLevel,
-    /// What it is for.
+    /// Hint of the message.
     pub(crate) hint: Hint,
-    /// Remote data: the receiver is told with the message.
+    /// Remote data, delivered to the receiver with the message.
     pub(crate) data: Option<u64>,
-    /// It starts when all earlier ones of its endpoint to its peer are done.
+    /// It starts when all earlier sends of its endpoint to its peer have completed.
     pub(crate) fence: bool,
 }
 
 impl SendRequest {
-    /// Bytes of remote data behind its header.
+    /// Returns the bytes of remote data after its header.
     #[inline]
     pub(super) fn data_bytes(&self) -> usize {
         self.data.map_or(0, |_| DATA_BYTES)
     }
 
-    /// Whether it may go without an operation.
+    /// Returns whether it may be sent without an operation.
     #[inline]
     pub(crate) fn is_plain(&self) -> bool {
         !self.fence
     }
 }
 
-/// Why a send was not taken.
+/// Why a send was refused.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum SendRefusal {
     /// No such peer in the address vector.
     UnknownPeer,
     /// The peer failed.
     Failed(PeerFailure),
-    /// A bound is reached; it names the setting.
+    /// A limit is reached; it names the setting.
     Full(&'static str),
 }
 
-/// What [`Core::stage`] did with an operation.
+/// Result of [`Core::stage`].
 #[derive(Debug)]
 pub(crate) enum Staged<'a> {
-    /// Copy the whole message here. `completes`: the operation is over with that.
+    /// Copy the whole message here. `completes`: the operation has ended with that.
     Eager { room: &'a mut [u8], completes: bool },
     /// Copy the first bytes of the message here.
     Rts { room: &'a mut [u8] },
-    /// Say here where the message is, as [`crate::wire::CmaSource`].
+    /// Write the location of the message here, as [`crate::wire::CmaSource`].
     Source { room: &'a mut [u8] },
-    /// Copy what is at `offset` of the message here; it is as much as there is room.
-    /// `completes`: the operation is over with that.
+    /// Copy the bytes at `offset` of the message here, to the length of `room`. `completes`: the
+    /// operation has ended with that.
     Part { room: &'a mut [u8], offset: usize, completes: bool },
-    /// No credit or no room now.
+    /// No credit or no space now.
     Blocked,
 }
 
 impl Core {
-    /// The longest message that goes with its envelope to a session's peer, in bytes. `None`: it is
-    /// not connected.
+    /// Returns the longest message that is sent eagerly to a session's peer, in bytes. `None`: it
+    /// is not connected.
     pub(crate) fn eager_limit_of(&self, slot: u32) -> Option<u64> {
         let session = self.sessions.at(slot as usize).filter(|session| session.is_connected())?;
         Some(u64::from(self.eager_limit_for(session)))
     }
 
-    /// The session of a peer, if it can be sent to. Where a refusal is told, call
+    /// Returns the session of a peer that can be sent to. After reporting a refusal, call
     /// [`Self::note_reported`].
     #[inline]
     pub(crate) fn route(&self, peer: Id) -> Result<u32, SendRefusal> {
@@ -107,7 +107,7 @@ impl Core {
         }
     }
 
-    /// The owner was told why the session of a peer ended.
+    /// Notes that the owner received the reason why the session of a peer ended.
     ///
     /// RR-END-5.
     pub(crate) fn note_reported(&mut self, peer: Id) {
@@ -117,8 +117,8 @@ impl Core {
         }
     }
 
-    /// The peer's host has had everything of a session for a while: in stream mode its process is
-    /// asked for what it has acknowledged, so that the session's end does not leave that open.
+    /// Requests an acknowledgement in stream mode from a process whose host has acknowledged
+    /// everything for a while, so that the end of the session does not leave deliveries unknown.
     ///
     /// RR-END-5.
     pub(crate) fn ask_for_ack(&mut self, slot: u32) {
@@ -130,9 +130,9 @@ impl Core {
         }
     }
 
-    /// The fast path: room for a whole message that goes out now, without an operation. `None`:
-    /// not connected, sends wait before it, no credit, no room, or too long. The request is plain;
-    /// its remote data is before the room.
+    /// Fast path: reserves space for a whole message that is sent now, without an operation.
+    /// `None`: not connected, earlier sends wait, no credit, no space, or too long. The request is
+    /// plain; its remote data is before the space.
     ///
     /// RR-CREDIT-1.
     #[inline]
@@ -204,8 +204,8 @@ impl Core {
         })
     }
 
-    /// Makes an operation for a send that could not go out at once (or that has something to
-    /// wait for). Start it with [`Self::enqueue`] when its buffer is in place.
+    /// Creates an operation for a send that could not be sent at once (or has to wait for an
+    /// event). Start it with [`Self::enqueue`] when its buffer is ready.
     pub(crate) fn new_send(&mut self, request: &SendRequest) -> Result<Id, SendRefusal> {
         let session = self.route(request.peer)?;
         if let Some(known) = self.sessions.at(session as usize)
@@ -216,7 +216,8 @@ impl Core {
         self.new_promised_send(request)
     }
 
-    /// The same beyond the bound on those that wait: somebody else bounds those that were promised.
+    /// Creates an operation beyond the limit on waiting ones: the caller bounds those with a
+    /// reserved slot.
     pub(crate) fn new_promised_send(&mut self, request: &SendRequest) -> Result<Id, SendRefusal> {
         let session = self.route(request.peer)?;
         let operation = Operation {
@@ -237,7 +238,7 @@ impl Core {
         self.operations.insert(operation).map_err(|_| SendRefusal::Full("operations_max"))
     }
 
-    /// Puts a new send in line and connects if need be. [`Self::poll_waiting`] hands it out.
+    /// Queues a new send and connects if necessary. [`Self::poll_waiting`] returns it.
     pub(crate) fn enqueue(&mut self, id: Id, now_ns: u64) {
         let Some(operation) = self.operations.get_mut(id) else { return };
         let OperationState::New { level } = operation.state else { return };
@@ -263,9 +264,9 @@ impl Core {
         }
     }
 
-    /// The next waiting send that [`Self::stage`] should be tried with. Sessions that are
-    /// blocked come back when credit or room does. What was posted after a goodbye ends with the
-    /// session: the peer would acknowledge it, and not deliver it if it lacks the one before.
+    /// Returns the next waiting send to try with [`Self::stage`]. Blocked sessions return when
+    /// credit or space does. Sends posted after a goodbye end with the session: the peer would
+    /// acknowledge them, and not deliver them if it lacks an earlier one.
     ///
     /// RR-END-1.
     #[inline]
@@ -295,7 +296,7 @@ impl Core {
         None
     }
 
-    /// What the send of an operation asks for, and the remote endpoint.
+    /// Returns the request of a send operation, and the remote endpoint.
     pub(super) fn request_of(
         &self,
         operation: &Operation,
@@ -329,7 +330,7 @@ impl Core {
         if self.is_by_datagram(id) {
             return self.stage_by_datagram(id);
         }
-        // The block decides, the rest records: one look-up of the room that is returned.
+        // The block decides, the rest records: one look-up of the returned space.
         let Some(operation) = self.operations.get(id) else { return Staged::Blocked };
         let OperationState::Queued { level } = operation.state else { return Staged::Blocked };
         let (slot, length) = (operation.session, operation.length);
@@ -341,7 +342,7 @@ impl Core {
         let Some(session) = self.sessions.at_mut(slot as usize) else { return Staged::Blocked };
         let bytes_left = u64::from(session.byte_credit.available());
         let whole_limit = request.hint.eager_limit(eager_limit);
-        // A peer may pull what could have gone at once.
+        // A peer may pull messages that could have been sent eagerly.
         let is_eager = length <= whole_limit
             && length <= bytes_left
             && !rare!("a short message that is pulled", 20);
@@ -363,7 +364,7 @@ impl Core {
                 self.unblocked.retain(|&unblocked| unblocked != slot);
             }
             if is_room_elsewhere {
-                // Another session holds the staging buffers: look again in the next poll.
+                // Another session holds the staging buffers: retry in the next poll.
                 self.unblocked.insert(0, slot);
             }
             return Staged::Blocked;
@@ -414,7 +415,7 @@ impl Core {
         if is_eager { Staged::Eager { room, completes } } else { Staged::Rts { room } }
     }
 
-    /// The messages of a session wait, for credit or for room; what needs no credit may go.
+    /// Blocks the messages of a session, for lack of credit or space; frames without credit may go.
     pub(super) fn block_messages(&mut self, slot: u32) {
         let session = self.sessions.at(slot as usize);
         let is_ready =
@@ -424,7 +425,7 @@ impl Core {
         }
     }
 
-    /// Cancels a send that has not gone out. `false`: it has, and will complete.
+    /// Cancels a send that was not sent. Returns `false` if it was, and will complete.
     pub(crate) fn cancel_send(&mut self, id: Id, effects: &mut impl Effects) -> bool {
         let Some(operation) = self.operations.get(id) else { return false };
         if !matches!(
@@ -436,7 +437,7 @@ impl Core {
         let slot = operation.session;
         if let Some(session) = self.sessions.at_mut(slot as usize) {
             session.waiting.retain(|&waiting| waiting != id);
-            // What stands first now may have what that one lacked.
+            // The first waiting send may need less than the previous one.
             if let Some(one_sided) = session.one_sided.as_deref_mut() {
                 one_sided.waiting.retain(|&waiting| waiting != id);
             }
@@ -449,7 +450,7 @@ impl Core {
         true
     }
 
-    /// An eager message that reports its match was matched.
+    /// Handles MATCHED for an eager message that reports its match.
     pub(crate) fn handle_matched(
         &mut self,
         session: u32,
@@ -472,10 +473,10 @@ impl Core {
     }
 }
 
-/// Where a send stands among those that wait: behind the last one of its own stream, and of those
-/// that its hint does not pass; it passes [`LOOK_BACK`] at the most. Nobody passes one of which a
-/// part has gone, since its receiver waits for the rest, nor one that [`PASSED_MAX`] have passed:
-/// those that pass take credit that may only come back when it is received.
+/// Returns the queue position of a send: after the last one of its own flow, and after those that
+/// its hint does not overtake; it overtakes at most [`LOOK_BACK`]. A partially sent message is not
+/// overtaken, since its receiver waits for the rest, nor is one that [`PASSED_MAX`] have overtaken:
+/// those take credit that may only return when it is received.
 ///
 /// RR-MATCH-1, RR-DGRAM-6.
 fn place_in_line(waiting: &VecDeque<Id>, operations: &Table<Operation>, id: Id) -> usize {
@@ -496,7 +497,7 @@ fn place_in_line(waiting: &VecDeque<Id>, operations: &Table<Operation>, id: Id) 
     waiting.range(from..).rposition(stays).map_or(from, |last| from + last + 1)
 }
 
-/// Flags of EAGER and RTS alike.
+/// Returns the common flags of EAGER and RTS.
 #[inline]
 fn flags_of(request: &SendRequest) -> u8 {
     let untagged = if request.context & UNTAGGED != 0 { eager::FLAG_UNTAGGED } else { 0 };
@@ -577,21 +578,21 @@ mod tests {
 
     /// RR-MATCH-1
     #[test]
-    fn hints_pass_other_streams_so_often_and_no_more() {
+    fn hints_overtake_other_flows_a_limited_number_of_times() {
         let mut line = Line(VecDeque::new(), Table::new(1000));
         assert_eq!([line.post(1, Hint::None), line.post(1, Hint::Bulk)], [0, 1]);
         for number in 0..usize::from(PASSED_MAX) {
             assert_eq!(line.post(2, Hint::Priority), number);
         }
         let behind = usize::from(PASSED_MAX) + 2;
-        assert_eq!(line.post(3, Hint::Priority), behind, "all of them have waited enough");
+        assert_eq!(line.post(3, Hint::Priority), behind, "all of them were overtaken enough");
         let mut line = Line(VecDeque::new(), Table::new(1000));
         assert_eq!([line.post(1, Hint::None), line.post(1, Hint::Priority)], [0, 1]);
     }
 
     /// RR-DGRAM-6
     #[test]
-    fn nobody_passes_what_is_half_way() {
+    fn partially_sent_message_is_not_overtaken() {
         let mut line = Line(VecDeque::new(), Table::new(1000));
         line.post(1, Hint::None);
         let first = line.0[0];

@@ -31,26 +31,26 @@ use crate::wire::{SEGMENT_BYTES_MAX, hello};
 /// Header, body and whole length of a segment.
 pub(crate) type Whole<'a> = (&'a SegmentHeader, &'a [u8], usize);
 
-/// What the two sides tell each other in the hello exchange.
+/// Limits exchanged in the hello exchange.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    /// Random name of the session, chosen by the side that connected.
+    /// Random id of the session, chosen by the side that connected.
     pub(crate) session: u64,
-    /// Envelopes that may be sent at first.
+    /// Initial limit of envelopes.
     pub(crate) envelope_limit: u32,
-    /// Eager bytes that may be sent at first.
+    /// Initial limit of eager bytes.
     pub(crate) byte_limit: u32,
     /// Longest eager payload that is accepted.
     pub(crate) eager_limit: u32,
-    /// Checksums are wanted.
+    /// Checksums are required.
     pub(crate) checksum: bool,
-    /// Bulk data is wanted in datagrams.
+    /// Bulk data is required in datagrams.
     pub(crate) bulk_in_datagrams: bool,
     /// The engine answers by the control lane although its owner makes no call.
     pub(crate) answers: bool,
 }
 
-/// Limits of who has none to tell.
+/// Limits of a side that announces none.
 pub(crate) const NOTHING: Limits = Limits {
     session: 0,
     envelope_limit: 0,
@@ -62,7 +62,7 @@ pub(crate) const NOTHING: Limits = Limits {
 };
 
 impl Limits {
-    /// The flags of a hello or a reply that announces them, but for what the handshake adds.
+    /// Returns the flags of a hello or a reply with these limits, without those of the handshake.
     pub(crate) fn flags(&self) -> u8 {
         let checksum = if self.checksum { hello::FLAG_CHECKSUM } else { 0 };
         let bulk = if self.bulk_in_datagrams { hello::FLAG_BULK_IN_DATAGRAMS } else { 0 };
@@ -70,37 +70,37 @@ impl Limits {
     }
 }
 
-/// See the module. Outside `proto` it is only read, but for its connection and its lane monitor,
-/// which [`super::core::Core`] lends out.
+/// A session; see the module. Read-only outside `proto`, except for its connection and its lane
+/// monitor, which [`super::core::Core`] returns mutably.
 #[derive(Debug)]
 pub(crate) struct Session {
-    /// The remote engine; 0: it is asked for by its place.
+    /// The remote engine; 0: it is unknown until its address is resolved.
     pub(crate) engine: u64,
     /// Where it listens.
     pub(crate) locators: Locators,
-    /// The user asked for whoever listens here ([`super::place`]).
+    /// The user inserted only a listener address ([`super::place`]).
     pub(super) place: Option<Box<std::net::SocketAddr>>,
-    /// How far the control lane is.
+    /// State of the control lane's connection.
     pub(crate) connection: Connection,
     /// It is in the list of sessions whose connection may have a deadline.
     pub(super) is_timed: bool,
     /// Why it failed, while it has.
     pub(crate) failure: Option<PeerFailure>,
-    /// A failure that the owner has not been told of, though sends that had completed may be lost.
+    /// A failure not yet reported to the owner, though completed sends may be lost.
     pub(super) unreported: Option<PeerFailure>,
-    /// Counts the beginnings and ends of its connections.
+    /// Number of starts and ends of its connections.
     pub(crate) epoch: u32,
-    /// Name of the session, agreed on in the hello exchange.
+    /// Id of the session, agreed on in the hello exchange.
     pub(crate) id: u64,
-    /// Its keys, while it lives; a session with oneself has none.
+    /// Its keys, while it is established; a session with oneself has none.
     pub(crate) keys: Option<SessionKeys>,
     /// Chunks have checksums; segments have them if the outbox says so.
     pub(super) has_checksums: bool,
-    /// No bulk lanes: granted ranges come in datagrams.
+    /// No bulk lanes: granted ranges arrive in datagrams.
     pub(crate) bulk_in_datagrams: bool,
     /// Lane numbers that have joined it.
     pub(super) joins: JoinWindow,
-    /// Hellos that were said to it have announced a window that is kept for it.
+    /// Hellos to it have announced a window that is reserved for it.
     pub(super) has_offer: bool,
     /// The latest epoch of the remote engine's hellos that led to a session.
     pub(super) epoch_seen: u32,
@@ -109,19 +109,19 @@ pub(crate) struct Session {
 
     // Sending.
     pub(super) outbox: Outbox,
-    /// Control frames that found no room in the outbox.
+    /// Control frames that did not fit the outbox.
     pub(crate) control: LateQueue<ControlFrame>,
-    /// Sends that wait for the connection, for credit or for room, in order.
+    /// Sends that wait for the connection, for credit or for space, in order.
     pub(crate) waiting: VecDeque<Id>,
-    /// What it has of one-sided operations, once there is one.
+    /// One-sided state, allocated with the first operation.
     pub(super) one_sided: Option<Box<SessionOneSided>>,
-    /// Of these, those that wait for earlier ones, and for what.
+    /// Of these, fenced ones, and what they wait for.
     pub(super) fences: LateQueue<super::fence::Fence>,
     /// Eager sends that complete when the peer acknowledges their frame.
     pub(crate) awaiting_delivery: VecDeque<(u32, Id)>,
     pub(crate) envelope_credit: SendCredit,
     pub(crate) byte_credit: SendCredit,
-    /// Longest eager payload that the peer accepts and wants.
+    /// Longest eager payload that the peer accepts and advises.
     pub(super) eager_limit: EagerLimit,
     /// Eager bytes that the peer lets be under way at once, at least: its first window.
     pub(super) eager_window: u32,
@@ -129,9 +129,9 @@ pub(crate) struct Session {
     pub(super) acked_frame: u32,
     /// In stream mode, the newest frame whose send completed before it was acknowledged.
     pub(super) completed_frame: Option<u32>,
-    /// The one of these that the peer was last asked about.
+    /// The frame for which the peer was last asked to acknowledge these.
     asked_frame: Option<u32>,
-    /// The next segment asks for an acknowledgement, though no operation waits for it.
+    /// The next segment requests an acknowledgement, though no operation waits for it.
     pub(super) asks_ack: bool,
     /// It is in the list of sessions to be flushed.
     pub(super) is_dirty: bool,
@@ -142,12 +142,12 @@ pub(crate) struct Session {
     pub(super) expected_frame: u32,
     pub(super) announced_ack: u32,
     pub(super) ack_wanted: bool,
-    /// In datagram mode: bytes that came by the stream since anything was sent, and where the
-    /// frames of the last of them end.
+    /// In datagram mode: bytes received on the stream since the last transmission, and the end of
+    /// their frames.
     pub(super) stream_owed: u32,
     pub(super) stream_end: u32,
-    /// The segment that acknowledges, on the TCP lane, what had come when a goodbye ended the
-    /// session.
+    /// The final segment on the TCP lane, which acknowledges everything received when a goodbye
+    /// ended the session.
     pub(super) final_ack: Vec<u8>,
     pub(super) questions: Questions,
     /// The peer's engine answers by the control lane although its owner makes no call.
@@ -162,27 +162,27 @@ pub(crate) struct Session {
     pub(crate) missing: LateQueue<(Id, u64, u64)>,
     /// Its bulk lanes.
     pub(crate) lanes: Vec<Id>,
-    /// Lanes were asked for (of the loop, or of the peer) and have not come yet.
+    /// Lanes were requested (from the loop, or from the peer) and are not there yet.
     pub(super) lanes_requested: bool,
-    /// The peer asked for lanes, and has granted on none since: what looks like a lane here may
-    /// be lost there.
+    /// The peer requested lanes, and has granted on none since: lanes that look healthy here may be
+    /// lost there.
     pub(super) lanes_wanted: bool,
     /// Lanes with lower numbers were opened before that.
     pub(super) wanted_before_lane: u32,
-    /// Lanes lost since a chunk last arrived whole or was sent whole.
+    /// Lanes lost since a chunk was last received or sent completely.
     pub(super) lane_failures: Late<LaneFailures>,
     pub(crate) next_lane: u32,
-    /// Number of the connection that last took the place of its control lane.
+    /// Number of the connection that last replaced its control lane.
     pub(super) last_move: Option<u32>,
-    /// Whether its control lane holds, and what becomes of it.
+    /// Monitor of its control lane.
     pub(crate) control_lane: super::control_lane::LaneMonitor,
     /// It is in the list of sessions that may grant.
     pub(super) is_granting: bool,
     /// The goodbye is staged; until the session ends.
     pub(crate) is_leaving: bool,
-    /// What its end is followed by, if it is left.
+    /// What follows its end, if it is left.
     pub(super) sequel: Sequel,
-    /// What it has in datagram mode; `None` in stream mode.
+    /// Datagram-mode state; `None` in stream mode.
     pub(crate) datagram: Option<Box<super::datagram::Datagram>>,
     /// The rails between the two engines.
     pub(crate) rails: super::rails::Rails,
@@ -252,18 +252,18 @@ impl Session {
         }
     }
 
-    /// Whether the peer is told where it can read `length` bytes.
+    /// Returns whether the RTS carries the address for CMA reads of `length` bytes.
     pub(super) fn offers_source(&self, length: u64, config: &Config) -> bool {
         self.datagram.as_deref().is_some_and(|datagram| datagram.offers_source(length, config))
     }
 
-    /// Whether segments flow.
+    /// Returns whether the session is established.
     #[inline]
     pub(crate) fn is_connected(&self) -> bool {
         self.connection.is_connected()
     }
 
-    /// Whether a message that is eager by its length may go before all others, were there room.
+    /// Returns whether a message of eager length may be sent before all others, given space.
     ///
     /// RR-CREDIT-1.
     #[inline]
@@ -276,19 +276,19 @@ impl Session {
             && length <= u64::from(self.byte_credit.available())
     }
 
-    /// Whether it lives on without a control lane, so that another session with its peer would be
-    /// news of its end.
+    /// Returns whether it continues without a control lane, so that another session with its peer
+    /// would show its end.
     pub(crate) fn is_outlived(&self) -> bool {
         self.is_connected() && self.control_lane.is_lost()
     }
 
-    /// Whether this side has something to pull, or the peer said that it has.
+    /// Returns whether this side has something to pull, or the peer has announced that it has.
     pub(crate) fn needs_lane(&self) -> bool {
         self.lanes_wanted || !self.pulls.is_empty() || !self.missing.is_empty()
     }
 
-    /// Starts the life of an established connection: `ours` was announced, `theirs` came back.
-    /// `advised_from` is [`super::core::Config::advised_from`]. RR-SUM-1, RR-BULK-1.
+    /// Starts an established connection: `ours` was announced, `theirs` received. `advised_from` is
+    /// [`super::core::Config::advised_from`]. RR-SUM-1, RR-BULK-1.
     pub(crate) fn establish(
         &mut self,
         ours: Limits,
@@ -309,7 +309,7 @@ impl Session {
         self.eager_limit = EagerLimit::new(theirs.eager_limit, advised_from);
         self.eager_window = theirs.byte_limit;
         self.envelopes = ReceiveCredit::new(ours.envelope_limit, 1);
-        // A message without credit is pulled, so a short window need not have room for the longest.
+        // A message without credit is pulled, so a short window need not fit the longest.
         let largest = ours.eager_limit.min(ours.byte_limit / 4);
         self.bytes = ReceiveCredit::new(ours.byte_limit, largest);
         (self.next_frame, self.acked_frame) = (0, 0);
@@ -325,19 +325,19 @@ impl Session {
         self.sequel = Sequel::None;
     }
 
-    /// Why it cannot be used, or was not usable for a while that the owner knows nothing of.
+    /// Returns why it cannot be used, or an interruption not yet reported to the owner.
     #[inline]
     pub(super) fn failure_to_report(&self) -> Option<&PeerFailure> {
         self.failure.as_ref().or(self.unreported.as_ref())
     }
 
-    /// In stream mode, whether a send has completed whose frame is not acknowledged.
+    /// Returns whether a send has completed whose frame is not acknowledged, in stream mode.
     pub(super) fn has_unheard_sends(&self) -> bool {
         self.completed_frame.is_some_and(|frame| !self.is_acknowledged(frame))
     }
 
-    /// Nothing was said for a while: the peer is asked, once, for the acknowledgement that its
-    /// traffic has not brought. `false`: there is nothing to ask.
+    /// Requests, once, the acknowledgement that an idle peer's traffic has not carried. Returns
+    /// `false` if there is nothing to request.
     ///
     /// RR-END-5.
     pub(super) fn ask_for_ack(&mut self) -> bool {
@@ -348,7 +348,7 @@ impl Session {
         self.asks_ack
     }
 
-    /// Room in the outbox for one frame that carries a message; `None`: no room now.
+    /// Reserves one frame that carries a message in the outbox; `None`: no space now.
     #[inline]
     pub(crate) fn push_message(
         &mut self,
@@ -360,13 +360,13 @@ impl Session {
         Some(room)
     }
 
-    /// Number of the frame that was pushed last.
+    /// Returns the number of the frame that was pushed last.
     #[inline]
     pub(crate) fn last_frame(&self) -> u32 {
         self.next_frame.wrapping_sub(1)
     }
 
-    /// Sends a control frame, now or as soon as there is room.
+    /// Sends a control frame, now or as soon as there is space.
     ///
     /// RR-CREDIT-3.
     pub(crate) fn push_control(&mut self, pool: &mut StagingPool, control: ControlFrame) {
@@ -390,8 +390,8 @@ impl Session {
         true
     }
 
-    /// Makes pending bytes of all that is staged, acknowledgement and credit included. Call it,
-    /// send [`Outbox::pending`], and call it again while that leaves nothing pending.
+    /// Makes all staged frames pending, with acknowledgement and credit. Call it, send
+    /// [`Outbox::pending`], and repeat until nothing is pending.
     #[inline]
     pub(crate) fn prepare(&mut self, pool: &mut StagingPool) {
         if self.datagram.is_some() {
@@ -433,7 +433,7 @@ impl Session {
         self.next_frame.wrapping_sub(u32::from(self.outbox.open_frames()))
     }
 
-    /// Whether the peer should hear of acknowledgements or credit without waiting for traffic.
+    /// Returns whether acknowledgements or credit should be sent without waiting for traffic.
     ///
     /// RR-SEG-5.
     #[inline(always)]
@@ -447,7 +447,7 @@ impl Session {
                 && (self.envelopes.is_update_due() || self.bytes.is_update_due()))
     }
 
-    /// Splits the first whole segment off `bytes`; `None`: more bytes are needed.
+    /// Splits the first complete segment off `bytes`; `None`: more bytes are needed.
     ///
     /// RR-SEG-1.
     #[inline]
@@ -463,8 +463,8 @@ impl Session {
         }
     }
 
-    /// [`Self::split_segment`] in a session with checksums. The header's is looked at as soon as it
-    /// is there: with a wrong length the rest would be waited for in vain.
+    /// Splits a segment in a session with checksums. The header's checksum is verified as soon as
+    /// it is there: with a wrong length the rest would never arrive.
     ///
     /// RR-SUM-3.
     pub(crate) fn split_checked(bytes: &[u8]) -> Result<Option<Whole<'_>>, FrameError> {
@@ -488,7 +488,7 @@ impl Session {
         Ok(Some((header, body, length)))
     }
 
-    /// Takes note of a segment's header. `true`: there is more credit than before.
+    /// Handles a segment's header. Returns `true` if there is more credit than before.
     ///
     /// RR-SEG-2.
     #[inline]
@@ -501,7 +501,7 @@ impl Session {
         self.ack_wanted |= header.flags.get() & FLAG_ACK_REQUESTED != 0;
         self.questions.note(header.flags.get());
         let ack = header.ack.get();
-        // An acknowledgement of frames never sent is ignored: nothing waits for it.
+        // An acknowledgement of unsent frames is ignored.
         if self.next_frame.wrapping_sub(ack) <= self.next_frame.wrapping_sub(self.acked_frame) {
             self.acked_frame = ack;
         }
@@ -511,14 +511,14 @@ impl Session {
         Ok(self.byte_credit.handle_limit(header.byte_limit.get()) || more)
     }
 
-    /// Whether the peer has acknowledged a frame that was sent in stream mode.
+    /// Returns whether the peer has acknowledged a frame that was sent in stream mode.
     #[inline]
     fn is_acknowledged(&self, frame: u32) -> bool {
         let outstanding = self.next_frame.wrapping_sub(frame);
         self.next_frame.wrapping_sub(self.acked_frame) < outstanding
     }
 
-    /// The next eager send whose frame the peer has acknowledged.
+    /// Returns the next eager send whose frame the peer has acknowledged.
     ///
     /// RR-SEG-3.
     #[inline]

@@ -1,37 +1,37 @@
-//! Since when a peer's kernel owes an answer, by the clock of this engine.
+//! Measures how long data is unacknowledged by a peer's kernel, on this engine's clock.
 //!
-//! A kernel says what is unanswered and when the last answer came, but not since when one is due:
-//! its timeouts double where packets vanish, and start over where they fail as unreachable. So that
-//! is remembered here, from one look at the kernel's figures to the next.
+//! A kernel reports unacknowledged data and the time of the last acknowledgement, but not since
+//! when one is due: its timeouts double where packets are lost, and restart where they fail as
+//! unreachable. So the start is kept here, from one check of the kernel's figures to the next.
 
 use std::time::Duration;
 
-/// So long nothing that went on a lane may stay unacknowledged while there is another path: a
-/// kernel has sent it three times by then.
+/// Maximum time that data on a lane may stay unacknowledged while there is another path: a kernel
+/// has sent it three times by then.
 const SILENCE: Duration = Duration::from_secs(1);
-/// The kernel tells the age of an answer in its ticks: one that seems younger than a silence by
-/// less than that is none, in nanoseconds.
+/// The kernel reports the age of an acknowledgement in ticks: one that seems younger than a silence
+/// by less than that does not count, in nanoseconds.
 const TICK_NS: u64 = 10_000_000;
 
-/// How long an answer may be due on a lane, given the peer timeout and whether what it carries may
-/// go by another path.
+/// Returns how long an acknowledgement may be due on a lane, given the peer timeout and whether its
+/// data may use another path.
 pub(crate) fn patience(limit: Duration, has_another: bool) -> Duration {
     if has_another { limit.min(SILENCE) } else { limit }
 }
 
-/// What the peer's kernel owes on a lane.
+/// Data that the peer's kernel has not acknowledged on a lane.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Owed {
-    /// Nothing: all that was sent is acknowledged.
+    /// None: everything sent is acknowledged.
     Nothing,
-    /// Bytes wait in this kernel, behind a window that the peer's kernel says is shut, or for a
-    /// rail: the time of an answer has not begun.
+    /// Data waits in this kernel, for a closed window of the peer's kernel, or for a rail: no
+    /// acknowledgement is due yet.
     Later,
-    /// An answer to bytes, or to questions of this kernel.
+    /// Data, or a keep-alive probe of this kernel, is unacknowledged.
     Answer {
-        /// Time since the last one.
+        /// Time since the last acknowledgement.
         heard: Duration,
-        /// What is unanswered has been out for at least so long.
+        /// Lower bound of the time since the unacknowledged data was sent.
         asked: Duration,
     },
 }
@@ -49,9 +49,9 @@ pub(crate) struct Resent {
 /// Since when that is due on one lane.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Silence {
-    /// Something was sent that may not be answered.
+    /// Data was sent that may be unacknowledged.
     is_owed: bool,
-    /// Since when an answer is due and none came.
+    /// Since when an acknowledgement is due without any received.
     since_ns: Option<u64>,
 }
 
@@ -59,26 +59,26 @@ impl Silence {
     /// Nothing was sent.
     pub(crate) const NONE: Self = Self { is_owed: false, since_ns: None };
 
-    /// Something was sent, so that looks are worth their while.
+    /// Data was sent, so that checks are necessary.
     pub(crate) const OWED: Self = Self { is_owed: true, since_ns: None };
 
-    /// Something is sent.
+    /// Notes that data is sent.
     pub(crate) fn expect_answer(&mut self) {
         self.is_owed = true;
     }
 
-    /// Whether an answer may be due.
+    /// Returns whether an acknowledgement may be due.
     pub(crate) fn is_owed(&self) -> bool {
         self.is_owed
     }
 
-    /// How long an answer has been due, as far as that was looked at.
+    /// Returns how long an acknowledgement has been due, as of the last check.
     pub(crate) fn lasts(&self, now_ns: u64) -> Option<Duration> {
         self.since_ns.map(|since_ns| Duration::from_nanos(now_ns.saturating_sub(since_ns)))
     }
 
-    /// Takes note of what is owed now; returns how long an answer has been due, `None` when none
-    /// is. What passed before the first look counts as far as it is known, and up to half of
+    /// Notes the kernel's current state; returns how long an acknowledgement has been due, `None`
+    /// when none is. Time before the first check counts as far as it is known, and up to half of
     /// `limit`.
     pub(crate) fn observe(&mut self, now_ns: u64, owed: Owed, limit: Duration) -> Option<Duration> {
         self.is_owed = owed != Owed::Nothing;
@@ -112,27 +112,27 @@ mod tests {
 
     /// RR-END-2
     #[test]
-    fn a_kernel_that_starts_over_does_not_shorten_a_silence() {
+    fn kernel_timeout_restart_does_not_shorten_a_silence() {
         let mut silence = Silence::OWED;
         let start_ns = 100 * SECOND_NS;
         assert_eq!(
             silence.observe(start_ns, answer(3_000, 100), LIMIT),
             Some(Duration::from_millis(100))
         );
-        // What fails as unreachable goes again each 3 s, for ever.
+        // Unreachable transmissions are repeated every 3 s, forever.
         for second in 1..60 {
             let owed = answer(3_000 + second * 1000, second % 3 * 1000);
             let silent = silence.observe(start_ns + second * SECOND_NS, owed, LIMIT);
             assert_eq!(silent, Some(Duration::from_millis(100 + second * 1000)));
         }
-        // An answer ends it, though something else is unanswered already.
+        // An acknowledgement ends it, though other data is unacknowledged already.
         let silent = silence.observe(start_ns + 60 * SECOND_NS, answer(500, 20), LIMIT);
         assert_eq!(silent, Some(Duration::from_millis(20)));
         assert!(silence.is_owed());
     }
 
     #[test]
-    fn ticks_of_the_kernel_are_no_answers() {
+    fn kernel_ticks_are_no_acknowledgements() {
         let mut silence = Silence::OWED;
         silence.observe(50 * SECOND_NS, answer(500, 500), LIMIT);
         for (step, jitter_ms) in (1..20).zip([4, 0, 3].into_iter().cycle()) {
@@ -143,19 +143,19 @@ mod tests {
     }
 
     #[test]
-    fn what_passed_before_the_first_look_is_not_all_of_the_limit() {
+    fn time_before_the_first_check_counts_at_most_half() {
         let mut silence = Silence::NONE;
         let silent = silence.observe(9_000 * SECOND_NS, answer(3_600_000, 3_600_000), LIMIT);
         assert_eq!(silent, Some(LIMIT / 2));
     }
 
-    /// A peer that computes behind a window that it shut answers questions, and is owed time.
+    /// A peer that computes with a closed window answers window probes, and has time.
     #[test]
-    fn a_shut_window_is_no_silence() {
+    fn closed_window_is_no_silence() {
         let mut silence = Silence::OWED;
         for second in 1..500 {
             let now_ns = second * SECOND_NS;
-            // A question is on its way; it was answered; the next one comes later and later.
+            // A probe is outstanding; it was acknowledged; the next ones come at growing intervals.
             assert_eq!(silence.observe(now_ns, answer(60_000, 0), LIMIT), Some(Duration::ZERO));
             assert_eq!(silence.observe(now_ns + 500_000, Owed::Later, LIMIT), Some(Duration::ZERO));
             assert!(silence.is_owed());

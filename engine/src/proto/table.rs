@@ -1,12 +1,12 @@
-//! A slab whose names carry a generation, so that a stale name finds nothing.
+//! A slab whose keys carry a generation, so that stale keys find nothing.
 //!
-//! The matcher has a slab of its own (`matching::slab`): its lists name slots that are occupied for
-//! sure, by index alone, and what a slot held is read once more after it was vacated.
+//! The matcher has a slab of its own (`matching::slab`): its lists refer to slots that are known to
+//! be occupied, by index alone, and the content of a slot is read once more after it was vacated.
 
 use std::fmt;
 use std::marker::PhantomData;
 
-/// A name of an entry: its slot, and which use of the slot it is.
+/// A key of an entry: its slot, and the generation of the slot's use.
 pub(crate) trait Key: Copy {
     /// `generation` is never 0.
     fn new(index: u32, generation: u32) -> Self;
@@ -14,24 +14,25 @@ pub(crate) trait Key: Copy {
     fn generation(self) -> u32;
 }
 
-/// Names an entry of a [`Table`]; never 0, never the same twice before 2^32 reuses of a slot.
+/// Identifies an entry of a [`Table`]; never 0, never repeated within 2^32 reuses of a slot.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Id(u64);
 
 impl Id {
-    /// The slot.
+    /// Returns the slot.
     #[inline]
     pub(crate) fn index(self) -> usize {
         (self.0 & 0xffff_ffff) as usize
     }
 
-    /// For the wire and for user data.
+    /// Returns the value for the wire and for user data.
     #[inline]
     pub(crate) fn to_u64(self) -> u64 {
         self.0
     }
 
-    /// What [`Self::to_u64`] gave, or anything a peer made up: looking it up decides.
+    /// Creates an id from [`Self::to_u64`], or from an arbitrary value of a peer: the look-up
+    /// decides.
     #[inline]
     pub(crate) fn from_u64(value: u64) -> Self {
         Self(value)
@@ -70,51 +71,52 @@ struct Slot<T> {
     value: Option<T>,
 }
 
-/// See the module. Grows up to a bound given at creation; allocates nothing once it has grown.
+/// A table; see the module. Grows up to a limit given at creation; allocates nothing once it has
+/// grown.
 #[derive(Debug)]
 pub(crate) struct Table<T, K = Id> {
     slots: Vec<Slot<T>>,
     free: u32,
     len: usize,
     limit: usize,
-    /// The generation of slots that are new.
+    /// The generation of new slots.
     first: u32,
     keys: PhantomData<K>,
 }
 
 impl<T, K: Key> Table<T, K> {
-    /// Holds `limit` entries at the most.
+    /// Creates a table of at most `limit` entries.
     #[inline]
     pub(crate) fn new(limit: usize) -> Self {
         let (limit, keys) = (limit.min(NO_SLOT as usize), PhantomData);
         Self { slots: Vec::new(), free: NO_SLOT, len: 0, limit, first: 1, keys }
     }
 
-    /// The same, with names that those of a table with another `seed` are not: as good as never
-    /// does one table know a name of another one, and looking a name up costs no more.
+    /// Creates a table whose keys practically never equal those of a table with another `seed`, at
+    /// no cost per look-up.
     pub(crate) fn with_own_names(limit: usize, seed: u64) -> Self {
         let mixed = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        // 30 bits, so that generations have room to grow.
+        // 30 bits, so that generations have space to grow.
         let first = ((mixed >> 34) as u32).max(1);
         Self { first, ..Self::new(limit) }
     }
 
-    /// How many entries there can be.
+    /// Returns the maximum number of entries.
     pub(crate) fn limit(&self) -> usize {
         self.limit
     }
 
-    /// How many entries there are.
+    /// Returns the number of entries.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether an insertion would be refused.
+    /// Returns whether an insertion would be refused.
     pub(crate) fn is_full(&self) -> bool {
         self.len >= self.limit
     }
 
-    /// `Err` gives the value back when the table is full.
+    /// Inserts a value. `Err` returns the value when the table is full.
     #[inline]
     pub(crate) fn insert(&mut self, value: T) -> Result<K, T> {
         if self.free == NO_SLOT {
@@ -156,7 +158,7 @@ impl<T, K: Key> Table<T, K> {
             return None;
         }
         let value = slot.value.take()?;
-        // Generation 0 is skipped so that no name is ever 0.
+        // Generation 0 is skipped so that no key is ever 0.
         slot.generation = slot.generation.checked_add(1).unwrap_or(1);
         slot.next_free = self.free;
         self.free = id.index() as u32;
@@ -164,7 +166,7 @@ impl<T, K: Key> Table<T, K> {
         Some(value)
     }
 
-    /// The slot of the next insertion; `None`: it would be refused.
+    /// Returns the slot of the next insertion; `None`: it would be refused.
     #[inline]
     pub(crate) fn vacant(&self) -> Option<usize> {
         match self.free {
@@ -173,8 +175,8 @@ impl<T, K: Key> Table<T, K> {
         }
     }
 
-    /// Forgets whoever lives in a slot if `plain` knows it: an entry that owns nothing, so that
-    /// nothing is dropped. Gives the name that it had, and what `plain` says of it.
+    /// Removes the entry of a slot if `plain` accepts it: an entry that owns nothing, so that
+    /// nothing is dropped. Returns its key, and the result of `plain`.
     #[inline(always)]
     pub(crate) fn forget_at<R>(
         &mut self,
@@ -192,7 +194,7 @@ impl<T, K: Key> Table<T, K> {
         Some((id, said))
     }
 
-    /// The full name of the entry in a slot.
+    /// Returns the full key of the entry in a slot.
     #[inline]
     pub(crate) fn id_at(&self, index: usize) -> Option<K> {
         let slot = self.slots.get(index)?;
@@ -200,24 +202,24 @@ impl<T, K: Key> Table<T, K> {
         Some(K::new(index as u32, slot.generation))
     }
 
-    /// By slot, whoever lives there now.
+    /// Returns the current entry of a slot.
     #[inline]
     pub(crate) fn at(&self, index: usize) -> Option<&T> {
         self.slots.get(index)?.value.as_ref()
     }
 
-    /// By slot, whoever lives there now.
+    /// Returns the current entry of a slot, mutable.
     #[inline]
     pub(crate) fn at_mut(&mut self, index: usize) -> Option<&mut T> {
         self.slots.get_mut(index)?.value.as_mut()
     }
 
-    /// One more than the highest slot ever used.
+    /// Returns one more than the highest slot ever used.
     pub(crate) fn slots(&self) -> usize {
         self.slots.len()
     }
 
-    /// All entries with their names, by slot.
+    /// Returns all entries with their keys, by slot.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (K, &T)> {
         self.slots.iter().enumerate().filter_map(|(index, slot)| {
             slot.value.as_ref().map(|value| (K::new(index as u32, slot.generation), value))
@@ -225,8 +227,8 @@ impl<T, K: Key> Table<T, K> {
     }
 }
 
-/// Room for `len` entries, by an eighth at a time: tables of sessions are long and their entries
-/// large, so that doubling would keep much that is not used.
+/// Reserves space for `len` entries, by an eighth at a time: tables of sessions are long and their
+/// entries large, so that doubling would leave much unused.
 pub(crate) fn reserve_for<T>(entries: &mut Vec<T>, len: usize) {
     if len > entries.capacity() {
         let more = (len - entries.len()).max(entries.len() / 8).max(4);
@@ -239,7 +241,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stale_name_finds_nothing() {
+    fn stale_key_finds_nothing() {
         let mut table: Table<_> = Table::new(2);
         let first = table.insert("a").unwrap();
         assert_eq!(table.remove(first), Some("a"));
@@ -253,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_of_another_table_finds_nothing() {
+    fn key_of_another_table_finds_nothing() {
         let mut tables = [1, 2, u64::MAX].map(|seed| Table::<_>::with_own_names(8, seed));
         let names = tables.each_mut().map(|table| [(); 8].map(|()| table.insert(()).unwrap()));
         for (at, table) in tables.iter().enumerate() {
@@ -264,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bound_holds() {
+    fn limit_is_enforced() {
         let mut table: Table<_> = Table::new(2);
         table.insert(1).unwrap();
         let id = table.insert(2).unwrap();

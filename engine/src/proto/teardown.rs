@@ -1,4 +1,4 @@
-//! The end of a session: what fails with it, what can still be received, what its windows held.
+//! The end of a session: failed operations, messages that can still be received, released windows.
 
 use super::core::{Action, Core};
 use super::credit::ReceiveCredit;
@@ -9,24 +9,24 @@ use super::session::ControlFrame;
 use super::table::Id;
 use super::unexpected::Kind;
 
-/// What follows on a session that is being left.
+/// What follows the end of a session that is being left.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Sequel {
-    /// Nothing: sends fail until somebody asks for the peer.
+    /// Nothing: sends fail until the peer is connected again.
     None,
-    /// The peer was inserted again: what was posted since is for the next session.
+    /// The peer was inserted again: operations posted since are for the next session.
     Return,
     /// The same, and the user waits for that one.
     Connect,
 }
 
 impl Core {
-    /// The session is over: everything that is outstanding with the peer fails, at once or as
-    /// soon as the kernel has let go of the memory. Of a session that has failed already the first
-    /// cause stays. If this side has removed all of its peers, that is the cause. If it has left
-    /// and its peer is wanted again, nothing that was posted since has to do with it, and no
-    /// failure stays. Where sends had completed that may be lost, and no operation ends with the
-    /// failure, it is kept until the owner was told.
+    /// Ends a session: everything outstanding with the peer fails, at once or as soon as the kernel
+    /// has released the memory. For a session that has failed already the first cause remains. If
+    /// this side has removed all of its peers, that is the cause. If it has left and its peer is
+    /// wanted again, operations posted since are unaffected, and no failure remains. Where
+    /// completed sends may be lost, and no operation ends with the failure, it is kept until it is
+    /// reported to the owner.
     ///
     /// RR-END-1, RR-END-2, RR-END-5.
     pub(crate) fn fail_session(
@@ -43,16 +43,16 @@ impl Core {
         let was_connected = session.is_connected();
         let is_gap = was_connected && !session.is_leaving && may_lose_completed;
         let sequel = std::mem::replace(&mut session.sequel, Sequel::None);
-        // Its user has removed all of the peer: what became of that afterwards, such as a goodbye
-        // that crossed the one of this side, is no failure for who inserts it again.
+        // The user has removed all of the peer: later events, such as a goodbye that crossed the
+        // one of this side, are no failure for a user that inserts it again.
         let is_removed = session.is_leaving && session.remotes.iter().all(|&it| it == u32::MAX);
         let failure = if is_removed { PeerFailure::Removed } else { failure };
-        // Its next life is not left, whoever asks for one.
+        // The next session with the peer is not being left.
         session.is_leaving = false;
         session.connection.fail();
         session.keys = None;
         session.failure = Some(failure.clone());
-        tracing::debug!(me = self.engine, peer = session.engine, "a session ends: {failure}");
+        tracing::debug!(me = self.engine, peer = session.engine, "session ended: {failure}");
         if planted!(LeakStaging) {
             session.outbox = super::outbox::Outbox::default();
         }
@@ -81,7 +81,7 @@ impl Core {
         if was_connected {
             self.release_windows(slot);
         }
-        // Of what was posted before nothing waits: it ended when its peer was removed.
+        // Nothing posted before waits: it ended when its peer was removed.
         let is_kept = |operation: &Operation| {
             sequel != Sequel::None
                 && matches!(
@@ -108,7 +108,7 @@ impl Core {
         self.end_lonely(effects);
     }
 
-    /// A session that was left is over, and its peer is wanted again.
+    /// Reconnects a session that was left and whose peer is wanted again.
     fn follow_up(&mut self, slot: u32, sequel: Sequel) {
         self.reset_failure(slot);
         let waits = self.sessions.at(slot as usize).is_some_and(|it| !it.waiting.is_empty());
@@ -117,7 +117,7 @@ impl Core {
         }
     }
 
-    /// The windows of a session that ended are free for others, except for what its unexpected
+    /// Releases the windows of a session that ended for others, except for what its unexpected
     /// messages hold until they are received ([`Self::return_credit_of`]).
     fn release_windows(&mut self, slot: u32) {
         let Some(session) = self.sessions.at_mut(slot as usize) else { return };
@@ -128,7 +128,7 @@ impl Core {
         self.extend_others();
     }
 
-    /// Whole messages of a dead peer can still be received; what would have to be pulled cannot.
+    /// Drops unexpected rendezvous messages of a lost peer; complete ones can still be received.
     fn drop_unexpected_rendezvous(&mut self, remotes: &[u32]) {
         for endpoint in self.endpoints.numbers() {
             for &remote in remotes {
@@ -175,12 +175,12 @@ impl Core {
         }
     }
 
-    /// Ends an operation, at once or as soon as the kernel has let go of its memory.
+    /// Ends an operation, at once or as soon as the kernel has released its memory.
     pub(super) fn fail_operation(&mut self, id: Id, cause: &Cause, effects: &mut impl Effects) {
         let Some(operation) = self.operations.get_mut(id) else { return };
         match &mut operation.state {
             OperationState::Serving(serving) if serving.unreleased > 0 => {
-                // After DONE the message has arrived, whatever becomes of the peer.
+                // After DONE the message has arrived, whether or not the peer fails.
                 if serving.done.is_none() {
                     serving.failed.get_or_insert_with(|| cause.clone());
                 }
@@ -216,8 +216,8 @@ impl Core {
         self.look_at_fences(slot);
     }
 
-    /// If an operation pulls, its sender hears that nobody wants that any more; their session may
-    /// go on.
+    /// Notifies the sender of an operation that pulls that its message is not needed any more;
+    /// their session may continue.
     ///
     /// RR-RDV-5.
     pub(super) fn give_up_pull(&mut self, id: Id) {
@@ -231,7 +231,7 @@ impl Core {
         }
     }
 
-    /// Operations that outlive the name of their peer do not name the next one in its slot.
+    /// Removes the peer from operations that outlive its handle, whose slot may be reused.
     pub(super) fn unname(&mut self, remote: u32) {
         for slot in 0..self.operations.slots() {
             if let Some(id) = self.operations.id_at(slot)
@@ -243,7 +243,7 @@ impl Core {
         }
     }
 
-    /// The peer asked for a range of a send that has ended: `lane` will not bring it.
+    /// Refuses a grant of the peer for a send that has ended: `lane` will not carry the range.
     ///
     /// RR-RDV-5.
     pub(super) fn refuse_grant(&mut self, slot: u32, lane: u32, receive_operation: u64) {
@@ -251,7 +251,7 @@ impl Core {
         self.push_control(slot, ControlFrame::refused(lane, receive_operation));
     }
 
-    /// The sender has given up what this receive pulls.
+    /// Fails a receive whose sender has abandoned the message.
     pub(super) fn fail_pull(&mut self, slot: u32, id: Id, effects: &mut impl Effects) {
         let found = self.operations.get(id).filter(|operation| operation.session == slot);
         if found.is_some_and(Operation::pulls) {
@@ -267,7 +267,7 @@ impl Core {
         let Some(session) = self.sessions.at_mut(slot as usize) else { return };
         if is_queued {
             session.waiting.retain(|&waiting| waiting != id);
-            // What stands first now may have what that one lacked.
+            // The first waiting send may need less than the previous one.
             if session.is_connected() && session.has_waiting() {
                 self.unblocked.push(slot);
             }

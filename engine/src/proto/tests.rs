@@ -1,4 +1,4 @@
-//! One engine and a peer that is played by hand: what it may say, and what it may not.
+//! One engine and a manually driven peer: valid and invalid frames.
 
 use std::collections::HashMap;
 
@@ -36,11 +36,11 @@ mod rails;
 const PEER: u64 = 9;
 const SESSION: u64 = 77;
 
-/// How operations ended, slices of multi-receives, and whether the end of no other can be reported.
+/// Results of operations, slices of multi-receives, and whether no further end can be reported.
 #[derive(Default)]
 struct Ends(HashMap<Id, Ended>, Vec<(Id, Id, u64, u64)>, bool, Accesses);
 
-/// What was done to regions, with the remote data.
+/// Accesses to regions, with the remote data.
 type Accesses = Vec<(Access, Option<u64>)>;
 
 impl Effects for Ends {
@@ -90,7 +90,7 @@ impl Effects for Ends {
     }
 }
 
-/// What stands for the CRC32C of a range.
+/// Returns a fake CRC32C of a range.
 fn checksum(offset: u64, length: u32) -> u32 {
     offset as u32 ^ length
 }
@@ -101,7 +101,7 @@ struct Bench {
     ends: Ends,
     slot: u32,
     peer: Id,
-    /// What the peer knows: frames heard and said.
+    /// State of the peer: frames received and sent.
     heard: u32,
     said: u32,
     flags: u16,
@@ -127,7 +127,7 @@ impl Bench {
         Self { core, ends: Ends::default(), slot, peer, heard: 0, said: 0, flags: 0 }
     }
 
-    /// A segment of the peer, with the header that is due.
+    /// Returns a segment of the peer, with a valid header.
     fn segment(&self, frames: u16, body: &[u8], limits: (u32, u32)) -> Vec<u8> {
         let header = SegmentHeader {
             length: ((SEGMENT_HEADER_BYTES + body.len()) as u32).into(),
@@ -145,20 +145,20 @@ impl Bench {
         self.core.handle_bytes(self.slot, bytes, 0, &mut self.ends)
     }
 
-    /// The peer says one frame.
+    /// Sends one frame of the peer.
     fn say(&mut self, body: &[u8]) -> Result<usize, FrameError> {
         let segment = self.segment(1, body, (2, 3000));
         self.said = self.said.wrapping_add(1);
         self.handle(&segment)
     }
 
-    /// The peer says nothing but where it is.
+    /// Sends a segment of the peer without frames.
     fn acknowledge(&mut self) {
         let segment = self.segment(0, &[], (2, 3000));
         self.handle(&segment).unwrap();
     }
 
-    /// Stages what waits, and gives the types of the frames that go out.
+    /// Stages waiting operations, and returns the types of the sent frames.
     fn hear(&mut self) -> Vec<u8> {
         while let Some(id) = self.core.poll_waiting() {
             match self.core.stage(id) {
@@ -308,7 +308,7 @@ fn done(operation: u64, accepted: u64) -> Vec<u8> {
 
 /// RR-SEG-1
 #[test]
-fn segments_of_other_lengths_are_refused_before_they_are_whole() {
+fn invalid_segment_lengths_are_rejected_at_the_header() {
     for length in [0, SEGMENT_HEADER_BYTES as u32 - 1, SEGMENT_BYTES_MAX as u32 + 1, u32::MAX] {
         let mut bench = Bench::new(Config::for_tests());
         let mut segment = bench.segment(0, &[], (2, 3000));
@@ -317,13 +317,13 @@ fn segments_of_other_lengths_are_refused_before_they_are_whole() {
     }
     let mut bench = Bench::new(Config::for_tests());
     let whole = bench.segment(0, &[], (2, 3000));
-    assert_eq!(bench.handle(&whole[..23]), Ok(0), "the rest may come");
+    assert_eq!(bench.handle(&whole[..23]), Ok(0), "the rest may arrive");
     assert_eq!(bench.handle(&whole), Ok(24));
 }
 
 /// RR-SEG-2
 #[test]
-fn frames_come_in_their_order_once() {
+fn frames_are_accepted_once_in_order() {
     let mut bench = Bench::new(Config::for_tests());
     bench.say(&eager(0, 8, 0)).unwrap();
     for wrong in [0, 2, u32::MAX] {
@@ -335,19 +335,19 @@ fn frames_come_in_their_order_once() {
 
 /// RR-SEG-3, RR-SEG-5
 #[test]
-fn delivered_is_what_the_peer_has_acknowledged() {
+fn delivery_completes_with_the_peer_ack() {
     let mut bench = Bench::new(Config::for_tests());
     let send = bench.send(10, CompletionLevel::Delivery);
     assert_eq!(bench.hear(), [frame::KIND_EAGER]);
     assert_eq!(bench.flags, FLAG_ACK_REQUESTED);
-    assert!(bench.ends.0.is_empty(), "it has gone out, and that is not enough");
+    assert!(bench.ends.0.is_empty(), "sent, but not acknowledged");
     let heard = std::mem::replace(&mut bench.heard, 50);
     bench.acknowledge();
-    assert!(bench.ends.0.is_empty(), "that many were never sent");
+    assert!(bench.ends.0.is_empty(), "more than were sent");
     bench.heard = heard;
     bench.acknowledge();
     assert_eq!(bench.ends.0[&send], Ended::Sent { accepted: 10 });
-    // The other way: what asks for it is acknowledged by a segment of its own.
+    // The other direction: a requested acknowledgement is sent in a segment of its own.
     let mut asks = bench.segment(1, &eager(0, 8, 0), (2, 3000));
     asks[6..8].copy_from_slice(&FLAG_ACK_REQUESTED.to_le_bytes());
     bench.handle(&asks).unwrap();
@@ -358,7 +358,7 @@ fn delivered_is_what_the_peer_has_acknowledged() {
 
 /// RR-SEG-4
 #[test]
-fn a_segment_holds_what_it_announces() {
+fn segment_contains_the_announced_frames() {
     for (announced, body) in [(0, eager(0, 8, 0)), (2, eager(0, 8, 0)), (1, Vec::new())] {
         let mut bench = Bench::new(Config::for_tests());
         let segment = bench.segment(announced, &body, (2, 3000));
@@ -370,12 +370,12 @@ fn a_segment_holds_what_it_announces() {
 
 /// RR-FRAME-2
 #[test]
-fn names_of_nothing_change_nothing() {
+fn unknown_operation_ids_have_no_effect() {
     let mut bench = Bench::new(Config::for_tests());
     let receive = bench.receive(10);
     let send = bench.send(5000, CompletionLevel::Inject);
     assert_eq!(bench.hear(), [frame::KIND_RTS]);
-    // A receive is no send, and these are over or never were.
+    // A receive is no send, and these have ended or never existed.
     for name in [0, receive.to_u64(), send.to_u64() + (1 << 32), u64::MAX] {
         bench.say(&done(name, 10)).unwrap();
         match ControlFrame::matched(name) {
@@ -398,7 +398,7 @@ fn names_of_nothing_change_nothing() {
 
 /// RR-MATCH-3
 #[test]
-fn messages_to_closed_endpoints_are_dropped_and_answered_where_somebody_waits() {
+fn messages_to_closed_endpoints_are_dropped_and_answered() {
     let mut bench = Bench::new(Config::for_tests());
     bench.say(&eager(1, 8, 0)).unwrap();
     assert_eq!(bench.hear(), [] as [u8; 0]);
@@ -410,7 +410,7 @@ fn messages_to_closed_endpoints_are_dropped_and_answered_where_somebody_waits() 
 
 /// RR-CREDIT-1
 #[test]
-fn nobody_sends_beyond_the_limits() {
+fn credit_limits_are_enforced_on_both_sides() {
     let mut bench = Bench::new(Config::for_tests());
     for _ in 0..3 {
         bench.send(10, CompletionLevel::Inject);
@@ -420,7 +420,7 @@ fn nobody_sends_beyond_the_limits() {
     let more = bench.segment(0, &[], (3, 3000));
     bench.handle(&more).unwrap();
     assert_eq!(bench.hear(), [frame::KIND_EAGER]);
-    // The other way.
+    // The other direction.
     let mut bench = Bench::new(Config { envelope_credits: 16, ..Config::for_tests() });
     for _ in 0..16 {
         bench.say(&eager(0, 0, 0)).unwrap();
@@ -433,9 +433,9 @@ fn nobody_sends_beyond_the_limits() {
 
 /// RR-CREDIT-4
 #[test]
-fn messages_that_are_refused_hold_no_credit_of_others() {
+fn dropped_messages_return_their_credit() {
     let mut bench = Bench::new(Config { eager_credit_bytes: 1500, ..Config::for_tests() });
-    // From one of the numbers that endpoints have in the course of time.
+    // From one of the numbers that endpoints have over time.
     let mut late = eager(0, 8, 0);
     late[4..6].copy_from_slice(&u16::MAX.to_le_bytes());
     bench.say(&late).unwrap();
@@ -448,7 +448,7 @@ fn messages_that_are_refused_hold_no_credit_of_others() {
 
 /// RR-CREDIT-3
 #[test]
-fn answers_pass_messages_that_wait_for_credit() {
+fn control_frames_overtake_messages_that_wait_for_credit() {
     let mut bench = Bench::new(Config::for_tests());
     for _ in 0..10 {
         bench.send(1000, CompletionLevel::Inject);
@@ -461,7 +461,7 @@ fn answers_pass_messages_that_wait_for_credit() {
 
 /// RR-RDV-1
 #[test]
-fn grants_beyond_the_message_close_the_session() {
+fn grants_beyond_the_message_close_session() {
     let wrong = [(0, 5001), (4999, 2), (5000, 1), (u64::MAX, 2), (0, 0), (0, CHUNK_BYTES_MAX + 1)];
     for (offset, length) in wrong {
         let mut bench = Bench::new(Config::for_tests());
@@ -482,7 +482,7 @@ fn grants_beyond_the_message_close_the_session() {
 
 /// RR-RDV-2
 #[test]
-fn chunks_leave_in_the_order_of_their_grants() {
+fn chunks_are_sent_in_grant_order() {
     let mut bench = Bench::new(Config::for_tests());
     let lane = bench.lane();
     let send = bench.send(5000, CompletionLevel::Inject);
@@ -501,7 +501,7 @@ fn chunks_leave_in_the_order_of_their_grants() {
 
 /// RR-RDV-4
 #[test]
-fn a_send_waits_for_its_answer_and_for_the_kernel() {
+fn rendezvous_send_waits_for_done_and_for_the_kernel() {
     for is_answer_first in [true, false] {
         let mut bench = Bench::new(Config::for_tests());
         let lane = bench.lane();
@@ -524,7 +524,7 @@ fn a_send_waits_for_its_answer_and_for_the_kernel() {
 
 /// RR-RDV-5
 #[test]
-fn a_grant_that_cannot_be_served_is_refused_and_ends_its_lane() {
+fn unserviceable_grant_is_refused_and_closes_its_lane() {
     let mut bench = Bench::new(Config::for_tests());
     bench.lane();
     let send = bench.send(5000, CompletionLevel::Inject);
@@ -538,7 +538,7 @@ fn a_grant_that_cannot_be_served_is_refused_and_ends_its_lane() {
 
 /// RR-RDV-5
 #[test]
-fn grants_for_nothing_pile_up_no_answers() {
+fn invalid_grants_do_not_accumulate_replies() {
     let mut bench = Bench::new(Config::for_tests());
     let send = bench.send(5000, CompletionLevel::Inject);
     bench.hear();
@@ -562,7 +562,7 @@ fn grants_for_nothing_pile_up_no_answers() {
 
 /// RR-RDV-6, RR-RDV-7
 #[test]
-fn ranges_of_a_broken_lane_are_granted_anew_and_nothing_beyond_the_buffer() {
+fn ranges_of_a_failed_lane_are_granted_again_within_the_buffer() {
     let mut bench = Bench::new(Config::for_tests());
     let lane = bench.lane();
     let receive = bench.receive(6000);
@@ -582,7 +582,7 @@ fn ranges_of_a_broken_lane_are_granted_anew_and_nothing_beyond_the_buffer() {
 }
 
 #[test]
-fn grants_come_several_at_a_time() {
+fn grants_are_batched() {
     let mut bench = Bench::new(Config { horizon_chunks: 4, ..Config::for_tests() });
     bench.core.sessions.at_mut(bench.slot as usize).unwrap().has_checksums = true;
     let lane = bench.lane();
@@ -600,7 +600,7 @@ fn grants_come_several_at_a_time() {
 
 /// RR-LANE-1
 #[test]
-fn lanes_join_their_own_session_only() {
+fn lanes_join_only_their_session() {
     let mut bench = Bench::new(Config::for_tests());
     for (engine, session) in [(PEER, SESSION + 1), (PEER + 1, SESSION), (7, SESSION), (0, 0)] {
         let joined = bench.core.handle_lane_hello(&lane_hello(engine, session, 3), 0);
@@ -617,7 +617,7 @@ fn lanes_join_their_own_session_only() {
 
 /// RR-BULK-1
 #[test]
-fn no_lane_joins_a_session_whose_bulk_data_goes_in_datagrams() {
+fn no_lane_joins_a_session_with_datagram_bulk() {
     let mut bench = Bench::new(Config::for_tests());
     let lane_of_datagrams = lane_hello(PEER, SESSION, DATAGRAM_LANE);
     let joined = bench.core.handle_lane_hello(&lane_of_datagrams, 0);
@@ -626,7 +626,7 @@ fn no_lane_joins_a_session_whose_bulk_data_goes_in_datagrams() {
     let joined = bench.core.handle_lane_hello(&lane_hello(PEER, SESSION, 3), 0);
     assert_eq!(joined.unwrap_err(), HelloStatus::Malformed);
     assert_eq!(bench.core.lanes.len(), 0);
-    // Whoever has no keys learns nothing of either.
+    // A peer without keys learns nothing of either.
     let mut forged = lane_hello(PEER, SESSION, 4);
     forged.lane = DATAGRAM_LANE.into();
     let joined = bench.core.handle_lane_hello(&forged, 0);

@@ -1,8 +1,8 @@
-//! Messages that came before their receive, kept within bounds.
+//! Messages that arrived before their receive, within limits.
 //!
-//! Payloads lie in buffers of a few sizes that are reused, so that a warm engine allocates
-//! nothing. How much can be here is bounded by the credits that sessions were given: a payload
-//! takes less than twice its length, or 64 bytes.
+//! Payloads are in buffers of a few sizes that are reused, so that a warm engine allocates nothing.
+//! Their total is bounded by the credit of sessions: a payload takes less than twice its length, or
+//! 64 bytes.
 
 use std::fmt;
 
@@ -13,22 +13,22 @@ use super::table::{Id, Table};
 
 /// The smallest buffer, in bytes; each class of buffers is twice as long as the one before it.
 const CLASS_BYTES_MIN: usize = 64;
-/// Classes, the last of which holds the longest message that comes unasked.
+/// Classes, the last of which holds the longest eager message.
 const CLASSES: usize = class_of(crate::wire::PARTS_BYTES_MAX) + 1;
-/// Bytes of idle buffers kept per class; more go back to the allocator.
+/// Bytes of free buffers kept per class; more return to the allocator.
 const IDLE_BYTES_MAX: usize = 256 << 10;
-/// The longest payload that is kept in the message itself, in bytes.
+/// The longest payload that is stored in the message itself, in bytes.
 const INLINE_BYTES: usize = 22;
 
-/// The class whose buffers hold `length` bytes.
+/// Returns the class whose buffers hold `length` bytes.
 const fn class_of(length: usize) -> usize {
     length.div_ceil(CLASS_BYTES_MIN).next_power_of_two().trailing_zeros() as usize
 }
 
-/// What kind of message it is.
+/// Kind of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// All of it is here.
+    /// It has arrived completely.
     Eager {
         /// The sender's operation if it waits for MATCHED, else 0.
         report: u64,
@@ -36,22 +36,22 @@ pub(crate) enum Kind {
         /// not.
         put_back: u64,
     },
-    /// Its first bytes are here.
+    /// Its first bytes have arrived.
     Rendezvous {
         /// The sender's operation.
         send_operation: u64,
         /// Length of the whole message in bytes.
         length: u64,
-        /// What the sender said of it.
+        /// Hint of the sender.
         hint: Hint,
-        /// What came with it says where it can be read.
+        /// Its payload is the location from which it can be read by CMA.
         has_source: bool,
     },
-    /// Some of its parts are here.
+    /// Some of its parts have arrived.
     Parts {
         /// As of an eager message.
         report: u64,
-        /// Which ones.
+        /// Its reassembly.
         assembly: Id,
     },
 }
@@ -78,11 +78,11 @@ impl Payload {
     }
 }
 
-/// One message, without its envelope, which is with the matcher or the claim that has it.
+/// One message, without its envelope, which is in the matcher or the claim that has it.
 pub(crate) struct Message {
-    /// Slot of the session it came by.
+    /// Slot of its session.
     pub(crate) session: u32,
-    /// Epoch of that session when it came.
+    /// Epoch of that session on arrival.
     pub(crate) epoch: u32,
     /// Its remote data.
     pub(crate) data: Option<u64>,
@@ -94,10 +94,10 @@ pub(crate) struct Message {
 // There may be millions: with its node in a matcher and one view a message takes 128 bytes.
 const _: () = assert!(size_of::<Option<Message>>() == 72);
 
-/// What is known of a message that is to be kept.
+/// A message to be kept.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Waiting {
-    /// Slot of the session it came by, and that session's epoch.
+    /// Slot and epoch of its session.
     pub(crate) came_by: (u32, u32),
     /// Its remote data.
     pub(crate) data: Option<u64>,
@@ -113,7 +113,7 @@ impl Waiting {
 }
 
 impl Message {
-    /// Length of the whole message in bytes.
+    /// Returns the length of the whole message in bytes.
     pub(crate) fn length(&self) -> u64 {
         match self.kind {
             Kind::Eager { .. } | Kind::Parts { .. } => self.payload().len() as u64,
@@ -121,18 +121,18 @@ impl Message {
         }
     }
 
-    /// What the receive that gets it reports: `peer` sent it with `envelope`.
+    /// Returns the result of the receive that gets it: `peer` sent it with `envelope`.
     pub(crate) fn arrival(&self, peer: Id, envelope: &MatchEnvelope) -> Arrival {
         let MatchEnvelope { context, tag, .. } = *envelope;
         Arrival { peer, context, tag, length: self.length(), data: self.data }
     }
 
-    /// The bytes that came with the envelope.
+    /// Returns the bytes that arrived with the envelope.
     pub(crate) fn payload(&self) -> &[u8] {
         self.payload.bytes()
     }
 
-    /// Its order among those that were put back; 0: it was not, and holds credit.
+    /// Returns its order among those that were put back; 0: it was not, and holds credit.
     pub(crate) fn put_back(&self) -> u64 {
         match self.kind {
             Kind::Eager { put_back, .. } => put_back,
@@ -141,7 +141,7 @@ impl Message {
     }
 }
 
-/// Without the bytes, which may be many.
+/// Omits the bytes, which may be many.
 impl fmt::Debug for Message {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { session, epoch, data, kind, .. } = self;
@@ -151,11 +151,11 @@ impl fmt::Debug for Message {
     }
 }
 
-/// See the module.
+/// Unexpected messages; see the module.
 #[derive(Debug)]
 pub(crate) struct Unexpected {
     messages: Table<Message>,
-    /// How many that peers sent there can be; those that were put back come on top.
+    /// Limit on those that peers sent; those that were put back are not counted.
     messages_max: usize,
     put_back: usize,
     idle: [Vec<Box<[u8]>>; CLASSES],
@@ -175,17 +175,17 @@ impl Unexpected {
         }
     }
 
-    /// Bytes of the buffers in use now, and the most there ever were.
+    /// Returns the bytes of the buffers in use now, and their maximum so far.
     pub(crate) fn held_bytes(&self) -> (usize, usize) {
         (self.held_bytes, self.held_bytes_max)
     }
 
-    /// All of them.
+    /// Returns all of them.
     pub(crate) fn messages(&self) -> impl Iterator<Item = &Message> {
         self.messages.iter().map(|(_, message)| message)
     }
 
-    /// Keeps a message; `None` when the table is full, which credits rule out.
+    /// Keeps a message; `None` when the table is full, which credit prevents.
     #[inline]
     pub(crate) fn insert(&mut self, message: Waiting, bytes: &[u8]) -> Option<Id> {
         if self.is_full() {
@@ -199,7 +199,7 @@ impl Unexpected {
         self.messages.len() - self.put_back >= self.messages_max
     }
 
-    /// Keeps a message that was put back. It takes no place that credit has promised to another
+    /// Keeps a message that was put back. It takes no slot that credit has reserved for another
     /// one.
     pub(crate) fn insert_put_back(&mut self, message: Waiting, bytes: &[u8]) -> Option<Id> {
         let payload = self.payload_of(bytes);
@@ -222,7 +222,7 @@ impl Unexpected {
         Payload::Buffer { length: length as u32, bytes: self.buffer(length) }
     }
 
-    /// A buffer that begins with `bytes`; [`Self::give_back`] takes it.
+    /// Returns a buffer that begins with `bytes`; [`Self::give_back`] takes it back.
     pub(crate) fn keep(&mut self, bytes: &[u8]) -> Box<[u8]> {
         if bytes.is_empty() {
             return Box::default();
@@ -234,7 +234,7 @@ impl Unexpected {
 
     fn buffer(&mut self, length: usize) -> Box<[u8]> {
         let class = class_of(length);
-        // What was put back may be longer than anything that comes unasked.
+        // Messages that were put back may be longer than any eager one.
         let buffer = match self.idle.get_mut(class) {
             Some(idle) => {
                 idle.pop().unwrap_or_else(|| vec![0; CLASS_BYTES_MIN << class].into_boxed_slice())
@@ -246,8 +246,8 @@ impl Unexpected {
         buffer
     }
 
-    /// Keeps a message whose bytes come later, in parts; `None` when the table is full, which
-    /// credits rule out.
+    /// Keeps a message whose bytes arrive later, in parts; `None` when the table is full, which
+    /// credit prevents.
     pub(crate) fn insert_parts(&mut self, message: Waiting, length: u32) -> Option<Id> {
         if self.is_full() {
             return None;
@@ -256,7 +256,7 @@ impl Unexpected {
         self.messages.insert(message.with(payload)).ok()
     }
 
-    /// Fills in bytes of a message that comes in parts.
+    /// Writes bytes of a message that arrives in parts.
     pub(crate) fn write(&mut self, index: u32, offset: usize, bytes: &[u8]) {
         if let Some(message) = self.messages.at_mut(index as usize) {
             let payload = message.payload.bytes_mut();
@@ -264,7 +264,7 @@ impl Unexpected {
         }
     }
 
-    /// All parts of a message are here.
+    /// Marks a message in parts as complete.
     pub(crate) fn make_whole(&mut self, index: u32) {
         if let Some(message) = self.messages.at_mut(index as usize)
             && let Kind::Parts { report, .. } = message.kind
@@ -273,12 +273,12 @@ impl Unexpected {
         }
     }
 
-    /// By slot.
+    /// Returns a message by slot.
     pub(crate) fn at(&self, index: u32) -> Option<&Message> {
         self.messages.at(index as usize)
     }
 
-    /// Takes a message out; give it back to [`Self::recycle`] when its payload was used.
+    /// Removes a message; return it to [`Self::recycle`] when its payload was used.
     pub(crate) fn take(&mut self, index: u32) -> Option<Message> {
         let id = self.messages.id_at(index as usize)?;
         let message = self.messages.remove(id)?;
@@ -286,7 +286,7 @@ impl Unexpected {
         Some(message)
     }
 
-    /// Reuses the buffer of a message that was taken.
+    /// Reuses the buffer of a removed message.
     pub(crate) fn recycle(&mut self, message: Message) {
         if let Payload::Buffer { bytes, .. } = message.payload {
             self.give_back(bytes);
@@ -314,7 +314,7 @@ mod tests {
     use crate::wire::PARTS_BYTES_MAX;
 
     #[test]
-    fn a_payload_takes_less_than_twice_its_length() {
+    fn payload_takes_less_than_twice_its_length() {
         let mut store = Unexpected::new(10);
         for length in [1, 22, 23, 63, 64, 65, 128, 129, 1000, 8192, 8193, PARTS_BYTES_MAX] {
             let bytes = vec![7; length];

@@ -137,7 +137,7 @@ fn collect(world: &mut World, ended: &mut [usize]) {
         for completion in drain(world, host) {
             *ended += 1;
             if let Err(error) = completion.result {
-                assert!(!error.to_string().contains("broke the protocol"), "{error}");
+                assert!(!error.to_string().contains("violated the protocol"), "{error}");
             }
         }
         let engine = world.engine(host).unwrap();

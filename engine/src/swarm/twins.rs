@@ -151,7 +151,7 @@ fn late_hello(by_ns: u64) -> (bool, Vec<String>) {
 fn a_hello_that_is_late_by_less_than_the_limit_is_heard() {
     let limit_ns = 2_000 * MILLISECOND;
     assert_eq!(late_hello(limit_ns - MILLISECOND), (true, Vec::new()));
-    let cause = String::from("no hello came in time");
+    let cause = String::from("no hello received in time");
     assert_eq!(late_hello(limit_ns + LOOK_NS + MILLISECOND), (false, vec![cause]));
 }
 
@@ -172,7 +172,7 @@ fn beside_strangers(strangers: usize) -> (bool, Vec<String>) {
 #[test]
 fn so_many_strangers_may_wait_and_no_more() {
     assert_eq!(beside_strangers(3), (true, Vec::new()));
-    let cause = String::from("too many connections have not said who they are");
+    let cause = String::from("too many unauthenticated connections");
     assert_eq!(beside_strangers(4), (false, vec![cause]));
 }
 

@@ -153,7 +153,7 @@ fn connections_that_say_nothing_are_few_and_do_not_stay() {
                 refused.push(cause);
             }
             assert!(refused[0].contains("too many connections"), "{refused:?}");
-            assert!(refused[2].contains("no hello came in time"), "{refused:?}");
+            assert!(refused[2].contains("no hello received in time"), "{refused:?}");
             for connection in &mut connections {
                 connection.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
                 assert_eq!(connection.read(&mut [0]).unwrap(), 0, "it is closed");

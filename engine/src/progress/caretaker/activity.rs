@@ -1,28 +1,28 @@
-//! What the caretaker sees of an engine that several threads hold in turn.
+//! Activity of an engine that several threads use in turn, as seen by the background thread.
 //!
-//! As in [`super::handover`], whose fences these are: who has held the engine counts it and looks
-//! whether the caretaker sleeps; the caretaker says that it sleeps and looks at the count. One of
-//! the two sees the other.
+//! As in [`super::handover`], whose fences are used: a thread that has used the engine increments
+//! the count and checks whether the background thread sleeps; the background thread announces that
+//! it sleeps and checks the count. At least one of the two sees the other.
 
 use super::sync::{self, AtomicU32, AtomicU64, Ordering};
 
-/// Steps of the threads of an engine.
+/// Count of steps of an engine's threads.
 #[derive(Debug, Default)]
 pub(in crate::progress) struct Activity {
-    /// Stored by who holds the engine.
+    /// Stored by the thread that holds the engine.
     steps: AtomicU64,
     is_parked: AtomicU32,
 }
 
 impl Activity {
-    /// A step is made, by the thread that holds the engine.
+    /// Counts a step, on the thread that holds the engine.
     #[inline]
     pub(in crate::progress) fn count(&self) {
         self.steps.store(self.steps.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
 
-    /// To be called behind a step, without the engine. `true`: the caretaker sleeps, and is to be
-    /// woken by the caller.
+    /// Returns whether the background thread sleeps and the caller has to wake it. To be called
+    /// after a step, without the engine.
     #[inline]
     pub(in crate::progress) fn wakes_caretaker(&self) -> bool {
         sync::owner_fence();
@@ -34,13 +34,13 @@ impl Activity {
         self.is_parked.swap(0, Ordering::AcqRel) != 0
     }
 
-    /// Steps so far.
+    /// Returns the number of steps so far.
     pub(in crate::progress) fn steps(&self) -> u64 {
         self.steps.load(Ordering::Relaxed)
     }
 
-    /// The caretaker sleeps until the next step. `false`: `is_unchanged` says that one was made
-    /// already.
+    /// Parks the background thread until the next step. Returns `false` if `is_unchanged` reports
+    /// that one was made already.
     pub(in crate::progress) fn park(&self, is_unchanged: impl FnOnce() -> bool) -> bool {
         self.is_parked.store(1, Ordering::Relaxed);
         let is_parked = sync::caretaker_fence() && is_unchanged();
@@ -50,7 +50,7 @@ impl Activity {
         is_parked
     }
 
-    /// Whether the next step wakes the caretaker.
+    /// Returns whether the next step wakes the background thread.
     pub(in crate::progress) fn is_parked(&self) -> bool {
         self.is_parked.load(Ordering::Relaxed) != 0
     }

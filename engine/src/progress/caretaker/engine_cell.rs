@@ -1,4 +1,5 @@
-//! Where an engine lives while a thread owns it: that thread and the caretaker come in by turns.
+//! The cell of an engine that one thread owns: that thread and the background thread enter it in
+//! turn.
 
 use std::cell::{RefCell, UnsafeCell};
 use std::io;
@@ -22,20 +23,20 @@ use crate::progress::wait_object::WaitObject;
 use crate::proto::table::Id;
 use crate::types::Error;
 
-/// What the owner and the caretaker share.
+/// State shared by the owner and the background thread.
 pub(super) struct Place {
     handover: Handover,
     engine: UnsafeCell<Option<Engine>>,
-    /// What becomes readable when something comes.
+    /// Descriptors that become readable on events.
     wake_fds: WakeFds,
-    /// What the owner and its tasks sleep by, once they do.
+    /// What the owner and its tasks sleep on, once they do.
     wait_object: OnceLock<Arc<WaitObject>>,
 }
 
-// SAFETY: the engine is touched only by whoever the hand-over has let in, one at a time, and each
-// sees what the other did. Any thread may touch all of it: `EngineCell::new` makes it of an
-// `EngineState` and a driver that are both `Send`, and what else an engine has is plain data. Only
-// the owner puts it in and takes it out, so that it also ends on its owner's thread.
+// SAFETY: only the thread admitted by the hand-over accesses the engine, one at a time, and each
+// sees the effects of the other. Any thread may access all of it: `EngineCell::new` makes it of an
+// `EngineState` and a driver that are both `Send`, and everything else in an engine is plain data.
+// Only the owner inserts and removes it, so that it also ends on its owner's thread.
 unsafe impl Send for Place {}
 // SAFETY: as above.
 unsafe impl Sync for Place {}
@@ -70,7 +71,7 @@ impl Cared for Place {
         if let Some(wait_object) = self.wait_object.get()
             && !matches!(turn, Ok((false, _)))
         {
-            // What the owner sleeps by may say nothing of it any more.
+            // The descriptor that the owner sleeps on may not report the event any more.
             wait_object.ring();
         }
         Some(turn)
@@ -84,31 +85,31 @@ impl Closable for Place {
 }
 
 impl Place {
-    /// The caretaker comes in, unless the owner is there or the engine is gone.
+    /// Enters for the background thread, unless the owner is inside or the engine was removed.
     fn take(&self) -> Option<Guest<'_>> {
         let taken = self.handover.take()?;
-        // SAFETY: the hand-over has let this thread in, and nobody else until `taken` is dropped.
+        // SAFETY: the hand-over has admitted this thread, and no other until `taken` is dropped.
         let engine = unsafe { (*self.engine.get()).as_mut() }?;
         Some(Guest { engine, _taken: taken })
     }
 }
 
-/// The caretaker's turn.
+/// A turn of the background thread.
 struct Guest<'a> {
     // Dropped first.
     engine: &'a mut Engine,
     _taken: Taken<'a>,
 }
 
-/// The owner's handle on an engine: a `RefCell` that the caretaker may borrow meanwhile, so that a
-/// borrow costs the same. Neither `Send` nor `Sync`.
+/// The owner's handle on an engine: a `RefCell` that the background thread may borrow meanwhile, at
+/// the same cost per borrow. Neither `Send` nor `Sync`.
 pub struct EngineCell {
     place: Arc<Place>,
-    /// Has the caretaker look after it; `None`: nobody does.
+    /// Registers it with the background thread; `None`: there is none.
     membership: Option<Membership>,
-    /// Where the engine lives; a child of `fork` has a copy that nothing can be done with.
+    /// Process of the engine; a child of `fork` has an unusable copy.
     process: Pid,
-    /// Sees to that.
+    /// Enforces that.
     gate: Option<Gate>,
     /// Handles that were dropped while the owner was inside; of receives with their endpoints.
     dropped: RefCell<Vec<(Id, Option<u16>)>>,
@@ -129,7 +130,7 @@ impl EngineCell {
         Ok(Self::of(engine))
     }
 
-    /// As [`Self::new`], for an engine that [`Self::into_engine`] gave.
+    /// Creates a cell for an engine that [`Self::into_engine`] returned.
     pub(crate) fn again(engine: Engine) -> Self {
         Self::of(engine)
     }
@@ -156,7 +157,7 @@ impl EngineCell {
         cell
     }
 
-    /// The engine, for as long as the guard lives. Panics if the owner has it already.
+    /// Borrows the engine until the guard is dropped. Panics if the owner has borrowed it already.
     #[inline]
     pub(crate) fn borrow_mut(&self) -> Inside<'_> {
         match self.try_borrow_mut() {
@@ -165,7 +166,7 @@ impl EngineCell {
         }
     }
 
-    /// As [`Self::borrow_mut`], for calls that return errors.
+    /// Borrows the engine, for calls that return errors.
     ///
     /// # Errors
     ///
@@ -178,7 +179,7 @@ impl EngineCell {
         }
     }
 
-    /// Why the owner cannot come in.
+    /// Returns why the owner cannot enter.
     #[cold]
     fn refusal(&self) -> &'static str {
         match self.is_inherited() {
@@ -193,19 +194,18 @@ impl EngineCell {
         Error::misuse(INHERITED)
     }
 
-    /// What the owner can sleep by.
+    /// Returns the object that the owner can sleep on.
     pub(crate) fn wait_object(&self) -> io::Result<Arc<WaitObject>> {
         if let Some(known) = self.place.wait_object.get() {
             return Ok(Arc::clone(known));
         }
         let wake_fd = self.borrow_mut().wake_fd()?;
         let wait_object = Arc::new(WaitObject::new(wake_fd, Arc::default())?);
-        // The owner alone makes one.
+        // Only the owner creates one.
         Ok(Arc::clone(self.place.wait_object.get_or_init(|| wait_object)))
     }
 
-    /// Has tasks that sleep look for themselves, behind calls that may have taken what they sleep
-    /// for.
+    /// Wakes sleeping tasks after calls that may have taken the events they sleep for.
     #[inline]
     pub(crate) fn wake_tasks(&self) {
         if let Some(wait_object) = self.place.wait_object.get() {
@@ -213,7 +213,7 @@ impl EngineCell {
         }
     }
 
-    /// Prepares the engine for a sleep of its owner, who looks behind this whether there is
+    /// Prepares the engine for a sleep of its owner, which checks after this whether there is
     /// something to wait for.
     pub(crate) fn arm(&self) -> Result<(), Error> {
         let failed = |error| Error::system("cannot wait by a descriptor", error);
@@ -223,7 +223,7 @@ impl EngineCell {
         wait_object.set_timer(left).map_err(failed)
     }
 
-    /// A task sleeps until there is something to do. `false`: there is nobody to wake it.
+    /// Registers a task to be woken when there is work. Returns `false` if nothing could wake it.
     pub(crate) fn wake_when_readable(&self, waker: &Waker) -> bool {
         let Some(membership) = &self.membership else { return false };
         let armed = self.arm().and_then(|()| {
@@ -240,7 +240,7 @@ impl EngineCell {
         true
     }
 
-    /// As [`Self::borrow_mut`]; `None` if the owner has it already.
+    /// Borrows the engine; `None` if the owner has borrowed it already.
     #[inline]
     pub(crate) fn try_borrow_mut(&self) -> Option<Inside<'_>> {
         if self.place.handover.is_inside() {
@@ -252,13 +252,13 @@ impl EngineCell {
         Some(Inside { cell: self })
     }
 
-    /// As [`Self::try_borrow_mut`], for handles that are dropped: those that a child inherited by
-    /// `fork` leave the engine alone.
+    /// Borrows the engine as [`Self::try_borrow_mut`] does, for handles that are dropped: those
+    /// inherited by a child of `fork` do not access the engine.
     pub(crate) fn borrow_to_let_go(&self) -> Option<Inside<'_>> {
         if self.is_inherited() { None } else { self.try_borrow_mut() }
     }
 
-    /// Whether this is the copy of a child of `fork`.
+    /// Returns whether this is the copy of a child of `fork`.
     pub(crate) fn is_inherited(&self) -> bool {
         self.process != getpid()
     }
@@ -298,19 +298,19 @@ impl EngineCell {
         }
     }
 
-    /// The engine, still open; the caretaker is gone.
+    /// Removes the engine, still open, after unregistering from the background thread.
     pub(crate) fn into_engine(mut self) -> Engine {
         self.take().expect(PRESENT)
     }
 
     fn take(&mut self) -> Option<Engine> {
-        // Ends when the caretaker knows the place no more.
+        // Returns when the background thread has dropped the place.
         self.membership = None;
         if !self.place.handover.is_inside() {
-            // Nobody is left to be woken. A guard that was forgotten has never left.
+            // No thread is left to be woken. A forgotten guard has never left.
             let _ = self.place.handover.enter();
         }
-        // SAFETY: the hand-over has let the owner in; `self` is borrowed exclusively, so that no
+        // SAFETY: the hand-over has admitted the owner; `self` is borrowed exclusively, so that no
         // guard refers to the engine.
         let engine = unsafe { (*self.place.engine.get()).take() };
         let _ = self.place.handover.leave();
@@ -318,12 +318,12 @@ impl EngineCell {
     }
 }
 
-/// An engine whose last holder lets go closes.
+/// Closes the engine when its last holder is dropped.
 impl Drop for EngineCell {
     fn drop(&mut self) {
         if self.is_inherited() {
             // Rings and arena are not mapped in a child of `fork`, locks may be held by threads
-            // that it has not, and what an engine says when it closes would be said in its
+            // that do not exist there, and the messages of a closing engine would be sent in its
             // parent's name. So the copy is left as it is; its descriptors are closed already.
             let gate = self.gate.take();
             std::mem::forget((self.membership.take(), gate, Arc::clone(&self.place)));
@@ -345,8 +345,8 @@ impl Deref for Inside<'_> {
 
     #[inline]
     fn deref(&self) -> &Engine {
-        // SAFETY: the hand-over has let the owner in until this guard is dropped, and the owner has
-        // one guard at a time; this borrow ends before the guard.
+        // SAFETY: the hand-over has admitted the owner until this guard is dropped, and the owner
+        // has one guard at a time; this borrow ends before the guard.
         unsafe { (*self.cell.place.engine.get()).as_ref() }.expect(PRESENT)
     }
 }

@@ -1,26 +1,26 @@
-//! The caretaker: a thread of the process that looks after engines whose owners compute.
+//! The background thread: makes progress for engines whose owners compute.
 //!
-//! There is one for each network namespace that has such engines, for it connects sockets.
+//! There is one for each network namespace with such engines, since it connects sockets.
 //!
-//! What a send reported complete is to be delivered although its owner makes no call for a minute
-//! and datagrams are lost. So an engine that has been silent for about a millisecond is taken over
-//! for a turn ([`background_turn`](super::engine::Engine::background_turn)) whenever something is
-//! due, or comes in by the descriptors that wake it: the socket of datagrams and the listeners.
+//! A completed send must be delivered although its owner makes no call for a minute and datagrams
+//! are lost. So an engine without a call for about a millisecond is taken over for a turn
+//! ([`background_turn`](super::engine::Engine::background_turn)) whenever a deadline is due, or one
+//! of its wake-up descriptors is readable: those of the datagram socket and the listeners.
 //!
 //! ```text
 //!              a step of the owner
 //!   ┌────────────────────────────────────┐
 //!   v                                    │
-//! Active ── silent for a tick: a turn ──> Cared (until something is due, or comes in)
+//! Active ── silent for a tick: a turn ──> Cared (until a deadline, or an event)
 //!   ^  │                                 │
 //!   │  └── inside for a tick ──> Parked <┘  nothing outstanding
 //!   └── a step of the owner, which wakes ──┘
 //! ```
 //!
-//! A turn is in vain if the owner comes back soon: a thread with many engines comes to each of them
-//! once in a while, and taking them over costs it more than they gain. So the silence that is
-//! waited for doubles, up to 4 ms, each time that the owner comes back within as long again, and is
-//! a millisecond anew once it stays away longer.
+//! A turn is wasted if the owner returns soon: a thread with many engines visits each of them at
+//! intervals, and taking them over costs it more than it gains. So the required silence doubles, up
+//! to 4 ms, each time that the owner returns within the same time again, and is reset to a
+//! millisecond once it stays away longer.
 //!
 //! While owners are active the thread wakes once in 1 to 16 ms and looks at one word of each; when
 //! all are parked it sleeps without a timeout. An owner pays one system call for the first step
@@ -56,29 +56,29 @@ use crate::types::Error;
 
 /// Name of the thread.
 const NAME: &str = "ringrail-care";
-/// How long an engine is silent before it is looked after, and between two looks at one that is
-/// not: the latter doubles while it is active.
+/// Silence after which an engine is taken over, and interval of checks of an active one: the latter
+/// doubles while it is active.
 const TICK: Duration = Duration::from_millis(1);
 const TICK_MAX: Duration = Duration::from_millis(16);
-/// The longest silence that is waited for because an owner keeps coming back.
+/// The longest required silence for an owner that keeps returning.
 const PATIENCE_MAX: Duration = Duration::from_millis(4);
-/// The shortest time between two turns for the sake of what is due.
+/// The shortest time between two turns for deadlines.
 const PAUSE_MIN: Duration = Duration::from_micros(100);
-/// Something waits at a descriptor that turns do not take in: the caretaker does not listen there
-/// for a pause, which doubles up to 2^this ticks.
+/// When turns do not consume the event of a descriptor, it is not polled for a pause, which doubles
+/// up to 2^this ticks.
 const FRUITLESS_MAX: u32 = 10;
 
-/// The thread and what it shares with owners.
+/// The thread and the state that it shares with owners.
 struct Running {
     shared: Arc<Shared>,
     thread: JoinHandle<()>,
-    /// Where the sockets are that it opens.
+    /// Network namespace of the sockets that it opens.
     network: Option<NetworkNamespace>,
 }
 
-/// What a process has, by network namespace. A child of `fork` inherits a copy that is of no use:
-/// the threads are not there, whoever holds the lock may not be either, and the bells are the
-/// parent's. So it is left alone, and never freed.
+/// Threads of a process, by network namespace. A child of `fork` inherits an unusable copy: the
+/// threads do not exist there, nor may the holder of the lock, and the descriptors are the
+/// parent's. So it is not accessed, and never freed.
 struct OfProcess {
     process: Pid,
     running: Mutex<Vec<Running>>,
@@ -92,10 +92,10 @@ impl PartialEq for OfProcess {
 
 impl Eq for OfProcess {}
 
-/// No lock: a child may find one taken for ever.
+/// No lock: a child may find one taken forever.
 static CURRENT: AtomicCell<Option<&'static OfProcess>> = AtomicCell::new(None);
 
-/// The threads of this process, under their lock.
+/// Locks the threads of this process.
 fn lock_running() -> MutexGuard<'static, Vec<Running>> {
     let process = getpid();
     let mut found = CURRENT.load();
@@ -103,7 +103,7 @@ fn lock_running() -> MutexGuard<'static, Vec<Running>> {
         if let Some(found) = found.filter(|found| found.process == process) {
             return lock(&found.running);
         }
-        // Once in the life of a process; of two threads that come here one leaves some bytes.
+        // Once in the lifetime of a process; if two threads get here one leaks some bytes.
         let fresh = Box::leak(Box::new(OfProcess { process, running: Mutex::new(Vec::new()) }));
         found = match CURRENT.compare_exchange(found, Some(fresh)) {
             Ok(_) => Some(fresh),
@@ -118,35 +118,36 @@ struct Shared {
     seen: Condvar,
     /// Wakes the thread.
     bell: EngineFd,
-    /// Whose thread it is.
+    /// Process of the thread.
     process: Pid,
 }
 
-/// An engine that the caretaker looks after.
+/// An engine managed by the background thread.
 pub(super) trait Cared: Send + Sync {
-    /// Counts what its threads do with it; odd: one of them is at work.
+    /// Returns the count of its threads' steps; odd: one of them is inside.
     fn steps(&self) -> u64;
-    /// The caretaker sleeps until a step beyond `steps` wakes it. `false`: that was made already.
+    /// Parks until a step beyond `steps` wakes the thread. Returns `false` if that was made
+    /// already.
     fn park(&self, steps: u64) -> bool;
-    /// Whether the next step wakes the caretaker.
+    /// Returns whether the next step wakes the background thread.
     fn is_parked(&self) -> bool;
-    /// What becomes readable when something comes.
+    /// Returns the descriptors that become readable on events.
     fn wake_fds(&self) -> Arc<[EngineFd]>;
-    /// What tasks sleep by, if some do.
+    /// Returns the descriptor that tasks sleep on, if some do.
     fn tasks_sleep_by(&self) -> Option<BorrowedFd<'_>>;
-    /// Wakes those tasks; whether there were any.
+    /// Wakes those tasks; returns whether there were any.
     fn wake_tasks(&self) -> bool;
-    /// A turn: whether something happened, and when the next is due. `None`: a thread of its own
-    /// has it.
+    /// Executes a turn: returns whether something happened, and when the next is due. `None`: a
+    /// thread of its own has it.
     fn turn(&self) -> Option<Result<(bool, Option<Duration>), Error>>;
 }
 
 #[derive(Default)]
 struct Wards {
     places: Vec<Arc<dyn Cared>>,
-    /// Counts the changes of the list.
+    /// Number of changes of the list.
     changes: u64,
-    /// How many of them the thread has seen.
+    /// Number of changes that the thread has seen.
     seen: u64,
     is_over: bool,
 }
@@ -159,14 +160,14 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Keeps an engine looked after; the last one ends the thread.
+/// Registration of an engine with the thread; the last one dropped ends the thread.
 pub(super) struct Membership {
     shared: Arc<Shared>,
     place: Arc<dyn Cared>,
 }
 
 impl Membership {
-    /// Has `place` looked after. `None`: no thread can be had, and its owner has to make progress.
+    /// Registers `place`. `None`: no thread can be started, and the owner has to make progress.
     pub(super) fn new(place: Arc<dyn Cared>) -> Option<Self> {
         #[cfg(feature = "bench")]
         if super::clock::is_slowed_down() {
@@ -182,7 +183,7 @@ impl Membership {
         } else {
             let started = Running::start(network).inspect_err(|error| {
                 tracing::warn!(
-                    "no caretaker thread: {error}; datagrams that are lost go again only when the \
+                    "no background thread: {error}; lost datagrams are retransmitted only when the \
                      endpoint is called"
                 );
             });
@@ -205,11 +206,12 @@ impl Membership {
     }
 }
 
-/// Ends when the thread knows the place no more.
+/// Returns when the thread has dropped the place.
 impl Drop for Membership {
     fn drop(&mut self) {
         if self.shared.process != getpid() {
-            // A copy that `fork` made: there is no thread to end, and the bell is the parent's.
+            // A copy that `fork` made: there is no thread to end, and the descriptor is the
+            // parent's.
             return;
         }
         let mut running = lock_running();
@@ -225,13 +227,13 @@ impl Drop for Membership {
             drop(wards);
             let ended = running.swap_remove(at);
             if !is_here {
-                // A panic has told of itself.
+                // A panic was reported already.
                 let _ = ended.thread.join();
             }
             return;
         }
         if is_here {
-            // A waker that it woke has dropped the engine: it goes on behind that.
+            // A waker called by the thread has dropped the engine: the thread continues after that.
             return;
         }
         let change = wards.changes;
@@ -243,7 +245,7 @@ impl Drop for Membership {
 }
 
 impl Running {
-    /// By a thread of the namespace `network`, which the new one inherits.
+    /// Started by a thread of the namespace `network`, which the new one inherits.
     fn start(network: Option<NetworkNamespace>) -> std::io::Result<Self> {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(refused("eventfd"))?;
@@ -252,10 +254,10 @@ impl Running {
         let shared = Arc::new(Shared { wards, seen, bell, process });
         let of_thread = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name(NAME.into()).spawn(move || {
-            // The thread that attaches first may have been pinned for its engine alone.
+            // The first attaching thread may have been pinned for its engine alone.
             topology::unpin_current_thread();
             if let Err(error) = topology::ask_for_short_slices() {
-                tracing::debug!("the caretaker waits longer for a core: {error}");
+                tracing::debug!("the background thread waits longer for a core: {error}");
             }
             sync::free_owners_of_fences();
             run(&of_thread);
@@ -266,11 +268,11 @@ impl Running {
 
 impl Shared {
     fn ring(&self) {
-        // Full is loud enough.
+        // A full counter wakes it as well.
         let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
     }
 
-    /// Sleeps until the bell, a descriptor of a ward, or `until`; marks the wards that are called.
+    /// Sleeps until the descriptor, one of an engine, or `until`; marks the engines with events.
     fn sleep(&self, wards: &mut [Ward], until: Option<Instant>) {
         let bell = PollFd::new(&self.bell, PollFlags::IN);
         let of_tasks = wards.iter().enumerate();
@@ -278,12 +280,12 @@ impl Shared {
         let of_tasks: Vec<_> =
             of_tasks.map(|(index, ward)| (index, Arc::clone(&ward.place))).collect();
         if of_tasks.is_empty() && !wards.iter().any(Ward::listens) {
-            // Beside owners that are active: nothing is allocated.
+            // Beside active owners: no allocation.
             self.wait(&mut [bell], until);
             return;
         }
         let listening = wards.iter().enumerate().filter(|(_, ward)| ward.listens());
-        // An engine that replaces them meanwhile closes them, for good when this sleep ends.
+        // An engine that replaces them meanwhile closes them, finally when this sleep ends.
         let current: Vec<_> =
             listening.map(|(index, ward)| (index, ward.place.wake_fds())).collect();
         let (mut fds, mut indices) = (vec![bell], Vec::new());
@@ -308,7 +310,7 @@ impl Shared {
         }
     }
 
-    /// Waits for what `fds` ask for, the bell first of all.
+    /// Polls `fds`, the thread's own descriptor first.
     fn wait(&self, fds: &mut [PollFd<'_>], until: Option<Instant>) {
         let left = until.map(|until| until.saturating_duration_since(Instant::now()));
         let timeout = left.map(|left| Timespec {
@@ -316,7 +318,7 @@ impl Shared {
             tv_nsec: left.subsec_nanos().into(),
         });
         if poll(fds, timeout.as_ref()).is_err() {
-            // Interrupted, or no memory: look again in a while.
+            // Interrupted, or out of memory: retry later.
             fds.iter_mut().for_each(PollFd::clear_revents);
             std::thread::sleep(TICK);
         }
@@ -325,7 +327,7 @@ impl Shared {
         }
     }
 
-    /// Brings the thread's list up to date; `false`: it is at its end.
+    /// Updates the thread's list; returns `false` if the thread has to end.
     fn refresh(&self, known: &mut Vec<Ward>) -> bool {
         let mut wards = lock(&self.wards);
         if wards.is_over {
@@ -346,7 +348,7 @@ impl Shared {
     }
 }
 
-/// The thread.
+/// Main loop of the thread.
 fn run(shared: &Shared) {
     let mut wards = Vec::new();
     while shared.refresh(&mut wards) {
@@ -358,33 +360,33 @@ fn run(shared: &Shared) {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Phase {
-    /// Its owner made a step since this look; the next look is a tick later.
+    /// Its owner made a step since this check; the next check is a tick later.
     Active { since: Instant, tick: Duration },
-    /// Its owner is silent, and something is due.
+    /// Its owner is silent, and a turn is due.
     Cared { due: Instant },
     /// Its owner wakes the thread with its next step.
     Parked,
-    /// Turns fail: its owner will find out.
+    /// Turns fail: the owner will get the error.
     Broken,
 }
 
-/// An engine as the thread sees it.
+/// The thread's record of an engine.
 struct Ward {
     place: Arc<dyn Cared>,
-    /// Steps of its owner at the last look.
+    /// Steps of its owner at the last check.
     steps: u64,
     phase: Phase,
-    /// How long it is silent before a turn is made.
+    /// Required silence before a turn.
     patience: Duration,
     /// When the first turn was made since its owner's last step.
     taken_over: Option<Instant>,
-    /// Something is at one of its descriptors.
+    /// One of its descriptors is readable.
     is_called: bool,
-    /// Turns soon after each other that took nothing in although something was there.
+    /// Consecutive turns that consumed no event although a descriptor was readable.
     fruitless: u32,
-    /// Until when its descriptors are left alone for that.
+    /// Until when its descriptors are not polled for that.
     deaf_until: Instant,
-    /// As of the last look.
+    /// As of the last check.
     is_deaf: bool,
 }
 
@@ -407,13 +409,13 @@ impl Ward {
         }
     }
 
-    /// Whether the descriptors that wake it are watched: nobody else does.
+    /// Returns whether its descriptors are polled here, since no other thread does.
     fn listens(&self) -> bool {
         let is_silent = self.steps.is_multiple_of(2) && !self.is_deaf;
         is_silent && matches!(self.phase, Phase::Cared { .. } | Phase::Parked)
     }
 
-    /// Does what is to be done now; when to look again, if not before something happens.
+    /// Executes what is due now; returns when to check again, if not at an event only.
     fn look(&mut self, now: Instant) -> Option<Instant> {
         let next = self.act(now);
         self.is_deaf = now < self.deaf_until;
@@ -446,10 +448,10 @@ impl Ward {
         self.turn(now, is_called)
     }
 
-    /// Its owner is at work.
+    /// Handles an active owner.
     fn is_active(&mut self, now: Instant) -> Instant {
         let tick = match self.phase {
-            // Perhaps it came during the turn.
+            // It may have returned during the turn.
             _ if self.taken_over.is_some() => self.patience_learned(now),
             Phase::Active { tick, .. } => (tick * 2).min(TICK_MAX),
             _ => self.patience,
@@ -459,7 +461,7 @@ impl Ward {
         now + tick
     }
 
-    /// How long to wait for its owner, who is back.
+    /// Returns how long to wait for an owner that has returned.
     fn patience_learned(&mut self, now: Instant) -> Duration {
         if let Some(taken_over) = self.taken_over.take() {
             let is_back_soon = now < taken_over + self.patience;
@@ -486,7 +488,7 @@ impl Ward {
         let (happened, due_in) = match turn {
             Ok(cared) => cared,
             Err(error) => {
-                tracing::warn!("the caretaker cannot look after an engine: {error}");
+                tracing::warn!("background progress of an engine failed: {error}");
                 self.phase = Phase::Broken;
                 return None;
             }
@@ -503,7 +505,7 @@ impl Ward {
         self.await_until(now, now + due_in.max(PAUSE_MIN))
     }
 
-    /// The next turn is at `due`, but a step of its owner is to be seen within a few ticks.
+    /// Waits for the next turn at `due`, where a step of its owner is noticed within a few ticks.
     fn await_until(&mut self, now: Instant, due: Instant) -> Option<Instant> {
         let place = &self.place;
         if due > now + TICK_MAX && !place.is_parked() && !place.park(self.steps) {

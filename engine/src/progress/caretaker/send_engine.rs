@@ -8,8 +8,7 @@ use crate::forks::EngineFd;
 use crate::progress::engine::{Engine, EngineState};
 use crate::types::Error;
 
-/// An engine whose parts are all `Send`, which the type of an engine cannot say: simulated drivers
-/// are not.
+/// An engine whose parts are all `Send`, which its type cannot express: simulated drivers are not.
 pub(in crate::progress) struct SendEngine {
     /// Before the engine, so that it is dropped first.
     #[cfg(any(test, feature = "sim"))]
@@ -17,12 +16,12 @@ pub(in crate::progress) struct SendEngine {
     engine: Engine,
 }
 
-// SAFETY: `attach` makes it of an `EngineState` and a driver that are both `Send`, and what else an
-// engine has is plain data. Nothing puts another driver into it. One that `of_world` made ends the
-// process when another thread than its own touches or drops it.
+// SAFETY: `attach` makes it of an `EngineState` and a driver that are both `Send`, and everything
+// else in an engine is plain data. Its driver is never replaced. One that `of_world` made ends the
+// process when another thread than its own accesses or drops it.
 unsafe impl Send for SendEngine {}
 
-/// The only thread that may touch an engine of a simulated world; `None`: any may.
+/// The only thread that may access an engine of a simulated world; `None`: any may.
 #[cfg(any(test, feature = "sim"))]
 struct Home(Option<std::thread::ThreadId>);
 
@@ -44,7 +43,7 @@ impl Drop for Home {
 }
 
 impl SendEngine {
-    /// See [`Engine::attach`].
+    /// Attaches an engine; see [`Engine::attach`].
     pub(in crate::progress) fn attach(
         state: Box<EngineState>,
         driver: AnyDriver<dyn Driver + Send>,
@@ -60,7 +59,8 @@ impl SendEngine {
         })
     }
 
-    /// An engine of the world that the calling thread simulates: no other thread may touch it.
+    /// Wraps an engine of the world that the calling thread simulates: no other thread may access
+    /// it.
     #[cfg(any(test, feature = "sim"))]
     pub(in crate::progress) fn of_world(engine: Engine) -> Self {
         Self { home: Home(Some(std::thread::current().id())), engine }

@@ -1,4 +1,4 @@
-//! What the hand-over is made of, and its two fences.
+//! Primitives of the hand-over, and its two fences.
 
 pub(super) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 pub(super) use std::sync::{Mutex, MutexGuard};
@@ -10,7 +10,7 @@ use rustix::thread::{MembarrierCommand, membarrier};
 /// Owners need a real fence: this process is not registered for `membarrier`, yet or at all.
 static OWNERS_FENCE: AtomicBool = AtomicBool::new(true);
 
-/// Between what an owner stores and what it looks at.
+/// Fence between an owner's store and its check.
 #[inline]
 pub(super) fn owner_fence() {
     if OWNERS_FENCE.load(Ordering::Relaxed) {
@@ -20,17 +20,17 @@ pub(super) fn owner_fence() {
     }
 }
 
-/// Between what the caretaker stores and what it looks at: every owner has passed a fence when this
-/// returns, or passes one by itself. `false`: that cannot be said.
+/// Fence between the background thread's store and its check: every owner has passed a fence when
+/// this returns, or executes one by itself. Returns `false` if that cannot be guaranteed.
 pub(super) fn caretaker_fence() -> bool {
     fence(Ordering::SeqCst);
-    // Only the caretaker's thread registers, so that no owner goes without a fence before this
+    // Only the background thread registers, so that no owner omits its fence before this thread
     // sees it.
     OWNERS_FENCE.load(Ordering::Relaxed) || membarrier(MembarrierCommand::PrivateExpedited).is_ok()
 }
 
-/// Frees owners of fences where the kernel helps. Called by the caretaker's thread as it starts;
-/// takes milliseconds in a process with threads.
+/// Makes owners' fences unnecessary where the kernel supports it. Called by the background thread
+/// as it starts; takes milliseconds in a process with threads.
 pub(super) fn free_owners_of_fences() {
     match membarrier(MembarrierCommand::RegisterPrivateExpedited) {
         Ok(()) => OWNERS_FENCE.store(false, Ordering::Relaxed),

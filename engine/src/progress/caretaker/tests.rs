@@ -1,4 +1,4 @@
-//! Two threads and one engine, on this machine's own memory; and whom the caretaker waits for.
+//! Two threads and one engine, on this machine's own memory; and the adaptive silence.
 
 use std::cell::UnsafeCell;
 use std::os::fd::BorrowedFd;
@@ -12,22 +12,22 @@ use super::{Cared, PATIENCE_MAX, TICK, Ward, sync};
 use crate::forks::EngineFd;
 use crate::types::Error;
 
-/// Two numbers that differ only while somebody is at work.
+/// Two numbers that differ only while a thread is inside.
 struct Place {
     handover: Handover,
     engine: UnsafeCell<(u64, u64)>,
     is_over: AtomicBool,
 }
 
-// SAFETY: the engine is touched by whoever the hand-over lets in; that is what is tested.
+// SAFETY: only the thread admitted by the hand-over accesses the engine; this is what is tested.
 unsafe impl Sync for Place {}
 
 impl Place {
-    /// To be called by whoever is in.
+    /// Modifies both numbers; the caller must be inside.
     fn work(&self) {
-        // SAFETY: the caller is in.
+        // SAFETY: the caller is inside.
         let engine = unsafe { &mut *self.engine.get() };
-        assert_eq!(engine.0, engine.1, "somebody else is at work");
+        assert_eq!(engine.0, engine.1, "another thread is inside");
         engine.0 += 1;
         for _ in 0..engine.0 % 16 {
             std::hint::spin_loop();
@@ -36,9 +36,9 @@ impl Place {
     }
 }
 
-/// Both come in again and again, in every rhythm; what they did adds up, and each sleep ends.
+/// Both threads enter repeatedly, in all rhythms; their effects add up, and each sleep ends.
 #[test]
-fn one_at_a_time() {
+fn owner_and_background_thread_exclude_each_other() {
     sync::free_owners_of_fences();
     let handover = Handover::new(true);
     let place =
@@ -79,18 +79,18 @@ fn one_at_a_time() {
     }
     place.is_over.store(true, Ordering::Relaxed);
     let (turns, parks) = caretaker.join().unwrap();
-    assert!(turns > 0, "the owner never let the caretaker in");
-    // A wake may be told of while the caretaker still looks whether it can sleep.
+    assert!(turns > 0, "the background thread never entered");
+    // A wake-up may be reported while the background thread still checks whether it can sleep.
     assert!(wakes + 1 >= parks, "{wakes} wakes for {parks} sleeps");
     let _ = place.handover.enter();
-    // SAFETY: nobody else is there.
+    // SAFETY: all other threads have ended.
     let engine = unsafe { *place.engine.get() };
     assert_eq!(engine, (calls + turns, calls + turns));
 }
 
-/// Nobody gets in beside an owner that stays, and it sees to it that whoever sleeps is woken.
+/// No thread enters beside an owner that stays, and the owner wakes a sleeping one.
 #[test]
-fn an_owner_that_stays_keeps_the_caretaker_out() {
+fn staying_owner_excludes_the_background_thread() {
     let handover = Handover::new(true);
     let _ = handover.enter();
     assert!(handover.take().is_none() && handover.take().is_none());
@@ -103,12 +103,12 @@ fn an_owner_that_stays_keeps_the_caretaker_out() {
     assert_eq!(handover.leave(), Step::Done);
 }
 
-/// An engine without anything in it.
+/// An engine without content.
 #[derive(Default)]
 struct Empty {
     steps: AtomicU64,
     turns: AtomicU64,
-    /// Turns take something in.
+    /// Turns consume an event.
     has_news: AtomicBool,
 }
 
@@ -143,21 +143,21 @@ impl Cared for Empty {
     }
 }
 
-/// Owners that come back soon are waited for longer, within limits, and no longer than others once
-/// they stay away.
+/// The silence required of owners that return soon grows, within limits, and is reset once they
+/// stay away.
 #[test]
-fn an_owner_that_comes_back_soon_is_waited_for() {
+fn returning_owner_raises_the_required_silence() {
     let engine = Arc::new(Empty::default());
     let place: Arc<dyn Cared> = engine.clone();
     let mut ward = Ward::new(&place);
     let mut now = Instant::now();
     let mut silence = |ward: &mut Ward, away: Duration| {
-        // A step, silence until a turn is made, and `away` more: how long it took.
+        // A step, silence until a turn is made, and `away` more: returns how long it took.
         engine.steps.fetch_add(2, Ordering::Relaxed);
         let (began, turns) = (now, engine.turns.load(Ordering::Relaxed));
         let next = ward.look(now);
-        assert_eq!(engine.turns.load(Ordering::Relaxed), turns, "its owner was just there");
-        now = next.expect("it is looked at again");
+        assert_eq!(engine.turns.load(Ordering::Relaxed), turns, "its owner was just active");
+        now = next.expect("it is checked again");
         assert_eq!(ward.look(now), None, "nothing is due");
         assert_eq!(engine.turns.load(Ordering::Relaxed), turns + 1);
         let waited = now - began;
@@ -175,9 +175,9 @@ fn an_owner_that_comes_back_soon_is_waited_for() {
     assert_eq!(silence(&mut ward, soon), TICK * 2);
 }
 
-/// What turns do not take in is not listened to for a while, and then again.
+/// Descriptors whose events turns do not consume are not polled for a while, and then again.
 #[test]
-fn the_caretaker_is_deaf_to_calls_in_vain_for_a_while() {
+fn unconsumed_events_pause_polling() {
     let engine = Arc::new(Empty::default());
     let place: Arc<dyn Cared> = engine.clone();
     let mut ward = Ward::new(&place);
@@ -201,7 +201,7 @@ fn the_caretaker_is_deaf_to_calls_in_vain_for_a_while() {
     engine.has_news.store(false, Ordering::Relaxed);
     now += TICK * 100;
     for _ in 0..3 {
-        assert_eq!(call(&mut ward, now), Some(TICK * 2), "the one before was long ago");
+        assert_eq!(call(&mut ward, now), Some(TICK * 2), "the previous event was long ago");
         now += TICK * 100;
         assert_eq!(ward.look(now), None);
     }

@@ -1,4 +1,4 @@
-//! What the protocol does to user memory and to users.
+//! Effects of the protocol on user memory, and completions.
 
 use super::super::counters::{CounterEvents, UNCOUNTED};
 use super::super::held::Held;
@@ -52,8 +52,8 @@ impl Effects for Completions {
             return copy_by_windows(source, target, offset as usize, length as usize);
         }
         // SAFETY: both slots own their buffers (or their posters promised the memory) until the
-        // operations end, a receive's memory is nobody else's, and the protocol keeps the range
-        // within both.
+        // operations end, a receive's memory is exclusive, and the protocol keeps the range within
+        // both.
         unsafe { target.shape.copy_of(&source.shape, offset as usize, length as usize) };
     }
 
@@ -182,7 +182,7 @@ impl Effects for Completions {
         {
             let (kind, buffer) = (slot.kind, slot.held.take_buffer());
             let counts_for = slot.counts_for;
-            // Mostly it fits, and nothing is left in its slot that is to be dropped.
+            // Usually it fits, and its slot contains nothing to be dropped.
             std::mem::forget(place.take());
             self.finished += 1;
             let envelope = Envelope::of(arrival.context, arrival.tag);
@@ -233,7 +233,7 @@ impl Effects for Completions {
 }
 
 impl Completions {
-    /// An operation of a peer on memory of this engine that was not over at once has ended.
+    /// Handles the end of a peer's operation on memory of this engine that did not end at once.
     fn end_lent(&mut self, slot: &Slot, region: Id, ended: &Ended) {
         let is_write = slot.kind == OperationKind::Receive;
         let target = slot.offset as u16;
@@ -249,7 +249,7 @@ impl Completions {
         }
     }
 
-    /// Counts what a peer has done to memory, for the endpoint that it named.
+    /// Counts a peer's access to memory, for the endpoint that it named.
     #[inline]
     fn count_access(&mut self, access: Access, target: u16) {
         let event = match access {
@@ -259,7 +259,7 @@ impl Completions {
         self.count(target, event, true);
     }
 
-    /// The owner of an endpoint learns of a put with remote data.
+    /// Reports a put with remote data to the owner of an endpoint.
     fn tell_of_put(&mut self, target: u16, arrival: &Arrival) {
         let Some(queue) = self.regions.queue_of(target) else { return };
         let (peer, length) = (Some(Peer(arrival.peer)), arrival.length as usize);
@@ -271,7 +271,7 @@ impl Completions {
     }
 }
 
-/// Why the target refused.
+/// Returns the error of a refusal by the target.
 #[cold]
 fn refused(slot: &Slot, cause: Refusal, name: Option<RemoteName>) -> Error {
     let Some(name) = name else { return Error::UnknownPeer };
@@ -280,7 +280,7 @@ fn refused(slot: &Slot, cause: Refusal, name: Option<RemoteName>) -> Error {
     Error::Refused { address: Box::new(address), cause, status }
 }
 
-/// Copies between memory of which one or both may be reached by peers meanwhile.
+/// Copies between memory of which one or both may be accessed by peers meanwhile.
 fn copy_by_windows(source: &Slot, target: &Slot, offset: usize, length: usize) {
     let mut piece = [0; 4096];
     let mut at = offset;
@@ -294,7 +294,7 @@ fn copy_by_windows(source: &Slot, target: &Slot, offset: usize, length: usize) {
         }
         match &target.held {
             Held::Window(window) => window.store_to(span_of(&target.shape), at, piece),
-            // SAFETY: as above, and the memory of a receive is nobody else's.
+            // SAFETY: as above, and the memory of a receive is exclusive.
             _ => unsafe { target.shape.copy_from(at, piece) },
         }
         at += piece.len();

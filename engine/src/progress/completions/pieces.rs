@@ -1,15 +1,16 @@
-//! The memory of messages that are copied through rings.
+//! Memory of messages that are copied through rings.
 
 use super::Completions;
 use crate::progress::lanes::PIECE_BYTES_MAX;
 use crate::proto::table::Id;
 
-/// Room for a piece of which the bytes are in several places.
+/// Buffer for a piece whose bytes are not contiguous.
 #[derive(Debug, Default)]
 pub(crate) struct Scratch(Vec<u8>);
 
 impl Completions {
-    /// `length` bytes at `offset` of an outstanding send: where they are, or gathered in `scratch`.
+    /// Returns `length` bytes at `offset` of an outstanding send: in place, or gathered in
+    /// `scratch`.
     pub(in crate::progress) fn bytes_of<'a>(
         &'a mut self,
         (id, offset, length): (Id, usize, usize),
@@ -28,8 +29,7 @@ impl Completions {
         &scratch.0[..length]
     }
 
-    /// Room for `length` bytes at `offset` of an outstanding receive, if that is in one piece and
-    /// nobody else's.
+    /// Returns `length` bytes at `offset` of an outstanding receive, if contiguous and exclusive.
     pub(in crate::progress) fn room_for(
         &mut self,
         id: Id,

@@ -1,16 +1,16 @@
-//! What the two sides of a session tell each other of their datagrams.
+//! Announcements of the two sides of a session about their datagrams.
 
 use crate::wire::hello::FLAG_FRAMES;
 use crate::wire::{Hello, HelloReply};
 
-/// What an engine says of its datagrams in a hello or a reply.
+/// An engine's announcement about its datagrams in a hello or a reply.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Announced {
     /// UDP port at the address of the TCP connection; 0: none.
     pub(crate) port: u16,
     /// Longest datagram that it takes.
     pub(crate) bytes: u16,
-    /// It may take them as AF_XDP frames.
+    /// It may receive them by AF_XDP.
     pub(crate) as_frames: bool,
 }
 

@@ -1,14 +1,14 @@
 //! Datagrams: the loop reads and writes them, and [`crate::proto::paths`] decides.
 //!
-//! A session is set up over TCP, and both sides say there whether they take datagrams. If both do,
-//! it is in datagram mode ([`crate::proto::datagram`]) from its first frame on: segments go by the
-//! path while that answers, and by the TCP lane of the session before it has answered and when it
-//! has gone silent. The TCP lane also tells of the peer's end, and carries the segments
-//! that fit no datagram ([`super::stream`]).
+//! A session is set up over TCP, where both sides announce whether they take datagrams. If both do,
+//! it is in datagram mode ([`crate::proto::datagram`]) from its first frame on: segments use the
+//! path while that answers, and the TCP lane of the session before it has answered and when it is
+//! silent. The TCP lane also shows the peer's end, and carries segments that do not fit a datagram
+//! ([`super::stream`]).
 //!
-//! Budget of a message on a good path: its bytes are copied into a segment and from there into the
-//! driver's room, one tag over the datagram, one system call for all datagrams of a turn, no
-//! allocation, no lock. A timer costs a push to a heap once per probe time and session, not per
+//! Costs of a message on a good path: its bytes are copied into a segment and from there into the
+//! driver's buffer, one tag over the datagram, one system call for all datagrams of a turn, no
+//! allocation, no lock. A timer costs a push to a heap once per probe timeout and session, not per
 //! packet.
 
 mod announced;
@@ -33,59 +33,59 @@ use crate::types::{Error, FrameState};
 pub(super) use self::several::state_of;
 pub(crate) use self::window::window_bytes;
 
-/// Datagrams handled in one turn, so that a flood does not keep the loop from others.
+/// Datagrams handled in one turn, so that a flood does not block the loop.
 const DATAGRAMS_PER_TURN: usize = 64;
-/// Datagrams between two looks at the clock: handling as many takes some 3 µs, and one that came
-/// meanwhile seems to have come that much earlier.
+/// Datagrams between two clock reads: handling them takes some 3 µs, by which a meanwhile received
+/// one seems older.
 const DATAGRAMS_PER_CLOCK: usize = 8;
-/// Bytes that rings bring in one turn, and the segment that exceeds them. A ring holds hundreds of
-/// messages; with more of them at once than it has receives for, a receiver keeps most as
+/// Bytes read from rings in one turn, plus the segment that exceeds them. A ring holds hundreds of
+/// messages; if it delivers more at once than there are receives, a receiver keeps most as
 /// unexpected ones, which costs half as much again.
 const RING_BYTES_PER_TURN: usize = 4 << 10;
-/// Turns in which rings bring so much, for one in which the socket is looked at as well.
+/// Turns in which rings reach that limit, per one in which the socket is read as well.
 const TURNS_PER_SOCKET: u64 = 16;
 /// Datagrams that one session sends in one turn, for the same reason.
 const DATAGRAMS_PER_FLUSH: usize = 64;
-/// Time without a datagram after which the socket is watched, no longer polled: a message that
-/// answers one after a short computation is found by looking.
+/// Time without a datagram after which the socket is watched instead of polled: a message that
+/// answers one after a short computation is found by polling.
 const HOT_NS: u64 = 100_000;
-/// Turns without a datagram before that time is asked for.
+/// Turns without a datagram before that time is checked.
 const COLD_TURNS: u32 = 64;
 
 /// Datagrams of an engine.
 #[derive(Debug, Default)]
 pub(crate) struct Datagrams {
-    /// The socket, for each driver to get a copy of.
+    /// The socket, which each driver gets a copy of.
     socket: Option<EngineFd<UdpSocket>>,
-    /// Why there is none: the system, or the last driver that was attached, did not take it.
+    /// Why there is none: the system, or the last attached driver, rejected it.
     refusal: Option<String>,
-    /// An engine without AF_XDP frames is not attached.
+    /// An engine without AF_XDP is not attached.
     needs_frames: bool,
-    /// Longest datagram that its NIC carries, as far as that is known.
+    /// Longest datagram that its NIC carries, if known.
     longest: usize,
-    /// Bytes of bulk data that the socket alone has room for.
+    /// Bytes of bulk data that fit the socket's buffer alone.
     pub(crate) socket_window_bytes: u64,
     /// What this engine announces.
     pub(super) announced: Announced,
     is_polled: bool,
     is_watched: bool,
-    /// The last turn read as many as one may.
+    /// The last turn read as many as permitted.
     pub(super) has_more: bool,
     idle_turns: u32,
     /// When the first of these turns was.
     idle_since_ns: u64,
-    /// Sessions that wait for room in the driver.
+    /// Sessions that wait for driver space.
     blocked: Vec<u32>,
     is_blocked: bool,
-    /// When nothing was there that was not handled, as far as that was last known.
+    /// When all received datagrams were last known to be handled.
     drained_ns: u64,
-    /// The loop slept since it last looked: what woke it had just come.
+    /// The loop slept since the last read: the event that woke it is recent.
     has_slept: bool,
 }
 
 impl Datagrams {
-    /// Those of an engine whose datagrams come in by `socket`, which is non-blocking, `longest`
-    /// bytes at the most. `needs_frames`: as AF_XDP frames or not at all.
+    /// Creates the datagrams of an engine with `socket`, which is non-blocking, of at most
+    /// `longest` bytes. `needs_frames`: by AF_XDP or not at all.
     pub(crate) fn new(socket: UdpSocket, port: u16, longest: usize, needs_frames: bool) -> Self {
         let longest = longest.min(DATAGRAM_BYTES_MAX);
         let announced = Announced {
@@ -103,8 +103,8 @@ impl Datagrams {
         }
     }
 
-    /// Those of an engine that wants datagrams and cannot have them: everything goes by TCP, which
-    /// one line of the log says.
+    /// Creates the state of an engine that cannot have datagrams: everything uses TCP, which is
+    /// logged once.
     pub(crate) fn refused(cause: &io::Error) -> Self {
         let mut datagrams = Self::default();
         datagrams.refuse(cause);
@@ -112,14 +112,13 @@ impl Datagrams {
     }
 
     fn refuse(&mut self, cause: &io::Error) {
-        tracing::warn!("no datagrams: {cause}; messages go by TCP");
+        tracing::warn!("no datagrams: {cause}; messages use TCP");
         self.refusal = Some(cause.to_string());
         self.socket = None;
         self.announced = Announced::default();
     }
 
-    /// Gives a driver the socket. Without datagrams everything goes by TCP, unless frames are
-    /// needed.
+    /// Gives a driver the socket. Without datagrams everything uses TCP, unless AF_XDP is required.
     pub(super) fn attach(&mut self, driver: &mut dyn Driver) -> Result<(), Error> {
         let Some(socket) = &self.socket else { return Ok(()) };
         let opened = socket.try_clone().and_then(|socket| driver.open_datagrams(socket));
@@ -146,7 +145,7 @@ impl Datagrams {
         }
     }
 
-    /// The socket, if datagrams are taken; otherwise why a driver refused it, if one did.
+    /// Returns the socket, if datagrams are used; otherwise why a driver rejected it, if one did.
     pub(crate) fn socket(&self) -> Result<&EngineFd<UdpSocket>, Option<&str>> {
         self.socket.as_ref().ok_or(self.refusal.as_deref())
     }
@@ -155,19 +154,19 @@ impl Datagrams {
         self.socket.is_some()
     }
 
-    /// The next turn is not the owner's, who alone hears from the driver when there is something.
+    /// Polls in the next turn, which is not the owner's: only the owner gets events of the driver.
     pub(super) fn poll_in_absence(&mut self) {
         if self.is_open() {
             (self.is_polled, self.is_watched, self.idle_turns) = (true, false, 0);
         }
     }
 
-    /// Some session has something to send and the driver no room.
+    /// Returns whether a session has something to send and the driver no space.
     pub(super) fn waits_for_room(&self) -> bool {
         self.is_blocked
     }
 
-    /// The socket is read in every turn, unless the driver tells when there is something.
+    /// Reads the socket in every turn, instead of on driver events.
     fn poll(&mut self) {
         if self.is_open() && !self.is_watched {
             (self.is_polled, self.idle_turns) = (true, 0);
@@ -178,7 +177,7 @@ impl Datagrams {
 impl Engine {
     // ---- Sessions ----
 
-    /// A session was just established: it gets a path if both sides take datagrams.
+    /// Opens a path for a newly established session, if both sides take datagrams.
     ///
     /// RR-PATH-1, RR-PATH-2.
     pub(super) fn open_path(&mut self, session: u32, theirs: Announced) {
@@ -206,7 +205,7 @@ impl Engine {
         self.driver.flush_datagrams();
     }
 
-    /// The other side of a session may be on this host.
+    /// Starts the discovery of a peer that may be on this host.
     ///
     /// RR-SHM-1.
     fn meet(&mut self, session: u32) {
@@ -225,7 +224,8 @@ impl Engine {
         });
     }
 
-    /// Bulk data is to go in datagrams, and one side has none. The other side finds that out, too.
+    /// Fails a session that requires bulk data in datagrams, while one side has none. The other
+    /// side detects that, too.
     ///
     /// RR-BULK-1.
     fn fail_without_datagrams(&mut self, session: u32, is_ours: bool) {
@@ -247,7 +247,7 @@ impl Engine {
         state.core.fail_session(session, failure, &mut state.completions);
     }
 
-    /// Another driver runs the engine.
+    /// Continues the paths with another driver.
     pub(super) fn resume_paths(&mut self) {
         let bytes_max = self.driver.datagram_bytes_max();
         let state = &mut *self.state;
@@ -264,7 +264,7 @@ impl Engine {
         self.driver.flush_datagrams();
     }
 
-    /// A session is over. What came last, its goodbye perhaps, is acknowledged.
+    /// Closes the paths of a session, after acknowledging its last data, perhaps its goodbye.
     ///
     /// RR-PATH-5.
     pub(super) fn close_path(&mut self, session: u32) {
@@ -281,16 +281,16 @@ impl Engine {
         self.state.paths.close(session);
     }
 
-    // ---- What comes in ----
+    // ---- Receiving ----
 
-    /// Handles what has come in, if the socket is polled. `true`: something was there.
+    /// Handles received datagrams, if the socket is polled. Returns `true` if there were any.
     pub(super) fn read_datagrams(&mut self) -> bool {
         if !self.state.datagrams.is_polled {
             return false;
         }
         let (mut count, mut ring_bytes) = (0, 0);
-        // One that comes after a turn without any is probably alone: its receiver waits for it,
-        // and asking whether there is another takes as long as handling it.
+        // A datagram after a turn without any is probably single: its receiver waits for it, and a
+        // check for another takes as long as handling it.
         let is_idle = self.state.datagrams.idle_turns > 0;
         let limit = if is_idle { 1 } else { DATAGRAMS_PER_TURN };
         let mut reads_rings = self.state.rings.are_read;
@@ -298,7 +298,7 @@ impl Engine {
             if reads_rings && let Some(bytes) = self.read_ring() {
                 count += 1;
                 ring_bytes += bytes;
-                // Neighbours that always have something do not keep the socket from being read.
+                // Busy local peers must not keep the socket from being read.
                 reads_rings = ring_bytes < RING_BYTES_PER_TURN;
                 if !reads_rings && !self.state.polls.is_multiple_of(TURNS_PER_SOCKET) {
                     break;
@@ -358,7 +358,7 @@ impl Engine {
         self.state.datagrams.drained_ns = self.state.now_ns;
     }
 
-    /// The driver tells when there is something to read.
+    /// Lets the driver report when there is something to read.
     pub(super) fn watch_datagrams(&mut self) {
         let datagrams = &mut self.state.datagrams;
         if !datagrams.is_open() || self.state.paths.is_empty() {
@@ -384,13 +384,14 @@ impl Engine {
         self.state.drain_paths();
     }
 
-    /// The loop has slept, as far as it knows: the driver has not been asked since it woke.
+    /// Notes that the loop has slept: the driver was not polled since it woke.
     pub(super) fn note_sleep(&mut self) {
         self.state.datagrams.has_slept = true;
     }
 
-    /// The driver was asked in a turn that began at `began_ns`, and its news are handled. What is
-    /// told of later came after that; a loop that was away meanwhile cannot say when.
+    /// Notes that the driver was polled in a turn that began at `began_ns`, and its events are
+    /// handled. Later events happened after that; if the loop was suspended meanwhile their time is
+    /// unknown.
     pub(super) fn note_news_handled(&mut self, began_ns: u64) {
         let datagrams = &mut self.state.datagrams;
         datagrams.has_slept = false;
@@ -399,7 +400,7 @@ impl Engine {
         }
     }
 
-    /// The driver has room again.
+    /// Handles free space in the driver.
     pub(super) fn handle_datagrams_writable(&mut self) {
         self.state.datagrams.is_blocked = false;
         for session in std::mem::take(&mut self.state.datagrams.blocked) {
@@ -411,8 +412,8 @@ impl Engine {
 
     // ---- Timers ----
 
-    /// Gives sessions whose time has come a turn. `until_ns` is when this turn began: an
-    /// acknowledgement that is wanted at once still waits for what the user answers.
+    /// Handles expired timers of sessions. `until_ns` is when this turn began: an acknowledgement
+    /// that is due at once still waits for the user's reply.
     pub(super) fn fire_timers(&mut self, until_ns: u64) {
         let mut fired = false;
         self.state.paths.begin_timeouts(until_ns);
@@ -430,11 +431,11 @@ impl Engine {
         }
     }
 
-    /// A time of some of a session's paths has come.
+    /// Handles an expired timer of some of a session's paths.
     fn fire_timers_of(&mut self, session: u32, at_ns: u64, until_ns: u64) {
         for index in 0..self.count_paths(session) {
             let EngineState { core, paths, completions, datagrams, now_ns, .. } = &mut *self.state;
-            // What is drained is as old as the turn; a socket that is watched has nothing.
+            // The drained state is as old as the turn; a watched socket is empty.
             let is_drained = datagrams.drained_ns >= until_ns || datagrams.is_watched;
             let late_ns = if datagrams.is_watched { 0 } else { *now_ns - datagrams.drained_ns };
             let timeout = Timeout { at_ns, now_ns: *now_ns, late_ns, is_drained };
@@ -450,14 +451,14 @@ impl Engine {
         self.state.paths.of(session).map_or(0, Paths::count)
     }
 
-    /// Sends what all paths of a session want to send.
+    /// Sends the pending packets of all paths of a session.
     fn transmit_all(&mut self, session: u32) {
         for index in 0..self.count_paths(session) {
             self.transmit(session, index, false);
         }
     }
 
-    /// Before the loop sleeps: nobody waits for an acknowledgement until it wakes.
+    /// Acknowledges everything before the loop sleeps, as nothing will until it wakes.
     pub(super) fn acknowledge_all(&mut self) {
         let awake = self.state.paths.hasten_acks();
         if !awake.is_empty() {
@@ -471,25 +472,25 @@ impl Engine {
 }
 
 impl EngineState {
-    /// What is known of a datagram that is handled now.
+    /// Returns the reception info of a datagram that is handled now.
     #[inline]
     fn receive_info(&self, from: SocketAddr) -> ReceiveInfo {
         let late_ns = self.now_ns.saturating_sub(self.datagrams.drained_ns);
         ReceiveInfo { from, now_ns: self.now_ns, late_ns }
     }
 
-    /// What datagrams say of those that were sent, once what they brought is delivered.
+    /// Delivers the events of sent packets, once the content of received ones is delivered.
     #[inline]
     pub(super) fn drain_paths(&mut self) {
         self.paths.drain(&mut self.core, &mut self.completions);
     }
 
-    /// The same for all sessions, and for what paths have put off.
+    /// Does the same for all sessions, and for deferred work of paths.
     pub(super) fn drain_all_paths(&mut self) {
         self.paths.drain_all(&mut self.core, &mut self.completions);
     }
 
-    /// Sessions that have become idle give memory back.
+    /// Frees memory of sessions that have become idle.
     pub(super) fn shrink_idle(&mut self) {
         let Self { core, paths, controls, now_ns, .. } = self;
         paths.shrink_idle(core, *now_ns, |session| {
@@ -501,7 +502,7 @@ impl EngineState {
         });
     }
 
-    /// How many sessions wait for room in the driver.
+    /// Returns how many sessions wait for driver space.
     #[cfg(any(test, feature = "sim"))]
     pub(crate) fn sessions_blocked(&self) -> usize {
         self.datagrams.blocked.len()

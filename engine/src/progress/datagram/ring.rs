@@ -1,8 +1,8 @@
-//! Segments by rings in shared memory: neither packets nor what packets need.
+//! Segments on rings in shared memory, without the packet layer.
 //!
-//! A ring loses nothing, so that a segment goes as it is. As after a stream its receiver
-//! acknowledges it with what it sends next, when nothing has come for [`QUIET_TURNS`], when
-//! [`OWED_BYTES_MAX`] have come, or when it is asked to.
+//! A ring loses nothing, so that a segment is sent as it is. As with a stream its receiver
+//! acknowledges it with its next segment, when none was received for [`QUIET_TURNS`], when
+//! [`OWED_BYTES_MAX`] were received, or on request.
 
 use super::DATAGRAMS_PER_FLUSH;
 use crate::progress::engine::{Engine, EngineState};
@@ -12,37 +12,36 @@ use crate::proto::datagram::Asks;
 use crate::proto::send::SendRequest;
 use crate::types::Hint;
 
-/// Turns without a segment of its session after which what came by a ring is acknowledged: a
-/// microsecond or two, in which an answer goes.
+/// Turns without a segment of its session after which data received on a ring is acknowledged: a
+/// microsecond or two, in which a reply is sent.
 const QUIET_TURNS: u64 = 16;
 
-/// The same as a time, for who makes turns seldom.
+/// The same as a time, for loops with rare turns.
 const QUIET_NS: u64 = 50_000;
 
-/// Bytes that come by a ring before they are acknowledged though more is coming.
+/// Bytes received on a ring before they are acknowledged although more data follows.
 const OWED_BYTES_MAX: u32 = 16 << 10;
 
-/// Messages from that length on are written into rings before they are staged, in bytes: of shorter
-/// ones that gains nothing.
+/// Minimum length of messages that are written into rings before they are staged, in bytes: shorter
+/// ones gain nothing.
 const WRITTEN_BEFORE_COPY_BYTES_MIN: u64 = 2 << 10;
 
-/// Of what a turn reads from rings a piece counts as so much of its length: it is copied, and
-/// nothing else is done with it.
+/// Fraction of a piece's length that counts toward the bytes of a turn: it is only copied.
 const PIECE_SHARE: usize = 4;
 
 /// Rings of an engine.
 #[derive(Debug, Default)]
 pub(crate) struct Rings {
-    /// Sessions to which acknowledgements are owed, each once.
+    /// Sessions with pending acknowledgements, each once.
     owing: Vec<u32>,
-    /// Some session has had a ring since the driver was attached: the driver is asked.
+    /// Some session has had a ring since the driver was attached: the driver is polled.
     pub(in crate::progress) are_read: bool,
-    /// Some ring had no room, and nobody says when it has.
+    /// Some ring had no space, and its reader does not report when it has.
     pub(in crate::progress) is_full: bool,
 }
 
 impl EngineState {
-    /// The next segment of a ring is handled: it was of `session`.
+    /// Notes that a segment of a ring was handled: it was of `session`.
     #[inline]
     pub(super) fn note_ring_segment(&mut self, session: u32) {
         if self.core.owed_by_stream(session) == 0 {
@@ -59,7 +58,7 @@ impl EngineState {
 }
 
 impl Engine {
-    /// A session has the ring of that number from now on, or has none any more.
+    /// Handles a session's new ring, or its end.
     pub(in crate::progress) fn handle_ring_changed(&mut self, name: u64, ring: Option<u32>) {
         let is_up = ring.is_some();
         if !is_up {
@@ -81,7 +80,7 @@ impl Engine {
         }
     }
 
-    /// Handles what came next by a ring; its length. `None`: there was nothing.
+    /// Handles the next segment or piece of a ring; returns its length. `None`: there was none.
     #[inline(always)]
     pub(super) fn read_ring(&mut self) -> Option<usize> {
         let (name, segment) = match self.driver.recv_from_ring()? {
@@ -103,8 +102,8 @@ impl Engine {
         Some(length)
     }
 
-    /// Writes what was just staged for a session into its ring, if nothing else waits. `false`:
-    /// nothing happened.
+    /// Writes the segment staged last for a session into its ring, if nothing else waits. Returns
+    /// `false`, without effect, if not.
     #[inline]
     pub(super) fn write_lone(&mut self, session: u32, ring: u64) -> bool {
         let state = &mut *self.state;
@@ -119,8 +118,8 @@ impl Engine {
         true
     }
 
-    /// The ring into which a message that is posted now may be written from where it lies, and be
-    /// copied after that, while its receiver works on it: nothing is in front of it.
+    /// Returns the ring into which a newly posted message may be written from user memory, to be
+    /// staged afterwards, while its receiver handles it: nothing is ahead of it.
     #[inline]
     pub(in crate::progress) fn ring_before_copy(
         &self,
@@ -146,8 +145,8 @@ impl Engine {
         state.core.is_next_by_ring(session, request).then_some(ring)
     }
 
-    /// Writes the message that was staged last, and is alone, into its ring; then puts its payload
-    /// `bytes` into its segment, which may have to go again.
+    /// Writes the message that was staged last, and is alone, into its ring; then copies its
+    /// payload `bytes` into its segment, for a possible retransmission.
     pub(in crate::progress) fn write_before_copy(
         &mut self,
         session: u32,
@@ -179,8 +178,8 @@ impl Engine {
         }
     }
 
-    /// Writes what a session has for its peer into its ring, as far as there is room. `true`:
-    /// something went.
+    /// Writes a session's segments into its ring, as far as there is space. Returns `true` if any
+    /// was written.
     pub(super) fn write_segments(&mut self, session: u32, ring: u64) -> bool {
         self.control(session).is_refused = false;
         for written in 0..DATAGRAMS_PER_FLUSH {
@@ -197,8 +196,8 @@ impl Engine {
         true
     }
 
-    /// There is no room for a segment, or no ring any more, which the driver is about to say. The
-    /// next turn tries again.
+    /// Handles a segment without space, or without a ring, which the driver is about to report. The
+    /// next turn retries.
     #[cold]
     fn wait_for_ring(&mut self, session: u32, token: u64) {
         self.state.core.handle_segment_refused(session, token);
@@ -206,8 +205,7 @@ impl Engine {
         self.control(session).is_refused = true;
     }
 
-    /// Acknowledges what came by rings, where that is due. `is_last`: there may be no other turn
-    /// for long.
+    /// Sends due acknowledgements of rings. `is_last`: there may be no other turn for long.
     #[inline]
     pub(in crate::progress) fn acknowledge_rings(&mut self, is_last: bool) {
         if !self.state.rings.owing.is_empty() {

@@ -1,4 +1,4 @@
-//! Sessions with several paths: what the loop does for them.
+//! Loop actions for sessions with several paths.
 
 use std::net::TcpListener;
 
@@ -9,7 +9,7 @@ use crate::proto::rails::pairing::pairs;
 use crate::proto::rails::path_number;
 use crate::types::{Address, Event, PathState};
 
-/// A phase as users know it.
+/// Returns the public state of a phase.
 pub(in crate::progress) fn state_of(phase: Phase) -> PathState {
     match phase {
         Phase::Probing => PathState::Probing,
@@ -20,8 +20,8 @@ pub(in crate::progress) fn state_of(phase: Phase) -> PathState {
 }
 
 impl Engine {
-    /// The rails of both sides are known. The side that opened the session says which paths there
-    /// are, by using them.
+    /// Pairs the known rails of both sides. The side that opened the session decides which paths
+    /// exist, by using them.
     ///
     /// RR-RAIL-2.
     pub(in crate::progress) fn pair_rails(&mut self, session: u32) {
@@ -35,7 +35,7 @@ impl Engine {
         let ours = core.rails();
         let driver = &mut self.driver;
         let reach = |our: usize, their: usize| {
-            // No more than 16 each, as frames bound them.
+            // At most 16 each, as frames limit them.
             driver.reach(our as u8, theirs[their].address)
         };
         for (our, their) in pairs(ours, &theirs, reach) {
@@ -46,20 +46,20 @@ impl Engine {
             if has_datagram_mode {
                 state.paths.open_other_path(&state.core, state.now_ns, session, number, at);
             } else {
-                // There are no datagrams to ask by: a lane that comes shows that it is a path.
+                // Without datagrams no probe is possible: a lane that connects proves its path.
                 state.core.path_ready(session, at, state.now_ns);
             }
         }
     }
 
-    /// The link of a NIC of this host came or went.
+    /// Handles a carrier change of a NIC of this host.
     pub(in crate::progress) fn handle_link(&mut self, rail: u8, is_up: bool) {
         let state = &mut *self.state;
         if let (Some(index), Some(known)) =
             (self.driver.nic_of(rail), state.rails.get_mut(usize::from(rail)))
         {
             let is_moved = std::mem::replace(&mut known.nic_index, index) != index;
-            // The same rail, for whoever asks for statistics.
+            // The same rail, in the statistics.
             if let Some(chosen) = state.rails_chosen.get_mut(usize::from(rail)) {
                 chosen.nic_index = index;
             }
@@ -73,9 +73,9 @@ impl Engine {
         state.paths.handle_link(&mut state.core, state.now_ns, rail, is_up);
     }
 
-    /// Rails that have another NIC get another listener. From the owner, as without `/proc` the
-    /// caretaker may be in another network namespace; until then the listener at the wildcard
-    /// address takes what comes.
+    /// Replaces the listeners of rails that have another NIC. Called by the owner, as without
+    /// `/proc` the background thread may be in another network namespace; until then the listener
+    /// at the wildcard address accepts connections.
     pub(in crate::progress) fn listen_anew(&mut self) {
         while self.state.listeners_due != 0 && !self.owner_is_absent {
             let rail = self.state.listeners_due.trailing_zeros();
@@ -96,7 +96,7 @@ impl Engine {
         self.renew_wake_fds();
     }
 
-    /// One of several paths of a session changed: its user and the log are told.
+    /// Reports a change of one of several paths of a session to its user and the log.
     pub(in crate::progress) fn report_path_change(
         &mut self,
         peer: &RemoteName,
@@ -109,7 +109,7 @@ impl Engine {
         let rail = usize::from(rail);
         let nic = state.rails.get(rail).map_or("", |rail| &rail.nic);
         let Transition { from, to, cause } = change;
-        tracing::info!(peer = %address, nic, %remote, ?from, ?to, "a path changed: {cause}");
+        tracing::info!(peer = %address, nic, %remote, ?from, ?to, "path state changed: {cause}");
         let event = Event::PathChanged { address, rail, remote, state: state_of(to), cause };
         state.completions.events.push(&event);
     }

@@ -1,4 +1,4 @@
-//! What goes out by the paths of a session.
+//! Transmission on the paths of a session.
 
 use std::io::ErrorKind;
 
@@ -8,13 +8,14 @@ use crate::progress::engine::{Engine, EngineState};
 use crate::proto::paths::{CARRIER, Index, Transmit};
 
 impl Engine {
-    /// Whether something waits that fits no datagram of the path.
+    /// Returns whether something waits that does not fit a datagram of the path.
     pub(in crate::progress) fn is_waiting_too_long_for_path(&self, session: u32) -> bool {
         self.state.paths.is_waiting_too_long(&self.state.core, session)
     }
 
-    /// Sends what was just staged for a session by its path, if nothing else waits and nothing is
-    /// uncommon there: [`Self::transmit`] with fewer questions. `false`: nothing happened.
+    /// Sends the segment staged last for a session on its path, if nothing else waits and the path
+    /// is in the common state: [`Self::transmit`] with fewer checks. Returns `false`, without
+    /// effect, if not.
     pub(in crate::progress) fn transmit_lone(&mut self, session: u32) -> bool {
         let EngineState { core, paths, controls, datagrams, clock, now_ns, .. } = &mut *self.state;
         let Some(control) = controls.get(session as usize) else { return false };
@@ -30,7 +31,7 @@ impl Engine {
         let Some(datagram) = packet.write(*now_ns, room) else { return false };
         self.send_datagram(&datagram);
         self.driver.flush_datagrams();
-        // What the last acknowledgement means is found out while it is on its way.
+        // The last acknowledgement is applied while the datagram is in flight.
         let EngineState { core, paths, completions, .. } = &mut *self.state;
         if !paths.end_transmit(core, (session, CARRIER), false, completions) {
             self.flush_what_no_path_takes(session);
@@ -38,9 +39,10 @@ impl Engine {
         true
     }
 
-    /// Sends what a session has for its peer, if `index` is its carrier, and what that path wants,
-    /// as far as both let it; have the driver flush its datagrams next. `is_last`: no other session
-    /// follows, so that is done here, before acknowledgements are applied. `true`: something went.
+    /// Sends a session's segments, if `index` is its primary path, and that path's own packets, as
+    /// far as both permit; have the driver flush its datagrams next. `is_last`: no other session
+    /// follows, so that is done here, before acknowledgements are applied. Returns `true` if any
+    /// was sent.
     pub(in crate::progress) fn transmit(
         &mut self,
         session: u32,
@@ -56,7 +58,7 @@ impl Engine {
         if !self.state.paths.is_served(session, index) {
             return happened;
         }
-        // A sample of the round trip is as true as this time.
+        // An RTT sample is as accurate as this time.
         self.state.now_ns = self.state.clock.now_ns();
         for sent in 0..=DATAGRAMS_PER_FLUSH {
             let EngineState { core, paths, datagrams, now_ns, .. } = &mut *self.state;
@@ -74,7 +76,7 @@ impl Engine {
                     break;
                 }
                 Err(error) => {
-                    tracing::warn!("cannot send datagrams: {error}; messages go by TCP");
+                    tracing::warn!("cannot send datagrams: {error}; messages use TCP");
                     paths.give_up_path(core, session, index);
                     return false;
                 }
@@ -84,12 +86,12 @@ impl Engine {
             self.send_datagram(&datagram);
             happened = true;
             is_drained |= datagram.is_drained;
-            // Usually that was all: what is wanted otherwise went with it, or can wait a turn.
+            // Usually that was all: other packets went with it, or can wait a turn.
             if is_drained && !datagram.is_probing {
                 break;
             }
         }
-        // Acknowledgements can be applied while it is on its way.
+        // Acknowledgements can be applied while it is in flight.
         if happened && is_last {
             self.driver.flush_datagrams();
         }
@@ -100,7 +102,7 @@ impl Engine {
             && let Some(control) = controls.get_mut(session as usize)
             && !std::mem::replace(&mut control.awaits_room, true)
         {
-            // Its time may have come, and it can do nothing until there is room.
+            // Its timer may have expired, and it can send nothing until there is space.
             datagrams.blocked.push(session);
         }
         happened

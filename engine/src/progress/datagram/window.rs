@@ -1,16 +1,16 @@
-//! How much bulk data may be on its way to an engine in datagrams.
+//! Limit on bulk data outstanding to an engine in datagrams.
 
 use super::super::engine::Engine;
 use super::super::lanes::{DATAGRAM_BYTES_MIN, FrameState};
 
-/// Bytes of bulk data that there is room for until the engine looks, where there are `room_bytes`
-/// for all datagrams: a quarter is for messages.
+/// Returns the bulk window for `room_bytes` of datagram buffers: a quarter is reserved for
+/// messages.
 pub(crate) fn window_bytes(room_bytes: usize) -> u64 {
     room_bytes as u64 / 4 * 3
 }
 
-/// The same for what datagrams arrive in now. Half of the frames receive, and each holds a datagram
-/// or a part of a long one: 1200 bytes go by every path. `None`: frames are no matter.
+/// Returns the same for the current receive buffers. Half of the XDP frames receive, and each holds
+/// a datagram or a part of a long one: every path carries 1200 bytes. `None`: AF_XDP is not used.
 fn window_now(frames: &FrameState, socket_window_bytes: u64) -> Option<u64> {
     match frames {
         FrameState::Off => None,
@@ -22,8 +22,8 @@ fn window_now(frames: &FrameState, socket_window_bytes: u64) -> Option<u64> {
 }
 
 impl Engine {
-    /// Frames come and go, and so does the room for what peers are granted. What was granted
-    /// before stays granted: it may be lost, and then goes again.
+    /// Adapts the window to the number of XDP frames. Outstanding grants remain: their data may be
+    /// lost, and is retransmitted then.
     ///
     /// RR-BULK-3.
     pub(in super::super) fn fit_window(&mut self) {
@@ -42,7 +42,7 @@ mod tests {
 
     /// RR-BULK-3
     #[test]
-    fn grants_fit_frames_only_while_there_are_some() {
+    fn window_follows_the_number_of_xdp_frames() {
         let figures = FrameFigures { frames: 2048, ..FrameFigures::default() };
         let up = |frames| FrameState::Up {
             nic: "eth1".to_owned(),

@@ -1,4 +1,4 @@
-//! A queue that one thread at a time writes, and any thread reads. Neither waits for the other.
+//! A queue with one writer at a time and any number of readers. Neither side waits for the other.
 //!
 //! ```text
 //!  readers: next ──> chunk ──> chunk ──> chunk <── the writer's
@@ -6,9 +6,9 @@
 //!           taken ───┘ (read below)         └─── written (published behind each entry)
 //! ```
 //!
-//! Entries lie in chunks. The writer fills its last one and says so by one store, so that an entry
-//! costs no read-modify-write; readers take turns, by a lock of their own. A chunk that is read out
-//! goes back to the writer: a queue that is read in time allocates nothing.
+//! Entries are stored in chunks. The writer fills its last one and publishes each entry by one
+//! store, so that an entry costs no read-modify-write; readers take turns, by a lock of their own.
+//! A drained chunk returns to the writer: a queue that is read in time allocates nothing.
 
 use std::cell::UnsafeCell;
 use std::fmt;
@@ -24,13 +24,13 @@ use super::sync::{self, AtomicPtr, AtomicUsize, Mutex, Ordering, lock};
 const ROOM: usize = sync::CHUNK;
 
 struct Chunk<T> {
-    /// The next one. Stored by the writer, before it publishes an entry there.
+    /// The next chunk. Stored by the writer, before it publishes an entry there.
     next: AtomicPtr<Self>,
     entries: [UnsafeCell<MaybeUninit<T>>; ROOM],
 }
 
 impl<T> Chunk<T> {
-    /// On the heap, empty.
+    /// Creates an empty chunk on the heap.
     fn boxed() -> *mut Self {
         let entries = [const { UnsafeCell::new(MaybeUninit::uninit()) }; ROOM];
         Box::into_raw(Box::new(Self { next: AtomicPtr::new(ptr::null_mut()), entries }))
@@ -41,21 +41,21 @@ impl<T> Chunk<T> {
 pub(crate) struct Chunks<T> {
     /// Entries published so far. Stored by the writer.
     written: CachePadded<AtomicUsize>,
-    /// Entries taken so far. Stored by who has `next`.
+    /// Entries taken so far. Stored by the holder of `next`.
     taken: CachePadded<AtomicUsize>,
-    /// The chunk of the entry that is taken next, or the full one before that.
+    /// The chunk of the next entry to take, or the full one before it.
     next: Mutex<*mut Chunk<T>>,
     /// A chunk for the writer, or null.
     spare: AtomicPtr<Chunk<T>>,
 }
 
 // SAFETY: an entry is written by the writer before it is published, and after that moved out by one
-// reader, who has the lock. Chunks are freed by who alone knows them.
+// reader, which has the lock. Chunks are freed by the only thread that knows them.
 unsafe impl<T: Send> Send for Chunks<T> {}
 // SAFETY: as above; no two threads have a reference to one entry.
 unsafe impl<T: Send> Sync for Chunks<T> {}
 
-/// The writer's half: whoever has it writes.
+/// The writer's half: its holder writes.
 pub(crate) struct ChunkWriter<T> {
     chunks: Arc<Chunks<T>>,
     /// The last chunk.
@@ -64,7 +64,7 @@ pub(crate) struct ChunkWriter<T> {
     written: usize,
 }
 
-// SAFETY: the last chunk is the writer's, and readers' as far as it is published.
+// SAFETY: the last chunk is the writer's, and readers' up to the published entries.
 unsafe impl<T: Send> Send for ChunkWriter<T> {}
 // SAFETY: nothing is done with a shared reference but what `Chunks` allows.
 unsafe impl<T: Send> Sync for ChunkWriter<T> {}
@@ -81,7 +81,7 @@ impl<T> fmt::Debug for ChunkWriter<T> {
     }
 }
 
-/// An empty queue.
+/// Creates an empty queue.
 pub(crate) fn chunks<T>() -> (ChunkWriter<T>, Arc<Chunks<T>>) {
     let first = Chunk::boxed();
     let chunks = Arc::new(Chunks {
@@ -94,27 +94,27 @@ pub(crate) fn chunks<T>() -> (ChunkWriter<T>, Arc<Chunks<T>>) {
 }
 
 impl<T> ChunkWriter<T> {
-    /// Publishes an entry. Waits for nobody.
+    /// Publishes an entry, without waiting.
     #[inline]
     pub(crate) fn push(&mut self, entry: T) {
         let at = self.written % ROOM;
         if at == 0 && self.written != 0 {
             self.extend();
         }
-        // SAFETY: the last chunk is freed by readers behind its last entry only, which is not
-        // published; nobody reads the place at `written` before it is.
+        // SAFETY: the last chunk is freed by readers after its last entry only, which is not
+        // published; no thread reads the slot at `written` before it is.
         unsafe { (*(*self.last).entries[at].get()).write(entry) };
         self.written += 1;
         self.chunks.written.store(self.written, Ordering::Release);
     }
 
-    /// The last chunk is full.
+    /// Appends a chunk, as the last one is full.
     #[cold]
     fn extend(&mut self) {
         let spare = self.chunks.spare.swap(ptr::null_mut(), Ordering::Acquire);
         let new = if spare.is_null() { Chunk::boxed() } else { spare };
         // SAFETY: a new or a spare chunk is known here alone. The full one is freed by readers when
-        // they go on to the next, behind the entry that is published after this.
+        // they advance to the next, after the entry that is published later.
         unsafe {
             (*new).next.store(ptr::null_mut(), Ordering::Relaxed);
             (*self.last).next.store(new, Ordering::Release);
@@ -122,7 +122,7 @@ impl<T> ChunkWriter<T> {
         self.last = new;
     }
 
-    /// Entries that nobody has taken; those included that are being taken.
+    /// Returns the number of entries not taken yet, including those being taken.
     #[inline]
     pub(crate) fn len(&self) -> usize {
         self.written - self.chunks.taken.load(Ordering::Relaxed)
@@ -130,10 +130,10 @@ impl<T> ChunkWriter<T> {
 }
 
 impl<T> Chunks<T> {
-    /// Whether nothing is there. Never true while something is that was published before.
+    /// Returns whether it is empty. Never true while an entry published before is present.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        // What is taken meanwhile was there, and is not looked for.
+        // Entries taken meanwhile were present, and do not count.
         self.written.load(Ordering::Acquire) == self.taken.load(Ordering::Relaxed)
     }
 
@@ -142,8 +142,8 @@ impl<T> Chunks<T> {
         self.written.load(Ordering::Relaxed).saturating_sub(taken)
     }
 
-    /// Moves the oldest entries into `into`, `limit` at the most, and says how many. May wait for
-    /// another reader.
+    /// Moves the oldest entries into `into`, at most `limit`, and returns their number. May wait
+    /// for another reader.
     #[inline]
     pub(crate) fn take(&self, into: &mut Vec<T>, limit: usize) -> usize {
         if self.is_empty() || limit == 0 {
@@ -156,7 +156,7 @@ impl<T> Chunks<T> {
         let mut next = lock(&self.next);
         let first = self.taken.load(Ordering::Relaxed);
         let count = (self.written.load(Ordering::Acquire) - first).min(limit);
-        // Behind this nothing panics.
+        // Nothing panics after this.
         into.reserve(count);
         let end = first + count;
         let mut at = first;
@@ -166,8 +166,8 @@ impl<T> Chunks<T> {
             }
             let piece = (ROOM - at % ROOM).min(end - at);
             // SAFETY: the entries up to `end` are published, and none of them was taken: `taken` is
-            // behind the lock. `into` has room for `count`. They are moved: `taken` says so before
-            // another reader looks.
+            // protected by the lock. `into` has space for `count`. They are moved: `taken` is
+            // updated before another reader reads it.
             unsafe {
                 let from = (&raw const (*(*next)).entries[at % ROOM]).cast::<T>();
                 let to = into.as_mut_ptr().add(into.len());
@@ -180,16 +180,16 @@ impl<T> Chunks<T> {
         count
     }
 
-    /// From a chunk that is read out to the next.
+    /// Advances from a drained chunk to the next.
     fn go_on(&self, next: &mut *mut Chunk<T>) {
         let old = *next;
         // SAFETY: it is freed here only. The writer has linked the next one before it published an
-        // entry of that, and does not touch the old one any more.
+        // entry of that, and does not access the old one any more.
         *next = unsafe { (*old).next.load(Ordering::Acquire) };
         let spare = self.spare.swap(old, Ordering::AcqRel);
         if !spare.is_null() {
-            // SAFETY: it came from `Box::into_raw`, and nobody else knows it since the swap. It has
-            // no entries.
+            // SAFETY: it came from `Box::into_raw`, and no other thread knows it since the swap. It
+            // has no entries.
             drop(unsafe { Box::from_raw(spare) });
         }
     }
@@ -202,7 +202,7 @@ impl<T> Drop for Chunks<T> {
         drop(left);
         let last = *lock(&self.next);
         let spare = self.spare.load(Ordering::Relaxed);
-        // SAFETY: nobody else is left, also no writer, which has a reference. Entries are gone. The
+        // SAFETY: all other references are dropped, the writer's included. Entries are gone. The
         // chunk of the readers is the last one: the writer links another one only before an entry.
         unsafe {
             drop(Box::from_raw(last));

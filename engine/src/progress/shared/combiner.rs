@@ -1,74 +1,74 @@
-//! State that many threads post to: whoever gets the lock does the work of those who did not.
+//! State that many threads post to: the lock holder executes the requests of the other threads.
 //!
-//! A thread that posts tries the lock. If it gets it, it does what it wants right there, behind the
-//! requests of those who came before. If not, it queues a request and goes on: the holder applies
-//! it before it releases. So no call waits for another thread, also for one that was preempted
-//! inside the lock.
+//! A thread that posts tries the lock. If it gets it, it executes its call directly, after the
+//! requests of earlier ones. If not, it queues a request and continues: the holder applies it
+//! before it releases. So no call waits for another thread, even for one that was preempted inside
+//! the lock.
 //!
-//! Weighed, and not taken:
-//! - a mutex: posters wait behind a holder that is preempted;
-//! - a try-lock alone, as LCI has it: the caller has to come again, and may never be lucky;
-//! - a queue alone with a thread of its own: a core that spins, or a wake for each request;
-//! - a lock and a queue in two words: each release and each push has to look at the other word
-//!   behind a fence, and a release that finds something has to lock anew. Here the lock is a bit
-//!   of the queue's newest pointer ([`super::queue`]), which costs the same two read-modify-writes
+//! Alternatives considered:
+//! - a mutex: posters wait for a preempted holder;
+//! - a try-lock alone, as in LCI: the caller has to retry, and may never succeed;
+//! - a queue alone with a thread of its own: a spinning core, or a wake-up for each request;
+//! - a lock and a queue in two words: each release and each push has to check the other word after
+//!   a fence, and a release that finds a request has to lock again. Here the lock is a bit of the
+//!   queue's newest pointer ([`super::queue`]), which costs the same two read-modify-writes
 //!   uncontended and has no such window;
-//! - a stack of requests that the holder turns round (Treiber, Oyama): no link is ever missing, but
-//!   a push is a loop.
+//! - a stack of requests that the holder reverses (Treiber, Oyama): no link is ever missing, but a
+//!   push is a loop.
 //!
 //! # Order
 //! Requests and inline calls that happen one before the other take effect in that order. An
-//! inline call is made only when nothing is queued, not even by a pusher that has its place but no
+//! inline call is made only when nothing is queued, not even by a pusher that has its slot but no
 //! link.
 //!
-//! # What is left
-//! Who releases the lock has applied what was queued, up to a bound, so that each call ends. What
-//! is left then is told by [`Combiner::has_leftover`], and the next holder applies it first: the
-//! next poster, a waiter, or the caretaker, who look at it. Leftovers are
-//! - requests beyond the bound of rounds, while others push all the time;
+//! # Leftovers
+//! A thread that releases the lock has applied the queued requests, up to a limit, so that each
+//! call ends. [`Combiner::has_leftover`] shows the others, which the next holder applies first: the
+//! next poster, a waiter, or the background thread, which check it. Leftovers are
+//! - requests beyond the limit of rounds, while others push continuously;
 //! - the request of a pusher that is preempted between its two steps: it applies it itself when it
-//!   runs again, or has the holder do it;
-//! - what was queued while a [`Guard`] was held that was dropped instead of released.
+//!   resumes, or lets the holder do it;
+//! - requests queued while a [`Guard`] was held that was dropped instead of released.
 //!
 //! # Panics in closures
-//! A panic in a closure goes on to its caller, and the lock is free then. The request that was
-//! being applied is gone, others are leftovers. There is no poison: the state is as the closure
-//! left it, and has to be sound to use again, as behind a `RefCell`.
+//! A panic in a closure is propagated to its caller, and releases the lock. The request that was
+//! being applied is lost, others are leftovers. There is no poisoning: the state is as the closure
+//! left it, and has to be valid for further use, as in a `RefCell`.
 
 use std::ops::{Deref, DerefMut};
 
 use super::queue::{Holder, Popped, QueueLock};
 use super::sync::{self, AtomicBool, AtomicU64, Ordering};
 
-/// Requests that one drain applies at most.
+/// Maximum requests per drain.
 const BATCH: usize = 64;
-/// Drains of one release at most.
+/// Maximum drains per release.
 const ROUNDS: u32 = 4;
-/// How often a thread looks whether the lock is free before it sleeps.
+/// How often a thread checks whether the lock is free before it sleeps.
 const SPINS: u32 = 64;
 
-/// What became of a post.
+/// Result of a post.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
 pub(crate) enum Posted<R> {
-    /// The inline call was made, behind all requests that came before.
+    /// The inline call was made, after all earlier requests.
     Inline(R),
     /// A request was queued. It may have been applied already.
     Queued,
 }
 
-/// What a drain leaves queued.
+/// What a drain left queued.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Left {
     /// Nothing.
     Nothing,
-    /// A pusher has its place but no link yet.
+    /// A pusher has its slot but no link yet.
     Pending,
-    /// More than the bound.
+    /// More than the limit.
     More,
 }
 
-/// What a drain did.
+/// Result of a drain.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Drained {
     /// Requests applied.
@@ -76,24 +76,24 @@ pub(crate) struct Drained {
     pub(crate) left: Left,
 }
 
-/// Counts since the start; read one by one.
+/// Counters since the start; read individually.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct CombinerCounts {
     /// Posts that found the lock taken.
     pub(crate) failed_locks: u64,
-    /// Requests applied, by whomever.
+    /// Requests applied, by any thread.
     pub(crate) combined: u64,
-    /// Releases that left something queued.
+    /// Releases that left requests queued.
     pub(crate) leftovers: u64,
 }
 
-/// See the module.
+/// The combiner; see the module.
 #[derive(Debug)]
 pub(crate) struct Combiner<S, T> {
     lock: QueueLock<S, T>,
-    /// The last release left something queued, or the next one will. Stored by the holder.
+    /// The last release left requests queued, or the next one will. Stored by the holder.
     has_leftover: AtomicBool,
-    /// Pushes of holders. The counters are stored by holders.
+    /// Pushes by holders. The counters are stored by holders.
     pushed_inside: AtomicU64,
     combined: AtomicU64,
     leftovers: AtomicU64,
@@ -115,13 +115,13 @@ impl<S, T> Combiner<S, T> {
         }
     }
 
-    /// Makes the call `inline` if nobody is inside and nothing that came before is left, and queues
+    /// Makes the call `inline` if the lock is free and nothing earlier is left, and queues
     /// `queued()` otherwise. Never waits: applies a bounded number of requests.
     ///
-    /// `apply` is called for requests, in their order. Called by a closure of this combiner's
-    /// holder, on its thread, this queues.
+    /// `apply` is called for requests, in order. If called by a closure of this combiner's holder,
+    /// on its thread, this queues.
     ///
-    /// Engines call the parts of it.
+    /// Engines call its parts separately.
     #[cfg(test)]
     pub(crate) fn post<R>(
         &self,
@@ -140,8 +140,8 @@ impl<S, T> Combiner<S, T> {
         }
     }
 
-    /// The state for a call that may not pass what is queued, if it is to be had now. If not: the
-    /// guard where the lock was free.
+    /// Returns the state for a call that may not overtake queued requests, if it is available now.
+    /// If not: the guard where the lock was free.
     #[inline]
     pub(crate) fn try_begin(&self) -> Result<Guard<'_, S, T>, Option<Guard<'_, S, T>>> {
         match self.try_lock() {
@@ -150,7 +150,8 @@ impl<S, T> Combiner<S, T> {
         }
     }
 
-    /// Makes the call, or queues, where [`Self::try_begin`] has given `guard` instead of the state.
+    /// Makes the call, or queues, where [`Self::try_begin`] has returned `guard` instead of the
+    /// state.
     pub(crate) fn post_behind<R>(
         &self,
         guard: Option<Guard<'_, S, T>>,
@@ -175,13 +176,13 @@ impl<S, T> Combiner<S, T> {
         Posted::Inline(answer)
     }
 
-    /// The state, unless some thread has it, also this one.
+    /// Returns the state, unless a thread has it, this one included.
     #[inline]
     pub(crate) fn try_lock(&self) -> Option<Guard<'_, S, T>> {
         Some(Guard::new(self, self.lock.try_lock()?))
     }
 
-    /// The state, for calls that may wait. Spins, then sleeps; no order among those who wait.
+    /// Returns the state, for calls that may wait. Spins, then sleeps; waiters are unordered.
     ///
     /// # Panics
     /// If the calling thread has it, such as in a callback of the engine.
@@ -202,13 +203,13 @@ impl<S, T> Combiner<S, T> {
         self.lock.shut();
     }
 
-    /// Whether the calling thread has the state.
+    /// Returns whether the calling thread has the state.
     pub(crate) fn is_held_here(&self) -> bool {
         self.lock.is_held_here()
     }
 
-    /// [`Self::lock`], behind everything that was posted before, by whatever thread. May wait for
-    /// pushers that are between their two steps.
+    /// Locks after everything that was posted before, by any thread. May wait for pushers that are
+    /// between their two steps.
     pub(crate) fn lock_behind_posts(&self, mut apply: impl FnMut(&mut S, T)) -> Guard<'_, S, T> {
         let before = self.lock.pushed();
         let mut guard = self.lock();
@@ -224,7 +225,7 @@ impl<S, T> Combiner<S, T> {
         }
     }
 
-    /// Requests that were queued so far, or are about to be.
+    /// Returns the number of requests queued so far, or about to be.
     pub(crate) fn pushed(&self) -> usize {
         self.lock.pushed()
     }
@@ -239,19 +240,19 @@ impl<S, T> Combiner<S, T> {
         );
     }
 
-    /// Something that is queued waits for the next holder: lock, and drain.
+    /// Returns whether queued requests wait for the next holder: lock, and drain.
     #[inline]
     pub(crate) fn has_leftover(&self) -> bool {
         self.has_leftover.load(Ordering::Acquire)
     }
 
-    /// Whether nothing is queued. Never true while a post that happened before is.
+    /// Returns whether nothing is queued. Never true while an earlier post is.
     #[inline]
     pub(crate) fn is_queue_empty(&self) -> bool {
         self.lock.is_empty()
     }
 
-    /// Requests that are queued, or about to be.
+    /// Returns the number of requests that are queued, or about to be.
     pub(crate) fn queue_len(&self) -> usize {
         self.lock.len()
     }
@@ -267,8 +268,8 @@ impl<S, T> Combiner<S, T> {
     }
 }
 
-/// The calling thread has the state until it is released. Dropped, it leaves what is queued to the
-/// next holder ([`Combiner::has_leftover`]).
+/// The calling thread has the state until it is released. If dropped, queued requests are left to
+/// the next holder ([`Combiner::has_leftover`]).
 #[derive(Debug)]
 #[must_use = "release it"]
 pub(crate) struct Guard<'a, S, T> {
@@ -295,20 +296,20 @@ impl<'a, S, T> Guard<'a, S, T> {
         self.holder.as_mut().expect(PRESENT)
     }
 
-    /// Whether nothing is queued.
+    /// Returns whether nothing is queued.
     #[inline]
     fn is_clear(&self) -> bool {
         self.holder().is_empty()
     }
 
-    /// Queues behind the others.
+    /// Appends a request to the queue.
     fn push(&mut self, request: T) {
         add(&self.combiner.pushed_inside, 1);
         let pushed = self.combiner.lock.push(request);
         debug_assert!(pushed.is_none(), "the lock is held here");
     }
 
-    /// Applies requests, oldest first, [`BATCH`] at most.
+    /// Applies requests, oldest first, at most [`BATCH`].
     pub(crate) fn drain(&mut self, mut apply: impl FnMut(&mut S, T)) -> Drained {
         let mut applied = 0;
         let left = loop {
@@ -335,7 +336,7 @@ impl<'a, S, T> Guard<'a, S, T> {
         Drained { applied, left }
     }
 
-    /// Releases the lock. Applies what was queued meanwhile, [`ROUNDS`] times [`BATCH`] at most;
+    /// Releases the lock. Applies requests queued meanwhile, at most [`ROUNDS`] times [`BATCH`];
     /// `left` is what this thread left queued.
     #[inline]
     pub(crate) fn release(self, apply: impl FnMut(&mut S, T)) -> Drained {
@@ -345,7 +346,7 @@ impl<'a, S, T> Guard<'a, S, T> {
         }
     }
 
-    /// Releases the lock if nothing is queued; the guard otherwise.
+    /// Releases the lock if nothing is queued; returns the guard otherwise.
     #[inline]
     pub(crate) fn release_if_clear(mut self) -> Result<(), Self> {
         if self.is_clear() && self.try_release() { Ok(()) } else { Err(self) }
@@ -372,13 +373,13 @@ impl<'a, S, T> Guard<'a, S, T> {
                 }
                 Left::More => {}
                 Left::Pending => {
-                    // Its pusher may be held up for long: go, and come back if it ran meanwhile.
+                    // Its pusher may be delayed for long: leave, and return if it ran meanwhile.
                     if !self.leave() {
                         return Drained { applied, left };
                     }
                     match combiner.try_lock() {
                         Some(guard) => self = guard,
-                        // Somebody else is inside, and drains.
+                        // Another thread is inside, and drains.
                         None => return Drained { applied, left: Left::Nothing },
                     }
                 }
@@ -388,7 +389,7 @@ impl<'a, S, T> Guard<'a, S, T> {
         Drained { applied, left }
     }
 
-    /// Releases the lock if nothing is queued, and says whether it did.
+    /// Releases the lock if nothing is queued, and returns whether it did.
     #[inline]
     fn try_release(&mut self) -> bool {
         let Some(holder) = self.holder.take() else { return true };
@@ -400,8 +401,8 @@ impl<'a, S, T> Guard<'a, S, T> {
         self.holder.is_none()
     }
 
-    /// Releases the lock, and leaves what is queued. `true`: something came that nobody else may
-    /// have seen.
+    /// Releases the lock, and leaves queued requests. Returns `true` if a request arrived that no
+    /// other thread may have seen.
     #[cold]
     fn leave(&mut self) -> bool {
         let Some(holder) = self.holder.take() else { return false };

@@ -1,25 +1,25 @@
-//! A counter that wakes those who wait for a value of it, once for many steps.
+//! A counter that wakes waiters for a value, once for many increments.
 //!
-//! A waiter counts itself as a sleeper ([`super::wait_set`]), says what value it wants, then looks.
-//! Who counts looks, behind its step, whether somebody wants that value or less; if so it takes the
-//! wish back, and wakes all that sleep: those who wanted more say so again. So one of the two sees
-//! the other, and a wish that is taken back too early is followed by a wake.
+//! A waiter registers as a sleeper ([`super::wait_set`]), stores the value it wants, then checks. A
+//! thread that increments checks, after its increment, whether that value or less is wanted; if so
+//! it resets the wanted value, and wakes all sleepers: waiters for more store theirs again. So one
+//! of the two sees the other, and a premature reset is followed by a wake-up.
 
 use super::sync::{AtomicU64, Ordering};
 
-/// One counter. Those who hold the engine and the counter's user write, all read.
+/// One counter. Holders of the engine and the counter's user write, all read.
 #[derive(Debug)]
 pub(crate) struct Count {
     value: AtomicU64,
     errors: AtomicU64,
-    /// The lowest value that somebody sleeps for; `u64::MAX`: nobody does.
+    /// The lowest value that a thread sleeps for; `u64::MAX`: none.
     wanted: AtomicU64,
-    /// Spreads counters over classes of those who wait.
+    /// Distributes counters over classes of waiters.
     number: u32,
 }
 
 impl Count {
-    /// One of value 0 that nobody waits for.
+    /// Creates a counter of value 0 without waiters.
     pub(crate) fn new(number: u32) -> Self {
         Self {
             value: AtomicU64::new(0),
@@ -29,7 +29,7 @@ impl Count {
         }
     }
 
-    /// What is counted was written before, and is seen by whoever sees the count.
+    /// Returns the value; writes before the increment are visible to its readers.
     #[inline]
     pub(crate) fn value(&self) -> u64 {
         self.value.load(Ordering::SeqCst)
@@ -44,23 +44,23 @@ impl Count {
         self.number
     }
 
-    /// Says that the caller is about to sleep until the value is `threshold` or more. To be called
-    /// before the value is looked at, and again after each wake.
+    /// Announces that the caller is about to sleep until the value is at least `threshold`. To be
+    /// called before the value is checked, and again after each wake-up.
     pub(crate) fn want(&self, threshold: u64) {
-        // Where a lower value is wanted already its news comes behind this look, and wakes the
+        // Where a lower value is wanted already its wake-up comes after this check, and wakes the
         // caller, too.
         if self.wanted.load(Ordering::SeqCst) > threshold {
             self.wanted.fetch_min(threshold, Ordering::SeqCst);
         }
     }
 
-    /// `true`: those who wait are to be told.
+    /// Adds to the value. Returns `true` if waiters are to be notified.
     pub(crate) fn add(&self, more: u64) -> bool {
         let value = self.value.fetch_add(more, Ordering::SeqCst).wrapping_add(more);
         self.is_wanted(value)
     }
 
-    /// As [`Self::add`].
+    /// Sets the value. Returns `true` if waiters are to be notified.
     pub(crate) fn set(&self, value: u64) -> bool {
         self.value.store(value, Ordering::SeqCst);
         self.is_wanted(value)
@@ -77,7 +77,7 @@ impl Count {
     fn is_wanted(&self, value: u64) -> bool {
         let is_wanted = self.wanted.load(Ordering::SeqCst) <= value;
         if is_wanted {
-            // Whoever wants more says so again.
+            // Waiters for more store their value again.
             self.wanted.store(u64::MAX, Ordering::SeqCst);
         }
         is_wanted

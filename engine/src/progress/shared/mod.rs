@@ -1,15 +1,15 @@
-//! Shared engines: several threads post to one engine, and wait for what it brings about.
+//! Shared engines: several threads post to one engine, and wait for its completions.
 //!
 //! ```text
 //!  post ──> Shared (who waits, sleeps, rings) ──> Combiner (inline, or a request) ──> QueueLock
 //!  wait ──────┘          └──> WaitSet (sleeping threads)                    (lock and queue)
 //! ```
 //!
-//! What comes of it is read without the lock: `Chunks` is a queue with one writer, the holder, that
-//! any thread reads.
+//! Completions are read without the lock: `Chunks` is a queue with one writer, the holder, that any
+//! thread reads.
 //!
-//! Nothing here knows engines: the state and the requests are type parameters. The models of this
-//! room are `tests/models/src/shared_model.rs` (each order that the memory model allows) and
+//! This module is independent of engines: the state and the requests are type parameters. Its
+//! models are `tests/models/src/shared_model.rs` (each order that the memory model allows) and
 //! `tests/models/src/shared_schedules.rs` (more threads, random orders).
 
 mod chunks;

@@ -1,17 +1,17 @@
-//! A lock that never makes a thread wait, and the queue of those who did not get it.
+//! A lock that never makes a thread wait, and the queue of requests of threads that did not get it.
 //!
 //! The queue is Vyukov's: a list of nodes, of which a pusher swaps itself in as the newest, then
-//! links its predecessor to itself. The lock is a bit of the very word that pushers swap. So a
-//! push tells the pusher whether somebody is inside, who will see it; and a release that finds the
-//! word as it was has proved that nothing came meanwhile. No order of two words is to be argued
-//! about, and there is no fence.
+//! links its predecessor to itself. The lock is a bit of the word that pushers swap. So a push
+//! shows the pusher whether there is a holder, which will see it; and a release that finds the word
+//! unchanged has proved that nothing arrived meanwhile. No order of two words has to be proved, and
+//! there is no fence.
 //!
 //! ```text
 //!  word ── address of the newest node │ AGAIN │ LOCKED
 //!                       │
 //!  head ──> consumed ──> A ──> B    C          C's pusher is between its swap and its link
 //!           (its value   │     │    ^
-//!            is gone)    next  next: NONE, or LEFT when a holder went without C
+//!            is gone)    next  next: NONE, or LEFT when a holder left without C
 //!
 //!              try_lock: the word as it was, LOCKED
 //!        ┌────────────────────────────────────────────────┐
@@ -23,8 +23,8 @@
 //!        └────── release: something stays queued <────────┘
 //! ```
 //!
-//! A holder that goes while a pusher is between its swap and its link leaves LEFT where the link
-//! goes. The pusher finds it there, tries to lock, and if it cannot, sets AGAIN for the holder to
+//! A holder that leaves while a pusher is between its swap and its link stores LEFT in place of the
+//! link. The pusher finds it there, tries to lock, and if it cannot, sets AGAIN for the holder to
 //! find as it releases. A later pusher that swaps AGAIN away finds it, and does the same.
 
 use std::cell::UnsafeCell;
@@ -37,52 +37,52 @@ use crossbeam_utils::CachePadded;
 use super::sync::{self, AtomicUsize, Ordering};
 use super::wait_set::WaitSet;
 
-/// Somebody is inside.
+/// There is a holder.
 const LOCKED: usize = 1;
-/// A pusher has linked what a holder went without.
+/// A pusher has linked a node that a holder left without a link.
 const AGAIN: usize = 2;
 const BITS: usize = LOCKED | AGAIN;
 
-/// A node without a successor, as far as its link says.
+/// A node without a successor, as of its link.
 const NONE: usize = 0;
-/// As [`NONE`], and a holder went without the successor, which had its place but no link.
+/// As [`NONE`], and a holder left without the successor, which had its slot but no link.
 const LEFT: usize = 1;
 
-/// How often a holder looks for a link that is missing.
+/// How often a holder checks for a missing link.
 const SPINS: u32 = 32;
 
 struct Node<T> {
     /// Address of the next one, [`NONE`] or [`LEFT`]; written by the pusher of the next one.
     next: AtomicUsize,
-    /// `None`: taken out.
+    /// `None`: removed.
     value: UnsafeCell<Option<T>>,
 }
 
-/// A node on the heap, named by its address.
+/// Creates a node on the heap, identified by its address.
 fn new_node<T>(value: Option<T>) -> usize {
     let node = Box::new(Node { next: AtomicUsize::new(NONE), value: UnsafeCell::new(value) });
     Box::into_raw(node).expose_provenance()
 }
 
-/// What all threads look at.
+/// State accessed by all threads.
 struct Word {
     newest: AtomicUsize,
     /// Requests pushed so far, counted before each is.
     pushed: AtomicUsize,
 }
 
-/// `S` under a lock, with the queue of those who found it taken.
+/// `S` under a lock, with the queue of requests of threads that found it taken.
 ///
 /// Requests are popped in the order of their pushes, and pushes that happen one before the other
-/// are in that order. What was done under the lock is seen by the next holder, what was done before
-/// a push by whoever pops it.
+/// are in that order. Effects under the lock are visible to the next holder, effects before a push
+/// to the thread that pops it.
 pub(crate) struct QueueLock<S, T> {
     word: CachePadded<Word>,
     /// Address of the node before the oldest queued one. Stored by the holder.
     head: AtomicUsize,
     /// Requests popped so far. Stored by the holder.
     popped: AtomicUsize,
-    /// [`sync::thread_number`] of the holder, or zero. Right for the thread that asks for itself.
+    /// [`sync::thread_number`] of the holder, or zero. Exact for the thread that checks for itself.
     holder: AtomicUsize,
     /// Threads that sleep until the lock is free.
     sleepers: WaitSet,
@@ -94,14 +94,14 @@ pub(crate) struct QueueLock<S, T> {
 // and a value by its pusher before it is linked. Both may be moved between threads.
 unsafe impl<S: Send, T: Send> Sync for QueueLock<S, T> {}
 
-/// What [`Holder::pop`] found.
+/// Result of [`Holder::pop`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Popped<T> {
     /// The oldest request.
     Item(T),
     /// Nothing is queued.
     Empty,
-    /// A pusher has its place but no link yet; it and those behind it cannot be read.
+    /// A pusher has its slot but no link yet; it and later ones cannot be read.
     Pending,
 }
 
@@ -123,13 +123,13 @@ impl<S, T> QueueLock<S, T> {
     }
 
     /// # Safety
-    /// `address` is of a node of this queue that nobody frees while the borrow is used.
+    /// `address` is of a node of this queue that is not freed while the borrow is used.
     unsafe fn node(&self, address: usize) -> &Node<T> {
         // SAFETY: by the caller; the address was exposed when the node was made.
         unsafe { &*std::ptr::with_exposed_provenance(address) }
     }
 
-    /// The lock, unless somebody has it. Bounded steps.
+    /// Returns the lock, unless it is taken. Bounded steps.
     #[inline]
     pub(crate) fn try_lock(&self) -> Option<Holder<'_, S, T>> {
         let newest = &self.word.newest;
@@ -137,7 +137,7 @@ impl<S, T> QueueLock<S, T> {
         if free & LOCKED != 0 {
             return None;
         }
-        // Whoever drains now sees what AGAIN tells of.
+        // The thread that drains now sees the nodes that AGAIN refers to.
         let locked = (free & !AGAIN) | LOCKED;
         newest.compare_exchange(free, locked, Ordering::Acquire, Ordering::Relaxed).ok()?;
         let holder = Holder::new(self);
@@ -145,8 +145,8 @@ impl<S, T> QueueLock<S, T> {
         Some(holder)
     }
 
-    /// The lock, after sleeping if need be. The calling thread must not have it. Threads that
-    /// come meanwhile may be faster, again and again.
+    /// Returns the lock, after sleeping if necessary. The calling thread must not have it. Threads
+    /// that arrive meanwhile may get it first, repeatedly.
     #[cold]
     pub(crate) fn lock_or_sleep(&self) -> Holder<'_, S, T> {
         loop {
@@ -158,14 +158,15 @@ impl<S, T> QueueLock<S, T> {
         }
     }
 
-    /// The lock, unless somebody has it who sees, as it releases, what this thread did before.
+    /// Returns the lock, unless its holder will see, as it releases, the earlier writes of this
+    /// thread.
     fn insist(&self) -> Option<Holder<'_, S, T>> {
         let found = self.word.newest.fetch_or(LOCKED, Ordering::AcqRel);
         (found & LOCKED == 0).then(|| Holder::new(self))
     }
 
     /// Queues `value`, in bounded steps. `None`: the lock is held, by a thread that finds the
-    /// request before it goes, or leaves it to whoever locks next. Otherwise this thread has the
+    /// request before it leaves, or leaves it to the next holder. Otherwise this thread has the
     /// lock now.
     pub(crate) fn push(&self, value: T) -> Option<Holder<'_, S, T>> {
         self.word.pushed.fetch_add(1, Ordering::Relaxed);
@@ -183,7 +184,8 @@ impl<S, T> QueueLock<S, T> {
         if link == LEFT || found & AGAIN != 0 { self.look_again() } else { None }
     }
 
-    /// A holder has gone, or goes, without what this thread has linked now.
+    /// Retries the lock, as a holder has left, or leaves, without the node that this thread has
+    /// linked now.
     #[cold]
     fn look_again(&self) -> Option<Holder<'_, S, T>> {
         self.word.newest.fetch_or(AGAIN, Ordering::Release);
@@ -191,13 +193,13 @@ impl<S, T> QueueLock<S, T> {
         self.insist()
     }
 
-    /// For a child that `fork` has just made: the lock is never free again. Stores to memory alone.
+    /// Locks forever, in a new child of `fork`. Stores to memory only.
     pub(crate) fn shut(&self) {
         self.word.newest.fetch_or(LOCKED, Ordering::Relaxed);
         self.holder.store(0, Ordering::Relaxed);
     }
 
-    /// Whether nothing is queued. Never true while a push that happened before is not popped.
+    /// Returns whether nothing is queued. Never true while an earlier push is not popped.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         // In this order: the head is at least as new as when the newest was pushed.
@@ -205,23 +207,23 @@ impl<S, T> QueueLock<S, T> {
         newest == self.head.load(Ordering::Acquire)
     }
 
-    /// Requests that are queued, or about to be; not less than those whose push happened before.
+    /// Returns the number of requests queued, or about to be; at least those of earlier pushes.
     pub(crate) fn len(&self) -> usize {
         let popped = self.popped.load(Ordering::Acquire);
         self.pushed().saturating_sub(popped)
     }
 
-    /// Requests pushed so far.
+    /// Returns the number of requests pushed so far.
     pub(crate) fn pushed(&self) -> usize {
         self.word.pushed.load(Ordering::Relaxed)
     }
 
-    /// Requests popped so far.
+    /// Returns the number of requests popped so far.
     pub(crate) fn popped(&self) -> usize {
         self.popped.load(Ordering::Acquire)
     }
 
-    /// Whether the calling thread has the lock.
+    /// Returns whether the calling thread has the lock.
     #[inline]
     pub(crate) fn is_held_here(&self) -> bool {
         self.holder.load(Ordering::Relaxed) == sync::thread_number()
@@ -233,8 +235,8 @@ impl<S, T> QueueLock<S, T> {
             return;
         }
         sync::point();
-        // A sleeper counted itself before it looked at the word, and this thread has written the
-        // word after that look.
+        // A sleeper registered before it checked the word, and this thread has written the word
+        // after that check.
         self.sleepers.notify_one_after_rmw();
     }
 }
@@ -243,8 +245,9 @@ impl<S, T> Drop for QueueLock<S, T> {
     fn drop(&mut self) {
         let mut address = self.head.load(Ordering::Relaxed);
         while address != NONE && address != LEFT {
-            // SAFETY: nobody else is left. Each node of the list came from `Box::into_raw`, and
-            // its predecessor, which is freed already, was the only one to name it.
+            // SAFETY: all other references are dropped. Each node of the list came from
+            // `Box::into_raw`, and its predecessor, which is freed already, was the only one to
+            // refer to it.
             let node =
                 unsafe { Box::from_raw(std::ptr::with_exposed_provenance_mut::<Node<T>>(address)) };
             address = node.next.load(Ordering::Relaxed);
@@ -258,17 +261,17 @@ impl<S, T> fmt::Debug for QueueLock<S, T> {
     }
 }
 
-/// The calling thread is inside until this is dropped, or one of the releases.
+/// The calling thread is the holder until this is dropped, or released.
 #[derive(Debug)]
 #[must_use = "dropping it releases the lock"]
 pub(crate) struct Holder<'a, S, T> {
     lock: &'a QueueLock<S, T>,
-    /// Belongs to its thread.
+    /// Bound to its thread.
     _not_send: PhantomData<*mut ()>,
 }
 
 impl<'a, S, T> Holder<'a, S, T> {
-    /// The calling thread has just set LOCKED.
+    /// Creates the handle after the calling thread has set LOCKED.
     #[inline]
     fn new(lock: &'a QueueLock<S, T>) -> Self {
         lock.holder.store(sync::thread_number(), Ordering::Relaxed);
@@ -277,7 +280,7 @@ impl<'a, S, T> Holder<'a, S, T> {
 
     #[inline]
     pub(crate) fn state(&self) -> &S {
-        // SAFETY: only the holder touches the state, and this is the only handle of the holder.
+        // SAFETY: only the holder accesses the state, and this is its only handle.
         unsafe { &*self.lock.state.get() }
     }
 
@@ -287,14 +290,14 @@ impl<'a, S, T> Holder<'a, S, T> {
         unsafe { &mut *self.lock.state.get() }
     }
 
-    /// Whether nothing is queued, also nothing that is pending.
+    /// Returns whether nothing is queued, pending requests included.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         let newest = self.lock.word.newest.load(Ordering::Relaxed);
         newest & !BITS == self.lock.head.load(Ordering::Relaxed)
     }
 
-    /// Takes the oldest request out. Spins a little where a link is missing.
+    /// Removes the oldest request. Spins briefly where a link is missing.
     pub(crate) fn pop(&mut self) -> Popped<T> {
         let lock = self.lock;
         let head = lock.head.load(Ordering::Relaxed);
@@ -317,13 +320,13 @@ impl<'a, S, T> Holder<'a, S, T> {
         let value = unsafe { (*lock.node(next).value.get()).take() };
         lock.head.store(next, Ordering::Release);
         lock.popped.store(lock.popped.load(Ordering::Relaxed) + 1, Ordering::Release);
-        // SAFETY: it came from `Box::into_raw`. Its link is set, which is the last that a pusher
-        // does with it, and neither the word nor the head names it any more.
+        // SAFETY: it came from `Box::into_raw`. Its link is set, which is the pusher's last access
+        // to it, and neither the word nor the head refers to it any more.
         drop(unsafe { Box::from_raw(std::ptr::with_exposed_provenance_mut::<Node<T>>(head)) });
         Popped::Item(value.expect("a node is made with a value, and popped once"))
     }
 
-    /// Releases the lock if nothing is queued; the holder otherwise.
+    /// Releases the lock if nothing is queued; returns the holder otherwise.
     #[inline]
     pub(crate) fn release_if_empty(self) -> Result<(), Self> {
         let lock = self.lock;
@@ -344,8 +347,8 @@ impl<'a, S, T> Holder<'a, S, T> {
         Ok(())
     }
 
-    /// Releases the lock, whatever is queued. `true`: something came that nobody else may have
-    /// seen, and the caller is to try the lock again.
+    /// Releases the lock, with or without queued requests. Returns `true` if a request arrived that
+    /// no other thread may have seen, and the caller has to try the lock again.
     pub(crate) fn release(self) -> bool {
         ManuallyDrop::new(self).release_now()
     }
@@ -359,7 +362,7 @@ impl<'a, S, T> Holder<'a, S, T> {
         if found & !BITS != head {
             // SAFETY: only the holder frees nodes.
             let link = unsafe { &lock.node(head).next };
-            // A pusher that has no link yet is told that it is left.
+            // A pusher without a link is marked as left.
             let told = link.compare_exchange(NONE, LEFT, Ordering::AcqRel, Ordering::Acquire);
             is_linked |= told.is_err_and(|link| link != LEFT);
         }
@@ -372,7 +375,7 @@ impl<'a, S, T> Holder<'a, S, T> {
     }
 }
 
-/// What is queued stays so.
+/// Queued requests stay queued.
 impl<S, T> Drop for Holder<'_, S, T> {
     fn drop(&mut self) {
         self.release_now();

@@ -1,4 +1,4 @@
-//! What this room is made of; models put the types of their checker in its place.
+//! Primitives of this module; models replace them by those of their checker.
 
 pub(super) use std::sync::atomic::{
     AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
@@ -13,7 +13,7 @@ use std::time::Instant;
 use rustix::thread::futex::{self, Flags};
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
-/// A number that no other thread has, never zero.
+/// Returns a number that is unique among threads, never zero.
 #[inline]
 pub(super) fn thread_number() -> usize {
     #[cfg(any(test, feature = "sim"))]
@@ -27,25 +27,25 @@ pub(super) fn thread_number() -> usize {
 /// Entries of a chunk of [`mod@super::chunks`]; models have shorter ones.
 pub(super) const CHUNK: usize = 32;
 
-/// What a mutex guards is whole at each point where a thread may panic.
+/// Locks a mutex, whose data is consistent at each point where a thread may panic.
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// How often a thread looks before it gives up; models look less often.
+/// Returns how often a thread checks before it gives up; models check less often.
 #[inline]
 pub(super) fn spins(count: u32) -> u32 {
     count
 }
 
-/// Where a simulated thread may be held up; nothing elsewhere.
+/// Marks a point where a simulated thread may be delayed; otherwise no effect.
 #[inline(always)]
 pub(super) fn point() {
     #[cfg(any(test, feature = "sim"))]
     crate::hooks::threads::point();
 }
 
-/// A short pause of a thread that spins.
+/// Pauses a spinning thread briefly.
 pub(super) fn pause() {
     point();
     std::hint::spin_loop();
@@ -57,18 +57,18 @@ pub(super) fn yield_now() {
     std::thread::yield_now();
 }
 
-/// Where threads sleep until it is opened; a futex.
+/// A futex on which threads sleep until it is opened.
 #[derive(Debug, Default)]
 pub(super) struct Gate(AtomicU32);
 
 impl Gate {
-    /// How often it was opened.
+    /// Returns how often it was opened.
     pub(super) fn generation(&self) -> u32 {
         self.0.load(Ordering::Acquire)
     }
 
-    /// Sleeps until somebody opens it for one of `keys`, or `until`; not at all if it was opened
-    /// after `generation`. May return early.
+    /// Sleeps until it is opened for one of `keys`, or `until`; not at all if it was opened after
+    /// `generation`. May return early.
     pub(super) fn wait(&self, generation: u32, keys: NonZeroU32, until: Option<Instant>) {
         #[cfg(any(test, feature = "sim"))]
         if crate::hooks::threads::number().is_some() {
@@ -83,16 +83,16 @@ impl Gate {
             let left = Timespec::try_from(left).ok();
             left.and_then(|left| now.checked_add(left)).unwrap_or(now)
         });
-        // Woken, too late, interrupted, timed out: in any case the caller looks again.
+        // Woken, too late, interrupted, timed out: in any case the caller checks again.
         let _ = futex::wait_bitset(&self.0, Flags::PRIVATE, generation, until.as_ref(), keys);
     }
 
-    /// Wakes `count` of those that sleep for one of `keys`.
+    /// Wakes `count` of the threads that sleep for one of `keys`.
     pub(super) fn open(&self, keys: NonZeroU32, count: u32) {
         self.0.fetch_add(1, Ordering::Release);
         #[cfg(any(test, feature = "sim"))]
         crate::hooks::threads::wake(std::ptr::from_ref(self).addr(), keys, count);
-        // Only a bad address can make it fail.
+        // Only an invalid address can make it fail.
         let _ = futex::wake_bitset(&self.0, Flags::PRIVATE, count, keys);
     }
 }

@@ -18,7 +18,7 @@ use super::wait_set::{Keys, WaitSet};
 /// (thread, number)
 type Post = (usize, usize);
 
-/// Two numbers that differ only while somebody is inside, and what was applied.
+/// Two numbers that differ only while a thread is inside, and the applied requests.
 #[derive(Default, Debug)]
 struct Log {
     begun: u64,
@@ -28,7 +28,7 @@ struct Log {
 
 impl Log {
     fn add(&mut self, post: Post) {
-        assert_eq!(self.begun, self.ended, "somebody else is inside");
+        assert_eq!(self.begun, self.ended, "another thread is inside");
         self.begun += 1;
         for _ in 0..self.begun % 16 {
             std::hint::spin_loop();
@@ -46,7 +46,7 @@ fn post(combiner: &Combiner<Log, Post>, what: Post) -> Posted<()> {
     combiner.post(|log| log.add(what), || what, apply)
 }
 
-/// Each thread's posts are there once, in their order.
+/// Checks that each thread's posts are there once, in order.
 fn check(posts: &[Post], threads: usize, count: usize) {
     assert_eq!(posts.len(), threads * count);
     let mut next = vec![0; threads];
@@ -58,7 +58,7 @@ fn check(posts: &[Post], threads: usize, count: usize) {
 
 /// Many more threads than cores, so that holders and pushers are preempted anywhere.
 #[test]
-fn threads_keep_their_order() {
+fn posts_of_each_thread_keep_their_order() {
     const THREADS: usize = 64;
     const COUNT: usize = 2000;
     let combiner = Combiner::new(Log::default());
@@ -92,7 +92,7 @@ fn threads_keep_their_order() {
 }
 
 #[test]
-fn posters_go_on_while_the_holder_is_held_up() {
+fn posters_continue_while_the_holder_is_delayed() {
     const THREADS: usize = 8;
     const COUNT: usize = 1000;
     let combiner = Combiner::new(Log::default());
@@ -106,7 +106,7 @@ fn posters_go_on_while_the_holder_is_held_up() {
                     held.send(()).unwrap();
                     may_go.recv().unwrap();
                 },
-                || unreachable!("nobody else is inside"),
+                || unreachable!("no other thread is inside"),
                 apply,
             )
         });
@@ -120,13 +120,13 @@ fn posters_go_on_while_the_holder_is_held_up() {
                 })
             })
             .collect();
-        // All of them are through although the holder is not.
+        // All of them have finished although the holder has not.
         posters.into_iter().for_each(|poster| poster.join().unwrap());
         assert_eq!(combiner.queue_len(), THREADS * COUNT);
         go.send(()).unwrap();
         assert_eq!(holder.join().unwrap(), Posted::Inline(()));
     });
-    // A call applies no more than its bound.
+    // A call applies no more than its limit.
     assert!(combiner.has_leftover());
     assert_eq!(combiner.counts().combined, 4 * 64);
     assert_eq!(combiner.counts().failed_locks, (THREADS * COUNT) as u64);
@@ -136,7 +136,7 @@ fn posters_go_on_while_the_holder_is_held_up() {
 }
 
 #[test]
-fn a_dropped_guard_leaves_what_is_queued() {
+fn dropped_guard_leaves_queued_requests() {
     let combiner = Combiner::new(Log::default());
     let guard = combiner.lock();
     assert_eq!(post(&combiner, (0, 0)), Posted::Queued);
@@ -148,7 +148,7 @@ fn a_dropped_guard_leaves_what_is_queued() {
 }
 
 #[test]
-fn the_holder_may_post_and_must_not_wait() {
+fn holder_may_post_and_must_not_wait() {
     let combiner = Combiner::new(Log::default());
     let inline = |log: &mut Log| {
         log.add((0, 0));
@@ -157,7 +157,7 @@ fn the_holder_may_post_and_must_not_wait() {
         let refused = catch_unwind(AssertUnwindSafe(|| drop(combiner.lock())));
         let said = refused.unwrap_err().downcast::<&str>().unwrap();
         assert!(said.contains("inside the engine already"), "{said}");
-        // Another thread may, once this one is out.
+        // Another thread may, once this one has left.
         assert!(thread::scope(|scope| {
             scope.spawn(|| combiner.try_lock().is_none()).join().unwrap()
         }));
@@ -167,7 +167,7 @@ fn the_holder_may_post_and_must_not_wait() {
 }
 
 #[test]
-fn a_panic_frees_the_lock_and_loses_only_its_own_request() {
+fn panic_releases_the_lock_and_loses_only_its_request() {
     let combiner = Combiner::new(Log::default());
     let inline = |_: &mut Log| {
         for number in 0..3 {
@@ -192,7 +192,7 @@ fn a_panic_frees_the_lock_and_loses_only_its_own_request() {
 }
 
 #[test]
-fn requests_that_are_left_are_freed() {
+fn remaining_requests_are_freed() {
     let counted = Arc::new(());
     let combiner = Combiner::<(), Arc<()>>::new(());
     let guard = combiner.lock();
@@ -207,7 +207,7 @@ fn requests_that_are_left_are_freed() {
 }
 
 #[test]
-fn a_notification_wakes_those_of_its_keys() {
+fn notification_wakes_waiters_of_its_keys() {
     let set = WaitSet::default();
     let woken = [AtomicU32::new(0), AtomicU32::new(0)];
     thread::scope(|scope| {
@@ -226,7 +226,7 @@ fn a_notification_wakes_those_of_its_keys() {
         while set.sleepers() < 2 {
             thread::yield_now();
         }
-        // Both are in the kernel by then; were they not, they would both go on at the first.
+        // Both are in the kernel by then; otherwise both would return at the first one.
         thread::sleep(Duration::from_millis(50));
         set.notify_all(Keys::of(33));
         while woken[1].load(Ordering::Relaxed) == 0 {
@@ -237,7 +237,7 @@ fn a_notification_wakes_those_of_its_keys() {
     });
 }
 
-/// Messages of threads to themselves, which come back by a turn of the leader.
+/// Messages of threads to themselves, which complete in a turn of the leader.
 #[derive(Default)]
 struct Engine {
     posted: Vec<usize>,
@@ -328,9 +328,9 @@ impl Progress<Engine, usize> for Turns<'_> {
     }
 }
 
-/// Threads that post and wait in turn; some are woken by those that post for them.
+/// Threads post and wait in turn; some are woken by those that post for them.
 #[test]
-fn none_waits_for_ever() {
+fn no_thread_waits_forever() {
     const THREADS: usize = 16;
     const COUNT: usize = 500;
     let world = World::new(THREADS);
@@ -350,7 +350,7 @@ fn none_waits_for_ever() {
 }
 
 #[test]
-fn a_wait_ends_in_time_for_leaders_and_followers() {
+fn wait_times_out_for_leaders_and_followers() {
     let world = World::new(2);
     let start = Instant::now();
     let pause = Duration::from_millis(50);
@@ -361,13 +361,13 @@ fn a_wait_ends_in_time_for_leaders_and_followers() {
         }
     });
     assert!(start.elapsed() >= pause);
-    // It is free to lead again.
+    // It may lead again.
     world.post(0);
     assert!(world.wait(0, 1, Some(start + Duration::from_secs(60))));
 }
 
 #[test]
-fn a_call_that_waits_and_one_that_does_not() {
+fn blocking_and_nonblocking_calls() {
     let world = World::new(1);
     let apply = |engine: &mut Engine, thread| {
         engine.posted.push(thread);
@@ -382,7 +382,7 @@ fn a_call_that_waits_and_one_that_does_not() {
 }
 
 #[test]
-fn entries_of_chunks_come_once_and_in_order() {
+fn chunk_entries_arrive_once_and_in_order() {
     let (mut writer, chunks) = chunks::<usize>();
     let reader = thread::scope(|scope| {
         let reader = scope.spawn(|| {
@@ -399,9 +399,9 @@ fn entries_of_chunks_come_once_and_in_order() {
     assert!(chunks.is_empty() && writer.len() == 0);
 }
 
-/// What nobody took is dropped with the queue, at each fill of chunks.
+/// Untaken entries are dropped with the queue, at each fill of chunks.
 #[test]
-fn what_is_left_in_chunks_is_dropped() {
+fn remaining_chunk_entries_are_dropped() {
     let room = super::sync::CHUNK;
     for (written, taken) in [(0, 0), (1, 0), (room, 0), (room, room), (3 * room + 1, room)] {
         let witness = Arc::new(());

@@ -1,39 +1,39 @@
-//! Waiting for what the progress of a shared state brings about: one leads, the others follow.
+//! Waiting for the progress of a shared state: one thread leads, the others follow.
 //!
-//! Of the threads that wait, the *leader* alone makes progress. Posters come in between its turns.
-//! The *followers* spin a little, then sleep, until what they wait for is notified, or the leader
-//! has what it waits for and passes leadership on. A leader for whom nothing is to do sleeps in the
-//! kernel, with the lock free.
+//! Of the waiting threads, the *leader* alone makes progress. Posters enter between its turns. The
+//! *followers* spin briefly, then sleep, until their condition is notified, or the leader's
+//! condition holds and it passes leadership on. A leader without work sleeps in the kernel, with
+//! the lock free.
 //!
 //! ```text
 //!                      a waiter that finds it free leads
 //!              ┌──────────────────────────────────────────────┐
 //!              │                                              v
-//!            FREE <── has what it waits for: wakes one ──── AWAKE <─┐ under the lock: requests,
+//!            FREE <── its condition holds: wakes one ────── AWAKE <─┐ under the lock: requests,
 //!                                                          │  ^  ^ └─┘ progress
 //!           under the lock: nothing happens, plan armed    │  │  │
 //!                                                          v  │  │
-//!        (lock released, looked again, then in the kernel) ASLEEP │ it wakes, or need not sleep
+//!        (lock released, checked again, then in kernel)    ASLEEP │ it wakes, or need not sleep
 //!                                                          │     │
 //!             a poster that queued, or is too early for    │     │
-//!             the plan; a notifier of what it waits for    v     │
-//!                                      and rings the bell RUNG ──┘
+//!             the plan; a notifier of its condition:       v     │
+//!                       writes the wake-up descriptor     RUNG ──┘
 //!
-//!   a follower:   spins ── for long ──> counted as sleeper; looks again ──> sleeps
+//!   a follower:   spins ── for long ──> counted as sleeper; checks again ─> sleeps
 //!                   ^                                                         │
 //!                   └──── notified, or leadership passed on, or its time ─────┘
-//!                         (what it waits for: returns; FREE: leads)
+//!                         (condition holds: returns; FREE: leads)
 //! ```
 //!
-//! Nothing is missed:
-//! - A request that is queued: its poster looks for ASLEEP behind a fence, the leader at the queue
-//!   behind a fence, after its ASLEEP. One sees the other.
-//! - What a holder did to the state while the leader sleeps: ASLEEP is stored under the lock, so
-//!   the holder sees it, and asks [`Doorbell::needs_wake`] before it goes.
-//! - A condition: whoever brings it about notifies, which looks for sleepers and for ASLEEP behind
-//!   a fence; sleepers and the leader look at their conditions behind a fence.
-//! - Leadership: who leaves FREE behind wakes a sleeper, also a follower that was woken to lead but
-//!   has what it waits for.
+//! No wake-up is lost:
+//! - A queued request: its poster checks for ASLEEP after a fence, the leader checks the queue
+//!   after a fence, after its ASLEEP. One sees the other.
+//! - Changes of the state by a holder while the leader sleeps: ASLEEP is stored under the lock, so
+//!   the holder sees it, and calls [`Doorbell::needs_wake`] before it leaves.
+//! - A condition: the thread that fulfils it notifies, which checks for sleepers and for ASLEEP
+//!   after a fence; sleepers and the leader check their conditions after a fence.
+//! - Leadership: a thread that stores FREE wakes a sleeper, and so does a follower that was woken
+//!   to lead but whose condition holds.
 
 use std::cell::Cell;
 use std::time::Instant;
@@ -44,55 +44,56 @@ use super::combiner::{Combiner, Drained, Guard, Left, Posted};
 use super::sync::{self, AtomicU32, AtomicUsize, Ordering, fence};
 use super::wait_set::{Keys, WaitSet};
 
-/// Nobody leads.
+/// There is no leader.
 const FREE: u32 = 0;
 /// The leader runs.
 const AWAKE: u32 = 1;
 /// The leader sleeps, or is about to.
 const ASLEEP: u32 = 2;
-/// As ASLEEP, and the bell was rung.
+/// As ASLEEP, and the wake-up descriptor was written.
 const RUNG: u32 = 3;
 
-/// Looks of a follower at its condition before it sleeps: doubled where that was enough, and
-/// halved where it was not.
+/// Checks of a follower before it sleeps: doubled where that was enough, and halved where it was
+/// not.
 const SPINS_MIN: u32 = 4;
 const SPINS_MAX: u32 = 256;
 
-/// Gets a leader out of its sleep in the kernel.
+/// Wakes a leader that sleeps in the kernel.
 pub(crate) trait Doorbell<S> {
-    /// Whether a leader that armed its plan for an older state would wake too late for this one.
+    /// Returns whether a leader that armed its plan for an older state would wake too late for this
+    /// one.
     fn needs_wake(&self, state: &S) -> bool;
     /// Ends the sleep of the leader, or the next one if it does not sleep yet.
     fn ring(&self);
 }
 
-/// What a leader does with the state.
+/// A leader's operations on the state.
 pub(crate) trait Progress<S, T> {
     /// What ends a sleep, such as a deadline and descriptors.
     type Plan;
     /// Applies a request.
     fn apply(&mut self, state: &mut S, request: T);
-    /// Makes progress; whether something happened.
+    /// Makes progress; returns whether something happened.
     fn progress(&mut self, state: &mut S) -> bool;
-    /// Nothing happened: has the state wake whoever sleeps by the plan. `None`: another turn
-    /// first. What is armed may be left so: the leader may find that it need not sleep.
+    /// Arms the state to wake sleepers on the plan, as nothing happened. `None`: another turn
+    /// first. It may stay armed: the leader may find that it need not sleep.
     fn arm(&mut self, state: &mut S) -> Option<Self::Plan>;
-    /// The lock is free again after a turn in which something happened: the place for
+    /// Called when the lock is free again after a turn in which something happened: the place for
     /// [`Shared::notify`].
     fn released(&mut self);
-    /// Sleeps until the plan, the bell, or `until`. May return early.
+    /// Sleeps until the plan, the wake-up descriptor, or `until`. May return early.
     fn sleep(&mut self, plan: Self::Plan, until: Option<Instant>);
 }
 
-/// A state that threads post to and wait for; see the module, and [`super::combiner`] for what a
-/// post does.
+/// A state that threads post to and wait for; see the module, and [`super::combiner`] for the
+/// effect of a post.
 #[derive(Debug)]
 pub(crate) struct Shared<S, T, B> {
     combiner: Combiner<S, T>,
     bell: B,
     leader: CachePadded<Leader>,
     followers: WaitSet,
-    /// Of followers.
+    /// Spin count of followers.
     spins: AtomicU32,
 }
 
@@ -100,13 +101,13 @@ pub(crate) struct Shared<S, T, B> {
 struct Leader {
     /// [`FREE`] to [`RUNG`].
     phase: AtomicU32,
-    /// What it waits for; [`Keys::bits`].
+    /// The classes that it waits for; [`Keys::bits`].
     keys: AtomicU32,
-    /// Its number; 0: nobody leads.
+    /// Its number; 0: there is none.
     thread: AtomicUsize,
 }
 
-/// Why a follower follows no longer.
+/// Why a follower stops following.
 enum Followed<R> {
     Ready(R),
     Late,
@@ -133,28 +134,29 @@ impl<S, T, B: Doorbell<S>> Shared<S, T, B> {
         }
     }
 
-    /// What wakes a leader.
+    /// Returns the object that wakes a leader.
     pub(crate) fn bell(&self) -> &B {
         &self.bell
     }
 
-    /// Whether some thread makes progress, or sleeps until there is something to do.
+    /// Returns whether a thread makes progress, or sleeps until there is work.
     pub(crate) fn has_leader(&self) -> bool {
         self.leader.phase.load(Ordering::Relaxed) != FREE
     }
 
-    /// Whether that one sleeps.
+    /// Returns whether the leader sleeps.
     pub(crate) fn has_sleeping_leader(&self) -> bool {
         matches!(self.leader.phase.load(Ordering::Relaxed), ASLEEP | RUNG)
     }
 
-    /// The state without its waiters: counts, and locks for those who need not wake a leader.
+    /// Returns the state without its waiters: counters, and locks for calls that need not wake a
+    /// leader.
     pub(crate) fn combiner(&self) -> &Combiner<S, T> {
         &self.combiner
     }
 
-    /// [`Combiner::post`], and wakes a leader that sleeps if it is to know. Engines call the parts
-    /// of it.
+    /// Posts, as [`Combiner::post`], and wakes a sleeping leader if necessary. Engines call its
+    /// parts separately.
     #[cfg(test)]
     pub(crate) fn post<R>(
         &self,
@@ -174,14 +176,14 @@ impl<S, T, B: Doorbell<S>> Shared<S, T, B> {
         }
     }
 
-    /// [`Combiner::try_begin`]: what is begun so is ended by [`Self::end`].
+    /// Begins a call, as [`Combiner::try_begin`], to be ended by [`Self::end`].
     #[inline]
     pub(crate) fn try_begin(&self) -> Result<Guard<'_, S, T>, Option<Guard<'_, S, T>>> {
         self.combiner.try_begin()
     }
 
-    /// Releases the state if that is all there is to do: no request is queued, and no leader
-    /// sleeps. Otherwise [`Self::end_slowly`] is due.
+    /// Releases the state if nothing else is necessary: no request is queued, and no leader sleeps.
+    /// Otherwise [`Self::end_slowly`] is due.
     #[inline]
     pub(crate) fn end<'a>(&self, guard: Guard<'a, S, T>) -> Result<(), Guard<'a, S, T>> {
         sync::point();
@@ -191,7 +193,7 @@ impl<S, T, B: Doorbell<S>> Shared<S, T, B> {
         guard.release_if_clear()
     }
 
-    /// Releases the state, behind what was queued, and wakes a leader that sleeps if it is to know.
+    /// Releases the state, after queued requests, and wakes a sleeping leader if necessary.
     pub(crate) fn end_slowly(
         &self,
         guard: Guard<'_, S, T>,
@@ -209,7 +211,8 @@ impl<S, T, B: Doorbell<S>> Shared<S, T, B> {
         drained
     }
 
-    /// Makes the call, or queues, where [`Self::try_begin`] has given `guard` instead of the state.
+    /// Makes the call, or queues, where [`Self::try_begin`] has returned `guard` instead of the
+    /// state.
     pub(crate) fn post_behind<R>(
         &self,
         guard: Option<Guard<'_, S, T>>,
@@ -235,7 +238,7 @@ impl<S, T, B: Doorbell<S>> Shared<S, T, B> {
             Posted::Inline(_) if !wakes.get() => {}
             Posted::Inline(_) => self.wake_leader(),
             Posted::Queued => {
-                // Behind the push.
+                // After the push.
                 fence(Ordering::SeqCst);
                 sync::point();
                 if wakes.get() || self.combiner.has_leftover() || !self.combiner.is_queue_empty() {
@@ -246,8 +249,8 @@ impl<S, T, B: Doorbell<S>> Shared<S, T, B> {
         posted
     }
 
-    /// Makes a call with the state, after waiting for those inside, behind everything that was
-    /// posted before.
+    /// Makes a call with the state, after waiting for the lock, after everything that was posted
+    /// before.
     ///
     /// # Panics
     /// If the calling thread is inside.
@@ -260,7 +263,7 @@ impl<S, T, B: Doorbell<S>> Shared<S, T, B> {
         self.call(guard, call, apply)
     }
 
-    /// As [`Self::enter`]; `None` if some thread is inside, also this one.
+    /// Makes a call as [`Self::enter`] does; `None` if a thread is inside, this one included.
     #[inline]
     pub(crate) fn try_enter<R>(
         &self,
@@ -271,7 +274,7 @@ impl<S, T, B: Doorbell<S>> Shared<S, T, B> {
             Ok(guard) => guard,
             Err(guard) => {
                 let mut guard = guard?;
-                // What is left is applied later, and its posters see to the leader.
+                // The rest is applied later, and its posters wake the leader.
                 guard.drain(&mut apply);
                 guard
             }
@@ -279,7 +282,7 @@ impl<S, T, B: Doorbell<S>> Shared<S, T, B> {
         Some(self.call(guard, call, apply))
     }
 
-    /// Makes a call with the state, and sees to the leader for all that was done under this guard.
+    /// Makes a call with the state, and wakes the leader if anything under this guard requires it.
     #[inline]
     fn call<R>(
         &self,
@@ -294,7 +297,7 @@ impl<S, T, B: Doorbell<S>> Shared<S, T, B> {
         answer
     }
 
-    /// Under the lock: whether a leader that sleeps is to be woken.
+    /// Determines, under the lock, whether a sleeping leader has to be woken.
     #[inline]
     fn judge(&self, state: &S, wakes: &Cell<bool>) {
         if self.leader.phase.load(Ordering::Relaxed) == ASLEEP && self.bell.needs_wake(state) {
@@ -313,12 +316,12 @@ impl<S, T, B: Doorbell<S>> Shared<S, T, B> {
         }
     }
 
-    /// Has those who wait for one of `keys` look at their conditions, which the caller has brought
-    /// about. A fence and two loads while nobody sleeps; better called without the lock.
+    /// Lets waiters for one of `keys` check their conditions, which the caller has fulfilled. A
+    /// fence and two loads while no thread sleeps; preferably called without the lock.
     #[inline]
     pub(crate) fn notify(&self, keys: Keys) {
         self.followers.notify_all(keys);
-        // Behind the fence of the former.
+        // After the fence of the former.
         if self.leader.phase.load(Ordering::Relaxed) == ASLEEP
             && self.leader.keys.load(Ordering::Relaxed) & keys.bits() != 0
         {
@@ -326,8 +329,8 @@ impl<S, T, B: Doorbell<S>> Shared<S, T, B> {
         }
     }
 
-    /// Waits until `ready` answers, which looks at something that is readable without the lock
-    /// and is notified for one of `keys`. `None`: `until` has passed.
+    /// Waits until `ready` returns a value; it reads state that is readable without the lock and is
+    /// notified for one of `keys`. `None`: `until` has passed.
     ///
     /// # Panics
     /// If the calling thread is inside.
@@ -434,17 +437,17 @@ impl<S, T, B: Doorbell<S>> Shared<S, T, B> {
             }
             sync::point();
             if plan.is_some() {
-                // Behind ASLEEP.
+                // After ASLEEP.
                 fence(Ordering::SeqCst);
             } else {
-                // It must not ring the bell for itself.
+                // It must not write the wake-up descriptor for itself.
                 progress.released();
             }
             let answer = ready();
             let is_over = answer.is_some() || is_over(until);
             if let Some(plan) = plan {
                 let is_idle = match released.left {
-                    // Its pusher was told, and comes in itself.
+                    // Its pusher was marked, and enters itself.
                     Left::Pending => true,
                     Left::More | Left::Nothing => self.combiner.is_queue_empty(),
                 };

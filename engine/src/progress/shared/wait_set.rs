@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use super::sync::{AtomicU32, Gate, Ordering, fence};
 
-/// What a sleeper waits for, as one of 32 classes: a notification wakes those that share one with
+/// Conditions of a sleeper, as one of 32 classes: a notification wakes those that share one with
 /// it. A class stands for several conditions where there are more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Keys(NonZeroU32);
@@ -14,23 +14,23 @@ impl Keys {
     /// Every class.
     pub(crate) const ALL: Self = Self(NonZeroU32::MAX);
 
-    /// The class of what has this number, such as a completion queue.
+    /// Returns the class of an object with this number, such as a completion queue.
     pub(crate) fn of(number: u32) -> Self {
         // One bit of 32.
         NonZeroU32::new(1 << (number % 32)).map_or(Self::ALL, Self)
     }
 
-    /// These classes, a bit each; `None`: there are none.
+    /// Returns these classes, a bit each; `None`: there are none.
     pub(crate) fn of_classes(bits: u32) -> Option<Self> {
         NonZeroU32::new(bits).map(Self)
     }
 
-    /// A bit a class.
+    /// Returns one bit per class.
     pub(crate) fn bits(self) -> u32 {
         self.0.get()
     }
 
-    /// Both.
+    /// Returns the union of both.
     #[cfg(test)]
     pub(crate) fn and(self, other: Self) -> Self {
         Self(self.0 | other.0)
@@ -39,13 +39,13 @@ impl Keys {
 
 /// Threads that sleep until a condition may hold.
 ///
-/// A sleeper counts itself ([`Self::prepare`]), looks at its condition, then sleeps
-/// ([`Ticket::wait`]). A notifier brings the condition about, then notifies, which is a fence and a
-/// load while nobody sleeps. At least one of the two sees the other. A wake promises nothing: the
-/// sleeper looks again.
+/// A sleeper registers ([`Self::prepare`]), checks its condition, then sleeps ([`Ticket::wait`]). A
+/// notifier fulfils the condition, then notifies, which is a fence and a load while no thread
+/// sleeps. At least one of the two sees the other. Wake-ups may be spurious: the sleeper checks
+/// again.
 #[derive(Debug, Default)]
 pub(crate) struct WaitSet {
-    /// Tickets.
+    /// Number of tickets.
     sleepers: AtomicU32,
     gate: Gate,
 }
@@ -60,16 +60,16 @@ pub(crate) struct Ticket<'a> {
 }
 
 impl WaitSet {
-    /// The caller is about to sleep for whatever happens; see [`Self::prepare_for`].
+    /// Registers the caller to sleep for any event; see [`Self::prepare_for`].
     pub(crate) fn prepare(&self) -> Ticket<'_> {
         self.prepare_for(Keys::ALL)
     }
 
-    /// The caller is about to sleep, looks at its condition once more, and then waits, or drops the
+    /// Registers the caller, which checks its condition once more, and then waits, or drops the
     /// ticket.
     pub(crate) fn prepare_for(&self, keys: Keys) -> Ticket<'_> {
         self.sleepers.fetch_add(1, Ordering::Relaxed);
-        // Before the look of the caller.
+        // Before the check of the caller.
         fence(Ordering::SeqCst);
         Ticket { set: self, generation: self.gate.generation(), keys }
     }
@@ -77,7 +77,7 @@ impl WaitSet {
     /// Wakes all that sleep for one of `keys`.
     #[inline]
     pub(crate) fn notify_all(&self, keys: Keys) {
-        // Behind what the caller brought about.
+        // After the caller fulfilled the condition.
         fence(Ordering::SeqCst);
         if self.sleepers.load(Ordering::Relaxed) != 0 {
             // The system call takes a signed count.
@@ -85,15 +85,15 @@ impl WaitSet {
         }
     }
 
-    /// Wakes one, whatever it sleeps for.
+    /// Wakes one thread, whatever it sleeps for.
     #[inline]
     pub(crate) fn notify_one(&self) {
         fence(Ordering::SeqCst);
         self.notify_one_after_rmw();
     }
 
-    /// As [`Self::notify_one`], where the caller's last read-modify-write is of a word that the
-    /// sleepers write as well, as they look: no fence is needed.
+    /// Wakes one thread, where the caller's last read-modify-write is of a word that the sleepers
+    /// write as well, as they check: no fence is needed.
     #[inline]
     pub(crate) fn notify_one_after_rmw(&self) {
         if self.sleepers.load(Ordering::Relaxed) != 0 {
@@ -101,7 +101,7 @@ impl WaitSet {
         }
     }
 
-    /// Threads that sleep or are about to.
+    /// Returns the number of threads that sleep or are about to.
     #[cfg(test)]
     pub(crate) fn sleepers(&self) -> u32 {
         self.sleepers.load(Ordering::Relaxed)
@@ -109,8 +109,7 @@ impl WaitSet {
 }
 
 impl Ticket<'_> {
-    /// Sleeps until a notification that came after the ticket was made, or `until`. May return
-    /// early.
+    /// Sleeps until a notification after the ticket was created, or `until`. May return early.
     pub(crate) fn wait(self, until: Option<Instant>) {
         self.set.gate.wait(self.generation, self.keys.0, until);
     }

@@ -1,8 +1,8 @@
-//! A thread that makes all progress of an engine: it leads for ever.
+//! A thread that makes all progress of an engine, as its permanent leader.
 //!
-//! Others post as ever: at once if it sleeps or is between two turns, else by a request. It sleeps
-//! when nothing happens, and is woken as any leader is. An application that only computes has its
-//! messages matched, acknowledged and pulled meanwhile.
+//! Others post as usual: at once if it sleeps or is between two turns, otherwise by a request. It
+//! sleeps when nothing happens, and is woken like any leader. An application that only computes has
+//! its messages matched, acknowledged and pulled meanwhile.
 
 use std::io;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ pub(super) struct Dedicated {
 }
 
 impl Dedicated {
-    /// Starts it on `cores`, or where there are none on those of the calling thread.
+    /// Starts it on `cores`, or if there are none on those of the calling thread.
     pub(super) fn start(place: &Arc<Place>, cores: Vec<usize>) -> io::Result<Self> {
         let is_over = Arc::new(AtomicBool::new(false));
         let (of_thread, ends) = (Arc::clone(place), Arc::clone(&is_over));
@@ -56,9 +56,9 @@ impl Drop for Dedicated {
         self.is_over.store(true, Ordering::Release);
         self.place.shared.notify(Keys::ALL);
         let Some(thread) = self.thread.take() else { return };
-        // A waker that it woke may drop the engine: it ends behind that.
+        // A waker called by it may drop the engine: it ends after that.
         if thread.thread().id() != std::thread::current().id() {
-            // A panic has told of itself.
+            // A panic was reported already.
             let _ = thread.join();
         }
     }

@@ -1,4 +1,4 @@
-//! What is under the lock, and the posts that are left to its holder.
+//! State under the lock, and the posts that are left to its holder.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
@@ -19,23 +19,23 @@ use crate::proto::send::SendRequest;
 use crate::proto::table::Id;
 use crate::types::OperationKind;
 
-/// Names of requests that are kept before those are looked for that have ended.
+/// Number of kept request names up to which ended ones are not searched for.
 const NAMES_MIN: usize = 1024;
 
-/// The number of requests that nobody cancels.
+/// The number of requests that cannot be cancelled.
 pub(super) const NAMELESS: u64 = u64::MAX;
 
-/// Where the end of a request goes.
+/// Destination of a request's completion.
 #[derive(Debug)]
 pub(super) enum End {
     Queue { to: PostedTo<u32>, number: u64 },
     Ticket(Arc<Ticket>),
 }
 
-/// A post that is left to the holder.
+/// A post that is left to the lock holder.
 #[derive(Debug)]
 pub(super) enum Request {
-    /// Of the shortest messages: two lines of cache with the link of its node.
+    /// Of the shortest messages: two cache lines with the link of its node.
     Inject {
         request: SendRequest,
         bytes: Copied,
@@ -62,16 +62,16 @@ pub(super) enum Request {
     },
 }
 
-/// What a queue moves for each request, with the link of its node: three lines of cache at most.
+/// Size moved by a queue for each request, with the link of its node: three cache lines at most.
 const _: () = assert!(size_of::<Option<Request>>() <= 3 * 64 - size_of::<usize>());
 
-/// An operation on the memory of a peer.
+/// A one-sided operation.
 #[derive(Debug)]
 pub(super) struct OneSidedPost {
     pub(super) request: OneSidedRequest,
     pub(super) memory: Memory,
     pub(super) end: End,
-    /// For the failure of the flush before one with a fence.
+    /// Destination of the failure of the flush before one with a fence.
     pub(super) flushed_to: PostedTo<u32>,
     pub(super) more: bool,
 }
@@ -85,10 +85,10 @@ pub(super) struct PutPost {
     pub(super) more: bool,
 }
 
-/// Bytes that are kept in a request without an allocation, at most.
+/// Maximum bytes that are kept in a request without an allocation.
 const SHORT: usize = 22;
 
-/// A copy of what its poster wants to use again.
+/// A copy of data that its poster reuses.
 #[derive(Debug)]
 pub(super) enum Copied {
     Short(u8, [u8; SHORT]),
@@ -113,7 +113,7 @@ impl Copied {
     }
 }
 
-/// What is under the lock.
+/// State under the lock.
 pub(super) struct Inside {
     /// `None`: it is being closed.
     pub(super) engine: Option<SendEngine>,
@@ -122,13 +122,13 @@ pub(super) struct Inside {
     names_max: usize,
     /// Until when the leader sleeps, by the engine's clock; `None`: it does not.
     pub(super) armed_until_ns: Option<u64>,
-    /// It is to wake before that.
+    /// It has to wake before that.
     pub(super) wants_wake: bool,
-    /// Injects that were left to a holder and wait for credit or room, about from the oldest on.
+    /// Injects that were left to a holder and wait for credit or space, approximately oldest first.
     promised: VecDeque<Id>,
 }
 
-const PRESENT: &str = "the engine is taken out only by drop, when nobody has a reference";
+const PRESENT: &str = "the engine is removed only by drop, when no reference is left";
 
 impl Inside {
     pub(super) fn new(engine: SendEngine) -> Self {
@@ -142,7 +142,7 @@ impl Inside {
         }
     }
 
-    /// Whether a call has left nothing to do but to release the lock.
+    /// Returns whether a call has left nothing to do but to release the lock.
     #[inline]
     pub(super) fn is_quiet(&self) -> bool {
         let has_news = |engine: &SendEngine| engine.state.completions.has_news();
@@ -155,8 +155,8 @@ impl Inside {
         self.engine.as_mut().expect(PRESENT)
     }
 
-    /// After each call and request: a leader that sleeps is to see what it made, and those outside
-    /// their ends.
+    /// Completes each call and request: a sleeping leader is to see its effects, and waiters
+    /// outside their completions.
     pub(super) fn after(&mut self, place: &Place, told: &RefCell<Told>) {
         if self.engine.is_none() {
             return;
@@ -184,7 +184,7 @@ impl Inside {
         }
     }
 
-    /// Injects that have gone are promised no more.
+    /// Removes sent injects from the reserved ones.
     #[cold]
     fn forget_kept(&mut self, place: &Place) {
         let engine = self.engine.as_ref().expect(PRESENT);
@@ -195,9 +195,9 @@ impl Inside {
         place.promised.store(self.promised.len(), Ordering::Relaxed);
     }
 
-    /// Posts what was left to the holder. What a limit refuses ends with that error: its poster has
-    /// gone on, and to wait for room would hold up the requests of all others. Injects, whose
-    /// posters hear of no end, are bounded before they are left instead.
+    /// Posts a request that was left to the holder. One that a limit refuses ends with that error:
+    /// its poster has continued, and waiting for space would delay all other requests. Injects,
+    /// whose posters get no completion, are limited before they are queued instead.
     pub(super) fn apply(&mut self, request: Request) {
         match request {
             Request::Inject { request, bytes, to, more } => {
@@ -245,7 +245,7 @@ impl Inside {
         }
     }
 
-    /// What was left to the holder could not be posted.
+    /// Handles a request that could not be posted.
     fn refuse(&mut self, kind: OperationKind, endpoint: u16, end: End, refused: Refused) {
         let event = counted_as(kind, refused.1.shape.len());
         self.report_refused(kind, end, refused);
@@ -327,7 +327,7 @@ impl Inside {
         }
     }
 
-    /// Its poster knows an operation by the number of its request.
+    /// Records the operation of a request, which its poster knows by the request's number.
     fn name(&mut self, number: u64, id: Id) {
         if number == NAMELESS {
             return;

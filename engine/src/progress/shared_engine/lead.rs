@@ -21,18 +21,18 @@ use crate::progress::wait_object::WaitObject;
 use crate::progress::wakers::survive;
 use crate::types::Error;
 
-/// Busy turns of a leader between two for its neighbours.
+/// Busy turns of a leader between two turns for other engines of the domain.
 const TURNS: u32 = 64;
 
-/// Between two looks at what can be seen under the lock alone.
+/// Interval of checks that need the lock.
 const LOOK: Duration = Duration::from_micros(200);
 
 /// How long a thread sleeps where the kernel refuses to let it wait for descriptors.
 const REFUSED_PAUSE: Duration = Duration::from_millis(1);
 
 impl SharedEngine {
-    /// Waits until `ready` answers, which is notified for one of `classes`; `None`: `deadline` has
-    /// passed.
+    /// Waits until `ready` returns a value, which is notified for one of `classes`; `None`:
+    /// `deadline` has passed.
     pub(crate) fn wait_for<R>(
         &self,
         classes: u32,
@@ -52,7 +52,7 @@ impl SharedEngine {
             },
             &mut leading,
         );
-        // Nobody may lead any more, on whom others relied.
+        // There may be no leader any more, on which others relied.
         self.after_call(RefCell::new(leading.news.take()));
         if leading.has_led {
             self.place.ring();
@@ -60,27 +60,27 @@ impl SharedEngine {
         answer.transpose()
     }
 
-    /// How long to look before sleeping.
+    /// Returns how long to spin before sleeping.
     pub(crate) fn spin(&self) -> Duration {
         self.place.spin
     }
 
-    /// Something to sleep by, for one thread.
+    /// Creates an object to sleep on, for one thread.
     pub(crate) fn new_wait_object(&self) -> io::Result<Arc<WaitObject>> {
         self.place.new_wait_object()
     }
 
-    /// Prepares the engine for a sleep by `wait_object`. Behind this the caller looks whether there
+    /// Prepares the engine for a sleep on `wait_object`. After this the caller checks whether there
     /// is something to sleep for.
     pub(crate) fn arm(&self, wait_object: &WaitObject) -> Result<(), Error> {
-        // First of all, so that whoever shortens the sleep rings.
+        // First of all, so that a thread that shortens the sleep wakes it.
         wait_object.begin_arming();
         self.refuse_inherited()?;
         let left = self.with_inside(|inside| {
             let left = inside.engine().arm()?;
             let now_ns = inside.engine().state.now_ns;
             let until_ns = now_ns + nanoseconds(left);
-            // One that has passed has woken who slept for it.
+            // One that has passed has woken its sleeper.
             let others_ns = inside.armed_until_ns.filter(|&known_ns| known_ns > now_ns);
             let earliest_ns = others_ns.map_or(until_ns, |known_ns| known_ns.min(until_ns));
             inside.armed_until_ns = Some(earliest_ns);
@@ -90,11 +90,11 @@ impl SharedEngine {
         wait_object.set_timer(left).map_err(failed)
     }
 
-    /// A task sleeps until there is something to do. `false`: there is nobody to wake it.
+    /// Registers a task to be woken when there is work. Returns `false` if nothing could wake it.
     pub(crate) fn wake_when_readable(&self, waker: &Waker) -> bool {
         let Some(membership) = &self.membership else { return self.thread.is_some() };
         let tasks = &self.place.tasks;
-        // Known before others take what it sleeps for.
+        // Registered before others take the events that it sleeps for.
         tasks.wake_when_readable(waker);
         if let Err(error) = self.arm(tasks) {
             tracing::debug!("a task is polled again at once: {error}");
@@ -104,7 +104,7 @@ impl SharedEngine {
         true
     }
 
-    /// Makes progress until `done`, which is asked under the lock, answers, or `deadline` passes.
+    /// Makes progress until `done`, called under the lock, returns a value, or `deadline` passes.
     pub(crate) fn wait<T>(
         &self,
         deadline: Option<Instant>,
@@ -125,7 +125,7 @@ impl SharedEngine {
     }
 }
 
-/// What a leader does.
+/// Operations of a leader.
 pub(super) struct Leading<'a> {
     place: &'a Place,
     caretaker: Option<&'a Membership>,
@@ -133,11 +133,11 @@ pub(super) struct Leading<'a> {
     turns: u32,
     idle_since: Option<Instant>,
     backoff: Backoff,
-    /// Of all turns, those in which something happened included.
+    /// Number of all turns, including those in which something happened.
     all_turns: u32,
     /// It has made a turn.
     has_led: bool,
-    /// On a thread that does nothing else.
+    /// On a dedicated thread.
     is_for_ever: bool,
 }
 
@@ -158,14 +158,14 @@ impl<'a> Leading<'a> {
         }
     }
 
-    /// Of a thread that does nothing else, and on which all others rely.
+    /// Creates one for a dedicated thread, on which all others rely.
     pub(super) fn for_ever(place: &'a Place) -> Self {
         Self { is_for_ever: true, ..Self::new(place, None) }
     }
 }
 
 impl Progress<Inside, Request> for Leading<'_> {
-    /// How long to sleep.
+    /// Duration of the sleep.
     type Plan = Duration;
 
     fn apply(&mut self, inside: &mut Inside, request: Request) {
@@ -204,7 +204,7 @@ impl Progress<Inside, Request> for Leading<'_> {
         if !self.news.borrow().news.is_empty() {
             return None;
         }
-        // A driver that cannot is found out by the next turn.
+        // A driver that fails is detected by the next turn.
         let left = inside.engine().arm().ok().filter(|left| !left.is_zero())?;
         inside.armed_until_ns = Some(inside.engine().state.now_ns + nanoseconds(left));
         Some(left)
@@ -223,7 +223,7 @@ impl Progress<Inside, Request> for Leading<'_> {
             self.place.help(self.caretaker);
         }
         if self.idle_since.is_some() {
-            // Where threads outnumber cores, the one that is waited for gets a turn.
+            // Where threads outnumber cores, the thread that is waited for gets a time slice.
             self.backoff.snooze();
         } else {
             std::hint::spin_loop();
@@ -247,7 +247,8 @@ impl Progress<Inside, Request> for Leading<'_> {
         match poll(&mut fds, timeout.as_ref()) {
             // A signal wakes it.
             Ok(_) | Err(Errno::INTR) => {}
-            // No memory, or RLIMIT_NOFILE is below the number of descriptors: no spin meanwhile.
+            // Out of memory, or RLIMIT_NOFILE is below the number of descriptors: do not spin
+            // meanwhile.
             Err(_) => std::thread::sleep(left.min(REFUSED_PAUSE)),
         }
         if !fds[1].revents().is_empty() {

@@ -1,5 +1,5 @@
 //! An engine that any thread posts to: under the lock of [`super::shared`], with the requests of
-//! those who did not get it.
+//! threads that did not get it.
 //!
 //! ```text
 //!  post ──> lock is free, nothing queued: posted at once, as on an owned engine
@@ -40,37 +40,37 @@ use crate::driver::lanes::{Driver, LaneKey};
 use crate::forks::{EngineFd, Gate, Generation, INHERITED};
 use crate::types::{Error, OperationId, OperationName};
 
-/// Requests that wait for the holder at most; beyond it posts are refused for the time being.
+/// Maximum requests that wait for the holder; beyond it posts are refused for the time being.
 const REQUESTS_MAX: usize = 1 << 14;
 
-/// Injects that wait for the holder, or for credit or room behind it, at most: nobody hears of
-/// their end, so who posts them has no other measure of how many are under way.
+/// Maximum injects that wait for the holder, or for credit or space after it: they give no
+/// completion, so their posters have no other measure of the outstanding ones.
 const INJECTS_MAX: usize = 1 << 10;
 
 /// An engine that any thread uses. Closed when the last reference is dropped.
 pub struct SharedEngine {
     place: Arc<Place>,
-    /// Has the caretaker look after it; `None`: nobody does.
+    /// Registers it with the background thread; `None`: there is none.
     membership: Option<Membership>,
-    /// Makes all progress; `None`: those who wait do.
+    /// Makes all progress; `None`: waiting threads do.
     thread: Option<Dedicated>,
     next_request: AtomicU64,
-    /// Posts wait for the lock, and leave no requests.
+    /// Posts wait for the lock, and queue no requests.
     is_in_turn: AtomicBool,
     /// See [`REQUESTS_MAX`].
     requests_max: usize,
     /// See [`INJECTS_MAX`].
     injects_max: usize,
     inject_limit: usize,
-    /// Where the engine lives; a child of `fork` has a copy that nothing can be done with.
+    /// Process of the engine; a child of `fork` has an unusable copy.
     process: Pid,
-    /// Sees to that.
+    /// Enforces that.
     gate: Option<Gate>,
     generation: Generation,
 }
 
 impl SharedEngine {
-    /// Attaches a state to a driver whose calls any thread may make.
+    /// Attaches a state to a driver that any thread may call.
     pub(crate) fn new(
         state: Box<EngineState>,
         driver: AnyDriver<dyn Driver + Send>,
@@ -105,7 +105,7 @@ impl SharedEngine {
         Ok(shared)
     }
 
-    /// Has a thread of its own make all progress, on `cores` if there are some.
+    /// Starts a thread that makes all progress, on `cores` if there are some.
     pub(crate) fn dedicate(&mut self, cores: Vec<usize>) -> io::Result<()> {
         self.thread = Some(Dedicated::start(&self.place, cores)?);
         self.with(|engine| engine.state.core.set_answers(true));
@@ -114,12 +114,12 @@ impl SharedEngine {
         Ok(())
     }
 
-    /// Posts wait for the lock from now on, and leave no requests.
+    /// Makes posts wait for the lock from now on, and queue no requests.
     pub(crate) fn post_in_turn(&self) {
         self.is_in_turn.store(true, Ordering::Relaxed);
     }
 
-    /// Whether this is the copy of a child of `fork`.
+    /// Returns whether this is the copy of a child of `fork`.
     pub(crate) fn is_inherited(&self) -> bool {
         self.process != getpid()
     }
@@ -134,12 +134,12 @@ impl SharedEngine {
         }
     }
 
-    /// What the combiner counted, and how often a leader slept.
+    /// Returns the combiner's counters, and how often a leader slept.
     pub(crate) fn counts(&self) -> (CombinerCounts, u64) {
         (self.place.shared.combiner().counts(), self.place.sleeps.load(Ordering::Relaxed))
     }
 
-    /// Turns in which something happened by who waits for another engine of its domain.
+    /// Returns the number of useful turns made by waiters for another engine of its domain.
     pub(crate) fn helped(&self) -> u64 {
         self.place.helped.load(Ordering::Relaxed)
     }
@@ -171,7 +171,8 @@ impl SharedEngine {
         answer
     }
 
-    /// As [`Self::with`]; `None`, and no call, if this thread is in it already.
+    /// Makes a call as [`Self::with`] does; `None`, without a call, if this thread is inside
+    /// already.
     pub(crate) fn with_to_let_go<R>(&self, call: impl FnOnce(&mut Engine) -> R) -> Option<R> {
         if self.is_inherited() || self.place.shared.combiner().is_held_here() {
             return None;
@@ -179,7 +180,7 @@ impl SharedEngine {
         Some(self.with(call))
     }
 
-    /// A turn, unless another thread is at it.
+    /// Executes a turn, unless another thread does.
     pub(crate) fn progress(&self) -> Result<bool, Error> {
         if let Some(error) = self.place.failure.get() {
             return Err(error.clone());
@@ -191,7 +192,7 @@ impl SharedEngine {
                 return Ok(false);
             }
             Err(Some(mut guard)) => {
-                // What is left is applied later, and its posters see to the leader.
+                // The rest is applied later, and its posters wake the leader.
                 guard.drain(Inside::apply);
                 guard
             }
@@ -200,7 +201,8 @@ impl SharedEngine {
         let happened = turn.engine().progress();
         turn.end();
         if matches!(happened, Ok(true)) {
-            // It may have taken what others sleep for, and does not watch for them any more.
+            // It may have taken the events that others sleep for, and does not watch for them any
+            // more.
             self.place.ring();
         }
         if let Err(error) = &happened {
@@ -209,13 +211,13 @@ impl SharedEngine {
         happened
     }
 
-    /// Those who wait for one of `classes` look again.
+    /// Lets waiters for one of `classes` check again.
     pub(crate) fn tell(&self, classes: u32) {
         let news = News { classes, wakers: Vec::new() };
         self.place.tell(RefCell::new(Told { news, is_sooner: false }));
     }
 
-    /// Cancels an operation of a queue; `false`: too late.
+    /// Cancels an operation of a queue; returns `false` if it is too late.
     pub(crate) fn cancel(&self, operation: OperationId) -> bool {
         self.with_inside(|inside| {
             let id = match operation.0 {
@@ -226,13 +228,13 @@ impl SharedEngine {
         })
     }
 
-    /// Cancels the operation of a ticket; `false`: too late.
+    /// Cancels the operation of a ticket; returns `false` if it is too late.
     pub(crate) fn cancel_ticket(&self, ticket: &Ticket) -> bool {
         self.with(|engine| ticket.operation().is_some_and(|id| engine.cancel(id)))
     }
 }
 
-/// An engine whose last reference is dropped closes.
+/// Closes the engine when its last reference is dropped.
 impl Drop for SharedEngine {
     fn drop(&mut self) {
         if self.is_inherited() {
@@ -243,11 +245,11 @@ impl Drop for SharedEngine {
             return;
         }
         self.place.neighbours.leave(&self.place);
-        // Ends when the caretaker knows the place no more, and the thread has ended.
+        // Returns when the background thread has dropped the place, and the thread has ended.
         self.membership = None;
         self.thread = None;
         let take = |inside: &mut Inside| inside.engine.take();
-        // All that was posted is applied before; nobody is left to post more.
+        // All earlier posts are applied before; no thread is left to post more.
         let engine = self.place.shared.enter(take, |inside, request| {
             if inside.engine.is_some() {
                 inside.apply(request);

@@ -1,4 +1,4 @@
-//! The shared engines of one domain: whoever waits for one helps those that nobody leads.
+//! The shared engines of one domain: a waiter for one helps those without a leader.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,10 +7,10 @@ use std::sync::{Arc, Mutex, PoisonError, TryLockError, Weak};
 use super::place::Place;
 use crate::progress::caretaker::Membership;
 
-/// See the module.
+/// Engines of a domain; see the module.
 #[derive(Default)]
 pub(crate) struct Neighbours {
-    /// Engines, those included that are gone and not forgotten yet.
+    /// Number of engines, including dropped ones not removed yet.
     count: AtomicUsize,
     known: Mutex<Known>,
 }
@@ -18,7 +18,7 @@ pub(crate) struct Neighbours {
 #[derive(Default)]
 struct Known {
     places: Vec<Weak<Place>>,
-    /// Whose turn it is.
+    /// The next one to help.
     next: usize,
 }
 
@@ -42,8 +42,8 @@ impl Neighbours {
         self.count.store(known.places.len(), Ordering::Relaxed);
     }
 
-    /// The next neighbour of `place` that nobody leads. Waits for nobody: another thread that looks
-    /// helps.
+    /// Returns the next engine of the domain, except `place`, without a leader. Does not wait:
+    /// another thread that searches helps instead.
     fn next_idle(&self, place: &Place) -> Option<Arc<Place>> {
         if self.count.load(Ordering::Relaxed) < 2 {
             return None;
@@ -67,7 +67,7 @@ impl Neighbours {
 }
 
 impl Place {
-    /// A turn for a neighbour that nobody leads, unless some thread is at it.
+    /// Makes a turn for an engine without a leader, unless some thread does.
     #[inline]
     pub(super) fn help(&self, caretaker: Option<&Membership>) {
         if let Some(neighbour) = self.neighbours.next_idle(self) {
@@ -92,10 +92,10 @@ impl Place {
             },
             |inside, request| self.apply(inside, request, &news),
         );
-        // All engines of a process have one caretaker.
+        // All engines of a process have one background thread.
         self.after_call(caretaker, news);
         match turn.flatten() {
-            // It may have taken what others sleep for.
+            // It may have taken the events that others sleep for.
             Some(Ok(true)) => self.ring(),
             Some(Err(error)) => self.fail(error),
             Some(Ok(false)) | None => {}

@@ -1,4 +1,4 @@
-//! What threads and the caretaker share of an engine.
+//! State of an engine that threads and the background thread share.
 
 use std::cell::RefCell;
 use std::io;
@@ -22,20 +22,20 @@ use crate::progress::wakers::{survive, wake_all};
 use crate::refused_call::refused;
 use crate::types::Error;
 
-/// What is to be said without the lock.
+/// Notifications to be made without the lock.
 #[derive(Debug, Default)]
 pub(super) struct Told {
     pub(super) news: News,
-    /// Who sleeps does so for too long.
+    /// Current sleeps last too long.
     pub(super) is_sooner: bool,
 }
 
-/// Wakes the leader out of its sleep.
+/// Wakes the leader.
 pub(super) struct Bell(pub(super) EngineFd);
 
 #[cfg(any(test, feature = "sim"))]
 impl Bell {
-    /// What simulated leaders sleep at: no address, as those are even.
+    /// Returns the key of simulated leaders' sleep: no address, as those are even.
     pub(super) fn gate(&self) -> usize {
         2 * std::os::fd::AsRawFd::as_raw_fd(&self.0) as usize + 1
     }
@@ -47,43 +47,43 @@ impl Doorbell<Inside> for Bell {
     }
 
     fn ring(&self) {
-        // Full is loud enough.
+        // A full counter wakes it as well.
         let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
         #[cfg(any(test, feature = "sim"))]
         crate::hooks::threads::wake(self.gate(), std::num::NonZeroU32::MIN, u32::MAX);
     }
 }
 
-/// What threads and the caretaker share.
+/// State shared by threads and the background thread.
 pub(super) struct Place {
     pub(super) shared: Shared<Inside, Request, Bell>,
     pub(super) activity: Activity,
-    /// Readable when a driver that was armed has something.
+    /// Readable when an armed driver has an event.
     pub(super) wake_fd: EngineFd,
-    /// A copy of that, for the caretaker.
+    /// A copy of that, for the background thread.
     pub(super) wake_fds: Arc<[EngineFd]>,
-    /// What tasks sleep by.
+    /// The object that tasks sleep on.
     pub(super) tasks: Arc<WaitObject>,
-    /// All of this engine, that of the tasks among them.
+    /// All wait objects of this engine, that of the tasks included.
     wait_objects: Mutex<Vec<Weak<WaitObject>>>,
     /// How many of these are armed.
     armed: Arc<AtomicUsize>,
-    /// What ended the driver.
+    /// The error that ended the driver.
     pub(super) failure: OnceLock<Error>,
-    /// Sleeps of leaders. Stored by the leader.
+    /// Number of sleeps of leaders. Stored by the leader.
     pub(super) sleeps: AtomicU64,
     pub(super) spin: Duration,
     /// The other engines of its domain.
     pub(super) neighbours: Arc<Neighbours>,
-    /// Turns in which something happened by who waits for a neighbour. Stored by the holder.
+    /// Useful turns made by waiters for another engine. Stored by the holder.
     pub(super) helped: AtomicU64,
-    /// Injects that were left to holders and wait for credit or room. Stored by the holder.
+    /// Injects that were left to holders and wait for credit or space. Stored by the holder.
     pub(super) promised: AtomicUsize,
 }
 
 impl Cared for Place {
     fn steps(&self) -> u64 {
-        // Also what is posted while the caretaker is at it.
+        // Posts during a turn of the background thread count, too.
         let steps = self.activity.steps() + self.shared.combiner().pushed() as u64;
         2 * steps + u64::from(self.shared.has_leader())
     }
@@ -118,7 +118,7 @@ impl Cared for Place {
             },
             |inside, request| self.apply(inside, request, &news),
         );
-        // The caretaker is there for others as well.
+        // The background thread serves others as well.
         survive(|| self.tell(news));
         let turn = turn.flatten();
         if let Some(Err(error)) = &turn {
@@ -161,19 +161,19 @@ impl Place {
         })
     }
 
-    /// Whether anybody sleeps until the engine has something.
+    /// Returns whether any thread sleeps until the engine has an event.
     pub(super) fn has_sleepers(&self) -> bool {
         self.shared.has_sleeping_leader() || self.armed.load(Ordering::Relaxed) > 0
     }
 
-    /// Posts what was left to the holder, and sees to those who wait for it.
+    /// Posts a request that was left to the holder, and notifies its waiters.
     pub(super) fn apply(&self, inside: &mut Inside, request: Request, told: &RefCell<Told>) {
         inside.apply(request);
         self.activity.count();
         inside.after(self, told);
     }
 
-    /// What is due behind each call, without the lock.
+    /// Completes a call, without the lock.
     #[inline]
     pub(super) fn after_call(&self, caretaker: Option<&Membership>, told: RefCell<Told>) {
         if self.activity.wakes_caretaker()
@@ -184,7 +184,7 @@ impl Place {
         self.tell(told);
     }
 
-    /// Ends the sleep of those who sleep by a wait object. Behind what was done for them.
+    /// Wakes sleepers on wait objects, after events were made for them.
     pub(super) fn ring(&self) {
         fence(Ordering::SeqCst);
         if self.armed.load(Ordering::Relaxed) > 0 {
@@ -193,7 +193,7 @@ impl Place {
         }
     }
 
-    /// A new wait object.
+    /// Creates a wait object.
     pub(super) fn new_wait_object(&self) -> io::Result<Arc<WaitObject>> {
         let armed = Arc::clone(&self.armed);
         let wait_object = Arc::new(WaitObject::new(self.wake_fd.try_clone()?, armed)?);
@@ -203,7 +203,7 @@ impl Place {
         Ok(wait_object)
     }
 
-    /// Those outside learn what there is for them. Without the lock: a waker may do anything.
+    /// Notifies waiters outside. Without the lock: a waker may do anything.
     #[inline]
     pub(super) fn tell(&self, told: RefCell<Told>) {
         let Told { news: News { classes, wakers }, is_sooner } = told.into_inner();
@@ -216,7 +216,7 @@ impl Place {
         wake_all(wakers);
     }
 
-    /// Takes note of a driver that has failed for good: there is nothing left to wait for.
+    /// Handles a driver that has failed permanently: there is nothing left to wait for.
     pub(super) fn fail(&self, error: Error) {
         if self.failure.set(error).is_ok() {
             self.shared.notify(Keys::ALL);
@@ -226,7 +226,7 @@ impl Place {
     }
 }
 
-/// A turn of the caretaker, who sleeps by the driver's descriptor afterwards.
+/// Executes a turn of the background thread, which sleeps on the driver's descriptor afterwards.
 fn background_turn(engine: &mut Engine) -> Result<(bool, Option<Duration>), Error> {
     let (happened, due_in) = engine.background_turn()?;
     let left = engine.arm()?;

@@ -20,15 +20,15 @@ use crate::types::{Error, OperationId, OperationName};
 /// The lock of an engine.
 pub(super) type Inner<'a> = Guard<'a, Inside, Request>;
 
-/// What a post is refused for.
-const OTHERS: &str = "posts of other threads";
+/// Reason of a refused post.
+const OTHERS: &str = "queued posts of other threads";
 
 #[inline]
 fn named(id: Id) -> OperationId {
     OperationId(OperationName::Posted(id))
 }
 
-/// The calling thread has the engine, for a call that nothing waits before.
+/// The calling thread has the engine, for a call that no earlier one waits before.
 pub(super) struct Turn<'a> {
     pub(super) engine: &'a SharedEngine,
     pub(super) guard: Inner<'a>,
@@ -40,7 +40,7 @@ impl Turn<'_> {
         self.guard.engine()
     }
 
-    /// Lets go of the engine, and sees to those who wait for what was done, or for it.
+    /// Releases the engine, and notifies waiters for its effects, or for the lock.
     #[inline]
     pub(super) fn end(self) {
         let Self { engine, guard } = self;
@@ -61,14 +61,15 @@ impl Turn<'_> {
 }
 
 impl SharedEngine {
-    /// The engine for a post that may be made now: nobody is inside, and nothing waits before it.
+    /// Returns the engine for a post that may be made now: the lock is free, and nothing earlier
+    /// waits.
     #[inline]
     pub(super) fn try_begin(&self) -> Result<Turn<'_>, Option<Inner<'_>>> {
         let guard = self.place.shared.try_begin()?;
         Ok(Turn { engine: self, guard })
     }
 
-    /// Ends a call behind which something is left to do.
+    /// Ends a call after which something is left to do.
     #[inline(never)]
     fn end_slowly(&self, mut guard: Inner<'_>) {
         let told = RefCell::default();
@@ -79,8 +80,8 @@ impl SharedEngine {
         self.after_call(told);
     }
 
-    /// Refuses a request to the holder, who has the engine where there is no guard: no more may
-    /// wait, or there is none, in a child of `fork`.
+    /// Refuses to queue a request to the holder (which is another thread where there is no guard):
+    /// the limit is reached, or there is no holder, in a child of `fork`.
     fn check_room(&self, guard: Option<&Inner<'_>>) -> Result<(), Error> {
         if guard.is_some() {
             return Ok(());
@@ -92,8 +93,8 @@ impl SharedEngine {
         }
     }
 
-    /// Refuses an inject of so many bytes that is too long, or while too many others wait: for the
-    /// holder, or for credit.
+    /// Refuses an inject of this many bytes that is too long, or while too many others wait: for
+    /// the holder, or for credit.
     fn check_copy(&self, guard: Option<&Inner<'_>>, length: usize) -> Result<(), Error> {
         if length > self.inject_limit {
             return Err(beyond_inject_limit(length, self.inject_limit));
@@ -111,7 +112,7 @@ impl SharedEngine {
         }
     }
 
-    /// Posts `what` behind what waits, or leaves a request with it.
+    /// Posts `what` after waiting requests, or queues a request with it.
     fn post_behind<P, R>(
         &self,
         guard: Option<Inner<'_>>,
@@ -149,7 +150,7 @@ impl SharedEngine {
         }
     }
 
-    /// As [`Self::post_behind`], for what has memory to give back.
+    /// Posts as [`Self::post_behind`] does, for posts that have to return memory.
     fn post_memory_behind<R>(
         &self,
         guard: Option<Inner<'_>>,
@@ -185,7 +186,7 @@ impl SharedEngine {
         self.next_request.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Posts a send whose end goes to a queue. `None`: it is over.
+    /// Posts a send that completes to a queue. `None`: it has completed.
     #[inline]
     pub(crate) fn post_send(
         &self,
@@ -231,7 +232,7 @@ impl SharedEngine {
         })
     }
 
-    /// Posts a receive whose end goes to a queue.
+    /// Posts a receive that completes to a queue.
     #[inline]
     pub(crate) fn post_receive(
         &self,
@@ -367,7 +368,7 @@ impl SharedEngine {
         Ok(ticket)
     }
 
-    /// Posts an operation on the memory of a peer whose end goes to a queue.
+    /// Posts a one-sided operation that completes to a queue.
     #[inline]
     pub(crate) fn post_one_sided(
         &self,
@@ -414,8 +415,8 @@ impl SharedEngine {
         Ok(posted.transpose()?.map_or(OperationId(OperationName::Requested(number)), named))
     }
 
-    /// Posts an operation on the memory of a peer with a ticket. The failure of the flush that is
-    /// before one with a fence is told to `flushed_to`.
+    /// Posts a one-sided operation with a ticket. The failure of the flush before one with a fence
+    /// is reported to `flushed_to`.
     pub(crate) fn start_one_sided(
         &self,
         request: OneSidedRequest,

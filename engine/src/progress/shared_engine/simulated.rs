@@ -1,4 +1,4 @@
-//! Shared engines of a simulated world, where the world is caretaker and kernel.
+//! Shared engines of a simulated world, where the world is background thread and kernel.
 
 use std::num::NonZeroU32;
 
@@ -8,7 +8,7 @@ use crate::progress::shared::{Doorbell, Keys};
 use crate::proto::table::Id;
 
 impl SharedEngine {
-    /// Shares an engine of the world that the calling thread simulates, with room for
+    /// Shares an engine of the world that the calling thread simulates, with space for
     /// `requests_max` requests.
     pub(crate) fn of_world(engine: Engine, requests_max: usize) -> Result<Self, Error> {
         let inject_limit = engine.state.core.config().inject_limit as usize;
@@ -29,7 +29,7 @@ impl SharedEngine {
         })
     }
 
-    /// Takes the engine back, behind all requests. Nobody may be inside, or come later.
+    /// Takes the engine back, after all requests. No thread may be inside, or enter later.
     pub(crate) fn take_back(&self) -> Option<Engine> {
         let news = RefCell::default();
         let engine = self.place.shared.enter(
@@ -42,7 +42,7 @@ impl SharedEngine {
         engine.map(SendEngine::into_engine)
     }
 
-    /// What an operation is called without the name of its request.
+    /// Returns the operation of a request's name.
     pub(crate) fn resolve(&self, operation: OperationId) -> Option<Id> {
         match operation.0 {
             OperationName::Posted(id) => Some(id),
@@ -53,42 +53,42 @@ impl SharedEngine {
         }
     }
 
-    /// The caretaker's turn, if nobody is inside.
+    /// Makes the background thread's turn, if no thread is inside.
     pub(crate) fn care(&self) -> Option<Result<(), Error>> {
         self.place.turn().map(|turn| turn.map(drop))
     }
 
-    /// The driver has something, or what was due is: who sleeps by its descriptor wakes.
+    /// Wakes sleepers on the driver's descriptor, as the driver has an event, or a deadline passed.
     pub(crate) fn driver_is_readable(&self) {
         if self.place.shared.has_sleeping_leader() {
             self.place.shared.bell().ring();
         }
     }
 
-    /// Whether a thread leads.
+    /// Returns whether a thread leads.
     pub(crate) fn has_leader(&self) -> bool {
         self.place.shared.has_leader()
     }
 
-    /// Requests that nobody has applied.
+    /// Returns the number of requests that are not applied.
     pub(crate) fn requests(&self) -> usize {
         self.place.shared.combiner().queue_len()
     }
 
-    /// All that wait look again.
+    /// Lets all waiters check again.
     pub(crate) fn wake_all(&self) {
         self.place.shared.notify(Keys::ALL);
     }
 }
 
 impl Place {
-    /// The sleep of a simulated leader; `false`: this thread is none.
+    /// Sleeps as a simulated leader; returns `false` if this thread is none.
     pub(super) fn sleeps_in_world(&self) -> bool {
         if threads::number().is_none() {
             return false;
         }
         let bell = self.shared.bell();
-        // What was rung before.
+        // Earlier wake-ups.
         if rustix::io::read(&bell.0, &mut [0; 8]).is_err() {
             threads::sleep(bell.gate(), NonZeroU32::MIN);
             let _ = rustix::io::read(&bell.0, &mut [0; 8]);

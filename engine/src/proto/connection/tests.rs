@@ -1,4 +1,4 @@
-//! Attempts that fail, cross, stray and meet replays.
+//! Attempts that fail, cross, take other ways, and face replays.
 
 use super::*;
 
@@ -6,7 +6,7 @@ const RETRY: Retry = Retry { timeout_ns: 1000, retries: 2, delay_ns: 10, silent_
 
 /// RR-CONN-6
 #[test]
-fn retries_back_off_and_then_name_the_cause() {
+fn retries_back_off_and_then_report_the_cause() {
     let mut connection = Connection::new(RETRY);
     assert_eq!(connection.want(0), Step::Connect);
     assert_eq!(connection.handle_attempt_failed(5, "refused"), Step::Nothing);
@@ -25,7 +25,7 @@ fn retries_back_off_and_then_name_the_cause() {
 
 /// RR-END-6
 #[test]
-fn hellos_without_an_answer_are_waited_for_until_the_silent_timeout() {
+fn unanswered_hellos_are_retried_until_the_silent_timeout() {
     for number in [1, 2] {
         let ways = ways(number);
         let mut connection = Connection::new(Retry { silent_ns: 50_000, ..RETRY });
@@ -44,7 +44,7 @@ fn hellos_without_an_answer_are_waited_for_until_the_silent_timeout() {
             now_ns = connection.deadline_ns().unwrap();
             step = connection.handle_timeout(now_ns);
         };
-        // One way is waited for twice as long each time, up to 16 times the time of an attempt.
+        // The timeout of a single way doubles each time, up to 16 times the time of an attempt.
         assert!((50_000..68_000).contains(&now_ns), "{now_ns}");
         assert!(if number == 1 { (4..10).contains(&hellos) } else { hellos > 20 }, "{hellos}");
         let PeerFailure::Unreachable { cause, .. } = &failed else { panic!("{failed}") };
@@ -54,7 +54,7 @@ fn hellos_without_an_answer_are_waited_for_until_the_silent_timeout() {
 
 /// RR-END-6
 #[test]
-fn who_was_silent_has_all_attempts_left() {
+fn silence_does_not_consume_attempts() {
     let mut connection = Connection::new(Retry { silent_ns: 0, ..RETRY });
     assert_eq!(connection.want(0), Step::Connect);
     for hello in 1..200 {
@@ -75,16 +75,16 @@ fn who_was_silent_has_all_attempts_left() {
     assert!(matches!(connection.handle_attempt_failed(now_ns, "refused"), Step::Fail(_)));
 }
 
-/// Of the hellos of either side.
+/// Epoch of the hellos of either side.
 const EPOCH: u32 = 7;
 
-/// Two engines that connect to each other at once, and what is on its way between them.
+/// Two engines that connect to each other at once, and the messages between them.
 struct Crossing {
     ids: [u64; 2],
     ends: [Connection; 2],
-    /// By the side that opened the connection: what travels on it next.
+    /// By the side that opened the connection: the next message on it.
     lines: [Line; 2],
-    /// What the accepted hello on the line has answered.
+    /// The epoch answered by the accepted hello on the line.
     answered: [u32; 2],
 }
 
@@ -108,7 +108,7 @@ impl Crossing {
         Self { ids: [1, 2], ends, lines: [Line::Tcp; 2], answered: [0; 2] }
     }
 
-    /// What is next on the line that `from` opened arrives; `false`: nothing is.
+    /// Delivers the next message on the line that `from` opened. Returns `false` if there is none.
     fn deliver(&mut self, from: usize) -> bool {
         let to = 1 - from;
         self.lines[from] = match self.lines[from] {
@@ -142,7 +142,7 @@ impl Crossing {
             }
             Line::Proof => {
                 self.ends[to].forget_peer(self.answered[from]);
-                assert!(self.ends[to].admit(), "the side that proved itself is connected");
+                assert!(self.ends[to].admit(), "an authenticated side is admitted");
                 Line::InUse
             }
             Line::Closed | Line::InUse => return false,
@@ -153,8 +153,8 @@ impl Crossing {
 
 /// RR-CONN-4
 #[test]
-fn exactly_one_of_two_crossing_connections_survives_in_every_order() {
-    // Each line has four arrivals; bit by bit, the order says whose is next.
+fn exactly_one_of_two_crossing_connections_survives() {
+    // Each line has four arrivals; the bits of `order` select the next line.
     for order in 0..256u32 {
         let mut crossing = Crossing::new();
         for step in 0..8 {
@@ -176,7 +176,7 @@ fn exactly_one_of_two_crossing_connections_survives_in_every_order() {
 
 /// RR-CONN-4
 #[test]
-fn an_attempt_that_never_gets_through_keeps_nobody_out() {
+fn blocked_attempt_does_not_block_the_peer() {
     for through in [0, 1] {
         let mut crossing = Crossing::new();
         while crossing.deliver(through) {}
@@ -189,7 +189,7 @@ fn an_attempt_that_never_gets_through_keeps_nobody_out() {
 }
 
 #[test]
-fn a_hello_without_its_proof_changes_nothing() {
+fn hello_without_proof_has_no_effect() {
     let mut connection = Connection::new(RETRY);
     connection.want(0);
     connection.handle_connected(0, 1);
@@ -204,12 +204,12 @@ fn a_hello_without_its_proof_changes_nothing() {
 
 /// RR-CONN-4
 #[test]
-fn an_accepted_attempt_yields_only_to_a_hello_that_answers_its_own() {
+fn accepted_attempt_yields_only_to_an_answering_hello() {
     for (answered, yields) in [(0, false), (4, false), (5, true)] {
         let mut connection = Connection::new(RETRY);
         connection.want(0);
         connection.handle_connected(0, 4);
-        // One that answers the attempt before, and is held open.
+        // One that answers the previous attempt, and is held open.
         connection.expect_peer(true, 1, 4);
         connection.handle_attempt_failed(1, "refused");
         connection.handle_timeout(11);
@@ -223,7 +223,7 @@ fn an_accepted_attempt_yields_only_to_a_hello_that_answers_its_own() {
 }
 
 #[test]
-fn the_loser_waits_and_tries_again_when_the_winner_never_comes() {
+fn election_loser_retries_if_the_winner_never_arrives() {
     let mut connection = Connection::new(RETRY);
     connection.want(0);
     connection.handle_connected(0, 1);
@@ -234,7 +234,7 @@ fn the_loser_waits_and_tries_again_when_the_winner_never_comes() {
     assert_eq!(connection.handle_timeout(1011), Step::Connect);
 }
 
-/// So many ways, to addresses of which the first one alone shows a successor.
+/// Returns `number` ways, to addresses of which only the first one identifies a successor.
 fn ways(number: u8) -> Vec<Way> {
     let way = |at: u8| Way {
         remote: ([10, 0, at, 15], 7).into(),
@@ -247,7 +247,7 @@ fn ways(number: u8) -> Vec<Way> {
 
 /// RR-CONN-6
 #[test]
-fn a_round_of_all_ways_is_one_attempt() {
+fn round_of_all_ways_counts_as_one_attempt() {
     const SECOND: u64 = 1_000_000_000;
     let retry = Retry { timeout_ns: 2 * SECOND, retries: 1, delay_ns: 10, silent_ns: 1 };
     let ways = ways(3);
@@ -274,11 +274,11 @@ fn a_round_of_all_ways_is_one_attempt() {
     assert_eq!(failure, PeerFailure::Unreachable { attempts: 2, cause: cause.into() });
 }
 
-/// What the kernel of this host, a gateway or another host refuses says nothing of the peer.
+/// A refusal by this host, a gateway or another host is no evidence about the peer.
 ///
 /// RR-CONN-6
 #[test]
-fn each_way_gets_its_turn_whatever_the_others_answer() {
+fn every_way_is_tried_despite_refusals() {
     let mut ways = ways(3);
     ways[0].is_own = true;
     let mut connection =
@@ -299,7 +299,7 @@ fn each_way_gets_its_turn_whatever_the_others_answer() {
         if let Step::Fail(failure) = step {
             break failure;
         }
-        // A pause is between rounds only.
+        // Pauses are between rounds only.
         let pause_ns = if taken.len() == 3 { 10 } else { 0 };
         assert_eq!(connection.deadline_ns(), Some(now_ns + pause_ns));
         assert_eq!(connection.handle_timeout(now_ns + pause_ns), Step::Connect);
@@ -307,13 +307,13 @@ fn each_way_gets_its_turn_whatever_the_others_answer() {
     assert_eq!(taken, [0, 1, 2, 0, 1, 2]);
     let PeerFailure::Unreachable { attempts: 2, cause } = failure else { panic!("{failure}") };
     let first = "3 ways were tried: 10.0.0.15:7 by rail 0 (this host has that address, too): \
-                 refused; 10.0.1.15:7 by rail 1: cannot be trusted";
+                 refused; 10.0.1.15:7 by rail 1: is not authenticated";
     assert!(cause.starts_with(first) && cause.ends_with("by rail 2: no route"), "{cause}");
 }
 
-/// One that all ways agree on is the cause.
+/// A cause common to all ways is reported alone.
 #[test]
-fn a_reason_that_all_ways_give_is_named_as_it_is() {
+fn common_cause_of_all_ways_is_reported_once() {
     let mut connection =
         Connection::new(Retry { timeout_ns: 1000, retries: 0, delay_ns: 10, silent_ns: 1 });
     connection.want(0);
@@ -325,11 +325,11 @@ fn a_reason_that_all_ways_give_is_named_as_it_is() {
     assert_eq!(step, Step::Fail(PeerFailure::WrongSecret));
 }
 
-/// The peer itself answered by that way: the next attempt takes it again, after a pause.
+/// The peer itself answered on that way: the next attempt uses it again, after a pause.
 ///
 /// RR-CONN-6
 #[test]
-fn a_peer_that_answers_is_asked_again_by_the_same_way() {
+fn answering_peer_is_retried_on_the_same_way() {
     let mut connection = Connection::new(RETRY);
     connection.want(0);
     for round in 0..3 {
@@ -349,7 +349,7 @@ fn a_peer_that_answers_is_asked_again_by_the_same_way() {
 
 /// RR-CONN-3
 #[test]
-fn another_process_at_another_address_is_no_successor() {
+fn process_at_a_secondary_address_is_no_successor() {
     let mut connection = Connection::new(RETRY);
     connection.want(0);
     connection.take_way(0, &ways(2));
@@ -359,7 +359,7 @@ fn another_process_at_another_address_is_no_successor() {
     connection.handle_connected(1011, 1);
     assert_eq!(connection.handle_reply(1012, HelloStatus::WrongEngine), Step::Nothing);
     assert_eq!(connection.handle_timeout(2000), Step::Connect);
-    // One at the first address is, unless the peer is found by another way.
+    // One at the first address is, unless the peer is reached by another way.
     assert_eq!(connection.take_way(2000, &ways(2)).unwrap().rail, 0);
     connection.handle_connected(2001, 2);
     assert_eq!(connection.handle_reply(2002, HelloStatus::WrongEngine), Step::Nothing);
@@ -370,7 +370,7 @@ fn another_process_at_another_address_is_no_successor() {
 }
 
 #[test]
-fn a_restarted_peer_is_known_at_once() {
+fn restarted_peer_is_detected_at_once() {
     let mut connection = Connection::new(RETRY);
     connection.want(0);
     connection.handle_connected(0, 1);

@@ -1,4 +1,4 @@
-//! Whether the peer's engine answers, where its host does.
+//! Monitors whether the peer's engine answers, where its host does.
 //!
 //! A kernel acknowledges what comes for a process that stands still, and for one that was killed
 //! while a child of it keeps its connections. An engine with datagrams answers questions within
@@ -15,8 +15,8 @@ use super::super::late::AtRest;
 use super::super::paths::Paths;
 use super::{Decision, lost};
 
-/// Questions in a silent timeout. That many have to be without an answer, besides the time that has
-/// passed: an engine that stood still itself has asked none meanwhile.
+/// Number of probes in a silent timeout. As many must be unanswered, besides the elapsed time: an
+/// engine that was suspended itself has sent none meanwhile.
 pub(crate) const QUESTIONS: u32 = 4;
 
 /// How long the engine of a peer may be silent whose host answers.
@@ -37,14 +37,14 @@ impl SilentTimeout {
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct EngineSilence {
-    /// When the first question was asked that has no answer.
+    /// When the first unanswered probe was sent.
     first_ns: Option<u64>,
-    /// Questions since then.
+    /// Probes since then.
     asked: u32,
-    /// Whether the paths have answered the question before that; `None`: there was none. Where
-    /// datagrams do not pass, nothing has an engine answer whose owner computes.
+    /// Whether the paths have answered the previous probe; `None`: there was none. Where datagrams
+    /// do not pass, an engine whose owner computes does not answer.
     do_paths_answer: Option<bool>,
-    /// Numbers of frames that come, and that the peer has acknowledged, at the last question.
+    /// Frame numbers received, and acknowledged by the peer, at the last probe.
     frames: (u32, u32),
 }
 
@@ -107,7 +107,7 @@ impl Core {
         let frames = (session.expected_frame, session.acked_frame);
         let monitor = &mut session.control_lane;
         if monitor.is_lost() {
-            // Judged by its paths alone, and sooner.
+            // Evaluated by its paths alone, and sooner.
             return Some(Decision::Nothing);
         }
         let known = &mut *monitor.engine;
@@ -116,7 +116,7 @@ impl Core {
             None => Decision::AskForAnswer,
             Some(silence) => lost(&format!(
                 "its host answers, but its engine has not answered for {} s (setting \
-                 silent_timeout): its process stands still, or has ended and left its connections \
+                 silent_timeout): its process is suspended, or has ended and left its connections \
                  to a child",
                 silence.as_secs()
             )),

@@ -1,22 +1,22 @@
-//! Is the peer still there?
+//! Liveness of the peer.
 //!
-//! The control lane tells of the peer's end, for the kernel of a process that was killed ends it.
-//! But a rail that works one way only has it reset, too, by a kernel that hears no answer. In a
-//! session with several paths the peer is then *suspect*, and asked by all of them and by
-//! connections to its listener. Whoever lives answers one of these; for a process that is gone its
-//! host refuses.
+//! The control lane shows the peer's end, since the kernel closes it when the process is killed.
+//! But a rail that works in one direction only also causes a reset, by a kernel that gets no
+//! acknowledgements. In a session with several paths the peer is then *suspect*, and probed on all
+//! paths and by connections to its listener. A live peer answers one of these; for a process that
+//! has ended its host refuses.
 //!
-//! A peer on this host that shares memory needs no NIC. Its memory ends with it, so that the
-//! session outlives the control lane, which goes by an address that the host may lose. Only a peer
-//! whose lane was reset and whose memory has ended is gone at once.
+//! A peer on this host that shares memory needs no NIC. Its memory ends with it, so the session
+//! outlives the control lane, whose address the host may lose. Only a peer whose lane was reset and
+//! whose memory has ended is lost at once.
 //!
 //! ```text
 //!                       an answer, or another control lane
-//!   has a lane ─ reset ─> suspect ─────────────────────────> lives on, without a lane for now
+//!   has a lane ─ reset ─> suspect ─────────────────────────> continues without a lane for now
 //!       │                    │                                   │
 //!       │ end of stream      │ refused; unknown there;           │ refused; unknown there;
-//!       v                    v no word for so long               v silent for the peer timeout
-//!     over                 over                                over
+//!       v                    v no answer in time                 v silent for the peer timeout
+//!     ended                ended                               ended
 //! ```
 
 use std::time::Duration;
@@ -28,33 +28,33 @@ use super::super::silence::{Owed, patience};
 use super::{Decision, Facts, LaneMonitor, lost};
 use crate::wire::hello::HelloStatus;
 
-/// Time for any word of a peer that is suspect and to which no connection stands, in nanoseconds:
-/// with what the loop takes to notice it makes less than a second.
+/// Time for any answer of a suspect peer without a connection, in nanoseconds: together with the
+/// loop's time to detect the reset it is less than a second.
 const WORD_NS: u64 = 700_000_000;
-/// Time between two questions to a peer that no TCP lane would tell the end of, in nanoseconds.
+/// Interval of probes to a peer whose end no TCP lane would show, in nanoseconds.
 const QUESTION_NS: u64 = 1_000_000_000;
-/// Time for the answers to questions that were asked when a connection was refused, in nanoseconds:
-/// the refusal is the kernel's, or a firewall's, and comes sooner than the word of a process.
+/// Time for answers to probes sent when a connection was refused, in nanoseconds: the refusal is
+/// the kernel's, or a firewall's, and arrives before the answer of a process.
 const REFUSED_NS: u64 = 100_000_000;
-/// The memory of a process that was killed ends within this time of its control lane, in
+/// Maximum time between the end of a killed process's control lane and that of its memory, in
 /// nanoseconds: a kernel ends both, one after the other.
 const RESET_NS: u64 = 1_000_000_000;
-/// An idle path is asked so many times in a peer timeout.
+/// Number of probes of an idle path in a peer timeout.
 const QUESTIONS_PER_TIMEOUT: u32 = 4;
 
-/// What is known of the peer.
+/// Liveness state of the peer.
 #[derive(Debug, Default)]
 pub(super) struct Liveness {
     /// Since when it is suspect: its control lane was reset.
     suspected_ns: Option<u64>,
-    /// What the kernel called that.
+    /// The kernel's error of the reset.
     error: String,
-    /// When its host refused a connection, as it does when the process is gone; others on the way
-    /// may, too.
+    /// When its host refused a connection, as it does after the process has ended; firewalls may
+    /// refuse, too.
     refused_ns: Option<u64>,
-    /// When it was last asked for the sake of hearing from it.
+    /// When it was last probed for liveness.
     questioned_ns: u64,
-    /// When it last shared memory, as far as was looked at, or showed otherwise that it is there.
+    /// When it last shared memory, as of the last check, or otherwise showed that it is alive.
     shared_ns: Option<u64>,
 }
 
@@ -69,31 +69,31 @@ impl AtRest for Liveness {
 }
 
 impl Liveness {
-    /// Whether the peer may be gone, as its control lane was reset.
+    /// Returns whether the peer may have ended, since its control lane was reset.
     pub(super) fn is_peer_suspect(&self) -> bool {
         self.suspected_ns.is_some()
     }
 
-    /// The peer is there.
+    /// Notes that the peer is alive.
     pub(super) fn handle_word(&mut self) {
         (self.suspected_ns, self.refused_ns) = (None, None);
         self.error.clear();
     }
 
-    /// What the kernel called the end of its control lane.
+    /// Returns the kernel's error for the end of its control lane.
     fn error_of_lane(&self) -> &str {
-        if self.error.is_empty() { "its path was given up" } else { &self.error }
+        if self.error.is_empty() { "its path was abandoned" } else { &self.error }
     }
 
-    /// The peer has said that it is there.
+    /// Notes that the peer has shown that it is alive.
     fn confirm(&mut self, now_ns: u64, paths: &mut Paths) {
         self.handle_word();
         paths.forget_silence(now_ns);
-        tracing::debug!("a peer is there, though its control lane is not");
+        tracing::debug!("peer is alive without a control connection");
     }
 
-    /// Asks idle paths now and then, so that one that fails is known before it is needed, and so is
-    /// whether any is left when the kernel gives the control lane up.
+    /// Probes idle paths periodically, so that failures are known before a path is needed, and so
+    /// is whether any path is left when the kernel abandons the control lane.
     ///
     /// RR-RAIL-8.
     pub(super) fn judge_idle(&mut self, facts: &Facts<'_>, paths: &Paths) -> Decision {
@@ -108,11 +108,11 @@ impl Liveness {
 }
 
 impl Facts<'_> {
-    /// How long before a silence was noticed the peer was last heard. Its paths are asked some
-    /// times in a peer timeout, so that is part of the silence; more than that shows only that
-    /// nobody asked.
+    /// Returns how long before a silence was detected the peer's last packet arrived. Its paths are
+    /// probed several times in a peer timeout, so that time is part of the silence; a longer one
+    /// only shows that no probe was sent.
     fn silent_before(&self, paths: &mut Paths, silence: Duration) -> Duration {
-        // From one question that was answered to the next but one, which is late and waited for.
+        // From an answered probe to the next but one, which is late and waited for.
         let most = 5 * self.peer_timeout / (2 * QUESTIONS_PER_TIMEOUT);
         if !paths.are_several() || paths.has_active() {
             return Duration::ZERO;
@@ -124,7 +124,7 @@ impl Facts<'_> {
 }
 
 impl LaneMonitor {
-    /// It failed: the session with it, unless that has several paths.
+    /// Handles a failed control lane: the session ends with it, unless it has several paths.
     ///
     /// RR-RAIL-7, RR-RAIL-8.
     pub(super) fn handle_failed(
@@ -148,8 +148,7 @@ impl LaneMonitor {
         }
     }
 
-    /// The session ends with it. A kernel that gives a silent host up says nothing of how long it
-    /// waited.
+    /// Ends the session. A kernel that abandons a silent host does not report how long it waited.
     fn end_with(&self, error: &str, is_of_network: bool, facts: &Facts<'_>) -> Decision {
         if facts.is_goodbye_under_way {
             return Decision::Fail(PeerFailure::Removed);
@@ -164,12 +163,13 @@ impl LaneMonitor {
         }
     }
 
-    /// The peer closed it. One that has our goodbye does so, and its word of that may be lost.
+    /// Handles the end of stream. A peer that has our goodbye closes the lane, and its own goodbye
+    /// may be lost.
     ///
     /// RR-RAIL-8.
     pub(super) fn handle_end_of_stream(&mut self, facts: &Facts<'_>) -> Decision {
         if self.attempt_at().is_some() {
-            // The peer may have the other one already.
+            // The peer may already use the other one.
             self.suspect("closed by the peer", facts)
         } else if facts.is_goodbye_under_way {
             Decision::Fail(PeerFailure::Removed)
@@ -178,7 +178,8 @@ impl LaneMonitor {
         }
     }
 
-    /// The kernel that both sides share says so, and nothing that a peer can do brings it about.
+    /// Handles the end of the peer's process as reported by the common kernel, which a peer cannot
+    /// forge.
     ///
     /// RR-SHM-13.
     pub(super) fn handle_process_ended(facts: &Facts<'_>) -> Decision {
@@ -191,12 +192,12 @@ impl LaneMonitor {
         }
     }
 
-    /// It is no more, and that may mean the peer's end.
+    /// Handles the loss of the control lane, which may mean the peer's end.
     ///
     /// RR-RAIL-8.
     pub(super) fn suspect(&mut self, error: &str, facts: &Facts<'_>) -> Decision {
         if facts.is_goodbye_under_way {
-            // Whoever has that ends the session.
+            // A peer that has that ends the session.
             return Decision::Fail(PeerFailure::Removed);
         }
         self.liveness.suspected_ns = Some(facts.now_ns);
@@ -204,7 +205,7 @@ impl LaneMonitor {
         Decision::Suspect
     }
 
-    /// What the peer's kernel owes, and for how long.
+    /// Evaluates how long data has been unacknowledged by the peer's kernel.
     ///
     /// RR-END-2.
     pub(super) fn judge_silence(
@@ -215,7 +216,7 @@ impl LaneMonitor {
     ) -> Decision {
         let limit = facts.peer_timeout;
         let has_another = paths.has_active() || paths.has_ring();
-        // Networks may swallow connections alone: what only goes by one waits for another.
+        // Networks may drop connections alone: data that needs one waits for another lane.
         let patience = patience(limit, facts.holds_long && has_another);
         let Some(silence) = self.silence.observe(facts.now_ns, owed, patience) else {
             let is_over = facts.has_left;
@@ -242,7 +243,8 @@ impl LaneMonitor {
         Decision::Nothing
     }
 
-    /// Without it nothing but answers to questions shows that the peer is there.
+    /// Evaluates a session without a control lane, where only answers to probes show that the peer
+    /// is alive.
     ///
     /// RR-RAIL-7, RR-RAIL-8.
     pub(super) fn judge_without(&mut self, facts: &Facts<'_>, paths: &mut Paths) -> Decision {
@@ -258,7 +260,7 @@ impl LaneMonitor {
             return Decision::Nothing;
         }
         if !paths.are_several() {
-            // Nothing but its answers shows that it is there.
+            // Only its answers show that it is alive.
             let since_ns = known.shared_ns.unwrap_or(lost_ns);
             if paths.have_answered_since(since_ns) {
                 known.shared_ns = Some(now_ns);
@@ -283,7 +285,7 @@ impl LaneMonitor {
             }
         }
         if let Some(since_ns) = known.suspected_ns {
-            // A host may keep a connection that its process has not answered yet.
+            // A kernel may accept a connection that its process has not answered yet.
             let is_received = self.migration.is_attempt_connected();
             let word_ns = if is_received { WORD_NS.max(limit_ns) } else { WORD_NS };
             if paths.have_answered_since(since_ns) {
@@ -296,10 +298,10 @@ impl LaneMonitor {
             }
         }
         if facts.age_ns(lost_ns) > limit_ns && facts.holds_long {
-            // Nothing else carries them, and others wait for them.
+            // Nothing else carries them, and other messages wait for them.
             return lost(&format!(
                 "messages that fit no datagram wait for a TCP connection, and none of its rails \
-                 has let one through for {} ms, though datagrams pass: look for what filters TCP \
+                 has accepted one for {} ms, though datagrams pass: look for a filter of TCP \
                  on the way",
                 limit.as_millis()
             ));
@@ -317,8 +319,8 @@ impl LaneMonitor {
         }
     }
 
-    /// The memory that the peer shared has ended. It does with the process, or where an engine goes
-    /// to another thread.
+    /// Handles the end of the peer's shared memory, with its process or when an engine moves to
+    /// another thread.
     ///
     /// RR-SHM-8.
     pub(super) fn handle_ring_ended(&self, paths: &Paths) -> Decision {
@@ -328,8 +330,8 @@ impl LaneMonitor {
         lost(self.liveness.error_of_lane())
     }
 
-    /// Where nothing but a new lane would tell of the peer's end, a refusal does: its host answers,
-    /// and nobody listens there any more.
+    /// Handles a refused connection: where only a new lane would show the peer's end, a refusal
+    /// does, since its host answers and no process listens there any more.
     ///
     /// RR-RAIL-8.
     pub(super) fn handle_refused(&mut self, facts: &Facts<'_>, paths: &Paths) -> Decision {
@@ -337,12 +339,12 @@ impl LaneMonitor {
         if !is_news || !self.is_attempt_to_peer(paths) {
             return Decision::Nothing;
         }
-        // The questions may go at this very time.
+        // The probes may be sent at this very time.
         self.liveness.refused_ns = Some(facts.now_ns.saturating_sub(1));
         Decision::AskPaths
     }
 
-    /// The peer, and nobody else, has answered the hello of another one.
+    /// Handles the peer's authenticated reply to the hello of another lane.
     ///
     /// RR-RAIL-7, RR-RAIL-8.
     pub(super) fn handle_reply(
@@ -356,9 +358,9 @@ impl LaneMonitor {
                 return Decision::TakeLane { at };
             }
             (HelloStatus::Busy, _) => self.liveness.confirm(facts.now_ns, paths),
-            // An honest process says this only if the hello names it, wherever it was found.
+            // A correct process sends this only if the hello names it, at whichever address.
             (HelloStatus::UnknownSession, _) => {
-                return lost("it has ended the session, whatever became of its word");
+                return lost("it has ended the session, and its goodbye was lost");
             }
             _ if !self.is_attempt_to_peer(paths) => {}
             (HelloStatus::WrongEngine, _) => return Decision::Fail(PeerFailure::Restarted),
@@ -368,8 +370,8 @@ impl LaneMonitor {
         Decision::DropAttempt
     }
 
-    /// Whether the attempt goes where the peer was once heard: an address that was only announced
-    /// may be anybody's.
+    /// Returns whether the attempt uses an address that the peer has answered from: one that was
+    /// only announced may be another host's.
     fn is_attempt_to_peer(&self, paths: &Paths) -> bool {
         let Some(at) = self.attempt_at() else { return false };
         paths.all().any(|path| path.position() == at && path.packets().is_answered())

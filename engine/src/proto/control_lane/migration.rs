@@ -1,26 +1,26 @@
-//! The TCP lane of a session moves to another rail when its own fails.
+//! Moves the control connection of a session to another rail when its own fails.
 //!
-//! In a session with several paths that connection is not what short messages depend on, but it
-//! tells of the peer's end and carries long ones, and all of them while no path is fit. When its
-//! path is down, or another one carries the short messages for good, or it is gone, the side that
-//! opened the session opens another one on a path that is healthy, which joins the session as bulk
-//! lanes do and takes the place of the old one. What that had swallowed goes again.
+//! In a session with several paths short messages do not depend on that connection, but it shows
+//! the peer's end and carries long messages, and all of them while no path is fit. When its path is
+//! down, or another one permanently carries the short messages, or it is lost, the side that opened
+//! the session opens another one on a healthy path, which joins the session as bulk lanes do and
+//! replaces the old one. Data lost with that is sent again.
 
 use super::super::late::AtRest;
 use super::super::paths::{Paths, SessionPath};
 use super::{Decision, Facts, LaneMonitor};
 
-/// Pause after an attempt, in nanoseconds. Doubles with some that fail, unless the peer is
+/// Pause after an attempt, in nanoseconds. Doubles with several failures, unless the peer is
 /// suspect.
 const PAUSE_NS: u64 = 90_000_000;
-/// Time for TCP to connect before another path is tried, in nanoseconds. Doubles with each attempt
-/// that fails, for there may be long ways.
+/// Time for TCP to connect before another path is tried, in nanoseconds. Doubles with each failed
+/// attempt, since round trips may be long.
 const CONNECT_NS: u64 = 250_000_000;
 
-/// How long another path has carried segments before the control lane follows, for the sake of long
-/// ones, in nanoseconds: longer than a path is tried that turns out to be worse.
+/// How long another path must carry segments before the control lane follows, for the sake of long
+/// ones, in nanoseconds: longer than a trial of a path that turns out to be worse.
 const SETTLED_NS: u64 = 50_000_000;
-/// How long after an attempt that failed it tries to follow again, in nanoseconds.
+/// Time after a failed attempt before another attempt to follow, in nanoseconds.
 const FOLLOW_AGAIN_NS: u64 = 30_000_000_000;
 
 /// Time after which the peer is asked again to replace a lane with too long segments, in
@@ -36,15 +36,15 @@ struct Attempt {
     is_connected: bool,
 }
 
-/// See the module.
+/// Migration state; see the module.
 #[derive(Debug, Default)]
 pub(super) struct Migration {
     attempt: Option<Attempt>,
-    /// When the last attempt began or failed; 0: there was none.
+    /// When the last attempt began or failed; 0: none.
     since_ns: u64,
-    /// Attempts in a row that failed.
+    /// Consecutive failed attempts.
     failures: u32,
-    /// Position of the path of the last one, or of the lane that was dropped since.
+    /// Position of the path of the last attempt, or of a lane dropped since.
     last_at: u8,
 }
 
@@ -53,7 +53,7 @@ impl AtRest for Migration {
 }
 
 impl Migration {
-    /// Another lane, opened by this side or the peer, is there.
+    /// Resets the state after another lane, opened by either side, was established.
     pub(super) fn after(now_ns: u64) -> Self {
         Self { since_ns: now_ns, ..Self::default() }
     }
@@ -66,8 +66,8 @@ impl Migration {
         self.attempt.is_some_and(|attempt| attempt.is_connected)
     }
 
-    /// The lane goes where the segments go, in the place of a path that is down, or that long
-    /// messages leave.
+    /// Returns the segments' path, if the lane is to move there from a path that is down, or that
+    /// long messages leave.
     ///
     /// RR-RAIL-7.
     fn leave_for(&self, facts: &Facts<'_>, paths: &Paths) -> Option<u8> {
@@ -75,20 +75,20 @@ impl Migration {
         let carrier = paths.carrier_at().filter(|&carrier| carrier != at);
         let has_streamed = paths.has_streamed();
         let is_in_doubt = paths.is_down(at) || (has_streamed && paths.is_suspect(at));
-        // Where it did not get through it is not needed either.
+        // Where it could not connect it is not needed either.
         let may_follow = self.failures == 0 || facts.age_ns(self.since_ns) > FOLLOW_AGAIN_NS;
         let is_settled = has_streamed && paths.are_settled(facts.now_ns, SETTLED_NS);
         let follows = is_settled && may_follow && !facts.is_leaving;
         carrier.filter(|_| is_in_doubt || follows)
     }
 
-    /// Without a lane each path has its turn, those that are healthy first, and that of the last
-    /// lane or attempt last.
+    /// Returns the next path for a session without a lane: all in turn, healthy ones first, and
+    /// that of the last lane or attempt last.
     ///
     /// RR-RAIL-8.
     fn next_turn(&self, facts: &Facts<'_>, paths: &Paths) -> Option<u8> {
-        // Behind a translation of addresses the peer's own is anybody's, and one that it was never
-        // heard at may be.
+        // Behind a NAT the peer's own address may be another host's, and so may one without
+        // answers.
         let heard = |path: &SessionPath| path.packets().is_answered().then(|| path.ip());
         let is_there = |path: &&SessionPath| {
             let way = facts.rails.way(path.position(), facts.locator, facts.is_initiator);
@@ -101,31 +101,31 @@ impl Migration {
 }
 
 impl LaneMonitor {
-    /// The attempt to open another one is connected, and said hello.
+    /// Notes that the attempt is connected, and its hello sent.
     pub(crate) fn handle_attempt_connected(&mut self) {
         if let Some(attempt) = &mut self.migration.attempt {
             attempt.is_connected = true;
         }
     }
 
-    /// The attempt failed.
+    /// Notes that the attempt failed.
     pub(crate) fn handle_attempt_failed(&mut self, now_ns: u64) {
         (self.migration.attempt, self.migration.since_ns) = (None, now_ns);
         self.migration.failures += 1;
     }
 
-    /// Position of the path that the attempt goes by.
+    /// Returns the position of the attempt's path.
     pub(crate) fn attempt_at(&self) -> Option<u8> {
         self.migration.attempt.map(|attempt| attempt.at)
     }
 
-    /// Whether the attempt takes too long. `hello_ns`: time for the answer to a hello.
+    /// Returns whether the attempt takes too long. `hello_ns`: time for the reply to a hello.
     pub(crate) fn is_attempt_late(&self, now_ns: u64, hello_ns: u64, peer_timeout_ns: u64) -> bool {
         let Migration { attempt, since_ns, failures, .. } = *self.migration;
         attempt.is_some_and(|attempt| {
             let limit_ns = match attempt.is_connected {
                 false => (CONNECT_NS << failures.min(10)).min(hello_ns),
-                // A process that stands still answers when it goes on.
+                // A suspended process answers when it resumes.
                 true if self.liveness.is_peer_suspect() => hello_ns.max(peer_timeout_ns),
                 true => hello_ns,
             };
@@ -179,7 +179,7 @@ impl LaneMonitor {
         let known = &mut self.migration;
         let doublings = if is_suspect { 0 } else { known.failures.min(3) };
         let is_late = known.since_ns == 0 || facts.age_ns(known.since_ns) > PAUSE_NS << doublings;
-        // The other side asks whether the peer is there, and waits for what that one opens.
+        // The other side probes the peer, and waits for the lane that the opener opens.
         let is_asking = is_lost && (is_suspect || paths.silent_since_ns().is_some());
         let may_move = facts.is_connected && (facts.is_initiator || is_asking);
         if !may_move || !is_late || known.attempt.is_some() {

@@ -1,7 +1,8 @@
-//! The control lane of a session: does it hold, is the peer there without it, when does it move?
+//! Monitors the control connection of a session: its state, liveness of the peer without it, and
+//! migration.
 //!
-//! [`LaneMonitor`] decides and does nothing: the loop tells it what happened ([`LaneEvent`]) and
-//! what is so ([`Facts`], the session's paths), and does what it answers ([`Decision`]).
+//! [`LaneMonitor`] decides without side effects: the loop reports events ([`LaneEvent`]) and
+//! conditions ([`Facts`], the session's paths), and executes the returned [`Decision`].
 
 mod engine;
 mod liveness;
@@ -28,93 +29,93 @@ use super::session::Session;
 use super::silence::{Owed, Silence};
 use crate::wire::hello::HelloStatus;
 
-/// What happened to the control lane of a session.
+/// An event of a session's control lane.
 #[derive(Clone, Debug)]
 pub(crate) enum LaneEvent {
-    /// It failed, for a reason of the network or by a reset.
+    /// It failed, by a network error or a reset.
     Failed { error: String, is_of_network: bool },
     /// The peer closed it.
     EndOfStream,
-    /// The peer's process has ended, as the kernel of this host says, which is that of the peer.
+    /// The peer's process has ended, as reported by the kernel, which is also the peer's.
     ProcessEnded,
-    /// What the peer's kernel owes on it.
+    /// Data that the peer's kernel has not acknowledged.
     Owed(Owed),
     /// Segments of so many bytes, as long as its own, are lost, for this side or the peer, which
     /// does not say what it saw.
     SegmentsLost { bytes: u16, cause: Option<String> },
     /// The rest of a segment has not come.
     RestMissing { has_datagram_mode: bool },
-    /// Another one may be wanted by now.
+    /// Another lane may be needed.
     MoveDue,
-    /// The attempt to open another one was refused by the host there.
+    /// The attempt to open another one was refused by the remote host.
     Refused,
-    /// The answer to the hello of another one, which the peer has proved.
+    /// The authenticated reply to the hello of another one.
     Reply(HelloStatus),
-    /// Time has passed without one.
+    /// Periodic check without a lane.
     TickWithout,
-    /// Time has passed in which paths may have been idle.
+    /// Periodic check of possibly idle paths.
     TickIdle,
-    /// The memory that the peer shared has ended.
+    /// The peer's shared memory has ended.
     RingEnded,
 }
 
-/// What the loop is to do.
+/// What the loop has to do.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Decision {
     /// Nothing.
     Nothing,
-    /// Open another one, by the path at this position.
+    /// Open another one, on the path at this position.
     Open { at: u8 },
-    /// Give the attempt to open another one up.
+    /// Abandon the attempt to open another one.
     DropAttempt,
-    /// The connection of the attempt is the control lane from now on.
+    /// Use the connection of the attempt as control lane from now on.
     TakeLane { at: u8 },
-    /// Drop it, and go on without.
+    /// Drop it, and continue without.
     DropLane,
-    /// The same; ask all paths whether the peer is there, and see whether to open another one.
+    /// The same; probe all paths for the peer, and check whether to open another one.
     Suspect,
-    /// Ask all paths.
+    /// Probe all paths.
     AskPaths,
-    /// Ask those that have not answered anything sent since then.
+    /// Probe those that have not answered any packet sent since then.
     AskQuietPaths { since_ns: u64 },
-    /// Ask the peer for a segment, and all paths.
+    /// Request a segment from the peer, and probe all paths.
     AskForAnswer,
     /// Say to the peer that segments of so many bytes are lost.
     SaySegmentsLost { bytes: u16 },
     /// Nothing is owed: ask the peer for what its kernel has acknowledged and it has not.
     AskForAck,
-    /// Tell the peer why, and end the session.
+    /// Report the cause to the peer, and end the session.
     GiveUp(PeerFailure),
     /// End the session.
     Fail(PeerFailure),
 }
 
-/// The session is lost for this reason.
+/// Returns the decision to end the session for this cause.
 fn lost(cause: &str) -> Decision {
     Decision::Fail(PeerFailure::Lost(cause.into()))
 }
 
-/// What is so, besides what the paths say.
+/// Conditions of the decision, besides the paths.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Facts<'a> {
     now_ns: u64,
-    /// Silence of a peer's kernel that means death.
+    /// Silence of a peer's kernel after which the peer counts as lost.
     peer_timeout: Duration,
     is_connected: bool,
     is_initiator: bool,
     is_leaving: bool,
-    /// It said goodbye, which may have arrived, or has.
+    /// A goodbye was sent, which may have arrived, or was received.
     is_goodbye_under_way: bool,
     has_left: bool,
-    /// Messages that only a TCP lane carries are not acknowledged.
+    /// Messages that only a TCP lane carries are unacknowledged.
     holds_long: bool,
-    /// Where lanes to the peer go.
+    /// Destinations of lanes to the peer.
     rails: &'a Rails,
     locator: SocketAddr,
 }
 
 impl Facts<'_> {
-    /// Time since then.
+    /// Returns the time since then.
     fn age_ns(&self, since_ns: u64) -> u64 {
         self.now_ns.saturating_sub(since_ns)
     }
@@ -132,11 +133,11 @@ struct SegmentsLost {
 /// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct LaneMonitor {
-    /// What the peer's kernel owes on it.
+    /// Data that the peer's kernel has not acknowledged on it.
     silence: Silence,
-    /// How long the rest of a segment has been awaited.
+    /// State while the rest of a segment is missing.
     unfinished: Late<Unfinished>,
-    /// Since when there is none, where there was one.
+    /// Since when the lane is lost.
     lost_ns: Option<u64>,
     liveness: Late<Liveness>,
     migration: Late<Migration>,
@@ -147,19 +148,19 @@ pub(crate) struct LaneMonitor {
 }
 
 impl LaneMonitor {
-    /// That of a session that was just established.
+    /// Creates the monitor of a newly established session.
     pub(super) fn new() -> Self {
-        // The last words of the handshake may be all that ever goes by it.
+        // The end of the handshake may be all that is ever sent on it.
         Self { silence: Silence::OWED, ..Self::default() }
     }
 
-    /// Whether the session has lost it, and has no other one yet.
+    /// Returns whether the session has lost its lane, and has no other one yet.
     pub(crate) fn is_lost(&self) -> bool {
         self.lost_ns.is_some()
     }
 
-    /// Bytes came that are not a whole segment yet, or were not: another segment `is_next`, or
-    /// more of the same one.
+    /// Notes received bytes of an incomplete segment: of another one (`is_next`), or more of the
+    /// same one.
     pub(crate) fn note_bytes(&mut self, is_next: bool) {
         if is_next {
             self.unfinished = Late::NONE;
@@ -168,7 +169,7 @@ impl LaneMonitor {
         }
     }
 
-    /// Judges what happened.
+    /// Evaluates an event.
     pub(crate) fn handle(
         &mut self,
         event: LaneEvent,
@@ -195,7 +196,7 @@ impl LaneMonitor {
         }
     }
 
-    /// It was dropped; it went by the path at a position.
+    /// Notes that the lane was dropped; its path was at `at`.
     pub(crate) fn handle_dropped(&mut self, now_ns: u64, at: u8) {
         (self.silence, self.unfinished) = (Silence::NONE, Late::NONE);
         self.segments_lost = None;
@@ -203,7 +204,7 @@ impl LaneMonitor {
         self.migration.handle_dropped(at);
     }
 
-    /// Another connection has taken its place.
+    /// Notes that another connection has replaced it.
     ///
     /// RR-RAIL-8.
     pub(crate) fn handle_moved(&mut self, now_ns: u64) {
@@ -214,20 +215,20 @@ impl LaneMonitor {
 }
 
 impl Core {
-    /// Something was sent by the control lane of a session.
+    /// Notes that data was sent on the control lane of a session.
     pub(crate) fn expect_answer(&mut self, slot: u32) {
         if let Some(session) = self.sessions.at_mut(slot as usize) {
             session.control_lane.silence.expect_answer();
         }
     }
 
-    /// Whether the kernel is worth a look at what it knows of the control lane of a session.
+    /// Returns whether the kernel's state of a session's control lane needs a check.
     pub(crate) fn is_answer_due(&self, slot: u32) -> bool {
         let session = self.sessions.at(slot as usize);
         session.is_some_and(|session| session.control_lane.silence.is_owed())
     }
 
-    /// The monitor of a session's control lane, and what it judges by.
+    /// Returns the monitor of a session's control lane, and its conditions.
     pub(crate) fn lane_monitor_and_facts(
         &mut self,
         slot: u32,

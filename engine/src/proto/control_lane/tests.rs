@@ -1,4 +1,4 @@
-//! Stories of control lanes: what happens, when, and what is to be done about it.
+//! Scenarios of control lanes: events, their times, and the expected decisions.
 
 use super::*;
 use crate::proto::paths::by_hand::PathsByHand;
@@ -7,10 +7,10 @@ use crate::proto::rails::{PathState, path_number};
 const MS: u64 = 1_000_000;
 const SECOND: u64 = 1000 * MS;
 const PEER_TIMEOUT: Duration = Duration::from_secs(10);
-/// Time for the answer to a hello.
+/// Time for the reply to a hello.
 const HELLO_NS: u64 = 5 * SECOND;
 
-/// A session whose lane goes by the path at position 0.
+/// A session whose lane uses the path at position 0.
 struct Bench {
     monitor: LaneMonitor,
     paths: PathsByHand,
@@ -42,7 +42,7 @@ impl Bench {
         }
     }
 
-    /// What is decided, and done as the loop does it.
+    /// Reports an event, and executes the decision as the loop does.
     fn tell(&mut self, event: LaneEvent) -> Decision {
         let facts = Facts {
             now_ns: self.now_ns,
@@ -73,14 +73,14 @@ impl Bench {
         self.tell(event)
     }
 
-    /// The lane is reset, and another one is opened.
+    /// Resets the lane, and opens another one.
     fn reset(&mut self) {
         assert_eq!(self.tell(reset()), Decision::Suspect);
         assert_eq!(self.tell(LaneEvent::MoveDue), Decision::Open { at: 1 });
     }
 
-    /// Tries to open another lane, which fails at once, so many times. By which path, and how long
-    /// after the last one failed, in steps of 10 ms.
+    /// Makes `count` attempts to open another lane, which fail at once. Returns the path of each,
+    /// and its time after the previous failure, in steps of 10 ms.
     fn fail_moves(&mut self, count: usize) -> Vec<(u8, u64)> {
         let mut moves = Vec::new();
         let mut failed_ns = self.now_ns;
@@ -115,7 +115,7 @@ fn is_lost(decision: &Decision, why: &str) -> bool {
 
 /// RR-RAIL-8
 #[test]
-fn a_peer_whose_lane_was_reset_lives_on_once_it_has_answered() {
+fn peer_with_a_reset_lane_survives_if_it_answers() {
     let mut bench = Bench::new(2);
     bench.reset();
     assert!(bench.monitor.is_lost());
@@ -123,7 +123,7 @@ fn a_peer_whose_lane_was_reset_lives_on_once_it_has_answered() {
     assert_eq!(bench.after(50 * MS, LaneEvent::TickWithout), Decision::AskPaths);
     assert_eq!(bench.after(5 * SECOND, LaneEvent::TickWithout), Decision::AskPaths);
     assert_eq!(bench.after(500 * MS, LaneEvent::TickWithout), Decision::Nothing);
-    // Another lane takes the place of the one that was lost.
+    // Another lane replaces the lost one.
     assert_eq!(bench.tell(LaneEvent::Reply(HelloStatus::Accepted)), Decision::TakeLane { at: 1 });
     assert!(!bench.monitor.is_lost());
     assert_eq!(bench.after(20 * SECOND, LaneEvent::TickWithout), Decision::Nothing);
@@ -131,10 +131,10 @@ fn a_peer_whose_lane_was_reset_lives_on_once_it_has_answered() {
 
 /// RR-RAIL-8
 #[test]
-fn a_peer_that_says_nothing_after_a_reset_is_lost() {
+fn silent_peer_is_lost_after_a_reset() {
     for (is_received, word_ns) in [(false, 700 * MS), (true, 10 * SECOND)] {
         let mut bench = Bench::new(2);
-        // What was sent before says nothing of now.
+        // An answer to an earlier packet is no evidence of the current state.
         bench.paths.answer(0, bench.now_ns - 1);
         bench.reset();
         if is_received {
@@ -149,14 +149,14 @@ fn a_peer_that_says_nothing_after_a_reset_is_lost() {
 
 /// RR-RAIL-8
 #[test]
-fn a_refusal_ends_a_session_unless_a_path_answers_what_was_asked_then() {
+fn refusal_ends_the_session_unless_a_path_answers_a_later_probe() {
     for (answers, is_over) in [(false, true), (true, false)] {
         let mut bench = Bench::new(2);
         bench.paths.answer(1, bench.now_ns - SECOND);
         assert_eq!(bench.tell(unreachable()), Decision::DropLane);
         assert_eq!(bench.tell(LaneEvent::MoveDue), Decision::Open { at: 1 });
         assert_eq!(bench.after(MS, LaneEvent::Refused), Decision::AskPaths);
-        assert_eq!(bench.tell(LaneEvent::Refused), Decision::Nothing, "that is known");
+        assert_eq!(bench.tell(LaneEvent::Refused), Decision::Nothing, "already known");
         if answers {
             bench.paths.answer(1, bench.now_ns);
         }
@@ -165,7 +165,7 @@ fn a_refusal_ends_a_session_unless_a_path_answers_what_was_asked_then() {
         let decision = bench.after(MS, LaneEvent::TickWithout);
         assert_eq!(is_lost(&decision, "its process is gone"), is_over, "{decision:?}");
     }
-    // Nobody knows who refuses where the peer was never heard.
+    // The source of a refusal is unknown at an address without answers.
     let mut bench = Bench::new(2);
     bench.reset();
     assert_eq!(bench.tell(LaneEvent::Refused), Decision::Nothing);
@@ -173,10 +173,10 @@ fn a_refusal_ends_a_session_unless_a_path_answers_what_was_asked_then() {
 
 /// RR-RAIL-8
 #[test]
-fn what_a_reply_to_the_hello_of_another_lane_means() {
+fn replies_to_a_lane_hello_are_evaluated() {
     use HelloStatus as Status;
     let fail = Decision::Fail;
-    // Whether the peer was heard there, what is answered, and what is done.
+    // Whether the peer has answered there, its reply, and the decision.
     let stories = [
         (false, Status::Accepted, Decision::TakeLane { at: 1 }),
         (false, Status::Busy, Decision::DropAttempt),
@@ -193,7 +193,7 @@ fn what_a_reply_to_the_hello_of_another_lane_means() {
         }
         bench.reset();
         assert_eq!(bench.tell(LaneEvent::Reply(status)), wanted, "{status:?}");
-        // *Busy* is a word of the peer.
+        // *Busy* is an answer of the peer.
         let decision = bench.after(SECOND, LaneEvent::TickWithout);
         let lives = matches!(status, Status::Accepted | Status::Busy);
         assert_eq!(!matches!(decision, Decision::Fail(_)), lives, "{status:?}: {decision:?}");
@@ -206,7 +206,7 @@ fn what_a_reply_to_the_hello_of_another_lane_means() {
 
 /// RR-RAIL-7
 #[test]
-fn attempts_that_fail_double_the_pause_but_not_while_the_peer_is_suspect() {
+fn failed_attempts_double_the_pause_unless_the_peer_is_suspect() {
     let mut bench = Bench::new(2);
     assert_eq!(bench.tell(unreachable()), Decision::DropLane);
     let pauses = |moves: Vec<(u8, u64)>| moves.into_iter().map(|(_, ms)| ms).collect::<Vec<_>>();
@@ -218,7 +218,7 @@ fn attempts_that_fail_double_the_pause_but_not_while_the_peer_is_suspect() {
 
 /// RR-RAIL-7
 #[test]
-fn an_attempt_has_longer_to_connect_after_each_that_failed() {
+fn connect_timeout_grows_with_each_failed_attempt() {
     let mut bench = Bench::new(2);
     assert_eq!(bench.tell(unreachable()), Decision::DropLane);
     for limit_ns in [250, 500, 1000, 2000, 4000, 5000, 5000].map(|ms| ms * MS) {
@@ -230,7 +230,7 @@ fn an_attempt_has_longer_to_connect_after_each_that_failed() {
         assert!(!is_late(&bench, limit_ns) && is_late(&bench, limit_ns + 1), "{limit_ns}");
         bench.monitor.handle_attempt_failed(bench.now_ns);
     }
-    // Who has it may stand still, if its lane was reset.
+    // The peer may be suspended, if its lane was reset.
     for (event, limit_ns) in [(unreachable(), HELLO_NS), (reset(), 10 * SECOND)] {
         let mut bench = Bench::new(2);
         bench.tell(event);
@@ -245,8 +245,8 @@ fn an_attempt_has_longer_to_connect_after_each_that_failed() {
 
 /// RR-RAIL-8
 #[test]
-fn without_a_lane_each_path_has_its_turn() {
-    // Paths that are down, and the turns: the lane was at 0.
+fn paths_are_tried_in_turn_without_a_lane() {
+    // Paths that are down, and the order of attempts: the lane was at 0.
     let stories: [(&[u8], [u8; 5]); 3] =
         [(&[], [1, 2, 3, 0, 1]), (&[1, 3], [2, 0, 2, 0, 2]), (&[0, 1, 2, 3], [1, 2, 3, 0, 1])];
     for (down, turns) in stories {
@@ -260,18 +260,18 @@ fn without_a_lane_each_path_has_its_turn() {
 
 /// RR-RAIL-8
 #[test]
-fn who_did_not_open_the_session_asks_only_where_the_peer_was_heard() {
+fn acceptor_connects_only_to_addresses_that_answered() {
     let mut bench = Bench::new(3);
     bench.is_initiator = false;
     bench.paths.fail(bench.now_ns, 0);
-    assert_eq!(bench.tell(LaneEvent::MoveDue), Decision::Nothing, "that is for the other side");
+    assert_eq!(bench.tell(LaneEvent::MoveDue), Decision::Nothing, "reserved for the opener");
     assert_eq!(bench.tell(reset()), Decision::Suspect);
-    assert_eq!(bench.tell(LaneEvent::MoveDue), Decision::Nothing, "nobody was heard");
+    assert_eq!(bench.tell(LaneEvent::MoveDue), Decision::Nothing, "no address has answered");
     bench.paths.answer(2, bench.now_ns);
     assert_eq!(bench.tell(LaneEvent::MoveDue), Decision::Open { at: 2 });
-    // It is answered by *busy* at most.
+    // The reply is *busy* at most.
     assert_eq!(bench.tell(LaneEvent::Reply(HelloStatus::Accepted)), Decision::DropAttempt);
-    // Behind a translation of addresses: what was announced is anybody's.
+    // Behind a NAT an announced address may be another host's.
     bench.now_ns += SECOND;
     bench.rails.paths[2].remote = Some([198, 51, 100, 1].into());
     assert_eq!(bench.tell(LaneEvent::MoveDue), Decision::Nothing);
@@ -279,15 +279,15 @@ fn who_did_not_open_the_session_asks_only_where_the_peer_was_heard() {
 
 /// RR-RAIL-7
 #[test]
-fn a_lane_leaves_a_path_that_fails() {
+fn lane_leaves_a_failed_path() {
     let mut bench = Bench::new(2);
     bench.paths.carry(bench.now_ns, 1);
     assert_eq!(bench.after(60 * SECOND, LaneEvent::MoveDue), Decision::Nothing);
     bench.paths.doubt(bench.now_ns, 0);
-    assert_eq!(bench.tell(LaneEvent::MoveDue), Decision::Nothing, "nothing long goes by it");
+    assert_eq!(bench.tell(LaneEvent::MoveDue), Decision::Nothing, "no long messages use it");
     bench.paths.fail(bench.now_ns, 0);
     assert_eq!(bench.tell(LaneEvent::MoveDue), Decision::Open { at: 1 });
-    assert_eq!(bench.tell(LaneEvent::MoveDue), Decision::Nothing, "that is under way");
+    assert_eq!(bench.tell(LaneEvent::MoveDue), Decision::Nothing, "in progress");
     let mut bench = Bench::new(2);
     bench.paths.carry(bench.now_ns, 1);
     bench.paths.stream(0);
@@ -297,7 +297,7 @@ fn a_lane_leaves_a_path_that_fails() {
 
 /// RR-RAIL-7
 #[test]
-fn a_lane_of_long_segments_follows_a_carrier_that_has_settled() {
+fn lane_of_long_segments_follows_a_settled_primary_path() {
     let mut bench = Bench::new(2);
     bench.paths.stream(0);
     assert!(!bench.paths.paths.is_stream_elsewhere());
@@ -308,7 +308,7 @@ fn a_lane_of_long_segments_follows_a_carrier_that_has_settled() {
     assert_eq!(bench.after(1, LaneEvent::MoveDue), Decision::Nothing);
     bench.is_leaving = false;
     assert_eq!(bench.tell(LaneEvent::MoveDue), Decision::Open { at: 1 });
-    // Where it does not get through it is not needed either, for a while.
+    // Where it could not connect it is not needed either, for some time.
     bench.monitor.handle_attempt_failed(bench.now_ns);
     assert_eq!(bench.after(30 * SECOND, LaneEvent::MoveDue), Decision::Nothing);
     assert_eq!(bench.after(1, LaneEvent::MoveDue), Decision::Open { at: 1 });
@@ -320,16 +320,16 @@ fn a_lane_of_long_segments_follows_a_carrier_that_has_settled() {
 
 /// RR-RAIL-7
 #[test]
-fn a_session_without_a_lane_ends_when_it_holds_what_only_tcp_carries_or_no_path_answers() {
+fn session_without_a_lane_ends_if_it_needs_tcp_or_no_path_answers() {
     let mut bench = Bench::new(2);
     assert_eq!(bench.tell(unreachable()), Decision::DropLane);
     bench.now_ns += 10 * SECOND + 1;
     assert_eq!(bench.tell(LaneEvent::TickWithout), Decision::AskPaths);
     bench.holds_long = true;
     let decision = bench.tell(LaneEvent::TickWithout);
-    assert!(is_lost(&decision, "look for what filters TCP"), "{decision:?}");
+    assert!(is_lost(&decision, "look for a filter of TCP"), "{decision:?}");
 
-    // The time between the last answer and the first question without one counts.
+    // The time between the last answer and the first unanswered probe counts.
     for (heard_ms, limit_ms) in [(0, 10_000), (6_000, 4_000), (7_000, 10_000)] {
         let mut bench = Bench::new(2);
         bench.paths.answer(0, bench.now_ns - heard_ms * MS);
@@ -345,9 +345,9 @@ fn a_session_without_a_lane_ends_when_it_holds_what_only_tcp_carries_or_no_path_
 
 /// RR-RAIL-7, RR-RAIL-8
 #[test]
-fn what_the_end_of_a_lane_means() {
+fn lane_ends_are_evaluated() {
     let why = |decision: &Decision, why: &str| is_lost(decision, why);
-    // With one path the session is as mortal as its lane.
+    // With one path the session ends with its lane.
     for (event, cause) in [
         (reset(), "reset"),
         (unreachable(), "its host does not answer: unreachable"),
@@ -356,7 +356,7 @@ fn what_the_end_of_a_lane_means() {
         let mut bench = Bench::new(1);
         let decision = bench.tell(event.clone());
         assert!(why(&decision, cause), "{decision:?}");
-        // Who has our goodbye may end it so.
+        // A peer that has our goodbye may close it this way.
         for paths in [1, 2] {
             let mut bench = Bench::new(paths);
             bench.is_goodbye_under_way = true;
@@ -369,12 +369,12 @@ fn what_the_end_of_a_lane_means() {
     }
     let mut bench = Bench::new(2);
     assert!(why(&bench.tell(LaneEvent::EndOfStream), "without a goodbye"));
-    // The peer may have another one already.
+    // The peer may already have another one.
     bench.paths.carry(bench.now_ns, 1);
     bench.paths.fail(bench.now_ns, 0);
     assert_eq!(bench.tell(LaneEvent::MoveDue), Decision::Open { at: 1 });
     assert_eq!(bench.tell(LaneEvent::EndOfStream), Decision::Suspect);
-    // No path is healthy when the kernel gives it up.
+    // No path is healthy when the kernel abandons the lane.
     let mut bench = Bench::new(2);
     bench.paths.fail(bench.now_ns, 0);
     bench.paths.fail(bench.now_ns, 1);
@@ -384,8 +384,8 @@ fn what_the_end_of_a_lane_means() {
 
 /// RR-END-2
 #[test]
-fn a_silent_host_is_lost_after_the_peer_timeout_and_its_lane_sooner() {
-    // Paths, whether the lane holds what nothing else carries, and how long that is borne.
+fn silent_host_is_lost_after_the_peer_timeout() {
+    // Paths, whether the lane holds data that nothing else carries, and the time limit.
     for (paths, holds_long, limit_ms) in [(1, true, 10_000), (2, false, 10_000), (2, true, 1_000)] {
         let mut bench = Bench::new(paths);
         bench.holds_long = holds_long;
@@ -407,8 +407,8 @@ fn a_silent_host_is_lost_after_the_peer_timeout_and_its_lane_sooner() {
 
 /// RR-SEG-6
 #[test]
-fn a_lane_whose_segment_stays_unfinished_is_replaced_or_the_session_ends() {
-    // Paths, datagram mode, and what happens: asked at a quarter of the peer timeout, and so on.
+fn lane_with_an_incomplete_segment_is_replaced_or_ends_the_session() {
+    // Paths, datagram mode, and the decisions: probes at a quarter of the peer timeout, and so on.
     for (paths, has_datagram_mode) in [(1, false), (1, true), (2, true)] {
         let mut bench = Bench::new(paths);
         let event = LaneEvent::RestMissing { has_datagram_mode };
@@ -418,7 +418,7 @@ fn a_lane_whose_segment_stays_unfinished_is_replaced_or_the_session_ends() {
             let decision = bench.after(100 * MS, event.clone());
             if !seen.contains(&decision) && decision != Decision::Nothing {
                 seen.push(decision);
-                // The peer says something, but not the rest.
+                // The peer sends something, but not the rest.
                 bench.paths.answer(0, bench.now_ns);
             }
         }
@@ -437,7 +437,7 @@ fn a_lane_whose_segment_stays_unfinished_is_replaced_or_the_session_ends() {
 
 /// RR-RAIL-8
 #[test]
-fn idle_paths_are_asked_four_times_in_a_peer_timeout() {
+fn idle_paths_are_probed_four_times_in_a_peer_timeout() {
     let mut bench = Bench::new(2);
     let mut asked = 0;
     for _ in 0..100 {
@@ -456,14 +456,14 @@ fn idle_paths_are_asked_four_times_in_a_peer_timeout() {
 ///
 /// RR-END-2, RR-SHM-8
 #[test]
-fn shared_memory_outlives_a_control_lane_whose_address_is_gone() {
+fn shared_memory_session_outlives_its_control_lane() {
     let silent = |seconds| {
         LaneEvent::Owed(Owed::Answer {
             heard: Duration::from_secs(seconds),
             asked: Duration::from_secs(seconds),
         })
     };
-    // Either the engine gives the lane up, or the kernel does.
+    // Either the engine abandons the lane, or the kernel does.
     for by_kernel in [false, true] {
         let mut bench = Bench::new(1);
         bench.paths.share(true);
@@ -478,7 +478,7 @@ fn shared_memory_outlives_a_control_lane_whose_address_is_gone() {
         }
         assert_eq!(bench.tell(LaneEvent::MoveDue), Decision::Open { at: 0 });
         bench.monitor.handle_attempt_failed(bench.now_ns);
-        // It ends, and nothing else shows that the peer is there.
+        // The memory ends, and nothing else shows that the peer is alive.
         bench.paths.share(false);
         assert_eq!(bench.tell(LaneEvent::RingEnded), Decision::Nothing, "a thread may be left");
         bench.paths.answer(0, bench.now_ns + SECOND);
@@ -491,11 +491,11 @@ fn shared_memory_outlives_a_control_lane_whose_address_is_gone() {
     }
 }
 
-/// A process that was killed: its kernel resets the lane, and ends the memory.
+/// Killed process: its kernel resets the lane, and ends the memory.
 ///
 /// RR-END-2, RR-SHM-8
 #[test]
-fn a_reset_and_the_end_of_shared_memory_end_a_session_at_once() {
+fn reset_and_end_of_shared_memory_end_the_session_at_once() {
     let mut bench = Bench::new(1);
     bench.paths.share(true);
     assert_eq!(bench.tell(reset()), Decision::Suspect);
@@ -503,7 +503,7 @@ fn a_reset_and_the_end_of_shared_memory_end_a_session_at_once() {
     bench.paths.share(false);
     let decision = bench.after(100 * MS, LaneEvent::RingEnded);
     assert!(is_lost(&decision, "reset"), "{decision:?}");
-    // The peer gave the lane up, and lives.
+    // The peer abandoned the lane, and is alive.
     let mut bench = Bench::new(1);
     bench.paths.share(true);
     assert_eq!(bench.tell(reset()), Decision::Suspect);
@@ -512,12 +512,12 @@ fn a_reset_and_the_end_of_shared_memory_end_a_session_at_once() {
     assert_eq!(bench.tell(LaneEvent::RingEnded), Decision::Nothing);
 }
 
-/// Of a lane that was reset it is known that the peer lived on; then its memory ended, between two
-/// looks, and it says nothing any more.
+/// The peer answered after its lane was reset; then its memory ended, between two checks, and it no
+/// longer answers.
 ///
 /// RR-END-2
 #[test]
-fn a_session_without_a_lane_and_memory_ends_when_nothing_is_answered() {
+fn session_without_lane_and_memory_ends_without_answers() {
     let mut bench = Bench::new(1);
     bench.paths.share(true);
     assert_eq!(bench.tell(reset()), Decision::Suspect);

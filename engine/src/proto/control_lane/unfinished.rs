@@ -1,10 +1,10 @@
-//! A segment on a control lane whose rest does not come.
+//! Detection of a segment on a control lane whose rest does not arrive.
 //!
-//! A changed byte in a length, on a lane without checksums, has this side wait for bytes that the
-//! peer never sends, while both kernels find everything in order. A peer that computes may owe the
-//! rest as well. So the peer is asked for a segment: if something comes, and the segment is not
-//! whole a peer timeout later, the stream is not what was sent. In datagram mode the answer may
-//! come by a datagram; there the control lane is replaced if there are other paths.
+//! A corrupted length, on a lane without checksums, makes this side wait for bytes that the peer
+//! never sends, while both kernels find no error. A peer that computes may leave a segment
+//! incomplete as well. So a segment is requested from the peer: if data arrives, and the segment is
+//! still incomplete a peer timeout later, the stream is corrupted. In datagram mode the answer may
+//! arrive in a datagram; there the control lane is replaced if there are other paths.
 
 use std::time::Duration;
 
@@ -13,30 +13,31 @@ use super::super::late::AtRest;
 use super::super::paths::Paths;
 use super::{Decision, Facts, LaneMonitor, lost};
 
-/// Longest time between two looks that counts, in nanoseconds: an owner who computes reads nothing.
+/// Maximum time between two checks that counts, in nanoseconds: an owner that computes reads
+/// nothing.
 const LOOK_NS_MAX: u64 = 200_000_000;
 
-/// What is to be done about it.
+/// The required action.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Step {
     Wait,
-    /// Ask the peer for a segment.
+    /// Request a segment from the peer.
     Ask,
     /// The rest has been missing for half of the limit.
     Overdue,
-    /// The peer has answered long ago, and the rest did not come.
+    /// The peer answered long ago, and the rest did not arrive.
     GiveUp,
 }
 
-/// See the module.
+/// An incomplete segment; see the module.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct Unfinished {
     looked_ns: u64,
-    /// Time that it has been awaited, as far as this side was there.
+    /// Time that it is incomplete, not counting pauses of this side.
     waited_ns: u64,
-    /// When the peer was asked.
+    /// When a segment was requested.
     asked_ns: Option<u64>,
-    /// [`Self::waited_ns`] when bytes last came, or another answer first did, after that.
+    /// [`Self::waited_ns`] when bytes last arrived, or another answer first did, after that.
     answered_ns: Option<u64>,
 }
 
@@ -46,27 +47,27 @@ impl AtRest for Unfinished {
 }
 
 impl Unfinished {
-    /// Whether the peer was asked.
+    /// Returns whether a segment was requested.
     pub(super) fn was_asked(&self) -> bool {
         self.asked_ns.is_some()
     }
 
-    /// More bytes of the segment came, after the peer was asked.
+    /// Notes more bytes of the segment, after the request.
     pub(super) fn note_bytes(&mut self) {
         self.answered_ns = Some(self.waited_ns);
     }
 
-    /// When the peer was asked, if no answer is known of.
+    /// Returns when a segment was requested, if no answer is known.
     fn unanswered_since_ns(&self) -> Option<u64> {
         self.asked_ns.filter(|_| self.answered_ns.is_none())
     }
 
-    /// The peer has answered by another lane.
+    /// Notes an answer of the peer on another lane.
     fn note_answer(&mut self) {
         self.answered_ns.get_or_insert(self.waited_ns);
     }
 
-    /// Takes note of the time while the rest is missing. `limit`: the peer timeout.
+    /// Notes the time while the rest is missing. `limit`: the peer timeout.
     ///
     /// RR-SEG-6.
     fn observe(&mut self, now_ns: u64, limit: Duration) -> Step {
@@ -87,7 +88,7 @@ impl Unfinished {
 }
 
 impl LaneMonitor {
-    /// The rest of a segment has not come.
+    /// Evaluates an incomplete segment.
     ///
     /// RR-SEG-6.
     pub(super) fn judge_unfinished(
@@ -96,7 +97,7 @@ impl LaneMonitor {
         facts: &Facts<'_>,
         paths: &mut Paths,
     ) -> Decision {
-        // Another lane may come in its place.
+        // Another lane may replace it.
         let has_ring = paths.has_ring();
         let is_replaceable = has_datagram_mode && (paths.are_several() || has_ring);
         let unfinished = &mut self.unfinished;
@@ -113,7 +114,7 @@ impl LaneMonitor {
             Step::Overdue | Step::GiveUp if is_replaceable => {
                 self.suspect("the rest of a segment does not come", facts)
             }
-            // The question may have gone by a datagram that was lost.
+            // The request may have been in a datagram that was lost.
             Step::Overdue if unfinished.unanswered_since_ns().is_some() => Decision::AskForAnswer,
             Step::GiveUp if has_datagram_mode => lost(
                 "the rest of a segment does not come by TCP, though its sender is there: TCP does \
@@ -137,7 +138,7 @@ mod tests {
     const LIMIT: Duration = Duration::from_secs(10);
     const LOOK_NS: u64 = 100_000_000;
 
-    /// Looks ten times a second for so many seconds; what came of it first, and when.
+    /// Checks ten times a second for this many seconds; returns the first action, and its time.
     fn look(
         unfinished: &mut Unfinished,
         now_ns: &mut u64,
@@ -153,11 +154,11 @@ mod tests {
 
     /// RR-SEG-6
     #[test]
-    fn what_is_answered_without_the_rest_is_given_up() {
+    fn answer_without_the_rest_ends_the_lane() {
         let (mut unfinished, mut now_ns) = (Unfinished::default(), LOOK_NS);
         assert_eq!(look(&mut unfinished, &mut now_ns, 4, Step::Overdue), Some(Step::Ask));
         assert!((2_500_000_000..2_800_000_000).contains(&now_ns), "{now_ns}");
-        // A peer that computes says nothing.
+        // A peer that computes does not answer.
         assert_eq!(look(&mut unfinished, &mut now_ns, 100, Step::Overdue), None);
         unfinished.note_bytes();
         assert_eq!(look(&mut unfinished, &mut now_ns, 9, Step::Overdue), None);
@@ -169,7 +170,7 @@ mod tests {
 
     /// RR-SEG-6
     #[test]
-    fn what_comes_after_all_is_forgotten() {
+    fn late_rest_clears_the_state() {
         let mut now_ns = LOOK_NS;
         for _ in 0..3 {
             let mut unfinished = Unfinished::default();
@@ -180,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn time_in_which_nobody_looked_does_not_count() {
+    fn unobserved_time_does_not_count() {
         let (mut unfinished, hour_ns) = (Unfinished::default(), 3_600_000_000_000);
         assert_eq!(unfinished.observe(1, LIMIT), Step::Wait);
         assert_eq!(unfinished.observe(hour_ns, LIMIT), Step::Wait);

@@ -1,4 +1,4 @@
-//! What the peer has: segments that go back to the pool, and sends that end with that.
+//! Acknowledged segments: they return to the pool, and sends that depend on them complete.
 
 use super::super::core::Core;
 use super::super::effects::{Effects, Ended};
@@ -9,8 +9,8 @@ use super::segment::{Place, SegmentBuffer};
 use super::window::is_before;
 
 impl Datagram {
-    /// Whether a peer that has all frames before `ack` has those of a segment. Frames that were
-    /// never sent cannot have come, whatever it says.
+    /// Returns whether a peer that has received all frames before `ack` has those of a segment.
+    /// Acknowledgements of frames that were never sent are ignored.
     #[inline]
     fn is_acked(&self, segment: &SegmentBuffer, ack: u32) -> bool {
         (!is_before(ack, segment.end_frame()) || planted!(ReleaseUnacked))
@@ -20,7 +20,7 @@ impl Datagram {
 }
 
 impl Core {
-    /// The packet with this token arrived.
+    /// Handles an acknowledgement of the packet with this token.
     #[inline]
     pub(crate) fn handle_segment_acked(
         &mut self,
@@ -37,7 +37,7 @@ impl Core {
         }
     }
 
-    /// The peer has all frames before `ack`.
+    /// Handles a cumulative acknowledgement: the peer has received all frames before `ack`.
     ///
     /// RR-SEG-3.
     #[inline]
@@ -47,7 +47,7 @@ impl Core {
         let Some(session) = session else { return };
         let has_waiting = session.has_waiting();
         let Some(datagram) = session.datagram.as_deref_mut() else { return };
-        // Mostly nothing waits for what was sent but its memory.
+        // Usually only memory is released.
         let is_plain = !has_waiting
             && session.control.is_empty()
             && datagram.bulk.is_none()
@@ -70,7 +70,7 @@ impl Core {
         self.release_acked(slot, ack, effects);
     }
 
-    /// [`Self::handle_frame_ack`] where more than that comes of it.
+    /// Completes [`Self::handle_frame_ack`] where sends or credit depend on the segments.
     fn release_acked(&mut self, slot: u32, ack: u32, effects: &mut impl Effects) {
         loop {
             let pool = &self.datagrams.segments;
@@ -93,7 +93,8 @@ impl Core {
         let pool = &mut self.datagrams.segments;
         let was_lost = pool.get(id).filter(|segment| segment.place == Place::Lost);
         if let Some(is_long) = was_lost.map(|segment| segment.is_long) {
-            // An earlier packet has come; the lost one may have been the only one with news.
+            // An earlier packet arrived; the lost one may have been the only one with current
+            // credit.
             let list = if is_long { &mut datagram.long } else { &mut datagram.lost };
             list.unlink(pool, id);
             datagram.update_due |= !planted!(LoseLimits);
@@ -121,7 +122,7 @@ impl Core {
         self.datagrams.segments.recycle(segment);
     }
 
-    /// A segment with something of a send in it was acknowledged.
+    /// Handles the acknowledgement of a segment that carries part of a send.
     ///
     /// RR-SEG-3.
     fn handle_delivered(&mut self, id: Id, effects: &mut impl Effects) {

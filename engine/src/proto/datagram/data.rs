@@ -1,21 +1,21 @@
-//! Bulk data in datagrams: sessions that need no bulk lane.
+//! Bulk data in datagrams, for sessions that need no bulk lane.
 //!
-//! The receiver pulls as ever ([`super::super::rendezvous`]), but grants ranges on the lane of
-//! datagrams ([`DATAGRAM_LANE`]). What it grants comes as DATA frames, in segments of their own,
-//! which wait behind those of messages and are sent again like them. So a range needs no lane that
-//! could fail with it, is granted once, and its bytes go from the datagram straight to the
+//! The receiver grants ranges as usual ([`super::super::rendezvous`]), but on the lane of datagrams
+//! ([`DATAGRAM_LANE`]). Granted ranges arrive as DATA frames, in segments of their own, which are
+//! sent after those of messages and retransmitted like them. So a range depends on no lane that
+//! could fail, is granted once, and its bytes are copied from the datagram directly to the
 //! receive's memory.
 //!
 //! ```text
-//!  grant                        a session with less than the horizon, and room at the receiver
-//!    ──────── GRANT ──────────> granted: ranges in the order in which they came
+//!  grant                        a session below the horizon, with space at the receiver
+//!    ──────── GRANT ──────────> granted: ranges in order of arrival
 //!                               stage_data: one segment each, up to UNSENT_MAX unsent ones
 //!    <──────── DATA ──────────  behind `urgent` and `ready`; `lost` before all
 //!  handle_data: place, count
 //! ```
 //!
-//! Budget per datagram: at the sender one copy of user memory into the segment and one into the
-//! driver's room, at the receiver one copy; no allocation once warm.
+//! Costs per datagram: at the sender one copy of user memory into the segment and one into the
+//! driver's buffer, at the receiver one copy; no allocation once warm.
 
 use std::collections::VecDeque;
 
@@ -32,29 +32,29 @@ use super::ranges::Ranges;
 use crate::wire::data::{DATA_HEADER_BYTES, DATAGRAM_LANE};
 use crate::wire::{CHUNK_BYTES_MAX, Data, FrameError, Grant, frame};
 
-/// Segments of bulk data that wait for their first sending: as many as one turn sends. A message
-/// that is staged behind them passes them.
+/// Segments of bulk data that wait for their first transmission: as many as one turn sends.
+/// Messages staged later are sent before them.
 const UNSENT_MAX: usize = 64;
 
-/// Pieces of a message with gaps between them: more than a window of datagrams leaves when every
-/// other one is lost. Each costs time to find its place.
+/// Limit on the disjoint ranges received of a message: more than a window of datagrams leaves when
+/// every other one is lost. Each range costs search time.
 const RANGES_MAX: usize = 1 << 14;
 
-/// What sessions whose bulk data goes in datagrams share.
+/// State shared by all sessions whose bulk data goes in datagrams.
 #[derive(Debug, Default)]
 pub(crate) struct Pulls {
-    /// Bytes that peers were granted and that have not come.
+    /// Bytes granted to peers and not received yet.
     bytes: u64,
-    /// Sessions that may grant when less is under way.
+    /// Sessions that wait to grant until fewer bytes are outstanding.
     waiting: VecDeque<u32>,
-    /// Sessions with granted ranges and room for segments of them.
+    /// Sessions with granted ranges and space for segments of them.
     feeding: Vec<u32>,
-    /// Of messages that are over: their memory.
+    /// Memory of completed messages, for reuse.
     idle: Vec<Ranges>,
 }
 
 impl Pulls {
-    /// A record of what has come of a message: its first bytes.
+    /// Creates a record of the received ranges of a message, with its first bytes.
     pub(crate) fn ranges(&mut self, first: u64) -> Ranges {
         let mut ranges = self.idle.pop().unwrap_or_default();
         if first > 0 {
@@ -67,31 +67,31 @@ impl Pulls {
         self.idle.push(ranges.emptied());
     }
 
-    /// Nothing waits to be staged.
+    /// Returns whether nothing waits to be staged.
     pub(crate) fn is_at_rest(&self) -> bool {
         self.feeding.is_empty()
     }
 
-    /// Bytes that all peers were granted and that have not come.
+    /// Returns the bytes granted to all peers and not received yet.
     #[cfg(any(test, feature = "sim"))]
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
 }
 
-/// Of one session.
+/// Bulk state of one session.
 #[derive(Debug, Default)]
 pub(super) struct Bulk {
-    /// Bytes that the peer was granted and that have not come.
+    /// Bytes granted to the peer and not received yet.
     pub(super) pulled_bytes: u64,
     is_waiting: bool,
-    /// Ranges that the peer granted and that are not all in segments, in order.
+    /// Ranges granted by the peer and not fully in segments, in order.
     pub(super) granted: VecDeque<Outgoing>,
     is_feeding: bool,
 }
 
 impl Bulk {
-    /// The session, in `slot`, may have room for segments of what the peer granted.
+    /// Notes that the session in `slot` may have space for segments of granted ranges.
     #[inline]
     pub(super) fn feed(&mut self, slot: u32, pulls: &mut Pulls) {
         if !self.granted.is_empty() && !self.is_feeding {
@@ -101,7 +101,7 @@ impl Bulk {
     }
 }
 
-/// Bytes of a message for a datagram: copy what is at `offset` of it into `room`.
+/// Bytes of a message for a datagram: copy the bytes at `offset` of it into `room`.
 #[derive(Debug)]
 pub(crate) struct StagedData<'a> {
     pub(crate) operation: Id,
@@ -109,7 +109,7 @@ pub(crate) struct StagedData<'a> {
     pub(crate) room: &'a mut [u8],
 }
 
-/// Where a range of a message stands among those that were granted before.
+/// Returns the position of a range of the message among the earlier granted ones.
 fn place_of(granted: &VecDeque<Outgoing>, operations: &Table<Operation>, hint: Hint) -> usize {
     if hint != Hint::Priority {
         return granted.len();
@@ -122,7 +122,7 @@ fn bad(data: &Data, why: &'static str) -> FrameError {
 }
 
 impl Core {
-    /// What a session whose bulk data goes in datagrams has for it.
+    /// Returns the bulk state of a session whose bulk data goes in datagrams.
     fn bulk_of(&mut self, slot: u32) -> Option<&mut Bulk> {
         let session = self.sessions.at_mut(slot as usize)?;
         session.datagram.as_deref_mut()?.bulk.as_deref_mut()
@@ -130,16 +130,16 @@ impl Core {
 
     // ---- The receiver ----
 
-    /// Whether the ranges of a session are granted in datagrams.
+    /// Returns whether the ranges of a session are granted in datagrams.
     pub(crate) fn pulls_by_datagram(&self, slot: u32) -> bool {
         let session = self.sessions.at(slot as usize);
         let datagram = session.and_then(|session| session.datagram.as_deref());
         datagram.is_some_and(|datagram| datagram.bulk.is_some())
     }
 
-    /// Whether one more grant of `chunk` bytes may be sent, `horizon` bytes of the session at the
-    /// most being under way; the session is asked again when it may. With nothing under way it
-    /// always may: it waits for no other one's peer.
+    /// Returns whether one more grant of `chunk` bytes may be sent, with at most `horizon` bytes of
+    /// the session outstanding; if not, the session is retried when it may. With nothing
+    /// outstanding it always may: no session waits for the peer of another.
     ///
     /// RR-BULK-3.
     pub(crate) fn may_pull(&mut self, slot: u32, chunk: u64, horizon: u64) -> bool {
@@ -186,7 +186,7 @@ impl Core {
         self.push_control(slot, ControlFrame::Grant(grant));
     }
 
-    /// So many bytes that were granted came, or never will.
+    /// Subtracts bytes that were granted and have arrived, or never will.
     fn note_pulled(&mut self, slot: u32, bytes: u64) {
         let Some(bulk) = self.bulk_of(slot) else { return };
         bulk.pulled_bytes -= bytes;
@@ -198,7 +198,7 @@ impl Core {
         }
     }
 
-    /// The session that has waited for longest may grant, if there is room.
+    /// Lets the session that has waited longest grant, if there is space.
     fn wake_pulls(&mut self) {
         if self.datagrams.pulls.bytes >= self.config.datagram_window_bytes {
             return;
@@ -211,7 +211,7 @@ impl Core {
         }
     }
 
-    /// Bytes of a granted range have come, for the first time.
+    /// Handles bytes of a granted range that arrive for the first time.
     ///
     /// RR-BULK-4, RR-BULK-5.
     pub(super) fn handle_data(
@@ -222,34 +222,34 @@ impl Core {
         effects: &mut impl Effects,
     ) -> Result<(), FrameError> {
         if !self.pulls_by_datagram(slot) {
-            return Err(bad(data, "this session has bulk lanes for that"));
+            return Err(bad(data, "this session uses bulk lanes for data"));
         }
         let (offset, length) = (data.offset.get(), u64::from(data.length.get()));
         let end = offset.checked_add(length).filter(|_| length > 0);
-        let end = end.ok_or_else(|| bad(data, "no range"))?;
+        let end = end.ok_or_else(|| bad(data, "range overflows"))?;
         let id = Id::from_u64(data.receive_operation.get());
         let found = self.operations.get_mut(id).filter(|found| found.session == slot);
         let pulling = match found.map(|found| &mut found.state) {
-            // One of an earlier session that failed may still be written by the kernel.
+            // A chunk of an earlier session that failed may still be written by the kernel.
             Some(OperationState::Pulling(pulling))
                 if pulling.failed.is_none() && pulling.targeted == 0 && pulling.ring.is_none() =>
             {
                 pulling
             }
-            // The receive has ended, and the peer will hear of it.
+            // The receive has ended, and the peer will be notified.
             _ => {
                 self.counters.stale_frames += 1;
                 return Ok(());
             }
         };
         if end > pulling.granted {
-            return Err(bad(data, "it was not granted"));
+            return Err(bad(data, "range was not granted"));
         }
         if !pulling.ranges.add(offset, end) {
-            return Err(bad(data, "part of it came before"));
+            return Err(bad(data, "range overlaps received data"));
         }
         if pulling.ranges.count() > RANGES_MAX {
-            return Err(bad(data, "it is cut into too many pieces"));
+            return Err(bad(data, "too many disjoint ranges"));
         }
         pulling.arrived += length;
         let is_whole = pulling.arrived == pulling.wanted;
@@ -264,12 +264,12 @@ impl Core {
         Ok(())
     }
 
-    /// A receive ends, whole or not: what it was granted and has not come is not waited for.
+    /// Ends the grants of a receive, complete or not: missing bytes are no longer expected.
     pub(crate) fn forget_pull(&mut self, id: Id) {
         let Some(operation) = self.operations.get_mut(id) else { return };
         let slot = operation.session;
         let OperationState::Pulling(pulling) = &mut operation.state else { return };
-        // What was read by CMA was never granted, what comes by a ring not in datagrams.
+        // CMA reads were never granted, and ring pieces do not arrive in datagrams.
         let missing = pulling.granted.saturating_sub(pulling.arrived);
         let missing = if pulling.ring.is_some() { 0 } else { missing };
         let ranges = std::mem::take(&mut pulling.ranges);
@@ -279,7 +279,7 @@ impl Core {
         }
     }
 
-    /// A session ends, with what it had under way.
+    /// Releases the outstanding grants of a session that ends.
     pub(super) fn end_bulk(&mut self, bulk: &Bulk) {
         self.datagrams.pulls.bytes -= bulk.pulled_bytes;
         self.wake_pulls();
@@ -287,7 +287,7 @@ impl Core {
 
     // ---- The sender ----
 
-    /// The peer asks for a range in datagrams.
+    /// Handles the peer's grant of a range in datagrams.
     ///
     /// RR-RDV-1, RR-RDV-5, RR-BULK-2.
     pub(crate) fn handle_datagram_grant(
@@ -307,7 +307,7 @@ impl Core {
         };
         let fits = offset.checked_add(u64::from(length)).is_some_and(|end| end <= message);
         serving.granted = serving.granted.saturating_add(u64::from(length));
-        // Nothing is granted twice, for nothing that was granted gets lost.
+        // Ranges are granted only once, since granted ranges are retransmitted until received.
         if !fits || length == 0 || length > CHUNK_BYTES_MAX || serving.granted > message {
             return Err(FrameError::BadGrant { offset, length, message });
         }
@@ -325,8 +325,8 @@ impl Core {
         Ok(())
     }
 
-    /// The next bytes of messages that go in datagrams, as long as there is room: sessions come
-    /// back when segments are sent or acknowledged.
+    /// Stages the next bytes of messages that go in datagrams while there is space: sessions are
+    /// queued again when segments are sent or acknowledged.
     pub(crate) fn stage_data(&mut self) -> Option<StagedData<'_>> {
         while let Some(&slot) = self.datagrams.pulls.feeding.last() {
             if let Some((operation, offset, segment, length)) = self.push_data(slot) {
@@ -341,8 +341,8 @@ impl Core {
         None
     }
 
-    /// One segment with the next bytes that a session was asked for; where in which message they
-    /// are, and how many.
+    /// Stages one segment with the next granted bytes of a session. Returns the send, the offset,
+    /// the segment and the length.
     fn push_data(&mut self, slot: u32) -> Option<(Id, u64, Id, usize)> {
         loop {
             let session = self.sessions.at_mut(slot as usize)?;
@@ -351,7 +351,7 @@ impl Core {
             let range = *front;
             let found = self.operations.get(range.operation);
             if !found.is_some_and(Operation::serves) {
-                // The send has ended: its receiver gave it up, or it failed.
+                // The send has ended: its receiver abandoned it, or it failed.
                 datagram.bulk.as_deref_mut()?.granted.pop_front();
                 self.refuse_grant(slot, DATAGRAM_LANE, range.receive_operation);
                 continue;

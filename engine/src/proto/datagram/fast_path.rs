@@ -1,8 +1,7 @@
-//! The common case of what comes in, on a path of its own: whole messages, and behind them short
-//! puts without an answer, each of which is the next frame of a session where none is missing and
-//! none is held. What each step of the general
-//! path looks up anew is looked up once; whatever is not as common is left to that path, and the
-//! two are told apart by nothing but their time.
+//! Receive fast path for the common case: complete messages, followed by short puts without a
+//! reply, each of which is the next frame of a session in which no frame is missing or buffered.
+//! Lookups that the general path repeats at each step are done once here; all other frames are left
+//! to the general path. Both paths have the same effects.
 
 use zerocopy::FromBytes;
 use zerocopy::little_endian::U16;
@@ -19,16 +18,16 @@ use crate::wire::eager::{FLAG_DATA, FLAG_PARTS};
 use crate::wire::one_sided::OneSided;
 use crate::wire::{DATA_BYTES, EAGER_BYTES_MAX, Eager, frame};
 
-/// What was taken off the front of a segment's body.
+/// Frames taken off the front of a segment's body.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(super) struct Taken {
-    /// How many.
+    /// Number of frames.
     pub(super) frames: u16,
-    /// How many bytes they took, their headers included.
+    /// Bytes of the frames, headers included.
     pub(super) bytes: usize,
 }
 
-/// Between whom a message goes: what it says, and what that stands for here.
+/// Endpoints of a message: the header's fields, and what they refer to here.
 struct Ends<'a> {
     named: (U16, U16),
     remote: u32,
@@ -37,9 +36,9 @@ struct Ends<'a> {
 }
 
 impl Core {
-    /// Takes messages off the front of `body`, whose first frame is `first`, while each is whole,
-    /// wants no report, and is the next frame. A frame that is anything else, or that would be an
-    /// error, is untouched, and so are all behind it.
+    /// Takes messages off the front of `body`, whose first frame is `first`, as long as each is
+    /// complete, requests no report, and is the next frame. Leaves the first other or invalid
+    /// frame, and all frames after it, to the general path.
     ///
     /// RR-DGRAM-1, RR-DGRAM-4, RR-CREDIT-1, RR-MATCH-3.
     #[inline(always)]
@@ -58,14 +57,14 @@ impl Core {
         }
         let Some(session) = self.sessions.at_mut(slot as usize) else { return taken };
         let Some(datagram) = session.datagram.as_deref_mut() else { return taken };
-        // Without a message that is held, and without one that is missing, each is in its turn.
+        // With no buffered and no missing message, each is next in order.
         if !datagram.arrivals.is_next(first)
             || !datagram.reorder_buffer.holds_nothing()
             || datagram.orphans > 0
         {
             return taken;
         }
-        // Mostly all are of one sender and for one receiver.
+        // Usually all are from one sender and to one receiver.
         let mut ends = None;
         while let Ok((header, rest)) = Eager::ref_from_prefix(&body[taken.bytes..]) {
             let length = header.length.get() as usize;
@@ -106,7 +105,7 @@ impl Core {
                 session.envelopes.pass(1);
                 session.bytes.pass(length as u32);
                 let posted = self.operations.forget_at(receive as usize, Operation::as_posted);
-                debug_assert!(posted.is_some(), "what the matcher has is posted");
+                debug_assert!(posted.is_some(), "a matched receive is posted");
                 if let Some((id, capacity)) = posted {
                     let fits = capacity.min(whole) as usize;
                     let arrival = Arrival { peer: *peer, context, tag, length: whole, data };
@@ -116,11 +115,11 @@ impl Core {
                 let kind = Kind::Eager { report: 0, put_back: 0 };
                 let message = Waiting { came_by: (slot, session.epoch), data, kind };
                 let kept = self.unexpected.insert(message, payload);
-                // Credit rules it out; the general path says whose fault it is.
+                // Credit prevents this; the general path reports the violation.
                 let Some(message) = kept else { break };
                 let is_charged = session.envelopes.handle_arrival(1)
                     && session.bytes.handle_arrival(length as u32);
-                debug_assert!(is_charged, "what is left was looked at");
+                debug_assert!(is_charged, "credit was checked before");
                 matcher.insert_unexpected(&envelope, message.index() as u32);
                 let reserved = [&mut self.reserved_envelopes, &mut self.reserved_bytes];
                 let (engine, config) = (session.engine, &self.config);
@@ -146,8 +145,9 @@ impl Core {
         taken
     }
 
-    /// Takes puts off the front of what [`Self::receive_fast`] has left, while each wants no
-    /// answer, has no remote data, is granted, and is the next frame. The same holds as there.
+    /// Takes puts off the front of the frames that [`Self::receive_fast`] has left, as long as each
+    /// needs no reply, has no remote data, is permitted, and is the next frame. Other frames are
+    /// left to the general path.
     ///
     /// RR-DGRAM-1, RR-RMA-1, RR-RMA-2.
     #[inline]
@@ -173,7 +173,7 @@ impl Core {
             return taken;
         }
         let before = taken.frames;
-        // Mostly all are of one endpoint and for one.
+        // Usually all are from one endpoint and to one endpoint.
         let mut ends: Option<((U16, U16), Id)> = None;
         while let Ok((header, rest)) = OneSided::ref_from_prefix(&body[taken.bytes..]) {
             let length = header.length.get();
@@ -197,7 +197,7 @@ impl Core {
             let offset = header.offset.get();
             let granted = self.regions.grant(session.engine, key, offset, length, access);
             let Some((region, start)) = granted else { break };
-            // One that cannot be written is written again, and refused, by the general path.
+            // A put that cannot be written is repeated, and rejected, by the general path.
             if effects.put(region, start, bytes).is_err() {
                 break;
             }

@@ -1,4 +1,4 @@
-//! Datagrams that came in: every frame once, and at once unless it has to wait its turn.
+//! Handles received datagrams: each frame once, and immediately unless order requires it to wait.
 
 use super::super::core::Core;
 use super::super::effects::{Effects, Ended};
@@ -13,7 +13,7 @@ use crate::wire::done::STATUS_ABANDONED;
 use crate::wire::segment::{FLAG_ACK_REQUESTED, SegmentHeader};
 use crate::wire::{Done, Frame, FrameError, Frames, Grant, Matched};
 
-/// The segment that is all of `bytes`.
+/// Parses `bytes` as exactly one segment.
 #[inline(always)]
 fn only_segment(bytes: &[u8]) -> Result<(&SegmentHeader, &[u8]), FrameError> {
     let whole = Session::split_segment(bytes)?.filter(|&(.., length)| length == bytes.len());
@@ -21,12 +21,12 @@ fn only_segment(bytes: &[u8]) -> Result<(&SegmentHeader, &[u8]), FrameError> {
     Ok((header, body))
 }
 
-/// Operations of a peer whose answers may wait at the same time: a bound for one that takes none.
+/// Limit on a peer's operations whose replies wait at a time, for a peer that reads none.
 const OPERATIONS_ANSWERED_MAX: usize = 1 << 20;
 
 impl Core {
-    /// Handles one datagram's segment, which came by any lane of a session in datagram mode. An
-    /// error means that the peer broke the protocol: fail the session.
+    /// Handles one datagram's segment, received on any lane of a session in datagram mode. An error
+    /// means that the peer violated the protocol: fail the session.
     ///
     /// RR-DGRAM-5, RR-SEG-1.
     #[inline(always)]
@@ -41,7 +41,7 @@ impl Core {
         self.handle_segment(slot, header, body, now_ns, effects)
     }
 
-    /// The same of a segment that came by a lane which does not tell the peer what has come.
+    /// Handles a segment received on a lane that does not acknowledge to the peer.
     ///
     /// RR-SHM-8.
     #[inline]
@@ -61,7 +61,7 @@ impl Core {
         self.handle_segment(slot, header, body, now_ns, effects)
     }
 
-    /// Handles a segment, which came by any lane of a session in datagram mode.
+    /// Handles a segment received on any lane of a session in datagram mode.
     pub(crate) fn handle_segment(
         &mut self,
         slot: u32,
@@ -81,7 +81,7 @@ impl Core {
         session.questions.note(header.flags.get());
         let more = session.envelope_credit.handle_limit(header.envelope_limit.get());
         let has_more = session.byte_credit.handle_limit(header.byte_limit.get()) || more;
-        // Nearly every message brings credit; a turn that delivers one does not end for that.
+        // Nearly every message carries credit; that alone does not keep a turn going.
         if has_more && session.has_waiting() {
             self.unblocked.push(slot);
         }
@@ -101,7 +101,7 @@ impl Core {
         Ok(())
     }
 
-    /// A segment is handled, and the peer has left or there are frames to answer with.
+    /// Completes a segment if the peer has left or frames need replies.
     fn end_segment(&mut self, slot: u32, effects: &mut impl Effects) -> Result<(), FrameError> {
         self.answer_flushes(slot);
         self.handle_due_goodbye(slot, effects);
@@ -141,7 +141,7 @@ impl Core {
         self.handle_frames_from(slot, header, body, fast, now_ns, effects)
     }
 
-    /// [`Self::handle_numbered`] of the frames behind those that were taken already.
+    /// Handles the frames after those that the fast path has taken.
     fn handle_frames_from(
         &mut self,
         slot: u32,
@@ -180,7 +180,7 @@ impl Core {
         Ok(())
     }
 
-    /// A frame that came for the first time, and messages that waited for it.
+    /// Processes a frame that arrived for the first time, and messages that waited for it.
     ///
     /// RR-DGRAM-4.
     fn handle_in_turn(
@@ -231,7 +231,7 @@ impl Core {
         Ok(())
     }
 
-    /// Parts said that this frame is their envelope, and it is not.
+    /// Rejects a frame that parts named as their envelope although it is none.
     fn refuse_orphan(&self, slot: u32, number: u32, frame: &Frame<'_>) -> Result<(), FrameError> {
         let session = self.sessions.at(slot as usize);
         let Some(datagram) = session.and_then(|session| session.datagram.as_deref()) else {
@@ -241,11 +241,11 @@ impl Core {
         if datagram.orphans == 0 || is_envelope || !datagram.assemblies.contains(number) {
             return Ok(());
         }
-        let why = "parts came of a frame that is no message in parts";
+        let why = "parts refer to a frame that is not an envelope with parts";
         Err(FrameError::BadPart { message: number, offset: 0, length: 0, why })
     }
 
-    /// Charges a message and takes it, or holds it until its turn. `false`: it is held.
+    /// Charges a message and takes it, or buffers it until its turn (returns `false`).
     ///
     /// RR-CREDIT-1, RR-DGRAM-4.
     fn admit_envelope(
@@ -282,7 +282,7 @@ impl Core {
         Ok(false)
     }
 
-    /// The turn of a message, whose credit is charged.
+    /// Takes a message whose turn it is and whose credit is charged.
     fn take_envelope(
         &mut self,
         slot: u32,
@@ -351,8 +351,8 @@ impl Core {
         Ok(())
     }
 
-    /// The peer leaves once all that it sent has come. One that ends the session for a failure
-    /// sends nothing again, so what is missing stays missing.
+    /// Handles a goodbye once everything the peer sent before it has arrived. A peer that ends the
+    /// session for a failure retransmits nothing, so missing frames stay missing.
     ///
     /// RR-END-1, RR-DGRAM-9.
     fn handle_due_goodbye(&mut self, slot: u32, effects: &mut impl Effects) {
@@ -368,7 +368,7 @@ impl Core {
         }
     }
 
-    /// Grants are served in the order of their chunks, which is not that of their datagrams.
+    /// Serves grants in the order of their chunks, which can differ from that of their datagrams.
     ///
     /// RR-DGRAM-10, RR-RDV-2.
     fn handle_any_grant(&mut self, slot: u32, grant: &Grant) -> Result<(), FrameError> {
@@ -387,7 +387,7 @@ impl Core {
                 .early
                 .partition_point(|early| early.chunk.get().wrapping_sub(expected) < ahead);
             let is_there = bulk.early.get(at).is_some_and(|early| early.chunk.get() == got);
-            // As many frames as that cannot be missing.
+            // At most as many frames can be missing.
             if ahead >= FRAMES_MAX || is_there {
                 return Err(FrameError::BadChunkNumber { expected, got });
             }
@@ -406,7 +406,7 @@ impl Core {
         }
     }
 
-    /// The receiver gave up a message whose parts are not all sent. `true`: it was one.
+    /// Handles DONE for a message whose parts are not all sent. Returns whether it was one.
     fn abandon_parts(&mut self, slot: u32, done: &Done, effects: &mut impl Effects) -> bool {
         let id = Id::from_u64(done.operation.get());
         let Some(operation) = self.operations.get(id) else { return false };
@@ -425,7 +425,7 @@ impl Core {
         true
     }
 
-    /// A message was matched before all of its parts were sent. `true`: it was one.
+    /// Handles MATCHED for a message whose parts are not all sent. Returns whether it was one.
     fn note_match_of_parts(&mut self, slot: u32, matched: &Matched) -> bool {
         let id = Id::from_u64(matched.operation.get());
         let Some(operation) = self.operations.get_mut(id) else { return false };

@@ -1,31 +1,32 @@
-//! Control lanes that lose, duplicate and reorder: the message layer above datagrams.
+//! The message layer above datagrams, which may be lost, duplicated and reordered.
 //!
-//! A session is in *stream mode*, where its control lane keeps order and loses nothing, or in
-//! *datagram mode* ([`Core::use_datagrams`]). In datagram mode a datagram carries one segment.
-//! Frames keep one number per session and direction, whatever lane they go by; what was sent
-//! together is a *segment* ([`segment::SegmentBuffer`]), kept until it is acknowledged, and sent
-//! again unchanged but for its segment header when it is lost. Nothing waits for what was lost but
-//! that which needs it:
+//! A session is in *stream mode*, where its control lane is reliable and ordered, or in *datagram
+//! mode* ([`Core::use_datagrams`]). In datagram mode a datagram carries one segment. Frames are
+//! numbered per session and direction, independent of the lane; frames that were sent together form
+//! a *segment* ([`segment::SegmentBuffer`]), which is kept until it is acknowledged, and
+//! retransmitted unchanged except for its segment header when it is lost. A lost frame delays only
+//! frames that depend on it:
 //!
 //! * messages wait for the one before them from the same source to the same target in the same
 //!   context ([`order`]);
 //! * grants wait for the one before them on their lane;
-//! * a goodbye waits for everything.
+//! * a goodbye waits for all frames.
 //!
 //! # Order of calls
 //!
-//! As in [`super::core`], with these in the place of `handle_bytes`, `prepare` and
+//! As in [`super::core`], with these in place of `handle_bytes`, `prepare` and
 //! `handle_transmitted`:
 //!
-//! 1. [`Core::handle_datagram`] for what came in;
-//! 2. [`Core::handle_segment_acked`] and [`Core::handle_segment_lost`] for what the path of a lane
-//!    found out about its packets; a packet may be acknowledged to the peer only after
-//!    `handle_datagram` had it. [`Core::resend_all`] when a lane is given up that took segments;
-//! 3. [`Core::poll_segment`] for each session of [`Core::poll_dirty`], as long as the lane takes
-//!    more; a session whose lane took no more is asked again when it does;
-//! 4. beside that, while the session's TCP lane is on that path ([`Core::use_stream`]),
-//!    [`Core::poll_long`] for what goes by it, and [`Core::acknowledge_stream`] for what came by
-//!    it.
+//! 1. [`Core::handle_datagram`] for received datagrams;
+//! 2. [`Core::handle_segment_acked`] and [`Core::handle_segment_lost`] for packets that the path of
+//!    a lane declares acknowledged or lost; a packet may be acknowledged to the peer only after
+//!    `handle_datagram` has handled it. [`Core::resend_all`] when a lane that carried segments is
+//!    abandoned;
+//! 3. [`Core::poll_segment`] for each session of [`Core::poll_dirty`], while the lane accepts more;
+//!    a session whose lane was full is polled again when there is space;
+//! 4. in addition, while the session's TCP lane is on that path ([`Core::use_stream`]),
+//!    [`Core::poll_long`] for segments to send on it, and [`Core::acknowledge_stream`] for those
+//!    received on it.
 
 mod acknowledged;
 mod data;
@@ -61,11 +62,11 @@ pub(crate) use self::parts::{Fragmenting, Reassembling};
 pub(crate) use self::ranges::Ranges;
 pub(crate) use self::staging::{stage_in_segment, stage_put};
 
-/// A segment holds at least an envelope and the least part.
+/// A segment has space for an envelope and the smallest part.
 const SEGMENT_BYTES_MIN: usize =
     SEGMENT_HEADER_BYTES + RTS_HEADER_BYTES + PART_HEADER_BYTES + PART_BYTES_MIN;
 
-/// What the sessions of an engine that are in datagram mode share.
+/// State shared by the sessions of an engine that are in datagram mode.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) segments: SegmentPool,
@@ -74,8 +75,8 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// Short and long segments take as much memory each as staging buffers may, if short ones are
-    /// filled as far as a datagram of the NIC is long. A ring's may have more.
+    /// Short and long segments may each use as much memory as staging buffers, if short ones are
+    /// filled up to the NIC's datagram length. Segments for rings may use more.
     pub(crate) fn new(config: &Config) -> Self {
         let bytes = config.staging_bytes.saturating_mul(config.staging_buffers_max);
         Self {
@@ -89,7 +90,7 @@ impl Shared {
 
 #[cfg(any(test, feature = "sim"))]
 impl Shared {
-    /// Messages of which parts are missing.
+    /// Returns the number of messages with missing parts.
     pub(crate) fn assemblies(&self) -> usize {
         self.assemblies.len()
     }
@@ -97,12 +98,12 @@ impl Shared {
 
 #[cfg(any(test, feature = "sim"))]
 impl Datagram {
-    /// Segments that are not acknowledged.
+    /// Returns the number of unacknowledged segments.
     pub(crate) fn outstanding(&self) -> usize {
         self.outstanding.len()
     }
 
-    /// Nothing is unacknowledged, and nothing that came waits for something else.
+    /// Returns whether nothing is unacknowledged and no received frame is buffered.
     pub(crate) fn is_at_rest(&self) -> bool {
         let lists =
             [&self.outstanding, &self.lost, &self.urgent, &self.ready, &self.slow, &self.long];
@@ -119,12 +120,12 @@ impl Datagram {
 }
 
 impl super::session::Session {
-    /// Whether a frame has come before one that is missing.
+    /// Returns whether a frame has arrived before one that is missing.
     pub(super) fn has_early_frames(&self) -> bool {
         self.datagram.as_ref().is_some_and(|datagram| datagram.arrivals.has_early())
     }
 
-    /// Gives back what memory its queues do not need.
+    /// Frees memory that its queues do not need.
     fn shrink(&mut self) {
         self.control.shrink();
         self.waiting.shrink_to_fit();
@@ -141,38 +142,38 @@ impl super::session::Session {
     }
 }
 
-/// What a session has in datagram mode.
+/// Datagram-mode state of a session.
 #[derive(Debug)]
 pub(crate) struct Datagram {
-    /// Longest segment that is made now, header included.
+    /// Longest segment built now, header included.
     segment_bytes: usize,
-    /// The same without a ring: what the least of its paths carries.
+    /// The same without a ring: the smallest segment size of its paths.
     path_bytes: usize,
-    /// Segments of messages that may wait for their first sending.
+    /// Limit on segments of messages that wait for their first transmission.
     unsent_max: usize,
     /// All segments.
     outstanding: List,
-    /// Those to be sent again.
+    /// Segments to be retransmitted.
     lost: List,
-    /// Those to be sent that hold control frames.
+    /// Segments to be sent that hold control frames.
     urgent: List,
-    /// Others to be sent.
+    /// Other segments to be sent.
     ready: List,
-    /// Bulk data to be sent, when there is nothing else.
+    /// Bulk data, sent when nothing else waits.
     slow: List,
-    /// Long ones to be sent, by the stream.
+    /// Long segments, to be sent on the stream.
     long: List,
-    /// Long ones of all.
+    /// Number of all long segments.
     long_held: usize,
-    /// Bytes of long ones that were acknowledged.
+    /// Bytes of acknowledged long segments.
     long_delivered: u64,
-    /// A send of the user waits for one of those sent since the peer was last asked about them.
+    /// A user's send waits for a segment sent since the last acknowledgement request.
     ack_awaited: bool,
-    /// Messages that fit no datagram go by the stream.
+    /// Messages that do not fit a datagram go on the stream.
     pub(in crate::proto) has_stream: bool,
-    /// Segments go by a ring, which does not tell what has come.
+    /// Segments go by a ring, which does not acknowledge.
     has_ring: bool,
-    /// Long messages go by that in pieces.
+    /// Long messages go by the ring in pieces.
     takes_pieces: bool,
     /// The peer can read messages from this process's memory.
     pub(in crate::proto) has_cma: bool,
@@ -181,21 +182,21 @@ pub(crate) struct Datagram {
     open: Option<Id>,
     next_frame: u32,
     chain: Chain,
-    /// Credit was announced in a datagram that may not have come, and nothing repeats it.
+    /// Credit was announced in a datagram that may be lost, and no later one repeats it.
     pub(super) update_due: bool,
-    /// Where the frames end of which the peer wants to hear, while it does.
+    /// End of the frames for which the peer has requested an acknowledgement.
     asked_end: u32,
     header_only: [u8; SEGMENT_HEADER_BYTES],
 
     arrivals: Arrivals,
     reorder_buffer: ReorderBuffer,
-    /// Messages that are not whole, by the frame of their envelope.
+    /// Incomplete messages, by the frame of their envelope.
     assemblies: LateMap<Id>,
-    /// Of these, those whose envelope has not come.
+    /// Incomplete messages whose envelope is missing.
     orphans: u32,
     /// Frame and reason of the peer's goodbye.
     goodbye: Option<(u32, u8)>,
-    /// Frames that came again.
+    /// Frames that arrived more than once.
     repeated_frames: u64,
 }
 
@@ -236,35 +237,35 @@ impl Datagram {
 }
 
 impl Datagram {
-    /// Segments are made as long from now on as what carries them takes: a ring takes any.
+    /// Sets the length of new segments to what their carrier takes: a ring takes any.
     fn fit_segments(&mut self, pool: &mut SegmentPool) {
         self.close_open(pool);
         self.segment_bytes = if self.has_ring { pool.buffer_bytes() } else { self.path_bytes };
     }
 }
 
-/// What fences ask.
+/// Queries of fences.
 impl Datagram {
-    /// The number of the frame that is made next.
+    /// Returns the number of the next frame.
     pub(in crate::proto) fn next_frame(&self) -> u32 {
         self.next_frame
     }
 
-    /// Whether the peer has acknowledged all frames before `end`.
+    /// Returns whether the peer has acknowledged all frames before `end`.
     pub(in crate::proto) fn has_acked_before(&self, pool: &SegmentPool, end: u32) -> bool {
         let oldest = self.outstanding.first(pool).and_then(|id| pool.get(id));
         oldest.is_none_or(|segment| !window::is_before(segment.first_frame, end))
     }
 
-    /// Whether a segment goes though it has no frames.
+    /// Returns whether a segment without frames has to be sent.
     pub(in crate::proto) fn has_update_due(&self) -> bool {
         self.update_due
     }
 
-    /// The peer is asked to acknowledge soon what it has not said to have: send `id` waits for it.
+    /// Requests an early acknowledgement of unacknowledged frames: send `id` waits for it.
     pub(in crate::proto) fn hasten_acks(&mut self, pool: &mut SegmentPool, id: Id) {
         self.ack_awaited |= self.long.len() > 0 || self.has_ring;
-        // What has gone by a ring has asked for nothing.
+        // Segments sent by a ring have requested none.
         self.update_due |= self.has_ring;
         let newest = self.outstanding.last(pool).and_then(|newest| pool.get_mut(newest));
         if let Some(segment) = newest {
@@ -274,8 +275,8 @@ impl Datagram {
 }
 
 impl Core {
-    /// Puts a session that was just established, and has sent nothing, into datagram mode.
-    /// `segment_bytes`: what the least of its lanes carries in one datagram.
+    /// Puts a newly established session, which has sent nothing, into datagram mode.
+    /// `segment_bytes`: the smallest size among its lanes of one datagram's content.
     pub(crate) fn use_datagrams(&mut self, slot: u32, segment_bytes: usize) {
         let segment_bytes = self.clamp_segment(segment_bytes);
         let unsent_max = (self.config.staging_bytes / segment_bytes).max(1);
@@ -287,8 +288,8 @@ impl Core {
         }
     }
 
-    /// The least lane of a session carries more or less than before. What was made for more goes
-    /// by a lane that takes it: a stream takes everything.
+    /// Sets the smallest datagram content of a session's lanes. Longer segments built before use a
+    /// lane that takes them: a stream takes any.
     pub(crate) fn set_segment_bytes(&mut self, slot: u32, segment_bytes: usize) {
         let segment_bytes = self.clamp_segment(segment_bytes);
         let session = self.sessions.at_mut(slot as usize);
@@ -298,8 +299,8 @@ impl Core {
         }
     }
 
-    /// Whether messages that fit no datagram go by the session's stream. What was made for it waits
-    /// for one.
+    /// Sets whether messages that do not fit a datagram use the session's stream. Segments already
+    /// built for the stream wait for one.
     ///
     /// RR-DGRAM-12.
     pub(crate) fn use_stream(&mut self, slot: u32, has_stream: bool) {
@@ -308,19 +309,18 @@ impl Core {
         let Some(datagram) = session.datagram.as_deref_mut() else { return };
         let was_there = std::mem::replace(&mut datagram.has_stream, has_stream);
         if was_there != has_stream && session.has_waiting() {
-            // There may be another way for them now.
+            // Waiting sends may have another transport now.
             self.unblocked.push(slot);
         }
     }
 
-    /// Segments go by the ring of that number from now on, or by none any more: then what was not
-    /// acknowledged goes again.
+    /// Selects the ring for segments, or none: then unacknowledged segments are sent again.
     ///
     /// RR-SHM-8.
     pub(crate) fn use_ring(&mut self, slot: u32, ring: Option<u32>) {
         let Some(session) = self.sessions.at_mut(slot as usize) else { return };
         let Some(datagram) = session.datagram.as_deref_mut() else { return };
-        // Checksums are wanted on what goes from memory to memory, and nothing sums pieces.
+        // Sessions with checksums need them on memory copies too, and pieces have none.
         let piece_ring = ring.filter(|_| !session.has_checksums);
         let takes_pieces = piece_ring.is_some();
         let took_pieces = std::mem::replace(&mut datagram.takes_pieces, takes_pieces);
@@ -328,7 +328,7 @@ impl Core {
         let had_ring = std::mem::replace(&mut datagram.has_ring, has_ring);
         datagram.fit_segments(&mut self.datagrams.segments);
         if took_pieces != takes_pieces && session.has_waiting() {
-            // There may be another way for them now.
+            // Waiting sends may have another transport now.
             self.unblocked.push(slot);
         }
         self.use_ring_for_pieces(slot, piece_ring);
@@ -337,13 +337,13 @@ impl Core {
         }
     }
 
-    /// Bytes that came by the stream of a session and that its peer knows nothing of.
+    /// Returns the bytes received on a session's stream and not acknowledged.
     #[inline]
     pub(crate) fn owed_by_stream(&self, slot: u32) -> u32 {
         self.sessions.at(slot as usize).map_or(0, |session| session.stream_owed)
     }
 
-    /// What came by the stream of a session is acknowledged with what is sent next, in this turn.
+    /// Acknowledges data received on a session's stream with the next segment, in this turn.
     ///
     /// RR-DGRAM-12.
     #[cold]
@@ -359,7 +359,7 @@ impl Core {
         }
     }
 
-    /// The longest message that goes to a session's peer without being pulled, in bytes.
+    /// Returns the longest message that is sent eagerly to a session's peer, in bytes.
     pub(crate) fn eager_limit_for(&self, session: &super::session::Session) -> u32 {
         let limit = match session.datagram.as_deref() {
             Some(datagram) => datagram.eager_limit(self.config.eager_limit_in_datagrams),
@@ -372,15 +372,15 @@ impl Core {
         segment_bytes.clamp(SEGMENT_BYTES_MIN, self.datagrams.segments.buffer_bytes())
     }
 
-    /// Whether nothing of a session waits, and what it has sent was taken by its lane (stream
-    /// mode) or acknowledged (datagram mode).
+    /// Returns whether a session has nothing queued, and everything sent was accepted by its lane
+    /// (stream mode) or acknowledged (datagram mode).
     pub(crate) fn is_settled(&self, slot: u32) -> bool {
         let Some(session) = self.sessions.at(slot as usize) else { return true };
         session.has_all_staged() && session.is_sent()
     }
 
-    /// Whether the goodbye of [`Self::leave`] and all before it is sent, as above. In stream mode
-    /// the session is over when the peer's kernel has it, too.
+    /// Returns whether the goodbye of [`Self::leave`] and everything before it is sent, as above.
+    /// In stream mode the session ends only when the peer's kernel has it, too.
     ///
     /// RR-END-1.
     pub(crate) fn has_left(&self, slot: u32) -> bool {
@@ -390,8 +390,8 @@ impl Core {
         })
     }
 
-    /// Whether a message whose send has completed may be lost with a session: the peer has not
-    /// acknowledged all of it.
+    /// Returns whether a message whose send has completed may be lost with a session, because the
+    /// peer has not acknowledged all of it.
     ///
     /// RR-END-5.
     pub(super) fn may_lose_completed(&self, slot: u32) -> bool {
@@ -406,8 +406,8 @@ impl Core {
         outstanding.any(|id| segments.get(id).is_some_and(|segment| segment.ends_unheard))
     }
 
-    /// Whether a peer that ends the session now has all but the goodbye: in datagram mode that is
-    /// acknowledged; in stream mode nothing more can be done.
+    /// Returns whether a peer that ends the session now has everything except the goodbye: in
+    /// datagram mode that is acknowledged; in stream mode nothing more can be done.
     pub(crate) fn is_goodbye_under_way(&self, slot: u32) -> bool {
         let session = self.sessions.at(slot as usize);
         session.is_some_and(|session| {
@@ -419,7 +419,7 @@ impl Core {
         })
     }
 
-    /// A session has been idle for long: what memory it does without is given back.
+    /// Frees memory that an idle session does not need.
     pub(crate) fn shrink_session(&mut self, slot: u32) {
         let Some(session) = self.sessions.at_mut(slot as usize) else { return };
         session.shrink();
@@ -433,8 +433,8 @@ impl Core {
         }
     }
 
-    /// A session in datagram mode ends: segments go back to the pool; what is held or half there
-    /// can never be matched, for what it waits for will not come.
+    /// Ends a session in datagram mode: segments return to the pool; buffered and incomplete
+    /// messages are dropped, since the frames that they wait for will not arrive.
     ///
     /// RR-DGRAM-9.
     pub(super) fn end_datagrams(&mut self, slot: u32) {

@@ -1,9 +1,9 @@
-//! The order in which messages are matched, kept where datagrams have none.
+//! Matching order of messages over unordered datagrams.
 //!
-//! Messages of one *stream*, that is of the same source endpoint, target endpoint and context, are
-//! matched in the order in which they were sent. Each says how many frames back the one before it
-//! is, unless that one is known to have been matched. So the receiver remembers nothing of a stream
-//! that is silent, however many there are, and a lost message holds up its own stream only.
+//! Messages of one *flow*, that is of the same source endpoint, target endpoint and context, are
+//! matched in the order in which they were sent. Each carries its distance in frames from the
+//! previous one, unless that one is known to have been matched. So the receiver keeps no state for
+//! idle flows, however many there are, and a lost message delays its own flow only.
 
 use std::collections::HashMap;
 
@@ -11,25 +11,26 @@ use super::super::late::{Hashing, LateMap};
 use super::window::{Arrivals, FrameSet, is_before};
 use crate::wire::{Eager, Rts};
 
-/// Streams that are looked through for silent ones at the least.
+/// Number of flows from which idle ones are searched for.
 const STREAMS_LEAST: usize = 64;
 
-/// Frames after which silent streams are forgotten, however few: less than two numbers may be apart
-/// that [`is_before`] compares, by far more than a window.
+/// Frames after which idle flows are forgotten, however few: fewer than 2^31, the range within
+/// which [`is_before`] compares, and many more than a window.
 const FORGET_AFTER: u32 = 1 << 30;
 
 /// Source endpoint, target endpoint, and context with the bit of untagged messages.
 pub(crate) type Stream = (u16, u16, u64);
 
-/// The sending side: the last message of each stream.
+/// The sending side: the last message of each flow.
 #[derive(Debug)]
 pub(crate) struct Chain {
-    /// The stream of the last message of all, and that message. What the table says of it is old.
+    /// The flow of the most recent message, and that message. Its entry in the table is out of
+    /// date.
     latest: Option<(Stream, u32)>,
     last: HashMap<Stream, u32, Hashing>,
-    /// Silent streams are forgotten when there are as many as this.
+    /// Idle flows are forgotten when there are this many.
     forget_at: usize,
-    /// None is remembered whose last message is before this frame.
+    /// No flow is kept whose last message is before this frame.
     forgotten: u32,
 }
 
@@ -39,7 +40,8 @@ impl Chain {
         Self { latest: None, last, forget_at: STREAMS_LEAST, forgotten: 0 }
     }
 
-    /// What message `frame` says of the one before it, where all before `base` have come.
+    /// Returns the distance of message `frame` from the previous one, given that all before `base`
+    /// have arrived.
     ///
     /// RR-DGRAM-4.
     #[inline(always)]
@@ -49,7 +51,7 @@ impl Chain {
             _ => self.turn_to(stream, frame, base),
         };
         match last {
-            // What may be missing lies in one window, which 16 bits tell apart.
+            // Only frames of one window can be missing, which 16 bits distinguish.
             Some(last) if !is_before(last, base) && !planted!(ForgetStream) => {
                 frame.wrapping_sub(last) as u16
             }
@@ -57,8 +59,8 @@ impl Chain {
         }
     }
 
-    /// All before `base` have come; this is told at each number that is given out. Streams that
-    /// have been silent for long are forgotten before their numbers are those of later frames.
+    /// Notes that all frames before `base` have arrived; called for each assigned number. Flows
+    /// that have been idle for long are forgotten before their numbers are those of later frames.
     ///
     /// RR-DGRAM-4.
     #[inline]
@@ -68,7 +70,7 @@ impl Chain {
         }
     }
 
-    /// Gives back what memory is not needed where all before `base` have come.
+    /// Frees memory that is not needed, given that all frames before `base` have arrived.
     pub(super) fn shrink(&mut self, base: u32) {
         self.forget_silent(base);
         self.last.shrink_to_fit();
@@ -82,7 +84,7 @@ impl Chain {
         self.forgotten = base;
     }
 
-    /// Another stream goes on with `frame`; its last message so far, if that is remembered.
+    /// Switches to another flow that continues with `frame`. Returns its last message, if known.
     fn turn_to(&mut self, stream: Stream, frame: u32, base: u32) -> Option<u32> {
         if let Some((before, last)) = self.latest.replace((stream, frame)) {
             if self.last.len() >= self.forget_at {
@@ -112,17 +114,17 @@ impl EnvelopeHeader {
     }
 }
 
-/// A message that came before the one that it follows.
+/// A message that arrived before the one that it follows.
 #[derive(Debug)]
 pub(crate) struct Held {
     pub(crate) frame: u32,
     pub(crate) envelope: EnvelopeHeader,
-    /// What came with it: a buffer of [`super::super::unexpected`], and how much of it.
+    /// Its payload: a buffer of [`super::super::unexpected`] and the used length.
     pub(crate) payload: Box<[u8]>,
     pub(crate) payload_bytes: usize,
 }
 
-/// The receiving side. EnvelopeHeader credit bounds how many wait, byte credit what they hold.
+/// The receiving side. Envelope credit bounds how many messages wait, byte credit their memory.
 #[derive(Debug)]
 pub(crate) struct ReorderBuffer {
     by_predecessor: LateMap<Held>,
@@ -134,9 +136,10 @@ impl ReorderBuffer {
         Self { by_predecessor: LateMap::new(seed), frames: FrameSet::default() }
     }
 
-    /// The frame that message `frame`, which has come, must wait for. What has come and is not
-    /// held has been matched; of frames before the first that is missing none is held, and what
-    /// the set of those held says of their numbers is said of others, one window later.
+    /// Returns the frame that the received message `frame` must wait for. Messages that have
+    /// arrived and are not buffered have been matched. Frames before the first missing one are not
+    /// buffered, although the set of buffered ones aliases their numbers with those one window
+    /// later.
     ///
     /// RR-DGRAM-4.
     pub(crate) fn waits_for(
@@ -155,13 +158,13 @@ impl ReorderBuffer {
         (!is_matched && !planted!(MatchOutOfTurn)).then_some(predecessor)
     }
 
-    /// No message waits for another one.
+    /// Returns whether no message is buffered.
     #[inline]
     pub(super) fn holds_nothing(&self) -> bool {
         self.frames.len() == 0
     }
 
-    /// Keeps a message until `predecessor` is matched. Gives it back if another one waits for that.
+    /// Buffers a message until `predecessor` is matched. Returns it if another one waits for that.
     pub(crate) fn insert(&mut self, predecessor: u32, held: Held) -> Result<(), Held> {
         if self.by_predecessor.contains(predecessor) {
             return Err(held);
@@ -171,7 +174,7 @@ impl ReorderBuffer {
         Ok(())
     }
 
-    /// The message that waited for `predecessor`.
+    /// Removes the message that waited for `predecessor`.
     #[inline]
     pub(crate) fn take_after(&mut self, predecessor: u32) -> Option<Held> {
         if self.frames.len() == 0 {
@@ -182,19 +185,19 @@ impl ReorderBuffer {
         Some(held)
     }
 
-    /// Gives back what memory is not needed for what waits.
+    /// Frees memory that is not needed for buffered messages.
     pub(super) fn shrink(&mut self) {
         self.by_predecessor.shrink();
         self.frames.shrink();
     }
 
-    /// Nothing waits.
+    /// Returns whether no message is buffered.
     #[cfg(any(test, feature = "sim"))]
     pub(crate) fn is_empty(&self) -> bool {
         self.by_predecessor.is_empty() && self.frames.len() == 0
     }
 
-    /// Takes all out.
+    /// Removes all.
     pub(crate) fn drain(&mut self) -> impl Iterator<Item = Held> {
         self.frames = FrameSet::default();
         self.by_predecessor.drain()
@@ -216,17 +219,18 @@ mod tests {
     const ONE: Stream = (0, 1, 5);
     const OTHER: Stream = (0, 1, 6);
 
-    /// Frames go on to `end`, all of them acknowledged as soon as they are sent.
+    /// Advances to frame `end`, with each frame acknowledged as soon as it is sent.
     fn pass_frames(chain: &mut Chain, from: u32, end: u64) {
         for frame in (u64::from(from)..end).step_by(FRAMES_MAX as usize) {
             chain.keep_up(frame as u32);
         }
     }
 
-    /// A stream is silent until numbers seem to be later than its last one, or nearly come round.
-    /// Whether it was the last that sent anything makes no difference. RR-DGRAM-4
+    /// A flow is idle until its last number seems later than current ones, or nearly wraps around;
+    /// also if it was the last flow that sent.
+    /// RR-DGRAM-4
     #[test]
-    fn a_message_of_long_ago_is_followed_by_none() {
+    fn long_idle_flow_names_no_predecessor() {
         let last = 1000;
         let half = 1u64 << 31;
         for silence in [half - 1, half, half + 5, half + 40_000, 2 * half - 40_000, 2 * half + 5] {
@@ -236,7 +240,7 @@ mod tests {
                 if !is_latest {
                     assert_eq!(chain.follow(OTHER, last + 1, last), 0);
                 }
-                // Much is under way, so that a number that comes round lies within.
+                // Many frames are outstanding, so that wrapped numbers fall inside the window.
                 let end = u64::from(last) + silence;
                 let known = end - u64::from(FRAMES_MAX / 2);
                 pass_frames(&mut chain, last, known);
@@ -250,7 +254,7 @@ mod tests {
 
     /// RR-DGRAM-4
     #[test]
-    fn what_may_be_missing_is_followed_while_numbers_come_round() {
+    fn unacked_predecessor_is_named_across_wraparound() {
         let mut chain = Chain::new(1);
         let start = u32::MAX - 10;
         pass_frames(&mut chain, 0, u64::from(start));
@@ -266,10 +270,11 @@ mod tests {
         assert_eq!(u32::from(chain.follow(ONE, start.wrapping_add(32_767), start)), 32_767);
     }
 
-    /// A message is lost until one waits that is a whole window behind the one it follows: both
-    /// have the same place in the set of frames that are held. RR-DGRAM-4
+    /// A message is lost until one is buffered that is a whole window after the one it follows:
+    /// both have the same position in the set of buffered frames.
+    /// RR-DGRAM-4
     #[test]
-    fn what_is_held_a_window_later_is_not_what_a_message_follows() {
+    fn message_buffered_a_window_later_is_not_taken_for_predecessor() {
         let (first, lost) = (100, 20_000);
         let late = first + FRAMES_MAX;
         let mut arrivals = Arrivals::starting_at(lost);

@@ -1,4 +1,4 @@
-//! Sending segments, and sending them again until they are acknowledged.
+//! Sends segments, and retransmits them until they are acknowledged.
 
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -15,36 +15,36 @@ use crate::wire::segment::{
     SegmentSums,
 };
 
-/// Token of a segment without frames: nothing of it is kept.
+/// Token of a segment without frames: no state is kept for it.
 const UPDATE: u64 = 0;
 
-/// What to send in one datagram.
+/// One datagram to send.
 #[derive(Debug)]
 pub(crate) struct Outgoing<'a> {
-    /// Names it when it is acknowledged or lost. The same segment has the same token each time.
+    /// Identifies it when it is acknowledged or lost. A retransmitted segment keeps its token.
     pub(crate) token: u64,
     /// One segment.
     pub(crate) bytes: &'a [u8],
-    /// Nothing else waits to be sent: the peer may be asked to answer at once, and the path need
-    /// not ask for more.
+    /// Nothing else waits to be sent: the peer may be asked to acknowledge at once, and the path
+    /// need not request it again.
     pub(crate) is_last: bool,
-    /// A send of the user ends, or comes nearer to it, when this is acknowledged.
+    /// A user's send completes, or progresses, when this is acknowledged.
     pub(crate) is_awaited: bool,
 }
 
-/// Whether a segment asks the peer to acknowledge it.
+/// Whether a segment requests an acknowledgement from the peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Asks {
-    /// The lane itself tells what has come.
+    /// The lane itself acknowledges.
     Never,
-    /// It does not.
+    /// The lane does not acknowledge.
     Always,
-    /// It does not, and the peer acknowledges in due time; at once where a send of the user waits,
-    /// and nothing else is to be sent.
+    /// The lane does not acknowledge, and the peer does after its usual delay; at once where a
+    /// user's send waits, and nothing else is to be sent.
     WhenAwaited,
 }
 
-/// The only segment of a session that waits, while nothing else of it does.
+/// The only segment that a session has to send.
 pub(crate) struct Lone<'a> {
     session: &'a mut Session,
     segment: &'a mut SegmentBuffer,
@@ -52,7 +52,7 @@ pub(crate) struct Lone<'a> {
 }
 
 impl<'a> Lone<'a> {
-    /// Takes it, for a lane that does not tell what has come.
+    /// Takes it, for a lane that does not acknowledge.
     #[inline(always)]
     pub(crate) fn take(self) -> Option<Outgoing<'a>> {
         let Self { session, segment, token } = self;
@@ -88,15 +88,15 @@ impl packet::Payload for Lone<'_> {
     }
 }
 
-/// What a list had for a datagram.
+/// Result of a list's search for a segment to send.
 enum Pick {
     Found(Id),
-    /// The first needs more room, and will have it in another datagram.
+    /// The first needs more space; send it in another datagram.
     Wait,
     Nothing,
 }
 
-/// Takes the first out of a list that fits.
+/// Takes the first segment of a list that fits.
 fn pick(list: &mut List, pool: &mut SegmentPool, room_bytes: usize, segment_bytes: usize) -> Pick {
     let mut at = list.first(pool);
     while let Some(id) = at {
@@ -105,7 +105,7 @@ fn pick(list: &mut List, pool: &mut SegmentPool, room_bytes: usize, segment_byte
             list.unlink(pool, id);
             return Pick::Found(id);
         }
-        // What was made for longer datagrams waits for another lane, and others pass it.
+        // Segments built for longer datagrams wait for another lane, and are overtaken.
         if bytes <= segment_bytes {
             return Pick::Wait;
         }
@@ -123,11 +123,11 @@ impl Datagram {
         true
     }
 
-    /// The segment to be sent next, lost ones first.
+    /// Selects the segment to send next, lost ones first.
     #[inline]
     fn next(&mut self, pool: &mut SegmentPool, room_bytes: usize) -> Option<Id> {
         let segment_bytes = self.segment_bytes;
-        // One that is alone goes without a stay in a queue.
+        // A single segment is not queued.
         if !self.is_queued()
             && let Some(id) = self.open
             && pool.get(id).is_some_and(|segment| segment.bytes <= room_bytes)
@@ -156,8 +156,8 @@ impl Datagram {
         None
     }
 
-    /// Whether a segment by a lane that does not tell what has come asks for that: it, or one
-    /// before it, is awaited, and it is the last one.
+    /// Returns whether a segment on a lane that does not acknowledge requests an acknowledgement:
+    /// if it is the last one, and a send waits for it or for one before it.
     pub(super) fn asks_when_awaited(&mut self, is_awaited: bool, is_last: bool) -> bool {
         self.ack_awaited |= is_awaited;
         let asks = is_last && self.ack_awaited;
@@ -175,18 +175,18 @@ impl Datagram {
         self.lost.len() + self.urgent.len() + self.ready.len() + self.slow.len() > 0
     }
 
-    /// A segment that waits, the one to be sent next if it is not the open one.
+    /// Returns a waiting segment: the one to send next if it is not the open one.
     fn first_waiting(&self, pool: &SegmentPool) -> Option<Id> {
         if !self.is_queued() {
             return self.open;
         }
         let queues = [&self.lost, &self.urgent, &self.ready];
         let first = queues.into_iter().find_map(|list| list.first(pool));
-        // Bulk data goes when there is nothing else.
+        // Bulk data is sent when nothing else waits.
         first.or(self.open).or_else(|| self.slow.first(pool))
     }
 
-    /// The long segment to be sent next.
+    /// Returns the long segment to send next.
     pub(super) fn next_long(&mut self, pool: &mut SegmentPool) -> Option<Id> {
         let id = self.long.first(pool)?;
         self.long.unlink(pool, id);
@@ -205,7 +205,7 @@ impl Datagram {
     }
 }
 
-/// Appends a segment to what goes by a stream.
+/// Appends a segment to the bytes for a stream.
 ///
 /// RR-SUM-2.
 pub(crate) fn append_segment(into: &mut Vec<u8>, segment: &[u8], has_checksums: bool) {
@@ -225,8 +225,8 @@ pub(crate) fn append_segment(into: &mut Vec<u8>, segment: &[u8], has_checksums: 
 }
 
 impl Core {
-    /// The next datagram of a session, at most `room_bytes` long. `None`: nothing to send, or
-    /// nothing that fits.
+    /// Returns the next datagram of a session, at most `room_bytes` long. `None`: nothing to send,
+    /// or nothing that fits.
     ///
     /// RR-DGRAM-3.
     #[inline]
@@ -292,8 +292,8 @@ impl Core {
         Some(Outgoing { token, bytes: segment.seal(header), is_last, is_awaited })
     }
 
-    /// The segment of a session that was staged last, if nothing else waits. `None`: more does, or
-    /// there is something that [`Self::poll_segment`] has to see to.
+    /// Returns the segment of a session that was staged last, if nothing else waits. `None`: more
+    /// waits, or [`Self::poll_segment`] has other work to do.
     #[inline(always)]
     pub(crate) fn lone_segment(&mut self, slot: u32) -> Option<Lone<'_>> {
         let session = self.sessions.at_mut(slot as usize)?;
@@ -305,19 +305,19 @@ impl Core {
             && !session.has_waiting()
             && session.is_connected()
             && !session.is_leaving;
-        let id = datagram.open.filter(|_| is_lone && shortcut!("a lone segment"))?;
+        let id = datagram.open.filter(|_| is_lone && shortcut!("a single segment"))?;
         let segment = self.datagrams.segments.get_mut(id)?;
         Some(Lone { session, segment, token: id.to_u64() })
     }
 
-    /// Appends the next segment of a session to what goes by a stream lane, with checksums if the
-    /// session has them. `false`: nothing to send.
+    /// Appends the next segment of a session to the bytes for a stream lane, with checksums if the
+    /// session has them. Returns `false` if there is nothing to send.
     ///
     /// RR-SUM-2.
     pub(crate) fn poll_segment_for_stream(&mut self, slot: u32, into: &mut Vec<u8>) -> bool {
         let session = self.sessions.at(slot as usize);
         let has_checksums = session.is_some_and(|session| session.outbox.has_checksums());
-        // A stream does not tell what has come: the peer has to.
+        // A stream does not acknowledge segments: the peer has to.
         let Some(segment) = self.poll_segment(slot, usize::MAX, Asks::Always) else {
             return false;
         };
@@ -325,7 +325,7 @@ impl Core {
         true
     }
 
-    /// Whether a long segment of a session waits for its stream.
+    /// Returns whether a long segment of a session waits for its stream.
     #[inline]
     pub(crate) fn has_long(&self, slot: u32) -> bool {
         let session = self.sessions.at(slot as usize);
@@ -333,22 +333,22 @@ impl Core {
         datagram.is_some_and(|datagram| datagram.long.len() > 0)
     }
 
-    /// Whether a long segment of a session is not acknowledged.
+    /// Returns whether a long segment of a session is unacknowledged.
     pub(crate) fn holds_long(&self, slot: u32) -> bool {
         let session = self.sessions.at(slot as usize);
         let datagram = session.and_then(|session| session.datagram.as_deref());
         datagram.is_some_and(|datagram| datagram.long_held > 0)
     }
 
-    /// Whether a segment of a session waits that is not long.
+    /// Returns whether a segment of a session waits that is not long.
     pub(crate) fn has_short(&self, slot: u32) -> bool {
         let Some(session) = self.sessions.at(slot as usize) else { return false };
         let Some(datagram) = session.datagram.as_deref() else { return false };
         datagram.waits() || !session.control.is_empty()
     }
 
-    /// The last segment of a session that a goodbye of the peer ends: it says what has come, for
-    /// that may have been said nowhere else.
+    /// Builds the last segment of a session that the peer's goodbye ends: it acknowledges
+    /// everything received, which no earlier segment may have done.
     ///
     /// RR-DGRAM-9.
     pub(super) fn answer_goodbye(&mut self, slot: u32) {
@@ -365,14 +365,14 @@ impl Core {
         append_segment(&mut session.final_ack, header.as_bytes(), has_checksums);
     }
 
-    /// What [`Self::answer_goodbye`] has for the stream lane of a session that is over.
+    /// Takes the segment of [`Self::answer_goodbye`] for the stream lane of a closed session.
     pub(crate) fn take_final_ack(&mut self, slot: u32) -> Vec<u8> {
         let session = self.sessions.at_mut(slot as usize);
         session.map_or_else(Vec::new, |session| std::mem::take(&mut session.final_ack))
     }
 
-    /// A segment that was sent, to be sent once more as a probe. `None`: it is acknowledged, or
-    /// too long.
+    /// Returns a sent segment for retransmission as a probe. `None`: it is acknowledged, or too
+    /// long.
     pub(crate) fn poll_segment_again(
         &mut self,
         slot: u32,
@@ -400,7 +400,7 @@ impl Core {
         Some(Outgoing { token, bytes: segment.seal(header), is_last, is_awaited })
     }
 
-    /// Length of the next datagram of a session, or more; 0: nothing waits.
+    /// Returns an upper bound of the next datagram's length of a session; 0: nothing waits.
     pub(crate) fn waiting_bytes(&self, slot: u32) -> usize {
         let Some(session) = self.sessions.at(slot as usize) else { return 0 };
         let Some(datagram) = session.datagram.as_deref() else { return 0 };
@@ -413,13 +413,13 @@ impl Core {
         }
     }
 
-    /// Whether [`Self::waiting_bytes`] are any.
+    /// Returns whether anything waits, as by [`Self::waiting_bytes`].
     #[inline]
     pub(crate) fn is_waiting(&self, slot: u32) -> bool {
         self.sessions.at(slot as usize).is_some_and(Session::is_waiting)
     }
 
-    /// The session has something to send if anything of it waits.
+    /// Marks the session as ready to send if anything waits.
     #[inline]
     pub(crate) fn mark_dirty_if_waiting(&mut self, slot: u32) {
         let Some(session) = self.sessions.at_mut(slot as usize) else { return };
@@ -429,7 +429,7 @@ impl Core {
         }
     }
 
-    /// Nothing joins what is staged for a session: it goes alone.
+    /// Closes the open segment of a session, so that nothing is added to it.
     pub(crate) fn close_segment(&mut self, slot: u32) {
         let session = self.sessions.at_mut(slot as usize);
         if let Some(datagram) = session.and_then(|session| session.datagram.as_deref_mut()) {
@@ -437,8 +437,8 @@ impl Core {
         }
     }
 
-    /// A packet with this token was lost. It may be reported of a segment that has come in
-    /// another packet: what the lost one said of credit may have been said nowhere else.
+    /// Handles the loss of the packet with this token. Its segment may have arrived in another
+    /// packet, but credit that the lost one carried may not have been repeated.
     ///
     /// RR-DGRAM-3.
     pub(crate) fn handle_segment_lost(&mut self, slot: u32, token: u64) {
@@ -460,8 +460,8 @@ impl Core {
         }
     }
 
-    /// A lane had no room for a segment that was to go by it. What it asked the peer is asked by
-    /// the next one.
+    /// Handles a segment that its lane had no space for. The next segment repeats its
+    /// acknowledgement request.
     ///
     /// RR-SHM-8.
     pub(crate) fn handle_segment_refused(&mut self, slot: u32, token: u64) {
@@ -474,12 +474,12 @@ impl Core {
             }
         }
         self.mark_segment_lost(slot, token);
-        // Others may have room.
+        // Other sessions may have space.
         self.mark_dirty_last(slot);
     }
 
-    /// A lane is given up: all that is not acknowledged goes again. If `has_stream`, that lane was
-    /// not the stream, and what only goes by that stays under way.
+    /// Retransmits all unacknowledged segments after a lane was abandoned. If `has_stream`, that
+    /// lane was not the stream, and long segments stay on it.
     pub(crate) fn resend_all(&mut self, slot: u32, has_stream: bool) {
         if planted!(ForgetResend) {
             return;
@@ -500,14 +500,14 @@ impl Core {
 }
 
 impl Session {
-    /// Whether anything is to go in a datagram.
+    /// Returns whether any segment waits to go in a datagram.
     #[inline]
     fn is_waiting(&self) -> bool {
         let Some(datagram) = self.datagram.as_deref() else { return false };
         datagram.waits() || !self.control.is_empty() || self.has_update()
     }
 
-    /// The peer wants to hear that all frames before `end` have come, when they have.
+    /// Notes that the peer requests an acknowledgement once all frames before `end` have arrived.
     ///
     /// RR-DGRAM-11.
     pub(super) fn ask_ack(&mut self, end: u32) {
@@ -518,8 +518,8 @@ impl Session {
         self.ack_wanted = true;
     }
 
-    /// A segment of `length` bytes came by a lane that does not tell the peer what has come: if it
-    /// has frames, an acknowledgement is owed.
+    /// Notes a segment of `length` bytes received on a lane that does not acknowledge: if it has
+    /// frames, an acknowledgement is due.
     #[inline]
     pub(in crate::proto) fn note_by_stream(&mut self, header: &SegmentHeader, length: usize) {
         if header.frames.get() == 0 {
@@ -532,19 +532,19 @@ impl Session {
         self.stream_owed = self.stream_owed.saturating_add(length as u32);
     }
 
-    /// The header of the next datagram; what it says counts as said.
+    /// Builds the header of the next datagram, and marks its content as sent.
     #[inline(always)]
     pub(super) fn datagram_header(&mut self, asks_ack: bool) -> SegmentHeader {
         self.announced_ack = self.expected_frame;
         if std::mem::take(&mut self.stream_owed) > 0
             && is_before(self.expected_frame, self.stream_end)
         {
-            // A frame before those that came by the stream is missing still.
+            // A frame before those received on the stream is still missing.
             self.ask_ack(self.stream_end);
         }
         if let Some(datagram) = self.datagram.as_deref_mut() {
             datagram.update_due = false;
-            // Frames before those that it was asked for may be missing still.
+            // Frames before the requested end may still be missing.
             self.ack_wanted &= is_before(self.expected_frame, datagram.asked_end);
         }
         let question = self.questions.next_flag();

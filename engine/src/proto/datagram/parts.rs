@@ -1,4 +1,4 @@
-//! Messages that come in parts.
+//! Reassembly of messages that arrive in parts.
 //!
 //! ```text
 //!                   envelope           its turn              a receive
@@ -6,11 +6,11 @@
 //!       \___________________________________________________________________^
 //! ```
 //!
-//! Parts go straight into the receive's memory once there is one, into the buffer of the unexpected
-//! message before that, and lie in buffers of their own until the message has had its turn. The
-//! whole length of a message is charged to byte credit, when its envelope comes or with the parts
-//! that are here earlier, and returned when it is matched or dropped. A part of a message whose
-//! envelope has come and that is not known here is of one that was dropped or ended: it is ignored.
+//! Parts are copied directly into the receive's memory once there is one, before that into the
+//! buffer of the unexpected message, and before the message's turn into buffers of their own. The
+//! whole length of a message is charged to byte credit, when its envelope or an earlier part
+//! arrives, and returned when it is matched or dropped. A part of an unknown message whose envelope
+//! has arrived belongs to one that was dropped or ended: it is ignored.
 
 use super::super::core::Core;
 use super::super::effects::{Arrival, CompletionLevel, Effects, Ended};
@@ -25,17 +25,17 @@ use super::window::FRAMES_MAX;
 use crate::wire::part::{FLAG_GIVEN_UP, FLAG_LAST, PART_BYTES_MIN, Part};
 use crate::wire::{Eager, FrameError, PARTS_BYTES_MAX};
 
-/// An eager send whose parts are not all acknowledged, or not all staged.
+/// An eager send whose parts are not all staged or not all acknowledged.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fragmenting {
     pub(crate) level: CompletionLevel,
     /// Frame of the envelope.
     pub(crate) frame: u32,
-    /// Bytes in segments.
+    /// Bytes staged in segments.
     pub(crate) staged: u32,
-    /// Segments with something of it that are not acknowledged, as far as the level asks.
+    /// Segments with bytes of it that are not acknowledged, as far as its level requires.
     pub(crate) unacknowledged: u32,
-    /// MATCHED came.
+    /// MATCHED was received.
     pub(crate) is_matched: bool,
 }
 
@@ -45,22 +45,22 @@ impl Fragmenting {
     }
 }
 
-/// A receive whose message comes in parts.
+/// A receive whose message arrives in parts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reassembling {
     pub(crate) assembly: Id,
-    /// What the message is.
+    /// The message's envelope.
     pub(crate) arrival: Arrival,
 }
 
-/// Where the parts of a message go.
+/// Destination of a message's parts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Target {
-    /// The message has not had its turn: into buffers of their own.
+    /// Buffers of their own, since the message has not had its turn.
     Store,
-    /// Into this unexpected message.
+    /// This unexpected message.
     Unexpected(u32),
-    /// Into the memory of this receive.
+    /// The memory of this receive.
     Receive(Id),
 }
 
@@ -71,18 +71,18 @@ struct Piece {
     bytes: Box<[u8]>,
 }
 
-/// A message of which parts are missing.
+/// A message with missing parts.
 #[derive(Debug)]
 pub(crate) struct Assembly {
     slot: u32,
     /// Frame of the envelope.
     frame: u32,
-    /// Length of the message; `None`: the envelope has not come.
+    /// Length of the message; `None`: the envelope is missing.
     length: Option<u32>,
-    /// Where the part that says it is the last one ends.
+    /// End of the part that is marked as the last one.
     end: Option<u32>,
     arrived: u32,
-    /// What arrived.
+    /// Received ranges.
     ranges: Ranges,
     pieces: Vec<Piece>,
     target: Target,
@@ -90,7 +90,7 @@ pub(crate) struct Assembly {
 }
 
 impl Assembly {
-    /// Byte credit that it holds while it has not had its turn.
+    /// Returns the byte credit that it holds before its turn.
     pub(super) fn stored_credit(&self) -> u32 {
         match self.target {
             Target::Store => self.length.unwrap_or(self.arrived),
@@ -103,7 +103,7 @@ impl Assembly {
         self.length == Some(self.arrived)
     }
 
-    /// Takes note of a range that is not empty. `false`: part of it is there already.
+    /// Adds a non-empty range. Returns `false` if part of it is present already.
     ///
     /// RR-DGRAM-7.
     fn add_range(&mut self, start: u32, end: u32) -> bool {
@@ -113,12 +113,12 @@ impl Assembly {
     }
 }
 
-/// Messages of which parts are missing, of all sessions. How many there can be is bounded by
-/// envelope credit and, once they are matched, by the number of operations.
+/// Messages with missing parts, of all sessions. Their number is bounded by envelope credit and,
+/// once they are matched, by the number of operations.
 #[derive(Debug)]
 pub(crate) struct Assemblies {
     table: Table<Assembly>,
-    /// Lists of those that are over.
+    /// Lists of completed ones, for reuse.
     idle: Vec<(Ranges, Vec<Piece>)>,
 }
 
@@ -142,14 +142,14 @@ impl Assemblies {
             target: Target::Store,
             is_given_up: false,
         };
-        self.table.insert(assembly).expect("the table has no bound of its own")
+        self.table.insert(assembly).expect("the table is unbounded")
     }
 
     pub(super) fn remove(&mut self, id: Id) -> Option<Assembly> {
         self.table.remove(id)
     }
 
-    /// Keeps the memory of one that was removed.
+    /// Keeps the memory of a removed one for reuse.
     pub(super) fn recycle(&mut self, assembly: Assembly, store: &mut Unexpected) {
         let Assembly { ranges, mut pieces, .. } = assembly;
         for piece in pieces.drain(..) {
@@ -170,7 +170,7 @@ fn bad(part: &Part, why: &'static str) -> FrameError {
 }
 
 impl Core {
-    /// Forgets a message in parts; parts that still come are ignored.
+    /// Drops a message in parts; later parts are ignored.
     pub(crate) fn drop_assembly(&mut self, id: Id) {
         let Some(assembly) = self.datagrams.assemblies.remove(id) else { return };
         let session = self.sessions.at_mut(assembly.slot as usize);
@@ -180,7 +180,7 @@ impl Core {
         self.datagrams.assemblies.recycle(assembly, &mut self.unexpected);
     }
 
-    /// The envelope of a message in parts has come as `frame`; its turn may be later.
+    /// Handles the envelope of a message in parts, received as `frame`; its turn may be later.
     ///
     /// RR-DGRAM-7, RR-CREDIT-1.
     pub(super) fn announce_parts(
@@ -192,7 +192,7 @@ impl Core {
         let length = header.length.get();
         let error = |why| FrameError::BadPart { message: frame, offset: 0, length, why };
         if length == 0 {
-            return Err(error("no message is empty and in parts"));
+            return Err(error("an empty message has parts"));
         }
         let Some(session) = self.sessions.at_mut(slot as usize) else { return Ok(()) };
         let Some(datagram) = session.datagram.as_deref_mut() else { return Ok(()) };
@@ -211,17 +211,17 @@ impl Core {
         let Some(assembly) = assemblies.table.get_mut(id) else { return Ok(()) };
         let is_beyond = assembly.ranges.end() > u64::from(length);
         if is_beyond || assembly.end.is_some_and(|end| end != length) {
-            return Err(error("other parts than these have come"));
+            return Err(error("received parts contradict the envelope"));
         }
         if !session.bytes.handle_arrival(length - assembly.arrived) {
             return Err(FrameError::NoCredit("eager byte"));
         }
-        // From here on all of it is charged.
+        // From here on the whole message is charged.
         assembly.length = Some(length);
         Ok(())
     }
 
-    /// The turn of a message in parts has come.
+    /// Takes a message in parts whose turn it is.
     ///
     /// RR-MATCH-3, RR-DGRAM-7.
     pub(super) fn take_parts(
@@ -241,7 +241,7 @@ impl Core {
         let (target, source) = (header.target_endpoint.get(), header.source_endpoint.get());
         let admitted = self.admit::<true>(slot, target, source, length as usize);
         if !matches!(admitted, Ok(Some(_))) {
-            // Its credit went back.
+            // Its credit was returned.
             self.drop_assembly(assembly);
         }
         let Some((remote, epoch)) = admitted? else {
@@ -287,8 +287,8 @@ impl Core {
         Ok(())
     }
 
-    /// An unexpected message in parts is being received: what is here is copied, and the rest goes
-    /// where it belongs.
+    /// Lets a receive take over an unexpected message in parts: received bytes are copied, and
+    /// later parts go to the receive's memory.
     ///
     /// RR-DGRAM-7.
     pub(crate) fn take_over(
@@ -329,7 +329,7 @@ impl Core {
         }
     }
 
-    /// A message that had its turn is unexpected now.
+    /// Moves the stored parts of a message to its unexpected buffer after its turn.
     fn store_pieces(&mut self, assembly: Id, message: u32) {
         let Some(found) = self.datagrams.assemblies.table.get_mut(assembly) else { return };
         found.target = Target::Unexpected(message);
@@ -344,7 +344,7 @@ impl Core {
         }
     }
 
-    /// Ends a receive whose message is all there, or will never be.
+    /// Ends a receive whose message is complete, or will never be.
     fn finish_parts(&mut self, assembly: Id, effects: &mut impl Effects) {
         let Some(found) = self.datagrams.assemblies.table.get(assembly) else { return };
         let Target::Receive(id) = found.target else { return };
@@ -366,7 +366,7 @@ impl Core {
         }
     }
 
-    /// A part has come as `frame`.
+    /// Handles a part received as `frame`.
     ///
     /// RR-DGRAM-7, RR-DGRAM-8.
     pub(super) fn handle_part(
@@ -381,13 +381,13 @@ impl Core {
         let is_given_up = part.flags & FLAG_GIVEN_UP != 0;
         let is_last = part.flags & FLAG_LAST != 0;
         if is_given_up != (length == 0) {
-            return Err(bad(part, "a part has bytes, unless it is the end of all"));
+            return Err(bad(part, "an empty part that is not the end of the message"));
         }
         if !is_given_up && !is_last && (length as usize) < PART_BYTES_MIN {
-            return Err(bad(part, "too short for a part that is not the last"));
+            return Err(bad(part, "part too short, and not the last one"));
         }
         let end = start.checked_add(length).filter(|&end| end as usize <= PARTS_BYTES_MAX);
-        let end = end.ok_or_else(|| bad(part, "beyond the longest message in parts"))?;
+        let end = end.ok_or_else(|| bad(part, "exceeds the longest message in parts"))?;
         let Some(id) = self.assembly_of(slot, frame, part)? else {
             self.counters.stale_frames += 1;
             return Ok(());
@@ -401,11 +401,11 @@ impl Core {
         }
         match assembly.length {
             Some(whole) if end > whole || is_last != (end == whole) => {
-                return Err(bad(part, "not within its message"));
+                return Err(bad(part, "exceeds its message"));
             }
             Some(_) => {}
             None if is_last && assembly.end.replace(end).is_some() => {
-                return Err(bad(part, "another part was the last"));
+                return Err(bad(part, "two parts are marked as the last"));
             }
             None if !session.bytes.handle_arrival(length) => {
                 return Err(FrameError::NoCredit("eager byte"));
@@ -441,8 +441,8 @@ impl Core {
         Ok(())
     }
 
-    /// The message of a part that came as `frame`, made if this is the first sign of it. `None`:
-    /// it is over.
+    /// Returns the message of a part that arrived as `frame`, and creates it if this is its first
+    /// frame. `None`: it has ended.
     ///
     /// RR-DGRAM-8.
     fn assembly_of(
@@ -459,13 +459,13 @@ impl Core {
         }
         let before = frame.wrapping_sub(message);
         if before == 0 || before > u32::MAX / 2 {
-            return Err(bad(part, "before its envelope was numbered"));
+            return Err(bad(part, "an envelope must precede its parts"));
         }
         if datagram.arrivals.has(message) {
             return Ok(None);
         }
         debug_assert!(before < FRAMES_MAX, "both frames are in one window");
-        // Each envelope that is missing was sent with credit.
+        // Each missing envelope was sent with credit.
         if datagram.orphans >= session.envelopes.left() {
             return Err(FrameError::NoCredit("envelope"));
         }
@@ -476,7 +476,7 @@ impl Core {
     }
 }
 
-/// Copies what fits the receive.
+/// Copies the bytes that fit the receive.
 fn place(effects: &mut impl Effects, id: Id, capacity: u64, offset: u32, bytes: &[u8]) {
     let fits = capacity.saturating_sub(u64::from(offset)).min(bytes.len() as u64) as usize;
     if fits > 0 {

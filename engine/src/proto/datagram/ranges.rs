@@ -1,17 +1,16 @@
-//! Which bytes of a message have come.
+//! Received byte ranges of a message.
 
-/// Ranges, as start and end in bytes, in order and apart from each other.
+/// Disjoint ranges in ascending order, as start and end in bytes.
 #[derive(Debug, Default)]
 pub(crate) struct Ranges(Vec<(u64, u64)>);
 
 impl Ranges {
-    /// Takes note of a range that is not empty. `false`: part of it is there already, and nothing
-    /// was changed.
+    /// Adds a non-empty range. Returns `false`, without a change, if part of it is present already.
     ///
     /// RR-DGRAM-7, RR-BULK-4.
     pub(super) fn add(&mut self, start: u64, end: u64) -> bool {
         let ranges = &mut self.0;
-        // Most come in order, behind all that is there.
+        // Most arrive in order, after all received ones.
         if let Some(last) = ranges.last_mut()
             && last.1 == start
         {
@@ -36,12 +35,12 @@ impl Ranges {
         true
     }
 
-    /// Where the last of them ends; 0: there are none.
+    /// Returns the end of the last range; 0: there are none.
     pub(super) fn end(&self) -> u64 {
         self.0.last().map_or(0, |&(_, end)| end)
     }
 
-    /// All bytes before `end` are there: none was missing between those that were.
+    /// Marks all bytes before `end` as received, provided that they are.
     pub(in crate::proto) fn extend_to(&mut self, end: u64) {
         let start = self.end();
         if end > start {
@@ -49,7 +48,7 @@ impl Ranges {
         }
     }
 
-    /// How many there are.
+    /// Returns the number of ranges.
     pub(super) fn count(&self) -> usize {
         self.0.len()
     }
@@ -58,7 +57,7 @@ impl Ranges {
         self.0.iter().copied()
     }
 
-    /// Without ranges, and with the memory of those that there were.
+    /// Returns an empty list with the memory of this one.
     pub(super) fn emptied(mut self) -> Self {
         self.0.clear();
         self
@@ -70,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges_join_and_never_overlap() {
+    fn adjacent_ranges_merge_and_overlaps_are_rejected() {
         let mut ranges = Ranges::default();
         assert_eq!(ranges.end(), 0);
         for (start, end) in [(10, 20), (30, 40), (0, 5), (20, 30), (5, 10), (40, 41)] {
@@ -87,9 +86,9 @@ mod tests {
         assert_eq!(ranges.emptied().iter().count(), 0);
     }
 
-    /// Against a list of single bytes, in every order of pieces that a seed gives.
+    /// Compares with a set of single bytes, for every order of pieces that a seed gives.
     #[test]
-    fn whatever_the_order_each_byte_counts_once() {
+    fn each_byte_is_counted_once_in_any_order() {
         for seed in 0..200u64 {
             let mut ranges = Ranges::default();
             let mut bytes = [false; 64];

@@ -1,4 +1,4 @@
-//! Room for frames in the segments of a session.
+//! Space for frames in the segments of a session.
 
 use super::Datagram;
 use super::segment::{LONG_PAYLOAD_BYTES, Place, SegmentBuffer, SegmentPool};
@@ -9,26 +9,26 @@ use crate::proto::table::Id;
 use crate::wire::eager::EAGER_HEADER_BYTES;
 use crate::wire::segment::SEGMENT_HEADER_BYTES;
 
-/// Frames of the window that only control frames use.
+/// Frames of the window that are reserved for control frames.
 const FRAMES_KEPT: u32 = FRAMES_MAX / 16;
 
-/// Long segments of a session that wait for their first sending: the next one is gathered when the
-/// kernel has this one, so that its receiver copies meanwhile.
+/// Long segments of a session that wait for their first transmission: the next one is filled while
+/// the kernel sends this one, so that its receiver copies meanwhile.
 const LONG_UNSENT_MAX: usize = 1;
 
-/// The longest frame that goes in a datagram where TCP is on the same path: a datagram has a tag
+/// The longest frame that goes in a datagram where TCP uses the same path: a datagram has a tag
 /// over all of its bytes, which at 8 KiB costs more than the stream does.
 const SHORT_FRAME_BYTES_MAX: usize = 2048;
 
-/// The longest message that goes by a ring in parts though it could be pulled on the host: a lone
-/// one is there sooner. Of several, each is copied less if it is pulled.
+/// The longest message that goes by a ring in parts though it could be pulled on the host, which
+/// has lower latency for a single one. Of several, each is copied less if it is pulled.
 const PARTS_BY_RING_BYTES_MAX: u64 = 16 << 10;
 
-/// Where [`Datagram::push`] found room for a frame.
+/// Space for a frame, as found by [`Datagram::push`].
 pub(super) struct Pushed<'a> {
     /// Its number.
     pub(super) frame: u32,
-    /// All frames before this one are known to have come.
+    /// All frames before this one are acknowledged.
     pub(super) base: u32,
     /// The segment that it is in.
     pub(super) id: Id,
@@ -36,27 +36,27 @@ pub(super) struct Pushed<'a> {
 }
 
 impl Datagram {
-    /// All frames before this one are known to have come.
+    /// Returns the first frame that is not known to have arrived.
     #[inline]
     pub(super) fn base(&self, pool: &SegmentPool) -> u32 {
         self.outstanding.oldest(pool).map_or(self.next_frame, |segment| segment.first_frame)
     }
 
-    /// What is left of the segment that is open, for one frame; 0: none is.
+    /// Returns the space for one frame in the open segment; 0: none is open.
     #[inline]
     pub(super) fn open_room(&self, pool: &SegmentPool) -> usize {
         let open = self.open.and_then(|id| pool.at(id));
         open.map_or(0, |segment| self.segment_bytes.saturating_sub(segment.bytes))
     }
 
-    /// The longest frame.
+    /// Returns the length of the longest frame.
     #[inline]
     pub(in crate::proto) fn frame_bytes_max(&self) -> usize {
         self.segment_bytes - SEGMENT_HEADER_BYTES
     }
 
-    /// The longest frame that goes in a datagram where the message may go another way as well. A
-    /// ring takes all that fits a segment: up to there that is sooner than a read from memory.
+    /// Returns the longest frame that goes in a datagram where the message has an alternative. A
+    /// ring takes everything that fits a segment: up to there it is faster than a read from memory.
     #[inline]
     pub(super) fn short_frame_bytes_max(&self) -> usize {
         let has_better_way = self.has_stream && !self.has_ring;
@@ -64,52 +64,52 @@ impl Datagram {
         self.frame_bytes_max().min(most)
     }
 
-    /// Whether a message of `length` bytes fits one segment with its envelope and its remote data.
+    /// Returns whether a message of `length` bytes fits one segment with envelope and remote data.
     pub(crate) fn takes_whole(&self, length: u64, data_bytes: usize) -> bool {
         let is_long = self.eager_goes_by_stream() && length <= LONG_PAYLOAD_BYTES as u64;
         self.is_short(length, data_bytes) || is_long
     }
 
-    /// The same of a segment that goes in datagrams.
+    /// Returns the same for a segment that goes in datagrams.
     #[inline]
     pub(super) fn is_short(&self, length: u64, data_bytes: usize) -> bool {
         let short = self.short_frame_bytes_max() - EAGER_HEADER_BYTES - data_bytes;
         length <= short as u64
     }
 
-    /// Whether what fits no datagram, or is nearly as long, goes by the session's stream. Where
-    /// both sides share memory, another way is sooner.
+    /// Returns whether messages that do not fit a datagram, or nearly fill one, use the session's
+    /// stream. Where both sides share memory, other transports are faster.
     #[inline]
     pub(in crate::proto) fn eager_goes_by_stream(&self) -> bool {
         self.has_stream && !self.pulls_on_host()
     }
 
-    /// Whether what is long is pulled without a lane: from memory, or by the ring.
+    /// Returns whether long messages are pulled without a lane: from memory, or by the ring.
     #[inline]
     fn pulls_on_host(&self) -> bool {
         self.has_cma || self.takes_pieces
     }
 
-    /// Whether the peer is told where it can read `length` bytes, if they are to be pulled: what is
-    /// short is copied twice by the ring sooner than once by a system call.
+    /// Returns whether the RTS carries the address for CMA reads of `length` bytes: two copies of a
+    /// short message by the ring are faster than one by a system call.
     #[inline]
     pub(in crate::proto) fn offers_source(&self, length: u64, config: &Config) -> bool {
         self.has_cma && (!self.takes_pieces || length > config.pieces_bytes_max)
     }
 
-    /// Whether an eager message goes by the stream in one piece.
+    /// Returns whether an eager message uses the stream in one piece.
     pub(super) fn goes_by_stream(&self, length: u64) -> bool {
         let short = self.short_frame_bytes_max() - EAGER_HEADER_BYTES;
         self.eager_goes_by_stream() && length > short as u64 && length <= LONG_PAYLOAD_BYTES as u64
     }
 
-    /// Whether a message that fits no datagram is faster when its receiver pulls it: one of several
-    /// parts, while another long one is under way (a lone one would wait for the grant), or one
-    /// that the receiver can read from memory.
+    /// Returns whether a message that does not fit a datagram is faster when its receiver pulls it:
+    /// one of several parts, while another long one is outstanding (a single one would wait for the
+    /// grant), or one that the receiver can read from memory.
     #[inline]
     pub(super) fn should_pull(&self, length: u64) -> bool {
         if self.pulls_on_host() {
-            // The end of the peer's message before it may be under way.
+            // The end of the peer's previous message may be outstanding.
             let is_lone = self.has_ring && self.outstanding.len() <= 1;
             return !is_lone || length > PARTS_BY_RING_BYTES_MAX;
         }
@@ -117,8 +117,8 @@ impl Datagram {
         has_lanes && length > LONG_PAYLOAD_BYTES as u64 && self.long_held > 0
     }
 
-    /// The longest message that need not be pulled for its carrier's sake, in bytes, if it is
-    /// `in_datagrams` where it takes several.
+    /// Returns the longest message that its carrier sends without a pull, in bytes, if it is
+    /// `in_datagrams` where it needs several.
     #[inline]
     pub(super) fn eager_limit(&self, in_datagrams: u32) -> u32 {
         if self.eager_goes_by_stream() {
@@ -128,8 +128,7 @@ impl Datagram {
         if self.has_cma && !self.has_ring { in_one } else { in_datagrams.max(in_one) }
     }
 
-    /// The long segment that was opened last, while it is not sent and the next frame is the one
-    /// behind its own.
+    /// Returns the long segment opened last, if it is unsent and the next frame continues it.
     fn long_open(&self, pool: &SegmentPool) -> Option<Id> {
         let id = self.long.last(pool)?;
         let segment = pool.get(id)?;
@@ -137,13 +136,13 @@ impl Datagram {
         is_open.then_some(id)
     }
 
-    /// What is left of that segment, for one frame; 0: there is none.
+    /// Returns the space in that segment for one frame; 0: there is none.
     pub(super) fn long_open_room(&self, pool: &SegmentPool) -> usize {
         let open = self.long_open(pool).and_then(|id| pool.get(id));
         open.map_or(0, SegmentBuffer::room)
     }
 
-    /// Whether [`Self::push_long`] would find room.
+    /// Returns whether [`Self::push_long`] would find space.
     ///
     /// RR-DGRAM-2.
     pub(super) fn has_room_for_long(&self, pool: &SegmentPool, length: usize) -> bool {
@@ -153,7 +152,7 @@ impl Datagram {
         frames < FRAMES_MAX - FRAMES_KEPT && (self.long_open_room(pool) >= length || has_room())
     }
 
-    /// Room for a frame of a message that goes by the stream. `None`: no room now.
+    /// Reserves a frame of a message on the stream. `None`: no space now.
     pub(super) fn push_long<'a>(
         &mut self,
         pool: &'a mut SegmentPool,
@@ -166,7 +165,7 @@ impl Datagram {
         let base = self.base(pool);
         let open = self.long_open(pool).filter(|_| self.long_open_room(pool) >= length);
         let id = open.unwrap_or_else(|| {
-            // Frames of a segment are consecutive.
+            // A segment's frames are consecutive.
             self.close_open(pool);
             let id = pool.open_long(slot, self.next_frame);
             self.outstanding.push_back(pool, id);
@@ -180,13 +179,13 @@ impl Datagram {
         Some(Pushed { frame, base, id, segment })
     }
 
-    /// Segments of one datagram that it has.
+    /// Returns the number of its segments that fit a datagram.
     #[inline]
     fn short_held(&self) -> usize {
         self.outstanding.len() - self.long_held
     }
 
-    /// Whether [`Self::push`] would find room.
+    /// Returns whether [`Self::push`] would find space.
     ///
     /// RR-DGRAM-2.
     pub(super) fn has_room(&self, pool: &SegmentPool, length: usize, is_control: bool) -> bool {
@@ -194,8 +193,8 @@ impl Datagram {
         self.has_room_above(self.base(pool), pool, fits_open, is_control)
     }
 
-    /// [`Self::has_room`], of a session whose base is known. `fits_open`: the open segment has as
-    /// much room.
+    /// Returns [`Self::has_room`] for a session whose base is known. `fits_open`: the open segment
+    /// has enough space.
     #[inline(always)]
     fn has_room_above(
         &self,
@@ -214,7 +213,7 @@ impl Datagram {
                 && (is_control || unsent < self.unsent_max))
     }
 
-    /// Room for a frame of `length` bytes, which fit a segment. `None`: no room now.
+    /// Reserves a frame of `length` bytes, which fit a segment. `None`: no space now.
     #[inline(always)]
     pub(super) fn push<'a>(
         &mut self,
@@ -244,7 +243,7 @@ impl Datagram {
         Some(Pushed { frame, base, id, segment })
     }
 
-    /// The number of the next frame, where all before `base` are known to have come.
+    /// Assigns the next frame number, given that all before `base` have arrived.
     #[inline(always)]
     fn take_number(&mut self, base: u32) -> u32 {
         self.chain.keep_up(base);
@@ -253,8 +252,8 @@ impl Datagram {
         frame
     }
 
-    /// [`Self::push`] for a message, or a piece of one: what leads others shares no segment with
-    /// those, and its segment goes before theirs.
+    /// Reserves a frame like [`Self::push`], for a message or a piece of one: a priority message
+    /// shares no segment with others, and its segment goes before theirs.
     #[inline(always)]
     pub(super) fn push_message<'a>(
         &mut self,
@@ -285,8 +284,8 @@ impl Datagram {
         Some(pushed)
     }
 
-    /// Room for a frame that is no message, by the stream (`is_long`) or in a datagram. The
-    /// segment that it is in; `None`: no room now.
+    /// Reserves a frame that is no message, on the stream (`is_long`) or in a datagram. Returns its
+    /// segment. `None`: no space now.
     pub(in crate::proto) fn push_for(
         &mut self,
         pool: &mut SegmentPool,
@@ -302,12 +301,12 @@ impl Datagram {
         pushed.map(|pushed| pushed.id)
     }
 
-    /// Segments of bulk data that wait for their first sending.
+    /// Returns the segments of bulk data that wait for their first transmission.
     pub(super) fn unsent_bulk(&self) -> usize {
         self.slow.len()
     }
 
-    /// A segment of its own for one frame of bulk data of `length` bytes. `None`: no room now.
+    /// Opens a segment for a single frame of bulk data of `length` bytes. `None`: no space now.
     ///
     /// RR-DGRAM-2.
     pub(super) fn push_alone(
@@ -333,7 +332,7 @@ impl Datagram {
         Some(id)
     }
 
-    /// No frame is added to the open segment any more.
+    /// Closes the open segment to further frames.
     #[inline]
     pub(super) fn close_open(&mut self, pool: &mut SegmentPool) {
         let Some(id) = self.open.take() else { return };

@@ -1,8 +1,8 @@
-//! Segments that are kept until they are acknowledged.
+//! Segments, kept until they are acknowledged.
 //!
-//! A [`SegmentBuffer`] holds frames, the number of the first one, and how many they are; the header
-//! is written each time it is sent. It comes out of a pool that all sessions share. *Short*
-//! ones fit a datagram; *long* ones go by the session's stream.
+//! A [`SegmentBuffer`] holds frames, the number of the first one, and their count; the header is
+//! written each time it is sent. Buffers come from a pool that all sessions share. *Short* ones fit
+//! a datagram; *long* ones go on the session's stream.
 
 use aligned_vec::{ABox, AVec, ConstAlign};
 use zerocopy::IntoBytes;
@@ -13,37 +13,38 @@ use crate::wire::eager::EAGER_HEADER_BYTES;
 use crate::wire::part::PART_HEADER_BYTES;
 use crate::wire::segment::{SEGMENT_HEADER_BYTES, SegmentHeader};
 
-/// Most payload of one frame in a long segment. Longer messages go in parts of that length, so that
-/// the receiver copies one while the sender copies the next; more of them cost more calls.
+/// Largest payload of one frame in a long segment. Longer messages are split into parts of that
+/// length, so that the receiver copies one while the sender copies the next; smaller parts cost
+/// more system calls.
 pub(super) const LONG_PAYLOAD_BYTES: usize = EAGER_BYTES_MAX;
 
-/// A long segment: an envelope, and the first part of its message; or messages, 16 of 2 KiB at the
-/// most, so that those of any power of two fill it.
+/// A long segment: an envelope and the first part of its message; or messages, at most 16 of 2 KiB,
+/// so that those of any power of two fill it.
 pub(super) const LONG_BYTES: usize =
     SEGMENT_HEADER_BYTES + 16 * EAGER_HEADER_BYTES + PART_HEADER_BYTES + LONG_PAYLOAD_BYTES;
 
 /// No segment.
 const NONE: u32 = u32::MAX;
 
-/// Where a segment is.
+/// State of a segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Place {
-    /// Frames are still added.
+    /// Open for more frames.
     Open,
-    /// It waits for its first sending.
+    /// Waits for its first transmission.
     Ready,
-    /// It was sent.
+    /// Sent.
     Flying,
-    /// It was sent and lost, and waits to be sent again.
+    /// Sent and lost, waits to be retransmitted.
     Lost,
 }
 
-/// Which of the two lists that a segment can be in a link belongs to.
+/// The two lists that a segment can be in.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Order {
-    /// All of a session, by their frames.
+    /// All segments of a session, by frame number.
     Frames = 0,
-    /// Those that wait to be sent.
+    /// Segments that wait to be sent.
     Queue = 1,
 }
 
@@ -77,11 +78,11 @@ pub(crate) struct SegmentBuffer {
     pub(crate) place: Place,
     /// It holds a frame that must not wait behind messages.
     pub(crate) is_urgent: bool,
-    /// It holds something of a send that ends without the peer's word.
+    /// It holds part of a send that completes without the peer's acknowledgement.
     pub(in crate::proto) ends_unheard: bool,
-    /// It goes by the session's stream: no datagram has room for it.
+    /// It goes on the session's stream: it does not fit a datagram.
     pub(super) is_long: bool,
-    /// Sends with something in it that end, or come nearer to it, when it is acknowledged.
+    /// Sends that complete, or progress, when it is acknowledged.
     pub(crate) operations: Vec<Id>,
     links: [ListLink; 2],
 }
@@ -92,7 +93,7 @@ impl SegmentBuffer {
         self.first_frame.wrapping_add(u32::from(self.frames))
     }
 
-    /// Room for one more frame of `length` bytes; there is as much.
+    /// Reserves `length` bytes for one more frame, which must fit.
     #[inline]
     pub(crate) fn push(&mut self, length: usize) -> &mut [u8] {
         let start = self.bytes;
@@ -101,22 +102,22 @@ impl SegmentBuffer {
         &mut self.buffer[start..start + length]
     }
 
-    /// The last `length` bytes of it.
+    /// Returns its last `length` bytes.
     pub(crate) fn newest(&mut self, length: usize) -> &mut [u8] {
         &mut self.buffer[self.bytes - length..self.bytes]
     }
 
-    /// All of it.
+    /// Returns all of its bytes.
     pub(super) fn whole(&self) -> &[u8] {
         &self.buffer[..self.bytes]
     }
 
-    /// Bytes that frames can still have.
+    /// Returns the bytes that are free for frames.
     pub(super) fn room(&self) -> usize {
         self.buffer.len() - self.bytes
     }
 
-    /// Its bytes, under this header. `length`, `frames` and `first_frame` are filled in here.
+    /// Writes this header and returns the segment. Sets `length`, `frames` and `first_frame`.
     #[inline(always)]
     pub(crate) fn seal(&mut self, mut header: SegmentHeader) -> &[u8] {
         header.length = (self.bytes as u32).into();
@@ -131,23 +132,24 @@ impl SegmentBuffer {
 #[derive(Debug)]
 struct Class {
     buffer_bytes: usize,
-    /// How many there may be, those that every session may have left out.
+    /// Maximum number, not counting the minimum of each session.
     limit: usize,
     made: usize,
     used: usize,
-    /// Those that are over, for the next ones.
+    /// Free buffers, for reuse.
     #[allow(clippy::vec_box, reason = "they go to and from the table, which moves its entries")]
     idle: Vec<Box<SegmentBuffer>>,
 }
 
 impl Class {
-    /// As many buffers of `buffer_bytes` as fit `bytes`.
+    /// Creates a class of as many buffers of `buffer_bytes` as fit `bytes`.
     fn new(buffer_bytes: usize, bytes: usize) -> Self {
         let limit = (bytes / buffer_bytes).max(1);
         Self { buffer_bytes, limit, made: 0, used: 0, idle: Vec::new() }
     }
 
-    /// All that are neither kept for control frames nor given to sessions beyond the limit.
+    /// Returns those that are neither reserved for control frames nor for sessions beyond the
+    /// limit.
     #[inline]
     fn of_messages(&self) -> usize {
         self.limit - self.limit.div_ceil(8)
@@ -178,41 +180,41 @@ impl Class {
     }
 }
 
-/// See the module. At most `limit` segments of each length, and [`SegmentPool::LEAST`] short ones
-/// and a long one of each session beyond that, so that no session waits for another one's
-/// acknowledgements.
+/// Pool of segments; see the module. It has at most `limit` segments of each length, and beyond
+/// that [`SegmentPool::LEAST`] short ones and a long one for each session, so that no session waits
+/// for another one's acknowledgements.
 #[derive(Debug)]
 pub(crate) struct SegmentPool {
     segments: Table<Box<SegmentBuffer>>,
-    /// Those that go in one datagram.
+    /// Segments of one datagram.
     short: Class,
-    /// Those that go by a stream.
+    /// Segments for a stream.
     long: Class,
 }
 
 impl SegmentPool {
-    /// Short segments that every session may have: one of messages, one of control frames.
+    /// Short segments guaranteed to each session: one of messages, one of control frames.
     pub(crate) const LEAST: usize = 2;
 
-    /// Buffers of `buffer_bytes` each, and long ones, for `bytes` of either kind.
+    /// Creates a pool with buffers of `buffer_bytes` each, and long ones, `bytes` of either kind.
     pub(crate) fn new(buffer_bytes: usize, bytes: usize) -> Self {
         let (short, long) = (Class::new(buffer_bytes, bytes), Class::new(LONG_BYTES, bytes));
         Self { segments: Table::new(usize::MAX), short, long }
     }
 
-    /// The same with as many short ones as buffers of `usual_bytes` would be: most are filled so
-    /// far at the most, and pages that are not written take no memory.
+    /// Allows as many short ones as buffers of `usual_bytes` would be: most are filled up to there
+    /// only, and pages that are not written take no memory.
     pub(crate) fn with_usual_bytes(mut self, usual_bytes: usize, bytes: usize) -> Self {
         self.short.limit = (bytes / usual_bytes).max(1);
         self
     }
 
-    /// Longest segment of one datagram, in bytes, header included.
+    /// Returns the longest segment of one datagram, in bytes, header included.
     pub(crate) fn buffer_bytes(&self) -> usize {
         self.short.buffer_bytes
     }
 
-    /// Bytes of all buffers made so far, and of those in use.
+    /// Returns the bytes of all allocated buffers, and of those in use.
     pub(crate) fn allocated_bytes(&self) -> (usize, usize) {
         let classes = [&self.short, &self.long];
         let made = classes.map(|class| class.made * class.buffer_bytes);
@@ -220,20 +222,20 @@ impl SegmentPool {
         (made.iter().sum(), used.iter().sum())
     }
 
-    /// How many there are, short and long.
+    /// Returns the number of short and long ones.
     #[cfg(any(test, feature = "sim"))]
     pub(crate) fn len(&self) -> [usize; 2] {
         [self.short.used, self.long.used]
     }
 
-    /// How many there may be, short and long, those that every session may have left out.
+    /// Returns the limits of short and long ones, not counting the minimum of each session.
     #[cfg(any(test, feature = "sim"))]
     pub(crate) fn limit(&self) -> [usize; 2] {
         [self.short.limit, self.long.limit]
     }
 
-    /// Whether a session that has `held` may have one more. An eighth is kept for control frames,
-    /// and of the rest the messages of one session may have half.
+    /// Returns whether a session with `held` segments may have one more. An eighth is reserved for
+    /// control frames, and the messages of one session may have half of the rest.
     #[inline]
     pub(crate) fn has_room(&self, held: usize, is_control: bool) -> bool {
         if is_control {
@@ -242,20 +244,20 @@ impl SegmentPool {
         self.short.has_room(held)
     }
 
-    /// Whether a session that has `held` long ones may have one more of these.
+    /// Returns whether a session with `held` long segments may have one more.
     pub(super) fn has_room_for_long(&self, held: usize) -> bool {
         self.long.has_room(held)
     }
 
-    /// Whether a session that has `held` may have one more of bulk data. All of that leaves half to
-    /// messages; and no session has more than what is left, so that as much is there for whoever
-    /// comes next.
+    /// Returns whether a session with `held` segments may have one more of bulk data. All bulk data
+    /// leaves half to messages; and no session has more than what is left, so that the next session
+    /// gets as much.
     pub(crate) fn has_room_for_bulk(&self, held: usize) -> bool {
         let half = self.short.of_messages() / 2;
         held == 0 || held < half.saturating_sub(self.short.used)
     }
 
-    /// A new segment; [`Self::has_room`] was asked.
+    /// Creates a segment, after [`Self::has_room`] returned `true`.
     #[inline]
     pub(crate) fn open(&mut self, session: u32, first_frame: u32) -> Id {
         let segment = self.short.idle.pop().unwrap_or_else(|| self.short.make(false));
@@ -263,7 +265,7 @@ impl SegmentPool {
         self.insert(segment, session, first_frame)
     }
 
-    /// A new long segment; [`Self::has_room_for_long`] was asked.
+    /// Creates a long segment, after [`Self::has_room_for_long`] returned `true`.
     pub(super) fn open_long(&mut self, session: u32, first_frame: u32) -> Id {
         let segment = self.long.idle.pop().unwrap_or_else(|| self.long.make(true));
         self.long.used += 1;
@@ -280,7 +282,7 @@ impl SegmentPool {
         segment.is_urgent = false;
         segment.ends_unheard = false;
         segment.links = [UNLINKED; 2];
-        self.segments.insert(segment).expect("the table has no bound of its own")
+        self.segments.insert(segment).expect("the table is unbounded")
     }
 
     #[inline]
@@ -288,7 +290,7 @@ impl SegmentPool {
         if is_long { &mut self.long } else { &mut self.short }
     }
 
-    /// Takes a segment out, unlinked, with what waits for it; [`Self::recycle`] takes it back.
+    /// Removes a segment, unlinked, with its waiting sends; [`Self::recycle`] takes it back.
     #[inline]
     pub(crate) fn take(&mut self, id: Id) -> Option<Box<SegmentBuffer>> {
         let segment = self.segments.remove(id)?;
@@ -296,7 +298,7 @@ impl SegmentPool {
         Some(segment)
     }
 
-    /// Keeps the memory of a segment for the next one.
+    /// Keeps the memory of a segment for reuse.
     #[inline]
     pub(crate) fn recycle(&mut self, mut segment: Box<SegmentBuffer>) {
         segment.operations.clear();
@@ -313,14 +315,14 @@ impl SegmentPool {
         self.segments.get_mut(id).map(|segment| &mut **segment)
     }
 
-    /// [`Self::get`] of one that is there for sure, as those are that a session has a list of.
+    /// Returns a segment that must exist, such as those in a session's lists.
     #[inline]
     pub(super) fn at(&self, id: Id) -> Option<&SegmentBuffer> {
         debug_assert!(self.get(id).is_some(), "a session's segments are in the pool");
         self.segments.at(id.index()).map(|segment| &**segment)
     }
 
-    /// [`Self::get_mut`] of such a one.
+    /// Returns a mutable segment that must exist.
     #[inline]
     pub(super) fn at_mut(&mut self, id: Id) -> Option<&mut SegmentBuffer> {
         debug_assert!(self.get(id).is_some(), "a session's segments are in the pool");
@@ -338,7 +340,7 @@ impl SegmentPool {
     }
 }
 
-/// A list of segments, threaded through them.
+/// An intrusive list of segments.
 #[derive(Debug)]
 pub(crate) struct List {
     order: Order,
@@ -362,13 +364,13 @@ impl List {
         pool.id_at(self.first)
     }
 
-    /// The first segment itself.
+    /// Returns the first segment itself.
     #[inline]
     pub(super) fn oldest<'a>(&self, pool: &'a SegmentPool) -> Option<&'a SegmentBuffer> {
         pool.segments.at(self.first as usize).map(|segment| &**segment)
     }
 
-    /// Takes the first segment out of the list and of the pool.
+    /// Removes the first segment from the list and from the pool.
     #[inline]
     pub(super) fn take_oldest(&mut self, pool: &mut SegmentPool) -> Option<Box<SegmentBuffer>> {
         let mut segment = pool.take(pool.id_at(self.first)?)?;
@@ -388,7 +390,7 @@ impl List {
         pool.id_at(self.last)
     }
 
-    /// The one behind `id`.
+    /// Returns the one after `id`.
     pub(crate) fn next(&self, pool: &SegmentPool, id: Id) -> Option<Id> {
         pool.id_at(pool.get(id)?.links[self.order as usize].next)
     }
@@ -407,7 +409,7 @@ impl List {
         self.len += 1;
     }
 
-    /// `id` is in this list.
+    /// Removes `id`, which must be in this list.
     pub(crate) fn unlink(&mut self, pool: &mut SegmentPool, id: Id) {
         let Some(link) = pool.link(id.index() as u32, self.order) else { return };
         let ListLink { previous, next } = std::mem::replace(link, UNLINKED);

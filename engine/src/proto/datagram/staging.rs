@@ -1,5 +1,5 @@
-//! Messages into segments: whole where they fit, else in parts, else a request to send. What fits
-//! no datagram goes by the session's stream if it may, in long segments.
+//! Stages messages in segments: whole where they fit, otherwise in parts, or as a request to send.
+//! Messages that do not fit a datagram use the session's stream if permitted, in long segments.
 
 use zerocopy::IntoBytes;
 
@@ -22,7 +22,7 @@ use crate::wire::part::{FLAG_GIVEN_UP, FLAG_LAST, PART_BYTES_MIN, PART_HEADER_BY
 use crate::wire::rts::RTS_HEADER_BYTES;
 use crate::wire::{DATA_BYTES, Eager, Rts, frame};
 
-/// How a message goes.
+/// Protocol by which a message is sent.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum How {
     Whole,
@@ -30,19 +30,19 @@ enum How {
     Pulled,
 }
 
-/// What a message goes as, and by which segments.
+/// Protocol and segments of a message.
 #[derive(Clone, Copy)]
 struct Course {
     how: How,
-    /// Payload in the frame of its envelope.
+    /// Payload in the envelope's frame.
     payload: usize,
-    /// By long segments, which go by the stream.
+    /// In long segments, which use the stream.
     is_long: bool,
     /// The payload is a [`crate::wire::CmaSource`].
     has_source: bool,
 }
 
-/// A header that says which message is before it.
+/// A header with the distance from the previous message.
 trait Linked: IntoBytes + zerocopy::Immutable {
     fn set_predecessor_distance(&mut self, predecessor_distance: u16);
 }
@@ -70,8 +70,8 @@ fn part(flags: u8, message: u32, offset: u32, length: u32) -> Part {
     }
 }
 
-/// [`Core::stage_now`] in datagram mode: a message that fits a segment. `true` beside the room: the
-/// session has something to send, and had nothing before.
+/// Stages a message that fits a segment, as [`Core::stage_now`] does, in datagram mode. Returns
+/// `true` beside the space if the session had nothing to send before.
 #[inline]
 pub(crate) fn stage_in_segment<'a>(
     session: &mut Session,
@@ -115,8 +115,8 @@ pub(crate) fn stage_in_segment<'a>(
     Some((room, !std::mem::replace(&mut session.is_dirty, true)))
 }
 
-/// Room behind its header for the bytes of a put that is over with that. It fits a datagram, or
-/// goes by the stream.
+/// Reserves space after its header for the bytes of a put that completes locally. It fits a
+/// datagram, or uses the stream.
 #[inline]
 pub(crate) fn stage_put<'a>(
     datagram: &mut Datagram,
@@ -139,15 +139,15 @@ pub(crate) fn stage_put<'a>(
 }
 
 impl Core {
-    /// Whether a send goes by a session in datagram mode.
+    /// Returns whether a send uses a session in datagram mode.
     pub(crate) fn is_by_datagram(&self, id: Id) -> bool {
         let session = self.operations.get(id).map(|operation| operation.session);
         let session = session.and_then(|slot| self.sessions.at(slot as usize));
         session.is_some_and(|session| session.datagram.is_some())
     }
 
-    /// Writes the frame of a message with `payload` bytes of room behind its header. It has the
-    /// number and the room that come back. Credit was looked at.
+    /// Writes the frame of a message with `payload` bytes of space after its header. Returns its
+    /// number and the space. The caller has checked credit.
     fn push_envelope(
         &mut self,
         slot: u32,
@@ -185,7 +185,7 @@ impl Core {
         Some((frame, id, room))
     }
 
-    /// [`Core::stage`] in datagram mode.
+    /// Stages a message in datagram mode, as [`Core::stage`] does.
     pub(crate) fn stage_by_datagram(&mut self, id: Id) -> Staged<'_> {
         let Some(operation) = self.operations.get(id) else { return Staged::Blocked };
         let slot = operation.session;
@@ -255,8 +255,9 @@ impl Core {
         }
     }
 
-    /// How the next message of a session goes. `None`: not now. A message goes in parts only if
-    /// there is credit for all of it: it must not stop half way for what others hold.
+    /// Selects how the next message of a session is sent. `None`: not now. A message goes in parts
+    /// only if there is credit for all of it, so that it never stalls on resources of other
+    /// messages.
     ///
     /// RR-CREDIT-1, RR-DGRAM-6, RR-DGRAM-12.
     fn how_to_send(&self, slot: u32, request: &SendRequest) -> Option<Course> {
@@ -300,7 +301,7 @@ impl Core {
         (session.envelope_credit.available() > 0 && has_room).then_some(course)
     }
 
-    /// The sends of a session wait; acknowledgements, credit and sent segments bring it back.
+    /// Blocks the sends of a session; acknowledgements, credit and sent segments resume it.
     fn blocked(&mut self, slot: u32) -> Staged<'_> {
         self.block_messages(slot);
         Staged::Blocked
@@ -315,7 +316,7 @@ impl Core {
         is_new
     }
 
-    /// `length` more bytes of a message in parts, or its envelope, are in a segment.
+    /// Notes that `length` bytes of a message in parts, or its envelope, are in a segment.
     fn note_part(&mut self, id: Id, segment: Id, length: u32) {
         let Some(operation) = self.operations.get_mut(id) else { return };
         let OperationState::Fragmenting(fragmenting) = &mut operation.state else { return };
@@ -351,7 +352,7 @@ impl Core {
         } else {
             (datagram.open_room(pool), datagram.frame_bytes_max())
         };
-        // A long one ends with the part that it was opened for, or takes all the rest.
+        // A long segment ends with the part that it was opened for, or takes all the rest.
         let least = if is_long { left.min(LONG_PAYLOAD_BYTES) } else { left.min(PART_BYTES_MIN) };
         let is_open_enough = open >= PART_HEADER_BYTES + least;
         let longest = if is_open_enough { open.min(longest) } else { longest };
@@ -394,7 +395,7 @@ impl Core {
         Staged::Part { room: segment.newest(length), offset: staged as usize, completes }
     }
 
-    /// A send or receive in parts ends early. Its peer is told if it waits for the rest.
+    /// Ends a send or receive in parts early, and notifies a peer that waits for the rest.
     pub(crate) fn forget_parts(&mut self, id: Id) {
         let Some(operation) = self.operations.get(id) else { return };
         let slot = operation.session;

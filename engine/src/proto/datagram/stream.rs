@@ -1,4 +1,4 @@
-//! Long segments: what a session in datagram mode sends by its TCP lane.
+//! Long segments: what a session in datagram mode sends on its TCP lane.
 
 use super::super::core::Core;
 use super::super::send::SendRequest;
@@ -7,7 +7,7 @@ use super::super::table::Id;
 use super::Datagram;
 use super::segment::{LONG_PAYLOAD_BYTES, Place};
 
-/// Whether what is staged next for the stream of a session would be sent next, and alone.
+/// Returns whether a segment staged next for a session's stream would be sent next, and alone.
 fn is_next_alone(session: &Session, datagram: &Datagram) -> bool {
     session.is_connected()
         && datagram.long.len() == 0
@@ -17,7 +17,7 @@ fn is_next_alone(session: &Session, datagram: &Datagram) -> bool {
 }
 
 impl Core {
-    /// Whether a message of `length` bytes would go by a session's stream, whole, without
+    /// Returns whether a message of `length` bytes would use a session's stream, whole, without
     /// checksums, and before anything else.
     pub(crate) fn is_next_by_stream(&self, slot: u32, length: u64) -> bool {
         let Some(session) = self.sessions.at(slot as usize) else { return false };
@@ -25,7 +25,7 @@ impl Core {
         datagram.goes_by_stream(length) && is_next_alone(session, datagram)
     }
 
-    /// Whether a message would be the next segment of a session, whole and alone, without
+    /// Returns whether a message would be the next segment of a session, whole and alone, without
     /// checksums, and before anything else.
     pub(crate) fn is_next_by_ring(&self, slot: u32, request: &SendRequest) -> bool {
         let Some(session) = self.sessions.at(slot as usize) else { return false };
@@ -37,8 +37,8 @@ impl Core {
             && !session.is_leaving
     }
 
-    /// The session by whose stream the next part of a send would go, without checksums and before
-    /// anything else. `None`: nothing of it would.
+    /// Returns the session on whose stream the next part of a send would go, without checksums and
+    /// before anything else. `None`: there is none.
     pub(crate) fn next_part_by_stream(&self, id: Id) -> Option<u32> {
         let has_parts = |length: u64| length > LONG_PAYLOAD_BYTES as u64;
         let operation = self.operations.get(id).filter(|it| has_parts(it.length))?;
@@ -48,32 +48,32 @@ impl Core {
         is_next.then_some(operation.session)
     }
 
-    /// Puts the payload of the message that was staged last into its segment, of which it is the
-    /// end; returns all of that.
+    /// Writes the payload of the message staged last to the end of its segment; returns the whole
+    /// segment.
     pub(crate) fn fill_last(&mut self, slot: u32, payload: &[u8]) -> &[u8] {
         let session = self.sessions.at(slot as usize);
         let datagram = session.and_then(|session| session.datagram.as_deref());
         let pool = &mut self.datagrams.segments;
         let last = datagram.and_then(|datagram| datagram.outstanding.last(pool));
         let Some(segment) = last.and_then(|id| pool.get_mut(id)) else {
-            debug_assert!(false, "a message that was staged is in a segment");
+            debug_assert!(false, "a staged message is in a segment");
             return &[];
         };
         segment.newest(payload.len()).copy_from_slice(payload);
         segment.whole()
     }
 
-    /// Bytes of long segments that were acknowledged since a session began.
+    /// Returns the bytes of long segments acknowledged since a session began.
     pub(crate) fn delivered_by_stream(&self, slot: u32) -> u64 {
         let session = self.sessions.at(slot as usize);
         let datagram = session.and_then(|session| session.datagram.as_deref());
         datagram.map_or(0, |datagram| datagram.long_delivered)
     }
 
-    /// The next long segment of a session, for its stream while its path carries the others. The
-    /// peer acknowledges it when nothing else comes, or with what it sends, and is asked to at once
-    /// where a send of the user, or room for the next one, waits for that. `true` beside it: it
-    /// goes with checksums ([`super::append_segment`]).
+    /// Returns the next long segment of a session, for its stream while its path carries the
+    /// others. The peer acknowledges it after a delay, or with data that it sends, and is asked to
+    /// at once where a user's send, or space for the next segment, waits for that. `true` beside
+    /// it: it has checksums ([`super::append_segment`]).
     ///
     /// RR-DGRAM-12.
     pub(crate) fn poll_long(&mut self, slot: u32) -> Option<(&[u8], bool)> {

@@ -1,17 +1,16 @@
-//! Which frames of the peer have come: each is used once, however often it arrives.
+//! Received frames of the peer: each is processed once, however often it arrives.
 //!
-//! Nothing that can be asked of a peer changes anything when it is asked twice, besides by being a
-//! frame twice; so knowing the number is enough, and no answer is kept to be given again. A request
-//! that must not be carried out twice, such as an atomic, is a frame like others and so is covered
-//! here; a reply cache is due with the first one that outlives its session.
+//! Duplicates are detected by frame number alone, so no reply has to be kept for repetition. A
+//! request that must not be executed twice, such as an atomic, is a frame like any other and is
+//! covered here; a reply cache becomes necessary with the first request that outlives its session.
 
 use std::fmt;
 
-/// Frames that may be outstanding per session and direction: numbered, and not known to have come.
+/// Frames that may be outstanding per session and direction: numbered and not acknowledged.
 ///
 /// 32768 parts of 1400 bytes are 45 MB, 3.6 times the product of 1 Gb/s and 100 ms, so that a part
-/// may be lost twice in a row before the window stands still; and it is half of what 16 bits tell
-/// apart, which is what an envelope says of the one before it.
+/// may be lost twice in a row before the window stalls; and it is half the range of the 16 bits in
+/// which an envelope gives the distance to its predecessor.
 pub(crate) const FRAMES_MAX: u32 = 1 << 15;
 
 const WORDS: usize = FRAMES_MAX as usize / 64;
@@ -41,7 +40,7 @@ impl FrameSet {
         ((at / 64) as usize, 1 << (at % 64))
     }
 
-    /// `false`: it was there.
+    /// Returns `false` if it was present.
     pub(crate) fn insert(&mut self, frame: u32) -> bool {
         if self.words.is_empty() {
             self.words = vec![0; WORDS].into_boxed_slice();
@@ -53,7 +52,7 @@ impl FrameSet {
         is_new
     }
 
-    /// `false`: it was not there.
+    /// Returns `false` if it was absent.
     pub(crate) fn remove(&mut self, frame: u32) -> bool {
         let was_there = self.contains(frame);
         if was_there {
@@ -74,7 +73,7 @@ impl FrameSet {
         self.len
     }
 
-    /// Gives memory back, if it is empty.
+    /// Frees its memory if it is empty.
     pub(crate) fn shrink(&mut self) {
         if self.len == 0 {
             self.words = Box::default();
@@ -82,46 +81,46 @@ impl FrameSet {
     }
 }
 
-/// What a frame is, going by its number.
+/// Classification of a frame by its number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Coming {
-    /// It has not come before.
+    /// It has not arrived before.
     Fresh,
-    /// It has come before.
+    /// It is a duplicate.
     Again,
-    /// It could not have been sent yet.
+    /// It is beyond the window.
     Beyond,
 }
 
-/// See the module.
+/// Received frames; see the module.
 #[derive(Debug, Default)]
 pub(crate) struct Arrivals {
-    /// All before it have come.
+    /// All frames before it have arrived.
     expected: u32,
-    /// Those beyond it that have come.
+    /// Frames after it that have arrived.
     early: FrameSet,
 }
 
 impl Arrivals {
-    /// The first frame that has not come: what the peer is told.
+    /// Returns the first missing frame, which is the cumulative acknowledgement.
     #[inline]
     pub(crate) fn expected(&self) -> u32 {
         self.expected
     }
 
-    /// Whether `frame` is the next one, and none has come before one that is missing.
+    /// Returns whether `frame` is the next one, and none has arrived before one that is missing.
     #[inline]
     pub(super) fn is_next(&self, frame: u32) -> bool {
         frame == self.expected && self.early.len() == 0
     }
 
-    /// The next frames have come, and [`Self::is_next`] of the first.
+    /// Notes the next frames, after [`Self::is_next`] returned `true` for the first.
     #[inline]
     pub(super) fn note_next(&mut self, frames: u32) {
         self.expected = self.expected.wrapping_add(frames);
     }
 
-    /// A frame has come.
+    /// Notes and classifies a frame.
     ///
     /// RR-DGRAM-1.
     #[inline]
@@ -142,24 +141,24 @@ impl Arrivals {
         Coming::Fresh
     }
 
-    /// Whether a frame, of this or an earlier window, has come.
+    /// Returns whether a frame, of this or an earlier window, has arrived.
     #[inline]
     pub(crate) fn has(&self, frame: u32) -> bool {
         let is_in_window = frame.wrapping_sub(self.expected) < FRAMES_MAX;
         is_before(frame, self.expected) || (is_in_window && self.early.contains(frame))
     }
 
-    /// Whether a frame has come before one that is missing.
+    /// Returns whether a frame has arrived before one that is missing.
     pub(crate) fn has_early(&self) -> bool {
         self.early.len() > 0
     }
 
-    /// Gives memory back, if none is missing.
+    /// Frees memory if no frame is missing.
     pub(super) fn shrink(&mut self) {
         self.early.shrink();
     }
 
-    /// Starts at another number than 0, as a session does after a long time.
+    /// Starts at another number than 0, as after a long session.
     #[cfg(test)]
     pub(crate) fn starting_at(expected: u32) -> Self {
         Self { expected, early: FrameSet::default() }

@@ -1,4 +1,4 @@
-//! What must hold, whatever happened.
+//! Invariants of any run.
 
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -10,7 +10,7 @@ use crate::wire::segment::{SEGMENT_HEADER_BYTES, SegmentHeader};
 use crate::wire::{Eager, Frame, Frames, frame};
 
 impl World {
-    /// After every step.
+    /// Checks the invariants after every step.
     pub(super) fn check(&self) {
         let (core, config) = (&self.core, &self.core.config);
         assert_eq!(core.operations.len(), self.kernel.live.len(), "an operation has no end");
@@ -22,7 +22,7 @@ impl World {
         let held_max = 2 * config.unexpected_bytes + 64 * config.unexpected_messages;
         assert!(core.unexpected.held_bytes().0 as u64 <= held_max);
         for (_, session) in core.sessions.iter() {
-            // Each operation and each message may be answered, each lane granted or refused.
+            // At most one reply per operation and message, one grant or refusal per lane.
             let answers = config.operations_max + config.envelope_credits as usize;
             let grants = config.bulk_lanes_max * (1 + config.horizon_chunks as usize);
             let count = session.control.len();
@@ -33,13 +33,13 @@ impl World {
         self.check_reserved();
     }
 
-    /// What is promised to peers is what live sessions have, and what dead ones left behind.
+    /// Checks that reserved credit is that of open sessions and of messages of closed ones.
     fn check_reserved(&self) {
         let core = &self.core;
         let live = || core.sessions.iter().filter(|(_, session)| session.is_connected());
         let mut envelopes: u64 = live().map(|(_, it)| u64::from(it.envelopes.window())).sum();
         let mut bytes: u64 = live().map(|(_, it)| u64::from(it.bytes.window())).sum();
-        // The store's names are dense and its bound is known.
+        // The store's indices are dense and its bound is known.
         let stored = (0..2000).filter_map(|index| core.unexpected.at(index));
         for message in stored {
             let session = core.sessions.at(message.session as usize).unwrap();
@@ -51,7 +51,7 @@ impl World {
         assert_eq!((core.reserved_envelopes, core.reserved_bytes), (envelopes, bytes));
     }
 
-    /// The sound peer says a message and gets it where it belongs, at once.
+    /// Sends a message of the correct peer and checks that it arrives at once.
     pub(super) fn ping(&mut self) {
         self.turn();
         let slot = self.sound_slot;
@@ -94,7 +94,7 @@ impl World {
         );
     }
 
-    /// What the engine says must be sound, whoever hears it.
+    /// Checks that the engine's output is valid, for either peer.
     pub(super) fn read(&mut self, is_hostile: bool) {
         let stream = &mut self.outgoing[usize::from(!is_hostile)];
         let peer = if is_hostile { &mut self.hostile } else { &mut self.sound };
@@ -105,10 +105,10 @@ impl World {
             assert_eq!(header.first_frame.get(), peer.heard, "frames go out in their order");
             let mut frames = Frames::new(body);
             let mut held = 0;
-            while let Some(frame) = frames.next_frame().expect("what goes out is sound") {
+            while let Some(frame) = frames.next_frame().expect("sent frames are valid") {
                 held += 1;
                 if let (Frame::Refused(refused), false) = (&frame, is_hostile) {
-                    panic!("{refused:?} goes to somebody who granted nothing")
+                    panic!("{refused:?} goes to a peer without grants")
                 }
             }
             assert_eq!(header.frames.get(), held);
@@ -121,13 +121,14 @@ impl World {
         stream.drain(..used);
     }
 
-    /// Everybody leaves: nothing may be left.
+    /// Disconnects all peers, and checks that no state remains.
     pub(super) fn finish(mut self) {
         self.ping();
         self.check();
-        // The sound one last, so that the others' ends do not touch it.
+        // The correct peer last, so that the others' ends do not affect it.
         let slots: Vec<u32> = (0..self.core.sessions.slots() as u32).rev().collect();
-        // Twice: one that was left and is wanted again has an attempt next, which fails as well.
+        // Twice: a session that was left and is wanted again has another attempt, which fails as
+        // well.
         for _ in 0..2 {
             for slot in slots.iter().copied().filter(|&slot| slot != self.sound_slot) {
                 self.core.fail_session(slot, PeerFailure::Lost("over".into()), &mut self.kernel);

@@ -1,4 +1,4 @@
-//! What the loop, the kernel and the user hold, and what they must never see.
+//! Memory held by the loop, the kernel and the user, and checks of its use.
 
 use std::collections::HashMap;
 
@@ -17,21 +17,21 @@ pub(super) enum Live {
 #[derive(Default)]
 pub(super) struct Kernel {
     pub(super) live: HashMap<Id, Live>,
-    /// Chunks that are being received, with the lane they belong to.
+    /// Chunks that are being received, with their lane.
     pub(super) receiving: Vec<(Id, ChunkReceive)>,
     /// Chunks that are being sent.
     pub(super) sending: Vec<(Id, ChunkSend)>,
-    /// Sends whose chunks have gone out and are still read, once per chunk.
+    /// Sends whose chunks were sent and are still read, once per chunk.
     pub(super) unreleased: Vec<Id>,
-    /// Slices of multi-receives that have not ended, and how far each of these is used.
+    /// Slices of multi-receives that have not ended, and the used bytes of each receive.
     slices: HashMap<Id, Id>,
     used: HashMap<Id, u64>,
-    /// What ended last.
+    /// The operation that ended last.
     pub(super) last: Option<(Id, Ended)>,
 }
 
 impl Kernel {
-    /// The kernel starts to write what a chunk brings.
+    /// Begins to write a received chunk.
     pub(super) fn receive(&mut self, lane: Id, chunk: ChunkReceive) {
         let Some(&Live::Receive { capacity }) = self.live.get(&chunk.operation) else {
             panic!("{chunk:?} is for no receive")
@@ -48,7 +48,7 @@ impl Kernel {
         self.receiving.push((lane, chunk));
     }
 
-    /// The kernel starts to read what a chunk takes away.
+    /// Begins to read a sent chunk.
     pub(super) fn send(&mut self, lane: Id, chunk: ChunkSend) {
         let Some(&Live::Send { length }) = self.live.get(&chunk.operation) else {
             panic!("{chunk:?} is from no send")
@@ -60,13 +60,13 @@ impl Kernel {
         self.sending.push((lane, chunk));
     }
 
-    /// Whether messages of a multi-receive have not ended.
+    /// Returns whether messages of a multi-receive have not ended.
     pub(super) fn has_slices(&self, id: Id) -> bool {
         self.slices.values().any(|of| *of == id)
     }
 
     pub(super) fn started(&mut self, id: Id, operation: Live) {
-        assert_eq!(self.live.insert(id, operation), None, "{id:?} names something already");
+        assert_eq!(self.live.insert(id, operation), None, "{id:?} is in use");
     }
 }
 

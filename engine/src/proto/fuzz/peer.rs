@@ -1,4 +1,4 @@
-//! What a peer says: frames and segments made of decisions.
+//! Generates frames and segments of a peer from the script.
 
 use zerocopy::IntoBytes;
 
@@ -12,12 +12,12 @@ use crate::wire::{
     frame,
 };
 
-/// How far a peer is, as it sees it.
+/// Protocol state of a peer, as it sees it.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Peer {
-    /// Frames heard.
+    /// Frames received.
     pub(super) heard: u32,
-    /// Frames said.
+    /// Frames sent.
     pub(super) said: u32,
     /// Limits announced last.
     pub(super) envelopes: u32,
@@ -29,7 +29,7 @@ impl Peer {
         Self { heard: 0, said: 0, envelopes, bytes }
     }
 
-    /// A segment as it is due.
+    /// Returns a valid segment.
     pub(super) fn segment(&mut self, frames: u16, body: &[u8]) -> Vec<u8> {
         let header = SegmentHeader {
             length: ((SEGMENT_HEADER_BYTES + body.len()) as u32).into(),
@@ -44,7 +44,7 @@ impl Peer {
         [header.as_bytes(), body].concat()
     }
 
-    /// A segment of one or many frames, mostly as it is due.
+    /// Generates a segment of one or many frames, usually valid.
     pub(super) fn say(&mut self, script: &mut Script<'_>, names: &[u64], lanes: &[u32]) -> Vec<u8> {
         let body = frame(script, names, lanes);
         let most = (40_000 / body.len().max(1)).min(300) as u8;
@@ -66,7 +66,7 @@ impl Peer {
     }
 }
 
-/// The lengths at which something changes.
+/// Lengths at which behaviour changes.
 const LENGTHS: [u64; 14] = [
     0,
     1,
@@ -88,12 +88,12 @@ pub(super) fn length(script: &mut Script<'_>) -> u64 {
     if script.byte() > 230 { script.u64() } else { script.pick(&LENGTHS) }
 }
 
-/// One of `names`, or another number.
+/// Returns one of `names`, or another number.
 fn name(script: &mut Script<'_>, names: &[u64]) -> u64 {
     match script.byte() {
         0..10 => 0,
         10..20 => script.u64(),
-        // A name of what was there before.
+        // A stale name.
         20..30 if !names.is_empty() => script.pick(names).wrapping_sub(1 << 32),
         _ if names.is_empty() => 0,
         _ => script.pick(names),
@@ -139,7 +139,7 @@ fn frame(script: &mut Script<'_>, names: &[u64], lanes: &[u32]) -> Vec<u8> {
     }
 }
 
-/// An operation on this engine's memory, to a key that may be one of its own.
+/// Generates an operation on this engine's memory, by a key that may be valid.
 fn one_sided(script: &mut Script<'_>, names: &[u64]) -> Vec<u8> {
     let kinds = [
         frame::KIND_PUT,
@@ -208,7 +208,7 @@ fn eager(script: &mut Script<'_>, names: &[u64]) -> Vec<u8> {
     [header.as_bytes(), data(header.flags), &vec![7; carried as usize]].concat()
 }
 
-/// Untagged or not, with a report or not, with remote data or not.
+/// Generates flags: untagged or not, with a report or not, with remote data or not.
 fn flags(script: &mut Script<'_>) -> u8 {
     let flags = script.byte();
     let data = if flags < 64 { FLAG_DATA } else { 0 };
@@ -219,7 +219,7 @@ fn data(flags: u8) -> &'static [u8] {
     if flags & FLAG_DATA == 0 { &[] } else { &[9; DATA_BYTES] }
 }
 
-/// The peer's endpoint: mostly one of the first.
+/// Returns the peer's endpoint: usually one of the first.
 fn source(script: &mut Script<'_>) -> u16 {
     match script.byte() {
         255 => script.u32() as u16,

@@ -1,4 +1,4 @@
-//! Decisions made of bytes.
+//! Decisions derived from bytes.
 
 /// Reads an input byte by byte; at its end everything is 0.
 pub(super) struct Script<'a> {
@@ -41,7 +41,7 @@ impl<'a> Script<'a> {
         u64::from_le_bytes(self.take())
     }
 
-    /// One of a few; 0 without any.
+    /// Returns a number below `count`; 0 if that is 0.
     pub(super) fn below(&mut self, count: usize) -> usize {
         usize::from(self.byte()) % count.max(1)
     }

@@ -1,4 +1,4 @@
-//! The engine, its loop, and what goes on around it.
+//! The engine, its loop, and its environment.
 
 use super::kernel::{Kernel, Live};
 use super::peer::{Peer, length};
@@ -21,17 +21,17 @@ use crate::wire::chunk::CHUNK_HEADER_BYTES;
 use crate::wire::hello::HelloStatus;
 
 const OWN: u64 = 20;
-/// Lower than the own id or higher, so that both ends of an election are met.
+/// Lower than the own id or higher, so that both results of an election occur.
 const HOSTILE: u64 = 9;
 const SOUND: u64 = 30;
 const STRANGERS: [u64; 3] = [19, 21, 22];
 const SESSION: u64 = 77;
 
-/// The endpoint and the context in which the sound peer is heard.
+/// The endpoint and context for messages of the correct peer.
 pub(super) const SOUND_ENDPOINT: u16 = 1;
 pub(super) const SOUND_CONTEXT: u64 = 6;
 
-/// Operations at once: the sound peer's needs room, too.
+/// Maximum number of operations: that of the correct peer needs one, too.
 const LIVE_MAX: usize = 48;
 
 fn config() -> Config {
@@ -52,7 +52,7 @@ fn config() -> Config {
     }
 }
 
-/// Where an attempt to connect to the hostile peer is.
+/// State of an attempt to connect to the hostile peer.
 #[derive(Clone, Copy)]
 enum Attempt {
     None,
@@ -60,35 +60,35 @@ enum Attempt {
     AwaitReply(Limits),
 }
 
-/// See the module.
+/// The engine and its environment; see the module.
 pub(super) struct World {
     pub(super) core: Core,
     pub(super) kernel: Kernel,
     pub(super) now_ns: u64,
-    /// What the user calls endpoints of the hostile peer.
+    /// Handles of the hostile peer's endpoints.
     peers: [Option<Id>; 2],
     pub(super) sound_peer: Id,
-    /// Messages that were claimed; some of the claims are over.
+    /// Claimed messages; some of the claims have ended.
     claims: Vec<Id>,
     hostile_slot: u32,
     pub(super) sound_slot: u32,
     pub(super) hostile: Peer,
     pub(super) sound: Peer,
     attempt: Attempt,
-    /// Bytes from the hostile peer that are no whole segment yet.
+    /// Bytes from the hostile peer that are no complete segment yet.
     partial: Vec<u8>,
-    /// Bytes to the hostile and to the sound peer that are no whole segment yet.
+    /// Bytes to the hostile and to the correct peer that are no complete segment yet.
     pub(super) outgoing: [Vec<u8>; 2],
     /// Bytes that the connection to the hostile peer takes at once.
     takes: usize,
-    /// Lanes that have a connection, and lanes that have none yet.
+    /// Lanes with a connection, and lanes without one.
     joined: Vec<Id>,
     opening: Vec<Id>,
-    /// What the sound peer has said, and may have said.
+    /// Messages sent, and permitted, of the correct peer.
     pub(super) sound_messages: u32,
     pub(super) sound_limit: u32,
     is_third_open: bool,
-    /// Hellos that were accepted and whose proof is due.
+    /// Accepted hellos whose proof is expected.
     pub(super) promised: Vec<Admission>,
     /// Numbers that peers use once.
     epoch: u32,
@@ -137,7 +137,7 @@ impl World {
         world
     }
 
-    /// One thing happens.
+    /// Executes one random event.
     pub(super) fn step(&mut self, script: &mut Script<'_>) {
         match script.byte() % 32 {
             0..7 => self.hear(script),
@@ -195,7 +195,7 @@ impl World {
         }
     }
 
-    /// A hello comes in; what is accepted waits for its proof.
+    /// Handles a hello; accepted ones wait for their proof.
     fn hello(&mut self, engine: u64, epoch: u32) -> Result<(), HelloStatus> {
         self.carry_out();
         let locator: std::net::SocketAddr = "127.0.0.1:2".parse().unwrap();
@@ -204,7 +204,7 @@ impl World {
         Ok(())
     }
 
-    /// The sender of a hello proves itself.
+    /// Authenticates the sender of a hello.
     fn prove(&mut self, admission: Admission, limits: [u32; 3]) {
         self.carry_out();
         let [envelope_limit, byte_limit, eager_limit] = limits;
@@ -265,7 +265,7 @@ impl World {
         }
     }
 
-    // ---- What the network and the kernel do ----
+    // ---- Network and kernel ----
 
     fn chunk_event(&mut self, script: &mut Script<'_>) {
         match script.byte() % 4 {
@@ -314,7 +314,7 @@ impl World {
         }
     }
 
-    /// The kernel lets go of what it has sent.
+    /// Releases the memory of a sent chunk.
     pub(super) fn release(&mut self, choice: usize) {
         let sending = &self.kernel.sending;
         let is_sent = |id: &Id| sending.iter().all(|(_, chunk)| chunk.operation != *id);
@@ -407,7 +407,7 @@ impl World {
         self.core.apply(slot, step, &mut self.kernel);
     }
 
-    // ---- What the user does ----
+    // ---- The user ----
 
     fn send(&mut self, script: &mut Script<'_>) {
         let peer = match script.byte() % 8 {
@@ -476,14 +476,14 @@ impl World {
             self.core.start_receive(id, &mut self.kernel);
             if let Err(refusal) = seen {
                 let Some((ended, Ended::Failed(failure, _))) = &self.kernel.last else {
-                    panic!("a receive waits where a look says {refusal:?}")
+                    panic!("a receive waits although peek returns {refusal:?}")
                 };
                 assert_eq!((*ended, SendRefusal::Failed(failure.clone())), (id, refusal));
             }
         }
     }
 
-    /// Claims a message, or receives or discards one that was claimed.
+    /// Claims a message, or receives or discards a claimed one.
     fn claim(&mut self, request: &ReceiveRequest, script: &mut Script<'_>) {
         if let Ok(Some((claim, _))) = self.core.claim(request) {
             self.claims.push(claim);
@@ -591,7 +591,7 @@ impl World {
         }
     }
 
-    /// Some path fails and comes back each time.
+    /// Fails a path, and restores it, at each call.
     fn pair_rails(&mut self, session: u32) {
         self.core.describe_first_path(session);
         for number in 0..4 {

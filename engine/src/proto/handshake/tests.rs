@@ -1,4 +1,4 @@
-//! Honest exchanges, and everything that somebody without the secret can do to one.
+//! Valid exchanges, and attacks on them without the secret.
 
 use std::collections::HashSet;
 
@@ -18,12 +18,13 @@ fn bare_hello(kind: u8) -> Hello {
     hello
 }
 
-/// Where the peer listens.
+/// Returns the address at which the peer listens.
 fn remote() -> SocketAddr {
     SocketAddr::from(([10, 0, 0, 2], 77))
 }
 
-/// Of an engine that is not the peer but lives at its address where the status says so.
+/// Returns a reply of another engine than the peer, at the peer's address where the status requires
+/// it.
 fn bare_reply(status: HelloStatus) -> HelloReply {
     let engine = if status == HelloStatus::WrongEngine { 20 } else { 2 };
     reply_of(status, Address::new(engine, remote(), 0))
@@ -40,7 +41,7 @@ fn job() -> JobKeys {
     JobKeys::new(Some(&JobSecret::random()))
 }
 
-/// An exchange up to the reply.
+/// Runs an exchange up to the reply.
 fn exchange(keys: &JobKeys, nonces: [u8; 2]) -> (Initiator, HelloReply, Acceptor) {
     let initiator = Initiator::start(keys, bare_hello(KIND_CONTROL), [nonces[0]; 16], remote());
     assert!(is_of_job(keys, initiator.hello()));
@@ -54,7 +55,7 @@ fn is_same_session(a: &SessionKeys, b: &SessionKeys) -> bool {
     tag(a) == tag(b)
 }
 
-/// `bytes` with each of their bits flipped in turn.
+/// Returns `bytes` with each of their bits flipped in turn.
 fn flips<T: FromBytes + IntoBytes + zerocopy::Immutable>(value: &T) -> impl Iterator<Item = T> {
     let bytes = value.as_bytes().to_vec();
     (0..bytes.len() * 8).map(move |bit| {
@@ -65,7 +66,7 @@ fn flips<T: FromBytes + IntoBytes + zerocopy::Immutable>(value: &T) -> impl Iter
 }
 
 #[test]
-fn two_who_know_the_secret_get_the_same_keys() {
+fn both_sides_derive_the_same_keys() {
     for keys in [job(), JobKeys::new(None)] {
         let (initiator, reply, acceptor) = exchange(&keys, [1, 2]);
         let (status, welcome) = initiator.handle_reply(&keys, &reply).unwrap();
@@ -74,12 +75,12 @@ fn two_who_know_the_secret_get_the_same_keys() {
         assert!(is_same_session(&welcome.keys, &theirs));
         let (other, reply, _) = exchange(&keys, [1, 3]);
         let (_, other) = other.handle_reply(&keys, &reply).unwrap();
-        assert!(!is_same_session(&other.keys, &theirs), "a nonce was different");
+        assert!(!is_same_session(&other.keys, &theirs), "the nonces differ");
     }
 }
 
 #[test]
-fn whoever_has_another_secret_or_none_is_told_apart_by_either_side() {
+fn wrong_or_missing_secret_is_rejected_by_either_side() {
     let keys = [job(), job(), JobKeys::new(None)];
     for (i, ours) in keys.iter().enumerate() {
         for theirs in keys.iter().skip(i + 1) {
@@ -97,7 +98,7 @@ fn whoever_has_another_secret_or_none_is_told_apart_by_either_side() {
 }
 
 #[test]
-fn no_bit_of_any_message_can_be_changed() {
+fn any_flipped_bit_is_rejected() {
     let keys = job();
     let (initiator, reply, acceptor) = exchange(&keys, [1, 2]);
     for forged in flips(initiator.hello()) {
@@ -107,12 +108,12 @@ fn no_bit_of_any_message_can_be_changed() {
         assert!(initiator.handle_reply(&keys, &forged).is_err());
     }
     let (_, welcome) = initiator.handle_reply(&keys, &reply).unwrap();
-    // The four bytes that are reserved say nothing yet.
+    // The four reserved bytes have no meaning yet.
     let meaningful = |forged: &Proof| forged.reserved == welcome.proof.reserved;
     for forged in flips(&welcome.proof).filter(meaningful) {
         assert_eq!(acceptor.clone().handle_proof(&forged).unwrap_err(), Distrust::Secret);
     }
-    // Nor can an acceptance be made of a refusal, or the other way round.
+    // An acceptance cannot be made of a refusal, or the other way round.
     let refusal = bare_reply(HelloStatus::WrongEngine);
     let (refusal, _) = Acceptor::answer(&keys, initiator.hello(), refusal, [2; 16]);
     let (status, _) = initiator.handle_reply(&keys, &refusal).unwrap();
@@ -123,7 +124,7 @@ fn no_bit_of_any_message_can_be_changed() {
 
 /// RR-AUTH-10
 #[test]
-fn nobody_speaks_for_an_address_that_is_not_his() {
+fn reply_with_foreign_address_is_rejected() {
     let keys = job();
     let initiator = Initiator::start(&keys, bare_hello(KIND_CONTROL), [1; 16], remote());
     let (_, _, acceptor) = exchange(&keys, [1, 2]);
@@ -139,7 +140,7 @@ fn nobody_speaks_for_an_address_that_is_not_his() {
         (WrongEngine, Address::new(20, elsewhere, 0), false),
         (WrongEngine, Address::new(20, other_port, 0), false),
         (WrongEngine, Address::new(2, remote(), 0), false),
-        // Of itself the peer may speak wherever it was found.
+        // For itself the peer may reply from any address.
         (Accepted, Address::new(2, elsewhere, 0), true),
         (UnknownSession, Address::new(2, elsewhere, 0), true),
         (Leaving, Address::new(2, remote(), 0), true),
@@ -160,18 +161,18 @@ fn nobody_speaks_for_an_address_that_is_not_his() {
 }
 
 #[test]
-fn what_was_said_in_one_exchange_is_worth_nothing_in_another() {
+fn messages_cannot_be_replayed_in_another_exchange() {
     let keys = job();
     let (initiator, reply, acceptor) = exchange(&keys, [1, 2]);
     let (_, welcome) = initiator.handle_reply(&keys, &reply).unwrap();
-    // The hello again: its tag fits, the answer has a new nonce, the old proof does not fit.
+    // The hello again: its tag is valid, the reply has a new nonce, the old proof is invalid.
     let again = bare_reply(HelloStatus::Accepted);
     let (_, replayed) = Acceptor::answer(&keys, initiator.hello(), again, [3; 16]);
     assert!(replayed.handle_proof(&welcome.proof).is_err());
     // An old reply to a new hello.
     let (fresh, _, _) = exchange(&keys, [4, 2]);
     assert!(fresh.handle_reply(&keys, &reply).is_err());
-    // The acceptor's own proof sent back to it.
+    // The acceptor's own proof, reflected.
     let reflected = Proof { proof: reply.proof, ..welcome.proof };
     assert!(acceptor.handle_proof(&reflected).is_err());
 }
@@ -206,7 +207,7 @@ fn joins_and_their_replies_are_bound_to_the_session() {
     let unknown = answer_join(&keys, None, join.hello(), unknown, [8; 16]);
     let status = join.handle_join_reply(&keys, &ours, &unknown);
     assert_eq!(status, Ok(HelloStatus::UnknownSession));
-    // Who knows the job's secret but not the session cannot accept a lane.
+    // A peer with the job's secret but without the session's keys cannot accept a lane.
     let pretended = bare_reply(HelloStatus::Accepted);
     let pretended = answer_join(&keys, None, join.hello(), pretended, [8; 16]);
     assert!(join.handle_join_reply(&keys, &ours, &pretended).is_err());
@@ -214,7 +215,7 @@ fn joins_and_their_replies_are_bound_to_the_session() {
 
 proptest! {
     #[test]
-    fn a_lane_number_joins_once(numbers in prop::collection::vec(0u32..200, 1..400)) {
+    fn lane_number_joins_once(numbers in prop::collection::vec(0u32..200, 1..400)) {
         let mut window = JoinWindow::default();
         let mut used = HashSet::new();
         let mut highest = 0;
@@ -227,7 +228,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_read_without_a_panic(
+    fn arbitrary_bytes_do_not_panic(
         hello in prop::array::uniform32(any::<u8>()),
         reply in prop::collection::vec(any::<u8>(), HELLO_REPLY_BYTES),
     ) {
@@ -241,7 +242,7 @@ proptest! {
 }
 
 #[test]
-fn the_highest_lane_number_is_no_special_case() {
+fn highest_lane_number_is_handled() {
     let mut window = JoinWindow::default();
     assert!(window.use_up(u32::MAX) && !window.use_up(u32::MAX));
     assert!(window.use_up(u32::MAX - 63) && !window.use_up(u32::MAX - 64));

@@ -1,4 +1,4 @@
-//! Two managers, and messages that nobody sends.
+//! Two managers, with messages passed between them by hand.
 
 use super::*;
 
@@ -8,7 +8,7 @@ fn peer(number: u64) -> Id {
     Id::from_u64(1 << 32 | number)
 }
 
-/// What a manager says, if it is a message.
+/// Returns the next output of a manager, if it is a message.
 fn said(manager: &mut Manager) -> Option<(Ends, Vec<u8>)> {
     match manager.poll_output() {
         Some(Output::Send { ends, bytes }) => Some((ends, bytes)),
@@ -23,7 +23,7 @@ fn hear(manager: &mut Manager, ends: Ends, bytes: &[u8], now_ns: u64) {
     manager.handle_message(ends, bytes, now_ns, |_| true, || true);
 }
 
-/// Who asks is endpoint 1, who listens endpoint 2, of an engine each.
+/// The requesting side uses endpoint 1, the listener endpoint 2, of an engine each.
 struct Two {
     asks: Manager,
     listens: Manager,
@@ -39,7 +39,7 @@ impl Two {
         two
     }
 
-    /// All that each side has to say is heard.
+    /// Delivers all messages of both sides.
     fn pass(&mut self, now_ns: u64) -> (Vec<Output>, Vec<Output>) {
         let (mut of_asks, mut of_listens) = (Vec::new(), Vec::new());
         loop {
@@ -84,7 +84,7 @@ impl Two {
 
 /// RR-REQ-1
 #[test]
-fn what_is_granted_is_open_when_both_know() {
+fn accepted_connection_opens_after_confirmation() {
     let mut two = Two::new(1);
     let (link, request) = two.ask();
     let accepted = two.accept(request);
@@ -99,7 +99,7 @@ fn what_is_granted_is_open_when_both_know() {
     two.asks.handle_timeout(60 * SECOND);
     two.listens.handle_timeout(60 * SECOND);
     assert_eq!((two.asks.next_deadline_ns(), two.listens.next_deadline_ns()), (None, None));
-    assert!(!two.listens.shut_down(ASKS, accepted), "it is another endpoint's");
+    assert!(!two.listens.shut_down(ASKS, accepted), "it belongs to another endpoint");
     assert!(two.listens.shut_down(LISTENS, accepted));
     let (told, _) = two.pass(0);
     assert_eq!(told, [Output::Ended { endpoint: ASKS, link, end: End::ShutDown }]);
@@ -107,7 +107,7 @@ fn what_is_granted_is_open_when_both_know() {
 
 /// RR-REQ-2
 #[test]
-fn beyond_the_backlog_requests_are_refused_and_nothing_is_kept() {
+fn requests_beyond_the_backlog_are_rejected_without_state() {
     let mut two = Two::new(3);
     let links: Vec<Id> =
         (0..10_000).map(|_| two.asks.ask((ASKS, peer(2)), &[], 0, SECOND).unwrap()).collect();
@@ -117,7 +117,7 @@ fn beyond_the_backlog_requests_are_refused_and_nothing_is_kept() {
         |it: &Output| matches!(it, Output::Refused { endpoint: ASKS, reason: Reason::Busy, .. });
     assert!(told.iter().all(is_busy));
     assert_eq!((two.asks.links.len(), two.listens.requests.len()), (3, 3));
-    // No room to tell the user of it is as much.
+    // No space to report it to the user has the same effect.
     two.listens.end_listening(LISTENS);
     two.pass(0);
     assert!(two.listens.listen(LISTENS, 3, SECOND));
@@ -130,8 +130,8 @@ fn beyond_the_backlog_requests_are_refused_and_nothing_is_kept() {
 
 /// RR-REQ-3
 #[test]
-fn what_nobody_answers_ends_on_both_sides() {
-    // Of the side that asks, when it has asked for so long.
+fn unanswered_request_expires_on_both_sides() {
+    // On the requesting side, after its timeout.
     let mut two = Two::new(1);
     let (link, request) = two.ask();
     two.asks.handle_timeout(SECOND - 1);
@@ -141,7 +141,7 @@ fn what_nobody_answers_ends_on_both_sides() {
     assert_eq!(told, [Output::Ended { endpoint: ASKS, link, end: End::TimedOut }]);
     assert_eq!(heard, [Output::Withdrawn { endpoint: LISTENS, request, end: End::TimedOut }]);
     assert_eq!(two.listens.take_request(LISTENS, request), None);
-    // Of the listener, which knows for how long.
+    // On the listener, which knows the timeout.
     let (link, request) = two.ask();
     two.listens.handle_timeout(SECOND);
     let (told, heard) = two.pass(0);
@@ -153,7 +153,7 @@ fn what_nobody_answers_ends_on_both_sides() {
         data: [].as_slice().into(),
     };
     assert_eq!(told, [refused]);
-    // Who accepts after that, and who does not confirm.
+    // An acceptance after that, and a missing confirmation.
     let (link, request) = two.ask();
     assert!(two.asks.shut_down(ASKS, link));
     let accepted = two.accept(request);
@@ -170,7 +170,7 @@ fn what_nobody_answers_ends_on_both_sides() {
 
 /// RR-REQ-2
 #[test]
-fn names_are_only_those_of_the_peer_that_has_them_and_garbage_is_dropped() {
+fn foreign_ids_and_invalid_messages_are_dropped() {
     let mut two = Two::new(1);
     let (link, request) = two.ask();
     let taken = two.listens.take_request(LISTENS, request).unwrap();
@@ -183,17 +183,17 @@ fn names_are_only_those_of_the_peer_that_has_them_and_garbage_is_dropped() {
         let bytes = message(header(kind, 0, link.to_u64()), &[]);
         hear(&mut two.asks, (ASKS, stranger), &bytes, 0);
     }
-    // A connection that is asked for is not shut down by its listener.
+    // A pending connection is not shut down by its listener.
     let bytes = message(header(KIND_SHUT_DOWN, 0, link.to_u64()), &[]);
     hear(&mut two.asks, (ASKS, peer(2)), &bytes, 0);
     assert!(two.asks.poll_output().is_none() && two.asks.links.get(link).is_some());
-    // Only who asked confirms.
+    // Only the requesting side confirms.
     let confirms = message(header(KIND_CONFIRM, link.to_u64(), accepted.to_u64()), &[]);
     hear(&mut two.listens, (LISTENS, stranger), &confirms, 0);
     let answer = two.listens.poll_output();
     assert!(matches!(answer, Some(Output::Send { ends: (LISTENS, to), .. }) if to == stranger));
     assert_eq!(two.listens.links.get(accepted).unwrap().state, State::Accepted(SECOND));
-    // Every byte of a message, wrong, and every length of it.
+    // Every byte of a message, corrupted, and every length of it.
     let good = message(header(KIND_ASK, 5, 0), b"some data");
     for at in 0..good.len() {
         hear(&mut two.listens, (7, stranger), &good[..at], 0);
@@ -217,7 +217,7 @@ fn names_are_only_those_of_the_peer_that_has_them_and_garbage_is_dropped() {
 }
 
 #[test]
-fn a_peer_that_fails_takes_its_requests_and_connections_along() {
+fn failed_peer_ends_its_requests_and_connections() {
     let mut two = Two::new(2);
     let (link, request) = two.ask();
     two.accept(request);

@@ -1,7 +1,7 @@
 //! A hash table of FIFO bins over intrusive doubly linked lists.
 //!
-//! Open addressing with linear probing, at most half full; a bin that runs empty leaves at once
-//! and those behind it move up, so there are no tombstones and the table never needs cleaning.
+//! Open addressing with linear probing, at most half full; a bin that becomes empty is removed at
+//! once and those after it move up, so there are no tombstones and the table never needs cleaning.
 //! A bin holds all nodes of one key: however many messages share a key, other keys do not wait.
 
 use super::slab::NIL;
@@ -9,7 +9,7 @@ use super::slab::NIL;
 /// Capacity at the first insertion; a power of two.
 const FIRST_CAPACITY: usize = 16;
 
-/// What the nodes of a bin have in common. Parts that a shape leaves open are zero.
+/// Common fields of the nodes of a bin. Wildcards of a shape are zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Key {
     pub(super) context: u64,
@@ -17,7 +17,7 @@ pub(super) struct Key {
     pub(super) source: u32,
 }
 
-/// The place of a node in the list of its bin.
+/// Links of a node in the list of its bin.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BinLink {
     prev: u32,
@@ -30,26 +30,26 @@ impl BinLink {
     /// In no list.
     pub(super) const NONE: Self = Self { prev: NIL, next: NIL, hash: 0 };
 
-    /// At the end of the list that `tail` is the end of.
+    /// Creates a link at the end of the list whose last node is `tail`.
     #[inline]
     pub(super) fn behind<N: Linked>(tail: u32, nodes: &[N]) -> Self {
         Self { prev: tail, next: NIL, hash: nodes[tail as usize].link().hash }
     }
 
-    /// The node behind this one.
+    /// Returns the next node.
     #[inline]
     pub(super) fn next(&self) -> u32 {
         self.next
     }
 
-    /// `node` is put behind this one.
+    /// Sets `node` as the next one.
     #[inline]
     pub(super) fn set_next(&mut self, node: u32) {
         self.next = node;
     }
 }
 
-/// Something that has a place in one bin.
+/// A node of one bin.
 pub(super) trait Linked {
     fn link(&self) -> &BinLink;
     fn link_mut(&mut self) -> &mut BinLink;
@@ -67,7 +67,7 @@ impl Linked for BinLink {
     }
 }
 
-/// A key and its list; no bin when `head` is `NIL`. Two to a cache line, with 32 bytes each.
+/// A key and its list; no bin when `head` is `NIL`. Two per cache line, with 32 bytes each.
 #[derive(Clone, Copy, Debug)]
 struct Bin {
     key: Key,
@@ -79,7 +79,7 @@ struct Bin {
 const EMPTY: Bin =
     Bin { key: Key { context: 0, tag: 0, source: 0 }, hash: 0, head: NIL, tail: NIL };
 
-/// The bins of one shape. Nodes live with the caller, who passes the same slice every time.
+/// The bins of one shape. Nodes are owned by the caller, who passes the same slice every time.
 #[derive(Debug, Default)]
 pub(super) struct Bins {
     /// Empty, or a power of two.
@@ -88,13 +88,13 @@ pub(super) struct Bins {
 }
 
 impl Bins {
-    /// Whether no node is in any bin.
+    /// Returns whether no node is in any bin.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.used == 0
     }
 
-    /// The table index of the bin for `key`. Valid until the next change.
+    /// Returns the table index of the bin for `key`. Valid until the next change.
     #[inline]
     pub(super) fn find(&self, key: &Key, hash: u32) -> Option<usize> {
         let mask = self.table.len().wrapping_sub(1);
@@ -112,27 +112,27 @@ impl Bins {
         }
     }
 
-    /// Whether the bin for `key` is at that table index.
+    /// Returns whether the bin for `key` is at that table index.
     #[inline]
     pub(super) fn is_at(&self, at: usize, key: &Key) -> bool {
         self.table.get(at).is_some_and(|bin| bin.head != NIL && bin.key == *key)
     }
 
-    /// The newest node of the bin for `key`, if that is at that table index, for another one to
-    /// take its place behind it.
+    /// Returns the newest node of the bin for `key`, if that is at that table index, for another
+    /// one to be appended to it.
     #[inline]
     pub(super) fn tail_if(&mut self, at: usize, key: &Key) -> Option<&mut u32> {
         let bin = self.table.get_mut(at)?;
         (bin.head != NIL && bin.key == *key).then_some(&mut bin.tail)
     }
 
-    /// The oldest node of a bin that [`find`](Self::find) found.
+    /// Returns the oldest node of a bin that [`find`](Self::find) found.
     #[inline]
     pub(super) fn head(&self, at: usize) -> u32 {
         self.table[at].head
     }
 
-    /// Puts `node` behind all others of `key`. Returns the table index of their bin.
+    /// Appends `node` to all others of `key`. Returns the table index of their bin.
     #[inline]
     pub(super) fn push_back<N: Linked>(
         &mut self,
@@ -164,7 +164,7 @@ impl Bins {
         }
     }
 
-    /// Takes the oldest node out of a bin that [`find`](Self::find) found, and returns it.
+    /// Removes and returns the oldest node of a bin that [`find`](Self::find) found.
     #[inline(always)]
     pub(super) fn pop_front<N: Linked>(&mut self, nodes: &mut [N], at: usize) -> u32 {
         let bin = &mut self.table[at];
@@ -179,7 +179,7 @@ impl Bins {
         head
     }
 
-    /// Takes `node`, which is in some bin, out of it.
+    /// Removes `node`, which is in some bin, from it.
     #[inline]
     pub(super) fn unlink<N: Linked>(&mut self, nodes: &mut [N], node: u32) {
         let BinLink { prev, next, hash } = *nodes[node as usize].link();
@@ -201,7 +201,7 @@ impl Bins {
         }
     }
 
-    /// The bin whose list begins or ends with `node`: a node is in one bin, so that is the one.
+    /// Returns the bin whose list begins or ends with `node`: a node is in one bin only.
     #[inline]
     fn find_by_end(&self, node: u32, hash: u32) -> usize {
         let mask = self.table.len() - 1;
@@ -216,7 +216,7 @@ impl Bins {
         }
     }
 
-    /// Empties table index `at` and moves bins behind it up, so that no probe meets a gap.
+    /// Empties table index `at` and moves later bins up, so that no probe meets a gap.
     #[inline]
     fn vacate(&mut self, at: usize) {
         let mask = self.table.len() - 1;
@@ -239,7 +239,7 @@ impl Bins {
         self.used -= 1;
     }
 
-    /// Doubles the table. Nodes do not know where their bin is, so only bins move.
+    /// Doubles the table. Nodes do not refer to their bin, so only bins move.
     #[cold]
     #[inline(never)]
     fn grow(&mut self) {
@@ -255,7 +255,7 @@ impl Bins {
         }
     }
 
-    /// The longest way from a bin's home to its place, in steps.
+    /// Returns the longest distance of a bin from its home index, in steps.
     #[cfg(test)]
     pub(super) fn longest_probe(&self) -> usize {
         let mask = self.table.len().wrapping_sub(1);

@@ -31,13 +31,13 @@ impl Hasher {
         Self { secret }
     }
 
-    /// The hash of a bin key.
+    /// Returns the hash of a bin key.
     #[inline]
     pub(super) fn hash(&self, key: &Key) -> u32 {
         self.hash_words(key.context, key.tag, key.source)
     }
 
-    /// The hash of the words of a bin key; every bit of the result is usable.
+    /// Returns the hash of the words of a bin key; every bit of the result is usable.
     #[inline]
     pub(crate) fn hash_words(&self, context: u64, tag: u64, source: u32) -> u32 {
         let [k0, k1, k2, k3] = self.secret;

@@ -7,7 +7,7 @@ use super::slab::{NIL, Slab, Slot, SlotKey};
 use super::{Hasher, MAX_SHAPES, MatchEnvelope, STAYS, Selector, Shape};
 
 /// The class with the shape [`Shape::CONTEXT`]. Its bins also hold the receives whose shape found
-/// no class of its own, so their heads are not taken unseen.
+/// no class of its own, so their heads have to be compared.
 const MIXED: usize = 0;
 
 #[derive(Clone, Copy, Debug)]
@@ -44,7 +44,7 @@ impl Node {
         Selector { source, context: self.context, tag: self.tag, ignore: self.ignore }
     }
 
-    /// Whether this receive accepts `e`, the context being equal already.
+    /// Returns whether this receive accepts `e`, given that the contexts are equal.
     fn accepts(&self, e: &MatchEnvelope) -> bool {
         (self.tag ^ e.tag) & !self.ignore == 0 && (!self.directed || self.source == e.source)
     }
@@ -74,17 +74,16 @@ struct Class {
 pub(super) struct Posted {
     nodes: Slab<Node>,
     classes: Vec<Class>,
-    /// Bit i: class i holds receives. The others cost an arrival nothing.
+    /// Bit i: class i holds receives. An arrival skips the others.
     in_use: u32,
     next_sequence: u64,
-    /// The only one, while it is in no bin: it needs none to be found.
+    /// The only receive, while it is in no bin: it needs none to be found.
     lone: Option<u32>,
-    /// Where the last look-up ended: the next one is mostly for the same bin.
+    /// Position of the last look-up: the next one is usually for the same bin.
     latest: Latest,
 }
 
-/// A class, and a place in the table of its bins, to look at first. What is there says whether it
-/// is the bin that is wanted.
+/// A class, and an index in the table of its bins, to try first. The bin there may be another one.
 #[derive(Clone, Copy, Default)]
 struct Latest {
     class: u32,
@@ -103,7 +102,7 @@ impl Latest {
     }
 }
 
-/// The receives in their order. Where one is found depends on what was looked for before.
+/// Prints the receives in order. Their positions depend on earlier look-ups.
 impl fmt::Debug for Posted {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut nodes: Vec<&Node> = self.nodes.iter().collect();
@@ -135,7 +134,7 @@ impl Posted {
             && *shape == wanted
             && let Some(tail) = bins.tail_if(at, &wanted.key_of_selector(s))
         {
-            // A bin that is there is of a class in use.
+            // An existing bin is of a class in use.
             let link = BinLink::behind(*tail, &self.nodes.slots);
             let node = Node::new(self.next_sequence, class, s, receive, link);
             self.next_sequence += 1;
@@ -147,7 +146,7 @@ impl Posted {
         self.insert_elsewhere(hasher, wanted, s, receive)
     }
 
-    /// [`Self::insert`] into another bin than the latest.
+    /// Inserts into another bin than the latest.
     fn insert_elsewhere(
         &mut self,
         hasher: &Hasher,
@@ -166,7 +165,7 @@ impl Posted {
         key
     }
 
-    /// Puts a node behind the others of its bin.
+    /// Appends a node to its bin.
     #[inline]
     fn put_into_bin(&mut self, hasher: &Hasher, wanted: Shape, s: &Selector, index: u32) {
         let class = self.class_for(wanted);
@@ -178,8 +177,8 @@ impl Posted {
         self.in_use |= 1 << class;
     }
 
-    /// The class for receives of `shape`: its own, a new one, one that has run empty, or the mixed
-    /// one.
+    /// Returns the class for receives of `shape`: its own, a new one, one that has become empty, or
+    /// the mixed one.
     #[inline]
     fn class_for(&mut self, shape: Shape) -> usize {
         match self.classes.iter().position(|class| class.shape == shape) {
@@ -193,7 +192,7 @@ impl Posted {
         if self.classes.is_empty() {
             self.classes.reserve_exact(MAX_SHAPES);
             self.classes.push(Class { shape: Shape::CONTEXT, bins: Bins::default() });
-            // `shape` may be that very one.
+            // `shape` may be that one.
             return self.class_for(shape);
         }
         if self.classes.len() < MAX_SHAPES {
@@ -223,7 +222,7 @@ impl Posted {
             self.lone = None;
             return Some(self.nodes.remove(index).receive);
         }
-        // Mostly one shape is in use, and no other receive can be older.
+        // Usually one shape is in use, and no other receive can be older.
         let (class, latest) = self.latest.place();
         if self.in_use == 1 << class && class != MIXED && shortcut!("receives of one class") {
             let Class { shape, bins } = &mut self.classes[class];
@@ -270,7 +269,7 @@ impl Posted {
         Some(self.take_head(class, at))
     }
 
-    /// Takes the oldest receive of a bin of a class, or finds it if it stays.
+    /// Takes the oldest receive of a bin of a class, or returns it if it stays.
     #[inline]
     fn take_head(&mut self, class: usize, at: usize) -> u32 {
         let bins = &mut self.classes[class].bins;
@@ -285,7 +284,7 @@ impl Posted {
         self.nodes.remove(index).receive
     }
 
-    /// The oldest receive in the mixed class that accepts `e`.
+    /// Finds the oldest receive in the mixed class that accepts `e`.
     #[cold]
     fn find_mixed(&self, hasher: &Hasher, e: &MatchEnvelope) -> Option<u32> {
         let Class { shape, bins } = &self.classes[MIXED];
@@ -305,7 +304,7 @@ impl Posted {
         self.nodes.contains(key).then(|| self.remove(key.index))
     }
 
-    /// Takes an occupied slot out of its bin and vacates it; returns the receive.
+    /// Removes an occupied slot from its bin and vacates it; returns the receive.
     fn remove(&mut self, index: u32) -> u32 {
         if self.lone == Some(index) {
             self.lone = None;

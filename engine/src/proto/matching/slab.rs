@@ -3,8 +3,8 @@
 /// The end of a list, and no slot.
 pub(super) const NIL: u32 = u32::MAX;
 
-/// A slot and the generation of its content. The same pair comes back only after 2^31 reuses of
-/// one slot.
+/// A slot and the generation of its content. The same pair repeats only after 2^31 reuses of one
+/// slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SlotKey {
     pub(super) index: u32,
@@ -20,13 +20,13 @@ pub(super) struct Slot<T> {
     pub(super) value: T,
 }
 
-/// Slots that are reused and never given back, so a steady load allocates nothing.
+/// Slots that are reused and never freed, so a steady load allocates nothing.
 #[derive(Debug)]
 pub(super) struct Slab<T> {
     pub(super) slots: Vec<Slot<T>>,
     vacant: u32,
     len: usize,
-    /// Memory for the next list in order; empty.
+    /// Memory for the next ordered list; empty.
     order: Vec<(u64, u32)>,
 }
 
@@ -64,20 +64,20 @@ impl<T> Slab<T> {
         SlotKey { index: index as u32, generation: 1 }
     }
 
-    /// The value in an occupied slot, by the index found in a list.
+    /// Returns the value in an occupied slot, by the index found in a list.
     #[inline]
     pub(super) fn get(&self, index: u32) -> &T {
         &self.slots[index as usize].value
     }
 
-    /// Whether the content that `key` was given for is still there.
+    /// Returns whether the content that `key` was created for is still present.
     #[inline]
     pub(super) fn contains(&self, key: SlotKey) -> bool {
-        // Keys are given out with odd generations only: a vacant slot never equals one.
+        // Keys have odd generations only: a vacant slot never equals one.
         self.slots.get(key.index as usize).is_some_and(|slot| slot.generation == key.generation)
     }
 
-    /// Vacates an occupied slot and gives its content a last look.
+    /// Vacates an occupied slot and returns its content for a last read.
     #[inline]
     pub(super) fn remove(&mut self, index: u32) -> &T {
         let slot = &mut self.slots[index as usize];
@@ -89,14 +89,15 @@ impl<T> Slab<T> {
         &slot.value
     }
 
-    /// What the occupied slots hold, by slot.
+    /// Returns the contents of the occupied slots, by slot.
     pub(super) fn iter(&self) -> impl Iterator<Item = &T> {
         let occupied = self.slots.iter().filter(|slot| slot.generation & 1 == 1);
         occupied.map(|slot| &slot.value)
     }
 
-    /// The occupied slots that `sequence_if` gives a sequence number, in the order of these. Looks
-    /// at every slot. The list goes back to [`done_with`](Self::done_with), which keeps its memory.
+    /// Returns the occupied slots for which `sequence_if` returns a sequence number, in that order.
+    /// Scans every slot. The list is returned to [`done_with`](Self::done_with), which keeps its
+    /// memory.
     pub(super) fn in_order(&mut self, sequence_if: impl Fn(&T) -> Option<u64>) -> Vec<(u64, u32)> {
         let mut found = std::mem::take(&mut self.order);
         let occupied = self.slots.iter().zip(0..).filter(|(slot, _)| slot.generation & 1 == 1);

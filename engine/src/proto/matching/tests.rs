@@ -1,4 +1,4 @@
-//! Random sequences of operations against a model that keeps two plain lists.
+//! Random sequences of operations compared with a model that keeps two simple lists.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use super::bins::{BinLink, Bins, Key};
 use super::*;
 
-/// The rules of matching with nothing clever about them.
+/// A direct implementation of the matching rules.
 #[derive(Default)]
 struct Model {
     posted: Vec<(Selector, u32)>,
@@ -96,7 +96,7 @@ fn op<I: Strategy<Value = u64> + Clone + 'static>(ignore: I) -> impl Strategy<Va
     ]
 }
 
-/// Runs `ops` on the matcher and on the model and compares every answer.
+/// Runs `ops` on the matcher and on the model and compares every result.
 fn compare(seed: u64, ops: &[Op]) -> Result<(), TestCaseError> {
     let mut matcher = Matcher::new(seed);
     let mut model = Model::default();
@@ -177,30 +177,29 @@ proptest! {
     #![proptest_config(cases(2000))]
 
     #[test]
-    fn few_shapes_match_as_the_model_does(
+    fn few_shapes_match_like_the_model(
         seed: u64,
         ops in vec(op(prop::sample::select(&[0, 0, 0, 1, u64::MAX][..])), 0..100),
     ) {
         compare(seed, &ops)?;
     }
 
-    /// Where receives of one shape are posted there is a short cut; with and without it they match
-    /// as in the model.
+    /// Receives of one shape use a fast path; with and without it they match as in the model.
     #[test]
-    fn one_shape_at_a_time_matches_as_the_model_does(seed: u64, ops in vec(op(Just(0)), 0..100)) {
+    fn one_shape_at_a_time_matches_like_the_model(seed: u64, ops in vec(op(Just(0)), 0..100)) {
         compare(seed, &ops)?;
         crate::hooks::simulated::by_long_ways(|| compare(seed, &ops))?;
     }
 
     #[test]
-    fn more_shapes_than_bins_match_as_the_model_does(
+    fn more_shapes_than_bins_match_like_the_model(
         seed: u64,
         ops in vec(op(prop_oneof![0..8u64, Just(u64::MAX)]), 0..120),
     ) {
         compare(seed, &ops)?;
     }
 
-    /// Hashes chosen by the test: everything collides, at the end of the table too.
+    /// With hashes chosen by the test: everything collides, at the end of the table too.
     #[test]
     fn bins_keep_their_lists_when_hashes_collide(
         hashes in vec(prop::sample::select(&[0, 1, 2, 14, 15, 31, u32::MAX][..]), 24),
@@ -237,7 +236,7 @@ proptest! {
 
 const DEPTH: u32 = 10_000;
 
-/// Envelopes as programs choose them; each list has `DEPTH` different ones.
+/// Returns envelopes as programs use them; each list has `DEPTH` different ones.
 fn regular_envelopes() -> Vec<Vec<MatchEnvelope>> {
     let all = |f: fn(u32) -> MatchEnvelope| (0..DEPTH).map(f).collect();
     vec![
@@ -270,7 +269,7 @@ fn regular_envelopes_spread_under_every_seed() {
                 tag: e.tag,
                 ignore: 0,
             };
-            // The first look builds the bins.
+            // The first look-up builds the bins.
             assert_eq!(matcher.peek_unexpected(&s(first)).map(|kept| kept.message), Some(0));
             assert_eq!(matcher.peek_unexpected(&s(last)).map(|kept| kept.message), Some(DEPTH - 1));
             // Half full, linear probing: the longest of 10 000 is around 20 for a random function.
@@ -281,7 +280,7 @@ fn regular_envelopes_spread_under_every_seed() {
 }
 
 #[test]
-fn tags_that_collide_under_one_seed_do_not_under_another() {
+fn tags_that_collide_under_one_seed_spread_under_another() {
     let key = |tag| Key { context: 0, tag, source: 0 };
     let known = Hasher::new(1);
     // Tags that fall into the same 1/1024 of every table with the known seed.
@@ -308,7 +307,7 @@ fn any_source(tag: u64, ignore: u64) -> Selector {
 
 /// RR-MATCH-2
 #[test]
-fn the_oldest_receive_wins_whatever_its_kind() {
+fn oldest_receive_wins_regardless_of_its_kind() {
     let e = MatchEnvelope { source: 5, context: 0, tag: 0x21 };
     let kinds = [
         Selector { source: Some(5), ..any_source(0x21, 0) },
@@ -334,19 +333,19 @@ fn the_oldest_receive_wins_whatever_its_kind() {
 }
 
 #[test]
-fn a_key_outlives_its_receive_without_harm() {
+fn stale_key_does_not_affect_a_reused_slot() {
     let mut matcher = Matcher::new(0);
     let e = MatchEnvelope { source: 0, context: 0, tag: 1 };
     let matched = matcher.insert_posted(&any_source(1, 0), 10);
     assert_eq!(matcher.take_posted(&e), Some(10));
     assert_eq!(matcher.cancel_posted(matched), None);
-    // The slot is used again; the old key must not cancel its new content.
+    // The slot is reused; the old key must not cancel its new content.
     let reposted = matcher.insert_posted(&any_source(1, 0), 11);
     assert_eq!(matcher.cancel_posted(matched), None);
     assert_eq!(matcher.cancel_posted(reposted), Some(11));
     assert_eq!(matcher.cancel_posted(reposted), None);
     assert_eq!(matcher.posted_len(), 0);
-    // So for messages.
+    // The same for messages.
     let taken = matcher.insert_unexpected(&e, 20);
     assert_eq!(matcher.take_unexpected(&any_source(1, 0)).map(|kept| kept.message), Some(20));
     let kept = matcher.insert_unexpected(&e, 21);
@@ -355,12 +354,12 @@ fn a_key_outlives_its_receive_without_harm() {
 }
 
 #[test]
-fn views_that_nobody_asks_for_end() {
+fn unused_views_are_dropped() {
     let mut matcher = Matcher::new(0);
     let e = MatchEnvelope { source: 0, context: 0, tag: 1 };
     let directed = Selector { source: Some(0), ..any_source(1, 0) };
     matcher.insert_unexpected(&e, 0);
-    assert_eq!(matcher.unexpected.live_views(), 0, "no receive has asked for anything yet");
+    assert_eq!(matcher.unexpected.live_views(), 0, "no receive was posted yet");
     assert_eq!(matcher.peek_unexpected(&any_source(1, 0)).map(|kept| kept.message), Some(0));
     assert_eq!(matcher.take_unexpected(&directed).map(|kept| kept.message), Some(0));
     assert_eq!(matcher.unexpected.live_views(), 2);
@@ -368,13 +367,13 @@ fn views_that_nobody_asks_for_end() {
         matcher.insert_unexpected(&e, message);
         assert_eq!(matcher.take_unexpected(&directed).map(|kept| kept.message), Some(message));
     }
-    assert_eq!(matcher.unexpected.live_views(), 1, "only directed receives have come for long");
+    assert_eq!(matcher.unexpected.live_views(), 1, "only directed receives were posted recently");
     matcher.insert_unexpected(&e, 50);
     assert_eq!(matcher.take_unexpected(&any_source(1, 0)).map(|kept| kept.message), Some(50));
 }
 
 #[test]
-fn an_empty_matcher_holds_no_memory_outside() {
+fn empty_matcher_allocates_no_memory() {
     let matcher = Matcher::new(0);
     assert!(size_of_val(&matcher) <= 256);
     assert_eq!(matcher.posted.longest_probe() + matcher.unexpected.longest_probe(), 0);

@@ -1,27 +1,27 @@
 //! Unexpected messages: each in one bin of every view.
 //!
-//! A view orders all unexpected messages by the key of one shape. Receives bring views to life:
-//! the first one of a shape that meets unexpected messages pays for indexing them, later messages
-//! are indexed as they come. A program that uses one shape pays for one view.
+//! A view orders all unexpected messages by the key of one shape. Receives create views: the first
+//! one of a shape that meets unexpected messages pays for indexing them, later messages are indexed
+//! as they arrive. A program that uses one shape pays for one view.
 
 use super::bins::{BinLink, Bins};
 use super::slab::{NIL, Slab, SlotKey};
 use super::{Hasher, Kept, MAX_SHAPES, MatchEnvelope, Selector, Shape};
 
-/// The view with the shape [`Shape::CONTEXT`]; selectors whose shape found no view of its own walk
+/// The view with the shape [`Shape::CONTEXT`]; selectors whose shape found no view of its own scan
 /// its bins.
 const ARRIVAL_ORDER: usize = 0;
 
-/// A view that no receive has asked for during so many arrivals ends when the queue is next empty.
-/// High enough that phases of a program do not make views come and go: a view in use costs some
-/// tens of nanoseconds per message, its return costs an indexing of what is queued then.
-/// Low in unit tests, so that random sequences meet it.
+/// A view that no receive has used during this many arrivals ends when the queue is next empty.
+/// High enough that phases of a program do not recreate views: a view in use costs some tens of
+/// nanoseconds per message, its recreation costs an indexing of the queued messages. Low in unit
+/// tests, so that random sequences reach it.
 const IDLE_ARRIVALS: u64 = if cfg!(test) { 8 } else { 1 << 14 };
 
-/// Sequence of the first message that arrives. What is put back has a lower one.
+/// Sequence of the first message that arrives. Messages that are put back have lower ones.
 const FIRST_ARRIVAL: u64 = 1 << 63;
 
-/// In 32 bytes: there may be millions.
+/// 32 bytes: there may be millions.
 #[derive(Clone, Copy, Debug)]
 struct Node {
     sequence: u64,
@@ -51,9 +51,9 @@ impl Node {
 struct View {
     shape: Shape,
     bins: Bins,
-    /// The places of the messages in this view, by slot.
+    /// The links of the messages in this view, by slot.
     links: Vec<BinLink>,
-    /// The arrival sequence when a receive last asked.
+    /// The arrival sequence at the last use by a receive.
     asked: u64,
 }
 
@@ -67,7 +67,7 @@ impl View {
         self.bins.push_back(&mut self.links, &key, hasher.hash(&key), index);
     }
 
-    /// Puts a message before those of its bin whose sequence is higher.
+    /// Inserts a message before those of its bin whose sequence is higher.
     fn insert_by_sequence(&mut self, hasher: &Hasher, nodes: &Slab<Node>, index: u32) {
         let (sequence, envelope) = (nodes.get(index).sequence, nodes.get(index).envelope());
         let key = self.shape.key_of_envelope(&envelope);
@@ -123,8 +123,8 @@ impl Unexpected {
         key
     }
 
-    /// Keeps a message before all that arrived, and behind those put back with a lower `order`.
-    /// Walks the bins that it goes into.
+    /// Adds a message before all that arrived, and after those put back with a lower `order`. Scans
+    /// the bins that it is added to.
     #[cold]
     pub(super) fn put_back(
         &mut self,
@@ -142,7 +142,7 @@ impl Unexpected {
         }
     }
 
-    /// Ends the views that no receive has asked for lately. The queue is empty, and so are they.
+    /// Ends the views that no receive has used lately. The queue is empty, and so are they.
     #[inline]
     fn retire_idle_views(&mut self) {
         let mut live = self.live;
@@ -173,7 +173,7 @@ impl Unexpected {
         Some(self.nodes.get(index).kept())
     }
 
-    /// The oldest message that `s` accepts: the view it was found in, the bin there, the slot.
+    /// Finds the oldest message that `s` accepts: its view, the bin there, the slot.
     #[inline]
     fn find(&mut self, hasher: &Hasher, s: &Selector) -> Option<(usize, usize, u32)> {
         if self.nodes.len() == 0 {
@@ -202,7 +202,7 @@ impl Unexpected {
         Some((view, at, index))
     }
 
-    /// A live view for receives of `shape`: its own where one can be had, or the arrival order.
+    /// Returns a live view for receives of `shape`: its own where possible, or the arrival order.
     /// `known` is a view of this shape that is not live.
     #[cold]
     fn bring_to_life(&mut self, hasher: &Hasher, shape: Shape, known: Option<usize>) -> usize {
@@ -244,7 +244,7 @@ impl Unexpected {
         self.nodes.contains(key).then(|| self.remove_from(self.live, key.index))
     }
 
-    /// Takes an occupied slot out of the views in `views` and vacates it; returns the message.
+    /// Removes an occupied slot from the views in `views` and vacates it; returns the message.
     #[inline]
     fn remove_from(&mut self, mut views: u32, index: u32) -> Kept {
         while views != 0 {

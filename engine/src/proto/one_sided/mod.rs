@@ -2,23 +2,23 @@
 //!
 //! ```text
 //!  origin                                    target
-//!  PUT(key, offset, bytes) ────────────────> key good? placed                small put
-//!                          <──────────────── REPLY(status), if asked for
-//!  PUT RTS(key, offset, length) ───────────> key good? pulls, as a receive   long put
+//!  PUT(key, offset, bytes) ────────────────> key valid? placed               small put
+//!                          <──────────────── REPLY(status), if requested
+//!  PUT RTS(key, offset, length) ───────────> key valid? pulls, as a receive  long put
 //!                          <──── GRANT … ─── DONE, or REPLY(status)
-//!  GET(key, offset, length) ───────────────> key good?
+//!  GET(key, offset, length) ───────────────> key valid?
 //!                          <──────────────── REPLY(bytes)                    short get
 //!                          <──────────────── REPLY RTS                       long get:
 //!  pulls, as a receive ───── GRANT … ──────>                                 the origin grants
-//!  ATOMIC(key, offset, operands) ──────────> key good? applied
-//!                          <──────────────── REPLY(values of before)
+//!  ATOMIC(key, offset, operands) ──────────> key valid? applied
+//!                          <──────────────── REPLY(previous values)
 //!  FLUSH ──────────────────────────────────> waits for the frames before it
-//!                          <──────────────── REPLY(how many were refused)
+//!                          <──────────────── REPLY(number of refusals)
 //! ```
 //!
-//! None of these takes credit, which a receiver that does not receive may hold for ever: what a PUT
-//! brings is placed at once, and the operations that leave something at the target are bounded by
-//! [`REQUESTS_MAX`]. So memory is reached whatever becomes of messages.
+//! None of these takes credit, which a receiver without posted receives may hold indefinitely: the
+//! data of a PUT is placed at once, and operations that need state at the target are bounded by
+//! [`REQUESTS_MAX`]. So one-sided operations make progress independent of messages.
 
 pub(crate) mod origin;
 mod target;
@@ -31,15 +31,15 @@ use super::regions::KeyName;
 use super::table::Id;
 use crate::wire::FrameError;
 
-/// Operations of one session that wait for the target's answer, at the most.
+/// Maximum number of a session's operations that wait for the target's reply.
 ///
 /// RR-RMA-3.
 pub(crate) const REQUESTS_MAX: u32 = 256;
 
-/// How many an engine endures: answers to operations that were given up are on their way.
+/// Limit on a peer's operations at the target: replies to abandoned operations may be in transit.
 const ENDURED_MAX: u32 = 4 * REQUESTS_MAX;
 
-/// Longest answer that is kept in a control frame, in bytes.
+/// Longest reply that is kept in a control frame, in bytes.
 pub(crate) const SHORT_REPLY_BYTES: usize = 16;
 
 /// What an operation does to the peer's memory.
@@ -49,80 +49,81 @@ pub(crate) enum Verb {
     Put,
     /// Reads it into the operation's memory.
     Get,
-    /// Applies an atomic operation; the values of before go to the operation's memory if it has
-    /// any. The codes and flags are those of [`crate::wire::OneSided`].
+    /// Applies an atomic operation; the previous values are stored in the operation's memory if it
+    /// has any. The codes and flags are those of [`crate::wire::OneSided`].
     Atomic { atomic: u8, datatype: u8, flags: u8 },
-    /// Waits until those before it are done.
+    /// Waits for the completion of earlier operations.
     Flush,
 }
 
-/// On whose behalf an operation holds something of a session's bound.
+/// Role by which an operation counts toward a session's limits.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) enum Role {
-    /// It is a message, or it has not gone out.
+    /// It is a message, or it was not sent.
     #[default]
     None,
-    /// The target will answer.
+    /// The target will reply.
     Origin,
     /// The same, and the target pulls.
     LongPut,
-    /// The peer waits for it, which reaches this engine's memory by a key, or has a copy.
+    /// The peer waits for it; it accesses this engine's memory by a key, or uses a copy.
     Target(Option<KeyName>),
 }
 
-/// What a session has of one-sided operations.
+/// One-sided state of a session.
 #[derive(Debug, Default)]
 pub(crate) struct SessionOneSided {
-    /// Operations of this side that have not gone out.
+    /// Operations of this side that were not sent.
     pub(super) waiting: VecDeque<Id>,
-    /// What the peer gets.
+    /// Replies with data for the peer.
     pub(super) replies: VecDeque<Id>,
-    /// The first that waits does so for answers.
+    /// The first waiting operation is blocked until replies arrive.
     pub(super) is_held: bool,
-    /// The first message that waits does so for credit.
+    /// The first waiting message is blocked until credit arrives.
     pub(super) messages_wait: bool,
-    /// It is the messages' turn.
+    /// A message is next.
     pub(super) messages_next: bool,
-    /// Operations that wait for an answer.
+    /// Operations that wait for a reply.
     pub(super) outstanding: u32,
     /// Those of them that the peer pulls.
     pub(super) long_puts: u32,
     /// Operations of the peer that have not ended here.
     pub(super) served: u32,
-    /// Operations of the peer that wanted no answer and were refused, since it last asked.
+    /// Refused operations of the peer without a reply, since its last flush.
     refused: Refused,
-    /// Short answers that wait for room.
+    /// Short replies that wait for space.
     pub(in crate::proto) answers: u32,
-    /// Flushes of the peer, in order: the frame each came as, and its operation.
+    /// Flushes of the peer, in order: the frame number of each, and its operation.
     pub(super) flushes: VecDeque<(u32, u64)>,
 }
 
-/// Refusals that the peer's flushes have not been told: each is told by the first flush behind it.
+/// Refusals that were not reported to the peer's flushes: each is reported by the first flush after
+/// it.
 #[derive(Debug, Default)]
 struct Refused {
-    /// Those that every flush still to be answered is behind.
+    /// Refusals that precede every unanswered flush.
     settled: u64,
-    /// Frames of those that were refused before an earlier flush could be answered. They are in
-    /// the window of frames that may come early, which bounds them.
+    /// Frames refused before an earlier flush could be answered. They are in the window of frames
+    /// that may arrive early, which bounds them.
     early: Vec<u32>,
 }
 
 impl Refused {
-    /// How many a flush that came as frame `number` tells.
+    /// Takes the refusals that a flush received as frame `number` reports.
     fn take_before(&mut self, number: u32) -> u64 {
         let untold = self.early.len();
         self.early.retain(|&refused| !is_before(refused, number));
         std::mem::take(&mut self.settled) + (untold - self.early.len()) as u64
     }
 
-    /// The same where frames come in order.
+    /// Takes all refusals, where frames arrive in order.
     fn take_all(&mut self) -> u64 {
         std::mem::take(&mut self.settled) + std::mem::take(&mut self.early).len() as u64
     }
 }
 
 impl SessionOneSided {
-    /// Who is to be staged next, if `message` is the first message that waits.
+    /// Returns the operation to stage next, if `message` is the first waiting message.
     pub(super) fn next(&self, message: Option<Id>) -> Option<Id> {
         if let Some(&reply) = self.replies.front() {
             return Some(reply);
@@ -137,7 +138,7 @@ impl SessionOneSided {
         }
     }
 
-    /// Frame `number` was refused; all frames before `expected` have come.
+    /// Notes that frame `number` was refused; all frames before `expected` have arrived.
     fn note_refused(&mut self, number: u32, expected: u32) {
         let Refused { settled, early } = &mut self.refused;
         early.push(number);
@@ -148,18 +149,18 @@ impl SessionOneSided {
         }
     }
 
-    /// A flush of the peer waits for the frames before it.
+    /// Holds a flush of the peer until the frames before it have arrived.
     fn hold_flush(&mut self, number: u32, operation: u64) {
         let at = self.flushes.partition_point(|&(earlier, _)| !is_before(number, earlier));
         self.flushes.insert(at, (number, operation));
     }
 
-    /// The first message is tried. Operations are next, if they can go.
+    /// Notes that the first message is tried. Operations are next, if they can be sent.
     pub(super) fn note_turn_of_messages(&mut self) {
         (self.messages_next, self.messages_wait) = (false, true);
     }
 
-    /// A frame that waited has found room.
+    /// Notes that a waiting frame was staged.
     #[inline]
     pub(in crate::proto) fn note_said(known: &mut Option<Box<Self>>, frame: &ControlFrame) {
         if let (ControlFrame::Reply(_), Some(it)) = (frame, known) {
@@ -167,7 +168,7 @@ impl SessionOneSided {
         }
     }
 
-    /// What is kept for the peer: whether it asks for more than it may.
+    /// Returns an error if the peer has more operations outstanding than it may.
     ///
     /// RR-RMA-3.
     pub(super) fn check_kept(&self) -> Result<(), FrameError> {
@@ -175,7 +176,7 @@ impl SessionOneSided {
         if kept >= ENDURED_MAX { Err(FrameError::TooManyRequests(kept)) } else { Ok(()) }
     }
 
-    /// Whether there is something that only waits for room.
+    /// Returns whether something waits only for space.
     pub(super) fn has_ready(&self) -> bool {
         !self.replies.is_empty() || (!self.waiting.is_empty() && !self.is_held)
     }
@@ -185,16 +186,16 @@ impl SessionOneSided {
 mod tests {
     use super::*;
 
-    /// What a flush that came as frame `number` is told, as the oldest one.
+    /// Returns the number reported by a flush received as frame `number`, as the oldest one.
     fn told(one_sided: &mut SessionOneSided, number: u32) -> u64 {
         assert_eq!(one_sided.flushes.pop_front().map(|(first, _)| first), Some(number));
         one_sided.refused.take_before(number)
     }
 
-    /// Frames 10, 11 and 13 are refused; 12 and 15, flushes, wait for 9, which comes last. The
-    /// later flush comes first.
+    /// Frames 10, 11 and 13 are refused; 12 and 15, flushes, wait for 9, which arrives last. The
+    /// later flush arrives first.
     #[test]
-    fn each_refusal_is_told_by_the_first_flush_behind_it() {
+    fn refusal_is_reported_by_the_first_later_flush() {
         let mut one_sided = SessionOneSided::default();
         one_sided.note_refused(7, 8);
         one_sided.note_refused(13, 9);
@@ -207,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_flushes_is_counted_and_not_kept() {
+    fn unflushed_refusals_are_counted_without_state() {
         let mut one_sided = SessionOneSided::default();
         for number in 0..1000 {
             one_sided.note_refused(number, number & !7);
@@ -218,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_begin_again() {
+    fn frame_numbers_wrap_around() {
         let mut one_sided = SessionOneSided::default();
         one_sided.note_refused(u32::MAX, u32::MAX - 1);
         one_sided.hold_flush(1, 1);

@@ -1,4 +1,4 @@
-//! The origin: what it asks for, and the answers.
+//! The origin of one-sided operations: requests and replies.
 
 use zerocopy::IntoBytes;
 
@@ -21,16 +21,16 @@ use crate::wire::{
     CmaSource, DATA_BYTES, EAGER_BYTES_MAX, FrameError, Reply, ReplyRts, eager, frame,
 };
 
-/// An operation on the memory of a peer.
+/// A one-sided operation on the memory of a peer.
 #[derive(Debug)]
 pub struct OneSidedRequest {
     /// Local endpoint.
     pub(crate) endpoint: u16,
-    /// Name of the remote endpoint.
+    /// Handle of the remote endpoint.
     pub(crate) peer: Id,
     pub(crate) verb: Verb,
     pub(crate) key: u64,
-    /// Where, in what the key opens.
+    /// Offset in the key's range.
     pub(crate) offset: u64,
     /// Bytes of the peer's memory.
     pub(crate) length: u64,
@@ -38,17 +38,17 @@ pub struct OneSidedRequest {
     /// is done at the target.
     pub(crate) level: CompletionLevel,
     pub(crate) hint: Hint,
-    /// Of a put: the target is told this number when all of it is placed.
+    /// Of a put: remote data that the target receives when all of it is placed.
     pub(crate) data: Option<u64>,
-    /// It starts when all that wait for answers have them.
+    /// It starts when all operations that wait for replies have completed.
     pub(crate) fence: bool,
-    /// Of a put: the key opens nothing from then on.
+    /// Of a put: invalidates the key after it.
     pub(crate) invalidates: bool,
-    /// Of an atomic operation: what to compare with, if it compares, and the operands.
+    /// Of an atomic operation: the comparands, if it compares, and the operands.
     pub(crate) operands: Box<[u8]>,
 }
 
-/// A request until it goes out.
+/// A request until it is sent.
 #[derive(Debug)]
 pub(crate) struct Asking {
     verb: Verb,
@@ -60,17 +60,17 @@ pub(crate) struct Asking {
     operands: Box<[u8]>,
 }
 
-/// A status of a later version says nothing here.
+/// Unknown statuses of a later version are mapped to a generic refusal.
 fn refusal_of(status: u8) -> Refusal {
     Refusal::from_code(status).unwrap_or(Refusal::Unknown)
 }
 
-/// How an operation goes out.
+/// Wire form of an operation.
 #[derive(Clone, Copy)]
 struct Form {
     kind: u8,
     flags: u8,
-    /// Bytes behind the header: of the operation's memory, or a CMA source.
+    /// Bytes after the header: of the operation's memory, or a CMA source.
     payload: usize,
 }
 
@@ -92,7 +92,7 @@ impl Asking {
         Form { kind, flags, payload }
     }
 
-    /// How long the answer is that it waits for; `None`: it is over when it is out.
+    /// Returns the length of the expected reply; `None`: it completes when it is sent.
     fn reply_bytes(&self) -> Option<u64> {
         match self.verb {
             Verb::Get => Some(self.length),
@@ -104,7 +104,7 @@ impl Asking {
 }
 
 impl Session {
-    /// What waits first, of messages and of operations on memory.
+    /// Returns the first waiting entry, of messages and one-sided operations.
     #[inline]
     pub(in crate::proto) fn next_waiting(&self) -> Option<Id> {
         let message = self.waiting.front().copied();
@@ -114,13 +114,13 @@ impl Session {
         }
     }
 
-    /// Whether something waits to be staged.
+    /// Returns whether something waits to be staged.
     #[inline]
     pub(in crate::proto) fn has_waiting(&self) -> bool {
         !self.waiting.is_empty() || self.one_sided.as_ref().is_some_and(|it| it.has_ready())
     }
 
-    /// Whether nothing waits for anything, its answers included.
+    /// Returns whether nothing waits, for replies included.
     pub(in crate::proto) fn has_all_staged(&self) -> bool {
         let one_sided = self.one_sided.as_deref();
         self.waiting.is_empty()
@@ -129,8 +129,8 @@ impl Session {
 }
 
 impl Core {
-    /// Makes an operation on the memory of a peer. Start it with [`Self::enqueue_one_sided`] when
-    /// its own memory, which has `length` bytes, is in place.
+    /// Creates a one-sided operation. Start it with [`Self::enqueue_one_sided`] when its own
+    /// memory, which has `length` bytes, is ready.
     pub(crate) fn new_one_sided(
         &mut self,
         request: OneSidedRequest,
@@ -145,7 +145,8 @@ impl Core {
         self.new_promised_one_sided(request, length)
     }
 
-    /// The same beyond the bound on those that wait: somebody else bounds those that were promised.
+    /// Creates an operation beyond the limit on waiting ones: the caller bounds those with a
+    /// reserved slot.
     pub(crate) fn new_promised_one_sided(
         &mut self,
         request: OneSidedRequest,
@@ -175,7 +176,7 @@ impl Core {
         self.operations.insert(operation).map_err(|_| SendRefusal::Full("operations_max"))
     }
 
-    /// A remote endpoint of each session with operations on memory.
+    /// Returns a remote endpoint of each session with one-sided operations.
     pub(crate) fn peers_operated_on(&self) -> impl Iterator<Item = Id> {
         let sessions = self.sessions.iter().filter(|(_, it)| it.one_sided.is_some());
         sessions.filter_map(|(_, session)| {
@@ -184,7 +185,7 @@ impl Core {
         })
     }
 
-    /// Puts a new operation on memory in line, and connects if need be.
+    /// Queues a new one-sided operation, and connects if necessary.
     pub(crate) fn enqueue_one_sided(&mut self, id: Id, now_ns: u64) {
         let Some(operation) = self.operations.get(id) else { return };
         let slot = operation.session;
@@ -197,7 +198,7 @@ impl Core {
         }
     }
 
-    /// The longest put, or answer to a get, that goes with its header, in bytes.
+    /// Returns the longest put, or reply to a get, that is sent with its header, in bytes.
     #[inline]
     pub(super) fn whole_max(&self, session: &Session, header: usize) -> (u64, u64) {
         let eager = u64::from(self.config.eager_limit).min(EAGER_BYTES_MAX as u64);
@@ -213,7 +214,8 @@ impl Core {
         }
     }
 
-    /// The fast path: room for all of a put that is over with that. `None`: not now, not like this.
+    /// Fast path: reserves space for a put that completes when it is staged. `None`: use the
+    /// general path.
     #[inline]
     pub(crate) fn stage_put_now(
         &mut self,
@@ -255,7 +257,7 @@ impl Core {
         self.newest_room(slot, segment, length)
     }
 
-    /// Whether a put is over as soon as there is room for it in one frame.
+    /// Returns whether a put completes as soon as it is staged in one frame.
     #[inline]
     fn is_plain_put(&self, slot: u32, request: &OneSidedRequest) -> bool {
         let Some(session) = self.sessions.at(slot as usize) else { return false };
@@ -268,13 +270,13 @@ impl Core {
             && request.length <= self.whole_max(session, size_of::<OneSided>()).1
     }
 
-    /// Whether [`Self::stage_put_now`] failed for want of room only, so that it need not be copied
-    /// and kept: whoever asks again finds some.
+    /// Returns whether [`Self::stage_put_now`] failed for lack of space only, so that it need not
+    /// be copied and queued: a later attempt finds space.
     pub(crate) fn may_put_later(&self, slot: u32, request: &OneSidedRequest) -> bool {
         self.is_plain_put(slot, request)
     }
 
-    /// Tries to stage what [`Self::poll_waiting`] returned, if it is no message.
+    /// Tries to stage the operation returned by [`Self::poll_waiting`], if it is no message.
     pub(in crate::proto) fn stage_one_sided(&mut self, id: Id) -> Staged<'_> {
         let Some(operation) = self.operations.get(id) else { return Staged::Blocked };
         let slot = operation.session;
@@ -337,7 +339,7 @@ impl Core {
         else {
             return Staged::Blocked;
         };
-        // Its place is known to nobody else until it is staged.
+        // Its slot is used by nothing else until it is staged.
         let operands = std::mem::take(&mut asking.operands);
         let pieces = [&head[..extra], &operands];
         let staged = self.push_one_sided(slot, pieces, form.payload, hint, is_long);
@@ -379,18 +381,18 @@ impl Core {
         }
     }
 
-    /// Nothing of a session can be staged; acknowledgements and sent segments bring it back.
+    /// Blocks a session that cannot stage anything; acknowledgements and sent segments resume it.
     pub(super) fn wait_for_room(&mut self, slot: u32) -> Staged<'_> {
         self.unblocked.retain(|&unblocked| unblocked != slot);
         let session = self.sessions.at(slot as usize);
         if session.is_some_and(|it| it.datagram.is_none() && it.outbox.is_empty()) {
-            // Another session holds the staging buffers: look again in the next poll.
+            // Another session holds the staging buffers: retry in the next poll.
             self.unblocked.insert(0, slot);
         }
         Staged::Blocked
     }
 
-    /// An operation that is done for its user may still be lost with its session.
+    /// Notes that an operation that is complete for its user may still be lost with its session.
     ///
     /// RR-END-5.
     fn note_unheard(&mut self, slot: u32, segment: Option<Id>) {
@@ -404,7 +406,7 @@ impl Core {
         }
     }
 
-    /// The answer to an operation.
+    /// Handles the reply to an operation.
     ///
     /// RR-RMA-2.
     pub(in crate::proto) fn handle_reply(
@@ -455,7 +457,7 @@ impl Core {
         Ok(())
     }
 
-    /// What an operation gets is to be pulled.
+    /// Handles a reply whose data is to be pulled.
     ///
     /// RR-RMA-2.
     pub(in crate::proto) fn handle_reply_rts(
@@ -482,7 +484,7 @@ impl Core {
         self.pull(id, slot, offered, arrival, effects);
     }
 
-    /// An operation ends, and what it held of its session's bound is free.
+    /// Removes an operation, and releases what it counts toward its session's limits.
     pub(in crate::proto) fn remove_operation(&mut self, id: Id) -> Option<Operation> {
         let operation = self.operations.remove(id)?;
         if operation.role != Role::None {
@@ -496,7 +498,7 @@ impl Core {
     fn release_bound(&mut self, slot: u32, role: Role) {
         let session = self.sessions.at_mut(slot as usize);
         let Some(session) = session else { return };
-        // It goes with the session.
+        // It is sent with the session.
         let one_sided = session.one_sided.get_or_insert_default();
         match role {
             Role::None => {}

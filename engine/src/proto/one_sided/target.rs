@@ -1,4 +1,4 @@
-//! The target: are key, range and rights good, and then it is done, or refused.
+//! The target of one-sided operations: checks key, range and rights, then executes or refuses.
 
 use zerocopy::IntoBytes;
 
@@ -22,7 +22,7 @@ use crate::wire::reply_rts::REPLY_RTS_BYTES;
 use crate::wire::{CmaSource, FrameError, Reply, ReplyRts, frame};
 
 impl Core {
-    /// An operation on this engine's memory has come as frame `number`.
+    /// Handles an operation on this engine's memory, received as frame `number`.
     ///
     /// RR-RMA-1, RR-RMA-2, RR-RMA-3, RR-RMA-4, RR-RMA-6, RR-RMA-7.
     pub(in crate::proto) fn handle_one_sided(
@@ -46,7 +46,7 @@ impl Core {
             self.answer_flushes(slot);
             return Ok(());
         }
-        // Other operations have none, whatever the peer says.
+        // Other operations have none, whatever the frame contains.
         let is_put = matches!(header.kind, frame::KIND_PUT | frame::KIND_PUT_RTS);
         let data = data.filter(|_| is_put);
         let access = match header.kind {
@@ -119,7 +119,7 @@ impl Core {
         let fetched = if header.flags & FLAG_FETCH != 0 { length } else { 0 };
         let fetched = &mut before[..fetched];
         if fetched.len() > SHORT_REPLY_BYTES && self.operations.is_full() {
-            // What has been done cannot be refused.
+            // An executed operation cannot be refused.
             return self.refuse((slot, number), header, Refusal::Busy);
         }
         let codes = (header.atomic, header.datatype);
@@ -134,7 +134,7 @@ impl Core {
         }
     }
 
-    /// An operation on this engine's memory that is not over at once.
+    /// Starts an operation on this engine's memory that does not complete at once.
     fn serve(
         &mut self,
         (slot, number): (u32, u32),
@@ -192,14 +192,15 @@ impl Core {
         }
     }
 
-    /// Nothing else begins by the key of a put, if that says so.
+    /// Invalidates the key of a put, if requested, for later operations.
     fn invalidate(&mut self, header: &OneSided) {
         if header.flags & FLAG_INVALIDATE != 0 {
             self.regions.revoke(header.key.get());
         }
     }
 
-    /// Tells the origin, if it waits, or counts it for the flush behind frame `number`.
+    /// Reports a refusal to the origin, if it waits, or counts it for the flush after frame
+    /// `number`.
     fn refuse(&mut self, (slot, number): (u32, u32), header: &OneSided, refusal: Refusal) {
         self.counters.refused_accesses += 1;
         let operation = header.operation.get();
@@ -217,7 +218,7 @@ impl Core {
         }
     }
 
-    /// An operation is done, and its origin is told if it waits.
+    /// Completes an operation, and replies if the origin waits.
     fn answer(&mut self, slot: u32, header: &OneSided, bytes: &[u8], effects: &mut impl Effects) {
         let to = header.operation.get();
         if to == 0 {
@@ -243,7 +244,7 @@ impl Core {
             state: OperationState::Replying { to },
         };
         let Ok(id) = self.operations.insert(operation) else {
-            debug_assert!(false, "there was room when it was done");
+            debug_assert!(false, "space was checked before execution");
             return;
         };
         effects.keep(id, bytes);
@@ -254,7 +255,8 @@ impl Core {
         self.unblocked.push(slot);
     }
 
-    /// What an operation of a peer names is closed before its answer could go out.
+    /// Refuses an operation of a peer whose memory or endpoint was closed before the reply was
+    /// sent.
     pub(in crate::proto) fn give_up_answer(&mut self, id: Id, refusal: Refusal) {
         let Some(operation) = self.operations.get(id) else { return };
         if let &OperationState::Replying { to } = &operation.state {
@@ -263,7 +265,7 @@ impl Core {
         }
     }
 
-    /// Stages what a peer gets.
+    /// Stages the data of a reply.
     pub(super) fn stage_reply(&mut self, id: Id) -> Staged<'_> {
         let Some(operation) = self.operations.get(id) else { return Staged::Blocked };
         let &OperationState::Replying { to } = &operation.state else { return Staged::Blocked };
@@ -314,7 +316,7 @@ impl Core {
         }
     }
 
-    /// Flushes before which all frames have come are answered.
+    /// Answers flushes for which all earlier frames have arrived.
     ///
     /// RR-RMA-5.
     pub(in crate::proto) fn answer_flushes(&mut self, slot: u32) {
@@ -338,8 +340,8 @@ impl Core {
         }
     }
 
-    /// A frame of a one-sided operation: `pieces`, and `payload` bytes of room behind them. The
-    /// segment that it is in; `Some(None)`: it goes by a stream. `None`: no room now.
+    /// Reserves a frame of a one-sided operation: `pieces`, and `payload` bytes of space after
+    /// them. Returns its segment; `Some(None)`: it uses a stream. `None`: no space now.
     #[allow(clippy::option_option, reason = "segments are those of datagrams")]
     pub(super) fn push_one_sided(
         &mut self,
@@ -381,7 +383,7 @@ impl Core {
         Some(segment)
     }
 
-    /// The last `payload` bytes that were pushed, to be written.
+    /// Returns the last `payload` bytes that were reserved, to be written.
     pub(super) fn newest_room(
         &mut self,
         slot: u32,
@@ -398,7 +400,7 @@ impl Core {
     }
 }
 
-/// The remote endpoint that a peer calls `source`.
+/// Returns the remote endpoint with the number `source` at a peer.
 fn session_remote(core: &mut Core, slot: u32, source: u16) -> Option<u32> {
     let session = core.sessions.at(slot as usize)?;
     let known = session.remotes.get(usize::from(source)).copied().unwrap_or(u32::MAX);

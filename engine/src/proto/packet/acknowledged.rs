@@ -1,4 +1,4 @@
-//! What acknowledgements mean for packets that were sent: which arrived, and which are lost.
+//! Acknowledgement processing for sent packets: which arrived, and which are lost.
 
 use super::loss::Loss;
 use super::numbers::{WORD, numbers};
@@ -8,7 +8,7 @@ use crate::wire::ack::{Ack, Words};
 use crate::wire::packet::{PacketError, expand};
 
 impl Path {
-    /// The full cumulative number of an acknowledgement of nothing but what was sent.
+    /// Returns the full cumulative number of an acknowledgement that covers sent packets only.
     ///
     /// RR-PKT-5.
     pub(super) fn check(&self, ack: &Ack<'_>) -> Result<u64, PacketError> {
@@ -137,7 +137,7 @@ impl Path {
         ack_delay_ns: u64,
         long: bool,
     ) {
-        // How long it waited for this loop is unknown: it says nothing about the path.
+        // The time until this loop handled it is unknown: no sample of the path.
         if self.late_ns > raw_ns / 8 && self.is_late() {
             return;
         }
@@ -145,8 +145,8 @@ impl Path {
         self.congestion.handle_sample(queue_ns, epoch);
     }
 
-    /// Finds what is lost by count and, if asked, by time. Only what was sent before
-    /// `acked_from_ns` can belong to a time in which everything was lost.
+    /// Detects losses by count and, if requested, by time. Only packets sent before `acked_from_ns`
+    /// can be part of a persistent congestion period.
     pub(super) fn find_losses(&mut self, now_ns: u64, by_time: bool, acked_from_ns: u64) {
         self.lost_at_ns = None;
         let Some(highest) = self.highest_acked else { return };
@@ -158,7 +158,7 @@ impl Path {
             let due_ns = sent_at_ns + delay_ns;
             let is_lost_by_time = by_time && due_ns <= now_ns;
             if !is_lost_by_time && !self.loss.is_lost_by_count(number, highest) {
-                // Those after it were sent later: they are not lost either.
+                // Later packets were sent later: they are not lost either.
                 self.lost_at_ns = Some(due_ns);
                 break;
             }
@@ -190,12 +190,12 @@ impl Path {
     }
 }
 
-/// What one acknowledgement said that was not known.
+/// New information of one acknowledgement.
 #[derive(Debug, Default)]
 struct News {
-    /// The highest number, and when it was sent.
+    /// The highest newly acknowledged number, and when it was sent.
     highest: Option<(u64, u64)>,
-    /// When the oldest packet was sent.
+    /// When the oldest newly acknowledged packet was sent.
     sent_from_ns: u64,
     answered: bool,
 }

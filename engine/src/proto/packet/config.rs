@@ -1,30 +1,30 @@
-//! What a path is told when it begins.
+//! Initial configuration of a path.
 
-/// Longest datagram that passes on any network, in bytes, as QUIC has it (RFC 9000, section 14).
+/// Longest datagram that any network takes, in bytes, as in QUIC (RFC 9000, section 14).
 pub(crate) const DATAGRAM_BYTES_MIN: usize = 1200;
 
-/// See the module. The defaults suit a LAN and work on a WAN.
+/// Configuration of a path. The defaults suit a LAN and work on a WAN.
 #[derive(Clone, Debug)]
 pub(crate) struct PathConfig {
     /// Session id in every header.
     pub(crate) session: u64,
-    /// Which path of the session this is.
+    /// Number of the path within the session.
     pub(crate) path: u16,
-    /// Bytes that the caller appends to each datagram, its tag.
+    /// Bytes of the authentication tag that the caller appends to each datagram.
     pub(crate) tag_bytes: usize,
-    /// Longest datagram that passes on any network: what a path starts with.
+    /// Longest datagram that any network takes: the initial length of a path.
     pub(crate) datagram_bytes_min: usize,
     /// Longest datagram that the interface takes (its MTU less IP and UDP headers).
     pub(crate) datagram_bytes_max: usize,
-    /// RTT to assume until one is measured, in nanoseconds: that of the handshake, say.
+    /// RTT to assume until one is measured, in nanoseconds, such as that of the handshake.
     pub(crate) rtt_initial_ns: u64,
-    /// Packets that want an acknowledgement before one goes at once.
+    /// Ack-eliciting packets after which an acknowledgement is sent at once.
     pub(crate) ack_every: u32,
-    /// Longest time that an acknowledgement waits, in nanoseconds. The same on both sides.
+    /// Maximum acknowledgement delay, in nanoseconds. The same on both sides.
     pub(crate) ack_delay_ns: u64,
-    /// Congestion window at the start, in datagrams of `datagram_bytes_min`.
+    /// Initial congestion window, in datagrams of `datagram_bytes_min`.
     pub(crate) window_initial_packets: u32,
-    /// Least queueing delay aimed at, in nanoseconds.
+    /// Minimum of the target queueing delay, in nanoseconds.
     pub(crate) queue_target_ns: u64,
 }
 

@@ -1,77 +1,79 @@
-//! How much may be in flight.
+//! Congestion control.
 //!
-//! Delay decides, as in Swift (SIGCOMM 2020) and Copa (NSDI 2018): the least round trip of a round
-//! against the least of the last seconds is the queue. Well below the target the path counts as
-//! uncongested and the window grows by a share of itself; near the target by one datagram per
-//! round; above it the window shrinks in proportion, at most to half and once per round, and not
-//! below a few datagrams. Loss may take it below one; pacing then spaces datagrams out.
+//! Delay decides, as in Swift (SIGCOMM 2020) and Copa (NSDI 2018): the minimum round trip of a
+//! round minus the minimum of the last seconds is the queueing delay. Well below the target the
+//! path counts as uncongested and the window grows by a share of itself; near the target by one
+//! datagram per round; above it the window shrinks in proportion, at most to half and once per
+//! round, and not below a few datagrams. Loss may reduce it below one; pacing then spaces datagrams
+//! out.
 //!
-//! Loss by itself is no sign of congestion, or one bad cable would stop a path. What counts is
-//! loss *beyond the share that the path loses anyway*, by more than chance explains: that is a
-//! queue too short to show as delay, or a policer.
+//! Loss by itself is no sign of congestion, or one bad cable would stall a path. Only loss *beyond
+//! the path's usual loss*, by more than chance explains, counts: it indicates a queue too short to
+//! show as delay, or a policer.
 
 use super::rtt::Rtt;
 
-/// Greatest queueing delay aimed at, in nanoseconds; in between it is a quarter of the least RTT.
+/// Maximum of the target queueing delay, in nanoseconds; in between it is a quarter of the minimum
+/// RTT.
 const TARGET_MAX_NS: u64 = 10_000_000;
-/// Samples whose least one ends the start: fewer would take jitter for a queue.
+/// Samples whose minimum ends slow start: fewer would take jitter for a queue.
 const RECENT: usize = 4;
-/// Packets after which losses are weighed.
+/// Packets after which the loss rate is evaluated.
 const LOSS_SAMPLE: u64 = 96;
-/// Unit of shares: 65536 is all.
+/// Unit of shares: 65536 is 100 %.
 const WHOLE: u64 = 1 << 16;
-/// Windows are no longer, in datagrams: the span of numbers a receiver takes is not longer.
+/// Maximum window, in datagrams: no more than the span of numbers that a receiver accepts.
 const WINDOW_MAX_PACKETS: u64 = 1 << 18;
-/// Windows are no shorter than one of so many parts of a datagram.
+/// Minimum window, as a fraction of a datagram: one of this many parts.
 const WINDOW_MIN_PARTS: u64 = 16;
-/// Delay alone makes no window shorter than this, in datagrams; loss does. On a busy machine the
-/// peer's loop waits milliseconds for its core, on a path of microseconds.
+/// Minimum window that delay alone can cause, in datagrams; loss can reduce it further. On a busy
+/// machine the peer's loop waits milliseconds for a core, on a path of microseconds.
 const WINDOW_DELAY_PACKETS: u64 = 4;
 /// The window after persistent congestion, in datagrams.
 const WINDOW_RESTART_PACKETS: u64 = 2;
 
-/// See the module. Windows are in bytes of datagrams.
+/// Congestion controller; see the module. Windows are in bytes of datagrams.
 #[derive(Clone, Debug)]
 pub(super) struct Congestion {
     window: u64,
     datagram: u64,
     target_min_ns: u64,
-    /// The window doubles each round until a queue shows.
+    /// Slow start: the window doubles each round until a queue shows.
     startup: bool,
     /// Bytes by which the window grows in this round.
     growth: u64,
-    /// Acknowledged bytes times growth that did not make a whole byte yet.
+    /// Product of acknowledged bytes and growth, carried until it makes a whole byte.
     growth_part: u64,
     /// The round ends when this number is acknowledged.
     round_end: u64,
-    /// The window shrank: what this round measures was sent before that.
+    /// The window shrank: samples of this round were sent before that.
     settling: bool,
-    /// For one round less is sent, so that the path's least RTT shows.
+    /// Less is sent for one round, so that the path's minimum RTT shows.
     draining: bool,
-    /// The window was what limited sending, in this round.
+    /// Sending was limited by the window in this round.
     limited: bool,
-    /// The least queue that a sample of this round showed.
+    /// The minimum queueing delay of this round's samples.
     round_queue_ns: u64,
     recent_ns: [u64; RECENT],
     recent_at: usize,
     quiet_rounds: u32,
-    /// Counts since losses were weighed last.
+    /// Counts since the last loss evaluation.
     acked_packets: u64,
     lost_packets: u64,
     /// Bytes acknowledged in this round.
     round_bytes: u64,
-    /// The share of packets that the path loses anyway.
+    /// The path's usual share of lost packets.
     usual_loss: u64,
-    /// The window shrank for loss.
+    /// Present while a window reduced for loss is on trial.
     trial: Option<Box<Trial>>,
-    /// Where loss showed that the path was full: near it the window grows slowly.
+    /// The window at which loss showed that the path was full: near it growth is slow.
     ceiling: u64,
 }
 
 /// Each round the ceiling rises by this part of it.
 const CEILING_PART: u64 = 16;
 
-/// What was before the window shrank for loss, and the first number sent after that.
+/// State before the window shrank for loss, and the first number sent after that.
 #[derive(Clone, Debug)]
 struct Trial {
     share: u64,
@@ -106,14 +108,14 @@ impl Congestion {
         }
     }
 
-    /// Bytes that may be in flight. Below one datagram: one may, if nothing else is.
+    /// Returns the bytes that may be in flight. Below one datagram: one may, if nothing else is.
     #[inline]
     pub(super) fn window(&self) -> u64 {
         if self.draining { self.window * 3 / 4 } else { self.window }
     }
 
-    /// Bytes per round trip that pacing lets go: more than the window, so that pacing follows it
-    /// and never holds it back, but no more while a queue drains.
+    /// Returns the bytes per round trip for pacing: more than the window, so that pacing never
+    /// limits below it, but no more while a queue drains.
     pub(super) fn paced_window(&self) -> u64 {
         let exact = self.settling || self.draining || self.trial.is_some();
         match (self.startup, exact) {
@@ -124,29 +126,29 @@ impl Congestion {
         }
     }
 
-    /// Whether the path shows no queue, so that small sends need no pacing.
+    /// Returns whether the path shows no queue, so that small sends need no pacing.
     #[inline]
     pub(super) fn is_uncongested(&self) -> bool {
         self.startup || self.quiet_rounds > 0
     }
 
-    /// The datagram's length changed.
+    /// Sets the datagram length.
     pub(super) fn set_datagram(&mut self, bytes: u64) {
         self.datagram = bytes;
     }
 
-    /// The window, and not the caller, limited what was sent.
+    /// Notes that sending was limited by the window, and not by the caller.
     #[inline]
     pub(super) fn set_limited(&mut self) {
         self.limited = true;
     }
 
-    /// The queueing delay aimed at.
+    /// Returns the target queueing delay.
     fn target_ns(&self, least_ns: u64) -> u64 {
         (least_ns / 4).clamp(self.target_min_ns, TARGET_MAX_NS.max(self.target_min_ns))
     }
 
-    /// A packet was acknowledged.
+    /// Handles an acknowledged packet.
     #[inline]
     pub(super) fn handle_ack(&mut self, bytes: u64) {
         self.acked_packets += 1;
@@ -165,13 +167,13 @@ impl Congestion {
         self.window = self.window.min(WINDOW_MAX_PACKETS * self.datagram);
     }
 
-    /// A packet counts as lost.
+    /// Handles a lost packet.
     #[inline]
     pub(super) fn handle_loss(&mut self) {
         self.lost_packets += 1;
     }
 
-    /// A packet taken for lost was late: if the window shrank for it, it grows back.
+    /// Handles a spurious loss: if the window shrank for it, it is restored.
     pub(super) fn handle_spurious(&mut self, number: u64) {
         self.lost_packets = self.lost_packets.saturating_sub(1);
         self.acked_packets += 1;
@@ -180,8 +182,8 @@ impl Congestion {
         }
     }
 
-    /// A round trip was measured, `queue_ns` above the least. `epoch` says that the least one was
-    /// partly forgotten.
+    /// Handles a round-trip sample, `queue_ns` above the minimum. `epoch`: older minima have
+    /// expired.
     #[inline]
     pub(super) fn handle_sample(&mut self, queue_ns: u64, epoch: bool) {
         self.round_queue_ns = self.round_queue_ns.min(queue_ns);
@@ -190,14 +192,14 @@ impl Congestion {
         self.draining |= epoch && !self.startup;
     }
 
-    /// After the packets of one acknowledgement: `highest` is the highest number acknowledged,
-    /// `next` the one to be sent next. `true`: a round ended.
+    /// Completes an acknowledgement: `highest` is the highest number acknowledged, `next` the one
+    /// to be sent next. Returns `true` if a round ended.
     #[inline]
     pub(super) fn handle_ack_end(&mut self, highest: u64, next: u64, rtt: &Rtt) -> bool {
         if self.startup && self.recent_at >= RECENT {
             let recent_ns = self.recent_ns.iter().copied().min().unwrap_or(0);
             if recent_ns >= self.target_ns(rtt.least_ns()) {
-                // What is measured was sent a round ago, when the window was half of this.
+                // The sample was sent a round ago, when the window was half of this.
                 self.startup = false;
                 self.shrink(self.window / 2, next);
             }
@@ -206,7 +208,7 @@ impl Congestion {
             return false;
         }
         if std::mem::take(&mut self.settling) {
-            // All of this was sent before the window shrank.
+            // All samples were sent before the window shrank.
             self.clear_counts();
         } else if !self.weigh_losses(next) {
             self.draining = false;
@@ -227,13 +229,13 @@ impl Congestion {
         let target_ns = self.target_ns(least_ns);
         let queue_ns = self.round_queue_ns;
         if queue_ns >= target_ns {
-            // To three quarters of the target: at this rate the window is that much less.
+            // Aim for three quarters of the target: at this rate the window is that much less.
             let wanted_ns = least_ns + target_ns * 3 / 4;
             // A window of gigabytes by round trips of seconds takes more than 64 bits.
             let wanted = u128::from(self.window) * u128::from(wanted_ns);
             let wanted = wanted / u128::from(least_ns + queue_ns);
             let wanted = u64::try_from(wanted).unwrap_or(self.window);
-            // A host that does not run looks like a queue, and shorter windows do not help it.
+            // A descheduled host looks like a queue, and shorter windows do not help it.
             let least = (WINDOW_DELAY_PACKETS * self.datagram).min(self.window);
             self.shrink(wanted.max(self.window / 2).max(least), next);
         } else if self.trial.is_some() {
@@ -242,7 +244,7 @@ impl Congestion {
             self.quiet_rounds = 0;
             self.growth = self.datagram.min(self.window);
         } else {
-            // Only rounds that used the window say that there is room for more.
+            // Only rounds that used the window show that it may grow.
             if self.limited {
                 self.quiet_rounds = (self.quiet_rounds + 1).min(3);
             }
@@ -253,10 +255,10 @@ impl Congestion {
         self.ceiling = self.ceiling.saturating_add(self.ceiling / CEILING_PART);
     }
 
-    /// Compares losses with what the path loses anyway. More than that, and more than chance
-    /// explains: the window shrinks to what got through, as a trial. If two thirds of the excess
-    /// go away with that, it was congestion; if not, it is the path's own: it is remembered as
-    /// usual, and the window comes back. `true`: the window shrank.
+    /// Compares losses with the path's usual loss. If they exceed it by more than chance explains,
+    /// the window shrinks to the delivered bytes, as a trial. If two thirds of the excess disappear
+    /// with that, it was congestion; if not, it is the path's own loss: it becomes the usual share,
+    /// and the window is restored. Returns `true` if the window shrank.
     ///
     /// RR-PKT-12.
     fn weigh_losses(&mut self, next: u64) -> bool {
@@ -276,7 +278,7 @@ impl Congestion {
             }
             self.ceiling = self.window / 7 * 8;
         }
-        // Down fast, up slowly: a queue that overflows now and then must not become usual.
+        // Fast down, slowly up: a queue that overflows occasionally must not count as usual loss.
         self.usual_loss =
             if share < usual { (usual + share) / 2 } else { usual + (share - usual) / 16 };
         let excess = lost.saturating_sub(all * usual / WHOLE);
@@ -286,15 +288,15 @@ impl Congestion {
         }
         let (window, startup) = (self.window, self.startup);
         self.startup = false;
-        // Of what got through a window is made that would let as much through if only the usual
-        // were lost, less an eighth for the queue to drain.
+        // Choose a window that would deliver as many bytes with the usual loss only, less an eighth
+        // for the queue to drain.
         let sent_bytes = self.round_bytes * WHOLE / (WHOLE - usual.min(WHOLE * 3 / 4));
         self.shrink((sent_bytes * 7 / 8).clamp(window / 2, window), next);
         self.trial = Some(Box::new(Trial { share, window, startup, until: next }));
         true
     }
 
-    /// Everything sent for a long time was lost.
+    /// Handles persistent congestion: everything sent for a long time was lost.
     pub(super) fn handle_persistent_congestion(&mut self, next: u64) {
         let window = self.window.min(WINDOW_RESTART_PACKETS * self.datagram);
         self.shrink(window, next);
@@ -322,7 +324,7 @@ impl Congestion {
 mod tests {
     use super::*;
 
-    /// Rounds of `window / 1000` packets, of which `lost` in 1000 are lost, at `rtt_ns`.
+    /// Runs rounds of `window / 1000` packets, of which `lost` in 1000 are lost, at `rtt_ns`.
     struct Rounds {
         congestion: Congestion,
         rtt: Rtt,
@@ -362,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn the_window_settles_where_the_link_is_full_and_the_queue_is_short() {
+    fn window_converges_to_a_full_link_with_a_short_queue() {
         let mut rounds = Rounds::new();
         rounds.run(60, 0, link);
         for _ in 0..100 {
@@ -374,7 +376,7 @@ mod tests {
 
     /// RR-PKT-12
     #[test]
-    fn random_loss_leaves_the_window_alone() {
+    fn random_loss_does_not_shrink_the_window() {
         for lost in [10, 100, 300] {
             let mut rounds = Rounds::new();
             rounds.run(100, lost, link);
@@ -387,11 +389,11 @@ mod tests {
     }
 
     #[test]
-    fn loss_beyond_the_usual_shrinks_it_and_spurious_loss_gives_it_back() {
+    fn excess_loss_shrinks_the_window_and_spurious_loss_restores_it() {
         let mut rounds = Rounds::new();
         rounds.run(60, 0, link);
         let before = rounds.congestion.window();
-        // Losses at the same delay, which is what a short queue gives.
+        // Losses without additional delay, as a short queue causes.
         while rounds.congestion.trial.is_none() {
             let next = rounds.next;
             rounds.run(1, 300, link);
@@ -404,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn a_standing_queue_of_others_or_a_slow_host_leaves_a_few_datagrams() {
+    fn delay_never_shrinks_the_window_below_a_few_datagrams() {
         let mut rounds = Rounds::new();
         rounds.run(60, 0, link);
         rounds.run(80, 0, |_| 1_000_000);
@@ -414,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_window_and_a_round_trip_of_minutes_are_no_overflow() {
+    fn maximum_window_and_minute_rtt_do_not_overflow() {
         let mut congestion = Congestion::new(9000, 32, 25_000);
         let mut rtt = Rtt::new(100_000);
         let (mut next, minute_ns) = (0, 60_000_000_000);
@@ -442,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn persistent_congestion_starts_again() {
+    fn persistent_congestion_restarts_slow_start() {
         let mut rounds = Rounds::new();
         rounds.run(60, 0, link);
         rounds.congestion.handle_persistent_congestion(rounds.next);

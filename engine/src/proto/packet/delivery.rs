@@ -1,17 +1,17 @@
-//! What a path carries, for those who choose among paths.
+//! Delivery statistics of a path, for the choice among paths.
 
 use super::path::Path;
 
-/// What was delivered since a path began.
+/// Data delivered since a path began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Delivered {
-    /// Bytes of acknowledged datagrams with payload, tags included, and how many these were.
+    /// Bytes of acknowledged datagrams with payload, tags included, and their number.
     pub(crate) bytes: u64,
     pub(crate) datagrams: u64,
 }
 
 impl Delivered {
-    /// What came in the time after `before` was read.
+    /// Returns the data delivered after `before` was read.
     pub(crate) fn since(&self, before: &Self) -> Self {
         Self {
             bytes: self.bytes.saturating_sub(before.bytes),
@@ -19,7 +19,7 @@ impl Delivered {
         }
     }
 
-    /// A datagram with payload was acknowledged.
+    /// Counts an acknowledged datagram with payload.
     #[inline]
     pub(super) fn add(&mut self, bytes: u64) {
         self.bytes += bytes;
@@ -28,14 +28,14 @@ impl Delivered {
 }
 
 impl Path {
-    /// What it has delivered up to now.
+    /// Returns the data delivered so far.
     pub(crate) fn delivered(&mut self) -> Delivered {
         self.apply_deferred_ack();
         self.delivery
     }
 
-    /// Bytes that may be in flight, bytes that are, and probe timeouts without an answer: what
-    /// the health of a path is judged by.
+    /// Returns the congestion window, the bytes in flight, and the consecutive probe timeouts,
+    /// which the health of a path depends on.
     pub(crate) fn load(&self) -> (u64, u64, u32) {
         let in_flight = self.sent.bytes_in_flight();
         (self.congestion.window(), in_flight, self.loss.probes())

@@ -1,7 +1,7 @@
-//! What acknowledgements mean, once the payload beside them is delivered; and the
-//! common case of what comes in, on a path of its own: the next packet, with an acknowledgement of
-//! the next packet that was sent, where none is missing and none was lost. It leaves everything
-//! as the general path does; whatever is not as common is left to that path, untouched.
+//! Deferred acknowledgement processing, after the payload in the same packet is delivered; and the
+//! receive fast path for the common case: the next packet, with an acknowledgement of the next sent
+//! packet, where none is missing and none was lost. It has the same effects as the general path,
+//! and leaves all other packets to that, unchanged.
 
 use super::loss::PROBE_SLACK_NS;
 use super::path::{PATIENCE_PROBES, Path};
@@ -10,36 +10,36 @@ use super::sent::Purpose;
 use crate::wire::ack::{Ack, Words};
 use crate::wire::packet::{Packet, expand};
 
-/// Acknowledgements that are deferred at the most. To apply the last of them costs as much as to
-/// apply any one, and a round trip of eight is sample enough.
+/// Maximum number of deferred acknowledgements. Applying the last of them costs as much as applying
+/// any one, and one RTT sample out of eight is enough.
 const DEFERRED_ACKS_MAX: u8 = 8;
 
-/// A cumulative acknowledgement that was checked, and whose consequences are deferred. It has taken
-/// the place of those before it.
+/// A cumulative acknowledgement that was validated, and whose effects are deferred. It replaces
+/// earlier ones.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DeferredAck {
-    /// How many it stands for.
+    /// Number of acknowledgements that it replaces, itself included.
     count: u8,
     cumulative: u64,
     delay_ns: Option<u64>,
-    /// When it came, and how late the turn was.
+    /// When it arrived, and how late the turn was.
     at_ns: u64,
     late_ns: u64,
 }
 
 impl Path {
-    /// What an acknowledgement without gaps means comes with [`Self::apply_deferred_ack`].
+    /// Defers an acknowledgement without gaps to [`Self::apply_deferred_ack`].
     #[inline]
     pub(super) fn defer_ack(&mut self, at_ns: u64, delay_ns: Option<u64>, cumulative: u64) {
         let count = self.deferred_ack.map_or(0, |before| before.count).saturating_add(1);
         let late_ns = self.late_ns;
         let latest = DeferredAck { count, cumulative, delay_ns, at_ns, late_ns };
-        // One that was overtaken says nothing of when the newest packet was answered.
+        // A reordered one is no evidence of when the newest packet was answered.
         let newest = self.deferred_ack.filter(|before| cumulative <= before.cumulative);
         self.deferred_ack = Some(newest.map_or(latest, |before| DeferredAck { count, ..before }));
     }
 
-    /// What the last acknowledgements mean for packets sent, window, pace and round trip.
+    /// Applies deferred acknowledgements to sent packets, window, pacing and round trip.
     #[inline]
     pub(crate) fn apply_deferred_ack(&mut self) {
         if let Some(deferred) = self.deferred_ack.take() {
@@ -47,7 +47,7 @@ impl Path {
         }
     }
 
-    /// The same once they are many. Sending applies them before, where they change what may go.
+    /// Applies them once they are many. Sending applies them earlier, where they affect it.
     #[inline]
     pub(super) fn apply_deferred_ack_if_due(&mut self) {
         if self.is_deferred_ack_due() {
@@ -67,24 +67,25 @@ impl Path {
             self.handle_ack(at_ns, Words::none(), delay_ns, cumulative);
         }
         self.late_ns = late_ns;
-        // What is outstanding now may have been sent long after that answer came.
+        // Packets outstanding now may have been sent long after that acknowledgement arrived.
         if let Some(oldest) = self.sent.oldest() {
             let sent_at_ns = self.sent.record(oldest).sent_at_ns;
             self.unanswered_since_ns = self.unanswered_since_ns.max(sent_at_ns);
         }
     }
 
-    /// Whether what an acknowledgement means can wait: it has no gaps, somebody waits for what came
-    /// beside it, it is not the first, which opens the path, and it ends no doubt about packets
-    /// that were taken for lost.
+    /// Returns whether an acknowledgement may be deferred: it has no gaps, its packet carries
+    /// payload that is waited for, it is not the first, which opens the path, and no packet is
+    /// declared lost.
     #[inline]
     pub(super) fn may_defer(&self, ack: &Ack<'_>, packet: &Packet<'_>) -> bool {
         let is_calm = !self.sent.has_lost() && self.loss.probes() == 0;
         ack.is_cumulative() && !packet.payload.is_empty() && self.is_answered() && is_calm
     }
 
-    /// [`Self::handle_packet`] of the next packet of all, whose acknowledgement has no gaps.
-    /// `false`: it is another one, or an error, and nothing happened.
+    /// Handles the next packet in order with an acknowledgement without gaps, as
+    /// [`Self::handle_packet`] does. Returns `false`, without effect, if it is another one, or an
+    /// error.
     #[inline(always)]
     pub(super) fn handle_next(&mut self, now_ns: u64, number: u64, packet: &Packet<'_>) -> bool {
         if !self.received.is_next(number) || !shortcut!("the next packet") {
@@ -107,8 +108,8 @@ impl Path {
         true
     }
 
-    /// What an acknowledgement of everything below `cumulative` means if that is the oldest packet
-    /// and no other. `false`: it is not, and nothing happened.
+    /// Handles an acknowledgement of everything below `cumulative` if that newly acknowledges
+    /// exactly the oldest packet. Returns `false`, without effect, if not.
     #[inline]
     pub(super) fn handle_next_ack(
         &mut self,
@@ -139,8 +140,7 @@ impl Path {
         self.loss.handle_progress();
         self.probes_due = 0;
         self.unanswered_since_ns = now_ns;
-        // Without one that is older than an acknowledged one nothing can be lost: this was the
-        // oldest.
+        // A packet is lost only if a later one is acknowledged: this was the oldest.
         self.lost_at_ns = None;
         if self.sent.count() > 0 && self.highest_acked != Some(number) {
             self.find_losses(now_ns, false, record.sent_at_ns);
@@ -155,13 +155,13 @@ impl Path {
         true
     }
 
-    /// A time before which no turn is due, found with less work than [`Self::poll_timeout`].
+    /// Returns a time before which no turn is due, at less cost than [`Self::poll_timeout`].
     #[inline]
     pub(crate) fn rests_until_ns(&self) -> u64 {
         if self.paced_until_ns.is_some() || self.lost_at_ns.is_some() || self.loss.probes() > 0 {
             return 0;
         }
-        // No probe comes sooner than this, whatever the round trip.
+        // No probe is due sooner than this, whatever the round trip.
         let least_ns = PROBE_SLACK_NS;
         let lost_ns = match self.sent.count() {
             0 => u64::MAX,

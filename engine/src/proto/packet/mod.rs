@@ -1,21 +1,21 @@
-//! The packet layer: one [`Path`] makes datagrams of one path reliable enough to build on.
+//! The packet layer: a [`Path`] adds acknowledgement and loss detection to datagrams of one path.
 //!
-//! A path numbers packets, acknowledges, measures round trips, finds losses, and decides when how
-//! much may go. It keeps no payload: what a packet carries has a *token* of the caller's, and the
-//! path reports which tokens arrived and which were lost. A lost one goes again under a new packet
-//! number, on this path or on another. What arrives is handed up at once and in no order.
+//! A path numbers packets, acknowledges them, measures round trips, detects losses, and controls
+//! when data may be sent. It stores no payload: the payload of a packet is identified by a *token*
+//! of the caller's, and the path reports which tokens were acknowledged and which were lost. Lost
+//! payload is sent again under a new packet number, on this path or on another. Received payload is
+//! passed up at once and unordered.
 //!
-//! Time comes in with calls, in nanoseconds of any monotonic clock. A turn of an engine's loop:
+//! Time is an argument of calls, in nanoseconds of any monotonic clock. A turn of an engine's loop:
 //!
 //! 1. [`Path::start_turn`], with how late the loop is;
-//! 2. [`Path::handle_packet`] for what is received, until nothing is left or the turn's share is
-//!    used;
-//! 3. [`Path::handle_timeout`], with whether the receiving side was drained;
-//! 4. [`Path::poll_known_event`] until there is none: tokens acknowledged and lost;
+//! 2. [`Path::handle_packet`] for received packets, until none is left or the turn's share is used;
+//! 3. [`Path::handle_timeout`], with whether all received packets are handled;
+//! 4. [`Path::poll_known_event`] until it returns none: tokens acknowledged and lost;
 //! 5. [`Path::poll_transmit`] until there is nothing to send;
-//! 6. [`Path::poll_timeout`] says when the next turn is due at the latest.
+//! 6. [`Path::poll_timeout`] returns when the next turn is due at the latest.
 //!
-//! A datagram that the kernel refuses is dropped by the caller like one that the network lost.
+//! The caller drops a datagram that the kernel rejects, like one that the network loses.
 
 mod acknowledged;
 pub(crate) mod config;

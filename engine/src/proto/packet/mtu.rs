@@ -1,27 +1,27 @@
-//! Which length of datagram the path takes: packetisation-layer discovery as RFC 8899 has it.
+//! Path MTU discovery at the packetisation layer (RFC 8899).
 //!
-//! The interface's own maximum is tried first, since on one Ethernet it is the answer; then the
-//! range is halved. A probe that is lost says nothing about congestion. When long datagrams
-//! vanish while short ones pass, the path has become a black hole for long ones and starts over.
+//! The interface's own maximum is tried first, since it is the answer on a single Ethernet; then
+//! the range is halved. A lost probe is no sign of congestion. When long datagrams are lost while
+//! short ones pass, the path has become a black hole for long ones and discovery restarts.
 
-/// Probes of one length before it counts as too long.
+/// Lost probes of one length after which it counts as too long.
 const TRIES: u32 = 3;
 /// Ranges shorter than this are not searched further, in bytes.
 const STEP_BYTES: u32 = 16;
-/// Long datagrams lost in a row, with a short one acknowledged after, that make a black hole.
+/// Long datagrams lost in a row, with a later short one acknowledged, that indicate a black hole.
 const BLACK_HOLE_LOSSES: u32 = 8;
-/// Time after which a path is searched again, in nanoseconds: networks get mended.
+/// Time after which a path is searched again, in nanoseconds, as networks are repaired.
 const AGAIN_NS: u64 = 60_000_000_000;
 
-/// See the module. All lengths are those of UDP payloads, tag included.
+/// MTU discovery; see the module. All lengths are those of UDP payloads, tag included.
 #[derive(Clone, Debug)]
 pub(super) struct Mtu {
     least: u32,
     most: u32,
     current: u32,
-    /// The first length known to be too long, or one more than may be.
+    /// The smallest length known to be too long, or one more than the maximum.
     too_long: u32,
-    /// The probe under way.
+    /// Length of the outstanding probe.
     probing: Option<u32>,
     tries: u32,
     /// Long datagrams lost since one was acknowledged, and the highest of their numbers.
@@ -50,13 +50,13 @@ impl Mtu {
         }
     }
 
-    /// Longest datagram that may be sent now.
+    /// Returns the longest datagram that may be sent now.
     #[inline]
     pub(super) fn current(&self) -> usize {
         self.current as usize
     }
 
-    /// What passes on any network.
+    /// Returns the length that any network takes.
     pub(super) fn least(&self) -> usize {
         self.least as usize
     }
@@ -85,7 +85,7 @@ impl Mtu {
         (self.too_long - self.current > STEP_BYTES).then_some(bytes as usize)
     }
 
-    /// Whether [`Self::wanted`] is nothing now, and stays so without being asked.
+    /// Returns whether [`Self::wanted`] returns nothing now, and will not without a new event.
     #[inline]
     pub(super) fn rests(&self, now_ns: u64) -> bool {
         let is_open = self.too_long > self.most && self.current < self.most;
@@ -93,12 +93,13 @@ impl Mtu {
         self.probing.is_some() || (is_found && now_ns < self.search_again_ns)
     }
 
-    /// A probe of this length was sent.
+    /// Notes that a probe of this length was sent.
     pub(super) fn handle_probe_sent(&mut self, bytes: usize) {
         self.probing = Some(bytes as u32);
     }
 
-    /// The probe of this length was acknowledged. `true`: datagrams may be longer now.
+    /// Handles the acknowledgement of a probe of this length. Returns `true` if datagrams may be
+    /// longer now.
     pub(super) fn handle_probe_acked(&mut self, bytes: usize, now_ns: u64) -> bool {
         let bytes = bytes as u32;
         self.probing = None;
@@ -111,7 +112,7 @@ impl Mtu {
         true
     }
 
-    /// The probe of this length was lost.
+    /// Handles the loss of a probe of this length.
     pub(super) fn handle_probe_lost(&mut self, bytes: usize, now_ns: u64) {
         let bytes = bytes as u32;
         if self.probing.take() != Some(bytes) {
@@ -132,8 +133,8 @@ impl Mtu {
         }
     }
 
-    /// A datagram that is no probe was lost. One that is longer than what is sent now was sent
-    /// before the path turned out to be a black hole, and says nothing new.
+    /// Handles the loss of a datagram that is no probe. One that exceeds the current length was
+    /// sent before a black hole was detected, and gives no new information.
     ///
     /// RR-PKT-13.
     pub(super) fn handle_lost(&mut self, number: u64, bytes: usize) {
@@ -143,8 +144,8 @@ impl Mtu {
         }
     }
 
-    /// A datagram that is no probe was acknowledged. `true`: the path is a black hole for long
-    /// datagrams; [`Self::current`] went back to the least.
+    /// Handles the acknowledgement of a datagram that is no probe. Returns `true` if the path is a
+    /// black hole for long datagrams; [`Self::current`] was reset to the minimum.
     #[inline]
     pub(super) fn handle_acked(&mut self, number: u64, bytes: usize, now_ns: u64) -> bool {
         if bytes > self.least() {
@@ -169,7 +170,7 @@ impl Mtu {
 mod tests {
     use super::*;
 
-    /// Searches a path that takes `limit`; gives the lengths probed.
+    /// Searches a path that takes `limit`; returns the lengths probed.
     fn search(mtu: &mut Mtu, limit: usize) -> Vec<usize> {
         let mut probed = Vec::new();
         while let Some(bytes) = mtu.wanted(0) {
@@ -186,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn one_probe_is_enough_where_the_path_takes_what_the_interface_does() {
+    fn one_probe_suffices_where_the_path_takes_the_interface_mtu() {
         let mut mtu = Mtu::new(1200, 8972);
         assert_eq!(search(&mut mtu, 9000), [8972]);
         assert_eq!(mtu.current(), 8972);
@@ -194,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn the_length_in_between_is_found() {
+    fn intermediate_mtu_is_found() {
         for limit in [1200, 1201, 1400, 1472, 4000, 8971] {
             let mut mtu = Mtu::new(1200, 8972);
             let probes = search(&mut mtu, limit).len();
@@ -213,13 +214,13 @@ mod tests {
     }
 
     #[test]
-    fn a_black_hole_takes_long_losses_and_a_short_arrival() {
+    fn black_hole_requires_long_losses_and_a_short_ack() {
         let mut mtu = Mtu::new(1200, 8972);
         search(&mut mtu, 9000);
         for number in 0..20 {
             mtu.handle_lost(number, 8000);
         }
-        // Short ones that went before say nothing; long ones that arrive say that all is well.
+        // Earlier short ones prove nothing; acknowledged long ones prove that there is none.
         assert!(!mtu.handle_acked(5, 300, 0));
         assert!(!mtu.handle_acked(21, 8000, 0));
         assert!(!mtu.handle_acked(22, 300, 0));
@@ -232,9 +233,10 @@ mod tests {
         assert!(mtu.wanted(0).is_some_and(|bytes| bytes < 8972));
     }
 
-    /// Of a window of long datagrams the losses are found bit by bit. RR-PKT-13
+    /// Losses within a window of long datagrams are detected gradually.
+    /// RR-PKT-13
     #[test]
-    fn a_black_hole_is_one_however_many_were_under_way() {
+    fn black_hole_is_counted_once_per_window() {
         let mut mtu = Mtu::new(1200, 8972);
         search(&mut mtu, 9000);
         let mut holes = 0;

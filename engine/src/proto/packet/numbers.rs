@@ -1,11 +1,12 @@
-//! A sliding set of packet numbers: one bit each, in words whose lowest bit is a multiple of 64,
-//! so that an acknowledgement's bitmap is a copy of words on both sides.
+//! A sliding set of packet numbers: one bit each, in words whose lowest bit is a multiple of 64, so
+//! that an acknowledgement's bitmap is a copy of words on both sides.
 
-/// How many numbers one word holds.
+/// Numbers per word.
 pub(super) const WORD: u64 = 64;
 
-/// See the module. Numbers in use lie in [`Self::capacity`] numbers behind one another; the owner
-/// says where ([`Self::reserve`]) and clears what it leaves behind.
+/// A sliding set of numbers; see the module. Numbers in use lie within [`Self::capacity`]
+/// consecutive numbers; the owner sets the range ([`Self::reserve`]) and clears numbers that leave
+/// it.
 #[derive(Debug)]
 pub(super) struct NumberSet {
     /// A ring: the word of number `n` is at `(n / 64) mod len`; the length is a power of two.
@@ -13,13 +14,13 @@ pub(super) struct NumberSet {
 }
 
 impl NumberSet {
-    /// Holds `capacity` numbers (rounded up to a power of two, at least 128) before it grows.
+    /// Creates a set for `capacity` numbers (rounded up to a power of two, at least 128).
     pub(super) fn new(capacity: u64) -> Self {
         let words = capacity.div_ceil(WORD).next_power_of_two().max(2) as usize;
         Self { words: vec![0; words] }
     }
 
-    /// From the start of the lowest word in use to the end of the highest.
+    /// Returns the span from the start of the lowest word in use to the end of the highest.
     pub(super) fn capacity(&self) -> u64 {
         self.words.len() as u64 * WORD
     }
@@ -29,7 +30,7 @@ impl NumberSet {
         word as usize & (self.words.len() - 1)
     }
 
-    /// Word `word`: numbers `64 * word` and up. Outside of what is in use it means nothing.
+    /// Returns word `word`: numbers `64 * word` and up. Undefined outside of the range in use.
     #[inline]
     pub(super) fn word(&self, word: u64) -> u64 {
         self.words[self.slot(word)]
@@ -52,27 +53,27 @@ impl NumberSet {
         self.words[slot] &= !(1 << (number % WORD));
     }
 
-    /// Makes a whole word what it was elsewhere.
+    /// Sets a whole word.
     pub(super) fn set_word(&mut self, word: u64, bits: u64) {
         let slot = self.slot(word);
         self.words[slot] = bits;
     }
 
-    /// Removes the numbers of a word that `bits` has.
+    /// Removes the numbers of a word that are set in `bits`.
     #[inline]
     pub(super) fn remove_all(&mut self, word: u64, bits: u64) {
         let slot = self.slot(word);
         self.words[slot] &= !bits;
     }
 
-    /// Clears a whole word, which is how a number set moves on.
+    /// Clears a whole word, to advance the set.
     #[inline]
     pub(super) fn clear_word(&mut self, word: u64) {
         let slot = self.slot(word);
         self.words[slot] = 0;
     }
 
-    /// Makes room for `low..=high`, by growing where the ring is too short.
+    /// Makes the range `low..=high` valid, and grows if the ring is too short.
     #[inline]
     pub(super) fn reserve(&mut self, low: u64, high: u64) {
         if high / WORD - low / WORD >= self.words.len() as u64 {
@@ -91,7 +92,7 @@ impl NumberSet {
     }
 }
 
-/// The numbers of a word whose bits are set, lowest first.
+/// Returns the numbers of a word whose bits are set, lowest first.
 #[inline]
 pub(super) fn numbers(word: u64, mut bits: u64) -> impl Iterator<Item = u64> {
     std::iter::from_fn(move || {
@@ -114,7 +115,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_a_set_that_slides_and_grows(
+        fn behaves_like_a_sliding_growing_set(
             steps in proptest::collection::vec((0u64..300, any::<bool>(), 0u64..90), 1..200),
         ) {
             let mut set = NumberSet::new(0);

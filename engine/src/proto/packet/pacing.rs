@@ -1,21 +1,21 @@
 //! Pacing: a token bucket in bytes, filled at the rate of the congestion window.
 
-/// Time whose bytes may go at once: an engine loop's turn, or a timer's slack.
+/// Time whose bytes may be sent at once: an engine loop's turn, or a timer's slack.
 const BURST_NS: u64 = 20_000;
-/// Datagrams that may go at once.
+/// Datagrams that may be sent at once.
 const BURST_PACKETS: u64 = 16;
 
-/// See the module.
+/// Pacer; see the module.
 #[derive(Clone, Debug)]
 pub(super) struct Pacer {
-    /// Bytes that may go now.
+    /// Bytes that may be sent now.
     tokens: u64,
-    /// Up to when the bucket was filled.
+    /// Time up to which the bucket was filled.
     filled_ns: u64,
     /// Bytes per second.
     rate: u64,
     burst: u64,
-    /// Somebody asked since [`Self::rest`]: the rate has to be right.
+    /// A wait was requested since [`Self::rest`]: the rate has to be up to date.
     is_in_use: bool,
 }
 
@@ -24,23 +24,23 @@ impl Pacer {
         Self { tokens: u64::MAX, filled_ns: 0, rate: u64::MAX, burst: u64::MAX, is_in_use: false }
     }
 
-    /// Nothing is in flight: until the next one asks when something may go, the rate is not wanted.
+    /// Notes that nothing is in flight: the rate is not needed until the next wait.
     #[inline]
     pub(super) fn rest(&mut self) {
         self.is_in_use = false;
     }
 
-    /// Whether [`Self::set_rate`] is wanted at each change.
+    /// Returns whether [`Self::set_rate`] has to be called at each change.
     #[inline]
     pub(super) fn is_in_use(&self) -> bool {
         self.is_in_use
     }
 
-    /// Sets the rate to a window in bytes per round trip, and fills.
+    /// Sets the rate to a window in bytes per round trip, and fills the bucket.
     pub(super) fn set_rate(&mut self, now_ns: u64, window: u64, rtt_ns: u64, datagram: u64) {
         self.fill(now_ns);
         self.rate = per_second(window, rtt_ns.max(1)).max(1);
-        // A window of less than that is no burst: below one datagram, each waits for its turn.
+        // The window must exceed that for a burst: below one datagram, each is spaced out.
         let burst = (BURST_PACKETS * datagram).max(bytes_in(self.rate, BURST_NS));
         self.burst = burst.min(window.max(datagram));
         self.tokens = self.tokens.min(self.burst);
@@ -54,12 +54,12 @@ impl Pacer {
             self.filled_ns = self.filled_ns.max(now_ns);
         } else if bytes > 0 {
             self.tokens += bytes;
-            // Only time that became whole bytes is spent.
+            // Only time that became whole bytes is consumed.
             self.filled_ns += time_of(self.rate, bytes);
         }
     }
 
-    /// When `bytes` may go: `None` is now. Set the rate before, unless it is in use.
+    /// Returns when `bytes` may be sent: `None` is now. Set the rate before, unless it is in use.
     pub(super) fn wait_until_ns(&mut self, now_ns: u64, bytes: u64) -> Option<u64> {
         self.is_in_use = true;
         self.fill(now_ns);
@@ -70,7 +70,7 @@ impl Pacer {
         Some(self.filled_ns + time_of(self.rate, bytes - self.tokens) + 1)
     }
 
-    /// `bytes` went.
+    /// Takes `bytes` from the bucket.
     #[inline]
     pub(super) fn spend(&mut self, bytes: u64) {
         self.tokens = self.tokens.saturating_sub(bytes);
@@ -89,7 +89,7 @@ fn time_of(rate: u64, bytes: u64) -> u64 {
     scale(bytes, 1_000_000_000, rate)
 }
 
-/// `value * by / of`. Products of more than 64 bits are rare, and their division is slow.
+/// Returns `value * by / of`. Products of more than 64 bits are rare, and their division is slow.
 fn scale(value: u64, by: u64, of: u64) -> u64 {
     match value.checked_mul(by) {
         Some(product) => product / of,
@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_go_at_the_rate_after_a_burst() {
+    fn bytes_are_paced_after_a_burst() {
         let mut pacer = Pacer::new();
         // 1 MB per 1 ms: 1 GB/s, of which 20 µs are 20 kB.
         pacer.set_rate(0, 1_000_000, 1_000_000, 1_000);
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_below_one_datagram_spaces_datagrams_out() {
+    fn window_below_one_datagram_spaces_datagrams_out() {
         let mut pacer = Pacer::new();
         pacer.set_rate(0, 100, 1_000_000, 1_000);
         let first_ns = pacer.wait_until_ns(0, 1_000);
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn small_steps_of_time_lose_no_bytes() {
+    fn small_time_steps_lose_no_bytes() {
         let mut pacer = Pacer::new();
         pacer.set_rate(0, 16_000, 1_000_000_000, 1_000);
         pacer.spend(u64::MAX);

@@ -1,4 +1,4 @@
-//! One path of a session: what comes in, and timers. What goes out is in [`super::transmit`].
+//! One path of a session: receiving, and timers. Sending is in [`super::transmit`].
 
 use std::collections::VecDeque;
 
@@ -16,58 +16,59 @@ use super::sent::Sent;
 use crate::wire::ack::NUMBERS_MAX;
 use crate::wire::packet::{Packet, PacketError, expand};
 
-/// A loop that is later than this, and than an eighth of a round trip, first drains what it
-/// received: acknowledgements that wait there speak against its timers.
+/// A loop that is later than this, and than an eighth of a round trip, first handles received
+/// packets: they may contain acknowledgements that stop its timers.
 const LATE_NS: u64 = 50_000;
-/// Lost packets are remembered for half a round trip, and at least for this.
+/// Lost packets are remembered for half a round trip, and at least for this time.
 const REMEMBER_NS: u64 = 50_000;
-/// Probe timeouts in a row, the last ones a thousand round trips apart, after which it is not for
-/// their slowness that answers do not come.
+/// Consecutive probe timeouts, the last ones a thousand round trips apart, after which a path
+/// counts as dead and not as slow.
 const DEAD_PROBES: u32 = 16;
-/// Numbers that a path which is as dead as that waits for at the most.
+/// Maximum number of packets that stay outstanding on a dead path.
 const DEAD_NUMBERS: u64 = 128;
-/// Probe timeouts without any answer that make one due, however lately something was sent.
+/// Probe timeouts without any acknowledgement that make a probe due, however recent the last
+/// packet.
 pub(super) const PATIENCE_PROBES: u64 = 4;
 
-/// What the layer above is told.
+/// Events for the layer above.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PacketEvent {
-    /// A packet with this token arrived at the peer's path.
+    /// A packet with this token was acknowledged.
     Acked {
         /// As given with the payload.
         token: u64,
     },
-    /// A packet with this token is taken for lost. Of one packet, this or the other is reported,
-    /// once; a token that was sent in two packets is reported for both.
+    /// A packet with this token was declared lost. Exactly one of both events is reported for a
+    /// packet; a token that was sent in two packets is reported for both.
     Lost {
         /// As given with the payload.
         token: u64,
     },
-    /// Payload may be up to so long now; what is sent again may have to be cut anew.
+    /// New maximum payload; retransmitted payload may have to be split again.
     PayloadBytesMax {
-        /// The new limit, without an acknowledgement in the same packet.
+        /// The new maximum, without an acknowledgement in the same packet.
         bytes: usize,
     },
 }
 
-/// Counters of a path, all since it began.
+/// Counters of a path since it began.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Statistics {
-    /// Datagrams made.
+    /// Datagrams sent.
     pub(crate) sent: u64,
     /// Of these, those that carry an acknowledgement only.
     pub(crate) acks_alone: u64,
-    /// Packets taken for lost.
+    /// Packets declared lost.
     pub(crate) lost: u64,
-    /// Of these, those that arrived after all, as an acknowledgement said.
+    /// Of these, those acknowledged later (spurious losses).
     pub(crate) spurious: u64,
     /// Probes sent on a timeout.
     pub(crate) probes: u64,
-    /// Packets that arrived twice, or too late to be told from such.
+    /// Packets that arrived twice, or too late to tell.
     pub(crate) duplicates: u64,
 }
 
-/// See the module and [`super`], which has the order of calls.
+/// A path; see the module and [`super`], which has the order of calls.
 #[derive(Debug)]
 pub(crate) struct Path {
     pub(super) config: PathConfig,
@@ -81,36 +82,35 @@ pub(crate) struct Path {
     pub(super) statistics: Statistics,
     pub(super) delivery: Delivered,
     pub(super) events: VecDeque<PacketEvent>,
-    /// The receiver of the payload of a packet gets it before the acknowledgement beside it has
-    /// its consequences: they come with [`Self::apply_deferred_ack`], which all calls make that
-    /// depend on them.
+    /// Payload is delivered before the acknowledgement in the same packet takes effect: that
+    /// happens in [`Self::apply_deferred_ack`], which every call that depends on it makes.
     pub(super) deferred_ack: Option<DeferredAck>,
     /// How late this turn is.
     pub(super) late_ns: u64,
-    /// Highest number ever acknowledged.
+    /// Highest number acknowledged so far.
     pub(super) highest_acked: Option<u64>,
-    /// When the newest of all acknowledged packets was sent.
+    /// When the most recently sent acknowledged packet was sent.
     pub(super) acked_sent_ns: u64,
-    /// The peer's cumulative number, as far as told.
+    /// The peer's cumulative number, as last received.
     pub(super) peer_cumulative: u64,
-    /// When the oldest of what may be lost is lost.
+    /// When the oldest possibly lost packet is lost.
     pub(super) lost_at_ns: Option<u64>,
-    /// When the last packet that wants an answer went.
+    /// When the last ack-eliciting packet was sent.
     pub(super) asked_at_ns: u64,
-    /// The peer was asked to answer that packet at once.
+    /// That packet requested an immediate acknowledgement.
     pub(super) asked_at_once: bool,
-    /// Since when packets are outstanding and none was answered.
+    /// Since when packets are outstanding and none was acknowledged.
     pub(super) unanswered_since_ns: u64,
     /// When the last probe timeout fired.
     probed_at_ns: u64,
     /// Probes due.
     pub(super) probes_due: u32,
-    /// Pacing holds payload back until then.
+    /// Pacing delays payload until then.
     pub(super) paced_until_ns: Option<u64>,
 }
 
 impl Path {
-    /// Begins with nothing sent and nothing received.
+    /// Creates a path with nothing sent and nothing received.
     pub(crate) fn new(config: PathConfig) -> Self {
         let datagram = config.datagram_bytes_min;
         let packets = config.window_initial_packets;
@@ -141,8 +141,8 @@ impl Path {
         }
     }
 
-    /// A turn begins. `late_ns`: how much later than it was due, or than when the datagrams to
-    /// be handled may have arrived; 0 for a loop that spins.
+    /// Begins a turn. `late_ns`: how much later than it was due, or than when the datagrams to be
+    /// handled may have arrived; 0 for a loop that polls continuously.
     pub(crate) fn start_turn(&mut self, late_ns: u64) {
         self.late_ns = late_ns;
     }
@@ -151,15 +151,15 @@ impl Path {
         self.late_ns > LATE_NS.max(self.rtt.smoothed_ns() / 8)
     }
 
-    /// The full number of a packet that arrived, from its low half: what its tag is checked with,
-    /// before anything else is believed.
+    /// Returns the full number of a received packet from its low half: the tag is verified with it,
+    /// before any content is trusted.
     #[inline]
     pub(crate) fn number_of(&self, low: u32) -> u64 {
         expand(low, self.received.expected())
     }
 
-    /// Takes a packet whose tag is right. Only of a [`Arrival::Fresh`] one is the payload to be
-    /// used. An error is the peer's fault; the packet changed nothing.
+    /// Handles an authenticated packet. Only the payload of an [`Arrival::Fresh`] one may be used.
+    /// An error is the peer's fault; the packet had no effect.
     #[inline(always)]
     pub(crate) fn handle_packet(
         &mut self,
@@ -173,7 +173,7 @@ impl Path {
         self.handle_any(now_ns, number, packet)
     }
 
-    /// [`Self::handle_packet`], whatever it is.
+    /// Handles any packet, as [`Self::handle_packet`] does.
     fn handle_any(
         &mut self,
         now_ns: u64,
@@ -206,9 +206,9 @@ impl Path {
         Ok(arrival)
     }
 
-    /// Takes a probe whose tag is right and which came from an address that is not known to be the
-    /// peer's: it is answered, and that is all. Somebody on the way may have sent it on by another
-    /// one, so neither when it came nor what it acknowledges says anything about this path.
+    /// Handles an authenticated probe from an address that is not known to be the peer's: it is
+    /// answered, without any other effect. An attacker may have forwarded it from another address,
+    /// so neither its arrival time nor its acknowledgement is evidence about this path.
     ///
     /// RR-PATH-4.
     pub(crate) fn handle_stray_probe(
@@ -223,13 +223,13 @@ impl Path {
         Ok(arrival)
     }
 
-    /// Whether probes are to go now.
+    /// Returns whether probes are to be sent now.
     pub(crate) fn is_probing(&self) -> bool {
         self.probes_due > 0
     }
 
-    /// Whether a packet of the peer acknowledges this number of ours. One taken for lost may be
-    /// below our floor, so that the peer passes over it.
+    /// Returns whether a packet of the peer acknowledges this number of ours. One declared lost may
+    /// be below our floor, so that the peer skips over it.
     pub(crate) fn is_answer(&self, packet: &Packet<'_>, number: u64) -> bool {
         let (outstanding, _) = self.sent.word(number / WORD);
         let Some(ack) = packet.ack.filter(|_| outstanding >> (number % WORD) & 1 == 1) else {
@@ -242,13 +242,13 @@ impl Path {
             || words.any(|(at, bits)| at == word && bits >> (number % WORD) & 1 == 1)
     }
 
-    /// How long lost packets are remembered.
+    /// Returns how long lost packets are remembered.
     pub(super) fn remember_ns(&self) -> u64 {
         (self.rtt.smoothed_ns() / 2).max(REMEMBER_NS)
     }
 
-    /// Makes room among the numbers that the receiver takes: what has held the floor for that
-    /// long counts as lost. Forgets what was lost long ago.
+    /// Advances the window of numbers that the receiver accepts: packets that have blocked it for
+    /// that long count as lost. Forgets old losses.
     ///
     /// RR-PKT-4.
     pub(super) fn make_room(&mut self, now_ns: u64) {
@@ -258,7 +258,7 @@ impl Path {
         self.give_up_beyond(now_ns, 1);
     }
 
-    /// What holds the floor counts as lost, until there is room for so many numbers.
+    /// Declares the oldest packets lost until `room` numbers are available.
     fn give_up_beyond(&mut self, now_ns: u64, room: u64) {
         while self.sent.room() < room {
             let number = self.sent.floor();
@@ -268,49 +268,49 @@ impl Path {
         }
     }
 
-    /// Asks for an answer with the next packet, whatever there is to send: to learn whether the
-    /// path carries anything.
+    /// Requests an acknowledgement with the next packet, or with a probe, to learn whether the path
+    /// works.
     pub(crate) fn ask(&mut self) {
         self.probes_due = self.probes_due.max(1);
     }
 
-    /// Whether the path has carried a packet there and the word of it back.
+    /// Returns whether a packet on the path was ever acknowledged.
     pub(crate) fn is_answered(&self) -> bool {
         self.highest_acked.is_some()
     }
 
-    /// When the newest packet that was answered had been sent.
+    /// Returns when the most recently sent acknowledged packet was sent.
     pub(crate) fn answered_sent_ns(&self) -> Option<u64> {
         self.highest_acked.map(|_| self.acked_sent_ns)
     }
 
-    /// When the last probe timeout fired: its probe went right after.
+    /// Returns when the last probe timeout fired, after which a probe was sent.
     pub(crate) fn probed_ns(&self) -> u64 {
         self.probed_at_ns
     }
 
-    /// Since when packets are outstanding and none was answered, while there are some.
+    /// Returns since when outstanding packets are unacknowledged, while there are any.
     pub(crate) fn unanswered_since_ns(&self) -> u64 {
         self.unanswered_since_ns
     }
 
-    /// When the last packet went that wants an answer.
+    /// Returns when the last ack-eliciting packet was sent.
     pub(crate) fn asked_ns(&self) -> u64 {
         self.asked_at_ns
     }
 
-    /// A round trip that is no surprise.
+    /// Returns an upper bound of an ordinary round trip.
     pub(crate) fn round_trip_max_ns(&self) -> u64 {
         self.rtt.cautious_ns()
     }
 
-    /// Acknowledges with the next packet what arrived, however shortly ago.
+    /// Acknowledges all received packets with the next packet, without delay.
     pub(crate) fn hasten_ack(&mut self) {
         self.received.hasten();
     }
 
-    /// Fires what is due. `drained` says that nothing received is left to be handled; a late
-    /// turn in which that is not so fires no loss timer, since what is left may answer it.
+    /// Fires expired timers. `drained`: all received packets are handled; a late turn in which that
+    /// is not so fires no loss timer, since an unhandled packet may contain the acknowledgement.
     ///
     /// RR-PKT-10.
     pub(crate) fn handle_timeout(&mut self, now_ns: u64, drained: bool) {
@@ -327,13 +327,13 @@ impl Path {
         self.probed_at_ns = now_ns;
         self.probes_due = self.loss.handle_probe_timeout();
         if self.loss.probes() >= DEAD_PROBES {
-            // Probes go on for as long as the session lives, and so would the memory of them.
+            // Probes continue for the lifetime of the session, and their records would accumulate.
             self.give_up_beyond(now_ns, NUMBERS_MAX - DEAD_NUMBERS);
         }
     }
 
-    /// When a packet counts as lost, or a probe goes. There is such a time whenever anything is
-    /// outstanding.
+    /// Returns when a packet counts as lost, or a probe is due. There is such a time whenever any
+    /// packet is outstanding.
     ///
     /// RR-PKT-9.
     fn loss_timer_ns(&self) -> Option<u64> {
@@ -347,21 +347,21 @@ impl Path {
             if self.loss.probes() > 0 {
                 return self.probed_at_ns + after_ns;
             }
-            // Who goes on sending into a dead path hears nothing either.
+            // Continuous sending on a dead path must not defer the probe timeout.
             let patience_ns = PATIENCE_PROBES * after_ns;
             (self.asked_at_ns + after_ns).min(self.unanswered_since_ns + patience_ns)
         }))
     }
 
-    /// Whether so little is answered that the path is not to be relied on.
+    /// Returns whether the path counts as not answering.
     ///
     /// RR-PATH-3.
     pub(crate) fn is_silent(&self) -> bool {
         self.loss.is_silent(&self.rtt)
     }
 
-    /// When the next turn is due at the latest; a time that passed means at once. `None`: when
-    /// something arrives or is to be sent.
+    /// Returns when the next turn is due at the latest; a time in the past means at once. `None`:
+    /// when a packet arrives or is to be sent.
     pub(crate) fn poll_timeout(&self) -> Option<u64> {
         let or_never = |time: Option<u64>| time.unwrap_or(u64::MAX);
         let due_ns = or_never(self.received.due_ns())
@@ -370,33 +370,33 @@ impl Path {
         (due_ns != u64::MAX).then_some(due_ns)
     }
 
-    /// The next event, of all that is known.
+    /// Returns the next event, with deferred acknowledgements applied.
     #[cfg(test)]
     pub(crate) fn poll_event(&mut self) -> Option<PacketEvent> {
         self.apply_deferred_ack();
         self.events.pop_front()
     }
 
-    /// Whether there is no event now, and the path answers.
+    /// Returns whether there is no event now, and the path answers.
     #[inline]
     pub(crate) fn is_calm(&self) -> bool {
         self.events.is_empty() && !self.is_deferred_ack_due() && self.loss.probes() == 0
     }
 
-    /// The next event, where nobody waits for what an acknowledgement without gaps means: the
-    /// payload that it came beside has told the layer above.
+    /// Returns the next event without applying deferred acknowledgements: the payload in their
+    /// packets has notified the layer above.
     #[inline]
     pub(crate) fn poll_known_event(&mut self) -> Option<PacketEvent> {
         self.apply_deferred_ack_if_due();
         self.events.pop_front()
     }
 
-    /// Packets made and packets that came: as long as that is the same, it is not in use.
+    /// Returns the number of sent and received packets: while it is unchanged, the path is idle.
     pub(crate) fn traffic(&self) -> u64 {
         self.sent.next().wrapping_add(self.received.expected())
     }
 
-    /// Gives back what memory an idle path does without.
+    /// Frees memory that an idle path does not need.
     pub(crate) fn shrink(&mut self) {
         self.apply_deferred_ack();
         self.sent.shrink();
@@ -411,7 +411,7 @@ impl Path {
         self.pacer.set_rate(now_ns, window, self.rtt.smoothed_ns(), datagram);
     }
 
-    /// The window or the round trip changed.
+    /// Updates pacing after a change of the window or the round trip.
     #[inline]
     pub(super) fn update_pace(&mut self, now_ns: u64) {
         if self.pacer.is_in_use() {
@@ -419,24 +419,24 @@ impl Path {
         }
     }
 
-    /// Lengths of everything that may grow.
+    /// Returns the lengths of everything that may grow.
     #[cfg(test)]
     pub(super) fn capacities(&self) -> [u64; 4] {
         let [records, lost] = self.sent.capacities();
         [records, lost, self.received.capacity(), self.events.capacity() as u64]
     }
 
-    /// The round trip as it is reckoned with, in nanoseconds.
+    /// Returns the smoothed round trip, in nanoseconds.
     pub(crate) fn round_trip_ns(&self) -> u64 {
         self.rtt.smoothed_ns()
     }
 
-    /// The longest datagram that may be sent.
+    /// Returns the longest datagram that may be sent.
     pub(crate) fn datagram_bytes_max(&self) -> usize {
         self.config.datagram_bytes_max
     }
 
-    /// Counters.
+    /// Returns the counters.
     pub(crate) fn statistics(&self) -> Statistics {
         self.statistics
     }

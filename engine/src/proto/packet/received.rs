@@ -1,47 +1,47 @@
-//! The receiving half of a path: which numbers arrived, and when to say so.
+//! The receiving half of a path: received numbers, and when to acknowledge them.
 
 use super::config::PathConfig;
 use super::numbers::{NumberSet, WORD};
 use crate::wire::ack::{ACK_BYTES_MAX, AckWriter, NEWEST_WORDS_MAX, NUMBERS_MAX, SWEEP_WORDS_MAX};
 use crate::wire::packet::{FLAG_ACK_NOW, FLAG_ELICITS, Packet};
 
-/// Words of the newest numbers that every acknowledgement has, where there are so many.
+/// Words of the newest numbers that every acknowledgement contains, if there are as many.
 const NEWEST_WORDS: u64 = 4;
-/// Numbers held before the set grows: what an idle peer costs.
+/// Numbers held before the set grows: the cost of an idle peer.
 const NUMBERS_AT_START: u64 = 128;
 
-/// What became of a packet that arrived.
+/// Classification of a received packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Arrival {
-    /// Seen for the first time: its payload is to be used.
+    /// New: its payload is to be used.
     Fresh,
-    /// Its number arrived before: network duplicate or replay. Nothing happened.
+    /// Its number was received before: network duplicate or replay. No effect.
     Duplicate,
-    /// Its number is below the cumulative one: a duplicate, or its sender gave it up. Nothing
-    /// happened; what it carried came or comes under another number.
+    /// Its number is below the cumulative one: a duplicate, or abandoned by its sender. No effect;
+    /// its payload arrives under another number.
     Old,
-    /// Its number is too far ahead of what was told. Nothing happened, it counts as lost.
+    /// Its number is too far ahead of the floor. No effect, it counts as lost.
     TooFar,
 }
 
-/// See the module.
+/// Received numbers; see the module.
 #[derive(Debug)]
 pub(super) struct Received {
     set: NumberSet,
-    /// All numbers below arrived or were given up by their sender.
+    /// All numbers below were received or abandoned by their sender.
     cumulative: u64,
-    /// One more than the highest number that arrived.
+    /// One more than the highest received number.
     end: u64,
-    /// The highest number that wants an acknowledgement, and when it arrived.
+    /// The highest ack-eliciting number, and when it arrived.
     newest: u64,
     newest_at_ns: u64,
-    /// Packets that want an acknowledgement since the last one.
+    /// Ack-eliciting packets since the last acknowledgement.
     waiting: u32,
-    /// When an acknowledgement is due; `None` while nothing waits.
+    /// When an acknowledgement is due; `None` while none is.
     due_ns: Option<u64>,
-    /// `end` when last acknowledged.
+    /// `end` as last acknowledged.
     announced_end: u64,
-    /// The word where the sweep goes on.
+    /// The word at which the sweep continues.
     sweep_word: u64,
 }
 
@@ -60,14 +60,13 @@ impl Received {
         }
     }
 
-    /// The number that is expected next: full numbers are found from their low half by this.
+    /// Returns the next expected number, from which full numbers are derived.
     #[inline]
     pub(super) fn expected(&self) -> u64 {
         self.end
     }
 
-    /// Whether a number would be taken, without any change: what is refused here need not have
-    /// its tag computed.
+    /// Classifies a number without a change: the tag of a rejected packet need not be computed.
     ///
     /// RR-PKT-2.
     pub(super) fn judge(&self, number: u64, floor: Option<u64>) -> Arrival {
@@ -83,9 +82,9 @@ impl Received {
         }
     }
 
-    /// Takes a packet. `floor` is not above `number`. An acknowledgement is due at once when one
-    /// is asked for, when a gap opens, or when a number comes late; else with the count or time
-    /// of `config`.
+    /// Handles a packet. `floor` is not above `number`. An acknowledgement is due at once when one
+    /// is requested, when a gap opens, or when a number arrives late; otherwise with the count or
+    /// time of `config`.
     ///
     /// RR-PKT-6.
     pub(super) fn handle(
@@ -123,13 +122,13 @@ impl Received {
         arrival
     }
 
-    /// Whether `number` is the next one, and none before it is missing.
+    /// Returns whether `number` is the next one, and none before it is missing.
     #[inline]
     pub(super) fn is_next(&self, number: u64) -> bool {
         number == self.end && self.end == self.cumulative
     }
 
-    /// [`Self::handle`] of the next number, of which [`Self::is_next`].
+    /// Handles the next number, for which [`Self::is_next`] returned `true`.
     #[inline]
     pub(super) fn handle_next(
         &mut self,
@@ -157,7 +156,7 @@ impl Received {
         self.due_ns = Some(self.due_ns.map_or(due_ns, |due| due.min(due_ns)));
     }
 
-    /// Moves the cumulative number up to a floor that the sender stated.
+    /// Raises the cumulative number to a floor that the sender has sent.
     ///
     /// RR-PKT-4.
     fn raise(&mut self, floor: u64) {
@@ -173,7 +172,7 @@ impl Received {
         self.cumulative = floor;
     }
 
-    /// Moves the cumulative number over what arrived.
+    /// Advances the cumulative number over received ones.
     fn advance(&mut self) {
         while self.cumulative < self.end {
             let word = self.cumulative / WORD;
@@ -188,7 +187,7 @@ impl Received {
         }
     }
 
-    /// Gives memory back, if nothing is missing.
+    /// Frees memory, if no number is missing.
     pub(super) fn shrink(&mut self) {
         if self.end == self.cumulative && self.set.capacity() > NUMBERS_AT_START {
             let word = self.cumulative / WORD;
@@ -198,35 +197,35 @@ impl Received {
         }
     }
 
-    /// Numbers held before the set grows.
+    /// Returns the numbers held before the set grows.
     #[cfg(test)]
     pub(super) fn capacity(&self) -> u64 {
         self.set.capacity()
     }
 
-    /// When an acknowledgement is due.
+    /// Returns when an acknowledgement is due.
     #[inline]
     pub(super) fn due_ns(&self) -> Option<u64> {
         self.due_ns
     }
 
-    /// An acknowledgement that would be due later is due now.
+    /// Makes a delayed acknowledgement due now.
     pub(super) fn hasten(&mut self) {
         self.due_ns = self.due_ns.map(|_| 0);
     }
 
-    /// Whether there is anything to tell, so that a packet that goes anyhow takes it along.
+    /// Returns whether there is anything to acknowledge, so that the next packet includes it.
     #[inline]
     pub(super) fn has_unacknowledged(&self) -> bool {
         self.waiting > 0
     }
 
-    /// When the newest number came is not to be told.
+    /// Drops the arrival time of the newest number.
     pub(super) fn forget_time(&mut self) {
         self.newest_at_ns = 0;
     }
 
-    /// Writes the acknowledgement into `out`, which has [`ACK_BYTES_MAX`], and gives its length.
+    /// Writes the acknowledgement into `out`, which has [`ACK_BYTES_MAX`], and returns its length.
     #[inline(always)]
     pub(super) fn write(&mut self, now_ns: u64, out: &mut [u8]) -> usize {
         debug_assert!(out.len() >= ACK_BYTES_MAX, "the caller reserves the longest one");
@@ -258,19 +257,19 @@ impl Received {
     }
 }
 
-/// What a packet wants of its receiver.
+/// Acknowledgement that a packet requires from its receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wants {
-    /// Nothing: it carries an acknowledgement and no more.
+    /// None: it carries an acknowledgement only.
     Nothing,
-    /// An acknowledgement in due time.
+    /// An acknowledgement after the usual delay.
     Ack,
-    /// An acknowledgement at once.
+    /// An immediate acknowledgement.
     AckNow,
 }
 
 impl Wants {
-    /// What `packet` wants.
+    /// Returns the acknowledgement that `packet` requires.
     #[inline]
     pub(super) fn of(packet: &Packet<'_>) -> Self {
         match (packet.has(FLAG_ELICITS), packet.has(FLAG_ACK_NOW)) {
@@ -294,7 +293,7 @@ mod tests {
         received.handle(now_ns, number, None, Wants::Ack, &PathConfig::default())
     }
 
-    /// What an acknowledgement says arrived, below `end`.
+    /// Returns the acknowledged numbers below `end`.
     fn told(received: &mut Received, end: u64) -> BTreeSet<u64> {
         let mut out = [0; ACK_BYTES_MAX];
         received.write(0, &mut out);
@@ -311,7 +310,7 @@ mod tests {
 
     /// RR-PKT-6
     #[test]
-    fn delayed_by_time_and_by_count() {
+    fn acks_are_delayed_by_time_and_count() {
         let config = PathConfig::default();
         let mut received = Received::new();
         take(&mut received, 100, 0);
@@ -327,7 +326,7 @@ mod tests {
 
     /// RR-PKT-6
     #[test]
-    fn a_gap_a_late_number_and_a_request_are_answered_at_once() {
+    fn gap_late_number_and_request_are_acked_at_once() {
         let config = PathConfig::default();
         let mut received = Received::new();
         take(&mut received, 10, 0);
@@ -346,7 +345,7 @@ mod tests {
 
     /// RR-PKT-4
     #[test]
-    fn a_gap_below_the_floor_is_none() {
+    fn gap_below_the_floor_is_ignored() {
         let config = PathConfig::default();
         let mut received = Received::new();
         take(&mut received, 10, 0);
@@ -358,7 +357,7 @@ mod tests {
 
     /// RR-PKT-2
     #[test]
-    fn what_is_too_far_is_refused_until_the_floor_comes_closer() {
+    fn number_too_far_ahead_is_rejected_until_the_floor_rises() {
         let config = PathConfig::default();
         let mut received = Received::new();
         assert_eq!(take(&mut received, 0, NUMBERS_MAX), Arrival::TooFar);
@@ -371,12 +370,12 @@ mod tests {
     }
 
     #[test]
-    fn an_outage_of_acknowledgements_is_made_good_by_the_sweep() {
+    fn sweep_repeats_acks_lost_in_an_outage() {
         let mut received = Received::new();
         for number in (1..20_000).filter(|number| number % 7 != 3) {
             take(&mut received, 0, number);
         }
-        // Number 0 never came: nothing is cumulative. 313 words by 8 are 40 steps.
+        // Number 0 never arrived: nothing is cumulative. 313 words by 8 are 40 steps.
         let mut seen = BTreeSet::new();
         for _ in 0..40 {
             seen.extend(told(&mut received, 20_000));
@@ -389,7 +388,7 @@ mod tests {
         #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
         #[test]
-        fn it_agrees_with_a_plain_set(
+        fn agrees_with_a_simple_set(
             steps in proptest::collection::vec((0u64..700, any::<u8>(), any::<bool>()), 1..300),
         ) {
             let config = PathConfig::default();

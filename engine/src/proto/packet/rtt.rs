@@ -1,23 +1,23 @@
 //! Round-trip times of a path, in nanoseconds.
 
-/// Half the time for which the least RTT is remembered: a path that got longer is believed then.
+/// Half the time for which the minimum RTT is remembered: a longer path is accepted then.
 const EPOCH_NS: u64 = 5_000_000_000;
-/// No sample is below this, whatever delay the peer states.
+/// Minimum sample, whatever delay the peer reports.
 const SAMPLE_MIN_NS: u64 = 1_000;
 
-/// Smoothed as RFC 6298 says, with the peer's acknowledgement delay taken off each sample.
+/// Smoothed as in RFC 6298, with the peer's acknowledgement delay subtracted from each sample.
 #[derive(Clone, Debug)]
 pub(super) struct Rtt {
     smoothed_ns: u64,
     variation_ns: u64,
     latest_ns: u64,
-    /// Least sample of this epoch and of the one before, of short datagrams and of long ones: on a
-    /// slow link the time that a long one takes is not to pass for a queue.
+    /// Minimum of this epoch and of the previous one, of short datagrams and of long ones: on a
+    /// slow link the transmission time of a long one must not count as a queue.
     least_ns: [[u64; 2]; 2],
     epoch_end_ns: u64,
     measured: bool,
-    /// Of short datagrams only, whose time on a link is none, smoothed for comparison with other
-    /// paths; 0: there was none.
+    /// Of short datagrams only, whose transmission time is negligible, smoothed for comparison with
+    /// other paths; 0: no sample.
     short_ns: u64,
 }
 
@@ -34,9 +34,9 @@ impl Rtt {
         }
     }
 
-    /// A packet, `long` or not, was sent, and `raw_ns` later came an acknowledgement that had
-    /// waited for `ack_delay_ns`. Gives how much longer that took than the least of its kind, and
-    /// whether an epoch ended.
+    /// Handles a sample: a packet, `long` or not, was acknowledged `raw_ns` after it was sent, by
+    /// an acknowledgement delayed for `ack_delay_ns`. Returns the excess over the minimum of its
+    /// kind, and whether an epoch ended.
     #[inline]
     pub(super) fn handle_sample(
         &mut self,
@@ -58,7 +58,7 @@ impl Rtt {
             self.epoch_end_ns = now_ns + EPOCH_NS;
         }
         if !long {
-            // Samples of a path that stands by are few: one that became short is believed sooner.
+            // Standby paths have few samples: a shorter one is accepted sooner.
             self.short_ns = match self.short_ns {
                 0 => sample_ns,
                 before_ns if sample_ns < before_ns => (before_ns + sample_ns) / 2,
@@ -75,7 +75,7 @@ impl Rtt {
         (sample_ns - least_ns[0].min(least_ns[1]), ended)
     }
 
-    /// Long datagrams have another length from now on.
+    /// Drops the minima of long datagrams, since their length changes.
     pub(super) fn forget_long(&mut self) {
         self.least_ns[1] = [u64::MAX; 2];
     }
@@ -89,25 +89,25 @@ impl Rtt {
         self.variation_ns
     }
 
-    /// The greater of the smoothed and the latest: what loss detection goes by.
+    /// Returns the maximum of the smoothed and the latest sample, for loss detection.
     pub(super) fn cautious_ns(&self) -> u64 {
         self.smoothed_ns.max(self.latest_ns)
     }
 
-    /// What short datagrams take lately; 0: none was answered.
+    /// Returns the smoothed round trip of short datagrams; 0: no sample.
     pub(super) fn short_ns(&self) -> u64 {
         self.short_ns
     }
 
-    /// Whether anything was measured.
+    /// Returns whether there is any sample.
     pub(super) fn is_measured(&self) -> bool {
         self.measured
     }
 
-    /// The least of the last 5 to 10 s: the path without queues.
+    /// Returns the minimum of the last 5 to 10 s: the path without queues.
     pub(super) fn least_ns(&self) -> u64 {
         let least_ns = self.least_ns.as_flattened().iter().copied().min();
-        // Of long datagrams all may be forgotten, and no short one has come since.
+        // All samples of long datagrams may have expired, without a new short one.
         least_ns.filter(|&least_ns| least_ns < u64::MAX).unwrap_or(self.smoothed_ns)
     }
 }
@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_sample_replaces_the_guess_and_delay_is_taken_off() {
+    fn first_sample_replaces_the_initial_rtt_minus_ack_delay() {
         let mut rtt = Rtt::new(1_000_000);
         assert_eq!(rtt.handle_sample(0, 125_000, 25_000, false), (0, false));
         assert_eq!((rtt.smoothed_ns(), rtt.variation_ns()), (100_000, 50_000));
@@ -131,14 +131,14 @@ mod tests {
     }
 
     #[test]
-    fn a_delay_longer_than_the_sample_leaves_a_microsecond() {
+    fn ack_delay_above_the_sample_leaves_a_microsecond() {
         let mut rtt = Rtt::new(1_000_000);
         rtt.handle_sample(0, 5_000, 16_000_000, false);
         assert_eq!(rtt.least_ns(), 1_000);
     }
 
     #[test]
-    fn short_datagrams_have_an_average_of_their_own() {
+    fn short_datagrams_have_a_separate_average() {
         let mut rtt = Rtt::new(1_000_000);
         rtt.handle_sample(0, 500_000, 0, true);
         assert_eq!(rtt.short_ns(), 0);
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_forgotten_is_no_least() {
+    fn expired_samples_are_not_the_minimum() {
         let mut rtt = Rtt::new(1_000_000);
         rtt.handle_sample(0, 100_000, 0, true);
         rtt.forget_long();
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_longer_path_is_believed_after_two_epochs() {
+    fn longer_path_is_accepted_after_two_epochs() {
         let mut rtt = Rtt::new(1_000_000);
         rtt.handle_sample(0, 100_000, 0, false);
         assert!(rtt.handle_sample(EPOCH_NS, 500_000, 0, false).1);

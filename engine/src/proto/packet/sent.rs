@@ -1,23 +1,23 @@
-//! The sending half of a path: every packet that may still be answered.
+//! The sending half of a path: all packets that may still be acknowledged.
 //!
-//! A number is *outstanding*, then acknowledged or *lost*. A lost one is remembered for a while, in
-//! case it was only late, and holds the floor until it is forgotten. Nothing is allocated per
-//! packet once the ring is as long as the path needs.
+//! A number is *outstanding*, then acknowledged or *lost*. A lost one is remembered for some time,
+//! in case it was only late, and holds the floor until it is forgotten. No packet allocates once
+//! the ring is long enough for the path.
 
 use super::super::late::LateQueue;
 use super::numbers::{NumberSet, WORD, numbers};
 use crate::wire::ack::NUMBERS_MAX;
 
-/// Numbers held before the ring grows: what an idle peer costs.
+/// Numbers held before the ring grows: the cost of an idle peer.
 const NUMBERS_AT_START: u64 = 2;
 
-/// What a packet was sent for.
+/// Content of a packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Purpose {
-    /// An acknowledgement only: not in flight, never answered for.
+    /// An acknowledgement only: not in flight, never acknowledged.
     #[default]
     Ack,
-    /// Payload of the layer above, named by its token.
+    /// Payload of the layer above, identified by its token.
     Payload,
     /// A probe without payload.
     Ping,
@@ -35,14 +35,14 @@ pub(super) struct Record {
     pub(super) purpose: Purpose,
 }
 
-/// See the module.
+/// Sent packets; see the module.
 #[derive(Debug)]
 pub(super) struct Sent {
     /// A ring: number `n` is at `n mod len`; the length is a power of two.
     records: Vec<Record>,
     outstanding: NumberSet,
     lost: NumberSet,
-    /// Lost numbers, with the time of that, oldest first.
+    /// Lost numbers, with the time of the loss, oldest first.
     lost_order: LateQueue<(u64, u64)>,
     /// No number below is outstanding or remembered as lost.
     base: u64,
@@ -68,26 +68,26 @@ impl Sent {
         }
     }
 
-    /// The number of the packet that is sent next.
+    /// Returns the number of the packet that is sent next.
     #[inline]
     pub(super) fn next(&self) -> u64 {
         self.next
     }
 
-    /// The oldest number that an answer is wanted for.
+    /// Returns the oldest number that needs an acknowledgement.
     #[inline]
     pub(super) fn floor(&self) -> u64 {
         self.base
     }
 
-    /// How many more numbers the receiver takes: it refuses what is too far from the floor.
+    /// Returns how many more numbers the receiver accepts: it rejects those too far from the floor.
     #[inline]
     pub(super) fn room(&self) -> u64 {
         NUMBERS_MAX - (self.next - self.base)
     }
 
-    /// Gives up the number that holds the floor, without remembering it. Its record, if it was
-    /// outstanding, comes back.
+    /// Abandons the number that holds the floor, without remembering it. Returns its record if it
+    /// was outstanding.
     pub(super) fn give_up_floor(&mut self) -> Option<Record> {
         let outstanding = self.outstanding.contains(self.base) && self.base < self.next;
         let record = outstanding.then(|| self.acknowledge(self.base));
@@ -96,13 +96,13 @@ impl Sent {
         record
     }
 
-    /// How many are outstanding.
+    /// Returns the number of outstanding packets.
     #[inline]
     pub(super) fn count(&self) -> u64 {
         self.count
     }
 
-    /// Bytes of what is outstanding.
+    /// Returns the bytes of outstanding packets.
     #[inline]
     pub(super) fn bytes_in_flight(&self) -> u64 {
         self.bytes_in_flight
@@ -118,7 +118,7 @@ impl Sent {
         &self.records[self.slot(number)]
     }
 
-    /// Takes the next number for a packet.
+    /// Assigns the next number to a packet.
     ///
     /// RR-PKT-1.
     #[inline(always)]
@@ -142,7 +142,7 @@ impl Sent {
         number
     }
 
-    /// Gives memory back, if nothing is outstanding or remembered as lost.
+    /// Frees memory, if nothing is outstanding or remembered as lost.
     pub(super) fn shrink(&mut self) {
         self.advance_floor();
         if self.base == self.next {
@@ -163,7 +163,7 @@ impl Sent {
         self.records = records;
     }
 
-    /// Which numbers of a word are outstanding, and which are remembered as lost.
+    /// Returns the outstanding numbers of a word, and those remembered as lost.
     #[inline]
     pub(super) fn word(&self, word: u64) -> (u64, u64) {
         if word < self.base / WORD || word * WORD >= self.next {
@@ -172,7 +172,7 @@ impl Sent {
         (self.outstanding.word(word), self.lost.word(word))
     }
 
-    /// Takes an outstanding number that was acknowledged.
+    /// Removes an outstanding number that was acknowledged.
     #[inline]
     pub(super) fn acknowledge(&mut self, number: u64) -> Record {
         self.outstanding.remove(number);
@@ -182,8 +182,8 @@ impl Sent {
         record
     }
 
-    /// Takes outstanding numbers of a word, which has a bit for each, that were acknowledged. Their
-    /// records are as they were.
+    /// Removes acknowledged outstanding numbers of a word, given as bits. Their records remain
+    /// unchanged.
     #[inline]
     pub(super) fn acknowledge_word(&mut self, word: u64, bits: u64) {
         self.outstanding.remove_all(word, bits);
@@ -193,13 +193,13 @@ impl Sent {
         }
     }
 
-    /// Whether the oldest number of all is outstanding and none is remembered as lost.
+    /// Returns whether the lowest number is outstanding and none is remembered as lost.
     #[inline]
     pub(super) fn is_in_order(&self) -> bool {
         self.base < self.next && self.lost_order.is_empty() && self.outstanding.contains(self.base)
     }
 
-    /// An outstanding number is lost; it is remembered.
+    /// Marks an outstanding number as lost; it is remembered.
     pub(super) fn lose(&mut self, number: u64, now_ns: u64) -> Record {
         let record = self.acknowledge(number);
         self.lost.insert(number);
@@ -207,18 +207,18 @@ impl Sent {
         record
     }
 
-    /// A number remembered as lost was late, as it turns out.
+    /// Drops a number remembered as lost that was only late.
     pub(super) fn forgive(&mut self, number: u64) {
         self.lost.remove(number);
     }
 
-    /// Whether numbers are remembered as lost.
+    /// Returns whether numbers are remembered as lost.
     #[inline]
     pub(super) fn has_lost(&self) -> bool {
         !self.lost_order.is_empty()
     }
 
-    /// Forgets what was lost at `until_ns` or before, then moves the floor.
+    /// Forgets numbers lost at `until_ns` or before, then advances the floor.
     pub(super) fn forget_lost(&mut self, until_ns: u64) {
         while let Some(&(number, lost_at_ns)) = self.lost_order.front() {
             let forgiven = number < self.base || !self.lost.contains(number);
@@ -233,7 +233,7 @@ impl Sent {
         self.advance_floor();
     }
 
-    /// Moves the floor over numbers that are done with. Their bits are clear already.
+    /// Advances the floor over completed numbers. Their bits are clear already.
     #[inline]
     pub(super) fn advance_floor(&mut self) {
         if self.count == 0 && self.lost_order.is_empty() {
@@ -251,7 +251,7 @@ impl Sent {
         self.oldest = self.oldest.max(self.base);
     }
 
-    /// The first number at or above `from` that `bits` has, else `next`.
+    /// Returns the first number at or above `from` that is set in `bits`, else `next`.
     fn first_at_or_above(&self, from: u64, bits: impl Fn(u64) -> u64) -> u64 {
         let mut at = from;
         while at < self.next {
@@ -264,25 +264,25 @@ impl Sent {
         self.next
     }
 
-    /// The oldest outstanding number.
+    /// Returns the oldest outstanding number.
     pub(super) fn oldest(&mut self) -> Option<u64> {
         self.oldest = self.first_at_or_above(self.oldest, |at| self.word(at).0);
         (self.oldest < self.next).then_some(self.oldest)
     }
 
-    /// The outstanding number that follows `number`.
+    /// Returns the outstanding number that follows `number`.
     pub(super) fn after(&self, number: u64) -> Option<u64> {
         let found = self.first_at_or_above(number + 1, |at| self.word(at).0);
         (found < self.next).then_some(found)
     }
 
-    /// Lengths of what may grow: of the ring, and of the order of losses.
+    /// Returns the lengths of everything that may grow: the ring, and the order of losses.
     #[cfg(test)]
     pub(super) fn capacities(&self) -> [u64; 2] {
         [self.records.len() as u64, self.lost_order.capacity() as u64]
     }
 
-    /// The `nth` newest outstanding packet with payload, 0 for the newest.
+    /// Returns the `nth` newest outstanding packet with payload, 0 for the newest.
     pub(super) fn newest_payload(&self, nth: usize) -> Option<Record> {
         let words = (self.oldest / WORD..=self.next.saturating_sub(1) / WORD).rev();
         let newest_first = words.flat_map(|word| {
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn acknowledgements_hold_no_floor() {
+    fn ack_only_packets_do_not_hold_the_floor() {
         let mut sent = Sent::new();
         for number in 0..1000 {
             assert_eq!(sent.push(record(Purpose::Ack, 0)), number);
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_payload_is_what_a_probe_repeats() {
+    fn probe_repeats_the_newest_payload() {
         let mut sent = Sent::new();
         assert!(sent.newest_payload(0).is_none());
         for token in 0..200 {
@@ -339,7 +339,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_agrees_with_a_plain_map(
+        fn agrees_with_a_simple_map(
             steps in proptest::collection::vec((0u8..8, any::<prop::sample::Index>()), 1..600),
         ) {
             let mut sent = Sent::new();

@@ -1,4 +1,4 @@
-//! What a path sends: probes, payload, and acknowledgements that wait for neither.
+//! Transmission of a path: probes, payload, and acknowledgements independent of both.
 
 use zerocopy::IntoBytes;
 
@@ -10,46 +10,46 @@ use crate::wire::packet::{
     PACKET_HEADER_BYTES, PacketHeader,
 };
 
-/// Numbers kept for probes and acknowledgements when payload has used all others.
+/// Numbers reserved for probes and acknowledgements when payload has used all others.
 const NUMBERS_KEPT: u64 = 1 << 14;
-/// What is in flight at most, in datagrams, for payload to pass the pacer.
+/// Maximum datagrams in flight for payload to bypass the pacer.
 const UNPACED_PACKETS: u64 = 16;
-/// Probe timeouts in a row after which probes are as short as any network takes.
+/// Consecutive probe timeouts after which probes use the length that any network takes.
 const SHORT_PROBES_FROM: u32 = 3;
 
-/// What a caller put into a packet.
+/// Content of a packet, provided by the caller.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Filled {
-    /// Names it in events. May repeat.
+    /// Identifies it in events. May repeat.
     pub(crate) token: u64,
     /// Length, in bytes; at least 1.
     pub(crate) bytes: usize,
-    /// A message ends here: the peer is asked to answer at once.
+    /// A message ends here: an immediate acknowledgement is requested.
     pub(crate) ack_now: bool,
 }
 
-/// Where payload comes from. The path asks when there is room for it in the window.
+/// Source of payload. The path calls it when there is space in the window.
 pub(crate) trait Payload {
-    /// Length of what would go into the next packet, in bytes; 0 if nothing waits.
+    /// Returns the length of the next packet's payload, in bytes; 0 if nothing waits.
     fn waiting_bytes(&self) -> usize;
 
-    /// Puts what waits into `room`. `None` if it does not fit; then it is asked again, with all
-    /// the room that a packet ever has if only an acknowledgement was in the way.
+    /// Writes waiting payload into `room`. `None` if it does not fit; then it is called again, with
+    /// the full space of a packet if only an acknowledgement was in the way.
     fn fill(&mut self, room: &mut [u8]) -> Option<Filled>;
 
-    /// Puts what went under `token` into `room` once more, as a probe. `None` if it does not fit
-    /// or is not needed any more.
+    /// Writes the payload sent under `token` into `room` again, as a probe. `None` if it does not
+    /// fit or is not needed any more.
     fn fill_again(&mut self, token: u64, room: &mut [u8]) -> Option<Filled>;
 }
 
-/// What leads a packet, written.
+/// Header of a packet, written.
 struct Lead {
     bytes: usize,
     flags: u8,
 }
 
 impl Path {
-    /// Longest payload of one packet now, without an acknowledgement beside it.
+    /// Returns the maximum payload of one packet now, without an acknowledgement beside it.
     pub(crate) fn payload_bytes_max(&self) -> usize {
         self.mtu.current() - PACKET_HEADER_BYTES - FLOOR_BYTES - self.config.tag_bytes
     }
@@ -66,15 +66,14 @@ impl Path {
         self.rtt.is_measured().then(|| self.rtt.least_ns())
     }
 
-    /// Time there and back of short datagrams, smoothed, in nanoseconds. `None`: none was
-    /// answered.
+    /// Returns the smoothed round trip of short datagrams, in nanoseconds. `None`: no sample.
     pub(crate) fn short_round_trip_ns(&self) -> Option<u64> {
         Some(self.rtt.short_ns()).filter(|&known_ns| known_ns > 0)
     }
 
-    /// Writes the next datagram into `out`, which holds `datagram_bytes_max` bytes, and gives its
-    /// length without the tag, and its number, which the tag is made with. Acknowledgements that
-    /// are due go whatever the window and pacing say.
+    /// Writes the next datagram into `out`, which holds `datagram_bytes_max` bytes. Returns its
+    /// length without the tag, and its number, from which the tag is computed. Due acknowledgements
+    /// are sent independent of window and pacing.
     pub(crate) fn poll_transmit(
         &mut self,
         now_ns: u64,
@@ -106,9 +105,9 @@ impl Path {
         None
     }
 
-    /// [`Self::poll_transmit`] of payload that is all that waits, where no probe is due, nothing is
-    /// remembered as lost, and less than half of the window is in use: neither that nor the pacer
-    /// has a say then. `None`: it is not so, and the general path finds everything as it was.
+    /// Writes a datagram, as [`Self::poll_transmit`] does, for payload that is all that waits,
+    /// where no probe is due, nothing is remembered as lost, and less than half of the window is in
+    /// use: window and pacer do not apply then. `None`: use the general path; nothing has changed.
     #[inline]
     pub(crate) fn transmit_lone(
         &mut self,
@@ -143,9 +142,8 @@ impl Path {
         Some(self.seal_here(now_ns, bytes, flags, Purpose::Payload, filled.token, out))
     }
 
-    /// Writes a probe for an address that is to show that the peer is there, as
-    /// [`Self::poll_transmit`] does a packet. It says what has come, but no more than that: the
-    /// address may be somebody else's.
+    /// Writes a probe for a new address of the peer, as [`Self::poll_transmit`] writes a packet. It
+    /// acknowledges received packets, but contains nothing else: the address may be an attacker's.
     ///
     /// RR-PATH-4.
     pub(crate) fn poll_question(&mut self, now_ns: u64, out: &mut [u8]) -> (usize, u64) {
@@ -155,8 +153,8 @@ impl Path {
         self.seal(now_ns, lead.bytes, flags, Purpose::Ping, 0, out)
     }
 
-    /// So much is in flight, as far as is known, that an acknowledgement would change what may be
-    /// sent.
+    /// Returns whether so much is in flight, as far as is known, that an acknowledgement would
+    /// change whether more may be sent.
     #[inline]
     fn is_filling(&self) -> bool {
         let next = 2 * self.mtu.current() as u64;
@@ -169,11 +167,11 @@ impl Path {
         self.lead_here(now_ns, with_ack, out)
     }
 
-    /// [`Self::lead`] in line, for a lone packet.
+    /// Writes the lead, as [`Self::lead`] does; inlined, for a single packet.
     #[inline(always)]
     fn lead_here(&mut self, now_ns: u64, with_ack: bool, out: &mut [u8]) -> Lead {
         let mut lead = Lead { bytes: PACKET_HEADER_BYTES, flags: 0 };
-        // Numbers of acknowledgements alone are done with as soon as they are taken.
+        // Numbers of ack-only packets are complete as soon as they are assigned.
         let floor = self.sent.floor();
         if floor > self.peer_cumulative {
             out[lead.bytes..lead.bytes + FLOOR_BYTES]
@@ -189,7 +187,7 @@ impl Path {
         lead
     }
 
-    /// Takes a number for a packet of `bytes` without tag, and writes the fixed header.
+    /// Assigns a number to a packet of `bytes` without tag, and writes the fixed header.
     fn seal(
         &mut self,
         now_ns: u64,
@@ -202,7 +200,7 @@ impl Path {
         self.seal_here(now_ns, bytes, flags, purpose, token, out)
     }
 
-    /// [`Self::seal`] in line, for a lone packet.
+    /// Seals the packet, as [`Self::seal`] does; inlined, for a single packet.
     #[inline(always)]
     fn seal_here(
         &mut self,
@@ -238,7 +236,7 @@ impl Path {
         (bytes, number)
     }
 
-    /// An acknowledgement was written, if there was any, and there is no payload beside it.
+    /// Completes a packet with an acknowledgement, if any, and without payload.
     #[cold]
     fn send_lead(&mut self, now_ns: u64, lead: &Lead, out: &mut [u8]) -> Option<(usize, u64)> {
         if lead.flags & FLAG_ACK == 0 {
@@ -255,8 +253,8 @@ impl Path {
         self.seal(now_ns, lead.bytes, lead.flags, Purpose::Ack, 0, out)
     }
 
-    /// A probe repeats the end of what is outstanding, since that is what no later packet would
-    /// show as lost. It ignores window and pacing, and changes neither.
+    /// Sends a probe that repeats the end of the outstanding data, whose loss no later packet would
+    /// reveal. It ignores window and pacing, and changes neither.
     fn send_probe(
         &mut self,
         now_ns: u64,
@@ -283,7 +281,7 @@ impl Path {
         }
     }
 
-    /// Lengths are probed while there is traffic, within the window.
+    /// Sends an MTU probe, only while there is traffic, within the window.
     #[inline]
     fn send_mtu_probe(&mut self, now_ns: u64, out: &mut [u8]) -> Option<(usize, u64)> {
         if self.sent.count() == 0 || self.sent.room() <= NUMBERS_KEPT {
@@ -322,7 +320,7 @@ impl Path {
             return None;
         }
         if self.sent.room() <= NUMBERS_KEPT {
-            // What holds the floor is answered, lost or forgotten by then.
+            // By then the packet at the floor is acknowledged, lost or forgotten.
             self.paced_until_ns = Some(now_ns + self.remember_ns());
             return None;
         }
@@ -340,7 +338,7 @@ impl Path {
             }
         }
         let lead = self.lead(now_ns, true, out);
-        // Room for a floor is kept always, so that what fitted once fits again.
+        // Space for a floor is always reserved, so that payload that fitted once fits again.
         let floor_bytes = if lead.flags & FLAG_FLOOR == 0 { FLOOR_BYTES } else { 0 };
         let mut end = datagram - self.config.tag_bytes - floor_bytes;
         if in_flight > 0 {
@@ -357,7 +355,7 @@ impl Path {
         if is_last || in_flight >= window / 4 * 3 {
             self.congestion.set_limited();
         }
-        // A short window that is full stands still until the answer comes.
+        // A short window that is full stalls until the acknowledgement arrives.
         let is_short = window < 2 * u64::from(self.config.ack_every) * datagram as u64;
         if filled.ack_now || (is_last && is_short) {
             flags |= FLAG_ACK_NOW;

@@ -1,4 +1,4 @@
-//! A datagram that has come: whose it is, whether it is genuine, and what it brings.
+//! Received datagrams: their session, their authenticity, and their content.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -13,7 +13,7 @@ use crate::wire::packet::{
     FLAG_MTU_PROBE, KIND_PACKET, PACKET_HEADER_BYTES, PACKET_TAG_BYTES, Packet,
 };
 
-/// A session whose peer breaks the protocol.
+/// A session whose peer violates the protocol, and how.
 pub(crate) type Offence = (u32, PeerFailure);
 
 /// Where a datagram came from, and when.
@@ -21,16 +21,16 @@ pub(crate) type Offence = (u32, PeerFailure);
 pub(crate) struct ReceiveInfo {
     pub(crate) from: SocketAddr,
     pub(crate) now_ns: u64,
-    /// How long before `now_ns` it may have come, at the most.
+    /// Upper bound of the time between its arrival and `now_ns`.
     pub(crate) late_ns: u64,
 }
 
-/// What became of a datagram.
+/// Result of handling a datagram.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Outcome {
-    /// It was dropped, and changed nothing.
+    /// It was dropped without effect.
     Dropped,
-    /// The peer made it.
+    /// It is authentic.
     Genuine {
         /// It carried a segment.
         is_segment: bool,
@@ -38,7 +38,8 @@ enum Outcome {
 }
 
 impl PathTable {
-    /// One datagram. An error: its sender, who is the peer of a session, breaks the protocol.
+    /// Handles one datagram. Returns an error if its sender, the peer of a session, violates the
+    /// protocol.
     ///
     /// RR-AUTH-8, RR-PKT-14, RR-PATH-4.
     #[inline(always)]
@@ -59,7 +60,7 @@ impl PathTable {
         }
         let id = u64::from_le_bytes(bytes[8..16].try_into().unwrap_or_default());
         let number = u16::from_le_bytes([bytes[2], bytes[3]]);
-        // Mostly it is of the session of the one before it, and that has one path.
+        // Usually it belongs to the previous datagram's session, which has a single path.
         let mut session = self.latest;
         let mut paths = self.by_slot.get(session as usize);
         if !paths.is_some_and(|paths| paths.are_of(id)) {
@@ -76,7 +77,7 @@ impl PathTable {
         self.handle_on_one_of_several(core, info, session, number, bytes, effects)
     }
 
-    /// A packet of one of several paths, or of the first one besides the only one.
+    /// Handles a packet of one of several paths, or of an unknown path.
     fn handle_on_one_of_several(
         &mut self,
         core: &mut Core,
@@ -113,14 +114,14 @@ impl PathTable {
         let streams_elsewhere =
             |it: &Paths| it.has_streamed && it.carrier_at() == Some(it.stream_at);
         if index != CARRIER && self.of(session).is_some_and(streams_elsewhere) {
-            // The peer sends by another path than the stream's: it may know why.
+            // The peer sends on another path than the stream's, perhaps because that failed.
             self.ask_stream(now_ns, session);
         }
         self.compare_deliveries(core, now_ns, session, is_led.then_some(number));
         handled
     }
 
-    /// [`Self::handle_on`] of any path, not in line.
+    /// Handles a packet of any path, as [`Self::handle_on`] does, not inlined.
     fn handle_on_path(
         &mut self,
         core: &mut Core,
@@ -133,7 +134,7 @@ impl PathTable {
         self.handle_on(core, info, session, index, bytes, effects)
     }
 
-    /// A packet of a path.
+    /// Handles a packet of a path.
     #[inline(always)]
     fn handle_on(
         &mut self,
@@ -203,8 +204,8 @@ impl PathTable {
             && !path.packets.is_answered()
             && !std::mem::replace(&mut path.has_asked_back, true)
         {
-            // The peer's question says that it can be asked; ours may have come too early. Once:
-            // where answers do not get through two sides would go on for ever.
+            // The peer's probe shows that it can answer now; this side's own may have been too
+            // early. Once only: where answers are lost, two sides would repeat this forever.
             path.packets.ask();
             path.wake_at(now_ns, session, &mut self.timers);
         }
@@ -223,7 +224,7 @@ impl PathTable {
         Ok(Outcome::Genuine { is_segment })
     }
 
-    /// What datagrams say of those that were sent, once what they brought is delivered.
+    /// Delivers the events of sent packets, once the content of received ones is delivered.
     #[inline]
     pub(crate) fn drain(&mut self, core: &mut Core, effects: &mut impl Effects) {
         while let Some(session) = self.to_drain.pop() {
@@ -231,7 +232,7 @@ impl PathTable {
         }
     }
 
-    /// The same for all sessions, and for what paths have put off.
+    /// Does the same for all sessions, and for deferred work of paths.
     pub(crate) fn drain_all(&mut self, core: &mut Core, effects: &mut impl Effects) {
         self.drain(core, effects);
         for session in 0..self.slots() {

@@ -1,4 +1,4 @@
-//! The paths of a session without a network: what they answer, and how they fare, tests say.
+//! The paths of a session without a network: tests set their answers and states.
 
 use super::super::keys::SessionKeys;
 use super::super::packet::{Filled, Path, PathConfig, Payload};
@@ -37,17 +37,17 @@ fn evidence(probes: u32) -> Evidence {
     }
 }
 
-/// See the module.
+/// Paths of a session under test; see the module.
 #[derive(Debug)]
 pub(crate) struct PathsByHand {
     pub(crate) paths: Paths,
-    /// The other ends, by position.
+    /// The remote ends, by position.
     peers: Vec<Path>,
 }
 
 impl PathsByHand {
-    /// So many, all of them healthy, none of which was asked. The one at position 0 carries
-    /// segments, and the TCP lane goes by it.
+    /// Creates `count` healthy paths, none of which was probed. The one at position 0 is the
+    /// primary path, and carries the TCP lane.
     pub(crate) fn new(count: u8) -> Self {
         let path = |at: u8| {
             let keys = SessionKeys::for_tests().path(at.into(), true);
@@ -72,7 +72,7 @@ impl PathsByHand {
         self.paths.all_mut().find(|path| path.at == at).unwrap()
     }
 
-    /// The path at a position answers what it was asked at `sent_ns`.
+    /// Lets the path at a position answer a probe sent at `sent_ns`.
     pub(crate) fn answer(&mut self, at: u8, sent_ns: u64) {
         let mut room = [0; 1500];
         let packets = &mut self.path(at).packets;
@@ -86,12 +86,12 @@ impl PathsByHand {
         self.path(at).packets.handle_packet(sent_ns, &answer).unwrap();
     }
 
-    /// The session gets a ring in shared memory, or loses it.
+    /// Adds or removes a shared-memory ring.
     pub(crate) fn share(&mut self, has_ring: bool) {
         self.paths.has_ring = has_ring;
     }
 
-    /// The path at a position is down.
+    /// Sets the path at a position down.
     pub(crate) fn fail(&mut self, now_ns: u64, at: u8) {
         let health = self.path(at).rail_health.as_mut().unwrap();
         health.observe(now_ns, &evidence(3), None, false).unwrap();
@@ -100,7 +100,7 @@ impl PathsByHand {
         }
     }
 
-    /// The path at a position is suspect.
+    /// Makes the path at a position suspect.
     pub(crate) fn doubt(&mut self, now_ns: u64, at: u8) {
         let health = self.path(at).rail_health.as_mut().unwrap();
         health.suspect();
@@ -108,7 +108,7 @@ impl PathsByHand {
         health.observe(now_ns, &evidence(0), witness, false).unwrap();
     }
 
-    /// The path at a position carries segments.
+    /// Makes the path at a position carry segments.
     pub(crate) fn carry(&mut self, now_ns: u64, at: u8) {
         let Paths { carrier: Some(carrier), standby, .. } = &mut self.paths else { return };
         let other = standby.iter_mut().find(|path| path.at == at).unwrap();
@@ -117,7 +117,7 @@ impl PathsByHand {
         self.paths.choice.get_or_insert_default().carries_since_ns = now_ns;
     }
 
-    /// The TCP lane goes by the path at a position, and takes long segments.
+    /// Moves the TCP lane, with long segments, to the path at a position.
     pub(crate) fn stream(&mut self, at: u8) {
         (self.paths.stream_at, self.paths.has_streamed) = (at, true);
     }

@@ -1,4 +1,4 @@
-//! Which of several paths carries a session's segments.
+//! Selection of the primary path, which carries a session's segments.
 
 use std::cmp::Reverse;
 
@@ -10,28 +10,28 @@ use super::super::session::Session;
 use super::path::{Health, SessionPath};
 use super::{PathTable, Paths};
 
-/// What may be under way for a round trip to say something of the path, in bytes.
+/// Bytes in flight up to which a round trip counts as unloaded.
 const UNLOADED_BYTES: u64 = 4 << 10;
 
-/// Segments in a row by another path than the carrier that make the peer's choice this side's, too.
+/// Segments in a row on another path than the primary one after which this side follows the peer.
 const ELSEWHERE: u32 = 8;
-/// Who gets fewer long datagrams between two readings is not led by the peer.
+/// A side that receives fewer long datagrams between two readings does not follow the peer.
 const LED_FROM: u32 = 32;
 
-/// Whether segments may go by a path.
+/// Returns whether a path may carry segments.
 fn is_fit(path: &SessionPath) -> bool {
     path.is_active() && path.health == Health::Good
 }
 
-/// What users said of a path's rails: less is better.
+/// Returns the users' preference for a path's rails: lower is better.
 fn class_of(session: &Session, path: &SessionPath) -> (bool, bool) {
     let path = session.rails.paths.get(usize::from(path.at));
     path.map_or((true, true), |path| (path.is_backup, !path.is_preferred))
 }
 
-/// Round trip of short packets by the carrier. Its own load, also that of the stream while
-/// something of it is not acknowledged (`is_streaming`), may wait in front of it, and would do so
-/// elsewhere.
+/// Returns the round trip of short packets on the primary path. Its own load, also that of the
+/// stream while some of it is unacknowledged (`is_streaming`), may queue before it, and would do so
+/// on another path.
 fn round_trip_ns(carrier: &SessionPath, is_streaming: bool) -> Option<u64> {
     let (_, in_flight, _) = carrier.packets.load();
     let short_ns = carrier.packets.short_round_trip_ns()?;
@@ -41,15 +41,15 @@ fn round_trip_ns(carrier: &SessionPath, is_streaming: bool) -> Option<u64> {
     }
 }
 
-/// Whether another path is not clearly farther than the carrier.
+/// Returns whether another path's round trip is not clearly longer than the primary one's.
 fn is_near(other: &SessionPath, carrier: &SessionPath, is_streaming: bool) -> bool {
     let both = round_trip_ns(carrier, is_streaming).zip(other.packets.short_round_trip_ns());
     both.is_some_and(|(used_ns, its_ns)| !is_nearer(used_ns, its_ns))
 }
 
 impl Paths {
-    /// Segments came in a datagram of `length` bytes, by the carrier or elsewhere. `true`: the peer
-    /// goes on sending them by another path.
+    /// Notes segments received in a datagram of `length` bytes, on the primary path or another.
+    /// Returns `true` if the peer keeps sending them on another path.
     #[inline]
     pub(super) fn note_segments(&mut self, length: usize, is_elsewhere: bool) -> bool {
         let Some(choice) = &mut self.choice else { return false };
@@ -65,9 +65,9 @@ impl Paths {
 }
 
 impl PathTable {
-    /// The best healthy path carries the segments: a preferred one, a backup last, of these the
-    /// one with the shortest round trip, otherwise the fastest, or the first. While none is healthy
-    /// the one that did stays.
+    /// Selects the best healthy path for the segments: a preferred one first, a backup last, of
+    /// these the one with the shortest round trip, then the fastest, then the first. While none is
+    /// healthy the current one stays.
     ///
     /// RR-RAIL-4.
     pub(super) fn choose_carrier(&mut self, core: &mut Core, now_ns: u64, session: u32) {
@@ -93,16 +93,16 @@ impl PathTable {
             if let Some(choice) = &mut paths.choice {
                 choice.carries_since_ns = now_ns;
             }
-            tracing::debug!(session, "another path carries its segments");
+            tracing::debug!(session, "primary path changed");
         }
         let carrier = paths.carrier.as_deref_mut();
         if let Some(path) = carrier.filter(|path| is_fit(path) && path.is_held) {
             path.is_held = false;
-            // What went by TCP meanwhile may be stuck on a rail that is down; what only goes by TCP
-            // goes again by the next connection.
+            // Segments sent by TCP meanwhile may be stuck on a rail that is down; long ones are
+            // sent again by the next connection.
             core.resend_all(session, true);
         }
-        // What is made from now on fits every path that may have to carry it.
+        // New segments fit every path that may have to carry them.
         let least = paths.all().filter(|path| is_fit(path));
         if let Some(bytes) = least.map(|path| path.packets.payload_bytes_max()).min()
             && let Some(choice) = &mut paths.choice
@@ -115,9 +115,9 @@ impl PathTable {
         core.mark_dirty(session);
     }
 
-    /// Segments of both ways had best go by the same path: acknowledgements go with what goes back,
-    /// and what each way costs cannot be told where a message waits for the answer of the other.
-    /// The side that opened the session chooses, for one of them has to.
+    /// Lets this side follow the peer's primary path. Both directions should use the same path:
+    /// acknowledgements are piggybacked, and the cost of a direction cannot be measured while
+    /// messages wait for replies from the other. The side that opened the session decides.
     #[cold]
     pub(super) fn follow(&mut self, core: &mut Core, now_ns: u64, session: u32, path: u16) {
         let Some(known) = core.sessions.at(session as usize) else { return };
@@ -137,8 +137,8 @@ impl PathTable {
         }
     }
 
-    /// Reads what the carrier delivers, and tries whether a path that is as good and as near
-    /// otherwise delivers more. Called when a packet came.
+    /// Measures the throughput of the primary path, and probes equally good and near paths for a
+    /// higher one. Called when a packet arrives.
     #[cold]
     pub(super) fn try_paths(&mut self, core: &mut Core, now_ns: u64, session: u32) {
         let Some(known) = core.sessions.at(session as usize) else { return };
@@ -174,8 +174,8 @@ impl PathTable {
         }
     }
 
-    /// Compares the round trips of paths that are as good otherwise, and asks all of them for the
-    /// next time. Called when a packet came, so an idle session asks nothing.
+    /// Compares the round trips of otherwise equal paths, and probes all of them for the next
+    /// comparison. Called when a packet arrives, so an idle session sends no probes.
     #[cold]
     pub(super) fn compare_paths(&mut self, core: &mut Core, now_ns: u64, session: u32) {
         let Some(known) = core.sessions.at(session as usize) else { return };

@@ -1,39 +1,39 @@
-//! What an engine counts of its datagrams.
+//! Datagram counters of an engine.
 
 use super::super::packet::Path;
 use super::{PathTable, Paths};
 
-/// Datagrams that were dropped, by reason. None of them has changed anything.
+/// Dropped datagrams, by reason. None had an effect.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Dropped {
     /// Too short, or not a packet.
     pub(crate) malformed: u64,
-    /// Of no session that lives here.
+    /// Of no session of this engine.
     pub(crate) unknown: u64,
-    /// Their tag does not fit: forged, garbled, or for somebody else.
+    /// Authentication tag mismatch: forged, corrupted, or for another receiver.
     pub(crate) forged: u64,
-    /// They came before, or are too old to tell.
+    /// Duplicate, or too old to tell.
     pub(crate) repeated: u64,
-    /// A peer made them, and they came from where it is not known to be. What was in them goes
-    /// again.
+    /// Authentic, but from an address where the peer is not known to be. Their content is
+    /// retransmitted.
     pub(crate) stray: u64,
 }
 
-/// What an engine counts of its datagrams.
+/// Datagram counters of an engine.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct DatagramCounters {
-    /// All that were made.
+    /// All datagrams sent.
     pub(crate) sent: u64,
-    /// Of these, those taken for lost.
+    /// Of these, those declared lost.
     pub(crate) lost: u64,
-    /// Those that came in and changed nothing.
+    /// Received without effect.
     pub(crate) dropped: u64,
-    /// Segments that came in datagrams.
+    /// Segments received in datagrams.
     pub(crate) segments: u64,
 }
 
 impl DatagramCounters {
-    /// These and those of a path.
+    /// Returns the sum of these and those of a path.
     pub(super) fn with(self, path: &Path) -> Self {
         let statistics = path.statistics();
         Self { sent: self.sent + statistics.sent, lost: self.lost + statistics.lost, ..self }
@@ -41,7 +41,7 @@ impl DatagramCounters {
 }
 
 impl PathTable {
-    /// What paths counted, those of sessions that are over included.
+    /// Returns the counters of all paths, those of closed sessions included.
     pub(crate) fn counters(&self) -> DatagramCounters {
         let Dropped { malformed, unknown, forged, repeated, stray } = self.dropped;
         let dropped = malformed + unknown + forged + repeated + stray;

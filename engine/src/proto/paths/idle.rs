@@ -1,25 +1,25 @@
-//! What sessions in use have grown is given back when they are idle: an idle peer costs what a new
-//! one does. Only sessions in use are looked at. Whatever goes or comes by a path enters a time for
-//! it; when that has come the session is in the list of those in use.
+//! Sessions free memory when they become idle, so that an idle peer costs what a new one does. Only
+//! sessions in use are examined. Each packet sets a timer, and when that expires the session is in
+//! the list of those in use.
 
 use super::super::core::Core;
 use super::{PathTable, Paths};
 
-/// Time without a packet after which a session is idle, in nanoseconds: more than a step of a
-/// computation takes between two exchanges.
+/// Time without a packet after which a session is idle, in nanoseconds: longer than the usual
+/// computation between two exchanges.
 const IDLE_NS: u64 = 1_000_000_000;
 
-/// A session that was in use.
+/// A session in use.
 #[derive(Debug)]
 pub(super) struct InUse {
     session: u32,
-    /// What its paths had carried when that was last looked at, and since when it is so much.
+    /// Traffic of its paths at the last check, and since when it is unchanged.
     traffic: u64,
     since_ns: u64,
 }
 
 impl Paths {
-    /// Something went or came by a path of the session.
+    /// Notes that a packet was sent or received on a path of the session.
     #[inline]
     pub(super) fn note_use(&mut self, session: u32, in_use: &mut Vec<InUse>) {
         if !self.is_in_use {
@@ -34,8 +34,8 @@ impl Paths {
 }
 
 impl PathTable {
-    /// Sessions that have become idle give memory back, and are no longer in use: `became_idle` is
-    /// called with each.
+    /// Frees memory of sessions that have become idle and removes them from those in use:
+    /// `became_idle` is called with each.
     pub(crate) fn shrink_idle(
         &mut self,
         core: &mut Core,
@@ -45,7 +45,7 @@ impl PathTable {
         let Self { in_use, by_slot, .. } = self;
         in_use.retain_mut(|it| {
             let Some(paths) = by_slot.get_mut(it.session as usize) else { return false };
-            // Another one has its slot, or there are two entries of it.
+            // Another session has its slot, or it has two entries.
             if !paths.is_in_use {
                 return false;
             }
@@ -68,7 +68,7 @@ impl PathTable {
         if in_use.is_empty() {
             in_use.shrink_to_fit();
         }
-        // Paths that ended have left entries, where the loop never sleeps.
+        // Ended paths leave entries where the loop never sleeps.
         if self.awake.len() > self.by_slot.len() {
             self.awake.sort_unstable();
             self.awake.dedup();

@@ -1,4 +1,4 @@
-//! Which of several paths are to be relied on.
+//! Evaluation of paths in sessions with several.
 
 use super::super::core::{Action, Core};
 use super::super::effects::RemoteName;
@@ -9,9 +9,9 @@ use super::PathTable;
 use super::path::SessionPath;
 
 impl PathTable {
-    /// Something came by a session's stream: what that delivers counts as what datagrams do. Of
-    /// round trips it says nothing: while long messages go to and fro, nothing carries
-    /// acknowledgements of short ones.
+    /// Notes data received on a session's stream: its throughput counts like that of datagrams. It
+    /// gives no round-trip sample: while long messages are exchanged, acknowledgements of short
+    /// ones are delayed.
     pub(crate) fn note_stream(&mut self, core: &mut Core, now_ns: u64, session: u32) {
         let paths = self.by_slot.get_mut(session as usize);
         let Some(paths) = paths.filter(|paths| paths.are_several()) else { return };
@@ -23,7 +23,7 @@ impl PathTable {
         self.compare_deliveries(core, now_ns, session, path.filter(|_| is_led));
     }
 
-    /// Looks at which path delivers most, if it is time for that. The peer has chosen `theirs`.
+    /// Compares the throughput of paths when it is time to. `theirs`: the path chosen by the peer.
     pub(super) fn compare_deliveries(
         &mut self,
         core: &mut Core,
@@ -41,8 +41,8 @@ impl PathTable {
         }
     }
 
-    /// Looks at all paths of a session that has several: which are to be relied on now, and which
-    /// carries the segments.
+    /// Evaluates all paths of a session that has several: their state, and which one carries the
+    /// segments.
     ///
     /// RR-RAIL-4, RR-RAIL-6.
     pub(super) fn judge_paths(&mut self, core: &mut Core, now_ns: u64, session: u32) {
@@ -94,8 +94,8 @@ impl PathTable {
                 let soon_ns = now_ns + evidence.round_trip_max_ns.max(500_000);
                 path.wake_at(soon_ns, session, timers);
             }
-            // One that is down, or was never up, says more by its own packets and timers: those of
-            // others need not ask.
+            // A path that is down, or never was up, is probed by its own timers; others need no
+            // probes for it.
             let health = path.rail_health.as_deref();
             let is_settled = health.is_some_and(|health| {
                 health.is_down()
@@ -108,7 +108,7 @@ impl PathTable {
             _ if active > 0 => None,
             since => Some(since.unwrap_or(now_ns)),
         };
-        // The others are to bear witness.
+        // The others provide reference acknowledgements.
         let probed = paths.all().filter(|path| path.packets.load().2 > 0);
         if let Some(probed_ns) = probed.map(|path| path.packets.probed_ns()).max() {
             let timers = &mut self.timers;
@@ -131,13 +131,13 @@ impl PathTable {
         self.choose_carrier(core, now_ns, session);
         let paths = self.by_slot.get(session as usize);
         if was_open && paths.is_some_and(|paths| paths.carrier_at().is_none()) {
-            // By TCP, as far as that passes: what was under way may have gone with the path.
+            // By TCP, as far as possible: segments in flight may be lost with the path.
             core.resend_all(session, false);
         }
     }
 
-    /// Long messages go by the control lane where that is on the path that carries the others: it
-    /// is as near and as fast then, and known to be alive.
+    /// Selects the control lane for long messages where it uses the primary path: it is as near and
+    /// as fast then, and known to work.
     ///
     /// RR-DGRAM-12.
     pub(crate) fn choose_stream(&self, core: &mut Core, session: u32) {
@@ -148,7 +148,7 @@ impl PathTable {
         core.use_stream(session, is_there && core.config.eager_by_stream);
     }
 
-    /// The peer has given up a lane because its path fails there.
+    /// Suspects the path of a lane that the peer has abandoned because the path fails there.
     ///
     /// RR-RAIL-5.
     pub(crate) fn suspect_path_of(&mut self, core: &mut Core, now_ns: u64, lane: Id) {
@@ -162,8 +162,8 @@ impl PathTable {
         }
     }
 
-    /// Where no path has ever answered, datagrams may not pass at all: then bulk lanes are tried on
-    /// all paths, and one that comes shows that its path is one.
+    /// Enables bulk lanes on all paths where none has ever answered, since the network may drop
+    /// datagrams: a lane that connects proves its path.
     ///
     /// RR-RAIL-3.
     fn try_mute_paths(&self, core: &mut Core, now_ns: u64, session: u32) {
@@ -179,8 +179,8 @@ impl PathTable {
         }
     }
 
-    /// A path that answers shows that datagrams pass: what never answered is no last resort any
-    /// more, and nobody would notice its end.
+    /// Disables paths that never answered, once another one answers and so datagrams pass: they are
+    /// no last resort any more, and their failure would not be detected.
     ///
     /// RR-RAIL-3.
     fn leave_mute_paths(&self, core: &mut Core, now_ns: u64, session: u32) {
@@ -190,7 +190,7 @@ impl PathTable {
             let mut paths = paths.all().filter(|path| usize::from(path.at) == at);
             paths.any(|path| path.rail_health.as_deref().is_some_and(|it| !it.has_never_answered()))
         };
-        // The first one is there from the beginning where the control lane goes by it.
+        // The first path exists from the start where the control lane uses it.
         let is_by_tcp = |at: usize| usize::from(paths.stream_at) == at;
         let all = known.rails.paths.iter().enumerate();
         let mute = all.filter(|&(at, path)| path.is_usable && !is_heard(at) && !is_by_tcp(at));
@@ -209,8 +209,8 @@ impl PathTable {
         change: Transition,
     ) {
         let path = self.of(session).and_then(|paths| paths.all().find(|path| path.at == at));
-        // What never answered carries nothing, or is the last resort of a network that drops
-        // datagrams: this is for people.
+        // A path that never answered carries nothing, or is the last resort in a network that drops
+        // datagrams: for diagnostics only.
         let health = path.and_then(|path| path.rail_health.as_deref());
         let is_mute = health.is_some_and(RailHealth::has_never_answered);
         match change.to {

@@ -1,4 +1,4 @@
-//! Paths begin and end with sessions, and with rails.
+//! Creation and removal of paths, with sessions and with rails.
 
 use std::net::SocketAddr;
 
@@ -11,7 +11,7 @@ use super::{Index, PathTable, Paths};
 use crate::wire::packet::{FIRST_PATH as FIRST, PACKET_TAG_BYTES};
 
 impl PathTable {
-    /// Opens a path besides the first one. It carries nothing before it has answered.
+    /// Opens a path in addition to the first one. It carries no segments until it has answered.
     ///
     /// RR-RAIL-3.
     pub(crate) fn open_other_path(
@@ -71,8 +71,8 @@ impl PathTable {
         paths.is_doubtful = true;
     }
 
-    /// A packet names a path that this side does not know. The peer opened the session, and so
-    /// says which there are: the packet itself has to prove it.
+    /// Handles a packet of an unknown path. The peer opened the session, and so decides which paths
+    /// exist: the packet itself has to authenticate the path.
     ///
     /// RR-RAIL-2.
     pub(super) fn meet_path(
@@ -89,11 +89,11 @@ impl PathTable {
             return false;
         }
         let first = u64::from(u32::from_le_bytes(bytes[4..8].try_into().unwrap_or_default()));
-        // The check takes the tag's place.
+        // Authentication replaces the tag bytes.
         if !keys.path(number, false).receive.open_packet(&mut bytes.to_vec(), first) {
             return false;
         }
-        // A bulk lane of it may have come before.
+        // A bulk lane may have announced it before.
         let known = core.sessions.at(session as usize);
         let at = known.and_then(|known| known.rails.position(number));
         let Some(at) = at.or_else(|| core.add_path(session, number)) else { return false };
@@ -101,15 +101,14 @@ impl PathTable {
         true
     }
 
-    /// A session was just established, whose TCP lane goes by the path at `stream_at`; it has none
-    /// of datagrams yet.
+    /// Starts the paths of a newly established session, whose TCP lane uses the path at
+    /// `stream_at`; it has no datagram path yet.
     pub(crate) fn begin(&mut self, session: u32, stream_at: u8) {
         *self.of_mut(session) = Paths { stream_at, ..Paths::default() };
     }
 
-    /// Opens the first path of a session that was just established, to an announced UDP port.
-    /// `bytes_max`: the longest datagram that both sides take; `takes_trains`: as
-    /// [`SessionPath::takes_trains`].
+    /// Opens the first path of a newly established session, to an announced UDP port. `bytes_max`:
+    /// the longest datagram that both sides take; `takes_trains`: as [`SessionPath::takes_trains`].
     ///
     /// RR-PATH-1.
     pub(crate) fn open_first_path(
@@ -139,7 +138,7 @@ impl PathTable {
         core.use_datagrams(session, packets.payload_bytes_max());
         let has_stream = core.config.eager_by_stream;
         core.use_stream(session, has_stream);
-        // An id that is taken is an accident, or a peer's malice: then it goes by TCP.
+        // An id that is in use is a collision, or an attack: then the session uses TCP.
         let is_free = !self.by_session.contains_key(&id);
         if is_free {
             self.by_session.insert(id, session);
@@ -150,8 +149,8 @@ impl PathTable {
         self.of_mut(session).carrier = is_free.then(|| Box::new(path));
     }
 
-    /// Another driver sends and receives, datagrams of `bytes_max` at the most; `None`: it takes
-    /// none. What was agreed on may be longer than that.
+    /// Continues with another driver, for datagrams of at most `bytes_max`; `None`: it takes none.
+    /// Lengths agreed on before may exceed that.
     pub(crate) fn resume(&mut self, core: &mut Core, bytes_max: Option<usize>) {
         for session in 0..self.slots() {
             for path in self.of_mut(session).all_mut() {
@@ -165,15 +164,15 @@ impl PathTable {
         }
     }
 
-    /// The driver sends nothing by a path any more.
+    /// Stops a path that the driver no longer serves.
     pub(crate) fn give_up_path(&mut self, core: &mut Core, session: u32, index: Index) {
         if let Some(path) = self.of_mut(session).get_mut(index) {
             path.give_up(core, session);
         }
     }
 
-    /// A session is over: its carrier says once more what has come, its goodbye perhaps. `false`:
-    /// it has none.
+    /// Prepares a final acknowledgement, perhaps with the goodbye, on the primary path of a closed
+    /// session. Returns `false` if it has none.
     ///
     /// RR-PATH-5.
     pub(crate) fn hasten_last_ack(&mut self, session: u32) -> bool {
@@ -183,14 +182,14 @@ impl PathTable {
         true
     }
 
-    /// The session's name in packets, and where those of its first path go.
+    /// Returns the session's id in packets, and the destination of its first path.
     pub(crate) fn first_path(&self, session: u32) -> Option<(u64, SocketAddr)> {
         let all = self.of(session)?;
         let first = all.carrier.iter().chain(&all.standby).find(|path| path.number == FIRST)?;
         Some((first.session_id, first.remote))
     }
 
-    /// The paths of a session that is over are no more.
+    /// Removes the paths of a closed session.
     pub(crate) fn close(&mut self, session: u32) {
         let over = std::mem::take(self.of_mut(session));
         self.standing_by -= over.standby.len();
@@ -200,21 +199,21 @@ impl PathTable {
         }
     }
 
-    /// The NICs of this engine's rails by index, all of which have a link as far as is known.
+    /// Sets the NICs of this engine's rails by index, all of which are assumed to have carrier.
     pub(crate) fn set_nics(&mut self, nics: impl Iterator<Item = u32>) {
         self.nics.clear();
         self.nics.extend(nics);
         self.rails_down = 0;
     }
 
-    /// A rail has another NIC.
+    /// Sets the NIC of a rail.
     pub(crate) fn set_nic(&mut self, rail: u8, nic: u32) {
         if let Some(known) = self.nics.get_mut(usize::from(rail)) {
             *known = nic;
         }
     }
 
-    /// The link of a rail's NIC came or went.
+    /// Handles a carrier change of a rail's NIC.
     pub(crate) fn handle_link(&mut self, core: &mut Core, now_ns: u64, rail: u8, is_up: bool) {
         let bit = 1 << (rail % 16);
         match is_up {
@@ -232,12 +231,12 @@ impl PathTable {
         }
     }
 
-    /// The TCP lane of a session goes by another path from now on.
+    /// Sets the path that the TCP lane of a session uses.
     pub(crate) fn set_stream(&mut self, session: u32, at: u8) {
         self.of_mut(session).stream_at = at;
     }
 
-    /// Long segments have come or gone by the TCP lane of a session.
+    /// Notes that long segments were sent or received on the TCP lane of a session.
     pub(crate) fn note_streamed(&mut self, session: u32) {
         self.of_mut(session).has_streamed = true;
     }

@@ -1,14 +1,15 @@
-//! The paths of sessions: what comes in by them, what goes out, and which is relied on.
+//! Paths of sessions: receiving, sending, and the choice among several.
 //!
-//! A session in datagram mode ([`super::datagram`]) has one path or several, each with packet
-//! numbers, keys, window and round trip of its own ([`super::packet`]). One, the *carrier*, takes
-//! the session's segments; the others stand by, ask and answer. [`PathTable`] owns all of this; the
-//! loop gives it datagrams and time, and sends what it is given:
+//! A session in datagram mode ([`super::datagram`]) has one path or several, each with its own
+//! packet numbers, keys, window and round trip ([`super::packet`]). One of them, the *carrier*, is
+//! the session's primary path and takes its segments; the others are standby paths, which are
+//! probed and answer probes. [`PathTable`] owns all of this; the loop passes it datagrams and time,
+//! and sends the packets that it returns:
 //!
-//! 1. [`PathTable::handle_packet`] for each datagram that came in, then [`PathTable::drain`];
+//! 1. [`PathTable::handle_packet`] for each received datagram, then [`PathTable::drain`];
 //! 2. [`PathTable::poll_transmit`] for each path of a session that has something to send, until it
-//!    gives nothing, or [`PathTable::lone_packet`] in its place; then [`PathTable::end_transmit`];
-//! 3. [`PathTable::poll_timeout`] for the sessions whose time has come,
+//!    returns nothing, or [`PathTable::lone_packet`] instead; then [`PathTable::end_transmit`];
+//! 3. [`PathTable::poll_timeout`] for the sessions whose timers have expired,
 //!    [`PathTable::handle_timeout`] for each of their paths, and
 //!    [`PathTable::judge_after_timeout`].
 
@@ -47,59 +48,59 @@ use super::table::reserve_for;
 /// Position of no path.
 pub(crate) const NO_PATH: u8 = u8::MAX;
 
-/// One of a session's paths: 0 is the carrier, others follow in the order of [`Paths::all`]. It
-/// names the same path until another one becomes the carrier.
+/// One of a session's paths: 0 is the primary path, others follow in the order of [`Paths::all`].
+/// It stays valid until another path becomes primary.
 pub(crate) type Index = usize;
 
-/// The carrier.
+/// The primary path.
 pub(crate) const CARRIER: Index = 0;
 
 /// The paths of one session.
 #[derive(Debug, Default)]
 pub(crate) struct Paths {
-    /// The one that carries segments, if the session is in datagram mode.
+    /// The primary path, if the session is in datagram mode.
     carrier: Option<Box<SessionPath>>,
-    /// The others.
+    /// The standby paths.
     #[allow(clippy::vec_box, reason = "one of them takes the carrier's place now and then")]
     standby: Vec<Box<SessionPath>>,
-    /// Which of them segments had best go by; `None`: there is one.
+    /// State for the choice among several; `None`: there is one path.
     choice: Option<Box<Choice>>,
-    /// They are in the list of those in use.
+    /// The session is in the list of those in use.
     is_in_use: bool,
-    /// Some of them is not as it should be.
+    /// Some path is not healthy.
     is_doubtful: bool,
-    /// Position of the path that the session's TCP lane goes by; [`NO_PATH`]: by none of them.
+    /// Position of the path that the session's TCP lane uses; [`NO_PATH`]: of none.
     stream_at: u8,
-    /// Long segments have come or gone by that lane.
+    /// Long segments were sent or received on that lane.
     has_streamed: bool,
-    /// When that lane last showed that its path is alive, and how many bytes it had delivered then.
+    /// When that lane last proved that its path works, and the bytes delivered by then.
     streamed_ns: u64,
     streamed_bytes: u64,
     /// Since when none is healthy.
     silent_since_ns: Option<u64>,
-    /// The session's segments go by a ring in shared memory, whichever path is healthy.
+    /// Segments use a ring in shared memory, whichever path is healthy.
     has_ring: bool,
 }
 
-/// What one of several paths is chosen by.
+/// State for the choice of the primary path.
 #[derive(Debug, Default)]
 struct Choice {
-    /// Which of them segments had best go by.
+    /// Preference by round trip.
     preference: Preference,
-    /// Which of them deliver long ones faster.
+    /// Throughput comparison by long messages.
     trial: Trial,
-    /// Long datagrams with segments that came since the last reading, and how many of any length
-    /// came in a row by a path that is not the carrier.
+    /// Long datagrams with segments received since the last reading, and the number of consecutive
+    /// ones of any length on a path other than the primary one.
     segments_came: u32,
     segments_elsewhere: u32,
-    /// Since when the same path has carried segments.
+    /// Since when the primary path is unchanged.
     carries_since_ns: u64,
-    /// Longest segment that all healthy ones carry.
+    /// Longest segment that all healthy paths carry.
     segment_bytes: usize,
 }
 
 impl Paths {
-    /// All of them, the carrier first.
+    /// Returns all paths, the primary one first.
     pub(crate) fn all(&self) -> impl Iterator<Item = &SessionPath> {
         self.carrier.iter().chain(&self.standby).map(|path| &**path)
     }
@@ -124,36 +125,36 @@ impl Paths {
         }
     }
 
-    /// How many there are.
+    /// Returns the number of paths.
     pub(crate) fn count(&self) -> usize {
         usize::from(self.carrier.is_some()) + self.standby.len()
     }
 
-    /// Whether there are several.
+    /// Returns whether there are several paths.
     #[inline]
     pub(crate) fn are_several(&self) -> bool {
         !self.standby.is_empty()
     }
 
-    /// Whether the session's segments go by datagrams, or by a ring, now.
+    /// Returns whether the session's segments use datagrams, or a ring, now.
     #[inline]
     pub(crate) fn are_open(&self) -> bool {
         self.has_ring || self.carrier.as_ref().is_some_and(|path| path.is_open())
     }
 
-    /// Whether the session's segments go by a ring in shared memory, which ends with the peer.
+    /// Returns whether the session's segments use a shared-memory ring, which ends with the peer.
     #[inline]
     pub(crate) fn has_ring(&self) -> bool {
         self.has_ring
     }
 
-    /// Whether this session's datagrams have this id.
+    /// Returns whether this session's datagrams carry this id.
     #[inline]
     fn are_of(&self, session_id: u64) -> bool {
         self.carrier.as_deref().is_some_and(|path| path.session_id == session_id)
     }
 
-    /// Whether the path of this number and session is the only one.
+    /// Returns whether the path of this number and session is the only one.
     #[inline]
     fn has_only(&self, session_id: u64, number: u16) -> bool {
         let path = self.carrier.as_deref();
@@ -161,22 +162,22 @@ impl Paths {
         is_it && self.standby.is_empty()
     }
 
-    /// The path of this number.
+    /// Returns the index of the path with this number.
     fn index_of(&self, number: u16) -> Option<Index> {
         self.all().position(|path| path.number == number)
     }
 
-    /// Whether any of them is healthy, where there are several.
+    /// Returns whether any of several paths is healthy.
     pub(crate) fn has_active(&self) -> bool {
         self.all().any(SessionPath::is_active)
     }
 
-    /// Whether anything sent then or later was answered by any of them.
+    /// Returns whether any path has answered a packet sent at `since_ns` or later.
     pub(crate) fn have_answered_since(&mut self, since_ns: u64) -> bool {
         self.heard_ns().is_some_and(|sent_ns| sent_ns >= since_ns)
     }
 
-    /// When the newest packet had been sent that was answered, by whichever path.
+    /// Returns the send time of the newest packet answered on any path.
     pub(crate) fn heard_ns(&mut self) -> Option<u64> {
         let answered = self.all_mut().filter_map(|path| {
             path.packets.apply_deferred_ack();
@@ -185,14 +186,14 @@ impl Paths {
         answered.max()
     }
 
-    /// Whether the path at a position is suspect, or does not answer, or is none.
+    /// Returns whether the path at a position is suspect, does not answer, or does not exist.
     pub(crate) fn is_suspect(&self, at: u8) -> bool {
         let mut paths = self.all().filter(|path| path.at == at);
         let is_suspect = |health: &RailHealth| health.phase() == Phase::Suspect;
         paths.any(|path| path.rail_health.as_deref().is_some_and(is_suspect)) || self.is_down(at)
     }
 
-    /// Whether the path at a position does not answer, or is none.
+    /// Returns whether the path at a position does not answer, or does not exist.
     pub(crate) fn is_down(&self, at: u8) -> bool {
         if at == NO_PATH {
             return true;
@@ -202,39 +203,40 @@ impl Paths {
         paths.any(|path| path.rail_health.as_deref().is_some_and(is_lost))
     }
 
-    /// Position of the path that carries segments now, if any does.
+    /// Returns the position of the path that carries segments now, if any does.
     pub(crate) fn carrier_at(&self) -> Option<u8> {
         self.carrier.as_ref().filter(|path| path.is_open()).map(|path| path.at)
     }
 
-    /// Position of the path that the session's TCP lane goes by; [`NO_PATH`]: by none of them.
+    /// Returns the position of the path that the session's TCP lane uses; [`NO_PATH`]: of none.
     pub(crate) fn stream_at(&self) -> u8 {
         self.stream_at
     }
 
-    /// Whether long segments have come or gone by that lane.
+    /// Returns whether long segments were sent or received on that lane.
     pub(crate) fn has_streamed(&self) -> bool {
         self.has_streamed
     }
 
-    /// Since when none of them is healthy, where there are several.
+    /// Returns since when none of several paths is healthy.
     pub(crate) fn silent_since_ns(&self) -> Option<u64> {
         self.silent_since_ns
     }
 
-    /// The peer has shown otherwise that it is there.
+    /// Restarts the silence, since the peer was reachable by other means.
     pub(crate) fn forget_silence(&mut self, now_ns: u64) {
-        // All of them may stay silent: networks may drop datagrams alone.
+        // All paths may remain silent: networks may drop datagrams alone.
         self.silent_since_ns = self.silent_since_ns.map(|_| now_ns);
     }
 
-    /// Whether the lane of long segments is in a session with several paths, on another one than
-    /// the carrier.
+    /// Returns whether the lane of long segments, in a session with several paths, uses another one
+    /// than the primary path.
     pub(crate) fn is_stream_elsewhere(&self) -> bool {
         self.are_several() && self.has_streamed && self.carrier_at() != Some(self.stream_at)
     }
 
-    /// Whether the choice of the carrier has stood for as long, and is not about to change.
+    /// Returns whether the choice of the primary path has stood for `settled_ns`, and no change is
+    /// due.
     pub(crate) fn are_settled(&self, now_ns: u64, settled_ns: u64) -> bool {
         self.choice.as_ref().is_some_and(|choice| {
             let carries_ns = now_ns.saturating_sub(choice.carries_since_ns);
@@ -247,43 +249,43 @@ impl Paths {
 #[derive(Debug, Default)]
 pub(crate) struct PathTable {
     by_slot: Vec<Paths>,
-    /// The slots of sessions by the id that their datagrams have.
+    /// The slots of sessions by the id in their datagrams.
     by_session: HashMap<u64, u32, RandomState>,
-    /// Paths of sessions besides one each.
+    /// Number of paths beyond one per session.
     standing_by: usize,
-    /// The session of the last datagram of all, if it lives.
+    /// The session of the most recent datagram, if it exists.
     latest: u32,
-    /// When sessions want a turn at the latest.
+    /// Timers of sessions.
     timers: Timers,
-    /// Sessions of which packets came, and whose paths have not been drained since.
+    /// Sessions with received packets whose paths have not been drained since.
     to_drain: Vec<u32>,
-    /// Sessions whose paths had packets or turns since the loop slept, a few of them more than
-    /// once: what they owe is sent before it sleeps again.
+    /// Sessions whose paths had packets or turns since the loop slept, possibly repeated: their
+    /// pending acknowledgements are sent before it sleeps again.
     awake: Vec<u32>,
-    /// Sessions with several paths, some of them more than once, and some that have one again.
+    /// Sessions with several paths, possibly repeated, and some that have one again.
     several: Vec<u32>,
-    /// Sessions whose paths carried something lately.
+    /// Sessions with recent traffic.
     in_use: Vec<InUse>,
-    /// NICs of this engine's rails, by their index: a link-local address means nothing without.
+    /// NICs of this engine's rails, by index: link-local addresses need them as scope.
     nics: Vec<u32>,
-    /// Rails whose NICs have no link: a bit for each.
+    /// Rails whose NICs have no carrier: a bit for each.
     rails_down: u16,
-    /// What was dropped so far.
+    /// Dropped datagrams so far.
     dropped: Dropped,
-    /// Segments that came in datagrams so far.
+    /// Segments received in datagrams so far.
     segments: u64,
-    /// Of paths whose session is over.
+    /// Counters of paths of closed sessions.
     of_closed: DatagramCounters,
 }
 
 impl PathTable {
-    /// The paths of a session. `None`: it never had any.
+    /// Returns the paths of a session. `None`: it never had any.
     #[inline]
     pub(crate) fn of(&self, session: u32) -> Option<&Paths> {
         self.by_slot.get(session as usize)
     }
 
-    /// The same; a slot that never had any gets an entry without.
+    /// Returns the paths of a session, and creates an empty entry if it has none.
     #[inline]
     pub(crate) fn of_mut(&mut self, session: u32) -> &mut Paths {
         let index = session as usize;
@@ -294,17 +296,17 @@ impl PathTable {
         &mut self.by_slot[index]
     }
 
-    /// Datagrams that were dropped so far, by reason.
+    /// Returns the numbers of dropped datagrams, by reason.
     pub(crate) fn dropped(&self) -> Dropped {
         self.dropped
     }
 
-    /// Slots of sessions that may have paths.
+    /// Returns the number of slots of sessions that may have paths.
     pub(crate) fn slots(&self) -> u32 {
         self.by_slot.len() as u32
     }
 
-    /// Sessions with several paths, in order.
+    /// Returns the sessions with several paths, in order.
     pub(crate) fn several(&mut self) -> Vec<u32> {
         let all = &self.by_slot;
         self.several.sort_unstable();
@@ -313,18 +315,17 @@ impl PathTable {
         self.several.clone()
     }
 
-    /// Whether any session has one.
+    /// Returns whether no session has a path.
     pub(crate) fn is_empty(&self) -> bool {
         self.by_session.is_empty()
     }
 
-    /// Whether the NIC of a rail has no link.
+    /// Returns whether the NIC of a rail has no carrier.
     pub(crate) fn is_rail_down(&self, rail: u8) -> bool {
         self.rails_down >> (rail % 16) & 1 != 0
     }
 
-    /// An address of a peer as it is reached by a rail: a link-local one means nothing without its
-    /// NIC.
+    /// Returns a peer's address as used on a rail: a link-local one gets the NIC as its scope.
     pub(crate) fn scoped(&self, rail: u8, remote: SocketAddr) -> SocketAddr {
         let mut remote = remote;
         if let SocketAddr::V6(v6) = &mut remote

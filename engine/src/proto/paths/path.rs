@@ -1,5 +1,4 @@
-//! One path of a session: its packets and keys, where the peer is, whether it answers, and what it
-//! is given to send.
+//! One path of a session: its packets and keys, the peer's address, its health, and its segments.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -13,79 +12,79 @@ use super::super::rails::health::{Evidence, Health as RailHealth, Phase};
 use super::timers::Timers;
 use crate::wire::packet::Packet;
 
-/// Time that a new address of the peer has to answer before another one is asked.
+/// Time within which a new address of the peer must answer before another one is probed.
 const QUESTION_NS: u64 = 100_000_000;
 
-/// What is known of a path.
+/// State of a path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Health {
-    /// Nothing was answered yet: networks may drop UDP.
+    /// Nothing was acknowledged yet: networks may drop UDP.
     Untried,
-    /// It carries the session's segments.
+    /// It can carry the session's segments.
     Good,
-    /// It did carry them, and answers no more.
+    /// It answered before, and does so no longer.
     Silent,
 }
 
-/// The path of a session.
+/// A path of a session.
 pub(crate) struct SessionPath {
-    /// Their numbers, window, round trip and losses.
+    /// Packet numbers, window, round trip and losses.
     pub(super) packets: Path,
     pub(super) keys: LaneKeys,
     pub(super) session_id: u64,
-    /// Number of its path.
+    /// Number of the path.
     pub(super) number: u16,
-    /// Rail of this engine that it goes by.
+    /// Rail of this engine that it uses.
     pub(super) rail: u8,
-    /// Position of its path among those of the session.
+    /// Position of the path among those of the session.
     pub(super) at: u8,
     /// UDP port of the peer, as announced.
     pub(super) port: u16,
     /// Longest datagram that both sides take.
     pub(super) bytes_max: usize,
-    /// The peer's kernel cuts trains of datagrams, if nothing did before: they come by its socket.
-    /// RR-PATH-7.
+    /// The peer's kernel splits GSO batches that are still whole: its datagrams arrive on a UDP
+    /// socket. RR-PATH-7.
     pub(super) takes_trains: bool,
-    /// It failed when datagrams had no checksum: something on the way may want one.
+    /// It failed without UDP checksums: a device on the path may require them.
     pub(super) needs_sum: bool,
-    /// Where its datagrams go.
+    /// Destination of its datagrams.
     pub(super) remote: SocketAddr,
-    /// Where they went before, or are to go by what the peer announced.
+    /// Previous destination, or the one announced by the peer.
     pub(super) fallback: SocketAddr,
-    /// Where the peer may be now.
+    /// Possible new address of the peer.
     pub(super) candidate: Option<Box<Candidate>>,
-    /// It was asked because a packet of the peer had come.
+    /// It was probed because a packet of the peer arrived.
     pub(super) has_asked_back: bool,
     /// Highest packet number of the peer so far.
     pub(super) highest: u64,
     pub(super) health: Health,
-    /// How it compares with others, in a session that has several.
+    /// Its health relative to others, in a session that has several.
     pub(super) rail_health: Option<Box<RailHealth>>,
-    /// No segment goes by it: another one carries them, or it is not to be relied on.
+    /// It carries no segments: another one does, or it is not healthy.
     pub(super) is_held: bool,
-    /// It is not asked for the sake of TCP lanes before.
+    /// No probe for the sake of TCP lanes before this time.
     pub(super) busy_question_ns: u64,
-    /// The earliest time that stands for it among the timers.
+    /// Its earliest entry among the timers.
     pub(super) timer_ns: u64,
-    /// The driver sends nothing.
+    /// The driver sends nothing on it.
     pub(super) is_off: bool,
-    /// Packets came, and its path has not been drained since.
+    /// Packets arrived, and it has not been drained since.
     pub(super) has_update: bool,
-    /// It had something to do since the loop slept, and its session is in the list of those.
+    /// It had work since the loop slept, and its session is in that list.
     pub(super) is_awake: bool,
 }
 
-/// An address from which a packet came that the peer made. Somebody on the way may have sent a copy
-/// of it first, so it has to answer.
+/// An address from which an authentic packet arrived. An attacker on the path may have sent a copy
+/// first, so the address must answer a probe.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Candidate {
     pub(super) address: SocketAddr,
     pub(super) since_ns: u64,
-    /// Number of the packet that asks there, once it is sent.
+    /// Number of the probe sent there.
     pub(super) question: Option<u64>,
 }
 
-/// The path itself is long and says little.
+/// Abbreviated, since the packet state is long.
 impl fmt::Debug for SessionPath {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { packets, remote, health, timer_ns, .. } = self;
@@ -102,9 +101,9 @@ impl fmt::Debug for SessionPath {
 pub(super) struct Outgoing<'a> {
     pub(super) core: &'a mut Core,
     pub(super) session: u32,
-    /// The path carries them; otherwise it only probes.
+    /// The path carries them; otherwise it only sends probes.
     pub(super) is_open: bool,
-    /// Something new was sent, and nothing else waits.
+    /// New data was sent, and nothing else waits.
     pub(super) is_drained: bool,
 }
 
@@ -123,7 +122,7 @@ impl Payload for Outgoing<'_> {
 
     fn fill_again(&mut self, token: u64, room: &mut [u8]) -> Option<Filled> {
         if !self.is_open && !planted!(StealByProbe) {
-            // It goes by TCP; on a path that carries nothing it would be taken for sent.
+            // It uses TCP; on a path that carries nothing it would count as sent.
             return None;
         }
         let segment = self.core.poll_segment_again(self.session, token, room.len(), false)?;
@@ -133,7 +132,7 @@ impl Payload for Outgoing<'_> {
 }
 
 impl SessionPath {
-    /// One that nobody has asked, for path 0 by rail 0.
+    /// Creates a path that was never probed, with number 0, on rail 0.
     pub(super) fn new(packets: Path, keys: LaneKeys, remote: SocketAddr) -> Self {
         Self {
             packets,
@@ -162,18 +161,18 @@ impl SessionPath {
         }
     }
 
-    /// Whether it is one of several and healthy among them.
+    /// Returns whether it is one of several and healthy among them.
     pub(crate) fn is_active(&self) -> bool {
         self.rail_health.as_deref().is_some_and(RailHealth::is_active) && !self.is_off
     }
 
-    /// Whether segments go by it now.
+    /// Returns whether it carries segments now.
     #[inline]
     pub(super) fn is_open(&self) -> bool {
         self.health == Health::Good && !self.is_held
     }
 
-    /// What its packets say of it.
+    /// Returns its packet statistics for the evaluation of paths.
     pub(super) fn evidence(&mut self) -> Evidence {
         self.packets.apply_deferred_ack();
         let (_, _, probes) = self.packets.load();
@@ -189,12 +188,12 @@ impl SessionPath {
         }
     }
 
-    /// What sends and receives its packets.
+    /// Returns its packet layer.
     pub(crate) fn packets(&self) -> &Path {
         &self.packets
     }
 
-    /// It has something to do: the loop looks at it before it sleeps.
+    /// Notes that it has work: the loop visits it before it sleeps.
     #[inline]
     pub(super) fn stay_awake(&mut self, session: u32, awake: &mut Vec<u32>) {
         if !std::mem::replace(&mut self.is_awake, true) {
@@ -202,27 +201,28 @@ impl SessionPath {
         }
     }
 
-    /// Gives back what memory an idle path does without.
+    /// Frees memory that an idle path does not need.
     pub(super) fn shrink(&mut self) {
         self.packets.shrink();
     }
 
-    /// Position of its path among those of the session.
+    /// Returns its position among the paths of the session.
     pub(crate) fn position(&self) -> u8 {
         self.at
     }
 
-    /// Where the peer's datagrams come from.
+    /// Returns the source address of the peer's datagrams.
     pub(crate) fn ip(&self) -> IpAddr {
         self.remote.ip()
     }
 
-    /// How it fares among several; `None`: there are no others.
+    /// Returns its state among several; `None`: it is the only one.
     pub(crate) fn phase(&self) -> Option<Phase> {
         self.rail_health.as_deref().map(RailHealth::phase)
     }
 
-    /// Tells the message layer what the path found out. `true`: nothing but what arrived.
+    /// Delivers the path's events to the message layer. Returns `true` if there were only
+    /// acknowledgements.
     ///
     /// RR-PATH-2, RR-PATH-3.
     #[inline]
@@ -233,7 +233,7 @@ impl SessionPath {
         effects: &mut impl Effects,
     ) -> bool {
         let is_calm =
-            self.health == Health::Good && self.packets.is_calm() && shortcut!("a calm path");
+            self.health == Health::Good && self.packets.is_calm() && shortcut!("a loss-free path");
         is_calm || self.tell_all(core, session, effects)
     }
 
@@ -246,7 +246,7 @@ impl SessionPath {
                     continue;
                 }
                 PacketEvent::Lost { token } => core.handle_segment_lost(session, token),
-                // With several paths the least of them counts.
+                // With several paths the smallest counts.
                 PacketEvent::PayloadBytesMax { bytes } if self.rail_health.is_none() => {
                     core.set_segment_bytes(session, bytes);
                 }
@@ -256,9 +256,9 @@ impl SessionPath {
         }
         let health = self.health;
         match self.health {
-            // With several paths it is silent when it is down: the TCP lane may be so, too.
+            // With several paths it is silent when it is down: the TCP lane may have failed, too.
             Health::Good if self.packets.is_silent() && !self.is_active() => {
-                tracing::debug!(session, "its path has gone silent: messages go by TCP");
+                tracing::debug!(session, "path does not answer; messages use TCP");
                 (self.health, self.needs_sum) = (Health::Silent, true);
                 if !self.is_held {
                     core.resend_all(session, self.rail_health.is_none());
@@ -266,7 +266,7 @@ impl SessionPath {
             }
             Health::Untried if self.packets.is_answered() => self.health = Health::Good,
             Health::Silent if self.packets.load().2 == 0 && !self.is_off => {
-                tracing::debug!(session, "its path answers again");
+                tracing::debug!(session, "path answers again");
                 self.health = Health::Good;
             }
             _ => {}
@@ -274,7 +274,7 @@ impl SessionPath {
         is_calm && self.health == health
     }
 
-    /// Has the consequences of the packets that came, if some did. `true`: they did.
+    /// Processes received packets. Returns `true` if there were any.
     #[inline(always)]
     pub(super) fn drain(
         &mut self,
@@ -291,7 +291,7 @@ impl SessionPath {
         had_update
     }
 
-    /// A time of its path has come. `true`: probes go, for nothing was answered.
+    /// Handles a timer. Returns `true` if probes are sent since nothing was acknowledged.
     pub(super) fn handle_timeout(&mut self, now_ns: u64, is_drained: bool) -> bool {
         let (_, _, before) = self.packets.load();
         self.packets.handle_timeout(now_ns, is_drained);
@@ -299,7 +299,7 @@ impl SessionPath {
         after > before
     }
 
-    /// Everything goes by TCP, for as long as this driver runs.
+    /// Stops the path: everything uses TCP as long as this driver runs.
     pub(super) fn give_up(&mut self, core: &mut Core, session: u32) {
         (self.health, self.is_off) = (Health::Silent, true);
         if !self.is_held {
@@ -307,15 +307,15 @@ impl SessionPath {
         }
     }
 
-    /// Whether the peer is known to be at the address from which a packet of it came. An answer to
-    /// the question that an address was asked makes it known.
+    /// Returns whether the address from which a packet arrived is the peer's known one. An answer
+    /// to the probe sent to an address validates it.
     ///
     /// RR-PATH-4.
     pub(super) fn is_at(&mut self, from: SocketAddr, packet: &Packet<'_>) -> bool {
         if from == self.remote || from == self.fallback || planted!(MoveUnasked) {
             return true;
         }
-        // Of an answer that came already a copy says nothing.
+        // A copy of an acknowledgement that arrived already proves nothing.
         self.packets.apply_deferred_ack();
         let is_answer = self.candidate.as_ref().is_some_and(|candidate| {
             let is_answered = |number| self.packets.is_answer(packet, number);
@@ -328,7 +328,7 @@ impl SessionPath {
         is_answer
     }
 
-    /// A packet of the peer came from here, with a higher number than all before it.
+    /// Handles the source address of a packet with a higher number than all before it.
     ///
     /// RR-PATH-4.
     pub(super) fn handle_address(&mut self, now_ns: u64, from: SocketAddr) {
@@ -345,10 +345,10 @@ impl SessionPath {
         }
     }
 
-    /// Its path gets a turn when it wants one.
+    /// Sets the session's timer to the path's next timeout.
     #[inline(always)]
     pub(super) fn set_timer(&mut self, session: u32, timers: &mut Timers) {
-        // Mostly there is a time among the timers that comes before any that it wants.
+        // Usually an existing timer precedes any that it needs.
         if self.packets.rests_until_ns() >= self.timer_ns {
             return;
         }
@@ -357,7 +357,7 @@ impl SessionPath {
         }
     }
 
-    /// It gets a turn at `at_ns` at the latest.
+    /// Sets a timer at `at_ns` at the latest.
     pub(super) fn wake_at(&mut self, at_ns: u64, session: u32, timers: &mut Timers) {
         if timers.at(at_ns) < self.timer_ns {
             self.timer_ns = timers.push(at_ns, session);
@@ -401,19 +401,19 @@ mod tests {
 
     /// RR-PATH-4
     #[test]
-    fn only_a_probe_timeout_is_a_reason_to_try_the_other_address() {
+    fn only_a_probe_timeout_switches_to_the_fallback_address() {
         let mut path = path();
         assert!(!path.handle_timeout(1, true));
         path.packets.ask();
         assert!(path.packets.poll_transmit(1, &mut Nothing, &mut [0; 1500]).is_some());
         let due_ns = path.packets.poll_timeout().unwrap();
-        assert!(!path.handle_timeout(due_ns - 1, true), "an acknowledgement was due, say");
+        assert!(!path.handle_timeout(due_ns - 1, true), "for example, an acknowledgement was due");
         assert!(path.handle_timeout(due_ns, true));
     }
 
     /// RR-PATH-3
     #[test]
-    fn a_path_that_the_driver_does_not_serve_carries_nothing_whatever_it_answered() {
+    fn unserved_path_carries_nothing_even_if_acknowledged() {
         let mut core = Core::new(1, Config::for_tests());
         let mut effects = NoEffects;
         let mut path = path();

@@ -1,12 +1,12 @@
-//! When paths are asked, in a session that has several: a rail that fails is noticed by packets,
-//! not by TCP.
+//! Path probes in a session with several paths: the failure of a rail is detected by packets, not
+//! by TCP.
 
 use super::super::core::Core;
 use super::super::rails::segments::{Passing, Witness};
 use super::PathTable;
 
-/// Time between two questions to a path whose TCP lanes are busy and that has no other packets
-/// under way, in nanoseconds.
+/// Interval of probes on a path whose TCP lanes are busy and that has no other packets outstanding,
+/// in nanoseconds.
 const BUSY_QUESTION_NS: u64 = 2_000_000;
 
 /// An answer to what was sent no longer ago than that speaks for a path now, in nanoseconds.
@@ -58,7 +58,7 @@ impl PathTable {
         }
     }
 
-    /// Long segments went by the control lane: its path is asked while they are not acknowledged.
+    /// Probes the path of the control lane while long segments on it are unacknowledged.
     pub(crate) fn watch_stream(&mut self, now_ns: u64, session: u32) {
         let Some(paths) = self.by_slot.get_mut(session as usize) else { return };
         let streams_at = paths.stream_at;
@@ -70,12 +70,12 @@ impl PathTable {
             if now_ns >= path.busy_question_ns {
                 path.busy_question_ns = now_ns + BUSY_QUESTION_NS;
             }
-            // Another time may have been set since it was.
+            // Another timer may have been set meanwhile.
             path.wake_at(path.busy_question_ns, session, timers);
         }
     }
 
-    /// Asks all paths of a session.
+    /// Probes all paths of a session.
     pub(crate) fn ask_all_paths(&mut self, now_ns: u64, session: u32) {
         let Some(paths) = self.by_slot.get_mut(session as usize) else { return };
         for path in paths.all_mut() {
@@ -84,7 +84,7 @@ impl PathTable {
         }
     }
 
-    /// Asks those paths of a session that have not answered anything sent since then.
+    /// Probes those paths of a session that have not answered any packet sent since `since_ns`.
     pub(crate) fn ask_quiet_paths(&mut self, now_ns: u64, session: u32, since_ns: u64) {
         let Some(paths) = self.by_slot.get_mut(session as usize) else { return };
         for path in paths.all_mut() {
@@ -96,8 +96,8 @@ impl PathTable {
         }
     }
 
-    /// Chunks were given to the lanes of sessions: their paths are asked from now on, and how far
-    /// away the peers are is noted.
+    /// Notes chunks given to lanes of sessions: their paths are probed from now on, and the round
+    /// trips to the peers are updated.
     pub(crate) fn watch_busy_paths(&mut self, core: &mut Core, now_ns: u64) {
         for (_, bulk) in core.lanes.iter() {
             let Some(paths) = self.by_slot.get_mut(bulk.session as usize) else { continue };
@@ -123,7 +123,7 @@ impl PathTable {
         }
     }
 
-    /// Asks the path of the stream, unless it was asked just now.
+    /// Probes the path of the stream, unless a probe was sent just before.
     pub(super) fn ask_stream(&mut self, now_ns: u64, session: u32) {
         let Some(paths) = self.by_slot.get_mut(session as usize) else { return };
         let streams_at = paths.stream_at;

@@ -1,5 +1,5 @@
-//! Sessions whose segments go by a ring in shared memory: their paths ask and answer, and carry
-//! nothing until the ring ends.
+//! Sessions whose segments use a ring in shared memory: their paths only send and answer probes
+//! until the ring ends.
 
 use super::super::core::Core;
 use super::super::effects::Effects;
@@ -9,7 +9,7 @@ use super::arrival::Offence;
 use crate::wire::packet::FIRST_PATH as FIRST;
 
 impl PathTable {
-    /// The id that the packets of a session's first path have, where it has a ring.
+    /// Returns the packet id of a session's first path, if it has a ring.
     #[inline]
     pub(crate) fn ring_of(&self, session: u32) -> Option<u64> {
         let paths = self.of(session).filter(|paths| paths.has_ring)?;
@@ -20,14 +20,14 @@ impl PathTable {
         }
     }
 
-    /// The session whose first path has packets with this id.
+    /// Returns the session whose first path has packets with this id.
     pub(crate) fn session_of(&self, id: u64) -> Option<u32> {
         let latest = self.of(self.latest).filter(|paths| paths.are_of(id));
         latest.map(|_| self.latest).or_else(|| self.by_session.get(&id).copied())
     }
 
-    /// A session has the ring of that number from now on, or has none any more: then all that was
-    /// not acknowledged goes again, by its paths.
+    /// Sets the ring of a session, or removes it: then all unacknowledged segments are sent again,
+    /// on its paths.
     ///
     /// RR-SHM-8.
     pub(crate) fn set_ring(&mut self, core: &mut Core, session: u32, ring: Option<u32>) {
@@ -35,8 +35,8 @@ impl PathTable {
         core.use_ring(session, ring);
     }
 
-    /// A segment that came by the ring of a session; the session. An error: the peer breaks the
-    /// protocol.
+    /// Handles a segment received from a session's ring and returns the session. Returns an error
+    /// if the peer violates the protocol.
     ///
     /// RR-SHM-8.
     #[inline]

@@ -1,4 +1,4 @@
-//! When paths want a turn.
+//! Timeouts of paths.
 
 use super::super::core::Core;
 use super::super::effects::Effects;
@@ -6,50 +6,50 @@ use super::path::Health;
 use super::timers::Timers;
 use super::{Index, PathTable, Paths};
 
-/// A time that has come.
+/// An expired timer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Timeout {
-    /// As [`PathTable::poll_timeout`] gave it.
+    /// Its time, as [`PathTable::poll_timeout`] returned it.
     pub(crate) at_ns: u64,
     pub(crate) now_ns: u64,
-    /// How long ago what is not handled may have come, at the most.
+    /// Upper bound of the age of received packets that are not handled.
     pub(crate) late_ns: u64,
-    /// Nothing is left that came before the turn began.
+    /// All packets received before the turn are handled.
     pub(crate) is_drained: bool,
 }
 
 impl PathTable {
-    /// Whether some session wants a turn, so that the time counts.
+    /// Returns whether any session has a timer, so that the time matters.
     #[inline]
     pub(crate) fn has_timers(&self) -> bool {
         !self.timers.is_empty()
     }
 
-    /// The earliest time at which a session wants a turn.
+    /// Returns the earliest timer of all sessions.
     pub(crate) fn next_timer_ns(&mut self) -> Option<u64> {
         let all = &self.by_slot;
         self.timers.next_ns(|at_ns, session| Timers::stands(all, at_ns, session))
     }
 
-    /// The turns of all times up to `until_ns` begin.
+    /// Begins handling all timers up to `until_ns`.
     #[inline]
     pub(crate) fn begin_timeouts(&mut self, until_ns: u64) {
         self.timers.begin(until_ns);
     }
 
-    /// The next session that a time up to `until_ns` was set for, and that time.
+    /// Removes the next timer up to `until_ns`, and returns it with its session.
     #[inline]
     pub(crate) fn poll_timeout(&mut self, until_ns: u64) -> Option<(u64, u32)> {
         self.timers.pop(until_ns)
     }
 
-    /// Times were handled: those that stand for nothing any more are swept out.
+    /// Sweeps out stale entries, after timers were handled.
     pub(crate) fn end_timeouts(&mut self) {
         let (all, count) = (&self.by_slot, self.by_session.len() + self.standing_by);
         self.timers.sweep(count, |at_ns, session| Timers::stands(all, at_ns, session));
     }
 
-    /// Does what a path wants at a time that has come. `false`: it is none of its.
+    /// Handles an expired timer of a path. Returns `false` if it is not the path's.
     pub(crate) fn handle_timeout(
         &mut self,
         core: &mut Core,
@@ -68,13 +68,13 @@ impl PathTable {
         let is_probe_due = path.handle_timeout(now_ns, is_drained);
         path.tell(core, session, effects);
         if is_probe_due && path.health == Health::Silent {
-            // One of the two may answer.
+            // One of the two addresses may answer.
             std::mem::swap(&mut path.remote, &mut path.fallback);
         }
         true
     }
 
-    /// The times of a session's paths were handled: where there are several all are looked at.
+    /// Evaluates the paths of a session that has several, after their timers were handled.
     pub(crate) fn judge_after_timeout(&mut self, core: &mut Core, now_ns: u64, session: u32) {
         if self.of(session).is_some_and(Paths::are_several) {
             self.ask_while_busy(core, now_ns, session);
@@ -82,9 +82,9 @@ impl PathTable {
         }
     }
 
-    /// Before the loop sleeps: what arrived is acknowledged with what is sent next, as nobody
-    /// answers until it wakes, and what was put off is applied. The sessions with something to do
-    /// since it slept last, in order, each once; [`Self::end_hasten_acks`] takes the list back.
+    /// Schedules acknowledgements to be sent before the loop sleeps, as none will be until it
+    /// wakes, and applies deferred ones. Returns the sessions with work since it slept last, in
+    /// order, each once; [`Self::end_hasten_acks`] takes the list back.
     pub(crate) fn hasten_acks(&mut self) -> Vec<u32> {
         let mut awake = std::mem::take(&mut self.awake);
         awake.sort_unstable();
@@ -100,10 +100,10 @@ impl PathTable {
         awake
     }
 
-    /// What [`Self::hasten_acks`] gave was sent.
+    /// Takes back the list of [`Self::hasten_acks`] after the acknowledgements were sent.
     pub(crate) fn end_hasten_acks(&mut self, mut awake: Vec<u32>) {
         awake.clear();
-        // Nothing is read meanwhile.
+        // Nothing is received meanwhile.
         if self.awake.is_empty() {
             self.awake = awake;
         }

@@ -1,46 +1,45 @@
-//! Times at which sessions want a turn.
+//! Timers of sessions.
 //!
-//! A time that comes nearer is entered once more, and what stood for the session before is stale:
-//! it is passed over when it comes, and swept out before it is most of the heap.
+//! A timer that is moved forward is entered again, and the session's previous entry becomes stale:
+//! it is skipped when it expires, and swept out before stale entries are most of the heap.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use super::Paths;
 
-/// Stale entries that are not worth sweeping out.
+/// Number of stale entries up to which no sweep is made.
 const STALE_MIN: usize = 64;
 
-/// See the module. Whoever asks says which entries still stand.
+/// Timers; see the module. The caller decides which entries are valid.
 #[derive(Debug, Default)]
 pub(super) struct Timers {
     heap: BinaryHeap<Reverse<(u64, u32)>>,
-    /// Times up to here had their turn: what could not be done in it is for the next one.
+    /// Timers up to here were served: work that could not be done is for the next turn.
     served_ns: u64,
 }
 
 impl Timers {
-    /// A session wants a turn at `at_ns`, or in the next one if that had its turn. Returns the
-    /// time that stands for it.
+    /// Sets a timer at `at_ns`, or in the next turn if that time was served. Returns the time of
+    /// the entry.
     pub(super) fn push(&mut self, at_ns: u64, session: u32) -> u64 {
         let at_ns = self.at(at_ns);
         self.heap.push(Reverse((at_ns, session)));
         at_ns
     }
 
-    /// The time at which somebody who wants a turn at `at_ns` gets one.
+    /// Returns the time at which a timer for `at_ns` expires.
     #[inline]
     pub(super) fn at(&self, at_ns: u64) -> u64 {
         at_ns.max(self.served_ns)
     }
 
-    /// The turns of all times up to `until_ns` begin: nothing that is entered from now on comes
-    /// before the next turn.
+    /// Begins serving all timers up to `until_ns`: timers set from now on are for the next turn.
     pub(super) fn begin(&mut self, until_ns: u64) {
         self.served_ns = until_ns + 1;
     }
 
-    /// The next one that is due at `until_ns`; it is taken out.
+    /// Removes and returns the next timer that is due at `until_ns`.
     pub(super) fn pop(&mut self, until_ns: u64) -> Option<(u64, u32)> {
         let &Reverse((at_ns, session)) = self.heap.peek()?;
         if at_ns > until_ns {
@@ -50,7 +49,7 @@ impl Timers {
         Some((at_ns, session))
     }
 
-    /// The earliest time that stands; stale ones before it are taken out.
+    /// Returns the earliest valid time, and removes stale entries before it.
     pub(super) fn next_ns(&mut self, stands: impl Fn(u64, u32) -> bool) -> Option<u64> {
         while let Some(&Reverse((at_ns, session))) = self.heap.peek() {
             if stands(at_ns, session) {
@@ -61,7 +60,7 @@ impl Timers {
         None
     }
 
-    /// Sweeps stale entries out if they are most of them; `sessions` stand at the most.
+    /// Sweeps out stale entries if they are the majority; at most `sessions` are valid.
     pub(super) fn sweep(&mut self, sessions: usize, stands: impl Fn(u64, u32) -> bool) {
         if self.heap.len() > 2 * sessions + STALE_MIN {
             self.heap.retain(|&Reverse((at_ns, session))| stands(at_ns, session));
@@ -73,13 +72,13 @@ impl Timers {
         self.heap.is_empty()
     }
 
-    /// Whether a time among the timers is the one of its session.
+    /// Returns whether an entry is the current one of its session.
     pub(super) fn stands(all: &[Paths], at_ns: u64, session: u32) -> bool {
         let paths = all.get(session as usize);
         paths.is_some_and(|paths| paths.all().any(|path| path.timer_ns == at_ns))
     }
 
-    /// Entries, stale ones included.
+    /// Returns the number of entries, stale ones included.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.heap.len()
@@ -91,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_cannot_be_served_in_a_turn_is_for_the_next() {
+    fn unserved_timers_are_deferred_to_the_next_turn() {
         let mut timers = Timers::default();
         timers.push(5, 1);
         timers.begin(10);
@@ -103,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn stale_entries_neither_wake_nor_pile_up() {
+    fn stale_entries_neither_wake_nor_accumulate() {
         let mut timers = Timers::default();
         let mut most = 0;
         for at_ns in (1000..100_000).rev() {

@@ -1,4 +1,4 @@
-//! What goes out by the paths of a session.
+//! Transmission on the paths of a session.
 
 use std::net::SocketAddr;
 
@@ -9,37 +9,37 @@ use super::path::{Health, Outgoing, SessionPath};
 use super::{Index, PathTable};
 use crate::wire::packet::PACKET_TAG_BYTES;
 
-/// A datagram that was written, to be sent.
+/// A datagram that is ready to be sent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Transmit {
-    /// Where to.
+    /// Destination.
     pub(crate) to: SocketAddr,
-    /// By which rail of this engine.
+    /// Rail of this engine.
     pub(crate) rail: u8,
     /// Its length.
     pub(crate) bytes: usize,
-    /// The next one may share a system call with it as one of a train.
+    /// The next datagram may share a system call with it, in a GSO batch.
     pub(crate) takes_trains: bool,
-    /// It has UDP's checksum, also where the peer takes frames: nothing shows yet that it comes
-    /// without.
+    /// It has a UDP checksum, also where the peer uses AF_XDP: nothing proves yet that it arrives
+    /// without one.
     ///
     /// RR-PATH-8.
     pub(crate) is_summed: bool,
-    /// Something new was in it, and nothing else waits.
+    /// It carries new data, and nothing else waits.
     pub(crate) is_drained: bool,
-    /// The path has more to ask, whatever waits.
+    /// The path has more probes to send, independent of waiting data.
     pub(crate) is_probing: bool,
 }
 
-/// The only segment of a session that waits, and the path that it goes by.
+/// The only waiting segment of a session, and its path.
 pub(crate) struct LonePacket<'a> {
     path: &'a mut SessionPath,
     segment: Lone<'a>,
 }
 
 impl LonePacket<'_> {
-    /// Writes it into `room`, which holds the longest datagram that a driver takes. `None`: it is
-    /// to go the general way, and nothing happened.
+    /// Writes it into `room`, which holds the longest datagram that a driver takes. `None`: use the
+    /// general path; nothing has changed.
     #[inline]
     pub(crate) fn write(mut self, now_ns: u64, room: &mut [u8]) -> Option<Transmit> {
         let packet = self.path.packets.transmit_lone(now_ns, &mut self.segment, room)?;
@@ -48,7 +48,7 @@ impl LonePacket<'_> {
 }
 
 impl SessionPath {
-    /// Its tag is put behind a packet of `length` bytes.
+    /// Appends the tag to a packet of `length` bytes.
     #[inline]
     fn seal(&self, room: &mut [u8], (length, number): (usize, u64), is_drained: bool) -> Transmit {
         self.keys.send.seal_packet(room, length, number);
@@ -61,9 +61,9 @@ impl SessionPath {
 }
 
 impl PathTable {
-    /// Whether something waits that fits no datagram of a session's carrier.
+    /// Returns whether a segment waits that exceeds a datagram on the session's primary path.
     pub(crate) fn is_waiting_too_long(&self, core: &Core, session: u32) -> bool {
-        // Mostly nothing waits; and a ring takes all that is made for datagrams.
+        // Usually nothing waits; and a ring takes all segments built for datagrams.
         if !core.is_waiting(session) || self.of(session).is_some_and(|paths| paths.has_ring) {
             return false;
         }
@@ -71,7 +71,7 @@ impl PathTable {
         carrier.is_some_and(|path| core.waiting_bytes(session) > path.packets.payload_bytes_max())
     }
 
-    /// Whether the driver sends by a path.
+    /// Returns whether the driver sends on a path.
     #[inline]
     pub(crate) fn is_served(&self, session: u32, index: Index) -> bool {
         let path = self.of(session).and_then(|paths| paths.get(index));
@@ -79,7 +79,7 @@ impl PathTable {
     }
 
     /// Writes the next datagram of a path into `room`, which holds the longest that a driver takes.
-    /// `None`: it wants to send nothing now.
+    /// `None`: it has nothing to send now.
     pub(crate) fn poll_transmit(
         &mut self,
         core: &mut Core,
@@ -90,7 +90,7 @@ impl PathTable {
         let paths = self.by_slot.get_mut(session as usize)?;
         let has_ring = paths.has_ring;
         let path = paths.get_mut(index)?;
-        // A question to a new address is the first of what goes.
+        // A probe of a new address is sent first.
         if let Some(candidate) = &mut path.candidate
             && candidate.question.is_none()
         {
@@ -106,8 +106,9 @@ impl PathTable {
         Some(path.seal(room, packet, is_drained))
     }
 
-    /// What was just staged for a session, if nothing else waits and nothing is uncommon about its
-    /// carrier; [`LonePacket::write`] sends it with fewer questions than [`Self::poll_transmit`].
+    /// Returns the segment staged last for a session, if nothing else waits and its primary path is
+    /// in the common state; [`LonePacket::write`] sends it with fewer checks than
+    /// [`Self::poll_transmit`].
     #[inline]
     pub(crate) fn lone_packet<'a>(
         &'a mut self,
@@ -121,9 +122,9 @@ impl PathTable {
         Some(LonePacket { path, segment: core.lone_segment(session)? })
     }
 
-    /// A path has sent what it wanted: acknowledgements may be applied, and its timer is set unless
-    /// it waits for room (`is_blocked`). `true`: nothing is known now that was not before, but what
-    /// arrived.
+    /// Completes the transmission of a path: acknowledgements may be applied, and its timer is set
+    /// unless it waits for driver space (`is_blocked`). Returns `true` if only acknowledgements
+    /// were found.
     #[inline(always)]
     pub(crate) fn end_transmit(
         &mut self,
@@ -134,7 +135,7 @@ impl PathTable {
     ) -> bool {
         let paths = self.by_slot.get_mut(session as usize);
         let Some(path) = paths.and_then(|paths| paths.get_mut(index)) else { return true };
-        // A window may have made room by giving up what held it.
+        // A window may have gained space by dropping its oldest packets.
         let is_calm = path.tell(core, session, effects);
         path.has_update = false;
         if !is_blocked {
@@ -152,16 +153,16 @@ mod tests {
 
     /// RR-PATH-8
     #[test]
-    fn datagrams_have_checksums_until_a_path_has_shown_that_it_does_without() {
+    fn checksums_stay_on_until_a_path_works_without_them() {
         let keys = SessionKeys::for_tests().path(0, true);
         let packets = Path::new(PathConfig::default());
         let mut path = SessionPath::new(packets, keys, "192.0.2.1:1".parse().unwrap());
         let is_summed = |path: &SessionPath| path.seal(&mut [0; 64], (32, 7), true).is_summed;
-        assert!(is_summed(&path), "it has not answered");
+        assert!(is_summed(&path), "no acknowledgement yet");
         path.health = Health::Good;
         assert!(!is_summed(&path));
         path.takes_trains = true;
-        assert!(is_summed(&path), "the peer's kernel may join what has one");
+        assert!(is_summed(&path), "the peer's kernel may coalesce datagrams with checksums");
         (path.takes_trains, path.needs_sum) = (false, true);
         assert!(is_summed(&path), "it has failed");
     }

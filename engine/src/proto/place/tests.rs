@@ -1,4 +1,4 @@
-//! What becomes of a remote endpoint whose place is asked.
+//! Resolution of remote endpoints that are known by a listener address.
 
 use super::super::by_hand::locator;
 use super::super::core::Config;
@@ -12,7 +12,7 @@ const THERE: u64 = 20;
 const LIMITS: Limits =
     Limits { session: 9, envelope_limit: 1, byte_limit: 1, eager_limit: 1, ..NOTHING };
 
-/// Operations are not looked at.
+/// Ignores the results of operations.
 struct Nobody;
 
 impl Effects for Nobody {
@@ -35,7 +35,7 @@ fn place() -> Locators {
 
 /// RR-CONN-7
 #[test]
-fn a_place_leads_to_the_session_with_its_engine_and_later_to_another_one() {
+fn address_resolves_to_the_current_engine() {
     let mut core = core();
     let peer = core.insert_peer(0, place(), 0).unwrap();
     assert_eq!(core.insert_peer(0, place(), 0), Some(peer));
@@ -59,7 +59,7 @@ fn a_place_leads_to_the_session_with_its_engine_and_later_to_another_one() {
 
 /// RR-CONN-7
 #[test]
-fn two_names_of_one_endpoint_are_one_handle_in_either_order() {
+fn two_addresses_of_one_endpoint_give_one_handle() {
     for is_place_first in [true, false] {
         let mut core = core();
         let names = if is_place_first { [0, THERE] } else { [THERE, 0] };
@@ -73,14 +73,14 @@ fn two_names_of_one_endpoint_are_one_handle_in_either_order() {
 
 /// RR-CONN-7
 #[test]
-fn who_connects_from_a_place_is_the_peer_of_that_place() {
+fn connecting_engine_becomes_the_peer_of_its_address() {
     for is_inserted_first in [true, false] {
         let mut core = core();
         let before = is_inserted_first.then(|| core.insert_peer(0, place(), 0).unwrap());
         let admission = core.judge_hello(THERE, place(), 9, 1, 0).unwrap();
         let keys = SessionKeys::for_tests();
         let session = core.admit_peer(admission, LIMITS, LIMITS, keys).unwrap();
-        // As a first message does.
+        // As with a first message.
         let source = core.remote_of(session, 0).unwrap();
         let handle = core.insert_peer(0, place(), 0).unwrap();
         assert_eq!(handle.index() as u32, source);
@@ -91,7 +91,7 @@ fn who_connects_from_a_place_is_the_peer_of_that_place() {
 
 /// RR-CONN-7
 #[test]
-fn two_handles_of_one_endpoint_are_refused() {
+fn second_handle_of_one_endpoint_is_refused() {
     let mut core = core();
     let elsewhere = Locators::from("10.9.9.9:1".parse::<SocketAddr>().unwrap());
     let known = core.insert_peer(THERE, elsewhere, 0).unwrap();
@@ -107,7 +107,7 @@ fn two_handles_of_one_endpoint_are_refused() {
 
 /// RR-CONN-7
 #[test]
-fn an_engine_at_its_own_place_is_its_own_peer() {
+fn own_address_resolves_to_the_engine_itself() {
     let mut core = core();
     let peer = core.insert_peer(0, place(), 0).unwrap();
     let asks = core.remotes.get(peer).unwrap().session;

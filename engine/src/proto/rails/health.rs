@@ -1,31 +1,31 @@
-//! Whether a path of a session that has several is to be relied on.
+//! Health of a path in a session with several paths.
 //!
 //! ```text
 //!             answers enough, for long enough
 //!  Probing ─────────────────────────────────────> Active
 //!   ^  ^ │                                          │
 //!   │  │ └─ 3 probes unanswered ─> Down             │ a probe unanswered, while another path
-//!   │  └───── an answer ── Suspect <────────────────┤ answered what was sent later
+//!   │  └───── an answer ── Suspect <────────────────┤ answered a later packet
 //!   │                        │ 3 probes unanswered  │
 //!   └──── an answer ─ Down <─┴── silent, or no link ┘
 //! ```
 //!
-//! A peer that is busy, stopped or overloaded answers on no path, so silence of one path alone
-//! speaks against it: as soon as another path has brought the answer to something that was sent
-//! no earlier than the probe which this one has not answered, and a round trip more has passed. One
-//! packet that is dropped by a full queue so means nothing; two in a row take three round trips to
-//! be noticed, where a time-out that trusts no other path takes many times as long. Where bulk data
-//! arrives there is a queue that answers wait in, so it speaks for the path; and against it, if
-//! none comes that is due.
+//! A peer that is busy, suspended or overloaded answers on no path, so missing answers count
+//! against a single path only in comparison: as soon as another path has delivered the answer to a
+//! packet that was sent no earlier than the unanswered probe of this one, and one more round trip
+//! has passed. One packet dropped by a full queue therefore has no effect; two in a row are
+//! detected within three round trips, where a timeout without a reference takes many times as long.
+//! Bulk data that arrives explains late answers by the queue ahead of them, so it counts for the
+//! path; and overdue bulk data counts against it.
 //!
 //! A path that has never answered is down, too, when it is silent for long enough while another one
-//! answers. That is said so that somebody sees it; nothing goes there before or after.
+//! answers. That is reported for diagnostics; it carries no data before or after.
 //!
-//! An answer may still be late, when a queue has grown: the path is active again, and next time it
-//! is waited for twice as long, so that a mistake is not made often.
+//! An answer may still arrive late, when a queue has grown: the path is active again, and the next
+//! time the grace period is twice as long, so that the error is not repeated often.
 //!
-//! A path that comes back must answer several times in a row, and for a while that doubles when it
-//! soon fails again: one that flaps carries nothing.
+//! A path that returns must answer several times in a row, and for a time that doubles when it soon
+//! fails again: a flapping path carries nothing.
 
 use std::fmt;
 
@@ -33,57 +33,57 @@ use std::fmt;
 const ANSWERS_TO_RETURN: u32 = 3;
 /// Probe timeouts in a row after which a suspect path is down.
 const PROBES_TO_DOWN: u32 = 3;
-/// Silence that makes a path down although no other one bears witness, in nanoseconds: many times
-/// as long as a process is kept from its core.
+/// Silence that makes a path down without a reference from another one, in nanoseconds: many times
+/// as long as a process is descheduled.
 const SILENCE_NS: u64 = 100_000_000;
-/// The same of a path that has never answered: the peer may not have begun to ask.
+/// The same for a path that has never answered: the peer may not have begun to probe.
 const FIRST_SILENCE_NS: u64 = 1_000_000_000;
-/// Least time that an answer on another path must be old, in nanoseconds: what was sent on both at
-/// once may overtake each other.
+/// Minimum age of an answer on another path, in nanoseconds: packets sent on both paths at once may
+/// arrive in any order.
 const GRACE_MIN_NS: u64 = 500_000;
-/// Longest such time, once a path was suspected whose answers were late, in nanoseconds.
+/// Maximum of that age, once a path was suspected whose answers were late, in nanoseconds.
 const GRACE_MAX_NS: u64 = 32_000_000;
-/// After each such time without another mistake it is halved, in nanoseconds.
+/// Interval without another error after which the age is halved, in nanoseconds.
 const GRACE_HALF_LIFE_NS: u64 = 1_000_000_000;
-/// First and longest time that a path must answer before it is active again, in nanoseconds.
+/// Minimum and maximum time that a path must answer before it is active again, in nanoseconds.
 const HOLD_MIN_NS: u64 = 2_000_000;
 const HOLD_MAX_NS: u64 = 2_000_000_000;
-/// A failure so soon after the return is a relapse, in nanoseconds.
+/// A failure this soon after the return is a relapse, in nanoseconds.
 const RELAPSE_NS: u64 = 1_000_000_000;
-/// Longest pause between probes of a path that fails, in nanoseconds.
+/// Longest interval of probes on a failed path, in nanoseconds.
 const PROBE_PAUSE_MAX_NS: u64 = 50_000_000;
 const PROBE_PAUSE_MIN_NS: u64 = 1_000_000;
 
-/// OperationState of a path.
+/// State of a path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Phase {
-    /// It is asked, and has not answered often enough.
+    /// It is probed, and has not answered often enough.
     Probing,
-    /// It carries what it is given.
+    /// It carries data.
     Active,
-    /// It owes answers that others brought: nothing new goes there.
+    /// Answers are missing that other paths delivered: no new data is sent on it.
     Suspect,
     /// It does not answer.
     Down,
 }
 
-/// Why a path fares otherwise than before. Displayed as a sentence for people.
+/// Why the state of a path changed. Displayed as text for people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum PathCause {
     /// It answered.
     Answered,
-    /// It answered what it was suspected for, only late.
+    /// It answered the probe for which it was suspected, only late.
     Late,
-    /// The peer says that it fails.
+    /// The peer reports that it fails.
     PeerDoubts,
-    /// Another path brought an answer to something that was sent later.
+    /// Another path delivered the answer to a later packet.
     OthersAnswer,
     /// Its probes are not answered.
     ProbesLost,
     /// Probes are not answered although packets of the peer arrive.
     OneWay,
-    /// Its NIC lost its link.
+    /// Its NIC lost carrier.
     NoLink,
 }
 
@@ -92,13 +92,13 @@ impl fmt::Display for PathCause {
         f.write_str(match self {
             Self::Answered => "it answered",
             Self::Late => "its answers were late, not lost",
-            Self::PeerDoubts => "the peer says that it fails",
+            Self::PeerDoubts => "the peer reports a failure",
             Self::OthersAnswer => "other paths answer, this one does not",
             Self::ProbesLost => "its probes are not answered",
             Self::OneWay => {
                 "it works one way only: datagrams of the peer arrive, ours are not answered"
             }
-            Self::NoLink => "its NIC has no link",
+            Self::NoLink => "its NIC has no carrier",
         })
     }
 }
@@ -111,69 +111,69 @@ pub(crate) struct Transition {
     pub(crate) cause: PathCause,
 }
 
-/// What the packet layer knows of a path.
+/// Packet statistics of a path.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Evidence {
-    /// Probe timeouts in a row without any answer.
+    /// Consecutive probe timeouts without any answer.
     pub(crate) probes: u32,
-    /// When the last of them fired, and a probe went.
+    /// When the last of them fired, and a probe was sent.
     pub(crate) probed_ns: u64,
-    /// When the newest packet that was answered had been sent; `None`: none was ever answered.
+    /// When the most recently sent acknowledged packet was sent; `None`: none was acknowledged.
     pub(crate) answered_sent_ns: Option<u64>,
-    /// Since when something is under way and nothing was answered, while there are probes.
+    /// Since when packets are outstanding without an answer, while there are probes.
     pub(crate) unanswered_since_ns: u64,
-    /// A round trip that is no surprise, in nanoseconds.
+    /// Upper bound of an ordinary round trip, in nanoseconds.
     pub(crate) round_trip_max_ns: u64,
     /// Packets of the peer that arrived on it.
     pub(crate) arrived: u64,
     /// When bulk data last arrived on it.
     pub(crate) bulk_ns: u64,
-    /// Bulk data is due on it since long, and does not come.
+    /// Bulk data is overdue on it.
     pub(crate) is_stalled: bool,
 }
 
-/// The best witness among the other paths.
+/// The most recent answer on the other paths, as a reference.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Witness {
-    /// When what it answered had been sent.
+    /// When the answered packet was sent.
     pub(crate) sent_ns: u64,
-    /// When that answer came.
+    /// When the answer arrived.
     pub(crate) came_ns: u64,
 }
 
-/// See the module.
+/// Health of a path; see the module.
 #[derive(Clone, Debug)]
 pub(crate) struct Health {
     phase: Phase,
     since_ns: u64,
     /// Answers in a row since the last failure.
     answers: u32,
-    /// When the first of them came.
+    /// When the first of them arrived.
     answers_since_ns: u64,
     needed: u32,
     hold_ns: u64,
-    /// Newest answer that was counted: when what it answers had been sent.
+    /// Send time of the packet whose answer was counted last.
     seen_sent_ns: Option<u64>,
-    /// When it came.
+    /// When that answer arrived.
     came_ns: u64,
-    /// Packets that had arrived when its probes were last answered.
+    /// Number of received packets when its probes were last answered.
     arrived_then: u64,
     has_link: bool,
     probe_at_ns: u64,
     probe_pause_ns: u64,
-    /// What mistakes have taught: how late its answers may be, and since when that is so.
+    /// Learned grace period for late answers, and since when it applies.
     lateness_ns: u64,
     lateness_since_ns: u64,
-    /// Since when another path has an answer that this one owes.
+    /// Since when it lags behind the answer of another path.
     outdone_since_ns: Option<u64>,
-    /// The peer has given it up, which has not been looked at yet.
+    /// The peer has abandoned it, which has not been evaluated yet.
     is_suspected: bool,
-    /// So it did when the path became suspect.
+    /// The peer had abandoned it when the path became suspect.
     was_suspected: bool,
 }
 
 impl Health {
-    /// A path that nobody has asked yet.
+    /// Creates a path that was not probed yet.
     pub(crate) fn new(now_ns: u64) -> Self {
         Self {
             phase: Phase::Probing,
@@ -196,34 +196,34 @@ impl Health {
         }
     }
 
-    /// How it fares.
+    /// Returns its state.
     pub(crate) fn phase(&self) -> Phase {
         self.phase
     }
 
-    /// Whether it carries what it is given.
+    /// Returns whether it carries data.
     pub(crate) fn is_active(&self) -> bool {
         self.phase == Phase::Active
     }
 
-    /// Whether it does not answer.
+    /// Returns whether it does not answer.
     pub(crate) fn is_down(&self) -> bool {
         self.phase == Phase::Down
     }
 
-    /// Whether nothing has ever come back on it.
+    /// Returns whether no packet was ever answered on it.
     pub(crate) fn has_never_answered(&self) -> bool {
         self.seen_sent_ns.is_none()
     }
 
-    /// What it can say of other paths.
+    /// Returns its latest answer as a reference for other paths.
     pub(crate) fn witness(&self) -> Option<Witness> {
         let sent_ns = self.seen_sent_ns.filter(|_| self.is_active() || self.answers > 0)?;
         Some(Witness { sent_ns, came_ns: self.came_ns })
     }
 
-    /// Looks at the path. `witness` is the newest of the other paths; `is_needed`: none of them is
-    /// active, so that there is nothing to wait for once it answers.
+    /// Evaluates the path. `witness` is the newest reference of the other paths; `is_needed`: none
+    /// of them is active, so that the first answer is enough.
     pub(crate) fn observe(
         &mut self,
         now_ns: u64,
@@ -232,7 +232,7 @@ impl Health {
         is_needed: bool,
     ) -> Option<Transition> {
         let is_new_answer = evidence.answered_sent_ns > self.seen_sent_ns;
-        // The answer to what it was suspected for.
+        // The answer to the probe for which it was suspected.
         let was_late = self.phase == Phase::Suspect
             && !self.was_suspected
             && is_new_answer
@@ -275,7 +275,7 @@ impl Health {
         self.change(now_ns, to, cause)
     }
 
-    /// Its NIC has a link, or has none: a hint, that the path itself confirms.
+    /// Handles a carrier change of its NIC: a hint, which the path itself confirms.
     pub(crate) fn handle_link(&mut self, now_ns: u64, is_up: bool) {
         self.has_link = is_up;
         if is_up {
@@ -283,17 +283,17 @@ impl Health {
         }
     }
 
-    /// The peer says that it fails: to be looked at, while another one is active.
+    /// Notes that the peer reports its failure: evaluated while another path is active.
     pub(crate) fn suspect(&mut self) {
         self.is_suspected = true;
     }
 
-    /// When it wants to be asked, or looked at again, at the latest. `None`: not on its own.
+    /// Returns when it has to be probed or evaluated at the latest. `None`: without a limit.
     pub(crate) fn next_ns(&self) -> Option<u64> {
         (self.phase != Phase::Active).then_some(self.probe_at_ns)
     }
 
-    /// Whether it is to be asked now, which has been done then.
+    /// Returns whether a probe is due, and takes it as sent.
     pub(crate) fn take_probe(&mut self, now_ns: u64) -> bool {
         if self.phase == Phase::Active || now_ns < self.probe_at_ns {
             return false;
@@ -309,7 +309,7 @@ impl Health {
         self.seen_sent_ns = evidence.answered_sent_ns;
         (self.came_ns, self.arrived_then) = (now_ns, evidence.arrived);
         self.outdone_since_ns = None;
-        // Whatever was said of its link.
+        // An answer overrides the carrier state.
         self.has_link = true;
         if self.phase == Phase::Active {
             return;
@@ -318,7 +318,7 @@ impl Health {
             self.answers_since_ns = now_ns;
         }
         self.answers += 1;
-        // The next one at once: it is the pace of answers that says how it is.
+        // The next probe is immediate: the rate of answers shows its state.
         (self.probe_at_ns, self.probe_pause_ns) = (now_ns, PROBE_PAUSE_MIN_NS);
     }
 
@@ -331,15 +331,15 @@ impl Health {
         self.lateness_ns >> (calm_ns / GRACE_HALF_LIFE_NS).min(63)
     }
 
-    /// It was suspected by mistake: next time it is waited for twice as long.
+    /// Doubles the grace period after a false suspicion.
     fn learn_lateness(&mut self, now_ns: u64, evidence: &Evidence) {
         let usual_ns = evidence.round_trip_max_ns.max(GRACE_MIN_NS);
         self.lateness_ns = (2 * usual_ns.max(self.lateness_ns(now_ns))).min(GRACE_MAX_NS);
         self.lateness_since_ns = now_ns;
     }
 
-    /// Whether it owes what another one has brought, and had time to bring it, too: answers to what
-    /// a peer that stood still finds on all paths come together.
+    /// Returns whether it lags behind another path, with time for its own answer to arrive: a peer
+    /// that was suspended answers on all paths together.
     fn is_outdone(&mut self, now_ns: u64, evidence: &Evidence, witness: Option<Witness>) -> bool {
         let is_owing = evidence.probes > 0 && evidence.bulk_ns < evidence.probed_ns;
         let younger = witness.filter(|witness| witness.sent_ns >= evidence.probed_ns);
@@ -355,7 +355,7 @@ impl Health {
     }
 
     fn why_lost(&self, evidence: &Evidence) -> PathCause {
-        // One packet may have been under way when it failed.
+        // One packet may have been in flight when it failed.
         if evidence.arrived > self.arrived_then + 1 {
             PathCause::OneWay
         } else {

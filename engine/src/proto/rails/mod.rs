@@ -1,10 +1,10 @@
-//! Several rails between two engines: which there are, which pairs of them are used, and for what.
+//! Several rails between two engines: their announcement, pairing to paths, and use.
 //!
-//! A *rail* is one NIC of a side by one address; a *path* is a rail of the side that opened the
-//! session and one of the other side. Path 0, of the first rails of both, is always there. Each
-//! side with several rails announces them when a session is established; the side that opened it
-//! then pairs them. A path is used once it has answered: for bulk lanes all healthy paths are, for
-//! messages the best of them.
+//! A *rail* is one NIC of a side with one address; a *path* is a rail of the side that opened the
+//! session and one of the other side. Path 0, of the first rails of both, always exists. Each side
+//! with several rails announces them when a session is established; the side that opened it then
+//! pairs them. A path is used once it has answered: bulk lanes use all healthy paths, messages the
+//! best of them.
 
 pub(crate) mod health;
 pub(crate) mod pairing;
@@ -28,96 +28,96 @@ use crate::wire::lost::{FLAG_LANE_ALONE, FLAG_LANE_LONG};
 use crate::wire::rail::{ROLE_BACKUP, ROLE_PREFERRED, Rail};
 use crate::wire::{FrameError, LaneLost, frame};
 
-/// Time after which a path that failed is tried by TCP while no other one is healthy, in
-/// nanoseconds.
+/// Time after which a failed path is tried by TCP while no other one is healthy, in nanoseconds.
 pub(crate) const LAST_RESORT_NS: u64 = 300_000_000;
-/// A lane on which nothing came for as long as so many chunks take at its rate stands still.
+/// A lane is stalled if nothing arrives for the time that this many chunks take at its rate.
 const STALL_CHUNKS: u128 = 3;
 /// Bulk lanes that failed and of which the peer may have more to say.
 const GONE_MAX: usize = 8;
 /// Paths of a session at the most: each rail of the one side with one or two of the other.
 pub(crate) const PATHS_MAX: usize = 32;
-/// Pauses before a path whose lanes do not come gets another one, in nanoseconds.
+/// Minimum and maximum pause before a path whose lanes fail to connect gets another one, in
+/// nanoseconds.
 const LANE_PAUSE_MIN_NS: u64 = 10_000_000;
 const LANE_PAUSE_MAX_NS: u64 = 1_000_000_000;
 
-/// A rail as both sides speak of it.
+/// A rail as announced between both sides.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct RailInfo {
     pub(crate) address: IpAddr,
-    /// In Mb/s; 0: not known.
+    /// In Mb/s; 0: unknown.
     pub(crate) speed_mbps: u32,
     /// As in [`crate::wire::rail`].
     pub(crate) role: u8,
 }
 
-/// Number of the path between these two rails.
+/// Returns the number of the path between these two rails.
 pub(crate) fn path_number(initiator_rail: u8, acceptor_rail: u8) -> u16 {
     u16::from(initiator_rail) << 8 | u16::from(acceptor_rail)
 }
 
-/// The rails of a path: that of the side that opened the session, and that of the other one.
+/// Returns the rails of a path: that of the side that opened the session, and the other one.
 pub(crate) fn rails_of(path: u16) -> (u8, u8) {
     ((path >> 8) as u8, path as u8)
 }
 
-/// What is counted of a path.
+/// Counters of a path.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct PathCounters {
-    /// Bytes of chunks that arrived.
+    /// Bytes of received chunks.
     pub(crate) bytes_received: u64,
-    /// Bytes of chunks that were handed to the kernel.
+    /// Bytes of chunks passed to the kernel.
     pub(crate) bytes_sent: u64,
-    /// Chunks that arrived.
+    /// Received chunks.
     pub(crate) chunks_received: u64,
-    /// Chunks that were handed to the kernel.
+    /// Chunks passed to the kernel.
     pub(crate) chunks_sent: u64,
-    /// Ranges that were granted on it and had to be granted again.
+    /// Granted ranges that had to be granted again.
     pub(crate) regrants: u64,
-    /// Segments that the kernel sent again on connections that are gone.
+    /// TCP retransmissions on closed connections.
     pub(crate) retransmits: u64,
     /// Changes of its state.
     pub(crate) changes: u64,
-    /// Why and when the last one was.
+    /// Cause and time of the last one.
     pub(crate) last_change: Option<(PathCause, u64)>,
 }
 
-/// A path as the protocol sees it.
+/// State of a path in the protocol.
 #[derive(Debug)]
 pub(crate) struct PathState {
     /// [`path_number`].
     pub(crate) number: u16,
     /// The peer's address on it; `None`: its locator.
     pub(crate) remote: Option<IpAddr>,
-    /// Bulk lanes may be opened on it and be granted.
+    /// Bulk lanes may be opened and granted chunks on it.
     pub(crate) is_usable: bool,
     /// Only while no other one is usable.
     pub(crate) is_backup: bool,
     /// Before others.
     pub(crate) is_preferred: bool,
-    /// What the slower of its rails is said to carry, in bytes per second; 0: not known.
+    /// Nominal rate of the slower rail, in bytes per second; 0: unknown.
     speed: u64,
-    /// Time there and back without queues, in nanoseconds; 0: not known.
+    /// Round trip without queues, in nanoseconds; 0: unknown.
     pub(crate) round_trip_ns: u64,
-    /// No lane is opened before.
+    /// No lane is opened before this time.
     lanes_from_ns: u64,
     lane_pause_ns: u64,
-    /// What its lanes carried, if they carried anything.
+    /// Bulk statistics, if its lanes carried anything.
     carried: Option<Box<Carried>>,
 }
 
-/// What is known and counted of bulk data on a path, and of its changes.
+/// Statistics of bulk data on a path, and of its changes.
 #[derive(Debug, Default)]
 struct Carried {
-    /// What its last lane carried.
+    /// Rate of its last lane.
     rate: Rate,
     counters: PathCounters,
 }
 
-/// What a session knows of rails.
+/// A session's rails and paths.
 #[derive(Debug, Default)]
 pub(crate) struct Rails {
-    /// Those of the peer, as far as announced; empty: it has one.
+    /// Rails of the peer, as far as announced; empty: it has one.
     theirs: Vec<Option<RailInfo>>,
     /// The first one is path 0.
     pub(crate) paths: Vec<PathState>,
@@ -126,7 +126,7 @@ pub(crate) struct Rails {
 }
 
 impl Rails {
-    /// Those of a session that was just established.
+    /// Creates the state of a newly established session.
     pub(crate) fn new() -> Self {
         let paths = vec![PathState::new(0, None, true)];
         Self { theirs: Vec::new(), paths, gone: LateQueue::default() }
@@ -145,27 +145,27 @@ impl Rails {
         self.gone.iter().find(|(gone, _)| *gone == number).map(|&(_, at)| at)
     }
 
-    /// The peer's rails, if all of them are known.
+    /// Returns the peer's rails, if all of them are known.
     pub(crate) fn theirs(&self) -> Option<Vec<RailInfo>> {
         self.theirs.iter().copied().collect()
     }
 
-    /// Whether the peer has told of all of its rails.
+    /// Returns whether the peer has announced all of its rails.
     pub(crate) fn are_announced(&self) -> bool {
         !self.theirs.is_empty() && self.theirs.iter().all(Option::is_some)
     }
 
-    /// Whether there is more than one path.
+    /// Returns whether there is more than one path.
     pub(crate) fn are_many(&self) -> bool {
         self.paths.len() > 1
     }
 
-    /// Position of the path with this number.
+    /// Returns the position of the path with this number.
     pub(crate) fn position(&self, number: u16) -> Option<usize> {
         self.paths.iter().position(|path| path.number == number)
     }
 
-    /// Where a lane by the path at a position goes, and by which rail of this side.
+    /// Returns the destination of a lane on the path at a position, and the rail of this side.
     pub(super) fn way(
         &self,
         at: u8,
@@ -173,25 +173,26 @@ impl Rails {
         is_initiator: bool,
     ) -> Option<(SocketAddr, u8)> {
         let path = self.paths.get(usize::from(at))?;
-        // Of another NIC than the locator's: the loop knows its scope.
+        // With another NIC than the locator's: the loop adds its scope.
         let other = path.remote.map(|address| SocketAddr::new(address, locator.port()));
         let (initiators, acceptors) = rails_of(path.number);
         Some((other.unwrap_or(locator), if is_initiator { initiators } else { acceptors }))
     }
 
-    /// What the last lane of a path carried, for the next one.
+    /// Returns the rate of a path's last lane, as the initial one of the next.
     pub(super) fn rate_before(&self, at: u8) -> Rate {
         self.paths.get(usize::from(at)).map_or(Rate::default(), |path| Rate::after(&path.rate()))
     }
 
-    /// So many ranges of a lane of the path at `at` go again.
+    /// Counts `count` ranges of a lane of the path at `at` that are granted again.
     pub(super) fn note_regrants(&mut self, at: u8, count: usize) {
         if let Some(path) = self.paths.get_mut(usize::from(at)) {
             path.counters_mut().regrants += count as u64;
         }
     }
 
-    /// A chunk of `length` bytes came by the path at `at`, on a lane that carries `rate` now.
+    /// Counts a chunk of `length` bytes received on the path at `at`, on a lane whose rate is
+    /// `rate` now.
     pub(super) fn handle_arrival(&mut self, at: usize, length: u32, rate: Rate) {
         let Some(path) = self.paths.get_mut(at) else { return };
         path.lane_pause_ns = LANE_PAUSE_MIN_NS;
@@ -201,7 +202,7 @@ impl Rails {
         carried.counters.chunks_received += 1;
     }
 
-    /// A chunk of `length` bytes went by the path at `at`.
+    /// Counts a chunk of `length` bytes sent on the path at `at`.
     pub(super) fn handle_sent(&mut self, at: usize, length: u32) {
         let Some(path) = self.paths.get_mut(at) else { return };
         path.lane_pause_ns = LANE_PAUSE_MIN_NS;
@@ -210,14 +211,14 @@ impl Rails {
         counters.chunks_sent += 1;
     }
 
-    /// The kernel has sent so many segments again on a connection of the path at `at` that ends.
+    /// Counts the TCP retransmissions of a closing connection of the path at `at`.
     pub(crate) fn note_retransmits(&mut self, at: u8, count: u64) {
         if let Some(path) = self.paths.get_mut(usize::from(at)) {
             path.counters_mut().retransmits += count;
         }
     }
 
-    /// The path at `at` fares otherwise than before.
+    /// Counts a state change of the path at `at`.
     pub(crate) fn note_change(&mut self, at: usize, cause: PathCause, now_ns: u64) {
         let Some(path) = self.paths.get_mut(at) else { return };
         let counters = path.counters_mut();
@@ -225,9 +226,9 @@ impl Rails {
         counters.last_change = Some((cause, now_ns));
     }
 
-    /// Whether bulk data may go by the path at `at`: a backup waits for the others to fail, which
-    /// shows in their lanes, too, where datagrams do not pass. When all have failed any may be
-    /// tried, for networks may drop datagrams and nothing else.
+    /// Returns whether bulk data may use the path at `at`: a backup waits for the failure of the
+    /// others, which shows in their lanes, too, where datagrams do not pass. When all have failed
+    /// any may be tried, since networks may drop datagrams only.
     pub(crate) fn carries_bulk(&self, at: usize) -> bool {
         let Some(path) = self.paths.get(at) else { return false };
         if !self.paths.iter().any(|path| path.is_usable) {
@@ -253,12 +254,12 @@ impl PathState {
         }
     }
 
-    /// What its last lane carried.
+    /// Returns the rate of its last lane.
     fn rate(&self) -> Rate {
         self.carried.as_ref().map_or(Rate::default(), |carried| carried.rate)
     }
 
-    /// What is counted of it.
+    /// Returns its counters.
     pub(crate) fn counters(&self) -> PathCounters {
         self.carried.as_ref().map_or(PathCounters::default(), |carried| carried.counters)
     }
@@ -267,41 +268,41 @@ impl PathState {
         &mut self.carried.get_or_insert_default().counters
     }
 
-    /// Whether backups are not needed: it is there, and its last lane did not fail before it had
-    /// carried anything.
+    /// Returns whether it makes backups unnecessary: it is usable, and its last lane did not fail
+    /// before it had carried anything.
     fn outranks_backups(&self) -> bool {
         self.is_usable && !self.is_backup && self.lane_pause_ns == LANE_PAUSE_MIN_NS
     }
 
-    /// What the slower of its rails is said to carry, in bytes per second; 0: not known.
+    /// Returns the nominal rate of its slower rail, in bytes per second; 0: unknown.
     pub(crate) fn speed(&self) -> u64 {
         self.speed
     }
 
-    /// Bytes per second that a lane of it may be expected to carry; 0: nobody knows.
+    /// Returns the expected rate of a lane on it, in bytes per second; 0: unknown.
     pub(crate) fn expected_rate(&self) -> u64 {
         let rate = self.rate();
         if rate.is_known() { rate.bytes_per_s() } else { self.speed }
     }
 }
 
-/// Bytes per second of a rail of so many Mb/s.
+/// Returns the bytes per second of a rail with this many Mb/s.
 fn bytes_per_s(speed_mbps: u32) -> u64 {
     u64::from(speed_mbps) * 125_000
 }
 
 impl Core {
-    /// Says which rails this engine has; a session is told when it is established.
+    /// Sets the rails of this engine; peers receive them when a session is established.
     pub(crate) fn set_rails(&mut self, rails: Vec<RailInfo>) {
         self.rails = rails;
     }
 
-    /// The rails of this engine; none: it has one that nobody needs to know of.
+    /// Returns the rails of this engine; none: it has a single one, which is not announced.
     pub(crate) fn rails(&self) -> &[RailInfo] {
         &self.rails
     }
 
-    /// Tells the peer of a session that was just established which rails there are.
+    /// Announces the rails to the peer of a newly established session.
     ///
     /// RR-RAIL-1.
     pub(crate) fn announce_rails(&mut self, slot: u32) {
@@ -319,7 +320,7 @@ impl Core {
         }
     }
 
-    /// The peer has told of a rail.
+    /// Handles the announcement of a rail.
     ///
     /// RR-RAIL-1, RR-RAIL-2.
     pub(crate) fn handle_rail(&mut self, slot: u32, rail: &Rail) -> Result<(), FrameError> {
@@ -341,13 +342,13 @@ impl Core {
             self.actions.push_back(Action::PairRails { session: slot });
         }
         if is_first && self.rails.len() == 1 {
-            // Who has several needs to know that this side has one.
+            // A peer with several rails needs to know that this side has one.
             self.announce(slot);
         }
         Ok(())
     }
 
-    /// A session has one more path, which is not used yet. `None`: it has it already, its rails are
+    /// Adds a path to a session, which is not used yet. `None`: it exists already, its rails are
     /// unknown, or there are too many.
     pub(crate) fn add_path(&mut self, slot: u32, number: u16) -> Option<usize> {
         let session = self.sessions.at_mut(slot as usize)?;
@@ -355,7 +356,7 @@ impl Core {
         let (initiators, acceptors) = rails_of(number);
         let (ours, theirs) =
             if is_initiator { (initiators, acceptors) } else { (acceptors, initiators) };
-        // A side that announced none has one.
+        // A side without announcement has one.
         let our = self.rails.get(usize::from(ours)).copied();
         let their = session.rails.theirs.get(usize::from(theirs)).copied().flatten();
         let is_there = (our.is_some() || ours == 0) && (their.is_some() || theirs == 0);
@@ -371,8 +372,8 @@ impl Core {
         Some(session.rails.paths.len() - 1)
     }
 
-    /// Position of the path that a lane wants to join. It may be the first that is heard of it;
-    /// then it also shows that the path carries something, while datagrams do not pass.
+    /// Returns the position of the path that a lane wants to join. A join may be the first frame of
+    /// a path; then it also proves that the path works, where datagrams do not pass.
     ///
     /// RR-RAIL-2, RR-RAIL-3.
     pub(super) fn path_to_join(&mut self, slot: u32, number: u16) -> Option<usize> {
@@ -385,7 +386,7 @@ impl Core {
         Some(at)
     }
 
-    /// Both sides' rails are known: what they say of path 0 counts from now on.
+    /// Applies both sides' announcements to path 0, once they are known.
     pub(crate) fn describe_first_path(&mut self, slot: u32) {
         let our = self.rails.first().copied();
         let Some(session) = self.sessions.at_mut(slot as usize) else { return };
@@ -395,7 +396,7 @@ impl Core {
         }
     }
 
-    /// A path may carry bulk data from now on.
+    /// Marks a path as usable for bulk data.
     ///
     /// RR-RAIL-3.
     pub(crate) fn path_ready(&mut self, slot: u32, at: usize, now_ns: u64) {
@@ -406,7 +407,8 @@ impl Core {
         }
         (path.is_usable, path.lanes_from_ns) = (true, now_ns);
         path.lane_pause_ns = LANE_PAUSE_MIN_NS;
-        // Those that were tried while it was down may wait for a kernel that asks ever more rarely.
+        // The backlog of connection attempts made while it was down may retry at long intervals
+        // only.
         for &lane in &session.lanes {
             if self
                 .lanes
@@ -422,8 +424,8 @@ impl Core {
         self.mark_granting(slot);
     }
 
-    /// A path is not to be relied on: nothing new is granted there, and what was is granted
-    /// elsewhere once the kernel has let go of it.
+    /// Marks a path as unusable: no new chunk is granted on it, and outstanding ones are granted on
+    /// others once the kernel has released them.
     ///
     /// RR-RAIL-4, RR-RAIL-5.
     pub(crate) fn path_lost(&mut self, slot: u32, at: usize, now_ns: u64) {
@@ -443,7 +445,7 @@ impl Core {
         self.mark_granting(slot);
     }
 
-    /// Whether chunks are under way on lanes of a path.
+    /// Returns whether chunks are outstanding on lanes of a path.
     pub(crate) fn is_path_busy(&self, slot: u32, at: u8) -> bool {
         let Some(session) = self.sessions.at(slot as usize) else { return false };
         let is_busy = |&lane: &Id| {
@@ -452,8 +454,8 @@ impl Core {
         session.lanes.iter().any(is_busy)
     }
 
-    /// When bulk data last arrived by a path, and whether more is due since three times as long as
-    /// its chunk takes.
+    /// Returns when bulk data last arrived on a path, and whether more is overdue by three times
+    /// the duration of its chunk.
     pub(crate) fn bulk_evidence(&self, slot: u32, at: u8, now_ns: u64) -> (u64, bool) {
         let Some(session) = self.sessions.at(slot as usize) else { return (0, false) };
         let Some(path) = session.rails.paths.get(usize::from(at)) else { return (0, false) };
@@ -468,7 +470,7 @@ impl Core {
         (last_ns, rate > 0 && session.lanes.iter().any(is_overdue))
     }
 
-    /// The peer has given a lane up.
+    /// Handles LANE LOST: the peer has abandoned a lane.
     ///
     /// RR-RAIL-5, RR-LANE-7, RR-LANE-8.
     pub(crate) fn handle_lane_lost(&mut self, slot: u32, lost: &LaneLost) {
@@ -484,7 +486,7 @@ impl Core {
         }
     }
 
-    /// Whether another path than that of a lane may carry what was granted on the lane.
+    /// Returns whether another path than that of a lane may carry the ranges granted on it.
     pub(crate) fn has_path_beside(&self, lane: Id) -> bool {
         let Some(bulk) = self.lanes.get(lane) else { return false };
         let Some(session) = self.sessions.at(bulk.session as usize) else { return false };
@@ -492,7 +494,8 @@ impl Core {
         paths.any(|(at, path)| path.is_usable && at != usize::from(bulk.path))
     }
 
-    /// Tells the peer that a lane is given up here, whose own end may never come there.
+    /// Announces to the peer that this side has abandoned a lane, whose close may never arrive
+    /// there.
     ///
     /// RR-LANE-7.
     pub(crate) fn announce_lane_lost(&mut self, lane: Id) {
@@ -501,26 +504,26 @@ impl Core {
         }
     }
 
-    /// Where a lane that this side opens goes, and by which of its rails.
+    /// Returns the destination of a lane opened by this side, and its rail.
     pub(crate) fn way_of(&self, lane: Id) -> Option<(SocketAddr, u8)> {
         let bulk = self.lanes.get(lane)?;
         self.way_of_path(bulk.session, bulk.path)
     }
 
-    /// The same of a path, by its position.
+    /// Returns the same for a path, by its position.
     pub(crate) fn way_of_path(&self, slot: u32, at: u8) -> Option<(SocketAddr, u8)> {
         let session = self.sessions.at(slot as usize)?;
         session.rails.way(at, session.locators.first(), session.connection.is_initiator())
     }
 
-    /// The lane of a session with this number.
+    /// Returns the lane of a session with this number.
     pub(super) fn lane_named(&self, slot: u32, number: u32) -> Option<Id> {
         let session = self.sessions.at(slot as usize)?;
         let is_it = |&lane: &Id| self.lanes.get(lane).is_some_and(|lane| lane.number == number);
         session.lanes.iter().copied().find(is_it)
     }
 
-    /// A path whose lane did not come, or failed before it carried anything, rests for a while.
+    /// Pauses a path whose lane failed to connect, or failed before it carried anything.
     pub(super) fn rest_path(&mut self, slot: u32, at: u8, now_ns: u64) {
         let Some(session) = self.sessions.at_mut(slot as usize) else { return };
         if !session.rails.are_many() {
@@ -531,7 +534,8 @@ impl Core {
         path.lane_pause_ns = (2 * path.lane_pause_ns).min(LANE_PAUSE_MAX_NS);
     }
 
-    /// Position of a path that carries bulk data and has fewer lanes than it should, if any.
+    /// Returns the position of a path that carries bulk data and has fewer lanes than it should, if
+    /// any.
     pub(super) fn path_without_lane(&self, slot: u32, now_ns: u64) -> Option<usize> {
         let session = self.sessions.at(slot as usize)?;
         let wanted = self.config.bulk_lanes.max(1) as usize;

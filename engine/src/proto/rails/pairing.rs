@@ -1,58 +1,58 @@
-//! Which rail of the one side goes with which of the other.
+//! Pairing of the rails of one side with those of the other.
 //!
-//! The side that opened the session pairs, so that nothing has to be agreed on. What it knows: both
-//! lists, and how its own rails reach the addresses of the other side. It wants, one before the
-//! other:
+//! The side that opened the session decides, so that no agreement is needed. It uses both lists,
+//! and how its own rails reach the addresses of the other side. Criteria, in descending priority:
 //!
-//! 1. as many pairs as possible on one network: no router that is slower than they are;
-//! 2. as many pairs as possible, never one that no route joins;
-//! 3. pairs of like roles, so that a backup waits for a backup;
-//! 4. addresses alike: where rails are networks of their own with a router in each, hosts mostly
-//!    have the rail's number in the same place of their addresses;
-//! 5. the most that all pairs carry together, which is like speeds with like: 10 + 1 Gb/s and
-//!    10 + 1 Gb/s make 11 one way and 2 the other;
-//! 6. like places in the order of addresses.
+//! 1. as many pairs as possible on one network, without a possibly slower router;
+//! 2. as many pairs as possible, only where a route exists;
+//! 3. pairs of equal roles, so that a backup is paired with a backup;
+//! 4. similar addresses: where each rail is a network of its own with a router, hosts usually have
+//!    the rail's number in the same position of their addresses;
+//! 5. the highest total rate of all pairs, which pairs equal speeds: 10 + 1 Gb/s and 10 + 1 Gb/s
+//!    give 11 one way and 2 the other;
+//! 6. equal positions in the order of addresses.
 //!
-//! Every rail is in one pair. Where one side has more rails than the other, what is left over is
-//! paired again, with those that have most to spare: a fast rail so fills two slow ones, and no
-//! surplus NIC that works is idle while the only paired one fails. It costs a few packets per
-//! second. Paths that share a rail share its rate: lanes pull, none is given a fixed part.
+//! Every rail is in one pair. Where one side has more rails than the other, the remaining ones are
+//! paired again, with rails that have the most spare rate: a fast rail thereby serves two slow
+//! ones, and no working surplus NIC is idle while the only paired one fails. This costs a few
+//! packets per second. Paths that share a rail share its rate: lanes pull, none has a fixed share.
 
 use std::net::IpAddr;
 
 use super::RailInfo;
 
-/// How an address of the other side is reached by a rail.
+/// How an address of the other side is reached from a rail.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) enum Reach {
-    /// Nobody knows but by trying.
+    /// Only an attempt can show.
     #[default]
     Unknown,
     /// It is on the network of the rail.
     Direct,
-    /// By a router.
+    /// Through a router.
     Routed,
-    /// No route leads there by this rail.
+    /// No route from this rail.
     Unreachable,
 }
 
-/// Leading bits of addresses that tell networks apart. What comes behind them counts hosts.
+/// Leading bits of addresses that identify networks. The others identify hosts.
 const NETWORK_BITS_V4: u32 = 24;
 const NETWORK_BITS_V6: u32 = 64;
 
-/// Room for each wish in a pair's worth, so that 16 pairs of a later one never outweigh one of an
-/// earlier one.
+/// Bits for each criterion in a pair's weight, so that 16 pairs of a later one never outweigh one
+/// of an earlier one.
 const ORDER_BITS: u32 = 8;
 const SPEED_BITS: u32 = 36;
 const LIKENESS_BITS: u32 = 11;
 const ROLE_BITS: u32 = 5;
 const COUNT_BITS: u32 = 5;
 
-/// Pairs `(ours, theirs)` of positions in the two lists, the best first: each rail that reaches any
-/// of the other side is in at least one, and in more than one only where the lists are unequal.
+/// Returns pairs `(ours, theirs)` of positions in the two lists, the best first: each rail that
+/// reaches any of the other side is in at least one, and in more than one only where the lists are
+/// unequal.
 ///
-/// `reach` says how a rail of ours reaches one of theirs; it is asked once for each two. The pairs
-/// of addresses do not depend on the order of the lists.
+/// `reach` returns how a rail of ours reaches one of theirs; it is called once for each two. The
+/// pairs of addresses do not depend on the order of the lists.
 ///
 /// RR-RAIL-2.
 pub(crate) fn pairs(
@@ -76,7 +76,7 @@ pub(crate) fn pairs(
     let mut pairs = Vec::new();
     let all = |count| (0..count).collect::<Vec<_>>();
     loop {
-        // All at first; then those of one side that are left, with all of the other.
+        // All at first; then the remaining ones of one side, with all of the other.
         let (rows, columns) = match (ours_left.is_empty(), theirs_left.is_empty()) {
             (true, true) => break,
             (true, false) => (all(ours.len()), theirs_left.clone()),
@@ -94,7 +94,7 @@ pub(crate) fn pairs(
             .map(|(row, column)| (table[row][column], rows[row], columns[column]))
             .collect();
         if found.is_empty() {
-            // What is left of ours reaches nobody; theirs may be reached all the same.
+            // The remaining rails of ours reach none; theirs may be reached all the same.
             if ours_left.is_empty() || theirs_left.is_empty() || pairs.is_empty() {
                 break;
             }
@@ -114,20 +114,20 @@ pub(crate) fn pairs(
     pairs
 }
 
-/// Positions in an order that does not depend on that of the list.
+/// Returns positions in an order that is independent of the list's.
 fn sorted(rails: &[RailInfo]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..rails.len()).collect();
     order.sort_by_key(|at| (rails[*at].address, rails[*at].speed_mbps, rails[*at].role));
     order
 }
 
-/// A rail whose speed is not known is taken for a usual one.
+/// Returns the speed of a rail, with a default if it is unknown.
 fn speed(rail: &RailInfo) -> u64 {
     const USUAL_MBPS: u64 = 10_000;
     if rail.speed_mbps == 0 { USUAL_MBPS } else { rail.speed_mbps.into() }
 }
 
-/// What a pair is worth; 0: it is none.
+/// Returns the weight of a pair; 0: not permitted.
 fn worth_of(
     our: &RailInfo,
     their: &RailInfo,
@@ -154,7 +154,7 @@ fn worth_of(
     wishes.into_iter().fold(0, |worth, (bits, wish)| (worth << bits) + i128::from(wish))
 }
 
-/// Leading bits that two addresses of one family share.
+/// Returns the number of leading bits that two addresses of one family share.
 fn common_bits(one: IpAddr, other: IpAddr) -> u32 {
     match (one, other) {
         (IpAddr::V4(one), IpAddr::V4(other)) => (one.to_bits() ^ other.to_bits()).leading_zeros(),
@@ -163,11 +163,11 @@ fn common_bits(one: IpAddr, other: IpAddr) -> u32 {
     }
 }
 
-/// The pairs `(row, column)` that are worth most together, each row and column once at most, and
-/// none that is worth nothing.
+/// Returns the pairs `(row, column)` of maximum total weight, each row and column at most once,
+/// without pairs of weight 0.
 ///
-/// The Hungarian method with potentials (Kuhn, Munkres; as by Jonker and Volgenant one row after
-/// the other by shortest augmenting paths), cubic in the longer side.
+/// Hungarian method with potentials (Kuhn, Munkres; as by Jonker and Volgenant one row after the
+/// other by shortest augmenting paths), cubic in the longer side.
 fn matching(worth: &[Vec<i128>]) -> Vec<(usize, usize)> {
     let size = worth.len().max(worth.first().map_or(0, Vec::len));
     let cost = |row: usize, column: usize| {

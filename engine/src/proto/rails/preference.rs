@@ -1,32 +1,32 @@
-//! Which of several healthy paths short messages go by: the one with the shortest round trip.
+//! Choice among healthy paths for short messages: the one with the shortest round trip.
 //!
-//! All paths are asked at the same moment, by packets of the same length, and compared: so a queue
-//! that is in front of all of them speaks against none. Another one than before is chosen when it
-//! is clearly nearer several times in a row, and after that for a while, which doubles, none.
+//! All paths are probed at the same time, with packets of the same length, and compared: so a queue
+//! in front of all of them affects none. Another path is chosen when it is clearly nearer several
+//! times in a row; after that the choice is fixed for a time, which doubles.
 
-/// Comparisons in a row that another path has to win.
+/// Consecutive comparisons that another path has to win.
 const WINS: u32 = 3;
-/// By so much it has to be nearer: a quarter of the other's round trip, and this, in nanoseconds.
+/// Required difference: a quarter of the other's round trip, and this, in nanoseconds.
 const NEARER_MIN_NS: u64 = 20_000;
-/// First and longest time between two comparisons, in nanoseconds.
+/// Minimum and maximum time between two comparisons, in nanoseconds.
 const PAUSE_MIN_NS: u64 = 2_000_000;
 const PAUSE_MAX_NS: u64 = 256_000_000;
-/// First and longest time after a change in which there is no other, in nanoseconds.
+/// Minimum and maximum time between two changes, in nanoseconds.
 const HOLD_MIN_NS: u64 = 20_000_000;
 const HOLD_MAX_NS: u64 = 20_000_000_000;
-/// A change so many times as long after the one before as that had to wait begins anew.
+/// The hold time is reset after this multiple of it without a change.
 const CALM: u64 = 8;
 
-/// What is known of one path.
+/// Round trip of one path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Distance {
-    /// Its number.
+    /// Number of the path.
     pub(crate) path: u16,
-    /// How long a short packet and its answer take, in nanoseconds.
+    /// Round trip of a short packet, in nanoseconds.
     pub(crate) round_trip_ns: u64,
 }
 
-/// See the module.
+/// Choice by round trip; see the module.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Preference {
     favourite: Option<u16>,
@@ -40,29 +40,29 @@ pub(crate) struct Preference {
 }
 
 impl Preference {
-    /// The path that was found to be nearest, if one was.
+    /// Returns the path with the shortest round trip, if one was determined.
     pub(crate) fn favourite(&self) -> Option<u16> {
         self.favourite
     }
 
-    /// Something else than nearness chose a path.
+    /// Notes that a path was chosen for another reason.
     pub(crate) fn choose(&mut self, path: u16) {
         (self.favourite, self.rival, self.known_ns) = (Some(path), None, 0);
     }
 
-    /// Whether it is time to compare.
+    /// Returns whether a comparison is due.
     #[inline]
     pub(crate) fn is_due(&self, now_ns: u64) -> bool {
         now_ns >= self.next_ns
     }
 
-    /// There is nothing to compare yet.
+    /// Defers the comparison, as there are no samples yet.
     pub(crate) fn put_off(&mut self, now_ns: u64) {
         self.next_ns = now_ns + PAUSE_MIN_NS;
     }
 
-    /// Compares `used`, the path in use, with others. All paths are to be asked after that, for
-    /// the next time. `true`: another path is the nearest from now on.
+    /// Compares `used`, the path in use, with others. All paths have to be probed after that, for
+    /// the next comparison. Returns `true` if another path is the nearest from now on.
     pub(crate) fn compare(
         &mut self,
         now_ns: u64,
@@ -80,7 +80,7 @@ impl Preference {
             (None, _) => 0,
         };
         self.rival = nearest.map(|nearest| (nearest.path, wins));
-        // What is in doubt is looked at soon again.
+        // Undecided comparisons are repeated soon.
         let is_calm = !is_jump && wins == 0;
         let longer_ns = (2 * self.pause_ns).clamp(PAUSE_MIN_NS, PAUSE_MAX_NS);
         self.pause_ns = if is_calm { longer_ns } else { PAUSE_MIN_NS };
@@ -99,7 +99,7 @@ impl Preference {
     }
 }
 
-/// Whether one round trip is clearly shorter than another.
+/// Returns whether one round trip is clearly shorter than another.
 pub(crate) fn is_nearer(one_ns: u64, other_ns: u64) -> bool {
     one_ns.saturating_add(NEARER_MIN_NS.max(other_ns / 4)) < other_ns
 }
@@ -111,8 +111,8 @@ mod tests {
     const MICRO: u64 = 1_000;
     const MILLI: u64 = 1_000_000;
 
-    /// Compares whenever it is due, for a time; how often the favourite changed. `of` gives the
-    /// round trips of paths 0 and 1 at a time.
+    /// Compares whenever it is due, for a time, and returns how often the choice changed. `of`
+    /// gives the round trips of paths 0 and 1 at a time.
     fn run(
         preference: &mut Preference,
         (from_ns, until_ns): (u64, u64),
@@ -134,18 +134,18 @@ mod tests {
     }
 
     #[test]
-    fn the_nearer_path_is_found_within_milliseconds_and_kept() {
+    fn nearer_path_is_found_within_milliseconds_and_kept() {
         let mut preference = Preference::default();
         let far = |_| [200 * MICRO, 20 * MICRO];
         assert_eq!(run(&mut preference, (0, 10 * MILLI), far), 1);
         assert_eq!(preference.favourite(), Some(1));
         assert_eq!(run(&mut preference, (10 * MILLI, 10_000 * MILLI), far), 0);
-        // It is asked rarely then.
+        // Probes are rare then.
         assert!(!preference.is_due(10_000 * MILLI - PAUSE_MAX_NS));
     }
 
     #[test]
-    fn a_path_that_is_hardly_nearer_is_no_reason_to_move() {
+    fn marginally_nearer_path_is_not_chosen() {
         for distances in [[100, 81], [100, 76], [30, 15], [1000, 800]] {
             let mut preference = Preference::default();
             let of = |_| distances.map(|micros| micros * MICRO);
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_jump_of_delay_moves_it_soon() {
+    fn sudden_delay_switches_path_soon() {
         let mut preference = Preference::default();
         let jumps = |at_ns: u64| if at_ns < 5000 * MILLI { [20, 200] } else { [5000, 200] };
         let of = |at_ns| jumps(at_ns).map(|micros| micros * MICRO);
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_that_are_nearer_by_turns_change_ever_more_rarely() {
+    fn alternating_paths_switch_at_increasing_intervals() {
         let mut preference = Preference::default();
         let turns = |at_ns: u64| match at_ns / (50 * MILLI) % 2 {
             0 => [20 * MICRO, 200 * MICRO],
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn noise_moves_nothing() {
+    fn jitter_does_not_switch_path() {
         let mut preference = Preference::default();
         let mut word = 1_u64;
         let noise = move |_| {

@@ -1,51 +1,50 @@
-//! What a bulk lane carries, from when its chunks arrive.
+//! Rate of a bulk lane, measured by the arrivals of its chunks.
 
-/// Time over which a sample is taken, in nanoseconds: chunks are often reported several at once.
+/// Duration of a sample, in nanoseconds: chunks are often reported in batches.
 const SAMPLE_NS: u64 = 2_000_000;
-/// Samples that are higher than what is known count for a quarter, lower ones for an eighth: a loop
-/// that was busy for a while makes a lane look slow. Of chunks that came alone higher ones count
-/// for a half.
+/// Weights of samples: above the known rate a quarter, below it an eighth, since a loop that was
+/// busy makes a lane look slow. Of single chunks higher samples have weight one half.
 const RISE_SHIFT: u32 = 2;
 const FALL_SHIFT: u32 = 3;
 
-/// After each such time without chunks a lane is taken for twice as fast, in nanoseconds.
+/// After each such time without chunks the expected rate of a lane doubles, in nanoseconds.
 const HOPE_NS: u64 = 20_000_000;
-/// The same of one that only showed single chunks: what is tried in vain then is a whole message.
+/// The same for a lane with single chunks only: a failed attempt then costs a whole message.
 const LONE_HOPE_NS: u64 = 200_000_000;
-/// Shorter chunks say nothing of a rate when they come alone, in bytes.
+/// Minimum length of a single chunk that counts as a rate sample, in bytes.
 const LONE_BYTES_MIN: u64 = 16 << 10;
 
-/// Bytes per second, smoothed.
+/// Smoothed rate of a lane, in bytes per second.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Rate {
     bytes_per_s: u64,
     sample_bytes: u64,
     sample_ns: u64,
-    /// When the last chunk came.
+    /// When the last chunk arrived.
     last_ns: u64,
-    /// Least time from a grant on an idle lane to its arrival, and the bytes that came.
+    /// Minimum time from a grant on an idle lane to its arrival, and the bytes of that.
     least: Option<(u64, u64)>,
-    /// Bytes per second of chunks that came alone, from their grant on: no lane is slower than
-    /// that, so the better ones count for more. 0: there was none.
+    /// Bytes per second of single chunks, from their grant on: a lower bound of the lane's rate, so
+    /// higher samples have more weight. 0: no sample.
     lone_bytes_per_s: u64,
 }
 
 impl Rate {
-    /// One that begins with what is known of a lane before.
+    /// Creates a rate from that of the previous lane.
     pub(crate) fn after(before: &Self) -> Self {
         Self { sample_bytes: 0, sample_ns: 0, ..*before }
     }
 
-    /// `bytes` that were granted at `granted_ns` have arrived at `now_ns`. Returns whether the
-    /// lane was idle when they were granted.
+    /// Handles the arrival at `now_ns` of `bytes` granted at `granted_ns`. Returns whether the lane
+    /// was idle when they were granted.
     pub(crate) fn handle_arrival(&mut self, bytes: u64, granted_ns: u64, now_ns: u64) -> bool {
         let was_idle = granted_ns >= self.last_ns;
         if was_idle {
-            // From the grant on it also waited for that to get there.
+            // The sample includes the time for the grant to arrive.
             let latency_ns = now_ns.saturating_sub(granted_ns);
             let measured = (latency_ns, bytes);
             self.least = Some(self.least.map_or(measured, |(least, of_bytes)| {
-                // Routes change: the least one is forgotten in the end.
+                // Routes change: the minimum expires eventually.
                 measured.min((least.saturating_add(least / 64), of_bytes))
             }));
             (self.sample_bytes, self.sample_ns) = (0, 0);
@@ -86,8 +85,8 @@ impl Rate {
         };
     }
 
-    /// Bytes per second that it may be expected to carry at `now_ns`, of a lane that was never kept
-    /// busy; 0: nothing came. For choosing among lanes: it is a lower bound.
+    /// Returns the expected rate at `now_ns`, in bytes per second, of a lane that was never kept
+    /// busy; 0: no sample. For the choice among lanes: it is a lower bound.
     pub(crate) fn lone_hoped_for(&self, now_ns: u64) -> u64 {
         let idle_ns = now_ns.saturating_sub(self.last_ns);
         self.lone_bytes_per_s.saturating_mul(1 << (idle_ns / LONE_HOPE_NS).min(16))
@@ -97,29 +96,30 @@ impl Rate {
         self.bytes_per_s > 0
     }
 
-    /// Bytes per second that it may be expected to carry at `now_ns`; 0: not known. What was last
-    /// measured long ago is hoped to be better: a lane that is given nothing shows nothing.
+    /// Returns the expected rate at `now_ns`, in bytes per second; 0: unknown. Old measurements are
+    /// raised: a lane without grants gives no samples.
     pub(crate) fn hoped_for(&self, now_ns: u64) -> u64 {
         let idle_ns = now_ns.saturating_sub(self.last_ns);
         self.bytes_per_s.saturating_mul(1 << (idle_ns / HOPE_NS).min(16))
     }
 
-    /// When the last chunk came; 0: none did.
+    /// Returns when the last chunk arrived; 0: none did.
     pub(crate) fn last_ns(&self) -> u64 {
         self.last_ns
     }
 
-    /// Bytes per second; 0: not known.
+    /// Returns the rate in bytes per second; 0: unknown.
     pub(crate) fn bytes_per_s(&self) -> u64 {
         self.bytes_per_s
     }
 
-    /// From a grant on an idle lane to the arrival of its chunk, at the least; 0: not known.
+    /// Returns the minimum time from a grant on an idle lane to the arrival of its chunk; 0:
+    /// unknown.
     pub(crate) fn latency_ns(&self) -> u64 {
         self.least.map_or(0, |(latency_ns, _)| latency_ns)
     }
 
-    /// The same, less what it takes to copy that chunk at so many picoseconds per byte.
+    /// Returns the same minus the time to copy that chunk at `ps_per_byte` picoseconds per byte.
     pub(crate) fn least_wait_ns(&self, ps_per_byte: u64) -> u64 {
         let wait_ns = |(latency_ns, bytes): (u64, u64)| {
             latency_ns.saturating_sub(bytes.saturating_mul(ps_per_byte) / 1000)
@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lane_that_is_kept_busy_shows_its_rate_and_an_idle_one_does_not() {
+    fn busy_lane_gives_rate_samples_and_idle_lane_does_not() {
         let mut rate = Rate::default();
         let mut now_ns = 1_000_000;
         // 64 KiB each 262 us: 250 MB/s, granted well ahead.
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn chunks_that_come_alone_say_how_fast_a_lane_is_at_the_least() {
+    fn single_chunks_give_a_lower_bound_of_the_rate() {
         let mut rate = Rate::default();
         for number in 1..10 {
             let now_ns = number * 1_000_000;
@@ -163,7 +163,7 @@ mod tests {
         let known = rate.lone_hoped_for(9_200_000);
         assert!((108_000_000..110_000_000).contains(&known), "{known}");
         assert_eq!(rate.lone_hoped_for(9_200_000 + 3 * LONE_HOPE_NS), 8 * known);
-        // A sender that was away for a while says little of the lane; one that is slow does soon.
+        // A sender that paused once barely changes the rate; one that stays slow soon does.
         rate.handle_arrival(64 << 10, 10_000_000, 50_000_000);
         assert!((95_000_000..known).contains(&rate.lone_hoped_for(50_000_000)));
         for number in 6..26 {
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lane_that_became_slow_is_found_out() {
+    fn slow_lane_is_detected() {
         let mut rate = Rate::default();
         let mut now_ns = 10_000_000;
         for gap_ns in [100_000_u64; 100].into_iter().chain([1_000_000; 100]) {

@@ -1,8 +1,8 @@
-//! Which lane gets the next chunk, and how long that is.
+//! Selects the lane of the next chunk, and the length of the chunk.
 //!
-//! A receiver grants to the lane that would have it first. With lanes of different rates a slow one
-//! is left out where the others together would be through with everything before it had one chunk,
-//! so that another rail makes no message slower.
+//! A receiver grants to the lane that would deliver the chunk first. A slow lane is skipped where
+//! the others together would deliver everything before it had delivered one chunk, so that an
+//! additional rail makes no message slower.
 
 use super::super::bulk::BulkLane;
 use super::super::core::Core;
@@ -12,63 +12,63 @@ use super::super::table::{Id, Table};
 use super::shares::Share;
 use crate::proto::operation::Operation;
 
-/// Time that one chunk may take at its lane's rate, in nanoseconds.
+/// Target duration of one chunk at its lane's rate, in nanoseconds.
 const CHUNK_NS: u64 = 500_000;
-/// Shortest chunk that a rate leads to, in bytes.
+/// Minimum chunk length, in bytes.
 const CHUNK_BYTES_MIN: u64 = 16 << 10;
-/// Time that what is granted ahead may take beyond the lane's own delay, in nanoseconds: deep
-/// queues make the loss of a rail expensive, and everything else wait.
+/// Duration of outstanding grants beyond the lane's own delay, in nanoseconds: deep queues make the
+/// loss of a rail expensive, and delay everything else.
 const AHEAD_NS: u64 = 1_000_000;
-/// Rate of a lane of which nothing is known, in bytes per second.
+/// Assumed rate of a lane without samples, in bytes per second.
 pub(super) const RATE_GUESS: u64 = 1_000_000_000;
-/// A lane on which nothing came for so long, and for as long as so many chunks take, is stuck.
+/// A lane is stuck if nothing arrives for this time, and for the duration of this many chunks.
 const STUCK_NS: u64 = 20_000_000;
 const STUCK_CHUNKS: u128 = 8;
-/// Pulls whose lengths are added up: more of them are endless for this purpose.
+/// Number of pulls whose lengths are added up: more of them count as unlimited.
 const PULLS_COUNTED: usize = 4;
 
-/// What a lane is to be granted.
+/// The next grant of a lane.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Choice {
     pub(crate) lane: Id,
     /// Longest chunk for it.
     pub(crate) chunk_bytes: u64,
-    /// With this chunk as much is granted ahead as may be.
+    /// This chunk reaches the limit of outstanding grants.
     pub(crate) is_last: bool,
 }
 
-/// Whether, and to whom, a session can grant.
+/// Whether a session can grant, and on which lane.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Next {
     /// It has no lane that is ready.
     NoLane,
-    /// Enough is granted on all lanes that would help.
+    /// Enough is granted on all useful lanes.
     Later,
-    /// To this one.
+    /// On this one.
     Now(Choice),
 }
 
-/// A lane as the choice sees it.
+/// Parameters of a lane in the comparison.
 #[derive(Clone, Copy, Debug)]
 struct Candidate {
     lane: Id,
     outstanding: u64,
     rate: u64,
-    /// What it is compared with others by: as `rate`, or as single chunks showed.
+    /// Rate for the comparison with others: `rate`, or the rate of single chunks.
     pace: u64,
     latency_ns: u64,
-    /// Time there and back on its path; 0: not known.
+    /// Round trip of its path; 0: unknown.
     round_trip_ns: u64,
-    /// Time until what it was granted first, or would be, begins to arrive.
+    /// Time until its first granted bytes, or those of a new grant, begin to arrive.
     wait_ns: u64,
-    /// What it has of a rail to which others send as well.
+    /// Its share of a rail to which others send as well.
     share: Option<Share>,
     is_refilling: bool,
 }
 
 impl Candidate {
     fn chunk_bytes(&self, longest: u64) -> u64 {
-        // Halves of what fills whole packets fill whole packets.
+        // Halves of chunks that fill whole packets fill whole packets.
         let rate = self.share.map_or(self.rate, |share| share.rate);
         let fair = bytes_in(rate, CHUNK_NS).max(CHUNK_BYTES_MIN);
         let mut chunk = longest;
@@ -78,8 +78,8 @@ impl Candidate {
         chunk.min(longest)
     }
 
-    /// Bytes that may be granted ahead. Of a rail that is shared each has so much that all wait
-    /// equally long.
+    /// Returns the bytes that may be granted ahead. On a shared rail they are such that all lanes
+    /// wait equally long.
     fn horizon(&self, chunk: u64, chunks_max: u64) -> u64 {
         let fair = match self.share {
             Some(share) => bytes_in(share.rate, share.round_trip_ns + AHEAD_NS),
@@ -88,11 +88,11 @@ impl Candidate {
         fair.clamp(2.min(chunks_max) * chunk, chunks_max * chunk)
     }
 
-    /// Several chunks are granted at a time, for each grant that goes alone costs both sides a
-    /// datagram: from half of the horizon on up to all of it.
+    /// Returns whether enough is consumed to grant several chunks at once, since each single grant
+    /// costs both sides a datagram: from half of the horizon up to all of it.
     fn is_due(&self, horizon: u64) -> bool {
         let low = match self.share {
-            // With less than a round trip's worth on its way the rail would be idle now and then.
+            // With less than a round trip's worth outstanding the rail would be idle at times.
             Some(share) => {
                 horizon.saturating_sub(bytes_in(share.rate, AHEAD_NS / 2)).max(horizon / 2)
             }
@@ -101,8 +101,8 @@ impl Candidate {
         self.outstanding < horizon && (self.is_refilling || self.outstanding <= low)
     }
 
-    /// When it would have `bytes` more, in nanoseconds from now: after what it has been granted,
-    /// and not before the grant got there.
+    /// Returns when it would have delivered `bytes` more, in nanoseconds from now: after its
+    /// outstanding grants, and not before the grant arrives.
     fn finish_ns(&self, bytes: u64) -> u128 {
         let before_ns = time_ns(u128::from(self.outstanding), u128::from(self.pace));
         let own_ns = time_ns(u128::from(bytes), u128::from(self.pace));
@@ -110,12 +110,12 @@ impl Candidate {
     }
 }
 
-/// All lanes that could have a chunk.
+/// All lanes that could get a chunk.
 #[derive(Clone, Copy, Debug)]
 struct Field {
     rates: u128,
     outstanding: u128,
-    /// The two least times until a lane's bytes begin to arrive, which may be the same.
+    /// The two smallest times until a lane's bytes begin to arrive, which may be equal.
     waits_ns: [u64; 2],
 }
 
@@ -134,7 +134,8 @@ impl Field {
         (all.rates > 0).then_some(all)
     }
 
-    /// Whether the others would have all that is left before one lane had its chunk.
+    /// Returns whether the others would deliver all remaining bytes before one lane delivers its
+    /// chunk.
     fn is_needless(&self, one: &Candidate, finish_ns: u128, left: u64) -> bool {
         let others = self.rates - u128::from(one.pace);
         let under_way = self.outstanding - u128::from(one.outstanding);
@@ -145,7 +146,7 @@ impl Field {
     }
 }
 
-/// Nanoseconds for so many bytes at a rate in bytes per second.
+/// Returns the nanoseconds for a number of bytes at a rate in bytes per second.
 fn time_ns(bytes: u128, rate: u128) -> u128 {
     bytes.saturating_mul(1_000_000_000) / rate.max(1)
 }
@@ -155,8 +156,8 @@ fn bytes_in(rate: u64, time_ns: u64) -> u64 {
 }
 
 impl Core {
-    /// The lane that a session should grant to next: a chunk of `longest` bytes at the most, of
-    /// which as many as `chunks_max` are granted ahead.
+    /// Returns the lane that a session should grant on next: a chunk of at most `longest` bytes,
+    /// with at most `chunks_max` outstanding.
     pub(crate) fn choose_lane(
         &self,
         session: &Session,
@@ -176,7 +177,7 @@ impl Core {
             }
             let finish_ns = candidate.finish_ns(chunk_bytes.min(left));
             let is_needless = field.is_needless(&candidate, finish_ns, left);
-            // When something is under way its arrival asks again.
+            // Arrivals of outstanding chunks trigger the next attempt.
             if is_needless && field.outstanding > 0 {
                 continue;
             }
@@ -199,8 +200,8 @@ impl Core {
         let flows = move |lane: &Id| {
             carries(lane) && lanes.get(*lane).is_some_and(|bulk| !is_stuck(session, bulk, now_ns))
         };
-        // The peer may take paths for failed that look well here, and have lanes on others only. A
-        // lane that has joined is a connection that came about.
+        // The peer may consider paths failed that look healthy here, and have lanes on others only.
+        // A lane that has joined is an established connection.
         let has_some = session.lanes.iter().any(carries);
         let has_flowing = session.lanes.iter().any(flows);
         session.lanes.iter().filter_map(move |&lane| {
@@ -210,7 +211,7 @@ impl Core {
             if !bulk.is_ready || is_worse {
                 return None;
             }
-            // A lane shows nothing while it is given nothing: until then there was hope.
+            // A lane without grants gives no samples: the expected rate rises until then.
             let idle_until_ns = bulk.incoming.front().map_or(now_ns, |first| first.granted_ns);
             let rate = match (bulk.rate.hoped_for(idle_until_ns), path.expected_rate()) {
                 (0, 0) => RATE_GUESS,
@@ -239,8 +240,8 @@ impl Core {
     }
 }
 
-/// Whether what a lane owes is so late that nothing can be built on it: it is given no more while
-/// others flow, and is not reckoned with.
+/// Returns whether a lane is so overdue that it is unpredictable: it gets no grants while others
+/// make progress, and is not counted.
 fn is_stuck(session: &Session, bulk: &BulkLane, now_ns: u64) -> bool {
     let Some(first) = bulk.incoming.front() else { return false };
     let waits_ns = now_ns.saturating_sub(bulk.rate.last_ns().max(first.granted_ns));
@@ -256,7 +257,7 @@ fn is_stuck(session: &Session, bulk: &BulkLane, now_ns: u64) -> bool {
     u128::from(waits_ns) >= STUCK_CHUNKS * (usual_ns + u128::from(round_trip_ns))
 }
 
-/// Bytes of a session that no lane was asked for yet, as far as it is worth counting.
+/// Returns the ungranted bytes of a session, as far as they are counted.
 fn ungranted(session: &Session, operations: &Table<Operation>) -> u64 {
     if session.pulls.len() > PULLS_COUNTED {
         return u64::MAX;
@@ -289,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn chunks_are_as_short_as_the_lane_is_slow() {
+    fn chunk_length_follows_the_lane_rate() {
         let longest = 127 << 10;
         assert_eq!(candidate(5_000_000_000, 0).chunk_bytes(longest), longest);
         assert_eq!(candidate(250_000_000, 0).chunk_bytes(longest), 63 << 10);
@@ -299,23 +300,23 @@ mod tests {
     }
 
     #[test]
-    fn what_is_granted_ahead_covers_the_delay_and_a_little() {
+    fn horizon_covers_the_delay_and_a_margin() {
         let chunk = 127 << 10;
-        // As fast as a veth: as many chunks as the setting lets.
+        // As fast as a veth: as many chunks as the setting allows.
         assert_eq!(candidate(5_000_000_000, 20_000).horizon(chunk, 8), 8 * chunk);
-        // 2 Gb/s over a LAN: 1.2 ms of it, and two chunks at the least.
+        // 2 Gb/s over a LAN: 1.2 ms of it, and at least two chunks.
         let slow = candidate(250_000_000, 100_000);
         assert_eq!(slow.horizon(63 << 10, 8), 300_000);
         assert_eq!(candidate(1_000_000, 0).horizon(CHUNK_BYTES_MIN, 8), 2 * CHUNK_BYTES_MIN);
     }
 
-    /// An idle lane of a path with this round trip.
+    /// Returns an idle lane of a path with this round trip.
     fn at(round_trip_ns: u64, rate: u64) -> Candidate {
         Candidate { round_trip_ns, wait_ns: round_trip_ns, ..candidate(rate, 0) }
     }
 
     #[test]
-    fn a_lane_further_away_is_left_out_of_what_others_finish_before_it_begins() {
+    fn distant_lane_is_skipped_if_others_finish_first() {
         const MIB: u64 = 1 << 20;
         let near = at(40_000, 1_250_000_000);
         let far = at(400_000, 125_000_000);
@@ -323,11 +324,11 @@ mod tests {
             let field = Field::of([near, far].into_iter()).unwrap();
             field.is_needless(&one, one.finish_ns(chunk), left)
         };
-        // 31 KiB take 250 µs there after 400: the near one has 790 KB in that time.
+        // 31 KiB take 250 µs there after 400: the near one delivers 790 KB in that time.
         assert!(is_needless(700_000, far, 31 << 10));
         assert!(!is_needless(MIB, far, 31 << 10));
         assert!(!is_needless(MIB, near, 127 << 10));
-        // With as long a way as each other only rates count.
+        // With equal round trips only rates count.
         let equal = at(40_000, 125_000_000);
         let field = Field::of([near, equal].into_iter()).unwrap();
         assert!(!field.is_needless(&equal, equal.finish_ns(31 << 10), 400_000));
@@ -335,10 +336,10 @@ mod tests {
     }
 
     #[test]
-    fn a_chunk_comes_behind_what_was_granted_before_and_after_its_own_trip() {
+    fn chunk_arrives_after_earlier_grants_and_a_round_trip() {
         let idle = at(1_000_000, 100_000_000);
         assert_eq!(idle.finish_ns(10_000), 1_100_000);
-        // Granted just now: 50 KB come first.
+        // Granted just now: 50 KB are ahead.
         let begun = Candidate { outstanding: 50_000, ..idle };
         assert_eq!(begun.finish_ns(10_000), 1_600_000);
         let arriving = Candidate { outstanding: 50_000, wait_ns: 0, ..idle };

@@ -1,9 +1,10 @@
-//! How fast each of several peers may send to one rail of this side.
+//! Shares of several peers in the rate of one rail of this side.
 //!
-//! What several peers send to one rail waits in front of it, in a switch say, and whoever has most
-//! of what waits has most of the rail. So the receiver, who grants, has the same of each there: the
-//! rail's rate is split among those that it pulls from, and what one of them does not use is
-//! for the others (a max-min share). Granted ahead is a share's worth of a round trip and a little.
+//! Data of several peers for one rail queues in front of it, for example in a switch, and a peer's
+//! share of the queue is its share of the rail. So the receiver, which grants, keeps equal amounts
+//! of each queued: the rail's rate is split among the peers that it pulls from, and the unused
+//! share of one is available to the others (max-min fairness). The horizon of grants is a round
+//! trip's worth of the share and a margin.
 
 use super::super::bulk::BulkLane;
 use super::super::core::Core;
@@ -12,80 +13,80 @@ use super::rate::Rate;
 use super::schedule::RATE_GUESS;
 use super::{bytes_per_s, rails_of};
 
-/// Time for which shares stay as they are, in nanoseconds.
+/// Time for which shares remain unchanged, in nanoseconds.
 const REFRESH_NS: u64 = 500_000;
-/// Rounds in which what slow peers leave is split among the others.
+/// Rounds in which the unused shares of slow peers are split among the others.
 const ROUNDS: usize = 4;
-/// Of its measured rate a peer may be given so many times: it may be that it had too little.
+/// Maximum share of a peer, as a multiple of its measured rate: it may have been limited before.
 const GROWTH: u64 = 4;
 
-/// What is known of a rail of this side.
+/// State of a rail of this side.
 #[derive(Clone, Copy, Debug, Default)]
 struct Incoming {
-    /// What all peers together send to it.
+    /// Rate of all peers together.
     rate: Rate,
     /// Lanes that are pulled from; those of one peer count as one.
     peers: Weight,
-    /// Bytes per second for each of them; meant if there are several.
+    /// Bytes per second for each of them; used if there are several.
     level: u64,
-    /// Least time from a grant to its arrival on any of them, in nanoseconds.
+    /// Minimum time from a grant to its arrival on any of them, in nanoseconds.
     latency_ns: u64,
 }
 
-/// Peers, of which a lane is a part.
+/// A number of peers, where a lane is a fraction of one.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 struct Weight(u64);
 
 impl Weight {
-    /// Parts of a peer: divisible by the usual numbers of lanes.
+    /// Fractions of a peer: divisible by the usual numbers of lanes.
     const WHOLE: u64 = 720_720;
 
-    /// That of one of so many lanes of a peer.
+    /// Returns the weight of one of `lanes` lanes of a peer.
     fn of_one_in(lanes: u64) -> Self {
         Self(Self::WHOLE / lanes.max(1))
     }
 
     fn are_several(self) -> bool {
-        // Parts are rounded down.
+        // Fractions are rounded down.
         self.0 > Self::WHOLE
     }
 
-    /// Its part of what one peer has.
+    /// Returns its fraction of one peer's amount.
     fn of(self, whole: u64) -> u64 {
         (u128::from(whole) * u128::from(self.0) / u128::from(Self::WHOLE)) as u64
     }
 
-    /// What each whole peer has of `rate`.
+    /// Splits `rate` into the part of each whole peer.
     fn split(self, rate: u64) -> u64 {
         (u128::from(rate) * u128::from(Self::WHOLE) / u128::from(self.0.max(1))) as u64
     }
 }
 
-/// The part of a lane in what comes to its rail.
+/// A lane's share of its rail.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Share {
-    /// Bytes per second that it is to have at the most.
+    /// Maximum rate, in bytes per second.
     pub(crate) rate: u64,
-    /// Time that what is granted takes to come, in nanoseconds.
+    /// Time from a grant to its arrival, in nanoseconds.
     pub(crate) round_trip_ns: u64,
 }
 
-/// See the module.
+/// Shares of rails; see the module.
 #[derive(Debug, Default)]
 pub(crate) struct Shares {
     rails: Vec<Incoming>,
     until_ns: u64,
 }
 
-/// The rail of this side that a lane is on.
+/// Returns the rail of this side that a lane is on.
 fn rail_of(session: &Session, lane: &BulkLane) -> usize {
     let path = session.rails.paths.get(usize::from(lane.path));
     let (initiators, acceptors) = rails_of(path.map_or(0, |path| path.number));
     usize::from(if session.connection.is_initiator() { initiators } else { acceptors })
 }
 
-/// What each peer has of `rate` if those that wish for less have what they wish for, and the others
-/// equal parts of what is left. Nobody knows the wish of a new one.
+/// Returns the level of `rate` such that peers with smaller demands get their demand, and the
+/// others equal parts of the rest. The demand of a new peer is unknown.
 fn level<I: Iterator<Item = (Option<u64>, Weight)>>(
     rate: u64,
     peers: Weight,
@@ -109,7 +110,8 @@ fn level<I: Iterator<Item = (Option<u64>, Weight)>>(
 }
 
 impl Core {
-    /// A chunk of `length` bytes, granted at `granted_ns`, came by the path at `at` of a session.
+    /// Notes a chunk of `length` bytes, granted at `granted_ns`, that arrived on the path at `at`
+    /// of a session.
     pub(crate) fn note_chunk_of_rail(
         &mut self,
         slot: u32,
@@ -128,7 +130,7 @@ impl Core {
         rails[usize::from(rail)].rate.handle_arrival(u64::from(length), granted_ns, now_ns);
     }
 
-    /// Splits rails among those that are pulled from now, if that was long ago.
+    /// Splits rails among the peers that are pulled from now, if the last split is old.
     pub(crate) fn refresh_shares(&mut self, now_ns: u64) {
         if now_ns < self.shares.until_ns {
             return;
@@ -141,7 +143,7 @@ impl Core {
         self.shares.rails = shares;
     }
 
-    /// The rail again, with the share that each peer has of it.
+    /// Returns the rail with the current share of each peer.
     fn split(&self, rail: usize, known: Incoming, now_ns: u64) -> Incoming {
         let mut peers = Weight::default();
         let mut latency_ns = u64::MAX;
@@ -167,7 +169,7 @@ impl Core {
         split
     }
 
-    /// Bytes per second that a rail may be expected to take.
+    /// Returns the expected rate of a rail, in bytes per second.
     fn rate_of_rail(&self, rail: usize, measured: Rate, now_ns: u64) -> u64 {
         let speed = self.rails.get(rail).map_or(0, |rail| bytes_per_s(rail.speed_mbps));
         match (measured.bytes_per_s(), speed) {
@@ -177,8 +179,7 @@ impl Core {
         }
     }
 
-    /// Lanes by which something is on its way to a rail, or is to be, and the part of a peer that
-    /// each is.
+    /// Returns the lanes with outstanding or waiting grants on a rail, and the weight of each.
     fn pulled_from(&self, rail: usize) -> impl Iterator<Item = (&BulkLane, Weight)> {
         self.lanes.iter().filter_map(move |(_, lane)| {
             let session = self.sessions.at(lane.session as usize)?;
@@ -191,7 +192,7 @@ impl Core {
         })
     }
 
-    /// The part of a peer that each of its lanes on a rail is.
+    /// Returns the weight of each lane of a peer on a rail.
     fn weight_of(&self, session: &Session, rail: usize) -> Weight {
         let is_there = |&&lane: &&crate::proto::table::Id| {
             let lane = self.lanes.get(lane);
@@ -200,7 +201,7 @@ impl Core {
         Weight::of_one_in(session.lanes.iter().filter(is_there).count() as u64)
     }
 
-    /// What a lane is to have of its rail; `None`: nobody else uses that.
+    /// Returns a lane's share of its rail; `None`: no other peer uses that.
     pub(crate) fn share_of(&self, session: &Session, lane: &BulkLane) -> Option<Share> {
         let rail = rail_of(session, lane);
         let known = self.shares.rails.get(rail).filter(|known| known.peers.are_several())?;
@@ -208,7 +209,7 @@ impl Core {
         let fair = self.weight_of(session, rail).of(known.level);
         let own = lane.rate.bytes_per_s();
         let rate = if own > 0 { fair.min(GROWTH * own) } else { fair };
-        // Where no datagrams pass the lane's own delay is all that tells how far its peer is.
+        // Where no datagrams pass the lane's own delay is the only measure of the round trip.
         let known_ns = [path.round_trip_ns, lane.rate.latency_ns(), known.latency_ns];
         let round_trip_ns = known_ns.into_iter().find(|&ns| ns > 0).unwrap_or(0);
         Some(Share { rate, round_trip_ns })
@@ -221,7 +222,7 @@ mod tests {
 
     const MB: u64 = 1_000_000;
 
-    /// The level among peers of one lane each.
+    /// Returns the level among peers of one lane each.
     fn among(rate: u64, wishes: &[Option<u64>]) -> u64 {
         let one = Weight::of_one_in(1);
         let peers = Weight(one.0 * wishes.len() as u64);
@@ -229,19 +230,19 @@ mod tests {
     }
 
     #[test]
-    fn what_slow_peers_leave_the_others_share() {
+    fn unused_shares_are_split_among_other_peers() {
         assert_eq!(among(1000 * MB, &[None; 8]), 125 * MB);
         let slow = [Some(100 * MB), Some(50 * MB), None, Some(900 * MB)];
         assert_eq!(among(1000 * MB, &slow), 425 * MB);
-        // All wish for little: none is held back.
+        // All have small demands: none is limited.
         assert_eq!(among(1000 * MB, &[Some(100 * MB), Some(200 * MB)]), 500 * MB);
-        // Each round finds some that wish for less than the last one left.
+        // Each round finds some whose demand is below the previous level.
         let steps = [10, 120, 180, 250, 900].map(|wish| Some(wish * MB));
         assert_eq!(among(1000 * MB, &steps), 440 * MB);
     }
 
     #[test]
-    fn two_lanes_of_a_peer_are_one_peer() {
+    fn two_lanes_of_a_peer_count_as_one_peer() {
         let half = Weight::of_one_in(2);
         let one = Weight::of_one_in(1);
         assert!(!Weight(2 * half.0).are_several());

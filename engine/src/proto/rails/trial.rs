@@ -1,47 +1,47 @@
-//! Which of several paths that are as near delivers long messages faster.
+//! Bandwidth probing: which of several equally near paths delivers long messages faster.
 //!
-//! A path that is slow shows that only under load, so the round trips of single packets say
-//! nothing of it, and a NIC that does not tell its speed nothing either: virtual ones claim any.
-//! So, while a session sends datagrams that are full, another path carries them for some
-//! milliseconds. It goes on doing so if more was delivered in that time, by a quarter, or by a
-//! sixteenth in three trials in a row: a stream is faster then, or the answers come sooner that
-//! somebody waits for. After any other trial comes a pause that doubles: a path that is worse costs
-//! less than a hundredth of the time soon.
+//! The rate of a path shows only under load: round trips of single packets do not reveal it, and
+//! neither do reported NIC speeds, which virtual NICs invent. So, while a session sends full
+//! datagrams, another path carries them for some milliseconds. It stays in use if it delivered more
+//! in that time, by a quarter, or by a sixteenth in three trials in a row: then a stream is faster,
+//! or awaited replies arrive sooner. After any other trial comes a pause that doubles: a slower
+//! path soon costs less than a hundredth of the time.
 
 use crate::proto::packet::Delivered;
 
 /// Time between two readings, in nanoseconds.
 const READING_NS: u64 = 8_000_000;
-/// A longer one is of a time in which nothing was sent, for it is made when something comes.
+/// A longer interval includes idle time, since readings are made when a packet arrives.
 const READING_MAX_NS: u64 = 2 * READING_NS;
-/// Time for what was sent before to be over on the path that is tried, in nanoseconds.
+/// Time for earlier packets to be acknowledged on the path under trial, in nanoseconds.
 const CHANGE_NS: u64 = 2_000_000;
-/// A path that is tried and carries so little for so long, in nanoseconds, is not tried further.
+/// A trial ends if the path carries too little for this time, in nanoseconds.
 const TRIAL_MAX_NS: u64 = 100_000_000;
-/// Less than that in a reading says nothing, in bytes.
+/// Minimum bytes of a valid reading.
 const BYTES_MIN: u64 = 64 << 10;
-/// Trials in a row that a path has to win which is not clearly faster.
+/// Consecutive trials that a slightly faster path has to win.
 const WINS: u32 = 3;
-/// Better by so much is clear, and by that a win, in sixteenths.
+/// Advantages that decide at once, and that count as a win, in sixteenths.
 const CLEAR: u64 = 4;
 const WIN: u64 = 1;
-/// First and longest time between two trials, in nanoseconds.
+/// Minimum and maximum time between two trials, in nanoseconds.
 const PAUSE_MIN_NS: u64 = 100_000_000;
 const PAUSE_MAX_NS: u64 = 30_000_000_000;
-/// The next trial is so soon if the path in use became half as fast, in nanoseconds.
+/// Time to the next trial if the rate of the path in use halved, in nanoseconds.
 const CHANGED_NS: u64 = 1_000_000_000;
 
 /// The path in use.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Used {
-    /// Its number.
+    /// Number of the path.
     pub(crate) path: u16,
     pub(crate) delivered: Delivered,
-    /// Longest segment that goes in one datagram now, in bytes.
+    /// Longest segment that fits one datagram now, in bytes.
     pub(crate) segment_bytes: u64,
 }
 
-/// Bytes per second of what was delivered in a time; `None`: too little, or in short datagrams.
+/// Returns the rate of delivered data in bytes per second; `None`: too little data, or short
+/// datagrams.
 fn rate(delivered: &Delivered, elapsed_ns: u64, segment_bytes: u64) -> Option<u64> {
     let full_bytes = delivered.datagrams.saturating_mul(segment_bytes);
     if delivered.bytes < BYTES_MIN || 2 * delivered.bytes < full_bytes {
@@ -53,58 +53,58 @@ fn rate(delivered: &Delivered, elapsed_ns: u64, segment_bytes: u64) -> Option<u6
 
 #[derive(Clone, Copy, Debug, Default)]
 enum State {
-    /// The path in use is read.
+    /// The path in use is measured.
     #[default]
     Resting,
-    /// Another one is in use for a while.
+    /// Another path is in use for a trial.
     Trying {
-        /// The one that was, and its bytes per second.
+        /// The previous path, and its bytes per second.
         home: u16,
         home_rate: u64,
         path: u16,
         since_ns: u64,
-        /// What it had delivered once it was the only one, and when that was.
+        /// Delivery counters and time when the trial began, with earlier packets complete.
         begin: Option<(Delivered, u64)>,
     },
 }
 
-/// See the module.
+/// Bandwidth trials; see the module.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Trial {
     state: State,
-    /// Path, what it had delivered, and when, at the last look while resting.
+    /// Path, delivery counters and time of the last reading while resting.
     before: Option<(u16, Delivered, u64)>,
     /// When the next reading is due.
     next_ns: u64,
-    /// When the next trial may be, and the pause after it.
+    /// When the next trial may begin, and the pause after it.
     next_trial_ns: u64,
     pause_ns: u64,
-    /// The path that was tried last, and how often in a row it was a little faster.
+    /// The path tried last, and its consecutive narrow wins.
     last: u16,
     wins: u32,
-    /// Bytes per second that the path in use showed when it was chosen.
+    /// Rate of the path in use when it was chosen, in bytes per second.
     known_rate: u64,
 }
 
 impl Trial {
-    /// Whether it is time for [`Self::read`].
+    /// Returns whether [`Self::read`] is due.
     #[inline]
     pub(crate) fn is_due(&self, now_ns: u64) -> bool {
         now_ns >= self.next_ns
     }
 
-    /// Whether another path is being tried.
+    /// Returns whether another path is on trial.
     pub(crate) fn is_trying(&self) -> bool {
         matches!(self.state, State::Trying { .. })
     }
 
-    /// There is nothing to read yet.
+    /// Defers the reading, as there is no data yet.
     pub(crate) fn put_off(&mut self, now_ns: u64) {
         self.next_ns = now_ns + READING_NS;
     }
 
-    /// Reads what the path in use has delivered. `others` may be used as well and are as near. A
-    /// path that comes back is to be used from now on.
+    /// Reads the delivery of the path in use. `others` are equally suitable and near. A returned
+    /// path is to be used from now on.
     pub(crate) fn read(
         &mut self,
         now_ns: u64,
@@ -115,7 +115,7 @@ impl Trial {
         match self.state {
             State::Resting => self.begin(now_ns, used, others),
             State::Trying { path, .. } if path != used.path => {
-                // Something else moved the segments, and stays right until it is asked again.
+                // The segments were moved for another reason, which has priority.
                 self.wins = 0;
                 self.rest(now_ns, 0);
                 Some(used.path)
@@ -141,7 +141,7 @@ impl Trial {
                     return None;
                 }
                 let tried_rate = tried.unwrap_or(0);
-                tracing::debug!(home, home_rate, path, tried_rate, "another path was tried");
+                tracing::debug!(home, home_rate, path, tried_rate, "bandwidth trial ended");
                 let is_better_by = |parts| tried_rate >= home_rate + home_rate / 16 * parts;
                 self.wins = if is_better_by(WIN) { self.wins + 1 } else { 0 };
                 if is_better_by(CLEAR) || self.wins >= WINS {
@@ -168,7 +168,7 @@ impl Trial {
             return None;
         }
         if path != used.path {
-            // Another one's rate says nothing of it.
+            // The rate of another path does not apply to it.
             self.known_rate = 0;
             return None;
         }
@@ -181,7 +181,7 @@ impl Trial {
         if now_ns < self.next_trial_ns {
             return None;
         }
-        // By turns, if there are several.
+        // Alternately, if there are several.
         let is_rival = |path: u16| self.wins > 0 && path == self.last;
         let path = others.min_by_key(|&path| (!is_rival(path), path <= self.last, path))?;
         self.wins = if path == self.last { self.wins } else { 0 };
@@ -212,7 +212,7 @@ mod tests {
     const SECOND: u64 = 1000 * MILLI;
     const DATAGRAM: u64 = 1472;
 
-    /// A session that sends all the time, and paths with so many MB/s.
+    /// A session that sends all the time, on paths with these rates in MB/s.
     struct Bench {
         trial: Trial,
         now_ns: u64,
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_faster_path_is_found_within_tens_of_milliseconds_and_kept() {
+    fn faster_path_is_found_within_tens_of_milliseconds_and_kept() {
         let mut bench = Bench::new(&[125, 375]);
         bench.run(50 * MILLI);
         assert_eq!((bench.used, bench.moves), (1, 1));
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn the_fastest_of_several_is_found() {
+    fn fastest_of_several_paths_is_found() {
         for fastest in 0..4 {
             let rates: Vec<u64> = (0..4).map(|at| 100 + 200 * u64::from(at == fastest)).collect();
             let mut bench = Bench::new(&rates);
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_is_a_little_faster_is_found_after_three_trials() {
+    fn slightly_faster_path_is_found_after_three_trials() {
         let mut bench = Bench::new(&[100, 112]);
         bench.run(100 * MILLI);
         assert_eq!((bench.used, bench.moves), (1, 5));
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_alike_are_left_as_they_are_and_worse_ones_cost_little() {
+    fn equal_paths_are_kept_and_slower_ones_cost_little() {
         for other in [100, 105, 95, 30] {
             let mut bench = Bench::new(&[100, other]);
             bench.run(20 * SECOND);
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_becomes_slow_is_left_within_seconds() {
+    fn slowed_path_is_left_within_seconds() {
         let mut bench = Bench::new(&[300, 100]);
         bench.run(20 * SECOND);
         assert_eq!(bench.used, 0);
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn short_messages_and_idle_sessions_try_nothing() {
+    fn short_messages_and_idle_sessions_start_no_trial() {
         for (rate, length) in [(100, 200), (5, DATAGRAM)] {
             let mut bench = Bench::new(&[rate, 1000]);
             bench.length = length;
@@ -327,7 +327,7 @@ mod tests {
         }
     }
 
-    /// What lies between two bursts is no slowness of the path that carried them.
+    /// Idle time between two bursts does not count as slowness of the path.
     #[test]
     fn bursts_are_measured_while_they_last() {
         for (rates, best) in [([300, 100], 0), ([100, 300], 1)] {
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trial_gives_way_to_whatever_else_moves_the_segments() {
+    fn trial_yields_to_other_path_changes() {
         let mut bench = Bench::new(&[100, 50, 50]);
         bench.run(15 * MILLI);
         assert_eq!(bench.used, 1, "a trial");
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_that_falls_silent_in_a_trial_goes_back() {
+    fn session_that_becomes_idle_in_a_trial_switches_back() {
         let mut bench = Bench::new(&[100, 500]);
         bench.run(READING_NS + MILLI);
         assert_eq!(bench.used, 1, "a trial");

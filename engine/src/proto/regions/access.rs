@@ -1,8 +1,7 @@
-//! Rights, and why one is not given.
+//! Access rights, and reasons of refusals.
 
 bitflags::bitflags! {
-    /// What peers may do to memory by a key. Rights are those of the other side: what a program
-    /// does to its own memory needs none.
+    /// Permitted accesses of peers by a key. A program needs no rights for its own memory.
     #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
     pub struct Access: u8 {
         /// Peers may read: get, and atomic operations that fetch.
@@ -11,12 +10,12 @@ bitflags::bitflags! {
         const REMOTE_WRITE = 2;
         /// Peers may operate on it atomically.
         const REMOTE_ATOMIC = 4;
-        /// Peers may take the key back, with a put.
+        /// Peers may invalidate the key, with a put.
         const REMOTE_INVALIDATE = 8;
     }
 }
 
-/// Why there is no key. The program is at fault.
+/// Why no key was created. The program is at fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeyError {
@@ -29,15 +28,15 @@ pub enum KeyError {
          offset and length"
     )]
     Range {
-        /// Where the range starts, in bytes.
+        /// Start of the range, in bytes.
         offset: u64,
         /// Its length in bytes.
         length: u64,
         /// The length of the region, in bytes.
         region_bytes: u64,
     },
-    /// The key would allow nothing.
-    #[error("a key without rights opens nothing: give at least one")]
+    /// The key would permit nothing.
+    #[error("a key without rights permits nothing: give at least one")]
     NoAccess,
     /// The chosen key is in use.
     #[error("key {key:#x} is in use: choose another one, or let it be random")]
@@ -45,35 +44,35 @@ pub enum KeyError {
         /// The chosen key.
         key: u64,
     },
-    /// There are as many keys as there may be.
+    /// The limit of keys is reached.
     #[error("there are {limit} keys, which is the limit: revoke some, or raise the setting")]
     Full {
-        /// The most there can be.
+        /// The limit.
         limit: usize,
     },
 }
 
-/// Why a target did not do what an origin asked of its memory. Each has a code on the wire, which
-/// never changes; 0 is no refusal.
+/// Why a target refused an operation on its memory. Each has a code on the wire, which never
+/// changes; 0 is no refusal.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, thiserror::Error)]
 #[non_exhaustive]
 #[repr(u8)]
 pub enum Refusal {
-    /// The key is not known. It may have been revoked, or not be for this engine: that is not told
-    /// apart.
+    /// The key is not known. It may have been revoked, or not be for this engine: that is not
+    /// distinguished.
     #[error("the peer does not know the key: it is wrong, was revoked, or is for other peers")]
     Key = 1,
     /// The key does not give the right.
     #[error("the key does not allow this operation: ask the peer for one that does")]
     Rights = 2,
-    /// Not inside what the key opens.
-    #[error("not all of it is inside what the key opens: check offset and length")]
+    /// Not inside the key's range.
+    #[error("the access exceeds the range of the key: check offset and length")]
     Range = 3,
-    /// Too many wrong keys in a short time: nothing is looked at, for milliseconds.
-    #[error("refused unlooked after too many wrong keys: wait, and find out where those come from")]
+    /// Too many wrong keys in a short time: no access is checked, for milliseconds.
+    #[error("rate-limited after repeated invalid keys: wait, and find out where they come from")]
     Throttled = 4,
-    /// Nothing is mapped there, or its protection forbids it. Bytes of a put before it may have
-    /// been written.
+    /// Nothing is mapped there, or its protection forbids it. Earlier bytes of a put may have been
+    /// written.
     #[error("the peer's memory there is not mapped, or its protection forbids the access")]
     Fault = 5,
     /// An element of an atomic operation is not at a multiple of its size.
@@ -82,11 +81,10 @@ pub enum Refusal {
     /// An atomic operation that is not defined, or not for this type.
     #[error("the peer does not know the atomic operation, or not for elements of this type")]
     Unsupported = 7,
-    /// Operands of an atomic operation that are not whole elements, or not as many as there have to
-    /// be.
+    /// Operands of an atomic operation that are not whole elements, or not as many as required.
     #[error("the operands of the atomic operation are not as many whole elements as it takes")]
     Length = 8,
-    /// The target cannot keep another operation, or tell its program of another put.
+    /// The target has no space for another operation, or for the completion of another put.
     #[error(
         "the peer is busy: it has no room for another operation, or its completion queue is full"
     )]
@@ -94,7 +92,7 @@ pub enum Refusal {
     /// The endpoint that the operation names is closed.
     #[error("the peer's endpoint is closed")]
     Endpoint = 10,
-    /// Memory that is to be mapped, and is of no region that peers may map.
+    /// Memory that is to be mapped, and belongs to no region that peers may map.
     #[error(
         "the memory cannot be mapped: its owner has to make the region by \
          allocate_shareable_region; put and get work with any"
@@ -106,7 +104,7 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// All there are, by their codes.
+    /// All refusals, by their codes.
     pub(crate) const ALL: [Self; 11] = [
         Self::Key,
         Self::Rights,
@@ -121,13 +119,13 @@ impl Refusal {
         Self::NotShareable,
     ];
 
-    /// Its code on the wire, never 0.
+    /// Returns its code on the wire, never 0.
     #[inline]
     pub(crate) const fn code(self) -> u8 {
         self as u8
     }
 
-    /// What has this code.
+    /// Returns the refusal with this code.
     #[inline]
     pub(crate) fn from_code(code: u8) -> Option<Self> {
         Self::ALL.get(usize::from(code).wrapping_sub(1)).copied()

@@ -1,4 +1,4 @@
-//! Which entry a key names: a hash table whose lines are cache lines.
+//! Maps keys to entries: a hash table whose lines are cache lines.
 
 use foldhash::quality::FixedState;
 use std::hash::BuildHasher;
@@ -25,12 +25,12 @@ const _: () = assert!(size_of::<Line>() == 64);
 const EMPTY: Line = Line { keys: [0; KEYS_PER_LINE], positions: [NOWHERE; KEYS_PER_LINE] };
 
 impl Line {
-    /// Compares with all keys alike, so that how long it takes says nothing of which is there.
+    /// Compares with all keys in constant time, so that its duration reveals no key.
     #[inline]
     fn find(&self, key: u64) -> u32 {
         let mut found = NOWHERE;
         for (candidate, position) in self.keys.iter().zip(&self.positions) {
-            // What is empty says `NOWHERE` itself; a key of 0 may be there beside it.
+            // Empty slots are `NOWHERE`; a key of 0 may be in use.
             let is_it = candidate.ct_eq(&key) & !position.ct_eq(&NOWHERE);
             found.conditional_assign(position, is_it);
         }
@@ -38,7 +38,7 @@ impl Line {
     }
 }
 
-/// A table that grows by doubling when a line is full.
+/// A table that doubles when a line is full.
 #[derive(Debug)]
 pub(super) struct Index {
     lines: Vec<Line>,
@@ -56,15 +56,15 @@ impl Index {
         self.hashing.hash_one(key) as usize & (self.lines.len() - 1)
     }
 
-    /// The position of a key's entry.
+    /// Returns the position of a key's entry.
     #[inline]
     pub(super) fn find(&self, key: u64) -> Option<u32> {
         let position = self.lines[self.line(key)].find(key);
         (position != NOWHERE).then_some(position)
     }
 
-    /// `key` is not there yet. `false`: no table of a sensible size has room for it, which does not
-    /// happen to keys that were chosen without knowing the seed.
+    /// Inserts `key`, which is not present. Returns `false` if no table of reasonable size has
+    /// space for it, which does not happen to keys chosen without knowledge of the seed.
     pub(super) fn insert(&mut self, key: u64, position: u32) -> bool {
         debug_assert!(position != NOWHERE && self.find(key).is_none());
         let mut lines = self.lines.len();
@@ -90,8 +90,8 @@ impl Index {
         true
     }
 
-    /// Spreads all keys over twice as many lines, or more: each line becomes several, so that all
-    /// have room.
+    /// Distributes all keys over at least twice as many lines: each line is split, so that all have
+    /// space.
     fn grow(&mut self, lines: usize) {
         let old = std::mem::replace(&mut self.lines, vec![EMPTY; lines]);
         for line in old {

@@ -1,20 +1,20 @@
-//! The regions of an engine, their keys, and what a peer may do by which key.
+//! The regions of an engine, their keys, and the permitted accesses of peers.
 //!
 //! ```text
 //!  request of a peer: key, offset, length, access
-//!    throttled? ── a peer that named too many wrong keys is refused unlooked
+//!    throttled? ── after too many wrong keys a peer is refused without a look-up
 //!    index[hash of the key] ──> one line of five keys, all compared
 //!    entries[position] ──────> one line: region, range, rights, peers
 //!  granted: region, offset in it, name of the key
 //! ```
 //!
 //! A look-up reads two cache lines and allocates nothing. Whether a key is unknown, was revoked, or
-//! is not for this peer is not told apart. What does not come from a peer (regions, keys, their
-//! revocation) may allocate.
+//! is not for this peer is not distinguished. Operations that are not on behalf of a peer (regions,
+//! keys, their revocation) may allocate.
 //!
 //! *Placements* are accesses that last: the kernel writes or reads a region's memory for a peer.
-//! Each is counted under its key from [`Regions::begin`] to [`Regions::end`], so that whoever
-//! revokes the key can wait for the last of them.
+//! Each is counted under its key from [`Regions::begin`] to [`Regions::end`], so that a revocation
+//! can wait for the last of them.
 
 mod access;
 mod index;
@@ -30,26 +30,26 @@ use self::throttle::Throttle;
 use super::late::Hashing;
 use super::table::{Id, Table};
 
-/// Bounds of the table.
+/// Limits of the table.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RegionLimits {
-    /// Most regions.
+    /// Maximum number of regions.
     pub(crate) regions: usize,
-    /// Most keys, with those that are revoked and wait for placements.
+    /// Maximum number of keys, those included that are revoked and wait for placements.
     pub(crate) keys: usize,
 }
 
 impl RegionLimits {
-    /// More than any program is known to have: what there is costs memory, what there may be none.
+    /// More than any program is known to use; unused entries cost no memory.
     pub(crate) const DEFAULT: Self = Self { regions: 1 << 20, keys: 1 << 20 };
 }
 
-/// What a key is to open.
+/// A key to be created.
 #[derive(Clone, Debug)]
 pub(crate) struct KeyRequest {
     /// A chosen key; `None`: a random one.
     pub(crate) key: Option<u64>,
-    /// Where the range starts in the region, in bytes. Offsets that peers give count from here.
+    /// Start of the range in the region, in bytes. Offsets that peers give count from here.
     pub(crate) offset: u64,
     /// The length of the range, in bytes.
     pub(crate) length: u64,
@@ -58,7 +58,7 @@ pub(crate) struct KeyRequest {
     pub(crate) peers: Option<Box<[u64]>>,
 }
 
-/// Names a key that was added, also after it is revoked, until its last placement has ended.
+/// Identifies a key, also after it is revoked, until its last placement has ended.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct KeyName {
     position: u32,
@@ -69,13 +69,13 @@ pub(crate) struct KeyName {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Granted {
     pub(crate) region: Id,
-    /// Where the access starts in the region, in bytes.
+    /// Start of the access in the region, in bytes.
     pub(crate) start: u64,
     /// For [`Regions::begin`], if the access lasts.
     pub(crate) key: KeyName,
 }
 
-/// How often peers were refused, by reason.
+/// Numbers of refusals, by reason.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Violations {
     /// The key is unknown, revoked, or not for this peer.
@@ -84,23 +84,23 @@ pub(crate) struct Violations {
     pub(crate) rights: u64,
     /// Not inside the range of the key.
     pub(crate) range: u64,
-    /// Unlooked, for too many wrong keys.
+    /// Not checked, after too many wrong keys.
     pub(crate) throttled: u64,
 }
 
-/// A region of memory that keys may open.
+/// A region of memory that keys refer to.
 #[derive(Debug)]
 struct Region {
     length: u64,
-    /// Placements under its keys, revoked ones too.
+    /// Placements under its keys, revoked ones included.
     placements: u32,
-    /// No more keys; forgotten with the last placement.
+    /// It takes no more keys; removed with the last placement.
     closing: bool,
-    /// Some peer has its memory mapped, or had: nothing says when that ends.
+    /// A peer has, or had, its memory mapped: the end of that is unknown.
     is_mapped: bool,
 }
 
-/// What a key opens: one cache line.
+/// Range and rights of a key: one cache line.
 #[derive(Debug)]
 #[repr(C, align(64))]
 struct Entry {
@@ -122,13 +122,13 @@ const _: () = assert!(size_of::<Entry>() == 64);
 enum State {
     /// Peers may use it.
     Valid,
-    /// In no index; placements of before are under way.
+    /// In no index; earlier placements are in progress.
     Revoked,
     /// Free for another key.
     Vacant,
 }
 
-/// See the module.
+/// Regions and keys; see the module.
 #[derive(Debug)]
 pub(crate) struct Regions {
     limits: RegionLimits,
@@ -136,14 +136,15 @@ pub(crate) struct Regions {
     index: Index,
     entries: Vec<Entry>,
     vacant: Vec<u32>,
-    /// How many placements of which session are under way by which key.
+    /// Number of placements in progress, by key and session.
     placements: HashMap<(KeyName, u32), u32, Hashing>,
     throttle: Throttle,
     violations: Violations,
 }
 
 impl Regions {
-    /// `seed` is random: nobody is to know which keys share a line of the index.
+    /// Creates an empty table. `seed` is random, so that no peer knows which keys share a line of
+    /// the index.
     pub(crate) fn new(limits: RegionLimits, seed: u64) -> Self {
         Self {
             limits: RegionLimits { keys: limits.keys.min(u32::MAX as usize), ..limits },
@@ -157,16 +158,15 @@ impl Regions {
         }
     }
 
-    /// A region of `length` bytes, without keys. `None`: at the limit.
+    /// Adds a region of `length` bytes, without keys. `None`: at the limit.
     pub(crate) fn open(&mut self, length: u64) -> Option<Id> {
         self.regions.insert(Region { length, placements: 0, closing: false, is_mapped: false }).ok()
     }
 
-    /// Revokes all keys of a region; it takes no more. Its name is good until the last placement
-    /// has ended, at once if there is none. A name that finds nothing changes
-    /// nothing.
+    /// Revokes all keys of a region; it takes no more. Its id is valid until the last placement has
+    /// ended, or ends at once if there is none. An unknown id has no effect.
     ///
-    /// It looks at all keys there are.
+    /// Scans all keys.
     pub(crate) fn close(&mut self, region: Id) {
         let Some(closing) = self.regions.get_mut(region) else { return };
         closing.closing = true;
@@ -179,14 +179,15 @@ impl Regions {
         self.forget_closed(region);
     }
 
-    /// Whether a region's memory may be in use: it is not closed, or placements are under way.
+    /// Returns whether a region's memory may be in use: it is not closed, or placements are in
+    /// progress.
     #[cfg(test)]
     pub(crate) fn is_open(&self, region: Id) -> bool {
         self.regions.get(region).is_some()
     }
 
-    /// A key for a range of a region. `random` gives random numbers of 64 bits, from a generator
-    /// that nobody can predict.
+    /// Adds a key for a range of a region. `random` returns unpredictable random numbers of 64
+    /// bits.
     ///
     /// # Errors
     ///
@@ -213,7 +214,7 @@ impl Regions {
             Some(key) if self.index.find(key).is_some() => return Err(KeyError::Taken { key }),
             Some(key) => key,
             None => loop {
-                // The largest number stands for no key in libfabric.
+                // The largest number means no key in libfabric.
                 let key = random();
                 if key != u64::MAX && self.index.find(key).is_none() {
                     break key;
@@ -243,8 +244,8 @@ impl Regions {
         Ok(key)
     }
 
-    /// What a key opens, for a peer that wants to map it: the region, and the range in it. Who maps
-    /// memory can do anything to it, so the key has to allow everything.
+    /// Returns the region and range of a key, for a peer that wants to map it. A mapping permits
+    /// any access, so the key has to permit all.
     ///
     /// # Errors
     ///
@@ -258,26 +259,26 @@ impl Regions {
         let all = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
         let granted = self.check(peer, key, 0, 0, all, now_ns)?;
         match self.entries[granted.key.position as usize].length {
-            // There is no mapping of nothing.
+            // An empty range cannot be mapped.
             0 => Err(Refusal::Range),
             length => Ok((granted, length)),
         }
     }
 
-    /// A peer has a region mapped, for as long as it likes.
+    /// Notes that a peer has a region mapped, for an unknown time.
     pub(crate) fn note_mapped(&mut self, region: Id) {
         if let Some(region) = self.regions.get_mut(region) {
             region.is_mapped = true;
         }
     }
 
-    /// Whether some peer has mapped a region, whatever became of its key.
+    /// Returns whether any peer has mapped a region, by any key.
     pub(crate) fn is_mapped(&self, region: Id) -> bool {
         self.regions.get(region).is_some_and(|region| region.is_mapped)
     }
 
-    /// Makes a key unknown. `None`: it was. Placements that are under way go on: the name says
-    /// (`is_busy`) when the last has ended.
+    /// Revokes a key. `None`: it is unknown. Placements in progress continue: `is_busy` of the
+    /// returned name tells when the last has ended.
     pub(crate) fn revoke(&mut self, key: u64) -> Option<KeyName> {
         let position = self.index.find(key)?;
         let generation = self.entries[position as usize].generation;
@@ -292,8 +293,8 @@ impl Regions {
         self.forget_unused(position);
     }
 
-    /// Whether a peer may access `length` bytes at `offset` of what `key` opens. `access` is all
-    /// that the operation needs.
+    /// Checks whether a peer may access `length` bytes at `offset` of the range of `key`. `access`
+    /// is all that the operation needs.
     ///
     /// # Errors
     ///
@@ -331,7 +332,7 @@ impl Regions {
         Ok(Granted { region: entry.region, start: entry.start + offset, key })
     }
 
-    /// The same of the common case: `None` is no refusal, but that [`Self::check`] has to say.
+    /// Checks the common case: `None` is no refusal, but that [`Self::check`] has to decide.
     #[inline]
     pub(crate) fn grant(
         &self,
@@ -357,25 +358,25 @@ impl Regions {
         Err(Refusal::Key)
     }
 
-    /// Which region a valid key opens.
+    /// Returns the region of a valid key.
     pub(crate) fn region_of(&self, key: u64) -> Option<Id> {
         let position = self.index.find(key)?;
         self.entries.get(position as usize).map(|entry| entry.region)
     }
 
-    /// The region of a key, which may be revoked, while something by it is under way.
+    /// Returns the region of a key, which may be revoked, while an access by it is in progress.
     pub(crate) fn region_named(&self, key: KeyName) -> Option<Id> {
         let entry = self.entries.get(key.position as usize)?;
         (entry.generation == key.generation).then_some(entry.region)
     }
 
-    /// How often peers were refused.
+    /// Returns the numbers of refusals.
     pub(crate) fn violations(&self) -> Violations {
         self.violations
     }
 
-    /// A placement of a session begins, under a key that [`Self::check`] has just granted.
-    /// `false`: the name finds nothing that is valid, and the placement must not begin.
+    /// Begins a placement of a session, under a key that [`Self::check`] has just granted. Returns
+    /// `false` if the key is not valid any more, and the placement must not begin.
     pub(crate) fn begin(&mut self, key: KeyName, session: u32) -> bool {
         let Some(entry) = self.entries.get_mut(key.position as usize) else { return false };
         if entry.generation != key.generation || entry.state != State::Valid {
@@ -389,8 +390,8 @@ impl Regions {
         true
     }
 
-    /// A placement has ended that began: nothing accesses the memory for it any more. What never
-    /// began changes nothing.
+    /// Ends a placement: nothing accesses the memory for it any more. A placement that never began
+    /// has no effect.
     pub(crate) fn end(&mut self, key: KeyName, session: u32) {
         let Some(count) = self.placements.get_mut(&(key, session)) else {
             debug_assert!(false, "no placement of session {session} under {key:?}");
@@ -410,28 +411,28 @@ impl Regions {
         self.forget_closed(region);
     }
 
-    /// Whether placements under a key are under way.
+    /// Returns whether placements under a key are in progress.
     #[cfg(test)]
     pub(crate) fn is_busy(&self, key: KeyName) -> bool {
         let entry = self.entries.get(key.position as usize);
         entry.is_some_and(|entry| entry.generation == key.generation && entry.placements > 0)
     }
 
-    /// The sessions whose placements under a key are under way, in no order. It looks at all
-    /// placements there are.
+    /// Returns the sessions with placements under a key in progress, unordered. Scans all
+    /// placements.
     pub(crate) fn busy(&self, key: KeyName) -> impl Iterator<Item = u32> {
         let of_key = move |(name, session): &(KeyName, u32)| (*name == key).then_some(*session);
         self.placements.keys().filter_map(of_key)
     }
 
-    /// The sessions whose placements under any key of a region are under way, in no order; one may
-    /// come several times. It looks at all placements there are.
+    /// Returns the sessions with placements under any key of a region in progress, unordered,
+    /// possibly repeated. Scans all placements.
     pub(crate) fn busy_region(&self, region: Id) -> impl Iterator<Item = u32> {
         let is_of = move |name: &KeyName| self.entries[name.position as usize].region == region;
         self.placements.keys().filter(move |(name, _)| is_of(name)).map(|&(_, session)| session)
     }
 
-    /// Frees what a revoked key without placements occupies.
+    /// Frees the entry of a revoked key without placements.
     fn forget_unused(&mut self, position: u32) {
         let entry = &mut self.entries[position as usize];
         if entry.state == State::Revoked && entry.placements == 0 {
@@ -450,7 +451,7 @@ impl Regions {
 }
 
 impl Entry {
-    /// Whether a peer is one of those that may use it.
+    /// Returns whether a peer is one of those that may use it.
     #[inline]
     fn is_for(&self, peer: u64) -> bool {
         self.peers.as_ref().is_none_or(|peers| peers.binary_search(&peer).is_ok())

@@ -1,4 +1,4 @@
-//! Regions, keys and refusals, against a model.
+//! Regions, keys and refusals, compared with a model.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -26,7 +26,7 @@ fn no_random() -> u64 {
     unreachable!("the key is chosen")
 }
 
-/// Random numbers that are the same each time.
+/// Returns reproducible pseudo-random numbers.
 fn numbers(mut state: u64) -> impl FnMut() -> u64 {
     move || {
         state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -70,7 +70,7 @@ fn step() -> impl Strategy<Value = Step> {
 
 proptest! {
     #[test]
-    fn grants_are_those_of_a_plain_list(steps in prop::collection::vec(step(), 0..120)) {
+    fn grants_match_a_simple_list(steps in prop::collection::vec(step(), 0..120)) {
         const KEYS: usize = 6;
         let mut table = regions(KEYS);
         let mut opened: Vec<(Id, u64, bool)> = Vec::new();
@@ -187,14 +187,14 @@ proptest! {
     }
 
     #[test]
-    fn the_index_is_a_map(
+    fn index_behaves_like_a_map(
         steps in prop::collection::vec((any::<bool>(), 0u64..300), 0..600),
         seed: u64,
     ) {
         let mut index = Index::new(seed);
         let mut model = BTreeMap::new();
         for (position, (adds, key)) in (0u32..).zip(steps) {
-            // Registrations are addresses, as often as not.
+            // Keys that are registration addresses are common.
             let key = if key == 299 { u64::MAX } else { key * 4096 };
             prop_assert_eq!(index.find(key), model.get(&key).copied());
             if adds && !model.contains_key(&key) {
@@ -212,7 +212,7 @@ proptest! {
 }
 
 #[test]
-fn ranges_of_keys_and_of_accesses_do_not_wrap() {
+fn key_and_access_ranges_do_not_wrap() {
     let mut table = regions(4);
     let region = table.open(u64::MAX).expect("room");
     table.add_key(region, chosen(1, 8, u64::MAX - 8), no_random).expect("inside");
@@ -228,7 +228,7 @@ fn ranges_of_keys_and_of_accesses_do_not_wrap() {
 }
 
 #[test]
-fn random_keys_are_those_drawn_and_never_the_one_that_stands_for_none() {
+fn random_keys_are_never_the_reserved_value() {
     let mut table = regions(4);
     let region = table.open(16).expect("room");
     table.add_key(region, chosen(7, 0, 16), no_random).expect("room");
@@ -241,7 +241,7 @@ fn random_keys_are_those_drawn_and_never_the_one_that_stands_for_none() {
 }
 
 #[test]
-fn a_key_of_before_is_unknown_though_its_number_is_used_again() {
+fn revoked_key_stays_unknown_after_its_number_is_reused() {
     let mut table = regions(2);
     let region = table.open(16).expect("room");
     table.add_key(region, chosen(5, 0, 16), no_random).expect("room");
@@ -250,7 +250,7 @@ fn a_key_of_before_is_unknown_though_its_number_is_used_again() {
     let name = table.revoke(5).expect("it was valid");
     assert_eq!((name, table.revoke(5)), (old.key, None));
     assert_eq!(table.check(3, 5, 0, 8, WRITE, 0), Err(Refusal::Key));
-    // The same number, while a placement of before is under way.
+    // The same number, while an earlier placement is in progress.
     table.add_key(region, chosen(5, 8, 8), no_random).expect("room for one more");
     let new = table.check(3, 5, 0, 8, WRITE, 0).expect("granted");
     assert!(new.key != old.key && new.start == 8);
@@ -263,7 +263,7 @@ fn a_key_of_before_is_unknown_though_its_number_is_used_again() {
     assert_eq!(table.busy(name).collect::<Vec<_>>(), [4]);
     table.end(name, 4);
     assert!(!table.is_busy(name));
-    // Its place is free for the next one, which has another name.
+    // Its slot is free for the next one, which has another name.
     table.add_key(region, chosen(6, 0, 8), no_random).expect("room again");
     let next = table.check(3, 6, 0, 8, WRITE, 0).expect("granted");
     assert!(next.key.position == old.key.position && next.key != old.key);
@@ -271,7 +271,7 @@ fn a_key_of_before_is_unknown_though_its_number_is_used_again() {
 }
 
 #[test]
-fn wrong_keys_are_throttled_and_the_right_one_with_them() {
+fn wrong_keys_throttle_the_peer_entirely() {
     let mut table = regions(4);
     let region = table.open(16).expect("room");
     let key = table.add_key(region, chosen(5, 0, 16), no_random).expect("room");
@@ -283,7 +283,7 @@ fn wrong_keys_are_throttled_and_the_right_one_with_them() {
     assert_eq!(table.grant(1, key, 0, 1, READ), None);
     assert!(table.check(2, key, 0, 1, READ, 0).is_ok(), "others are not concerned");
     assert_eq!(table.check(1, key, 0, 1, READ, INTERVAL_NS - 1), Err(Refusal::Throttled));
-    // One token, for one more wrong key; right keys take none.
+    // One token, for one more wrong key; valid keys take none.
     for _ in 0..10 {
         assert!(table.check(1, key, 0, 1, READ, INTERVAL_NS).is_ok());
     }
@@ -299,13 +299,13 @@ fn wrong_keys_are_throttled_and_the_right_one_with_them() {
 }
 
 #[test]
-fn many_peers_with_wrong_keys_take_bounded_memory() {
+fn throttle_memory_is_bounded() {
     let mut throttle = Throttle::new(1);
     for peer in 0..20_000 {
         throttle.wrong_key(peer, 5);
     }
     assert_eq!(throttle.peers(), throttle::PEERS_MAX);
-    // One that is throttled stays so, whoever comes after it.
+    // A throttled peer stays so, whichever peers follow.
     for _ in 0..WRONG_KEYS_BURST {
         throttle.wrong_key(1 << 40, 5);
     }
@@ -316,7 +316,7 @@ fn many_peers_with_wrong_keys_take_bounded_memory() {
     assert!(!throttle.is_throttled(1 << 40, 5 + INTERVAL_NS) && !throttle.is_any());
 }
 
-/// Names random keys to a table of ten thousand.
+/// Uses random keys on a table of ten thousand.
 fn guess(guesses: u64) {
     let mut table = regions(10_000);
     let region = table.open(1 << 40).expect("room");
@@ -326,14 +326,14 @@ fn guess(guesses: u64) {
         .map(|_| table.add_key(region, request.clone(), &mut random).expect("room"))
         .collect();
     let mut guessed = numbers(2);
-    // At once: all but the first are refused unlooked.
+    // At once: all but the first are refused without a check.
     for _ in 0..guesses {
         assert!(table.check(1, guessed(), 0, 1, READ, 0).is_err());
     }
     let looked = WRONG_KEYS_BURST;
     assert_eq!(table.violations().key, looked);
     assert_eq!(table.violations().throttled, guesses - looked);
-    // So slowly that each is looked at, and allocates nothing.
+    // So slowly that each is checked, and allocates nothing.
     let before = counting::allocations();
     for now in 0..guesses {
         let now = (now + 2 * WRONG_KEYS_BURST) * INTERVAL_NS;
@@ -344,13 +344,13 @@ fn guess(guesses: u64) {
 }
 
 #[test]
-fn random_guesses_hit_nothing() {
+fn random_keys_match_nothing() {
     guess(1_000_000);
 }
 
 #[test]
 #[ignore = "ten million guesses take seconds: run it where the table has changed"]
-fn ten_million_random_guesses_hit_nothing() {
+fn ten_million_random_keys_match_nothing() {
     guess(10_000_000);
 }
 
@@ -367,7 +367,7 @@ fn codes_of_refusals_do_not_change() {
 
 /// RR-SHM-9
 #[test]
-fn who_maps_needs_all_rights_and_a_region_remembers_that_it_was_mapped() {
+fn mapping_requires_all_rights_and_is_recorded() {
     let mut regions = regions(8);
     let region = regions.open(10_000).unwrap();
     let mut key = |access, length| {
@@ -385,7 +385,7 @@ fn who_maps_needs_all_rights_and_a_region_remembers_that_it_was_mapped() {
     regions.note_mapped(granted.region);
     for key in [all, some] {
         regions.revoke(key).unwrap();
-        assert!(regions.is_mapped(region), "all of it is, whatever a key opened");
+        assert!(regions.is_mapped(region), "the whole region counts as mapped");
     }
     let other = regions.open(1).unwrap();
     assert!(!regions.is_mapped(other));

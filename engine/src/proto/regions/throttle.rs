@@ -1,26 +1,26 @@
-//! How many wrong keys a peer may name.
+//! Rate limit of wrong keys per peer.
 
 use std::collections::HashMap;
 
 use foldhash::quality::FixedState;
 
-/// Wrong keys that a peer may name at once.
+/// Wrong keys that a peer may use at once.
 pub(crate) const WRONG_KEYS_BURST: u64 = 1024;
-/// Wrong keys that a peer may name per second, in the long run.
+/// Wrong keys that a peer may use per second, on average.
 pub(crate) const WRONG_KEYS_PER_SECOND: u64 = 1000;
 
 const INTERVAL_NS: u64 = 1_000_000_000 / WRONG_KEYS_PER_SECOND;
-/// What a bucket may lack, in the time that fills it, and still have a token.
+/// Maximum deficit of a bucket, in the time that fills it, with a token left.
 const LACK_MAX_NS: u64 = (WRONG_KEYS_BURST - 1) * INTERVAL_NS;
 
-/// Most peers that are remembered.
+/// Maximum number of tracked peers.
 pub(super) const PEERS_MAX: usize = 4096;
 
-/// A bucket of [`WRONG_KEYS_BURST`] tokens for each peer that named a wrong key lately.
+/// A bucket of [`WRONG_KEYS_BURST`] tokens for each peer that used a wrong key lately.
 #[derive(Debug)]
 pub(super) struct Throttle {
     buckets: HashMap<u64, Bucket, FixedState>,
-    /// How many buckets were empty when they were last looked at.
+    /// Number of empty buckets at the last check.
     empty: usize,
 }
 
@@ -47,13 +47,13 @@ impl Throttle {
         self.buckets.len()
     }
 
-    /// Whether a peer may be throttled: if not, nobody has to be asked for.
+    /// Returns whether any peer may be throttled: if not, no look-up is necessary.
     #[inline]
     pub(super) fn is_any(&self) -> bool {
         self.empty > 0
     }
 
-    /// Whether a peer's bucket is empty.
+    /// Returns whether a peer's bucket is empty.
     pub(super) fn is_throttled(&mut self, peer: u64, now_ns: u64) -> bool {
         let Some(bucket) = self.buckets.get_mut(&peer).filter(|bucket| bucket.is_empty) else {
             return false;
@@ -63,7 +63,7 @@ impl Throttle {
         bucket.is_empty
     }
 
-    /// Takes a token out of a peer's bucket, which is not throttled.
+    /// Takes a token from a peer's bucket, which is not throttled.
     pub(super) fn wrong_key(&mut self, peer: u64, now_ns: u64) {
         if self.buckets.len() >= PEERS_MAX && !self.buckets.contains_key(&peer) {
             self.forget_one(now_ns);
@@ -77,7 +77,7 @@ impl Throttle {
         }
     }
 
-    /// Forgets full buckets, or else the one that lacks least.
+    /// Removes full buckets, or else the fullest one.
     fn forget_one(&mut self, now_ns: u64) {
         self.buckets.retain(|_, bucket| bucket.full_at > now_ns || bucket.is_empty);
         if self.buckets.len() < PEERS_MAX {

@@ -1,11 +1,11 @@
-//! Chunks whose bytes are not what was sent.
+//! Corrupted chunks.
 
 use super::super::bulk::Outgoing;
 use super::super::rendezvous::{BAD_CHUNKS_MAX, ChunkReceive};
 use super::*;
 use crate::wire::chunk::ChunkHeader;
 
-/// The next chunk comes as it was sent, or with other bytes.
+/// Delivers the next chunk, intact or corrupted.
 pub(super) fn chunk_comes(bench: &mut Bench, lane: Id, is_intact: bool) -> bool {
     let chunk = bench.core.next_receive(lane).unwrap();
     let ChunkReceive { operation, offset, length } = chunk;
@@ -24,7 +24,7 @@ pub(super) fn chunk_comes(bench: &mut Bench, lane: Id, is_intact: bool) -> bool 
 
 /// RR-SUM-4, RR-SUM-5
 #[test]
-fn corrupted_chunks_are_granted_again_but_not_for_ever() {
+fn corrupted_chunks_are_granted_again_up_to_a_limit() {
     let mut bench = Bench::new(Config::for_tests());
     bench.core.sessions.at_mut(bench.slot as usize).unwrap().has_checksums = true;
     let lane = bench.lane();
@@ -40,7 +40,7 @@ fn corrupted_chunks_are_granted_again_but_not_for_ever() {
     assert!(bench.hear().is_empty());
     for _ in 1..BAD_CHUNKS_MAX {
         assert!(chunk_comes(&mut bench, lane, false));
-        assert_eq!(bench.hear(), [frame::KIND_GRANT], "it is counted anew");
+        assert_eq!(bench.hear(), [frame::KIND_GRANT], "the count restarts");
     }
     assert!(chunk_comes(&mut bench, lane, true));
     assert_eq!(bench.hear(), [frame::KIND_DONE]);
@@ -64,7 +64,7 @@ fn corrupted_chunks_are_granted_again_but_not_for_ever() {
 
 /// RR-SUM-4
 #[test]
-fn chunks_have_checksums_where_they_were_agreed_on_and_none_elsewhere() {
+fn chunks_have_checksums_only_where_agreed() {
     for has_checksums in [true, false] {
         let mut bench = Bench::new(Config::for_tests());
         bench.core.sessions.at_mut(bench.slot as usize).unwrap().has_checksums = has_checksums;
@@ -80,6 +80,6 @@ fn chunks_have_checksums_where_they_were_agreed_on_and_none_elsewhere() {
         bench.say(&rts(0, 1000)).unwrap();
         bench.hear();
         let is_in_step = chunk_comes(&mut bench, lane, true);
-        assert_eq!(is_in_step, has_checksums, "a checksum that was not agreed on is no header");
+        assert_eq!(is_in_step, has_checksums, "a checksum that was not agreed on is invalid");
     }
 }

@@ -1,4 +1,4 @@
-//! Messages that are taken out of matching by name.
+//! Claimed messages.
 
 use super::*;
 use crate::proto::effects::Arrival;
@@ -22,7 +22,7 @@ impl Bench {
 }
 
 #[test]
-fn a_claimed_message_is_nobody_elses() {
+fn claimed_message_is_reserved_for_its_claim() {
     let mut bench = Bench::new(Config::for_tests());
     assert_eq!(bench.claim(), None);
     bench.say(&eager(0, 10, 0)).unwrap();
@@ -34,34 +34,34 @@ fn a_claimed_message_is_nobody_elses() {
     let other = bench.receive(30);
     assert!(matches!(bench.ends.0[&other], Ended::Received(it) if it.length == 20));
     let mine = bench.receive_claimed(claim, 5);
-    assert_eq!(bench.ends.0[&mine], Ended::Received(arrival), "cut, like any other");
-    assert!(bench.core.new_claimed_receive(claim, 5).is_none(), "it is over");
+    assert_eq!(bench.ends.0[&mine], Ended::Received(arrival), "truncated, like any other");
+    assert!(bench.core.new_claimed_receive(claim, 5).is_none(), "the claim has ended");
     assert!(!bench.core.discard_claimed(claim));
     assert_eq!(bench.core.operations().len(), 0);
 }
 
 /// RR-CREDIT-4
 #[test]
-fn a_claimed_message_keeps_its_credit_until_it_is_received_or_discarded() {
+fn claimed_message_holds_credit_until_received_or_discarded() {
     for is_discarded in [false, true] {
         let mut bench = Bench::new(Config::for_tests());
         bench.say(&eager(0, 100, 77)).unwrap();
         let (claim, _) = bench.claim().unwrap();
         assert!(bench.core.unexpected().held_bytes().0 > 0);
-        assert!(bench.hear().is_empty(), "nobody has matched it");
+        assert!(bench.hear().is_empty(), "it is not matched");
         if is_discarded {
             assert!(bench.core.discard_claimed(claim));
         } else {
             bench.receive_claimed(claim, 100);
         }
         assert_eq!(bench.core.unexpected().held_bytes().0, 0);
-        assert_eq!(bench.hear(), [frame::KIND_MATCHED], "its sender ends alike");
+        assert_eq!(bench.hear(), [frame::KIND_MATCHED], "its send completes as well");
     }
 }
 
 /// RR-RDV-5
 #[test]
-fn a_long_one_is_pulled_or_its_sender_is_done() {
+fn claimed_rendezvous_is_pulled_or_its_send_completes() {
     for is_discarded in [false, true] {
         let mut bench = Bench::new(Config::for_tests());
         bench.say(&rts(0, 6000)).unwrap();
@@ -81,7 +81,7 @@ fn a_long_one_is_pulled_or_its_sender_is_done() {
 
 /// RR-END-2
 #[test]
-fn claims_outlive_their_session_and_tell_what_became_of_it() {
+fn claims_outlive_their_session_and_report_its_failure() {
     for length in [10, 5000] {
         let mut bench = Bench::new(Config::for_tests());
         let body = if length == 10 { eager(0, 10, 0) } else { rts(0, length) };
@@ -90,7 +90,9 @@ fn claims_outlive_their_session_and_tell_what_became_of_it() {
         bench.core.fail_session(bench.slot, PeerFailure::Left, &mut bench.ends);
         let id = bench.receive_claimed(claim, 100);
         match &bench.ends.0[&id] {
-            Ended::Received(got) => assert_eq!((*got, length), (arrival, 10), "it was here whole"),
+            Ended::Received(got) => {
+                assert_eq!((*got, length), (arrival, 10), "it had arrived completely")
+            }
             ended => assert!(length == 5000 && is_lost(ended, &PeerFailure::Left), "{ended:?}"),
         }
     }
@@ -101,7 +103,7 @@ fn is_lost(ended: &Ended, why: &PeerFailure) -> bool {
 }
 
 #[test]
-fn claims_end_with_their_endpoint_and_know_of_removed_peers() {
+fn claims_end_with_their_endpoint_and_report_removed_peers() {
     let mut bench = Bench::new(Config::for_tests());
     bench.say(&rts(0, 5000)).unwrap();
     bench.say(&eager(0, 8, 3)).unwrap();
@@ -115,6 +117,6 @@ fn claims_end_with_their_endpoint_and_know_of_removed_peers() {
     bench.say(&rts(0, 5000)).unwrap();
     let (claim, _) = bench.claim().unwrap();
     bench.core.close_endpoint(0, &mut bench.ends);
-    assert_eq!(bench.hear(), [frame::KIND_DONE], "its sender hears that nobody wants it");
+    assert_eq!(bench.hear(), [frame::KIND_DONE], "its sender is notified of the discard");
     assert!(!bench.core.discard_claimed(claim));
 }

@@ -1,9 +1,9 @@
-//! Endpoints that close while something is under way, and what is known when sessions end.
+//! Endpoints that close with operations in progress, and reports when sessions end.
 
 use super::*;
 use crate::proto::rendezvous::ChunkReceive;
 
-/// A lane on which 4096 bytes of a receive are with the kernel.
+/// Starts a receive with 4096 bytes in the kernel on a lane.
 fn pulling(bench: &mut Bench) -> (Id, Id, ChunkReceive) {
     let lane = bench.lane();
     let receive = bench.receive(6000);
@@ -15,24 +15,24 @@ fn pulling(bench: &mut Bench) -> (Id, Id, ChunkReceive) {
 
 /// RR-RDV-3, RR-RDV-5
 #[test]
-fn a_pull_ends_when_the_kernel_has_let_go_and_its_sender_hears_of_it() {
+fn closed_pull_ends_after_the_kernel_and_notifies_its_sender() {
     let mut bench = Bench::new(Config::for_tests());
     let (lane, receive, chunk) = pulling(&mut bench);
     bench.core.close_endpoint(0, &mut bench.ends);
     assert!(bench.ends.0.is_empty(), "the kernel may still write");
     assert_eq!(bench.hear(), [frame::KIND_DONE]);
-    assert_eq!(bench.lanes_to_close(), 1, "its peer may send the rest never");
+    assert_eq!(bench.lanes_to_close(), 1, "its peer may never send the rest");
     bench.core.lane_lost(lane, false, "given up", 0, &mut bench.ends);
     assert!(bench.core.has_closed());
     bench.core.handle_chunk_received(lane, chunk, None, 0, &mut bench.ends);
     assert_eq!(bench.ends.0[&receive], Ended::Cancelled);
     assert!(!bench.core.has_closed());
-    assert_eq!(bench.hear(), [], "what it lacked is not granted again");
+    assert_eq!(bench.hear(), [], "missing bytes are not granted again");
 }
 
 /// RR-RDV-5
 #[test]
-fn a_send_that_is_pulled_ends_when_the_kernel_has_let_go_and_serves_no_more() {
+fn closed_rendezvous_send_ends_after_the_kernel_and_serves_no_more() {
     let mut bench = Bench::new(Config::for_tests());
     let lane = bench.lane();
     let send = bench.send(5000, CompletionLevel::Inject);
@@ -41,13 +41,13 @@ fn a_send_that_is_pulled_ends_when_the_kernel_has_let_go_and_serves_no_more() {
     bench.say(&grant(send, 1000, 1000, 1)).unwrap();
     bench.core.next_send(lane, &bench.ends).unwrap();
     bench.core.close_endpoint(0, &mut bench.ends);
-    assert!(bench.ends.0.is_empty() && bench.core.is_sending_of_closed(), "it may still go out");
+    assert!(bench.ends.0.is_empty() && bench.core.is_sending_of_closed(), "it may still be sent");
     assert_eq!(bench.lanes_to_close(), 0);
     bench.core.cancel_closed(&mut bench.ends);
     assert!(bench.ends.0.is_empty(), "the kernel may still read");
     assert_eq!(bench.lanes_to_close(), 1);
     bench.core.handle_chunk_sent(lane, 0);
-    assert!(bench.core.next_send(lane, &bench.ends).is_none(), "what was granted before");
+    assert!(bench.core.next_send(lane, &bench.ends).is_none(), "granted before the close");
     assert_eq!(bench.lanes_to_close(), 1);
     bench.say(&grant(send, 2000, 1000, 2)).unwrap();
     assert_eq!(bench.hear(), [frame::KIND_REFUSED]);
@@ -57,7 +57,7 @@ fn a_send_that_is_pulled_ends_when_the_kernel_has_let_go_and_serves_no_more() {
 }
 
 #[test]
-fn sends_that_wait_give_their_place_to_others() {
+fn cancelled_waiting_sends_unblock_others() {
     let mut bench = Bench::new(Config::for_tests());
     let second = bench.core.open_endpoint().unwrap();
     // The peer has credit for two.
@@ -86,7 +86,7 @@ fn sends_that_wait_give_their_place_to_others() {
     for send in [sent[0], sent[1], waiting] {
         assert_eq!(bench.ends.0[&send], Ended::Cancelled);
     }
-    // Its envelope of credit goes to the one behind.
+    // Its envelope of credit goes to the next one.
     let more = bench.segment(0, &[], (3, 3000));
     bench.handle(&more).unwrap();
     assert_eq!(bench.hear(), [frame::KIND_EAGER]);
@@ -94,9 +94,9 @@ fn sends_that_wait_give_their_place_to_others() {
     assert_eq!(bench.ends.0[&other], Ended::Sent { accepted: 8 });
 }
 
-/// What is with its peer needs its sender no more.
+/// A message that the peer has needs its sender no more.
 #[test]
-fn nobody_waits_for_a_match() {
+fn closing_does_not_wait_for_matches() {
     let mut bench = Bench::new(Config::for_tests());
     let send = bench.send(8, CompletionLevel::Match);
     bench.hear();
@@ -109,11 +109,11 @@ fn nobody_waits_for_a_match() {
 
 /// RR-END-5
 #[test]
-fn the_peer_is_asked_once_for_what_its_traffic_does_not_acknowledge() {
+fn missing_ack_is_requested_once() {
     let mut bench = Bench::new(Config::for_tests());
     let slot = bench.slot;
     bench.core.ask_for_ack(slot);
-    assert_eq!((bench.hear(), bench.flags), (Vec::new(), 0), "there is nothing to ask");
+    assert_eq!((bench.hear(), bench.flags), (Vec::new(), 0), "there is nothing to request");
     for _ in 0..2 {
         bench.send(10, CompletionLevel::Inject);
         assert_eq!((bench.hear(), bench.flags), (vec![frame::KIND_EAGER], 0));
@@ -127,11 +127,11 @@ fn the_peer_is_asked_once_for_what_its_traffic_does_not_acknowledge() {
     }
 }
 
-/// Who is inserted again for a second endpoint has no session that could still be left.
+/// A peer inserted again for a second endpoint has no session that could still be left.
 ///
 /// RR-END-1, RR-END-5
 #[test]
-fn what_waits_for_a_peer_that_came_back_ends_with_its_session() {
+fn sends_to_a_reinserted_peer_end_with_its_session() {
     let mut bench = Bench::new(Config::for_tests());
     assert!(bench.core.remove_peer(bench.peer, &mut bench.ends));
     assert_eq!(bench.hear(), [frame::KIND_GOODBYE]);
@@ -145,11 +145,11 @@ fn what_waits_for_a_peer_that_came_back_ends_with_its_session() {
     assert!(matches!(ended, Some(Ended::Failed(why, _)) if *why == failure), "{ended:?}");
 }
 
-/// The peer leaves while this side does, whose user inserts it again behind that.
+/// The peer leaves while this side does, whose user inserts it again after that.
 ///
 /// RR-END-1
 #[test]
-fn goodbyes_that_cross_are_no_failure_for_who_inserts_the_peer_again() {
+fn crossing_goodbyes_are_no_failure_for_a_reinserted_peer() {
     let mut bench = Bench::new(Config::for_tests());
     bench.send(8, CompletionLevel::Inject);
     assert_eq!(bench.hear(), [frame::KIND_EAGER]);

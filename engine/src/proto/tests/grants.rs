@@ -1,11 +1,11 @@
-//! Grants without an end, of which nothing is read.
+//! A peer that grants without limit and reads nothing.
 
 use super::super::bulk::{GRANTED_MAX, Incoming};
 use super::*;
 
 /// RR-RDV-9
 #[test]
-fn a_peer_that_grants_and_reads_nothing_is_given_up() {
+fn peer_that_grants_without_reading_is_disconnected() {
     let mut bench = Bench::new(Config::for_tests());
     let lane = bench.lane();
     let send = bench.send(5000, CompletionLevel::Inject);
@@ -20,7 +20,7 @@ fn a_peer_that_grants_and_reads_nothing_is_given_up() {
 
 /// RR-RDV-9
 #[test]
-fn grants_go_on_as_long_as_some_of_them_leave() {
+fn grants_continue_while_some_are_served() {
     let mut bench = Bench::new(Config::for_tests());
     let lane = bench.lane();
     let send = bench.send(5000, CompletionLevel::Inject);
@@ -35,11 +35,11 @@ fn grants_go_on_as_long_as_some_of_them_leave() {
 
 /// RR-RDV-9
 #[test]
-fn a_lane_that_was_granted_as_much_as_may_be_gets_no_more() {
+fn lane_at_its_grant_limit_gets_no_more() {
     let mut bench = Bench::new(Config::for_tests());
     let lane = bench.lane();
     let receive = bench.receive(1);
-    // All of them together are far less than the horizon has bytes.
+    // All of them together are far fewer bytes than the horizon.
     let tiny = Incoming { operation: receive, offset: 0, length: 0, chunk: 0, granted_ns: 0 };
     let full = std::iter::repeat_n(tiny, GRANTED_MAX);
     bench.core.lanes.get_mut(lane).unwrap().incoming.extend(full);
@@ -50,7 +50,7 @@ fn a_lane_that_was_granted_as_much_as_may_be_gets_no_more() {
     assert_eq!(bench.hear(), [frame::KIND_GRANT]);
 }
 
-/// Eight messages of a chunk each, the first four of which are granted.
+/// Starts eight messages of a chunk each, the first four of which are granted.
 fn eight(bench: &mut Bench) -> Id {
     bench.core.sessions.at_mut(bench.slot as usize).unwrap().has_checksums = true;
     let lane = bench.lane();
@@ -67,7 +67,7 @@ fn four_ahead() -> Bench {
 }
 
 #[test]
-fn what_is_done_is_said_with_the_next_grants() {
+fn done_is_sent_with_the_next_grants() {
     let mut bench = four_ahead();
     let lane = eight(&mut bench);
     let (done, grant) = ([frame::KIND_DONE], [frame::KIND_GRANT]);
@@ -79,7 +79,7 @@ fn what_is_done_is_said_with_the_next_grants() {
 }
 
 #[test]
-fn what_is_done_does_not_wait_for_grants_that_do_not_come() {
+fn done_is_not_delayed_without_further_grants() {
     let mut bench = four_ahead();
     let lane = eight(&mut bench);
     assert!(checksums::chunk_comes(&mut bench, lane, true));

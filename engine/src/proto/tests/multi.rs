@@ -16,7 +16,7 @@ impl Bench {
         self.receive_from(None, capacity, Some(min_free))
     }
 
-    /// Where the messages of a multi-receive went: offset and room.
+    /// Returns where the messages of a multi-receive were placed: offset and length.
     fn slices(&self, of: Id) -> Vec<(u64, u64)> {
         let its = self.ends.1.iter().filter(|slice| slice.0 == of);
         its.map(|&(_, _, offset, length)| (offset, length)).collect()
@@ -26,7 +26,7 @@ impl Bench {
         self.ends.0.contains_key(&id)
     }
 
-    /// Lengths of the messages that slices got.
+    /// Returns the lengths of the messages of slices.
     fn lengths(&self, of: Id) -> Vec<u64> {
         let its = self.ends.1.iter().filter(|slice| slice.0 == of);
         let arrived = its.filter_map(|slice| match self.ends.0.get(&slice.1) {
@@ -38,7 +38,7 @@ impl Bench {
 }
 
 #[test]
-fn messages_lie_one_behind_the_other_until_too_little_is_free() {
+fn messages_are_placed_consecutively_until_the_buffer_is_used() {
     for is_early in [true, false] {
         let mut bench = Bench::new(Config::for_tests());
         let posted = is_early.then(|| bench.receive_many(64, 10));
@@ -52,13 +52,13 @@ fn messages_lie_one_behind_the_other_until_too_little_is_free() {
         bench.say(&eager(0, 1, 0)).unwrap();
         assert_eq!(bench.slices(many).len(), 4, "it is released");
         let next = bench.receive_many(1, 1);
-        assert_eq!(bench.slices(next), [(0, 1)], "that one waited");
+        assert_eq!(bench.slices(next), [(0, 1)], "that message waited");
         assert_eq!(bench.core.operations().len(), 0);
     }
 }
 
 #[test]
-fn what_is_longer_than_the_rest_is_cut_to_it() {
+fn message_longer_than_the_free_space_is_truncated() {
     let mut bench = Bench::new(Config::for_tests());
     let many = bench.receive_many(64, 10);
     bench.say(&eager(0, 50, 0)).unwrap();
@@ -69,7 +69,7 @@ fn what_is_longer_than_the_rest_is_cut_to_it() {
 }
 
 #[test]
-fn empty_messages_take_no_room() {
+fn empty_messages_take_no_space() {
     let mut bench = Bench::new(Config::for_tests());
     let many = bench.receive_many(8, 0);
     (0..5).for_each(|_| assert!(bench.say(&eager(0, 0, 0)).is_ok()));
@@ -80,7 +80,7 @@ fn empty_messages_take_no_room() {
 
 /// RR-MATCH-2
 #[test]
-fn it_keeps_its_place_among_receives() {
+fn multi_receive_keeps_its_matching_order() {
     let mut bench = Bench::new(Config::for_tests());
     let peer = Some(bench.peer);
     let before = bench.receive_from(peer, 8, None);
@@ -96,14 +96,14 @@ fn it_keeps_its_place_among_receives() {
 }
 
 #[test]
-fn what_is_pulled_keeps_its_room_and_the_buffer() {
+fn pulled_message_keeps_its_slice_and_the_buffer() {
     for is_cancelled in [false, true] {
         let mut bench = Bench::new(Config::for_tests());
         let many = bench.receive_many(64, 10);
         bench.say(&rts(0, 30)).unwrap();
         bench.say(&eager(0, 34, 0)).unwrap();
         assert_eq!(bench.slices(many), [(0, 30), (30, 34)]);
-        assert_eq!(bench.lengths(many), [34], "the other is on its way");
+        assert_eq!(bench.lengths(many), [34], "the other one is in progress");
         let may_cancel = bench.core.cancel_receive(many, &mut bench.ends);
         assert!(!may_cancel && !bench.has_ended(many), "it is used up, and not released");
         if is_cancelled {
@@ -120,7 +120,7 @@ fn what_is_pulled_keeps_its_room_and_the_buffer() {
 }
 
 #[test]
-fn a_cancelled_one_ends_after_what_it_has_matched() {
+fn cancelled_multi_receive_ends_after_its_matched_messages() {
     let mut bench = Bench::new(Config::for_tests());
     let many = bench.receive_many(64, 10);
     bench.say(&rts(0, 30)).unwrap();
@@ -134,7 +134,7 @@ fn a_cancelled_one_ends_after_what_it_has_matched() {
 
 /// RR-CREDIT-4
 #[test]
-fn where_no_end_can_be_reported_it_is_released_and_messages_wait() {
+fn multi_receive_is_released_if_no_end_can_be_reported() {
     let mut bench = Bench::new(Config::for_tests());
     let many = bench.receive_many(64, 10);
     bench.say(&eager(0, 8, 0)).unwrap();
@@ -142,14 +142,14 @@ fn where_no_end_can_be_reported_it_is_released_and_messages_wait() {
     bench.say(&eager(0, 9, 0)).unwrap();
     assert_eq!(bench.ends.0[&many], Ended::Released { used: 8 });
     let next = bench.receive_many(64, 10);
-    assert_eq!(bench.ends.0[&next], Ended::Released { used: 0 }, "there is still no room");
+    assert_eq!(bench.ends.0[&next], Ended::Released { used: 0 }, "there is still no space");
     bench.ends.2 = false;
     let next = bench.receive_many(64, 10);
     assert_eq!(bench.lengths(next), [9], "no message is lost");
 }
 
 #[test]
-fn one_for_a_named_peer_ends_with_it() {
+fn directed_multi_receive_ends_with_its_peer() {
     let mut bench = Bench::new(Config::for_tests());
     let many = bench.receive_from(Some(bench.peer), 64, Some(10));
     bench.say(&eager(0, 8, 0)).unwrap();

@@ -1,4 +1,4 @@
-//! Operations on memory, and a peer that asks for more than it may, or answers what nobody asked.
+//! One-sided operations, and a peer that exceeds its limits, or sends unexpected replies.
 
 use super::super::one_sided::origin::OneSidedRequest;
 use super::super::one_sided::{REQUESTS_MAX, Verb};
@@ -10,7 +10,7 @@ use crate::wire::{DATA_BYTES, OneSided, Reply, ReplyRts, eager};
 const KEY: u64 = 5;
 const REGION: u64 = 1 << 20;
 
-/// An engine with a region that peers may do everything to.
+/// Creates an engine with a region that permits all accesses of peers.
 fn bench() -> Bench {
     let mut bench = Bench::new(Config::for_tests());
     open(&mut bench, KEY, Access::all());
@@ -46,16 +46,16 @@ fn refused(bench: &Bench) -> u64 {
     bench.core.counters().refused_accesses
 }
 
-/// A peer that asks for ever and reads nothing is given up before much is kept for it, whatever it
-/// asks for.
+/// A peer that sends requests without reading replies is disconnected before much state is kept for
+/// it, whichever requests it sends.
 ///
 /// RR-RMA-3
 #[test]
-fn a_peer_that_asks_and_reads_nothing_is_given_up() {
+fn peer_that_requests_without_reading_is_disconnected() {
     let fetches = FLAG_FETCH | FLAG_NO_OPERANDS;
     for (kind, flags, key, length) in [
         (frame::KIND_FLUSH, 0, 0, 0),
-        // Refused, and done.
+        // Refused, and executed.
         (frame::KIND_GET, 0, KEY + 1, 8),
         (frame::KIND_GET, 0, KEY, 8),
         (frame::KIND_PUT, 0, KEY, 8),
@@ -82,7 +82,7 @@ fn a_peer_that_asks_and_reads_nothing_is_given_up() {
 
 /// RR-RMA-3
 #[test]
-fn as_many_as_an_origin_may_have_are_answered_whenever_it_reads() {
+fn requests_within_the_limit_are_answered() {
     let mut bench = bench();
     for _ in 0..20 {
         for operation in 1..=u64::from(REQUESTS_MAX) {
@@ -98,11 +98,11 @@ fn as_many_as_an_origin_may_have_are_answered_whenever_it_reads() {
     }
 }
 
-/// Nothing is done whose answer cannot be kept.
+/// No operation is executed whose reply cannot be kept.
 ///
 /// RR-RMA-2
 #[test]
-fn what_was_done_is_never_refused() {
+fn executed_operations_are_never_refused() {
     let config = Config { operations_max: 16, ..Config::for_tests() };
     let mut bench = Bench::new(config);
     open(&mut bench, KEY, Access::all());
@@ -112,14 +112,14 @@ fn what_was_done_is_never_refused() {
     let fetches = FLAG_FETCH | FLAG_NO_OPERANDS;
     bench.say(&frame_of(frame::KIND_ATOMIC, fetches, (KEY, 512), 1)).unwrap();
     assert_eq!((bench.ends.3.len(), refused(&bench)), (0, 1));
-    // An answer of few bytes needs no place there.
+    // A short reply needs no space there.
     bench.say(&frame_of(frame::KIND_ATOMIC, fetches, (KEY, 8), 2)).unwrap();
     assert_eq!((bench.ends.3.len(), refused(&bench)), (1, 1));
 }
 
 /// RR-RMA-6
 #[test]
-fn only_puts_have_remote_data() {
+fn only_puts_carry_remote_data() {
     let mut bench = bench();
     let flags = eager::FLAG_DATA;
     bench.say(&frame_of(frame::KIND_PUT, flags, (KEY, 8), 1)).unwrap();
@@ -131,7 +131,7 @@ fn only_puts_have_remote_data() {
 
 /// RR-RMA-7
 #[test]
-fn a_put_that_may_takes_its_key_back() {
+fn put_with_the_right_invalidates_its_key() {
     for (kind, length) in [(frame::KIND_PUT, 8), (frame::KIND_PUT_RTS, REGION)] {
         let mut bench = bench();
         let put = |flags, key, operation| frame_of(kind, flags, (key, length), operation);
@@ -140,8 +140,8 @@ fn a_put_that_may_takes_its_key_back() {
         bench.say(&put(FLAG_INVALIDATE, KEY + 1, 1)).unwrap();
         assert_eq!(refused(&bench), 1);
         bench.say(&put(0, KEY + 1, 2)).unwrap();
-        assert_eq!(refused(&bench), 1, "the key is as good as before");
-        // One that is refused leaves the key.
+        assert_eq!(refused(&bench), 1, "the key is still valid");
+        // A refused put leaves the key valid.
         if kind == frame::KIND_PUT_RTS {
             bench.say(&frame_of(kind, FLAG_INVALIDATE, (KEY, REGION + 1), 3)).unwrap();
         }
@@ -200,10 +200,10 @@ fn reply_rts(operation: u64) -> Vec<u8> {
 
 /// RR-RMA-2
 #[test]
-fn answers_that_nobody_waits_for_change_nothing() {
+fn unexpected_replies_have_no_effect() {
     let mut bench = bench();
     let id = get(&mut bench, 100);
-    // Before it has gone out, and to what never was.
+    // Before it was sent, and to operations that never existed.
     for operation in [id.to_u64(), 0, u64::MAX, id.to_u64() + (1 << 32)] {
         bench.say(&reply(operation, 0, 100)).unwrap();
         bench.say(&reply(operation, 1, 0)).unwrap();
@@ -216,7 +216,7 @@ fn answers_that_nobody_waits_for_change_nothing() {
     // After the end.
     bench.say(&reply(id.to_u64(), 0, 100)).unwrap();
     bench.say(&reply_rts(id.to_u64())).unwrap();
-    // A message waits for no such answer.
+    // A message waits for no such reply.
     let send = bench.send(5000, CompletionLevel::Inject);
     bench.hear();
     bench.say(&reply(send.to_u64(), 0, 100)).unwrap();
@@ -225,9 +225,9 @@ fn answers_that_nobody_waits_for_change_nothing() {
     assert_eq!(bench.ends.0.len(), 1);
 }
 
-/// Other than an acknowledgement, an answer may be all that a fence waits for.
+/// Instead of an acknowledgement, a reply may be all that a fence waits for.
 #[test]
-fn a_fence_behind_a_get_opens_with_its_answer() {
+fn fence_after_a_get_opens_with_its_reply() {
     let mut bench = bench();
     let id = get(&mut bench, 100);
     assert_eq!(bench.hear(), [frame::KIND_GET]);
@@ -248,7 +248,7 @@ fn a_fence_behind_a_get_opens_with_its_answer() {
 
 /// RR-RMA-2
 #[test]
-fn an_answer_of_another_length_ends_the_session() {
+fn reply_of_wrong_length_closes_the_session() {
     for length in [0, 99, 101] {
         let mut bench = bench();
         let id = get(&mut bench, 100);
@@ -259,11 +259,11 @@ fn an_answer_of_another_length_ends_the_session() {
     }
 }
 
-/// What is pulled already is not answered once more.
+/// A get that is being pulled is not answered again.
 ///
 /// RR-RMA-2
 #[test]
-fn a_get_is_pulled_once() {
+fn get_is_pulled_once() {
     let mut bench = bench();
     bench.lane();
     let id = get(&mut bench, 100_000);
@@ -273,6 +273,6 @@ fn a_get_is_pulled_once() {
     for answer in again {
         bench.say(&answer).unwrap();
     }
-    assert!(bench.ends.0.is_empty(), "it is being pulled");
-    assert!(bench.hear().contains(&frame::KIND_DONE), "the second one is told that it is over");
+    assert!(bench.ends.0.is_empty(), "the pull is in progress");
+    assert!(bench.hear().contains(&frame::KIND_DONE), "the second one gets DONE");
 }

@@ -1,4 +1,4 @@
-//! Rails that the peer tells of, and what may go by the paths between them.
+//! Rails announced by the peer, and the data permitted on the paths between them.
 
 use zerocopy::IntoBytes as _;
 
@@ -14,7 +14,7 @@ fn told(index: u8, count: u8) -> Rail {
     Rail::new(index, count, 0, 1000, [10, 0, index, 2].into())
 }
 
-/// An engine and its peer with two rails each, paired one by one.
+/// Creates an engine and its peer with two rails each, paired one by one.
 fn two_paths(config: Config) -> Bench {
     let mut bench = Bench::new(config);
     bench.core.set_rails(vec![info(0), info(1)]);
@@ -53,7 +53,7 @@ impl Bench {
 
 /// RR-RAIL-1
 #[test]
-fn rails_that_make_no_sense_close_the_session() {
+fn invalid_rails_close_the_session() {
     for second in [told(0, 2), told(1, 3), told(2, 2)] {
         let mut bench = Bench::new(Config::for_tests());
         bench.say(told(0, 2).as_bytes()).unwrap();
@@ -64,7 +64,7 @@ fn rails_that_make_no_sense_close_the_session() {
 
 /// RR-RAIL-1
 #[test]
-fn a_single_rail_is_told_to_whoever_has_several() {
+fn single_rail_is_announced_to_a_multi_rail_peer() {
     let mut bench = Bench::new(Config::for_tests());
     bench.core.set_rails(vec![info(0)]);
     bench.core.announce_rails(bench.slot);
@@ -77,17 +77,17 @@ fn a_single_rail_is_told_to_whoever_has_several() {
 
 /// RR-RAIL-2
 #[test]
-fn paths_are_those_of_rails_that_both_sides_told_of() {
+fn paths_connect_announced_rails_only() {
     let mut bench = two_paths(Config::for_tests());
     let slot = bench.slot;
-    assert_eq!(bench.core.add_path(slot, path_number(0, 0)), None, "it is there");
+    assert_eq!(bench.core.add_path(slot, path_number(0, 0)), None, "it exists");
     assert_eq!(bench.core.add_path(slot, path_number(2, 0)), None);
     assert_eq!(bench.core.add_path(slot, path_number(0, 2)), None);
     assert_eq!(bench.core.add_path(slot, path_number(1, 1)), Some(1));
     assert_eq!(bench.core.add_path(slot, path_number(1, 1)), None, "once");
     let joined = bench.core.handle_lane_hello(&join_path(3, path_number(7, 7)), 0);
     assert_eq!(joined.unwrap_err(), HelloStatus::Malformed);
-    // Without datagrams a lane is the first that is heard of its path.
+    // Without datagrams a lane is the first frame of its path.
     bench.lane_of(4, path_number(1, 0));
     let known = bench.core.sessions.at(slot as usize).unwrap();
     let remotes: Vec<_> = known.rails.paths.iter().map(|path| path.remote).collect();
@@ -96,7 +96,7 @@ fn paths_are_those_of_rails_that_both_sides_told_of() {
 
 /// RR-RAIL-3
 #[test]
-fn nothing_is_granted_on_a_path_that_has_not_answered() {
+fn no_grants_on_an_unvalidated_path() {
     let mut bench = two_paths(Config { bulk_lanes_max: 4, ..Config::for_tests() });
     let at = bench.core.add_path(bench.slot, path_number(1, 1)).unwrap();
     let lanes = [bench.lane_of(3, 0), bench.lane_of(4, path_number(1, 1))];
@@ -112,7 +112,7 @@ fn nothing_is_granted_on_a_path_that_has_not_answered() {
 
 /// RR-RAIL-5
 #[test]
-fn what_was_granted_on_a_path_that_fails_is_granted_on_another_one() {
+fn grants_of_a_failed_path_move_to_another() {
     let mut bench = two_paths(Config { bulk_lanes_max: 4, ..Config::for_tests() });
     let slot = bench.slot;
     let at = bench.core.add_path(slot, path_number(1, 1)).unwrap();
@@ -129,7 +129,7 @@ fn what_was_granted_on_a_path_that_fails_is_granted_on_another_one() {
     assert_eq!(bench.hear(), [frame::KIND_LANE_LOST]);
     let first = bench.core.next_receive(lanes[1]).unwrap();
     assert_ne!(first.offset, in_kernel.offset, "the kernel may still write there");
-    // The kernel has let go of it.
+    // The kernel has released it.
     bench.core.handle_chunk_received(lanes[0], in_kernel, None, 0, &mut bench.ends);
     let known = bench.core.sessions.at(slot as usize).unwrap();
     assert_eq!(known.missing.len(), 2);
@@ -138,7 +138,7 @@ fn what_was_granted_on_a_path_that_fails_is_granted_on_another_one() {
 
 /// RR-RAIL-5
 #[test]
-fn a_lane_that_the_peer_gave_up_is_closed() {
+fn lane_abandoned_by_the_peer_is_closed() {
     let mut bench = two_paths(Config::for_tests());
     let lane = bench.lane_of(3, 0);
     let word = |lane: u32| [[frame::KIND_LANE_LOST, 0, 0, 0], lane.to_le_bytes()].concat();
@@ -149,7 +149,7 @@ fn a_lane_that_the_peer_gave_up_is_closed() {
 }
 
 #[test]
-fn a_backup_carries_bulk_data_while_no_other_path_does() {
+fn backup_carries_bulk_data_while_no_other_path_does() {
     let mut bench = Bench::new(Config { bulk_lanes_max: 4, ..Config::for_tests() });
     bench.core.set_rails(vec![info(0), RailInfo { role: ROLE_BACKUP, ..info(1) }]);
     for index in 0..2 {

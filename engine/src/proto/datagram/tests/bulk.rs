@@ -36,7 +36,7 @@ fn kinds(segment: &[u8]) -> Vec<u8> {
     kinds
 }
 
-/// A segment of one frame.
+/// Returns a segment of one frame.
 fn segment(first: u32, frame: &[u8]) -> Vec<u8> {
     let header = SegmentHeader {
         length: ((SEGMENT_HEADER_BYTES + frame.len()) as u32).into(),
@@ -77,8 +77,8 @@ fn grant(send: u64, offset: u64, length: u32) -> Vec<u8> {
     grant.as_bytes().to_vec()
 }
 
-/// A message whose envelope has come and of which the first ranges are granted; the send, the
-/// receive, and how many frames have come.
+/// Creates a message whose envelope has arrived and whose first ranges are granted. Returns the
+/// send, the receive, and the number of received frames.
 fn granted(world: &mut World, length: usize) -> (Id, Id, u32) {
     let receive = world.receive((1, 0), Some((0, 0)), 1, length);
     let send = world.send(stream(1), length, CompletionLevel::Delivery).unwrap();
@@ -93,7 +93,7 @@ fn granted(world: &mut World, length: usize) -> (Id, Id, u32) {
 
 /// RR-BULK-1
 #[test]
-fn one_side_that_wants_it_is_enough_and_no_lane_is_opened() {
+fn one_side_selects_datagram_bulk_and_no_lane_is_opened() {
     for asks in [[true, false], [false, true], [true, true]] {
         let configs = asks.map(|asks| Config { bulk_in_datagrams: asks, ..bulky() });
         let mut world = World::of(&configs, CONTENT, 1);
@@ -109,7 +109,7 @@ fn one_side_that_wants_it_is_enough_and_no_lane_is_opened() {
 
 /// RR-BULK-4
 #[test]
-fn ranges_come_in_any_order_and_once() {
+fn ranges_are_accepted_in_any_order_once() {
     let mut world = world(&bulky());
     let (send, receive, _) = granted(&mut world, 5000);
     for (_, bytes) in world.capture(1, 0) {
@@ -121,7 +121,7 @@ fn ranges_come_in_any_order_and_once() {
     for (_, bytes) in &parts {
         assert!(world.end_of(1, receive).is_none());
         world.deliver(0, 1, bytes).unwrap();
-        // Again, as a network may have it: the frame is known.
+        // A duplicate datagram: the frame is known.
         world.deliver(0, 1, bytes).unwrap();
         world.nodes[1].core.poll_grants(0);
         for (_, bytes) in world.capture(1, 0) {
@@ -141,7 +141,7 @@ fn ranges_come_in_any_order_and_once() {
 
 /// RR-BULK-3
 #[test]
-fn no_more_is_granted_than_there_is_room_for() {
+fn grants_stay_within_the_receive_window() {
     for (window, chunk, horizon) in [(1, 1000, 100), (1500, 1000, 100), (1 << 20, 1000, 3)] {
         let config = Config {
             chunk_bytes: chunk,
@@ -172,9 +172,9 @@ fn no_more_is_granted_than_there_is_room_for() {
     }
 }
 
-/// A short message does not wait for the bulk data that was staged before it.
+/// A short message is not delayed by bulk data staged before it.
 #[test]
-fn messages_pass_bulk_data() {
+fn short_messages_overtake_bulk_data() {
     let mut world = world(&Config { chunk_bytes: 4096, ..bulky() });
     let (..) = granted(&mut world, 4096);
     for (_, bytes) in world.capture(1, 0) {
@@ -188,7 +188,7 @@ fn messages_pass_bulk_data() {
     assert!(all[1..].iter().all(|(_, bytes)| kinds(bytes) == [frame::KIND_DATA]));
 }
 
-/// However many peers pull, messages find room.
+/// Messages find space, however many peers pull.
 #[test]
 fn bulk_data_leaves_half_of_the_pool_to_messages() {
     let peers = 7;
@@ -216,12 +216,12 @@ fn bulk_data_leaves_half_of_the_pool_to_messages() {
     world.check();
     let half = world.nodes[0].core.datagrams.segments.limit()[0] / 2;
     assert!(most > half / 2 && most < half + 2 * peers, "{most} of {half}");
-    assert!(shares.iter().all(|&share| share > 1), "each has some: {shares:?}");
+    assert!(shares.iter().all(|&share| share > 1), "each has a share: {shares:?}");
 }
 
 /// RR-BULK-4
 #[test]
-fn data_that_was_not_granted_closes_the_session() {
+fn ungranted_data_closes_the_session() {
     let refusals = |before: &[(u64, u32)], offset, length| {
         let mut world = world(&Config { chunk_bytes: 1000, horizon_chunks: 1, ..bulky() });
         let (_, receive, mut next) = granted(&mut world, 5000);
@@ -236,24 +236,24 @@ fn data_that_was_not_granted_closes_the_session() {
         other => panic!("{other:?}"),
     };
     assert_eq!(refusals(&[], 0, 100), Ok(()));
-    assert_eq!(why(refusals(&[], 900, 101)), "it was not granted");
-    assert_eq!(why(refusals(&[], 4900, 100)), "it was not granted");
-    assert_eq!(why(refusals(&[], u64::MAX, 100)), "no range");
-    assert_eq!(why(refusals(&[], 0, 0)), "no range");
-    assert_eq!(why(refusals(&[(100, 100)], 150, 100)), "part of it came before");
-    assert_eq!(why(refusals(&[(100, 100)], 50, 51)), "part of it came before");
-    // Of a receive that is over, or was none.
+    assert_eq!(why(refusals(&[], 900, 101)), "range was not granted");
+    assert_eq!(why(refusals(&[], 4900, 100)), "range was not granted");
+    assert_eq!(why(refusals(&[], u64::MAX, 100)), "range overflows");
+    assert_eq!(why(refusals(&[], 0, 0)), "range overflows");
+    assert_eq!(why(refusals(&[(100, 100)], 150, 100)), "range overlaps received data");
+    assert_eq!(why(refusals(&[(100, 100)], 50, 51)), "range overlaps received data");
+    // For a receive that has ended, or never existed.
     let mut world = world(&bulky());
     assert_eq!(world.deliver(0, 1, &segment(0, &data(77, 0, 10))), Ok(()));
     assert_eq!(world.nodes[1].core.counters.stale_frames, 1);
     let mut lanes = World::new(2, &config(), CONTENT, 1);
     let refused = lanes.deliver(0, 1, &segment(0, &data(77, 0, 10)));
-    assert_eq!(why(refused), "this session has bulk lanes for that");
+    assert_eq!(why(refused), "this session uses bulk lanes for data");
 }
 
 /// RR-BULK-2
 #[test]
-fn nothing_is_granted_twice() {
+fn no_range_is_granted_twice() {
     for (grants, is_good) in [
         (&[(0, 1000), (1000, 4000)][..], true),
         (&[(0, 1000), (0, 1000), (1000, 3000)], true),
@@ -278,7 +278,7 @@ fn nothing_is_granted_twice() {
 
 /// RR-BULK-5, RR-RDV-5
 #[test]
-fn a_receive_ends_when_its_send_is_given_up() {
+fn receive_fails_when_its_send_is_cancelled() {
     for is_granted in [false, true] {
         let mut world = world(&Config { chunk_bytes: 1000, horizon_chunks: 2, ..bulky() });
         let (send, receive, _) = granted(&mut world, 5000);
@@ -312,7 +312,7 @@ fn a_receive_ends_when_its_send_is_given_up() {
 }
 
 #[test]
-fn a_session_that_ends_gives_back_what_it_was_granted() {
+fn closed_session_releases_its_grants() {
     let config =
         Config { chunk_bytes: 1000, horizon_chunks: 2, datagram_window_bytes: 1, ..bulky() };
     let mut world = World::new(3, &config, CONTENT, 1);
@@ -327,5 +327,5 @@ fn a_session_that_ends_gives_back_what_it_was_granted() {
     node.core.fail_session(slot, PeerFailure::Lost("gone".into()), &mut node.memory);
     let left = &node.core.sessions.at(node.slots[&2] as usize).unwrap().datagram;
     let left = left.as_deref().unwrap().bulk.as_ref().unwrap().pulled_bytes;
-    assert_eq!(node.core.datagrams.pulls.bytes(), left, "the other session's alone");
+    assert_eq!(node.core.datagrams.pulls.bytes(), left, "only the other session's");
 }

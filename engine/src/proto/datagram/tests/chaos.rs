@@ -1,4 +1,4 @@
-//! Random work over random networks.
+//! Random operations over random networks.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use super::super::super::hint::Hint;
 use super::super::segment::SegmentPool;
 use super::world::{ENDPOINTS, Faults, Stream, World};
 
-/// What one seed draws.
+/// Random choices of one seed.
 struct Plan {
     random: SmallRng,
     config: Config,
@@ -20,7 +20,7 @@ struct Plan {
     /// Receives of an endpoint and context name their source.
     directed: BTreeMap<(usize, u16, u64), bool>,
     messages: usize,
-    /// Where most messages go, if there is such a stream.
+    /// The flow of most messages, if there is one.
     favourite: Option<Stream>,
     owed: Vec<Stream>,
 }
@@ -123,7 +123,7 @@ impl Plan {
         self.owed.push(stream);
     }
 
-    /// Posts a receive for one of the messages that have none.
+    /// Posts a receive for a message that has none.
     fn receive(&mut self) {
         if self.owed.is_empty() {
             return;
@@ -159,7 +159,7 @@ impl Plan {
     }
 }
 
-/// Everything that an engine's protocol keeps, and how operations ended and when.
+/// Describes an engine's protocol state, and how and when operations ended.
 fn remains_of(world: &World) -> String {
     let nodes = world.nodes.iter().map(|node| {
         let core = &node.core;
@@ -172,9 +172,9 @@ fn remains_of(world: &World) -> String {
     nodes.collect()
 }
 
-/// What the common case of messages leaves is what all others' way leaves.
+/// The receive fast path leaves the same state as the general path.
 #[test]
-fn short_cuts_lead_where_long_ways_do() {
+fn fast_path_and_general_path_have_equal_effects() {
     let run = |seed| {
         let mut plan = Plan::new(seed);
         plan.run();
@@ -192,7 +192,7 @@ fn seeds() -> u64 {
 
 /// RR-DGRAM-1, RR-DGRAM-3, RR-DGRAM-4, RR-MATCH-1, RR-CREDIT-3
 #[test]
-fn whatever_the_network_does_every_message_comes_once_whole_and_in_its_turn() {
+fn random_faults_never_lose_duplicate_or_reorder_messages() {
     let first = std::env::var("TEST_OF_RINGRAIL_SEED").ok().and_then(|text| text.parse().ok());
     let range = first.map_or(0..seeds(), |seed| seed..seed + 1);
     for seed in range {

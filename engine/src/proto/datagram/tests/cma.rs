@@ -1,4 +1,4 @@
-//! Long messages that are read from their senders' memory.
+//! Long messages read from the sender's memory (CMA).
 
 use rand::RngExt;
 use zerocopy::{FromZeros, IntoBytes};
@@ -11,24 +11,24 @@ use super::super::super::table::Id;
 use super::world::{Stream, World};
 use crate::wire::CmaSource;
 
-/// Addresses are names of operations, and never 0.
+/// Addresses identify operations, and are never 0.
 const FIRST_ADDRESS: u64 = 1 << 40;
 
-/// Where the message of a send is.
+/// Returns the location of a send's message.
 pub(super) fn source_of(memory: &Memory, id: Id) -> CmaSource {
     let address = FIRST_ADDRESS + id.to_u64();
     CmaSource { address: address.into(), revocations: memory.revocations.into() }
 }
 
 impl World {
-    /// All engines can read each other's memory from now on, or none.
+    /// Sets whether all engines can read each other's memory.
     pub(super) fn use_cma(&mut self, is_able: bool) {
         for node in &mut self.nodes {
             node.slots.values().for_each(|&slot| node.core.set_cma(slot, is_able));
         }
     }
 
-    /// An engine reads pieces of what it has matched.
+    /// Lets an engine read pieces of its matched messages.
     pub(super) fn read_by_cma(&mut self, number: usize) {
         let most = self.random.random_range(1..3000);
         for _ in 0..2 {
@@ -40,7 +40,7 @@ impl World {
             let range = read.offset as usize..(read.offset + read.length) as usize;
             let bytes = theirs.bytes.get(&id).map(|message| message[range].to_vec());
             let is_valid = read.source.revocations.get() == theirs.revocations;
-            assert!(bytes.is_some() || !is_valid, "memory ends with DONE, or is revoked before");
+            assert!(bytes.is_some() || !is_valid, "memory is valid until DONE or revocation");
             let fails = self.cma_failure > 0.0 && self.random.random_bool(self.cma_failure);
             let bytes = bytes.filter(|_| is_valid && !fails);
             let node = &mut self.nodes[number];
@@ -70,7 +70,7 @@ fn receive(world: &mut World, capacity: usize) -> Id {
 
 /// RR-SHM-7
 #[test]
-fn what_fits_no_datagram_is_read_expected_or_not_and_cut_to_its_receive() {
+fn long_messages_are_read_posted_or_unexpected_and_truncated() {
     let mut world = world();
     for (number, (length, capacity)) in
         [(1000, 1000), (1300, 1300), (1300, 1100), (100_000, 100_000), (70_000, 500), (0, 0)]
@@ -88,25 +88,25 @@ fn what_fits_no_datagram_is_read_expected_or_not_and_cut_to_its_receive() {
         world.settle(200);
     }
     assert_eq!(world.cma_bytes, 1300 + 1100 + 100_000 + 500);
-    assert_eq!(world.segments, 0, "nothing went by a stream");
+    assert_eq!(world.segments, 0, "the stream was not used");
     world.check();
 }
 
 /// RR-SHM-7
 #[test]
-fn what_cannot_be_read_to_its_end_is_granted_whole() {
+fn failed_cma_read_falls_back_to_grants() {
     let mut world = world();
     for number in 0..20 {
         receive(&mut world, 20_000);
         world.send(STREAM, 20_000, CompletionLevel::Delivery);
-        // Half way for some of them.
+        // Half of some messages is read.
         world.steps(number);
         world.cma_failure = 1.0;
         world.settle(300);
         world.cma_failure = 0.0;
     }
     assert!(world.cma_bytes > 20_000);
-    // The last one was told before its peer could not read any more.
+    // The last one was announced while its peer could still read.
     world.send(STREAM, 20_000, CompletionLevel::Delivery);
     world.stage(0);
     world.use_cma(false);
@@ -122,28 +122,28 @@ fn what_cannot_be_read_to_its_end_is_granted_whole() {
 
 /// RR-SHM-7
 #[test]
-fn a_send_that_ends_early_takes_its_memory_back_first() {
+fn cancelled_send_revokes_its_memory_first() {
     let mut world = world();
     let first = world.send(STREAM, 90_000, CompletionLevel::Delivery).unwrap();
     let got = receive(&mut world, 90_000);
     world.steps(4);
-    assert!(world.cma_bytes > 0, "it is being read");
-    // No chunk is asked of the kernel, which would have to be done with it.
+    assert!(world.cma_bytes > 0, "the read is in progress");
+    // No chunk is passed to the kernel, which would have to complete it.
     (world.refuses, world.has_bulk) = (true, false);
-    // Its endpoint is closed, the session goes on; another user writes to that memory.
+    // Its endpoint is closed while the session continues; that memory is reused.
     let node = &mut world.nodes[0];
     node.core.close_endpoint(0, &mut node.memory);
     node.core.cancel_closed(&mut node.memory);
     assert_eq!(node.memory.revocations, 1);
     assert_eq!(world.end_of(0, first), Some(&Ended::Cancelled));
     world.steps(300);
-    let ended = world.end_of(1, got).expect("its sender is gone");
+    let ended = world.end_of(1, got).expect("its sender is closed");
     assert!(matches!(ended, Ended::Failed(PeerFailure::Left, _)), "{ended:?}");
 }
 
 /// RR-SHM-7
 #[test]
-fn messages_that_were_told_before_another_was_revoked_are_granted() {
+fn pending_cma_falls_back_to_grants_after_revoke() {
     let mut world = world();
     world.send(STREAM, 5000, CompletionLevel::Delivery);
     world.stage(0);
@@ -160,7 +160,7 @@ fn messages_that_were_told_before_another_was_revoked_are_granted() {
 
 /// RR-SHM-7
 #[test]
-fn a_source_of_another_length_or_of_no_address_is_not_one() {
+fn cma_source_with_wrong_length_or_null_address_is_rejected() {
     let mut world = world();
     world.send(STREAM, 5000, CompletionLevel::Delivery);
     let node = &mut world.nodes[0];

@@ -1,4 +1,4 @@
-//! What an honest peer never says.
+//! Frames that a correct peer never sends.
 
 use proptest::prelude::*;
 use zerocopy::IntoBytes;
@@ -55,8 +55,8 @@ fn part(flags: u8, message: u32, offset: u32, length: u32) -> Vec<u8> {
     [header.as_bytes(), &vec![0; length as usize]].concat()
 }
 
-/// What the last of some frames, each in a segment of its own, is answered with. Ends the session
-/// and looks whether anything is left.
+/// Handles some frames, each in a segment of its own, and returns the result of the last. Ends the
+/// session and checks that nothing leaks.
 fn answer(frames: &[(u32, Vec<u8>)]) -> Result<(), FrameError> {
     let mut world = world();
     let (last, before) = frames.split_last().unwrap();
@@ -96,7 +96,7 @@ fn frames_beyond_the_window_close_the_session() {
 
 /// RR-DGRAM-5, RR-SEG-1, RR-SEG-4
 #[test]
-fn a_datagram_is_one_segment() {
+fn datagram_holds_exactly_one_segment() {
     let whole = segment(0, 0, &[message(8, 0, false)]);
     let longer = [&whole[..], &[0]].concat();
     for bytes in [&whole[..whole.len() - 1], &longer, &whole[..20], &[]] {
@@ -115,47 +115,47 @@ fn a_datagram_is_one_segment() {
 
 /// RR-DGRAM-4
 #[test]
-fn two_messages_that_follow_the_same_close_the_session() {
+fn two_messages_with_one_predecessor_close_the_session() {
     let twice = answer(&[(5, message(8, 4, false)), (6, message(8, 5, false))]);
     assert_eq!(twice, Err(FrameError::FollowsTwice(1)));
 }
 
 /// RR-DGRAM-7
 #[test]
-fn parts_that_make_no_message_close_the_session() {
+fn invalid_parts_close_the_session() {
     let whole = |length| (0, message(length, 0, true));
     let overlaps = "overlaps another part";
     assert_eq!(refusal(&[whole(500), (1, part(0, 0, 0, 64)), (2, part(0, 0, 63, 64))]), overlaps);
     assert_eq!(refusal(&[(1, part(0, 0, 64, 64)), (2, part(0, 0, 0, 65))]), overlaps);
-    let beyond = "not within its message";
+    let beyond = "exceeds its message";
     assert_eq!(refusal(&[whole(500), (1, part(FLAG_LAST, 0, 437, 64))]), beyond);
     assert_eq!(refusal(&[whole(500), (1, part(FLAG_LAST, 0, 100, 64))]), beyond);
     assert_eq!(refusal(&[whole(500), (1, part(0, 0, 436, 64))]), beyond);
-    let other = "other parts than these have come";
+    let other = "received parts contradict the envelope";
     assert_eq!(refusal(&[(1, part(0, 0, 437, 64)), whole(500)]), other);
     assert_eq!(refusal(&[(1, part(FLAG_LAST, 0, 100, 64)), whole(500)]), other);
     let twice = [(1, part(FLAG_LAST, 0, 100, 1)), (2, part(FLAG_LAST, 0, 200, 1))];
-    assert_eq!(refusal(&twice), "another part was the last");
-    let short = "too short for a part that is not the last";
+    assert_eq!(refusal(&twice), "two parts are marked as the last");
+    let short = "part too short, and not the last one";
     assert_eq!(refusal(&[whole(500), (1, part(0, 0, 0, 63))]), short);
-    let empty = "a part has bytes, unless it is the end of all";
+    let empty = "an empty part that is not the end of the message";
     assert_eq!(refusal(&[whole(500), (1, part(FLAG_LAST, 0, 0, 0))]), empty);
     assert_eq!(refusal(&[whole(500), (1, part(FLAG_GIVEN_UP, 0, 0, 64))]), empty);
-    let long = "beyond the longest message in parts";
+    let long = "exceeds the longest message in parts";
     assert_eq!(refusal(&[(1, part(0, 0, PARTS_BYTES_MAX as u32 - 63, 64))]), long);
     assert_eq!(refusal(&[(1, part(0, 0, u32::MAX - 3, 64))]), long);
-    assert_eq!(refusal(&[whole(0)]), "no message is empty and in parts");
-    let early = "before its envelope was numbered";
+    assert_eq!(refusal(&[whole(0)]), "an empty message has parts");
+    let early = "an envelope must precede its parts";
     assert_eq!(refusal(&[(1, part(0, 1, 0, 64))]), early);
     assert_eq!(refusal(&[(1, part(0, 2, 0, 64))]), early);
-    let no_envelope = "parts came of a frame that is no message in parts";
+    let no_envelope = "parts refer to a frame that is not an envelope with parts";
     assert_eq!(refusal(&[(1, part(0, 0, 0, 64)), (0, message(64, 0, false))]), no_envelope);
     assert_eq!(refusal(&[(2, part(0, 1, 0, 64)), (1, part(0, 0, 0, 64))]), no_envelope);
 }
 
 /// RR-DGRAM-8
 #[test]
-fn parts_of_what_is_over_change_nothing() {
+fn parts_of_ended_messages_are_ignored() {
     let whole = [(0, message(8, 0, false)), (1, part(0, 0, 0, 64))];
     assert_eq!(answer(&whole), Ok(()));
     let done = [(0, message(64, 0, true)), (1, part(FLAG_LAST, 0, 0, 64)), (2, part(0, 0, 0, 64))];
@@ -166,7 +166,7 @@ fn parts_of_what_is_over_change_nothing() {
 
 /// RR-CREDIT-1, RR-DGRAM-7
 #[test]
-fn what_is_held_or_half_there_needs_credit() {
+fn buffered_and_partial_messages_require_credit() {
     let no_bytes = Err(FrameError::NoCredit("eager byte"));
     // A message that waits for its turn, and parts that wait for their envelope.
     let mut held: Vec<(u32, Vec<u8>)> =
@@ -182,10 +182,10 @@ fn what_is_held_or_half_there_needs_credit() {
     assert_eq!(answer(&more), no_bytes);
     let rest = [&parts[..], &[(1, message(8001, 0, true))]].concat();
     assert_eq!(answer(&rest), no_bytes);
-    // All of a message is charged with its envelope.
+    // The whole message is charged with its envelope.
     let promised = [(0, message(8000, 0, true)), (1, message(1, 0, false))];
     assert_eq!(answer(&promised), no_bytes);
-    // Each envelope that is missing has credit.
+    // Each missing envelope needs credit.
     let limited = Config { envelope_credits: 2, ..config() };
     let mut world = World::new(2, &limited, CONTENT, 1);
     for message in 0..2 {
@@ -199,7 +199,7 @@ fn what_is_held_or_half_there_needs_credit() {
 
 /// RR-SEG-3
 #[test]
-fn what_was_never_sent_is_not_acknowledged() {
+fn ack_of_unsent_frames_is_ignored() {
     let mut world = world();
     let send = world.send(stream(1), 8, CompletionLevel::Delivery).unwrap();
     for ack in [1, 2, 1000, u32::MAX] {
@@ -217,7 +217,7 @@ fn what_was_never_sent_is_not_acknowledged() {
 
 /// RR-DGRAM-9
 #[test]
-fn a_peer_that_was_wronged_need_not_say_all() {
+fn error_goodbye_is_handled_despite_missing_frames() {
     let goodbye = Goodbye {
         kind: frame::KIND_GOODBYE,
         reason: goodbye::REASON_PROTOCOL,
@@ -233,7 +233,7 @@ fn a_peer_that_was_wronged_need_not_say_all() {
 
 /// RR-DGRAM-6
 #[test]
-fn a_stream_carries_whole_messages() {
+fn stream_mode_carries_whole_messages_only() {
     for frame in [message(500, 0, true), part(0, 0, 0, 500)] {
         let mut world = world();
         let node = &mut world.nodes[1];
@@ -244,7 +244,7 @@ fn a_stream_carries_whole_messages() {
     }
 }
 
-/// Frames that are nearly right.
+/// Generates frames that are nearly valid.
 fn any_frame() -> impl Strategy<Value = (u32, Vec<u8>)> {
     let length = prop_oneof![0u32..300, Just(64u32), Just(3000u32)];
     let kind = prop_oneof![
@@ -262,7 +262,7 @@ fn any_frame() -> impl Strategy<Value = (u32, Vec<u8>)> {
 proptest! {
     /// RR-END-3
     #[test]
-    fn whatever_comes_nothing_is_left_behind(
+    fn arbitrary_frames_leak_nothing(
         frames in proptest::collection::vec((any_frame(), 0usize..3), 1..40),
     ) {
         let mut world = world();

@@ -1,4 +1,4 @@
-//! The message layer over a network that loses, duplicates and reorders.
+//! Tests of the message layer over a network that loses, duplicates and reorders.
 
 mod bulk;
 mod chaos;
@@ -19,7 +19,7 @@ use super::window::Arrivals;
 use crate::wire::segment::{SEGMENT_HEADER_BYTES, SegmentHeader};
 use zerocopy::FromBytes;
 
-/// Segments of a short datagram.
+/// Content of a short datagram.
 const CONTENT: usize = 300;
 
 fn config() -> Config {
@@ -52,7 +52,7 @@ fn exchange(world: &mut World, is_posted: bool, length: usize, level: Completion
 
 /// RR-DGRAM-5, RR-DGRAM-6
 #[test]
-fn every_length_and_level_arrives_posted_or_not() {
+fn every_length_and_level_is_delivered_posted_or_unexpected() {
     let lengths = [0, 1, 200, 244, 245, 300, 500, 1000, 2999, 3000, 3001, 20_000];
     for is_posted in [true, false] {
         for level in [CompletionLevel::Inject, CompletionLevel::Delivery, CompletionLevel::Match] {
@@ -68,7 +68,7 @@ fn every_length_and_level_arrives_posted_or_not() {
 
 /// RR-DGRAM-4
 #[test]
-fn a_lost_message_delays_its_own_context_only() {
+fn lost_message_delays_its_own_context_only() {
     // One message per step and context; the 7th datagram is one of context 1.
     let ends = |doomed: &[u64]| {
         let mut world = world();
@@ -92,15 +92,15 @@ fn a_lost_message_delays_its_own_context_only() {
     let lossy = ends(&[7]);
     for (at, (before, after)) in calm.iter().zip(&lossy).enumerate() {
         assert_eq!(before, &(1 + at as u64 % 2, 2 + at as u64), "a step to go, and none to wait");
-        // The 7th datagram has the 4th message of context 1. Its loss is known 6 steps later, and
-        // what came meanwhile waited for it.
+        // The 7th datagram has the 4th message of context 1. Its loss is detected 6 steps later,
+        // and later messages of the context waited for it.
         let is_delayed = before.0 == 1 && (3..=6).contains(&(at / 2));
         let expected = if is_delayed { 14 } else { before.1 };
         assert_eq!(after.1, expected, "message {} of context {}", at / 2, before.0);
     }
 }
 
-/// So many frames went to node 1, and have come: other streams had much to say.
+/// Advances the frame numbers to node 1, as other flows would.
 fn skip_frames(world: &mut World, count: u32) {
     let sender = world.nodes[0].core.sessions.at_mut(0).unwrap().datagram.as_deref_mut().unwrap();
     sender.next_frame = sender.next_frame.wrapping_add(count);
@@ -110,11 +110,11 @@ fn skip_frames(world: &mut World, count: u32) {
     session.datagram.as_deref_mut().unwrap().arrivals = Arrivals::starting_at(next);
 }
 
-/// A stream is silent until the low bits of its last number are those of one that is missing.
+/// A flow is idle until the low bits of its last number equal those of a missing one.
 ///
 /// RR-DGRAM-4
 #[test]
-fn what_was_silent_while_numbers_came_half_round_waits_for_nobody() {
+fn idle_flow_does_not_wait_after_half_a_wraparound() {
     for silence in [(1u64 << 31) + (1 << 16), (3 << 30) + (1 << 16), 1 << 32] {
         let mut world = world();
         let receive = |world: &mut World, context| world.receive((1, 0), Some((0, 0)), context, 8);
@@ -122,7 +122,7 @@ fn what_was_silent_while_numbers_came_half_round_waits_for_nobody() {
         receive(&mut world, 1);
         world.send(stream(1), 8, message);
         world.settle(20);
-        // Not all at once: in between something is sent. The next number is that of the lost one.
+        // In several steps, with a message after each. The next number is that of the lost one.
         for hop in 0..8 {
             skip_frames(&mut world, (silence / 8) as u32 - 1 - u32::from(hop == 0));
             receive(&mut world, 10 + hop);
@@ -130,7 +130,7 @@ fn what_was_silent_while_numbers_came_half_round_waits_for_nobody() {
             world.settle(20);
         }
         let last = [1, 2, 2].map(|context| receive(&mut world, context))[0];
-        // This one is lost, and both others would follow it.
+        // This one is lost, and both others follow it.
         world.doomed = vec![world.datagrams + 1];
         world.send(stream(2), 8, message);
         world.step();
@@ -146,15 +146,15 @@ fn what_was_silent_while_numbers_came_half_round_waits_for_nobody() {
 
 /// RR-END-5
 #[test]
-fn what_is_lost_with_a_session_is_what_completed_and_was_not_acknowledged() {
-    /// Levels and lengths of what is sent, numbers of the datagrams that do not come, the answer.
+fn only_completed_unacked_sends_count_as_lost_with_the_session() {
+    /// Levels and lengths of sends, numbers of the lost datagrams, the expected answer.
     type Case<'a> = (&'a [(CompletionLevel, usize)], &'a [u64], bool);
     let (short, parts) = (8, 2000);
     let cases: [Case<'_>; 6] = [
         (&[(CompletionLevel::Inject, short)], &[], false),
         (&[(CompletionLevel::Inject, short)], &[1], true),
         (&[(CompletionLevel::Inject, short); 2], &[1], true),
-        // Whose send waits for the peer hears of the end.
+        // A send that waits for the peer reports the failure itself.
         (&[(CompletionLevel::Delivery, short), (CompletionLevel::Inject, short)], &[1], false),
         (&[(CompletionLevel::Inject, parts)], &[1], true),
         (&[(CompletionLevel::Inject, parts)], &[3], true),
@@ -166,7 +166,7 @@ fn what_is_lost_with_a_session_is_what_completed_and_was_not_acknowledged() {
             world.send(stream(1), length, level);
             world.step();
         }
-        // The news of what came is there, and nothing is taken for lost yet.
+        // The acknowledgements have arrived, and no packet is declared lost yet.
         world.step();
         world.step();
         assert_eq!(world.nodes[0].core.may_lose_completed(0), expected, "case {at}");
@@ -178,7 +178,7 @@ fn what_is_lost_with_a_session_is_what_completed_and_was_not_acknowledged() {
 /// RR-SEG-3, RR-DGRAM-5
 /// RR-DGRAM-11
 #[test]
-fn who_asked_for_an_acknowledgement_hears_when_what_was_missing_has_come() {
+fn requested_ack_is_sent_when_the_missing_frame_arrives() {
     let mut world = world();
     world.send(stream(1), 8, CompletionLevel::Inject);
     let early = world.capture(0, 1);
@@ -187,7 +187,7 @@ fn who_asked_for_an_acknowledgement_hears_when_what_was_missing_has_come() {
     let mut by_stream = Vec::new();
     assert!(world.nodes[0].core.poll_segment_for_stream(0, &mut by_stream));
     world.deliver(0, 1, &by_stream).unwrap();
-    // The answer cannot say that the frame has come, for one before it is missing.
+    // The reply cannot acknowledge the frame, since one before it is missing.
     for (_, bytes) in world.capture(1, 0) {
         world.deliver(1, 0, &bytes).unwrap();
     }
@@ -200,9 +200,9 @@ fn who_asked_for_an_acknowledgement_hears_when_what_was_missing_has_come() {
     assert_eq!(world.capture(1, 0), []);
 }
 
-/// A turn ends with the message that it delivers if there is nothing else to do.
+/// A turn ends with the message that it delivers if no other work waits.
 #[test]
-fn credit_that_no_send_waits_for_is_no_work() {
+fn credit_without_waiting_sends_does_not_extend_the_turn() {
     let mut world = world();
     let back = Stream { from: 1, source: 0, to: 0, target: 0, context: 5 };
     world.receive((1, 0), Some((0, 0)), 5, 8);
@@ -224,7 +224,7 @@ fn credit_that_no_send_waits_for_is_no_work() {
 }
 
 #[test]
-fn a_delivered_message_waits_for_no_other() {
+fn delivery_does_not_wait_for_other_messages() {
     let mut world = world();
     let first = world.send(stream(1), 8, CompletionLevel::Delivery).unwrap();
     let lost = world.capture(0, 1);
@@ -234,7 +234,7 @@ fn a_delivered_message_waits_for_no_other() {
     world.acknowledge(0, 1, came[0].0);
     assert!(world.end_of(0, first).is_none());
     assert_eq!(world.end_of(0, second), Some(&Ended::Sent { accepted: 8 }));
-    // An acknowledgement of what comes is in every segment, whatever its lane tells.
+    // Every segment carries an acknowledgement, whether or not its lane acknowledges.
     world.deliver(0, 1, &lost[0].1).unwrap();
     world.nodes[1].core.resend_all(0, false);
     let answer = world.capture(1, 0);
@@ -245,11 +245,11 @@ fn a_delivered_message_waits_for_no_other() {
 
 /// RR-DGRAM-3
 #[test]
-fn what_is_lost_goes_again_as_it_was_under_a_new_header() {
+fn lost_segment_is_retransmitted_with_a_new_header_only() {
     let mut world = world();
     world.send(stream(1), 8, CompletionLevel::Inject);
     let first = world.capture(0, 1);
-    assert!(world.capture(0, 1).is_empty(), "once, as long as nothing is known");
+    assert!(world.capture(0, 1).is_empty(), "sent once, until an ack or a loss");
     world.send(Stream { from: 1, to: 0, ..stream(1) }, 8, CompletionLevel::Inject);
     let other = world.capture(1, 0);
     world.deliver(1, 0, &other[0].1).unwrap();
@@ -259,7 +259,7 @@ fn what_is_lost_goes_again_as_it_was_under_a_new_header() {
     assert_eq!(again[0].1[SEGMENT_HEADER_BYTES..], first[0].1[SEGMENT_HEADER_BYTES..]);
     assert_eq!(header_of(&again[0].1).first_frame, header_of(&first[0].1).first_frame);
     assert_eq!((header_of(&first[0].1).ack.get(), header_of(&again[0].1).ack.get()), (0, 1));
-    // A probe repeats it, too; once it is acknowledged nothing does.
+    // A probe retransmits it, too; after its acknowledgement nothing does.
     let core = &mut world.nodes[0].core;
     let probe = core.poll_segment_again(0, first[0].0, CONTENT, false).unwrap();
     assert_eq!((probe.token, probe.bytes, probe.is_last), (first[0].0, &again[0].1[..], true));
@@ -271,12 +271,13 @@ fn what_is_lost_goes_again_as_it_was_under_a_new_header() {
     assert_eq!((news.len(), header_of(&news[0].1).frames.get()), (1, 0));
 }
 
-/// Half the credit comes back in a datagram that is lost. RR-DGRAM-3
+/// Half the credit is returned in a datagram that is lost.
+/// RR-DGRAM-3
 #[test]
-fn credit_announced_in_a_lost_datagram_is_announced_again() {
+fn credit_update_in_a_lost_datagram_is_repeated() {
     let limited = Config { envelope_credits: 2, unexpected_messages: 2, ..config() };
-    // How the datagram ends that announces it: alone, with a message, or with a message that has
-    // come in another datagram, of which the news comes after or before that of the loss.
+    // How the segment of that datagram is delivered: alone, with a message, or with a message that
+    // arrived in another datagram, whose acknowledgement precedes or follows the loss report.
     for case in 0..4 {
         let mut world = World::new(2, &limited, CONTENT, 1);
         for _ in 0..2 {
@@ -326,13 +327,13 @@ fn credit_announced_in_a_lost_datagram_is_announced_again() {
 
 /// RR-CREDIT-3
 #[test]
-fn control_frames_pass_messages_that_wait_for_room() {
+fn control_frames_overtake_blocked_messages() {
     let mut world = world();
     world.nodes[0].core.datagrams.segments = super::segment::SegmentPool::new(2048, 2 * 2048);
     for context in 0..10 {
         world.send(stream(context), 200, CompletionLevel::Inject);
     }
-    assert_eq!(world.capture(0, 1).len(), 1, "what is left is for control frames");
+    assert_eq!(world.capture(0, 1).len(), 1, "the rest is reserved for control frames");
     world.send(Stream { from: 1, to: 0, ..stream(1) }, 8, CompletionLevel::Match);
     let asked = world.capture(1, 0);
     world.deliver(1, 0, &asked[0].1).unwrap();
@@ -355,7 +356,7 @@ fn bursts_share_a_segment() {
 
 /// RR-DGRAM-9, RR-END-1
 #[test]
-fn a_goodbye_waits_for_all_that_was_said_before_it() {
+fn goodbye_waits_for_all_earlier_frames() {
     let mut world = world();
     world.send(stream(1), 8, CompletionLevel::Inject);
     let message = world.capture(0, 1);
@@ -363,20 +364,20 @@ fn a_goodbye_waits_for_all_that_was_said_before_it() {
     let goodbye = world.capture(0, 1);
     world.deliver(0, 1, &goodbye[0].1).unwrap();
     assert!(world.nodes[1].core.sessions.at(0).unwrap().is_connected());
-    assert!(!world.nodes[0].core.is_settled(0), "both may have to go again");
+    assert!(!world.nodes[0].core.is_settled(0), "both may need retransmission");
     world.deliver(0, 1, &message[0].1).unwrap();
     let failure = world.nodes[1].core.sessions.at(0).unwrap().failure.clone();
     assert_eq!(failure, Some(PeerFailure::Left));
     world.acknowledge(0, 1, message[0].0);
     world.acknowledge(0, 1, goodbye[0].0);
     assert!(world.nodes[0].core.is_settled(0));
-    // The message had arrived whole.
+    // The message had arrived completely.
     let receive = world.receive((1, 0), Some((0, 0)), 1, 8);
     assert!(matches!(world.end_of(1, receive), Some(Ended::Received(_))));
 }
 
 #[test]
-fn a_segment_too_long_for_its_lanes_waits_for_another_one_alone() {
+fn oversized_segment_waits_without_blocking_others() {
     let mut world = World::new(2, &config(), 1200, 1);
     world.send(stream(1), 1000, CompletionLevel::Inject);
     let long = world.capture(0, 1);
@@ -385,15 +386,15 @@ fn a_segment_too_long_for_its_lanes_waits_for_another_one_alone() {
     world.lose(0, 1, long[0].0);
     world.send(stream(2), 8, CompletionLevel::Inject);
     let short = world.capture(0, 1);
-    assert_eq!((short.len(), short[0].0 == long[0].0), (1, false), "others pass it");
+    assert_eq!((short.len(), short[0].0 == long[0].0), (1, false), "others overtake it");
     world.room_bytes = usize::MAX;
     assert_eq!(world.capture(0, 1)[0].0, long[0].0);
 }
 
-/// What is being received and what waits when a session ends is neither leaked nor ended twice.
+/// Receives in progress and buffered frames of a closed session neither leak nor end twice.
 /// RR-DGRAM-9
 #[test]
-fn a_session_that_ends_takes_everything_with_it() {
+fn closed_session_leaks_nothing() {
     for seed in 0..40 {
         let mut world = World::new(2, &config(), CONTENT, seed);
         world.faults = Faults { loss: 0.4, jitter: 5, ..Faults::NONE };
@@ -410,7 +411,7 @@ fn a_session_that_ends_takes_everything_with_it() {
             let here = &mut world.nodes[node];
             let core = &mut here.core;
             core.fail_session(0, PeerFailure::Lost("cut".into()), &mut here.memory);
-            // Whole messages are still there to be received.
+            // Complete messages can still be received.
             core.close_endpoint(0, &mut here.memory);
         }
         world.check_rest();
@@ -435,7 +436,7 @@ fn grants_are_served_in_the_order_of_their_chunks() {
     assert!(world.nodes[0].core.lanes.iter().all(|(_, lane)| lane.early.is_empty()));
 }
 
-/// Once there was as much as there will be, memory is neither made nor given back.
+/// Pools reach a steady size: memory is neither allocated nor freed.
 #[test]
 fn pools_do_not_grow_once_warm() {
     let mut world = world();

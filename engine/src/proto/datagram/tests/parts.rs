@@ -1,4 +1,4 @@
-//! Messages in parts, in every state that they can be in.
+//! Messages in parts, in each of their states.
 
 use super::super::super::effects::{CompletionLevel, Ended};
 use super::super::super::failure::PeerFailure;
@@ -9,7 +9,7 @@ use super::{stream, world};
 
 const LENGTH: usize = 1000;
 
-/// All orders of `0..count`.
+/// Returns all orders of `0..count`.
 fn permutations(count: usize) -> Vec<Vec<usize>> {
     let mut all = vec![Vec::new()];
     for next in 0..count {
@@ -33,7 +33,7 @@ fn received(world: &World, id: Id) -> bool {
 
 /// RR-DGRAM-7
 #[test]
-fn parts_come_in_any_order_and_are_received_at_any_time() {
+fn parts_are_reassembled_in_any_order_at_any_receive_time() {
     for order in permutations(4) {
         for posted_after in 0..=4 {
             for capacity in [0, 100, 600, LENGTH, 3000] {
@@ -51,7 +51,7 @@ fn parts_come_in_any_order_and_are_received_at_any_time() {
                         if is_matched && count < 4 {
                             let node = &mut world.nodes[1];
                             let is_cancelled = node.core.cancel_receive(id, &mut node.memory);
-                            assert!(!is_cancelled, "its message is here");
+                            assert!(!is_cancelled, "its message has arrived");
                         }
                     }
                     if let Some(&part) = order.get(count) {
@@ -74,7 +74,7 @@ fn parts_come_in_any_order_and_are_received_at_any_time() {
 
 /// RR-SEG-3
 #[test]
-fn a_message_in_parts_is_delivered_with_the_last_of_its_segments() {
+fn delivery_level_completes_with_the_last_acked_segment() {
     for last in 0..4 {
         let mut world = world();
         let send = world.send(stream(1), LENGTH, CompletionLevel::Delivery).unwrap();
@@ -91,13 +91,13 @@ fn a_message_in_parts_is_delivered_with_the_last_of_its_segments() {
     }
 }
 
-/// A world in which a message in parts stops after two segments, for want of room; these.
+/// Returns a world in which a message in parts stalls after two segments, and these segments.
 fn half_sent(level: CompletionLevel) -> (World, Id, Vec<(u64, Vec<u8>)>) {
     let mut world = world();
     world.nodes[0].core.datagrams.segments = SegmentPool::new(2048, 4 * 2048);
     let send = world.send(stream(1), LENGTH, level).unwrap();
     let parts = world.capture(0, 1);
-    assert_eq!(parts.len(), 2, "as many as the pool gives");
+    assert_eq!(parts.len(), 2, "limited by the pool");
     let node = &mut world.nodes[0];
     assert!(!node.core.cancel_send(send, &mut node.memory));
     (world, send, parts)
@@ -105,7 +105,7 @@ fn half_sent(level: CompletionLevel) -> (World, Id, Vec<(u64, Vec<u8>)>) {
 
 /// RR-DGRAM-8
 #[test]
-fn a_receive_ends_when_the_sender_gives_its_message_up() {
+fn receive_fails_when_the_sender_cancels() {
     for order in permutations(3) {
         for posted_after in 0..=3 {
             let (mut world, send, mut all) = half_sent(CompletionLevel::Match);
@@ -115,7 +115,7 @@ fn a_receive_ends_when_the_sender_gives_its_message_up() {
             let ended = world.end_of(0, send);
             assert!(matches!(ended, Some(Ended::Failed(PeerFailure::Removed, _))), "{ended:?}");
             all.extend(world.capture(0, 1));
-            assert_eq!(all.len(), 3, "two segments, and that no more come");
+            assert_eq!(all.len(), 3, "two segments, and the cancellation");
             let mut receive = None;
             for count in 0..=3 {
                 if count == posted_after {
@@ -133,7 +133,7 @@ fn a_receive_ends_when_the_sender_gives_its_message_up() {
             for (token, _) in all {
                 world.acknowledge(0, 1, token);
             }
-            // The next one goes as if nothing had been.
+            // The next message is not affected.
             let back = super::Stream { from: 1, source: 1, to: 0, ..stream(1) };
             world.receive((0, 0), Some((1, 1)), 1, LENGTH);
             world.send(back, LENGTH, CompletionLevel::Delivery);
@@ -145,7 +145,7 @@ fn a_receive_ends_when_the_sender_gives_its_message_up() {
 
 /// RR-MATCH-3, RR-DGRAM-7
 #[test]
-fn a_send_ends_when_the_endpoint_of_a_half_sent_message_closes() {
+fn partially_sent_message_ends_when_its_target_endpoint_closes() {
     for order in [[0, 1], [1, 0]] {
         let (mut world, send, parts) = half_sent(CompletionLevel::Match);
         world.deliver(0, 1, &parts[order[0]].1).unwrap();
@@ -160,14 +160,15 @@ fn a_send_ends_when_the_endpoint_of_a_half_sent_message_closes() {
             world.acknowledge(0, 1, token);
         }
         world.acknowledge(1, 0, answer[0].0);
-        assert!(world.capture(0, 1).is_empty(), "the rest is not wanted");
+        assert!(world.capture(0, 1).is_empty(), "the rest is not sent");
         world.check_rest();
     }
 }
 
-/// Where nobody waits for an answer the rest of a message comes, and is dropped. RR-DGRAM-8
+/// If no receive waits, the rest of a message is received and dropped.
+/// RR-DGRAM-8
 #[test]
-fn parts_of_a_dropped_message_are_dropped() {
+fn later_parts_of_a_dropped_message_are_dropped() {
     let (mut world, _, parts) = half_sent(CompletionLevel::Inject);
     world.deliver(0, 1, &parts[0].1).unwrap();
     let node = &mut world.nodes[1];
@@ -183,7 +184,7 @@ fn parts_of_a_dropped_message_are_dropped() {
 
 /// RR-DGRAM-9, RR-END-2
 #[test]
-fn a_peer_that_dies_takes_half_messages_with_it() {
+fn partial_messages_end_with_the_session() {
     for posted_after in 0..=2 {
         let (mut world, send, parts) = half_sent(CompletionLevel::Delivery);
         let mut receive = None;
@@ -207,7 +208,7 @@ fn a_peer_that_dies_takes_half_messages_with_it() {
 }
 
 #[test]
-fn what_is_cut_leaves_the_memory_behind_it_alone() {
+fn truncated_message_does_not_write_past_its_buffer() {
     let mut world = world();
     world.send(stream(1), LENGTH, CompletionLevel::Inject);
     let parts = world.capture(0, 1);

@@ -1,4 +1,4 @@
-//! Long messages that go by rings, in pieces.
+//! Long messages sent by rings, in pieces.
 
 use std::collections::VecDeque;
 
@@ -13,23 +13,23 @@ use super::world::{News, Stream, World};
 use crate::wire::piece::{PieceHeader, RING_LANE};
 use crate::wire::{FrameError, Grant, frame};
 
-/// Rings of a world, by which pieces go.
+/// Rings of a world, which carry pieces.
 #[derive(Debug, Default)]
 pub(super) struct Rings {
-    /// The number of the ring that was made last.
+    /// Number of the newest ring.
     made: u32,
-    /// Those of which nothing that is written is read.
+    /// Rings whose content is never read.
     lost: Vec<u32>,
-    /// What was written and not read: from whom, to whom.
+    /// Written and unread pieces: source, target, header, bytes.
     written: VecDeque<(usize, usize, PieceHeader, Vec<u8>)>,
-    /// Bytes that came by them.
+    /// Bytes carried by rings.
     pub(super) bytes: u64,
-    /// Nobody reads.
+    /// Suspends all readers.
     pub(super) rest: bool,
 }
 
 impl World {
-    /// Segments and pieces go by rings from now on.
+    /// Sends segments and pieces by rings from now on.
     pub(super) fn use_rings(&mut self) {
         self.faults.has_rings = true;
         self.rings.get_or_insert_default().made = 1000;
@@ -42,7 +42,7 @@ impl World {
         }
     }
 
-    /// The ring of two engines ends, and they make another one; each hears of that when it does.
+    /// Ends the ring of two engines and creates another; each learns of that at a time of its own.
     pub(super) fn end_ring(&mut self, one: usize, other: usize) {
         let Some(rings) = &mut self.rings else { return };
         let is_between =
@@ -50,7 +50,7 @@ impl World {
         let is_told =
             |news: &News| matches!(*news, News::Ring { to, peer, .. } if is_between(to, peer));
         if self.news.values().any(is_told) {
-            // They have not heard of the one before.
+            // They have not learned of the previous ring's end.
             return;
         }
         rings.made += 1;
@@ -71,7 +71,7 @@ impl World {
         }
     }
 
-    /// An engine writes pieces, and takes what others wrote.
+    /// Lets an engine write pieces, and read those of others.
     pub(super) fn move_pieces(&mut self, number: usize) {
         let Some(mut rings) = self.rings.take() else { return };
         let node = &mut self.nodes[number];
@@ -129,7 +129,7 @@ fn bytes(world: &World) -> u64 {
 
 /// RR-SHM-10
 #[test]
-fn what_fits_no_segment_goes_in_pieces_expected_or_not_and_cut_to_its_receive() {
+fn long_messages_go_in_pieces_posted_or_unexpected_and_truncated() {
     let mut world = world();
     let first = u64::from(Config::for_tests().rts_bytes);
     for (number, (length, capacity)) in
@@ -148,18 +148,18 @@ fn what_fits_no_segment_goes_in_pieces_expected_or_not_and_cut_to_its_receive() 
         world.settle(400);
     }
     assert_eq!(bytes(&world), 20_000 + 17_000 + 100_000 - 3 * first);
-    assert_eq!(world.segments, 0, "nothing went by a stream");
+    assert_eq!(world.segments, 0, "the stream was not used");
     world.check();
 }
 
 /// RR-SHM-10
 #[test]
-fn what_a_ring_that_ends_did_not_bring_goes_by_lanes() {
+fn pieces_lost_with_a_ring_are_granted_to_lanes() {
     let mut world = world();
     for number in 0..200 {
         receive(&mut world, 30_000);
         world.send(STREAM, 30_000, CompletionLevel::Delivery);
-        // Half way for some of them.
+        // Some messages are partially sent.
         world.steps(number % 40);
         world.end_ring(0, 1);
         world.settle(2000);
@@ -169,16 +169,16 @@ fn what_a_ring_that_ends_did_not_bring_goes_by_lanes() {
     world.check();
 }
 
-/// Both sides hear of the end and of the next ring at any time, and grants come when they come.
+/// Both sides learn of a ring's end and of the next ring at any time, independent of grants.
 #[test]
-fn a_grant_for_a_ring_that_is_not_known_yet_waits_for_it() {
+fn grant_for_an_unknown_ring_waits_for_it() {
     let mut world = world();
     let [there, here] = [0, 1].map(|node| world.nodes[node].slots[&(1 - node)]);
     for node in [0, 1] {
         let slot = [there, here][node];
         world.nodes[node].core.use_ring(slot, None);
     }
-    // The receiver has the ring of number 9, its sender has not heard of it.
+    // The receiver has the ring of number 9, its sender does not know it yet.
     world.nodes[1].core.use_ring(here, Some(9));
     receive(&mut world, 50_000);
     world.send(STREAM, 50_000, CompletionLevel::Delivery);
@@ -193,41 +193,41 @@ fn a_grant_for_a_ring_that_is_not_known_yet_waits_for_it() {
 
 /// RR-RDV-5
 #[test]
-fn a_send_that_ends_while_it_goes_in_pieces_fails_its_receive() {
+fn cancelled_piece_send_fails_its_receive() {
     let mut world = world();
     let first = world.send(STREAM, 90_000, CompletionLevel::Delivery).unwrap();
     let got = receive(&mut world, 90_000);
     world.steps(8);
-    assert!((1..90_000).contains(&bytes(&world)), "it is on its way");
+    assert!((1..90_000).contains(&bytes(&world)), "the transfer is in progress");
     let node = &mut world.nodes[0];
     node.core.close_endpoint(0, &mut node.memory);
     node.core.cancel_closed(&mut node.memory);
     assert_eq!(world.end_of(0, first), Some(&Ended::Cancelled));
     world.steps(40);
-    let ended = world.end_of(1, got).expect("its sender is gone");
+    let ended = world.end_of(1, got).expect("its sender is closed");
     assert!(matches!(ended, Ended::Failed(PeerFailure::Left, _)), "{ended:?}");
 }
 
-/// The same the other way round: what is in the ring is nobody's.
+/// The same on the receiver's side: pieces left in the ring are discarded.
 #[test]
-fn a_receive_that_ends_while_its_pieces_come_ends_the_send() {
+fn cancelled_piece_receive_ends_the_send() {
     let mut world = world();
     let sent = world.send(STREAM, 90_000, CompletionLevel::Delivery).unwrap();
     receive(&mut world, 90_000);
     world.steps(8);
-    assert!((1..90_000).contains(&bytes(&world)), "it is on its way");
+    assert!((1..90_000).contains(&bytes(&world)), "the transfer is in progress");
     let node = &mut world.nodes[1];
     node.core.close_endpoint(0, &mut node.memory);
     node.core.cancel_closed(&mut node.memory);
     world.steps(60);
     assert!(world.nodes[0].memory.ended.contains_key(&sent));
     assert!(world.nodes[0].core.feeding().is_empty());
-    assert!(world.nodes[1].core.counters().stale_frames > 0, "pieces for nobody");
+    assert!(world.nodes[1].core.counters().stale_frames > 0, "pieces without a receive");
 }
 
 /// RR-SHM-10: a peer may write any piece into the ring.
 #[test]
-fn pieces_out_of_order_or_not_granted_end_the_session() {
+fn out_of_order_or_ungranted_pieces_close_the_session() {
     let pulls = |world: &mut World| {
         world.rings.as_mut().unwrap().rest = true;
         let got = receive(world, 50_000);
@@ -249,7 +249,7 @@ fn pieces_out_of_order_or_not_granted_end_the_session() {
     assert!(bad(core.handle_piece(slot, &with(header.offset.get() + 1), length)));
     assert!(bad(core.handle_piece(slot, &with(0), length)));
     assert!(bad(core.handle_piece(slot, &with(u64::MAX), length)));
-    // One of another ring, or of another receive, is late.
+    // A piece of another ring, or for another receive, is stale.
     let late = PieceHeader { ring: 2.into(), ..header };
     assert!(core.handle_piece(slot, &late, length).unwrap().is_none());
     let late = PieceHeader { receive_operation: u64::MAX.into(), ..header };
@@ -257,9 +257,9 @@ fn pieces_out_of_order_or_not_granted_end_the_session() {
     assert!(core.handle_piece(slot, &header, length).unwrap().is_some());
 }
 
-/// RR-SHM-10: or grant anything.
+/// RR-SHM-10: a peer may send any grant.
 #[test]
-fn hostile_grants_for_rings_cost_no_more_than_sends() {
+fn invalid_ring_grants_are_bounded_by_sends() {
     let mut world = world();
     let sent = world.send(STREAM, 50_000, CompletionLevel::Delivery).unwrap();
     world.steps(10);
@@ -281,10 +281,10 @@ fn hostile_grants_for_rings_cost_no_more_than_sends() {
     assert!(is_bad(core.handle_grant(slot, &grant(u64::MAX, 1, 1))));
     assert!(is_bad(core.handle_grant(slot, &grant(0, 0, 1))));
     assert_eq!(core.handle_grant(slot, &grant(0, 50_000, 77)), Ok(()));
-    assert!(is_bad(core.handle_grant(slot, &grant(0, 50_000, 77))), "asked for twice");
+    assert!(is_bad(core.handle_grant(slot, &grant(0, 50_000, 77))), "granted twice");
     assert!(is_bad(core.handle_grant(slot, &grant(0, 50_000, 1))));
-    assert!(core.feeding().is_empty(), "for a ring that is not there");
-    // Of nothing that is sent.
+    assert!(core.feeding().is_empty(), "for a ring that does not exist");
+    // For no send.
     let nothing = Grant { send_operation: u64::MAX.into(), ..grant(0, 1, 1) };
     assert_eq!(core.handle_grant(slot, &nothing), Ok(()));
     let control = core.session(slot).unwrap().control.front().copied();

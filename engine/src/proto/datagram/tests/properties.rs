@@ -1,4 +1,4 @@
-//! The window of frames and the order of messages against models that are slow and plain.
+//! Compares the frame window and the message order with simple models.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use super::super::order::{Chain, EnvelopeHeader, Held, ReorderBuffer};
 use super::super::window::{Arrivals, Coming, FRAMES_MAX};
 use crate::wire::Eager;
 
-/// Frames that come: near the expected one, near the end of the window, or anywhere.
+/// Generates received frames: near the expected one, near the end of the window, or anywhere.
 fn offset() -> impl Strategy<Value = i64> {
     prop_oneof![
         8 => -5i64..40,
@@ -19,7 +19,7 @@ fn offset() -> impl Strategy<Value = i64> {
     ]
 }
 
-/// Where numbers start: anywhere, and shortly before they wrap.
+/// Generates first numbers: anywhere, and shortly before they wrap.
 fn start() -> impl Strategy<Value = u32> {
     prop_oneof![Just(0u32), any::<u32>(), (0u32..50_000).prop_map(|back| u32::MAX - back)]
 }
@@ -27,7 +27,7 @@ fn start() -> impl Strategy<Value = u32> {
 proptest! {
     /// RR-DGRAM-1, RR-DGRAM-2
     #[test]
-    fn the_window_tells_what_has_come(
+    fn window_tracks_received_frames(
         start in start(),
         offsets in proptest::collection::vec(offset(), 1..300),
     ) {
@@ -56,12 +56,12 @@ proptest! {
         }
     }
 
-    /// Of each stream exactly those have been matched before which none is missing, in order.
+    /// Exactly those messages of each flow are matched before which none is missing, in order.
     /// RR-DGRAM-4
     #[test]
-    fn messages_are_matched_as_soon_as_those_before_them(
+    fn messages_match_as_soon_as_predecessors_have(
         start in start(),
-        // Of each frame: its stream, and how far behind what has come the sender is.
+        // For each frame: its flow, and how far the sender lags behind the received frames.
         frames in proptest::collection::vec((0usize..4, 0usize..6), 1..60),
         order in proptest::collection::vec(any::<u16>(), 60),
     ) {
@@ -71,7 +71,7 @@ proptest! {
         let mut follows: Vec<u16> = Vec::new();
         let mut has_come: Vec<bool> = Vec::new();
         let mut matched: Vec<usize> = Vec::new();
-        // Messages are sent one by one, and come whenever they like, some of them much later.
+        // Messages are sent one by one and arrive in any order, some of them much later.
         for turn in 0..3 * frames.len() {
             if follows.len() < frames.len() && turn % 2 == 0 {
                 let at = follows.len();

@@ -1,4 +1,4 @@
-//! Messages that fit no datagram and go by the session's stream.
+//! Messages that do not fit a datagram and use the session's stream.
 
 use super::*;
 use crate::wire::segment::FLAG_ACK_REQUESTED;
@@ -12,7 +12,7 @@ fn roomy() -> Config {
     }
 }
 
-/// Two nodes whose streams take so many steps.
+/// Creates two nodes whose streams take this many steps.
 fn world_of(steps: u64) -> World {
     let mut world = World::new(2, &roomy(), CONTENT, 1);
     world.use_streams(steps);
@@ -21,7 +21,7 @@ fn world_of(steps: u64) -> World {
 
 /// RR-DGRAM-12
 #[test]
-fn every_length_and_level_arrives_by_the_stream() {
+fn every_length_and_level_is_delivered_by_stream() {
     let lengths = [245, 300, 5000, 16_384, 32_767, 32_768, 33_500, 50_000, 65_536, 70_000];
     for is_posted in [true, false] {
         for level in [CompletionLevel::Inject, CompletionLevel::Delivery, CompletionLevel::Match] {
@@ -37,11 +37,11 @@ fn every_length_and_level_arrives_by_the_stream() {
     }
 }
 
-/// A short message overtakes a long one of another stream, and waits for one of its own.
+/// A short message overtakes a long one of another flow, and waits for one of its own.
 ///
 /// RR-DGRAM-4, RR-DGRAM-12
 #[test]
-fn what_is_late_by_the_stream_delays_its_own_context_only() {
+fn late_stream_message_delays_its_own_context_only() {
     let mut world = world_of(30);
     let long = world.receive((1, 0), Some((0, 0)), 1, 5000);
     let behind = world.receive((1, 0), Some((0, 0)), 1, 8);
@@ -56,11 +56,11 @@ fn what_is_late_by_the_stream_delays_its_own_context_only() {
     assert_eq!((step_of(long), step_of(behind)), (31, 31));
 }
 
-/// Short ones that come between long ones do not become part of them.
+/// Short messages between long ones do not become part of them.
 ///
 /// RR-SEG-2, RR-DGRAM-12
 #[test]
-fn long_and_short_ones_take_turns() {
+fn short_messages_are_not_merged_into_long_segments() {
     let mut world = world_of(3);
     world.faults = Faults { loss: 0.1, jitter: 3, ..Faults::NONE };
     for number in 0..60 {
@@ -77,15 +77,15 @@ fn long_and_short_ones_take_turns() {
     }
     world.settle(500);
     world.check();
-    // What was staged in one turn went together.
+    // Messages staged in one turn were sent together.
     assert!((20..50).contains(&world.segments), "{}", world.segments);
 }
 
-/// The first of several is with its receiver sooner; the others are when it need not copy them.
+/// A first message has lower latency when sent; the others when the receiver need not copy them.
 ///
 /// RR-DGRAM-12
 #[test]
-fn messages_of_several_parts_are_pulled_while_another_is_under_way() {
+fn multipart_messages_are_pulled_while_another_is_outstanding() {
     for (lengths, segments) in
         [([40_000, 40_000, 40_000], 2), ([30_000, 30_000, 30_000], 3), ([30_000, 40_000, 8], 1)]
     {
@@ -102,7 +102,7 @@ fn messages_of_several_parts_are_pulled_while_another_is_under_way() {
 
 /// RR-DGRAM-3, RR-DGRAM-12
 #[test]
-fn a_stream_that_is_there_repeats_nothing_and_one_that_is_lost_everything() {
+fn only_a_lost_stream_causes_retransmission() {
     let mut world = world_of(1);
     world.send(stream(1), 5000, CompletionLevel::Inject);
     let core = &mut world.nodes[0].core;
@@ -114,7 +114,7 @@ fn a_stream_that_is_there_repeats_nothing_and_one_that_is_lost_everything() {
     let again = core.poll_long(0).unwrap().0.to_vec();
     assert_eq!(first[SEGMENT_HEADER_BYTES..], again[SEGMENT_HEADER_BYTES..]);
     core.resend_all(0, false);
-    // An acknowledgement of the first one makes the third needless.
+    // An acknowledgement of the first message makes the third send unnecessary.
     let receive = world.receive((1, 0), Some((0, 0)), 1, 5000);
     let there = &mut world.nodes[1];
     there.core.handle_bytes(0, &first, 0, &mut there.memory).unwrap();
@@ -127,11 +127,11 @@ fn a_stream_that_is_there_repeats_nothing_and_one_that_is_lost_everything() {
     world.check_rest();
 }
 
-/// A message that is missing when it comes, and news of that go before it is there.
+/// A missing message is delivered late, after acknowledgements of later data were sent.
 ///
 /// RR-DGRAM-11, RR-DGRAM-12
 #[test]
-fn what_overtook_another_one_by_the_stream_is_acknowledged_when_that_comes() {
+fn stream_data_is_acked_when_the_missing_frame_arrives() {
     let mut world = world_of(1);
     world.send(stream(1), 8, CompletionLevel::Inject);
     let late = world.capture(0, 1);
@@ -142,7 +142,7 @@ fn what_overtook_another_one_by_the_stream_is_acknowledged_when_that_comes() {
     world.send(Stream { from: 1, to: 0, ..stream(3) }, 8, CompletionLevel::Inject);
     let other = world.capture(1, 0);
     assert_eq!((other.len(), header_of(&other[0].1).ack.get()), (1, 0));
-    assert_eq!(world.nodes[1].core.owed_by_stream(0), 0, "what goes says all there is to say");
+    assert_eq!(world.nodes[1].core.owed_by_stream(0), 0, "the segment acknowledges all");
     world.deliver(0, 1, &late[0].1).unwrap();
     let news = world.capture(1, 0);
     assert_eq!(header_of(&news[0].1).ack.get(), 2);
@@ -152,7 +152,7 @@ fn what_overtook_another_one_by_the_stream_is_acknowledged_when_that_comes() {
 
 /// RR-DGRAM-12
 #[test]
-fn an_acknowledgement_is_asked_for_by_the_last_of_those_that_one_is_awaited_of() {
+fn only_the_last_awaited_segment_requests_an_ack() {
     let mut world = world_of(1);
     world.send(stream(1), 5000, CompletionLevel::Delivery);
     world.stage(0);
@@ -161,23 +161,23 @@ fn an_acknowledgement_is_asked_for_by_the_last_of_those_that_one_is_awaited_of()
     let core = &mut world.nodes[0].core;
     let flags = header_of(core.poll_long(0).unwrap().0).flags.get();
     assert_eq!(flags & FLAG_ACK_REQUESTED, FLAG_ACK_REQUESTED);
-    assert!(core.poll_long(0).is_none(), "both went together");
+    assert!(core.poll_long(0).is_none(), "both were sent together");
     world.send(stream(1), 5000, CompletionLevel::Inject);
     let core = &mut world.nodes[0].core;
     assert_eq!(header_of(core.poll_long(0).unwrap().0).flags.get() & FLAG_ACK_REQUESTED, 0);
 }
 
-/// Another path may carry it, so it goes by datagrams from now on.
+/// Another path may carry the session, so it continues in datagrams.
 ///
 /// RR-DGRAM-12
 #[test]
-fn a_session_that_gets_another_path_goes_on_in_datagrams() {
+fn session_with_a_new_path_continues_in_datagrams() {
     let mut world = world_of(2);
     for length in [5000, 40_000] {
         world.receive((1, 0), Some((0, 0)), 1, length);
         world.send(stream(1), length, CompletionLevel::Delivery);
     }
-    // The second one may be half way.
+    // The second message may be partially sent.
     world.step();
     for node in &mut world.nodes {
         node.core.use_stream(0, false);
@@ -190,11 +190,11 @@ fn a_session_that_gets_another_path_goes_on_in_datagrams() {
     world.check();
 }
 
-/// Whoever ends a session at a goodbye says first what has come by the stream.
+/// A side that ends a session at a goodbye first acknowledges data received on the stream.
 ///
 /// RR-DGRAM-9
 #[test]
-fn a_goodbye_is_answered_with_what_has_come() {
+fn goodbye_is_answered_with_a_final_ack() {
     let mut world = world_of(1);
     world.send(stream(1), 5000, CompletionLevel::Inject);
     let core = &mut world.nodes[0].core;

@@ -1,4 +1,4 @@
-//! Once warm nothing is allocated, whatever is lost and whatever overtakes what.
+//! After warm-up nothing is allocated, whichever datagrams are lost or reordered.
 
 use super::super::super::core::Core;
 use super::super::super::effects::{CompletionLevel, Effects, Ended};
@@ -39,10 +39,10 @@ impl Effects for Counts {
 }
 
 const DATAGRAMS: usize = 64;
-/// What messages are for, by turns.
+/// Hints of messages, in rotation.
 const HINTS: [Hint; 4] = [Hint::None, Hint::Latency, Hint::Bulk, Hint::Priority];
 
-/// Datagrams under way: token, length, bytes.
+/// Datagrams in flight: token, length, bytes.
 struct Wire {
     slots: [(u64, usize, [u8; CONTENT]); DATAGRAMS],
     len: usize,
@@ -68,7 +68,7 @@ impl Wire {
         }
     }
 
-    /// The newest datagram first, and every third of them is lost once.
+    /// Delivers the newest datagram first, and loses every third one once.
     fn carry(&mut self, from: &mut Core, to: &mut Core, counts: &mut Counts) {
         for round in 0.. {
             self.len = 0;
@@ -89,8 +89,8 @@ impl Wire {
     }
 }
 
-/// Messages of two contexts, the third and every further one in parts; half of the receives wait
-/// for them, the others come later.
+/// Exchanges messages of two contexts, the third and every further one in parts; half of the
+/// receives are posted before, the others later.
 fn exchange(cores: &mut [Core; 2], peers: [Id; 2], wire: &mut Wire) -> Counts {
     let mut counts = Counts::default();
     let [left, right] = cores;

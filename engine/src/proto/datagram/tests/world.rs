@@ -1,7 +1,8 @@
-//! Engines that talk by datagrams which get lost, and what was asked of them.
+//! Engines that exchange datagrams over a faulty network, and the operations requested of them.
 //!
-//! Time goes in steps: what arrives, then a turn of every engine. Paths of packets are played by
-//! telling senders, some steps later, what has come and what has not; that news is lost, too.
+//! Time advances in steps: arrivals, then a turn of every engine. Instead of packet paths, the
+//! harness reports acknowledgements and losses to senders some steps later; those reports are lost,
+//! too.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
@@ -25,21 +26,21 @@ use crate::wire::chunk::CHUNK_HEADER_BYTES;
 /// Endpoints of each engine.
 pub(super) const ENDPOINTS: u16 = 2;
 
-/// What the network does, as probabilities of one datagram.
+/// Network faults, as probabilities per datagram.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Faults {
     pub(super) loss: f64,
     pub(super) duplication: f64,
-    /// Of the news that a datagram has come.
+    /// Of an acknowledgement.
     pub(super) ack_loss: f64,
-    /// Steps that a datagram takes longer than 1 at the most.
+    /// Maximum additional steps of a datagram.
     pub(super) jitter: u64,
-    /// Of a session and step: all is sent again, as when lanes change.
+    /// Per session and step: everything is sent again, as when lanes change.
     pub(super) switch: f64,
-    /// Nobody tells what has come and what has not, as on a lane that loses nothing.
+    /// No acknowledgements or losses are reported, as on a lane that loses nothing.
     pub(super) is_silent: bool,
-    /// Segments go by rings: `loss` is that one is full, and `switch` that one ends with all that
-    /// was not read.
+    /// Segments go by rings: `loss` means that one is full, and `switch` that one ends with all of
+    /// its unread content.
     pub(super) has_rings: bool,
 }
 
@@ -55,7 +56,7 @@ impl Faults {
     };
 }
 
-/// Steps after which a datagram that nothing was heard of is taken for lost.
+/// Steps after which a datagram without an acknowledgement is declared lost.
 const LOSS_STEPS: u64 = 6;
 
 #[derive(Debug)]
@@ -81,7 +82,7 @@ pub(super) enum News {
         peer: usize,
         token: u64,
     },
-    /// It has another ring, or none any more.
+    /// It has another ring, or none.
     Ring {
         to: usize,
         peer: usize,
@@ -89,7 +90,7 @@ pub(super) enum News {
     },
 }
 
-/// A message: what its receive has to show.
+/// A flow of messages: what a receive of it has to return.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct Stream {
     pub(super) from: usize,
@@ -99,7 +100,7 @@ pub(super) struct Stream {
     pub(super) context: u64,
 }
 
-/// Remote data of a message: of one in three.
+/// Returns the remote data of a message: one in three has some.
 fn data_of(tag: u64, length: usize) -> Option<u64> {
     (tag % 3 == 1).then_some(tag << 32 | length as u64)
 }
@@ -117,13 +118,13 @@ type Pipe = VecDeque<([u8; CHUNK_HEADER_BYTES], Vec<u8>)>;
 pub(super) struct Node {
     pub(super) core: Core,
     pub(super) memory: Memory,
-    /// Names of remote endpoints, by engine and endpoint.
+    /// Handles of remote endpoints, by engine and endpoint.
     pub(super) peers: HashMap<(usize, u16), Id>,
     /// Slots of sessions, by engine.
     pub(super) slots: BTreeMap<usize, u32>,
-    /// Chunks that a lane is to receive.
+    /// Chunks that a lane will receive.
     receiving: HashMap<Id, ChunkReceive>,
-    /// What can be read on a lane.
+    /// Readable content of a lane.
     inbox: HashMap<Id, Pipe>,
     /// The other end of a lane.
     other: HashMap<Id, (usize, Id)>,
@@ -141,35 +142,35 @@ pub(super) struct Receive {
 
 pub(super) struct World {
     pub(super) nodes: Vec<Node>,
-    /// Of what is sent next.
+    /// Hint of the next sends.
     pub(super) hint: Hint,
     pub(super) faults: Faults,
-    /// Datagrams of these numbers are lost, whatever the faults say.
+    /// Datagrams of these numbers are lost, independent of the faults.
     pub(super) doomed: Vec<u64>,
     pub(super) datagrams: u64,
     /// Datagrams per session and turn.
     pub(super) burst: usize,
     pub(super) room_bytes: usize,
     pub(super) now: u64,
-    /// By step, then in the order in which they were made.
+    /// By step, then in order of creation.
     pub(super) news: BTreeMap<(u64, u64), News>,
     made: u64,
     pub(super) random: SmallRng,
     pub(super) sent: BTreeMap<Stream, Vec<(usize, Option<Id>)>>,
     pub(super) receives: Vec<Receive>,
-    /// Bulk lanes move chunks.
+    /// Whether bulk lanes carry chunks.
     pub(super) has_bulk: bool,
-    /// Steps that a segment takes by the stream of its session; `None`: streams carry nothing.
+    /// Steps that a segment takes on its session's stream; `None`: streams carry nothing.
     pub(super) stream_steps: Option<u64>,
-    /// Segments that went by streams.
+    /// Segments sent on streams.
     pub(super) segments: u64,
-    /// Some grants are refused, which closes their lane.
+    /// Some grants are rejected, which closes their lane.
     pub(super) refuses: bool,
-    /// How often a piece of a message cannot be read from its sender's memory.
+    /// Probability that a read from the sender's memory fails.
     pub(super) cma_failure: f64,
-    /// Bytes that were read so.
+    /// Bytes read that way.
     pub(super) cma_bytes: u64,
-    /// Pieces go by them.
+    /// Rings for pieces.
     pub(super) rings: Option<Rings>,
 }
 
@@ -182,7 +183,7 @@ impl World {
         Self::of(&vec![config.clone(); count], segment_bytes, seed)
     }
 
-    /// Engines with settings of each.
+    /// Creates engines with a configuration each.
     pub(super) fn of(configs: &[Config], segment_bytes: usize, seed: u64) -> Self {
         let count = configs.len();
         let nodes = configs.iter().enumerate().map(|(number, config)| {
@@ -232,7 +233,7 @@ impl World {
         world
     }
 
-    /// Establishes a session in datagram mode, opened by `left`.
+    /// Establishes a session in datagram mode, initiated by `left`.
     fn connect(&mut self, left: usize, right: usize, segment_bytes: usize) {
         for (from, to) in [(left, right), (right, left)] {
             for endpoint in 0..ENDPOINTS {
@@ -251,7 +252,7 @@ impl World {
         }
     }
 
-    /// From now on what fits no datagram goes by streams, which take so many steps.
+    /// Sends messages that do not fit a datagram on streams, which take this many steps.
     pub(super) fn use_streams(&mut self, steps: u64) {
         self.stream_steps = Some(steps);
         for node in &mut self.nodes {
@@ -268,9 +269,9 @@ impl World {
         probability > 0.0 && self.random.random_bool(probability)
     }
 
-    // ---- What users do ----
+    // ---- User operations ----
 
-    /// Sends the next message of a stream; its tag is its number there.
+    /// Sends the next message of a flow; its tag is its number there.
     pub(super) fn send(
         &mut self,
         stream: Stream,
@@ -307,7 +308,7 @@ impl World {
         Some(id)
     }
 
-    /// Posts a receive of any tag. `peer`: from whom.
+    /// Posts a receive of any tag from `peer`.
     pub(super) fn receive(
         &mut self,
         (node, endpoint): (usize, u16),
@@ -424,7 +425,7 @@ impl World {
                     room.copy_from_slice(&node.memory.bytes[&id][offset..end]);
                     completes
                 }
-                // Sessions that are blocked are not handed out again.
+                // Blocked sessions are not returned again.
                 Staged::Blocked => continue,
             };
             if completed {
@@ -480,7 +481,7 @@ impl World {
         }
     }
 
-    /// Sends one datagram. `false`: there is none.
+    /// Sends one datagram. Returns `false` if there is none.
     pub(super) fn transmit(&mut self, from: usize, to: usize, slot: u32) -> bool {
         let core = &mut self.nodes[from].core;
         let waiting = core.waiting_bytes(slot);
@@ -509,7 +510,7 @@ impl World {
         true
     }
 
-    /// What waits for the stream goes, and what came by it is acknowledged.
+    /// Sends waiting stream segments, and acknowledges received ones.
     fn transmit_by_stream(&mut self, from: usize, to: usize, slot: u32) {
         if self.faults.has_rings && self.now.is_multiple_of(4) {
             self.nodes[from].core.acknowledge_stream(slot);
@@ -533,7 +534,7 @@ impl World {
             } else if let Action::CloseLane { lane, .. } = action
                 && !self.refuses
             {
-                panic!("lane {lane:?} closed: nothing is wrong with it");
+                panic!("lane {lane:?} closed: it is valid");
             } else {
                 self.nodes[number].actions.push(action);
             }
@@ -588,13 +589,13 @@ impl World {
                 self.now,
                 &mut node.memory,
             );
-            assert!(is_good, "chunks come in the order of their grants");
+            assert!(is_good, "chunks arrive in grant order");
         }
     }
 
-    // ---- By hand ----
+    // ---- Manual steps ----
 
-    /// All that an engine would send to another now, with the tokens.
+    /// Returns everything that an engine would send to another now, with the tokens.
     pub(super) fn capture(&mut self, from: usize, to: usize) -> Vec<(u64, Vec<u8>)> {
         self.stage(from);
         let slot = self.nodes[from].slots[&to];
@@ -607,7 +608,7 @@ impl World {
         all
     }
 
-    /// A datagram arrives.
+    /// Delivers a datagram.
     pub(super) fn deliver(
         &mut self,
         from: usize,
@@ -619,14 +620,14 @@ impl World {
         node.core.handle_datagram(slot, bytes, self.now, &mut node.memory)
     }
 
-    /// The sender of a datagram learns that it has come.
+    /// Reports to the sender that a datagram has arrived.
     pub(super) fn acknowledge(&mut self, from: usize, to: usize, token: u64) {
         let node = &mut self.nodes[from];
         let slot = node.slots[&to];
         node.core.handle_segment_acked(slot, token, &mut node.memory);
     }
 
-    /// The sender of a datagram learns that it has not come.
+    /// Reports to the sender that a datagram was lost.
     pub(super) fn lose(&mut self, from: usize, to: usize, token: u64) {
         let slot = self.nodes[from].slots[&to];
         self.nodes[from].core.handle_segment_lost(slot, token);
@@ -636,9 +637,9 @@ impl World {
         self.nodes[node].memory.ended.get(&id).map(|(ended, ..)| ended)
     }
 
-    // ---- What came of it ----
+    // ---- Checks ----
 
-    /// Whether everything asked has ended and nothing is under way.
+    /// Returns whether every operation has ended and nothing is outstanding.
     pub(super) fn is_at_rest(&self) -> bool {
         self.news.is_empty()
             && self.nodes.iter().all(|node| {
@@ -649,7 +650,7 @@ impl World {
             })
     }
 
-    /// Steps until everything is at rest; `limit` is the most that may take.
+    /// Runs steps until everything is at rest, at most `limit`.
     pub(super) fn settle(&mut self, limit: u64) -> u64 {
         let start = self.now;
         while !self.is_at_rest() {
@@ -659,8 +660,8 @@ impl World {
         self.now - start
     }
 
-    /// Every message came once, whole, to the receive whose turn it was, and everything that was
-    /// taken for them is back.
+    /// Checks that every message arrived once, complete, at the right receive, and that all
+    /// resources are returned.
     pub(super) fn check(&self) {
         let mut next: BTreeMap<Stream, u64> = BTreeMap::new();
         for receive in &self.receives {
@@ -695,7 +696,7 @@ impl World {
         Stream { from, source, to, target, context }
     }
 
-    /// Nothing is held by anybody.
+    /// Checks that no resource is in use.
     pub(super) fn check_rest(&self) {
         for (number, node) in self.nodes.iter().enumerate() {
             let core = &node.core;
@@ -706,7 +707,7 @@ impl World {
             assert_eq!(core.unexpected.held_bytes().0, 0);
             for (&peer, &slot) in &node.slots {
                 let session = core.sessions.at(slot as usize).unwrap();
-                // What was unexpected when a session ended is no longer counted there.
+                // Messages that were unexpected when a session ended are no longer counted there.
                 let Some(datagram) = session.datagram.as_deref() else { continue };
                 assert_eq!((session.envelopes.held(), session.bytes.held()), (0, 0));
                 assert!(datagram.assemblies.is_empty() && datagram.orphans == 0);

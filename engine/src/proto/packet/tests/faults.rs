@@ -1,4 +1,4 @@
-//! Faults one by one, and what each may cost.
+//! Single faults, and their maximum cost.
 
 use super::*;
 use crate::proto::packet::path::Path;
@@ -6,7 +6,7 @@ use crate::proto::packet::transmit::{Filled, Payload};
 use crate::wire::packet::Packet;
 
 #[test]
-fn lost_acknowledgements_cost_nothing() {
+fn lost_acknowledgements_do_not_reduce_goodput() {
     let rtt_ns = 100 * MICRO;
     let mut rates = [0; 2];
     for (rate, loss_ppm) in rates.iter_mut().zip([0, 300_000]) {
@@ -23,7 +23,7 @@ fn lost_acknowledgements_cost_nothing() {
 }
 
 #[test]
-fn an_outage_of_one_direction_loses_nothing_and_ends_at_once() {
+fn one_way_outage_recovers_at_once_without_loss() {
     for dead in 0..2 {
         let rtt_ns = 100 * MICRO;
         let mut links = lossy(GBIT, rtt_ns, 0);
@@ -38,7 +38,7 @@ fn an_outage_of_one_direction_loses_nothing_and_ends_at_once() {
 }
 
 #[test]
-fn reordering_is_learnt_and_not_taken_for_loss() {
+fn reordering_is_adapted_to_and_not_declared_loss() {
     let rtt_ns = 100 * MICRO;
     let mut links = lossy(10 * GBIT, rtt_ns, 0);
     links[0].jitter_ns = 30 * MICRO;
@@ -49,11 +49,11 @@ fn reordering_is_learnt_and_not_taken_for_loss() {
     world.run(15 * MILLI, |_| false);
     let after = world.ends[0].path.statistics();
     let (sent, lost) = (after.sent - before.sent, after.lost - before.lost);
-    assert!(lost * 100 < sent, "{lost} of {sent} taken for lost");
+    assert!(lost * 100 < sent, "{lost} of {sent} declared lost");
 }
 
 #[test]
-fn a_loop_that_sleeps_sends_no_probe_and_loses_nothing() {
+fn sleeping_loop_sends_no_probe_and_loses_nothing() {
     let rtt_ns = 100 * MICRO;
     let links = lossy(GBIT, rtt_ns, 0);
     let mut world = World::new(&config(rtt_ns), links, bulk(), 6);
@@ -68,7 +68,7 @@ fn a_loop_that_sleeps_sends_no_probe_and_loses_nothing() {
 
 /// RR-PKT-10
 #[test]
-fn a_late_turn_fires_no_timer_before_the_rest_is_received() {
+fn late_turn_fires_no_timer_before_it_is_drained() {
     let config = PathConfig { datagram_bytes_max: 1200, ..config(100 * MICRO) };
     let mut path = Path::new(config);
     let mut out = vec![0; 1472];
@@ -86,8 +86,8 @@ fn a_late_turn_fires_no_timer_before_the_rest_is_received() {
 
 /// RR-PKT-7
 #[test]
-fn acknowledgements_do_not_wait_for_the_window() {
-    // Both ends have more to send than their windows take.
+fn acks_are_not_limited_by_the_window() {
+    // Both ends have more to send than their windows allow.
     let rtt_ns = 100 * MICRO;
     let links = lossy(10 * GBIT, rtt_ns, 0);
     let mut world = World::new(&config(rtt_ns), links, bulk(), 7);
@@ -100,7 +100,7 @@ fn acknowledgements_do_not_wait_for_the_window() {
 
 /// RR-PKT-13
 #[test]
-fn the_mtu_is_found_and_a_black_hole_is_left() {
+fn mtu_is_found_and_reset_on_a_black_hole() {
     let rtt_ns = 100 * MICRO;
     let jumbo = PathConfig { datagram_bytes_max: 8972, ..config(rtt_ns) };
     let mut world = World::new(&jumbo, lossy(GBIT, rtt_ns, 0), bulk(), 8);
@@ -114,7 +114,7 @@ fn the_mtu_is_found_and_a_black_hole_is_left() {
 }
 
 #[test]
-fn loss_of_long_datagrams_and_short_ones_alike_leaves_the_mtu() {
+fn length_independent_loss_keeps_the_mtu() {
     let rtt_ns = 100 * MICRO;
     let mut world = World::new(&config(rtt_ns), lossy(GBIT, rtt_ns, 300_000), bulk(), 9);
     world.run(100 * MILLI, |_| false);
@@ -122,8 +122,8 @@ fn loss_of_long_datagrams_and_short_ones_alike_leaves_the_mtu() {
 }
 
 #[test]
-fn a_window_below_one_datagram_still_moves() {
-    // 64 kb/s of a link, shared with nobody: one datagram takes 0.19 s, the round trip 100 µs.
+fn window_below_one_datagram_makes_progress() {
+    // 64 kb/s of an otherwise idle link: one datagram takes 0.19 s, the round trip 100 µs.
     let mut links = lossy(64_000, 100 * MICRO, 0);
     for link in &mut links {
         link.queue_ns = 10 * SECOND;
@@ -134,8 +134,8 @@ fn a_window_below_one_datagram_still_moves() {
 }
 
 #[test]
-fn a_short_queue_is_not_taken_for_a_bad_cable() {
-    // 20 µs of queue show no delay that counts; what overflows it is lost.
+fn short_queue_overflow_is_not_usual_loss() {
+    // 20 µs of queue show no significant delay; its overflow is lost.
     let rtt_ns = 100 * MICRO;
     let mut links = lossy(10 * GBIT, rtt_ns, 0);
     links[0].queue_ns = 20 * MICRO;
@@ -147,7 +147,7 @@ fn a_short_queue_is_not_taken_for_a_bad_cable() {
 }
 
 #[test]
-fn a_dead_path_is_probed_for_days_and_remembers_little() {
+fn dead_path_is_probed_for_days_with_bounded_memory() {
     let rtt_ns = 100 * MICRO;
     let sender = Sender::new(1000, 1, u32::MAX);
     let mut world = World::new(&config(rtt_ns), lossy(GBIT, rtt_ns, 0), sender, 12);
@@ -163,7 +163,7 @@ fn a_dead_path_is_probed_for_days_and_remembers_little() {
     assert!(rate > 50_000_000, "{rate}");
 }
 
-/// One short payload whenever it is wanted.
+/// One short payload at each request.
 struct Drip(bool);
 
 impl Payload for Drip {
@@ -182,7 +182,7 @@ impl Payload for Drip {
     }
 }
 
-/// A path that answered after each of these times, and the time then.
+/// Returns a path that answered after each of these times, and the time then.
 fn answered(round_trips_ns: &[u64]) -> (Path, u64) {
     let config = PathConfig { datagram_bytes_max: 1200, ..config(100 * MICRO) };
     let (mut near, mut far) = (Path::new(config.clone()), Path::new(config));
@@ -199,7 +199,7 @@ fn answered(round_trips_ns: &[u64]) -> (Path, u64) {
     (near, now_ns)
 }
 
-/// How long it takes until a path that answers no more is silent, if something goes every
+/// Returns the time until a path without further answers is silent, if a packet is sent every
 /// `pause_ns`.
 fn time_to_silence(mut path: Path, from_ns: u64, pause_ns: u64) -> u64 {
     let mut out = vec![0; 1472];
@@ -213,16 +213,16 @@ fn time_to_silence(mut path: Path, from_ns: u64, pause_ns: u64) -> u64 {
             return now_ns - from_ns;
         }
     }
-    panic!("it never is: {path:?}");
+    panic!("never silent: {path:?}");
 }
 
 /// RR-PKT-9, RR-PATH-3
 #[test]
-fn who_goes_on_sending_into_a_dead_path_finds_out() {
+fn continuous_sending_does_not_hide_a_dead_path() {
     let (path, now_ns) = answered(&[100 * MICRO; 10]);
     let alone_ns = time_to_silence(path, now_ns, 10 * SECOND);
     assert!(alone_ns < 10 * MILLI, "{alone_ns}");
-    // More often than a probe timeout, so that each payload would put the next one off.
+    // More often than a probe timeout, so that each payload would defer the next one.
     let (path, now_ns) = answered(&[100 * MICRO; 10]);
     let ns = time_to_silence(path, now_ns, 80 * MICRO);
     assert!(ns < alone_ns + 4 * MILLI, "{ns} instead of {alone_ns}");
@@ -230,7 +230,7 @@ fn who_goes_on_sending_into_a_dead_path_finds_out() {
 
 /// RR-PATH-3
 #[test]
-fn a_peer_that_stood_still_for_seconds_does_not_hide_that_a_path_is_dead() {
+fn suspended_peer_samples_do_not_hide_a_dead_path() {
     let (path, now_ns) = answered(&[5 * SECOND; 10]);
     assert!(path.round_trip_ns() > SECOND);
     let (near, at_ns) = answered(&[100 * MICRO, 100 * MICRO, 5 * SECOND]);

@@ -1,4 +1,4 @@
-//! What is promised of a path, in virtual time.
+//! Performance guarantees of a path, in virtual time.
 
 use super::*;
 
@@ -10,7 +10,7 @@ fn bulk_goodput(rtt_ns: u64, loss_ppm: u64, seed: u64) -> u64 {
 
 /// RR-PKT-12
 #[test]
-fn random_loss_costs_little_more_than_what_is_lost() {
+fn random_loss_costs_little_more_than_the_lost_share() {
     let clean = bulk_goodput(100 * MICRO, 0, 1);
     assert!(clean > 9 * GBIT, "{clean}");
     for (loss_ppm, percent) in [(10_000, 90), (100_000, 50), (300_000, 35)] {
@@ -20,7 +20,7 @@ fn random_loss_costs_little_more_than_what_is_lost() {
 }
 
 #[test]
-fn a_long_path_is_full_within_three_seconds() {
+fn long_path_is_full_within_three_seconds() {
     let links = lossy(GBIT, 100 * MILLI, 0);
     let sender = Sender::new(1 << 20, 64, u32::MAX);
     let mut world = World::new(&config(100 * MILLI), links, sender, 1);
@@ -28,7 +28,7 @@ fn a_long_path_is_full_within_three_seconds() {
     assert!(rate > GBIT * 88 / 100, "{rate}");
 }
 
-/// Time until one message is whole, where the link loses the datagrams named.
+/// Returns the time until one message is complete, where the link drops the given datagrams.
 fn one_message(rtt_ns: u64, bytes: u32, dropped: Vec<u64>) -> u64 {
     let mut world = World::new(&config(rtt_ns), lossy(10 * GBIT, rtt_ns, 0), bulk(), 1);
     // The path has measured its round trip.
@@ -43,11 +43,11 @@ fn one_message(rtt_ns: u64, bytes: u32, dropped: Vec<u64>) -> u64 {
 }
 
 #[test]
-fn a_lost_tail_costs_at_most_two_round_trips_and_a_little() {
+fn lost_tail_costs_at_most_two_round_trips_and_slack() {
     for rtt_ns in [10 * MICRO, 100 * MICRO, MILLI, 10 * MILLI, 100 * MILLI] {
         for bytes in [64, 16 << 10] {
             let clean = one_message(rtt_ns, bytes, vec![]);
-            // The last datagram of the message: the one before is there, or there is none.
+            // The last datagram of the message: the previous one arrived, or there is none.
             let tail = u64::from(bytes) / 1444;
             let lossy = one_message(rtt_ns, bytes, vec![tail]);
             assert!(lossy > clean, "the tail was lost");
@@ -58,8 +58,8 @@ fn a_lost_tail_costs_at_most_two_round_trips_and_a_little() {
 }
 
 #[test]
-fn the_longest_fat_path_is_used_in_spite_of_loss() {
-    // 10 Gb/s over 200 ms: 250 MB under way, with one datagram in a hundred lost.
+fn long_fat_path_is_used_despite_loss() {
+    // 10 Gb/s over 200 ms: 250 MB in flight, with one datagram in a hundred lost.
     let rtt_ns = 200 * MILLI;
     let jumbo = PathConfig { datagram_bytes_max: 8972, ..config(rtt_ns) };
     let sender = Sender::new(16 << 20, 40, u32::MAX);
@@ -69,7 +69,7 @@ fn the_longest_fat_path_is_used_in_spite_of_loss() {
 }
 
 #[test]
-fn acknowledgements_are_few() {
+fn acknowledgements_are_rare() {
     let rtt_ns = 100 * MICRO;
     let mut world = World::new(&config(rtt_ns), lossy(10 * GBIT, rtt_ns, 0), bulk(), 13);
     world.run(10 * MILLI, |_| false);
@@ -79,7 +79,7 @@ fn acknowledgements_are_few() {
 }
 
 #[test]
-fn nothing_grows_once_warm() {
+fn memory_does_not_grow_once_warm() {
     let rtt_ns = 100 * MICRO;
     let links = lossy(10 * GBIT, rtt_ns, 10_000);
     let mut world = World::new(&config(rtt_ns), links, bulk(), 14);

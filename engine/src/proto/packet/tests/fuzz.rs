@@ -1,4 +1,4 @@
-//! One path, and a peer who sends whatever it likes.
+//! One path, and a peer that sends arbitrary packets.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -11,12 +11,12 @@ use crate::wire::packet::{FLAG_ACK, FLAG_ELICITS, FLAG_FLOOR, KIND_PACKET, Packe
 
 const TEST_TIME: Duration = Duration::from_millis(1000);
 
-/// Bytes without end, in pieces with names of their own.
+/// Endless bytes, in pieces with a token each.
 #[derive(Default)]
 struct Endless {
     next: u64,
     bytes: usize,
-    /// Packets under way by the token they carry.
+    /// Packets in flight by their token.
     under_way: HashMap<u64, u32>,
 }
 
@@ -45,7 +45,7 @@ impl Payload for Endless {
     }
 }
 
-/// A packet with numbers near what is expected and an acknowledgement near what was `sent`.
+/// Generates a packet with numbers near the expected one and an acknowledgement near `sent`.
 fn packet(choice: [u8; 8], number: u32, sent: u64) -> Vec<u8> {
     let [flags, ahead, back, behind, windows, word, bits, length] = choice;
     let flags = if flags > 240 { flags } else { (flags & 15) | FLAG_ELICITS };
@@ -75,8 +75,8 @@ fn packet(choice: [u8; 8], number: u32, sent: u64) -> Vec<u8> {
     bytes
 }
 
-/// Whatever is acknowledged, repeated, left out or late: each packet that was sent ends once, and
-/// nothing grows beyond what it may hold.
+/// For arbitrary acknowledgements, duplicates, gaps and delays: each sent packet ends once, and
+/// memory is bounded.
 #[test]
 fn hostile_packets() {
     bolero::check!().with_test_time(TEST_TIME).for_each(|input: &[u8]| {
@@ -117,7 +117,7 @@ fn hostile_packets() {
                 else {
                     break;
                 };
-                assert!(Packet::decode(&out[..length]).is_ok(), "what goes out is sound");
+                assert!(Packet::decode(&out[..length]).is_ok(), "sent packets are valid");
                 assert_eq!(number, sent, "numbers are never used twice");
                 sent += 1;
             }

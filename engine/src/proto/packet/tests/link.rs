@@ -5,7 +5,7 @@ use std::ops::Range;
 /// Bytes around a UDP payload on Ethernet: preamble, header, IPv4, UDP, check sequence, gap.
 const FRAMING_BYTES: u64 = 8 + 14 + 20 + 8 + 4 + 12;
 
-/// SplitMix64: the same seed gives the same numbers, whatever versions of crates there are.
+/// SplitMix64: the same seed gives the same numbers, independent of crate versions.
 #[derive(Clone, Debug)]
 pub(super) struct Random(pub(super) u64);
 
@@ -18,34 +18,34 @@ impl Random {
         mixed ^ mixed >> 31
     }
 
-    /// Below `bound`.
+    /// Returns a number below `bound`.
     pub(super) fn below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
     }
 
-    /// True `ppm` times in a million.
+    /// Returns true `ppm` times in a million.
     pub(super) fn hits(&mut self, ppm: u64) -> bool {
         ppm > 0 && self.below(1_000_000) < ppm
     }
 }
 
-/// What a link does.
+/// Properties of a link.
 #[derive(Clone, Debug)]
 pub(super) struct LinkConfig {
     pub(super) bits_per_second: u64,
-    /// Time that the queue in front of the link holds, in nanoseconds at its rate.
+    /// Capacity of the queue in front of the link, in nanoseconds at its rate.
     pub(super) queue_ns: u64,
     pub(super) delay_ns: u64,
-    /// Each datagram takes up to so much longer, and may overtake others so.
+    /// Maximum additional delay of a datagram, which may reorder them.
     pub(super) jitter_ns: u64,
     pub(super) loss_ppm: u64,
     pub(super) duplicate_ppm: u64,
     /// Datagrams that take `late_ns` longer.
     pub(super) late_ppm: u64,
     pub(super) late_ns: u64,
-    /// Longer datagrams vanish.
+    /// Longer datagrams are dropped.
     pub(super) bytes_max: usize,
-    /// The time in which everything vanishes.
+    /// The time in which everything is dropped.
     pub(super) dead_ns: Range<u64>,
 }
 
@@ -53,7 +53,7 @@ impl LinkConfig {
     pub(super) fn new(bits_per_second: u64, rtt_ns: u64) -> Self {
         Self {
             bits_per_second,
-            // A switch port's share of buffer, or what a WAN router keeps.
+            // A switch port's share of buffer, or the queue of a WAN router.
             queue_ns: (rtt_ns / 2).max(200_000),
             delay_ns: rtt_ns / 2,
             jitter_ns: 0,
@@ -67,15 +67,15 @@ impl LinkConfig {
     }
 }
 
-/// See the module.
+/// A link; see the module.
 #[derive(Debug)]
 pub(super) struct Link {
     pub(super) config: LinkConfig,
     random: Random,
-    /// When the last datagram of the queue has left it.
+    /// When the last queued datagram leaves the queue.
     free_ns: u64,
     sent: u64,
-    /// Datagrams (by count) that vanish: tests name them.
+    /// Datagrams (by count) that are dropped, as tests specify.
     pub(super) dropped: Vec<u64>,
     pub(super) queue_peak_ns: u64,
 }
@@ -86,12 +86,12 @@ impl Link {
         Self { config, random: Random(seed), free_ns: 0, sent: 0, dropped, queue_peak_ns: 0 }
     }
 
-    /// How many datagrams were sent.
+    /// Returns the number of sent datagrams.
     pub(super) fn sent(&self) -> u64 {
         self.sent
     }
 
-    /// When a datagram arrives, and when its copy does.
+    /// Sends a datagram, and returns when it and its copy arrive.
     pub(super) fn send(&mut self, now_ns: u64, bytes: usize) -> [Option<u64>; 2] {
         self.sent += 1;
         let config = &self.config;

@@ -1,4 +1,4 @@
-//! Two paths against each other over simulated links, in virtual time.
+//! Two connected paths over simulated links, in virtual time.
 
 mod faults;
 mod figures;
@@ -19,18 +19,18 @@ const MILLI: u64 = 1_000_000;
 const SECOND: u64 = 1_000_000_000;
 const GBIT: u64 = 1_000_000_000;
 
-/// A symmetric link that loses as much in either direction.
+/// Returns a symmetric link with the same loss in either direction.
 fn lossy(bits_per_second: u64, rtt_ns: u64, loss_ppm: u64) -> [LinkConfig; 2] {
     let link = LinkConfig { loss_ppm, ..LinkConfig::new(bits_per_second, rtt_ns) };
     [link.clone(), link]
 }
 
-/// Settings of a path over Ethernet with 1500 bytes.
+/// Returns the configuration of a path over Ethernet with 1500 bytes.
 fn config(rtt_ns: u64) -> PathConfig {
     PathConfig { rtt_initial_ns: rtt_ns, ..PathConfig::default() }
 }
 
-/// Bits per second that arrive at end 1 from `from_ns` to `until_ns`.
+/// Returns the bits per second that arrive at end 1 from `from_ns` to `until_ns`.
 fn goodput(world: &mut World, from_ns: u64, until_ns: u64) -> u64 {
     world.run(from_ns, |_| false);
     let before = world.ends[1].receiver.bytes;
@@ -38,7 +38,7 @@ fn goodput(world: &mut World, from_ns: u64, until_ns: u64) -> u64 {
     (world.ends[1].receiver.bytes - before) * 8 * SECOND / (until_ns - from_ns)
 }
 
-/// Bulk: messages of 1 MiB without end, 16 at a time.
+/// Returns a bulk sender: endless messages of 1 MiB, 16 at a time.
 fn bulk() -> Sender {
     Sender::new(1 << 20, 16, u32::MAX)
 }

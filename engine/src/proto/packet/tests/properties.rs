@@ -1,4 +1,4 @@
-//! What holds on any network. Each run ends with a sound one, on which everything must finish.
+//! Properties on any network. Each run ends with a fault-free one, on which everything must finish.
 
 use proptest::prelude::*;
 
@@ -69,7 +69,7 @@ fn run(weather: &Weather) -> World {
     world.answer_with(Sender::new(700, 2, 40));
     (world.ends[0].sleeps, world.ends[1].sleeps) = (weather.sleeps[0], weather.sleeps[1]);
     world.finish(40 * weather.rtt_ns);
-    // All faults end; sleeping loops stay.
+    // All faults end; sleeping loops remain.
     for link in &mut world.links {
         link.config = LinkConfig::new(link.config.bits_per_second, weather.rtt_ns);
     }
@@ -79,11 +79,11 @@ fn run(weather: &Weather) -> World {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
-    /// The world asserts at every step: window kept, timers armed, no token reported twice.
+    /// The world checks at every step: window respected, timers armed, no token reported twice.
     ///
     /// RR-PKT-1, RR-PKT-9, RR-PKT-11.
     #[test]
-    fn everything_finishes_once_the_network_heals(weather in weather()) {
+    fn everything_completes_after_faults_end(weather in weather()) {
         let mut world = run(&weather);
         let healed_ns = world.now_ns;
         prop_assert!(world.finish(healed_ns + 30 * SECOND), "not done");
@@ -91,7 +91,7 @@ proptest! {
             let begun = world.ends[end].sender.begun_ns.len();
             prop_assert_eq!(world.ends[1 - end].receiver.whole.len(), begun);
         }
-        // Every token is reported: what the last probes repeated, too.
+        // Every token is reported, those of the last probes included.
         let until_ns = world.now_ns + 30 * SECOND;
         let all = world.run(until_ns, |world| {
             world.ends.iter().all(|end| end.sender.open_tokens() == 0 && end.path.load().1 == 0)
@@ -100,7 +100,7 @@ proptest! {
     }
 
     #[test]
-    fn the_same_seed_gives_the_same_run(weather in weather()) {
+    fn runs_are_reproducible_by_seed(weather in weather()) {
         let (mut first, mut second) = (run(&weather), run(&weather));
         first.finish(30 * SECOND);
         second.finish(30 * SECOND);
@@ -109,10 +109,10 @@ proptest! {
         prop_assert_eq!(&first.ends[1].receiver.whole, &second.ends[1].receiver.whole);
     }
 
-    /// What the common case of packets and acknowledgements leaves is what all others' way leaves,
-    /// to the last field.
+    /// The fast path for packets and acknowledgements leaves the same state as the general path, in
+    /// every field.
     #[test]
-    fn short_cuts_lead_where_long_ways_do(weather in weather()) {
+    fn fast_path_and_general_path_have_equal_effects(weather in weather()) {
         let short = run(&weather);
         let long = crate::hooks::simulated::by_long_ways(|| run(&weather));
         prop_assert_eq!(short.now_ns, long.now_ns);
@@ -122,9 +122,9 @@ proptest! {
         }
     }
 
-    /// Packets that only an authenticated but mad peer makes: no panic, and memory has a bound.
+    /// Packets that only an authenticated, faulty peer sends: no panic, and bounded memory.
     #[test]
-    fn a_mad_peer_is_refused_or_borne(
+    fn faulty_peer_is_rejected_or_tolerated(
         packets in proptest::collection::vec(
             (0u8..32, any::<[u32; 3]>(), 0u64..9000, any::<u64>(), 0usize..4),
             1..80,
@@ -167,7 +167,7 @@ proptest! {
     }
 }
 
-/// One byte at a time, for ever.
+/// Sends one byte at a time, endlessly.
 #[derive(Default)]
 struct Endless(u64);
 
@@ -189,7 +189,7 @@ impl Payload for Endless {
 
 /// RR-PKT-5
 #[test]
-fn an_acknowledgement_of_what_was_never_sent_changes_nothing() {
+fn ack_of_unsent_packets_has_no_effect() {
     let mut path = Path::new(PathConfig::default());
     let mut out = vec![0; 1472];
     let mut payload = Endless::default();
@@ -228,10 +228,10 @@ fn an_acknowledgement_of_what_was_never_sent_changes_nothing() {
     assert_eq!(path.load().1, 0);
 }
 
-/// Acknowledgements that are deferred, and swapped by the network: the sample is that of the newer
-/// one, which came first.
+/// Two deferred acknowledgements, reordered by the network: the sample is that of the newer one,
+/// which arrived first.
 #[test]
-fn one_that_is_overtaken_tells_no_time() {
+fn reordered_ack_gives_no_rtt_sample() {
     let mut path = Path::new(config(100 * MICRO));
     let (mut payload, mut out) = (Endless::default(), vec![0; 1472]);
     let answer = |number: u32, cumulative: u64, delay_ns: u64| {
@@ -255,7 +255,8 @@ fn one_that_is_overtaken_tells_no_time() {
     for number in 1..4 {
         path.poll_transmit(number * MICRO + SECOND, &mut payload, &mut out).unwrap();
     }
-    // All were sent at about 1 s; the second answer to them waited for a millisecond at its sender.
+    // All were sent at about 1 s; the second acknowledgement was delayed by a millisecond at its
+    // sender.
     let came_ns = SECOND + 104 * MICRO;
     handle(&mut path, came_ns, &answer(2, 4, 0));
     handle(&mut path, came_ns + MICRO, &answer(1, 2, 1000 * MICRO));
@@ -267,8 +268,8 @@ fn one_that_is_overtaken_tells_no_time() {
 
 /// RR-PKT-4
 #[test]
-fn a_dead_direction_never_exhausts_the_numbers_a_receiver_takes() {
-    // End 0's packets vanish while it acknowledges far more than the span of numbers.
+fn one_way_outage_does_not_exhaust_packet_numbers() {
+    // End 0's packets are dropped while it acknowledges far more than the span of numbers.
     let rtt_ns = 100 * MICRO;
     let mut path = Path::new(config(rtt_ns));
     let mut out = vec![0; 1472];
@@ -290,5 +291,5 @@ fn a_dead_direction_never_exhausts_the_numbers_a_receiver_takes() {
             lost += 1;
         }
     }
-    assert!(lost > 0, "what held the floor was given up");
+    assert!(lost > 0, "the packet at the floor was abandoned");
 }

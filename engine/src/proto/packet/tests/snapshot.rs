@@ -1,10 +1,10 @@
-//! Goodput and latency over loss, round trip and message size, written down, so that a change of
-//! the algorithm becomes a difference that people read.
+//! Goodput and latency over loss, round trip and message size, as a snapshot, so that a change of
+//! the algorithm shows as a reviewable difference.
 
 use super::*;
 use crate::snapshot::{Figures, Link, Loss, compare};
 
-/// Bytes of a message.
+/// Message lengths in bytes.
 const MESSAGES: [(&str, u32); 3] = [("64B", 64), ("16KiB", 16 << 10), ("1MiB", 1 << 20)];
 
 const PREAMBLE: &str = "\
@@ -37,7 +37,7 @@ fn measure(bytes: u32, (_, rtt_ns, megabits): Link, (_, loss_ppm): Loss) -> Figu
     let mut world = World::new(&config, links, sender, loss_ppm + rtt_ns);
     let whole =
         |count: u32| move |world: &World| world.ends[1].receiver.whole.len() == count as usize;
-    // The end, when fewer and fewer are under way, is not what a link is filled with.
+    // The tail, when fewer and fewer messages are in flight, does not fill a link.
     let marks = [count / 4, count * 15 / 16, count].map(|mark| {
         let done = world.run(3600 * SECOND, whole(mark));
         assert!(done, "{bytes} bytes, {rtt_ns} ns, {loss_ppm} of a million lost");
@@ -55,7 +55,7 @@ fn measure(bytes: u32, (_, rtt_ns, megabits): Link, (_, loss_ppm): Loss) -> Figu
 }
 
 #[test]
-fn goodput_is_what_the_snapshot_says() {
+fn goodput_matches_the_snapshot() {
     compare("packet-goodput.txt", PREAMBLE, &MESSAGES, |&bytes, link, loss| {
         Some(measure(bytes, link, loss))
     });

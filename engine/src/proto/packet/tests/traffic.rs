@@ -1,10 +1,10 @@
-//! Messages cut into payload, and put together again.
+//! Messages split into payload, and reassembled.
 
 use std::collections::VecDeque;
 
 use super::super::{Filled, PacketEvent, Payload};
 
-/// What leads each piece of payload: message, offset.
+/// Header of each piece of payload: message, offset.
 const PIECE_HEADER_BYTES: usize = 8;
 
 /// Sorted, disjoint ranges of bytes.
@@ -12,7 +12,7 @@ const PIECE_HEADER_BYTES: usize = 8;
 pub(super) struct Ranges(Vec<(u32, u32)>);
 
 impl Ranges {
-    /// Adds a range; gives how many of its bytes are new.
+    /// Adds a range; returns how many of its bytes are new.
     pub(super) fn insert(&mut self, start: u32, end: u32) -> u32 {
         let from = self.0.partition_point(|&(_, other)| other < start);
         let to = from + self.0[from..].partition_point(|&(other, _)| other <= end);
@@ -42,7 +42,7 @@ struct Piece {
     bytes: u32,
 }
 
-/// Where one token is.
+/// State of one token.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Token {
     Open(Piece),
@@ -50,7 +50,7 @@ enum Token {
     Lost,
 }
 
-/// A sender of messages of one length, so many at a time, one after the other.
+/// A sender of messages of one length, with a fixed number outstanding.
 #[derive(Debug)]
 pub(super) struct Sender {
     pub(super) message_bytes: u32,
@@ -62,7 +62,7 @@ pub(super) struct Sender {
     again: VecDeque<Piece>,
     tokens: Vec<Token>,
     acked: Vec<Ranges>,
-    /// Begin of each message.
+    /// Start time of each message.
     pub(super) begun_ns: Vec<u64>,
     acked_bytes: Vec<u32>,
     pub(super) finished: u32,
@@ -89,12 +89,12 @@ impl Sender {
         }
     }
 
-    /// Begins messages as far as allowed.
+    /// Begins messages up to the limit.
     pub(super) fn begin(&mut self, now_ns: u64) {
         self.now_ns = now_ns;
     }
 
-    /// What of the message begun last is not cut yet, or of the next if it may begin.
+    /// Returns the unsent bytes of the current message, or of the next if it may begin.
     fn uncut(&self) -> u32 {
         if self.cut > 0 {
             return self.message_bytes - self.cut;
@@ -128,7 +128,7 @@ impl Sender {
         }
     }
 
-    /// All messages acknowledged, and every token reported once.
+    /// Returns whether all messages are acknowledged, and every token was reported once.
     pub(super) fn is_done(&self) -> bool {
         self.finished == self.messages
     }
@@ -183,21 +183,21 @@ impl Payload for Sender {
 
     fn fill_again(&mut self, token: u64, room: &mut [u8]) -> Option<Filled> {
         let Token::Open(piece) = self.tokens[token as usize] else {
-            panic!("{token} is repeated and not open")
+            panic!("{token} is retransmitted but not open")
         };
         let fits = room.len() >= PIECE_HEADER_BYTES + piece.bytes as usize;
         fits.then(|| self.put(piece, room))
     }
 }
 
-/// Puts messages together, and notes when each was whole.
+/// Reassembles messages, and records when each was complete.
 #[derive(Debug, Default)]
 pub(super) struct Receiver {
     message_bytes: u32,
     arrived: Vec<(Ranges, u32)>,
-    /// Messages in the order in which they became whole, with the time.
+    /// Messages in the order of their completion, with the time.
     pub(super) whole: Vec<(u32, u64)>,
-    /// Bytes that came for the first time.
+    /// Bytes received for the first time.
     pub(super) bytes: u64,
 }
 

@@ -8,18 +8,18 @@ use super::link::{Link, LinkConfig};
 use super::traffic::{Receiver, Sender};
 use crate::wire::packet::{FLAG_ELICITS, FLAG_MTU_PROBE, Packet};
 
-/// One end: its path, what it sends and receives, and how its loop behaves.
+/// One end: its path, its traffic, and the behaviour of its loop.
 #[derive(Debug)]
 pub(super) struct End {
     pub(super) path: Path,
     pub(super) sender: Sender,
     pub(super) receiver: Receiver,
     inbox: VecDeque<Vec<u8>>,
-    /// When its loop sleeps, however much waits: length and period, in nanoseconds.
+    /// Sleeps of its loop, independent of waiting work: length and period, in nanoseconds.
     pub(super) sleeps: Option<(u64, u64)>,
-    /// The turn that is planned.
+    /// The planned turn.
     wake_ns: u64,
-    /// Congestion window after each turn that changed it, if wanted.
+    /// Congestion window after each turn that changed it, if requested.
     pub(super) in_flight_peak: u64,
 }
 
@@ -29,12 +29,12 @@ enum Happening {
     Turn(usize),
 }
 
-/// See the module.
+/// Two ends and their links; see the module.
 #[derive(Debug)]
 pub(super) struct World {
     pub(super) now_ns: u64,
     pub(super) ends: [End; 2],
-    /// `links[n]` carries what end `n` sends.
+    /// `links[n]` carries the packets of end `n`.
     pub(super) links: [Link; 2],
     events: BinaryHeap<Reverse<(u64, u64, Happening)>>,
     count: u64,
@@ -43,7 +43,7 @@ pub(super) struct World {
 }
 
 impl World {
-    /// End 0 sends what `sender` says; end 1 sends nothing until told otherwise.
+    /// Creates a world in which end 0 sends by `sender`, and end 1 only acknowledges.
     pub(super) fn new(
         config: &PathConfig,
         links: [LinkConfig; 2],
@@ -75,7 +75,7 @@ impl World {
         }
     }
 
-    /// End 1 sends too.
+    /// Lets end 1 send, too.
     pub(super) fn answer_with(&mut self, sender: Sender) {
         self.ends[0].receiver = Receiver::new(sender.message_bytes);
         self.ends[1].sender = sender;
@@ -86,7 +86,7 @@ impl World {
         self.events.push(Reverse((time_ns, self.count, happening)));
     }
 
-    /// When an end's loop runs that should run at `time_ns`.
+    /// Returns when an end's loop runs that is scheduled for `time_ns`.
     fn awake_ns(&self, end: usize, time_ns: u64) -> u64 {
         let Some((sleep_ns, period_ns)) = self.ends[end].sleeps else { return time_ns };
         let within = time_ns % period_ns;
@@ -101,7 +101,7 @@ impl World {
         }
     }
 
-    /// Runs until `done`, or until `until_ns`. Gives whether it is done.
+    /// Runs until `done`, or until `until_ns`. Returns whether it is done.
     pub(super) fn run(&mut self, until_ns: u64, mut done: impl FnMut(&Self) -> bool) -> bool {
         if self.count == 0 {
             self.plan(0, 0);
@@ -127,7 +127,7 @@ impl World {
         true
     }
 
-    /// All of end 0's messages are acknowledged.
+    /// Runs until all of end 0's messages are acknowledged.
     pub(super) fn finish(&mut self, until_ns: u64) -> bool {
         self.run(until_ns, |world| world.ends.iter().all(|end| end.sender.is_done()))
     }
@@ -142,8 +142,8 @@ impl World {
         };
         end.path.start_turn(late_ns);
         while let Some(bytes) = end.inbox.pop_front() {
-            let packet = Packet::decode(&bytes).expect("paths make sound packets");
-            let arrival = end.path.handle_packet(now_ns, &packet).expect("and sound answers");
+            let packet = Packet::decode(&bytes).expect("paths send valid packets");
+            let arrival = end.path.handle_packet(now_ns, &packet).expect("and valid acks");
             let is_payload = !packet.payload.is_empty() && !packet.has(FLAG_MTU_PROBE);
             if arrival == Arrival::Fresh && is_payload {
                 end.receiver.handle_content(now_ns, packet.payload);
@@ -180,7 +180,7 @@ impl World {
             let datagram = &self.out[..length];
             let elicits = datagram[1] & FLAG_ELICITS != 0;
             let is_probe = end.path.statistics().probes > probes;
-            assert!(elicits == (in_flight > before), "only what is answered is in flight");
+            assert!(elicits == (in_flight > before), "only ack-eliciting packets are in flight");
             if elicits && !is_probe && before > 0 {
                 assert!(in_flight <= window, "{in_flight} in flight, the window is {window}");
             }

@@ -1,4 +1,4 @@
-//! A peer that is seen elsewhere.
+//! Address changes of a peer.
 
 use std::net::SocketAddr;
 
@@ -10,7 +10,7 @@ fn elsewhere(last: u8) -> SocketAddr {
     SocketAddr::from(([192, 0, 2, last], 9))
 }
 
-/// A pair whose path is in use.
+/// Returns a pair whose path is in use.
 fn pair() -> Pair {
     let mut pair = Pair::new();
     for side in [OPENER, ACCEPTOR].repeat(3) {
@@ -21,19 +21,19 @@ fn pair() -> Pair {
     pair
 }
 
-/// What the acceptor has sent to an address.
+/// Returns the datagrams that the acceptor has sent to an address.
 fn sent_to(pair: &Pair, to: SocketAddr) -> Vec<Datagram> {
     let all = pair.sent(ACCEPTOR, 0, 0).into_iter();
     all.filter(|it| it.to == to).cloned().collect()
 }
 
-/// Where the acceptor's datagrams go, and where they went before.
+/// Returns the current and the previous destination of the acceptor.
 fn known(pair: &Pair) -> [SocketAddr; 2] {
     let path = pair.sides[ACCEPTOR].path(0);
     [path.remote, path.fallback]
 }
 
-/// The opener's next message, which has not come.
+/// Returns the opener's next message, undelivered.
 fn message(pair: &mut Pair) -> Datagram {
     pair.ways[OPENER][0] = Way::Held;
     pair.say(OPENER);
@@ -43,24 +43,24 @@ fn message(pair: &mut Pair) -> Datagram {
 
 /// RR-PATH-4
 #[test]
-fn a_new_address_is_asked_before_anything_is_sent_there() {
+fn new_address_is_probed_before_use() {
     let mut pair = pair();
     let (old, new) = (home(OPENER, 0), elsewhere(1));
     let heard = pair.sides[ACCEPTOR].heard();
     let message = message(&mut pair);
     pair.deliver(ACCEPTOR, new, &message.bytes);
     pair.turn(ACCEPTOR);
-    assert_eq!(pair.sides[ACCEPTOR].heard(), heard, "it has no effect until then");
+    assert_eq!(pair.sides[ACCEPTOR].heard(), heard, "no effect until then");
     assert_eq!(pair.sides[ACCEPTOR].paths.dropped().stray, 1);
     assert_eq!(known(&pair), [old, old]);
     let asked = sent_to(&pair, new);
     assert!(asked.len() == 1 && asked[0].packet().is_probe(), "{asked:?}");
-    // What is said meanwhile goes where the peer is known to be.
+    // Messages sent meanwhile go to the known address.
     pair.say(ACCEPTOR);
     pair.say(ACCEPTOR);
     assert_eq!(sent_to(&pair, new).len(), 1);
     assert!(sent_to(&pair, old).iter().rev().take(2).all(Datagram::has_payload));
-    // It is behind a NAT that has changed its mind.
+    // The opener is behind a NAT whose mapping has changed.
     pair.seen_at[OPENER] = Some(new);
     pair.run_for(5 * MILLI);
     assert_eq!(known(&pair), [new, old]);
@@ -74,12 +74,12 @@ fn a_new_address_is_asked_before_anything_is_sent_there() {
     assert_eq!(pair.sides.each_ref().map(|side| side.by_stream), [0, 0]);
 }
 
-/// Somebody on the way sends a copy of a packet before the packet itself comes, and all that is
-/// sent to him on to the peer.
+/// An attacker on the path sends a copy of a packet before the packet itself arrives, and forwards
+/// everything sent to it to the peer.
 ///
 /// RR-PATH-4
 #[test]
-fn an_answer_from_elsewhere_does_not_count() {
+fn probe_answer_from_another_address_is_ignored() {
     for from in [home(OPENER, 0), elsewhere(3)] {
         let mut pair = pair();
         let (old, thief) = (home(OPENER, 0), elsewhere(2));
@@ -96,10 +96,10 @@ fn an_answer_from_elsewhere_does_not_count() {
         pair.deliver(ACCEPTOR, from, &answer.bytes);
         pair.turn(ACCEPTOR);
         assert_eq!(known(&pair), [old, old]);
-        // Nor does a copy of it that comes later.
+        // Neither does a later copy of it.
         pair.deliver(ACCEPTOR, thief, &answer.bytes);
         pair.turn(ACCEPTOR);
-        assert_eq!(known(&pair)[0] == thief, from != old, "of what is known a copy says nothing");
+        assert_eq!(known(&pair)[0] == thief, from != old, "copies prove nothing");
         if from == old {
             for side in [OPENER, ACCEPTOR] {
                 pair.say(side);
@@ -114,17 +114,17 @@ fn an_answer_from_elsewhere_does_not_count() {
 
 /// RR-PATH-4
 #[test]
-fn only_the_answer_to_the_question_counts() {
+fn only_an_answer_to_the_probe_validates_an_address() {
     let mut pair = pair();
     let (old, thief) = (home(OPENER, 0), elsewhere(2));
-    // An acknowledgement of everything before the question.
+    // An acknowledgement of all packets before the probe.
     let first = message(&mut pair);
     pair.deliver(ACCEPTOR, thief, &first.bytes);
     pair.turn(ACCEPTOR);
     assert_eq!(sent_to(&pair, thief).len(), 1);
     pair.say(ACCEPTOR);
     pair.say(ACCEPTOR);
-    // The opener acknowledges what was said before and after, not the question, which it never got.
+    // The opener acknowledges the packets before and after the probe, which it never received.
     pair.ways[OPENER][0] = Way::Held;
     pair.run_for(5 * MILLI);
     let answers: Vec<Datagram> = std::mem::take(&mut pair.held);
@@ -138,7 +138,7 @@ fn only_the_answer_to_the_question_counts() {
 
 /// RR-PATH-4
 #[test]
-fn a_packet_with_an_old_number_moves_nothing() {
+fn old_packet_does_not_change_the_address() {
     let mut pair = pair();
     let first = message(&mut pair);
     pair.say(OPENER);
@@ -153,18 +153,18 @@ fn a_packet_with_an_old_number_moves_nothing() {
     pair.assert_all_heard();
 }
 
-/// Who is asked has 100 ms: an address that comes meanwhile is not asked, and does not take the
-/// place of the other's question; one that comes later is.
+/// A probed address has 100 ms: another one seen meanwhile is not probed, and does not replace the
+/// probe; a later one is probed.
 ///
 /// RR-PATH-4
 #[test]
-fn one_address_is_asked_at_a_time() {
+fn one_address_is_probed_at_a_time() {
     let mut pair = pair();
     let come = |pair: &mut Pair, from| {
         let datagram = message(pair);
         pair.deliver(ACCEPTOR, from, &datagram.bytes);
         pair.turn(ACCEPTOR);
-        // It also comes as it should, so that nothing is lost.
+        // It also arrives from the usual address, so that nothing is lost.
         pair.deliver(ACCEPTOR, datagram.from, &datagram.bytes);
         pair.run_for(MILLI);
     };
@@ -178,12 +178,12 @@ fn one_address_is_asked_at_a_time() {
     pair.assert_all_heard();
 }
 
-/// A probe without payload from an unknown address is answered at the address that is known, and
-/// measures nothing.
+/// A probe without payload from an unknown address is answered at the known address, and gives no
+/// samples.
 ///
 /// RR-PATH-4
 #[test]
-fn a_probe_from_elsewhere_is_answered_and_moves_nothing() {
+fn probe_from_unknown_address_is_answered_without_migration() {
     let mut pair = pair();
     pair.ways[OPENER][0] = Way::Held;
     let Side { paths, slot, .. } = &mut pair.sides[OPENER];
@@ -199,16 +199,16 @@ fn a_probe_from_elsewhere_is_answered_and_moves_nothing() {
     assert_eq!(known(&pair), [old, old]);
     assert_eq!(pair.sides[ACCEPTOR].paths.dropped(), Dropped::default());
     let path = &pair.sides[ACCEPTOR].path(0).packets;
-    assert_eq!(path.answered_sent_ns(), answered, "what it acknowledges says nothing");
+    assert_eq!(path.answered_sent_ns(), answered, "its acknowledgement is ignored");
     let sent: Vec<Datagram> = pair.sent(ACCEPTOR, 0, asked_ns).into_iter().cloned().collect();
     assert!(sent.iter().any(|it| it.to == old || it.packet().ack.is_some()), "{sent:?}");
 }
 
-/// Nor does what it acknowledges: somebody may have kept the answer that came in time.
+/// Its acknowledgement is ignored, too: an attacker may have delayed the original.
 ///
 /// RR-PATH-4
 #[test]
-fn a_probe_from_elsewhere_acknowledges_nothing() {
+fn ack_in_a_probe_from_unknown_address_is_ignored() {
     let mut pair = pair();
     pair.set_rail(0, Way::Held);
     pair.say(ACCEPTOR);
@@ -232,7 +232,7 @@ fn a_probe_from_elsewhere_acknowledges_nothing() {
 
 /// RR-PATH-4
 #[test]
-fn probes_of_a_silent_path_go_by_turns_to_both_addresses() {
+fn silent_path_probes_both_addresses_alternately() {
     let mut pair = pair();
     let (old, new) = (home(OPENER, 0), elsewhere(1));
     let first = message(&mut pair);
@@ -250,7 +250,7 @@ fn probes_of_a_silent_path_go_by_turns_to_both_addresses() {
     let times = |to| sent.iter().filter(|it| it.to == to).count();
     assert!(times(new) >= 2 && times(old) >= 2, "{} {}", times(new), times(old));
     assert!(sent.iter().all(|it| it.packet().is_probe()));
-    // The NAT has gone; the address before answers.
+    // The NAT mapping is gone; the previous address answers.
     pair.seen_at[OPENER] = None;
     pair.set_rail(0, Way::Open);
     pair.run_to(2000 * MILLI, |pair| pair.sides[ACCEPTOR].path(0).health == Health::Good);

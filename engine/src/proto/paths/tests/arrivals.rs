@@ -1,4 +1,4 @@
-//! Datagrams that are not for the session, or not for it any more; and those of a path that is new.
+//! Datagrams that do not belong to the session, or no longer; and those of a new path.
 
 use zerocopy::IntoBytes;
 
@@ -9,14 +9,14 @@ use crate::wire::packet::{
     PacketHeader,
 };
 
-/// How often a reason counted.
+/// Returns counters with `count` for one reason.
 fn only(reason: fn(&mut Dropped) -> &mut u64, count: u64) -> Dropped {
     let mut dropped = Dropped::default();
     *reason(&mut dropped) = count;
     dropped
 }
 
-/// A pair whose path carries messages, and a datagram with the next one that has not come.
+/// Returns a pair whose path carries messages, and an undelivered datagram with the next one.
 fn with_message() -> (Pair, Datagram) {
     let mut pair = Pair::new();
     pair.run_for(5 * MILLI);
@@ -29,7 +29,7 @@ fn with_message() -> (Pair, Datagram) {
     (pair, datagram)
 }
 
-/// A datagram is dropped for this reason, and nothing else is different.
+/// Checks that a datagram is dropped for this reason, without any other effect.
 fn assert_dropped(pair: &mut Pair, bytes: &[u8], reason: fn(&mut Dropped) -> &mut u64) {
     let before = pair.sides[ACCEPTOR].fingerprint();
     let counted = pair.sides[ACCEPTOR].paths.dropped();
@@ -40,7 +40,7 @@ fn assert_dropped(pair: &mut Pair, bytes: &[u8], reason: fn(&mut Dropped) -> &mu
     assert_eq!(pair.sides[ACCEPTOR].fingerprint(), before);
 }
 
-/// The session goes on as if nothing had been.
+/// Checks that the session continues unaffected.
 fn assert_unharmed(mut pair: Pair, message: &Datagram) {
     pair.set_rail(0, Way::Open);
     pair.deliver(ACCEPTOR, message.from, &message.bytes);
@@ -50,7 +50,7 @@ fn assert_unharmed(mut pair: Pair, message: &Datagram) {
     pair.assert_all_heard();
 }
 
-/// A packet of a path, whose tag is right.
+/// Returns a packet of a path with a valid tag.
 fn sealed(number: u32, path: u16, seed: u8, tail: &[u8]) -> Vec<u8> {
     let header = PacketHeader {
         kind: KIND_PACKET,
@@ -64,7 +64,7 @@ fn sealed(number: u32, path: u16, seed: u8, tail: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Gives what the opener of a session sends by a path a tag, once more.
+/// Authenticates a packet of the opener of a session on a path.
 fn seal(bytes: &mut Vec<u8>, path: u16, seed: u8) {
     let low = u32::from_le_bytes(bytes[4..8].try_into().unwrap());
     let length = bytes.len();
@@ -74,7 +74,7 @@ fn seal(bytes: &mut Vec<u8>, path: u16, seed: u8) {
 
 /// RR-PKT-14
 #[test]
-fn a_packet_that_is_too_short_or_of_another_kind_is_malformed() {
+fn short_packet_or_unknown_kind_is_malformed() {
     let (mut pair, message) = with_message();
     for length in 0..PACKET_HEADER_BYTES + PACKET_TAG_BYTES {
         assert_dropped(&mut pair, &message.bytes[..length], |it| &mut it.malformed);
@@ -88,9 +88,9 @@ fn a_packet_that_is_too_short_or_of_another_kind_is_malformed() {
     assert_unharmed(pair, &message);
 }
 
-/// What its maker sealed and nobody can take apart.
+/// Packets with a valid tag and invalid headers.
 #[test]
-fn a_packet_whose_headers_make_no_sense_is_malformed() {
+fn authentic_packet_with_invalid_headers_is_malformed() {
     let (mut pair, message) = with_message();
     let mut bytes = message.bytes[..message.bytes.len() - PACKET_TAG_BYTES].to_vec();
     bytes[1] = 128;
@@ -102,17 +102,17 @@ fn a_packet_whose_headers_make_no_sense_is_malformed() {
 
 /// RR-AUTH-8, RR-PKT-14
 #[test]
-fn a_packet_with_a_wrong_tag_is_forged() {
+fn packet_with_a_wrong_tag_is_forged() {
     let (mut pair, message) = with_message();
     let length = message.bytes.len();
-    // What is not checked before the tag: all but kind, path and session.
+    // All bytes except those checked before the tag: kind, path and session.
     let bytes_checked = [1, 4, 5, 6, 7].into_iter().chain(PACKET_HEADER_BYTES..length);
     for at in bytes_checked {
         let mut bytes = message.bytes.clone();
         bytes[at] ^= 1;
         assert_dropped(&mut pair, &bytes, |it| &mut it.forged);
     }
-    // One of its own, sent back, and one made with the keys of another session.
+    // One of its own, reflected, and one with the keys of another session.
     let own = pair.sent(ACCEPTOR, 0, 0)[0].bytes.clone();
     assert_dropped(&mut pair, &own, |it| &mut it.forged);
     assert_dropped(&mut pair, &sealed(9, 0, 2, &[]), |it| &mut it.forged);
@@ -121,7 +121,7 @@ fn a_packet_with_a_wrong_tag_is_forged() {
 }
 
 #[test]
-fn a_packet_of_another_session_or_path_is_unknown() {
+fn packet_of_another_session_or_path_is_unknown() {
     let (mut pair, message) = with_message();
     let mut other = message.bytes.clone();
     other[8] ^= 1;
@@ -137,7 +137,7 @@ fn a_packet_of_another_session_or_path_is_unknown() {
 
 /// RR-PKT-2
 #[test]
-fn a_packet_that_came_is_repeated() {
+fn duplicate_packet_counts_as_repeated() {
     let (mut pair, message) = with_message();
     pair.deliver(ACCEPTOR, message.from, &message.bytes);
     pair.turn(ACCEPTOR);
@@ -162,7 +162,7 @@ fn a_packet_that_came_is_repeated() {
 
 /// RR-AUTH-8
 #[test]
-fn packets_of_a_session_that_is_over_are_unknown() {
+fn packets_of_a_closed_session_are_unknown() {
     let (mut pair, message) = with_message();
     pair.end();
     for _ in 0..2 {
@@ -173,7 +173,7 @@ fn packets_of_a_session_that_is_over_are_unknown() {
 
 /// RR-AUTH-8
 #[test]
-fn a_session_that_begins_again_takes_no_packet_of_the_one_before() {
+fn new_session_rejects_packets_of_its_predecessor() {
     for id in [SESSION + 1, SESSION] {
         let (mut pair, message) = with_message();
         let slots = pair.sides.each_ref().map(|side| side.slot);
@@ -181,8 +181,8 @@ fn a_session_that_begins_again_takes_no_packet_of_the_one_before() {
         pair.end();
         pair.set_rail(0, Way::Open);
         pair.begin(id, 2);
-        assert_eq!(pair.sides.each_ref().map(|side| side.slot), slots, "the same");
-        // A number that was used is one that is expected now.
+        assert_eq!(pair.sides.each_ref().map(|side| side.slot), slots, "the same slots");
+        // A used number is one that is expected again.
         for round in 0..2 {
             for bytes in old.iter().chain([&message.bytes]) {
                 match id {
@@ -197,7 +197,7 @@ fn a_session_that_begins_again_takes_no_packet_of_the_one_before() {
         let carriers = pair.sides.each_ref().map(Side::carrier);
         assert_eq!(carriers, [Some(0); 2]);
         let began_ns = pair.now_ns;
-        // Of the last session nothing is expected any more.
+        // Nothing of the previous session is expected any more.
         let said = pair.sides[OPENER].said;
         for _ in 0..3 {
             pair.say(OPENER);
@@ -210,18 +210,18 @@ fn a_session_that_begins_again_takes_no_packet_of_the_one_before() {
     }
 }
 
-// ---- Paths that are new ----
+// ---- New paths ----
 
 /// RR-RAIL-2
 #[test]
-fn the_acceptor_meets_a_path_by_its_first_packet() {
+fn acceptor_opens_a_path_on_its_first_packet() {
     let mut pair = Pair::with_rails(RAILS, [0; RAILS]);
     pair.ways[OPENER][1] = Way::Held;
     pair.run_for(20 * MILLI);
     let first = pair.held[0].clone();
     assert_eq!((first.packet().header.path.get(), first.to), (OTHER, home(ACCEPTOR, 1)));
     assert_eq!(pair.sides.each_ref().map(|side| side.paths().count()), [2, 1]);
-    // A tag of another path, or of none of the two, opens nothing.
+    // A tag of another path, or of an unknown one, does not verify.
     let mut forged = first.bytes.clone();
     forged[16] ^= 1;
     assert_dropped(&mut pair, &forged, |it| &mut it.unknown);
@@ -231,7 +231,7 @@ fn the_acceptor_meets_a_path_by_its_first_packet() {
     forged.resize(low + PACKET_TAG_BYTES, 0);
     fake.seal_packet(&mut forged, low, 0);
     assert_dropped(&mut pair, &forged, |it| &mut it.unknown);
-    // Nor does a path of rails that nobody has told of, whoever made the packet.
+    // Paths of unknown rails are rejected, even if authentic.
     for path in [0x0100 | 7, 0x0701, 0x0202] {
         assert_dropped(&mut pair, &sealed(0, path, 1, &[]), |it| &mut it.unknown);
     }
@@ -242,7 +242,7 @@ fn the_acceptor_meets_a_path_by_its_first_packet() {
     assert_eq!((met.rail, met.at, met.remote, met.is_held), (1, 1, home(OPENER, 1), true));
     assert_eq!((met.session_id, met.highest), (SESSION, 0));
     assert_eq!(pair.sides[ACCEPTOR].paths.standing_by, 1);
-    // It answers, and asks.
+    // It answers, and probes.
     pair.set_rail(1, Way::Open);
     pair.run_for(5 * MILLI);
     assert!(!pair.sent(ACCEPTOR, 1, now_ns).is_empty());
@@ -253,10 +253,10 @@ fn the_acceptor_meets_a_path_by_its_first_packet() {
 
 /// RR-RAIL-2
 #[test]
-fn a_path_is_not_met_before_the_rails_are_known() {
+fn path_is_not_opened_before_rails_are_announced() {
     let mut pair = Pair::unconnected(RAILS, [0; RAILS]);
     pair.begin(SESSION, 1);
-    // What the peer says of its rails is still under way.
+    // The peer's announcement of its rails is still in transit.
     assert_dropped(&mut pair, &sealed(0, OTHER, 1, &[]), |it| &mut it.unknown);
     pair.run_for(20 * MILLI);
     assert_eq!(pair.sides[ACCEPTOR].paths().count(), 2);
@@ -264,7 +264,7 @@ fn a_path_is_not_met_before_the_rails_are_known() {
 
 /// RR-RAIL-2
 #[test]
-fn the_opener_meets_no_path() {
+fn opener_opens_no_path_on_packets() {
     let mut pair = Pair::with_rails(RAILS, [0; RAILS]);
     pair.run_for(20 * MILLI);
     let opener = &pair.sides[OPENER];
@@ -281,7 +281,7 @@ fn the_opener_meets_no_path() {
 
 /// RR-PKT-14
 #[test]
-fn a_packet_of_one_path_is_none_of_another() {
+fn packet_of_one_path_is_rejected_on_another() {
     let mut pair = Pair::of_two_paths([0; RAILS]);
     pair.ways[OPENER][0] = Way::Held;
     pair.say(OPENER);

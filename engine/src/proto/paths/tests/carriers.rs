@@ -1,4 +1,4 @@
-//! Several paths: one carries, and another one takes over.
+//! Several paths: one is primary, and another one takes over.
 
 use super::super::*;
 use super::pair::*;
@@ -7,7 +7,7 @@ use crate::wire::rail::{ROLE_BACKUP, ROLE_PREFERRED};
 
 const FIRST: u16 = 0;
 
-/// Both sides say something every millisecond.
+/// Both sides send a message every millisecond.
 fn talk(pair: &mut Pair, millis: u64) {
     for _ in 0..millis {
         pair.say(OPENER);
@@ -20,20 +20,20 @@ fn carriers(pair: &Pair) -> [Option<u16>; 2] {
     pair.sides.each_ref().map(Side::carrier)
 }
 
-/// What a side was told of one of its rails.
+/// Returns the path events reported to a side for one of its rails.
 fn told(pair: &Pair, side: usize, rail: u8) -> Vec<(Phase, PathCause)> {
     let all = pair.sides[side].changes.iter().filter(|(at, _)| *at == rail);
     all.map(|(_, change)| (change.to, change.cause)).collect()
 }
 
-/// Packets with payload that a side has sent by a rail since then.
+/// Returns the number of packets with payload that a side has sent on a rail since `since_ns`.
 fn payloads(pair: &Pair, side: usize, rail: usize, since_ns: u64) -> usize {
     pair.sent(side, rail, since_ns).into_iter().filter(|it| it.has_payload()).count()
 }
 
 /// RR-RAIL-4
 #[test]
-fn the_carrier_moves_from_a_suspect_path_and_comes_back() {
+fn primary_path_moves_from_a_suspect_path_and_returns() {
     let mut pair = Pair::of_two_paths([0; RAILS]);
     assert_eq!(carriers(&pair), [Some(FIRST); 2]);
     talk(&mut pair, 20);
@@ -49,7 +49,7 @@ fn the_carrier_moves_from_a_suspect_path_and_comes_back() {
     assert!(moved_ns < 5 * MILLI, "{moved_ns}");
     assert_eq!(told(&pair, OPENER, 0).last().unwrap().0, Phase::Suspect);
     assert!(pair.sides[OPENER].path(FIRST).is_held);
-    // What was under way goes again at once, by the other path.
+    // Outstanding segments are sent again at once, on the other path.
     pair.run_for(3 * LATENCY_NS);
     assert!(payloads(&pair, OPENER, 1, cut_ns) > 0);
     pair.assert_all_heard();
@@ -57,11 +57,11 @@ fn the_carrier_moves_from_a_suspect_path_and_comes_back() {
     pair.assert_all_heard();
     assert_eq!(carriers(&pair), [Some(OTHER); 2]);
     assert_eq!(told(&pair, OPENER, 0).last().unwrap().0, Phase::Down);
-    // Questions alone go where nothing answers.
+    // Only probes are sent where nothing answers.
     assert_eq!(payloads(&pair, OPENER, 0, cut_ns + 5 * MILLI), 0);
     assert!(pair.sent(OPENER, 0, cut_ns + 5 * MILLI).len() > 2);
     assert!(pair.sides[OPENER].path(FIRST).needs_sum && !pair.sides[OPENER].path(OTHER).needs_sum);
-    // It answers again: several times, then it is the first of two that are as good.
+    // It answers again: after several answers it is the first of two equal paths.
     pair.set_rail(0, Way::Open);
     let healed_ns = pair.now_ns;
     while carriers(&pair) != [Some(FIRST); 2] {
@@ -73,19 +73,19 @@ fn the_carrier_moves_from_a_suspect_path_and_comes_back() {
     let back_ns = pair.now_ns;
     talk(&mut pair, 20);
     assert!(payloads(&pair, OPENER, 0, back_ns) >= 20);
-    // RR-PATH-8: the one that has failed, and only that, has checksums from then on.
+    // RR-PATH-8: only the path that has failed has checksums from then on.
     assert!(pair.sent(OPENER, 0, back_ns).iter().all(|it| it.is_summed));
     assert!(pair.sent(OPENER, 1, back_ns).iter().all(|it| !it.is_summed));
-    assert_eq!(pair.sides[OPENER].by_stream, by_stream, "nothing went by TCP");
+    assert_eq!(pair.sides[OPENER].by_stream, by_stream, "TCP was not used");
     pair.run_for(20 * MILLI);
     pair.assert_all_heard();
 }
 
-/// What was under way on the path before comes after all, when it went again by the other one.
+/// Segments outstanding on the old path arrive after they were sent again on the other one.
 ///
 /// RR-RAIL-4
 #[test]
-fn what_comes_by_both_paths_is_taken_once() {
+fn duplicates_across_paths_are_delivered_once() {
     let mut pair = Pair::of_two_paths([0; RAILS]);
     talk(&mut pair, 5);
     pair.run_for(5 * MILLI);
@@ -106,17 +106,17 @@ fn what_comes_by_both_paths_is_taken_once() {
     pair.release();
     talk(&mut pair, 50);
     for (side, before) in pair.sides.iter().zip(segments) {
-        assert!(side.paths.segments >= before + 50 + 4, "they came");
+        assert!(side.paths.segments >= before + 50 + 4, "they arrived");
     }
     pair.run_for(5 * MILLI);
     pair.assert_all_heard();
 }
 
-/// A path that is down for lack of a link is left at once, where another one answers.
+/// A path that is down for lack of carrier is abandoned at once, where another one answers.
 ///
 /// RR-RAIL-6
 #[test]
-fn a_rail_without_a_link_is_left_at_once() {
+fn rail_without_carrier_is_abandoned_at_once() {
     let mut pair = Pair::of_two_paths([0; RAILS]);
     talk(&mut pair, 5);
     pair.set_rail(0, Way::Cut);
@@ -132,7 +132,7 @@ fn a_rail_without_a_link_is_left_at_once() {
     pair.assert_all_heard();
     let side = &mut pair.sides[OPENER];
     side.paths.handle_link(&mut side.core, pair.now_ns, 0, true);
-    assert_eq!(side.carrier(), Some(OTHER), "a link is a hint: the path has to answer");
+    assert_eq!(side.carrier(), Some(OTHER), "carrier is a hint: the path must answer");
     pair.set_rail(0, Way::Open);
     talk(&mut pair, 100);
     assert_eq!(carriers(&pair), [Some(FIRST); 2]);
@@ -141,7 +141,7 @@ fn a_rail_without_a_link_is_left_at_once() {
 
 /// RR-RAIL-4
 #[test]
-fn the_carrier_follows_what_users_prefer() {
+fn primary_path_follows_rail_preferences() {
     for (roles, carrier) in [
         ([0, ROLE_PREFERRED], OTHER),
         ([ROLE_BACKUP, 0], OTHER),
@@ -165,7 +165,7 @@ fn the_carrier_follows_what_users_prefer() {
 
 /// RR-RAIL-4
 #[test]
-fn the_nearest_of_two_that_are_as_good_carries() {
+fn lowest_latency_of_equal_paths_is_primary() {
     let mut pair = Pair::of_two_paths([0; RAILS]);
     pair.extra_ns[0] = 200_000;
     talk(&mut pair, 100);
@@ -176,7 +176,7 @@ fn the_nearest_of_two_that_are_as_good_carries() {
 
 /// RR-RAIL-4, RR-PATH-3
 #[test]
-fn where_no_path_answers_segments_go_by_tcp_until_one_does() {
+fn segments_use_tcp_until_a_path_answers() {
     let mut pair = Pair::of_two_paths([0; RAILS]);
     talk(&mut pair, 10);
     for rail in 0..RAILS {
@@ -198,7 +198,7 @@ fn where_no_path_answers_segments_go_by_tcp_until_one_does() {
         assert_eq!(payloads(&pair, OPENER, rail, silent_ns), 0);
         assert!(pair.sent(OPENER, rail, silent_ns).iter().all(|it| it.packet().is_probe()));
     }
-    // The first one to answer is needed, and carries at once.
+    // The first path to answer is needed, and carries segments at once.
     pair.set_rail(1, Way::Open);
     talk(&mut pair, 100);
     assert_eq!(carriers(&pair), [Some(OTHER); 2]);
@@ -211,9 +211,9 @@ fn where_no_path_answers_segments_go_by_tcp_until_one_does() {
     assert!(pair.now_ns > cut_ns);
 }
 
-/// A peer that stands still answers on no path: none of them is to blame.
+/// A suspended peer answers on no path: no path is blamed.
 #[test]
-fn a_peer_that_stands_still_for_a_while_costs_no_path() {
+fn suspended_peer_does_not_fail_paths() {
     let mut pair = Pair::of_two_paths([0; RAILS]);
     talk(&mut pair, 10);
     let changes = pair.sides[OPENER].changes.len();

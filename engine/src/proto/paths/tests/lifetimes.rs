@@ -1,12 +1,12 @@
-//! What a session leaves when it is over, and what it finds when it begins.
+//! Session teardown, and slot reuse by later sessions.
 
 use std::net::SocketAddr;
 
 use super::super::*;
 use super::pair::*;
 
-/// Two paths in mid traffic: packets came that were not drained, an address is to be asked, the
-/// stream goes by the second path, something is under way.
+/// Returns a pair with two paths and traffic: undrained packets, an address to probe, the stream on
+/// the second path, outstanding segments.
 fn busy() -> Pair {
     let mut pair = Pair::of_two_paths([0; RAILS]);
     for _ in 0..5 {
@@ -40,7 +40,7 @@ fn busy() -> Pair {
 
 /// RR-AUTH-8, RR-PATH-5
 #[test]
-fn a_session_that_is_over_leaves_nothing_in_its_slot() {
+fn closed_session_leaves_no_state_in_its_slot() {
     let mut pair = busy();
     let before = pair.sides[ACCEPTOR].paths.counters();
     let Side { paths, core, slot, memory, .. } = &mut pair.sides[ACCEPTOR];
@@ -49,10 +49,10 @@ fn a_session_that_is_over_leaves_nothing_in_its_slot() {
     assert_eq!(format!("{:?}", paths.of(slot).unwrap()), format!("{:?}", Paths::default()));
     assert!(paths.is_empty() && paths.by_session.is_empty());
     assert_eq!((paths.standing_by, paths.of(slot).unwrap().count()), (0, 0));
-    // What paths counted stays.
+    // The counters of its paths remain.
     let after = paths.counters();
     assert_eq!(format!("{after:?}"), format!("{before:?}"));
-    // Nothing wants a turn, and who asks all the same finds nothing to do.
+    // No timer remains, and polling all the same finds no work.
     assert!(!paths.of(slot).unwrap().are_open() && !paths.is_served(slot, CARRIER));
     paths.drain(core, memory);
     paths.drain_all(core, memory);
@@ -71,13 +71,13 @@ fn a_session_that_is_over_leaves_nothing_in_its_slot() {
         paths.give_up_path(core, slot, index);
     }
     assert_eq!((paths.next_timer_ns(), paths.has_timers()), (None, false));
-    // Once more is as good.
+    // Closing again has no effect.
     paths.close(slot);
     assert_eq!(paths.standing_by, 0);
 }
 
 #[test]
-fn a_time_of_a_session_that_is_over_fires_for_nobody() {
+fn timer_of_a_closed_session_does_not_fire() {
     let mut pair = busy();
     let Side { paths, core, slot, memory, .. } = &mut pair.sides[ACCEPTOR];
     let (slot, now_ns) = (*slot, pair.now_ns + 1000 * MILLI);
@@ -96,16 +96,15 @@ fn a_time_of_a_session_that_is_over_fires_for_nobody() {
     assert!(stale > 0 && !paths.has_timers());
 }
 
-/// Sessions that begin in the slot find it as the first one did, and their news and times are
-/// their own.
+/// A session in a reused slot starts with fresh state, with events and timers of its own.
 #[test]
-fn a_session_that_begins_in_the_slot_of_another_starts_afresh() {
+fn session_in_a_reused_slot_starts_afresh() {
     for id in [SESSION, SESSION + 1] {
         let mut pair = busy();
         pair.end();
         let slot = pair.sides[ACCEPTOR].slot;
         let paths = &mut pair.sides[ACCEPTOR].paths;
-        // Whoever still means the one before.
+        // Late calls for the previous session.
         paths.note_streamed(slot);
         paths.set_stream(slot, 2);
         paths.begin(slot, 3);
@@ -137,9 +136,9 @@ fn a_session_that_begins_in_the_slot_of_another_starts_afresh() {
     }
 }
 
-/// RR-PATH-1: an id that is taken is no reason to mix two sessions up.
+/// RR-PATH-1: an id that is in use must not mix two sessions up.
 #[test]
-fn of_two_sessions_with_one_id_the_second_has_no_path() {
+fn second_session_with_the_same_id_gets_no_path() {
     let mut pair = Pair::new();
     pair.run_for(5 * MILLI);
     let Side { paths, core, slot, .. } = &mut pair.sides[ACCEPTOR];
@@ -156,7 +155,7 @@ fn of_two_sessions_with_one_id_the_second_has_no_path() {
     paths.open_first_path(core, other, 7000, BYTES_MAX, false);
     assert_eq!(paths.of(other).unwrap().count(), 0);
     paths.close(other);
-    assert_eq!(paths.by_session.get(&id), Some(&*slot), "it is still the first one's");
+    assert_eq!(paths.by_session.get(&id), Some(&*slot), "it still belongs to the first one");
     pair.say(OPENER);
     pair.say(ACCEPTOR);
     pair.run_for(5 * MILLI);

@@ -1,4 +1,4 @@
-//! Sessions with their paths, between two engines in virtual time.
+//! Tests of sessions with their paths, between two engines in virtual time.
 
 mod addresses;
 mod arrivals;

@@ -1,8 +1,9 @@
-//! Two engines with a session, and the network between them by hand.
+//! Two engines with a session, and a manually controlled network between them.
 //!
 //! Each side does what an engine's loop does with [`Core`] and [`PathTable`]; datagrams take a
-//! fixed time, are lost or held back as the test wants, and the session's TCP connection loses
-//! nothing. Messages have 8 bytes, their number; receives for them are posted before they are sent.
+//! fixed time, are lost or held back as the test requires, and the session's TCP connection loses
+//! nothing. Messages consist of 8 bytes, their number; receives for them are posted before they are
+//! sent.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -21,27 +22,27 @@ use crate::proto::send::SendRequest;
 use crate::proto::table::Id;
 use crate::wire::packet::{FLAG_MTU_PROBE, PACKET_TAG_BYTES, Packet};
 
-/// The side that opens sessions, and the other one.
+/// The side that opens sessions, and the other side.
 pub(super) const OPENER: usize = 0;
 pub(super) const ACCEPTOR: usize = 1;
-/// Rails of each side, of which a session has one path or as many.
+/// Rails of each side; a session has one path, or one per rail.
 pub(super) const RAILS: usize = 2;
-/// Time that a datagram takes, and that a segment takes by TCP.
+/// Latency of a datagram, and of a segment by TCP.
 pub(super) const LATENCY_NS: u64 = 20_000;
 pub(super) const STREAM_NS: u64 = 100_000;
 pub(super) const MILLI: u64 = 1_000_000;
 /// Longest datagram of both sides.
 pub(super) const BYTES_MAX: usize = 1472;
-/// The session that a pair begins with.
+/// The first session of a pair.
 pub(super) const SESSION: u64 = 77;
 /// Number of the path between the second rails of both.
 pub(super) const OTHER: u16 = 0x0101;
 
 const ENGINES: [u64; 2] = [11, 12];
-/// Datagrams of one path and turn.
+/// Datagrams per path and turn.
 const BURST: usize = 64;
 
-/// What becomes of the datagrams that a side sends by a rail.
+/// How the network treats the datagrams that a side sends on a rail.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Way {
     Open,
@@ -68,7 +69,7 @@ impl Datagram {
         Packet::decode(&self.bytes[..self.bytes.len() - PACKET_TAG_BYTES]).unwrap()
     }
 
-    /// It has a segment.
+    /// Returns whether it has a segment.
     pub(super) fn has_payload(&self) -> bool {
         let packet = self.packet();
         !packet.payload.is_empty() && !packet.has(FLAG_MTU_PROBE)
@@ -90,9 +91,9 @@ pub(super) struct Side {
     receives: Vec<Id>,
     /// Messages sent.
     pub(super) said: u64,
-    /// Segments that went by TCP.
+    /// Segments sent by TCP.
     pub(super) by_stream: usize,
-    /// What its user was told of paths: the rail, and what changed.
+    /// Path events reported to its user: the rail, and the change.
     pub(super) changes: Vec<(u8, Transition)>,
 }
 
@@ -101,19 +102,19 @@ pub(super) struct Pair {
     pub(super) now_ns: u64,
     /// By side and rail.
     pub(super) ways: [[Way; RAILS]; 2],
-    /// What a datagram takes longer by a rail than [`LATENCY_NS`].
+    /// Additional latency of a rail, beyond [`LATENCY_NS`].
     pub(super) extra_ns: [u64; RAILS],
     pub(super) held: Vec<Datagram>,
     /// All datagrams in the order of sending.
     pub(super) log: Vec<Datagram>,
-    /// Where datagrams of a side's first rail come from, if a NAT says otherwise.
+    /// Source address of a side's first rail, if translated by a NAT.
     pub(super) seen_at: [Option<SocketAddr>; 2],
-    /// By time, then in the order in which they were made.
+    /// By time, then in order of creation.
     news: BTreeMap<(u64, u64), News>,
     made: u64,
 }
 
-/// Where a side takes datagrams.
+/// Returns the address at which a side receives datagrams.
 pub(super) fn home(side: usize, rail: usize) -> SocketAddr {
     let ip: IpAddr = match rail {
         0 => locator().ip(),
@@ -122,7 +123,7 @@ pub(super) fn home(side: usize, rail: usize) -> SocketAddr {
     SocketAddr::new(ip, 7000 + side as u16)
 }
 
-/// The keys of a session of these engines.
+/// Returns the keys of a session of these engines.
 pub(super) fn keys_of(seed: u8) -> SessionKeys {
     JobKeys::new(None).session(&SessionNames {
         initiator: ENGINES[OPENER],
@@ -163,12 +164,12 @@ impl Side {
         self.paths.of(self.slot).unwrap()
     }
 
-    /// The path of a number.
+    /// Returns the path of a number.
     pub(super) fn path(&self, number: u16) -> &SessionPath {
         self.paths().all().find(|path| path.number == number).unwrap()
     }
 
-    /// Number of the path that carries segments now.
+    /// Returns the number of the path that carries segments now.
     pub(super) fn carrier(&self) -> Option<u16> {
         self.paths().carrier.as_ref().filter(|path| path.is_open()).map(|path| path.number)
     }
@@ -193,7 +194,7 @@ impl Side {
         self.receives.push(id);
     }
 
-    /// Puts the next message into a segment.
+    /// Stages the next message in a segment.
     fn stage(&mut self) {
         let (endpoint, peer, context, hint) = (0, self.peer, 0, Hint::None);
         let level = CompletionLevel::Inject;
@@ -213,14 +214,14 @@ impl Side {
         self.said += 1;
     }
 
-    /// The messages that came, in the order of their receives.
+    /// Returns the received messages, in the order of their receives.
     pub(super) fn heard(&self) -> Vec<u64> {
         let ended = self.receives.iter().map_while(|id| self.memory.ended.get(id));
         let came = ended.filter(|(ended, ..)| matches!(ended, Ended::Received(_)));
         came.map(|(.., bytes)| u64::from_le_bytes(bytes[..].try_into().unwrap())).collect()
     }
 
-    /// The messages that came, but those before this number.
+    /// Returns the received messages from this number on.
     pub(super) fn heard_after(&self, number: u64) -> Vec<u64> {
         let ended = self.receives.iter().filter_map(|id| self.memory.ended.get(id));
         let came = ended.filter(|(ended, ..)| matches!(ended, Ended::Received(_)));
@@ -234,7 +235,7 @@ impl Side {
         paths.handle_packet(core, info, &mut bytes.to_vec(), memory).unwrap();
     }
 
-    /// What one path sends now.
+    /// Returns what one path sends now.
     fn transmit(&mut self, index: Index, now_ns: u64) -> Vec<(Transmit, Vec<u8>)> {
         let Self { core, paths, memory, slot, .. } = self;
         let mut all = Vec::new();
@@ -249,7 +250,7 @@ impl Side {
         all
     }
 
-    /// What was just staged, sent the short way.
+    /// Sends the segment staged last by the fast path.
     fn transmit_lone(&mut self, now_ns: u64) -> Option<(Transmit, Vec<u8>)> {
         let Self { core, paths, memory, slot, .. } = self;
         let mut room = [0; BYTES_MAX + 100];
@@ -258,7 +259,7 @@ impl Side {
         Some((out, room[..out.bytes].to_vec()))
     }
 
-    /// All that would differ if a datagram had changed anything but what counts it.
+    /// Returns all state that a datagram could have changed, except the drop counters.
     pub(super) fn fingerprint(&self) -> String {
         let paths = self.paths();
         let mut all = format!("{paths:?} {:?} {:?}", self.core.counters, self.core.dirty);
@@ -273,12 +274,12 @@ impl Side {
 }
 
 impl Pair {
-    /// A session by one path.
+    /// Creates a session with one path.
     pub(super) fn new() -> Self {
         Self::with_rails(1, [0; RAILS])
     }
 
-    /// A session by two paths, once both carry something.
+    /// Creates a session with two paths, once both can carry segments.
     pub(super) fn of_two_paths(roles: [u8; RAILS]) -> Self {
         let mut pair = Self::with_rails(RAILS, roles);
         pair.run_for(5 * MILLI);
@@ -288,7 +289,7 @@ impl Pair {
         pair
     }
 
-    /// A session that was established just now, between engines with so many rails.
+    /// Creates a newly established session between engines with `rails` rails.
     pub(super) fn with_rails(rails: usize, roles: [u8; RAILS]) -> Self {
         let mut pair = Self::unconnected(rails, roles);
         pair.begin(SESSION, 1);
@@ -311,10 +312,10 @@ impl Pair {
 
     // ---- The session ----
 
-    /// Session `id` begins, with keys of its own.
+    /// Establishes session `id`, with keys of its own.
     pub(super) fn begin(&mut self, id: u64, seed: u8) {
         let [opener, acceptor] = &mut self.sides;
-        // Both users know what became of the last one.
+        // Both users know how the last session ended.
         opener.core.connect(opener.slot, self.now_ns);
         acceptor.core.note_reported(acceptor.peer);
         let ends = [(&mut opener.core, ENGINES[OPENER]), (&mut acceptor.core, ENGINES[ACCEPTOR])];
@@ -334,14 +335,14 @@ impl Pair {
         }
     }
 
-    /// The session ends at one side.
+    /// Ends the session at one side.
     pub(super) fn end_at(&mut self, number: usize) {
         let side = &mut self.sides[number];
         side.core.fail_session(side.slot, PeerFailure::Left, &mut side.memory);
         self.turn(number);
     }
 
-    /// It ends at both, and so does its TCP connection; datagrams of it may still be under way.
+    /// Ends the session and its TCP connection at both sides; datagrams may still be in transit.
     pub(super) fn end(&mut self) {
         self.end_at(OPENER);
         self.end_at(ACCEPTOR);
@@ -350,7 +351,7 @@ impl Pair {
 
     // ---- Messages ----
 
-    /// A side sends the next message, as a loop that has nothing else to do.
+    /// Sends the next message of a side, as a loop without other work does.
     pub(super) fn say(&mut self, side: usize) {
         self.sides[1 - side].expect();
         let here = &mut self.sides[side];
@@ -362,7 +363,7 @@ impl Pair {
         }
     }
 
-    /// Both sides have heard all that the other said, each message once and in order.
+    /// Checks that both sides have received all messages of the other, once and in order.
     pub(super) fn assert_all_heard(&self) {
         for (number, side) in self.sides.iter().enumerate() {
             let said: Vec<u64> = (0..self.sides[1 - number].said).collect();
@@ -393,7 +394,7 @@ impl Pair {
         }
     }
 
-    /// The side that takes datagrams at an address.
+    /// Returns the side that receives datagrams at an address.
     fn side_at(&self, to: SocketAddr) -> Option<usize> {
         let is_there = |side: usize| {
             (0..RAILS).any(|at| home(side, at) == to) || self.seen_at[side] == Some(to)
@@ -401,26 +402,26 @@ impl Pair {
         [OPENER, ACCEPTOR].into_iter().find(|&side| is_there(side))
     }
 
-    /// A datagram comes now, from where the test says.
+    /// Delivers a datagram now, from the source that the test gives.
     pub(super) fn deliver(&mut self, to: usize, from: SocketAddr, bytes: &[u8]) {
         self.sides[to].accept(from, self.now_ns, bytes);
     }
 
-    /// The datagrams that were held back go on their way.
+    /// Releases the datagrams that were held back.
     pub(super) fn release(&mut self) {
         for datagram in std::mem::take(&mut self.held) {
             self.add(LATENCY_NS, News::Datagram(datagram));
         }
     }
 
-    /// Both ways of a rail.
+    /// Sets both directions of a rail.
     pub(super) fn set_rail(&mut self, rail: usize, way: Way) {
         for ways in &mut self.ways {
             ways[rail] = way;
         }
     }
 
-    /// What a side has sent by a rail since a time.
+    /// Returns the datagrams that a side has sent on a rail since a time.
     pub(super) fn sent(&self, side: usize, rail: usize, since_ns: u64) -> Vec<&Datagram> {
         let is_it = |it: &&Datagram| (it.by, it.rail) == (side, rail) && it.at_ns >= since_ns;
         self.log.iter().filter(is_it).collect()
@@ -434,7 +435,7 @@ impl Pair {
         }
     }
 
-    /// What a session has for its peer, by its carrier or by TCP.
+    /// Sends a session's segments, on its primary path or by TCP.
     fn flush(&mut self, number: usize) {
         let is_open = |side: &Side| side.paths.of(side.slot).is_some_and(Paths::are_open);
         if is_open(&self.sides[number]) {
@@ -453,7 +454,7 @@ impl Pair {
         }
     }
 
-    /// The rest of a turn, once what came is handled.
+    /// Completes a turn, once received datagrams are handled.
     pub(super) fn turn(&mut self, number: usize) {
         let side = &mut self.sides[number];
         side.paths.drain(&mut side.core, &mut side.memory);
@@ -485,7 +486,7 @@ impl Pair {
         }
     }
 
-    /// Rails of one index make a path.
+    /// Pairs rails of equal index to paths.
     fn pair_rails(&mut self, number: usize) {
         let Side { core, paths, slot, .. } = &mut self.sides[number];
         core.describe_first_path(*slot);
@@ -498,7 +499,7 @@ impl Pair {
         }
     }
 
-    /// The times that have come. `late_ns` and `is_drained`: as in [`Timeout`].
+    /// Handles expired timers. `late_ns` and `is_drained`: as in [`Timeout`].
     pub(super) fn fire(&mut self, number: usize, (late_ns, is_drained): (u64, bool)) {
         let now_ns = self.now_ns;
         self.sides[number].paths.begin_timeouts(now_ns);
@@ -516,19 +517,19 @@ impl Pair {
         self.sides[number].paths.end_timeouts();
     }
 
-    /// When something happens next.
+    /// Returns the time of the next event.
     pub(super) fn next_ns(&mut self) -> Option<u64> {
         let news_ns = self.news.first_key_value().map(|(&(at_ns, _), _)| at_ns);
         let timers = self.sides.iter_mut().filter_map(|side| side.paths.next_timer_ns());
         timers.chain(news_ns).min()
     }
 
-    /// All that happens until then.
+    /// Runs all events until then.
     pub(super) fn run_until(&mut self, until_ns: u64) {
         let mut count = 0;
         while let Some(next_ns) = self.next_ns().filter(|&next_ns| next_ns <= until_ns) {
             count += 1;
-            assert!(count < 100_000, "it never rests");
+            assert!(count < 100_000, "too many events");
             self.now_ns = self.now_ns.max(next_ns);
             while let Some(first) = self.news.first_entry() {
                 if first.key().0 > self.now_ns {
@@ -547,7 +548,7 @@ impl Pair {
         self.run_until(self.now_ns + for_ns);
     }
 
-    /// Everything until `is_reached`, which has to be within `limit_ns`. Gives how long it took.
+    /// Runs until `is_reached`, which has to hold within `limit_ns`. Returns the time that it took.
     pub(super) fn run_to(&mut self, limit_ns: u64, is_reached: impl Fn(&Self) -> bool) -> u64 {
         let begin_ns = self.now_ns;
         while !is_reached(self) {

@@ -1,4 +1,4 @@
-//! When segments go by a path, and when by TCP.
+//! When segments use a path, and when TCP.
 
 use super::super::path::Health;
 use super::super::*;
@@ -8,16 +8,16 @@ fn health(pair: &Pair, side: usize) -> Health {
     pair.sides[side].path(0).health
 }
 
-/// Packets in which the opener has sent something since then.
+/// Returns the number of packets with payload that the opener has sent since `since_ns`.
 fn payloads(pair: &Pair, since_ns: u64) -> usize {
     pair.sent(OPENER, 0, since_ns).into_iter().filter(|it| it.has_payload()).count()
 }
 
 /// RR-PATH-2
 #[test]
-fn segments_go_by_tcp_until_a_packet_of_the_path_is_acknowledged() {
+fn segments_use_tcp_until_the_path_is_acknowledged() {
     let mut pair = Pair::unconnected(1, [0; RAILS]);
-    // The opener's question comes, and nothing comes back.
+    // The opener's probe arrives, and no answer returns.
     pair.ways[ACCEPTOR][0] = Way::Cut;
     let began_ns = pair.now_ns;
     pair.begin(SESSION, 1);
@@ -27,15 +27,15 @@ fn segments_go_by_tcp_until_a_packet_of_the_path_is_acknowledged() {
         pair.run_for(MILLI);
     }
     pair.assert_all_heard();
-    assert!(pair.sides[ACCEPTOR].path(0).highest > 0, "questions come");
+    assert!(pair.sides[ACCEPTOR].path(0).highest > 0, "probes arrive");
     for side in [OPENER, ACCEPTOR] {
         assert!(pair.sides[side].by_stream >= 5);
         assert_eq!((health(&pair, side), pair.sides[side].carrier()), (Health::Untried, None));
         let sent = pair.sent(side, 0, began_ns);
         assert!(!sent.is_empty() && sent.iter().all(|it| !it.has_payload() && it.is_summed));
     }
-    // A packet of the peer is no answer if it acknowledges nothing: here one that it sent before
-    // any question came.
+    // A packet of the peer that acknowledges nothing is no answer: here one that it sent before any
+    // probe arrived.
     let first = pair.sent(ACCEPTOR, 0, 0)[0].clone();
     assert!(first.packet().ack.is_none());
     pair.deliver(OPENER, first.from, &first.bytes);
@@ -43,26 +43,26 @@ fn segments_go_by_tcp_until_a_packet_of_the_path_is_acknowledged() {
     assert_eq!(health(&pair, OPENER), Health::Untried);
     pair.say(OPENER);
     assert_eq!(payloads(&pair, 0), 0);
-    // From the first answer on the path carries them.
+    // After the first answer the path carries segments.
     pair.ways[ACCEPTOR][0] = Way::Open;
     pair.run_to(1000 * MILLI, |pair| health(pair, OPENER) == Health::Good);
     pair.run_to(1000 * MILLI, |pair| health(pair, ACCEPTOR) == Health::Good);
     let (good_ns, by_stream) = (pair.now_ns, pair.sides[OPENER].by_stream);
     pair.say(OPENER);
     let sent = pair.sent(OPENER, 0, good_ns);
-    // RR-PATH-8: what shows that nothing wants checksums.
+    // RR-PATH-8: proof that checksums are not needed.
     assert!(sent[0].has_payload() && !sent[0].is_summed);
     pair.run_for(5 * MILLI);
     assert_eq!(pair.sides[OPENER].by_stream, by_stream);
     pair.assert_all_heard();
 }
 
-/// Each side asks when the session begins, and again when the peer's question comes: the one that
-/// was not yet known there is lost.
+/// Each side sends a probe when the session begins, and again when the peer's probe arrives: the
+/// first one to a side that did not know the session yet is lost.
 ///
 /// RR-PATH-2
 #[test]
-fn a_question_of_the_peer_is_a_reason_to_ask_again() {
+fn probe_from_the_peer_triggers_another_probe() {
     let mut pair = Pair::unconnected(1, [0; RAILS]);
     pair.ways[OPENER][0] = Way::Cut;
     pair.ways[ACCEPTOR][0] = Way::Held;
@@ -71,7 +71,7 @@ fn a_question_of_the_peer_is_a_reason_to_ask_again() {
     let questions = std::mem::take(&mut pair.held);
     assert!(questions.len() > 2 && questions.iter().all(|it| !it.has_payload()));
     pair.set_rail(0, Way::Open);
-    // One asks and answers, in the next turn, and asks once.
+    // The side probes and answers, in the next turn, and probes once.
     let asked_ns = pair.now_ns;
     for question in &questions {
         pair.deliver(OPENER, question.from, &question.bytes);
@@ -87,7 +87,7 @@ fn a_question_of_the_peer_is_a_reason_to_ask_again() {
 
 /// RR-PATH-3
 #[test]
-fn a_path_that_went_silent_only_probes_and_an_answer_ends_that() {
+fn silent_path_only_probes_until_answered() {
     let mut pair = Pair::new();
     pair.run_for(5 * MILLI);
     for _ in 0..20 {
@@ -103,7 +103,7 @@ fn a_path_that_went_silent_only_probes_and_an_answer_ends_that() {
     assert!(payloads(&pair, cut_ns) > 0);
     let silent_after_ns = pair.run_to(20 * MILLI, |pair| health(pair, OPENER) == Health::Silent);
     assert!(silent_after_ns > MILLI, "{silent_after_ns}");
-    // All that was under way goes again by TCP.
+    // All outstanding segments are sent again by TCP.
     assert!(pair.sides[OPENER].by_stream > before);
     pair.run_for(2 * STREAM_NS);
     pair.assert_all_heard();
@@ -115,10 +115,10 @@ fn a_path_that_went_silent_only_probes_and_an_answer_ends_that() {
         assert!(pair.sides[OPENER].by_stream >= by_stream + count);
         pair.assert_all_heard();
     }
-    // The path asks, and carries nothing.
+    // The path sends probes, and carries no segments.
     let sent = pair.sent(OPENER, 0, silent_ns);
     assert!(sent.len() > 2 && sent.iter().all(|it| it.packet().is_probe()), "{sent:?}");
-    // RR-PATH-8: something on the way may want checksums.
+    // RR-PATH-8: a device on the path may require checksums.
     assert!(sent.iter().all(|it| it.is_summed));
     pair.set_rail(0, Way::Open);
     pair.run_to(3000 * MILLI, |pair| health(pair, OPENER) == Health::Good);
@@ -131,11 +131,11 @@ fn a_path_that_went_silent_only_probes_and_an_answer_ends_that() {
     pair.assert_all_heard();
 }
 
-/// What went by a path that failed, and comes after it went by TCP, is not taken again.
+/// Segments that arrive on a failed path after they arrived by TCP are duplicates.
 ///
 /// RR-PATH-3
 #[test]
-fn what_comes_by_the_path_after_it_came_by_tcp_is_taken_once() {
+fn duplicates_from_path_and_tcp_are_delivered_once() {
     let mut pair = Pair::new();
     pair.run_for(5 * MILLI);
     for side in [OPENER, ACCEPTOR] {
@@ -150,14 +150,14 @@ fn what_comes_by_the_path_after_it_came_by_tcp_is_taken_once() {
     let segments = pair.sides[ACCEPTOR].paths.segments;
     pair.release();
     pair.run_for(10 * MILLI);
-    assert!(pair.sides[ACCEPTOR].paths.segments > segments, "they came");
+    assert!(pair.sides[ACCEPTOR].paths.segments > segments, "they arrived");
     pair.assert_all_heard();
-    assert_eq!(health(&pair, OPENER), Health::Good, "that is an answer, however late");
+    assert_eq!(health(&pair, OPENER), Health::Good, "a late acknowledgement is an answer, too");
 }
 
 /// RR-PATH-3: five timeouts, not one lost packet.
 #[test]
-fn a_few_lost_probes_are_no_silence() {
+fn few_lost_probes_do_not_silence_a_path() {
     let mut pair = Pair::new();
     pair.run_for(5 * MILLI);
     pair.say(OPENER);
@@ -178,7 +178,7 @@ fn a_few_lost_probes_are_no_silence() {
 
 /// RR-PATH-3
 #[test]
-fn a_driver_that_sends_nothing_leaves_everything_to_tcp_and_the_next_one_asks() {
+fn driver_without_datagrams_uses_tcp_and_the_next_driver_probes() {
     let mut pair = Pair::new();
     pair.run_for(5 * MILLI);
     let off_ns = pair.now_ns;
@@ -196,7 +196,7 @@ fn a_driver_that_sends_nothing_leaves_everything_to_tcp_and_the_next_one_asks() 
     pair.transmit(OPENER, CARRIER);
     pair.run_for(5 * MILLI);
     assert_eq!(health(&pair, OPENER), Health::Good);
-    // One that takes no datagrams, or shorter ones than were agreed on.
+    // A driver without datagrams, or with shorter ones than agreed on.
     for bytes_max in [None, Some(BYTES_MAX - 1)] {
         let Side { core, paths, slot, .. } = &mut pair.sides[OPENER];
         paths.resume(core, bytes_max);
@@ -205,9 +205,10 @@ fn a_driver_that_sends_nothing_leaves_everything_to_tcp_and_the_next_one_asks() 
     pair.assert_all_heard();
 }
 
-// ---- Turns that are late ----
+// ---- Late turns ----
 
-/// A message is under way, and its answer waits to be handled when the probe is due.
+/// Returns a pair with an outstanding message whose acknowledgement is unprocessed when the probe
+/// timeout expires.
 fn overdue() -> (Pair, Datagram) {
     let mut pair = Pair::new();
     pair.run_for(5 * MILLI);
@@ -225,7 +226,7 @@ fn overdue() -> (Pair, Datagram) {
 
 /// RR-PKT-10
 #[test]
-fn a_late_turn_fires_no_loss_timer_while_something_is_left() {
+fn late_turn_defers_loss_timers_until_drained() {
     let (mut pair, answer) = overdue();
     let sent = pair.log.len();
     let probes = |pair: &Pair| {
@@ -236,7 +237,7 @@ fn a_late_turn_fires_no_loss_timer_while_something_is_left() {
     for _ in 0..3 {
         pair.fire(OPENER, (10 * MILLI, false));
         assert_eq!((probes(&pair), pair.log.len()), (before, sent));
-        // It is for the next turn, not forgotten.
+        // It is deferred to the next turn, not lost.
         assert_eq!(pair.sides[OPENER].paths.next_timer_ns(), Some(pair.now_ns + 1));
         pair.now_ns += 1;
     }
@@ -244,18 +245,18 @@ fn a_late_turn_fires_no_loss_timer_while_something_is_left() {
     pair.turn(OPENER);
     pair.ways[ACCEPTOR][0] = Way::Open;
     pair.run_for(100 * MILLI);
-    assert_eq!(probes(&pair), before, "the answer was there");
+    assert_eq!(probes(&pair), before, "the answer had arrived");
     pair.assert_all_heard();
 }
 
 /// RR-PKT-10
 #[test]
-fn a_late_turn_with_nothing_left_fires() {
+fn drained_late_turn_fires_timers() {
     for (late_ns, is_drained) in [(10 * MILLI, true), (0, false)] {
         let (mut pair, _) = overdue();
         let sent = pair.log.len();
         pair.fire(OPENER, (late_ns, is_drained));
         assert_eq!(pair.sides[OPENER].path(0).packets.load().2, 1);
-        assert_eq!(pair.log.len(), sent + 1, "a probe went");
+        assert_eq!(pair.log.len(), sent + 1, "a probe was sent");
     }
 }

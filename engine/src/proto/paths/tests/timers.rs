@@ -1,4 +1,4 @@
-//! When sessions get a turn, whatever is set, fires, begins and ends.
+//! Timers of sessions under arbitrary sequences of sets, expiries, begins and ends.
 
 use std::collections::BTreeMap;
 
@@ -12,23 +12,23 @@ use crate::proto::keys::LaneKeys;
 use crate::proto::packet::{Path, PathConfig};
 
 const SESSIONS: u32 = 4;
-/// Entries that may be stale, besides as many as stand.
+/// Limit on stale entries beyond the number of valid ones.
 const STALE_MAX: usize = 64;
 
-/// What happens next.
+/// A step of a sequence.
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// A path wants a turn so long from now.
+    /// A path sets a timer in so many nanoseconds.
     Wake {
         session: u32,
         index: Index,
         after_ns: u64,
     },
-    /// A turn, so long from now.
+    /// A turn, in so many nanoseconds.
     Turn {
         after_ns: u64,
     },
-    /// A session with so many paths begins, after the one before has ended.
+    /// A session with so many paths begins, after the previous one has ended.
     Begin {
         session: u32,
         paths: usize,
@@ -36,7 +36,7 @@ enum Step {
     Close {
         session: u32,
     },
-    /// The carrier and another path change places.
+    /// The primary and another path change places.
     Swap {
         session: u32,
     },
@@ -55,7 +55,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Paths, and when each wants its turn, by session and number.
+/// Paths and their timers, by session and number.
 struct World {
     table: PathTable,
     core: Core,
@@ -63,7 +63,7 @@ struct World {
     keys: LaneKeys,
     wanted: BTreeMap<(u32, u16), u64>,
     now_ns: u64,
-    /// Nothing comes before.
+    /// No timer may be before this time.
     served_ns: u64,
     next_id: u64,
 }
@@ -168,12 +168,12 @@ impl World {
 }
 
 proptest! {
-    /// The earliest time of each path stands, what stood before is passed over, and no session
-    /// loses or gets a time when another one ends.
+    /// The earliest timer of each path is valid, earlier entries are skipped, and no session loses
+    /// or gets a timer when another one ends.
     #[test]
-    fn every_path_gets_its_turn_at_its_time_and_at_no_other(
+    fn every_path_timer_fires_exactly_at_its_time(
         steps in proptest::collection::vec(step(), 1..400),
-        // What is stale is swept out now and then, and looked for each time, or not.
+        // Whether stale entries are skipped at each step, besides the occasional sweep.
         looks in any::<bool>(),
     ) {
         let mut world = World::new();
@@ -196,7 +196,7 @@ proptest! {
 }
 
 #[test]
-fn a_session_that_wakes_and_ends_for_ever_keeps_no_entries() {
+fn repeated_sessions_leave_no_stale_entries() {
     let mut world = World::new();
     world.begin(1, 3);
     for round in 0..2000 {

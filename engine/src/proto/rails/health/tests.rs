@@ -1,4 +1,4 @@
-//! Evidence in the order in which paths give it.
+//! Health evaluations of packet statistics, in the order in which paths produce them.
 
 use super::*;
 
@@ -31,7 +31,7 @@ fn witness(sent_ns: u64, came_ns: u64) -> Option<Witness> {
 
 /// RR-RAIL-4
 #[test]
-fn a_path_is_suspect_once_another_one_answered_something_younger() {
+fn path_is_suspect_once_another_answers_a_later_packet() {
     let mut health = active();
     let owes = evidence(1, 10 * MS, Some(1));
     for harmless in [None, witness(9 * MS, 11 * MS), witness(11 * MS, 12 * MS)] {
@@ -47,7 +47,7 @@ fn a_path_is_suspect_once_another_one_answered_something_younger() {
 
 /// RR-RAIL-4
 #[test]
-fn a_path_that_is_never_quiet_bears_witness_from_its_first_answer_on() {
+fn busy_path_is_a_reference_from_its_first_answer_on() {
     let at = |us: u64| 10 * MS + us * 1000;
     let mut health = active();
     let owes = evidence(1, at(0), Some(1));
@@ -57,7 +57,7 @@ fn a_path_that_is_never_quiet_bears_witness_from_its_first_answer_on() {
     }
     let fresh = witness(at(500), at(600));
     assert_eq!(health.observe(at(600), &owes, fresh, false).unwrap().to, Phase::Suspect);
-    // An answer in between begins that anew.
+    // An answer in between restarts that.
     let mut health = active();
     assert_eq!(health.observe(at(100), &owes, witness(at(0), at(100)), false), None);
     let owes_more = evidence(1, at(200), Some(at(0)));
@@ -68,7 +68,7 @@ fn a_path_that_is_never_quiet_bears_witness_from_its_first_answer_on() {
 
 /// RR-RAIL-4
 #[test]
-fn what_bulk_data_says_counts() {
+fn bulk_data_affects_health() {
     let at = |us: u64| 10 * MS + us * 1000;
     let owes = evidence(1, at(0), Some(1));
     let mut health = active();
@@ -76,7 +76,7 @@ fn what_bulk_data_says_counts() {
     assert_eq!(health.observe(at(900), &moving, witness(at(1), at(2)), false), None);
     assert_eq!(health.observe(at(950), &owes, witness(at(1), at(600)), false), None);
     assert!(health.observe(at(1100), &owes, witness(at(1), at(600)), false).is_some());
-    // What mistakes have taught does not count where chunks are overdue, too.
+    // The learned grace period does not apply where chunks are overdue, too.
     let mut health = active();
     health.learn_lateness(at(0), &owes);
     assert_eq!(health.observe(at(500), &owes, witness(at(0), at(0)), false), None);
@@ -87,16 +87,16 @@ fn what_bulk_data_says_counts() {
 
 /// RR-RAIL-5
 #[test]
-fn a_path_that_the_peer_doubts_is_suspect_if_there_is_another_one() {
+fn path_reported_by_the_peer_is_suspect_if_another_is_active() {
     let mut health = active();
     let (quiet, other) = (evidence(0, 0, Some(1)), witness(9 * MS, 9 * MS));
     health.suspect();
     assert_eq!(health.observe(10 * MS, &quiet, None, false), None);
-    assert_eq!(health.observe(10 * MS, &quiet, other, false), None, "that was looked at");
+    assert_eq!(health.observe(10 * MS, &quiet, other, false), None, "already evaluated");
     health.suspect();
     let doubted = health.observe(10 * MS, &quiet, other, false).unwrap();
     assert_eq!((doubted.to, doubted.cause), (Phase::Suspect, PathCause::PeerDoubts));
-    // What it carried before says nothing of now.
+    // Earlier data is no evidence of the current state.
     let old = evidence(0, 0, Some(9 * MS));
     let back = health.observe(11 * MS, &old, other, false).unwrap();
     assert_eq!((back.to, back.cause), (Phase::Probing, PathCause::Answered));
@@ -104,7 +104,7 @@ fn a_path_that_the_peer_doubts_is_suspect_if_there_is_another_one() {
 
 /// RR-RAIL-4, RR-RAIL-6
 #[test]
-fn late_answers_are_told_from_lost_ones_and_waited_for_the_next_time() {
+fn late_answers_raise_the_grace_period() {
     let mut health = active();
     let (mut sent_ns, mut graces) = (10 * MS, Vec::new());
     for _ in 0..6 {
@@ -128,7 +128,7 @@ fn late_answers_are_told_from_lost_ones_and_waited_for_the_next_time() {
     let owes = evidence(1, sent_ns, Some(1));
     assert_eq!(health.lateness_ns(sent_ns), GRACE_MAX_NS);
     assert_eq!(health.lateness_ns(sent_ns + 3 * GRACE_HALF_LIFE_NS), GRACE_MAX_NS / 8);
-    // What was sent after it was suspected is no answer to that.
+    // An answer to a packet sent after the suspicion does not end it.
     let suspected_ns = sent_ns + 40 * MS;
     health.observe(suspected_ns, &owes, witness(sent_ns, sent_ns), false).unwrap();
     let young = evidence(0, sent_ns, Some(suspected_ns + 1));
@@ -138,7 +138,7 @@ fn late_answers_are_told_from_lost_ones_and_waited_for_the_next_time() {
 
 /// RR-RAIL-4
 #[test]
-fn a_peer_that_stands_still_makes_no_path_suspect() {
+fn suspended_peer_makes_no_path_suspect() {
     let (mut one, mut two) = (active(), active());
     for probes in 1..4 {
         let now_ns = 10 * MS + u64::from(probes) * 10 * MS;
@@ -153,7 +153,7 @@ fn a_peer_that_stands_still_makes_no_path_suspect() {
 
 /// RR-RAIL-6
 #[test]
-fn a_path_returns_after_several_answers_and_one_that_flaps_after_ever_more() {
+fn flapping_path_returns_after_increasing_hold_times() {
     let mut health = active();
     let (mut now_ns, mut sent_ns, mut last_hold_ns) = (5_000 * MS, 2, 0);
     for round in 0..8 {
@@ -176,7 +176,7 @@ fn a_path_returns_after_several_answers_and_one_that_flaps_after_ever_more() {
         last_hold_ns = hold_ns;
     }
     assert!(last_hold_ns >= 200 * MS, "{last_hold_ns}");
-    // Long after that a failure is the first one again.
+    // A failure long after that counts as the first one again.
     now_ns += 2 * RELAPSE_NS;
     health.observe(
         now_ns,
@@ -189,7 +189,7 @@ fn a_path_returns_after_several_answers_and_one_that_flaps_after_ever_more() {
 
 /// RR-RAIL-6
 #[test]
-fn the_only_path_that_answers_is_taken_at_once() {
+fn only_answering_path_is_active_at_once() {
     let mut health = active();
     let owes = evidence(5, MS, Some(1));
     assert_eq!(health.observe(200 * MS, &owes, None, true).unwrap().to, Phase::Down);
@@ -199,7 +199,7 @@ fn the_only_path_that_answers_is_taken_at_once() {
 
 /// RR-RAIL-4
 #[test]
-fn a_link_that_goes_and_packets_that_come_one_way_are_told_apart() {
+fn carrier_loss_and_one_way_failure_are_distinguished() {
     let mut health = active();
     health.handle_link(10 * MS, false);
     assert_eq!(health.observe(10 * MS, &evidence(0, 0, Some(1)), None, false), None);
@@ -212,7 +212,7 @@ fn a_link_that_goes_and_packets_that_come_one_way_are_told_apart() {
 
 /// RR-RAIL-4
 #[test]
-fn a_path_that_never_answers_is_said_to_be_down() {
+fn path_that_never_answers_is_reported_down() {
     let unanswered = |probes, arrived| Evidence { arrived, ..evidence(probes, MS, None) };
     for (arrived, cause) in [(0, PathCause::ProbesLost), (5, PathCause::OneWay)] {
         let mut health = Health::new(0);
@@ -222,7 +222,7 @@ fn a_path_that_never_answers_is_said_to_be_down() {
         assert_eq!(health.observe(1000 * MS, &asked, None, false), None);
         let down = health.observe(1000 * MS, &asked, witness(MS, 2 * MS), false).unwrap();
         assert_eq!((down.to, down.cause), (Phase::Down, cause));
-        assert!(health.has_never_answered(), "it stays what it was to others");
+        assert!(health.has_never_answered(), "its state is unchanged for others");
         let answered = evidence(0, MS, Some(1001 * MS));
         assert!(health.observe(1002 * MS, &answered, witness(MS, 2 * MS), false).is_some());
         assert!(!health.has_never_answered() && health.phase() == Phase::Probing);
@@ -232,7 +232,7 @@ fn a_path_that_never_answers_is_said_to_be_down() {
 }
 
 #[test]
-fn probes_become_rare_and_never_stop() {
+fn probes_slow_down_but_never_stop() {
     let mut health = active();
     health.observe(200 * MS, &evidence(5, MS, Some(1)), None, false);
     let probes: Vec<u64> = (200 * MS..2200 * MS)

@@ -12,7 +12,7 @@ fn backup(address: &str, speed_mbps: u32) -> RailInfo {
     RailInfo { role: ROLE_BACKUP, ..rail(address, speed_mbps) }
 }
 
-/// Ours and theirs, each as `a.b` of 10.a.0.b, in Mb/s.
+/// Creates rails, each as `a.b` of 10.a.0.b, with its speed in Mb/s.
 fn rails(texts: &[(&str, u32)]) -> Vec<RailInfo> {
     let address = |text: &str| {
         let (network, host) = text.split_once('.').unwrap();
@@ -21,7 +21,7 @@ fn rails(texts: &[(&str, u32)]) -> Vec<RailInfo> {
     texts.iter().map(|(text, speed)| rail(&address(text), *speed)).collect()
 }
 
-/// Direct where the second number of the addresses is the same, else this.
+/// Direct where the second number of the addresses is equal, else this.
 fn by_network<'a>(
     ours: &'a [RailInfo],
     theirs: &'a [RailInfo],
@@ -42,31 +42,31 @@ fn paired(ours: &[RailInfo], theirs: &[RailInfo], otherwise: Reach) -> Vec<(usiz
 }
 
 #[test]
-fn rails_of_one_network_go_together() {
+fn rails_of_one_network_are_paired() {
     let ours = rails(&[("0.1", 1000), ("1.1", 10_000), ("2.1", 1000)]);
     let theirs = rails(&[("2.2", 10_000), ("0.2", 10_000), ("1.2", 1000)]);
     for otherwise in [Reach::Unreachable, Reach::Routed, Reach::Unknown] {
         assert_eq!(paired(&ours, &theirs, otherwise), [(0, 1), (1, 2), (2, 0)]);
     }
-    // Where nobody knows, addresses say as much.
+    // With unknown reach the addresses decide equally.
     let unknown = pairs(&ours, &theirs, |_, _| Reach::Unknown);
     assert_eq!(unknown.len(), 3);
     assert!(unknown.iter().all(|pair| [(0, 1), (1, 2), (2, 0)].contains(pair)), "{unknown:?}");
 }
 
 #[test]
-fn on_one_network_like_speeds_go_together() {
+fn equal_speeds_are_paired_on_one_network() {
     let ours = rails(&[("0.1", 1000), ("0.2", 10_000), ("0.3", 25_000)]);
     let theirs = rails(&[("0.4", 25_000), ("0.5", 1000), ("0.6", 10_000)]);
     assert_eq!(paired(&ours, &theirs, Reach::Unknown), [(0, 1), (1, 2), (2, 0)]);
-    // Of one speed: by the order of addresses, whatever that of the lists.
+    // With equal speeds: by the order of addresses, independent of that of the lists.
     let theirs = rails(&[("0.6", 0), ("0.4", 0), ("0.5", 0)]);
     let ours = rails(&[("0.1", 0), ("0.2", 0), ("0.3", 0)]);
     assert_eq!(paired(&ours, &theirs, Reach::Unknown), [(0, 1), (1, 2), (2, 0)]);
 }
 
 #[test]
-fn routed_planes_go_together_by_their_addresses() {
+fn routed_planes_are_paired_by_address() {
     // Each rail of each host has a network of its own: 10.PLANE.HOST.1.
     let host = |host: u8| {
         let rails = (0..4).map(|plane| rail(&format!("10.{plane}.{host}.1"), 1000));
@@ -81,32 +81,32 @@ fn routed_planes_go_together_by_their_addresses() {
 }
 
 #[test]
-fn a_backup_waits_for_a_backup() {
+fn backup_is_paired_with_a_backup() {
     let ours = [rail("10.0.0.1", 1000), backup("10.0.0.2", 10_000)];
     let theirs = [backup("10.0.0.3", 1000), rail("10.0.0.4", 10_000)];
     assert_eq!(paired(&ours, &theirs, Reach::Unknown), [(0, 1), (1, 0)]);
-    // Being on one network is more.
+    // A common network has priority.
     let theirs = [backup("10.0.0.3", 1000), rail("10.1.0.4", 10_000)];
     let ours = [rail("10.0.0.1", 1000), backup("10.1.0.2", 10_000)];
     assert_eq!(paired(&ours, &theirs, Reach::Routed), [(0, 0), (1, 1)]);
 }
 
 #[test]
-fn a_surplus_is_paired_with_who_has_most_to_spare() {
+fn surplus_rail_is_paired_with_the_most_spare_rate() {
     let ours = rails(&[("0.1", 10_000), ("0.2", 40_000)]);
     let theirs = rails(&[("0.3", 10_000), ("0.4", 10_000), ("0.5", 10_000), ("0.6", 10_000)]);
     let found = paired(&ours, &theirs, Reach::Unknown);
     assert_eq!(found.len(), 4);
     let of_fast = found.iter().filter(|(our, _)| *our == 1).count();
     assert!(of_fast >= 2, "{found:?}");
-    // One against several, whichever side has them.
+    // One against several, on either side.
     let one = rails(&[("0.1", 10_000)]);
     assert_eq!(paired(&one, &theirs, Reach::Unknown), [(0, 0), (0, 1), (0, 2), (0, 3)]);
     assert_eq!(paired(&theirs, &one, Reach::Unknown), [(0, 0), (1, 0), (2, 0), (3, 0)]);
 }
 
 #[test]
-fn what_is_out_of_reach_is_never_paired() {
+fn unreachable_rails_are_never_paired() {
     let ours = rails(&[("0.1", 1000), ("1.1", 1000)]);
     let theirs = rails(&[("2.1", 1000), ("3.1", 1000)]);
     assert_eq!(paired(&ours, &theirs, Reach::Unreachable), []);
@@ -126,7 +126,7 @@ fn what_is_out_of_reach_is_never_paired() {
     assert_eq!(found, [(0, 0), (0, 1), (1, 0)]);
 }
 
-/// The most that any choice of pairs is worth, by trying all.
+/// Returns the maximum weight of any choice of pairs, by exhaustive search.
 fn best_worth(worth: &[Vec<i128>], row: usize, taken: u32) -> i128 {
     let Some(columns) = worth.get(row) else { return 0 };
     let without = best_worth(worth, row + 1, taken);
@@ -145,7 +145,7 @@ fn any_rail() -> impl Strategy<Value = RailInfo> {
     })
 }
 
-/// Lists with each address once, and how each reaches each, by address.
+/// Generates lists of distinct addresses, and how each reaches each.
 fn any_case() -> impl Strategy<Value = (Vec<RailInfo>, Vec<RailInfo>, u64)> {
     (vec(any_rail(), 1..=RAILS_MAX), vec(any_rail(), 1..=RAILS_MAX), any::<u64>()).prop_map(
         |(mut ours, mut theirs, salt)| {
@@ -158,7 +158,7 @@ fn any_case() -> impl Strategy<Value = (Vec<RailInfo>, Vec<RailInfo>, u64)> {
     )
 }
 
-/// Some reach for two addresses, always the same one.
+/// Returns an arbitrary but fixed reach for two addresses.
 fn reach_of(our: &RailInfo, their: &RailInfo, salt: u64) -> Reach {
     let bits = |rail: &RailInfo| match rail.address {
         IpAddr::V4(v4) => u64::from(v4.to_bits()),
@@ -175,7 +175,7 @@ fn reach_of(our: &RailInfo, their: &RailInfo, salt: u64) -> Reach {
 
 proptest! {
     #[test]
-    fn the_matching_is_the_best_one(
+    fn matching_is_optimal(
         worth in (0..6_usize).prop_flat_map(|columns| vec(vec(0..20_i128, columns), 0..6)),
     ) {
         let found = matching(&worth);
@@ -191,7 +191,7 @@ proptest! {
     }
 
     #[test]
-    fn every_rail_that_reaches_some_is_paired(case in any_case()) {
+    fn every_reachable_rail_is_paired(case in any_case()) {
         let (ours, theirs, salt) = case;
         let reach = |our: usize, their: usize| reach_of(&ours[our], &theirs[their], salt);
         let found = pairs(&ours, &theirs, reach);
@@ -211,7 +211,7 @@ proptest! {
     }
 
     #[test]
-    fn with_equal_lists_in_full_reach_each_rail_is_paired_once(
+    fn equal_reachable_lists_are_paired_one_to_one(
         case in any_case(), other in prop_oneof![Just(Reach::Routed), Just(Reach::Unknown)],
     ) {
         let (mut ours, mut theirs, _) = case;
@@ -228,7 +228,7 @@ proptest! {
     }
 
     #[test]
-    fn the_order_of_lists_does_not_matter(
+    fn list_order_does_not_matter(
         case in any_case(), seed_ours: u64, seed_theirs: u64,
     ) {
         let (ours, theirs, salt) = case;
