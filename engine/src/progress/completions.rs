@@ -12,7 +12,7 @@ use super::held::Held;
 use super::lent::LentRegions;
 use super::outside::{OutsideQueue, Ticket};
 use super::shared::{ChunkWriter, Keys};
-use crate::driver::lanes::Witness;
+use crate::driver::traits::ProcessCookie;
 use crate::memory::{Buffer, Shape, Span, Window};
 use crate::proto::table::{Id, Table};
 use crate::types::{
@@ -189,7 +189,7 @@ pub(crate) struct Completions {
     /// Matches of receives with handles, in order.
     matches: u64,
     /// Proves to peers on this host whether their reads of this memory are valid.
-    pub(super) witness: Option<Arc<Witness>>,
+    pub(super) cookie: Option<Arc<ProcessCookie>>,
 }
 
 impl Completions {
@@ -206,7 +206,7 @@ impl Completions {
             copied_bytes: 0,
             finished: 0,
             matches: 0,
-            witness: None,
+            cookie: None,
         }
     }
 

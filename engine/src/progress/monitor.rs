@@ -4,9 +4,9 @@ use std::io;
 use std::ops::Range;
 
 use super::engine::{Engine, EngineState, HEALTH_NS};
-use super::lanes::{CloseMode, LaneKey};
 use super::partial::Partial;
 use super::roles::CLOSING;
+use super::traits::{CloseMode, LaneKey};
 use crate::proto::control_lane::{Decision, LaneEvent, QUESTIONS, SilentTimeout};
 
 /// Checks of peers between two checks of a lane without unacknowledged data: with many sessions
@@ -251,13 +251,13 @@ impl Engine {
     }
 
     fn look_at_lane(&mut self, session: u32, lane: LaneKey) {
-        match self.driver.owed(lane) {
+        match self.driver.unacked(lane) {
             Ok(owed) => {
                 let at = self.state.paths.of_mut(session).stream_at();
                 if let Some(lost) = self.find_lost_segments(lane, (session, at), owed, false) {
                     self.replace_control_lane(session, at, lost);
                 }
-                self.handle_lane_event(session, LaneEvent::Owed(owed));
+                self.handle_lane_event(session, LaneEvent::Unacked(owed));
             }
             Err(error) => self.handle_control_failed(session, &error),
         }

@@ -3,7 +3,7 @@
 
 use super::bulk::LaneEnd;
 use super::engine::Engine;
-use super::lanes::{LaneKey, Owed};
+use super::traits::{LaneKey, Unacked};
 use crate::proto::control_lane::LaneEvent;
 use crate::proto::rails::segments::{SEGMENT_BYTES_USUAL, Witness, are_too_long, describe};
 use crate::proto::silence::Resent;
@@ -47,10 +47,10 @@ impl Engine {
         &mut self,
         key: LaneKey,
         (session, at): (u32, u8),
-        owed: Owed,
+        owed: Unacked,
         is_over: bool,
     ) -> Option<Lost> {
-        if !matches!(owed, Owed::Answer { .. }) {
+        if !matches!(owed, Unacked::Answer { .. }) {
             return None;
         }
         let resent: Resent = self.driver.resent(key)?;

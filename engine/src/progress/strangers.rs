@@ -50,7 +50,7 @@ impl Engine {
     /// RR-CONN-5.
     pub(super) fn slow_strangers(&mut self) {
         if self.state.strangers.are_crowd(self.state.now_ns) {
-            self.driver.rest_from_accepting(PAUSE);
+            self.driver.pause_accept(PAUSE);
         }
     }
 

@@ -38,7 +38,7 @@ pub struct WaitObject {
 }
 
 impl WaitObject {
-    /// Creates one; `wake_fd`: see [`crate::driver::lanes::Driver::wake_fd`].
+    /// Creates one; `wake_fd`: see [`crate::driver::traits::Driver::wake_fd`].
     pub(super) fn new(wake_fd: OwnedFd, armed: Arc<AtomicUsize>) -> io::Result<Self> {
         let set = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(refused("epoll_create1"))?;
         let timer_flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;

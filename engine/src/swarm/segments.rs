@@ -3,8 +3,8 @@
 use super::Plan;
 use super::scenarios::{MILLISECOND, config, drain, peer, receive, run, send};
 use super::world::World;
-use crate::driver::sim::net::Weather;
-use crate::driver::sim::rails::LinkWeather;
+use crate::driver::sim::net::Impairments;
+use crate::driver::sim::rails::LinkImpairments;
 use crate::progress::engine::LoopConfig;
 use crate::proto::core::Config;
 use crate::proto::effects::CompletionLevel;
@@ -19,8 +19,9 @@ const LENGTHS: [usize; 4] = [100, 3000, 9000, 100_000];
 /// Two hosts that take long packets, with so many links each, which pass short ones only.
 fn world(seed: u64, has_datagrams: bool, links: usize) -> World {
     let capacity = 64 << 10;
-    let weather = Weather { keep_alive_ns: PEER_TIMEOUT_NS, capacity, ..Weather::fair() };
-    let mut world = World::new(seed, weather).unwrap();
+    let impairments =
+        Impairments { keep_alive_ns: PEER_TIMEOUT_NS, capacity, ..Impairments::ideal() };
+    let mut world = World::new(seed, impairments).unwrap();
     world.set_datagrams(has_datagrams).unwrap();
     let config = Config {
         eager_limit: 16 << 10,
@@ -36,7 +37,7 @@ fn world(seed: u64, has_datagrams: bool, links: usize) -> World {
     };
     let peer_timeout = std::time::Duration::from_nanos(PEER_TIMEOUT_NS);
     let loops = LoopConfig { peer_timeout, ..super::scenarios::loop_config() };
-    let link = LinkWeather { ns_per_kib: 1000, delay_ns: 10_000, ..LinkWeather::default() };
+    let link = LinkImpairments { ns_per_kib: 1000, delay_ns: 10_000, ..LinkImpairments::default() };
     for host in 0..2 {
         world.add_host_with(&vec![link; links]);
         world.net.borrow_mut().limit_packets(host, 1500);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::scenarios::{MILLISECOND, config, pass, peer, run, send, talk};
 use super::world::World;
-use crate::driver::sim::net::Weather;
+use crate::driver::sim::net::Impairments;
 use crate::progress::engine::LoopConfig;
 use crate::proto::connection::Retry;
 use crate::proto::control_lane::SilentTimeout;
@@ -34,8 +34,9 @@ fn world_of(
     has_datagrams: bool,
     prepare: impl Fn(&mut World),
 ) -> World {
-    let weather = Weather { keep_alive_ns: PEER_TIMEOUT.as_nanos() as u64, ..Weather::fair() };
-    let mut world = World::new(seed, weather).unwrap();
+    let impairments =
+        Impairments { keep_alive_ns: PEER_TIMEOUT.as_nanos() as u64, ..Impairments::ideal() };
+    let mut world = World::new(seed, impairments).unwrap();
     world.set_datagrams(has_datagrams).unwrap();
     let loops = LoopConfig {
         peer_timeout: PEER_TIMEOUT,
@@ -139,7 +140,7 @@ fn a_silent_engine_without_datagrams_ends_the_session_in_time() {
 /// RR-END-7
 #[test]
 fn an_engine_that_promises_no_answers_keeps_its_session() {
-    let mut world = World::new(3, Weather::fair()).unwrap();
+    let mut world = World::new(3, Impairments::ideal()).unwrap();
     world.set_datagrams(false).unwrap();
     let silent_timeout = Duration::from_secs(20);
     let loops = LoopConfig { silent_timeout, ..super::scenarios::loop_config() };
@@ -180,7 +181,7 @@ fn a_failure_that_is_forgotten_has_the_next_send_connect() {
 #[test]
 fn a_process_that_stands_still_at_first_contact_is_reached_when_it_goes_on() {
     for has_datagrams in [false, true] {
-        let mut world = World::new(11, Weather::fair()).unwrap();
+        let mut world = World::new(11, Impairments::ideal()).unwrap();
         world.set_datagrams(has_datagrams).unwrap();
         let retry = Retry {
             timeout_ns: 2 * SECOND,

@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_a_queue_with_an_end() {
+    fn backlog_is_a_bounded_fifo() {
         let (mut backlog, mut due, mut number) = (Backlog::default(), 0_u32, 0_u32);
         let of = |number: u32| vec![number as u8; (number as usize * 37) % 1500];
         for round in 0..200 {

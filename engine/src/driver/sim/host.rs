@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use super::datagrams::Socket;
-use super::lane::{News, SimLane, Watch, What};
+use super::lane::{PendingEvent, SimLane, Watch, What};
 use super::net::{Item, Net};
 use super::rails::Link;
 use super::random::HostRandom;
 use crate::driver::ACCEPTS_AT_ONCE;
-use crate::driver::lanes::{DriverEvent, LaneKey};
+use crate::driver::traits::{DriverEvent, LaneKey};
 
 /// Connections that wait in a kernel to be accepted.
 const BACKLOG: usize = 4096;
@@ -34,12 +34,12 @@ pub(crate) struct Host {
     pub(super) process: u32,
     pub(super) is_running: bool,
     /// It has no power: it sends nothing and answers nothing.
-    pub(super) is_dark: bool,
+    pub(super) is_powered_off: bool,
     /// Names the time without power.
-    pub(super) dark_epoch: Option<u64>,
+    pub(super) power_epoch: Option<u64>,
     pub(super) lanes: Vec<Option<SimLane>>,
     generation: u32,
-    news: BTreeMap<(u64, u64), News>,
+    pending: BTreeMap<(u64, u64), PendingEvent>,
     /// Makes turns that were planned before stale.
     turn: u64,
     /// When it wakes, while it sleeps.
@@ -68,11 +68,11 @@ impl Host {
             rails: Vec::new(),
             process: 0,
             is_running: false,
-            is_dark: false,
-            dark_epoch: None,
+            is_powered_off: false,
+            power_epoch: None,
             lanes: Vec::new(),
             generation: 0,
-            news: BTreeMap::new(),
+            pending: BTreeMap::new(),
             turn: 0,
             wakes_ns: None,
             paused_since_ns: 0,
@@ -99,12 +99,12 @@ impl Host {
     }
 
     /// Forgets everything of the process; gives the lanes and the memory that news would release.
-    pub(super) fn stop(&mut self) -> (Vec<SimLane>, Vec<News>) {
+    pub(super) fn stop(&mut self) -> (Vec<SimLane>, Vec<PendingEvent>) {
         self.is_running = false;
         self.turn += 1;
         self.wakes_ns = None;
-        let news = std::mem::take(&mut self.news).into_values().collect();
-        (self.lanes.drain(..).flatten().collect(), news)
+        let pending = std::mem::take(&mut self.pending).into_values().collect();
+        (self.lanes.drain(..).flatten().collect(), pending)
     }
 
     pub(super) fn add_lane(&mut self, connection: usize, side: usize) -> LaneKey {
@@ -137,7 +137,12 @@ impl Net {
     }
 
     /// An event for the engine of `host`, sooner or later.
-    pub(super) fn tell(&mut self, host: usize, lane: Option<LaneKey>, news: impl Into<News>) {
+    pub(super) fn post_event(
+        &mut self,
+        host: usize,
+        lane: Option<LaneKey>,
+        pending: impl Into<PendingEvent>,
+    ) {
         let late_ns = self.lateness_ns(host);
         let mut at_ns = self.now_ns() + late_ns;
         if let Some(lane) = lane.and_then(|key| self.hosts[host].lane_mut(key)) {
@@ -145,13 +150,13 @@ impl Net {
             at_ns = at_ns.max(lane.last_event_ns);
             lane.last_event_ns = at_ns;
         }
-        self.bring_news(host, at_ns, news.into());
+        self.schedule_event(host, at_ns, pending.into());
     }
 
     /// The same at a time that the caller chooses.
-    pub(super) fn bring_news(&mut self, host: usize, at_ns: u64, news: News) {
+    pub(super) fn schedule_event(&mut self, host: usize, at_ns: u64, pending: PendingEvent) {
         let number = self.next_number();
-        self.hosts[host].news.insert((at_ns, number), news);
+        self.hosts[host].pending.insert((at_ns, number), pending);
         self.wake_at(host, at_ns);
     }
 
@@ -199,14 +204,14 @@ impl Net {
         // Who announces a sleep looks once more at what was written before.
         let readable_ns = self.datagrams_readable_ns(host).min(self.ring_ready_ns(host));
         let known = &mut self.hosts[host];
-        let news_ns = known.news.first_key_value().map_or(u64::MAX, |((at_ns, _), _)| *at_ns);
-        let wakes_ns = news_ns.min(readable_ns).min(now_ns.saturating_add(limit_ns)).max(now_ns);
+        let pending_ns = known.pending.first_key_value().map_or(u64::MAX, |((at_ns, _), _)| *at_ns);
+        let wakes_ns = pending_ns.min(readable_ns).min(now_ns.saturating_add(limit_ns)).max(now_ns);
         known.wakes_ns = Some(wakes_ns);
         self.plan_turn(host, wakes_ns);
     }
 
     /// Whether the engine of `host` has something to poll for now.
-    pub(super) fn has_news(&self, host: usize) -> bool {
+    pub(super) fn has_event(&self, host: usize) -> bool {
         self.hosts[host].wakes_ns.is_some_and(|at_ns| at_ns <= self.now_ns())
     }
 
@@ -228,13 +233,13 @@ impl Net {
             events.push(DriverEvent::DatagramsReadable);
         }
         self.put_accepts_off(host);
-        for _ in 0..self.weather.events_per_poll {
+        for _ in 0..self.impairments.events_per_poll {
             let now_ns = self.now_ns();
-            let Some(first) = self.hosts[host].news.first_entry() else { return };
+            let Some(first) = self.hosts[host].pending.first_entry() else { return };
             if first.key().0 > now_ns {
                 return;
             }
-            let News { what, releases, scribbles } = first.remove();
+            let PendingEvent { what, releases, scribbles } = first.remove();
             if let Some(spans) = releases {
                 self.release_memory(&spans, scribbles);
             }
@@ -271,13 +276,13 @@ impl Net {
             true => (known.accepts_after_ns, 0),
             false => (now_ns + 1, ACCEPTS_AT_ONCE),
         };
-        let due = known.news.range(..=(now_ns, u64::MAX));
-        let accepts = due.filter(|(_, news)| matches!(news.what, What::Accept(_)));
+        let due = known.pending.range(..=(now_ns, u64::MAX));
+        let accepts = due.filter(|(_, pending)| matches!(pending.what, What::Accept(_)));
         let late: Vec<_> = accepts.map(|(key, _)| *key).skip(keep).collect();
         for (count, key) in late.into_iter().enumerate() {
-            let Some(news) = known.news.remove(&key) else { continue };
+            let Some(pending) = known.pending.remove(&key) else { continue };
             if count < BACKLOG {
-                known.news.insert((until_ns, key.1), news);
+                known.pending.insert((until_ns, key.1), pending);
             }
         }
     }
@@ -301,7 +306,7 @@ impl Net {
             DriverEvent::CmaChanged { .. } => (13, None),
             DriverEvent::RingChanged { .. } => (14, None),
             DriverEvent::ProcessEnded { .. } => (16, None),
-            DriverEvent::MemoryAsked { .. } | DriverEvent::MemoryGiven { .. } => (15, None),
+            DriverEvent::MemoryRequested { .. } | DriverEvent::MemoryAnswered { .. } => (15, None),
         };
         let found = lane.and_then(|key| known.lane_mut(key));
         if let Some(lane) = found {

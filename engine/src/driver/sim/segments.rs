@@ -6,7 +6,7 @@
 
 use super::net::Net;
 use super::rails::{At, RETRANSMIT_NS};
-use crate::driver::lanes::Resent;
+use crate::driver::traits::Resent;
 
 /// Bytes of a stream in one segment where no connection has asked for less: those of a packet of
 /// 9000 bytes.
@@ -54,7 +54,7 @@ impl Net {
         connection.pipes[side].held_since_ns().is_some() || longest > self.passes(from, to)
     }
 
-    /// See [`crate::driver::lanes::ControlLanes::resent`].
+    /// See [`crate::driver::traits::ConnectionIo::resent`].
     pub(super) fn resent(&self, index: usize, side: usize) -> Option<Resent> {
         let connection = &self.connections[index];
         let silent_ns = self.now_ns() - connection.pipes[side].held_since_ns()?;

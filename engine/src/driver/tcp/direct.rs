@@ -186,9 +186,9 @@ mod tests {
         let near = OwnedFd::from(near);
         finish(&near);
         drop(near);
-        let mut heard = Vec::new();
-        far.read_to_end(&mut heard).unwrap();
-        assert_eq!(heard, b"last words");
+        let mut received = Vec::new();
+        far.read_to_end(&mut received).unwrap();
+        assert_eq!(received, b"last words");
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::io::{ErrorKind, Write};
 use std::sync::Arc;
 
 use super::host::{Host, Variant, header, pattern};
-use crate::driver::lanes::{CHUNK_HEADER_BYTES, DriverEvent, SendMode};
+use crate::driver::traits::{CHUNK_HEADER_BYTES, DriverEvent, SendMode};
 use crate::memory::{Arena, Buffer, Layout, Segment, alloc_region};
 
 /// What bytes that belong to no message are, before and after.
@@ -179,7 +179,7 @@ pub(super) fn more_pieces_than_a_call_takes(variant: &Variant) {
 }
 
 /// The peer's bytes come a few at a time, and the bytes of the next chunk with the last ones.
-pub(super) fn arriving_in_crumbs(variant: &Variant) {
+pub(super) fn arriving_a_few_bytes_at_a_time(variant: &Variant) {
     let mut host = Host::new(variant);
     let (lane, mut peer) = host.lane_to_outside();
     peer.set_nodelay(true).unwrap();
@@ -249,16 +249,16 @@ pub(super) fn second_chunk_is_refused(variant: &Variant) {
     assert_eq!(kinds, (ErrorKind::InvalidInput, ErrorKind::InvalidInput));
     // The first ones go on as if nothing had been.
     let reader = std::thread::spawn(move || {
-        let mut heard = vec![0; CHUNK_HEADER_BYTES + 400_000];
-        std::io::Read::read_exact(&mut peer, &mut heard).unwrap();
+        let mut received = vec![0; CHUNK_HEADER_BYTES + 400_000];
+        std::io::Read::read_exact(&mut peer, &mut received).unwrap();
         peer.write_all(&[&header(6)[..], &[9; 100]].concat()).unwrap();
-        (heard, peer)
+        (received, peer)
     });
     host.expect_sent(lane).unwrap();
     host.expect_released(1);
     let (received, buffer) = host.expect_received(lane);
     assert_eq!(received.unwrap(), header(6));
     assert_eq!(buffer.as_slice().unwrap(), [9; 100]);
-    let (heard, _peer) = reader.join().unwrap();
-    assert!(heard[CHUNK_HEADER_BYTES..] == bytes && heard[..CHUNK_HEADER_BYTES] == header(1));
+    let (received, _peer) = reader.join().unwrap();
+    assert!(received[CHUNK_HEADER_BYTES..] == bytes && received[..CHUNK_HEADER_BYTES] == header(1));
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use socket2::SockRef;
 
 use super::host::{Host, PATIENCE, Variant, header, pattern};
-use crate::driver::lanes::{
+use crate::driver::traits::{
     CHUNK_HEADER_BYTES, CloseMode, DriverEvent, Interest, LaneKey, SendMode,
 };
 use crate::memory::{Buffer, alloc_region};
@@ -47,8 +47,8 @@ fn busy_lane(host: &mut Host, way: (bool, SendMode), token: u64) -> (LaneKey, Tc
 
 /// Reads to the end of the stream, which comes in mid-chunk or by a reset; returns which.
 fn is_reset_after_prefix(peer: &mut TcpStream, token: u64) -> bool {
-    let mut heard = Vec::new();
-    let is_reset = match peer.read_to_end(&mut heard) {
+    let mut received = Vec::new();
+    let is_reset = match peer.read_to_end(&mut received) {
         Ok(_) => false,
         Err(error) => {
             assert_eq!(error.kind(), ErrorKind::ConnectionReset);
@@ -56,7 +56,7 @@ fn is_reset_after_prefix(peer: &mut TcpStream, token: u64) -> bool {
         }
     };
     let sent = [&header(token)[..], &pattern(8, LENGTH)].concat();
-    assert!(heard.len() < sent.len() && sent.starts_with(&heard));
+    assert!(received.len() < sent.len() && sent.starts_with(&received));
     is_reset
 }
 
@@ -78,7 +78,7 @@ pub(super) fn reset_in_mid_chunk(variant: &Variant) {
 
 /// The peer reads nothing for a while: a graceful close waits for it only as long as the kernel
 /// holds the memory, and a reset ends the wait.
-pub(super) fn graceful_in_mid_chunk_before_a_deaf_peer(variant: &Variant) {
+pub(super) fn graceful_in_mid_chunk_with_a_peer_that_does_not_read(variant: &Variant) {
     let mut host = Host::new(variant);
     for (token, way) in (0..).zip(WAYS) {
         for ends_by_reset in [false, true] {
@@ -120,19 +120,19 @@ pub(super) fn graceful_delivers_what_was_sent(variant: &Variant) {
         let source = payload(&host, way.0);
         host.send_chunk(lane, token, source, way.1);
         let reader = std::thread::spawn(move || {
-            let mut heard = Vec::new();
-            peer.read_to_end(&mut heard).unwrap();
-            heard
+            let mut received = Vec::new();
+            peer.read_to_end(&mut received).unwrap();
+            received
         });
         host.expect_sent(lane).unwrap();
         host.watch(lane, Interest::Readable);
         host.close(lane, CloseMode::Graceful);
         host.expect_closed(lane);
         host.expect_released(token);
-        let heard = reader.join().unwrap();
+        let received = reader.join().unwrap();
         assert!(
-            heard[..CHUNK_HEADER_BYTES] == header(token)
-                && heard[CHUNK_HEADER_BYTES..] == pattern(8, LENGTH),
+            received[..CHUNK_HEADER_BYTES] == header(token)
+                && received[CHUNK_HEADER_BYTES..] == pattern(8, LENGTH),
             "{way:?}"
         );
     }
@@ -175,11 +175,11 @@ pub(super) fn peer_ends_in_mid_chunk(variant: &Variant) {
         // The other direction still works.
         host.send_chunk(lane, 1, Buffer::from(pattern(2, 100)), SendMode::ZeroCopy);
         host.expect_sent(lane).unwrap();
-        let mut heard = [0; CHUNK_HEADER_BYTES + 100];
-        peer.read_exact(&mut heard).unwrap();
+        let mut received = [0; CHUNK_HEADER_BYTES + 100];
+        peer.read_exact(&mut received).unwrap();
         assert!(
-            heard[..CHUNK_HEADER_BYTES] == header(1)
-                && heard[CHUNK_HEADER_BYTES..] == pattern(2, 100)
+            received[..CHUNK_HEADER_BYTES] == header(1)
+                && received[CHUNK_HEADER_BYTES..] == pattern(2, 100)
         );
         host.expect_released(1);
         host.close(lane, CloseMode::Graceful);
@@ -187,7 +187,7 @@ pub(super) fn peer_ends_in_mid_chunk(variant: &Variant) {
     }
 }
 
-pub(super) fn shutdown_lets_go_of_everything(variant: &Variant) {
+pub(super) fn shutdown_releases_all_memory(variant: &Variant) {
     let mut host = Host::new(variant);
     let address = host.listen();
     host.pair();
@@ -233,8 +233,8 @@ pub(super) fn shutdown_delivers_what_was_sent(variant: &Variant) {
     }
     assert!(host.driver.shutdown(PATIENCE));
     for mut peer in peers {
-        let mut heard = Vec::new();
-        peer.read_to_end(&mut heard).unwrap();
-        assert_eq!(heard, b"last words");
+        let mut received = Vec::new();
+        peer.read_to_end(&mut received).unwrap();
+        assert_eq!(received, b"last words");
     }
 }

@@ -5,7 +5,7 @@ use std::io::{ErrorKind, Read, Write};
 use socket2::SockRef;
 
 use super::host::{Host, Variant, pattern};
-use crate::driver::lanes::{CloseMode, DriverEvent, Interest, LaneKey};
+use crate::driver::traits::{CloseMode, DriverEvent, Interest, LaneKey};
 
 fn is_readable(event: &DriverEvent, lane: LaneKey) -> bool {
     matches!(event, DriverEvent::Readable { lane: l } if *l == lane)
@@ -56,10 +56,10 @@ pub(super) fn full_socket_takes_no_more(variant: &Variant) {
     let bytes = pattern(1, 1 << 20);
     let total = fill(&mut host, lane, &bytes);
     host.close(lane, CloseMode::Graceful);
-    let mut heard = Vec::new();
-    peer.read_to_end(&mut heard).unwrap();
-    assert_eq!(heard.len(), total);
-    assert!(heard.chunks(bytes.len()).all(|part| part == &bytes[..part.len()]));
+    let mut received = Vec::new();
+    peer.read_to_end(&mut received).unwrap();
+    assert_eq!(received.len(), total);
+    assert!(received.chunks(bytes.len()).all(|part| part == &bytes[..part.len()]));
     host.expect_closed(lane);
 }
 

@@ -1,7 +1,7 @@
 //! Memory of messages that are copied through rings.
 
 use super::Completions;
-use crate::progress::lanes::PIECE_BYTES_MAX;
+use crate::progress::traits::PIECE_BYTES_MAX;
 use crate::proto::table::Id;
 
 /// Buffer for a piece whose bytes are not contiguous.

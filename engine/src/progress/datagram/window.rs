@@ -1,7 +1,7 @@
 //! Limit on bulk data outstanding to an engine in datagrams.
 
 use super::super::engine::Engine;
-use super::super::lanes::{DATAGRAM_BYTES_MIN, FrameState};
+use super::super::traits::{DATAGRAM_BYTES_MIN, FrameState};
 
 /// Returns the bulk window for `room_bytes` of datagram buffers: a quarter is reserved for
 /// messages.

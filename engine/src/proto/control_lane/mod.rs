@@ -26,7 +26,7 @@ use super::late::Late;
 use super::paths::Paths;
 use super::rails::Rails;
 use super::session::Session;
-use super::silence::{Owed, Silence};
+use super::silence::{Silence, Unacked};
 use crate::wire::hello::HelloStatus;
 
 /// An event of a session's control lane.
@@ -39,7 +39,7 @@ pub(crate) enum LaneEvent {
     /// The peer's process has ended, as reported by the kernel, which is also the peer's.
     ProcessEnded,
     /// Data that the peer's kernel has not acknowledged.
-    Owed(Owed),
+    Unacked(Unacked),
     /// Segments of so many bytes, as long as its own, are lost, for this side or the peer, which
     /// does not say what it saw.
     SegmentsLost { bytes: u16, cause: Option<String> },
@@ -182,7 +182,7 @@ impl LaneMonitor {
             }
             LaneEvent::EndOfStream => self.handle_end_of_stream(facts),
             LaneEvent::ProcessEnded => Self::handle_process_ended(facts),
-            LaneEvent::Owed(owed) => self.judge_silence(owed, facts, paths),
+            LaneEvent::Unacked(owed) => self.judge_silence(owed, facts, paths),
             LaneEvent::RestMissing { has_datagram_mode } => {
                 self.judge_unfinished(has_datagram_mode, facts, paths)
             }

@@ -305,7 +305,7 @@ impl Path {
     }
 
     /// Acknowledges all received packets with the next packet, without delay.
-    pub(crate) fn hasten_ack(&mut self) {
+    pub(crate) fn quickack(&mut self) {
         self.received.hasten();
     }
 

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::host::{Host, PATIENCE, Variant};
-use crate::driver::lanes::{CloseMode, Driver, DriverEvent, Interest};
+use crate::driver::traits::{CloseMode, Driver, DriverEvent, Interest};
 
 /// Turns of somebody else until `done`, which gets what has happened since the last one.
 fn stand_in(
@@ -16,7 +16,7 @@ fn stand_in(
     thread::scope(|scope| {
         scope.spawn(|| {
             let deadline = Instant::now() + PATIENCE;
-            driver.begin_absence();
+            driver.begin_detached();
             let mut events = Vec::new();
             loop {
                 events.clear();
@@ -27,14 +27,14 @@ fn stand_in(
                 assert!(Instant::now() < deadline, "it never happens in the absence");
                 thread::sleep(Duration::from_micros(100));
             }
-            driver.end_absence();
+            driver.end_detached();
         });
     });
 }
 
 /// Connections are made, accepted and used without the owner, who can go on with them and is told
 /// nothing wrong when it is back.
-pub(super) fn lanes_are_set_up_and_closed_in_absence(variant: &Variant) {
+pub(super) fn lanes_are_opened_and_closed_while_detached(variant: &Variant) {
     let mut host = Host::new(variant);
     let address = host.listen();
     let unused = host.pair();
@@ -43,7 +43,7 @@ pub(super) fn lanes_are_set_up_and_closed_in_absence(variant: &Variant) {
     driver.watch(unused.0, Interest::Readable).unwrap();
     // As control lanes are when their session ends.
     driver.watch(unused.1, Interest::Readable).unwrap();
-    let (mut heard, mut is_connected, mut is_closed) = (false, false, false);
+    let (mut has_ended, mut is_connected, mut is_closed) = (false, false, false);
     stand_in(driver, |driver, events| {
         near.get_or_insert_with(|| driver.connect(address, 0, None).unwrap());
         for event in events {
@@ -54,12 +54,12 @@ pub(super) fn lanes_are_set_up_and_closed_in_absence(variant: &Variant) {
                 }
                 DriverEvent::Connected { lane } => is_connected |= Some(*lane) == near,
                 // The end of the lane that is closed reaches its other side.
-                DriverEvent::Readable { lane } => heard |= *lane == unused.0,
+                DriverEvent::Readable { lane } => has_ended |= *lane == unused.0,
                 DriverEvent::Closed { lane } => is_closed |= *lane == unused.1,
                 _ => {}
             }
         }
-        is_connected && far.is_some() && heard
+        is_connected && far.is_some() && has_ended
     });
     let (near, far) = (near.unwrap(), far.unwrap());
     let deadline = Instant::now() + PATIENCE;
@@ -82,7 +82,7 @@ pub(super) fn lanes_are_set_up_and_closed_in_absence(variant: &Variant) {
 }
 
 /// A full stream is watched for room, and datagrams pass, without the owner.
-pub(super) fn bytes_and_datagrams_pass_in_absence(variant: &Variant) {
+pub(super) fn bytes_and_datagrams_pass_while_detached(variant: &Variant) {
     let mut host = Host::new(variant);
     let (lane, mut peer) = host.narrow_lane();
     let own = host.open_datagrams("127.0.0.1");
@@ -105,7 +105,7 @@ pub(super) fn bytes_and_datagrams_pass_in_absence(variant: &Variant) {
         has_room |= events.iter().any(|event| matches!(event, DriverEvent::Writable { .. }));
         if !is_sent && let Ok(room) = driver.datagram_room() {
             room[..5].copy_from_slice(b"hello");
-            driver.send_datagram(own, 0, 5, crate::driver::lanes::Handling::PLAIN);
+            driver.send_datagram(own, 0, 5, crate::driver::traits::TxFlags::PLAIN);
             driver.flush_datagrams();
             is_sent = true;
         }
@@ -123,12 +123,12 @@ pub(super) fn bytes_and_datagrams_pass_in_absence(variant: &Variant) {
 
 /// Connections that come and are refused without the owner are over before it is back: nothing of
 /// them waits for it, however many there are.
-pub(super) fn strangers_leave_nothing_behind_in_absence(variant: &Variant) {
-    const STRANGERS: usize = 50;
+pub(super) fn refused_connections_leave_nothing_while_detached(variant: &Variant) {
+    const CLIENTS: usize = 50;
     let mut host = Host::new(variant);
     let address = host.listen();
     let driver = &mut *host.driver;
-    let (mut strangers, mut closed) = (Vec::new(), Vec::new());
+    let (mut clients, mut closed) = (Vec::new(), Vec::new());
     stand_in(driver, |driver, events| {
         for event in events {
             match event {
@@ -140,16 +140,16 @@ pub(super) fn strangers_leave_nothing_behind_in_absence(variant: &Variant) {
                 other => panic!("{other:?}"),
             }
         }
-        if strangers.len() == closed.len() && closed.len() < STRANGERS {
-            let mut stranger = TcpStream::connect(address).unwrap();
-            stranger.write_all(b"?").unwrap();
-            strangers.push(stranger);
+        if clients.len() == closed.len() && closed.len() < CLIENTS {
+            let mut client = TcpStream::connect(address).unwrap();
+            client.write_all(b"?").unwrap();
+            clients.push(client);
         }
-        closed.len() == STRANGERS
+        closed.len() == CLIENTS
     });
-    for stranger in &mut strangers {
+    for client in &mut clients {
         // A reset, for its byte was not read; the connection is over in any case.
-        assert!(matches!(stranger.read(&mut [0]), Ok(0) | Err(_)));
+        assert!(matches!(client.read(&mut [0]), Ok(0) | Err(_)));
     }
     // The owner hears no more of them.
     let mut events = Vec::new();

@@ -18,7 +18,7 @@
 //! +-----------------------------------+-----------------+-----------------+
 //! | session                                                               | 8
 //! +-----------------------------------------------------------------------+
-//! | nonce, of HELLO and CHALLENGE; [`WitnessPlace`], of MEMORY and READY  | 16
+//! | nonce of HELLO and CHALLENGE; [`CookieLocation`] of MEMORY and READY  | 16
 //! |                                                                       |
 //! +-----------------------------------------------------------------------+
 //! | proof, but for HELLO and ADMITTED                                     | 32
@@ -36,14 +36,14 @@ use zerocopy::byteorder::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// The first four bytes.
-pub(crate) const NEIGHBOUR_MAGIC: [u8; 4] = *b"RRSM";
+pub(crate) const LOCAL_PEER_MAGIC: [u8; 4] = *b"RRSM";
 /// Version of the messages and of the memory's layout.
-pub(crate) const NEIGHBOUR_VERSION: u16 = 8;
+pub(crate) const LOCAL_PEER_VERSION: u16 = 8;
 /// Length of each message, in bytes.
-pub(crate) const NEIGHBOUR_BYTES: usize = 56;
+pub(crate) const LOCAL_PEER_BYTES: usize = 56;
 
 /// `kind`: who connected names the session.
-pub(crate) const KIND_NEIGHBOUR_HELLO: u16 = 1;
+pub(crate) const KIND_LOCAL_HELLO: u16 = 1;
 /// `kind`: who listens proves that it is in the session.
 pub(crate) const KIND_CHALLENGE: u16 = 2;
 /// `kind`: who connected proves the same and hands the memory over.
@@ -59,14 +59,14 @@ pub(crate) const KIND_JOIN: u16 = 6;
 pub(crate) const KIND_ADMITTED: u16 = 7;
 
 /// The byte that says: look into the ring.
-pub(crate) const SIGN_LOOK: u8 = 1;
+pub(crate) const SIGNAL_POLL: u8 = 1;
 /// The byte that says: this side has read the other one's witness.
-pub(crate) const SIGN_READS: u8 = 2;
+pub(crate) const SIGNAL_READS: u8 = 2;
 
 /// The first byte of a [`MemoryRequest`].
-pub(crate) const SIGN_ASKS: u8 = 3;
+pub(crate) const SIGNAL_REQUEST: u8 = 3;
 /// The first byte of a [`MemoryAnswer`].
-pub(crate) const SIGN_GIVES: u8 = 4;
+pub(crate) const SIGNAL_ANSWER: u8 = 4;
 
 /// Asks for the memory that a key opens, to map it.
 ///
@@ -121,7 +121,7 @@ const _: () = assert!(size_of::<MemoryRequest>() == 16 && size_of::<MemoryAnswer
 /// Where an engine's witness is, and what it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, Unaligned)]
 #[repr(C)]
-pub(crate) struct WitnessPlace {
+pub(crate) struct CookieLocation {
     /// Its address in the engine's process; 0: its memory is not to be read.
     pub(crate) address: U64,
     /// The random number.
@@ -131,7 +131,7 @@ pub(crate) struct WitnessPlace {
 /// The drawing above.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
-pub(crate) struct NeighbourMessage {
+pub(crate) struct LocalPeerMessage {
     pub(crate) magic: [u8; 4],
     pub(crate) kind: U16,
     pub(crate) version: U16,
@@ -143,15 +143,15 @@ pub(crate) struct NeighbourMessage {
     pub(crate) reserved: [u8; 4],
 }
 
-const _: () = assert!(size_of::<NeighbourMessage>() == NEIGHBOUR_BYTES);
+const _: () = assert!(size_of::<LocalPeerMessage>() == LOCAL_PEER_BYTES);
 
-impl NeighbourMessage {
+impl LocalPeerMessage {
     /// One of this version.
     pub(crate) fn new(kind: u16, session: u64, nonce: [u8; 16], proof: [u8; 16]) -> Self {
         Self {
-            magic: NEIGHBOUR_MAGIC,
+            magic: LOCAL_PEER_MAGIC,
             kind: kind.into(),
-            version: NEIGHBOUR_VERSION.into(),
+            version: LOCAL_PEER_VERSION.into(),
             session: session.into(),
             nonce,
             proof,
@@ -163,8 +163,8 @@ impl NeighbourMessage {
     /// What `bytes` say, if they are a message of this version and kind.
     pub(crate) fn parse(bytes: &[u8], kind: u16) -> Option<Self> {
         let message = Self::read_from_bytes(bytes).ok()?;
-        let is_right = message.magic == NEIGHBOUR_MAGIC
-            && message.version.get() == NEIGHBOUR_VERSION
+        let is_right = message.magic == LOCAL_PEER_MAGIC
+            && message.version.get() == LOCAL_PEER_VERSION
             && message.reserved == [0; 4]
             && message.kind.get() == kind;
         is_right.then_some(message)
