@@ -166,7 +166,7 @@ mod tests {
             ("engine/src/proto/a.rs", "// Not Instant::now.\nconst A: &str = \"crate::api::x\";"),
             ("engine/src/proto/a.rs", "use super::b;\nuse brand::new;"),
             ("engine/src/proto/a.rs", "#[cfg(test)]\nmod t { use crate::memory::M; }"),
-            ("engine/src/progress/a.rs", "use crate::driver::lanes::{Driver, Event};"),
+            ("engine/src/progress/a.rs", "use crate::driver::traits::{Driver, Event};"),
             ("engine/src/driver/a.rs", "use crate::{memory::A, proto::{packet::{B, C}}};"),
             ("engine/src/driver/a.rs", "fn f() { unsafe { run() } }"),
             ("engine/src/api/a.rs", "fn f() { x.expect(\"every lane has a slot\"); }"),

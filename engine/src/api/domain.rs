@@ -14,7 +14,7 @@ use rustix::process::{Pid, getpid};
 
 use super::endpoint::{Detached, Endpoint};
 use crate::driver;
-use crate::driver::lanes::{
+use crate::driver::traits::{
     DATAGRAM_BYTES_MAX, DATAGRAM_BYTES_MIN, DATAGRAM_BYTES_USUAL, PIECE_BYTES_MAX, SendMode,
 };
 use crate::forks::EngineFd;

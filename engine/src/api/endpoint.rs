@@ -12,7 +12,7 @@ use super::events::EventQueue;
 use super::hints::Hints;
 use super::mode::{Attached, Open, Owned, Queues, Shared};
 use super::queues::CompletionQueue;
-use crate::driver::lanes::{Driver, LaneKey};
+use crate::driver::traits::{Driver, LaneKey};
 use crate::driver::{self, AnyDriver, ArenaRange, DriverChoice};
 use crate::forks::{EngineFd, INHERITED};
 use crate::progress::caretaker::EngineCell;

@@ -74,7 +74,7 @@ impl<M: Attached> Endpoint<M> {
                  get work with any",
             )),
         })?;
-        let token = engine.with(|engine| engine.ask_for_memory(peer, key.0))?;
+        let token = engine.with(|engine| engine.request_memory(peer, key.0))?;
         let answer = engine.wait(deadline, |engine| engine.take_memory(token));
         if !matches!(answer, Ok(Some(_))) {
             engine.with(|engine| engine.forget_question(token));

@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use std::ops::{Deref, DerefMut};
 
 use super::datagrams::Datagrams;
-use super::lanes::{Driver, Handling, PieceHeader, RingEntry};
 use super::sockets::SocketsDriver;
+use super::traits::{Driver, PieceHeader, RingEntry, TxFlags};
 #[cfg(feature = "uring")]
 use super::uring::UringDriver;
 
@@ -34,7 +34,7 @@ impl<D: Driver + ?Sized> AnyDriver<D> {
         }
     }
 
-    /// See [`super::lanes::DatagramPort::datagram_room`].
+    /// See [`super::traits::DatagramIo::datagram_room`].
     #[inline(always)]
     pub(crate) fn datagram_room(&mut self) -> io::Result<&mut [u8]> {
         match self.datagrams() {
@@ -43,22 +43,22 @@ impl<D: Driver + ?Sized> AnyDriver<D> {
         }
     }
 
-    /// See [`super::lanes::DatagramPort::send_datagram`].
+    /// See [`super::traits::DatagramIo::send_datagram`].
     #[inline(always)]
     pub(crate) fn send_datagram(
         &mut self,
         to: SocketAddr,
         rail: u8,
         length: usize,
-        handling: Handling,
+        tx_flags: TxFlags,
     ) {
         match self.datagrams() {
-            Ok(datagrams) => datagrams.send_datagram(to, rail, length, handling),
-            Err(driver) => driver.send_datagram(to, rail, length, handling),
+            Ok(datagrams) => datagrams.send_datagram(to, rail, length, tx_flags),
+            Err(driver) => driver.send_datagram(to, rail, length, tx_flags),
         }
     }
 
-    /// See [`super::lanes::DatagramPort::flush_datagrams`].
+    /// See [`super::traits::DatagramIo::flush_datagrams`].
     #[inline(always)]
     pub(crate) fn flush_datagrams(&mut self) {
         match self.datagrams() {
@@ -67,7 +67,7 @@ impl<D: Driver + ?Sized> AnyDriver<D> {
         }
     }
 
-    /// See [`super::lanes::DatagramPort::recv_from_ring`].
+    /// See [`super::traits::DatagramIo::recv_from_ring`].
     #[inline(always)]
     pub(crate) fn recv_from_ring(&mut self) -> Option<(u64, RingEntry<'_>)> {
         match self.datagrams() {
@@ -76,7 +76,7 @@ impl<D: Driver + ?Sized> AnyDriver<D> {
         }
     }
 
-    /// See [`super::lanes::DatagramPort::read_piece`].
+    /// See [`super::traits::DatagramIo::read_piece`].
     #[inline]
     pub(crate) fn read_piece(&mut self, into: &mut [u8]) {
         match self.datagrams() {
@@ -85,7 +85,7 @@ impl<D: Driver + ?Sized> AnyDriver<D> {
         }
     }
 
-    /// See [`super::lanes::DatagramPort::piece`].
+    /// See [`super::traits::DatagramIo::piece`].
     pub(crate) fn piece(&mut self) -> &[u8] {
         match self.datagrams() {
             Ok(datagrams) => datagrams.piece(),
@@ -93,7 +93,7 @@ impl<D: Driver + ?Sized> AnyDriver<D> {
         }
     }
 
-    /// See [`super::lanes::DatagramPort::write_piece`].
+    /// See [`super::traits::DatagramIo::write_piece`].
     #[inline]
     pub(crate) fn write_piece(&mut self, session: u64, header: &PieceHeader, bytes: &[u8]) -> bool {
         match self.datagrams() {
@@ -102,7 +102,7 @@ impl<D: Driver + ?Sized> AnyDriver<D> {
         }
     }
 
-    /// See [`super::lanes::DatagramPort::write_segment`].
+    /// See [`super::traits::DatagramIo::write_segment`].
     #[inline(always)]
     pub(crate) fn write_segment(&mut self, session: u64, segment: [&[u8]; 2]) -> bool {
         match self.datagrams() {
@@ -111,7 +111,7 @@ impl<D: Driver + ?Sized> AnyDriver<D> {
         }
     }
 
-    /// See [`super::lanes::DatagramPort::recv_datagram`].
+    /// See [`super::traits::DatagramIo::recv_datagram`].
     #[inline(always)]
     pub(crate) fn recv_datagram(&mut self) -> io::Result<Option<(SocketAddr, &mut [u8])>> {
         match self.datagrams() {

@@ -13,14 +13,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::shm::{self, RingNews, Shm};
+use super::shm::{self, RingChange, Shm};
 use super::udp::{self, Wants};
 use super::xdp::{Frames, Source as FrameSource};
 use super::{DriverConfig, datagrams_open, no_datagrams};
-use crate::driver::lanes::{CmaSource, Rail, Witness};
-use crate::driver::lanes::{
-    DATAGRAM_BYTES_MAX, DriverCounters, DriverEvent, FrameDrops, FrameState, Handling, MemoryPiece,
-    Neighbour, PieceHeader, RingEntry, SharedMemoryState,
+use crate::driver::traits::{CmaSource, ProcessCookie, Rail};
+use crate::driver::traits::{
+    DATAGRAM_BYTES_MAX, DriverCounters, DriverEvent, FrameDrops, FrameState, LocalPeer,
+    MappableMemory, PieceHeader, RingEntry, SharedMemoryState, TxFlags,
 };
 use crate::memory::Shape;
 use crate::settings::SharedMemory;
@@ -30,8 +30,8 @@ use crate::settings::SharedMemory;
 const SOCKET_EVERY: u32 = 64;
 /// The same where rings are shared with engines of this host: others may come by the socket alone.
 const SOCKET_EVERY_WITH_RINGS: u32 = 16;
-/// Polls between two looks at the clock, for the sake of what [`Frames::tend`] does now and then.
-const TEND_EVERY: u32 = 64;
+/// Polls between two looks at the clock, for the sake of what [`Frames::maintain`] does now and then.
+const MAINTAIN_EVERY: u32 = 64;
 
 /// A descriptor to be watched.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -41,18 +41,18 @@ pub(super) enum Source {
     /// The queue of frames.
     Frames,
     /// The unix sockets of engines of this host.
-    Neighbours,
+    LocalPeers,
 }
 
 impl Source {
     /// All.
-    pub(super) const ALL: [Self; 3] = [Self::Socket, Self::Frames, Self::Neighbours];
+    pub(super) const ALL: [Self; 3] = [Self::Socket, Self::Frames, Self::LocalPeers];
 }
 
 /// The datagram side of a driver.
 ///
 /// A driver calls [`Self::serve`] in each poll, has the kernel asked for [`Self::wants`] of each
-/// source before it sleeps, and reports the answers to [`Self::announced`].
+/// source before it sleeps, and reports the answers to [`Self::on_ready`].
 pub(super) struct Datagrams {
     socket: Option<udp::Datagrams>,
     frames: Option<Frames>,
@@ -62,7 +62,7 @@ pub(super) struct Datagrams {
     shm_wanted: SharedMemory,
     shm_directory: Option<PathBuf>,
     shm_has_other_users: bool,
-    is_open_to_readers: bool,
+    has_allowed_ptrace: bool,
     shm_refusal: Option<String>,
     /// What frames to ask for; none of them: none.
     frames_wanted: FrameSource,
@@ -72,9 +72,9 @@ pub(super) struct Datagrams {
     is_in_frame: bool,
     rails: Vec<Rail>,
     /// Calls before the socket is asked.
-    socket_rests: u32,
+    polls_to_socket: u32,
     /// Polls before frames are tended.
-    untended: u32,
+    polls_since_maintain: u32,
     counters: DriverCounters,
 }
 
@@ -88,7 +88,7 @@ impl Datagrams {
             shm_wanted: config.shared_memory,
             shm_directory: config.shared_memory_directory.clone(),
             shm_has_other_users: config.shared_memory_other_users,
-            is_open_to_readers: config.shared_memory_ptrace_any,
+            has_allowed_ptrace: config.shared_memory_ptrace_any,
             shm_refusal: None,
             frames_wanted: FrameSource {
                 frames: config.xdp_frames,
@@ -98,13 +98,13 @@ impl Datagrams {
             refusal: FrameState::Off,
             is_in_frame: false,
             rails: Vec::new(),
-            socket_rests: 0,
-            untended: 0,
+            polls_to_socket: 0,
+            polls_since_maintain: 0,
             counters: DriverCounters::default(),
         }
     }
 
-    /// See [`crate::driver::lanes::DatagramPort::open_datagrams`].
+    /// See [`crate::driver::traits::DatagramIo::open_datagrams`].
     pub(super) fn open(&mut self, socket: UdpSocket) -> io::Result<()> {
         if self.socket.is_some() {
             return Err(datagrams_open());
@@ -138,7 +138,7 @@ impl Datagrams {
         self.counters
     }
 
-    /// See [`crate::driver::lanes::Driver::set_rails`].
+    /// See [`crate::driver::traits::Driver::set_rails`].
     pub(super) fn set_rails(&mut self, rails: &[Rail]) {
         self.rails = rails.to_vec();
         if let Some(socket) = &mut self.socket {
@@ -161,28 +161,28 @@ impl Datagrams {
         match source {
             Source::Socket => self.socket.as_ref().map(udp::Datagrams::fd),
             Source::Frames => self.frames.as_ref().and_then(Frames::fd),
-            Source::Neighbours => self.shm.as_ref().map(|shm| shm.fd()),
+            Source::LocalPeers => self.shm.as_ref().map(|shm| shm.fd()),
         }
     }
 
-    /// See [`crate::driver::lanes::DatagramPort::datagram_bytes_max`].
+    /// See [`crate::driver::traits::DatagramIo::datagram_bytes_max`].
     pub(super) fn datagram_bytes_max(&self) -> usize {
         self.frames.as_ref().map_or(DATAGRAM_BYTES_MAX, Frames::datagram_bytes_max)
     }
 
-    /// See [`crate::driver::lanes::DatagramPort::frame_state`].
+    /// See [`crate::driver::traits::DatagramIo::frame_state`].
     pub(super) fn frame_state(&self) -> FrameState {
         self.frames.as_ref().map_or_else(|| self.refusal.clone(), Frames::state)
     }
 
-    /// See [`crate::driver::lanes::DatagramPort::frame_drops`].
+    /// See [`crate::driver::traits::DatagramIo::frame_drops`].
     pub(super) fn frame_drops(&mut self) -> Option<FrameDrops> {
         let frames = self.frames.as_ref()?;
         self.counters.syscalls += 1;
         Some(frames.drops())
     }
 
-    /// See [`crate::driver::lanes::DatagramPort::datagram_room`].
+    /// See [`crate::driver::traits::DatagramIo::datagram_room`].
     #[inline(always)]
     pub(super) fn datagram_room(&mut self) -> io::Result<&mut [u8]> {
         let socket = self.socket.as_mut().ok_or_else(no_datagrams)?;
@@ -194,14 +194,14 @@ impl Datagrams {
         Ok(in_frame.unwrap_or(room))
     }
 
-    /// See [`crate::driver::lanes::DatagramPort::send_datagram`].
+    /// See [`crate::driver::traits::DatagramIo::send_datagram`].
     #[inline(always)]
     pub(super) fn send_datagram(
         &mut self,
         to: SocketAddr,
         rail: u8,
         length: usize,
-        handling: Handling,
+        tx_flags: TxFlags,
     ) {
         let Some(socket) = &mut self.socket else { return };
         if let Some(shm) = &mut self.shm
@@ -218,7 +218,7 @@ impl Datagrams {
         if self.is_in_frame
             && let Some(frames) = &mut self.frames
         {
-            if rail == 0 && frames.send(to, length, handling) {
+            if rail == 0 && frames.send(to, length, tx_flags) {
                 self.counters.datagrams_sent += 1;
                 return;
             }
@@ -230,10 +230,10 @@ impl Datagrams {
             };
             room[..length].copy_from_slice(&written[..length]);
         }
-        socket.send(to, rail, length, handling, &mut self.counters);
+        socket.send(to, rail, length, tx_flags, &mut self.counters);
     }
 
-    /// See [`crate::driver::lanes::DatagramPort::flush_datagrams`].
+    /// See [`crate::driver::traits::DatagramIo::flush_datagrams`].
     #[inline(always)]
     pub(super) fn flush_datagrams(&mut self) {
         let is_behind = self.shm.as_ref().is_some_and(|shm| shm.is_behind())
@@ -257,13 +257,13 @@ impl Datagrams {
         }
     }
 
-    /// See [`crate::driver::lanes::DatagramPort::recv_from_ring`].
+    /// See [`crate::driver::traits::DatagramIo::recv_from_ring`].
     #[inline(always)]
     pub(super) fn recv_from_ring(&mut self) -> Option<(u64, RingEntry<'_>)> {
         self.shm.as_mut().filter(|shm| shm.is_up())?.receive_entry(&mut self.counters)
     }
 
-    /// See [`crate::driver::lanes::DatagramPort::read_piece`].
+    /// See [`crate::driver::traits::DatagramIo::read_piece`].
     #[inline]
     pub(super) fn read_piece(&mut self, into: &mut [u8]) {
         if let Some(shm) = &mut self.shm {
@@ -271,25 +271,25 @@ impl Datagrams {
         }
     }
 
-    /// See [`crate::driver::lanes::DatagramPort::piece`].
+    /// See [`crate::driver::traits::DatagramIo::piece`].
     pub(super) fn piece(&mut self) -> &[u8] {
         self.shm.as_mut().map_or(&[], |shm| shm.piece(&mut self.counters))
     }
 
-    /// See [`crate::driver::lanes::DatagramPort::write_piece`].
+    /// See [`crate::driver::traits::DatagramIo::write_piece`].
     #[inline]
     pub(super) fn write_piece(&mut self, session: u64, header: &PieceHeader, bytes: &[u8]) -> bool {
         self.shm.as_mut().is_some_and(|shm| shm.write_piece(session, header, bytes))
     }
 
-    /// See [`crate::driver::lanes::DatagramPort::write_segment`].
+    /// See [`crate::driver::traits::DatagramIo::write_segment`].
     #[inline(always)]
     pub(super) fn write_segment(&mut self, session: u64, segment: [&[u8]; 2]) -> bool {
         let shm = self.shm.as_mut();
         shm.is_some_and(|shm| shm.write_segment(session, segment, &mut self.counters))
     }
 
-    /// See [`crate::driver::lanes::DatagramPort::recv_datagram`].
+    /// See [`crate::driver::traits::DatagramIo::recv_datagram`].
     #[inline(always)]
     pub(super) fn recv_datagram(&mut self) -> io::Result<Option<(SocketAddr, &mut [u8])>> {
         let Some(socket) = &mut self.socket else { return Ok(None) };
@@ -300,8 +300,8 @@ impl Datagrams {
             if let Some(from) = shm.take_packet() {
                 return Ok(Some((from, shm.payload())));
             }
-            if self.socket_rests > 0 && self.frames.is_none() {
-                self.socket_rests -= 1;
+            if self.polls_to_socket > 0 && self.frames.is_none() {
+                self.polls_to_socket -= 1;
                 return Ok(None);
             }
             socket_every = SOCKET_EVERY_WITH_RINGS;
@@ -310,33 +310,33 @@ impl Datagrams {
             if let Some(from) = frames.receive(&mut self.counters) {
                 return Ok(Some((from, frames.payload())));
             }
-            if self.socket_rests > 0 && frames.is_up() {
-                self.socket_rests -= 1;
+            if self.polls_to_socket > 0 && frames.is_up() {
+                self.polls_to_socket -= 1;
                 return Ok(None);
             }
         }
         match socket.receive(&mut self.counters) {
             Ok(None) => {
-                self.socket_rests = socket_every;
+                self.polls_to_socket = socket_every;
                 Ok(None)
             }
             received => received,
         }
     }
 
-    /// See [`crate::driver::lanes::DatagramPort::watch_datagrams`].
+    /// See [`crate::driver::traits::DatagramIo::watch_datagrams`].
     pub(super) fn watch_datagrams(&mut self) -> io::Result<()> {
         self.socket.as_mut().ok_or_else(no_datagrams)?.watch();
         Ok(())
     }
 
-    /// See [`crate::driver::lanes::DatagramPort::listen_to_neighbours`].
-    pub(super) fn listen_to_neighbours(&mut self, engine: u64) {
+    /// See [`crate::driver::traits::DatagramIo::enable_shared_memory`].
+    pub(super) fn enable_shared_memory(&mut self, engine: u64) {
         if self.shm_wanted == SharedMemory::Off || self.socket.is_none() {
             return;
         }
-        if self.is_open_to_readers && self.shm_wanted == SharedMemory::Auto {
-            shm::cma::open_to_readers();
+        if self.has_allowed_ptrace && self.shm_wanted == SharedMemory::Auto {
+            shm::cma::allow_ptrace();
         }
         let directory = self.shm_directory.as_deref();
         let has_cma = self.shm_wanted == SharedMemory::Auto;
@@ -357,52 +357,55 @@ impl Datagrams {
         }
     }
 
-    /// See [`crate::driver::lanes::DatagramPort::takes_neighbours`].
-    pub(super) fn takes_neighbours(&self) -> bool {
+    /// See [`crate::driver::traits::DatagramIo::accepts_local_peers`].
+    pub(super) fn accepts_local_peers(&self) -> bool {
         self.shm.is_some()
     }
 
-    /// See [`crate::driver::lanes::DatagramPort::meet`].
-    pub(super) fn meet(&mut self, neighbour: Neighbour) {
+    /// See [`crate::driver::traits::DatagramIo::connect_peer`].
+    pub(super) fn connect_peer(&mut self, peer: LocalPeer) {
         if let Some(shm) = &mut self.shm {
-            shm.meet(neighbour);
+            shm.connect_peer(peer);
         }
     }
 
-    /// See [`crate::driver::lanes::DatagramPort::ask_for_memory`].
-    pub(super) fn ask_for_memory(&mut self, session: u64, token: u32, key: u64) -> io::Result<()> {
+    /// See [`crate::driver::traits::DatagramIo::request_memory`].
+    pub(super) fn request_memory(&mut self, session: u64, token: u32, key: u64) -> io::Result<()> {
         self.counters.syscalls += 1;
-        self.shm.as_mut().ok_or(io::ErrorKind::Unsupported)?.ask_for_memory(session, token, key)
+        self.shm.as_mut().ok_or(io::ErrorKind::Unsupported)?.request_memory(session, token, key)
     }
 
-    /// See [`crate::driver::lanes::DatagramPort::give_memory`].
-    pub(super) fn give_memory(
+    /// See [`crate::driver::traits::DatagramIo::answer_memory_request`].
+    pub(super) fn answer_memory_request(
         &mut self,
         session: u64,
         token: u32,
-        answer: Result<MemoryPiece<'_>, u8>,
+        answer: Result<MappableMemory<'_>, u8>,
     ) -> io::Result<()> {
         self.counters.syscalls += 1;
-        self.shm.as_mut().ok_or(io::ErrorKind::Unsupported)?.give_memory(session, token, answer)
+        self.shm
+            .as_mut()
+            .ok_or(io::ErrorKind::Unsupported)?
+            .answer_memory_request(session, token, answer)
     }
 
-    /// See [`crate::driver::lanes::DatagramPort::part`].
-    pub(super) fn part(&mut self, session: u64) {
+    /// See [`crate::driver::traits::DatagramIo::disconnect_peer`].
+    pub(super) fn disconnect_peer(&mut self, session: u64) {
         if let Some(shm) = &mut self.shm {
             shm.flush(&mut self.counters);
             if let Some(socket) = &mut self.socket {
                 spill(shm, socket, &mut self.counters);
             }
-            shm.part(session);
+            shm.disconnect_peer(session);
         }
     }
 
-    /// See [`crate::driver::lanes::DatagramPort::witness`].
-    pub(super) fn witness(&self) -> Option<Arc<Witness>> {
-        self.shm.as_ref()?.witness()
+    /// See [`crate::driver::traits::DatagramIo::process_cookie`].
+    pub(super) fn process_cookie(&self) -> Option<Arc<ProcessCookie>> {
+        self.shm.as_ref()?.process_cookie()
     }
 
-    /// See [`crate::driver::lanes::DatagramPort::read_by_cma`].
+    /// See [`crate::driver::traits::DatagramIo::read_by_cma`].
     ///
     /// # Safety
     ///
@@ -421,7 +424,7 @@ impl Datagrams {
         unsafe { shm.read_by_cma(session, source, into, offset, length) }
     }
 
-    /// See [`crate::driver::lanes::DatagramPort::shared_memory`].
+    /// See [`crate::driver::traits::DatagramIo::shared_memory`].
     pub(super) fn shared_memory(&self) -> SharedMemoryState {
         match (&self.shm, &self.shm_refusal) {
             (Some(shm), _) => SharedMemoryState::On { figures: shm.figures() },
@@ -430,22 +433,22 @@ impl Datagrams {
         }
     }
 
-    /// See [`crate::driver::lanes::DatagramPort::neighbours_fd`].
-    pub(super) fn neighbours_fd(&self) -> Option<io::Result<OwnedFd>> {
+    /// See [`crate::driver::traits::DatagramIo::local_peers_fd`].
+    pub(super) fn local_peers_fd(&self) -> Option<io::Result<OwnedFd>> {
         self.shm.as_ref().map(|shm| shm.copy_of_fd())
     }
 
-    /// See [`crate::driver::lanes::Driver::begin_absence`].
-    pub(super) fn begin_absence(&mut self) {
+    /// See [`crate::driver::traits::Driver::begin_detached`].
+    pub(super) fn begin_detached(&mut self) {
         if let Some(shm) = &mut self.shm {
-            shm.begin_absence();
+            shm.begin_detached();
         }
     }
 
-    /// See [`crate::driver::lanes::Driver::end_absence`].
-    pub(super) fn end_absence(&mut self) {
+    /// See [`crate::driver::traits::Driver::end_detached`].
+    pub(super) fn end_detached(&mut self) {
         if let Some(shm) = &mut self.shm {
-            shm.end_absence();
+            shm.end_detached();
         }
     }
 
@@ -456,16 +459,16 @@ impl Datagrams {
         if let Some(shm) = &mut self.shm {
             shm.serve(sleeps);
             // What came before a ring ended is told before that.
-            while let Some(event) = shm.next_memory_news() {
+            while let Some(event) = shm.next_memory_event() {
                 events.push(event);
             }
-            while let Some(RingNews { session, number, is_up }) = shm.next_ring_news() {
+            while let Some(RingChange { session, number, is_up }) = shm.next_ring_change() {
                 events.push(DriverEvent::RingChanged { session, number, is_up });
             }
-            while let Some(session) = shm.next_ended() {
+            while let Some(session) = shm.next_ended_process() {
                 events.push(DriverEvent::ProcessEnded { session });
             }
-            while let Some((session, is_able)) = shm.next_cma_news() {
+            while let Some((session, is_able)) = shm.next_cma_change() {
                 events.push(DriverEvent::CmaChanged { session, is_able });
             }
             if shm.is_behind() {
@@ -475,21 +478,21 @@ impl Datagrams {
                 }
             }
             if socket.is_watched() && shm.has_received(sleeps) {
-                socket.announced(READABLE, &mut self.counters, events);
+                socket.on_ready(READABLE, &mut self.counters, events);
             }
         }
         socket.serve(sleeps, events);
         let Some(frames) = &mut self.frames else { return };
-        self.untended += 1;
-        if sleeps || self.untended >= TEND_EVERY || frames.has_questions() {
-            self.untended = 0;
-            frames.tend(Instant::now(), is_armed);
+        self.polls_since_maintain += 1;
+        if sleeps || self.polls_since_maintain >= MAINTAIN_EVERY || frames.has_pending_lookups() {
+            self.polls_since_maintain = 0;
+            frames.maintain(Instant::now(), is_armed);
         }
         if frames.is_behind() {
             frames.flush(&mut self.counters);
         }
         if socket.is_watched() && frames.has_received() {
-            socket.announced(READABLE, &mut self.counters, events);
+            socket.on_ready(READABLE, &mut self.counters, events);
         }
     }
 
@@ -503,7 +506,7 @@ impl Datagrams {
                 Wants { readable: sleeps && socket.is_watched(), writable: false }
             }
             Source::Frames => Wants::default(),
-            Source::Neighbours => Wants { readable: self.shm.is_some(), writable: false },
+            Source::LocalPeers => Wants { readable: self.shm.is_some(), writable: false },
         }
     }
 
@@ -515,15 +518,15 @@ impl Datagrams {
     }
 
     /// Whether nothing comes by a source any more, so that a question about it is to be taken back.
-    pub(super) fn is_leaving(&self, source: Source) -> bool {
+    pub(super) fn must_cancel(&self, source: Source) -> bool {
         source == Source::Frames && self.fd(source).is_none()
     }
 
     /// The kernel announced something of one source.
-    pub(super) fn announced(&mut self, source: Source, what: Wants, events: &mut Vec<DriverEvent>) {
-        if source == Source::Neighbours {
+    pub(super) fn on_ready(&mut self, source: Source, what: Wants, events: &mut Vec<DriverEvent>) {
+        if source == Source::LocalPeers {
             if let Some(shm) = &mut self.shm {
-                shm.called();
+                shm.mark_socket_events();
             }
             // What comes with a wake-up is found in the next poll, or told now.
             self.serve(false, false, events);
@@ -531,9 +534,9 @@ impl Datagrams {
         }
         let Some(socket) = &mut self.socket else { return };
         if source == Source::Socket && what.readable {
-            self.socket_rests = 0;
+            self.polls_to_socket = 0;
         }
-        socket.announced(what, &mut self.counters, events);
+        socket.on_ready(what, &mut self.counters, events);
     }
 }
 
@@ -543,13 +546,13 @@ fn spill(shm: &mut Shm, socket: &mut udp::Datagrams, counters: &mut DriverCounte
         let Ok(room) = socket.room(counters) else { return false };
         room[..datagram.len()].copy_from_slice(datagram);
         counters.datagrams_sent -= 1;
-        socket.send(to, 0, datagram.len(), BY_ANY_WAY, counters);
+        socket.send(to, 0, datagram.len(), CONSERVATIVE, counters);
         true
     });
     socket.flush(counters);
 }
 
 /// As any receiver takes it.
-const BY_ANY_WAY: Handling = Handling { is_alone: true, is_summed: true };
+const CONSERVATIVE: TxFlags = TxFlags { no_gso: true, is_summed: true };
 /// Something can be received.
 const READABLE: Wants = Wants { readable: true, writable: false };

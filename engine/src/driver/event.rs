@@ -3,9 +3,9 @@
 use std::io;
 use std::net::SocketAddr;
 
-use super::lanes::{CHUNK_HEADER_BYTES, GivenMemory, LaneKey};
+use super::traits::{CHUNK_HEADER_BYTES, LaneKey, ReceivedMemory};
 #[cfg(doc)]
-use super::lanes::{ControlLanes, DatagramPort};
+use super::traits::{ConnectionIo, DatagramIo};
 
 /// What a driver reports.
 #[derive(Debug)]
@@ -21,17 +21,17 @@ pub(crate) enum DriverEvent {
     },
     /// An outgoing connection is established.
     Connected {
-        /// The lane that [`ControlLanes::connect`] returned.
+        /// The lane that [`ConnectionIo::connect`] returned.
         lane: LaneKey,
     },
     /// An outgoing connection failed. `Closed` follows without a call to `close`.
     ConnectFailed {
-        /// The lane that [`ControlLanes::connect`] returned.
+        /// The lane that [`ConnectionIo::connect`] returned.
         lane: LaneKey,
         /// Why.
         error: io::Error,
     },
-    /// The other side of a session that was met ([`DatagramPort::meet`]) can read messages from
+    /// The other side of a session that was met ([`DatagramIo::connect_peer`]) can read messages from
     /// this process's memory, or cannot any more.
     CmaChanged {
         /// The session, as its packets name it.
@@ -39,8 +39,8 @@ pub(crate) enum DriverEvent {
         /// It can.
         is_able: bool,
     },
-    /// A session that was met ([`DatagramPort::meet`]) has a ring for its segments
-    /// ([`DatagramPort::write_segment`]), or has none any more: what was written and is not
+    /// A session that was met ([`DatagramIo::connect_peer`]) has a ring for its segments
+    /// ([`DatagramIo::write_segment`]), or has none any more: what was written and is not
     /// acknowledged may be lost.
     RingChanged {
         /// The session, as its packets name it.
@@ -50,7 +50,7 @@ pub(crate) enum DriverEvent {
         /// The session has it.
         is_up: bool,
     },
-    /// The process of the other side of a session that was met ([`DatagramPort::meet`]) has ended,
+    /// The process of the other side of a session that was met ([`DatagramIo::connect_peer`]) has ended,
     /// as the kernel says; another one may keep its connections open. What it wrote into its ring
     /// is read.
     ProcessEnded {
@@ -58,8 +58,8 @@ pub(crate) enum DriverEvent {
         session: u64,
     },
     /// The other side of a session asks for the memory that a key opens, to map it:
-    /// [`DatagramPort::give_memory`] answers.
-    MemoryAsked {
+    /// [`DatagramIo::answer_memory_request`] answers.
+    MemoryRequested {
         /// The session, as its packets name it.
         session: u64,
         /// Names the question, for the answer.
@@ -67,21 +67,21 @@ pub(crate) enum DriverEvent {
         /// What it gave for the key.
         key: u64,
     },
-    /// The answer to [`DatagramPort::ask_for_memory`].
-    MemoryGiven {
+    /// The answer to [`DatagramIo::request_memory`].
+    MemoryAnswered {
         /// The session, as its packets name it.
         session: u64,
         /// The question.
         token: u32,
         /// The memory, or why not ([`Refusal`](crate::proto::regions::Refusal), by its code).
-        answer: Result<GivenMemory, u8>,
+        answer: Result<ReceivedMemory, u8>,
     },
-    /// A watched lane became readable (once per [`ControlLanes::watch`]).
+    /// A watched lane became readable (once per [`ConnectionIo::watch`]).
     Readable {
         /// The watched lane.
         lane: LaneKey,
     },
-    /// A watched lane became writable (once per [`ControlLanes::watch`]).
+    /// A watched lane became writable (once per [`ConnectionIo::watch`]).
     Writable {
         /// The watched lane.
         lane: LaneKey,
@@ -106,9 +106,9 @@ pub(crate) enum DriverEvent {
         /// The header as received. `Err` means that the stream position is unknown.
         result: io::Result<[u8; CHUNK_HEADER_BYTES]>,
     },
-    /// A datagram can be received (once per [`DatagramPort::watch_datagrams`]).
+    /// A datagram can be received (once per [`DatagramIo::watch_datagrams`]).
     DatagramsReadable,
-    /// There is room for a datagram again (once after [`DatagramPort::datagram_room`] had none).
+    /// There is room for a datagram again (once after [`DatagramIo::datagram_room`] had none).
     DatagramsWritable,
     /// The link of a rail came up or went down, as far as this host sees. Only a hint: a switch
     /// that drops everything is no link that is down, and the news may be late. Rails count as up

@@ -22,7 +22,7 @@ const ALIGN: usize = 4;
 const ATTRIBUTE_BYTES: usize = 4;
 /// From `linux/netlink.h`: links changed while the kernel told of them, and it may have left some
 /// out.
-const IS_TORN: u16 = 0x10;
+const DUMP_INTERRUPTED: u16 = 0x10;
 /// From `linux/if.h`: switched on, and with a carrier.
 const IS_UP: u32 = libc::IFF_UP as u32 | 1 << 16;
 
@@ -55,11 +55,11 @@ pub(super) struct Link<'a> {
 
 /// What is not about one link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Mark {
+enum ListMark {
     /// The list is complete, or the kernel refuses to go on with it.
     End,
     /// Something may be missing in it.
-    Torn,
+    Interrupted,
 }
 
 impl Links {
@@ -89,7 +89,7 @@ impl Links {
         let room = vec![0; ROOM_BYTES].into();
         let mut links =
             Self { socket, room, is_listing: false, is_incomplete: false, refused: None };
-        links.ask()?;
+        links.request_list()?;
         Ok(links)
     }
 
@@ -103,9 +103,9 @@ impl Links {
     ///
     /// # Errors
     ///
-    /// The kernel has no room for the question now; whoever reads after [`Self::owed_in`] asks
+    /// The kernel has no room for the question now; whoever reads after [`Self::retry_in`] asks
     /// again.
-    pub(super) fn ask(&mut self) -> io::Result<()> {
+    pub(super) fn request_list(&mut self) -> io::Result<()> {
         if self.is_listing {
             self.is_incomplete = true;
             return Ok(());
@@ -118,18 +118,18 @@ impl Links {
 
     /// How long until a question is to be asked that the kernel refused, by reading; `None`: there
     /// is none.
-    pub(super) fn owed_in(&self) -> Option<Duration> {
+    pub(super) fn retry_in(&self) -> Option<Duration> {
         (self.is_incomplete && !self.is_listing).then(|| {
             self.refused.map_or(Duration::ZERO, |refused| RETRY.saturating_sub(refused.elapsed()))
         })
     }
 
     /// Asks what is owed by now. Returns the number of system calls.
-    fn ask_if_owed(&mut self) -> u64 {
-        if self.owed_in() != Some(Duration::ZERO) {
+    fn retry_if_due(&mut self) -> u64 {
+        if self.retry_in() != Some(Duration::ZERO) {
             return 0;
         }
-        if let Err(error) = self.ask() {
+        if let Err(error) = self.request_list() {
             tracing::debug!("the state of links is not known: {error}");
         }
         1
@@ -150,7 +150,7 @@ impl Links {
     /// Tells of each link that the kernel has news of, with a socket to ask about others of the
     /// same network by. Returns the number of system calls.
     pub(super) fn read(&mut self, mut tell: impl FnMut(Link<'_>, &OwnedFd)) -> u64 {
-        let mut syscalls = self.ask_if_owed();
+        let mut syscalls = self.retry_if_due();
         loop {
             syscalls += 1;
             let (room, bytes) = (self.room.as_mut_ptr(), self.room.len());
@@ -160,8 +160,8 @@ impl Links {
                 let (is_listing, is_incomplete) = (&mut self.is_listing, &mut self.is_incomplete);
                 let tell = |link: Link<'_>| tell(link, &self.socket);
                 parse(&self.room[..received], tell, |mark| match mark {
-                    Mark::End => *is_listing = false,
-                    Mark::Torn => *is_incomplete = true,
+                    ListMark::End => *is_listing = false,
+                    ListMark::Interrupted => *is_incomplete = true,
                 });
             } else {
                 match io::Error::last_os_error().raw_os_error() {
@@ -171,13 +171,13 @@ impl Links {
                     _ => return syscalls,
                 }
             }
-            syscalls += self.ask_if_owed();
+            syscalls += self.retry_if_due();
         }
     }
 }
 
 /// Goes through messages as the kernel wrote them.
-fn parse(mut bytes: &[u8], mut tell: impl FnMut(Link<'_>), mut mark: impl FnMut(Mark)) {
+fn parse(mut bytes: &[u8], mut tell: impl FnMut(Link<'_>), mut mark: impl FnMut(ListMark)) {
     let word = |bytes: &[u8], at: usize| {
         bytes.get(at..at + 4).and_then(|word| word.try_into().ok()).map(u32::from_ne_bytes)
     };
@@ -187,8 +187,8 @@ fn parse(mut bytes: &[u8], mut tell: impl FnMut(Link<'_>), mut mark: impl FnMut(
             return;
         }
         let kind = u16::from_ne_bytes([bytes[4], bytes[5]]);
-        if u16::from_ne_bytes([bytes[6], bytes[7]]) & IS_TORN != 0 {
-            mark(Mark::Torn);
+        if u16::from_ne_bytes([bytes[6], bytes[7]]) & DUMP_INTERRUPTED != 0 {
+            mark(ListMark::Interrupted);
         }
         let link = &bytes[HEADER_BYTES..length.min(bytes.len())];
         let is_gone = kind == libc::RTM_DELLINK;
@@ -200,7 +200,7 @@ fn parse(mut bytes: &[u8], mut tell: impl FnMut(Link<'_>), mut mark: impl FnMut(
             let is_up = !is_gone && flags & IS_UP == IS_UP;
             tell(Link { index, name: name_in(link), is_up, is_gone });
         } else if kind == libc::NLMSG_DONE as u16 || kind == libc::NLMSG_ERROR as u16 {
-            mark(Mark::End);
+            mark(ListMark::End);
         }
         bytes = bytes.get(length.next_multiple_of(ALIGN)..).unwrap_or_default();
     }
@@ -243,9 +243,9 @@ mod tests {
     }
 
     /// Index, name, whether it is up, and whether it is gone.
-    type Told = (u32, String, bool, bool);
+    type LinkState = (u32, String, bool, bool);
 
-    fn parsed(bytes: &[u8]) -> (Vec<Told>, Vec<Mark>) {
+    fn parsed(bytes: &[u8]) -> (Vec<LinkState>, Vec<ListMark>) {
         let (mut told, mut marks) = (Vec::new(), Vec::new());
         let name = |link: Link<'_>| String::from_utf8(link.name.to_vec()).unwrap();
         let tell = |link: Link<'_>| told.push((link.index, name(link), link.is_up, link.is_gone));
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_is_up_when_it_is_on_and_has_a_carrier() {
+    fn link_is_up_with_flag_and_carrier() {
         let bytes = [
             message(libc::RTM_NEWLINK, 0, 2, 1 << 16 | 1, "eth0"),
             message(libc::RTM_NEWLINK, 0, 3, 1, "rail3"),
@@ -280,14 +280,14 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_list_and_what_may_be_missing_in_it_are_seen() {
+    fn list_end_and_interruption_are_detected() {
         let mut torn = message(libc::RTM_NEWLINK, 0, 2, 1, "eth0");
-        torn[6..8].copy_from_slice(&(IS_TORN | 2).to_ne_bytes());
+        torn[6..8].copy_from_slice(&(DUMP_INTERRUPTED | 2).to_ne_bytes());
         let done = message(libc::NLMSG_DONE as u16, 0, 0, 0, "");
         let refused = message(libc::NLMSG_ERROR as u16, 0, 0, 0, "");
         let (told, marks) = parsed(&[torn, done, refused].concat());
         assert_eq!(told.len(), 1);
-        assert_eq!(marks, [Mark::Torn, Mark::End, Mark::End]);
+        assert_eq!(marks, [ListMark::Interrupted, ListMark::End, ListMark::End]);
     }
 
     /// Reads until the list of all links has come to its end, and no other one is owed.
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn the_state_of_every_link_is_told_at_the_start() {
+    fn initial_list_reports_every_link() {
         let mut links = Links::open().unwrap();
         let nics = crate::topology::nics().unwrap();
         let lo = nics.iter().find(|nic| nic.loopback).unwrap();
@@ -312,36 +312,36 @@ mod tests {
     }
 
     #[test]
-    fn a_question_during_a_list_is_asked_after_it() {
+    fn list_request_during_list_is_deferred() {
         let mut links = Links::open().unwrap();
         // The kernel would refuse it now, as the first part of the list has not been read.
-        links.ask().unwrap();
-        links.ask().unwrap();
+        links.request_list().unwrap();
+        links.request_list().unwrap();
         assert!(links.is_listing && links.is_incomplete);
         let count = crate::topology::nics().unwrap().len();
         let told = complete(&mut links);
         assert!(told.len() >= 2 * count, "{told:?} of {count}, twice");
         // Whoever lost news asks again.
         links.is_incomplete = true;
-        links.ask().unwrap();
+        links.request_list().unwrap();
         assert!(complete(&mut links).len() >= count);
     }
 
     #[test]
-    fn a_question_that_is_refused_is_asked_again() {
+    fn refused_list_request_is_retried() {
         let mut links = Links::open().unwrap();
         complete(&mut links);
         // A socket that goes nowhere takes none.
         let deaf = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         deaf.set_nonblocking(true).unwrap();
         let socket = mem::replace(&mut links.socket, EngineFd::new(deaf).into_owned());
-        assert_eq!(links.owed_in(), None);
-        links.ask().unwrap_err();
-        assert!(links.owed_in().unwrap() <= RETRY);
+        assert_eq!(links.retry_in(), None);
+        links.request_list().unwrap_err();
+        assert!(links.retry_in().unwrap() <= RETRY);
         links.socket = socket;
         std::thread::sleep(RETRY);
-        assert_eq!(links.owed_in(), Some(Duration::ZERO));
+        assert_eq!(links.retry_in(), Some(Duration::ZERO));
         assert!(!complete(&mut links).is_empty());
-        assert_eq!(links.owed_in(), None);
+        assert_eq!(links.retry_in(), None);
     }
 }

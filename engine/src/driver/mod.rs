@@ -1,22 +1,21 @@
 //! The only rooms with system calls on the data path.
 //!
 //! [`open`] chooses between the io_uring driver and the plain socket driver; both keep the
-//! contract of [`lanes`], and [`AnyDriver`] is what an engine has of either.
+//! contract of [`traits`], and [`AnyDriver`] is what an engine has of either.
 
 #[macro_use]
-mod pass_on;
+mod delegate;
 #[macro_use]
 mod shared;
 
-mod announce;
 mod any;
 mod calls;
 mod datagrams;
 mod event;
-pub(crate) mod lanes;
+mod gratuitous_arp;
 mod links;
+mod local_peer;
 mod middleware;
-mod neighbour;
 mod options;
 mod pieces;
 mod rails;
@@ -27,6 +26,7 @@ pub(crate) mod sockets;
 pub(crate) mod tcp;
 #[cfg(test)]
 mod tests;
+pub(crate) mod traits;
 pub(crate) mod udp;
 #[cfg(feature = "uring")]
 pub(crate) mod uring;
@@ -42,7 +42,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use crate::driver::lanes::{Driver, DriverEvent, LaneKey};
+use crate::driver::traits::{Driver, DriverEvent, LaneKey};
 use crate::settings::{Faults, TcpCongestion};
 
 /// Bytes that one call moves at most: what a call holds the engine for is what small messages
@@ -95,7 +95,7 @@ pub(crate) struct DriverConfig {
     pub(crate) shared_memory: crate::settings::SharedMemory,
     /// Where engines of this host find each other. Default: in their network namespace.
     pub(crate) shared_memory_directory: Option<PathBuf>,
-    /// Neighbours may be of other users.
+    /// LocalPeers may be of other users.
     pub(crate) shared_memory_other_users: bool,
     /// All processes of the user may read this one's memory. Default: as the system has it.
     pub(crate) shared_memory_ptrace_any: bool,

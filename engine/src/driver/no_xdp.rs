@@ -5,8 +5,8 @@ use std::os::fd::{OwnedFd, RawFd};
 use std::path::PathBuf;
 use std::time::Instant;
 
-use crate::driver::lanes::DriverCounters;
-use crate::driver::lanes::{FrameDrops, FrameState, Handling};
+use crate::driver::traits::DriverCounters;
+use crate::driver::traits::{FrameDrops, FrameState, TxFlags};
 
 /// What frames are wanted, and from whom they may be had.
 #[derive(Clone, Debug)]
@@ -53,7 +53,7 @@ impl Frames {
         match *self {}
     }
 
-    pub(super) fn send(&mut self, _to: SocketAddr, _length: usize, _handling: Handling) -> bool {
+    pub(super) fn send(&mut self, _to: SocketAddr, _length: usize, _handling: TxFlags) -> bool {
         match *self {}
     }
 
@@ -77,11 +77,11 @@ impl Frames {
         match *self {}
     }
 
-    pub(super) fn has_questions(&self) -> bool {
+    pub(super) fn has_pending_lookups(&self) -> bool {
         match *self {}
     }
 
-    pub(super) fn tend(&mut self, _now: Instant, _is_watched: bool) {
+    pub(super) fn maintain(&mut self, _now: Instant, _is_watched: bool) {
         match *self {}
     }
 

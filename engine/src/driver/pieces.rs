@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cleared_list_keeps_its_memory() {
+    fn cleared_list_keeps_its_capacity() {
         let mut pieces = Pieces::default();
         for _ in 0..5000 {
             pieces.push(Span { ptr: ptr::without_provenance_mut(1), len: 1 });

@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use rustix::net::netdevice::index_to_name_inlined;
 
-use super::announce::Announcer;
+use super::gratuitous_arp::ArpAnnouncer;
 use super::links::{Link, Links};
 use super::tcp::{self, Binding};
-use crate::driver::lanes::{DriverCounters, DriverEvent, LaneKey, Reach};
-use crate::driver::lanes::{RAILS_MAX, Rail};
+use crate::driver::traits::{DriverCounters, DriverEvent, LaneKey, Reach};
+use crate::driver::traits::{RAILS_MAX, Rail};
 use crate::netlink::{NetlinkSocket, Route, find};
 
 /// See the module.
@@ -33,8 +33,8 @@ pub(super) struct Rails {
     /// To the kernel's routes, as soon as one was asked for.
     routes: Option<NetlinkSocket>,
     /// Where rails share a network.
-    announcer: Option<Announcer>,
-    strays: Vec<Stray>,
+    announcer: Option<ArpAnnouncer>,
+    unmatched: Vec<UnmatchedAccept>,
     /// How often connections of a rail with an address were bound late.
     bound_late: BTreeMap<(u8, IpAddr), u8>,
 }
@@ -42,7 +42,7 @@ pub(super) struct Rails {
 /// An accepted connection that came by another NIC than its rail's, which its peer took for the
 /// right one. It is bound to the right one when the peer knows better.
 #[derive(Clone, Copy, Debug)]
-struct Stray {
+struct UnmatchedAccept {
     lane: LaneKey,
     rail: u8,
     remote: IpAddr,
@@ -53,22 +53,22 @@ struct Stray {
 
 /// A connection that is let in.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Guest {
+pub(super) struct AcceptedOnRail {
     /// The rail that it came to.
     pub(super) rail: u8,
-    stray_from: Option<IpAddr>,
+    unmatched_from: Option<IpAddr>,
 }
 
 /// Times that connections with an address are bound late: where that ends them, the network has a
 /// mind of its own.
 const BOUND_LATE_MAX: u8 = 3;
 /// Strays that are kept an eye on.
-const STRAYS_MAX: usize = 256;
+const UNMATCHED_MAX: usize = 256;
 /// Entries of [`Rails::bound_late`].
 const BOUND_LATE_ENTRIES_MAX: usize = 1024;
 
 impl Rails {
-    /// See [`crate::driver::lanes::Driver::set_rails`].
+    /// See [`crate::driver::traits::Driver::set_rails`].
     pub(super) fn set(&mut self, rails: &[Rail]) -> io::Result<()> {
         if rails.len() > RAILS_MAX {
             let count = rails.len();
@@ -85,7 +85,7 @@ impl Rails {
             // By the owner: the caretaker may be in another network namespace.
             self.routes = NetlinkSocket::open().ok();
         }
-        self.announcer = if self.has_several() { Announcer::of(rails) } else { None };
+        self.announcer = if self.has_several() { ArpAnnouncer::of(rails) } else { None };
         if let Some(announcer) = &mut self.announcer {
             // What somebody knows from the process before this one.
             announcer.announce(Instant::now());
@@ -95,13 +95,13 @@ impl Rails {
 
     /// Asks for news of links, if somebody can go by another rail then; the descriptor is to be
     /// watched from now on if there was none before. Returns it in that case.
-    pub(super) fn ask_for_news(&mut self, counters: &mut DriverCounters) -> Option<RawFd> {
+    pub(super) fn subscribe_links(&mut self, counters: &mut DriverCounters) -> Option<RawFd> {
         if !self.has_several() || self.list.iter().all(|rail| rail.nic_index == 0) {
             return None;
         }
         if let Some(links) = &mut self.links {
             counters.syscalls += 1;
-            if let Err(error) = links.ask() {
+            if let Err(error) = links.request_list() {
                 tracing::debug!("the state of links is not known: {error}");
             }
             return None;
@@ -115,7 +115,7 @@ impl Rails {
             }
             // Rails find out without hints.
             Err(error) => {
-                Self::warn_of_silence(&error);
+                Self::warn_no_link_events(&error);
                 None
             }
         }
@@ -123,27 +123,27 @@ impl Rails {
 
     /// What news of links come by.
     #[cfg(feature = "uring")]
-    pub(super) fn news_fd(&self) -> Option<RawFd> {
+    pub(super) fn links_fd(&self) -> Option<RawFd> {
         self.links.as_ref().map(Links::fd)
     }
 
     /// There will be no news of links: rails find out without. Comes once per driver.
-    pub(super) fn warn_of_silence(error: &io::Error) {
+    pub(super) fn warn_no_link_events(error: &io::Error) {
         tracing::warn!(
             "nobody tells of links that go down, so a rail is given up only when packets are lost: \
              {error}"
         );
     }
 
-    /// How long until [`Self::take_news`] is to be called unasked, as the kernel refused a
+    /// How long until [`Self::handle_links`] is to be called unasked, as the kernel refused a
     /// question.
-    pub(super) fn news_owed_in(&self) -> Option<Duration> {
-        self.links.as_ref().and_then(Links::owed_in)
+    pub(super) fn links_retry_in(&self) -> Option<Duration> {
+        self.links.as_ref().and_then(Links::retry_in)
     }
 
     /// There is news of links: tells of rails that are concerned. `true`: datagrams have to know,
     /// for a rail has another NIC than before under the same name, or leads elsewhere by now.
-    pub(super) fn take_news(
+    pub(super) fn handle_links(
         &mut self,
         counters: &mut DriverCounters,
         events: &mut Vec<DriverEvent>,
@@ -156,7 +156,7 @@ impl Rails {
                 questions += 1;
                 !matches!(index_to_name_inlined(socket, index), Err(Errno::NXIO | Errno::NODEV))
             };
-            has_moved |= self.hear(link, is_there, events);
+            has_moved |= self.handle_link(link, is_there, events);
         });
         counters.syscalls += questions;
         self.links = Some(links);
@@ -164,7 +164,7 @@ impl Rails {
     }
 
     /// There is news of one link. `is_there`: whether an index is that of a NIC.
-    fn hear(
+    fn handle_link(
         &mut self,
         link: Link<'_>,
         mut is_there: impl FnMut(u32) -> bool,
@@ -192,7 +192,7 @@ impl Rails {
                 }
                 tracing::info!(nic = rail.nic, index = link.index, "a rail's NIC is a new one");
                 if let Some(announcer) = &mut self.announcer {
-                    announcer.moved(rail.nic_index, link.index);
+                    announcer.nic_changed(rail.nic_index, link.index);
                 }
                 (rail.nic_index, self.are_gone[at], has_moved) = (link.index, false, true);
             }
@@ -208,7 +208,7 @@ impl Rails {
         has_moved
     }
 
-    /// See [`crate::driver::lanes::Driver::nic_of`].
+    /// See [`crate::driver::traits::Driver::nic_of`].
     pub(super) fn nic_of(&self, rail: u8) -> Option<u32> {
         self.list.get(usize::from(rail)).map(|rail| rail.nic_index)
     }
@@ -243,7 +243,7 @@ impl Rails {
             if is_of_this_host(remote.ip()) {
                 nic_index = 0;
             } else if let Some(announcer) = &mut self.announcer
-                && announcer.concerns(nic_index)
+                && announcer.is_announced(nic_index)
             {
                 // The answer has to come by this NIC.
                 counters.syscalls += announcer.announce(Instant::now());
@@ -253,14 +253,14 @@ impl Rails {
     }
 
     /// Connections will come to `listener`, too.
-    pub(super) fn listening(&mut self, listener: &TcpListener) {
+    pub(super) fn note_listener(&mut self, listener: &TcpListener) {
         let local = listener.local_addr();
         self.listens_everywhere |= local.is_ok_and(|local| local.ip().is_unspecified());
     }
 
     /// A listener for a rail that has another NIC, and which of `all` it takes the place of. Beside
     /// `everywhere`, see [`tcp::listeners_of_rails`].
-    pub(super) fn listener_anew<'a>(
+    pub(super) fn reopen_listener<'a>(
         &self,
         rail: u8,
         everywhere: &TcpListener,
@@ -275,7 +275,7 @@ impl Rails {
         Some((opened, all.position(is_its)))
     }
 
-    /// See [`crate::driver::lanes::Driver::reach`]. One rail alone is used as routes decide.
+    /// See [`crate::driver::traits::Driver::reach`]. One rail alone is used as routes decide.
     pub(super) fn reach(&mut self, rail: u8, remote: IpAddr) -> Reach {
         if !self.has_several() {
             return Reach::Unknown;
@@ -302,14 +302,14 @@ impl Rails {
 
     /// Lets an accepted connection in that came to a rail, which it is bound to from now on;
     /// `None`: to none of them, and it is to be closed.
-    pub(super) fn welcome(
+    pub(super) fn accept_on_rail(
         &mut self,
         socket: &OwnedFd,
         counters: &mut DriverCounters,
-    ) -> Option<Guest> {
+    ) -> Option<AcceptedOnRail> {
         if self.list.is_empty() || !self.has_several() && !self.listens_everywhere {
             // The listener is bound to the only address, or routes decide.
-            return Some(Guest { rail: 0, stray_from: None });
+            return Some(AcceptedOnRail { rail: 0, unmatched_from: None });
         }
         counters.syscalls += 2;
         let ends = tcp::addresses(socket);
@@ -320,82 +320,85 @@ impl Rails {
             counters.foreign_connections += 1;
             return None;
         };
-        let mut guest = Guest { rail: u8::try_from(rail).ok()?, stray_from: None };
+        let mut accepted = AcceptedOnRail { rail: u8::try_from(rail).ok()?, unmatched_from: None };
         if self.has_several() {
-            let (syscalls, is_stray) = tcp::keep_to_nic(socket, self.list[rail].nic_index);
+            let (syscalls, is_unmatched) = tcp::keep_to_nic(socket, self.list[rail].nic_index);
             counters.syscalls += syscalls;
-            guest.stray_from = ends.filter(|_| is_stray).map(|(_, remote)| remote.ip());
+            accepted.unmatched_from = ends.filter(|_| is_unmatched).map(|(_, remote)| remote.ip());
         }
         if let Some(announcer) = &mut self.announcer {
             // Whoever came so may have asked for addresses a moment ago.
             counters.syscalls += announcer.announce(Instant::now());
         }
-        Some(guest)
+        Some(accepted)
     }
 
     /// The lane of a connection that was let in.
-    pub(super) fn seated(&mut self, guest: Guest, lane: LaneKey) {
+    pub(super) fn lane_opened(&mut self, accepted: AcceptedOnRail, lane: LaneKey) {
         // Of what is not announced nobody learns better.
-        let (nic_index, announcer) = (self.nic_of(guest.rail), &self.announcer);
+        let (nic_index, announcer) = (self.nic_of(accepted.rail), &self.announcer);
         let is_announced = announcer
             .as_ref()
             .zip(nic_index)
-            .is_some_and(|(announcer, nic)| announcer.concerns(nic));
-        let Some(remote) = guest.stray_from.filter(|_| is_announced) else { return };
-        if self.bound_late.get(&(guest.rail, remote)).is_some_and(|&times| times >= BOUND_LATE_MAX)
+            .is_some_and(|(announcer, nic)| announcer.is_announced(nic));
+        let Some(remote) = accepted.unmatched_from.filter(|_| is_announced) else { return };
+        if self
+            .bound_late
+            .get(&(accepted.rail, remote))
+            .is_some_and(|&times| times >= BOUND_LATE_MAX)
         {
             return;
         }
         let since = Instant::now();
-        self.watch(Stray { lane, rail: guest.rail, remote, since, is_bulk: false });
+        self.watch(UnmatchedAccept { lane, rail: accepted.rail, remote, since, is_bulk: false });
     }
 
     /// Keeps an eye on one more; where they are too many, not on the oldest that may be of control.
-    fn watch(&mut self, stray: Stray) {
-        if self.strays.len() >= STRAYS_MAX {
-            let idle = self.strays.iter().position(|stray| !stray.is_bulk);
-            self.strays.remove(idle.unwrap_or(0));
+    fn watch(&mut self, accept: UnmatchedAccept) {
+        if self.unmatched.len() >= UNMATCHED_MAX {
+            let idle = self.unmatched.iter().position(|accept| !accept.is_bulk);
+            self.unmatched.remove(idle.unwrap_or(0));
         }
-        self.strays.push(stray);
+        self.unmatched.push(accept);
     }
 
     /// A lane is closed.
-    pub(super) fn left(&mut self, lane: LaneKey) {
-        self.strays.retain(|stray| stray.lane != lane);
+    pub(super) fn lane_closed(&mut self, lane: LaneKey) {
+        self.unmatched.retain(|accept| accept.lane != lane);
     }
 
-    /// Whether [`Self::call_home`] has anything to do.
-    pub(super) fn has_strays(&self) -> bool {
-        !self.strays.is_empty()
+    /// Whether [`Self::rebind_unmatched`] has anything to do.
+    pub(super) fn has_unmatched(&self) -> bool {
+        !self.unmatched.is_empty()
     }
 
     /// A bulk lane is used: if it came by another NIC than its rail's it is bound to that as soon
     /// as its peer has been told.
-    pub(super) fn call_home(
+    pub(super) fn rebind_unmatched(
         &mut self,
         lane: LaneKey,
         socket: &OwnedFd,
         counters: &mut DriverCounters,
     ) {
-        let Some(at) = self.strays.iter().position(|stray| stray.lane == lane) else { return };
+        let Some(at) = self.unmatched.iter().position(|accept| accept.lane == lane) else { return };
         let Some(announcer) = &mut self.announcer else { return };
-        self.strays[at].is_bulk = true;
-        let (stray, now) = (self.strays[at], Instant::now());
-        let Some(nic_index) = self.list.get(usize::from(stray.rail)).map(|rail| rail.nic_index)
+        self.unmatched[at].is_bulk = true;
+        let (accept, now) = (self.unmatched[at], Instant::now());
+        let Some(nic_index) = self.list.get(usize::from(accept.rail)).map(|rail| rail.nic_index)
         else {
             return;
         };
-        if !announcer.is_heard(nic_index, stray.since, now) {
+        if !announcer.is_converged(nic_index, accept.since, now) {
             counters.syscalls += announcer.announce(now);
             return;
         }
-        self.strays.remove(at);
-        self.count_late(stray.rail, stray.remote);
+        self.unmatched.remove(at);
+        self.count_late_bind(accept.rail, accept.remote);
         counters.syscalls += tcp::bind_to_nic(socket, nic_index);
     }
 
     /// Where there are too many to remember, one of them gets another chance.
-    fn count_late(&mut self, rail: u8, remote: IpAddr) {
+    fn count_late_bind(&mut self, rail: u8, remote: IpAddr) {
         let key = (rail, remote);
         if self.bound_late.len() >= BOUND_LATE_ENTRIES_MAX && !self.bound_late.contains_key(&key) {
             self.bound_late.pop_first();
@@ -422,9 +425,9 @@ fn is_of_this_host(address: IpAddr) -> bool {
 mod tests {
     use super::*;
 
-    fn stray(index: u32, is_bulk: bool) -> Stray {
+    fn accept(index: u32, is_bulk: bool) -> UnmatchedAccept {
         let (remote, since) = ([192, 0, 2, 1].into(), Instant::now());
-        Stray { lane: LaneKey { index, generation: 0 }, rail: 0, remote, since, is_bulk }
+        UnmatchedAccept { lane: LaneKey { index, generation: 0 }, rail: 0, remote, since, is_bulk }
     }
 
     fn rails() -> Rails {
@@ -449,55 +452,56 @@ mod tests {
     }
 
     #[test]
-    fn a_rail_stays_with_its_nic_as_long_as_that_is_there() {
+    fn rail_follows_its_nic_name_only_after_deletion() {
         let (mut rails, mut events) = (rails(), Vec::new());
         // Two NICs change their names; news of the first one were lost.
-        assert!(!rails.hear(link(3, "eth0"), |index| index == 2, &mut events));
-        assert!(!rails.hear(link(2, "eth1"), |_| true, &mut events));
-        assert!(!rails.hear(link(3, "eth0"), |_| false, &mut events));
+        assert!(!rails.handle_link(link(3, "eth0"), |index| index == 2, &mut events));
+        assert!(!rails.handle_link(link(2, "eth1"), |_| true, &mut events));
+        assert!(!rails.handle_link(link(3, "eth0"), |_| false, &mut events));
         assert_eq!((rails.list[0].nic_index, rails.list[0].nic.as_str()), (2, "eth1"));
         assert!(events.is_empty());
         // It is deleted and made anew.
         let gone = Link { is_up: false, is_gone: true, ..link(2, "eth1") };
-        assert!(!rails.hear(gone, |_| true, &mut events));
-        assert!(rails.hear(link(4, "eth1"), |_| true, &mut events));
+        assert!(!rails.handle_link(gone, |_| true, &mut events));
+        assert!(rails.handle_link(link(4, "eth1"), |_| true, &mut events));
         assert_eq!(rails.nic_of(0), Some(4));
         assert_eq!(states(&events), [false, true]);
         // So it is again, but only the new one is told of.
-        assert!(rails.hear(link(5, "eth1"), |_| false, &mut events));
+        assert!(rails.handle_link(link(5, "eth1"), |_| false, &mut events));
         assert_eq!(rails.nic_of(0), Some(5));
         assert_eq!(states(&events), [false, true, false, true]);
         let down = Link { is_up: false, ..link(6, "eth1") };
-        assert!(rails.hear(down, |_| false, &mut events));
+        assert!(rails.handle_link(down, |_| false, &mut events));
         let down = Link { is_up: false, ..link(7, "eth1") };
-        assert!(rails.hear(down, |_| false, &mut events));
+        assert!(rails.handle_link(down, |_| false, &mut events));
         assert_eq!(states(&events[4..]), [false, false]);
     }
 
     #[test]
-    fn strays_leave_with_their_lanes_and_idle_ones_make_room() {
+    fn unmatched_accepts_are_bounded_and_removed_on_close() {
         let mut rails = Rails::default();
-        for index in 0..STRAYS_MAX as u32 {
-            rails.watch(stray(index, index != 7));
+        for index in 0..UNMATCHED_MAX as u32 {
+            rails.watch(accept(index, index != 7));
         }
         for index in [1000, 1001] {
-            rails.watch(stray(index, true));
-            assert_eq!(rails.strays.len(), STRAYS_MAX);
+            rails.watch(accept(index, true));
+            assert_eq!(rails.unmatched.len(), UNMATCHED_MAX);
         }
-        let is_watched = |rails: &Rails, index| rails.strays.iter().any(|s| s.lane.index == index);
+        let is_watched =
+            |rails: &Rails, index| rails.unmatched.iter().any(|s| s.lane.index == index);
         // The one that carried nothing, then the oldest.
         assert!(!is_watched(&rails, 7) && !is_watched(&rails, 0) && is_watched(&rails, 1));
-        rails.left(LaneKey { index: 1, generation: 1 });
+        rails.lane_closed(LaneKey { index: 1, generation: 1 });
         assert!(is_watched(&rails, 1));
-        rails.left(LaneKey { index: 1, generation: 0 });
+        rails.lane_closed(LaneKey { index: 1, generation: 0 });
         assert!(!is_watched(&rails, 1) && is_watched(&rails, 2));
     }
 
     #[test]
-    fn what_was_bound_late_is_bounded_and_forgotten_with_the_rails() {
+    fn late_bind_counts_are_bounded_and_cleared_with_the_rails() {
         let mut rails = Rails::default();
         for remote in 0..2 * BOUND_LATE_ENTRIES_MAX as u32 {
-            rails.count_late(0, IpAddr::V4(remote.into()));
+            rails.count_late_bind(0, IpAddr::V4(remote.into()));
         }
         assert_eq!(rails.bound_late.len(), BOUND_LATE_ENTRIES_MAX);
         rails.set(&[]).unwrap();

@@ -12,32 +12,32 @@ macro_rules! shared {
             &mut self.datagrams
         }
 
-        fn hear_of_links(&mut self) {
-            if self.rails.take_news(&mut self.counters, &mut self.ready) {
+        fn handle_link_events(&mut self) {
+            if self.rails.handle_links(&mut self.counters, &mut self.ready) {
                 self.datagrams.set_rails(self.rails.list());
             }
         }
 
         /// Takes an accepted connection in, unless it came to an address that is no rail's.
-        fn welcome(&mut self, socket: OwnedFd, remote: SocketAddr) -> io::Result<()> {
-            if let Some(guest) = self.rails.welcome(&socket, &mut self.counters) {
+        fn accept_connection(&mut self, socket: OwnedFd, remote: SocketAddr) -> io::Result<()> {
+            if let Some(guest) = self.rails.accept_on_rail(&socket, &mut self.counters) {
                 let lane = self.adopt(socket)?;
-                self.rails.seated(guest, lane);
+                self.rails.lane_opened(guest, lane);
                 self.ready.push(DriverEvent::Accepted { lane, remote, rail: guest.rail });
             }
             Ok(())
         }
     };
     (driver) => {
-        pass_on!(rails: reach nic_of);
+        delegate!(rails: reach nic_of);
 
         fn set_rails(&mut self, rails: &[Rail]) -> io::Result<()> {
             self.rails.set(rails)?;
             self.datagrams.set_rails(rails);
-            if let Some(fd) = self.rails.ask_for_news(&mut self.counters)
+            if let Some(fd) = self.rails.subscribe_links(&mut self.counters)
                 && let Err(error) = self.watch_links(fd)
             {
-                Rails::warn_of_silence(&error);
+                Rails::warn_no_link_events(&error);
             }
             Ok(())
         }
@@ -61,16 +61,16 @@ macro_rules! shared {
             tcp::addresses(&self.lanes.get(lane)?.socket)
         }
 
-        fn owed(&mut self, lane: LaneKey) -> io::Result<Owed> {
+        fn unacked(&mut self, lane: LaneKey) -> io::Result<Unacked> {
             let lane = self.lanes.get(lane).ok_or_else(no_such_lane)?;
             self.counters.syscalls += 1;
-            tcp::owed(lane.socket.as_raw_fd())
+            tcp::unacked(lane.socket.as_raw_fd())
         }
 
-        fn hasten_ack(&mut self, lane: LaneKey) {
+        fn quickack(&mut self, lane: LaneKey) {
             if let Some(lane) = self.lanes.get(lane) {
                 self.counters.syscalls += 1;
-                tcp::hasten_ack(&lane.socket);
+                tcp::quickack(&lane.socket);
             }
         }
 
@@ -81,8 +81,8 @@ macro_rules! shared {
         }
     };
     (datagram_port) => {
-        pass_on!(datagrams: datagram_room send_datagram flush_datagrams recv_datagram);
-        pass_on!(datagrams: watch_datagrams datagram_bytes_max frame_state frame_drops neighbours);
+        delegate!(datagrams: datagram_room send_datagram flush_datagrams recv_datagram);
+        delegate!(datagrams: watch_datagrams datagram_bytes_max frame_state frame_drops local_peers);
 
         fn open_datagrams(&mut self, socket: UdpSocket) -> io::Result<()> {
             if self.is_stopped {

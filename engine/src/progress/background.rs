@@ -59,7 +59,7 @@ impl Engine {
 
     fn copies_of_wake_fds(&self) -> io::Result<Vec<EngineFd>> {
         let mut fds = self.state.copies_of_wake_fds()?;
-        fds.extend(self.driver.neighbours_fd().transpose()?.map(EngineFd::new));
+        fds.extend(self.driver.local_peers_fd().transpose()?.map(EngineFd::new));
         Ok(fds)
     }
 
@@ -73,9 +73,9 @@ impl Engine {
     /// RR-PATH-6.
     pub(crate) fn background_turn(&mut self) -> Result<(bool, Option<Duration>), Error> {
         self.owner_is_absent = true;
-        self.chunks_rest = !self.driver.begin_absence();
+        self.chunks_rest = !self.driver.begin_detached();
         self.read_clock();
-        self.state.datagrams.poll_in_absence();
+        self.state.datagrams.poll_detached();
         self.state.unblock();
         // The driver takes in what woke the caretaker, also where a message comes before that.
         self.state.owes_rest = true;
@@ -86,7 +86,7 @@ impl Engine {
         self.acknowledge_rings(true);
         self.acknowledge_all();
         self.hasten_acks(u64::MAX);
-        self.driver.end_absence();
+        self.driver.end_detached();
         (self.owner_is_absent, self.chunks_rest) = (false, false);
         let happened = progressed?;
         self.read_clock();

@@ -4,8 +4,8 @@ use std::io;
 use std::time::Duration;
 
 use super::engine::Engine;
-use super::lanes::{CHUNK_HEADER_BYTES, CloseMode, Interest, LaneKey, SendMode};
 use super::roles::{Role, Traffic};
+use super::traits::{CHUNK_HEADER_BYTES, CloseMode, Interest, LaneKey, SendMode};
 use super::zero_copy::ZeroCopy;
 use crate::proto::late::Late;
 use crate::proto::silence::patience;
@@ -191,7 +191,7 @@ impl Engine {
             self.state.acks_due.pop_front();
             let traffic = self.traffic(key);
             if traffic.is_some_and(|traffic| std::mem::take(&mut traffic.is_ack_due)) {
-                self.driver.hasten_ack(key);
+                self.driver.quickack(key);
             }
         }
     }
@@ -212,7 +212,7 @@ impl Engine {
             if !traffic.silence.is_owed() {
                 continue;
             }
-            let owed = match self.driver.owed(key) {
+            let owed = match self.driver.unacked(key) {
                 Ok(owed) => owed,
                 Err(error) => {
                     self.close_lane(lane, LaneEnd::Failed(&error.to_string()));

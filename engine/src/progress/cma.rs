@@ -4,7 +4,7 @@ use zerocopy::IntoBytes;
 
 use super::completions::Completions;
 use super::engine::Engine;
-use super::lanes;
+use super::traits;
 use crate::proto::table::Id;
 use crate::wire::CmaSource;
 
@@ -15,9 +15,9 @@ impl Completions {
     /// Writes into `room` where the message of a send is, for peers to read it there.
     pub(super) fn write_source(&self, id: Id, room: &mut [u8]) {
         let span = self.shape(id).and_then(|shape| shape.as_span());
-        let source = span.zip(self.witness.as_ref()).map(|(span, witness)| CmaSource {
-            address: witness.announce(span.ptr.expose_provenance() as u64).into(),
-            revocations: witness.revocations().into(),
+        let source = span.zip(self.cookie.as_ref()).map(|(span, cookie)| CmaSource {
+            address: cookie.announce_address(span.ptr.expose_provenance() as u64).into(),
+            revocations: cookie.revocations().into(),
         });
         // Of more than one piece nothing is said, and the message is granted.
         let nowhere = CmaSource { address: 0.into(), revocations: 0.into() };
@@ -54,7 +54,7 @@ impl Engine {
             let into = state.completions.shape(read.operation);
             let is_good = path.zip(into).is_some_and(|((session, _), into)| {
                 let (offset, length) = (read.offset as usize, read.length as usize);
-                let source = lanes::CmaSource {
+                let source = traits::CmaSource {
                     address: read.source.address.get(),
                     revocations: read.source.revocations.get(),
                 };

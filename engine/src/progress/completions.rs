@@ -12,7 +12,7 @@ use super::held::Held;
 use super::lent::LentRegions;
 use super::outside::{OutsideQueue, Ticket};
 use super::shared::{ChunkWriter, Keys};
-use crate::driver::lanes::Witness;
+use crate::driver::traits::ProcessCookie;
 use crate::memory::{Buffer, Shape, Span, Window};
 use crate::proto::table::{Id, Table};
 use crate::types::{
@@ -188,7 +188,7 @@ pub(crate) struct Completions {
     /// Matches of receives with handles, in order.
     matches: u64,
     /// By what peers on this host know whether what they read of this memory counts.
-    pub(super) witness: Option<Arc<Witness>>,
+    pub(super) cookie: Option<Arc<ProcessCookie>>,
 }
 
 impl Completions {
@@ -205,7 +205,7 @@ impl Completions {
             copied_bytes: 0,
             finished: 0,
             matches: 0,
-            witness: None,
+            cookie: None,
         }
     }
 

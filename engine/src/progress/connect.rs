@@ -8,8 +8,8 @@ use zerocopy::IntoBytes;
 
 use super::control::ControlLane;
 use super::engine::Engine;
-use super::lanes::{CloseMode, Interest, LaneKey};
 use super::roles::{CLOSING, PartialMessage, Role};
+use super::traits::{CloseMode, Interest, LaneKey};
 use crate::proto::connection::{Phase, Way};
 use crate::proto::control_lane::LaneEvent;
 use crate::proto::failure::PeerFailure;

@@ -3,8 +3,8 @@
 use std::io::ErrorKind;
 
 use super::engine::Engine;
-use super::lanes::{Interest, LaneKey};
 use super::partial::Partial;
+use super::traits::{Interest, LaneKey};
 use crate::proto::control_lane::LaneEvent;
 use crate::proto::failure::PeerFailure;
 use crate::proto::hint::Hint;
@@ -416,7 +416,7 @@ impl Engine {
     }
 
     /// Sends what a session has staged, as far as the kernel takes it. Call
-    /// [`super::lanes::DatagramPort::flush_datagrams`] when no other session follows.
+    /// [`super::traits::DatagramIo::flush_datagrams`] when no other session follows.
     pub(crate) fn flush(&mut self, session: u32) -> bool {
         let state = &mut *self.state;
         let Some(control) = state.controls.get_mut(session as usize) else {

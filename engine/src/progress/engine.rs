@@ -15,10 +15,10 @@ use super::completions::Completions;
 use super::completions::pieces::Scratch;
 use super::control::ControlLane;
 use super::datagram::{Datagrams, Rings};
-use super::lanes::{DriverEvent, Interest, LaneKey};
 use super::mapped::MemoryQuestions;
 use super::monitor::EngineQuestions;
 use super::roles::Roles;
+use super::traits::{DriverEvent, Interest, LaneKey};
 use super::zero_copy::Policy;
 use crate::driver::AnyDriver;
 use crate::forks::EngineFd;
@@ -291,8 +291,8 @@ impl Engine {
         state.core.set_rails(told);
         listeners.into_iter().try_for_each(|it| driver.listen(it.into_inner())).map_err(failed)?;
         state.datagrams.attach(&mut *driver)?;
-        driver.listen_to_neighbours(state.core.engine());
-        state.completions.witness = driver.witness();
+        driver.enable_shared_memory(state.core.engine());
+        state.completions.cookie = driver.process_cookie();
         let mut roles: Vec<_> = state.roles.take_all();
         let mut renamed = Vec::new();
         for (old, socket) in sockets {
@@ -371,7 +371,7 @@ impl Engine {
     }
 
     /// What the driver counted.
-    pub(crate) fn driver_counters(&self) -> super::lanes::DriverCounters {
+    pub(crate) fn driver_counters(&self) -> super::traits::DriverCounters {
         self.driver.counters()
     }
 
@@ -493,10 +493,10 @@ impl Engine {
                     self.handle_ring_changed(session, is_up.then_some(number));
                 }
                 DriverEvent::ProcessEnded { session } => self.handle_process_ended(session),
-                DriverEvent::MemoryAsked { session, token, key } => {
+                DriverEvent::MemoryRequested { session, token, key } => {
                     self.handle_memory_asked(session, token, key);
                 }
-                DriverEvent::MemoryGiven { session, token, answer } => {
+                DriverEvent::MemoryAnswered { session, token, answer } => {
                     self.handle_memory_given(session, token, answer);
                 }
                 DriverEvent::Closed { lane } => {
@@ -576,7 +576,7 @@ impl Engine {
             self.ask_engines();
             self.state.shrink_idle();
             self.fit_window();
-            self.listen_anew();
+            self.rebind_listener();
             self.publish();
         }
     }

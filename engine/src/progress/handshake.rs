@@ -14,8 +14,8 @@ use zerocopy::{FromBytes, IntoBytes};
 use super::bulk::LaneEnd;
 use super::datagram::Announced;
 use super::engine::Engine;
-use super::lanes::{CloseMode, Interest, LaneKey};
 use super::roles::{CLOSING, HalfOpen, PartialMessage, Role};
+use super::traits::{CloseMode, Interest, LaneKey};
 use crate::proto::failure::PeerFailure;
 use crate::proto::handshake::{Acceptor, Distrust, Initiator, answer_join, is_of_job};
 use crate::proto::session::{Limits, NOTHING};
@@ -73,7 +73,7 @@ impl Engine {
         }
         state.strangers += 1;
         if state.strangers > STRANGERS_MAX {
-            self.driver.rest_from_accepting(STRANGERS_PAUSE);
+            self.driver.pause_accept(STRANGERS_PAUSE);
         }
     }
 

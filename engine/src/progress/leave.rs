@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use super::completions::Completions;
 use super::engine::Engine;
-use super::lanes::CloseMode;
 use super::roles::Role;
+use super::traits::CloseMode;
 
 /// Time for the kernel to let go of memory once lanes were reset.
 pub(crate) const LET_GO: Duration = Duration::from_secs(2);

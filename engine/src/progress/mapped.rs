@@ -5,7 +5,7 @@ use std::os::fd::AsFd as _;
 use std::time::Duration;
 
 use super::engine::Engine;
-use super::lanes::{GivenMemory, MemoryPiece};
+use super::traits::{MappableMemory, ReceivedMemory};
 use crate::memory::Window;
 use crate::proto::regions::Refusal;
 use crate::types::{Address, Error, Peer};
@@ -28,7 +28,7 @@ struct Asked {
 
 #[derive(Debug)]
 enum Answer {
-    Given(GivenMemory),
+    Given(ReceivedMemory),
     Refused(Refusal),
     /// The ring has ended before it came.
     Lost,
@@ -60,7 +60,7 @@ impl Engine {
     ///
     /// This engine shares none, or there is no such peer.
     pub(crate) fn shares_memory(&self, peer: Peer) -> Result<bool, Error> {
-        if !self.driver.takes_neighbours() {
+        if !self.driver.accepts_local_peers() {
             return Err(Error::misuse(
                 "this engine shares no memory: set shared_memory to auto or rings, and \
                  control_lane to another lane than tcp; Endpoint::shared_memory says what the host \
@@ -72,7 +72,7 @@ impl Engine {
     }
 
     /// Asks a peer with a ring for the memory that a key opens; the name of the question.
-    pub(crate) fn ask_for_memory(&mut self, peer: Peer, key: u64) -> Result<u32, Error> {
+    pub(crate) fn request_memory(&mut self, peer: Peer, key: u64) -> Result<u32, Error> {
         let state = &mut *self.state;
         let remote = state.core.remotes().get(peer.0).ok_or(Error::UnknownPeer)?;
         let Some(session) = state.paths.ring_of(remote.session) else {
@@ -84,7 +84,7 @@ impl Engine {
         }
         questions.last = questions.last.wrapping_add(1);
         let token = questions.last;
-        match self.driver.ask_for_memory(session, token, key) {
+        match self.driver.request_memory(session, token, key) {
             Ok(()) => {
                 questions.asked.push(Asked { token, peer, session, answer: None });
                 Ok(token)
@@ -111,7 +111,7 @@ impl Engine {
                     Err(Error::Refused { address: Box::new(address), cause, status: None })
                 })
             }
-            Answer::Given(GivenMemory { descriptor, offset, length }) => {
+            Answer::Given(ReceivedMemory { descriptor, offset, length }) => {
                 let length = usize::try_from(length).unwrap_or(usize::MAX);
                 Window::of_peer(descriptor.as_fd(), offset, length)
                     .map_err(|error| Error::system("cannot map the memory of a peer", error))
@@ -148,17 +148,17 @@ impl Engine {
             let window = state.completions.regions.window(granted.region);
             let descriptor = window.and_then(|window| window.descriptor());
             let piece = descriptor.ok_or(Refusal::NotShareable)?;
-            Ok((granted, MemoryPiece { descriptor: piece, offset: granted.start, length }))
+            Ok((granted, MappableMemory { descriptor: piece, offset: granted.start, length }))
         });
         let (given, answer) = match window {
             Ok((granted, piece)) => (Some(granted.region), Ok(piece)),
             Err(refusal) => (None, Err(refusal.code())),
         };
-        if let Err(error) = self.driver.give_memory(name, token, answer) {
+        if let Err(error) = self.driver.answer_memory_request(name, token, answer) {
             tracing::debug!(name, "a neighbour is not given memory: {error}");
             if given.is_some() {
                 // It still waits. Where nothing can be said, the ring ends over that.
-                let _ = self.driver.give_memory(name, token, Err(Refusal::Busy.code()));
+                let _ = self.driver.answer_memory_request(name, token, Err(Refusal::Busy.code()));
             }
         } else if let Some(region) = given {
             state.core.regions_mut().note_mapped(region);
@@ -170,7 +170,7 @@ impl Engine {
         &mut self,
         name: u64,
         token: u32,
-        answer: Result<GivenMemory, u8>,
+        answer: Result<ReceivedMemory, u8>,
     ) {
         let answer = match answer {
             Ok(given) => Answer::Given(given),

@@ -6,8 +6,8 @@ use std::net::SocketAddr;
 use rand::RngExt;
 
 use super::engine::Engine;
-use super::lanes::{CloseMode, Interest, LaneKey};
 use super::roles::{CLOSING, PartialMessage, Role};
+use super::traits::{CloseMode, Interest, LaneKey};
 use crate::proto::control_lane::LaneEvent;
 use crate::proto::handshake::{Initiator, answer_join};
 use crate::proto::paths::Paths;

@@ -44,4 +44,4 @@ pub(crate) mod wait_object;
 mod wakers;
 pub(crate) mod zero_copy;
 
-use crate::driver::lanes;
+use crate::driver::traits;

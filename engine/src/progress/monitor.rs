@@ -4,9 +4,9 @@ use std::io;
 use std::time::Duration;
 
 use super::engine::{Engine, EngineState};
-use super::lanes::{CloseMode, LaneKey};
 use super::partial::Partial;
 use super::roles::CLOSING;
+use super::traits::{CloseMode, LaneKey};
 use crate::proto::control_lane::{Decision, LaneEvent, QUESTIONS};
 
 /// Checks of peers from one look at a lane on which nothing is owed to the next: of many sessions
@@ -183,8 +183,8 @@ impl Engine {
     }
 
     fn look_at_lane(&mut self, session: u32, lane: LaneKey) {
-        match self.driver.owed(lane) {
-            Ok(owed) => self.handle_lane_event(session, LaneEvent::Owed(owed)),
+        match self.driver.unacked(lane) {
+            Ok(owed) => self.handle_lane_event(session, LaneEvent::Unacked(owed)),
             Err(error) => self.handle_control_failed(session, &error),
         }
     }

@@ -1,7 +1,7 @@
 //! Pieces of long messages by rings in shared memory.
 
 use super::engine::Engine;
-use super::lanes::PieceHeader;
+use super::traits::PieceHeader;
 use crate::proto::effects::Effects;
 use crate::proto::failure::PeerFailure;
 use crate::proto::pieces::PieceSend;

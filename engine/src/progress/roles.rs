@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use super::datagram::Announced;
-use super::lanes::LaneKey;
+use super::traits::LaneKey;
 use crate::proto::handshake::{Acceptor, Initiator};
 use crate::proto::late::{AtRest, Late};
 use crate::proto::peers::Admission;
@@ -93,7 +93,7 @@ pub(crate) const CLOSING: Role = Role::Closing { lane: None, traffic: Late::NONE
 pub(crate) struct Traffic {
     pub(crate) receiving: Option<ChunkReceive>,
     /// Length of the chunk being sent, and when it was handed over.
-    pub(crate) sending: Option<(u32, u64, super::lanes::SendMode)>,
+    pub(crate) sending: Option<(u32, u64, super::traits::SendMode)>,
     /// Chunks went since the kernel was last told not to keep its acknowledgements for those.
     pub(crate) has_sent: bool,
     /// It is told soon, unless another chunk goes first.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::control::ControlLane;
 use super::datagram::state_of;
 use super::engine::Engine;
-use super::lanes::{LaneKey, TcpFigures};
+use super::traits::{LaneKey, TcpFigures};
 use crate::proto::core::Core;
 use crate::proto::paths::{NO_PATH, Paths};
 use crate::proto::rails::{PathState as KnownPath, rails_of};

@@ -20,7 +20,7 @@ use std::io::ErrorKind;
 
 use super::control::ControlLane;
 use super::engine::{Engine, EngineState};
-use super::lanes::Interest;
+use super::traits::Interest;
 use crate::proto::datagram::append_segment;
 use crate::proto::hint::Hint;
 use crate::proto::paths::CARRIER;

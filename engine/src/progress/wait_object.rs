@@ -37,7 +37,7 @@ pub struct WaitObject {
 }
 
 impl WaitObject {
-    /// `wake_fd`: see [`crate::driver::lanes::Driver::wake_fd`].
+    /// `wake_fd`: see [`crate::driver::traits::Driver::wake_fd`].
     pub(super) fn new(wake_fd: OwnedFd, armed: Arc<AtomicUsize>) -> io::Result<Self> {
         let set = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let timer_flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;

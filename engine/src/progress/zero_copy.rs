@@ -5,7 +5,7 @@
 //! included: a single call's time says how fast the kernel takes bytes, not how fast the path
 //! drains them.
 
-use super::lanes::SendMode;
+use super::traits::SendMode;
 
 /// Bytes at the start of a run that are not counted: the socket still holds the other mode's.
 const SETTLE_BYTES: u64 = 1 << 20;

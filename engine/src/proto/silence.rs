@@ -21,7 +21,7 @@ pub(crate) fn patience(limit: Duration, has_another: bool) -> Duration {
 
 /// What the peer's kernel owes on a lane.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Owed {
+pub(crate) enum Unacked {
     /// Nothing: all that was sent is acknowledged.
     Nothing,
     /// Bytes wait in this kernel, behind a window that the peer's kernel says is shut, or for a
@@ -70,9 +70,14 @@ impl Silence {
     /// Takes note of what is owed now; returns how long an answer has been due, `None` when none
     /// is. What passed before the first look counts as far as it is known, and up to half of
     /// `limit`.
-    pub(crate) fn observe(&mut self, now_ns: u64, owed: Owed, limit: Duration) -> Option<Duration> {
-        self.is_owed = owed != Owed::Nothing;
-        let Owed::Answer { heard, asked } = owed else {
+    pub(crate) fn observe(
+        &mut self,
+        now_ns: u64,
+        owed: Unacked,
+        limit: Duration,
+    ) -> Option<Duration> {
+        self.is_owed = owed != Unacked::Nothing;
+        let Unacked::Answer { heard, asked } = owed else {
             self.since_ns = None;
             return self.is_owed.then_some(Duration::ZERO);
         };
@@ -93,8 +98,8 @@ mod tests {
     const LIMIT: Duration = Duration::from_secs(20);
     const SECOND_NS: u64 = 1_000_000_000;
 
-    fn answer(heard_ms: u64, asked_ms: u64) -> Owed {
-        Owed::Answer {
+    fn answer(heard_ms: u64, asked_ms: u64) -> Unacked {
+        Unacked::Answer {
             heard: Duration::from_millis(heard_ms),
             asked: Duration::from_millis(asked_ms),
         }
@@ -147,10 +152,13 @@ mod tests {
             let now_ns = second * SECOND_NS;
             // A question is on its way; it was answered; the next one comes later and later.
             assert_eq!(silence.observe(now_ns, answer(60_000, 0), LIMIT), Some(Duration::ZERO));
-            assert_eq!(silence.observe(now_ns + 500_000, Owed::Later, LIMIT), Some(Duration::ZERO));
+            assert_eq!(
+                silence.observe(now_ns + 500_000, Unacked::Later, LIMIT),
+                Some(Duration::ZERO)
+            );
             assert!(silence.is_owed());
         }
-        assert_eq!(silence.observe(600 * SECOND_NS, Owed::Nothing, LIMIT), None);
+        assert_eq!(silence.observe(600 * SECOND_NS, Unacked::Nothing, LIMIT), None);
         assert!(!silence.is_owed());
     }
 }

@@ -28,7 +28,7 @@ enum Then {
 fn arrivals(seed: u64, loss_ppm: u64, then: Then) -> u64 {
     let mut world = world(seed, &ample());
     warm_up(&mut world);
-    world.net.borrow_mut().datagram_weather.loss_ppm = loss_ppm;
+    world.net.borrow_mut().datagram_impairments.loss_ppm = loss_ppm;
     let (target, source) = (peer(&mut world, 0, 1), peer(&mut world, 1, 0));
     for tag in 0..MESSAGES {
         assert!(receive(&mut world, 1, source, tag, 300));
@@ -70,7 +70,7 @@ fn everything_ends_when_both_are_back() {
         let mut world = world(seed, &config());
         warm_up(&mut world);
         let loss_ppm = [0, 50_000, 200_000][seed as usize % 3];
-        world.net.borrow_mut().datagram_weather.loss_ppm = loss_ppm;
+        world.net.borrow_mut().datagram_impairments.loss_ppm = loss_ppm;
         let sides = [(0, 1), (1, 0)].map(|(at, of)| (at, peer(&mut world, at, of)));
         let mut expected = [Vec::new(), Vec::new()];
         for (tag, length) in (0..60).zip([10, 3000, 200, 700, 100].into_iter().cycle()) {
@@ -96,7 +96,7 @@ fn everything_ends_when_both_are_back() {
         });
         ended.iter_mut().for_each(|ended| ended.sort_unstable());
         assert_eq!(ended, expected, "seed {seed}");
-        world.net.borrow_mut().datagram_weather.loss_ppm = 0;
+        world.net.borrow_mut().datagram_impairments.loss_ppm = 0;
         talk(&mut world, [0, 1], "after it");
     }
 }

@@ -8,10 +8,10 @@ use std::net::SocketAddr;
 
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::driver::lanes::DATAGRAM_BYTES_USUAL;
 use crate::driver::sim::datagrams::Sighting;
 use crate::driver::sim::net::Net;
 use crate::driver::sim::random::Random;
+use crate::driver::traits::DATAGRAM_BYTES_USUAL;
 use crate::wire::packet::{PACKET_HEADER_BYTES, PacketHeader};
 
 /// The last datagrams, which it remembers.
@@ -217,9 +217,9 @@ mod tests {
     use std::rc::Rc;
 
     use super::*;
-    use crate::driver::lanes::DatagramPort;
     use crate::driver::sim::SimDriver;
-    use crate::driver::sim::net::Weather;
+    use crate::driver::sim::net::Impairments;
+    use crate::driver::traits::DatagramIo;
     use crate::swarm::world::{Step, World};
     use crate::wire::packet::{FLAG_ELICITS, KIND_PACKET};
 
@@ -246,7 +246,7 @@ mod tests {
 
     /// What arrives at two hosts under attack, and the hash of the run.
     fn run(seed: u64) -> (Vec<(usize, Vec<u8>)>, u64, u64) {
-        let mut world = World::new(seed, Weather::fair()).unwrap();
+        let mut world = World::new(seed, Impairments::ideal()).unwrap();
         let mut drivers = [open(&mut world), open(&mut world)];
         world.attack(seed, 10_000);
         let locators = [0, 1].map(|host| world.net.borrow().locator(host));
@@ -260,7 +260,7 @@ mod tests {
                 locators[1 - from],
                 0,
                 bytes.len(),
-                crate::driver::lanes::Handling::PLAIN,
+                crate::driver::traits::TxFlags::PLAIN,
             );
             drivers[from].flush_datagrams();
             let until_ns = world.now_ns() + 10_000;
@@ -314,7 +314,7 @@ mod tests {
 
     #[test]
     fn without_datagrams_there_is_nothing_to_attack() {
-        let mut world = World::new(4, Weather::fair()).unwrap();
+        let mut world = World::new(4, Impairments::ideal()).unwrap();
         let mut driver = open(&mut world);
         world.attack(4, 1_000);
         while world.step(MILLISECOND) != Step::Limit {}

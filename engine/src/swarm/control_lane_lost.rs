@@ -2,9 +2,9 @@
 
 use super::scenarios::{MILLISECOND, config, connect, drain, pass, peer, receive, run, send, talk};
 use super::world::World;
-use crate::driver::sim::neighbours::NeighbourWeather;
-use crate::driver::sim::net::Weather;
-use crate::driver::sim::rails::{LinkWeather, RailFault};
+use crate::driver::sim::local_peers::LocalPeerImpairments;
+use crate::driver::sim::net::Impairments;
+use crate::driver::sim::rails::{LinkImpairments, RailFault};
 use crate::progress::engine::LoopConfig;
 use crate::proto::core::Config;
 use crate::proto::effects::CompletionLevel;
@@ -27,10 +27,10 @@ fn room() -> Config {
 
 /// Two hosts with two links each, whose engines have a session with two paths that answer.
 fn world(seed: u64) -> World {
-    let weather = Weather { keep_alive_ns: PEER_TIMEOUT_NS, ..Weather::fair() };
-    let mut world = World::new(seed, weather).unwrap();
+    let impairments = Impairments { keep_alive_ns: PEER_TIMEOUT_NS, ..Impairments::ideal() };
+    let mut world = World::new(seed, impairments).unwrap();
     world.set_datagrams(true).unwrap();
-    let link = LinkWeather {
+    let link = LinkImpairments {
         ns_per_kib: 1000,
         delay_ns: 10_000,
         jitter_ns: 1000,
@@ -227,7 +227,7 @@ fn a_question_that_is_passed_on_ends_no_session() {
         let host = world.add_host_with(&[]);
         world.start(host, 99, room(), loop_config()).unwrap();
         pass(&mut world, MILLISECOND);
-        world.net.borrow_mut().meddle(0, 3);
+        world.net.borrow_mut().attack_handshakes(0, 3);
         reset_control(&mut world);
         pass(&mut world, 3 * SECOND);
         assert_lives(&mut world, &format!("seed {seed}"));
@@ -295,19 +295,19 @@ fn a_host_that_vanishes_is_known_within_the_peer_timeout() {
 
 /// Two engines of one machine whose only NIC loses its address: nothing goes by it any more.
 fn neighbours(seed: u64) -> World {
-    let weather = Weather { keep_alive_ns: PEER_TIMEOUT_NS, ..Weather::fair() };
-    let mut world = World::new(seed, weather).unwrap();
+    let impairments = Impairments { keep_alive_ns: PEER_TIMEOUT_NS, ..Impairments::ideal() };
+    let mut world = World::new(seed, impairments).unwrap();
     world.set_datagrams(true).unwrap();
-    let rings = NeighbourWeather {
+    let rings = LocalPeerImpairments {
         machines: 1,
         ring_bytes: 64 << 10,
         delay_ns: 1000,
         reads: true,
-        ..NeighbourWeather::default()
+        ..LocalPeerImpairments::default()
     };
     world.net.borrow_mut().share_memory(rings);
     for host in 0..2 {
-        world.add_host_with(&[LinkWeather { delay_ns: 10_000, ..LinkWeather::default() }]);
+        world.add_host_with(&[LinkImpairments { delay_ns: 10_000, ..LinkImpairments::default() }]);
         world.start(host, host as u64 + 1, room(), loop_config()).unwrap();
     }
     talk(&mut world, [0, 1], "the session begins");

@@ -1,6 +1,6 @@
 //! What one seed decides about datagrams. Drawn apart from the rest of the plan.
 
-use crate::driver::sim::datagrams::DatagramWeather;
+use crate::driver::sim::datagrams::DatagramImpairments;
 use crate::driver::sim::random::Random;
 
 const MICROSECOND: u64 = 1_000;
@@ -12,7 +12,7 @@ const PERCENT: u64 = 10_000;
 pub(crate) struct DatagramPlan {
     /// One process in so many takes no datagrams; 0: all do.
     pub(crate) without_one_in: usize,
-    pub(crate) weather: DatagramWeather,
+    pub(crate) impairments: DatagramImpairments,
     /// Mean time between two firewalls that come up from one host to another, and how long they
     /// stay at the most; streams pass them.
     pub(crate) firewall_ns: Option<(u64, u64)>,
@@ -30,7 +30,7 @@ impl DatagramPlan {
     pub(crate) fn fair() -> Self {
         Self {
             without_one_in: 0,
-            weather: DatagramWeather::fair(),
+            impairments: DatagramImpairments::ideal(),
             firewall_ns: None,
             attack_ns: None,
             one_way: false,
@@ -44,7 +44,7 @@ impl DatagramPlan {
         if random.one_in(2) {
             return None;
         }
-        let weather = DatagramWeather {
+        let impairments = DatagramImpairments {
             ns_per_kib: random.pick(&[0, 0, 100, 1000, 10_000]),
             queue_bytes: random.pick(&[0, 20_000, 200_000]),
             send_room_bytes: random.pick(&[0, 5_000, 100_000]),
@@ -68,7 +68,7 @@ impl DatagramPlan {
         let without_one_in = random.pick(&[0, 0, 3]);
         Some(Self {
             without_one_in,
-            weather,
+            impairments,
             firewall_ns: firewalls.then_some(firewall_ns),
             attack_ns: attacks.then_some(attack_ns),
             firewalls_stay: random.one_in(3),

@@ -77,7 +77,7 @@ impl Run {
                 Ok(true)
             }
             Fault::Darken if is_there => {
-                self.world.net.borrow_mut().darken(host);
+                self.world.net.borrow_mut().power_off(host);
                 self.end(host);
                 Ok(true)
             }
@@ -85,7 +85,7 @@ impl Run {
                 if is_there {
                     self.end(host);
                 }
-                self.world.net.borrow_mut().light(host);
+                self.world.net.borrow_mut().power_on(host);
                 self.start(host)?;
                 // Whoever knows the address may meet somebody else there.
                 self.taint_all(host);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::scenarios::{config, drain, loop_config, pass, peer, receive, run, send, weather};
+use super::scenarios::{config, drain, impairments, loop_config, pass, peer, receive, run, send};
 use super::world::World;
 use crate::proto::connection::Retry;
 use crate::proto::core::Config;
@@ -44,7 +44,7 @@ fn length(script: &mut Script<'_>) -> usize {
 const TURN_NS: u64 = 2_000;
 
 fn world(seed: u8, hosts: usize, config: &Config) -> World {
-    let mut world = World::new(seed.into(), weather(seed.into())).unwrap();
+    let mut world = World::new(seed.into(), impairments(seed.into())).unwrap();
     for host in 0..hosts {
         world.add_host();
         world.start(host, host as u64 + 1, config.clone(), loop_config()).unwrap();
@@ -102,7 +102,7 @@ fn calls_and_events() {
                 9..13 => pass(&mut world, TURN_NS * script.below(40) as u64),
                 13 => drop(world.net.borrow_mut().cut_one(script.byte() % 2 == 0)),
                 14 => pass(&mut world, u64::from(script.byte()) << 16),
-                _ => world.net.borrow_mut().weather.refused_one_in = script.below(4),
+                _ => world.net.borrow_mut().impairments.refused_one_in = script.below(4),
             }
             collect(&mut world, &mut ended);
         }

@@ -6,8 +6,8 @@ use super::scenarios::{
     MILLISECOND, config, connect, drain, loop_config, pass, peer, receive, run, send, world,
 };
 use super::world::World;
-use crate::driver::sim::net::Weather;
-use crate::driver::sim::rails::{LinkWeather, RailFault};
+use crate::driver::sim::net::Impairments;
+use crate::driver::sim::rails::{LinkImpairments, RailFault};
 use crate::driver::sim::random::Random;
 use crate::progress::engine::LoopConfig;
 use crate::proto::connection::Retry;
@@ -21,8 +21,8 @@ fn a_lane_that_others_want_too_is_kept_until_its_grants_have_come() {
     for seed in 0..20 {
         let config =
             Config { bulk_lanes: 1, chunk_bytes: 4096, busy_chunk_bytes: 4096, ..config() };
-        let weather = Weather { delay_ns: 3 * MILLISECOND, ..Weather::fair() };
-        let mut world = World::new(seed, weather).unwrap();
+        let impairments = Impairments { delay_ns: 3 * MILLISECOND, ..Impairments::ideal() };
+        let mut world = World::new(seed, impairments).unwrap();
         for host in 0..4 {
             world.add_host();
             let bulk_lanes_max = if host == 0 { 1 } else { 16 };
@@ -85,8 +85,8 @@ fn a_lane_is_opened_once_for_a_peer_that_asks_once() {
 fn lanes_of_several_paths_that_carry_nothing_do_not_keep_each_other_alive() {
     let retry = Retry { timeout_ns: 50 * MILLISECOND, ..config().retry };
     let config = Config { bulk_lanes: 1, bulk_idle_ns: 50 * MILLISECOND, retry, ..config() };
-    let mut world = World::new(1, Weather::fair()).unwrap();
-    let link = LinkWeather { delay_ns: 10_000, ..LinkWeather::default() };
+    let mut world = World::new(1, Impairments::ideal()).unwrap();
+    let link = LinkImpairments { delay_ns: 10_000, ..LinkImpairments::default() };
     for host in 0..2 {
         world.add_host_with(&[link; 2]);
         world.start(host, host as u64 + 1, config.clone(), loop_config()).unwrap();
@@ -122,7 +122,8 @@ fn engines_that_all_want_a_lane_of_the_next_one_do_not_refuse_each_other_for_eve
         let config = Config { bulk_lanes: 1, bulk_lanes_max: 1, ..config() };
         let mut world = world(seed, RING, &config);
         // An attempt takes most of the time that passes before the next one.
-        world.net.borrow_mut().weather = Weather { delay_ns: 15 * MILLISECOND, ..Weather::fair() };
+        world.net.borrow_mut().impairments =
+            Impairments { delay_ns: 15 * MILLISECOND, ..Impairments::ideal() };
         (0..RING).for_each(|at| connect(&mut world, at, (at + 1) % RING));
         pass(&mut world, 500 * MILLISECOND);
         for at in 0..RING {
@@ -184,7 +185,7 @@ fn acknowledgements_are_asked_for_where_nothing_goes_back() {
             done == 2
         });
     };
-    let hastened = |world: &World| world.net.borrow().acks_hastened;
+    let hastened = |world: &World| world.net.borrow().quickacks;
     // One way only: kernels keep nothing back.
     for _ in 0..5 {
         one(&mut world, 0, 1);
@@ -219,10 +220,10 @@ fn lanes_that_fail_for_less_than_the_peer_timeout_end_no_session() {
         [(1, 0, false), (1, 1, true), (2, 0, false), (2, 0, true), (2, 1, true)]
     {
         let what = format!("{links} links of host {host}, with a lane: {has_lane}");
-        let weather = Weather { keep_alive_ns: 10 * SECOND, ..Weather::fair() };
-        let mut world = World::new(1, weather).unwrap();
+        let impairments = Impairments { keep_alive_ns: 10 * SECOND, ..Impairments::ideal() };
+        let mut world = World::new(1, impairments).unwrap();
         world.set_datagrams(true).unwrap();
-        let link = LinkWeather { delay_ns: 10_000, ..LinkWeather::default() };
+        let link = LinkImpairments { delay_ns: 10_000, ..LinkImpairments::default() };
         for host in 0..2 {
             world.add_host_with(&vec![link; links]);
             world.start(host, host as u64 + 1, config.clone(), loops).unwrap();

@@ -244,7 +244,7 @@ fn run(plan: Plan, log: Option<File>) -> Result<Report, String> {
         wire_hash: run.world.net.borrow().wire_hash(),
         virtual_ns: now_ns,
         turns: run.world.turns,
-        from_neighbours: run.world.net.borrow().read_from_neighbours(),
+        from_neighbours: run.world.net.borrow().local_read_counts(),
     };
     match done {
         Ok(()) => Ok(report),
@@ -258,25 +258,25 @@ fn run(plan: Plan, log: Option<File>) -> Result<Report, String> {
 impl Run {
     fn new(plan: Plan) -> Result<Self, String> {
         let seed = plan.seed;
-        let mut world = World::new(seed, plan.weather.clone()).map_err(|e| e.to_string())?;
+        let mut world = World::new(seed, plan.impairments.clone()).map_err(|e| e.to_string())?;
         (world.turn_ns, world.idle_turns_max) = (plan.turn_ns, plan.idle_turns_max);
         if let Some(datagrams) = &plan.datagrams {
-            world.net.borrow_mut().datagram_weather = datagrams.weather.clone();
+            world.net.borrow_mut().datagram_impairments = datagrams.impairments.clone();
         }
         let mut oracle = Oracle::default();
         oracle.all_tainted = plan.connects_fail();
         oracle.has_datagrams = plan.datagrams.is_some();
-        let fair_ns = crate::driver::sim::net::Weather::fair().delay_ns;
+        let fair_ns = crate::driver::sim::net::Impairments::ideal().delay_ns;
         let is_attacked =
             plan.datagrams.as_ref().is_some_and(|datagrams| datagrams.attack_ns.is_some());
-        if let Some(weather) = plan.neighbours {
-            world.net.borrow_mut().share_memory(weather);
+        if let Some(impairments) = plan.neighbours {
+            world.net.borrow_mut().share_memory(impairments);
         }
         oracle.delay_ns = match &plan.rails {
             // Whoever reads along may send copies that overtake, and so may rings.
             _ if is_attacked || plan.neighbours.is_some() => 0,
             Some(rails) => rails.delay_ns(),
-            None => plan.weather.delay_ns.min(fair_ns),
+            None => plan.impairments.delay_ns.min(fair_ns),
         };
         let mut run = Self {
             world,
@@ -361,7 +361,7 @@ impl Run {
                 self.world.attack(self.plan.seed, pause_ns);
                 // Attempts that arrive elsewhere are spent; enough are left for what else happens.
                 let relays = (self.plan.retry.retries as usize / 4).min(4);
-                self.world.net.borrow_mut().meddle(REPLAYED_HELLOS, relays);
+                self.world.net.borrow_mut().attack_handshakes(REPLAYED_HELLOS, relays);
             }
             if let Some((pause_ns, _)) = datagrams.firewall_ns {
                 self.world.plan(pause_ns, FIREWALL);
@@ -434,7 +434,7 @@ impl Run {
         self.settle_all()?;
         self.is_healing = true;
         self.faults += self.world.end_attack();
-        self.world.net.borrow_mut().meddle(0, 0);
+        self.world.net.borrow_mut().attack_handshakes(0, 0);
         for host in 0..self.residents.len() {
             while !self.residents[host].closed.is_empty() {
                 self.reopen(host)?;
@@ -443,12 +443,12 @@ impl Run {
         simulated::set_rare(None);
         {
             let net = &mut *self.world.net.borrow_mut();
-            let keep_alive_ns = net.weather.keep_alive_ns;
-            net.weather = crate::driver::sim::net::Weather::fair();
-            net.weather.keep_alive_ns = keep_alive_ns;
-            net.datagram_weather = crate::driver::sim::datagrams::DatagramWeather::fair();
-            net.calm_links();
-            net.calm_neighbours();
+            let keep_alive_ns = net.impairments.keep_alive_ns;
+            net.impairments = crate::driver::sim::net::Impairments::ideal();
+            net.impairments.keep_alive_ns = keep_alive_ns;
+            net.datagram_impairments = crate::driver::sim::datagrams::DatagramImpairments::ideal();
+            net.disable_link_faults();
+            net.disable_ring_faults();
             net.heal();
         }
         self.keep_firewalls();

@@ -2,8 +2,8 @@
 
 use super::scenarios::{config, connect, drain, loop_config, pass, peer, receive, run, send, talk};
 use super::world::World;
-use crate::driver::sim::net::Weather;
-use crate::driver::sim::rails::{LinkWeather, RailFault};
+use crate::driver::sim::net::Impairments;
+use crate::driver::sim::rails::{LinkImpairments, RailFault};
 use crate::proto::connection::Retry;
 use crate::proto::core::Config;
 use crate::proto::effects::CompletionLevel;
@@ -15,7 +15,7 @@ const MILLISECOND: u64 = 1_000_000;
 
 /// Two hosts whose engines take datagrams.
 pub(super) fn world(seed: u64, config: &Config) -> World {
-    let mut world = World::new(seed, Weather::fair()).unwrap();
+    let mut world = World::new(seed, Impairments::ideal()).unwrap();
     world.set_datagrams(true).unwrap();
     for host in 0..2 {
         world.add_host();
@@ -173,7 +173,7 @@ fn a_peer_whose_address_changes_is_followed() {
 fn two_peers_whose_addresses_change_at_once_find_each_other() {
     let mut world = world(4, &config());
     warm_up(&mut world);
-    world.net.borrow_mut().datagram_weather.rebind_keeps_ns = 100 * MILLISECOND;
+    world.net.borrow_mut().datagram_impairments.rebind_keeps_ns = 100 * MILLISECOND;
     (0..2).for_each(|host| world.net.borrow_mut().rebind(host));
     exchange(&mut world, "from other addresses");
     pass(&mut world, 500 * MILLISECOND);
@@ -271,8 +271,8 @@ fn wide() -> Config {
 #[test]
 fn a_session_leaves_tcp_as_soon_as_its_path_is_good() {
     let mut world = world(8, &wide());
-    world.net.borrow_mut().weather.capacity = 300;
-    world.net.borrow_mut().datagram_weather.ns_per_kib = 200_000;
+    world.net.borrow_mut().impairments.capacity = 300;
+    world.net.borrow_mut().datagram_impairments.ns_per_kib = 200_000;
     let target = peer(&mut world, 0, 1);
     let count = 900;
     for tag in 0..count {
@@ -298,7 +298,7 @@ fn goodbyes_by_datagrams_are_heard_and_answered() {
     for (seed, loss_ppm) in (0..20).flat_map(|seed| lossy.map(|loss| (seed, loss))) {
         let mut world = world(seed, &config());
         warm_up(&mut world);
-        world.net.borrow_mut().datagram_weather.loss_ppm = loss_ppm;
+        world.net.borrow_mut().datagram_impairments.loss_ppm = loss_ppm;
         let target = peer(&mut world, 0, 1);
         let engine = world.engine(0).unwrap();
         engine.state.core.remove_peer(target, &mut engine.state.completions);
@@ -324,7 +324,7 @@ fn a_peer_that_is_inserted_again_while_its_session_ends_is_sent_to_by_the_next_o
     for (seed, loss_ppm) in (0..20).flat_map(|seed| lossy.map(|loss| (seed, loss))) {
         let mut world = world(seed, &config());
         warm_up(&mut world);
-        world.net.borrow_mut().datagram_weather.loss_ppm = loss_ppm;
+        world.net.borrow_mut().datagram_impairments.loss_ppm = loss_ppm;
         let target = peer(&mut world, 0, 1);
         let epoch = |world: &World| world.look(0).unwrap().state.core.session(0).unwrap().epoch;
         let before = epoch(&world);
@@ -360,16 +360,17 @@ fn a_peer_that_is_inserted_again_while_its_session_ends_is_sent_to_by_the_next_o
 #[test]
 fn a_session_of_several_paths_waits_once_for_room() {
     let config = Config { envelope_credits: 500, eager_credit_bytes: 1 << 20, ..config() };
-    let mut world = World::new(1, Weather::fair()).unwrap();
+    let mut world = World::new(1, Impairments::ideal()).unwrap();
     world.set_datagrams(true).unwrap();
-    let link = LinkWeather { ns_per_kib: 100_000, delay_ns: 10_000, ..LinkWeather::default() };
+    let link =
+        LinkImpairments { ns_per_kib: 100_000, delay_ns: 10_000, ..LinkImpairments::default() };
     for host in 0..2 {
         world.add_host_with(&[link; 3]);
         world.start(host, host as u64 + 1, config.clone(), loop_config()).unwrap();
     }
     warm_up(&mut world);
     pass(&mut world, 100 * MILLISECOND);
-    world.net.borrow_mut().datagram_weather.send_room_bytes = 1;
+    world.net.borrow_mut().datagram_impairments.send_room_bytes = 1;
     let (target, source) = (peer(&mut world, 0, 1), peer(&mut world, 1, 0));
     for _ in 0..400 {
         assert!(receive(&mut world, 1, source, 1, 200));
@@ -392,7 +393,7 @@ fn a_session_of_several_paths_waits_once_for_room() {
 fn a_session_begins_by_another_rail_while_the_first_one_of_either_side_fails() {
     let retry = Retry { timeout_ns: 200 * MILLISECOND, ..config().retry };
     let config = Config { retry, ..config() };
-    let link = LinkWeather { delay_ns: 10_000, ..LinkWeather::default() };
+    let link = LinkImpairments { delay_ns: 10_000, ..LinkImpairments::default() };
     for (fault, has_datagrams, failing) in [
         (RailFault::Down, true, 0),
         (RailFault::Down, false, 0),
@@ -402,7 +403,7 @@ fn a_session_begins_by_another_rail_while_the_first_one_of_either_side_fails() {
         (RailFault::BLACKHOLE, true, 1),
         (RailFault::BLACKHOLE, false, 1),
     ] {
-        let mut world = World::new(1, Weather::fair()).unwrap();
+        let mut world = World::new(1, Impairments::ideal()).unwrap();
         world.set_datagrams(has_datagrams).unwrap();
         for host in 0..2 {
             world.add_host_with(&[link; 2]);
@@ -435,9 +436,9 @@ fn a_session_begins_by_another_rail_while_the_first_one_of_either_side_fails() {
 /// The first path has never answered, and does not keep bulk data from a backup.
 #[test]
 fn a_backup_carries_bulk_data_of_a_session_that_began_by_it() {
-    let link = LinkWeather { delay_ns: 10_000, ..LinkWeather::default() };
+    let link = LinkImpairments { delay_ns: 10_000, ..LinkImpairments::default() };
     for (failing, has_datagrams) in [(0, true), (1, true), (0, false), (1, false)] {
-        let mut world = World::new(1, Weather::fair()).unwrap();
+        let mut world = World::new(1, Impairments::ideal()).unwrap();
         world.set_datagrams(has_datagrams).unwrap();
         for host in 0..2 {
             world.add_host_with(&[link; 2]);
@@ -468,11 +469,11 @@ fn a_backup_carries_bulk_data_of_a_session_that_began_by_it() {
 /// Where datagrams do not pass nobody asks the paths: what is not acknowledged tells.
 #[test]
 fn a_send_ends_although_a_rail_swallowed_what_it_was_given() {
-    let link = LinkWeather { delay_ns: 10_000, ns_per_kib: 1000, ..LinkWeather::default() };
+    let link = LinkImpairments { delay_ns: 10_000, ns_per_kib: 1000, ..LinkImpairments::default() };
     let config = Config { chunk_bytes: 64 << 10, horizon_chunks: 8, ..config() };
     let ways = [(true, true), (true, false), (false, true)];
     for ((outward, inward), from) in ways.into_iter().flat_map(|way| [(way, 0), (way, 1)]) {
-        let mut world = World::new(1, Weather::fair()).unwrap();
+        let mut world = World::new(1, Impairments::ideal()).unwrap();
         world.set_datagrams(false).unwrap();
         for host in 0..2 {
             world.add_host_with(&[link; 2]);
@@ -508,9 +509,9 @@ fn a_send_ends_although_a_rail_swallowed_what_it_was_given() {
 /// RR-RAIL-4: who opened the session asks it; the other side learns of it if it is heard there.
 #[test]
 fn a_path_that_fails_from_the_start_is_reported() {
-    let link = LinkWeather { delay_ns: 10_000, ..LinkWeather::default() };
+    let link = LinkImpairments { delay_ns: 10_000, ..LinkImpairments::default() };
     for (outward, inward) in [(true, true), (true, false), (false, true)] {
-        let mut world = World::new(1, Weather::fair()).unwrap();
+        let mut world = World::new(1, Impairments::ideal()).unwrap();
         world.set_datagrams(true).unwrap();
         for host in 0..2 {
             world.add_host_with(&[link; 2]);
@@ -548,8 +549,8 @@ fn a_path_that_fails_from_the_start_is_reported() {
 /// A host of one rail, whose peer's first address is one that nobody can reach from there.
 #[test]
 fn a_host_of_one_rail_finds_the_address_that_answers() {
-    let link = LinkWeather { delay_ns: 10_000, ..LinkWeather::default() };
-    let mut world = World::new(1, Weather::fair()).unwrap();
+    let link = LinkImpairments { delay_ns: 10_000, ..LinkImpairments::default() };
+    let mut world = World::new(1, Impairments::ideal()).unwrap();
     world.add_host_with(&[link]);
     world.add_host_with(&[link; 3]);
     for host in [0, 1] {
@@ -570,8 +571,8 @@ fn a_host_of_one_rail_finds_the_address_that_answers() {
 /// RR-CONN-6
 #[test]
 fn a_peer_that_does_not_listen_yet_is_reached_by_the_first_rail() {
-    let link = LinkWeather { delay_ns: 10_000, ..LinkWeather::default() };
-    let mut world = World::new(1, Weather::fair()).unwrap();
+    let link = LinkImpairments { delay_ns: 10_000, ..LinkImpairments::default() };
+    let mut world = World::new(1, Impairments::ideal()).unwrap();
     for _ in 0..2 {
         world.add_host_with(&[link; 2]);
     }

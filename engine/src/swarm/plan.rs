@@ -1,4 +1,4 @@
-//! What one seed decides: settings, weather, faults and how often they strike.
+//! What one seed decides: settings, impairments, faults and how often they strike.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use super::neighbour_plan::neighbours_of;
 use super::one_sided::has_one_sided;
 use super::rail_plan::RailPlan;
 use super::thread_plan::ThreadPlan;
-use crate::driver::lanes::{DATAGRAM_BYTES_USUAL, SendMode};
-use crate::driver::sim::neighbours::NeighbourWeather;
-use crate::driver::sim::net::Weather;
+use crate::driver::sim::local_peers::LocalPeerImpairments;
+use crate::driver::sim::net::Impairments;
 use crate::driver::sim::random::Random;
+use crate::driver::traits::{DATAGRAM_BYTES_USUAL, SendMode};
 use crate::progress::engine::LoopConfig;
 use crate::progress::zero_copy::Policy;
 use crate::proto::connection::Retry;
@@ -35,7 +35,7 @@ fn checks(seed: u64) -> bool {
 fn has_bulk_in_datagrams(seed: u64) -> bool {
     let plan = DatagramPlan::new(seed);
     let have_all =
-        |plan: DatagramPlan| plan.without_one_in == 0 && plan.weather.unsupported_one_in == 0;
+        |plan: DatagramPlan| plan.without_one_in == 0 && plan.impairments.unsupported_one_in == 0;
     plan.is_some_and(have_all) && (seed / 4).is_multiple_of(2)
 }
 
@@ -109,12 +109,12 @@ pub(crate) struct Plan {
     pub(crate) part_one_in: usize,
     /// Receives ahead of sends (positive) or behind.
     pub(crate) backlog_max: usize,
-    pub(crate) weather: Weather,
+    pub(crate) impairments: Impairments,
     /// Datagrams beside the streams; `None`: engines have none.
     pub(crate) datagrams: Option<DatagramPlan>,
     /// Memory that hosts of one machine share; `None`: each is a machine of its own.
-    pub(crate) neighbours: Option<NeighbourWeather>,
-    /// Several rails; `None`: one per host, which is as the weather says.
+    pub(crate) neighbours: Option<LocalPeerImpairments>,
+    /// Several rails; `None`: one per host, which is as the impairments says.
     pub(crate) rails: Option<RailPlan>,
     /// Without bulk lanes: everything goes in datagrams.
     pub(crate) bulk_in_datagrams: bool,
@@ -146,12 +146,12 @@ impl Plan {
     /// The plan of a seed.
     pub(crate) fn new(seed: u64) -> Self {
         let mut random = Random::new(seed);
-        let mut weather = Self::weather(&mut random);
+        let mut impairments = Self::impairments(&mut random);
         let faults = Self::faults(&mut random);
         let is_lethal = faults.iter().any(|(fault, _)| fault.is_lethal());
-        let refuses = weather.refused_one_in > 0
-            || weather.swallowed_one_in > 0
-            || weather.descriptors_missing_one_in > 0;
+        let refuses = impairments.refused_one_in > 0
+            || impairments.swallowed_one_in > 0
+            || impairments.descriptors_missing_one_in > 0;
         // Where nothing may fail, patience outlasts every outage.
         let is_patient = !is_lethal || random.one_in(2);
         let retry = if is_patient {
@@ -168,9 +168,9 @@ impl Plan {
         };
         let peer_timeout_ns =
             if is_patient { 10 * SECOND } else { random.pick(&[50, 500, 5000]) * MILLISECOND };
-        weather.keep_alive_ns = peer_timeout_ns;
+        impairments.keep_alive_ns = peer_timeout_ns;
         if refuses && !is_lethal {
-            weather.swallowed_one_in = 0;
+            impairments.swallowed_one_in = 0;
         }
         let has_faults = !faults.is_empty();
         Self {
@@ -187,7 +187,7 @@ impl Plan {
             cancel_one_in: random.pick(&[0, 10, 30]),
             part_one_in: random.pick(&[0, 0, 0, 20, 100]),
             backlog_max: random.pick(&[4, 20, 60]),
-            weather,
+            impairments,
             datagrams: DatagramPlan::new(seed),
             neighbours: neighbours_of(seed),
             rails: RailPlan::new(seed),
@@ -224,7 +224,7 @@ impl Plan {
             cancel_one_in: 0,
             part_one_in: 0,
             backlog_max: 60,
-            weather: Weather::fair(),
+            impairments: Impairments::ideal(),
             datagrams: by_datagrams.then(DatagramPlan::fair),
             neighbours: None,
             rails: None,
@@ -244,8 +244,8 @@ impl Plan {
         }
     }
 
-    fn weather(random: &mut Random) -> Weather {
-        Weather {
+    fn impairments(random: &mut Random) -> Impairments {
+        Impairments {
             delay_ns: random.pick(&[0, 1, 10, 100, 2000]) * MICROSECOND,
             jitter_ns: random.pick(&[0, 1, 50, 500]) * MICROSECOND,
             ns_per_kib: random.pick(&[0, 100, 1000, 10_000]),
@@ -290,9 +290,9 @@ impl Plan {
         let pauses = |(fault, _): &(Fault, u32)| matches!(fault, Fault::Pause | Fault::Stall);
         let outlasts = 8 * self.outage_ns > self.retry.timeout_ns.min(self.peer_timeout_ns);
         (outlasts && self.faults.iter().any(pauses))
-            || self.weather.refused_one_in > 0
-            || self.weather.swallowed_one_in > 0
-            || self.weather.descriptors_missing_one_in > 0
+            || self.impairments.refused_one_in > 0
+            || self.impairments.swallowed_one_in > 0
+            || self.impairments.descriptors_missing_one_in > 0
     }
 
     /// Virtual time in which everything outstanding ends once the world is whole.

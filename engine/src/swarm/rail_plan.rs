@@ -1,6 +1,6 @@
 //! What one seed decides about rails. Drawn apart from the rest of the plan.
 
-use crate::driver::sim::rails::{LinkWeather, RailFault};
+use crate::driver::sim::rails::{LinkImpairments, RailFault};
 use crate::driver::sim::random::Random;
 
 const MICROSECOND: u64 = 1_000;
@@ -11,7 +11,7 @@ const PERCENT: u64 = 10_000;
 #[derive(Clone, Debug)]
 pub(crate) struct RailPlan {
     /// Links of the first host; one is no choice.
-    links: Vec<LinkWeather>,
+    links: Vec<LinkImpairments>,
     /// Hosts have their links in different orders, and every other one has one less.
     uneven: bool,
     /// Mean time between two faults; 0: none.
@@ -33,7 +33,7 @@ impl RailPlan {
         }
         let count = random.pick(&[2, 2, 2, 3, 4]);
         let delays = random.pick(&[[0, 0], [1, 1], [5, 20], [5, 500]]);
-        let links = (0..count).map(|_| LinkWeather {
+        let links = (0..count).map(|_| LinkImpairments {
             ns_per_kib: random.pick(&[0, 200, 1000, 3000, 10_000]),
             delay_ns: delays[random.below(2)] * MICROSECOND,
             jitter_ns: random.pick(&[0, 0, 1, 50]) * MICROSECOND,
@@ -70,7 +70,7 @@ impl RailPlan {
     }
 
     /// The links of a host.
-    pub(crate) fn links_of(&self, host: usize) -> Vec<LinkWeather> {
+    pub(crate) fn links_of(&self, host: usize) -> Vec<LinkImpairments> {
         let mut links = self.links.clone();
         if self.uneven {
             links.rotate_left(host % self.links.len());

@@ -7,8 +7,8 @@ use super::scenarios::{
     MILLISECOND, config, connect, drain, loop_config, pass, peer, receive, run, send, talk,
 };
 use super::world::World;
-use crate::driver::sim::net::Weather;
-use crate::driver::sim::rails::{LinkWeather, RailFault};
+use crate::driver::sim::net::Impairments;
+use crate::driver::sim::rails::{LinkImpairments, RailFault};
 use crate::progress::engine::LoopConfig;
 use crate::proto::connection::Retry;
 use crate::proto::core::Config;
@@ -21,9 +21,9 @@ const REPEATED_NS: u64 = 6200 * MILLISECOND;
 
 /// Two hosts whose link may have faults.
 fn world(config: &Config, loop_config: &LoopConfig) -> World {
-    let mut world = World::new(1, Weather::fair()).unwrap();
+    let mut world = World::new(1, Impairments::ideal()).unwrap();
     for host in 0..2 {
-        world.add_host_with(&[LinkWeather { delay_ns: 10_000, ..LinkWeather::default() }]);
+        world.add_host_with(&[LinkImpairments { delay_ns: 10_000, ..LinkImpairments::default() }]);
         world.start(host, host as u64 + 1, config.clone(), *loop_config).unwrap();
     }
     world
@@ -98,10 +98,10 @@ fn an_attempt_that_the_network_swallowed_fails_after_it_has_healed() {
     let retry =
         Retry { timeout_ns: 500 * MILLISECOND, retries: 0, delay_ns: MILLISECOND, silent_ns: 1 };
     let mut world = world(&Config { retry, ..config() }, &loop_config());
-    world.net.borrow_mut().weather.swallowed_one_in = 1;
+    world.net.borrow_mut().impairments.swallowed_one_in = 1;
     connect(&mut world, 0, 1);
     pass(&mut world, 400 * MILLISECOND);
-    world.net.borrow_mut().weather.swallowed_one_in = 0;
+    world.net.borrow_mut().impairments.swallowed_one_in = 0;
     let target = peer(&mut world, 0, 1);
     assert!(send(&mut world, 0, target, 7, 100, CompletionLevel::Match));
     let mut ended = Vec::new();
@@ -129,9 +129,9 @@ fn a_refusal_at_one_address_of_a_peer_leaves_the_others_their_turn() {
         Retry { timeout_ns: 500 * MILLISECOND, retries: 2, delay_ns: MILLISECOND, silent_ns: 1 };
     let config = Config { retry, ..config() };
     for refused in [&[0][..], &[0, 1]] {
-        let mut world = World::new(1, Weather::fair()).unwrap();
+        let mut world = World::new(1, Impairments::ideal()).unwrap();
         for host in 0..2 {
-            world.add_host_with(&[LinkWeather::default(); 2]);
+            world.add_host_with(&[LinkImpairments::default(); 2]);
             world.start(host, host as u64 + 1, config.clone(), loop_config()).unwrap();
         }
         for &link in refused {

@@ -7,9 +7,9 @@ use super::at_rest::check_at_rest;
 use super::at_rest::describe;
 use super::form::content;
 use super::world::{Step, World};
-use crate::driver::lanes::SendMode;
-use crate::driver::sim::net::Weather;
+use crate::driver::sim::net::Impairments;
 use crate::driver::sim::random::Random;
+use crate::driver::traits::SendMode;
 use crate::memory::Buffer;
 use crate::progress::completions::Route;
 use crate::progress::engine::LoopConfig;
@@ -73,22 +73,22 @@ pub(super) fn loop_config() -> LoopConfig {
     }
 }
 
-pub(super) fn weather(seed: u64) -> Weather {
+pub(super) fn impairments(seed: u64) -> Impairments {
     let mut random = Random::new(seed);
-    Weather {
+    Impairments {
         jitter_ns: 50_000,
         capacity: 300 + random.below(3000),
         partial_one_in: 2,
         late_ns: 20_000,
         events_per_poll: 4,
         keep_alive_ns: 10_000 * MILLISECOND,
-        ..Weather::fair()
+        ..Impairments::ideal()
     }
 }
 
 /// Hosts in a row; the id of a host's engine is its number and one.
 pub(super) fn world(seed: u64, hosts: usize, config: &Config) -> World {
-    let mut world = World::new(seed, weather(seed)).unwrap();
+    let mut world = World::new(seed, impairments(seed)).unwrap();
     for host in 0..hosts {
         world.add_host();
         world.start(host, host as u64 + 1, config.clone(), loop_config()).unwrap();
@@ -252,7 +252,7 @@ pub(super) fn connect(world: &mut World, at: usize, of: usize) {
 fn crossing_connects_make_one_session() {
     for seed in 0..40 {
         let mut world = world(seed, 2, &config());
-        world.net.borrow_mut().weather.refused_one_in = [0, 4][seed as usize % 2];
+        world.net.borrow_mut().impairments.refused_one_in = [0, 4][seed as usize % 2];
         talk(&mut world, [0, 1], "crossing connects");
         for host in 0..2 {
             let core = &world.look(host).unwrap().state.core;
@@ -294,7 +294,7 @@ fn connects_cross_whose_peer_was_unknown_when_its_hello_came() {
 #[test]
 fn nobody_is_kept_from_connecting_by_a_replayed_hello() {
     for seed in 0..40 {
-        let mut world = World::new(seed, weather(seed)).unwrap();
+        let mut world = World::new(seed, impairments(seed)).unwrap();
         for (host, retries) in [(0, 3), (1, 0)] {
             let retry =
                 Retry { timeout_ns: 50 * MILLISECOND, retries, delay_ns: 100_000, silent_ns: 1 };
@@ -303,12 +303,12 @@ fn nobody_is_kept_from_connecting_by_a_replayed_hello() {
                 .start(host, host as u64 + 1, Config { retry, ..config() }, loop_config())
                 .unwrap();
         }
-        world.net.borrow_mut().meddle(50, 0);
+        world.net.borrow_mut().attack_handshakes(50, 0);
         // Nobody answers in time.
         world.net.borrow_mut().pause(0, 100 * MILLISECOND);
         connect(&mut world, 1, 0);
         pass(&mut world, 200 * MILLISECOND);
-        assert_eq!(world.net.borrow().overheard(), 1, "a hello is recorded");
+        assert_eq!(world.net.borrow().hellos_seen(), 1, "a hello is recorded");
         connect(&mut world, 0, 1);
         run(&mut world, &format!("seed {seed}: a session"), |world| {
             (0..2).all(|host| {
@@ -316,7 +316,7 @@ fn nobody_is_kept_from_connecting_by_a_replayed_hello() {
                 core.sessions().iter().all(|(_, session)| session.is_connected())
             })
         });
-        assert_eq!(world.net.borrow().overheard(), 2, "seed {seed}: the first attempt");
+        assert_eq!(world.net.borrow().hellos_seen(), 2, "seed {seed}: the first attempt");
         talk(&mut world, [0, 1], "as if nobody had said anything");
     }
 }
@@ -328,7 +328,7 @@ fn attempts_that_arrive_elsewhere_are_tried_again() {
         let retry =
             Retry { timeout_ns: 50 * MILLISECOND, retries: 3, delay_ns: 100_000, silent_ns: 1 };
         let mut world = world(seed, 3, &Config { retry, ..config() });
-        world.net.borrow_mut().meddle(0, 3);
+        world.net.borrow_mut().attack_handshakes(0, 3);
         talk(&mut world, [0, 1], &format!("seed {seed}"));
     }
 }
@@ -339,7 +339,7 @@ fn attempts_without_an_answer_are_tried_again() {
         let retry =
             Retry { timeout_ns: 500 * MILLISECOND, retries: 60, delay_ns: 100_000, silent_ns: 1 };
         let mut world = world(seed, 2, &Config { retry, ..config() });
-        world.net.borrow_mut().weather.swallowed_one_in = 2;
+        world.net.borrow_mut().impairments.swallowed_one_in = 2;
         talk(&mut world, [0, 1], "the peer answers at last");
     }
 }
@@ -397,7 +397,7 @@ fn a_killed_peer_takes_nothing_with_it() {
         pass(&mut world, random.within(4 * MILLISECOND));
         let is_silent = random.one_in(2);
         if is_silent {
-            world.net.borrow_mut().darken(2);
+            world.net.borrow_mut().power_off(2);
         }
         drop(world.take(2));
         // What a receive waits for may never be sent: that does not end with a lone message.
@@ -409,7 +409,7 @@ fn a_killed_peer_takes_nothing_with_it() {
         talk(&mut world, [0, 1], "others go on");
         assert_events_alternate(&mut world, 0);
         // Another process in its place is another engine.
-        world.net.borrow_mut().light(2);
+        world.net.borrow_mut().power_on(2);
         world.start(2, 77, config(), loop_config()).unwrap();
         talk(&mut world, [0, 2], "the successor");
     }
@@ -494,7 +494,7 @@ fn an_owner_hears_once_of_completed_sends_that_a_past_session_may_have_lost() {
     for (case, has_datagrams) in (0..8).map(|index| (index / 2, index % 2 == 1)) {
         for first in FIRST_CALLS {
             let what = format!("{first}, case {case}, datagrams: {has_datagrams}");
-            let mut world = World::new(1, Weather::fair()).unwrap();
+            let mut world = World::new(1, Impairments::ideal()).unwrap();
             world.set_datagrams(has_datagrams).unwrap();
             for host in 0..2 {
                 world.add_host();
@@ -714,7 +714,7 @@ fn nothing_waits_for_the_answer_to_a_send_that_ended_with_its_peer() {
     let address = other.state.address(second);
     let core = &mut world.engine(0).unwrap().state.core;
     core.insert_peer(address.engine(), address.to_locators(), second).unwrap();
-    world.net.borrow_mut().darken(1);
+    world.net.borrow_mut().power_off(1);
     drop(world.take(1));
     let locator = world.net.borrow().locator(1);
     let core = &mut world.engine(0).unwrap().state.core;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::scenarios::{MILLISECOND, config, pass, peer, run, send, talk};
 use super::world::World;
-use crate::driver::sim::net::Weather;
+use crate::driver::sim::net::Impairments;
 use crate::progress::engine::LoopConfig;
 use crate::proto::connection::Retry;
 use crate::proto::core::Config;
@@ -16,8 +16,9 @@ const PEER_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// Two hosts that have a session.
 fn world(seed: u64, silent_timeout: Duration) -> World {
-    let weather = Weather { keep_alive_ns: PEER_TIMEOUT.as_nanos() as u64, ..Weather::fair() };
-    let mut world = World::new(seed, weather).unwrap();
+    let impairments =
+        Impairments { keep_alive_ns: PEER_TIMEOUT.as_nanos() as u64, ..Impairments::ideal() };
+    let mut world = World::new(seed, impairments).unwrap();
     world.set_datagrams(true).unwrap();
     let loops = LoopConfig {
         peer_timeout: PEER_TIMEOUT,
@@ -119,7 +120,7 @@ fn a_failure_that_is_forgotten_has_the_next_send_connect() {
 #[test]
 fn a_process_that_stands_still_at_first_contact_is_reached_when_it_goes_on() {
     for has_datagrams in [false, true] {
-        let mut world = World::new(11, Weather::fair()).unwrap();
+        let mut world = World::new(11, Impairments::ideal()).unwrap();
         world.set_datagrams(has_datagrams).unwrap();
         let retry = Retry {
             timeout_ns: 2 * SECOND,

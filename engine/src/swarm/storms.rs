@@ -1,10 +1,10 @@
-//! Sessions by datagrams in each kind of bad weather, under attack: every message arrives once.
+//! Sessions by datagrams in each kind of bad impairments, under attack: every message arrives once.
 
 use super::form::content;
 use super::scenarios::{config, drain, loop_config, peer, receive, run, send};
 use super::world::World;
-use crate::driver::sim::datagrams::{DatagramCounts, DatagramWeather};
-use crate::driver::sim::net::Weather;
+use crate::driver::sim::datagrams::{DatagramCounts, DatagramImpairments};
+use crate::driver::sim::net::Impairments;
 use crate::memory::Buffer;
 use crate::proto::core::Config;
 use crate::proto::effects::CompletionLevel;
@@ -13,20 +13,23 @@ const MESSAGES: u64 = 360;
 /// Seeds that each storm is tried with.
 const SEEDS: u64 = 5;
 
-fn storms() -> [(&'static str, DatagramWeather); 9] {
-    let fair = DatagramWeather::fair;
+fn storms() -> [(&'static str, DatagramImpairments); 9] {
+    let fair = DatagramImpairments::ideal;
     [
         ("fair", fair()),
-        ("loss", DatagramWeather { loss_ppm: 50_000, ..fair() }),
-        ("copies", DatagramWeather { duplicate_ppm: 200_000, ..fair() }),
-        ("reordering", DatagramWeather { late_ppm: 200_000, late_ns: 300_000, ..fair() }),
-        ("garbling", DatagramWeather { flip_ppm: 50_000, truncate_ppm: 50_000, ..fair() }),
-        ("a short queue", DatagramWeather { ns_per_kib: 20_000, queue_bytes: 1_500, ..fair() }),
-        ("no room to send", DatagramWeather { ns_per_kib: 20_000, send_room_bytes: 1, ..fair() }),
-        ("no room to receive", DatagramWeather { receive_room_bytes: 1_500, ..fair() }),
+        ("loss", DatagramImpairments { loss_ppm: 50_000, ..fair() }),
+        ("copies", DatagramImpairments { duplicate_ppm: 200_000, ..fair() }),
+        ("reordering", DatagramImpairments { late_ppm: 200_000, late_ns: 300_000, ..fair() }),
+        ("garbling", DatagramImpairments { flip_ppm: 50_000, truncate_ppm: 50_000, ..fair() }),
+        ("a short queue", DatagramImpairments { ns_per_kib: 20_000, queue_bytes: 1_500, ..fair() }),
+        (
+            "no room to send",
+            DatagramImpairments { ns_per_kib: 20_000, send_room_bytes: 1, ..fair() },
+        ),
+        ("no room to receive", DatagramImpairments { receive_room_bytes: 1_500, ..fair() }),
         (
             "other addresses",
-            DatagramWeather { rebind_ppm: 20_000, rebind_keeps_ns: 1_000_000, ..fair() },
+            DatagramImpairments { rebind_ppm: 20_000, rebind_keeps_ns: 1_000_000, ..fair() },
         ),
     ]
 }
@@ -50,11 +53,11 @@ fn strikes(name: &str, counts: &DatagramCounts) -> u64 {
 fn exchange(
     seed: u64,
     name: &str,
-    weather: DatagramWeather,
+    impairments: DatagramImpairments,
     attack_ns: u64,
 ) -> (DatagramCounts, u64) {
-    let mut world = World::new(seed, Weather::fair()).unwrap();
-    world.net.borrow_mut().datagram_weather = weather;
+    let mut world = World::new(seed, Impairments::ideal()).unwrap();
+    world.net.borrow_mut().datagram_impairments = impairments;
     world.set_datagrams(true).unwrap();
     let config = Config { envelope_credits: 64, eager_credit_bytes: 1 << 16, ..config() };
     for host in 0..2 {
@@ -110,10 +113,10 @@ fn exchange(
 
 #[test]
 fn every_message_arrives_once_in_any_weather() {
-    for (name, weather) in storms() {
+    for (name, impairments) in storms() {
         let mut sent = 0;
         for seed in 0..SEEDS {
-            let (counts, _) = exchange(seed, name, weather.clone(), 0);
+            let (counts, _) = exchange(seed, name, impairments.clone(), 0);
             sent += counts.sent;
             assert!(strikes(name, &counts) > 0, "{name}: {counts:?}");
         }
@@ -124,10 +127,10 @@ fn every_message_arrives_once_in_any_weather() {
 
 #[test]
 fn nobody_believes_an_attacker() {
-    for (name, weather) in storms() {
+    for (name, impairments) in storms() {
         let mut sent = 0;
         for seed in 0..SEEDS {
-            let (counts, dropped) = exchange(seed, name, weather.clone(), 5_000);
+            let (counts, dropped) = exchange(seed, name, impairments.clone(), 5_000);
             sent += counts.sent;
             assert!(strikes(name, &counts) > 0, "{name}: {counts:?}");
             assert!(dropped > 0, "{name}: nothing was dropped");

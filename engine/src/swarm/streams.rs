@@ -6,8 +6,8 @@ use super::scenarios::{
     MILLISECOND, config, connect, drain, loop_config, pass, peer, receive, run, send, talk,
 };
 use super::world::World;
-use crate::driver::sim::net::Weather;
-use crate::driver::sim::rails::{LinkWeather, RailFault};
+use crate::driver::sim::net::Impairments;
+use crate::driver::sim::rails::{LinkImpairments, RailFault};
 use crate::progress::engine::LoopConfig;
 use crate::proto::core::Config;
 use crate::proto::effects::CompletionLevel;
@@ -37,7 +37,7 @@ fn settings(seed: u64) -> (Config, LoopConfig) {
 /// Hosts with sessions between the first one and the others; their kernels take `capacity` bytes at
 /// once.
 fn world_of(seed: u64, capacity: usize, hosts: usize) -> World {
-    let mut world = World::new(seed, Weather { capacity, ..Weather::fair() }).unwrap();
+    let mut world = World::new(seed, Impairments { capacity, ..Impairments::ideal() }).unwrap();
     world.set_datagrams(true).unwrap();
     for host in 0..hosts {
         let (config, loop_config) = settings(seed);
@@ -200,12 +200,12 @@ fn exchange(world: &mut World, length: usize, first: usize) -> u64 {
 /// RR-RAIL-7, RR-DGRAM-12
 #[test]
 fn a_rail_that_fails_takes_the_stream_with_it_for_as_long_as_that_takes_to_move() {
-    let link = LinkWeather { delay_ns: 10_000, ns_per_kib: 100, ..LinkWeather::default() };
+    let link = LinkImpairments { delay_ns: 10_000, ns_per_kib: 100, ..LinkImpairments::default() };
     let ways = [(true, true), (true, false), (false, true)];
     let cases = ways.into_iter().flat_map(|way| (0..8).map(move |case| (way, case)));
     for ((outward, inward), case) in cases {
         let (of, first, length) = (case % 2, case / 2 % 2, LENGTHS[case / 4]);
-        let mut world = World::new(1, Weather::fair()).unwrap();
+        let mut world = World::new(1, Impairments::ideal()).unwrap();
         world.set_datagrams(true).unwrap();
         for host in 0..2 {
             let (config, loop_config) = settings(0);
@@ -239,8 +239,9 @@ fn a_rail_that_fails_takes_the_stream_with_it_for_as_long_as_that_takes_to_move(
 fn long_messages_that_get_no_connection_again_end_with_their_session() {
     let limit = Duration::from_millis(500);
     for from in 0..2 {
-        let link = LinkWeather { delay_ns: 10_000, ns_per_kib: 100, ..LinkWeather::default() };
-        let mut world = World::new(1, Weather::fair()).unwrap();
+        let link =
+            LinkImpairments { delay_ns: 10_000, ns_per_kib: 100, ..LinkImpairments::default() };
+        let mut world = World::new(1, Impairments::ideal()).unwrap();
         world.set_datagrams(true).unwrap();
         for host in 0..2 {
             let (config, loop_config) = settings(0);
@@ -252,7 +253,7 @@ fn long_messages_that_get_no_connection_again_end_with_their_session() {
         talk(&mut world, [0, 1], "by both rails");
         pass(&mut world, 20 * MILLISECOND);
         exchange(&mut world, 5000, from);
-        world.net.borrow_mut().weather.refused_one_in = 1;
+        world.net.borrow_mut().impairments.refused_one_in = 1;
         let target = peer(&mut world, from, 1 - from);
         assert!(send(&mut world, from, target, 2, 5000, CompletionLevel::Delivery));
         assert!(world.net.borrow_mut().cut_one(false).is_some());

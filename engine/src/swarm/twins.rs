@@ -8,7 +8,7 @@ use super::scenarios::{
     MILLISECOND, config, connect, drain, loop_config, pass, peer, receive, run, send, talk,
 };
 use super::world::World;
-use crate::driver::sim::net::Weather;
+use crate::driver::sim::net::Impairments;
 use crate::progress::engine::LoopConfig;
 use crate::proto::connection::Retry;
 use crate::proto::core::{Config, ENVELOPES_MIN};
@@ -23,8 +23,8 @@ const ONCE: Retry =
     Retry { timeout_ns: 20_000 * MILLISECOND, retries: 0, delay_ns: 100_000, silent_ns: 1 };
 
 /// A network in which everything takes the same time.
-fn steady() -> Weather {
-    Weather { jitter_ns: 0, keep_alive_ns: 3_600_000 * MILLISECOND, ..Weather::fair() }
+fn steady() -> Impairments {
+    Impairments { jitter_ns: 0, keep_alive_ns: 3_600_000 * MILLISECOND, ..Impairments::ideal() }
 }
 
 fn steady_world(hosts: usize, config: &Config, loops: LoopConfig) -> World {
@@ -385,7 +385,7 @@ fn without_lanes(for_ns: u64) -> Completion {
     let mut world = steady_world(2, &config, loop_config());
     connect(&mut world, 0, 1);
     pass(&mut world, LOOK_NS);
-    world.net.borrow_mut().weather.descriptors_missing_one_in = 1;
+    world.net.borrow_mut().impairments.descriptors_missing_one_in = 1;
     let source = peer(&mut world, 0, 1);
     receive(&mut world, 0, source, 1, 4000);
     let target = peer(&mut world, 1, 0);
@@ -394,7 +394,7 @@ fn without_lanes(for_ns: u64) -> Completion {
     let mut ended = Vec::new();
     run(&mut world, "the message ends", |world| {
         if world.now_ns() >= start_ns + for_ns {
-            world.net.borrow_mut().weather.descriptors_missing_one_in = 0;
+            world.net.borrow_mut().impairments.descriptors_missing_one_in = 0;
         }
         ended.extend(drain(world, 0));
         !ended.is_empty()

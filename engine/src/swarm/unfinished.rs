@@ -3,7 +3,7 @@
 
 use super::scenarios::{MILLISECOND, config, connect, drain, pass, peer, receive, run, send, talk};
 use super::world::World;
-use crate::driver::sim::net::Weather;
+use crate::driver::sim::net::Impairments;
 use crate::progress::engine::LoopConfig;
 use crate::proto::effects::CompletionLevel;
 use crate::proto::session::Session;
@@ -20,8 +20,9 @@ fn loop_config() -> LoopConfig {
 
 /// Two hosts whose engines have a session, and whose kernels take little at once.
 fn world(seed: u64) -> World {
-    let weather = Weather { keep_alive_ns: PEER_TIMEOUT_NS, capacity: 300, ..Weather::fair() };
-    let mut world = World::new(seed, weather).unwrap();
+    let impairments =
+        Impairments { keep_alive_ns: PEER_TIMEOUT_NS, capacity: 300, ..Impairments::ideal() };
+    let mut world = World::new(seed, impairments).unwrap();
     world.set_datagrams(true).unwrap();
     for host in 0..2 {
         world.add_host();
@@ -61,7 +62,7 @@ fn a_host_that_vanishes_within_a_segment_is_known_within_the_peer_timeout() {
         let mut world = world(seed);
         cut_datagrams(&mut world);
         begin_message(&mut world);
-        world.net.borrow_mut().darken(1);
+        world.net.borrow_mut().power_off(1);
         drop(world.take(1));
         let start_ns = world.now_ns();
         run(&mut world, "the receive ends", |world| {

@@ -8,11 +8,11 @@ use rand::rngs::StdRng;
 
 use super::attacker::Attacker;
 use crate::driver::AnyDriver;
-use crate::driver::lanes::DATAGRAM_BYTES_USUAL;
-use crate::driver::lanes::Driver;
-use crate::driver::sim::net::{Item, Net, Weather};
-use crate::driver::sim::rails::LinkWeather;
+use crate::driver::sim::net::{Impairments, Item, Net};
+use crate::driver::sim::rails::LinkImpairments;
 use crate::driver::sim::{Shared, SimDriver};
+use crate::driver::traits::DATAGRAM_BYTES_USUAL;
+use crate::driver::traits::Driver;
 use crate::memory::Arena;
 use crate::progress::clock::Clock;
 use crate::progress::datagram::Datagrams;
@@ -82,10 +82,10 @@ pub(crate) struct World {
 
 impl World {
     /// A world without hosts.
-    pub(crate) fn new(seed: u64, weather: Weather) -> Result<Self, Error> {
+    pub(crate) fn new(seed: u64, impairments: Impairments) -> Result<Self, Error> {
         let failed = |error| Error::system("cannot set a simulated world up", error);
         Ok(Self {
-            net: Net::new(seed, weather),
+            net: Net::new(seed, impairments),
             places: Vec::new(),
             arena: Arena::new(4096).map_err(failed)?,
             listener: TcpListener::bind(("127.0.0.1", 0)).map_err(failed)?,
@@ -107,7 +107,7 @@ impl World {
         let failed = |error| Error::system("cannot set a simulated world up", error);
         let socket = wanted.then(|| UdpSocket::bind(("127.0.0.1", 0))).transpose();
         self.datagrams = socket.map_err(failed)?;
-        self.net.borrow_mut().judge_datagrams();
+        self.net.borrow_mut().check_datagrams();
         Ok(())
     }
 
@@ -117,18 +117,18 @@ impl World {
         self.add_host_with(&[])
     }
 
-    /// A new host with these links; none: with one, which is as the weather says.
-    pub(crate) fn add_host_with(&mut self, links: &[LinkWeather]) -> usize {
+    /// A new host with these links; none: with one, which is as the impairments says.
+    pub(crate) fn add_host_with(&mut self, links: &[LinkImpairments]) -> usize {
         let number = self.places.len();
         let low = [(number >> 8) as u8, number as u8];
         let ip = |link: usize| [127, 77 + link as u8, low[0], low[1]];
         self.places.push(Place { engine: None, is_lent: false, idle_turns: 0, absent_until_ns: 0 });
         let net = &mut *self.net.borrow_mut();
         let host = net.add_host(SocketAddr::from((ip(0), 20_000)));
-        for (link, weather) in links.iter().enumerate() {
+        for (link, impairments) in links.iter().enumerate() {
             match link {
-                0 => net.set_link(host, 0, *weather),
-                _ => assert_eq!(net.add_rail(host, ip(link).into(), *weather), link),
+                0 => net.set_link(host, 0, *impairments),
+                _ => assert_eq!(net.add_rail(host, ip(link).into(), *impairments), link),
             }
         }
         host

@@ -15,8 +15,8 @@ use std::sync::atomic::Ordering;
 use loom::sync::atomic::{AtomicBool, AtomicU64, fence};
 use loom::thread;
 
-use doorbell::{Bells, Rung};
-use ring::{Attention, Entry, LINE_BYTES, LINES, LONGEST, Lines, Notice, Reader, Writer};
+use doorbell::{DoorbellWords, PendingDoorbells};
+use ring::{DATAGRAM_MAX, Entry, LINE_BYTES, LINES, Lines, PollState, Reader, WakeupHint, Writer};
 
 /// The first lines of a ring: `loom` has no room for all. A model goes no further.
 const WORDS: usize = 8 * LINE_BYTES / 8;
@@ -39,7 +39,7 @@ impl Memory {
     /// looked at.
     fn full() -> Arc<Self> {
         let memory = Self::new();
-        memory.store(FIRST_WORD, LONGEST as u64 + 1, Ordering::Relaxed);
+        memory.store(FIRST_WORD, DATAGRAM_MAX as u64 + 1, Ordering::Relaxed);
         memory
     }
 
@@ -87,7 +87,7 @@ fn what_is_read_is_what_was_written() {
                 assert_eq!(writer.write(&*theirs, Entry::Packet, &number.to_le_bytes()), Ok(true));
             }
         });
-        let (mut reader, mut into, mut due) = (Reader::new(), vec![0; LONGEST], 1_u64);
+        let (mut reader, mut into, mut due) = (Reader::new(), vec![0; DATAGRAM_MAX], 1_u64);
         for _ in 0..4 {
             match reader.read(&*memory, &mut into).expect("a writer that keeps the rules") {
                 Some((_, length)) => {
@@ -113,23 +113,23 @@ fn no_news_of_room_is_lost() {
         let (memory, is_woken) = (Memory::full(), Arc::new(AtomicBool::new(false)));
         let (theirs, wakes) = (Arc::clone(&memory), Arc::clone(&is_woken));
         let reading = thread::spawn(move || {
-            let (mut reader, mut into) = (Reader::new(), vec![0; LONGEST]);
-            let told = reader.told();
+            let (mut reader, mut into) = (Reader::new(), vec![0; DATAGRAM_MAX]);
+            let reported_tail = reader.reported_tail();
             assert!(reader.read(&*theirs, &mut into).unwrap().is_some());
-            assert!(reader.told() > told, "so much is told at once");
-            if reader.must_wake(&*theirs) {
+            assert!(reader.reported_tail() > reported_tail, "so much is told at once");
+            if reader.take_waiting_writer(&*theirs) {
                 wakes.store(true, Ordering::Release);
             }
         });
         let writer = Writer::new();
         let falls_asleep = || {
-            writer.fall_asleep(&*memory);
+            writer.prepare_sleep(&*memory);
             memory.fence();
-            !writer.has_news(&*memory)
+            !writer.has_new_room(&*memory)
         };
         // It wakes for another reason, and sleeps again.
         let first = falls_asleep();
-        writer.wake_up(&*memory);
+        writer.end_sleep(&*memory);
         let sleeps = falls_asleep();
         reading.join().unwrap();
         assert!(!sleeps || is_woken.load(Ordering::Acquire), "asleep for ever ({first})");
@@ -137,8 +137,8 @@ fn no_news_of_room_is_lost() {
 }
 
 /// Announces something, and says whether nothing was there then.
-fn announces(reader: &Reader, memory: &Memory, attention: Attention) -> bool {
-    reader.announce(memory, attention);
+fn announces(reader: &Reader, memory: &Memory, state: PollState) -> bool {
+    reader.set_poll_state(memory, state);
     memory.fence();
     !reader.has_some(memory)
 }
@@ -152,15 +152,15 @@ fn no_wake_up_is_lost() {
         let writing = thread::spawn(move || {
             let mut writer = Writer::new();
             assert_eq!(writer.write(&*theirs, Entry::Packet, &7_u64.to_le_bytes()), Ok(true));
-            if writer.notice(&*theirs) == Notice::WakeUp {
+            if writer.wakeup_hint(&*theirs) == WakeupHint::WakeUp {
                 wakes.store(true, Ordering::Release);
             }
         });
         let reader = Reader::new();
         // It wakes for another reason, and sleeps again.
-        let first = announces(&reader, &memory, Attention::Sleeps);
-        reader.announce(&*memory, Attention::Polls);
-        let sleeps = announces(&reader, &memory, Attention::Sleeps);
+        let first = announces(&reader, &memory, PollState::Sleeping);
+        reader.set_poll_state(&*memory, PollState::Polling);
+        let sleeps = announces(&reader, &memory, PollState::Sleeping);
         writing.join().unwrap();
         assert!(!sleeps || is_woken.load(Ordering::Acquire), "asleep for ever ({first})");
     });
@@ -169,7 +169,7 @@ fn no_wake_up_is_lost() {
 /// The doorbells of one engine.
 struct Bell(AtomicU64);
 
-impl Bells for Bell {
+impl DoorbellWords for Bell {
     fn load(&self, word: usize, order: Ordering) -> u64 {
         assert_eq!(word, 0);
         self.0.load(order)
@@ -193,10 +193,10 @@ fn write_twice(memory: &Memory, bells: &Bell, wake_ups: &AtomicU64) {
     let mut writer = Writer::new();
     for number in 1..=2_u64 {
         assert_eq!(writer.write(memory, Entry::Packet, &number.to_le_bytes()), Ok(true));
-        match writer.notice(memory) {
-            Notice::None => {}
-            Notice::Doorbell => doorbell::ring(bells, 5),
-            Notice::WakeUp => {
+        match writer.wakeup_hint(memory) {
+            WakeupHint::None => {}
+            WakeupHint::Doorbell => doorbell::set_doorbell(bells, 5),
+            WakeupHint::WakeUp => {
                 wake_ups.fetch_add(1, Ordering::AcqRel);
             }
         }
@@ -212,15 +212,16 @@ fn no_doorbell_is_lost() {
         let writing = thread::spawn(move || {
             write_twice(&theirs, &their_bells, &AtomicU64::new(0));
         });
-        let (mut reader, mut rung, mut into) = (Reader::new(), Rung::default(), vec![0; LONGEST]);
+        let (mut reader, mut rung, mut into) =
+            (Reader::new(), PendingDoorbells::default(), vec![0; DATAGRAM_MAX]);
         rung.extend_to(64);
         let mut count = 0;
         // It polled before.
-        if !announces(&reader, &memory, Attention::Listens) {
+        if !announces(&reader, &memory, PollState::Doorbell) {
             rung.add(5);
         }
-        let mut serve = |rung: &mut Rung| {
-            rung.listen(&*bells);
+        let mut serve = |rung: &mut PendingDoorbells| {
+            rung.collect(&*bells);
             while let Some(bell) = rung.current() {
                 assert_eq!(bell, 5);
                 match reader.read(&*memory, &mut into).unwrap() {
@@ -241,9 +242,9 @@ fn no_doorbell_is_lost() {
 #[test]
 fn no_notice_is_lost_between_listening_and_sleep() {
     for [first, second] in [
-        [Attention::Listens, Attention::Sleeps],
-        [Attention::Sleeps, Attention::Listens],
-        [Attention::Polls, Attention::Listens],
+        [PollState::Doorbell, PollState::Sleeping],
+        [PollState::Sleeping, PollState::Doorbell],
+        [PollState::Polling, PollState::Doorbell],
     ] {
         loom::model(move || {
             let (memory, bells) = (Memory::new(), Arc::new(Bell(AtomicU64::new(0))));
@@ -252,7 +253,7 @@ fn no_notice_is_lost_between_listening_and_sleep() {
             let wakes = Arc::clone(&wake_ups);
             let writing = thread::spawn(move || write_twice(&theirs, &their_bells, &wakes));
             let (mut reader, mut rung, mut into) =
-                (Reader::new(), Rung::default(), vec![0; LONGEST]);
+                (Reader::new(), PendingDoorbells::default(), vec![0; DATAGRAM_MAX]);
             rung.extend_to(64);
             announces(&reader, &memory, first);
             let mut has_notice = !announces(&reader, &memory, second);
@@ -269,9 +270,9 @@ fn no_notice_is_lost_between_listening_and_sleep() {
                 read_all();
             }
             writing.join().unwrap();
-            rung.listen(&*bells);
+            rung.collect(&*bells);
             // Who sleeps hears no bell.
-            let is_rung = second != Attention::Sleeps && rung.current().is_some();
+            let is_rung = second != PollState::Sleeping && rung.current().is_some();
             if is_rung || wake_ups.load(Ordering::Acquire) > 0 {
                 read_all();
             }
@@ -294,19 +295,19 @@ fn one_fence_serves_all_rings_of_a_sleeper() {
                 let mut writer = Writer::new();
                 let text = 7_u64.to_le_bytes();
                 assert_eq!(writer.write(&**ring, Entry::Packet, &text), Ok(true));
-                match writer.notice(&**ring) {
-                    Notice::None => {}
-                    Notice::Doorbell => doorbell::ring(&*their_bells, bell),
-                    Notice::WakeUp => {
+                match writer.wakeup_hint(&**ring) {
+                    WakeupHint::None => {}
+                    WakeupHint::Doorbell => doorbell::set_doorbell(&*their_bells, bell),
+                    WakeupHint::WakeUp => {
                         wakes.fetch_add(1, Ordering::AcqRel);
                     }
                 }
             }
         });
         let reader = Reader::new();
-        for attention in [Attention::Listens, Attention::Sleeps] {
+        for state in [PollState::Doorbell, PollState::Sleeping] {
             for ring in &rings {
-                reader.announce(&**ring, attention);
+                reader.set_poll_state(&**ring, state);
             }
         }
         rings[0].fence();

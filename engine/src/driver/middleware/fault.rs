@@ -18,7 +18,7 @@
 
 mod datagrams;
 mod lane;
-mod neighbours;
+mod local_peers;
 mod order;
 
 use std::collections::HashMap;
@@ -32,15 +32,15 @@ use rand::{RngExt, SeedableRng};
 
 use self::datagrams::Datagrams;
 use self::lane::{FaultLane, State};
-use self::neighbours::Neighbours;
+use self::local_peers::LocalPeers;
 use self::order::{lane_of, must_follow};
 use super::super::deadline_after;
-use crate::driver::lanes::{BulkLanes, ControlLanes, DatagramPort, Driver, Handling, Rail};
-use crate::driver::lanes::{
+use crate::driver::traits::{
     CHUNK_HEADER_BYTES, CloseMode, DriverCounters, DriverEvent, Interest, LaneKey, SendMode,
 };
-use crate::driver::lanes::{CmaSource, Neighbour, PieceHeader, RingEntry};
-use crate::driver::lanes::{FrameDrops, FrameState, Owed, Reach, TcpFigures};
+use crate::driver::traits::{ChunkIo, ConnectionIo, DatagramIo, Driver, Rail, TxFlags};
+use crate::driver::traits::{CmaSource, LocalPeer, PieceHeader, RingEntry};
+use crate::driver::traits::{FrameDrops, FrameState, Reach, TcpFigures, Unacked};
 use crate::memory::Shape;
 use crate::settings::Faults;
 
@@ -58,7 +58,7 @@ const SLICE: Duration = Duration::from_micros(200);
 
 /// An event that the caller was not told yet.
 #[derive(Debug)]
-struct Held {
+struct DelayedEvent {
     event: DriverEvent,
     /// The poll at which it may be told.
     due: u64,
@@ -70,9 +70,9 @@ pub(super) struct Fault {
     faults: Faults,
     random: StdRng,
     lanes: HashMap<LaneKey, FaultLane>,
-    held: Vec<Held>,
+    delayed_events: Vec<DelayedEvent>,
     datagrams: Datagrams,
-    neighbours: Neighbours,
+    local_peers: LocalPeers,
     /// Polls so far, those of [`Driver::park`] included.
     turn: u64,
     /// Empty between calls; keeps its memory.
@@ -91,9 +91,9 @@ impl Fault {
             faults,
             random,
             lanes: HashMap::new(),
-            held: Vec::new(),
+            delayed_events: Vec::new(),
             datagrams: Datagrams::default(),
-            neighbours: Neighbours::default(),
+            local_peers: LocalPeers::default(),
             turn: 0,
             fresh: Vec::new(),
         }
@@ -109,9 +109,9 @@ impl Fault {
     }
 
     /// Takes an event into the queue of those that are to be told.
-    fn hold(&mut self, event: DriverEvent) {
+    fn delay_event(&mut self, event: DriverEvent) {
         let due = if self.chance(self.faults.late) { self.soon() } else { self.turn };
-        self.held.push(Held { event, due });
+        self.delayed_events.push(DelayedEvent { event, due });
     }
 
     fn state(&self, lane: LaneKey) -> Option<State> {
@@ -128,26 +128,26 @@ impl Fault {
         let watched = std::mem::take(&mut lane.watched);
         self.inner.close(key, CloseMode::Reset);
         if watched[0] {
-            self.hold(DriverEvent::Readable { lane: key });
+            self.delay_event(DriverEvent::Readable { lane: key });
         }
         if watched[1] {
-            self.hold(DriverEvent::Writable { lane: key });
+            self.delay_event(DriverEvent::Writable { lane: key });
         }
     }
 
     /// What the driver inside has told, as the caller is to be told.
-    fn take_in(&mut self) {
+    fn collect_inner_events(&mut self) {
         let mut fresh = std::mem::take(&mut self.fresh);
         for event in fresh.drain(..) {
-            if let Some(event) = self.judge(event) {
-                self.hold(event);
+            if let Some(event) = self.filter_event(event) {
+                self.delay_event(event);
             }
         }
         self.fresh = fresh;
     }
 
     /// A chunk has arrived, which the caller does not know yet.
-    fn garble_chunk(&mut self, key: LaneKey) {
+    fn corrupt_chunk(&mut self, key: LaneKey) {
         let target = self.lanes.get_mut(&key).and_then(|lane| lane.target.take());
         let Some((target, offset, length)) = target else { return };
         if self.chance(self.faults.garble) {
@@ -162,7 +162,7 @@ impl Fault {
     }
 
     /// Bytes of a control lane, or of a greeting, have arrived.
-    fn garble_bytes(&mut self, key: LaneKey, bytes: &mut [u8]) {
+    fn corrupt_bytes(&mut self, key: LaneKey, bytes: &mut [u8]) {
         if let Some(lane) = self.lanes.get_mut(&key).filter(|lane| lane.receives < SPARED_RECEIVES)
         {
             lane.receives += 1;
@@ -173,18 +173,18 @@ impl Fault {
     }
 
     /// Notes what an event means for its lane; `None` when the caller must not see it.
-    fn judge(&mut self, event: DriverEvent) -> Option<DriverEvent> {
+    fn filter_event(&mut self, event: DriverEvent) -> Option<DriverEvent> {
         if let DriverEvent::ChunkReceived { lane, result: Ok(_) } = event {
-            self.garble_chunk(lane);
+            self.corrupt_chunk(lane);
         }
         if let DriverEvent::Accepted { lane, .. } = event {
             self.lanes.insert(lane, FaultLane::new(State::Open));
         }
         if matches!(event, DriverEvent::DatagramsReadable | DriverEvent::DatagramsWritable) {
-            return self.datagrams.is_asked(&event).then_some(event);
+            return self.datagrams.answers_request(&event).then_some(event);
         }
         if let DriverEvent::RingChanged { session, is_up, .. } = event {
-            self.neighbours.changed(session, is_up);
+            self.local_peers.changed(session, is_up);
         }
         let Some(key) = lane_of(&event) else { return Some(event) };
         let Some(lane) = self.lanes.get_mut(&key) else { return Some(event) };
@@ -213,7 +213,7 @@ impl Fault {
                 self.lanes.remove(&key);
                 if state == State::Refused {
                     let error = io::ErrorKind::ConnectionRefused.into();
-                    self.hold(DriverEvent::ConnectFailed { lane: key, error });
+                    self.delay_event(DriverEvent::ConnectFailed { lane: key, error });
                 }
                 Some(event)
             }
@@ -222,13 +222,13 @@ impl Fault {
     }
 
     /// Tells what is due and does not have to follow what is not.
-    fn tell(&mut self, events: &mut Vec<DriverEvent>) {
-        if self.held.iter().all(|held| held.due <= self.turn) {
-            events.extend(self.held.drain(..).map(|held| held.event));
+    fn deliver_due(&mut self, events: &mut Vec<DriverEvent>) {
+        if self.delayed_events.iter().all(|held| held.due <= self.turn) {
+            events.extend(self.delayed_events.drain(..).map(|held| held.event));
             return;
         }
-        let mut kept: Vec<Held> = Vec::new();
-        for held in std::mem::take(&mut self.held) {
+        let mut kept: Vec<DelayedEvent> = Vec::new();
+        for held in std::mem::take(&mut self.delayed_events) {
             let is_free = !kept.iter().any(|kept| must_follow(&held.event, &kept.event));
             if held.due <= self.turn && is_free {
                 events.push(held.event);
@@ -236,34 +236,34 @@ impl Fault {
                 kept.push(held);
             }
         }
-        self.held = kept;
+        self.delayed_events = kept;
     }
 
     /// The turn's resets, before the driver inside is asked for its events.
     fn begin_turn(&mut self) {
         self.turn += 1;
         let turn = self.turn;
-        let is_due = |lane: &FaultLane| lane.doom.is_some_and(|doom| doom <= turn);
+        let is_due = |lane: &FaultLane| lane.reset_at.is_some_and(|reset_at| reset_at <= turn);
         // In the order of the keys, so that a seed always does the same.
         let mut due: Vec<LaneKey> =
             self.lanes.iter().filter(|(_, lane)| is_due(lane)).map(|(&key, _)| key).collect();
         due.sort_unstable_by_key(|key| (key.index, key.generation));
         for key in due {
             if let Some(lane) = self.lanes.get_mut(&key) {
-                lane.doom = None;
+                lane.reset_at = None;
             }
             self.reset(key);
         }
-        self.pass_on_kept(turn);
-        self.meet_again(turn);
+        self.forward_delayed(turn);
+        self.reconnect_due(turn);
     }
 
     /// Something happens at a turn to come although the driver inside has no news.
-    fn has_plans(&self) -> bool {
-        !self.held.is_empty()
-            || self.datagrams.has_plans()
-            || self.neighbours.has_plans()
-            || self.lanes.values().any(|lane| lane.doom.is_some())
+    fn has_pending(&self) -> bool {
+        !self.delayed_events.is_empty()
+            || self.datagrams.has_pending()
+            || self.local_peers.has_pending()
+            || self.lanes.values().any(|lane| lane.reset_at.is_some())
     }
 
     /// Decides on the fate of a lane that moves a chunk. `false`: it is reset already.
@@ -272,9 +272,9 @@ impl Fault {
             Some(State::Broken { .. }) => false,
             Some(State::Open) => {
                 if self.chance(self.faults.reset) {
-                    let doom = self.soon();
+                    let reset_at = self.soon();
                     if let Some(lane) = self.lanes.get_mut(&key) {
-                        lane.doom.get_or_insert(doom);
+                        lane.reset_at.get_or_insert(reset_at);
                     }
                 }
                 true
@@ -312,14 +312,14 @@ impl Fault {
 }
 
 impl Driver for Fault {
-    pass_on!(inner: name polls_for_free set_rails reach nic_of begin_absence end_absence counters);
-    pass_on!(inner: wake_fd);
+    delegate!(inner: name polls_for_free set_rails reach nic_of begin_detached end_detached counters);
+    delegate!(inner: wake_fd);
 
     fn poll(&mut self, events: &mut Vec<DriverEvent>) -> io::Result<()> {
         self.begin_turn();
         self.inner.poll(&mut self.fresh)?;
-        self.take_in();
-        self.tell(events);
+        self.collect_inner_events();
+        self.deliver_due(events);
         Ok(())
     }
 
@@ -329,12 +329,12 @@ impl Driver for Fault {
         loop {
             self.begin_turn();
             let mut left = deadline.saturating_duration_since(Instant::now());
-            if self.has_plans() {
+            if self.has_pending() {
                 left = left.min(SLICE);
             }
             self.inner.park(left, &mut self.fresh)?;
-            self.take_in();
-            self.tell(events);
+            self.collect_inner_events();
+            self.deliver_due(events);
             if events.len() > before || Instant::now() >= deadline {
                 return Ok(());
             }
@@ -343,19 +343,19 @@ impl Driver for Fault {
 
     fn arm(&mut self, timeout: Duration) -> io::Result<Duration> {
         let left = self.inner.arm(timeout)?;
-        Ok(if self.has_plans() { left.min(SLICE) } else { left })
+        Ok(if self.has_pending() { left.min(SLICE) } else { left })
     }
 
     fn shutdown(&mut self, limit: Duration) -> bool {
-        self.pass_on_kept(u64::MAX);
-        self.held.clear();
+        self.forward_delayed(u64::MAX);
+        self.delayed_events.clear();
         self.lanes.clear();
         self.inner.shutdown(limit)
     }
 
     fn dismantle(&mut self) -> io::Result<Vec<(LaneKey, OwnedFd)>> {
         // Readiness is found again by whoever adopts the lanes; the rest must be told here.
-        let is_news = |held: &Held| {
+        let is_news = |held: &DelayedEvent| {
             !matches!(
                 held.event,
                 DriverEvent::Readable { .. }
@@ -364,17 +364,17 @@ impl Driver for Fault {
                     | DriverEvent::DatagramsWritable
             )
         };
-        let is_odd = |lane: &FaultLane| lane.state != State::Open || lane.doom.is_some();
-        if self.held.iter().any(is_news) || self.lanes.values().any(is_odd) {
+        let is_odd = |lane: &FaultLane| lane.state != State::Open || lane.reset_at.is_some();
+        if self.delayed_events.iter().any(is_news) || self.lanes.values().any(is_odd) {
             return Err(io::ErrorKind::WouldBlock.into());
         }
-        self.pass_on_kept(u64::MAX);
+        self.forward_delayed(u64::MAX);
         self.inner.dismantle()
     }
 }
 
-impl ControlLanes for Fault {
-    pass_on!(inner: listen listen_anew rest_from_accepting addresses hasten_ack tcp_figures);
+impl ConnectionIo for Fault {
+    delegate!(inner: listen rebind_listener pause_accept addresses quickack tcp_figures);
 
     fn connect(&mut self, remote: SocketAddr, rail: u8) -> io::Result<LaneKey> {
         let key = self.inner.connect(remote, rail)?;
@@ -410,7 +410,7 @@ impl ControlLanes for Fault {
         self.admit_call(key, false)?;
         let count = self.cut_short(into.len());
         let got = self.inner.recv(key, &mut into[..count])?;
-        self.garble_bytes(key, &mut into[..got]);
+        self.corrupt_bytes(key, &mut into[..got]);
         Ok(got)
     }
 
@@ -420,14 +420,15 @@ impl ControlLanes for Fault {
             Interest::Writable => DriverEvent::Writable { lane: key },
         };
         let kind = std::mem::discriminant(&event);
-        let is_same = |held: &Held| {
+        let is_same = |held: &DelayedEvent| {
             lane_of(&held.event) == Some(key) && std::mem::discriminant(&held.event) == kind
         };
         match self.state(key) {
             // The answer is on its way.
-            Some(State::Open | State::Broken { .. }) if self.held.iter().any(is_same) => {}
+            Some(State::Open | State::Broken { .. }) if self.delayed_events.iter().any(is_same) => {
+            }
             // A reset lane is ready for everything: the next call says so.
-            Some(State::Broken { .. }) => self.hold(event),
+            Some(State::Broken { .. }) => self.delay_event(event),
             _ => {
                 self.inner.watch(key, interest)?;
                 if let Some(lane) = self.lanes.get_mut(&key) {
@@ -440,11 +441,11 @@ impl ControlLanes for Fault {
 
     fn close(&mut self, key: LaneKey, mode: CloseMode) {
         if let Some(lane) = self.lanes.get_mut(&key) {
-            lane.doom = None;
+            lane.reset_at = None;
             match lane.state {
                 State::Broken { is_gone: true } => {
                     self.lanes.remove(&key);
-                    self.hold(DriverEvent::Closed { lane: key });
+                    self.delay_event(DriverEvent::Closed { lane: key });
                     return;
                 }
                 State::Broken { is_gone: false } => {
@@ -457,15 +458,15 @@ impl ControlLanes for Fault {
         self.inner.close(key, mode);
     }
 
-    fn owed(&mut self, lane: LaneKey) -> io::Result<Owed> {
+    fn unacked(&mut self, lane: LaneKey) -> io::Result<Unacked> {
         match self.state(lane) {
-            Some(State::Broken { .. }) => Ok(Owed::Nothing),
-            _ => self.inner.owed(lane),
+            Some(State::Broken { .. }) => Ok(Unacked::Nothing),
+            _ => self.inner.unacked(lane),
         }
     }
 }
 
-impl BulkLanes for Fault {
+impl ChunkIo for Fault {
     unsafe fn send_chunk(
         &mut self,
         lane: LaneKey,
@@ -481,8 +482,8 @@ impl BulkLanes for Fault {
             // driver inside tells it.
             unsafe { self.inner.send_chunk(lane, token, header, source, offset, length, mode) };
         } else {
-            self.hold(DriverEvent::ChunkSent { lane, result: Err(was_reset()) });
-            self.hold(DriverEvent::ChunkReleased { token });
+            self.delay_event(DriverEvent::ChunkSent { lane, result: Err(was_reset()) });
+            self.delay_event(DriverEvent::ChunkReleased { token });
         }
     }
 
@@ -496,14 +497,14 @@ impl BulkLanes for Fault {
             // SAFETY: as in `send_chunk`.
             unsafe { self.inner.recv_chunk(lane, target, offset, length) };
         } else {
-            self.hold(DriverEvent::ChunkReceived { lane, result: Err(was_reset()) });
+            self.delay_event(DriverEvent::ChunkReceived { lane, result: Err(was_reset()) });
         }
     }
 }
 
-impl DatagramPort for Fault {
-    pass_on!(inner: flush_datagrams datagram_bytes_max frame_state frame_drops);
-    pass_on!(inner: neighbours_beside_messages);
+impl DatagramIo for Fault {
+    delegate!(inner: flush_datagrams datagram_bytes_max frame_state frame_drops);
+    delegate!(inner: neighbours_beside_messages);
 
     fn open_datagrams(&mut self, socket: UdpSocket) -> io::Result<()> {
         self.inner.open_datagrams(socket)?;
@@ -515,8 +516,8 @@ impl DatagramPort for Fault {
         self.room()
     }
 
-    fn send_datagram(&mut self, to: SocketAddr, rail: u8, length: usize, handling: Handling) {
-        self.mistreat(to, rail, length, handling);
+    fn send_datagram(&mut self, to: SocketAddr, rail: u8, length: usize, tx_flags: TxFlags) {
+        self.apply_datagram_faults(to, rail, length, tx_flags);
     }
 
     fn recv_datagram(&mut self) -> io::Result<Option<(SocketAddr, &mut [u8])>> {
@@ -530,12 +531,12 @@ impl DatagramPort for Fault {
         self.watch_inside()
     }
 
-    fn meet(&mut self, neighbour: Neighbour) {
-        self.meet_inside(neighbour);
+    fn connect_peer(&mut self, peer: LocalPeer) {
+        self.connect_inner(peer);
     }
 
-    fn part(&mut self, session: u64) {
-        self.part_inside(session);
+    fn disconnect_peer(&mut self, session: u64) {
+        self.disconnect_inner(session);
     }
 
     fn write_segment(&mut self, session: u64, segment: [&[u8]; 2]) -> bool {

@@ -1,7 +1,7 @@
 //! Drivers around a driver: what a kernel and a network may do wrong ([`fault`]), what the lanes
 //! carry ([`pcap`]), and what is asked and answered ([`trace`]).
 //!
-//! Each keeps the contract of [`crate::driver::lanes`] if the driver inside does. Where none is
+//! Each keeps the contract of [`crate::driver::traits`] if the driver inside does. Where none is
 //! asked for, the engine talks to its driver itself.
 
 mod capture;
@@ -13,7 +13,7 @@ mod trace;
 pub(super) use trace::is_enabled as is_traced;
 
 use super::{AnyDriver, DriverConfig, DriverError};
-use crate::driver::lanes::Driver;
+use crate::driver::traits::Driver;
 
 /// Puts a driver into what `config` and the trace filter ask for. The capture is next to the
 /// driver and shows what the kernel did; the trace is outermost and shows what the engine saw.

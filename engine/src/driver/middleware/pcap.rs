@@ -11,12 +11,12 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use super::capture::{Capture, End, Flow};
-use crate::driver::lanes::{BulkLanes, ControlLanes, DatagramPort, Driver, Handling, Rail};
-use crate::driver::lanes::{
+use crate::driver::traits::{
     CHUNK_HEADER_BYTES, CloseMode, DATAGRAM_BYTES_MAX, DriverCounters, DriverEvent, Interest,
     LaneKey, SendMode,
 };
-use crate::driver::lanes::{FrameDrops, FrameState, Owed, Reach, TcpFigures};
+use crate::driver::traits::{ChunkIo, ConnectionIo, DatagramIo, Driver, Rail, TxFlags};
+use crate::driver::traits::{FrameDrops, FrameState, Reach, TcpFigures, Unacked};
 use crate::memory::Shape;
 
 /// Bytes of a chunk that are copied out of its memory at a time.
@@ -174,8 +174,8 @@ impl Pcap {
                 | DriverEvent::CmaChanged { .. }
                 | DriverEvent::RingChanged { .. }
                 | DriverEvent::ProcessEnded { .. }
-                | DriverEvent::MemoryAsked { .. }
-                | DriverEvent::MemoryGiven { .. } => {}
+                | DriverEvent::MemoryRequested { .. }
+                | DriverEvent::MemoryAnswered { .. } => {}
             }
         }
     }
@@ -188,7 +188,7 @@ impl Pcap {
 }
 
 impl Driver for Pcap {
-    pass_on!(inner: name polls_for_free reach nic_of begin_absence end_absence counters wake_fd);
+    delegate!(inner: name polls_for_free reach nic_of begin_detached end_detached counters wake_fd);
 
     fn set_rails(&mut self, rails: &[Rail]) -> io::Result<()> {
         self.inner.set_rails(rails)?;
@@ -235,9 +235,9 @@ impl Driver for Pcap {
     }
 }
 
-impl ControlLanes for Pcap {
-    pass_on!(inner: listen listen_anew rest_from_accepting connect watch);
-    pass_on!(inner: addresses owed hasten_ack tcp_figures);
+impl ConnectionIo for Pcap {
+    delegate!(inner: listen rebind_listener pause_accept connect watch);
+    delegate!(inner: addresses unacked quickack tcp_figures);
 
     fn adopt(&mut self, socket: OwnedFd) -> io::Result<LaneKey> {
         let key = self.inner.adopt(socket)?;
@@ -286,7 +286,7 @@ impl ControlLanes for Pcap {
     }
 }
 
-impl BulkLanes for Pcap {
+impl ChunkIo for Pcap {
     unsafe fn send_chunk(
         &mut self,
         lane: LaneKey,
@@ -312,9 +312,9 @@ impl BulkLanes for Pcap {
     }
 }
 
-impl DatagramPort for Pcap {
-    pass_on!(inner: flush_datagrams watch_datagrams datagram_bytes_max frame_state frame_drops);
-    pass_on!(inner: neighbours);
+impl DatagramIo for Pcap {
+    delegate!(inner: flush_datagrams watch_datagrams datagram_bytes_max frame_state frame_drops);
+    delegate!(inner: local_peers);
 
     fn open_datagrams(&mut self, socket: UdpSocket) -> io::Result<()> {
         let local = socket.local_addr()?;
@@ -329,12 +329,12 @@ impl DatagramPort for Pcap {
         Ok(&mut self.room)
     }
 
-    fn send_datagram(&mut self, to: SocketAddr, rail: u8, length: usize, handling: Handling) {
+    fn send_datagram(&mut self, to: SocketAddr, rail: u8, length: usize, tx_flags: TxFlags) {
         // There is room: it was asked for, and nothing was sent since.
         let Ok(room) = self.inner.datagram_room() else { return };
         let bytes = &self.room[..length];
         room[..length].copy_from_slice(bytes);
-        self.inner.send_datagram(to, rail, length, handling);
+        self.inner.send_datagram(to, rail, length, tx_flags);
         let mut local = self.local;
         if let Some(&source) = self.sources.get(usize::from(rail)) {
             local.set_ip(source);

@@ -11,11 +11,11 @@ use std::time::Duration;
 
 use tracing::{Level, enabled, trace};
 
-use crate::driver::lanes::{BulkLanes, ControlLanes, DatagramPort, Driver, Handling, Rail};
-use crate::driver::lanes::{
+use crate::driver::traits::{
     CHUNK_HEADER_BYTES, CloseMode, DriverCounters, DriverEvent, Interest, LaneKey, SendMode,
 };
-use crate::driver::lanes::{FrameDrops, FrameState, Owed, Reach, TcpFigures};
+use crate::driver::traits::{ChunkIo, ConnectionIo, DatagramIo, Driver, Rail, TxFlags};
+use crate::driver::traits::{FrameDrops, FrameState, Reach, TcpFigures, Unacked};
 use crate::memory::Shape;
 
 /// The target of all events of this file.
@@ -53,31 +53,31 @@ impl Trace {
         Self { inner, idle: 0, has_queued: false }
     }
 
-    fn tell_idle(&mut self) {
-        tell_idle(&mut self.idle);
+    fn log_idle(&mut self) {
+        log_idle(&mut self.idle);
     }
 
-    fn tell_events(&mut self, call: &'static str, result: &io::Result<()>, events: &[DriverEvent]) {
+    fn log_events(&mut self, call: &'static str, result: &io::Result<()>, events: &[DriverEvent]) {
         if result.is_ok() && events.is_empty() {
             self.idle += 1;
             return;
         }
-        self.tell_idle();
+        self.log_idle();
         trace!(target: TARGET, call, events = events.len(), outcome = outcome(result));
         for event in events {
-            tell(event);
+            log_event(event);
         }
     }
 }
 
-fn tell_idle(idle: &mut u64) {
+fn log_idle(idle: &mut u64) {
     let count = std::mem::take(idle);
     if count > 0 {
         trace!(target: TARGET, call = "idle", count);
     }
 }
 
-fn tell(event: &DriverEvent) {
+fn log_event(event: &DriverEvent) {
     match event {
         DriverEvent::Accepted { lane, remote, rail } => {
             trace!(target: TARGET, event = "accepted", lane = name(*lane), %remote, rail);
@@ -120,10 +120,10 @@ fn tell(event: &DriverEvent) {
             trace!(target: TARGET, event = "process_ended", session);
         }
         // Who has the key may use the memory.
-        DriverEvent::MemoryAsked { session, token, .. } => {
+        DriverEvent::MemoryRequested { session, token, .. } => {
             trace!(target: TARGET, event = "memory_asked", session, token);
         }
-        DriverEvent::MemoryGiven { session, token, answer } => {
+        DriverEvent::MemoryAnswered { session, token, answer } => {
             let code = answer.as_ref().err();
             trace!(target: TARGET, event = "memory_given", session, token, code);
         }
@@ -134,18 +134,18 @@ fn tell(event: &DriverEvent) {
 }
 
 impl Driver for Trace {
-    pass_on!(inner: name polls_for_free nic_of begin_absence end_absence counters wake_fd arm);
+    delegate!(inner: name polls_for_free nic_of begin_detached end_detached counters wake_fd arm);
 
     fn set_rails(&mut self, rails: &[Rail]) -> io::Result<()> {
         let result = self.inner.set_rails(rails);
-        self.tell_idle();
+        self.log_idle();
         trace!(target: TARGET, call = "set_rails", ?rails, outcome = outcome(&result));
         result
     }
 
     fn reach(&mut self, rail: u8, remote: IpAddr) -> Reach {
         let reach = self.inner.reach(rail, remote);
-        self.tell_idle();
+        self.log_idle();
         trace!(target: TARGET, call = "reach", rail, %remote, outcome = ?reach);
         reach
     }
@@ -153,27 +153,27 @@ impl Driver for Trace {
     fn poll(&mut self, events: &mut Vec<DriverEvent>) -> io::Result<()> {
         let before = events.len();
         let result = self.inner.poll(events);
-        self.tell_events("poll", &result, &events[before..]);
+        self.log_events("poll", &result, &events[before..]);
         result
     }
 
     fn park(&mut self, timeout: Duration, events: &mut Vec<DriverEvent>) -> io::Result<()> {
         let before = events.len();
         let result = self.inner.park(timeout, events);
-        self.tell_events("park", &result, &events[before..]);
+        self.log_events("park", &result, &events[before..]);
         result
     }
 
     fn shutdown(&mut self, limit: Duration) -> bool {
         let is_done = self.inner.shutdown(limit);
-        self.tell_idle();
+        self.log_idle();
         trace!(target: TARGET, call = "shutdown", ?limit, outcome = is_done);
         is_done
     }
 
     fn dismantle(&mut self) -> io::Result<Vec<(LaneKey, OwnedFd)>> {
         let result = self.inner.dismantle();
-        self.tell_idle();
+        self.log_idle();
         let lanes = result.as_ref().map_or(0, Vec::len);
         let outcome = outcome(&result.as_ref().map(|_| ()));
         trace!(target: TARGET, call = "dismantle", lanes, outcome);
@@ -181,41 +181,41 @@ impl Driver for Trace {
     }
 }
 
-impl ControlLanes for Trace {
-    pass_on!(inner: listen_anew addresses tcp_figures);
+impl ConnectionIo for Trace {
+    delegate!(inner: rebind_listener addresses tcp_figures);
 
     fn listen(&mut self, listener: TcpListener) -> io::Result<()> {
         let local = listener.local_addr();
         let result = self.inner.listen(listener);
-        self.tell_idle();
+        self.log_idle();
         let (local, outcome) = (outcome(&local), outcome(&result));
         trace!(target: TARGET, call = "listen", local, outcome);
         result
     }
 
-    fn rest_from_accepting(&mut self, pause: Duration) {
-        self.tell_idle();
-        trace!(target: TARGET, call = "rest_from_accepting", ?pause);
-        self.inner.rest_from_accepting(pause);
+    fn pause_accept(&mut self, pause: Duration) {
+        self.log_idle();
+        trace!(target: TARGET, call = "pause_accept", ?pause);
+        self.inner.pause_accept(pause);
     }
 
     fn connect(&mut self, remote: SocketAddr, rail: u8) -> io::Result<LaneKey> {
         let result = self.inner.connect(remote, rail);
-        self.tell_idle();
+        self.log_idle();
         trace!(target: TARGET, call = "connect", %remote, rail, outcome = outcome(&result));
         result
     }
 
     fn adopt(&mut self, socket: OwnedFd) -> io::Result<LaneKey> {
         let result = self.inner.adopt(socket);
-        self.tell_idle();
+        self.log_idle();
         trace!(target: TARGET, call = "adopt", outcome = outcome(&result));
         result
     }
 
     fn send(&mut self, lane: LaneKey, bytes: &[u8]) -> io::Result<usize> {
         let result = self.inner.send(lane, bytes);
-        self.tell_idle();
+        self.log_idle();
         let (length, outcome) = (bytes.len(), outcome(&result));
         trace!(target: TARGET, call = "send", lane = name(lane), length, outcome);
         result
@@ -227,7 +227,7 @@ impl ControlLanes for Trace {
             self.idle += 1;
             return result;
         }
-        self.tell_idle();
+        self.log_idle();
         let (length, outcome) = (into.len(), outcome(&result));
         trace!(target: TARGET, call = "recv", lane = name(lane), length, outcome);
         result
@@ -235,34 +235,34 @@ impl ControlLanes for Trace {
 
     fn watch(&mut self, lane: LaneKey, interest: Interest) -> io::Result<()> {
         let result = self.inner.watch(lane, interest);
-        self.tell_idle();
+        self.log_idle();
         let outcome = outcome(&result);
         trace!(target: TARGET, call = "watch", lane = name(lane), ?interest, outcome);
         result
     }
 
     fn close(&mut self, lane: LaneKey, mode: CloseMode) {
-        self.tell_idle();
+        self.log_idle();
         trace!(target: TARGET, call = "close", lane = name(lane), ?mode);
         self.inner.close(lane, mode);
     }
 
-    fn owed(&mut self, lane: LaneKey) -> io::Result<Owed> {
-        let result = self.inner.owed(lane);
-        self.tell_idle();
+    fn unacked(&mut self, lane: LaneKey) -> io::Result<Unacked> {
+        let result = self.inner.unacked(lane);
+        self.log_idle();
         let outcome = outcome(&result);
-        trace!(target: TARGET, call = "owed", lane = name(lane), outcome);
+        trace!(target: TARGET, call = "unacked", lane = name(lane), outcome);
         result
     }
 
-    fn hasten_ack(&mut self, lane: LaneKey) {
-        self.inner.hasten_ack(lane);
-        self.tell_idle();
-        trace!(target: TARGET, call = "hasten_ack", lane = name(lane));
+    fn quickack(&mut self, lane: LaneKey) {
+        self.inner.quickack(lane);
+        self.log_idle();
+        trace!(target: TARGET, call = "quickack", lane = name(lane));
     }
 }
 
-impl BulkLanes for Trace {
+impl ChunkIo for Trace {
     unsafe fn send_chunk(
         &mut self,
         lane: LaneKey,
@@ -273,7 +273,7 @@ impl BulkLanes for Trace {
         length: usize,
         mode: SendMode,
     ) {
-        self.tell_idle();
+        self.log_idle();
         trace!(
             target: TARGET, call = "send_chunk", lane = name(lane), token, offset, length, ?mode,
         );
@@ -282,20 +282,20 @@ impl BulkLanes for Trace {
     }
 
     unsafe fn recv_chunk(&mut self, lane: LaneKey, target: &Shape, offset: usize, length: usize) {
-        self.tell_idle();
+        self.log_idle();
         trace!(target: TARGET, call = "recv_chunk", lane = name(lane), offset, length);
         // SAFETY: the caller's promise, passed on.
         unsafe { self.inner.recv_chunk(lane, target, offset, length) };
     }
 }
 
-impl DatagramPort for Trace {
-    pass_on!(inner: datagram_bytes_max frame_state frame_drops neighbours);
+impl DatagramIo for Trace {
+    delegate!(inner: datagram_bytes_max frame_state frame_drops local_peers);
 
     fn open_datagrams(&mut self, socket: UdpSocket) -> io::Result<()> {
         let local = socket.local_addr();
         let result = self.inner.open_datagrams(socket);
-        self.tell_idle();
+        self.log_idle();
         let (local, outcome) = (outcome(&local), outcome(&result));
         trace!(target: TARGET, call = "open_datagrams", local, outcome);
         result
@@ -304,15 +304,15 @@ impl DatagramPort for Trace {
     fn datagram_room(&mut self) -> io::Result<&mut [u8]> {
         let result = self.inner.datagram_room();
         if let Err(error) = &result {
-            tell_idle(&mut self.idle);
+            log_idle(&mut self.idle);
             trace!(target: TARGET, call = "datagram_room", outcome = %error);
         }
         result
     }
 
-    fn send_datagram(&mut self, to: SocketAddr, rail: u8, length: usize, handling: Handling) {
-        self.inner.send_datagram(to, rail, length, handling);
-        self.tell_idle();
+    fn send_datagram(&mut self, to: SocketAddr, rail: u8, length: usize, tx_flags: TxFlags) {
+        self.inner.send_datagram(to, rail, length, tx_flags);
+        self.log_idle();
         self.has_queued = true;
         trace!(target: TARGET, call = "send_datagram", %to, rail, length);
     }
@@ -320,7 +320,7 @@ impl DatagramPort for Trace {
     fn flush_datagrams(&mut self) {
         self.inner.flush_datagrams();
         if std::mem::take(&mut self.has_queued) {
-            self.tell_idle();
+            self.log_idle();
             trace!(target: TARGET, call = "flush_datagrams");
         }
     }
@@ -330,11 +330,11 @@ impl DatagramPort for Trace {
         match &result {
             Ok(None) => self.idle += 1,
             Ok(Some((from, bytes))) => {
-                tell_idle(&mut self.idle);
+                log_idle(&mut self.idle);
                 trace!(target: TARGET, call = "recv_datagram", %from, length = bytes.len());
             }
             Err(error) => {
-                tell_idle(&mut self.idle);
+                log_idle(&mut self.idle);
                 trace!(target: TARGET, call = "recv_datagram", outcome = %error);
             }
         }
@@ -343,7 +343,7 @@ impl DatagramPort for Trace {
 
     fn watch_datagrams(&mut self) -> io::Result<()> {
         let result = self.inner.watch_datagrams();
-        self.tell_idle();
+        self.log_idle();
         trace!(target: TARGET, call = "watch_datagrams", outcome = outcome(&result));
         result
     }

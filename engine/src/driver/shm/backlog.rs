@@ -2,7 +2,7 @@
 
 use std::mem;
 
-/// Bytes that one keeps at the most: what a neighbour does not read for so long goes another way.
+/// Bytes that one keeps at the most: what a peer does not read for so long goes another way.
 const BYTES_MAX: usize = 256 * 1024;
 /// Bytes that are moved to the front at once, at the most as many as were taken before.
 const COMPACT_BYTES: usize = 32 * 1024;
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_a_queue_with_an_end() {
+    fn backlog_is_a_bounded_fifo() {
         let (mut backlog, mut due, mut number) = (Backlog::default(), 0_u32, 0_u32);
         let of = |number: u32| vec![number as u8; (number as usize * 37) % 1500];
         for round in 0..200 {

@@ -1,27 +1,29 @@
-//! Memory that is shared with one neighbour.
+//! Memory that is shared with one peer.
 
 use std::net::SocketAddr;
 
 use super::backlog::Backlog;
 use super::cma::Attached;
 use super::doorbell_page::Doorbell;
-use super::ring::{Attention, Broken, Entry, HEADER_BYTES, LONGEST, Lines, Notice, Reader, Writer};
-use super::segment::Segment;
+use super::ring::{
+    DATAGRAM_MAX, Entry, HEADER_BYTES, Lines, PollState, Reader, RingViolation, WakeupHint, Writer,
+};
+use super::ring_pair::RingPair;
 use super::socket;
-use crate::driver::lanes::DATAGRAM_BYTES_MAX;
+use crate::driver::traits::DATAGRAM_BYTES_MAX;
 use crate::forks::EngineFd;
-use crate::wire::neighbour::SIGN_LOOK;
+use crate::wire::local_peer::SIGNAL_POLL;
 
-const _: () = assert!(DATAGRAM_BYTES_MAX <= LONGEST, "every datagram fits into a ring");
+const _: () = assert!(DATAGRAM_BYTES_MAX <= DATAGRAM_MAX, "every datagram fits into a ring");
 
-/// Two rings, one for each direction, and the socket by which neighbours wake each other and see
+/// Two rings, one for each direction, and the socket by which peers wake each other and see
 /// each other's end.
 ///
 /// What a look and a write need is in the first line of the cache: an engine looks at rings of many
-/// neighbours.
+/// peers.
 #[repr(C, align(64))]
 pub(super) struct Channel {
-    segment: Segment,
+    rings: RingPair,
     reader: Reader,
     writer: Writer,
     /// The ring that is written; the other one is read.
@@ -30,10 +32,10 @@ pub(super) struct Channel {
     is_behind: bool,
     /// Nothing is written any more: what is there is read, and it ends.
     is_ending: bool,
-    /// The neighbour has shown that it can read this side's memory.
+    /// The peer has shown that it can read this side's memory.
     pub(super) is_read: bool,
     /// Entries that came lately: how much it is worth to poll its ring.
-    pub(super) lately: u32,
+    pub(super) recent_entries: u32,
     /// Whose datagrams it carries, and no others.
     pub(super) session: u64,
     /// Its number, which the other side knows, too.
@@ -43,15 +45,15 @@ pub(super) struct Channel {
     pub(super) socket: EngineFd,
     /// Where they seem to come from: the place that the session's datagrams go to without it.
     pub(super) address: SocketAddr,
-    /// The memory of the neighbour's process, if this side can read it.
+    /// The memory of the peer's process, if this side can read it.
     pub(super) memory: Option<Attached>,
-    /// Times that the neighbour was asked for memory and has not answered.
-    pub(super) questions: u32,
-    /// Its neighbour's process has ended.
+    /// Times that the peer was asked for memory and has not answered.
+    pub(super) pending_requests: u32,
+    /// Its peer's process has ended.
     pub(super) has_process_ended: bool,
     /// Something found no room, and has not been told of any since.
     wants_room: bool,
-    /// By what the neighbour hears that something was written, if it does not poll the ring.
+    /// By what the peer hears that something was written, if it does not poll the ring.
     doorbell: Doorbell,
 }
 
@@ -63,27 +65,27 @@ impl Channel {
         socket: EngineFd,
         (session, number): (u64, u32),
         address: SocketAddr,
-        (segment, writes): (Segment, u8),
+        (rings, writes): (RingPair, u8),
         doorbell: Doorbell,
         memory: Option<Attached>,
     ) -> Self {
         let (writer, reader) = (Writer::new(), Reader::new());
         Self {
-            segment,
+            rings,
             reader,
             writer,
             writes,
             is_behind: false,
             is_ending: false,
             is_read: false,
-            lately: 0,
+            recent_entries: 0,
             session,
             number,
             backlog: Backlog::default(),
             socket,
             address,
             memory,
-            questions: 0,
+            pending_requests: 0,
             has_process_ended: false,
             wants_room: false,
             doorbell,
@@ -93,7 +95,7 @@ impl Channel {
     /// Writes a datagram, or keeps it until there is room. `false`: too many are kept, or no more
     /// is written.
     #[inline]
-    pub(super) fn send(&mut self, datagram: &[u8]) -> Result<bool, Broken> {
+    pub(super) fn send(&mut self, datagram: &[u8]) -> Result<bool, RingViolation> {
         if self.is_ending {
             return Ok(false);
         }
@@ -101,20 +103,20 @@ impl Channel {
         if !self.backlog.is_empty() {
             return Ok(self.backlog.push(datagram));
         }
-        let ring = self.segment.ring(self.writes);
+        let ring = self.rings.ring(self.writes);
         let is_written = self.writer.write(&ring, Entry::Packet, datagram)?;
         Ok(is_written || self.backlog.push(datagram))
     }
 
     /// Writes a segment, which is in two places. `false`: there is no room, or no more is written.
     #[inline]
-    pub(super) fn write_segment(&mut self, segment: [&[u8]; 2]) -> Result<bool, Broken> {
+    pub(super) fn write_segment(&mut self, segment: [&[u8]; 2]) -> Result<bool, RingViolation> {
         if self.is_ending || !self.backlog.is_empty() {
             self.wants_room = true;
             return Ok(false);
         }
         self.is_behind = true;
-        let ring = self.segment.ring(self.writes);
+        let ring = self.rings.ring(self.writes);
         let is_written = self.writer.write_both(&ring, Entry::Segment, segment)?;
         if !is_written {
             self.wants_room = true;
@@ -128,13 +130,13 @@ impl Channel {
         &mut self,
         header: &[u8; HEADER_BYTES],
         bytes: &[u8],
-    ) -> Result<bool, Broken> {
+    ) -> Result<bool, RingViolation> {
         if self.is_ending || !self.backlog.is_empty() {
             self.wants_room = true;
             return Ok(false);
         }
         self.is_behind = true;
-        let is_written = self.writer.write_piece(&self.segment.ring(self.writes), header, bytes)?;
+        let is_written = self.writer.write_piece(&self.rings.ring(self.writes), header, bytes)?;
         if !is_written {
             self.wants_room = true;
         }
@@ -144,8 +146,8 @@ impl Channel {
     /// Writes what is kept, as far as there is room, and gives the other side notice unless it
     /// polls the ring; whether that was asleep.
     #[inline]
-    pub(super) fn flush(&mut self) -> Result<bool, Broken> {
-        let ring = self.segment.ring(self.writes);
+    pub(super) fn flush(&mut self) -> Result<bool, RingViolation> {
+        let ring = self.rings.ring(self.writes);
         while let Some(datagram) = self.backlog.first() {
             if !self.writer.write(&ring, Entry::Packet, datagram)? {
                 break;
@@ -153,48 +155,51 @@ impl Channel {
             self.backlog.pop();
         }
         self.is_behind = !self.backlog.is_empty();
-        let notice = self.writer.notice(&ring);
+        let notice = self.writer.wakeup_hint(&ring);
         match notice {
-            Notice::None => {}
-            Notice::Doorbell => self.doorbell.ring(),
-            Notice::WakeUp => socket::sign(&self.socket, SIGN_LOOK),
+            WakeupHint::None => {}
+            WakeupHint::Doorbell => self.doorbell.set(),
+            WakeupHint::WakeUp => socket::send_signal(&self.socket, SIGNAL_POLL),
         }
-        Ok(notice == Notice::WakeUp)
+        Ok(notice == WakeupHint::WakeUp)
     }
 
     /// The first datagram that waits for room.
-    pub(super) fn kept(&self) -> Option<&[u8]> {
+    pub(super) fn first_queued(&self) -> Option<&[u8]> {
         self.backlog.first()
     }
 
     /// It has gone another way.
-    pub(super) fn forget_kept(&mut self) {
+    pub(super) fn pop_queued(&mut self) {
         self.backlog.pop();
     }
 
     /// Copies the next entry into the first of `into`, and says what and how long it is; of a piece
     /// that is its header.
     #[inline]
-    pub(super) fn receive(&mut self, into: &mut [u8]) -> Result<Option<(Entry, usize)>, Broken> {
-        let received = self.reader.read(&self.segment.ring(1 - self.writes), into);
+    pub(super) fn receive(
+        &mut self,
+        into: &mut [u8],
+    ) -> Result<Option<(Entry, usize)>, RingViolation> {
+        let received = self.reader.read(&self.rings.ring(1 - self.writes), into);
         if let Ok(Some(_)) = received {
-            self.lately = self.lately.wrapping_add(1);
+            self.recent_entries = self.recent_entries.wrapping_add(1);
         }
         received
     }
 
     /// What the other side was told of room; when that was more, [`Self::wake_writer`] follows.
     #[inline]
-    pub(super) fn told(&self) -> u64 {
-        self.reader.told()
+    pub(super) fn reported_tail(&self) -> u64 {
+        self.reader.reported_tail()
     }
 
     /// Wakes the other side if it sleeps until there is room; whether it did.
     #[cold]
     pub(super) fn wake_writer(&self) -> bool {
-        let wakes = self.reader.must_wake(&self.segment.ring(1 - self.writes));
+        let wakes = self.reader.take_waiting_writer(&self.rings.ring(1 - self.writes));
         if wakes {
-            socket::sign(&self.socket, SIGN_LOOK);
+            socket::send_signal(&self.socket, SIGNAL_POLL);
         }
         wakes
     }
@@ -203,15 +208,15 @@ impl Channel {
     /// for room.
     #[inline]
     pub(super) fn read_piece(&mut self, into: &mut [u8]) -> bool {
-        let told = self.told();
-        self.reader.read_piece(&self.segment.ring(1 - self.writes), into);
-        self.told() != told && self.wake_writer()
+        let reported_tail = self.reported_tail();
+        self.reader.read_piece(&self.rings.ring(1 - self.writes), into);
+        self.reported_tail() != reported_tail && self.wake_writer()
     }
 
     /// Whether a datagram is there.
     #[inline]
     pub(super) fn has_received(&self) -> bool {
-        self.reader.has_some(&self.segment.ring(1 - self.writes))
+        self.reader.has_some(&self.rings.ring(1 - self.writes))
     }
 
     /// Whether it is to be looked at: a datagram is there, or nothing will be any more.
@@ -220,62 +225,62 @@ impl Channel {
         self.has_received() || self.is_ending
     }
 
-    /// Has the neighbour give notice in this way, which is not [`Attention::Sleeps`], of what it
+    /// Has the peer give notice in this way, which is not [`PollState::Sleeping`], of what it
     /// writes. `false`: something is there that it gives no notice of.
-    pub(super) fn announce(&self, attention: Attention) -> bool {
-        let ring = self.segment.ring(1 - self.writes);
-        self.reader.announce(&ring, attention);
-        attention == Attention::Polls || {
+    pub(super) fn set_poll_state(&self, state: PollState) -> bool {
+        let ring = self.rings.ring(1 - self.writes);
+        self.reader.set_poll_state(&ring, state);
+        state == PollState::Polling || {
             ring.fence();
             !self.reader.has_some(&ring)
         }
     }
 
-    /// Has the neighbour wake this engine with what comes next, and with room if it wants some. A
+    /// Has the peer wake this engine with what comes next, and with room if it wants some. A
     /// fence, [`Self::has_received`] and [`Self::has_new_room`] follow: it does not for what is
     /// there.
-    pub(super) fn fall_asleep(&self) {
-        self.reader.announce(&self.segment.ring(1 - self.writes), Attention::Sleeps);
+    pub(super) fn prepare_sleep(&self) {
+        self.reader.set_poll_state(&self.rings.ring(1 - self.writes), PollState::Sleeping);
         if self.wants_room {
-            self.writer.fall_asleep(&self.segment.ring(self.writes));
+            self.writer.prepare_sleep(&self.rings.ring(self.writes));
         }
     }
 
     /// The opposite: it gives notice in this way. The same follows.
-    pub(super) fn wake_up(&self, attention: Attention) {
-        self.reader.announce(&self.segment.ring(1 - self.writes), attention);
-        self.writer.wake_up(&self.segment.ring(self.writes));
+    pub(super) fn end_sleep(&self, state: PollState) {
+        self.reader.set_poll_state(&self.rings.ring(1 - self.writes), state);
+        self.writer.end_sleep(&self.rings.ring(self.writes));
     }
 
     /// Whether there is room, which was waited for.
     pub(super) fn has_new_room(&mut self) -> bool {
-        let has_room = self.wants_room && self.writer.has_news(&self.segment.ring(self.writes));
+        let has_room = self.wants_room && self.writer.has_new_room(&self.rings.ring(self.writes));
         self.wants_room &= !has_room;
         has_room
     }
 
     /// Another mapping of its memory.
     #[cfg(test)]
-    pub(super) fn mapped_again(&self) -> Segment {
-        self.segment.again()
+    pub(super) fn map_again(&self) -> RingPair {
+        self.rings.again()
     }
 
-    /// What the neighbour would be given after a write.
+    /// What the peer would be given after a write.
     #[cfg(test)]
-    pub(super) fn notice(&self) -> Notice {
-        self.writer.notice(&self.segment.ring(self.writes))
+    pub(super) fn wakeup_hint(&self) -> WakeupHint {
+        self.writer.wakeup_hint(&self.rings.ring(self.writes))
     }
 
-    /// Stores what a writer does that wakes the neighbour.
+    /// Stores what a writer does that wakes the peer.
     #[cfg(test)]
-    pub(super) fn takes_for_awake(&self) {
-        Reader::new().announce(&self.segment.ring(self.writes), Attention::Polls);
+    pub(super) fn mark_reader_awake(&self) {
+        Reader::new().set_poll_state(&self.rings.ring(self.writes), PollState::Polling);
     }
 
-    /// Sets all words of the neighbour's doorbells.
+    /// Sets all words of the peer's doorbells.
     #[cfg(test)]
-    pub(super) fn scribble_over_doorbells(&self, value: u64) {
-        self.doorbell.scribble(value);
+    pub(super) fn corrupt_doorbells(&self, value: u64) {
+        self.doorbell.corrupt(value);
     }
 
     /// The other side is gone.

@@ -2,7 +2,7 @@
 //! system call and one copy (`process_vm_readv`).
 //!
 //! Process ids are not trusted: they are those of another namespace, or of a process that is gone
-//! and has a successor. So each call also reads the *witness* of the engine that it means, behind
+//! and has a successor. So each call also reads the *cookie* of the engine that it means, behind
 //! the message: the kernel copies in this order, and what was the right process after the message
 //! was it before. The count beside it says that the sender has not taken the memory back meanwhile.
 
@@ -14,10 +14,10 @@ use rustix::io::Errno;
 use rustix::process::PTracer;
 
 use crate::memory::{Shape, Span};
-use crate::wire::neighbour::WitnessPlace;
+use crate::wire::local_peer::CookieLocation;
 
-/// Pieces of memory of one call (`IOV_MAX`), one of which is the witness.
-const PIECES_MAX: usize = 1024;
+/// Pieces of memory of one call (`IOV_MAX`), one of which is the cookie.
+const IOVECS_MAX: usize = 1024;
 
 /// Two words by which peers know that they read this engine's memory, and whether what they read
 /// counts.
@@ -25,11 +25,11 @@ const PIECES_MAX: usize = 1024;
 /// Cleared when its engine's driver ends, before the memory of operations does.
 #[derive(Debug)]
 #[repr(C)]
-pub(crate) struct Witness {
+pub(crate) struct ProcessCookie {
     word: AtomicU64,
     revocations: AtomicU64,
     #[cfg(any(test, feature = "sim"))]
-    stand_ins: Option<std::sync::Mutex<Vec<u64>>>,
+    address_tokens: Option<std::sync::Mutex<Vec<u64>>>,
 }
 
 /// Where a message is in the memory of its sender's process.
@@ -41,15 +41,15 @@ pub(crate) struct CmaSource {
     pub(crate) revocations: u64,
 }
 
-/// Words of a [`Witness`].
+/// Words of a [`ProcessCookie`].
 const WORDS: usize = 2;
-const _: () = assert!(std::mem::offset_of!(Witness, revocations) == size_of::<u64>());
+const _: () = assert!(std::mem::offset_of!(ProcessCookie, revocations) == size_of::<u64>());
 
 /// Simulated messages are shorter than the distance between their stand-ins.
 #[cfg(any(test, feature = "sim"))]
-const STAND_IN_SHIFT: u32 = 40;
+const ADDRESS_TOKEN_SHIFT: u32 = 40;
 
-impl Witness {
+impl ProcessCookie {
     pub(in crate::driver) fn new() -> Self {
         let word = AtomicU64::new(rand::random::<u64>() | 1);
         // What was said by the driver before this one must not fit by chance.
@@ -57,26 +57,26 @@ impl Witness {
             word,
             revocations: AtomicU64::new(rand::random()),
             #[cfg(any(test, feature = "sim"))]
-            stand_ins: None,
+            address_tokens: None,
         }
     }
 
-    /// The witness of a simulated engine, of which the same goes over the wire in every run: its
+    /// The cookie of a simulated engine, of which the same goes over the wire in every run: its
     /// count begins at `revocations`, and stand-ins take the place of addresses.
     #[cfg(any(test, feature = "sim"))]
     pub(in crate::driver) fn simulated(revocations: u64) -> Self {
-        let stand_ins = Some(std::sync::Mutex::default());
-        Self { revocations: AtomicU64::new(revocations), stand_ins, ..Self::new() }
+        let address_tokens = Some(std::sync::Mutex::default());
+        Self { revocations: AtomicU64::new(revocations), address_tokens, ..Self::new() }
     }
 
     /// What peers learn of the address of a message.
     #[inline]
-    pub(crate) fn announce(&self, address: u64) -> u64 {
+    pub(crate) fn announce_address(&self, address: u64) -> u64 {
         #[cfg(any(test, feature = "sim"))]
-        if let Some(stand_ins) = &self.stand_ins {
-            let mut stand_ins = stand_ins.lock().unwrap_or_else(|it| it.into_inner());
-            stand_ins.push(address);
-            return (stand_ins.len() as u64) << STAND_IN_SHIFT;
+        if let Some(address_tokens) = &self.address_tokens {
+            let mut address_tokens = address_tokens.lock().unwrap_or_else(|it| it.into_inner());
+            address_tokens.push(address);
+            return (address_tokens.len() as u64) << ADDRESS_TOKEN_SHIFT;
         }
         address
     }
@@ -84,17 +84,17 @@ impl Witness {
     /// The address behind what a simulated peer has learnt.
     #[cfg(any(test, feature = "sim"))]
     pub(in crate::driver) fn resolve(&self, announced: u64) -> Option<u64> {
-        let Some(stand_ins) = &self.stand_ins else { return Some(announced) };
-        let stand_ins = stand_ins.lock().unwrap_or_else(|it| it.into_inner());
-        let index = (announced >> STAND_IN_SHIFT).checked_sub(1)?;
-        let address = stand_ins.get(usize::try_from(index).ok()?)?;
-        Some(address + (announced & ((1 << STAND_IN_SHIFT) - 1)))
+        let Some(address_tokens) = &self.address_tokens else { return Some(announced) };
+        let address_tokens = address_tokens.lock().unwrap_or_else(|it| it.into_inner());
+        let index = (announced >> ADDRESS_TOKEN_SHIFT).checked_sub(1)?;
+        let address = address_tokens.get(usize::try_from(index).ok()?)?;
+        Some(address + (announced & ((1 << ADDRESS_TOKEN_SHIFT) - 1)))
     }
 
-    /// What neighbours are told.
-    pub(super) fn place(&self) -> WitnessPlace {
+    /// What peers are told.
+    pub(super) fn location(&self) -> CookieLocation {
         let address = (&raw const *self).expose_provenance() as u64;
-        WitnessPlace { address: address.into(), word: self.word().into() }
+        CookieLocation { address: address.into(), word: self.word().into() }
     }
 
     fn word(&self) -> u64 {
@@ -120,11 +120,11 @@ impl Witness {
     }
 }
 
-/// The memory of a neighbour's process.
+/// The memory of a peer's process.
 #[derive(Debug)]
 pub(in crate::driver) struct Attached {
     process: libc::pid_t,
-    witness: WitnessPlace,
+    cookie: CookieLocation,
     /// The memory of a call; kept for the next one.
     pieces: Vec<libc::iovec>,
 }
@@ -139,9 +139,9 @@ impl Attached {
     /// # Errors
     ///
     /// It does not want to be read, its process is not of this namespace, or the kernel refuses.
-    pub(super) fn new(connection: impl AsFd, witness: WitnessPlace) -> io::Result<Self> {
-        if witness.address.get() == 0 {
-            return Err(io::Error::other("the neighbour does not want it"));
+    pub(super) fn new(connection: impl AsFd, cookie: CookieLocation) -> io::Result<Self> {
+        if cookie.address.get() == 0 {
+            return Err(io::Error::other("the peer does not want it"));
         }
         let libc::ucred { pid: process, uid, .. } = peer_of(connection.as_fd())?;
         if process == 0 {
@@ -151,21 +151,21 @@ impl Attached {
         if uid != rustix::process::geteuid().as_raw() {
             return Err(io::Error::other("its process is another user's"));
         }
-        let mut attached = Self { process, witness, pieces: Vec::new() };
+        let mut attached = Self { process, cookie, pieces: Vec::new() };
         let nothing = Shape::empty();
-        // SAFETY: nothing is read but the witness.
+        // SAFETY: nothing is read but the cookie.
         unsafe { attached.call(0, None, &nothing, 0, 0) }?;
         Ok(attached)
     }
 
     /// This process, for simulations.
     #[cfg(any(test, feature = "sim"))]
-    pub(in crate::driver) fn to_itself(witness: &Witness) -> Self {
+    pub(in crate::driver) fn own_process(cookie: &ProcessCookie) -> Self {
         let process = std::process::id() as libc::pid_t;
-        Self { process, witness: witness.place(), pieces: Vec::new() }
+        Self { process, cookie: cookie.location(), pieces: Vec::new() }
     }
 
-    /// Reads `length` bytes at `offset` of the neighbour's message to the same place of `into`.
+    /// Reads `length` bytes at `offset` of the peer's message to the same place of `into`.
     ///
     /// # Errors
     ///
@@ -202,18 +202,17 @@ impl Attached {
         let mut seen = [0_u64; WORDS];
         self.pieces.clear();
         let piece = |span: Span| libc::iovec { iov_base: span.ptr.cast(), iov_len: span.len };
-        self.pieces.extend(into.spans(offset, length).take(PIECES_MAX).map(piece));
-        if self.pieces.len() == PIECES_MAX {
+        self.pieces.extend(into.spans(offset, length).take(IOVECS_MAX).map(piece));
+        if self.pieces.len() == IOVECS_MAX {
             return Err(io::Error::other("the receive is in too many pieces"));
         }
-        let witness = Span { ptr: (&raw mut seen).cast(), len: size_of_val(&seen) };
-        self.pieces.push(piece(witness));
+        let cookie = Span { ptr: (&raw mut seen).cast(), len: size_of_val(&seen) };
+        self.pieces.push(piece(cookie));
         let there = |address: u64, length| {
             let iov_base = std::ptr::without_provenance_mut(address as usize);
             libc::iovec { iov_base, iov_len: length }
         };
-        let theirs =
-            [there(address, length), there(self.witness.address.get(), size_of_val(&seen))];
+        let theirs = [there(address, length), there(self.cookie.address.get(), size_of_val(&seen))];
         // An address of no bytes may be anything.
         let theirs = if length == 0 { &theirs[1..] } else { &theirs[..] };
         // SAFETY: the caller's promise for `into`, and `seen` is this function's own; the kernel
@@ -233,7 +232,7 @@ impl Attached {
             return Err(io::Error::other("its memory ends before the message does"));
         }
         let [word, count] = seen.map(u64::from_le);
-        if word != self.witness.word.get() {
+        if word != self.cookie.word.get() {
             return Err(io::Error::other("its engine has ended"));
         }
         if revocations.is_some_and(|told| told != count) {
@@ -259,16 +258,16 @@ pub(super) fn peer_of(connection: BorrowedFd<'_>) -> io::Result<libc::ucred> {
 
 /// All processes of this one's user may read its memory, as far as Yama has a say in that; setting
 /// `shared_memory_ptrace_any`.
-pub(in crate::driver) fn open_to_readers() {
+pub(in crate::driver) fn allow_ptrace() {
     match rustix::process::set_ptracer(PTracer::Any) {
         // Without Yama nobody has to be named.
         Ok(()) | Err(Errno::INVAL) => {}
-        Err(error) => tracing::warn!("cannot let neighbours read this process's memory: {error}"),
+        Err(error) => tracing::warn!("cannot let peers read this process's memory: {error}"),
     }
 }
 
 /// What an administrator can do where the kernel refuses.
-pub(super) fn cure(error: &io::Error) -> &'static str {
+pub(super) fn remedy(error: &io::Error) -> &'static str {
     match error.raw_os_error() {
         Some(libc::EPERM) => {
             "the kernel refuses: both processes need the same user and user namespace, and where \
@@ -288,9 +287,9 @@ mod tests {
 
     use super::*;
 
-    fn attach(witness: &Witness) -> Attached {
+    fn attach(cookie: &ProcessCookie) -> Attached {
         let (ours, _theirs) = UnixStream::pair().unwrap();
-        Attached::new(&ours, witness.place()).unwrap()
+        Attached::new(&ours, cookie.location()).unwrap()
     }
 
     fn source(bytes: &[u8], revocations: u64) -> CmaSource {
@@ -300,34 +299,34 @@ mod tests {
 
     /// RR-SHM-7
     #[test]
-    fn what_is_revoked_while_it_is_read_does_not_count() {
-        let witness = Arc::new(Witness::new());
-        let mut attached = attach(&witness);
+    fn revoked_read_is_discarded() {
+        let cookie = Arc::new(ProcessCookie::new());
+        let mut attached = attach(&cookie);
         let message: Vec<u8> = (0..100_000_u32).map(|it| it as u8).collect();
         let mut memory = vec![0; message.len()];
         let into = Shape::contiguous(memory.as_mut_ptr(), memory.len());
-        let told = source(&message, witness.revocations());
+        let told = source(&message, cookie.revocations());
         // SAFETY: `memory` is alive, and only read below.
         let mut read = |told, offset, length| unsafe { attached.read(told, &into, offset, length) };
         read(told, 0, 60_000).unwrap();
         read(told, 60_000, 40_000).unwrap();
-        witness.revoke();
+        cookie.revoke();
         assert!(read(told, 0, 1).is_err(), "the memory may be something else");
-        let told = source(&message, witness.revocations());
+        let told = source(&message, cookie.revocations());
         read(told, 0, 1).unwrap();
-        witness.end();
+        cookie.end();
         assert!(read(told, 0, 1).is_err(), "the engine is gone");
         assert_eq!(memory, message);
     }
 
     #[test]
-    fn pieces_of_a_receive_are_filled_in_order_and_holes_are_errors() {
-        let witness = Witness::new();
-        let mut attached = attach(&witness);
+    fn read_fills_blocks_in_order_and_fails_on_unmapped_memory() {
+        let cookie = ProcessCookie::new();
+        let mut attached = attach(&cookie);
         let message: Vec<u8> = (0..64).collect();
         let mut memory = [0_u8; 128];
         let into = Shape::strided(memory.as_mut_ptr(), 8, 16, 8);
-        let told = source(&message, witness.revocations());
+        let told = source(&message, cookie.revocations());
         // SAFETY: `memory` is alive, and only read below.
         unsafe { attached.read(told, &into, 4, 60) }.unwrap();
         let there = |at: usize| memory[at / 8 * 16 + at % 8];
@@ -346,14 +345,14 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_attached_who_has_no_witness_or_another_one() {
-        let witness = Witness::new();
+    fn attach_requires_a_matching_cookie() {
+        let cookie = ProcessCookie::new();
         let (ours, _theirs) = UnixStream::pair().unwrap();
-        let WitnessPlace { address, word } = witness.place();
+        let CookieLocation { address, word } = cookie.location();
         for wrong in [
-            WitnessPlace { address: 0.into(), word },
-            WitnessPlace { address, word: (word.get() ^ 2).into() },
-            WitnessPlace { address: 8.into(), word },
+            CookieLocation { address: 0.into(), word },
+            CookieLocation { address, word: (word.get() ^ 2).into() },
+            CookieLocation { address: 8.into(), word },
         ] {
             assert!(Attached::new(&ours, wrong).is_err(), "{wrong:?}");
         }

@@ -1,4 +1,4 @@
-//! The doorbells of an engine: one bit for each neighbour, which sets it when it has written to a
+//! The doorbells of an engine: one bit for each peer, which sets it when it has written to a
 //! ring that the engine does not poll.
 //!
 //! ```text
@@ -8,9 +8,9 @@
 //! +----------------------+----------------------+-----+----------------------+
 //! ```
 //!
-//! The engine polls one word for 64 neighbours. It clears the word before it looks into the rings
-//! of those whose bits were set, so that what a neighbour writes meanwhile sets its bit again. A
-//! neighbour may clear the bits of others: what is rung for is in the ring, and the engine looks
+//! The engine polls one word for 64 peers. It clears the word before it looks into the rings
+//! of those whose bits were set, so that what a peer writes meanwhile sets its bit again. A
+//! peer may clear the bits of others: what is rung for is in the ring, and the engine looks
 //! there now and then without a bell.
 
 use std::sync::atomic::Ordering;
@@ -26,7 +26,7 @@ const LINE_WORDS: usize = LINE_BYTES / size_of::<u64>();
 const PER_WORD: u32 = u64::BITS;
 
 /// The memory of doorbells, of [`DOORBELL_BYTES`], which others change at any time.
-pub(crate) trait Bells {
+pub(crate) trait DoorbellWords {
     fn load(&self, word: usize, order: Ordering) -> u64;
     fn fetch_or(&self, word: usize, bits: u64, order: Ordering) -> u64;
     fn swap(&self, word: usize, value: u64, order: Ordering) -> u64;
@@ -35,14 +35,14 @@ pub(crate) trait Bells {
 }
 
 /// Where a bell is: the word, and its bit.
-const fn place(bell: u32) -> (usize, u64) {
+const fn locate(bell: u32) -> (usize, u64) {
     ((bell / PER_WORD) as usize * LINE_WORDS, 1 << (bell % PER_WORD))
 }
 
-/// Rings a bell of a neighbour. The caller has passed a fence since it wrote what the neighbour is
+/// Rings a bell of a peer. The caller has passed a fence since it wrote what the peer is
 /// to find.
-pub(crate) fn ring(bells: &impl Bells, bell: u32) {
-    let (word, bit) = place(bell);
+pub(crate) fn set_doorbell(bells: &impl DoorbellWords, bell: u32) {
+    let (word, bit) = locate(bell);
     // A bit that is still set will be cleared, and what was written be looked for after that.
     if bells.load(word, Ordering::Relaxed) & bit == 0 {
         bells.fetch_or(word, bit, Ordering::Release);
@@ -51,14 +51,14 @@ pub(crate) fn ring(bells: &impl Bells, bell: u32) {
 
 /// Which bells have been rung and not been served, on the side of their owner.
 #[derive(Debug, Default)]
-pub(crate) struct Rung {
+pub(crate) struct PendingDoorbells {
     /// A word for each in use.
     words: Vec<u64>,
     /// The bell that is served.
     at: u32,
 }
 
-impl Rung {
+impl PendingDoorbells {
     /// Has bells below `count` heard, from the next call on.
     pub(crate) fn extend_to(&mut self, count: u32) {
         let words = count.div_ceil(PER_WORD) as usize;
@@ -69,7 +69,7 @@ impl Rung {
 
     /// Takes what has been rung since the last call; whether there is any to be served.
     #[inline]
-    pub(crate) fn listen(&mut self, bells: &impl Bells) -> bool {
+    pub(crate) fn collect(&mut self, bells: &impl DoorbellWords) -> bool {
         let mut all = 0;
         for (at, word) in self.words.iter_mut().enumerate() {
             if bells.load(at * LINE_WORDS, Ordering::Relaxed) != 0 {
@@ -106,7 +106,7 @@ impl Rung {
 
     /// It is the next one's turn.
     #[inline]
-    pub(crate) fn pass(&mut self) {
+    pub(crate) fn advance(&mut self) {
         self.at = (self.at + 1) % DOORBELLS;
     }
 
@@ -127,7 +127,7 @@ mod tests {
 
     struct Plain(RefCell<Vec<u64>>);
 
-    impl Bells for Plain {
+    impl DoorbellWords for Plain {
         fn load(&self, word: usize, _: Ordering) -> u64 {
             self.0.borrow()[word]
         }
@@ -146,42 +146,42 @@ mod tests {
     }
 
     /// Serves all in turn.
-    fn all(rung: &mut Rung) -> Vec<u32> {
+    fn all(rung: &mut PendingDoorbells) -> Vec<u32> {
         std::iter::from_fn(|| rung.current().inspect(|&bell| rung.remove(bell))).collect()
     }
 
     #[test]
-    fn each_bell_has_a_bit_of_its_own_and_is_served_in_turn() {
+    fn doorbells_have_one_bit_each_and_are_served_round_robin() {
         let plain = Plain(RefCell::new(vec![0; DOORBELL_BYTES / 8]));
-        let mut rung = Rung::default();
+        let mut rung = PendingDoorbells::default();
         rung.extend_to(DOORBELLS);
         assert_eq!(rung.current(), None);
         for bell in (0..DOORBELLS).rev() {
-            ring(&plain, bell);
-            ring(&plain, bell);
+            set_doorbell(&plain, bell);
+            set_doorbell(&plain, bell);
         }
-        assert!(rung.listen(&plain) && rung.listen(&plain));
+        assert!(rung.collect(&plain) && rung.collect(&plain));
         assert!(plain.0.borrow().iter().all(|&word| word == 0), "taken");
         assert!(all(&mut rung).into_iter().eq(0..DOORBELLS));
         // The one behind the last that was served comes first.
         for bell in [3, 64, 70, 4000] {
-            ring(&plain, bell);
+            set_doorbell(&plain, bell);
         }
-        assert!(rung.listen(&plain));
+        assert!(rung.collect(&plain));
         assert_eq!(rung.current(), Some(3));
-        rung.pass();
+        rung.advance();
         rung.add(2);
         assert_eq!(all(&mut rung), [64, 70, 4000, 2, 3]);
     }
 
     #[test]
-    fn bells_of_words_that_are_not_in_use_are_not_heard() {
+    fn doorbells_of_unused_words_are_ignored() {
         let plain = Plain(RefCell::new(vec![u64::MAX; DOORBELL_BYTES / 8]));
-        let mut rung = Rung::default();
-        assert!(!rung.listen(&plain));
+        let mut rung = PendingDoorbells::default();
+        assert!(!rung.collect(&plain));
         assert_eq!(rung.current(), None);
         rung.extend_to(1);
-        assert!(rung.listen(&plain));
+        assert!(rung.collect(&plain));
         assert!(all(&mut rung).into_iter().eq(0..PER_WORD));
         rung.add(200);
         assert_eq!(all(&mut rung), [200]);

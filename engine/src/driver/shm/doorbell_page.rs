@@ -4,13 +4,13 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{Ordering, fence};
 
-use super::doorbell::{self, Bells, DOORBELL_BYTES, DOORBELLS, Rung};
+use super::doorbell::{self, DOORBELL_BYTES, DOORBELLS, DoorbellWords, PendingDoorbells};
 use super::mapping::Mapping;
 use crate::forks::EngineFd;
 
 type Page = Mapping<DOORBELL_BYTES>;
 
-impl Bells for Page {
+impl DoorbellWords for Page {
     #[inline]
     fn load(&self, word: usize, order: Ordering) -> u64 {
         self.words()[word].load(order)
@@ -37,30 +37,30 @@ impl Bells for Page {
 pub(super) struct Doorbells {
     page: Page,
     memory: EngineFd,
-    /// Those that have been rung and not been served.
-    pub(super) rung: Rung,
+    /// Those that have been pending and not been served.
+    pub(super) pending: PendingDoorbells,
 }
 
 impl Doorbells {
     pub(super) fn create() -> io::Result<Self> {
         let (page, memory) = Page::create("ringrail-doorbells")?;
         let memory = EngineFd::new(memory);
-        Ok(Self { page, memory, rung: Rung::default() })
+        Ok(Self { page, memory, pending: PendingDoorbells::default() })
     }
 
-    /// What neighbours are given.
+    /// What peers are given.
     pub(super) fn memory(&self) -> BorrowedFd<'_> {
         self.memory.as_fd()
     }
 
-    /// Takes what has been rung since the last call; whether there is any to be served.
+    /// Takes what has been pending since the last call; whether there is any to be served.
     #[inline]
-    pub(super) fn listen(&mut self) -> bool {
-        self.rung.listen(&self.page)
+    pub(super) fn collect(&mut self) -> bool {
+        self.pending.collect(&self.page)
     }
 }
 
-/// One of a neighbour's.
+/// One of a peer's.
 #[derive(Debug)]
 pub(super) struct Doorbell {
     page: Page,
@@ -68,7 +68,7 @@ pub(super) struct Doorbell {
 }
 
 impl Doorbell {
-    /// The bell of this number in memory that a neighbour made.
+    /// The bell of this number in memory that a peer made.
     ///
     /// # Errors
     ///
@@ -81,15 +81,15 @@ impl Doorbell {
         Ok(Self { page: Page::open(memory)?, number })
     }
 
-    /// The caller has passed a fence since it wrote what the neighbour is to find.
+    /// The caller has passed a fence since it wrote what the peer is to find.
     #[inline]
-    pub(super) fn ring(&self) {
-        doorbell::ring(&self.page, self.number);
+    pub(super) fn set(&self) {
+        doorbell::set_doorbell(&self.page, self.number);
     }
 
     /// Sets all words of the page.
     #[cfg(test)]
-    pub(super) fn scribble(&self, value: u64) {
+    pub(super) fn corrupt(&self, value: u64) {
         self.page.words().iter().for_each(|word| word.store(value, Ordering::Relaxed));
     }
 }

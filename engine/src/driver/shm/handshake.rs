@@ -1,4 +1,4 @@
-//! What is said before two engines share memory; see [`crate::wire::neighbour`].
+//! What is said before two engines share memory; see [`crate::wire::local_peer`].
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
@@ -7,16 +7,16 @@ use subtle::ConstantTimeEq;
 use zerocopy::IntoBytes;
 use zerocopy::byteorder::little_endian::U32;
 
-use super::cma::{self, Attached, Witness};
+use super::cma::{self, Attached, ProcessCookie};
+use super::discovery::Discovery;
 use super::doorbell_page::Doorbell;
-use super::meeting::Meeting;
-use super::segment::Segment;
+use super::ring_pair::RingPair;
 use super::socket;
 use super::untrusted::Untrusted;
-use crate::driver::lanes::Neighbour;
-use crate::wire::neighbour::{
-    KIND_ADMITTED, KIND_CHALLENGE, KIND_JOIN, KIND_MEMORY, KIND_NEIGHBOUR_HELLO, KIND_READS,
-    KIND_READY, NeighbourMessage, SIGN_READS, WitnessPlace,
+use crate::driver::traits::LocalPeer;
+use crate::wire::local_peer::{
+    CookieLocation, KIND_ADMITTED, KIND_CHALLENGE, KIND_JOIN, KIND_LOCAL_HELLO, KIND_MEMORY,
+    KIND_READS, KIND_READY, LocalPeerMessage, SIGNAL_READS,
 };
 
 /// A random number that is used once.
@@ -29,7 +29,7 @@ enum Phase {
     /// It has proved the same, and waits to be admitted.
     Joining { nonces: [Nonce; 2] },
     /// Its memory is on its way.
-    Offered { segment: Box<Segment>, nonces: [Nonce; 2] },
+    Offered { segment: Box<RingPair>, nonces: [Nonce; 2] },
     /// Who listens does not know yet who has connected.
     Accepted,
     /// It does not know the session yet: that is just being established.
@@ -50,24 +50,24 @@ pub(super) struct Exchange {
     /// This side connected.
     pub(super) is_own: bool,
     /// Where its channel will be; the other side rings the doorbell of this number.
-    pub(super) place: u32,
+    pub(super) slot: u32,
 }
 
 /// What this engine shows to the other side.
 #[derive(Clone, Copy)]
-pub(super) struct Own<'a> {
+pub(super) struct LocalSide<'a> {
     /// By what others know this engine's memory; `None`: they may not read it.
-    pub(super) witness: Option<&'a Witness>,
+    pub(super) cookie: Option<&'a ProcessCookie>,
     pub(super) doorbells: BorrowedFd<'a>,
 }
 
 /// What came of a packet.
 pub(super) enum Outcome {
     /// It goes on.
-    Going,
+    Pending,
     /// The memory is shared.
     Done {
-        segment: Box<Segment>,
+        segment: Box<RingPair>,
         /// Which ring this side writes.
         writes: u8,
         /// What both call the rings.
@@ -85,54 +85,54 @@ pub(super) enum Outcome {
 
 /// What is proved: by which side, and of MEMORY and READY what they say.
 #[derive(Clone, Copy)]
-enum Claim {
-    Connected(Shown),
+enum ProofKind {
+    Connected(Credentials),
     Listening,
     Joining,
-    Ready { kind: u16, shown: Shown },
+    Ready { kind: u16, credentials: Credentials },
 }
 
-/// Where a side's witness is, and which of its doorbells is the other side's.
+/// Where a side's cookie is, and which of its doorbells is the other side's.
 #[derive(Clone, Copy)]
-struct Shown {
-    witness: WitnessPlace,
+struct Credentials {
+    cookie: CookieLocation,
     doorbell: U32,
 }
 
-impl Shown {
-    fn new(witness: Option<&Witness>, doorbell: u32) -> Self {
-        let nowhere = WitnessPlace { address: 0.into(), word: 0.into() };
-        Self { witness: witness.map_or(nowhere, Witness::place), doorbell: doorbell.into() }
+impl Credentials {
+    fn new(cookie: Option<&ProcessCookie>, doorbell: u32) -> Self {
+        let nowhere = CookieLocation { address: 0.into(), word: 0.into() };
+        Self { cookie: cookie.map_or(nowhere, ProcessCookie::location), doorbell: doorbell.into() }
     }
 
-    fn of(message: &NeighbourMessage) -> Self {
-        Self { witness: zerocopy::transmute!(message.nonce), doorbell: message.doorbell }
+    fn of(message: &LocalPeerMessage) -> Self {
+        Self { cookie: zerocopy::transmute!(message.nonce), doorbell: message.doorbell }
     }
 
     /// The message that says it.
-    fn message(self, kind: u16, session: u64, proof: [u8; 16]) -> NeighbourMessage {
-        let place = zerocopy::transmute!(self.witness);
-        let message = NeighbourMessage::new(kind, session, place, proof);
-        NeighbourMessage { doorbell: self.doorbell, ..message }
+    fn message(self, kind: u16, session: u64, proof: [u8; 16]) -> LocalPeerMessage {
+        let slot = zerocopy::transmute!(self.cookie);
+        let message = LocalPeerMessage::new(kind, session, slot, proof);
+        LocalPeerMessage { doorbell: self.doorbell, ..message }
     }
 
     fn add_to(self, hasher: &mut blake3::Hasher) -> &mut blake3::Hasher {
-        hasher.update(self.witness.as_bytes()).update(self.doorbell.as_bytes())
+        hasher.update(self.cookie.as_bytes()).update(self.doorbell.as_bytes())
     }
 }
 
 /// RR-SHM-2: only who has the keys of the session can make it, and only for this exchange.
-fn proof(neighbour: &Neighbour, claim: Claim, nonces: [&Nonce; 2]) -> [u8; 16] {
-    let mut hasher = blake3::Hasher::new_keyed(&neighbour.key);
+fn proof(peer: &LocalPeer, claim: ProofKind, nonces: [&Nonce; 2]) -> [u8; 16] {
+    let mut hasher = blake3::Hasher::new_keyed(&peer.key);
     match claim {
-        Claim::Connected(shown) => shown.add_to(hasher.update(b"connected")),
-        Claim::Listening => hasher.update(b"listening"),
-        Claim::Joining => hasher.update(b"joining"),
-        Claim::Ready { kind, shown } => {
-            shown.add_to(hasher.update(b"ready").update(&kind.to_le_bytes()))
+        ProofKind::Connected(credentials) => credentials.add_to(hasher.update(b"connected")),
+        ProofKind::Listening => hasher.update(b"listening"),
+        ProofKind::Joining => hasher.update(b"joining"),
+        ProofKind::Ready { kind, credentials } => {
+            credentials.add_to(hasher.update(b"ready").update(&kind.to_le_bytes()))
         }
     };
-    hasher.update(&neighbour.session.to_le_bytes()).update(nonces[0]).update(nonces[1]);
+    hasher.update(&peer.session.to_le_bytes()).update(nonces[0]).update(nonces[1]);
     let mut proof = [0; 16];
     proof.copy_from_slice(&hasher.finalize().as_bytes()[..16]);
     proof
@@ -140,136 +140,132 @@ fn proof(neighbour: &Neighbour, claim: Claim, nonces: [&Nonce; 2]) -> [u8; 16] {
 
 /// The proof of who connects, and whose memory is not to be read.
 #[cfg(test)]
-pub(super) fn proof_of_connected(
-    neighbour: &Neighbour,
-    doorbell: u32,
-    nonces: [&Nonce; 2],
-) -> [u8; 16] {
-    proof(neighbour, Claim::Connected(Shown::new(None, doorbell)), nonces)
+pub(super) fn proof_of_connected(peer: &LocalPeer, doorbell: u32, nonces: [&Nonce; 2]) -> [u8; 16] {
+    proof(peer, ProofKind::Connected(Credentials::new(None, doorbell)), nonces)
 }
 
 /// The proof by which who connects is admitted.
 #[cfg(test)]
-pub(super) fn proof_of_joining(neighbour: &Neighbour, nonces: [&Nonce; 2]) -> [u8; 16] {
-    proof(neighbour, Claim::Joining, nonces)
+pub(super) fn proof_of_joining(peer: &LocalPeer, nonces: [&Nonce; 2]) -> [u8; 16] {
+    proof(peer, ProofKind::Joining, nonces)
 }
 
 /// What both sides call the rings that they agree on.
-fn number_of(nonces: &[Nonce; 2]) -> u32 {
+fn ring_number(nonces: &[Nonce; 2]) -> u32 {
     let [_, [a, b, c, d, ..]] = *nonces;
     u32::from_le_bytes([a, b, c, d])
 }
 
-fn fits(given: &[u8; 16], right: [u8; 16]) -> bool {
+fn proof_matches(given: &[u8; 16], right: [u8; 16]) -> bool {
     given.ct_eq(&right).into()
 }
 
 impl Exchange {
-    /// One that a neighbour has begun.
-    pub(super) fn accepted(socket: Untrusted, place: u32, now: Instant) -> Self {
-        Self { socket, session: None, phase: Phase::Accepted, since: now, is_own: false, place }
+    /// One that a peer has begun.
+    pub(super) fn accepted(socket: Untrusted, slot: u32, now: Instant) -> Self {
+        Self { socket, session: None, phase: Phase::Accepted, since: now, is_own: false, slot }
     }
 
     /// Begins one.
     pub(super) fn begin(
-        meeting: &Meeting,
-        neighbour: &Neighbour,
-        place: u32,
+        discovery: &Discovery,
+        peer: &LocalPeer,
+        slot: u32,
         now: Instant,
     ) -> std::io::Result<Self> {
-        let socket = socket::connect(meeting, neighbour.engine)?;
+        let socket = socket::connect(discovery, peer.engine)?;
         let nonce = rand::random();
-        let hello = NeighbourMessage::new(KIND_NEIGHBOUR_HELLO, neighbour.session, nonce, [0; 16]);
+        let hello = LocalPeerMessage::new(KIND_LOCAL_HELLO, peer.session, nonce, [0; 16]);
         send(&socket, &hello, &[])?;
         let phase = Phase::Asked { nonce };
-        let session = Some(neighbour.session);
-        Ok(Self { socket, session, phase, since: now, is_own: true, place })
+        let session = Some(peer.session);
+        Ok(Self { socket, session, phase, since: now, is_own: true, slot })
     }
 
     /// Takes a packet. `find`: the session of that number, if there is one.
     pub(super) fn handle<'a>(
         &mut self,
         packet: socket::Packet,
-        own: Own<'_>,
-        find: impl FnOnce(u64) -> Option<&'a Neighbour>,
+        own: LocalSide<'_>,
+        find: impl FnOnce(u64) -> Option<&'a LocalPeer>,
     ) -> Outcome {
         if matches!(self.phase, Phase::Accepted) {
-            let hello = NeighbourMessage::parse(packet.bytes(), KIND_NEIGHBOUR_HELLO);
+            let hello = LocalPeerMessage::parse(packet.bytes(), KIND_LOCAL_HELLO);
             let Some(hello) = hello.filter(|_| packet.descriptor.is_none()) else {
                 return Outcome::Failed("a stranger");
             };
             self.session = Some(hello.session.get());
             self.phase = Phase::Waiting { nonce: hello.nonce };
             return match find(hello.session.get()) {
-                Some(neighbour) => self.challenge(neighbour),
-                None => Outcome::Going,
+                Some(peer) => self.challenge(peer),
+                None => Outcome::Pending,
             };
         }
-        let Some(neighbour) = self.session.and_then(find) else {
+        let Some(peer) = self.session.and_then(find) else {
             return Outcome::Failed("the session has ended");
         };
         match std::mem::replace(&mut self.phase, Phase::Accepted) {
-            Phase::Asked { nonce } => self.join(&packet, neighbour, nonce),
-            Phase::Joining { nonces } => self.offer(&packet, own, neighbour, nonces),
+            Phase::Asked { nonce } => self.join(&packet, peer, nonce),
+            Phase::Joining { nonces } => self.offer(&packet, own, peer, nonces),
             Phase::Offered { segment, nonces } => {
                 let ready = [KIND_READY, KIND_READS]
                     .into_iter()
-                    .find_map(|kind| NeighbourMessage::parse(packet.bytes(), kind));
+                    .find_map(|kind| LocalPeerMessage::parse(packet.bytes(), kind));
                 let Some(ready) = ready else {
                     return Outcome::Failed("it refused the memory");
                 };
                 let kind = ready.kind.get();
-                let shown = Shown::of(&ready);
-                let claim = Claim::Ready { kind, shown };
-                if !fits(&ready.proof, proof(neighbour, claim, [&nonces[0], &nonces[1]])) {
+                let credentials = Credentials::of(&ready);
+                let claim = ProofKind::Ready { kind, credentials };
+                if !proof_matches(&ready.proof, proof(peer, claim, [&nonces[0], &nonces[1]])) {
                     return Outcome::Failed("its proof does not fit the session");
                 }
-                let Some(doorbell) = doorbell_of(packet.descriptor.as_ref(), shown) else {
+                let Some(doorbell) = doorbell_of(packet.descriptor.as_ref(), credentials) else {
                     return Outcome::Failed("its doorbells are not what is shared");
                 };
-                let memory = self.attach(shown, own);
+                let memory = self.attach(credentials, own);
                 if memory.is_some() {
-                    socket::sign(&self.socket, SIGN_READS);
+                    socket::send_signal(&self.socket, SIGNAL_READS);
                 }
-                let is_read = own.witness.is_some() && kind == KIND_READS;
-                let number = number_of(&nonces);
+                let is_read = own.cookie.is_some() && kind == KIND_READS;
+                let number = ring_number(&nonces);
                 Outcome::Done { segment, writes: 0, number, doorbell, memory, is_read }
             }
-            Phase::Challenged { nonces } => self.admit(&packet, neighbour, nonces),
-            Phase::Admitted { nonces } => self.take(&packet, own, neighbour, &nonces),
+            Phase::Challenged { nonces } => self.admit(&packet, peer, nonces),
+            Phase::Admitted { nonces } => self.take(&packet, own, peer, &nonces),
             Phase::Accepted | Phase::Waiting { .. } => Outcome::Failed("it does not wait"),
         }
     }
 
     /// The session that its other side has named is known now.
-    pub(super) fn resume(&mut self, neighbour: &Neighbour) -> Outcome {
+    pub(super) fn resume(&mut self, peer: &LocalPeer) -> Outcome {
         match self.phase {
-            Phase::Waiting { .. } => self.challenge(neighbour),
-            _ => Outcome::Going,
+            Phase::Waiting { .. } => self.challenge(peer),
+            _ => Outcome::Pending,
         }
     }
 
-    fn challenge(&mut self, neighbour: &Neighbour) -> Outcome {
-        let Phase::Waiting { nonce } = self.phase else { return Outcome::Going };
-        if neighbour.is_initiator {
+    fn challenge(&mut self, peer: &LocalPeer) -> Outcome {
+        let Phase::Waiting { nonce } = self.phase else { return Outcome::Pending };
+        if peer.is_initiator {
             // Who opened the session connects, nobody else.
             return Outcome::Failed("it is not the side that connects");
         }
         let own = rand::random();
-        let proof = proof(neighbour, Claim::Listening, [&nonce, &own]);
-        let challenge = NeighbourMessage::new(KIND_CHALLENGE, neighbour.session, own, proof);
+        let proof = proof(peer, ProofKind::Listening, [&nonce, &own]);
+        let challenge = LocalPeerMessage::new(KIND_CHALLENGE, peer.session, own, proof);
         self.phase = Phase::Challenged { nonces: [nonce, own] };
-        self.say(&challenge)
+        self.send_message(&challenge)
     }
 
     /// The memory of the other side's process, which reads this one's or does not want it.
-    fn attach(&self, shown: Shown, own: Own<'_>) -> Option<Attached> {
-        own.witness?;
-        let attached = Attached::new(&self.socket, shown.witness);
+    fn attach(&self, credentials: Credentials, own: LocalSide<'_>) -> Option<Attached> {
+        own.cookie?;
+        let attached = Attached::new(&self.socket, credentials.cookie);
         attached
             .inspect_err(|error| {
-                let (session, cure) = (self.session, cma::cure(error));
-                tracing::debug!(session, "a neighbour's memory cannot be read: {error}; {cure}");
+                let (session, remedy) = (self.session, cma::remedy(error));
+                tracing::debug!(session, "a peer's memory cannot be read: {error}; {remedy}");
             })
             .ok()
     }
@@ -281,49 +277,44 @@ impl Exchange {
     }
 
     /// Who connected proves itself, once the other side has.
-    fn join(&mut self, packet: &socket::Packet, neighbour: &Neighbour, nonce: Nonce) -> Outcome {
-        let Some(challenge) = NeighbourMessage::parse(packet.bytes(), KIND_CHALLENGE) else {
+    fn join(&mut self, packet: &socket::Packet, peer: &LocalPeer, nonce: Nonce) -> Outcome {
+        let Some(challenge) = LocalPeerMessage::parse(packet.bytes(), KIND_CHALLENGE) else {
             return Outcome::Failed("no challenge came");
         };
         let nonces = [&nonce, &challenge.nonce];
-        if !fits(&challenge.proof, proof(neighbour, Claim::Listening, nonces)) {
+        if !proof_matches(&challenge.proof, proof(peer, ProofKind::Listening, nonces)) {
             return Outcome::Failed("its proof does not fit the session");
         }
         if self.socket.admit().is_err() {
             return Outcome::Failed("the kernel lets no descriptors in");
         }
-        let proof = proof(neighbour, Claim::Joining, nonces);
-        let join = NeighbourMessage::new(KIND_JOIN, neighbour.session, [0; 16], proof);
+        let proof = proof(peer, ProofKind::Joining, nonces);
+        let join = LocalPeerMessage::new(KIND_JOIN, peer.session, [0; 16], proof);
         self.phase = Phase::Joining { nonces: [nonce, challenge.nonce] };
-        self.say(&join)
+        self.send_message(&join)
     }
 
     /// Who listens lets descriptors in from who has proved itself, and says so.
     ///
     /// RR-SHM-12.
-    fn admit(
-        &mut self,
-        packet: &socket::Packet,
-        neighbour: &Neighbour,
-        nonces: [Nonce; 2],
-    ) -> Outcome {
-        let Some(join) = NeighbourMessage::parse(packet.bytes(), KIND_JOIN) else {
+    fn admit(&mut self, packet: &socket::Packet, peer: &LocalPeer, nonces: [Nonce; 2]) -> Outcome {
+        let Some(join) = LocalPeerMessage::parse(packet.bytes(), KIND_JOIN) else {
             return Outcome::Failed("no proof came");
         };
-        if !fits(&join.proof, proof(neighbour, Claim::Joining, [&nonces[0], &nonces[1]])) {
+        if !proof_matches(&join.proof, proof(peer, ProofKind::Joining, [&nonces[0], &nonces[1]])) {
             return Outcome::Failed("its proof does not fit the session");
         }
         if self.socket.admit().is_err() {
             return Outcome::Failed("the kernel lets no descriptors in");
         }
-        let admitted = NeighbourMessage::new(KIND_ADMITTED, neighbour.session, [0; 16], [0; 16]);
+        let admitted = LocalPeerMessage::new(KIND_ADMITTED, peer.session, [0; 16], [0; 16]);
         self.phase = Phase::Admitted { nonces };
-        self.say(&admitted)
+        self.send_message(&admitted)
     }
 
-    fn say(&self, message: &NeighbourMessage) -> Outcome {
+    fn send_message(&self, message: &LocalPeerMessage) -> Outcome {
         match send(&self.socket, message, &[]) {
-            Ok(()) => Outcome::Going,
+            Ok(()) => Outcome::Pending,
             Err(_) => Outcome::Failed("it is gone"),
         }
     }
@@ -331,22 +322,22 @@ impl Exchange {
     fn offer(
         &mut self,
         packet: &socket::Packet,
-        own: Own<'_>,
-        neighbour: &Neighbour,
+        own: LocalSide<'_>,
+        peer: &LocalPeer,
         nonces: [Nonce; 2],
     ) -> Outcome {
-        if NeighbourMessage::parse(packet.bytes(), KIND_ADMITTED).is_none() {
+        if LocalPeerMessage::parse(packet.bytes(), KIND_ADMITTED).is_none() {
             return Outcome::Failed("it does not admit this engine");
         }
-        let Ok((segment, memory)) = Segment::create() else {
+        let Ok((segment, memory)) = RingPair::create() else {
             return Outcome::Failed("this host gives no memory to share");
         };
-        let shown = Shown::new(own.witness, self.place);
-        let proof = proof(neighbour, Claim::Connected(shown), [&nonces[0], &nonces[1]]);
-        let offer = shown.message(KIND_MEMORY, neighbour.session, proof);
+        let credentials = Credentials::new(own.cookie, self.slot);
+        let proof = proof(peer, ProofKind::Connected(credentials), [&nonces[0], &nonces[1]]);
+        let offer = credentials.message(KIND_MEMORY, peer.session, proof);
         self.phase = Phase::Offered { segment: Box::new(segment), nonces };
         match send(&self.socket, &offer, &[memory.as_fd(), own.doorbells]) {
-            Ok(()) => Outcome::Going,
+            Ok(()) => Outcome::Pending,
             Err(_) => Outcome::Failed("it is gone"),
         }
     }
@@ -354,48 +345,48 @@ impl Exchange {
     fn take(
         &mut self,
         packet: &socket::Packet,
-        own: Own<'_>,
-        neighbour: &Neighbour,
+        own: LocalSide<'_>,
+        peer: &LocalPeer,
         nonces: &[Nonce; 2],
     ) -> Outcome {
-        let Some(offer) = NeighbourMessage::parse(packet.bytes(), KIND_MEMORY) else {
+        let Some(offer) = LocalPeerMessage::parse(packet.bytes(), KIND_MEMORY) else {
             return Outcome::Failed("no memory came");
         };
         let both = [&nonces[0], &nonces[1]];
-        let shown = Shown::of(&offer);
-        let claim = Claim::Connected(shown);
-        if !fits(&offer.proof, proof(neighbour, claim, both)) {
+        let credentials = Credentials::of(&offer);
+        let claim = ProofKind::Connected(credentials);
+        if !proof_matches(&offer.proof, proof(peer, claim, both)) {
             return Outcome::Failed("its proof does not fit the session");
         }
         // Not touched before the proof.
-        let segment = packet.descriptor.as_ref().map(|memory| Segment::open(memory.as_fd()));
+        let segment = packet.descriptor.as_ref().map(|memory| RingPair::open(memory.as_fd()));
         let Some(Ok(segment)) = segment else {
             return Outcome::Failed("its memory is not what is shared");
         };
-        let Some(doorbell) = doorbell_of(packet.second.as_ref(), shown) else {
+        let Some(doorbell) = doorbell_of(packet.second.as_ref(), credentials) else {
             return Outcome::Failed("its doorbells are not what is shared");
         };
-        let memory = self.attach(shown, own);
+        let memory = self.attach(credentials, own);
         let kind = if memory.is_some() { KIND_READS } else { KIND_READY };
-        let shown = Shown::new(own.witness, self.place);
-        let proof = proof(neighbour, Claim::Ready { kind, shown }, both);
-        let ready = shown.message(kind, neighbour.session, proof);
+        let credentials = Credentials::new(own.cookie, self.slot);
+        let proof = proof(peer, ProofKind::Ready { kind, credentials }, both);
+        let ready = credentials.message(kind, peer.session, proof);
         if send(&self.socket, &ready, &[own.doorbells]).is_err() {
             return Outcome::Failed("it is gone");
         }
-        let (segment, number) = (Box::new(segment), number_of(nonces));
+        let (segment, number) = (Box::new(segment), ring_number(nonces));
         Outcome::Done { segment, writes: 1, number, doorbell, memory, is_read: false }
     }
 }
 
 /// The doorbell that a side shows, in memory that came with it.
-fn doorbell_of(memory: Option<&OwnedFd>, shown: Shown) -> Option<Doorbell> {
-    Doorbell::open(memory?.as_fd(), shown.doorbell.get()).ok()
+fn doorbell_of(memory: Option<&OwnedFd>, credentials: Credentials) -> Option<Doorbell> {
+    Doorbell::open(memory?.as_fd(), credentials.doorbell.get()).ok()
 }
 
 fn send(
     socket: &impl AsFd,
-    message: &NeighbourMessage,
+    message: &LocalPeerMessage,
     descriptors: &[BorrowedFd<'_>],
 ) -> std::io::Result<()> {
     socket::send(socket.as_fd(), message.as_bytes(), descriptors)

@@ -6,7 +6,7 @@ use zerocopy::FromBytes;
 
 use super::Shm;
 use super::ring::Entry;
-use crate::driver::lanes::{DriverCounters, PieceHeader, RingEntry};
+use crate::driver::traits::{DriverCounters, PieceHeader, RingEntry};
 use crate::wire::packet;
 
 /// What came by a ring.
@@ -20,7 +20,7 @@ pub(super) enum Received {
 }
 
 impl Shm {
-    /// See [`crate::driver::lanes::DatagramPort::recv_from_ring`].
+    /// See [`crate::driver::traits::DatagramIo::recv_from_ring`].
     #[inline]
     pub(in crate::driver) fn receive_entry(
         &mut self,
@@ -77,9 +77,9 @@ impl Shm {
         counters: &mut DriverCounters,
     ) -> Option<Received> {
         let channel = self.channels.get_mut(index as usize)?.as_mut()?;
-        let told = channel.told();
+        let reported_tail = channel.reported_tail();
         let received = channel.receive(&mut self.datagram);
-        if channel.told() != told {
+        if channel.reported_tail() != reported_tail {
             let wakes = u64::from(channel.wake_writer());
             self.figures.wakes += wakes;
             counters.syscalls += wakes;

@@ -3,7 +3,7 @@
 //! Two engines that have a session, run on one kernel and in one network namespace, and both have
 //! the setting `shared_memory`, meet by a unix socket, whose name is the engine's id in an abstract
 //! name space that belongs to the network namespace. Both prove that they have the session's keys;
-//! then who connected hands two rings ([`ring`]) over, in a memfd ([`segment`]). The session's
+//! then who connected hands two rings ([`ring`]) over, in a memfd ([`ring_pair`]). The session's
 //! segments go by these from then on, without a packet around them: what is in a ring arrives, in
 //! order, and who wrote it is known. Its first path's packets go there, too. A packet that finds no
 //! room waits for it in order ([`backlog`]); when too much waits, when this engine sleeps, or when
@@ -14,38 +14,38 @@
 //! A process that has ended may have a child that keeps its sockets open. So each side keeps a
 //! descriptor of the other's process as well, which the kernel gives for a connected unix socket.
 //!
-//! Neighbours of one user also learn to read each other's memory ([`cma`]), for long messages.
+//! LocalPeers of one user also learn to read each other's memory ([`cma`]), for long messages.
 //!
 //! ```text
 //!  send : the session has a channel? copied into its ring; a packet may be kept for it
-//!  flush: does the neighbour sleep? one byte by the unix socket. It does not poll the ring? a bit
-//!         in memory of the neighbour's
+//!  flush: does the peer sleep? one byte by the unix socket. It does not poll the ring? a bit
+//!         in memory of the peer's
 //!  recv : rings first, no call: a few by which something came lately, then those whose bits are
 //!         set; the UDP socket every few times that they are empty
 //!  sleep: announced in all rings, then the unix sockets are watched
 //! ```
 //!
-//! Neighbours know the secret of the job, and may still be hostile. A wake-up goes by a packet and
+//! LocalPeers know the secret of the job, and may still be hostile. A wake-up goes by a packet and
 //! not by a shared eventfd: whoever has that can make it block, for flags belong to the open file.
 
-mod alarm;
 mod backlog;
 mod channel;
 pub(crate) mod cma;
+mod discovery;
 mod doorbell;
 mod doorbell_page;
 mod handshake;
 mod incoming;
+mod local_peers;
 mod mapping;
-mod meeting;
-mod memory;
-mod neighbours;
+mod memory_exchange;
 mod polling;
 mod ring;
-mod segment;
+mod ring_pair;
 mod socket;
 #[cfg(test)]
 mod tests;
+mod timer;
 mod untrusted;
 #[cfg(test)]
 mod untrusted_tests;
@@ -62,31 +62,31 @@ use foldhash::fast::RandomState;
 use rustix::event::epoll;
 
 use self::channel::Channel;
-use self::cma::{CmaSource, Witness};
+use self::cma::{CmaSource, ProcessCookie};
+use self::discovery::{Discovery, SocketFile};
 use self::handshake::Exchange;
-use self::meeting::{Left, Meeting};
 use self::polling::Polling;
-use self::ring::{Broken, LONGEST};
+use self::ring::{DATAGRAM_MAX, RingViolation};
 use self::socket::Listener;
-use crate::driver::lanes::{DriverCounters, DriverEvent, Neighbour, SharedMemoryFigures};
+use crate::driver::traits::{DriverCounters, DriverEvent, LocalPeer, SharedMemoryFigures};
 use crate::forks::EngineFd;
 use crate::memory::Shape;
 use crate::wire::packet;
 use crate::wire::piece::{PIECE_HEADER_BYTES, PieceHeader};
 
 /// Longest segment that a ring takes, in bytes.
-pub(crate) const RING_SEGMENT_BYTES_MAX: usize = LONGEST;
+pub(crate) const RING_SEGMENT_BYTES_MAX: usize = DATAGRAM_MAX;
 /// Longest piece of a message, in bytes.
 pub(crate) use self::ring::PIECE_BYTES_MAX;
 
 const _: () = assert!(ring::HEADER_BYTES == PIECE_HEADER_BYTES);
 
-/// Polls between two looks at the clock while a neighbour is to be asked again.
-const TEND_EVERY: u32 = 64;
+/// Polls between two looks at the clock while a peer is to be asked again.
+const MAINTAIN_EVERY: u32 = 64;
 
 /// Epoll's names of what is no connection.
 const LISTENER: u64 = 0;
-const ALARM: u64 = 1;
+const TIMER: u64 = 1;
 /// The first name of a connection.
 const FIRST_NAME: u64 = 2;
 /// Marks the name of a process; the rest is that of its connection.
@@ -94,7 +94,7 @@ const PROCESS: u64 = 1 << 63;
 
 /// A session has a ring, or has none any more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct RingNews {
+pub(super) struct RingChange {
     pub(super) session: u64,
     pub(super) number: u32,
     pub(super) is_up: bool,
@@ -102,7 +102,7 @@ pub(super) struct RingNews {
 
 /// A session whose other side may be on this host.
 struct Known {
-    neighbour: Neighbour,
+    peer: LocalPeer,
     /// Its process, if it had a channel and the kernel says whose it is: the name for epoll, and a
     /// descriptor that becomes readable when the process ends.
     process: Option<(u64, EngineFd)>,
@@ -111,7 +111,7 @@ struct Known {
     tries: u32,
 }
 
-/// All neighbours of an engine.
+/// All peers of an engine.
 pub(super) struct Shm {
     epoll: EngineFd,
     listener: Listener,
@@ -120,11 +120,11 @@ pub(super) struct Shm {
     /// Other users may connect.
     others: bool,
     /// What [`Self::listener`] leaves in a directory.
-    _left: Option<Left>,
-    /// Where neighbours are found.
-    meeting: Meeting,
+    _socket_file: Option<SocketFile>,
+    /// Where peers are found.
+    discovery: Discovery,
     /// A timer: makes [`Self::fd`] readable, for who sleeps by it.
-    alarm: EngineFd,
+    timer: EngineFd,
     /// By session.
     known: HashMap<u64, Known, RandomState>,
     /// By epoll's name.
@@ -137,7 +137,7 @@ pub(super) struct Shm {
     last: (u64, u32),
     /// Which channels are looked at.
     polling: Polling,
-    /// Channels with something that their neighbour may sleep over.
+    /// Channels with something that their peer may sleep over.
     behind: Vec<u32>,
     /// What came last.
     datagram: Box<[u8]>,
@@ -147,32 +147,32 @@ pub(super) struct Shm {
     /// That is a packet which nobody has taken, from there.
     untaken: Option<SocketAddr>,
     /// The kernel has news of a socket.
-    is_called: bool,
+    has_socket_events: bool,
     /// Some session may be due for another try.
     has_retries: bool,
     /// Polls since the kernel was asked.
-    untended: u32,
-    /// Neighbours wake this engine.
+    polls_since_maintain: u32,
+    /// LocalPeers wake this engine.
     is_asleep: bool,
     /// Something was there, or room, when it fell asleep, or when it woke.
-    has_news: bool,
-    owner_is_absent: bool,
+    has_pending: bool,
+    is_detached: bool,
     figures: SharedMemoryFigures,
-    /// By what neighbours know that they read this engine's memory; `None`: they may not.
-    witness: Option<Arc<Witness>>,
+    /// By what peers know that they read this engine's memory; `None`: they may not.
+    cookie: Option<Arc<ProcessCookie>>,
     /// Sessions whose other side can read that, or cannot any more.
-    cma_news: VecDeque<(u64, bool)>,
+    cma_changes: VecDeque<(u64, bool)>,
     /// Sessions that have a ring now, or have none any more.
-    ring_news: VecDeque<RingNews>,
-    /// Sessions whose neighbours' processes have ended, behind all that came from them by rings.
-    ended: VecDeque<u64>,
+    ring_changes: VecDeque<RingChange>,
+    /// Sessions whose peers' processes have ended, behind all that came from them by rings.
+    ended_processes: VecDeque<u64>,
     /// Questions for memory to map, and answers.
-    memory_news: VecDeque<DriverEvent>,
+    memory_events: VecDeque<DriverEvent>,
 }
 
 impl Shm {
     /// For the engine of this id. `has_cma`: long messages may be read from memory. `directory`:
-    /// where neighbours are found; `None`: in the network namespace. `others`: neighbours may be of
+    /// where peers are found; `None`: in the network namespace. `others`: peers may be of
     /// other users.
     pub(super) fn open(
         engine: u64,
@@ -180,12 +180,12 @@ impl Shm {
         directory: Option<&Path>,
         others: bool,
     ) -> io::Result<Self> {
-        let meeting = Meeting::new(directory, others)?;
-        meeting.sweep();
+        let discovery = Discovery::new(directory, others)?;
+        discovery.remove_stale_sockets();
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let (listener, left) = socket::listen(&meeting, engine)?;
-        let alarm = alarm::new()?;
-        for (fd, name) in [(listener.as_fd(), LISTENER), (alarm.as_fd(), ALARM)] {
+        let (listener, left) = socket::listen(&discovery, engine)?;
+        let timer = timer::new()?;
+        for (fd, name) in [(listener.as_fd(), LISTENER), (timer.as_fd(), TIMER)] {
             epoll::add(&epoll, fd, epoll::EventData::new_u64(name), epoll::EventFlags::IN)?;
         }
         Ok(Self {
@@ -193,9 +193,9 @@ impl Shm {
             listener,
             accepts_after: None,
             others,
-            _left: left,
-            meeting,
-            alarm: EngineFd::new(alarm),
+            _socket_file: left,
+            discovery,
+            timer: EngineFd::new(timer),
             known: HashMap::default(),
             exchanges: Vec::new(),
             channels: Vec::new(),
@@ -205,22 +205,22 @@ impl Shm {
             last: (0, 0),
             polling: Polling::new()?,
             behind: Vec::new(),
-            datagram: vec![0; LONGEST].into(),
+            datagram: vec![0; DATAGRAM_MAX].into(),
             length: 0,
             piece: (u32::MAX, 0),
             untaken: None,
-            is_called: false,
+            has_socket_events: false,
             has_retries: false,
-            untended: 0,
+            polls_since_maintain: 0,
             is_asleep: false,
-            has_news: false,
-            owner_is_absent: false,
+            has_pending: false,
+            is_detached: false,
             figures: SharedMemoryFigures::default(),
-            witness: has_cma.then(|| Arc::new(Witness::new())),
-            cma_news: VecDeque::new(),
-            ring_news: VecDeque::new(),
-            ended: VecDeque::new(),
-            memory_news: VecDeque::new(),
+            cookie: has_cma.then(|| Arc::new(ProcessCookie::new())),
+            cma_changes: VecDeque::new(),
+            ring_changes: VecDeque::new(),
+            ended_processes: VecDeque::new(),
+            memory_events: VecDeque::new(),
         })
     }
 
@@ -235,8 +235,8 @@ impl Shm {
     }
 
     /// The kernel announced something of [`Self::fd`].
-    pub(super) fn called(&mut self) {
-        self.is_called = true;
+    pub(super) fn mark_socket_events(&mut self) {
+        self.has_socket_events = true;
     }
 
     pub(super) fn figures(&self) -> SharedMemoryFigures {
@@ -246,30 +246,30 @@ impl Shm {
 
     // ---- Memory of other processes ----
 
-    /// By what neighbours know that they read this engine's memory.
-    pub(super) fn witness(&self) -> Option<Arc<Witness>> {
-        self.witness.clone()
+    /// By what peers know that they read this engine's memory.
+    pub(super) fn process_cookie(&self) -> Option<Arc<ProcessCookie>> {
+        self.cookie.clone()
     }
 
     /// The next session whose other side can read this engine's memory, or cannot any more.
     #[inline]
-    pub(super) fn next_cma_news(&mut self) -> Option<(u64, bool)> {
-        self.cma_news.pop_front()
+    pub(super) fn next_cma_change(&mut self) -> Option<(u64, bool)> {
+        self.cma_changes.pop_front()
     }
 
     /// The next session that has a ring now, or has none any more.
     #[inline]
-    pub(super) fn next_ring_news(&mut self) -> Option<RingNews> {
-        self.ring_news.pop_front()
+    pub(super) fn next_ring_change(&mut self) -> Option<RingChange> {
+        self.ring_changes.pop_front()
     }
 
-    /// The next session whose neighbour's process has ended.
+    /// The next session whose peer's process has ended.
     #[inline]
-    pub(super) fn next_ended(&mut self) -> Option<u64> {
-        self.ended.pop_front()
+    pub(super) fn next_ended_process(&mut self) -> Option<u64> {
+        self.ended_processes.pop_front()
     }
 
-    /// See [`crate::driver::lanes::DatagramPort::read_by_cma`].
+    /// See [`crate::driver::traits::DatagramIo::read_by_cma`].
     ///
     /// # Safety
     ///
@@ -285,7 +285,7 @@ impl Shm {
         let index = self.by_session.get(&session).copied();
         let channel = index.and_then(|index| self.channels.get_mut(index as usize)?.as_mut());
         let memory = channel.and_then(|channel| channel.memory.as_mut());
-        let memory = memory.ok_or_else(|| io::Error::other("there is no neighbour any more"))?;
+        let memory = memory.ok_or_else(|| io::Error::other("there is no peer any more"))?;
         // SAFETY: the caller's promise.
         let read = unsafe { memory.read(source, into, offset, length) };
         match read {
@@ -311,7 +311,7 @@ impl Shm {
         self.count_sent(is_taken, counters)
     }
 
-    /// See [`crate::driver::lanes::DatagramPort::write_segment`].
+    /// See [`crate::driver::traits::DatagramIo::write_segment`].
     #[inline]
     pub(super) fn write_segment(
         &mut self,
@@ -323,7 +323,7 @@ impl Shm {
         self.count_sent(is_taken, counters)
     }
 
-    /// See [`crate::driver::lanes::DatagramPort::write_piece`].
+    /// See [`crate::driver::traits::DatagramIo::write_piece`].
     #[inline]
     pub(super) fn write_piece(&mut self, session: u64, header: &PieceHeader, bytes: &[u8]) -> bool {
         let header = zerocopy::transmute_ref!(header);
@@ -350,7 +350,7 @@ impl Shm {
     fn with_channel(
         &mut self,
         session: u64,
-        take: impl FnOnce(&mut Channel) -> Result<bool, Broken>,
+        take: impl FnOnce(&mut Channel) -> Result<bool, RingViolation>,
     ) -> Option<bool> {
         if session != self.last.0 {
             let &index = self.by_session.get(&session)?;
@@ -379,7 +379,7 @@ impl Shm {
         !self.behind.is_empty()
     }
 
-    /// Writes what waits for room in rings, and wakes neighbours that sleep over what was sent.
+    /// Writes what waits for room in rings, and wakes peers that sleep over what was sent.
     #[inline]
     pub(super) fn flush(&mut self, counters: &mut DriverCounters) {
         let mut at = 0;
@@ -408,13 +408,13 @@ impl Shm {
     pub(super) fn spill(&mut self, mut other: impl FnMut(SocketAddr, &[u8]) -> bool) {
         for &index in &self.behind {
             let Some(Some(channel)) = self.channels.get_mut(index as usize) else { continue };
-            while let Some(datagram) = channel.kept() {
+            while let Some(datagram) = channel.first_queued() {
                 if !other(channel.address, datagram) {
                     return;
                 }
                 self.figures.sent -= 1;
                 self.figures.full += 1;
-                channel.forget_kept();
+                channel.pop_queued();
             }
         }
     }
@@ -424,47 +424,47 @@ impl Shm {
     /// Comes in each poll. `sleeps`: the driver is about to.
     #[inline]
     pub(super) fn serve(&mut self, sleeps: bool) {
-        self.untended += 1;
-        let is_due = self.has_retries && self.untended >= TEND_EVERY;
-        if self.is_called || sleeps || self.owner_is_absent || is_due {
-            self.untended = 0;
-            self.tend(Instant::now());
+        self.polls_since_maintain += 1;
+        let is_due = self.has_retries && self.polls_since_maintain >= MAINTAIN_EVERY;
+        if self.has_socket_events || sleeps || self.is_detached || is_due {
+            self.polls_since_maintain = 0;
+            self.maintain(Instant::now());
         }
         if sleeps {
-            self.fall_asleep();
-        } else if self.is_asleep && !self.owner_is_absent {
-            self.wake_up();
+            self.prepare_sleep();
+        } else if self.is_asleep && !self.is_detached {
+            self.end_sleep();
         }
     }
 
     /// Whether nobody looks whether there is room.
     pub(super) fn is_idle(&self, sleeps: bool) -> bool {
-        sleeps || self.owner_is_absent
+        sleeps || self.is_detached
     }
 
-    /// See [`crate::driver::lanes::Driver::begin_absence`]. Whoever acts for the owner sleeps by
+    /// See [`crate::driver::traits::Driver::begin_detached`]. Whoever acts for the owner sleeps by
     /// [`Self::fd`], and what comes while it looks wakes it once more.
-    pub(super) fn begin_absence(&mut self) {
-        self.owner_is_absent = true;
-        self.fall_asleep();
+    pub(super) fn begin_detached(&mut self) {
+        self.is_detached = true;
+        self.prepare_sleep();
     }
 
-    /// The sleep is announced anew: a neighbour that wrote meanwhile took this engine for awake,
+    /// The sleep is announced anew: a peer that wrote meanwhile took this engine for awake,
     /// and its wake-up may have been heard already. What was not taken has none of its own.
-    pub(super) fn end_absence(&mut self) {
-        self.owner_is_absent = false;
-        self.fall_asleep();
+    pub(super) fn end_detached(&mut self) {
+        self.is_detached = false;
+        self.prepare_sleep();
         if self.has_received(true) {
-            alarm::ring_in(&self.alarm, Duration::from_nanos(1));
+            timer::arm_after(&self.timer, Duration::from_nanos(1));
         }
     }
 }
 
-/// What was shown to neighbours is not theirs to read any more.
+/// What was shown to peers is not theirs to read any more.
 impl Drop for Shm {
     fn drop(&mut self) {
-        if let Some(witness) = &self.witness {
-            witness.end();
+        if let Some(cookie) = &self.cookie {
+            cookie.end();
         }
     }
 }

@@ -1,6 +1,6 @@
-//! Which rings an engine looks into, and how neighbours are told of it.
+//! Which rings an engine looks into, and how peers are told of it.
 //!
-//! A few rings are polled: those by which most came lately. Neighbours that write to another one
+//! A few rings are polled: those by which most came lately. LocalPeers that write to another one
 //! ring a [`doorbell`](super::doorbell), one word for 64 of them. An engine that sleeps announces
 //! that in all rings.
 
@@ -12,8 +12,8 @@ use super::Shm;
 use super::channel::Channel;
 use super::doorbell_page::Doorbells;
 use super::incoming::Received;
-use super::ring::Attention;
-use crate::driver::lanes::DriverCounters;
+use super::ring::PollState;
+use crate::driver::traits::DriverCounters;
 
 /// Rings that are polled.
 const POLLED: usize = 8;
@@ -22,9 +22,9 @@ const POLLED: usize = 8;
 const STREAK: u32 = 16;
 /// Entries by a ring that is not polled after which it may be.
 const ENTRIES_BEFORE_POLL: u32 = 16;
-/// Times that doorbells are listened to before one more ring is looked into: a neighbour may have
+/// Times that doorbells are listened to before one more ring is looked into: a peer may have
 /// cleared the bell of another.
-const LISTENS_BEFORE_CHECK: u32 = 16;
+const DOORBELL_POLLS_PER_CHECK: u32 = 16;
 
 /// Which channels are looked at.
 pub(super) struct Polling {
@@ -36,15 +36,15 @@ pub(super) struct Polling {
     /// Entries of the polled channel that is looked at, in a row.
     streak: u32,
     /// The same of the other channel whose turn it is.
-    rung_streak: u32,
+    doorbell_streak: u32,
     /// Entries of polled channels since others had their turn.
     of_polled: u32,
     /// Entries of others in their turn.
     of_others: u32,
     /// Times that doorbells were listened to since a ring was looked into without one.
-    unchecked: u32,
+    polls_since_check: u32,
     /// The channel that was then looked at.
-    checked: usize,
+    last_checked: usize,
 }
 
 impl Polling {
@@ -54,15 +54,15 @@ impl Polling {
             polled: Vec::with_capacity(POLLED),
             next: 0,
             streak: 0,
-            rung_streak: 0,
+            doorbell_streak: 0,
             of_polled: 0,
             of_others: 0,
-            unchecked: 0,
-            checked: 0,
+            polls_since_check: 0,
+            last_checked: 0,
         })
     }
 
-    /// What neighbours are given to ring.
+    /// What peers are given to ring.
     pub(super) fn doorbells(&self) -> BorrowedFd<'_> {
         self.doorbells.memory()
     }
@@ -72,9 +72,9 @@ impl Polling {
     }
 
     /// Takes the doorbell of a channel for rung, unless that is polled.
-    fn look_at(&mut self, index: u32) {
+    fn mark_pending(&mut self, index: u32) {
         if !self.polls(index) {
-            self.doorbells.rung.add(index);
+            self.doorbells.pending.add(index);
         }
     }
 
@@ -134,31 +134,31 @@ impl Shm {
     /// The same of channels that are not polled.
     #[inline]
     fn receive_unpolled(&mut self, counters: &mut DriverCounters) -> Option<Received> {
-        if self.listens() { self.receive_rung(counters) } else { None }
+        if self.poll_doorbells() { self.receive_by_doorbell(counters) } else { None }
     }
 
     /// The same of those whose bells have been rung.
-    fn receive_rung(&mut self, counters: &mut DriverCounters) -> Option<Received> {
-        while let Some(index) = self.polling.doorbells.rung.current() {
+    fn receive_by_doorbell(&mut self, counters: &mut DriverCounters) -> Option<Received> {
+        while let Some(index) = self.polling.doorbells.pending.current() {
             if self.polling.polls(index) {
-                self.polling.doorbells.rung.remove(index);
+                self.polling.doorbells.pending.remove(index);
                 continue;
             }
             let received = self.receive_from(index, counters);
             let is_empty = received.is_none() && !self.is_waiting(index);
             if is_empty {
-                self.polling.doorbells.rung.remove(index);
-                self.polling.rung_streak = 0;
+                self.polling.doorbells.pending.remove(index);
+                self.polling.doorbell_streak = 0;
                 continue;
             }
-            self.polling.rung_streak += 1;
+            self.polling.doorbell_streak += 1;
             // What came may be nobody's: the next call goes on.
-            if self.polling.rung_streak >= STREAK || received.is_none() {
-                self.polling.doorbells.rung.pass();
-                self.polling.rung_streak = 0;
+            if self.polling.doorbell_streak >= STREAK || received.is_none() {
+                self.polling.doorbells.pending.advance();
+                self.polling.doorbell_streak = 0;
             }
-            if self.lately(index) >= ENTRIES_BEFORE_POLL {
-                self.consider(index);
+            if self.recent_entries(index) >= ENTRIES_BEFORE_POLL {
+                self.promote_if_busier(index);
             }
             return received;
         }
@@ -167,29 +167,29 @@ impl Shm {
 
     /// Hears doorbells; whether there is a channel to be looked at.
     #[inline]
-    fn listens(&mut self) -> bool {
-        let is_rung = self.polling.doorbells.listen();
-        self.polling.unchecked += 1;
-        if self.polling.unchecked >= LISTENS_BEFORE_CHECK || self.owner_is_absent {
-            return self.check() || is_rung;
+    fn poll_doorbells(&mut self) -> bool {
+        let is_set = self.polling.doorbells.collect();
+        self.polling.polls_since_check += 1;
+        if self.polling.polls_since_check >= DOORBELL_POLLS_PER_CHECK || self.is_detached {
+            return self.check_next() || is_set;
         }
-        is_rung
+        is_set
     }
 
     /// Looks at one more channel, whose bell may have been silenced. While the owner is absent
     /// nobody rings any, and what its caretaker does not find has no other wake-up: all are looked
     /// at.
     #[inline(never)]
-    fn check(&mut self) -> bool {
-        self.polling.unchecked = 0;
-        let count = if self.owner_is_absent { self.channels.len() } else { 1 };
+    fn check_next(&mut self) -> bool {
+        self.polling.polls_since_check = 0;
+        let count = if self.is_detached { self.channels.len() } else { 1 };
         let mut is_any = false;
         for _ in 0..count {
-            let next = self.polling.checked + 1;
-            self.polling.checked = if next < self.channels.len() { next } else { 0 };
-            let index = self.polling.checked as u32;
+            let next = self.polling.last_checked + 1;
+            self.polling.last_checked = if next < self.channels.len() { next } else { 0 };
+            let index = self.polling.last_checked as u32;
             if self.is_waiting(index) {
-                self.polling.look_at(index);
+                self.polling.mark_pending(index);
                 is_any = true;
             }
         }
@@ -197,100 +197,100 @@ impl Shm {
     }
 
     /// Entries that came by a channel lately.
-    fn lately(&self, index: u32) -> u32 {
+    fn recent_entries(&self, index: u32) -> u32 {
         let channel = self.channels.get(index as usize).and_then(Option::as_ref);
-        channel.map_or(0, |channel| channel.lately)
+        channel.map_or(0, |channel| channel.recent_entries)
     }
 
-    fn set_lately(&mut self, index: u32, entries: u32) {
+    fn set_recent_entries(&mut self, index: u32, entries: u32) {
         if let Some(Some(channel)) = self.channels.get_mut(index as usize) {
-            channel.lately = entries;
+            channel.recent_entries = entries;
         }
     }
 
     /// Polls a channel by which more came than by one of those that are polled.
     #[cold]
-    fn consider(&mut self, index: u32) {
-        let own = self.lately(index);
-        let polled = self.polling.polled.iter().map(|&polled| self.lately(polled));
+    fn promote_if_busier(&mut self, index: u32) {
+        let own = self.recent_entries(index);
+        let polled = self.polling.polled.iter().map(|&polled| self.recent_entries(polled));
         let least = polled.enumerate().min_by_key(|&(_, entries)| entries);
         if let Some((at, _)) = least.filter(|&(_, entries)| entries < own) {
             let other = std::mem::replace(&mut self.polling.polled[at], index);
-            self.polling.doorbells.rung.remove(index);
-            self.announce(index, Attention::Polls);
-            self.announce(other, Attention::Listens);
-            self.set_lately(other, 0);
+            self.polling.doorbells.pending.remove(index);
+            self.set_poll_state(index, PollState::Polling);
+            self.set_poll_state(other, PollState::Doorbell);
+            self.set_recent_entries(other, 0);
         } else {
-            self.set_lately(index, 0);
+            self.set_recent_entries(index, 0);
         }
         // What came long ago counts ever less.
         for at in 0..self.polling.polled.len() {
             let polled = self.polling.polled[at];
-            self.set_lately(polled, self.lately(polled) / 2);
+            self.set_recent_entries(polled, self.recent_entries(polled) / 2);
         }
     }
 
-    /// Tells a neighbour how this engine hears of it, unless it sleeps.
-    fn announce(&mut self, index: u32, attention: Attention) {
+    /// Tells a peer how this engine hears of it, unless it sleeps.
+    fn set_poll_state(&mut self, index: u32, state: PollState) {
         let channel = self.channels.get(index as usize).and_then(Option::as_ref);
         if let Some(channel) = channel.filter(|_| !self.is_asleep)
-            && !channel.announce(attention)
+            && !channel.set_poll_state(state)
         {
-            self.polling.look_at(index);
+            self.polling.mark_pending(index);
         }
     }
 
     /// A channel is new.
-    pub(super) fn begin_to_look(&mut self, index: u32) {
-        self.polling.doorbells.rung.extend_to(index + 1);
+    pub(super) fn add_channel(&mut self, index: u32) {
+        self.polling.doorbells.pending.extend_to(index + 1);
         if self.polling.polled.len() < POLLED {
             self.polling.polled.push(index);
         } else {
-            self.announce(index, Attention::Listens);
+            self.set_poll_state(index, PollState::Doorbell);
         }
         if self.is_asleep
             && let Some(Some(channel)) = self.channels.get_mut(index as usize)
         {
-            channel.fall_asleep();
+            channel.prepare_sleep();
             fence(Ordering::SeqCst);
-            self.is_called |= channel.has_received();
+            self.has_socket_events |= channel.has_received();
         }
     }
 
     /// Its place is empty.
-    pub(super) fn cease_to_look(&mut self, index: u32) {
+    pub(super) fn remove_channel(&mut self, index: u32) {
         self.polling.polled.retain(|&it| it != index);
         if self.has_unpolled() && self.polling.polled.len() < POLLED {
             let others = (0..).zip(&self.channels).filter_map(|(index, channel)| {
                 let channel = channel.as_ref().filter(|_| !self.polling.polls(index))?;
-                Some((channel.lately, index))
+                Some((channel.recent_entries, index))
             });
             if let Some((_, index)) = others.max() {
                 self.polling.polled.push(index);
-                self.announce(index, Attention::Polls);
+                self.set_poll_state(index, PollState::Polling);
             }
         }
     }
 
-    /// A neighbour has woken this engine, and takes it for one that polls.
-    pub(super) fn was_woken_by(&mut self, index: u32) {
+    /// A peer has woken this engine, and takes it for one that polls.
+    pub(super) fn handle_wakeup(&mut self, index: u32) {
         if !self.polling.polls(index) {
-            self.announce(index, Attention::Listens);
+            self.set_poll_state(index, PollState::Doorbell);
         }
     }
 
-    /// A channel is to be looked at although its neighbour gives no notice.
-    pub(super) fn look_at(&mut self, index: u32) {
-        self.polling.look_at(index);
+    /// A channel is to be looked at although its peer gives no notice.
+    pub(super) fn mark_pending(&mut self, index: u32) {
+        self.polling.mark_pending(index);
     }
 
     /// Whether something is in a ring, or has been made room for since this engine slept; of one
     /// that polls, in one of those rings that the next call for a datagram looks at.
     pub(in crate::driver) fn has_received(&mut self, sleeps: bool) -> bool {
-        if self.untaken.is_some() || std::mem::take(&mut self.has_news) {
+        if self.untaken.is_some() || std::mem::take(&mut self.has_pending) {
             return true;
         }
-        if sleeps || self.owner_is_absent {
+        if sleeps || self.is_detached {
             return self.channels.iter().flatten().any(Channel::has_received);
         }
         self.polling.polled.iter().any(|&index| self.is_waiting(index))
@@ -303,52 +303,52 @@ impl Shm {
     }
 
     fn is_unpolled_waiting(&mut self) -> bool {
-        if !self.listens() {
+        if !self.poll_doorbells() {
             return false;
         }
-        while let Some(index) = self.polling.doorbells.rung.current() {
+        while let Some(index) = self.polling.doorbells.pending.current() {
             if self.is_waiting(index) {
                 return true;
             }
-            self.polling.doorbells.rung.remove(index);
+            self.polling.doorbells.pending.remove(index);
         }
         false
     }
 
-    /// Neighbours wake this engine from now on.
+    /// LocalPeers wake this engine from now on.
     ///
     /// RR-SHM-6.
-    pub(super) fn fall_asleep(&mut self) {
+    pub(super) fn prepare_sleep(&mut self) {
         self.is_asleep = true;
-        self.channels.iter().flatten().for_each(Channel::fall_asleep);
-        self.look_once_more();
+        self.channels.iter().flatten().for_each(Channel::prepare_sleep);
+        self.recheck_before_sleep();
     }
 
     /// The opposite.
     ///
     /// RR-SHM-11.
-    pub(super) fn wake_up(&mut self) {
+    pub(super) fn end_sleep(&mut self) {
         self.is_asleep = false;
         for (index, channel) in (0..).zip(&self.channels) {
             let is_polled = self.polling.polls(index);
             if let Some(channel) = channel {
-                channel.wake_up(if is_polled { Attention::Polls } else { Attention::Listens });
+                channel.end_sleep(if is_polled { PollState::Polling } else { PollState::Doorbell });
             }
         }
-        self.look_once_more();
+        self.recheck_before_sleep();
     }
 
     /// What was there before all was announced.
-    fn look_once_more(&mut self) {
+    fn recheck_before_sleep(&mut self) {
         fence(Ordering::SeqCst);
-        self.has_news = false;
+        self.has_pending = false;
         for (index, channel) in (0..).zip(&mut self.channels) {
             let Some(channel) = channel else { continue };
             let has_some = channel.is_waiting();
             if has_some {
-                self.polling.look_at(index);
+                self.polling.mark_pending(index);
             }
-            self.has_news |= has_some | channel.has_new_room();
+            self.has_pending |= has_some | channel.has_new_room();
         }
     }
 }

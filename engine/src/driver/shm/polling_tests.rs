@@ -1,21 +1,21 @@
-//! An engine with more neighbours than it polls.
+//! An engine with more peers than it polls.
 
 use std::os::fd::AsFd;
 use std::time::Instant;
 
-use super::super::ring::Notice;
-use super::super::tests::{KEY, LONG, datagram, engine, is_readable, neighbour, send, serve, take};
+use super::super::ring::WakeupHint;
+use super::super::tests::{KEY, LONG, datagram, engine, is_readable, peer, send, serve, take};
 use super::super::{DriverCounters, Shm, socket};
-use super::{LISTENS_BEFORE_CHECK, POLLED, STREAK};
-use crate::wire::neighbour::SIGN_LOOK;
+use super::{DOORBELL_POLLS_PER_CHECK, POLLED, STREAK};
+use crate::wire::local_peer::SIGNAL_POLL;
 
 /// Writes a packet, and gives notice of it.
-fn says(shm: &mut Shm, datagram: &[u8]) {
+fn write_packet(shm: &mut Shm, datagram: &[u8]) {
     assert!(send(shm, datagram));
     shm.flush(&mut DriverCounters::default());
 }
 
-/// An engine with `count` neighbours, of sessions 1 to `count`; it has opened every other one.
+/// An engine with `count` peers, of sessions 1 to `count`; it has opened every other one.
 fn hub(count: u64) -> (Shm, Vec<Shm>) {
     let id = engine();
     let mut hub = Shm::open(id, true, None, false).unwrap();
@@ -24,12 +24,12 @@ fn hub(count: u64) -> (Shm, Vec<Shm>) {
         let other = engine();
         let mut shm = Shm::open(other, true, None, false).unwrap();
         let is_opened = session.is_multiple_of(2);
-        shm.meet(neighbour(session, id, !is_opened, KEY));
-        hub.meet(neighbour(session, other, is_opened, KEY));
+        shm.connect_peer(peer(session, id, !is_opened, KEY));
+        hub.connect_peer(peer(session, other, is_opened, KEY));
         others.push(shm);
     }
     let start = Instant::now();
-    while hub.figures().neighbours < count as usize || !others.iter().all(Shm::is_up) {
+    while hub.figures().peers < count as usize || !others.iter().all(Shm::is_up) {
         assert!(start.elapsed() < LONG);
         serve(&mut others);
         serve(std::slice::from_mut(&mut hub));
@@ -44,55 +44,55 @@ fn polled(shm: &Shm) -> Vec<u64> {
 }
 
 /// The session of the next packet.
-fn takes(shm: &mut Shm) -> Option<u64> {
+fn next_session(shm: &mut Shm) -> Option<u64> {
     take(shm).map(|(from, _)| u64::from(from.port()))
 }
 
 /// RR-SHM-11
 #[test]
-fn many_neighbours_are_all_heard_at_once() {
+fn all_rings_are_served_without_polling_each() {
     const COUNT: u64 = 70;
     let (mut hub, mut others) = hub(COUNT);
     // Who polls hears each in the next call.
     for session in 1..=COUNT {
-        assert!(!hub.has_received(false) && takes(&mut hub).is_none());
-        says(&mut others[session as usize - 1], &datagram(session, b"here"));
+        assert!(!hub.has_received(false) && next_session(&mut hub).is_none());
+        write_packet(&mut others[session as usize - 1], &datagram(session, b"here"));
         assert!(hub.has_received(true) && hub.has_received(false));
-        assert_eq!(takes(&mut hub), Some(session));
+        assert_eq!(next_session(&mut hub), Some(session));
     }
-    assert!(!hub.has_received(false) && takes(&mut hub).is_none());
+    assert!(!hub.has_received(false) && next_session(&mut hub).is_none());
     // All of them at a time, each once.
     for (session, shm) in (1..=COUNT).zip(&mut others) {
-        says(shm, &datagram(session, b"and here"));
+        write_packet(shm, &datagram(session, b"and here"));
     }
-    let mut heard: Vec<u64> = std::iter::from_fn(|| takes(&mut hub)).collect();
+    let mut heard: Vec<u64> = std::iter::from_fn(|| next_session(&mut hub)).collect();
     heard.sort_unstable();
     assert!(heard.into_iter().eq(1..=COUNT));
     assert!(!hub.has_received(true));
     // Who acts for an absent owner sleeps after the first look that finds nothing.
-    hub.begin_absence();
+    hub.begin_detached();
     for session in [4_u64, 21, 40, COUNT] {
-        says(&mut others[session as usize - 1], &datagram(session, b"are you there?"));
-        assert_eq!(takes(&mut hub), Some(session));
-        assert!(takes(&mut hub).is_none());
+        write_packet(&mut others[session as usize - 1], &datagram(session, b"are you there?"));
+        assert_eq!(next_session(&mut hub), Some(session));
+        assert!(next_session(&mut hub).is_none());
     }
-    hub.end_absence();
+    hub.end_detached();
     // It sleeps, is woken by one, and hears the others.
     for session in [5_u64, COUNT - 1] {
         hub.serve(true);
-        says(&mut others[session as usize - 1], &datagram(session, b"wake up"));
+        write_packet(&mut others[session as usize - 1], &datagram(session, b"wake up"));
         assert!(is_readable(hub.epoll.as_fd()));
         serve(std::slice::from_mut(&mut hub));
-        assert_eq!(takes(&mut hub), Some(session));
+        assert_eq!(next_session(&mut hub), Some(session));
         for other in [session - 1, session] {
-            says(&mut others[other as usize - 1], &datagram(other, b"and now?"));
-            assert_eq!(takes(&mut hub), Some(other));
+            write_packet(&mut others[other as usize - 1], &datagram(other, b"and now?"));
+            assert_eq!(next_session(&mut hub), Some(other));
         }
     }
 }
 
 #[test]
-fn rings_by_which_most_comes_are_polled() {
+fn busiest_rings_are_polled() {
     const COUNT: u64 = POLLED as u64 + 4;
     let (mut hub, mut others) = hub(COUNT);
     let busy = (1..=COUNT).find(|it| !polled(&hub).contains(it)).unwrap();
@@ -100,21 +100,21 @@ fn rings_by_which_most_comes_are_polled() {
     while !polled(&hub).contains(&busy) {
         assert!(count < 40, "it is not polled");
         count += 1;
-        says(&mut others[busy as usize - 1], &datagram(busy, b"busy"));
-        assert_eq!(takes(&mut hub), Some(busy));
+        write_packet(&mut others[busy as usize - 1], &datagram(busy, b"busy"));
+        assert_eq!(next_session(&mut hub), Some(busy));
     }
     assert!(count > 10, "a few entries are no reason");
     let rings = |shm: &Shm| {
         let channel = shm.channels.iter().flatten().next().unwrap();
-        channel.notice() == Notice::Doorbell
+        channel.wakeup_hint() == WakeupHint::Doorbell
     };
     for round in 0..3 {
         assert_eq!(polled(&hub).len(), POLLED);
         for session in 1..=COUNT {
             let is_polled = polled(&hub).contains(&session);
             assert_eq!(rings(&others[session as usize - 1]), !is_polled, "{round} {session}");
-            says(&mut others[session as usize - 1], &datagram(session, b"still heard"));
-            assert_eq!(takes(&mut hub), Some(session));
+            write_packet(&mut others[session as usize - 1], &datagram(session, b"still heard"));
+            assert_eq!(next_session(&mut hub), Some(session));
         }
         if round == 0 {
             // Not while it sleeps: then all wake it.
@@ -125,49 +125,49 @@ fn rings_by_which_most_comes_are_polled() {
     // The place of one that has ended is another one's.
     for gone in polled(&hub) {
         hub.part(gone);
-        let expected = POLLED.min(hub.figures().neighbours);
+        let expected = POLLED.min(hub.figures().peers);
         assert_eq!(polled(&hub).len(), expected);
         assert!(!polled(&hub).contains(&gone));
         let left: Vec<u64> = hub.channels.iter().flatten().map(|it| it.session).collect();
         for session in left {
             let is_polled = polled(&hub).contains(&session);
             assert_eq!(rings(&others[session as usize - 1]), !is_polled, "{gone} {session}");
-            says(&mut others[session as usize - 1], &datagram(session, b"heard"));
-            assert_eq!(takes(&mut hub), Some(session));
+            write_packet(&mut others[session as usize - 1], &datagram(session, b"heard"));
+            assert_eq!(next_session(&mut hub), Some(session));
         }
     }
 }
 
-/// A neighbour that found this engine asleep says that it polls, when it does not any more.
+/// A peer that found this engine asleep says that it polls, when it does not any more.
 ///
 /// RR-SHM-11
 #[test]
-fn a_late_wake_up_silences_no_doorbell() {
+fn late_wakeup_does_not_disable_the_doorbell() {
     const COUNT: u64 = POLLED as u64 + 1;
     let (mut hub, mut others) = hub(COUNT);
     let silent = (1..=COUNT).find(|it| !polled(&hub).contains(it)).unwrap();
     let other = &mut others[silent as usize - 1];
     let channel = other.channels.iter().flatten().next().unwrap();
-    channel.takes_for_awake();
-    assert_eq!(channel.notice(), Notice::None);
-    socket::sign(&channel.socket, SIGN_LOOK);
+    channel.mark_reader_awake();
+    assert_eq!(channel.wakeup_hint(), WakeupHint::None);
+    socket::send_signal(&channel.socket, SIGNAL_POLL);
     serve(std::slice::from_mut(&mut hub));
-    assert_eq!(channel.notice(), Notice::Doorbell);
-    says(other, &datagram(silent, b"heard"));
-    assert_eq!(takes(&mut hub), Some(silent));
+    assert_eq!(channel.wakeup_hint(), WakeupHint::Doorbell);
+    write_packet(other, &datagram(silent, b"heard"));
+    assert_eq!(next_session(&mut hub), Some(silent));
     // What it wrote before is found when the wake-up is heard.
     let channel = other.channels.iter().flatten().next().unwrap();
-    channel.takes_for_awake();
+    channel.mark_reader_awake();
     assert!(send(other, &datagram(silent, b"before")));
     let channel = other.channels.iter().flatten().next().unwrap();
-    socket::sign(&channel.socket, SIGN_LOOK);
+    socket::send_signal(&channel.socket, SIGNAL_POLL);
     serve(std::slice::from_mut(&mut hub));
-    assert_eq!(takes(&mut hub), Some(silent));
+    assert_eq!(next_session(&mut hub), Some(silent));
 }
 
-/// What a neighbour wrote before it ended is read, and then its place is free.
+/// What a peer wrote before it ended is read, and then its place is free.
 #[test]
-fn one_that_is_not_polled_ends_as_others_do() {
+fn unpolled_channel_is_drained_before_it_closes() {
     const COUNT: u64 = POLLED as u64 + 2;
     for polls in [true, false] {
         let (mut hub, mut others) = hub(COUNT);
@@ -180,52 +180,52 @@ fn one_that_is_not_polled_ends_as_others_do() {
         serve(std::slice::from_mut(&mut hub));
         for _ in 0..2 {
             assert!(!polls || hub.has_received(false));
-            assert_eq!(takes(&mut hub), Some(gone));
+            assert_eq!(next_session(&mut hub), Some(gone));
         }
         assert!(!polls || hub.has_received(false), "its end is to be seen");
-        assert_eq!(takes(&mut hub), None);
-        assert_eq!(hub.figures().neighbours, COUNT as usize - 1);
+        assert_eq!(next_session(&mut hub), None);
+        assert_eq!(hub.figures().peers, COUNT as usize - 1);
         assert!(!hub.has_received(false));
     }
 }
 
-/// A neighbour can ring all bells, and take back what others rang.
+/// A peer can ring all bells, and take back what others rang.
 ///
 /// RR-SHM-11
 #[test]
-fn a_neighbour_that_rings_or_silences_all_doorbells_keeps_nobody_from_being_heard() {
+fn corrupted_doorbells_do_not_starve_other_peers() {
     const COUNT: u64 = POLLED as u64 + 3;
     let (mut hub, mut others) = hub(COUNT);
     let silent: Vec<u64> = (1..=COUNT).filter(|it| !polled(&hub).contains(it)).collect();
     let [heard, hostile] = [silent[0] as usize - 1, silent[1] as usize - 1];
     let scribble = |others: &[Shm], value| {
         let channel = others[hostile].channels.iter().flatten().next().unwrap();
-        channel.scribble_over_doorbells(value);
+        channel.corrupt_doorbells(value);
     };
     // It may leave none, or some that are nobody's, or its own.
     for (round, left) in (0..20).zip([0, 1 << 40, 1 << (POLLED + 1)].into_iter().cycle()) {
-        says(&mut others[heard], &datagram(silent[0], b"heard"));
+        write_packet(&mut others[heard], &datagram(silent[0], b"heard"));
         scribble(&others, left);
         let calls = (0..).take(1000).position(|_: u32| {
-            let from = takes(&mut hub);
+            let from = next_session(&mut hub);
             scribble(&others, left);
             from == Some(silent[0])
         });
-        let most = LISTENS_BEFORE_CHECK as usize * COUNT as usize;
+        let most = DOORBELL_POLLS_PER_CHECK as usize * COUNT as usize;
         assert!(calls.is_some_and(|calls| calls <= most), "{round} {left:x} {calls:?}");
         // It is rung for again.
         scribble(&others, u64::MAX);
-        assert_eq!(takes(&mut hub), None);
+        assert_eq!(next_session(&mut hub), None);
         scribble(&others, u64::MAX);
-        says(&mut others[heard], &datagram(silent[0], b"heard again"));
-        assert_eq!(takes(&mut hub), Some(silent[0]));
+        write_packet(&mut others[heard], &datagram(silent[0], b"heard again"));
+        assert_eq!(next_session(&mut hub), Some(silent[0]));
     }
     assert_eq!(hub.figures().broken, 0);
 }
 
 /// Whoever is loud, polled or not, others are heard meanwhile.
 #[test]
-fn loud_neighbours_keep_nobody_from_being_heard() {
+fn busy_peers_do_not_starve_others() {
     const COUNT: u64 = POLLED as u64 + 4;
     // Which are loud, of polled ones and of others, and how much they say.
     let mut random = rand::random::<u64>() | 1;
@@ -256,12 +256,12 @@ fn loud_neighbours_keep_nobody_from_being_heard() {
         };
         fill(&mut others);
         for _ in 0..takes_before {
-            takes(&mut hub);
+            next_session(&mut hub);
         }
         fill(&mut others);
-        says(&mut others[silent as usize - 1], &datagram(silent, b"and me"));
+        write_packet(&mut others[silent as usize - 1], &datagram(silent, b"and me"));
         let mut before = 0;
-        while takes(&mut hub) != Some(silent) {
+        while next_session(&mut hub) != Some(silent) {
             before += 1;
             // One turn of each, as polled ones and others may change places, and as much of polled
             // ones between two turns.
@@ -269,7 +269,7 @@ fn loud_neighbours_keep_nobody_from_being_heard() {
             assert!(before <= most, "seed {seed}, round {round}: {silent} behind {loud:?}");
             fill(&mut others);
         }
-        while others.iter().any(Shm::is_behind) | takes(&mut hub).is_some() {
+        while others.iter().any(Shm::is_behind) | next_session(&mut hub).is_some() {
             others.iter_mut().for_each(|other| other.flush(&mut DriverCounters::default()));
         }
     }
@@ -278,7 +278,7 @@ fn loud_neighbours_keep_nobody_from_being_heard() {
 
 /// RR-SHM-4
 #[test]
-fn what_is_nobodys_hides_nothing_behind_it() {
+fn rejected_packet_does_not_hide_later_entries() {
     const COUNT: u64 = POLLED as u64 + 2;
     let (mut hub, mut others) = hub(COUNT);
     for session in 1..=COUNT {
@@ -287,24 +287,24 @@ fn what_is_nobodys_hides_nothing_behind_it() {
         let channel = other.channels.iter_mut().flatten().next().unwrap();
         assert_eq!(channel.send(&forged), Ok(true));
         channel.flush().unwrap();
-        says(other, &datagram(session, b"mine"));
+        write_packet(other, &datagram(session, b"mine"));
         assert!(hub.has_received(false));
-        assert_eq!(takes(&mut hub), None);
+        assert_eq!(next_session(&mut hub), None);
         assert!(hub.has_received(false), "{session}");
-        assert_eq!(takes(&mut hub), Some(session));
+        assert_eq!(next_session(&mut hub), Some(session));
     }
     assert_eq!(hub.figures().strays, COUNT);
 }
 
 /// The end of one is no reason to overlook the next.
 #[test]
-fn all_that_are_polled_are_looked_at_though_one_ends() {
+fn closed_channel_does_not_skip_the_next_one() {
     for next in 0..3 {
         let (mut hub, mut others) = hub(3);
         // The turn of this one is next.
         let order = polled(&hub);
-        says(&mut others[order[next] as usize - 1], &datagram(order[next], b"first"));
-        assert_eq!(takes(&mut hub), Some(order[next]));
+        write_packet(&mut others[order[next] as usize - 1], &datagram(order[next], b"first"));
+        assert_eq!(next_session(&mut hub), Some(order[next]));
         for gone in 0..3 {
             if gone == next {
                 continue;
@@ -312,8 +312,8 @@ fn all_that_are_polled_are_looked_at_though_one_ends() {
             let heard = order[3 - gone - next];
             let channel = hub.channels.iter_mut().flatten().find(|it| it.session == order[gone]);
             channel.unwrap().end();
-            says(&mut others[heard as usize - 1], &datagram(heard, b"and me"));
-            assert_eq!(takes(&mut hub), Some(heard), "{next} {gone}");
+            write_packet(&mut others[heard as usize - 1], &datagram(heard, b"and me"));
+            assert_eq!(next_session(&mut hub), Some(heard), "{next} {gone}");
             break;
         }
     }
@@ -321,15 +321,15 @@ fn all_that_are_polled_are_looked_at_though_one_ends() {
 
 /// What was rung for before the owner left hides nothing from who acts for it.
 #[test]
-fn in_an_absence_all_rings_are_looked_into_whatever_was_rung() {
+fn detached_mode_checks_all_rings() {
     const COUNT: u64 = POLLED as u64 + 2;
     let (mut hub, mut others) = hub(COUNT);
     let silent: Vec<u64> = (1..=COUNT).filter(|it| !polled(&hub).contains(it)).collect();
-    says(&mut others[silent[0] as usize - 1], &datagram(silent[0], b"rung"));
-    assert_eq!(takes(&mut hub), Some(silent[0]));
-    hub.begin_absence();
+    write_packet(&mut others[silent[0] as usize - 1], &datagram(silent[0], b"rung"));
+    assert_eq!(next_session(&mut hub), Some(silent[0]));
+    hub.begin_detached();
     assert!(send(&mut others[silent[1] as usize - 1], &datagram(silent[1], b"without a bell")));
-    assert_eq!(takes(&mut hub), Some(silent[1]));
-    assert_eq!(takes(&mut hub), None);
-    hub.end_absence();
+    assert_eq!(next_session(&mut hub), Some(silent[1]));
+    assert_eq!(next_session(&mut hub), None);
+    hub.end_detached();
 }

@@ -4,7 +4,7 @@
 //! ```text
 //!  line   0          1          2 ...                                    LINES - 1
 //!        +----------+----------+------------------+---------+-----------+---------+
-//!        | consumed | attention| length | payload | ...     | length 0  | ...     |
+//!        | consumed | state    | length | payload | ...     | length 0  | ...     |
 //!        +----------+----------+------------------+---------+-----------+---------+
 //!         reader's   both's     writer's: whole lines of 64 bytes a datagram
 //! ```
@@ -31,7 +31,7 @@ pub(crate) const LINES: usize = 512;
 /// Bytes of a ring.
 pub(crate) const RING_BYTES: usize = LINES * LINE_BYTES;
 /// Longest datagram, in bytes.
-pub(crate) const LONGEST: usize = 12 * 1024;
+pub(crate) const DATAGRAM_MAX: usize = 12 * 1024;
 /// Bytes of a piece's header.
 pub(crate) const HEADER_BYTES: usize = 24;
 /// Longest piece of a message, in bytes: two are in the ring while the reader copies a third.
@@ -45,22 +45,24 @@ const FIRST: usize = 2;
 const ROOM: usize = LINES - FIRST;
 /// Lines that pieces leave to messages and packets: as many as the longest of those in use has, and
 /// one more, whose word is cleared.
-const KEPT: usize = lines_of(9 * 1024) + 1;
+const RESERVED_LINES: usize = lines_of(9 * 1024) + 1;
 /// Lines that were read before the writer is told: it looks there when it seems to have no room.
-const TELL_EVERY: usize = ROOM / 4;
+const PUBLISH_EVERY: usize = ROOM / 4;
 
 /// The word with the number of lines that were read, since the beginning.
 const CONSUMED: usize = 0;
-/// The word with the reader's [`Attention`].
-const ATTENTION: usize = LINE_WORDS;
+/// The word with the reader's [`PollState`].
+const POLL_STATE: usize = LINE_WORDS;
 /// The word that says whether the writer sleeps until there is room.
-const WAITS: usize = LINE_WORDS + 1;
+const WRITER_WAITS: usize = LINE_WORDS + 1;
 
-const _: () =
-    assert!(lines_of_piece(PIECE_BYTES_MAX) + KEPT < ROOM - TELL_EVERY, "so does a piece");
+const _: () = assert!(
+    lines_of_piece(PIECE_BYTES_MAX) + RESERVED_LINES < ROOM - PUBLISH_EVERY,
+    "so does a piece"
+);
 const _: () = assert!(HEADER_BYTES.is_multiple_of(WORD_BYTES) && HEADER_BYTES < LINE_BYTES);
 const _: () = assert!(
-    lines_of(LONGEST) < ROOM - TELL_EVERY,
+    lines_of(DATAGRAM_MAX) < ROOM - PUBLISH_EVERY,
     "a datagram fits although the reader has told nothing of the last lines"
 );
 
@@ -81,18 +83,18 @@ pub(crate) trait Lines {
 
 /// How a reader hears of what is written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Attention {
+pub(crate) enum PollState {
     /// It polls the ring.
-    Polls = 0,
+    Polling = 0,
     /// It sleeps, and is to be woken.
-    Sleeps = 1,
+    Sleeping = 1,
     /// It polls its doorbells.
-    Listens = 2,
+    Doorbell = 2,
 }
 
 /// What a writer does for its reader after it has written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Notice {
+pub(crate) enum WakeupHint {
     None,
     /// It rings the reader's doorbell.
     Doorbell,
@@ -128,16 +130,16 @@ const fn lines_of_piece(length: usize) -> usize {
 
 /// The other side broke the rules of the ring: nothing of it is believed any more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Broken;
+pub(crate) struct RingViolation;
 
 /// A place in the ring, and how many lines have gone by.
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct Position {
     line: usize,
     passed: u64,
 }
 
-impl Place {
+impl Position {
     const START: Self = Self { line: FIRST, passed: 0 };
 
     #[inline]
@@ -170,7 +172,7 @@ impl Place {
 /// The writing side.
 #[derive(Debug)]
 pub(crate) struct Writer {
-    at: Place,
+    at: Position,
     /// Lines that the reader is known to have read.
     consumed: u64,
 }
@@ -178,17 +180,17 @@ pub(crate) struct Writer {
 impl Writer {
     /// Of a ring that is all zeros.
     pub(crate) const fn new() -> Self {
-        Self { at: Place::START, consumed: 0 }
+        Self { at: Position::START, consumed: 0 }
     }
 
-    /// Writes a datagram of [`LONGEST`] bytes at the most. `Ok(false)`: there is no room.
+    /// Writes a datagram of [`DATAGRAM_MAX`] bytes at the most. `Ok(false)`: there is no room.
     #[inline]
     pub(crate) fn write(
         &mut self,
         ring: &impl Lines,
         entry: Entry,
         datagram: &[u8],
-    ) -> Result<bool, Broken> {
+    ) -> Result<bool, RingViolation> {
         self.write_both(ring, entry, [datagram, &[]])
     }
 
@@ -199,11 +201,11 @@ impl Writer {
         ring: &impl Lines,
         entry: Entry,
         [first, second]: [&[u8]; 2],
-    ) -> Result<bool, Broken> {
+    ) -> Result<bool, RingViolation> {
         let length = first.len() + second.len();
-        debug_assert!(length <= LONGEST);
+        debug_assert!(length <= DATAGRAM_MAX);
         let lines = lines_of(length);
-        if !self.finds_room(ring, lines)? {
+        if !self.check_room(ring, lines)? {
             return Ok(false);
         }
         let (here, next) = (self.at, self.at.after(lines));
@@ -238,10 +240,10 @@ impl Writer {
         ring: &impl Lines,
         header: &[u8; HEADER_BYTES],
         bytes: &[u8],
-    ) -> Result<bool, Broken> {
+    ) -> Result<bool, RingViolation> {
         debug_assert!(bytes.len() <= PIECE_BYTES_MAX);
         let lines = lines_of_piece(bytes.len());
-        if !self.finds_room(ring, lines + KEPT)? {
+        if !self.check_room(ring, lines + RESERVED_LINES)? {
             return Ok(false);
         }
         let (here, next) = (self.at, self.at.after(lines));
@@ -264,16 +266,16 @@ impl Writer {
     /// Whether there is room for `lines`, as far as the reader has told, and for one more, whose
     /// word is cleared.
     #[inline]
-    fn finds_room(&mut self, ring: &impl Lines, lines: usize) -> Result<bool, Broken> {
+    fn check_room(&mut self, ring: &impl Lines, lines: usize) -> Result<bool, RingViolation> {
         if self.has_room(lines + 1) {
             return Ok(true);
         }
-        let told = ring.load(CONSUMED, Ordering::Acquire);
+        let reported_tail = ring.load(CONSUMED, Ordering::Acquire);
         // What was read once stays read, and nothing is read before it is written.
-        if told < self.consumed || told > self.at.passed {
-            return Err(Broken);
+        if reported_tail < self.consumed || reported_tail > self.at.passed {
+            return Err(RingViolation);
         }
-        self.consumed = told;
+        self.consumed = reported_tail;
         Ok(self.has_room(lines + 1))
     }
 
@@ -282,40 +284,40 @@ impl Writer {
     }
 
     /// Announces a sleep over a ring that had no room, from which the reader wakes the writer when
-    /// it has told of some. A fence and [`Self::has_news`] follow: nobody wakes it for what it has
+    /// it has told of some. A fence and [`Self::has_new_room`] follow: nobody wakes it for what it has
     /// been told already.
     ///
     /// RR-SHM-6.
-    pub(crate) fn fall_asleep(&self, ring: &impl Lines) {
-        ring.store(WAITS, 1, Ordering::Relaxed);
+    pub(crate) fn prepare_sleep(&self, ring: &impl Lines) {
+        ring.store(WRITER_WAITS, 1, Ordering::Relaxed);
     }
 
     /// Whether the reader has told of room since there was none.
-    pub(crate) fn has_news(&self, ring: &impl Lines) -> bool {
+    pub(crate) fn has_new_room(&self, ring: &impl Lines) -> bool {
         ring.load(CONSUMED, Ordering::Relaxed) != self.consumed
     }
 
-    /// The opposite of [`Self::fall_asleep`].
-    pub(crate) fn wake_up(&self, ring: &impl Lines) {
-        ring.store(WAITS, 0, Ordering::Relaxed);
+    /// The opposite of [`Self::prepare_sleep`].
+    pub(crate) fn end_sleep(&self, ring: &impl Lines) {
+        ring.store(WRITER_WAITS, 0, Ordering::Relaxed);
     }
 
     /// What the reader is to be given after datagrams were written. One that was to be woken is
     /// then taken for one that polls.
     #[inline]
-    pub(crate) fn notice(&self, ring: &impl Lines) -> Notice {
+    pub(crate) fn wakeup_hint(&self, ring: &impl Lines) -> WakeupHint {
         ring.fence();
-        const SLEEPS: u64 = Attention::Sleeps as u64;
-        const LISTENS: u64 = Attention::Listens as u64;
-        match ring.load(ATTENTION, Ordering::Relaxed) {
+        const SLEEPS: u64 = PollState::Sleeping as u64;
+        const LISTENS: u64 = PollState::Doorbell as u64;
+        match ring.load(POLL_STATE, Ordering::Relaxed) {
             SLEEPS => {
                 // Whichever announcement this overwrites is made anew by whom the call wakes, which
                 // comes after it.
-                ring.store(ATTENTION, Attention::Polls as u64, Ordering::Relaxed);
-                Notice::WakeUp
+                ring.store(POLL_STATE, PollState::Polling as u64, Ordering::Relaxed);
+                WakeupHint::WakeUp
             }
-            LISTENS => Notice::Doorbell,
-            _ => Notice::None,
+            LISTENS => WakeupHint::Doorbell,
+            _ => WakeupHint::None,
         }
     }
 }
@@ -323,15 +325,15 @@ impl Writer {
 /// The reading side.
 #[derive(Debug)]
 pub(crate) struct Reader {
-    at: Place,
+    at: Position,
     /// Lines that the writer was told of.
-    told: u64,
+    reported_tail: u64,
 }
 
 impl Reader {
     /// Of a ring that is all zeros.
     pub(crate) const fn new() -> Self {
-        Self { at: Place::START, told: 0 }
+        Self { at: Position::START, reported_tail: 0 }
     }
 
     /// Whether a datagram is there.
@@ -340,7 +342,7 @@ impl Reader {
         ring.load(self.at.word(), Ordering::Acquire) != 0
     }
 
-    /// Copies the next datagram into the first of `into`, which has room for [`LONGEST`] bytes, and
+    /// Copies the next datagram into the first of `into`, which has room for [`DATAGRAM_MAX`] bytes, and
     /// says what and how long it is; `None`: none is there. Of a piece that is its header;
     /// [`Self::read_piece`] has the rest, until the next call.
     ///
@@ -350,7 +352,7 @@ impl Reader {
         &mut self,
         ring: &impl Lines,
         into: &mut [u8],
-    ) -> Result<Option<(Entry, usize)>, Broken> {
+    ) -> Result<Option<(Entry, usize)>, RingViolation> {
         let word = ring.load(self.at.word(), Ordering::Acquire);
         if word == 0 {
             return Ok(None);
@@ -359,24 +361,24 @@ impl Reader {
             0 => Entry::Packet,
             SEGMENT => Entry::Segment,
             PIECE => Entry::Piece,
-            _ => return Err(Broken),
+            _ => return Err(RingViolation),
         };
-        let length = (word & !(SEGMENT | PIECE)).checked_sub(1).ok_or(Broken)?;
-        let length = usize::try_from(length).map_err(|_| Broken)?;
-        if length > LONGEST {
-            return Err(Broken);
+        let length = (word & !(SEGMENT | PIECE)).checked_sub(1).ok_or(RingViolation)?;
+        let length = usize::try_from(length).map_err(|_| RingViolation)?;
+        if length > DATAGRAM_MAX {
+            return Err(RingViolation);
         }
         if entry == Entry::Piece {
             return self.read_header(ring, length, into).map(Some);
         }
-        let Some(into) = into.get_mut(..length) else { return Err(Broken) };
+        let Some(into) = into.get_mut(..length) else { return Err(RingViolation) };
         let (head, rest) = into.split_at_mut(self.at.before_end(length));
         ring.read(self.at.line * LINE_BYTES + WORD_BYTES, head);
         if !rest.is_empty() {
             ring.read(FIRST * LINE_BYTES, rest);
         }
         self.at = self.at.after(lines_of(length));
-        self.tell(ring);
+        self.publish_tail(ring);
         Ok(Some((entry, length)))
     }
 
@@ -387,10 +389,10 @@ impl Reader {
         ring: &impl Lines,
         length: usize,
         into: &mut [u8],
-    ) -> Result<(Entry, usize), Broken> {
+    ) -> Result<(Entry, usize), RingViolation> {
         let length = length.checked_sub(HEADER_BYTES).filter(|&it| it <= PIECE_BYTES_MAX);
         let (Some(length), Some(into)) = (length, into.get_mut(..HEADER_BYTES)) else {
-            return Err(Broken);
+            return Err(RingViolation);
         };
         ring.read(self.at.line * LINE_BYTES + WORD_BYTES, into);
         // The writer is told when the bytes have been read.
@@ -410,33 +412,33 @@ impl Reader {
         if !rest.is_empty() {
             ring.read(FIRST * LINE_BYTES, rest);
         }
-        self.tell(ring);
+        self.publish_tail(ring);
     }
 
     /// Tells the writer what was read, if that is much.
     #[inline]
-    fn tell(&mut self, ring: &impl Lines) {
-        if self.at.passed - self.told >= TELL_EVERY as u64 {
-            self.told = self.at.passed;
-            ring.store(CONSUMED, self.told, Ordering::Release);
+    fn publish_tail(&mut self, ring: &impl Lines) {
+        if self.at.passed - self.reported_tail >= PUBLISH_EVERY as u64 {
+            self.reported_tail = self.at.passed;
+            ring.store(CONSUMED, self.reported_tail, Ordering::Release);
         }
     }
 
-    /// What the writer was told of; [`Self::must_wake`] is asked when it was told more.
+    /// What the writer was told of; [`Self::take_waiting_writer`] is asked when it was told more.
     #[inline]
-    pub(crate) fn told(&self) -> u64 {
-        self.told
+    pub(crate) fn reported_tail(&self) -> u64 {
+        self.reported_tail
     }
 
     /// Whether the writer is to be woken, for there is room; it is then taken for awake.
     #[cold]
-    pub(crate) fn must_wake(&self, ring: &impl Lines) -> bool {
+    pub(crate) fn take_waiting_writer(&self, ring: &impl Lines) -> bool {
         ring.fence();
-        if ring.load(WAITS, Ordering::Relaxed) == 0 {
+        if ring.load(WRITER_WAITS, Ordering::Relaxed) == 0 {
             return false;
         }
         // As in the writer's.
-        ring.store(WAITS, 0, Ordering::Relaxed);
+        ring.store(WRITER_WAITS, 0, Ordering::Relaxed);
         true
     }
 
@@ -444,8 +446,8 @@ impl Reader {
     /// [`Self::has_some`] follow: nobody gives notice of what is there already.
     ///
     /// RR-SHM-6, RR-SHM-11.
-    pub(crate) fn announce(&self, ring: &impl Lines, attention: Attention) {
-        ring.store(ATTENTION, attention as u64, Ordering::Relaxed);
+    pub(crate) fn set_poll_state(&self, ring: &impl Lines, state: PollState) {
+        ring.store(POLL_STATE, state as u64, Ordering::Relaxed);
     }
 }
 

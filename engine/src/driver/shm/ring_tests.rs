@@ -102,10 +102,10 @@ enum Step {
 fn step() -> impl Strategy<Value = Step> {
     let length = prop_oneof![
         4 => 0..=200_usize,
-        1 => 0..=LONGEST,
-        1 => Just(LONGEST),
-        2 => (0..=LONGEST / LINE_BYTES, 0..=2_usize)
-            .prop_map(|(lines, more)| ((lines + 1) * LINE_BYTES - 9 + more).min(LONGEST)),
+        1 => 0..=DATAGRAM_MAX,
+        1 => Just(DATAGRAM_MAX),
+        2 => (0..=DATAGRAM_MAX / LINE_BYTES, 0..=2_usize)
+            .prop_map(|(lines, more)| ((lines + 1) * LINE_BYTES - 9 + more).min(DATAGRAM_MAX)),
     ];
     prop_oneof![
         6 => length.prop_map(Step::Write),
@@ -116,9 +116,9 @@ fn step() -> impl Strategy<Value = Step> {
 
 proptest! {
     #[test]
-    fn it_is_a_queue(steps in prop::collection::vec(step(), 0..400)) {
+    fn ring_behaves_like_a_fifo(steps in prop::collection::vec(step(), 0..400)) {
         let (ring, mut writer, mut reader) = (Plain::new(), Writer::new(), Reader::new());
-        let (mut model, mut into) = (VecDeque::new(), vec![0; LONGEST]);
+        let (mut model, mut into) = (VecDeque::new(), vec![0; DATAGRAM_MAX]);
         let mut held_lines = 0;
         for (number, step) in steps.into_iter().enumerate() {
             match step {
@@ -131,9 +131,9 @@ proptest! {
                     if written == Some(true) {
                         held_lines += lines(entry, length);
                         model.push_back((entry, datagram));
-                        prop_assert!(!is_piece || held_lines < ROOM - KEPT);
+                        prop_assert!(!is_piece || held_lines < ROOM - RESERVED_LINES);
                     } else if !is_piece {
-                        prop_assert!(held_lines + lines_of(length) + 1 > ROOM - TELL_EVERY);
+                        prop_assert!(held_lines + lines_of(length) + 1 > ROOM - PUBLISH_EVERY);
                     }
                     prop_assert!(held_lines < ROOM);
                 }
@@ -154,13 +154,13 @@ proptest! {
 
     /// RR-SHM-5: whoever has the other end writes what it likes, where it likes, at any time.
     #[test]
-    fn a_hostile_other_side_gains_nothing(
+    fn corrupted_ring_never_panics_or_overruns(
         steps in prop::collection::vec(
-            (step(), prop::collection::vec((0..RING_BYTES / WORD_BYTES, scribble()), 0..4)),
+            (step(), prop::collection::vec((0..RING_BYTES / WORD_BYTES, corrupt_value()), 0..4)),
             0..300,
         ),
     ) {
-        let (ring, mut into) = (Plain::new(), vec![0; LONGEST]);
+        let (ring, mut into) = (Plain::new(), vec![0; DATAGRAM_MAX]);
         let (mut writer, mut reader) = (Some(Writer::new()), Some(Reader::new()));
         for (step, scribbles) in steps {
             for (word, value) in scribbles {
@@ -181,12 +181,12 @@ proptest! {
                         match side.read(&ring, &mut into) {
                             Ok(None) => break,
                             Ok(Some((entry, length))) => {
-                                prop_assert!(length <= LONGEST);
+                                prop_assert!(length <= DATAGRAM_MAX);
                                 if entry == Entry::Piece {
                                     side.read_piece(&ring, &mut into[..length]);
                                 }
                             }
-                            Err(Broken) => reader = None,
+                            Err(RingViolation) => reader = None,
                         }
                     }
                 }
@@ -195,24 +195,28 @@ proptest! {
     }
 }
 
-fn scribble() -> impl Strategy<Value = u64> {
+fn corrupt_value() -> impl Strategy<Value = u64> {
     prop_oneof![
         0..3_u64,
         SEGMENT..SEGMENT + 99,
-        0..=LONGEST as u64 + 2,
+        0..=DATAGRAM_MAX as u64 + 2,
         Just(u64::MAX),
         any::<u64>()
     ]
 }
 
 #[test]
-fn lengths_and_news_of_room_that_cannot_be_end_it() {
-    let (ring, mut into) = (Plain::new(), vec![0; LONGEST]);
-    for word in [LONGEST as u64 + 2, 1 << 33, SEGMENT, SEGMENT | (LONGEST as u64 + 2), u64::MAX] {
+fn impossible_length_or_tail_is_a_violation() {
+    let (ring, mut into) = (Plain::new(), vec![0; DATAGRAM_MAX]);
+    for word in
+        [DATAGRAM_MAX as u64 + 2, 1 << 33, SEGMENT, SEGMENT | (DATAGRAM_MAX as u64 + 2), u64::MAX]
+    {
         ring.store(Place::START.word(), word, Ordering::Relaxed);
-        assert_eq!(Reader::new().read(&ring, &mut into), Err(Broken), "{word}");
+        assert_eq!(Reader::new().read(&ring, &mut into), Err(RingViolation), "{word}");
     }
-    for (consumed, expected) in [(0, Ok(false)), (1 << 40, Err(Broken)), (u64::MAX, Err(Broken))] {
+    for (consumed, expected) in
+        [(0, Ok(false)), (1 << 40, Err(RingViolation)), (u64::MAX, Err(RingViolation))]
+    {
         let (ring, mut writer) = (Plain::new(), Writer::new());
         while writer.write(&ring, Entry::Packet, &[7; 1000]) == Ok(true) {}
         ring.store(CONSUMED, consumed, Ordering::Relaxed);
@@ -227,26 +231,26 @@ fn lengths_and_news_of_room_that_cannot_be_end_it() {
     }
     // What was read is not read any more.
     ring.store(CONSUMED, 99, Ordering::Relaxed);
-    assert_eq!(writer.write(&ring, Entry::Packet, &[7; 56]), Err(Broken));
+    assert_eq!(writer.write(&ring, Entry::Packet, &[7; 56]), Err(RingViolation));
 }
 
 /// RR-SHM-6, RR-SHM-11
 #[test]
-fn a_reader_that_sleeps_is_woken_once_and_one_that_listens_is_rung_for_each_time() {
+fn sleeping_reader_is_woken_once_and_doorbell_is_set_each_time() {
     let (ring, mut writer, reader) = (Plain::new(), Writer::new(), Reader::new());
-    assert_eq!(writer.notice(&ring), Notice::None);
-    reader.announce(&ring, Attention::Sleeps);
+    assert_eq!(writer.wakeup_hint(&ring), WakeupHint::None);
+    reader.set_poll_state(&ring, PollState::Sleeping);
     assert!(!reader.has_some(&ring));
     assert_eq!(writer.write(&ring, Entry::Packet, b"x"), Ok(true));
-    assert_eq!(writer.notice(&ring), Notice::WakeUp);
-    assert_eq!(writer.notice(&ring), Notice::None);
-    reader.announce(&ring, Attention::Sleeps);
+    assert_eq!(writer.wakeup_hint(&ring), WakeupHint::WakeUp);
+    assert_eq!(writer.wakeup_hint(&ring), WakeupHint::None);
+    reader.set_poll_state(&ring, PollState::Sleeping);
     assert!(reader.has_some(&ring));
-    reader.announce(&ring, Attention::Listens);
-    assert_eq!([writer.notice(&ring), writer.notice(&ring)], [Notice::Doorbell; 2]);
-    reader.announce(&ring, Attention::Polls);
-    assert_eq!(writer.notice(&ring), Notice::None);
+    reader.set_poll_state(&ring, PollState::Doorbell);
+    assert_eq!([writer.wakeup_hint(&ring), writer.wakeup_hint(&ring)], [WakeupHint::Doorbell; 2]);
+    reader.set_poll_state(&ring, PollState::Polling);
+    assert_eq!(writer.wakeup_hint(&ring), WakeupHint::None);
     // What is no announcement.
-    ring.store(ATTENTION, 3, Ordering::Relaxed);
-    assert_eq!(writer.notice(&ring), Notice::None);
+    ring.store(POLL_STATE, 3, Ordering::Relaxed);
+    assert_eq!(writer.wakeup_hint(&ring), WakeupHint::None);
 }

@@ -12,9 +12,9 @@ use rustix::net::{
 };
 
 use super::super::options;
-use super::meeting::{Left, Meeting};
+use super::discovery::{Discovery, SocketFile};
 use super::untrusted::Untrusted;
-use crate::wire::neighbour::NEIGHBOUR_BYTES;
+use crate::wire::local_peer::LOCAL_PEER_BYTES;
 
 /// Descriptors that come with a packet, at the most.
 const DESCRIPTORS: usize = 2;
@@ -23,7 +23,7 @@ const BACKLOG: i32 = 64;
 
 /// A packet that came.
 pub(super) struct Packet {
-    bytes: [u8; NEIGHBOUR_BYTES],
+    bytes: [u8; LOCAL_PEER_BYTES],
     length: usize,
     /// What came with it.
     pub(super) descriptor: Option<OwnedFd>,
@@ -37,7 +37,7 @@ impl Packet {
     }
 
     /// Whether it is this one byte.
-    pub(super) fn is_sign(&self, sign: u8) -> bool {
+    pub(super) fn is_signal(&self, sign: u8) -> bool {
         self.bytes() == [sign] && self.descriptor.is_none()
     }
 }
@@ -48,19 +48,22 @@ fn open() -> io::Result<OwnedFd> {
 }
 
 /// Listens under the name of an engine; what is to be removed at the end, if there is anything.
-pub(super) fn listen(meeting: &Meeting, engine: u64) -> io::Result<(Listener, Option<Left>)> {
+pub(super) fn listen(
+    discovery: &Discovery,
+    engine: u64,
+) -> io::Result<(Listener, Option<SocketFile>)> {
     let socket = open()?;
-    rustix::net::bind(&socket, &meeting.address_of(engine)?)?;
-    let left = meeting.listening(engine)?;
+    rustix::net::bind(&socket, &discovery.address_of(engine)?)?;
+    let left = discovery.listening(engine)?;
     let socket = Untrusted::new(socket);
     rustix::net::listen(&socket, BACKLOG)?;
     Ok((Listener(socket), left))
 }
 
-/// Connects to an engine that listens there; [`is_nobody`]: there is none.
-pub(super) fn connect(meeting: &Meeting, engine: u64) -> io::Result<Untrusted> {
+/// Connects to an engine that listens there; [`is_not_listening`]: there is none.
+pub(super) fn connect(discovery: &Discovery, engine: u64) -> io::Result<Untrusted> {
     let socket = Untrusted::new(open()?);
-    let address = meeting.address_of(engine);
+    let address = discovery.address_of(engine);
     let connected = address.and_then(|it| Ok(rustix::net::connect(&socket, &it)?));
     if let Err(error) = connected {
         // Nothing can be in it.
@@ -72,19 +75,19 @@ pub(super) fn connect(meeting: &Meeting, engine: u64) -> io::Result<Untrusted> {
 
 /// Whether a socket in a directory is nobody's any more. Its owner, if there is one, hears nothing
 /// of this question: a socket of another type is refused, as no owner is, but otherwise.
-pub(super) fn is_abandoned(meeting: &Meeting, engine: u64) -> bool {
+pub(super) fn is_stale(discovery: &Discovery, engine: u64) -> bool {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None);
-    let (Ok(socket), Ok(address)) = (socket, meeting.address_of(engine)) else { return false };
+    let (Ok(socket), Ok(address)) = (socket, discovery.address_of(engine)) else { return false };
     rustix::net::connect(&socket, &address) == Err(Errno::CONNREFUSED)
 }
 
 /// Whether an engine is of another host or network namespace, or shares no memory.
-pub(super) fn is_nobody(error: &io::Error) -> bool {
+pub(super) fn is_not_listening(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound)
 }
 
-/// What neighbours connect to.
+/// What peers connect to.
 pub(super) struct Listener(Untrusted);
 
 impl Listener {
@@ -142,7 +145,7 @@ pub(super) fn send(
 /// As [`receive`], for a peer that is not authenticated: a packet that brings descriptors is an
 /// error, and stays in the socket, since reading it could close them.
 pub(super) fn receive_without_descriptors(connection: BorrowedFd<'_>) -> io::Result<Packet> {
-    let mut bytes = [0; NEIGHBOUR_BYTES];
+    let mut bytes = [0; LOCAL_PEER_BYTES];
     let mut vectors = [IoSliceMut::new(&mut bytes)];
     let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK;
     let mut control = RecvAncillaryBuffer::new(&mut []);
@@ -156,7 +159,7 @@ pub(super) fn receive_without_descriptors(connection: BorrowedFd<'_>) -> io::Res
 /// The next packet, without waiting; `WouldBlock`: none is there; another error, or one that is too
 /// long, brings too many descriptors or nothing: there will be no more.
 pub(super) fn receive(connection: BorrowedFd<'_>) -> io::Result<Packet> {
-    let mut bytes = [0; NEIGHBOUR_BYTES];
+    let mut bytes = [0; LOCAL_PEER_BYTES];
     let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(DESCRIPTORS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut vectors = [IoSliceMut::new(&mut bytes)];
@@ -198,7 +201,7 @@ pub(super) fn process_of(connection: BorrowedFd<'_>) -> Option<OwnedFd> {
 
 /// Sends one byte to the other side of a channel. A socket that is full of them has had it look
 /// into its ring already.
-pub(super) fn sign(connection: impl AsFd, byte: u8) {
+pub(super) fn send_signal(connection: impl AsFd, byte: u8) {
     let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
     let _ = rustix::net::send(connection, &[byte], flags);
 }

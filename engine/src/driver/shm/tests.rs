@@ -9,13 +9,13 @@ use zerocopy::IntoBytes;
 use zeroize::Zeroizing;
 
 use super::doorbell::{DOORBELL_BYTES, DOORBELLS};
-use super::neighbours::{EXCHANGE_LIMIT, EXCHANGES_MAX};
-use super::segment::{SEGMENT_BYTES, Segment};
+use super::local_peers::{EXCHANGE_LIMIT, EXCHANGES_MAX};
+use super::ring_pair::{RING_PAIR_BYTES, Segment};
 use super::*;
-use crate::driver::lanes::{DATAGRAM_BYTES_MAX, RingEntry};
-use crate::wire::neighbour::{
-    KIND_ADMITTED, KIND_CHALLENGE, KIND_JOIN, KIND_MEMORY, KIND_NEIGHBOUR_HELLO, KIND_READY,
-    NeighbourMessage,
+use crate::driver::traits::{DATAGRAM_BYTES_MAX, RingEntry};
+use crate::wire::local_peer::{
+    KIND_ADMITTED, KIND_CHALLENGE, KIND_JOIN, KIND_LOCAL_HELLO, KIND_MEMORY, KIND_READY,
+    LocalPeerMessage,
 };
 use crate::wire::packet::{KIND_PACKET, PacketHeader};
 
@@ -31,9 +31,9 @@ fn address(port: u16) -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], port))
 }
 
-pub(super) fn neighbour(session: u64, engine: u64, is_initiator: bool, key: [u8; 32]) -> Neighbour {
+pub(super) fn peer(session: u64, engine: u64, is_initiator: bool, key: [u8; 32]) -> LocalPeer {
     let address = address(session as u16);
-    Neighbour { session, engine, address, key: Zeroizing::new(key), is_initiator }
+    LocalPeer { session, engine, address, key: Zeroizing::new(key), is_initiator }
 }
 
 /// A packet of a session's first path.
@@ -52,8 +52,8 @@ pub(super) fn datagram(session: u64, text: &[u8]) -> Vec<u8> {
 fn two(session: u64, keys: [[u8; 32]; 2]) -> [Shm; 2] {
     let ids = [engine(), engine()];
     let mut both = ids.map(|id| Shm::open(id, true, None, false).unwrap());
-    both[0].meet(neighbour(session, ids[1], true, keys[0]));
-    both[1].meet(neighbour(session, ids[0], false, keys[1]));
+    both[0].connect_peer(peer(session, ids[1], true, keys[0]));
+    both[1].connect_peer(peer(session, ids[0], false, keys[1]));
     both
 }
 
@@ -68,7 +68,7 @@ fn until<const N: usize>(all: &mut [Shm; N], is_done: impl Fn(&[Shm; N]) -> bool
 
 pub(super) fn serve(all: &mut [Shm]) {
     for shm in all {
-        shm.called();
+        shm.mark_socket_events();
         shm.serve(false);
     }
 }
@@ -80,7 +80,7 @@ fn shared(session: u64) -> [Shm; 2] {
 }
 
 pub(super) fn take(shm: &mut Shm) -> Option<(SocketAddr, Vec<u8>)> {
-    // Only hostile neighbours write segments here.
+    // Only hostile peers write segments here.
     let _ = shm.receive_entry(&mut DriverCounters::default());
     let from = shm.take_packet()?;
     Some((from, shm.payload().to_vec()))
@@ -95,8 +95,8 @@ fn segment(shm: &mut Shm) -> Option<(u64, Vec<u8>)> {
 }
 
 /// The number of the ring that is new, or has ended.
-fn news(shm: &mut Shm, session: u64, is_up: bool) -> Option<u32> {
-    let news = shm.next_ring_news()?;
+fn ring_change(shm: &mut Shm, session: u64, is_up: bool) -> Option<u32> {
+    let news = shm.next_ring_change()?;
     assert_eq!((news.session, news.is_up), (session, is_up));
     Some(news.number)
 }
@@ -112,12 +112,12 @@ pub(super) fn is_readable(fd: BorrowedFd<'_>) -> bool {
 
 /// RR-SHM-8
 #[test]
-fn segments_and_packets_come_in_order_and_a_full_ring_takes_no_more() {
+fn ring_keeps_order_and_reports_when_full() {
     let mut counters = DriverCounters::default();
     let mut both = shared(5);
-    let numbers = both.each_mut().map(|shm| news(shm, 5, true));
+    let numbers = both.each_mut().map(|shm| ring_change(shm, 5, true));
     assert!(numbers[0].is_some() && numbers[0] == numbers[1], "{numbers:?}");
-    assert!(both.iter_mut().all(|shm| shm.next_ring_news().is_none()));
+    assert!(both.iter_mut().all(|shm| shm.next_ring_change().is_none()));
     let [ours, theirs] = &mut both;
     assert!(!ours.write_segment(6, [b"of nobody", &[]], &mut counters));
     let text = datagram(5, b"a packet");
@@ -156,7 +156,7 @@ fn piece_header(offset: u64) -> PieceHeader {
 
 /// RR-SHM-10
 #[test]
-fn pieces_come_in_order_and_leave_room_for_messages() {
+fn pieces_keep_order_and_leave_room_for_segments() {
     let mut counters = DriverCounters::default();
     let mut both = shared(5);
     let [ours, theirs] = &mut both;
@@ -218,7 +218,7 @@ fn pieces_come_in_order_and_leave_room_for_messages() {
 
 /// RR-SHM-6
 #[test]
-fn who_sleeps_until_there_is_room_is_woken_once_and_nobody_else() {
+fn writer_waiting_for_room_is_woken_once() {
     let mut counters = DriverCounters::default();
     let mut both = shared(5);
     let [ours, theirs] = &mut both;
@@ -234,30 +234,30 @@ fn who_sleeps_until_there_is_room_is_woken_once_and_nobody_else() {
         assert!(matches!(entry, Some((5, RingEntry::Piece(..)))), "{entry:?}");
         theirs.piece(counters);
     };
-    let is_called = |ours: &Shm| is_readable(ours.epoll.as_fd());
+    let has_socket_events = |ours: &Shm| is_readable(ours.epoll.as_fd());
     let written = fill(ours);
     // It is awake, and looks.
     read(theirs, &mut counters);
-    assert!(!is_called(ours));
+    assert!(!has_socket_events(ours));
     assert_eq!(fill(ours), 1);
     ours.serve(true);
-    assert!(!ours.has_received(true) && !is_called(ours));
+    assert!(!ours.has_received(true) && !has_socket_events(ours));
     read(theirs, &mut counters);
-    assert!(is_called(ours), "there is room");
+    assert!(has_socket_events(ours), "there is room");
     assert_eq!(theirs.figures().wakes, 1);
     // Once is enough.
     (1..written).for_each(|_| read(theirs, &mut counters));
     assert_eq!(theirs.figures().wakes, 1);
-    ours.called();
+    ours.mark_socket_events();
     ours.serve(false);
-    assert!(!is_called(ours));
+    assert!(!has_socket_events(ours));
     assert!(ours.has_received(false), "the engine is told");
     assert!(!ours.has_received(false), "once");
     // Who wants none sleeps on.
     assert!(ours.write_piece(5, &piece_header(0), &[7; PIECE_BYTES_MAX]));
     ours.serve(true);
     read(theirs, &mut counters);
-    assert!(!is_called(ours));
+    assert!(!has_socket_events(ours));
     ours.serve(false);
     // Who wakes for another reason, and sleeps again, still wants some.
     assert_eq!(fill(ours), written);
@@ -266,8 +266,8 @@ fn who_sleeps_until_there_is_room_is_woken_once_and_nobody_else() {
     assert!(!ours.has_received(false));
     ours.serve(true);
     (0..written).for_each(|_| read(theirs, &mut counters));
-    assert!(is_called(ours));
-    ours.called();
+    assert!(has_socket_events(ours));
+    ours.mark_socket_events();
     ours.serve(false);
     assert!(ours.has_received(false));
     assert_eq!(theirs.figures().wakes, 2);
@@ -281,14 +281,14 @@ fn who_sleeps_until_there_is_room_is_woken_once_and_nobody_else() {
 
 /// RR-SHM-8
 #[test]
-fn the_end_of_a_ring_is_told_once() {
+fn ring_end_is_reported_once() {
     let [mut ours, mut theirs] = shared(5);
-    let number = news(&mut ours, 5, true);
+    let number = ring_change(&mut ours, 5, true);
     assert!(theirs.write_segment(5, [b"last words", &[]], &mut DriverCounters::default()));
     drop(theirs);
     let start = Instant::now();
     let ended = loop {
-        if let Some(number) = news(&mut ours, 5, false) {
+        if let Some(number) = ring_change(&mut ours, 5, false) {
             break number;
         }
         assert!(start.elapsed() < LONG, "the end is not told");
@@ -299,11 +299,11 @@ fn the_end_of_a_ring_is_told_once() {
     assert_eq!(segment(&mut ours), Some((5, b"last words".to_vec())));
     assert_eq!(segment(&mut ours), None);
     assert!(!ours.is_up());
-    assert_eq!(ours.next_ring_news(), None);
+    assert_eq!(ours.next_ring_change(), None);
 }
 
 #[test]
-fn datagrams_go_both_ways_and_others_do_not() {
+fn channel_carries_datagrams_of_its_session_only() {
     let mut both = shared(5);
     for number in 0..1000_u32 {
         let text = datagram(5, &number.to_le_bytes());
@@ -321,25 +321,25 @@ fn datagrams_go_both_ways_and_others_do_not() {
     assert_eq!(take(&mut both[1]), None);
     let figures = both.map(|shm| shm.figures());
     let (sent, received) = (figures[0].sent, figures[0].received);
-    assert_eq!((sent, received, figures[0].neighbours), (500, 500, 1));
+    assert_eq!((sent, received, figures[0].peers), (500, 500, 1));
 }
 
 #[test]
-fn who_connects_first_waits_for_the_session_of_who_listens() {
+fn early_connection_waits_for_the_session() {
     let ids = [engine(), engine()];
     let mut both = ids.map(|id| Shm::open(id, true, None, false).unwrap());
-    both[0].meet(neighbour(9, ids[1], true, KEY));
+    both[0].connect_peer(peer(9, ids[1], true, KEY));
     for _ in 0..10 {
         serve(&mut both);
     }
     assert!(!both[0].is_up() && !both[1].is_up());
-    both[1].meet(neighbour(9, ids[0], false, KEY));
+    both[1].connect_peer(peer(9, ids[0], false, KEY));
     until(&mut both, |both| both.iter().all(Shm::is_up));
 }
 
 /// RR-SHM-2
 #[test]
-fn another_key_shares_nothing() {
+fn wrong_session_key_is_rejected() {
     for keys in [[KEY, [8; 32]], [[8; 32], KEY]] {
         let mut both = two(5, keys);
         until(&mut both, |both| both[0].figures().refused > 0);
@@ -352,7 +352,7 @@ fn another_key_shares_nothing() {
 }
 
 #[test]
-fn a_name_that_is_taken_is_an_error_and_one_that_is_free_again_is_not() {
+fn listener_name_is_exclusive_until_released() {
     let id = engine();
     let first = Shm::open(id, true, None, false).unwrap();
     assert!(Shm::open(id, true, None, false).is_err());
@@ -362,38 +362,38 @@ fn a_name_that_is_taken_is_an_error_and_one_that_is_free_again_is_not() {
 
 /// RR-SHM-5
 #[test]
-fn what_was_written_before_the_end_is_read_and_then_it_is_over() {
+fn entries_written_before_the_end_are_read() {
     let [mut left, right] = shared(5);
     let mut right = Some(right);
     let text = datagram(5, b"last words");
     assert!(send(right.as_mut().unwrap(), &text));
     right = None;
     assert!(right.is_none());
-    left.called();
+    left.mark_socket_events();
     left.serve(false);
     assert!(!send(&mut left, &text), "nobody would read it");
     assert_eq!(take(&mut left).map(|(_, text)| text), Some(text));
     assert_eq!(take(&mut left), None);
     assert!(!left.is_up());
-    assert_eq!(left.figures().neighbours, 0);
+    assert_eq!(left.figures().peers, 0);
 }
 
 #[test]
-fn a_neighbour_that_comes_back_is_asked_again() {
+fn restarted_peer_is_reconnected() {
     let ids = [engine(), engine()];
     let mut left = Shm::open(ids[0], true, None, false).unwrap();
     let mut right = Shm::open(ids[1], true, None, false).unwrap();
-    left.meet(neighbour(5, ids[1], true, KEY));
-    right.meet(neighbour(5, ids[0], false, KEY));
+    left.connect_peer(peer(5, ids[1], true, KEY));
+    right.connect_peer(peer(5, ids[0], false, KEY));
     let mut both = [left, right];
     until(&mut both, |both| both.iter().all(Shm::is_up));
     let [mut left, right] = both;
     drop(right);
-    left.called();
+    left.mark_socket_events();
     left.serve(false);
     assert!(!left.is_up());
     let mut right = Shm::open(ids[1], true, None, false).unwrap();
-    right.meet(neighbour(5, ids[0], false, KEY));
+    right.connect_peer(peer(5, ids[0], false, KEY));
     let mut both = [left, right];
     until(&mut both, |both| both.iter().all(Shm::is_up));
     let text = datagram(5, b"again");
@@ -402,7 +402,7 @@ fn a_neighbour_that_comes_back_is_asked_again() {
 }
 
 #[test]
-fn what_finds_no_room_waits_for_it_in_order_and_at_last_goes_another_way() {
+fn full_ring_queues_packets_in_order_and_then_refuses() {
     let mut both = shared(5);
     let mut counters = DriverCounters::default();
     let text = |number: u32| datagram(5, &[&number.to_le_bytes()[..], &[3; 1000]].concat());
@@ -443,11 +443,11 @@ fn what_finds_no_room_waits_for_it_in_order_and_at_last_goes_another_way() {
 }
 
 #[test]
-fn a_session_that_has_ended_shares_nothing() {
+fn ended_session_has_no_channel() {
     let mut both = shared(5);
     let text = datagram(5, b"goodbye");
     assert!(send(&mut both[0], &text));
-    both[0].part(5);
+    both[0].disconnect_peer(5);
     assert!(!both[0].is_up() && !send(&mut both[0], &text));
     until(&mut both, |both| both[1].channels.iter().flatten().all(Channel::is_ending));
     assert_eq!(take(&mut both[1]).map(|(_, text)| text), Some(text));
@@ -456,7 +456,7 @@ fn a_session_that_has_ended_shares_nothing() {
 }
 
 #[test]
-fn only_who_sleeps_is_woken() {
+fn only_a_sleeping_reader_is_woken() {
     let mut both = shared(5);
     let mut counters = DriverCounters::default();
     let text = datagram(5, b"wake up");
@@ -466,7 +466,7 @@ fn only_who_sleeps_is_woken() {
         both[0].flush(&mut counters);
         assert!(!both[0].is_behind());
         let is_woken = is_readable(both[1].epoll.as_fd());
-        both[1].called();
+        both[1].mark_socket_events();
         both[1].serve(false);
         assert!(take(&mut both[1]).is_some());
         is_woken
@@ -476,36 +476,36 @@ fn only_who_sleeps_is_woken() {
     assert!(exchange(&mut both));
     assert!(!exchange(&mut both), "it is awake");
     // Somebody acts for the owner.
-    both[1].begin_absence();
-    both[1].end_absence();
+    both[1].begin_detached();
+    both[1].end_detached();
     assert!(exchange(&mut both));
     // What was not taken in an absence wakes at its end.
-    both[1].begin_absence();
+    both[1].begin_detached();
     assert!(send(&mut both[0], &datagram(5, b"x")));
-    both[1].end_absence();
+    both[1].end_detached();
     assert!(is_readable(both[1].epoll.as_fd()));
     assert!(take(&mut both[1]).is_some());
-    both[1].called();
+    both[1].mark_socket_events();
     both[1].serve(false);
     // What comes behind what was taken in an absence, whose wake-up was heard there, wakes.
-    both[1].begin_absence();
+    both[1].begin_detached();
     assert!(exchange(&mut both));
-    both[1].end_absence();
+    both[1].end_detached();
     assert!(!is_readable(both[1].epoll.as_fd()));
     assert!(exchange(&mut both));
 }
 
-// ---- Strangers and hostile neighbours ----
+// ---- Strangers and hostile peers ----
 
 /// Somebody who connects to `shm` as the other side of session 5.
-pub(super) fn stranger(shm: &mut Shm, id: u64) -> OwnedFd {
-    shm.meet(neighbour(5, 99, false, KEY));
+pub(super) fn fake_peer(shm: &mut Shm, id: u64) -> OwnedFd {
+    shm.connect_peer(peer(5, 99, false, KEY));
     connect(id)
 }
 
 /// A connection to that engine, by which descriptors may come back.
 pub(super) fn connect(id: u64) -> OwnedFd {
-    let mut socket = socket::connect(&Meeting::Network, id).unwrap();
+    let mut socket = socket::connect(&Discovery::Network, id).unwrap();
     socket.admit().unwrap();
     socket.into_trusted().unwrap().into_inner()
 }
@@ -519,26 +519,26 @@ fn answer(shm: &mut Shm, socket: &OwnedFd) -> Option<Vec<u8>> {
     Some(packet.bytes().to_vec())
 }
 
-fn writes(socket: &OwnedFd, message: &NeighbourMessage, memory: &[&OwnedFd]) {
+fn writes(socket: &OwnedFd, message: &LocalPeerMessage, memory: &[&OwnedFd]) {
     let memory: Vec<_> = memory.iter().map(AsFd::as_fd).collect();
     let _ = socket::send(socket.as_fd(), message.as_bytes(), &memory);
 }
 
 /// RR-SHM-2
 #[test]
-fn strangers_get_nothing_and_their_number_is_bounded() {
+fn unauthenticated_connections_are_rejected_and_bounded() {
     let id = engine();
     let mut shm = Shm::open(id, true, None, false).unwrap();
-    let hello = NeighbourMessage::new(KIND_NEIGHBOUR_HELLO, 5, [1; 16], [0; 16]);
+    let hello = LocalPeerMessage::new(KIND_LOCAL_HELLO, 5, [1; 16], [0; 16]);
     let garbage: [&[u8]; 4] = [b"", b"hello", &[0; 56], &hello.as_bytes()[..55]];
     for bytes in garbage {
-        let socket = stranger(&mut shm, id);
+        let socket = fake_peer(&mut shm, id);
         let _ = socket::send(socket.as_fd(), bytes, &[]);
         assert_eq!(answer(&mut shm, &socket), None);
     }
     // Another version, another kind, a descriptor where none belongs.
     for change in 0..3 {
-        let socket = stranger(&mut shm, id);
+        let socket = fake_peer(&mut shm, id);
         let (mut message, mut memory) = (hello, None);
         match change {
             0 => message.version = 1.into(),
@@ -549,14 +549,14 @@ fn strangers_get_nothing_and_their_number_is_bounded() {
         assert_eq!(answer(&mut shm, &socket), None, "{change}");
     }
     // A proof that was overheard, or none.
-    let socket = stranger(&mut shm, id);
+    let socket = fake_peer(&mut shm, id);
     writes(&socket, &hello, &[]);
     let challenge = answer(&mut shm, &socket).unwrap();
-    let challenge = NeighbourMessage::parse(&challenge, KIND_CHALLENGE).unwrap();
-    let (_, memory) = Segment::create().unwrap();
-    let offer = NeighbourMessage::new(KIND_MEMORY, 5, [0; 16], challenge.proof);
+    let challenge = LocalPeerMessage::parse(&challenge, KIND_CHALLENGE).unwrap();
+    let (_, memory) = RingPair::create().unwrap();
+    let offer = LocalPeerMessage::new(KIND_MEMORY, 5, [0; 16], challenge.proof);
     writes(&socket, &offer, &[&memory, &memory]);
-    writes(&socket, &NeighbourMessage { kind: KIND_JOIN.into(), ..offer }, &[]);
+    writes(&socket, &LocalPeerMessage { kind: KIND_JOIN.into(), ..offer }, &[]);
     assert_eq!(answer(&mut shm, &socket), None);
     assert!(!shm.is_up());
     // Sessions that there are not.
@@ -564,7 +564,7 @@ fn strangers_get_nothing_and_their_number_is_bounded() {
         .map(|number| {
             let socket = connect(id);
             let session = 1000 + number as u64;
-            let hello = NeighbourMessage::new(KIND_NEIGHBOUR_HELLO, session, [1; 16], [0; 16]);
+            let hello = LocalPeerMessage::new(KIND_LOCAL_HELLO, session, [1; 16], [0; 16]);
             writes(&socket, &hello, &[]);
             serve(std::slice::from_mut(&mut shm));
             socket
@@ -581,16 +581,16 @@ fn strangers_get_nothing_and_their_number_is_bounded() {
 
 /// RR-SHM-2
 #[test]
-fn a_neighbour_that_strangers_drove_away_comes_back() {
+fn peer_reconnects_after_a_connection_flood() {
     let ids = [engine(), engine()];
     let mut both = ids.map(|id| Shm::open(id, true, None, false).unwrap());
-    both[0].meet(neighbour(5, ids[1], true, KEY));
-    both[1].meet(neighbour(5, ids[0], false, KEY));
+    both[0].connect_peer(peer(5, ids[1], true, KEY));
+    both[1].connect_peer(peer(5, ids[0], false, KEY));
     let strangers: Vec<_> = (0..EXCHANGES_MAX)
         .map(|_| {
             // As many as the kernel keeps until they are accepted.
             serve(&mut both[1..]);
-            socket::connect(&Meeting::Network, ids[1]).unwrap()
+            socket::connect(&Discovery::Network, ids[1]).unwrap()
         })
         .collect();
     until(&mut both, |both| both.iter().all(Shm::is_up));
@@ -612,11 +612,11 @@ fn memory(bytes: usize, is_sealed: bool) -> OwnedFd {
 
 /// RR-SHM-3
 #[test]
-fn memory_of_another_kind_is_refused_after_a_right_proof() {
-    let rings = memory(SEGMENT_BYTES, true);
+fn invalid_memory_is_refused_after_a_valid_proof() {
+    let rings = memory(RING_PAIR_BYTES, true);
     let bells = memory(DOORBELL_BYTES, true);
-    let (no_rings, no_bells) = (memory(SEGMENT_BYTES, false), memory(DOORBELL_BYTES, false));
-    let (short, long) = (memory(SEGMENT_BYTES / 2, true), memory(2 * DOORBELL_BYTES, true));
+    let (no_rings, no_bells) = (memory(RING_PAIR_BYTES, false), memory(DOORBELL_BYTES, false));
+    let (short, long) = (memory(RING_PAIR_BYTES / 2, true), memory(2 * DOORBELL_BYTES, true));
     let given: [(&[&OwnedFd], u32, bool); 9] = [
         (&[&no_rings, &bells], 0, false),
         (&[&short, &bells], 0, false),
@@ -631,19 +631,19 @@ fn memory_of_another_kind_is_refused_after_a_right_proof() {
     for (at, (descriptors, doorbell, is_right)) in given.into_iter().enumerate() {
         let id = engine();
         let mut shm = Shm::open(id, true, None, false).unwrap();
-        let socket = stranger(&mut shm, id);
-        let hello = NeighbourMessage::new(KIND_NEIGHBOUR_HELLO, 5, [1; 16], [0; 16]);
+        let socket = fake_peer(&mut shm, id);
+        let hello = LocalPeerMessage::new(KIND_LOCAL_HELLO, 5, [1; 16], [0; 16]);
         writes(&socket, &hello, &[]);
         let challenge = answer(&mut shm, &socket).unwrap();
-        let challenge = NeighbourMessage::parse(&challenge, KIND_CHALLENGE).unwrap();
-        let known = neighbour(5, id, true, KEY);
+        let challenge = LocalPeerMessage::parse(&challenge, KIND_CHALLENGE).unwrap();
+        let known = peer(5, id, true, KEY);
         let nonces = [&[1; 16], &challenge.nonce];
         let proof = handshake::proof_of_joining(&known, nonces);
-        writes(&socket, &NeighbourMessage::new(KIND_JOIN, 5, [0; 16], proof), &[]);
+        writes(&socket, &LocalPeerMessage::new(KIND_JOIN, 5, [0; 16], proof), &[]);
         let admitted = answer(&mut shm, &socket).unwrap();
-        assert!(NeighbourMessage::parse(&admitted, KIND_ADMITTED).is_some());
+        assert!(LocalPeerMessage::parse(&admitted, KIND_ADMITTED).is_some());
         let proof = handshake::proof_of_connected(&known, doorbell, nonces);
-        let mut offer = NeighbourMessage::new(KIND_MEMORY, 5, [0; 16], proof);
+        let mut offer = LocalPeerMessage::new(KIND_MEMORY, 5, [0; 16], proof);
         offer.doorbell = doorbell.into();
         writes(&socket, &offer, descriptors);
         assert_eq!(answer(&mut shm, &socket).is_some(), is_right, "{at}");
@@ -653,7 +653,7 @@ fn memory_of_another_kind_is_refused_after_a_right_proof() {
 
 /// RR-SHM-4
 #[test]
-fn a_neighbour_speaks_for_no_other_session() {
+fn packet_of_another_session_is_rejected() {
     let mut both = shared(5);
     let forged = datagram(6, b"not mine");
     let channel = both[0].channels[0].as_mut().unwrap();
@@ -667,22 +667,22 @@ fn a_neighbour_speaks_for_no_other_session() {
 
 /// RR-SHM-5
 #[test]
-fn a_neighbour_that_scribbles_over_everything_is_given_up() {
+fn channel_of_a_corrupting_peer_is_closed() {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering};
 
     for seed in 0..20_u64 {
         let [mut victim, hostile] = shared(5);
         let channel = hostile.channels[0].as_ref().unwrap();
-        let (memory, is_over) = (channel.mapped_again(), Arc::new(AtomicBool::new(false)));
+        let (memory, is_over) = (channel.map_again(), Arc::new(AtomicBool::new(false)));
         let scribbling = std::thread::spawn({
             let is_over = Arc::clone(&is_over);
             move || {
                 let mut random = seed * 2 + 1;
                 while !is_over.load(Ordering::Relaxed) {
                     random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-                    let word = (random >> 33) as usize % (SEGMENT_BYTES / 8);
-                    memory.scribble(word, random >> (random & 63));
+                    let word = (random >> 33) as usize % (RING_PAIR_BYTES / 8);
+                    memory.corrupt_word(word, random >> (random & 63));
                 }
             }
         });

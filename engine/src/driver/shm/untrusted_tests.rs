@@ -40,12 +40,12 @@ fn pass_lingering(socket: &OwnedFd) -> (bool, TcpStream) {
 
 /// RR-SHM-12
 #[test]
-fn a_descriptor_that_lingers_stops_no_engine() {
+fn lingering_descriptor_does_not_block_the_engine() {
     for is_older in [false, true] {
         HAS_OLDER_KERNEL.set(is_older);
         let id = engine();
         let mut shm = Shm::open(id, true, None, false).unwrap();
-        let socket = stranger(&mut shm, id);
+        let socket = fake_peer(&mut shm, id);
         let (is_in, _reader) = pass_lingering(&socket);
         let start = Instant::now();
         for _ in 0..5 {
@@ -66,10 +66,10 @@ fn a_descriptor_that_lingers_stops_no_engine() {
 }
 
 #[test]
-fn connections_that_cannot_be_accepted_wake_no_engine_until_the_pause_is_over() {
+fn failed_accept_causes_no_wakeups_during_the_pause() {
     let id = engine();
     let mut shm = Shm::open(id, true, None, false).unwrap();
-    shm.rest_from_accepting(Instant::now(), "there are no descriptors left");
+    shm.pause_accept(Instant::now(), "there are no descriptors left");
     let _socket = connect(id);
     let copy = shm.copy_of_fd().unwrap();
     let is_early = shm.accepts_after.is_some_and(|until| Instant::now() < until);
@@ -86,7 +86,7 @@ fn connections_that_cannot_be_accepted_wake_no_engine_until_the_pause_is_over() 
 
 /// The tests run as root, which may become another user.
 #[test]
-fn other_users_are_rejected_unless_that_is_set() {
+fn other_users_are_rejected_by_default() {
     for others in [false, true] {
         let id = engine();
         let mut shm = Shm::open(id, true, None, others).unwrap();

@@ -2,9 +2,9 @@
 
 use std::io::{self, ErrorKind};
 
-use super::lane::{Chunk, News, Watch, What};
+use super::lane::{Chunk, PendingEvent, Watch, What};
 use super::net::Net;
-use crate::driver::lanes::{DriverEvent, LaneKey};
+use crate::driver::traits::{DriverEvent, LaneKey};
 
 impl Net {
     pub(super) fn report_sent(
@@ -14,14 +14,14 @@ impl Net {
         chunk: &Chunk,
         result: io::Result<()>,
     ) {
-        self.tell(host, Some(key), DriverEvent::ChunkSent { lane: key, result });
+        self.post_event(host, Some(key), DriverEvent::ChunkSent { lane: key, result });
         let event = DriverEvent::ChunkReleased { token: chunk.token };
         let (what, releases) = (What::DriverEvent(event), Some(chunk.spans.clone()));
         if let Some(lane) = self.hosts[host].lane_mut(key) {
             // The kernel lets go once the peer has acknowledged.
-            lane.last_event_ns += self.weather.delay_ns;
+            lane.last_event_ns += self.impairments.delay_ns;
         }
-        self.tell(host, Some(key), News { what, releases, scribbles: false });
+        self.post_event(host, Some(key), PendingEvent { what, releases, scribbles: false });
     }
 
     /// Something may have changed for a lane: chunks go on, watches tell.
@@ -42,8 +42,9 @@ impl Net {
         }
         let is_readable = self.connections[index].is_readable(side);
         let connection = &mut self.connections[index];
-        let room = connection.pipes[side].room(self.weather.capacity);
-        let is_writable = connection.ends[side].has_heard || room > self.weather.capacity / 2;
+        let room = connection.pipes[side].room(self.impairments.capacity);
+        let is_writable =
+            connection.ends[side].knows_broken || room > self.impairments.capacity / 2;
         if !is_writable {
             connection.pipes[side].wants_room = true;
         }
@@ -51,16 +52,16 @@ impl Net {
         let reads = is_readable && lane.reads == Watch::Armed;
         let writes = is_writable && lane.writes == Watch::Armed;
         if reads {
-            lane.reads = Watch::Told;
+            lane.reads = Watch::Reported;
         }
         if writes {
-            lane.writes = Watch::Told;
+            lane.writes = Watch::Reported;
         }
         if reads {
-            self.tell(host, Some(key), DriverEvent::Readable { lane: key });
+            self.post_event(host, Some(key), DriverEvent::Readable { lane: key });
         }
         if writes {
-            self.tell(host, Some(key), DriverEvent::Writable { lane: key });
+            self.post_event(host, Some(key), DriverEvent::Writable { lane: key });
         }
     }
 
@@ -115,7 +116,7 @@ impl Net {
         if let Some(result) = result {
             let event = DriverEvent::ChunkReceived { lane: key, result };
             let (what, releases) = (What::DriverEvent(event), Some(chunk.spans.clone()));
-            self.tell(host, Some(key), News { what, releases, scribbles: false });
+            self.post_event(host, Some(key), PendingEvent { what, releases, scribbles: false });
             let lane = self.hosts[host].lane_mut(key);
             lane.expect("it was there above").receive_is_over = true;
         }

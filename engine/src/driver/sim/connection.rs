@@ -164,7 +164,7 @@ pub(crate) struct End {
     /// Nobody reads or writes here any more.
     pub(crate) is_closed: bool,
     /// Its kernel knows that the connection is broken.
-    pub(crate) has_heard: bool,
+    pub(crate) knows_broken: bool,
     /// Its kernel has told the other side so, or died: what comes in is answered by a reset.
     pub(crate) is_forgotten: bool,
 }
@@ -172,7 +172,7 @@ pub(crate) struct End {
 impl End {
     pub(crate) fn new(host: Option<usize>, process: u32) -> Self {
         let (lane, link, is_closed) = (None, 0, false);
-        Self { host, link, process, lane, is_closed, has_heard: false, is_forgotten: false }
+        Self { host, link, process, lane, is_closed, knows_broken: false, is_forgotten: false }
     }
 }
 
@@ -236,7 +236,7 @@ impl Connection {
     /// Whether both sides still use it.
     pub(crate) fn is_whole(&self) -> bool {
         !self.is_broken
-            && self.ends.iter().all(|end| !end.is_closed && !end.has_heard && !end.is_forgotten)
+            && self.ends.iter().all(|end| !end.is_closed && !end.knows_broken && !end.is_forgotten)
     }
 
     /// Whether bytes are on their way to somebody who takes them.
@@ -247,6 +247,6 @@ impl Connection {
     /// Something can be read by `side`: bytes, the end, or an error.
     pub(crate) fn is_readable(&self, side: usize) -> bool {
         let incoming = &self.pipes[1 - side];
-        incoming.has_arrived() || self.ends[side].has_heard || incoming.is_over()
+        incoming.has_arrived() || self.ends[side].knows_broken || incoming.is_over()
     }
 }

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use super::connection::{Connection, ConnectionName, End};
-use super::lane::{News, What};
+use super::lane::{PendingEvent, What};
 use super::net::{Item, Net};
 
 /// What a handshake takes at the most in one direction. It is proof against whoever garbles it, but
@@ -18,8 +18,8 @@ impl Net {
 
     /// Whether nothing comes from host `from` to host `to`.
     pub(super) fn is_cut(&self, from: usize, to: usize) -> bool {
-        let is_dark = self.hosts[from].is_dark || self.hosts[to].is_dark;
-        is_dark || self.cuts.iter().any(|&(f, t, _)| (f, t) == (from, to))
+        let is_powered_off = self.hosts[from].is_powered_off || self.hosts[to].is_powered_off;
+        is_powered_off || self.cuts.iter().any(|&(f, t, _)| (f, t) == (from, to))
     }
 
     /// Whether nothing of what `side` of a connection sends arrives.
@@ -90,7 +90,7 @@ impl Net {
     }
 
     fn plan_keep_alive(&mut self, pair: [usize; 2]) {
-        let at_ns = self.now_ns() + self.weather.keep_alive_ns;
+        let at_ns = self.now_ns() + self.impairments.keep_alive_ns;
         self.plan(at_ns, Item::KeepAlive { pair, epoch: self.epoch });
     }
 
@@ -148,7 +148,7 @@ impl Net {
     /// The kernel of each side gives up what the other has not answered for so long.
     pub(super) fn handle_keep_alive(&mut self, [from, to]: [usize; 2], epoch: u64) {
         let is_same_cut = self.cuts.contains(&(from, to, epoch));
-        if is_same_cut || self.hosts[from].dark_epoch == Some(epoch) {
+        if is_same_cut || self.hosts[from].power_epoch == Some(epoch) {
             self.end_keep_alive(from, to);
         }
     }
@@ -184,10 +184,10 @@ impl Net {
     }
 
     /// A host loses power: drop its engine after this. The others' kernels give up in time.
-    pub(crate) fn darken(&mut self, host: usize) {
+    pub(crate) fn power_off(&mut self, host: usize) {
         self.epoch += 1;
-        self.hosts[host].is_dark = true;
-        self.hosts[host].dark_epoch = Some(self.epoch);
+        self.hosts[host].is_powered_off = true;
+        self.hosts[host].power_epoch = Some(self.epoch);
         self.lose_unsent_datagrams(host);
         for other in 0..self.hosts.len() {
             if other != host {
@@ -197,9 +197,9 @@ impl Net {
     }
 
     /// A process starts again on a host that was dark: its kernel knows no old connection.
-    pub(crate) fn light(&mut self, host: usize) {
-        self.hosts[host].is_dark = false;
-        self.hosts[host].dark_epoch = None;
+    pub(crate) fn power_on(&mut self, host: usize) {
+        self.hosts[host].is_powered_off = false;
+        self.hosts[host].power_epoch = None;
         for other in 0..self.hosts.len() {
             self.resume(host, other);
             self.resume(other, host);
@@ -231,8 +231,8 @@ impl Net {
         }
         self.connections.push(connection);
         self.plan(now_ns, Item::Arrive { connection: index, side: 0 });
-        let accept = News { what: What::Accept(index), releases: None, scribbles: false };
-        self.tell(host, None, accept);
+        let accept = PendingEvent { what: What::Accept(index), releases: None, scribbles: false };
+        self.post_event(host, None, accept);
     }
 
     /// Overwrites bytes on their way on a lane of the given kind. `false`: there are none.

@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use super::datagrams::Socket;
-use super::lane::{News, SimLane, Watch, What};
+use super::lane::{PendingEvent, SimLane, Watch, What};
 use super::net::{Item, Net};
 use super::rails::Link;
 use super::random::HostRandom;
 use crate::driver::ACCEPTS_AT_ONCE;
-use crate::driver::lanes::{DriverEvent, LaneKey};
+use crate::driver::traits::{DriverEvent, LaneKey};
 
 /// Connections that wait in a kernel to be accepted.
 const BACKLOG: usize = 4096;
@@ -34,12 +34,12 @@ pub(crate) struct Host {
     pub(super) process: u32,
     pub(super) is_running: bool,
     /// It has no power: it sends nothing and answers nothing.
-    pub(super) is_dark: bool,
+    pub(super) is_powered_off: bool,
     /// Names the time without power.
-    pub(super) dark_epoch: Option<u64>,
+    pub(super) power_epoch: Option<u64>,
     pub(super) lanes: Vec<Option<SimLane>>,
     generation: u32,
-    news: BTreeMap<(u64, u64), News>,
+    news: BTreeMap<(u64, u64), PendingEvent>,
     /// Makes turns that were planned before stale.
     turn: u64,
     /// When it wakes, while it sleeps.
@@ -68,8 +68,8 @@ impl Host {
             rails: Vec::new(),
             process: 0,
             is_running: false,
-            is_dark: false,
-            dark_epoch: None,
+            is_powered_off: false,
+            power_epoch: None,
             lanes: Vec::new(),
             generation: 0,
             news: BTreeMap::new(),
@@ -99,7 +99,7 @@ impl Host {
     }
 
     /// Forgets everything of the process; gives the lanes and the memory that news would release.
-    pub(super) fn stop(&mut self) -> (Vec<SimLane>, Vec<News>) {
+    pub(super) fn stop(&mut self) -> (Vec<SimLane>, Vec<PendingEvent>) {
         self.is_running = false;
         self.turn += 1;
         self.wakes_ns = None;
@@ -137,7 +137,12 @@ impl Net {
     }
 
     /// An event for the engine of `host`, sooner or later.
-    pub(super) fn tell(&mut self, host: usize, lane: Option<LaneKey>, news: impl Into<News>) {
+    pub(super) fn post_event(
+        &mut self,
+        host: usize,
+        lane: Option<LaneKey>,
+        news: impl Into<PendingEvent>,
+    ) {
         let late_ns = self.lateness_ns(host);
         let mut at_ns = self.now_ns() + late_ns;
         if let Some(lane) = lane.and_then(|key| self.hosts[host].lane_mut(key)) {
@@ -145,11 +150,11 @@ impl Net {
             at_ns = at_ns.max(lane.last_event_ns);
             lane.last_event_ns = at_ns;
         }
-        self.bring_news(host, at_ns, news.into());
+        self.schedule_event(host, at_ns, news.into());
     }
 
     /// The same at a time that the caller chooses.
-    pub(super) fn bring_news(&mut self, host: usize, at_ns: u64, news: News) {
+    pub(super) fn schedule_event(&mut self, host: usize, at_ns: u64, news: PendingEvent) {
         let number = self.next_number();
         self.hosts[host].news.insert((at_ns, number), news);
         self.wake_at(host, at_ns);
@@ -206,7 +211,7 @@ impl Net {
     }
 
     /// Whether the engine of `host` has something to poll for now.
-    pub(super) fn has_news(&self, host: usize) -> bool {
+    pub(super) fn has_event(&self, host: usize) -> bool {
         self.hosts[host].wakes_ns.is_some_and(|at_ns| at_ns <= self.now_ns())
     }
 
@@ -228,13 +233,13 @@ impl Net {
             events.push(DriverEvent::DatagramsReadable);
         }
         self.put_accepts_off(host);
-        for _ in 0..self.weather.events_per_poll {
+        for _ in 0..self.impairments.events_per_poll {
             let now_ns = self.now_ns();
             let Some(first) = self.hosts[host].news.first_entry() else { return };
             if first.key().0 > now_ns {
                 return;
             }
-            let News { what, releases, scribbles } = first.remove();
+            let PendingEvent { what, releases, scribbles } = first.remove();
             if let Some(spans) = releases {
                 self.release_memory(&spans, scribbles);
             }
@@ -301,7 +306,7 @@ impl Net {
             DriverEvent::CmaChanged { .. } => (13, None),
             DriverEvent::RingChanged { .. } => (14, None),
             DriverEvent::ProcessEnded { .. } => (16, None),
-            DriverEvent::MemoryAsked { .. } | DriverEvent::MemoryGiven { .. } => (15, None),
+            DriverEvent::MemoryRequested { .. } | DriverEvent::MemoryAnswered { .. } => (15, None),
         };
         let found = lane.and_then(|key| known.lane_mut(key));
         if let Some(lane) = found {

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use crate::driver::lanes::{CHUNK_HEADER_BYTES, DriverEvent};
+use crate::driver::traits::{CHUNK_HEADER_BYTES, DriverEvent};
 use crate::memory::{Shape, Span};
 
 /// Memory that a request of the simulated kernel refers to.
@@ -19,7 +19,7 @@ pub(super) enum Watch {
     Off,
     Armed,
     /// The event is on its way.
-    Told,
+    Reported,
 }
 
 /// A chunk that moves, header first.
@@ -91,7 +91,7 @@ impl Chunk {
 
 /// An event on its way to the engine, and what happens when it gets there.
 #[derive(Debug)]
-pub(super) struct News {
+pub(super) struct PendingEvent {
     pub(super) what: What,
     /// Memory that the kernel lets go of.
     pub(super) releases: Option<Spans>,
@@ -107,7 +107,7 @@ pub(super) enum What {
     Accept(usize),
 }
 
-impl From<DriverEvent> for News {
+impl From<DriverEvent> for PendingEvent {
     fn from(event: DriverEvent) -> Self {
         Self { what: What::DriverEvent(event), releases: None, scribbles: false }
     }

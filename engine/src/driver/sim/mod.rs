@@ -11,9 +11,9 @@ pub(crate) mod datagrams;
 mod faults;
 mod host;
 mod lane;
-mod meddler;
-pub(crate) mod neighbours;
+pub(crate) mod local_peers;
 pub(crate) mod net;
+mod on_path_attacker;
 pub(crate) mod rails;
 pub(crate) mod random;
 mod streams;
@@ -32,14 +32,15 @@ use zerocopy::FromZeros;
 
 use self::datagrams::Datagram;
 use self::lane::{Chunk, Watch};
-use self::neighbours::{Came, Kind};
+use self::local_peers::{Kind, ReadEntry};
 use self::net::Net;
 use self::rails::At;
-use crate::driver::lanes::{BulkLanes, ControlLanes, DatagramPort, Driver, Handling, Rail};
-use crate::driver::lanes::{
-    CHUNK_HEADER_BYTES, CloseMode, DriverCounters, DriverEvent, Interest, LaneKey, Owed, SendMode,
+use crate::driver::traits::{
+    CHUNK_HEADER_BYTES, CloseMode, DriverCounters, DriverEvent, Interest, LaneKey, SendMode,
+    Unacked,
 };
-use crate::driver::lanes::{CmaSource, Neighbour, PieceHeader, RingEntry, Witness};
+use crate::driver::traits::{ChunkIo, ConnectionIo, DatagramIo, Driver, Rail, TxFlags};
+use crate::driver::traits::{CmaSource, LocalPeer, PieceHeader, ProcessCookie, RingEntry};
 use crate::memory::Shape;
 use crate::wire::packet;
 
@@ -58,10 +59,10 @@ pub(crate) struct SimDriver {
     room: Option<Box<Datagram>>,
     /// What was received last.
     received: Option<Box<Datagram>>,
-    /// Neighbours are met.
-    has_neighbours: bool,
+    /// LocalPeers are met.
+    has_local_peers: bool,
     /// By what they read this engine's memory.
-    witness: Option<Arc<Witness>>,
+    cookie: Option<Arc<ProcessCookie>>,
     /// The segment that came by a ring last, or the bytes of the piece.
     segment: Vec<u8>,
     /// What stood before those.
@@ -81,8 +82,8 @@ impl SimDriver {
             is_absent: false,
             room: None,
             received: None,
-            has_neighbours: false,
-            witness: None,
+            has_local_peers: false,
+            cookie: None,
             segment: Vec::new(),
             header: PieceHeader::new_zeroed(),
             untaken: None,
@@ -128,15 +129,15 @@ impl Driver for SimDriver {
     fn arm(&mut self, timeout: Duration) -> io::Result<Duration> {
         let net = &mut *self.net.borrow_mut();
         net.sleep(self.host, timeout.as_nanos() as u64);
-        Ok(if net.has_news(self.host) { Duration::ZERO } else { timeout })
+        Ok(if net.has_event(self.host) { Duration::ZERO } else { timeout })
     }
 
-    fn begin_absence(&mut self) -> bool {
+    fn begin_detached(&mut self) -> bool {
         self.is_absent = true;
         false
     }
 
-    fn end_absence(&mut self) {
+    fn end_detached(&mut self) {
         self.is_absent = false;
     }
 
@@ -157,12 +158,12 @@ impl Driver for SimDriver {
     }
 }
 
-impl ControlLanes for SimDriver {
+impl ConnectionIo for SimDriver {
     fn listen(&mut self, _listener: TcpListener) -> io::Result<()> {
         Ok(())
     }
 
-    fn rest_from_accepting(&mut self, pause: Duration) {
+    fn pause_accept(&mut self, pause: Duration) {
         let net = &mut *self.net.borrow_mut();
         let until_ns = net.now_ns() + pause.as_nanos() as u64;
         let known = &mut net.hosts[self.host];
@@ -171,7 +172,7 @@ impl ControlLanes for SimDriver {
 
     fn connect(&mut self, remote: SocketAddr, rail: u8) -> io::Result<LaneKey> {
         let net = &mut *self.net.borrow_mut();
-        let one_in = net.weather.descriptors_missing_one_in;
+        let one_in = net.impairments.descriptors_missing_one_in;
         if net.hosts[self.host].random.events.one_in(one_in) {
             return Err(io::Error::other("no descriptor is left, says the simulation"));
         }
@@ -188,7 +189,7 @@ impl ControlLanes for SimDriver {
     fn send(&mut self, lane: LaneKey, bytes: &[u8]) -> io::Result<usize> {
         let net = &mut *self.net.borrow_mut();
         let (connection, side) = net.lane(self.host, lane);
-        if net.connections[connection].random[side].one_in(net.weather.interrupted_one_in) {
+        if net.connections[connection].random[side].one_in(net.impairments.interrupted_one_in) {
             return Err(ErrorKind::Interrupted.into());
         }
         net.write(connection, side, bytes)
@@ -197,7 +198,7 @@ impl ControlLanes for SimDriver {
     fn recv(&mut self, lane: LaneKey, into: &mut [u8]) -> io::Result<usize> {
         let net = &mut *self.net.borrow_mut();
         let (connection, side) = net.lane(self.host, lane);
-        if net.connections[connection].random[side].one_in(net.weather.interrupted_one_in) {
+        if net.connections[connection].random[side].one_in(net.impairments.interrupted_one_in) {
             return Err(ErrorKind::Interrupted.into());
         }
         net.read(connection, side, into)
@@ -230,22 +231,22 @@ impl ControlLanes for SimDriver {
         Some((net.rail_address(near.host, near.link), net.rail_address(far.host, far.link)))
     }
 
-    fn owed(&mut self, lane: LaneKey) -> io::Result<Owed> {
+    fn unacked(&mut self, lane: LaneKey) -> io::Result<Unacked> {
         let net = &mut *self.net.borrow_mut();
         let (connection, side) = net.lane(self.host, lane);
         let since = net.connections[connection].pipes[side].unacknowledged_since_ns();
-        Ok(since.map_or(Owed::Nothing, |since| {
+        Ok(since.map_or(Unacked::Nothing, |since| {
             let silence = Duration::from_nanos(net.now_ns() - since);
-            Owed::Answer { heard: silence, asked: silence }
+            Unacked::Answer { heard: silence, asked: silence }
         }))
     }
 
-    fn hasten_ack(&mut self, _lane: LaneKey) {
-        self.net.borrow_mut().acks_hastened += 1;
+    fn quickack(&mut self, _lane: LaneKey) {
+        self.net.borrow_mut().quickacks += 1;
     }
 }
 
-impl BulkLanes for SimDriver {
+impl ChunkIo for SimDriver {
     unsafe fn send_chunk(
         &mut self,
         key: LaneKey,
@@ -300,7 +301,7 @@ impl BulkLanes for SimDriver {
     }
 }
 
-impl DatagramPort for SimDriver {
+impl DatagramIo for SimDriver {
     /// The socket is the host's own, at its locator.
     fn open_datagrams(&mut self, _socket: UdpSocket) -> io::Result<()> {
         self.net.borrow_mut().open_datagrams(self.host)
@@ -313,7 +314,7 @@ impl DatagramPort for SimDriver {
         Ok(&mut room.bytes)
     }
 
-    fn send_datagram(&mut self, to: SocketAddr, rail: u8, length: usize, _handling: Handling) {
+    fn send_datagram(&mut self, to: SocketAddr, rail: u8, length: usize, _handling: TxFlags) {
         let net = &mut *self.net.borrow_mut();
         match self.room.take() {
             Some(mut datagram) if length <= datagram.bytes.len() => {
@@ -363,25 +364,25 @@ impl DatagramPort for SimDriver {
         self.net.borrow_mut().watch_datagrams(self.host)
     }
 
-    fn listen_to_neighbours(&mut self, _engine: u64) {
+    fn enable_shared_memory(&mut self, _engine: u64) {
         let net = self.net.borrow();
-        self.has_neighbours = net.has_neighbours(self.host);
-        let is_readable = self.has_neighbours && net.neighbours.weather.reads;
+        self.has_local_peers = net.has_local_peers(self.host);
+        let is_readable = self.has_local_peers && net.local_peers.impairments.reads;
         // What the process before this one announced must not fit.
         let revocations = u64::from(net.hosts[self.host].process) << 32;
-        self.witness = is_readable.then(|| Arc::new(Witness::simulated(revocations)));
+        self.cookie = is_readable.then(|| Arc::new(ProcessCookie::simulated(revocations)));
     }
 
-    fn takes_neighbours(&self) -> bool {
-        self.has_neighbours
+    fn accepts_local_peers(&self) -> bool {
+        self.has_local_peers
     }
 
-    fn meet(&mut self, neighbour: Neighbour) {
-        self.net.borrow_mut().meet(self.host, &neighbour, self.witness.clone());
+    fn connect_peer(&mut self, peer: LocalPeer) {
+        self.net.borrow_mut().connect_peer(self.host, &peer, self.cookie.clone());
     }
 
-    fn part(&mut self, session: u64) {
-        self.net.borrow_mut().part(self.host, session);
+    fn disconnect_peer(&mut self, session: u64) {
+        self.net.borrow_mut().disconnect_peer(self.host, session);
     }
 
     fn write_segment(&mut self, session: u64, segment: [&[u8]; 2]) -> bool {
@@ -398,15 +399,15 @@ impl DatagramPort for SimDriver {
             return None;
         }
         match self.net.borrow_mut().read_ring(self.host)? {
-            Came::Segment(session, bytes) => {
+            ReadEntry::Segment(session, bytes) => {
                 self.segment = bytes;
                 Some((session, RingEntry::Segment(&self.segment)))
             }
-            Came::Piece(session, header, bytes) => {
+            ReadEntry::Piece(session, header, bytes) => {
                 (self.header, self.segment) = (header, bytes);
                 Some((session, RingEntry::Piece(&self.header, self.segment.len())))
             }
-            Came::Packet(from, bytes) => {
+            ReadEntry::Packet(from, bytes) => {
                 self.untaken = Some((from, bytes));
                 None
             }
@@ -421,8 +422,8 @@ impl DatagramPort for SimDriver {
         &self.segment
     }
 
-    fn witness(&self) -> Option<Arc<Witness>> {
-        self.witness.clone()
+    fn process_cookie(&self) -> Option<Arc<ProcessCookie>> {
+        self.cookie.clone()
     }
 
     unsafe fn read_by_cma(
@@ -435,15 +436,15 @@ impl DatagramPort for SimDriver {
     ) -> io::Result<()> {
         let whose = (self.host, session);
         // SAFETY: the caller's promise.
-        unsafe { self.net.borrow_mut().read_neighbour(whose, source, into, offset, length) }
+        unsafe { self.net.borrow_mut().read_peer_memory(whose, source, into, offset, length) }
     }
 }
 
 impl SimDriver {
     /// The process ends, and its memory with it.
     fn end_process(&mut self) {
-        if let Some(witness) = &self.witness {
-            witness.end();
+        if let Some(cookie) = &self.cookie {
+            cookie.end();
         }
         self.net.borrow_mut().end_process(self.host);
     }

@@ -6,11 +6,11 @@ use std::net::SocketAddr;
 
 use super::Shared;
 use super::connection::Connection;
-use super::datagrams::{Air, DatagramWeather};
+use super::datagrams::{DatagramImpairments, DatagramNet};
 use super::host::Host;
-use super::lane::{News, Spans, What};
-use super::meddler::Meddler;
-use super::neighbours::Neighbours;
+use super::lane::{PendingEvent, Spans, What};
+use super::local_peers::LocalPeers;
+use super::on_path_attacker::OnPathAttacker;
 use super::rails::RailFault;
 use super::random::{HostRandom, Random};
 use super::wire_hash::WireHashes;
@@ -19,7 +19,7 @@ use crate::memory::Span;
 
 /// How the network behaves. "One in" so many times; 0: never.
 #[derive(Clone, Debug)]
-pub(crate) struct Weather {
+pub(crate) struct Impairments {
     /// Time on the way, and how much of it varies.
     pub(crate) delay_ns: u64,
     pub(crate) jitter_ns: u64,
@@ -41,9 +41,9 @@ pub(crate) struct Weather {
     pub(crate) keep_alive_ns: u64,
 }
 
-impl Weather {
+impl Impairments {
     /// A fast network without faults.
-    pub(crate) fn fair() -> Self {
+    pub(crate) fn ideal() -> Self {
         Self {
             delay_ns: 5_000,
             jitter_ns: 2_000,
@@ -85,7 +85,7 @@ pub(crate) enum Item {
     /// The kernel of a host takes datagrams again.
     DatagramRoom { host: usize, process: u32 },
     /// The engine of a host looks for the other side of a session on its machine.
-    Meeting { host: usize, session: u64, tries: u32 },
+    Discovery { host: usize, session: u64, tries: u32 },
     /// The rings of some session end.
     RingEnd,
 }
@@ -132,20 +132,20 @@ pub(crate) struct Net {
     pub(super) seed: u64,
     /// For what is no host's own.
     pub(crate) random: Random,
-    pub(crate) weather: Weather,
-    pub(crate) datagram_weather: DatagramWeather,
+    pub(crate) impairments: Impairments,
+    pub(crate) datagram_impairments: DatagramImpairments,
     pub(super) now_ns: u64,
     number: u64,
     queue: BinaryHeap<Reverse<Planned>>,
     pub(super) hosts: Vec<Host>,
     pub(crate) connections: Vec<Connection>,
-    pub(super) air: Air,
-    pub(super) neighbours: Neighbours,
+    pub(super) datagram_net: DatagramNet,
+    pub(super) local_peers: LocalPeers,
     /// How often a process wanted an acknowledgement to go at once.
-    pub(crate) acks_hastened: u64,
+    pub(crate) quickacks: u64,
     /// Ways from a host to another that are cut, and the epochs that began with that.
     pub(super) cuts: Vec<(usize, usize, u64)>,
-    pub(super) meddler: Meddler,
+    pub(super) attacker: OnPathAttacker,
     /// Counts the cuts, so that a keep-alive knows its own.
     pub(super) epoch: u64,
     /// Memory that requests of the kernel refer to; `true`: they write it.
@@ -159,23 +159,23 @@ pub(crate) struct Net {
 }
 
 impl Net {
-    pub(crate) fn new(seed: u64, weather: Weather) -> Shared {
+    pub(crate) fn new(seed: u64, impairments: Impairments) -> Shared {
         simulated::set_now_ns(0);
         std::rc::Rc::new(std::cell::RefCell::new(Self {
             seed,
             random: Random::new(seed),
-            weather,
-            datagram_weather: DatagramWeather::fair(),
+            impairments,
+            datagram_impairments: DatagramImpairments::ideal(),
             now_ns: 0,
             number: 0,
             queue: BinaryHeap::new(),
             hosts: Vec::new(),
             connections: Vec::new(),
-            air: Air::default(),
-            neighbours: Neighbours::default(),
-            acks_hastened: 0,
+            datagram_net: DatagramNet::default(),
+            local_peers: LocalPeers::default(),
+            quickacks: 0,
             cuts: Vec::new(),
-            meddler: Meddler::default(),
+            attacker: OnPathAttacker::default(),
             epoch: 0,
             busy: Vec::new(),
             racy: Vec::new(),
@@ -231,7 +231,9 @@ impl Net {
                     self.handle_rail_silence(host, link, epoch);
                 }
                 Item::DatagramRoom { host, process } => self.handle_datagram_room(host, process),
-                Item::Meeting { host, session, tries } => self.handle_meeting(host, session, tries),
+                Item::Discovery { host, session, tries } => {
+                    self.handle_discovery(host, session, tries)
+                }
                 Item::RingEnd => self.handle_ring_end(),
             }
         }
@@ -274,18 +276,19 @@ impl Net {
     }
 
     pub(super) fn lateness_ns(&mut self, host: usize) -> u64 {
-        let late_ns = self.weather.late_ns;
+        let late_ns = self.impairments.late_ns;
         if late_ns == 0 { 0 } else { self.hosts[host].random.events.within(late_ns) }
     }
 
     pub(super) fn delay_ns(&mut self) -> u64 {
-        self.weather.delay_ns + self.random.within(self.weather.jitter_ns)
+        self.impairments.delay_ns + self.random.within(self.impairments.jitter_ns)
     }
 
     /// The same of what one side of a connection sends.
     pub(super) fn delay_of(&mut self, connection: usize, side: usize) -> u64 {
-        let jitter_ns = self.connections[connection].random[side].within(self.weather.jitter_ns);
-        self.weather.delay_ns + jitter_ns
+        let jitter_ns =
+            self.connections[connection].random[side].within(self.impairments.jitter_ns);
+        self.impairments.delay_ns + jitter_ns
     }
 
     // ---- What must never happen ----
@@ -374,9 +377,9 @@ impl Net {
 
     pub(super) fn end_process(&mut self, host: usize) {
         self.close_datagrams(host);
-        self.leave_neighbours(host);
+        self.leave_local_peers(host);
         let (lanes, news) = self.hosts[host].stop();
-        for News { what, releases, .. } in news {
+        for PendingEvent { what, releases, .. } in news {
             if let Some(spans) = releases {
                 self.release_memory(&spans, false);
             }
@@ -399,11 +402,12 @@ impl Net {
 
     /// The process of one side is gone; what its kernel says depends on what was unread.
     fn abandon(&mut self, index: usize, side: usize, is_reset: bool) {
-        let is_dark =
-            self.connections[index].ends[side].host.is_some_and(|host| self.hosts[host].is_dark);
+        let is_powered_off = self.connections[index].ends[side]
+            .host
+            .is_some_and(|host| self.hosts[host].is_powered_off);
         let connection = &mut self.connections[index];
         connection.ends[side].is_closed = true;
-        if is_dark {
+        if is_powered_off {
             connection.ends[side].is_forgotten = true;
             return;
         }

@@ -1,7 +1,7 @@
 //! Rails of the simulated network: the links of each host, their rates, and what befalls them.
 //!
-//! A host begins with one link, at its locator, which behaves as [`Weather`](super::net::Weather)
-//! and [`DatagramWeather`](super::datagrams::DatagramWeather) say. With [`Net::set_link`] it, and
+//! A host begins with one link, at its locator, which behaves as [`Impairments`](super::net::Impairments)
+//! and [`DatagramImpairments`](super::datagrams::DatagramImpairments) say. With [`Net::set_link`] it, and
 //! each further one, has a rate of its own that everything on it shares: what connections carry
 //! and datagrams leave, and arrive, one after the other. A switch between the links passes each
 //! packet on as it comes.
@@ -11,8 +11,8 @@ use std::net::{IpAddr, SocketAddr};
 
 use super::datagrams::FRAMING_BYTES;
 use super::net::{Item, Net};
-use crate::driver::lanes::DriverEvent;
-use crate::driver::lanes::Rail;
+use crate::driver::traits::DriverEvent;
+use crate::driver::traits::Rail;
 
 /// Bytes of a stream in one packet.
 const SEGMENT_BYTES: u64 = 1448;
@@ -28,7 +28,7 @@ const HEAVY_LOSS_PPM: u64 = 50_000;
 
 /// How a link behaves, both ways alike. 0: there is no such thing.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-pub(crate) struct LinkWeather {
+pub(crate) struct LinkImpairments {
     /// Time that it takes per KiB, headers included.
     pub(crate) ns_per_kib: u64,
     /// Its share of the time on the way; the link at the other end adds its own.
@@ -69,13 +69,13 @@ pub(super) struct At {
     pub(super) link: usize,
 }
 
-/// See [`LinkWeather`].
+/// See [`LinkImpairments`].
 #[derive(Debug)]
 pub(super) struct Link {
     pub(super) address: SocketAddr,
     /// Where its datagrams seem to come from.
     pub(super) public: SocketAddr,
-    weather: Option<LinkWeather>,
+    impairments: Option<LinkImpairments>,
     fault: Option<RailFault>,
     /// Names the fault.
     epoch: u64,
@@ -90,9 +90,9 @@ const INWARD: usize = 1;
 
 impl Link {
     pub(super) fn new(address: SocketAddr) -> Self {
-        let (weather, fault, epoch) = (None, None, 0);
+        let (impairments, fault, epoch) = (None, None, 0);
         let public = address;
-        Self { address, public, weather, fault, epoch, free_ns: [0; 2], carried: [0; 2] }
+        Self { address, public, impairments, fault, epoch, free_ns: [0; 2], carried: [0; 2] }
     }
 
     fn is_cut(&self, way: usize) -> bool {
@@ -109,7 +109,7 @@ impl Link {
     }
 
     fn loss_ppm(&self) -> u64 {
-        let always = self.weather.map_or(0, |weather| weather.loss_ppm);
+        let always = self.impairments.map_or(0, |impairments| impairments.loss_ppm);
         match self.fault {
             Some(RailFault::BrownOut { loss_ppm }) => always.max(loss_ppm),
             _ => always,
@@ -124,7 +124,7 @@ impl Link {
     }
 
     fn cost_ns(&self, bytes: u64) -> u64 {
-        (bytes * self.weather.map_or(0, |weather| weather.ns_per_kib)) >> 10
+        (bytes * self.impairments.map_or(0, |impairments| impairments.ns_per_kib)) >> 10
     }
 }
 
@@ -140,25 +140,30 @@ impl Net {
     // ---- Plans ----
 
     /// One more link of a host, at another address and the same port; its place.
-    pub(crate) fn add_rail(&mut self, host: usize, ip: IpAddr, weather: LinkWeather) -> usize {
+    pub(crate) fn add_rail(
+        &mut self,
+        host: usize,
+        ip: IpAddr,
+        impairments: LinkImpairments,
+    ) -> usize {
         let known = &mut self.hosts[host];
         let link = known.links.len();
         known.links.push(Link::new(SocketAddr::new(ip, known.locator.port())));
-        self.set_link(host, link, weather);
+        self.set_link(host, link, impairments);
         self.add_route(host, link);
         link
     }
 
-    /// From now on a link has this weather, and no other.
-    pub(crate) fn set_link(&mut self, host: usize, link: usize, weather: LinkWeather) {
-        self.hosts[host].links[link].weather = Some(weather);
+    /// From now on a link has this impairments, and no other.
+    pub(crate) fn set_link(&mut self, host: usize, link: usize, impairments: LinkImpairments) {
+        self.hosts[host].links[link].impairments = Some(impairments);
     }
 
     /// Links lose nothing from now on, and have room for all.
-    pub(crate) fn calm_links(&mut self) {
+    pub(crate) fn disable_link_faults(&mut self) {
         for link in self.hosts.iter_mut().flat_map(|host| &mut host.links) {
-            if let Some(weather) = &mut link.weather {
-                (weather.loss_ppm, weather.queue_bytes) = (0, 0);
+            if let Some(impairments) = &mut link.impairments {
+                (impairments.loss_ppm, impairments.queue_bytes) = (0, 0);
             }
         }
     }
@@ -175,7 +180,7 @@ impl Net {
 
     /// Megabits per second of a link that has a rate.
     pub(crate) fn link_mbps(&self, host: usize, link: usize) -> Option<u32> {
-        let ns_per_kib = self.hosts[host].links[link].weather?.ns_per_kib;
+        let ns_per_kib = self.hosts[host].links[link].impairments?.ns_per_kib;
         Some((8_192_000_u64.checked_div(ns_per_kib)?) as u32)
     }
 
@@ -227,7 +232,7 @@ impl Net {
         let is_cut = [OUTWARD, INWARD].map(|way| known.is_cut(way));
         let is_down = known.is_down();
         if is_cut != [false; 2] {
-            let at_ns = self.now_ns() + self.weather.keep_alive_ns;
+            let at_ns = self.now_ns() + self.impairments.keep_alive_ns;
             self.plan(at_ns, Item::RailSilence { host, link, epoch });
             self.lose_datagrams_of(At { host, link }, is_cut);
         }
@@ -235,7 +240,7 @@ impl Net {
             self.resume_streams(At { host, link });
         }
         if was_down != is_down {
-            self.tell_of_link(host, link);
+            self.report_link(host, link);
         }
     }
 
@@ -252,12 +257,12 @@ impl Net {
     }
 
     /// The process of a host hears whether a link is up, if it has a choice.
-    fn tell_of_link(&mut self, host: usize, link: usize) {
+    fn report_link(&mut self, host: usize, link: usize) {
         let known = &self.hosts[host];
         let is_up = !known.links[link].is_down();
         let rail = known.rails.iter().position(|&at| at == link);
         if let Some(rail) = rail.filter(|_| known.is_running && known.rails.len() > 1) {
-            self.tell(host, None, DriverEvent::RailChanged { rail: rail as u8, is_up });
+            self.post_event(host, None, DriverEvent::RailChanged { rail: rail as u8, is_up });
         }
     }
 
@@ -342,25 +347,27 @@ impl Net {
         from + to - from * to / 1_000_000
     }
 
-    /// Bytes that wait for a link that has a rate, outward; `None`: it has no weather of its own.
+    /// Bytes that wait for a link that has a rate, outward; `None`: it has no impairments of its own.
     pub(super) fn link_backlog(&self, at: At) -> Option<u64> {
         let link = self.link(at);
-        let weather = link.weather?;
+        let impairments = link.impairments?;
         let wait_ns = link.free_ns[OUTWARD].saturating_sub(self.now_ns());
-        Some((wait_ns << 10).checked_div(weather.ns_per_kib).unwrap_or(0))
+        Some((wait_ns << 10).checked_div(impairments.ns_per_kib).unwrap_or(0))
     }
 
     /// When a link that has a rate will have sent what waits, but for so many bytes.
     pub(super) fn link_room_ns(&self, at: At, bytes: u64) -> Option<u64> {
         let link = self.link(at);
-        link.weather?;
+        link.impairments?;
         Some(link.free_ns[OUTWARD].saturating_sub(link.cost_ns(bytes)))
     }
 
     /// Whether a datagram finds no room before a link.
     fn is_full(&self, at: At, way: usize, from_ns: u64, bytes: u64) -> bool {
         let link = self.link(at);
-        let Some(LinkWeather { ns_per_kib, queue_bytes, .. }) = link.weather else { return false };
+        let Some(LinkImpairments { ns_per_kib, queue_bytes, .. }) = link.impairments else {
+            return false;
+        };
         if queue_bytes == 0 || ns_per_kib == 0 {
             return false;
         }
@@ -368,15 +375,15 @@ impl Net {
         backlog > 0 && backlog + bytes > queue_bytes
     }
 
-    /// Takes `bytes`, headers included, from one link to another; `None`: neither has weather of
+    /// Takes `bytes`, headers included, from one link to another; `None`: neither has impairments of
     /// its own. One that has none costs no time.
     fn travel(&mut self, from: At, to: At, bytes: u64) -> Option<Trip> {
-        let weather = [self.link(from).weather, self.link(to).weather];
-        if weather == [None, None] {
+        let impairments = [self.link(from).impairments, self.link(to).impairments];
+        if impairments == [None, None] {
             return None;
         }
         let now_ns = self.now_ns();
-        let [near, far] = weather.map(Option::unwrap_or_default);
+        let [near, far] = impairments.map(Option::unwrap_or_default);
         let random = &mut self.hosts[from.host].random.links;
         let jitter_ns = random.within(near.jitter_ns + far.jitter_ns);
         let extra_ns = self.link(from).extra_ns() + self.link(to).extra_ns();
@@ -398,7 +405,7 @@ impl Net {
     }
 
     /// When `count` bytes of a stream that leave now have arrived, what the kernel repeats
-    /// included; `None`: neither link has weather of its own.
+    /// included; `None`: neither link has impairments of its own.
     pub(super) fn stream_arrival_ns(&mut self, from: At, to: At, count: usize) -> Option<u64> {
         let segments = (count as u64).div_ceil(SEGMENT_BYTES).max(1);
         let bytes = count as u64 + segments * (FRAMING_BYTES + TCP_BYTES);
@@ -414,9 +421,9 @@ impl Net {
         let all_ppm = (segments * loss_ppm).min(1_000_000);
         let mut chance_ppm = if loss_ppm > HEAVY_LOSS_PPM { loss_ppm } else { all_ppm };
         for _ in 0..LOSSES_MAX {
-            // Who is not heard for longer may be given up: that comes of faults, not of weather.
+            // Who is not heard for longer may be given up: that comes of faults, not of impairments.
             let is_weather = loss_ppm <= HEAVY_LOSS_PPM;
-            let is_too_long = late_ns + pause_ns > self.weather.keep_alive_ns / 2;
+            let is_too_long = late_ns + pause_ns > self.impairments.keep_alive_ns / 2;
             let drawn = self.hosts[from.host].random.links.within(1_000_000);
             if drawn >= chance_ppm || (is_weather && is_too_long) {
                 break;
@@ -429,9 +436,9 @@ impl Net {
     }
 
     /// A datagram of `bytes`, headers included, that leaves now. `Some(None)`: no room before a
-    /// link. `None`: neither link has weather of its own.
+    /// link. `None`: neither link has impairments of its own.
     pub(super) fn datagram_trip(&mut self, from: At, to: At, bytes: u64) -> Option<Option<Trip>> {
-        if self.link(from).weather.is_none() && self.link(to).weather.is_none() {
+        if self.link(from).impairments.is_none() && self.link(to).impairments.is_none() {
             return None;
         }
         let now_ns = self.now_ns();
@@ -447,7 +454,7 @@ impl Net {
 
     // ---- What a process has of them ----
 
-    /// See [`crate::driver::lanes::Driver::set_rails`].
+    /// See [`crate::driver::traits::Driver::set_rails`].
     pub(super) fn set_rails(&mut self, host: usize, rails: &[Rail]) -> io::Result<()> {
         let known = &self.hosts[host];
         let link_of = |rail: &Rail| {
@@ -464,7 +471,7 @@ impl Net {
             numbers.iter().copied().filter(|&link| known.links[link].is_down()).collect();
         self.hosts[host].rails = numbers;
         for link in down {
-            self.tell_of_link(host, link);
+            self.report_link(host, link);
         }
         Ok(())
     }

@@ -57,9 +57,9 @@ pub(crate) struct HostRandom {
     pub(crate) turns: Random,
     /// How late events are.
     pub(crate) events: Random,
-    /// Weather of links that have their own.
+    /// Impairments of links that have their own.
     pub(crate) links: Random,
-    /// Weather of the datagrams that it sends.
+    /// Impairments of the datagrams that it sends.
     pub(crate) datagrams: Random,
     /// What befalls its rings.
     pub(crate) rings: Random,

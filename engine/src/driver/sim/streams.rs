@@ -4,11 +4,11 @@ use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 
 use super::connection::{Connection, ConnectionName, End};
-use super::lane::{News, What, cancelled};
+use super::lane::{PendingEvent, What, cancelled};
 use super::net::{GivenUp, Item, Net};
 use super::rails::At;
 use super::wire_hash::Channel;
-use crate::driver::lanes::{CloseMode, DriverEvent, LaneKey};
+use crate::driver::traits::{CloseMode, DriverEvent, LaneKey};
 use crate::wire::hello::HELLO_BYTES;
 use crate::wire::proof::PROOF_BYTES;
 
@@ -40,7 +40,7 @@ impl Net {
         let at_ns = self.now_ns + self.delay_of(index, 0);
         // What a firewall swallows may pass when the kernel repeats it.
         let random = &mut self.connections[index].random[0];
-        let is_swallowed = random.one_in(self.weather.swallowed_one_in);
+        let is_swallowed = random.one_in(self.impairments.swallowed_one_in);
         let late_ns = if is_swallowed { SYN_REPEAT_NS * (1 + random.within(8)) } else { 0 };
         self.plan(at_ns + late_ns, Item::Syn(index));
         key
@@ -53,7 +53,7 @@ impl Net {
             return;
         };
         let key = LaneKey { index: lane, generation };
-        if connection.ends[0].is_closed || connection.ends[0].has_heard {
+        if connection.ends[0].is_closed || connection.ends[0].knows_broken {
             return;
         }
         if connection.ends[0].at().is_some_and(|at| self.is_link_down(at)) {
@@ -64,7 +64,7 @@ impl Net {
         let by_other =
             self.connections[index].ends[1].at().is_some_and(|at| self.is_refused_at(at));
         let random = &mut self.connections[index].random[0];
-        let is_refused = random.one_in(self.weather.refused_one_in) || by_other;
+        let is_refused = random.one_in(self.impairments.refused_one_in) || by_other;
         let is_lost = self.loses_handshake(index);
         let target = match self.connections[index].ends[1].host {
             Some(_) if is_lost && !by_other => {
@@ -83,13 +83,14 @@ impl Net {
             self.connections[index].ends[1].is_closed = true;
             self.reset_peer(index, 1);
         } else {
-            let accept = News { what: What::Accept(index), releases: None, scribbles: false };
-            self.tell(target, None, accept);
+            let accept =
+                PendingEvent { what: What::Accept(index), releases: None, scribbles: false };
+            self.post_event(target, None, accept);
         }
         // The answer is on its way as long as the request was.
         let lane = self.hosts[origin].lane_mut(key).expect("an open end has its lane");
         lane.last_event_ns = lane.last_event_ns.max(self.now_ns + back_ns);
-        self.tell(origin, Some(key), DriverEvent::Connected { lane: key });
+        self.post_event(origin, Some(key), DriverEvent::Connected { lane: key });
     }
 
     /// Whether a handshake does not get through, there or back.
@@ -104,16 +105,20 @@ impl Net {
     }
 
     fn fail_attempt(&mut self, host: usize, key: LaneKey, kind: ErrorKind) {
-        self.tell(host, Some(key), DriverEvent::ConnectFailed { lane: key, error: kind.into() });
-        self.tell_closed(host, key);
+        self.post_event(
+            host,
+            Some(key),
+            DriverEvent::ConnectFailed { lane: key, error: kind.into() },
+        );
+        self.report_closed(host, key);
     }
 
-    fn tell_closed(&mut self, host: usize, key: LaneKey) {
+    fn report_closed(&mut self, host: usize, key: LaneKey) {
         let Some(lane) = self.hosts[host].lane_mut(key) else { return };
         lane.is_closing = true;
         let (connection, side) = (lane.connection, lane.side);
         self.connections[connection].ends[side].is_closed = true;
-        self.tell(host, Some(key), DriverEvent::Closed { lane: key });
+        self.post_event(host, Some(key), DriverEvent::Closed { lane: key });
     }
 
     pub(super) fn mark_bulk(&mut self, connection: usize) {
@@ -123,7 +128,7 @@ impl Net {
     pub(super) fn write(&mut self, index: usize, side: usize, bytes: &[u8]) -> io::Result<usize> {
         let delay_ns = self.delay_of(index, side);
         let connection = &mut self.connections[index];
-        if connection.ends[side].has_heard {
+        if connection.ends[side].knows_broken {
             return Err(ErrorKind::ConnectionReset.into());
         }
         let channel = Channel::Connection { name: connection.name, side };
@@ -133,13 +138,13 @@ impl Net {
             return Ok(bytes.len());
         }
         let pipe = &mut connection.pipes[side];
-        let room = pipe.room(self.weather.capacity).min(bytes.len());
+        let room = pipe.room(self.impairments.capacity).min(bytes.len());
         pipe.wants_room = room < bytes.len();
         if room == 0 {
             return Err(ErrorKind::WouldBlock.into());
         }
         let random = &mut connection.random[side];
-        let is_short = random.one_in(self.weather.partial_one_in);
+        let is_short = random.one_in(self.impairments.partial_one_in);
         // A greeting goes out whole, as a new socket's buffer lets it.
         let count =
             if is_short && room > GREETING_BYTES_MAX { 1 + random.below(room) } else { room };
@@ -154,13 +159,13 @@ impl Net {
         let at_ns = match arrival_ns {
             Some(arrival_ns) => pipe.write_until(now_ns, &bytes[..count], arrival_ns),
             None => {
-                let cost_ns = (count as u64 * self.weather.ns_per_kib) >> 10;
+                let cost_ns = (count as u64 * self.impairments.ns_per_kib) >> 10;
                 pipe.write(now_ns, &bytes[..count], cost_ns, delay_ns)
             }
         };
         self.plan(at_ns, Item::Arrive { connection: index, side });
         if side == 0 {
-            self.overhear(index, bytes);
+            self.observe_hello(index, bytes);
         }
         Ok(count)
     }
@@ -170,16 +175,16 @@ impl Net {
         let pipe = &mut connection.pipes[1 - side];
         if pipe.has_arrived() {
             let random = &mut connection.random[side];
-            let is_short = random.one_in(self.weather.partial_one_in);
+            let is_short = random.one_in(self.impairments.partial_one_in);
             let most = if is_short { 1 + random.below(into.len()) } else { into.len() };
             let count = pipe.read(&mut into[..most]);
             if std::mem::take(&mut pipe.wants_room) {
-                let at_ns = self.now_ns + self.weather.delay_ns;
+                let at_ns = self.now_ns + self.impairments.delay_ns;
                 self.plan(at_ns, Item::Room { connection: index, side: 1 - side });
             }
             return Ok(count);
         }
-        if connection.ends[side].has_heard {
+        if connection.ends[side].knows_broken {
             Err(ErrorKind::ConnectionReset.into())
         } else if pipe.is_over() {
             Ok(0)
@@ -202,7 +207,7 @@ impl Net {
         let is_acknowledged = !self.is_path_cut(index, 1 - side);
         let is_way_back_cut = self.is_rail_path_cut(index, 1 - side);
         let connection = &mut self.connections[index];
-        if connection.is_broken || connection.ends[1 - side].has_heard {
+        if connection.is_broken || connection.ends[1 - side].knows_broken {
             // A stream has no holes: what comes after a loss is lost as well.
             connection.pipes[side].lose(true);
             return;
@@ -256,7 +261,7 @@ impl Net {
     pub(super) fn break_end(&mut self, index: usize, side: usize) {
         let connection = &mut self.connections[index];
         let keeps_arrived = connection.random[side].one_in(2);
-        connection.ends[side].has_heard = true;
+        connection.ends[side].knows_broken = true;
         connection.pipes[1 - side].lose(keeps_arrived);
         connection.pipes[side].lose(true);
         self.look_at(index, side);
@@ -289,7 +294,7 @@ impl Net {
         if let Some(chunk) = receiving {
             let event = DriverEvent::ChunkReceived { lane: key, result: Err(cancelled()) };
             let (what, releases) = (What::DriverEvent(event), Some(chunk.spans));
-            self.tell(host, Some(key), News { what, releases, scribbles: true });
+            self.post_event(host, Some(key), PendingEvent { what, releases, scribbles: true });
         }
         if side == 1 {
             self.note_given_up(index);
@@ -302,6 +307,6 @@ impl Net {
         } else if !connection.pipes[side].is_ended() {
             self.end_stream(index, side);
         }
-        self.tell(host, Some(key), DriverEvent::Closed { lane: key });
+        self.post_event(host, Some(key), DriverEvent::Closed { lane: key });
     }
 }

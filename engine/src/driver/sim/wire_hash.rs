@@ -18,7 +18,7 @@ use zerocopy::IntoBytes;
 
 use super::connection::ConnectionName;
 use super::host::ProcessName;
-use super::neighbours::Kind;
+use super::local_peers::Kind;
 use crate::wire::ack::AckHeader;
 use crate::wire::packet::{FLOOR_BYTES, PACKET_HEADER_BYTES, PACKET_TAG_BYTES, Packet};
 
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn neither_the_delay_of_an_acknowledgement_nor_the_tag_counts() {
+    fn acknowledgement_delay_and_tag_are_excluded() {
         let of = |delay_ns, payload: &[u8], tag| {
             let datagram = datagram(9, delay_ns, payload, tag);
             hash(|it| it.add_datagram(SENDER, &datagram))
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn every_other_byte_counts() {
+    fn every_other_byte_is_included() {
         let whole = datagram(9, 0, b"payload", 0);
         let one = hash(|it| it.add_datagram(SENDER, &whole));
         let delay = PACKET_HEADER_BYTES + FLOOR_BYTES + 4;
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_in_a_ring_is_looked_at_like_a_datagram() {
+    fn packet_in_a_ring_hashes_like_a_datagram() {
         let of = |delay_ns, kind, tag| {
             let datagram = datagram(9, delay_ns, b"payload", tag);
             hash(|it| it.add_to_ring(SENDER, 9, &kind, &datagram))
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_may_go_in_any_pieces_and_datagrams_may_not() {
+    fn stream_hash_ignores_the_split_into_writes() {
         let bytes: Vec<u8> = (0..200).collect();
         let in_pieces = |length| {
             hash(|it| bytes.chunks(length).for_each(|part| it.add_stream(stream(0), part)))
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn order_counts_within_a_channel_only() {
+    fn order_matters_within_a_channel_only() {
         let datagrams = [datagram(1, 0, b"a", 0), datagram(1, 0, b"b", 0), datagram(2, 0, b"a", 0)];
         let of = |order: [usize; 3]| {
             hash(|it| order.iter().for_each(|&at| it.add_datagram(SENDER, &datagrams[at])))
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn channels_do_not_stand_for_each_other() {
+    fn equal_bytes_on_other_channels_hash_differently() {
         let other = ProcessName { host: 2, process: 1 };
         let datagram = datagram(9, 0, b"payload", 0);
         let one = hash(|it| it.add_datagram(SENDER, &datagram));
@@ -281,7 +281,7 @@ mod tests {
 
     /// Hashes in files are of no use once the hash itself is another one.
     #[test]
-    fn the_hash_is_the_same_for_ever() {
+    fn hash_value_is_stable() {
         let total = hash(|it| it.add_stream(stream(0), b"bytes"));
         assert_eq!(total, 0xbf87_078f_97bd_7a83);
     }

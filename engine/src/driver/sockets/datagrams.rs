@@ -21,7 +21,7 @@ impl SocketsDriver {
     pub(super) fn serve_datagrams(&mut self, sleeps: bool) -> io::Result<()> {
         // What is closed leaves the set by itself.
         for source in Source::ALL {
-            if self.datagrams.is_leaving(source) {
+            if self.datagrams.must_cancel(source) {
                 self.datagrams_armed[source as usize] = Wants::default();
             }
         }
@@ -42,7 +42,7 @@ impl SocketsDriver {
             return Ok(());
         }
         self.disarm_datagrams(source)?;
-        self.expect_news();
+        self.poll_epoll_soon();
         let readable = if wants.readable { libc::EPOLLIN } else { 0 };
         let writable = if wants.writable { libc::EPOLLOUT } else { 0 };
         self.counters.syscalls += 1;
@@ -74,7 +74,7 @@ impl SocketsDriver {
             readable: is_broken || mask & libc::EPOLLIN as u32 != 0,
             writable: is_broken || mask & libc::EPOLLOUT as u32 != 0,
         };
-        self.datagrams.announced(source, announced, &mut self.ready);
+        self.datagrams.on_ready(source, announced, &mut self.ready);
         Ok(())
     }
 

@@ -5,7 +5,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use super::super::pieces::Pieces;
 use super::super::{BYTES_PER_CALL, cut_short, tcp};
-use crate::driver::lanes::{CHUNK_HEADER_BYTES, Interest};
+use crate::driver::traits::{CHUNK_HEADER_BYTES, Interest};
 use crate::forks::EngineFd;
 use crate::memory::Shape;
 

@@ -4,18 +4,19 @@ use std::net::TcpListener;
 use std::os::fd::AsRawFd;
 
 use super::{LISTENER, SocketsDriver};
-use crate::driver::lanes::ControlLanes;
+use crate::driver::traits::ConnectionIo;
 use crate::forks::EngineFd;
 
 impl SocketsDriver {
-    /// [`ControlLanes::listen_anew`].
+    /// [`ConnectionIo::rebind_listener`].
     pub(super) fn replace_listener(
         &mut self,
         rail: u8,
         everywhere: &TcpListener,
     ) -> Option<TcpListener> {
         let all = self.listeners.iter().map(|listener| &**listener);
-        let (fresh, place) = self.rails.listener_anew(rail, everywhere, all, &mut self.counters)?;
+        let (fresh, place) =
+            self.rails.reopen_listener(rail, everywhere, all, &mut self.counters)?;
         let copy = fresh.try_clone().ok()?;
         let listening = match place {
             None => self.listen(fresh),

@@ -27,11 +27,11 @@ use super::{
     DriverConfig, already_outstanding, cancelled, deadline_after, no_such_lane, not_open,
     refuse_send, stopped, table_full, tcp,
 };
-use crate::driver::lanes::{BulkLanes, ControlLanes, DatagramPort, Driver, Handling, Rail};
-use crate::driver::lanes::{
+use crate::driver::traits::{
     CHUNK_HEADER_BYTES, CloseMode, DriverCounters, DriverEvent, Interest, LaneKey, SendMode,
 };
-use crate::driver::lanes::{FrameDrops, FrameState, Owed, Reach, TcpFigures};
+use crate::driver::traits::{ChunkIo, ConnectionIo, DatagramIo, Driver, Rail, TxFlags};
+use crate::driver::traits::{FrameDrops, FrameState, Reach, TcpFigures, Unacked};
 use crate::forks::EngineFd;
 use crate::memory::Shape;
 use crate::proto::table::Table;
@@ -48,7 +48,7 @@ const BUSY_POLLS: u32 = 64;
 
 /// How long later polls may do without: what the engine waits for then comes by datagrams, which it
 /// reads itself, and a call that finds nothing would be half of each look for them.
-const LOOK_EVERY: Duration = Duration::from_micros(5);
+const EPOLL_EVERY: Duration = Duration::from_micros(5);
 
 const READ: usize = 0;
 const WRITE: usize = 1;
@@ -68,10 +68,10 @@ pub(crate) struct SocketsDriver {
     datagrams: Datagrams,
     datagrams_armed: [Wants; 3],
     ready: Vec<DriverEvent>,
-    /// Polls since [`Self::expect_news`], up to [`BUSY_POLLS`].
-    quiet_polls: u32,
+    /// Polls since [`Self::poll_epoll_soon`], up to [`BUSY_POLLS`].
+    idle_polls: u32,
     /// When epoll was asked last, once these are over.
-    looked_at: Instant,
+    epoll_polled_at: Instant,
     counters: DriverCounters,
     is_stopped: bool,
 }
@@ -97,35 +97,35 @@ impl SocketsDriver {
             datagrams: Datagrams::new(config),
             datagrams_armed: Default::default(),
             ready: Vec::new(),
-            quiet_polls: 0,
-            looked_at: Instant::now(),
+            idle_polls: 0,
+            epoll_polled_at: Instant::now(),
             counters: DriverCounters::default(),
             is_stopped: false,
         })
     }
 
     /// The next polls ask epoll.
-    fn expect_news(&mut self) {
-        self.quiet_polls = 0;
+    fn poll_epoll_soon(&mut self) {
+        self.idle_polls = 0;
     }
 
     /// Whether this poll asks epoll.
-    fn is_time_to_look(&mut self) -> bool {
-        if self.quiet_polls < BUSY_POLLS {
-            self.quiet_polls += 1;
+    fn is_epoll_due(&mut self) -> bool {
+        if self.idle_polls < BUSY_POLLS {
+            self.idle_polls += 1;
             return true;
         }
         let now = Instant::now();
-        let is_due = now.saturating_duration_since(self.looked_at) >= LOOK_EVERY;
+        let is_due = now.saturating_duration_since(self.epoll_polled_at) >= EPOLL_EVERY;
         if is_due {
-            self.looked_at = now;
+            self.epoll_polled_at = now;
         }
         is_due
     }
 
     fn insert(&mut self, socket: OwnedFd, connecting: bool) -> io::Result<LaneKey> {
         let fd = socket.as_raw_fd();
-        self.expect_news();
+        self.poll_epoll_soon();
         let Ok(key) = self.lanes.insert(SocketLane::new(socket, connecting)) else {
             return Err(table_full(self.lanes.limit()));
         };
@@ -155,7 +155,7 @@ impl SocketsDriver {
         way: usize,
         start: impl FnOnce(&mut lane::Transfer) -> io::Result<()>,
     ) -> io::Result<()> {
-        self.expect_news();
+        self.poll_epoll_soon();
         let lane = self.lanes.get_mut(key).ok_or_else(no_such_lane)?;
         if lane.connecting {
             return Err(not_open());
@@ -165,8 +165,8 @@ impl SocketsDriver {
             return Err(already_outstanding());
         }
         start(transfer)?;
-        if self.rails.has_strays() {
-            self.rails.call_home(key, &lane.socket, &mut self.counters);
+        if self.rails.has_unmatched() {
+            self.rails.rebind_unmatched(key, &lane.socket, &mut self.counters);
         }
         self.enqueue(key);
         Ok(())
@@ -178,14 +178,14 @@ impl SocketsDriver {
             self.counters.syscalls += 1;
             let count = self.epoll.wait(timeout)?;
             if count > 0 {
-                self.expect_news();
+                self.poll_epoll_soon();
             }
             for index in 0..count {
                 let (name, mask) = self.epoll.event(index);
                 if let Some(source) = source_of(name) {
                     self.datagrams_event(source, mask)?;
                 } else if name == LINKS {
-                    self.hear_of_links();
+                    self.handle_link_events();
                 } else if name & LISTENER != 0 {
                     let listener = (name ^ LISTENER) as usize;
                     if !self.accepting.iter().any(|&(waiting, _)| waiting == listener) {
@@ -218,7 +218,7 @@ impl SocketsDriver {
                 self.counters.syscalls += 1;
                 let outcome = tcp::connect_error(&lane.socket);
                 lane.ready = [readable || broken, writable || broken];
-                self.connect_decided(key, outcome);
+                self.connect_completed(key, outcome);
             }
             return;
         }
@@ -227,7 +227,7 @@ impl SocketsDriver {
         self.enqueue(key);
     }
 
-    fn connect_decided(&mut self, key: LaneKey, error: Option<io::Error>) {
+    fn connect_completed(&mut self, key: LaneKey, error: Option<io::Error>) {
         if let Some(error) = error {
             self.ready.push(DriverEvent::ConnectFailed { lane: key, error });
             self.close(key, CloseMode::Reset);
@@ -294,16 +294,17 @@ impl SocketsDriver {
     /// Accepts some of what waits; returns when to go on if there may be more.
     fn accept_some(&mut self, listener: usize) -> Option<Instant> {
         let listeners = std::mem::take(&mut self.listeners);
-        let accepted =
-            tcp::accept_some(&listeners[listener], |socket, remote| self.welcome(socket, remote));
+        let accepted = tcp::accept_some(&listeners[listener], |socket, remote| {
+            self.accept_connection(socket, remote)
+        });
         self.listeners = listeners;
         self.counters.syscalls += accepted.syscalls;
         accepted.rest.map(|rest| Instant::now() + rest)
     }
 
     fn serve(&mut self, events: &mut Vec<DriverEvent>) {
-        if self.rails.news_owed_in() == Some(Duration::ZERO) {
-            self.hear_of_links();
+        if self.rails.links_retry_in() == Some(Duration::ZERO) {
+            self.handle_link_events();
         }
         self.accept_waiting();
         self.serve_lanes();
@@ -351,7 +352,7 @@ impl Driver for SocketsDriver {
             return Err(stopped());
         }
         self.serve_datagrams(false)?;
-        if self.is_time_to_look() {
+        if self.is_epoll_due() {
             self.take_epoll_events(Duration::ZERO)?;
         }
         self.serve(events);
@@ -375,13 +376,13 @@ impl Driver for SocketsDriver {
         self.epoll.copy()
     }
 
-    fn begin_absence(&mut self) -> bool {
-        self.datagrams.begin_absence();
+    fn begin_detached(&mut self) -> bool {
+        self.datagrams.begin_detached();
         true
     }
 
-    fn end_absence(&mut self) {
-        self.datagrams.end_absence();
+    fn end_detached(&mut self) {
+        self.datagrams.end_detached();
     }
 
     fn arm(&mut self, timeout: Duration) -> io::Result<Duration> {
@@ -390,7 +391,7 @@ impl Driver for SocketsDriver {
         }
         self.serve_datagrams(true)?;
         // Who slept looks at what ended the sleep.
-        self.expect_news();
+        self.poll_epoll_soon();
         let mut left = timeout;
         if !self.ready.is_empty() || !self.runnable.is_empty() {
             left = Duration::ZERO;
@@ -401,7 +402,7 @@ impl Driver for SocketsDriver {
                 .map_or(Duration::ZERO, |until| until.saturating_duration_since(Instant::now()));
             left = left.min(until);
         }
-        Ok(self.rails.news_owed_in().map_or(left, |owed| left.min(owed)))
+        Ok(self.rails.links_retry_in().map_or(left, |unacked| left.min(unacked)))
     }
 
     fn shutdown(&mut self, _limit: Duration) -> bool {
@@ -441,14 +442,14 @@ impl Driver for SocketsDriver {
     }
 }
 
-impl ControlLanes for SocketsDriver {
+impl ConnectionIo for SocketsDriver {
     shared!(control_lanes);
 
     fn listen(&mut self, listener: TcpListener) -> io::Result<()> {
         if self.is_stopped {
             return Err(stopped());
         }
-        self.rails.listening(&listener);
+        self.rails.note_listener(&listener);
         let index = self.listeners.len();
         self.counters.syscalls += 1;
         self.epoll.add(listener.as_raw_fd(), LISTENER | index as u64)?;
@@ -456,11 +457,11 @@ impl ControlLanes for SocketsDriver {
         Ok(())
     }
 
-    fn listen_anew(&mut self, rail: u8, everywhere: &TcpListener) -> Option<TcpListener> {
+    fn rebind_listener(&mut self, rail: u8, everywhere: &TcpListener) -> Option<TcpListener> {
         self.replace_listener(rail, everywhere)
     }
 
-    fn rest_from_accepting(&mut self, pause: Duration) {
+    fn pause_accept(&mut self, pause: Duration) {
         self.accepts_after = self.accepts_after.max(Some(Instant::now() + pause));
     }
 
@@ -473,9 +474,9 @@ impl ControlLanes for SocketsDriver {
         self.counters.syscalls += opening.syscalls;
         let key = self.insert(opening.socket, true)?;
         match opening.outcome {
-            Ok(true) => self.connect_decided(key, None),
+            Ok(true) => self.connect_completed(key, None),
             Ok(false) => {}
-            Err(error) => self.connect_decided(key, Some(error)),
+            Err(error) => self.connect_completed(key, Some(error)),
         }
         Ok(key)
     }
@@ -512,14 +513,14 @@ impl ControlLanes for SocketsDriver {
             return Err(not_open());
         }
         lane.watched[direction(interest)] = true;
-        self.expect_news();
+        self.poll_epoll_soon();
         self.enqueue(key);
         Ok(())
     }
 
     fn close(&mut self, key: LaneKey, mode: CloseMode) {
         let Some(mut lane) = self.lanes.remove(key) else { return };
-        self.rails.left(key);
+        self.rails.lane_closed(key);
         for way in [READ, WRITE] {
             if lane.transfers[way].active {
                 report(&mut self.ready, key, &mut lane, way, Err(cancelled()));
@@ -534,7 +535,7 @@ impl ControlLanes for SocketsDriver {
     }
 }
 
-impl BulkLanes for SocketsDriver {
+impl ChunkIo for SocketsDriver {
     unsafe fn send_chunk(
         &mut self,
         lane: LaneKey,
@@ -564,6 +565,6 @@ impl BulkLanes for SocketsDriver {
     }
 }
 
-impl DatagramPort for SocketsDriver {
+impl DatagramIo for SocketsDriver {
     shared!(datagram_port);
 }

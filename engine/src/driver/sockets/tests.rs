@@ -14,21 +14,21 @@ fn calls(driver: &mut SocketsDriver, polls: u32) -> u64 {
 }
 
 #[test]
-fn a_quiet_driver_asks_epoll_now_and_then() {
+fn idle_driver_polls_epoll_rarely() {
     let mut driver = SocketsDriver::open(&DriverConfig::default()).unwrap();
     let busy = u64::from(BUSY_POLLS);
-    driver.looked_at += LONG;
+    driver.epoll_polled_at += LONG;
     assert_eq!(calls(&mut driver, BUSY_POLLS + 1000), busy);
-    driver.looked_at = Instant::now() - LOOK_EVERY;
-    assert!(calls(&mut driver, 1) == 1 && driver.looked_at.elapsed() < LONG);
+    driver.epoll_polled_at = Instant::now() - EPOLL_EVERY;
+    assert!(calls(&mut driver, 1) == 1 && driver.epoll_polled_at.elapsed() < LONG);
     // Whoever sleeps by its descriptor has not asked anybody.
-    driver.looked_at += LONG;
+    driver.epoll_polled_at += LONG;
     driver.arm(Duration::ZERO).unwrap();
     assert_eq!(calls(&mut driver, BUSY_POLLS + 1000), busy);
 }
 
 #[test]
-fn news_is_heard_by_a_quiet_driver_and_ends_the_quiet() {
+fn idle_driver_sees_an_event_and_polls_often_again() {
     let mut driver = SocketsDriver::open(&DriverConfig::default()).unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -37,9 +37,9 @@ fn news_is_heard_by_a_quiet_driver_and_ends_the_quiet() {
     calls(&mut driver, BUSY_POLLS);
     // The kernel of this host has accepted it when this returns.
     let _stream = std::net::TcpStream::connect(address).unwrap();
-    std::thread::sleep(LOOK_EVERY);
+    std::thread::sleep(EPOLL_EVERY);
     let mut events = Vec::new();
     driver.poll(&mut events).unwrap();
     assert!(matches!(events[..], [DriverEvent::Accepted { .. }]), "{events:?}");
-    assert!(driver.quiet_polls < BUSY_POLLS);
+    assert!(driver.idle_polls < BUSY_POLLS);
 }

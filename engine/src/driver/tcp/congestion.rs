@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn a_named_control_is_set_and_the_system_one_kept() {
+    fn named_congestion_control_is_set_and_system_keeps_the_default() {
         let (stream, _peer) = connected();
         let before = name_of(&stream);
         assert_eq!(apply(&stream, TcpCongestion::System), 0);
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn no_paced_control_stays_on_a_local_path() {
+    fn paced_congestion_control_is_replaced_on_a_local_path() {
         let (stream, _peer) = connected();
         if SockRef::from(&stream).set_tcp_congestion(b"bbr").is_err() {
             eprintln!("this kernel has no bbr: only that others are kept is tested");
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_control_that_cannot_be_had_changes_nothing() {
+    fn unavailable_congestion_control_changes_nothing() {
         let (stream, _peer) = connected();
         let available =
             std::fs::read_to_string("/proc/sys/net/ipv4/tcp_available_congestion_control").unwrap();

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use socket2::SockRef;
 
-use crate::driver::lanes::{Owed, TcpFigures};
+use crate::driver::traits::{TcpFigures, Unacked};
 
 /// Both ends of a connected socket, this one first. Two system calls.
 pub(crate) fn addresses(socket: &OwnedFd) -> Option<(SocketAddr, SocketAddr)> {
@@ -25,7 +25,7 @@ const QUESTIONS_MIN: u8 = 3;
 const PROBES_MIN: u8 = 2;
 
 /// What the peer's kernel owes. One system call, two where nothing is on the wire.
-pub(crate) fn owed(socket: RawFd) -> io::Result<Owed> {
+pub(crate) fn unacked(socket: RawFd) -> io::Result<Unacked> {
     let info = read(socket)?;
     let has_queued = info.tcpi_unacked == 0 && queued(socket)? > 0;
     Ok(judge(&info, has_queued))
@@ -72,19 +72,19 @@ pub(crate) fn figures(socket: RawFd) -> io::Result<TcpFigures> {
 /// - Questions about a window that is shut, or for a rail that does not take the first bytes:
 ///   nothing says when the first one went.
 /// - Questions of keep-alive: nothing went since the last answer but these.
-fn judge(info: &libc::tcp_info, has_queued: bool) -> Owed {
+fn judge(info: &libc::tcp_info, has_queued: bool) -> Unacked {
     let heard = Duration::from_millis(info.tcpi_last_ack_recv.into());
     let sent = Duration::from_millis(info.tcpi_last_data_sent.into());
     if info.tcpi_unacked > 0 {
-        Owed::Answer { heard, asked: sent }
+        Unacked::Answer { heard, asked: sent }
     } else if has_queued && info.tcpi_probes >= PROBES_MIN {
-        Owed::Answer { heard, asked: Duration::ZERO }
+        Unacked::Answer { heard, asked: Duration::ZERO }
     } else if has_queued {
-        Owed::Later
+        Unacked::Later
     } else if info.tcpi_probes >= QUESTIONS_MIN {
-        Owed::Answer { heard, asked: heard }
+        Unacked::Answer { heard, asked: heard }
     } else {
-        Owed::Nothing
+        Unacked::Nothing
     }
 }
 
@@ -102,44 +102,44 @@ mod tests {
     }
 
     #[test]
-    fn an_idle_hour_is_no_debt() {
+    fn idle_connection_has_nothing_unacked() {
         let mut info = info();
         info.tcpi_last_ack_recv = 3_600_000;
-        assert_eq!(judge(&info, false), Owed::Nothing);
+        assert_eq!(judge(&info, false), Unacked::Nothing);
         info.tcpi_unacked = 1;
         info.tcpi_last_data_sent = 3;
         let heard = Duration::from_secs(3600);
         let asked = Duration::from_millis(3);
-        assert_eq!(judge(&info, false), Owed::Answer { heard, asked });
+        assert_eq!(judge(&info, false), Unacked::Answer { heard, asked });
     }
 
     #[test]
-    fn one_question_of_keep_alive_may_be_lost() {
+    fn one_lost_keep_alive_probe_is_tolerated() {
         let mut info = info();
         info.tcpi_last_ack_recv = 4_000;
         for probes in 0..QUESTIONS_MIN {
             info.tcpi_probes = probes;
-            assert_eq!(judge(&info, false), Owed::Nothing);
+            assert_eq!(judge(&info, false), Unacked::Nothing);
         }
         info.tcpi_probes = QUESTIONS_MIN;
         let silence = Duration::from_secs(4);
-        assert_eq!(judge(&info, false), Owed::Answer { heard: silence, asked: silence });
+        assert_eq!(judge(&info, false), Unacked::Answer { heard: silence, asked: silence });
     }
 
     #[test]
-    fn questions_about_a_window_are_owed_an_answer_from_now_on() {
+    fn zero_window_probes_count_as_unacked() {
         let mut info = info();
         info.tcpi_last_ack_recv = 60_000;
-        assert_eq!(judge(&info, true), Owed::Later);
+        assert_eq!(judge(&info, true), Unacked::Later);
         info.tcpi_probes = 1;
-        assert_eq!(judge(&info, true), Owed::Later);
+        assert_eq!(judge(&info, true), Unacked::Later);
         info.tcpi_probes = 2;
         let heard = Duration::from_secs(60);
-        assert_eq!(judge(&info, true), Owed::Answer { heard, asked: Duration::ZERO });
+        assert_eq!(judge(&info, true), Unacked::Answer { heard, asked: Duration::ZERO });
     }
 
     #[test]
-    fn bytes_behind_a_shut_window_are_owed_an_answer() {
+    fn bytes_behind_a_zero_window_count_as_unacked() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (far, _) = listener.accept().unwrap();
@@ -148,14 +148,14 @@ mod tests {
         while near.write(&full).is_ok() {}
         // What was on the wire is answered soon; the rest waits for the window.
         for _ in 0..200 {
-            assert_ne!(owed(near.as_raw_fd()).unwrap(), Owed::Nothing);
+            assert_ne!(unacked(near.as_raw_fd()).unwrap(), Unacked::Nothing);
             std::thread::sleep(Duration::from_millis(1));
         }
         drop(far);
     }
 
     #[test]
-    fn a_live_peer_owes_nothing() {
+    fn responsive_peer_has_nothing_unacked() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (mut far, _) = listener.accept().unwrap();
@@ -163,7 +163,7 @@ mod tests {
         far.read_exact(&mut [0]).unwrap();
         far.write_all(b"y").unwrap();
         near.read_exact(&mut [0]).unwrap();
-        assert_eq!(owed(near.as_raw_fd()).unwrap(), Owed::Nothing);
+        assert_eq!(unacked(near.as_raw_fd()).unwrap(), Unacked::Nothing);
         let figures = figures(near.as_raw_fd()).unwrap();
         assert!(figures.round_trip > Duration::ZERO, "{figures:?}");
         assert_eq!(figures.retransmits, 0);

@@ -15,7 +15,7 @@ use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
 
 use super::super::{ACCEPT_PAUSE, ACCEPTS_AT_ONCE};
 use super::nic;
-use crate::driver::lanes::Rail;
+use crate::driver::traits::Rail;
 
 /// Connections that the kernel completes before they are accepted; it caps the number itself
 /// (`net.core.somaxconn`).
@@ -202,7 +202,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn takes_the_next_free_port_and_says_when_none_is() {
+    fn next_free_port_is_taken_and_exhaustion_is_an_error() {
         let localhost: IpAddr = "127.0.0.1".parse().unwrap();
         let taken = listener(localhost, 0..=0).unwrap();
         let port = taken.local_addr().unwrap().port();
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rail_has_a_listener_of_its_own_at_the_port_of_all() {
+    fn rail_listener_shares_the_wildcard_port() {
         let everywhere = listener("0.0.0.0".parse().unwrap(), 0..=0).unwrap();
         let port = everywhere.local_addr().unwrap().port();
         let rails = ["127.0.0.1", "127.0.0.2"].map(rail);
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_else_listens_where_rails_do() {
+    fn rail_ports_cannot_be_shared_by_others() {
         let everywhere = listener("0.0.0.0".parse().unwrap(), 0..=0).unwrap();
         let port = everywhere.local_addr().unwrap().port();
         let _of_rails = listeners_of_rails(&everywhere, &["127.0.0.1", "127.0.0.2"].map(rail));
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rail_without_a_nic_is_left_to_the_listener_of_all() {
+    fn rail_without_a_nic_uses_the_wildcard_listener() {
         let everywhere = listener("0.0.0.0".parse().unwrap(), 0..=0).unwrap();
         for nic_index in [0, u32::MAX] {
             let rail = Rail { nic_index, ..rail("127.0.0.1") };

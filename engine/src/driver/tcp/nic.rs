@@ -7,7 +7,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::os::fd::{AsFd, AsRawFd};
 
-use crate::driver::lanes::Rail;
+use crate::driver::traits::Rail;
 
 /// The address of a rail, as its sockets are bound to it.
 pub(crate) fn address_of(rail: &Rail, port: u16) -> SocketAddr {

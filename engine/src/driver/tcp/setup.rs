@@ -146,7 +146,7 @@ pub(crate) fn connect_error(socket: &impl AsFd) -> Option<io::Error> {
 
 /// The kernel acknowledges what has arrived on a connection now. One system call. One that is not
 /// connected, or dying, has nothing to acknowledge.
-pub(crate) fn hasten_ack(socket: &impl AsFd) {
+pub(crate) fn quickack(socket: &impl AsFd) {
     let _ = SockRef::from(socket).set_tcp_quickack(true);
 }
 
@@ -171,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keepalive_asks_in_time_and_gives_up_after_the_peer_timeout() {
+    fn keepalive_probes_before_and_gives_up_after_the_peer_timeout() {
         const DAY_S: u64 = 24 * 3600;
         for (timeout_s, idle_s, interval_s) in
             [(10, 2, 1), (5, 1, 1), (1, 1, 1), (60, 12, 6), (0, 1, 1), (DAY_S, 17_280, 8_640)]
@@ -207,7 +207,7 @@ mod tests {
 
     /// A kernel that has seen both sides send keeps acknowledgements for what is sent next.
     #[test]
-    fn acknowledgements_are_not_kept_back_once_that_is_said() {
+    fn quickack_sends_the_delayed_acknowledgement() {
         use std::io::{Read, Write};
         use std::net::{TcpListener, TcpStream};
 
@@ -225,16 +225,16 @@ mod tests {
         assert!(!is_prompt(&far), "it waits for what is sent next");
         near.write_all(&bytes).unwrap();
         far.read_exact(&mut bytes).unwrap();
-        hasten_ack(&far);
+        quickack(&far);
         assert!(is_prompt(&far));
         // Nothing is there to acknowledge, and nobody to tell.
         drop(near);
-        hasten_ack(&far);
-        hasten_ack(&listener);
+        quickack(&far);
+        quickack(&listener);
     }
 
     #[test]
-    fn a_foreign_local_address_is_named() {
+    fn foreign_local_address_is_named_in_the_error() {
         let error = open(
             "127.0.0.1:9".parse().unwrap(),
             Some(Binding { address: "192.0.2.1:0".parse().unwrap(), nic_index: 0 }),

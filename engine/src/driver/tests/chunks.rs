@@ -4,7 +4,7 @@ use std::io::{ErrorKind, Write};
 use std::sync::Arc;
 
 use super::host::{Host, Variant, header, pattern};
-use crate::driver::lanes::{CHUNK_HEADER_BYTES, DriverEvent, SendMode};
+use crate::driver::traits::{CHUNK_HEADER_BYTES, DriverEvent, SendMode};
 use crate::memory::{Arena, Buffer, Layout, Segment, alloc_region};
 
 /// What bytes that belong to no message are, before and after.
@@ -179,7 +179,7 @@ pub(super) fn more_pieces_than_a_call_takes(variant: &Variant) {
 }
 
 /// The peer's bytes come a few at a time, and the bytes of the next chunk with the last ones.
-pub(super) fn arriving_in_crumbs(variant: &Variant) {
+pub(super) fn arriving_a_few_bytes_at_a_time(variant: &Variant) {
     let mut host = Host::new(variant);
     let (lane, mut peer) = host.lane_to_outside();
     peer.set_nodelay(true).unwrap();

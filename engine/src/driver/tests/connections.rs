@@ -7,7 +7,7 @@ use socket2::{Domain, Socket, Type};
 use super::host::{Host, Variant, header};
 use super::rails::rail;
 use crate::driver::DriverConfig;
-use crate::driver::lanes::{CloseMode, DriverEvent, Interest, LaneKey, SendMode};
+use crate::driver::traits::{CloseMode, DriverEvent, Interest, LaneKey, SendMode};
 use crate::memory::Shape;
 
 pub(super) fn connects_and_accepts(variant: &Variant) {
@@ -113,7 +113,7 @@ fn refuses_everything(host: &mut Host, key: LaneKey) {
     assert!(host.driver.recv(key, &mut [0; 8]).is_err());
     assert!(host.driver.watch(key, Interest::Readable).is_err());
     assert!(host.driver.watch(key, Interest::Writable).is_err());
-    assert!(host.driver.owed(key).is_err());
+    assert!(host.driver.unacked(key).is_err());
     // The owner of the memory gets its answer, although there is no lane.
     // SAFETY: an empty shape has no memory.
     unsafe {

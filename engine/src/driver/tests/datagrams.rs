@@ -5,7 +5,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
 use super::host::{Host, PATIENCE, Variant, pattern};
-use crate::driver::lanes::{DATAGRAM_BYTES_MAX, DriverEvent};
+use crate::driver::traits::{DATAGRAM_BYTES_MAX, DriverEvent};
 use crate::driver::udp;
 
 /// Datagrams that stand in a kernel's buffer of any size.
@@ -33,7 +33,7 @@ fn is_writable(event: &DriverEvent) -> bool {
     matches!(event, DriverEvent::DatagramsWritable)
 }
 
-pub(super) fn every_length_goes_there_and_back(variant: &Variant) {
+pub(super) fn datagrams_of_every_length_round_trip(variant: &Variant) {
     for ip in ["127.0.0.1", "::1"] {
         if ip == "::1" && UdpSocket::bind("[::1]:0").is_err() {
             println!("RINGRAIL-SKIP: driver::tests::{}: no IPv6", variant.module);
@@ -75,7 +75,7 @@ pub(super) fn a_socket_of_both_families_reaches_both(variant: &Variant) {
 }
 
 /// One call for each batch, and nothing is lost, repeated, joined or out of order.
-pub(super) fn many_go_in_few_calls(variant: &Variant) {
+pub(super) fn bursts_are_batched(variant: &Variant) {
     let (mut near, mut far) = (Host::new(variant), Host::new(variant));
     let (near_at, far_at) = (near.open_datagrams("127.0.0.1"), far.open_datagrams("127.0.0.1"));
     let before = (near.driver.counters().syscalls, far.driver.counters().syscalls);
@@ -101,7 +101,7 @@ pub(super) fn many_go_in_few_calls(variant: &Variant) {
 }
 
 /// Nobody flushes what a full queue holds back but the call for room itself.
-pub(super) fn a_full_queue_makes_room_by_itself(variant: &Variant) {
+pub(super) fn full_queue_is_flushed_when_room_is_asked_for(variant: &Variant) {
     let mut host = Host::new(variant);
     host.open_datagrams("127.0.0.1");
     let (peer, address) = outside("127.0.0.1:0");
@@ -124,7 +124,7 @@ pub(super) fn a_full_queue_makes_room_by_itself(variant: &Variant) {
 }
 
 /// Ports where nobody is, addresses that cannot be reached, and lengths that no path takes.
-pub(super) fn what_one_destination_refuses_disturbs_no_other(variant: &Variant) {
+pub(super) fn refused_destination_does_not_affect_others(variant: &Variant) {
     let mut host = Host::new(variant);
     let at = host.open_datagrams("127.0.0.1");
     let (peer, address) = outside("127.0.0.1:0");
@@ -146,7 +146,7 @@ pub(super) fn what_one_destination_refuses_disturbs_no_other(variant: &Variant) 
     assert_eq!((counters.datagrams_sent, counters.datagrams_refused), (40, 60));
 }
 
-pub(super) fn what_is_too_long_is_dropped(variant: &Variant) {
+pub(super) fn oversized_datagram_is_dropped(variant: &Variant) {
     let mut host = Host::new(variant);
     let at = host.open_datagrams("127.0.0.1");
     let (peer, address) = outside("127.0.0.1:0");
@@ -218,7 +218,7 @@ pub(super) fn watched_once_and_woken(variant: &Variant) {
 }
 
 /// "None" may come without asking the kernel, but not with what was known before the last poll.
-pub(super) fn none_is_never_older_than_a_poll(variant: &Variant) {
+pub(super) fn empty_result_is_not_older_than_the_last_poll(variant: &Variant) {
     let mut host = Host::new(variant);
     let at = host.open_datagrams("127.0.0.1");
     let (peer, _) = outside("127.0.0.1:0");
@@ -261,7 +261,7 @@ pub(super) fn datagrams_move_to_another_driver(variant: &Variant) {
 }
 
 /// A queue of the kernel that is slow to empty: nothing is lost, and the room is told of once.
-pub(super) fn a_kernel_without_room_is_waited_for(variant: &Variant) {
+pub(super) fn full_send_buffer_is_waited_for(variant: &Variant) {
     let config = variant.config();
     let choice = variant.choice;
     // A namespace of the thread's own, which ends with it.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use socket2::SockRef;
 
 use super::host::{Host, PATIENCE, Variant, header, pattern};
-use crate::driver::lanes::{
+use crate::driver::traits::{
     CHUNK_HEADER_BYTES, CloseMode, DriverEvent, Interest, LaneKey, SendMode,
 };
 use crate::memory::{Buffer, alloc_region};
@@ -78,7 +78,7 @@ pub(super) fn reset_in_mid_chunk(variant: &Variant) {
 
 /// The peer reads nothing for a while: a graceful close waits for it only as long as the kernel
 /// holds the memory, and a reset ends the wait.
-pub(super) fn graceful_in_mid_chunk_before_a_deaf_peer(variant: &Variant) {
+pub(super) fn graceful_in_mid_chunk_with_a_peer_that_does_not_read(variant: &Variant) {
     let mut host = Host::new(variant);
     for (token, way) in (0..).zip(WAYS) {
         for ends_by_reset in [false, true] {
@@ -187,7 +187,7 @@ pub(super) fn peer_ends_in_mid_chunk(variant: &Variant) {
     }
 }
 
-pub(super) fn shutdown_lets_go_of_everything(variant: &Variant) {
+pub(super) fn shutdown_releases_all_memory(variant: &Variant) {
     let mut host = Host::new(variant);
     let address = host.listen();
     host.pair();

@@ -3,7 +3,7 @@
 use std::io::{ErrorKind, Read};
 
 use super::host::{Host, Variant, header, pattern};
-use crate::driver::lanes::{CloseMode, DriverEvent, Interest, Owed, SendMode};
+use crate::driver::traits::{CloseMode, DriverEvent, Interest, SendMode, Unacked};
 use crate::memory::Buffer;
 use crate::settings::Faults;
 
@@ -14,7 +14,7 @@ fn host(variant: &Variant, faults: Faults) -> Host {
 }
 
 /// Every chunk ends once, its memory comes back, and what arrives is right.
-pub(super) fn chunks_end_whatever_befalls_their_lanes(variant: &Variant) {
+pub(super) fn chunks_end_under_injected_faults(variant: &Variant) {
     let mut host = host(variant, Faults { seed: 3, late: 0.3, reset: 1.0, ..Faults::default() });
     let (mut arrived, mut lost) = (0, 0);
     for token in 0..60 {
@@ -73,7 +73,7 @@ pub(super) fn cut_lanes_look_reset_until_they_are_closed(variant: &Variant) {
     }
     let error = peer.read(&mut [0]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::ConnectionReset, "the peer has it as well");
-    assert_eq!(host.driver.owed(lane).unwrap(), Owed::Nothing);
+    assert_eq!(host.driver.unacked(lane).unwrap(), Unacked::Nothing);
     host.send_chunk(lane, 1, Buffer::from(pattern(1, 100)), SendMode::ZeroCopy);
     host.recv_chunk(lane, Buffer::from(vec![0; 100]));
     assert_eq!(host.expect_sent(lane).unwrap_err().kind(), ErrorKind::ConnectionReset);
@@ -88,7 +88,7 @@ pub(super) fn cut_lanes_look_reset_until_they_are_closed(variant: &Variant) {
     assert_eq!(host.dismantle().unwrap().len(), 0);
 }
 
-pub(super) fn refused_attempts_fail_and_are_over(variant: &Variant) {
+pub(super) fn refused_attempts_fail_and_close(variant: &Variant) {
     let mut host = host(variant, Faults { refuse: 1.0, ..Faults::default() });
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -134,7 +134,7 @@ pub(super) fn the_same_seed_fails_in_the_same_way(variant: &Variant) {
 }
 
 /// Each of the network's faults is made; what else arrives is right.
-pub(super) fn datagrams_fare_as_in_a_bad_network(variant: &Variant) {
+pub(super) fn datagram_faults_are_injected(variant: &Variant) {
     const COUNT: u32 = 1000;
     let lossy = Faults { seed: 5, late: 0.2, again: 0.2, lose: 0.1, ..Faults::default() };
     let garbling = Faults { flip: 0.1, truncate: 0.1, ..lossy };
@@ -187,7 +187,7 @@ pub(super) fn datagrams_fare_as_in_a_bad_network(variant: &Variant) {
 }
 
 /// A refusal that the driver made up is answered like one of the kernel's.
-pub(super) fn refused_room_is_told_of_once(variant: &Variant) {
+pub(super) fn injected_full_queue_is_reported_once(variant: &Variant) {
     let mut host = host(variant, Faults { again: 1.0, late: 0.3, ..Faults::default() });
     let at = host.open_datagrams("127.0.0.1");
     let peer = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();

@@ -12,7 +12,7 @@ use socket2::{Domain, Socket, Type};
 use tracing::subscriber::DefaultGuard;
 
 use super::wraps;
-use crate::driver::lanes::{
+use crate::driver::traits::{
     CHUNK_HEADER_BYTES, CloseMode, DATAGRAM_BYTES_MAX, Driver, DriverEvent, Interest, LaneKey,
     SendMode,
 };
@@ -283,7 +283,7 @@ impl Host {
                     to,
                     rail,
                     bytes.len(),
-                    crate::driver::lanes::Handling::PLAIN,
+                    crate::driver::traits::TxFlags::PLAIN,
                 );
                 true
             }
@@ -501,8 +501,8 @@ impl Host {
             | DriverEvent::CmaChanged { .. }
             | DriverEvent::RingChanged { .. }
             | DriverEvent::ProcessEnded { .. }
-            | DriverEvent::MemoryAsked { .. }
-            | DriverEvent::MemoryGiven { .. } => {}
+            | DriverEvent::MemoryRequested { .. }
+            | DriverEvent::MemoryAnswered { .. } => {}
             DriverEvent::Closed { lane } => {
                 let book = self.lanes.remove(&lane);
                 let book = book.unwrap_or_else(|| panic!("{event:?} of a lane that is not open"));

@@ -5,7 +5,7 @@ use std::io::{ErrorKind, Read, Write};
 use socket2::SockRef;
 
 use super::host::{Host, Variant, pattern};
-use crate::driver::lanes::{CloseMode, DriverEvent, Interest, LaneKey};
+use crate::driver::traits::{CloseMode, DriverEvent, Interest, LaneKey};
 
 fn is_readable(event: &DriverEvent, lane: LaneKey) -> bool {
     matches!(event, DriverEvent::Readable { lane: l } if *l == lane)

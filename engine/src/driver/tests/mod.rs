@@ -1,13 +1,13 @@
-//! The contract of [`crate::driver::lanes`], tried on every driver and on every way that
+//! The contract of [`crate::driver::traits`], tried on every driver and on every way that
 //! io_uring can be had.
 //!
 //! A case is a function of a [`Variant`]; the macro below runs each with all variants. What
 //! holds for every event, whatever the case, is checked by [`host::Host`].
 
-mod absence;
 mod chunks;
 mod connections;
 mod datagrams;
+mod detached;
 mod endings;
 mod failing;
 mod host;
@@ -115,49 +115,49 @@ contract! {
         chunks::huge_pages_are_not_registered,
         chunks::both_directions_at_once,
         chunks::more_pieces_than_a_call_takes,
-        chunks::arriving_in_crumbs,
+        chunks::arriving_a_few_bytes_at_a_time,
         chunks::beyond_the_memory_is_refused,
         chunks::second_chunk_is_refused,
         endings::reset_in_mid_chunk,
-        endings::graceful_in_mid_chunk_before_a_deaf_peer,
+        endings::graceful_in_mid_chunk_with_a_peer_that_does_not_read,
         endings::graceful_delivers_what_was_sent,
         endings::peer_resets_in_mid_chunk,
         endings::peer_ends_in_mid_chunk,
-        endings::shutdown_lets_go_of_everything,
+        endings::shutdown_releases_all_memory,
         moving::lanes_move_to_the_other_driver,
         moving::busy_driver_is_not_dismantled,
-        waiting::park_honours_its_time,
+        waiting::park_respects_its_timeout,
         waiting::park_ends_with_an_event,
-        waiting::full_rings_lose_nothing,
-        datagrams::every_length_goes_there_and_back,
+        waiting::full_completion_queue_loses_nothing,
+        datagrams::datagrams_of_every_length_round_trip,
         datagrams::datagrams_move_to_another_driver,
-        absence::lanes_are_set_up_and_closed_in_absence,
-        absence::strangers_leave_nothing_behind_in_absence,
-        rails::datagrams_follow_a_new_list,
+        detached::lanes_are_opened_and_closed_while_detached,
+        detached::refused_connections_leave_nothing_while_detached,
+        rails::datagrams_follow_a_new_list_of_rails,
         rails::each_rail_connects_from_its_address,
         rails::each_rail_sends_from_its_address,
-        rails::foreign_addresses_are_not_let_in,
+        rails::connections_to_foreign_addresses_are_closed,
     }
     all_but_faulty {
         messages::bytes_arrive_in_order_until_the_stream_ends,
         messages::watched_for_reading_once,
-        waiting::an_armed_driver_is_slept_for,
+        waiting::armed_driver_signals_its_wake_descriptor,
         messages::end_and_reset_are_readable,
         endings::shutdown_delivers_what_was_sent,
-        waiting::nothing_costs_nothing,
+        waiting::idle_poll_makes_no_syscall,
         datagrams::a_socket_of_both_families_reaches_both,
-        datagrams::many_go_in_few_calls,
-        datagrams::a_full_queue_makes_room_by_itself,
-        datagrams::what_one_destination_refuses_disturbs_no_other,
-        datagrams::what_is_too_long_is_dropped,
-        absence::bytes_and_datagrams_pass_in_absence,
-        datagrams::none_is_never_older_than_a_poll,
-        datagrams::a_kernel_without_room_is_waited_for,
+        datagrams::bursts_are_batched,
+        datagrams::full_queue_is_flushed_when_room_is_asked_for,
+        datagrams::refused_destination_does_not_affect_others,
+        datagrams::oversized_datagram_is_dropped,
+        detached::bytes_and_datagrams_pass_while_detached,
+        datagrams::empty_result_is_not_older_than_the_last_poll,
+        datagrams::full_send_buffer_is_waited_for,
     }
     all_but_late_and_faulty {
         connections::stale_keys_do_nothing,
-        rails::engines_of_one_host_meet_by_any_rail,
-        rails::links_that_come_and_go_are_told_of,
+        rails::engines_of_one_host_connect_by_any_rail,
+        rails::link_changes_are_reported,
         rails::listeners_of_rails_follow_their_nics,
         datagrams::watched_once_and_woken,
     }
@@ -169,11 +169,11 @@ contract! {
         failing_uring = Uring, [], Bare;
     }
     {
-        failing::chunks_end_whatever_befalls_their_lanes,
+        failing::chunks_end_under_injected_faults,
         failing::cut_lanes_look_reset_until_they_are_closed,
-        failing::refused_attempts_fail_and_are_over,
+        failing::refused_attempts_fail_and_close,
         failing::the_same_seed_fails_in_the_same_way,
-        failing::datagrams_fare_as_in_a_bad_network,
-        failing::refused_room_is_told_of_once,
+        failing::datagram_faults_are_injected,
+        failing::injected_full_queue_is_reported_once,
     }
 }

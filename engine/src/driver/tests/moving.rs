@@ -4,7 +4,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 
 use super::host::{Host, Variant, header, pattern};
-use crate::driver::lanes::{
+use crate::driver::traits::{
     CHUNK_HEADER_BYTES, CloseMode, DriverEvent, Interest, LaneKey, SendMode,
 };
 use crate::driver::{DriverChoice, DriverConfig};
@@ -54,24 +54,24 @@ pub(super) fn lanes_move_to_the_other_driver(variant: &Variant) {
         assert!(host.driver.poll(&mut Vec::new()).is_err());
         drop(host);
         let at = sockets.iter().position(|(key, _)| *key == lane).unwrap();
-        let mut heir = Host::with(choice, &config);
-        let lane = heir.adopt(sockets.swap_remove(at).1);
-        heir.driver.listen(listener).unwrap();
-        let accepted = heir.expect("Accepted", |e| matches!(e, DriverEvent::Accepted { .. }));
+        let mut successor = Host::with(choice, &config);
+        let lane = successor.adopt(sockets.swap_remove(at).1);
+        successor.driver.listen(listener).unwrap();
+        let accepted = successor.expect("Accepted", |e| matches!(e, DriverEvent::Accepted { .. }));
         let DriverEvent::Accepted { remote, .. } = accepted else { unreachable!() };
         assert_eq!(remote, waiting.local_addr().unwrap());
         peer.write_all(b" and after").unwrap();
-        expect_bytes(&mut heir, lane, b"before and after");
-        heir.expect_quiet();
-        heir.recv_chunk(lane, Buffer::from(vec![0; 100]));
-        heir.send_chunk(lane, 2, Buffer::from(pattern(2, 5000)), SendMode::ZeroCopy);
+        expect_bytes(&mut successor, lane, b"before and after");
+        successor.expect_quiet();
+        successor.recv_chunk(lane, Buffer::from(vec![0; 100]));
+        successor.send_chunk(lane, 2, Buffer::from(pattern(2, 5000)), SendMode::ZeroCopy);
         peer.write_all(&[&header(7)[..], &pattern(7, 100)].concat()).unwrap();
-        let (received, buffer) = heir.expect_received(lane);
+        let (received, buffer) = successor.expect_received(lane);
         assert_eq!(received.unwrap(), header(7));
         assert_eq!(buffer.as_slice().unwrap(), pattern(7, 100));
-        heir.expect_sent(lane).unwrap();
-        heir.close(lane, CloseMode::Graceful);
-        heir.expect_closed(lane);
+        successor.expect_sent(lane).unwrap();
+        successor.close(lane, CloseMode::Graceful);
+        successor.expect_closed(lane);
         let mut heard = Vec::new();
         peer.read_to_end(&mut heard).unwrap();
         let (first, second) = heard.split_at(CHUNK_HEADER_BYTES + 5000);

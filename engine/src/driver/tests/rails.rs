@@ -10,8 +10,8 @@ use rustix::thread::UnshareFlags;
 use socket2::SockRef;
 
 use super::host::{Host, PATIENCE, Variant, pattern};
-use crate::driver::lanes::{DriverCounters, DriverEvent, Interest};
 use crate::driver::tcp;
+use crate::driver::traits::{DriverCounters, DriverEvent, Interest};
 use crate::types::{RAILS_MAX, Rail, RailRole};
 
 /// A rail for tests.
@@ -90,7 +90,7 @@ pub(super) fn each_rail_sends_from_its_address(variant: &Variant) {
 
 /// The numbers mean the new list as soon as there is one; a list of one works as well on a socket
 /// that is bound to no address.
-pub(super) fn datagrams_follow_a_new_list(variant: &Variant) {
+pub(super) fn datagrams_follow_a_new_list_of_rails(variant: &Variant) {
     let mut host = Host::new(variant);
     let outside = UdpSocket::bind("127.0.0.1:0").unwrap();
     outside.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -140,7 +140,7 @@ pub(super) fn each_rail_connects_from_its_address(variant: &Variant) {
 }
 
 /// Whoever connects to an address that is no rail's is not talked to, and disturbs nobody.
-pub(super) fn foreign_addresses_are_not_let_in(variant: &Variant) {
+pub(super) fn connections_to_foreign_addresses_are_closed(variant: &Variant) {
     let mut host = Host::new(variant);
     host.driver.set_rails(&rails_of(&["127.0.0.1", "127.0.0.2"])).unwrap();
     let port = listen_everywhere(&mut host);
@@ -196,19 +196,19 @@ pub(super) fn listeners_of_rails_follow_their_nics(variant: &Variant) {
     assert_eq!(everywhere.accept().unwrap().1, stray.local_addr().unwrap());
     rails[1].nic_index = rails[0].nic_index;
     host.driver.set_rails(&rails).unwrap();
-    let copy = host.driver.listen_anew(1, &everywhere).unwrap();
+    let copy = host.driver.rebind_listener(1, &everywhere).unwrap();
     assert_eq!(SockRef::from(&copy).device().unwrap().as_deref(), Some(&b"lo"[..]));
     for ip in ["127.0.0.2", "127.0.0.2", "127.0.0.1", "127.0.0.2"] {
         accepted(&mut host, ip);
     }
-    assert!(host.driver.listen_anew(2, &everywhere).is_none());
+    assert!(host.driver.rebind_listener(2, &everywhere).is_none());
     accepted(&mut host, "127.0.0.2");
-    host.driver.begin_absence();
+    host.driver.begin_detached();
     rails[1].nic_index = veth;
     host.driver.set_rails(&rails).unwrap();
-    assert!(host.driver.listen_anew(1, &everywhere).is_some());
+    assert!(host.driver.rebind_listener(1, &everywhere).is_some());
     drop(copy);
-    host.driver.end_absence();
+    host.driver.end_detached();
     accepted(&mut host, "127.0.0.1");
     let stray = TcpStream::connect(("127.0.0.2", port)).unwrap();
     assert_eq!(everywhere.accept().unwrap().1, stray.local_addr().unwrap());
@@ -231,7 +231,7 @@ fn enter_new_network(variant: &Variant) -> bool {
 }
 
 /// Peers on one host have NICs between them only by name: what they send goes by the loopback.
-pub(super) fn engines_of_one_host_meet_by_any_rail(variant: &Variant) {
+pub(super) fn engines_of_one_host_connect_by_any_rail(variant: &Variant) {
     if !enter_new_network(variant) {
         return;
     }
@@ -282,7 +282,7 @@ pub(super) fn engines_of_one_host_meet_by_any_rail(variant: &Variant) {
 }
 
 /// In a network of its own, whose loopback is off at first.
-pub(super) fn links_that_come_and_go_are_told_of(variant: &Variant) {
+pub(super) fn link_changes_are_reported(variant: &Variant) {
     if !enter_new_network(variant) {
         return;
     }
@@ -300,7 +300,7 @@ pub(super) fn links_that_come_and_go_are_told_of(variant: &Variant) {
     expect(&mut host, false);
     switch_loopback(true);
     expect(&mut host, true);
-    host.driver.begin_absence();
+    host.driver.begin_detached();
     switch_loopback(false);
     let mut events = Vec::new();
     let until = std::time::Instant::now() + PATIENCE;
@@ -308,7 +308,7 @@ pub(super) fn links_that_come_and_go_are_told_of(variant: &Variant) {
         assert!(std::time::Instant::now() < until, "{events:?}");
         host.driver.poll(&mut events).unwrap();
     }
-    host.driver.end_absence();
+    host.driver.end_detached();
     switch_loopback(true);
     expect(&mut host, true);
 }

@@ -8,13 +8,13 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::host::{Host, PATIENCE, Variant, header};
 use crate::driver::DriverConfig;
-use crate::driver::lanes::{CloseMode, DriverEvent, Interest};
+use crate::driver::traits::{CloseMode, DriverEvent, Interest};
 use crate::memory::Buffer;
 
 /// Pairs of lanes of one driver. Their completions do not fit into the smallest ring's queue.
 const PAIRS: usize = 400;
 
-pub(super) fn park_honours_its_time(variant: &Variant) {
+pub(super) fn park_respects_its_timeout(variant: &Variant) {
     let mut host = Host::new(variant);
     let (near, _) = host.pair();
     host.watch(near, Interest::Readable);
@@ -64,7 +64,7 @@ pub(super) fn park_ends_with_an_event(variant: &Variant) {
 
 /// What somebody else sleeps by: it is quiet while nothing comes, and readable from the first event
 /// until the driver is polled.
-pub(super) fn an_armed_driver_is_slept_for(variant: &Variant) {
+pub(super) fn armed_driver_signals_its_wake_descriptor(variant: &Variant) {
     let mut host = Host::new(variant);
     let (lane, mut peer) = host.lane_to_outside();
     host.watch(lane, Interest::Readable);
@@ -114,7 +114,7 @@ pub(super) fn an_armed_driver_is_slept_for(variant: &Variant) {
     }
 }
 
-pub(super) fn nothing_costs_nothing(variant: &Variant) {
+pub(super) fn idle_poll_makes_no_syscall(variant: &Variant) {
     let mut host = Host::new(variant);
     let (near, far) = host.pair();
     host.watch(near, Interest::Readable);
@@ -140,7 +140,7 @@ pub(super) fn nothing_costs_nothing(variant: &Variant) {
 }
 
 /// More completions at a time than the queue holds, and a submission queue of two.
-pub(super) fn full_rings_lose_nothing(variant: &Variant) {
+pub(super) fn full_completion_queue_loses_nothing(variant: &Variant) {
     let limit = getrlimit(Resource::Nofile);
     // Every lane is a descriptor; ordinary limits are lower and may be raised.
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).unwrap();

@@ -14,7 +14,7 @@ use tracing::{Event as Told, Metadata, Subscriber};
 
 use super::host::{Host, Variant, Wrap, pattern};
 use crate::driver::DriverChoice;
-use crate::driver::lanes::{CloseMode, SendMode};
+use crate::driver::traits::{CloseMode, SendMode};
 use crate::memory::Buffer;
 
 /// Keeps what a driver tells, one line per event.
@@ -84,7 +84,7 @@ pub(super) fn check_capture(path: &Path) {
 }
 
 #[test]
-fn a_trace_tells_of_calls_and_events_and_sums_up_idle_ones() {
+fn trace_logs_calls_and_events_and_counts_idle_polls() {
     if tracing::level_filters::STATIC_MAX_LEVEL < tracing::Level::TRACE {
         return println!("RINGRAIL-SKIP: driver::tests::wraps: this build has no TRACE");
     }
@@ -135,7 +135,7 @@ fn a_trace_tells_of_calls_and_events_and_sums_up_idle_ones() {
 }
 
 #[test]
-fn a_driver_that_nobody_listens_to_is_not_wrapped() {
+fn driver_without_a_subscriber_is_not_wrapped() {
     assert!(!crate::driver::middleware::is_traced());
     let guard = listen(&Listener::default());
     let has_trace = tracing::level_filters::STATIC_MAX_LEVEL >= tracing::Level::TRACE;
@@ -144,7 +144,7 @@ fn a_driver_that_nobody_listens_to_is_not_wrapped() {
 }
 
 #[test]
-fn a_capture_has_datagrams_of_both_directions() {
+fn capture_has_datagrams_of_both_directions() {
     for ip in ["127.0.0.1", "::1"] {
         let variant = Variant {
             module: "wraps",

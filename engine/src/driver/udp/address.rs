@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_come_back() {
+    fn addresses_round_trip() {
         for (family, text) in [
             (Family::V4, "192.0.2.7:65535"),
             (Family::V6, "192.0.2.7:1"),
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_of_ipv4_reaches_mapped_addresses_only() {
+    fn ipv4_socket_reaches_mapped_addresses_only() {
         let mut raw = RawAddress::new();
         assert_eq!(raw.set("[2001:db8::1]:1".parse().unwrap(), Family::V4), None);
         let length = raw.set("[::ffff:192.0.2.1]:9".parse().unwrap(), Family::V4).unwrap();

@@ -7,7 +7,7 @@ use std::os::fd::RawFd;
 use super::super::calls;
 use super::address::RawAddress;
 use super::failed;
-use super::train::Report;
+use super::gso::Report;
 
 struct Slot {
     bytes: Box<[u8]>,
@@ -41,7 +41,7 @@ pub(super) struct Batch {
     headers: Box<[libc::mmsghdr]>,
     pieces: Box<[libc::iovec]>,
     /// They may be trains.
-    has_trains: bool,
+    is_gro: bool,
     /// The next message of which something is taken, and the end of the batch.
     next: usize,
     end: usize,
@@ -55,7 +55,7 @@ unsafe impl Send for Batch {}
 
 impl Batch {
     /// Room for `messages` of at most `message_bytes` each, trains if the socket joins datagrams.
-    pub(super) fn new(messages: usize, message_bytes: usize, has_trains: bool) -> Self {
+    pub(super) fn new(messages: usize, message_bytes: usize, is_gro: bool) -> Self {
         let slot = |_| Slot {
             bytes: vec![0; message_bytes].into(),
             address: RawAddress::new(),
@@ -68,7 +68,7 @@ impl Batch {
             slots: (0..messages).map(slot).collect(),
             headers: super::headers(messages),
             pieces: super::pieces(messages),
-            has_trains,
+            is_gro,
             next: 0,
             end: 0,
             at: 0,
@@ -110,7 +110,7 @@ impl Batch {
     pub(super) fn receive(&mut self, socket: RawFd, count: usize) -> io::Result<usize> {
         debug_assert!(self.is_empty());
         (self.next, self.end, self.at) = (0, 0, 0);
-        if count == 1 && !self.has_trains {
+        if count == 1 && !self.is_gro {
             let (_, length) = self.receive_one(socket)?;
             (self.slots[0].length, self.slots[0].datagram_bytes) = (length, length);
             self.end = 1;
@@ -124,7 +124,7 @@ impl Batch {
     /// address, and its length; [`Self::first`] has its bytes.
     #[inline(always)]
     pub(super) fn receive_one(&mut self, socket: RawFd) -> io::Result<(Option<SocketAddr>, usize)> {
-        debug_assert!(self.is_empty() && !self.has_trains);
+        debug_assert!(self.is_empty() && !self.is_gro);
         let slot = &mut self.slots[0];
         slot.address_bytes = RawAddress::BYTES;
         // SAFETY: pointers and lengths describe room of the slot, which is borrowed exclusively.
@@ -156,7 +156,7 @@ impl Batch {
             let header = &mut self.headers[at].msg_hdr;
             header.msg_name = (&raw mut slot.address).cast();
             header.msg_namelen = RawAddress::BYTES;
-            if self.has_trains {
+            if self.is_gro {
                 let (control, control_bytes) = slot.report.room();
                 header.msg_control = control.cast();
                 header.msg_controllen = control_bytes as _;
@@ -184,7 +184,7 @@ impl Batch {
             slot.length = header.msg_len as usize;
             slot.address_bytes = header.msg_hdr.msg_namelen;
             let reported = slot.report.datagram_bytes(header.msg_hdr.msg_controllen);
-            slot.datagram_bytes = reported.filter(|_| self.has_trains).unwrap_or(slot.length);
+            slot.datagram_bytes = reported.filter(|_| self.is_gro).unwrap_or(slot.length);
         }
         Ok(count)
     }

@@ -6,8 +6,8 @@ use std::os::fd::RawFd;
 
 use super::BATCH;
 use super::batch::Batch;
-use super::train;
-use crate::driver::lanes::{DATAGRAM_BYTES_MAX, DriverCounters};
+use super::gso;
+use crate::driver::traits::{DATAGRAM_BYTES_MAX, DriverCounters};
 
 /// Pending errors of a socket that one call for datagrams passes over.
 const ERRORS_MAX: usize = 64;
@@ -23,11 +23,11 @@ const BATCH_MIN: usize = 8;
 const DATAGRAM_ROOM_BYTES: usize = DATAGRAM_BYTES_MAX + 1;
 
 /// Trains of a batch.
-const TRAINS: usize = 8;
+const GRO_MESSAGES: usize = 8;
 
 /// Points for a datagram that could have come in a train with those before it; one that begins
 /// another takes one point.
-const IN_TRAIN: u32 = 4;
+const GRO_STEP: u32 = 4;
 /// Points from which on `UDP_GRO` is asked for; it is on until there are none left.
 const GRO_SCORE: u32 = 32;
 /// Most points.
@@ -48,29 +48,29 @@ const SCORE_MAX: u32 = 64;
 pub(super) struct Incoming {
     datagrams: Batch,
     /// Room for trains, once they have come.
-    trains: Option<Batch>,
+    gro_batch: Option<Batch>,
     /// `UDP_GRO` is on: the kernel gives trains whole.
     has_gro: bool,
     /// The kernel has no `UDP_GRO`.
     lacks_gro: bool,
-    /// Points for `UDP_GRO`; see [`IN_TRAIN`].
+    /// Points for `UDP_GRO`; see [`GRO_STEP`].
     gro_score: u32,
     /// What came last could be a train of that many datagrams of so many bytes, and go on if
     /// nothing was asked for in vain since.
-    train_datagrams: usize,
-    train_bytes: Option<usize>,
+    run_datagrams: usize,
+    run_bytes: Option<usize>,
     /// How many messages the next call asks for: 1, or the size of a batch.
-    ask: usize,
+    request: usize,
     /// The last call found something.
     was_hit: bool,
     /// The batch was all that there was: the next answer is "none".
-    rests: bool,
+    is_drained: bool,
 }
 
 /// Whether an error is what an ICMP message said of a datagram that was sent, or a signal: the
 /// packet layer finds out by itself, and datagrams of others wait.
 #[cold]
-fn is_of_another(error: &io::Error) -> bool {
+fn is_unrelated_error(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),
         Some(
@@ -93,20 +93,20 @@ impl Incoming {
     pub(super) fn new() -> Self {
         Self {
             datagrams: Batch::new(BATCH, DATAGRAM_ROOM_BYTES, false),
-            trains: None,
+            gro_batch: None,
             has_gro: false,
             lacks_gro: false,
             gro_score: 0,
-            train_datagrams: 0,
-            train_bytes: None,
-            ask: 1,
+            run_datagrams: 0,
+            run_bytes: None,
+            request: 1,
             was_hit: false,
-            rests: false,
+            is_drained: false,
         }
     }
 
     fn batch(&mut self) -> &mut Batch {
-        match &mut self.trains {
+        match &mut self.gro_batch {
             Some(trains) if self.has_gro => trains,
             _ => &mut self.datagrams,
         }
@@ -118,11 +118,11 @@ impl Incoming {
     }
 
     /// Time has passed: what there was may not be all any more.
-    pub(super) fn ask_anew(&mut self) {
-        self.rests = false;
+    pub(super) fn mark_stale(&mut self) {
+        self.is_drained = false;
     }
 
-    /// The next datagram, or `None`; see [`crate::driver::lanes::DatagramPort::recv_datagram`].
+    /// The next datagram, or `None`; see [`crate::driver::traits::DatagramIo::recv_datagram`].
     #[inline(always)]
     pub(super) fn take(
         &mut self,
@@ -130,7 +130,7 @@ impl Incoming {
         counters: &mut DriverCounters,
     ) -> io::Result<Option<(SocketAddr, &mut [u8])>> {
         if !self.is_one_by_one() {
-            return self.take_of_many(socket, counters);
+            return self.take_from_batch(socket, counters);
         }
         counters.syscalls += 1;
         match self.datagrams.receive_one(socket) {
@@ -138,19 +138,19 @@ impl Incoming {
                 counters.datagrams_received += 1;
                 self.note_length(length);
                 if std::mem::replace(&mut self.was_hit, true) {
-                    self.ask = BATCH_MIN;
+                    self.request = BATCH_MIN;
                 }
                 Ok(Some((from, self.datagrams.first(length))))
             }
             Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {
-                (self.was_hit, self.train_bytes) = (false, None);
+                (self.was_hit, self.run_bytes) = (false, None);
                 Ok(None)
             }
             Ok((_, length)) => {
                 counters.datagrams_too_long += u64::from(length > DATAGRAM_BYTES_MAX);
-                self.take_of_many(socket, counters)
+                self.take_from_batch(socket, counters)
             }
-            Err(error) if is_of_another(&error) => self.take_of_many(socket, counters),
+            Err(error) if is_unrelated_error(&error) => self.take_from_batch(socket, counters),
             Err(error) => Err(error),
         }
     }
@@ -158,16 +158,16 @@ impl Incoming {
     /// Whether the next datagram is asked for alone, and none is here.
     #[inline]
     fn is_one_by_one(&self) -> bool {
-        self.ask == 1
+        self.request == 1
             && !self.has_gro
-            && !self.rests
+            && !self.is_drained
             && self.datagrams.is_empty()
             && self.gro_score < GRO_SCORE
     }
 
     /// The next datagram of a batch, which comes first if there is none.
     #[inline(never)]
-    fn take_of_many(
+    fn take_from_batch(
         &mut self,
         socket: RawFd,
         counters: &mut DriverCounters,
@@ -182,7 +182,7 @@ impl Incoming {
                     return Ok(Some((from, self.batch().bytes(&taken))));
                 }
             }
-            if std::mem::take(&mut self.rests) || !self.fetch(socket, counters)? {
+            if std::mem::take(&mut self.is_drained) || !self.fetch(socket, counters)? {
                 return Ok(None);
             }
         }
@@ -192,15 +192,15 @@ impl Incoming {
     /// Takes note of a datagram of `length` bytes.
     #[inline]
     fn note_length(&mut self, length: usize) {
-        if self.train_bytes.is_some_and(|longest| length <= longest) {
-            self.train_datagrams += 1;
+        if self.run_bytes.is_some_and(|longest| length <= longest) {
+            self.run_datagrams += 1;
             // A shorter one ends its train.
-            self.train_bytes = self.train_bytes.filter(|&bytes| bytes == length);
-            if self.train_datagrams >= train::DATAGRAMS_MIN {
-                self.gro_score = (self.gro_score + IN_TRAIN).min(SCORE_MAX);
+            self.run_bytes = self.run_bytes.filter(|&bytes| bytes == length);
+            if self.run_datagrams >= gso::DATAGRAMS_MIN {
+                self.gro_score = (self.gro_score + GRO_STEP).min(SCORE_MAX);
             }
         } else {
-            (self.train_bytes, self.train_datagrams) = (Some(length), 1);
+            (self.run_bytes, self.run_datagrams) = (Some(length), 1);
             self.gro_score = self.gro_score.saturating_sub(1);
         }
     }
@@ -212,20 +212,20 @@ impl Incoming {
         }
         for _ in 0..ERRORS_MAX {
             counters.syscalls += 1;
-            let ask = self.ask;
+            let ask = self.request;
             match self.batch().receive(socket, ask) {
                 Ok(count) => {
                     self.plan(count);
                     return Ok(true);
                 }
                 Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {
-                    (self.ask, self.was_hit, self.train_bytes) = (1, false, None);
+                    (self.request, self.was_hit, self.run_bytes) = (1, false, None);
                     if self.has_gro && self.gro_score == 0 {
                         self.stop_gro(socket, counters);
                     }
                     return Ok(false);
                 }
-                Err(error) if is_of_another(&error) => {}
+                Err(error) if is_unrelated_error(&error) => {}
                 Err(error) => return Err(error),
             }
         }
@@ -236,10 +236,10 @@ impl Incoming {
     #[cold]
     fn start_gro(&mut self, socket: RawFd, counters: &mut DriverCounters) {
         counters.syscalls += 1;
-        match train::set_gro(socket, true) {
+        match gso::set_gro(socket, true) {
             Ok(()) => {
-                let room = || Batch::new(TRAINS, train::ROOM_BYTES, true);
-                self.trains.get_or_insert_with(room);
+                let room = || Batch::new(GRO_MESSAGES, gso::ROOM_BYTES, true);
+                self.gro_batch.get_or_insert_with(room);
                 self.has_gro = true;
             }
             Err(error) => {
@@ -253,22 +253,22 @@ impl Incoming {
     #[cold]
     fn stop_gro(&mut self, socket: RawFd, counters: &mut DriverCounters) {
         counters.syscalls += 1;
-        self.has_gro = train::set_gro(socket, false).is_err();
+        self.has_gro = gso::set_gro(socket, false).is_err();
     }
 
     /// Decides on the next call, after one that found `count` messages.
     fn plan(&mut self, count: usize) {
-        let (asked, most) = (self.ask, self.batch().capacity());
+        let (asked, most) = (self.request, self.batch().capacity());
         if asked > 1 {
-            self.rests = count < asked.min(most);
-            self.ask = match count {
+            self.is_drained = count < asked.min(most);
+            self.request = match count {
                 1 => 1,
                 _ if count == asked => (asked * 2).min(BATCH),
                 _ => (count + 1).next_power_of_two().min(BATCH),
             };
             self.was_hit = count > 1;
         } else if std::mem::replace(&mut self.was_hit, true) {
-            self.ask = BATCH_MIN;
+            self.request = BATCH_MIN;
         }
     }
 }
@@ -278,7 +278,7 @@ mod tests {
     use super::super::outgoing::Outgoing;
     use super::super::socket;
     use super::*;
-    use crate::driver::lanes::Handling;
+    use crate::driver::traits::TxFlags;
     use std::os::fd::AsRawFd;
     use std::time::{Duration, Instant};
 
@@ -302,14 +302,14 @@ mod tests {
             let to = self.sockets[1].local_addr().unwrap();
             for (number, &length) in lengths.iter().enumerate() {
                 self.outgoing.room()[..length].fill(number as u8);
-                self.outgoing.push(to, 0, length, Handling::PLAIN, &mut sent);
+                self.outgoing.push(to, 0, length, TxFlags::PLAIN, &mut sent);
             }
             assert!(self.outgoing.flush(self.sockets[0].as_raw_fd(), &mut sent));
             assert_eq!(sent.datagrams_sent, lengths.len() as u64);
             let (start, mut number) = (Instant::now(), 0);
             while number < lengths.len() {
                 assert!(start.elapsed() < Duration::from_secs(10), "{number} of {lengths:?} came");
-                self.incoming.ask_anew();
+                self.incoming.mark_stale();
                 let from = self.sockets[1].as_raw_fd();
                 while let Some((from, bytes)) = self.incoming.take(from, &mut taken).unwrap() {
                     assert_eq!(from, self.sockets[0].local_addr().unwrap());
@@ -324,10 +324,10 @@ mod tests {
     }
 
     #[test]
-    fn trains_come_as_the_datagrams_that_they_are() {
+    fn gro_batches_are_split_into_datagrams() {
         let mut pair = Pair::new();
         pair.exchange(&[1000; 40]);
-        if train::set_gro(pair.sockets[1].as_raw_fd(), false).is_err() {
+        if gso::set_gro(pair.sockets[1].as_raw_fd(), false).is_err() {
             return println!("RINGRAIL-SKIP: driver::udp::incoming: no UDP_GRO");
         }
         let mut pair = Pair::new();
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn another_driver_of_the_socket_finds_datagrams_one_by_one() {
+    fn gro_is_off_for_the_next_driver_of_the_socket() {
         let mut pair = Pair::new();
         pair.exchange(&[1000; 64]);
         pair.exchange(&[1000; 64]);
@@ -354,20 +354,20 @@ mod tests {
 
     /// RR-PATH-7
     #[test]
-    fn those_that_end_a_train_go_alone() {
+    fn datagrams_with_no_gso_are_sent_alone() {
         let mut pair = Pair::new();
         let mut counters = DriverCounters::default();
         let to = pair.sockets[1].local_addr().unwrap();
         pair.exchange(&[1000; 64]);
         pair.exchange(&[1000; 64]);
         for _ in 0..20 {
-            let alone = Handling { is_alone: true, ..Handling::PLAIN };
+            let alone = TxFlags { no_gso: true, ..TxFlags::PLAIN };
             pair.outgoing.push(to, 0, 500, alone, &mut counters);
         }
         assert!(pair.outgoing.flush(pair.sockets[0].as_raw_fd(), &mut counters));
         let mut taken = DriverCounters::default();
         while taken.datagrams_received < 20 {
-            pair.incoming.ask_anew();
+            pair.incoming.mark_stale();
             let socket = pair.sockets[1].as_raw_fd();
             while pair.incoming.take(socket, &mut taken).unwrap().is_some() {}
         }
@@ -376,12 +376,12 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_one_by_one_is_not_asked_for_its_length() {
+    fn gro_stays_off_for_single_datagrams() {
         let mut pair = Pair::new();
         for _ in 0..200 {
             pair.exchange(&[64]);
         }
-        assert!(pair.incoming.trains.is_none(), "no room is taken for trains that do not come");
+        assert!(pair.incoming.gro_batch.is_none(), "no room is taken for trains that do not come");
         pair.exchange(&[1000; 64]);
         pair.exchange(&[64]);
         let had_gro = pair.incoming.has_gro;

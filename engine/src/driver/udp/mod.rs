@@ -9,16 +9,16 @@
 //! With several rails a datagram carries its source and NIC in a control message, unless the kernel
 //! sends it that way anyhow.
 //!
-//! What goes to one destination goes in trains ([`train`]), and comes in trains while many do.
+//! What goes to one destination goes in trains ([`gso`]), and comes in trains while many do.
 
 mod address;
 mod batch;
+mod gso;
 mod incoming;
 mod outgoing;
+mod route_cache;
 mod socket;
 mod source;
-mod train;
-mod usual;
 
 use std::io;
 use std::mem;
@@ -28,8 +28,8 @@ use std::os::fd::{AsRawFd, RawFd};
 use self::incoming::Incoming;
 use self::outgoing::Outgoing;
 pub(crate) use self::socket::{WANTED_BYTES, bind, buffers};
-use crate::driver::lanes::Rail;
-use crate::driver::lanes::{DriverCounters, DriverEvent, Handling};
+use crate::driver::traits::Rail;
+use crate::driver::traits::{DriverCounters, DriverEvent, TxFlags};
 use crate::forks::EngineFd;
 
 /// Datagrams that a driver holds in each direction.
@@ -57,7 +57,7 @@ impl Wants {
 /// The datagram side of a driver.
 ///
 /// A driver calls [`Self::serve`] in each poll, has the kernel asked for [`Self::wants`] before it
-/// sleeps, and reports the answer to [`Self::announced`].
+/// sleeps, and reports the answer to [`Self::on_ready`].
 pub(super) struct Datagrams {
     socket: EngineFd<UdpSocket>,
     outgoing: Outgoing,
@@ -75,8 +75,8 @@ impl Datagrams {
     pub(super) fn new(socket: UdpSocket) -> io::Result<Self> {
         let local = socket.local_addr()?;
         // An earlier driver may have had it otherwise; a kernel that cannot does not.
-        let _ = train::set_gro(socket.as_raw_fd(), false);
-        let has_gso = train::has_gso(socket.as_raw_fd());
+        let _ = gso::set_gro(socket.as_raw_fd(), false);
+        let has_gso = gso::has_gso(socket.as_raw_fd());
         Ok(Self {
             socket: EngineFd::new(socket),
             outgoing: Outgoing::new(local, has_gso),
@@ -88,7 +88,7 @@ impl Datagrams {
     }
 
     pub(super) fn set_rails(&mut self, rails: &[Rail], counters: &mut DriverCounters) {
-        self.outgoing.doubt_ways();
+        self.outgoing.invalidate_routes();
         self.flush(counters);
         self.outgoing.set_rails(rails);
     }
@@ -121,10 +121,10 @@ impl Datagrams {
         to: SocketAddr,
         rail: u8,
         length: usize,
-        handling: Handling,
+        tx_flags: TxFlags,
         counters: &mut DriverCounters,
     ) {
-        self.outgoing.push(to, rail, length, handling, counters);
+        self.outgoing.push(to, rail, length, tx_flags, counters);
     }
 
     /// Whether nothing is queued.
@@ -161,7 +161,7 @@ impl Datagrams {
     /// `sleeps`: the driver is about to.
     #[inline]
     pub(super) fn serve(&mut self, sleeps: bool, events: &mut Vec<DriverEvent>) {
-        self.incoming.ask_anew();
+        self.incoming.mark_stale();
         self.outgoing.poll(sleeps);
         if self.is_watched && self.incoming.is_held() {
             self.is_watched = false;
@@ -180,7 +180,7 @@ impl Datagrams {
     }
 
     /// The kernel announced something.
-    pub(super) fn announced(
+    pub(super) fn on_ready(
         &mut self,
         what: Wants,
         counters: &mut DriverCounters,

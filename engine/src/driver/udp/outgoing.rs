@@ -6,12 +6,12 @@ use std::os::fd::RawFd;
 
 use super::super::calls;
 use super::address::{Family, RawAddress};
+use super::gso::{self, Control};
+use super::route_cache::RouteCache;
 use super::source::Source;
-use super::train::{self, Control};
-use super::usual::Usual;
 use super::{BATCH, failed};
-use crate::driver::lanes::Rail;
-use crate::driver::lanes::{DATAGRAM_BYTES_MAX, DriverCounters, Handling};
+use crate::driver::traits::Rail;
+use crate::driver::traits::{DATAGRAM_BYTES_MAX, DriverCounters, TxFlags};
 
 /// A datagram and where it goes.
 #[repr(C, align(64))]
@@ -22,9 +22,9 @@ struct Slot {
     length: usize,
     rail: u8,
     /// The kernel sends it by its rail unasked.
-    is_usual: bool,
+    is_default_route: bool,
     /// It joins no train.
-    is_alone: bool,
+    no_gso: bool,
 }
 
 impl Slot {
@@ -32,7 +32,7 @@ impl Slot {
     fn shares_message_with(&self, other: &Self) -> bool {
         self.address_bytes == other.address_bytes
             && self.rail == other.rail
-            && self.is_usual == other.is_usual
+            && self.is_default_route == other.is_default_route
             && self.address.equals(&other.address, self.address_bytes)
     }
 }
@@ -49,7 +49,7 @@ pub(super) struct Outgoing {
     pieces: Box<[libc::iovec]>,
     controls: Box<[Control]>,
     /// Datagrams in each message of the last call.
-    trains: Box<[u8]>,
+    batch_lengths: Box<[u8]>,
     /// The kernel cuts trains, and has refused none.
     has_gso: bool,
     /// The first datagram.
@@ -61,7 +61,7 @@ pub(super) struct Outgoing {
     is_wildcard: bool,
     /// Of each rail, if there are several: `None` where the socket cannot send from its address.
     sources: Box<[Option<Source>]>,
-    usual: Usual,
+    routes: RouteCache,
 }
 
 // SAFETY: the pointers in `headers` and `pieces` are written anew before each system call and not
@@ -86,22 +86,22 @@ impl Outgoing {
             address_bytes: 0,
             length: 0,
             rail: 0,
-            is_usual: false,
-            is_alone: false,
+            is_default_route: false,
+            no_gso: false,
         };
         Self {
             slots: (0..BATCH).map(slot).collect(),
             headers: super::headers(BATCH),
             pieces: super::pieces(BATCH),
             controls: vec![Control::new(); BATCH].into(),
-            trains: vec![0; BATCH].into(),
+            batch_lengths: vec![0; BATCH].into(),
             has_gso,
             head: 0,
             count: 0,
             family: Family::of(local),
             is_wildcard: local.ip().is_unspecified(),
             sources: Box::default(),
-            usual: Usual::new(),
+            routes: RouteCache::new(),
         }
     }
 
@@ -112,17 +112,17 @@ impl Outgoing {
             [_] if !self.is_wildcard => Box::default(),
             rails => rails.iter().map(|rail| Source::of(rail, self.family)).collect(),
         };
-        self.usual.set_rails(if self.is_wildcard { rails } else { &[] });
+        self.routes.set_rails(if self.is_wildcard { rails } else { &[] });
     }
 
     /// Comes with each poll.
     pub(super) fn poll(&mut self, sleeps: bool) {
-        self.usual.poll(sleeps);
+        self.routes.poll(sleeps);
     }
 
     /// Ways may lead elsewhere by now: what is queued says its own.
-    pub(super) fn doubt_ways(&mut self) {
-        self.slots.iter_mut().for_each(|slot| slot.is_usual = false);
+    pub(super) fn invalidate_routes(&mut self) {
+        self.slots.iter_mut().for_each(|slot| slot.is_default_route = false);
     }
 
     /// Whether a datagram can leave by `rail`.
@@ -164,7 +164,7 @@ impl Outgoing {
         to: SocketAddr,
         rail: u8,
         length: usize,
-        handling: Handling,
+        tx_flags: TxFlags,
         counters: &mut DriverCounters,
     ) {
         debug_assert!(!self.is_full() && length <= DATAGRAM_BYTES_MAX);
@@ -179,8 +179,9 @@ impl Outgoing {
                 slot.address_bytes = bytes;
                 slot.length = length.min(DATAGRAM_BYTES_MAX);
                 slot.rail = rail;
-                slot.is_alone = handling.is_alone;
-                slot.is_usual = self.sources.is_empty() || self.usual.is(to.ip(), rail);
+                slot.no_gso = tx_flags.no_gso;
+                slot.is_default_route =
+                    self.sources.is_empty() || self.routes.is_default(to.ip(), rail);
                 self.count += 1;
             }
             None => counters.datagrams_refused += 1,
@@ -191,7 +192,7 @@ impl Outgoing {
     #[inline]
     pub(super) fn flush(&mut self, socket: RawFd, counters: &mut DriverCounters) -> bool {
         let mut first = None;
-        if self.count == 1 && self.slots[self.head].is_usual {
+        if self.count == 1 && self.slots[self.head].is_default_route {
             counters.syscalls += 1;
             let sent = self.send_one(socket);
             if sent.is_ok() {
@@ -221,7 +222,7 @@ impl Outgoing {
             let result = first.take().unwrap_or_else(|| {
                 counters.syscalls += 1;
                 match self.count {
-                    1 if self.slots[self.head].is_usual => self.send_one(socket),
+                    1 if self.slots[self.head].is_default_route => self.send_one(socket),
                     _ => self.send_many(socket, self.has_gso && !is_second_try),
                 }
             });
@@ -232,7 +233,9 @@ impl Outgoing {
                     is_second_try = false;
                 }
                 Err(error) if self.has_gso && is_gso_refusal(&error) => {
-                    tracing::debug!("datagrams go one by one: the kernel refuses trains: {error}");
+                    tracing::debug!(
+                        "datagrams go one by one: the kernel refuses batch_lengths: {error}"
+                    );
                     self.has_gso = false;
                 }
                 Err(error) => match error.raw_os_error() {
@@ -276,15 +279,15 @@ impl Outgoing {
     }
 
     /// Hands over all there is in one call; returns how many datagrams the kernel took.
-    fn send_many(&mut self, socket: RawFd, in_trains: bool) -> io::Result<usize> {
+    fn send_many(&mut self, socket: RawFd, with_gso: bool) -> io::Result<usize> {
         let pieces = self.pieces.as_mut_ptr();
         let (mut messages, mut at) = (0, 0);
         while at < self.count {
-            let length = if in_trains { self.train_from(at) } else { 1 };
+            let length = if with_gso { self.gso_length(at) } else { 1 };
             let first = &self.slots[(self.head + at) % BATCH];
             // Where the rail is gone since, routes decide.
             let source = match self.sources.get(usize::from(first.rail)) {
-                Some(Some(source)) if !first.is_usual => Some(source),
+                Some(Some(source)) if !first.is_default_route => Some(source),
                 _ => None,
             };
             let segment = (length > 1).then_some(first.length as u16);
@@ -307,7 +310,7 @@ impl Outgoing {
             // SAFETY: `at` is below BATCH, the number of pieces.
             header.msg_iov = unsafe { pieces.add(at) };
             header.msg_iovlen = length as _;
-            self.trains[messages] = length as u8;
+            self.batch_lengths[messages] = length as u8;
             (messages, at) = (messages + 1, at + length);
         }
         // SAFETY: the first `messages` headers describe pieces, slots, addresses and control
@@ -322,18 +325,18 @@ impl Outgoing {
             )
         };
         let taken = usize::try_from(rc).map_err(|_| failed())?;
-        Ok(self.trains[..taken].iter().map(|&length| usize::from(length)).sum())
+        Ok(self.batch_lengths[..taken].iter().map(|&length| usize::from(length)).sum())
     }
 
     /// How many of the datagrams that wait, from the one at `at` on, go as one message.
-    fn train_from(&self, at: usize) -> usize {
+    fn gso_length(&self, at: usize) -> usize {
         let slot = |offset: usize| &self.slots[(self.head + offset) % BATCH];
         let first = slot(at);
-        if first.is_alone {
+        if first.no_gso {
             return 1;
         }
-        let joins = |other: &&Slot| !other.is_alone && other.shares_message_with(first);
+        let joins = |other: &&Slot| !other.no_gso && other.shares_message_with(first);
         let others = (at + 1..self.count).map(slot).take_while(joins);
-        train::length(first.length, others.map(|other| other.length))
+        gso::length(first.length, others.map(|other| other.length))
     }
 }

@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn a_taken_port_is_no_obstacle() {
+    fn taken_port_falls_back_to_another_one() {
         let localhost = std::net::Ipv4Addr::LOCALHOST;
         let first = bind((localhost, 0).into()).unwrap();
         let port = first.local_addr().unwrap().port();
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn ipv6_is_not_fragmented_either_and_the_wildcard_takes_both() {
+    fn ipv6_is_not_fragmented_and_wildcard_is_dual_stack() {
         let Ok(socket) = bind("[::]:0".parse().unwrap()) else {
             return println!("RINGRAIL-SKIP: driver::udp::socket: this host has no IPv6");
         };

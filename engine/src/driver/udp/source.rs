@@ -4,7 +4,7 @@ use std::mem::offset_of;
 use std::net::IpAddr;
 
 use super::address::Family;
-use crate::driver::lanes::Rail;
+use crate::driver::traits::Rail;
 
 #[derive(Clone, Copy)]
 #[repr(C)]
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_are_as_the_c_library_lays_them_out() {
+    fn pktinfo_matches_the_libc_layout() {
         for (address, family, info_bytes) in [
             ("127.0.0.2", Family::V4, size_of::<libc::in_pktinfo>()),
             ("127.0.0.2", Family::V6, size_of::<libc::in6_pktinfo>()),

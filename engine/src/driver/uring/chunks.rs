@@ -10,7 +10,7 @@ use super::super::{
 };
 use super::UringDriver;
 use super::slots::Kind;
-use crate::driver::lanes::{CHUNK_HEADER_BYTES, DriverEvent, LaneKey, SendMode};
+use crate::driver::traits::{CHUNK_HEADER_BYTES, DriverEvent, LaneKey, SendMode};
 use crate::memory::Shape;
 
 /// `IORING_SEND_ZC_REPORT_USAGE`.
@@ -121,7 +121,7 @@ impl UringDriver {
 
     /// # Safety
     ///
-    /// As for `BulkLanes::send_chunk`.
+    /// As for `ChunkIo::send_chunk`.
     #[allow(clippy::too_many_arguments)]
     pub(super) unsafe fn start_send(
         &mut self,
@@ -140,8 +140,8 @@ impl UringDriver {
         if lane.is_sending {
             return Err(already_outstanding());
         }
-        if self.rails.has_strays() {
-            self.rails.call_home(key, &lane.socket, &mut self.counters);
+        if self.rails.has_unmatched() {
+            self.rails.rebind_unmatched(key, &lane.socket, &mut self.counters);
         }
         lane.send().begin(source, offset, length)?;
         lane.send().header = *header;

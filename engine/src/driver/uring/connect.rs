@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, RawFd};
 use super::UringDriver;
 use super::slots::Kind;
 use super::tcp;
-use crate::driver::lanes::{CloseMode, ControlLanes, DriverEvent, LaneKey};
+use crate::driver::traits::{CloseMode, ConnectionIo, DriverEvent, LaneKey};
 use crate::driver::{no_such_lane, not_open, stopped};
 
 impl UringDriver {
@@ -38,7 +38,7 @@ impl UringDriver {
         Ok(key)
     }
 
-    pub(super) fn connect_decided(&mut self, key: LaneKey, result: i32) {
+    pub(super) fn connect_completed(&mut self, key: LaneKey, result: i32) {
         let Some(lane) = self.retire(key) else { return };
         if lane.closing.is_some() {
             self.finish_close(key);

@@ -13,7 +13,7 @@ impl UringDriver {
     /// Reports what is here already and stages requests for the rest.
     pub(super) fn serve_datagrams(&mut self, sleeps: bool) -> io::Result<()> {
         let is_armed = self.datagrams_armed[Source::Frames as usize].readable;
-        if is_armed && self.datagrams.is_leaving(Source::Frames) {
+        if is_armed && self.datagrams.must_cancel(Source::Frames) {
             // A request that waits keeps the queue from being free.
             let waiting = self
                 .slots
@@ -64,7 +64,7 @@ impl UringDriver {
             return;
         }
         let announced = Wants { readable: !is_writable, writable: is_writable };
-        self.datagrams.announced(source, announced, &mut self.ready);
+        self.datagrams.on_ready(source, announced, &mut self.ready);
     }
 
     /// Sends what is queued a last time and gives the sources up; requests that watch them are

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 
 use super::super::pieces::Pieces;
 use super::super::tcp;
-use crate::driver::lanes::{CHUNK_HEADER_BYTES, CloseMode};
+use crate::driver::traits::{CHUNK_HEADER_BYTES, CloseMode};
 use crate::forks::EngineFd;
 use crate::memory::Shape;
 

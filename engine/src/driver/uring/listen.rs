@@ -22,7 +22,7 @@ pub(super) struct Listener {
     is_watched: bool,
     /// Nothing is accepted before: the process ran out of descriptors, strangers crowd, or what
     /// waits is more than one poll accepts.
-    rests_until: Option<Instant>,
+    paused_until: Option<Instant>,
 }
 
 impl Listener {
@@ -32,16 +32,16 @@ impl Listener {
 
     /// Whether it does not rest.
     pub(super) fn is_awake(&self) -> bool {
-        self.rests_until.is_none()
+        self.paused_until.is_none()
     }
 }
 
 impl UringDriver {
     pub(super) fn add_listener(&mut self, socket: TcpListener) -> io::Result<()> {
-        self.rails.listening(&socket);
+        self.rails.note_listener(&socket);
         let index = self.listeners.len();
         let socket = EngineFd::new(socket);
-        self.listeners.push(Listener { socket, is_watched: false, rests_until: None });
+        self.listeners.push(Listener { socket, is_watched: false, paused_until: None });
         let watched = self.watch_listener(index);
         if watched.is_err() {
             self.listeners.pop();
@@ -49,7 +49,7 @@ impl UringDriver {
         watched
     }
 
-    /// See [`crate::driver::lanes::ControlLanes::listen_anew`].
+    /// See [`crate::driver::traits::ConnectionIo::rebind_listener`].
     pub(super) fn replace_listener(
         &mut self,
         rail: u8,
@@ -57,18 +57,18 @@ impl UringDriver {
     ) -> Option<TcpListener> {
         let all = self.listeners.iter().map(|listener| &*listener.socket);
         let (socket, place) =
-            self.rails.listener_anew(rail, everywhere, all, &mut self.counters)?;
+            self.rails.reopen_listener(rail, everywhere, all, &mut self.counters)?;
         let copy = socket.try_clone().ok()?;
         let listening = match place {
             None => self.add_listener(socket),
             Some(index) => {
                 for request in self.slots.select(|kind| kind == Kind::Listen(index)) {
                     // What it still says would be taken for the new one's.
-                    self.slots.disown(request);
+                    self.slots.ignore_completion(request);
                     self.cancel(vec![request]);
                 }
                 let socket = EngineFd::new(socket);
-                self.listeners[index] = Listener { socket, is_watched: false, rests_until: None };
+                self.listeners[index] = Listener { socket, is_watched: false, paused_until: None };
                 self.watch_listener(index)
             }
         };
@@ -112,11 +112,11 @@ impl UringDriver {
         if self.is_stopped || result == -libc::ECANCELED {
             return;
         }
-        self.hear_of_links();
-        if let Some(fd) = self.rails.news_fd()
+        self.handle_link_events();
+        if let Some(fd) = self.rails.links_fd()
             && let Err(error) = self.watch_links(fd)
         {
-            Rails::warn_of_silence(&error);
+            Rails::warn_no_link_events(&error);
         }
     }
 
@@ -125,7 +125,7 @@ impl UringDriver {
         let listener = &mut self.listeners[index];
         listener.is_watched = has_more;
         // What waits when the driver stops is left for the next one that listens.
-        if self.is_stopped || result == -libc::ECANCELED || listener.rests_until.is_some() {
+        if self.is_stopped || result == -libc::ECANCELED || listener.paused_until.is_some() {
             return;
         }
         if result < 0 {
@@ -133,7 +133,7 @@ impl UringDriver {
                 "cannot wait for connections now: {}",
                 io::Error::from_raw_os_error(-result)
             );
-            self.rest(index, ACCEPT_PAUSE);
+            self.pause_listener(index, ACCEPT_PAUSE);
             return;
         }
         self.accept_some(index);
@@ -143,52 +143,52 @@ impl UringDriver {
     pub(super) fn accept_some(&mut self, index: usize) {
         let listeners = std::mem::take(&mut self.listeners);
         let accepted = tcp::accept_some(&listeners[index].socket, |socket, remote| {
-            self.welcome(socket, remote)
+            self.accept_connection(socket, remote)
         });
         self.listeners = listeners;
         self.counters.syscalls += accepted.syscalls;
         if let Some(rest) = accepted.rest {
-            self.rest(index, rest);
+            self.pause_listener(index, rest);
             return;
         }
         if let Err(error) = self.watch_listener(index) {
             tracing::warn!("cannot wait for connections now: {error}");
-            self.rest(index, ACCEPT_PAUSE);
+            self.pause_listener(index, ACCEPT_PAUSE);
         }
     }
 
-    fn rest(&mut self, index: usize, pause: Duration) {
-        let rests_until = &mut self.listeners[index].rests_until;
-        *rests_until = (*rests_until).max(Some(Instant::now() + pause));
-        self.has_resting = true;
+    fn pause_listener(&mut self, index: usize, pause: Duration) {
+        let paused_until = &mut self.listeners[index].paused_until;
+        *paused_until = (*paused_until).max(Some(Instant::now() + pause));
+        self.has_paused = true;
     }
 
     /// Asks for news of links again where that was refused.
-    pub(super) fn ask_for_owed_news(&mut self) {
-        if self.rails.news_owed_in() == Some(Duration::ZERO) {
-            self.hear_of_links();
+    pub(super) fn retry_link_request(&mut self) {
+        if self.rails.links_retry_in() == Some(Duration::ZERO) {
+            self.handle_link_events();
         }
     }
 
     /// No listener accepts for `pause`.
-    pub(super) fn rest_all(&mut self, pause: Duration) {
-        (0..self.listeners.len()).for_each(|index| self.rest(index, pause));
+    pub(super) fn pause_all(&mut self, pause: Duration) {
+        (0..self.listeners.len()).for_each(|index| self.pause_listener(index, pause));
     }
 
     /// Tries listeners again whose rest is over.
     #[inline]
-    pub(super) fn wake_listeners(&mut self) {
-        if !self.has_resting {
+    pub(super) fn resume_listeners(&mut self) {
+        if !self.has_paused {
             return;
         }
-        self.has_resting = false;
+        self.has_paused = false;
         for index in 0..self.listeners.len() {
-            match self.listeners[index].rests_until {
+            match self.listeners[index].paused_until {
                 Some(until) if until <= Instant::now() => {
-                    self.listeners[index].rests_until = None;
+                    self.listeners[index].paused_until = None;
                     self.accept_some(index);
                 }
-                Some(_) => self.has_resting = true,
+                Some(_) => self.has_paused = true,
                 None => {}
             }
         }
@@ -196,8 +196,8 @@ impl UringDriver {
 
     /// How long until a listener, or news of links, are to be tried again.
     pub(super) fn next_wake(&self) -> Option<Duration> {
-        let ends = self.listeners.iter().filter_map(|listener| listener.rests_until);
+        let ends = self.listeners.iter().filter_map(|listener| listener.paused_until);
         let wake = ends.min().map(|until| until.saturating_duration_since(Instant::now()));
-        wake.into_iter().chain(self.rails.news_owed_in()).min()
+        wake.into_iter().chain(self.rails.links_retry_in()).min()
     }
 }

@@ -9,10 +9,10 @@
 //! followed by a notification, too. Memory that a request points to is boxed in its lane, and a
 //! lane stays until its last request has retired.
 
-mod absence;
 mod chunks;
 mod connect;
 mod datagrams;
+mod detached_mode;
 mod features;
 mod lane;
 mod listen;
@@ -27,8 +27,8 @@ use std::time::{Duration, Instant};
 
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 
-use self::absence::Absence;
 use self::chunks::Chunks;
+use self::detached_mode::DetachedMode;
 use self::features::Name;
 pub(crate) use self::features::UringFeatures;
 use self::lane::UringLane;
@@ -41,11 +41,11 @@ use super::{
     ArenaRange, DriverConfig, already_outstanding, deadline_after, no_such_lane, not_open,
     refuse_send, stopped, table_full, tcp,
 };
-use crate::driver::lanes::{BulkLanes, ControlLanes, DatagramPort, Driver, Handling, Rail};
-use crate::driver::lanes::{
+use crate::driver::traits::{
     CHUNK_HEADER_BYTES, CloseMode, DriverCounters, DriverEvent, Interest, LaneKey, SendMode,
 };
-use crate::driver::lanes::{FrameDrops, FrameState, Owed, Reach, TcpFigures};
+use crate::driver::traits::{ChunkIo, ConnectionIo, DatagramIo, Driver, Rail, TxFlags};
+use crate::driver::traits::{FrameDrops, FrameState, Reach, TcpFigures, Unacked};
 use crate::forks::EngineFd;
 use crate::memory::Shape;
 use crate::proto::table::Table;
@@ -67,7 +67,7 @@ pub(crate) struct UringDriver {
     lanes: Table<UringLane, LaneKey>,
     listeners: Vec<Listener>,
     /// Some listener rests.
-    has_resting: bool,
+    has_paused: bool,
     rails: Rails,
     datagrams: Datagrams,
     datagrams_armed: [Wants; 3],
@@ -76,7 +76,7 @@ pub(crate) struct UringDriver {
     staged: u32,
     ready: Vec<DriverEvent>,
     completions: Vec<(u64, i32, u32)>,
-    absence: Absence,
+    detached: DetachedMode,
     counters: DriverCounters,
     is_stopped: bool,
     /// Signalled by the ring once somebody sleeps by it.
@@ -111,7 +111,7 @@ impl UringDriver {
             has_files,
             lanes: Table::new(lanes as usize),
             listeners: Vec::new(),
-            has_resting: false,
+            has_paused: false,
             rails: Rails::default(),
             datagrams: Datagrams::new(config),
             datagrams_armed: Default::default(),
@@ -120,7 +120,7 @@ impl UringDriver {
             staged: 0,
             ready: Vec::new(),
             completions: Vec::new(),
-            absence: Absence::default(),
+            detached: DetachedMode::default(),
             counters: DriverCounters::default(),
             is_stopped: false,
             wake_signal: OnceLock::new(),
@@ -141,7 +141,7 @@ impl UringDriver {
         match kind {
             Kind::Cancel => {}
             Kind::Listen(listener) => self.listener_ready(listener, result, has_more),
-            Kind::Connect(lane) => self.connect_decided(lane, result),
+            Kind::Connect(lane) => self.connect_completed(lane, result),
             Kind::Links => self.links_ready(result),
             Kind::Watch(lane, way) => {
                 let Some(found) = self.retire(lane) else { return };
@@ -185,8 +185,8 @@ impl UringDriver {
         let Ok(key) = self.lanes.insert(UringLane::new(socket, is_connecting)) else {
             return Err(table_full(self.lanes.limit()));
         };
-        self.unregister_left();
-        if self.has_files && key.index < FILES && !self.absence.is_on() {
+        self.unregister_deferred();
+        if self.has_files && key.index < FILES && !self.detached.is_on() {
             self.counters.syscalls += 1;
             let updated = self.ring.submitter().register_files_update(key.index, &[fd]);
             if updated.is_ok()
@@ -281,13 +281,13 @@ impl Driver for UringDriver {
         if self.is_stopped {
             return Err(stopped());
         }
-        self.wake_listeners();
-        self.ask_for_owed_news();
+        self.resume_listeners();
+        self.retry_link_request();
         self.serve_datagrams(false)?;
-        if self.absence.is_on() {
-            self.poll_in_absence()?;
+        if self.detached.is_on() {
+            self.poll_detached()?;
         } else {
-            self.unregister_left();
+            self.unregister_deferred();
             self.reap()?;
         }
         events.append(&mut self.ready);
@@ -306,7 +306,7 @@ impl Driver for UringDriver {
                 events.append(&mut self.ready);
                 return Ok(());
             }
-            // What handling has staged goes with the call that waits.
+            // What tx_flags has staged goes with the call that waits.
             self.sleep(self.next_wake().map_or(left, |wake| left.min(wake)))?;
         }
     }
@@ -322,7 +322,7 @@ impl Driver for UringDriver {
         self.clear_wake_signal();
         self.collect()?;
         if self.staged > 0 {
-            // Nobody else submits what handling has staged.
+            // Nobody else submits what tx_flags has staged.
             self.reap()?;
         }
         if !self.ready.is_empty() {
@@ -331,17 +331,17 @@ impl Driver for UringDriver {
         Ok(self.next_wake().map_or(timeout, |wake| timeout.min(wake)))
     }
 
-    fn begin_absence(&mut self) -> bool {
-        self.absence.begin();
-        self.datagrams.begin_absence();
+    fn begin_detached(&mut self) -> bool {
+        self.detached.begin();
+        self.datagrams.begin_detached();
         self.end_streams();
         // Requests would wait for the owner.
         false
     }
 
-    fn end_absence(&mut self) {
-        self.datagrams.end_absence();
-        self.absence.end();
+    fn end_detached(&mut self) {
+        self.datagrams.end_detached();
+        self.detached.end();
     }
 
     fn shutdown(&mut self, limit: Duration) -> bool {
@@ -408,7 +408,7 @@ impl Driver for UringDriver {
     }
 }
 
-impl ControlLanes for UringDriver {
+impl ConnectionIo for UringDriver {
     shared!(control_lanes);
 
     fn listen(&mut self, listener: TcpListener) -> io::Result<()> {
@@ -418,12 +418,12 @@ impl ControlLanes for UringDriver {
         self.add_listener(listener)
     }
 
-    fn listen_anew(&mut self, rail: u8, everywhere: &TcpListener) -> Option<TcpListener> {
+    fn rebind_listener(&mut self, rail: u8, everywhere: &TcpListener) -> Option<TcpListener> {
         self.replace_listener(rail, everywhere)
     }
 
-    fn rest_from_accepting(&mut self, pause: Duration) {
-        self.rest_all(pause);
+    fn pause_accept(&mut self, pause: Duration) {
+        self.pause_all(pause);
     }
 
     fn connect(&mut self, remote: SocketAddr, rail: u8) -> io::Result<LaneKey> {
@@ -476,26 +476,26 @@ impl ControlLanes for UringDriver {
             // What is outstanding is cancelled already; a reset may still follow.
             if mode == CloseMode::Reset {
                 lane.closing = Some(mode);
-                self.end_stream_in_absence(key);
+                self.end_stream_detached(key);
                 self.finish_close(key);
             }
             return;
         }
         lane.closing = Some(mode);
-        self.rails.left(key);
-        self.end_stream_in_absence(key);
+        self.rails.lane_closed(key);
+        self.end_stream_detached(key);
         let targets = self.slots.select(|kind| match kind {
             Kind::Connect(lane) | Kind::Watch(lane, _) | Kind::Receive(lane) => lane == key,
             Kind::Send { lane, .. } => lane == key,
             Kind::Listen(_) | Kind::Links | Kind::Datagrams { .. } | Kind::Cancel => false,
         });
-        let submitted = self.end_kept(targets);
+        let submitted = self.cancel_deferred(targets);
         self.cancel(submitted);
         self.finish_close(key);
     }
 }
 
-impl BulkLanes for UringDriver {
+impl ChunkIo for UringDriver {
     unsafe fn send_chunk(
         &mut self,
         lane: LaneKey,
@@ -519,8 +519,8 @@ impl BulkLanes for UringDriver {
             Some(lane) if lane.is_connecting || lane.closing.is_some() => Err(not_open()),
             Some(lane) if lane.is_receiving => Err(already_outstanding()),
             Some(lane) => {
-                if self.rails.has_strays() {
-                    self.rails.call_home(key, &lane.socket, &mut self.counters);
+                if self.rails.has_unmatched() {
+                    self.rails.rebind_unmatched(key, &lane.socket, &mut self.counters);
                 }
                 lane.receive().begin(target, offset, length)
             }
@@ -532,6 +532,6 @@ impl BulkLanes for UringDriver {
     }
 }
 
-impl DatagramPort for UringDriver {
+impl DatagramIo for UringDriver {
     shared!(datagram_port);
 }

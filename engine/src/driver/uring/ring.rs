@@ -17,7 +17,7 @@ impl UringDriver {
     /// Enters the kernel: submits what is staged and runs what it has deferred.
     pub(super) fn enter(&mut self) -> io::Result<()> {
         loop {
-            self.stage_left();
+            self.stage_deferred();
             self.counters.syscalls += 1;
             // SAFETY: no argument is passed; the flag only asks for completions.
             let entered = unsafe {
@@ -26,7 +26,7 @@ impl UringDriver {
             match entered {
                 Ok(submitted) => {
                     self.staged -= (submitted as u32).min(self.staged);
-                    if self.staged == 0 && self.absence.is_empty() {
+                    if self.staged == 0 && self.detached.is_empty() {
                         return Ok(());
                     }
                 }
@@ -62,7 +62,7 @@ impl UringDriver {
     ///
     /// What the entry points to stays valid until its slot retires.
     pub(super) unsafe fn push(&mut self, entry: &squeue::Entry) -> io::Result<()> {
-        if self.absence.keeps(entry) {
+        if self.detached.defer(entry) {
             return Ok(());
         }
         loop {
@@ -87,8 +87,8 @@ impl UringDriver {
 
     /// Takes in what is there before a sleep.
     pub(super) fn collect(&mut self) -> io::Result<()> {
-        self.wake_listeners();
-        self.ask_for_owed_news();
+        self.resume_listeners();
+        self.retry_link_request();
         self.reap()?;
         self.serve_datagrams(true)
     }
@@ -113,7 +113,7 @@ impl UringDriver {
     }
 
     fn needs_call(&mut self) -> bool {
-        if self.staged > 0 || !self.absence.is_empty() {
+        if self.staged > 0 || !self.detached.is_empty() {
             return true;
         }
         let queue = self.ring.submission();
@@ -134,7 +134,7 @@ impl UringDriver {
             self.enter()?;
         }
         self.copy_completions();
-        // Handling stages requests, and a full submission queue collects more completions.
+        // TxFlags stages requests, and a full submission queue collects more completions.
         while !self.completions.is_empty() {
             let mut batch = std::mem::take(&mut self.completions);
             for (user_data, result, flags) in batch.drain(..) {

@@ -1,7 +1,7 @@
 //! Requests in flight: a completion finds its slot by index and proves itself by generation.
 
 use super::super::datagrams::Source;
-use crate::driver::lanes::LaneKey;
+use crate::driver::traits::LaneKey;
 use crate::proto::table::{Id, Table};
 
 /// What a request does.
@@ -62,7 +62,7 @@ impl Slots {
     }
 
     /// What a request still says means nothing any more.
-    pub(super) fn disown(&mut self, user_data: u64) {
+    pub(super) fn ignore_completion(&mut self, user_data: u64) {
         if let Some(request) = self.0.get_mut(Id::from_u64(user_data)) {
             request.kind = Kind::Cancel;
         }

@@ -47,7 +47,7 @@ mod tests {
     }
 
     #[test]
-    fn every_length_sums_as_word_by_word() {
+    fn sum_of_every_length_matches_the_reference() {
         let bytes: Vec<u8> = (0..2100u32).map(|n| (n * n * 31 + n) as u8).collect();
         for start in 0..3 {
             for end in start..bytes.len() {
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn the_example_of_the_standard_holds() {
+    fn rfc_1071_example_holds() {
         // RFC 1071, section 3.
         let bytes = [0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7];
         assert_eq!(finish(add(0, &bytes)), (!0xddf2u16).to_be_bytes());

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use foldhash::quality::RandomState;
 
 use super::headers::{Template, packet_bytes};
-use super::routes::{Link, Routes, Way};
+use super::routes::{Link, Resolution, Routes};
 
 /// A destination is asked for again after this time: neighbours and routes change.
 const REFRESH: Duration = Duration::from_secs(4);
@@ -24,9 +24,9 @@ const DESTINATIONS_MAX: usize = 1 << 16;
 struct Destination {
     to: SocketAddr,
     /// Headers and the longest payload; `None`: by the socket.
-    way: Option<(Template, usize)>,
+    route: Option<(Template, usize)>,
     /// The next datagram goes by the socket, so that the kernel asks for a stale neighbour.
-    nudges: bool,
+    goes_by_socket_once: bool,
     ask_at: Instant,
     retry: Duration,
     is_used: bool,
@@ -64,11 +64,11 @@ impl Destinations {
         }
         let destination = &mut self.list[self.last as usize];
         destination.is_used = true;
-        if destination.nudges {
-            destination.nudges = false;
+        if destination.goes_by_socket_once {
+            destination.goes_by_socket_once = false;
             return None;
         }
-        let (template, payload_max) = destination.way.as_ref()?;
+        let (template, payload_max) = destination.route.as_ref()?;
         (payload <= *payload_max).then_some(template)
     }
 
@@ -86,8 +86,8 @@ impl Destinations {
         let index = self.list.len() as u32;
         self.list.push(Destination {
             to,
-            way: None,
-            nudges: false,
+            route: None,
+            goes_by_socket_once: false,
             ask_at: self.now,
             retry: RETRY,
             is_used: true,
@@ -99,7 +99,7 @@ impl Destinations {
     }
 
     /// Whether a destination is new and was not asked for.
-    pub(super) fn has_questions(&self) -> bool {
+    pub(super) fn has_pending_lookups(&self) -> bool {
         self.ask_at.is_some_and(|at| at <= self.now)
     }
 
@@ -117,7 +117,7 @@ impl Destinations {
     /// Asks for the ways of destinations whose time has come.
     pub(super) fn refresh(&mut self, now: Instant, routes: &mut Routes) {
         self.now = now;
-        if !self.has_questions() {
+        if !self.has_pending_lookups() {
             return;
         }
         let mut questions = 0;
@@ -143,24 +143,24 @@ impl Destinations {
 impl Destination {
     fn ask(&mut self, now: Instant, local: SocketAddr, nic: u32, link: &Link, routes: &mut Routes) {
         self.idle = if std::mem::take(&mut self.is_used) { 0 } else { self.idle + 1 };
-        let before = self.way.is_some();
-        match routes.way(nic, local.ip(), self.to) {
-            Ok(Way::Frames(hop)) => {
+        let before = self.route.is_some();
+        match routes.resolve(nic, local.ip(), self.to) {
+            Ok(Resolution::Frames(hop)) => {
                 let packet_max = hop.mtu.map_or(link.mtu, |mtu| mtu.min(link.mtu)) as usize;
                 let template = Template::new(local, self.to, link.mac, hop.mac);
                 let payload_max = packet_max.checked_sub(packet_bytes(local.ip(), 0));
-                self.way = template.zip(payload_max);
-                self.nudges = hop.is_stale;
+                self.route = template.zip(payload_max);
+                self.goes_by_socket_once = hop.is_stale;
                 self.retry = RETRY;
                 self.ask_at = now + REFRESH;
             }
-            Ok(Way::Unresolved) => {
-                self.way = None;
+            Ok(Resolution::Unresolved) => {
+                self.route = None;
                 self.ask_at = now + self.retry;
                 self.retry = (self.retry * 2).min(REFRESH);
             }
-            Ok(Way::Elsewhere) => {
-                self.way = None;
+            Ok(Resolution::Elsewhere) => {
+                self.route = None;
                 self.ask_at = now + REFRESH;
             }
             Err(error) => {
@@ -168,7 +168,7 @@ impl Destination {
                 self.ask_at = now + REFRESH;
             }
         }
-        if before != self.way.is_some() {
+        if before != self.route.is_some() {
             let how = if before { "the socket" } else { "frames" };
             tracing::debug!("datagrams to {} go by {how}", self.to);
         }

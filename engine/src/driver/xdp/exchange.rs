@@ -4,7 +4,7 @@ use std::io;
 use std::mem;
 use std::os::fd::RawFd;
 
-use super::frame::{Conservation, Frame, Holder, Ledger};
+use super::frame::{Frame, FrameCounts, Holder, Ledger};
 use super::rings::{Packet, Rings};
 
 /// Packets that are staged for one call, and taken by one look at a ring.
@@ -29,13 +29,13 @@ enum Reading {
 /// Packets that are longer than a frame. A kernel takes and gives them in several (`XDP_USE_SG`),
 /// which lie anywhere; whoever writes or reads one wants it in one piece. So these are copied.
 #[derive(Debug)]
-struct Long {
+struct LongPacket {
     room: Box<[u8]>,
     came: Vec<u8>,
     is_too_long: bool,
 }
 
-impl Long {
+impl LongPacket {
     fn new(bytes: usize) -> Self {
         let (room, came) = (vec![0; bytes].into(), Vec::with_capacity(bytes));
         Self { room, came, is_too_long: false }
@@ -64,14 +64,14 @@ pub(super) struct Exchange<R> {
     receive_frames: u32,
     /// Given out to be written.
     room: Option<Frame>,
-    long: Option<Long>,
+    long: Option<LongPacket>,
     /// Frames that a packet may take.
     frames_max: usize,
     /// Written; which packet of `staged_packets` is in which.
     staged: Vec<Frame>,
     staged_packets: Vec<Packet>,
     /// Packets lie in the transmit ring that the kernel has not been told of, or that it left.
-    owes_kick: bool,
+    needs_kick: bool,
     /// Given out to be read.
     reading: Option<Reading>,
     batch: [Packet; BATCH],
@@ -96,11 +96,11 @@ impl<R: Rings> Exchange<R> {
             ledger: Ledger::new(frames),
             receive_frames,
             room: None,
-            long: (long_bytes > 0).then(|| Long::new(long_bytes)),
+            long: (long_bytes > 0).then(|| LongPacket::new(long_bytes)),
             frames_max,
             staged: Vec::with_capacity(BATCH),
             staged_packets: Vec::with_capacity(BATCH),
-            owes_kick: false,
+            needs_kick: false,
             reading: None,
             batch: [Packet::default(); BATCH],
             next: 0,
@@ -114,7 +114,7 @@ impl<R: Rings> Exchange<R> {
     }
 
     /// Where the frames are.
-    pub(super) fn counts(&self) -> Conservation {
+    pub(super) fn counts(&self) -> FrameCounts {
         self.ledger.counts()
     }
 
@@ -193,8 +193,8 @@ impl<R: Rings> Exchange<R> {
             let Some(mut frame) = self.ledger.take() else { return };
             self.rings.bytes(&mut frame)[..part.len()].copy_from_slice(part);
             let (index, length) = (frame.index(), part.len() as u32);
-            let goes_on = left.peek().is_some();
-            self.staged_packets.push(Packet { index, length, goes_on });
+            let has_more = left.peek().is_some();
+            self.staged_packets.push(Packet { index, length, has_more });
             self.staged.push(frame);
         }
     }
@@ -206,7 +206,7 @@ impl<R: Rings> Exchange<R> {
             return self.stage_long(length);
         }
         let Some(frame) = self.room.take() else { return };
-        let packet = Packet { index: frame.index(), length: length as u32, goes_on: false };
+        let packet = Packet { index: frame.index(), length: length as u32, has_more: false };
         self.staged_packets.push(packet);
         self.staged.push(frame);
     }
@@ -214,7 +214,7 @@ impl<R: Rings> Exchange<R> {
     /// Whether [`Self::flush`] has something to do.
     #[inline]
     pub(super) fn is_behind(&self) -> bool {
-        self.owes_kick || !self.staged.is_empty()
+        self.needs_kick || !self.staged.is_empty()
     }
 
     /// Hands what is staged to the kernel, as far as it takes it; the rest goes with a later call.
@@ -228,12 +228,12 @@ impl<R: Rings> Exchange<R> {
                 break;
             }
             let taken = self.rings.transmit(&self.staged_packets);
-            self.lend_staged(taken);
-            self.owes_kick |= taken > 0;
+            self.submit_tx(taken);
+            self.needs_kick |= taken > 0;
             self.calls += 1;
             match self.rings.kick() {
-                Ok(()) => self.owes_kick = false,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.owes_kick = true,
+                Ok(()) => self.needs_kick = false,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.needs_kick = true,
                 Err(error) => return Err(error),
             }
             if self.is_behind() {
@@ -245,7 +245,7 @@ impl<R: Rings> Exchange<R> {
 
     /// The kernel took the first `taken` packets.
     #[inline]
-    fn lend_staged(&mut self, taken: usize) {
+    fn submit_tx(&mut self, taken: usize) {
         if taken == self.staged.len() {
             while let Some(frame) = self.staged.pop() {
                 self.ledger.lend(frame, Holder::Transmit);
@@ -300,7 +300,7 @@ impl<R: Rings> Exchange<R> {
                 }
                 continue;
             };
-            if !packet.goes_on && !self.is_inside_split {
+            if !packet.has_more && !self.is_inside_split {
                 self.reading = Some(Reading::Frame(frame, packet.length));
                 return self.reading();
             }
@@ -336,14 +336,14 @@ impl<R: Rings> Exchange<R> {
 
     /// Takes one frame of a packet in several. `true`: the packet is whole.
     fn take_part(&mut self, mut frame: Frame, packet: Packet) -> bool {
-        let is_first = !mem::replace(&mut self.is_inside_split, packet.goes_on);
+        let is_first = !mem::replace(&mut self.is_inside_split, packet.has_more);
         let mut is_whole = false;
         if let Some(long) = &mut self.long {
             long.take_part(self.rings.packet(&mut frame, packet.length), is_first);
-            is_whole = !packet.goes_on && !long.is_too_long;
+            is_whole = !packet.has_more && !long.is_too_long;
         }
         self.ledger.put_back(frame);
-        self.split += u64::from(!packet.goes_on && !is_whole);
+        self.split += u64::from(!packet.has_more && !is_whole);
         is_whole
     }
 

@@ -37,20 +37,20 @@ pub(super) enum Holder {
 
 /// How many frames are where. They add up to the frames that there are, always.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub(crate) struct Conservation {
+pub(crate) struct FrameCounts {
     /// In the list of free ones.
     pub(crate) free: u32,
     /// Being written or read.
     pub(crate) in_hand: u32,
-    /// Lent to the kernel to receive into.
+    /// Leased to the kernel to receive into.
     pub(crate) filled: u32,
-    /// Lent to the kernel to be sent.
+    /// Leased to the kernel to be sent.
     pub(crate) sending: u32,
     /// Places that the kernel named without having been lent them. None of them became a frame.
     pub(crate) strays: u64,
 }
 
-impl Conservation {
+impl FrameCounts {
     /// All frames.
     #[cfg(test)]
     pub(crate) fn total(&self) -> u32 {
@@ -74,7 +74,7 @@ pub(super) struct Ledger {
     holders: Box<[Holder]>,
     /// The last one that became free is the first that is taken: it is in the cache.
     free: Vec<u32>,
-    counts: Conservation,
+    counts: FrameCounts,
 }
 
 impl Ledger {
@@ -83,13 +83,13 @@ impl Ledger {
         Self {
             holders: vec![Holder::Free; frames as usize].into(),
             free: (0..frames).rev().collect(),
-            counts: Conservation { free: frames, ..Conservation::default() },
+            counts: FrameCounts { free: frames, ..FrameCounts::default() },
         }
     }
 
     /// Where the frames are.
     #[inline]
-    pub(super) fn counts(&self) -> Conservation {
+    pub(super) fn counts(&self) -> FrameCounts {
         self.counts
     }
 
@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_frame_is_in_one_place() {
+    fn each_frame_has_one_owner() {
         let mut ledger = Ledger::new(3);
         let frames: Vec<Frame> = std::iter::from_fn(|| ledger.take()).collect();
         assert_eq!(frames.iter().map(Frame::index).collect::<Vec<_>>(), [0, 1, 2]);

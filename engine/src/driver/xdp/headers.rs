@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn others_read_every_length_and_find_the_checksums_right() {
+    fn headers_of_every_length_parse_with_valid_checksums() {
         let bytes: Vec<u8> = (0..2048u32).map(|n| ((n * 37) ^ (n >> 3)) as u8).collect();
         let pairs = [
             ("10.77.0.1:4791", "10.77.0.2:65535"),
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_checksum_of_zero_is_sent_as_ones() {
+    fn zero_checksum_is_sent_as_ones() {
         let (from, to) = ("10.0.0.1:1".parse().unwrap(), "10.0.0.2:2".parse().unwrap());
         let found = (0..=u16::MAX).find(|word| {
             let template = Template::new(from, to, SOURCE, TARGET).unwrap();

@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_side_puts_the_other_takes_in_order() {
+    fn entries_are_consumed_in_the_order_produced() {
         let file = memory();
         let (mut writer, mut reader) = (ring(&file, 64), ring(&file, 64));
         for ring in [&mut writer, &mut reader] {
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_takes_what_it_has_room_for() {
+    fn ring_accepts_entries_up_to_its_size() {
         let file = memory();
         let (mut writer, mut reader) = (ring(&file, 8), ring(&file, 8));
         assert!(!reader.has_some());
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_cannot_be_take_nobody_out_of_the_ring() {
+    fn impossible_indices_stay_within_the_ring() {
         let file = memory();
         let (mut writer, mut reader) = (ring(&file, 8), ring(&file, 8));
         reader.number(reader.producer).store(1 << 31, Ordering::Relaxed);
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_that_is_laid_out_otherwise_is_refused() {
+    fn unknown_ring_layout_is_refused() {
         let file = memory();
         let map = |offsets: XdpRingOffset, size| {
             Ring::<u64>::map(file.as_fd(), &offsets, size, 0).map(drop)

@@ -14,18 +14,18 @@
 //! `hold` is the right to a queue. Processes without privileges borrow one from `ringrail-xdpd`:
 //! `lent` has the rings of such a socket, on `mapped` memory, and `kinds` either.
 
+mod any_rings;
 mod busy_poll;
 mod checksum;
 mod destinations;
 mod exchange;
 mod frame;
 mod headers;
-mod hold;
-mod kinds;
-mod lane;
-mod lent;
+mod leased_rings;
 mod mapped;
 mod parse;
+mod queue;
+mod queue_lease;
 mod rings;
 mod routes;
 mod socket;
@@ -36,10 +36,10 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd as _, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
-pub(super) use self::hold::Source;
-use self::lane::FrameLane;
-use crate::driver::lanes::{DATAGRAM_BYTES_MAX, DriverCounters, Handling};
-use crate::driver::lanes::{FrameDrops, FrameFigures, FrameState};
+use self::queue::XdpQueue;
+pub(super) use self::queue_lease::Source;
+use crate::driver::traits::{DATAGRAM_BYTES_MAX, DriverCounters, TxFlags};
+use crate::driver::traits::{FrameDrops, FrameFigures, FrameState};
 use crate::forks::EngineFd;
 
 /// How often frames that were lost are tried again, and the first time that those are which were
@@ -69,24 +69,24 @@ pub(super) struct Frames {
 
 #[derive(Debug)]
 enum Mode {
-    Up(Box<FrameLane>),
+    Up(Box<XdpQueue>),
     /// Nothing goes or comes any more; somebody still watches its descriptor.
-    Leaving(Box<FrameLane>, Fallen),
-    Down(Fallen),
+    Leaving(Box<XdpQueue>, FallbackState),
+    Down(FallbackState),
     /// There never were any.
-    Refused(Fallen),
+    Refused(FallbackState),
 }
 
 /// What ended a lane, or what is in its way, and when to try anew.
 #[derive(Clone, Debug)]
-struct Fallen {
+struct FallbackState {
     cause: String,
     retry_at: Instant,
     /// Until the try after that.
     pause: Duration,
 }
 
-impl Fallen {
+impl FallbackState {
     /// The try that began at `began` has failed just now. What has held the engine up is tried less
     /// often.
     fn new(cause: String, began: Instant) -> Self {
@@ -104,7 +104,7 @@ impl Fallen {
 
 impl Frames {
     /// Frames beside the socket that is bound to `local`, of which `socket` is a descriptor. Those
-    /// that are refused are asked for again, by [`Self::tend`]: who has the queue may leave,
+    /// that are refused are asked for again, by [`Self::maintain`]: who has the queue may leave,
     /// privileges may be given.
     ///
     /// # Errors
@@ -115,19 +115,19 @@ impl Frames {
         local: SocketAddr,
         source: &Source,
     ) -> Result<Self, String> {
-        lane::may_have_frames(local)?;
+        queue::may_have_frames(local)?;
         let began = Instant::now();
-        let (mode, is_long) = match FrameLane::open(local, socket.as_fd(), source, true, false) {
+        let (mode, is_long) = match XdpQueue::open(local, socket.as_fd(), source, true, false) {
             Ok(lane) => {
                 let is_long = lane.is_long();
-                (Mode::Up(announced(local, lane)), is_long)
+                (Mode::Up(log_opened(local, lane)), is_long)
             }
             Err(cause) => {
                 tracing::warn!(
                     "datagrams go by the UDP socket until AF_XDP is to be had, which is tried now \
                      and then: {cause}"
                 );
-                (Mode::Refused(Fallen::new(cause, began)), false)
+                (Mode::Refused(FallbackState::new(cause, began)), false)
             }
         };
         let (past, past_drops) = Default::default();
@@ -136,7 +136,7 @@ impl Frames {
     }
 
     #[inline]
-    fn lane(&mut self) -> Option<&mut FrameLane> {
+    fn active_queue(&mut self) -> Option<&mut XdpQueue> {
         match &mut self.mode {
             Mode::Up(lane) => Some(lane),
             Mode::Leaving(..) | Mode::Down(_) | Mode::Refused(_) => None,
@@ -145,7 +145,7 @@ impl Frames {
 
     /// Longest datagram that comes in, and that there is room for.
     pub(super) fn datagram_bytes_max(&self) -> usize {
-        if self.is_long { DATAGRAM_BYTES_MAX } else { lane::SINGLE_BYTES_MAX }
+        if self.is_long { DATAGRAM_BYTES_MAX } else { queue::SINGLE_BYTES_MAX }
     }
 
     /// Whether frames come and go.
@@ -164,24 +164,24 @@ impl Frames {
     /// Room for a datagram in a frame.
     #[inline]
     pub(super) fn room(&mut self, counters: &mut DriverCounters) -> Option<&mut [u8]> {
-        if self.lane()?.is_full() {
+        if self.active_queue()?.is_full() {
             // What is staged makes room by going.
             self.flush(counters);
         }
-        self.lane()?.room()
+        self.active_queue()?.room()
     }
 
     /// The room that was given last.
     #[inline]
     pub(super) fn written(&mut self) -> Option<&mut [u8]> {
-        self.lane()?.written()
+        self.active_queue()?.written()
     }
 
-    /// Sends the room's first `length` bytes to `to`; `false`: no frame goes there. `handling`: see
-    /// [`crate::driver::lanes::DatagramPort::send_datagram`].
+    /// Sends the room's first `length` bytes to `to`; `false`: no frame goes there. `tx_flags`: see
+    /// [`crate::driver::traits::DatagramIo::send_datagram`].
     #[inline]
-    pub(super) fn send(&mut self, to: SocketAddr, length: usize, handling: Handling) -> bool {
-        self.lane().is_some_and(|lane| lane.send(to, length, handling))
+    pub(super) fn send(&mut self, to: SocketAddr, length: usize, tx_flags: TxFlags) -> bool {
+        self.active_queue().is_some_and(|lane| lane.send(to, length, tx_flags))
     }
 
     /// Whether [`Self::flush`] has something to do.
@@ -193,78 +193,80 @@ impl Frames {
     /// Hands frames to the kernel.
     #[inline]
     pub(super) fn flush(&mut self, counters: &mut DriverCounters) {
-        let Some(lane) = self.lane() else { return };
+        let Some(lane) = self.active_queue() else { return };
         if lane.is_behind()
             && let Err(error) = lane.flush(counters)
         {
-            self.fall(error.to_string());
+            self.fall_back(error.to_string());
         }
     }
 
     #[inline]
     pub(super) fn has_received(&mut self) -> bool {
-        self.lane().is_some_and(FrameLane::has_received)
+        self.active_queue().is_some_and(XdpQueue::has_received)
     }
 
     /// Who sent the next datagram that came in a frame; [`Self::payload`] has it.
     #[inline]
     pub(super) fn receive(&mut self, counters: &mut DriverCounters) -> Option<SocketAddr> {
-        self.lane()?.receive(counters)
+        self.active_queue()?.receive(counters)
     }
 
     /// The datagram that [`Self::receive`] found.
     #[inline]
     pub(super) fn payload(&mut self) -> &mut [u8] {
-        self.lane().map(FrameLane::payload).unwrap_or_default()
+        self.active_queue().map(XdpQueue::payload).unwrap_or_default()
     }
 
-    /// Whether [`Self::tend`] should come soon.
-    pub(super) fn has_questions(&self) -> bool {
-        matches!(&self.mode, Mode::Up(lane) if lane.has_questions())
+    /// Whether [`Self::maintain`] should come soon.
+    pub(super) fn has_pending_lookups(&self) -> bool {
+        matches!(&self.mode, Mode::Up(lane) if lane.has_pending_lookups())
     }
 
     /// To be called now and then. `is_watched`: somebody has asked the kernel about the descriptor,
     /// and the queue is not free before that is over.
-    pub(super) fn tend(&mut self, now: Instant, is_watched: bool) {
+    pub(super) fn maintain(&mut self, now: Instant, is_watched: bool) {
         match &mut self.mode {
             Mode::Up(lane) => {
-                if let Err(cause) = lane.tend(now) {
-                    self.fall(cause);
+                if let Err(cause) = lane.maintain(now) {
+                    self.fall_back(cause);
                 }
             }
-            Mode::Leaving(lane, fallen) => {
+            Mode::Leaving(lane, fallback) => {
                 if !is_watched {
-                    let fallen = fallen.clone();
+                    let fallback = fallback.clone();
                     self.past = self.past.and(lane.figures()).of_past();
                     self.past_drops = self.past_drops.and(lane.drops());
-                    self.mode = Mode::Down(fallen);
+                    self.mode = Mode::Down(fallback);
                 }
             }
-            Mode::Down(fallen) | Mode::Refused(fallen) if now >= fallen.retry_at => self.rise(now),
+            Mode::Down(fallback) | Mode::Refused(fallback) if now >= fallback.retry_at => {
+                self.reopen(now)
+            }
             Mode::Down(_) | Mode::Refused(_) => {}
         }
     }
 
     #[cold]
-    fn fall(&mut self, cause: String) {
-        let fallen = Fallen::new(cause, Instant::now());
-        let before = std::mem::replace(&mut self.mode, Mode::Down(fallen.clone()));
+    fn fall_back(&mut self, cause: String) {
+        let fallback = FallbackState::new(cause, Instant::now());
+        let before = std::mem::replace(&mut self.mode, Mode::Down(fallback.clone()));
         if let Mode::Up(lane) = before {
-            tracing::warn!("no frames: {}; datagrams go by the socket meanwhile", fallen.cause);
-            self.mode = Mode::Leaving(lane, fallen);
+            tracing::warn!("no frames: {}; datagrams go by the socket meanwhile", fallback.cause);
+            self.mode = Mode::Leaving(lane, fallback);
         }
     }
 
-    fn rise(&mut self, now: Instant) {
+    fn reopen(&mut self, now: Instant) {
         let (socket, is_long) = (self.socket.as_fd(), self.is_long);
-        let opened = FrameLane::open(self.local, socket, &self.source, false, is_long);
+        let opened = XdpQueue::open(self.local, socket, &self.source, false, is_long);
         match (opened, &mut self.mode) {
-            (Ok(lane), mode) => *mode = Mode::Up(announced(self.local, lane)),
+            (Ok(lane), mode) => *mode = Mode::Up(log_opened(self.local, lane)),
             (Err(cause), mode) => {
                 tracing::debug!("still no frames: {cause}");
                 match mode {
-                    Mode::Refused(fallen) => *fallen = fallen.again(cause, now),
-                    mode => *mode = Mode::Down(Fallen::new(cause, now)),
+                    Mode::Refused(fallback) => *fallback = fallback.again(cause, now),
+                    mode => *mode = Mode::Down(FallbackState::new(cause, now)),
                 }
             }
         }
@@ -285,18 +287,20 @@ impl Frames {
                 let (nic, queue, how) = lane.describe();
                 FrameState::Up { nic, queue, how, figures: self.past.and(lane.figures()) }
             }
-            Mode::Leaving(lane, Fallen { cause, .. }) => {
+            Mode::Leaving(lane, FallbackState { cause, .. }) => {
                 FrameState::Down { cause: cause.clone(), figures: self.past.and(lane.figures()) }
             }
-            Mode::Down(Fallen { cause, .. }) => {
+            Mode::Down(FallbackState { cause, .. }) => {
                 FrameState::Down { cause: cause.clone(), figures: self.past }
             }
-            Mode::Refused(Fallen { cause, .. }) => FrameState::Refused { cause: cause.clone() },
+            Mode::Refused(FallbackState { cause, .. }) => {
+                FrameState::Refused { cause: cause.clone() }
+            }
         }
     }
 }
 
-fn announced(local: SocketAddr, lane: FrameLane) -> Box<FrameLane> {
+fn log_opened(local: SocketAddr, lane: XdpQueue) -> Box<XdpQueue> {
     let (nic, queue, how) = lane.describe();
     tracing::info!("datagrams for {local} go by frames of {nic}, queue {queue} ({how})");
     Box::new(lane)

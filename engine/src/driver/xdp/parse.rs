@@ -9,7 +9,7 @@ const UDP: u8 = 17;
 
 /// Why a frame is no datagram for us.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Unfit {
+pub(super) enum RejectReason {
     /// It ends inside a header.
     TooShort,
     /// A header speaks of other lengths than there are.
@@ -24,7 +24,7 @@ pub(super) enum Unfit {
 
 /// Frames that came in and were no datagrams, by reason.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub(crate) struct Unfits {
+pub(crate) struct RejectCounts {
     /// Ended inside a header.
     pub(crate) too_short: u64,
     /// Lengths that contradict each other.
@@ -37,15 +37,15 @@ pub(crate) struct Unfits {
     pub(crate) not_ours: u64,
 }
 
-impl Unfits {
+impl RejectCounts {
     /// Counts one.
-    pub(super) fn count(&mut self, why: Unfit) {
+    pub(super) fn count(&mut self, why: RejectReason) {
         *match why {
-            Unfit::TooShort => &mut self.too_short,
-            Unfit::BadLength => &mut self.bad_length,
-            Unfit::Fragment => &mut self.fragments,
-            Unfit::OtherProtocol => &mut self.other_protocol,
-            Unfit::NotOurs => &mut self.not_ours,
+            RejectReason::TooShort => &mut self.too_short,
+            RejectReason::BadLength => &mut self.bad_length,
+            RejectReason::Fragment => &mut self.fragments,
+            RejectReason::OtherProtocol => &mut self.other_protocol,
+            RejectReason::NotOurs => &mut self.not_ours,
         } += 1;
     }
 
@@ -55,14 +55,14 @@ impl Unfits {
     }
 }
 
-fn word(frame: &[u8], at: usize) -> Result<u16, Unfit> {
-    let bytes = frame.get(at..at + 2).ok_or(Unfit::TooShort)?;
+fn word(frame: &[u8], at: usize) -> Result<u16, RejectReason> {
+    let bytes = frame.get(at..at + 2).ok_or(RejectReason::TooShort)?;
     Ok(u16::from_be_bytes([bytes[0], bytes[1]]))
 }
 
-fn array<const BYTES: usize>(frame: &[u8], at: usize) -> Result<[u8; BYTES], Unfit> {
-    let bytes = frame.get(at..at + BYTES).ok_or(Unfit::TooShort)?;
-    bytes.try_into().map_err(|_| Unfit::TooShort)
+fn array<const BYTES: usize>(frame: &[u8], at: usize) -> Result<[u8; BYTES], RejectReason> {
+    let bytes = frame.get(at..at + BYTES).ok_or(RejectReason::TooShort)?;
+    bytes.try_into().map_err(|_| RejectReason::TooShort)
 }
 
 /// Who sent the datagram in `frame`, which came in by the NIC numbered `nic`, and where in the
@@ -75,7 +75,7 @@ pub(super) fn datagram(
     frame: &[u8],
     local: SocketAddr,
     nic: u32,
-) -> Result<(SocketAddr, Range<usize>), Unfit> {
+) -> Result<(SocketAddr, Range<usize>), RejectReason> {
     match plain_ipv4(frame, local) {
         Some(found) => Ok(found),
         None => any(frame, local, nic),
@@ -91,7 +91,7 @@ fn plain_ipv4(frame: &[u8], local: SocketAddr) -> Option<(SocketAddr, Range<usiz
     let word = |at: usize| u16::from_be_bytes([header[at], header[at + 1]]);
     // Of the packet and of UDP, each without what was taken off already.
     let lengths = (usize::from(word(16)).wrapping_sub(28), usize::from(word(38)).wrapping_sub(8));
-    let is_usual = header[12..15] == [0x08, 0x00, 0x45]
+    let is_default_route = header[12..15] == [0x08, 0x00, 0x45]
         && word(20) & 0x3fff == 0
         && header[23] == UDP
         && header[30..34] == local.ip().octets()
@@ -99,28 +99,32 @@ fn plain_ipv4(frame: &[u8], local: SocketAddr) -> Option<(SocketAddr, Range<usiz
         && lengths.0 <= rest.len()
         && lengths.1 <= lengths.0;
     let from = Ipv4Addr::new(header[26], header[27], header[28], header[29]);
-    is_usual.then(|| (SocketAddr::from((from, word(34))), 42..42 + lengths.1))
+    is_default_route.then(|| (SocketAddr::from((from, word(34))), 42..42 + lengths.1))
 }
 
 #[inline(never)]
-fn any(frame: &[u8], local: SocketAddr, nic: u32) -> Result<(SocketAddr, Range<usize>), Unfit> {
+fn any(
+    frame: &[u8],
+    local: SocketAddr,
+    nic: u32,
+) -> Result<(SocketAddr, Range<usize>), RejectReason> {
     let (ether_type, ip) = past_vlans(frame)?;
     let packet = match (ether_type, local.ip()) {
         (0x0800, IpAddr::V4(ours)) => ipv4(frame, ip, ours)?,
         (0x86dd, IpAddr::V6(ours)) => ipv6(frame, ip, ours)?,
-        (0x0800 | 0x86dd, _) => return Err(Unfit::NotOurs),
-        _ => return Err(Unfit::OtherProtocol),
+        (0x0800 | 0x86dd, _) => return Err(RejectReason::NotOurs),
+        _ => return Err(RejectReason::OtherProtocol),
     };
     let (source, Range { start: udp, end }) = packet;
     if end - udp < 8 {
-        return Err(Unfit::BadLength);
+        return Err(RejectReason::BadLength);
     }
     if word(frame, udp + 2)? != local.port() {
-        return Err(Unfit::NotOurs);
+        return Err(RejectReason::NotOurs);
     }
     let length = usize::from(word(frame, udp + 4)?);
     if length < 8 || length > end - udp {
-        return Err(Unfit::BadLength);
+        return Err(RejectReason::BadLength);
     }
     let port = word(frame, udp)?;
     let from = match source {
@@ -131,7 +135,7 @@ fn any(frame: &[u8], local: SocketAddr, nic: u32) -> Result<(SocketAddr, Range<u
 }
 
 /// Type of the packet in a frame and where it begins.
-fn past_vlans(frame: &[u8]) -> Result<(u16, usize), Unfit> {
+fn past_vlans(frame: &[u8]) -> Result<(u16, usize), RejectReason> {
     let mut at = 12;
     for _ in 0..=VLAN_TAGS_MAX {
         match word(frame, at)? {
@@ -139,48 +143,48 @@ fn past_vlans(frame: &[u8]) -> Result<(u16, usize), Unfit> {
             ether_type => return Ok((ether_type, at + 2)),
         }
     }
-    Err(Unfit::OtherProtocol)
+    Err(RejectReason::OtherProtocol)
 }
 
 /// Source and UDP part of an IPv4 packet. What follows the packet is the padding of a short frame.
-fn ipv4(frame: &[u8], at: usize, ours: Ipv4Addr) -> Result<(IpAddr, Range<usize>), Unfit> {
+fn ipv4(frame: &[u8], at: usize, ours: Ipv4Addr) -> Result<(IpAddr, Range<usize>), RejectReason> {
     let header: [u8; 20] = array(frame, at)?;
     let header_bytes = usize::from(header[0] & 15) * 4;
     let length = usize::from(u16::from_be_bytes([header[2], header[3]]));
     if header[0] >> 4 != 4 || header_bytes < 20 || length < header_bytes {
-        return Err(Unfit::BadLength);
+        return Err(RejectReason::BadLength);
     }
     if length > frame.len() - at {
-        return Err(Unfit::BadLength);
+        return Err(RejectReason::BadLength);
     }
     // More fragments, or not the first; "do not fragment" may be set.
     if u16::from_be_bytes([header[6], header[7]]) & 0x3fff != 0 {
-        return Err(Unfit::Fragment);
+        return Err(RejectReason::Fragment);
     }
     if header[9] != UDP {
-        return Err(Unfit::OtherProtocol);
+        return Err(RejectReason::OtherProtocol);
     }
     if header[16..20] != ours.octets() {
-        return Err(Unfit::NotOurs);
+        return Err(RejectReason::NotOurs);
     }
     let source = Ipv4Addr::new(header[12], header[13], header[14], header[15]);
     Ok((source.into(), at + header_bytes..at + length))
 }
 
 /// Source and UDP part of an IPv6 packet without extension headers.
-fn ipv6(frame: &[u8], at: usize, ours: Ipv6Addr) -> Result<(IpAddr, Range<usize>), Unfit> {
+fn ipv6(frame: &[u8], at: usize, ours: Ipv6Addr) -> Result<(IpAddr, Range<usize>), RejectReason> {
     let header: [u8; 40] = array(frame, at)?;
     let length = usize::from(u16::from_be_bytes([header[4], header[5]]));
     if header[0] >> 4 != 6 || length > frame.len() - at - 40 {
-        return Err(Unfit::BadLength);
+        return Err(RejectReason::BadLength);
     }
     match header[6] {
         UDP => {}
-        44 => return Err(Unfit::Fragment),
-        _ => return Err(Unfit::OtherProtocol),
+        44 => return Err(RejectReason::Fragment),
+        _ => return Err(RejectReason::OtherProtocol),
     }
     if header[24..40] != ours.octets() {
-        return Err(Unfit::NotOurs);
+        return Err(RejectReason::NotOurs);
     }
     let source: [u8; 16] = array(frame, at + 8)?;
     Ok((Ipv6Addr::from(source).into(), at + 40..at + 40 + length))
@@ -201,7 +205,7 @@ mod tests {
         frame
     }
 
-    fn read(frame: &[u8], local: &str) -> Result<(String, Vec<u8>), Unfit> {
+    fn read(frame: &[u8], local: &str) -> Result<(String, Vec<u8>), RejectReason> {
         let (from, place) = datagram(frame, local.parse().unwrap(), NIC)?;
         Ok((from.to_string(), frame[place].to_vec()))
     }
@@ -210,7 +214,7 @@ mod tests {
     const V6: (&str, &str) = ("[fe80::2]:99", "[fe80::1]:4791");
 
     #[test]
-    fn datagrams_come_out_as_they_went_in() {
+    fn parsed_datagram_equals_the_sent_one() {
         let frame = made(V4.0, V4.1, b"hello");
         assert_eq!(read(&frame, V4.1), Ok((V4.0.to_owned(), b"hello".to_vec())));
         let to = V4.1.parse().unwrap();
@@ -221,72 +225,75 @@ mod tests {
     }
 
     #[test]
-    fn padding_and_tags_are_passed_over() {
+    fn padding_and_vlan_tags_are_skipped() {
         for (from, to) in [V4, V6] {
             let mut frame = made(from, to, b"x");
             frame.extend_from_slice(&[0xee; 17]);
             assert_eq!(read(&frame, to).unwrap().1, b"x");
             for tags in 1..=3 {
                 frame.splice(12..12, [0x81, 0x00, 0x20, 0x05]);
-                let expected = if tags <= 2 { Ok(()) } else { Err(Unfit::OtherProtocol) };
+                let expected = if tags <= 2 { Ok(()) } else { Err(RejectReason::OtherProtocol) };
                 assert_eq!(read(&frame, to).map(drop), expected, "{tags} tags");
             }
         }
     }
 
     #[test]
-    fn what_is_cut_off_anywhere_is_no_datagram() {
+    fn truncated_frame_is_rejected() {
         for (from, to) in [V4, V6] {
             let frame = made(from, to, b"hello");
             for length in 0..frame.len() {
                 let why = read(&frame[..length], to).unwrap_err();
-                assert!(matches!(why, Unfit::TooShort | Unfit::BadLength), "{length}: {why:?}");
+                assert!(
+                    matches!(why, RejectReason::TooShort | RejectReason::BadLength),
+                    "{length}: {why:?}"
+                );
             }
         }
     }
 
     #[test]
-    fn lengths_that_lie_are_found() {
+    fn inconsistent_lengths_are_rejected() {
         for (from, to) in [V4, V6] {
             let good = made(from, to, b"hello");
             let udp_at = good.len() - 5 - 8;
             for length in [0u16, 7, 14, 15, 1000, 65_535] {
                 let mut frame = good.clone();
                 frame[udp_at + 4..udp_at + 6].copy_from_slice(&length.to_be_bytes());
-                assert_eq!(read(&frame, to), Err(Unfit::BadLength), "UDP length {length}");
+                assert_eq!(read(&frame, to), Err(RejectReason::BadLength), "UDP length {length}");
             }
             let ip_length_at = if from == V4.0 { 16 } else { 18 };
             for length in [0u16, 7, 19, 65_535] {
                 let mut frame = good.clone();
                 frame[ip_length_at..ip_length_at + 2].copy_from_slice(&length.to_be_bytes());
-                assert_eq!(read(&frame, to), Err(Unfit::BadLength), "IP length {length}");
+                assert_eq!(read(&frame, to), Err(RejectReason::BadLength), "IP length {length}");
             }
         }
         let mut frame = made(V4.0, V4.1, b"hello");
         for first in [0x44, 0x4f, 0x55, 0x65] {
             frame[14] = first;
-            assert_eq!(read(&frame, V4.1), Err(Unfit::BadLength), "{first:#x}");
+            assert_eq!(read(&frame, V4.1), Err(RejectReason::BadLength), "{first:#x}");
         }
     }
 
     #[test]
-    fn what_is_not_for_us_is_told_apart() {
+    fn frames_of_other_destinations_are_rejected_by_reason() {
         let frame = made(V4.0, V4.1, b"hello");
-        assert_eq!(read(&frame, "10.77.0.1:4792"), Err(Unfit::NotOurs));
-        assert_eq!(read(&frame, "10.77.0.9:4791"), Err(Unfit::NotOurs));
-        assert_eq!(read(&frame, V6.1), Err(Unfit::NotOurs));
+        assert_eq!(read(&frame, "10.77.0.1:4792"), Err(RejectReason::NotOurs));
+        assert_eq!(read(&frame, "10.77.0.9:4791"), Err(RejectReason::NotOurs));
+        assert_eq!(read(&frame, V6.1), Err(RejectReason::NotOurs));
         for (at, value, why) in [
-            (20, 0x20, Unfit::Fragment),
-            (21, 0x01, Unfit::Fragment),
-            (23, 6, Unfit::OtherProtocol),
-            (13, 0x06, Unfit::OtherProtocol),
+            (20, 0x20, RejectReason::Fragment),
+            (21, 0x01, RejectReason::Fragment),
+            (23, 6, RejectReason::OtherProtocol),
+            (13, 0x06, RejectReason::OtherProtocol),
         ] {
             let mut frame = frame.clone();
             frame[at] = value;
             assert_eq!(read(&frame, V4.1), Err(why));
         }
         let frame = made(V6.0, V6.1, b"hello");
-        for (value, why) in [(44, Unfit::Fragment), (0, Unfit::OtherProtocol)] {
+        for (value, why) in [(44, RejectReason::Fragment), (0, RejectReason::OtherProtocol)] {
             let mut frame = frame.clone();
             frame[20] = value;
             assert_eq!(read(&frame, V6.1), Err(why));
@@ -294,8 +301,8 @@ mod tests {
     }
 
     #[test]
-    fn hostile_frames() {
-        let mut counts = Unfits::default();
+    fn arbitrary_frames_do_not_panic() {
+        let mut counts = RejectCounts::default();
         bolero::check!().with_iterations(5000).with_type::<(Vec<u8>, bool)>().for_each(
             |(bytes, is_v4)| {
                 let to = if *is_v4 { V4.1 } else { V6.1 };

@@ -16,7 +16,7 @@ pub(super) struct Packet {
     /// Length of the packet in bytes.
     pub(super) length: u32,
     /// The packet goes on in the frame that follows.
-    pub(super) goes_on: bool,
+    pub(super) has_more: bool,
 }
 
 /// Memory in frames of one size, and rings of their numbers.

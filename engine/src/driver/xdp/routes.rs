@@ -37,7 +37,7 @@ pub(super) struct NextHop {
 
 /// How to reach a destination.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Way {
+pub(super) enum Resolution {
     /// By frames.
     Frames(NextHop),
     /// The kernel does not know the neighbour's address yet: it asks for it when a socket sends.
@@ -90,17 +90,22 @@ impl Routes {
     /// # Errors
     ///
     /// What the kernel says, other than that there is no way.
-    pub(super) fn way(&mut self, nic: u32, from: IpAddr, to: SocketAddr) -> io::Result<Way> {
+    pub(super) fn resolve(
+        &mut self,
+        nic: u32,
+        from: IpAddr,
+        to: SocketAddr,
+    ) -> io::Result<Resolution> {
         let (hop, mtu) = match self.route(nic, from, to) {
             Ok(Some(found)) => found,
-            Ok(None) => return Ok(Way::Elsewhere),
-            Err(error) if is_no_way(&error) => return Ok(Way::Elsewhere),
+            Ok(None) => return Ok(Resolution::Elsewhere),
+            Err(error) if is_no_way(&error) => return Ok(Resolution::Elsewhere),
             Err(error) => return Err(error),
         };
         match self.neighbour(nic, hop) {
-            Ok(Some((mac, is_stale))) => Ok(Way::Frames(NextHop { mac, mtu, is_stale })),
-            Ok(None) => Ok(Way::Unresolved),
-            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(Way::Unresolved),
+            Ok(Some((mac, is_stale))) => Ok(Resolution::Frames(NextHop { mac, mtu, is_stale })),
+            Ok(None) => Ok(Resolution::Unresolved),
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(Resolution::Unresolved),
             Err(error) => Err(error),
         }
     }
@@ -151,12 +156,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn this_host_is_not_reached_by_frames() {
+    fn local_addresses_are_not_reached_by_frames() {
         let mut routes = Routes::open().unwrap();
         let localhost = "127.0.0.1".parse().unwrap();
         for _ in 0..3 {
-            let way = routes.way(1, localhost, "127.0.0.2:9".parse().unwrap()).unwrap();
-            assert_eq!(way, Way::Elsewhere);
+            let way = routes.resolve(1, localhost, "127.0.0.2:9".parse().unwrap()).unwrap();
+            assert_eq!(way, Resolution::Elsewhere);
         }
         let lo = routes.link(1).unwrap();
         assert!(lo.mtu >= 1500, "{lo:?}");

@@ -25,7 +25,7 @@ pub(super) const FRAME_BYTES: u32 = 4096;
 /// (`XDP_PACKET_HEADROOM`).
 pub(super) const PACKET_BYTES: usize = FRAME_BYTES as usize - 256;
 /// In the options of a descriptor: the packet goes on in the next one (`XDP_PKT_CONTD`).
-pub(super) const GOES_ON: u32 = 1;
+pub(super) const HAS_MORE: u32 = 1;
 /// How long the kernel may take to let go of a queue that was bound before: it does so some 20 ms
 /// after the last descriptor was closed.
 pub(super) const BUSY_FOR: Duration = Duration::from_secs(1);
@@ -129,7 +129,7 @@ impl XskRings {
     #[inline]
     fn described(&self, packet: &Packet) -> FrameDesc {
         let mut desc = self.whole[packet.index as usize];
-        desc.set_options(if packet.goes_on { GOES_ON } else { 0 });
+        desc.set_options(if packet.has_more { HAS_MORE } else { 0 });
         // SAFETY: the frame is the caller's, who is about to lend it; the slice is not used.
         let mut data = unsafe { self.umem.data_mut(&mut desc) };
         data.cursor().set_pos(packet.length as usize);
@@ -238,7 +238,7 @@ impl Rings for XskRings {
             if let Some(packet) = self.packets.get_mut(index as usize) {
                 *packet = *desc;
             }
-            *place = Packet { index, length, goes_on: desc.has_more_frames() };
+            *place = Packet { index, length, has_more: desc.has_more_frames() };
         }
         count
     }

@@ -84,9 +84,9 @@ impl Model {
                 return;
             }
             if is_split {
-                for goes_on in [true, false] {
+                for has_more in [true, false] {
                     let index = self.to_fill.pop_front().unwrap();
-                    self.came_in.push_back(Packet { index, length: 8, goes_on });
+                    self.came_in.push_back(Packet { index, length: 8, has_more });
                 }
                 continue;
             }
@@ -95,7 +95,7 @@ impl Model {
             let number = self.next_number;
             self.memory[index as usize][..8].copy_from_slice(&number.to_le_bytes());
             self.arrived.push_back(number);
-            self.came_in.push_back(Packet { index, length: 8, goes_on: false });
+            self.came_in.push_back(Packet { index, length: 8, has_more: false });
         }
     }
 
@@ -295,14 +295,14 @@ fn settle(exchange: &mut Exchange<Model>, frames: u32) {
 }
 
 #[test]
-fn no_frame_is_lost_or_in_two_places_in_millions_of_operations() {
+fn frames_are_conserved_over_millions_of_operations() {
     for seed in 0..4 {
         drive(seed, 600_000, false);
     }
 }
 
 #[test]
-fn a_kernel_that_names_what_it_was_not_lent_gives_nobody_a_frame() {
+fn frames_not_owned_by_the_kernel_are_rejected() {
     drive(77, 300_000, true);
 }
 
@@ -313,7 +313,7 @@ fn long_packet(number: u64, length: usize) -> Vec<u8> {
 
 /// What is sent in frames comes back in the same frames' worth of others, as if by a cable.
 #[test]
-fn packets_of_several_frames_go_and_come_whole() {
+fn multi_frame_packets_round_trip() {
     const LONG: usize = 3 * FRAME_BYTES - 10;
     let mut exchange = Exchange::new(Model::new(5, 96), 96, 40, LONG);
     (exchange.rings().transmit_room, exchange.rings().fill_room) = (96, 96);
@@ -332,8 +332,8 @@ fn packets_of_several_frames_go_and_come_whole() {
         let model = exchange.rings();
         let parts: Vec<Packet> = model.to_send.drain(..).collect();
         assert_eq!(parts.len(), length.div_ceil(FRAME_BYTES), "{length}");
-        assert!(parts.iter().rev().skip(1).all(|part| part.goes_on));
-        assert!(!parts[parts.len() - 1].goes_on);
+        assert!(parts.iter().rev().skip(1).all(|part| part.has_more));
+        assert!(!parts[parts.len() - 1].has_more);
         for part in &parts {
             let into = model.to_fill.pop_front().expect("frames to receive into");
             model.memory[into as usize] = model.memory[part.index as usize];
@@ -345,10 +345,10 @@ fn packets_of_several_frames_go_and_come_whole() {
         assert_eq!(exchange.counts().total(), 96);
     }
     // One that is too long is counted and costs nothing else.
-    for goes_on in [true, true, true, false] {
+    for has_more in [true, true, true, false] {
         let model = exchange.rings();
         let index = model.to_fill.pop_front().unwrap();
-        model.came_in.push_back(Packet { index, length: FRAME_BYTES as u32, goes_on });
+        model.came_in.push_back(Packet { index, length: FRAME_BYTES as u32, has_more });
     }
     assert!(exchange.receive().is_none());
     assert_eq!(exchange.split, 1);
@@ -358,7 +358,7 @@ fn packets_of_several_frames_go_and_come_whole() {
 
 /// A batch holds whole packets only, and receiving keeps its frames.
 #[test]
-fn packets_of_several_frames_leave_others_their_frames() {
+fn multi_frame_packets_leave_receive_frames_alone() {
     let mut exchange = Exchange::new(Model::new(6, 96), 96, 40, 3 * FRAME_BYTES);
     let mut staged = 0;
     while exchange.room().is_some() {
@@ -371,7 +371,7 @@ fn packets_of_several_frames_leave_others_their_frames() {
 }
 
 #[test]
-fn receiving_never_starves_for_what_is_sent() {
+fn transmit_does_not_starve_receive() {
     let mut exchange = Exchange::new(Model::new(3, 96), 96, 40, 0);
     exchange.rings().transmit_room = 96;
     let mut staged = 0;
@@ -386,16 +386,16 @@ fn receiving_never_starves_for_what_is_sent() {
 }
 
 #[test]
-fn what_is_refused_is_asked_for_ever_less_often_and_never_given_up() {
+fn refused_queue_is_retried_with_backoff_forever() {
     let start = std::time::Instant::now();
-    let mut fallen = super::Fallen::new("busy".to_owned(), start);
+    let mut fallback = super::FallbackState::new("busy".to_owned(), start);
     let mut pauses = Vec::new();
     let mut now = start;
     for _ in 0..8 {
-        pauses.push(fallen.retry_at.duration_since(now).as_secs());
-        now = fallen.retry_at;
-        fallen = fallen.again("still busy".to_owned(), now);
+        pauses.push(fallback.retry_at.duration_since(now).as_secs());
+        now = fallback.retry_at;
+        fallback = fallback.again("still busy".to_owned(), now);
     }
     assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 32, 32]);
-    assert_eq!(fallen.cause, "still busy");
+    assert_eq!(fallback.cause, "still busy");
 }

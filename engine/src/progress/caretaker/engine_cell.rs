@@ -14,7 +14,7 @@ use rustix::process::{Pid, getpid};
 use super::handover::{Handover, Step, Taken};
 use super::{Cared, Membership};
 use crate::driver::AnyDriver;
-use crate::driver::lanes::{Driver, LaneKey};
+use crate::driver::traits::{Driver, LaneKey};
 use crate::forks::{Closable, EngineFd, Gate, INHERITED};
 use crate::progress::background::WakeFds;
 use crate::progress::engine::{Engine, EngineState};

@@ -3,7 +3,7 @@
 use std::ops::{Deref, DerefMut};
 
 use crate::driver::AnyDriver;
-use crate::driver::lanes::{Driver, LaneKey};
+use crate::driver::traits::{Driver, LaneKey};
 use crate::forks::EngineFd;
 use crate::progress::engine::{Engine, EngineState};
 use crate::types::Error;

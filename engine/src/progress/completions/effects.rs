@@ -120,8 +120,8 @@ impl Effects for Completions {
 
     #[cold]
     fn revoke(&mut self) {
-        if let Some(witness) = &self.witness {
-            witness.revoke();
+        if let Some(cookie) = &self.cookie {
+            cookie.revoke();
         }
     }
 

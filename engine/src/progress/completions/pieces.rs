@@ -1,7 +1,7 @@
 //! The memory of messages that are copied through rings.
 
 use super::Completions;
-use crate::progress::lanes::PIECE_BYTES_MAX;
+use crate::progress::traits::PIECE_BYTES_MAX;
 use crate::proto::table::Id;
 
 /// Room for a piece of which the bytes are in several places.

@@ -23,7 +23,7 @@ use std::net::{SocketAddr, UdpSocket};
 pub(crate) use self::announced::Announced;
 pub(crate) use self::ring::Rings;
 use super::engine::{Engine, EngineState};
-use super::lanes::{DATAGRAM_BYTES_MAX, Driver, Neighbour};
+use super::traits::{DATAGRAM_BYTES_MAX, Driver, LocalPeer};
 use crate::forks::EngineFd;
 use crate::proto::failure::PeerFailure;
 use crate::proto::paths::{CARRIER, Paths, ReceiveInfo, Timeout};
@@ -150,7 +150,7 @@ impl Datagrams {
     }
 
     /// The next turn is not the owner's, who alone hears from the driver when there is something.
-    pub(super) fn poll_in_absence(&mut self) {
+    pub(super) fn poll_detached(&mut self) {
         if self.is_open() {
             (self.is_polled, self.is_watched, self.idle_turns) = (true, false, 0);
         }
@@ -204,13 +204,13 @@ impl Engine {
     ///
     /// RR-SHM-1.
     fn meet(&mut self, session: u32) {
-        if !self.driver.takes_neighbours() {
+        if !self.driver.accepts_local_peers() {
             return;
         }
         let Some(known) = self.state.core.session(session) else { return };
         let Some((name, address)) = self.state.paths.first_path(session) else { return };
         let Some(keys) = known.keys.as_ref().filter(|_| known.is_connected()) else { return };
-        self.driver.meet(Neighbour {
+        self.driver.connect_peer(LocalPeer {
             session: name,
             engine: known.engine,
             address,
@@ -266,10 +266,10 @@ impl Engine {
             self.transmit(session, CARRIER, false);
             self.driver.flush_datagrams();
         }
-        if self.driver.takes_neighbours()
+        if self.driver.accepts_local_peers()
             && let Some((name, _)) = self.state.paths.first_path(session)
         {
-            self.driver.part(name);
+            self.driver.disconnect_peer(name);
         }
         self.state.paths.close(session);
     }

@@ -6,7 +6,7 @@
 
 use super::DATAGRAMS_PER_FLUSH;
 use crate::progress::engine::{Engine, EngineState};
-use crate::progress::lanes::{RING_SEGMENT_BYTES_MAX, RingEntry};
+use crate::progress::traits::{RING_SEGMENT_BYTES_MAX, RingEntry};
 use crate::proto::control_lane::LaneEvent;
 use crate::proto::datagram::Asks;
 use crate::proto::send::SendRequest;

@@ -66,7 +66,7 @@ impl Engine {
             state.paths.set_nic(rail, index);
             if is_moved && state.rails.len() > 1 {
                 state.listeners_due |= 1 << (rail % 16);
-                self.listen_anew();
+                self.rebind_listener();
             }
         }
         let state = &mut *self.state;
@@ -76,7 +76,7 @@ impl Engine {
     /// Rails that have another NIC get another listener. From the owner, as without `/proc` the
     /// caretaker may be in another network namespace; until then the listener at the wildcard
     /// address takes what comes.
-    pub(in crate::progress) fn listen_anew(&mut self) {
+    pub(in crate::progress) fn rebind_listener(&mut self) {
         while self.state.listeners_due != 0 && !self.owner_is_absent {
             let rail = self.state.listeners_due.trailing_zeros();
             self.state.listeners_due &= self.state.listeners_due - 1;
@@ -86,7 +86,7 @@ impl Engine {
 
     fn replace_listener(&mut self, rail: u8) {
         let state = &mut *self.state;
-        let Some(fresh) = self.driver.listen_anew(rail, &state.listener) else { return };
+        let Some(fresh) = self.driver.rebind_listener(rail, &state.listener) else { return };
         let ip = |listener: &TcpListener| listener.local_addr().map(|local| local.ip()).ok();
         let all = &mut state.listeners_of_rails;
         match all.iter_mut().find(|it| ip(it) == ip(&fresh)) {

@@ -3,7 +3,7 @@
 use std::io::ErrorKind;
 
 use super::DATAGRAMS_PER_FLUSH;
-use crate::driver::lanes::Handling;
+use crate::driver::traits::TxFlags;
 use crate::progress::engine::{Engine, EngineState};
 use crate::proto::paths::{CARRIER, Index, Transmit};
 
@@ -109,7 +109,7 @@ impl Engine {
     #[inline(always)]
     fn send_datagram(&mut self, datagram: &Transmit) {
         let Transmit { to, rail, bytes, takes_trains, is_summed, .. } = *datagram;
-        let handling = Handling { is_alone: !takes_trains, is_summed };
-        self.driver.send_datagram(to, rail, bytes, handling);
+        let tx_flags = TxFlags { no_gso: !takes_trains, is_summed };
+        self.driver.send_datagram(to, rail, bytes, tx_flags);
     }
 }

@@ -1,7 +1,7 @@
 //! How much bulk data may be on its way to an engine in datagrams.
 
 use super::super::engine::Engine;
-use super::super::lanes::{DATAGRAM_BYTES_MIN, FrameState};
+use super::super::traits::{DATAGRAM_BYTES_MIN, FrameState};
 
 /// Bytes of bulk data that there is room for until the engine looks, where there are `room_bytes`
 /// for all datagrams: a quarter is for messages.

@@ -404,15 +404,15 @@ fn entries_of_chunks_come_once_and_in_order() {
 fn what_is_left_in_chunks_is_dropped() {
     let room = super::sync::CHUNK;
     for (written, taken) in [(0, 0), (1, 0), (room, 0), (room, room), (3 * room + 1, room)] {
-        let witness = Arc::new(());
+        let cookie = Arc::new(());
         let (mut writer, chunks) = chunks::<Arc<()>>();
-        (0..written).for_each(|_| writer.push(Arc::clone(&witness)));
+        (0..written).for_each(|_| writer.push(Arc::clone(&cookie)));
         let mut got = Vec::new();
         assert_eq!(chunks.take(&mut got, taken), taken);
         assert_eq!(writer.len(), written - taken);
         drop(got);
-        assert_eq!(Arc::strong_count(&witness), 1 + written - taken);
+        assert_eq!(Arc::strong_count(&cookie), 1 + written - taken);
         drop((writer, chunks));
-        assert_eq!(Arc::strong_count(&witness), 1, "{written} written, {taken} taken");
+        assert_eq!(Arc::strong_count(&cookie), 1, "{written} written, {taken} taken");
     }
 }

@@ -36,7 +36,7 @@ use super::engine::{Engine, EngineState};
 use super::outside::Ticket;
 use super::shared::CombinerCounts;
 use crate::driver::AnyDriver;
-use crate::driver::lanes::{Driver, LaneKey};
+use crate::driver::traits::{Driver, LaneKey};
 use crate::forks::{EngineFd, Gate, Generation, INHERITED};
 use crate::types::{Error, OperationId, OperationName};
 

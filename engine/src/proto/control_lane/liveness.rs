@@ -24,7 +24,7 @@ use std::time::Duration;
 use super::super::failure::PeerFailure;
 use super::super::late::AtRest;
 use super::super::paths::Paths;
-use super::super::silence::{Owed, patience};
+use super::super::silence::{Unacked, patience};
 use super::{Decision, Facts, LaneMonitor, lost};
 use crate::wire::hello::HelloStatus;
 
@@ -208,7 +208,7 @@ impl LaneMonitor {
     /// RR-END-2.
     pub(super) fn judge_silence(
         &mut self,
-        owed: Owed,
+        owed: Unacked,
         facts: &Facts<'_>,
         paths: &mut Paths,
     ) -> Decision {

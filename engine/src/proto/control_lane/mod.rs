@@ -25,7 +25,7 @@ use super::late::Late;
 use super::paths::Paths;
 use super::rails::Rails;
 use super::session::Session;
-use super::silence::{Owed, Silence};
+use super::silence::{Silence, Unacked};
 use crate::wire::hello::HelloStatus;
 
 /// What happened to the control lane of a session.
@@ -38,7 +38,7 @@ pub(crate) enum LaneEvent {
     /// The peer's process has ended, as the kernel of this host says, which is that of the peer.
     ProcessEnded,
     /// What the peer's kernel owes on it.
-    Owed(Owed),
+    Unacked(Unacked),
     /// The rest of a segment has not come.
     RestMissing { has_datagram_mode: bool },
     /// Another one may be wanted by now.
@@ -165,7 +165,7 @@ impl LaneMonitor {
             }
             LaneEvent::EndOfStream => self.handle_end_of_stream(facts),
             LaneEvent::ProcessEnded => Self::handle_process_ended(facts),
-            LaneEvent::Owed(owed) => self.judge_silence(owed, facts, paths),
+            LaneEvent::Unacked(owed) => self.judge_silence(owed, facts, paths),
             LaneEvent::RestMissing { has_datagram_mode } => {
                 self.judge_unfinished(has_datagram_mode, facts, paths)
             }

@@ -106,7 +106,7 @@ fn unreachable() -> LaneEvent {
 
 fn owed(asked_ms: u64) -> LaneEvent {
     let asked = Duration::from_millis(asked_ms);
-    LaneEvent::Owed(Owed::Answer { heard: asked, asked })
+    LaneEvent::Unacked(Unacked::Answer { heard: asked, asked })
 }
 
 fn is_lost(decision: &Decision, why: &str) -> bool {
@@ -398,11 +398,11 @@ fn a_silent_host_is_lost_after_the_peer_timeout_and_its_lane_sooner() {
         }
     }
     let mut bench = Bench::new(1);
-    assert_eq!(bench.tell(LaneEvent::Owed(Owed::Later)), Decision::Nothing);
-    assert_eq!(bench.tell(LaneEvent::Owed(Owed::Nothing)), Decision::AskForAck);
+    assert_eq!(bench.tell(LaneEvent::Unacked(Unacked::Later)), Decision::Nothing);
+    assert_eq!(bench.tell(LaneEvent::Unacked(Unacked::Nothing)), Decision::AskForAck);
     bench.has_left = true;
     let removed = Decision::Fail(PeerFailure::Removed);
-    assert_eq!(bench.tell(LaneEvent::Owed(Owed::Nothing)), removed);
+    assert_eq!(bench.tell(LaneEvent::Unacked(Unacked::Nothing)), removed);
 }
 
 /// RR-SEG-6
@@ -458,7 +458,7 @@ fn idle_paths_are_asked_four_times_in_a_peer_timeout() {
 #[test]
 fn shared_memory_outlives_a_control_lane_whose_address_is_gone() {
     let silent = |seconds| {
-        LaneEvent::Owed(Owed::Answer {
+        LaneEvent::Unacked(Unacked::Answer {
             heard: Duration::from_secs(seconds),
             asked: Duration::from_secs(seconds),
         })

@@ -305,7 +305,7 @@ impl Path {
     }
 
     /// Acknowledges with the next packet what arrived, however shortly ago.
-    pub(crate) fn hasten_ack(&mut self) {
+    pub(crate) fn quickack(&mut self) {
         self.received.hasten();
     }
 

@@ -80,7 +80,7 @@ impl PathsByHand {
         let (length, _) = packets.poll_transmit(sent_ns, &mut Nothing, &mut room).unwrap();
         let peer = &mut self.peers[usize::from(at)];
         peer.handle_packet(sent_ns, &Packet::decode(&room[..length]).unwrap()).unwrap();
-        peer.hasten_ack();
+        peer.quickack();
         let (length, _) = peer.poll_transmit(sent_ns, &mut Nothing, &mut room).unwrap();
         let answer = Packet::decode(&room[..length]).unwrap();
         self.path(at).packets.handle_packet(sent_ns, &answer).unwrap();

@@ -178,7 +178,7 @@ impl PathTable {
     /// RR-PATH-5.
     pub(crate) fn hasten_last_ack(&mut self, session: u32) -> bool {
         let Some(carrier) = self.of_mut(session).carrier.as_deref_mut() else { return false };
-        carrier.packets.hasten_ack();
+        carrier.packets.quickack();
         carrier.health = Health::Untried;
         true
     }

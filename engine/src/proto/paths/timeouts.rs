@@ -94,7 +94,7 @@ impl PathTable {
             for path in paths.all_mut() {
                 path.is_awake = false;
                 path.packets.apply_deferred_ack();
-                path.packets.hasten_ack();
+                path.packets.quickack();
             }
         }
         awake

@@ -4,7 +4,7 @@
 //! Slowness is measured in virtual time, in which a turn costs time by itself, for every datagram
 //! (also for one that is dropped at once) and for every connection that is accepted.
 //! Elsewhere: a path that goes silent in one direction (`swarm::paths`), forged and repeated
-//! datagrams in any weather (`swarm::storms`), and with real sockets and secrets the wrong secret
+//! datagrams in any impairments (`swarm::storms`), and with real sockets and secrets the wrong secret
 //! and replayed handshakes (`tests/api/authentication.rs`).
 
 use std::collections::VecDeque;
@@ -196,7 +196,7 @@ pub(super) fn copies_that_pass_for_the_senders_own_slow_streams_and_no_small_mes
 pub(super) fn a_network_that_is_cut_in_one_direction_ends_sessions_with_the_cause_named() {
     for (from, to) in [(0, 1), (1, 0)] {
         let mut world = Link::new(10 * GBIT, 100 * MICRO).world(&roomy(), 9);
-        let keep_alive_ns = world.net.borrow().weather.keep_alive_ns;
+        let keep_alive_ns = world.net.borrow().impairments.keep_alive_ns;
         let start_ns = world.now_ns();
         world.net.borrow_mut().cut_way(from, to);
         for at in 0..2 {

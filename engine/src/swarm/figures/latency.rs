@@ -19,7 +19,7 @@ fn lose(world: &mut World, host: usize, elicits: bool, lost: impl Fn(u64) -> boo
         let number = count.replace(count.get() + 1);
         lost(number)
     };
-    world.net.borrow_mut().sift_datagrams(Some(Box::new(chosen)));
+    world.net.borrow_mut().drop_matching_datagrams(Some(Box::new(chosen)));
 }
 
 /// The longest of some lone messages of a length, each beginning when all before it is long over.
@@ -37,7 +37,7 @@ fn lone(
         one.run(world, 60 * SECOND, |it| it.received == 1);
         longest_ns = longest_ns.max(one.times_ns(0)[0]);
         one.run(world, 60 * SECOND, Traffic::is_done);
-        world.net.borrow_mut().sift_datagrams(None);
+        world.net.borrow_mut().drop_matching_datagrams(None);
         pass(world, 5 * rtt_ns + MILLI);
     }
     longest_ns
@@ -125,7 +125,7 @@ pub(super) fn loss_in_one_context_leaves_another_alone() {
                 lost.set(lost.get() + u64::from(is_lost));
                 is_lost
             };
-            world.net.borrow_mut().sift_datagrams(Some(Box::new(chosen)));
+            world.net.borrow_mut().drop_matching_datagrams(Some(Box::new(chosen)));
         }
         let first = Traffic::new(1000, 4, 600).in_context(1);
         let second = Traffic::new(800, 4, 600).in_context(2);

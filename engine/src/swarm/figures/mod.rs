@@ -19,8 +19,8 @@ mod snapshot;
 
 use super::scenarios::{config, loop_config, pass, peer};
 use super::world::{Step, World};
-use crate::driver::sim::datagrams::DatagramWeather;
-use crate::driver::sim::net::Weather;
+use crate::driver::sim::datagrams::DatagramImpairments;
+use crate::driver::sim::net::Impairments;
 use crate::memory::Buffer;
 use crate::progress::completions::Route;
 use crate::progress::post::{Memory, Posted};
@@ -113,19 +113,19 @@ impl Link {
     fn world(&self, config: &Config, seed: u64) -> World {
         let ns_per_kib = 1024 * 8 * SECOND / self.bits_per_second;
         let queue_ns = (self.rtt_ns / 2).max(200 * MICRO);
-        let streams = Weather {
+        let streams = Impairments {
             delay_ns: self.rtt_ns / 2,
             jitter_ns: 0,
             ns_per_kib,
             capacity: 4 * MIB,
-            ..Weather::fair()
+            ..Impairments::ideal()
         };
         let mut world = World::new(seed, streams).unwrap();
-        world.net.borrow_mut().datagram_weather = DatagramWeather {
+        world.net.borrow_mut().datagram_impairments = DatagramImpairments {
             ns_per_kib,
             queue_bytes: (queue_ns << 10) / ns_per_kib,
             bytes_max: self.datagram_bytes,
-            ..DatagramWeather::fair()
+            ..DatagramImpairments::ideal()
         };
         (world.turn_ns, world.datagram_ns) = (TURN_NS, DATAGRAM_NS);
         world.connection_ns = CONNECTION_NS;
@@ -140,7 +140,7 @@ impl Link {
         for host in 0..2 {
             assert!(world.look(host).unwrap().state.paths.of(0).unwrap().are_open(), "{self:?}");
         }
-        world.net.borrow_mut().datagram_weather.loss_ppm = self.loss_ppm;
+        world.net.borrow_mut().datagram_impairments.loss_ppm = self.loss_ppm;
         world
     }
 }

@@ -1,20 +1,20 @@
 //! What another rail makes of messages: none of any length is to be slower for it.
 
 use super::*;
-use crate::driver::sim::rails::{LinkWeather, RailFault};
+use crate::driver::sim::rails::{LinkImpairments, RailFault};
 use crate::proto::connection::Retry;
 
 /// Parts of a hundred by which a message may be slower with a rail more.
 const SLOWER_PERCENT: u64 = 5;
 
 /// A link of so many Gb/s.
-pub(super) fn gigabits(rate: u64) -> LinkWeather {
-    LinkWeather { ns_per_kib: 1024 * 8 / rate, ..LinkWeather::default() }
+pub(super) fn gigabits(rate: u64) -> LinkImpairments {
+    LinkImpairments { ns_per_kib: 1024 * 8 / rate, ..LinkImpairments::default() }
 }
 
 /// The same, half of a round trip of so long being its share on each way.
-pub(super) fn delays(link: LinkWeather, rtt_ns: u64) -> LinkWeather {
-    LinkWeather { delay_ns: rtt_ns / 4, ..link }
+pub(super) fn delays(link: LinkImpairments, rtt_ns: u64) -> LinkImpairments {
+    LinkImpairments { delay_ns: rtt_ns / 4, ..link }
 }
 
 /// What the settings are by default.
@@ -40,12 +40,16 @@ pub(super) fn usual() -> Config {
 }
 
 /// Hosts with these links and an engine each, whose turns take as long as on a host.
-pub(super) fn world_of(hosts: &[Vec<LinkWeather>], config: &Config, seed: u64) -> World {
-    let streams =
-        Weather { delay_ns: 10 * MICRO, jitter_ns: 0, capacity: 4 * MIB, ..Weather::fair() };
+pub(super) fn world_of(hosts: &[Vec<LinkImpairments>], config: &Config, seed: u64) -> World {
+    let streams = Impairments {
+        delay_ns: 10 * MICRO,
+        jitter_ns: 0,
+        capacity: 4 * MIB,
+        ..Impairments::ideal()
+    };
     let mut world = World::new(seed, streams).unwrap();
-    world.net.borrow_mut().datagram_weather =
-        DatagramWeather { bytes_max: 1472, ..DatagramWeather::fair() };
+    world.net.borrow_mut().datagram_impairments =
+        DatagramImpairments { bytes_max: 1472, ..DatagramImpairments::ideal() };
     (world.turn_ns, world.datagram_ns) = (TURN_NS, DATAGRAM_NS);
     world.connection_ns = CONNECTION_NS;
     world.tells_speed = true;
@@ -58,7 +62,7 @@ pub(super) fn world_of(hosts: &[Vec<LinkWeather>], config: &Config, seed: u64) -
 }
 
 /// The same of usual settings, where NICs do not tell their rates.
-fn world_of_secretive(hosts: &[Vec<LinkWeather>]) -> World {
+fn world_of_secretive(hosts: &[Vec<LinkImpairments>]) -> World {
     let mut world = world_of(&[], &usual(), 9);
     world.tells_speed = false;
     for (host, links) in hosts.iter().enumerate() {
@@ -79,7 +83,7 @@ pub(super) fn settle(world: &mut World, host: usize) {
 }
 
 /// Two hosts with these links, which have talked for long enough to know them.
-fn pair(links: &[LinkWeather], seed: u64) -> World {
+fn pair(links: &[LinkImpairments], seed: u64) -> World {
     let mut world = world_of(&[links.to_vec(), links.to_vec()], &usual(), seed);
     settle(&mut world, 1);
     Traffic::new(8, 1, 200).run(&mut world, SECOND, Traffic::is_done);
@@ -105,14 +109,18 @@ fn stream_ns(world: &mut World, length: usize) -> u64 {
 }
 
 /// Times by the first link alone, by the second, and by both in either order.
-fn times(links: [LinkWeather; 2], length: usize, one: fn(&mut World, usize) -> u64) -> [u64; 4] {
+fn times(
+    links: [LinkImpairments; 2],
+    length: usize,
+    one: fn(&mut World, usize) -> u64,
+) -> [u64; 4] {
     let [first, second] = links;
-    let worlds: [&[LinkWeather]; 4] = [&[first], &[second], &[first, second], &[second, first]];
+    let worlds: [&[LinkImpairments]; 4] = [&[first], &[second], &[first, second], &[second, first]];
     worlds.map(|links| one(&mut pair(links, length as u64), length))
 }
 
 fn check(
-    links: [LinkWeather; 2],
+    links: [LinkImpairments; 2],
     name: &str,
     lengths: &[usize],
     one: fn(&mut World, usize) -> u64,
@@ -131,7 +139,7 @@ fn check(
 }
 
 /// Pairs of rails: of one rate, of rates that differ, and one further away.
-fn pairs() -> [([LinkWeather; 2], &'static str); 5] {
+fn pairs() -> [([LinkImpairments; 2], &'static str); 5] {
     let near = |rate| delays(gigabits(rate), 40 * MICRO);
     let far = delays(gigabits(2), 400 * MICRO);
     [
@@ -146,7 +154,7 @@ fn pairs() -> [([LinkWeather; 2], &'static str); 5] {
 /// NICs that say nothing of their rates, or the same of all: load shows them.
 pub(super) fn rates_that_nobody_tells_are_found_by_trial() {
     let link = |rate| delays(gigabits(rate), 40 * MICRO);
-    let time_ns = |links: &[LinkWeather]| {
+    let time_ns = |links: &[LinkImpairments]| {
         let mut world = world_of_secretive(&[links.to_vec(), links.to_vec()]);
         settle(&mut world, 1);
         let end_ns = world.now_ns() + 100 * MILLI;

@@ -7,14 +7,14 @@ use std::net::SocketAddr;
 use rand::RngExt;
 
 use super::Fault;
-use crate::driver::lanes::{DATAGRAM_BYTES_MAX, DriverEvent, Handling};
+use crate::driver::traits::{DATAGRAM_BYTES_MAX, DriverEvent, TxFlags};
 
 /// A datagram that others overtake.
-struct Kept {
+struct DelayedDatagram {
     to: SocketAddr,
     rail: u8,
     bytes: Vec<u8>,
-    handling: Handling,
+    tx_flags: TxFlags,
     /// The poll at which it goes.
     due: u64,
 }
@@ -24,7 +24,7 @@ struct Kept {
 pub(super) struct Datagrams {
     /// Where the caller writes; empty without a socket.
     room: Vec<u8>,
-    kept: Vec<Kept>,
+    kept: Vec<DelayedDatagram>,
     /// The driver inside is to tell of a datagram.
     is_watched: bool,
     /// The driver inside is to tell of room.
@@ -36,12 +36,12 @@ impl Datagrams {
         self.room.resize(DATAGRAM_BYTES_MAX, 0);
     }
 
-    pub(super) fn has_plans(&self) -> bool {
+    pub(super) fn has_pending(&self) -> bool {
         !self.kept.is_empty()
     }
 
     /// Whether an event of datagrams answers a question that is open.
-    pub(super) fn is_asked(&mut self, event: &DriverEvent) -> bool {
+    pub(super) fn answers_request(&mut self, event: &DriverEvent) -> bool {
         match event {
             DriverEvent::DatagramsReadable => std::mem::take(&mut self.is_watched),
             _ => std::mem::take(&mut self.wants_room),
@@ -51,7 +51,7 @@ impl Datagrams {
 
 impl Fault {
     fn is_coming(&self, event: &DriverEvent) -> bool {
-        self.held.iter().any(|held| discriminant(&held.event) == discriminant(event))
+        self.delayed_events.iter().any(|held| discriminant(&held.event) == discriminant(event))
     }
 
     pub(super) fn room(&mut self) -> io::Result<&mut [u8]> {
@@ -59,7 +59,8 @@ impl Fault {
         if self.chance(self.faults.again) {
             if !is_coming && !self.datagrams.wants_room {
                 let due = self.soon();
-                self.held.push(super::Held { event: DriverEvent::DatagramsWritable, due });
+                self.delayed_events
+                    .push(super::DelayedEvent { event: DriverEvent::DatagramsWritable, due });
             }
             return Err(io::ErrorKind::WouldBlock.into());
         }
@@ -72,7 +73,13 @@ impl Fault {
     }
 
     /// Decides on the fate of a datagram.
-    pub(super) fn mistreat(&mut self, to: SocketAddr, rail: u8, length: usize, handling: Handling) {
+    pub(super) fn apply_datagram_faults(
+        &mut self,
+        to: SocketAddr,
+        rail: u8,
+        length: usize,
+        tx_flags: TxFlags,
+    ) {
         if self.chance(self.faults.lose) {
             return;
         }
@@ -85,26 +92,26 @@ impl Fault {
             bytes.truncate(self.random.random_range(0..length));
         }
         if self.chance(self.faults.repeat) {
-            self.pass_on(to, rail, &bytes, handling);
+            self.forward(to, rail, &bytes, tx_flags);
         }
         if self.chance(self.faults.reorder) {
             let due = self.soon();
-            self.datagrams.kept.push(Kept { to, rail, bytes, handling, due });
+            self.datagrams.kept.push(DelayedDatagram { to, rail, bytes, tx_flags, due });
         } else {
-            self.pass_on(to, rail, &bytes, handling);
+            self.forward(to, rail, &bytes, tx_flags);
         }
     }
 
-    fn pass_on(&mut self, to: SocketAddr, rail: u8, bytes: &[u8], handling: Handling) {
+    fn forward(&mut self, to: SocketAddr, rail: u8, bytes: &[u8], tx_flags: TxFlags) {
         // Where there is no room it is one more that the network lost.
         if let Ok(room) = self.inner.datagram_room() {
             room[..bytes.len()].copy_from_slice(bytes);
-            self.inner.send_datagram(to, rail, bytes.len(), handling);
+            self.inner.send_datagram(to, rail, bytes.len(), tx_flags);
         }
     }
 
     /// Sends what was kept until `turn`.
-    pub(super) fn pass_on_kept(&mut self, turn: u64) {
+    pub(super) fn forward_delayed(&mut self, turn: u64) {
         if self.datagrams.kept.is_empty() {
             return;
         }
@@ -113,7 +120,7 @@ impl Fault {
             .partition::<Vec<_>, _>(|kept| kept.due <= turn);
         self.datagrams.kept = kept;
         for datagram in &due {
-            self.pass_on(datagram.to, datagram.rail, &datagram.bytes, datagram.handling);
+            self.forward(datagram.to, datagram.rail, &datagram.bytes, datagram.tx_flags);
         }
         if !due.is_empty() {
             self.inner.flush_datagrams();

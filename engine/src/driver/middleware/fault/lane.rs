@@ -28,11 +28,11 @@ pub(super) struct FaultLane {
     /// Events that were asked for: readable, writable.
     pub(super) watched: [bool; 2],
     /// The poll at which it is reset.
-    pub(super) doom: Option<u64>,
+    pub(super) reset_at: Option<u64>,
 }
 
 impl FaultLane {
     pub(super) fn new(state: State) -> Self {
-        Self { state, sends: 0, receives: 0, target: None, watched: [false; 2], doom: None }
+        Self { state, sends: 0, receives: 0, target: None, watched: [false; 2], reset_at: None }
     }
 }

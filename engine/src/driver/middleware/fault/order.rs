@@ -1,6 +1,6 @@
 //! Which events keep their order though they are held back.
 
-use crate::driver::lanes::{DriverEvent, LaneKey};
+use crate::driver::traits::{DriverEvent, LaneKey};
 
 /// The lane that an event is of.
 pub(super) fn lane_of(event: &DriverEvent) -> Option<LaneKey> {
@@ -20,8 +20,8 @@ pub(super) fn lane_of(event: &DriverEvent) -> Option<LaneKey> {
         | DriverEvent::CmaChanged { .. }
         | DriverEvent::RingChanged { .. }
         | DriverEvent::ProcessEnded { .. }
-        | DriverEvent::MemoryAsked { .. }
-        | DriverEvent::MemoryGiven { .. } => None,
+        | DriverEvent::MemoryRequested { .. }
+        | DriverEvent::MemoryAnswered { .. } => None,
     }
 }
 
@@ -37,9 +37,9 @@ pub(super) fn must_follow(later: &DriverEvent, earlier: &DriverEvent) -> bool {
         )
         | (
             DriverEvent::RingChanged { session: later, .. }
-            | DriverEvent::MemoryGiven { session: later, .. },
+            | DriverEvent::MemoryAnswered { session: later, .. },
             DriverEvent::RingChanged { session: earlier, .. }
-            | DriverEvent::MemoryGiven { session: earlier, .. },
+            | DriverEvent::MemoryAnswered { session: earlier, .. },
         ) => later == earlier,
         _ => lane_of(later).is_some() && lane_of(later) == lane_of(earlier),
     }

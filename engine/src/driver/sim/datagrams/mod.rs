@@ -5,27 +5,27 @@
 //! to an end in each of these places. Nothing is planned for an arrival: whoever looks finds what
 //! has arrived by then, and only who sleeps is woken.
 
-mod judge;
+mod checker;
+mod impairments;
 mod socket;
 #[cfg(test)]
 mod tests;
 mod watcher;
-mod weather;
 
 use std::collections::HashMap;
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 
-use self::judge::Judge;
+use self::checker::DatagramChecker;
+pub(crate) use self::impairments::DatagramImpairments;
 pub(super) use self::socket::{Datagram, Socket};
 use self::socket::{QUEUED_MAX, UnderWay};
 pub(crate) use self::watcher::Sighting;
-use self::watcher::{Sieve, Watcher};
-pub(crate) use self::weather::DatagramWeather;
+use self::watcher::{DropFilter, Watcher};
 use super::host::Host;
 use super::net::{Item, Net};
 use super::rails::{At, Trip};
-use crate::driver::lanes::{DATAGRAM_BYTES_MAX, DriverEvent};
+use crate::driver::traits::{DATAGRAM_BYTES_MAX, DriverEvent};
 
 /// Bytes around a UDP payload on Ethernet: preamble, header, IPv4, UDP, check sequence, gap.
 pub(crate) const FRAMING_BYTES: u64 = 8 + 14 + 20 + 8 + 4 + 12;
@@ -53,7 +53,7 @@ pub(crate) struct DatagramCounts {
     /// Copies that the network made.
     pub(crate) duplicates: u64,
     /// Arrived where no process was.
-    pub(crate) unheard: u64,
+    pub(crate) no_receiver: u64,
     /// No room in the receiver's kernel.
     pub(crate) receive_drops: u64,
     /// Kept for a process.
@@ -71,14 +71,14 @@ struct Route {
 
 /// What the network knows of datagrams.
 #[derive(Debug, Default)]
-pub(super) struct Air {
+pub(super) struct DatagramNet {
     routes: HashMap<SocketAddr, Route>,
     /// Ways from a host to another that no datagram passes.
     cuts: Vec<(usize, usize)>,
     counts: DatagramCounts,
     watcher: Option<Watcher>,
-    sieve: Option<Sieve>,
-    judge: Option<Judge>,
+    sieve: Option<DropFilter>,
+    checker: Option<DatagramChecker>,
     /// To be used again.
     // Boxed where they are used: they move from queue to queue.
     #[allow(clippy::vec_box)]
@@ -89,7 +89,7 @@ impl Net {
     /// What became of datagrams so far.
     #[cfg(test)]
     pub(crate) fn datagram_counts(&self) -> DatagramCounts {
-        self.air.counts
+        self.datagram_net.counts
     }
 
     // ---- The socket of a process ----
@@ -97,17 +97,17 @@ impl Net {
     /// The address of a new link reaches it.
     pub(super) fn add_route(&mut self, host: usize, link: usize) {
         let (address, at) = (self.hosts[host].links[link].address, At { host, link });
-        self.air.routes.insert(address, Route { at, until_ns: u64::MAX });
+        self.datagram_net.routes.insert(address, Route { at, until_ns: u64::MAX });
     }
 
     /// A process receives from now on; its outgoing addresses are those of its links.
     pub(super) fn open_datagrams(&mut self, host: usize) -> io::Result<()> {
-        let one_in = self.datagram_weather.unsupported_one_in;
+        let one_in = self.datagram_impairments.unsupported_one_in;
         if self.hosts[host].random.datagrams.one_in(one_in) {
             return Err(ErrorKind::Unsupported.into());
         }
         // What arrived before found nobody.
-        self.let_arrive(host);
+        self.process_arrivals(host);
         for link in 0..self.hosts[host].links.len() {
             let known = &self.hosts[host].links[link];
             let (address, public) = (known.address, known.public);
@@ -121,10 +121,10 @@ impl Net {
 
     /// A process ends. What is under way may find its successor.
     pub(super) fn close_datagrams(&mut self, host: usize) {
-        self.let_arrive(host);
+        self.process_arrivals(host);
         let socket = &mut self.hosts[host].socket;
         socket.is_open = false;
-        self.air.spare.extend(socket.queue.drain(..).chain(socket.inbox.drain(..)));
+        self.datagram_net.spare.extend(socket.queue.drain(..).chain(socket.inbox.drain(..)));
         socket.inbox_bytes = 0;
         (socket.wants_room, socket.awaits_room) = (false, false);
         socket.readable_ns = None;
@@ -149,16 +149,16 @@ impl Net {
     }
 
     pub(super) fn spare_datagram(&mut self) -> Box<Datagram> {
-        self.air.spare.pop().unwrap_or_else(|| Box::new(Datagram::new()))
+        self.datagram_net.spare.pop().unwrap_or_else(|| Box::new(Datagram::new()))
     }
 
     /// What nobody needs any more is used again.
     pub(super) fn recycle(&mut self, datagram: Box<Datagram>) {
-        self.air.spare.push(datagram);
+        self.datagram_net.spare.push(datagram);
     }
 
     pub(super) fn queue_datagram(&mut self, host: usize, datagram: Box<Datagram>) {
-        self.judge(host, &datagram);
+        self.check(host, &datagram);
         self.wire.add_datagram(self.hosts[host].process_name(host), datagram.content());
         let socket = &mut self.hosts[host].socket;
         socket.handled += 1;
@@ -171,14 +171,14 @@ impl Net {
             return bytes;
         }
         let wait_ns = self.hosts[host].socket.free_ns.saturating_sub(self.now_ns());
-        (wait_ns << 10).checked_div(self.datagram_weather.ns_per_kib).unwrap_or(0)
+        (wait_ns << 10).checked_div(self.datagram_impairments.ns_per_kib).unwrap_or(0)
     }
 
     /// The kernel of `host` takes what is queued, as far as there is room; the rest later.
     pub(super) fn flush_datagrams(&mut self, host: usize) {
         while let Some(first) = self.hosts[host].socket.queue.front() {
             let link = first.link;
-            let room_bytes = self.datagram_weather.send_room_bytes;
+            let room_bytes = self.datagram_impairments.send_room_bytes;
             if room_bytes > 0 && self.backlog_bytes(host, link) >= room_bytes {
                 self.await_room(host, link);
                 return;
@@ -191,14 +191,14 @@ impl Net {
 
     /// Goes on with the queue as soon as the kernel has room.
     fn await_room(&mut self, host: usize, link: usize) {
-        let weather = &self.datagram_weather;
-        let room_bytes = weather.send_room_bytes;
-        let room_ns = (room_bytes * weather.ns_per_kib) >> 10;
+        let impairments = &self.datagram_impairments;
+        let room_bytes = impairments.send_room_bytes;
+        let room_ns = (room_bytes * impairments.ns_per_kib) >> 10;
         let own_ns = self.link_room_ns(At { host, link }, room_bytes);
         let known = &mut self.hosts[host];
         if !known.socket.awaits_room {
             known.socket.awaits_room = true;
-            self.air.counts.blocked += 1;
+            self.datagram_net.counts.blocked += 1;
             let shared_ns = known.socket.free_ns.saturating_sub(room_ns);
             let at_ns = own_ns.unwrap_or(shared_ns) + 1;
             let process = known.process;
@@ -216,14 +216,14 @@ impl Net {
         let socket = &mut self.hosts[host].socket;
         if socket.wants_room && socket.queue.len() < QUEUED_MAX {
             socket.wants_room = false;
-            self.tell(host, None, DriverEvent::DatagramsWritable);
+            self.post_event(host, None, DriverEvent::DatagramsWritable);
         }
     }
 
     /// A datagram leaves the kernel of `host`.
     fn launch(&mut self, host: usize, mut datagram: Box<Datagram>) {
-        self.air.counts.sent += 1;
-        if self.hosts[host].random.datagrams.hits(self.datagram_weather.rebind_ppm) {
+        self.datagram_net.counts.sent += 1;
+        if self.hosts[host].random.datagrams.hits(self.datagram_impairments.rebind_ppm) {
             self.rebind(host);
         }
         if let Some(to) = self.reached_by(datagram.to) {
@@ -235,23 +235,23 @@ impl Net {
             }
         }
         let now_ns = self.now_ns();
-        let weather = &self.datagram_weather;
+        let impairments = &self.datagram_impairments;
         let bytes = datagram.length as u64 + FRAMING_BYTES;
         let backlog = self.backlog_bytes(host, datagram.link);
-        let has_room = weather.queue_bytes == 0 || backlog == 0;
-        if !has_room && backlog + bytes > weather.queue_bytes {
-            self.air.counts.queue_drops += 1;
+        let has_room = impairments.queue_bytes == 0 || backlog == 0;
+        if !has_room && backlog + bytes > impairments.queue_bytes {
+            self.datagram_net.counts.queue_drops += 1;
             self.recycle(datagram);
             return;
         }
-        let cost_ns = (bytes * weather.ns_per_kib) >> 10;
+        let cost_ns = (bytes * impairments.ns_per_kib) >> 10;
         let socket = &mut self.hosts[host].socket;
         socket.free_ns = socket.free_ns.max(now_ns) + cost_ns;
         datagram.left_ns = socket.free_ns;
-        self.pass_on(host, datagram, None);
+        self.propagate(host, datagram, None);
     }
 
-    /// The same by links with weather of their own; `trip` is `None` where there is no room.
+    /// The same by links with impairments of their own; `trip` is `None` where there is no room.
     fn launch_by_link(
         &mut self,
         from: At,
@@ -260,7 +260,7 @@ impl Net {
         trip: Option<Trip>,
     ) {
         let Some(Trip { left_ns, arrival_ns }) = trip else {
-            self.air.counts.queue_drops += 1;
+            self.datagram_net.counts.queue_drops += 1;
             self.recycle(datagram);
             return;
         };
@@ -268,21 +268,24 @@ impl Net {
         self.hosts[from.host].socket.free_ns = left_ns;
         let loss_ppm = self.way_loss_ppm(from, to);
         if self.hosts[from.host].random.datagrams.hits(loss_ppm) {
-            self.air.counts.lost += 1;
+            self.datagram_net.counts.lost += 1;
             self.recycle(datagram);
             return;
         }
-        self.pass_on(from.host, datagram, Some(arrival_ns));
+        self.propagate(from.host, datagram, Some(arrival_ns));
     }
 
     /// A datagram is on the way, where it may be seen and lost.
-    fn pass_on(&mut self, host: usize, mut datagram: Box<Datagram>, arrival_ns: Option<u64>) {
+    fn propagate(&mut self, host: usize, mut datagram: Box<Datagram>, arrival_ns: Option<u64>) {
         datagram.from = self.hosts[host].links[datagram.link].public;
         datagram.sender = Some(host);
         let target = self.reached_by(datagram.to);
-        let is_sieved =
-            self.air.sieve.as_mut().is_some_and(|sieve| sieve.holds(host, datagram.content()));
-        if let Some(watcher) = &mut self.air.watcher {
+        let is_sieved = self
+            .datagram_net
+            .sieve
+            .as_mut()
+            .is_some_and(|sieve| sieve.holds(host, datagram.content()));
+        if let Some(watcher) = &mut self.datagram_net.watcher {
             watcher.see(host, target.map(|at| at.host), &datagram);
         }
         let from = At { host, link: datagram.link };
@@ -291,13 +294,13 @@ impl Net {
                 datagram.link_in = target.link;
                 let arrival_ns = arrival_ns.unwrap_or_else(|| {
                     let random = &mut self.hosts[host].random.datagrams;
-                    let jitter_ns = random.within(self.weather.jitter_ns);
-                    datagram.left_ns + self.weather.delay_ns + jitter_ns
+                    let jitter_ns = random.within(self.impairments.jitter_ns);
+                    datagram.left_ns + self.impairments.delay_ns + jitter_ns
                 });
-                self.send_off(host, target, datagram, arrival_ns);
+                self.schedule_arrival(host, target, datagram, arrival_ns);
             }
             _ => {
-                self.air.counts.lost += 1;
+                self.datagram_net.counts.lost += 1;
                 self.recycle(datagram);
             }
         }
@@ -305,22 +308,22 @@ impl Net {
 
     /// The link that has an address.
     fn reached_by(&self, address: SocketAddr) -> Option<At> {
-        let route = self.air.routes.get(&address)?;
+        let route = self.datagram_net.routes.get(&address)?;
         (route.until_ns > self.now_ns()).then_some(route.at)
     }
 
     fn loses(&mut self, from: At, to: At, length: usize) -> bool {
-        let weather = &self.datagram_weather;
-        let is_too_long = weather.bytes_max > 0 && length > weather.bytes_max;
+        let impairments = &self.datagram_impairments;
+        let is_too_long = impairments.bytes_max > 0 && length > impairments.bytes_max;
         is_too_long
             || self.is_cut(from.host, to.host)
             || self.is_way_cut(from, to)
-            || self.air.cuts.contains(&(from.host, to.host))
-            || self.hosts[from.host].random.datagrams.hits(self.datagram_weather.loss_ppm)
+            || self.datagram_net.cuts.contains(&(from.host, to.host))
+            || self.hosts[from.host].random.datagrams.hits(self.datagram_impairments.loss_ppm)
     }
 
     /// A datagram is on its way, and perhaps a copy of it.
-    fn send_off(
+    fn schedule_arrival(
         &mut self,
         sender: usize,
         to: At,
@@ -330,28 +333,28 @@ impl Net {
         let target = to.host;
         let Host { random, socket, .. } = &mut self.hosts[sender];
         let random = &mut random.datagrams;
-        if random.hits(self.datagram_weather.late_ppm) {
-            self.air.counts.late += 1;
-            arrival_ns += random.within(self.datagram_weather.late_ns);
+        if random.hits(self.datagram_impairments.late_ppm) {
+            self.datagram_net.counts.late += 1;
+            arrival_ns += random.within(self.datagram_impairments.late_ns);
         } else {
             arrival_ns = socket.keep_order(datagram.link, to, arrival_ns);
         }
-        if random.hits(self.datagram_weather.duplicate_ppm) {
-            self.air.counts.duplicates += 1;
-            let copy_ns = arrival_ns + random.within(2 * self.weather.delay_ns + 1);
+        if random.hits(self.datagram_impairments.duplicate_ppm) {
+            self.datagram_net.counts.duplicates += 1;
+            let copy_ns = arrival_ns + random.within(2 * self.impairments.delay_ns + 1);
             let mut copy = self.spare_datagram();
             copy.copy_from(&datagram);
             self.bring(target, copy_ns, copy);
         }
         let random = &mut self.hosts[sender].random.datagrams;
         // Of two copies one may be whole.
-        if datagram.length > 0 && random.hits(self.datagram_weather.flip_ppm) {
-            self.air.counts.garbled += 1;
+        if datagram.length > 0 && random.hits(self.datagram_impairments.flip_ppm) {
+            self.datagram_net.counts.garbled += 1;
             let bit = random.below(8 * datagram.length);
             datagram.bytes[bit / 8] ^= 1 << (bit % 8);
         }
-        if random.hits(self.datagram_weather.truncate_ppm) {
-            self.air.counts.garbled += 1;
+        if random.hits(self.datagram_impairments.truncate_ppm) {
+            self.datagram_net.counts.garbled += 1;
             datagram.length = random.below(datagram.length);
         }
         self.bring(target, arrival_ns, datagram);
@@ -362,7 +365,7 @@ impl Net {
     fn bring(&mut self, host: usize, arrival_ns: u64, datagram: Box<Datagram>) {
         if !self.hosts[host].socket.is_open {
             // What found nobody does not wait for a successor.
-            self.let_arrive(host);
+            self.process_arrivals(host);
         }
         let number = self.next_number();
         let socket = &mut self.hosts[host].socket;
@@ -382,9 +385,9 @@ impl Net {
     }
 
     /// What has had its time arrives at the kernel of `host`.
-    fn let_arrive(&mut self, host: usize) {
+    fn process_arrivals(&mut self, host: usize) {
         let now_ns = self.now_ns();
-        let room_bytes = self.datagram_weather.receive_room_bytes;
+        let room_bytes = self.datagram_impairments.receive_room_bytes;
         while self.hosts[host].socket.next_arrival_ns() <= now_ns {
             let socket = &mut self.hosts[host].socket;
             let Some(UnderWay { arrival_ns, datagram, .. }) = socket.under_way.pop() else {
@@ -395,11 +398,11 @@ impl Net {
                 socket.is_open && (room_bytes == 0 || socket.inbox_bytes + length <= room_bytes);
             let content = datagram.content().iter().take(16);
             let begin = content.fold(0, |all: u64, byte| all.rotate_left(7) ^ u64::from(*byte));
-            let counts = &mut self.air.counts;
+            let counts = &mut self.datagram_net.counts;
             let count = match is_kept {
                 true => &mut counts.arrived,
                 false if socket.is_open => &mut counts.receive_drops,
-                false => &mut counts.unheard,
+                false => &mut counts.no_receiver,
             };
             *count += 1;
             if is_kept {
@@ -415,7 +418,7 @@ impl Net {
 
     /// The next datagram that arrived.
     pub(super) fn receive_datagram(&mut self, host: usize) -> Option<Box<Datagram>> {
-        self.let_arrive(host);
+        self.process_arrivals(host);
         let socket = &mut self.hosts[host].socket;
         let datagram = socket.inbox.pop_front()?;
         socket.inbox_bytes -= datagram.length;
@@ -441,7 +444,7 @@ impl Net {
 
     /// From now on the loop hears of what is there, or comes next.
     fn await_datagram(&mut self, host: usize) {
-        self.let_arrive(host);
+        self.process_arrivals(host);
         let socket = &mut self.hosts[host].socket;
         socket.readable_ns = Some(u64::MAX);
         let next_ns = socket.next_arrival_ns();
@@ -462,7 +465,7 @@ impl Net {
         if readable_ns.is_none_or(|readable_ns| readable_ns > self.now_ns()) {
             return false;
         }
-        self.let_arrive(host);
+        self.process_arrivals(host);
         if self.hosts[host].socket.inbox.is_empty() {
             // It was received before this was heard, or lost on the last steps.
             self.await_datagram(host);

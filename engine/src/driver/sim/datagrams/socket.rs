@@ -7,7 +7,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use super::super::rails::At;
 
-use crate::driver::lanes::DATAGRAM_BYTES_MAX;
+use crate::driver::traits::DATAGRAM_BYTES_MAX;
 
 /// Datagrams that a driver queues before the kernel has to take some.
 pub(super) const QUEUED_MAX: usize = 16;

@@ -1,17 +1,17 @@
-//! Driver calls and what comes of them, one kind of weather at a time.
+//! Driver calls and what comes of them, one kind of impairments at a time.
 
 mod faults;
-mod rooms;
-mod weather;
+mod impairments;
+mod queues;
 
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
-use super::super::net::{Net, Weather};
+use super::super::net::{Impairments, Net};
 use super::super::{Shared, SimDriver};
-use super::{DatagramCounts, DatagramWeather};
-use crate::driver::lanes::{ControlLanes, DATAGRAM_BYTES_MAX, DatagramPort, Driver, DriverEvent};
+use super::{DatagramCounts, DatagramImpairments};
+use crate::driver::traits::{ConnectionIo, DATAGRAM_BYTES_MAX, DatagramIo, Driver, DriverEvent};
 
 const MICROSECOND: u64 = 1_000;
 const MILLISECOND: u64 = 1_000_000;
@@ -25,10 +25,10 @@ struct Bench {
 }
 
 impl Bench {
-    fn new(seed: u64, hosts: usize, datagrams: DatagramWeather) -> Self {
-        let weather = Weather { delay_ns: DELAY_NS, jitter_ns: 0, ..Weather::fair() };
-        let net = Net::new(seed, weather);
-        net.borrow_mut().datagram_weather = datagrams;
+    fn new(seed: u64, hosts: usize, datagrams: DatagramImpairments) -> Self {
+        let impairments = Impairments { delay_ns: DELAY_NS, jitter_ns: 0, ..Impairments::ideal() };
+        let net = Net::new(seed, impairments);
+        net.borrow_mut().datagram_impairments = datagrams;
         let mut bench = Self { net, drivers: Vec::new() };
         for host in 0..hosts {
             let locator = SocketAddr::from(([127, 77, 0, host as u8], 20_000));
@@ -74,7 +74,7 @@ impl Bench {
         };
         assert!(room.len() >= DATAGRAM_BYTES_MAX);
         room[..bytes.len()].copy_from_slice(bytes);
-        driver.send_datagram(to, 0, bytes.len(), crate::driver::lanes::Handling::PLAIN);
+        driver.send_datagram(to, 0, bytes.len(), crate::driver::traits::TxFlags::PLAIN);
         true
     }
 

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 
 use super::super::net::Net;
 use super::super::rails::At;
-use super::{Air, DATAGRAM_BYTES_MAX, Datagram, Route};
+use super::{DATAGRAM_BYTES_MAX, Datagram, DatagramNet, Route};
 
 /// A datagram that was seen on the way, whether or not it arrived.
 #[derive(Clone, Debug)]
@@ -45,16 +45,16 @@ impl Watcher {
 type Choice = Box<dyn FnMut(usize, &[u8]) -> bool>;
 
 /// Loses what somebody names.
-pub(super) struct Sieve(Choice);
+pub(super) struct DropFilter(Choice);
 
-impl Sieve {
+impl DropFilter {
     /// Whether this datagram of that host is to be lost.
     pub(super) fn holds(&mut self, sender: usize, bytes: &[u8]) -> bool {
         (self.0)(sender, bytes)
     }
 }
 
-impl fmt::Debug for Sieve {
+impl fmt::Debug for DropFilter {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str("a sieve")
     }
@@ -63,8 +63,8 @@ impl fmt::Debug for Sieve {
 impl Net {
     /// Loses the datagrams that are `chosen`, by their sender and bytes; `None`: no more.
     #[cfg(any(test, feature = "sim"))]
-    pub(crate) fn sift_datagrams(&mut self, chosen: Option<Choice>) {
-        self.air.sieve = chosen.map(Sieve);
+    pub(crate) fn drop_matching_datagrams(&mut self, chosen: Option<Choice>) {
+        self.datagram_net.sieve = chosen.map(DropFilter);
     }
 
     // ---- Reading along, forging ----
@@ -72,20 +72,20 @@ impl Net {
     /// Keeps copies of the last `capacity` datagrams from now on; 0: of none.
     pub(crate) fn observe_datagrams(&mut self, capacity: usize) {
         let watcher = Watcher { seen: Vec::new(), next: 0, capacity };
-        self.air.watcher = (capacity > 0).then_some(watcher);
+        self.datagram_net.watcher = (capacity > 0).then_some(watcher);
     }
 
     /// What was seen, in no order.
     pub(crate) fn sightings(&self) -> &[Sighting] {
-        self.air.watcher.as_ref().map_or(&[], |watcher| &watcher.seen)
+        self.datagram_net.watcher.as_ref().map_or(&[], |watcher| &watcher.seen)
     }
 
     /// Somebody who is no host sends `bytes` to `to_host`, as if from `from`. They may overtake
     /// what hosts send. What is longer than a datagram may be vanishes.
     pub(crate) fn inject_datagram(&mut self, from: SocketAddr, to_host: usize, bytes: &[u8]) {
-        self.air.counts.injected += 1;
+        self.datagram_net.counts.injected += 1;
         if bytes.len() > DATAGRAM_BYTES_MAX {
-            self.air.counts.lost += 1;
+            self.datagram_net.counts.lost += 1;
             return;
         }
         self.note_injected(bytes);
@@ -95,7 +95,7 @@ impl Net {
         datagram.length = bytes.len();
         (datagram.from, datagram.to) = (from, self.locator(to_host));
         (datagram.sender, datagram.left_ns) = (None, now_ns);
-        let delay_ns = self.weather.delay_ns + self.weather.jitter_ns;
+        let delay_ns = self.impairments.delay_ns + self.impairments.jitter_ns;
         let arrival_ns = now_ns + self.random.within(delay_ns + 1);
         self.bring(to_host, arrival_ns, datagram);
     }
@@ -108,8 +108,8 @@ impl Net {
 
     /// The address of a host changes, as seen from outside: a translator on the way forgot it.
     pub(crate) fn rebind(&mut self, host: usize) {
-        self.air.counts.rebinds += 1;
-        let count = self.air.counts.rebinds;
+        self.datagram_net.counts.rebinds += 1;
+        let count = self.datagram_net.counts.rebinds;
         let address = [127, 88, (count >> 8) as u8, count as u8];
         let port = 30_000 + (count % 20_000) as u16;
         let links = self.hosts[host].links.len();
@@ -119,10 +119,10 @@ impl Net {
     }
 
     pub(super) fn change_address(&mut self, at: At, address: SocketAddr) {
-        let until_ns = self.now_ns() + self.datagram_weather.rebind_keeps_ns;
+        let until_ns = self.now_ns() + self.datagram_impairments.rebind_keeps_ns;
         let old = std::mem::replace(&mut self.hosts[at.host].links[at.link].public, address);
-        self.air.routes.insert(old, Route { at, until_ns });
-        self.air.routes.insert(address, Route { at, until_ns: u64::MAX });
+        self.datagram_net.routes.insert(old, Route { at, until_ns });
+        self.datagram_net.routes.insert(address, Route { at, until_ns: u64::MAX });
     }
 
     // ---- Cuts ----
@@ -130,14 +130,14 @@ impl Net {
     /// No datagram comes from `from` to `to` until [`Self::open_datagrams_way`]: a firewall that
     /// lets TCP pass.
     pub(crate) fn cut_datagrams_way(&mut self, from: usize, to: usize) {
-        self.air.cuts.push((from, to));
+        self.datagram_net.cuts.push((from, to));
         self.lose_datagrams(from, to);
     }
 
     /// Ends one [`Self::cut_datagrams_way`].
     pub(crate) fn open_datagrams_way(&mut self, from: usize, to: usize) {
-        if let Some(at) = self.air.cuts.iter().position(|&cut| cut == (from, to)) {
-            self.air.cuts.swap_remove(at);
+        if let Some(at) = self.datagram_net.cuts.iter().position(|&cut| cut == (from, to)) {
+            self.datagram_net.cuts.swap_remove(at);
         }
     }
 
@@ -171,17 +171,17 @@ impl Net {
 
     fn lose_under_way(&mut self, to: usize, is_lost: impl Fn(&Datagram) -> bool) {
         // What has arrived is there.
-        self.let_arrive(to);
+        self.process_arrivals(to);
         let under_way = &mut self.hosts[to].socket.under_way;
         let before = under_way.len();
         under_way.retain(|it| !is_lost(&it.datagram));
         let lost = before - under_way.len();
-        self.air.counts.lost += lost as u64;
+        self.datagram_net.counts.lost += lost as u64;
     }
 
     /// Datagrams pass everywhere again, and every address that a host ever had reaches it.
     pub(in super::super) fn heal_datagrams(&mut self) {
-        let Air { cuts, routes, .. } = &mut self.air;
+        let DatagramNet { cuts, routes, .. } = &mut self.datagram_net;
         cuts.clear();
         routes.values_mut().for_each(|route| route.until_ns = u64::MAX);
     }

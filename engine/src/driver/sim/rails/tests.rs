@@ -3,10 +3,10 @@
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 
-use super::{LinkWeather, RailFault};
-use crate::driver::lanes::{ControlLanes, DatagramPort, Driver, DriverEvent, LaneKey, Owed};
-use crate::driver::sim::net::{Net, Weather};
+use super::{LinkImpairments, RailFault};
+use crate::driver::sim::net::{Impairments, Net};
 use crate::driver::sim::{Shared, SimDriver};
+use crate::driver::traits::{ConnectionIo, DatagramIo, Driver, DriverEvent, LaneKey, Unacked};
 use crate::types::{Rail, RailRole};
 
 const MICROSECOND: u64 = 1_000;
@@ -14,7 +14,7 @@ const MILLISECOND: u64 = 1_000_000;
 const SECOND: u64 = 1_000_000_000;
 const DELAY_NS: u64 = 20 * MICROSECOND;
 /// 1 Gb/s.
-const SLOW: LinkWeather = LinkWeather {
+const SLOW: LinkImpairments = LinkImpairments {
     ns_per_kib: 8_192,
     delay_ns: DELAY_NS / 2,
     jitter_ns: 0,
@@ -22,10 +22,10 @@ const SLOW: LinkWeather = LinkWeather {
     queue_bytes: 0,
 };
 /// 4 Gb/s.
-const FAST: LinkWeather = LinkWeather { ns_per_kib: 2_048, ..SLOW };
+const FAST: LinkImpairments = LinkImpairments { ns_per_kib: 2_048, ..SLOW };
 const KEEP_ALIVE_NS: u64 = 10 * SECOND;
 
-/// Two hosts with a process each, and one link for each weather.
+/// Two hosts with a process each, and one link for each impairments.
 struct Bench {
     net: Shared,
     drivers: Vec<SimDriver>,
@@ -50,22 +50,22 @@ fn rails(host: usize, links: &[usize]) -> Vec<Rail> {
 }
 
 impl Bench {
-    fn new(links: &[LinkWeather]) -> Self {
-        let weather = Weather {
+    fn new(links: &[LinkImpairments]) -> Self {
+        let impairments = Impairments {
             delay_ns: DELAY_NS,
             jitter_ns: 0,
             capacity: 1 << 20,
             keep_alive_ns: KEEP_ALIVE_NS,
-            ..Weather::fair()
+            ..Impairments::ideal()
         };
-        let net = Net::new(1, weather);
+        let net = Net::new(1, impairments);
         let mut drivers = Vec::new();
         for host in 0..2 {
             let mut known = net.borrow_mut();
             known.add_host(SocketAddr::new(ip(host, 0), 20_000));
             known.set_link(host, 0, links[0]);
-            for (link, weather) in links.iter().enumerate().skip(1) {
-                assert_eq!(known.add_rail(host, ip(host, link), *weather), link);
+            for (link, impairments) in links.iter().enumerate().skip(1) {
+                assert_eq!(known.add_rail(host, ip(host, link), *impairments), link);
             }
             drop(known);
             let mut driver = SimDriver::new(&net, host);
@@ -156,7 +156,7 @@ impl Bench {
                 to,
                 link as u8,
                 length,
-                crate::driver::lanes::Handling::PLAIN,
+                crate::driver::traits::TxFlags::PLAIN,
             );
             self.drivers[0].flush_datagrams();
         }
@@ -180,7 +180,7 @@ fn stream(from: usize, count: usize) -> Vec<u8> {
 }
 
 #[test]
-fn each_link_has_a_rate_of_its_own() {
+fn links_have_independent_rates() {
     let mut bench = Bench::new(&[SLOW, FAST]);
     // With headers 1024 bytes: 8.2 and 2.05 µs each.
     bench.datagrams(0, 100, 1024 - 66);
@@ -196,7 +196,7 @@ fn each_link_has_a_rate_of_its_own() {
 }
 
 #[test]
-fn the_slower_of_two_ends_decides() {
+fn slower_link_limits_the_rate() {
     let mut bench = Bench::new(&[FAST]);
     bench.net.borrow_mut().set_link(1, 0, SLOW);
     bench.datagrams(0, 100, 1024 - 66);
@@ -207,7 +207,7 @@ fn the_slower_of_two_ends_decides() {
 }
 
 #[test]
-fn streams_and_datagrams_share_their_link_and_no_other() {
+fn streams_and_datagrams_share_their_link() {
     let mut bench = Bench::new(&[SLOW, SLOW]);
     let [near, far] = bench.connect(0);
     assert_eq!(bench.write(near, &stream(0, 500_000)), 500_000);
@@ -225,7 +225,7 @@ fn streams_and_datagrams_share_their_link_and_no_other() {
 
 #[test]
 fn a_full_queue_loses_datagrams() {
-    let mut bench = Bench::new(&[LinkWeather { queue_bytes: 10 * 1024, ..SLOW }]);
+    let mut bench = Bench::new(&[LinkImpairments { queue_bytes: 10 * 1024, ..SLOW }]);
     bench.datagrams(0, 100, 1024 - 66);
     bench.pass(MILLISECOND);
     assert_eq!(bench.received().len(), 10);
@@ -233,7 +233,7 @@ fn a_full_queue_loses_datagrams() {
 }
 
 #[test]
-fn a_blackhole_is_silent_and_streams_go_on_when_it_heals() {
+fn streams_resume_when_a_blackhole_ends() {
     for fault in [
         RailFault::BLACKHOLE,
         RailFault::Blackhole { outward: true, inward: false },
@@ -250,15 +250,18 @@ fn a_blackhole_is_silent_and_streams_go_on_when_it_heals() {
         bench.pass(2 * SECOND);
         assert!(bench.read(far).is_empty(), "{fault:?}");
         assert_eq!((bench.received(), bench.read(other_far)), (vec![], b"hello".to_vec()));
-        let owed = bench.drivers[0].owed(near).unwrap();
-        assert!(matches!(owed, Owed::Answer { asked, .. } if asked.as_secs() == 2), "{owed:?}");
+        let unacked = bench.drivers[0].unacked(near).unwrap();
+        assert!(
+            matches!(unacked, Unacked::Answer { asked, .. } if asked.as_secs() == 2),
+            "{unacked:?}"
+        );
         bench.fault(0, 0, None);
         // Kernels wait ever longer before they repeat: 0.2, 0.4, 0.8, 1.6 s.
         bench.pass(900 * MILLISECOND);
         assert!(bench.read(far).is_empty(), "{fault:?}");
         bench.pass(500 * MILLISECOND);
         assert!(bench.read(far) == stream(0, 6000), "{fault:?}");
-        assert_eq!(bench.drivers[0].owed(near).unwrap(), Owed::Nothing);
+        assert_eq!(bench.drivers[0].unacked(near).unwrap(), Unacked::Nothing);
         bench.datagrams(0, 1, 100);
         bench.pass(MILLISECOND);
         assert_eq!(bench.received(), [0]);
@@ -268,7 +271,7 @@ fn a_blackhole_is_silent_and_streams_go_on_when_it_heals() {
 }
 
 #[test]
-fn kernels_give_up_after_their_own_time() {
+fn kernels_give_up_after_the_keep_alive_time() {
     let mut bench = Bench::new(&[SLOW, SLOW]);
     let lanes = [bench.connect(0), bench.connect(1)];
     bench.fault(1, 0, Some(RailFault::BLACKHOLE));
@@ -298,7 +301,7 @@ fn kernels_give_up_after_their_own_time() {
 }
 
 #[test]
-fn a_way_back_that_is_cut_holds_the_writer() {
+fn cut_return_path_blocks_the_writer() {
     let mut bench = Bench::new(&[SLOW]);
     let [near, far] = bench.connect(0);
     // Acknowledgements do not come in, data go out.
@@ -316,10 +319,10 @@ fn a_way_back_that_is_cut_holds_the_writer() {
     }
     assert_eq!(written, 1 << 20);
     assert!(bench.read(far) == stream(0, 1 << 20));
-    assert_ne!(bench.drivers[0].owed(near).unwrap(), Owed::Nothing);
+    assert_ne!(bench.drivers[0].unacked(near).unwrap(), Unacked::Nothing);
     let error = bench.drivers[0].send(near, b"more").unwrap_err();
     assert_eq!(error.kind(), ErrorKind::WouldBlock);
-    bench.drivers[0].watch(near, crate::driver::lanes::Interest::Writable).unwrap();
+    bench.drivers[0].watch(near, crate::driver::traits::Interest::Writable).unwrap();
     bench.pass(MILLISECOND);
     assert!(bench.events[0].is_empty());
     bench.fault(0, 0, None);
@@ -329,14 +332,14 @@ fn a_way_back_that_is_cut_holds_the_writer() {
     );
     assert_eq!(bench.write(near, b"more"), 4);
     let zero = std::time::Duration::ZERO;
-    let asked_now = Owed::Answer { heard: zero, asked: zero };
-    assert_eq!(bench.drivers[0].owed(near).unwrap(), asked_now);
+    let asked_now = Unacked::Answer { heard: zero, asked: zero };
+    assert_eq!(bench.drivers[0].unacked(near).unwrap(), asked_now);
     bench.pass(MILLISECOND);
     assert_eq!(bench.read(far), b"more");
 }
 
 #[test]
-fn a_brown_out_slows_streams_and_thins_datagrams() {
+fn brown_out_slows_streams_and_drops_datagrams() {
     let mut bench = Bench::new(&[SLOW, SLOW]);
     let [near, far] = bench.connect(0);
     bench.fault(1, 0, Some(RailFault::BrownOut { loss_ppm: 500_000 }));
@@ -356,7 +359,7 @@ fn a_brown_out_slows_streams_and_thins_datagrams() {
 }
 
 #[test]
-fn a_delay_jumps_and_returns() {
+fn delay_fault_applies_and_ends() {
     let mut bench = Bench::new(&[SLOW, SLOW]);
     let [near, far] = bench.connect(1);
     bench.fault(0, 1, Some(RailFault::Delay { extra_ns: 5 * MILLISECOND }));
@@ -374,7 +377,7 @@ fn a_delay_jumps_and_returns() {
 }
 
 #[test]
-fn links_that_flap_are_told_of_by_the_number_of_their_rail() {
+fn flapping_links_are_reported_by_rail_number() {
     let mut bench = Bench::new(&[SLOW, SLOW]);
     // The process names its rails in another order than the network.
     bench.drivers[0].set_rails(&rails(0, &[1, 0])).unwrap();

@@ -12,8 +12,8 @@ fn passes(bench: &mut Bench, from: usize, to: usize) -> bool {
 }
 
 #[test]
-fn a_cut_way_loses_datagrams_and_the_way_back_is_open() {
-    let mut bench = Bench::new(1, 3, DatagramWeather::fair());
+fn cut_applies_to_one_direction_only() {
+    let mut bench = Bench::new(1, 3, DatagramImpairments::ideal());
     bench.send(0, 1, b"under way");
     bench.net.borrow_mut().cut_way(0, 1);
     bench.pass(DELAY_NS);
@@ -29,7 +29,7 @@ fn a_cut_way_loses_datagrams_and_the_way_back_is_open() {
 
 #[test]
 fn a_firewall_stops_datagrams_only() {
-    let mut bench = Bench::new(2, 2, DatagramWeather::fair());
+    let mut bench = Bench::new(2, 2, DatagramImpairments::ideal());
     bench.net.borrow_mut().cut_datagrams_way(0, 1);
     assert!(!passes(&mut bench, 0, 1));
     assert!(passes(&mut bench, 1, 0));
@@ -46,8 +46,8 @@ fn a_firewall_stops_datagrams_only() {
 }
 
 #[test]
-fn cuts_count() {
-    let mut bench = Bench::new(2, 2, DatagramWeather::fair());
+fn cuts_nest() {
+    let mut bench = Bench::new(2, 2, DatagramImpairments::ideal());
     bench.net.borrow_mut().cut_datagrams_way(0, 1);
     bench.net.borrow_mut().cut_datagrams_way(0, 1);
     bench.net.borrow_mut().open_datagrams_way(0, 1);
@@ -57,29 +57,29 @@ fn cuts_count() {
 }
 
 #[test]
-fn a_host_without_power_is_silent() {
-    let datagrams = DatagramWeather { ns_per_kib: 1024, ..DatagramWeather::fair() };
+fn powered_off_host_sends_nothing() {
+    let datagrams = DatagramImpairments { ns_per_kib: 1024, ..DatagramImpairments::ideal() };
     let mut bench = Bench::new(3, 2, datagrams);
     bench.send(0, 1, &[1; 500]);
     bench.send(0, 1, &[2; 500]);
     bench.pass(600);
-    bench.net.borrow_mut().darken(0);
+    bench.net.borrow_mut().power_off(0);
     bench.kill(0);
     bench.pass(MILLISECOND);
     // The second one was still before the link.
     assert_eq!(bench.receive_all(1), [[1; 500]]);
     bench.send(1, 0, b"anybody?");
     bench.pass(MILLISECOND);
-    bench.net.borrow_mut().datagram_weather = DatagramWeather::fair();
-    bench.net.borrow_mut().light(0);
+    bench.net.borrow_mut().datagram_impairments = DatagramImpairments::ideal();
+    bench.net.borrow_mut().power_on(0);
     bench.start(0);
     assert_eq!(bench.receive(0), None);
     assert!(passes(&mut bench, 1, 0));
 }
 
 #[test]
-fn a_paused_process_finds_what_its_kernel_kept() {
-    let datagrams = DatagramWeather { receive_room_bytes: 20, ..DatagramWeather::fair() };
+fn paused_process_finds_buffered_datagrams() {
+    let datagrams = DatagramImpairments { receive_room_bytes: 20, ..DatagramImpairments::ideal() };
     let mut bench = Bench::new(4, 2, datagrams);
     bench.watch(1);
     let mut events = Vec::new();
@@ -96,8 +96,8 @@ fn a_paused_process_finds_what_its_kernel_kept() {
 }
 
 #[test]
-fn nobody_gets_what_is_for_nobody() {
-    let mut bench = Bench::new(5, 2, DatagramWeather::fair());
+fn datagram_to_an_unassigned_address_is_lost() {
+    let mut bench = Bench::new(5, 2, DatagramImpairments::ideal());
     let nobody = SocketAddr::from(([127, 77, 9, 9], 20_000));
     assert!(bench.queue(0, nobody, b"is there anybody?"));
     bench.flush(0);
@@ -106,8 +106,8 @@ fn nobody_gets_what_is_for_nobody() {
 }
 
 #[test]
-fn a_successor_gets_what_is_under_way_and_nothing_else() {
-    let mut bench = Bench::new(6, 2, DatagramWeather::fair());
+fn restarted_process_gets_only_datagrams_in_flight() {
+    let mut bench = Bench::new(6, 2, DatagramImpairments::ideal());
     bench.send(0, 1, b"arrived");
     bench.pass(DELAY_NS);
     let back = bench.locator(0);
@@ -124,12 +124,12 @@ fn a_successor_gets_what_is_under_way_and_nothing_else() {
     bench.flush(1);
     bench.pass(DELAY_NS);
     assert_eq!(bench.receive(0), None);
-    assert_eq!(bench.counts().unheard, 1);
+    assert_eq!(bench.counts().no_receiver, 1);
 }
 
 #[test]
-fn an_orderly_end_flushes_and_a_kill_does_not() {
-    let mut bench = Bench::new(6, 2, DatagramWeather::fair());
+fn shutdown_flushes_and_kill_does_not() {
+    let mut bench = Bench::new(6, 2, DatagramImpairments::ideal());
     let to = bench.locator(1);
     bench.queue(0, to, b"lost");
     bench.kill(0);
@@ -142,8 +142,8 @@ fn an_orderly_end_flushes_and_a_kill_does_not() {
 
 /// What is queued for the dead does not grow for ever.
 #[test]
-fn the_dead_gather_nothing() {
-    let mut bench = Bench::new(6, 2, DatagramWeather::fair());
+fn killed_process_queues_nothing() {
+    let mut bench = Bench::new(6, 2, DatagramImpairments::ideal());
     bench.kill(1);
     for _ in 0..1000 {
         bench.send(0, 1, b"x");
@@ -153,8 +153,9 @@ fn the_dead_gather_nothing() {
 }
 
 #[test]
-fn an_address_that_changed_reaches_its_host_for_a_while() {
-    let datagrams = DatagramWeather { rebind_keeps_ns: MILLISECOND, ..DatagramWeather::fair() };
+fn old_address_reaches_its_host_for_a_while() {
+    let datagrams =
+        DatagramImpairments { rebind_keeps_ns: MILLISECOND, ..DatagramImpairments::ideal() };
     let mut bench = Bench::new(7, 2, datagrams);
     let old = bench.locator(0);
     bench.net.borrow_mut().rebind(0);
@@ -173,7 +174,7 @@ fn an_address_that_changed_reaches_its_host_for_a_while() {
     bench.pass(MILLISECOND);
     assert!(reaches(&mut bench, new));
     assert!(!reaches(&mut bench, old));
-    bench.net.borrow_mut().datagram_weather.rebind_keeps_ns = 0;
+    bench.net.borrow_mut().datagram_impairments.rebind_keeps_ns = 0;
     bench.net.borrow_mut().rebind(0);
     assert!(!reaches(&mut bench, new));
     // All old addresses are good in a world made whole.
@@ -183,8 +184,8 @@ fn an_address_that_changed_reaches_its_host_for_a_while() {
 }
 
 #[test]
-fn addresses_change_at_random_and_a_successor_has_its_locator() {
-    let datagrams = DatagramWeather { rebind_ppm: 100_000, ..DatagramWeather::fair() };
+fn random_rebinds_keep_the_locator_for_a_restart() {
+    let datagrams = DatagramImpairments { rebind_ppm: 100_000, ..DatagramImpairments::ideal() };
     let mut bench = Bench::new(8, 2, datagrams);
     let mut seen = std::collections::BTreeSet::new();
     for _ in 0..1000 {
@@ -194,7 +195,7 @@ fn addresses_change_at_random_and_a_successor_has_its_locator() {
     }
     assert!((60..=140).contains(&seen.len()), "{}", seen.len());
     assert_eq!(bench.counts().rebinds, seen.len() as u64 - 1);
-    bench.net.borrow_mut().datagram_weather.rebind_ppm = 0;
+    bench.net.borrow_mut().datagram_impairments.rebind_ppm = 0;
     bench.kill(0);
     bench.start(0);
     bench.send(0, 1, b"at home");
@@ -204,8 +205,8 @@ fn addresses_change_at_random_and_a_successor_has_its_locator() {
 }
 
 #[test]
-fn who_is_on_the_way_reads_along_and_forges() {
-    let mut bench = Bench::new(9, 3, DatagramWeather::fair());
+fn observer_records_and_injects_datagrams() {
+    let mut bench = Bench::new(9, 3, DatagramImpairments::ideal());
     bench.net.borrow_mut().observe_datagrams(4);
     bench.net.borrow_mut().cut_datagrams_way(0, 1);
     for number in 0u64..6 {

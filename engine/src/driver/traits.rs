@@ -8,11 +8,11 @@
 //! # Contract
 //!
 //! - Every method is called by the thread that owns the engine, or by the caretaker between
-//!   [`Driver::begin_absence`] and [`Driver::end_absence`]: never by two at once.
+//!   [`Driver::begin_detached`] and [`Driver::end_detached`]: never by two at once.
 //! - Per bulk lane and direction at most one chunk is outstanding.
-//! - Each [`BulkLanes::send_chunk`] is answered by one [`DriverEvent::ChunkSent`] and then exactly
-//!   one [`DriverEvent::ChunkReleased`]; each [`BulkLanes::recv_chunk`] by one
-//!   [`DriverEvent::ChunkReceived`]. That holds for errors and for [`ControlLanes::close`] too:
+//! - Each [`ChunkIo::send_chunk`] is answered by one [`DriverEvent::ChunkSent`] and then exactly
+//!   one [`DriverEvent::ChunkReleased`]; each [`ChunkIo::recv_chunk`] by one
+//!   [`DriverEvent::ChunkReceived`]. That holds for errors and for [`ConnectionIo::close`] too:
 //!   [`DriverEvent::Closed`] is the last event of a lane and comes after all of these. Until
 //!   `ChunkReleased` (or `ChunkReceived`) the kernel may still touch the memory, whatever else
 //!   happened.
@@ -25,7 +25,7 @@
 //!   no key and is there until the driver ends. Datagrams may be lost, repeated, reordered and
 //!   garbled; one that is cut, or joined with others, is one that is garbled or lost: what is
 //!   longer than [`DATAGRAM_BYTES_MAX`] is dropped. A driver without datagrams says `Unsupported`
-//!   once, to [`DatagramPort::open_datagrams`].
+//!   once, to [`DatagramIo::open_datagrams`].
 //!
 //! `driver/tests` holds every driver to this.
 
@@ -36,14 +36,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub(crate) use super::event::DriverEvent;
-pub(crate) use super::neighbour::{GivenMemory, MemoryPiece, Neighbour, RingEntry};
-pub(crate) use super::shm::cma::{CmaSource, Witness};
+pub(crate) use super::local_peer::{LocalPeer, MappableMemory, ReceivedMemory, RingEntry};
+pub(crate) use super::shm::cma::{CmaSource, ProcessCookie};
 pub(crate) use super::shm::{PIECE_BYTES_MAX, RING_SEGMENT_BYTES_MAX};
 use crate::memory::Shape;
 
 pub(crate) use crate::proto::packet::DATAGRAM_BYTES_MIN;
 pub(crate) use crate::proto::rails::pairing::Reach;
-pub(crate) use crate::proto::silence::Owed;
+pub(crate) use crate::proto::silence::Unacked;
 use crate::proto::table::Key;
 #[cfg(feature = "xdp")]
 pub(crate) use crate::types::FrameFigures;
@@ -105,7 +105,7 @@ pub(crate) enum CloseMode {
     Reset,
 }
 
-/// What [`ControlLanes::watch`] waits for.
+/// What [`ConnectionIo::watch`] waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Interest {
     /// Bytes, end of stream or an error can be read.
@@ -170,21 +170,21 @@ impl DriverCounters {
 }
 
 /// Connections, and the bytes of those that are control lanes.
-pub(crate) trait ControlLanes {
+pub(crate) trait ConnectionIo {
     /// Accepts connections from now on, by one listener more. It is non-blocking already.
     fn listen(&mut self, listener: TcpListener) -> io::Result<()>;
 
     /// A rail has another NIC than before ([`Driver::nic_of`]): a listener that is bound to that
     /// takes the place of the rail's, beside `everywhere`, which is bound to no address. Returns a
     /// copy of it; `None`: the rail has none, and what comes by it comes to `everywhere`.
-    fn listen_anew(&mut self, rail: u8, everywhere: &TcpListener) -> Option<TcpListener> {
+    fn rebind_listener(&mut self, rail: u8, everywhere: &TcpListener) -> Option<TcpListener> {
         let _ = (rail, everywhere);
         None
     }
 
     /// Accepts no connection for `pause`; those that come wait in the kernel, and those that its
     /// queue has no room for are dropped there. A longer pause that is under way stays.
-    fn rest_from_accepting(&mut self, pause: Duration) {
+    fn pause_accept(&mut self, pause: Duration) {
         let _ = pause;
     }
 
@@ -229,12 +229,12 @@ pub(crate) trait ControlLanes {
 
     /// What the peer's kernel owes on this lane (from `TCP_INFO`): an answer to bytes, to
     /// keep-alive, or to questions about a window that is shut.
-    fn owed(&mut self, lane: LaneKey) -> io::Result<Owed>;
+    fn unacked(&mut self, lane: LaneKey) -> io::Result<Unacked>;
 
     /// What has arrived on a lane is acknowledged now, and not with what may be sent there next
     /// (`TCP_QUICKACK`): a sender whose memory the kernel sends from waits for that. Where nobody
     /// puts it off, or the lane is not connected, nothing happens.
-    fn hasten_ack(&mut self, lane: LaneKey) {
+    fn quickack(&mut self, lane: LaneKey) {
         let _ = lane;
     }
 
@@ -247,7 +247,7 @@ pub(crate) trait ControlLanes {
 }
 
 /// What bulk lanes move.
-pub(crate) trait BulkLanes {
+pub(crate) trait ChunkIo {
     /// Sends `header` and then `length` bytes of `source` from `offset`.
     ///
     /// # Safety
@@ -277,25 +277,25 @@ pub(crate) trait BulkLanes {
 
 /// What a datagram needs on its way out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Handling {
+pub(crate) struct TxFlags {
     /// It is not joined with others in one train: its receiver may take it before anything cuts
     /// them.
-    pub(crate) is_alone: bool,
+    pub(crate) no_gso: bool,
     /// It has UDP's checksum; otherwise it may go without where IP allows that.
     ///
     /// RR-PATH-8.
     pub(crate) is_summed: bool,
 }
 
-impl Handling {
+impl TxFlags {
     /// As any receiver takes it: in a train or not, with a checksum.
     #[cfg(test)]
-    pub(crate) const PLAIN: Self = Self { is_alone: false, is_summed: true };
+    pub(crate) const PLAIN: Self = Self { no_gso: false, is_summed: true };
 }
 
 /// The socket of datagrams, with the frames beside it. A driver without datagrams implements none
 /// of this.
-pub(crate) trait DatagramPort {
+pub(crate) trait DatagramIo {
     /// Sends and receives datagrams by this socket from now on. It is bound, not connected, and
     /// non-blocking already. An error leaves the driver without datagrams; a second socket is
     /// refused with `AlreadyExists`, and the first one stays.
@@ -316,8 +316,8 @@ pub(crate) trait DatagramPort {
     /// `rail`, at most [`Self::datagram_bytes_max`]; room is sent once, and must be asked for
     /// again. What the network, or the kernel for the sake of one destination or rail, refuses is
     /// lost.
-    fn send_datagram(&mut self, to: SocketAddr, rail: u8, length: usize, handling: Handling) {
-        let _ = (to, rail, length, handling);
+    fn send_datagram(&mut self, to: SocketAddr, rail: u8, length: usize, tx_flags: TxFlags) {
+        let _ = (to, rail, length, tx_flags);
     }
 
     /// Hands queued datagrams to the kernel, as far as it takes them; the rest goes when it does,
@@ -352,27 +352,27 @@ pub(crate) trait DatagramPort {
 
     /// Engines of this host may share memory with this one from now on, whose id is `engine`. Comes
     /// behind [`Self::open_datagrams`]; without the setting nothing happens.
-    fn listen_to_neighbours(&mut self, engine: u64) {
+    fn enable_shared_memory(&mut self, engine: u64) {
         let _ = engine;
     }
 
-    /// Whether [`Self::meet`] may come to anything.
-    fn takes_neighbours(&self) -> bool {
+    /// Whether [`Self::connect_peer`] may come to anything.
+    fn accepts_local_peers(&self) -> bool {
         false
     }
 
     /// A session has begun. If its other side is on this host its first path's datagrams go by
     /// shared memory, both ways, as soon as both sides agree; until then and if not, nothing is
     /// different. Those that are on their way may be overtaken.
-    fn meet(&mut self, neighbour: Neighbour) {
-        let _ = neighbour;
+    fn connect_peer(&mut self, peer: LocalPeer) {
+        let _ = peer;
     }
 
     /// Writes a segment of a session into its ring ([`DriverEvent::RingChanged`]), at most
     /// [`RING_SEGMENT_BYTES_MAX`] long. It is in two places: if the second is not empty, the first
     /// has a multiple of 8 bytes. What is written arrives, whole and in order, unless the
     /// ring ends. `false`: there is no room now, or no ring. [`Self::flush_datagrams`] wakes a
-    /// neighbour that sleeps.
+    /// peer that sleeps.
     fn write_segment(&mut self, session: u64, segment: [&[u8]; 2]) -> bool {
         let _ = (session, segment);
         false
@@ -403,41 +403,41 @@ pub(crate) trait DatagramPort {
     }
 
     /// Asks the other side of a session with a ring for the memory that a key opens. A
-    /// [`DriverEvent::MemoryGiven`] with the token answers, unless the ring ends before.
+    /// [`DriverEvent::MemoryAnswered`] with the token answers, unless the ring ends before.
     ///
     /// # Errors
     ///
-    /// There is no ring, or `WouldBlock`: the neighbour has not heard of the questions before.
-    fn ask_for_memory(&mut self, session: u64, token: u32, key: u64) -> io::Result<()> {
+    /// There is no ring, or `WouldBlock`: the peer has not heard of the questions before.
+    fn request_memory(&mut self, session: u64, token: u32, key: u64) -> io::Result<()> {
         let _ = (session, token, key);
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// Answers a [`DriverEvent::MemoryAsked`]: with memory, which is the peer's to map from then
+    /// Answers a [`DriverEvent::MemoryRequested`]: with memory, which is the peer's to map from then
     /// on, or with a code.
     ///
     /// # Errors
     ///
-    /// As for [`Self::ask_for_memory`]: the peer does not have the memory, and still waits; the
+    /// As for [`Self::request_memory`]: the peer does not have the memory, and still waits; the
     /// kernel may refuse descriptors alone. A code that cannot be sent ends the ring.
-    fn give_memory(
+    fn answer_memory_request(
         &mut self,
         session: u64,
         token: u32,
-        answer: Result<MemoryPiece<'_>, u8>,
+        answer: Result<MappableMemory<'_>, u8>,
     ) -> io::Result<()> {
         let _ = (session, token, answer);
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// A session that [`Self::meet`] told of has ended.
-    fn part(&mut self, session: u64) {
+    /// A session that [`Self::connect_peer`] told of has ended.
+    fn disconnect_peer(&mut self, session: u64) {
         let _ = session;
     }
 
     /// By what engines of this host know that they read the memory of this one; `None`: they may
     /// not. It is the same for the life of the driver, and ends with it.
-    fn witness(&self) -> Option<Arc<Witness>> {
+    fn process_cookie(&self) -> Option<Arc<ProcessCookie>> {
         None
     }
 
@@ -471,7 +471,7 @@ pub(crate) trait DatagramPort {
 
     /// A copy of what becomes readable when something comes by shared memory in the owner's absence
     /// or sleep; `None`: nothing does.
-    fn neighbours_fd(&self) -> Option<io::Result<OwnedFd>> {
+    fn local_peers_fd(&self) -> Option<io::Result<OwnedFd>> {
         None
     }
 
@@ -483,7 +483,7 @@ pub(crate) trait DatagramPort {
 }
 
 /// One set of sockets and rings, driven by one thread.
-pub(crate) trait Driver: ControlLanes + BulkLanes + DatagramPort {
+pub(crate) trait Driver: ConnectionIo + ChunkIo + DatagramIo {
     /// `"uring"` or `"sockets"`.
     fn name(&self) -> &'static str;
 
@@ -491,8 +491,8 @@ pub(crate) trait Driver: ControlLanes + BulkLanes + DatagramPort {
     fn polls_for_free(&self) -> bool;
 
     /// The rails from now on, in the order of their numbers; at most
-    /// [`RAILS_MAX`]. Comes before [`ControlLanes::listen`] and
-    /// [`DatagramPort::open_datagrams`], and again when the list changes: events of
+    /// [`RAILS_MAX`]. Comes before [`ConnectionIo::listen`] and
+    /// [`DatagramIo::open_datagrams`], and again when the list changes: events of
     /// before may still come with numbers of the old list, and open lanes stay as they are. An
     /// empty list, as at the start: rail 0 alone, and routes decide.
     ///
@@ -536,17 +536,17 @@ pub(crate) trait Driver: ControlLanes + BulkLanes + DatagramPort {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// The owner of the engine is absent: up to [`Self::end_absence`] another thread calls, and
+    /// The owner of the engine is absent: up to [`Self::end_detached`] another thread calls, and
     /// does not call [`Self::park`], [`Self::shutdown`] or [`Self::dismantle`]. Everything else
     /// works as ever, but that a driver whose requests only the owner can make keeps them until
     /// then; an event may be told again to the owner. `false`: chunks are such requests, and none
     /// may be asked for now.
-    fn begin_absence(&mut self) -> bool {
+    fn begin_detached(&mut self) -> bool {
         true
     }
 
-    /// The opposite of [`Self::begin_absence`].
-    fn end_absence(&mut self) {}
+    /// The opposite of [`Self::begin_detached`].
+    fn end_detached(&mut self) {}
 
     /// Closes everything and reaps what is outstanding, for `limit` at the most. Bytes that were
     /// sent are delivered, except on lanes with chunks that are not released: these are reset.

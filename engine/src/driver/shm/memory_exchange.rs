@@ -1,6 +1,6 @@
-//! Memory that one neighbour asks the other for, to map it: by the socket of their channel.
+//! Memory that one peer asks the other for, to map it: by the socket of their channel.
 //!
-//! Whether it is given, the engine decides; here its descriptor moves. A neighbour may ask as often
+//! Whether it is given, the engine decides; here its descriptor moves. A peer may ask as often
 //! as its socket lets it; an answer that nobody asked for ends the channel.
 
 use std::io;
@@ -11,35 +11,43 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::socket::{self, Packet};
 use super::{Channel, Shm};
-use crate::driver::lanes::{DriverEvent, GivenMemory, MemoryPiece};
-use crate::wire::neighbour::{MemoryAnswer, MemoryRequest, SIGN_ASKS, SIGN_GIVES};
+use crate::driver::traits::{DriverEvent, MappableMemory, ReceivedMemory};
+use crate::wire::local_peer::{MemoryAnswer, MemoryRequest, SIGNAL_ANSWER, SIGNAL_REQUEST};
 
-/// What a packet of a neighbour says of memory, which was asked for `questions` times without an
+/// What a packet of a peer says of memory, which was asked for `pending_requests` times without an
 /// answer. `None`: it says something else, answers what nobody asked, or says nothing.
-pub(super) fn event_of(session: u64, questions: &mut u32, packet: Packet) -> Option<DriverEvent> {
+pub(super) fn parse_event(
+    session: u64,
+    pending_requests: &mut u32,
+    packet: Packet,
+) -> Option<DriverEvent> {
     let bytes = packet.bytes();
     if packet.second.is_some() {
         return None;
     }
     match *bytes.first()? {
-        SIGN_ASKS if packet.descriptor.is_none() => {
+        SIGNAL_REQUEST if packet.descriptor.is_none() => {
             let asked = MemoryRequest::read_from_bytes(bytes).ok()?;
             let (token, key) = (asked.token.get(), asked.key.get());
-            (asked.reserved == [0; 3]).then_some(DriverEvent::MemoryAsked { session, token, key })
+            (asked.reserved == [0; 3]).then_some(DriverEvent::MemoryRequested {
+                session,
+                token,
+                key,
+            })
         }
-        SIGN_GIVES => {
+        SIGNAL_ANSWER => {
             let given = MemoryAnswer::read_from_bytes(bytes).ok()?;
-            // A neighbour has no descriptor opened here that was not wanted.
-            *questions = questions.checked_sub(1)?;
+            // A peer has no descriptor opened here that was not wanted.
+            *pending_requests = pending_requests.checked_sub(1)?;
             let answer = match (given.code, packet.descriptor) {
                 (0, Some(descriptor)) => {
                     let (offset, length) = (given.offset.get(), given.length.get());
-                    Ok(GivenMemory { descriptor, offset, length })
+                    Ok(ReceivedMemory { descriptor, offset, length })
                 }
                 (0, None) | (_, Some(_)) => return None,
                 (code, None) => Err(code),
             };
-            let event = DriverEvent::MemoryGiven { session, token: given.token.get(), answer };
+            let event = DriverEvent::MemoryAnswered { session, token: given.token.get(), answer };
             (given.reserved == [0; 2]).then_some(event)
         }
         _ => None,
@@ -49,8 +57,8 @@ pub(super) fn event_of(session: u64, questions: &mut u32, packet: Packet) -> Opt
 impl Shm {
     /// The next question for memory, or answer to one.
     #[inline]
-    pub(in crate::driver) fn next_memory_news(&mut self) -> Option<DriverEvent> {
-        self.memory_news.pop_front()
+    pub(in crate::driver) fn next_memory_event(&mut self) -> Option<DriverEvent> {
+        self.memory_events.pop_front()
     }
 
     /// The channel of a session, if it has not ended, and its place.
@@ -63,8 +71,8 @@ impl Shm {
         channel.ok_or_else(|| io::ErrorKind::NotConnected.into())
     }
 
-    /// See [`crate::driver::lanes::DatagramPort::ask_for_memory`].
-    pub(in crate::driver) fn ask_for_memory(
+    /// See [`crate::driver::traits::DatagramIo::request_memory`].
+    pub(in crate::driver) fn request_memory(
         &mut self,
         session: u64,
         token: u32,
@@ -72,22 +80,22 @@ impl Shm {
     ) -> io::Result<()> {
         let (_, channel) = self.channel_of(session)?;
         let (token, key) = (token.into(), key.into());
-        let asked = MemoryRequest { sign: SIGN_ASKS, reserved: [0; 3], token, key };
+        let asked = MemoryRequest { sign: SIGNAL_REQUEST, reserved: [0; 3], token, key };
         socket::send(channel.socket.as_fd(), asked.as_bytes(), &[])?;
-        channel.questions += 1;
+        channel.pending_requests += 1;
         Ok(())
     }
 
-    /// See [`crate::driver::lanes::DatagramPort::give_memory`].
-    pub(in crate::driver) fn give_memory(
+    /// See [`crate::driver::traits::DatagramIo::answer_memory_request`].
+    pub(in crate::driver) fn answer_memory_request(
         &mut self,
         session: u64,
         token: u32,
-        answer: Result<MemoryPiece<'_>, u8>,
+        answer: Result<MappableMemory<'_>, u8>,
     ) -> io::Result<()> {
         let (index, channel) = self.channel_of(session)?;
         let given = MemoryAnswer {
-            sign: SIGN_GIVES,
+            sign: SIGNAL_ANSWER,
             code: answer.err().unwrap_or(0),
             reserved: [0; 2],
             token: token.into(),
@@ -112,7 +120,7 @@ mod tests {
 
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
-    /// A packet as it comes from a neighbour.
+    /// A packet as it comes from a peer.
     fn packet(bytes: &[u8], has_descriptor: bool) -> Packet {
         let (flags, kind) = (SocketFlags::CLOEXEC, SocketType::SEQPACKET);
         let (ours, theirs) = socketpair(AddressFamily::UNIX, kind, flags, None).unwrap();
@@ -123,39 +131,49 @@ mod tests {
     }
 
     /// What comes of it after one question.
-    fn heard(bytes: &[u8], has_descriptor: bool) -> Option<DriverEvent> {
-        event_of(9, &mut 1, packet(bytes, has_descriptor))
+    fn parsed(bytes: &[u8], has_descriptor: bool) -> Option<DriverEvent> {
+        parse_event(9, &mut 1, packet(bytes, has_descriptor))
     }
 
     fn answer(code: u8) -> MemoryAnswer {
         let (offset, length) = (5.into(), 6.into());
-        MemoryAnswer { sign: SIGN_GIVES, code, reserved: [0; 2], token: 3.into(), offset, length }
+        MemoryAnswer {
+            sign: SIGNAL_ANSWER,
+            code,
+            reserved: [0; 2],
+            token: 3.into(),
+            offset,
+            length,
+        }
     }
 
     /// RR-SHM-9
     #[test]
-    fn questions_and_answers_arrive_and_anything_else_is_none() {
+    fn memory_requests_and_answers_parse_and_others_are_rejected() {
         let (token, key) = (3.into(), 4.into());
-        let asked = MemoryRequest { sign: SIGN_ASKS, reserved: [0; 3], token, key };
+        let asked = MemoryRequest { sign: SIGNAL_REQUEST, reserved: [0; 3], token, key };
         let asked = asked.as_bytes();
-        let event = heard(asked, false);
-        let Some(DriverEvent::MemoryAsked { session: 9, token: 3, key: 4 }) = event else {
+        let event = parsed(asked, false);
+        let Some(DriverEvent::MemoryRequested { session: 9, token: 3, key: 4 }) = event else {
             panic!("{event:?}");
         };
-        let event = heard(answer(0).as_bytes(), true);
-        let Some(DriverEvent::MemoryGiven { session: 9, token: 3, answer: Ok(given) }) = event
+        let event = parsed(answer(0).as_bytes(), true);
+        let Some(DriverEvent::MemoryAnswered { session: 9, token: 3, answer: Ok(given) }) = event
         else {
             panic!("{event:?}");
         };
         assert_eq!((given.offset, given.length), (5, 6));
         assert!(given.descriptor.as_raw_fd() >= 0);
-        let event = heard(answer(11).as_bytes(), false);
-        let Some(DriverEvent::MemoryGiven { session: 9, token: 3, answer: Err(11) }) = event else {
+        let event = parsed(answer(11).as_bytes(), false);
+        let Some(DriverEvent::MemoryAnswered { session: 9, token: 3, answer: Err(11) }) = event
+        else {
             panic!("{event:?}");
         };
-        let mut questions = 1;
-        assert!(event_of(9, &mut questions, packet(answer(1).as_bytes(), false)).is_some());
-        let again = event_of(9, &mut questions, packet(answer(1).as_bytes(), false));
+        let mut pending_requests = 1;
+        assert!(
+            parse_event(9, &mut pending_requests, packet(answer(1).as_bytes(), false)).is_some()
+        );
+        let again = parse_event(9, &mut pending_requests, packet(answer(1).as_bytes(), false));
         assert!(again.is_none(), "nobody asked");
         let mut dirty = answer(1);
         dirty.reserved[1] = 1;
@@ -170,7 +188,7 @@ mod tests {
             (&[5; 24][..], false),
             (&[0][..], false),
         ] {
-            let event = heard(bytes, has_descriptor);
+            let event = parsed(bytes, has_descriptor);
             assert!(event.is_none(), "{bytes:?} {has_descriptor}: {event:?}");
         }
     }

@@ -44,7 +44,7 @@ pub(super) fn set_gro(socket: RawFd, is_on: bool) -> io::Result<()> {
     options::set(socket, libc::SOL_UDP, libc::UDP_GRO, is_on.into())
 }
 
-/// Whether the kernel cuts trains: one that does not know of them sends them whole.
+/// Whether the kernel cuts batch_lengths: one that does not know of them sends them whole.
 pub(super) fn has_gso(socket: RawFd) -> bool {
     options::get(socket, libc::SOL_UDP, libc::UDP_SEGMENT).is_ok()
 }
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_train_has_datagrams_of_one_length_and_a_shorter_last_one() {
+    fn gso_batch_has_equal_lengths_and_a_shorter_tail() {
         assert_eq!(of(&[100]), 1);
         assert_eq!(of(&[100, 100, 100]), 3);
         assert_eq!(of(&[100, 100, 40, 40]), 3);
@@ -152,14 +152,14 @@ mod tests {
     }
 
     #[test]
-    fn a_train_is_no_longer_than_the_kernel_takes() {
+    fn gso_batch_respects_the_kernel_limits() {
         assert_eq!(of(&[8; 200]), 64);
         assert_eq!(of(&[1472; 60]), 65_507 / 1472);
         assert_eq!(of(&[8972; 8]), 7);
     }
 
     #[test]
-    fn control_messages_follow_each_other_as_the_c_library_lays_them_out() {
+    fn control_messages_match_the_libc_layout() {
         let mut control = Control::new();
         assert_eq!(control.set(None, None), (std::ptr::null(), 0));
         let (start, bytes) = control.set(None, Some(1400));

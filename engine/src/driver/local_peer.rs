@@ -6,12 +6,12 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use zeroize::Zeroizing;
 
 #[cfg(doc)]
-use super::lanes::DatagramPort;
+use super::traits::DatagramIo;
 use crate::wire::piece::PieceHeader;
 
 /// The other side of a session, which may be an engine of this host.
 #[derive(Clone, Debug)]
-pub(crate) struct Neighbour {
+pub(crate) struct LocalPeer {
     /// The session, as its packets name it.
     pub(crate) session: u64,
     /// The other engine.
@@ -26,7 +26,7 @@ pub(crate) struct Neighbour {
 
 /// A piece of memory that others may map.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct MemoryPiece<'a> {
+pub(crate) struct MappableMemory<'a> {
     /// Of the whole.
     pub(crate) descriptor: BorrowedFd<'a>,
     /// Where in it the piece begins, and its length, in bytes.
@@ -36,7 +36,7 @@ pub(crate) struct MemoryPiece<'a> {
 
 /// The same from a peer, which may be anything.
 #[derive(Debug)]
-pub(crate) struct GivenMemory {
+pub(crate) struct ReceivedMemory {
     pub(crate) descriptor: OwnedFd,
     pub(crate) offset: u64,
     pub(crate) length: u64,
@@ -48,7 +48,7 @@ pub(crate) enum RingEntry<'a> {
     /// A segment of its session.
     Segment(&'a [u8]),
     /// A piece of a message of its session: what stands before its bytes, and how many these are.
-    /// [`DatagramPort::read_piece`] and [`DatagramPort::piece`] have them, up to the next call of
-    /// [`DatagramPort::recv_from_ring`]; one of them is to be called.
+    /// [`DatagramIo::read_piece`] and [`DatagramIo::piece`] have them, up to the next call of
+    /// [`DatagramIo::recv_from_ring`]; one of them is to be called.
     Piece(&'a PieceHeader, usize),
 }

@@ -6,10 +6,10 @@
 //!               <──────────── CHALLENGE(nonce, proof)
 //!  JOIN(proof) ────────────────────────>  lets descriptors in from now on
 //!               <──────────── ADMITTED
-//!  MEMORY(witness, doorbell, proof), ───>  maps both, reads the witness
+//!  MEMORY(cookie, doorbell, proof), ───>  maps both, reads the cookie
 //!    descriptors of rings and doorbells
-//!               <───────── READY or READS(witness, doorbell, proof), a descriptor of doorbells
-//!  one byte, either way: 1: look into the ring; 2: I have read your witness
+//!               <───────── READY or READS(cookie, doorbell, proof), a descriptor of doorbells
+//!  one byte, either way: 1: look into the ring; 2: I have read your cookie
 //!  either way: [`MemoryRequest`], [`MemoryAnswer`] and, if it is granted, a descriptor
 //!
 //!  0                                   4                 6                 8
@@ -18,7 +18,7 @@
 //! +-----------------------------------+-----------------+-----------------+
 //! | session                                                               | 8
 //! +-----------------------------------------------------------------------+
-//! | nonce, of HELLO and CHALLENGE; [`WitnessPlace`], of MEMORY and READY  | 16
+//! | nonce, of HELLO and CHALLENGE; [`CookieLocation`], of MEMORY and READY  | 16
 //! |                                                                       |
 //! +-----------------------------------------------------------------------+
 //! | proof, but for HELLO and ADMITTED                                     | 32
@@ -28,7 +28,7 @@
 //! +-----------------------------------+-----------------------------------+
 //! ```
 //!
-//! Two little-endian words in the memory of an engine's process are its witness: a random number
+//! Two little-endian words in the memory of an engine's process are its cookie: a random number
 //! that is not 0, and a count of revocations. Who reads the number there reads the engine's memory,
 //! and no other process's.
 
@@ -36,21 +36,21 @@ use zerocopy::byteorder::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// The first four bytes.
-pub(crate) const NEIGHBOUR_MAGIC: [u8; 4] = *b"RRSM";
+pub(crate) const LOCAL_PEER_MAGIC: [u8; 4] = *b"RRSM";
 /// Version of the messages and of the memory's layout.
-pub(crate) const NEIGHBOUR_VERSION: u16 = 8;
+pub(crate) const LOCAL_PEER_VERSION: u16 = 8;
 /// Length of each message, in bytes.
-pub(crate) const NEIGHBOUR_BYTES: usize = 56;
+pub(crate) const LOCAL_PEER_BYTES: usize = 56;
 
 /// `kind`: who connected names the session.
-pub(crate) const KIND_NEIGHBOUR_HELLO: u16 = 1;
+pub(crate) const KIND_LOCAL_HELLO: u16 = 1;
 /// `kind`: who listens proves that it is in the session.
 pub(crate) const KIND_CHALLENGE: u16 = 2;
 /// `kind`: who connected proves the same and hands the memory over.
 pub(crate) const KIND_MEMORY: u16 = 3;
 /// `kind`: who listens reads from the memory.
 pub(crate) const KIND_READY: u16 = 4;
-/// `kind`: the same, and it has read the other side's witness.
+/// `kind`: the same, and it has read the other side's cookie.
 pub(crate) const KIND_READS: u16 = 5;
 
 /// `kind`: who connected proves that it is in the session.
@@ -59,14 +59,14 @@ pub(crate) const KIND_JOIN: u16 = 6;
 pub(crate) const KIND_ADMITTED: u16 = 7;
 
 /// The byte that says: look into the ring.
-pub(crate) const SIGN_LOOK: u8 = 1;
-/// The byte that says: this side has read the other one's witness.
-pub(crate) const SIGN_READS: u8 = 2;
+pub(crate) const SIGNAL_POLL: u8 = 1;
+/// The byte that says: this side has read the other one's cookie.
+pub(crate) const SIGNAL_READS: u8 = 2;
 
 /// The first byte of a [`MemoryRequest`].
-pub(crate) const SIGN_ASKS: u8 = 3;
+pub(crate) const SIGNAL_REQUEST: u8 = 3;
 /// The first byte of a [`MemoryAnswer`].
-pub(crate) const SIGN_GIVES: u8 = 4;
+pub(crate) const SIGNAL_ANSWER: u8 = 4;
 
 /// Asks for the memory that a key opens, to map it.
 ///
@@ -118,10 +118,10 @@ pub(crate) struct MemoryAnswer {
 
 const _: () = assert!(size_of::<MemoryRequest>() == 16 && size_of::<MemoryAnswer>() == 24);
 
-/// Where an engine's witness is, and what it is.
+/// Where an engine's cookie is, and what it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, Unaligned)]
 #[repr(C)]
-pub(crate) struct WitnessPlace {
+pub(crate) struct CookieLocation {
     /// Its address in the engine's process; 0: its memory is not to be read.
     pub(crate) address: U64,
     /// The random number.
@@ -131,7 +131,7 @@ pub(crate) struct WitnessPlace {
 /// The drawing above.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
-pub(crate) struct NeighbourMessage {
+pub(crate) struct LocalPeerMessage {
     pub(crate) magic: [u8; 4],
     pub(crate) kind: U16,
     pub(crate) version: U16,
@@ -143,15 +143,15 @@ pub(crate) struct NeighbourMessage {
     pub(crate) reserved: [u8; 4],
 }
 
-const _: () = assert!(size_of::<NeighbourMessage>() == NEIGHBOUR_BYTES);
+const _: () = assert!(size_of::<LocalPeerMessage>() == LOCAL_PEER_BYTES);
 
-impl NeighbourMessage {
+impl LocalPeerMessage {
     /// One of this version.
     pub(crate) fn new(kind: u16, session: u64, nonce: [u8; 16], proof: [u8; 16]) -> Self {
         Self {
-            magic: NEIGHBOUR_MAGIC,
+            magic: LOCAL_PEER_MAGIC,
             kind: kind.into(),
-            version: NEIGHBOUR_VERSION.into(),
+            version: LOCAL_PEER_VERSION.into(),
             session: session.into(),
             nonce,
             proof,
@@ -163,8 +163,8 @@ impl NeighbourMessage {
     /// What `bytes` say, if they are a message of this version and kind.
     pub(crate) fn parse(bytes: &[u8], kind: u16) -> Option<Self> {
         let message = Self::read_from_bytes(bytes).ok()?;
-        let is_right = message.magic == NEIGHBOUR_MAGIC
-            && message.version.get() == NEIGHBOUR_VERSION
+        let is_right = message.magic == LOCAL_PEER_MAGIC
+            && message.version.get() == LOCAL_PEER_VERSION
             && message.reserved == [0; 4]
             && message.kind.get() == kind;
         is_right.then_some(message)

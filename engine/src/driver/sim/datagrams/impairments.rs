@@ -1,12 +1,12 @@
 //! How the network treats datagrams.
 
-/// What happens to datagrams only. How long a datagram is on its way [`super::super::net::Weather`]
+/// What happens to datagrams only. How long a datagram is on its way [`super::super::net::Impairments`]
 /// says, for streams and datagrams alike.
 ///
 /// `_ppm`: so many of a million datagrams. 0 always means that there is no such thing: no fault,
 /// no limit, no time.
 #[derive(Clone, Default, Debug)]
-pub(crate) struct DatagramWeather {
+pub(crate) struct DatagramImpairments {
     /// Time that the link of the sending host takes per KiB, headers included; datagrams of one
     /// host take it one after the other.
     pub(crate) ns_per_kib: u64,
@@ -38,9 +38,9 @@ pub(crate) struct DatagramWeather {
     pub(crate) unsupported_one_in: usize,
 }
 
-impl DatagramWeather {
+impl DatagramImpairments {
     /// Nothing disturbs datagrams.
-    pub(crate) fn fair() -> Self {
+    pub(crate) fn ideal() -> Self {
         Self::default()
     }
 }

@@ -22,7 +22,7 @@ fn is_control_hello(bytes: &[u8]) -> bool {
 
 /// See the module.
 #[derive(Debug, Default)]
-pub(super) struct Meddler {
+pub(super) struct OnPathAttacker {
     /// Hellos still to be said again.
     replays: usize,
     /// Connections still to be passed on.
@@ -33,19 +33,19 @@ pub(super) struct Meddler {
 
 impl Net {
     /// So many hellos are said again, and so many connections passed on, from now on.
-    pub(crate) fn meddle(&mut self, replays: usize, relays: usize) {
-        self.meddler = Meddler { replays, relays, hellos: Vec::new() };
+    pub(crate) fn attack_handshakes(&mut self, replays: usize, relays: usize) {
+        self.attacker = OnPathAttacker { replays, relays, hellos: Vec::new() };
     }
 
     /// Hellos of control lanes that were seen.
     #[cfg(test)]
-    pub(crate) fn overheard(&self) -> usize {
-        self.meddler.hellos.len()
+    pub(crate) fn hellos_seen(&self) -> usize {
+        self.attacker.hellos.len()
     }
 
     /// Where an attempt of `host` to connect arrives that calls `called`.
     pub(super) fn relayed(&mut self, host: usize, called: Option<At>) -> Option<At> {
-        if self.meddler.relays == 0 || !self.random.one_in(RELAYED_ONE_IN) {
+        if self.attacker.relays == 0 || !self.random.one_in(RELAYED_ONE_IN) {
             return called;
         }
         let is_other = |&other: &usize| {
@@ -56,26 +56,26 @@ impl Net {
         if others.is_empty() {
             return called;
         }
-        self.meddler.relays -= 1;
+        self.attacker.relays -= 1;
         Some(At { host: self.random.pick(&others), link: 0 })
     }
 
     /// Reads what the side that connected writes first. A hello is answered by an older one of whom
     /// it is for, as if the two crossed.
-    pub(super) fn overhear(&mut self, connection: usize, bytes: &[u8]) {
-        if self.meddler.replays == 0 || !is_control_hello(bytes) {
+    pub(super) fn observe_hello(&mut self, connection: usize, bytes: &[u8]) {
+        if self.attacker.replays == 0 || !is_control_hello(bytes) {
             return;
         }
         let (source, target) = bytes[ENDS].split_at(ENDS.len() / 2);
         let is_back = |old: &&Vec<u8>| old[ENDS] == [target, source].concat();
-        let old = self.meddler.hellos.iter().rfind(is_back).cloned();
+        let old = self.attacker.hellos.iter().rfind(is_back).cloned();
         if let (Some(old), Some(host)) = (old, self.connections[connection].ends[0].host) {
-            self.meddler.replays -= 1;
+            self.attacker.replays -= 1;
             self.visit(host, &old, false);
         }
-        if self.meddler.hellos.len() == HELLOS_MAX {
-            self.meddler.hellos.remove(0);
+        if self.attacker.hellos.len() == HELLOS_MAX {
+            self.attacker.hellos.remove(0);
         }
-        self.meddler.hellos.push(bytes.to_vec());
+        self.attacker.hellos.push(bytes.to_vec());
     }
 }

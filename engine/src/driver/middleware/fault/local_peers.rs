@@ -4,23 +4,23 @@
 use std::collections::BTreeMap;
 
 use super::Fault;
-use crate::driver::lanes::Neighbour;
+use crate::driver::traits::LocalPeer;
 
 /// A session whose other side may be on this host.
 struct Known {
-    neighbour: Neighbour,
+    peer: LocalPeer,
     /// It has a ring.
     is_up: bool,
-    /// The poll at which it meets its neighbour again.
+    /// The poll at which it meets its peer again.
     again: Option<u64>,
 }
 
 /// All of them, in an order, so that a seed always does the same.
 #[derive(Default)]
-pub(super) struct Neighbours(BTreeMap<u64, Known>);
+pub(super) struct LocalPeers(BTreeMap<u64, Known>);
 
-impl Neighbours {
-    pub(super) fn has_plans(&self) -> bool {
+impl LocalPeers {
+    pub(super) fn has_pending(&self) -> bool {
         self.0.values().any(|known| known.again.is_some())
     }
 
@@ -33,23 +33,23 @@ impl Neighbours {
 }
 
 impl Fault {
-    pub(super) fn meet_inside(&mut self, neighbour: Neighbour) {
-        let known = Known { neighbour: neighbour.clone(), is_up: false, again: None };
-        self.neighbours.0.insert(neighbour.session, known);
-        self.inner.meet(neighbour);
+    pub(super) fn connect_inner(&mut self, peer: LocalPeer) {
+        let known = Known { peer: peer.clone(), is_up: false, again: None };
+        self.local_peers.0.insert(peer.session, known);
+        self.inner.connect_peer(peer);
     }
 
-    pub(super) fn part_inside(&mut self, session: u64) {
-        self.neighbours.0.remove(&session);
-        self.inner.part(session);
+    pub(super) fn disconnect_inner(&mut self, session: u64) {
+        self.local_peers.0.remove(&session);
+        self.inner.disconnect_peer(session);
     }
 
-    /// Sessions whose rings have ended meet their neighbours again.
-    pub(super) fn meet_again(&mut self, turn: u64) {
-        for known in self.neighbours.0.values_mut() {
+    /// Sessions whose rings have ended meet their local_peers again.
+    pub(super) fn reconnect_due(&mut self, turn: u64) {
+        for known in self.local_peers.0.values_mut() {
             if known.again.is_some_and(|due| due <= turn) {
                 known.again = None;
-                self.inner.meet(known.neighbour.clone());
+                self.inner.connect_peer(known.peer.clone());
             }
         }
     }
@@ -63,10 +63,10 @@ impl Fault {
             return true;
         }
         let due = self.soon();
-        let known = self.neighbours.0.get_mut(&session);
+        let known = self.local_peers.0.get_mut(&session);
         let Some(known) = known.filter(|known| known.is_up) else { return true };
         known.again = Some(due);
-        self.inner.part(session);
+        self.inner.disconnect_peer(session);
         false
     }
 }

@@ -26,8 +26,8 @@ fn assert_rate(hits: usize, all: u64, ppm: u64) {
 }
 
 #[test]
-fn in_fair_weather_each_datagram_arrives_once_in_order_and_in_time() {
-    let mut bench = Bench::new(1, 2, DatagramWeather::fair());
+fn ideal_network_delivers_once_in_order_and_in_time() {
+    let mut bench = Bench::new(1, 2, DatagramImpairments::ideal());
     bench.send(0, 1, b"first");
     bench.send(0, 1, b"");
     bench.send(0, 1, &[7; DATAGRAM_BYTES_MAX]);
@@ -44,7 +44,7 @@ fn in_fair_weather_each_datagram_arrives_once_in_order_and_in_time() {
 
 #[test]
 fn a_host_reaches_itself() {
-    let mut bench = Bench::new(1, 1, DatagramWeather::fair());
+    let mut bench = Bench::new(1, 1, DatagramImpairments::ideal());
     bench.send(0, 0, b"to myself");
     bench.pass(DELAY_NS);
     assert_eq!(bench.receive_all(0), [b"to myself"]);
@@ -52,16 +52,16 @@ fn a_host_reaches_itself() {
 
 #[test]
 fn jitter_keeps_the_order() {
-    let mut bench = Bench::new(2, 2, DatagramWeather::fair());
-    bench.net.borrow_mut().weather.jitter_ns = 50 * MICROSECOND;
+    let mut bench = Bench::new(2, 2, DatagramImpairments::ideal());
+    bench.net.borrow_mut().impairments.jitter_ns = 50 * MICROSECOND;
     let received = stream(&mut bench, 1000, 8);
     let numbers: Vec<u64> = received.iter().map(|bytes| number(bytes)).collect();
     assert_eq!(numbers, (0..1000).collect::<Vec<u64>>());
 }
 
 #[test]
-fn some_are_lost() {
-    let datagrams = DatagramWeather { loss_ppm: 2_500, ..DatagramWeather::fair() };
+fn loss_rate_is_met() {
+    let datagrams = DatagramImpairments { loss_ppm: 2_500, ..DatagramImpairments::ideal() };
     let mut bench = Bench::new(3, 2, datagrams);
     let received = stream(&mut bench, 40_000, 8);
     let lost = 40_000 - received.len();
@@ -70,8 +70,8 @@ fn some_are_lost() {
 }
 
 #[test]
-fn some_come_twice() {
-    let datagrams = DatagramWeather { duplicate_ppm: 30_000, ..DatagramWeather::fair() };
+fn duplication_rate_is_met() {
+    let datagrams = DatagramImpairments { duplicate_ppm: 30_000, ..DatagramImpairments::ideal() };
     let mut bench = Bench::new(4, 2, datagrams);
     let mut numbers: Vec<u64> = stream(&mut bench, 20_000, 8).iter().map(|b| number(b)).collect();
     assert_rate(numbers.len() - 20_000, 20_000, 30_000);
@@ -81,9 +81,12 @@ fn some_come_twice() {
 }
 
 #[test]
-fn some_are_overtaken() {
-    let datagrams =
-        DatagramWeather { late_ppm: 10_000, late_ns: 50 * MICROSECOND, ..DatagramWeather::fair() };
+fn reordering_rate_is_met() {
+    let datagrams = DatagramImpairments {
+        late_ppm: 10_000,
+        late_ns: 50 * MICROSECOND,
+        ..DatagramImpairments::ideal()
+    };
     let mut bench = Bench::new(5, 2, datagrams);
     let numbers: Vec<u64> = stream(&mut bench, 20_000, 8).iter().map(|b| number(b)).collect();
     assert_eq!(numbers.len(), 20_000);
@@ -98,8 +101,8 @@ fn some_are_overtaken() {
 }
 
 #[test]
-fn one_bit_turns_over() {
-    let datagrams = DatagramWeather { flip_ppm: 50_000, ..DatagramWeather::fair() };
+fn flipped_datagram_differs_in_one_bit() {
+    let datagrams = DatagramImpairments { flip_ppm: 50_000, ..DatagramImpairments::ideal() };
     let mut bench = Bench::new(6, 2, datagrams);
     let received = stream(&mut bench, 10_000, 64);
     assert_eq!(received.len(), 10_000);
@@ -115,8 +118,8 @@ fn one_bit_turns_over() {
 }
 
 #[test]
-fn some_lose_their_end() {
-    let datagrams = DatagramWeather { truncate_ppm: 50_000, ..DatagramWeather::fair() };
+fn truncation_rate_is_met() {
+    let datagrams = DatagramImpairments { truncate_ppm: 50_000, ..DatagramImpairments::ideal() };
     let mut bench = Bench::new(7, 2, datagrams);
     let received = stream(&mut bench, 10_000, 64);
     assert_eq!(received.len(), 10_000);
@@ -128,9 +131,9 @@ fn some_lose_their_end() {
 }
 
 #[test]
-fn a_link_takes_its_time_and_its_queue_is_bounded() {
+fn link_rate_and_queue_limit_apply() {
     // One nanosecond per byte.
-    let datagrams = DatagramWeather { ns_per_kib: 1024, ..DatagramWeather::fair() };
+    let datagrams = DatagramImpairments { ns_per_kib: 1024, ..DatagramImpairments::ideal() };
     let mut bench = Bench::new(8, 3, datagrams);
     let each = 1000 + FRAMING_BYTES;
     for _ in 0..50 {
@@ -145,7 +148,7 @@ fn a_link_takes_its_time_and_its_queue_is_bounded() {
     bench.pass(1);
     assert_eq!(bench.receive_all(1).len() + bench.receive_all(2).len(), 1);
 
-    bench.net.borrow_mut().datagram_weather.queue_bytes = 10 * each;
+    bench.net.borrow_mut().datagram_impairments.queue_bytes = 10 * each;
     for _ in 0..25 {
         bench.send(0, 1, &[1; 1000]);
     }
@@ -153,7 +156,7 @@ fn a_link_takes_its_time_and_its_queue_is_bounded() {
     bench.pass(DELAY_NS + 10 * each);
     assert_eq!(bench.receive_all(1).len(), 10);
     // What is longer than the queue goes by an idle link.
-    bench.net.borrow_mut().datagram_weather.queue_bytes = 10;
+    bench.net.borrow_mut().datagram_impairments.queue_bytes = 10;
     bench.send(0, 1, &[1; 1000]);
     bench.send(0, 1, &[1; 1000]);
     bench.pass(MILLISECOND);
@@ -161,8 +164,8 @@ fn a_link_takes_its_time_and_its_queue_is_bounded() {
 }
 
 #[test]
-fn long_ones_vanish_where_the_way_is_narrow() {
-    let datagrams = DatagramWeather { bytes_max: 1200, ..DatagramWeather::fair() };
+fn datagrams_above_the_mtu_are_dropped() {
+    let datagrams = DatagramImpairments { bytes_max: 1200, ..DatagramImpairments::ideal() };
     let mut bench = Bench::new(9, 2, datagrams);
     bench.send(0, 1, &[1; 1200]);
     bench.send(0, 1, &[1; 1201]);
@@ -170,8 +173,8 @@ fn long_ones_vanish_where_the_way_is_narrow() {
     assert_eq!(bench.receive_all(1), [[1; 1200]]);
 }
 
-fn everything() -> DatagramWeather {
-    DatagramWeather {
+fn everything() -> DatagramImpairments {
+    DatagramImpairments {
         ns_per_kib: 500,
         queue_bytes: 100_000,
         send_room_bytes: 20_000,
@@ -190,7 +193,7 @@ fn everything() -> DatagramWeather {
 }
 
 #[test]
-fn the_same_seed_does_the_same() {
+fn same_seed_gives_the_same_run() {
     let run = |seed| {
         let mut bench = Bench::new(seed, 2, everything());
         let received = stream(&mut bench, 3000, 300);
@@ -202,8 +205,8 @@ fn the_same_seed_does_the_same() {
 }
 
 #[test]
-fn without_datagrams_no_random_number_is_drawn() {
-    let next = |datagrams: DatagramWeather| {
+fn no_random_number_is_drawn_without_datagrams() {
+    let next = |datagrams: DatagramImpairments| {
         let mut bench = Bench::new(12, 2, datagrams);
         bench.watch(0);
         bench.park(0, MILLISECOND);
@@ -215,13 +218,13 @@ fn without_datagrams_no_random_number_is_drawn() {
         let of_hosts = [0, 1].map(|host| net.hosts[host].random.datagrams.next());
         (net.random.next(), of_hosts, net.trace_hash())
     };
-    assert_eq!(next(DatagramWeather::fair()), next(everything()));
+    assert_eq!(next(DatagramImpairments::ideal()), next(everything()));
 }
 
 #[test]
-fn the_wire_hash_is_of_what_was_sent_and_not_of_when_or_of_what_the_network_made_of_it() {
-    let hash = |pause_ns, weather: DatagramWeather, datagrams: &[&[u8]]| {
-        let mut bench = Bench::new(3, 2, weather);
+fn wire_hash_ignores_time_and_impairments() {
+    let hash = |pause_ns, impairments: DatagramImpairments, datagrams: &[&[u8]]| {
+        let mut bench = Bench::new(3, 2, impairments);
         for datagram in datagrams {
             bench.pass(pause_ns);
             bench.send(0, 1, datagram);
@@ -232,9 +235,9 @@ fn the_wire_hash_is_of_what_was_sent_and_not_of_when_or_of_what_the_network_made
         bench.net.borrow().wire_hash()
     };
     let (one, other) = ([1; 40], [2; 50]);
-    let plain = hash(0, DatagramWeather::fair(), &[&one, &other]);
-    assert_eq!(plain, hash(7, DatagramWeather::fair(), &[&one, &other]));
+    let plain = hash(0, DatagramImpairments::ideal(), &[&one, &other]);
+    assert_eq!(plain, hash(7, DatagramImpairments::ideal(), &[&one, &other]));
     assert_eq!(plain, hash(MICROSECOND, everything(), &[&one, &other]));
-    assert_ne!(plain, hash(0, DatagramWeather::fair(), &[&other, &one]));
-    assert_ne!(plain, hash(0, DatagramWeather::fair(), &[&one, &[3; 50]]));
+    assert_ne!(plain, hash(0, DatagramImpairments::ideal(), &[&other, &one]));
+    assert_ne!(plain, hash(0, DatagramImpairments::ideal(), &[&one, &[3; 50]]));
 }

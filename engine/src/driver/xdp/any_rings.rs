@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::RawFd;
 
 use super::frame::Frame;
-use super::lent::LentRings;
+use super::leased_rings::LeasedRings;
 use super::rings::{Packet, Rings};
 use super::socket::XskRings;
 
@@ -15,7 +15,7 @@ pub(super) enum AnyRings {
     /// Opened and bound here.
     Own(XskRings),
     /// Opened and bound by `ringrail-xdpd`.
-    Lent(LentRings),
+    Leased(LeasedRings),
 }
 
 /// Hands a call to whichever it is.
@@ -23,7 +23,7 @@ macro_rules! either {
     ($rings:expr, $call:ident $(, $argument:expr)*) => {
         match $rings {
             AnyRings::Own(rings) => rings.$call($($argument),*),
-            AnyRings::Lent(rings) => rings.$call($($argument),*),
+            AnyRings::Leased(rings) => rings.$call($($argument),*),
         }
     };
 }

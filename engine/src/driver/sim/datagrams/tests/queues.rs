@@ -9,8 +9,8 @@ fn is_readable(events: &[DriverEvent]) -> bool {
 }
 
 #[test]
-fn what_is_not_flushed_stays() {
-    let mut bench = Bench::new(1, 2, DatagramWeather::fair());
+fn unflushed_datagrams_stay_queued() {
+    let mut bench = Bench::new(1, 2, DatagramImpairments::ideal());
     let to = bench.locator(1);
     assert!(bench.queue(0, to, b"later"));
     bench.pass(MILLISECOND);
@@ -21,8 +21,8 @@ fn what_is_not_flushed_stays() {
 }
 
 #[test]
-fn asking_for_room_flushes() {
-    let mut bench = Bench::new(1, 2, DatagramWeather::fair());
+fn room_request_flushes_the_queue() {
+    let mut bench = Bench::new(1, 2, DatagramImpairments::ideal());
     let to = bench.locator(1);
     for _ in 0..=QUEUED_MAX {
         assert!(bench.queue(0, to, b"one of many"));
@@ -32,39 +32,39 @@ fn asking_for_room_flushes() {
 }
 
 #[test]
-fn room_that_was_not_used_is_there_still() {
-    let mut bench = Bench::new(1, 2, DatagramWeather::fair());
+fn unused_room_is_given_again() {
+    let mut bench = Bench::new(1, 2, DatagramImpairments::ideal());
     let to = bench.locator(1);
     let driver = bench.drivers[0].as_mut().unwrap();
     driver.datagram_room().unwrap()[..4].copy_from_slice(b"old.");
     driver.datagram_room().unwrap()[..3].copy_from_slice(b"new");
-    driver.send_datagram(to, 0, 3, crate::driver::lanes::Handling::PLAIN);
+    driver.send_datagram(to, 0, 3, crate::driver::traits::TxFlags::PLAIN);
     driver.flush_datagrams();
     bench.pass(DELAY_NS);
     assert_eq!(bench.receive_all(1), [b"new"]);
 }
 
 #[test]
-fn a_datagram_without_room_is_a_violation() {
-    let mut bench = Bench::new(1, 2, DatagramWeather::fair());
+fn send_without_room_is_a_violation() {
+    let mut bench = Bench::new(1, 2, DatagramImpairments::ideal());
     let to = bench.locator(1);
     bench.drivers[0].as_mut().unwrap().send_datagram(
         to,
         0,
         3,
-        crate::driver::lanes::Handling::PLAIN,
+        crate::driver::traits::TxFlags::PLAIN,
     );
     assert!(bench.net.borrow_mut().take_violation().is_some());
 }
 
 /// The kernel takes 3 datagrams, the driver `QUEUED_MAX`; the link needs a nanosecond per byte.
 #[test]
-fn without_room_it_would_block_and_is_writable_once() {
+fn full_queue_would_block_and_is_writable_once() {
     let each = 1000 + FRAMING_BYTES;
-    let datagrams = DatagramWeather {
+    let datagrams = DatagramImpairments {
         ns_per_kib: 1024,
         send_room_bytes: 2 * each + 1,
-        ..DatagramWeather::fair()
+        ..DatagramImpairments::ideal()
     };
     let mut bench = Bench::new(2, 2, datagrams);
     let to = bench.locator(1);
@@ -91,8 +91,9 @@ fn without_room_it_would_block_and_is_writable_once() {
 }
 
 #[test]
-fn what_the_receiver_has_no_room_for_is_lost() {
-    let datagrams = DatagramWeather { receive_room_bytes: 1000, ..DatagramWeather::fair() };
+fn datagram_beyond_the_receive_buffer_is_lost() {
+    let datagrams =
+        DatagramImpairments { receive_room_bytes: 1000, ..DatagramImpairments::ideal() };
     let mut bench = Bench::new(3, 2, datagrams);
     for number in 0u64..10 {
         let mut bytes = [0; 300];
@@ -110,8 +111,8 @@ fn what_the_receiver_has_no_room_for_is_lost() {
 }
 
 #[test]
-fn who_watches_hears_once() {
-    let mut bench = Bench::new(4, 2, DatagramWeather::fair());
+fn watch_reports_once() {
+    let mut bench = Bench::new(4, 2, DatagramImpairments::ideal());
     bench.watch(1);
     bench.watch(1);
     bench.send(0, 1, b"one");
@@ -129,8 +130,8 @@ fn who_watches_hears_once() {
 }
 
 #[test]
-fn nobody_hears_of_what_was_received_before() {
-    let mut bench = Bench::new(4, 2, DatagramWeather::fair());
+fn received_datagram_causes_no_event() {
+    let mut bench = Bench::new(4, 2, DatagramImpairments::ideal());
     bench.watch(1);
     bench.send(0, 1, b"one");
     bench.pass(DELAY_NS);
@@ -143,8 +144,8 @@ fn nobody_hears_of_what_was_received_before() {
 }
 
 #[test]
-fn a_datagram_wakes_who_sleeps_and_watches() {
-    let mut bench = Bench::new(5, 2, DatagramWeather::fair());
+fn datagram_wakes_a_sleeping_watcher() {
+    let mut bench = Bench::new(5, 2, DatagramImpairments::ideal());
     // Sent before the sleep.
     bench.send(0, 1, b"one");
     bench.watch(1);
@@ -163,8 +164,8 @@ fn a_datagram_wakes_who_sleeps_and_watches() {
 }
 
 #[test]
-fn what_is_sent_during_the_sleep_wakes() {
-    let mut bench = Bench::new(5, 3, DatagramWeather::fair());
+fn datagram_sent_during_the_sleep_wakes() {
+    let mut bench = Bench::new(5, 3, DatagramImpairments::ideal());
     bench.watch(1);
     let mut events = Vec::new();
     bench.drivers[1].as_mut().unwrap().park(Duration::from_secs(1), &mut events).unwrap();
@@ -179,8 +180,8 @@ fn what_is_sent_during_the_sleep_wakes() {
 
 #[test]
 fn events_may_be_late() {
-    let mut bench = Bench::new(6, 2, DatagramWeather::fair());
-    bench.net.borrow_mut().weather.late_ns = 100 * MICROSECOND;
+    let mut bench = Bench::new(6, 2, DatagramImpairments::ideal());
+    bench.net.borrow_mut().impairments.late_ns = 100 * MICROSECOND;
     let mut latest_ns = 0;
     for _ in 0..50 {
         bench.watch(1);
@@ -195,11 +196,11 @@ fn events_may_be_late() {
 }
 
 #[test]
-fn a_driver_without_datagrams_says_so() {
-    let datagrams = DatagramWeather { unsupported_one_in: 1, ..DatagramWeather::fair() };
-    let mut bench = Bench::new(7, 2, DatagramWeather::fair());
+fn missing_datagram_support_is_reported() {
+    let datagrams = DatagramImpairments { unsupported_one_in: 1, ..DatagramImpairments::ideal() };
+    let mut bench = Bench::new(7, 2, DatagramImpairments::ideal());
     bench.kill(1);
-    bench.net.borrow_mut().datagram_weather = datagrams;
+    bench.net.borrow_mut().datagram_impairments = datagrams;
     let mut driver = SimDriver::new(&bench.net, 1);
     let unsupported = ErrorKind::Unsupported;
     assert_eq!(driver.open_datagrams(socket()).unwrap_err().kind(), unsupported);
@@ -209,12 +210,12 @@ fn a_driver_without_datagrams_says_so() {
     bench.pass(DELAY_NS);
     assert!(driver.recv_datagram().unwrap().is_none());
     drop(driver);
-    assert_eq!(bench.counts().unheard, 1);
+    assert_eq!(bench.counts().no_receiver, 1);
 }
 
 #[test]
-fn nothing_is_allocated_once_warm() {
-    let mut bench = Bench::new(8, 2, DatagramWeather::fair());
+fn steady_state_does_not_allocate() {
+    let mut bench = Bench::new(8, 2, DatagramImpairments::ideal());
     let to = bench.locator(1);
     let turn = |bench: &mut Bench| {
         for _ in 0..10 {

@@ -16,9 +16,9 @@ pub(super) fn new() -> io::Result<OwnedFd> {
 }
 
 /// Makes it readable once, after `pause`, which is not 0.
-pub(super) fn ring_in(alarm: &OwnedFd, pause: Duration) {
+pub(super) fn arm_after(timer: &OwnedFd, pause: Duration) {
     let none = Timespec { tv_sec: 0, tv_nsec: 0 };
     let pause = Timespec { tv_sec: pause.as_secs() as i64, tv_nsec: pause.subsec_nanos() as _ };
     let when = Itimerspec { it_interval: none, it_value: pause };
-    let _ = timerfd_settime(alarm, TimerfdTimerFlags::empty(), &when);
+    let _ = timerfd_settime(timer, TimerfdTimerFlags::empty(), &when);
 }

@@ -28,13 +28,13 @@ use std::time::{Duration, Instant};
 
 use if_addrs::{IfAddr, Interface};
 
-use crate::driver::lanes::Rail;
+use crate::driver::traits::Rail;
 use crate::forks::EngineFd;
 
 /// For so long the kernel goes on asking, and then forgets that it did.
 const ROUND: Duration = Duration::from_millis(3500);
 /// From when on in a round the last request was heard everywhere.
-const HEARD_AFTER: Duration = Duration::from_millis(2500);
+const CONVERGED_AFTER: Duration = Duration::from_millis(2500);
 /// What somebody learned so long after a round began is corrected by it: the last request comes
 /// after two seconds, and what is corrected is a second old.
 const CORRECTED_UNTIL: Duration = Duration::from_millis(900);
@@ -42,13 +42,13 @@ const CORRECTED_UNTIL: Duration = Duration::from_millis(900);
 const RETRY: Duration = Duration::from_millis(200);
 /// Nobody has an address that begins so (TEST-NET-1). Each round asks for another one, in case that
 /// somebody answers for all there are, as some routers do.
-const NOBODYS: [u8; 3] = [192, 0, 2];
+const TEST_NET_1: [u8; 3] = [192, 0, 2];
 /// `discard`: what gets somewhere in spite of all is thrown away there.
 const PORT: u16 = 9;
 
 /// What is said of one rail.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Word {
+struct ArpAnnouncement {
     nic_index: u32,
     address: Ipv4Addr,
     /// When its last round began: not before the kernel has taken it.
@@ -57,7 +57,7 @@ struct Word {
     failed: Option<Instant>,
 }
 
-impl Word {
+impl ArpAnnouncement {
     fn new(nic_index: u32, address: Ipv4Addr) -> Self {
         Self { nic_index, address, began: None, failed: None }
     }
@@ -73,22 +73,22 @@ impl Word {
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Announcer {
+pub(super) struct ArpAnnouncer {
     socket: EngineFd,
-    words: Vec<Word>,
+    announcements: Vec<ArpAnnouncement>,
     rounds: u8,
 }
 
-impl Announcer {
+impl ArpAnnouncer {
     /// For the rails that share their network with another NIC of this host; `None`: there are none
     /// of them, or nothing can be said.
     pub(super) fn of(rails: &[Rail]) -> Option<Self> {
-        let words = words(rails, &if_addrs::get_if_addrs().ok()?);
-        if words.is_empty() {
+        let announcements = announcements(rails, &if_addrs::get_if_addrs().ok()?);
+        if announcements.is_empty() {
             return None;
         }
         match open() {
-            Ok(socket) => Some(Self { socket: EngineFd::new(socket), words, rounds: 0 }),
+            Ok(socket) => Some(Self { socket: EngineFd::new(socket), announcements, rounds: 0 }),
             Err(error) => {
                 tracing::debug!("nobody is told which NIC has which address: {error}");
                 None
@@ -97,33 +97,39 @@ impl Announcer {
     }
 
     /// Whether a NIC shares its network with another one.
-    pub(super) fn concerns(&self, nic_index: u32) -> bool {
-        self.words.iter().any(|word| word.nic_index == nic_index)
+    pub(super) fn is_announced(&self, nic_index: u32) -> bool {
+        self.announcements.iter().any(|announcement| announcement.nic_index == nic_index)
     }
 
     /// A rail has another NIC: what is known of the old one is wrong everywhere.
-    pub(super) fn moved(&mut self, from_index: u32, to_index: u32) {
-        for word in self.words.iter_mut().filter(|word| word.nic_index == from_index) {
-            *word = Word::new(to_index, word.address);
+    pub(super) fn nic_changed(&mut self, from_index: u32, to_index: u32) {
+        for announcement in self
+            .announcements
+            .iter_mut()
+            .filter(|announcement| announcement.nic_index == from_index)
+        {
+            *announcement = ArpAnnouncement::new(to_index, announcement.address);
         }
     }
 
-    /// Begins a round of each word that has none. Returns the number of system calls.
+    /// Begins a round of each announcement that has none. Returns the number of system calls.
     pub(super) fn announce(&mut self, now: Instant) -> u64 {
-        if !self.words.iter().any(|word| word.is_due(now)) {
+        if !self.announcements.iter().any(|announcement| announcement.is_due(now)) {
             return 0;
         }
         self.rounds = self.rounds % 254 + 1;
-        let [x, y, z] = NOBODYS;
+        let [x, y, z] = TEST_NET_1;
         let asks_for = Ipv4Addr::new(x, y, z, self.rounds);
         let mut syscalls = 0;
-        for word in self.words.iter_mut().filter(|word| word.is_due(now)) {
+        for announcement in
+            self.announcements.iter_mut().filter(|announcement| announcement.is_due(now))
+        {
             syscalls += 1;
-            match say(&self.socket, word, asks_for) {
-                Ok(()) => (word.began, word.failed) = (Some(now), None),
+            match send_probe(&self.socket, announcement, asks_for) {
+                Ok(()) => (announcement.began, announcement.failed) = (Some(now), None),
                 Err(error) => {
-                    word.failed = Some(now);
-                    tracing::debug!(address = %word.address, "its NIC is not announced: {error}");
+                    announcement.failed = Some(now);
+                    tracing::debug!(address = %announcement.address, "its NIC is not announced: {error}");
                 }
             }
         }
@@ -131,22 +137,28 @@ impl Announcer {
     }
 
     /// Whether what others had learned of a NIC until `learned` is corrected by now.
-    pub(super) fn is_heard(&self, nic_index: u32, learned: Instant, now: Instant) -> bool {
-        let is_heard = |word: &Word| {
-            word.began.is_some_and(|at| learned < at + CORRECTED_UNTIL && now >= at + HEARD_AFTER)
+    pub(super) fn is_converged(&self, nic_index: u32, learned: Instant, now: Instant) -> bool {
+        let is_converged = |announcement: &ArpAnnouncement| {
+            announcement
+                .began
+                .is_some_and(|at| learned < at + CORRECTED_UNTIL && now >= at + CONVERGED_AFTER)
         };
-        self.concerns(nic_index)
-            && self.words.iter().filter(|word| word.nic_index == nic_index).all(is_heard)
+        self.is_announced(nic_index)
+            && self
+                .announcements
+                .iter()
+                .filter(|announcement| announcement.nic_index == nic_index)
+                .all(is_converged)
     }
 }
 
 /// What is to be said, by a host that has `all` addresses.
-fn words(rails: &[Rail], all: &[Interface]) -> Vec<Word> {
+fn announcements(rails: &[Rail], all: &[Interface]) -> Vec<ArpAnnouncement> {
     let of_v4 = |nic: &Interface| match &nic.addr {
         IfAddr::V4(v4) => Some((v4.ip, u32::from(v4.netmask))),
         IfAddr::V6(_) => None,
     };
-    let word = |rail: &Rail| {
+    let announcement = |rail: &Rail| {
         let IpAddr::V4(address) = rail.address.to_canonical() else { return None };
         if rail.nic_index == 0 || address.is_loopback() {
             return None;
@@ -155,9 +167,9 @@ fn words(rails: &[Rail], all: &[Interface]) -> Vec<Word> {
         let is_on_it = |ip: Ipv4Addr| u32::from(ip) & mask == u32::from(address) & mask;
         let others = all.iter().filter(|nic| nic.index.is_some_and(|at| at != rail.nic_index));
         let is_shared = others.filter_map(of_v4).any(|(ip, _)| ip != address && is_on_it(ip));
-        is_shared.then(|| Word::new(rail.nic_index, address))
+        is_shared.then(|| ArpAnnouncement::new(rail.nic_index, address))
     };
-    rails.iter().filter_map(word).collect()
+    rails.iter().filter_map(announcement).collect()
 }
 
 fn open() -> io::Result<OwnedFd> {
@@ -177,7 +189,11 @@ struct Control {
     info: libc::in_pktinfo,
 }
 
-fn say(socket: &OwnedFd, word: &Word, asks_for: Ipv4Addr) -> io::Result<()> {
+fn send_probe(
+    socket: &OwnedFd,
+    announcement: &ArpAnnouncement,
+    asks_for: Ipv4Addr,
+) -> io::Result<()> {
     let network_order = |ip: Ipv4Addr| libc::in_addr { s_addr: u32::from_ne_bytes(ip.octets()) };
     // SAFETY: integers and null pointers, for which zero bytes are a value; of these three types.
     let (mut to, mut control, mut message): (libc::sockaddr_in, Control, libc::msghdr) =
@@ -187,8 +203,8 @@ fn say(socket: &OwnedFd, word: &Word, asks_for: Ipv4Addr) -> io::Result<()> {
     let info_bytes = size_of::<libc::in_pktinfo>();
     control.header.cmsg_len = (mem::offset_of!(Control, info) + info_bytes) as _;
     (control.header.cmsg_level, control.header.cmsg_type) = (libc::IPPROTO_IP, libc::IP_PKTINFO);
-    control.info.ipi_ifindex = libc::c_int::try_from(word.nic_index).unwrap_or(0);
-    control.info.ipi_spec_dst = network_order(word.address);
+    control.info.ipi_ifindex = libc::c_int::try_from(announcement.nic_index).unwrap_or(0);
+    control.info.ipi_spec_dst = network_order(announcement.address);
     message.msg_name = (&raw mut to).cast();
     message.msg_namelen = size_of_val(&to) as libc::socklen_t;
     message.msg_control = (&raw mut control).cast();
@@ -226,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn rails_that_share_a_network_with_another_nic_are_announced() {
+    fn rails_sharing_a_subnet_are_announced() {
         let all = [
             nic(1, "127.0.0.1", "255.0.0.0"),
             nic(2, "10.1.0.1", "255.255.255.0"),
@@ -236,43 +252,49 @@ mod tests {
         ];
         let rails = ["10.1.0.1", "10.1.0.2", "10.2.0.1", "fe80::1"];
         let rails: Vec<_> = (2..).zip(rails).map(|(index, ip)| rail(index, ip)).collect();
-        let said = words(&rails, &all);
-        let said: Vec<_> = said.iter().map(|word| (word.nic_index, word.address)).collect();
+        let said = announcements(&rails, &all);
+        let said: Vec<_> = said
+            .iter()
+            .map(|announcement| (announcement.nic_index, announcement.address))
+            .collect();
         assert_eq!(said, [(2, [10, 1, 0, 1].into()), (3, [10, 1, 0, 2].into())]);
         // Two addresses of one NIC, and those of the loopback, are answered for by one.
-        assert_eq!(words(&[rail(2, "10.1.0.1")], &all[..3]), []);
-        assert_eq!(words(&[rail(1, "127.0.0.1"), rail(9, "127.0.0.2")], &all), []);
-        assert_eq!(words(&[rail(0, "10.1.0.1")], &all), []);
+        assert_eq!(announcements(&[rail(2, "10.1.0.1")], &all[..3]), []);
+        assert_eq!(announcements(&[rail(1, "127.0.0.1"), rail(9, "127.0.0.2")], &all), []);
+        assert_eq!(announcements(&[rail(0, "10.1.0.1")], &all), []);
     }
 
     #[test]
-    fn a_round_corrects_what_was_learned_before_its_last_request() {
+    fn round_corrects_entries_learned_before_last_request() {
         let start = Instant::now();
-        let mut words = [2, 3].map(|index| Word::new(index, Ipv4Addr::LOCALHOST)).to_vec();
-        words[0].began = Some(start);
-        let mut announcer = Announcer { socket: open().unwrap().into(), words, rounds: 254 };
-        assert!(!announcer.words[0].is_due(start + ROUND / 2));
-        assert!(announcer.words[0].is_due(start + ROUND));
-        assert!(!announcer.is_heard(2, start, start + HEARD_AFTER / 2));
-        assert!(announcer.is_heard(2, start, start + HEARD_AFTER));
-        assert!(!announcer.is_heard(2, start + CORRECTED_UNTIL, start + ROUND));
+        let mut announcements =
+            [2, 3].map(|index| ArpAnnouncement::new(index, Ipv4Addr::LOCALHOST)).to_vec();
+        announcements[0].began = Some(start);
+        let mut announcer =
+            ArpAnnouncer { socket: open().unwrap().into(), announcements, rounds: 254 };
+        assert!(!announcer.announcements[0].is_due(start + ROUND / 2));
+        assert!(announcer.announcements[0].is_due(start + ROUND));
+        assert!(!announcer.is_converged(2, start, start + CONVERGED_AFTER / 2));
+        assert!(announcer.is_converged(2, start, start + CONVERGED_AFTER));
+        assert!(!announcer.is_converged(2, start + CORRECTED_UNTIL, start + ROUND));
         // Of others nothing was said.
-        assert!(!announcer.is_heard(3, start, start + HEARD_AFTER));
-        assert!(!announcer.is_heard(4, start, start + HEARD_AFTER));
-        announcer.moved(2, 4);
-        assert!(announcer.concerns(4) && !announcer.concerns(2));
-        assert!(!announcer.is_heard(4, start, start + HEARD_AFTER));
+        assert!(!announcer.is_converged(3, start, start + CONVERGED_AFTER));
+        assert!(!announcer.is_converged(4, start, start + CONVERGED_AFTER));
+        announcer.nic_changed(2, 4);
+        assert!(announcer.is_announced(4) && !announcer.is_announced(2));
+        assert!(!announcer.is_converged(4, start, start + CONVERGED_AFTER));
     }
 
     #[test]
-    fn what_the_kernel_refuses_is_not_heard_and_is_soon_said_again() {
+    fn refused_announcement_is_retried() {
         // No link is numbered so: the kernel refuses, and nothing leaves this host.
-        let words = vec![Word::new(0x7fff_ffff, Ipv4Addr::LOCALHOST)];
-        let mut announcer = Announcer { socket: open().unwrap().into(), words, rounds: 254 };
+        let announcements = vec![ArpAnnouncement::new(0x7fff_ffff, Ipv4Addr::LOCALHOST)];
+        let mut announcer =
+            ArpAnnouncer { socket: open().unwrap().into(), announcements, rounds: 254 };
         let start = Instant::now();
         assert_eq!(announcer.announce(start), 1);
         assert_eq!(announcer.announce(start + RETRY / 2), 0);
-        assert!(!announcer.is_heard(0x7fff_ffff, start, start + HEARD_AFTER));
+        assert!(!announcer.is_converged(0x7fff_ffff, start, start + CONVERGED_AFTER));
         assert_eq!(announcer.announce(start + RETRY), 1);
     }
 }

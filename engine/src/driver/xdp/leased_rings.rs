@@ -13,14 +13,14 @@ use rustix::net::xdp::{
 use super::frame::Frame;
 use super::mapped::{Mapping, Ring};
 use super::rings::{Packet, Rings};
-use super::socket::{FRAME_BYTES, GOES_ON, PACKET_BYTES, kick, wake};
+use super::socket::{FRAME_BYTES, HAS_MORE, PACKET_BYTES, kick, wake};
 
 /// Where packets begin in a frame: the kernel leaves so much before those that come in.
 const HEADROOM_BYTES: usize = FRAME_BYTES as usize - PACKET_BYTES;
 
 /// Memory in frames for a socket that is bound to a queue later.
 #[derive(Debug)]
-pub(super) struct LentRings {
+pub(super) struct LeasedRings {
     transmit: Ring<libc::xdp_desc>,
     receive: Ring<libc::xdp_desc>,
     fill: Ring<u64>,
@@ -51,7 +51,7 @@ pub(super) fn register(socket: &OwnedFd, frames: u32) -> io::Result<Mapping> {
     Ok(memory)
 }
 
-impl LentRings {
+impl LeasedRings {
     /// Takes over a socket whose rings have `entries` each, with the memory that was registered.
     ///
     /// # Errors
@@ -94,7 +94,7 @@ fn addr_of(index: u32) -> u64 {
     u64::from(index) * u64::from(FRAME_BYTES)
 }
 
-impl Rings for LentRings {
+impl Rings for LeasedRings {
     fn fill(&mut self, indices: &[u32]) -> usize {
         self.fill.put(indices.len(), |at| addr_of(indices[at]))
     }
@@ -122,7 +122,7 @@ impl Rings for LentRings {
                 *known = start;
             }
             let length = if fits { desc.len } else { 0 };
-            into[at] = Packet { index, length, goes_on: desc.options & GOES_ON != 0 };
+            into[at] = Packet { index, length, has_more: desc.options & HAS_MORE != 0 };
         })
     }
 

@@ -13,16 +13,16 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use super::lane::{self, News};
+use super::lane::{self, PendingEvent};
 use super::net::{Item, Net};
-use crate::driver::lanes::{CmaSource, DriverEvent, Neighbour, PieceHeader, Witness};
 use crate::driver::shm::cma::Attached;
+use crate::driver::traits::{CmaSource, DriverEvent, LocalPeer, PieceHeader, ProcessCookie};
 use crate::memory::Shape;
 
 /// Time until two engines that have a session find each other, and the pause before they try again,
 /// at the most, in nanoseconds.
-const MEETING_NS: u64 = 100_000;
-const AGAIN_NS: u64 = 20_000_000;
+const DISCOVERY_NS: u64 = 100_000;
+const RETRY_NS: u64 = 20_000_000;
 /// Where rings end, one in so many pieces that are written ends its own: what is on its way then is
 /// for nobody else to say.
 const PIECES_PER_END: usize = 15;
@@ -31,7 +31,7 @@ const TRIES: u32 = 6;
 
 /// How rings fare. "One in" so many times; 0: never.
 #[derive(Clone, Copy, Default, Debug)]
-pub(crate) struct NeighbourWeather {
+pub(crate) struct LocalPeerImpairments {
     /// Hosts whose numbers have the same remainder by this are one machine; 0: none shares one.
     pub(crate) machines: usize,
     /// Bytes that a ring holds.
@@ -57,9 +57,9 @@ struct Known {
     address: SocketAddr,
     is_initiator: bool,
     /// By what the other side reads this one's memory.
-    witness: Option<Arc<Witness>>,
-    /// News of one session keep their order.
-    told_ns: u64,
+    cookie: Option<Arc<ProcessCookie>>,
+    /// PendingEvent of one session keep their order.
+    reported_ns: u64,
 }
 
 /// What was written into a ring.
@@ -129,8 +129,8 @@ struct Rings {
 
 /// All of them.
 #[derive(Debug, Default)]
-pub(super) struct Neighbours {
-    pub(super) weather: NeighbourWeather,
+pub(super) struct LocalPeers {
+    pub(super) impairments: LocalPeerImpairments,
     known: Vec<Known>,
     rings: Vec<Rings>,
     /// Segments that were read, reads from memory, and pieces of messages.
@@ -140,7 +140,7 @@ pub(super) struct Neighbours {
 }
 
 /// What comes out of a ring.
-pub(super) enum Came {
+pub(super) enum ReadEntry {
     Segment(u64, Vec<u8>),
     Piece(u64, PieceHeader, Vec<u8>),
     Packet(SocketAddr, Vec<u8>),
@@ -148,97 +148,99 @@ pub(super) enum Came {
 
 impl Net {
     /// Rings fare like this from now on.
-    pub(crate) fn share_memory(&mut self, weather: NeighbourWeather) {
-        let begins = self.neighbours.weather.end_ns == 0 && weather.end_ns > 0;
-        self.neighbours.weather = weather;
+    pub(crate) fn share_memory(&mut self, impairments: LocalPeerImpairments) {
+        let begins = self.local_peers.impairments.end_ns == 0 && impairments.end_ns > 0;
+        self.local_peers.impairments = impairments;
         if begins {
             self.plan_ring_end();
         }
     }
 
     /// Rings are never full and do not end any more.
-    pub(crate) fn calm_neighbours(&mut self) {
-        let weather = &mut self.neighbours.weather;
-        (weather.full_one_in, weather.unreadable_one_in, weather.end_ns) = (0, 0, 0);
+    pub(crate) fn disable_ring_faults(&mut self) {
+        let impairments = &mut self.local_peers.impairments;
+        (impairments.full_one_in, impairments.unreadable_one_in, impairments.end_ns) = (0, 0, 0);
     }
 
     /// Segments that came by rings so far, reads from memory, and pieces of messages that came by
     /// rings.
-    pub(crate) fn read_from_neighbours(&self) -> [u64; 3] {
-        self.neighbours.read
+    pub(crate) fn local_read_counts(&self) -> [u64; 3] {
+        self.local_peers.read
     }
 
-    /// Whether a host may have neighbours.
-    pub(super) fn has_neighbours(&self, host: usize) -> bool {
-        self.neighbours.weather.machines > 0 && self.hosts[host].socket.is_open
+    /// Whether a host may have local_peers.
+    pub(super) fn has_local_peers(&self, host: usize) -> bool {
+        self.local_peers.impairments.machines > 0 && self.hosts[host].socket.is_open
     }
 
-    fn are_neighbours(&self, one: usize, other: usize) -> bool {
-        let machines = self.neighbours.weather.machines;
+    fn share_a_machine(&self, one: usize, other: usize) -> bool {
+        let machines = self.local_peers.impairments.machines;
         machines > 0 && one != other && one % machines == other % machines
     }
 
     // ---- Beginning and end ----
 
     /// The engine of `host` has a session.
-    pub(super) fn meet(
+    pub(super) fn connect_peer(
         &mut self,
         host: usize,
-        neighbour: &Neighbour,
-        witness: Option<Arc<Witness>>,
+        peer: &LocalPeer,
+        cookie: Option<Arc<ProcessCookie>>,
     ) {
-        let Neighbour { session, address, is_initiator, .. } = *neighbour;
-        self.part(host, session);
-        let known = Known { session, host, address, is_initiator, witness, told_ns: 0 };
-        self.neighbours.known.push(known);
+        let LocalPeer { session, address, is_initiator, .. } = *peer;
+        self.disconnect_peer(host, session);
+        let known = Known { session, host, address, is_initiator, cookie, reported_ns: 0 };
+        self.local_peers.known.push(known);
         if is_initiator {
-            self.plan_meeting(host, session, 0, MEETING_NS);
+            self.plan_discovery(host, session, 0, DISCOVERY_NS);
         }
     }
 
-    fn plan_meeting(&mut self, host: usize, session: u64, tries: u32, within_ns: u64) {
+    fn plan_discovery(&mut self, host: usize, session: u64, tries: u32, within_ns: u64) {
         let at_ns = self.now_ns() + self.hosts[host].random.rings.within(within_ns + 1);
-        self.plan(at_ns, Item::Meeting { host, session, tries });
+        self.plan(at_ns, Item::Discovery { host, session, tries });
     }
 
     /// Who opened a session looks for the other side.
-    pub(super) fn handle_meeting(&mut self, host: usize, session: u64, tries: u32) {
-        let all = &self.neighbours;
+    pub(super) fn handle_discovery(&mut self, host: usize, session: u64, tries: u32) {
+        let all = &self.local_peers;
         let is_asked = all.known.iter().any(|it| (it.host, it.session) == (host, session));
         if !is_asked || all.rings.iter().any(|rings| rings.session == session) {
             return;
         }
         let other = all.known.iter().find(|it| it.session == session && it.host != host);
         match other.map(|it| it.host) {
-            Some(other) if !self.are_neighbours(host, other) => {}
+            Some(other) if !self.share_a_machine(host, other) => {}
             Some(other) => {
                 let sides = [Side::new(host), Side::new(other)];
-                self.neighbours.made += 1;
-                let number = self.neighbours.made;
-                self.neighbours.rings.push(Rings { session, number, sides, have_ended: false });
+                self.local_peers.made += 1;
+                let number = self.local_peers.made;
+                self.local_peers.rings.push(Rings { session, number, sides, have_ended: false });
                 for host in [host, other] {
-                    self.tell_of_rings(host, (session, number), true);
+                    self.report_rings(host, (session, number), true);
                 }
             }
-            None if tries < TRIES => self.plan_meeting(host, session, tries + 1, AGAIN_NS << tries),
+            None if tries < TRIES => {
+                self.plan_discovery(host, session, tries + 1, RETRY_NS << tries)
+            }
             None => {}
         }
     }
 
     /// The engine of `host` hears that a session has rings, or has none any more.
-    fn tell_of_rings(&mut self, host: usize, (session, number): (u64, u32), is_up: bool) {
+    fn report_rings(&mut self, host: usize, (session, number): (u64, u32), is_up: bool) {
         let mut events = vec![DriverEvent::RingChanged { session, number, is_up }];
-        if self.neighbours.weather.reads {
+        if self.local_peers.impairments.reads {
             events.push(DriverEvent::CmaChanged { session, is_able: is_up });
         }
         for event in events {
             let heard_ns = self.now_ns() + self.lateness_ns(host);
-            let known = &mut self.neighbours.known;
+            let known = &mut self.local_peers.known;
             let known = known.iter_mut().find(|it| (it.host, it.session) == (host, session));
             let Some(known) = known else { return };
-            known.told_ns = known.told_ns.max(heard_ns);
-            let (at_ns, news) = (known.told_ns, News::from(event));
-            self.bring_news(host, at_ns, news);
+            known.reported_ns = known.reported_ns.max(heard_ns);
+            let (at_ns, news) = (known.reported_ns, PendingEvent::from(event));
+            self.schedule_event(host, at_ns, news);
         }
     }
 
@@ -249,13 +251,13 @@ impl Net {
         (session, number): (u64, u32),
         is_up: bool,
     ) {
-        let rings = &mut self.neighbours.rings;
+        let rings = &mut self.local_peers.rings;
         let is_it = |it: &Rings| (it.session, it.number) == (session, number);
         let Some(index) = rings.iter().position(is_it) else { return };
         let Some(side) = rings[index].sides.iter_mut().find(|side| side.host == host) else {
             return;
         };
-        if !self.neighbours.known.iter().any(|it| (it.host, it.session) == (host, session)) {
+        if !self.local_peers.known.iter().any(|it| (it.host, it.session) == (host, session)) {
             return;
         }
         side.is_open = is_up;
@@ -265,7 +267,7 @@ impl Net {
 
     /// A side that has heard of the end has left when it has read everything.
     fn leave_drained(&mut self, index: usize, host: usize) {
-        let sides = &mut self.neighbours.rings[index].sides;
+        let sides = &mut self.local_peers.rings[index].sides;
         let Some(side) = sides.iter().position(|side| side.host == host) else { return };
         if sides[side].is_leaving && sides[1 - side].written.is_empty() {
             sides[side].has_left = true;
@@ -275,24 +277,24 @@ impl Net {
 
     /// Rings that both sides have left are gone, and may be made anew.
     fn forget_left(&mut self, index: usize) {
-        if self.neighbours.rings[index].sides.iter().any(|side| !side.has_left) {
+        if self.local_peers.rings[index].sides.iter().any(|side| !side.has_left) {
             return;
         }
-        let Rings { session, .. } = self.neighbours.rings.swap_remove(index);
-        let mut known = self.neighbours.known.iter();
+        let Rings { session, .. } = self.local_peers.rings.swap_remove(index);
+        let mut known = self.local_peers.known.iter();
         let asks = known.find(|it| it.session == session && it.is_initiator);
         if let Some(host) = asks.map(|it| it.host) {
-            self.plan_meeting(host, session, 0, AGAIN_NS);
+            self.plan_discovery(host, session, 0, RETRY_NS);
         }
     }
 
     /// The engine of `host` has a session no more.
-    pub(super) fn part(&mut self, host: usize, session: u64) {
-        self.neighbours.known.retain(|it| (it.host, it.session) != (host, session));
-        let mut rings = self.neighbours.rings.iter();
+    pub(super) fn disconnect_peer(&mut self, host: usize, session: u64) {
+        self.local_peers.known.retain(|it| (it.host, it.session) != (host, session));
+        let mut rings = self.local_peers.rings.iter();
         let found = rings.position(|it| it.session == session);
         let Some(index) = found else { return };
-        let rings = &mut self.neighbours.rings[index];
+        let rings = &mut self.local_peers.rings[index];
         let Some(side) = rings.sides.iter().position(|side| side.host == host) else { return };
         rings.sides[side].is_open = false;
         rings.sides[side].has_left = true;
@@ -300,17 +302,17 @@ impl Net {
     }
 
     /// The process of `host` is gone.
-    pub(super) fn leave_neighbours(&mut self, host: usize) {
-        let all = &self.neighbours.known;
+    pub(super) fn leave_local_peers(&mut self, host: usize) {
+        let all = &self.local_peers.known;
         let sessions = all.iter().filter(|it| it.host == host).map(|it| it.session);
         for session in sessions.collect::<Vec<_>>() {
-            self.part(host, session);
+            self.disconnect_peer(host, session);
         }
     }
 
     /// Rings end, for those who use them still.
     fn end_rings(&mut self, index: usize) {
-        let rings = &mut self.neighbours.rings[index];
+        let rings = &mut self.local_peers.rings[index];
         let name = (rings.session, rings.number);
         if std::mem::replace(&mut rings.have_ended, true) {
             self.forget_left(index);
@@ -319,23 +321,23 @@ impl Net {
         let hosts = [0, 1].map(|side| rings.sides[side].host);
         let stays = [0, 1].map(|side| !rings.sides[side].has_left);
         for (host, _) in hosts.into_iter().zip(stays).filter(|&(_, stays)| stays) {
-            self.tell_of_rings(host, name, false);
+            self.report_rings(host, name, false);
         }
         self.forget_left(index);
     }
 
     fn plan_ring_end(&mut self) {
-        let mean_ns = self.neighbours.weather.end_ns;
+        let mean_ns = self.local_peers.impairments.end_ns;
         let at_ns = self.now_ns() + 1 + self.random.within(2 * mean_ns);
         self.plan(at_ns, Item::RingEnd);
     }
 
     /// The rings of some session end.
     pub(super) fn handle_ring_end(&mut self) {
-        if self.neighbours.weather.end_ns == 0 {
+        if self.local_peers.impairments.end_ns == 0 {
             return;
         }
-        let live = self.neighbours.rings.iter().enumerate().filter(|(_, it)| !it.have_ended);
+        let live = self.local_peers.rings.iter().enumerate().filter(|(_, it)| !it.have_ended);
         let live: Vec<usize> = live.map(|(index, _)| index).collect();
         if !live.is_empty() {
             let index = live[self.random.below(live.len())];
@@ -346,10 +348,10 @@ impl Net {
 
     /// Rings end in the middle of something.
     fn break_rings(&mut self, index: usize) {
-        let host = self.neighbours.rings[index].sides[0].host;
+        let host = self.local_peers.rings[index].sides[0].host;
         if self.hosts[host].random.rings.one_in(2) {
             // Nothing of it is believed any more.
-            for side in &mut self.neighbours.rings[index].sides {
+            for side in &mut self.local_peers.rings[index].sides {
                 side.written.clear();
                 side.bytes = 0;
             }
@@ -367,20 +369,20 @@ impl Net {
         kind: Kind,
         bytes: &[u8],
     ) -> bool {
-        if self.neighbours.side_mut(host, session).is_none() {
+        if self.local_peers.side_mut(host, session).is_none() {
             // Nothing is drawn: a world without rings is what it ever was.
             return false;
         }
-        let weather = self.neighbours.weather;
+        let impairments = self.local_peers.impairments;
         let random = &mut self.hosts[host].random.rings;
-        let late_ns = random.within(weather.delay_ns + 1);
-        let seems_full = random.one_in(weather.full_one_in);
+        let late_ns = random.within(impairments.delay_ns + 1);
+        let seems_full = random.one_in(impairments.full_one_in);
         let now_ns = self.now_ns();
-        let Some((rings, side)) = self.neighbours.side_mut(host, session) else { return false };
+        let Some((rings, side)) = self.local_peers.side_mut(host, session) else { return false };
         let have_ended = rings.have_ended;
         let side = &mut rings.sides[side];
         // One that is empty takes anything.
-        let has_room = side.bytes == 0 || side.bytes + bytes.len() <= weather.ring_bytes;
+        let has_room = side.bytes == 0 || side.bytes + bytes.len() <= impairments.ring_bytes;
         if !side.is_open || seems_full || !has_room {
             return false;
         }
@@ -395,20 +397,20 @@ impl Net {
         side.bytes += bytes.len();
         side.is_behind = true;
         if matches!(kind, Kind::Piece(_))
-            && weather.end_ns > 0
+            && impairments.end_ns > 0
             && self.hosts[host].random.rings.one_in(PIECES_PER_END)
         {
-            let index = self.neighbours.rings.iter().position(|rings| rings.session == session);
+            let index = self.local_peers.rings.iter().position(|rings| rings.session == session);
             index.into_iter().for_each(|index| self.break_rings(index));
         }
         true
     }
 
-    /// Neighbours that sleep over what `host` wrote wake.
+    /// LocalPeers that sleep over what `host` wrote wake.
     pub(super) fn flush_rings(&mut self, host: usize) {
         let now_ns = self.now_ns();
-        for index in 0..self.neighbours.rings.len() {
-            let sides = &mut self.neighbours.rings[index].sides;
+        for index in 0..self.local_peers.rings.len() {
+            let sides = &mut self.local_peers.rings[index].sides;
             let Some(writer) = sides.iter().position(|side| side.host == host) else { continue };
             if !std::mem::take(&mut sides[writer].is_behind) {
                 continue;
@@ -427,7 +429,7 @@ impl Net {
 
     /// When something can be read by `host`, as far as it was written.
     pub(super) fn ring_ready_ns(&self, host: usize) -> u64 {
-        let rings = self.neighbours.rings.iter();
+        let rings = self.local_peers.rings.iter();
         let sides = rings.filter_map(|rings| {
             let reader = rings.sides.iter().position(|side| side.host == host)?;
             rings.sides[reader].reads().then_some(&rings.sides[1 - reader])
@@ -436,14 +438,14 @@ impl Net {
     }
 
     /// The next entry for `host`.
-    pub(super) fn read_ring(&mut self, host: usize) -> Option<Came> {
-        let (now_ns, count) = (self.now_ns(), self.neighbours.rings.len());
+    pub(super) fn read_ring(&mut self, host: usize) -> Option<ReadEntry> {
+        let (now_ns, count) = (self.now_ns(), self.local_peers.rings.len());
         if count == 0 {
             return None;
         }
         let first = self.hosts[host].random.rings.below(count);
         for index in (first..count).chain(0..first) {
-            let Rings { session, sides, .. } = &mut self.neighbours.rings[index];
+            let Rings { session, sides, .. } = &mut self.local_peers.rings[index];
             let (session, reader) = (*session, sides.iter().position(|side| side.host == host));
             let Some(reader) = reader.filter(|&reader| sides[reader].reads()) else { continue };
             let written = &mut sides[1 - reader];
@@ -458,18 +460,18 @@ impl Net {
             self.hosts[host].socket.handled += 1;
             match kind {
                 Kind::Segment => {
-                    self.neighbours.read[0] += 1;
-                    return Some(Came::Segment(session, bytes));
+                    self.local_peers.read[0] += 1;
+                    return Some(ReadEntry::Segment(session, bytes));
                 }
                 Kind::Piece(header) => {
-                    self.neighbours.read[2] += 1;
-                    return Some(Came::Piece(session, header, bytes));
+                    self.local_peers.read[2] += 1;
+                    return Some(ReadEntry::Piece(session, header, bytes));
                 }
                 Kind::Packet => {}
             }
-            let mut known = self.neighbours.known.iter();
+            let mut known = self.local_peers.known.iter();
             let known = known.find(|it| (it.host, it.session) == (host, session));
-            return known.map(|known| Came::Packet(known.address, bytes));
+            return known.map(|known| ReadEntry::Packet(known.address, bytes));
         }
         None
     }
@@ -480,7 +482,7 @@ impl Net {
     ///
     /// The memory behind `into` is live and writable, and nothing else accesses these bytes of it
     /// during the call.
-    pub(super) unsafe fn read_neighbour(
+    pub(super) unsafe fn read_peer_memory(
         &mut self,
         (host, session): (usize, u64),
         source: CmaSource,
@@ -488,27 +490,27 @@ impl Net {
         offset: usize,
         length: usize,
     ) -> io::Result<()> {
-        let one_in = self.neighbours.weather.unreadable_one_in;
+        let one_in = self.local_peers.impairments.unreadable_one_in;
         let is_refused = self.hosts[host].random.rings.one_in(one_in);
-        let is_open = self.neighbours.side_mut(host, session).is_some();
-        let mut known = self.neighbours.known.iter();
+        let is_open = self.local_peers.side_mut(host, session).is_some();
+        let mut known = self.local_peers.known.iter();
         let other = known.find(|it| it.session == session && it.host != host);
-        let witness = other.and_then(|it| it.witness.clone()).filter(|_| is_open && !is_refused);
-        let witness = witness.ok_or_else(|| io::Error::other("says the simulation"))?;
-        let address = witness.resolve(source.address);
+        let cookie = other.and_then(|it| it.cookie.clone()).filter(|_| is_open && !is_refused);
+        let cookie = cookie.ok_or_else(|| io::Error::other("says the simulation"))?;
+        let address = cookie.resolve(source.address);
         let address = address.ok_or_else(|| io::Error::other("it was never announced"))?;
         let source = CmaSource { address, ..source };
         let spans = lane::spans_of(into, offset, length);
         self.take_memory(&spans, true);
         // SAFETY: the caller's promise.
-        let read = unsafe { Attached::to_itself(&witness).read(source, into, offset, length) };
+        let read = unsafe { Attached::own_process(&cookie).read(source, into, offset, length) };
         self.release_memory(&spans, false);
-        self.neighbours.read[1] += u64::from(read.is_ok());
+        self.local_peers.read[1] += u64::from(read.is_ok());
         read
     }
 }
 
-impl Neighbours {
+impl LocalPeers {
     /// The rings of a session, and which side of them `host` is.
     fn side_mut(&mut self, host: usize, session: u64) -> Option<(&mut Rings, usize)> {
         let rings = self.rings.iter_mut().find(|rings| rings.session == session)?;

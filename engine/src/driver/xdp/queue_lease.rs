@@ -11,13 +11,13 @@ use ringrail_xdp::lease::{Bound, LeaseError, Offer, RING_ENTRIES_MAX};
 use ringrail_xdp::{AttachMode, Claim, ClaimError, JoinError, Missing, Nic};
 use socket2::SockRef;
 
+use super::any_rings::AnyRings;
 use super::exchange::Exchange;
 use super::headers::BYTES_MAX;
-use super::kinds::AnyRings;
-use super::lent::{LentRings, register};
+use super::leased_rings::{LeasedRings, register};
 use super::mapped::Mapping;
 use super::socket::{BUSY_FOR, Copying, XskRings};
-use crate::driver::lanes::DATAGRAM_BYTES_MAX;
+use crate::driver::traits::DATAGRAM_BYTES_MAX;
 
 /// How long the helper may take for an answer when an engine starts: it may have to load a program.
 const FIRST_ANSWER: Duration = Duration::from_secs(3);
@@ -42,7 +42,7 @@ pub(in super::super) struct Source {
 
 /// A queue whose datagrams come, for as long as this lives.
 #[derive(Debug)]
-pub(super) enum Hold {
+pub(super) enum QueueLease {
     /// By privileges of our own.
     Own {
         /// Goes first: the NIC is not left before.
@@ -50,16 +50,16 @@ pub(super) enum Hold {
         nic: Nic,
         copying: Copying,
     },
-    /// Lent.
-    Lent(Bound),
+    /// Leased.
+    Leased(Bound),
 }
 
-impl Hold {
+impl QueueLease {
     /// The NIC's name.
     pub(super) fn nic(&self) -> &str {
         match self {
             Self::Own { nic, .. } => nic.name(),
-            Self::Lent(bound) => bound.lease.nic(),
+            Self::Leased(bound) => bound.lease.nic(),
         }
     }
 
@@ -71,7 +71,7 @@ impl Hold {
                 let copied = copied(*copying == Copying::Zero);
                 (claim.queue(), format!("{}, {copied}", nic.mode()))
             }
-            Self::Lent(Bound { lease, queue, is_zero_copy }) => {
+            Self::Leased(Bound { lease, queue, is_zero_copy }) => {
                 let copied = copied(*is_zero_copy);
                 (*queue, format!("{}, {copied}, lent by ringrail-xdpd", lease.mode()))
             }
@@ -87,14 +87,14 @@ impl Hold {
     pub(super) fn check(&self) -> Result<(), String> {
         match self {
             Self::Own { nic, .. } => nic.is_attached().map_err(|why| why.to_string()),
-            Self::Lent(bound) => bound.lease.check(),
+            Self::Leased(bound) => bound.lease.check(),
         }
     }
 }
 
 /// Whether packets may take several frames.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Long {
+pub(super) enum MultiFrame {
     /// None is longer than a frame.
     No,
     /// Where the kernel can.
@@ -105,7 +105,7 @@ pub(super) enum Long {
 
 /// What a queue is wanted for.
 #[derive(Clone, Copy)]
-pub(super) struct Wish<'a> {
+pub(super) struct QueueRequest<'a> {
     pub(super) nic: u32,
     /// What `socket`, the UDP socket, is bound to, if only to all addresses.
     pub(super) local: SocketAddr,
@@ -113,12 +113,12 @@ pub(super) struct Wish<'a> {
     pub(super) source: &'a Source,
     /// A queue that is busy is waited for, for a second.
     pub(super) is_patient: bool,
-    pub(super) long: Long,
+    pub(super) long: MultiFrame,
 }
 
 /// A hold, and the rings that go with it.
 pub(super) struct Acquired {
-    pub(super) hold: Hold,
+    pub(super) lease: QueueLease,
     pub(super) exchange: Exchange<AnyRings>,
     pub(super) frames: u32,
     /// Packets may take several frames.
@@ -130,29 +130,29 @@ pub(super) struct Acquired {
 /// # Errors
 ///
 /// What stands in the way, and the cure.
-pub(super) fn acquire(wish: &Wish<'_>) -> Result<Acquired, String> {
+pub(super) fn acquire(request: &QueueRequest<'_>) -> Result<Acquired, String> {
     let lacking = match Missing::of_this_thread() {
         Some(missing) => missing.to_string(),
-        None => match Nic::join(wish.nic, AttachMode::Auto) {
-            Ok(nic) => return by_privileges(nic, wish),
+        None => match Nic::join(request.nic, AttachMode::Auto) {
+            Ok(nic) => return bind_directly(nic, request),
             // A user namespace's root has them all, and may nothing here.
             Err(JoinError::Privileges { missing, .. }) => missing.to_string(),
             Err(error) => return Err(error.to_string()),
         },
     };
-    let Some(helper) = &wish.source.helper else {
+    let Some(helper) = &request.source.helper else {
         return Err(format!(
             "not permitted: {lacking}; or start ringrail-xdpd, join group ringrail, and name its \
              socket in the setting xdpd_socket"
         ));
     };
-    if wish.long == Long::Needed {
+    if request.long == MultiFrame::Needed {
         return Err(format!(
             "not permitted: {lacking}; ringrail-xdpd lends no queue for packets of several frames, \
              which the peers were told of"
         ));
     }
-    borrow(wish, helper).map_err(|refusal| match refusal {
+    lease_from_helper(request, helper).map_err(|refusal| match refusal {
         LeaseError::Absent { .. } | LeaseError::NotAllowed { .. } => format!(
             "not permitted: {lacking}; or start ringrail-xdpd and join group ringrail ({refusal})"
         ),
@@ -161,28 +161,32 @@ pub(super) fn acquire(wish: &Wish<'_>) -> Result<Acquired, String> {
 }
 
 /// By own privileges. Kernels before 6.6 have packets of one frame only.
-fn by_privileges(nic: Nic, wish: &Wish<'_>) -> Result<Acquired, String> {
-    let nic = match wish.long {
-        Long::No => nic,
-        Long::Needed => return take_queue(nic, wish, true).map_err(|(_, why)| why),
-        Long::Wanted if !nic.has_frags() => nic,
-        Long::Wanted => match take_queue(nic, wish, true) {
+fn bind_directly(nic: Nic, request: &QueueRequest<'_>) -> Result<Acquired, String> {
+    let nic = match request.long {
+        MultiFrame::No => nic,
+        MultiFrame::Needed => return take_queue(nic, request, true).map_err(|(_, why)| why),
+        MultiFrame::Wanted if !nic.has_frags() => nic,
+        MultiFrame::Wanted => match take_queue(nic, request, true) {
             Ok(taken) => return Ok(taken),
             Err((nic, _)) => nic,
         },
     };
-    take_queue(nic, wish, false).map_err(|(_, why)| why)
+    take_queue(nic, request, false).map_err(|(_, why)| why)
 }
 
 /// The first queue that nobody has, zero-copy where NIC and program can. The NIC comes back if
 /// there is none.
-fn take_queue(nic: Nic, wish: &Wish<'_>, is_long: bool) -> Result<Acquired, (Nic, String)> {
-    let frames = wish.source.frames;
+fn take_queue(
+    nic: Nic,
+    request: &QueueRequest<'_>,
+    is_long: bool,
+) -> Result<Acquired, (Nic, String)> {
+    let frames = request.source.frames;
     let long_bytes = if is_long { DATAGRAM_BYTES_MAX + BYTES_MAX } else { 0 };
     let mut last = String::from("it has no queue");
     for queue in 0..nic.queues() {
         // Others' queues are not waited for where there are more.
-        let is_patient = wish.is_patient && nic.queues() == 1;
+        let is_patient = request.is_patient && nic.queues() == 1;
         let ways: &[Copying] =
             if nic.has_zero_copy() { &[Copying::Zero, Copying::Copy] } else { &[Copying::Copy] };
         for &copying in ways {
@@ -195,9 +199,9 @@ fn take_queue(nic: Nic, wish: &Wish<'_>, is_long: bool) -> Result<Acquired, (Nic
                 }
             };
             let exchange = Exchange::new(AnyRings::Own(rings), frames, frames / 2, long_bytes);
-            match nic.claim(queue, wish.local, exchange.fd()) {
+            match nic.claim(queue, request.local, exchange.fd()) {
                 Ok(claim) => {
-                    let hold = Hold::Own { claim, nic, copying };
+                    let hold = QueueLease::Own { claim, nic, copying };
                     return Ok(Acquired { hold, exchange, frames, is_long });
                 }
                 Err(error @ ClaimError::Unspecified { .. }) => {
@@ -224,20 +228,22 @@ fn refused(nic: &str, queue: u32, error: &io::Error) -> String {
 }
 
 /// The first queue that nobody has, by the helper.
-fn borrow(wish: &Wish<'_>, helper: &Path) -> Result<Acquired, LeaseError> {
-    let is_patient = wish.is_patient;
+fn lease_from_helper(request: &QueueRequest<'_>, helper: &Path) -> Result<Acquired, LeaseError> {
+    let is_patient = request.is_patient;
     let patience = if is_patient { FIRST_ANSWER } else { LATER_ANSWER };
-    let bound = SockRef::from(&wish.socket).local_addr().ok().and_then(|bound| bound.as_socket());
+    let bound =
+        SockRef::from(&request.socket).local_addr().ok().and_then(|bound| bound.as_socket());
     let has_all = bound.is_some_and(|bound| bound.ip().to_canonical().is_unspecified());
-    let address = has_all.then(|| wish.local.ip());
-    let frames = wish.source.frames.min(RING_ENTRIES_MAX);
+    let address = has_all.then(|| request.local.ip());
+    let frames = request.source.frames.min(RING_ENTRIES_MAX);
     let entries = frames.next_power_of_two();
-    let (mut offer, lent) = Offer::ask(helper, wish.nic, wish.socket, address, entries, patience)?;
+    let (mut offer, lent) =
+        Offer::ask(helper, request.nic, request.socket, address, entries, patience)?;
     let os = |source| LeaseError::Os { source };
     let (memory, frames) = register_most(&lent, frames).map_err(os)?;
-    let rings = LentRings::new(&lent, entries, memory).map_err(os)?;
+    let rings = LeasedRings::new(&lent, entries, memory).map_err(os)?;
     drop(lent);
-    let exchange = Exchange::new(AnyRings::Lent(rings), frames, frames / 2, 0);
+    let exchange = Exchange::new(AnyRings::Leased(rings), frames, frames / 2, 0);
     let queues = offer.queues();
     // Others' queues are not waited for where there are more.
     let deadline = (is_patient && queues == 1).then(|| Instant::now() + BUSY_FOR);
@@ -247,7 +253,7 @@ fn borrow(wish: &Wish<'_>, helper: &Path) -> Result<Acquired, LeaseError> {
     loop {
         match offer.try_bind(queue) {
             Ok(bound) => {
-                let hold = Hold::Lent(bound);
+                let hold = QueueLease::Leased(bound);
                 return Ok(Acquired { hold, exchange, frames, is_long: false });
             }
             Err((again, LeaseError::Busy { .. }))

@@ -8,31 +8,31 @@ use std::time::{Duration, Instant};
 
 use rustix::net::sockopt;
 
+use super::any_rings::AnyRings;
 use super::busy_poll::BusyPoll;
 use super::destinations::Destinations;
 use super::exchange::Exchange;
 use super::headers::{BYTES_MAX, ETHERNET_BYTES, header_bytes};
-use super::hold::{Acquired, Hold, Long, Source, Wish, acquire};
-use super::kinds::AnyRings;
-use super::parse::{Unfits, datagram};
+use super::parse::{RejectCounts, datagram};
+use super::queue_lease::{Acquired, MultiFrame, QueueLease, QueueRequest, Source, acquire};
 use super::routes::{Link, Routes};
 use super::socket::PACKET_BYTES;
-use crate::driver::lanes::{DATAGRAM_BYTES_MAX, DriverCounters, Handling};
-use crate::driver::lanes::{FrameDrops, FrameFigures};
+use crate::driver::traits::{DATAGRAM_BYTES_MAX, DriverCounters, TxFlags};
+use crate::driver::traits::{FrameDrops, FrameFigures};
 
 /// How often program and NIC are asked after.
 const CHECK_EVERY: Duration = Duration::from_millis(100);
 /// Frames that came in and were no datagrams, of which one call takes no more.
-const UNFIT_MAX: usize = 64;
+const REJECTED_MAX: usize = 64;
 
 /// Longest datagram of which a packet in one frame is sure, with headers and two VLAN tags.
 pub(super) const SINGLE_BYTES_MAX: usize = PACKET_BYTES - BYTES_MAX - 8;
 
 /// Frames to and from one address and port.
 #[derive(Debug)]
-pub(super) struct FrameLane {
+pub(super) struct XdpQueue {
     // Goes before the socket, so that nothing is redirected to a closed one.
-    hold: Hold,
+    lease: QueueLease,
     exchange: Exchange<AnyRings>,
     frames: u32,
     nic: u32,
@@ -45,13 +45,13 @@ pub(super) struct FrameLane {
     header_bytes: usize,
     /// Where in the frame that is read its datagram is.
     payload: Range<usize>,
-    unfits: Unfits,
+    rejects: RejectCounts,
     checked_at: Instant,
     sent: u64,
     received: u64,
 }
 
-impl FrameLane {
+impl XdpQueue {
     /// Takes a queue of the NIC that has the address `local`, to which `socket` is bound. Packets
     /// may take several frames where the NIC takes longer ones than a frame; also elsewhere, or not
     /// at all, if `needs_long`.
@@ -73,12 +73,12 @@ impl FrameLane {
             return Err("the NIC is down".to_owned());
         }
         let long = match needs_long {
-            true => Long::Needed,
-            false if link.mtu as usize > PACKET_BYTES - ETHERNET_BYTES => Long::Wanted,
-            false => Long::No,
+            true => MultiFrame::Needed,
+            false if link.mtu as usize > PACKET_BYTES - ETHERNET_BYTES => MultiFrame::Wanted,
+            false => MultiFrame::No,
         };
-        let wish = Wish { nic, local, socket, source, is_patient, long };
-        let Acquired { hold, exchange, frames, is_long } = acquire(&wish)?;
+        let request = QueueRequest { nic, local, socket, source, is_patient, long };
+        let Acquired { hold, exchange, frames, is_long } = acquire(&request)?;
         let busy_poll =
             (source.busy_poll_us > 0).then(|| BusyPoll::start(exchange.fd(), source.busy_poll_us));
         let now = Instant::now();
@@ -96,7 +96,7 @@ impl FrameLane {
             local,
             header_bytes: header_bytes(local.ip()),
             payload: 0..0,
-            unfits: Unfits::default(),
+            rejects: RejectCounts::default(),
             checked_at: now,
             sent: 0,
             received: 0,
@@ -109,7 +109,7 @@ impl FrameLane {
 
     /// Name of the NIC, the queue, and how frames travel.
     pub(super) fn describe(&self) -> (String, u32, String) {
-        let (nic, queue, mut how) = self.hold.describe();
+        let (nic, queue, mut how) = self.lease.describe();
         if self.is_long {
             how.push_str(", long ones in several frames");
         } else if self.link.mtu as usize > PACKET_BYTES - ETHERNET_BYTES {
@@ -138,7 +138,7 @@ impl FrameLane {
             strays: counts.strays,
             sent: self.sent,
             received: self.received,
-            unfit: self.unfits.total() + self.exchange.split,
+            unfit: self.rejects.total() + self.exchange.split,
         }
     }
 
@@ -176,11 +176,11 @@ impl FrameLane {
 
     /// Stages the room's first `length` bytes for `to`; `false`: no frame goes there. RR-PATH-8.
     #[inline]
-    pub(super) fn send(&mut self, to: SocketAddr, length: usize, handling: Handling) -> bool {
+    pub(super) fn send(&mut self, to: SocketAddr, length: usize, tx_flags: TxFlags) -> bool {
         let Some(template) = self.destinations.template(to, length) else { return false };
         let Some(frame) = self.exchange.written() else { return false };
         let end = self.header_bytes + length;
-        template.write(&mut frame[..end], handling.is_summed);
+        template.write(&mut frame[..end], tx_flags.is_summed);
         self.exchange.stage(end);
         self.sent += 1;
         true
@@ -217,7 +217,7 @@ impl FrameLane {
     /// Who sent the next datagram; [`Self::payload`] has it.
     pub(super) fn receive(&mut self, counters: &mut DriverCounters) -> Option<SocketAddr> {
         let nic = self.nic;
-        for _ in 0..UNFIT_MAX {
+        for _ in 0..REJECTED_MAX {
             if self.busy_poll.as_ref().is_some_and(BusyPoll::is_used)
                 && !self.exchange.has_received()
             {
@@ -234,7 +234,7 @@ impl FrameLane {
                     counters.datagrams_received += 1;
                     return Some(from);
                 }
-                Err(why) => self.unfits.count(why),
+                Err(why) => self.rejects.count(why),
             }
         }
         None
@@ -254,16 +254,16 @@ impl FrameLane {
     /// # Errors
     ///
     /// Why frames come and go no more.
-    pub(super) fn tend(&mut self, now: Instant) -> Result<(), String> {
+    pub(super) fn maintain(&mut self, now: Instant) -> Result<(), String> {
         self.exchange.reap();
         self.exchange.refill();
         if now.saturating_duration_since(self.checked_at) >= CHECK_EVERY {
             self.checked_at = now;
-            self.hold.check()?;
+            self.lease.check()?;
             match self.routes.link(self.nic) {
                 Ok(link) if link.is_up => self.link = link,
-                Ok(_) => return Err(format!("{} is down", self.hold.nic())),
-                Err(error) => return Err(format!("{}: {error}", self.hold.nic())),
+                Ok(_) => return Err(format!("{} is down", self.lease.nic())),
+                Err(error) => return Err(format!("{}: {error}", self.lease.nic())),
             }
             self.destinations.set_link(link_of(self.link.clone(), self.is_long));
             if let Some(busy_poll) = &mut self.busy_poll {
@@ -274,9 +274,9 @@ impl FrameLane {
         Ok(())
     }
 
-    /// Whether [`Self::tend`] should come soon.
-    pub(super) fn has_questions(&self) -> bool {
-        self.destinations.has_questions()
+    /// Whether [`Self::maintain`] should come soon.
+    pub(super) fn has_pending_lookups(&self) -> bool {
+        self.destinations.has_pending_lookups()
     }
 }
 

@@ -19,7 +19,7 @@ const PREFIX: &str = "ringrail-";
 
 /// See the module.
 #[derive(Clone, Debug)]
-pub(super) enum Meeting {
+pub(super) enum Discovery {
     Network,
     /// `boot`: what tells this kernel from others that have the same directory.
     Directory {
@@ -30,7 +30,7 @@ pub(super) enum Meeting {
     },
 }
 
-impl Meeting {
+impl Discovery {
     /// `directory`: the setting; `None`: the network namespace. `others`: other users may
     /// connect.
     pub(super) fn new(directory: Option<&Path>, others: bool) -> io::Result<Self> {
@@ -58,9 +58,9 @@ impl Meeting {
 
     /// Lets other users connect to a socket in a directory if they may. `None`: there is nothing to
     /// be removed at the end.
-    pub(super) fn listening(&self, engine: u64) -> io::Result<Option<Left>> {
+    pub(super) fn listening(&self, engine: u64) -> io::Result<Option<SocketFile>> {
         let Some(path) = self.path_of(engine) else { return Ok(None) };
-        let left = Left { path, process: std::process::id() };
+        let left = SocketFile { path, process: std::process::id() };
         // By a descriptor: others who may write to the directory could have put a link there, to a
         // file of this user.
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -78,7 +78,7 @@ impl Meeting {
     }
 
     /// Removes the sockets of processes of this kernel that were killed: nobody has them.
-    pub(super) fn sweep(&self) {
+    pub(super) fn remove_stale_sockets(&self) {
         let Self::Directory { path, boot, .. } = self else { return };
         let Ok(entries) = fs::read_dir(path) else { return };
         let own = format!("{PREFIX}{boot}-");
@@ -91,7 +91,7 @@ impl Meeting {
             let age = found.modified().ok().and_then(|it| it.elapsed().ok());
             let is_old = age.is_some_and(|age| age >= STALE_AFTER);
             let Ok(engine) = u64::from_str_radix(engine, 16) else { continue };
-            if is_old && socket::is_abandoned(self, engine) {
+            if is_old && socket::is_stale(self, engine) {
                 // An engine that moves to another thread makes its socket anew.
                 let now = fs::symlink_metadata(entry.path());
                 if now.is_ok_and(|now| (now.ino(), now.ctime()) == (found.ino(), found.ctime())) {
@@ -103,12 +103,12 @@ impl Meeting {
 }
 
 /// A socket in a directory; removed with this, in the process that made it.
-pub(super) struct Left {
+pub(super) struct SocketFile {
     path: PathBuf,
     process: u32,
 }
 
-impl Drop for Left {
+impl Drop for SocketFile {
     fn drop(&mut self) {
         if self.process == std::process::id() {
             let _ = fs::remove_file(&self.path);
@@ -120,8 +120,8 @@ impl Drop for Left {
 mod tests {
     use super::*;
 
-    fn directory(path: &Path) -> Meeting {
-        Meeting::new(Some(path), false).unwrap()
+    fn directory(path: &Path) -> Discovery {
+        Discovery::new(Some(path), false).unwrap()
     }
 
     fn names(path: &Path) -> usize {
@@ -129,14 +129,14 @@ mod tests {
     }
 
     #[test]
-    fn who_listens_in_a_directory_is_found_there_and_leaves_nothing() {
+    fn directory_listener_is_found_and_removes_its_socket() {
         let path = tempfile::tempdir().unwrap();
-        let meeting = directory(path.path());
-        let listener = socket::listen(&meeting, 7).unwrap();
-        socket::connect(&meeting, 7).unwrap();
-        for (meeting, engine) in [(&meeting, 8), (&Meeting::Network, 7)] {
-            let error = socket::connect(meeting, engine).unwrap_err();
-            assert!(socket::is_nobody(&error), "{error}");
+        let discovery = directory(path.path());
+        let listener = socket::listen(&discovery, 7).unwrap();
+        socket::connect(&discovery, 7).unwrap();
+        for (discovery, engine) in [(&discovery, 8), (&Discovery::Network, 7)] {
+            let error = socket::connect(discovery, engine).unwrap_err();
+            assert!(socket::is_not_listening(&error), "{error}");
         }
         assert_eq!(names(path.path()), 1);
         drop(listener);
@@ -144,24 +144,24 @@ mod tests {
     }
 
     #[test]
-    fn other_users_may_connect_by_a_directory_where_that_is_set() {
+    fn directory_allows_other_users_when_set() {
         for (others, mode) in [(false, 0o600), (true, 0o666)] {
             let path = tempfile::tempdir().unwrap();
-            let meeting = Meeting::new(Some(path.path()), others).unwrap();
-            let _listener = socket::listen(&meeting, 7).unwrap();
-            let made = fs::metadata(meeting.path_of(7).unwrap()).unwrap();
+            let discovery = Discovery::new(Some(path.path()), others).unwrap();
+            let _listener = socket::listen(&discovery, 7).unwrap();
+            let made = fs::metadata(discovery.path_of(7).unwrap()).unwrap();
             assert_eq!(made.permissions().mode() & 0o777, mode);
         }
     }
 
     #[test]
-    fn what_killed_processes_left_is_removed_and_nothing_else() {
+    fn only_sockets_of_killed_processes_are_removed() {
         let path = tempfile::tempdir().unwrap();
-        let meeting = directory(path.path());
-        let lives = socket::listen(&meeting, 1).unwrap();
+        let discovery = directory(path.path());
+        let lives = socket::listen(&discovery, 1).unwrap();
         for engine in [2, 3] {
             // As if it were killed: its socket is closed, and its name stays.
-            let (socket, left) = socket::listen(&meeting, engine).unwrap();
+            let (socket, left) = socket::listen(&discovery, engine).unwrap();
             std::mem::forget(left);
             drop(socket);
         }
@@ -169,7 +169,7 @@ mod tests {
         fs::write(&other, []).unwrap();
         let old = std::time::SystemTime::now() - 2 * STALE_AFTER;
         for engine in [1, 2] {
-            let name = meeting.path_of(engine).unwrap();
+            let name = discovery.path_of(engine).unwrap();
             let times = rustix::fs::Timestamps {
                 last_access: timespec(old),
                 last_modification: timespec(old),
@@ -177,8 +177,8 @@ mod tests {
             rustix::fs::utimensat(rustix::fs::CWD, name, &times, rustix::fs::AtFlags::empty())
                 .unwrap();
         }
-        meeting.sweep();
-        let is_there = |engine| meeting.path_of(engine).unwrap().exists();
+        discovery.remove_stale_sockets();
+        let is_there = |engine| discovery.path_of(engine).unwrap().exists();
         assert_eq!([1, 2, 3].map(is_there), [true, false, true], "3 is young");
         assert!(other.exists(), "another kernel's");
         drop(lives);
@@ -190,9 +190,9 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_is_not_there_is_named() {
-        let meeting = directory(Path::new("/nonexistent/ringrail"));
-        assert!(socket::listen(&meeting, 1).is_err());
+    fn missing_directory_is_named_in_the_error() {
+        let discovery = directory(Path::new("/nonexistent/ringrail"));
+        assert!(socket::listen(&discovery, 1).is_err());
         let long = "x".repeat(120);
         assert!(socket::listen(&directory(Path::new(&long)), 1).is_err());
     }

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::host::{Host, PATIENCE, Variant};
-use crate::driver::lanes::{CloseMode, Driver, DriverEvent, Interest};
+use crate::driver::traits::{CloseMode, Driver, DriverEvent, Interest};
 
 /// Turns of somebody else until `done`, which gets what has happened since the last one.
 fn stand_in(
@@ -16,7 +16,7 @@ fn stand_in(
     thread::scope(|scope| {
         scope.spawn(|| {
             let deadline = Instant::now() + PATIENCE;
-            driver.begin_absence();
+            driver.begin_detached();
             let mut events = Vec::new();
             loop {
                 events.clear();
@@ -27,14 +27,14 @@ fn stand_in(
                 assert!(Instant::now() < deadline, "it never happens in the absence");
                 thread::sleep(Duration::from_micros(100));
             }
-            driver.end_absence();
+            driver.end_detached();
         });
     });
 }
 
 /// Connections are made, accepted and used without the owner, who can go on with them and is told
 /// nothing wrong when it is back.
-pub(super) fn lanes_are_set_up_and_closed_in_absence(variant: &Variant) {
+pub(super) fn lanes_are_opened_and_closed_while_detached(variant: &Variant) {
     let mut host = Host::new(variant);
     let address = host.listen();
     let unused = host.pair();
@@ -82,7 +82,7 @@ pub(super) fn lanes_are_set_up_and_closed_in_absence(variant: &Variant) {
 }
 
 /// A full stream is watched for room, and datagrams pass, without the owner.
-pub(super) fn bytes_and_datagrams_pass_in_absence(variant: &Variant) {
+pub(super) fn bytes_and_datagrams_pass_while_detached(variant: &Variant) {
     let mut host = Host::new(variant);
     let (lane, mut peer) = host.narrow_lane();
     let own = host.open_datagrams("127.0.0.1");
@@ -105,7 +105,7 @@ pub(super) fn bytes_and_datagrams_pass_in_absence(variant: &Variant) {
         has_room |= events.iter().any(|event| matches!(event, DriverEvent::Writable { .. }));
         if !is_sent && let Ok(room) = driver.datagram_room() {
             room[..5].copy_from_slice(b"hello");
-            driver.send_datagram(own, 0, 5, crate::driver::lanes::Handling::PLAIN);
+            driver.send_datagram(own, 0, 5, crate::driver::traits::TxFlags::PLAIN);
             driver.flush_datagrams();
             is_sent = true;
         }
@@ -123,7 +123,7 @@ pub(super) fn bytes_and_datagrams_pass_in_absence(variant: &Variant) {
 
 /// Connections that come and are refused without the owner are over before it is back: nothing of
 /// them waits for it, however many there are.
-pub(super) fn strangers_leave_nothing_behind_in_absence(variant: &Variant) {
+pub(super) fn refused_connections_leave_nothing_while_detached(variant: &Variant) {
     const STRANGERS: usize = 50;
     let mut host = Host::new(variant);
     let address = host.listen();

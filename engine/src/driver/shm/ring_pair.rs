@@ -8,16 +8,16 @@ use super::mapping::Mapping;
 use super::ring::{Lines, RING_BYTES};
 
 /// A ring from whoever made the memory, and one to it.
-pub(super) const SEGMENT_BYTES: usize = 2 * RING_BYTES;
+pub(super) const RING_PAIR_BYTES: usize = 2 * RING_BYTES;
 
 const WORD_BYTES: usize = size_of::<u64>();
 const RING_WORDS: usize = RING_BYTES / WORD_BYTES;
 
 /// Two rings, mapped.
 #[derive(Debug)]
-pub(super) struct Segment(Mapping<SEGMENT_BYTES>);
+pub(super) struct RingPair(Mapping<RING_PAIR_BYTES>);
 
-impl Segment {
+impl RingPair {
     /// Fresh rings, and the descriptor for the other side.
     pub(super) fn create() -> io::Result<(Self, OwnedFd)> {
         let (mapping, memory) = Mapping::create("ringrail-ring")?;
@@ -41,7 +41,7 @@ impl Segment {
 
     /// Writes a word anywhere.
     #[cfg(test)]
-    pub(super) fn scribble(&self, word: usize, value: u64) {
+    pub(super) fn corrupt_word(&self, word: usize, value: u64) {
         self.0.words()[word].store(value, Ordering::Relaxed);
     }
 
@@ -179,7 +179,7 @@ unsafe fn copy_words(to: *mut u64, from: *const u64, count: usize) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::ring::{Entry, LONGEST, Reader, Writer};
+    use super::super::ring::{DATAGRAM_MAX, Entry, Reader, Writer};
     use super::*;
 
     use std::os::fd::AsFd;
@@ -195,12 +195,12 @@ mod tests {
     }
 
     #[test]
-    fn what_one_mapping_writes_the_other_reads() {
-        let (ours, memory) = Segment::create().unwrap();
-        let theirs = Segment::open(memory.as_fd()).unwrap();
+    fn mappings_share_their_content() {
+        let (ours, memory) = RingPair::create().unwrap();
+        let theirs = RingPair::open(memory.as_fd()).unwrap();
         let reading = std::thread::spawn(move || {
-            let (mut reader, mut into) = (Reader::new(), vec![0; LONGEST]);
-            for length in 0..=LONGEST {
+            let (mut reader, mut into) = (Reader::new(), vec![0; DATAGRAM_MAX]);
+            for length in 0..=DATAGRAM_MAX {
                 let start = Instant::now();
                 let (entry, got) = loop {
                     assert!(start.elapsed() < Duration::from_secs(60), "{length} does not come");
@@ -214,7 +214,7 @@ mod tests {
             }
         });
         let mut writer = Writer::new();
-        for length in 0..=LONGEST {
+        for length in 0..=DATAGRAM_MAX {
             let datagram: Vec<u8> = content(length).collect();
             while writer.write(&ours.ring(0), Entry::Segment, &datagram) == Ok(false) {
                 std::thread::yield_now();
@@ -225,7 +225,7 @@ mod tests {
 
     /// RR-SHM-3
     #[test]
-    fn memory_that_could_shrink_or_has_another_length_is_refused() {
+    fn unsealed_or_resized_memory_is_refused() {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let memory = |bytes: usize, seals: SealFlags| {
             let memory = rustix::fs::memfd_create("ringrail-test", flags).unwrap();
@@ -233,22 +233,22 @@ mod tests {
             rustix::fs::fcntl_add_seals(&memory, seals).unwrap();
             memory
         };
-        assert!(Segment::open(memory(SEGMENT_BYTES, SEALS).as_fd()).is_ok());
+        assert!(RingPair::open(memory(RING_PAIR_BYTES, SEALS).as_fd()).is_ok());
         for (bytes, seals) in [
-            (SEGMENT_BYTES, SealFlags::empty()),
-            (SEGMENT_BYTES, SealFlags::GROW),
-            (SEGMENT_BYTES, SealFlags::SHRINK),
-            (SEGMENT_BYTES - 1, SEALS),
-            (SEGMENT_BYTES + 4096, SEALS),
+            (RING_PAIR_BYTES, SealFlags::empty()),
+            (RING_PAIR_BYTES, SealFlags::GROW),
+            (RING_PAIR_BYTES, SealFlags::SHRINK),
+            (RING_PAIR_BYTES - 1, SEALS),
+            (RING_PAIR_BYTES + 4096, SEALS),
             (0, SEALS),
             // Nothing can be written there.
-            (SEGMENT_BYTES, SEALS | SealFlags::WRITE),
+            (RING_PAIR_BYTES, SEALS | SealFlags::WRITE),
         ] {
-            assert!(Segment::open(memory(bytes, seals).as_fd()).is_err(), "{bytes} {seals:?}");
+            assert!(RingPair::open(memory(bytes, seals).as_fd()).is_err(), "{bytes} {seals:?}");
         }
         let file = tempfile::tempfile().unwrap();
-        file.set_len(SEGMENT_BYTES as u64).unwrap();
-        assert!(Segment::open(file.as_fd()).is_err());
-        assert!(Segment::open(io::stdin().as_fd()).is_err());
+        file.set_len(RING_PAIR_BYTES as u64).unwrap();
+        assert!(RingPair::open(file.as_fd()).is_err());
+        assert!(RingPair::open(io::stdin().as_fd()).is_err());
     }
 }

@@ -13,19 +13,19 @@ use io_uring::squeue;
 use super::super::datagrams::Source;
 use super::UringDriver;
 use super::lane::UringLane;
-use crate::driver::lanes::{DriverEvent, LaneKey};
+use crate::driver::traits::{DriverEvent, LaneKey};
 use crate::driver::udp::Wants;
 
 /// What waits for the owner.
 #[derive(Default)]
-pub(super) struct Absence {
+pub(super) struct DetachedMode {
     is_on: bool,
     requests: VecDeque<squeue::Entry>,
     /// Indices of registered files that are to be closed.
     files: Vec<u32>,
 }
 
-impl Absence {
+impl DetachedMode {
     pub(super) fn begin(&mut self) {
         self.is_on = true;
     }
@@ -44,7 +44,7 @@ impl Absence {
     }
 
     /// Keeps a request for the owner if it is absent, or has others to stage first.
-    pub(super) fn keeps(&mut self, entry: &squeue::Entry) -> bool {
+    pub(super) fn defer(&mut self, entry: &squeue::Entry) -> bool {
         let keeps = self.is_on || !self.requests.is_empty();
         if keeps {
             self.requests.push_back(entry.clone());
@@ -53,7 +53,7 @@ impl Absence {
     }
 
     /// Takes back those of some requests that are kept, and names them.
-    fn withdraw(&mut self, targets: &[u64]) -> Vec<u64> {
+    fn remove_deferred(&mut self, targets: &[u64]) -> Vec<u64> {
         let mut withdrawn = Vec::new();
         self.requests.retain(|entry| {
             let user_data = entry.get_user_data();
@@ -69,7 +69,7 @@ impl Absence {
 
 /// What a socket is asked for.
 #[derive(Clone, Copy)]
-enum Question {
+enum PollTarget {
     Connect(LaneKey),
     Watch(LaneKey, usize),
     Listener(usize),
@@ -79,22 +79,22 @@ enum Question {
 
 impl UringDriver {
     /// Stages requests that were kept, as far as there is room.
-    pub(super) fn stage_left(&mut self) {
-        while let Some(entry) = self.absence.requests.front() {
+    pub(super) fn stage_deferred(&mut self) {
+        while let Some(entry) = self.detached.requests.front() {
             // SAFETY: whoever made the request keeps what it points to until its slot retires.
             if unsafe { self.ring.submission().push(entry) }.is_err() {
                 return;
             }
             self.staged += 1;
-            self.absence.requests.pop_front();
+            self.detached.requests.pop_front();
         }
     }
 
     /// Ends those of some requests that the ring has not seen, as if it had cancelled them, and
     /// gives the others. Lanes of strangers come and go in an absence: none may hold its
     /// descriptor until the owner is back.
-    pub(super) fn end_kept(&mut self, targets: Vec<u64>) -> Vec<u64> {
-        let kept = self.absence.withdraw(&targets);
+    pub(super) fn cancel_deferred(&mut self, targets: Vec<u64>) -> Vec<u64> {
+        let kept = self.detached.remove_deferred(&targets);
         for &user_data in &kept {
             self.complete(user_data, -libc::ECANCELED, 0);
         }
@@ -107,13 +107,13 @@ impl UringDriver {
         let is_open = |lane: &UringLane| lane.closing.is_some() && lane.ended != lane.closing;
         let open = self.lanes.iter().filter(|(_, lane)| is_open(lane)).map(|(key, _)| key);
         for key in open.collect::<Vec<_>>() {
-            self.end_stream_in_absence(key);
+            self.end_stream_detached(key);
         }
     }
 
     /// The same for one that is closed in the absence.
-    pub(super) fn end_stream_in_absence(&mut self, key: LaneKey) {
-        let Some(lane) = self.lanes.get_mut(key).filter(|_| self.absence.is_on) else { return };
+    pub(super) fn end_stream_detached(&mut self, key: LaneKey) {
+        let Some(lane) = self.lanes.get_mut(key).filter(|_| self.detached.is_on) else { return };
         if let Some(mode) = lane.closing {
             self.counters.syscalls += lane.end_stream(mode);
         }
@@ -121,17 +121,17 @@ impl UringDriver {
 
     /// Takes a closed socket out of the table of registered files, now or when the owner is back.
     pub(super) fn unregister(&mut self, index: u32) {
-        self.absence.files.push(index);
-        self.unregister_left();
+        self.detached.files.push(index);
+        self.unregister_deferred();
     }
 
     /// See [`Self::unregister`]; comes before an index is used anew.
     #[inline]
-    pub(super) fn unregister_left(&mut self) {
-        if self.absence.is_on {
+    pub(super) fn unregister_deferred(&mut self) {
+        if self.detached.is_on {
             return;
         }
-        while let Some(index) = self.absence.files.pop() {
+        while let Some(index) = self.detached.files.pop() {
             self.counters.syscalls += 1;
             if let Err(error) = self.ring.submitter().register_files_update(index, &[-1]) {
                 tracing::warn!("a registered socket stays open: {error}");
@@ -140,8 +140,8 @@ impl UringDriver {
     }
 
     /// What sockets have to tell, without the ring.
-    pub(super) fn poll_in_absence(&mut self) -> io::Result<()> {
-        let (mut fds, questions) = self.questions();
+    pub(super) fn poll_detached(&mut self) -> io::Result<()> {
+        let (mut fds, questions) = self.poll_set();
         if fds.is_empty() {
             return Ok(());
         }
@@ -158,19 +158,19 @@ impl UringDriver {
                 continue;
             }
             match question {
-                Question::Connect(lane) => {
+                PollTarget::Connect(lane) => {
                     let Some(found) = self.lanes.get(lane) else { continue };
                     self.counters.syscalls += 1;
                     let outcome = super::tcp::connect_error(&found.socket);
                     self.connect_ended(lane, outcome);
                 }
-                Question::Watch(lane, 0) => self.ready.push(DriverEvent::Readable { lane }),
-                Question::Watch(lane, _) => self.ready.push(DriverEvent::Writable { lane }),
-                Question::Listener(index) => self.accept_some(index),
-                Question::Links => self.hear_of_links(),
-                Question::DatagramRoom => {
+                PollTarget::Watch(lane, 0) => self.ready.push(DriverEvent::Readable { lane }),
+                PollTarget::Watch(lane, _) => self.ready.push(DriverEvent::Writable { lane }),
+                PollTarget::Listener(index) => self.accept_some(index),
+                PollTarget::Links => self.handle_link_events(),
+                PollTarget::DatagramRoom => {
                     let room = Wants { readable: false, writable: true };
-                    self.datagrams.announced(Source::Socket, room, &mut self.ready);
+                    self.datagrams.on_ready(Source::Socket, room, &mut self.ready);
                 }
             }
         }
@@ -178,7 +178,7 @@ impl UringDriver {
     }
 
     /// Everything that the ring was asked to tell of and that another thread can find out.
-    fn questions(&self) -> (Vec<libc::pollfd>, Vec<Question>) {
+    fn poll_set(&self) -> (Vec<libc::pollfd>, Vec<PollTarget>) {
         let (mut fds, mut questions) = (Vec::new(), Vec::new());
         let mut ask = |fd, events, question| {
             fds.push(libc::pollfd { fd, events, revents: 0 });
@@ -187,27 +187,27 @@ impl UringDriver {
         for (key, lane) in self.lanes.iter().filter(|(_, lane)| lane.closing.is_none()) {
             let fd = lane.socket.as_raw_fd();
             if lane.is_connecting {
-                ask(fd, libc::POLLOUT, Question::Connect(key));
+                ask(fd, libc::POLLOUT, PollTarget::Connect(key));
             }
             if lane.watched[0] {
-                ask(fd, libc::POLLIN | libc::POLLRDHUP, Question::Watch(key, 0));
+                ask(fd, libc::POLLIN | libc::POLLRDHUP, PollTarget::Watch(key, 0));
             }
             if lane.watched[1] {
-                ask(fd, libc::POLLOUT, Question::Watch(key, 1));
+                ask(fd, libc::POLLOUT, PollTarget::Watch(key, 1));
             }
         }
         for (index, listener) in self.listeners.iter().enumerate() {
             if listener.is_awake() {
-                ask(listener.fd(), libc::POLLIN, Question::Listener(index));
+                ask(listener.fd(), libc::POLLIN, PollTarget::Listener(index));
             }
         }
         if let Some(fd) = self.datagrams.fd(Source::Socket)
             && self.datagrams.wants(Source::Socket, false).writable
         {
-            ask(fd, libc::POLLOUT, Question::DatagramRoom);
+            ask(fd, libc::POLLOUT, PollTarget::DatagramRoom);
         }
-        if let Some(fd) = self.rails.news_fd() {
-            ask(fd, libc::POLLIN, Question::Links);
+        if let Some(fd) = self.rails.links_fd() {
+            ask(fd, libc::POLLIN, PollTarget::Links);
         }
         (fds, questions)
     }

@@ -14,46 +14,46 @@ use std::time::{Duration, Instant};
 
 use netlink_packet_route::route::RouteType;
 
-use crate::driver::lanes::Rail;
+use crate::driver::traits::Rail;
 use crate::netlink::{Found, NetlinkSocket, Question, look_up};
 
 /// For so long an answer holds.
-const HOLDS: Duration = Duration::from_secs(1);
+const ANSWER_LIFETIME: Duration = Duration::from_secs(1);
 /// Datagrams to a destination before the kernel is asked about it: that takes as long as some 150
 /// control messages.
-const ASKS_AFTER: u32 = 64;
+const DATAGRAMS_BEFORE_LOOKUP: u32 = 64;
 /// Destinations until the answers are forgotten. Others have control messages.
-const WAYS_MAX: usize = 64;
+const KEYS_MAX: usize = 64;
 /// Polls between two looks at the clock.
-const LOOK_EVERY: u32 = 16;
+const CLOCK_EVERY: u32 = 16;
 
 /// A destination, and the number of a rail.
-type Way = (IpAddr, u8);
+type Key = (IpAddr, u8);
 
 /// What is known of a way.
 #[derive(Clone, Copy, Debug)]
 enum Known {
     /// So many datagrams went there.
-    Used(u32),
+    Counting(u32),
     /// What the kernel said.
-    Said(bool),
+    Answered(bool),
 }
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Usual {
+pub(super) struct RouteCache {
     /// Of each rail: its NIC and its address.
     rails: Box<[(u32, IpAddr)]>,
     /// Opened by the owner, as the caretaker may be in another network namespace.
     netlink: Option<NetlinkSocket>,
     is_netlink_tried: bool,
-    answers: HashMap<Way, Known>,
-    last: Option<(Way, bool)>,
+    answers: HashMap<Key, Known>,
+    last: Option<(Key, bool)>,
     since: Instant,
     polls: u32,
 }
 
-impl Usual {
+impl RouteCache {
     /// Without rails: nobody asks.
     pub(super) fn new() -> Self {
         Self {
@@ -87,9 +87,9 @@ impl Usual {
     #[inline]
     pub(super) fn poll(&mut self, sleeps: bool) {
         self.polls = self.polls.wrapping_add(1);
-        if (sleeps || self.polls.is_multiple_of(LOOK_EVERY))
+        if (sleeps || self.polls.is_multiple_of(CLOCK_EVERY))
             && !self.answers.is_empty()
-            && self.since.elapsed() > HOLDS
+            && self.since.elapsed() > ANSWER_LIFETIME
         {
             self.forget();
         }
@@ -98,7 +98,7 @@ impl Usual {
     /// Whether what a socket sends that is bound to no address and no NIC goes to `to` by the NIC
     /// of `rail` and from its address. Where that is not known it is said to go otherwise.
     #[inline]
-    pub(super) fn is(&mut self, to: IpAddr, rail: u8) -> bool {
+    pub(super) fn is_default(&mut self, to: IpAddr, rail: u8) -> bool {
         let way = (to, rail);
         match self.last {
             Some((last, answer)) if last == way => answer,
@@ -106,28 +106,28 @@ impl Usual {
         }
     }
 
-    fn find(&mut self, way: Way) -> bool {
-        let is_full = self.answers.len() >= WAYS_MAX;
-        match self.answers.get_mut(&way) {
-            Some(Known::Said(answer)) => {
-                self.last = Some((way, *answer));
+    fn find(&mut self, key: Key) -> bool {
+        let is_full = self.answers.len() >= KEYS_MAX;
+        match self.answers.get_mut(&key) {
+            Some(Known::Answered(answer)) => {
+                self.last = Some((key, *answer));
                 return *answer;
             }
-            Some(Known::Used(count)) if *count < ASKS_AFTER => *count += 1,
+            Some(Known::Counting(count)) if *count < DATAGRAMS_BEFORE_LOOKUP => *count += 1,
             None if is_full => {}
             None => {
-                self.answers.insert(way, Known::Used(1));
+                self.answers.insert(key, Known::Counting(1));
             }
-            Some(Known::Used(_)) => {
-                let answer = self.ask(way);
-                self.answers.insert(way, Known::Said(answer));
+            Some(Known::Counting(_)) => {
+                let answer = self.look_up(key);
+                self.answers.insert(key, Known::Answered(answer));
                 return answer;
             }
         }
         false
     }
 
-    fn ask(&mut self, (to, rail): Way) -> bool {
+    fn look_up(&mut self, (to, rail): Key) -> bool {
         let (Some(&(nic, address)), Some(netlink)) =
             (self.rails.get(usize::from(rail)), &mut self.netlink)
         else {
@@ -143,13 +143,13 @@ impl Usual {
             IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
         };
         let unbound = Question { from: anywhere, to, bound_to: None, is_strict: false };
-        let Ok(usual) = look_up(netlink, unbound) else { return false };
-        let is_ours = matches!(usual.kind, RouteType::Unicast | RouteType::Local)
-            && usual.leaves_by == Some(nic)
-            && usual.source == Some(address);
+        let Ok(routes) = look_up(netlink, unbound) else { return false };
+        let is_ours = matches!(routes.kind, RouteType::Unicast | RouteType::Local)
+            && routes.leaves_by == Some(nic)
+            && routes.source == Some(address);
         // Rules may lead another way from that address.
         let bound = Question { from: address, bound_to: Some(nic), ..unbound };
-        let is_same = |found: Found| (found.kind, found.gateway) == (usual.kind, usual.gateway);
+        let is_same = |found: Found| (found.kind, found.gateway) == (routes.kind, routes.gateway);
         // Of several next hops each flow has its own.
         let entry = Question { is_strict: true, ..unbound };
         is_ours
@@ -171,57 +171,58 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_has_one_way_to_a_destination() {
-        let mut usual = Usual::new();
-        let says = |usual: &mut Usual, to: &str, rail: u8| {
+    fn default_route_of_a_rail_is_recognised() {
+        let mut routes = RouteCache::new();
+        let says = |routes: &mut RouteCache, to: &str, rail: u8| {
             let to = to.parse().unwrap();
-            (0..=ASKS_AFTER + 1).map(|_| usual.is(to, rail)).last().unwrap()
+            (0..=DATAGRAMS_BEFORE_LOOKUP + 1).map(|_| routes.is_default(to, rail)).last().unwrap()
         };
-        assert!(!says(&mut usual, "127.0.0.1", 0), "without rails");
+        assert!(!says(&mut routes, "127.0.0.1", 0), "without rails");
         // The last one is on another NIC.
         let rails = [rail(1, "127.0.0.1"), rail(1, "127.0.0.2"), rail(2, "127.0.0.1")];
-        usual.set_rails(&rails);
+        routes.set_rails(&rails);
         let from_anywhere = UdpSocket::bind("0.0.0.0:0").unwrap();
         for to in ["127.0.0.1", "127.0.0.2", "127.0.0.5"] {
             let socket = UdpSocket::bind((to, 0)).unwrap();
             from_anywhere.send_to(b"from where?", socket.local_addr().unwrap()).unwrap();
             let (_, source) = socket.recv_from(&mut [0; 20]).unwrap();
             for (number, rail) in (0..).zip(&rails) {
-                let is_usual = rail.nic_index == 1 && source.ip() == rail.address;
+                let is_default_route = rail.nic_index == 1 && source.ip() == rail.address;
                 for again in [false, true] {
-                    let said = says(&mut usual, to, number);
-                    assert_eq!(said, is_usual, "{to} by rail {number}, again: {again}");
+                    let said = says(&mut routes, to, number);
+                    assert_eq!(said, is_default_route, "{to} by rail {number}, again: {again}");
                 }
             }
         }
-        assert!(says(&mut usual, "::ffff:127.0.0.1", 0));
+        assert!(says(&mut routes, "::ffff:127.0.0.1", 0));
         // Of other families, without a link, one that leads nowhere (class E), and no rail.
         for (to, rail) in [("::1", 0), ("fe80::1", 0), ("240.0.0.1", 0), ("127.0.0.1", 3)] {
-            assert!(!says(&mut usual, to, rail), "{to} by rail {rail}");
+            assert!(!says(&mut routes, to, rail), "{to} by rail {rail}");
         }
     }
 
     #[test]
-    fn those_of_many_datagrams_are_asked_about_and_all_are_forgotten() {
-        let mut usual = Usual::new();
-        usual.set_rails(&[rail(1, "127.0.0.1")]);
+    fn frequent_destinations_are_looked_up_and_expire() {
+        let mut routes = RouteCache::new();
+        routes.set_rails(&[rail(1, "127.0.0.1")]);
         let known: IpAddr = "127.0.0.1".parse().unwrap();
-        let said: Vec<bool> = (0..=ASKS_AFTER).map(|_| usual.is(known, 0)).collect();
-        assert_eq!(said.iter().position(|&said| said), Some(ASKS_AFTER as usize));
+        let said: Vec<bool> =
+            (0..=DATAGRAMS_BEFORE_LOOKUP).map(|_| routes.is_default(known, 0)).collect();
+        assert_eq!(said.iter().position(|&said| said), Some(DATAGRAMS_BEFORE_LOOKUP as usize));
         for at in 0..100 {
-            assert!(!usual.is([127, 0, 1, at].into(), 0));
+            assert!(!routes.is_default([127, 0, 1, at].into(), 0));
         }
-        assert_eq!(usual.answers.len(), WAYS_MAX);
-        usual.since = Instant::now();
-        (0..LOOK_EVERY).for_each(|_| usual.poll(false));
-        assert!(usual.is(known, 0), "a second has not passed");
-        let Some(long_ago) = Instant::now().checked_sub(2 * HOLDS) else { return };
+        assert_eq!(routes.answers.len(), KEYS_MAX);
+        routes.since = Instant::now();
+        (0..CLOCK_EVERY).for_each(|_| routes.poll(false));
+        assert!(routes.is_default(known, 0), "a second has not passed");
+        let Some(long_ago) = Instant::now().checked_sub(2 * ANSWER_LIFETIME) else { return };
         for sleeps in [false, true] {
-            usual.answers.insert((known, 0), Known::Said(true));
-            assert!(usual.is(known, 0));
-            usual.since = long_ago;
-            (0..if sleeps { 1 } else { LOOK_EVERY }).for_each(|_| usual.poll(sleeps));
-            assert!(usual.answers.is_empty() && !usual.is(known, 0), "sleeps: {sleeps}");
+            routes.answers.insert((known, 0), Known::Answered(true));
+            assert!(routes.is_default(known, 0));
+            routes.since = long_ago;
+            (0..if sleeps { 1 } else { CLOCK_EVERY }).for_each(|_| routes.poll(sleeps));
+            assert!(routes.answers.is_empty() && !routes.is_default(known, 0), "sleeps: {sleeps}");
         }
     }
 }
