@@ -211,7 +211,7 @@ fn impossible_length_or_tail_is_a_violation() {
     for word in
         [DATAGRAM_MAX as u64 + 2, 1 << 33, SEGMENT, SEGMENT | (DATAGRAM_MAX as u64 + 2), u64::MAX]
     {
-        ring.store(Place::START.word(), word, Ordering::Relaxed);
+        ring.store(Position::START.word(), word, Ordering::Relaxed);
         assert_eq!(Reader::new().read(&ring, &mut into), Err(RingViolation), "{word}");
     }
     for (consumed, expected) in

@@ -78,13 +78,13 @@ impl XdpQueue {
             false => MultiFrame::No,
         };
         let request = QueueRequest { nic, local, socket, source, is_patient, long };
-        let Acquired { hold, exchange, frames, is_long } = acquire(&request)?;
+        let Acquired { lease, exchange, frames, is_long } = acquire(&request)?;
         let busy_poll =
             (source.busy_poll_us > 0).then(|| BusyPoll::start(exchange.fd(), source.busy_poll_us));
         let now = Instant::now();
         let destinations = Destinations::new(local, nic, link_of(link.clone(), is_long), now);
         Ok(Self {
-            hold,
+            lease,
             exchange,
             frames,
             nic,

@@ -99,7 +99,7 @@ pub(super) enum MultiFrame {
     No,
     /// Where the kernel can.
     Wanted,
-    /// Or there is no hold.
+    /// Or there is no lease.
     Needed,
 }
 
@@ -116,7 +116,7 @@ pub(super) struct QueueRequest<'a> {
     pub(super) long: MultiFrame,
 }
 
-/// A hold, and the rings that go with it.
+/// A lease, and the rings that go with it.
 pub(super) struct Acquired {
     pub(super) lease: QueueLease,
     pub(super) exchange: Exchange<AnyRings>,
@@ -201,8 +201,8 @@ fn take_queue(
             let exchange = Exchange::new(AnyRings::Own(rings), frames, frames / 2, long_bytes);
             match nic.claim(queue, request.local, exchange.fd()) {
                 Ok(claim) => {
-                    let hold = QueueLease::Own { claim, nic, copying };
-                    return Ok(Acquired { hold, exchange, frames, is_long });
+                    let lease = QueueLease::Own { claim, nic, copying };
+                    return Ok(Acquired { lease, exchange, frames, is_long });
                 }
                 Err(error @ ClaimError::Unspecified { .. }) => {
                     return Err((nic, error.to_string()));
@@ -253,8 +253,8 @@ fn lease_from_helper(request: &QueueRequest<'_>, helper: &Path) -> Result<Acquir
     loop {
         match offer.try_bind(queue) {
             Ok(bound) => {
-                let hold = QueueLease::Leased(bound);
-                return Ok(Acquired { hold, exchange, frames, is_long: false });
+                let lease = QueueLease::Leased(bound);
+                return Ok(Acquired { lease, exchange, frames, is_long: false });
             }
             Err((again, LeaseError::Busy { .. }))
                 if queue + 1 < queues && Instant::now() < last_queue_at =>
