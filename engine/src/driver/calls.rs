@@ -1,6 +1,6 @@
-//! The two calls of the hot path, without the C library's cancellation points: those cost two
-//! atomic operations a call as soon as a process has a second thread, and nobody here cancels
-//! threads.
+//! The two system calls of the hot path, without the C library's cancellation points: those cost
+//! two atomic operations a call as soon as a process has a second thread, and no thread is
+//! cancelled here.
 
 use std::os::fd::RawFd;
 

@@ -1,9 +1,9 @@
-//! News of links: which NICs are up and have a carrier, by a netlink socket.
+//! Link monitoring: which NICs are up and have a carrier, by a netlink socket.
 //!
-//! The kernel tells of every change (`RTNLGRP_LINK`) without being asked, to anybody. What there is
-//! at the start is asked for once by the same socket, and again when news were lost. One list of
-//! all links is under way at a time: asked for another one meanwhile the kernel says `EBUSY`, so
-//! that has to wait for the end of the first one.
+//! The kernel multicasts every change (`RTNLGRP_LINK`), without privileges. The initial state is
+//! listed by one dump on the same socket, repeated when notifications were lost. One dump can be in
+//! progress at a time (the kernel returns `EBUSY` for another one), so a second request waits for
+//! the end of the first.
 
 use crate::forks::EngineFd;
 use std::io;
@@ -11,22 +11,22 @@ use std::mem;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
-/// What the kernel sends at once, at the most, where it is asked for all links.
+/// Largest message of a dump.
 const ROOM_BYTES: usize = 32 * 1024;
-/// `struct nlmsghdr`, and `struct ifinfomsg` behind it.
+/// `struct nlmsghdr`, followed by `struct ifinfomsg`.
 const HEADER_BYTES: usize = 16;
 const LINK_BYTES: usize = 16;
 /// Messages are padded to this.
 const ALIGN: usize = 4;
 /// `struct rtattr`.
 const ATTRIBUTE_BYTES: usize = 4;
-/// From `linux/netlink.h`: links changed while the kernel told of them, and it may have left some
-/// out.
+/// From `linux/netlink.h` (`NLM_F_DUMP_INTR`): links changed during the dump, which may be
+/// incomplete.
 const DUMP_INTERRUPTED: u16 = 0x10;
-/// From `linux/if.h`: switched on, and with a carrier.
+/// From `linux/if.h`: `IFF_UP` and `IFF_LOWER_UP`.
 const IS_UP: u32 = libc::IFF_UP as u32 | 1 << 16;
 
-/// A question that the kernel had no room for is asked again so much later.
+/// Delay before a request that the kernel had no room for is retried.
 const RETRY: Duration = Duration::from_millis(100);
 
 /// See the module.
@@ -34,40 +34,40 @@ const RETRY: Duration = Duration::from_millis(100);
 pub(super) struct Links {
     socket: EngineFd,
     room: Box<[u8]>,
-    /// A list of all links is under way.
+    /// A dump is in progress.
     is_listing: bool,
-    /// News were lost since it began: another one is to be asked for.
+    /// Notifications were lost since it began: another dump is needed.
     is_incomplete: bool,
-    /// When the kernel refused the last question.
+    /// When the kernel refused the last request.
     refused: Option<Instant>,
 }
 
-/// What the kernel says of a link.
+/// The state of a link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Link<'a> {
     pub(super) index: u32,
     pub(super) name: &'a [u8],
-    /// It is on and has a carrier.
+    /// It is enabled and has a carrier.
     pub(super) is_up: bool,
-    /// It is no more, at least in this network namespace.
+    /// It does not exist any more, at least in this network namespace.
     pub(super) is_gone: bool,
 }
 
-/// What is not about one link.
+/// Messages that are not about one link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum ListMark {
-    /// The list is complete, or the kernel refuses to go on with it.
+    /// The dump is complete, or the kernel refuses to continue.
     End,
-    /// Something may be missing in it.
+    /// The dump may be incomplete.
     Interrupted,
 }
 
 impl Links {
-    /// Three system calls.
+    /// Opens the socket. Three system calls.
     ///
     /// # Errors
     ///
-    /// No descriptor is left, or a policy of this host refuses netlink.
+    /// No descriptor is left, or a policy of this host forbids netlink.
     pub(super) fn open() -> io::Result<Self> {
         let flags = libc::SOCK_RAW | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
         // SAFETY: the call takes no pointer.
@@ -93,18 +93,17 @@ impl Links {
         Ok(links)
     }
 
-    /// What is to be watched for being readable.
+    /// The descriptor to watch for readability.
     pub(super) fn fd(&self) -> RawFd {
         self.socket.as_raw_fd()
     }
 
-    /// Asks for the state of all links, which then can be read; while a list is under way, as soon
-    /// as that has ended. One system call at the most.
+    /// Requests a dump of all links, or another one after the dump in progress. At most one system
+    /// call.
     ///
     /// # Errors
     ///
-    /// The kernel has no room for the question now; whoever reads after [`Self::retry_in`] asks
-    /// again.
+    /// The kernel has no room for the request now; a read after [`Self::retry_in`] repeats it.
     pub(super) fn request_list(&mut self) -> io::Result<()> {
         if self.is_listing {
             self.is_incomplete = true;
@@ -116,21 +115,21 @@ impl Links {
         asked
     }
 
-    /// How long until a question is to be asked that the kernel refused, by reading; `None`: there
-    /// is none.
+    /// Time until a refused request is to be repeated by reading; `None`: nothing is to be
+    /// repeated.
     pub(super) fn retry_in(&self) -> Option<Duration> {
         (self.is_incomplete && !self.is_listing).then(|| {
             self.refused.map_or(Duration::ZERO, |refused| RETRY.saturating_sub(refused.elapsed()))
         })
     }
 
-    /// Asks what is owed by now. Returns the number of system calls.
+    /// Repeats a refused request if its delay is over. Returns the number of system calls.
     fn retry_if_due(&mut self) -> u64 {
         if self.retry_in() != Some(Duration::ZERO) {
             return 0;
         }
         if let Err(error) = self.request_list() {
-            tracing::debug!("the state of links is not known: {error}");
+            tracing::debug!("cannot query the state of links: {error}");
         }
         1
     }
@@ -147,9 +146,9 @@ impl Links {
         if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
-    /// Tells of each link that the kernel has news of, with a socket to ask about others of the
-    /// same network by. Returns the number of system calls.
-    pub(super) fn read(&mut self, mut tell: impl FnMut(Link<'_>, &OwnedFd)) -> u64 {
+    /// Calls `on_link` for each change, with a socket to query other links of the same network
+    /// namespace. Returns the number of system calls.
+    pub(super) fn read(&mut self, mut on_link: impl FnMut(Link<'_>, &OwnedFd)) -> u64 {
         let mut syscalls = self.retry_if_due();
         loop {
             syscalls += 1;
@@ -166,7 +165,7 @@ impl Links {
             } else {
                 match io::Error::last_os_error().raw_os_error() {
                     Some(libc::EINTR) => continue,
-                    // There was more news than room for it.
+                    // The socket buffer overflowed.
                     Some(libc::ENOBUFS) => self.is_incomplete = true,
                     _ => return syscalls,
                 }
@@ -176,8 +175,8 @@ impl Links {
     }
 }
 
-/// Goes through messages as the kernel wrote them.
-fn parse(mut bytes: &[u8], mut tell: impl FnMut(Link<'_>), mut mark: impl FnMut(ListMark)) {
+/// Parses a buffer of netlink messages.
+fn parse(mut bytes: &[u8], mut on_link: impl FnMut(Link<'_>), mut mark: impl FnMut(ListMark)) {
     let word = |bytes: &[u8], at: usize| {
         bytes.get(at..at + 4).and_then(|word| word.try_into().ok()).map(u32::from_ne_bytes)
     };
@@ -192,7 +191,7 @@ fn parse(mut bytes: &[u8], mut tell: impl FnMut(Link<'_>), mut mark: impl FnMut(
         }
         let link = &bytes[HEADER_BYTES..length.min(bytes.len())];
         let is_gone = kind == libc::RTM_DELLINK;
-        // Bridges tell of their ports in a family of their own.
+        // Bridges report their ports in the family AF_BRIDGE.
         if (kind == libc::RTM_NEWLINK || is_gone)
             && link.first() == Some(&(libc::AF_UNSPEC as u8))
             && let (Some(index), Some(flags)) = (word(link, 4), word(link, 8))
@@ -206,7 +205,7 @@ fn parse(mut bytes: &[u8], mut tell: impl FnMut(Link<'_>), mut mark: impl FnMut(
     }
 }
 
-/// The name among the attributes of a link; empty: there is none.
+/// The name in the attributes of a link; empty if there is none.
 fn name_in(link: &[u8]) -> &[u8] {
     let mut attributes = link.get(LINK_BYTES..).unwrap_or_default();
     while let [low, high, kind_low, kind_high, ..] = *attributes {
@@ -226,7 +225,7 @@ mod tests {
 
     fn message(kind: u16, family: u8, index: u32, flags: u32, name: &str) -> Vec<u8> {
         let mut bytes = vec![0; HEADER_BYTES + LINK_BYTES];
-        // An attribute that nobody asks for stands before the name.
+        // An unrelated attribute precedes the name.
         for (attribute, value) in [(libc::IFLA_MTU, "mtu "), (libc::IFLA_IFNAME, name)] {
             bytes.extend_from_slice(&((ATTRIBUTE_BYTES + value.len() + 1) as u16).to_ne_bytes());
             bytes.extend_from_slice(&attribute.to_ne_bytes());
@@ -242,7 +241,7 @@ mod tests {
         bytes
     }
 
-    /// Index, name, whether it is up, and whether it is gone.
+    /// Index, name, up, gone.
     type LinkState = (u32, String, bool, bool);
 
     fn parsed(bytes: &[u8]) -> (Vec<LinkState>, Vec<ListMark>) {
@@ -290,7 +289,7 @@ mod tests {
         assert_eq!(marks, [ListMark::Interrupted, ListMark::End, ListMark::End]);
     }
 
-    /// Reads until the list of all links has come to its end, and no other one is owed.
+    /// Reads until the dump is complete and no other one is pending.
     fn complete(links: &mut Links) -> Vec<(u32, bool)> {
         let mut told = Vec::new();
         let until = Instant::now() + Duration::from_secs(30);
@@ -314,14 +313,14 @@ mod tests {
     #[test]
     fn list_request_during_list_is_deferred() {
         let mut links = Links::open().unwrap();
-        // The kernel would refuse it now, as the first part of the list has not been read.
+        // The kernel would refuse it now, as the first part of the dump has not been read.
         links.request_list().unwrap();
         links.request_list().unwrap();
         assert!(links.is_listing && links.is_incomplete);
         let count = crate::topology::nics().unwrap().len();
         let told = complete(&mut links);
         assert!(told.len() >= 2 * count, "{told:?} of {count}, twice");
-        // Whoever lost news asks again.
+        // Lost notifications cause another dump.
         links.is_incomplete = true;
         links.request_list().unwrap();
         assert!(complete(&mut links).len() >= count);
@@ -331,8 +330,8 @@ mod tests {
     fn refused_list_request_is_retried() {
         let mut links = Links::open().unwrap();
         complete(&mut links);
-        // A socket that goes nowhere takes none.
-        let deaf = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        // A socket that is no netlink socket refuses requests.
+        let other = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         deaf.set_nonblocking(true).unwrap();
         let socket = mem::replace(&mut links.socket, EngineFd::new(deaf).into_owned());
         assert_eq!(links.retry_in(), None);

@@ -1,5 +1,5 @@
-//! The rails of a driver: what its connections are bound to, and at which addresses it lets peers
-//! in.
+//! The rails of a driver: source address and NIC of its connections, and filtering of accepted
+//! ones.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -22,49 +22,49 @@ use crate::netlink::{NetlinkSocket, Route, find};
 #[derive(Debug, Default)]
 pub(super) struct Rails {
     list: Vec<Rail>,
-    /// A listener is bound to no address.
+    /// A listener is bound to the wildcard address.
     listens_everywhere: bool,
-    /// Whether the link of each is up, as far as is known.
+    /// Whether the link of each rail is up, as far as known.
     are_up: Vec<bool>,
-    /// Whether the NIC of each is no more.
+    /// Whether the NIC of each rail was deleted.
     are_gone: Vec<bool>,
-    /// Open since there were several.
+    /// Opened when there are several rails.
     links: Option<Links>,
-    /// To the kernel's routes, as soon as one was asked for.
+    /// Socket for route queries, opened on first use.
     routes: Option<NetlinkSocket>,
-    /// Where rails share a network.
+    /// Present if rails share a subnet.
     announcer: Option<ArpAnnouncer>,
     unmatched: Vec<UnmatchedAccept>,
-    /// How often connections of a rail with an address were bound late.
+    /// How often connections of a rail and remote address were bound late.
     bound_late: BTreeMap<(u8, IpAddr), u8>,
 }
 
-/// An accepted connection that came by another NIC than its rail's, which its peer took for the
-/// right one. It is bound to the right one when the peer knows better.
+/// An accepted connection that arrived by another NIC than its rail's, because the peer has the
+/// wrong MAC. It is bound to the rail's NIC once the peer's ARP entry is corrected.
 #[derive(Clone, Copy, Debug)]
 struct UnmatchedAccept {
     lane: LaneKey,
     rail: u8,
     remote: IpAddr,
     since: Instant,
-    /// It has carried a chunk: those of control never do.
+    /// It has carried a chunk; control connections never do.
     is_bulk: bool,
 }
 
-/// A connection that is let in.
+/// A connection accepted for a rail.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AcceptedOnRail {
-    /// The rail that it came to.
+    /// The rail whose address it was accepted on.
     pub(super) rail: u8,
     unmatched_from: Option<IpAddr>,
 }
 
-/// Times that connections with an address are bound late: where that ends them, the network has a
-/// mind of its own.
+/// Times that connections of a remote address are bound late: if that keeps breaking them, the
+/// network routes differently.
 const BOUND_LATE_MAX: u8 = 3;
-/// Strays that are kept an eye on.
+/// Limit of [`Rails::unmatched`].
 const UNMATCHED_MAX: usize = 256;
-/// Entries of [`Rails::bound_late`].
+/// Limit of [`Rails::bound_late`].
 const BOUND_LATE_ENTRIES_MAX: usize = 1024;
 
 impl Rails {
@@ -74,7 +74,7 @@ impl Rails {
             let count = rails.len();
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
-                format!("{count} rails are too many: an engine has {RAILS_MAX} at the most"),
+                format!("{count} rails are too many: an engine has at most {RAILS_MAX}"),
             ));
         }
         self.list = rails.to_vec();
@@ -82,19 +82,19 @@ impl Rails {
         self.are_gone = vec![false; rails.len()];
         self.bound_late.clear();
         if self.has_several() && self.routes.is_none() {
-            // By the owner: the caretaker may be in another network namespace.
+            // By the owner: the background thread may be in another network namespace.
             self.routes = NetlinkSocket::open().ok();
         }
         self.announcer = if self.has_several() { ArpAnnouncer::of(rails) } else { None };
         if let Some(announcer) = &mut self.announcer {
-            // What somebody knows from the process before this one.
+            // Peers may know addresses from an earlier process.
             announcer.announce(Instant::now());
         }
         Ok(())
     }
 
-    /// Asks for news of links, if somebody can go by another rail then; the descriptor is to be
-    /// watched from now on if there was none before. Returns it in that case.
+    /// Subscribes to link changes, if peers can use another rail then. Returns the descriptor to
+    /// watch if it is new.
     pub(super) fn subscribe_links(&mut self, counters: &mut DriverCounters) -> Option<RawFd> {
         if !self.has_several() || self.list.iter().all(|rail| rail.nic_index == 0) {
             return None;
@@ -102,7 +102,7 @@ impl Rails {
         if let Some(links) = &mut self.links {
             counters.syscalls += 1;
             if let Err(error) = links.request_list() {
-                tracing::debug!("the state of links is not known: {error}");
+                tracing::debug!("cannot query the state of links: {error}");
             }
             return None;
         }
@@ -113,7 +113,7 @@ impl Rails {
                 self.links = Some(links);
                 Some(fd)
             }
-            // Rails find out without hints.
+            // Rails are monitored by packet loss as well.
             Err(error) => {
                 Self::warn_no_link_events(&error);
                 None
@@ -121,13 +121,13 @@ impl Rails {
         }
     }
 
-    /// What news of links come by.
+    /// The descriptor of link notifications.
     #[cfg(feature = "uring")]
     pub(super) fn links_fd(&self) -> Option<RawFd> {
         self.links.as_ref().map(Links::fd)
     }
 
-    /// There will be no news of links: rails find out without. Comes once per driver.
+    /// Link notifications are unavailable. Logged once per driver.
     pub(super) fn warn_no_link_events(error: &io::Error) {
         tracing::warn!(
             "nobody tells of links that go down, so a rail is given up only when packets are lost: \
@@ -135,14 +135,14 @@ impl Rails {
         );
     }
 
-    /// How long until [`Self::handle_links`] is to be called unasked, as the kernel refused a
-    /// question.
+    /// Time until [`Self::handle_links`] is to be called unasked, because the kernel refused a
+    /// request.
     pub(super) fn links_retry_in(&self) -> Option<Duration> {
         self.links.as_ref().and_then(Links::retry_in)
     }
 
-    /// There is news of links: tells of rails that are concerned. `true`: datagrams have to know,
-    /// for a rail has another NIC than before under the same name, or leads elsewhere by now.
+    /// Handles link notifications and reports rails that changed. `true`: datagram routes must be
+    /// refreshed, because a rail has another NIC of the same name, or its link changed.
     pub(super) fn handle_links(
         &mut self,
         counters: &mut DriverCounters,
@@ -163,7 +163,7 @@ impl Rails {
         has_moved || events.len() > told
     }
 
-    /// There is news of one link. `is_there`: whether an index is that of a NIC.
+    /// Handles one link notification. `is_there`: whether a NIC of that index exists.
     fn handle_link(
         &mut self,
         link: Link<'_>,
@@ -175,7 +175,7 @@ impl Rails {
             let is_its_nic = rail.nic_index == link.index;
             if is_its_nic {
                 self.are_gone[at] = link.is_gone;
-                // It may have been renamed.
+                // The NIC may have been renamed.
                 if !link.is_gone
                     && !link.name.is_empty()
                     && rail.nic.as_bytes() != link.name
@@ -184,13 +184,17 @@ impl Rails {
                     rail.nic = name.to_owned();
                 }
             } else {
-                // Addresses are given to a NIC by its name, and so is the rail: but not as long as
-                // there is the one that has them.
+                // Addresses are configured by NIC name, so the rail moves to a new NIC of the same
+                // name, but only after its own was deleted.
                 let is_same = rail.nic_index != 0 && rail.nic.as_bytes() == link.name;
                 if !is_same || link.is_gone || !self.are_gone[at] && is_there(rail.nic_index) {
                     continue;
                 }
-                tracing::info!(nic = rail.nic, index = link.index, "a rail's NIC is a new one");
+                tracing::info!(
+                    nic = rail.nic,
+                    index = link.index,
+                    "a rail moved to a new NIC of the same name"
+                );
                 if let Some(announcer) = &mut self.announcer {
                     announcer.nic_changed(rail.nic_index, link.index);
                 }
@@ -198,7 +202,7 @@ impl Rails {
             }
             let was_up = mem::replace(&mut self.are_up[at], link.is_up);
             if !is_its_nic && was_up && link.is_up {
-                // What went by the old one is lost.
+                // Packets in flight by the old one are lost.
                 events.push(DriverEvent::RailChanged { rail: at as u8, is_up: false });
             }
             if !is_its_nic || was_up != link.is_up {
@@ -213,12 +217,12 @@ impl Rails {
         self.list.get(usize::from(rail)).map(|rail| rail.nic_index)
     }
 
-    /// The rails as they are now.
+    /// The rails now.
     pub(super) fn list(&self) -> &[Rail] {
         &self.list
     }
 
-    /// What a connection to `remote` by `rail` is bound to; `None`: routes decide.
+    /// Address and NIC to bind a connection to `remote` by `rail` to; `None`: routing decides.
     pub(super) fn binding(
         &mut self,
         rail: u8,
@@ -236,7 +240,7 @@ impl Rails {
             ));
         };
         let address = tcp::address_of(found, 0);
-        // One rail alone leaves the choice of the NIC to the routes of its address.
+        // A single rail leaves the choice of the NIC to routing by its address.
         let mut nic_index = if self.has_several() { found.nic_index } else { 0 };
         if nic_index != 0 {
             counters.syscalls += LISTING_CALLS;
@@ -245,21 +249,21 @@ impl Rails {
             } else if let Some(announcer) = &mut self.announcer
                 && announcer.is_announced(nic_index)
             {
-                // The answer has to come by this NIC.
+                // The answer must arrive by this NIC.
                 counters.syscalls += announcer.announce(Instant::now());
             }
         }
         Ok(Some(Binding { address, nic_index }))
     }
 
-    /// Connections will come to `listener`, too.
+    /// Registers a listener.
     pub(super) fn note_listener(&mut self, listener: &TcpListener) {
         let local = listener.local_addr();
         self.listens_everywhere |= local.is_ok_and(|local| local.ip().is_unspecified());
     }
 
-    /// A listener for a rail that has another NIC, and which of `all` it takes the place of. Beside
-    /// `everywhere`, see [`tcp::listeners_of_rails`].
+    /// A new listener for a rail whose NIC changed, and the index in `all` of the one it replaces.
+    /// Beside `everywhere`, see [`tcp::listeners_of_rails`].
     pub(super) fn reopen_listener<'a>(
         &self,
         rail: u8,
@@ -275,7 +279,7 @@ impl Rails {
         Some((opened, all.position(is_its)))
     }
 
-    /// See [`crate::driver::traits::Driver::reach`]. One rail alone is used as routes decide.
+    /// See [`crate::driver::traits::Driver::reach`]. A single rail follows routing.
     pub(super) fn reach(&mut self, rail: u8, remote: IpAddr) -> Reach {
         if !self.has_several() {
             return Reach::Unknown;
@@ -290,7 +294,7 @@ impl Rails {
             Ok(Route::Routed { .. }) => Reach::Routed,
             Ok(Route::OtherNic { .. } | Route::Unreachable { .. }) => Reach::Unreachable,
             Err(error) => {
-                tracing::debug!(%remote, %error, "the kernel does not tell the route");
+                tracing::debug!(%remote, %error, "route query failed");
                 Reach::Unknown
             }
         }
@@ -300,15 +304,15 @@ impl Rails {
         self.list.len() > 1
     }
 
-    /// Lets an accepted connection in that came to a rail, which it is bound to from now on;
-    /// `None`: to none of them, and it is to be closed.
+    /// Assigns an accepted connection to the rail whose address it was made to, and binds it to the
+    /// rail's NIC; `None`: the address belongs to no rail, close the connection.
     pub(super) fn accept_on_rail(
         &mut self,
         socket: &OwnedFd,
         counters: &mut DriverCounters,
     ) -> Option<AcceptedOnRail> {
         if self.list.is_empty() || !self.has_several() && !self.listens_everywhere {
-            // The listener is bound to the only address, or routes decide.
+            // The listener is bound to the only address, or routing decides.
             return Some(AcceptedOnRail { rail: 0, unmatched_from: None });
         }
         counters.syscalls += 2;
@@ -316,7 +320,7 @@ impl Rails {
         let local = ends.map(|(local, _)| local.ip().to_canonical());
         let came_to = |rail: &Rail| Some(rail.address) == local;
         let Some(rail) = self.list.iter().position(came_to) else {
-            tracing::debug!(?local, "closed a connection to an address that is no rail's");
+            tracing::debug!(?local, "closed a connection to an address of no rail");
             counters.foreign_connections += 1;
             return None;
         };
@@ -327,15 +331,15 @@ impl Rails {
             accepted.unmatched_from = ends.filter(|_| is_unmatched).map(|(_, remote)| remote.ip());
         }
         if let Some(announcer) = &mut self.announcer {
-            // Whoever came so may have asked for addresses a moment ago.
+            // The peer may have sent ARP requests a moment ago.
             counters.syscalls += announcer.announce(Instant::now());
         }
         Some(accepted)
     }
 
-    /// The lane of a connection that was let in.
+    /// Registers the lane of an accepted connection.
     pub(super) fn lane_opened(&mut self, accepted: AcceptedOnRail, lane: LaneKey) {
-        // Of what is not announced nobody learns better.
+        // Without announcements the peer's ARP entry is never corrected.
         let (nic_index, announcer) = (self.nic_of(accepted.rail), &self.announcer);
         let is_announced = announcer
             .as_ref()
@@ -353,7 +357,7 @@ impl Rails {
         self.watch(UnmatchedAccept { lane, rail: accepted.rail, remote, since, is_bulk: false });
     }
 
-    /// Keeps an eye on one more; where they are too many, not on the oldest that may be of control.
+    /// Registers a connection; if the table is full, replaces the oldest that has carried no chunk.
     fn watch(&mut self, accept: UnmatchedAccept) {
         if self.unmatched.len() >= UNMATCHED_MAX {
             let idle = self.unmatched.iter().position(|accept| !accept.is_bulk);
@@ -362,7 +366,7 @@ impl Rails {
         self.unmatched.push(accept);
     }
 
-    /// A lane is closed.
+    /// Forgets a closed lane.
     pub(super) fn lane_closed(&mut self, lane: LaneKey) {
         self.unmatched.retain(|accept| accept.lane != lane);
     }
@@ -372,8 +376,8 @@ impl Rails {
         !self.unmatched.is_empty()
     }
 
-    /// A bulk lane is used: if it came by another NIC than its rail's it is bound to that as soon
-    /// as its peer has been told.
+    /// A bulk lane is used: if it arrived by another NIC than its rail's, binds it to that NIC as
+    /// soon as the peer's ARP entry is corrected.
     pub(super) fn rebind_unmatched(
         &mut self,
         lane: LaneKey,
@@ -397,7 +401,7 @@ impl Rails {
         counters.syscalls += tcp::bind_to_nic(socket, nic_index);
     }
 
-    /// Where there are too many to remember, one of them gets another chance.
+    /// If the table is full, an arbitrary entry is evicted.
     fn count_late_bind(&mut self, rail: u8, remote: IpAddr) {
         let key = (rail, remote);
         if self.bound_late.len() >= BOUND_LATE_ENTRIES_MAX && !self.bound_late.contains_key(&key) {
@@ -408,13 +412,13 @@ impl Rails {
     }
 }
 
-/// System calls that another listener takes, with its copy.
+/// System calls of [`Rails::reopen_listener`].
 const REOPENING_CALLS: u64 = 14;
-/// System calls that listing the addresses of this host takes.
+/// System calls to list the addresses of this host.
 const LISTING_CALLS: u64 = 7;
 
-/// Whether an address is one of this host's NICs: packets for it go by the loopback, whose answers
-/// a socket that is bound to a NIC does not get. For 127.0.0.0/8 the loopback is the NIC.
+/// Whether an address belongs to a NIC of this host: packets for it use the loopback, whose answers
+/// a socket bound to a NIC does not receive. For 127.0.0.0/8 the loopback is the NIC.
 fn is_of_this_host(address: IpAddr) -> bool {
     let address = address.to_canonical();
     !address.is_loopback()
@@ -443,7 +447,7 @@ mod tests {
         Link { index, name: name.as_bytes(), is_up: true, is_gone: false }
     }
 
-    /// What a rail's link is said to be, in order.
+    /// The reported states of a rail's link, in order.
     fn states(events: &[DriverEvent]) -> Vec<bool> {
         let is_up = |event: &DriverEvent| {
             matches!(event, DriverEvent::RailChanged { rail: 0, is_up: true })
@@ -454,7 +458,7 @@ mod tests {
     #[test]
     fn rail_follows_its_nic_name_only_after_deletion() {
         let (mut rails, mut events) = (rails(), Vec::new());
-        // Two NICs change their names; news of the first one were lost.
+        // Two NICs swap names; notifications of the first were lost.
         assert!(!rails.handle_link(link(3, "eth0"), |index| index == 2, &mut events));
         assert!(!rails.handle_link(link(2, "eth1"), |_| true, &mut events));
         assert!(!rails.handle_link(link(3, "eth0"), |_| false, &mut events));
@@ -466,7 +470,7 @@ mod tests {
         assert!(rails.handle_link(link(4, "eth1"), |_| true, &mut events));
         assert_eq!(rails.nic_of(0), Some(4));
         assert_eq!(states(&events), [false, true]);
-        // So it is again, but only the new one is told of.
+        // The same again, but only the new one is reported.
         assert!(rails.handle_link(link(5, "eth1"), |_| false, &mut events));
         assert_eq!(rails.nic_of(0), Some(5));
         assert_eq!(states(&events), [false, true, false, true]);
@@ -489,7 +493,7 @@ mod tests {
         }
         let is_watched =
             |rails: &Rails, index| rails.unmatched.iter().any(|s| s.lane.index == index);
-        // The one that carried nothing, then the oldest.
+        // First the one that carried nothing, then the oldest.
         assert!(!is_watched(&rails, 7) && !is_watched(&rails, 0) && is_watched(&rails, 1));
         rails.lane_closed(LaneKey { index: 1, generation: 1 });
         assert!(is_watched(&rails, 1));

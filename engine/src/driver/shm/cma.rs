@@ -1,9 +1,10 @@
-//! Cross-memory attach: one engine reads messages from the memory of another one's process, by one
-//! system call and one copy (`process_vm_readv`).
+//! Cross-memory attach: an engine reads messages from the memory of another process, by one system
+//! call and one copy (`process_vm_readv`).
 //!
-//! Process ids are not trusted: they are those of another namespace, or of a process that is gone
-//! and has a successor. So each call also reads the *cookie* of the engine that it means, behind
-//! the message: the kernel copies in this order, and what was the right process after the message
+//! Process ids are not trusted: they may be those of another namespace, or reused. So each call
+//! also reads the *cookie* of the intended engine, after the message: the kernel copies in this
+//! order, and a process that has the cookie after the message was copied had it before. The count
+//! beside it shows that the sender has not revoked the memory in between.
 //! was it before. The count beside it says that the sender has not taken the memory back meanwhile.
 
 use std::io;
@@ -16,13 +17,13 @@ use rustix::process::PTracer;
 use crate::memory::{Shape, Span};
 use crate::wire::local_peer::CookieLocation;
 
-/// Pieces of memory of one call (`IOV_MAX`), one of which is the cookie.
+/// Entries of one call (`IOV_MAX`), one of which is the cookie.
 const IOVECS_MAX: usize = 1024;
 
-/// Two words by which peers know that they read this engine's memory, and whether what they read
-/// counts.
+/// Two words by which peers verify that they read this engine's memory, and that what they read is
+/// valid.
 ///
-/// Cleared when its engine's driver ends, before the memory of operations does.
+/// Cleared when the engine's driver ends, before the memory of its operations is freed.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct ProcessCookie {
@@ -32,12 +33,12 @@ pub(crate) struct ProcessCookie {
     address_tokens: Option<std::sync::Mutex<Vec<u64>>>,
 }
 
-/// Where a message is in the memory of its sender's process.
+/// Location of a message in the memory of its sender's process.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CmaSource {
-    /// Of its first byte.
+    /// Address of its first byte.
     pub(crate) address: u64,
-    /// The sender's revocations when it said so.
+    /// The sender's revocation count at the time of the announcement.
     pub(crate) revocations: u64,
 }
 
@@ -45,14 +46,14 @@ pub(crate) struct CmaSource {
 const WORDS: usize = 2;
 const _: () = assert!(std::mem::offset_of!(ProcessCookie, revocations) == size_of::<u64>());
 
-/// Simulated messages are shorter than the distance between their stand-ins.
+/// Simulated messages are shorter than the distance between two tokens.
 #[cfg(any(test, feature = "sim"))]
 const ADDRESS_TOKEN_SHIFT: u32 = 40;
 
 impl ProcessCookie {
     pub(in crate::driver) fn new() -> Self {
         let word = AtomicU64::new(rand::random::<u64>() | 1);
-        // What was said by the driver before this one must not fit by chance.
+        // Announcements of an earlier driver must not match by chance.
         Self {
             word,
             revocations: AtomicU64::new(rand::random()),
@@ -61,15 +62,15 @@ impl ProcessCookie {
         }
     }
 
-    /// The cookie of a simulated engine, of which the same goes over the wire in every run: its
-    /// count begins at `revocations`, and stand-ins take the place of addresses.
+    /// The cookie of a simulated engine, whose bytes on the wire are the same in every run: its
+    /// count begins at `revocations`, and tokens replace addresses.
     #[cfg(any(test, feature = "sim"))]
     pub(in crate::driver) fn simulated(revocations: u64) -> Self {
         let address_tokens = Some(std::sync::Mutex::default());
         Self { revocations: AtomicU64::new(revocations), address_tokens, ..Self::new() }
     }
 
-    /// What peers learn of the address of a message.
+    /// The address of a message as announced to peers.
     #[inline]
     pub(crate) fn announce_address(&self, address: u64) -> u64 {
         #[cfg(any(test, feature = "sim"))]
@@ -81,7 +82,7 @@ impl ProcessCookie {
         address
     }
 
-    /// The address behind what a simulated peer has learnt.
+    /// The address behind an announcement of a simulated peer.
     #[cfg(any(test, feature = "sim"))]
     pub(in crate::driver) fn resolve(&self, announced: u64) -> Option<u64> {
         let Some(address_tokens) = &self.address_tokens else { return Some(announced) };
@@ -91,7 +92,7 @@ impl ProcessCookie {
         Some(address + (announced & ((1 << ADDRESS_TOKEN_SHIFT) - 1)))
     }
 
-    /// What peers are told.
+    /// The location as announced to peers.
     pub(super) fn location(&self) -> CookieLocation {
         let address = (&raw const *self).expose_provenance() as u64;
         CookieLocation { address: address.into(), word: self.word().into() }
@@ -101,19 +102,19 @@ impl ProcessCookie {
         self.word.load(Ordering::Relaxed).to_le()
     }
 
-    /// Goes up when memory is taken back, from a random number on.
+    /// Number of revocations, starting from a random number.
     pub(crate) fn revocations(&self) -> u64 {
         self.revocations.load(Ordering::Relaxed)
     }
 
-    /// What peers read from now on does not count, by whatever they were told before.
+    /// Invalidates all announcements made so far.
     pub(crate) fn revoke(&self) {
         self.revocations.fetch_add(1, Ordering::Relaxed);
-        // Before anything is written to the memory that is taken back.
+        // Before anything is written to the revoked memory.
         fence(Ordering::SeqCst);
     }
 
-    /// Nothing is read any more.
+    /// Invalidates the cookie for good.
     pub(in crate::driver) fn end(&self) {
         self.word.store(0, Ordering::Relaxed);
         fence(Ordering::SeqCst);
@@ -125,7 +126,7 @@ impl ProcessCookie {
 pub(in crate::driver) struct Attached {
     process: libc::pid_t,
     cookie: CookieLocation,
-    /// The memory of a call; kept for the next one.
+    /// Argument list of a call; reused.
     pieces: Vec<libc::iovec>,
 }
 
@@ -138,18 +139,19 @@ impl Attached {
     ///
     /// # Errors
     ///
-    /// It does not want to be read, its process is not of this namespace, or the kernel refuses.
+    /// The peer does not allow it, its process is in another PID namespace, or the kernel refuses.
     pub(super) fn new(connection: impl AsFd, cookie: CookieLocation) -> io::Result<Self> {
         if cookie.address.get() == 0 {
-            return Err(io::Error::other("the peer does not want it"));
+            return Err(io::Error::other("the peer does not allow it"));
         }
         let libc::ucred { pid: process, uid, .. } = peer_of(connection.as_fd())?;
         if process == 0 {
-            return Err(io::Error::other("its process is in a PID namespace that is not seen"));
+            return Err(io::Error::other("its process is in another PID namespace"));
         }
-        // The kernel would let the superuser, who must not wait for pages that others bring.
+        // The kernel would let root do it, but a read could block on pages served by the other user
+        // (userfaultfd, FUSE).
         if uid != rustix::process::geteuid().as_raw() {
-            return Err(io::Error::other("its process is another user's"));
+            return Err(io::Error::other("its process belongs to another user"));
         }
         let mut attached = Self { process, cookie, pieces: Vec::new() };
         let nothing = Shape::empty();
@@ -165,13 +167,13 @@ impl Attached {
         Self { process, cookie: cookie.location(), pieces: Vec::new() }
     }
 
-    /// Reads `length` bytes at `offset` of the peer's message to the same place of `into`.
+    /// Reads `length` bytes at `offset` of the peer's message to the same offset of `into`.
     ///
     /// # Errors
     ///
-    /// They were not read, or do not count: the process is gone, or another one, or may not be read
-    /// any more; its engine has taken the memory back, or has ended; this side's memory is in more
-    /// than a thousand pieces.
+    /// The bytes were not read, or are not valid: the process has ended, was replaced, or denies
+    /// access; its engine has revoked the memory, or has ended; `into` has more than a thousand
+    /// pieces.
     ///
     /// # Safety
     ///
@@ -190,7 +192,7 @@ impl Attached {
         unsafe { self.call(address, Some(source.revocations), into, offset, length) }
     }
 
-    /// See [`Self::read`]; without `revocations` any count of them is right.
+    /// See [`Self::read`]; without `revocations` the count is not checked.
     unsafe fn call(
         &mut self,
         address: u64,
@@ -213,7 +215,7 @@ impl Attached {
             libc::iovec { iov_base, iov_len: length }
         };
         let theirs = [there(address, length), there(self.cookie.address.get(), size_of_val(&seen))];
-        // An address of no bytes may be anything.
+        // An address of no bytes may be invalid.
         let theirs = if length == 0 { &theirs[1..] } else { &theirs[..] };
         // SAFETY: the caller's promise for `into`, and `seen` is this function's own; the kernel
         // checks the addresses of the other process, and returns when it has done with both.
@@ -229,21 +231,21 @@ impl Attached {
         };
         let got = usize::try_from(got).map_err(|_| io::Error::last_os_error())?;
         if got != length + size_of_val(&seen) {
-            return Err(io::Error::other("its memory ends before the message does"));
+            return Err(io::Error::other("its memory is shorter than the message"));
         }
         let [word, count] = seen.map(u64::from_le);
         if word != self.cookie.word.get() {
             return Err(io::Error::other("its engine has ended"));
         }
         if revocations.is_some_and(|told| told != count) {
-            return Err(io::Error::other("its sender has taken memory back"));
+            return Err(io::Error::other("its sender has revoked the memory"));
         }
         Ok(())
     }
 }
 
-/// The process that made the other end of a connection, and its user, as this process's namespaces
-/// call them; process 0: it has no name there.
+/// Process and user that created the other end of a connection, as seen from this process's
+/// namespaces; process 0: not visible there.
 pub(super) fn peer_of(connection: BorrowedFd<'_>) -> io::Result<libc::ucred> {
     let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut length = size_of::<libc::ucred>() as libc::socklen_t;
@@ -256,17 +258,19 @@ pub(super) fn peer_of(connection: BorrowedFd<'_>) -> io::Result<libc::ucred> {
     if failed != 0 { Err(io::Error::last_os_error()) } else { Ok(peer) }
 }
 
-/// All processes of this one's user may read its memory, as far as Yama has a say in that; setting
+/// Allows all processes of the user to read this one's memory, as far as Yama is concerned; setting
 /// `shared_memory_ptrace_any`.
 pub(in crate::driver) fn allow_ptrace() {
     match rustix::process::set_ptracer(PTracer::Any) {
-        // Without Yama nobody has to be named.
+        // Without Yama there is nothing to allow.
         Ok(()) | Err(Errno::INVAL) => {}
-        Err(error) => tracing::warn!("cannot let peers read this process's memory: {error}"),
+        Err(error) => {
+            tracing::warn!("cannot allow local peers to read this process's memory: {error}")
+        }
     }
 }
 
-/// What an administrator can do where the kernel refuses.
+/// What an administrator can do if the kernel refuses.
 pub(super) fn remedy(error: &io::Error) -> &'static str {
     match error.raw_os_error() {
         Some(libc::EPERM) => {
@@ -275,7 +279,9 @@ pub(super) fn remedy(error: &io::Error) -> &'static str {
              shared_memory_ptrace_any, or CAP_SYS_PTRACE; until then long messages are copied \
              through shared memory"
         }
-        Some(libc::ENOSYS) => "the kernel, or a seccomp filter of the container, has no such call",
+        Some(libc::ENOSYS) => {
+            "process_vm_readv is not available: check the kernel and the container's seccomp filter"
+        }
         _ => "long messages are copied through shared memory",
     }
 }

@@ -1,5 +1,5 @@
-//! Where engines of one host find each other: under abstract names, which are those of a network
-//! namespace and leave nothing behind, or in a directory that several namespaces have.
+//! How engines of one host find each other: by abstract socket names, which belong to the network
+//! namespace and need no cleanup, or in a directory that several namespaces share.
 
 use std::fs;
 use std::io;
@@ -13,7 +13,7 @@ use rustix::net::SocketAddrUnix;
 
 use super::socket;
 
-/// Sockets of a directory that are younger may just be being made.
+/// Younger sockets of a directory may be under construction.
 const STALE_AFTER: Duration = Duration::from_secs(10);
 const PREFIX: &str = "ringrail-";
 
@@ -21,7 +21,7 @@ const PREFIX: &str = "ringrail-";
 #[derive(Clone, Debug)]
 pub(super) enum Discovery {
     Network,
-    /// `boot`: what tells this kernel from others that have the same directory.
+    /// `boot`: distinguishes this kernel from others that share the directory.
     Directory {
         path: PathBuf,
         boot: String,
@@ -31,8 +31,7 @@ pub(super) enum Discovery {
 }
 
 impl Discovery {
-    /// `directory`: the setting; `None`: the network namespace. `others`: other users may
-    /// connect.
+    /// `directory`: the setting; `None`: abstract names. `others`: other users may connect.
     pub(super) fn new(directory: Option<&Path>, others: bool) -> io::Result<Self> {
         let Some(path) = directory else { return Ok(Self::Network) };
         let id = fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
@@ -56,19 +55,19 @@ impl Discovery {
         })
     }
 
-    /// Lets other users connect to a socket in a directory if they may. `None`: there is nothing to
+    /// Lets other users connect to the socket in the directory, if allowed. `None`: nothing has to
     /// be removed at the end.
     pub(super) fn listening(&self, engine: u64) -> io::Result<Option<SocketFile>> {
         let Some(path) = self.path_of(engine) else { return Ok(None) };
         let left = SocketFile { path, process: std::process::id() };
-        // By a descriptor: others who may write to the directory could have put a link there, to a
-        // file of this user.
+        // By a descriptor: others with write access to the directory could have replaced it by a
+        // link to a file of this user.
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = rustix::fs::open(&left.path, flags, Mode::empty())?;
         let status = rustix::fs::fstat(&file)?;
         let is_socket = FileType::from_raw_mode(status.st_mode) == FileType::Socket;
         if !is_socket || status.st_uid != rustix::process::geteuid().as_raw() {
-            return Err(io::Error::other("somebody else has replaced the socket there"));
+            return Err(io::Error::other("the socket was replaced by another process"));
         }
         let Self::Directory { others, .. } = self else { return Ok(None) };
         let mode = if *others { 0o666 } else { 0o600 };
@@ -77,7 +76,7 @@ impl Discovery {
         Ok(Some(left))
     }
 
-    /// Removes the sockets of processes of this kernel that were killed: nobody has them.
+    /// Removes the sockets of killed processes of this kernel.
     pub(super) fn remove_stale_sockets(&self) {
         let Self::Directory { path, boot, .. } = self else { return };
         let Ok(entries) = fs::read_dir(path) else { return };
@@ -92,7 +91,7 @@ impl Discovery {
             let is_old = age.is_some_and(|age| age >= STALE_AFTER);
             let Ok(engine) = u64::from_str_radix(engine, 16) else { continue };
             if is_old && socket::is_stale(self, engine) {
-                // An engine that moves to another thread makes its socket anew.
+                // An engine that moves to another thread recreates its socket.
                 let now = fs::symlink_metadata(entry.path());
                 if now.is_ok_and(|now| (now.ino(), now.ctime()) == (found.ino(), found.ctime())) {
                     let _ = fs::remove_file(entry.path());
@@ -102,7 +101,7 @@ impl Discovery {
     }
 }
 
-/// A socket in a directory; removed with this, in the process that made it.
+/// A socket in a directory; removed on drop, in the process that created it.
 pub(super) struct SocketFile {
     path: PathBuf,
     process: u32,

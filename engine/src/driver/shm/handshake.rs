@@ -1,4 +1,4 @@
-//! What is said before two engines share memory; see [`crate::wire::local_peer`].
+//! The handshake before two engines share memory; see [`crate::wire::local_peer`].
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
@@ -22,68 +22,68 @@ use crate::wire::local_peer::{
 /// A random number that is used once.
 type Nonce = [u8; 16];
 
-/// How far an exchange is.
+/// State of a handshake.
 enum Phase {
-    /// Who connected has said which session, and waits for a proof.
+    /// Client: has named the session, and waits for the server's proof.
     Asked { nonce: Nonce },
-    /// It has proved the same, and waits to be admitted.
+    /// Client: has sent its own proof, and waits to be admitted.
     Joining { nonces: [Nonce; 2] },
-    /// Its memory is on its way.
+    /// Client: has sent its memory.
     Offered { segment: Box<RingPair>, nonces: [Nonce; 2] },
-    /// Who listens does not know yet who has connected.
+    /// Server: no message yet.
     Accepted,
-    /// It does not know the session yet: that is just being established.
+    /// Server: the session is not known yet, as it is just being established.
     Waiting { nonce: Nonce },
-    /// It waits for the other side's proof.
+    /// Server: waits for the client's proof.
     Challenged { nonces: [Nonce; 2] },
-    /// It waits for the other side's memory.
+    /// Server: waits for the client's memory.
     Admitted { nonces: [Nonce; 2] },
 }
 
-/// A connection that has not brought a channel yet.
+/// A connection that is in the handshake.
 pub(super) struct Exchange {
     pub(super) socket: Untrusted,
-    /// The session, once one is named.
+    /// The session, once named.
     pub(super) session: Option<u64>,
     phase: Phase,
     pub(super) since: Instant,
     /// This side connected.
     pub(super) is_own: bool,
-    /// Where its channel will be; the other side rings the doorbell of this number.
+    /// The index of the future channel; the peer uses the doorbell of this number.
     pub(super) slot: u32,
 }
 
-/// What this engine shows to the other side.
+/// What this engine offers to the peer.
 #[derive(Clone, Copy)]
 pub(super) struct LocalSide<'a> {
-    /// By what others know this engine's memory; `None`: they may not read it.
+    /// The cookie of this engine's memory; `None`: the peer may not read it.
     pub(super) cookie: Option<&'a ProcessCookie>,
     pub(super) doorbells: BorrowedFd<'a>,
 }
 
-/// What came of a packet.
+/// The result of handling a message.
 pub(super) enum Outcome {
-    /// It goes on.
+    /// The handshake continues.
     Pending,
     /// The memory is shared.
     Done {
         segment: Box<RingPair>,
-        /// Which ring this side writes.
+        /// The ring that this side writes.
         writes: u8,
-        /// What both call the rings.
+        /// The number of the rings.
         number: u32,
-        /// By what the other side hears.
+        /// The peer's doorbell.
         doorbell: Doorbell,
-        /// What this side can read of the other one's process.
+        /// The memory of the peer's process, if this side can read it.
         memory: Option<Attached>,
-        /// The other side can read this one's.
+        /// The peer can read this process's memory.
         is_read: bool,
     },
-    /// It has failed.
+    /// The handshake has failed.
     Failed(&'static str),
 }
 
-/// What is proved: by which side, and of MEMORY and READY what they say.
+/// What is proved: the side, and for MEMORY and READY their content.
 #[derive(Clone, Copy)]
 enum ProofKind {
     Connected(Credentials),
@@ -92,7 +92,7 @@ enum ProofKind {
     Ready { kind: u16, credentials: Credentials },
 }
 
-/// Where a side's cookie is, and which of its doorbells is the other side's.
+/// Location of a side's cookie, and the doorbell it assigns to the other side.
 #[derive(Clone, Copy)]
 struct Credentials {
     cookie: CookieLocation,
@@ -109,7 +109,7 @@ impl Credentials {
         Self { cookie: zerocopy::transmute!(message.nonce), doorbell: message.doorbell }
     }
 
-    /// The message that says it.
+    /// The message that carries it.
     fn message(self, kind: u16, session: u64, proof: [u8; 16]) -> LocalPeerMessage {
         let slot = zerocopy::transmute!(self.cookie);
         let message = LocalPeerMessage::new(kind, session, slot, proof);
@@ -121,7 +121,7 @@ impl Credentials {
     }
 }
 
-/// RR-SHM-2: only who has the keys of the session can make it, and only for this exchange.
+/// RR-SHM-2: only the holder of the session's keys can compute it, and only for this handshake.
 fn proof(peer: &LocalPeer, claim: ProofKind, nonces: [&Nonce; 2]) -> [u8; 16] {
     let mut hasher = blake3::Hasher::new_keyed(&peer.key);
     match claim {
@@ -138,19 +138,19 @@ fn proof(peer: &LocalPeer, claim: ProofKind, nonces: [&Nonce; 2]) -> [u8; 16] {
     proof
 }
 
-/// The proof of who connects, and whose memory is not to be read.
+/// The proof of a client whose memory may not be read.
 #[cfg(test)]
 pub(super) fn proof_of_connected(peer: &LocalPeer, doorbell: u32, nonces: [&Nonce; 2]) -> [u8; 16] {
     proof(peer, ProofKind::Connected(Credentials::new(None, doorbell)), nonces)
 }
 
-/// The proof by which who connects is admitted.
+/// The proof by which a client is admitted.
 #[cfg(test)]
 pub(super) fn proof_of_joining(peer: &LocalPeer, nonces: [&Nonce; 2]) -> [u8; 16] {
     proof(peer, ProofKind::Joining, nonces)
 }
 
-/// What both sides call the rings that they agree on.
+/// The number both sides give to the rings.
 fn ring_number(nonces: &[Nonce; 2]) -> u32 {
     let [_, [a, b, c, d, ..]] = *nonces;
     u32::from_le_bytes([a, b, c, d])
@@ -161,12 +161,12 @@ fn proof_matches(given: &[u8; 16], right: [u8; 16]) -> bool {
 }
 
 impl Exchange {
-    /// One that a peer has begun.
+    /// A connection that a peer opened.
     pub(super) fn accepted(socket: Untrusted, slot: u32, now: Instant) -> Self {
         Self { socket, session: None, phase: Phase::Accepted, since: now, is_own: false, slot }
     }
 
-    /// Begins one.
+    /// Opens a connection and sends HELLO.
     pub(super) fn begin(
         discovery: &Discovery,
         peer: &LocalPeer,
@@ -182,7 +182,7 @@ impl Exchange {
         Ok(Self { socket, session, phase, since: now, is_own: true, slot })
     }
 
-    /// Takes a packet. `find`: the session of that number, if there is one.
+    /// Handles a message. `find`: looks a session up.
     pub(super) fn handle<'a>(
         &mut self,
         packet: socket::Packet,
@@ -212,16 +212,16 @@ impl Exchange {
                     .into_iter()
                     .find_map(|kind| LocalPeerMessage::parse(packet.bytes(), kind));
                 let Some(ready) = ready else {
-                    return Outcome::Failed("it refused the memory");
+                    return Outcome::Failed("the peer refused the memory");
                 };
                 let kind = ready.kind.get();
                 let credentials = Credentials::of(&ready);
                 let claim = ProofKind::Ready { kind, credentials };
                 if !proof_matches(&ready.proof, proof(peer, claim, [&nonces[0], &nonces[1]])) {
-                    return Outcome::Failed("its proof does not fit the session");
+                    return Outcome::Failed("the proof does not match the session");
                 }
                 let Some(doorbell) = doorbell_of(packet.descriptor.as_ref(), credentials) else {
-                    return Outcome::Failed("its doorbells are not what is shared");
+                    return Outcome::Failed("the memory of doorbells is invalid");
                 };
                 let memory = self.attach(credentials, own);
                 if memory.is_some() {
@@ -233,11 +233,11 @@ impl Exchange {
             }
             Phase::Challenged { nonces } => self.admit(&packet, peer, nonces),
             Phase::Admitted { nonces } => self.take(&packet, own, peer, &nonces),
-            Phase::Accepted | Phase::Waiting { .. } => Outcome::Failed("it does not wait"),
+            Phase::Accepted | Phase::Waiting { .. } => Outcome::Failed("unexpected message"),
         }
     }
 
-    /// The session that its other side has named is known now.
+    /// The session that the client named is known now.
     pub(super) fn resume(&mut self, peer: &LocalPeer) -> Outcome {
         match self.phase {
             Phase::Waiting { .. } => self.challenge(peer),
@@ -248,8 +248,8 @@ impl Exchange {
     fn challenge(&mut self, peer: &LocalPeer) -> Outcome {
         let Phase::Waiting { nonce } = self.phase else { return Outcome::Pending };
         if peer.is_initiator {
-            // Who opened the session connects, nobody else.
-            return Outcome::Failed("it is not the side that connects");
+            // Only the initiator of the session connects.
+            return Outcome::Failed("the peer is not the initiator of the session");
         }
         let own = rand::random();
         let proof = proof(peer, ProofKind::Listening, [&nonce, &own]);
@@ -258,35 +258,38 @@ impl Exchange {
         self.send_message(&challenge)
     }
 
-    /// The memory of the other side's process, which reads this one's or does not want it.
+    /// Attaches the memory of the peer's process; `None`: the peer does not allow it, or it failed.
     fn attach(&self, credentials: Credentials, own: LocalSide<'_>) -> Option<Attached> {
         own.cookie?;
         let attached = Attached::new(&self.socket, credentials.cookie);
         attached
             .inspect_err(|error| {
                 let (session, remedy) = (self.session, cma::remedy(error));
-                tracing::debug!(session, "a peer's memory cannot be read: {error}; {remedy}");
+                tracing::debug!(
+                    session,
+                    "cannot read the memory of a local peer: {error}; {remedy}"
+                );
             })
             .ok()
     }
 
-    /// Whether the other side has proved that it has the session's keys, and descriptors may come.
+    /// Whether the peer has proved that it has the session's keys, so that it may pass descriptors.
     pub(super) fn is_admitted(&self) -> bool {
         let phase = &self.phase;
         matches!(phase, Phase::Joining { .. } | Phase::Offered { .. } | Phase::Admitted { .. })
     }
 
-    /// Who connected proves itself, once the other side has.
+    /// Client: verifies the server's proof and sends its own.
     fn join(&mut self, packet: &socket::Packet, peer: &LocalPeer, nonce: Nonce) -> Outcome {
         let Some(challenge) = LocalPeerMessage::parse(packet.bytes(), KIND_CHALLENGE) else {
-            return Outcome::Failed("no challenge came");
+            return Outcome::Failed("expected CHALLENGE");
         };
         let nonces = [&nonce, &challenge.nonce];
         if !proof_matches(&challenge.proof, proof(peer, ProofKind::Listening, nonces)) {
-            return Outcome::Failed("its proof does not fit the session");
+            return Outcome::Failed("the proof does not match the session");
         }
         if self.socket.admit().is_err() {
-            return Outcome::Failed("the kernel lets no descriptors in");
+            return Outcome::Failed("cannot enable passing of descriptors");
         }
         let proof = proof(peer, ProofKind::Joining, nonces);
         let join = LocalPeerMessage::new(KIND_JOIN, peer.session, [0; 16], proof);
@@ -294,18 +297,18 @@ impl Exchange {
         self.send_message(&join)
     }
 
-    /// Who listens lets descriptors in from who has proved itself, and says so.
+    /// Server: verifies the client's proof, and lets it pass descriptors.
     ///
     /// RR-SHM-12.
     fn admit(&mut self, packet: &socket::Packet, peer: &LocalPeer, nonces: [Nonce; 2]) -> Outcome {
         let Some(join) = LocalPeerMessage::parse(packet.bytes(), KIND_JOIN) else {
-            return Outcome::Failed("no proof came");
+            return Outcome::Failed("expected JOIN");
         };
         if !proof_matches(&join.proof, proof(peer, ProofKind::Joining, [&nonces[0], &nonces[1]])) {
-            return Outcome::Failed("its proof does not fit the session");
+            return Outcome::Failed("the proof does not match the session");
         }
         if self.socket.admit().is_err() {
-            return Outcome::Failed("the kernel lets no descriptors in");
+            return Outcome::Failed("cannot enable passing of descriptors");
         }
         let admitted = LocalPeerMessage::new(KIND_ADMITTED, peer.session, [0; 16], [0; 16]);
         self.phase = Phase::Admitted { nonces };
@@ -315,7 +318,7 @@ impl Exchange {
     fn send_message(&self, message: &LocalPeerMessage) -> Outcome {
         match send(&self.socket, message, &[]) {
             Ok(()) => Outcome::Pending,
-            Err(_) => Outcome::Failed("it is gone"),
+            Err(_) => Outcome::Failed("the connection has ended"),
         }
     }
 
@@ -327,10 +330,10 @@ impl Exchange {
         nonces: [Nonce; 2],
     ) -> Outcome {
         if LocalPeerMessage::parse(packet.bytes(), KIND_ADMITTED).is_none() {
-            return Outcome::Failed("it does not admit this engine");
+            return Outcome::Failed("expected ADMITTED");
         }
         let Ok((segment, memory)) = RingPair::create() else {
-            return Outcome::Failed("this host gives no memory to share");
+            return Outcome::Failed("cannot allocate shared memory");
         };
         let credentials = Credentials::new(own.cookie, self.slot);
         let proof = proof(peer, ProofKind::Connected(credentials), [&nonces[0], &nonces[1]]);
@@ -338,7 +341,7 @@ impl Exchange {
         self.phase = Phase::Offered { segment: Box::new(segment), nonces };
         match send(&self.socket, &offer, &[memory.as_fd(), own.doorbells]) {
             Ok(()) => Outcome::Pending,
-            Err(_) => Outcome::Failed("it is gone"),
+            Err(_) => Outcome::Failed("the connection has ended"),
         }
     }
 
@@ -350,21 +353,21 @@ impl Exchange {
         nonces: &[Nonce; 2],
     ) -> Outcome {
         let Some(offer) = LocalPeerMessage::parse(packet.bytes(), KIND_MEMORY) else {
-            return Outcome::Failed("no memory came");
+            return Outcome::Failed("expected MEMORY");
         };
         let both = [&nonces[0], &nonces[1]];
         let credentials = Credentials::of(&offer);
         let claim = ProofKind::Connected(credentials);
         if !proof_matches(&offer.proof, proof(peer, claim, both)) {
-            return Outcome::Failed("its proof does not fit the session");
+            return Outcome::Failed("the proof does not match the session");
         }
-        // Not touched before the proof.
+        // Not accessed before the proof is verified.
         let segment = packet.descriptor.as_ref().map(|memory| RingPair::open(memory.as_fd()));
         let Some(Ok(segment)) = segment else {
-            return Outcome::Failed("its memory is not what is shared");
+            return Outcome::Failed("the memory of rings is invalid");
         };
         let Some(doorbell) = doorbell_of(packet.second.as_ref(), credentials) else {
-            return Outcome::Failed("its doorbells are not what is shared");
+            return Outcome::Failed("the memory of doorbells is invalid");
         };
         let memory = self.attach(credentials, own);
         let kind = if memory.is_some() { KIND_READS } else { KIND_READY };
@@ -372,14 +375,14 @@ impl Exchange {
         let proof = proof(peer, ProofKind::Ready { kind, credentials }, both);
         let ready = credentials.message(kind, peer.session, proof);
         if send(&self.socket, &ready, &[own.doorbells]).is_err() {
-            return Outcome::Failed("it is gone");
+            return Outcome::Failed("the connection has ended");
         }
         let (segment, number) = (Box::new(segment), ring_number(nonces));
         Outcome::Done { segment, writes: 1, number, doorbell, memory, is_read: false }
     }
 }
 
-/// The doorbell that a side shows, in memory that came with it.
+/// The doorbell that the peer assigned, in the memory it passed.
 fn doorbell_of(memory: Option<&OwnedFd>, credentials: Credentials) -> Option<Doorbell> {
     Doorbell::open(memory?.as_fd(), credentials.doorbell.get()).ok()
 }

@@ -1,4 +1,4 @@
-//! Engines of this host come and go.
+//! Connecting and disconnecting local peers.
 
 use std::io;
 use std::mem;
@@ -18,24 +18,24 @@ use crate::driver::traits::LocalPeer;
 use crate::forks::EngineFd;
 use crate::wire::local_peer::{SIGNAL_POLL, SIGNAL_READS};
 
-/// Exchanges under way that others have begun; of more, the oldest ends.
+/// Handshakes that peers opened, at most; beyond, the oldest is closed.
 pub(super) const EXCHANGES_MAX: usize = 64;
-/// How long one may take.
+/// Timeout of a handshake.
 pub(super) const EXCHANGE_LIMIT: Duration = Duration::from_secs(2);
-/// Times that a peer whose channel has ended is asked for another one.
+/// Times that a peer whose channel has ended is reconnected.
 const RETRIES: u32 = 6;
-/// The pause before the first of these; it doubles.
+/// Delay before the first retry; it doubles.
 const RETRY_AFTER: Duration = Duration::from_millis(50);
-/// Why there is no channel with one more.
-const NO_SLOT: &str = "this engine has as many peers as doorbells";
-/// The pause after a connection that could not be accepted.
+/// Why there is no channel with another peer.
+const NO_SLOT: &str = "all doorbells of this engine are in use";
+/// Pause after a failed accept.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(250);
-/// Events that are taken at once.
+/// Events per call of epoll.
 const BATCH: usize = 64;
-/// Packets that are taken of one socket at once.
+/// Messages read from one socket at a time.
 const PACKETS_AT_ONCE: usize = 64;
 
-/// Whether the peer is of this process's user, or may be of another one.
+/// Whether the peer belongs to this process's user, or other users are allowed.
 fn is_permitted(socket: &Untrusted, others: bool) -> bool {
     let own = rustix::process::geteuid().as_raw();
     others || cma::peer_of(socket.as_fd()).is_ok_and(|peer| peer.uid == own)
@@ -54,7 +54,7 @@ impl Shm {
             self.start_exchange(session, now);
             return;
         }
-        // Its side may have been faster than the connection that the session is set up by.
+        // The peer may have connected before the session was established here.
         let waiting = self.exchanges.iter_mut().find(|(_, it)| it.session == Some(session));
         if let (Some((name, exchange)), Some(known)) = (waiting, self.known.get(&session)) {
             let (name, outcome) = (*name, exchange.resume(&known.peer));
@@ -74,13 +74,13 @@ impl Shm {
         }
     }
 
-    /// Asks a peer for a channel.
+    /// Opens a connection to a peer.
     fn start_exchange(&mut self, session: u64, now: Instant) {
         let slot = self.free_slot();
         let Some(known) = self.known.get_mut(&session) else { return };
         known.again = None;
         let Some(slot) = slot else {
-            tracing::debug!(session, "no shared memory with a peer: {NO_SLOT}");
+            tracing::debug!(session, "no shared memory with a local peer: {NO_SLOT}");
             return self.retry(session, now);
         };
         match Exchange::begin(&self.discovery, &known.peer, slot, now) {
@@ -90,16 +90,16 @@ impl Shm {
                 "no shared memory with a peer: it is another user's; both sides may set \
                  shared_memory_other_users"
             ),
-            // Another host's, or without the setting: most are.
+            // The peer is on another host, or does not share memory: the common case.
             Err(error) if socket::is_not_listening(&error) && known.tries == 0 => {}
             Err(error) => {
-                tracing::debug!(session, "no shared memory with a peer: {error}");
+                tracing::debug!(session, "no shared memory with a local peer: {error}");
                 self.retry(session, now);
             }
         }
     }
 
-    /// Tries again later, where this side is the one that connects.
+    /// Retries later, if this side is the one that connects.
     fn retry(&mut self, session: u64, now: Instant) {
         let Some(known) = self.known.get_mut(&session) else { return };
         if known.peer.is_initiator && known.tries < RETRIES {
@@ -109,7 +109,7 @@ impl Shm {
         }
     }
 
-    /// A slot for a channel, which is also its doorbell's number.
+    /// A free index for a channel, which is also the number of its doorbell.
     fn free_slot(&self) -> Option<u32> {
         let is_free = |&slot: &u32| {
             self.channels.get(slot as usize).is_none_or(Option::is_none)
@@ -134,7 +134,7 @@ impl Shm {
         }
     }
 
-    /// Asks the kernel for news of sockets, and does what they ask for.
+    /// Polls the sockets, and handles their events.
     pub(super) fn maintain(&mut self, now: Instant) {
         self.has_socket_events = false;
         let mut events = Vec::with_capacity(BATCH);
@@ -163,7 +163,7 @@ impl Shm {
             let own = exchange.session.filter(|_| exchange.is_own);
             self.end_exchange(exchange);
             if let Some(session) = own {
-                tracing::debug!(session, "no shared memory with a peer: it does not answer");
+                tracing::debug!(session, "no shared memory with a local peer: handshake timed out");
                 self.retry(session, now);
             }
         }
@@ -186,7 +186,7 @@ impl Shm {
             let socket = match self.listener.accept() {
                 Ok(socket) => socket,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                // Out of descriptors or memory: asking again at once would be asking for ever.
+                // Out of descriptors or memory: retrying at once would loop.
                 Err(error) => return self.pause_accept(now, error),
             };
             if !is_permitted(&socket, self.others) {
@@ -195,12 +195,12 @@ impl Shm {
             }
             match self.free_slot() {
                 Some(slot) => self.watch(Exchange::accepted(socket, slot, now)),
-                None => tracing::debug!("a peer shares no memory: {NO_SLOT}"),
+                None => tracing::debug!("rejected a local peer: {NO_SLOT}"),
             }
         }
     }
 
-    /// The kernel is not asked for connections for a while.
+    /// Stops accepting connections for a while.
     #[cold]
     pub(super) fn pause_accept(&mut self, now: Instant, why: impl std::fmt::Display) {
         tracing::warn!(
@@ -213,7 +213,7 @@ impl Shm {
         timer::arm_after(&self.timer, ACCEPT_PAUSE);
     }
 
-    /// The timer has rung: for this, or for another purpose.
+    /// The timer has expired: for this, or for another purpose.
     fn resume_accept(&mut self, now: Instant) {
         let Some(until) = self.accepts_after else { return };
         if now < until {
@@ -225,12 +225,12 @@ impl Shm {
         let _ = epoll::modify(&self.epoll, &self.listener, data, epoll::EventFlags::IN);
     }
 
-    /// Ends an exchange. Its socket may be closed later, and is not watched until then.
+    /// Ends a handshake. Its socket may be closed later, and is not watched until then.
     fn end_exchange(&self, exchange: Exchange) {
         let _ = epoll::delete(&self.epoll, &exchange.socket);
     }
 
-    /// There is news of a connection.
+    /// Handles an event of a connection.
     fn handle_message(&mut self, name: u64, now: Instant) {
         if let Some(index) = self.names.iter().position(|&it| it == name) {
             self.handle_channel_message(index as u32, now);
@@ -252,12 +252,12 @@ impl Shm {
                 exchange.handle(packet, own, find)
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Outcome::Pending,
-            Err(_) => Outcome::Failed("it is gone"),
+            Err(_) => Outcome::Failed("the connection has ended"),
         };
         self.finish(name, outcome);
     }
 
-    /// Wake-ups have done what they are for; anything else ends a channel.
+    /// Wake-ups need no further handling; an unexpected message ends the channel.
     fn handle_channel_message(&mut self, index: u32, now: Instant) {
         for _ in 0..PACKETS_AT_ONCE {
             let Some(Some(channel)) = self.channels.get_mut(index as usize) else { return };
@@ -287,8 +287,8 @@ impl Shm {
         self.has_socket_events = true;
     }
 
-    /// The process of a peer has ended; another one may keep its sockets open. What is in the
-    /// ring is still read.
+    /// A peer's process has ended; a child may keep its sockets open. Entries in the ring are still
+    /// read.
     fn process_ended(&mut self, name: u64, now: Instant) {
         let is_its = |known: &Known| known.process.as_ref().is_some_and(|(it, _)| *it == name);
         let Some((&session, known)) = self.known.iter_mut().find(|(_, known)| is_its(known)) else {
@@ -297,7 +297,7 @@ impl Shm {
         if let Some((_, process)) = known.process.take() {
             let _ = epoll::delete(&self.epoll, &process);
         }
-        tracing::debug!(session, "the process of a peer has ended");
+        tracing::debug!(session, "the process of a local peer has ended");
         match self.by_session.get(&session).copied() {
             Some(index) => {
                 if let Some(Some(channel)) = self.channels.get_mut(index as usize) {
@@ -309,17 +309,17 @@ impl Shm {
         }
     }
 
-    /// Nothing is written to a channel any more; what is in its ring is still read.
+    /// Stops writing to a channel; entries in its ring are still read.
     pub(super) fn end_channel(&mut self, index: u32, now: Instant) {
         let Some(Some(channel)) = self.channels.get_mut(index as usize) else { return };
         let session = channel.session;
-        tracing::debug!(session, "a peer's memory ends");
+        tracing::debug!(session, "shared memory with a local peer has ended");
         channel.end();
         self.ring_changes.push_back(RingChange { session, number: channel.number, is_up: false });
         if channel.is_read {
             self.cma_changes.push_back((session, false));
         }
-        // The end is not told twice.
+        // The end is reported once.
         let _ = epoll::delete(&self.epoll, &channel.socket);
         if channel.has_received() {
             self.mark_pending(index);
@@ -329,7 +329,7 @@ impl Shm {
         self.retry(session, now);
     }
 
-    /// An exchange went on.
+    /// Handles the result of a handshake step.
     fn finish(&mut self, name: u64, outcome: Outcome) {
         if matches!(outcome, Outcome::Pending) {
             return;
@@ -340,11 +340,11 @@ impl Shm {
         match outcome {
             Outcome::Pending => {}
             Outcome::Failed(why) => {
-                tracing::debug!(?session, "no shared memory with a peer: {why}");
+                tracing::debug!(?session, "no shared memory with a local peer: {why}");
                 self.figures.refused += 1;
                 let own = session.filter(|_| exchange.is_own);
                 self.end_exchange(exchange);
-                // It may have had too many exchanges at a time.
+                // The peer may have had too many handshakes at a time.
                 if let Some(session) = own {
                     self.retry(session, Instant::now());
                 }
@@ -354,7 +354,8 @@ impl Shm {
                 let Some(known) = known else { return };
                 known.tries = 0;
                 let (session, address) = (known.peer.session, known.peer.address);
-                // A peer that has begun anew: what came by the old one came before.
+                // The peer has reconnected: entries of the old channel precede those of the new
+                // one.
                 if let Some(&old) = self.by_session.get(&session) {
                     self.remove(old);
                 }
@@ -372,12 +373,13 @@ impl Shm {
         }
     }
 
-    /// Has the kernel say when the process at the other end of a channel's socket ends.
+    /// Watches the process at the other end of a channel's socket.
     fn watch_process(&mut self, session: u64, name: u64, socket: &EngineFd) {
         let Some(process) = socket::process_of(socket.as_fd()) else { return };
         let name = PROCESS | name;
         let data = epoll::EventData::new_u64(name);
-        // Once: a raw clone of this process may keep the descriptor registered when it is closed.
+        // One-shot: a raw clone of this process may keep the descriptor registered after it is
+        // closed.
         let flags = epoll::EventFlags::IN | epoll::EventFlags::ONESHOT;
         if epoll::add(&self.epoll, &process, data, flags).is_ok()
             && let Some(known) = self.known.get_mut(&session)
@@ -387,7 +389,7 @@ impl Shm {
     }
 
     fn insert(&mut self, name: u64, index: u32, channel: Channel) {
-        tracing::debug!(session = channel.session, "datagrams go by shared memory");
+        tracing::debug!(session = channel.session, "using shared memory with a local peer");
         if self.channels.len() <= index as usize {
             self.channels.resize_with(index as usize + 1, || None);
             self.names.resize(index as usize + 1, 0);
@@ -400,14 +402,14 @@ impl Shm {
         self.add_channel(index);
     }
 
-    /// A peer breaks the rules: datagrams go by UDP, and stay there.
+    /// A peer violated the ring protocol: its session uses UDP from now on.
     ///
     /// RR-SHM-5.
     #[cold]
     pub(super) fn give_up(&mut self, index: u32, why: &str) {
         let Some(Some(channel)) = self.channels.get(index as usize) else { return };
         let session = channel.session;
-        tracing::warn!(session, "shared memory with a peer is given up: {why}");
+        tracing::warn!(session, "protocol violation by a local peer, using UDP instead: {why}");
         self.figures.broken += 1;
         self.remove(index);
         self.known.remove(&session);

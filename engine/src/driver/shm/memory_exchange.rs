@@ -1,7 +1,7 @@
-//! Memory that one peer asks the other for, to map it: by the socket of their channel.
+//! Requests for memory to map, between local peers, by the socket of their channel.
 //!
-//! Whether it is given, the engine decides; here its descriptor moves. A peer may ask as often
-//! as its socket lets it; an answer that nobody asked for ends the channel.
+//! The engine decides whether to grant a request; this module passes the descriptor. A peer may
+//! send requests as long as its socket takes them; an unsolicited answer ends the channel.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -14,8 +14,8 @@ use super::{Channel, Shm};
 use crate::driver::traits::{DriverEvent, MappableMemory, ReceivedMemory};
 use crate::wire::local_peer::{MemoryAnswer, MemoryRequest, SIGNAL_ANSWER, SIGNAL_REQUEST};
 
-/// What a packet of a peer says of memory, which was asked for `pending_requests` times without an
-/// answer. `None`: it says something else, answers what nobody asked, or says nothing.
+/// Parses a message about memory; `pending_requests` of this side are unanswered. `None`: it is
+/// malformed, another message, or an unsolicited answer.
 pub(super) fn parse_event(
     session: u64,
     pending_requests: &mut u32,
@@ -37,7 +37,7 @@ pub(super) fn parse_event(
         }
         SIGNAL_ANSWER => {
             let given = MemoryAnswer::read_from_bytes(bytes).ok()?;
-            // A peer has no descriptor opened here that was not wanted.
+            // Descriptors are accepted only in answer to a request.
             *pending_requests = pending_requests.checked_sub(1)?;
             let answer = match (given.code, packet.descriptor) {
                 (0, Some(descriptor)) => {
@@ -55,13 +55,13 @@ pub(super) fn parse_event(
 }
 
 impl Shm {
-    /// The next question for memory, or answer to one.
+    /// The next request for memory, or answer to one.
     #[inline]
     pub(in crate::driver) fn next_memory_event(&mut self) -> Option<DriverEvent> {
         self.memory_events.pop_front()
     }
 
-    /// The channel of a session, if it has not ended, and its place.
+    /// Index and channel of a session, unless it is closing.
     fn channel_of(&mut self, session: u64) -> io::Result<(u32, &mut Channel)> {
         let index = self.by_session.get(&session).copied();
         let channel = index.and_then(|index| {
@@ -105,7 +105,7 @@ impl Shm {
         let descriptor = answer.ok().map(|piece| piece.descriptor);
         let sent = socket::send(channel.socket.as_fd(), given.as_bytes(), descriptor.as_slice());
         if sent.is_err() && descriptor.is_none() {
-            // Who asks does not wait for ever.
+            // The peer must not wait for ever.
             self.end_channel(index, Instant::now());
         }
         sent
@@ -120,7 +120,7 @@ mod tests {
 
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
-    /// A packet as it comes from a peer.
+    /// A message as received from a peer.
     fn packet(bytes: &[u8], has_descriptor: bool) -> Packet {
         let (flags, kind) = (SocketFlags::CLOEXEC, SocketType::SEQPACKET);
         let (ours, theirs) = socketpair(AddressFamily::UNIX, kind, flags, None).unwrap();
@@ -130,7 +130,7 @@ mod tests {
         socket::receive(ours.as_fd()).unwrap()
     }
 
-    /// What comes of it after one question.
+    /// The event parsed after one request.
     fn parsed(bytes: &[u8], has_descriptor: bool) -> Option<DriverEvent> {
         parse_event(9, &mut 1, packet(bytes, has_descriptor))
     }

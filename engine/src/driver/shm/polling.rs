@@ -1,8 +1,8 @@
-//! Which rings an engine looks into, and how peers are told of it.
+//! Which rings an engine polls, and how peers notify it of entries in the others.
 //!
-//! A few rings are polled: those by which most came lately. LocalPeers that write to another one
-//! ring a [`doorbell`](super::doorbell), one word for 64 of them. An engine that sleeps announces
-//! that in all rings.
+//! A few rings are polled: the busiest ones. Writers of the others set a
+//! [`doorbell`](super::doorbell), one word for 64 of them. An engine that sleeps announces it in
+//! all rings.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -17,33 +17,33 @@ use crate::driver::traits::DriverCounters;
 
 /// Rings that are polled.
 const POLLED: usize = 8;
-/// Entries of one channel in a row; and of polled ones, and of others, before it is the turn of the
-/// others, or the polled ones.
+/// Consecutive entries of one channel; and of polled, or unpolled, channels before the other group
+/// is served.
 const STREAK: u32 = 16;
-/// Entries by a ring that is not polled after which it may be.
+/// Entries of an unpolled ring after which it may be polled.
 const ENTRIES_BEFORE_POLL: u32 = 16;
-/// Times that doorbells are listened to before one more ring is looked into: a peer may have
-/// cleared the bell of another.
+/// Doorbell polls before one more ring is checked without a doorbell: a hostile peer may have
+/// cleared the bit of another.
 const DOORBELL_POLLS_PER_CHECK: u32 = 16;
 
-/// Which channels are looked at.
+/// Which channels are polled.
 pub(super) struct Polling {
     doorbells: Doorbells,
-    /// Channels whose rings are polled, in the order in which that happens.
+    /// Channels whose rings are polled, in this order.
     polled: Vec<u32>,
-    /// Where in that order to look first.
+    /// Index in that order to start from.
     next: usize,
-    /// Entries of the polled channel that is looked at, in a row.
+    /// Consecutive entries of the current polled channel.
     streak: u32,
-    /// The same of the other channel whose turn it is.
+    /// Consecutive entries of the current unpolled channel.
     doorbell_streak: u32,
-    /// Entries of polled channels since others had their turn.
+    /// Entries of polled channels since others were served.
     of_polled: u32,
-    /// Entries of others in their turn.
+    /// Entries of unpolled channels in their turn.
     of_others: u32,
-    /// Times that doorbells were listened to since a ring was looked into without one.
+    /// Doorbell polls since a ring was last checked without a doorbell.
     polls_since_check: u32,
-    /// The channel that was then looked at.
+    /// The channel checked last.
     last_checked: usize,
 }
 
@@ -62,7 +62,7 @@ impl Polling {
         })
     }
 
-    /// What peers are given to ring.
+    /// The memory of doorbells, as passed to peers.
     pub(super) fn doorbells(&self) -> BorrowedFd<'_> {
         self.doorbells.memory()
     }
@@ -71,7 +71,7 @@ impl Polling {
         self.polled.contains(&index)
     }
 
-    /// Takes the doorbell of a channel for rung, unless that is polled.
+    /// Marks the doorbell of a channel as pending, unless it is polled.
     fn mark_pending(&mut self, index: u32) {
         if !self.polls(index) {
             self.doorbells.pending.add(index);
@@ -101,7 +101,7 @@ impl Shm {
     #[inline]
     pub(super) fn receive(&mut self, counters: &mut DriverCounters) -> Option<Received> {
         if self.polling.of_polled >= STREAK && self.has_unpolled() {
-            // Polled ones that always have something do not keep the others from being heard.
+            // Busy polled channels must not starve the others.
             let received = self.receive_unpolled(counters);
             self.polling.of_others += 1;
             if received.is_none() || self.polling.of_others >= STREAK {
@@ -124,20 +124,20 @@ impl Shm {
                 }
                 return Some(received);
             }
-            // One that has ended has left its place to another.
+            // A closed channel was removed from the list, so that the next one has its index.
             let has_stayed = self.polling.polled.get(at) == Some(&index);
             (self.polling.next, self.polling.streak) = (at + usize::from(has_stayed), 0);
         }
         if self.has_unpolled() { self.receive_unpolled(counters) } else { None }
     }
 
-    /// The same of channels that are not polled.
+    /// The next entry of channels that are not polled.
     #[inline]
     fn receive_unpolled(&mut self, counters: &mut DriverCounters) -> Option<Received> {
         if self.poll_doorbells() { self.receive_by_doorbell(counters) } else { None }
     }
 
-    /// The same of those whose bells have been rung.
+    /// The next entry of channels whose doorbells are pending.
     fn receive_by_doorbell(&mut self, counters: &mut DriverCounters) -> Option<Received> {
         while let Some(index) = self.polling.doorbells.pending.current() {
             if self.polling.polls(index) {
@@ -152,7 +152,7 @@ impl Shm {
                 continue;
             }
             self.polling.doorbell_streak += 1;
-            // What came may be nobody's: the next call goes on.
+            // The entry may have been rejected: the next call continues.
             if self.polling.doorbell_streak >= STREAK || received.is_none() {
                 self.polling.doorbells.pending.advance();
                 self.polling.doorbell_streak = 0;
@@ -165,7 +165,7 @@ impl Shm {
         None
     }
 
-    /// Hears doorbells; whether there is a channel to be looked at.
+    /// Polls doorbells; returns whether a channel needs service.
     #[inline]
     fn poll_doorbells(&mut self) -> bool {
         let is_set = self.polling.doorbells.collect();
@@ -176,9 +176,9 @@ impl Shm {
         is_set
     }
 
-    /// Looks at one more channel, whose bell may have been silenced. While the owner is absent
-    /// nobody rings any, and what its caretaker does not find has no other wake-up: all are looked
-    /// at.
+    /// Checks one more channel, whose doorbell may have been cleared. In detached mode peers set no
+    /// doorbells, and an entry that the background thread misses has no other wake-up: all are
+    /// checked.
     #[inline(never)]
     fn check_next(&mut self) -> bool {
         self.polling.polls_since_check = 0;
@@ -196,7 +196,7 @@ impl Shm {
         is_any
     }
 
-    /// Entries that came by a channel lately.
+    /// Recent entries of a channel.
     fn recent_entries(&self, index: u32) -> u32 {
         let channel = self.channels.get(index as usize).and_then(Option::as_ref);
         channel.map_or(0, |channel| channel.recent_entries)
@@ -208,7 +208,7 @@ impl Shm {
         }
     }
 
-    /// Polls a channel by which more came than by one of those that are polled.
+    /// Polls a channel if it is busier than one of the polled ones.
     #[cold]
     fn promote_if_busier(&mut self, index: u32) {
         let own = self.recent_entries(index);
@@ -223,14 +223,14 @@ impl Shm {
         } else {
             self.set_recent_entries(index, 0);
         }
-        // What came long ago counts ever less.
+        // Older entries count less and less.
         for at in 0..self.polling.polled.len() {
             let polled = self.polling.polled[at];
             self.set_recent_entries(polled, self.recent_entries(polled) / 2);
         }
     }
 
-    /// Tells a peer how this engine hears of it, unless it sleeps.
+    /// Publishes to a peer how this engine notices its entries, unless it sleeps.
     fn set_poll_state(&mut self, index: u32, state: PollState) {
         let channel = self.channels.get(index as usize).and_then(Option::as_ref);
         if let Some(channel) = channel.filter(|_| !self.is_asleep)
@@ -240,7 +240,7 @@ impl Shm {
         }
     }
 
-    /// A channel is new.
+    /// Adds a new channel.
     pub(super) fn add_channel(&mut self, index: u32) {
         self.polling.doorbells.pending.extend_to(index + 1);
         if self.polling.polled.len() < POLLED {
@@ -257,7 +257,7 @@ impl Shm {
         }
     }
 
-    /// Its place is empty.
+    /// Removes a closed channel.
     pub(super) fn remove_channel(&mut self, index: u32) {
         self.polling.polled.retain(|&it| it != index);
         if self.has_unpolled() && self.polling.polled.len() < POLLED {
@@ -272,20 +272,20 @@ impl Shm {
         }
     }
 
-    /// A peer has woken this engine, and takes it for one that polls.
+    /// A peer has woken this engine, and assumes that it polls now.
     pub(super) fn handle_wakeup(&mut self, index: u32) {
         if !self.polling.polls(index) {
             self.set_poll_state(index, PollState::Doorbell);
         }
     }
 
-    /// A channel is to be looked at although its peer gives no notice.
+    /// A channel needs service although its peer sends no notification.
     pub(super) fn mark_pending(&mut self, index: u32) {
         self.polling.mark_pending(index);
     }
 
-    /// Whether something is in a ring, or has been made room for since this engine slept; of one
-    /// that polls, in one of those rings that the next call for a datagram looks at.
+    /// Whether an entry is present, or room was made since this engine slept. While polling, only
+    /// in the rings that the next receive call reads.
     pub(in crate::driver) fn has_received(&mut self, sleeps: bool) -> bool {
         if self.untaken.is_some() || std::mem::take(&mut self.has_pending) {
             return true;
@@ -315,7 +315,7 @@ impl Shm {
         false
     }
 
-    /// LocalPeers wake this engine from now on.
+    /// Makes peers wake this engine from now on.
     ///
     /// RR-SHM-6.
     pub(super) fn prepare_sleep(&mut self) {
@@ -324,7 +324,7 @@ impl Shm {
         self.recheck_before_sleep();
     }
 
-    /// The opposite.
+    /// Ends the sleep.
     ///
     /// RR-SHM-11.
     pub(super) fn end_sleep(&mut self) {
@@ -338,7 +338,7 @@ impl Shm {
         self.recheck_before_sleep();
     }
 
-    /// What was there before all was announced.
+    /// Checks for entries that preceded the announcements.
     fn recheck_before_sleep(&mut self) {
         fence(Ordering::SeqCst);
         self.has_pending = false;
