@@ -1,4 +1,4 @@
-//! What the kernel knows of a connection: its ends, and what `TCP_INFO` says of its peer.
+//! The kernel's view of a connection: addresses, and `TCP_INFO`.
 
 use std::io;
 use std::mem;
@@ -10,7 +10,7 @@ use socket2::SockRef;
 
 use crate::driver::traits::{TcpFigures, Unacked};
 
-/// Both ends of a connected socket, this one first. Two system calls.
+/// Local and remote address of a connected socket. Two system calls.
 pub(crate) fn addresses(socket: &OwnedFd) -> Option<(SocketAddr, SocketAddr)> {
     let socket = SockRef::from(socket);
     let local = socket.local_addr().ok()?.as_socket()?;
@@ -18,20 +18,20 @@ pub(crate) fn addresses(socket: &OwnedFd) -> Option<(SocketAddr, SocketAddr)> {
     Some((local, remote))
 }
 
-/// Questions of keep-alive that have to be unanswered: one may be lost on its way.
+/// Unanswered keep-alive probes that count: a single one may be lost.
 const QUESTIONS_MIN: u8 = 3;
 
-/// The same of those about a window, of which there may be one in two minutes.
+/// The same for zero-window probes, which may be two minutes apart.
 const PROBES_MIN: u8 = 2;
 
-/// What the peer's kernel owes. One system call, two where nothing is on the wire.
+/// What the peer's kernel has not acknowledged. One system call, two if nothing is in flight.
 pub(crate) fn unacked(socket: RawFd) -> io::Result<Unacked> {
     let info = read(socket)?;
     let has_queued = info.tcpi_unacked == 0 && queued(socket)? > 0;
     Ok(judge(&info, has_queued))
 }
 
-/// Bytes in the send queue, sent or not, that are not acknowledged. One system call.
+/// Unacknowledged bytes in the send queue, sent or not. One system call.
 fn queued(socket: RawFd) -> io::Result<libc::c_int> {
     let mut bytes: libc::c_int = 0;
     // SAFETY: the request writes one `int`, and `bytes` outlives the call.
@@ -39,7 +39,7 @@ fn queued(socket: RawFd) -> io::Result<libc::c_int> {
     if rc == 0 { Ok(bytes) } else { Err(io::Error::last_os_error()) }
 }
 
-/// What the kernel knows of a connection. One system call.
+/// Reads `TCP_INFO`. One system call.
 pub(super) fn read(socket: RawFd) -> io::Result<libc::tcp_info> {
     // SAFETY: `tcp_info` is plain integers, for which zero bytes are a value.
     let mut info: libc::tcp_info = unsafe { mem::zeroed() };
@@ -57,7 +57,7 @@ pub(super) fn read(socket: RawFd) -> io::Result<libc::tcp_info> {
     if rc == 0 { Ok(info) } else { Err(io::Error::last_os_error()) }
 }
 
-/// What the kernel counted of a connection. One system call.
+/// Kernel statistics of a connection. One system call.
 pub(crate) fn figures(socket: RawFd) -> io::Result<TcpFigures> {
     let info = read(socket)?;
     Ok(TcpFigures {
@@ -66,12 +66,12 @@ pub(crate) fn figures(socket: RawFd) -> io::Result<TcpFigures> {
     })
 }
 
-/// `has_queued`: nothing is on the wire, but bytes wait to go there.
+/// `has_queued`: nothing is in flight, but bytes wait to be sent.
 ///
-/// - On the wire: the last transmission was `last_data_sent` ago, and is not answered.
-/// - Questions about a window that is shut, or for a rail that does not take the first bytes:
-///   nothing says when the first one went.
-/// - Questions of keep-alive: nothing went since the last answer but these.
+/// - Data in flight: the last transmission was `last_data_sent` ago, and is unacknowledged.
+/// - Zero-window probes, also when the NIC does not take the first bytes: the time of the first one
+///   is not known.
+/// - Keep-alive probes: nothing else was sent since the last acknowledgement.
 fn judge(info: &libc::tcp_info, has_queued: bool) -> Unacked {
     let heard = Duration::from_millis(info.tcpi_last_ack_recv.into());
     let sent = Duration::from_millis(info.tcpi_last_data_sent.into());
@@ -146,7 +146,7 @@ mod tests {
         near.set_nonblocking(true).unwrap();
         let full = [0; 65_536];
         while near.write(&full).is_ok() {}
-        // What was on the wire is answered soon; the rest waits for the window.
+        // Data in flight is acknowledged soon; the rest waits for the window.
         for _ in 0..200 {
             assert_ne!(unacked(near.as_raw_fd()).unwrap(), Unacked::Nothing);
             std::thread::sleep(Duration::from_millis(1));

@@ -1,8 +1,9 @@
-//! While the owner is absent: another thread may neither enter the ring nor register with it, for
-//! `SINGLE_ISSUER` binds it to the owner's task, and completions that are deferred come only there.
+//! Detached mode, while the owner is not in the engine: another thread may neither enter the ring
+//! nor register with it, as `SINGLE_ISSUER` binds it to the owner's task, and deferred completions
+//! run only there.
 //!
-//! So requests are kept for the owner, in order, and sockets are asked by `poll(2)` what the ring
-//! would tell: what was asked of the ring stays asked, and tells the owner again.
+//! So requests are deferred for the owner, in order, and `poll(2)` replaces the ring's poll
+//! requests: those stay outstanding, and complete again for the owner.
 
 use std::collections::VecDeque;
 use std::io;
@@ -16,12 +17,12 @@ use super::lane::UringLane;
 use crate::driver::traits::{DriverEvent, LaneKey};
 use crate::driver::udp::Wants;
 
-/// What waits for the owner.
+/// Work deferred for the owner.
 #[derive(Default)]
 pub(super) struct DetachedMode {
     is_on: bool,
     requests: VecDeque<squeue::Entry>,
-    /// Indices of registered files that are to be closed.
+    /// Indices of registered files to close.
     files: Vec<u32>,
 }
 
@@ -38,12 +39,12 @@ impl DetachedMode {
         self.is_on
     }
 
-    /// Whether no request waits for the owner.
+    /// Whether no request is deferred.
     pub(super) fn is_empty(&self) -> bool {
         self.requests.is_empty()
     }
 
-    /// Keeps a request for the owner if it is absent, or has others to stage first.
+    /// Defers a request in detached mode, or if earlier ones are still deferred.
     pub(super) fn defer(&mut self, entry: &squeue::Entry) -> bool {
         let keeps = self.is_on || !self.requests.is_empty();
         if keeps {
@@ -52,7 +53,7 @@ impl DetachedMode {
         keeps
     }
 
-    /// Takes back those of some requests that are kept, and names them.
+    /// Removes the deferred ones among `targets`, and returns them.
     fn remove_deferred(&mut self, targets: &[u64]) -> Vec<u64> {
         let mut withdrawn = Vec::new();
         self.requests.retain(|entry| {
@@ -67,7 +68,7 @@ impl DetachedMode {
     }
 }
 
-/// What a socket is asked for.
+/// What a descriptor is polled for.
 #[derive(Clone, Copy)]
 enum PollTarget {
     Connect(LaneKey),
@@ -78,10 +79,10 @@ enum PollTarget {
 }
 
 impl UringDriver {
-    /// Stages requests that were kept, as far as there is room.
+    /// Stages deferred requests, as far as there is room.
     pub(super) fn stage_deferred(&mut self) {
         while let Some(entry) = self.detached.requests.front() {
-            // SAFETY: whoever made the request keeps what it points to until its slot retires.
+            // SAFETY: the caller of `push` keeps what the entry points to until its slot is freed.
             if unsafe { self.ring.submission().push(entry) }.is_err() {
                 return;
             }
@@ -90,9 +91,9 @@ impl UringDriver {
         }
     }
 
-    /// Ends those of some requests that the ring has not seen, as if it had cancelled them, and
-    /// gives the others. Lanes of strangers come and go in an absence: none may hold its
-    /// descriptor until the owner is back.
+    /// Completes the deferred ones among `targets` as cancelled, and returns the others.
+    /// Unauthenticated connections come and go in detached mode: none may keep its descriptor until
+    /// the owner is back.
     pub(super) fn cancel_deferred(&mut self, targets: Vec<u64>) -> Vec<u64> {
         let kept = self.detached.remove_deferred(&targets);
         for &user_data in &kept {
@@ -101,8 +102,8 @@ impl UringDriver {
         targets.into_iter().filter(|target| !kept.contains(target)).collect()
     }
 
-    /// The owner is absent: peers of lanes that it was closing are told now. Requests that only it
-    /// can cancel hold the sockets open, and who leaves waits for the end of the stream.
+    /// Ends the streams of lanes that the owner was closing, so that their peers notice now.
+    /// Requests that only the owner can cancel keep the sockets open.
     pub(super) fn end_streams(&mut self) {
         let is_open = |lane: &UringLane| lane.closing.is_some() && lane.ended != lane.closing;
         let open = self.lanes.iter().filter(|(_, lane)| is_open(lane)).map(|(key, _)| key);
@@ -111,7 +112,7 @@ impl UringDriver {
         }
     }
 
-    /// The same for one that is closed in the absence.
+    /// The same for a lane closed in detached mode.
     pub(super) fn end_stream_detached(&mut self, key: LaneKey) {
         let Some(lane) = self.lanes.get_mut(key).filter(|_| self.detached.is_on) else { return };
         if let Some(mode) = lane.closing {
@@ -119,13 +120,13 @@ impl UringDriver {
         }
     }
 
-    /// Takes a closed socket out of the table of registered files, now or when the owner is back.
+    /// Removes a closed socket from the table of registered files, now or when the owner is back.
     pub(super) fn unregister(&mut self, index: u32) {
         self.detached.files.push(index);
         self.unregister_deferred();
     }
 
-    /// See [`Self::unregister`]; comes before an index is used anew.
+    /// Executes deferred [`Self::unregister`] calls; required before an index is reused.
     #[inline]
     pub(super) fn unregister_deferred(&mut self) {
         if self.detached.is_on {
@@ -134,12 +135,12 @@ impl UringDriver {
         while let Some(index) = self.detached.files.pop() {
             self.counters.syscalls += 1;
             if let Err(error) = self.ring.submitter().register_files_update(index, &[-1]) {
-                tracing::warn!("a registered socket stays open: {error}");
+                tracing::warn!("cannot unregister a socket, it stays open: {error}");
             }
         }
     }
 
-    /// What sockets have to tell, without the ring.
+    /// Polls all watched descriptors, without the ring.
     pub(super) fn poll_detached(&mut self) -> io::Result<()> {
         let (mut fds, questions) = self.poll_set();
         if fds.is_empty() {
@@ -177,7 +178,7 @@ impl UringDriver {
         Ok(())
     }
 
-    /// Everything that the ring was asked to tell of and that another thread can find out.
+    /// Everything that the ring watches and another thread can poll.
     fn poll_set(&self) -> (Vec<libc::pollfd>, Vec<PollTarget>) {
         let (mut fds, mut questions) = (Vec::new(), Vec::new());
         let mut ask = |fd, events, question| {

@@ -14,7 +14,7 @@ use crate::forks::EngineFd;
 const GETEVENTS: u32 = 1;
 
 impl UringDriver {
-    /// Enters the kernel: submits what is staged and runs what it has deferred.
+    /// Enters the kernel: submits staged requests and runs deferred completions.
     pub(super) fn enter(&mut self) -> io::Result<()> {
         loop {
             self.stage_deferred();
@@ -31,7 +31,7 @@ impl UringDriver {
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // The completion queue is full: what is in it must be handled first.
+                // The completion queue is full and must be drained first.
                 Err(error) if matches!(error.raw_os_error(), Some(libc::EBUSY | libc::EAGAIN)) => {
                     self.copy_completions();
                     return Ok(());
@@ -41,7 +41,7 @@ impl UringDriver {
         }
     }
 
-    /// Submits what is staged and sleeps until something completes, `limit` at the most.
+    /// Submits staged requests and sleeps until a completion arrives, for at most `limit`.
     pub(super) fn sleep(&mut self, limit: Duration) -> io::Result<()> {
         let timeout = types::Timespec::from(limit);
         let arguments = types::SubmitArgs::new().timespec(&timeout);
@@ -60,7 +60,7 @@ impl UringDriver {
     ///
     /// # Safety
     ///
-    /// What the entry points to stays valid until its slot retires.
+    /// What the entry points to stays valid until its slot is freed.
     pub(super) unsafe fn push(&mut self, entry: &squeue::Entry) -> io::Result<()> {
         if self.detached.defer(entry) {
             return Ok(());
@@ -75,7 +75,7 @@ impl UringDriver {
         }
     }
 
-    /// Takes over what is in the completion queue, after what was taken before.
+    /// Copies the completion queue behind completions copied before.
     fn copy_completions(&mut self) {
         let Self { ring, completions, .. } = self;
         let queue = ring.completion();
@@ -85,7 +85,7 @@ impl UringDriver {
         }
     }
 
-    /// Takes in what is there before a sleep.
+    /// Copies available completions before a sleep.
     pub(super) fn collect(&mut self) -> io::Result<()> {
         self.resume_listeners();
         self.retry_link_request();
@@ -93,8 +93,8 @@ impl UringDriver {
         self.serve_datagrams(true)
     }
 
-    /// What the ring signals from now on when something completes, or is to be run by its owner.
-    /// (Where completions are deferred, the ring's own descriptor does not say so in all kernels.)
+    /// The eventfd that the ring signals from now on for completions and for work of its owner.
+    /// (With deferred completions, the ring's own descriptor does not signal in all kernels.)
     pub(super) fn wake_signal(&self) -> io::Result<OwnedFd> {
         if let Some(known) = self.wake_signal.get() {
             return known.try_clone();
@@ -104,10 +104,10 @@ impl UringDriver {
         self.wake_signal.get_or_init(|| EngineFd::new(signal)).try_clone()
     }
 
-    /// What has completed so far is about to be looked at.
+    /// Resets the signal, before completions are handled.
     pub(super) fn clear_wake_signal(&self) {
         if let Some(signal) = self.wake_signal.get() {
-            // Empty is as good as read.
+            // An empty eventfd is fine.
             let _ = rustix::io::read(signal, &mut [0; 8]);
         }
     }
@@ -117,24 +117,24 @@ impl UringDriver {
             return true;
         }
         let queue = self.ring.submission();
-        // What did not fit into the completion queue stays in the kernel until it is called.
+        // Overflowed completions stay in the kernel until a call.
         if queue.cq_overflow() {
             return true;
         }
         if self.features.announces() {
             return queue.taskrun();
         }
-        // Without the announcement only a call tells, where completions are deferred.
+        // Without the flag only a call can tell, if completions are deferred.
         !self.features.completes_unasked()
     }
 
-    /// Submits what is staged and handles what has completed.
+    /// Submits staged requests and handles completions.
     pub(super) fn reap(&mut self) -> io::Result<()> {
         if self.needs_call() {
             self.enter()?;
         }
         self.copy_completions();
-        // TxFlags stages requests, and a full submission queue collects more completions.
+        // A handler may stage requests, and a full submission queue collects more completions.
         while !self.completions.is_empty() {
             let mut batch = std::mem::take(&mut self.completions);
             for (user_data, result, flags) in batch.drain(..) {
