@@ -1,20 +1,18 @@
-//! A driver that does, at random and by a seed, what kernels, networks and peers do at times.
+//! Fault injection: random faults of kernels, networks and peers, reproducible by seed.
 //!
-//! - Control lanes move fewer bytes than they could, or none (`EAGAIN`). The first two sends of
-//!   a lane are spared: a fresh socket takes a greeting and a proof whole.
-//! - Events are held back for some polls. The order of the contract holds all the same: events of
-//!   a lane stay in order, a release follows its `ChunkSent`, and `Closed` is the last.
-//! - Lanes are reset: at the end of its time the lane is closed below, which cancels its chunks,
-//!   and the caller sees what a reset by the peer looks like until it closes the lane itself.
-//! - A bit is flipped in what has arrived: in the memory that a chunk went to, before the caller is
-//!   told of the chunk, or in what a control lane gave.
+//! - Control connections move fewer bytes than possible, or none (`EAGAIN`). The first two sends of
+//!   a lane are spared: a fresh socket takes the handshake whole.
+//! - Events are delayed for some polls, within the ordering of the contract: events of a lane stay
+//!   in order, a release follows its `ChunkSent`, and `Closed` is the last.
+//! - Lanes are reset: the inner lane is closed, which cancels its chunks, and the caller sees a
+//!   reset by the peer until it closes the lane.
+//! - A bit of received data is flipped: in the memory of a chunk, before it is reported, or in the
+//!   bytes of a control connection.
 //! - Connection attempts fail; the peer may see a connection that is reset at once.
-//! - Datagrams are lost, repeated, overtaken by others, garbled and cut on their way out.
-//! - Rings between engines of one host have no room, or end and are made anew; what is read from
-//!   the memory of others is refused.
+//! - Sent datagrams are lost, duplicated, reordered, corrupted and truncated.
+//! - Rings between local peers are full, or end and are recreated; cross-memory reads fail.
 //!
-//! Memory is released only when the driver inside says so: what is held back is told later,
-//! never earlier.
+//! Memory is released only after the inner driver reported so: events are delayed, never early.
 
 mod datagrams;
 mod lane;
@@ -44,27 +42,27 @@ use crate::driver::traits::{FrameDrops, FrameState, Reach, TcpFigures, Unacked};
 use crate::memory::Shape;
 use crate::settings::Faults;
 
-/// Polls that an event is held back for, or that a doomed lane lives, at the most.
+/// Polls that an event is delayed, or until a lane is reset, at most.
 const TURNS_MAX: u64 = 16;
 
-/// Sends at the begin of a lane that are neither short nor refused.
+/// Sends at the start of a lane that are neither short nor refused.
 const SPARED_SENDS: u8 = 2;
 
-/// Receives at the begin of a lane whose bytes are not garbled: its greeting.
+/// Receives at the start of a lane that are not corrupted: its handshake.
 const SPARED_RECEIVES: u8 = 4;
 
-/// Sleep while something waits for its turn.
+/// Sleep while delayed events are pending.
 const SLICE: Duration = Duration::from_micros(200);
 
-/// An event that the caller was not told yet.
+/// An event that was not reported yet.
 #[derive(Debug)]
 struct DelayedEvent {
     event: DriverEvent,
-    /// The poll at which it may be told.
+    /// The poll from which on it may be reported.
     due: u64,
 }
 
-/// A driver that fails at times. See the module's text.
+/// A driver with injected faults; see the module.
 pub(super) struct Fault {
     inner: Box<dyn Driver + Send>,
     faults: Faults,
@@ -73,9 +71,9 @@ pub(super) struct Fault {
     delayed_events: Vec<DelayedEvent>,
     datagrams: Datagrams,
     local_peers: LocalPeers,
-    /// Polls so far, those of [`Driver::park`] included.
+    /// Polls so far, including those of [`Driver::park`].
     turn: u64,
-    /// Empty between calls; keeps its memory.
+    /// Empty between calls; keeps its allocation.
     fresh: Vec<DriverEvent>,
 }
 
@@ -103,12 +101,12 @@ impl Fault {
         rate > 0.0 && self.random.random_bool(rate.min(1.0))
     }
 
-    /// A poll that is not now but soon.
+    /// A poll in the near future.
     fn soon(&mut self) -> u64 {
         self.turn + self.random.random_range(1..=TURNS_MAX)
     }
 
-    /// Takes an event into the queue of those that are to be told.
+    /// Queues an event to be reported, possibly later.
     fn delay_event(&mut self, event: DriverEvent) {
         let due = if self.chance(self.faults.late) { self.soon() } else { self.turn };
         self.delayed_events.push(DelayedEvent { event, due });
@@ -118,7 +116,7 @@ impl Fault {
         self.lanes.get(&lane).map(|lane| lane.state)
     }
 
-    /// The caller must find the lane reset from now on.
+    /// Makes a lane look reset from now on.
     fn reset(&mut self, key: LaneKey) {
         let Some(lane) = self.lanes.get_mut(&key) else { return };
         if lane.state != State::Open {
@@ -135,7 +133,7 @@ impl Fault {
         }
     }
 
-    /// What the driver inside has told, as the caller is to be told.
+    /// Queues the events of the inner driver.
     fn collect_inner_events(&mut self) {
         let mut fresh = std::mem::take(&mut self.fresh);
         for event in fresh.drain(..) {
@@ -146,7 +144,7 @@ impl Fault {
         self.fresh = fresh;
     }
 
-    /// A chunk has arrived, which the caller does not know yet.
+    /// Corrupts a received chunk that was not reported yet.
     fn corrupt_chunk(&mut self, key: LaneKey) {
         let target = self.lanes.get_mut(&key).and_then(|lane| lane.target.take());
         let Some((target, offset, length)) = target else { return };
@@ -155,13 +153,13 @@ impl Fault {
             let bit = self.random.random_range(0..8);
             for span in target.spans(at, 1) {
                 // SAFETY: the caller of `recv_chunk` keeps the memory, and leaves it alone, until
-                // it is told of the chunk; the driver inside is done with it.
+                // the chunk is reported; the inner driver has finished with it.
                 unsafe { *span.ptr ^= 1 << bit };
             }
         }
     }
 
-    /// Bytes of a control lane, or of a greeting, have arrived.
+    /// Corrupts received bytes of a control connection.
     fn corrupt_bytes(&mut self, key: LaneKey, bytes: &mut [u8]) {
         if let Some(lane) = self.lanes.get_mut(&key).filter(|lane| lane.receives < SPARED_RECEIVES)
         {
@@ -172,7 +170,7 @@ impl Fault {
         }
     }
 
-    /// Notes what an event means for its lane; `None` when the caller must not see it.
+    /// Updates the lane's state by an event; `None` if the caller must not see it.
     fn filter_event(&mut self, event: DriverEvent) -> Option<DriverEvent> {
         if let DriverEvent::ChunkReceived { lane, result: Ok(_) } = event {
             self.corrupt_chunk(lane);
@@ -197,7 +195,7 @@ impl Fault {
             }
             DriverEvent::Readable { .. } => std::mem::take(&mut lane.watched[0]).then_some(event),
             DriverEvent::Writable { .. } => std::mem::take(&mut lane.watched[1]).then_some(event),
-            // The cancellation of a chunk is our doing: a peer's reset says otherwise.
+            // The chunk was cancelled by this driver: report a reset by the peer.
             DriverEvent::ChunkSent { lane, result: Err(_) } if is_broken => {
                 Some(DriverEvent::ChunkSent { lane, result: Err(was_reset()) })
             }
@@ -221,7 +219,7 @@ impl Fault {
         }
     }
 
-    /// Tells what is due and does not have to follow what is not.
+    /// Reports due events that need not follow ones that are not due.
     fn deliver_due(&mut self, events: &mut Vec<DriverEvent>) {
         if self.delayed_events.iter().all(|held| held.due <= self.turn) {
             events.extend(self.delayed_events.drain(..).map(|held| held.event));
@@ -239,12 +237,12 @@ impl Fault {
         self.delayed_events = kept;
     }
 
-    /// The turn's resets, before the driver inside is asked for its events.
+    /// Applies due resets, before the inner driver is polled.
     fn begin_turn(&mut self) {
         self.turn += 1;
         let turn = self.turn;
         let is_due = |lane: &FaultLane| lane.reset_at.is_some_and(|reset_at| reset_at <= turn);
-        // In the order of the keys, so that a seed always does the same.
+        // In the order of the keys, so that a seed is reproducible.
         let mut due: Vec<LaneKey> =
             self.lanes.iter().filter(|(_, lane)| is_due(lane)).map(|(&key, _)| key).collect();
         due.sort_unstable_by_key(|key| (key.index, key.generation));
@@ -258,7 +256,7 @@ impl Fault {
         self.reconnect_due(turn);
     }
 
-    /// Something happens at a turn to come although the driver inside has no news.
+    /// Whether a later poll has work although the inner driver has no events.
     fn has_pending(&self) -> bool {
         !self.delayed_events.is_empty()
             || self.datagrams.has_pending()
@@ -266,7 +264,7 @@ impl Fault {
             || self.lanes.values().any(|lane| lane.reset_at.is_some())
     }
 
-    /// Decides on the fate of a lane that moves a chunk. `false`: it is reset already.
+    /// Decides the faults of a lane that moves a chunk. `false`: it is reset already.
     fn admit_chunk(&mut self, key: LaneKey) -> bool {
         match self.state(key) {
             Some(State::Broken { .. }) => false,
@@ -283,12 +281,12 @@ impl Fault {
         }
     }
 
-    /// What a direct call of a lane meets before the driver inside is asked.
+    /// Faults of a direct call, before the inner driver is called.
     fn admit_call(&mut self, key: LaneKey, is_spared: bool) -> io::Result<()> {
         match self.state(key) {
             Some(State::Broken { .. }) => return Err(was_reset()),
             Some(State::Open) => {}
-            // The driver inside knows what to say.
+            // The inner driver returns the error.
             _ => return Ok(()),
         }
         if self.chance(self.faults.cut) {
@@ -312,7 +310,8 @@ impl Fault {
 }
 
 impl Driver for Fault {
-    delegate!(inner: name polls_for_free set_rails reach nic_of begin_detached end_detached counters);
+    delegate!(inner: name polls_for_free set_rails reach nic_of counters);
+    delegate!(inner: begin_detached end_detached);
     delegate!(inner: wake_fd);
 
     fn poll(&mut self, events: &mut Vec<DriverEvent>) -> io::Result<()> {
@@ -354,8 +353,8 @@ impl Driver for Fault {
     }
 
     fn dismantle(&mut self) -> io::Result<Vec<(LaneKey, OwnedFd)>> {
-        // Readiness is found again by whoever adopts the lanes; the rest must be told here.
-        let is_news = |held: &DelayedEvent| {
+        // The adopter polls for readiness again; other events must be reported here.
+        let must_report = |held: &DelayedEvent| {
             !matches!(
                 held.event,
                 DriverEvent::Readable { .. }
@@ -365,7 +364,7 @@ impl Driver for Fault {
             )
         };
         let is_odd = |lane: &FaultLane| lane.state != State::Open || lane.reset_at.is_some();
-        if self.delayed_events.iter().any(is_news) || self.lanes.values().any(is_odd) {
+        if self.delayed_events.iter().any(must_report) || self.lanes.values().any(is_odd) {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         self.forward_delayed(u64::MAX);
@@ -424,10 +423,10 @@ impl ConnectionIo for Fault {
             lane_of(&held.event) == Some(key) && std::mem::discriminant(&held.event) == kind
         };
         match self.state(key) {
-            // The answer is on its way.
+            // The event is already queued.
             Some(State::Open | State::Broken { .. }) if self.delayed_events.iter().any(is_same) => {
             }
-            // A reset lane is ready for everything: the next call says so.
+            // A reset lane is ready for everything: the next call returns the error.
             Some(State::Broken { .. }) => self.delay_event(event),
             _ => {
                 self.inner.watch(key, interest)?;
@@ -478,8 +477,8 @@ impl ChunkIo for Fault {
         mode: SendMode,
     ) {
         if self.admit_chunk(lane) {
-            // SAFETY: the caller's promise, passed on; its release is never told before the
-            // driver inside tells it.
+            // SAFETY: the caller's contract, passed on; its release is never reported before
+            // the inner driver reports it.
             unsafe { self.inner.send_chunk(lane, token, header, source, offset, length, mode) };
         } else {
             self.delay_event(DriverEvent::ChunkSent { lane, result: Err(was_reset()) });
@@ -504,7 +503,7 @@ impl ChunkIo for Fault {
 
 impl DatagramIo for Fault {
     delegate!(inner: flush_datagrams datagram_bytes_max frame_state frame_drops);
-    delegate!(inner: neighbours_beside_messages);
+    delegate!(inner: local_peers_except_messages);
 
     fn open_datagrams(&mut self, socket: UdpSocket) -> io::Result<()> {
         self.inner.open_datagrams(socket)?;
@@ -565,7 +564,7 @@ impl DatagramIo for Fault {
         if self.chance(self.faults.unread) {
             return Err(io::ErrorKind::PermissionDenied.into());
         }
-        // SAFETY: the caller's promise, passed on.
+        // SAFETY: the caller's contract, passed on.
         unsafe { self.inner.read_by_cma(session, source, into, offset, length) }
     }
 }

@@ -1,4 +1,4 @@
-//! The right to a queue: by privileges of this process, or lent by `ringrail-xdpd`.
+//! The right to use a queue: by privileges of this process, or leased from `ringrail-xdpd`.
 
 use std::io;
 use std::net::SocketAddr;
@@ -19,38 +19,37 @@ use super::mapped::Mapping;
 use super::socket::{BUSY_FOR, Copying, XskRings};
 use crate::driver::traits::DATAGRAM_BYTES_MAX;
 
-/// How long the helper may take for an answer when an engine starts: it may have to load a program.
+/// Timeout of the helper's answer when an engine starts: it may have to load a program.
 const FIRST_ANSWER: Duration = Duration::from_secs(3);
-/// In mid-life, when messages wait for it.
+/// The same later, while messages wait.
 const LATER_ANSWER: Duration = Duration::from_millis(250);
-/// Between two questions for a queue that is busy.
+/// Pause between two requests for a busy queue.
 const BUSY_PAUSE: Duration = Duration::from_millis(5);
-/// Fewer frames are not of use.
+/// Minimum number of frames.
 const FRAMES_MIN: u32 = 128;
 
-/// What frames are wanted, and from whom they may be had.
+/// The frames requested, and who may provide them.
 #[derive(Clone, Debug)]
 pub(in super::super) struct Source {
-    /// How many.
+    /// Number of frames.
     pub(in super::super) frames: u32,
-    /// For how long a look at an empty ring may drive the NIC, in microseconds; 0: its interrupts
-    /// do.
+    /// Busy-poll time of an empty ring, in microseconds; 0: interrupts drive the NIC.
     pub(in super::super) busy_poll_us: u32,
-    /// Where `ringrail-xdpd` listens.
+    /// Path of the socket of `ringrail-xdpd`.
     pub(in super::super) helper: Option<PathBuf>,
 }
 
-/// A queue whose datagrams come, for as long as this lives.
+/// The right to the packets of a queue, as long as this lives.
 #[derive(Debug)]
 pub(super) enum QueueLease {
-    /// By privileges of our own.
+    /// By privileges of this process.
     Own {
-        /// Goes first: the NIC is not left before.
+        /// Dropped first, before leaving the NIC.
         claim: Claim,
         nic: Nic,
         copying: Copying,
     },
-    /// Leased.
+    /// Leased from the helper.
     Leased(Bound),
 }
 
@@ -63,7 +62,7 @@ impl QueueLease {
         }
     }
 
-    /// Name of the NIC, the queue, and how frames travel.
+    /// Name of the NIC, the queue, and how packets are transferred.
     pub(super) fn describe(&self) -> (String, u32, String) {
         let copied = |is_zero_copy| if is_zero_copy { "zero-copy" } else { "copied" };
         let (queue, how) = match self {
@@ -73,17 +72,17 @@ impl QueueLease {
             }
             Self::Leased(Bound { lease, queue, is_zero_copy }) => {
                 let copied = copied(*is_zero_copy);
-                (*queue, format!("{}, {copied}, lent by ringrail-xdpd", lease.mode()))
+                (*queue, format!("{}, {copied}, leased from ringrail-xdpd", lease.mode()))
             }
         };
         (self.nic().to_owned(), queue, how)
     }
 
-    /// Says whether datagrams can still come. A few short system calls.
+    /// Checks that the queue is still usable. A few short system calls.
     ///
     /// # Errors
     ///
-    /// Why they cannot.
+    /// Why it is not.
     pub(super) fn check(&self) -> Result<(), String> {
         match self {
             Self::Own { nic, .. } => nic.is_attached().map_err(|why| why.to_string()),
@@ -97,26 +96,26 @@ impl QueueLease {
 pub(super) enum MultiFrame {
     /// None is longer than a frame.
     No,
-    /// Where the kernel can.
+    /// If the kernel supports it.
     Wanted,
-    /// Or there is no lease.
+    /// Required: otherwise fail.
     Needed,
 }
 
-/// What a queue is wanted for.
+/// A request for a queue.
 #[derive(Clone, Copy)]
 pub(super) struct QueueRequest<'a> {
     pub(super) nic: u32,
-    /// What `socket`, the UDP socket, is bound to, if only to all addresses.
+    /// The address that `socket`, the UDP socket, is bound to, possibly by the wildcard.
     pub(super) local: SocketAddr,
     pub(super) socket: BorrowedFd<'a>,
     pub(super) source: &'a Source,
-    /// A queue that is busy is waited for, for a second.
+    /// Retry a busy queue for a second.
     pub(super) is_patient: bool,
     pub(super) long: MultiFrame,
 }
 
-/// A lease, and the rings that go with it.
+/// A lease, and its rings.
 pub(super) struct Acquired {
     pub(super) lease: QueueLease,
     pub(super) exchange: Exchange<AnyRings>,
@@ -125,17 +124,17 @@ pub(super) struct Acquired {
     pub(super) is_long: bool,
 }
 
-/// Takes the first queue that nobody has: by own privileges, else by the helper's.
+/// Acquires the first free queue: by own privileges, else from the helper.
 ///
 /// # Errors
 ///
-/// What stands in the way, and the cure.
+/// The obstacle, and the remedy.
 pub(super) fn acquire(request: &QueueRequest<'_>) -> Result<Acquired, String> {
     let lacking = match Missing::of_this_thread() {
         Some(missing) => missing.to_string(),
         None => match Nic::join(request.nic, AttachMode::Auto) {
             Ok(nic) => return bind_directly(nic, request),
-            // A user namespace's root has them all, and may nothing here.
+            // Root of a user namespace has them all, without effect here.
             Err(JoinError::Privileges { missing, .. }) => missing.to_string(),
             Err(error) => return Err(error.to_string()),
         },
@@ -148,8 +147,8 @@ pub(super) fn acquire(request: &QueueRequest<'_>) -> Result<Acquired, String> {
     };
     if request.long == MultiFrame::Needed {
         return Err(format!(
-            "not permitted: {lacking}; ringrail-xdpd lends no queue for packets of several frames, \
-             which the peers were told of"
+            "not permitted: {lacking}; ringrail-xdpd leases no queue for multi-frame packets, \
+             which were announced to peers"
         ));
     }
     lease_from_helper(request, helper).map_err(|refusal| match refusal {
@@ -160,7 +159,7 @@ pub(super) fn acquire(request: &QueueRequest<'_>) -> Result<Acquired, String> {
     })
 }
 
-/// By own privileges. Kernels before 6.6 have packets of one frame only.
+/// By own privileges. Multi-frame packets need Linux 6.6.
 fn bind_directly(nic: Nic, request: &QueueRequest<'_>) -> Result<Acquired, String> {
     let nic = match request.long {
         MultiFrame::No => nic,
@@ -174,8 +173,8 @@ fn bind_directly(nic: Nic, request: &QueueRequest<'_>) -> Result<Acquired, Strin
     take_queue(nic, request, false).map_err(|(_, why)| why)
 }
 
-/// The first queue that nobody has, zero-copy where NIC and program can. The NIC comes back if
-/// there is none.
+/// Acquires the first free queue, zero-copy if NIC and program support it. Returns the NIC if there
+/// is none.
 fn take_queue(
     nic: Nic,
     request: &QueueRequest<'_>,
@@ -185,7 +184,7 @@ fn take_queue(
     let long_bytes = if is_long { DATAGRAM_BYTES_MAX + BYTES_MAX } else { 0 };
     let mut last = String::from("it has no queue");
     for queue in 0..nic.queues() {
-        // Others' queues are not waited for where there are more.
+        // Busy queues are not waited for if there are several.
         let is_patient = request.is_patient && nic.queues() == 1;
         let ways: &[Copying] =
             if nic.has_zero_copy() { &[Copying::Zero, Copying::Copy] } else { &[Copying::Copy] };
@@ -219,7 +218,7 @@ fn take_queue(
 
 fn refused(nic: &str, queue: u32, error: &io::Error) -> String {
     let cure = match error.raw_os_error() {
-        Some(libc::EBUSY) => "; another process has it, which alone can use it",
+        Some(libc::EBUSY) => "; another process is using it",
         Some(libc::EPERM | libc::EACCES) => "; it needs CAP_NET_RAW and CAP_NET_ADMIN",
         Some(libc::ENOBUFS | libc::ENOMEM) => "; raise the memlock limit, or lower xdp_frames",
         _ => "",
@@ -227,7 +226,7 @@ fn refused(nic: &str, queue: u32, error: &io::Error) -> String {
     format!("queue {queue} of {nic}: {error}{cure}")
 }
 
-/// The first queue that nobody has, by the helper.
+/// Leases the first free queue from the helper.
 fn lease_from_helper(request: &QueueRequest<'_>, helper: &Path) -> Result<Acquired, LeaseError> {
     let is_patient = request.is_patient;
     let patience = if is_patient { FIRST_ANSWER } else { LATER_ANSWER };
@@ -237,15 +236,15 @@ fn lease_from_helper(request: &QueueRequest<'_>, helper: &Path) -> Result<Acquir
     let address = has_all.then(|| request.local.ip());
     let frames = request.source.frames.min(RING_ENTRIES_MAX);
     let entries = frames.next_power_of_two();
-    let (mut offer, lent) =
+    let (mut offer, leased) =
         Offer::ask(helper, request.nic, request.socket, address, entries, patience)?;
     let os = |source| LeaseError::Os { source };
-    let (memory, frames) = register_most(&lent, frames).map_err(os)?;
-    let rings = LeasedRings::new(&lent, entries, memory).map_err(os)?;
-    drop(lent);
+    let (memory, frames) = register_most(&leased, frames).map_err(os)?;
+    let rings = LeasedRings::new(&leased, entries, memory).map_err(os)?;
+    drop(leased);
     let exchange = Exchange::new(AnyRings::Leased(rings), frames, frames / 2, 0);
     let queues = offer.queues();
-    // Others' queues are not waited for where there are more.
+    // Busy queues are not waited for if there are several.
     let deadline = (is_patient && queues == 1).then(|| Instant::now() + BUSY_FOR);
     // However many there are, and however slowly each is refused.
     let last_queue_at = Instant::now() + patience;
@@ -273,17 +272,17 @@ fn lease_from_helper(request: &QueueRequest<'_>, helper: &Path) -> Result<Acquir
     }
 }
 
-/// Memory for as many frames as this user may lock, up to `frames`, and how many these are.
-fn register_most(lent: &OwnedFd, mut frames: u32) -> io::Result<(Mapping, u32)> {
+/// Registers memory for as many frames as this user may lock, up to `frames`; returns their number.
+fn register_most(leased: &OwnedFd, mut frames: u32) -> io::Result<(Mapping, u32)> {
     loop {
-        match register(lent, frames) {
+        match register(leased, frames) {
             Ok(memory) => return Ok((memory, frames)),
             Err(error)
                 if matches!(error.raw_os_error(), Some(libc::ENOBUFS | libc::ENOMEM))
                     && frames / 2 >= FRAMES_MIN =>
             {
                 frames /= 2;
-                tracing::debug!("memory for so many frames is not to be had, trying {frames}");
+                tracing::debug!("cannot lock memory for all frames, trying {frames}");
             }
             Err(error) => return Err(error),
         }
