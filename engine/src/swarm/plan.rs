@@ -114,7 +114,7 @@ pub(crate) struct Plan {
     pub(crate) datagrams: Option<DatagramPlan>,
     /// Memory that hosts of one machine share; `None`: each is a machine of its own.
     pub(crate) neighbours: Option<LocalPeerImpairments>,
-    /// Several rails; `None`: one per host, which is as the impairments says.
+    /// Several rails; `None`: one per host, with the impairments of the network.
     pub(crate) rails: Option<RailPlan>,
     /// Without bulk lanes: everything goes in datagrams.
     pub(crate) bulk_in_datagrams: bool,

@@ -1,4 +1,4 @@
-//! Sessions by datagrams in each kind of bad impairments, under attack: every message arrives once.
+//! Sessions by datagrams under each kind of impairment and attack: every message arrives once.
 
 use super::form::content;
 use super::scenarios::{config, drain, loop_config, peer, receive, run, send};

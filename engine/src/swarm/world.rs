@@ -117,7 +117,7 @@ impl World {
         self.add_host_with(&[])
     }
 
-    /// A new host with these links; none: with one, which is as the impairments says.
+    /// A new host with these links; none: with one, with the impairments of the network.
     pub(crate) fn add_host_with(&mut self, links: &[LinkImpairments]) -> usize {
         let number = self.places.len();
         let low = [(number >> 8) as u8, number as u8];

@@ -1,5 +1,4 @@
-//! Hosts of the simulated network: their lanes, the events on their way to the engine, and when
-//! that runs next.
+//! Hosts of the simulated network: lanes, pending events, and scheduling of turns.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -12,10 +11,10 @@ use super::random::HostRandom;
 use crate::driver::ACCEPTS_AT_ONCE;
 use crate::driver::traits::{DriverEvent, LaneKey};
 
-/// Connections that wait in a kernel to be accepted.
+/// Backlog of listeners.
 const BACKLOG: usize = 4096;
 
-/// A process, by its host and its number there.
+/// A process, by host and number.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct ProcessName {
     pub(super) host: usize,
@@ -26,35 +25,34 @@ pub(crate) struct ProcessName {
 pub(crate) struct Host {
     pub(super) random: HostRandom,
     pub(super) locator: SocketAddr,
-    /// The first is that of the locator.
+    /// The first one has the locator.
     pub(super) links: Vec<Link>,
     /// The link of each rail of the process; empty: one rail, the first link.
     pub(super) rails: Vec<usize>,
-    /// Counts the processes that lived here.
+    /// Counts the processes of this host.
     pub(super) process: u32,
     pub(super) is_running: bool,
-    /// It has no power: it sends nothing and answers nothing.
+    /// It sends nothing and answers nothing.
     pub(super) is_powered_off: bool,
-    /// Names the time without power.
+    /// Identifies the power-off period.
     pub(super) power_epoch: Option<u64>,
     pub(super) lanes: Vec<Option<SimLane>>,
     generation: u32,
-    news: BTreeMap<(u64, u64), PendingEvent>,
-    /// Makes turns that were planned before stale.
+    pending: BTreeMap<(u64, u64), PendingEvent>,
+    /// Invalidates turns scheduled before.
     turn: u64,
-    /// When it wakes, while it sleeps.
+    /// When it wakes, if it sleeps.
     wakes_ns: Option<u64>,
-    /// Its loop does not run before this time.
+    /// The loop is paused until then.
     pub(super) paused_until_ns: u64,
-    /// When the pauses began that follow each other without a breath.
+    /// Start of the current sequence of pauses.
     pub(super) paused_since_ns: u64,
     pub(super) socket: Socket,
-    /// Connections that its processes accepted.
+    /// Connections accepted by its processes.
     pub(super) accepted: u64,
-    /// They accept none before.
+    /// Accepting is paused until then.
     pub(super) accepts_after_ns: u64,
-    /// Connections that the process there now has opened, and those to the host that no engine has
-    /// opened.
+    /// Connections opened by the current process, and by visitors to the host.
     pub(super) opened: u64,
     pub(super) visits: u64,
 }
@@ -72,7 +70,7 @@ impl Host {
             power_epoch: None,
             lanes: Vec::new(),
             generation: 0,
-            news: BTreeMap::new(),
+            pending: BTreeMap::new(),
             turn: 0,
             wakes_ns: None,
             paused_since_ns: 0,
@@ -93,18 +91,19 @@ impl Host {
         self.paused_until_ns = 0;
     }
 
-    /// The process there now, of the host of that number.
+    /// The current process of host `host`.
     pub(super) fn process_name(&self, host: usize) -> ProcessName {
         ProcessName { host, process: self.process }
     }
 
-    /// Forgets everything of the process; gives the lanes and the memory that news would release.
+    /// Removes everything of the process; returns its lanes, and events whose memory must be
+    /// released.
     pub(super) fn stop(&mut self) -> (Vec<SimLane>, Vec<PendingEvent>) {
         self.is_running = false;
         self.turn += 1;
         self.wakes_ns = None;
-        let news = std::mem::take(&mut self.news).into_values().collect();
-        (self.lanes.drain(..).flatten().collect(), news)
+        let pending = std::mem::take(&mut self.pending).into_values().collect();
+        (self.lanes.drain(..).flatten().collect(), pending)
     }
 
     pub(super) fn add_lane(&mut self, connection: usize, side: usize) -> LaneKey {
@@ -130,18 +129,18 @@ impl Net {
         self.hosts[host].lane_mut(key)
     }
 
-    /// Connection and side of a lane that has to be there.
+    /// Connection and side of an existing lane.
     pub(super) fn lane(&mut self, host: usize, key: LaneKey) -> (usize, usize) {
         let lane = self.find_lane(host, key).expect("the loop knows its own lanes");
         (lane.connection, lane.side)
     }
 
-    /// An event for the engine of `host`, sooner or later.
+    /// Schedules an event for the engine of `host`, after a random delay.
     pub(super) fn post_event(
         &mut self,
         host: usize,
         lane: Option<LaneKey>,
-        news: impl Into<PendingEvent>,
+        pending: impl Into<PendingEvent>,
     ) {
         let late_ns = self.lateness_ns(host);
         let mut at_ns = self.now_ns() + late_ns;
@@ -150,17 +149,17 @@ impl Net {
             at_ns = at_ns.max(lane.last_event_ns);
             lane.last_event_ns = at_ns;
         }
-        self.schedule_event(host, at_ns, news.into());
+        self.schedule_event(host, at_ns, pending.into());
     }
 
-    /// The same at a time that the caller chooses.
-    pub(super) fn schedule_event(&mut self, host: usize, at_ns: u64, news: PendingEvent) {
+    /// The same at a given time.
+    pub(super) fn schedule_event(&mut self, host: usize, at_ns: u64, pending: PendingEvent) {
         let number = self.next_number();
-        self.hosts[host].news.insert((at_ns, number), news);
+        self.hosts[host].pending.insert((at_ns, number), pending);
         self.wake_at(host, at_ns);
     }
 
-    /// The engine of `host` runs at `at_ns` at the latest, if it sleeps.
+    /// Wakes the engine of `host` at `at_ns` at the latest, if it sleeps.
     pub(super) fn wake_at(&mut self, host: usize, at_ns: u64) {
         let known = &mut self.hosts[host];
         if known.wakes_ns.is_some_and(|wakes_ns| at_ns < wakes_ns) {
@@ -169,7 +168,7 @@ impl Net {
         }
     }
 
-    /// The engine of `host` has something to do.
+    /// Wakes the engine of `host`.
     pub(crate) fn wake(&mut self, host: usize) {
         let now_ns = self.now_ns();
         self.wake_at(host, now_ns);
@@ -182,7 +181,7 @@ impl Net {
         self.plan(at_ns, Item::Turn { host, turn });
     }
 
-    /// Whether a planned turn is to be made; one of a paused process is made later.
+    /// Whether a scheduled turn is to be executed; one of a paused process is postponed.
     pub(crate) fn begins_turn(&mut self, host: usize, turn: u64) -> bool {
         let now_ns = self.now_ns();
         let known = &mut self.hosts[host];
@@ -198,19 +197,19 @@ impl Net {
         true
     }
 
-    /// The engine sleeps until there is news, for `limit_ns` at the most.
+    /// Sleeps until there is an event, for at most `limit_ns`.
     pub(super) fn sleep(&mut self, host: usize, limit_ns: u64) {
         let now_ns = self.now_ns();
-        // Who announces a sleep looks once more at what was written before.
+        // A sleeper checks once more for data written before.
         let readable_ns = self.datagrams_readable_ns(host).min(self.ring_ready_ns(host));
         let known = &mut self.hosts[host];
-        let news_ns = known.news.first_key_value().map_or(u64::MAX, |((at_ns, _), _)| *at_ns);
-        let wakes_ns = news_ns.min(readable_ns).min(now_ns.saturating_add(limit_ns)).max(now_ns);
+        let pending_ns = known.pending.first_key_value().map_or(u64::MAX, |((at_ns, _), _)| *at_ns);
+        let wakes_ns = pending_ns.min(readable_ns).min(now_ns.saturating_add(limit_ns)).max(now_ns);
         known.wakes_ns = Some(wakes_ns);
         self.plan_turn(host, wakes_ns);
     }
 
-    /// Whether the engine of `host` has something to poll for now.
+    /// Whether the engine of `host` has something to poll for.
     pub(super) fn has_event(&self, host: usize) -> bool {
         self.hosts[host].wakes_ns.is_some_and(|at_ns| at_ns <= self.now_ns())
     }
@@ -225,9 +224,9 @@ impl Net {
         self.hosts[host].wakes_ns.is_some()
     }
 
-    /// Hands over the events whose time has come, some of them if there are many.
+    /// Delivers due events, some of them if there are many.
     pub(super) fn deliver(&mut self, host: usize, events: &mut Vec<DriverEvent>) {
-        // Beside the limit, so that neither lanes nor datagrams wait for the other for ever.
+        // Not counted in the limit, so that lanes and datagrams do not starve each other.
         if self.takes_datagrams_readable(host) {
             self.settle(host, &DriverEvent::DatagramsReadable);
             events.push(DriverEvent::DatagramsReadable);
@@ -235,7 +234,7 @@ impl Net {
         self.put_accepts_off(host);
         for _ in 0..self.impairments.events_per_poll {
             let now_ns = self.now_ns();
-            let Some(first) = self.hosts[host].news.first_entry() else { return };
+            let Some(first) = self.hosts[host].pending.first_entry() else { return };
             if first.key().0 > now_ns {
                 return;
             }
@@ -264,8 +263,8 @@ impl Net {
         }
     }
 
-    /// A host that has rested from accepting does so still, or accepts some connections only; the
-    /// others wait, as far as the kernel's queue has room.
+    /// Postpones accepts while accepting is paused, or beyond the limit per poll; other connections
+    /// wait in the backlog.
     fn put_accepts_off(&mut self, host: usize) {
         let now_ns = self.now_ns();
         let known = &mut self.hosts[host];
@@ -276,18 +275,18 @@ impl Net {
             true => (known.accepts_after_ns, 0),
             false => (now_ns + 1, ACCEPTS_AT_ONCE),
         };
-        let due = known.news.range(..=(now_ns, u64::MAX));
-        let accepts = due.filter(|(_, news)| matches!(news.what, What::Accept(_)));
+        let due = known.pending.range(..=(now_ns, u64::MAX));
+        let accepts = due.filter(|(_, pending)| matches!(pending.what, What::Accept(_)));
         let late: Vec<_> = accepts.map(|(key, _)| *key).skip(keep).collect();
         for (count, key) in late.into_iter().enumerate() {
-            let Some(news) = known.news.remove(&key) else { continue };
+            let Some(pending) = known.pending.remove(&key) else { continue };
             if count < BACKLOG {
-                known.news.insert((until_ns, key.1), news);
+                known.pending.insert((until_ns, key.1), pending);
             }
         }
     }
 
-    /// The engine hears of an event: the lane is free for the next one of its kind.
+    /// An event was delivered: the lane is free for the next one of its kind.
     fn settle(&mut self, host: usize, event: &DriverEvent) {
         let known = &mut self.hosts[host];
         let (kind, lane) = match *event {

@@ -1,12 +1,11 @@
-//! Engines of one simulated machine: rings between two of them, and messages that one reads from
-//! the other's memory.
+//! Engines on one simulated host machine: rings between two of them, and cross-memory reads.
 //!
-//! A ring loses nothing and keeps the order, until it ends. Both sides hear of that at times of
-//! their own; what one writes until then is lost, and what was written before is read or not, as
-//! after the end of a process or a broken rule. Then the two may meet anew.
+//! A ring loses nothing and keeps order, until it ends. Both sides notice that at different times;
+//! entries written until then are lost, and earlier ones are read or not, as after the end of a
+//! process or a protocol violation. Then the two may reconnect.
 //!
-//! Nothing is planned for what is written: a reader that looks finds it, and one that sleeps is
-//! woken when the writer flushes.
+//! Reads are not scheduled: a polling reader finds an entry, and a sleeping one is woken when the
+//! writer flushes.
 
 use std::collections::VecDeque;
 use std::io;
@@ -19,50 +18,50 @@ use crate::driver::shm::cma::Attached;
 use crate::driver::traits::{CmaSource, DriverEvent, LocalPeer, PieceHeader, ProcessCookie};
 use crate::memory::Shape;
 
-/// Time until two engines that have a session find each other, and the pause before they try again,
-/// at the most, in nanoseconds.
+/// Maximum time until the two engines of a session connect, and maximum delay of a retry, in
+/// nanoseconds.
 const DISCOVERY_NS: u64 = 100_000;
 const RETRY_NS: u64 = 20_000_000;
-/// Where rings end, one in so many pieces that are written ends its own: what is on its way then is
-/// for nobody else to say.
+/// With ring ends enabled, one in so many written pieces ends its ring: pieces in the ring are lost
+/// then.
 const PIECES_PER_END: usize = 15;
-/// How often who opened a session looks for the other side.
+/// Connection attempts of the initiator of a session.
 const TRIES: u32 = 6;
 
-/// How rings fare. "One in" so many times; 0: never.
+/// Impairments of rings. "One in" so many times; 0: never.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct LocalPeerImpairments {
-    /// Hosts whose numbers have the same remainder by this are one machine; 0: none shares one.
+    /// Hosts whose numbers are equal modulo this share a machine; 0: none do.
     pub(crate) machines: usize,
-    /// Bytes that a ring holds.
+    /// Capacity of a ring in bytes.
     pub(crate) ring_bytes: usize,
-    /// How much later than it is written something is seen, at the most.
+    /// Maximum delay between write and read.
     pub(crate) delay_ns: u64,
-    /// A ring seems to have no room.
+    /// A ring seems to be full.
     pub(crate) full_one_in: usize,
-    /// Mean time between the ends of two rings; 0: they last.
+    /// Mean time between the ends of two rings; 0: never.
     pub(crate) end_ns: u64,
-    /// Long messages can be read from memory.
+    /// Cross-memory reads are possible.
     pub(crate) reads: bool,
-    /// The kernel refuses that after all.
+    /// The kernel refuses one.
     pub(crate) unreadable_one_in: usize,
 }
 
-/// What an engine knows of a session.
+/// State of a session at one engine.
 #[derive(Debug)]
 struct Known {
     session: u64,
     host: usize,
-    /// Where the other side's packets seem to come from.
+    /// Source address reported for the peer's packets.
     address: SocketAddr,
     is_initiator: bool,
-    /// By what the other side reads this one's memory.
+    /// The cookie for the peer's reads.
     cookie: Option<Arc<ProcessCookie>>,
-    /// PendingEvent of one session keep their order.
+    /// Events of one session keep their order.
     reported_ns: u64,
 }
 
-/// What was written into a ring.
+/// An entry of a ring.
 #[derive(Debug)]
 struct Entry {
     seen_ns: u64,
@@ -70,7 +69,7 @@ struct Entry {
     bytes: Vec<u8>,
 }
 
-/// What it is.
+/// Kind of an entry.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Kind {
     Packet,
@@ -78,20 +77,20 @@ pub(super) enum Kind {
     Piece(PieceHeader),
 }
 
-/// One side of a pair of rings, and what it wrote.
+/// One side of a pair of rings, and its entries.
 #[derive(Debug)]
 struct Side {
     host: usize,
-    /// Its engine knows of the rings.
+    /// Its engine knows the rings.
     is_open: bool,
-    /// It has heard of their end, and reads what is left.
+    /// It has noticed their end, and reads the remaining entries.
     is_leaving: bool,
-    /// It has read that.
+    /// It has read them.
     has_left: bool,
     written: VecDeque<Entry>,
-    /// Of these.
+    /// Size of the entries.
     bytes: usize,
-    /// Something was written since the last flush.
+    /// Entries were written since the last flush.
     is_behind: bool,
 }
 
@@ -111,7 +110,7 @@ impl Side {
 }
 
 impl Side {
-    /// Whether it looks for what the other one wrote.
+    /// Whether it reads entries of the other side.
     fn reads(&self) -> bool {
         self.is_open || (self.is_leaving && !self.has_left)
     }
@@ -123,23 +122,23 @@ struct Rings {
     session: u64,
     number: u32,
     sides: [Side; 2],
-    /// What is written is lost.
+    /// New entries are lost.
     have_ended: bool,
 }
 
-/// All of them.
+/// All sessions and rings.
 #[derive(Debug, Default)]
 pub(super) struct LocalPeers {
     pub(super) impairments: LocalPeerImpairments,
     known: Vec<Known>,
     rings: Vec<Rings>,
-    /// Segments that were read, reads from memory, and pieces of messages.
+    /// Numbers of segments read, cross-memory reads, and pieces read.
     read: [u64; 3],
-    /// Rings that were made.
+    /// Number of rings created.
     made: u32,
 }
 
-/// What comes out of a ring.
+/// An entry as returned to the reader.
 pub(super) enum ReadEntry {
     Segment(u64, Vec<u8>),
     Piece(u64, PieceHeader, Vec<u8>),
@@ -147,7 +146,7 @@ pub(super) enum ReadEntry {
 }
 
 impl Net {
-    /// Rings fare like this from now on.
+    /// Sets the impairments of rings.
     pub(crate) fn share_memory(&mut self, impairments: LocalPeerImpairments) {
         let begins = self.local_peers.impairments.end_ns == 0 && impairments.end_ns > 0;
         self.local_peers.impairments = impairments;
@@ -156,19 +155,18 @@ impl Net {
         }
     }
 
-    /// Rings are never full and do not end any more.
+    /// Disables full rings and ends of rings.
     pub(crate) fn disable_ring_faults(&mut self) {
         let impairments = &mut self.local_peers.impairments;
         (impairments.full_one_in, impairments.unreadable_one_in, impairments.end_ns) = (0, 0, 0);
     }
 
-    /// Segments that came by rings so far, reads from memory, and pieces of messages that came by
-    /// rings.
+    /// Numbers of segments read from rings, cross-memory reads, and pieces read from rings.
     pub(crate) fn local_read_counts(&self) -> [u64; 3] {
         self.local_peers.read
     }
 
-    /// Whether a host may have local_peers.
+    /// Whether a host may have local peers.
     pub(super) fn has_local_peers(&self, host: usize) -> bool {
         self.local_peers.impairments.machines > 0 && self.hosts[host].socket.is_open
     }
@@ -178,7 +176,7 @@ impl Net {
         machines > 0 && one != other && one % machines == other % machines
     }
 
-    // ---- Beginning and end ----
+    // ---- Connecting and disconnecting ----
 
     /// The engine of `host` has a session.
     pub(super) fn connect_peer(
@@ -201,7 +199,7 @@ impl Net {
         self.plan(at_ns, Item::Discovery { host, session, tries });
     }
 
-    /// Who opened a session looks for the other side.
+    /// The initiator of a session tries to connect.
     pub(super) fn handle_discovery(&mut self, host: usize, session: u64, tries: u32) {
         let all = &self.local_peers;
         let is_asked = all.known.iter().any(|it| (it.host, it.session) == (host, session));
@@ -227,24 +225,24 @@ impl Net {
         }
     }
 
-    /// The engine of `host` hears that a session has rings, or has none any more.
+    /// Reports to the engine of `host` that a session has gained or lost its rings.
     fn report_rings(&mut self, host: usize, (session, number): (u64, u32), is_up: bool) {
         let mut events = vec![DriverEvent::RingChanged { session, number, is_up }];
         if self.local_peers.impairments.reads {
             events.push(DriverEvent::CmaChanged { session, is_able: is_up });
         }
         for event in events {
-            let heard_ns = self.now_ns() + self.lateness_ns(host);
+            let noticed_ns = self.now_ns() + self.lateness_ns(host);
             let known = &mut self.local_peers.known;
             let known = known.iter_mut().find(|it| (it.host, it.session) == (host, session));
             let Some(known) = known else { return };
-            known.reported_ns = known.reported_ns.max(heard_ns);
-            let (at_ns, news) = (known.reported_ns, PendingEvent::from(event));
-            self.schedule_event(host, at_ns, news);
+            known.reported_ns = known.reported_ns.max(noticed_ns);
+            let (at_ns, pending) = (known.reported_ns, PendingEvent::from(event));
+            self.schedule_event(host, at_ns, pending);
         }
     }
 
-    /// The engine of `host` has just heard it.
+    /// The engine of `host` was notified.
     pub(super) fn rings_changed(
         &mut self,
         host: usize,
@@ -265,7 +263,7 @@ impl Net {
         self.leave_drained(index, host);
     }
 
-    /// A side that has heard of the end has left when it has read everything.
+    /// A side that has noticed the end leaves after it has read everything.
     fn leave_drained(&mut self, index: usize, host: usize) {
         let sides = &mut self.local_peers.rings[index].sides;
         let Some(side) = sides.iter().position(|side| side.host == host) else { return };
@@ -275,7 +273,7 @@ impl Net {
         }
     }
 
-    /// Rings that both sides have left are gone, and may be made anew.
+    /// Removes rings that both sides have left; they may be recreated.
     fn forget_left(&mut self, index: usize) {
         if self.local_peers.rings[index].sides.iter().any(|side| !side.has_left) {
             return;
@@ -288,7 +286,7 @@ impl Net {
         }
     }
 
-    /// The engine of `host` has a session no more.
+    /// The session of the engine of `host` has ended.
     pub(super) fn disconnect_peer(&mut self, host: usize, session: u64) {
         self.local_peers.known.retain(|it| (it.host, it.session) != (host, session));
         let mut rings = self.local_peers.rings.iter();
@@ -301,7 +299,7 @@ impl Net {
         self.end_rings(index);
     }
 
-    /// The process of `host` is gone.
+    /// The process of `host` has ended.
     pub(super) fn leave_local_peers(&mut self, host: usize) {
         let all = &self.local_peers.known;
         let sessions = all.iter().filter(|it| it.host == host).map(|it| it.session);
@@ -310,7 +308,7 @@ impl Net {
         }
     }
 
-    /// Rings end, for those who use them still.
+    /// Ends rings for the sides that still use them.
     fn end_rings(&mut self, index: usize) {
         let rings = &mut self.local_peers.rings[index];
         let name = (rings.session, rings.number);
@@ -332,7 +330,7 @@ impl Net {
         self.plan(at_ns, Item::RingEnd);
     }
 
-    /// The rings of some session end.
+    /// Ends the rings of a random session.
     pub(super) fn handle_ring_end(&mut self) {
         if self.local_peers.impairments.end_ns == 0 {
             return;
@@ -346,11 +344,11 @@ impl Net {
         self.plan_ring_end();
     }
 
-    /// Rings end in the middle of something.
+    /// Ends rings in the middle of an entry.
     fn break_rings(&mut self, index: usize) {
         let host = self.local_peers.rings[index].sides[0].host;
         if self.hosts[host].random.rings.one_in(2) {
-            // Nothing of it is believed any more.
+            // The remaining entries are discarded.
             for side in &mut self.local_peers.rings[index].sides {
                 side.written.clear();
                 side.bytes = 0;
@@ -361,7 +359,7 @@ impl Net {
 
     // ---- Writing ----
 
-    /// Writes into the ring of a session. `false`: there is none, or no room.
+    /// Writes into the ring of a session. `false`: no ring, or no room.
     pub(super) fn write_ring(
         &mut self,
         host: usize,
@@ -370,7 +368,7 @@ impl Net {
         bytes: &[u8],
     ) -> bool {
         if self.local_peers.side_mut(host, session).is_none() {
-            // Nothing is drawn: a world without rings is what it ever was.
+            // Draws no random number, so that runs without rings stay the same.
             return false;
         }
         let impairments = self.local_peers.impairments;
@@ -381,7 +379,7 @@ impl Net {
         let Some((rings, side)) = self.local_peers.side_mut(host, session) else { return false };
         let have_ended = rings.have_ended;
         let side = &mut rings.sides[side];
-        // One that is empty takes anything.
+        // An empty ring takes anything.
         let has_room = side.bytes == 0 || side.bytes + bytes.len() <= impairments.ring_bytes;
         if !side.is_open || seems_full || !has_room {
             return false;
@@ -406,7 +404,7 @@ impl Net {
         true
     }
 
-    /// LocalPeers that sleep over what `host` wrote wake.
+    /// Wakes peers that sleep over entries of `host`.
     pub(super) fn flush_rings(&mut self, host: usize) {
         let now_ns = self.now_ns();
         for index in 0..self.local_peers.rings.len() {
@@ -427,7 +425,7 @@ impl Net {
 
     // ---- Reading ----
 
-    /// When something can be read by `host`, as far as it was written.
+    /// When the next entry for `host` can be read.
     pub(super) fn ring_ready_ns(&self, host: usize) -> u64 {
         let rings = self.local_peers.rings.iter();
         let sides = rings.filter_map(|rings| {
@@ -476,7 +474,7 @@ impl Net {
         None
     }
 
-    /// Reads a piece of a message from the memory of the other side of a session.
+    /// Reads a part of a message from the memory of a session's peer.
     ///
     /// # Safety
     ///
@@ -496,13 +494,13 @@ impl Net {
         let mut known = self.local_peers.known.iter();
         let other = known.find(|it| it.session == session && it.host != host);
         let cookie = other.and_then(|it| it.cookie.clone()).filter(|_| is_open && !is_refused);
-        let cookie = cookie.ok_or_else(|| io::Error::other("says the simulation"))?;
+        let cookie = cookie.ok_or_else(|| io::Error::other("refused by the simulation"))?;
         let address = cookie.resolve(source.address);
-        let address = address.ok_or_else(|| io::Error::other("it was never announced"))?;
+        let address = address.ok_or_else(|| io::Error::other("the address was never announced"))?;
         let source = CmaSource { address, ..source };
         let spans = lane::spans_of(into, offset, length);
         self.take_memory(&spans, true);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         let read = unsafe { Attached::own_process(&cookie).read(source, into, offset, length) };
         self.release_memory(&spans, false);
         self.local_peers.read[1] += u64::from(read.is_ok());
@@ -511,7 +509,7 @@ impl Net {
 }
 
 impl LocalPeers {
-    /// The rings of a session, and which side of them `host` is.
+    /// The rings of a session, and the side of `host`.
     fn side_mut(&mut self, host: usize, session: u64) -> Option<(&mut Rings, usize)> {
         let rings = self.rings.iter_mut().find(|rings| rings.session == session)?;
         let side = rings.sides.iter().position(|side| side.host == host)?;

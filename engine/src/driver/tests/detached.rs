@@ -1,4 +1,4 @@
-//! What a driver does in the place of an absent owner: the calls come from another thread.
+//! Detached mode: the calls come from another thread.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::host::{Host, PATIENCE, Variant};
 use crate::driver::traits::{CloseMode, Driver, DriverEvent, Interest};
 
-/// Turns of somebody else until `done`, which gets what has happened since the last one.
+/// Turns of another thread until `done`, which gets the events since the last one.
 fn stand_in(
     driver: &mut (dyn Driver + Send),
     mut done: impl FnMut(&mut dyn Driver, &[DriverEvent]) -> bool + Send,
@@ -24,7 +24,7 @@ fn stand_in(
                 if done(driver, &events) {
                     break;
                 }
-                assert!(Instant::now() < deadline, "it never happens in the absence");
+                assert!(Instant::now() < deadline, "it does not happen in detached mode");
                 thread::sleep(Duration::from_micros(100));
             }
             driver.end_detached();
@@ -32,8 +32,8 @@ fn stand_in(
     });
 }
 
-/// Connections are made, accepted and used without the owner, who can go on with them and is told
-/// nothing wrong when it is back.
+/// Connections are opened, accepted and used in detached mode; the owner can continue with them and
+/// gets no wrong events.
 pub(super) fn lanes_are_opened_and_closed_while_detached(variant: &Variant) {
     let mut host = Host::new(variant);
     let address = host.listen();
@@ -41,9 +41,9 @@ pub(super) fn lanes_are_opened_and_closed_while_detached(variant: &Variant) {
     let (mut near, mut far) = (None, None);
     let driver = &mut *host.driver;
     driver.watch(unused.0, Interest::Readable).unwrap();
-    // As control lanes are when their session ends.
+    // As control connections are when their session ends.
     driver.watch(unused.1, Interest::Readable).unwrap();
-    let (mut heard, mut is_connected, mut is_closed) = (false, false, false);
+    let (mut has_ended, mut is_connected, mut is_closed) = (false, false, false);
     stand_in(driver, |driver, events| {
         near.get_or_insert_with(|| driver.connect(address, 0).unwrap());
         for event in events {
@@ -53,13 +53,13 @@ pub(super) fn lanes_are_opened_and_closed_while_detached(variant: &Variant) {
                     driver.close(unused.1, CloseMode::Graceful);
                 }
                 DriverEvent::Connected { lane } => is_connected |= Some(*lane) == near,
-                // The end of the lane that is closed reaches its other side.
-                DriverEvent::Readable { lane } => heard |= *lane == unused.0,
+                // The end of the closed lane reaches its other side.
+                DriverEvent::Readable { lane } => has_ended |= *lane == unused.0,
                 DriverEvent::Closed { lane } => is_closed |= *lane == unused.1,
                 _ => {}
             }
         }
-        is_connected && far.is_some() && heard
+        is_connected && far.is_some() && has_ended
     });
     let (near, far) = (near.unwrap(), far.unwrap());
     let deadline = Instant::now() + PATIENCE;
@@ -71,7 +71,7 @@ pub(super) fn lanes_are_opened_and_closed_while_detached(variant: &Variant) {
         for event in events.drain(..) {
             let is_second =
                 matches!(event, DriverEvent::Connected { .. } | DriverEvent::Accepted { .. });
-            assert!(!is_second, "told twice: {event:?}");
+            assert!(!is_second, "reported twice: {event:?}");
             is_closed |= matches!(event, DriverEvent::Closed { lane } if lane == unused.1);
         }
         if !sent {
@@ -81,7 +81,7 @@ pub(super) fn lanes_are_opened_and_closed_while_detached(variant: &Variant) {
     }
 }
 
-/// A full stream is watched for room, and datagrams pass, without the owner.
+/// A full stream is watched for room, and datagrams pass, in detached mode.
 pub(super) fn bytes_and_datagrams_pass_while_detached(variant: &Variant) {
     let mut host = Host::new(variant);
     let (lane, mut peer) = host.narrow_lane();
@@ -114,21 +114,21 @@ pub(super) fn bytes_and_datagrams_pass_while_detached(variant: &Variant) {
         has_room && came
     });
     let mut peer = reader.join().unwrap();
-    // The owner goes on where it was, though it may be told of some of it again.
+    // The owner continues, though some events may be reported again.
     assert_eq!(driver.send(lane, b"?").unwrap(), 1);
     let mut byte = [0];
     peer.read_exact(&mut byte).unwrap();
     assert_eq!(byte, *b"?");
 }
 
-/// Connections that come and are refused without the owner are over before it is back: nothing of
-/// them waits for it, however many there are.
+/// Connections accepted and refused in detached mode are closed before the owner is back, however
+/// many there are.
 pub(super) fn refused_connections_leave_nothing_while_detached(variant: &Variant) {
-    const STRANGERS: usize = 50;
+    const CLIENTS: usize = 50;
     let mut host = Host::new(variant);
     let address = host.listen();
     let driver = &mut *host.driver;
-    let (mut strangers, mut closed) = (Vec::new(), Vec::new());
+    let (mut clients, mut closed) = (Vec::new(), Vec::new());
     stand_in(driver, |driver, events| {
         for event in events {
             match event {
@@ -140,21 +140,21 @@ pub(super) fn refused_connections_leave_nothing_while_detached(variant: &Variant
                 other => panic!("{other:?}"),
             }
         }
-        if strangers.len() == closed.len() && closed.len() < STRANGERS {
-            let mut stranger = TcpStream::connect(address).unwrap();
-            stranger.write_all(b"?").unwrap();
-            strangers.push(stranger);
+        if clients.len() == closed.len() && closed.len() < CLIENTS {
+            let mut client = TcpStream::connect(address).unwrap();
+            client.write_all(b"?").unwrap();
+            clients.push(client);
         }
-        closed.len() == STRANGERS
+        closed.len() == CLIENTS
     });
-    for stranger in &mut strangers {
-        // A reset, for its byte was not read; the connection is over in any case.
-        assert!(matches!(stranger.read(&mut [0]), Ok(0) | Err(_)));
+    for client in &mut clients {
+        // A reset, as its byte was not read; the connection is closed in any case.
+        assert!(matches!(client.read(&mut [0]), Ok(0) | Err(_)));
     }
-    // The owner hears no more of them.
+    // The owner gets no event of them.
     let mut events = Vec::new();
     for _ in 0..100 {
         driver.poll(&mut events).unwrap();
-        assert!(events.is_empty(), "told again: {events:?}");
+        assert!(events.is_empty(), "reported again: {events:?}");
     }
 }

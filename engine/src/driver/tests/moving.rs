@@ -1,4 +1,4 @@
-//! Sockets that change their driver.
+//! Sockets that move to another driver.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -11,20 +11,20 @@ use crate::driver::{DriverChoice, DriverConfig};
 use crate::memory::Buffer;
 
 fn expect_bytes(host: &mut Host, lane: LaneKey, expected: &[u8]) {
-    let mut heard = Vec::new();
-    while heard.len() < expected.len() {
+    let mut received = Vec::new();
+    while received.len() < expected.len() {
         host.watch(lane, Interest::Readable);
         host.expect("Readable", |e| matches!(e, DriverEvent::Readable { lane: l } if *l == lane));
         let mut into = [0; 5];
         match host.driver.recv(lane, &mut into) {
-            Ok(count) => heard.extend_from_slice(&into[..count]),
+            Ok(count) => received.extend_from_slice(&into[..count]),
             Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
         }
     }
-    assert_eq!(heard, expected);
+    assert_eq!(received, expected);
 }
 
-/// The stream goes on where it was, and connections that nobody had accepted are not lost.
+/// The stream continues, and pending connections are not lost.
 pub(super) fn lanes_move_to_the_other_driver(variant: &Variant) {
     let other = match variant.choice {
         DriverChoice::Sockets => DriverChoice::Auto,
@@ -40,7 +40,7 @@ pub(super) fn lanes_move_to_the_other_driver(variant: &Variant) {
         let (closed, _) = host.lane_to_outside();
         host.close(closed, CloseMode::Reset);
         host.expect_closed(closed);
-        // A chunk with zero copy leaves its traces in the driver, not in the stream.
+        // A zero-copy chunk leaves state in the driver, not in the stream.
         host.send_chunk(lane, 1, Buffer::from(pattern(1, 5000)), SendMode::ZeroCopy);
         host.expect_sent(lane).unwrap();
         host.expect_released(1);
@@ -72,9 +72,9 @@ pub(super) fn lanes_move_to_the_other_driver(variant: &Variant) {
         successor.expect_sent(lane).unwrap();
         successor.close(lane, CloseMode::Graceful);
         successor.expect_closed(lane);
-        let mut heard = Vec::new();
-        peer.read_to_end(&mut heard).unwrap();
-        let (first, second) = heard.split_at(CHUNK_HEADER_BYTES + 5000);
+        let mut received = Vec::new();
+        peer.read_to_end(&mut received).unwrap();
+        let (first, second) = received.split_at(CHUNK_HEADER_BYTES + 5000);
         assert!(
             first[..CHUNK_HEADER_BYTES] == header(1)
                 && first[CHUNK_HEADER_BYTES..] == pattern(1, 5000)
@@ -86,7 +86,7 @@ pub(super) fn lanes_move_to_the_other_driver(variant: &Variant) {
     }
 }
 
-/// What is outstanding keeps a driver together, and it goes on as if nothing had been asked.
+/// Outstanding requests prevent dismantling, and continue unaffected.
 pub(super) fn busy_driver_is_not_dismantled(variant: &Variant) {
     let mut host = Host::new(variant);
     let (lane, mut peer) = host.lane_to_outside();
