@@ -419,7 +419,7 @@ impl Datagrams {
     ) -> io::Result<()> {
         let shm = self.shm.as_mut().ok_or(io::ErrorKind::Unsupported)?;
         self.counters.syscalls += 1;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         unsafe { shm.read_by_cma(session, source, into, offset, length) }
     }
 

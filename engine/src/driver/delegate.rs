@@ -25,7 +25,7 @@ macro_rules! delegate {
     };
     (@rebind_listener $to:ident) => {
         delegate!(
-            # $to rebind_listener(&mut self, rail: u8, everywhere: &TcpListener) -> Option<TcpListener>
+            # $to rebind_listener(&mut self, rail: u8, all: &TcpListener) -> Option<TcpListener>
         );
     };
     (@pause_accept $to:ident) => {
@@ -40,7 +40,9 @@ macro_rules! delegate {
     (@addresses $to:ident) => {
         delegate!(# $to addresses(&self, lane: LaneKey) -> Option<(SocketAddr, SocketAddr)>);
     };
-    (@unacked $to:ident) => { delegate!(# $to unacked(&mut self, lane: LaneKey) -> io::Result<Unacked>); };
+    (@unacked $to:ident) => {
+        delegate!(# $to unacked(&mut self, lane: LaneKey) -> io::Result<Unacked>);
+    };
     (@quickack $to:ident) => { delegate!(# $to quickack(&mut self, lane: LaneKey)); };
     (@tcp_figures $to:ident) => {
         delegate!(# $to tcp_figures(&mut self, lane: LaneKey) -> Option<TcpFigures>);
@@ -67,7 +69,7 @@ macro_rules! delegate {
 
     // Everything about local peers.
     (@local_peers $to:ident) => {
-        delegate!($to: neighbours_beside_messages);
+        delegate!($to: local_peers_except_messages);
         delegate!(# $to connect_peer(&mut self, peer: crate::driver::traits::LocalPeer));
         delegate!(# $to disconnect_peer(&mut self, session: u64));
         delegate!(# $to write_segment(&mut self, session: u64, segment: [&[u8]; 2]) -> bool);
@@ -90,16 +92,18 @@ macro_rules! delegate {
             offset: usize,
             length: usize,
         ) -> io::Result<()> {
-            // SAFETY: the caller's promise, passed on.
+            // SAFETY: the caller's contract, passed on.
             unsafe { self.$to.read_by_cma(session, source, into, offset, length) }
         }
     };
-    (@neighbours_beside_messages $to:ident) => {
+    (@local_peers_except_messages $to:ident) => {
         delegate!(# $to enable_shared_memory(&mut self, engine: u64));
         delegate!(# $to accepts_local_peers(&self) -> bool);
         delegate!(# $to read_piece(&mut self, into: &mut [u8]));
         delegate!(# $to piece(&mut self) -> &[u8]);
-        delegate!(# $to process_cookie(&self) -> Option<std::sync::Arc<crate::driver::traits::ProcessCookie>>);
+        fn process_cookie(&self) -> Option<std::sync::Arc<crate::driver::traits::ProcessCookie>> {
+            self.$to.process_cookie()
+        }
         fn request_memory(&mut self, session: u64, token: u32, key: u64) -> io::Result<()> {
             self.$to.request_memory(session, token, key)
         }

@@ -252,12 +252,12 @@ mod tests {
         ];
         let rails = ["10.1.0.1", "10.1.0.2", "10.2.0.1", "fe80::1"];
         let rails: Vec<_> = (2..).zip(rails).map(|(index, ip)| rail(index, ip)).collect();
-        let said = announcements(&rails, &all);
-        let said: Vec<_> = said
+        let announced = announcements(&rails, &all);
+        let announced: Vec<_> = announced
             .iter()
             .map(|announcement| (announcement.nic_index, announcement.address))
             .collect();
-        assert_eq!(said, [(2, [10, 1, 0, 1].into()), (3, [10, 1, 0, 2].into())]);
+        assert_eq!(announced, [(2, [10, 1, 0, 1].into()), (3, [10, 1, 0, 2].into())]);
         // Two addresses of one NIC, and those of the loopback, need no announcement.
         assert_eq!(announcements(&[rail(2, "10.1.0.1")], &all[..3]), []);
         assert_eq!(announcements(&[rail(1, "127.0.0.1"), rail(9, "127.0.0.2")], &all), []);

@@ -157,8 +157,8 @@ impl Links {
             let received = unsafe { libc::recv(self.fd(), room.cast(), bytes, 0) };
             if let Ok(received) = usize::try_from(received) {
                 let (is_listing, is_incomplete) = (&mut self.is_listing, &mut self.is_incomplete);
-                let tell = |link: Link<'_>| tell(link, &self.socket);
-                parse(&self.room[..received], tell, |mark| match mark {
+                let on_each = |link: Link<'_>| on_link(link, &self.socket);
+                parse(&self.room[..received], on_each, |mark| match mark {
                     ListMark::End => *is_listing = false,
                     ListMark::Interrupted => *is_incomplete = true,
                 });
@@ -197,7 +197,7 @@ fn parse(mut bytes: &[u8], mut on_link: impl FnMut(Link<'_>), mut mark: impl FnM
             && let (Some(index), Some(flags)) = (word(link, 4), word(link, 8))
         {
             let is_up = !is_gone && flags & IS_UP == IS_UP;
-            tell(Link { index, name: name_in(link), is_up, is_gone });
+            on_link(Link { index, name: name_in(link), is_up, is_gone });
         } else if kind == libc::NLMSG_DONE as u16 || kind == libc::NLMSG_ERROR as u16 {
             mark(ListMark::End);
         }
@@ -245,11 +245,12 @@ mod tests {
     type LinkState = (u32, String, bool, bool);
 
     fn parsed(bytes: &[u8]) -> (Vec<LinkState>, Vec<ListMark>) {
-        let (mut told, mut marks) = (Vec::new(), Vec::new());
+        let (mut states, mut marks) = (Vec::new(), Vec::new());
         let name = |link: Link<'_>| String::from_utf8(link.name.to_vec()).unwrap();
-        let tell = |link: Link<'_>| told.push((link.index, name(link), link.is_up, link.is_gone));
-        parse(bytes, tell, |mark| marks.push(mark));
-        (told, marks)
+        let on_each =
+            |link: Link<'_>| states.push((link.index, name(link), link.is_up, link.is_gone));
+        parse(bytes, on_each, |mark| marks.push(mark));
+        (states, marks)
     }
 
     #[test]
@@ -263,14 +264,14 @@ mod tests {
             message(libc::RTM_DELLINK, 0, 7, 1 << 16 | 1, "gone"),
         ]
         .concat();
-        let (told, marks) = parsed(&bytes);
+        let (states, marks) = parsed(&bytes);
         let expected = [
             (2, "eth0", true, false),
             (3, "rail3", false, false),
             (4, "", false, false),
             (7, "gone", false, true),
         ];
-        assert_eq!(told, expected.map(|(index, name, up, gone)| (index, name.into(), up, gone)));
+        assert_eq!(states, expected.map(|(index, name, up, gone)| (index, name.into(), up, gone)));
         assert_eq!(marks, []);
         for end in 0..bytes.len() {
             assert!(parsed(&bytes[..end]).0.len() <= 4);
@@ -284,20 +285,20 @@ mod tests {
         torn[6..8].copy_from_slice(&(DUMP_INTERRUPTED | 2).to_ne_bytes());
         let done = message(libc::NLMSG_DONE as u16, 0, 0, 0, "");
         let refused = message(libc::NLMSG_ERROR as u16, 0, 0, 0, "");
-        let (told, marks) = parsed(&[torn, done, refused].concat());
-        assert_eq!(told.len(), 1);
+        let (states, marks) = parsed(&[torn, done, refused].concat());
+        assert_eq!(states.len(), 1);
         assert_eq!(marks, [ListMark::Interrupted, ListMark::End, ListMark::End]);
     }
 
     /// Reads until the dump is complete and no other one is pending.
     fn complete(links: &mut Links) -> Vec<(u32, bool)> {
-        let mut told = Vec::new();
+        let mut states = Vec::new();
         let until = Instant::now() + Duration::from_secs(30);
         while links.is_listing || links.is_incomplete {
-            assert!(Instant::now() < until, "{told:?}");
-            assert!(links.read(|link, _| told.push((link.index, link.is_up))) > 0);
+            assert!(Instant::now() < until, "{states:?}");
+            assert!(links.read(|link, _| states.push((link.index, link.is_up))) > 0);
         }
-        told
+        states
     }
 
     #[test]
@@ -305,8 +306,8 @@ mod tests {
         let mut links = Links::open().unwrap();
         let nics = crate::topology::nics().unwrap();
         let lo = nics.iter().find(|nic| nic.loopback).unwrap();
-        let told = complete(&mut links);
-        let (_, is_up) = told.iter().find(|(index, _)| *index == lo.index).unwrap();
+        let states = complete(&mut links);
+        let (_, is_up) = states.iter().find(|(index, _)| *index == lo.index).unwrap();
         assert_eq!(*is_up, lo.up);
     }
 
@@ -318,8 +319,8 @@ mod tests {
         links.request_list().unwrap();
         assert!(links.is_listing && links.is_incomplete);
         let count = crate::topology::nics().unwrap().len();
-        let told = complete(&mut links);
-        assert!(told.len() >= 2 * count, "{told:?} of {count}, twice");
+        let states = complete(&mut links);
+        assert!(states.len() >= 2 * count, "{states:?} of {count}, twice");
         // Lost notifications cause another dump.
         links.is_incomplete = true;
         links.request_list().unwrap();
@@ -332,8 +333,8 @@ mod tests {
         complete(&mut links);
         // A socket that is no netlink socket refuses requests.
         let other = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
-        deaf.set_nonblocking(true).unwrap();
-        let socket = mem::replace(&mut links.socket, EngineFd::new(deaf).into_owned());
+        other.set_nonblocking(true).unwrap();
+        let socket = mem::replace(&mut links.socket, EngineFd::new(other).into_owned());
         assert_eq!(links.retry_in(), None);
         links.request_list().unwrap_err();
         assert!(links.retry_in().unwrap() <= RETRY);

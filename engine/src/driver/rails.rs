@@ -130,8 +130,7 @@ impl Rails {
     /// Link notifications are unavailable. Logged once per driver.
     pub(super) fn warn_no_link_events(error: &io::Error) {
         tracing::warn!(
-            "nobody tells of links that go down, so a rail is given up only when packets are lost: \
-             {error}"
+            "link monitoring is unavailable, rail failures are detected by packet loss: {error}"
         );
     }
 
@@ -149,7 +148,7 @@ impl Rails {
         events: &mut Vec<DriverEvent>,
     ) -> bool {
         let Some(mut links) = self.links.take() else { return false };
-        let (mut has_moved, told) = (false, events.len());
+        let (mut has_moved, reported) = (false, events.len());
         let mut questions = 0;
         counters.syscalls += links.read(|link, socket| {
             let is_there = |index| {
@@ -160,7 +159,7 @@ impl Rails {
         });
         counters.syscalls += questions;
         self.links = Some(links);
-        has_moved || events.len() > told
+        has_moved || events.len() > reported
     }
 
     /// Handles one link notification. `is_there`: whether a NIC of that index exists.

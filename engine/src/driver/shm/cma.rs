@@ -5,7 +5,6 @@
 //! also reads the *cookie* of the intended engine, after the message: the kernel copies in this
 //! order, and a process that has the cookie after the message was copied had it before. The count
 //! beside it shows that the sender has not revoked the memory in between.
-//! was it before. The count beside it says that the sender has not taken the memory back meanwhile.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -188,7 +187,7 @@ impl Attached {
     ) -> io::Result<()> {
         let address = source.address.checked_add(offset as u64);
         let address = address.ok_or(io::ErrorKind::InvalidInput)?;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         unsafe { self.call(address, Some(source.revocations), into, offset, length) }
     }
 
@@ -217,7 +216,7 @@ impl Attached {
         let theirs = [there(address, length), there(self.cookie.address.get(), size_of_val(&seen))];
         // An address of no bytes may be invalid.
         let theirs = if length == 0 { &theirs[1..] } else { &theirs[..] };
-        // SAFETY: the caller's promise for `into`, and `seen` is this function's own; the kernel
+        // SAFETY: the caller's contract for `into`, and `seen` is this function's own; the kernel
         // checks the addresses of the other process, and returns when it has done with both.
         let got = unsafe {
             libc::process_vm_readv(
@@ -237,7 +236,7 @@ impl Attached {
         if word != self.cookie.word.get() {
             return Err(io::Error::other("its engine has ended"));
         }
-        if revocations.is_some_and(|told| told != count) {
+        if revocations.is_some_and(|announced| announced != count) {
             return Err(io::Error::other("its sender has revoked the memory"));
         }
         Ok(())
@@ -311,17 +310,18 @@ mod tests {
         let message: Vec<u8> = (0..100_000_u32).map(|it| it as u8).collect();
         let mut memory = vec![0; message.len()];
         let into = Shape::contiguous(memory.as_mut_ptr(), memory.len());
-        let told = source(&message, cookie.revocations());
+        let announced = source(&message, cookie.revocations());
         // SAFETY: `memory` is alive, and only read below.
-        let mut read = |told, offset, length| unsafe { attached.read(told, &into, offset, length) };
-        read(told, 0, 60_000).unwrap();
-        read(told, 60_000, 40_000).unwrap();
+        let mut read =
+            |announced, offset, length| unsafe { attached.read(announced, &into, offset, length) };
+        read(announced, 0, 60_000).unwrap();
+        read(announced, 60_000, 40_000).unwrap();
         cookie.revoke();
-        assert!(read(told, 0, 1).is_err(), "the memory may be something else");
-        let told = source(&message, cookie.revocations());
-        read(told, 0, 1).unwrap();
+        assert!(read(announced, 0, 1).is_err(), "the memory may be something else");
+        let announced = source(&message, cookie.revocations());
+        read(announced, 0, 1).unwrap();
         cookie.end();
-        assert!(read(told, 0, 1).is_err(), "the engine is gone");
+        assert!(read(announced, 0, 1).is_err(), "the engine is gone");
         assert_eq!(memory, message);
     }
 
@@ -332,9 +332,9 @@ mod tests {
         let message: Vec<u8> = (0..64).collect();
         let mut memory = [0_u8; 128];
         let into = Shape::strided(memory.as_mut_ptr(), 8, 16, 8);
-        let told = source(&message, cookie.revocations());
+        let announced = source(&message, cookie.revocations());
         // SAFETY: `memory` is alive, and only read below.
-        unsafe { attached.read(told, &into, 4, 60) }.unwrap();
+        unsafe { attached.read(announced, &into, 4, 60) }.unwrap();
         let there = |at: usize| memory[at / 8 * 16 + at % 8];
         assert!((4..64).all(|at| there(at) == message[at]));
         assert_eq!(memory[8..16], [0; 8], "between the blocks");
@@ -347,7 +347,7 @@ mod tests {
         assert!(unsafe { attached.read(beyond, &into, 4, 8) }.is_err());
         let pieces = Shape::strided(memory.as_mut_ptr(), 0, 1, 4);
         // SAFETY: as above; it has no bytes.
-        unsafe { attached.read(told, &pieces, 0, 0) }.unwrap();
+        unsafe { attached.read(announced, &pieces, 0, 0) }.unwrap();
     }
 
     #[test]

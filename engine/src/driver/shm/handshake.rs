@@ -61,7 +61,7 @@ pub(super) struct LocalSide<'a> {
     pub(super) doorbells: BorrowedFd<'a>,
 }
 
-/// The result of handling a message.
+/// The result of tx_flags a message.
 pub(super) enum Outcome {
     /// The handshake continues.
     Pending,
@@ -192,7 +192,7 @@ impl Exchange {
         if matches!(self.phase, Phase::Accepted) {
             let hello = LocalPeerMessage::parse(packet.bytes(), KIND_LOCAL_HELLO);
             let Some(hello) = hello.filter(|_| packet.descriptor.is_none()) else {
-                return Outcome::Failed("a stranger");
+                return Outcome::Failed("unexpected message of an unauthenticated peer");
             };
             self.session = Some(hello.session.get());
             self.phase = Phase::Waiting { nonce: hello.nonce };

@@ -204,8 +204,8 @@ impl Shm {
     #[cold]
     pub(super) fn pause_accept(&mut self, now: Instant, why: impl std::fmt::Display) {
         tracing::warn!(
-            "cannot accept connections of engines of this host for now: {why}; datagrams go by \
-             UDP until then; raise the limit of descriptors (ulimit -n) if it is reached"
+            "cannot accept connections of local peers for now: {why}; new sessions use UDP until \
+             then; raise the limit of descriptors (ulimit -n) if it is reached"
         );
         let data = epoll::EventData::new_u64(LISTENER);
         let _ = epoll::modify(&self.epoll, &self.listener, data, epoll::EventFlags::empty());
@@ -257,12 +257,12 @@ impl Shm {
         self.finish(name, outcome);
     }
 
-    /// Wake-ups need no further handling; an unexpected message ends the channel.
+    /// Wake-ups need no further tx_flags; an unexpected message ends the channel.
     fn handle_channel_message(&mut self, index: u32, now: Instant) {
         for _ in 0..PACKETS_AT_ONCE {
             let Some(Some(channel)) = self.channels.get_mut(index as usize) else { return };
             let session = channel.session;
-            let news = match socket::receive(channel.socket.as_fd()) {
+            let event = match socket::receive(channel.socket.as_fd()) {
                 Ok(packet) if packet.is_signal(SIGNAL_POLL) => {
                     self.handle_wakeup(index);
                     continue;
@@ -278,8 +278,8 @@ impl Shm {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(_) => None,
             };
-            if let Some(news) = news {
-                self.memory_events.push_back(news);
+            if let Some(event) = event {
+                self.memory_events.push_back(event);
                 continue;
             }
             return self.end_channel(index, now);

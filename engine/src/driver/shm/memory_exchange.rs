@@ -174,7 +174,7 @@ mod tests {
             parse_event(9, &mut pending_requests, packet(answer(1).as_bytes(), false)).is_some()
         );
         let again = parse_event(9, &mut pending_requests, packet(answer(1).as_bytes(), false));
-        assert!(again.is_none(), "nobody asked");
+        assert!(again.is_none(), "unsolicited");
         let mut dirty = answer(1);
         dirty.reserved[1] = 1;
         for (bytes, has_descriptor) in [

@@ -285,7 +285,7 @@ impl Shm {
         let channel = index.and_then(|index| self.channels.get_mut(index as usize)?.as_mut());
         let memory = channel.and_then(|channel| channel.memory.as_mut());
         let memory = memory.ok_or_else(|| io::Error::other("the local peer has disconnected"))?;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         let read = unsafe { memory.read(source, into, offset, length) };
         match read {
             Ok(()) => {

@@ -29,7 +29,7 @@ fn hub(count: u64) -> (Shm, Vec<Shm>) {
         others.push(shm);
     }
     let start = Instant::now();
-    while hub.figures().peers < count as usize || !others.iter().all(Shm::is_up) {
+    while hub.figures().neighbours < count as usize || !others.iter().all(Shm::is_up) {
         assert!(start.elapsed() < LONG);
         serve(&mut others);
         serve(std::slice::from_mut(&mut hub));
@@ -65,9 +65,9 @@ fn all_rings_are_served_without_polling_each() {
     for (session, shm) in (1..=COUNT).zip(&mut others) {
         write_packet(shm, &datagram(session, b"and here"));
     }
-    let mut heard: Vec<u64> = std::iter::from_fn(|| next_session(&mut hub)).collect();
-    heard.sort_unstable();
-    assert!(heard.into_iter().eq(1..=COUNT));
+    let mut served: Vec<u64> = std::iter::from_fn(|| next_session(&mut hub)).collect();
+    served.sort_unstable();
+    assert!(served.into_iter().eq(1..=COUNT));
     assert!(!hub.has_received(true));
     // The background thread sleeps after the first poll that finds nothing.
     hub.begin_detached();
@@ -113,7 +113,7 @@ fn busiest_rings_are_polled() {
         for session in 1..=COUNT {
             let is_polled = polled(&hub).contains(&session);
             assert_eq!(rings(&others[session as usize - 1]), !is_polled, "{round} {session}");
-            write_packet(&mut others[session as usize - 1], &datagram(session, b"still heard"));
+            write_packet(&mut others[session as usize - 1], &datagram(session, b"still served"));
             assert_eq!(next_session(&mut hub), Some(session));
         }
         if round == 0 {
@@ -124,15 +124,15 @@ fn busiest_rings_are_polled() {
     }
     // A closed channel is replaced by another one.
     for gone in polled(&hub) {
-        hub.part(gone);
-        let expected = POLLED.min(hub.figures().peers);
+        hub.disconnect_peer(gone);
+        let expected = POLLED.min(hub.figures().neighbours);
         assert_eq!(polled(&hub).len(), expected);
         assert!(!polled(&hub).contains(&gone));
         let left: Vec<u64> = hub.channels.iter().flatten().map(|it| it.session).collect();
         for session in left {
             let is_polled = polled(&hub).contains(&session);
             assert_eq!(rings(&others[session as usize - 1]), !is_polled, "{gone} {session}");
-            write_packet(&mut others[session as usize - 1], &datagram(session, b"heard"));
+            write_packet(&mut others[session as usize - 1], &datagram(session, b"served"));
             assert_eq!(next_session(&mut hub), Some(session));
         }
     }
@@ -153,7 +153,7 @@ fn late_wakeup_does_not_disable_the_doorbell() {
     socket::send_signal(&channel.socket, SIGNAL_POLL);
     serve(std::slice::from_mut(&mut hub));
     assert_eq!(channel.wakeup_hint(), WakeupHint::Doorbell);
-    write_packet(other, &datagram(silent, b"heard"));
+    write_packet(other, &datagram(silent, b"served"));
     assert_eq!(next_session(&mut hub), Some(silent));
     // What it wrote before is found when the wake-up is handled.
     let channel = other.channels.iter().flatten().next().unwrap();
@@ -184,7 +184,7 @@ fn unpolled_channel_is_drained_before_it_closes() {
         }
         assert!(!polls || hub.has_received(false), "its end is to be seen");
         assert_eq!(next_session(&mut hub), None);
-        assert_eq!(hub.figures().peers, COUNT as usize - 1);
+        assert_eq!(hub.figures().neighbours, COUNT as usize - 1);
         assert!(!hub.has_received(false));
     }
 }
@@ -197,14 +197,14 @@ fn corrupted_doorbells_do_not_starve_other_peers() {
     const COUNT: u64 = POLLED as u64 + 3;
     let (mut hub, mut others) = hub(COUNT);
     let silent: Vec<u64> = (1..=COUNT).filter(|it| !polled(&hub).contains(it)).collect();
-    let [heard, hostile] = [silent[0] as usize - 1, silent[1] as usize - 1];
+    let [served, hostile] = [silent[0] as usize - 1, silent[1] as usize - 1];
     let scribble = |others: &[Shm], value| {
         let channel = others[hostile].channels.iter().flatten().next().unwrap();
         channel.corrupt_doorbells(value);
     };
     // The remaining bits may be none, unassigned ones, or the peer's own.
     for (round, left) in (0..20).zip([0, 1 << 40, 1 << (POLLED + 1)].into_iter().cycle()) {
-        write_packet(&mut others[heard], &datagram(silent[0], b"heard"));
+        write_packet(&mut others[served], &datagram(silent[0], b"served"));
         scribble(&others, left);
         let calls = (0..).take(1000).position(|_: u32| {
             let from = next_session(&mut hub);
@@ -217,7 +217,7 @@ fn corrupted_doorbells_do_not_starve_other_peers() {
         scribble(&others, u64::MAX);
         assert_eq!(next_session(&mut hub), None);
         scribble(&others, u64::MAX);
-        write_packet(&mut others[heard], &datagram(silent[0], b"heard again"));
+        write_packet(&mut others[served], &datagram(silent[0], b"served again"));
         assert_eq!(next_session(&mut hub), Some(silent[0]));
     }
     assert_eq!(hub.figures().broken, 0);
@@ -309,11 +309,11 @@ fn closed_channel_does_not_skip_the_next_one() {
             if gone == next {
                 continue;
             }
-            let heard = order[3 - gone - next];
+            let served = order[3 - gone - next];
             let channel = hub.channels.iter_mut().flatten().find(|it| it.session == order[gone]);
             channel.unwrap().end();
-            write_packet(&mut others[heard as usize - 1], &datagram(heard, b"and me"));
-            assert_eq!(next_session(&mut hub), Some(heard), "{next} {gone}");
+            write_packet(&mut others[served as usize - 1], &datagram(served, b"and me"));
+            assert_eq!(next_session(&mut hub), Some(served), "{next} {gone}");
             break;
         }
     }

@@ -164,7 +164,7 @@ fn read_words(words: &[AtomicU64], bytes: &mut [[u8; WORD_BYTES]]) {
 #[cfg(target_arch = "x86_64")]
 #[inline]
 unsafe fn copy_words(to: *mut u64, from: *const u64, count: usize) {
-    // SAFETY: the caller's promise: what is written are these words. No other register changes, nor
+    // SAFETY: by the caller's contract only these words are written. No other register changes, nor
     // flags, nor the stack.
     unsafe {
         std::arch::asm!(

@@ -10,7 +10,7 @@ use zeroize::Zeroizing;
 
 use super::doorbell::{DOORBELL_BYTES, DOORBELLS};
 use super::local_peers::{EXCHANGE_LIMIT, EXCHANGES_MAX};
-use super::ring_pair::{RING_PAIR_BYTES, Segment};
+use super::ring_pair::{RING_PAIR_BYTES, RingPair};
 use super::*;
 use crate::driver::traits::{DATAGRAM_BYTES_MAX, RingEntry};
 use crate::wire::local_peer::{
@@ -96,9 +96,9 @@ fn segment(shm: &mut Shm) -> Option<(u64, Vec<u8>)> {
 
 /// The number of the ring gained or lost.
 fn ring_change(shm: &mut Shm, session: u64, is_up: bool) -> Option<u32> {
-    let news = shm.next_ring_change()?;
-    assert_eq!((news.session, news.is_up), (session, is_up));
-    Some(news.number)
+    let change = shm.next_ring_change()?;
+    assert_eq!((change.session, change.is_up), (session, is_up));
+    Some(change.number)
 }
 
 pub(super) fn send(shm: &mut Shm, datagram: &[u8]) -> bool {
@@ -119,7 +119,7 @@ fn ring_keeps_order_and_reports_when_full() {
     assert!(numbers[0].is_some() && numbers[0] == numbers[1], "{numbers:?}");
     assert!(both.iter_mut().all(|shm| shm.next_ring_change().is_none()));
     let [ours, theirs] = &mut both;
-    assert!(!ours.write_segment(6, [b"of nobody", &[]], &mut counters));
+    assert!(!ours.write_segment(6, [b"no channel", &[]], &mut counters));
     let text = datagram(5, b"a packet");
     assert!(ours.write_segment(5, [b"first", &[]], &mut counters));
     assert!(send(ours, &text));
@@ -160,7 +160,7 @@ fn pieces_keep_order_and_leave_room_for_segments() {
     let mut counters = DriverCounters::default();
     let mut both = shared(5);
     let [ours, theirs] = &mut both;
-    assert!(!ours.write_piece(6, &piece_header(0), b"of nobody"));
+    assert!(!ours.write_piece(6, &piece_header(0), b"no channel"));
     let length_of = |round: usize| match round % 4 {
         0 => PIECE_BYTES_MAX,
         1 => 1,
@@ -295,7 +295,7 @@ fn ring_end_is_reported_once() {
         serve(std::slice::from_mut(&mut ours));
     };
     assert_eq!(number, Some(ended));
-    assert!(!ours.write_segment(5, [b"to nobody", &[]], &mut DriverCounters::default()));
+    assert!(!ours.write_segment(5, [b"no channel", &[]], &mut DriverCounters::default()));
     assert_eq!(segment(&mut ours), Some((5, b"last words".to_vec())));
     assert_eq!(segment(&mut ours), None);
     assert!(!ours.is_up());
@@ -321,7 +321,7 @@ fn channel_carries_datagrams_of_its_session_only() {
     assert_eq!(take(&mut both[1]), None);
     let figures = both.map(|shm| shm.figures());
     let (sent, received) = (figures[0].sent, figures[0].received);
-    assert_eq!((sent, received, figures[0].peers), (500, 500, 1));
+    assert_eq!((sent, received, figures[0].neighbours), (500, 500, 1));
 }
 
 #[test]
@@ -375,7 +375,7 @@ fn entries_written_before_the_end_are_read() {
     assert_eq!(take(&mut left).map(|(_, text)| text), Some(text));
     assert_eq!(take(&mut left), None);
     assert!(!left.is_up());
-    assert_eq!(left.figures().peers, 0);
+    assert_eq!(left.figures().neighbours, 0);
 }
 
 #[test]
@@ -586,7 +586,7 @@ fn peer_reconnects_after_a_connection_flood() {
     let mut both = ids.map(|id| Shm::open(id, true, None, false).unwrap());
     both[0].connect_peer(peer(5, ids[1], true, KEY));
     both[1].connect_peer(peer(5, ids[0], false, KEY));
-    let strangers: Vec<_> = (0..EXCHANGES_MAX)
+    let connections: Vec<_> = (0..EXCHANGES_MAX)
         .map(|_| {
             // As many as the backlog takes.
             serve(&mut both[1..]);
@@ -596,7 +596,7 @@ fn peer_reconnects_after_a_connection_flood() {
     until(&mut both, |both| both.iter().all(Shm::is_up));
     assert_eq!(both[0].figures().refused, 1);
     assert_eq!(both[1].exchanges.len(), EXCHANGES_MAX - 1);
-    drop(strangers);
+    drop(connections);
 }
 
 /// Memory of that many bytes, sealed or not.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use socket2::SockRef;
 
-use super::tests::{connect, engine, is_readable, serve, stranger};
+use super::tests::{connect, engine, fake_peer, is_readable, serve};
 use super::untrusted::HAS_OLDER_KERNEL;
 use super::*;
 
