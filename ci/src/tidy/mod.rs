@@ -130,7 +130,7 @@ mod tests {
             ("engine/src/proto/a.rs", "use super::super::memory::X;", "may not use"),
             ("engine/src/memory/a.rs", "fn f(x: crate::progress::Engine) {}", "may not use"),
             ("engine/src/driver/a.rs", "use crate::progress::engine::Engine;", "may not use"),
-            ("engine/src/progress/a.rs", "use crate::driver::{lanes, uring::U};", "uring::U"),
+            ("engine/src/progress/a.rs", "use crate::driver::{traits, uring::U};", "uring::U"),
             ("engine/src/proto/mod.rs", "mod a;", "forbid(unsafe_code)"),
             ("engine/src/api/a.rs", "fn f() { unsafe { g() } }", "UNSAFE_ROOMS"),
             ("engine/src/api/a.rs", "unsafe impl Send for X {}", "UNSAFE_ROOMS"),
