@@ -3,7 +3,7 @@
 //! If several NICs of a host are on one IP network, Linux answers ARP requests for any of its
 //! addresses on all of them (`arp_ignore` 0, the default), and the requester keeps the first
 //! answer. Packets for one rail then arrive by another: a connection that is bound to its NIC never
-//! completes, and NICs stay idle. IPv6 peer discovery is not affected.
+//! completes, and NICs stay idle. IPv6 (NDP) is not affected.
 //!
 //! An ARP request carries its sender's address and MAC, and updates existing entries of all
 //! receivers that are older than a second (`locktime`). An unprivileged process can trigger one: it
@@ -100,7 +100,7 @@ impl ArpAnnouncer {
         self.announcements.iter().any(|announcement| announcement.nic_index == nic_index)
     }
 
-    /// A rail nic_changed to another NIC: all learned entries are wrong.
+    /// A rail moved to another NIC: all learned entries are wrong.
     pub(super) fn nic_changed(&mut self, from_index: u32, to_index: u32) {
         for announcement in self
             .announcements

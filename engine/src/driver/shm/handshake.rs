@@ -61,7 +61,7 @@ pub(super) struct LocalSide<'a> {
     pub(super) doorbells: BorrowedFd<'a>,
 }
 
-/// The result of tx_flags a message.
+/// The result of handling a message.
 pub(super) enum Outcome {
     /// The handshake continues.
     Pending,

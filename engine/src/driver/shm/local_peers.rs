@@ -257,7 +257,7 @@ impl Shm {
         self.finish(name, outcome);
     }
 
-    /// Wake-ups need no further tx_flags; an unexpected message ends the channel.
+    /// Wake-ups need no further handling; an unexpected message ends the channel.
     fn handle_channel_message(&mut self, index: u32, now: Instant) {
         for _ in 0..PACKETS_AT_ONCE {
             let Some(Some(channel)) = self.channels.get_mut(index as usize) else { return };

@@ -22,7 +22,7 @@ const POLLED: usize = 8;
 const STREAK: u32 = 16;
 /// Entries of an unpolled ring after which it may be polled.
 const ENTRIES_BEFORE_POLL: u32 = 16;
-/// Doorbell polls before one more ring is last_checked without a doorbell: a hostile peer may have
+/// Doorbell polls before one more ring is checked without a doorbell: a hostile peer may have
 /// cleared the bit of another.
 const DOORBELL_POLLS_PER_CHECK: u32 = 16;
 
@@ -41,9 +41,9 @@ pub(super) struct Polling {
     of_polled: u32,
     /// Entries of unpolled channels in their turn.
     of_others: u32,
-    /// Doorbell polls since a ring was last last_checked without a doorbell.
+    /// Doorbell polls since a ring was last checked without a doorbell.
     polls_since_check: u32,
-    /// The channel last_checked last.
+    /// The channel checked last.
     last_checked: usize,
 }
 
@@ -178,7 +178,7 @@ impl Shm {
 
     /// Checks one more channel, whose doorbell may have been cleared. In detached mode peers set no
     /// doorbells, and an entry that the background thread misses has no other wake-up: all are
-    /// last_checked.
+    /// checked.
     #[inline(never)]
     fn check_next(&mut self) -> bool {
         self.polling.polls_since_check = 0;
