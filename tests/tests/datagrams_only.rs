@@ -279,7 +279,7 @@ fn jumbo_packets_take_several_frames() {
                 assert_over(endpoint, control_lane);
                 if let FrameState::Up { how, .. } = frames_of(endpoint) {
                     let is_jumbo = mtus[usize::from(!is_first)] == 9000;
-                    assert_eq!(how.contains("several frames"), is_jumbo, "{how}");
+                    assert_eq!(how.contains("multi-frame packets"), is_jumbo, "{how}");
                 }
                 meeting.wait();
             }

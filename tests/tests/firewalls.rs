@@ -268,7 +268,10 @@ fn a_host_without_udp_sockets_goes_by_tcp_and_says_so_once() {
     let lines = log.0.lock().unwrap().clone();
     assert_eq!(lines.len(), 2, "one for each engine: {lines:?}");
     for line in lines {
-        assert!(line.contains("cannot take datagrams") && line.contains("go by TCP"), "{line}");
+        assert!(
+            line.contains("cannot bind a datagram socket") && line.contains("go by TCP"),
+            "{line}"
+        );
     }
     // Only a program that insists on frames is told by an error.
     let settings = Settings::isolated()

@@ -198,7 +198,7 @@ impl Pair {
 fn uses_frames(line: &str) -> bool {
     let words: Vec<&str> = line.split(' ').collect();
     let [_, "up", sent, received, ..] = words[..] else { return false };
-    assert!(line.contains("lent by ringrail-xdpd"), "{line}");
+    assert!(line.contains("leased from ringrail-xdpd"), "{line}");
     sent.parse::<u64>().unwrap() > 100 && received.parse::<u64>().unwrap() > 100
 }
 

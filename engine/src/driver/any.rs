@@ -1,4 +1,4 @@
-//! A driver as an engine has it: which one it is is known where the calls of the hot path are made.
+//! The driver as an engine holds it: an enum, so that hot-path calls are static.
 
 use std::io;
 use std::net::SocketAddr;
@@ -10,20 +10,20 @@ use super::traits::{Driver, PieceHeader, RingEntry, TxFlags};
 #[cfg(feature = "uring")]
 use super::uring::UringDriver;
 
-/// A driver. What each message needs of its datagrams goes without a table of methods, and is
-/// inlined, where nothing stands between the engine and the system; all else by [`Driver`].
+/// A driver. Datagram calls of the hot path are matched on the variant and inlined, without dynamic
+/// dispatch; everything else goes through [`Driver`].
 pub(crate) enum AnyDriver<D: Driver + ?Sized = dyn Driver> {
     /// Plain sockets.
     Sockets(Box<SocketsDriver>),
     /// io_uring.
     #[cfg(feature = "uring")]
     Uring(Box<UringDriver>),
-    /// A driver around one of these, or a simulation, which sees every call.
+    /// Middleware around one of these, or the simulator: sees every call.
     Other(Box<D>),
 }
 
 impl<D: Driver + ?Sized> AnyDriver<D> {
-    /// The system's datagrams, or the driver that has others.
+    /// The datagrams of the system, or the driver that implements its own.
     #[inline(always)]
     fn datagrams(&mut self) -> Result<&mut Datagrams, &mut D> {
         match self {
@@ -122,7 +122,7 @@ impl<D: Driver + ?Sized> AnyDriver<D> {
 }
 
 impl AnyDriver<dyn Driver + Send> {
-    /// For a driver around it.
+    /// As a trait object, for middleware to wrap.
     pub(super) fn boxed(self) -> Box<dyn Driver + Send> {
         match self {
             Self::Sockets(driver) => driver,

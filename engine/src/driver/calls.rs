@@ -1,6 +1,6 @@
-//! The two calls of the hot path, without the C library's cancellation points: those cost two
-//! atomic operations a call as soon as a process has a second thread, and nobody here cancels
-//! threads.
+//! The two system calls of the hot path, without the C library's cancellation points: those cost
+//! two atomic operations a call as soon as a process has a second thread, and no thread is
+//! cancelled here.
 
 use std::os::fd::RawFd;
 
@@ -19,7 +19,7 @@ pub(super) unsafe fn recvfrom(
     address: *mut libc::sockaddr,
     address_bytes: *mut libc::socklen_t,
 ) -> isize {
-    // SAFETY: the caller's promise; the kernel takes these arguments in this order.
+    // SAFETY: the caller's contract; the kernel takes these arguments in this order.
     let rc = unsafe {
         libc::syscall(libc::SYS_recvfrom, socket, into, bytes, flags, address, address_bytes)
     };
@@ -41,7 +41,7 @@ pub(super) unsafe fn sendto(
     address: *const libc::sockaddr,
     address_bytes: libc::socklen_t,
 ) -> isize {
-    // SAFETY: the caller's promise; the kernel takes these arguments in this order.
+    // SAFETY: the caller's contract; the kernel takes these arguments in this order.
     let rc = unsafe {
         libc::syscall(libc::SYS_sendto, socket, from, bytes, flags, address, address_bytes)
     };

@@ -1,10 +1,9 @@
-//! The datagram side of a driver: a UDP socket, and frames beside it where there are some.
+//! The datagram side of a driver: a UDP socket, AF_XDP frames beside it, and shared-memory rings.
 //!
-//! Both drivers have one of these and watch the descriptors that it names. What comes in a frame
-//! costs no system call to find, so the ring is looked at first; the socket of the same port has
-//! what no frame brought, and is asked less often while that is nothing. Frames are those of rail
-//! 0: datagrams of other rails go by the socket. Rings that are shared with engines of this host
-//! ([`super::shm`]) are looked at before both.
+//! Both drivers own one of these and watch the descriptors that it returns. Polling the XDP ring
+//! takes no system call, so it is polled before the socket of the same port; the socket is polled
+//! less often while it delivers nothing. Frames belong to rail 0 only; datagrams of other rails use
+//! the socket. Rings shared with engines of this host ([`super::shm`]) are polled before both.
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
@@ -25,20 +24,20 @@ use crate::driver::traits::{
 use crate::memory::Shape;
 use crate::settings::SharedMemory;
 
-/// Calls that find no frame before the socket is asked again: asking costs 120 ns or more, looking
-/// at the ring 5.
+/// Polls that find no frame before the socket is polled again: polling the socket costs 120 ns or
+/// more, polling the ring 5.
 const SOCKET_EVERY: u32 = 64;
-/// The same where rings are shared with engines of this host: others may come by the socket alone.
+/// The same while rings are shared with local peers: remote peers may still use the socket.
 const SOCKET_EVERY_WITH_RINGS: u32 = 16;
 /// Polls between two looks at the clock, for the sake of what [`Frames::tend`] does now and then.
 const MAINTAIN_EVERY: u32 = 64;
 
-/// A descriptor to be watched.
+/// A descriptor to watch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Source {
     /// The UDP socket.
     Socket,
-    /// The queue of frames.
+    /// The receive queue of XDP frames.
     Frames,
     /// The unix sockets of engines of this host.
     LocalPeers,
@@ -56,19 +55,19 @@ impl Source {
 pub(super) struct Datagrams {
     socket: Option<udp::Datagrams>,
     frames: Option<Frames>,
-    /// Memory that is shared with engines of this host, if it is.
+    /// Memory shared with local peers, if enabled.
     shm: Option<Box<Shm>>,
-    /// Whether it is to be, and why it is not.
+    /// The setting.
     shm_wanted: SharedMemory,
     shm_directory: Option<PathBuf>,
     shm_has_other_users: bool,
     has_allowed_ptrace: bool,
     shm_refusal: Option<String>,
-    /// What frames to ask for; none of them: none.
+    /// The XDP frames requested; 0: none.
     frames_wanted: FrameSource,
-    /// Why there are none.
+    /// Why there are no frames.
     refusal: FrameState,
-    /// The room that was given last is in a frame.
+    /// The room returned last is in a frame.
     is_in_frame: bool,
     rails: Vec<Rail>,
     /// Calls before the socket is asked.
@@ -79,7 +78,7 @@ pub(super) struct Datagrams {
 }
 
 impl Datagrams {
-    /// Without a socket yet.
+    /// Without a socket.
     pub(super) fn new(config: &DriverConfig) -> Self {
         Self {
             socket: None,
@@ -114,7 +113,7 @@ impl Datagrams {
         if let Some(first) = self.rails.first()
             && local.ip().is_unspecified()
         {
-            // Frames are those of one NIC.
+            // Frames belong to one NIC.
             local.set_ip(first.address);
         }
         let port = (self.frames_wanted.frames > 0).then(|| socket.try_clone()).transpose()?;
@@ -125,7 +124,7 @@ impl Datagrams {
             match Frames::open(port.into(), local, &self.frames_wanted) {
                 Ok(frames) => self.frames = Some(frames),
                 Err(cause) => {
-                    tracing::warn!("datagrams go by the UDP socket, never by AF_XDP: {cause}");
+                    tracing::warn!("AF_XDP is unavailable, using the UDP socket: {cause}");
                     self.refusal = FrameState::Refused { cause };
                 }
             }
@@ -133,7 +132,7 @@ impl Datagrams {
         Ok(())
     }
 
-    /// What it counted.
+    /// Counters of this side.
     pub(super) fn counters(&self) -> DriverCounters {
         self.counters
     }
@@ -146,7 +145,7 @@ impl Datagrams {
         }
     }
 
-    /// Sends what is queued a last time and gives everything up. Descriptors are not to be watched
+    /// Flushes queued datagrams once and closes all sources. Their descriptors must not be watched
     /// any more.
     pub(super) fn close(&mut self) {
         self.flush_datagrams();
@@ -156,7 +155,7 @@ impl Datagrams {
         (self.socket, self.frames, self.shm) = (None, None, None);
     }
 
-    /// What is to be watched for a source, if there is one.
+    /// The descriptor to watch for a source, if it exists.
     pub(super) fn fd(&self, source: Source) -> Option<RawFd> {
         match source {
             Source::Socket => self.socket.as_ref().map(udp::Datagrams::fd),
@@ -186,7 +185,7 @@ impl Datagrams {
     #[inline(always)]
     pub(super) fn datagram_room(&mut self) -> io::Result<&mut [u8]> {
         let socket = self.socket.as_mut().ok_or_else(no_datagrams)?;
-        // Also for a frame: it may turn out that none goes to the destination.
+        // Also for a frame: the destination may turn out to be unreachable by frames.
         let room = socket.room(&mut self.counters)?;
         let Some(frames) = &mut self.frames else { return Ok(room) };
         let in_frame = frames.room(&mut self.counters);
@@ -222,7 +221,7 @@ impl Datagrams {
                 self.counters.datagrams_sent += 1;
                 return;
             }
-            // Both were there when room was given, and nothing was sent since.
+            // Both existed when the room was returned, and nothing was sent since.
             let (Some(written), Ok(room)) = (frames.written(), socket.room(&mut self.counters))
             else {
                 self.counters.datagrams_refused += 1;
@@ -351,7 +350,7 @@ impl Datagrams {
                         path.display(),
                     ),
                 };
-                tracing::warn!("no shared memory with engines of this host: {error}");
+                tracing::warn!("shared memory is unavailable: {error}");
                 self.shm_refusal = Some(error);
             }
         }
@@ -420,7 +419,7 @@ impl Datagrams {
     ) -> io::Result<()> {
         let shm = self.shm.as_mut().ok_or(io::ErrorKind::Unsupported)?;
         self.counters.syscalls += 1;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         unsafe { shm.read_by_cma(session, source, into, offset, length) }
     }
 
@@ -452,8 +451,9 @@ impl Datagrams {
         }
     }
 
-    /// Reports what needs no kernel, and cares for the frames. `sleeps`: the driver is about to
-    /// sleep. `is_armed`: the kernel has been asked about [`Source::Frames`] and has not answered.
+    /// Reports events that need no system call, and maintains the frames. `sleeps`: the driver is
+    /// about to sleep. `is_armed`: the kernel has been asked to watch [`Source::Frames`] and has
+    /// not answered.
     pub(super) fn serve(&mut self, sleeps: bool, is_armed: bool, events: &mut Vec<DriverEvent>) {
         let Some(socket) = &mut self.socket else { return };
         if let Some(shm) = &mut self.shm {
@@ -496,8 +496,8 @@ impl Datagrams {
         }
     }
 
-    /// What the kernel is to be asked for of one source, as far as it was not asked. While the
-    /// driver polls it looks at the ring by itself.
+    /// What to ask the kernel for one source, excluding requests already made. While the driver
+    /// polls, it polls the ring itself.
     pub(super) fn wants(&self, source: Source, sleeps: bool) -> Wants {
         let Some(socket) = &self.socket else { return Wants::default() };
         match source {
@@ -510,7 +510,7 @@ impl Datagrams {
         }
     }
 
-    /// Whether the kernel is to be asked for anything.
+    /// Whether any request to the kernel is needed.
     #[inline]
     pub(super) fn has_wants(&self) -> bool {
         self.shm.is_some()
@@ -528,7 +528,7 @@ impl Datagrams {
             if let Some(shm) = &mut self.shm {
                 shm.mark_socket_events();
             }
-            // What comes with a wake-up is found in the next poll, or told now.
+            // Entries that came with a wake-up are found by the next poll, or reported now.
             self.serve(false, false, events);
             return;
         }
@@ -540,7 +540,7 @@ impl Datagrams {
     }
 }
 
-/// What waits for room in rings goes by the socket, as far as that takes it.
+/// Packets that wait for room in a ring are sent by the socket, as far as it takes them.
 fn spill(shm: &mut Shm, socket: &mut udp::Datagrams, counters: &mut DriverCounters) {
     shm.spill(|to, datagram| {
         let Ok(room) = socket.room(counters) else { return false };

@@ -1,4 +1,4 @@
-//! What drivers report.
+//! Events that drivers report.
 
 use std::io;
 use std::net::SocketAddr;
@@ -7,16 +7,16 @@ use super::traits::{CHUNK_HEADER_BYTES, LaneKey, ReceivedMemory};
 #[cfg(doc)]
 use super::traits::{ConnectionIo, DatagramIo};
 
-/// What a driver reports.
+/// An event reported by a driver.
 #[derive(Debug)]
 pub(crate) enum DriverEvent {
-    /// A peer connected to the listener; the lane is adopted already.
+    /// A peer connected to the listener; the driver has adopted the lane.
     Accepted {
         /// The new lane.
         lane: LaneKey,
-        /// Where it came from.
+        /// The peer's address.
         remote: SocketAddr,
-        /// The rail that has the address it came to.
+        /// The rail whose address the peer connected to.
         rail: u8,
     },
     /// An outgoing connection is established.
@@ -28,7 +28,7 @@ pub(crate) enum DriverEvent {
     ConnectFailed {
         /// The lane that [`ConnectionIo::connect`] returned.
         lane: LaneKey,
-        /// Why.
+        /// The cause.
         error: io::Error,
     },
     /// The other side of a session that was met ([`DatagramIo::connect_peer`]) can read messages from
@@ -36,7 +36,7 @@ pub(crate) enum DriverEvent {
     CmaChanged {
         /// The session, as its packets name it.
         session: u64,
-        /// It can.
+        /// It can read.
         is_able: bool,
     },
     /// A session that was met ([`DatagramIo::connect_peer`]) has a ring for its segments
@@ -45,9 +45,9 @@ pub(crate) enum DriverEvent {
     RingChanged {
         /// The session, as its packets name it.
         session: u64,
-        /// The ring, as both sides call it.
+        /// The number both sides use for the ring.
         number: u32,
-        /// The session has it.
+        /// The ring exists.
         is_up: bool,
     },
     /// The process of the other side of a session that was met ([`DatagramIo::connect_peer`]) has ended,
@@ -62,16 +62,16 @@ pub(crate) enum DriverEvent {
     MemoryRequested {
         /// The session, as its packets name it.
         session: u64,
-        /// Names the question, for the answer.
+        /// Identifies the request in the answer.
         token: u32,
-        /// What it gave for the key.
+        /// The key as the peer sent it.
         key: u64,
     },
     /// The answer to [`DatagramIo::request_memory`].
     MemoryAnswered {
         /// The session, as its packets name it.
         session: u64,
-        /// The question.
+        /// The request.
         token: u32,
         /// The memory, or why not ([`Refusal`](crate::proto::regions::Refusal), by its code).
         answer: Result<ReceivedMemory, u8>,
@@ -95,7 +95,7 @@ pub(crate) enum DriverEvent {
     },
     /// The kernel no longer references the memory of a sent chunk.
     ChunkReleased {
-        /// The caller's name for the chunk.
+        /// The caller's identifier of the chunk.
         token: u64,
     },
     /// Header and payload of a chunk arrived, or receiving failed; the kernel no longer
@@ -110,17 +110,17 @@ pub(crate) enum DriverEvent {
     DatagramsReadable,
     /// There is room for a datagram again (once after [`DatagramIo::datagram_room`] had none).
     DatagramsWritable,
-    /// The link of a rail came up or went down, as far as this host sees. Only a hint: a switch
-    /// that drops everything is no link that is down, and the news may be late. Rails count as up
-    /// until such an event says otherwise.
-    #[allow(dead_code, reason = "one rail is taken as it is")]
+    /// The carrier of a rail's NIC came up or went down, as far as this host sees. Only a hint: a
+    /// switch that drops everything does not take the carrier down, and the event may be late.
+    /// Rails count as up until such an event.
+    #[allow(dead_code, reason = "a single rail is not monitored")]
     RailChanged {
         /// The rail.
         rail: u8,
         /// Its NIC is up and has a carrier.
         is_up: bool,
     },
-    /// Everything of a lane is reaped and its descriptor is closed.
+    /// All requests of a lane are reaped and its descriptor is closed.
     Closed {
         /// The lane; its key is never seen again.
         lane: LaneKey,

@@ -1,14 +1,14 @@
-//! Which NIC of this host has which address, said to everybody on the network.
+//! Corrects ARP tables of peers when several NICs share a subnet.
 //!
-//! Where several NICs of a host are on one IP network, Linux answers for any of its addresses by
-//! all of them (`arp_ignore` 0, the default), and whoever asked keeps the first answer. Then what
-//! is meant for one rail comes by another: a connection that is bound to its NIC never completes,
-//! and NICs stay idle. IPv6 answers by the right NIC alone.
+//! If several NICs of a host are on one IP network, Linux answers ARP requests for any of its
+//! addresses on all of them (`arp_ignore` 0, the default), and the requester keeps the first
+//! answer. Packets for one rail then arrive by another: a connection that is bound to its NIC never
+//! completes, and NICs stay idle. IPv6 (NDP) is not affected.
 //!
-//! A request of ARP tells its sender's address and NIC to all who hear it, and corrects what they
-//! have, if that is older than a second (`locktime`). Anybody may have the kernel make one: by a
-//! datagram to an address that is said to be on the link (`MSG_DONTROUTE`), of a NIC that is not
-//! known. It goes to one that is in documents only (RFC 5737), so that nobody answers:
+//! An ARP request carries its sender's address and MAC, and updates existing entries of all
+//! receivers that are older than a second (`locktime`). An unprivileged process can trigger one: it
+//! sends a datagram to an on-link (`MSG_DONTROUTE`) address with no known MAC. The address is from
+//! TEST-NET-1 (RFC 5737), so that no host answers:
 //!
 //! ```text
 //! datagram from 10.0.0.1 by rail 0 to 192.0.2.1
@@ -16,9 +16,8 @@
 //!   -> the datagram is dropped after 3 s
 //! ```
 //!
-//! No table of another host gets an entry by that, none of this host's settings is changed, and
-//! nothing but these requests leaves the host. An address of a rail of this host would not do: its
-//! own requests would answer.
+//! This creates no ARP entry on other hosts, changes no setting of this host, and only these
+//! requests leave it. The address of another rail would not do: this host would answer itself.
 
 use std::io;
 use std::mem;
@@ -31,29 +30,29 @@ use if_addrs::{IfAddr, Interface};
 use crate::driver::traits::Rail;
 use crate::forks::EngineFd;
 
-/// For so long the kernel goes on asking, and then forgets that it did.
+/// How long the kernel repeats the request before it drops the datagram.
 const ROUND: Duration = Duration::from_millis(3500);
-/// From when on in a round the last request was heard everywhere.
+/// Time in a round after which every host has received the last request.
 const CONVERGED_AFTER: Duration = Duration::from_millis(2500);
-/// What somebody learned so long after a round began is corrected by it: the last request comes
-/// after two seconds, and what is corrected is a second old.
+/// Entries learned up to this time after the start of a round are corrected by it: the last request
+/// is sent after two seconds, and only entries older than a second are replaced.
 const CORRECTED_UNTIL: Duration = Duration::from_millis(900);
-/// What could not be said is tried again so much later: a NIC made anew gets its address late.
+/// Delay before a refused announcement is retried: a NIC made anew gets its address late.
 const RETRY: Duration = Duration::from_millis(200);
-/// Nobody has an address that begins so (TEST-NET-1). Each round asks for another one, in case that
-/// somebody answers for all there are, as some routers do.
+/// Prefix of TEST-NET-1, which no host uses. Each round asks for another address, in case a router
+/// answers for all of them (proxy ARP).
 const TEST_NET_1: [u8; 3] = [192, 0, 2];
-/// `discard`: what gets somewhere in spite of all is thrown away there.
+/// The `discard` service, should a datagram be delivered in spite of all this.
 const PORT: u16 = 9;
 
-/// What is said of one rail.
+/// The announcement of one rail.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct ArpAnnouncement {
     nic_index: u32,
     address: Ipv4Addr,
-    /// When its last round began: not before the kernel has taken it.
+    /// Start of the last round, which the kernel accepted.
     began: Option<Instant>,
-    /// When the kernel last refused it, since then.
+    /// When the kernel last refused since then.
     failed: Option<Instant>,
 }
 
@@ -62,7 +61,7 @@ impl ArpAnnouncement {
         Self { nic_index, address, began: None, failed: None }
     }
 
-    /// Whether it is to be said.
+    /// Whether a round is due.
     fn is_due(&self, now: Instant) -> bool {
         let is_past = |since: Option<Instant>, pause| {
             since.is_none_or(|since| now.saturating_duration_since(since) >= pause)
@@ -80,8 +79,8 @@ pub(super) struct ArpAnnouncer {
 }
 
 impl ArpAnnouncer {
-    /// For the rails that share their network with another NIC of this host; `None`: there are none
-    /// of them, or nothing can be said.
+    /// For the rails that share their subnet with another NIC of this host; `None` if there are
+    /// none, or nothing can be sent.
     pub(super) fn of(rails: &[Rail]) -> Option<Self> {
         let announcements = announcements(rails, &if_addrs::get_if_addrs().ok()?);
         if announcements.is_empty() {
@@ -90,18 +89,18 @@ impl ArpAnnouncer {
         match open() {
             Ok(socket) => Some(Self { socket: EngineFd::new(socket), announcements, rounds: 0 }),
             Err(error) => {
-                tracing::debug!("nobody is told which NIC has which address: {error}");
+                tracing::debug!("cannot announce rails by ARP: {error}");
                 None
             }
         }
     }
 
-    /// Whether a NIC shares its network with another one.
+    /// Whether a NIC shares its subnet with another one.
     pub(super) fn is_announced(&self, nic_index: u32) -> bool {
         self.announcements.iter().any(|announcement| announcement.nic_index == nic_index)
     }
 
-    /// A rail has another NIC: what is known of the old one is wrong everywhere.
+    /// A rail moved to another NIC: all learned entries are wrong.
     pub(super) fn nic_changed(&mut self, from_index: u32, to_index: u32) {
         for announcement in self
             .announcements
@@ -112,7 +111,7 @@ impl ArpAnnouncer {
         }
     }
 
-    /// Begins a round of each word that has none. Returns the number of system calls.
+    /// Starts due rounds. Returns the number of system calls.
     pub(super) fn announce(&mut self, now: Instant) -> u64 {
         if !self.announcements.iter().any(|announcement| announcement.is_due(now)) {
             return 0;
@@ -129,14 +128,15 @@ impl ArpAnnouncer {
                 Ok(()) => (announcement.began, announcement.failed) = (Some(now), None),
                 Err(error) => {
                     announcement.failed = Some(now);
-                    tracing::debug!(address = %announcement.address, "its NIC is not announced: {error}");
+                    let address = announcement.address;
+                    tracing::debug!(%address, "cannot send an ARP announcement: {error}");
                 }
             }
         }
         syscalls
     }
 
-    /// Whether what others had learned of a NIC until `learned` is corrected by now.
+    /// Whether entries that peers learned up to `learned` are corrected by now.
     pub(super) fn is_converged(&self, nic_index: u32, learned: Instant, now: Instant) -> bool {
         let is_converged = |announcement: &ArpAnnouncement| {
             announcement
@@ -152,7 +152,7 @@ impl ArpAnnouncer {
     }
 }
 
-/// What is to be said, by a host that has `all` addresses.
+/// The announcements of a host that has the interfaces `all`.
 fn announcements(rails: &[Rail], all: &[Interface]) -> Vec<ArpAnnouncement> {
     let of_v4 = |nic: &Interface| match &nic.addr {
         IfAddr::V4(v4) => Some((v4.ip, u32::from(v4.netmask))),
@@ -258,7 +258,7 @@ mod tests {
             .map(|announcement| (announcement.nic_index, announcement.address))
             .collect();
         assert_eq!(announced, [(2, [10, 1, 0, 1].into()), (3, [10, 1, 0, 2].into())]);
-        // Two addresses of one NIC, and those of the loopback, are answered for by one.
+        // Two addresses of one NIC, and those of the loopback, need no announcement.
         assert_eq!(announcements(&[rail(2, "10.1.0.1")], &all[..3]), []);
         assert_eq!(announcements(&[rail(1, "127.0.0.1"), rail(9, "127.0.0.2")], &all), []);
         assert_eq!(announcements(&[rail(0, "10.1.0.1")], &all), []);
@@ -277,7 +277,7 @@ mod tests {
         assert!(!announcer.is_converged(2, start, start + CONVERGED_AFTER / 2));
         assert!(announcer.is_converged(2, start, start + CONVERGED_AFTER));
         assert!(!announcer.is_converged(2, start + CORRECTED_UNTIL, start + ROUND));
-        // Of others nothing was said.
+        // Other NICs were not announced.
         assert!(!announcer.is_converged(3, start, start + CONVERGED_AFTER));
         assert!(!announcer.is_converged(4, start, start + CONVERGED_AFTER));
         announcer.nic_changed(2, 4);
@@ -287,7 +287,7 @@ mod tests {
 
     #[test]
     fn refused_announcement_is_retried() {
-        // No link is numbered so: the kernel refuses, and nothing leaves this host.
+        // No link has this index: the kernel refuses, and nothing leaves this host.
         let announcements = vec![ArpAnnouncement::new(0x7fff_ffff, Ipv4Addr::LOCALHOST)];
         let mut announcer =
             ArpAnnouncer { socket: open().unwrap().into(), announcements, rounds: 254 };

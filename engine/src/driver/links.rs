@@ -1,9 +1,9 @@
-//! News of links: which NICs are up and have a carrier, by a netlink socket.
+//! Link monitoring: which NICs are up and have a carrier, by a netlink socket.
 //!
-//! The kernel tells of every change (`RTNLGRP_LINK`) without being asked, to anybody. What there is
-//! at the start is asked for once by the same socket, and again when news were lost. One list of
-//! all links is under way at a time: asked for another one meanwhile the kernel says `EBUSY`, so
-//! that has to wait for the end of the first one.
+//! The kernel multicasts every change (`RTNLGRP_LINK`), without privileges. The initial state is
+//! listed by one dump on the same socket, repeated when notifications were lost. One dump can be in
+//! progress at a time (the kernel returns `EBUSY` for another one), so a second request waits for
+//! the end of the first.
 
 use crate::forks::EngineFd;
 use std::io;
@@ -11,9 +11,9 @@ use std::mem;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
-/// What the kernel sends at once, at the most, where it is asked for all links.
+/// Largest message of a dump.
 const ROOM_BYTES: usize = 32 * 1024;
-/// `struct nlmsghdr`, and `struct ifinfomsg` behind it.
+/// `struct nlmsghdr`, followed by `struct ifinfomsg`.
 const HEADER_BYTES: usize = 16;
 const LINK_BYTES: usize = 16;
 /// Messages are padded to this.
@@ -26,7 +26,7 @@ const DUMP_INTERRUPTED: u16 = 0x10;
 /// From `linux/if.h`: switched on, and with a carrier.
 const IS_UP: u32 = libc::IFF_UP as u32 | 1 << 16;
 
-/// A question that the kernel had no room for is asked again so much later.
+/// Delay before a request that the kernel had no room for is retried.
 const RETRY: Duration = Duration::from_millis(100);
 
 /// See the module.
@@ -34,26 +34,26 @@ const RETRY: Duration = Duration::from_millis(100);
 pub(super) struct Links {
     socket: EngineFd,
     room: Box<[u8]>,
-    /// A list of all links is under way.
+    /// A dump is in progress.
     is_listing: bool,
-    /// News were lost since it began: another one is to be asked for.
+    /// Notifications were lost since it began: another dump is needed.
     is_incomplete: bool,
-    /// When the kernel refused the last question.
+    /// When the kernel refused the last request.
     refused: Option<Instant>,
 }
 
-/// What the kernel says of a link.
+/// The state of a link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Link<'a> {
     pub(super) index: u32,
     pub(super) name: &'a [u8],
-    /// It is on and has a carrier.
+    /// It is enabled and has a carrier.
     pub(super) is_up: bool,
-    /// It is no more, at least in this network namespace.
+    /// It does not exist any more, at least in this network namespace.
     pub(super) is_gone: bool,
 }
 
-/// What is not about one link.
+/// Messages that are not about one link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum ListMark {
     /// The list is complete, or the kernel refuses to go on with it.
@@ -63,11 +63,11 @@ enum ListMark {
 }
 
 impl Links {
-    /// Three system calls.
+    /// Opens the socket. Three system calls.
     ///
     /// # Errors
     ///
-    /// No descriptor is left, or a policy of this host refuses netlink.
+    /// No descriptor is left, or a policy of this host forbids netlink.
     pub(super) fn open() -> io::Result<Self> {
         let flags = libc::SOCK_RAW | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
         // SAFETY: the call takes no pointer.
@@ -93,13 +93,13 @@ impl Links {
         Ok(links)
     }
 
-    /// What is to be watched for being readable.
+    /// The descriptor to watch for readability.
     pub(super) fn fd(&self) -> RawFd {
         self.socket.as_raw_fd()
     }
 
-    /// Asks for the state of all links, which then can be read; while a list is under way, as soon
-    /// as that has ended. One system call at the most.
+    /// Requests a dump of all links, or another one after the dump in progress. At most one system
+    /// call.
     ///
     /// # Errors
     ///
@@ -166,7 +166,7 @@ impl Links {
             } else {
                 match io::Error::last_os_error().raw_os_error() {
                     Some(libc::EINTR) => continue,
-                    // There was more news than room for it.
+                    // The socket buffer overflowed.
                     Some(libc::ENOBUFS) => self.is_incomplete = true,
                     _ => return syscalls,
                 }
@@ -192,13 +192,13 @@ fn parse(mut bytes: &[u8], mut tell: impl FnMut(Link<'_>), mut mark: impl FnMut(
         }
         let link = &bytes[HEADER_BYTES..length.min(bytes.len())];
         let is_gone = kind == libc::RTM_DELLINK;
-        // Bridges tell of their ports in a family of their own.
+        // Bridges report their ports in the family AF_BRIDGE.
         if (kind == libc::RTM_NEWLINK || is_gone)
             && link.first() == Some(&(libc::AF_UNSPEC as u8))
             && let (Some(index), Some(flags)) = (word(link, 4), word(link, 8))
         {
             let is_up = !is_gone && flags & IS_UP == IS_UP;
-            tell(Link { index, name: name_in(link), is_up, is_gone });
+            on_link(Link { index, name: name_in(link), is_up, is_gone });
         } else if kind == libc::NLMSG_DONE as u16 || kind == libc::NLMSG_ERROR as u16 {
             mark(ListMark::End);
         }
@@ -206,7 +206,7 @@ fn parse(mut bytes: &[u8], mut tell: impl FnMut(Link<'_>), mut mark: impl FnMut(
     }
 }
 
-/// The name among the attributes of a link; empty: there is none.
+/// The name in the attributes of a link; empty if there is none.
 fn name_in(link: &[u8]) -> &[u8] {
     let mut attributes = link.get(LINK_BYTES..).unwrap_or_default();
     while let [low, high, kind_low, kind_high, ..] = *attributes {
@@ -226,7 +226,7 @@ mod tests {
 
     fn message(kind: u16, family: u8, index: u32, flags: u32, name: &str) -> Vec<u8> {
         let mut bytes = vec![0; HEADER_BYTES + LINK_BYTES];
-        // An attribute that nobody asks for stands before the name.
+        // An unrelated attribute precedes the name.
         for (attribute, value) in [(libc::IFLA_MTU, "mtu "), (libc::IFLA_IFNAME, name)] {
             bytes.extend_from_slice(&((ATTRIBUTE_BYTES + value.len() + 1) as u16).to_ne_bytes());
             bytes.extend_from_slice(&attribute.to_ne_bytes());
@@ -291,7 +291,7 @@ mod tests {
         assert_eq!(marks, [ListMark::Interrupted, ListMark::End, ListMark::End]);
     }
 
-    /// Reads until the list of all links has come to its end, and no other one is owed.
+    /// Reads until the dump is complete and no other one is pending.
     fn complete(links: &mut Links) -> Vec<(u32, bool)> {
         let mut states = Vec::new();
         let until = Instant::now() + Duration::from_secs(30);

@@ -1,4 +1,4 @@
-//! Engines of the same host, and what comes from them.
+//! Peers on the same host, and what they send through shared memory.
 
 use std::net::SocketAddr;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -9,32 +9,32 @@ use zeroize::Zeroizing;
 use super::traits::DatagramIo;
 use crate::wire::piece::PieceHeader;
 
-/// The other side of a session, which may be an engine of this host.
+/// A session's peer, which may be an engine on this host.
 #[derive(Clone, Debug)]
 pub(crate) struct LocalPeer {
     /// The session, as its packets name it.
     pub(crate) session: u64,
     /// The other engine.
     pub(crate) engine: u64,
-    /// Where its datagrams are sent to without shared memory, and are said to come from with it.
+    /// Destination of its datagrams without shared memory, and their reported source with it.
     pub(crate) address: SocketAddr,
-    /// What both sides of the session know and nobody else.
+    /// The secret that only both sides of the session know.
     pub(crate) key: Zeroizing<[u8; 32]>,
-    /// This side opened the session, and asks for memory to share.
+    /// This side opened the session, and connects.
     pub(crate) is_initiator: bool,
 }
 
-/// A piece of memory that others may map.
+/// A range of memory that peers may map.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MappableMemory<'a> {
-    /// Of the whole.
+    /// The descriptor of the whole memory.
     pub(crate) descriptor: BorrowedFd<'a>,
-    /// Where in it the piece begins, and its length, in bytes.
+    /// Offset of the range in it, and its length, in bytes.
     pub(crate) offset: u64,
     pub(crate) length: u64,
 }
 
-/// The same from a peer, which may be anything.
+/// The same as received from a peer: not validated.
 #[derive(Debug)]
 pub(crate) struct ReceivedMemory {
     pub(crate) descriptor: OwnedFd,
@@ -42,13 +42,13 @@ pub(crate) struct ReceivedMemory {
     pub(crate) length: u64,
 }
 
-/// What comes by a ring, besides packets.
+/// An entry of a ring, other than a packet.
 #[derive(Debug)]
 pub(crate) enum RingEntry<'a> {
     /// A segment of its session.
     Segment(&'a [u8]),
-    /// A piece of a message of its session: what stands before its bytes, and how many these are.
-    /// [`DatagramIo::read_piece`] and [`DatagramIo::piece`] have them, up to the next call of
-    /// [`DatagramIo::recv_from_ring`]; one of them is to be called.
+    /// A piece of a message of its session: its header, and the number of its bytes, which
+    /// [`DatagramIo::read_piece`] or [`DatagramIo::piece`] returns until the next call of
+    /// [`DatagramIo::recv_from_ring`]; one of the two must be called.
     Piece(&'a PieceHeader, usize),
 }

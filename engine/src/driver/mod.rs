@@ -1,4 +1,4 @@
-//! The only rooms with system calls on the data path.
+//! The only modules with system calls on the data path.
 //!
 //! [`open`] chooses between the io_uring driver and the plain socket driver; both keep the
 //! contract of [`traits`], and [`AnyDriver`] is what an engine has of either.
@@ -46,14 +46,13 @@ use std::time::{Duration, Instant};
 use crate::driver::traits::{Driver, DriverEvent, LaneKey};
 use crate::settings::{Faults, TcpCongestion};
 
-/// Bytes that one call moves at most: what a call holds the engine for is what small messages
-/// wait for (about 25 µs per 128 KiB), and calls beyond 256 KiB are slower per byte as well.
+/// Limit of bytes per call: small messages wait for the duration of a call (about 25 µs per 128
+/// KiB), and calls beyond 256 KiB are slower per byte as well.
 const BYTES_PER_CALL: usize = 256 * 1024;
 
-/// How long a listener rests after the process ran out of descriptors.
+/// How long a listener pauses after the process ran out of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
-/// Connections that a driver accepts in one poll, so that a crowd does not keep the loop from
-/// others.
+/// Connections accepted per poll, so that a flood does not starve the loop.
 const ACCEPTS_AT_ONCE: usize = 8;
 
 /// Which driver to use.
@@ -71,38 +70,39 @@ pub(crate) enum DriverChoice {
 /// Settings of a driver.
 #[derive(Clone, Debug)]
 pub(crate) struct DriverConfig {
-    /// Names of io_uring features not to use though the kernel has them (see
-    /// `UringFeatures`). Default: none.
-    #[cfg_attr(not(feature = "uring"), allow(dead_code, reason = "only io_uring asks"))]
+    /// Names of io_uring features to disable even if the kernel has them (see `UringFeatures`).
+    /// Default: none.
+    #[cfg_attr(not(feature = "uring"), allow(dead_code, reason = "used by io_uring only"))]
     pub(crate) disabled_features: Vec<String>,
-    /// Silence after which an idle peer counts as dead; keep-alive is derived from it.
-    /// Default: 10 s.
+    /// Silence after which an idle peer counts as lost; keep-alive is derived from it. Default: 10
+    /// s.
     pub(crate) peer_timeout: Duration,
     /// Congestion control of lanes. Default: auto.
     pub(crate) tcp_congestion: TcpCongestion,
     /// Entries of the submission queue; rounded up to a power of two and clamped by the kernel.
     /// Default: 256.
-    #[cfg_attr(not(feature = "uring"), allow(dead_code, reason = "only io_uring asks"))]
+    #[cfg_attr(not(feature = "uring"), allow(dead_code, reason = "used by io_uring only"))]
     pub(crate) ring_entries: u32,
-    /// Lanes at the same time, those that are closing included. Default: 4096.
+    /// Maximum number of lanes, including those being closed. Default: 4096.
     pub(crate) max_lanes: u32,
-    /// AF_XDP frames to send and receive datagrams by; 0: none, the default.
+    /// AF_XDP frames for datagrams; 0, the default: none.
     pub(crate) xdp_frames: u32,
-    /// For how long a look at an empty ring of frames may drive the NIC, in microseconds; 0: not.
+    /// Busy-poll time of an empty XDP ring, in microseconds; 0: no busy polling.
     pub(crate) busy_poll_us: u32,
-    /// Where `ringrail-xdpd` listens. Default: nowhere.
+    /// Path of the socket of `ringrail-xdpd`. Default: none.
     pub(crate) xdpd_socket: Option<PathBuf>,
-    /// What is shared with engines of this host. Default: nothing.
+    /// Use of shared memory with local peers. Default: none.
     pub(crate) shared_memory: crate::settings::SharedMemory,
-    /// Where engines of this host find each other. Default: in their network namespace.
+    /// Directory in which local peers find each other. Default: abstract names in the network
+    /// namespace.
     pub(crate) shared_memory_directory: Option<PathBuf>,
     /// LocalPeers may be of other users.
     pub(crate) shared_memory_other_users: bool,
-    /// All processes of the user may read this one's memory. Default: as the system has it.
+    /// All processes of the user may read this one's memory. Default: the system's ptrace policy.
     pub(crate) shared_memory_ptrace_any: bool,
-    /// What the driver does wrong on purpose. Default: nothing.
+    /// Faults to inject. Default: none.
     pub(crate) inject_faults: Option<Faults>,
-    /// The file for what the lanes carry. Default: none.
+    /// Capture file for the traffic of lanes and datagrams. Default: none.
     pub(crate) pcap_file: Option<PathBuf>,
 }
 
@@ -127,14 +127,14 @@ impl Default for DriverConfig {
     }
 }
 
-/// The memory that zero-copy sends may be registered for.
+/// The memory that may be registered for zero-copy sends.
 ///
-/// Huge pages are not: what is sent from one by its registration counts against the send buffer of
-/// the socket from the start of the page on, up to 2 MiB for each 64 KiB, and the socket is full
-/// after one or two of them (Linux 6.18, `io_sg_from_iter`). Sends from unregistered memory count
-/// what they send, and join neighbouring pages as registered ones do.
+/// Huge pages are not registered: a registered send from one charges the socket's send buffer from
+/// the start of the page, up to 2 MiB for each 64 KiB, so that one or two of them fill it (Linux
+/// 6.18, `io_sg_from_iter`). Sends from unregistered memory are charged what they send, and
+/// adjacent pages are joined as registered ones are.
 #[derive(Clone, Copy, Debug)]
-#[cfg_attr(not(feature = "uring"), allow(dead_code, reason = "only io_uring asks"))]
+#[cfg_attr(not(feature = "uring"), allow(dead_code, reason = "used by io_uring only"))]
 pub(crate) struct ArenaRange {
     /// Its first byte.
     pub(crate) base: *mut u8,
@@ -156,44 +156,44 @@ pub(crate) enum DriverError {
          io_uring"
     )]
     UringRefused(#[source] io::Error),
-    /// A feature name is not one.
-    #[cfg_attr(not(feature = "uring"), allow(dead_code, reason = "only io_uring asks"))]
+    /// An unknown feature name.
+    #[cfg_attr(not(feature = "uring"), allow(dead_code, reason = "used by io_uring only"))]
     #[error("there is no io_uring feature named `{name}`; the names are {known}")]
     UnknownFeature {
-        /// The name as given.
+        /// The name as configured.
         name: String,
         /// All names, separated by commas.
         known: String,
     },
-    /// The driver's own descriptors or memory could not be had.
+    /// The driver's own descriptors or memory could not be allocated.
     #[error(
         "cannot set up the {driver} driver: {source}; check the limits on open files and memory"
     )]
     SetUp {
         /// Which driver.
         driver: &'static str,
-        /// What the kernel said.
+        /// The error of the kernel.
         #[source]
         source: io::Error,
     },
-    /// The file for what the lanes carry cannot be written.
+    /// The capture file cannot be written.
     #[error("cannot write {}: {source}; choose another pcap_file, or none", path.display())]
     Capture {
         /// The file.
         path: PathBuf,
-        /// What the kernel said.
+        /// The error of the kernel.
         #[source]
         source: io::Error,
     },
 }
 
-/// Opens a driver for the calling thread, which becomes its owner, in the middleware that the
-/// configuration asks for.
+/// Opens a driver for the calling thread, which becomes its owner, wrapped in the middleware of the
+/// configuration.
 ///
 /// # Errors
 ///
-/// With [`DriverChoice::Auto`] only when plain sockets cannot be set up either, or a feature
-/// name in `config` is wrong, or the file of a capture cannot be written.
+/// With [`DriverChoice::Auto`] only if plain sockets cannot be set up either, a feature name in
+/// `config` is wrong, or the capture file cannot be written.
 ///
 /// # Safety
 ///
@@ -251,55 +251,55 @@ unsafe fn open_uring(
     )))
 }
 
-/// When `limit` is over; a limit beyond what the clock can say is as good as a century.
+/// The instant after `limit`, capped at a century.
 fn deadline_after(limit: Duration) -> Instant {
     let now = Instant::now();
     now.checked_add(limit).unwrap_or_else(|| now + Duration::from_secs(100 * 366 * 86_400))
 }
 
-/// Answers a `send_chunk` that could not start.
+/// Reports the failure of a `send_chunk` that could not start.
 fn refuse_send(events: &mut Vec<DriverEvent>, lane: LaneKey, token: u64, error: io::Error) {
     events.push(DriverEvent::ChunkSent { lane, result: Err(error) });
     events.push(DriverEvent::ChunkReleased { token });
 }
 
-/// A lane key that names nothing.
+/// Error: unknown lane key.
 fn no_such_lane() -> io::Error {
     io::Error::new(io::ErrorKind::NotConnected, "the lane is closed or was never open")
 }
 
-/// A lane that cannot do this yet or any more.
+/// Error: the lane is not connected.
 fn not_open() -> io::Error {
     io::Error::new(io::ErrorKind::NotConnected, "the lane is not connected, or is being closed")
 }
 
-/// A second chunk in one direction of a lane.
+/// Error: a second chunk in one direction of a lane.
 fn already_outstanding() -> io::Error {
     io::Error::new(
         io::ErrorKind::InvalidInput,
-        "a chunk is outstanding on this lane and direction already (one at a time)",
+        "a chunk is already outstanding on this lane and direction",
     )
 }
 
-/// A shape that has fewer bytes than the chunk.
+/// Error: the shape is shorter than the chunk.
 fn beyond_shape() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidInput, "the chunk reaches beyond the message's memory")
+    io::Error::new(io::ErrorKind::InvalidInput, "the chunk exceeds the message's memory")
 }
 
-/// The end of stream inside or instead of a chunk.
+/// Error: end of stream inside or instead of a chunk.
 fn cut_short() -> io::Error {
     io::Error::new(io::ErrorKind::UnexpectedEof, "the peer ended the stream inside a chunk")
 }
 
-/// A chunk of a lane that was closed before it was through.
+/// Error: the lane was closed before the chunk was complete.
 fn cancelled() -> io::Error {
     io::Error::new(
         io::ErrorKind::ConnectionAborted,
-        "the lane was closed before the chunk was through",
+        "the lane was closed before the chunk was complete",
     )
 }
 
-/// No slot is left for another lane.
+/// Error: the lane table is full.
 fn table_full(limit: usize) -> io::Error {
     io::Error::new(
         io::ErrorKind::QuotaExceeded,
@@ -307,17 +307,17 @@ fn table_full(limit: usize) -> io::Error {
     )
 }
 
-/// Datagrams asked of a driver that has no socket for them.
+/// Error: no datagram socket.
 fn no_datagrams() -> io::Error {
-    io::Error::new(io::ErrorKind::Unsupported, "this driver was given no socket for datagrams")
+    io::Error::new(io::ErrorKind::Unsupported, "this driver has no datagram socket")
 }
 
-/// A second socket for datagrams.
+/// Error: a second datagram socket.
 fn datagrams_open() -> io::Error {
-    io::Error::new(io::ErrorKind::AlreadyExists, "this driver has a socket for datagrams")
+    io::Error::new(io::ErrorKind::AlreadyExists, "this driver already has a datagram socket")
 }
 
-/// A call on a driver that was shut down or dismantled.
+/// Error: the driver was shut down or dismantled.
 fn stopped() -> io::Error {
     io::Error::new(io::ErrorKind::BrokenPipe, "the driver was shut down or dismantled")
 }

@@ -1,4 +1,4 @@
-//! In the place of `xdp` in a build without it: there are never frames.
+//! Replaces `xdp` in a build without it: there are never frames.
 
 use std::net::SocketAddr;
 use std::os::fd::{OwnedFd, RawFd};
@@ -8,19 +8,19 @@ use std::time::Instant;
 use crate::driver::traits::DriverCounters;
 use crate::driver::traits::{FrameDrops, FrameState, TxFlags};
 
-/// What frames are wanted, and from whom they may be had.
+/// The frames requested, and who may provide them.
 #[derive(Clone, Debug)]
 pub(super) struct Source {
-    /// How many.
+    /// Number of frames.
     pub(super) frames: u32,
     #[allow(dead_code, reason = "there are no frames to poll for")]
     pub(super) busy_poll_us: u32,
-    /// Where `ringrail-xdpd` listens.
-    #[allow(dead_code, reason = "asked for frames that there are not")]
+    /// Path of the socket of `ringrail-xdpd`.
+    #[allow(dead_code, reason = "there are no frames")]
     pub(super) helper: Option<PathBuf>,
 }
 
-/// Frames that there are not.
+/// Uninhabited: there are no frames.
 #[derive(Debug)]
 pub(super) enum Frames {}
 

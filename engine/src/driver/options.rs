@@ -1,9 +1,9 @@
-//! Options of sockets that are integers.
+//! Integer socket options.
 
 use std::io;
 use std::os::fd::RawFd;
 
-/// Sets one. One system call.
+/// Sets an option. One system call.
 pub(super) fn set(
     socket: RawFd,
     level: libc::c_int,
@@ -16,7 +16,7 @@ pub(super) fn set(
     if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Reads one. One system call.
+/// Reads an option. One system call.
 pub(super) fn get(socket: RawFd, level: libc::c_int, name: libc::c_int) -> io::Result<libc::c_int> {
     let mut value: libc::c_int = 0;
     let mut bytes = size_of_val(&value) as libc::socklen_t;

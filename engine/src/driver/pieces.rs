@@ -1,4 +1,4 @@
-//! The memory of one chunk as the kernel takes it: a list of pieces that partial transfers
+//! The memory of one chunk as the kernel takes it: a list of `iovec`s that partial transfers
 //! consume from the front.
 
 use std::{io, ptr};
@@ -6,10 +6,10 @@ use std::{io, ptr};
 use super::beyond_shape;
 use crate::memory::{Shape, Span};
 
-/// Pieces per call (`IOV_MAX`).
+/// Entries per call (`IOV_MAX`).
 const PIECES_PER_CALL: usize = 1024;
 
-/// Pieces still to be transferred. The list keeps its memory for the next chunk.
+/// Entries still to be transferred. The allocation is reused for the next chunk.
 ///
 /// The kernel may read the list while a call is outstanding: nothing changes or moves it between
 /// [`Self::window`] and [`Self::advance`].
@@ -17,7 +17,7 @@ const PIECES_PER_CALL: usize = 1024;
 pub(crate) struct Pieces {
     list: Vec<libc::iovec>,
     first: usize,
-    /// Where the list was cut short for a call, and the true length of that piece.
+    /// Index of the entry that was shortened for a call, and its true length.
     clipped: Option<(usize, usize)>,
 }
 
@@ -26,8 +26,8 @@ pub(crate) struct Pieces {
 unsafe impl Send for Pieces {}
 
 impl Pieces {
-    /// Takes a chunk: the header, then `length` bytes of `shape` from `offset`. An error says that
-    /// they are not all there.
+    /// Starts a chunk: the header, then `length` bytes of `shape` from `offset`. Fails if the shape
+    /// is shorter.
     pub(crate) fn begin(
         &mut self,
         header: &mut [u8],
@@ -46,28 +46,28 @@ impl Pieces {
         Ok(())
     }
 
-    /// Forgets all pieces.
+    /// Removes all entries.
     pub(crate) fn clear(&mut self) {
         self.list.clear();
         self.first = 0;
         self.clipped = None;
     }
 
-    /// Appends a piece; an empty one is left out.
+    /// Appends an entry; an empty one is skipped.
     pub(crate) fn push(&mut self, span: Span) {
         if span.len > 0 {
             self.list.push(libc::iovec { iov_base: span.ptr.cast(), iov_len: span.len });
         }
     }
 
-    /// What is left, without a limit.
+    /// All remaining entries.
     pub(crate) fn remaining(&self) -> &[libc::iovec] {
         debug_assert!(self.clipped.is_none(), "read while a call is outstanding");
         &self.list[self.first..]
     }
 
-    /// The pieces of the next call: at most [`PIECES_PER_CALL`] of them and `max_bytes` bytes.
-    /// Returns where they begin and how many they are.
+    /// The entries of the next call, at most [`PIECES_PER_CALL`] and `max_bytes` bytes: pointer and
+    /// count.
     pub(crate) fn window(&mut self, max_bytes: usize) -> (*mut libc::iovec, usize) {
         debug_assert!(self.clipped.is_none(), "one call at a time");
         let mut room = max_bytes;
@@ -124,7 +124,7 @@ mod tests {
     }
 
     proptest! {
-        // Whatever the kernel takes of each window, every byte comes once and in order.
+        // However much the kernel takes of each window, every byte comes once and in order.
         #[test]
         fn windows_cover_every_byte_once(
             lengths in prop::collection::vec(0usize..50, 0..3000),

@@ -1,5 +1,5 @@
-//! The rails of a driver: what its connections are bound to, and at which addresses it lets peers
-//! in.
+//! The rails of a driver: source address and NIC of its connections, and filtering of accepted
+//! ones.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -22,15 +22,15 @@ use crate::netlink::{NetlinkSocket, Route, find};
 #[derive(Debug, Default)]
 pub(super) struct Rails {
     list: Vec<Rail>,
-    /// A listener is bound to no address.
+    /// A listener is bound to the wildcard address.
     listens_everywhere: bool,
-    /// Whether the link of each is up, as far as is known.
+    /// Whether the link of each rail is up, as far as known.
     are_up: Vec<bool>,
-    /// Whether the NIC of each is no more.
+    /// Whether the NIC of each rail was deleted.
     are_gone: Vec<bool>,
-    /// Open since there were several.
+    /// Opened when there are several rails.
     links: Option<Links>,
-    /// To the kernel's routes, as soon as one was asked for.
+    /// Socket for route queries, opened on first use.
     routes: Option<NetlinkSocket>,
     /// Where rails share a network.
     announcer: Option<ArpAnnouncer>,
@@ -39,19 +39,19 @@ pub(super) struct Rails {
     bound_late: BTreeMap<(u8, IpAddr), u8>,
 }
 
-/// An accepted connection that came by another NIC than its rail's, which its peer took for the
-/// right one. It is bound to the right one when the peer knows better.
+/// An accepted connection that arrived by another NIC than its rail's, because the peer has the
+/// wrong MAC. It is bound to the rail's NIC once the peer's ARP entry is corrected.
 #[derive(Clone, Copy, Debug)]
 struct UnmatchedAccept {
     lane: LaneKey,
     rail: u8,
     remote: IpAddr,
     since: Instant,
-    /// It has carried a chunk: those of control never do.
+    /// It has carried a chunk; control connections never do.
     is_bulk: bool,
 }
 
-/// A connection that is let in.
+/// A connection accepted for a rail.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AcceptedOnRail {
     /// The rail that it came to.
@@ -59,8 +59,8 @@ pub(super) struct AcceptedOnRail {
     unmatched_from: Option<IpAddr>,
 }
 
-/// Times that connections with an address are bound late: where that ends them, the network has a
-/// mind of its own.
+/// Times that connections of a remote address are bound late: if that keeps breaking them, the
+/// network routes differently.
 const BOUND_LATE_MAX: u8 = 3;
 /// Strays that are kept an eye on.
 const UNMATCHED_MAX: usize = 256;
@@ -74,7 +74,7 @@ impl Rails {
             let count = rails.len();
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
-                format!("{count} rails are too many: an engine has {RAILS_MAX} at the most"),
+                format!("{count} rails are too many: an engine has at most {RAILS_MAX}"),
             ));
         }
         self.list = rails.to_vec();
@@ -82,12 +82,12 @@ impl Rails {
         self.are_gone = vec![false; rails.len()];
         self.bound_late.clear();
         if self.has_several() && self.routes.is_none() {
-            // By the owner: the caretaker may be in another network namespace.
+            // By the owner: the background thread may be in another network namespace.
             self.routes = NetlinkSocket::open().ok();
         }
         self.announcer = if self.has_several() { ArpAnnouncer::of(rails) } else { None };
         if let Some(announcer) = &mut self.announcer {
-            // What somebody knows from the process before this one.
+            // Peers may know addresses from an earlier process.
             announcer.announce(Instant::now());
         }
         Ok(())
@@ -113,7 +113,7 @@ impl Rails {
                 self.links = Some(links);
                 Some(fd)
             }
-            // Rails find out without hints.
+            // Rails are monitored by packet loss as well.
             Err(error) => {
                 Self::warn_no_link_events(&error);
                 None
@@ -121,7 +121,7 @@ impl Rails {
         }
     }
 
-    /// What news of links come by.
+    /// The descriptor of link notifications.
     #[cfg(feature = "uring")]
     pub(super) fn links_fd(&self) -> Option<RawFd> {
         self.links.as_ref().map(Links::fd)
@@ -130,8 +130,7 @@ impl Rails {
     /// There will be no news of links: rails find out without. Comes once per driver.
     pub(super) fn warn_no_link_events(error: &io::Error) {
         tracing::warn!(
-            "nobody tells of links that go down, so a rail is given up only when packets are lost: \
-             {error}"
+            "link monitoring is unavailable, rail failures are detected by packet loss: {error}"
         );
     }
 
@@ -175,7 +174,7 @@ impl Rails {
             let is_its_nic = rail.nic_index == link.index;
             if is_its_nic {
                 self.are_gone[at] = link.is_gone;
-                // It may have been renamed.
+                // The NIC may have been renamed.
                 if !link.is_gone
                     && !link.name.is_empty()
                     && rail.nic.as_bytes() != link.name
@@ -184,13 +183,17 @@ impl Rails {
                     rail.nic = name.to_owned();
                 }
             } else {
-                // Addresses are given to a NIC by its name, and so is the rail: but not as long as
-                // there is the one that has them.
+                // Addresses are configured by NIC name, so the rail moves to a new NIC of the same
+                // name, but only after its own was deleted.
                 let is_same = rail.nic_index != 0 && rail.nic.as_bytes() == link.name;
                 if !is_same || link.is_gone || !self.are_gone[at] && is_there(rail.nic_index) {
                     continue;
                 }
-                tracing::info!(nic = rail.nic, index = link.index, "a rail's NIC is a new one");
+                tracing::info!(
+                    nic = rail.nic,
+                    index = link.index,
+                    "a rail moved to a new NIC of the same name"
+                );
                 if let Some(announcer) = &mut self.announcer {
                     announcer.nic_changed(rail.nic_index, link.index);
                 }
@@ -198,7 +201,7 @@ impl Rails {
             }
             let was_up = mem::replace(&mut self.are_up[at], link.is_up);
             if !is_its_nic && was_up && link.is_up {
-                // What went by the old one is lost.
+                // Packets in flight by the old one are lost.
                 events.push(DriverEvent::RailChanged { rail: at as u8, is_up: false });
             }
             if !is_its_nic || was_up != link.is_up {
@@ -213,12 +216,12 @@ impl Rails {
         self.list.get(usize::from(rail)).map(|rail| rail.nic_index)
     }
 
-    /// The rails as they are now.
+    /// The rails now.
     pub(super) fn list(&self) -> &[Rail] {
         &self.list
     }
 
-    /// What a connection to `remote` by `rail` is bound to; `None`: routes decide.
+    /// Address and NIC to bind a connection to `remote` by `rail` to; `None`: routing decides.
     pub(super) fn binding(
         &mut self,
         rail: u8,
@@ -236,7 +239,7 @@ impl Rails {
             ));
         };
         let address = tcp::address_of(found, 0);
-        // One rail alone leaves the choice of the NIC to the routes of its address.
+        // A single rail leaves the choice of the NIC to routing by its address.
         let mut nic_index = if self.has_several() { found.nic_index } else { 0 };
         if nic_index != 0 {
             counters.syscalls += LISTING_CALLS;
@@ -245,7 +248,7 @@ impl Rails {
             } else if let Some(announcer) = &mut self.announcer
                 && announcer.is_announced(nic_index)
             {
-                // The answer has to come by this NIC.
+                // The answer must arrive by this NIC.
                 counters.syscalls += announcer.announce(Instant::now());
             }
         }
@@ -290,7 +293,7 @@ impl Rails {
             Ok(Route::Routed { .. }) => Reach::Routed,
             Ok(Route::OtherNic { .. } | Route::Unreachable { .. }) => Reach::Unreachable,
             Err(error) => {
-                tracing::debug!(%remote, %error, "the kernel does not tell the route");
+                tracing::debug!(%remote, %error, "route query failed");
                 Reach::Unknown
             }
         }
@@ -316,7 +319,7 @@ impl Rails {
         let local = ends.map(|(local, _)| local.ip().to_canonical());
         let came_to = |rail: &Rail| Some(rail.address) == local;
         let Some(rail) = self.list.iter().position(came_to) else {
-            tracing::debug!(?local, "closed a connection to an address that is no rail's");
+            tracing::debug!(?local, "closed a connection to an address of no rail");
             counters.foreign_connections += 1;
             return None;
         };
@@ -327,7 +330,7 @@ impl Rails {
             accepted.unmatched_from = ends.filter(|_| is_unmatched).map(|(_, remote)| remote.ip());
         }
         if let Some(announcer) = &mut self.announcer {
-            // Whoever came so may have asked for addresses a moment ago.
+            // The peer may have sent ARP requests a moment ago.
             counters.syscalls += announcer.announce(Instant::now());
         }
         Some(accepted)
@@ -408,13 +411,13 @@ impl Rails {
     }
 }
 
-/// System calls that another listener takes, with its copy.
+/// System calls of [`Rails::reopen_listener`].
 const REOPENING_CALLS: u64 = 14;
-/// System calls that listing the addresses of this host takes.
+/// System calls to list the addresses of this host.
 const LISTING_CALLS: u64 = 7;
 
-/// Whether an address is one of this host's NICs: packets for it go by the loopback, whose answers
-/// a socket that is bound to a NIC does not get. For 127.0.0.0/8 the loopback is the NIC.
+/// Whether an address belongs to a NIC of this host: packets for it use the loopback, whose answers
+/// a socket bound to a NIC does not receive. For 127.0.0.0/8 the loopback is the NIC.
 fn is_of_this_host(address: IpAddr) -> bool {
     let address = address.to_canonical();
     !address.is_loopback()
@@ -443,7 +446,7 @@ mod tests {
         Link { index, name: name.as_bytes(), is_up: true, is_gone: false }
     }
 
-    /// What a rail's link is said to be, in order.
+    /// The reported states of a rail's link, in order.
     fn states(events: &[DriverEvent]) -> Vec<bool> {
         let is_up = |event: &DriverEvent| {
             matches!(event, DriverEvent::RailChanged { rail: 0, is_up: true })

@@ -1,4 +1,4 @@
-//! What drivers of the system's sockets do in the same way: methods of a type with the fields
+//! What drivers of the system's sockets have in common: methods of a type with the fields
 //! `options`, `lanes` (a [`Table`](crate::proto::table::Table) of lanes with a `socket`), `rails`,
 //! `datagrams`, `ready`, `counters` and `is_stopped`, and with methods `insert` of a lane and
 //! `watch_links`.
@@ -6,7 +6,7 @@
 /// The methods of one trait: `shared!(control_lanes)`.
 macro_rules! shared {
     (own) => {
-        /// Its datagrams, for [`super::AnyDriver`].
+        /// The datagram side, for [`super::AnyDriver`].
         #[inline(always)]
         pub(super) fn datagrams(&mut self) -> &mut Datagrams {
             &mut self.datagrams

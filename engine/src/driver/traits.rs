@@ -1,33 +1,33 @@
-//! What the engine loop asks of a driver.
+//! The interface between engine loop and driver.
 //!
-//! A *lane* is one TCP connection. Control lanes carry segments: the loop reads and writes the
-//! hottest of them directly, without blocking, and has the others watched. Bulk lanes carry
+//! A *lane* is one TCP connection. Control connections carry segments: the loop reads and writes
+//! the most active ones directly, without blocking, and has the others watched. Bulk lanes carry
 //! chunks: a header of fixed length followed by exactly the bytes of one granted range, moved by
 //! the driver between the kernel and the message's buffer.
 //!
 //! # Contract
 //!
-//! - Every method is called by the thread that owns the engine, or by the caretaker between
+//! - Every method is called by the thread that owns the engine, or by the background thread between
 //!   [`Driver::begin_detached`] and [`Driver::end_detached`]: never by two at once.
 //! - Per bulk lane and direction at most one chunk is outstanding.
 //! - Each [`ChunkIo::send_chunk`] is answered by one [`DriverEvent::ChunkSent`] and then exactly
 //!   one [`DriverEvent::ChunkReleased`]; each [`ChunkIo::recv_chunk`] by one
 //!   [`DriverEvent::ChunkReceived`]. That holds for errors and for [`ConnectionIo::close`] too:
-//!   [`DriverEvent::Closed`] is the last event of a lane and comes after all of these. Until
-//!   `ChunkReleased` (or `ChunkReceived`) the kernel may still touch the memory, whatever else
-//!   happened.
-//! - A chunk that is asked of a lane which is closed, or being closed, is answered in the same way
-//!   with an error, so that its memory comes back; the key names no other lane.
+//!   [`DriverEvent::Closed`] is the last event of a lane and follows all of these. Until
+//!   `ChunkReleased` (or `ChunkReceived`) the kernel may access the memory, whatever else happened.
+//! - A chunk requested on a lane that is closed, or being closed, is answered in the same way with
+//!   an error, so that its memory is released; the key never refers to another lane.
 //! - Events carry generations: an event of a closed lane never reaches its successor.
-//! - A *rail* is one NIC of this host by one address; its number is its place in the list that
-//!   [`Driver::set_rails`] was given. With an empty list there is rail 0 alone, and routes decide.
-//! - Datagrams go by one socket of the engine for all peers and rails, which is no lane: it has
-//!   no key and is there until the driver ends. Datagrams may be lost, repeated, reordered and
-//!   garbled; one that is cut, or joined with others, is one that is garbled or lost: what is
-//!   longer than [`DATAGRAM_BYTES_MAX`] is dropped. A driver without datagrams says `Unsupported`
-//!   once, to [`DatagramIo::open_datagrams`].
+//! - A *rail* is one NIC of this host with one of its addresses; its number is its index in the
+//!   list given to [`Driver::set_rails`]. With an empty list there is only rail 0, and routing
+//!   decides.
+//! - All peers and rails share one datagram socket per engine. It is no lane: it has no key and
+//!   exists until the driver ends. Datagrams may be lost, duplicated, reordered and corrupted
+//!   (truncation and joining count as corruption); those longer than [`DATAGRAM_BYTES_MAX`] are
+//!   dropped. A driver without datagrams returns `Unsupported` once, from
+//!   [`DatagramIo::open_datagrams`].
 //!
-//! `driver/tests` holds every driver to this.
+//! `driver/tests` verifies every driver against this.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
@@ -43,7 +43,7 @@ use crate::memory::Shape;
 
 pub(crate) use crate::proto::packet::DATAGRAM_BYTES_MIN;
 pub(crate) use crate::proto::rails::pairing::Reach;
-pub(crate) use crate::proto::silence::{Resent, Unacked};
+pub(crate) use crate::proto::silence::{Unacked, Resent};
 use crate::proto::table::Key;
 #[cfg(feature = "xdp")]
 pub(crate) use crate::types::FrameFigures;
@@ -52,19 +52,18 @@ pub(crate) use crate::types::{RAILS_MAX, Rail};
 pub(crate) use crate::wire::chunk::CHUNK_HEADER_BYTES;
 pub(crate) use crate::wire::piece::PieceHeader;
 
-/// Longest datagram, in bytes, without the headers of UDP and IP: what a jumbo frame of 9000 bytes
-/// has room for.
+/// Longest datagram, in bytes, without UDP and IP headers: what fits into a jumbo frame of 9000
+/// bytes.
 pub(crate) const DATAGRAM_BYTES_MAX: usize = 8972;
-/// The same where the NIC's length is not known: an Ethernet frame of usual length, with room to
-/// spare.
+/// The same where the NIC's MTU is not known: more than an Ethernet frame of usual length.
 pub(crate) const DATAGRAM_BYTES_USUAL: usize = 2048;
 
-/// Names one lane of one driver; never reused while events of it can still arrive.
+/// Identifies one lane of one driver; never reused while events of it can still arrive.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct LaneKey {
-    /// Slot in the driver's lane table.
+    /// Index in the driver's lane table.
     pub(crate) index: u32,
-    /// Counts the uses of the slot.
+    /// Counts the uses of that entry.
     pub(crate) generation: u32,
 }
 
@@ -82,24 +81,24 @@ impl Key for LaneKey {
     }
 }
 
-/// How a chunk leaves the host.
+/// How a chunk is sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum SendMode {
     /// The kernel copies the bytes during the call.
     Copy,
-    /// The same, and its last packet may wait for the next chunk, which fills it (`MSG_MORE`).
+    /// The same, and its last packet may be held back until the next chunk fills it (`MSG_MORE`).
     CopyMore,
-    /// The kernel references the memory until it says otherwise; registered memory is sent by
-    /// its registration. A driver that cannot falls back to `Copy` by itself.
+    /// The kernel references the memory until `ChunkReleased`; registered memory is sent as a fixed
+    /// buffer. A driver without support falls back to `Copy`.
     ZeroCopy,
 }
 
-/// How a lane is closed.
+/// How to close a lane.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum CloseMode {
-    /// Sent bytes are delivered, then FIN. Outstanding chunks are cancelled. A peer that does
-    /// not read can hold `Closed` back for as long as the kernel needs the memory of a chunk; a
-    /// second close with `Reset` ends that.
+    /// Sent bytes are delivered, then FIN. Outstanding chunks are cancelled. A peer that does not
+    /// read can delay `Closed` for as long as the kernel needs the memory of a chunk; a second
+    /// close with `Reset` ends that.
     Graceful,
     /// RST: nothing more is sent or received (`SO_LINGER` 0).
     Reset,
@@ -114,44 +113,44 @@ pub(crate) enum Interest {
     Writable,
 }
 
-/// What the kernel counted of a TCP connection since that was opened.
+/// Kernel statistics of a TCP connection since it was opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct TcpFigures {
-    /// Segments that were sent again.
+    /// Retransmitted segments.
     pub(crate) retransmits: u64,
-    /// Smoothed round trip.
+    /// Smoothed round-trip time.
     pub(crate) round_trip: Duration,
 }
 
-/// What a driver counts. Plain numbers, owned by the engine's thread.
+/// Counters of a driver, owned by the engine's thread.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct DriverCounters {
-    /// System calls made, those that found nothing to do included.
+    /// System calls made, including those that found nothing to do.
     pub(crate) syscalls: u64,
-    /// Completions whose slot or generation did not match anything.
+    /// Completions whose index or generation did not match.
     pub(crate) stale_completions: u64,
     /// Completion-queue overflows seen (must stay 0).
     pub(crate) cq_overflows: u64,
-    /// Chunks sent with zero copy.
+    /// Zero-copy chunks sent.
     pub(crate) zero_copy_sends: u64,
     /// Of these, chunks that the kernel copied after all.
     pub(crate) zero_copy_copied: u64,
-    /// Chunks sent from registered memory by its registration.
+    /// Chunks sent as fixed (registered) buffers.
     pub(crate) registered_sends: u64,
-    /// Datagrams that the kernel took.
+    /// Datagrams accepted by the kernel.
     pub(crate) datagrams_sent: u64,
-    /// Datagrams that were given to the caller.
+    /// Datagrams returned to the caller.
     pub(crate) datagrams_received: u64,
-    /// Datagrams that came in longer than [`DATAGRAM_BYTES_MAX`] and were dropped.
+    /// Received datagrams dropped because longer than [`DATAGRAM_BYTES_MAX`].
     pub(crate) datagrams_too_long: u64,
-    /// Datagrams to be sent that the kernel refused for the sake of their destination or length.
+    /// Datagrams that the kernel refused to send because of their destination or length.
     pub(crate) datagrams_refused: u64,
-    /// Connections to an address of this host that is none of its rails', closed at once.
+    /// Connections closed at once because made to an address of no rail.
     pub(crate) foreign_connections: u64,
 }
 
 impl DriverCounters {
-    /// Both together.
+    /// The sum of both.
     pub(crate) fn and(self, other: Self) -> Self {
         Self {
             syscalls: self.syscalls + other.syscalls,
@@ -169,31 +168,31 @@ impl DriverCounters {
     }
 }
 
-/// Connections, and the bytes of those that are control lanes.
+/// Connections, and the bytes of control connections.
 pub(crate) trait ConnectionIo {
-    /// Accepts connections from now on, by one listener more. It is non-blocking already.
+    /// Accepts connections from this listener, too. It must be non-blocking.
     fn listen(&mut self, listener: TcpListener) -> io::Result<()>;
 
-    /// A rail has another NIC than before ([`Driver::nic_of`]): a listener that is bound to that
-    /// takes the place of the rail's, beside `everywhere`, which is bound to no address. Returns a
-    /// copy of it; `None`: the rail has none, and what comes by it comes to `everywhere`.
+    /// The rail has another NIC than before ([`Driver::nic_of`]): opens a listener bound to that,
+    /// which replaces the rail's, beside `everywhere`, which is bound to the wildcard address.
+    /// Returns a copy of it; `None`: the rail has none, and `everywhere` accepts its connections.
     fn rebind_listener(&mut self, rail: u8, everywhere: &TcpListener) -> Option<TcpListener> {
         let _ = (rail, everywhere);
         None
     }
 
-    /// Accepts no connection for `pause`; those that come wait in the kernel, and those that its
-    /// queue has no room for are dropped there. A longer pause that is under way stays.
+    /// Accepts no connection for `pause`; new ones wait in the kernel, which drops those beyond its
+    /// backlog. A longer pause in effect is kept.
     fn pause_accept(&mut self, pause: Duration) {
         let _ = pause;
     }
 
-    /// Starts a connection; the outcome comes as an event.
+    /// Starts a connection; the outcome is reported as an event.
     ///
-    /// It leaves by `rail`, from the rail's address; a number that no rail has, and a rail whose
-    /// address is of another family than `remote`, are errors. `TCP_NODELAY` and keep-alive are
-    /// set on every lane. `segment_bytes` bounds the segments of both directions, options included
-    /// (`TCP_MAXSEG`); `None`: as long as both NICs take them.
+    /// Its source is the address of `rail`. A number without a rail, and an address family other
+    /// than that of `remote`, are errors. `TCP_NODELAY` and keep-alive are set on every lane.
+    /// `segment_bytes` limits the segments of both directions, options included (`TCP_MAXSEG`);
+    /// `None`: as long as both NICs take them.
     fn connect(
         &mut self,
         remote: SocketAddr,
@@ -201,14 +200,14 @@ pub(crate) trait ConnectionIo {
         segment_bytes: Option<u16>,
     ) -> io::Result<LaneKey>;
 
-    /// Takes over a connected socket (an accepted one, or one that [`Driver::dismantle`] gave up).
+    /// Takes over a connected socket (accepted, or returned by [`Driver::dismantle`]).
     fn adopt(&mut self, socket: OwnedFd) -> io::Result<LaneKey>;
 
-    /// Writes to a control lane without blocking; returns how many bytes the kernel took.
+    /// Writes to a control connection without blocking; returns how many bytes the kernel took.
     fn send(&mut self, lane: LaneKey, bytes: &[u8]) -> io::Result<usize>;
 
-    /// Writes `head` and then `body`, as one if it can. What became of an error after the first
-    /// byte is asked again by the next call.
+    /// Writes `head` and then `body`, by one call if possible. An error after the first byte is
+    /// returned by the next call.
     fn send_both(&mut self, lane: LaneKey, head: &[u8], body: &[u8]) -> io::Result<usize> {
         let sent = self.send(lane, head)?;
         if sent < head.len() {
@@ -217,49 +216,48 @@ pub(crate) trait ConnectionIo {
         Ok(sent + self.send(lane, body).unwrap_or(0))
     }
 
-    /// Reads from a control lane without blocking; 0 means end of stream.
+    /// Reads from a control connection without blocking; 0 means end of stream.
     fn recv(&mut self, lane: LaneKey, into: &mut [u8]) -> io::Result<usize>;
 
-    /// Asks for one event when the lane is ready. Asking again while armed changes nothing.
+    /// Requests one event when the lane is ready. Requesting again while armed has no effect.
     fn watch(&mut self, lane: LaneKey, interest: Interest) -> io::Result<()>;
 
-    /// Ends a lane: outstanding chunks are cancelled and reaped, then `Closed` is reported.
+    /// Closes a lane: outstanding chunks are cancelled and reaped, then `Closed` is reported.
     fn close(&mut self, lane: LaneKey, mode: CloseMode);
 
-    /// Both ends of a connected lane, this one first; `None` when the lane is not connected, or
-    /// the driver does not know.
+    /// Local and remote address of a connected lane; `None` if it is not connected or the driver
+    /// does not know.
     fn addresses(&self, lane: LaneKey) -> Option<(SocketAddr, SocketAddr)> {
         let _ = lane;
         None
     }
 
-    /// What the peer's kernel owes on this lane (from `TCP_INFO`): an answer to bytes, to
-    /// keep-alive, or to questions about a window that is shut.
+    /// What the peer's kernel has left unacknowledged on this lane (from `TCP_INFO`): data,
+    /// keep-alive probes or zero-window probes.
     fn unacked(&mut self, lane: LaneKey) -> io::Result<Unacked>;
 
-    /// What has arrived on a lane is acknowledged now, and not with what may be sent there next
-    /// (`TCP_QUICKACK`): a sender whose memory the kernel sends from waits for that. Where nobody
-    /// puts it off, or the lane is not connected, nothing happens.
+    /// Acknowledges received data at once instead of delaying the ACK (`TCP_QUICKACK`): a zero-copy
+    /// sender waits for it. No effect if the lane is not connected or ACKs are not delayed.
     fn quickack(&mut self, lane: LaneKey) {
         let _ = lane;
     }
 
-    /// What the kernel has sent again and again on a connected lane; `None`: nothing, or the driver
-    /// does not know.
+    /// Retransmissions of the oldest unacknowledged bytes of a connected lane; `None`: there are
+    /// none, or the driver does not know.
     fn resent(&mut self, lane: LaneKey) -> Option<Resent> {
         let _ = lane;
         None
     }
 
-    /// What the kernel counted of a connected lane; `None` where it is not connected, or nobody
-    /// counts. One system call: for statistics.
+    /// Kernel statistics of a connected lane; `None` if it is not connected, or there are none. One
+    /// system call: for statistics.
     fn tcp_figures(&mut self, lane: LaneKey) -> Option<TcpFigures> {
         let _ = lane;
         None
     }
 }
 
-/// What bulk lanes move.
+/// Transfer of chunks on bulk lanes.
 pub(crate) trait ChunkIo {
     /// Sends `header` and then `length` bytes of `source` from `offset`.
     ///
@@ -288,151 +286,152 @@ pub(crate) trait ChunkIo {
     unsafe fn recv_chunk(&mut self, lane: LaneKey, target: &Shape, offset: usize, length: usize);
 }
 
-/// What a datagram needs on its way out.
+/// How a datagram is to be sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct TxFlags {
-    /// It is not joined with others in one train: its receiver may take it before anything cuts
-    /// them.
+    /// It is never joined with others by GSO: its receiver may take it before the batch is
+    /// segmented.
     pub(crate) no_gso: bool,
-    /// It has UDP's checksum; otherwise it may go without where IP allows that.
+    /// It has a UDP checksum; otherwise it may be omitted where IP allows that.
     ///
     /// RR-PATH-8.
     pub(crate) is_summed: bool,
 }
 
 impl TxFlags {
-    /// As any receiver takes it: in a train or not, with a checksum.
+    /// Defaults: GSO allowed, with a checksum.
     #[cfg(test)]
     pub(crate) const PLAIN: Self = Self { no_gso: false, is_summed: true };
 }
 
-/// The socket of datagrams, with the frames beside it. A driver without datagrams implements none
-/// of this.
+/// The datagram socket, with XDP frames and shared-memory rings beside it. A driver without
+/// datagrams implements none of this.
 pub(crate) trait DatagramIo {
-    /// Sends and receives datagrams by this socket from now on. It is bound, not connected, and
-    /// non-blocking already. An error leaves the driver without datagrams; a second socket is
-    /// refused with `AlreadyExists`, and the first one stays.
+    /// Sends and receives datagrams by this socket from now on. It must be bound, not connected,
+    /// and non-blocking. After an error the driver has no datagrams; a second socket is refused
+    /// with `AlreadyExists`, and the first one stays.
     fn open_datagrams(&mut self, socket: UdpSocket) -> io::Result<()> {
         let _ = socket;
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// Room for the next datagram to be sent, at least [`Self::datagram_bytes_max`] bytes of any
-    /// content. `WouldBlock`: everything that the driver queues is full even after a flush;
-    /// [`DriverEvent::DatagramsWritable`] follows, once, however often there was none. Any other
-    /// error concerns no single peer. Room that is not sent is given again.
+    /// A buffer for the next datagram, at least [`Self::datagram_bytes_max`] bytes of any content.
+    /// `WouldBlock`: all queues are full even after a flush; one [`DriverEvent::DatagramsWritable`]
+    /// follows, however often this failed. Other errors are not specific to a peer. A buffer that
+    /// is not sent is returned again.
     fn datagram_room(&mut self) -> io::Result<&mut [u8]> {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// Queues the first `length` bytes of the room that was given last for sending to `to` by
-    /// `rail`, at most [`Self::datagram_bytes_max`]; room is sent once, and must be asked for
-    /// again. What the network, or the kernel for the sake of one destination or rail, refuses is
-    /// lost.
+    /// Queues the first `length` bytes of the buffer returned last, at most
+    /// [`Self::datagram_bytes_max`], for sending to `to` by `rail`. A buffer is sent once; ask for
+    /// another one. A datagram that the network or the kernel refuses because of its destination or
+    /// rail is lost.
     fn send_datagram(&mut self, to: SocketAddr, rail: u8, length: usize, tx_flags: TxFlags) {
         let _ = (to, rail, length, tx_flags);
     }
 
-    /// Hands queued datagrams to the kernel, as far as it takes them; the rest goes when it does,
-    /// in a poll and without being asked for. Makes no system call when nothing is queued.
+    /// Hands queued datagrams to the kernel, as far as it takes them; later polls send the rest.
+    /// Makes no system call when nothing is queued.
     fn flush_datagrams(&mut self) {}
 
-    /// The next datagram that came in and where it came from, without blocking. Its bytes are valid
-    /// until the next call. `None`: none was there when the driver last asked the kernel, in this
-    /// call or together with the datagram before, but since the last poll; the call after a `None`
-    /// asks again. Where datagrams come as frames ([`Self::frame_state`]), that holds for the
-    /// frames; a socket that nothing came by lately is asked every few calls.
+    /// The next received datagram and its source, without blocking. The bytes are valid until the
+    /// next call. `None`: the queue was empty when the driver last asked the kernel, in this call
+    /// or together with the previous datagram, but since the last poll; the call after a `None`
+    /// asks again. With XDP frames ([`Self::frame_state`]) this refers to the frames; an idle
+    /// socket is polled every few calls.
     fn recv_datagram(&mut self) -> io::Result<Option<(SocketAddr, &mut [u8])>> {
         Ok(None)
     }
 
-    /// Asks for one event when a datagram can be received. Asking again while armed changes
-    /// nothing; datagrams that a driver holds already count. The event may be out of date: what it
-    /// announced can be received before it is told.
+    /// Requests one event when a datagram can be received. Requesting again while armed has no
+    /// effect; datagrams already in the driver count. The event may be stale: the datagram can be
+    /// received before the event is reported.
     fn watch_datagrams(&mut self) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// Longest datagram that can come in, once there is a socket; at most [`DATAGRAM_BYTES_MAX`].
+    /// Longest datagram that can be received, once there is a socket; at most
+    /// [`DATAGRAM_BYTES_MAX`].
     fn datagram_bytes_max(&self) -> usize {
         DATAGRAM_BYTES_MAX
     }
 
-    /// Whether datagrams go as AF_XDP frames, and how these fare.
+    /// State and counters of AF_XDP.
     fn frame_state(&self) -> FrameState {
         FrameState::Off
     }
 
-    /// Engines of this host may share memory with this one from now on, whose id is `engine`. Comes
-    /// behind [`Self::open_datagrams`]; without the setting nothing happens.
+    /// Lets local peers connect to this engine, whose id is `engine`. Called after
+    /// [`Self::open_datagrams`]; no effect unless enabled by the setting.
     fn enable_shared_memory(&mut self, engine: u64) {
         let _ = engine;
     }
 
-    /// Whether [`Self::connect_peer`] may come to anything.
+    /// Whether [`Self::connect_peer`] can have any effect.
     fn accepts_local_peers(&self) -> bool {
         false
     }
 
-    /// A session has begun. If its other side is on this host its first path's datagrams go by
-    /// shared memory, both ways, as soon as both sides agree; until then and if not, nothing is
-    /// different. Those that are on their way may be overtaken.
+    /// A session has begun. If its peer is on this host, the datagrams of its first path use shared
+    /// memory, both ways, as soon as both sides agree; otherwise nothing changes. Datagrams in
+    /// flight may be overtaken.
     fn connect_peer(&mut self, peer: LocalPeer) {
         let _ = peer;
     }
 
     /// Writes a segment of a session into its ring ([`DriverEvent::RingChanged`]), at most
-    /// [`RING_SEGMENT_BYTES_MAX`] long. It is in two places: if the second is not empty, the first
-    /// has a multiple of 8 bytes. What is written arrives, whole and in order, unless the
-    /// ring ends. `false`: there is no room now, or no ring. [`Self::flush_datagrams`] wakes a
-    /// neighbour that sleeps.
+    /// [`RING_SEGMENT_BYTES_MAX`] long. It is given in two parts: if the second is not empty, the
+    /// first is a multiple of 8 bytes long. Entries arrive whole and in order, unless the ring
+    /// ends. `false`: no room now, or no ring. [`Self::flush_datagrams`] wakes a sleeping peer.
     fn write_segment(&mut self, session: u64, segment: [&[u8]; 2]) -> bool {
         let _ = (session, segment);
         false
     }
 
     /// Writes a piece of a message, at most [`PIECE_BYTES_MAX`] bytes, into the ring of a session,
-    /// as [`Self::write_segment`] does. `false` also where the room that is left is for segments.
+    /// as [`Self::write_segment`] does. `false` also if the remaining room is reserved for
+    /// segments.
     fn write_piece(&mut self, session: u64, header: &PieceHeader, bytes: &[u8]) -> bool {
         let _ = (session, header, bytes);
         false
     }
 
-    /// What came next by a ring, and its session; valid until the next call. `None`: nothing is
-    /// there, or a packet is, which comes by [`Self::recv_datagram`] first.
+    /// The next entry of any ring, and its session; valid until the next call. `None`: there is
+    /// none, or a packet precedes it, which [`Self::recv_datagram`] returns.
     fn recv_from_ring(&mut self) -> Option<(u64, RingEntry<'_>)> {
         None
     }
 
-    /// Copies the bytes of the piece that came last, as many as that says, to where they belong;
-    /// once. This makes room for others.
+    /// Copies the bytes of the piece returned last to their destination, once. This makes room in
+    /// the ring.
     fn read_piece(&mut self, into: &mut [u8]) {
         let _ = into;
     }
 
-    /// The same, for bytes that do not belong in one place: valid until the next call.
+    /// The same, for bytes that have no contiguous destination: valid until the next call.
     fn piece(&mut self) -> &[u8] {
         &[]
     }
 
-    /// Asks the other side of a session with a ring for the memory that a key opens. A
-    /// [`DriverEvent::MemoryAnswered`] with the token answers, unless the ring ends before.
+    /// Requests the memory that a key grants access to from a session's peer.
+    /// [`DriverEvent::MemoryAnswered`] with the token follows, unless the ring ends before.
     ///
     /// # Errors
     ///
-    /// There is no ring, or `WouldBlock`: the neighbour has not heard of the questions before.
+    /// There is no ring, or `WouldBlock`: earlier requests fill the socket.
     fn request_memory(&mut self, session: u64, token: u32, key: u64) -> io::Result<()> {
         let _ = (session, token, key);
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// Answers a [`DriverEvent::MemoryRequested`]: with memory, which is the peer's to map from then
+    /// Answers a [`DriverEvent::MemoryRequested`]: with memory, which the peer may map from then
     /// on, or with a code.
     ///
     /// # Errors
     ///
-    /// As for [`Self::request_memory`]: the peer does not have the memory, and still waits; the
-    /// kernel may refuse descriptors alone. A code that cannot be sent ends the ring.
+    /// As for [`Self::request_memory`]: the peer has no answer yet and still waits; the kernel may
+    /// refuse to pass descriptors. A code that cannot be sent ends the ring.
     fn answer_memory_request(
         &mut self,
         session: u64,
@@ -443,23 +442,23 @@ pub(crate) trait DatagramIo {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// A session that [`Self::connect_peer`] told of has ended.
+    /// The session given to [`Self::connect_peer`] has ended.
     fn disconnect_peer(&mut self, session: u64) {
         let _ = session;
     }
 
-    /// By what engines of this host know that they read the memory of this one; `None`: they may
-    /// not. It is the same for the life of the driver, and ends with it.
+    /// The cookie by which local peers verify that they read this engine's memory; `None`: they may
+    /// not. It is the same for the life of the driver, and is cleared at its end.
     fn process_cookie(&self) -> Option<Arc<ProcessCookie>> {
         None
     }
 
-    /// Reads bytes `offset..offset + length` of a message from the memory of the other side of a
-    /// session, which said that it is at `source`, to the same place of `into`; at once.
+    /// Reads bytes `offset..offset + length` of a message from the memory of a session's peer,
+    /// which announced it at `source`, to the same offsets of `into`, synchronously.
     ///
     /// # Errors
     ///
-    /// They were not read, or do not count. The message may be asked for otherwise.
+    /// The bytes were not read, or are not valid. The message may be transferred by other means.
     ///
     /// # Safety
     ///
@@ -477,25 +476,25 @@ pub(crate) trait DatagramIo {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// Whether memory is shared with engines of this host, and how that fares.
+    /// State and counters of shared memory.
     fn shared_memory(&self) -> SharedMemoryState {
         SharedMemoryState::Off
     }
 
-    /// A copy of what becomes readable when something comes by shared memory in the owner's absence
-    /// or sleep; `None`: nothing does.
+    /// A copy of the descriptor that becomes readable when a local peer wrote something while the
+    /// owner is detached or asleep; `None`: there is none.
     fn local_peers_fd(&self) -> Option<io::Result<OwnedFd>> {
         None
     }
 
-    /// What the kernel dropped of frames; `None`: there never were any. One system call: for
+    /// Frames dropped by the kernel; `None`: AF_XDP was never used. One system call: for
     /// statistics.
     fn frame_drops(&mut self) -> Option<FrameDrops> {
         None
     }
 }
 
-/// One set of sockets and rings, driven by one thread.
+/// One set of sockets and rings, used by one thread.
 pub(crate) trait Driver: ConnectionIo + ChunkIo + DatagramIo {
     /// `"uring"` or `"sockets"`.
     fn name(&self) -> &'static str;
@@ -503,75 +502,74 @@ pub(crate) trait Driver: ConnectionIo + ChunkIo + DatagramIo {
     /// Whether a [`Self::poll`] that finds nothing makes no system call.
     fn polls_for_free(&self) -> bool;
 
-    /// The rails from now on, in the order of their numbers; at most
-    /// [`RAILS_MAX`]. Comes before [`ConnectionIo::listen`] and
-    /// [`DatagramIo::open_datagrams`], and again when the list changes: events of
-    /// before may still come with numbers of the old list, and open lanes stay as they are. An
-    /// empty list, as at the start: rail 0 alone, and routes decide.
+    /// Sets the rails, at most [`RAILS_MAX`], in the order of their numbers. Called before
+    /// [`ConnectionIo::listen`] and [`DatagramIo::open_datagrams`], and again when the list
+    /// changes: earlier events may still carry old numbers, and open lanes are unaffected. An empty
+    /// list, as at the start: only rail 0, and routing decides.
     ///
-    /// With one rail listener and datagrams are bound to its address. With several they are bound
-    /// to the wildcard address, each rail sends from its own, and connections to other addresses of
-    /// this host are closed ([`DriverCounters::foreign_connections`]). Rails may have listeners of
-    /// their own beside that one, which are bound to their NICs, and so is what they accept.
+    /// With one rail, listener and datagram socket are bound to its address. With several they are
+    /// bound to the wildcard address, each rail sends from its own, and connections to other
+    /// addresses of this host are closed ([`DriverCounters::foreign_connections`]). Rails may have
+    /// listeners of their own beside that one, bound to their NICs, as are the connections they
+    /// accept.
     fn set_rails(&mut self, rails: &[Rail]) -> io::Result<()>;
 
-    /// How `remote` is reached by a rail, as far as the system tells without trying.
+    /// How `remote` is reached by a rail, according to routing tables.
     fn reach(&mut self, rail: u8, remote: IpAddr) -> Reach {
         let _ = (rail, remote);
         Reach::Unknown
     }
 
-    /// Index of the NIC that a rail has now: one that is deleted and made again, or comes back from
-    /// another network namespace, is another one. An [`DriverEvent::RailChanged`] says when it is
-    /// up. `None`: that of [`Self::set_rails`].
+    /// Index of the NIC that a rail has now: a NIC that is deleted and made again, or returns from
+    /// another network namespace, has another index. A [`DriverEvent::RailChanged`] reports when it
+    /// is up. `None`: as given to [`Self::set_rails`].
     fn nic_of(&self, rail: u8) -> Option<u32> {
         let _ = rail;
         None
     }
 
-    /// Collects what has happened, without blocking. Makes no system call when there is
-    /// nothing to submit and the kernel announces nothing (io_uring).
+    /// Collects events, without blocking. Makes no system call when there is nothing to submit and
+    /// the kernel signals nothing (io_uring).
     fn poll(&mut self, events: &mut Vec<DriverEvent>) -> io::Result<()>;
 
     /// Like [`Self::poll`], but sleeps until there is an event or `timeout` is over.
     fn park(&mut self, timeout: Duration, events: &mut Vec<DriverEvent>) -> io::Result<()>;
 
-    /// A copy of the descriptor that becomes readable when a driver that was armed has something
-    /// for [`Self::poll`]. Good for the life of the driver.
+    /// A copy of the descriptor that becomes readable when an armed driver has events for
+    /// [`Self::poll`]. Valid for the life of the driver.
     fn wake_fd(&self) -> io::Result<OwnedFd> {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// Prepares a sleep of [`Self::park`] that somebody else sleeps, by [`Self::wake_fd`]. How long
-    /// that may last, `timeout` at the most; zero: there is something to poll for.
+    /// Prepares a sleep by [`Self::wake_fd`] in place of [`Self::park`]. Returns how long it may
+    /// last, at most `timeout`; zero: events are pending.
     fn arm(&mut self, timeout: Duration) -> io::Result<Duration> {
         let _ = timeout;
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// The owner of the engine is absent: up to [`Self::end_detached`] another thread calls, and
-    /// does not call [`Self::park`], [`Self::shutdown`] or [`Self::dismantle`]. Everything else
-    /// works as ever, but that a driver whose requests only the owner can make keeps them until
-    /// then; an event may be told again to the owner. `false`: chunks are such requests, and none
-    /// may be asked for now.
+    /// The owner leaves the engine: until [`Self::end_detached`] another thread makes the calls,
+    /// except [`Self::park`], [`Self::shutdown`] and [`Self::dismantle`]. A driver whose requests
+    /// only the owner can submit defers them until then; an event may be reported again to the
+    /// owner. `false`: chunks are such requests, and none may be started now.
     fn begin_detached(&mut self) -> bool {
         true
     }
 
-    /// The opposite of [`Self::begin_detached`].
+    /// Ends [`Self::begin_detached`].
     fn end_detached(&mut self) {}
 
-    /// Closes everything and reaps what is outstanding, for `limit` at the most. Bytes that were
-    /// sent are delivered, except on lanes with chunks that are not released: these are reset.
-    /// Queued datagrams are flushed once more.
-    /// `false`: the kernel may still reference memory, which the caller must then leak.
+    /// Closes everything and reaps outstanding requests, for at most `limit`. Sent bytes are
+    /// delivered, except on lanes with unreleased chunks: these are reset. Queued datagrams are
+    /// flushed once more. `false`: the kernel may still reference memory, which the caller must
+    /// then leak.
     fn shutdown(&mut self, limit: Duration) -> bool;
 
-    /// Gives every lane's socket back, for another driver to adopt on another thread. Only when
-    /// no chunk and no connection attempt is outstanding, otherwise `WouldBlock`; watches are
-    /// cancelled and reaped first. The driver can only be dropped afterwards. The socket of
-    /// datagrams is flushed and dropped: whoever goes on with it keeps a clone, and the driver has
-    /// left nothing on it. Datagrams that the driver held are lost.
+    /// Returns every lane's socket, for another driver to adopt on another thread. Only when no
+    /// chunk and no connection attempt is outstanding, otherwise `WouldBlock`; watches are
+    /// cancelled and reaped first. The driver can only be dropped afterwards. The datagram socket
+    /// is flushed and dropped without traces: keep a clone to continue with it. Datagrams that the
+    /// driver held are lost.
     fn dismantle(&mut self) -> io::Result<Vec<(LaneKey, OwnedFd)>>;
 
     /// The counters so far.

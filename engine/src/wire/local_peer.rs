@@ -1,15 +1,15 @@
-//! How two engines of one host agree on shared memory, by a unix socket of packets.
+//! Handshake of two engines of one host that set up shared memory, by a unix packet socket.
 //!
 //! ```text
-//!  who connected                         who listens
+//!  client                                server
 //!  HELLO(session, nonce) ───────────────>
 //!               <──────────── CHALLENGE(nonce, proof)
 //!  JOIN(proof) ────────────────────────>  lets descriptors in from now on
 //!               <──────────── ADMITTED
-//!  MEMORY(witness, doorbell, proof), ───>  maps both, reads the witness
+//!  MEMORY(cookie, doorbell, proof), ───>  maps both, reads the cookie
 //!    descriptors of rings and doorbells
-//!               <───────── READY or READS(witness, doorbell, proof), a descriptor of doorbells
-//!  one byte, either way: 1: look into the ring; 2: I have read your witness
+//!               <───────── READY or READS(cookie, doorbell, proof), a descriptor of doorbells
+//!  one byte, either way: 1: poll the ring; 2: I have verified your cookie
 //!  either way: [`MemoryRequest`], [`MemoryAnswer`] and, if it is granted, a descriptor
 //!
 //!  0                                   4                 6                 8
@@ -28,9 +28,9 @@
 //! +-----------------------------------+-----------------------------------+
 //! ```
 //!
-//! Two little-endian words in the memory of an engine's process are its witness: a random number
-//! that is not 0, and a count of revocations. Who reads the number there reads the engine's memory,
-//! and no other process's.
+//! Two little-endian words in the memory of an engine's process are its cookie: a random number
+//! that is not 0, and a count of revocations. A process that reads the number there reads the
+//! engine's memory, and no other process's.
 
 use zerocopy::byteorder::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -46,16 +46,16 @@ pub(crate) const LOCAL_PEER_BYTES: usize = 56;
 pub(crate) const KIND_LOCAL_HELLO: u16 = 1;
 /// `kind`: who listens proves that it is in the session.
 pub(crate) const KIND_CHALLENGE: u16 = 2;
-/// `kind`: who connected proves the same and hands the memory over.
+/// `kind`: the client passes the memory.
 pub(crate) const KIND_MEMORY: u16 = 3;
-/// `kind`: who listens reads from the memory.
+/// `kind`: the server has mapped the memory.
 pub(crate) const KIND_READY: u16 = 4;
-/// `kind`: the same, and it has read the other side's witness.
+/// `kind`: the same, and it has verified the client's cookie.
 pub(crate) const KIND_READS: u16 = 5;
 
-/// `kind`: who connected proves that it is in the session.
+/// `kind`: the client proves that it is in the session.
 pub(crate) const KIND_JOIN: u16 = 6;
-/// `kind`: who listens takes descriptors from now on.
+/// `kind`: the server takes descriptors from now on.
 pub(crate) const KIND_ADMITTED: u16 = 7;
 
 /// The byte that says: look into the ring.
@@ -68,7 +68,7 @@ pub(crate) const SIGNAL_REQUEST: u8 = 3;
 /// The first byte of a [`MemoryAnswer`].
 pub(crate) const SIGNAL_ANSWER: u8 = 4;
 
-/// Asks for the memory that a key opens, to map it.
+/// Requests the memory that a key grants access to, to map it.
 ///
 /// ```text
 ///  0        1                          4                                  8
@@ -90,7 +90,7 @@ pub(crate) struct MemoryRequest {
     pub(crate) key: U64,
 }
 
-/// Answers it.
+/// Answers a [`MemoryRequest`].
 ///
 /// ```text
 ///  0        1        2                 4                                  8
@@ -108,7 +108,7 @@ pub(crate) struct MemoryRequest {
 #[repr(C)]
 pub(crate) struct MemoryAnswer {
     pub(crate) sign: u8,
-    /// Why not, as in a REPLY; 0: a descriptor comes with it.
+    /// Code of the refusal, as in a REPLY; 0: a descriptor comes with it.
     pub(crate) code: u8,
     pub(crate) reserved: [u8; 2],
     pub(crate) token: U32,
@@ -118,7 +118,7 @@ pub(crate) struct MemoryAnswer {
 
 const _: () = assert!(size_of::<MemoryRequest>() == 16 && size_of::<MemoryAnswer>() == 24);
 
-/// Where an engine's witness is, and what it is.
+/// Location and value of an engine's cookie.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, Unaligned)]
 #[repr(C)]
 pub(crate) struct CookieLocation {
@@ -138,7 +138,7 @@ pub(crate) struct LocalPeerMessage {
     pub(crate) session: U64,
     pub(crate) nonce: [u8; 16],
     pub(crate) proof: [u8; 16],
-    /// Which of the sender's doorbells the receiver rings.
+    /// The sender's doorbell that the receiver sets.
     pub(crate) doorbell: U32,
     pub(crate) reserved: [u8; 4],
 }
@@ -160,7 +160,7 @@ impl LocalPeerMessage {
         }
     }
 
-    /// What `bytes` say, if they are a message of this version and kind.
+    /// Parses a message of this version and `kind`.
     pub(crate) fn parse(bytes: &[u8], kind: u16) -> Option<Self> {
         let message = Self::read_from_bytes(bytes).ok()?;
         let is_right = message.magic == LOCAL_PEER_MAGIC

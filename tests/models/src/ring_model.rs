@@ -1,4 +1,4 @@
-//! The ring of shared memory and its doorbell, in every order that the memory model allows.
+//! Shared-memory ring and doorbell, in every order that the memory model allows.
 //!
 //! The files under test are the engine's own, over memory of `loom`'s.
 
@@ -35,8 +35,8 @@ impl Memory {
         Arc::new(Self((0..WORDS / 4).map(|_| AtomicU64::new(0)).collect()))
     }
 
-    /// With a datagram that is so long that its reader tells the writer at once; its bytes are not
-    /// looked at.
+    /// With a datagram so long that its reader publishes its position at once; its bytes are not
+    /// checked.
     fn full() -> Arc<Self> {
         let memory = Self::new();
         memory.store(FIRST_WORD, DATAGRAM_MAX as u64 + 1, Ordering::Relaxed);
@@ -77,7 +77,7 @@ impl Lines for Memory {
 }
 
 #[test]
-fn what_is_read_is_what_was_written() {
+fn entries_are_read_as_written() {
     loom::model(|| {
         let memory = Memory::new();
         let theirs = Arc::clone(&memory);
@@ -106,9 +106,9 @@ fn what_is_read_is_what_was_written() {
     });
 }
 
-/// A writer sleeps behind its announcement only if the reader, which makes room, wakes it.
+/// A writer sleeps after its announcement only if the reader, which makes room, wakes it.
 #[test]
-fn no_news_of_room_is_lost() {
+fn published_room_is_never_missed() {
     loom::model(|| {
         let (memory, is_woken) = (Memory::full(), Arc::new(AtomicBool::new(false)));
         let (theirs, wakes) = (Arc::clone(&memory), Arc::clone(&is_woken));
@@ -143,9 +143,9 @@ fn announces(reader: &Reader, memory: &Memory, state: PollState) -> bool {
     !reader.has_some(memory)
 }
 
-/// A reader sleeps behind its announcement only if whoever writes wakes it.
+/// A reader sleeps after its announcement only if the writer wakes it.
 #[test]
-fn no_wake_up_is_lost() {
+fn wake_ups_are_never_lost() {
     loom::model(|| {
         let (memory, is_woken) = (Memory::new(), Arc::new(AtomicBool::new(false)));
         let (theirs, wakes) = (Arc::clone(&memory), Arc::clone(&is_woken));
@@ -188,7 +188,7 @@ impl DoorbellWords for Bell {
     }
 }
 
-/// Whoever writes two datagrams to a reader, and what is done for it.
+/// Writes two datagrams to a reader, and notifies it.
 fn write_twice(memory: &Memory, bells: &Bell, wake_ups: &AtomicU64) {
     let mut writer = Writer::new();
     for number in 1..=2_u64 {
@@ -203,9 +203,9 @@ fn write_twice(memory: &Memory, bells: &Bell, wake_ups: &AtomicU64) {
     }
 }
 
-/// What a reader leaves in a ring that it does not poll has its bell rung.
+/// The doorbell is set for every entry left in a ring that is not polled.
 #[test]
-fn no_doorbell_is_lost() {
+fn doorbells_are_never_lost() {
     loom::model(|| {
         let (memory, bells) = (Memory::new(), Arc::new(Bell(AtomicU64::new(0))));
         let (theirs, their_bells) = (Arc::clone(&memory), Arc::clone(&bells));
@@ -237,10 +237,10 @@ fn no_doorbell_is_lost() {
     });
 }
 
-/// The same of one that sleeps behind, and of one that listens after a sleep: the announcement that
-/// a wake-up overwrites is made anew when it is heard.
+/// The same for a reader that sleeps after polling doorbells, and for one that polls them after a
+/// sleep: a state that a wake-up overwrites is published again when the wake-up is handled.
 #[test]
-fn no_notice_is_lost_between_listening_and_sleep() {
+fn notifications_are_never_lost_between_doorbell_and_sleep() {
     for [first, second] in [
         [PollState::Doorbell, PollState::Sleeping],
         [PollState::Sleeping, PollState::Doorbell],

@@ -1,10 +1,10 @@
-//! A pcap file of TCP connections, with headers made up around the bytes that a lane moved, and
-//! of UDP packets.
+//! Writes a pcap file of TCP connections, with synthetic headers around the bytes that lanes moved,
+//! and of UDP packets.
 //!
 //! Each lane has a handshake, data with running sequence and acknowledgement numbers, and FIN or
-//! RST. Packets are as long as IP allows: data is split at [`DATA_BYTES`], no byte is left out.
-//! Checksums are right. What the kernel's TCP did below (segments, retransmissions, pure
-//! acknowledgements) is not in the file; times are when the engine's calls returned, in ns.
+//! RST. Packets are as long as IP allows: data is split at [`DATA_BYTES`], no byte is omitted.
+//! Checksums are valid. Segments, retransmissions and pure acknowledgements of the kernel's TCP are
+//! not in the file; timestamps are when the engine's calls returned, in ns.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -22,21 +22,21 @@ use crate::driver::DriverError;
 use crate::driver::random::random_number;
 use crate::files;
 
-/// Data of one packet: what is left of the longest IPv4 packet after both headers.
+/// Data of one packet: the longest IPv4 packet without both headers.
 const DATA_BYTES: usize = 65_535 - 20 - 20;
 
-/// Longer than any packet here: nothing is snapped.
+/// Longer than any packet here: nothing is truncated.
 const SNAP_BYTES: u32 = 256 * 1024;
 
-/// The window of all packets, scaled by 2^14 as the handshakes say: 1 GiB, so that no sender is
-/// ever seen to overrun it.
+/// The window of all packets, scaled by 2^14 as in the handshakes: 1 GiB, so that no sender seems
+/// to overrun it.
 const WINDOW: u16 = u16::MAX;
 const WINDOW_SHIFT: u8 = 14;
 
-/// Data in one direction after which an acknowledgement of its own is made up.
+/// Data in one direction after which a pure acknowledgement is written.
 const ACK_BYTES: u32 = 256 * 1024;
 
-/// Bytes that wait in memory before they are written.
+/// Bytes buffered before they are written.
 const BUFFER_BYTES: usize = 1 << 20;
 
 /// How often this process has opened each file.
@@ -64,15 +64,15 @@ impl End {
 #[derive(Debug)]
 pub(super) struct Flow {
     ends: [SocketAddr; 2],
-    /// The sequence number of the next byte that this end sends.
+    /// The next sequence number of each end.
     next: [u32; 2],
-    /// Bytes of this end that no packet of the other has acknowledged.
+    /// Bytes of each end that the other has not acknowledged.
     unacknowledged: [u32; 2],
-    /// No more comes from this end.
+    /// The end has sent FIN or RST.
     is_over: [bool; 2],
 }
 
-/// What a packet says besides its data.
+/// Flags of a packet.
 #[derive(Clone, Copy, Default)]
 struct Flags {
     syn: bool,
@@ -80,15 +80,15 @@ struct Flags {
     rst: bool,
 }
 
-/// The file.
+/// The capture file.
 pub(super) struct Capture {
-    /// `None` after an error: the lanes go on without it.
+    /// `None` after an error: traffic continues without capture.
     file: Option<(PcapWriter<Buffer>, Buffer)>,
     path: PathBuf,
     packet: Vec<u8>,
 }
 
-/// What the crate's writer owns and we flush.
+/// Owned by the pcap writer, flushed by us.
 #[derive(Clone)]
 struct Buffer(Arc<Mutex<BufWriter<File>>>);
 
@@ -108,7 +108,7 @@ impl Write for Buffer {
     }
 }
 
-/// The name for one more engine of this process.
+/// The file name for another engine of this process.
 fn numbered(path: &Path) -> PathBuf {
     let text = path.to_string_lossy().replace("%p", &std::process::id().to_string());
     let path = PathBuf::from(text);
@@ -131,8 +131,7 @@ fn into_io(error: PcapError) -> io::Error {
 }
 
 impl Capture {
-    /// Creates the file, closed to others, or overwrites what an earlier process of this user left
-    /// under its name.
+    /// Creates the file, private to the user, or overwrites one of an earlier process of this user.
     pub(super) fn create(path: &Path) -> Result<Self, DriverError> {
         let path = numbered(path);
         let header = PcapHeader {
@@ -152,14 +151,14 @@ impl Capture {
         });
         match file {
             Ok(file) => {
-                tracing::debug!("what the lanes carry is written to {}", path.display());
+                tracing::debug!("capturing traffic to {}", path.display());
                 Ok(Self { file: Some(file), path, packet: Vec::new() })
             }
             Err(source) => Err(DriverError::Capture { path, source }),
         }
     }
 
-    /// A connection begins, with the handshake that `opener` began.
+    /// Writes the handshake of a connection that `opener` started.
     pub(super) fn open(&mut self, ends: [SocketAddr; 2], opener: End) -> Flow {
         let numbers = random_number().unwrap_or_default();
         let next = [numbers as u32, (numbers >> 32) as u32];
@@ -174,7 +173,7 @@ impl Capture {
         flow
     }
 
-    /// Bytes that `from` sent; at most [`DATA_BYTES`] go into a packet.
+    /// Writes bytes sent by `from`, at most [`DATA_BYTES`] per packet.
     pub(super) fn data(&mut self, flow: &mut Flow, from: End, bytes: &[u8]) {
         if flow.is_over[from as usize] {
             return;
@@ -190,7 +189,7 @@ impl Capture {
         }
     }
 
-    /// `from` has no more to say; told once.
+    /// Writes the FIN of `from`; called once.
     pub(super) fn finish(&mut self, flow: &mut Flow, from: End) {
         if !std::mem::replace(&mut flow.is_over[from as usize], true) {
             self.write(flow, from, Flags { fin: true, ..Flags::default() }, true, &[]);
@@ -198,7 +197,7 @@ impl Capture {
         }
     }
 
-    /// `from` ends the connection at once; told once, and nothing comes after it.
+    /// Writes the RST of `from`; called once, as the last packet.
     pub(super) fn reset(&mut self, flow: &mut Flow, from: End) {
         if !flow.is_over[from as usize] {
             self.write(flow, from, Flags { rst: true, ..Flags::default() }, true, &[]);
@@ -206,7 +205,7 @@ impl Capture {
         flow.is_over = [true; 2];
     }
 
-    /// A datagram.
+    /// Writes a datagram.
     pub(super) fn datagram(&mut self, from: SocketAddr, to: SocketAddr, bytes: &[u8]) {
         if self.file.is_none() {
             return;
@@ -221,7 +220,7 @@ impl Capture {
         }
     }
 
-    /// Hands everything to the kernel.
+    /// Flushes the buffer to the kernel.
     pub(super) fn flush(&mut self) {
         if let Some((_, buffer)) = &self.file {
             let flushed = buffer.file().flush();
@@ -234,7 +233,9 @@ impl Capture {
     fn fail(&mut self, error: &io::Error) {
         self.file = None;
         let path = self.path.display();
-        tracing::warn!("{path} ends here, its messages go on: {error}; is the disk full?");
+        tracing::warn!(
+            "capture to {path} stopped, traffic is unaffected: {error}; is the disk full?"
+        );
     }
 
     fn write(&mut self, flow: &Flow, from: End, flags: Flags, acks: bool, data: &[u8]) {
@@ -274,11 +275,11 @@ impl Capture {
         self.put()
     }
 
-    /// Writes what is in `packet`.
+    /// Writes the packet in `packet`.
     fn put(&mut self) -> io::Result<()> {
         let Some((file, _)) = &mut self.file else { return Ok(()) };
         let time = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-        // A clock before 1970 is no reason to lose the packet.
+        // A clock before 1970 must not lose the packet.
         let time = time.unwrap_or(Duration::ZERO);
         let packet = PcapPacket::new(time, self.packet.len() as u32, &self.packet);
         file.write_packet(&packet).map_err(into_io).map(|_| ())
@@ -286,7 +287,7 @@ impl Capture {
 }
 
 impl Flow {
-    /// `from` has sent so much.
+    /// Advances the sequence number of `from`.
     fn advance(&mut self, from: End, count: u32) {
         let next = &mut self.next[from as usize];
         *next = next.wrapping_add(count);
@@ -294,7 +295,7 @@ impl Flow {
     }
 }
 
-/// The header that leads a packet.
+/// The IP header of a packet.
 fn ip(source: SocketAddr, target: SocketAddr) -> PacketBuilderStep<IpHeaders> {
     match (source, target) {
         (SocketAddr::V4(source), SocketAddr::V4(target)) => {
@@ -304,7 +305,7 @@ fn ip(source: SocketAddr, target: SocketAddr) -> PacketBuilderStep<IpHeaders> {
     }
 }
 
-/// An address as IPv6 has it; IPv4 ones are mapped.
+/// An address as IPv6; IPv4 addresses are mapped.
 fn octets(address: SocketAddr) -> [u8; 16] {
     match address {
         SocketAddr::V4(v4) => v4.ip().to_ipv6_mapped().octets(),

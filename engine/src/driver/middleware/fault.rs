@@ -1,20 +1,18 @@
-//! A driver that does, at random and by a seed, what kernels, networks and peers do at times.
+//! Fault injection: random faults of kernels, networks and peers, reproducible by seed.
 //!
-//! - Control lanes move fewer bytes than they could, or none (`EAGAIN`). The first two sends of
-//!   a lane are spared: a fresh socket takes a greeting and a proof whole.
-//! - Events are held back for some polls. The order of the contract holds all the same: events of
-//!   a lane stay in order, a release follows its `ChunkSent`, and `Closed` is the last.
-//! - Lanes are reset: at the end of its time the lane is closed below, which cancels its chunks,
-//!   and the caller sees what a reset by the peer looks like until it closes the lane itself.
-//! - A bit is flipped in what has arrived: in the memory that a chunk went to, before the caller is
-//!   told of the chunk, or in what a control lane gave.
+//! - Control connections move fewer bytes than possible, or none (`EAGAIN`). The first two sends of
+//!   a lane are spared: a fresh socket takes the handshake whole.
+//! - Events are delayed for some polls, within the ordering of the contract: events of a lane stay
+//!   in order, a release follows its `ChunkSent`, and `Closed` is the last.
+//! - Lanes are reset: the inner lane is closed, which cancels its chunks, and the caller sees a
+//!   reset by the peer until it closes the lane.
+//! - A bit of received data is flipped: in the memory of a chunk, before it is reported, or in the
+//!   bytes of a control connection.
 //! - Connection attempts fail; the peer may see a connection that is reset at once.
-//! - Datagrams are lost, repeated, overtaken by others, garbled and cut on their way out.
-//! - Rings between engines of one host have no room, or end and are made anew; what is read from
-//!   the memory of others is refused.
+//! - Sent datagrams are lost, duplicated, reordered, corrupted and truncated.
+//! - Rings between local peers are full, or end and are recreated; cross-memory reads fail.
 //!
-//! Memory is released only when the driver inside says so: what is held back is told later,
-//! never earlier.
+//! Memory is released only after the inner driver reported so: events are delayed, never early.
 
 mod datagrams;
 mod lane;
@@ -44,27 +42,27 @@ use crate::driver::traits::{FrameDrops, FrameState, Reach, TcpFigures, Unacked};
 use crate::memory::Shape;
 use crate::settings::Faults;
 
-/// Polls that an event is held back for, or that a doomed lane lives, at the most.
+/// Polls that an event is delayed, or until a lane is reset, at most.
 const TURNS_MAX: u64 = 16;
 
-/// Sends at the begin of a lane that are neither short nor refused.
+/// Sends at the start of a lane that are neither short nor refused.
 const SPARED_SENDS: u8 = 2;
 
-/// Receives at the begin of a lane whose bytes are not garbled: its greeting.
+/// Receives at the start of a lane that are not corrupted: its handshake.
 const SPARED_RECEIVES: u8 = 4;
 
-/// Sleep while something waits for its turn.
+/// Sleep while delayed events are pending.
 const SLICE: Duration = Duration::from_micros(200);
 
-/// An event that the caller was not told yet.
+/// An event that was not reported yet.
 #[derive(Debug)]
 struct DelayedEvent {
     event: DriverEvent,
-    /// The poll at which it may be told.
+    /// The poll from which on it may be reported.
     due: u64,
 }
 
-/// A driver that fails at times. See the module's text.
+/// A driver with injected faults; see the module.
 pub(super) struct Fault {
     inner: Box<dyn Driver + Send>,
     faults: Faults,
@@ -75,7 +73,7 @@ pub(super) struct Fault {
     local_peers: LocalPeers,
     /// Polls so far, those of [`Driver::park`] included.
     turn: u64,
-    /// Empty between calls; keeps its memory.
+    /// Empty between calls; keeps its allocation.
     fresh: Vec<DriverEvent>,
 }
 
@@ -103,7 +101,7 @@ impl Fault {
         rate > 0.0 && self.random.random_bool(rate.min(1.0))
     }
 
-    /// A poll that is not now but soon.
+    /// A poll in the near future.
     fn soon(&mut self) -> u64 {
         self.turn + self.random.random_range(1..=TURNS_MAX)
     }
@@ -118,7 +116,7 @@ impl Fault {
         self.lanes.get(&lane).map(|lane| lane.state)
     }
 
-    /// The caller must find the lane reset from now on.
+    /// Makes a lane look reset from now on.
     fn reset(&mut self, key: LaneKey) {
         let Some(lane) = self.lanes.get_mut(&key) else { return };
         if lane.state != State::Open {
@@ -155,7 +153,7 @@ impl Fault {
             let bit = self.random.random_range(0..8);
             for span in target.spans(at, 1) {
                 // SAFETY: the caller of `recv_chunk` keeps the memory, and leaves it alone, until
-                // it is told of the chunk; the driver inside is done with it.
+                // the chunk is reported; the inner driver has finished with it.
                 unsafe { *span.ptr ^= 1 << bit };
             }
         }
@@ -197,7 +195,7 @@ impl Fault {
             }
             DriverEvent::Readable { .. } => std::mem::take(&mut lane.watched[0]).then_some(event),
             DriverEvent::Writable { .. } => std::mem::take(&mut lane.watched[1]).then_some(event),
-            // The cancellation of a chunk is our doing: a peer's reset says otherwise.
+            // The chunk was cancelled by this driver: report a reset by the peer.
             DriverEvent::ChunkSent { lane, result: Err(_) } if is_broken => {
                 Some(DriverEvent::ChunkSent { lane, result: Err(was_reset()) })
             }
@@ -239,7 +237,7 @@ impl Fault {
         self.delayed_events = kept;
     }
 
-    /// The turn's resets, before the driver inside is asked for its events.
+    /// Applies due resets, before the inner driver is polled.
     fn begin_turn(&mut self) {
         self.turn += 1;
         let turn = self.turn;
@@ -266,7 +264,7 @@ impl Fault {
             || self.lanes.values().any(|lane| lane.reset_at.is_some())
     }
 
-    /// Decides on the fate of a lane that moves a chunk. `false`: it is reset already.
+    /// Decides the faults of a lane that moves a chunk. `false`: it is reset already.
     fn admit_chunk(&mut self, key: LaneKey) -> bool {
         match self.state(key) {
             Some(State::Broken { .. }) => false,
@@ -283,12 +281,12 @@ impl Fault {
         }
     }
 
-    /// What a direct call of a lane meets before the driver inside is asked.
+    /// Faults of a direct call, before the inner driver is called.
     fn admit_call(&mut self, key: LaneKey, is_spared: bool) -> io::Result<()> {
         match self.state(key) {
             Some(State::Broken { .. }) => return Err(was_reset()),
             Some(State::Open) => {}
-            // The driver inside knows what to say.
+            // The inner driver returns the error.
             _ => return Ok(()),
         }
         if self.chance(self.faults.cut) {
@@ -484,8 +482,8 @@ impl ChunkIo for Fault {
         mode: SendMode,
     ) {
         if self.admit_chunk(lane) {
-            // SAFETY: the caller's promise, passed on; its release is never told before the
-            // driver inside tells it.
+            // SAFETY: the caller's contract, passed on; its release is never reported before
+            // the inner driver reports it.
             unsafe { self.inner.send_chunk(lane, token, header, source, offset, length, mode) };
         } else {
             self.delay_event(DriverEvent::ChunkSent { lane, result: Err(was_reset()) });
@@ -571,7 +569,7 @@ impl DatagramIo for Fault {
         if self.chance(self.faults.unread) {
             return Err(io::ErrorKind::PermissionDenied.into());
         }
-        // SAFETY: the caller's promise, passed on.
+        // SAFETY: the caller's contract, passed on.
         unsafe { self.inner.read_by_cma(session, source, into, offset, length) }
     }
 }

@@ -1,5 +1,5 @@
-//! Drivers around a driver: what a kernel and a network may do wrong ([`fault`]), what the lanes
-//! carry ([`pcap`]), and what is asked and answered ([`trace`]).
+//! Drivers that wrap a driver: fault injection ([`fault`]), packet capture ([`pcap`]), and tracing
+//! of calls and events ([`trace`]).
 //!
 //! Each keeps the contract of [`crate::driver::traits`] if the driver inside does. Where none is
 //! asked for, the engine talks to its driver itself.
@@ -15,8 +15,8 @@ pub(super) use trace::is_enabled as is_traced;
 use super::{AnyDriver, DriverConfig, DriverError};
 use crate::driver::traits::Driver;
 
-/// Puts a driver into what `config` and the trace filter ask for. The capture is next to the
-/// driver and shows what the kernel did; the trace is outermost and shows what the engine saw.
+/// Wraps a driver as `config` and the trace filter request. The capture is innermost and shows what
+/// the kernel did; the trace is outermost and shows what the engine saw.
 pub(super) fn wrap(
     driver: AnyDriver<dyn Driver + Send>,
     config: &DriverConfig,

@@ -1,8 +1,8 @@
-//! Writes what the lanes of a driver carry into a [`Capture`].
+//! Writes the traffic of a driver to a [`Capture`].
 //!
-//! A chunk that failed or was cancelled is not in the file, whatever the kernel moved of it:
-//! nobody knows how much that was, and its lane ends. A datagram is in the file when it is queued,
-//! although the kernel may refuse it, and when it is taken.
+//! A chunk that failed or was cancelled is not in the file, as the number of bytes moved is not
+//! known and its lane ends. A datagram is written when it is queued, although the kernel may refuse
+//! it, and when it is received.
 
 use std::collections::HashMap;
 use std::io;
@@ -19,41 +19,40 @@ use crate::driver::traits::{ChunkIo, ConnectionIo, DatagramIo, Driver, Rail, TxF
 use crate::driver::traits::{FrameDrops, FrameState, Reach, TcpFigures, Unacked};
 use crate::memory::Shape;
 
-/// Bytes of a chunk that are copied out of its memory at a time.
+/// Bytes of a chunk copied at a time.
 const COPY_BYTES: usize = 256 * 1024;
 
-/// A chunk under way. Further ones in its direction are refused by the driver inside.
+/// A chunk in progress. The inner driver refuses further ones in its direction.
 struct Chunk {
-    /// Of a chunk that is sent.
+    /// The header of a sent chunk.
     header: [u8; CHUNK_HEADER_BYTES],
     shape: Shape,
     offset: usize,
     length: usize,
-    /// Chunks that came while this one was under way: each is answered by an error, before this
-    /// one ends.
+    /// Chunks refused while this one was in progress: their errors are reported before its end.
     refused: u32,
 }
 
 struct CapturedLane {
     flow: Flow,
-    /// What is sent, what is received.
+    /// Sent, received.
     chunks: [Option<Chunk>; 2],
 }
 
 const SEND: usize = 0;
 const RECEIVE: usize = 1;
 
-/// A driver whose lanes are captured. See the module's text.
+/// A driver with capture; see the module.
 pub(super) struct Pcap {
     inner: Box<dyn Driver + Send>,
     capture: Capture,
     lanes: HashMap<LaneKey, CapturedLane>,
     scratch: Vec<u8>,
-    /// Where the socket of datagrams is bound.
+    /// The address of the datagram socket.
     local: SocketAddr,
-    /// Where datagrams of each rail come from.
+    /// The source address of each rail.
     sources: Vec<IpAddr>,
-    /// A datagram that is being written; empty without a socket for it.
+    /// Buffer of the datagram being written; empty without a socket.
     room: Vec<u8>,
     /// Something was written since the last flush.
     is_dirty: bool,
@@ -73,7 +72,7 @@ impl Pcap {
         }
     }
 
-    /// A lane is connected. One whose peer is gone already has no addresses and is left out.
+    /// A lane is connected. If its peer has already closed, it has no addresses and is omitted.
     fn begin(&mut self, key: LaneKey, opener: End) {
         if let Some((near, far)) = self.inner.addresses(key) {
             let flow = self.capture.open([near, far], opener);
@@ -82,7 +81,7 @@ impl Pcap {
         }
     }
 
-    /// What a failed call says of the peer.
+    /// Records the end of the peer's stream, if a failed call shows it.
     fn failed(&mut self, key: LaneKey, error: &io::Error) {
         let Some(lane) = self.lanes.get_mut(&key) else { return };
         match error.kind() {
@@ -103,12 +102,12 @@ impl Pcap {
         }
     }
 
-    /// A chunk is over: its bytes are written if it moved whole.
+    /// Ends a chunk: its bytes are written if it was complete.
     ///
     /// # Safety
     ///
-    /// `Ok` only while the memory of the chunk is still at the driver's disposal: its end was
-    /// not yet told to the caller.
+    /// `Ok` only while the driver may use the memory of the chunk: its end was not reported to the
+    /// caller yet.
     unsafe fn end(
         &mut self,
         key: LaneKey,
@@ -137,8 +136,8 @@ impl Pcap {
         while at < chunk.length {
             let count = (chunk.length - at).min(COPY_BYTES);
             self.scratch.resize(count, 0);
-            // SAFETY: the memory is live and holds the chunk's bytes until the caller hears of
-            // its end, which it has not (the caller's promise); `scratch` is ours.
+            // SAFETY: the memory is live and holds the chunk's bytes until its end is
+            // reported, which has not happened (the caller's contract); `scratch` is ours.
             unsafe { chunk.shape.copy_to(chunk.offset + at, &mut self.scratch) };
             self.capture.data(&mut lane.flow, from, &self.scratch);
             at += count;
@@ -146,7 +145,7 @@ impl Pcap {
         self.is_dirty = true;
     }
 
-    /// Writes down what the driver inside has just reported.
+    /// Records events of the inner driver.
     fn note(&mut self, events: &[DriverEvent]) {
         for event in events {
             match event {
@@ -300,14 +299,14 @@ impl ChunkIo for Pcap {
         let (header_copy, shape) = (*header, source.clone());
         let chunk = Chunk { header: header_copy, shape, offset, length, refused: 0 };
         self.start(lane, SEND, chunk);
-        // SAFETY: the caller's promise, passed on.
+        // SAFETY: the caller's contract, passed on.
         unsafe { self.inner.send_chunk(lane, token, header, source, offset, length, mode) };
     }
 
     unsafe fn recv_chunk(&mut self, lane: LaneKey, target: &Shape, offset: usize, length: usize) {
         let (header, shape) = ([0; CHUNK_HEADER_BYTES], target.clone());
         self.start(lane, RECEIVE, Chunk { header, shape, offset, length, refused: 0 });
-        // SAFETY: the caller's promise, passed on.
+        // SAFETY: the caller's contract, passed on.
         unsafe { self.inner.recv_chunk(lane, target, offset, length) };
     }
 }

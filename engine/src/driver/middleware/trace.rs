@@ -1,7 +1,7 @@
-//! Tells of every call and every event: `tracing` events at TRACE of target `ringrail::driver`.
+//! Logs every call and every event at TRACE level, target `ringrail::driver`.
 //!
-//! Polls without events and reads without bytes, of which a spinning engine makes millions, are
-//! counted and told as one, before whatever comes next.
+//! Polls without events and reads without bytes, of which a busy-polling engine makes millions, are
+//! counted and logged as one event.
 
 use std::fmt::{Debug, Display};
 use std::io;
@@ -21,21 +21,21 @@ use crate::memory::Shape;
 /// The target of all events of this file.
 const TARGET: &str = "ringrail::driver";
 
-/// Whether anybody listens. (The workspace builds releases without TRACE.)
+/// Whether TRACE is enabled. (Release builds of the workspace omit it.)
 pub(in crate::driver) fn is_enabled() -> bool {
     enabled!(target: TARGET, Level::TRACE)
 }
 
-/// A driver that tells what it does.
+/// A driver with tracing.
 pub(super) struct Trace {
     inner: Box<dyn Driver + Send>,
-    /// Polls and reads that found nothing and were not told of yet.
+    /// Polls and reads without result that were not logged yet.
     idle: u64,
-    /// Datagrams were sent since the last flush that was told of.
+    /// Datagrams were sent since the last logged flush.
     has_queued: bool,
 }
 
-/// A lane as logs show it: index and generation.
+/// A lane in logs: index and generation.
 fn name(lane: LaneKey) -> String {
     format!("{}.{}", lane.index, lane.generation)
 }
@@ -283,14 +283,14 @@ impl ChunkIo for Trace {
         trace!(
             target: TARGET, call = "send_chunk", lane = name(lane), token, offset, length, ?mode,
         );
-        // SAFETY: the caller's promise, passed on.
+        // SAFETY: the caller's contract, passed on.
         unsafe { self.inner.send_chunk(lane, token, header, source, offset, length, mode) };
     }
 
     unsafe fn recv_chunk(&mut self, lane: LaneKey, target: &Shape, offset: usize, length: usize) {
         self.log_idle();
         trace!(target: TARGET, call = "recv_chunk", lane = name(lane), offset, length);
-        // SAFETY: the caller's promise, passed on.
+        // SAFETY: the caller's contract, passed on.
         unsafe { self.inner.recv_chunk(lane, target, offset, length) };
     }
 }

@@ -1,18 +1,18 @@
-//! Datagrams that a ring had no room for, in order: they go before all that come later.
+//! Queue of packets that found no room in a ring; they precede all later ones.
 
 use std::mem;
 
-/// Bytes that one keeps at the most: what a neighbour does not read for so long goes another way.
+/// Capacity in bytes: packets beyond it, which the peer has not read for so long, are sent by UDP.
 const BYTES_MAX: usize = 256 * 1024;
-/// Bytes that are moved to the front at once, at the most as many as were taken before.
+/// Bytes moved to the front at once, at most as many as were consumed before.
 const COMPACT_BYTES: usize = 32 * 1024;
 const LENGTH_BYTES: usize = size_of::<u32>();
 
-/// Datagrams behind each other, each behind its length. Empty ones keep no memory of long queues.
+/// Packets, each preceded by its length. An empty queue keeps no large allocation.
 #[derive(Debug, Default)]
 pub(super) struct Backlog {
     bytes: Vec<u8>,
-    /// Where the first one begins.
+    /// Start of the first packet.
     head: usize,
 }
 
@@ -22,7 +22,7 @@ impl Backlog {
         self.head == self.bytes.len()
     }
 
-    /// Keeps a datagram. `false`: there are too many.
+    /// Appends a packet. `false`: the queue is full.
     pub(super) fn push(&mut self, datagram: &[u8]) -> bool {
         if self.bytes.len() - self.head + datagram.len() > BYTES_MAX {
             return false;
@@ -35,13 +35,13 @@ impl Backlog {
         true
     }
 
-    /// The first one.
+    /// The first packet.
     pub(super) fn first(&self) -> Option<&[u8]> {
         let (length, rest) = self.bytes.get(self.head..)?.split_first_chunk::<LENGTH_BYTES>()?;
         rest.get(..u32::from_ne_bytes(*length) as usize)
     }
 
-    /// Forgets the first one.
+    /// Removes the first packet.
     pub(super) fn pop(&mut self) {
         let Some(length) = self.first().map(<[u8]>::len) else { return };
         self.head += LENGTH_BYTES + length;

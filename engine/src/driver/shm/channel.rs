@@ -1,4 +1,4 @@
-//! Memory that is shared with one neighbour.
+//! Shared memory with one peer.
 
 use std::net::SocketAddr;
 
@@ -28,39 +28,40 @@ pub(super) struct Channel {
     writer: Writer,
     /// The ring that is written; the other one is read.
     writes: u8,
-    /// Something was written since the other side was last woken, or found awake.
+    /// Entries were written since the peer was last notified.
     is_behind: bool,
-    /// Nothing is written any more: what is there is read, and it ends.
+    /// Nothing is written any more; the remaining entries are read, then the channel closes.
     is_ending: bool,
-    /// The neighbour has shown that it can read this side's memory.
+    /// The peer has verified that it can read this process's memory.
     pub(super) is_read: bool,
     /// Entries that came lately: how much it is worth to poll its ring.
     pub(super) recent_entries: u32,
     /// Whose datagrams it carries, and no others.
     pub(super) session: u64,
-    /// Its number, which the other side knows, too.
+    /// The number of the rings, known to both sides.
     pub(super) number: u32,
-    /// What waits for room in the ring.
+    /// Packets that wait for room in the ring.
     backlog: Backlog,
     pub(super) socket: EngineFd,
-    /// Where they seem to come from: the place that the session's datagrams go to without it.
+    /// The source reported for its packets: the address that the session's datagrams are sent to
+    /// without shared memory.
     pub(super) address: SocketAddr,
-    /// The memory of the neighbour's process, if this side can read it.
+    /// The memory of the peer's process, if this process can read it.
     pub(super) memory: Option<Attached>,
     /// Times that the neighbour was asked for memory and has not answered.
     pub(super) pending_requests: u32,
     /// Its neighbour's process has ended.
     pub(super) has_process_ended: bool,
-    /// Something found no room, and has not been told of any since.
+    /// An entry found no room, and no room was reported since.
     wants_room: bool,
-    /// By what the neighbour hears that something was written, if it does not poll the ring.
+    /// The peer's doorbell for this engine, used if the peer does not poll the ring.
     doorbell: Doorbell,
 }
 
-const _: () = assert!(std::mem::offset_of!(Channel, session) == 64, "a look takes one line");
+const _: () = assert!(std::mem::offset_of!(Channel, session) == 64, "polling takes one cache line");
 
 impl Channel {
-    /// `writes`: which ring this side writes, 0 if it made the memory.
+    /// `writes`: the ring that this side writes, 0 if it created the memory.
     pub(super) fn new(
         socket: EngineFd,
         (session, number): (u64, u32),
@@ -92,8 +93,8 @@ impl Channel {
         }
     }
 
-    /// Writes a datagram, or keeps it until there is room. `false`: too many are kept, or no more
-    /// is written.
+    /// Writes a packet, or queues it until there is room. `false`: the queue is full, or the
+    /// channel is closing.
     #[inline]
     pub(super) fn send(&mut self, datagram: &[u8]) -> Result<bool, RingViolation> {
         if self.is_ending {
@@ -108,7 +109,7 @@ impl Channel {
         Ok(is_written || self.backlog.push(datagram))
     }
 
-    /// Writes a segment, which is in two places. `false`: there is no room, or no more is written.
+    /// Writes a segment given in two parts. `false`: no room, or the channel is closing.
     #[inline]
     pub(super) fn write_segment(&mut self, segment: [&[u8]; 2]) -> Result<bool, RingViolation> {
         if self.is_ending || !self.backlog.is_empty() {
@@ -124,7 +125,7 @@ impl Channel {
         Ok(is_written)
     }
 
-    /// Writes a piece of a message. `false`: there is no room, or no more is written.
+    /// Writes a piece of a message. `false`: no room, or the channel is closing.
     #[inline]
     pub(super) fn write_piece(
         &mut self,
@@ -143,8 +144,8 @@ impl Channel {
         Ok(is_written)
     }
 
-    /// Writes what is kept, as far as there is room, and gives the other side notice unless it
-    /// polls the ring; whether that was asleep.
+    /// Writes queued packets, as far as there is room, and notifies the peer unless it polls the
+    /// ring. Returns whether it was asleep.
     #[inline]
     pub(super) fn flush(&mut self) -> Result<bool, RingViolation> {
         let ring = self.rings.ring(self.writes);
@@ -174,8 +175,8 @@ impl Channel {
         self.backlog.pop();
     }
 
-    /// Copies the next entry into the first of `into`, and says what and how long it is; of a piece
-    /// that is its header.
+    /// Copies the next entry to the start of `into`; returns its kind and length. Of a piece only
+    /// the header is copied.
     #[inline]
     pub(super) fn receive(
         &mut self,
@@ -188,13 +189,13 @@ impl Channel {
         received
     }
 
-    /// What the other side was told of room; when that was more, [`Self::wake_writer`] follows.
+    /// The position last published to the writer; if it moved, call [`Self::wake_writer`].
     #[inline]
     pub(super) fn reported_tail(&self) -> u64 {
         self.reader.reported_tail()
     }
 
-    /// Wakes the other side if it sleeps until there is room; whether it did.
+    /// Wakes the peer if it sleeps until there is room. Returns whether it did.
     #[cold]
     pub(super) fn wake_writer(&self) -> bool {
         let wakes = self.reader.take_waiting_writer(&self.rings.ring(1 - self.writes));
@@ -204,8 +205,8 @@ impl Channel {
         wakes
     }
 
-    /// Copies the bytes of the piece that came last; whether this wakes the other side, which waits
-    /// for room.
+    /// Copies the bytes of the piece received last. Returns whether this woke the peer, which
+    /// waited for room.
     #[inline]
     pub(super) fn read_piece(&mut self, into: &mut [u8]) -> bool {
         let reported_tail = self.reported_tail();
@@ -213,13 +214,13 @@ impl Channel {
         self.reported_tail() != reported_tail && self.wake_writer()
     }
 
-    /// Whether a datagram is there.
+    /// Whether an entry is present.
     #[inline]
     pub(super) fn has_received(&self) -> bool {
         self.reader.has_some(&self.rings.ring(1 - self.writes))
     }
 
-    /// Whether it is to be looked at: a datagram is there, or nothing will be any more.
+    /// Whether the channel needs service: an entry is present, or it is closing.
     #[inline]
     pub(super) fn is_waiting(&self) -> bool {
         self.has_received() || self.is_ending
@@ -252,38 +253,38 @@ impl Channel {
         self.writer.end_sleep(&self.rings.ring(self.writes));
     }
 
-    /// Whether there is room, which was waited for.
+    /// Whether room that was wanted has become available.
     pub(super) fn has_new_room(&mut self) -> bool {
         let has_room = self.wants_room && self.writer.has_new_room(&self.rings.ring(self.writes));
         self.wants_room &= !has_room;
         has_room
     }
 
-    /// Another mapping of its memory.
+    /// Another mapping of the memory.
     #[cfg(test)]
     pub(super) fn map_again(&self) -> RingPair {
         self.rings.again()
     }
 
-    /// What the neighbour would be given after a write.
+    /// The notification that the peer would get after a write.
     #[cfg(test)]
     pub(super) fn wakeup_hint(&self) -> WakeupHint {
         self.writer.wakeup_hint(&self.rings.ring(self.writes))
     }
 
-    /// Stores what a writer does that wakes the neighbour.
+    /// Stores what a writer stores when it wakes the peer.
     #[cfg(test)]
     pub(super) fn mark_reader_awake(&self) {
         Reader::new().set_poll_state(&self.rings.ring(self.writes), PollState::Polling);
     }
 
-    /// Sets all words of the neighbour's doorbells.
+    /// Overwrites all doorbell words of the peer.
     #[cfg(test)]
     pub(super) fn corrupt_doorbells(&self, value: u64) {
         self.doorbell.corrupt(value);
     }
 
-    /// The other side is gone.
+    /// Closes the channel: the peer is gone.
     pub(super) fn end(&mut self) {
         self.is_ending = true;
     }

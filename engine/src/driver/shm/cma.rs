@@ -1,10 +1,10 @@
-//! Cross-memory attach: one engine reads messages from the memory of another one's process, by one
-//! system call and one copy (`process_vm_readv`).
+//! Cross-memory attach: an engine reads messages from the memory of another process, by one system
+//! call and one copy (`process_vm_readv`).
 //!
-//! Process ids are not trusted: they are those of another namespace, or of a process that is gone
-//! and has a successor. So each call also reads the *witness* of the engine that it means, behind
-//! the message: the kernel copies in this order, and what was the right process after the message
-//! was it before. The count beside it says that the sender has not taken the memory back meanwhile.
+//! Process ids are not trusted: they may be those of another namespace, or reused. So each call
+//! also reads the *cookie* of the intended engine, after the message: the kernel copies in this
+//! order, and a process that has the cookie after the message was copied had it before. The count
+//! beside it shows that the sender has not revoked the memory in between.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -20,10 +20,10 @@ use crate::wire::local_peer::CookieLocation;
 /// Pieces of memory of one call (`IOV_MAX`), one of which is the witness.
 const IOVECS_MAX: usize = 1024;
 
-/// Two words by which peers know that they read this engine's memory, and whether what they read
-/// counts.
+/// Two words by which peers verify that they read this engine's memory, and that what they read is
+/// valid.
 ///
-/// Cleared when its engine's driver ends, before the memory of operations does.
+/// Cleared when the engine's driver ends, before the memory of its operations is freed.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct ProcessCookie {
@@ -33,12 +33,12 @@ pub(crate) struct ProcessCookie {
     address_tokens: Option<std::sync::Mutex<Vec<u64>>>,
 }
 
-/// Where a message is in the memory of its sender's process.
+/// Location of a message in the memory of its sender's process.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CmaSource {
-    /// Of its first byte.
+    /// Address of its first byte.
     pub(crate) address: u64,
-    /// The sender's revocations when it said so.
+    /// The sender's revocation count at the time of the announcement.
     pub(crate) revocations: u64,
 }
 
@@ -46,7 +46,7 @@ pub(crate) struct CmaSource {
 const WORDS: usize = 2;
 const _: () = assert!(std::mem::offset_of!(ProcessCookie, revocations) == size_of::<u64>());
 
-/// Simulated messages are shorter than the distance between their stand-ins.
+/// Simulated messages are shorter than the distance between two tokens.
 #[cfg(any(test, feature = "sim"))]
 const ADDRESS_TOKEN_SHIFT: u32 = 40;
 
@@ -62,8 +62,8 @@ impl ProcessCookie {
         })
     }
 
-    /// The witness of a simulated engine, of which the same goes over the wire in every run: its
-    /// count begins at `revocations`, and stand-ins take the place of addresses.
+    /// The cookie of a simulated engine, whose bytes on the wire are the same in every run: its
+    /// count begins at `revocations`, and tokens replace addresses.
     #[cfg(any(test, feature = "sim"))]
     pub(in crate::driver) fn simulated(revocations: u64) -> Self {
         let address_tokens = Some(std::sync::Mutex::default());
@@ -71,7 +71,7 @@ impl ProcessCookie {
         Self { word, revocations: AtomicU64::new(revocations), address_tokens }
     }
 
-    /// What peers learn of the address of a message.
+    /// The address of a message as announced to peers.
     #[inline]
     pub(crate) fn announce_address(&self, address: u64) -> u64 {
         #[cfg(any(test, feature = "sim"))]
@@ -83,7 +83,7 @@ impl ProcessCookie {
         address
     }
 
-    /// The address behind what a simulated peer has learnt.
+    /// The address behind an announcement of a simulated peer.
     #[cfg(any(test, feature = "sim"))]
     pub(in crate::driver) fn resolve(&self, announced: u64) -> Option<u64> {
         let Some(address_tokens) = &self.address_tokens else { return Some(announced) };
@@ -103,26 +103,26 @@ impl ProcessCookie {
         self.word.load(Ordering::Relaxed).to_le()
     }
 
-    /// Goes up when memory is taken back, from a random number on.
+    /// Number of revocations, starting from a random number.
     pub(crate) fn revocations(&self) -> u64 {
         self.revocations.load(Ordering::Relaxed)
     }
 
-    /// What peers read from now on does not count, by whatever they were told before.
+    /// Invalidates all announcements made so far.
     pub(crate) fn revoke(&self) {
         self.revocations.fetch_add(1, Ordering::Relaxed);
-        // Before anything is written to the memory that is taken back.
+        // Before anything is written to the revoked memory.
         fence(Ordering::SeqCst);
     }
 
-    /// Nothing is read any more.
+    /// Invalidates the cookie for good.
     pub(in crate::driver) fn end(&self) {
         self.word.store(0, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 }
 
-/// The memory of a neighbour's process.
+/// The memory of a peer's process.
 #[derive(Debug)]
 pub(in crate::driver) struct Attached {
     process: libc::pid_t,
@@ -147,15 +147,16 @@ impl Attached {
         }
         let libc::ucred { pid: process, uid, .. } = peer_of(connection.as_fd())?;
         if process == 0 {
-            return Err(io::Error::other("its process is in a PID namespace that is not seen"));
+            return Err(io::Error::other("its process is in another PID namespace"));
         }
-        // The kernel would let the superuser, who must not wait for pages that others bring.
+        // The kernel would let root do it, but a read could block on pages served by the other user
+        // (userfaultfd, FUSE).
         if uid != rustix::process::geteuid().as_raw() {
-            return Err(io::Error::other("its process is another user's"));
+            return Err(io::Error::other("its process belongs to another user"));
         }
         let mut attached = Self { process, cookie, pieces: Vec::new() };
         let nothing = Shape::empty();
-        // SAFETY: nothing is read but the witness.
+        // SAFETY: nothing is read but the cookie.
         unsafe { attached.call(0, None, &nothing, 0, 0) }?;
         Ok(attached)
     }
@@ -167,13 +168,13 @@ impl Attached {
         Self { process, cookie: cookie.location(), pieces: Vec::new() }
     }
 
-    /// Reads `length` bytes at `offset` of the neighbour's message to the same place of `into`.
+    /// Reads `length` bytes at `offset` of the peer's message to the same offset of `into`.
     ///
     /// # Errors
     ///
-    /// They were not read, or do not count: the process is gone, or another one, or may not be read
-    /// any more; its engine has taken the memory back, or has ended; this side's memory is in more
-    /// than a thousand pieces.
+    /// The bytes were not read, or are not valid: the process has ended, was replaced, or denies
+    /// access; its engine has revoked the memory, or has ended; `into` has more than a thousand
+    /// pieces.
     ///
     /// # Safety
     ///
@@ -188,11 +189,11 @@ impl Attached {
     ) -> io::Result<()> {
         let address = source.address.checked_add(offset as u64);
         let address = address.ok_or(io::ErrorKind::InvalidInput)?;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         unsafe { self.call(address, Some(source.revocations), into, offset, length) }
     }
 
-    /// See [`Self::read`]; without `revocations` any count of them is right.
+    /// See [`Self::read`]; without `revocations` the count is not checked.
     unsafe fn call(
         &mut self,
         address: u64,
@@ -217,7 +218,7 @@ impl Attached {
         let theirs = [there(address, length), there(self.cookie.address.get(), size_of_val(&seen))];
         // An address of no bytes may be anything.
         let theirs = if length == 0 { &theirs[1..] } else { &theirs[..] };
-        // SAFETY: the caller's promise for `into`, and `seen` is this function's own; the kernel
+        // SAFETY: the caller's contract for `into`, and `seen` is this function's own; the kernel
         // checks the addresses of the other process, and returns when it has done with both.
         let got = unsafe {
             libc::process_vm_readv(
@@ -231,7 +232,7 @@ impl Attached {
         };
         let got = usize::try_from(got).map_err(|_| io::Error::last_os_error())?;
         if got != length + size_of_val(&seen) {
-            return Err(io::Error::other("its memory ends before the message does"));
+            return Err(io::Error::other("its memory is shorter than the message"));
         }
         let [word, count] = seen.map(u64::from_le);
         if word != self.cookie.word.get() {
@@ -244,8 +245,8 @@ impl Attached {
     }
 }
 
-/// The process that made the other end of a connection, and its user, as this process's namespaces
-/// call them; process 0: it has no name there.
+/// Process and user that created the other end of a connection, as seen from this process's
+/// namespaces; process 0: not visible there.
 pub(super) fn peer_of(connection: BorrowedFd<'_>) -> io::Result<libc::ucred> {
     let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut length = size_of::<libc::ucred>() as libc::socklen_t;
@@ -258,11 +259,11 @@ pub(super) fn peer_of(connection: BorrowedFd<'_>) -> io::Result<libc::ucred> {
     if failed != 0 { Err(io::Error::last_os_error()) } else { Ok(peer) }
 }
 
-/// All processes of this one's user may read its memory, as far as Yama has a say in that; setting
+/// Allows all processes of the user to read this one's memory, as far as Yama is concerned; setting
 /// `shared_memory_ptrace_any`.
 pub(in crate::driver) fn allow_ptrace() {
     match rustix::process::set_ptracer(PTracer::Any) {
-        // Without Yama nobody has to be named.
+        // Without Yama there is nothing to allow.
         Ok(()) | Err(Errno::INVAL) => {}
         Err(error) => tracing::warn!("cannot let peers read this process's memory: {error}"),
     }
@@ -277,7 +278,9 @@ pub(super) fn remedy(error: &io::Error) -> &'static str {
              shared_memory_ptrace_any, or CAP_SYS_PTRACE; until then long messages are copied \
              through shared memory"
         }
-        Some(libc::ENOSYS) => "the kernel, or a seccomp filter of the container, has no such call",
+        Some(libc::ENOSYS) => {
+            "process_vm_readv is not available: check the kernel and the container's seccomp filter"
+        }
         _ => "long messages are copied through shared memory",
     }
 }

@@ -1,5 +1,5 @@
-//! Where engines of one host find each other: under abstract names, which are those of a network
-//! namespace and leave nothing behind, or in a directory that several namespaces have.
+//! How engines of one host find each other: by abstract socket names, which belong to the network
+//! namespace and need no cleanup, or in a directory that several namespaces share.
 
 use std::fs;
 use std::io;
@@ -13,7 +13,7 @@ use rustix::net::SocketAddrUnix;
 
 use super::socket;
 
-/// Sockets of a directory that are younger may just be being made.
+/// Younger sockets of a directory may be under construction.
 const STALE_AFTER: Duration = Duration::from_secs(10);
 const PREFIX: &str = "ringrail-";
 
@@ -21,7 +21,7 @@ const PREFIX: &str = "ringrail-";
 #[derive(Clone, Debug)]
 pub(super) enum Discovery {
     Network,
-    /// `boot`: what tells this kernel from others that have the same directory.
+    /// `boot`: distinguishes this kernel from others that share the directory.
     Directory {
         path: PathBuf,
         boot: String,
@@ -56,7 +56,7 @@ impl Discovery {
         })
     }
 
-    /// Lets other users connect to a socket in a directory if they may. `None`: there is nothing to
+    /// Lets other users connect to the socket in the directory, if allowed. `None`: nothing has to
     /// be removed at the end.
     pub(super) fn listening(&self, engine: u64) -> io::Result<Option<SocketFile>> {
         let Some(path) = self.path_of(engine) else { return Ok(None) };
@@ -68,7 +68,7 @@ impl Discovery {
         let status = rustix::fs::fstat(&file)?;
         let is_socket = FileType::from_raw_mode(status.st_mode) == FileType::Socket;
         if !is_socket || status.st_uid != rustix::process::geteuid().as_raw() {
-            return Err(io::Error::other("somebody else has replaced the socket there"));
+            return Err(io::Error::other("the socket was replaced by another process"));
         }
         let Self::Directory { others, .. } = self else { return Ok(None) };
         let mode = if *others { 0o666 } else { 0o600 };

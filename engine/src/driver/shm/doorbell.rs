@@ -1,10 +1,10 @@
-//! The doorbells of an engine: one bit for each neighbour, which sets it when it has written to a
-//! ring that the engine does not poll.
+//! The doorbells of an engine: one bit for each local peer, which sets it after writing to a ring
+//! that the engine does not poll.
 //!
 //! ```text
 //!  line 0                 line 1                       line 63
 //! +----------------------+----------------------+-----+----------------------+
-//! | bells 0 to 63        | bells 64 to 127      | ... | bells 4 032 to 4 095 |
+//! | bits 0 to 63         | bits 64 to 127       | ... | bits 4 032 to 4 095  |
 //! +----------------------+----------------------+-----+----------------------+
 //! ```
 //!
@@ -30,7 +30,7 @@ pub(crate) trait DoorbellWords {
     fn load(&self, word: usize, order: Ordering) -> u64;
     fn fetch_or(&self, word: usize, bits: u64, order: Ordering) -> u64;
     fn swap(&self, word: usize, value: u64, order: Ordering) -> u64;
-    /// What was stored before comes before what is loaded after.
+    /// Orders earlier stores before later loads.
     fn fence(&self);
 }
 
@@ -49,12 +49,12 @@ pub(crate) fn set_doorbell(bells: &impl DoorbellWords, bell: u32) {
     }
 }
 
-/// Which bells have been rung and not been served, on the side of their owner.
+/// Doorbells that were set and not served yet, on the side of their owner.
 #[derive(Debug, Default)]
 pub(crate) struct PendingDoorbells {
     /// A word for each in use.
     words: Vec<u64>,
-    /// The bell that is served.
+    /// The doorbell being served.
     at: u32,
 }
 
@@ -67,14 +67,14 @@ impl PendingDoorbells {
         }
     }
 
-    /// Takes what has been rung since the last call; whether there is any to be served.
+    /// Collects newly set doorbells; returns whether any is pending.
     #[inline]
     pub(crate) fn collect(&mut self, bells: &impl DoorbellWords) -> bool {
         let mut all = 0;
         for (at, word) in self.words.iter_mut().enumerate() {
             if bells.load(at * LINE_WORDS, Ordering::Relaxed) != 0 {
                 *word |= bells.swap(at * LINE_WORDS, 0, Ordering::Acquire);
-                // The rings are looked into afterwards.
+                // The rings are read afterwards.
                 bells.fence();
             }
             all |= *word;
@@ -82,17 +82,17 @@ impl PendingDoorbells {
         all != 0
     }
 
-    /// Takes a bell for rung.
+    /// Marks a doorbell as pending.
     pub(crate) fn add(&mut self, bell: u32) {
         self.extend_to(bell + 1);
         self.words[(bell / PER_WORD) as usize] |= 1 << (bell % PER_WORD);
     }
 
-    /// The bell whose turn it is.
+    /// The doorbell to serve next.
     #[inline]
     pub(crate) fn current(&mut self) -> Option<u32> {
         let (mut word, mut from) = ((self.at / PER_WORD) as usize, self.at % PER_WORD);
-        // The first word twice: what is in it before the turn comes last.
+        // The first word twice: its bits before the current position come last.
         for _ in 0..=self.words.len() {
             let rest = self.words.get(word).copied().unwrap_or(0) & (u64::MAX << from);
             if rest != 0 {
@@ -104,13 +104,13 @@ impl PendingDoorbells {
         None
     }
 
-    /// It is the next one's turn.
+    /// Moves on to the next doorbell.
     #[inline]
     pub(crate) fn advance(&mut self) {
         self.at = (self.at + 1) % DOORBELLS;
     }
 
-    /// Nothing is left of what a bell was rung for.
+    /// The ring of a doorbell has been drained.
     #[inline]
     pub(crate) fn remove(&mut self, bell: u32) {
         if let Some(word) = self.words.get_mut((bell / PER_WORD) as usize) {
@@ -163,7 +163,7 @@ mod tests {
         assert!(rung.collect(&plain) && rung.collect(&plain));
         assert!(plain.0.borrow().iter().all(|&word| word == 0), "taken");
         assert!(all(&mut rung).into_iter().eq(0..DOORBELLS));
-        // The one behind the last that was served comes first.
+        // The one after the last that was served comes first.
         for bell in [3, 64, 70, 4000] {
             set_doorbell(&plain, bell);
         }

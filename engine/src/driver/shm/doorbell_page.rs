@@ -1,4 +1,4 @@
-//! The memory of an engine's doorbells, on both sides.
+//! The memory of doorbells, on the side of its owner and on that of its peers.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -53,14 +53,14 @@ impl Doorbells {
         self.memory.as_fd()
     }
 
-    /// Takes what has been rung since the last call; whether there is any to be served.
+    /// Collects newly set doorbells; returns whether any is pending.
     #[inline]
     pub(super) fn collect(&mut self) -> bool {
         self.pending.collect(&self.page)
     }
 }
 
-/// One of a neighbour's.
+/// One doorbell of a peer.
 #[derive(Debug)]
 pub(super) struct Doorbell {
     page: Page,
@@ -68,11 +68,11 @@ pub(super) struct Doorbell {
 }
 
 impl Doorbell {
-    /// The bell of this number in memory that a neighbour made.
+    /// Doorbell `number` in memory that a peer created.
     ///
     /// # Errors
     ///
-    /// As for [`Mapping::open`]; it has no such bell.
+    /// As for [`Mapping::open`]; there is no such doorbell.
     pub(super) fn open(memory: BorrowedFd<'_>, number: u32) -> io::Result<Self> {
         if number >= DOORBELLS {
             let why = "the peer has no doorbell of that number";
@@ -81,13 +81,13 @@ impl Doorbell {
         Ok(Self { page: Page::open(memory)?, number })
     }
 
-    /// The caller has passed a fence since it wrote what the neighbour is to find.
+    /// Sets it. The caller has passed a fence since it wrote the ring entry.
     #[inline]
     pub(super) fn set(&self) {
         doorbell::set_doorbell(&self.page, self.number);
     }
 
-    /// Sets all words of the page.
+    /// Overwrites all words of the page.
     #[cfg(test)]
     pub(super) fn corrupt(&self, value: u64) {
         self.page.words().iter().for_each(|word| word.store(value, Ordering::Relaxed));

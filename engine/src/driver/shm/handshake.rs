@@ -23,28 +23,28 @@ use crate::wire::local_peer::{
 /// A random number that is used once.
 type Nonce = [u8; 16];
 
-/// How far an exchange is.
+/// State of a handshake.
 enum Phase {
-    /// Who connected has said which session, and waits for a proof.
+    /// Client: has named the session, and waits for the server's proof.
     Asked { nonce: Nonce },
-    /// It has proved the same, and waits to be admitted.
+    /// Client: has sent its own proof, and waits to be admitted.
     Joining { nonces: [Nonce; 2] },
     /// Its memory is on its way.
     Offered { segment: Box<RingPair>, nonces: [Nonce; 2] },
     /// Who listens does not know yet who has connected.
     Accepted,
-    /// It does not know the session yet: that is just being established.
+    /// Server: the session is not known yet, as it is just being established.
     Waiting { nonce: Nonce },
-    /// It waits for the other side's proof.
+    /// Server: waits for the client's proof.
     Challenged { nonces: [Nonce; 2] },
-    /// It waits for the other side's memory.
+    /// Server: waits for the client's memory.
     Admitted { nonces: [Nonce; 2] },
 }
 
-/// A connection that has not brought a channel yet.
+/// A connection that is in the handshake.
 pub(super) struct Exchange {
     pub(super) socket: Untrusted,
-    /// The session, once one is named.
+    /// The session, once named.
     pub(super) session: Option<u64>,
     phase: Phase,
     pub(super) since: Instant,
@@ -54,7 +54,7 @@ pub(super) struct Exchange {
     pub(super) slot: u32,
 }
 
-/// What this engine shows to the other side.
+/// What this engine offers to the peer.
 #[derive(Clone, Copy)]
 pub(super) struct LocalSide<'a> {
     /// By what others know this engine's memory; `None`: they may not read it.
@@ -62,7 +62,7 @@ pub(super) struct LocalSide<'a> {
     pub(super) doorbells: BorrowedFd<'a>,
 }
 
-/// What came of a packet.
+/// The result of handling a message.
 pub(super) enum Outcome {
     /// It goes on.
     Pending,
@@ -71,20 +71,20 @@ pub(super) enum Outcome {
         segment: Box<RingPair>,
         /// Which ring this side writes.
         writes: u8,
-        /// What both call the rings.
+        /// The number of the rings.
         number: u32,
-        /// By what the other side hears.
+        /// The peer's doorbell.
         doorbell: Doorbell,
-        /// What this side can read of the other one's process.
+        /// The memory of the peer's process, if this side can read it.
         memory: Option<Attached>,
-        /// The other side can read this one's.
+        /// The peer can read this process's memory.
         is_read: bool,
     },
-    /// It has failed.
+    /// The handshake has failed.
     Failed(&'static str),
 }
 
-/// What is proved: by which side, and of MEMORY and READY what they say.
+/// What is proved: the side, and for MEMORY and READY their content.
 #[derive(Clone, Copy)]
 enum ProofKind {
     Connected(Credentials),
@@ -93,7 +93,7 @@ enum ProofKind {
     Ready { kind: u16, credentials: Credentials },
 }
 
-/// Where a side's witness is, and which of its doorbells is the other side's.
+/// Location of a side's cookie, and the doorbell it assigns to the other side.
 #[derive(Clone, Copy)]
 struct Credentials {
     cookie: CookieLocation,
@@ -139,13 +139,13 @@ fn proof(peer: &LocalPeer, claim: ProofKind, nonces: [&Nonce; 2]) -> [u8; 16] {
     proof
 }
 
-/// The proof of who connects, and whose memory is not to be read.
+/// The proof of a client whose memory may not be read.
 #[cfg(test)]
 pub(super) fn proof_of_connected(peer: &LocalPeer, doorbell: u32, nonces: [&Nonce; 2]) -> [u8; 16] {
     proof(peer, ProofKind::Connected(Credentials::new(None, doorbell)), nonces)
 }
 
-/// The proof by which who connects is admitted.
+/// The proof by which a client is admitted.
 #[cfg(test)]
 pub(super) fn proof_of_joining(peer: &LocalPeer, nonces: [&Nonce; 2]) -> [u8; 16] {
     proof(peer, ProofKind::Joining, nonces)
@@ -167,7 +167,7 @@ impl Exchange {
         Self { socket, session: None, phase: Phase::Accepted, since: now, is_own: false, slot }
     }
 
-    /// Begins one.
+    /// Opens a connection and sends HELLO.
     pub(super) fn begin(
         discovery: &Discovery,
         peer: &LocalPeer,
@@ -183,7 +183,7 @@ impl Exchange {
         Ok(Self { socket, session, phase, since: now, is_own: true, slot })
     }
 
-    /// Takes a packet. `find`: the session of that number, if there is one.
+    /// Handles a message. `find`: looks a session up.
     pub(super) fn handle<'a>(
         &mut self,
         packet: socket::Packet,
@@ -213,7 +213,7 @@ impl Exchange {
                     .into_iter()
                     .find_map(|kind| LocalPeerMessage::parse(packet.bytes(), kind));
                 let Some(ready) = ready else {
-                    return Outcome::Failed("it refused the memory");
+                    return Outcome::Failed("the peer refused the memory");
                 };
                 let kind = ready.kind.get();
                 let credentials = Credentials::of(&ready);
@@ -277,7 +277,7 @@ impl Exchange {
             .ok()
     }
 
-    /// Whether the other side has proved that it has the session's keys, and descriptors may come.
+    /// Whether the peer has proved that it has the session's keys, so that it may pass descriptors.
     pub(super) fn is_admitted(&self) -> bool {
         let phase = &self.phase;
         matches!(phase, Phase::Joining { .. } | Phase::Offered { .. } | Phase::Admitted { .. })
@@ -293,7 +293,7 @@ impl Exchange {
             return Outcome::Failed("its proof does not fit the session");
         }
         if self.socket.admit().is_err() {
-            return Outcome::Failed("the kernel lets no descriptors in");
+            return Outcome::Failed("cannot enable passing of descriptors");
         }
         let proof = proof(peer, ProofKind::Joining, nonces);
         let join = LocalPeerMessage::new(KIND_JOIN, peer.session, [0; 16], proof);
@@ -301,7 +301,7 @@ impl Exchange {
         self.send_message(&join)
     }
 
-    /// Who listens lets descriptors in from who has proved itself, and says so.
+    /// Server: verifies the client's proof, and lets it pass descriptors.
     ///
     /// RR-SHM-12.
     fn admit(&mut self, packet: &socket::Packet, peer: &LocalPeer, nonces: [Nonce; 2]) -> Outcome {
@@ -312,7 +312,7 @@ impl Exchange {
             return Outcome::Failed("its proof does not fit the session");
         }
         if self.socket.admit().is_err() {
-            return Outcome::Failed("the kernel lets no descriptors in");
+            return Outcome::Failed("cannot enable passing of descriptors");
         }
         let admitted = LocalPeerMessage::new(KIND_ADMITTED, peer.session, [0; 16], [0; 16]);
         self.phase = Phase::Admitted { nonces };
@@ -368,7 +368,7 @@ impl Exchange {
         // Not touched before the proof.
         let segment = packet.descriptor.as_ref().map(|memory| RingPair::open(memory.as_fd()));
         let Some(Ok(segment)) = segment else {
-            return Outcome::Failed("its memory is not what is shared");
+            return Outcome::Failed("the memory of rings is invalid");
         };
         let Some(doorbell) = doorbell_of(packet.second.as_ref(), credentials) else {
             return Outcome::Failed("its doorbells are not what is shared");
@@ -379,7 +379,7 @@ impl Exchange {
         let proof = proof(peer, ProofKind::Ready { kind, credentials }, both);
         let ready = credentials.message(kind, peer.session, proof);
         if send(&self.socket, &ready, &[own.doorbells]).is_err() {
-            return Outcome::Failed("it is gone");
+            return Outcome::Failed("the connection has ended");
         }
         let (segment, number) = (Box::new(segment), ring_number(nonces));
         Outcome::Done { segment, writes: 1, number, doorbell, memory, is_read: false }

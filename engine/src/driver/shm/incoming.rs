@@ -1,4 +1,4 @@
-//! What comes by rings.
+//! Receiving from rings.
 
 use std::net::SocketAddr;
 
@@ -9,13 +9,13 @@ use super::ring::Entry;
 use crate::driver::traits::{DriverCounters, PieceHeader, RingEntry};
 use crate::wire::packet;
 
-/// What came by a ring.
+/// An entry received from a ring.
 pub(super) enum Received {
-    /// A packet, which seems to come from there.
+    /// A packet, with the source to report.
     Packet(SocketAddr),
     /// A segment of this session.
     Segment(u64),
-    /// A piece of a message of this session, which is so long.
+    /// A piece of a message: session and length.
     Piece(u64, usize),
 }
 
@@ -44,7 +44,7 @@ impl Shm {
         }
     }
 
-    /// Copies the bytes of the piece that came last, as many as there are.
+    /// Copies the bytes of the piece received last.
     #[inline]
     pub(in crate::driver) fn read_piece(&mut self, into: &mut [u8], counters: &mut DriverCounters) {
         if let Some(Some(channel)) = self.channels.get_mut(self.piece.0 as usize) {
@@ -54,7 +54,7 @@ impl Shm {
         }
     }
 
-    /// The same, copied to a place of this side's.
+    /// The same, copied to an internal buffer.
     pub(in crate::driver) fn piece(&mut self, counters: &mut DriverCounters) -> &[u8] {
         let mut room = std::mem::take(&mut self.datagram);
         self.read_piece(&mut room[..self.piece.1], counters);
@@ -62,8 +62,8 @@ impl Shm {
         &self.datagram[..self.piece.1]
     }
 
-    /// Where the packet seems to come from that [`Self::receive_entry`] found in its place;
-    /// [`Self::payload`] has it.
+    /// The source of the packet that [`Self::receive_entry`] found instead of an entry;
+    /// [`Self::payload`] returns its bytes.
     #[inline]
     pub(in crate::driver) fn take_packet(&mut self) -> Option<SocketAddr> {
         self.untaken.take()
@@ -98,7 +98,7 @@ impl Shm {
                 Some(Received::Piece(channel.session, length))
             }
             Ok(Some((Entry::Packet, length))) => {
-                // RR-SHM-4: nobody speaks for another session.
+                // RR-SHM-4: a peer cannot send for another session.
                 let is_its = packet::path_and_session(&self.datagram[..length])
                     == Some((packet::FIRST_PATH, channel.session));
                 if !is_its {
@@ -117,13 +117,13 @@ impl Shm {
                 None
             }
             Err(_) => {
-                self.give_up(index, "it wrote a length that cannot be");
+                self.give_up(index, "invalid entry length");
                 None
             }
         }
     }
 
-    /// What came last.
+    /// The bytes of the entry received last.
     #[inline]
     pub(in crate::driver) fn payload(&mut self) -> &mut [u8] {
         &mut self.datagram[..self.length]

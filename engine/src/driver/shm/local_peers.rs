@@ -1,4 +1,4 @@
-//! Engines of this host come and go.
+//! Connecting and disconnecting local peers.
 
 use std::io;
 use std::mem;
@@ -20,24 +20,24 @@ use crate::forks::EngineFd;
 use crate::refused_call::{Seldom, refused};
 use crate::wire::local_peer::{SIGNAL_POLL, SIGNAL_READS};
 
-/// Exchanges under way that others have begun; of more, the oldest ends.
+/// Handshakes that peers opened, at most; beyond, the oldest is closed.
 pub(super) const EXCHANGES_MAX: usize = 64;
-/// How long one may take.
+/// Timeout of a handshake.
 pub(super) const EXCHANGE_LIMIT: Duration = Duration::from_secs(2);
-/// Times that a neighbour whose channel has ended is asked for another one.
+/// Times that a peer whose channel has ended is reconnected.
 const RETRIES: u32 = 6;
-/// The pause before the first of these; it doubles.
+/// Delay before the first retry; it doubles.
 const RETRY_AFTER: Duration = Duration::from_millis(50);
 /// Why there is no channel with one more.
 const NO_SLOT: &str = "this engine has as many peers as doorbells";
 /// The pause after a connection that could not be accepted.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(250);
-/// Events that are taken at once.
+/// Events per call of epoll.
 const BATCH: usize = 64;
-/// Packets that are taken of one socket at once.
+/// Messages read from one socket at a time.
 const PACKETS_AT_ONCE: usize = 64;
 
-/// Whether the peer is of this process's user, or may be of another one.
+/// Whether the peer belongs to this process's user, or other users are allowed.
 fn is_permitted(socket: &Untrusted, others: bool) -> bool {
     let own = rustix::process::geteuid().as_raw();
     others || cma::peer_of(socket.as_fd()).is_ok_and(|peer| peer.uid == own)
@@ -56,7 +56,7 @@ impl Shm {
             self.start_exchange(session, now);
             return;
         }
-        // Its side may have been faster than the connection that the session is set up by.
+        // The peer may have connected before the session was established here.
         let waiting = self.exchanges.iter_mut().find(|(_, it)| it.session == Some(session));
         if let (Some((name, exchange)), Some(known)) = (waiting, self.known.get(&session)) {
             let (name, outcome) = (*name, exchange.resume(&known.peer));
@@ -101,7 +101,7 @@ impl Shm {
         }
     }
 
-    /// Tries again later, where this side is the one that connects.
+    /// Retries later, if this side is the one that connects.
     fn retry(&mut self, session: u64, now: Instant) {
         let Some(known) = self.known.get_mut(&session) else { return };
         if known.peer.is_initiator && known.tries < RETRIES {
@@ -218,12 +218,12 @@ impl Shm {
         }
     }
 
-    /// The kernel is not asked for connections for a while.
+    /// Stops accepting connections for a while.
     #[cold]
     pub(super) fn pause_accept(&mut self, now: Instant, why: impl std::fmt::Display) {
         tracing::warn!(
-            "cannot accept connections of engines of this host for now: {why}; datagrams go by \
-             UDP until then; raise the limit of descriptors (ulimit -n) if it is reached"
+            "cannot accept connections of local peers for now: {why}; new sessions use UDP until \
+             then; raise the limit of descriptors (ulimit -n) if it is reached"
         );
         let data = epoll::EventData::new_u64(LISTENER);
         let _ = epoll::modify(&self.epoll, &self.listener, data, epoll::EventFlags::empty());
@@ -305,8 +305,8 @@ impl Shm {
         self.has_socket_events = true;
     }
 
-    /// The process of a neighbour has ended; another one may keep its sockets open. What is in the
-    /// ring is still read.
+    /// A peer's process has ended; a child may keep its sockets open. Entries in the ring are still
+    /// read.
     fn process_ended(&mut self, name: u64, now: Instant) {
         let is_its = |known: &Known| known.process.as_ref().is_some_and(|(it, _)| *it == name);
         let Some((&session, known)) = self.known.iter_mut().find(|(_, known)| is_its(known)) else {
@@ -327,7 +327,7 @@ impl Shm {
         }
     }
 
-    /// Nothing is written to a channel any more; what is in its ring is still read.
+    /// Stops writing to a channel; entries in its ring are still read.
     pub(super) fn end_channel(&mut self, index: u32, now: Instant) {
         let Some(Some(channel)) = self.channels.get_mut(index as usize) else { return };
         let session = channel.session;
@@ -337,7 +337,7 @@ impl Shm {
         if channel.is_read {
             self.cma_changes.push_back((session, false));
         }
-        // The end is not told twice.
+        // The end is reported once.
         let _ = epoll::delete(&self.epoll, &channel.socket);
         if channel.has_received() {
             self.mark_pending(index);
@@ -347,7 +347,7 @@ impl Shm {
         self.retry(session, now);
     }
 
-    /// An exchange went on.
+    /// Handles the result of a handshake step.
     fn finish(&mut self, name: u64, outcome: Outcome) {
         if matches!(outcome, Outcome::Pending) {
             return;
@@ -390,12 +390,13 @@ impl Shm {
         }
     }
 
-    /// Has the kernel say when the process at the other end of a channel's socket ends.
+    /// Watches the process at the other end of a channel's socket.
     fn watch_process(&mut self, session: u64, name: u64, socket: &EngineFd) {
         let Some(process) = socket::process_of(socket.as_fd()) else { return };
         let name = PROCESS | name;
         let data = epoll::EventData::new_u64(name);
-        // Once: a raw clone of this process may keep the descriptor registered when it is closed.
+        // One-shot: a raw clone of this process may keep the descriptor registered after it is
+        // closed.
         let flags = epoll::EventFlags::IN | epoll::EventFlags::ONESHOT;
         if epoll::add(&self.epoll, &process, data, flags).is_ok()
             && let Some(known) = self.known.get_mut(&session)
@@ -405,7 +406,7 @@ impl Shm {
     }
 
     fn insert(&mut self, name: u64, index: u32, channel: Channel) {
-        tracing::debug!(session = channel.session, "datagrams go by shared memory");
+        tracing::debug!(session = channel.session, "using shared memory with a local peer");
         if self.channels.len() <= index as usize {
             self.channels.resize_with(index as usize + 1, || None);
             self.names.resize(index as usize + 1, 0);
@@ -418,7 +419,7 @@ impl Shm {
         self.add_channel(index);
     }
 
-    /// A neighbour breaks the rules: datagrams go by UDP, and stay there.
+    /// A peer violated the ring protocol: its session uses UDP from now on.
     ///
     /// RR-SHM-5.
     #[cold]

@@ -1,4 +1,4 @@
-//! Memory of a memfd that engines share, mapped.
+//! A mapped memfd that engines share.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -12,11 +12,12 @@ use crate::refused_call::refused;
 
 const WORD_BYTES: usize = size_of::<u64>();
 
-/// `BYTES` of memory, a multiple of 8. Who else has it mapped may write anywhere in it at any time:
-/// so it is accessed by atomics alone.
+/// `BYTES` of memory, a multiple of 8. Other processes may write anywhere in it at any time, so it
+/// is accessed by atomics only.
 ///
-/// A child of `fork` has no such mapping. The length is in the type, and not in the value as that
-/// of `memory::mapping::Mapping`: what a look at a channel needs is in one line of the cache.
+/// A child of `fork` does not inherit the mapping. The length is in the type, unlike that of
+/// `memory::mapping::Mapping`, so that the fields used by polling a channel fit into one cache
+/// line.
 #[derive(Debug)]
 pub(super) struct Mapping<const BYTES: usize> {
     base: NonNull<u8>,
@@ -26,23 +27,24 @@ pub(super) struct Mapping<const BYTES: usize> {
 unsafe impl<const BYTES: usize> Send for Mapping<BYTES> {}
 
 impl<const BYTES: usize> Mapping<BYTES> {
-    /// Fresh memory of zeros, and the descriptor for the other side. It has no name in any file
-    /// system, and nobody else can open it.
+    /// Zeroed memory, and the descriptor for the peer. It has no name in any file system, so only
+    /// holders of the descriptor can map it.
     pub(super) fn create(name: &str) -> io::Result<(Self, OwnedFd)> {
         let memory = shared::create_sealed(name, BYTES as u64)?;
         Ok((Self::map(memory.as_fd())?, memory))
     }
 
-    /// Memory that a peer made.
+    /// Memory that a peer created.
     ///
     /// # Errors
     ///
-    /// It is not what [`Self::create`] makes: it may change its length, or be no plain memory.
+    /// It is not what [`Self::create`] makes: its length may change or is wrong, or it is no plain
+    /// memory.
     ///
     /// RR-SHM-3.
     pub(super) fn open(memory: BorrowedFd<'_>) -> io::Result<Self> {
         if shared::sealed_bytes(memory)? != BYTES as u64 {
-            let why = "the peer's memory has another length than what is shared";
+            let why = "the peer's memory has a wrong length";
             return Err(io::Error::new(io::ErrorKind::InvalidData, why));
         }
         Self::map(memory)
@@ -76,7 +78,7 @@ impl<const BYTES: usize> Mapping<BYTES> {
         Self { base: NonNull::new(base.unwrap().cast()).unwrap() }
     }
 
-    /// All of it.
+    /// The memory as words.
     #[inline]
     pub(super) fn words(&self) -> &[AtomicU64] {
         // SAFETY: so many words are mapped as long as this value is there, at a multiple of eight,

@@ -1,7 +1,7 @@
-//! Memory that one neighbour asks the other for, to map it: by the socket of their channel.
+//! Requests for memory to map, between local peers, by the socket of their channel.
 //!
-//! Whether it is given, the engine decides; here its descriptor moves. A neighbour may ask as often
-//! as its socket lets it; an answer that nobody asked for ends the channel.
+//! The engine decides whether to grant a request; this module passes the descriptor. A peer may
+//! send requests as long as its socket takes them; an unsolicited answer ends the channel.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -55,13 +55,13 @@ pub(super) fn parse_event(
 }
 
 impl Shm {
-    /// The next question for memory, or answer to one.
+    /// The next request for memory, or answer to one.
     #[inline]
     pub(in crate::driver) fn next_memory_event(&mut self) -> Option<DriverEvent> {
         self.memory_events.pop_front()
     }
 
-    /// The channel of a session, if it has not ended, and its place.
+    /// Index and channel of a session, unless it is closing.
     fn channel_of(&mut self, session: u64) -> io::Result<(u32, &mut Channel)> {
         let index = self.by_session.get(&session).copied();
         let channel = index.and_then(|index| {
@@ -105,7 +105,7 @@ impl Shm {
         let descriptor = answer.ok().map(|piece| piece.descriptor);
         let sent = socket::send(channel.socket.as_fd(), given.as_bytes(), descriptor.as_slice());
         if sent.is_err() && descriptor.is_none() {
-            // Who asks does not wait for ever.
+            // The peer must not wait for ever.
             self.end_channel(index, Instant::now());
         }
         sent
@@ -120,7 +120,7 @@ mod tests {
 
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
-    /// A packet as it comes from a neighbour.
+    /// A message as received from a peer.
     fn packet(bytes: &[u8], has_descriptor: bool) -> Packet {
         let (flags, kind) = (SocketFlags::CLOEXEC, SocketType::SEQPACKET);
         let (ours, theirs) = socketpair(AddressFamily::UNIX, kind, flags, None).unwrap();

@@ -1,4 +1,4 @@
-//! Datagrams between engines of one host, by memory that both have mapped.
+//! Shared memory between engines of one host.
 //!
 //! Two engines that have a session, run on one kernel and in one network namespace, and both have
 //! the setting `shared_memory`, meet by a unix socket, whose name is the engine's id in an abstract
@@ -11,17 +11,17 @@
 //! socket again. A segment waits with the session. When a ring ends, the engine is told, and sends
 //! what was not acknowledged by the session's paths.
 //!
-//! A process that has ended may have a child that keeps its sockets open. So each side keeps a
-//! descriptor of the other's process as well, which the kernel gives for a connected unix socket.
+//! A process that has ended may have a child that keeps its sockets open. So each side also keeps a
+//! pidfd of the other process, which the kernel provides for a connected unix socket.
 //!
 //! LocalPeers of one user also learn to read each other's memory ([`cma`]), for long messages.
 //!
 //! ```text
-//!  send : the session has a channel? copied into its ring; a packet may be kept for it
-//!  flush: does the neighbour sleep? one byte by the unix socket. It does not poll the ring? a bit
-//!         in memory of the neighbour's
-//!  recv : rings first, no call: a few by which something came lately, then those whose bits are
-//!         set; the UDP socket every few times that they are empty
+//!  send : if the session has a channel, copy into its ring, or queue a packet for it
+//!  flush: a sleeping peer gets one byte by the unix socket; a peer that does not poll the ring
+//!         gets a doorbell bit in its memory
+//!  recv : rings first, without a system call: the busiest few, then those whose bits are set;
+//!         the UDP socket every few polls that find none
 //!  sleep: announced in all rings, then the unix sockets are watched
 //! ```
 //!
@@ -84,15 +84,15 @@ const _: () = assert!(ring::HEADER_BYTES == PIECE_HEADER_BYTES);
 /// Polls between two looks at the clock while a neighbour is to be asked again.
 const MAINTAIN_EVERY: u32 = 64;
 
-/// Epoll's names of what is no connection.
+/// Epoll data of descriptors that are no connections.
 const LISTENER: u64 = 0;
 const TIMER: u64 = 1;
 /// The first name of a connection.
 const FIRST_NAME: u64 = 2;
-/// Marks the name of a process; the rest is that of its connection.
+/// Flag of the epoll number of a process; the rest is that of its connection.
 const PROCESS: u64 = 1 << 63;
 
-/// A session has a ring, or has none any more.
+/// A session has gained or lost its ring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct RingChange {
     pub(super) session: u64,
@@ -100,13 +100,13 @@ pub(super) struct RingChange {
     pub(super) is_up: bool,
 }
 
-/// A session whose other side may be on this host.
+/// A session whose peer may be on this host.
 struct Known {
     peer: LocalPeer,
     /// Its process, if it had a channel and the kernel says whose it is: the name for epoll, and a
     /// descriptor that becomes readable when the process ends.
     process: Option<(u64, EngineFd)>,
-    /// When to ask for a channel again, and how often that has been done.
+    /// When to reconnect, and how many attempts were made.
     again: Option<Instant>,
     tries: u32,
 }
@@ -115,7 +115,7 @@ struct Known {
 pub(super) struct Shm {
     epoll: EngineFd,
     listener: Listener,
-    /// Nothing is accepted before.
+    /// Accepting is paused until then.
     accepts_after: Option<Instant>,
     /// Other users may connect.
     others: bool,
@@ -127,24 +127,24 @@ pub(super) struct Shm {
     timer: EngineFd,
     /// By session.
     known: HashMap<u64, Known, RandomState>,
-    /// By epoll's name.
+    /// Handshakes, by epoll number.
     exchanges: Vec<(u64, Exchange)>,
     channels: Vec<Option<Channel>>,
     names: Vec<u64>,
     next_name: u64,
     by_session: HashMap<u64, u32, RandomState>,
-    /// The session that was sent to last, and its channel.
+    /// The session written to last, and its channel.
     last: (u64, u32),
-    /// Which channels are looked at.
+    /// Which channels are polled.
     polling: Polling,
-    /// Channels with something that their neighbour may sleep over.
+    /// Channels whose peers have to be notified.
     behind: Vec<u32>,
-    /// What came last.
+    /// The entry received last.
     datagram: Box<[u8]>,
     length: usize,
-    /// The channel of the piece that came last, and its length.
+    /// Channel and length of the piece received last.
     piece: (u32, usize),
-    /// That is a packet which nobody has taken, from there.
+    /// The entry received last is a packet, from there, which was not taken yet.
     untaken: Option<SocketAddr>,
     /// The kernel has news of a socket.
     has_socket_events: bool,
@@ -224,7 +224,7 @@ impl Shm {
         })
     }
 
-    /// What is to be watched, always: connections, ends, wake-ups.
+    /// The descriptor to watch, always: connections, ends, wake-ups.
     pub(super) fn fd(&self) -> RawFd {
         self.epoll.as_raw_fd()
     }
@@ -251,19 +251,19 @@ impl Shm {
         self.cookie.clone()
     }
 
-    /// The next session whose other side can read this engine's memory, or cannot any more.
+    /// The next session whose peer gained or lost the ability to read this engine's memory.
     #[inline]
     pub(super) fn next_cma_change(&mut self) -> Option<(u64, bool)> {
         self.cma_changes.pop_front()
     }
 
-    /// The next session that has a ring now, or has none any more.
+    /// The next session that gained or lost its ring.
     #[inline]
     pub(super) fn next_ring_change(&mut self) -> Option<RingChange> {
         self.ring_changes.pop_front()
     }
 
-    /// The next session whose neighbour's process has ended.
+    /// The next session whose peer's process has ended.
     #[inline]
     pub(super) fn next_ended_process(&mut self) -> Option<u64> {
         self.ended_processes.pop_front()
@@ -300,8 +300,8 @@ impl Shm {
 
     // ---- Sending ----
 
-    /// Writes a packet into the ring of its session, or keeps it for that. `false`: there is none,
-    /// or too much is kept.
+    /// Writes a packet into the ring of its session, or queues it. `false`: there is no ring, or
+    /// the queue is full.
     #[inline]
     pub(super) fn send(&mut self, datagram: &[u8], counters: &mut DriverCounters) -> bool {
         let Some((packet::FIRST_PATH, session)) = packet::path_and_session(datagram) else {
@@ -335,7 +335,7 @@ impl Shm {
         is_taken == Some(true)
     }
 
-    /// Counts a datagram that a channel took, or not. `None`: there is no channel.
+    /// Counts whether a channel took a datagram. `None`: there is no channel.
     #[inline(always)]
     fn count_sent(&mut self, is_taken: Option<bool>, counters: &mut DriverCounters) -> bool {
         let Some(is_taken) = is_taken else { return false };
@@ -345,7 +345,7 @@ impl Shm {
         is_taken
     }
 
-    /// Has the channel of a session take something; whether it did. `None`: there is none.
+    /// Calls `take` with the channel of a session. `None`: there is none.
     #[inline(always)]
     fn with_channel(
         &mut self,
@@ -367,7 +367,7 @@ impl Shm {
                 Some(is_taken)
             }
             Err(_) => {
-                self.give_up(index, "it says that it read what was never written");
+                self.give_up(index, "invalid read position");
                 None
             }
         }
@@ -398,13 +398,13 @@ impl Shm {
                         self.behind.swap_remove(at);
                     }
                 }
-                Err(_) => self.give_up(index, "it says that it read what was never written"),
+                Err(_) => self.give_up(index, "invalid read position"),
             }
         }
     }
 
-    /// Gives `other`, a way to an address, what waits for room in rings, as far as that takes it:
-    /// nobody says when there is some to an engine that sleeps.
+    /// Sends queued packets by `other`, as far as that takes them: a sleeping engine is not
+    /// notified of room.
     pub(super) fn spill(&mut self, mut other: impl FnMut(SocketAddr, &[u8]) -> bool) {
         for &index in &self.behind {
             let Some(Some(channel)) = self.channels.get_mut(index as usize) else { continue };
@@ -421,7 +421,7 @@ impl Shm {
 
     // ---- Sleep ----
 
-    /// Comes in each poll. `sleeps`: the driver is about to.
+    /// Called in each poll. `sleeps`: the driver is about to sleep.
     #[inline]
     pub(super) fn serve(&mut self, sleeps: bool) {
         self.polls_since_maintain += 1;
@@ -437,7 +437,7 @@ impl Shm {
         }
     }
 
-    /// Whether nobody looks whether there is room.
+    /// Whether rings are not checked for room.
     pub(super) fn is_idle(&self, sleeps: bool) -> bool {
         sleeps || self.is_detached
     }

@@ -17,29 +17,29 @@ use crate::driver::traits::DriverCounters;
 
 /// Rings that are polled.
 const POLLED: usize = 8;
-/// Entries of one channel in a row; and of polled ones, and of others, before it is the turn of the
-/// others, or the polled ones.
+/// Consecutive entries of one channel; and of polled, or unpolled, channels before the other group
+/// is served.
 const STREAK: u32 = 16;
-/// Entries by a ring that is not polled after which it may be.
+/// Entries of an unpolled ring after which it may be polled.
 const ENTRIES_BEFORE_POLL: u32 = 16;
 /// Times that doorbells are listened to before one more ring is looked into: a neighbour may have
 /// cleared the bell of another.
 const DOORBELL_POLLS_PER_CHECK: u32 = 16;
 
-/// Which channels are looked at.
+/// Which channels are polled.
 pub(super) struct Polling {
     doorbells: Doorbells,
-    /// Channels whose rings are polled, in the order in which that happens.
+    /// Channels whose rings are polled, in this order.
     polled: Vec<u32>,
-    /// Where in that order to look first.
+    /// Index in that order to start from.
     next: usize,
-    /// Entries of the polled channel that is looked at, in a row.
+    /// Consecutive entries of the current polled channel.
     streak: u32,
     /// The same of the other channel whose turn it is.
     doorbell_streak: u32,
     /// Entries of polled channels since others had their turn.
     of_polled: u32,
-    /// Entries of others in their turn.
+    /// Entries of unpolled channels in their turn.
     of_others: u32,
     /// Times that doorbells were listened to since a ring was looked into without one.
     polls_since_check: u32,
@@ -101,7 +101,7 @@ impl Shm {
     #[inline]
     pub(super) fn receive(&mut self, counters: &mut DriverCounters) -> Option<Received> {
         if self.polling.of_polled >= STREAK && self.has_unpolled() {
-            // Polled ones that always have something do not keep the others from being heard.
+            // Busy polled channels must not starve the others.
             let received = self.receive_unpolled(counters);
             self.polling.of_others += 1;
             if received.is_none() || self.polling.of_others >= STREAK {
@@ -124,14 +124,14 @@ impl Shm {
                 }
                 return Some(received);
             }
-            // One that has ended has left its place to another.
+            // A closed channel was removed from the list, so that the next one has its index.
             let has_stayed = self.polling.polled.get(at) == Some(&index);
             (self.polling.next, self.polling.streak) = (at + usize::from(has_stayed), 0);
         }
         if self.has_unpolled() { self.receive_unpolled(counters) } else { None }
     }
 
-    /// The same of channels that are not polled.
+    /// The next entry of channels that are not polled.
     #[inline]
     fn receive_unpolled(&mut self, counters: &mut DriverCounters) -> Option<Received> {
         if self.poll_doorbells() { self.receive_by_doorbell(counters) } else { None }
@@ -165,7 +165,7 @@ impl Shm {
         None
     }
 
-    /// Hears doorbells; whether there is a channel to be looked at.
+    /// Polls doorbells; returns whether a channel needs service.
     #[inline]
     fn poll_doorbells(&mut self) -> bool {
         let is_set = self.polling.doorbells.collect();
@@ -176,9 +176,9 @@ impl Shm {
         is_set
     }
 
-    /// Looks at one more channel, whose bell may have been silenced. While the owner is absent
-    /// nobody rings any, and what its caretaker does not find has no other wake-up: all are looked
-    /// at.
+    /// Checks one more channel, whose doorbell may have been cleared. In detached mode peers set no
+    /// doorbells, and an entry that the background thread misses has no other wake-up: all are
+    /// checked.
     #[inline(never)]
     fn check_next(&mut self) -> bool {
         self.polling.polls_since_check = 0;
@@ -208,7 +208,7 @@ impl Shm {
         }
     }
 
-    /// Polls a channel by which more came than by one of those that are polled.
+    /// Polls a channel if it is busier than one of the polled ones.
     #[cold]
     fn promote_if_busier(&mut self, index: u32) {
         let own = self.recent_entries(index);
@@ -223,7 +223,7 @@ impl Shm {
         } else {
             self.set_recent_entries(index, 0);
         }
-        // What came long ago counts ever less.
+        // Older entries count less and less.
         for at in 0..self.polling.polled.len() {
             let polled = self.polling.polled[at];
             self.set_recent_entries(polled, self.recent_entries(polled) / 2);
@@ -284,8 +284,8 @@ impl Shm {
         self.polling.mark_pending(index);
     }
 
-    /// Whether something is in a ring, or has been made room for since this engine slept; of one
-    /// that polls, in one of those rings that the next call for a datagram looks at.
+    /// Whether an entry is present, or room was made since this engine slept. While polling, only
+    /// in the rings that the next receive call reads.
     pub(in crate::driver) fn has_received(&mut self, sleeps: bool) -> bool {
         if self.untaken.is_some() || std::mem::take(&mut self.has_pending) {
             return true;
@@ -324,7 +324,7 @@ impl Shm {
         self.recheck_before_sleep();
     }
 
-    /// The opposite.
+    /// Ends the sleep.
     ///
     /// RR-SHM-11.
     pub(super) fn end_sleep(&mut self) {

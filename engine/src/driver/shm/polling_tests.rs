@@ -53,7 +53,7 @@ fn next_session(shm: &mut Shm) -> Option<u64> {
 fn all_rings_are_served_without_polling_each() {
     const COUNT: u64 = 70;
     let (mut hub, mut others) = hub(COUNT);
-    // Who polls hears each in the next call.
+    // A polling engine receives each in the next call.
     for session in 1..=COUNT {
         assert!(!hub.has_received(false) && next_session(&mut hub).is_none());
         write_packet(&mut others[session as usize - 1], &datagram(session, b"here"));
@@ -122,7 +122,7 @@ fn busiest_rings_are_polled() {
             serve(std::slice::from_mut(&mut hub));
         }
     }
-    // The place of one that has ended is another one's.
+    // A closed channel is replaced by another one.
     for gone in polled(&hub) {
         hub.disconnect_peer(gone);
         let expected = POLLED.min(hub.figures().local_peers);
@@ -138,7 +138,7 @@ fn busiest_rings_are_polled() {
     }
 }
 
-/// A neighbour that found this engine asleep says that it polls, when it does not any more.
+/// A peer that found this engine asleep marks it as polling, after it has stopped polling.
 ///
 /// RR-SHM-11
 #[test]
@@ -165,7 +165,7 @@ fn late_wakeup_does_not_disable_the_doorbell() {
     assert_eq!(next_session(&mut hub), Some(silent));
 }
 
-/// What a neighbour wrote before it ended is read, and then its place is free.
+/// Entries that a peer wrote before it ended are read, and then its slot is free.
 #[test]
 fn unpolled_channel_is_drained_before_it_closes() {
     const COUNT: u64 = POLLED as u64 + 2;
@@ -175,7 +175,7 @@ fn unpolled_channel_is_drained_before_it_closes() {
         for text in [b"one", b"two"] {
             assert!(send(&mut others[gone as usize - 1], &datagram(gone, text)));
         }
-        // Its bell is not rung.
+        // Its doorbell is not set.
         others.remove(gone as usize - 1);
         serve(std::slice::from_mut(&mut hub));
         for _ in 0..2 {
@@ -189,7 +189,7 @@ fn unpolled_channel_is_drained_before_it_closes() {
     }
 }
 
-/// A neighbour can ring all bells, and take back what others rang.
+/// A peer can set all doorbells, and clear those of others.
 ///
 /// RR-SHM-11
 #[test]
@@ -202,7 +202,7 @@ fn corrupted_doorbells_do_not_starve_other_peers() {
         let channel = others[hostile].channels.iter().flatten().next().unwrap();
         channel.corrupt_doorbells(value);
     };
-    // It may leave none, or some that are nobody's, or its own.
+    // The remaining bits may be none, unassigned ones, or the peer's own.
     for (round, left) in (0..20).zip([0, 1 << 40, 1 << (POLLED + 1)].into_iter().cycle()) {
         write_packet(&mut others[served], &datagram(silent[0], b"served"));
         scribble(&others, left);
@@ -213,7 +213,7 @@ fn corrupted_doorbells_do_not_starve_other_peers() {
         });
         let most = DOORBELL_POLLS_PER_CHECK as usize * COUNT as usize;
         assert!(calls.is_some_and(|calls| calls <= most), "{round} {left:x} {calls:?}");
-        // It is rung for again.
+        // The doorbell is set again.
         scribble(&others, u64::MAX);
         assert_eq!(next_session(&mut hub), None);
         scribble(&others, u64::MAX);
@@ -223,11 +223,11 @@ fn corrupted_doorbells_do_not_starve_other_peers() {
     assert_eq!(hub.figures().broken, 0);
 }
 
-/// Whoever is loud, polled or not, others are heard meanwhile.
+/// Whether busy peers are polled or not, others are served meanwhile.
 #[test]
 fn busy_peers_do_not_starve_others() {
     const COUNT: u64 = POLLED as u64 + 4;
-    // Which are loud, of polled ones and of others, and how much they say.
+    // The busy ones, polled and not, and how much they write.
     let mut random = rand::random::<u64>() | 1;
     let seed = random;
     let mut next = |below: u64| {
@@ -263,8 +263,8 @@ fn busy_peers_do_not_starve_others() {
         let mut before = 0;
         while next_session(&mut hub) != Some(silent) {
             before += 1;
-            // One turn of each, as polled ones and others may change places, and as much of polled
-            // ones between two turns.
+            // One turn of each, as polled and unpolled ones may change places, and as much of
+            // polled ones between two turns.
             let most = STREAK * 2 * COUNT as u32;
             assert!(before <= most, "seed {seed}, round {round}: {silent} behind {loud:?}");
             fill(&mut others);
@@ -296,12 +296,12 @@ fn rejected_packet_does_not_hide_later_entries() {
     assert_eq!(hub.figures().strays, COUNT);
 }
 
-/// The end of one is no reason to overlook the next.
+/// A closed channel must not hide the next one.
 #[test]
 fn closed_channel_does_not_skip_the_next_one() {
     for next in 0..3 {
         let (mut hub, mut others) = hub(3);
-        // The turn of this one is next.
+        // This one is next.
         let order = polled(&hub);
         write_packet(&mut others[order[next] as usize - 1], &datagram(order[next], b"first"));
         assert_eq!(next_session(&mut hub), Some(order[next]));
@@ -319,7 +319,7 @@ fn closed_channel_does_not_skip_the_next_one() {
     }
 }
 
-/// What was rung for before the owner left hides nothing from who acts for it.
+/// A pending doorbell hides nothing from the background thread.
 #[test]
 fn detached_mode_checks_all_rings() {
     const COUNT: u64 = POLLED as u64 + 2;

@@ -1,30 +1,30 @@
-//! Datagrams of one direction in memory that two processes share: one writes, one reads, and
-//! neither believes the other.
+//! A single-writer, single-reader queue in memory that two processes share; neither trusts the
+//! other.
 //!
 //! ```text
 //!  line   0          1          2 ...                                    LINES - 1
 //!        +----------+----------+------------------+---------+-----------+---------+
 //!        | consumed | state    | length | payload | ...     | length 0  | ...     |
 //!        +----------+----------+------------------+---------+-----------+---------+
-//!         reader's   both's     writer's: whole lines of 64 bytes a datagram
+//!         reader's   both's     writer's: whole lines of 64 bytes per entry
 //! ```
 //!
-//! A datagram begins with a word, its length and 1; its bytes follow, over the end of the ring if
-//! need be, and the next one begins with the next line. A word of 0 says that none is there yet.
-//! The writer clears the word behind a datagram before it writes the datagram's own, which is last
-//! of all: so what was payload a lap ago is never taken for a length. The reader looks at one line,
-//! and a short datagram costs the two that line and the next.
+//! An entry begins with a word that holds its length plus 1; its bytes follow, wrapping at the end
+//! of the ring, and the next entry begins at the next line. A word of 0 means that no entry is
+//! there yet. The writer clears the word after an entry before it stores the entry's own word,
+//! which is the last store: so payload of an earlier lap is never taken for a length. The reader
+//! polls one line, and a short entry costs the two sides that line and the next.
 //!
 //! A piece of a message has its header in its first line and its bytes from the next line on: they
-//! are copied from the sender's memory into the ring, and from there to their place.
+//! are copied from the sender's memory into the ring, and from there to their destination.
 //!
-//! Nothing is read twice. The reader takes the length once, checks it, copies, and checks the copy;
-//! the writer checks what it is told of room. Whatever the other side writes, at any time, both
-//! only touch the ring, and take steps that are bounded.
+//! Nothing is read twice. The reader loads the length once, validates it, copies, and validates the
+//! copy; the writer validates the published read position. Whatever the other side writes, at any
+//! time, both access only the ring, and take a bounded number of steps.
 
 use std::sync::atomic::Ordering;
 
-/// Bytes of a line, the unit that cores pass to each other.
+/// Bytes of a cache line.
 pub(crate) const LINE_BYTES: usize = 64;
 /// Lines of a ring.
 pub(crate) const LINES: usize = 512;
@@ -34,14 +34,14 @@ pub(crate) const RING_BYTES: usize = LINES * LINE_BYTES;
 pub(crate) const DATAGRAM_MAX: usize = 12 * 1024;
 /// Bytes of a piece's header.
 pub(crate) const HEADER_BYTES: usize = 24;
-/// Longest piece of a message, in bytes: two are in the ring while the reader copies a third.
+/// Longest piece of a message, in bytes: two fit into the ring while the reader copies a third.
 pub(crate) const PIECE_BYTES_MAX: usize = 8 * 1024;
 
 const WORD_BYTES: usize = size_of::<u64>();
 const LINE_WORDS: usize = LINE_BYTES / WORD_BYTES;
-/// Lines before those of datagrams.
+/// Lines before the entries.
 const FIRST: usize = 2;
-/// Lines for datagrams.
+/// Lines for entries.
 const ROOM: usize = LINES - FIRST;
 /// Lines that pieces leave to messages and packets: as many as the longest of those in use has, and
 /// one more, whose word is cleared.
@@ -49,7 +49,7 @@ const RESERVED_LINES: usize = lines_of(9 * 1024) + 1;
 /// Lines that were read before the writer is told: it looks there when it seems to have no room.
 const PUBLISH_EVERY: usize = ROOM / 4;
 
-/// The word with the number of lines that were read, since the beginning.
+/// The word with the number of lines read so far.
 const CONSUMED: usize = 0;
 /// The word with the reader's [`PollState`].
 const POLL_STATE: usize = LINE_WORDS;
@@ -66,22 +66,22 @@ const _: () = assert!(
     "a datagram fits although the reader has told nothing of the last lines"
 );
 
-/// The memory of a ring, of [`RING_BYTES`], which others change at any time.
+/// The memory of a ring, of [`RING_BYTES`], which the other process may change at any time.
 ///
 /// Word numbers and byte offsets are below the end of the ring, byte offsets are multiples of 8; no
-/// byte range reaches beyond that end.
+/// byte range exceeds the end.
 pub(crate) trait Lines {
     fn load(&self, word: usize, order: Ordering) -> u64;
     fn store(&self, word: usize, value: u64, order: Ordering);
-    /// Copies `bytes` to `offset`, in whole words: up to 7 bytes behind them become 0.
+    /// Copies `bytes` to `offset`, in whole words: up to 7 bytes after them become 0.
     fn write(&self, offset: usize, bytes: &[u8]);
     /// Copies from `offset`.
     fn read(&self, offset: usize, into: &mut [u8]);
-    /// What was stored before comes before what is loaded after.
+    /// Orders earlier stores before later loads.
     fn fence(&self);
 }
 
-/// How a reader hears of what is written.
+/// How a reader notices new entries.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum PollState {
     /// It polls the ring.
@@ -92,47 +92,47 @@ pub(crate) enum PollState {
     Doorbell = 2,
 }
 
-/// What a writer does for its reader after it has written.
+/// What a writer must do for the reader after it has written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum WakeupHint {
     None,
-    /// It rings the reader's doorbell.
+    /// Set the reader's doorbell.
     Doorbell,
-    /// It wakes the reader.
+    /// Wake the reader.
     WakeUp,
 }
 
-/// What an entry of a ring is.
+/// The kind of an entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Entry {
-    /// A packet, as it would go by UDP.
+    /// A packet, as it would be sent by UDP.
     Packet,
-    /// A segment, without what a packet has around it.
+    /// A segment, without a packet around it.
     Segment,
     /// A piece of a message.
     Piece,
 }
 
-/// This bit of the word says that an entry is a segment.
+/// Flag of a segment in the word of an entry.
 const SEGMENT: u64 = 1 << 32;
-/// This one, that it is a piece.
+/// Flag of a piece.
 const PIECE: u64 = 1 << 33;
 
-/// Lines of a datagram.
+/// Lines of a packet or segment.
 const fn lines_of(length: usize) -> usize {
     (WORD_BYTES + length).div_ceil(LINE_BYTES)
 }
 
-/// The same of a piece, without its header.
+/// Lines of a piece, given the length without its header.
 const fn lines_of_piece(length: usize) -> usize {
     1 + length.div_ceil(LINE_BYTES)
 }
 
-/// The other side broke the rules of the ring: nothing of it is believed any more.
+/// The other side violated the ring protocol: close the channel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct RingViolation;
 
-/// A place in the ring, and how many lines have gone by.
+/// A position in the ring, and the total number of lines before it.
 #[derive(Clone, Copy, Debug)]
 struct Position {
     line: usize,
@@ -149,20 +149,20 @@ impl Position {
         Self { line, passed: self.passed + lines as u64 }
     }
 
-    /// The line so many lines before this one.
+    /// The line `lines` before this one.
     #[inline]
     fn before(self, lines: usize) -> usize {
         let line = self.line - FIRST;
         FIRST + if line >= lines { line - lines } else { line + ROOM - lines }
     }
 
-    /// The word that says how long the datagram here is.
+    /// The word that holds the length of the entry here.
     #[inline]
     fn word(self) -> usize {
         self.line * LINE_WORDS
     }
 
-    /// How many of the `length` bytes of the datagram here come before the end of the ring.
+    /// How many of the `length` bytes of the entry here come before the end of the ring.
     #[inline]
     fn before_end(self, length: usize) -> usize {
         length.min(RING_BYTES - self.line * LINE_BYTES - WORD_BYTES)
@@ -178,7 +178,7 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    /// Of a ring that is all zeros.
+    /// For a ring of zeros.
     pub(crate) const fn new() -> Self {
         Self { at: Position::START, consumed: 0 }
     }
@@ -194,7 +194,7 @@ impl Writer {
         self.write_both(ring, entry, [datagram, &[]])
     }
 
-    /// The same of a datagram in two places, the first of which has whole words.
+    /// The same, given in two parts, the first of which has whole words.
     #[inline]
     pub(crate) fn write_both(
         &mut self,
@@ -232,8 +232,8 @@ impl Writer {
         Ok(true)
     }
 
-    /// Writes a piece of a message, of [`PIECE_BYTES_MAX`] bytes at the most. `Ok(false)`: there is
-    /// no room, but for messages and packets.
+    /// Writes a piece of a message, of at most [`PIECE_BYTES_MAX`] bytes. `Ok(false)`: no room
+    /// beyond what is reserved for segments and packets.
     #[inline]
     pub(crate) fn write_piece(
         &mut self,
@@ -263,8 +263,8 @@ impl Writer {
         Ok(true)
     }
 
-    /// Whether there is room for `lines`, as far as the reader has told, and for one more, whose
-    /// word is cleared.
+    /// Whether there is room for `lines` plus one, whose word is cleared, according to the
+    /// published position.
     #[inline]
     fn check_room(&mut self, ring: &impl Lines, lines: usize) -> Result<bool, RingViolation> {
         if self.has_room(lines + 1) {
@@ -302,8 +302,8 @@ impl Writer {
         ring.store(WRITER_WAITS, 0, Ordering::Relaxed);
     }
 
-    /// What the reader is to be given after datagrams were written. One that was to be woken is
-    /// then taken for one that polls.
+    /// How to notify the reader after entries were written. A sleeping reader is marked as polling,
+    /// so that it is woken once.
     #[inline]
     pub(crate) fn wakeup_hint(&self, ring: &impl Lines) -> WakeupHint {
         ring.fence();
@@ -331,12 +331,12 @@ pub(crate) struct Reader {
 }
 
 impl Reader {
-    /// Of a ring that is all zeros.
+    /// For a ring of zeros.
     pub(crate) const fn new() -> Self {
         Self { at: Position::START, reported_tail: 0 }
     }
 
-    /// Whether a datagram is there.
+    /// Whether an entry is present.
     #[inline]
     pub(crate) fn has_some(&self, ring: &impl Lines) -> bool {
         ring.load(self.at.word(), Ordering::Acquire) != 0
@@ -382,7 +382,7 @@ impl Reader {
         Ok(Some((entry, length)))
     }
 
-    /// The next entry is a piece, of so many bytes with its header.
+    /// The next entry is a piece; its word says `length` bytes with its header.
     #[inline(never)]
     fn read_header(
         &mut self,
@@ -395,12 +395,12 @@ impl Reader {
             return Err(RingViolation);
         };
         ring.read(self.at.line * LINE_BYTES + WORD_BYTES, into);
-        // The writer is told when the bytes have been read.
+        // The position is published when the bytes have been read.
         self.at = self.at.after(lines_of_piece(length));
         Ok((Entry::Piece, length))
     }
 
-    /// Copies the bytes of the piece whose header [`Self::read`] has just read: as many as it said.
+    /// Copies the bytes of the piece whose header [`Self::read`] has just returned.
     #[inline]
     pub(crate) fn read_piece(&mut self, ring: &impl Lines, into: &mut [u8]) {
         debug_assert!(into.len() <= PIECE_BYTES_MAX);
@@ -415,7 +415,7 @@ impl Reader {
         self.publish_tail(ring);
     }
 
-    /// Tells the writer what was read, if that is much.
+    /// Publishes the position, if it has moved far enough.
     #[inline]
     fn publish_tail(&mut self, ring: &impl Lines) {
         if self.at.passed - self.reported_tail >= PUBLISH_EVERY as u64 {
@@ -430,7 +430,7 @@ impl Reader {
         self.reported_tail
     }
 
-    /// Whether the writer is to be woken, for there is room; it is then taken for awake.
+    /// Whether the writer must be woken, as there is room; it is then marked as awake.
     #[cold]
     pub(crate) fn take_waiting_writer(&self, ring: &impl Lines) -> bool {
         ring.fence();
@@ -442,8 +442,8 @@ impl Reader {
         true
     }
 
-    /// Announces how the reader hears of the next datagram. Unless it polls, a fence and
-    /// [`Self::has_some`] follow: nobody gives notice of what is there already.
+    /// Publishes how the reader notices the next entry. Unless it polls, follow with a fence and
+    /// [`Self::has_some`]: the writer does not notify of entries that are already present.
     ///
     /// RR-SHM-6, RR-SHM-11.
     pub(crate) fn set_poll_state(&self, ring: &impl Lines, state: PollState) {

@@ -1,4 +1,4 @@
-//! The memory of two rings, in a memfd that one engine makes and hands to another.
+//! Two rings in a memfd that one engine creates and passes to another.
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -24,7 +24,7 @@ impl RingPair {
         Ok((Self(mapping), memory))
     }
 
-    /// Rings that a peer made.
+    /// Rings that a peer created.
     ///
     /// # Errors
     ///
@@ -39,13 +39,13 @@ impl RingPair {
         Self(self.0.again())
     }
 
-    /// Writes a word anywhere.
+    /// Overwrites a word.
     #[cfg(test)]
     pub(super) fn corrupt_word(&self, word: usize, value: u64) {
         self.0.words()[word].store(value, Ordering::Relaxed);
     }
 
-    /// The ring that is written by whoever made the memory (0), or by the other side (1).
+    /// The ring written by the creator of the memory (0), or by its peer (1).
     #[inline]
     pub(super) fn ring(&self, number: u8) -> Ring<'_> {
         debug_assert!(number < 2);
@@ -54,10 +54,10 @@ impl RingPair {
     }
 }
 
-/// One ring of a segment.
+/// One ring of a pair.
 #[derive(Clone, Copy)]
 pub(super) struct Ring<'a> {
-    /// [`RING_WORDS`] of them.
+    /// [`RING_WORDS`] words.
     words: &'a [AtomicU64],
 }
 
@@ -67,7 +67,7 @@ impl<'a> Ring<'a> {
         &self.words[word]
     }
 
-    /// The words of a byte range that begins with a whole one.
+    /// The words of a byte range that begins at a word boundary.
     #[inline]
     fn words(&self, offset: usize, length: usize) -> &'a [AtomicU64] {
         debug_assert!(offset.is_multiple_of(WORD_BYTES));
@@ -117,12 +117,12 @@ impl Lines for Ring<'_> {
     }
 }
 
-/// Words from which on a string instruction copies faster than a loop of atomics, which no compiler
-/// makes wider.
+/// Number of words from which a string instruction copies faster than a loop of atomics, which
+/// compilers do not vectorise.
 #[cfg(target_arch = "x86_64")]
 const STRING_WORDS: usize = 64;
 
-/// Stores `bytes` in the first of `words`, in any order; what is stored afterwards comes later.
+/// Stores `bytes` in the first of `words`, in any order, but before later stores.
 #[inline]
 fn write_words(words: &[AtomicU64], bytes: &[[u8; WORD_BYTES]]) {
     #[cfg(target_arch = "x86_64")]
@@ -138,7 +138,7 @@ fn write_words(words: &[AtomicU64], bytes: &[[u8; WORD_BYTES]]) {
     }
 }
 
-/// The opposite, each word once; what is loaded afterwards comes later.
+/// The opposite; each word is loaded once, before later loads.
 #[inline]
 fn read_words(words: &[AtomicU64], bytes: &mut [[u8; WORD_BYTES]]) {
     #[cfg(target_arch = "x86_64")]
@@ -153,18 +153,18 @@ fn read_words(words: &[AtomicU64], bytes: &mut [[u8; WORD_BYTES]]) {
     }
 }
 
-/// Copies `count` words. One of the sides may be memory that another process changes meanwhile: to
-/// the compiler this is no access of which it knows more than that it happens, and the processor
-/// moves what is there at the time. Its stores may pass each other, and none a later one (Intel SDM
-/// volume 3, 10.2.4; AMD APM volume 2, 7.1.2).
+/// Copies `count` words. One of the sides may be memory that another process changes meanwhile: the
+/// compiler cannot look into the asm block, and the processor copies the values present at the
+/// time. Its stores may be reordered among themselves, but not with later ones (Intel SDM volume 3,
+/// 10.2.4; AMD APM volume 2, 7.1.2).
 ///
 /// # Safety
 ///
-/// Both are mapped for so many words, and do not overlap; `to` may be written.
+/// Both ranges are mapped for `count` words and do not overlap; `to` is writable.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 unsafe fn copy_words(to: *mut u64, from: *const u64, count: usize) {
-    // SAFETY: the caller's promise: what is written are these words. No other register changes, nor
+    // SAFETY: by the caller's contract only these words are written. No other register changes, nor
     // flags, nor the stack.
     unsafe {
         std::arch::asm!(
@@ -203,7 +203,10 @@ mod tests {
             for length in 0..=DATAGRAM_MAX {
                 let start = Instant::now();
                 let (entry, got) = loop {
-                    assert!(start.elapsed() < Duration::from_secs(60), "{length} does not come");
+                    assert!(
+                        start.elapsed() < Duration::from_secs(60),
+                        "{length} bytes did not arrive"
+                    );
                     match reader.read(&theirs.ring(0), &mut into).unwrap() {
                         Some((entry, got)) => break (entry, got),
                         None => std::thread::yield_now(),

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use proptest::prelude::*;
 
-/// Memory of one thread. Any access outside panics.
+/// Memory for one thread. Accesses outside panic.
 struct Plain(RefCell<Vec<u64>>);
 
 impl Plain {
@@ -43,7 +43,7 @@ impl Lines for Plain {
     fn fence(&self) {}
 }
 
-/// Bytes that look like lengths, so that one that is taken for such shows.
+/// Bytes that look like lengths, so that mistaking payload for a length shows.
 fn payload(number: u64, length: usize) -> Vec<u8> {
     let words = (1..).map(|at: u64| if at.is_multiple_of(2) { number } else { at % 60 + 1 });
     words.flat_map(u64::to_le_bytes).take(length).collect()
@@ -53,8 +53,8 @@ fn entry(number: u64) -> Entry {
     [Entry::Segment, Entry::Packet, Entry::Piece][(number % 3) as usize]
 }
 
-/// Writes one of these; a piece has the first bytes of its payload for a header, a segment is in
-/// two places.
+/// Writes an entry; a piece uses the first bytes of its payload as header, a segment is given in
+/// two parts.
 fn write(writer: &mut Writer, ring: &Plain, entry: Entry, payload: &[u8]) -> Option<bool> {
     match (entry, payload.split_first_chunk()) {
         (Entry::Piece, Some((header, bytes))) if bytes.len() <= PIECE_BYTES_MAX => {
@@ -72,7 +72,7 @@ fn write(writer: &mut Writer, ring: &Plain, entry: Entry, payload: &[u8]) -> Opt
     }
 }
 
-/// Reads one of these.
+/// Reads an entry.
 fn read(reader: &mut Reader, ring: &Plain, into: &mut [u8]) -> Option<(Entry, Vec<u8>)> {
     let (entry, length) = reader.read(ring, into).unwrap()?;
     if entry != Entry::Piece {
@@ -84,7 +84,7 @@ fn read(reader: &mut Reader, ring: &Plain, into: &mut [u8]) -> Option<(Entry, Ve
     Some((entry, all))
 }
 
-/// Lines of an entry with so many bytes.
+/// Lines of an entry of that many bytes.
 fn lines(entry: Entry, length: usize) -> usize {
     match entry {
         Entry::Piece => lines_of_piece(length - HEADER_BYTES),
@@ -152,7 +152,7 @@ proptest! {
         }
     }
 
-    /// RR-SHM-5: whoever has the other end writes what it likes, where it likes, at any time.
+    /// RR-SHM-5: the other side may write anything, anywhere, at any time.
     #[test]
     fn corrupted_ring_never_panics_or_overruns(
         steps in prop::collection::vec(
@@ -175,7 +175,7 @@ proptest! {
                     }
                 }
                 Step::Read | Step::ReadAll => {
-                    // A lap at the most is read of what was not written.
+                    // At most one lap is read of what was not written.
                     for _ in 0..ROOM {
                         let Some(side) = &mut reader else { break };
                         match side.read(&ring, &mut into) {
@@ -229,7 +229,7 @@ fn impossible_length_or_tail_is_a_violation() {
     while writer.at.passed < 100 + ROOM as u64 - 1 {
         assert_eq!(writer.write(&ring, Entry::Packet, &[7; 56]), Ok(true));
     }
-    // What was read is not read any more.
+    // The published position must not decrease.
     ring.store(CONSUMED, 99, Ordering::Relaxed);
     assert_eq!(writer.write(&ring, Entry::Packet, &[7; 56]), Err(RingViolation));
 }

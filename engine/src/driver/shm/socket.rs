@@ -1,4 +1,4 @@
-//! Unix sockets of packets.
+//! Unix sockets of type SOCK_SEQPACKET.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -16,18 +16,18 @@ use super::discovery::{Discovery, SocketFile};
 use super::untrusted::Untrusted;
 use crate::wire::local_peer::LOCAL_PEER_BYTES;
 
-/// Descriptors that come with a packet, at the most.
+/// Descriptors of a packet, at most.
 const DESCRIPTORS: usize = 2;
-/// Connections that wait to be accepted.
+/// Backlog of the listener.
 const BACKLOG: i32 = 64;
 
-/// A packet that came.
+/// A received packet.
 pub(super) struct Packet {
     bytes: [u8; LOCAL_PEER_BYTES],
     length: usize,
-    /// What came with it.
+    /// The first descriptor.
     pub(super) descriptor: Option<OwnedFd>,
-    /// What came behind that.
+    /// The second descriptor.
     pub(super) second: Option<OwnedFd>,
 }
 
@@ -66,7 +66,7 @@ pub(super) fn connect(discovery: &Discovery, engine: u64) -> io::Result<Untruste
     let address = discovery.address_of(engine);
     let connected = address.and_then(|it| Ok(rustix::net::connect(&socket, &it)?));
     if let Err(error) = connected {
-        // Nothing can be in it.
+        // Its queue is empty.
         drop(socket.into_trusted());
         return Err(error);
     }
@@ -110,8 +110,8 @@ impl AsFd for Listener {
     }
 }
 
-/// Connections that wait go first, and no more come: then closing this closes nothing else, and
-/// its name is free at once.
+/// Pending connections are drained and the listener is shut down: then closing it closes no other
+/// descriptors, and its name is free at once.
 impl Drop for Listener {
     fn drop(&mut self) {
         if self.0.is_inherited() {
@@ -125,7 +125,7 @@ impl Drop for Listener {
     }
 }
 
-/// Sends a packet, with up to two descriptors, and never waits.
+/// Sends a packet with up to two descriptors, without blocking.
 pub(super) fn send(
     connection: BorrowedFd<'_>,
     bytes: &[u8],
@@ -135,15 +135,15 @@ pub(super) fn send(
     let mut control = SendAncillaryBuffer::new(&mut space);
     if !descriptors.is_empty() {
         let fits = control.push(SendAncillaryMessage::ScmRights(descriptors));
-        debug_assert!(fits, "there is room for so many");
+        debug_assert!(fits, "too many descriptors");
     }
     let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
     let sent = rustix::net::sendmsg(connection, &[IoSlice::new(bytes)], &mut control, flags)?;
     if sent == bytes.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
 }
 
-/// As [`receive`], for a peer that is not authenticated: a packet that brings descriptors is an
-/// error, and stays in the socket, since reading it could close them.
+/// As [`receive`], for an unauthenticated peer: a packet with descriptors is an error, and stays in
+/// the socket, since reading it could close them.
 pub(super) fn receive_without_descriptors(connection: BorrowedFd<'_>) -> io::Result<Packet> {
     let mut bytes = [0; LOCAL_PEER_BYTES];
     let mut vectors = [IoSliceMut::new(&mut bytes)];
@@ -156,8 +156,8 @@ pub(super) fn receive_without_descriptors(connection: BorrowedFd<'_>) -> io::Res
     receive(connection)
 }
 
-/// The next packet, without waiting; `WouldBlock`: none is there; another error, or one that is too
-/// long, brings too many descriptors or nothing: there will be no more.
+/// The next packet, without blocking; `WouldBlock`: there is none. Any other error, and a packet
+/// that is empty, too long or has too many descriptors, ends the connection.
 pub(super) fn receive(connection: BorrowedFd<'_>) -> io::Result<Packet> {
     let mut bytes = [0; LOCAL_PEER_BYTES];
     let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(DESCRIPTORS))];
@@ -190,9 +190,8 @@ pub(super) fn receive(connection: BorrowedFd<'_>) -> io::Result<Packet> {
     Ok(Packet { bytes, length: got.bytes, descriptor, second })
 }
 
-/// The process at the other end: that which connected, or that which listened. The descriptor
-/// becomes readable when the process has ended. `None`: the kernel is older than 6.5, or does not
-/// say.
+/// A pidfd of the process that connected or listened at the other end; it becomes readable when the
+/// process has ended. `None`: the kernel is older than 6.5, or does not report it.
 pub(super) fn process_of(connection: BorrowedFd<'_>) -> Option<OwnedFd> {
     let fd = options::get(connection.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERPIDFD).ok()?;
     // SAFETY: the kernel just gave us this descriptor.

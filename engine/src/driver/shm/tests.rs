@@ -1,4 +1,4 @@
-//! Two engines' sides of it, and somebody who only pretends to be one.
+//! Two engines that share memory, and a hostile peer.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
@@ -22,7 +22,7 @@ use crate::wire::packet::{KIND_PACKET, PacketHeader};
 pub(super) const KEY: [u8; 32] = [7; 32];
 pub(super) const LONG: Duration = Duration::from_secs(20);
 
-/// An engine's id, of nobody else on this host.
+/// An engine id, unique on this host.
 pub(super) fn engine() -> u64 {
     rand::random()
 }
@@ -57,7 +57,7 @@ fn two(session: u64, keys: [[u8; 32]; 2]) -> [Shm; 2] {
     both
 }
 
-/// Serves all until `is_done` says so.
+/// Serves all until `is_done`.
 fn until<const N: usize>(all: &mut [Shm; N], is_done: impl Fn(&[Shm; N]) -> bool) {
     let start = Instant::now();
     while !is_done(all) {
@@ -144,7 +144,7 @@ fn ring_keeps_order_and_reports_when_full() {
     assert!(ours.write_segment(5, [b"there is room again", &[]], &mut counters));
 }
 
-/// What stands before a piece of the message at `offset`.
+/// The header of a piece of the message at `offset`.
 fn piece_header(offset: u64) -> PieceHeader {
     PieceHeader {
         receive_operation: 7.into(),
@@ -200,7 +200,7 @@ fn pieces_keep_order_and_leave_room_for_segments() {
                         assert_eq!(into, bytes_of(due, length));
                     }
                     1 => assert_eq!(theirs.piece(&mut counters), bytes_of(due, length)),
-                    // Nobody wants it.
+                    // The piece is skipped.
                     _ => {
                         theirs.piece(&mut counters);
                     }
@@ -236,7 +236,7 @@ fn writer_waiting_for_room_is_woken_once() {
     };
     let has_socket_events = |ours: &Shm| is_readable(ours.epoll.as_fd());
     let written = fill(ours);
-    // It is awake, and looks.
+    // It is awake and reads.
     read(theirs, &mut counters);
     assert!(!has_socket_events(ours));
     assert_eq!(fill(ours), 1);
@@ -245,7 +245,7 @@ fn writer_waiting_for_room_is_woken_once() {
     read(theirs, &mut counters);
     assert!(has_socket_events(ours), "there is room");
     assert_eq!(theirs.figures().wakes, 1);
-    // Once is enough.
+    // Woken once.
     (1..written).for_each(|_| read(theirs, &mut counters));
     assert_eq!(theirs.figures().wakes, 1);
     ours.mark_socket_events();
@@ -253,13 +253,13 @@ fn writer_waiting_for_room_is_woken_once() {
     assert!(!has_socket_events(ours));
     assert!(ours.has_received(false), "the engine is told");
     assert!(!ours.has_received(false), "once");
-    // Who wants none sleeps on.
+    // A writer that wants no room sleeps on.
     assert!(ours.write_piece(5, &piece_header(0), &[7; PIECE_BYTES_MAX]));
     ours.serve(true);
     read(theirs, &mut counters);
     assert!(!has_socket_events(ours));
     ours.serve(false);
-    // Who wakes for another reason, and sleeps again, still wants some.
+    // A writer that is woken for another reason, and sleeps again, still wants room.
     assert_eq!(fill(ours), written);
     ours.serve(true);
     ours.serve(false);
@@ -271,7 +271,7 @@ fn writer_waiting_for_room_is_woken_once() {
     ours.serve(false);
     assert!(ours.has_received(false));
     assert_eq!(theirs.figures().wakes, 2);
-    // What was read before it fell asleep is found when it does.
+    // Room made before it fell asleep is found when it does.
     assert_eq!(fill(ours), written);
     (0..written).for_each(|_| read(theirs, &mut counters));
     ours.serve(true);
@@ -291,7 +291,7 @@ fn ring_end_is_reported_once() {
         if let Some(number) = ring_change(&mut ours, 5, false) {
             break number;
         }
-        assert!(start.elapsed() < LONG, "the end is not told");
+        assert!(start.elapsed() < LONG, "the end is not reported");
         serve(std::slice::from_mut(&mut ours));
     };
     assert_eq!(number, Some(ended));
@@ -371,7 +371,7 @@ fn entries_written_before_the_end_are_read() {
     assert!(right.is_none());
     left.mark_socket_events();
     left.serve(false);
-    assert!(!send(&mut left, &text), "nobody would read it");
+    assert!(!send(&mut left, &text), "the channel has ended");
     assert_eq!(take(&mut left).map(|(_, text)| text), Some(text));
     assert_eq!(take(&mut left), None);
     assert!(!left.is_up());
@@ -412,7 +412,7 @@ fn full_ring_queues_packets_in_order_and_then_refuses() {
         assert!(sent < 10_000);
     }
     assert!(sent > 100 && both[0].figures().full == 1);
-    // Some of them come, and others behind them.
+    // Some of them arrive, and others after them.
     for _ in 0..10 {
         while let Some((_, got)) = take(&mut both[1]) {
             assert_eq!(got, text(due));
@@ -503,14 +503,14 @@ pub(super) fn fake_peer(shm: &mut Shm, id: u64) -> OwnedFd {
     connect(id)
 }
 
-/// A connection to that engine, by which descriptors may come back.
+/// A connection to that engine that accepts descriptors.
 pub(super) fn connect(id: u64) -> OwnedFd {
     let mut socket = socket::connect(&Discovery::Network, id).unwrap();
     socket.admit().unwrap();
     socket.into_trusted().unwrap().into_inner()
 }
 
-/// What comes back, if anything does.
+/// The answer, if any.
 fn answer(shm: &mut Shm, socket: &OwnedFd) -> Option<Vec<u8>> {
     for _ in 0..5 {
         serve(std::slice::from_mut(shm));
@@ -536,7 +536,7 @@ fn unauthenticated_connections_are_rejected_and_bounded() {
         let _ = socket::send(socket.as_fd(), bytes, &[]);
         assert_eq!(answer(&mut shm, &socket), None);
     }
-    // Another version, another kind, a descriptor where none belongs.
+    // Another version, another kind, an unexpected descriptor.
     for change in 0..3 {
         let socket = fake_peer(&mut shm, id);
         let (mut message, mut memory) = (hello, None);
@@ -559,7 +559,7 @@ fn unauthenticated_connections_are_rejected_and_bounded() {
     writes(&socket, &LocalPeerMessage { kind: KIND_JOIN.into(), ..offer }, &[]);
     assert_eq!(answer(&mut shm, &socket), None);
     assert!(!shm.is_up());
-    // Sessions that there are not.
+    // Unknown sessions.
     let silent: Vec<_> = (0..2 * EXCHANGES_MAX)
         .map(|number| {
             let socket = connect(id);
@@ -588,7 +588,7 @@ fn peer_reconnects_after_a_connection_flood() {
     both[1].connect_peer(peer(5, ids[0], false, KEY));
     let connections: Vec<_> = (0..EXCHANGES_MAX)
         .map(|_| {
-            // As many as the kernel keeps until they are accepted.
+            // As many as the backlog takes.
             serve(&mut both[1..]);
             socket::connect(&Discovery::Network, ids[1]).unwrap()
         })
@@ -599,7 +599,7 @@ fn peer_reconnects_after_a_connection_flood() {
     drop(connections);
 }
 
-/// Memory of so many bytes, sealed or not.
+/// Memory of that many bytes, sealed or not.
 fn memory(bytes: usize, is_sealed: bool) -> OwnedFd {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let memory = rustix::fs::memfd_create("ringrail-test", flags).unwrap();
@@ -695,7 +695,7 @@ fn channel_of_a_corrupting_peer_is_closed() {
         }
         is_over.store(true, Ordering::Relaxed);
         scribbling.join().unwrap();
-        // Nothing of it is said to be of the session, or all of it.
+        // No packet is of the session, or all are.
         let figures = victim.figures();
         assert!(figures.broken == 1 || victim.is_up(), "{figures:?}");
         if figures.broken == 1 {

@@ -9,7 +9,7 @@ use rustix::time::{
     timerfd_settime,
 };
 
-/// One that is not set.
+/// A timer that is not armed.
 pub(super) fn new() -> io::Result<OwnedFd> {
     let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
     Ok(timerfd_create(TimerfdClockId::Monotonic, flags)?)

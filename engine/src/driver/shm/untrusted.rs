@@ -1,9 +1,10 @@
-//! Sockets of processes that have not proved to be in the job.
+//! Sockets of processes that have not authenticated as part of the job.
 //!
-//! Closing a socket closes descriptors that wait in it, and closing the last descriptor of a file
-//! can take as long as its owner likes: a socket that lingers, a file of a FUSE file system. From
-//! Linux 6.16 on a socket refuses descriptors (`SO_PASSRIGHTS`) until its peer is authenticated.
-//! Before, a socket that may hold some is closed by a thread that does nothing else.
+//! Closing a socket closes the descriptors in its queue, and closing the last descriptor of a file
+//! can block for as long as its owner likes: a socket with SO_LINGER, a file on a FUSE file system.
+//! Since Linux 6.16 a socket refuses descriptors (`SO_PASSRIGHTS` off) until its peer is
+//! authenticated. On older kernels, a socket that may hold descriptors is closed by a dedicated
+//! thread.
 
 use std::io;
 use std::mem;
@@ -15,19 +16,19 @@ use std::thread;
 
 use crate::forks::EngineFd;
 
-/// As of `asm-generic/socket.h`.
+/// From `asm-generic/socket.h`.
 const SO_PASSRIGHTS: libc::c_int = 83;
-/// Sockets of this process that wait to be closed, at the most; then no more are accepted.
+/// Sockets of this process waiting to be closed, at most; beyond, no more are accepted.
 const CLOSING_MAX: usize = 256;
 const STACK_BYTES: usize = 64 * 1024;
 
-/// Sockets that [`Untrusted`] has handed to the thread which closes them.
+/// Sockets handed to the closing thread.
 static CLOSING: AtomicUsize = AtomicUsize::new(0);
 
 /// A socket whose peer is not authenticated.
 #[derive(Debug)]
 pub(super) struct Untrusted {
-    /// Is there until it is admitted or dropped.
+    /// `Some` until it is admitted or dropped.
     socket: Option<EngineFd>,
     /// No descriptors can be in its queue.
     refuses_descriptors: bool,
@@ -41,13 +42,13 @@ impl Untrusted {
         Self { socket: Some(EngineFd::new(socket)), refuses_descriptors }
     }
 
-    /// A connection to this listener. It refuses descriptors from the moment of its peer's
-    /// `connect`, for it has inherited that.
+    /// A connection accepted by this listener. It refuses descriptors from the moment of the peer's
+    /// `connect`, as it inherits that option.
     pub(super) fn accepted(&self, socket: OwnedFd) -> Self {
         Self { socket: Some(EngineFd::new(socket)), refuses_descriptors: self.refuses_descriptors }
     }
 
-    /// The peer is authenticated: descriptors may come.
+    /// The peer is authenticated: it may pass descriptors.
     pub(super) fn admit(&mut self) -> io::Result<()> {
         if self.refuses_descriptors {
             set_passes_descriptors(self.as_fd(), true)?;
@@ -56,8 +57,8 @@ impl Untrusted {
         Ok(())
     }
 
-    /// Takes what waits in a listener that takes no more, until `next` has none; then closing it
-    /// closes nothing else. Where a connection cannot be taken, it is closed as a connection is.
+    /// Accepts the pending connections of a listener that was shut down, until `next` fails; then
+    /// closing it closes no other descriptors. Each connection is closed as any connection is.
     pub(super) fn drain(&mut self, next: impl Fn(BorrowedFd<'_>) -> io::Result<OwnedFd>) {
         while !self.refuses_descriptors {
             match next(self.as_fd()) {
@@ -89,7 +90,7 @@ impl AsFd for Untrusted {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match &self.socket {
             Some(socket) => socket.as_fd(),
-            // It is only taken by what consumes this.
+            // Taken only by methods that consume this.
             None => unreachable!("the socket is there until the end"),
         }
     }
@@ -108,7 +109,7 @@ impl Drop for Untrusted {
 
 #[cfg(test)]
 thread_local! {
-    /// This thread's new sockets are those of a kernel before Linux 6.16.
+    /// New sockets of this thread behave as on a kernel before Linux 6.16.
     pub(super) static HAS_OLDER_KERNEL: std::cell::Cell<bool> = const {
         std::cell::Cell::new(false)
     };
@@ -124,13 +125,13 @@ const fn is_older_kernel() -> bool {
     false
 }
 
-/// Whether so many sockets wait to be closed that no more should be accepted.
+/// Whether too many sockets wait to be closed to accept more.
 pub(super) fn are_too_many_closing() -> bool {
     CLOSING.load(Ordering::Relaxed) >= CLOSING_MAX
 }
 
-/// Has a thread close it. Where none is to be had, it stays open, and counts as one that waits: an
-/// engine that closed it could stand still.
+/// Closes it on a dedicated thread. If none can be started, the socket stays open and counts as
+/// waiting: closing it here could block the engine.
 fn close_elsewhere(socket: EngineFd) {
     static QUEUE: OnceLock<Option<Sender<EngineFd>>> = OnceLock::new();
     CLOSING.fetch_add(1, Ordering::Relaxed);
@@ -163,7 +164,7 @@ fn close_elsewhere(socket: EngineFd) {
     }
 }
 
-/// Whether peers can pass descriptors by a socket.
+/// Sets whether peers can pass descriptors by a socket.
 ///
 /// # Errors
 ///

@@ -13,10 +13,10 @@ use super::*;
 
 /// How long closing the descriptor takes.
 const LINGER: Duration = Duration::from_secs(60);
-/// What an engine may take on a busy machine.
+/// Limit for an engine on a busy machine.
 const SOON: Duration = Duration::from_secs(20);
 
-/// A connection that lingers, and its other side.
+/// A connection that lingers, and its peer.
 fn lingering() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -27,8 +27,8 @@ fn lingering() -> (TcpStream, TcpStream) {
     (stream, reader)
 }
 
-/// Passes a descriptor that lingers, whose only owner is the queue then; whether the kernel let it
-/// in, and what keeps it lingering.
+/// Passes a lingering descriptor whose only owner is the queue then. Returns whether the kernel
+/// accepted it, and the peer that keeps it lingering.
 fn pass_lingering(socket: &OwnedFd) -> (bool, TcpStream) {
     let (stream, reader) = lingering();
     let is_in = socket::send(socket.as_fd(), &[0; 8], &[stream.as_fd()]).is_ok();
@@ -54,7 +54,7 @@ fn lingering_descriptor_does_not_block_the_engine() {
         assert!(start.elapsed() < SOON, "reading or rejecting it waited, {is_older}");
         assert!(!is_in || shm.exchanges.is_empty(), "it is rejected");
         assert!(is_in || !is_older, "an older kernel lets it in");
-        // One that is never accepted.
+        // A connection that is never accepted.
         let socket = connect(id);
         let (_, _second) = pass_lingering(&socket);
         let start = Instant::now();
@@ -84,7 +84,7 @@ fn failed_accept_causes_no_wakeups_during_the_pause() {
     }
 }
 
-/// The tests run as root, which may become another user.
+/// The tests run as root, which can become another user.
 #[test]
 fn other_users_are_rejected_by_default() {
     for others in [false, true] {

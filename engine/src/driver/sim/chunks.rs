@@ -1,4 +1,4 @@
-//! Chunks under way on the lanes of simulated drivers, and the watches of these lanes.
+//! Chunks in progress on simulated lanes, and watches of lanes.
 
 use std::io::{self, ErrorKind};
 
@@ -24,7 +24,7 @@ impl Net {
         self.post_event(host, Some(key), PendingEvent { what, releases, scribbles: false });
     }
 
-    /// Something may have changed for a lane: chunks go on, watches tell.
+    /// Continues chunks and reports watches of a lane whose state may have changed.
     pub(super) fn look_at(&mut self, index: usize, side: usize) {
         let end = &self.connections[index].ends[side];
         let (Some(host), Some((lane, generation))) = (end.host, end.lane) else { return };
@@ -76,7 +76,7 @@ impl Net {
             if chunk.is_whole() {
                 break Some(Ok(()));
             }
-            // SAFETY: the caller of `send_chunk` promised the memory until the chunk is released.
+            // SAFETY: the caller of `send_chunk` guarantees the memory until the chunk is released.
             let bytes = unsafe { chunk.bytes_to_send() };
             match self.write(index, side, bytes) {
                 Ok(count) => chunk.advance(count),
@@ -104,7 +104,7 @@ impl Net {
             if chunk.is_whole() {
                 break Some(Ok(chunk.header));
             }
-            // SAFETY: the caller of `recv_chunk` promised the memory until the chunk is reported.
+            // SAFETY: the caller of `recv_chunk` guarantees the memory until the chunk is reported.
             let room = unsafe { chunk.room() };
             match self.read(index, side, room) {
                 Ok(0) => break Some(Err(ErrorKind::UnexpectedEof.into())),

@@ -1,4 +1,4 @@
-//! Connections of the simulated network: two pipes of bytes, and what either end knows.
+//! Connections of the simulated network: two byte pipes, and the state of either end.
 
 use std::collections::VecDeque;
 
@@ -7,7 +7,7 @@ use super::rails::At;
 use super::random::Random;
 use super::segments::SEGMENT_BYTES_USUAL;
 
-/// Bytes on their way, all of which arrive at once.
+/// Bytes in flight that arrive together.
 #[derive(Clone, Copy, Debug)]
 struct Flight {
     arrival_ns: u64,
@@ -20,38 +20,38 @@ struct Flight {
 pub(crate) struct Pipe {
     /// Written and not read yet.
     bytes: VecDeque<u8>,
-    /// All that were read before these.
+    /// Number of bytes read before these.
     read_bytes: u64,
-    /// How many of them the reading side's kernel has.
+    /// How many of them have arrived at the reader's kernel.
     visible: usize,
     flights: VecDeque<Flight>,
-    /// When the link has sent all that was written.
+    /// When the link has sent everything written so far.
     free_ns: u64,
-    /// The writer closed it; nothing follows.
+    /// The writer has closed it.
     is_ended: bool,
     /// The writer waits for room.
     pub(crate) wants_room: bool,
-    /// Arrived while no acknowledgement came back.
+    /// Bytes that arrived while acknowledgements were lost.
     unconfirmed: usize,
-    /// When the oldest byte that is not acknowledged was written.
+    /// When the oldest unacknowledged byte was written.
     unacknowledged_since_ns: Option<u64>,
     /// When the first byte was written that never arrives, as its packet is too long.
     held_since_ns: Option<u64>,
 }
 
 impl Pipe {
-    /// Bytes that find room in `capacity`.
+    /// Free space, given `capacity`.
     pub(crate) fn room(&self, capacity: usize) -> usize {
         capacity.saturating_sub(self.bytes.len().max(self.unconfirmed))
     }
 
-    /// Takes bytes that arrive `delay_ns` after the link is done with them; tells when that is.
+    /// Appends bytes that arrive `delay_ns` after the link has sent them; returns that time.
     pub(crate) fn write(&mut self, now_ns: u64, bytes: &[u8], cost_ns: u64, delay_ns: u64) -> u64 {
         self.free_ns = self.free_ns.max(now_ns) + cost_ns;
         self.write_until(now_ns, bytes, self.free_ns + delay_ns)
     }
 
-    /// Takes bytes that arrive at `arrival_ns`, or right after what was written before.
+    /// Appends bytes that arrive at `arrival_ns`, or right after those written before.
     pub(crate) fn write_until(&mut self, now_ns: u64, bytes: &[u8], arrival_ns: u64) -> u64 {
         self.bytes.extend(bytes);
         let last_ns = self.flights.back().map_or(0, |flight| flight.arrival_ns);
@@ -61,7 +61,7 @@ impl Pipe {
         arrival_ns
     }
 
-    /// Bytes that nobody receives any more are taken, and never acknowledged.
+    /// Appends bytes to a closed reader: they are never acknowledged.
     pub(crate) fn write_nowhere(&mut self, now_ns: u64) {
         self.unacknowledged_since_ns.get_or_insert(now_ns);
     }
@@ -123,12 +123,12 @@ impl Pipe {
         self.is_ended
     }
 
-    /// The end of the stream has arrived, behind all bytes.
+    /// The end of the stream has arrived, after all bytes.
     pub(crate) fn is_over(&self) -> bool {
         self.is_ended && self.bytes.is_empty()
     }
 
-    /// Bytes that the reading side has read.
+    /// Number of bytes that the reader has read.
     pub(crate) fn read_bytes(&self) -> u64 {
         self.read_bytes
     }
@@ -137,7 +137,7 @@ impl Pipe {
         self.unacknowledged_since_ns
     }
 
-    /// Loses what is on its way, and what has arrived unless `keeps_arrived`.
+    /// Loses bytes in flight, and arrived ones unless `keeps_arrived`.
     pub(crate) fn lose(&mut self, keeps_arrived: bool) {
         self.flights.clear();
         if !keeps_arrived {
@@ -146,20 +146,20 @@ impl Pipe {
         self.bytes.truncate(self.visible);
     }
 
-    /// Bytes under way from byte `from` of the stream on.
+    /// Number of bytes in flight from byte `from` of the stream on.
     pub(crate) fn bytes_from(&self, from: u64) -> usize {
         self.bytes.len() - (from.saturating_sub(self.read_bytes) as usize).min(self.bytes.len())
     }
 
-    /// Flips a bit of what is under way from byte `from` of the stream on, in the byte that `pick`
-    /// chooses of so many; there are some.
+    /// Flips a bit of the bytes in flight from byte `from` of the stream on, in the byte that
+    /// `pick` chooses; there must be some.
     pub(crate) fn flip(&mut self, from: u64, mut pick: impl FnMut(usize) -> usize) {
         let count = self.bytes_from(from);
         let at = self.bytes.len() - count + pick(count);
         self.bytes[at] ^= 1 << pick(8);
     }
 
-    /// Overwrites what is under way. `false`: there is nothing.
+    /// Overwrites the bytes in flight. `false`: there are none.
     #[cfg(test)]
     pub(crate) fn garble(&mut self, mut noise: impl FnMut() -> u8) -> bool {
         self.bytes.iter_mut().for_each(|byte| *byte = noise());
@@ -170,14 +170,14 @@ impl Pipe {
 /// One side of a connection.
 #[derive(Debug)]
 pub(crate) struct End {
-    /// The host, and which process there; `None`: no engine, somebody else.
+    /// The host, and its process; `None`: not an engine.
     pub(crate) host: Option<usize>,
-    /// Its place among the links of the host.
+    /// Index of its link at the host.
     pub(crate) link: usize,
     pub(crate) process: u32,
-    /// Index and generation of the lane, once there is one.
+    /// Index and generation of the lane, once created.
     pub(crate) lane: Option<(u32, u32)>,
-    /// Nobody reads or writes here any more.
+    /// Closed by the process.
     pub(crate) is_closed: bool,
     /// Its kernel knows that the connection is broken.
     pub(crate) knows_broken: bool,
@@ -199,22 +199,22 @@ impl End {
     }
 }
 
-/// Which connection of a run, whatever others there are.
+/// Identifies a connection of a run, independently of other connections.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct ConnectionName {
-    /// Which process opened it, or was visited.
+    /// The process that opened it, or accepted it from a visitor.
     pub(super) process: ProcessName,
-    /// No engine opened it.
+    /// Not opened by an engine.
     pub(super) is_visit: bool,
-    /// How many of this kind were before it.
+    /// Number of earlier ones of this kind.
     pub(super) number: u64,
 }
 
-/// A connection: `pipes[side]` carries what `side` writes. Side 0 connected.
+/// A connection: `pipes[side]` carries bytes written by `side`. Side 0 connected.
 #[derive(Debug)]
 pub(crate) struct Connection {
     pub(super) name: ConnectionName,
-    /// What each side draws.
+    /// Random numbers of each side.
     pub(super) random: [Random; 2],
     pub(crate) ends: [End; 2],
     pub(crate) pipes: [Pipe; 2],
@@ -223,9 +223,9 @@ pub(crate) struct Connection {
     pub(super) segment_bytes: usize,
     /// Nothing arrives before this time.
     pub(crate) stalled_until_ns: u64,
-    /// It was cut on the way: nothing arrives any more, and both sides will hear of it.
+    /// It was cut in the network: nothing arrives any more, and both sides will notice.
     pub(crate) is_broken: bool,
-    /// No news of its end ever arrives.
+    /// Its end is never reported.
     pub(crate) is_mute: bool,
     /// When side 1 wrote first.
     pub(crate) answered_ns: Option<u64>,
@@ -258,7 +258,7 @@ impl Connection {
             && self.ends.iter().all(|end| !end.is_closed && !end.knows_broken && !end.is_forgotten)
     }
 
-    /// Whether bytes are on their way to somebody who takes them.
+    /// Whether bytes are in flight to an open reader.
     pub(crate) fn has_bytes_under_way(&self) -> bool {
         self.is_whole() && !self.is_mute && self.pipes.iter().any(|pipe| !pipe.flights.is_empty())
     }

@@ -1,4 +1,4 @@
-//! What goes wrong in the simulated network, and how it ends.
+//! Faults of the simulated network.
 
 use std::net::SocketAddr;
 
@@ -6,9 +6,9 @@ use super::connection::{Connection, ConnectionName, End};
 use super::lane::{PendingEvent, What};
 use super::net::{Item, Net};
 
-/// What a handshake takes at the most in one direction. It is proof against whoever garbles it, but
-/// costs an attempt, and attempts are counted.
-const GREETINGS_BYTES: u64 = 256;
+/// Bytes of a handshake at most, in one direction. Corrupting it is detected, but costs an attempt,
+/// and attempts are limited.
+const HANDSHAKE_BYTES: u64 = 256;
 
 impl Net {
     pub(super) fn pair_of(&self, index: usize) -> Option<(usize, usize)> {
@@ -16,13 +16,13 @@ impl Net {
         Some((ends[0].host?, ends[1].host?))
     }
 
-    /// Whether nothing comes from host `from` to host `to`.
+    /// Whether the direction from host `from` to host `to` is cut.
     pub(super) fn is_cut(&self, from: usize, to: usize) -> bool {
         let is_powered_off = self.hosts[from].is_powered_off || self.hosts[to].is_powered_off;
         is_powered_off || self.cuts.iter().any(|&(f, t, _)| (f, t) == (from, to))
     }
 
-    /// Whether nothing of what `side` of a connection sends arrives.
+    /// Whether the direction of `side` of a connection is cut.
     pub(super) fn is_path_cut(&self, index: usize, side: usize) -> bool {
         let ends = &self.connections[index].ends;
         match (ends[side].host, ends[1 - side].host) {
@@ -31,14 +31,14 @@ impl Net {
         }
     }
 
-    /// The same for the sake of the links that the connection goes by.
+    /// The same because of the links of the connection.
     pub(super) fn is_rail_path_cut(&self, index: usize, side: usize) -> bool {
         let ends = &self.connections[index].ends;
         let way = ends[side].at().zip(ends[1 - side].at());
         way.is_some_and(|(from, to)| self.is_way_cut(from, to))
     }
 
-    /// A connection that both sides use: a bulk lane or another one.
+    /// A connection that both sides use: a bulk lane or a control connection.
     fn live(&mut self, is_bulk: bool) -> Option<usize> {
         let live: Vec<usize> = (0..self.connections.len())
             .filter(|&index| {
@@ -51,8 +51,8 @@ impl Net {
         (!live.is_empty()).then(|| live[self.random.below(live.len())])
     }
 
-    /// Breaks one connection that is in use, a bulk lane or another one; between which hosts.
-    /// Both sides hear of it, one of them later.
+    /// Breaks one connection in use, a bulk lane or a control connection; returns its hosts. Both
+    /// sides notice, one of them later.
     pub(crate) fn cut_one(&mut self, is_bulk: bool) -> Option<(usize, usize)> {
         let index = self.live(is_bulk)?;
         for side in 0..2 {
@@ -64,7 +64,7 @@ impl Net {
         self.pair_of(index)
     }
 
-    /// Nothing arrives on one connection for a while, in either direction.
+    /// Stalls one connection for a while, in both directions.
     pub(crate) fn stall_one(&mut self, is_bulk: bool, for_ns: u64) -> bool {
         let Some(index) = self.live(is_bulk) else { return false };
         let until_ns = self.now_ns() + for_ns;
@@ -72,7 +72,7 @@ impl Net {
         true
     }
 
-    /// Loses what there is of connections, and every news of that.
+    /// Loses all bytes of connections, and never reports it.
     #[cfg(test)]
     pub(crate) fn mute(&mut self) {
         for connection in &mut self.connections {
@@ -81,7 +81,7 @@ impl Net {
         }
     }
 
-    /// Nothing comes from `from` to `to` until [`Self::open_way`]; kernels give up in time.
+    /// Cuts the direction from `from` to `to` until [`Self::open_way`]; kernels time out.
     pub(crate) fn cut_way(&mut self, from: usize, to: usize) {
         self.epoch += 1;
         self.cuts.push((from, to, self.epoch));
@@ -94,7 +94,7 @@ impl Net {
         self.plan(at_ns, Item::KeepAlive { pair, epoch: self.epoch });
     }
 
-    /// What was held on the way goes on.
+    /// Ends a cut; bytes held back continue.
     pub(crate) fn open_way(&mut self, from: usize, to: usize) {
         if let Some(at) = self.cuts.iter().position(|&(f, t, _)| (f, t) == (from, to)) {
             self.cuts.swap_remove(at);
@@ -110,10 +110,10 @@ impl Net {
                     continue;
                 }
                 let is_forgotten = ends[side].is_forgotten;
-                // Repeated after a while, as kernels do.
+                // Retransmitted after a while.
                 let at_ns = self.now_ns() + 2 * self.delay_ns();
                 self.plan(at_ns, Item::Arrive { connection: index, side });
-                // The way back carries acknowledgements of what arrived before.
+                // The reverse direction carries acknowledgements of what arrived before.
                 self.plan(at_ns, Item::Arrive { connection: index, side: 1 - side });
                 if is_forgotten {
                     self.plan(at_ns, Item::Reset { connection: index, side: 1 - side });
@@ -122,7 +122,7 @@ impl Net {
         }
     }
 
-    /// All ways are open, nothing is stalled or paused. Dark hosts stay dark.
+    /// Ends all cuts, stalls and pauses. Powered-off hosts stay off.
     pub(crate) fn heal(&mut self) {
         for (from, to, _) in std::mem::take(&mut self.cuts) {
             self.resume(from, to);
@@ -139,13 +139,13 @@ impl Net {
             }
         }
         for host in 0..self.hosts.len() {
-            // A pause that is over may have put the next turn off for longer.
+            // A pause may have delayed the next turn further.
             self.hosts[host].paused_until_ns = 0;
             self.plan_turn(host, now_ns);
         }
     }
 
-    /// The kernel of each side gives up what the other has not answered for so long.
+    /// Resets connections whose peer has been silent for the keep-alive time.
     pub(super) fn handle_keep_alive(&mut self, [from, to]: [usize; 2], epoch: u64) {
         let is_same_cut = self.cuts.contains(&(from, to, epoch));
         if is_same_cut || self.hosts[from].power_epoch == Some(epoch) {
@@ -153,7 +153,7 @@ impl Net {
         }
     }
 
-    /// The kernels of two hosts have waited for each other long enough.
+    /// The keep-alive time between two hosts is over.
     pub(crate) fn end_keep_alive(&mut self, one: usize, other: usize) {
         for index in 0..self.connections.len() {
             let is_hit = self.pair_of(index) == Some((one, other))
@@ -166,13 +166,13 @@ impl Net {
         }
     }
 
-    /// The loop of a process does not run for a while; its kernel goes on. Returns how long it
-    /// will have stood still in a row by then: shorter than a breath, it does not run between two.
+    /// Pauses the loop of a process; its kernel continues. Returns for how long it will have been
+    /// paused in total: it does not run between two pauses that are closer than a millisecond.
     pub(crate) fn pause(&mut self, host: usize, for_ns: u64) -> u64 {
-        const BREATH_NS: u64 = 1_000_000;
+        const MIN_RUN_NS: u64 = 1_000_000;
         let now_ns = self.now_ns();
         let host = &mut self.hosts[host];
-        if now_ns > host.paused_until_ns + BREATH_NS {
+        if now_ns > host.paused_until_ns + MIN_RUN_NS {
             host.paused_since_ns = now_ns;
         }
         host.paused_until_ns = host.paused_until_ns.max(now_ns + for_ns);
@@ -206,15 +206,14 @@ impl Net {
         }
     }
 
-    /// A connection to `host` by somebody who is no engine, with `bytes` written, and closed then
-    /// or not.
+    /// Connects to `host` as a process that is no engine, writes `bytes`, and closes or not.
     #[cfg(test)]
     pub(crate) fn intrude(&mut self, host: usize, bytes: &[u8]) {
         let ends = self.draw(2);
         self.visit(host, bytes, ends);
     }
 
-    /// The same by somebody who closes the connection or stays.
+    /// The same; `is_closed`: closes the connection afterwards.
     pub(crate) fn visit(&mut self, host: usize, bytes: &[u8], is_closed: bool) {
         let index = self.connections.len();
         let process = self.hosts[host].process;
@@ -235,7 +234,7 @@ impl Net {
         self.post_event(host, None, accept);
     }
 
-    /// Overwrites bytes on their way on a lane of the given kind. `false`: there are none.
+    /// Overwrites bytes in flight on a lane of the given kind. `false`: there are none.
     #[cfg(test)]
     pub(crate) fn garble(&mut self, is_bulk: bool) -> bool {
         let Self { random, connections, .. } = self;
@@ -246,10 +245,10 @@ impl Net {
         pipes.any(|pipe| pipe.garble(|| random.next() as u8))
     }
 
-    /// Flips one bit on its way on a bulk lane, or on another one behind its greeting, that both
-    /// sides use; between which hosts. `None`: nothing is under way there.
+    /// Flips one bit in flight on a bulk lane in use, or on a control connection after its
+    /// handshake; returns its hosts. `None`: nothing is in flight.
     pub(crate) fn flip(&mut self, is_bulk: bool) -> Option<(usize, usize)> {
-        let from = if is_bulk { 0 } else { GREETINGS_BYTES };
+        let from = if is_bulk { 0 } else { HANDSHAKE_BYTES };
         let is_hit =
             |connection: &Connection| connection.is_bulk == is_bulk && connection.is_whole();
         let ways: Vec<(usize, usize)> = (0..self.connections.len())

@@ -1,5 +1,4 @@
-//! Hosts of the simulated network: their lanes, the events on their way to the engine, and when
-//! that runs next.
+//! Hosts of the simulated network: lanes, pending events, and scheduling of turns.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -12,10 +11,10 @@ use super::random::HostRandom;
 use crate::driver::ACCEPTS_AT_ONCE;
 use crate::driver::traits::{DriverEvent, LaneKey};
 
-/// Connections that wait in a kernel to be accepted.
+/// Backlog of listeners.
 const BACKLOG: usize = 4096;
 
-/// A process, by its host and its number there.
+/// A process, by host and number.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct ProcessName {
     pub(super) host: usize,
@@ -26,11 +25,11 @@ pub(crate) struct ProcessName {
 pub(crate) struct Host {
     pub(super) random: HostRandom,
     pub(super) locator: SocketAddr,
-    /// The first is that of the locator.
+    /// The first one has the locator.
     pub(super) links: Vec<Link>,
     /// The link of each rail of the process; empty: one rail, the first link.
     pub(super) rails: Vec<usize>,
-    /// Counts the processes that lived here.
+    /// Counts the processes of this host.
     pub(super) process: u32,
     pub(super) is_running: bool,
     /// It has no power: it sends nothing and answers nothing.
@@ -42,19 +41,18 @@ pub(crate) struct Host {
     pending: BTreeMap<(u64, u64), PendingEvent>,
     /// Makes turns that were planned before stale.
     turn: u64,
-    /// When it wakes, while it sleeps.
+    /// When it wakes, if it sleeps.
     wakes_ns: Option<u64>,
-    /// Its loop does not run before this time.
+    /// The loop is paused until then.
     pub(super) paused_until_ns: u64,
-    /// When the pauses began that follow each other without a breath.
+    /// Start of the current sequence of pauses.
     pub(super) paused_since_ns: u64,
     pub(super) socket: Socket,
-    /// Connections that its processes accepted.
+    /// Connections accepted by its processes.
     pub(super) accepted: u64,
-    /// They accept none before.
+    /// Accepting is paused until then.
     pub(super) accepts_after_ns: u64,
-    /// Connections that the process there now has opened, and those to the host that no engine has
-    /// opened.
+    /// Connections opened by the current process, and by visitors to the host.
     pub(super) opened: u64,
     pub(super) visits: u64,
 }
@@ -93,7 +91,7 @@ impl Host {
         self.paused_until_ns = 0;
     }
 
-    /// The process there now, of the host of that number.
+    /// The current process of host `host`.
     pub(super) fn process_name(&self, host: usize) -> ProcessName {
         ProcessName { host, process: self.process }
     }
@@ -130,7 +128,7 @@ impl Net {
         self.hosts[host].lane_mut(key)
     }
 
-    /// Connection and side of a lane that has to be there.
+    /// Connection and side of an existing lane.
     pub(super) fn lane(&mut self, host: usize, key: LaneKey) -> (usize, usize) {
         let lane = self.find_lane(host, key).expect("the loop knows its own lanes");
         (lane.connection, lane.side)
@@ -160,7 +158,7 @@ impl Net {
         self.wake_at(host, at_ns);
     }
 
-    /// The engine of `host` runs at `at_ns` at the latest, if it sleeps.
+    /// Wakes the engine of `host` at `at_ns` at the latest, if it sleeps.
     pub(super) fn wake_at(&mut self, host: usize, at_ns: u64) {
         let known = &mut self.hosts[host];
         if known.wakes_ns.is_some_and(|wakes_ns| at_ns < wakes_ns) {
@@ -169,7 +167,7 @@ impl Net {
         }
     }
 
-    /// The engine of `host` has something to do.
+    /// Wakes the engine of `host`.
     pub(crate) fn wake(&mut self, host: usize) {
         let now_ns = self.now_ns();
         self.wake_at(host, now_ns);
@@ -182,7 +180,7 @@ impl Net {
         self.plan(at_ns, Item::Turn { host, turn });
     }
 
-    /// Whether a planned turn is to be made; one of a paused process is made later.
+    /// Whether a scheduled turn is to be executed; one of a paused process is postponed.
     pub(crate) fn begins_turn(&mut self, host: usize, turn: u64) -> bool {
         let now_ns = self.now_ns();
         let known = &mut self.hosts[host];
@@ -198,10 +196,10 @@ impl Net {
         true
     }
 
-    /// The engine sleeps until there is news, for `limit_ns` at the most.
+    /// Sleeps until there is an event, for at most `limit_ns`.
     pub(super) fn sleep(&mut self, host: usize, limit_ns: u64) {
         let now_ns = self.now_ns();
-        // Who announces a sleep looks once more at what was written before.
+        // A sleeper checks once more for data written before.
         let readable_ns = self.datagrams_readable_ns(host).min(self.ring_ready_ns(host));
         let known = &mut self.hosts[host];
         let pending_ns = known.pending.first_key_value().map_or(u64::MAX, |((at_ns, _), _)| *at_ns);
@@ -225,9 +223,9 @@ impl Net {
         self.hosts[host].wakes_ns.is_some()
     }
 
-    /// Hands over the events whose time has come, some of them if there are many.
+    /// Delivers due events, some of them if there are many.
     pub(super) fn deliver(&mut self, host: usize, events: &mut Vec<DriverEvent>) {
-        // Beside the limit, so that neither lanes nor datagrams wait for the other for ever.
+        // Not counted in the limit, so that lanes and datagrams do not starve each other.
         if self.takes_datagrams_readable(host) {
             self.settle(host, &DriverEvent::DatagramsReadable);
             events.push(DriverEvent::DatagramsReadable);
@@ -264,8 +262,8 @@ impl Net {
         }
     }
 
-    /// A host that has rested from accepting does so still, or accepts some connections only; the
-    /// others wait, as far as the kernel's queue has room.
+    /// Postpones accepts while accepting is paused, or beyond the limit per poll; other connections
+    /// wait in the backlog.
     fn put_accepts_off(&mut self, host: usize) {
         let now_ns = self.now_ns();
         let known = &mut self.hosts[host];
@@ -287,7 +285,7 @@ impl Net {
         }
     }
 
-    /// The engine hears of an event: the lane is free for the next one of its kind.
+    /// An event was delivered: the lane is free for the next one of its kind.
     fn settle(&mut self, host: usize, event: &DriverEvent) {
         let known = &mut self.hosts[host];
         let (kind, lane) = match *event {

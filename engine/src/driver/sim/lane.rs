@@ -1,4 +1,4 @@
-//! A lane of a simulated driver: what is watched, and the chunks under way.
+//! A lane of a simulated driver: watches, and chunks in progress.
 
 use std::io;
 
@@ -8,12 +8,12 @@ use crate::memory::{Shape, Span};
 /// Memory that a request of the simulated kernel refers to.
 pub(crate) type Spans = Vec<Span>;
 
-/// The pieces of a range of a message.
+/// The ranges of memory of a part of a message.
 pub(super) fn spans_of(shape: &Shape, offset: usize, length: usize) -> Spans {
     shape.spans(offset, length).collect()
 }
 
-/// Whether an event that was asked for is due.
+/// State of a requested event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Watch {
     Off,
@@ -22,10 +22,10 @@ pub(super) enum Watch {
     Reported,
 }
 
-/// A chunk that moves, header first.
+/// A chunk in progress, header first.
 #[derive(Debug)]
 pub(super) struct Chunk {
-    /// The caller's name; of a chunk to be sent.
+    /// The caller's identifier of a chunk being sent.
     pub(super) token: u64,
     pub(super) header: [u8; CHUNK_HEADER_BYTES],
     pub(super) spans: Spans,
@@ -48,7 +48,7 @@ impl Chunk {
         self.at += count;
     }
 
-    /// The payload's piece at the current position.
+    /// The payload's range at the current position.
     fn piece(&self) -> Span {
         let mut at = self.at - CHUNK_HEADER_BYTES;
         for span in &self.spans {
@@ -64,17 +64,17 @@ impl Chunk {
     ///
     /// # Safety
     ///
-    /// The memory of the chunk is live, and nobody writes it while the result is used.
+    /// The memory of the chunk is live, and is not written while the result is used.
     pub(super) unsafe fn bytes_to_send(&self) -> &[u8] {
         if self.at < CHUNK_HEADER_BYTES {
             return &self.header[self.at..];
         }
         let piece = self.piece();
-        // SAFETY: the caller's promise, passed on; the piece lies within the chunk's memory.
+        // SAFETY: the caller's contract, passed on; the piece lies within the chunk's memory.
         unsafe { std::slice::from_raw_parts(piece.ptr, piece.len) }
     }
 
-    /// Where the bytes that come next go.
+    /// The destination of the next bytes.
     ///
     /// # Safety
     ///
@@ -84,26 +84,26 @@ impl Chunk {
             return &mut self.header[self.at..];
         }
         let piece = self.piece();
-        // SAFETY: the caller's promise, passed on; the piece lies within the chunk's memory.
+        // SAFETY: the caller's contract, passed on; the piece lies within the chunk's memory.
         unsafe { std::slice::from_raw_parts_mut(piece.ptr, piece.len) }
     }
 }
 
-/// An event on its way to the engine, and what happens when it gets there.
+/// A scheduled event, and its effect when delivered.
 #[derive(Debug)]
 pub(super) struct PendingEvent {
     pub(super) what: What,
-    /// Memory that the kernel lets go of.
+    /// Memory to release.
     pub(super) releases: Option<Spans>,
-    /// The request was cancelled, and wrote into its memory until now.
+    /// The request was cancelled, and overwrites its memory until then.
     pub(super) scribbles: bool,
 }
 
 #[derive(Debug)]
 pub(super) enum What {
-    /// For the engine as it is.
+    /// Delivered to the engine.
     DriverEvent(DriverEvent),
-    /// A connection came in and gets a lane.
+    /// A new connection, which gets a lane.
     Accept(usize),
 }
 
@@ -123,11 +123,11 @@ pub(super) struct SimLane {
     pub(super) writes: Watch,
     pub(super) sending: Option<Chunk>,
     pub(super) receiving: Option<Chunk>,
-    /// A chunk's end is on its way to the engine.
+    /// The end of a chunk is scheduled.
     pub(super) send_is_over: bool,
     pub(super) receive_is_over: bool,
     pub(super) is_closing: bool,
-    /// No later event of the lane comes before this time.
+    /// Later events of the lane are not before this time.
     pub(super) last_event_ns: u64,
 }
 
@@ -150,7 +150,7 @@ impl SimLane {
     }
 }
 
-/// The error of a request that was cancelled.
+/// The error of a cancelled request.
 pub(super) fn cancelled() -> io::Error {
     io::Error::other("cancelled by the simulation")
 }

@@ -1,12 +1,11 @@
-//! Engines of one simulated machine: rings between two of them, and messages that one reads from
-//! the other's memory.
+//! Engines on one simulated host machine: rings between two of them, and cross-memory reads.
 //!
-//! A ring loses nothing and keeps the order, until it ends. Both sides hear of that at times of
-//! their own; what one writes until then is lost, and what was written before is read or not, as
-//! after the end of a process or a broken rule. Then the two may meet anew.
+//! A ring loses nothing and keeps order, until it ends. Both sides notice that at different times;
+//! entries written until then are lost, and earlier ones are read or not, as after the end of a
+//! process or a protocol violation. Then the two may reconnect.
 //!
-//! Nothing is planned for what is written: a reader that looks finds it, and one that sleeps is
-//! woken when the writer flushes.
+//! Reads are not scheduled: a polling reader finds an entry, and a sleeping one is woken when the
+//! writer flushes.
 
 use std::collections::VecDeque;
 use std::io;
@@ -26,34 +25,34 @@ const RETRY_NS: u64 = 20_000_000;
 /// Where rings end, one in so many pieces that are written ends its own: what is on its way then is
 /// for nobody else to say.
 const PIECES_PER_END: usize = 15;
-/// How often who opened a session looks for the other side.
+/// Connection attempts of the initiator of a session.
 const TRIES: u32 = 6;
 
-/// How rings fare. "One in" so many times; 0: never.
+/// Impairments of rings. "One in" so many times; 0: never.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct LocalPeerImpairments {
     /// Hosts whose numbers have the same remainder by this are one machine; 0: none shares one.
     pub(crate) machines: usize,
-    /// Bytes that a ring holds.
+    /// Capacity of a ring in bytes.
     pub(crate) ring_bytes: usize,
-    /// How much later than it is written something is seen, at the most.
+    /// Maximum delay between write and read.
     pub(crate) delay_ns: u64,
-    /// A ring seems to have no room.
+    /// A ring seems to be full.
     pub(crate) full_one_in: usize,
-    /// Mean time between the ends of two rings; 0: they last.
+    /// Mean time between the ends of two rings; 0: never.
     pub(crate) end_ns: u64,
-    /// Long messages can be read from memory.
+    /// Cross-memory reads are possible.
     pub(crate) reads: bool,
-    /// The kernel refuses that after all.
+    /// The kernel refuses one.
     pub(crate) unreadable_one_in: usize,
 }
 
-/// What an engine knows of a session.
+/// State of a session at one engine.
 #[derive(Debug)]
 struct Known {
     session: u64,
     host: usize,
-    /// Where the other side's packets seem to come from.
+    /// Source address reported for the peer's packets.
     address: SocketAddr,
     is_initiator: bool,
     /// By what the other side reads this one's memory.
@@ -62,7 +61,7 @@ struct Known {
     reported_ns: u64,
 }
 
-/// What was written into a ring.
+/// An entry of a ring.
 #[derive(Debug)]
 struct Entry {
     seen_ns: u64,
@@ -70,7 +69,7 @@ struct Entry {
     bytes: Vec<u8>,
 }
 
-/// What it is.
+/// Kind of an entry.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Kind {
     Packet,
@@ -78,20 +77,20 @@ pub(super) enum Kind {
     Piece(PieceHeader),
 }
 
-/// One side of a pair of rings, and what it wrote.
+/// One side of a pair of rings, and its entries.
 #[derive(Debug)]
 struct Side {
     host: usize,
-    /// Its engine knows of the rings.
+    /// Its engine knows the rings.
     is_open: bool,
-    /// It has heard of their end, and reads what is left.
+    /// It has noticed their end, and reads the remaining entries.
     is_leaving: bool,
-    /// It has read that.
+    /// It has read them.
     has_left: bool,
     written: VecDeque<Entry>,
-    /// Of these.
+    /// Size of the entries.
     bytes: usize,
-    /// Something was written since the last flush.
+    /// Entries were written since the last flush.
     is_behind: bool,
 }
 
@@ -111,7 +110,7 @@ impl Side {
 }
 
 impl Side {
-    /// Whether it looks for what the other one wrote.
+    /// Whether it reads entries of the other side.
     fn reads(&self) -> bool {
         self.is_open || (self.is_leaving && !self.has_left)
     }
@@ -123,19 +122,19 @@ struct Rings {
     session: u64,
     number: u32,
     sides: [Side; 2],
-    /// What is written is lost.
+    /// New entries are lost.
     have_ended: bool,
 }
 
-/// All of them.
+/// All sessions and rings.
 #[derive(Debug, Default)]
 pub(super) struct LocalPeers {
     pub(super) impairments: LocalPeerImpairments,
     known: Vec<Known>,
     rings: Vec<Rings>,
-    /// Segments that were read, reads from memory, and pieces of messages.
+    /// Numbers of segments read, cross-memory reads, and pieces read.
     read: [u64; 3],
-    /// Rings that were made.
+    /// Number of rings created.
     made: u32,
 }
 
@@ -178,7 +177,7 @@ impl Net {
         machines > 0 && one != other && one % machines == other % machines
     }
 
-    // ---- Beginning and end ----
+    // ---- Connecting and disconnecting ----
 
     /// The engine of `host` has a session.
     pub(super) fn connect_peer(
@@ -244,7 +243,7 @@ impl Net {
         }
     }
 
-    /// The engine of `host` has just heard it.
+    /// The engine of `host` was notified.
     pub(super) fn rings_changed(
         &mut self,
         host: usize,
@@ -265,7 +264,7 @@ impl Net {
         self.leave_drained(index, host);
     }
 
-    /// A side that has heard of the end has left when it has read everything.
+    /// A side that has noticed the end leaves after it has read everything.
     fn leave_drained(&mut self, index: usize, host: usize) {
         let sides = &mut self.local_peers.rings[index].sides;
         let Some(side) = sides.iter().position(|side| side.host == host) else { return };
@@ -275,7 +274,7 @@ impl Net {
         }
     }
 
-    /// Rings that both sides have left are gone, and may be made anew.
+    /// Removes rings that both sides have left; they may be recreated.
     fn forget_left(&mut self, index: usize) {
         if self.local_peers.rings[index].sides.iter().any(|side| !side.has_left) {
             return;
@@ -310,7 +309,7 @@ impl Net {
         }
     }
 
-    /// Rings end, for those who use them still.
+    /// Ends rings for the sides that still use them.
     fn end_rings(&mut self, index: usize) {
         let rings = &mut self.local_peers.rings[index];
         let name = (rings.session, rings.number);
@@ -332,7 +331,7 @@ impl Net {
         self.plan(at_ns, Item::RingEnd);
     }
 
-    /// The rings of some session end.
+    /// Ends the rings of a random session.
     pub(super) fn handle_ring_end(&mut self) {
         if self.local_peers.impairments.end_ns == 0 {
             return;
@@ -346,7 +345,7 @@ impl Net {
         self.plan_ring_end();
     }
 
-    /// Rings end in the middle of something.
+    /// Ends rings in the middle of an entry.
     fn break_rings(&mut self, index: usize) {
         let host = self.local_peers.rings[index].sides[0].host;
         if self.hosts[host].random.rings.one_in(2) {
@@ -361,7 +360,7 @@ impl Net {
 
     // ---- Writing ----
 
-    /// Writes into the ring of a session. `false`: there is none, or no room.
+    /// Writes into the ring of a session. `false`: no ring, or no room.
     pub(super) fn write_ring(
         &mut self,
         host: usize,
@@ -427,7 +426,7 @@ impl Net {
 
     // ---- Reading ----
 
-    /// When something can be read by `host`, as far as it was written.
+    /// When the next entry for `host` can be read.
     pub(super) fn ring_ready_ns(&self, host: usize) -> u64 {
         let rings = self.local_peers.rings.iter();
         let sides = rings.filter_map(|rings| {
@@ -476,7 +475,7 @@ impl Net {
         None
     }
 
-    /// Reads a piece of a message from the memory of the other side of a session.
+    /// Reads a part of a message from the memory of a session's peer.
     ///
     /// # Safety
     ///

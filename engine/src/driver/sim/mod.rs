@@ -1,9 +1,9 @@
-//! A driver without a kernel: lanes are connections of a simulated network ([`net`]), under
-//! virtual time. Short reads and writes, full pipes, late events, and requests that write to
-//! their memory until they are reaped; the same seed breaks the same way.
+//! A driver without a kernel: lanes are connections of a simulated network ([`net`]), in virtual
+//! time. Short reads and writes, full pipes, late events, and requests that write to their memory
+//! until they are reaped; reproducible by seed.
 //!
-//! Lanes are byte streams. The network knows hosts, paths between them and their time; what
-//! moves on a path is the business of `connection`, and of `datagrams`.
+//! Lanes are byte streams. The network has hosts, links and delays; `connection` and `datagrams`
+//! implement the transfer.
 
 mod chunks;
 pub(crate) mod connection;
@@ -45,7 +45,7 @@ use crate::driver::traits::{CmaSource, LocalPeer, PieceHeader, ProcessCookie, Ri
 use crate::memory::Shape;
 use crate::wire::packet;
 
-/// The network that all drivers of one world share.
+/// The network shared by all drivers of one world.
 pub(crate) type Shared = Rc<RefCell<Net>>;
 
 /// The driver of one process on one host of the network.
@@ -54,11 +54,11 @@ pub(crate) struct SimDriver {
     net: Shared,
     host: usize,
     is_shut_down: bool,
-    /// The owner of the engine is absent: no chunk may be asked for, and nobody sleeps.
+    /// Detached mode: no chunk may be started, and the driver must not sleep.
     is_absent: bool,
-    /// The room that was given last.
+    /// The buffer returned last.
     room: Option<Box<Datagram>>,
-    /// What was received last.
+    /// The datagram received last.
     received: Option<Box<Datagram>>,
     /// LocalPeers are met.
     has_local_peers: bool,
@@ -66,14 +66,14 @@ pub(crate) struct SimDriver {
     cookie: Option<Arc<ProcessCookie>>,
     /// The segment that came by a ring last, or the bytes of the piece.
     segment: Vec<u8>,
-    /// What stood before those.
+    /// The header of the piece.
     header: PieceHeader,
-    /// The packet that came in its place, and from where.
+    /// A packet that was read instead, and its source.
     untaken: Option<(SocketAddr, Vec<u8>)>,
 }
 
 impl SimDriver {
-    /// Starts a process on `host`; it listens from now on.
+    /// Starts a process on `host`, with a listener.
     pub(crate) fn new(net: &Shared, host: usize) -> Self {
         net.borrow_mut().start_process(host);
         Self {
@@ -113,7 +113,7 @@ impl Driver for SimDriver {
     fn park(&mut self, timeout: Duration, events: &mut Vec<DriverEvent>) -> io::Result<()> {
         let net = &mut *self.net.borrow_mut();
         if self.is_absent {
-            net.violation("somebody sleeps in the place of the owner");
+            net.violation("the driver sleeps in detached mode");
         }
         net.deliver(self.host, events);
         if events.is_empty() {
@@ -122,7 +122,7 @@ impl Driver for SimDriver {
         Ok(())
     }
 
-    /// Nobody polls it: the world says when the host has a turn.
+    /// Not polled: the world schedules the turns of the host.
     fn wake_fd(&self) -> io::Result<OwnedFd> {
         Ok(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)
     }
@@ -144,7 +144,7 @@ impl Driver for SimDriver {
 
     fn shutdown(&mut self, _limit: Duration) -> bool {
         self.is_shut_down = true;
-        // What the kernel has no room for is lost, as any datagram may be.
+        // Datagrams beyond the send buffer are lost.
         self.flush_datagrams();
         self.end_process();
         true
@@ -180,7 +180,7 @@ impl ConnectionIo for SimDriver {
         let net = &mut *self.net.borrow_mut();
         let one_in = net.impairments.descriptors_missing_one_in;
         if net.hosts[self.host].random.events.one_in(one_in) {
-            return Err(io::Error::other("no descriptor is left, says the simulation"));
+            return Err(io::Error::other("no descriptor is left (simulated)"));
         }
         let Some(link) = net.link_of(self.host, rail) else {
             return Err(io::Error::new(ErrorKind::InvalidInput, "there is no such rail"));
@@ -273,10 +273,10 @@ impl ChunkIo for SimDriver {
         let net = &mut *self.net.borrow_mut();
         net.take_memory(&spans, false);
         if self.is_absent {
-            net.violation("a chunk is sent while the owner is absent");
+            net.violation("a chunk is sent in detached mode");
         }
         let Some(lane) = net.find_lane(self.host, key) else {
-            net.violation("a chunk is sent on a lane that is not there");
+            net.violation("a chunk is sent on an unknown lane");
             return;
         };
         let (connection, side) = (lane.connection, lane.side);
@@ -295,10 +295,10 @@ impl ChunkIo for SimDriver {
         let net = &mut *self.net.borrow_mut();
         net.take_memory(&spans, true);
         if self.is_absent {
-            net.violation("a chunk is received while the owner is absent");
+            net.violation("a chunk is received in detached mode");
         }
         let Some(lane) = net.find_lane(self.host, key) else {
-            net.violation("a chunk is received on a lane that is not there");
+            net.violation("a chunk is received on an unknown lane");
             return;
         };
         let (connection, side) = (lane.connection, lane.side);
@@ -331,7 +331,7 @@ impl DatagramIo for SimDriver {
         match self.room.take() {
             Some(mut datagram) if length <= datagram.bytes.len() => {
                 let Some(link) = net.link_of(self.host, rail) else {
-                    net.violation("a datagram is sent by a rail that is not there");
+                    net.violation("a datagram is sent by an unknown rail");
                     return;
                 };
                 (datagram.to, datagram.link, datagram.length) = (to, link, length);
@@ -462,10 +462,10 @@ impl SimDriver {
     }
 }
 
-/// A process that ends without a word: its kernel resets what it had open.
+/// A process that is killed: its kernel resets open connections.
 impl Drop for SimDriver {
     fn drop(&mut self) {
-        // After an orderly end its successor may live there.
+        // After a shutdown the host may have a new process.
         if !self.is_shut_down {
             self.end_process();
         }

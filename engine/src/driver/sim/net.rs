@@ -1,4 +1,4 @@
-//! The simulated network: virtual time, hosts, and what moves on connections between them.
+//! The simulated network: virtual time, hosts, and connections between them.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -17,27 +17,27 @@ use super::wire_hash::WireHashes;
 use crate::hooks::simulated;
 use crate::memory::Span;
 
-/// How the network behaves. "One in" so many times; 0: never.
+/// Impairments of the network. "One in" so many times; 0: never.
 #[derive(Clone, Debug)]
 pub(crate) struct Impairments {
     /// Time on the way, and how much of it varies.
     pub(crate) delay_ns: u64,
     pub(crate) jitter_ns: u64,
-    /// Time that the link takes per byte.
+    /// Time of the link per KiB.
     pub(crate) ns_per_kib: u64,
-    /// Bytes that a connection holds per direction.
+    /// Capacity of a connection per direction, in bytes.
     pub(crate) capacity: usize,
     /// Short reads and writes.
     pub(crate) partial_one_in: usize,
-    /// How late events come, at the most.
+    /// Maximum delay of events.
     pub(crate) late_ns: u64,
-    /// Events that one poll hands over at the most.
+    /// Maximum number of events per poll.
     pub(crate) events_per_poll: usize,
     pub(crate) refused_one_in: usize,
     pub(crate) swallowed_one_in: usize,
     pub(crate) interrupted_one_in: usize,
     pub(crate) descriptors_missing_one_in: usize,
-    /// Silence after which a kernel gives a connection up.
+    /// Silence after which a kernel resets a connection.
     pub(crate) keep_alive_ns: u64,
 }
 
@@ -61,26 +61,26 @@ impl Impairments {
     }
 }
 
-/// What happens at a time that was planned.
+/// A scheduled action.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Item {
-    /// The engine of a host makes a turn, unless the turn is stale.
+    /// A turn of the engine of a host, unless invalidated.
     Turn { host: usize, turn: u64 },
-    /// Whatever the owner of the world planned under that name.
+    /// An action of the owner of the world, by its number.
     Owner(u64),
-    /// An attempt to connect reaches the listener.
+    /// A connection attempt reaches the listener.
     Syn(usize),
-    /// Bytes that `side` wrote arrive.
+    /// Bytes written by `side` arrive.
     Arrive { connection: usize, side: usize },
     /// The peer of `side` has made room.
     Room { connection: usize, side: usize },
-    /// `side` hears that the connection is broken.
+    /// `side` notices that the connection is broken.
     Reset { connection: usize, side: usize },
-    /// The kernels of two hosts have waited long enough.
+    /// The keep-alive time between two hosts is over.
     KeepAlive { pair: [usize; 2], epoch: u64 },
-    /// A fault befalls a link, or ends.
+    /// A fault of a link begins or ends.
     RailFault { host: usize, link: usize, fault: Option<RailFault> },
-    /// Kernels have waited long enough for what a link does not carry.
+    /// The keep-alive time of a link is over.
     RailSilence { host: usize, link: usize, epoch: u64 },
     /// The kernel of a host takes datagrams again.
     DatagramRoom { host: usize, process: u32 },
@@ -145,7 +145,7 @@ impl Ord for Planned {
 #[derive(Debug)]
 pub(crate) struct Net {
     pub(super) seed: u64,
-    /// For what is no host's own.
+    /// For everything that belongs to no single host.
     pub(crate) random: Random,
     pub(crate) impairments: Impairments,
     pub(crate) datagram_impairments: DatagramImpairments,
@@ -217,13 +217,13 @@ impl Net {
         self.queue.push(Reverse(Planned { at_ns, number, item }));
     }
 
-    /// No fault befalls a link that is only planned.
+    /// Cancels scheduled faults of links.
     pub(super) fn forget_rail_faults(&mut self) {
         self.queue.retain(|Reverse(planned)| !matches!(planned.item, Item::RailFault { .. }));
     }
 
-    /// Lets time pass until the next thing happens that is not the network's own business, or
-    /// until `limit_ns`.
+    /// Advances time until the next action that is not internal to the network, or until
+    /// `limit_ns`.
     pub(crate) fn next(&mut self, limit_ns: u64) -> Option<Item> {
         loop {
             let first = self.queue.peek().filter(|Reverse(first)| first.at_ns <= limit_ns);
@@ -259,7 +259,7 @@ impl Net {
         simulated::set_now_ns(now_ns);
     }
 
-    /// Adds what happened to the hash of everything that happened.
+    /// Adds an action to the trace hash.
     pub(crate) fn trace(&mut self, what: &[u64]) {
         for &word in [self.now_ns].iter().chain(what) {
             let mixed = (self.hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -271,12 +271,12 @@ impl Net {
         self.hash
     }
 
-    /// The hash of all bytes that engines sent (`wire_hash`).
+    /// The hash of all bytes that engines sent (see `wire_hash`).
     pub(crate) fn wire_hash(&self) -> u64 {
         self.wire.total()
     }
 
-    /// Writes down what engines send from now on.
+    /// Logs everything that engines send from now on.
     pub(crate) fn log_wire(&mut self, file: std::fs::File) {
         self.wire.log_to(file);
     }
@@ -285,7 +285,7 @@ impl Net {
         self.random.one_in(one_in)
     }
 
-    /// How long turns of `host` take is drawn from this.
+    /// Random numbers for the duration of turns of `host`.
     pub(crate) fn turn_random(&mut self, host: usize) -> &mut Random {
         &mut self.hosts[host].random.turns
     }
@@ -299,14 +299,14 @@ impl Net {
         self.impairments.delay_ns + self.random.within(self.impairments.jitter_ns)
     }
 
-    /// The same of what one side of a connection sends.
+    /// The same for one side of a connection.
     pub(super) fn delay_of(&mut self, connection: usize, side: usize) -> u64 {
         let jitter_ns =
             self.connections[connection].random[side].within(self.impairments.jitter_ns);
         self.impairments.delay_ns + jitter_ns
     }
 
-    // ---- What must never happen ----
+    // ---- Violations ----
 
     pub(crate) fn violation(&mut self, what: impl Into<String>) {
         self.violations.push(what.into());
@@ -316,20 +316,20 @@ impl Net {
         (!self.violations.is_empty()).then(|| self.violations.remove(0))
     }
 
-    // ---- What is not over ----
+    // ---- Activity ----
 
-    /// Whether bytes of a stream are on their way to somebody who takes them. What a kernel repeats
-    /// is: the time of that was drawn when they were written.
+    /// Whether bytes of a stream are in flight to an open reader, including retransmissions: their
+    /// time was drawn when they were written.
     pub(crate) fn has_bytes_under_way(&self) -> bool {
         self.connections.iter().any(Connection::has_bytes_under_way)
     }
 
-    /// Connections that were given up since this was asked last.
+    /// Connections given up since the last call.
     pub(crate) fn take_given_up(&mut self) -> Vec<GivenUp> {
         std::mem::take(&mut self.given_up)
     }
 
-    /// A request refers to memory. What one writes nobody else may touch.
+    /// A request references memory. Memory that one writes must not be shared.
     pub(super) fn take_memory(&mut self, spans: &Spans, writes: bool) {
         for span in spans {
             let (from, to) = (span.ptr.addr(), span.ptr.addr() + span.len);
@@ -354,39 +354,39 @@ impl Net {
         }
     }
 
-    /// From now on requests may share this memory: an operation of a user may be late there.
+    /// Lets requests share this memory from now on: an operation of a user may be late there.
     pub(crate) fn allow_races(&mut self, span: Span) {
         self.racy.push((span.ptr.addr(), span.ptr.addr() + span.len));
     }
 
-    /// The kernel lets go of memory. A cancelled request wrote there until now.
+    /// Releases memory. A cancelled request overwrites it until now.
     pub(super) fn release_memory(&mut self, spans: &Spans, scribbles: bool) {
         for span in spans {
             let (from, to) = (span.ptr.addr(), span.ptr.addr() + span.len);
             let found = self.busy.iter().position(|busy| (busy.from, busy.to) == (from, to));
             self.busy.swap_remove(found.expect("what is released was taken"));
             if scribbles {
-                // SAFETY: the caller of `recv_chunk` promised the memory until `ChunkReceived`,
+                // SAFETY: the caller of `recv_chunk` guarantees the memory until `ChunkReceived`,
                 // which is delivered right after this.
                 unsafe { std::slice::from_raw_parts_mut(span.ptr, span.len) }.fill(0xee);
             }
         }
     }
 
-    /// Whether a request still refers to one of these bytes (RR-RDV-3).
+    /// Whether a request still references one of these bytes (RR-RDV-3).
     pub(crate) fn is_busy(&self, bytes: &[u8]) -> bool {
         let (from, to) = (bytes.as_ptr().addr(), bytes.as_ptr().addr() + bytes.len());
         self.busy.iter().any(|busy| busy.overlaps(from, to))
     }
 
-    /// Pieces of memory that requests refer to.
+    /// Number of memory ranges referenced by requests.
     pub(crate) fn busy_pieces(&self) -> usize {
         self.busy.len()
     }
 
     // ---- Processes ----
 
-    /// A new host; its number.
+    /// Adds a host; returns its number.
     pub(crate) fn add_host(&mut self, locator: SocketAddr) -> usize {
         let host = self.hosts.len();
         self.hosts.push(Host::new(locator, HostRandom::new(self.seed, host)));
@@ -425,7 +425,7 @@ impl Net {
         }
     }
 
-    /// The process of one side is gone; what its kernel says depends on what was unread.
+    /// Closes one side of a connection, as its process ended: FIN, or RST if bytes were unread.
     fn abandon(&mut self, index: usize, side: usize, is_reset: bool) {
         let is_powered_off = self.connections[index].ends[side]
             .host

@@ -1,5 +1,5 @@
-//! Somebody on the way who knows no secret and meddles with how connections begin: hellos are said
-//! again to whom they were for, and connections arrive at another host than the one called.
+//! An on-path attacker without the secret that interferes with handshakes: it replays hellos to
+//! their receivers, and forwards connections to other hosts.
 
 use zerocopy::FromBytes;
 
@@ -7,14 +7,14 @@ use super::net::Net;
 use super::rails::At;
 use crate::wire::hello::{Hello, KIND_CONTROL, MAGIC};
 
-/// Where the engines are that it is from and for.
+/// The engine ids of sender and receiver in a hello.
 const ENDS: std::ops::Range<usize> = 16..32;
-/// Hellos that are remembered.
+/// Number of recorded hellos.
 const HELLOS_MAX: usize = 64;
-/// One connection in so many is passed on.
+/// One in so many connections is forwarded.
 const RELAYED_ONE_IN: usize = 3;
 
-/// Whether these bytes begin with the hello of a control lane.
+/// Whether these bytes begin with the hello of a control connection.
 fn is_control_hello(bytes: &[u8]) -> bool {
     let hello = Hello::ref_from_prefix(bytes);
     hello.is_ok_and(|(hello, _)| hello.magic == MAGIC && hello.kind == KIND_CONTROL)
@@ -23,27 +23,27 @@ fn is_control_hello(bytes: &[u8]) -> bool {
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct OnPathAttacker {
-    /// Hellos still to be said again.
+    /// Remaining replays.
     replays: usize,
-    /// Connections still to be passed on.
+    /// Remaining forwarded connections.
     relays: usize,
-    /// Hellos of control lanes that were seen, the latest last.
+    /// Recorded hellos of control connections, the latest last.
     hellos: Vec<Vec<u8>>,
 }
 
 impl Net {
-    /// So many hellos are said again, and so many connections passed on, from now on.
+    /// Enables a number of replays and forwarded connections.
     pub(crate) fn attack_handshakes(&mut self, replays: usize, relays: usize) {
         self.attacker = OnPathAttacker { replays, relays, hellos: Vec::new() };
     }
 
-    /// Hellos of control lanes that were seen.
+    /// Number of recorded hellos of control connections.
     #[cfg(test)]
     pub(crate) fn hellos_seen(&self) -> usize {
         self.attacker.hellos.len()
     }
 
-    /// Where an attempt of `host` to connect arrives that calls `called`.
+    /// Where a connection attempt of `host` to `called` arrives.
     pub(super) fn relayed(&mut self, host: usize, called: Option<At>) -> Option<At> {
         if self.attacker.relays == 0 || !self.random.one_in(RELAYED_ONE_IN) {
             return called;
@@ -60,8 +60,8 @@ impl Net {
         Some(At { host: self.random.pick(&others), link: 0 })
     }
 
-    /// Reads what the side that connected writes first. A hello is answered by an older one of whom
-    /// it is for, as if the two crossed.
+    /// Inspects the first bytes of a client. A hello is answered by an older one of its receiver,
+    /// as if the two crossed.
     pub(super) fn observe_hello(&mut self, connection: usize, bytes: &[u8]) {
         if self.attacker.replays == 0 || !is_control_hello(bytes) {
             return;

@@ -1,4 +1,4 @@
-//! Rails of the simulated network: the links of each host, their rates, and what befalls them.
+//! Rails of the simulated network: links of hosts, their rates and faults.
 //!
 //! A host begins with one link, at its locator, which behaves as [`Impairments`](super::net::Impairments)
 //! and [`DatagramImpairments`](super::datagrams::DatagramImpairments) say. With [`Net::set_link`] it, and
@@ -14,55 +14,55 @@ use super::net::{Item, Net};
 use crate::driver::traits::DriverEvent;
 use crate::driver::traits::Rail;
 
-/// Bytes of a stream in one packet.
+/// TCP payload of one packet.
 const SEGMENT_BYTES: u64 = 1448;
-/// Of TCP with time stamps more than of UDP.
+/// Header bytes of TCP with timestamps beyond those of UDP.
 const TCP_BYTES: u64 = 24;
 /// The first time that a kernel waits for an acknowledgement, at the least; each further time is
 /// twice as long (Linux: `TCP_RTO_MIN`).
 pub(super) const RETRANSMIT_NS: u64 = 200_000_000;
 /// Times that one loss follows another, at the most: 6.2 s in all.
 const LOSSES_MAX: u32 = 5;
-/// Loss beyond which a stream does not recover by acknowledgements of what came later.
+/// Loss rate beyond which a stream does not recover by fast retransmission.
 const HEAVY_LOSS_PPM: u64 = 50_000;
 
-/// How a link behaves, both ways alike. 0: there is no such thing.
+/// Impairments of a link, the same in both directions. 0 disables.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub(crate) struct LinkImpairments {
     /// Time that it takes per KiB, headers included.
     pub(crate) ns_per_kib: u64,
-    /// Its share of the time on the way; the link at the other end adds its own.
+    /// Its share of the delay; the link at the other end adds its own.
     pub(crate) delay_ns: u64,
-    /// How much of that varies.
+    /// Jitter of that.
     pub(crate) jitter_ns: u64,
-    /// Packets that it loses each way, of a million.
+    /// Packet loss in each direction, per million.
     pub(crate) loss_ppm: u64,
-    /// Bytes that wait for it at the most, headers included. Datagrams without room are lost;
-    /// streams, whose kernels hold back, are not.
+    /// Size of the queue in bytes, headers included. Datagrams beyond are dropped; streams are
+    /// throttled.
     pub(crate) queue_bytes: u64,
 }
 
-/// What befalls a link.
+/// A fault of a link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum RailFault {
-    /// What leaves by it, or comes in, vanishes; nobody is told.
+    /// Drops everything sent or received, silently.
     Blackhole { outward: bool, inward: bool },
-    /// So many packets of a million vanish, each way.
+    /// Drops that many packets per million, in each direction.
     BrownOut { loss_ppm: u64 },
-    /// Everything takes so much longer, each way.
+    /// Additional delay, in each direction.
     Delay { extra_ns: u64 },
-    /// It has no carrier: nothing passes, and its host is told.
+    /// No carrier: drops everything, and the host is notified.
     Down,
-    /// A gateway, or another host at its address, refuses connections to it; datagrams vanish.
+    /// A gateway, or another host at its address, refuses connections to it; datagrams are dropped.
     Refuses,
 }
 
 impl RailFault {
-    /// Nothing passes, neither way.
+    /// Both directions.
     pub(crate) const BLACKHOLE: Self = Self::Blackhole { outward: true, inward: true };
 }
 
-/// A link of a host, by its place in the host's list.
+/// A link of a host, by its index.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct At {
     pub(super) host: usize,
@@ -73,7 +73,7 @@ pub(super) struct At {
 #[derive(Debug)]
 pub(super) struct Link {
     pub(super) address: SocketAddr,
-    /// Where its datagrams seem to come from.
+    /// Public source address of its datagrams.
     pub(super) public: SocketAddr,
     impairments: Option<LinkImpairments>,
     fault: Option<RailFault>,
@@ -81,9 +81,9 @@ pub(super) struct Link {
     pub(super) packet_bytes_max: usize,
     /// Names the fault.
     epoch: u64,
-    /// When it has sent, and received, all that there was.
+    /// When everything queued so far is sent, and received.
     free_ns: [u64; 2],
-    /// Bytes that it has carried, headers included.
+    /// Bytes transferred, headers included.
     carried: [u64; 2],
 }
 
@@ -131,16 +131,16 @@ impl Link {
     }
 }
 
-/// When something that leaves now is through.
+/// Times of a packet that leaves now.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Trip {
-    /// The link of the sender is done with it.
+    /// When the sender's link has sent it.
     pub(super) left_ns: u64,
     pub(super) arrival_ns: u64,
 }
 
 impl Net {
-    // ---- Plans ----
+    // ---- Configuration ----
 
     /// One more link of a host, at another address and the same port; its place.
     pub(crate) fn add_rail(
@@ -171,7 +171,7 @@ impl Net {
         }
     }
 
-    /// How many links a host has.
+    /// Number of links of a host.
     pub(crate) fn link_count(&self, host: usize) -> usize {
         self.hosts[host].links.len()
     }
@@ -181,19 +181,19 @@ impl Net {
         self.hosts[host].links[link].address
     }
 
-    /// Megabits per second of a link that has a rate.
+    /// Rate of a link in Mbit/s, if it has one.
     pub(crate) fn link_mbps(&self, host: usize, link: usize) -> Option<u32> {
         let ns_per_kib = self.hosts[host].links[link].impairments?.ns_per_kib;
         Some((8_192_000_u64.checked_div(ns_per_kib)?) as u32)
     }
 
-    /// Bytes that a link has carried outward and inward, headers included.
+    /// Bytes that a link has transferred outward and inward, headers included.
     #[cfg(any(test, feature = "sim"))]
     pub(crate) fn carried_bytes(&self, host: usize, link: usize) -> [u64; 2] {
         self.hosts[host].links[link].carried
     }
 
-    /// At `at_ns` a fault befalls a link, or the one that there is ends.
+    /// Schedules a fault of a link, or its end, at `at_ns`.
     pub(crate) fn plan_rail_fault(
         &mut self,
         at_ns: u64,
@@ -204,8 +204,8 @@ impl Net {
         self.plan(at_ns, Item::RailFault { host, link, fault });
     }
 
-    /// A fault comes and goes `times` times from `at_ns` on: it is there for half of each
-    /// `period_ns`.
+    /// Schedules a fault that comes and goes `times` times from `at_ns` on: it lasts for half of
+    /// each `period_ns`.
     pub(crate) fn plan_flapping(
         &mut self,
         at_ns: u64,
@@ -223,8 +223,8 @@ impl Net {
 
     // ---- Faults ----
 
-    /// A fault befalls a link from now on, in the place of the one that there was; `None`: it is
-    /// whole again, and kernels repeat what was lost when their timers say so.
+    /// Sets the fault of a link; `None` ends it, and kernels retransmit lost data when their timers
+    /// expire.
     pub(crate) fn set_rail_fault(&mut self, host: usize, link: usize, fault: Option<RailFault>) {
         self.epoch += 1;
         let epoch = self.epoch;
@@ -247,7 +247,7 @@ impl Net {
         }
     }
 
-    /// Every link is whole, and stays so.
+    /// Ends all faults, including scheduled ones.
     pub(super) fn heal_rails(&mut self) {
         self.forget_rail_faults();
         for host in 0..self.hosts.len() {
@@ -269,7 +269,7 @@ impl Net {
         }
     }
 
-    /// Kernels repeat on connections of a link what was not acknowledged.
+    /// Retransmits unacknowledged data on connections of a link.
     fn resume_streams(&mut self, at: At) {
         for index in 0..self.connections.len() {
             let ends = &self.connections[index].ends;
@@ -287,7 +287,7 @@ impl Net {
         }
     }
 
-    /// When a kernel repeats next what it has sent at `since_ns`.
+    /// When a kernel retransmits data sent at `since_ns`.
     fn repeat_ns(&mut self, since_ns: Option<u64>) -> u64 {
         let now_ns = self.now_ns();
         let mut at_ns = since_ns.unwrap_or(now_ns);
@@ -299,7 +299,7 @@ impl Net {
         at_ns + 2 * self.delay_ns()
     }
 
-    /// A link has been cut for as long as kernels wait: they give its connections up.
+    /// The keep-alive time of a link is over: its connections are reset.
     pub(super) fn handle_rail_silence(&mut self, host: usize, link: usize, epoch: u64) {
         if self.hosts[host].links[link].epoch != epoch {
             return;
@@ -315,9 +315,9 @@ impl Net {
         }
     }
 
-    // ---- Ways ----
+    // ---- Routes ----
 
-    /// The link that has an address.
+    /// The link with an address.
     pub(super) fn link_at(&self, address: SocketAddr) -> Option<At> {
         self.hosts.iter().enumerate().find_map(|(host, known)| {
             let link = known.links.iter().position(|link| link.address == address)?;
@@ -325,7 +325,7 @@ impl Net {
         })
     }
 
-    /// Whether nothing comes from one link to another.
+    /// Whether the direction from one link to another is cut.
     pub(super) fn is_way_cut(&self, from: At, to: At) -> bool {
         self.link(from).is_cut(OUTWARD) || self.link(to).is_cut(INWARD)
     }
@@ -335,7 +335,7 @@ impl Net {
         self.link(at).is_down()
     }
 
-    /// Whether another host answers connections to a link, and refuses them.
+    /// Whether another host refuses connections to a link.
     pub(super) fn is_refused_at(&self, at: At) -> bool {
         self.link(at).fault == Some(RailFault::Refuses)
     }
@@ -344,7 +344,7 @@ impl Net {
         &self.hosts[at.host].links[at.link]
     }
 
-    /// Packets that one of two links loses, of a million.
+    /// Loss rate between two links, per million.
     pub(super) fn way_loss_ppm(&self, from: At, to: At) -> u64 {
         let (from, to) = (self.link(from).loss_ppm(), self.link(to).loss_ppm());
         from + to - from * to / 1_000_000
@@ -358,14 +358,14 @@ impl Net {
         Some((wait_ns << 10).checked_div(impairments.ns_per_kib).unwrap_or(0))
     }
 
-    /// When a link that has a rate will have sent what waits, but for so many bytes.
+    /// When the queue of a link with a rate will have shrunk to `bytes`.
     pub(super) fn link_room_ns(&self, at: At, bytes: u64) -> Option<u64> {
         let link = self.link(at);
         link.impairments?;
         Some(link.free_ns[OUTWARD].saturating_sub(link.cost_ns(bytes)))
     }
 
-    /// Whether a datagram finds no room before a link.
+    /// Whether a datagram does not fit into the queue of a link.
     fn is_full(&self, at: At, way: usize, from_ns: u64, bytes: u64) -> bool {
         let link = self.link(at);
         let Some(LinkImpairments { ns_per_kib, queue_bytes, .. }) = link.impairments else {
@@ -398,7 +398,7 @@ impl Net {
         let way_ns = near.delay_ns + far.delay_ns + jitter_ns;
         let begins_ns = left_ns - out_cost_ns + way_ns;
         let into = &mut self.hosts[to.host].links[to.link];
-        // The switch passes on what comes as it comes, as far as the link is free and as fast.
+        // The switch forwards packets as they arrive, limited by the rate of the receiver's link.
         let through_ns = into.free_ns[INWARD].max(begins_ns) + into.cost_ns(bytes);
         let arrival_ns = through_ns.max(left_ns + way_ns);
         into.free_ns[INWARD] = arrival_ns;
@@ -417,7 +417,7 @@ impl Net {
         if loss_ppm == 0 {
             return Some(arrival_ns);
         }
-        // One loss among many packets is repaired within a round trip, others by the timer.
+        // A single loss is repaired within a round trip, others by the timer.
         let mut late_ns = 0;
         let mut pause_ns =
             if loss_ppm > HEAVY_LOSS_PPM { RETRANSMIT_NS } else { 2 * (arrival_ns - left_ns) };
@@ -428,7 +428,7 @@ impl Net {
             let is_weather = loss_ppm <= HEAVY_LOSS_PPM;
             let is_too_long = late_ns + pause_ns > self.impairments.keep_alive_ns / 2;
             let drawn = self.hosts[from.host].random.links.within(1_000_000);
-            if drawn >= chance_ppm || (is_weather && is_too_long) {
+            if drawn >= chance_ppm || (is_recoverable && is_too_long) {
                 break;
             }
             late_ns += pause_ns;
@@ -455,7 +455,7 @@ impl Net {
         self.travel(from, to, bytes).map(Some)
     }
 
-    // ---- What a process has of them ----
+    // ---- Rails of a process ----
 
     /// See [`crate::driver::traits::Driver::set_rails`].
     pub(super) fn set_rails(&mut self, host: usize, rails: &[Rail]) -> io::Result<()> {
@@ -487,8 +487,7 @@ impl Net {
         }
     }
 
-    /// The rail that a link is to the process of its host; `None`: to none, and what comes there
-    /// is turned away.
+    /// The rail of a process that uses a link; `None`: no rail, connections are refused.
     pub(super) fn rail_of(&self, at: At) -> Option<u8> {
         match &self.hosts[at.host].rails[..] {
             [] | [_] => Some(0),

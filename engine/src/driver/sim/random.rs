@@ -1,19 +1,19 @@
-//! Random numbers that a seed determines.
+//! Random numbers determined by a seed.
 
-/// Xorshift: enough to be unlike.
+/// Xorshift.
 #[derive(Clone, Debug)]
 pub(crate) struct Random(u64);
 
 impl Random {
     pub(crate) fn new(seed: u64) -> Self {
-        // Splitmix, so that neighbouring seeds have nothing in common.
+        // Splitmix, so that adjacent seeds are unrelated.
         let mixed = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         Self((mixed ^ (mixed >> 31)) | 1)
     }
 
-    /// Of what `names` say within the run of `seed`: independent of all others of that run.
+    /// Generator for `names` within the run of `seed`: independent of all others of that run.
     pub(crate) fn of(seed: u64, names: &[u64]) -> Self {
         names.iter().fold(Self::new(seed), |random, name| Self::new(random.0 ^ name))
     }
@@ -25,17 +25,17 @@ impl Random {
         self.0 >> 11
     }
 
-    /// Less than `bound`; 0 when that is 0.
+    /// Less than `bound`; 0 if that is 0.
     pub(crate) fn below(&mut self, bound: usize) -> usize {
         (self.next() % bound.max(1) as u64) as usize
     }
 
-    /// Less than `bound_ns`; 0 when that is 0.
+    /// Less than `bound_ns`; 0 if that is 0.
     pub(crate) fn within(&mut self, bound_ns: u64) -> u64 {
         self.next() % bound_ns.max(1)
     }
 
-    /// True once in `count` times; never when that is 0.
+    /// True once in `count` times; never if that is 0.
     pub(crate) fn one_in(&mut self, count: usize) -> bool {
         count > 0 && self.below(count) == 0
     }
@@ -50,18 +50,18 @@ impl Random {
     }
 }
 
-/// What one host draws, by purpose: one draw more for one of them moves no other one.
+/// Generators of one host, by purpose: a draw from one does not affect the others.
 #[derive(Debug)]
 pub(crate) struct HostRandom {
-    /// How long turns take.
+    /// Duration of turns.
     pub(crate) turns: Random,
-    /// How late events are.
+    /// Delay of events.
     pub(crate) events: Random,
     /// Impairments of links that have their own.
     pub(crate) links: Random,
     /// Impairments of the datagrams that it sends.
     pub(crate) datagrams: Random,
-    /// What befalls its rings.
+    /// Impairments of its rings.
     pub(crate) rings: Random,
 }
 

@@ -1,4 +1,4 @@
-//! Byte streams of the simulated network: how connections begin, carry bytes, break and end.
+//! Byte streams of the simulated network: connecting, transfer, reset and close.
 
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
@@ -13,11 +13,11 @@ use crate::driver::traits::{CloseMode, DriverEvent, LaneKey};
 use crate::wire::hello::HELLO_BYTES;
 use crate::wire::proof::PROOF_BYTES;
 
-/// A new socket takes a greeting of so many bytes whole.
-const GREETING_BYTES_MAX: usize = 256;
+/// A new socket takes a handshake of so many bytes whole.
+const HANDSHAKE_BYTES_MAX: usize = 256;
 /// Hello and proof.
 const PROVEN_BYTES: u64 = (HELLO_BYTES + PROOF_BYTES) as u64;
-/// Time after which a connection attempt that was not answered is repeated by the kernel.
+/// Time after which the kernel repeats an unanswered connection attempt.
 const SYN_REPEAT_NS: u64 = 1_000_000_000;
 
 impl Net {
@@ -45,7 +45,7 @@ impl Net {
         let key = self.hosts[host].add_lane(index, 0);
         self.connections[index].ends[0].lane = Some((key.index, key.generation));
         let at_ns = self.now_ns + self.delay_of(index, 0);
-        // What a firewall swallows may pass when the kernel repeats it.
+        // A firewall may drop the first attempt and pass a repeated one.
         let random = &mut self.connections[index].random[0];
         let is_swallowed = random.one_in(self.impairments.swallowed_one_in);
         let late_ns = if is_swallowed { SYN_REPEAT_NS * (1 + random.within(8)) } else { 0 };
@@ -86,7 +86,7 @@ impl Net {
         };
         self.connections[index].ends[1].process = self.hosts[target].process;
         if self.connections[index].ends[1].at().is_some_and(|at| self.rail_of(at).is_none()) {
-            // To an address that is no rail's: closed as soon as it is accepted.
+            // To an address of no rail: closed as soon as it is accepted.
             self.connections[index].ends[1].is_closed = true;
             self.reset_peer(index, 1);
         } else {
@@ -94,13 +94,13 @@ impl Net {
                 PendingEvent { what: What::Accept(index), releases: None, scribbles: false };
             self.post_event(target, None, accept);
         }
-        // The answer is on its way as long as the request was.
+        // The answer takes as long as the request.
         let lane = self.hosts[origin].lane_mut(key).expect("an open end has its lane");
         lane.last_event_ns = lane.last_event_ns.max(self.now_ns + back_ns);
         self.post_event(origin, Some(key), DriverEvent::Connected { lane: key });
     }
 
-    /// Whether a handshake does not get through, there or back.
+    /// Whether a handshake is lost, in either direction.
     fn loses_handshake(&mut self, index: usize) -> bool {
         let ends = &self.connections[index].ends;
         let (Some(near), Some(far)) = (ends[0].at(), ends[1].at()) else { return false };
@@ -154,7 +154,7 @@ impl Net {
         let is_short = random.one_in(self.impairments.partial_one_in);
         // A greeting goes out whole, as a new socket's buffer lets it.
         let count =
-            if is_short && room > GREETING_BYTES_MAX { 1 + random.below(room) } else { room };
+            if is_short && room > HANDSHAKE_BYTES_MAX { 1 + random.below(room) } else { room };
         self.wire.add_stream(channel, &bytes[..count]);
         let now_ns = self.now_ns;
         if self.swallows(index, side, count) {
@@ -208,7 +208,7 @@ impl Net {
     pub(super) fn handle_arrival(&mut self, index: usize, side: usize) {
         let connection = &self.connections[index];
         if connection.is_mute || self.is_path_cut(index, side) {
-            // What is held comes when the way is open again.
+            // Held back until the direction is open again.
             return;
         }
         let until_ns = connection.stalled_until_ns;
@@ -232,7 +232,7 @@ impl Net {
         let connection = &mut self.connections[index];
         let far = &connection.ends[1 - side];
         if far.is_closed || far.is_forgotten {
-            // Nobody reads there any more.
+            // The reader is closed.
             if connection.pipes[side].has_arrived() {
                 connection.pipes[side].lose(false);
                 let at_ns = self.now_ns + self.delay_of(index, 1 - side);
@@ -243,7 +243,7 @@ impl Net {
         self.look_at(index, 1 - side);
     }
 
-    /// Tells the other side that the connection is broken.
+    /// Notifies the other side that the connection is broken.
     pub(super) fn reset_peer(&mut self, index: usize, side: usize) {
         let connection = &mut self.connections[index];
         connection.ends[side].is_forgotten = true;
@@ -269,7 +269,7 @@ impl Net {
         self.break_end(index, side);
     }
 
-    /// The kernel of `side` knows that the connection is broken.
+    /// The kernel of `side` notices that the connection is broken.
     pub(super) fn break_end(&mut self, index: usize, side: usize) {
         let connection = &mut self.connections[index];
         let keeps_arrived = connection.random[side].one_in(2);
@@ -279,8 +279,8 @@ impl Net {
         self.look_at(index, side);
     }
 
-    /// Who accepted a connection closes it. After a hello, without the proof that follows the
-    /// answer, that is the end of a session for the other side, if it has sent the proof by then.
+    /// The acceptor closes a connection. After a hello, without the proof that follows the answer,
+    /// that ends the session for the other side, if it has sent the proof by then.
     fn note_given_up(&mut self, index: usize) {
         let connection = &self.connections[index];
         let is_proof_due = !connection.is_bulk && connection.is_whole();
@@ -293,7 +293,7 @@ impl Net {
     }
 
     pub(super) fn close(&mut self, host: usize, key: LaneKey, mode: CloseMode) {
-        // After `ConnectFailed` the lane may be gone already.
+        // After `ConnectFailed` the lane may be closed already.
         let Some(lane) = self.find_lane(host, key).filter(|lane| !lane.is_closing) else { return };
         lane.is_closing = true;
         let (index, side, is_connecting) = (lane.connection, lane.side, lane.is_connecting);

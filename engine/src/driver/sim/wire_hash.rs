@@ -1,11 +1,11 @@
-//! Hashes of the bytes that engines send, to see that a change of the code changed none of them.
+//! Hashes of the bytes that engines send, to verify that a change of the code did not change them.
 //!
-//! Each channel has a hash of its own, of what its sender sent there, in that order: a path of a
-//! session, a ring of a session, and either direction of a connection. The hash of a run does not
-//! depend on the order among channels, nor on any time: not on when something was sent, and not on
-//! the one time that packets say, how long an acknowledgement waited.
+//! Each channel has a hash of its own, of the bytes its sender sent, in order: a path of a session,
+//! a ring of a session, and either direction of a connection. The hash of a run depends neither on
+//! the order among channels nor on time: not on when something was sent, and not on the
+//! acknowledgement delay, the only time in packets.
 //!
-//! Copies that the network makes, and what anything but an engine sends, are not in it.
+//! Duplicates made by the network, and bytes not sent by engines, are excluded.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -22,7 +22,7 @@ use super::local_peers::Kind;
 use crate::wire::ack::AckHeader;
 use crate::wire::packet::{FLOOR_BYTES, PACKET_HEADER_BYTES, PACKET_TAG_BYTES, Packet};
 
-/// What has an order, and who sends there.
+/// An ordered channel, and its sender.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Channel {
     Path { sender: ProcessName, session: u64, path: u16 },
@@ -31,7 +31,7 @@ pub(super) enum Channel {
 }
 
 impl Channel {
-    /// The same in numbers, unlike those of every other channel.
+    /// A unique encoding as numbers.
     fn words(&self) -> [u64; 6] {
         let of = |ProcessName { host, process }| [host as u64, u64::from(process)];
         match *self {
@@ -59,12 +59,12 @@ pub(super) struct WireHashes {
 }
 
 impl WireHashes {
-    /// Writes down all that is sent from now on, one line each.
+    /// Logs everything sent from now on, one line each.
     pub(super) fn log_to(&mut self, file: File) {
         self.log = Some(BufWriter::new(file));
     }
 
-    /// The hash of all that was sent.
+    /// The hash of everything sent.
     pub(super) fn total(&self) -> u64 {
         let hash_of = |(channel, hasher): (&Channel, &HighwayHasher)| {
             let mut whole = new_hasher();
@@ -75,12 +75,12 @@ impl WireHashes {
         self.channels.iter().map(hash_of).fold(0, u64::wrapping_add)
     }
 
-    /// A stream goes on, in pieces of any length.
+    /// Adds bytes of a stream, split in any way.
     pub(super) fn add_stream(&mut self, channel: Channel, bytes: &[u8]) {
         self.add(channel, &[bytes]);
     }
 
-    /// `sender` hands over a packet, to be a datagram.
+    /// Adds a packet that `sender` sends as a datagram.
     pub(super) fn add_datagram(&mut self, sender: ProcessName, datagram: &[u8]) {
         let content = without_tag(datagram);
         let packet = Packet::decode(content).ok();
@@ -91,7 +91,7 @@ impl WireHashes {
         self.add(Channel::Path { sender, session, path }, &[&length, before, time, after]);
     }
 
-    /// `sender` writes into the ring of a session.
+    /// Adds an entry that `sender` writes into the ring of a session.
     pub(super) fn add_to_ring(
         &mut self,
         sender: ProcessName,
@@ -123,7 +123,7 @@ impl WireHashes {
             for byte in parts.iter().copied().flatten() {
                 let _ = write!(line, "{byte:02x}");
             }
-            // A log that ends early shows that itself.
+            // A truncated log is obvious.
             let _ = writeln!(log, "{line}");
         }
     }
@@ -134,7 +134,7 @@ fn new_hasher() -> HighwayHasher {
     HighwayHasher::new(Key([1, 2, 3, 4]))
 }
 
-/// What a line of the log begins with.
+/// The start of a log line.
 fn name_of(channel: &Channel) -> String {
     let of = |ProcessName { host, process }| format!("host {host} process {process}");
     match *channel {
@@ -149,12 +149,12 @@ fn name_of(channel: &Channel) -> String {
     }
 }
 
-/// A packet's bytes before the tag, which is a hash of them, and of the time among them.
+/// A packet without its tag, which is a hash of the rest, including the delay.
 fn without_tag(datagram: &[u8]) -> &[u8] {
     &datagram[..datagram.len().saturating_sub(PACKET_TAG_BYTES)]
 }
 
-/// A packet in pieces, with zeros in the place of the time that it says.
+/// A packet in parts, with zeros instead of the delay.
 fn without_time(packet: &[u8]) -> [&[u8]; 3] {
     const ZEROS: [u8; 2] = [0; 2];
     match Packet::decode(packet) {
@@ -175,7 +175,7 @@ mod tests {
 
     const SENDER: ProcessName = ProcessName { host: 1, process: 2 };
 
-    /// A datagram with an acknowledgement that waited for so long, and any tag.
+    /// A datagram with an acknowledgement of that delay, and any tag.
     fn datagram(session: u64, delay_ns: u64, payload: &[u8], tag: u8) -> Vec<u8> {
         let (flags, path, number) = (FLAG_ACK | FLAG_FLOOR | FLAG_ELICITS, 3.into(), 7.into());
         let header =
@@ -279,7 +279,7 @@ mod tests {
         assert_ne!(both(stream(0), stream(1)), both(stream(1), stream(0)));
     }
 
-    /// Hashes in files are of no use once the hash itself is another one.
+    /// Hashes in files are useless if the hash function changes.
     #[test]
     fn hash_value_is_stable() {
         let total = hash(|it| it.add_stream(stream(0), b"bytes"));

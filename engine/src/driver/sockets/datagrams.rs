@@ -1,4 +1,4 @@
-//! The descriptors of datagrams in the epoll set: there only while the driver waits for them.
+//! Datagram descriptors in the epoll set: members only while the driver waits for them.
 
 use std::io;
 
@@ -6,20 +6,20 @@ use super::super::datagrams::Source;
 use super::super::udp::Wants;
 use super::SocketsDriver;
 
-/// The epoll name of a source of datagrams: no lane has it, and no listener.
+/// The epoll data of a datagram source; distinct from that of lanes and listeners.
 fn name_of(source: Source) -> u64 {
     u64::MAX - source as u64
 }
 
-/// The source with an epoll name.
+/// The source with this epoll data.
 pub(super) fn source_of(name: u64) -> Option<Source> {
     Source::ALL.into_iter().find(|&source| name_of(source) == name)
 }
 
 impl SocketsDriver {
-    /// Reports what is here already and has epoll asked for the rest.
+    /// Reports what is ready and has epoll watch the rest.
     pub(super) fn serve_datagrams(&mut self, sleeps: bool) -> io::Result<()> {
-        // What is closed leaves the set by itself.
+        // A closed descriptor leaves the set by itself.
         for source in Source::ALL {
             if self.datagrams.must_cancel(source) {
                 self.datagrams_armed[source as usize] = Wants::default();
@@ -62,7 +62,7 @@ impl SocketsDriver {
         }
     }
 
-    /// Epoll announced something of a source of datagrams.
+    /// Handles an epoll event of a datagram source.
     pub(super) fn datagrams_event(&mut self, source: Source, mask: u32) -> io::Result<()> {
         if self.datagrams_armed[source as usize] == Wants::default() {
             self.counters.stale_completions += 1;
@@ -78,11 +78,11 @@ impl SocketsDriver {
         Ok(())
     }
 
-    /// Sends what is queued a last time and gives the sources up.
+    /// Flushes queued datagrams once and closes the sources.
     pub(super) fn drop_datagrams(&mut self) {
         self.datagrams.flush_datagrams();
         for source in Source::ALL {
-            // The driver is at its end, and epoll with it.
+            // The driver ends, and epoll with it.
             let _ = self.disarm_datagrams(source);
         }
         self.datagrams.close();

@@ -1,4 +1,4 @@
-//! A thin owner of an epoll descriptor.
+//! A thin wrapper of an epoll descriptor.
 
 use crate::forks::EngineFd;
 use crate::refused_call::refused;
@@ -7,16 +7,15 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr;
 use std::time::Duration;
 
-/// Events taken per call.
+/// Events per call.
 pub(super) const BATCH: usize = 64;
 
-/// An epoll set whose lanes are registered once, edge-triggered, for both directions: no further
-/// control call is made on the data path. The socket of datagrams is a member while it is waited
-/// for.
+/// An epoll set whose lanes are registered once, edge-triggered, for both directions: no
+/// `epoll_ctl` on the data path. The datagram socket is a member only while it is waited for.
 #[derive(Debug)]
 pub(super) struct Epoll {
     fd: EngineFd,
-    /// `epoll_pwait2` (Linux 5.11) sleeps for less than a millisecond.
+    /// `epoll_pwait2` (Linux 5.11) is available, with timeouts below a millisecond.
     precise: bool,
     events: [libc::epoll_event; BATCH],
 }
@@ -33,7 +32,7 @@ impl Epoll {
         Ok(Self { fd, precise: true, events: [libc::epoll_event { events: 0, u64: 0 }; BATCH] })
     }
 
-    /// Another descriptor of the same set.
+    /// A duplicate of the descriptor.
     pub(super) fn copy(&self) -> io::Result<OwnedFd> {
         self.fd.try_clone()
     }
@@ -44,7 +43,7 @@ impl Epoll {
         self.control(libc::EPOLL_CTL_ADD, socket, &mut event)
     }
 
-    /// Waits for something that is level-triggered: to be removed, or dealt with, when it came.
+    /// Adds a descriptor level-triggered: remove or drain it when its event came.
     pub(super) fn arm(&self, socket: RawFd, name: u64, interest: libc::c_int) -> io::Result<()> {
         let mut event = libc::epoll_event { events: interest as u32, u64: name };
         self.control(libc::EPOLL_CTL_ADD, socket, &mut event)
@@ -102,7 +101,7 @@ impl Epoll {
         let error = io::Error::last_os_error();
         match error.raw_os_error() {
             Some(libc::EINTR) => Ok(0),
-            // Refused by an old kernel or by a seccomp profile that does not know it.
+            // Not available: an old kernel, or a seccomp profile.
             Some(libc::ENOSYS | libc::EPERM) if self.precise => {
                 self.precise = false;
                 self.wait(timeout)
@@ -111,7 +110,7 @@ impl Epoll {
         }
     }
 
-    /// Name and mask of event `index` of the last wait.
+    /// Data and mask of event `index` of the last wait.
     pub(super) fn event(&self, index: usize) -> (u64, u32) {
         let event = self.events[index];
         (event.u64, event.events)

@@ -9,7 +9,7 @@ use crate::driver::traits::{CHUNK_HEADER_BYTES, Interest};
 use crate::forks::EngineFd;
 use crate::memory::Shape;
 
-/// Index of each direction in a lane's pairs.
+/// Index of a direction in a lane's pairs.
 pub(super) fn direction(interest: Interest) -> usize {
     match interest {
         Interest::Readable => 0,
@@ -17,17 +17,17 @@ pub(super) fn direction(interest: Interest) -> usize {
     }
 }
 
-/// A socket and what is wanted of it. Pairs are `[readable, writable]`.
+/// A socket and its state. Pairs are `[readable, writable]`.
 #[derive(Debug)]
 pub(super) struct SocketLane {
     pub(super) socket: EngineFd,
     pub(super) connecting: bool,
-    /// An event said so, and no call has said `EAGAIN` since. The first event comes by itself:
-    /// registering a socket announces what it is ready for.
+    /// An event reported readiness, and no call has returned `EAGAIN` since. The first event comes
+    /// unasked: registering a socket reports its readiness.
     pub(super) ready: [bool; 2],
     pub(super) watched: [bool; 2],
     pub(super) transfers: [Transfer; 2],
-    /// In the driver's queue of lanes to serve.
+    /// The lane is in the driver's queue.
     pub(super) queued: bool,
 }
 
@@ -43,8 +43,8 @@ impl SocketLane {
         }
     }
 
-    /// Of `wanted` bytes the kernel took so many. Fewer mean that the buffer is full: it will
-    /// announce room.
+    /// Notes that the kernel took `sent` of `wanted` bytes. Fewer mean that the buffer is full, so
+    /// that an event will follow.
     pub(super) fn note_sent(&mut self, wanted: usize, sent: &io::Result<usize>) {
         let is_full = match sent {
             Ok(sent) => *sent < wanted,
@@ -55,18 +55,18 @@ impl SocketLane {
         }
     }
 
-    /// There is something to do now.
+    /// Whether a call can make progress.
     pub(super) fn runnable(&self) -> bool {
         (0..2).any(|way| self.ready[way] && (self.watched[way] || self.transfers[way].active))
     }
 
-    /// One bounded call for the chunk in direction `way`; `Some` when the chunk is over.
+    /// One bounded call for the chunk in direction `way`; `Some` when the chunk has ended.
     pub(super) fn step(&mut self, way: usize) -> Option<io::Result<()>> {
         let socket = self.socket.as_raw_fd();
         let transfer = &mut self.transfers[way];
         let (pieces, count) = transfer.pieces.window(BYTES_PER_CALL);
         // SAFETY: `window` describes `count` pieces; the callers of `send_chunk` and `recv_chunk`
-        // vouch for the memory until the chunk is reported, and the header is the transfer's own.
+        // keep the memory until the chunk is reported, and the header is the transfer's own.
         let moved = unsafe {
             if way == 0 {
                 tcp::receive_pieces(socket, pieces, count)
@@ -89,14 +89,14 @@ impl SocketLane {
     }
 }
 
-/// A chunk in one direction; its memory is reused by the next one.
+/// A chunk in one direction; its allocation is reused by the next one.
 #[derive(Debug)]
 pub(super) struct Transfer {
     pub(super) active: bool,
     pub(super) token: u64,
-    /// Boxed: the pieces point to it, and lanes move.
+    /// Boxed: the `iovec`s point to it, and lanes move.
     pub(super) header: Box<[u8; CHUNK_HEADER_BYTES]>,
-    /// Of a chunk that is sent, beside the usual ones.
+    /// Additional flags of a sent chunk.
     pub(super) flags: i32,
     pieces: Pieces,
 }
@@ -109,7 +109,7 @@ impl Default for Transfer {
 }
 
 impl Transfer {
-    /// Takes a chunk: the header, then `length` bytes of `shape` from `offset`.
+    /// Starts a chunk: the header, then `length` bytes of `shape` from `offset`.
     pub(super) fn begin(
         &mut self,
         token: u64,

@@ -24,13 +24,13 @@ impl SocketsDriver {
                 self.counters.syscalls += 2;
                 let old = std::mem::replace(&mut self.listeners[index], EngineFd::new(fresh));
                 let fd = self.listeners[index].as_raw_fd();
-                // Closing it is not enough: others have copies.
+                // Closing it is not enough, as there are duplicates.
                 self.epoll
                     .remove(old.as_raw_fd())
                     .and_then(|()| self.epoll.add(fd, LISTENER | index as u64))
             }
         };
-        listening.inspect_err(|error| tracing::warn!("a rail is not listened at: {error}")).ok()?;
+        listening.inspect_err(|error| tracing::warn!("cannot listen on a rail: {error}")).ok()?;
         Some(copy)
     }
 }

@@ -1,8 +1,8 @@
 //! The plain non-blocking socket driver: epoll, `sendmsg`, `recvmsg`.
 //!
-//! It runs where io_uring is refused. Sockets are registered with epoll once, edge-triggered;
-//! the driver remembers which directions may be ready and forgets it at `EAGAIN`. Chunks make
-//! one bounded call per lane and direction in every poll, so that no lane holds the engine.
+//! Used where io_uring is not available. Sockets are registered with epoll once, edge-triggered;
+//! the driver remembers which directions may be ready and forgets it at `EAGAIN`. Chunks make one
+//! bounded call per lane and direction in every poll, so that no lane starves the engine.
 
 mod datagrams;
 mod epoll;
@@ -36,14 +36,14 @@ use crate::forks::EngineFd;
 use crate::memory::Shape;
 use crate::proto::table::Table;
 
-/// Marks the epoll names of listeners; lanes' names are generation and index (below 2^31).
+/// Flag of the epoll data of listeners; that of lanes is generation and index (below 2^31).
 const LISTENER: u64 = 1 << 31;
 
-/// The epoll name of news of links: no lane has it, and no listener.
+/// The epoll data of link notifications; distinct from that of lanes and listeners.
 const LINKS: u64 = u64::MAX - 3;
 
-/// Polls that each ask epoll, after the last one for which it had news, or after something was
-/// begun that it will have news of.
+/// Consecutive polls that call epoll, after the last one that found an event, or after a request
+/// whose completion epoll will report.
 const BUSY_POLLS: u32 = 64;
 
 /// How long later polls may do without: what the engine waits for then comes by datagrams, which it
@@ -53,15 +53,15 @@ const EPOLL_EVERY: Duration = Duration::from_micros(5);
 const READ: usize = 0;
 const WRITE: usize = 1;
 
-/// A driver without io_uring. See the module's text.
+/// The driver without io_uring; see the module.
 pub(crate) struct SocketsDriver {
     epoll: Epoll,
     options: tcp::LaneOptions,
     lanes: Table<SocketLane, LaneKey>,
     listeners: Vec<EngineFd<TcpListener>>,
-    /// Listeners that may have connections, and when to ask them (`None`: now).
+    /// Listeners that may have connections, and when to accept (`None`: now).
     accepting: Vec<(usize, Option<Instant>)>,
-    /// Nothing is accepted before.
+    /// Accepting is paused until then.
     accepts_after: Option<Instant>,
     rails: Rails,
     runnable: VecDeque<LaneKey>,
@@ -83,7 +83,7 @@ impl SocketsDriver {
     ///
     /// # Errors
     ///
-    /// No descriptor was left for epoll.
+    /// No descriptor is left for epoll.
     pub(crate) fn open(config: &DriverConfig) -> io::Result<Self> {
         Ok(Self {
             epoll: Epoll::new()?,
@@ -137,7 +137,7 @@ impl SocketsDriver {
         Ok(key)
     }
 
-    /// Puts a lane with something to do into the queue, once.
+    /// Queues a lane that can make progress, once.
     fn enqueue(&mut self, key: LaneKey) {
         if let Some(lane) = self.lanes.get_mut(key)
             && !lane.queued
@@ -212,8 +212,8 @@ impl SocketsDriver {
         let readable = mask & (libc::EPOLLIN | libc::EPOLLRDHUP) as u32 != 0;
         let writable = mask & libc::EPOLLOUT as u32 != 0;
         if lane.connecting {
-            // An unconnected socket reports HUP until `connect` has begun; only a decided
-            // attempt is writable or has an error.
+            // An unconnected socket reports HUP until `connect` has begun; only a completed attempt
+            // is writable or has an error.
             if writable || mask & libc::EPOLLERR as u32 != 0 {
                 self.counters.syscalls += 1;
                 let outcome = tcp::connect_error(&lane.socket);
@@ -238,7 +238,7 @@ impl SocketsDriver {
         }
     }
 
-    /// Gives every lane that can do something its turn: one call per direction.
+    /// Serves each lane that can make progress: one call per direction.
     fn serve_lanes(&mut self) {
         for _ in 0..self.runnable.len() {
             let Some(key) = self.runnable.pop_front() else { return };
@@ -285,13 +285,13 @@ impl SocketsDriver {
         self.accepting = waiting;
     }
 
-    /// Asks for news of links.
+    /// Watches link notifications.
     fn watch_links(&mut self, fd: RawFd) -> io::Result<()> {
         self.counters.syscalls += 1;
         self.epoll.arm(fd, LINKS, libc::EPOLLIN)
     }
 
-    /// Accepts some of what waits; returns when to go on if there may be more.
+    /// Accepts some pending connections; returns when to continue if there may be more.
     fn accept_some(&mut self, listener: usize) -> Option<Instant> {
         let listeners = std::mem::take(&mut self.listeners);
         let accepted = tcp::accept_some(&listeners[listener], |socket, remote| {

@@ -1,4 +1,4 @@
-//! How often epoll is asked.
+//! How often epoll is called.
 
 use super::*;
 
@@ -35,7 +35,7 @@ fn idle_driver_sees_an_event_and_polls_often_again() {
     listener.set_nonblocking(true).unwrap();
     driver.listen(listener).unwrap();
     calls(&mut driver, BUSY_POLLS);
-    // The kernel of this host has accepted it when this returns.
+    // The kernel has completed the connection when this returns.
     let _stream = std::net::TcpStream::connect(address).unwrap();
     std::thread::sleep(EPOLL_EVERY);
     let mut events = Vec::new();

@@ -1,7 +1,7 @@
-//! Which congestion control a lane uses.
+//! Congestion control of lanes.
 //!
-//! A paced control (the BBR family) times every packet by a clock. That is made for wide areas; on
-//! a local network the timers cost more than the queues they avoid. Measured over veth: 8 B
+//! A paced algorithm (the BBR family) times every packet by a clock. That is made for wide areas;
+//! on a local network the timers cost more than the queues they avoid. Measured over veth: 8 B
 //! latency 5 % lower and bulk bandwidth up to 1.5 times higher with an unpaced one.
 
 use std::io;
@@ -13,14 +13,15 @@ use socket2::SockRef;
 use super::info;
 use crate::settings::TcpCongestion;
 
-/// A path with a longer round trip than this keeps what the host's owner chose.
+/// A path with a longer round trip keeps the system's choice.
 const LOCAL_ROUND_TRIP: Duration = Duration::from_millis(1);
-/// What replaces a paced control on a local network, the first that this process may use.
+/// Replacements for a paced algorithm on a local network; the first that this process may use is
+/// taken.
 const UNPACED: [&str; 2] = ["cubic", "reno"];
 
 /// Applies `choice` to a connected socket; returns the number of system calls.
 ///
-/// A control that cannot be had is no failure: the lane keeps the host's own.
+/// If it is not available, the lane keeps the system's choice; that is no error.
 pub(crate) fn apply(socket: &impl AsFd, choice: TcpCongestion) -> u64 {
     match choice.kernel_name() {
         Some(name) => {
@@ -57,7 +58,7 @@ fn replace_paced(socket: &impl AsFd) -> u64 {
     syscalls
 }
 
-/// The smoothed round trip; after a handshake this is the handshake's.
+/// The smoothed round-trip time; after a handshake, that of the handshake.
 fn round_trip(socket: &SockRef<'_>) -> io::Result<Duration> {
     Ok(Duration::from_micros(info::read(socket.as_raw_fd())?.tcpi_rtt.into()))
 }
@@ -85,7 +86,7 @@ mod tests {
         let before = name_of(&stream);
         assert_eq!(apply(&stream, TcpCongestion::System), 0);
         assert_eq!(name_of(&stream), before);
-        // Every kernel has reno, and everybody may use it.
+        // Every kernel has reno, without privileges.
         assert_eq!(apply(&stream, TcpCongestion::Reno), 1);
         assert_eq!(name_of(&stream), "reno");
     }
@@ -94,7 +95,7 @@ mod tests {
     fn paced_congestion_control_is_replaced_on_a_local_path() {
         let (stream, _peer) = connected();
         if SockRef::from(&stream).set_tcp_congestion(b"bbr").is_err() {
-            eprintln!("this kernel has no bbr: only that others are kept is tested");
+            eprintln!("this kernel has no bbr: only keeping others is tested");
         }
         let before = name_of(&stream);
         apply(&stream, TcpCongestion::Auto);

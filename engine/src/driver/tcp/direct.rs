@@ -10,7 +10,7 @@ use socket2::SockRef;
 use super::super::calls;
 use crate::refused_call::if_refused;
 
-/// Bytes that [`finish`] throws away at most in one go.
+/// Bytes that [`finish`] discards at most in one call.
 const DISCARD_BYTES: usize = 1 << 20;
 
 /// Writes `bytes`; returns how many the kernel took.
@@ -69,7 +69,7 @@ pub(crate) unsafe fn send_pieces(
 ) -> io::Result<usize> {
     let message = message(pieces, count);
     let flags = flags | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-    // SAFETY: the message describes memory that the caller vouches for.
+    // SAFETY: the message describes memory that the caller guarantees.
     let rc = unsafe { libc::sendmsg(socket, &message, flags) };
     result("sendmsg", rc)
 }
@@ -86,7 +86,7 @@ pub(crate) unsafe fn receive_pieces(
     count: usize,
 ) -> io::Result<usize> {
     let mut message = message(pieces, count);
-    // SAFETY: the message describes memory that the caller vouches for.
+    // SAFETY: the message describes memory that the caller guarantees.
     let rc = unsafe { libc::recvmsg(socket, &mut message, libc::MSG_DONTWAIT) };
     result("recvmsg", rc)
 }
@@ -99,12 +99,12 @@ fn message(pieces: *mut libc::iovec, count: usize) -> libc::msghdr {
     message
 }
 
-/// Ends the sending side: what was sent is delivered, then FIN. Returns the system calls made.
+/// Shuts the sending side down: sent bytes are delivered, then FIN. Returns the system calls made.
 ///
-/// Received bytes that nobody read are thrown away first: with them in its queue, a closing
-/// socket sends RST, and that destroys what the peer has not read yet.
+/// Unread received bytes are discarded first: with them in its queue, a closing socket sends RST,
+/// which destroys data that the peer has not read yet.
 pub(crate) fn finish(socket: &OwnedFd) -> u64 {
-    // A peer that is gone already makes these calls fail; there is nothing left to deliver then.
+    // If the peer has already closed, these calls fail, and nothing is left to deliver.
     let _ = SockRef::from(socket).shutdown(std::net::Shutdown::Write);
     // SAFETY: with MSG_TRUNC, TCP discards the bytes and writes to no memory (tcp(7)).
     unsafe {
@@ -118,12 +118,12 @@ pub(crate) fn finish(socket: &OwnedFd) -> u64 {
     2
 }
 
-/// Sends RST now and drops everything queued, whoever else still holds the file. Returns the
+/// Sends RST now and drops everything queued, even if the file has other references. Returns the
 /// system calls made.
 ///
-/// Closing the descriptor alone would do so only when the last reference goes, and requests in
-/// flight hold some; dissolving the association (`connect` to `AF_UNSPEC`) acts at once.
-/// `SO_LINGER` 0 remains for a kernel that refuses.
+/// Closing the descriptor would do so only with the last reference, and requests in flight hold
+/// some; dissolving the association (`connect` to `AF_UNSPEC`) acts at once. `SO_LINGER` 0 remains
+/// if the kernel refuses.
 pub(crate) fn abort(socket: &impl AsFd) -> u64 {
     let _ = SockRef::from(socket).set_linger(Some(Duration::ZERO));
     // A peer that is gone already makes it fail.

@@ -1,4 +1,4 @@
-//! What the kernel knows of a connection: its ends, and what `TCP_INFO` says of its peer.
+//! The kernel's view of a connection: addresses, and `TCP_INFO`.
 
 use std::io;
 use std::mem;
@@ -11,7 +11,7 @@ use socket2::SockRef;
 use crate::driver::traits::{Resent, TcpFigures, Unacked};
 use crate::refused_call::if_refused;
 
-/// Both ends of a connected socket, this one first. Two system calls.
+/// Local and remote address of a connected socket. Two system calls.
 pub(crate) fn addresses(socket: &OwnedFd) -> Option<(SocketAddr, SocketAddr)> {
     let socket = SockRef::from(socket);
     let local = socket.local_addr().ok()?.as_socket()?;
@@ -19,10 +19,10 @@ pub(crate) fn addresses(socket: &OwnedFd) -> Option<(SocketAddr, SocketAddr)> {
     Some((local, remote))
 }
 
-/// Questions of keep-alive that have to be unanswered: one may be lost on its way.
+/// Unanswered keep-alive probes that count: a single one may be lost.
 const QUESTIONS_MIN: u8 = 3;
 
-/// The same of those about a window, of which there may be one in two minutes.
+/// The same for zero-window probes, which may be two minutes apart.
 const PROBES_MIN: u8 = 2;
 
 /// What the peer's kernel owes. One system call, two where nothing is on the wire.
@@ -32,7 +32,7 @@ pub(crate) fn unacked(socket: RawFd) -> io::Result<Unacked> {
     Ok(judge(&info, has_queued))
 }
 
-/// Bytes in the send queue, sent or not, that are not acknowledged. One system call.
+/// Unacknowledged bytes in the send queue, sent or not. One system call.
 fn queued(socket: RawFd) -> io::Result<libc::c_int> {
     let mut bytes: libc::c_int = 0;
     // SAFETY: the request writes one `int`, and `bytes` outlives the call.
@@ -40,7 +40,7 @@ fn queued(socket: RawFd) -> io::Result<libc::c_int> {
     if rc == 0 { Ok(bytes) } else { Err(io::Error::last_os_error()) }
 }
 
-/// What the kernel knows of a connection. One system call.
+/// Reads `TCP_INFO`. One system call.
 pub(super) fn read(socket: RawFd) -> io::Result<libc::tcp_info> {
     // SAFETY: `tcp_info` is plain integers, for which zero bytes are a value.
     let mut info: libc::tcp_info = unsafe { mem::zeroed() };
@@ -58,7 +58,7 @@ pub(super) fn read(socket: RawFd) -> io::Result<libc::tcp_info> {
     if rc == 0 { Ok(info) } else { Err(if_refused("getsockopt")(io::Error::last_os_error())) }
 }
 
-/// What the kernel counted of a connection. One system call.
+/// Kernel statistics of a connection. One system call.
 pub(crate) fn figures(socket: RawFd) -> io::Result<TcpFigures> {
     let info = read(socket)?;
     Ok(TcpFigures {
@@ -156,7 +156,7 @@ mod tests {
         near.set_nonblocking(true).unwrap();
         let full = [0; 65_536];
         while near.write(&full).is_ok() {}
-        // What was on the wire is answered soon; the rest waits for the window.
+        // Data in flight is acknowledged soon; the rest waits for the window.
         for _ in 0..200 {
             assert_ne!(unacked(near.as_raw_fd()).unwrap(), Unacked::Nothing);
             std::thread::sleep(Duration::from_millis(1));

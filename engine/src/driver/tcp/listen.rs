@@ -1,9 +1,9 @@
 //! Listening sockets.
 //!
-//! With several rails one is bound to no address, and takes what comes by the loopback or by a NIC
-//! that answered for another one's address. Beside it each rail has one that is bound to its
-//! address and its NIC: the answer to a connection then leaves by the NIC that it came by, which
-//! the kernel does not see to where another NIC has a route to the same network.
+//! With several rails one socket is bound to the wildcard address, for connections by the loopback
+//! or by a NIC that answered ARP for another one's address. Beside it each rail has one that is
+//! bound to its address and NIC: replies then leave by the NIC that the connection arrived by,
+//! which the kernel does not ensure if another NIC has a route to the same network.
 
 use std::io;
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener};
@@ -18,12 +18,11 @@ use super::nic;
 use crate::driver::traits::Rail;
 use crate::refused_call::{Seldom, if_refused, is_for_good};
 
-/// Connections that the kernel completes before they are accepted; it caps the number itself
-/// (`net.core.somaxconn`).
+/// Backlog; the kernel caps it (`net.core.somaxconn`).
 const BACKLOG: i32 = 4096;
 
-/// How long ports that are all taken are tried again: the kernel closes the sockets in the ring
-/// of a process that was killed a little after the process is gone.
+/// How long a range of ports that are all taken is retried: the kernel closes sockets referenced by
+/// the io_uring of a killed process shortly after the process is gone.
 const TAKEN_PATIENCE: Duration = Duration::from_secs(1);
 
 /// How long a listener rests that accepts nothing any more.
@@ -37,8 +36,7 @@ const NEVER: Duration = Duration::from_secs(24 * 3600);
 /// # Errors
 ///
 /// `AddrInUse` when no port of the range is free for a second, `InvalidInput` when the range is
-/// empty, and
-/// otherwise what the kernel says of the address; the text names address and range.
+/// empty, otherwise the kernel's error for the address; the text names address and range.
 pub(crate) fn listener(address: IpAddr, ports: RangeInclusive<u16>) -> io::Result<TcpListener> {
     let (first, last) = (*ports.start(), *ports.end());
     if first > last || (first == 0 && last != 0) {
@@ -69,7 +67,7 @@ pub(crate) fn listener(address: IpAddr, ports: RangeInclusive<u16>) -> io::Resul
     ))
 }
 
-/// Listens on the first port that is not taken.
+/// Listens on the first free port.
 fn first_free(address: IpAddr, ports: RangeInclusive<u16>) -> io::Result<Option<TcpListener>> {
     for port in ports {
         match listen_on(SocketAddr::new(address, port)) {
@@ -101,12 +99,13 @@ fn listen(socket: Socket) -> io::Result<TcpListener> {
 }
 
 /// A listener for each of `rails`, bound to its address and NIC, at the port of `everywhere`, which
-/// is bound to no address and comes second with the kernel. Where one cannot be had (before Linux
-/// 5.7, without privileges) `everywhere` takes what comes by that rail, too, and routes choose by
-/// which NIC it is answered.
+/// is bound to the wildcard address and has lower precedence. If one cannot be opened (before Linux
+/// 5.7, without privileges), `everywhere` accepts that rail's connections, too, and routing chooses
+/// the NIC of replies.
 ///
-/// The port is free at all rails: `everywhere` has it at all addresses, and took it without
-/// `SO_REUSEPORT`, which lets several listen and is on only meanwhile. So no other engine gets it.
+/// The port is free on all rails: `everywhere` has bound it on all addresses without
+/// `SO_REUSEPORT`, which permits several listeners and is enabled only during this call. So no
+/// other engine gets it.
 pub(crate) fn listeners_of_rails(everywhere: &TcpListener, rails: &[Rail]) -> Vec<TcpListener> {
     let shared = SockRef::from(everywhere);
     let opened = everywhere.local_addr().and_then(|local| {
@@ -115,7 +114,11 @@ pub(crate) fn listeners_of_rails(everywhere: &TcpListener, rails: &[Rail]) -> Ve
             Ok(listener) => Some(listener),
             Err(error) => {
                 let (nic, address) = (&rail.nic, rail.address);
-                tracing::info!(nic, %address, "routes choose how it is answered by: {error}");
+                tracing::info!(
+                    nic,
+                    %address,
+                    "cannot bind a listener to the NIC; replies follow the routing table: {error}"
+                );
                 None
             }
         };
@@ -124,7 +127,7 @@ pub(crate) fn listeners_of_rails(everywhere: &TcpListener, rails: &[Rail]) -> Ve
         Ok(opened)
     });
     opened.unwrap_or_else(|error| {
-        tracing::info!("routes choose how connections are answered: {error}");
+        tracing::info!("cannot open listeners per rail; replies follow the routing table: {error}");
         Vec::new()
     })
 }
@@ -146,17 +149,17 @@ fn listen_at_rail(rail: &Rail, port: u16) -> io::Result<TcpListener> {
     Ok(listener)
 }
 
-/// What became of accepting.
+/// Result of accepting.
 #[derive(Debug)]
 pub(crate) struct Accepted {
-    /// System calls that this took.
+    /// System calls made.
     pub(crate) syscalls: u64,
-    /// When to go on: later if descriptors or memory ran out, in the next poll if there may be
-    /// more. `None`: nothing waits.
+    /// When to continue: after a pause if descriptors or memory ran out, in the next poll if there
+    /// may be more. `None`: no connection is pending.
     pub(crate) rest: Option<Duration>,
 }
 
-/// Gives connections that wait to `adopt`, at most [`ACCEPTS_AT_ONCE`]; those that it refuses are
+/// Passes pending connections to `adopt`, at most [`ACCEPTS_AT_ONCE`]; those that it refuses are
 /// closed.
 pub(crate) fn accept_some(
     listener: &TcpListener,
@@ -172,7 +175,7 @@ pub(crate) fn accept_some(
                     tracing::warn!("refused a connection from {remote}: {error}");
                 }
             }
-            // The connection died before it was accepted; the next one may be fine.
+            // The connection was closed before it was accepted; the next one may be fine.
             Err(error)
                 if matches!(
                     error.kind(),
@@ -200,7 +203,7 @@ pub(crate) fn accept_some(
     Accepted { syscalls, rest: Some(Duration::ZERO) }
 }
 
-/// Accepts one connection; `None` when none waits. One system call.
+/// Accepts one connection; `None` when none is pending. One system call.
 fn accept(listener: &TcpListener) -> io::Result<Option<(OwnedFd, SocketAddr)>> {
     let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     let accepted = match SockRef::from(listener).accept4(flags) {
@@ -215,7 +218,10 @@ fn accept(listener: &TcpListener) -> io::Result<Option<(OwnedFd, SocketAddr)>> {
     match accepted {
         Ok((socket, remote)) => {
             let remote = remote.as_socket().ok_or_else(|| {
-                io::Error::new(io::ErrorKind::InvalidData, "accepted a peer that is not IP")
+                io::Error::new(
+                    io::ErrorKind::InvalidData,
+                    "accepted a connection of a non-IP address family",
+                )
             })?;
             Ok(Some((socket.into(), remote)))
         }
@@ -278,11 +284,11 @@ mod tests {
             let error = listener(ip.parse().unwrap(), port..=port).unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::AddrInUse, "{ip}");
         }
-        // As others do who share ports on purpose.
-        let intruder = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
-        intruder.set_reuse_port(true).unwrap();
+        // As processes do that share ports on purpose.
+        let other = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        other.set_reuse_port(true).unwrap();
         let address: SocketAddr = (std::net::Ipv4Addr::UNSPECIFIED, port).into();
-        assert_eq!(intruder.bind(&address.into()).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        assert_eq!(other.bind(&address.into()).unwrap_err().kind(), io::ErrorKind::AddrInUse);
     }
 
     #[test]
@@ -292,7 +298,7 @@ mod tests {
             let rail = Rail { nic_index, ..rail("127.0.0.1") };
             assert!(listeners_of_rails(&everywhere, &[rail]).is_empty());
         }
-        // No port was given away.
+        // The port is not shared.
         assert!(!SockRef::from(&everywhere).reuse_port().unwrap());
     }
 

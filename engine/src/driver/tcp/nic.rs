@@ -1,7 +1,7 @@
-//! Which NIC a connection goes by.
+//! Binding of connections to NICs.
 //!
 //! Two rails on one subnet have one route, so an address alone does not choose the NIC: packets of
-//! both would leave by the same one. Since Linux 5.7 anybody may bind a socket to a NIC.
+//! both would leave by the same one. Since Linux 5.7 a socket can be bound without privileges.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, AsRawFd};
 
 use crate::driver::traits::Rail;
 
-/// The address of a rail, as its sockets are bound to it.
+/// The address that the sockets of a rail are bound to.
 pub(crate) fn address_of(rail: &Rail, port: u16) -> SocketAddr {
     match rail.address {
         IpAddr::V6(v6) if v6.is_unicast_link_local() => {
@@ -19,30 +19,30 @@ pub(crate) fn address_of(rail: &Rail, port: u16) -> SocketAddr {
     }
 }
 
-/// Lets packets of `socket` leave and come by a NIC only; 0: any. Where the kernel refuses, routes
-/// decide as before. Returns the number of system calls.
+/// Binds `socket` to a NIC; 0: any. If the kernel refuses, routing decides as before. Returns the
+/// number of system calls.
 pub(crate) fn bind(socket: &impl AsFd, nic_index: u32) -> u64 {
     if nic_index == 0 {
         return 0;
     }
     if let Err(error) = try_bind(socket, nic_index) {
-        tracing::debug!("routes choose the NIC of a connection: {error}");
+        tracing::debug!("cannot bind a connection to a NIC; routing decides: {error}");
     }
     1
 }
 
-/// The same for a socket that is of no use otherwise. One system call.
+/// The same for a socket that is useless unbound. One system call.
 pub(super) fn try_bind(socket: &impl AsFd, nic_index: u32) -> io::Result<()> {
-    let none = || io::Error::new(io::ErrorKind::InvalidInput, "its NIC is not known");
+    let none = || io::Error::new(io::ErrorKind::InvalidInput, "the NIC of the rail is not known");
     let index = libc::c_int::try_from(nic_index).ok().filter(|&index| index != 0);
     let index = index.ok_or_else(none)?;
     set_int(socket, libc::SOL_SOCKET, libc::SO_BINDTOIFINDEX, index)
 }
 
-/// As [`bind`] for an accepted connection, if it came by that NIC: where another one answered for
-/// the address (as Linux does unless `arp_ignore` is set), what its peer sends would be refused.
-/// One that the rail's own listener took is bound from the start. Returns the number of system
-/// calls, and whether it came by another one.
+/// As [`bind`] for an accepted connection, if it arrived by that NIC: if another NIC answered ARP
+/// for the address (as Linux does unless `arp_ignore` is set), packets of the peer would be
+/// dropped. A connection accepted by the rail's own listener is bound from the start. Returns the
+/// number of system calls, and whether it arrived by another NIC.
 pub(crate) fn keep_to_nic(socket: &impl AsFd, nic_index: u32) -> (u64, bool) {
     if nic_index == 0 {
         return (0, false);
@@ -56,7 +56,7 @@ pub(crate) fn keep_to_nic(socket: &impl AsFd, nic_index: u32) -> (u64, bool) {
     }
 }
 
-/// The NIC that a socket is bound to; `None`: to none. One system call.
+/// The NIC that a socket is bound to; `None`: any. One system call.
 pub(super) fn bound_to(socket: &impl AsFd) -> Option<u32> {
     let mut index: libc::c_int = 0;
     let mut length = size_of_val(&index) as libc::socklen_t;
@@ -73,8 +73,8 @@ pub(super) fn bound_to(socket: &impl AsFd) -> Option<u32> {
     if rc == 0 { u32::try_from(index).ok().filter(|&index| index != 0) } else { None }
 }
 
-/// The NIC that the last packet of the handshake of an accepted IPv4 connection came by; `None`
-/// when the kernel does not say. Two system calls.
+/// The NIC by which the last handshake packet of an accepted IPv4 connection arrived; `None` if the
+/// kernel does not report it. Two system calls.
 fn arrived_by(socket: &impl AsFd) -> Option<u32> {
     set_int(socket, libc::IPPROTO_IP, libc::IP_PKTINFO, 1).ok()?;
     // One control message: header, then `in_pktinfo`, which begins with the index.

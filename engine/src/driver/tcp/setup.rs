@@ -1,4 +1,4 @@
-//! Creation of lanes' sockets.
+//! Creation of the sockets of lanes.
 
 use std::io;
 use std::net::SocketAddr;
@@ -11,10 +11,10 @@ use super::{congestion, nic};
 use crate::refused_call::if_refused;
 use crate::settings::TcpCongestion;
 
-/// Longest pause of keep-alive that kernels take.
+/// Longest keep-alive interval of the kernel.
 const KEEPALIVE_PAUSE_MAX: Duration = Duration::from_secs(32_767);
 
-/// What is set on every lane.
+/// Options of every lane.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LaneOptions {
     idle: Duration,
@@ -24,9 +24,9 @@ pub(crate) struct LaneOptions {
 }
 
 impl LaneOptions {
-    /// Keep-alive that asks an idle peer after a fifth of `peer_timeout` and each tenth from then
-    /// on, so that the engine sees who does not answer. The kernel itself gives up later than that:
-    /// it counts whole seconds, is up to an eighth late, and says nothing of how long it waited.
+    /// Keep-alive that probes an idle peer after a fifth of `peer_timeout` and every tenth from
+    /// then on, so that the engine sees unanswered probes. The kernel's own timeout is later: it
+    /// counts whole seconds, is up to an eighth late, and does not report how long it waited.
     pub(crate) fn new(peer_timeout: Duration, congestion: TcpCongestion) -> Self {
         let pause = |part: u64| {
             let whole = Duration::from_secs(peer_timeout.as_secs() / part);
@@ -39,12 +39,12 @@ impl LaneOptions {
     }
 }
 
-/// What a connection leaves by.
+/// Source of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Binding {
-    /// Its source; port 0 lets `connect` choose one.
+    /// Source address; with port 0, `connect` chooses one.
     pub(crate) address: SocketAddr,
-    /// Its NIC; 0: routes decide.
+    /// NIC; 0: routing decides.
     pub(crate) nic_index: u32,
 }
 
@@ -60,7 +60,7 @@ pub(crate) struct Opening {
     pub(crate) syscalls: u64,
 }
 
-/// Makes `socket` a lane: non-blocking, close-on-exec, `TCP_NODELAY`, keep-alive.
+/// Sets the options of a lane: non-blocking, close-on-exec, `TCP_NODELAY`, keep-alive.
 ///
 /// Eight system calls.
 pub(crate) fn prepare(socket: &impl AsFd, options: &LaneOptions) -> io::Result<()> {
@@ -75,7 +75,7 @@ pub(crate) fn prepare(socket: &impl AsFd, options: &LaneOptions) -> io::Result<(
     set.map_err(if_refused("setsockopt"))
 }
 
-/// What can be set only once a lane is connected; returns the number of system calls.
+/// Options that require a connected lane; returns the number of system calls.
 pub(crate) fn established(socket: &impl AsFd, options: &LaneOptions) -> u64 {
     congestion::apply(socket, options.congestion)
 }
@@ -113,7 +113,7 @@ pub(crate) fn open(
     Ok(Opening { socket: socket.into(), outcome, syscalls })
 }
 
-/// Binds a socket that is to be connected with `remote`; returns the number of system calls.
+/// Binds a socket before it connects to `remote`; returns the number of system calls.
 fn bind(socket: &Socket, remote: SocketAddr, binding: Binding) -> io::Result<u64> {
     let Binding { address, nic_index } = binding;
     if address.is_ipv4() != remote.is_ipv4() {
@@ -126,7 +126,7 @@ fn bind(socket: &Socket, remote: SocketAddr, binding: Binding) -> io::Result<u64
             ),
         ));
     }
-    // Before the address: that of a NIC in a VRF is no other socket's.
+    // Before the address, which may be unique only within the NIC's VRF.
     let mut syscalls = 1 + nic::bind(socket, nic_index);
     if address.port() == 0 {
         bind_address_without_port(socket)?;
@@ -144,7 +144,7 @@ fn bind(socket: &Socket, remote: SocketAddr, binding: Binding) -> io::Result<u64
     Ok(syscalls)
 }
 
-/// Why a connection attempt failed, `None` when it is established. One system call.
+/// Why a connection attempt failed, `None` if it is established. One system call.
 pub(crate) fn connect_error(socket: &impl AsFd) -> Option<io::Error> {
     match SockRef::from(socket).take_error() {
         Ok(None) => None,
@@ -159,7 +159,7 @@ pub(crate) fn quickack(socket: &impl AsFd) {
     let _ = SockRef::from(socket).set_tcp_quickack(true);
 }
 
-/// Lets `connect` choose the port: a `bind` to port 0 would take one away from all destinations.
+/// Lets `connect` choose the port: `bind` to port 0 would reserve one for all destinations.
 fn bind_address_without_port(socket: &Socket) -> io::Result<()> {
     let on: libc::c_int = 1;
     // SAFETY: the pointer and the length describe `on`, which outlives the call.
@@ -218,7 +218,7 @@ mod tests {
         }
     }
 
-    /// A kernel that has seen both sides send keeps acknowledgements for what is sent next.
+    /// A kernel that has seen both sides send delays acknowledgements to piggyback them.
     #[test]
     fn quickack_sends_the_delayed_acknowledgement() {
         use std::io::{Read, Write};
@@ -240,7 +240,7 @@ mod tests {
         far.read_exact(&mut bytes).unwrap();
         quickack(&far);
         assert!(is_prompt(&far));
-        // Nothing is there to acknowledge, and nobody to tell.
+        // Nothing to acknowledge.
         drop(near);
         quickack(&far);
         quickack(&listener);

@@ -1,4 +1,4 @@
-//! Chunks that arrive, and chunks that are refused.
+//! Transfer of chunks, and chunks that are refused.
 
 use std::io::{ErrorKind, Write};
 use std::sync::Arc;
@@ -7,12 +7,12 @@ use super::host::{Host, Variant, header, pattern};
 use crate::driver::traits::{CHUNK_HEADER_BYTES, DriverEvent, SendMode};
 use crate::memory::{Arena, Buffer, Layout, Segment, alloc_region};
 
-/// What bytes that belong to no message are, before and after.
+/// Content of bytes that belong to no message, before and after.
 const GAP: u8 = 0xee;
 
 const MODES: [SendMode; 3] = [SendMode::Copy, SendMode::CopyMore, SendMode::ZeroCopy];
 
-/// Kinds of memory that [`memory`] makes.
+/// Number of kinds of [`memory`].
 const KINDS: usize = 6;
 
 /// Memory for a message of `length` bytes, in one of several shapes.
@@ -54,19 +54,19 @@ fn backwards(memory: Buffer, length: usize) -> Buffer {
 }
 
 fn filled(mut buffer: Buffer, bytes: &[u8]) -> Buffer {
-    // SAFETY: the buffer is at hand, and nobody else has it.
+    // SAFETY: the buffer is owned by this function.
     unsafe { buffer.shape_for_recv().unwrap().copy_from(0, bytes) };
     buffer
 }
 
 fn bytes_of(buffer: &mut Buffer) -> Vec<u8> {
     let mut bytes = vec![0; buffer.len()];
-    // SAFETY: the buffer is at hand, and nobody else has it.
+    // SAFETY: the buffer is owned by this function.
     unsafe { buffer.shape_for_send().unwrap().copy_to(0, &mut bytes) };
     bytes
 }
 
-/// Overwrites the message, after which nothing but gaps may be left.
+/// Overwrites the message; all other bytes must be gaps.
 fn expect_untouched_gaps(buffer: Buffer) {
     let length = buffer.len();
     let buffer = filled(buffer, &vec![GAP; length]);
@@ -82,13 +82,13 @@ pub(super) fn every_size_shape_and_memory(variant: &Variant) {
     let mut token = 0;
     for (round, length) in [0, 1, 31, 4096, 65_537, 300_000, 1_048_560].into_iter().enumerate() {
         for (kind, mode) in (0..KINDS).flat_map(|kind| MODES.map(|mode| (kind, mode))) {
-            // What is shorter than a packet would wait for the chunk behind it.
+            // A chunk shorter than a packet would wait for the next one.
             if mode == SendMode::CopyMore && length < 65_537 {
                 continue;
             }
             token += 1;
             let bytes = pattern(token, length);
-            // The receiver comes first or late.
+            // The receiver is early or late.
             let target = memory(&arena, (kind + round) % KINDS, length);
             let source = filled(memory(&arena, kind, length), &bytes);
             if kind % 2 == 0 {
@@ -156,7 +156,7 @@ pub(super) fn both_directions_at_once(variant: &Variant) {
     host.expect_quiet();
 }
 
-/// A part of a message in more pieces than `IOV_MAX`, from its middle into another's middle.
+/// A part of a message with more pieces than `IOV_MAX`, from its middle into another's middle.
 pub(super) fn more_pieces_than_a_call_takes(variant: &Variant) {
     let mut host = Host::new(variant);
     let (near, far) = host.pair();
@@ -187,8 +187,8 @@ pub(super) fn arriving_a_few_bytes_at_a_time(variant: &Variant) {
     let stream = [&header(1)[..], &bytes, &header(2), &bytes].concat();
     let cut = CHUNK_HEADER_BYTES + 500 + 7;
     host.recv_chunk(lane, Buffer::from(vec![0; 500]));
-    for crumb in stream[..cut].chunks(13) {
-        peer.write_all(crumb).unwrap();
+    for part in stream[..cut].chunks(13) {
+        peer.write_all(part).unwrap();
         host.turn();
     }
     let (received, buffer) = host.expect_received(lane);
@@ -247,7 +247,7 @@ pub(super) fn second_chunk_is_refused(variant: &Variant) {
     };
     let kinds = (sent.kind(), received.kind());
     assert_eq!(kinds, (ErrorKind::InvalidInput, ErrorKind::InvalidInput));
-    // The first ones go on as if nothing had been.
+    // The first ones are unaffected.
     let reader = std::thread::spawn(move || {
         let mut received = vec![0; CHUNK_HEADER_BYTES + 400_000];
         std::io::Read::read_exact(&mut peer, &mut received).unwrap();

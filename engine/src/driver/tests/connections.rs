@@ -28,7 +28,7 @@ pub(super) fn connects_and_accepts(variant: &Variant) {
 
 pub(super) fn refused_is_reported_and_closed(variant: &Variant) {
     let mut host = Host::new(variant);
-    // The port is bound, so that nobody else listens there, and nobody listens.
+    // The port is bound, so that no process listens on it.
     let taken = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
     taken.bind(&"127.0.0.1:0".parse::<std::net::SocketAddr>().unwrap().into()).unwrap();
     let address = taken.local_addr().unwrap().as_socket().unwrap();
@@ -42,7 +42,7 @@ pub(super) fn refused_is_reported_and_closed(variant: &Variant) {
 
 pub(super) fn closing_an_attempt_ends_it(variant: &Variant) {
     let mut host = Host::new(variant);
-    // A listener whose queue is full leaves further attempts without an answer.
+    // A listener with a full backlog leaves further attempts unanswered.
     let full = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
     full.bind(&"127.0.0.1:0".parse::<std::net::SocketAddr>().unwrap().into()).unwrap();
     full.listen(0).unwrap();
@@ -51,7 +51,7 @@ pub(super) fn closing_an_attempt_ends_it(variant: &Variant) {
         .map(|_| {
             let filler = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
             filler.set_nonblocking(true).unwrap();
-            // Some of these are answered and some are not: both are what is wanted.
+            // Some of these are answered and some are not: both are fine.
             let _ = filler.connect(&address.into());
             filler
         })
@@ -84,7 +84,7 @@ pub(super) fn full_table_refuses_one_more(variant: &Variant) {
     host.expect("Connected", |e| matches!(e, DriverEvent::Connected { .. }));
 }
 
-/// Calls with the key of a closed lane are errors, and its slot's new lane notices nothing.
+/// Calls with the key of a closed lane are errors, and do not affect the new lane at its index.
 pub(super) fn stale_keys_do_nothing(variant: &Variant) {
     let mut host = Host::new(variant);
     let (stale, _peer) = host.lane_to_outside();

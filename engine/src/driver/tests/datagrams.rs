@@ -8,7 +8,7 @@ use super::host::{Host, PATIENCE, Variant, pattern};
 use crate::driver::traits::{DATAGRAM_BYTES_MAX, DriverEvent};
 use crate::driver::udp;
 
-/// Datagrams that stand in a kernel's buffer of any size.
+/// Datagrams that fit into any kernel buffer.
 const BURST: usize = 100;
 
 fn outside(address: &str) -> (UdpSocket, SocketAddr) {
@@ -56,7 +56,7 @@ pub(super) fn datagrams_of_every_length_round_trip(variant: &Variant) {
     }
 }
 
-/// One socket of IPv6 serves peers of both kinds.
+/// A dual-stack socket serves peers of both families.
 pub(super) fn a_socket_of_both_families_reaches_both(variant: &Variant) {
     if UdpSocket::bind("[::1]:0").is_err() {
         return println!("RINGRAIL-SKIP: driver::tests::{}: no IPv6", variant.module);
@@ -116,7 +116,7 @@ pub(super) fn full_queue_is_flushed_when_room_is_asked_for(variant: &Variant) {
     }
     peer.set_nonblocking(true).unwrap();
     assert_eq!(peer.recv(&mut [0; 8]).unwrap_err().kind(), ErrorKind::WouldBlock);
-    // The last ones go when the driver ends.
+    // The last ones are sent by the shutdown.
     assert!(host.driver.shutdown(PATIENCE));
     for number in 64..BURST as u64 {
         assert_eq!(receive(&peer).0, pattern(number, 40));
@@ -132,10 +132,10 @@ pub(super) fn refused_destination_does_not_affect_others(variant: &Variant) {
     let at = host.open_datagrams("127.0.0.1");
     let (peer, address) = outside("127.0.0.1:0");
     let closed = outside("127.0.0.1:0").1;
-    // No port, not the family of the socket, and a network that loopback addresses do not reach.
+    // No port, another family, and a network that is unreachable from loopback addresses.
     let wrong = ["127.0.0.1:0", "[2001:db8::1]:9", "255.255.255.255:9"];
     for round in 0..20 {
-        host.datagram(closed, b"nobody is there");
+        host.datagram(closed, b"no receiver");
         for to in wrong {
             host.datagram(to.parse().unwrap(), b"never");
         }
@@ -191,7 +191,7 @@ pub(super) fn watched_once_and_woken(variant: &Variant) {
     let mut events = Vec::new();
     host.driver.poll(&mut events).unwrap();
     assert!(events.is_empty(), "once: {events:?}");
-    // A part of them is received and not taken: these count without a word from the kernel.
+    // Datagrams received but not consumed count, without an event of the kernel.
     for number in 0..4 {
         assert_eq!(host.take_datagram().unwrap().1, pattern(number, 30));
     }
@@ -211,7 +211,7 @@ pub(super) fn watched_once_and_woken(variant: &Variant) {
     for number in 4..BURST as u64 {
         assert_eq!(host.take_datagram().unwrap().1, pattern(number, 30));
     }
-    // The watch that nobody answered is still on, and what comes now ends it.
+    // The unanswered watch is still on, and the next datagram ends it.
     assert_eq!(host.take_datagram(), None);
     host.watch_datagrams();
     host.expect_quiet();
@@ -241,7 +241,7 @@ pub(super) fn empty_result_is_not_older_than_the_last_poll(variant: &Variant) {
     }
 }
 
-/// A socket outlives its driver, and the driver has left no trace on it.
+/// A socket outlives its driver, and keeps no options of the driver.
 pub(super) fn datagrams_move_to_another_driver(variant: &Variant) {
     let socket = udp::bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let at = socket.local_addr().unwrap();
@@ -267,7 +267,7 @@ pub(super) fn datagrams_move_to_another_driver(variant: &Variant) {
 pub(super) fn full_send_buffer_is_waited_for(variant: &Variant) {
     let config = variant.config();
     let choice = variant.choice;
-    // A namespace of the thread's own, which ends with it.
+    // A network namespace of the thread, which ends with it.
     let other = std::thread::spawn(move || {
         slow_loopback()?;
         slow_path(Host::with(choice, &config));
@@ -278,7 +278,7 @@ pub(super) fn full_send_buffer_is_waited_for(variant: &Variant) {
     }
 }
 
-/// Moves the calling thread to a network where loopback takes 1 MB/s.
+/// Moves the calling thread to a network whose loopback takes 1 MB/s.
 fn slow_loopback() -> Result<(), String> {
     // SAFETY: the call takes no pointer, and changes this thread alone.
     if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
@@ -302,7 +302,7 @@ fn slow_loopback() -> Result<(), String> {
 fn slow_path(mut host: Host) {
     host.open_datagrams("127.0.0.1");
     let (peer, address) = outside("127.0.0.1:0");
-    // All of them stand in it, should the reader not run for a while.
+    // It holds all of them, should the reader not run for a while.
     rustix::net::sockopt::set_socket_recv_buffer_size_force(&peer, 4 << 20).unwrap();
     let reader = std::thread::spawn(move || {
         let mut numbers = Vec::new();
@@ -324,22 +324,22 @@ fn slow_path(mut host: Host) {
             continue;
         }
         refusals += 1;
-        // It works if this thread did not run meanwhile; room is told of all the same, once.
+        // May succeed if this thread did not run meanwhile; room is reported once in any case.
         let is_sent = host.try_datagram(address, &bytes);
         host.expect("DatagramsWritable", is_writable);
-        assert!(is_sent || host.try_datagram(address, &bytes), "there is room now");
+        assert!(is_sent || host.try_datagram(address, &bytes), "no room after the event");
         sent += 1;
     }
     host.datagram(address, &[0xff; 4]);
     host.driver.flush_datagrams();
-    // What the kernel has no room for goes without being asked for again.
+    // Queued datagrams are sent without further calls.
     let deadline = Instant::now() + PATIENCE;
     while host.driver.counters().datagrams_sent < 1001 {
         assert!(host.events_of(Duration::from_millis(1)).is_empty());
         assert!(Instant::now() < deadline);
     }
     assert!(refusals > 2, "the kernel took everything at once");
-    // Two cores that serve the slow queue by turns change the order.
+    // Two cores that serve the slow queue in turn change the order.
     let mut received = reader.join().unwrap();
     received.sort_unstable();
     assert_eq!(received, (0..1000).collect::<Vec<_>>());

@@ -1,4 +1,4 @@
-//! What a driver does in the place of an absent owner: the calls come from another thread.
+//! Detached mode: the calls come from another thread.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::host::{Host, PATIENCE, Variant};
 use crate::driver::traits::{CloseMode, Driver, DriverEvent, Interest};
 
-/// Turns of somebody else until `done`, which gets what has happened since the last one.
+/// Turns of another thread until `done`, which gets the events since the last one.
 fn stand_in(
     driver: &mut (dyn Driver + Send),
     mut done: impl FnMut(&mut dyn Driver, &[DriverEvent]) -> bool + Send,
@@ -24,7 +24,7 @@ fn stand_in(
                 if done(driver, &events) {
                     break;
                 }
-                assert!(Instant::now() < deadline, "it never happens in the absence");
+                assert!(Instant::now() < deadline, "it does not happen in detached mode");
                 thread::sleep(Duration::from_micros(100));
             }
             driver.end_detached();
@@ -41,7 +41,7 @@ pub(super) fn lanes_are_opened_and_closed_while_detached(variant: &Variant) {
     let (mut near, mut far) = (None, None);
     let driver = &mut *host.driver;
     driver.watch(unused.0, Interest::Readable).unwrap();
-    // As control lanes are when their session ends.
+    // As control connections are when their session ends.
     driver.watch(unused.1, Interest::Readable).unwrap();
     let (mut has_ended, mut is_connected, mut is_closed) = (false, false, false);
     stand_in(driver, |driver, events| {
@@ -71,7 +71,7 @@ pub(super) fn lanes_are_opened_and_closed_while_detached(variant: &Variant) {
         for event in events.drain(..) {
             let is_second =
                 matches!(event, DriverEvent::Connected { .. } | DriverEvent::Accepted { .. });
-            assert!(!is_second, "told twice: {event:?}");
+            assert!(!is_second, "reported twice: {event:?}");
             is_closed |= matches!(event, DriverEvent::Closed { lane } if lane == unused.1);
         }
         if !sent {
@@ -114,7 +114,7 @@ pub(super) fn bytes_and_datagrams_pass_while_detached(variant: &Variant) {
         has_room && came
     });
     let mut peer = reader.join().unwrap();
-    // The owner goes on where it was, though it may be told of some of it again.
+    // The owner continues, though some events may be reported again.
     assert_eq!(driver.send(lane, b"?").unwrap(), 1);
     let mut byte = [0];
     peer.read_exact(&mut byte).unwrap();
@@ -151,10 +151,10 @@ pub(super) fn refused_connections_leave_nothing_while_detached(variant: &Variant
         // A reset, for its byte was not read; the connection is over in any case.
         assert!(matches!(client.read(&mut [0]), Ok(0) | Err(_)));
     }
-    // The owner hears no more of them.
+    // The owner gets no event of them.
     let mut events = Vec::new();
     for _ in 0..100 {
         driver.poll(&mut events).unwrap();
-        assert!(events.is_empty(), "told again: {events:?}");
+        assert!(events.is_empty(), "reported again: {events:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! Lanes that end with something outstanding.
+//! Lanes that are closed with something outstanding.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -34,7 +34,7 @@ fn payload(host: &Host, is_registered: bool) -> Buffer {
     Buffer::Region(region)
 }
 
-/// A lane with a chunk outstanding in either direction, both begun.
+/// A lane with a chunk outstanding in each direction, both started.
 fn busy_lane(host: &mut Host, way: (bool, SendMode), token: u64) -> (LaneKey, TcpStream) {
     let (lane, mut peer) = host.narrow_lane();
     let source = payload(host, way.0);
@@ -90,14 +90,14 @@ pub(super) fn graceful_in_mid_chunk_with_a_peer_that_does_not_read(variant: &Var
             let events = host.events_of(Duration::from_millis(30));
             let is_closed = events.iter().any(|event| matches!(event, DriverEvent::Closed { .. }));
             if way.1 == SendMode::Copy {
-                assert!(is_closed, "nothing is to be waited for: {events:?}");
+                assert!(is_closed, "not closed at once: {events:?}");
             }
             if ends_by_reset && !is_closed {
                 host.close(lane, CloseMode::Reset);
                 host.expect_closed(lane);
                 assert!(is_reset_after_prefix(&mut peer, token), "{way:?}");
             } else {
-                // The notifications come while the peer reads.
+                // The notifications arrive while the peer reads.
                 let reader = std::thread::spawn(move || is_reset_after_prefix(&mut peer, token));
                 if !is_closed {
                     host.expect_closed(lane);
@@ -111,7 +111,7 @@ pub(super) fn graceful_in_mid_chunk_with_a_peer_that_does_not_read(variant: &Var
     }
 }
 
-/// What was sent arrives, although something of the peer's was never read.
+/// Sent bytes are delivered, although received ones were not read.
 pub(super) fn graceful_delivers_what_was_sent(variant: &Variant) {
     let mut host = Host::new(variant);
     for (token, way) in (0..).zip(WAYS) {
@@ -145,7 +145,7 @@ pub(super) fn peer_resets_in_mid_chunk(variant: &Variant) {
         SockRef::from(&peer).set_linger(Some(Duration::ZERO)).unwrap();
         drop(peer);
         let kinds = [ErrorKind::ConnectionReset, ErrorKind::BrokenPipe];
-        // The first to notice hears of the reset, the other one of its consequence.
+        // The first direction to notice gets the reset, the other one a consequence.
         assert!(kinds.contains(&host.expect_sent(lane).unwrap_err().kind()));
         host.expect_released(token);
         match host.expect_received(lane).0 {
@@ -155,7 +155,7 @@ pub(super) fn peer_resets_in_mid_chunk(variant: &Variant) {
             ),
             Ok(header) => panic!("{header:?}"),
         }
-        // The lane is the owner's to close.
+        // The owner must close the lane.
         host.expect_quiet();
         host.close(lane, CloseMode::Graceful);
         host.expect_closed(lane);
@@ -215,7 +215,7 @@ pub(super) fn shutdown_releases_all_memory(variant: &Variant) {
     assert!(host.driver.shutdown(Duration::ZERO), "there is nothing left to wait for");
 }
 
-/// Last words are not lost: neither those of an idle lane nor of one that is closing already.
+/// Sent bytes are delivered, on idle lanes and on lanes that are closing.
 pub(super) fn shutdown_delivers_what_was_sent(variant: &Variant) {
     let mut host = Host::new(variant);
     let mut peers = Vec::new();

@@ -1,4 +1,4 @@
-//! A driver that is told to fail: whatever happens, the contract holds.
+//! The contract holds under injected faults.
 
 use std::io::{ErrorKind, Read};
 
@@ -23,7 +23,7 @@ pub(super) fn chunks_end_under_injected_faults(variant: &Variant) {
         let mode = if token % 2 == 0 { SendMode::Copy } else { SendMode::ZeroCopy };
         host.recv_chunk(far, Buffer::from(vec![0; length]));
         host.recv_chunk(near, Buffer::from(vec![0; length]));
-        // Where nobody sends, the reset comes for certain before the chunk.
+        // Without a sender, the reset certainly precedes the chunk.
         let is_sent = token % 4 != 3;
         if is_sent {
             host.send_chunk(near, token, Buffer::from(pattern(token, length)), mode);
@@ -41,7 +41,7 @@ pub(super) fn chunks_end_under_injected_faults(variant: &Variant) {
                 lost += 1;
             }
         }
-        // What is still under way is cancelled.
+        // Outstanding chunks are cancelled.
         for lane in [far, near] {
             host.close(lane, CloseMode::Reset);
             host.expect_closed(lane);
@@ -80,7 +80,7 @@ pub(super) fn cut_lanes_look_reset_until_they_are_closed(variant: &Variant) {
     host.expect_released(1);
     assert!(host.expect_received(lane).0.is_err());
     assert_eq!(host.dismantle().unwrap_err().kind(), ErrorKind::WouldBlock);
-    // It is the owner's to close, and goes when that is done.
+    // The owner must close it, and it is closed afterwards.
     host.expect_quiet();
     host.close(lane, CloseMode::Graceful);
     host.expect_closed(lane);
@@ -100,14 +100,14 @@ pub(super) fn refused_attempts_fail_and_close(variant: &Variant) {
         assert_eq!((failed, error.kind()), (lane, ErrorKind::ConnectionRefused));
         host.expect_closed(lane);
     }
-    // An attempt that is given up before it fails is over as well, and does not fail any more.
+    // An attempt that is closed before it fails is closed, and does not fail any more.
     let lane = host.connect(address);
     host.close(lane, CloseMode::Reset);
     host.expect_closed(lane);
     host.expect_quiet();
 }
 
-/// What the random numbers decide depends on the seed and on the calls alone.
+/// The random decisions depend on the seed and on the calls only.
 pub(super) fn the_same_seed_fails_in_the_same_way(variant: &Variant) {
     let run = |seed| {
         let faults = Faults { seed, short: 0.3, again: 0.2, ..Faults::default() };
@@ -137,8 +137,8 @@ pub(super) fn the_same_seed_fails_in_the_same_way(variant: &Variant) {
 pub(super) fn datagram_faults_are_injected(variant: &Variant) {
     const COUNT: u32 = 1000;
     let lossy = Faults { seed: 5, late: 0.2, again: 0.2, lose: 0.1, ..Faults::default() };
-    let garbling = Faults { flip: 0.1, truncate: 0.1, ..lossy };
-    let mut host = host(variant, Faults { repeat: 0.1, reorder: 0.1, ..garbling });
+    let corrupting = Faults { flip: 0.1, truncate: 0.1, ..lossy };
+    let mut host = host(variant, Faults { repeat: 0.1, reorder: 0.1, ..corrupting });
     host.open_datagrams("127.0.0.1");
     let peer = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     peer.set_nonblocking(true).unwrap();
@@ -150,7 +150,7 @@ pub(super) fn datagram_faults_are_injected(variant: &Variant) {
         host.datagram(address, &bytes);
         host.driver.flush_datagrams();
         if number % 16 == 0 || number == COUNT - 1 {
-            // Long enough for what was kept back at the end.
+            // Long enough for datagrams delayed at the end.
             let turns = if number == COUNT - 1 { 40 } else { 1 };
             (0..turns).for_each(|_| host.turn());
             let mut into = [0; 64];
@@ -159,7 +159,7 @@ pub(super) fn datagram_faults_are_injected(variant: &Variant) {
             }
         }
     }
-    let (mut counts, mut garbled, mut cut, mut late) = (vec![0; COUNT as usize], 0, 0, 0);
+    let (mut counts, mut corrupted, mut cut, mut late) = (vec![0; COUNT as usize], 0, 0, 0);
     let mut last = 0;
     for bytes in &arrived {
         if bytes.len() < 40 {
@@ -169,7 +169,7 @@ pub(super) fn datagram_faults_are_injected(variant: &Variant) {
         let number = u32::from_le_bytes(bytes[..4].try_into().unwrap());
         let expected = pattern(u64::from(number), 40);
         if number >= COUNT || bytes[4..] != expected[4..] {
-            garbled += 1;
+            corrupted += 1;
             continue;
         }
         counts[number as usize] += 1;
@@ -178,7 +178,7 @@ pub(super) fn datagram_faults_are_injected(variant: &Variant) {
     }
     let twice = counts.iter().filter(|&&count| count > 1).count();
     let missing = counts.iter().filter(|&&count| count == 0).count();
-    for (what, count) in [("garbled", garbled), ("cut", cut), ("late", late as usize)] {
+    for (what, count) in [("corrupted", corrupted), ("cut", cut), ("late", late as usize)] {
         assert!((20..300).contains(&count), "{count} {what}");
     }
     assert!(twice > 20 && missing > 100 && missing < 500, "{twice} twice, {missing} missing");

@@ -1,4 +1,4 @@
-//! A driver under observation.
+//! A driver whose events are checked.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
@@ -20,28 +20,28 @@ use crate::driver::{ArenaRange, DriverChoice, DriverConfig, open, udp};
 use crate::memory::{Arena, Buffer};
 use crate::settings::Faults;
 
-/// Time for what has to happen, on a machine that does other things as well.
+/// Timeout of expected events, on a busy machine.
 pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Arena of a host: within the memory that an ordinary user may lock.
+/// Arena of a host: within the memory that an unprivileged user may lock.
 const ARENA_BYTES: usize = 1 << 20;
 
-/// What a driver is wrapped in.
+/// Middleware around a driver.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Wrap {
-    /// Nothing.
+    /// None.
     Bare,
-    /// It tells what it does, and somebody listens.
+    /// Tracing, with a subscriber.
     Trace,
-    /// What its lanes carry goes to a file.
+    /// Packet capture to a file.
     Pcap,
-    /// Its events are late.
+    /// Delayed events.
     Late,
-    /// Late events, short calls and calls that do nothing.
+    /// Delayed events, short calls and calls without effect.
     Mild,
 }
 
-/// A driver and the features that it does without.
+/// A driver and its disabled features.
 pub(super) struct Variant {
     pub(super) module: &'static str,
     pub(super) choice: DriverChoice,
@@ -61,7 +61,7 @@ impl Variant {
         Some("this build has no io_uring driver".to_owned())
     }
 
-    /// The settings of this variant's driver.
+    /// The configuration of this variant's driver.
     pub(super) fn config(&self) -> DriverConfig {
         let disabled_features = self.disabled.iter().map(|&name| name.to_owned()).collect();
         let faults = Faults { seed: 1, late: 0.3, ..Faults::default() };
@@ -77,7 +77,7 @@ impl Variant {
         }
     }
 
-    /// Whether its driver uses a feature of io_uring: the kernel has it and it is not forced off.
+    /// Whether its driver uses a feature of io_uring: the kernel has it and it is not disabled.
     #[cfg(feature = "uring")]
     pub(super) fn uses(&self, name: &str) -> bool {
         let features = crate::driver::uring::UringFeatures::probe();
@@ -93,7 +93,7 @@ impl Variant {
     }
 }
 
-/// What is known of an open lane.
+/// State of an open lane.
 #[derive(Default, Debug)]
 struct Book {
     is_connecting: bool,
@@ -102,10 +102,10 @@ struct Book {
     watched: [bool; 2],
 }
 
-/// A driver, the memory that it uses, and what it has to report.
+/// A driver, the memory that it uses, and its events.
 ///
-/// Every event is checked against what was asked for: none comes unasked or twice, and nothing
-/// of a lane comes after, or is missing at, its `Closed`.
+/// Every event is checked against the requests: none is unrequested or duplicated, and no event of
+/// a lane follows, or is missing at, its `Closed`.
 pub(super) struct Host {
     // Dropped first: it refers to the memory below.
     pub(super) driver: Box<dyn Driver + Send>,
@@ -117,7 +117,7 @@ pub(super) struct Host {
     arrived: HashMap<LaneKey, Buffer>,
     inbox: VecDeque<DriverEvent>,
     listener: Option<SocketAddr>,
-    /// Asked for: an event of datagrams that can be received, and of room for them.
+    /// Requested: a readable event of datagrams, a writable one.
     datagrams: [bool; 2],
     pub(super) arena: Arc<Arena>,
     /// Removed at the end.
@@ -166,7 +166,7 @@ impl Host {
 
     // ---- Lanes ----
 
-    /// Listens at a port of 127.0.0.1, once.
+    /// Listens on a port of 127.0.0.1, once.
     pub(super) fn listen(&mut self) -> SocketAddr {
         if let Some(address) = self.listener {
             return address;
@@ -205,7 +205,7 @@ impl Host {
         (near, far)
     }
 
-    /// A lane and its peer, which is in the hand of the test.
+    /// A lane and its peer's socket.
     pub(super) fn lane_to_outside(&mut self) -> (LaneKey, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let lane = self.connect(listener.local_addr().unwrap());
@@ -230,7 +230,7 @@ impl Host {
         self.expect("Closed", |e| matches!(e, DriverEvent::Closed { lane: l } if *l == lane));
     }
 
-    /// A lane whose socket and whose peer's hold some ten KiB only.
+    /// A lane whose sockets have buffers of some ten KiB only.
     pub(super) fn narrow_lane(&mut self) -> (LaneKey, TcpStream) {
         let listener = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
         listener.set_recv_buffer_size(32 * 1024).unwrap();
@@ -244,7 +244,7 @@ impl Host {
         (self.adopt(socket.into()), peer)
     }
 
-    /// Gives all sockets up; the driver is of no use afterwards.
+    /// Returns all sockets; the driver is useless afterwards.
     pub(super) fn dismantle(&mut self) -> io::Result<Vec<(LaneKey, OwnedFd)>> {
         let sockets = self.driver.dismantle()?;
         assert_eq!(sockets.len(), self.lanes.len());
@@ -256,7 +256,7 @@ impl Host {
 
     // ---- Datagrams ----
 
-    /// Opens datagrams at a port of `address`.
+    /// Opens datagrams on a port of `address`.
     pub(super) fn open_datagrams(&mut self, address: &str) -> SocketAddr {
         let socket = udp::bind((address.parse::<std::net::IpAddr>().unwrap(), 0).into()).unwrap();
         let address = socket.local_addr().unwrap();
@@ -269,7 +269,7 @@ impl Host {
         self.datagrams[0] = true;
     }
 
-    /// Queues a datagram; `false` when there is no room, of which an event will tell.
+    /// Queues a datagram; `false` if there is no room, of which an event follows.
     pub(super) fn try_datagram(&mut self, to: SocketAddr, bytes: &[u8]) -> bool {
         self.try_datagram_by(to, 0, bytes)
     }
@@ -306,7 +306,7 @@ impl Host {
         }
     }
 
-    /// The datagram that is there, if any. A driver says "none" once before it asks again.
+    /// The next datagram, if any. A driver returns `None` once before it asks again.
     pub(super) fn take_datagram(&mut self) -> Option<(SocketAddr, Vec<u8>)> {
         for _ in 0..2 {
             if let Some((from, bytes)) = self.driver.recv_datagram().unwrap() {
@@ -316,7 +316,7 @@ impl Host {
         None
     }
 
-    /// The next datagram, for which it sleeps.
+    /// Waits for the next datagram.
     pub(super) fn expect_datagram(&mut self) -> (SocketAddr, Vec<u8>) {
         loop {
             if let Some(datagram) = self.take_datagram() {
@@ -329,7 +329,7 @@ impl Host {
 
     // ---- Chunks ----
 
-    /// Sends all of `buffer` as one chunk, whose header is that of `token`.
+    /// Sends all of `buffer` as one chunk, with the header of `token`.
     pub(super) fn send_chunk(&mut self, lane: LaneKey, token: u64, buffer: Buffer, mode: SendMode) {
         let length = buffer.len();
         self.send_part(lane, token, buffer, 0, length, mode);
@@ -375,7 +375,7 @@ impl Host {
         unsafe { self.driver.recv_chunk(lane, &shape, offset, length) };
     }
 
-    /// The end of the chunk that `lane` sends.
+    /// Waits for the end of the chunk that `lane` sends.
     pub(super) fn expect_sent(&mut self, lane: LaneKey) -> io::Result<()> {
         let is_hit =
             |e: &DriverEvent| matches!(e, DriverEvent::ChunkSent { lane: l, .. } if *l == lane);
@@ -391,7 +391,7 @@ impl Host {
         self.expect("ChunkReleased", is_hit);
     }
 
-    /// The end of the chunk that `lane` receives, and the memory it was received into.
+    /// Waits for the end of the chunk that `lane` receives; returns its memory.
     pub(super) fn expect_received(
         &mut self,
         lane: LaneKey,
@@ -406,7 +406,7 @@ impl Host {
 
     // ---- Events ----
 
-    /// Takes what the driver has to report now.
+    /// Collects the driver's events.
     pub(super) fn turn(&mut self) {
         let mut events = Vec::new();
         self.driver.poll(&mut events).unwrap();
@@ -419,7 +419,7 @@ impl Host {
         }
     }
 
-    /// The first event that `is_hit` chooses; others wait for their turn.
+    /// Waits for the first event that `is_hit` selects; others stay queued.
     pub(super) fn expect(
         &mut self,
         what: &str,
@@ -435,7 +435,7 @@ impl Host {
         }
     }
 
-    /// Everything that happens in `time`, and what was not taken before.
+    /// All events within `time`, including queued ones.
     pub(super) fn events_of(&mut self, time: Duration) -> Vec<DriverEvent> {
         let end = Instant::now() + time;
         while Instant::now() < end {
@@ -444,7 +444,7 @@ impl Host {
         self.inbox.drain(..).collect()
     }
 
-    /// Fails unless nothing happens for a while.
+    /// Fails if any event follows.
     pub(super) fn expect_quiet(&mut self) {
         let events = self.events_of(Duration::from_millis(30));
         assert!(events.is_empty(), "unexpected: {events:?}");
@@ -521,7 +521,7 @@ impl Drop for Host {
             // The kernel may still write there.
             std::mem::forget((self.unreleased.drain(), self.receiving.drain()));
             self.arena.leak();
-            assert!(std::thread::panicking(), "the kernel did not let go of the memory");
+            assert!(std::thread::panicking(), "the kernel did not release the memory");
         }
         if let Some(path) = &self.capture {
             if !std::thread::panicking() {
@@ -537,7 +537,7 @@ pub(super) fn header(token: u64) -> [u8; CHUNK_HEADER_BYTES] {
     std::array::from_fn(|at| (token as usize * 7 + at * 3 + 1) as u8)
 }
 
-/// Bytes that differ from message to message and from place to place.
+/// Bytes that differ by message and position.
 pub(super) fn pattern(seed: u64, length: usize) -> Vec<u8> {
     (0..length as u64).map(|at| (at.wrapping_mul(31) ^ (at >> 8) ^ seed) as u8).collect()
 }

@@ -1,4 +1,4 @@
-//! Control lanes: direct reads and writes, and watching.
+//! Control connections: direct reads and writes, and watching.
 
 use std::io::{ErrorKind, Read, Write};
 
@@ -66,13 +66,13 @@ pub(super) fn full_socket_takes_no_more(variant: &Variant) {
 pub(super) fn watched_for_reading_once(variant: &Variant) {
     let mut host = Host::new(variant);
     let (lane, mut peer) = host.lane_to_outside();
-    // Nothing has arrived: no event, also when asked twice.
+    // Nothing has arrived: no event, even if requested twice.
     host.watch(lane, Interest::Readable);
     host.watch(lane, Interest::Readable);
     host.expect_quiet();
     peer.write_all(b"12345678").unwrap();
     host.expect("Readable", |e| is_readable(e, lane));
-    // Something is there all the time, and nobody asks.
+    // Data is present all the time, but no event was requested.
     host.expect_quiet();
     host.watch(lane, Interest::Readable);
     host.expect("Readable", |e| is_readable(e, lane));
@@ -84,7 +84,7 @@ pub(super) fn watched_for_reading_once(variant: &Variant) {
     assert_eq!(error.kind(), ErrorKind::WouldBlock);
     host.watch(lane, Interest::Readable);
     host.expect_quiet();
-    // A watch that still waits when the lane is closed says nothing.
+    // A watch outstanding at the close reports nothing.
     host.close(lane, CloseMode::Graceful);
     host.expect_closed(lane);
     peer.write_all(b"late").unwrap();
@@ -99,7 +99,7 @@ pub(super) fn watched_for_writing_once(variant: &Variant) {
     host.expect_quiet();
     let bytes = pattern(2, 1 << 16);
     for _ in 0..2 {
-        // The kernel finds more room at times, until peer and socket are full for good.
+        // The kernel finds more room at times, until both sockets are full for good.
         let mut total = 0;
         let is_full = (0..100).any(|_| {
             total += fill(&mut host, lane, &bytes);
@@ -107,7 +107,7 @@ pub(super) fn watched_for_writing_once(variant: &Variant) {
             host.watch(lane, Interest::Writable);
             host.events_of(std::time::Duration::from_millis(30)).is_empty()
         });
-        assert!(is_full, "announces room without end");
+        assert!(is_full, "room is reported without end");
         peer.read_exact(&mut vec![0; total]).unwrap();
         host.expect("Writable", |e| is_writable(e, lane));
         host.expect_quiet();

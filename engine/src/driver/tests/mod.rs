@@ -1,8 +1,8 @@
 //! The contract of [`crate::driver::traits`], tried on every driver and on every way that
 //! io_uring can be had.
 //!
-//! A case is a function of a [`Variant`]; the macro below runs each with all variants. What
-//! holds for every event, whatever the case, is checked by [`host::Host`].
+//! A case is a function of a [`Variant`]; the macro below runs each with all variants.
+//! [`host::Host`] checks what holds for every event in all cases.
 
 mod chunks;
 mod connections;
@@ -19,7 +19,7 @@ mod wraps;
 
 use self::host::{Variant, Wrap};
 
-/// Runs a case, or says why it cannot run here.
+/// Runs a case, or prints why it cannot run here.
 fn run(variant: &Variant, case: fn(&Variant)) {
     match variant.refused() {
         None => case(variant),
@@ -27,9 +27,9 @@ fn run(variant: &Variant, case: fn(&Variant)) {
     }
 }
 
-/// One module per variant, with a test for every case in it. Drivers that come to the same end in
-/// other ways run fewer cases: `late` ones none whose outcome depends on the poll in which an event
-/// comes, `faulty` ones of these none that take it for granted that a call moves what it could.
+/// One module per variant, with a test for every case in it. Variants with injected faults run
+/// fewer cases: `late` ones none that depend on the poll in which an event is reported, `faulty`
+/// ones of these none that require a call to move all it can.
 macro_rules! contract {
     (
         exact $exact:tt

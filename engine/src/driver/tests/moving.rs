@@ -1,4 +1,4 @@
-//! Sockets that change their driver.
+//! Sockets that move to another driver.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -24,7 +24,7 @@ fn expect_bytes(host: &mut Host, lane: LaneKey, expected: &[u8]) {
     assert_eq!(received, expected);
 }
 
-/// The stream goes on where it was, and connections that nobody had accepted are not lost.
+/// The stream continues, and pending connections are not lost.
 pub(super) fn lanes_move_to_the_other_driver(variant: &Variant) {
     let other = match variant.choice {
         DriverChoice::Sockets => DriverChoice::Auto,
@@ -40,7 +40,7 @@ pub(super) fn lanes_move_to_the_other_driver(variant: &Variant) {
         let (closed, _) = host.lane_to_outside();
         host.close(closed, CloseMode::Reset);
         host.expect_closed(closed);
-        // A chunk with zero copy leaves its traces in the driver, not in the stream.
+        // A zero-copy chunk leaves state in the driver, not in the stream.
         host.send_chunk(lane, 1, Buffer::from(pattern(1, 5000)), SendMode::ZeroCopy);
         host.expect_sent(lane).unwrap();
         host.expect_released(1);
@@ -86,7 +86,7 @@ pub(super) fn lanes_move_to_the_other_driver(variant: &Variant) {
     }
 }
 
-/// What is outstanding keeps a driver together, and it goes on as if nothing had been asked.
+/// Outstanding requests prevent dismantling, and continue unaffected.
 pub(super) fn busy_driver_is_not_dismantled(variant: &Variant) {
     let mut host = Host::new(variant);
     let (lane, mut peer) = host.lane_to_outside();

@@ -1,4 +1,4 @@
-//! Several rails: who sends from where, who is let in, and news of their links.
+//! Several rails: source addresses, filtering of connections, and link events.
 
 use std::io::{ErrorKind, Read};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -30,7 +30,7 @@ fn rails_of(addresses: &[&str]) -> Vec<Rail> {
     addresses.iter().map(|address| rail(address.parse().unwrap(), index)).collect()
 }
 
-/// Listens at a port of all addresses.
+/// Listens on a port of all addresses.
 fn listen_everywhere(host: &mut Host) -> u16 {
     let listener = TcpListener::bind("0.0.0.0:0").unwrap();
     listener.set_nonblocking(true).unwrap();
@@ -39,7 +39,7 @@ fn listen_everywhere(host: &mut Host) -> u16 {
     port
 }
 
-/// Each datagram leaves from the address of its rail, whatever goes in the same call.
+/// Each datagram is sent from the address of its rail, whatever else is in the same call.
 pub(super) fn each_rail_sends_from_its_address(variant: &Variant) {
     for (bound_to, addresses, outside) in [
         ("0.0.0.0", ["127.0.0.1", "127.0.0.2"], ["127.0.0.1", "127.0.0.1"]),
@@ -74,7 +74,7 @@ pub(super) fn each_rail_sends_from_its_address(variant: &Variant) {
                 }
             }
         }
-        // Both ways: the answer comes to the address of the rail.
+        // Both ways: the answer is sent to the address of the rail.
         for ((outside, from), to) in outside.iter().zip(from).zip(to) {
             outside.send_to(&pattern(7, 300), from).unwrap();
             assert!(host.expect_datagram() == (to, pattern(7, 300)));
@@ -116,7 +116,7 @@ pub(super) fn each_rail_connects_from_its_address(variant: &Variant) {
     let port = listen_everywhere(&mut host);
     for (number, ip) in addresses.into_iter().enumerate() {
         let ip: IpAddr = ip.parse().unwrap();
-        // To the address of the other rail: from and to do not depend on each other.
+        // To the address of the other rail: source and destination are independent.
         let to = SocketAddr::new(addresses[1 - number].parse().unwrap(), port);
         let near = host.connect_by(to, number as u8);
         host.expect("Connected", |e| matches!(e, DriverEvent::Connected { lane } if *lane == near));
@@ -135,7 +135,11 @@ pub(super) fn each_rail_connects_from_its_address(variant: &Variant) {
     host.expect_quiet();
     for (_, socket) in host.dismantle().unwrap() {
         let nic = SockRef::from(&socket).device().unwrap();
-        assert_eq!(nic.as_deref(), Some(&b"lo"[..]), "since Linux 5.7 anybody may bind to a NIC");
+        assert_eq!(
+            nic.as_deref(),
+            Some(&b"lo"[..]),
+            "binding to a NIC needs no privileges since Linux 5.7"
+        );
     }
 }
 
@@ -159,7 +163,7 @@ pub(super) fn connections_to_foreign_addresses_are_closed(variant: &Variant) {
     host.expect_quiet();
 }
 
-/// Each rail has a listener of its own, which is bound to its NIC, and to another one in time.
+/// Each rail has a listener of its own, bound to its NIC, also after the NIC changed.
 pub(super) fn listeners_of_rails_follow_their_nics(variant: &Variant) {
     if !enter_new_network(variant) {
         return;
@@ -171,7 +175,7 @@ pub(super) fn listeners_of_rails_follow_their_nics(variant: &Variant) {
     }
     let any_socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let veth = name_to_index(&any_socket, "r0").unwrap();
-    // What does not come to the listener of a rail waits here.
+    // Accepts connections that no rail's listener accepts.
     let everywhere = TcpListener::bind("0.0.0.0:0").unwrap();
     everywhere.set_nonblocking(true).unwrap();
     let port = everywhere.local_addr().unwrap().port();
@@ -219,8 +223,8 @@ fn ip(arguments: &str) -> bool {
     done.is_ok_and(|status| status.success())
 }
 
-/// Has this thread, which ends with the test, in a network of its own, which ends with it and whose
-/// loopback is off; `false`: that is not allowed here.
+/// Moves this thread, which ends with the test, to a new network namespace whose loopback is down;
+/// `false`: not permitted here.
 fn enter_new_network(variant: &Variant) -> bool {
     // SAFETY: no other thread is concerned; sockets that there are stay in their network.
     let entered = unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) };
@@ -313,7 +317,7 @@ pub(super) fn link_changes_are_reported(variant: &Variant) {
     expect(&mut host, true);
 }
 
-/// Switches the loopback of this thread's network on or off.
+/// Sets the loopback of this thread's network up or down.
 fn switch_loopback(is_on: bool) {
     let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
     // SAFETY: integers and bytes, for which zero bytes are a value.

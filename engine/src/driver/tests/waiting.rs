@@ -1,4 +1,4 @@
-//! Polling, sleeping, and rings that are too small.
+//! Polling, sleeping, and queues that are too small.
 
 use std::io::{ErrorKind, Write};
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use crate::driver::DriverConfig;
 use crate::driver::traits::{CloseMode, DriverEvent, Interest};
 use crate::memory::Buffer;
 
-/// Pairs of lanes of one driver. Their completions do not fit into the smallest ring's queue.
+/// Pairs of lanes of one driver. Their completions exceed the smallest completion queue.
 const PAIRS: usize = 400;
 
 pub(super) fn park_respects_its_timeout(variant: &Variant) {
@@ -40,7 +40,7 @@ pub(super) fn park_ends_with_an_event(variant: &Variant) {
         peer
     });
     let mut events = Vec::new();
-    // The longest time that there is must not overflow.
+    // The longest timeout must not overflow.
     host.driver.park(Duration::MAX, &mut events).unwrap();
     assert!(matches!(events[..], [DriverEvent::Readable { lane: l }] if l == lane), "{events:?}");
     let _peer = other.join().unwrap();
@@ -54,7 +54,7 @@ pub(super) fn park_ends_with_an_event(variant: &Variant) {
     assert!(matches!(events[..], [DriverEvent::Accepted { .. }]), "{events:?}");
     assert!(begin.elapsed() < PATIENCE);
     other.join().unwrap();
-    // What is there already is not slept over.
+    // Present data ends the sleep at once.
     host.watch(lane, Interest::Readable);
     events.clear();
     host.driver.park(PATIENCE * 2, &mut events).unwrap();
@@ -62,7 +62,7 @@ pub(super) fn park_ends_with_an_event(variant: &Variant) {
     assert!(begin.elapsed() < PATIENCE);
 }
 
-/// What somebody else sleeps by: it is quiet while nothing comes, and readable from the first event
+/// The wake descriptor is not readable while nothing happens, and readable from the first event
 /// until the driver is polled.
 pub(super) fn armed_driver_signals_its_wake_descriptor(variant: &Variant) {
     let mut host = Host::new(variant);
@@ -75,7 +75,7 @@ pub(super) fn armed_driver_signals_its_wake_descriptor(variant: &Variant) {
         let timeout = Timespec::try_from(Duration::from_millis(for_ms)).unwrap();
         poll(&mut fds, Some(&timeout)).unwrap() == 1
     };
-    // A fault that is planned shortens the sleep, and nothing is said of it before.
+    // A scheduled fault shortens the sleep without a signal.
     assert!(host.driver.arm(PATIENCE).unwrap() <= PATIENCE);
     assert!(!is_readable(10), "nothing has come");
     for _ in 0..3 {
@@ -99,7 +99,7 @@ pub(super) fn armed_driver_signals_its_wake_descriptor(variant: &Variant) {
         let mut into = [0; 16];
         assert_eq!(host.driver.recv(lane, &mut into).unwrap(), 4);
         host.watch(lane, Interest::Readable);
-        // It may take a look to find that nothing is there.
+        // It may take a poll to find that nothing is present.
         let begin = Instant::now();
         while host.driver.arm(PATIENCE).unwrap().is_zero() || is_readable(1) {
             events.clear();
@@ -129,7 +129,7 @@ pub(super) fn idle_poll_makes_no_syscall(variant: &Variant) {
     let calls = host.driver.counters().syscalls - before;
     match host.driver.name() {
         _ if host.driver.polls_for_free() => assert_eq!(calls, 0),
-        // After a while it does not ask each time.
+        // After a while not every poll calls epoll.
         "sockets" => assert!((1..=100).contains(&calls), "{calls}"),
         _ => assert_eq!(calls, 100),
     }
@@ -142,7 +142,7 @@ pub(super) fn idle_poll_makes_no_syscall(variant: &Variant) {
 /// More completions at a time than the queue holds, and a submission queue of two.
 pub(super) fn full_completion_queue_loses_nothing(variant: &Variant) {
     let limit = getrlimit(Resource::Nofile);
-    // Every lane is a descriptor; ordinary limits are lower and may be raised.
+    // Every lane is a descriptor; default limits are lower and may be raised.
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).unwrap();
     let config = DriverConfig { ring_entries: 2, ..variant.config() };
     let mut host = Host::with(variant.choice, &config);

@@ -1,4 +1,4 @@
-//! What the middleware leaves behind: traces and captures.
+//! Output of the middleware: logs and captures.
 
 use std::fmt::Debug;
 use std::fs::File;
@@ -10,14 +10,14 @@ use pcap_file::pcap::PcapReader;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::subscriber::DefaultGuard;
-use tracing::{Event as Told, Metadata, Subscriber};
+use tracing::{Event as LogEvent, Metadata, Subscriber};
 
 use super::host::{Host, Variant, Wrap, pattern};
 use crate::driver::DriverChoice;
 use crate::driver::traits::{CloseMode, SendMode};
 use crate::memory::Buffer;
 
-/// Keeps what a driver tells, one line per event.
+/// Collects log events, one line each.
 #[derive(Clone, Default)]
 pub(super) struct Listener(Arc<Mutex<Vec<String>>>);
 
@@ -42,7 +42,7 @@ impl Subscriber for Listener {
 
     fn record_follows_from(&self, _: &Id, _: &Id) {}
 
-    fn event(&self, event: &Told<'_>) {
+    fn event(&self, event: &LogEvent<'_>) {
         let mut line = Line(String::new());
         event.record(&mut line);
         self.0.lock().unwrap().push(line.0);
@@ -53,19 +53,19 @@ impl Subscriber for Listener {
     fn exit(&self, _: &Id) {}
 }
 
-/// Listens to what drivers of this thread tell, until the guard is dropped.
+/// Collects log events of this thread, until the guard is dropped.
 pub(super) fn listen(listener: &Listener) -> DefaultGuard {
     tracing::subscriber::set_default(listener.clone())
 }
 
-/// A name for a capture that nobody else uses.
+/// A unique file name for a capture.
 pub(super) fn new_file() -> PathBuf {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
     std::env::temp_dir().join(format!("ringrail-driver-{}-{number}.pcap", std::process::id()))
 }
 
-/// Fails unless every packet of the file is one of TCP or UDP, as long as it says.
+/// Fails unless every packet of the file is a complete one of TCP or UDP.
 pub(super) fn check_capture(path: &Path) {
     let mut reader = PcapReader::new(File::open(path).unwrap()).unwrap();
     let mut count = 0;
@@ -129,8 +129,8 @@ fn trace_logs_calls_and_events_and_counts_idle_polls() {
         &["call=\"recv_datagram\"", "length=9", &own.to_string()],
         &["call=\"shutdown\"", "outcome=true"],
     ] {
-        let is_told = lines.iter().any(|line| parts.iter().all(|part| line.contains(part)));
-        assert!(is_told, "{parts:?} is not in {lines:#?}");
+        let is_logged = lines.iter().any(|line| parts.iter().all(|part| line.contains(part)));
+        assert!(is_logged, "{parts:?} is not in {lines:#?}");
     }
 }
 

@@ -1,14 +1,14 @@
-//! Socket addresses as system calls have them.
+//! Socket addresses in the layout of system calls.
 
 use std::mem;
 use std::net::{SocketAddr, SocketAddrV4, SocketAddrV6};
 
-/// Which addresses a socket speaks of.
+/// Address family of a socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Family {
-    /// IPv4 alone.
+    /// IPv4 only.
     V4,
-    /// IPv6, in which IPv4 addresses are mapped (`::ffff:a.b.c.d`).
+    /// IPv6, with IPv4 addresses mapped (`::ffff:a.b.c.d`).
     V6,
 }
 
@@ -19,7 +19,7 @@ impl Family {
     }
 }
 
-/// Room for an address of either family; both begin with the family.
+/// A socket address of either family; both begin with the family.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(super) union RawAddress {
@@ -28,17 +28,17 @@ pub(super) union RawAddress {
 }
 
 impl RawAddress {
-    /// Bytes that the longest address takes.
+    /// Bytes of the longest address.
     pub(super) const BYTES: libc::socklen_t = size_of::<Self>() as libc::socklen_t;
 
-    /// No address.
+    /// An empty address.
     pub(super) fn new() -> Self {
         // SAFETY: both variants are integers, for which zero bytes are a value.
         unsafe { mem::zeroed() }
     }
 
-    /// Takes `address` as a socket of `family` wants it; returns its length in bytes, `None` when
-    /// such a socket cannot reach it.
+    /// Stores `address` for a socket of `family`; returns its length in bytes, `None` if such a
+    /// socket cannot reach it.
     #[inline(always)]
     pub(super) fn set(&mut self, address: SocketAddr, family: Family) -> Option<libc::socklen_t> {
         match (family, address) {
@@ -55,7 +55,7 @@ impl RawAddress {
         }
     }
 
-    /// Whether the first `bytes` of both are the same: lengths that [`Self::set`] returned.
+    /// Whether the first `bytes` of both are equal: lengths that [`Self::set`] returned.
     pub(super) fn equals(&self, other: &Self, bytes: libc::socklen_t) -> bool {
         debug_assert!(bytes <= Self::BYTES);
         // SAFETY: zero bytes or a whole address of either family, without padding, were written
@@ -88,8 +88,8 @@ impl RawAddress {
         size_of::<libc::sockaddr_in6>() as libc::socklen_t
     }
 
-    /// The address that the kernel wrote, of `length` bytes; mapped ones become IPv4 again. `None`
-    /// when it is none of IP.
+    /// The address that the kernel wrote, of `length` bytes, with mapped addresses as IPv4. `None`
+    /// if it is no IP address.
     #[inline]
     pub(super) fn get(&self, length: libc::socklen_t) -> Option<SocketAddr> {
         if (length as usize) < size_of::<libc::sockaddr_in>() {

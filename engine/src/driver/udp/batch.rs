@@ -1,4 +1,4 @@
-//! Room for what one call receives.
+//! Buffers of one receive call.
 
 use std::io;
 use std::net::SocketAddr;
@@ -15,14 +15,14 @@ struct Slot {
     address_bytes: libc::socklen_t,
     /// Bytes received.
     length: usize,
-    /// Bytes of each datagram in it but the last, which may have fewer.
+    /// Bytes of each datagram in it but the last, which may be shorter.
     datagram_bytes: usize,
     report: Report,
 }
 
-/// A datagram of a batch.
+/// A datagram taken from a batch.
 pub(super) struct Taken {
-    /// Where it came from, if that is an address.
+    /// Its source, if that is an IP address.
     pub(super) from: Option<SocketAddr>,
     message: usize,
     start: usize,
@@ -35,7 +35,7 @@ impl Taken {
     }
 }
 
-/// Messages that were received and not all taken: datagrams, or trains of them.
+/// Received messages, not all of them consumed: datagrams, or GRO batches of them.
 pub(super) struct Batch {
     slots: Box<[Slot]>,
     headers: Box<[libc::mmsghdr]>,
@@ -45,7 +45,7 @@ pub(super) struct Batch {
     /// The next message of which something is taken, and the end of the batch.
     next: usize,
     end: usize,
-    /// Where the next datagram begins in that message.
+    /// Offset of the next datagram in that message.
     at: usize,
 }
 
@@ -75,7 +75,7 @@ impl Batch {
         }
     }
 
-    /// Messages that one call can bring.
+    /// Messages per call.
     pub(super) fn capacity(&self) -> usize {
         self.slots.len()
     }
@@ -84,7 +84,7 @@ impl Batch {
         self.next == self.end
     }
 
-    /// The next datagram; [`Self::bytes`] are there until the next call receives.
+    /// The next datagram; [`Self::bytes`] are valid until the next receive call.
     #[inline]
     pub(super) fn take(&mut self) -> Option<Taken> {
         if self.is_empty() {
@@ -106,7 +106,7 @@ impl Batch {
         &mut self.slots[taken.message].bytes[taken.start..taken.end]
     }
 
-    /// Asks the kernel for `count` messages, once all were taken; returns how many came.
+    /// Receives up to `count` messages, once all were consumed; returns how many.
     pub(super) fn receive(&mut self, socket: RawFd, count: usize) -> io::Result<usize> {
         debug_assert!(self.is_empty());
         (self.next, self.end, self.at) = (0, 0, 0);
@@ -120,8 +120,8 @@ impl Batch {
         Ok(self.end)
     }
 
-    /// Receives one datagram without the detour of a batch: where it came from, if that is an
-    /// address, and its length; [`Self::first`] has its bytes.
+    /// Receives one datagram without a batch: source, if that is an IP address, and length;
+    /// [`Self::first`] returns its bytes.
     #[inline(always)]
     pub(super) fn receive_one(&mut self, socket: RawFd) -> io::Result<(Option<SocketAddr>, usize)> {
         debug_assert!(self.is_empty() && !self.is_gro);
@@ -142,7 +142,7 @@ impl Batch {
         Ok((slot.address.get(slot.address_bytes), length))
     }
 
-    /// The bytes of the datagram that was received last, alone.
+    /// The bytes of the datagram received by [`Self::receive_one`].
     #[inline]
     pub(super) fn first(&mut self, length: usize) -> &mut [u8] {
         &mut self.slots[0].bytes[..length]

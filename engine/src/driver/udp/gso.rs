@@ -1,6 +1,6 @@
-//! Trains: datagrams of one length to one destination, which the kernel takes as one message and
-//! cuts as late as it can (`UDP_SEGMENT`, Linux 4.18), and gives as one if it is asked to
-//! (`UDP_GRO`, Linux 5.0).
+//! Segmentation offload: datagrams of one length to one destination are passed to the kernel as one
+//! message, which it splits as late as possible (`UDP_SEGMENT`, GSO, Linux 4.18), and received as
+//! one if enabled (`UDP_GRO`, Linux 5.0).
 
 use std::io;
 use std::mem::offset_of;
@@ -9,18 +9,18 @@ use std::os::fd::RawFd;
 use super::super::options;
 use super::source::{self, Source};
 
-/// Datagrams of a train at least: two that go one by one overlap on their way, and take 6.7 us
-/// there where a train of two takes 8 (half a round trip of 2 KiB over veth).
+/// Datagrams of a GSO batch at least: two sent one by one overlap on their way, and take 6.7 us,
+/// where a batch of two takes 8 (half a round trip of 2 KiB over veth).
 pub(super) const DATAGRAMS_MIN: usize = 3;
 
-/// Datagrams of a train at most: the kernel's `UDP_MAX_SEGMENTS` before Linux 6.9.
+/// Datagrams of a batch at most: the kernel's `UDP_MAX_SEGMENTS` before Linux 6.9.
 const DATAGRAMS_MAX: usize = 64;
 
-/// Payload of a train at most, in bytes: the longest UDP message over IPv4.
+/// Payload of a batch at most, in bytes: the longest UDP message over IPv4.
 const BYTES_MAX: usize = 65_507;
 
-/// How many datagrams go as one train: the first, `first` bytes long, and those `others` behind it
-/// that are as long, the last one as long at the most.
+/// How many datagrams form one batch: the first, of `first` bytes, and the `others` after it that
+/// are as long; the last one may be shorter.
 pub(super) fn length(first: usize, others: impl Iterator<Item = usize>) -> usize {
     let (mut count, mut bytes) = (1, first);
     for length in others {
@@ -36,10 +36,10 @@ pub(super) fn length(first: usize, others: impl Iterator<Item = usize>) -> usize
     if count < DATAGRAMS_MIN { 1 } else { count }
 }
 
-/// What one call may bring.
+/// Bytes that one message may have.
 pub(super) const ROOM_BYTES: usize = 1 << 16;
 
-/// Has the kernel give trains whole, with the length of their datagrams, or one by one.
+/// Enables or disables `UDP_GRO`.
 pub(super) fn set_gro(socket: RawFd, is_on: bool) -> io::Result<()> {
     options::set(socket, libc::SOL_UDP, libc::UDP_GRO, is_on.into())
 }
@@ -49,8 +49,8 @@ pub(super) fn has_gso(socket: RawFd) -> bool {
     options::get(socket, libc::SOL_UDP, libc::UDP_SEGMENT).is_ok()
 }
 
-/// Room for what the kernel says about a message: nothing, or how long the datagrams of a train
-/// are.
+/// Buffer for the control message of a received message: empty, or the length of the datagrams of a
+/// GRO batch.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(super) struct Report {
@@ -64,12 +64,12 @@ impl Report {
         unsafe { std::mem::zeroed() }
     }
 
-    /// For the kernel to write to, and its length.
+    /// Pointer and length for the kernel to write to.
     pub(super) fn room(&mut self) -> (*mut u8, usize) {
         ((&raw mut *self).cast(), size_of::<Self>())
     }
 
-    /// How long the datagrams of a train are, if the kernel wrote `length` bytes that say so.
+    /// The length of the datagrams of a batch, if the kernel wrote `length` bytes that say so.
     #[inline]
     pub(super) fn datagram_bytes(&self, length: usize) -> Option<usize> {
         let is_it = length >= offset_of!(Self, bytes) + size_of::<libc::c_int>()
@@ -84,11 +84,11 @@ impl Report {
 struct Segment {
     header: libc::cmsghdr,
     bytes: u16,
-    /// Zero bytes, for the kernel takes these, too, and checkers of memory look at what it takes.
+    /// Zero bytes: the kernel reads these, too, and memory checkers report uninitialised ones.
     padding: [u16; 3],
 }
 
-/// Bytes of the control messages of one message at most.
+/// Control bytes of one message at most.
 const CONTROL_BYTES: usize = 64;
 
 /// The control messages of one message.
@@ -101,8 +101,8 @@ impl Control {
         Self([0; CONTROL_BYTES])
     }
 
-    /// Says where a message leaves, and how long the datagrams of a train are: what the kernel is
-    /// to read, and its length.
+    /// Sets the source of a message, and the length of the datagrams of a batch; returns pointer
+    /// and length for the kernel to read.
     pub(super) fn set(
         &mut self,
         from: Option<&Source>,
@@ -147,8 +147,8 @@ mod tests {
         assert_eq!(of(&[100, 100, 40, 40]), 3);
         assert_eq!(of(&[100, 101]), 1);
         assert_eq!(of(&[100, 100, 40, 100]), 3);
-        assert_eq!(of(&[100, 40, 100]), 1, "too short a train");
-        assert_eq!(of(&[100, 100, 100, 0]), 3, "the kernel sends no empty end");
+        assert_eq!(of(&[100, 40, 100]), 1, "too short for a batch");
+        assert_eq!(of(&[100, 100, 100, 0]), 3, "the kernel sends no empty tail");
     }
 
     #[test]

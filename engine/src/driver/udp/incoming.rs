@@ -1,4 +1,4 @@
-//! Datagrams that came in.
+//! Receiving datagrams.
 
 use std::io;
 use std::net::SocketAddr;
@@ -9,17 +9,17 @@ use super::batch::Batch;
 use super::gso;
 use crate::driver::traits::{DATAGRAM_BYTES_MAX, DriverCounters};
 
-/// Pending errors of a socket that one call for datagrams passes over.
+/// Pending socket errors that one receive call skips.
 const ERRORS_MAX: usize = 64;
 
-/// Batches of which a call for datagrams takes none, before it says so: nobody who sends us what
-/// is too long holds the engine.
+/// Batches without a usable datagram before a receive call returns: oversized datagrams of a peer
+/// must not starve the engine.
 const FETCHES_MAX: usize = 4;
 
-/// The smallest batch that is asked for after two datagrams that came one by one.
+/// The smallest batch, requested after two consecutive single datagrams.
 const BATCH_MIN: usize = 8;
 
-/// One byte more than a datagram may have shows which are longer.
+/// One byte more than the maximum, to detect longer datagrams.
 const DATAGRAM_ROOM_BYTES: usize = DATAGRAM_BYTES_MAX + 1;
 
 /// Trains of a batch.
@@ -30,21 +30,20 @@ const GRO_MESSAGES: usize = 8;
 const GRO_STEP: u32 = 4;
 /// Points from which on `UDP_GRO` is asked for; it is on until there are none left.
 const GRO_SCORE: u32 = 32;
-/// Most points.
+/// Maximum of points.
 const SCORE_MAX: u32 = 64;
 
-/// Datagrams that were received and not all taken.
+/// Received datagrams, not all of them consumed.
 ///
-/// Asking is what costs: 123 ns where nothing is there, 182 by `recvmmsg`, which also takes 110 ns
-/// more for one datagram than `recvfrom`. So batches are asked for only while datagrams come faster
-/// than they are taken, and one that was not filled is followed by an answer of "none" without
-/// asking, unless the driver was polled meanwhile: an engine that was away for long must not take
-/// an old answer for a new one, as it counts as lost what did not come.
+/// Receive calls are what costs: 123 ns if nothing is there, 182 by `recvmmsg`, which also takes
+/// 110 ns more for one datagram than `recvfrom`. So batches are requested only while datagrams
+/// arrive faster than they are consumed, and after a batch that was not full `None` is returned
+/// without a call, unless the driver was polled meanwhile: an engine that was away for long must
+/// not use a stale result, as it counts missing packets as lost.
 ///
-/// While many come behind others of the same length, the kernel is told to give trains whole
-/// (`UDP_GRO`); to ask for their lengths costs 100 ns a call, so it is told to stop when they do
-/// not come any more. A train that comes just then is one datagram that nobody understands: it is
-/// lost, as any may be.
+/// While datagrams of one length arrive in runs, `UDP_GRO` is enabled; its control message costs
+/// 100 ns a call, so it is disabled when runs end. A GRO batch that arrives during the switch is
+/// taken for one invalid datagram: it is lost, as any may be.
 pub(super) struct Incoming {
     datagrams: Batch,
     /// Room for trains, once they have come.
@@ -67,8 +66,8 @@ pub(super) struct Incoming {
     is_drained: bool,
 }
 
-/// Whether an error is what an ICMP message said of a datagram that was sent, or a signal: the
-/// packet layer finds out by itself, and datagrams of others wait.
+/// Whether an error is from ICMP about a datagram sent before, or a signal: the packet layer
+/// detects the loss by itself, and other datagrams are waiting.
 #[cold]
 fn is_unrelated_error(error: &io::Error) -> bool {
     matches!(
@@ -112,7 +111,7 @@ impl Incoming {
         }
     }
 
-    /// Whether datagrams were received that nobody has taken.
+    /// Whether received datagrams have not been consumed.
     pub(super) fn is_held(&mut self) -> bool {
         !self.batch().is_empty()
     }
@@ -155,7 +154,7 @@ impl Incoming {
         }
     }
 
-    /// Whether the next datagram is asked for alone, and none is here.
+    /// Whether the next datagram is requested alone, and none is buffered.
     #[inline]
     fn is_one_by_one(&self) -> bool {
         self.request == 1
@@ -165,7 +164,7 @@ impl Incoming {
             && self.gro_score < GRO_SCORE
     }
 
-    /// The next datagram of a batch, which comes first if there is none.
+    /// The next datagram of a batch; receives one first if it is empty.
     #[inline(never)]
     fn take_from_batch(
         &mut self,
@@ -189,7 +188,7 @@ impl Incoming {
         Ok(None)
     }
 
-    /// Takes note of a datagram of `length` bytes.
+    /// Updates the run for a datagram of `length` bytes.
     #[inline]
     fn note_length(&mut self, length: usize) {
         if self.run_bytes.is_some_and(|longest| length <= longest) {
@@ -205,7 +204,7 @@ impl Incoming {
         }
     }
 
-    /// Asks the kernel for more; `false` when there is none.
+    /// Receives more; `false` if there is nothing.
     fn fetch(&mut self, socket: RawFd, counters: &mut DriverCounters) -> io::Result<bool> {
         if self.gro_score >= GRO_SCORE && !self.has_gro && !self.lacks_gro {
             self.start_gro(socket, counters);
@@ -232,7 +231,7 @@ impl Incoming {
         Ok(false)
     }
 
-    /// Has the kernel give trains whole, from now on.
+    /// Enables `UDP_GRO`.
     #[cold]
     fn start_gro(&mut self, socket: RawFd, counters: &mut DriverCounters) {
         counters.syscalls += 1;
@@ -243,20 +242,20 @@ impl Incoming {
                 self.has_gro = true;
             }
             Err(error) => {
-                tracing::debug!("datagrams are received one by one: {error}");
+                tracing::debug!("UDP_GRO is not available: {error}");
                 self.lacks_gro = true;
             }
         }
     }
 
-    /// Has the kernel give datagrams one by one again.
+    /// Disables `UDP_GRO`.
     #[cold]
     fn stop_gro(&mut self, socket: RawFd, counters: &mut DriverCounters) {
         counters.syscalls += 1;
         self.has_gro = gso::set_gro(socket, false).is_err();
     }
 
-    /// Decides on the next call, after one that found `count` messages.
+    /// Chooses the size of the next request, after a call that returned `count` messages.
     fn plan(&mut self, count: usize) {
         let (asked, most) = (self.request, self.batch().capacity());
         if asked > 1 {
@@ -295,8 +294,8 @@ mod tests {
             Self { sockets, outgoing, incoming: Incoming::new() }
         }
 
-        /// Sends datagrams of these lengths at once and takes them all; returns the calls of either
-        /// side.
+        /// Sends datagrams of these lengths at once and receives them all; returns the system calls
+        /// of either side.
         fn exchange(&mut self, lengths: &[usize]) -> (u64, u64) {
             let (mut sent, mut taken) = (DriverCounters::default(), DriverCounters::default());
             let to = self.sockets[1].local_addr().unwrap();
@@ -332,7 +331,7 @@ mod tests {
         }
         let mut pair = Pair::new();
         pair.exchange(&[1000; 40]);
-        // A train each.
+        // One GSO batch each.
         assert_eq!(pair.exchange(&[1000; 40]), (1, 1));
         let mixed: Vec<usize> =
             (0..60).map(|at| [1400, 1400, 1400, 300, 8, 0, 8][at % 7]).collect();
@@ -371,7 +370,7 @@ mod tests {
             let socket = pair.sockets[1].as_raw_fd();
             while pair.incoming.take(socket, &mut taken).unwrap().is_some() {}
         }
-        // A train of them would have come by one call.
+        // A GSO batch would have arrived by one call.
         assert!(taken.syscalls >= 3, "{}", taken.syscalls);
     }
 

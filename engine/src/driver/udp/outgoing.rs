@@ -1,4 +1,4 @@
-//! Datagrams on their way out.
+//! Sending datagrams.
 
 use std::io;
 use std::net::SocketAddr;
@@ -13,7 +13,7 @@ use super::{BATCH, failed};
 use crate::driver::traits::Rail;
 use crate::driver::traits::{DATAGRAM_BYTES_MAX, DriverCounters, TxFlags};
 
-/// A datagram and where it goes.
+/// A datagram and its destination.
 #[repr(C, align(64))]
 struct Slot {
     bytes: [u8; DATAGRAM_BYTES_MAX],
@@ -28,7 +28,7 @@ struct Slot {
 }
 
 impl Slot {
-    /// Whether the kernel may have both in one message.
+    /// Whether both may be in one GSO batch.
     fn shares_message_with(&self, other: &Self) -> bool {
         self.address_bytes == other.address_bytes
             && self.rail == other.rail
@@ -37,12 +37,12 @@ impl Slot {
     }
 }
 
-/// A ring of datagrams that the kernel has not taken.
+/// A ring buffer of datagrams that the kernel has not taken.
 ///
-/// A single one goes by `sendto`, which takes 125 ns less than `sendmmsg` of one (of 1480 ns for
-/// sending and receiving on a loopback); more go in as few calls as the kernel lets. Those of one
-/// length to one destination go as a train, one message that the kernel cuts (`UDP_SEGMENT`): its
-/// way through the kernel is what a datagram costs.
+/// A single one is sent by `sendto`, which takes 125 ns less than `sendmmsg` of one (of 1480 ns for
+/// sending and receiving on a loopback); more are sent in as few calls as possible. Those of one
+/// length to one destination form a GSO batch, one message that the kernel splits (`UDP_SEGMENT`):
+/// most of the cost of a datagram is its way through the kernel.
 pub(super) struct Outgoing {
     slots: Box<[Slot]>,
     headers: Box<[libc::mmsghdr]>,
@@ -52,14 +52,15 @@ pub(super) struct Outgoing {
     batch_lengths: Box<[u8]>,
     /// The kernel cuts trains, and has refused none.
     has_gso: bool,
-    /// The first datagram.
+    /// Index of the first datagram.
     head: usize,
-    /// How many there are.
+    /// Number of datagrams.
     count: usize,
     family: Family,
-    /// The socket is bound to no address.
+    /// The socket is bound to the wildcard address.
     is_wildcard: bool,
-    /// Of each rail, if there are several: `None` where the socket cannot send from its address.
+    /// The source of each rail, if there are several: `None` if the socket cannot send from its
+    /// address.
     sources: Box<[Option<Source>]>,
     routes: RouteCache,
 }
@@ -68,8 +69,8 @@ pub(super) struct Outgoing {
 // followed after it, so that the value may move between threads.
 unsafe impl Send for Outgoing {}
 
-/// Whether an error may be that the kernel, a sandbox, or a NIC that computes no checksums takes no
-/// trains.
+/// Whether an error may mean that the kernel, a sandbox, or a NIC without checksum offload does not
+/// support GSO.
 fn is_gso_refusal(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),
@@ -78,7 +79,7 @@ fn is_gso_refusal(error: &io::Error) -> bool {
 }
 
 impl Outgoing {
-    /// For a socket that is bound to `local`. `has_gso`: the kernel cuts trains.
+    /// For a socket bound to `local`. `has_gso`: the kernel supports GSO.
     pub(super) fn new(local: SocketAddr, has_gso: bool) -> Self {
         let slot = |_| Slot {
             bytes: [0; DATAGRAM_BYTES_MAX],
@@ -105,17 +106,17 @@ impl Outgoing {
         }
     }
 
-    /// The rails from now on.
+    /// Sets the rails.
     pub(super) fn set_rails(&mut self, rails: &[Rail]) {
         self.sources = match rails {
-            // The socket is bound to the address of the only one.
+            // The socket is bound to the address of the only rail.
             [_] if !self.is_wildcard => Box::default(),
             rails => rails.iter().map(|rail| Source::of(rail, self.family)).collect(),
         };
         self.routes.set_rails(if self.is_wildcard { rails } else { &[] });
     }
 
-    /// Comes with each poll.
+    /// Called in each poll.
     pub(super) fn poll(&mut self, sleeps: bool) {
         self.routes.poll(sleeps);
     }
@@ -125,7 +126,7 @@ impl Outgoing {
         self.slots.iter_mut().for_each(|slot| slot.is_default_route = false);
     }
 
-    /// Whether a datagram can leave by `rail`.
+    /// Whether a datagram can be sent by `rail`.
     #[inline]
     fn has(&self, rail: u8) -> bool {
         match self.sources.get(usize::from(rail)) {
@@ -149,7 +150,7 @@ impl Outgoing {
         (self.head + self.count) % BATCH
     }
 
-    /// Room for the next datagram; there must be some.
+    /// Buffer of the next datagram; the queue must not be full.
     #[inline]
     pub(super) fn room(&mut self) -> &mut [u8] {
         debug_assert!(!self.is_full());
@@ -157,7 +158,7 @@ impl Outgoing {
         &mut self.slots[tail].bytes
     }
 
-    /// Queues what was written into the room.
+    /// Queues the datagram in the buffer.
     #[inline(always)]
     pub(super) fn push(
         &mut self,
@@ -188,7 +189,7 @@ impl Outgoing {
         }
     }
 
-    /// Hands over what there is; `false` when the kernel has no room now and some is left.
+    /// Sends queued datagrams; `false` if the socket buffer is full and some are left.
     #[inline]
     pub(super) fn flush(&mut self, socket: RawFd, counters: &mut DriverCounters) -> bool {
         let mut first = None;
@@ -205,11 +206,11 @@ impl Outgoing {
         self.count == 0 || self.flush_all(socket, first, counters)
     }
 
-    /// [`Self::flush`] of more than one, or after the call that ended as `first` says.
+    /// [`Self::flush`] of more than one, or after a call that returned `first`.
     ///
-    /// What is refused for another reason concerns one destination: that datagram is lost. As an
-    /// error may also be one that the socket had pending because of an earlier datagram, or of a
-    /// train, it goes once more before that, alone.
+    /// Other errors concern one destination: that datagram is lost. As an error may also be a
+    /// pending one of an earlier datagram, or concern a GSO batch, the datagram is sent once more
+    /// alone before that.
     #[inline(never)]
     fn flush_all(
         &mut self,
@@ -243,7 +244,7 @@ impl Outgoing {
                     Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM) => return false,
                     _ if !is_second_try => is_second_try = true,
                     _ => {
-                        tracing::trace!("a datagram is lost here: {error}");
+                        tracing::trace!("datagram dropped: {error}");
                         counters.datagrams_refused += 1;
                         self.advance(1);
                         is_second_try = false;
@@ -256,7 +257,7 @@ impl Outgoing {
 
     fn advance(&mut self, count: usize) {
         self.count -= count;
-        // An empty ring begins where the cache is warm.
+        // An empty queue restarts where the cache is warm.
         self.head = if self.count == 0 { 0 } else { (self.head + count) % BATCH };
     }
 
@@ -285,7 +286,7 @@ impl Outgoing {
         while at < self.count {
             let length = if with_gso { self.gso_length(at) } else { 1 };
             let first = &self.slots[(self.head + at) % BATCH];
-            // Where the rail is gone since, routes decide.
+            // If the rail was removed, routing decides.
             let source = match self.sources.get(usize::from(first.rail)) {
                 Some(Some(source)) if !first.is_default_route => Some(source),
                 _ => None,

@@ -1,4 +1,4 @@
-//! Sockets for datagrams.
+//! Datagram sockets.
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
@@ -8,30 +8,28 @@ use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
 
 use super::super::options;
 
-/// What is asked for as the kernel's buffers, in bytes each way: the stock limits `rmem_max` and
-/// `wmem_max`, so that every user gets it.
+/// Requested socket buffers, in bytes each way: the default limits `rmem_max` and `wmem_max`, so
+/// that every user gets them.
 ///
 /// The kernel doubles the number and charges each datagram with the memory it takes (`SO_MEMINFO`,
 /// loopback): 832 bytes for one of 64, 1280 for 200-600, 2304 for 800-1500; a NIC that fills whole
-/// pages is charged more. So of the 425 984 bytes 512, 332 or 184 datagrams wait while the engine
-/// is away: 184 of 1500 bytes are 220 µs of 10 Gb/s, nine times what a bulk call holds it for
-/// (25 µs). What does not fit is lost, and the packet layer finds out. Without asking there is
-/// half of that.
+/// pages is charged more. So the 425 984 bytes hold 512, 332 or 184 datagrams while the engine is
+/// away: 184 of 1500 bytes are 220 µs of 10 Gb/s, nine times the duration of a bulk call (25 µs).
+/// The rest is lost, and the packet layer detects it. The default is half of that.
 const BUFFER_BYTES: usize = 212_992;
-/// What [`buffers`] says of a socket that got it.
+/// The result of [`buffers`] if the request was granted.
 pub(crate) const WANTED_BYTES: usize = 2 * BUFFER_BYTES;
 
-/// Binds a non-blocking socket for datagrams at `address`; at another port, which the kernel
-/// chooses, if that one is not free.
+/// Binds a non-blocking datagram socket at `address`; at an ephemeral port if the wanted one is
+/// taken.
 ///
-/// The kernel never fragments what the socket sends (`IP_PMTUDISC_PROBE`): a datagram that is
-/// longer than the NIC takes is refused, and the length that a path takes is for the packet layer
-/// to find. ICMP errors do not interrupt an unconnected socket, as `IP_RECVERR` stays off. On
-/// `::` it takes IPv4 as well.
+/// The kernel never fragments its datagrams (`IP_PMTUDISC_PROBE`): one that is longer than the
+/// NIC's MTU is refused, and the packet layer discovers the path MTU. ICMP errors do not interrupt
+/// an unconnected socket, as `IP_RECVERR` stays off. On `::` it is dual-stack.
 ///
 /// # Errors
 ///
-/// What the kernel says of the address, or that no descriptor is left; the text names the address.
+/// The kernel's error for the address, or no descriptor is left; the text names the address.
 pub(crate) fn bind(wanted: SocketAddr) -> io::Result<UdpSocket> {
     let bound = match try_bind(wanted) {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse && wanted.port() != 0 => {
@@ -42,7 +40,7 @@ pub(crate) fn bind(wanted: SocketAddr) -> io::Result<UdpSocket> {
         bound => bound,
     };
     bound.map_err(|error| {
-        io::Error::new(error.kind(), format!("cannot take datagrams at {wanted}: {error}"))
+        io::Error::new(error.kind(), format!("cannot bind a datagram socket to {wanted}: {error}"))
     })
 }
 
@@ -53,7 +51,7 @@ fn try_bind(address: SocketAddr) -> io::Result<UdpSocket> {
         socket.set_only_v6(false)?;
         let probe = libc::IPV6_PMTUDISC_PROBE;
         options::set(socket.as_raw_fd(), libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, probe)?;
-        // For IPv4 destinations; kernels before that could not take it refuse.
+        // For IPv4 destinations; kernels without dual-stack support refuse.
         let probe = libc::IP_PMTUDISC_PROBE;
         let _ = options::set(socket.as_raw_fd(), libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, probe);
     } else {
@@ -67,12 +65,12 @@ fn try_bind(address: SocketAddr) -> io::Result<UdpSocket> {
     Ok(socket.into())
 }
 
-/// Bytes of a socket's buffers, receiving and sending, as the kernel counts them: twice what was
-/// asked for, as far as its limits let it.
+/// Receive and send buffer of a socket in bytes, as the kernel counts them: twice the request,
+/// within its limits.
 ///
 /// # Errors
 ///
-/// What the kernel says.
+/// The kernel's error.
 pub(crate) fn buffers(socket: &UdpSocket) -> io::Result<(usize, usize)> {
     let socket = SockRef::from(socket);
     Ok((socket.recv_buffer_size()?, socket.send_buffer_size()?))

@@ -1,4 +1,4 @@
-//! Where datagrams leave: a control message per rail, made once.
+//! Source of datagrams: one prepared control message per rail.
 
 use std::mem::offset_of;
 use std::net::IpAddr;
@@ -20,13 +20,13 @@ struct V6 {
     info: libc::in6_pktinfo,
 }
 
-/// `IP_PKTINFO` or `IPV6_PKTINFO`: source address and NIC of a datagram. A NIC that is not known
-/// (index 0) is left to the routes.
+/// `IP_PKTINFO` or `IPV6_PKTINFO`: source address and NIC of a datagram. With NIC index 0
+/// (unknown), routing chooses it.
 #[derive(Clone, Copy)]
 pub(super) enum Source {
-    /// For a socket of IPv4.
+    /// For an IPv4 socket.
     V4(V4Source),
-    /// For a socket of IPv6; an IPv4 address is mapped.
+    /// For an IPv6 socket; an IPv4 address is mapped.
     V6(V6Source),
 }
 
@@ -38,7 +38,7 @@ pub(super) struct V4Source(V4);
 #[derive(Clone, Copy)]
 pub(super) struct V6Source(V6);
 
-/// A header for a content of type `T`, which begins at `content_at`.
+/// A header for a value of type `T` at offset `content_at`.
 pub(super) fn header<T>(content_at: usize, level: libc::c_int, kind: libc::c_int) -> libc::cmsghdr {
     // SAFETY: integers, for which zero bytes are a value.
     let mut header: libc::cmsghdr = unsafe { std::mem::zeroed() };
@@ -48,7 +48,7 @@ pub(super) fn header<T>(content_at: usize, level: libc::c_int, kind: libc::c_int
 }
 
 impl Source {
-    /// That of `rail` for a socket of `family`; `None`: such a socket cannot send from there.
+    /// The source of `rail` for a socket of `family`; `None`: such a socket cannot send from there.
     pub(super) fn of(rail: &Rail, family: Family) -> Option<Self> {
         match (family, rail.address.to_canonical()) {
             (Family::V4, IpAddr::V4(v4)) => Some(Self::V4(V4Source(V4 {
@@ -84,7 +84,7 @@ impl Source {
         }
     }
 
-    /// The control message and its length with padding, for the kernel to read.
+    /// The control message and its padded length, for the kernel to read.
     pub(super) fn message(&self) -> (*const u8, usize) {
         match self {
             Self::V4(V4Source(message)) => ((&raw const *message).cast(), size_of::<V4>()),

@@ -1,4 +1,4 @@
-//! Chunks of bulk lanes.
+//! Chunk transfer on bulk lanes.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -20,7 +20,7 @@ const REPORT_USAGE: u16 = 1 << 3;
 #[derive(Clone, Copy, Debug)]
 struct Chunk {
     token: u64,
-    /// Notifications that have not come.
+    /// Outstanding notifications.
     notifications: u32,
     is_sent: bool,
     copied: bool,
@@ -79,7 +79,7 @@ impl UringDriver {
             on_socket!(lane, |socket| opcode::RecvMsg::new(socket, message).flags(flags).build());
         let user_data = self.slots.insert(Kind::Receive(key));
         // SAFETY: the message and its pieces are boxed in the lane, which stays until the request
-        // has retired; the caller of `recv_chunk` vouches for the memory of the pieces.
+        // has retired; the caller of `recv_chunk` guarantees the memory of the pieces.
         if let Err(error) = unsafe { self.push(&entry.user_data(user_data)) } {
             self.slots.remove(user_data);
             return Err(error);
@@ -149,14 +149,15 @@ impl UringDriver {
         let is_single = lane.send().pieces.remaining().len() <= 2 && length > 0;
         let wants_zero_copy = mode == SendMode::ZeroCopy && self.can_zero_copy && is_single;
         if wants_zero_copy {
-            // The header goes ahead by a direct call, held back until the payload joins it.
+            // The header is sent first by a direct call, held back until the payload follows
+            // (`MSG_MORE`).
             let socket = lane.socket.as_raw_fd();
             let flags = libc::MSG_MORE | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
             self.counters.syscalls += 1;
             let bytes = &lane.send().header;
             // SAFETY: the pointer and the length are those of the header.
             let sent = unsafe { libc::send(socket, bytes.as_ptr().cast(), bytes.len(), flags) };
-            // What could not go (a full socket, or an error) is left to the ring.
+            // The ring sends the rest (full socket, or an error).
             if let Ok(sent) = usize::try_from(sent) {
                 lane.send().pieces.advance(sent);
             }
@@ -182,8 +183,7 @@ impl UringDriver {
         }
     }
 
-    /// Whether a range can be sent by the registration of the arena; registers it the first
-    /// time this is asked.
+    /// Whether a range can be sent as a registered buffer; registers the arena on first use.
     fn is_registered(&mut self, base: *const u8, length: usize) -> bool {
         let Some(arena) = self.arena else { return false };
         let (first, start) = (arena.base as usize, base as usize);
@@ -233,7 +233,7 @@ impl UringDriver {
         let kind = Kind::Send { lane: key, chunk, zero_copy: single.is_some() };
         let user_data = self.slots.insert(kind);
         // SAFETY: the message and its pieces are boxed in the lane, which stays until the request
-        // has retired; the caller of `send_chunk` vouches for the payload until the release.
+        // has retired; the caller of `send_chunk` keeps the payload until the release.
         if let Err(error) = unsafe { self.push(&entry.user_data(user_data)) } {
             self.slots.remove(user_data);
             return Err(error);
@@ -273,7 +273,7 @@ impl UringDriver {
                     Err(error) => Err(error),
                 }
             }
-            // Zero copy is refused (no memory may be locked, or the socket cannot): copy.
+            // Zero copy is refused (no lockable memory, or unsupported by the socket): copy.
             _ if zero_copy
                 && matches!(-result, libc::ENOMEM | libc::ENOBUFS | libc::EOPNOTSUPP) =>
             {
@@ -300,7 +300,7 @@ impl UringDriver {
         self.release_if_done(key, number);
     }
 
-    /// A notification came.
+    /// A zero-copy notification arrived.
     pub(super) fn released(&mut self, key: LaneKey, number: usize, copied: bool) {
         if let Some(chunk) = self.chunks.get(number) {
             chunk.notifications -= 1;

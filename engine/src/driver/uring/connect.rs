@@ -1,4 +1,4 @@
-//! Connections of ours, from the first step to the outcome.
+//! Outgoing connections.
 
 use std::io;
 use std::net::SocketAddr;
@@ -50,7 +50,7 @@ impl UringDriver {
             return;
         }
         if !lane.is_connecting {
-            // Known since the owner was absent.
+            // Already handled in detached mode.
             return;
         }
         let outcome = match result {

@@ -1,4 +1,4 @@
-//! The descriptors of datagrams: read and written by direct calls, watched by the ring.
+//! Datagram descriptors: read and written by direct calls, watched by the ring.
 
 use std::io;
 
@@ -10,7 +10,7 @@ use super::UringDriver;
 use super::slots::Kind;
 
 impl UringDriver {
-    /// Reports what is here already and stages requests for the rest.
+    /// Reports what is ready and stages poll requests for the rest.
     pub(super) fn serve_datagrams(&mut self, sleeps: bool) -> io::Result<()> {
         let is_armed = self.datagrams_armed[Source::Frames as usize].readable;
         if is_armed && self.datagrams.must_cancel(Source::Frames) {
@@ -57,7 +57,7 @@ impl UringDriver {
         if is_writable { &mut armed.writable } else { &mut armed.readable }
     }
 
-    /// A request for a source of datagrams completed.
+    /// A poll request of a datagram source completed.
     pub(super) fn datagrams_ready(&mut self, source: Source, is_writable: bool, result: i32) {
         *self.armed(source, is_writable) = false;
         if result == -libc::ECANCELED {
@@ -67,8 +67,8 @@ impl UringDriver {
         self.datagrams.on_ready(source, announced, &mut self.ready);
     }
 
-    /// Sends what is queued a last time and gives the sources up; requests that watch them are
-    /// still to be cancelled.
+    /// Flushes queued datagrams once and closes the sources; requests that watch them must still be
+    /// cancelled.
     pub(super) fn drop_datagrams(&mut self) {
         self.datagrams.close();
     }

@@ -1,8 +1,9 @@
-//! While the owner is absent: another thread may neither enter the ring nor register with it, for
-//! `SINGLE_ISSUER` binds it to the owner's task, and completions that are deferred come only there.
+//! Detached mode, while the owner is not in the engine: another thread may neither enter the ring
+//! nor register with it, as `SINGLE_ISSUER` binds it to the owner's task, and deferred completions
+//! run only there.
 //!
-//! So requests are kept for the owner, in order, and sockets are asked by `poll(2)` what the ring
-//! would tell: what was asked of the ring stays asked, and tells the owner again.
+//! So requests are deferred for the owner, in order, and `poll(2)` replaces the ring's poll
+//! requests: those stay outstanding, and complete again for the owner.
 
 use std::collections::VecDeque;
 use std::io;
@@ -16,12 +17,12 @@ use super::lane::UringLane;
 use crate::driver::traits::{DriverEvent, LaneKey};
 use crate::driver::udp::Wants;
 
-/// What waits for the owner.
+/// Work deferred for the owner.
 #[derive(Default)]
 pub(super) struct DetachedMode {
     is_on: bool,
     requests: VecDeque<squeue::Entry>,
-    /// Indices of registered files that are to be closed.
+    /// Indices of registered files to close.
     files: Vec<u32>,
 }
 
@@ -38,7 +39,7 @@ impl DetachedMode {
         self.is_on
     }
 
-    /// Whether no request waits for the owner.
+    /// Whether no request is deferred.
     pub(super) fn is_empty(&self) -> bool {
         self.requests.is_empty()
     }
@@ -67,7 +68,7 @@ impl DetachedMode {
     }
 }
 
-/// What a socket is asked for.
+/// What a descriptor is polled for.
 #[derive(Clone, Copy)]
 enum PollTarget {
     Connect(LaneKey),
@@ -101,8 +102,8 @@ impl UringDriver {
         targets.into_iter().filter(|target| !kept.contains(target)).collect()
     }
 
-    /// The owner is absent: peers of lanes that it was closing are told now. Requests that only it
-    /// can cancel hold the sockets open, and who leaves waits for the end of the stream.
+    /// Ends the streams of lanes that the owner was closing, so that their peers notice now.
+    /// Requests that only the owner can cancel keep the sockets open.
     pub(super) fn end_streams(&mut self) {
         let is_open = |lane: &UringLane| lane.closing.is_some() && lane.ended != lane.closing;
         let open = self.lanes.iter().filter(|(_, lane)| is_open(lane)).map(|(key, _)| key);
@@ -119,13 +120,13 @@ impl UringDriver {
         }
     }
 
-    /// Takes a closed socket out of the table of registered files, now or when the owner is back.
+    /// Removes a closed socket from the table of registered files, now or when the owner is back.
     pub(super) fn unregister(&mut self, index: u32) {
         self.detached.files.push(index);
         self.unregister_deferred();
     }
 
-    /// See [`Self::unregister`]; comes before an index is used anew.
+    /// Executes deferred [`Self::unregister`] calls; required before an index is reused.
     #[inline]
     pub(super) fn unregister_deferred(&mut self) {
         if self.detached.is_on {
@@ -134,7 +135,7 @@ impl UringDriver {
         while let Some(index) = self.detached.files.pop() {
             self.counters.syscalls += 1;
             if let Err(error) = self.ring.submitter().register_files_update(index, &[-1]) {
-                tracing::warn!("a registered socket stays open: {error}");
+                tracing::warn!("cannot unregister a socket, it stays open: {error}");
             }
         }
     }

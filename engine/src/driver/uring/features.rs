@@ -1,4 +1,4 @@
-//! What this kernel's io_uring can do, feature by feature; each can be forced off.
+//! io_uring features of this kernel; each can be disabled.
 
 use std::io;
 
@@ -12,11 +12,11 @@ use crate::refused_call::refused;
 pub(crate) struct Feature {
     /// Its name in the setting `uring_disable`.
     pub(crate) name: &'static str,
-    /// First kernel that has it.
+    /// First kernel version with it.
     pub(crate) since: &'static str,
-    /// This kernel has it.
+    /// The kernel has it.
     pub(crate) is_available: bool,
-    /// It was forced off.
+    /// It is disabled by the setting.
     pub(crate) is_disabled: bool,
 }
 
@@ -47,7 +47,7 @@ const NAMES: [(&str, &str); 9] = [
     ("multishot_poll", "5.13"),
 ];
 
-/// The table.
+/// The features of this kernel.
 #[derive(Clone, Debug)]
 pub(crate) struct UringFeatures {
     features: [Feature; NAMES.len()],
@@ -62,11 +62,11 @@ fn accepts(configure: impl FnOnce(&mut RingBuilder)) -> bool {
 }
 
 impl UringFeatures {
-    /// Tries every feature by itself.
+    /// Probes every feature separately.
     ///
     /// # Errors
     ///
-    /// Why io_uring is refused altogether, and the cure.
+    /// Why io_uring is not available, and the remedy.
     pub(crate) fn probe() -> io::Result<Self> {
         let ring = IoUring::new(2).map_err(|error| {
             let cure = match error.raw_os_error() {
@@ -75,7 +75,7 @@ impl UringFeatures {
                      the io_uring system calls (containers: a profile that has them; hosts: \
                      sysctl kernel.io_uring_disabled=0)"
                 }
-                Some(libc::ENOSYS) => "this kernel has no io_uring; 5.15 and later have",
+                Some(libc::ENOSYS) => "this kernel has no io_uring; use Linux 5.15 or later",
                 Some(libc::ENOMEM) => "not enough lockable memory (ulimit -l)",
                 _ => "see io_uring_setup(2)",
             };
@@ -84,7 +84,7 @@ impl UringFeatures {
         if !ring.params().is_feature_ext_arg() {
             return Err(io::Error::new(
                 io::ErrorKind::Unsupported,
-                "the kernel is older than 5.11, which waits cannot do without",
+                "the kernel is older than 5.11, which waiting with a timeout requires",
             ));
         }
         // A profile may allow the set-up alone.
@@ -99,7 +99,7 @@ impl UringFeatures {
             accepts(|b| _ = b.setup_coop_taskrun().setup_taskrun_flag()),
             accepts(|b| _ = b.setup_no_sqarray()),
             ring.submitter().register_files_sparse(2).is_ok(),
-            // Whether memory may be locked is known when some is registered.
+            // Whether memory can be locked is known when it is registered.
             true,
             has(opcode::SendZc::CODE),
             ring.params().is_feature_native_workers(),
@@ -116,7 +116,7 @@ impl UringFeatures {
         Ok(Self { features })
     }
 
-    /// Forces features off by name.
+    /// Disables features by name.
     pub(crate) fn disable(&mut self, names: &[String]) -> Result<(), DriverError> {
         for name in names {
             let found = self.features.iter_mut().find(|feature| feature.name == name);
@@ -135,12 +135,12 @@ impl UringFeatures {
         feature.is_available && !feature.is_disabled
     }
 
-    /// The whole table.
+    /// All features.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Feature> {
         self.features.iter()
     }
 
-    /// A ring with what is used.
+    /// Creates a ring with the used features.
     pub(super) fn build(&self, entries: u32, completions: u32) -> io::Result<IoUring> {
         let mut builder = IoUring::builder();
         builder.dontfork().setup_clamp().setup_cqsize(completions).setup_submit_all();
@@ -171,7 +171,7 @@ impl UringFeatures {
         !self.defers() && !self.has(Name::CoopTaskrun)
     }
 
-    /// The kernel tells by a flag in shared memory that a call would find something.
+    /// The kernel sets a flag in shared memory when a call would find completions.
     pub(super) fn announces(&self) -> bool {
         (self.defers() || self.has(Name::CoopTaskrun)) && self.has(Name::TaskrunFlag)
     }

@@ -9,12 +9,11 @@ use crate::driver::traits::{CHUNK_HEADER_BYTES, CloseMode};
 use crate::forks::EngineFd;
 use crate::memory::Shape;
 
-/// What the kernel reads of a chunk request: boxed, so that it never moves while one is in
-/// flight.
+/// Arguments of a chunk request: boxed, so that they do not move while it is in flight.
 #[derive(Debug)]
 pub(super) struct Transfer {
     pub(super) header: [u8; CHUNK_HEADER_BYTES],
-    /// Of a chunk that is sent, beside the usual ones.
+    /// Additional flags of a sent chunk.
     pub(super) flags: i32,
     pub(super) message: libc::msghdr,
     pub(super) pieces: Pieces,
@@ -31,12 +30,12 @@ impl Transfer {
         Box::new(Self { header, message, flags: 0, pieces: Pieces::default() })
     }
 
-    /// Takes a chunk: the header, then `length` bytes of `shape` from `offset`.
+    /// Starts a chunk: the header, then `length` bytes of `shape` from `offset`.
     pub(super) fn begin(&mut self, shape: &Shape, offset: usize, length: usize) -> io::Result<()> {
         self.pieces.begin(&mut self.header, shape, offset, length)
     }
 
-    /// Points the message at the next pieces, `max_bytes` of them at the most.
+    /// Points the message at the next `iovec`s, at most `max_bytes`.
     pub(super) fn next_message(&mut self, max_bytes: usize) -> *mut libc::msghdr {
         let (pieces, count) = self.pieces.window(max_bytes);
         self.message.msg_iov = pieces;
@@ -45,26 +44,26 @@ impl Transfer {
     }
 }
 
-/// A socket and what is outstanding on it.
+/// A socket and its outstanding requests.
 #[derive(Debug)]
 pub(super) struct UringLane {
     pub(super) socket: EngineFd,
     /// Its index in the table of registered files.
     pub(super) fixed: Option<u32>,
     pub(super) is_connecting: bool,
-    /// A request waits until it is readable (0), writable (1).
+    /// A poll request for readability (0), writability (1) is outstanding.
     pub(super) watched: [bool; 2],
-    /// With the first chunk.
+    /// Allocated with the first chunk.
     receive: Option<Box<Transfer>>,
     pub(super) is_receiving: bool,
     send: Option<Box<Transfer>>,
     pub(super) is_sending: bool,
-    /// Requests whose result has not come.
+    /// Requests without a result.
     pub(super) requests: u32,
     /// Chunks that are not released.
     pub(super) unreleased: u32,
     pub(super) closing: Option<CloseMode>,
-    /// How its stream was ended, while notifications or, in an absence, requests are outstanding.
+    /// How its stream was ended, while notifications or (detached) requests are outstanding.
     pub(super) ended: Option<CloseMode>,
 }
 
@@ -86,17 +85,17 @@ impl UringLane {
         }
     }
 
-    /// The chunk that is received.
+    /// The chunk being received.
     pub(super) fn receive(&mut self) -> &mut Transfer {
         self.receive.get_or_insert_with(Transfer::new)
     }
 
-    /// The chunk that is sent.
+    /// The chunk being sent.
     pub(super) fn send(&mut self) -> &mut Transfer {
         self.send.get_or_insert_with(Transfer::new)
     }
 
-    /// Tells the peer that this side ends the stream. Returns the system calls made.
+    /// Ends the stream towards the peer. Returns the system calls made.
     pub(super) fn end_stream(&mut self, mode: CloseMode) -> u64 {
         self.ended = Some(mode);
         match mode {

@@ -1,4 +1,4 @@
-//! Listeners, watched by the ring, accepted from by direct calls; and news of links, likewise.
+//! Listeners and link notifications: watched by the ring, handled by direct calls.
 
 use std::io;
 use std::net::TcpListener;
@@ -18,7 +18,7 @@ use crate::forks::EngineFd;
 #[derive(Debug)]
 pub(super) struct Listener {
     socket: EngineFd<TcpListener>,
-    /// A request waits for connections.
+    /// A poll request is outstanding.
     is_watched: bool,
     /// Nothing is accepted before: the process ran out of descriptors, strangers crowd, or what
     /// waits is more than one poll accepts.
@@ -30,7 +30,7 @@ impl Listener {
         self.socket.as_raw_fd()
     }
 
-    /// Whether it does not rest.
+    /// Whether it is not paused.
     pub(super) fn is_awake(&self) -> bool {
         self.paused_until.is_none()
     }
@@ -72,11 +72,11 @@ impl UringDriver {
                 self.watch_listener(index)
             }
         };
-        listening.inspect_err(|error| tracing::warn!("a rail is not listened at: {error}")).ok()?;
+        listening.inspect_err(|error| tracing::warn!("cannot listen on a rail: {error}")).ok()?;
         Some(copy)
     }
 
-    /// Asks for connections, unless that is asked already.
+    /// Watches for connections, unless already requested.
     pub(super) fn watch_listener(&mut self, index: usize) -> io::Result<()> {
         if self.listeners[index].is_watched {
             return Ok(());
@@ -95,7 +95,7 @@ impl UringDriver {
         Ok(())
     }
 
-    /// Asks for news of links.
+    /// Watches link notifications.
     pub(super) fn watch_links(&mut self, fd: RawFd) -> io::Result<()> {
         let entry = opcode::PollAdd::new(types::Fd(fd), libc::POLLIN as u32).build();
         let user_data = self.slots.insert(Kind::Links);
@@ -107,7 +107,7 @@ impl UringDriver {
         pushed
     }
 
-    /// The request for news of links completed.
+    /// The poll request of link notifications completed.
     pub(super) fn links_ready(&mut self, result: i32) {
         if self.is_stopped || result == -libc::ECANCELED {
             return;
@@ -120,7 +120,7 @@ impl UringDriver {
         }
     }
 
-    /// A completion of a listener's request came.
+    /// A poll request of a listener completed.
     pub(super) fn listener_ready(&mut self, index: usize, result: i32, has_more: bool) {
         let listener = &mut self.listeners[index];
         listener.is_watched = has_more;
@@ -130,7 +130,7 @@ impl UringDriver {
         }
         if result < 0 {
             tracing::warn!(
-                "cannot wait for connections now: {}",
+                "cannot watch a listener for now: {}",
                 io::Error::from_raw_os_error(-result)
             );
             self.pause_listener(index, ACCEPT_PAUSE);
@@ -139,7 +139,7 @@ impl UringDriver {
         self.accept_some(index);
     }
 
-    /// Accepts some of what waits, and sees to it that what comes next is heard of.
+    /// Accepts some pending connections, and watches for more.
     pub(super) fn accept_some(&mut self, index: usize) {
         let listeners = std::mem::take(&mut self.listeners);
         let accepted = tcp::accept_some(&listeners[index].socket, |socket, remote| {
@@ -175,7 +175,7 @@ impl UringDriver {
         (0..self.listeners.len()).for_each(|index| self.pause_listener(index, pause));
     }
 
-    /// Tries listeners again whose rest is over.
+    /// Resumes listeners whose pause is over.
     #[inline]
     pub(super) fn resume_listeners(&mut self) {
         if !self.has_paused {
@@ -194,7 +194,7 @@ impl UringDriver {
         }
     }
 
-    /// How long until a listener, or news of links, are to be tried again.
+    /// Time until a listener, or the list of links, must be retried.
     pub(super) fn next_wake(&self) -> Option<Duration> {
         let ends = self.listeners.iter().filter_map(|listener| listener.paused_until);
         let wake = ends.min().map(|until| until.saturating_duration_since(Instant::now()));

@@ -1,13 +1,13 @@
 //! The io_uring driver.
 //!
-//! Control lanes are read and written by direct calls (they measure faster for the hottest
-//! socket); the ring watches the others, moves the chunks of bulk lanes, and makes [`Driver::poll`]
-//! free of system calls while nothing happens: with `TASKRUN_FLAG` the kernel announces work in
-//! shared memory.
+//! Control connections are read and written by direct calls (they measure faster for the most
+//! active socket); the ring watches the others, moves the chunks of bulk lanes, and makes
+//! [`Driver::poll`] free of system calls while nothing happens: with `TASKRUN_FLAG` the kernel
+//! signals work in shared memory.
 //!
-//! A request's slot retires at a completion without `F_MORE` and never before: an error can be
-//! followed by a notification, too. Memory that a request points to is boxed in its lane, and a
-//! lane stays until its last request has retired.
+//! A request's slot is freed by a completion without `F_MORE` and never before: even an error can
+//! be followed by a notification. Memory that a request points to is boxed in its lane, and a lane
+//! exists until its last request has completed.
 
 mod chunks;
 mod connect;
@@ -50,12 +50,12 @@ use crate::forks::EngineFd;
 use crate::memory::Shape;
 use crate::proto::table::Table;
 
-/// Size of the table of registered files; lanes beyond it use ordinary descriptors.
+/// Size of the table of registered files; further lanes use ordinary descriptors.
 const FILES: u32 = 4096;
 
 /// See the module.
 pub(crate) struct UringDriver {
-    // Dropped first: closing the ring ends what shutdown could not reap.
+    // Dropped first: closing the ring ends requests that shutdown could not reap.
     ring: EngineFd<IoUring>,
     features: UringFeatures,
     options: tcp::LaneOptions,
@@ -79,7 +79,7 @@ pub(crate) struct UringDriver {
     detached: DetachedMode,
     counters: DriverCounters,
     is_stopped: bool,
-    /// Signalled by the ring once somebody sleeps by it.
+    /// Signalled by the ring, once a sleep by it was prepared.
     wake_signal: OnceLock<EngineFd>,
 }
 
@@ -159,7 +159,7 @@ impl UringDriver {
             }
             Kind::Receive(lane) => self.received(lane, result),
             Kind::Send { lane, chunk, .. } if cqueue::notif(flags) => {
-                // The upper bit of a notification's result says that the kernel copied.
+                // The upper bit of a notification's result reports that the kernel copied.
                 self.released(lane, chunk, result < 0);
             }
             Kind::Send { lane, chunk, zero_copy } => {
@@ -171,7 +171,7 @@ impl UringDriver {
         }
     }
 
-    /// One request of a lane has its result.
+    /// A request of a lane has completed.
     fn retire(&mut self, lane: LaneKey) -> Option<&mut UringLane> {
         let found = self.lanes.get_mut(lane)?;
         found.requests -= 1;
@@ -228,16 +228,16 @@ impl UringDriver {
             // SAFETY: a cancel request points to nothing.
             if let Err(error) = unsafe { self.push(&entry) } {
                 self.slots.remove(user_data);
-                tracing::error!("a request cannot be cancelled: {error}");
+                tracing::error!("cannot cancel a request: {error}");
             }
         }
     }
 
-    /// Ends the stream of a closing lane once no request uses its socket, and reports the end
-    /// once its last chunk is released.
+    /// Ends the stream of a closing lane once no request uses its socket, and reports `Closed` once
+    /// its last chunk is released.
     ///
-    /// The descriptor stays until then: a peer that answers no more can keep notifications back
-    /// for minutes, and only a reset frees them sooner.
+    /// The descriptor stays open until then: a peer that does not acknowledge can delay
+    /// notifications for minutes, and only a reset ends that sooner.
     fn finish_close(&mut self, key: LaneKey) {
         let Some(lane) = self.lanes.get_mut(key) else { return };
         let Some(mode) = lane.closing else { return };
@@ -245,7 +245,7 @@ impl UringDriver {
             return;
         }
         let is_released = lane.unreleased == 0;
-        // What came since the stream was ended would turn the FIN into a reset.
+        // Data received since would turn the FIN into a reset.
         let is_late = is_released && mode == CloseMode::Graceful;
         if lane.ended != Some(mode) || is_late {
             self.counters.syscalls += lane.end_stream(mode);
@@ -306,7 +306,7 @@ impl Driver for UringDriver {
                 events.append(&mut self.ready);
                 return Ok(());
             }
-            // What handling has staged goes with the call that waits.
+            // The waiting call also submits staged requests.
             self.sleep(self.next_wake().map_or(left, |wake| left.min(wake)))?;
         }
     }
@@ -322,7 +322,7 @@ impl Driver for UringDriver {
         self.clear_wake_signal();
         self.collect()?;
         if self.staged > 0 {
-            // Nobody else submits what handling has staged.
+            // Submit staged requests, as no later call does before the sleep.
             self.reap()?;
         }
         if !self.ready.is_empty() {
@@ -348,7 +348,8 @@ impl Driver for UringDriver {
         let deadline = deadline_after(limit);
         self.is_stopped = true;
         self.drop_datagrams();
-        // Only a reset frees what a peer may hold back for long; other lanes' last words arrive.
+        // Only a reset releases memory that a peer may hold for long; bytes of other lanes are
+        // delivered.
         let mode = |lane: &UringLane| match lane.unreleased {
             0 => CloseMode::Graceful,
             _ => CloseMode::Reset,
@@ -481,7 +482,7 @@ impl ConnectionIo for UringDriver {
     fn close(&mut self, key: LaneKey, mode: CloseMode) {
         let Some(lane) = self.lanes.get_mut(key) else { return };
         if lane.closing.is_some() {
-            // What is outstanding is cancelled already; a reset may still follow.
+            // Outstanding requests are cancelled already; a reset may still follow.
             if mode == CloseMode::Reset {
                 lane.closing = Some(mode);
                 self.end_stream_detached(key);

@@ -19,7 +19,7 @@ const NIC_QUEUE: Duration = Duration::from_millis(100);
 const GETEVENTS: u32 = 1;
 
 impl UringDriver {
-    /// Enters the kernel: submits what is staged and runs what it has deferred.
+    /// Enters the kernel: submits staged requests and runs deferred completions.
     pub(super) fn enter(&mut self) -> io::Result<()> {
         loop {
             self.stage_deferred();
@@ -36,7 +36,7 @@ impl UringDriver {
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // The completion queue is full: what is in it must be handled first.
+                // The completion queue is full and must be drained first.
                 Err(error) if matches!(error.raw_os_error(), Some(libc::EBUSY | libc::EAGAIN)) => {
                     self.copy_completions();
                     return Ok(());
@@ -46,7 +46,7 @@ impl UringDriver {
         }
     }
 
-    /// Submits what is staged and sleeps until something completes, `limit` at the most.
+    /// Submits staged requests and sleeps until a completion arrives, for at most `limit`.
     pub(super) fn sleep(&mut self, limit: Duration) -> io::Result<()> {
         let timeout = types::Timespec::from(limit);
         let arguments = types::SubmitArgs::new().timespec(&timeout);
@@ -65,7 +65,7 @@ impl UringDriver {
     ///
     /// # Safety
     ///
-    /// What the entry points to stays valid until its slot retires.
+    /// What the entry points to stays valid until its slot is freed.
     pub(super) unsafe fn push(&mut self, entry: &squeue::Entry) -> io::Result<()> {
         if self.detached.defer(entry) {
             return Ok(());
@@ -80,7 +80,7 @@ impl UringDriver {
         }
     }
 
-    /// Takes over what is in the completion queue, after what was taken before.
+    /// Copies the completion queue behind completions copied before.
     fn copy_completions(&mut self) {
         let Self { ring, completions, .. } = self;
         let queue = ring.completion();
@@ -90,7 +90,7 @@ impl UringDriver {
         }
     }
 
-    /// Takes in what is there before a sleep.
+    /// Copies available completions before a sleep.
     pub(super) fn collect(&mut self) -> io::Result<()> {
         self.resume_listeners();
         self.retry_link_request();
@@ -98,8 +98,8 @@ impl UringDriver {
         self.serve_datagrams(true)
     }
 
-    /// What the ring signals from now on when something completes, or is to be run by its owner.
-    /// (Where completions are deferred, the ring's own descriptor does not say so in all kernels.)
+    /// The eventfd that the ring signals from now on for completions and for work of its owner.
+    /// (With deferred completions, the ring's own descriptor does not signal in all kernels.)
     pub(super) fn wake_signal(&self) -> io::Result<OwnedFd> {
         if let Some(known) = self.wake_signal.get() {
             return known.try_clone();
@@ -111,10 +111,10 @@ impl UringDriver {
         self.wake_signal.get_or_init(|| EngineFd::new(signal)).try_clone()
     }
 
-    /// What has completed so far is about to be looked at.
+    /// Resets the signal, before completions are handled.
     pub(super) fn clear_wake_signal(&self) {
         if let Some(signal) = self.wake_signal.get() {
-            // Empty is as good as read.
+            // An empty eventfd is fine.
             let _ = rustix::io::read(signal, &mut [0; 8]);
         }
     }
@@ -124,14 +124,14 @@ impl UringDriver {
             return true;
         }
         let queue = self.ring.submission();
-        // What did not fit into the completion queue stays in the kernel until it is called.
+        // Overflowed completions stay in the kernel until a call.
         if queue.cq_overflow() {
             return true;
         }
         if self.features.announces() {
             return queue.taskrun();
         }
-        // Without the announcement only a call tells, where completions are deferred.
+        // Without the flag only a call can tell, if completions are deferred.
         !self.features.completes_unasked()
     }
 

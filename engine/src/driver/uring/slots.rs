@@ -1,4 +1,4 @@
-//! Requests in flight: a completion finds its slot by index and proves itself by generation.
+//! Requests in flight: a completion finds its slot by index and is validated by generation.
 
 use super::super::datagrams::Source;
 use crate::driver::traits::LaneKey;
@@ -7,32 +7,32 @@ use crate::proto::table::{Id, Table};
 /// What a request does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Kind {
-    /// Waits for connections on a listener.
+    /// Watches a listener.
     Listen(usize),
-    /// Waits for news of links.
+    /// Watches link notifications.
     Links,
-    /// Waits until a connection attempt is decided.
+    /// Waits until a connection attempt completes.
     Connect(LaneKey),
-    /// Waits until a lane is readable (0) or writable (1).
+    /// Watches a lane for readability (0) or writability (1).
     Watch(LaneKey, usize),
     /// Receives a chunk.
     Receive(LaneKey),
     /// Sends (a part of) the chunk with this number in the table of chunks.
     Send { lane: LaneKey, chunk: usize, zero_copy: bool },
-    /// Waits until a datagram can be received from this source, or sent.
+    /// Watches a datagram source for readability or writability.
     Datagrams { source: Source, is_writable: bool },
-    /// Cancels another request, or is of no use any more: its own result means nothing.
+    /// Cancels another request, or is obsolete: its own result is ignored.
     Cancel,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Request {
     kind: Kind,
-    /// The result came; the notification of a zero-copy send is outstanding.
+    /// The result arrived; the notification of a zero-copy send is outstanding.
     waits_for_notification: bool,
 }
 
-/// See the module. A request's name is its `user_data`.
+/// See the module. A request is identified by its `user_data`.
 #[derive(Debug)]
 pub(super) struct Slots(Table<Request>);
 
@@ -43,18 +43,18 @@ impl Default for Slots {
 }
 
 impl Slots {
-    /// Takes a slot and returns the `user_data` of its request.
+    /// Allocates a slot and returns the `user_data` of its request.
     pub(super) fn insert(&mut self, kind: Kind) -> u64 {
         let inserted = self.0.insert(Request { kind, waits_for_notification: false });
         inserted.expect("lanes and chunks, which are bounded, bound the requests").to_u64()
     }
 
-    /// What the request of a completion does; `None`: the completion is stale.
+    /// The request of a completion; `None`: the completion is stale.
     pub(super) fn get(&self, user_data: u64) -> Option<Kind> {
         self.0.get(Id::from_u64(user_data)).map(|request| request.kind)
     }
 
-    /// The result of a zero-copy send came, its notification will.
+    /// The result of a zero-copy send arrived, its notification will follow.
     pub(super) fn await_notification(&mut self, user_data: u64) {
         if let Some(request) = self.0.get_mut(Id::from_u64(user_data)) {
             request.waits_for_notification = true;
@@ -68,12 +68,12 @@ impl Slots {
         }
     }
 
-    /// The last completion of a request came.
+    /// The last completion of a request arrived.
     pub(super) fn remove(&mut self, user_data: u64) {
         self.0.remove(Id::from_u64(user_data));
     }
 
-    /// Requests in flight, those that wait for a notification included.
+    /// Requests in flight, including those that wait for a notification.
     pub(super) fn len(&self) -> usize {
         self.0.len()
     }

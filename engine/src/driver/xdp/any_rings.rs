@@ -1,4 +1,4 @@
-//! Rings of either kind.
+//! Rings of either kind of socket.
 
 use std::io;
 use std::os::fd::RawFd;
@@ -8,9 +8,9 @@ use super::leased_rings::LeasedRings;
 use super::rings::{Packet, Rings};
 use super::socket::XskRings;
 
-/// Rings of a socket of this process's own, or of one that was lent.
+/// Rings of a socket opened by this process, or of a leased one.
 #[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "one for each lane, which is boxed")]
+#[expect(clippy::large_enum_variant, reason = "one per queue, which is boxed")]
 pub(super) enum AnyRings {
     /// Opened and bound here.
     Own(XskRings),
@@ -18,7 +18,7 @@ pub(super) enum AnyRings {
     Leased(LeasedRings),
 }
 
-/// Hands a call to whichever it is.
+/// Delegates a call to the variant.
 macro_rules! either {
     ($rings:expr, $call:ident $(, $argument:expr)*) => {
         match $rings {

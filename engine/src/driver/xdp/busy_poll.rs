@@ -1,4 +1,4 @@
-//! Busy polling of a queue: whoever looks for packets drives the NIC, instead of its interrupts.
+//! Busy polling of a queue: the polling thread drives the NIC, instead of interrupts.
 
 use std::fmt;
 use std::io;
@@ -6,10 +6,10 @@ use std::os::fd::RawFd;
 
 use super::super::options;
 
-/// Packets that one busy look may take, as the kernel's own default.
+/// Packets per busy poll, the kernel's default.
 const BUSY_POLL_BUDGET: libc::c_int = 64;
 
-/// Whether a queue is busy polled, and what is in the way.
+/// State of busy polling of a queue.
 #[derive(Debug)]
 pub(super) struct BusyPoll {
     us: u32,
@@ -18,15 +18,16 @@ pub(super) struct BusyPoll {
 
 #[derive(Debug)]
 enum BusyPollState {
-    /// The kernel knows no NAPI instance of the queue. Some tell it with the first packet.
+    /// The kernel knows no NAPI instance of the queue; some drivers report it with the first
+    /// packet.
     NoNapi,
     Used,
     Refused(io::Error),
 }
 
 impl BusyPoll {
-    /// Asks for it on a bound socket, for `us` microseconds a look. What is in the way does no
-    /// harm: the text says it.
+    /// Enables it on a bound socket, for `us` microseconds per poll. A failure is harmless and
+    /// described by the text.
     pub(super) fn start(socket: RawFd, us: u32) -> Self {
         let us_option = libc::c_int::try_from(us).unwrap_or(libc::c_int::MAX);
         let wanted = [
@@ -46,14 +47,14 @@ impl BusyPoll {
         busy_poll
     }
 
-    /// Looks whether the queue has a NAPI instance by now.
+    /// Checks whether the queue has a NAPI instance by now.
     pub(super) fn look(&mut self, socket: RawFd) {
         if matches!(self.state, BusyPollState::NoNapi) && napi_of(socket) != 0 {
             self.state = BusyPollState::Used;
         }
     }
 
-    /// Whether packets come only when somebody looks for them.
+    /// Whether packets arrive only by polling.
     pub(super) fn is_used(&self) -> bool {
         matches!(self.state, BusyPollState::Used)
     }
@@ -74,7 +75,7 @@ impl fmt::Display for BusyPoll {
     }
 }
 
-/// The NAPI instance that a socket's packets come from; 0: none is known.
+/// The NAPI instance of a socket's packets; 0: not known.
 fn napi_of(socket: RawFd) -> libc::c_int {
     options::get(socket, libc::SOL_SOCKET, libc::SO_INCOMING_NAPI_ID).unwrap_or(0)
 }

@@ -1,10 +1,10 @@
 //! The Internet checksum (RFC 1071), eight bytes at a time.
 //!
-//! Sums are of 16-bit words in the host's byte order: the sum of swapped words is the swapped sum
-//! (RFC 1071, section 2B), so that words are never swapped, only stored as they came out.
+//! Sums are of 16-bit words in host byte order: the sum of swapped words is the swapped sum (RFC
+//! 1071, section 2B), so words are never swapped, and the result is stored as it is.
 
-/// Adds `bytes` to a sum that is not folded; an odd last byte counts as if a zero followed. Room
-/// for 2^32 words of bytes.
+/// Adds `bytes` to an unfolded sum; an odd last byte is padded with zero. Overflows after 2^32
+/// words of bytes at the earliest.
 pub(super) fn add(sum: u64, bytes: &[u8]) -> u64 {
     let (words, rest) = bytes.as_chunks::<8>();
     let mut sum = words.iter().fold(sum, |sum, word| {
@@ -20,7 +20,7 @@ pub(super) fn add(sum: u64, bytes: &[u8]) -> u64 {
     sum
 }
 
-/// The checksum of what was added, as it is stored.
+/// The checksum of the sum, as stored in a header.
 #[inline]
 pub(super) fn finish(sum: u64) -> [u8; 2] {
     let sum = (sum & 0xffff_ffff) + (sum >> 32);

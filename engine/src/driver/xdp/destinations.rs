@@ -1,4 +1,4 @@
-//! Where datagrams go, and which of them by frames.
+//! Destinations of datagrams, and whether frames reach them.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -9,15 +9,16 @@ use foldhash::quality::RandomState;
 use super::headers::{Template, packet_bytes};
 use super::routes::{Link, Resolution, Routes};
 
-/// A destination is asked for again after this time: neighbours and routes change.
+/// A destination is looked up again after this time, as neighbours and routes change.
 const REFRESH: Duration = Duration::from_secs(4);
-/// One whose neighbour the kernel does not know yet, which a datagram by the socket has it ask for.
+/// The same while its neighbour is unresolved: a datagram by the socket makes the kernel resolve
+/// it.
 const RETRY: Duration = Duration::from_millis(5);
-/// Questions in one go: each takes some 10 µs.
+/// Lookups per call: each takes some 10 µs.
 const QUESTIONS_MAX: usize = 8;
-/// A destination that nothing was sent to for so many refreshes is forgotten.
+/// Refreshes without traffic after which a destination is removed.
 const IDLE_MAX: u8 = 15;
-/// Destinations that are kept; those beyond go by the socket until others are forgotten.
+/// Number of destinations; further ones use the socket until others are removed.
 const DESTINATIONS_MAX: usize = 1 << 16;
 
 #[derive(Debug)]
@@ -41,21 +42,21 @@ pub(super) struct Destinations {
     link: Link,
     list: Vec<Destination>,
     by_address: HashMap<SocketAddr, u32, RandomState>,
-    /// The one that was asked for last.
+    /// The destination used last.
     last: u32,
-    /// When the next question is due, at the latest.
+    /// When the next lookup is due.
     ask_at: Option<Instant>,
     now: Instant,
 }
 
 impl Destinations {
-    /// Those reached from `local` by the NIC numbered `nic`.
+    /// Destinations reached from `local` by the NIC with index `nic`.
     pub(super) fn new(local: SocketAddr, nic: u32, link: Link, now: Instant) -> Self {
         let (list, by_address) = (Vec::new(), HashMap::default());
         Self { local, nic, link, list, by_address, last: 0, ask_at: None, now }
     }
 
-    /// The headers of a datagram of `payload` bytes to `to`; `None`: it goes by the socket.
+    /// The headers of a datagram of `payload` bytes to `to`; `None`: use the socket.
     #[inline]
     pub(super) fn template(&mut self, to: SocketAddr, payload: usize) -> Option<&Template> {
         let is_last = self.list.get(self.last as usize).is_some_and(|last| last.to == to);
@@ -103,7 +104,7 @@ impl Destinations {
         self.ask_at.is_some_and(|at| at <= self.now)
     }
 
-    /// What is known of the NIC now.
+    /// Updates the state of the NIC.
     pub(super) fn set_link(&mut self, link: Link) {
         if self.link != link {
             self.link = link;
@@ -114,7 +115,7 @@ impl Destinations {
         }
     }
 
-    /// Asks for the ways of destinations whose time has come.
+    /// Looks destinations up whose time has come.
     pub(super) fn refresh(&mut self, now: Instant, routes: &mut Routes) {
         self.now = now;
         if !self.has_pending_lookups() {
@@ -164,13 +165,13 @@ impl Destination {
                 self.ask_at = now + REFRESH;
             }
             Err(error) => {
-                tracing::debug!("cannot ask for the way to {}: {error}", self.to);
+                tracing::debug!("cannot look up the route to {}: {error}", self.to);
                 self.ask_at = now + REFRESH;
             }
         }
         if before != self.route.is_some() {
             let how = if before { "the socket" } else { "frames" };
-            tracing::debug!("datagrams to {} go by {how}", self.to);
+            tracing::debug!("datagrams to {} use {how}", self.to);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Frames on their way between this side and the kernel.
+//! Exchange of frames with the kernel.
 
 use std::io;
 use std::mem;
@@ -7,27 +7,27 @@ use std::os::fd::RawFd;
 use super::frame::{Frame, FrameCounts, Holder, Ledger};
 use super::rings::{Packet, Rings};
 
-/// Packets that are staged for one call, and taken by one look at a ring.
+/// Packets staged for one call, and received by one poll of a ring.
 pub(super) const BATCH: usize = 64;
-/// Frames lent at once to receive into: each look at the ring touches memory of the kernel's.
+/// Frames added to the fill ring at once: each access touches a cache line of the kernel.
 const FILL_BATCH: u32 = 16;
-/// Frames in the transmit ring beyond which completions are looked for: few, so that the same
-/// frames are used again while the cache has them.
+/// Frames in the transmit ring beyond which completions are polled: few, so that frames are reused
+/// while they are cached.
 const UNREAPED_MAX: u32 = 16;
-/// Calls that one flush makes. The kernel sends 32 packets by each, so two suffice for a batch
-/// unless the NIC is slower.
+/// Kicks per flush. The kernel sends 32 packets per kick, so two suffice for a batch unless the NIC
+/// is slower.
 const KICKS_MAX: usize = 6;
 
-/// Where the packet is that is read.
+/// Location of the packet being read.
 #[derive(Debug)]
 enum Reading {
     Frame(Frame, u32),
-    /// Put together out of several frames.
+    /// Assembled from several frames.
     Long,
 }
 
-/// Packets that are longer than a frame. A kernel takes and gives them in several (`XDP_USE_SG`),
-/// which lie anywhere; whoever writes or reads one wants it in one piece. So these are copied.
+/// Packets longer than a frame. The kernel passes them in several frames (`XDP_USE_SG`) at any
+/// addresses; callers need contiguous bytes. So these are copied.
 #[derive(Debug)]
 struct LongPacket {
     room: Box<[u8]>,
@@ -53,21 +53,21 @@ impl LongPacket {
     }
 }
 
-/// The rings of one NIC queue with the books of their frames.
+/// The rings of one NIC queue and the ownership of their frames.
 ///
-/// As many frames as `receive_frames` are for receiving and never taken for sending, so that
-/// neither way starves the other.
+/// `receive_frames` frames are reserved for receiving and never used for sending, so that neither
+/// direction starves the other.
 #[derive(Debug)]
 pub(super) struct Exchange<R> {
     rings: R,
     ledger: Ledger,
     receive_frames: u32,
-    /// Given out to be written.
+    /// Frame being written by the caller.
     room: Option<Frame>,
     long: Option<LongPacket>,
     /// Frames that a packet may take.
     frames_max: usize,
-    /// Written; which packet of `staged_packets` is in which.
+    /// Written frames; `staged_packets` assigns them to packets.
     staged: Vec<Frame>,
     staged_packets: Vec<Packet>,
     /// Packets lie in the transmit ring that the kernel has not been told of, or that it left.
@@ -77,17 +77,17 @@ pub(super) struct Exchange<R> {
     batch: [Packet; BATCH],
     next: usize,
     end: usize,
-    /// Of a packet in several frames some came, and the last one did not.
+    /// A multi-frame packet is incomplete.
     is_inside_split: bool,
-    /// Packets in more frames than are taken, which nobody sends us.
+    /// Packets of more frames than supported, which no peer sends.
     pub(super) split: u64,
     /// System calls made.
     pub(super) calls: u64,
 }
 
 impl<R: Rings> Exchange<R> {
-    /// Takes over rings of `frames` frames, of which `receive_frames` receive. Packets of more than
-    /// one frame go and come if they may be `long_bytes` long; 0: they do not.
+    /// Takes over rings of `frames` frames, of which `receive_frames` are for receiving.
+    /// Multi-frame packets are sent and received up to `long_bytes`; 0: not at all.
     pub(super) fn new(rings: R, frames: u32, receive_frames: u32, long_bytes: usize) -> Self {
         debug_assert!(receive_frames < frames);
         let frames_max = long_bytes.div_ceil(rings.frame_bytes()).max(1);
@@ -124,8 +124,8 @@ impl<R: Rings> Exchange<R> {
 
     // ---- Sending ----
 
-    /// Room for a packet, the same until it is staged; `None`: all frames are under way. It is a
-    /// frame, unless packets may be longer.
+    /// A buffer for a packet, the same until it is staged; `None`: no frame is free. It is a frame,
+    /// unless packets may be longer.
     #[inline]
     pub(super) fn room(&mut self) -> Option<&mut [u8]> {
         if self.long.is_some() {
@@ -137,7 +137,7 @@ impl<R: Rings> Exchange<R> {
         self.written()
     }
 
-    /// The room that was given last.
+    /// The buffer returned last.
     #[inline]
     pub(super) fn written(&mut self) -> Option<&mut [u8]> {
         match (&mut self.room, &mut self.long) {
@@ -181,7 +181,7 @@ impl<R: Rings> Exchange<R> {
         self.long.as_mut().map(|long| &mut long.room[..])
     }
 
-    /// Copies the room into as many frames as it takes.
+    /// Copies the buffer into as many frames as it takes.
     #[inline(never)]
     fn stage_long(&mut self, length: usize) {
         let Some(long) = &self.long else { return };
@@ -189,7 +189,7 @@ impl<R: Rings> Exchange<R> {
         let packet = &long.room[..length];
         let mut left = packet.chunks(frame_bytes).peekable();
         while let Some(part) = left.next() {
-            // There were as many when room was given, and nothing took any since.
+            // As many were free when the buffer was returned, and none was taken since.
             let Some(mut frame) = self.ledger.take() else { return };
             self.rings.bytes(&mut frame)[..part.len()].copy_from_slice(part);
             let (index, length) = (frame.index(), part.len() as u32);
@@ -199,7 +199,7 @@ impl<R: Rings> Exchange<R> {
         }
     }
 
-    /// Sends the first `length` bytes of the room with the next [`Self::flush`].
+    /// Stages the first `length` bytes of the buffer for the next [`Self::flush`].
     #[inline]
     pub(super) fn stage(&mut self, length: usize) {
         if self.long.is_some() {
@@ -217,7 +217,7 @@ impl<R: Rings> Exchange<R> {
         self.needs_kick || !self.staged.is_empty()
     }
 
-    /// Hands what is staged to the kernel, as far as it takes it; the rest goes with a later call.
+    /// Submits staged packets to the kernel, as far as it takes them; later calls submit the rest.
     ///
     /// # Errors
     ///
@@ -243,7 +243,7 @@ impl<R: Rings> Exchange<R> {
         Ok(())
     }
 
-    /// The kernel took the first `taken` packets.
+    /// Moves the frames of the first `taken` packets to the kernel.
     #[inline]
     fn submit_tx(&mut self, taken: usize) {
         if taken == self.staged.len() {
@@ -258,7 +258,7 @@ impl<R: Rings> Exchange<R> {
         self.staged_packets.drain(..taken);
     }
 
-    /// Takes frames back that were sent.
+    /// Reclaims frames that were sent.
     pub(super) fn reap(&mut self) {
         let mut indices = [0; BATCH];
         loop {
@@ -276,12 +276,12 @@ impl<R: Rings> Exchange<R> {
 
     // ---- Receiving ----
 
-    /// Whether a packet is here.
+    /// Whether a packet is present.
     pub(super) fn has_received(&mut self) -> bool {
         self.next < self.end || self.rings.has_received()
     }
 
-    /// The next packet that came in; its bytes are valid until the next call.
+    /// The next received packet; its bytes are valid until the next call.
     #[inline]
     pub(super) fn receive(&mut self) -> Option<&mut [u8]> {
         if let Some(Reading::Frame(frame, _)) = self.reading.take() {
@@ -294,7 +294,7 @@ impl<R: Rings> Exchange<R> {
             let packet = self.batch[self.next];
             self.next += 1;
             let Some(frame) = self.ledger.reclaim(packet.index, Holder::Fill) else {
-                // A packet that this is part of is not whole.
+                // The packet that this frame belongs to is incomplete.
                 if let Some(long) = &mut self.long {
                     long.is_too_long = true;
                 }
@@ -311,8 +311,8 @@ impl<R: Rings> Exchange<R> {
         }
     }
 
-    /// Takes what is in the ring. Somebody waits for what came alone, so frames are lent anew with
-    /// the next look. `false`: nothing is there.
+    /// Reads the receive ring. The fill ring is refilled with the next poll, as a latency-critical
+    /// packet may be waiting. `false`: the ring is empty.
     fn fetch(&mut self) -> bool {
         let found_some = self.end > 0;
         if found_some {
@@ -327,14 +327,14 @@ impl<R: Rings> Exchange<R> {
         self.end > 0
     }
 
-    /// Has the kernel look for packets, where it waits for being asked.
+    /// Makes the kernel poll the NIC, if it needs a wake-up.
     pub(super) fn drive(&mut self) {
         self.calls += 1;
-        // A NIC that cannot be asked now says so when something is sent.
+        // An error will show when something is sent.
         let _ = self.rings.wake();
     }
 
-    /// Takes one frame of a packet in several. `true`: the packet is whole.
+    /// Adds one frame of a multi-frame packet. `true`: the packet is complete.
     fn take_part(&mut self, mut frame: Frame, packet: Packet) -> bool {
         let is_first = !mem::replace(&mut self.is_inside_split, packet.has_more);
         let mut is_whole = false;
@@ -356,7 +356,7 @@ impl<R: Rings> Exchange<R> {
         }
     }
 
-    /// Lends free frames to receive into, in batches.
+    /// Refills the fill ring with free frames, in batches.
     #[inline]
     pub(super) fn refill(&mut self) {
         if self.may_fill() {
@@ -364,7 +364,7 @@ impl<R: Rings> Exchange<R> {
         }
         if self.rings.sleeps() {
             self.calls += 1;
-            // A NIC that cannot be woken now says so when something is sent.
+            // An error will show when something is sent.
             let _ = self.rings.wake();
         }
     }

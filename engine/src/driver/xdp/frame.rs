@@ -1,16 +1,16 @@
-//! Who has which frame of the memory that is shared with the kernel.
+//! Ownership of the frames of the memory shared with the kernel (UMEM).
 
 use std::fmt;
 
-/// A frame that this side may read and write: neither free nor with the kernel.
+/// A frame that this side may access: neither free nor owned by the kernel.
 ///
-/// It is neither `Copy` nor `Clone`, and only a [`Ledger`] makes one; so what is lent to the kernel
-/// cannot be touched, and nothing is lent twice.
+/// It is neither `Copy` nor `Clone`, and only a [`Ledger`] creates one; so a frame owned by the
+/// kernel cannot be accessed, and none is submitted twice.
 #[derive(PartialEq, Eq)]
 pub(super) struct Frame(u32);
 
 impl Frame {
-    /// Its place in the memory.
+    /// Its index in the memory.
     pub(super) fn index(&self) -> u32 {
         self.0
     }
@@ -22,20 +22,20 @@ impl fmt::Debug for Frame {
     }
 }
 
-/// Where a frame can be.
+/// Owner of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Holder {
-    /// In the list of free ones.
+    /// The free list.
     Free,
-    /// With us, as a [`Frame`].
+    /// The engine, as a [`Frame`].
     Hand,
-    /// With the kernel, to receive into.
+    /// The kernel, for receiving.
     Fill,
-    /// With the kernel, to be sent.
+    /// The kernel, for sending.
     Transmit,
 }
 
-/// How many frames are where. They add up to the frames that there are, always.
+/// Number of frames by owner; the sum is constant.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct FrameCounts {
     /// In the list of free ones.
@@ -46,7 +46,7 @@ pub(crate) struct FrameCounts {
     pub(crate) filled: u32,
     /// Leased to the kernel to be sent.
     pub(crate) sending: u32,
-    /// Places that the kernel named without having been lent them. None of them became a frame.
+    /// Indices returned by the kernel that it did not own; they were rejected.
     pub(crate) strays: u64,
 }
 
@@ -68,17 +68,17 @@ impl FrameCounts {
     }
 }
 
-/// The books: one holder for each frame.
+/// The owner of each frame.
 #[derive(Debug)]
 pub(super) struct Ledger {
     holders: Box<[Holder]>,
-    /// The last one that became free is the first that is taken: it is in the cache.
+    /// Last in, first out: the last freed frame is cached.
     free: Vec<u32>,
     counts: FrameCounts,
 }
 
 impl Ledger {
-    /// Books of `frames` frames, all free.
+    /// For `frames` frames, all free.
     pub(super) fn new(frames: u32) -> Self {
         Self {
             holders: vec![Holder::Free; frames as usize].into(),
@@ -87,7 +87,7 @@ impl Ledger {
         }
     }
 
-    /// Where the frames are.
+    /// Number of frames by owner.
     #[inline]
     pub(super) fn counts(&self) -> FrameCounts {
         self.counts
@@ -101,7 +101,7 @@ impl Ledger {
         *self.counts.count(to) += 1;
     }
 
-    /// A free frame.
+    /// Takes a free frame.
     #[inline]
     pub(super) fn take(&mut self) -> Option<Frame> {
         let index = self.free.pop()?;
@@ -109,22 +109,22 @@ impl Ledger {
         Some(Frame(index))
     }
 
-    /// Gives a frame back.
+    /// Frees a frame.
     #[inline]
     pub(super) fn put_back(&mut self, frame: Frame) {
         self.pass(frame.0, Holder::Hand, Holder::Free);
         self.free.push(frame.0);
     }
 
-    /// The kernel has it now, as `holder` says.
+    /// Moves a frame to the kernel, as `holder`.
     #[inline]
     pub(super) fn lend(&mut self, frame: Frame, holder: Holder) {
         debug_assert!(matches!(holder, Holder::Fill | Holder::Transmit));
         self.pass(frame.0, Holder::Hand, holder);
     }
 
-    /// The kernel names a frame that it is through with. `None`, and counted: it had not been lent
-    /// that one as `holder` says, so somebody else may be using it.
+    /// Takes back a frame that the kernel returned. `None`, and counted: the kernel did not own it
+    /// as `holder`, so it may be in use.
     #[inline]
     pub(super) fn reclaim(&mut self, index: u32, holder: Holder) -> Option<Frame> {
         if self.holders.get(index as usize) != Some(&holder) {

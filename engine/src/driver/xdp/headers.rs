@@ -1,4 +1,4 @@
-//! Headers of frames that go out: Ethernet, IPv4 or IPv6, UDP.
+//! Headers of sent frames: Ethernet, IPv4 or IPv6, UDP.
 //!
 //! ```text
 //!           IPv4                                  IPv6
@@ -23,13 +23,13 @@ const UDP_BYTES: usize = 8;
 const IPV4_BYTES: usize = 20;
 const IPV6_BYTES: usize = 40;
 const IPV4_HEADER_BYTES: usize = ETHERNET_BYTES + IPV4_BYTES + UDP_BYTES;
-/// The longest of both.
+/// Length of the longest headers.
 pub(super) const BYTES_MAX: usize = ETHERNET_BYTES + IPV6_BYTES + UDP_BYTES;
-/// Routers that a packet passes at the most, as the kernel's sockets have it.
+/// Time to live, the default of kernel sockets.
 const HOPS: u8 = 64;
 const UDP: u8 = 17;
 
-/// Bytes before the payload of a datagram from `local`.
+/// Bytes of headers before the payload of a datagram from `local`.
 pub(super) fn header_bytes(local: IpAddr) -> usize {
     match local {
         IpAddr::V4(_) => IPV4_HEADER_BYTES,
@@ -37,27 +37,25 @@ pub(super) fn header_bytes(local: IpAddr) -> usize {
     }
 }
 
-/// Bytes of a packet, as an MTU counts them, with `payload` bytes of datagram from `local`.
+/// Bytes of an IP packet (as counted by an MTU) with `payload` bytes of datagram from `local`.
 pub(super) fn packet_bytes(local: IpAddr, payload: usize) -> usize {
     header_bytes(local) - ETHERNET_BYTES + payload
 }
 
-/// All of the headers towards one destination that is the same in every frame, checksums as far as
-/// they can be known included.
+/// The constant part of the headers to one destination, including partial checksums.
 #[derive(Clone, Debug)]
 pub(super) struct Template {
     bytes: [u8; BYTES_MAX],
     /// 42 or 62.
     length: usize,
-    /// Of the IPv4 header, without its length.
+    /// Partial checksum of the IPv4 header, without its length.
     ip_sum: u64,
-    /// Of pseudo-header and ports, without lengths.
+    /// Partial checksum of pseudo-header and ports, without lengths.
     udp_sum: u64,
 }
 
 impl Template {
-    /// Headers of datagrams from `from` to `to`, by way of `target`; `None` when they are not of
-    /// one family.
+    /// Headers of datagrams from `from` to `to`, via `target`; `None` if the families differ.
     pub(super) fn new(from: SocketAddr, to: SocketAddr, source: Mac, target: Mac) -> Option<Self> {
         let mut bytes = [0; BYTES_MAX];
         bytes[..6].copy_from_slice(&target);
@@ -66,7 +64,7 @@ impl Template {
         let (ip, udp) = bytes[ETHERNET_BYTES..length].split_at_mut(length - 22);
         let addresses = match (from.ip(), to.ip()) {
             (IpAddr::V4(from), IpAddr::V4(to)) => {
-                // Version and words; never fragmented; time to live and protocol.
+                // Version and header length; don't fragment; time to live and protocol.
                 ip[0] = 0x45;
                 ip[6] = 0x40;
                 (ip[8], ip[9]) = (HOPS, UDP);
@@ -94,10 +92,10 @@ impl Template {
         Some(Self { bytes, length, ip_sum, udp_sum })
     }
 
-    /// Writes the headers in front of a payload: `frame` has room for them, then the payload, and
-    /// ends with it; at most 65 000 bytes in all. Over IPv4 the UDP checksum is left out unless it
-    /// `is_summed`: the tag of a packet covers its payload, and where it is for by the key that it
-    /// is made with; one that seems to come from elsewhere is a stray (RR-PATH-4).
+    /// Writes the headers before a payload: `frame` consists of room for them and the payload, at
+    /// most 65 000 bytes in all. Over IPv4 the UDP checksum is omitted unless `is_summed`: the tag
+    /// of a packet covers its payload, and its key determines the session; the source address is
+    /// not trusted (RR-PATH-4).
     #[inline]
     pub(super) fn write(&self, frame: &mut [u8], is_summed: bool) {
         if let Some((headers, payload)) = frame.split_first_chunk_mut::<IPV4_HEADER_BYTES>()
@@ -131,7 +129,7 @@ impl Template {
         // The length counts twice, in the header and in the pseudo-header.
         let sum = checksum::add(checksum::add(self.udp_sum, &udp_bytes), &udp_bytes);
         match checksum::finish(checksum::add(sum, payload)) {
-            // Zero would say that there is none (RFC 768; RFC 8200 forbids that).
+            // Zero means "no checksum" (RFC 768), which IPv6 forbids (RFC 8200).
             [0, 0] => [0xff, 0xff],
             sum => sum,
         }
@@ -184,7 +182,7 @@ mod tests {
         template.write(&mut bare, false);
         let mut expected = frame.clone();
         if from.is_ipv4() {
-            // RR-PATH-8: all else is the same.
+            // RR-PATH-8: everything else is the same.
             expected[40..42].fill(0);
         }
         assert_eq!(bare, expected);

@@ -16,10 +16,10 @@ use super::rings::{Packet, Rings};
 use super::socket::{FRAME_BYTES, HAS_MORE, PACKET_BYTES, kick, wake};
 use crate::forks::EngineFd;
 
-/// Where packets begin in a frame: the kernel leaves so much before those that come in.
+/// Offset of received packets in a frame, reserved by the kernel.
 const HEADROOM_BYTES: usize = FRAME_BYTES as usize - PACKET_BYTES;
 
-/// Memory in frames for a socket that is bound to a queue later.
+/// Frames and rings of a socket that is bound to a queue later.
 #[derive(Debug)]
 pub(super) struct LeasedRings {
     transmit: Ring<libc::xdp_desc>,
@@ -29,15 +29,15 @@ pub(super) struct LeasedRings {
     // Closed before the memory goes.
     socket: EngineFd,
     memory: Mapping,
-    /// Where in each frame the last packet begins.
+    /// Offset of the last packet in each frame.
     starts: Box<[u16]>,
 }
 
-/// Registers memory for `frames` frames, once for each socket.
+/// Registers memory for `frames` frames, once per socket.
 ///
 /// # Errors
 ///
-/// `ENOBUFS`: more memory than this user may lock; fewer may be asked for.
+/// `ENOBUFS`: more memory than this user may lock; retry with fewer frames.
 pub(super) fn register(socket: &OwnedFd, frames: u32) -> io::Result<Mapping> {
     let memory = Mapping::anonymous(frames as usize * FRAME_BYTES as usize)?;
     let register = XdpUmemReg {
@@ -57,7 +57,7 @@ impl LeasedRings {
     ///
     /// # Errors
     ///
-    /// What the kernel says.
+    /// The kernel's error.
     pub(super) fn new(socket: &OwnedFd, entries: u32, memory: Mapping) -> io::Result<Self> {
         let offsets = sockopt::xdp_mmap_offsets(socket)?;
         let fd = socket.as_fd();
@@ -73,20 +73,20 @@ impl LeasedRings {
         })
     }
 
-    /// `length` bytes of a frame from `start` on; fewer where it ends.
+    /// `length` bytes of a frame from `start`, truncated at its end.
     fn slice(&mut self, frame: &mut Frame, start: usize, length: usize) -> &mut [u8] {
         let frame_bytes = FRAME_BYTES as usize;
         let start = start.min(frame_bytes);
         let length = length.min(frame_bytes - start);
         let at = frame.index() as usize * frame_bytes + start;
-        assert!(at + length <= self.memory.bytes(), "a frame of other memory");
-        // SAFETY: inside the memory; whoever has the handle has the frame, and it is borrowed
+        assert!(at + length <= self.memory.bytes(), "frame index out of range");
+        // SAFETY: inside the memory; the owner of the handle owns the frame, and it is borrowed
         // exclusively, as are the rings that keep the memory.
         unsafe { slice::from_raw_parts_mut(self.memory.base().add(at), length) }
     }
 }
 
-/// The frame that an address of the kernel's lies in; one that there is not if it lies beyond all.
+/// The frame of an address from the kernel; an invalid index if the address is out of range.
 fn index_of(addr: u64) -> u32 {
     u32::try_from(addr / u64::from(FRAME_BYTES)).unwrap_or(u32::MAX)
 }
@@ -117,7 +117,7 @@ impl Rings for LeasedRings {
         self.receive.take(into.len(), |at, desc| {
             let index = index_of(desc.addr);
             let start = (desc.addr % u64::from(FRAME_BYTES)) as u16;
-            // A packet beyond its frame would be a bug of the kernel's; nobody reads it.
+            // A packet beyond its frame would be a kernel bug; it is skipped.
             let fits = u32::from(start).saturating_add(desc.len) <= FRAME_BYTES;
             if let Some(known) = starts.get_mut(index as usize) {
                 *known = start;

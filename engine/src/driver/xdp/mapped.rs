@@ -1,9 +1,9 @@
-//! Rings and memory that are shared with the kernel, without a library: for a socket that somebody
-//! else has opened.
+//! Rings and memory shared with the kernel, without a library: for a socket opened by another
+//! process.
 //!
-//! A ring is written by one side and read by the other one. The writer puts entries behind the
-//! last one and then moves `producer`, the reader takes entries and then moves `consumer`; each
-//! moves its own number with release and reads the other's with acquire. Numbers wrap at 2^32.
+//! A ring has one producer and one consumer. The producer writes entries after the last one and
+//! then advances `producer`, the consumer reads entries and then advances `consumer`; each stores
+//! its own index with release and loads the other's with acquire. Indices wrap at 2^32.
 
 use std::io;
 use std::marker::PhantomData;
@@ -14,10 +14,10 @@ use std::sync::atomic::{AtomicU32, Ordering, fence};
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 use rustix::net::xdp::XdpRingOffset;
 
-/// The kernel does not look before it is woken.
+/// The kernel needs a wake-up to process the ring.
 const NEED_WAKEUP: u32 = 1;
 
-/// Mapped memory that goes with its value.
+/// Mapped memory, unmapped on drop.
 #[derive(Debug)]
 pub(super) struct Mapping {
     base: *mut u8,
@@ -44,7 +44,7 @@ impl Mapping {
         Ok(Self { base: base.cast(), bytes })
     }
 
-    /// Its first byte; it is aligned to a page.
+    /// Its first byte, page-aligned.
     pub(super) fn base(&self) -> *mut u8 {
         self.base
     }
@@ -63,7 +63,7 @@ impl Drop for Mapping {
     }
 }
 
-/// One ring of entries `T`, which are plain numbers.
+/// A ring of entries `T`, which are plain integers.
 #[derive(Debug)]
 pub(super) struct Ring<T> {
     map: Mapping,
@@ -72,15 +72,15 @@ pub(super) struct Ring<T> {
     flags: usize,
     entries: usize,
     size: u32,
-    /// Our own number, which nobody else writes.
+    /// This side's index, which the kernel only reads.
     own: u32,
-    /// The kernel's, as it was when we looked last.
+    /// The kernel's index as last loaded.
     seen: u32,
     entry: PhantomData<T>,
 }
 
 impl<T: Copy> Ring<T> {
-    /// Maps the ring at `page` of a socket, of `size` entries, which is a power of two.
+    /// Maps the ring at offset `page` of a socket, of `size` entries, a power of two.
     pub(super) fn map(
         socket: BorrowedFd<'_>,
         offsets: &XdpRingOffset,
@@ -91,7 +91,7 @@ impl<T: Copy> Ring<T> {
             offset
                 .and_then(|offset| usize::try_from(offset).ok())
                 .filter(|offset| offset.is_multiple_of(align_of::<u32>()))
-                .ok_or_else(|| io::Error::other("a ring without its fields"))
+                .ok_or_else(|| io::Error::other("ring offsets out of range"))
         };
         let entries = at(Some(offsets.desc))?;
         let (producer, consumer) = (at(Some(offsets.producer))?, at(Some(offsets.consumer))?);
@@ -100,7 +100,7 @@ impl<T: Copy> Ring<T> {
             || !entries.is_multiple_of(align_of::<T>())
             || producer.max(consumer).max(flags) + size_of::<u32>() > entries
         {
-            return Err(io::Error::other("a ring that is laid out in another way"));
+            return Err(io::Error::other("unsupported ring layout"));
         }
         let bytes = entries + size as usize * size_of::<T>();
         let map = Mapping::of(socket, bytes, page)?;
@@ -120,16 +120,17 @@ impl<T: Copy> Ring<T> {
         unsafe { self.map.base.add(self.entries).cast::<T>().add(index) }
     }
 
-    /// Whether the kernel has to be woken to look at it.
+    /// Whether the kernel needs a wake-up.
     pub(super) fn needs_wakeup(&self) -> bool {
-        // The kernel says so and then looks at what we have put; we put and then look at this.
+        // The kernel sets the flag and then checks the ring; this side writes the ring and then
+        // checks the flag.
         fence(Ordering::SeqCst);
         self.number(self.flags).load(Ordering::Relaxed) & NEED_WAKEUP != 0
     }
 
-    // ---- A ring that we write ----
+    // ---- Producer ----
 
-    /// Puts as many entries as there is room for; how many.
+    /// Writes as many entries as there is room for; returns how many.
     pub(super) fn put(&mut self, count: usize, mut entry: impl FnMut(usize) -> T) -> usize {
         if (self.free() as usize) < count {
             self.seen = self.number(self.consumer).load(Ordering::Acquire);
@@ -137,8 +138,8 @@ impl<T: Copy> Ring<T> {
         let count = count.min(self.free() as usize);
         for at in 0..count {
             let place = self.entry(self.own.wrapping_add(at as u32));
-            // SAFETY: a place that the kernel has read, as its number says, and will not before
-            // ours says so.
+            // SAFETY: the kernel has read this entry, according to its index, and will not access
+            // it before this side advances its own.
             unsafe { place.write(entry(at)) };
         }
         if count > 0 {
@@ -149,13 +150,13 @@ impl<T: Copy> Ring<T> {
     }
 
     fn free(&self) -> u32 {
-        // A number of the kernel's that cannot be leaves no room.
+        // An invalid kernel index leaves no room.
         self.size.saturating_sub(self.own.wrapping_sub(self.seen))
     }
 
-    // ---- A ring that we read ----
+    // ---- Consumer ----
 
-    /// Whether an entry is there.
+    /// Whether an entry is present.
     pub(super) fn has_some(&mut self) -> bool {
         if self.filled() == 0 {
             self.seen = self.number(self.producer).load(Ordering::Acquire);
@@ -163,7 +164,7 @@ impl<T: Copy> Ring<T> {
         self.filled() > 0
     }
 
-    /// Takes at most `count` entries, each into `into`; how many.
+    /// Reads at most `count` entries, each by `into`; returns how many.
     pub(super) fn take(&mut self, count: usize, mut into: impl FnMut(usize, T)) -> usize {
         if (self.filled() as usize) < count {
             self.seen = self.number(self.producer).load(Ordering::Acquire);
@@ -171,8 +172,8 @@ impl<T: Copy> Ring<T> {
         let count = count.min(self.filled() as usize);
         for at in 0..count {
             let place = self.entry(self.own.wrapping_add(at as u32));
-            // SAFETY: a place that the kernel has written, as its number says, and will not before
-            // ours says so; any bytes are a `T`.
+            // SAFETY: the kernel has written this entry, according to its index, and will not
+            // access it before this side advances its own; any bytes are a `T`.
             into(at, unsafe { place.read() });
         }
         if count > 0 {
@@ -183,7 +184,7 @@ impl<T: Copy> Ring<T> {
     }
 
     fn filled(&self) -> u32 {
-        // No more than there is room for, whatever the kernel says.
+        // At most the size of the ring, whatever the kernel's index is.
         self.seen.wrapping_sub(self.own).min(self.size)
     }
 }
@@ -210,7 +211,7 @@ mod tests {
         Ring::map(file.as_fd(), &OFFSETS, size, 0).unwrap()
     }
 
-    /// Has both numbers of a fresh ring begin where they soon wrap.
+    /// Sets both indices of a fresh ring shortly before they wrap.
     fn begin_at(ring: &mut Ring<u64>, number: u32) {
         ring.number(ring.producer).store(number, Ordering::Relaxed);
         ring.number(ring.consumer).store(number, Ordering::Relaxed);

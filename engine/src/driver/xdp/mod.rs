@@ -1,18 +1,19 @@
-//! Datagrams as AF_XDP frames, which pass the kernel's stack by: half a microsecond, not two.
+//! Datagrams as AF_XDP frames, which bypass the kernel's network stack: half a microsecond instead
+//! of two.
 //!
-//! Frames are an addition to the UDP socket of the same port, never its replacement. A datagram
-//! goes by a frame where its destination is reached by this NIC, its neighbour is known, and a
-//! frame is free; every other one goes by the socket. The program on the NIC redirects what is for
-//! the port; what it does not redirect arrives at the socket. So each side may lose its frames at
-//! any time, and get them back.
+//! Frames complement the UDP socket of the same port. A datagram is sent as a frame if its
+//! destination is reached by this NIC, its neighbour is resolved, and a frame is free; otherwise by
+//! the socket. The XDP program on the NIC redirects packets for the port; all others arrive at the
+//! socket. So each side may lose its frames at any time, and get them back.
 //!
-//! `frame` has the books of who has which frame, `rings` what is wanted of the kernel and `socket`
-//! what does it; `exchange` moves frames, `headers` and `parse` know what is in them; `routes` asks
-//! the kernel for ways and `destinations` keeps them; `busy_poll` has whoever looks for packets
-//! drive the NIC; `lane` is all of it for one queue.
+//! `frame` tracks the owner of each frame, `rings` is the interface to the kernel and `socket`
+//! implements it; `exchange` moves frames, `headers` and `parse` write and read their headers;
+//! `routes` queries the kernel and `destinations` caches the results; `busy_poll` lets the polling
+//! thread drive the NIC; `queue` combines all of it for one queue.
 //!
-//! `hold` is the right to a queue. Processes without privileges borrow one from `ringrail-xdpd`:
-//! `lent` has the rings of such a socket, on `mapped` memory, and `kinds` either.
+//! `queue_lease` is the right to use a queue. Unprivileged processes lease one from
+//! `ringrail-xdpd`: `leased_rings` has the rings of such a socket, on `mapped` memory, and
+//! `any_rings` those of either kind.
 
 mod any_rings;
 mod busy_poll;
@@ -42,27 +43,26 @@ use crate::driver::traits::{DATAGRAM_BYTES_MAX, DriverCounters, TxFlags};
 use crate::driver::traits::{FrameDrops, FrameFigures, FrameState};
 use crate::forks::EngineFd;
 
-/// How often frames that were lost are tried again, and the first time that those are which were
-/// refused.
+/// Retry interval of lost frames, and the first one of refused frames.
 const RETRY_EVERY: Duration = Duration::from_secs(1);
-/// Those that were refused are asked for ever less often, up to this: whoever has the queue may
-/// keep it for hours, and each try costs some milliseconds.
+/// Longest retry interval of refused frames, which doubles: the owner of the queue may keep it for
+/// hours, and each retry costs some milliseconds.
 const REFUSED_EVERY_MAX: Duration = Duration::from_secs(32);
-/// Trying takes no more of the time than one part in so many.
+/// Retries take at most one part in this many of the time.
 const RETRY_SHARE: u32 = 40;
 
 /// Frames for one UDP socket.
 #[derive(Debug)]
 pub(super) struct Frames {
     local: SocketAddr,
-    /// The UDP socket, whose port the helper wants to see.
+    /// The UDP socket, whose port `ringrail-xdpd` verifies.
     socket: EngineFd,
     source: Source,
-    /// Packets may take several frames, as the first lane's could: peers were told how long
-    /// datagrams may be.
+    /// Packets may take several frames, as with the first queue: peers know the maximum length of
+    /// datagrams.
     is_long: bool,
     mode: Mode,
-    /// Of lanes that are over.
+    /// Statistics of earlier queues.
     past: FrameFigures,
     past_drops: FrameDrops,
 }
@@ -77,12 +77,12 @@ enum Mode {
     Refused(FallbackState),
 }
 
-/// What ended a lane, or what is in its way, and when to try anew.
+/// Why frames are unavailable, and when to retry.
 #[derive(Clone, Debug)]
 struct FallbackState {
     cause: String,
     retry_at: Instant,
-    /// Until the try after that.
+    /// Interval of the retry after that.
     pause: Duration,
 }
 
@@ -94,7 +94,7 @@ impl FallbackState {
         Self { cause, retry_at: began + pause, pause: RETRY_EVERY }
     }
 
-    /// Refused once more.
+    /// Refused again.
     fn again(&self, cause: String, began: Instant) -> Self {
         let pause = (self.pause * 2).min(REFUSED_EVERY_MAX);
         let retry_at = began + pause.max(began.elapsed() * RETRY_SHARE);
@@ -103,13 +103,12 @@ impl FallbackState {
 }
 
 impl Frames {
-    /// Frames beside the socket that is bound to `local`, of which `socket` is a descriptor. Those
-    /// that are refused are asked for again, by [`Self::tend`]: who has the queue may leave,
-    /// privileges may be given.
+    /// Frames beside the socket bound to `local`, of which `socket` is a descriptor. A refusal is
+    /// retried by [`Self::maintain`]: the owner of the queue may leave, privileges may be granted.
     ///
     /// # Errors
     ///
-    /// Why there will never be any for this socket, and what would help.
+    /// Why there will never be frames for this socket, and the remedy.
     pub(super) fn open(
         socket: OwnedFd,
         local: SocketAddr,
@@ -124,8 +123,7 @@ impl Frames {
             }
             Err(cause) => {
                 tracing::warn!(
-                    "datagrams go by the UDP socket until AF_XDP is to be had, which is tried now \
-                     and then: {cause}"
+                    "AF_XDP is unavailable, using the UDP socket; it will be retried: {cause}"
                 );
                 (Mode::Refused(FallbackState::new(cause, began)), false)
             }
@@ -143,17 +141,17 @@ impl Frames {
         }
     }
 
-    /// Longest datagram that comes in, and that there is room for.
+    /// Longest datagram that can be received and sent.
     pub(super) fn datagram_bytes_max(&self) -> usize {
         if self.is_long { DATAGRAM_BYTES_MAX } else { queue::SINGLE_BYTES_MAX }
     }
 
-    /// Whether frames come and go.
+    /// Whether frames are in use.
     pub(super) fn is_up(&self) -> bool {
         matches!(self.mode, Mode::Up(_))
     }
 
-    /// What to watch for frames that come in.
+    /// The descriptor to watch for received frames.
     pub(super) fn fd(&self) -> Option<RawFd> {
         match &self.mode {
             Mode::Up(lane) => Some(lane.fd()),
@@ -161,7 +159,7 @@ impl Frames {
         }
     }
 
-    /// Room for a datagram in a frame.
+    /// A buffer for a datagram in a frame.
     #[inline]
     pub(super) fn room(&mut self, counters: &mut DriverCounters) -> Option<&mut [u8]> {
         if self.active_queue()?.is_full() {
@@ -171,7 +169,7 @@ impl Frames {
         self.active_queue()?.room()
     }
 
-    /// The room that was given last.
+    /// The buffer returned last.
     #[inline]
     pub(super) fn written(&mut self) -> Option<&mut [u8]> {
         self.active_queue()?.written()
@@ -184,13 +182,13 @@ impl Frames {
         self.active_queue().is_some_and(|lane| lane.send(to, length, tx_flags))
     }
 
-    /// Whether [`Self::flush`] has something to do.
+    /// Whether [`Self::flush`] has anything to do.
     #[inline]
     pub(super) fn is_behind(&self) -> bool {
         matches!(&self.mode, Mode::Up(lane) if lane.is_behind())
     }
 
-    /// Hands frames to the kernel.
+    /// Submits frames to the kernel.
     #[inline]
     pub(super) fn flush(&mut self, counters: &mut DriverCounters) {
         let Some(lane) = self.active_queue() else { return };
@@ -206,7 +204,7 @@ impl Frames {
         self.active_queue().is_some_and(XdpQueue::has_received)
     }
 
-    /// Who sent the next datagram that came in a frame; [`Self::payload`] has it.
+    /// The source of the next datagram received in a frame; [`Self::payload`] returns its bytes.
     #[inline]
     pub(super) fn receive(&mut self, counters: &mut DriverCounters) -> Option<SocketAddr> {
         self.active_queue()?.receive(counters)
@@ -263,7 +261,7 @@ impl Frames {
         match (opened, &mut self.mode) {
             (Ok(lane), mode) => *mode = Mode::Up(log_opened(self.local, lane)),
             (Err(cause), mode) => {
-                tracing::debug!("still no frames: {cause}");
+                tracing::debug!("AF_XDP is still unavailable: {cause}");
                 match mode {
                     Mode::Refused(fallback) => *fallback = fallback.again(cause, now),
                     mode => *mode = Mode::Down(FallbackState::new(cause, now)),
@@ -272,7 +270,7 @@ impl Frames {
         }
     }
 
-    /// What the kernel dropped of them. One system call.
+    /// Frames dropped by the kernel. One system call.
     pub(super) fn drops(&self) -> FrameDrops {
         match &self.mode {
             Mode::Up(lane) | Mode::Leaving(lane, _) => self.past_drops.and(lane.drops()),
@@ -280,7 +278,7 @@ impl Frames {
         }
     }
 
-    /// How they fare.
+    /// State and statistics.
     pub(super) fn state(&self) -> FrameState {
         match &self.mode {
             Mode::Up(lane) => {
@@ -302,7 +300,7 @@ impl Frames {
 
 fn log_opened(local: SocketAddr, lane: XdpQueue) -> Box<XdpQueue> {
     let (nic, queue, how) = lane.describe();
-    tracing::info!("datagrams for {local} go by frames of {nic}, queue {queue} ({how})");
+    tracing::info!("using AF_XDP for datagrams of {local}: {nic}, queue {queue} ({how})");
     Box::new(lane)
 }
 
@@ -320,7 +318,7 @@ impl FrameDrops {
 }
 
 impl FrameFigures {
-    /// Those of lanes that are over, with those of the one that is there now.
+    /// The sum of the statistics of closed queues and of the current one.
     fn and(self, now: Self) -> Self {
         Self {
             strays: self.strays + now.strays,
@@ -331,7 +329,7 @@ impl FrameFigures {
         }
     }
 
-    /// Without the frames themselves, which are gone.
+    /// Without the number of frames, which are gone.
     fn of_past(self) -> Self {
         let Self { strays, sent, received, unfit, .. } = self;
         Self { strays, sent, received, unfit, ..Self::default() }

@@ -1,39 +1,39 @@
-//! Frames that came in, which anybody may have made.
+//! Parser of received frames, which are untrusted.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::ops::Range;
 
-/// Tags of a frame that are passed over at the most: customer and provider.
+/// VLAN tags skipped, at most: customer and provider.
 const VLAN_TAGS_MAX: usize = 2;
 const UDP: u8 = 17;
 
-/// Why a frame is no datagram for us.
+/// Why a frame is rejected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum RejectReason {
     /// It ends inside a header.
     TooShort,
-    /// A header speaks of other lengths than there are.
+    /// The lengths in headers are inconsistent.
     BadLength,
-    /// Part of a packet.
+    /// An IP fragment.
     Fragment,
-    /// Not UDP over IP without options that we would have to understand.
+    /// Not UDP over IP, or with options.
     OtherProtocol,
     /// For another address or port.
     NotOurs,
 }
 
-/// Frames that came in and were no datagrams, by reason.
+/// Rejected frames, by reason.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct RejectCounts {
     /// Ended inside a header.
     pub(crate) too_short: u64,
-    /// Lengths that contradict each other.
+    /// Inconsistent lengths.
     pub(crate) bad_length: u64,
-    /// Parts of packets.
+    /// IP fragments.
     pub(crate) fragments: u64,
-    /// No UDP.
+    /// Not UDP.
     pub(crate) other_protocol: u64,
-    /// For others.
+    /// For another address or port.
     pub(crate) not_ours: u64,
 }
 
@@ -65,11 +65,11 @@ fn array<const BYTES: usize>(frame: &[u8], at: usize) -> Result<[u8; BYTES], Rej
     bytes.try_into().map_err(|_| RejectReason::TooShort)
 }
 
-/// Who sent the datagram in `frame`, which came in by the NIC numbered `nic`, and where in the
-/// frame its payload is. Only one for `local` is a datagram.
+/// Source of the datagram in `frame`, which was received by the NIC with index `nic`, and the range
+/// of its payload. Only datagrams for `local` are accepted.
 ///
-/// Checksums are not looked at: what comes over a virtual NIC carries unfinished ones, and the
-/// tag of a packet says more.
+/// Checksums are not verified: packets of virtual NICs have partial ones, and the tag of a packet
+/// is stronger.
 #[inline]
 pub(super) fn datagram(
     frame: &[u8],
@@ -82,14 +82,14 @@ pub(super) fn datagram(
     }
 }
 
-/// The usual frame, as most are: a whole UDP packet by IPv4 for `local`, without options and tags.
-/// `None`: it is another one, or not in order.
+/// The common case: a whole UDP packet over IPv4 for `local`, without options and tags. `None`:
+/// anything else.
 #[inline]
 fn plain_ipv4(frame: &[u8], local: SocketAddr) -> Option<(SocketAddr, Range<usize>)> {
     let SocketAddr::V4(local) = local else { return None };
     let (header, rest) = frame.split_first_chunk::<42>()?;
     let word = |at: usize| u16::from_be_bytes([header[at], header[at + 1]]);
-    // Of the packet and of UDP, each without what was taken off already.
+    // Of IP packet and UDP, each without the headers before.
     let lengths = (usize::from(word(16)).wrapping_sub(28), usize::from(word(38)).wrapping_sub(8));
     let is_default_route = header[12..15] == [0x08, 0x00, 0x45]
         && word(20) & 0x3fff == 0
@@ -157,7 +157,7 @@ fn ipv4(frame: &[u8], at: usize, ours: Ipv4Addr) -> Result<(IpAddr, Range<usize>
     if length > frame.len() - at {
         return Err(RejectReason::BadLength);
     }
-    // More fragments, or not the first; "do not fragment" may be set.
+    // A fragment; "don't fragment" may be set.
     if u16::from_be_bytes([header[6], header[7]]) & 0x3fff != 0 {
         return Err(RejectReason::Fragment);
     }
@@ -306,7 +306,7 @@ mod tests {
         bolero::check!().with_iterations(5000).with_type::<(Vec<u8>, bool)>().for_each(
             |(bytes, is_v4)| {
                 let to = if *is_v4 { V4.1 } else { V6.1 };
-                // Whatever they are, and as the tail of a frame that begins well.
+                // Arbitrary bytes, alone and after a valid prefix.
                 let mut begun = made(if *is_v4 { V4.0 } else { V6.0 }, to, b"");
                 let cut = bytes.first().map_or(0, |cut| usize::from(*cut) % begun.len());
                 begun.truncate(cut);

@@ -1,4 +1,4 @@
-//! One queue of a NIC, while all is well with it.
+//! One queue of a NIC in operation.
 
 use std::io;
 use std::net::SocketAddr;
@@ -20,12 +20,12 @@ use super::socket::PACKET_BYTES;
 use crate::driver::traits::{DATAGRAM_BYTES_MAX, DriverCounters, TxFlags};
 use crate::driver::traits::{FrameDrops, FrameFigures};
 
-/// How often program and NIC are asked after.
+/// How often XDP program and NIC are checked.
 const CHECK_EVERY: Duration = Duration::from_millis(100);
 /// Frames that came in and were no datagrams, of which one call takes no more.
 const REJECTED_MAX: usize = 64;
 
-/// Longest datagram of which a packet in one frame is sure, with headers and two VLAN tags.
+/// Longest datagram that fits into one frame, with headers and two VLAN tags.
 pub(super) const SINGLE_BYTES_MAX: usize = PACKET_BYTES - BYTES_MAX - 8;
 
 /// Frames to and from one address and port.
@@ -43,7 +43,7 @@ pub(super) struct XdpQueue {
     destinations: Destinations,
     local: SocketAddr,
     header_bytes: usize,
-    /// Where in the frame that is read its datagram is.
+    /// Range of the datagram in the frame being read.
     payload: Range<usize>,
     rejects: RejectCounts,
     checked_at: Instant,
@@ -58,7 +58,7 @@ impl XdpQueue {
     ///
     /// # Errors
     ///
-    /// What stands in the way, and the cure.
+    /// The obstacle, and the remedy.
     pub(super) fn open(
         local: SocketAddr,
         socket: BorrowedFd<'_>,
@@ -67,8 +67,9 @@ impl XdpQueue {
         needs_long: bool,
     ) -> Result<Self, String> {
         let nic = nic_of(local)?;
-        let mut routes = Routes::open().map_err(|error| format!("no netlink socket: {error}"))?;
-        let link = routes.link(nic).map_err(|error| format!("asking for the NIC: {error}"))?;
+        let mut routes =
+            Routes::open().map_err(|error| format!("cannot open a netlink socket: {error}"))?;
+        let link = routes.link(nic).map_err(|error| format!("cannot query the NIC: {error}"))?;
         if !link.is_up {
             return Err("the NIC is down".to_owned());
         }
@@ -107,13 +108,13 @@ impl XdpQueue {
         self.exchange.fd()
     }
 
-    /// Name of the NIC, the queue, and how frames travel.
+    /// Name of the NIC, the queue, and how packets are transferred.
     pub(super) fn describe(&self) -> (String, u32, String) {
         let (nic, queue, mut how) = self.lease.describe();
         if self.is_long {
-            how.push_str(", long ones in several frames");
+            how.push_str(", multi-frame packets");
         } else if self.link.mtu as usize > PACKET_BYTES - ETHERNET_BYTES {
-            how.push_str(&format!(", up to {SINGLE_BYTES_MAX} bytes: a frame holds no more"));
+            how.push_str(&format!(", up to {SINGLE_BYTES_MAX} bytes per frame"));
         }
         if let Some(busy_poll) = &self.busy_poll {
             how = format!("{how}, {busy_poll}");
@@ -126,7 +127,7 @@ impl XdpQueue {
         self.is_long
     }
 
-    /// What became of its frames.
+    /// Statistics.
     pub(super) fn figures(&self) -> FrameFigures {
         let counts = self.exchange.counts();
         FrameFigures {
@@ -142,7 +143,7 @@ impl XdpQueue {
         }
     }
 
-    /// What the kernel dropped of them; nothing, where it does not say. One system call.
+    /// Frames dropped by the kernel; zeros if it does not report them. One system call.
     pub(super) fn drops(&self) -> FrameDrops {
         // SAFETY: the rings of the exchange keep the descriptor open, and it outlives the call.
         let socket = unsafe { BorrowedFd::borrow_raw(self.fd()) };
@@ -161,20 +162,21 @@ impl XdpQueue {
 
     // ---- Sending ----
 
-    /// Room for a datagram in a frame; `None`: all are under way.
+    /// A buffer for a datagram in a frame; `None`: none is free.
     #[inline]
     pub(super) fn room(&mut self) -> Option<&mut [u8]> {
         let header_bytes = self.header_bytes;
         self.exchange.room()?.get_mut(header_bytes..)
     }
 
-    /// The room that was given last.
+    /// The buffer returned last.
     pub(super) fn written(&mut self) -> Option<&mut [u8]> {
         let header_bytes = self.header_bytes;
         self.exchange.written()?.get_mut(header_bytes..)
     }
 
-    /// Stages the room's first `length` bytes for `to`; `false`: no frame goes there. RR-PATH-8.
+    /// Stages the first `length` bytes of the buffer for `to`; `false`: frames do not reach it.
+    /// RR-PATH-8.
     #[inline]
     pub(super) fn send(&mut self, to: SocketAddr, length: usize, tx_flags: TxFlags) -> bool {
         let Some(template) = self.destinations.template(to, length) else { return false };
@@ -196,7 +198,7 @@ impl XdpQueue {
         self.exchange.is_behind()
     }
 
-    /// Hands frames to the kernel.
+    /// Submits frames to the kernel.
     ///
     /// # Errors
     ///
@@ -214,7 +216,7 @@ impl XdpQueue {
         self.exchange.has_received()
     }
 
-    /// Who sent the next datagram; [`Self::payload`] has it.
+    /// The source of the next datagram; [`Self::payload`] returns its bytes.
     pub(super) fn receive(&mut self, counters: &mut DriverCounters) -> Option<SocketAddr> {
         let nic = self.nic;
         for _ in 0..REJECTED_MAX {
@@ -247,9 +249,9 @@ impl XdpQueue {
         self.exchange.reading().and_then(|frame| frame.get_mut(payload)).unwrap_or_default()
     }
 
-    // ---- Care ----
+    // ---- Maintenance ----
 
-    /// Asks for ways that are wanted, and ten times a second whether all is well.
+    /// Looks routes up, and checks program and NIC ten times a second.
     ///
     /// # Errors
     ///
@@ -291,7 +293,7 @@ pub(super) fn may_have_frames(local: SocketAddr) -> Result<(), String> {
         return Err("the endpoint listens on all addresses: set listen_address or nics".into());
     }
     if ip.is_loopback() {
-        return Err(format!("{ip} is an address of the loopback, which has no frames"));
+        return Err(format!("{ip} is a loopback address, which has no AF_XDP"));
     }
     Ok(())
 }
@@ -300,7 +302,7 @@ pub(super) fn may_have_frames(local: SocketAddr) -> Result<(), String> {
 fn nic_of(local: SocketAddr) -> Result<u32, String> {
     let ip = local.ip();
     let interfaces =
-        if_addrs::get_if_addrs().map_err(|error| format!("asking for NICs: {error}"))?;
+        if_addrs::get_if_addrs().map_err(|error| format!("cannot list NICs: {error}"))?;
     let scope = match local {
         SocketAddr::V6(v6) if v6.scope_id() != 0 => Some(v6.scope_id()),
         _ => None,
@@ -310,7 +312,7 @@ fn nic_of(local: SocketAddr) -> Result<u32, String> {
     found.and_then(|nic| nic.index).ok_or_else(|| format!("no NIC has the address {ip}"))
 }
 
-/// What packets that are sent have to fit: the NIC's MTU, and a frame where they may not take more.
+/// The limits of sent packets: the NIC's MTU, and a frame if packets may not be longer.
 fn link_of(link: Link, is_long: bool) -> Link {
     let single = (PACKET_BYTES - ETHERNET_BYTES) as u32;
     let mtu = if is_long { link.mtu } else { link.mtu.min(single) };

@@ -1,4 +1,4 @@
-//! The right to a queue: by privileges of this process, or lent by `ringrail-xdpd`.
+//! The right to use a queue: by privileges of this process, or leased from `ringrail-xdpd`.
 
 use std::io;
 use std::net::SocketAddr;
@@ -20,28 +20,27 @@ use super::socket::{BUSY_FOR, Copying, XskRings};
 use crate::driver::traits::DATAGRAM_BYTES_MAX;
 use crate::forks::Registration;
 
-/// How long the helper may take for an answer when an engine starts: it may have to load a program.
+/// Timeout of the helper's answer when an engine starts: it may have to load a program.
 const FIRST_ANSWER: Duration = Duration::from_secs(3);
-/// In mid-life, when messages wait for it.
+/// The same later, while messages wait.
 const LATER_ANSWER: Duration = Duration::from_millis(250);
-/// Between two questions for a queue that is busy.
+/// Pause between two requests for a busy queue.
 const BUSY_PAUSE: Duration = Duration::from_millis(5);
-/// Fewer frames are not of use.
+/// Minimum number of frames.
 const FRAMES_MIN: u32 = 128;
 
-/// What frames are wanted, and from whom they may be had.
+/// The frames requested, and who may provide them.
 #[derive(Clone, Debug)]
 pub(in super::super) struct Source {
-    /// How many.
+    /// Number of frames.
     pub(in super::super) frames: u32,
-    /// For how long a look at an empty ring may drive the NIC, in microseconds; 0: its interrupts
-    /// do.
+    /// Busy-poll time of an empty ring, in microseconds; 0: interrupts drive the NIC.
     pub(in super::super) busy_poll_us: u32,
-    /// Where `ringrail-xdpd` listens.
+    /// Path of the socket of `ringrail-xdpd`.
     pub(in super::super) helper: Option<PathBuf>,
 }
 
-/// A queue whose datagrams come, for as long as this lives.
+/// The right to the packets of a queue, as long as this lives.
 #[derive(Debug)]
 pub(super) enum QueueLease {
     /// By privileges of our own.
@@ -70,7 +69,7 @@ impl QueueLease {
         }
     }
 
-    /// Name of the NIC, the queue, and how frames travel.
+    /// Name of the NIC, the queue, and how packets are transferred.
     pub(super) fn describe(&self) -> (String, u32, String) {
         let copied = |is_zero_copy| if is_zero_copy { "zero-copy" } else { "copied" };
         let (queue, how) = match self {
@@ -86,11 +85,11 @@ impl QueueLease {
         (self.nic().to_owned(), queue, how)
     }
 
-    /// Says whether datagrams can still come. A few short system calls.
+    /// Checks that the queue is still usable. A few short system calls.
     ///
     /// # Errors
     ///
-    /// Why they cannot.
+    /// Why it is not.
     pub(super) fn check(&self) -> Result<(), String> {
         match self {
             Self::Own { nic, .. } => nic.is_attached().map_err(|why| why.to_string()),
@@ -104,26 +103,26 @@ impl QueueLease {
 pub(super) enum MultiFrame {
     /// None is longer than a frame.
     No,
-    /// Where the kernel can.
+    /// If the kernel supports it.
     Wanted,
-    /// Or there is no hold.
+    /// Required: otherwise fail.
     Needed,
 }
 
-/// What a queue is wanted for.
+/// A request for a queue.
 #[derive(Clone, Copy)]
 pub(super) struct QueueRequest<'a> {
     pub(super) nic: u32,
-    /// What `socket`, the UDP socket, is bound to, if only to all addresses.
+    /// The address that `socket`, the UDP socket, is bound to, possibly by the wildcard.
     pub(super) local: SocketAddr,
     pub(super) socket: BorrowedFd<'a>,
     pub(super) source: &'a Source,
-    /// A queue that is busy is waited for, for a second.
+    /// Retry a busy queue for a second.
     pub(super) is_patient: bool,
     pub(super) long: MultiFrame,
 }
 
-/// A hold, and the rings that go with it.
+/// A lease, and its rings.
 pub(super) struct Acquired {
     pub(super) lease: QueueLease,
     pub(super) exchange: Exchange<AnyRings>,
@@ -132,7 +131,7 @@ pub(super) struct Acquired {
     pub(super) is_long: bool,
 }
 
-/// Takes the first queue that nobody has: by own privileges, else by the helper's.
+/// Acquires the first free queue: by own privileges, else from the helper.
 ///
 /// # Errors
 ///
@@ -155,8 +154,8 @@ pub(super) fn acquire(request: &QueueRequest<'_>) -> Result<Acquired, String> {
     };
     if request.long == MultiFrame::Needed {
         return Err(format!(
-            "not permitted: {lacking}; ringrail-xdpd lends no queue for packets of several frames, \
-             which the peers were told of"
+            "not permitted: {lacking}; ringrail-xdpd leases no queue for multi-frame packets, \
+             which were announced to peers"
         ));
     }
     lease_from_helper(request, helper).map_err(|refusal| match refusal {
@@ -228,7 +227,7 @@ fn take_queue(
 
 fn refused(nic: &str, queue: u32, error: &io::Error) -> String {
     let cure = match error.raw_os_error() {
-        Some(libc::EBUSY) => "; another process has it, which alone can use it",
+        Some(libc::EBUSY) => "; another process is using it",
         Some(libc::EPERM | libc::EACCES) => "; it needs CAP_NET_RAW and CAP_NET_ADMIN",
         Some(libc::ENOBUFS | libc::ENOMEM) => "; raise the memlock limit, or lower xdp_frames",
         _ => "",
@@ -254,7 +253,7 @@ fn lease_from_helper(request: &QueueRequest<'_>, helper: &Path) -> Result<Acquir
     drop(leased);
     let exchange = Exchange::new(AnyRings::Leased(rings), frames, frames / 2, 0);
     let queues = offer.queues();
-    // Others' queues are not waited for where there are more.
+    // Busy queues are not waited for if there are several.
     let deadline = (is_patient && queues == 1).then(|| Instant::now() + BUSY_FOR);
     // However many there are, and however slowly each is refused.
     let last_queue_at = Instant::now() + patience;
@@ -293,7 +292,7 @@ fn register_most(leased: &OwnedFd, mut frames: u32) -> io::Result<(Mapping, u32)
                     && frames / 2 >= FRAMES_MIN =>
             {
                 frames /= 2;
-                tracing::debug!("memory for so many frames is not to be had, trying {frames}");
+                tracing::debug!("cannot lock memory for all frames, trying {frames}");
             }
             Err(error) => return Err(error),
         }

@@ -1,7 +1,7 @@
-//! What a lane wants of the four rings and the memory that it shares with the kernel.
+//! The interface to the four rings and the memory shared with the kernel.
 //!
-//! One implementation is the kernel's ([`super::socket`]), another a model of it that makes every
-//! fault that a kernel may make (the tests).
+//! One implementation is the kernel's ([`super::socket`]), another is a model that injects kernel
+//! faults (the tests).
 
 use std::io;
 use std::os::fd::RawFd;
@@ -11,7 +11,7 @@ use super::frame::Frame;
 /// A frame that holds a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(super) struct Packet {
-    /// Which frame.
+    /// Index of the frame.
     pub(super) index: u32,
     /// Length of the packet in bytes.
     pub(super) length: u32,
@@ -19,45 +19,45 @@ pub(super) struct Packet {
     pub(super) has_more: bool,
 }
 
-/// Memory in frames of one size, and rings of their numbers.
+/// Memory in frames of one size, and rings of their indices.
 ///
-/// Numbers are frames of a [`super::frame::Ledger`]; to lend one here and to book it there is the
-/// caller's task, and so is to check what comes back.
+/// The caller keeps the ownership of frames in a [`super::frame::Ledger`], and validates indices
+/// that the rings return.
 pub(super) trait Rings {
-    /// Lends frames to receive into; returns how many of the first the kernel took.
+    /// Adds frames to the fill ring; returns how many of the first the kernel took.
     fn fill(&mut self, indices: &[u32]) -> usize;
 
-    /// Lends frames whose packets are to be sent, each from its first byte of [`Self::bytes`];
-    /// returns how many of the first the kernel took.
+    /// Adds packets to the transmit ring, each from the first byte of [`Self::bytes`]; returns how
+    /// many of the first the kernel took.
     fn transmit(&mut self, packets: &[Packet]) -> usize;
 
-    /// Frames that were sent, into the front of `into`; returns how many.
+    /// Reads the completion ring into the front of `into`; returns how many frames.
     fn completed(&mut self, into: &mut [u32]) -> usize;
 
-    /// Frames that packets came in, into the front of `into`; returns how many.
+    /// Reads the receive ring into the front of `into`; returns how many frames.
     fn received(&mut self, into: &mut [Packet]) -> usize;
 
     /// Whether [`Self::received`] would find something.
     fn has_received(&mut self) -> bool;
 
-    /// Whether frames that were lent to receive into are only looked at after [`Self::wake`].
+    /// Whether the fill ring is processed only after [`Self::wake`].
     fn sleeps(&self) -> bool;
 
-    /// Has the kernel look at what was lent to receive into.
+    /// Makes the kernel process the fill ring.
     fn wake(&mut self) -> io::Result<()>;
 
-    /// Has the kernel send what is in the ring. `WouldBlock`: part of it, ask again.
+    /// Makes the kernel process the transmit ring. `WouldBlock`: some packets are left, repeat.
     fn kick(&mut self) -> io::Result<()>;
 
-    /// How much can be written of a frame.
+    /// Writable bytes of a frame.
     fn frame_bytes(&self) -> usize;
 
-    /// All that can be written of a frame.
+    /// The writable part of a frame.
     fn bytes(&mut self, frame: &mut Frame) -> &mut [u8];
 
-    /// The packet that came in a frame, of `length` bytes.
+    /// The packet received in a frame, of `length` bytes.
     fn packet(&mut self, frame: &mut Frame, length: u32) -> &mut [u8];
 
-    /// What to watch for packets that come in.
+    /// The descriptor to watch for received packets.
     fn fd(&self) -> RawFd;
 }

@@ -1,7 +1,7 @@
-//! What the kernel knows of NICs, routes and neighbours, by netlink.
+//! Netlink queries of NICs, routes and neighbours.
 //!
-//! Frames pass the kernel's routing and neighbour tables by, so that both are asked here: before
-//! the first frame to a destination and every few seconds after.
+//! Frames bypass the kernel's routing and neighbour tables, so both are queried here: before the
+//! first frame to a destination and every few seconds after.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -14,24 +14,23 @@ use netlink_packet_route::route::RouteType;
 use super::headers::Mac;
 use crate::netlink::{NetlinkSocket, Question, family, is_no_way, look_up, odd_answer};
 
-/// What is known of a NIC.
+/// State of a NIC.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Link {
     pub(super) mac: Mac,
     /// Bytes of a packet without its Ethernet header.
     pub(super) mtu: u32,
-    /// It is switched on; whether it has a carrier is not asked.
+    /// It is enabled; the carrier is not checked.
     pub(super) is_up: bool,
 }
 
-/// Where frames for a destination go.
+/// Next hop of frames to a destination.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct NextHop {
     pub(super) mac: Mac,
-    /// Longest packet that the route takes, in bytes; `None`: as long as the NIC takes.
+    /// MTU of the route, in bytes; `None`: that of the NIC.
     pub(super) mtu: Option<u32>,
-    /// The kernel has not heard of the neighbour for a while. It goes on sending to it, and asks
-    /// when it does.
+    /// The neighbour entry is stale: the kernel still uses it, and probes it when it does.
     pub(super) is_stale: bool,
 }
 
@@ -40,18 +39,18 @@ pub(super) struct NextHop {
 pub(super) enum Resolution {
     /// By frames.
     Frames(NextHop),
-    /// The kernel does not know the neighbour's address yet: it asks for it when a socket sends.
+    /// The neighbour is unresolved: the kernel resolves it when a socket sends.
     Unresolved,
-    /// Not by this NIC, or not at all: for the socket.
+    /// By another NIC, or unreachable: use the socket.
     Elsewhere,
 }
 
-/// Questions about the ways of frames.
+/// Route queries.
 #[derive(Debug)]
 pub(super) struct Routes(NetlinkSocket);
 
 impl Routes {
-    /// Opens a socket for the tables, in the network namespace of the calling thread.
+    /// Opens a socket in the network namespace of the calling thread.
     ///
     /// # Errors
     ///
@@ -60,11 +59,11 @@ impl Routes {
         NetlinkSocket::open().map(Self)
     }
 
-    /// Asks about the NIC with this index.
+    /// Queries the NIC with this index.
     ///
     /// # Errors
     ///
-    /// `NotFound` without such a NIC; what else the kernel says, or that it is none for frames.
+    /// `NotFound` without such a NIC; another error of the kernel, or a NIC without Ethernet.
     pub(super) fn link(&mut self, nic: u32) -> io::Result<Link> {
         let mut message = LinkMessage::default();
         message.header.index = nic;
@@ -85,7 +84,7 @@ impl Routes {
         }
     }
 
-    /// Asks for the way to `to` by the NIC numbered `nic`, from `from`.
+    /// Resolves the next hop to `to` by the NIC with index `nic`, from `from`.
     ///
     /// # Errors
     ///
@@ -110,7 +109,7 @@ impl Routes {
         }
     }
 
-    /// The next hop to `to`, and the MTU of the route; `None` when it leaves by another NIC.
+    /// The next hop to `to`, and the MTU of the route; `None` if it uses another NIC.
     fn route(
         &mut self,
         nic: u32,
@@ -123,12 +122,12 @@ impl Routes {
         };
         let question = Question { from, to: to.ip(), bound_to, is_strict: false };
         let found = look_up(&mut self.0, question)?;
-        // What is odd is for the kernel.
+        // Special route types are left to the kernel.
         let goes = found.kind == RouteType::Unicast && found.leaves_by == Some(nic);
         Ok((goes && !found.is_odd).then(|| (found.gateway.unwrap_or(to.ip()), found.mtu)))
     }
 
-    /// The Ethernet address of a neighbour and whether it is stale, if the kernel knows it.
+    /// The MAC address of a neighbour and whether it is stale, if the kernel knows it.
     fn neighbour(&mut self, nic: u32, hop: IpAddr) -> io::Result<Option<(Mac, bool)>> {
         let mut message = NeighbourMessage::default();
         message.header.family = family(hop);

@@ -20,10 +20,9 @@ use super::frame::Frame;
 use super::rings::{Packet, Rings};
 use crate::forks::Registration;
 
-/// Bytes of a frame: one page, which is the longest chunk that the kernel takes without huge pages.
+/// Bytes of a frame: one page, the longest that the kernel takes without huge pages.
 pub(super) const FRAME_BYTES: u32 = 4096;
-/// Of these, what holds a packet; the kernel has the others in front of it
-/// (`XDP_PACKET_HEADROOM`).
+/// Of these, bytes for a packet; the rest is `XDP_PACKET_HEADROOM`.
 pub(super) const PACKET_BYTES: usize = FRAME_BYTES as usize - 256;
 /// In the options of a descriptor: the packet goes on in the next one (`XDP_PKT_CONTD`).
 pub(super) const HAS_MORE: u32 = 1;
@@ -32,7 +31,7 @@ pub(super) const HAS_MORE: u32 = 1;
 pub(super) const BUSY_FOR: Duration = Duration::from_secs(1);
 const BUSY_PAUSE: Duration = Duration::from_millis(2);
 
-/// Memory in frames, bound to one queue of a NIC.
+/// Frames, bound to one queue of a NIC.
 #[derive(Debug)]
 pub(super) struct XskRings {
     /// Its socket, which the queues close: children have no copy of it.
@@ -43,29 +42,29 @@ pub(super) struct XskRings {
     fill: FillQueue,
     complete: CompQueue,
     umem: Umem,
-    /// As each frame was made: all of its packet part.
+    /// The whole packet part of each frame.
     whole: Box<[FrameDesc]>,
-    /// Where the last packet in each frame is.
+    /// The last packet in each frame.
     packets: Box<[FrameDesc]>,
     descs: [FrameDesc; BATCH],
 }
 
-/// Whether the kernel copies or the NIC reads and writes the frames.
+/// Transfer mode of frames.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Copying {
     /// The kernel copies: any NIC.
     Copy,
-    /// No copy; NICs without it refuse.
+    /// Zero copy; fails on NICs without support.
     Zero,
 }
 
 impl XskRings {
-    /// Binds `frames` frames to `queue` of the NIC named `nic`, for packets in several of them if
-    /// `is_long` (Linux 6.6). `is_patient`: a queue that is busy is asked for again, for a second.
+    /// Binds `frames` frames to `queue` of the NIC named `nic`, with multi-frame packets if
+    /// `is_long` (Linux 6.6). `is_patient`: a busy queue is retried for a second.
     ///
     /// # Errors
     ///
-    /// Permissions, memory, or `EBUSY` when somebody has the queue.
+    /// Permissions, memory, or `EBUSY` if another process has the queue.
     pub(super) fn open(
         nic: &str,
         queue: u32,
@@ -115,7 +114,7 @@ impl XskRings {
             .bind_flags(BindFlags::XDP_USE_NEED_WAKEUP | copy_flag | long_flag)
             .build();
         let interface = Interface::new(CString::new(nic)?);
-        // SAFETY: this is the only socket of the memory, so nobody else has its frames.
+        // SAFETY: this is the only socket of the memory, so no other owns its frames.
         let made = unsafe { Socket::new(config, &umem, &interface, queue) };
         let (transmit, receive, shared) = made.map_err(cause)?;
         let (fill, complete) =
@@ -129,7 +128,7 @@ impl XskRings {
 }
 
 impl XskRings {
-    /// A packet that is to be sent, as the ring has it.
+    /// The descriptor of a packet to be sent.
     #[inline]
     fn described(&self, packet: &Packet) -> FrameDesc {
         let mut desc = self.whole[packet.index as usize];
@@ -141,7 +140,7 @@ impl XskRings {
     }
 }
 
-/// Has the kernel look at frames to receive into.
+/// Makes the kernel process the fill ring.
 pub(super) fn wake(socket: RawFd) -> io::Result<()> {
     // SAFETY: a null buffer of no bytes is what the kernel wants here.
     let rc = unsafe {
@@ -157,7 +156,7 @@ pub(super) fn wake(socket: RawFd) -> io::Result<()> {
     if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Has the kernel send. `WouldBlock`: part of it, ask again.
+/// Makes the kernel process the transmit ring. `WouldBlock`: some packets are left, repeat.
 pub(super) fn kick(socket: RawFd) -> io::Result<()> {
     // SAFETY: a null buffer of no bytes is what the kernel wants here.
     let rc = unsafe {
@@ -175,7 +174,7 @@ pub(super) fn kick(socket: RawFd) -> io::Result<()> {
     }
 }
 
-/// What the kernel said of something that the crate words in general.
+/// The kernel's error inside an error of the crate.
 fn cause(error: impl std::error::Error + Send + Sync + 'static) -> io::Error {
     let code = std::error::Error::source(&error)
         .and_then(|source| source.downcast_ref::<io::Error>())
@@ -186,7 +185,7 @@ fn cause(error: impl std::error::Error + Send + Sync + 'static) -> io::Error {
     }
 }
 
-/// The frame that an address of the kernel's lies in.
+/// The frame of an address from the kernel.
 fn index_of(desc: &FrameDesc) -> u32 {
     (desc.addr() / FRAME_BYTES as usize) as u32
 }
@@ -237,7 +236,7 @@ impl Rings for XskRings {
             let index = index_of(desc);
             let length = desc.lengths().data();
             let end = desc.addr() % FRAME_BYTES as usize + length;
-            // A packet beyond its frame would be a bug of the kernel's; nobody reads it.
+            // A packet beyond its frame would be a kernel bug; it is skipped.
             let length = if end <= FRAME_BYTES as usize { length as u32 } else { 0 };
             if let Some(packet) = self.packets.get_mut(index as usize) {
                 *packet = *desc;
@@ -273,7 +272,7 @@ impl Rings for XskRings {
     #[inline]
     fn bytes(&mut self, frame: &mut Frame) -> &mut [u8] {
         let desc = &mut self.whole[frame.index() as usize];
-        // SAFETY: whoever has the handle has the frame, and it is borrowed exclusively.
+        // SAFETY: the owner of the handle owns the frame, and it is borrowed exclusively.
         let mut data = unsafe { self.umem.data_mut(desc) };
         data.cursor().set_pos(usize::MAX);
         let bytes = data.contents_mut();
@@ -286,8 +285,8 @@ impl Rings for XskRings {
     #[inline]
     fn packet(&mut self, frame: &mut Frame, length: u32) -> &mut [u8] {
         let desc = &mut self.packets[frame.index() as usize];
-        // SAFETY: whoever has the handle has the frame, and it is borrowed exclusively; the address
-        // is one inside it (`received`).
+        // SAFETY: the owner of the handle owns the frame, and it is borrowed exclusively; the
+        // address is inside it (`received`).
         let mut data = unsafe { self.umem.data_mut(desc) };
         data.cursor().set_pos(length as usize);
         let bytes = data.contents_mut();

@@ -1,4 +1,4 @@
-//! Frames against a model of the kernel that makes every fault a kernel may make.
+//! Frames against a model of the kernel that injects kernel faults.
 
 use std::collections::VecDeque;
 use std::io;
@@ -13,7 +13,7 @@ use super::rings::{Packet, Rings};
 
 const FRAME_BYTES: usize = 64;
 
-/// Rings of a kernel that knows where each frame is, and a network that may bring anything.
+/// Rings of a kernel that tracks the owner of each frame, and a network that delivers anything.
 #[derive(Debug)]
 struct Model {
     random: StdRng,
@@ -27,15 +27,15 @@ struct Model {
     to_send: VecDeque<Packet>,
     under_way: Vec<u32>,
     completed: VecDeque<u32>,
-    /// Bytes of packets that left, in order.
+    /// Bytes of sent packets, in order.
     sent: VecDeque<u64>,
     next_number: u64,
-    /// What arrived, in order, and is to be received.
+    /// Packets that arrived, in order, and are to be received.
     arrived: VecDeque<u64>,
     is_down: bool,
-    /// Leaves what is to be sent in the ring.
+    /// Leaves packets in the transmit ring.
     is_idle: bool,
-    /// Names frames twice, or some that there are not.
+    /// Returns frames twice, or invalid indices.
     is_lying: bool,
 }
 
@@ -71,12 +71,12 @@ impl Model {
         assert!(was_owned, "frame {index} comes back twice");
     }
 
-    /// A part of what is asked for, mostly all.
+    /// A part of `count`, mostly all.
     fn part(&mut self, count: usize) -> usize {
         if self.random.random_ratio(1, 4) { self.random.random_range(0..=count) } else { count }
     }
 
-    /// Packets come in: whole ones with a number, and some in two frames.
+    /// Delivers packets: single-frame ones with a number, and some of two frames.
     fn bring(&mut self) {
         for _ in 0..self.random.random_range(0..8) {
             let is_split = self.random.random_ratio(1, 16);
@@ -99,7 +99,7 @@ impl Model {
         }
     }
 
-    /// The NIC is through with some of what it was given, in any order.
+    /// Completes some sent packets, in any order.
     fn complete_some(&mut self) {
         for _ in 0..self.random.random_range(0..12) {
             if self.under_way.is_empty() {
@@ -211,7 +211,7 @@ impl Rings for Model {
     }
 }
 
-/// Drives an exchange at random and compares it with what the model saw.
+/// Drives an exchange at random and compares it with the model.
 fn drive(seed: u64, operations: u64, is_lying: bool) {
     const FRAMES: u32 = 96;
     let mut random = StdRng::seed_from_u64(seed ^ 0x5eed);
@@ -271,7 +271,7 @@ fn drive(seed: u64, operations: u64, is_lying: bool) {
     assert_eq!(exchange.counts().strays > 0, is_lying);
 }
 
-/// With nothing outstanding every frame is free or lent to receive into.
+/// With nothing outstanding every frame is free or in the fill ring.
 fn settle(exchange: &mut Exchange<Model>, frames: u32) {
     exchange.rings().is_down = false;
     for _ in 0..1000 {
@@ -281,7 +281,7 @@ fn settle(exchange: &mut Exchange<Model>, frames: u32) {
         while exchange.receive().is_some() {}
     }
     if exchange.counts().in_hand > 0 {
-        // Room that nobody sent is given again.
+        // A buffer that was not sent is returned again.
         exchange.room().unwrap()[..8].fill(0);
         exchange.stage(8);
         settle(exchange, frames);
@@ -306,12 +306,12 @@ fn frames_not_owned_by_the_kernel_are_rejected() {
     drive(77, 300_000, true);
 }
 
-/// Bytes of a packet that tell its number, however long it is.
+/// A packet whose bytes depend on its number, of any length.
 fn long_packet(number: u64, length: usize) -> Vec<u8> {
     (0..length as u64).map(|at| (number.wrapping_mul(31) ^ at.wrapping_mul(7)) as u8).collect()
 }
 
-/// What is sent in frames comes back in the same frames' worth of others, as if by a cable.
+/// Sent multi-frame packets come back as received ones, as if by a loopback cable.
 #[test]
 fn multi_frame_packets_round_trip() {
     const LONG: usize = 3 * FRAME_BYTES - 10;

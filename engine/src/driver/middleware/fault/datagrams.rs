@@ -1,4 +1,4 @@
-//! What a network does to datagrams: they are lost, repeated, late, garbled and cut.
+//! Datagram faults: loss, duplication, delay, corruption and truncation.
 
 use std::io;
 use std::mem::discriminant;
@@ -22,12 +22,12 @@ struct DelayedDatagram {
 /// The state of a driver's datagrams.
 #[derive(Default)]
 pub(super) struct Datagrams {
-    /// Where the caller writes; empty without a socket.
+    /// The caller's buffer; empty without a socket.
     room: Vec<u8>,
     kept: Vec<DelayedDatagram>,
     /// The driver inside is to tell of a datagram.
     is_watched: bool,
-    /// The driver inside is to tell of room.
+    /// A writable event was requested.
     wants_room: bool,
 }
 
@@ -65,7 +65,7 @@ impl Fault {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         if let Err(error) = self.inner.datagram_room() {
-            // What is about to be told answers this question, too.
+            // A queued event answers this request, too.
             self.datagrams.wants_room = error.kind() == io::ErrorKind::WouldBlock && !is_coming;
             return Err(error);
         }

@@ -1,17 +1,17 @@
-//! A lane as the driver that fails sees it.
+//! State of a lane with injected faults.
 
 use crate::memory::Shape;
 
-/// What the caller may see of a lane.
+/// What the caller sees of a lane.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum State {
-    /// What the driver inside says.
+    /// The inner lane.
     Open,
-    /// A connection attempt that fails: the lane inside is being closed.
+    /// A connection attempt that fails: the inner lane is being closed.
     Refused,
-    /// Reset; the lane inside is being closed, or is (`is_gone`).
+    /// Reset; the inner lane is being closed, or is closed (`is_gone`).
     Broken { is_gone: bool },
-    /// Closed by the caller, and inside as well: `Closed` is due.
+    /// Closed by the caller, and so is the inner lane: `Closed` is due.
     Closing,
 }
 
@@ -19,13 +19,13 @@ pub(super) enum State {
 #[derive(Debug)]
 pub(super) struct FaultLane {
     pub(super) state: State,
-    /// Sends so far, as far as they are spared.
+    /// Sends so far, counted while they are spared.
     pub(super) sends: u8,
-    /// Receives that gave bytes, as far as they are spared.
+    /// Receives with bytes so far, counted while they are spared.
     pub(super) receives: u8,
-    /// Where the chunk that is received goes, if it may be garbled: memory, offset, length.
+    /// Destination of the chunk being received, if it may be corrupted: memory, offset, length.
     pub(super) target: Option<(Shape, usize, usize)>,
-    /// Events that were asked for: readable, writable.
+    /// Requested events: readable, writable.
     pub(super) watched: [bool; 2],
     /// The poll at which it is reset.
     pub(super) reset_at: Option<u64>,

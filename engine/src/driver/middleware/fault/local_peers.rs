@@ -1,21 +1,20 @@
-//! What may happen between engines of one host: rings are full or end, and are made anew; memory
-//! cannot be read after all.
+//! Shared-memory faults: rings are full or end, and are recreated; cross-memory reads fail.
 
 use std::collections::BTreeMap;
 
 use super::Fault;
 use crate::driver::traits::LocalPeer;
 
-/// A session whose other side may be on this host.
+/// A session whose peer may be on this host.
 struct Known {
     peer: LocalPeer,
     /// It has a ring.
     is_up: bool,
-    /// The poll at which it meets its neighbour again.
+    /// The poll at which it reconnects.
     again: Option<u64>,
 }
 
-/// All of them, in an order, so that a seed always does the same.
+/// All of them, ordered, so that a seed is reproducible.
 #[derive(Default)]
 pub(super) struct LocalPeers(BTreeMap<u64, Known>);
 
@@ -24,7 +23,7 @@ impl LocalPeers {
         self.0.values().any(|known| known.again.is_some())
     }
 
-    /// The driver inside says that a session has a ring, or has none any more.
+    /// A session of the inner driver has gained or lost its ring.
     pub(super) fn changed(&mut self, session: u64, is_up: bool) {
         if let Some(known) = self.0.get_mut(&session) {
             known.is_up = is_up;
@@ -44,7 +43,7 @@ impl Fault {
         self.inner.disconnect_peer(session);
     }
 
-    /// Sessions whose rings have ended meet their neighbours again.
+    /// Reconnects sessions whose rings have ended.
     pub(super) fn reconnect_due(&mut self, turn: u64) {
         for known in self.local_peers.0.values_mut() {
             if known.again.is_some_and(|due| due <= turn) {
@@ -54,7 +53,7 @@ impl Fault {
         }
     }
 
-    /// Whether a segment may go by the ring of a session now, which may end over that.
+    /// Whether a segment may be written to the ring of a session; the ring may end instead.
     pub(super) fn admit_segment(&mut self, session: u64) -> bool {
         if self.chance(self.faults.again) {
             return false;

@@ -1,8 +1,8 @@
-//! Which events keep their order though they are held back.
+//! Ordering of delayed events.
 
 use crate::driver::traits::{DriverEvent, LaneKey};
 
-/// The lane that an event is of.
+/// The lane of an event.
 pub(super) fn lane_of(event: &DriverEvent) -> Option<LaneKey> {
     match *event {
         DriverEvent::Accepted { lane, .. }
@@ -25,7 +25,7 @@ pub(super) fn lane_of(event: &DriverEvent) -> Option<LaneKey> {
     }
 }
 
-/// Whether `later` may not be told before `earlier`. A release names no lane, so that it follows
+/// Whether `later` must not be reported before `earlier`. A release names no lane, so it follows
 /// the end of every send, and every `Closed` follows it.
 pub(super) fn must_follow(later: &DriverEvent, earlier: &DriverEvent) -> bool {
     match (later, earlier) {

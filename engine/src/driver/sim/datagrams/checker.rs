@@ -1,4 +1,4 @@
-//! What no engine may send, whatever the network does to it.
+//! Invariants of sent datagrams, whatever the network does.
 
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
@@ -7,31 +7,32 @@ use super::super::net::Net;
 use super::Datagram;
 use crate::wire::packet::{PACKET_TAG_BYTES, Packet};
 
-/// Remembers what was sent: a run has fewer packets than numbers have low halves.
+/// State of the checks. (Low halves of packet numbers are unique within a run.)
 #[derive(Debug, Default)]
 pub(super) struct DatagramChecker {
     /// Number of the last packet that a host sent by a path of a session.
     numbers: HashMap<(u64, u16, usize), u32>,
-    /// The host that the first packet of a session went to, which is by the first path: the first
-    /// by another one may be a question to who pretends to be the peer.
+    /// The host that the first packet of a session was sent to, by its first path. The first packet
+    /// of another path may probe an address claimed by an attacker.
     targets: HashMap<(u64, usize), Option<usize>>,
-    /// Questions to addresses that the peer does not have: the datagram, and who asked where.
+    /// Probes to addresses that the peer does not have: the datagram, its session, sender and
+    /// destination.
     questions: HashMap<Vec<u8>, (u64, usize, SocketAddr)>,
-    /// Addresses that such a question came back from: somebody passes packets on there, as a
-    /// translator does, and cannot be told from one.
+    /// Addresses from which such a probe came back: an attacker forwards packets there, like a NAT,
+    /// and cannot be told from one.
     relays: HashSet<(u64, usize, SocketAddr)>,
 }
 
 impl Net {
-    /// Packets are looked at from now on: their numbers rise, for a number that is used twice
-    /// gives a tag away, and content goes nowhere but to the host that the session is with.
+    /// Enables the checks: packet numbers rise, as a reused number weakens the authentication, and
+    /// content is sent only to the host of the session's peer.
     ///
     /// RR-PKT-1, RR-PATH-4.
     pub(crate) fn check_datagrams(&mut self) {
         self.datagram_net.checker.get_or_insert_default();
     }
 
-    /// Looks at what somebody sends who is no host.
+    /// Inspects a datagram that was injected.
     pub(super) fn note_injected(&mut self, bytes: &[u8]) {
         let Some(checker) = &mut self.datagram_net.checker else { return };
         if let Some(place) = checker.questions.get(bytes) {
@@ -39,7 +40,7 @@ impl Net {
         }
     }
 
-    /// Looks at what `host` sends.
+    /// Checks a datagram sent by `host`.
     pub(super) fn check(&mut self, host: usize, datagram: &Datagram) {
         let Some(mut checker) = self.datagram_net.checker.take() else { return };
         if let Err(what) = self.verdict(&mut checker, host, datagram) {
@@ -68,7 +69,7 @@ impl Net {
         if target == meant {
             return Ok(());
         }
-        // Questions, which carry nothing, go wherever somebody pretends to be.
+        // Probes, which carry no content, may be sent to any claimed address.
         let place = (session, host, datagram.to);
         if packet.payload.is_empty() {
             checker.questions.insert(datagram.content().to_vec(), place);

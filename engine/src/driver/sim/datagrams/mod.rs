@@ -1,9 +1,9 @@
 //! Datagrams of the simulated network.
 //!
 //! Each host has one socket, for all of its links. A datagram waits in the driver's queue, in the
-//! sender's kernel and for its link, is on its way, waits in the receiver's kernel, and may come
-//! to an end in each of these places. Nothing is planned for an arrival: whoever looks finds what
-//! has arrived by then, and only who sleeps is woken.
+//! sender's kernel and for its link, is in flight, waits in the receiver's kernel, and may be lost
+//! at each stage. Arrivals are not scheduled: a poll finds what has arrived by then, and only
+//! sleeping engines are woken.
 
 mod checker;
 mod impairments;
@@ -30,50 +30,50 @@ use crate::driver::traits::{DATAGRAM_BYTES_MAX, DriverEvent};
 /// Bytes around a UDP payload on Ethernet: preamble, header, IPv4, UDP, check sequence, gap.
 pub(crate) const FRAMING_BYTES: u64 = 8 + 14 + 20 + 8 + 4 + 12;
 
-/// Kind of an arrival in the trace.
+/// Code of an arrival in the trace hash.
 const TRACE_ARRIVAL: u64 = 12;
 
-/// What became of datagrams so far.
+/// Statistics of datagrams.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub(crate) struct DatagramCounts {
     /// Taken by a sender's kernel.
     pub(crate) sent: u64,
-    /// Forged by somebody else.
+    /// Injected by an attacker.
     pub(crate) injected: u64,
-    /// No room before the link.
+    /// Dropped at the queue of a link.
     pub(crate) queue_drops: u64,
-    /// Lost on the way: by chance, by a cut, too long, or nobody has the address.
+    /// Lost in flight: at random, by a cut, above the MTU, or without a receiver's address.
     pub(crate) lost: u64,
-    /// Times that the sender's kernel took no more for a while.
+    /// Times that a sender's kernel blocked.
     pub(crate) blocked: u64,
-    /// Those that others may overtake.
+    /// Possibly reordered.
     pub(crate) late: u64,
-    /// Those with a bit turned over, or without their end.
+    /// Corrupted or truncated.
     pub(crate) garbled: u64,
-    /// Copies that the network made.
+    /// Duplicated by the network.
     pub(crate) duplicates: u64,
     /// Arrived where no process was.
     pub(crate) no_receiver: u64,
     /// No room in the receiver's kernel.
     pub(crate) receive_drops: u64,
-    /// Kept for a process.
+    /// Delivered to a process's kernel buffer.
     pub(crate) arrived: u64,
-    /// Changes of a host's address.
+    /// Address changes of hosts.
     pub(crate) rebinds: u64,
 }
 
-/// Whom an address reaches, and until when.
+/// The link that an address reaches, and until when.
 #[derive(Clone, Copy, Debug)]
 struct Route {
     at: At,
     until_ns: u64,
 }
 
-/// What the network knows of datagrams.
+/// State of datagrams in the network.
 #[derive(Debug, Default)]
 pub(super) struct DatagramNet {
     routes: HashMap<SocketAddr, Route>,
-    /// Ways from a host to another that no datagram passes.
+    /// Directions between two hosts that are cut.
     cuts: Vec<(usize, usize)>,
     counts: DatagramCounts,
     watcher: Option<Watcher>,
@@ -86,7 +86,7 @@ pub(super) struct DatagramNet {
 }
 
 impl Net {
-    /// What became of datagrams so far.
+    /// Statistics so far.
     #[cfg(test)]
     pub(crate) fn datagram_counts(&self) -> DatagramCounts {
         self.datagram_net.counts
@@ -94,13 +94,13 @@ impl Net {
 
     // ---- The socket of a process ----
 
-    /// The address of a new link reaches it.
+    /// Adds a route for the address of a new link.
     pub(super) fn add_route(&mut self, host: usize, link: usize) {
         let (address, at) = (self.hosts[host].links[link].address, At { host, link });
         self.datagram_net.routes.insert(address, Route { at, until_ns: u64::MAX });
     }
 
-    /// A process receives from now on; its outgoing addresses are those of its links.
+    /// Opens the socket of a process; its source addresses are those of its links.
     pub(super) fn open_datagrams(&mut self, host: usize) -> io::Result<()> {
         let one_in = self.datagram_impairments.unsupported_one_in;
         if self.hosts[host].random.datagrams.one_in(one_in) {
@@ -119,7 +119,7 @@ impl Net {
         Ok(())
     }
 
-    /// A process ends. What is under way may find its successor.
+    /// Closes the socket of a process. Datagrams in flight may reach the next process.
     pub(super) fn close_datagrams(&mut self, host: usize) {
         self.process_arrivals(host);
         let socket = &mut self.hosts[host].socket;
@@ -132,7 +132,7 @@ impl Net {
 
     // ---- Sending ----
 
-    /// A datagram to write into. `WouldBlock`: the queue is full; an event follows.
+    /// Provides a datagram to write into. `WouldBlock`: the queue is full; an event follows.
     pub(super) fn datagram_room(&mut self, host: usize) -> io::Result<()> {
         if !self.hosts[host].socket.is_open {
             return Err(ErrorKind::Unsupported.into());
@@ -152,7 +152,7 @@ impl Net {
         self.datagram_net.spare.pop().unwrap_or_else(|| Box::new(Datagram::new()))
     }
 
-    /// What nobody needs any more is used again.
+    /// Puts a datagram on the free list.
     pub(super) fn recycle(&mut self, datagram: Box<Datagram>) {
         self.datagram_net.spare.push(datagram);
     }
@@ -165,7 +165,7 @@ impl Net {
         socket.queue.push_back(datagram);
     }
 
-    /// Bytes that wait for a link of a host, or are on it.
+    /// Bytes queued for a link of a host, or being sent.
     fn backlog_bytes(&self, host: usize, link: usize) -> u64 {
         if let Some(bytes) = self.link_backlog(At { host, link }) {
             return bytes;
@@ -174,7 +174,7 @@ impl Net {
         (wait_ns << 10).checked_div(self.datagram_impairments.ns_per_kib).unwrap_or(0)
     }
 
-    /// The kernel of `host` takes what is queued, as far as there is room; the rest later.
+    /// Passes queued datagrams to the kernel of `host`, as far as there is room; the rest later.
     pub(super) fn flush_datagrams(&mut self, host: usize) {
         while let Some(first) = self.hosts[host].socket.queue.front() {
             let link = first.link;
@@ -189,7 +189,7 @@ impl Net {
         }
     }
 
-    /// Goes on with the queue as soon as the kernel has room.
+    /// Schedules the next flush for when the kernel has room.
     fn await_room(&mut self, host: usize, link: usize) {
         let impairments = &self.datagram_impairments;
         let room_bytes = impairments.send_room_bytes;
@@ -220,7 +220,7 @@ impl Net {
         }
     }
 
-    /// A datagram leaves the kernel of `host`.
+    /// Sends a datagram from the kernel of `host`.
     fn launch(&mut self, host: usize, mut datagram: Box<Datagram>) {
         self.datagram_net.counts.sent += 1;
         if self.hosts[host].random.datagrams.hits(self.datagram_impairments.rebind_ppm) {
@@ -306,7 +306,7 @@ impl Net {
         }
     }
 
-    /// The link that has an address.
+    /// The link that an address reaches.
     fn reached_by(&self, address: SocketAddr) -> Option<At> {
         let route = self.datagram_net.routes.get(&address)?;
         (route.until_ns > self.now_ns()).then_some(route.at)
@@ -376,7 +376,7 @@ impl Net {
         }
     }
 
-    /// The loop of `host` hears of a datagram that arrives at `arrival_ns`.
+    /// Wakes the loop of `host` for a datagram that arrives at `arrival_ns`.
     fn announce(&mut self, host: usize, arrival_ns: u64) {
         let noticed_ns = arrival_ns + self.lateness_ns(host);
         let socket = &mut self.hosts[host].socket;
@@ -427,7 +427,7 @@ impl Net {
         Some(datagram)
     }
 
-    /// Datagrams that the processes of a host were given or have sent.
+    /// Datagrams that the processes of a host received or sent.
     pub(crate) fn datagrams_handled(&self, host: usize) -> u64 {
         self.hosts[host].socket.handled
     }
@@ -443,7 +443,7 @@ impl Net {
         Ok(())
     }
 
-    /// From now on the loop hears of what is there, or comes next.
+    /// Arms the readable event for present datagrams or the next arrival.
     fn await_datagram(&mut self, host: usize) {
         self.process_arrivals(host);
         let socket = &mut self.hosts[host].socket;
@@ -456,7 +456,7 @@ impl Net {
         }
     }
 
-    /// Whether it is time to say that a datagram can be received.
+    /// Whether the readable event is due.
     pub(super) fn takes_datagrams_readable(&mut self, host: usize) -> bool {
         let readable_ns = self.hosts[host].socket.readable_ns;
         if readable_ns.is_some() && self.ring_ready_ns(host) <= self.now_ns() {
@@ -468,7 +468,7 @@ impl Net {
         }
         self.process_arrivals(host);
         if self.hosts[host].socket.inbox.is_empty() {
-            // It was received before this was heard, or lost on the last steps.
+            // It was received before the event, or lost in the last steps.
             self.await_datagram(host);
             return false;
         }
@@ -476,7 +476,7 @@ impl Net {
         true
     }
 
-    /// When the loop hears of a datagram, as far as that is known.
+    /// When the readable event is due, as far as known.
     pub(super) fn datagrams_readable_ns(&self, host: usize) -> u64 {
         self.hosts[host].socket.readable_ns.unwrap_or(u64::MAX)
     }

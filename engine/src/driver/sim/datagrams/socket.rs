@@ -1,4 +1,4 @@
-//! One host's datagram socket: what its driver and its kernel hold.
+//! The datagram socket of a host: queues of its driver and kernel.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
@@ -9,22 +9,22 @@ use super::super::rails::At;
 
 use crate::driver::traits::DATAGRAM_BYTES_MAX;
 
-/// Datagrams that a driver queues before the kernel has to take some.
+/// Datagrams queued by the driver before the kernel must take some.
 pub(super) const QUEUED_MAX: usize = 16;
 
-/// A datagram, wherever it is. Used again and again: nothing is allocated per datagram.
+/// A datagram at any stage. Reused, so that no datagram allocates.
 pub(in super::super) struct Datagram {
     pub(in super::super) bytes: [u8; DATAGRAM_BYTES_MAX],
     pub(in super::super) length: usize,
-    /// Where it seems to come from.
+    /// Its source address as seen by the receiver.
     pub(in super::super) from: SocketAddr,
     pub(in super::super) to: SocketAddr,
-    /// The link of its host that it leaves by, and the one that it comes in by.
+    /// The link of its host that it leaves or arrives by.
     pub(in super::super) link: usize,
     pub(super) link_in: usize,
-    /// The host that sent it; `None`: somebody forged it.
+    /// The host that sent it; `None`: injected.
     pub(super) sender: Option<usize>,
-    /// When the sender's link is done with it.
+    /// When the sender's link has sent it.
     pub(super) left_ns: u64,
 }
 
@@ -43,7 +43,7 @@ impl Datagram {
         }
     }
 
-    /// Becomes a copy of another one.
+    /// Copies another one.
     pub(super) fn copy_from(&mut self, other: &Self) {
         self.bytes[..other.length].copy_from_slice(other.content());
         (self.length, self.from, self.to) = (other.length, other.from, other.to);
@@ -62,7 +62,7 @@ impl fmt::Debug for Datagram {
     }
 }
 
-/// A datagram on its way to a host. The next one to arrive is the greatest.
+/// A datagram in flight to a host. The next one to arrive is the greatest.
 #[derive(Debug)]
 pub(super) struct UnderWay {
     pub(super) arrival_ns: u64,
@@ -97,22 +97,22 @@ pub(in super::super) struct Socket {
     pub(in super::super) is_open: bool,
     /// Queued by the driver, for the kernel to take.
     pub(super) queue: VecDeque<Box<Datagram>>,
-    /// The loop was told that there is no room in the queue.
+    /// A writable event was requested.
     pub(super) wants_room: bool,
-    /// It is planned to look for room in the kernel.
+    /// A check for room is scheduled.
     pub(super) awaits_room: bool,
-    /// When the link has sent all that the kernel took.
+    /// When the link has sent everything that the kernel took.
     pub(super) free_ns: u64,
-    /// The last arrival of a datagram that keeps its place: by link here, host and link there.
+    /// The last in-order arrival: by local link, remote host and link.
     last_ns: BTreeMap<(usize, usize, usize), u64>,
-    /// On their way here.
+    /// In flight to this host.
     pub(super) under_way: BinaryHeap<UnderWay>,
     /// Arrived and not received yet.
     pub(super) inbox: VecDeque<Box<Datagram>>,
     pub(super) inbox_bytes: usize,
-    /// When the loop hears that something can be received, if it asked: never is `u64::MAX`.
+    /// When the readable event is due, if requested: `u64::MAX` is never.
     pub(super) readable_ns: Option<u64>,
-    /// Datagrams that the process was given or has sent.
+    /// Datagrams that the process received or sent.
     pub(in super::super) handled: u64,
 }
 
@@ -133,12 +133,12 @@ impl Socket {
         }
     }
 
-    /// When the next datagram arrives that has not yet.
+    /// When the next datagram arrives.
     pub(super) fn next_arrival_ns(&self) -> u64 {
         self.under_way.peek().map_or(u64::MAX, |first| first.arrival_ns)
     }
 
-    /// Arrival by way of `link` at `to` at `at_ns`, or right after what was sent that way before.
+    /// Arrival by `link` at `to` at `at_ns`, or right after datagrams sent on that route before.
     pub(super) fn keep_order(&mut self, link: usize, to: At, at_ns: u64) -> u64 {
         let last_ns = self.last_ns.entry((link, to.host, to.link)).or_default();
         *last_ns = (*last_ns).max(at_ns);

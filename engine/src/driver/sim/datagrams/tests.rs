@@ -15,10 +15,10 @@ use crate::driver::traits::{ConnectionIo, DATAGRAM_BYTES_MAX, DatagramIo, Driver
 
 const MICROSECOND: u64 = 1_000;
 const MILLISECOND: u64 = 1_000_000;
-/// How long a datagram is on its way here.
+/// Delay of a datagram.
 const DELAY_NS: u64 = 5 * MICROSECOND;
 
-/// Hosts with a process each, all of whose datagrams are on their way equally long.
+/// Hosts with a process each, and a constant delay.
 struct Bench {
     net: Shared,
     drivers: Vec<Option<SimDriver>>,
@@ -45,7 +45,7 @@ impl Bench {
         self.drivers[host] = Some(driver);
     }
 
-    /// A process is killed.
+    /// Kills a process.
     fn kill(&mut self, host: usize) {
         self.drivers[host] = None;
     }
@@ -62,7 +62,7 @@ impl Bench {
         self.net.borrow().now_ns()
     }
 
-    /// Queues a datagram; `false`: there is no room.
+    /// Queues a datagram; `false`: no room.
     fn queue(&mut self, host: usize, to: SocketAddr, bytes: &[u8]) -> bool {
         let driver = self.drivers[host].as_mut().unwrap();
         let room = match driver.datagram_room() {
@@ -98,7 +98,7 @@ impl Bench {
         std::iter::from_fn(|| self.receive(host)).map(|(_, bytes)| bytes).collect()
     }
 
-    /// Time passes; nobody makes a turn.
+    /// Lets time pass without a turn.
     fn pass(&mut self, for_ns: u64) {
         let mut net = self.net.borrow_mut();
         let until_ns = net.now_ns() + for_ns;
@@ -116,7 +116,7 @@ impl Bench {
         self.drivers[host].as_mut().unwrap().watch_datagrams().unwrap();
     }
 
-    /// Sleeps, and tells how long; the events of the poll that ends the sleep.
+    /// Sleeps; returns the duration, and the events of the poll that ends the sleep.
     fn park(&mut self, host: usize, limit_ns: u64) -> (u64, Vec<DriverEvent>) {
         let mut events = Vec::new();
         let driver = self.drivers[host].as_mut().unwrap();
@@ -134,12 +134,12 @@ impl Bench {
     }
 }
 
-/// A socket for the look of it.
+/// A placeholder socket.
 fn socket() -> UdpSocket {
     UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap()
 }
 
-/// The number that a datagram begins with.
+/// The number at the start of a datagram.
 fn number(bytes: &[u8]) -> u64 {
     u64::from_le_bytes(bytes[..8].try_into().unwrap())
 }

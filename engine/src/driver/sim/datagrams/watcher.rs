@@ -1,5 +1,4 @@
-//! Somebody on the way: addresses that change there, ways that datagrams do not pass, and who
-//! reads along or forges.
+//! An observer in the network: address changes, cuts, recording and injecting datagrams.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -8,12 +7,12 @@ use super::super::net::Net;
 use super::super::rails::At;
 use super::{DATAGRAM_BYTES_MAX, Datagram, DatagramNet, Route};
 
-/// A datagram that was seen on the way, whether or not it arrived.
+/// A datagram observed in flight, whether or not it arrived.
 #[derive(Clone, Debug)]
 pub(crate) struct Sighting {
-    /// Host that sent it.
+    /// The host that sent it.
     pub(crate) sender: usize,
-    /// Host that it was for, if any has the address.
+    /// The host it was sent to, if any has the address.
     pub(crate) target: Option<usize>,
     pub(crate) from: SocketAddr,
     pub(crate) bytes: Vec<u8>,
@@ -41,7 +40,7 @@ impl Watcher {
     }
 }
 
-/// Chooses what is lost: the sending host, and the datagram.
+/// Chooses which datagrams to lose, by sending host and bytes.
 type Choice = Box<dyn FnMut(usize, &[u8]) -> bool>;
 
 /// Loses what somebody names.
@@ -61,27 +60,27 @@ impl fmt::Debug for DropFilter {
 }
 
 impl Net {
-    /// Loses the datagrams that are `chosen`, by their sender and bytes; `None`: no more.
+    /// Drops the datagrams that `chosen` selects, by sender and bytes; `None`: none any more.
     #[cfg(any(test, feature = "sim"))]
     pub(crate) fn drop_matching_datagrams(&mut self, chosen: Option<Choice>) {
         self.datagram_net.sieve = chosen.map(DropFilter);
     }
 
-    // ---- Reading along, forging ----
+    // ---- Recording and injecting ----
 
-    /// Keeps copies of the last `capacity` datagrams from now on; 0: of none.
+    /// Keeps copies of the last `capacity` datagrams from now on; 0: none.
     pub(crate) fn observe_datagrams(&mut self, capacity: usize) {
         let watcher = Watcher { seen: Vec::new(), next: 0, capacity };
         self.datagram_net.watcher = (capacity > 0).then_some(watcher);
     }
 
-    /// What was seen, in no order.
+    /// The recorded datagrams, in no order.
     pub(crate) fn sightings(&self) -> &[Sighting] {
         self.datagram_net.watcher.as_ref().map_or(&[], |watcher| &watcher.seen)
     }
 
-    /// Somebody who is no host sends `bytes` to `to_host`, as if from `from`. They may overtake
-    /// what hosts send. What is longer than a datagram may be vanishes.
+    /// Sends `bytes` to `to_host` as an attacker, with source `from`. They may overtake datagrams
+    /// of hosts. Oversized ones are dropped.
     pub(crate) fn inject_datagram(&mut self, from: SocketAddr, to_host: usize, bytes: &[u8]) {
         self.datagram_net.counts.injected += 1;
         if bytes.len() > DATAGRAM_BYTES_MAX {
@@ -106,7 +105,7 @@ impl Net {
 
     // ---- Addresses ----
 
-    /// The address of a host changes, as seen from outside: a translator on the way forgot it.
+    /// Changes the public address of a host (NAT rebinding).
     pub(crate) fn rebind(&mut self, host: usize) {
         self.datagram_net.counts.rebinds += 1;
         let count = self.datagram_net.counts.rebinds;
@@ -127,8 +126,8 @@ impl Net {
 
     // ---- Cuts ----
 
-    /// No datagram comes from `from` to `to` until [`Self::open_datagrams_way`]: a firewall that
-    /// lets TCP pass.
+    /// Cuts datagrams from `from` to `to` until [`Self::open_datagrams_way`]: a firewall that lets
+    /// TCP pass.
     pub(crate) fn cut_datagrams_way(&mut self, from: usize, to: usize) {
         self.datagram_net.cuts.push((from, to));
         self.lose_datagrams(from, to);
@@ -141,12 +140,12 @@ impl Net {
         }
     }
 
-    /// Loses what is on its way from one host to another.
+    /// Loses datagrams in flight from one host to another.
     pub(in super::super) fn lose_datagrams(&mut self, from: usize, to: usize) {
         self.lose_under_way(to, |datagram| datagram.sender == Some(from));
     }
 
-    /// Loses what a link that is cut has not sent, and what is on its way there: outward, inward.
+    /// Loses datagrams queued for a link that is cut, and those in flight to it: outward, inward.
     pub(in super::super) fn lose_datagrams_of(&mut self, at: At, [outward, inward]: [bool; 2]) {
         let now_ns = self.now_ns();
         for to in 0..self.hosts.len() {
@@ -159,7 +158,7 @@ impl Net {
         }
     }
 
-    /// Loses what the link of a host that has no power any more has not sent.
+    /// Loses unsent datagrams of a host that was powered off.
     pub(in super::super) fn lose_unsent_datagrams(&mut self, host: usize) {
         let now_ns = self.now_ns();
         for to in 0..self.hosts.len() {
@@ -179,7 +178,7 @@ impl Net {
         self.datagram_net.counts.lost += lost as u64;
     }
 
-    /// Datagrams pass everywhere again, and every address that a host ever had reaches it.
+    /// Removes all cuts, and lets every former address of a host reach it.
     pub(in super::super) fn heal_datagrams(&mut self) {
         let DatagramNet { cuts, routes, .. } = &mut self.datagram_net;
         cuts.clear();

@@ -1,4 +1,4 @@
-//! Links with rates and faults of their own, as engines meet them.
+//! Links with rates and faults of their own, as seen by engines.
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
@@ -29,7 +29,7 @@ const KEEP_ALIVE_NS: u64 = 10 * SECOND;
 struct Bench {
     net: Shared,
     drivers: Vec<SimDriver>,
-    /// Events that nobody has asked for yet.
+    /// Events not consumed yet.
     events: [Vec<DriverEvent>; 2],
 }
 
@@ -89,7 +89,7 @@ impl Bench {
         self.net.borrow_mut().set_rail_fault(host, link, fault);
     }
 
-    /// Time passes.
+    /// Lets time pass.
     fn pass(&mut self, for_ns: u64) {
         let until_ns = self.now_ns() + for_ns;
         while self.net.borrow_mut().next(until_ns).is_some() {}
@@ -105,7 +105,7 @@ impl Bench {
         Some(events.remove(at))
     }
 
-    /// A connection of host 0 by one link to the same one of host 1; both lanes.
+    /// Connects host 0 by one link to the same one of host 1; returns both lanes.
     fn connect(&mut self, link: usize) -> [LaneKey; 2] {
         let to = self.address(1, link);
         let near = self.drivers[0].connect(to, link as u8, None).unwrap();
@@ -124,7 +124,7 @@ impl Bench {
         [near, far]
     }
 
-    /// Host 0 connects by `rail` to a link of the other one.
+    /// Host 0 connects by `rail` to a link of host 1.
     fn start_connection(&mut self, link: usize, rail: u8) -> std::io::Result<LaneKey> {
         let to = self.address(1, link);
         self.drivers[0].connect(to, rail, None)
@@ -134,7 +134,7 @@ impl Bench {
         self.drivers[0].send(lane, bytes).unwrap()
     }
 
-    /// What has come.
+    /// All received bytes.
     fn read(&mut self, lane: LaneKey) -> Vec<u8> {
         let mut all = Vec::new();
         let mut into = vec![0; 1 << 16];
@@ -162,7 +162,7 @@ impl Bench {
         }
     }
 
-    /// The links that datagrams came by, in order of arrival.
+    /// The links that datagrams arrived by, in order of arrival.
     fn received(&mut self) -> Vec<usize> {
         let mut links = Vec::new();
         while let Some((from, bytes)) = self.drivers[1].recv_datagram().unwrap() {
@@ -174,7 +174,7 @@ impl Bench {
     }
 }
 
-/// Bytes of a stream that can be told apart.
+/// Bytes of a stream that differ by position.
 fn stream(from: usize, count: usize) -> Vec<u8> {
     (from..from + count).map(|at| (at * 7 + (at >> 8)) as u8).collect()
 }
@@ -256,7 +256,7 @@ fn streams_resume_when_a_blackhole_ends() {
             "{unacked:?}"
         );
         bench.fault(0, 0, None);
-        // Kernels wait ever longer before they repeat: 0.2, 0.4, 0.8, 1.6 s.
+        // Retransmission timeouts double: 0.2, 0.4, 0.8, 1.6 s.
         bench.pass(900 * MILLISECOND);
         assert!(bench.read(far).is_empty(), "{fault:?}");
         bench.pass(500 * MILLISECOND);
@@ -290,7 +290,7 @@ fn kernels_give_up_after_the_keep_alive_time() {
             assert_eq!(error.kind(), expected);
         }
     }
-    // One that heals in time and comes back begins anew.
+    // The keep-alive time restarts after a fault that ended in time.
     bench.fault(1, 1, Some(RailFault::BLACKHOLE));
     bench.pass(KEEP_ALIVE_NS - SECOND);
     bench.fault(1, 1, None);
@@ -304,7 +304,7 @@ fn kernels_give_up_after_the_keep_alive_time() {
 fn cut_return_path_blocks_the_writer() {
     let mut bench = Bench::new(&[SLOW]);
     let [near, far] = bench.connect(0);
-    // Acknowledgements do not come in, data go out.
+    // Acknowledgements are lost, data is sent.
     bench.fault(0, 0, Some(RailFault::Blackhole { outward: false, inward: true }));
     let mut written = 0;
     for _ in 0..100 {
@@ -379,7 +379,7 @@ fn delay_fault_applies_and_ends() {
 #[test]
 fn flapping_links_are_reported_by_rail_number() {
     let mut bench = Bench::new(&[SLOW, SLOW]);
-    // The process names its rails in another order than the network.
+    // The process numbers its rails in another order than the network.
     bench.drivers[0].set_rails(&rails(0, &[1, 0])).unwrap();
     let (begin_ns, period_ns) = (bench.now_ns() + MILLISECOND, 100 * MILLISECOND);
     let flapping = RailFault::Down;
@@ -396,7 +396,7 @@ fn flapping_links_are_reported_by_rail_number() {
     }
     bench.pass(SECOND);
     assert!(bench.events.iter().all(Vec::is_empty));
-    // A process that comes later hears what it must know.
+    // A later process is notified of the current state.
     bench.fault(0, 0, Some(RailFault::Down));
     bench.pass(0);
     assert!(matches!(
@@ -418,7 +418,7 @@ fn connections_need_a_rail_at_either_end() {
     assert_eq!(nowhere.kind(), ErrorKind::InvalidInput);
     let unknown = bench.drivers[0].set_rails(&rails(7, &[0])).unwrap_err();
     assert_eq!(unknown.kind(), ErrorKind::InvalidInput);
-    // The peer does not call the third link a rail.
+    // The third link is no rail of the peer.
     bench.drivers[1].set_rails(&rails(1, &[0, 1])).unwrap();
     let lane = bench.start_connection(2, 2).unwrap();
     bench.pass(MILLISECOND);
@@ -428,7 +428,8 @@ fn connections_need_a_rail_at_either_end() {
     let error = bench.drivers[0].recv(lane, &mut [0; 8]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::ConnectionReset);
     assert!(bench.events[1].is_empty());
-    // Without a carrier the kernel says so; into a blackhole attempts vanish until it heals.
+    // Without a carrier the kernel returns an error; into a blackhole attempts are lost until it
+    // ends.
     bench.fault(0, 0, Some(RailFault::Down));
     let lane = bench.start_connection(0, 0).unwrap();
     bench.pass(MILLISECOND);

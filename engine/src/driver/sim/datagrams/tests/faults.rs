@@ -1,8 +1,8 @@
-//! Cuts, death, addresses that change, and who is on the way.
+//! Cuts, killed processes, address changes, and an observer.
 
 use super::*;
 
-/// Whether a datagram comes from one host to another now.
+/// Whether a datagram gets from one host to another now.
 fn passes(bench: &mut Bench, from: usize, to: usize) -> bool {
     bench.send(from, to, b"hello?");
     bench.pass(DELAY_NS);
@@ -22,7 +22,7 @@ fn cut_applies_to_one_direction_only() {
     assert!(passes(&mut bench, 1, 0));
     assert!(passes(&mut bench, 0, 2));
     bench.net.borrow_mut().open_way(0, 1);
-    // Nothing is held, unlike in a stream.
+    // Datagrams are not held back, unlike streams.
     assert!(passes(&mut bench, 0, 1));
     assert_eq!(bench.counts().lost, 2);
 }
@@ -66,9 +66,9 @@ fn powered_off_host_sends_nothing() {
     bench.net.borrow_mut().power_off(0);
     bench.kill(0);
     bench.pass(MILLISECOND);
-    // The second one was still before the link.
+    // The second one was still queued for the link.
     assert_eq!(bench.receive_all(1), [[1; 500]]);
-    bench.send(1, 0, b"anybody?");
+    bench.send(1, 0, b"received");
     bench.pass(MILLISECOND);
     bench.net.borrow_mut().datagram_impairments = DatagramImpairments::ideal();
     bench.net.borrow_mut().power_on(0);
@@ -113,7 +113,7 @@ fn restarted_process_gets_only_datagrams_in_flight() {
     let back = bench.locator(0);
     bench.queue(1, back, b"never flushed");
     bench.kill(1);
-    bench.send(0, 1, b"to the dead");
+    bench.send(0, 1, b"to the killed one");
     bench.pass(DELAY_NS);
     bench.send(0, 1, b"to the next");
     bench.pass(DELAY_NS / 2);
@@ -140,7 +140,7 @@ fn shutdown_flushes_and_kill_does_not() {
     assert_eq!(bench.receive_all(1), [b"last words"]);
 }
 
-/// What is queued for the dead does not grow for ever.
+/// The queue of a killed process does not grow.
 #[test]
 fn killed_process_queues_nothing() {
     let mut bench = Bench::new(6, 2, DatagramImpairments::ideal());
@@ -177,7 +177,7 @@ fn old_address_reaches_its_host_for_a_while() {
     bench.net.borrow_mut().datagram_impairments.rebind_keeps_ns = 0;
     bench.net.borrow_mut().rebind(0);
     assert!(!reaches(&mut bench, new));
-    // All old addresses are good in a world made whole.
+    // All old addresses are valid in a healed network.
     bench.net.borrow_mut().heal();
     assert!(reaches(&mut bench, new));
     assert!(reaches(&mut bench, old));

@@ -1,9 +1,9 @@
-//! What the way does to datagrams.
+//! Impairments of datagrams in flight.
 
 use super::super::FRAMING_BYTES;
 use super::*;
 
-/// Sends `count` numbered datagrams one by one, and gives those that arrive.
+/// Sends `count` numbered datagrams one by one, and returns those that arrive.
 fn stream(bench: &mut Bench, count: u64, length: usize) -> Vec<Vec<u8>> {
     let mut received = Vec::new();
     for number in 0..count {
@@ -18,7 +18,7 @@ fn stream(bench: &mut Bench, count: u64, length: usize) -> Vec<Vec<u8>> {
     received
 }
 
-/// That so many of `all` is about `ppm` of a million: within five standard deviations.
+/// Asserts that `hits` of `all` is about `ppm` per million: within five standard deviations.
 fn assert_rate(hits: usize, all: u64, ppm: u64) {
     let expected = (all * ppm) as f64 / 1e6;
     let away = (hits as f64 - expected).abs();
@@ -140,7 +140,7 @@ fn link_rate_and_queue_limit_apply() {
         bench.send(0, 1, &[1; 1000]);
         bench.send(0, 2, &[2; 1000]);
     }
-    // Both targets share the link of the sender.
+    // Both destinations share the link of the sender.
     bench.pass(DELAY_NS + 50 * each - 1);
     assert_eq!(bench.receive_all(1).len() + bench.receive_all(2).len(), 49);
     bench.pass(50 * each);

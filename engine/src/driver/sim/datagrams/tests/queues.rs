@@ -1,4 +1,4 @@
-//! Queues that are full, events, and sleep.
+//! Full queues, events, and sleep.
 
 use super::super::FRAMING_BYTES;
 use super::super::socket::QUEUED_MAX;
@@ -75,7 +75,7 @@ fn full_queue_would_block_and_is_writable_once() {
     assert_eq!(sent, 3 + QUEUED_MAX);
     assert!(!bench.queue(0, to, &[9; 1000]));
     assert!(bench.poll(0).is_empty());
-    // Sleeping lasts until the kernel takes one more.
+    // The sleep lasts until the kernel takes one more.
     let (slept_ns, events) = bench.park(0, MILLISECOND);
     assert_eq!(slept_ns, each);
     assert!(matches!(events[..], [DriverEvent::DatagramsWritable]), "{events:?}");
@@ -83,7 +83,7 @@ fn full_queue_would_block_and_is_writable_once() {
     assert!(!bench.queue(0, to, &[9; 1000]));
     let (slept_ns, events) = bench.park(0, MILLISECOND);
     assert_eq!((slept_ns, events.len()), (each, 1));
-    // The rest goes without being asked for, and nobody is told who did not ask.
+    // The rest is sent without further calls, and no unrequested event is reported.
     bench.pass(DELAY_NS + 30 * each);
     assert!(bench.poll(0).is_empty());
     assert_eq!(bench.receive_all(1).len(), sent + 1);
@@ -121,7 +121,7 @@ fn watch_reports_once() {
     bench.pass(DELAY_NS);
     assert!(is_readable(&bench.poll(1)));
     assert!(bench.poll(1).is_empty());
-    // What is there already counts.
+    // Present datagrams count.
     bench.watch(1);
     assert!(is_readable(&bench.poll(1)));
     assert_eq!(bench.receive_all(1).len(), 2);
@@ -152,7 +152,7 @@ fn datagram_wakes_a_sleeping_watcher() {
     let (slept_ns, events) = bench.park(1, MILLISECOND);
     assert_eq!(slept_ns, DELAY_NS);
     assert!(is_readable(&events));
-    // One that is there already: no sleep at all.
+    // One that is present: no sleep at all.
     bench.watch(1);
     let (slept_ns, events) = bench.park(1, MILLISECOND);
     assert_eq!((slept_ns, is_readable(&events)), (0, true));
