@@ -43,7 +43,7 @@ use crate::memory::Shape;
 
 pub(crate) use crate::proto::packet::DATAGRAM_BYTES_MIN;
 pub(crate) use crate::proto::rails::pairing::Reach;
-pub(crate) use crate::proto::silence::{Unacked, Resent};
+pub(crate) use crate::proto::silence::{Resent, Unacked};
 use crate::proto::table::Key;
 #[cfg(feature = "xdp")]
 pub(crate) use crate::types::FrameFigures;
