@@ -43,7 +43,7 @@ use crate::memory::Shape;
 
 pub(crate) use crate::proto::packet::DATAGRAM_BYTES_MIN;
 pub(crate) use crate::proto::rails::pairing::Reach;
-pub(crate) use crate::proto::silence::Owed;
+pub(crate) use crate::proto::silence::{Owed, Resent};
 use crate::proto::table::Key;
 #[cfg(feature = "xdp")]
 pub(crate) use crate::types::FrameFigures;
@@ -192,8 +192,14 @@ pub(crate) trait ControlLanes {
     ///
     /// It leaves by `rail`, from the rail's address; a number that no rail has, and a rail whose
     /// address is of another family than `remote`, are errors. `TCP_NODELAY` and keep-alive are
-    /// set on every lane.
-    fn connect(&mut self, remote: SocketAddr, rail: u8) -> io::Result<LaneKey>;
+    /// set on every lane. `segment_bytes` bounds the segments of both directions, options included
+    /// (`TCP_MAXSEG`); `None`: as long as both NICs take them.
+    fn connect(
+        &mut self,
+        remote: SocketAddr,
+        rail: u8,
+        segment_bytes: Option<u16>,
+    ) -> io::Result<LaneKey>;
 
     /// Takes over a connected socket (an accepted one, or one that [`Driver::dismantle`] gave up).
     fn adopt(&mut self, socket: OwnedFd) -> io::Result<LaneKey>;
@@ -236,6 +242,13 @@ pub(crate) trait ControlLanes {
     /// puts it off, or the lane is not connected, nothing happens.
     fn hasten_ack(&mut self, lane: LaneKey) {
         let _ = lane;
+    }
+
+    /// What the kernel has sent again and again on a connected lane; `None`: nothing, or the driver
+    /// does not know.
+    fn resent(&mut self, lane: LaneKey) -> Option<Resent> {
+        let _ = lane;
+        None
     }
 
     /// What the kernel counted of a connected lane; `None` where it is not connected, or nobody

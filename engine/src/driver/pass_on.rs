@@ -32,7 +32,14 @@ macro_rules! pass_on {
         pass_on!(# $to rest_from_accepting(&mut self, pause: Duration));
     };
     (@connect $to:ident) => {
-        pass_on!(# $to connect(&mut self, remote: SocketAddr, rail: u8) -> io::Result<LaneKey>);
+        fn connect(
+            &mut self,
+            remote: SocketAddr,
+            rail: u8,
+            segment_bytes: Option<u16>,
+        ) -> io::Result<LaneKey> {
+            self.$to.connect(remote, rail, segment_bytes)
+        }
     };
     (@watch $to:ident) => {
         pass_on!(# $to watch(&mut self, lane: LaneKey, interest: Interest) -> io::Result<()>);
@@ -42,6 +49,9 @@ macro_rules! pass_on {
     };
     (@owed $to:ident) => { pass_on!(# $to owed(&mut self, lane: LaneKey) -> io::Result<Owed>); };
     (@hasten_ack $to:ident) => { pass_on!(# $to hasten_ack(&mut self, lane: LaneKey)); };
+    (@resent $to:ident) => {
+        pass_on!(# $to resent(&mut self, lane: LaneKey) -> Option<crate::driver::lanes::Resent>);
+    };
     (@tcp_figures $to:ident) => {
         pass_on!(# $to tcp_figures(&mut self, lane: LaneKey) -> Option<TcpFigures>);
     };

@@ -27,7 +27,7 @@ pub(super) enum LaneEnd<'a> {
     Unused,
     /// The peer does not need it now.
     ByPeer,
-    /// Its path is not to be relied on, which is no failure of the lane.
+    /// Its path is not to be relied on, or it is replaced, which is no failure of the lane.
     Abandoned,
     /// What was under way has to go by another lane.
     Failed(&'a str),
@@ -201,7 +201,7 @@ impl Engine {
     /// for that is its kernel's doing. What the peer granted on them it grants again, and a send
     /// that waits for nothing else ends.
     ///
-    /// RR-LANE-7.
+    /// RR-LANE-7, RR-LANE-8.
     pub(super) fn check_lanes(&mut self) {
         for index in 0..self.state.lane_keys.len() {
             let Some(key) = self.state.lane_keys[index] else { continue };
@@ -222,7 +222,12 @@ impl Engine {
             let (now_ns, patience) = (self.state.now_ns, self.patience_with(lane));
             let Some(traffic) = self.traffic(key) else { continue };
             let silence = traffic.silence.observe(now_ns, owed, patience);
-            if let Some(silence) = silence.filter(|&silence| silence >= patience) {
+            let over = silence.filter(|&silence| silence >= patience);
+            let place = self.state.core.lanes().get(lane).map(|bulk| (bulk.session, bulk.path));
+            let Some(place) = place else { continue };
+            if let Some(lost) = self.find_lost_segments(key, place, owed, over.is_some()) {
+                self.replace_lane(lane, &lost);
+            } else if let Some(silence) = over {
                 self.state.core.announce_lane_lost(lane);
                 let cause = format!("unacknowledged for {} ms", silence.as_millis());
                 self.close_lane(lane, LaneEnd::Failed(&cause));
@@ -255,6 +260,16 @@ impl Engine {
         }
     }
 
+    /// A lane ends because its path is not to be relied on, as the peer says if it `is_told`, or
+    /// because another one is to take its place.
+    pub(super) fn abandon_lane(&mut self, lane: Id, is_told: bool) {
+        if is_told {
+            let state = &mut *self.state;
+            state.paths.suspect_path_of(&mut state.core, state.now_ns, lane);
+        }
+        self.close_lane(lane, LaneEnd::Abandoned);
+    }
+
     pub(super) fn close_lane(&mut self, lane: Id, end: LaneEnd<'_>) {
         if let Some(key) = self.key_of(lane) {
             if let Some(bulk) = self.state.core.lanes().get(lane) {
@@ -275,7 +290,7 @@ impl Engine {
         let (is_failure, cause) = match end {
             LaneEnd::Unused => (false, "not used for long"),
             LaneEnd::ByPeer => (false, "closed by the peer"),
-            LaneEnd::Abandoned => (false, "its path fails"),
+            LaneEnd::Abandoned => (false, "its path fails, or it is replaced"),
             LaneEnd::Failed(cause) => (true, cause),
         };
         tracing::debug!(is_failure, "a bulk lane ends: {cause}");

@@ -52,7 +52,8 @@ impl Engine {
         let Some(connection) = state.core.connection(session) else { return };
         let Some(way) = connection.take_way(state.now_ns, &ways) else { return };
         let (remote, rail) = (way.remote, way.rail);
-        match self.driver.connect(remote, rail) {
+        let segment_bytes = self.first_segment_limit(rail, remote.ip());
+        match self.driver.connect(remote, rail, segment_bytes) {
             Ok(lane) => {
                 let is_first = (remote, rail) == (locators.first(), 0);
                 let control = self.control(session);
@@ -139,7 +140,10 @@ impl Engine {
     pub(super) fn connect_lane(&mut self, lane: Id) {
         let Some((remote, rail)) = self.state.core.way_of(lane) else { return };
         let remote = self.state.paths.scoped(rail, remote);
-        match self.driver.connect(remote, rail) {
+        let Some(bulk) = self.state.core.lanes().get(lane) else { return };
+        let segment_bytes = self.segment_limit(bulk.session, bulk.path);
+        self.state.core.limit_segments(lane, segment_bytes);
+        match self.driver.connect(remote, rail, segment_bytes) {
             Ok(key) => {
                 self.set_lane_key(lane, Some(key));
                 self.state.roles.insert(key, Role::LaneConnecting { lane, remote });
@@ -294,6 +298,7 @@ impl Engine {
     pub(super) fn handle_connect_failed(&mut self, key: LaneKey, cause: &str) {
         let Some(role) = self.state.roles.get_mut(key) else { return };
         let role = std::mem::replace(role, CLOSING);
+        let is_unconnected = matches!(role, Role::LaneConnecting { .. });
         self.driver.close(key, CloseMode::Reset);
         match role {
             Role::Connecting { session, .. } | Role::AwaitReply { session, .. } => {
@@ -302,6 +307,9 @@ impl Engine {
             }
             Role::LaneConnecting { lane, .. } | Role::LaneAwaitReply { lane, .. } => {
                 self.set_lane_key(lane, None);
+                if is_unconnected {
+                    self.state.core.doubt_segments_lost(lane);
+                }
                 let state = &mut *self.state;
                 let now_ns = state.now_ns;
                 state.core.lane_lost(lane, true, cause, now_ns, &mut state.completions);

@@ -524,12 +524,9 @@ impl Engine {
                     let failed = LaneEnd::Failed("the session gave it up");
                     self.close_lane(lane, if is_failure { failed } else { LaneEnd::Unused });
                 }
-                Action::AbandonLane { lane, is_told } => {
-                    if is_told {
-                        let state = &mut *self.state;
-                        state.paths.suspect_path_of(&mut state.core, state.now_ns, lane);
-                    }
-                    self.close_lane(lane, LaneEnd::Abandoned);
+                Action::AbandonLane { lane, is_told } => self.abandon_lane(lane, is_told),
+                Action::SegmentsLost { session, at, bytes } => {
+                    self.handle_segments_lost(session, at, bytes);
                 }
                 Action::PairRails { session } => self.pair_rails(session),
                 Action::GiveUp { session, failure } => self.give_up(session, failure),

@@ -31,7 +31,8 @@ impl Engine {
             return self.attempt_to_move_failed(session, "its path is gone");
         };
         let remote = self.state.paths.scoped(rail, remote);
-        match self.driver.connect(remote, rail) {
+        let segment_bytes = self.segment_limit(session, at);
+        match self.driver.connect(remote, rail, segment_bytes) {
             Ok(key) => {
                 self.control(session).moving = Some(key);
                 self.state.roles.insert(key, Role::MoveConnecting { session, remote });
@@ -134,7 +135,7 @@ impl Engine {
 
     /// Another connection is the control lane of a session from now on.
     pub(super) fn control_moved(&mut self, session: u32, key: LaneKey, at: u8) {
-        tracing::info!(session, path = at, "its control lane is on another rail");
+        tracing::info!(session, path = at, "another connection is its control lane");
         self.drop_control_lane(session);
         let control = self.control(session);
         control.lane = Some(key);

@@ -35,6 +35,7 @@ mod pieces;
 pub(crate) mod post;
 mod put_back;
 mod roles;
+mod segments;
 pub(crate) mod shared;
 pub(crate) mod shared_engine;
 mod sleep;

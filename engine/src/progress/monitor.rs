@@ -103,6 +103,9 @@ impl Engine {
                 state.core.ask_for_answer(session);
                 self.ask_all_paths(session);
             }
+            Decision::SaySegmentsLost { bytes } => {
+                state.core.announce_control_segments_lost(session, bytes);
+            }
             Decision::AskForAck => state.core.ask_for_ack(session),
             Decision::GiveUp(failure) => self.give_up(session, failure),
             Decision::Fail(failure) => {
@@ -184,7 +187,13 @@ impl Engine {
 
     fn look_at_lane(&mut self, session: u32, lane: LaneKey) {
         match self.driver.owed(lane) {
-            Ok(owed) => self.handle_lane_event(session, LaneEvent::Owed(owed)),
+            Ok(owed) => {
+                let at = self.state.paths.of_mut(session).stream_at();
+                if let Some(lost) = self.find_lost_segments(lane, (session, at), owed, false) {
+                    self.replace_control_lane(session, at, lost);
+                }
+                self.handle_lane_event(session, LaneEvent::Owed(owed));
+            }
             Err(error) => self.handle_control_failed(session, &error),
         }
     }

@@ -120,6 +120,8 @@ pub(crate) struct BulkLane {
     pub(crate) number: u32,
     /// Position of its path among those of the session.
     pub(crate) path: u8,
+    /// Longest segment of its connection, if that is less than NICs take.
+    pub(crate) segment_bytes: Option<u16>,
     /// What tags the headers of its chunks.
     pub(crate) keys: LaneKeys,
     /// The peer accepted it; it carries chunks.
@@ -162,6 +164,7 @@ impl BulkLane {
             session,
             number,
             path,
+            segment_bytes: None,
             keys,
             is_ready: false,
             is_fresh: true,

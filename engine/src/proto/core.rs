@@ -81,6 +81,9 @@ pub(crate) enum Action {
     CloseLane { lane: Id, is_failure: bool },
     /// Close a bulk lane at once: its path is not to be relied on, or the peer (`is_told`) says so.
     AbandonLane { lane: Id, is_told: bool },
+    /// The peer says that segments of so many bytes are lost on the path at `at`; `None`: on that
+    /// of the control lane.
+    SegmentsLost { session: u32, at: Option<u8>, bytes: u16 },
     /// All rails of the peer are known: say which paths there are, if this side opened the session.
     PairRails { session: u32 },
     /// What the peer sends cannot be used: tell it why and fail the session.
@@ -106,6 +109,7 @@ impl Action {
             Self::Connect { session }
             | Self::CloseControl { session, .. }
             | Self::OpenLane { session, .. }
+            | Self::SegmentsLost { session, .. }
             | Self::PairRails { session }
             | Self::GiveUp { session, .. }
             | Self::Established { session }
@@ -171,6 +175,7 @@ pub(crate) struct Core {
     /// What of this engine's memory peers may reach.
     pub(super) regions: super::regions::Regions,
     pub(super) shares: super::rails::shares::Shares,
+    pub(super) segment_limits: super::rails::segments::SegmentLimits,
     /// Lanes that may have a chunk for the driver.
     runnable: VecDeque<Id>,
     pub(super) actions: VecDeque<Action>,
@@ -234,6 +239,7 @@ impl Core {
             rails: Vec::new(),
             regions: super::regions::Regions::new(config.regions, config.hash_seed),
             shares: super::rails::shares::Shares::default(),
+            segment_limits: super::rails::segments::SegmentLimits::default(),
             runnable: VecDeque::new(),
             actions: VecDeque::new(),
             unsummed: None,

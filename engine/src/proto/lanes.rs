@@ -11,6 +11,7 @@ use super::operation::Operation;
 use super::session::{ControlFrame, Session};
 use super::table::{Id, Table};
 use crate::wire::hello::{HelloStatus, KIND_MOVE};
+use crate::wire::lost::CONTROL_LANE;
 use crate::wire::piece::RING_LANE;
 use crate::wire::{Hello, Refused};
 
@@ -234,7 +235,7 @@ impl Core {
         let keys = keys.lane(number, false);
         let slot = self.session_of(hello.source.get()).ok_or(HelloStatus::UnknownSession)?;
         let session = self.sessions.at_mut(slot as usize).ok_or(HelloStatus::UnknownSession)?;
-        if session.bulk_in_datagrams || number >= RING_LANE {
+        if session.bulk_in_datagrams || number >= CONTROL_LANE {
             return Err(HelloStatus::Malformed);
         }
         // Used up also if there is no room now: whoever replays it later must not get in.
@@ -347,6 +348,7 @@ impl Core {
         }
         let slot = bulk.session;
         if is_failure {
+            session.rails.note_gone(bulk.number, bulk.path);
             self.rest_path(slot, bulk.path, now_ns);
         }
         let Some(session) = self.sessions.at_mut(slot as usize) else { return };

@@ -36,6 +36,16 @@ pub(crate) enum Owed {
     },
 }
 
+/// What a kernel has sent again, one time after the other, and nothing more was acknowledged.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Resent {
+    /// How many times, each after twice the time of the one before.
+    pub(crate) times: u32,
+    /// Bytes of the stream in one of its segments at the most: as `TCP_MAXSEG` counts them, or as
+    /// many less as options take.
+    pub(crate) segment_bytes: u32,
+}
+
 /// Since when that is due on one lane.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Silence {

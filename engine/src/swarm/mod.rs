@@ -38,6 +38,8 @@ mod reasons;
 #[cfg_attr(not(test), allow(dead_code, reason = "figures use a part of it"))]
 mod scenarios;
 #[cfg(test)]
+mod segments;
+#[cfg(test)]
 mod silent_engines;
 mod span;
 #[cfg(test)]

@@ -28,10 +28,15 @@ struct Gate {
     packets: AtomicU64,
     bytes: AtomicU64,
     dropped: AtomicU64,
+    /// Longer packets, with Ethernet headers, are dropped.
+    longest: AtomicU64,
 }
 
 const GATE_BYTES: usize = size_of::<Gate>();
-const _: () = assert!(GATE_BYTES == 40);
+const _: () = assert!(GATE_BYTES == 48);
+
+/// What precedes an IP packet.
+const ETHERNET_BYTES: u32 = 14;
 
 /// What has come to one port so far.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -63,6 +68,7 @@ impl Gates {
         let mut gates = Self { memory, count: ports.len(), links: Vec::new() };
         for (at, &(index, out)) in ports.iter().enumerate() {
             gates.gate(at).out_index.store(out.unwrap_or(0).into(), Ordering::Relaxed);
+            gates.set_longest(at, None);
             let program = load(&program(map.as_raw_fd(), at)).map_err(refused("a program"))?;
             let link = attach(&program, index)
                 .map_err(refused("a program at a port (`tcx`, from Linux 6.6 on)"))?;
@@ -75,6 +81,12 @@ impl Gates {
     pub(crate) fn set_loss(&self, at: usize, share: f64) {
         let drops_below = (share.clamp(0.0, 1.0) * ALL as f64) as u64;
         self.gate(at).drops_below.store(drops_below, Ordering::SeqCst);
+    }
+
+    /// From now on the gate `at` drops longer IP packets than this; `None`: none for their length.
+    pub(crate) fn set_longest(&self, at: usize, bytes: Option<u32>) {
+        let longest = bytes.map_or(u64::MAX, |bytes| (bytes + ETHERNET_BYTES).into());
+        self.gate(at).longest.store(longest, Ordering::SeqCst);
     }
 
     /// What has come to the gate `at`.
@@ -161,12 +173,12 @@ mod code {
 /// The program of the gate `at` of the map `map`:
 ///
 /// ```text
-/// if random() < gate.drops_below { gate.dropped += 1; return DROP }
+/// if random() < gate.drops_below || packet.len > gate.longest { gate.dropped += 1; return DROP }
 /// gate.packets += 1; gate.bytes += packet.len;
 /// if gate.out_index == 0 { return NEXT }
 /// return redirect(gate.out_index)
 /// ```
-fn program(map: RawFd, at: usize) -> [Instruction; 21] {
+fn program(map: RawFd, at: usize) -> [Instruction; 24] {
     use code::*;
     /// The source of a constant: an address in the only value of a map.
     const MAP_VALUE: u8 = 2;
@@ -181,6 +193,7 @@ fn program(map: RawFd, at: usize) -> [Instruction; 21] {
     const PACKETS: i16 = 16;
     const BYTES: i16 = 24;
     const DROPPED: i16 = 32;
+    const LONGEST: i16 = 40;
     // 6: the packet, 7: the gate.
     [
         instruction(MOVE, 6, 1, 0, 0),
@@ -188,10 +201,13 @@ fn program(map: RawFd, at: usize) -> [Instruction; 21] {
         instruction(0, 0, 0, 0, (at * GATE_BYTES) as i32),
         instruction(CALL, 0, 0, 0, RANDOM),
         instruction(LOAD_64, 1, 7, DROPS_BELOW, 0),
-        instruction(JUMP_IF_GREATER, 1, 0, 11, 0),
+        instruction(JUMP_IF_GREATER, 1, 0, 14, 0),
+        instruction(LOAD_32, 3, 6, LEN, 0),
+        instruction(LOAD_64, 1, 7, LONGEST, 0),
+        instruction(JUMP_IF_GREATER, 3, 1, 11, 0),
         instruction(MOVE_IMMEDIATE, 2, 0, 0, 1),
         instruction(ATOMIC_64, 7, 2, PACKETS, 0),
-        instruction(LOAD_32, 2, 6, LEN, 0),
+        instruction(MOVE, 2, 3, 0, 0),
         instruction(ATOMIC_64, 7, 2, BYTES, 0),
         instruction(LOAD_64, 1, 7, OUT_INDEX, 0),
         instruction(JUMP_IF_EQUAL_IMMEDIATE, 1, 0, 3, 0),

@@ -10,7 +10,10 @@ const RAILS_MAX: u8 = 32;
 
 /// What an error about an unknown key says there is.
 const KEYS: &str = "there are `rails=N`, `switch`, `rate=1gbit:3gbit`, `loss=1e-3`, `delay=1ms`, \
-                    `same-subnet`, `decoys`, `routed`, `nat`";
+                    `mtu=9000`, `passes=1500`, `same-subnet`, `decoys`, `routed`, `nat`";
+
+/// Bytes of an Ethernet payload on every rail, unless the text says otherwise.
+const MTU_BYTES: u32 = 1500;
 
 /// Units of a rate in bits per second, the longer name first.
 const RATE_UNITS: [(&str, f64); 4] = [("gbit", 1e9), ("mbit", 1e6), ("kbit", 1e3), ("bit", 1.0)];
@@ -31,6 +34,8 @@ const TIME_UNITS: [(&str, f64); 3] = [("ms", 1e-3), ("us", 1e-6), ("s", 1.0)];
 /// | `rate=R:R…` | bit/s of each rail, each way (`1gbit`), the last for the rest; `switch` | none |
 /// | `loss=P` | share of packets dropped, each way; `switch`, no segmentation offload | 0 |
 /// | `delay=T` | one-way delay (`200us`, `1ms`), by a wire in user space; `switch` | none |
+/// | `mtu=N` | longest IP packet of each NIC, 1280 to 9000 | 1500 |
+/// | `passes=N` | longer IP packets vanish in the switch; `switch`, no segmentation offload | all |
 /// | `nat` | host a is behind a translator of addresses, by such a wire; `switch` | no |
 /// | `same-subnet` | all rails in one IP network on one bridge; `switch` | no |
 /// | `routed` | a router between two networks per rail; `switch` | no |
@@ -48,6 +53,10 @@ pub struct LabSpec {
     pub loss: f64,
     /// One-way delay.
     pub delay: Duration,
+    /// Bytes of the longest IP packet of each NIC.
+    pub mtu: u32,
+    /// Bytes of the longest IP packet that the switch passes; longer ones vanish. `None`: all pass.
+    pub passes: Option<u32>,
     /// All rails are in one IP network, on one bridge.
     pub same_subnet: bool,
     /// A router stands between two networks per rail.
@@ -67,6 +76,8 @@ impl Default for LabSpec {
             rates_bit_s: Vec::new(),
             loss: 0.0,
             delay: Duration::ZERO,
+            mtu: MTU_BYTES,
+            passes: None,
             same_subnet: false,
             routed: false,
             nat: false,
@@ -84,7 +95,12 @@ impl LabSpec {
     /// Whether a third namespace carries the rails: faults at run time need it.
     pub fn has_switch(&self) -> bool {
         let is_shaped = !self.rates_bit_s.is_empty() || self.loss > 0.0 || !self.delay.is_zero();
-        self.switch || is_shaped || self.same_subnet || self.routed || self.nat
+        self.switch
+            || is_shaped
+            || self.passes.is_some()
+            || self.same_subnet
+            || self.routed
+            || self.nat
     }
 
     /// Whether a thread carries the frames.
@@ -168,6 +184,16 @@ impl LabSpec {
                     format!("`{part}` is not `delay=1ms`, from 1us to 10s (us, ms, s)")
                 })?;
             }
+            "mtu" => {
+                self.mtu = value
+                    .and_then(packet_bytes)
+                    .ok_or_else(|| format!("`{part}` is not `mtu=N` with N from 1280 to 9000"))?;
+            }
+            "passes" => {
+                self.passes = Some(value.and_then(packet_bytes).ok_or_else(|| {
+                    format!("`{part}` is not `passes=N` with N from 1280 to 9000")
+                })?);
+            }
             unknown => return Err(format!("no key `{unknown}`; {KEYS}")),
         }
         Ok(())
@@ -184,6 +210,11 @@ fn quantity(text: &str, units: &[(&str, f64)]) -> Option<f64> {
 fn rate_bit_s(text: &str) -> Option<u64> {
     let rate = quantity(text.trim(), &RATE_UNITS)?;
     (1e6..=400e9).contains(&rate).then_some(rate as u64)
+}
+
+/// Length of an IP packet.
+fn packet_bytes(text: &str) -> Option<u32> {
+    text.parse().ok().filter(|bytes| (1280..=9000).contains(bytes))
 }
 
 fn delay(text: &str) -> Option<Duration> {
@@ -224,12 +255,15 @@ mod tests {
     #[test]
     fn what_the_switch_does_implies_it() {
         let all = ["switch", "rate=500mbit", "loss=1e-3", "delay=200us", "same-subnet", "routed"];
-        assert!(all.iter().chain(&["nat"]).all(|text| spec(text).has_switch()));
+        assert!(all.iter().chain(&["nat", "passes=1500"]).all(|text| spec(text).has_switch()));
         let wires = ["nat", "delay=1ms", "rails=2,nat,delay=1ms"];
         assert!(wires.iter().all(|text| spec(text).has_wire()));
         assert!(!spec("routed,delay=1ms").has_wire() && !spec("switch").has_wire());
         assert_eq!(spec("delay=1.5ms").delay, Duration::from_micros(1500));
         assert_eq!(spec("loss=1e-3").loss, 0.001);
+        let jumbo = spec("mtu=9000,passes=1500");
+        assert_eq!((jumbo.mtu, jumbo.passes), (9000, Some(1500)));
+        assert_eq!((spec("").mtu, spec("").passes), (1500, None));
     }
 
     #[test]
@@ -240,6 +274,7 @@ mod tests {
         }
         let wrong = ["rate", "rate=", "rate=1", "rate=1gbit:", "rate=-1gbit", "rate=1kbit"];
         let wrong = wrong.into_iter().chain(["rate=NaNgbit", "loss", "loss=2", "loss=-1"]);
+        let wrong = wrong.chain(["mtu", "mtu=500", "passes=", "passes=10000"]);
         let wrong = wrong.chain(["loss=NaN", "delay=1", "delay=0s", "delay=1h", "delay=NaNs"]);
         for wrong in wrong.chain(["decoys=2", "switch=yes", "routed="]) {
             let reason = reason(wrong);

@@ -67,6 +67,7 @@ impl Switch {
         for rail in 0..spec.rails {
             for host in [Host::A, Host::B] {
                 switch.set_loss(rail, host, spec.loss);
+                switch.set_longest(rail, host, spec.passes);
             }
         }
         Ok(switch)
@@ -80,6 +81,11 @@ impl Switch {
     /// The share of what comes from `from` on `rail` that is dropped, from now on.
     pub(crate) fn set_loss(&self, rail: u8, from: Host, share: f64) {
         self.gates.set_loss(at(rail, from), share);
+    }
+
+    /// Longer IP packets from `from` on `rail` are dropped from now on; `None`: none for their length.
+    pub(crate) fn set_longest(&self, rail: u8, from: Host, bytes: Option<u32>) {
+        self.gates.set_longest(at(rail, from), bytes);
     }
 
     /// Packets of `rail` take so long either way, from now on. `false`: there is no wire.

@@ -13,9 +13,6 @@ use super::{Host, LabError, LabSpec, address, nic, router};
 /// How long a rail may take to come up, in seconds. Takes milliseconds unless the machine is ill.
 const UP_WITHIN_S: u64 = 5;
 
-/// Bytes of an Ethernet payload on every rail.
-const MTU_BYTES: u32 = 1500;
-
 /// Lays every rail of `spec`, from host to host or from either host to the switch. Addresses come
 /// with [`bring_up`].
 pub(crate) fn lay(
@@ -36,7 +33,7 @@ pub(crate) fn lay(
                 for (host, namespace) in [(Host::A, a), (Host::B, b)] {
                     let (port, index) = (port(host, rail), port_index(host, rail));
                     let (far, to) = (end(host, rail), in_namespace(namespace));
-                    let near = format!("name {port} index {index} mtu {MTU_BYTES}");
+                    let near = format!("name {port} index {index} mtu {}", spec.mtu);
                     let _ = writeln!(pairs, "link add {near} type veth peer {far} {to}");
                     let _ = writeln!(pairs, "link set dev {port} addrgenmode none");
                     let _ = writeln!(pairs, "link set dev {port} up");
@@ -57,7 +54,7 @@ fn in_namespace(namespace: &Namespace) -> String {
 fn end(host: Host, spec: &LabSpec, rail: u8, generation: u8) -> String {
     let index = index(host, rail) + 1000 * u32::from(generation);
     let (nic, mac) = (nic(rail), mac(host, rail, generation));
-    format!("name {nic} index {index} address {mac} mtu {MTU_BYTES}{}", offload(spec))
+    format!("name {nic} index {index} address {mac} mtu {}{}", spec.mtu, offload(spec))
 }
 
 /// Lays a rail anew that has been removed, from host to host, and waits until it carries traffic.
@@ -101,7 +98,7 @@ pub(crate) fn bring_up(
 /// How a rail's end in a host is made so that packets are not larger than the wire's where a switch
 /// drops them one by one.
 fn offload(spec: &LabSpec) -> &'static str {
-    if spec.loss > 0.0 { " gso_max_segs 1" } else { "" }
+    if spec.loss > 0.0 || spec.passes.is_some() { " gso_max_segs 1" } else { "" }
 }
 
 /// The commands that give `host` its addresses and switch its interfaces on.

@@ -374,10 +374,16 @@ impl Driver for Fault {
 }
 
 impl ControlLanes for Fault {
-    pass_on!(inner: listen listen_anew rest_from_accepting addresses hasten_ack tcp_figures);
+    pass_on!(inner: listen listen_anew rest_from_accepting addresses hasten_ack);
+    pass_on!(inner: resent tcp_figures);
 
-    fn connect(&mut self, remote: SocketAddr, rail: u8) -> io::Result<LaneKey> {
-        let key = self.inner.connect(remote, rail)?;
+    fn connect(
+        &mut self,
+        remote: SocketAddr,
+        rail: u8,
+        segment_bytes: Option<u16>,
+    ) -> io::Result<LaneKey> {
+        let key = self.inner.connect(remote, rail, segment_bytes)?;
         let is_refused = self.chance(self.faults.refuse);
         self.lanes
             .insert(key, FaultLane::new(if is_refused { State::Refused } else { State::Open }));

@@ -237,7 +237,7 @@ impl Driver for Pcap {
 
 impl ControlLanes for Pcap {
     pass_on!(inner: listen listen_anew rest_from_accepting connect watch);
-    pass_on!(inner: addresses owed hasten_ack tcp_figures);
+    pass_on!(inner: addresses owed hasten_ack resent tcp_figures);
 
     fn adopt(&mut self, socket: OwnedFd) -> io::Result<LaneKey> {
         let key = self.inner.adopt(socket)?;

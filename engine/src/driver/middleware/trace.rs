@@ -182,7 +182,7 @@ impl Driver for Trace {
 }
 
 impl ControlLanes for Trace {
-    pass_on!(inner: listen_anew addresses tcp_figures);
+    pass_on!(inner: listen_anew addresses resent tcp_figures);
 
     fn listen(&mut self, listener: TcpListener) -> io::Result<()> {
         let local = listener.local_addr();
@@ -199,10 +199,16 @@ impl ControlLanes for Trace {
         self.inner.rest_from_accepting(pause);
     }
 
-    fn connect(&mut self, remote: SocketAddr, rail: u8) -> io::Result<LaneKey> {
-        let result = self.inner.connect(remote, rail);
+    fn connect(
+        &mut self,
+        remote: SocketAddr,
+        rail: u8,
+        segment_bytes: Option<u16>,
+    ) -> io::Result<LaneKey> {
+        let result = self.inner.connect(remote, rail, segment_bytes);
         self.tell_idle();
-        trace!(target: TARGET, call = "connect", %remote, rail, outcome = outcome(&result));
+        let outcome = outcome(&result);
+        trace!(target: TARGET, call = "connect", %remote, rail, segment_bytes, outcome);
         result
     }
 

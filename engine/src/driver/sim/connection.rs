@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use super::host::ProcessName;
 use super::rails::At;
 use super::random::Random;
+use super::segments::SEGMENT_BYTES_USUAL;
 
 /// Bytes on their way, all of which arrive at once.
 #[derive(Clone, Copy, Debug)]
@@ -34,6 +35,8 @@ pub(crate) struct Pipe {
     unconfirmed: usize,
     /// When the oldest byte that is not acknowledged was written.
     unacknowledged_since_ns: Option<u64>,
+    /// When the first byte was written that never arrives, as its packet is too long.
+    held_since_ns: Option<u64>,
 }
 
 impl Pipe {
@@ -63,6 +66,18 @@ impl Pipe {
         self.unacknowledged_since_ns.get_or_insert(now_ns);
     }
 
+    /// Takes bytes that stay in the writer's kernel for good.
+    pub(crate) fn hold(&mut self, now_ns: u64, bytes: &[u8]) {
+        self.bytes.extend(bytes);
+        self.held_since_ns.get_or_insert(now_ns);
+        self.unacknowledged_since_ns.get_or_insert(now_ns);
+    }
+
+    /// Since when that is so.
+    pub(crate) fn held_since_ns(&self) -> Option<u64> {
+        self.held_since_ns
+    }
+
     /// What has had its time arrives. `is_acknowledged`: the way back is open; the writer has so
     /// much less room while a rail keeps its acknowledgements (`is_held`). Returns whether it has
     /// that room again.
@@ -77,7 +92,8 @@ impl Pipe {
             self.flights.pop_front();
         }
         if is_acknowledged {
-            self.unacknowledged_since_ns = self.flights.front().map(|flight| flight.sent_ns);
+            let sent_ns = self.flights.front().map(|flight| flight.sent_ns);
+            self.unacknowledged_since_ns = sent_ns.or(self.held_since_ns);
         }
         is_acknowledged && std::mem::take(&mut self.unconfirmed) > 0
     }
@@ -203,6 +219,8 @@ pub(crate) struct Connection {
     pub(crate) ends: [End; 2],
     pub(crate) pipes: [Pipe; 2],
     pub(crate) is_bulk: bool,
+    /// Bytes of the stream in one packet at the most.
+    pub(super) segment_bytes: usize,
     /// Nothing arrives before this time.
     pub(crate) stalled_until_ns: u64,
     /// It was cut on the way: nothing arrives any more, and both sides will hear of it.
@@ -226,6 +244,7 @@ impl Connection {
             ends,
             pipes: [Pipe::default(), Pipe::default()],
             is_bulk: false,
+            segment_bytes: SEGMENT_BYTES_USUAL,
             stalled_until_ns: 0,
             is_broken: false,
             is_mute: false,

@@ -16,6 +16,7 @@ pub(crate) mod neighbours;
 pub(crate) mod net;
 pub(crate) mod rails;
 pub(crate) mod random;
+mod segments;
 mod streams;
 mod wire_hash;
 
@@ -37,7 +38,8 @@ use self::net::Net;
 use self::rails::At;
 use crate::driver::lanes::{BulkLanes, ControlLanes, DatagramPort, Driver, Handling, Rail};
 use crate::driver::lanes::{
-    CHUNK_HEADER_BYTES, CloseMode, DriverCounters, DriverEvent, Interest, LaneKey, Owed, SendMode,
+    CHUNK_HEADER_BYTES, CloseMode, DriverCounters, DriverEvent, Interest, LaneKey, Owed, Resent,
+    SendMode,
 };
 use crate::driver::lanes::{CmaSource, Neighbour, PieceHeader, RingEntry, Witness};
 use crate::memory::Shape;
@@ -169,7 +171,12 @@ impl ControlLanes for SimDriver {
         known.accepts_after_ns = known.accepts_after_ns.max(until_ns);
     }
 
-    fn connect(&mut self, remote: SocketAddr, rail: u8) -> io::Result<LaneKey> {
+    fn connect(
+        &mut self,
+        remote: SocketAddr,
+        rail: u8,
+        segment_bytes: Option<u16>,
+    ) -> io::Result<LaneKey> {
         let net = &mut *self.net.borrow_mut();
         let one_in = net.weather.descriptors_missing_one_in;
         if net.hosts[self.host].random.events.one_in(one_in) {
@@ -178,7 +185,7 @@ impl ControlLanes for SimDriver {
         let Some(link) = net.link_of(self.host, rail) else {
             return Err(io::Error::new(ErrorKind::InvalidInput, "there is no such rail"));
         };
-        Ok(net.connect(At { host: self.host, link }, remote))
+        Ok(net.connect(At { host: self.host, link }, remote, segment_bytes))
     }
 
     fn adopt(&mut self, _socket: OwnedFd) -> io::Result<LaneKey> {
@@ -238,6 +245,12 @@ impl ControlLanes for SimDriver {
             let silence = Duration::from_nanos(net.now_ns() - since);
             Owed::Answer { heard: silence, asked: silence }
         }))
+    }
+
+    fn resent(&mut self, lane: LaneKey) -> Option<Resent> {
+        let net = &mut *self.net.borrow_mut();
+        let (connection, side) = net.lane(self.host, lane);
+        net.resent(connection, side)
     }
 
     fn hasten_ack(&mut self, _lane: LaneKey) {

@@ -20,7 +20,7 @@ const SEGMENT_BYTES: u64 = 1448;
 const TCP_BYTES: u64 = 24;
 /// The first time that a kernel waits for an acknowledgement, at the least; each further time is
 /// twice as long (Linux: `TCP_RTO_MIN`).
-const RETRANSMIT_NS: u64 = 200_000_000;
+pub(super) const RETRANSMIT_NS: u64 = 200_000_000;
 /// Times that one loss follows another, at the most: 6.2 s in all.
 const LOSSES_MAX: u32 = 5;
 /// Loss beyond which a stream does not recover by acknowledgements of what came later.
@@ -77,6 +77,8 @@ pub(super) struct Link {
     pub(super) public: SocketAddr,
     weather: Option<LinkWeather>,
     fault: Option<RailFault>,
+    /// Longer packets vanish; 0: none do.
+    pub(super) packet_bytes_max: usize,
     /// Names the fault.
     epoch: u64,
     /// When it has sent, and received, all that there was.
@@ -91,8 +93,9 @@ const INWARD: usize = 1;
 impl Link {
     pub(super) fn new(address: SocketAddr) -> Self {
         let (weather, fault, epoch) = (None, None, 0);
-        let public = address;
-        Self { address, public, weather, fault, epoch, free_ns: [0; 2], carried: [0; 2] }
+        let (public, packet_bytes_max) = (address, 0);
+        let (free_ns, carried) = ([0; 2], [0; 2]);
+        Self { address, public, weather, fault, packet_bytes_max, epoch, free_ns, carried }
     }
 
     fn is_cut(&self, way: usize) -> bool {

@@ -7,6 +7,7 @@ use super::connection::{Connection, ConnectionName, End};
 use super::lane::{News, What, cancelled};
 use super::net::{GivenUp, Item, Net};
 use super::rails::At;
+use super::segments;
 use super::wire_hash::Channel;
 use crate::driver::lanes::{CloseMode, DriverEvent, LaneKey};
 use crate::wire::hello::HELLO_BYTES;
@@ -20,7 +21,12 @@ const PROVEN_BYTES: u64 = (HELLO_BYTES + PROOF_BYTES) as u64;
 const SYN_REPEAT_NS: u64 = 1_000_000_000;
 
 impl Net {
-    pub(super) fn connect(&mut self, from: At, remote: SocketAddr) -> LaneKey {
+    pub(super) fn connect(
+        &mut self,
+        from: At,
+        remote: SocketAddr,
+        segment_bytes: Option<u16>,
+    ) -> LaneKey {
         let host = from.host;
         let process = self.hosts[host].process;
         let called = self.link_at(remote);
@@ -35,6 +41,7 @@ impl Net {
         let opener = self.hosts[host].process_name(host);
         let name = ConnectionName { process: opener, is_visit: false, number };
         self.connections.push(Connection::new(self.seed, name, [near, far]));
+        self.connections[index].segment_bytes = segments::within(segment_bytes);
         let key = self.hosts[host].add_lane(index, 0);
         self.connections[index].ends[0].lane = Some((key.index, key.generation));
         let at_ns = self.now_ns + self.delay_of(index, 0);
@@ -145,6 +152,11 @@ impl Net {
             if is_short && room > GREETING_BYTES_MAX { 1 + random.below(room) } else { room };
         self.wire.add_stream(channel, &bytes[..count]);
         let now_ns = self.now_ns;
+        if self.swallows(index, side, count) {
+            self.connections[index].pipes[side].hold(now_ns, &bytes[..count]);
+            return Ok(count);
+        }
+        let connection = &self.connections[index];
         let way = connection.ends[side].at().zip(connection.ends[1 - side].at());
         let arrival_ns = way.and_then(|(from, to)| self.stream_arrival_ns(from, to, count));
         if side == 1 {

@@ -464,12 +464,17 @@ impl ControlLanes for SocketsDriver {
         self.accepts_after = self.accepts_after.max(Some(Instant::now() + pause));
     }
 
-    fn connect(&mut self, remote: SocketAddr, rail: u8) -> io::Result<LaneKey> {
+    fn connect(
+        &mut self,
+        remote: SocketAddr,
+        rail: u8,
+        segment_bytes: Option<u16>,
+    ) -> io::Result<LaneKey> {
         if self.is_stopped {
             return Err(stopped());
         }
         let binding = self.rails.binding(rail, remote, &mut self.counters)?;
-        let opening = tcp::open(remote, binding, &self.options)?;
+        let opening = tcp::open(remote, binding, segment_bytes, &self.options)?;
         self.counters.syscalls += opening.syscalls;
         let key = self.insert(opening.socket, true)?;
         match opening.outcome {

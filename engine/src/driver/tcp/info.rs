@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use socket2::SockRef;
 
-use crate::driver::lanes::{Owed, TcpFigures};
+use crate::driver::lanes::{Owed, Resent, TcpFigures};
 
 /// Both ends of a connected socket, this one first. Two system calls.
 pub(crate) fn addresses(socket: &OwnedFd) -> Option<(SocketAddr, SocketAddr)> {
@@ -64,6 +64,15 @@ pub(crate) fn figures(socket: RawFd) -> io::Result<TcpFigures> {
         retransmits: info.tcpi_total_retrans.into(),
         round_trip: Duration::from_micros(info.tcpi_rtt.into()),
     })
+}
+
+/// What the kernel has sent again since the peer's last acknowledged more, by its timer alone. One
+/// system call.
+pub(crate) fn resent(socket: RawFd) -> Option<Resent> {
+    let info = read(socket).ok()?;
+    let times = u32::from(info.tcpi_retransmits);
+    let is_due = times > 0 && info.tcpi_unacked > 0;
+    is_due.then_some(Resent { times, segment_bytes: info.tcpi_snd_mss })
 }
 
 /// `has_queued`: nothing is on the wire, but bytes wait to go there.

@@ -10,7 +10,7 @@ mod nic;
 mod setup;
 
 pub(crate) use direct::{abort, finish, receive, receive_pieces, send, send_both, send_pieces};
-pub(crate) use info::{addresses, figures, owed};
+pub(crate) use info::{addresses, figures, owed, resent};
 pub(crate) use listen::{accept_some, listener, listeners_of_rails};
 pub(crate) use nic::{address_of, bind as bind_to_nic, keep_to_nic};
 pub(crate) use setup::{

@@ -85,15 +85,22 @@ pub(crate) fn established(socket: &impl AsFd, options: &LaneOptions) -> u64 {
 /// # Errors
 ///
 /// Only what is this host's fault: no descriptor left, or `binding` cannot be had. What the
-/// network or the peer answers is [`Opening::outcome`].
+/// network or the peer answers is [`Opening::outcome`]. `segment_bytes` bounds the segments of both
+/// directions.
 pub(crate) fn open(
     remote: SocketAddr,
     binding: Option<Binding>,
+    segment_bytes: Option<u16>,
     options: &LaneOptions,
 ) -> io::Result<Opening> {
     let socket = Socket::new(Domain::for_address(remote), Type::STREAM, Some(Protocol::TCP))?;
     prepare(&socket, options)?;
     let mut syscalls = 10;
+    if let Some(bytes) = segment_bytes {
+        // Before `connect`: the first packet says it to the peer, whose segments obey, too.
+        socket.set_tcp_mss(bytes.into())?;
+        syscalls += 1;
+    }
     if let Some(binding) = binding {
         syscalls += bind(&socket, remote, binding)?;
     }
@@ -190,6 +197,7 @@ mod tests {
         let opening = open(
             listener.local_addr().unwrap(),
             Some(Binding { address: "127.0.0.2:0".parse().unwrap(), nic_index: 0 }),
+            Some(1220),
             &LaneOptions::new(Duration::from_secs(10), TcpCongestion::System),
         )
         .unwrap();
@@ -201,8 +209,11 @@ mod tests {
         assert_eq!(socket.tcp_keepalive_time().unwrap().as_secs(), 2);
         assert_eq!(socket.tcp_keepalive_interval().unwrap().as_secs(), 1);
         assert_eq!(socket.tcp_keepalive_retries().unwrap(), 10);
-        let (_, from) = listener.accept().unwrap();
+        let (far, from) = listener.accept().unwrap();
         assert_eq!(from.ip().to_string(), "127.0.0.2");
+        for mss in [SockRef::from(&far).tcp_mss().unwrap(), socket.tcp_mss().unwrap()] {
+            assert!((1200..=1220).contains(&mss), "segments of {mss} bytes");
+        }
     }
 
     /// A kernel that has seen both sides send keeps acknowledgements for what is sent next.
@@ -238,6 +249,7 @@ mod tests {
         let error = open(
             "127.0.0.1:9".parse().unwrap(),
             Some(Binding { address: "192.0.2.1:0".parse().unwrap(), nic_index: 0 }),
+            None,
             &LaneOptions::new(Duration::from_secs(10), TcpCongestion::System),
         )
         .unwrap_err();

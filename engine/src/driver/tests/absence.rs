@@ -45,7 +45,7 @@ pub(super) fn lanes_are_set_up_and_closed_in_absence(variant: &Variant) {
     driver.watch(unused.1, Interest::Readable).unwrap();
     let (mut heard, mut is_connected, mut is_closed) = (false, false, false);
     stand_in(driver, |driver, events| {
-        near.get_or_insert_with(|| driver.connect(address, 0).unwrap());
+        near.get_or_insert_with(|| driver.connect(address, 0, None).unwrap());
         for event in events {
             match event {
                 DriverEvent::Accepted { lane, .. } => {

@@ -74,7 +74,7 @@ pub(super) fn full_table_refuses_one_more(variant: &Variant) {
     let (_second, _other) = host.lane_to_outside();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    let error = host.driver.connect(address, 0).unwrap_err();
+    let error = host.driver.connect(address, 0, None).unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::QuotaExceeded);
     host.close(first, CloseMode::Reset);
     host.expect_closed(first);

@@ -208,7 +208,7 @@ pub(super) fn shutdown_lets_go_of_everything(variant: &Variant) {
     assert!(host.driver.park(Duration::ZERO, &mut events).is_err());
     assert!(events.is_empty());
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    assert!(host.driver.connect(listener.local_addr().unwrap(), 0).is_err());
+    assert!(host.driver.connect(listener.local_addr().unwrap(), 0, None).is_err());
     assert!(host.driver.listen(listener).is_err());
     assert!(host.driver.adopt(peer.into()).is_err());
     assert!(host.driver.dismantle().is_err());

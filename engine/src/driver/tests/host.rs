@@ -184,7 +184,7 @@ impl Host {
     }
 
     pub(super) fn connect_by(&mut self, remote: SocketAddr, rail: u8) -> LaneKey {
-        let lane = self.driver.connect(remote, rail).unwrap();
+        let lane = self.driver.connect(remote, rail, None).unwrap();
         self.open_book(lane, true);
         lane
     }

@@ -127,9 +127,9 @@ pub(super) fn each_rail_connects_from_its_address(variant: &Variant) {
         assert_eq!(host.driver.addresses(far).unwrap(), (to, remote));
     }
     let to = SocketAddr::from(([127, 0, 0, 1], port));
-    assert_eq!(host.driver.connect(to, 2).unwrap_err().kind(), ErrorKind::InvalidInput);
+    assert_eq!(host.driver.connect(to, 2, None).unwrap_err().kind(), ErrorKind::InvalidInput);
     let other = SocketAddr::new("::1".parse().unwrap(), port);
-    assert_eq!(host.driver.connect(other, 1).unwrap_err().kind(), ErrorKind::InvalidInput);
+    assert_eq!(host.driver.connect(other, 1, None).unwrap_err().kind(), ErrorKind::InvalidInput);
     let many: Vec<Rail> = (0..=RAILS_MAX as u32).map(|_| rail(to.ip(), 0)).collect();
     assert_eq!(host.driver.set_rails(&many).unwrap_err().kind(), ErrorKind::InvalidInput);
     host.expect_quiet();

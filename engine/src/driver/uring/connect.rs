@@ -17,12 +17,17 @@ impl UringDriver {
         if lane.closing.is_some() { Err(not_open()) } else { Ok(lane.socket.as_raw_fd()) }
     }
 
-    pub(super) fn start_connection(&mut self, remote: SocketAddr, rail: u8) -> io::Result<LaneKey> {
+    pub(super) fn start_connection(
+        &mut self,
+        remote: SocketAddr,
+        rail: u8,
+        segment_bytes: Option<u16>,
+    ) -> io::Result<LaneKey> {
         if self.is_stopped {
             return Err(stopped());
         }
         let binding = self.rails.binding(rail, remote, &mut self.counters)?;
-        let opening = tcp::open(remote, binding, &self.options)?;
+        let opening = tcp::open(remote, binding, segment_bytes, &self.options)?;
         self.counters.syscalls += opening.syscalls;
         let key = self.insert(opening.socket, true)?;
         match opening.outcome {

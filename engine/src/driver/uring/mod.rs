@@ -426,8 +426,13 @@ impl ControlLanes for UringDriver {
         self.rest_all(pause);
     }
 
-    fn connect(&mut self, remote: SocketAddr, rail: u8) -> io::Result<LaneKey> {
-        self.start_connection(remote, rail)
+    fn connect(
+        &mut self,
+        remote: SocketAddr,
+        rail: u8,
+        segment_bytes: Option<u16>,
+    ) -> io::Result<LaneKey> {
+        self.start_connection(remote, rail, segment_bytes)
     }
 
     fn send(&mut self, lane: LaneKey, bytes: &[u8]) -> io::Result<usize> {

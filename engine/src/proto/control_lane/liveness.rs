@@ -135,7 +135,8 @@ impl LaneMonitor {
         paths: &Paths,
     ) -> Decision {
         let has_ring = paths.has_ring();
-        if !paths.are_several() && !has_ring {
+        let is_replaced = self.attempt_at().is_some();
+        if !paths.are_several() && !has_ring && !is_replaced {
             self.end_with(error, is_of_network, facts)
         } else if !is_of_network {
             self.suspect(error, facts)
@@ -230,7 +231,13 @@ impl LaneMonitor {
         let before = facts.silent_before(paths, silence);
         if silence > limit - before {
             let silence = (silence + before).as_millis();
-            return lost(&format!("its host has not answered for {silence} ms"));
+            let seen = self.segments_lost.as_deref().and_then(|lost| lost.cause.as_deref());
+            return match seen {
+                Some(seen) => lost(&format!(
+                    "it has not acknowledged what was sent by TCP for {silence} ms: {seen}"
+                )),
+                None => lost(&format!("its host has not answered for {silence} ms")),
+            };
         }
         Decision::Nothing
     }

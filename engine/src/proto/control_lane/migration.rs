@@ -23,6 +23,10 @@ const SETTLED_NS: u64 = 50_000_000;
 /// How long after an attempt that failed it tries to follow again, in nanoseconds.
 const FOLLOW_AGAIN_NS: u64 = 30_000_000_000;
 
+/// Time after which the peer is asked again to replace a lane with too long segments, in
+/// nanoseconds: its attempt may have failed.
+const SAY_AGAIN_NS: u64 = 1_000_000_000;
+
 /// An attempt under way.
 #[derive(Clone, Copy, Debug)]
 struct Attempt {
@@ -127,6 +131,43 @@ impl LaneMonitor {
             };
             now_ns.saturating_sub(since_ns) > limit_ns
         })
+    }
+
+    /// Its segments are too long for its path, and what waits behind them goes by another one: the
+    /// side that opened it opens that on the same path, with shorter ones.
+    ///
+    /// RR-LANE-8.
+    pub(super) fn replace(
+        &mut self,
+        bytes: u16,
+        cause: Option<String>,
+        facts: &Facts<'_>,
+        paths: &Paths,
+    ) -> Decision {
+        let at = paths.stream_at();
+        let is_there = paths.all().any(|path| path.position() == at);
+        let is_lost = self.is_lost();
+        let known = self.segments_lost.get_or_insert_default();
+        known.cause = cause.or(known.cause.take());
+        if !facts.is_connected || is_lost || !is_there {
+            // Nothing that went by a lane of stream mode goes by another one.
+            return Decision::Nothing;
+        }
+        if !facts.is_initiator {
+            let is_due = known.said_ns.is_none_or(|said_ns| facts.age_ns(said_ns) > SAY_AGAIN_NS);
+            if is_due {
+                known.said_ns = Some(facts.now_ns);
+            }
+            return if is_due { Decision::SaySegmentsLost { bytes } } else { Decision::Nothing };
+        }
+        let known = &mut self.migration;
+        let is_late = known.since_ns == 0 || facts.age_ns(known.since_ns) > PAUSE_NS;
+        if known.attempt.is_some() || !is_late {
+            return Decision::Nothing;
+        }
+        (known.since_ns, known.last_at) = (facts.now_ns, at);
+        known.attempt = Some(Attempt { at, is_connected: false });
+        Decision::Open { at }
     }
 
     /// Another one is opened if it is needed, none is under way, and the last attempt is not of

@@ -39,6 +39,9 @@ pub(crate) enum LaneEvent {
     ProcessEnded,
     /// What the peer's kernel owes on it.
     Owed(Owed),
+    /// Segments of so many bytes, as long as its own, are lost, for this side or the peer, which
+    /// does not say what it saw.
+    SegmentsLost { bytes: u16, cause: Option<String> },
     /// The rest of a segment has not come.
     RestMissing { has_datagram_mode: bool },
     /// Another one may be wanted by now.
@@ -76,6 +79,8 @@ pub(crate) enum Decision {
     AskQuietPaths { since_ns: u64 },
     /// Ask the peer for a segment, and all paths.
     AskForAnswer,
+    /// Say to the peer that segments of so many bytes are lost.
+    SaySegmentsLost { bytes: u16 },
     /// Nothing is owed: ask the peer for what its kernel has acknowledged and it has not.
     AskForAck,
     /// Tell the peer why, and end the session.
@@ -115,6 +120,15 @@ impl Facts<'_> {
     }
 }
 
+/// That segments of a control lane are too long for its path.
+#[derive(Debug, Default)]
+struct SegmentsLost {
+    /// What was observed; `None`: the peer has.
+    cause: Option<String>,
+    /// When this was last said to the peer.
+    said_ns: Option<u64>,
+}
+
 /// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct LaneMonitor {
@@ -126,6 +140,8 @@ pub(crate) struct LaneMonitor {
     lost_ns: Option<u64>,
     liveness: Late<Liveness>,
     migration: Late<Migration>,
+    /// Its segments are lost.
+    segments_lost: Option<Box<SegmentsLost>>,
     /// Whether the peer's engine answers.
     engine: Late<EngineSilence>,
 }
@@ -169,6 +185,7 @@ impl LaneMonitor {
             LaneEvent::RestMissing { has_datagram_mode } => {
                 self.judge_unfinished(has_datagram_mode, facts, paths)
             }
+            LaneEvent::SegmentsLost { bytes, cause } => self.replace(bytes, cause, facts, paths),
             LaneEvent::MoveDue => self.poll_move(facts, paths),
             LaneEvent::Refused => self.handle_refused(facts, paths),
             LaneEvent::Reply(status) => self.handle_reply(status, facts, paths),
@@ -181,6 +198,7 @@ impl LaneMonitor {
     /// It was dropped; it went by the path at a position.
     pub(crate) fn handle_dropped(&mut self, now_ns: u64, at: u8) {
         (self.silence, self.unfinished) = (Silence::NONE, Late::NONE);
+        self.segments_lost = None;
         self.lost_ns.get_or_insert(now_ns);
         self.migration.handle_dropped(at);
     }

@@ -530,3 +530,40 @@ fn a_session_without_a_lane_and_memory_ends_when_nothing_is_answered() {
     let decision = bench.after(2 * SECOND, LaneEvent::TickWithout);
     assert!(is_lost(&decision, "not answered for 10000 ms"), "{decision:?}");
 }
+
+fn segments_lost() -> LaneEvent {
+    LaneEvent::SegmentsLost { bytes: 8948, cause: Some("packets are too long".into()) }
+}
+
+/// A lane whose segments are too long is replaced on its own path, also where there is no other,
+/// and its end on the way is no end of the session.
+///
+/// RR-LANE-8
+#[test]
+fn a_lane_with_too_long_segments_is_replaced_on_its_path() {
+    for paths in [1, 2] {
+        let mut bench = Bench::new(paths);
+        assert_eq!(bench.tell(segments_lost()), Decision::Open { at: 0 });
+        assert_eq!(bench.after(100 * MS, segments_lost()), Decision::Nothing, "one at a time");
+        // The peer closes the old one as soon as it has the other.
+        assert_eq!(bench.tell(reset()), Decision::Suspect);
+        let accepted = LaneEvent::Reply(HelloStatus::Accepted);
+        assert_eq!(bench.tell(accepted), Decision::TakeLane { at: 0 });
+        assert!(!bench.monitor.is_lost());
+    }
+}
+
+/// RR-LANE-8
+#[test]
+fn the_acceptor_of_a_lane_with_too_long_segments_says_so_now_and_then() {
+    let mut bench = Bench::new(1);
+    bench.is_initiator = false;
+    let says = Decision::SaySegmentsLost { bytes: 8948 };
+    assert_eq!(bench.tell(segments_lost()), says);
+    assert_eq!(bench.after(900 * MS, segments_lost()), Decision::Nothing);
+    assert_eq!(bench.after(200 * MS, segments_lost()), says);
+    // What it has seen is the cause in the end.
+    bench.tell(owed(0));
+    let decision = bench.after(11 * SECOND, owed(11_000));
+    assert!(is_lost(&decision, "packets are too long"), "{decision:?}");
+}

@@ -618,6 +618,10 @@ impl World {
                 Action::OpenLane { lane, .. } => self.opening.push(lane),
                 Action::CloseLane { lane, is_failure } => self.close_lane(lane, is_failure),
                 Action::AbandonLane { lane, .. } => self.close_lane(lane, true),
+                Action::SegmentsLost { session, at, bytes } => {
+                    let at = at.unwrap_or(0);
+                    self.core.note_segments_lost(session, at, bytes, self.now_ns);
+                }
                 Action::PairRails { session } => self.pair_rails(session),
                 Action::GiveUp { .. } => unreachable!("no side wants checksums"),
                 Action::Established { .. } | Action::PathChanged { .. } | Action::Requests => {}

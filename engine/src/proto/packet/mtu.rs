@@ -28,6 +28,9 @@ pub(super) struct Mtu {
     long_lost: u32,
     long_lost_highest: u64,
     search_again_ns: u64,
+    /// The length that was too long when it was searched last, unless it has passed since; 0: none
+    /// was.
+    too_long_before: u32,
 }
 
 impl Mtu {
@@ -43,6 +46,7 @@ impl Mtu {
             long_lost: 0,
             long_lost_highest: 0,
             search_again_ns: u64::MAX,
+            too_long_before: 0,
         }
     }
 
@@ -55,6 +59,12 @@ impl Mtu {
     /// What passes on any network.
     pub(super) fn least(&self) -> usize {
         self.least as usize
+    }
+
+    /// Whether longer datagrams are known to be lost, though both hosts take them.
+    pub(super) fn is_limited(&self) -> bool {
+        let is_found = self.too_long <= self.most && self.too_long - self.current <= STEP_BYTES;
+        is_found || self.too_long_before > self.current
     }
 
     /// The length to probe next, if it is time to.
@@ -117,6 +127,7 @@ impl Mtu {
 
     fn rest_if_done(&mut self, now_ns: u64) {
         if self.current < self.most && self.too_long - self.current <= STEP_BYTES {
+            self.too_long_before = self.too_long;
             self.search_again_ns = now_ns + AGAIN_NS;
         }
     }
@@ -146,6 +157,7 @@ impl Mtu {
         self.long_lost = 0;
         self.too_long = self.current;
         self.current = self.least;
+        self.too_long_before = 0;
         self.probing = None;
         self.tries = 0;
         self.search_again_ns = now_ns + AGAIN_NS;
@@ -178,6 +190,7 @@ mod tests {
         let mut mtu = Mtu::new(1200, 8972);
         assert_eq!(search(&mut mtu, 9000), [8972]);
         assert_eq!(mtu.current(), 8972);
+        assert!(!mtu.is_limited());
     }
 
     #[test]
@@ -190,7 +203,12 @@ mod tests {
                 "{limit}"
             );
             assert!(probes <= 40, "{probes}");
+            assert!(mtu.is_limited());
             assert_eq!(mtu.wanted(AGAIN_NS), Some(8972));
+            assert!(mtu.is_limited(), "until a longer one has passed");
+            mtu.handle_probe_sent(8972);
+            mtu.handle_probe_acked(8972, AGAIN_NS);
+            assert!(!mtu.is_limited());
         }
     }
 

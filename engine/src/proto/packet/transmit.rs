@@ -54,6 +54,12 @@ impl Path {
         self.mtu.current() - PACKET_HEADER_BYTES - FLOOR_BYTES - self.config.tag_bytes
     }
 
+    /// The longest datagram that has passed, in bytes, tag included; and whether longer ones are
+    /// known to be lost.
+    pub(crate) fn passing(&self) -> (usize, bool) {
+        (self.mtu.current(), self.mtu.is_limited())
+    }
+
     /// Least time there and back lately, in nanoseconds: that of the path without queues. `None`:
     /// nothing was measured.
     pub(crate) fn least_round_trip_ns(&self) -> Option<u64> {

@@ -2,13 +2,37 @@
 //! not by TCP.
 
 use super::super::core::Core;
+use super::super::rails::segments::{Passing, Witness};
 use super::PathTable;
 
 /// Time between two questions to a path whose TCP lanes are busy and that has no other packets
 /// under way, in nanoseconds.
 const BUSY_QUESTION_NS: u64 = 2_000_000;
 
+/// An answer to what was sent no longer ago than that speaks for a path now, in nanoseconds.
+const WITNESS_NS: u64 = 500_000_000;
+
 impl PathTable {
+    /// How long packets may be on the path at a position, as far as datagrams have found out.
+    pub(crate) fn passing(&self, session: u32, at: u8) -> Option<Passing> {
+        let path = self.of(session)?.all().find(|path| path.position() == at)?;
+        let (bytes, is_all) = path.packets().passing();
+        path.packets().is_answered().then_some(Passing { bytes, is_all })
+    }
+
+    /// What datagrams say of the path at a position.
+    pub(crate) fn witness(&mut self, now_ns: u64, session: u32, at: u8) -> Witness {
+        let paths = self.by_slot.get_mut(session as usize);
+        let path = paths.and_then(|paths| paths.all_mut().find(|path| path.at == at));
+        let Some(path) = path else { return Witness::None };
+        path.packets.apply_deferred_ack();
+        match path.packets.answered_sent_ns() {
+            None => Witness::None,
+            Some(sent_ns) if now_ns.saturating_sub(sent_ns) <= WITNESS_NS => Witness::Alive,
+            Some(_) => Witness::Dead,
+        }
+    }
+
     /// Asks paths that have nothing else under way, as long as TCP lanes of theirs are busy.
     pub(super) fn ask_while_busy(&mut self, core: &Core, now_ns: u64, session: u32) {
         let Some(paths) = self.by_slot.get_mut(session as usize) else { return };

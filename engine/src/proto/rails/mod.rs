@@ -11,6 +11,7 @@ pub(crate) mod pairing;
 pub(crate) mod preference;
 pub(crate) mod rate;
 pub(crate) mod schedule;
+pub(crate) mod segments;
 pub(crate) mod shares;
 pub(crate) mod trial;
 
@@ -20,9 +21,10 @@ use self::health::PathCause;
 use self::rate::Rate;
 use super::bulk::BulkLane;
 use super::core::{Action, Core};
+use super::late::LateQueue;
 use super::session::ControlFrame;
 use super::table::Id;
-use crate::wire::lost::FLAG_LANE_ALONE;
+use crate::wire::lost::{FLAG_LANE_ALONE, FLAG_LANE_LONG};
 use crate::wire::rail::{ROLE_BACKUP, ROLE_PREFERRED, Rail};
 use crate::wire::{FrameError, LaneLost, frame};
 
@@ -31,6 +33,8 @@ use crate::wire::{FrameError, LaneLost, frame};
 pub(crate) const LAST_RESORT_NS: u64 = 300_000_000;
 /// A lane on which nothing came for as long as so many chunks take at its rate stands still.
 const STALL_CHUNKS: u128 = 3;
+/// Bulk lanes that failed and of which the peer may have more to say.
+const GONE_MAX: usize = 8;
 /// Paths of a session at the most: each rail of the one side with one or two of the other.
 pub(crate) const PATHS_MAX: usize = 32;
 /// Pauses before a path whose lanes do not come gets another one, in nanoseconds.
@@ -117,12 +121,28 @@ pub(crate) struct Rails {
     theirs: Vec<Option<RailInfo>>,
     /// The first one is path 0.
     pub(crate) paths: Vec<PathState>,
+    /// Numbers of the bulk lanes that failed last, and their paths.
+    gone: LateQueue<(u32, u8)>,
 }
 
 impl Rails {
     /// Those of a session that was just established.
     pub(crate) fn new() -> Self {
-        Self { theirs: Vec::new(), paths: vec![PathState::new(0, None, true)] }
+        let paths = vec![PathState::new(0, None, true)];
+        Self { theirs: Vec::new(), paths, gone: LateQueue::default() }
+    }
+
+    /// The bulk lane of a number, of the path at `at`, has failed.
+    pub(super) fn note_gone(&mut self, number: u32, at: u8) {
+        if self.gone.len() >= GONE_MAX {
+            self.gone.pop_front();
+        }
+        self.gone.push_back((number, at));
+    }
+
+    /// Position of the path of a bulk lane that failed lately.
+    fn path_of_gone(&self, number: u32) -> Option<u8> {
+        self.gone.iter().find(|(gone, _)| *gone == number).map(|&(_, at)| at)
     }
 
     /// The peer's rails, if all of them are known.
@@ -450,9 +470,13 @@ impl Core {
 
     /// The peer has given a lane up.
     ///
-    /// RR-RAIL-5, RR-LANE-7.
+    /// RR-RAIL-5, RR-LANE-7, RR-LANE-8.
     pub(crate) fn handle_lane_lost(&mut self, slot: u32, lost: &LaneLost) {
-        if let Some(lane) = self.lane_named(slot, lost.lane.get()) {
+        let lane = self.lane_named(slot, lost.lane.get());
+        if lost.flags & FLAG_LANE_LONG != 0 {
+            self.note_lane_too_long(slot, lane, lost);
+        }
+        if let Some(lane) = lane {
             self.actions.push_back(match lost.flags & FLAG_LANE_ALONE {
                 0 => Action::AbandonLane { lane, is_told: true },
                 _ => Action::CloseLane { lane, is_failure: true },
@@ -535,10 +559,14 @@ impl PathState {
 }
 
 fn lane_lost(lane: u32, flags: u8) -> ControlFrame {
+    lane_lost_of(lane, flags, 0)
+}
+
+fn lane_lost_of(lane: u32, flags: u8, segment_bytes: u16) -> ControlFrame {
     ControlFrame::LaneLost(LaneLost {
         kind: frame::KIND_LANE_LOST,
         flags,
-        reserved: 0.into(),
+        segment_bytes: segment_bytes.into(),
         lane: lane.into(),
     })
 }

@@ -315,6 +315,7 @@ impl Net {
         is_too_long
             || self.is_cut(from.host, to.host)
             || self.is_way_cut(from, to)
+            || self.is_too_long(from, to, length)
             || self.air.cuts.contains(&(from.host, to.host))
             || self.hosts[from.host].random.datagrams.hits(self.datagram_weather.loss_ppm)
     }

@@ -108,7 +108,7 @@ impl Bench {
     /// A connection of host 0 by one link to the same one of host 1; both lanes.
     fn connect(&mut self, link: usize) -> [LaneKey; 2] {
         let to = self.address(1, link);
-        let near = self.drivers[0].connect(to, link as u8).unwrap();
+        let near = self.drivers[0].connect(to, link as u8, None).unwrap();
         self.pass(4 * DELAY_NS);
         assert!(
             matches!(self.take(0, |_| true), Some(DriverEvent::Connected { lane }) if lane == near)
@@ -127,7 +127,7 @@ impl Bench {
     /// Host 0 connects by `rail` to a link of the other one.
     fn start_connection(&mut self, link: usize, rail: u8) -> std::io::Result<LaneKey> {
         let to = self.address(1, link);
-        self.drivers[0].connect(to, rail)
+        self.drivers[0].connect(to, rail, None)
     }
 
     fn write(&mut self, lane: LaneKey, bytes: &[u8]) -> usize {

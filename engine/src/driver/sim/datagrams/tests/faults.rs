@@ -34,7 +34,7 @@ fn a_firewall_stops_datagrams_only() {
     assert!(!passes(&mut bench, 0, 1));
     assert!(passes(&mut bench, 1, 0));
     let to = bench.locator(1);
-    bench.drivers[0].as_mut().unwrap().connect(to, 0).unwrap();
+    bench.drivers[0].as_mut().unwrap().connect(to, 0, None).unwrap();
     bench.pass(MILLISECOND);
     assert!(matches!(bench.poll(0)[..], [DriverEvent::Connected { .. }]));
     bench.net.borrow_mut().open_datagrams_way(0, 1);
