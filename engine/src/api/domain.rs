@@ -10,14 +10,13 @@ use std::time::Duration;
 
 use rand::rngs::{StdRng, SysRng};
 use rand::{RngExt, SeedableRng};
-use rustix::process::{Pid, getpid};
 
 use super::endpoint::{Detached, Endpoint};
 use crate::driver;
 use crate::driver::traits::{
     DATAGRAM_BYTES_MAX, DATAGRAM_BYTES_MIN, DATAGRAM_BYTES_USUAL, PIECE_BYTES_MAX, SendMode,
 };
-use crate::forks::EngineFd;
+use crate::forks::{EngineFd, Home};
 use crate::memory::{Arena, RegionSlice, alloc_region, default_arena_bytes};
 use crate::memory::{has_cap_ipc_lock, memlock_limit};
 use crate::progress::datagram::{Datagrams, window_bytes};
@@ -61,7 +60,7 @@ struct Inner {
     id: u64,
     exporter: Option<Exporter>,
     /// Where the arena is mapped.
-    process: Pid,
+    home: Home,
     /// Threads that were given a core so far.
     pinned: AtomicUsize,
     /// Cores that the thread that made it may use: those of the process, as a launcher set them.
@@ -111,7 +110,6 @@ impl Domain {
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
         let exporter = settings.prometheus_address().map(open_exporter).transpose()?;
         let pinned = AtomicUsize::new(0);
-        let process = getpid();
         let neighbours = Arc::default();
         let (cores, placements) = (topology::unpinned_cores(), Mutex::default());
         let inner = Inner {
@@ -120,7 +118,7 @@ impl Domain {
             keys,
             id,
             exporter,
-            process,
+            home: Home::here(),
             pinned,
             cores,
             placements,
@@ -132,7 +130,7 @@ impl Domain {
 
     /// Whether this process made it, and did not inherit it by `fork`.
     pub(crate) fn check_process(&self) -> Result<(), Error> {
-        if self.0.process == getpid() {
+        if !self.0.home.is_left() {
             return Ok(());
         }
         let text = "this domain was made before a fork and works in the parent only; make another \

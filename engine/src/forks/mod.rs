@@ -16,6 +16,8 @@ mod gates;
 use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use rustix::process::{Pid, getpid};
+
 pub(crate) use self::descriptors::EngineFd;
 #[cfg(feature = "xdp")]
 pub(crate) use self::descriptors::Registration;
@@ -44,6 +46,33 @@ impl Generation {
     #[inline]
     pub(crate) fn is_current(self) -> bool {
         self == Self::current()
+    }
+}
+
+/// The process that something lives in. A child has a copy of it, which is of no use there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Home {
+    process: Pid,
+    generation: Generation,
+}
+
+impl Home {
+    /// The calling process.
+    pub(crate) fn here() -> Self {
+        install();
+        Self { process: getpid(), generation: Generation::current() }
+    }
+
+    /// Whether the calling process is another one, however it was made. A system call.
+    pub(crate) fn is_left(&self) -> bool {
+        self.is_forked() || self.process != getpid()
+    }
+
+    /// As [`Self::is_left`], for calls that are made often: a look at memory, which does not notice
+    /// a child that ran no handlers.
+    #[inline]
+    pub(crate) fn is_forked(&self) -> bool {
+        !self.generation.is_current()
     }
 }
 

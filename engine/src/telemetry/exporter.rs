@@ -16,10 +16,9 @@ use std::time::{Duration, Instant};
 use httparse::Status;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::process::{Pid, getpid};
 
 use super::{Statistics, prometheus};
-use crate::forks::EngineFd;
+use crate::forks::{EngineFd, Home};
 
 /// Longest request, and most headers in it.
 const REQUEST_BYTES_MAX: usize = 4096;
@@ -93,7 +92,7 @@ pub(crate) struct Exporter {
     /// The thread's waits end when this is closed.
     end: Option<UnixStream>,
     /// Whose thread it is.
-    process: Pid,
+    home: Home,
 }
 
 impl Exporter {
@@ -113,7 +112,7 @@ impl Exporter {
             .name("ringrail-stats".into())
             .spawn(move || serve(&listener, &ended, &shared, poll))?;
         let (thread, end) = (Some(thread), Some(end));
-        Ok(Self { slots, address, thread, end, process: getpid() })
+        Ok(Self { slots, address, thread, end, home: Home::here() })
     }
 
     /// Where it listens.
@@ -130,7 +129,7 @@ impl Exporter {
 impl Drop for Exporter {
     fn drop(&mut self) {
         self.end = None;
-        if self.process != getpid() {
+        if self.home.is_left() {
             // A child of `fork` has no such thread; its parent's goes on.
             std::mem::forget(self.thread.take());
         }

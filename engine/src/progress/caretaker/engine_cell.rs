@@ -10,8 +10,6 @@ use std::sync::{Arc, OnceLock};
 use std::task::Waker;
 use std::time::Duration;
 
-use rustix::process::{Pid, getpid};
-
 use super::handover::{Handover, Step, Taken};
 use super::{Cared, Membership};
 use crate::driver::AnyDriver;
@@ -260,7 +258,7 @@ impl EngineCell {
 
     /// Returns whether this is the copy of a child of `fork`.
     pub(crate) fn is_inherited(&self) -> bool {
-        self.process != getpid()
+        self.home.is_left()
     }
 
     /// The handle of an operation is dropped while the owner is inside, as in a callback: it is

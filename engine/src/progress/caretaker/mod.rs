@@ -43,12 +43,11 @@ use std::time::{Duration, Instant};
 
 use crossbeam_utils::atomic::AtomicCell;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
-use rustix::process::{Pid, getpid};
 
 pub(super) use self::activity::Activity;
 pub(crate) use self::engine_cell::EngineCell;
 pub(super) use self::send_engine::SendEngine;
-use crate::forks::EngineFd;
+use crate::forks::{EngineFd, Home};
 use crate::progress::wakers::survive;
 use crate::refused_call::refused;
 use crate::topology::{self, NetworkNamespace};
@@ -80,7 +79,7 @@ struct Running {
 /// threads do not exist there, nor may the holder of the lock, and the descriptors are the
 /// parent's. So it is not accessed, and never freed.
 struct OfProcess {
-    process: Pid,
+    home: Home,
     running: Mutex<Vec<Running>>,
 }
 
@@ -97,10 +96,9 @@ static CURRENT: AtomicCell<Option<&'static OfProcess>> = AtomicCell::new(None);
 
 /// Locks the threads of this process.
 fn lock_running() -> MutexGuard<'static, Vec<Running>> {
-    let process = getpid();
     let mut found = CURRENT.load();
     loop {
-        if let Some(found) = found.filter(|found| found.process == process) {
+        if let Some(found) = found.filter(|found| !found.home.is_left()) {
             return lock(&found.running);
         }
         // Once in the lifetime of a process; if two threads get here one leaks some bytes.

@@ -23,8 +23,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use rustix::process::{Pid, getpid};
-
 use self::dedicated::Dedicated;
 use self::inside::Inside;
 pub(crate) use self::neighbours::Neighbours;
@@ -66,7 +64,6 @@ pub struct SharedEngine {
     process: Pid,
     /// Enforces that.
     gate: Option<Gate>,
-    generation: Generation,
 }
 
 impl SharedEngine {
@@ -97,9 +94,8 @@ impl SharedEngine {
             requests_max: REQUESTS_MAX,
             injects_max: INJECTS_MAX,
             inject_limit,
-            process,
+            home: Home::here(),
             gate,
-            generation: Generation::current(),
         };
         shared.with(|engine| engine.state.core.set_answers(answers));
         Ok(shared)
@@ -121,16 +117,16 @@ impl SharedEngine {
 
     /// Returns whether this is the copy of a child of `fork`.
     pub(crate) fn is_inherited(&self) -> bool {
-        self.process != getpid()
+        self.home.is_left()
     }
 
     /// Refuses a call in a child of `fork`, such as one that found the engine taken: there it stays
     /// taken.
     #[inline]
     pub(crate) fn refuse_inherited(&self) -> Result<(), Error> {
-        match self.generation.is_current() {
-            true => Ok(()),
-            false => Err(Error::misuse(INHERITED)),
+        match self.home.is_forked() {
+            false => Ok(()),
+            true => Err(Error::misuse(INHERITED)),
         }
     }
 
@@ -156,7 +152,7 @@ impl SharedEngine {
     }
 
     fn with_inside<R>(&self, call: impl FnOnce(&mut Inside) -> R) -> R {
-        assert!(self.generation.is_current(), "{INHERITED}");
+        assert!(!self.home.is_forked(), "{INHERITED}");
         let news = RefCell::default();
         let answer = self.place.shared.enter(
             |inside| {

@@ -23,9 +23,8 @@ impl SharedEngine {
             requests_max,
             injects_max: requests_max.min(INJECTS_MAX),
             inject_limit,
-            process: getpid(),
+            home: Home::here(),
             gate: None,
-            generation: Generation::current(),
         })
     }
 
