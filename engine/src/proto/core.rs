@@ -506,6 +506,7 @@ impl Core {
             // Its session is closed, but its memory was counted until now.
             self.reserved_envelopes -= 1;
             self.reserved_bytes -= payload_bytes as u64;
+            self.extend_others();
         }
     }
 

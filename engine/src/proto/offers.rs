@@ -126,14 +126,23 @@ impl Core {
 
     /// Ends the offer of a connection that became a session, or failed.
     pub(crate) fn end_offer(&mut self, engine: u64) {
-        let Some(offer) = self.offers.by_engine.get_mut(&engine) else { return };
+        if self.take_offer(engine) {
+            self.extend_others();
+        }
+    }
+
+    /// The offer is over, but what it took is not free before the windows of its session are
+    /// reserved. Whether it has taken something.
+    pub(super) fn take_offer(&mut self, engine: u64) -> bool {
+        let Some(offer) = self.offers.by_engine.get_mut(&engine) else { return false };
         offer.holders -= 1;
         if offer.holders > 0 {
-            return;
+            return false;
         }
         self.offers.envelopes -= u64::from(offer.limits.envelope_limit);
         self.offers.bytes -= u64::from(offer.limits.byte_limit);
         self.offers.by_engine.remove(&engine);
+        true
     }
 
     /// Returns the limits to announce in this engine's hello to the peer of a session. They are

@@ -291,8 +291,20 @@ impl Core {
         theirs: Limits,
         keys: SessionKeys,
     ) -> Option<u32> {
+        let admitted = self.admit_new(admission, ours, theirs, keys);
+        self.extend_others();
+        admitted
+    }
+
+    fn admit_new(
+        &mut self,
+        admission: Admission,
+        ours: Limits,
+        theirs: Limits,
+        keys: SessionKeys,
+    ) -> Option<u32> {
         let Admission { engine, locators, epoch, .. } = admission;
-        self.withdraw(admission);
+        self.end_admission(admission);
         let slot = self.session_with(engine, locators)?;
         let session = self.sessions.at_mut(slot as usize)?;
         let was_trying =
@@ -313,8 +325,13 @@ impl Core {
 
     /// Withdraws an accepted hello whose sender was not authenticated.
     pub(crate) fn withdraw(&mut self, admission: Admission) {
+        self.end_admission(admission);
+        self.extend_others();
+    }
+
+    fn end_admission(&mut self, admission: Admission) {
         let Admission { engine, epoch, answered, .. } = admission;
-        self.end_offer(engine);
+        self.take_offer(engine);
         let promise = Promise { engine, epoch, answered };
         if let Some(at) = self.promised.iter().position(|&other| other == promise) {
             self.promised.swap_remove(at);
@@ -336,8 +353,8 @@ impl Core {
     ) {
         let Some(known) = self.sessions.at_mut(session as usize) else { return };
         known.establish(ours, theirs, Some(keys), self.config.advised_from());
-        self.end_own_offer(session);
         self.reserve(ours);
+        self.end_own_offer(session);
         self.unblocked.push(session);
         self.actions.push_back(Action::Established { session });
     }

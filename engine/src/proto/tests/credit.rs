@@ -22,3 +22,22 @@ fn a_message_goes_at_once_where_the_window_has_grown_enough_for_it() {
     bench.hear();
     assert!(bench.core.needs_operation(&request), "50 bytes are left, and no more may come");
 }
+
+/// RR-CREDIT-5
+#[test]
+fn what_an_attempt_to_connect_gives_back_extends_windows_that_met_the_bound() {
+    let config = Config { envelope_credits: 16, unexpected_messages: 400, ..Config::for_tests() };
+    let mut bench = Bench::new(config);
+    let engines = 100..124;
+    for engine in engines.clone() {
+        bench.core.offer_to(engine, engine);
+    }
+    let window =
+        |bench: &Bench| bench.core.sessions.at(bench.slot as usize).unwrap().envelopes.window();
+    for _ in 0..16 {
+        bench.say(&eager(0, 0, 0)).unwrap();
+    }
+    assert_eq!(window(&bench), 16, "all that is left was offered to others");
+    bench.core.end_offer(engines.start);
+    assert_eq!(window(&bench), 24, "half of what is free");
+}
