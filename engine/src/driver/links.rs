@@ -149,7 +149,7 @@ impl Links {
 
     /// Tells of each link that the kernel has news of, with a socket to ask about others of the
     /// same network by. Returns the number of system calls.
-    pub(super) fn read(&mut self, mut tell: impl FnMut(Link<'_>, &OwnedFd)) -> u64 {
+    pub(super) fn read(&mut self, mut on_link: impl FnMut(Link<'_>, &OwnedFd)) -> u64 {
         let mut syscalls = self.retry_if_due();
         loop {
             syscalls += 1;
@@ -177,7 +177,7 @@ impl Links {
 }
 
 /// Goes through messages as the kernel wrote them.
-fn parse(mut bytes: &[u8], mut tell: impl FnMut(Link<'_>), mut mark: impl FnMut(ListMark)) {
+fn parse(mut bytes: &[u8], mut on_link: impl FnMut(Link<'_>), mut mark: impl FnMut(ListMark)) {
     let word = |bytes: &[u8], at: usize| {
         bytes.get(at..at + 4).and_then(|word| word.try_into().ok()).map(u32::from_ne_bytes)
     };

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::ops::Range;
+use std::time::Duration;
 
 use super::engine::{Engine, EngineState, HEALTH_NS};
 use super::partial::Partial;

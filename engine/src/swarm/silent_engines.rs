@@ -142,7 +142,8 @@ fn a_silent_engine_without_datagrams_ends_the_session_in_time() {
 fn an_engine_that_promises_no_answers_keeps_its_session() {
     let mut world = World::new(3, Impairments::ideal()).unwrap();
     world.set_datagrams(false).unwrap();
-    let silent_timeout = Duration::from_secs(20);
+    let limit = Duration::from_secs(20);
+    let silent_timeout = SilentTimeout { limit, is_chosen: false };
     let loops = LoopConfig { silent_timeout, ..super::scenarios::loop_config() };
     for host in 0..2 {
         world.add_host();

@@ -424,8 +424,8 @@ impl Net {
         let all_ppm = (segments * loss_ppm).min(1_000_000);
         let mut chance_ppm = if loss_ppm > HEAVY_LOSS_PPM { loss_ppm } else { all_ppm };
         for _ in 0..LOSSES_MAX {
-            // Who is not heard for longer may be given up: that comes of faults, not of impairments.
-            let is_weather = loss_ppm <= HEAVY_LOSS_PPM;
+            // Longer silences may end sessions: these come of faults, not of impairments.
+            let is_recoverable = loss_ppm <= HEAVY_LOSS_PPM;
             let is_too_long = late_ns + pause_ns > self.impairments.keep_alive_ns / 2;
             let drawn = self.hosts[from.host].random.links.within(1_000_000);
             if drawn >= chance_ppm || (is_recoverable && is_too_long) {

@@ -102,7 +102,8 @@ fn lock_running() -> MutexGuard<'static, Vec<Running>> {
             return lock(&found.running);
         }
         // Once in the lifetime of a process; if two threads get here one leaks some bytes.
-        let fresh = Box::leak(Box::new(OfProcess { process, running: Mutex::new(Vec::new()) }));
+        let fresh =
+            Box::leak(Box::new(OfProcess { home: Home::here(), running: Mutex::default() }));
         found = match CURRENT.compare_exchange(found, Some(fresh)) {
             Ok(_) => Some(fresh),
             Err(other) => other,
@@ -117,7 +118,7 @@ struct Shared {
     /// Wakes the thread.
     bell: EngineFd,
     /// Process of the thread.
-    process: Pid,
+    home: Home,
 }
 
 /// An engine managed by the background thread.
@@ -207,7 +208,7 @@ impl Membership {
 /// Returns when the thread has dropped the place.
 impl Drop for Membership {
     fn drop(&mut self) {
-        if self.shared.process != getpid() {
+        if self.shared.home.is_left() {
             // A copy that `fork` made: there is no thread to end, and the descriptor is the
             // parent's.
             return;
@@ -248,8 +249,8 @@ impl Running {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(refused("eventfd"))?;
         let bell = EngineFd::new(bell);
-        let (wards, seen, process) = (Mutex::default(), Condvar::new(), getpid());
-        let shared = Arc::new(Shared { wards, seen, bell, process });
+        let (wards, seen, home) = (Mutex::default(), Condvar::new(), Home::here());
+        let shared = Arc::new(Shared { wards, seen, bell, home });
         let of_thread = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name(NAME.into()).spawn(move || {
             // The first attaching thread may have been pinned for its engine alone.

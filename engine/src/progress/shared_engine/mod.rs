@@ -35,7 +35,7 @@ use super::outside::Ticket;
 use super::shared::CombinerCounts;
 use crate::driver::AnyDriver;
 use crate::driver::traits::{Driver, LaneKey};
-use crate::forks::{EngineFd, Gate, Generation, INHERITED};
+use crate::forks::{EngineFd, Gate, Home, INHERITED};
 use crate::types::{Error, OperationId, OperationName};
 
 /// Maximum requests that wait for the holder; beyond it posts are refused for the time being.
@@ -61,7 +61,7 @@ pub struct SharedEngine {
     injects_max: usize,
     inject_limit: usize,
     /// Process of the engine; a child of `fork` has an unusable copy.
-    process: Pid,
+    home: Home,
     /// Enforces that.
     gate: Option<Gate>,
 }
@@ -83,7 +83,7 @@ impl SharedEngine {
         let gate = Some(Gate::new(place.clone()));
         let cared: Arc<dyn Cared> = place.clone();
         let (membership, thread) = (Membership::new(cared), None);
-        let (next_request, inject_limit, process) = (AtomicU64::new(0), limit as usize, getpid());
+        let (next_request, inject_limit) = (AtomicU64::new(0), limit as usize);
         let answers = membership.is_some();
         let shared = Self {
             place,
