@@ -36,7 +36,9 @@ fn exchange(
         let label = Envelope::tagged(number as u64);
         if receives {
             let asked = ReceiveOptions::new().user_data(number as u64);
-            endpoint.post_receive(Selector::from(peer, label), vec![0; length], asked).unwrap();
+            endpoint
+                .post_receive(Selector::from_peer(peer, label), vec![0; length], asked)
+                .unwrap();
             left += 1;
         }
         if sends {

@@ -261,10 +261,10 @@ fn carrier(endpoint: &Endpoint<Owned>) -> String {
     });
     // The first rows go by a NIC, until both sides have mapped the memory.
     match (endpoint.shared_memory(), by_nic) {
-        (SharedMemoryState::On { figures, .. }, _) if figures.neighbours >= sessions => {
+        (SharedMemoryState::On { figures, .. }, _) if figures.local_peers >= sessions => {
             "shared memory".to_owned()
         }
-        (SharedMemoryState::On { figures, .. }, Some(nic)) if figures.neighbours > 0 => {
+        (SharedMemoryState::On { figures, .. }, Some(nic)) if figures.local_peers > 0 => {
             format!("shared memory and {nic}")
         }
         (_, Some(nic)) => nic,

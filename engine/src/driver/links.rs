@@ -158,7 +158,7 @@ impl Links {
             let received = unsafe { libc::recv(self.fd(), room.cast(), bytes, 0) };
             if let Ok(received) = usize::try_from(received) {
                 let (is_listing, is_incomplete) = (&mut self.is_listing, &mut self.is_incomplete);
-                let on_each = |link: Link<'_>| tell(link, &self.socket);
+                let on_each = |link: Link<'_>| on_link(link, &self.socket);
                 parse(&self.room[..received], on_each, |mark| match mark {
                     ListMark::End => *is_listing = false,
                     ListMark::Interrupted => *is_incomplete = true,

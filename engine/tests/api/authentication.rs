@@ -176,7 +176,7 @@ fn each_side_of_two_secrets_logs_it_once_and_ends_its_operations() {
     own_process::run(NAME, || {
         let log = log_of_errors();
         let sides = [SECRET, OTHER].map(|secret| attached(Some(&secret), &QUICK));
-        let peers = [0, 1].map(|side| sides[side].insert(&sides[1 - side].address()).unwrap());
+        let peers = [0, 1].map(|side| sides[side].insert_peer(&sides[1 - side].address()).unwrap());
         let send = |side: usize| {
             let bytes = vec![1; 100];
             sides[side].send(peers[side], Envelope::tagged(1), bytes, SendOptions::new()).unwrap()

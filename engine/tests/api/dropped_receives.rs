@@ -173,13 +173,13 @@ impl Subscriber for Dropping {
 }
 
 fn drop_inside<M: Attached + 'static>(endpoint: &Endpoint<M>) {
-    let own = endpoint.insert(&endpoint.address()).unwrap();
-    let any = || Selector::any(TAG);
+    let own = endpoint.insert_peer(&endpoint.address()).unwrap();
+    let any = || Selector::from_any(TAG);
     let ended = endpoint.receive(any(), vec![0; 8]).unwrap();
     send(endpoint, own, 1, 8);
     send(endpoint, own, 2, 8);
     await_unexpected(endpoint, endpoint);
-    let waits = endpoint.receive(Selector::any(Envelope::tagged(9)), vec![0; 8]).unwrap();
+    let waits = endpoint.receive(Selector::from_any(Envelope::tagged(9)), vec![0; 8]).unwrap();
     DROPS.set(Some(Box::new(move || drop((ended, waits)))));
     with_default(Dropping, || {
         let hinted = SendOptions::new().hint(Hint::Latency);
@@ -189,7 +189,7 @@ fn drop_inside<M: Attached + 'static>(endpoint: &Endpoint<M>) {
     assert_eq!([0; 2].map(|_| receive(endpoint, endpoint, 8)), [1, 2]);
     // The other one is cancelled, and takes no message.
     endpoint.send(own, Envelope::tagged(9), vec![3; 8], SendOptions::new()).unwrap().detach();
-    let operation = endpoint.receive(Selector::any(Envelope::tagged(9)), vec![0; 8]).unwrap();
+    let operation = endpoint.receive(Selector::from_any(Envelope::tagged(9)), vec![0; 8]).unwrap();
     assert_eq!(operation.wait().unwrap().buffer.into_vec().unwrap(), vec![3; 8]);
 }
 

@@ -215,7 +215,7 @@ fn reads_of_an_inherited_queue_are_refused() {
 }
 
 fn read_an_inherited_queue<M: Attached>(endpoint: &Endpoint<M>) {
-    let queue = endpoint.open_queue(16);
+    let queue = endpoint.open_completion_queue(16);
     let child = fork(|| {
         let mut completions = Vec::new();
         refused_by_panic(|| queue.read_ready(&mut completions, 1));

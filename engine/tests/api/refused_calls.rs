@@ -198,7 +198,7 @@ impl Side<'_> {
         self.gate.pass(self.number, Moment::Opened);
         self.to.send(endpoint.address().to_bytes()).map_err(|_| GONE)?;
         let theirs = self.from.recv().map_err(|_| GONE)?;
-        let peer = endpoint.insert(&Address::from_bytes(&theirs).unwrap()).at("insert")?;
+        let peer = endpoint.insert_peer(&Address::from_bytes(&theirs).unwrap()).at("insert")?;
         self.exchange(&endpoint, peer, 0)?;
         self.gate.pass(self.number, Moment::Connected);
         self.exchange(&endpoint, peer, 1)?;
@@ -295,7 +295,7 @@ fn receive(
     size: usize,
 ) -> Result<Vec<u8>, String> {
     let mut into = vec![0; size];
-    let selector = Selector::from(peer, tag(number));
+    let selector = Selector::from_peer(peer, tag(number));
     let options = ReceiveOptions::new().timeout(LIMIT);
     endpoint.receive_blocking(selector, &mut into, options).at("receive")?;
     Ok(into)

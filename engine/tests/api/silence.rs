@@ -31,7 +31,7 @@ fn meet(endpoint: &Endpoint<Owned>, link: &mut UnixStream) -> Peer {
     let mut bytes = endpoint.address().to_bytes();
     link.write_all(&bytes).unwrap();
     link.read_exact(&mut bytes).unwrap();
-    endpoint.insert(&Address::from_bytes(&bytes).unwrap()).unwrap()
+    endpoint.insert_peer(&Address::from_bytes(&bytes).unwrap()).unwrap()
 }
 
 fn send(endpoint: &Endpoint<Owned>, peer: Peer) {
@@ -41,7 +41,7 @@ fn send(endpoint: &Endpoint<Owned>, peer: Peer) {
 
 fn receive(endpoint: &Endpoint<Owned>, peer: Peer) {
     let options = ReceiveOptions::new().timeout(LONG);
-    endpoint.receive_blocking(Selector::from(peer, TAG), &mut [0; 7], options).unwrap();
+    endpoint.receive_blocking(Selector::from_peer(peer, TAG), &mut [0; 7], options).unwrap();
 }
 
 /// A child that opens an endpoint and does `play` with it, and the link to it.
@@ -111,7 +111,7 @@ fn a_process_without_datagrams_that_stands_still_is_lost_in_time() {
             let before = Instant::now();
             let options = ReceiveOptions::new().timeout(LONG);
             let waiting =
-                endpoint.receive_blocking(Selector::from(peer, TAG), &mut [0; 7], options);
+                endpoint.receive_blocking(Selector::from_peer(peer, TAG), &mut [0; 7], options);
             let Error::Peer { failure: PeerFailure::Lost(why), .. } = waiting.unwrap_err() else {
                 panic!("it is not lost");
             };
