@@ -19,10 +19,19 @@ impl Core {
     }
 
     pub(super) fn abort_as(&mut self, id: Id, refusal: Refusal, effects: &mut impl Effects) {
-        self.give_up_pull(id);
-        self.give_up_answer(id, refusal);
+        self.renounce(id, refusal);
         self.release_lanes_of(id);
         self.fail_operation(id, &Cause::Closed, effects);
+    }
+
+    /// This side gives an operation up, and the peer hears of it if it waits for this side: for
+    /// the end of what this side pulls, or for an answer. What the peer pulls itself is refused
+    /// when it asks for more.
+    ///
+    /// RR-RDV-5, RR-RMA-2.
+    pub(super) fn renounce(&mut self, id: Id, refusal: Refusal) {
+        self.give_up_pull(id);
+        self.give_up_answer(id, refusal);
     }
 
     /// Aborts the operations of peers on a region that is being closed.

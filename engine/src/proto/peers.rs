@@ -7,6 +7,7 @@ use super::core::{Action, Core, Remote};
 use super::effects::{Effects, RemoteName};
 use super::failure::PeerFailure;
 use super::keys::SessionKeys;
+use super::regions::Refusal;
 use super::session::{ControlFrame, Limits, Sequel, Session};
 use super::table::Id;
 use crate::wire::hello::HelloStatus;

@@ -155,6 +155,37 @@ fn put_with_the_right_invalidates_its_key() {
     }
 }
 
+/// Another endpoint of the peer keeps the session, so that nothing else tells the origin.
+///
+/// RR-RMA-2, RR-RDV-5
+#[test]
+fn a_peer_that_is_removed_hears_of_what_it_waits_for() {
+    let asked = |kind, length| {
+        let mut bench = bench();
+        bench.lane();
+        bench.core.insert_peer(PEER, locator(), 1).unwrap();
+        bench.say(&frame_of(kind, 0, (KEY, length), 1)).unwrap();
+        bench
+    };
+    for (kind, length, answer) in [
+        (frame::KIND_GET, 8, frame::KIND_REPLY),
+        (frame::KIND_GET, REGION, frame::KIND_REPLY),
+        (frame::KIND_PUT_RTS, REGION, frame::KIND_DONE),
+    ] {
+        let mut bench = asked(kind, length);
+        assert!(bench.core.remove_peer(bench.peer, &mut bench.ends));
+        assert_eq!(bench.hear(), [answer], "{kind} of {length} bytes");
+        assert_eq!(bench.core.operations.len(), 0);
+    }
+    // What the origin was told to pull is refused when it does.
+    let mut bench = asked(frame::KIND_GET, REGION);
+    assert_eq!(bench.hear(), [frame::KIND_REPLY_RTS]);
+    let (served, _) = bench.core.operations.iter().next().unwrap();
+    assert!(bench.core.remove_peer(bench.peer, &mut bench.ends));
+    bench.say(&grant(served, 0, 1, 0)).unwrap();
+    assert_eq!(bench.hear(), [frame::KIND_REFUSED]);
+}
+
 fn get(bench: &mut Bench, length: u64) -> Id {
     let request = OneSidedRequest {
         endpoint: 0,
