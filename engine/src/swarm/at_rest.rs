@@ -93,7 +93,7 @@ impl Run {
     pub(super) fn outlive(&mut self) -> Result<(), String> {
         let end_ns = self.world.now_ns() + self.plan.bound_ns();
         while self.is_any_one_sided() || self.is_any_connecting() {
-            match self.world.step(end_ns) {
+            match self.next_step(end_ns) {
                 Step::Limit => return Err("the end of a session is never noticed".into()),
                 Step::Turn(host) => self.after_turn(host)?,
                 Step::Planned(_) => {}
@@ -139,7 +139,7 @@ impl Run {
         self.world.plan(0, CHECK);
         let mut wait_ns = 1_000_000;
         loop {
-            match self.world.step(end_ns) {
+            match self.next_step(end_ns) {
                 Step::Limit => return Err("those who live cannot talk".into()),
                 Step::Turn(host) => self.after_turn(host)?,
                 Step::Planned(CHECK) => {
@@ -161,7 +161,7 @@ impl Run {
             }
         }
         let end_ns = self.world.now_ns() + 1_000_000_000;
-        while let Step::Turn(host) = self.world.step(end_ns) {
+        while let Step::Turn(host) = self.next_step(end_ns) {
             self.after_turn(host)?;
         }
         self.oracle.check_end(|_| false)
@@ -174,7 +174,7 @@ impl Run {
         let end_ns = self.world.now_ns() + self.plan.bound_ns();
         self.world.plan(DRAIN_PAUSE_NS, CHECK);
         while let Err(what) = self.check_rest() {
-            match self.world.step(end_ns) {
+            match self.next_step(end_ns) {
                 Step::Limit => return Err(what),
                 Step::Turn(host) => self.after_turn(host)?,
                 Step::Planned(CHECK) => {

@@ -376,7 +376,7 @@ impl Run {
         self.begin_garbling();
         let limit_ns = self.plan.actions as u64 * self.plan.think_ns * 4 + self.plan.outage_ns * 4;
         while self.actions_left > 0 {
-            match self.world.step(limit_ns) {
+            match self.next_step(limit_ns) {
                 Step::Limit => break,
                 Step::Turn(host) => self.after_turn(host)?,
                 Step::Planned(name) if name & THREADS != 0 => self.run_threads(name)?,
@@ -390,10 +390,17 @@ impl Run {
         self.heal()
     }
 
+    /// The next thing that happens. What others learn of the one before, by turns or by threads,
+    /// they learn later.
+    fn next_step(&mut self, limit_ns: u64) -> Step {
+        let step = self.world.step(limit_ns);
+        self.forgive_late_proofs();
+        step
+    }
+
     /// Looks at what a turn has brought.
     fn after_turn(&mut self, host: usize) -> Result<(), String> {
         self.tell_threads(host);
-        self.forgive_late_proofs();
         self.collect(host)?;
         self.check_waiting_room(host)?;
         if self.world.turns.is_multiple_of(TURNS_PER_LOOK) {
@@ -459,7 +466,7 @@ impl Run {
         self.world.plan(0, CHECK);
         let (mut quiet, mut looks, mut wait_ns) = (0, 0, 100_000);
         loop {
-            match self.world.step(end_ns) {
+            match self.next_step(end_ns) {
                 Step::Limit => {
                     return Err("what is outstanding does not end".into());
                 }

@@ -13,7 +13,8 @@ fn a_few_seeds_hold() {
 /// What these took for a failure has a reason; [`super::reasons`] tells each.
 #[test]
 fn seeds_whose_network_is_late_hold() {
-    for seed in [777011805, 778002574, 779010507, 780005979, 783002445] {
+    // In the last one it is a bout of threads that learns it first.
+    for seed in [777011805, 778002574, 779010507, 780005979, 783002445, 700000002616] {
         run_seed(seed).unwrap_or_else(|what| panic!("seed {seed}: {what}"));
     }
 }
