@@ -24,9 +24,9 @@ impl Core {
         self.fail_operation(id, &Cause::Closed, effects);
     }
 
-    /// This side gives an operation up, and the peer hears of it if it waits for this side: for
-    /// the end of what this side pulls, or for an answer. What the peer pulls itself is refused
-    /// when it asks for more.
+    /// Notifies the peer of an operation that this side is about to end, if the peer waits for this
+    /// side: for the end of a pull of this side, or for a reply. What the peer pulls itself is
+    /// refused when it asks for more.
     ///
     /// RR-RDV-5, RR-RMA-2.
     pub(super) fn renounce(&mut self, id: Id, refusal: Refusal) {

@@ -134,7 +134,7 @@ impl Core {
         let index = peer.index() as u32;
         let theirs = self.operations.iter().filter(|(_, operation)| operation.remote == index);
         let theirs: Vec<Id> = theirs.map(|(id, _)| id).collect();
-        theirs.into_iter().for_each(|id| self.give_up_pull(id));
+        theirs.into_iter().for_each(|id| self.renounce(id, Refusal::Endpoint));
         // Operations that end now still name the peer.
         self.fail_operations(|operation| operation.remote == index, &PeerFailure::Removed, effects);
         self.unname(index);

@@ -155,11 +155,11 @@ fn put_with_the_right_invalidates_its_key() {
     }
 }
 
-/// Another endpoint of the peer keeps the session, so that nothing else tells the origin.
+/// Another endpoint of the peer keeps the session, so nothing else ends the operation there.
 ///
 /// RR-RMA-2, RR-RDV-5
 #[test]
-fn a_peer_that_is_removed_hears_of_what_it_waits_for() {
+fn operations_that_a_removed_peer_waits_for_are_answered() {
     let asked = |kind, length| {
         let mut bench = bench();
         bench.lane();
@@ -177,7 +177,7 @@ fn a_peer_that_is_removed_hears_of_what_it_waits_for() {
         assert_eq!(bench.hear(), [answer], "{kind} of {length} bytes");
         assert_eq!(bench.core.operations.len(), 0);
     }
-    // What the origin was told to pull is refused when it does.
+    // A pull that the origin has begun is refused when it asks for more.
     let mut bench = asked(frame::KIND_GET, REGION);
     assert_eq!(bench.hear(), [frame::KIND_REPLY_RTS]);
     let (served, _) = bench.core.operations.iter().next().unwrap();
