@@ -78,8 +78,8 @@ pub(crate) fn number_of(error: &io::Error) -> Option<i32> {
 fn cure(call: &str, cause: &io::Error) -> String {
     match cause.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => {
-            "a seccomp profile, a security module or a firewall of this host forbids it; allow it there \
-             (containers: another profile)"
+            "a seccomp profile, a security module or a firewall of this host forbids it; allow it \
+             there (containers: another profile)"
                 .to_owned()
         }
         Some(libc::ENOSYS) => {

@@ -33,12 +33,10 @@ const OTHERS: &str = "bindings/libfabric/tests/interop/others.rs";
 /// What a command begins with, the file that runs such commands, and what that file has to contain.
 /// The first row that fits counts.
 const TABLE: &[(&str, &str, &str)] = &[
-    ("ringrail-perf instructions", SHORT, "instructions::build"),
     ("ringrail-perf compare", "perf/tests/compare.rs", "fn peers_stand_beside_ringrail"),
-    ("ringrail-perf diff", "perf/tests/cli.rs", "fn diff_finds_a_regression_either_way"),
-    ("ringrail-perf plot", "perf/tests/cli.rs", "fn plot_draws_a_curve_for_each_test"),
     ("ringrail-perf ", PERF, "fn every_measurement_of_the_documents_runs"),
-    ("cargo run --release -p ringrail-perf -- info", PERF, "fn every_measurement"),
+    ("RANK=", C, "WORLD_SIZE"),
+    ("RINGRAIL_INJECT_FAULTS=", "engine/tests/api/middleware.rs", "inject_faults"),
     ("wireshark -X", "engine/tests/api/captures.rs", "../perf/ringrail.lua"),
     ("setcap ", PERF, "fn the_privileges_of_the_documents_can_be_given"),
     ("cargo xtask check", CI, "cargo xtask check"),
@@ -53,9 +51,7 @@ const TABLE: &[(&str, &str, &str)] = &[
     ("cargo xtask lossy", "ci/src/lossy.rs", "a_million_messages_of_each_kind"),
     ("cargo xtask install", C, "fn the_commands_of_the_readme_run"),
     ("cargo test", SHORT, "programs()"),
-    ("cargo build -p ringrail", SHORT, "programs()"),
     ("cargo build --release -p ringrail-fi", FI, "fn the_provider_is_installed_and_found"),
-    ("ldconfig", C, "fn the_commands_of_the_readme_run"),
     ("cc hello.c ", C, "fn the_commands_of_the_readme_run"),
     ("man 3 rr_post_send", C, "fn the_commands_of_the_readme_run"),
     ("fi_info -p ringrail -v", FI, "fi_info -p ringrail -v"),
@@ -67,7 +63,6 @@ const TABLE: &[(&str, &str, &str)] = &[
     ("mpirun -np 4 -x FI_PROVIDER_PATH --mca pml cm", FI, "fn open_mpi_4_sends"),
     ("mpirun -np 4 -x FI_PROVIDER_PATH --mca pml ob1", FI, "fn open_mpi_4_puts_and_gets"),
     ("mpirun -np 4 -x FI_PROVIDER_PATH -x RINGRAIL_JOB_SECRET", OTHERS, "opal_common_ofi"),
-    ("mpiexec -n 4 ./program", OTHERS, "mpiexec"),
 ];
 
 /// Pages whose commands users copy.

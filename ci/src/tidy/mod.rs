@@ -90,6 +90,10 @@ fn read(root: &Path, folder: &str, tree: &mut Tree) {
         }
         let path = format!("{folder}{name}");
         let Ok(kind) = entry.file_type() else { continue };
+        // A package's copy of a file that is checked where it is.
+        if kind.is_symlink() {
+            continue;
+        }
         if kind.is_dir() {
             let is_built = root.join(&path).join("CACHEDIR.TAG").exists();
             if !is_built {

@@ -41,8 +41,8 @@ enum State<E: EngineRef> {
 ///   a message that was longer than the buffer, and one whose peer or endpoint is gone. Dropping is
 ///   not cancel-safe in this case: [`Self::wait`] for it, or keep the handle.
 ///
-/// If the handle is dropped in a callback of the engine (a subscriber of `tracing`, for example), all
-/// of this happens when the call into the engine ends.
+/// If the handle is dropped in a callback of the engine (a subscriber of `tracing`, for example),
+/// all of this happens when the call into the engine ends.
 ///
 /// Dropping a send or a one-sided operation detaches it: it runs to its end, and its buffer is
 /// dropped then. [`Self::cancel`] ends one that has not been sent. [`Self::detach`] detaches any

@@ -25,7 +25,11 @@ macro_rules! delegate {
     };
     (@rebind_listener $to:ident) => {
         delegate!(
-            # $to rebind_listener(&mut self, rail: u8, everywhere: &TcpListener) -> Option<TcpListener>
+            # $to rebind_listener(
+                &mut self,
+                rail: u8,
+                everywhere: &TcpListener
+            ) -> Option<TcpListener>
         );
     };
     (@pause_accept $to:ident) => {
@@ -47,7 +51,9 @@ macro_rules! delegate {
     (@addresses $to:ident) => {
         delegate!(# $to addresses(&self, lane: LaneKey) -> Option<(SocketAddr, SocketAddr)>);
     };
-    (@unacked $to:ident) => { delegate!(# $to unacked(&mut self, lane: LaneKey) -> io::Result<Unacked>); };
+    (@unacked $to:ident) => {
+        delegate!(# $to unacked(&mut self, lane: LaneKey) -> io::Result<Unacked>);
+    };
     (@quickack $to:ident) => { delegate!(# $to quickack(&mut self, lane: LaneKey)); };
     (@resent $to:ident) => {
         delegate!(# $to resent(&mut self, lane: LaneKey) -> Option<crate::driver::traits::Resent>);
@@ -109,7 +115,10 @@ macro_rules! delegate {
         delegate!(# $to accepts_local_peers(&self) -> bool);
         delegate!(# $to read_piece(&mut self, into: &mut [u8]));
         delegate!(# $to piece(&mut self) -> &[u8]);
-        delegate!(# $to process_cookie(&self) -> Option<std::sync::Arc<crate::driver::traits::ProcessCookie>>);
+        delegate!(
+            # $to process_cookie(&self)
+                -> Option<std::sync::Arc<crate::driver::traits::ProcessCookie>>
+        );
         fn request_memory(&mut self, session: u64, token: u32, key: u64) -> io::Result<()> {
             self.$to.request_memory(session, token, key)
         }

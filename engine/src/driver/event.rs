@@ -31,8 +31,8 @@ pub(crate) enum DriverEvent {
         /// The cause.
         error: io::Error,
     },
-    /// The other side of a session that was met ([`DatagramIo::connect_peer`]) can read messages from
-    /// this process's memory, or cannot any more.
+    /// The other side of a session that was met ([`DatagramIo::connect_peer`]) can read messages
+    /// from this process's memory, or cannot any more.
     CmaChanged {
         /// The session, as its packets name it.
         session: u64,
@@ -50,9 +50,9 @@ pub(crate) enum DriverEvent {
         /// The ring exists.
         is_up: bool,
     },
-    /// The process of the other side of a session that was met ([`DatagramIo::connect_peer`]) has ended,
-    /// as the kernel says; another one may keep its connections open. What it wrote into its ring
-    /// is read.
+    /// The process of the other side of a session that was met ([`DatagramIo::connect_peer`]) has
+    /// ended, as the kernel says; another one may keep its connections open. What it wrote into its
+    /// ring is read.
     ProcessEnded {
         /// The session, as its packets name it.
         session: u64,

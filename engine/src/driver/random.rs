@@ -1,5 +1,5 @@
-//! Random bytes of the kernel, which a policy may refuse: where they are to be had is an error then,
-//! and no panic.
+//! Random bytes of the kernel, which a policy may refuse: where they are to be had is an error
+//! then, and no panic.
 
 use std::io;
 

@@ -88,7 +88,8 @@ macro_rules! shared {
     };
     (datagram_port) => {
         delegate!(datagrams: datagram_room send_datagram flush_datagrams recv_datagram);
-        delegate!(datagrams: watch_datagrams datagram_bytes_max frame_state frame_drops local_peers);
+        delegate!(datagrams: watch_datagrams datagram_bytes_max);
+        delegate!(datagrams: frame_state frame_drops local_peers);
 
         fn open_datagrams(&mut self, socket: UdpSocket) -> io::Result<()> {
             if self.is_stopped {

@@ -3,9 +3,10 @@
 //! A child has copies of all descriptors and of all memory. A copy of a socket keeps its connection
 //! open when the parent is killed, so that its peers never learn of it; a copy of a ring or of an
 //! engine leads to kernel state and to threads that are the parent's. So a handler of
-//! `pthread_atfork` closes the descriptors ([`EngineFd`], [`Registration`]) and the engines ([`Gate`]) in the child,
-//! before `fork` returns there. It makes system calls and stores to memory alone: it neither
-//! allocates nor takes a lock, which a thread may hold that does not exist in the child.
+//! `pthread_atfork` closes the descriptors ([`EngineFd`], [`Registration`]) and the engines
+//! ([`Gate`]) in the child, before `fork` returns there. It makes system calls and stores to memory
+//! alone: it neither allocates nor takes a lock, which a thread may hold that does not exist in the
+//! child.
 //!
 //! A child that `vfork` or a raw `clone` made runs no handlers. A child that executes another
 //! program needs none, for all descriptors close then.

@@ -16,8 +16,8 @@ use crate::types::Error;
 const SOON: Duration = Duration::from_millis(1);
 
 /// By what something comes that nobody asked for: copies of the socket of datagrams if there is
-/// one, of the listeners, and of what engines of this host wake it by. The engine replaces them, the caretaker
-/// sleeps by those that are current then.
+/// one, of the listeners, and of what engines of this host wake it by. The engine replaces them,
+/// the caretaker sleeps by those that are current then.
 #[derive(Clone, Default)]
 pub(super) struct WakeFds(Arc<Mutex<Arc<[EngineFd]>>>);
 

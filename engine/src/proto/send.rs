@@ -183,9 +183,8 @@ impl Core {
         Some(payload)
     }
 
-    /// Whether a message does not go at once, however long it waits for that: the peer's window for
-    /// eager bytes may be shorter than the whole of it, so that it can only be pulled, or it takes
-    /// more than one datagram, or it waits for others.
+    /// Whether a message cannot be sent at once: it exceeds the peer's window for eager bytes, so that
+    /// it can only be pulled, takes more than one datagram, or waits for others.
     pub(crate) fn needs_operation(&self, request: &SendRequest) -> bool {
         if !request.is_plain() {
             return true;
@@ -193,8 +192,7 @@ impl Core {
         let remote = self.remotes.get(request.peer);
         let session = remote.and_then(|remote| self.sessions.at(remote.session as usize));
         session.is_some_and(|session| {
-            // The window never gets shorter than at first. Where it has grown, what is left of it
-            // is all that this side knows.
+            // The window is at least the first one; if it has grown, what is left of it is known.
             let window = session.eager_window.max(session.byte_credit.available());
             let window = u64::from(window.min(self.eager_limit_for(session)));
             let datagram = session.datagram.as_deref();
@@ -204,8 +202,8 @@ impl Core {
         })
     }
 
-    /// Creates an operation for a send that could not be sent at once (or has to wait for an
-    /// event). Start it with [`Self::enqueue`] when its buffer is ready.
+    /// Creates an operation for a send that could not be sent at once. Start it with
+    /// [`Self::enqueue`] when its buffer is ready.
     pub(crate) fn new_send(&mut self, request: &SendRequest) -> Result<Id, SendRefusal> {
         let session = self.route(request.peer)?;
         if let Some(known) = self.sessions.at(session as usize)
@@ -473,10 +471,9 @@ impl Core {
     }
 }
 
-/// Returns the queue position of a send: after the last one of its own flow, and after those that
-/// its hint does not overtake; it overtakes at most [`LOOK_BACK`]. A partially sent message is not
-/// overtaken, since its receiver waits for the rest, nor is one that [`PASSED_MAX`] have overtaken:
-/// those take credit that may only return when it is received.
+/// Returns the queue position of a send: after the last one of its flow and those that its hint does
+/// not overtake, and at most [`LOOK_BACK`] before the end. A partially sent message is not overtaken,
+/// nor is one that [`PASSED_MAX`] have overtaken: those take credit that returns when it is received.
 ///
 /// RR-MATCH-1, RR-DGRAM-6.
 fn place_in_line(waiting: &VecDeque<Id>, operations: &Table<Operation>, id: Id) -> usize {

@@ -1,6 +1,7 @@
 //! Addresses of endpoints.
 
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::net::SocketAddr;
 
 use zerocopy::{FromBytes, IntoBytes};
@@ -14,7 +15,7 @@ const OLDER_BYTES: usize = 56;
 
 /// The address of an endpoint: opaque, [`Address::BYTES`] long, exchanged out of band (see
 /// [`crate::bootstrap`]).
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Address(WireAddress);
 
 impl Address {
@@ -129,6 +130,12 @@ impl Address {
     /// 8 of IPv4 or 2 of IPv6.
     pub fn locators(&self) -> impl Iterator<Item = SocketAddr> + use<> {
         self.to_locators().iter()
+    }
+}
+
+impl Hash for Address {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.as_bytes().hash(state);
     }
 }
 

@@ -21,8 +21,8 @@ pub(crate) fn raise_descriptor_limit() {
     }
 }
 
-/// Returns the limit to which the soft limit is raised; `None`: it stays. The kernel refuses a limit
-/// above its own, which `system` reads, also if the hard limit is higher or infinite.
+/// Returns the limit to which the soft limit is raised; `None`: it stays. The kernel refuses a
+/// limit above its own, which `system` reads, also if the hard limit is higher or infinite.
 fn raised_limit(limit: &Rlimit, system: impl FnOnce() -> Option<u64>) -> Option<u64> {
     let current = limit.current?;
     if limit.maximum == Some(current) {

@@ -35,7 +35,7 @@ pub(crate) const ADDRESS_BYTES: usize = 48;
 
 /// The drawing above.
 #[derive(
-    Clone, Copy, Debug, PartialEq, Eq, Hash, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned,
+    Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned,
 )]
 #[repr(C)]
 pub(crate) struct WireAddress {

@@ -83,7 +83,8 @@ impl Switch {
         self.gates.set_loss(at(rail, from), share);
     }
 
-    /// Longer IP packets from `from` on `rail` are dropped from now on; `None`: none for their length.
+    /// Longer IP packets from `from` on `rail` are dropped from now on; `None`: none for their
+    /// length.
     pub(crate) fn set_longest(&self, rail: u8, from: Host, bytes: Option<u32>) {
         self.gates.set_longest(at(rail, from), bytes);
     }

@@ -242,8 +242,8 @@ impl Lease {
         self.mode
     }
 
-    /// The connection to the daemon. A copy of it, which a child of `fork` has, keeps the queue when
-    /// this process is gone.
+    /// The connection to the daemon. A copy of it, which a child of `fork` has, keeps the queue
+    /// when this process is gone.
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.connection.as_fd()
     }

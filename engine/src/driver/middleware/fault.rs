@@ -310,7 +310,8 @@ impl Fault {
 }
 
 impl Driver for Fault {
-    delegate!(inner: name polls_for_free set_rails reach nic_of begin_detached end_detached counters);
+    delegate!(inner: name polls_for_free set_rails reach nic_of counters);
+    delegate!(inner: begin_detached end_detached);
     delegate!(inner: wake_fd);
 
     fn poll(&mut self, events: &mut Vec<DriverEvent>) -> io::Result<()> {

@@ -284,8 +284,8 @@ impl Writer {
     }
 
     /// Announces a sleep over a ring that had no room, from which the reader wakes the writer when
-    /// it has told of some. A fence and [`Self::has_new_room`] follow: nobody wakes it for what it has
-    /// been told already.
+    /// it has told of some. A fence and [`Self::has_new_room`] follow: nobody wakes it for what it
+    /// has been told already.
     ///
     /// RR-SHM-6.
     pub(crate) fn prepare_sleep(&self, ring: &impl Lines) {
@@ -342,9 +342,9 @@ impl Reader {
         ring.load(self.at.word(), Ordering::Acquire) != 0
     }
 
-    /// Copies the next datagram into the first of `into`, which has room for [`DATAGRAM_MAX`] bytes, and
-    /// says what and how long it is; `None`: none is there. Of a piece that is its header;
-    /// [`Self::read_piece`] has the rest, until the next call.
+    /// Copies the next datagram into the first of `into`, which has room for [`DATAGRAM_MAX`]
+    /// bytes, and says what and how long it is; `None`: none is there. Of a piece that is its
+    /// header; [`Self::read_piece`] has the rest, until the next call.
     ///
     /// RR-SHM-5.
     #[inline]

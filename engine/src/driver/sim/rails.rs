@@ -1,8 +1,9 @@
 //! Rails of the simulated network: links of hosts, their rates and faults.
 //!
-//! A host begins with one link, at its locator, which behaves as [`Impairments`](super::net::Impairments)
-//! and [`DatagramImpairments`](super::datagrams::DatagramImpairments) say. With [`Net::set_link`] it, and
-//! each further one, has a rate of its own that everything on it shares: what connections carry
+//! A host begins with one link, at its locator, which behaves as
+//! [`Impairments`](super::net::Impairments) and
+//! [`DatagramImpairments`](super::datagrams::DatagramImpairments) say. With [`Net::set_link`] it,
+//! and each further one, has a rate of its own that everything on it shares: what connections carry
 //! and datagrams leave, and arrive, one after the other. A switch between the links passes each
 //! packet on as it comes.
 
@@ -350,7 +351,8 @@ impl Net {
         from + to - from * to / 1_000_000
     }
 
-    /// Bytes that wait for a link that has a rate, outward; `None`: it has no impairments of its own.
+    /// Bytes that wait for a link that has a rate, outward; `None`: it has no impairments of its
+    /// own.
     pub(super) fn link_backlog(&self, at: At) -> Option<u64> {
         let link = self.link(at);
         let impairments = link.impairments?;
@@ -378,8 +380,8 @@ impl Net {
         backlog > 0 && backlog + bytes > queue_bytes
     }
 
-    /// Takes `bytes`, headers included, from one link to another; `None`: neither has impairments of
-    /// its own. One that has none costs no time.
+    /// Takes `bytes`, headers included, from one link to another; `None`: neither has impairments
+    /// of its own. One that has none costs no time.
     fn travel(&mut self, from: At, to: At, bytes: u64) -> Option<Trip> {
         let impairments = [self.link(from).impairments, self.link(to).impairments];
         if impairments == [None, None] {

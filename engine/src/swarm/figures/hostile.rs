@@ -2,10 +2,10 @@
 //! lose by it.
 //!
 //! Slowness is measured in virtual time, in which a turn costs time by itself, for every datagram
-//! (also for one that is dropped at once) and for every connection that is accepted.
-//! Elsewhere: a path that goes silent in one direction (`swarm::paths`), forged and repeated
-//! datagrams in any impairments (`swarm::storms`), and with real sockets and secrets the wrong secret
-//! and replayed handshakes (`tests/api/authentication.rs`).
+//! (also for one that is dropped at once) and for every connection that is accepted. Elsewhere: a
+//! path that goes silent in one direction (`swarm::paths`), forged and repeated datagrams in any
+//! impairments (`swarm::storms`), and with real sockets and secrets wrong secrets and replayed
+//! handshakes (`tests/api/authentication.rs`).
 
 use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
