@@ -183,8 +183,8 @@ impl Core {
         Some(payload)
     }
 
-    /// Whether a message cannot be sent at once: it exceeds the peer's window for eager bytes, so that
-    /// it can only be pulled, takes more than one datagram, or waits for others.
+    /// Whether a message cannot be sent at once: it exceeds the peer's window for eager bytes (it
+    /// can only be pulled), takes more than one datagram, or waits for others.
     pub(crate) fn needs_operation(&self, request: &SendRequest) -> bool {
         if !request.is_plain() {
             return true;
@@ -471,9 +471,9 @@ impl Core {
     }
 }
 
-/// Returns the queue position of a send: after the last one of its flow and those that its hint does
-/// not overtake, and at most [`LOOK_BACK`] before the end. A partially sent message is not overtaken,
-/// nor is one that [`PASSED_MAX`] have overtaken: those take credit that returns when it is received.
+/// Returns the queue position of a send: after its own flow and those that its hint does not
+/// overtake, at most [`LOOK_BACK`] before the end. A partially sent message is not overtaken, nor
+/// one that [`PASSED_MAX`] have overtaken: they take credit that may return with its receive.
 ///
 /// RR-MATCH-1, RR-DGRAM-6.
 fn place_in_line(waiting: &VecDeque<Id>, operations: &Table<Operation>, id: Id) -> usize {
