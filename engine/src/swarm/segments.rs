@@ -41,7 +41,7 @@ fn world(seed: u64, has_datagrams: bool, links: usize) -> World {
     for host in 0..2 {
         world.add_host_with(&vec![link; links]);
         world.net.borrow_mut().limit_packets(host, 1500);
-        world.start(host, host as u64 + 1, config.clone(), loops.clone()).unwrap();
+        world.start(host, host as u64 + 1, config.clone(), loops).unwrap();
     }
     world
 }

@@ -70,7 +70,7 @@ impl Machine {
 
     /// The logical processors of a NUMA node.
     pub fn on_node(&self, node: usize) -> Vec<usize> {
-        let mut nodes = self.0.objects_with_type(ObjectType::NUMANode).into_iter();
+        let mut nodes = self.0.objects_with_type(ObjectType::NUMANode);
         let found = nodes.find(|object| object.os_index() == Some(node));
         found.map(processors).unwrap_or_default()
     }

@@ -144,7 +144,9 @@ impl UringDriver {
         let is_busy = |lane: &&UringLane| lane.requests > 0 || lane.unreleased > 0;
         let has_zero_copy = self.lanes.iter().any(|(_, lane)| lane.unreleased > 0);
         let busy = self.lanes.iter().map(|(_, lane)| lane).filter(is_busy);
-        let are_ended = busy.fold(true, |all, lane| tcp::dissolve(&lane.socket).is_ok() && all);
+        // Each is dissolved, also after one that fails.
+        let failed = busy.filter(|lane| tcp::dissolve(&lane.socket).is_err()).count();
+        let are_ended = failed == 0;
         if has_zero_copy {
             // Packets that a NIC has may be read by it until they are sent.
             std::thread::sleep(NIC_QUEUE);

@@ -71,7 +71,7 @@ unsafe impl Send for Window {}
 unsafe impl Sync for Window {}
 
 fn out_of_memory(bytes: usize, error: &io::Error) -> MemoryError {
-    let os_error = number_of(&error).unwrap_or(rustix::io::Errno::NOMEM.raw_os_error());
+    let os_error = number_of(error).unwrap_or(rustix::io::Errno::NOMEM.raw_os_error());
     MemoryError::OutOfMemory { bytes, os_error }
 }
 

@@ -88,12 +88,7 @@ impl Datagrams {
     /// `longest` bytes. `needs_frames`: by AF_XDP or not at all.
     pub(crate) fn new(socket: UdpSocket, port: u16, longest: usize, needs_frames: bool) -> Self {
         let longest = longest.min(DATAGRAM_BYTES_MAX);
-        let announced = Announced {
-            port,
-            bytes: longest as u16,
-            as_frames: needs_frames,
-            ..Announced::default()
-        };
+        let announced = Announced { port, bytes: longest as u16, as_frames: needs_frames };
         Self {
             socket: Some(EngineFd::new(socket)),
             needs_frames,
