@@ -289,7 +289,7 @@
 #define RR_ETRUNCATED -15
 
 /*
- The target refused an operation on its memory; the text says why.
+ The target refused an operation on its memory; the text has the cause.
  */
 #define RR_EACCESS -16
 
@@ -349,7 +349,7 @@
 #define RR_EPANIC -27
 
 /*
- Another error of a later version: the text says what.
+ Another error, of a later version; the text describes it.
  */
 #define RR_EOTHER -28
 
@@ -374,7 +374,8 @@
 #define RR_OWNED 2
 
 /*
- Of rr_endpoint_open_beside: receives from anybody end with RR_ENOPEERLEFT when nobody is left.
+ For rr_endpoint_open_beside: receives from any source end with RR_ENOPEERLEFT when no peer is
+ left.
  */
 #define RR_FAIL_WITHOUT_PEERS 1
 
@@ -419,7 +420,7 @@
 #define RR_LEVEL_MATCH 2
 
 /*
- Nothing is said of what a message is for: the endpoint's hint counts (rr_set_hint).
+ No hint: that of the endpoint applies (rr_set_hint).
  */
 #define RR_HINT_UNSAID 0
 
@@ -429,12 +430,12 @@
 #define RR_HINT_NONE 1
 
 /*
- Somebody waits for it: it goes at once.
+ The receiver waits for it: it is sent at once.
  */
 #define RR_HINT_LATENCY 2
 
 /*
- Nobody waits for it soon: it goes after others.
+ It is not urgent: it is sent after others.
  */
 #define RR_HINT_BULK 3
 
@@ -494,7 +495,7 @@
 #define RR_FLUSH 5
 
 /*
- A put of a peer with remote data is in place. Nobody posted it: its user_data is 0.
+ A put of a peer with remote data was written. It was not posted here: its user_data is 0.
  */
 #define RR_REMOTE_PUT 6
 
@@ -592,7 +593,7 @@
 #define RR_REASON_REJECTED 1
 
 /*
- Nobody listens at that endpoint, or not any more.
+ The endpoint has no listener, or has closed it.
  */
 #define RR_REASON_NOT_LISTENING 2
 
@@ -602,7 +603,7 @@
 #define RR_REASON_BUSY 3
 
 /*
- Nobody has answered in time; of a request that is withdrawn: this side has not.
+ It was not answered in time; for a withdrawn request, by this side.
  */
 #define RR_REASON_TIMED_OUT 4
 
@@ -617,12 +618,12 @@
 #define RR_REASON_SHUT_DOWN 6
 
 /*
- The engine of the other side failed or left, or cannot be reached: the text says more.
+ The engine of the peer failed, left, or cannot be reached; the text has the cause.
  */
 #define RR_REASON_PEER 7
 
 /*
- Another reason of a later version: the text says what.
+ Another reason, of a later version; the text describes it.
  */
 #define RR_REASON_OTHER 8
 
@@ -823,7 +824,7 @@ typedef struct {
      */
     uint32_t _reserved;
     /*
-     What tells this job from others at the same port or in the same directory; may be null.
+     Identifies this job among others at the same port or in the same directory; may be null.
      */
     const char *job;
     /*
@@ -869,7 +870,7 @@ typedef struct {
 } rr_selector;
 
 /*
- A message, as a call that waited for it tells.
+ The status of a message.
  */
 typedef struct {
     /*
@@ -1008,8 +1009,8 @@ typedef struct {
      */
     uint32_t kind;
     /*
-     1: `address` says where the peer is: its engine, or of a request its endpoint. 0: it is not
-     of one peer.
+     1: `address` is that of the peer: of its engine, or for a request of its endpoint. 0: it is
+     not of one peer.
      */
     uint32_t has_address;
     /*
@@ -1109,7 +1110,7 @@ typedef struct {
      */
     uint64_t detail;
     /*
-     The error number of Linux that says best why it failed; 0: it has not.
+     The Linux error number of the failure; 0 if it succeeded.
      */
     int32_t system_error;
     /*
@@ -1139,7 +1140,7 @@ typedef struct {
      */
     uint64_t length;
     /*
-     RR_CHOSEN_KEY: the key is `key`. Else it is a random one, which nobody guesses.
+     RR_CHOSEN_KEY: the key is `key`. Else it is a random one, which cannot be guessed.
      */
     uint32_t flags;
     /*
@@ -1318,7 +1319,7 @@ int rr_post_fetch_atomic(rr_endpoint *endpoint,
 
  As for rr_post_atomic, and how it failed. RR_ETIMEDOUT: `timeout_ns` (RR_FOREVER:
  never) has passed. What had not gone out was taken back; of what had the outcome is unknown
- (rr_last_error says which), and the call returns at most 100 ms later.
+ (see rr_last_error), and the call returns at most 100 ms later.
 
  # Safety
 
@@ -1387,12 +1388,13 @@ int rr_compare_swap(rr_endpoint *endpoint,
 
  # Errors
 
- RR_EBOOTSTRAP: variables are missing, a rank did not come, ...; the text says which. RR_EINVAL:
+ RR_EBOOTSTRAP: variables are missing, a rank did not join, ...; see the text. RR_EINVAL:
  null.
 
  # Safety
 
- `bootstrap` can be written, and on failure is null. Nobody changes the environment meanwhile.
+ `bootstrap` can be written, and on failure is null. The environment is not changed during the
+ call.
 
  # Threads
 
@@ -1451,7 +1453,7 @@ int rr_bootstrap_directory(const char *path,
 
  # Safety
 
- Nobody closes it meanwhile.
+ It is not closed during the call.
 
  # Threads
 
@@ -1468,7 +1470,7 @@ int rr_bootstrap_rank(rr_bootstrap *bootstrap);
 
  # Safety
 
- Nobody closes it meanwhile.
+ It is not closed during the call.
 
  # Threads
 
@@ -1510,7 +1512,7 @@ int rr_bootstrap_exchange(rr_bootstrap *bootstrap,
 
  # Safety
 
- Nobody closes it meanwhile.
+ It is not closed during the call.
 
  # Threads
 
@@ -1668,7 +1670,7 @@ int rr_request_connection(rr_endpoint *endpoint,
 
 /*
  Accepts a request of `listener` into `endpoint`, which may be of another engine, with private
- data for who asked. The connection is there when RR_EVENT_OPENED says so at the queue of
+ data for the peer. The connection is established with the event RR_EVENT_OPENED of the queue of
  `endpoint`, with the peer; if who asked does not confirm within 10 s, RR_EVENT_ENDED does.
 
  # Errors
@@ -1712,7 +1714,7 @@ int rr_accept(rr_endpoint *endpoint,
 int rr_reject(rr_listener *listener, rr_request request, const void *data, size_t length);
 
 /*
- Ends a connection of this endpoint, or gives up one that was requested. The other side is told
+ Ends a connection of this endpoint, or withdraws a request. The other side is notified
  by RR_EVENT_ENDED; here there is no event. Sends that are outstanding go on, and the peer stays.
 
  # Errors
@@ -1722,7 +1724,7 @@ int rr_reject(rr_listener *listener, rr_request request, const void *data, size_
 
  # Safety
 
- Nobody closes the endpoint meanwhile.
+ The endpoint is not closed during the call.
 
  # Threads
 
@@ -1856,12 +1858,12 @@ int rr_endpoint_open_beside(rr_endpoint *endpoint,
 /*
  Closes an endpoint. Its receives end at once, its sends go out, up to the setting close_linger;
  what does not end by itself ends with RR_ECANCELLED, in the queues that have other users. With
- the last endpoint, queue, region and claimed message its engine closes, and says goodbye to
+ the last endpoint, queue, region and claimed message its engine closes, and notifies
  its peers.
 
  # Completion
 
- On return nobody reads or writes memory of operations of this endpoint any more.
+ On return the memory of operations of this endpoint is not accessed any more.
 
  # Errors
 
@@ -1904,7 +1906,7 @@ int rr_endpoint_address(rr_endpoint *endpoint, rr_address *address);
 
  # Safety
 
- Nobody closes the endpoint meanwhile.
+ The endpoint is not closed during the call.
 
  # Threads
 
@@ -1922,7 +1924,7 @@ const char *rr_endpoint_driver(rr_endpoint *endpoint);
 
  # Safety
 
- Nobody closes the endpoint meanwhile.
+ The endpoint is not closed during the call.
 
  # Threads
 
@@ -1940,7 +1942,7 @@ int rr_progress(rr_endpoint *endpoint);
 
  # Safety
 
- Nobody closes the endpoint meanwhile.
+ The endpoint is not closed during the call.
 
  # Threads
 
@@ -1957,7 +1959,7 @@ int rr_set_hint(rr_endpoint *endpoint, uint32_t hint_of_all);
 
  # Safety
 
- Nobody closes the endpoint meanwhile.
+ The endpoint is not closed during the call.
 
  # Threads
 
@@ -1968,7 +1970,7 @@ int rr_set_context_hint(rr_endpoint *endpoint, uint32_t context, uint32_t hint_o
 /*
  Opens an event queue on the engine of an endpoint, with room for `entries` events (at least 1).
  Endpoints report to it that are opened with it (rr_endpoint_open_beside). Who does not read it
- stops nobody: it drops the oldest events.
+ blocks nothing: it drops the oldest events.
 
  # Errors
 
@@ -1986,7 +1988,7 @@ int rr_eq_open(rr_endpoint *endpoint, size_t entries, rr_eq **queue);
 
 /*
  Opens a handle of the event queue that an endpoint reports to: that of its engine, with room for
- 4096 events, unless rr_endpoint_open_beside was told otherwise.
+ 4096 events, unless the endpoint was opened with others (rr_endpoint_open_beside).
 
  # Errors
 
@@ -2046,7 +2048,7 @@ int rr_eq_read(rr_eq *queue, rr_event *event, int64_t timeout_ns);
 
  # Safety
 
- Nobody closes the queue meanwhile.
+ The queue is not closed during the call.
 
  # Threads
 
@@ -2063,7 +2065,7 @@ int rr_eq_fd(rr_eq *queue);
 
  # Safety
 
- Nobody closes the queue meanwhile.
+ The queue is not closed during the call.
 
  # Threads
 
@@ -2077,7 +2079,7 @@ int rr_eq_arm(rr_eq *queue);
 
  # Errors
 
- None: of a number that is no code it says so. Of a positive one it says success.
+ None. A number that is no code is described as such, a positive one as success.
 
  # Threads
 
@@ -2117,7 +2119,7 @@ const char *rr_error_name(int code);
 const char *rr_last_error(void);
 
 /*
- The error number of Linux that says best what rr_last_error is about: of RR_ESYSTEM what the
+ The Linux error number of rr_last_error: for RR_ESYSTEM what the
  system gave. 0 before the first failure.
 
  # Errors
@@ -2141,9 +2143,9 @@ int rr_last_errno(void);
 
  # Completion
 
- At RR_LEVEL_INJECT when the memory may be reused: whether the target refused it rr_flush tells,
- by a count. At other levels, and of a long put always, when it is in the peer's memory, or with
- RR_EACCESS.
+ At RR_LEVEL_INJECT when the memory may be reused: rr_flush reports whether the target refused
+ it, by a count. At other levels, and of a long put always, when it is in the peer's memory, or
+ with RR_EACCESS.
 
  # Errors
 
@@ -2192,7 +2194,7 @@ int rr_post_putv(rr_endpoint *endpoint,
 
 /*
  Writes a copy of a few bytes to the memory of a peer. Nothing is reported but a failure of the
- session; rr_flush tells whether it was refused.
+ session; rr_flush reports whether it was refused.
 
  # Order
 
@@ -2218,7 +2220,8 @@ int rr_inject_put(rr_endpoint *endpoint,
                   const rr_send_options *options);
 
 /*
- Writes to the memory of a peer, and waits until the put has completed, as rr_post_put says.
+ Writes to the memory of a peer, and waits until the put has completed, as described for
+ rr_post_put.
 
  # Order
 
@@ -2228,7 +2231,7 @@ int rr_inject_put(rr_endpoint *endpoint,
 
  As for rr_post_put, and how the put failed. RR_ETIMEDOUT: `timeout_ns` (RR_FOREVER:
  never) has passed. What had not gone out was taken back; of what had the outcome is unknown
- (rr_last_error says which), and the call returns at most 100 ms later.
+ (see rr_last_error), and the call returns at most 100 ms later.
 
  # Safety
 
@@ -2315,8 +2318,8 @@ int rr_post_getv(rr_endpoint *endpoint,
 
  # Safety
 
- `length` bytes can be written at `data`, and nobody else touches them until the return. They are
- the caller's then, in any case.
+ `length` bytes can be written at `data`, and are not accessed otherwise during the call. They
+ are the caller's then, in any case.
 
  # Threads
 
@@ -2337,7 +2340,7 @@ int rr_get(rr_endpoint *endpoint,
  # Completion
 
  With RR_EACCESS where the target refused operations that had completed at RR_LEVEL_INJECT since
- the last flush; the text says how many.
+ the last flush; the text has their number.
 
  # Errors
 
@@ -2368,7 +2371,7 @@ int rr_post_flush(rr_endpoint *endpoint,
 
  # Safety
 
- Nobody closes the endpoint meanwhile.
+ The endpoint is not closed during the call.
 
  # Threads
 
@@ -2403,7 +2406,7 @@ int rr_insert(rr_endpoint *endpoint, const rr_address *address, rr_peer *peer);
 
  # Safety
 
- Nobody closes the endpoint meanwhile.
+ The endpoint is not closed during the call.
 
  # Threads
 
@@ -2487,8 +2490,8 @@ int rr_cq_open(rr_endpoint *endpoint, size_t entries, rr_cq **queue);
 
 /*
  Opens a handle of the queue that an endpoint is bound to: `which` is RR_TRANSMIT or RR_RECEIVE.
- Both are the same queue unless rr_endpoint_open_beside was told otherwise. Each handle has a
- descriptor, and texts of errors, of its own.
+ Both are the same queue unless the endpoint was opened with others (rr_endpoint_open_beside).
+ Each handle has a descriptor, and texts of errors, of its own.
 
  # Errors
 
@@ -2575,7 +2578,7 @@ int rr_cq_wait(rr_cq *queue, rr_completion *completions, size_t room, int64_t ti
 
  # Safety
 
- Nobody closes the queue meanwhile.
+ The queue is not closed during the call.
 
  # Threads
 
@@ -2594,7 +2597,7 @@ int rr_cq_fd(rr_cq *queue);
 
  # Safety
 
- Nobody closes the queue meanwhile.
+ The queue is not closed during the call.
 
  # Threads
 
@@ -2606,7 +2609,7 @@ int rr_cq_arm(rr_cq *queue);
  Writes why an operation failed: peer, cause, cure; with a zero byte behind it. Gives the length
  of the text without that byte, also where it was cut to `capacity`. The texts of the last 256
  failures are kept with the handle that they were read by; of others, and of success, it is what
- rr_strerror says.
+ that of rr_strerror.
 
  # Errors
 
@@ -2645,10 +2648,10 @@ int rr_cq_error_text(rr_cq *queue, const rr_completion *completion, char *buffer
 
  # Safety
 
- `length` bytes can be written at `data`, and nobody else touches them, until the completion was
- read (of one with RR_SILENT that succeeds some later message says so), or rr_endpoint_close
- returned. After an error they are the caller's at once. `selector` can be read; `operation` is
- null or can be written: for rr_cancel.
+ `length` bytes can be written at `data`, and are not accessed otherwise, until the completion
+ was read (one with RR_SILENT that succeeds has none; a later message has to show its end), or
+ rr_endpoint_close returned. After an error they are the caller's at once. `selector` can be
+ read; `operation` is null or can be written: for rr_cancel.
 
  # Threads
 
@@ -2729,12 +2732,12 @@ int rr_post_receive_many(rr_endpoint *endpoint,
  As for rr_post_receive, and how the receive failed. RR_ETRUNCATED: the memory has the beginning
  of the message. RR_ETIMEDOUT: `timeout_ns` (RR_FOREVER: never) has passed. A receive that had
  not matched was taken back; the message of one that had, and has not come whole, is lost
- (rr_last_error says which), and the call returns at most 100 ms later.
+ (see rr_last_error), and the call returns at most 100 ms later.
 
  # Safety
 
- `length` bytes can be written at `data`, and nobody else touches them until the return. They are
- the caller's then, in any case. `status` is null or can be written: of success, and of
+ `length` bytes can be written at `data`, and are not accessed otherwise during the call. They
+ are the caller's then, in any case. `status` is null or can be written: of success, and of
  RR_ETRUNCATED, it has the message.
 
  # Threads
@@ -2879,7 +2882,7 @@ int rr_region_key(rr_region *region, const rr_key_options *options, uint64_t *ke
 
  # Safety
 
- Nobody closes the region meanwhile.
+ The region is not closed during the call.
 
  # Threads
 
@@ -2922,7 +2925,8 @@ int rr_region_read(rr_region *region, size_t offset, void *into, size_t length);
 int rr_region_write(rr_region *region, size_t offset, const void *data, size_t length);
 
 /*
- Tells what peers have done to a region so far. Who sees a count sees what was counted.
+ Returns the counters of the operations of peers on a region. The bytes of operations that are
+ counted are visible to the thread that reads the count.
 
  # Errors
 
@@ -2978,9 +2982,9 @@ int rr_region_wait(rr_region *region, const rr_region_counts *least, int64_t tim
 
  # Safety
 
- `length` bytes at `data` stay as they are until the completion was read (with RR_SILENT: until
- a later completion says so), or rr_endpoint_close returned. After an error they are the caller's
- at once. `operation` is null or can be written: for rr_cancel.
+ `length` bytes at `data` stay as they are until the completion was read (with RR_SILENT: until a
+ later completion has to show its end), or rr_endpoint_close returned. After an error they are
+ the caller's at once. `operation` is null or can be written: for rr_cancel.
 
  # Threads
 
@@ -3059,7 +3063,7 @@ int rr_inject(rr_endpoint *endpoint,
 
  As for rr_post_send, and how the send failed. RR_ETIMEDOUT: `timeout_ns` (RR_FOREVER: never)
  has passed. A send that had not gone out was taken back; of one that had the outcome is unknown
- (rr_last_error says which), and the call returns at most 100 ms later.
+ (see rr_last_error), and the call returns at most 100 ms later.
 
  # Safety
 
@@ -3080,7 +3084,7 @@ int rr_send(rr_endpoint *endpoint,
 
 /*
  Cancels a posted operation that has not matched (receive) or gone out (send). 1: its completion
- says RR_ECANCELLED. 0: too late, it ends as if nothing had been said, or has ended.
+ has RR_ECANCELLED. 0: too late; it ends as if it had not been cancelled, or has ended.
 
  # Errors
 
@@ -3088,8 +3092,8 @@ int rr_send(rr_endpoint *endpoint,
 
  # Safety
 
- Nobody closes the endpoint meanwhile. The memory of the operation is the library's until its
- completion was read.
+ The endpoint is not closed during the call. The memory of the operation is the library's until
+ its completion was read.
 
  # Threads
 
