@@ -1,5 +1,6 @@
 //! What this host can do, and the settings in force.
 
+#[cfg(feature = "hwloc")]
 mod machine;
 mod mpi;
 mod nic;
@@ -15,6 +16,7 @@ use ringrail::{DatagramState, Domain, FrameState, SharedMemoryState, kernel_feat
 use ringrail_xdp::{Missing, memlock_bytes};
 use serde::Serialize;
 
+#[cfg(feature = "hwloc")]
 use self::machine::MachineInfo;
 use self::mpi::MpiInfo;
 use self::nic::{NicInfo, Target};
@@ -43,6 +45,7 @@ struct Info {
     limits: Vec<Limit>,
     cores: Vec<usize>,
     placement: PlacementInfo,
+    #[cfg(feature = "hwloc")]
     machine: MachineInfo,
     settings: Vec<Setting>,
 }
@@ -155,6 +158,7 @@ impl Info {
             limits: limits(),
             cores,
             placement,
+            #[cfg(feature = "hwloc")]
             machine: MachineInfo::gather(selection.candidates.iter()),
             settings: settings
                 .entries()
@@ -208,6 +212,7 @@ impl fmt::Display for Info {
         }
         writeln!(f, "  cores: {:?}", self.cores)?;
         writeln!(f, "placement\n  {}", self.placement.text)?;
+        #[cfg(feature = "hwloc")]
         writeln!(f, "machine, as hwloc sees it\n{}", self.machine)?;
         write!(f, "settings")?;
         for Setting { name, value, origin } in &self.settings {

@@ -265,10 +265,13 @@ fn info_tells_facts_as_json() {
         assert!(!text_of(&nic["steering"]).is_empty() && !text_of(&nic["xdp_mode"]).is_empty());
         assert!(nic["mtu_bytes"].as_u64().is_some_and(|mtu| mtu > 0), "{nic}");
     }
-    let cores = info["machine"]["cores"].as_array().unwrap();
-    let places = info["machine"]["nics"].as_array().unwrap();
-    assert!(places.iter().any(|place| place["nic"] == "lo" && place["processors"].is_null()));
-    assert!(cores.iter().all(|core| !core["processors"].as_array().unwrap().is_empty()), "{info}");
+    if cfg!(feature = "hwloc") {
+        let cores = info["machine"]["cores"].as_array().unwrap();
+        let places = info["machine"]["nics"].as_array().unwrap();
+        assert!(places.iter().any(|place| place["nic"] == "lo" && place["processors"].is_null()));
+        let has_processors = |core: &Value| !core["processors"].as_array().unwrap().is_empty();
+        assert!(cores.iter().all(has_processors), "{info}");
+    }
     let frames = &info["frames"];
     let is_missing = !frames["missing"].as_array().unwrap().is_empty();
     assert!(!is_missing || text_of(&frames["cure"]).contains("setcap"), "{frames}");

@@ -34,7 +34,9 @@ fn page(name: &Path) -> String {
 
 /// The pages whose commands users copy.
 fn pages() -> Vec<String> {
-    let docs = std::fs::read_dir(root().join("engine/docs")).unwrap();
+    let sections = ["guide", "reference", "internals"];
+    let sections = sections.iter().map(|name| root().join("engine/docs").join(name));
+    let docs = sections.flat_map(|section| std::fs::read_dir(section).unwrap());
     let docs = docs.map(|entry| entry.unwrap().path());
     let other = ["README.md", "bindings/c/README.md", "bindings/libfabric/README.md"];
     docs.chain(other.map(|name| root().join(name))).map(|name| page(&name)).collect()
@@ -43,7 +45,9 @@ fn pages() -> Vec<String> {
 /// The arguments of each command with `ringrail-perf` of a page.
 fn commands(page: &str) -> Vec<Vec<String>> {
     let in_lines = page.split('`').map(|code| code.to_owned());
-    let in_blocks = page.lines().filter_map(|line| line.strip_prefix("$ ")).map(str::to_owned);
+    let in_blocks = page.lines().map(|line| line.strip_prefix("$ ").unwrap_or(line));
+    let in_blocks = in_blocks.filter(|line| line.starts_with("ringrail-perf "));
+    let in_blocks = in_blocks.filter_map(|line| line.split(" #").next()).map(str::to_owned);
     let arguments = in_lines.chain(in_blocks).filter_map(|code| {
         let code = code.replace("cargo run --release -p ringrail-perf -- ", "ringrail-perf ");
         let mut words = code.split_whitespace().map(str::to_owned);
@@ -67,7 +71,7 @@ fn every_measurement_of_the_documents_runs() {
             .iter()
             .map(|word| match PLACEHOLDERS.iter().find(|(page, _)| page == word) {
                 Some((_, value)) => (*value).to_owned(),
-                None if word.ends_with(".pcap") => {
+                None if word.ends_with(".pcap") || word.ends_with(".svg") => {
                     folder.path().join(word).to_str().unwrap().to_owned()
                 }
                 None => word.clone(),
@@ -76,7 +80,10 @@ fn every_measurement_of_the_documents_runs() {
         let has = |name: &str| documented.iter().any(|word| word == name);
         let places = ["--loopback", "--lab", "--listen", "--connect"];
         if test == "failover" {
-            words.extend(["--lab", "rails=2", "--iters", "1"].map(str::to_owned));
+            if !has("--lab") {
+                words.extend(["--lab", "rails=2"].map(str::to_owned));
+            }
+            words.extend(["--iters", "1"].map(str::to_owned));
         } else if test != "info" {
             // Memory of one host needs no place; of the others the page says that one is chosen.
             if !places.into_iter().any(has) && !has("shm") {
@@ -101,8 +108,8 @@ fn every_measurement_of_the_documents_runs() {
 #[test]
 fn the_privileges_of_the_documents_can_be_given() {
     require_lab!();
-    let readme = page(&root().join("README.md"));
-    let line = readme.lines().find(|line| line.starts_with("setcap ")).unwrap();
+    let guide = page(&root().join("engine/docs/guide/af-xdp.md"));
+    let line = guide.split('`').find(|code| code.starts_with("setcap ")).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let program = folder.path().join("program");
     std::fs::copy(env!("CARGO_BIN_EXE_ringrail-perf"), &program).unwrap();

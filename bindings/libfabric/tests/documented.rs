@@ -14,11 +14,13 @@ use common::{Provider, finish, run, start, text};
 
 const HERE: &str = env!("CARGO_MANIFEST_DIR");
 
-/// The blocks of shell commands of a page.
+/// The blocks of shell commands of a page, and the commands in cells of its tables.
 fn blocks(page: &str) -> Vec<String> {
     let text = std::fs::read_to_string(Path::new(HERE).join(page)).expect("a page");
     let blocks = text.split("```sh\n").skip(1).filter_map(|rest| rest.split("```").next());
-    blocks.map(str::to_owned).collect()
+    let cells = text.lines().filter(|line| line.starts_with('|'));
+    let cells = cells.flat_map(|line| line.split('`').skip(1).step_by(2));
+    blocks.chain(cells).map(str::to_owned).collect()
 }
 
 /// The one block of a page with `words`.
@@ -133,7 +135,7 @@ fn open_mpi_4_puts_and_gets_as_the_page_says() {
 
 #[test]
 fn an_mpi_program_runs_as_the_front_page_says() {
-    let hosts = [("nodeA,nodeB", "localhost:2"), ("./steady 10", "./steady 1")];
+    let hosts = [("nodeA,nodeB", "localhost:2"), ("./program", "./steady 1")];
     let said = mpirun("../../README.md", "mpirun -np 2 --host", "steady", &hosts);
     assert!(said.contains(" rounds in "), "{said}");
 }

@@ -68,7 +68,7 @@ fn settings_are_parameters_with_their_help_and_the_secret_is_not() {
     for name in ["NICS", "RAILS_MAX", "CONTROL_LANE", "PEER_TIMEOUT", "JOB_SECRET_FILE"] {
         assert!(said.contains(&format!("FI_RINGRAIL_{name}: String")), "{name}: {said}");
     }
-    assert!(said.contains("The most NICs used at the same time"), "{said}");
+    assert!(said.contains("Maximum number of NICs in use"), "{said}");
     assert!(!said.contains("FI_RINGRAIL_JOB_SECRET:"), "{said}");
     assert!(!said.contains(SECRET));
 }

@@ -10,7 +10,7 @@ use crate::run::run as execute;
 pub(super) enum Kind {
     /// Symbols that linkers need.
     Archive,
-    /// Dynamic symbols.
+    /// Names of functions, which profilers and valgrind show.
     Shared,
     /// Dynamic symbols.
     Program,
@@ -20,7 +20,7 @@ impl Kind {
     fn option(self) -> &'static str {
         match self {
             Self::Archive => "--strip-debug",
-            Self::Shared => "--strip-unneeded",
+            Self::Shared => "--strip-debug",
             Self::Program => "--strip-all",
         }
     }

@@ -166,7 +166,7 @@ fn a_path_that_always_corrupts_ends_with_an_error_on_both_sides() {
             );
             let error = sent.unwrap_err();
             assert!(is_corruption(&error), "{error}");
-            assert!(error.to_string().contains("the peer found it"), "{error}");
+            assert!(error.to_string().contains("the peer received corrupted data"), "{error}");
         };
         let right = |endpoint: &Endpoint<Owned>, peer: Peer| {
             let selector = Selector::from_peer(peer, Envelope::tagged(1));

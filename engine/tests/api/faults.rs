@@ -152,7 +152,7 @@ fn connections_that_say_nothing_are_few_and_do_not_stay() {
                 let Event::Refused { cause, .. } = event else { unreachable!() };
                 refused.push(cause);
             }
-            assert!(refused[0].contains("too many connections"), "{refused:?}");
+            assert!(refused[0].contains("too many unauthenticated connections"), "{refused:?}");
             assert!(refused[2].contains("no hello received in time"), "{refused:?}");
             for connection in &mut connections {
                 connection.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
