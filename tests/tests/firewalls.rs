@@ -269,7 +269,7 @@ fn a_host_without_udp_sockets_goes_by_tcp_and_says_so_once() {
     assert_eq!(lines.len(), 2, "one for each engine: {lines:?}");
     for line in lines {
         assert!(
-            line.contains("cannot bind a datagram socket") && line.contains("go by TCP"),
+            line.contains("cannot bind a datagram socket") && line.contains("messages use TCP"),
             "{line}"
         );
     }

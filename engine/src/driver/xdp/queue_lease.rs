@@ -79,7 +79,7 @@ impl QueueLease {
             }
             Self::Leased { bound: Bound { lease, queue, is_zero_copy }, .. } => {
                 let copied = copied(*is_zero_copy);
-                (*queue, format!("{}, {copied}, leased by ringrail-xdpd", lease.mode()))
+                (*queue, format!("{}, {copied}, leased from ringrail-xdpd", lease.mode()))
             }
         };
         (self.nic().to_owned(), queue, how)
