@@ -39,19 +39,19 @@ pub(super) enum Source {
     Socket,
     /// The receive queue of XDP frames.
     Frames,
-    /// The unix sockets of engines of this host.
+    /// The unix sockets to local peers.
     LocalPeers,
 }
 
 impl Source {
-    /// All.
+    /// All sources.
     pub(super) const ALL: [Self; 3] = [Self::Socket, Self::Frames, Self::LocalPeers];
 }
 
 /// The datagram side of a driver.
 ///
-/// A driver calls [`Self::serve`] in each poll, has the kernel asked for [`Self::wants`] of each
-/// source before it sleeps, and reports the answers to [`Self::on_ready`].
+/// A driver calls [`Self::serve`] in each poll, asks the kernel for [`Self::wants`] of each source
+/// before it sleeps, and reports readiness to [`Self::on_ready`].
 pub(super) struct Datagrams {
     socket: Option<udp::Datagrams>,
     frames: Option<Frames>,
@@ -70,9 +70,9 @@ pub(super) struct Datagrams {
     /// The room returned last is in a frame.
     is_in_frame: bool,
     rails: Vec<Rail>,
-    /// Calls before the socket is asked.
+    /// Polls until the socket is polled again.
     polls_to_socket: u32,
-    /// Polls before frames are tended.
+    /// Polls since [`Frames::maintain`].
     polls_since_maintain: u32,
     counters: DriverCounters,
 }
@@ -458,7 +458,7 @@ impl Datagrams {
         let Some(socket) = &mut self.socket else { return };
         if let Some(shm) = &mut self.shm {
             shm.serve(sleeps);
-            // What came before a ring ended is told before that.
+            // Events from before the end of a ring are reported first.
             while let Some(event) = shm.next_memory_event() {
                 events.push(event);
             }
@@ -517,12 +517,12 @@ impl Datagrams {
             || self.socket.as_ref().is_some_and(|socket| socket.wants() != Wants::default())
     }
 
-    /// Whether nothing comes by a source any more, so that a question about it is to be taken back.
+    /// Whether a source is being closed, so that a request that watches it must be cancelled.
     pub(super) fn must_cancel(&self, source: Source) -> bool {
         source == Source::Frames && self.fd(source).is_none()
     }
 
-    /// The kernel announced something of one source.
+    /// The kernel reported readiness of a source.
     pub(super) fn on_ready(&mut self, source: Source, what: Wants, events: &mut Vec<DriverEvent>) {
         if source == Source::LocalPeers {
             if let Some(shm) = &mut self.shm {
@@ -552,7 +552,7 @@ fn spill(shm: &mut Shm, socket: &mut udp::Datagrams, counters: &mut DriverCounte
     socket.flush(counters);
 }
 
-/// As any receiver takes it.
+/// Acceptable to every receiver.
 const CONSERVATIVE: TxFlags = TxFlags { no_gso: true, is_summed: true };
-/// Something can be received.
+/// A datagram can be received.
 const READABLE: Wants = Wants { readable: true, writable: false };

@@ -1,7 +1,7 @@
-//! Methods of a driver that only hand a call to something inside.
+//! A macro for driver methods that forward to a field.
 
-/// Methods of the traits of [`crate::driver::traits`] that call the one of the same name of a
-/// field: `delegate!(field: name poll)`.
+/// Implements trait methods of [`crate::driver::traits`] by calling the method of the same name on
+/// a field: `delegate!(field: name poll)`.
 macro_rules! delegate {
     ($to:ident: $($method:ident)+) => { $(delegate!(@$method $to);)+ };
 
@@ -81,7 +81,7 @@ macro_rules! delegate {
     (@frame_state $to:ident) => { delegate!(# $to frame_state(&self) -> FrameState); };
     (@frame_drops $to:ident) => { delegate!(# $to frame_drops(&mut self) -> Option<FrameDrops>); };
 
-    // All that concerns engines of the same host.
+    // Everything about local peers.
     (@local_peers $to:ident) => {
         delegate!($to: local_peers_except_messages);
         delegate!(# $to connect_peer(&mut self, peer: crate::driver::traits::LocalPeer));
@@ -106,7 +106,7 @@ macro_rules! delegate {
             offset: usize,
             length: usize,
         ) -> io::Result<()> {
-            // SAFETY: the caller's promise, passed on.
+            // SAFETY: the caller's contract, passed on.
             unsafe { self.$to.read_by_cma(session, source, into, offset, length) }
         }
     };

@@ -39,9 +39,8 @@ pub(crate) enum DriverEvent {
         /// It can read.
         is_able: bool,
     },
-    /// A session that was met ([`DatagramIo::connect_peer`]) has a ring for its segments
-    /// ([`DatagramIo::write_segment`]), or has none any more: what was written and is not
-    /// acknowledged may be lost.
+    /// The session ([`DatagramIo::connect_peer`]) has gained a ring for its segments
+    /// ([`DatagramIo::write_segment`]), or lost it: unacknowledged segments may be lost.
     RingChanged {
         /// The session, as its packets name it.
         session: u64,
@@ -57,8 +56,8 @@ pub(crate) enum DriverEvent {
         /// The session, as its packets name it.
         session: u64,
     },
-    /// The other side of a session asks for the memory that a key opens, to map it:
-    /// [`DatagramIo::answer_memory_request`] answers.
+    /// The peer of a session requests the memory that a key grants access to, to map it; answer
+    /// with [`DatagramIo::answer_memory_request`].
     MemoryRequested {
         /// The session, as its packets name it.
         session: u64,
@@ -73,7 +72,7 @@ pub(crate) enum DriverEvent {
         session: u64,
         /// The request.
         token: u32,
-        /// The memory, or why not ([`Refusal`](crate::proto::regions::Refusal), by its code).
+        /// The memory, or the code of a [`Refusal`](crate::proto::regions::Refusal).
         answer: Result<ReceivedMemory, u8>,
     },
     /// A watched lane became readable (once per [`ConnectionIo::watch`]).

@@ -20,10 +20,10 @@ const LINK_BYTES: usize = 16;
 const ALIGN: usize = 4;
 /// `struct rtattr`.
 const ATTRIBUTE_BYTES: usize = 4;
-/// From `linux/netlink.h`: links changed while the kernel told of them, and it may have left some
-/// out.
+/// From `linux/netlink.h` (`NLM_F_DUMP_INTR`): links changed during the dump, which may be
+/// incomplete.
 const DUMP_INTERRUPTED: u16 = 0x10;
-/// From `linux/if.h`: switched on, and with a carrier.
+/// From `linux/if.h`: `IFF_UP` and `IFF_LOWER_UP`.
 const IS_UP: u32 = libc::IFF_UP as u32 | 1 << 16;
 
 /// Delay before a request that the kernel had no room for is retried.
@@ -56,9 +56,9 @@ pub(super) struct Link<'a> {
 /// Messages that are not about one link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum ListMark {
-    /// The list is complete, or the kernel refuses to go on with it.
+    /// The dump is complete, or the kernel refuses to continue.
     End,
-    /// Something may be missing in it.
+    /// The dump may be incomplete.
     Interrupted,
 }
 
@@ -103,8 +103,7 @@ impl Links {
     ///
     /// # Errors
     ///
-    /// The kernel has no room for the question now; whoever reads after [`Self::retry_in`] asks
-    /// again.
+    /// The kernel has no room for the request now; a read after [`Self::retry_in`] repeats it.
     pub(super) fn request_list(&mut self) -> io::Result<()> {
         if self.is_listing {
             self.is_incomplete = true;
@@ -116,21 +115,21 @@ impl Links {
         asked
     }
 
-    /// How long until a question is to be asked that the kernel refused, by reading; `None`: there
-    /// is none.
+    /// Time until a refused request is to be repeated by reading; `None`: nothing is to be
+    /// repeated.
     pub(super) fn retry_in(&self) -> Option<Duration> {
         (self.is_incomplete && !self.is_listing).then(|| {
             self.refused.map_or(Duration::ZERO, |refused| RETRY.saturating_sub(refused.elapsed()))
         })
     }
 
-    /// Asks what is owed by now. Returns the number of system calls.
+    /// Repeats a refused request if its delay is over. Returns the number of system calls.
     fn retry_if_due(&mut self) -> u64 {
         if self.retry_in() != Some(Duration::ZERO) {
             return 0;
         }
         if let Err(error) = self.request_list() {
-            tracing::debug!("the state of links is not known: {error}");
+            tracing::debug!("cannot query the state of links: {error}");
         }
         1
     }
@@ -242,7 +241,7 @@ mod tests {
         bytes
     }
 
-    /// Index, name, whether it is up, and whether it is gone.
+    /// Index, name, up, gone.
     type LinkState = (u32, String, bool, bool);
 
     fn parsed(bytes: &[u8]) -> (Vec<LinkState>, Vec<ListMark>) {
@@ -315,7 +314,7 @@ mod tests {
     #[test]
     fn list_request_during_list_is_deferred() {
         let mut links = Links::open().unwrap();
-        // The kernel would refuse it now, as the first part of the list has not been read.
+        // The kernel would refuse it now, as the first part of the dump has not been read.
         links.request_list().unwrap();
         links.request_list().unwrap();
         assert!(links.is_listing && links.is_incomplete);
@@ -332,10 +331,10 @@ mod tests {
     fn refused_list_request_is_retried() {
         let mut links = Links::open().unwrap();
         complete(&mut links);
-        // A socket that goes nowhere takes none.
-        let deaf = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
-        deaf.set_nonblocking(true).unwrap();
-        let socket = mem::replace(&mut links.socket, EngineFd::new(deaf).into_owned());
+        // A socket that is no netlink socket refuses requests.
+        let other = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        other.set_nonblocking(true).unwrap();
+        let socket = mem::replace(&mut links.socket, EngineFd::new(other).into_owned());
         assert_eq!(links.retry_in(), None);
         links.request_list().unwrap_err();
         assert!(links.retry_in().unwrap() <= RETRY);

@@ -1,7 +1,7 @@
 //! The only modules with system calls on the data path.
 //!
 //! [`open`] chooses between the io_uring driver and the plain socket driver; both keep the
-//! contract of [`traits`], and [`AnyDriver`] is what an engine has of either.
+//! contract of [`traits`], and an engine holds either as an [`AnyDriver`].
 
 #[macro_use]
 mod delegate;
@@ -96,7 +96,7 @@ pub(crate) struct DriverConfig {
     /// Directory in which local peers find each other. Default: abstract names in the network
     /// namespace.
     pub(crate) shared_memory_directory: Option<PathBuf>,
-    /// LocalPeers may be of other users.
+    /// Local peers may belong to other users.
     pub(crate) shared_memory_other_users: bool,
     /// All processes of the user may read this one's memory. Default: the system's ptrace policy.
     pub(crate) shared_memory_ptrace_any: bool,

@@ -32,10 +32,10 @@ pub(super) struct Rails {
     links: Option<Links>,
     /// Socket for route queries, opened on first use.
     routes: Option<NetlinkSocket>,
-    /// Where rails share a network.
+    /// Present if rails share a subnet.
     announcer: Option<ArpAnnouncer>,
     unmatched: Vec<UnmatchedAccept>,
-    /// How often connections of a rail with an address were bound late.
+    /// How often connections of a rail and remote address were bound late.
     bound_late: BTreeMap<(u8, IpAddr), u8>,
 }
 
@@ -54,7 +54,7 @@ struct UnmatchedAccept {
 /// A connection accepted for a rail.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AcceptedOnRail {
-    /// The rail that it came to.
+    /// The rail whose address it was accepted on.
     pub(super) rail: u8,
     unmatched_from: Option<IpAddr>,
 }
@@ -62,9 +62,9 @@ pub(super) struct AcceptedOnRail {
 /// Times that connections of a remote address are bound late: if that keeps breaking them, the
 /// network routes differently.
 const BOUND_LATE_MAX: u8 = 3;
-/// Strays that are kept an eye on.
+/// Limit of [`Rails::unmatched`].
 const UNMATCHED_MAX: usize = 256;
-/// Entries of [`Rails::bound_late`].
+/// Limit of [`Rails::bound_late`].
 const BOUND_LATE_ENTRIES_MAX: usize = 1024;
 
 impl Rails {
@@ -93,8 +93,8 @@ impl Rails {
         Ok(())
     }
 
-    /// Asks for news of links, if somebody can go by another rail then; the descriptor is to be
-    /// watched from now on if there was none before. Returns it in that case.
+    /// Subscribes to link changes, if peers can use another rail then. Returns the descriptor to
+    /// watch if it is new.
     pub(super) fn subscribe_links(&mut self, counters: &mut DriverCounters) -> Option<RawFd> {
         if !self.has_several() || self.list.iter().all(|rail| rail.nic_index == 0) {
             return None;
@@ -102,7 +102,7 @@ impl Rails {
         if let Some(links) = &mut self.links {
             counters.syscalls += 1;
             if let Err(error) = links.request_list() {
-                tracing::debug!("the state of links is not known: {error}");
+                tracing::debug!("cannot query the state of links: {error}");
             }
             return None;
         }
@@ -127,21 +127,21 @@ impl Rails {
         self.links.as_ref().map(Links::fd)
     }
 
-    /// There will be no news of links: rails find out without. Comes once per driver.
+    /// Link notifications are unavailable. Logged once per driver.
     pub(super) fn warn_no_link_events(error: &io::Error) {
         tracing::warn!(
             "link monitoring is unavailable, rail failures are detected by packet loss: {error}"
         );
     }
 
-    /// How long until [`Self::handle_links`] is to be called unasked, as the kernel refused a
-    /// question.
+    /// Time until [`Self::handle_links`] is to be called unasked, because the kernel refused a
+    /// request.
     pub(super) fn links_retry_in(&self) -> Option<Duration> {
         self.links.as_ref().and_then(Links::retry_in)
     }
 
-    /// There is news of links: tells of rails that are concerned. `true`: datagrams have to know,
-    /// for a rail has another NIC than before under the same name, or leads elsewhere by now.
+    /// Handles link notifications and reports rails that changed. `true`: datagram routes must be
+    /// refreshed, because a rail has another NIC of the same name, or its link changed.
     pub(super) fn handle_links(
         &mut self,
         counters: &mut DriverCounters,
@@ -162,7 +162,7 @@ impl Rails {
         has_moved || events.len() > reported
     }
 
-    /// There is news of one link. `is_there`: whether an index is that of a NIC.
+    /// Handles one link notification. `is_there`: whether a NIC of that index exists.
     fn handle_link(
         &mut self,
         link: Link<'_>,
@@ -255,14 +255,14 @@ impl Rails {
         Ok(Some(Binding { address, nic_index }))
     }
 
-    /// Connections will come to `listener`, too.
+    /// Registers a listener.
     pub(super) fn note_listener(&mut self, listener: &TcpListener) {
         let local = listener.local_addr();
         self.listens_everywhere |= local.is_ok_and(|local| local.ip().is_unspecified());
     }
 
-    /// A listener for a rail that has another NIC, and which of `all` it takes the place of. Beside
-    /// `everywhere`, see [`tcp::listeners_of_rails`].
+    /// A new listener for a rail whose NIC changed, and the index in `all` of the one it replaces.
+    /// Beside `everywhere`, see [`tcp::listeners_of_rails`].
     pub(super) fn reopen_listener<'a>(
         &self,
         rail: u8,
@@ -278,7 +278,7 @@ impl Rails {
         Some((opened, all.position(is_its)))
     }
 
-    /// See [`crate::driver::traits::Driver::reach`]. One rail alone is used as routes decide.
+    /// See [`crate::driver::traits::Driver::reach`]. A single rail follows routing.
     pub(super) fn reach(&mut self, rail: u8, remote: IpAddr) -> Reach {
         if !self.has_several() {
             return Reach::Unknown;
@@ -303,15 +303,15 @@ impl Rails {
         self.list.len() > 1
     }
 
-    /// Lets an accepted connection in that came to a rail, which it is bound to from now on;
-    /// `None`: to none of them, and it is to be closed.
+    /// Assigns an accepted connection to the rail whose address it was made to, and binds it to the
+    /// rail's NIC; `None`: the address belongs to no rail, close the connection.
     pub(super) fn accept_on_rail(
         &mut self,
         socket: &OwnedFd,
         counters: &mut DriverCounters,
     ) -> Option<AcceptedOnRail> {
         if self.list.is_empty() || !self.has_several() && !self.listens_everywhere {
-            // The listener is bound to the only address, or routes decide.
+            // The listener is bound to the only address, or routing decides.
             return Some(AcceptedOnRail { rail: 0, unmatched_from: None });
         }
         counters.syscalls += 2;
@@ -336,9 +336,9 @@ impl Rails {
         Some(accepted)
     }
 
-    /// The lane of a connection that was let in.
+    /// Registers the lane of an accepted connection.
     pub(super) fn lane_opened(&mut self, accepted: AcceptedOnRail, lane: LaneKey) {
-        // Of what is not announced nobody learns better.
+        // Without announcements the peer's ARP entry is never corrected.
         let (nic_index, announcer) = (self.nic_of(accepted.rail), &self.announcer);
         let is_announced = announcer
             .as_ref()
@@ -356,7 +356,7 @@ impl Rails {
         self.watch(UnmatchedAccept { lane, rail: accepted.rail, remote, since, is_bulk: false });
     }
 
-    /// Keeps an eye on one more; where they are too many, not on the oldest that may be of control.
+    /// Registers a connection; if the table is full, replaces the oldest that has carried no chunk.
     fn watch(&mut self, accept: UnmatchedAccept) {
         if self.unmatched.len() >= UNMATCHED_MAX {
             let idle = self.unmatched.iter().position(|accept| !accept.is_bulk);
@@ -365,7 +365,7 @@ impl Rails {
         self.unmatched.push(accept);
     }
 
-    /// A lane is closed.
+    /// Forgets a closed lane.
     pub(super) fn lane_closed(&mut self, lane: LaneKey) {
         self.unmatched.retain(|accept| accept.lane != lane);
     }
@@ -375,8 +375,8 @@ impl Rails {
         !self.unmatched.is_empty()
     }
 
-    /// A bulk lane is used: if it came by another NIC than its rail's it is bound to that as soon
-    /// as its peer has been told.
+    /// A bulk lane is used: if it arrived by another NIC than its rail's, binds it to that NIC as
+    /// soon as the peer's ARP entry is corrected.
     pub(super) fn rebind_unmatched(
         &mut self,
         lane: LaneKey,
@@ -400,7 +400,7 @@ impl Rails {
         counters.syscalls += tcp::bind_to_nic(socket, nic_index);
     }
 
-    /// Where there are too many to remember, one of them gets another chance.
+    /// If the table is full, an arbitrary entry is evicted.
     fn count_late_bind(&mut self, rail: u8, remote: IpAddr) {
         let key = (rail, remote);
         if self.bound_late.len() >= BOUND_LATE_ENTRIES_MAX && !self.bound_late.contains_key(&key) {
@@ -457,7 +457,7 @@ mod tests {
     #[test]
     fn rail_follows_its_nic_name_only_after_deletion() {
         let (mut rails, mut events) = (rails(), Vec::new());
-        // Two NICs change their names; news of the first one were lost.
+        // Two NICs swap names; notifications of the first were lost.
         assert!(!rails.handle_link(link(3, "eth0"), |index| index == 2, &mut events));
         assert!(!rails.handle_link(link(2, "eth1"), |_| true, &mut events));
         assert!(!rails.handle_link(link(3, "eth0"), |_| false, &mut events));
@@ -469,7 +469,7 @@ mod tests {
         assert!(rails.handle_link(link(4, "eth1"), |_| true, &mut events));
         assert_eq!(rails.nic_of(0), Some(4));
         assert_eq!(states(&events), [false, true]);
-        // So it is again, but only the new one is told of.
+        // The same again, but only the new one is reported.
         assert!(rails.handle_link(link(5, "eth1"), |_| false, &mut events));
         assert_eq!(rails.nic_of(0), Some(5));
         assert_eq!(states(&events), [false, true, false, true]);
@@ -492,7 +492,7 @@ mod tests {
         }
         let is_watched =
             |rails: &Rails, index| rails.unmatched.iter().any(|s| s.lane.index == index);
-        // The one that carried nothing, then the oldest.
+        // First the one that carried nothing, then the oldest.
         assert!(!is_watched(&rails, 7) && !is_watched(&rails, 0) && is_watched(&rails, 1));
         rails.lane_closed(LaneKey { index: 1, generation: 1 });
         assert!(is_watched(&rails, 1));

@@ -18,7 +18,7 @@ macro_rules! shared {
             }
         }
 
-        /// Takes an accepted connection in, unless it came to an address that is no rail's.
+        /// Adopts an accepted connection, unless it was made to an address of no rail.
         fn accept_connection(&mut self, socket: OwnedFd, remote: SocketAddr) -> io::Result<()> {
             if let Some(guest) = self.rails.accept_on_rail(&socket, &mut self.counters) {
                 let lane = self.adopt(socket)?;

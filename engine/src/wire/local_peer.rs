@@ -42,9 +42,9 @@ pub(crate) const LOCAL_PEER_VERSION: u16 = 8;
 /// Length of each message, in bytes.
 pub(crate) const LOCAL_PEER_BYTES: usize = 56;
 
-/// `kind`: who connected names the session.
+/// `kind`: the client names the session.
 pub(crate) const KIND_LOCAL_HELLO: u16 = 1;
-/// `kind`: who listens proves that it is in the session.
+/// `kind`: the server proves that it is in the session.
 pub(crate) const KIND_CHALLENGE: u16 = 2;
 /// `kind`: the client passes the memory.
 pub(crate) const KIND_MEMORY: u16 = 3;
@@ -58,7 +58,7 @@ pub(crate) const KIND_JOIN: u16 = 6;
 /// `kind`: the server takes descriptors from now on.
 pub(crate) const KIND_ADMITTED: u16 = 7;
 
-/// The byte that says: look into the ring.
+/// The byte that wakes the peer to poll its ring.
 pub(crate) const SIGNAL_POLL: u8 = 1;
 /// The byte that says: this side has read the other one's witness.
 pub(crate) const SIGNAL_READS: u8 = 2;
@@ -122,7 +122,7 @@ const _: () = assert!(size_of::<MemoryRequest>() == 16 && size_of::<MemoryAnswer
 #[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, Unaligned)]
 #[repr(C)]
 pub(crate) struct CookieLocation {
-    /// Its address in the engine's process; 0: its memory is not to be read.
+    /// Its address in the engine's process; 0: its memory must not be read.
     pub(crate) address: U64,
     /// The random number.
     pub(crate) word: U64,
@@ -146,7 +146,7 @@ pub(crate) struct LocalPeerMessage {
 const _: () = assert!(size_of::<LocalPeerMessage>() == LOCAL_PEER_BYTES);
 
 impl LocalPeerMessage {
-    /// One of this version.
+    /// A message of this version.
     pub(crate) fn new(kind: u16, session: u64, nonce: [u8; 16], proof: [u8; 16]) -> Self {
         Self {
             magic: LOCAL_PEER_MAGIC,

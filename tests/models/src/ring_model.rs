@@ -271,7 +271,7 @@ fn notifications_are_never_lost_between_doorbell_and_sleep() {
             }
             writing.join().unwrap();
             rung.collect(&*bells);
-            // Who sleeps hears no bell.
+            // A sleeping reader polls no doorbell.
             let is_rung = second != PollState::Sleeping && rung.current().is_some();
             if is_rung || wake_ups.load(Ordering::Acquire) > 0 {
                 read_all();

@@ -71,7 +71,7 @@ pub(super) struct Fault {
     delayed_events: Vec<DelayedEvent>,
     datagrams: Datagrams,
     local_peers: LocalPeers,
-    /// Polls so far, those of [`Driver::park`] included.
+    /// Polls so far, including those of [`Driver::park`].
     turn: u64,
     /// Empty between calls; keeps its allocation.
     fresh: Vec<DriverEvent>,
@@ -106,7 +106,7 @@ impl Fault {
         self.turn + self.random.random_range(1..=TURNS_MAX)
     }
 
-    /// Takes an event into the queue of those that are to be told.
+    /// Queues an event to be reported, possibly later.
     fn delay_event(&mut self, event: DriverEvent) {
         let due = if self.chance(self.faults.late) { self.soon() } else { self.turn };
         self.delayed_events.push(DelayedEvent { event, due });
@@ -133,7 +133,7 @@ impl Fault {
         }
     }
 
-    /// What the driver inside has told, as the caller is to be told.
+    /// Queues the events of the inner driver.
     fn collect_inner_events(&mut self) {
         let mut fresh = std::mem::take(&mut self.fresh);
         for event in fresh.drain(..) {
@@ -144,7 +144,7 @@ impl Fault {
         self.fresh = fresh;
     }
 
-    /// A chunk has arrived, which the caller does not know yet.
+    /// Corrupts a received chunk that was not reported yet.
     fn corrupt_chunk(&mut self, key: LaneKey) {
         let target = self.lanes.get_mut(&key).and_then(|lane| lane.target.take());
         let Some((target, offset, length)) = target else { return };
@@ -159,7 +159,7 @@ impl Fault {
         }
     }
 
-    /// Bytes of a control lane, or of a greeting, have arrived.
+    /// Corrupts received bytes of a control connection.
     fn corrupt_bytes(&mut self, key: LaneKey, bytes: &mut [u8]) {
         if let Some(lane) = self.lanes.get_mut(&key).filter(|lane| lane.receives < SPARED_RECEIVES)
         {
@@ -170,7 +170,7 @@ impl Fault {
         }
     }
 
-    /// Notes what an event means for its lane; `None` when the caller must not see it.
+    /// Updates the lane's state by an event; `None` if the caller must not see it.
     fn filter_event(&mut self, event: DriverEvent) -> Option<DriverEvent> {
         if let DriverEvent::ChunkReceived { lane, result: Ok(_) } = event {
             self.corrupt_chunk(lane);
@@ -219,7 +219,7 @@ impl Fault {
         }
     }
 
-    /// Tells what is due and does not have to follow what is not.
+    /// Reports due events that need not follow ones that are not due.
     fn deliver_due(&mut self, events: &mut Vec<DriverEvent>) {
         if self.delayed_events.iter().all(|held| held.due <= self.turn) {
             events.extend(self.delayed_events.drain(..).map(|held| held.event));
@@ -242,7 +242,7 @@ impl Fault {
         self.turn += 1;
         let turn = self.turn;
         let is_due = |lane: &FaultLane| lane.reset_at.is_some_and(|reset_at| reset_at <= turn);
-        // In the order of the keys, so that a seed always does the same.
+        // In the order of the keys, so that a seed is reproducible.
         let mut due: Vec<LaneKey> =
             self.lanes.iter().filter(|(_, lane)| is_due(lane)).map(|(&key, _)| key).collect();
         due.sort_unstable_by_key(|key| (key.index, key.generation));
@@ -256,7 +256,7 @@ impl Fault {
         self.reconnect_due(turn);
     }
 
-    /// Something happens at a turn to come although the driver inside has no news.
+    /// Whether a later poll has work although the inner driver has no events.
     fn has_pending(&self) -> bool {
         !self.delayed_events.is_empty()
             || self.datagrams.has_pending()
@@ -429,10 +429,10 @@ impl ConnectionIo for Fault {
             lane_of(&held.event) == Some(key) && std::mem::discriminant(&held.event) == kind
         };
         match self.state(key) {
-            // The answer is on its way.
+            // The event is already queued.
             Some(State::Open | State::Broken { .. }) if self.delayed_events.iter().any(is_same) => {
             }
-            // A reset lane is ready for everything: the next call says so.
+            // A reset lane is ready for everything: the next call returns the error.
             Some(State::Broken { .. }) => self.delay_event(event),
             _ => {
                 self.inner.watch(key, interest)?;

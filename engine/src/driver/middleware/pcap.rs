@@ -329,7 +329,7 @@ impl DatagramIo for Pcap {
     }
 
     fn send_datagram(&mut self, to: SocketAddr, rail: u8, length: usize, tx_flags: TxFlags) {
-        // There is room: it was asked for, and nothing was sent since.
+        // There is room: it was requested, and nothing was sent since.
         let Ok(room) = self.inner.datagram_room() else { return };
         let bytes = &self.room[..length];
         room[..length].copy_from_slice(bytes);

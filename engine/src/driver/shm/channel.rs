@@ -16,11 +16,11 @@ use crate::wire::local_peer::SIGNAL_POLL;
 
 const _: () = assert!(DATAGRAM_BYTES_MAX <= DATAGRAM_MAX, "every datagram fits into a ring");
 
-/// Two rings, one for each direction, and the socket by which peers wake each other and see
-/// each other's end.
+/// Two rings, one for each direction, and the unix socket for wake-ups and for detecting the end of
+/// the peer.
 ///
-/// What a look and a write need is in the first line of the cache: an engine looks at rings of many
-/// peers.
+/// The fields used by polling and writing are in the first cache line: an engine polls rings of
+/// many peers.
 #[repr(C, align(64))]
 pub(super) struct Channel {
     rings: RingPair,
@@ -34,9 +34,9 @@ pub(super) struct Channel {
     is_ending: bool,
     /// The peer has verified that it can read this process's memory.
     pub(super) is_read: bool,
-    /// Entries that came lately: how much it is worth to poll its ring.
+    /// Recent entries: how much it is worth to poll this ring.
     pub(super) recent_entries: u32,
-    /// Whose datagrams it carries, and no others.
+    /// The only session whose datagrams it carries.
     pub(super) session: u64,
     /// The number of the rings, known to both sides.
     pub(super) number: u32,
@@ -165,12 +165,12 @@ impl Channel {
         Ok(notice == WakeupHint::WakeUp)
     }
 
-    /// The first datagram that waits for room.
+    /// The first queued packet.
     pub(super) fn first_queued(&self) -> Option<&[u8]> {
         self.backlog.first()
     }
 
-    /// It has gone another way.
+    /// Removes the first queued packet, which was sent by other means.
     pub(super) fn pop_queued(&mut self) {
         self.backlog.pop();
     }
@@ -247,7 +247,7 @@ impl Channel {
         }
     }
 
-    /// The opposite: it gives notice in this way. The same follows.
+    /// Ends a sleep: publishes `state`. Follow with the same checks.
     pub(super) fn end_sleep(&self, state: PollState) {
         self.reader.set_poll_state(&self.rings.ring(1 - self.writes), state);
         self.writer.end_sleep(&self.rings.ring(self.writes));

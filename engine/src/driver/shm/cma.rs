@@ -93,7 +93,7 @@ impl ProcessCookie {
         Some(address + (announced & ((1 << ADDRESS_TOKEN_SHIFT) - 1)))
     }
 
-    /// What peers are told.
+    /// The location as announced to peers.
     pub(super) fn location(&self) -> CookieLocation {
         let address = (&raw const *self).expose_provenance() as u64;
         CookieLocation { address: address.into(), word: self.word().into() }
@@ -127,7 +127,7 @@ impl ProcessCookie {
 pub(in crate::driver) struct Attached {
     process: libc::pid_t,
     cookie: CookieLocation,
-    /// The memory of a call; kept for the next one.
+    /// Argument list of a call; reused.
     pieces: Vec<libc::iovec>,
 }
 
@@ -140,10 +140,10 @@ impl Attached {
     ///
     /// # Errors
     ///
-    /// It does not want to be read, its process is not of this namespace, or the kernel refuses.
+    /// The peer does not allow it, its process is in another PID namespace, or the kernel refuses.
     pub(super) fn new(connection: impl AsFd, cookie: CookieLocation) -> io::Result<Self> {
         if cookie.address.get() == 0 {
-            return Err(io::Error::other("the peer does not want it"));
+            return Err(io::Error::other("the peer does not allow it"));
         }
         let libc::ucred { pid: process, uid, .. } = peer_of(connection.as_fd())?;
         if process == 0 {
@@ -216,7 +216,7 @@ impl Attached {
             libc::iovec { iov_base, iov_len: length }
         };
         let theirs = [there(address, length), there(self.cookie.address.get(), size_of_val(&seen))];
-        // An address of no bytes may be anything.
+        // An address of no bytes may be invalid.
         let theirs = if length == 0 { &theirs[1..] } else { &theirs[..] };
         // SAFETY: the caller's contract for `into`, and `seen` is this function's own; the kernel
         // checks the addresses of the other process, and returns when it has done with both.
@@ -265,11 +265,13 @@ pub(in crate::driver) fn allow_ptrace() {
     match rustix::process::set_ptracer(PTracer::Any) {
         // Without Yama there is nothing to allow.
         Ok(()) | Err(Errno::INVAL) => {}
-        Err(error) => tracing::warn!("cannot let peers read this process's memory: {error}"),
+        Err(error) => {
+            tracing::warn!("cannot allow local peers to read this process's memory: {error}")
+        }
     }
 }
 
-/// What an administrator can do where the kernel refuses.
+/// What an administrator can do if the kernel refuses.
 pub(super) fn remedy(error: &io::Error) -> &'static str {
     match error.raw_os_error() {
         Some(libc::EPERM) => {

@@ -31,8 +31,7 @@ pub(super) enum Discovery {
 }
 
 impl Discovery {
-    /// `directory`: the setting; `None`: the network namespace. `others`: other users may
-    /// connect.
+    /// `directory`: the setting; `None`: abstract names. `others`: other users may connect.
     pub(super) fn new(directory: Option<&Path>, others: bool) -> io::Result<Self> {
         let Some(path) = directory else { return Ok(Self::Network) };
         let id = fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
@@ -61,8 +60,8 @@ impl Discovery {
     pub(super) fn listening(&self, engine: u64) -> io::Result<Option<SocketFile>> {
         let Some(path) = self.path_of(engine) else { return Ok(None) };
         let left = SocketFile { path, process: std::process::id() };
-        // By a descriptor: others who may write to the directory could have put a link there, to a
-        // file of this user.
+        // By a descriptor: others with write access to the directory could have replaced it by a
+        // link to a file of this user.
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = rustix::fs::open(&left.path, flags, Mode::empty())?;
         let status = rustix::fs::fstat(&file)?;
@@ -77,7 +76,7 @@ impl Discovery {
         Ok(Some(left))
     }
 
-    /// Removes the sockets of processes of this kernel that were killed: nobody has them.
+    /// Removes the sockets of killed processes of this kernel.
     pub(super) fn remove_stale_sockets(&self) {
         let Self::Directory { path, boot, .. } = self else { return };
         let Ok(entries) = fs::read_dir(path) else { return };
@@ -92,7 +91,7 @@ impl Discovery {
             let is_old = age.is_some_and(|age| age >= STALE_AFTER);
             let Ok(engine) = u64::from_str_radix(engine, 16) else { continue };
             if is_old && socket::is_stale(self, engine) {
-                // An engine that moves to another thread makes its socket anew.
+                // An engine that moves to another thread recreates its socket.
                 let now = fs::symlink_metadata(entry.path());
                 if now.is_ok_and(|now| (now.ino(), now.ctime()) == (found.ino(), found.ctime())) {
                     let _ = fs::remove_file(entry.path());
@@ -102,7 +101,7 @@ impl Discovery {
     }
 }
 
-/// A socket in a directory; removed with this, in the process that made it.
+/// A socket in a directory; removed on drop, in the process that created it.
 pub(super) struct SocketFile {
     path: PathBuf,
     process: u32,

@@ -25,7 +25,7 @@ const LINE_WORDS: usize = LINE_BYTES / size_of::<u64>();
 /// Doorbells in one word.
 const PER_WORD: u32 = u64::BITS;
 
-/// The memory of doorbells, of [`DOORBELL_BYTES`], which others change at any time.
+/// Memory of [`DOORBELL_BYTES`] bytes, which peers may change at any time.
 pub(crate) trait DoorbellWords {
     fn load(&self, word: usize, order: Ordering) -> u64;
     fn fetch_or(&self, word: usize, bits: u64, order: Ordering) -> u64;
@@ -34,7 +34,7 @@ pub(crate) trait DoorbellWords {
     fn fence(&self);
 }
 
-/// Where a bell is: the word, and its bit.
+/// Word and bit of a doorbell.
 const fn locate(bell: u32) -> (usize, u64) {
     ((bell / PER_WORD) as usize * LINE_WORDS, 1 << (bell % PER_WORD))
 }
@@ -43,7 +43,7 @@ const fn locate(bell: u32) -> (usize, u64) {
 /// to find.
 pub(crate) fn set_doorbell(bells: &impl DoorbellWords, bell: u32) {
     let (word, bit) = locate(bell);
-    // A bit that is still set will be cleared, and what was written be looked for after that.
+    // A bit that is still set will be cleared before the ring is read.
     if bells.load(word, Ordering::Relaxed) & bit == 0 {
         bells.fetch_or(word, bit, Ordering::Release);
     }
@@ -52,14 +52,14 @@ pub(crate) fn set_doorbell(bells: &impl DoorbellWords, bell: u32) {
 /// Doorbells that were set and not served yet, on the side of their owner.
 #[derive(Debug, Default)]
 pub(crate) struct PendingDoorbells {
-    /// A word for each in use.
+    /// One word for each word in use.
     words: Vec<u64>,
     /// The doorbell being served.
     at: u32,
 }
 
 impl PendingDoorbells {
-    /// Has bells below `count` heard, from the next call on.
+    /// Includes doorbells below `count` from the next call on.
     pub(crate) fn extend_to(&mut self, count: u32) {
         let words = count.div_ceil(PER_WORD) as usize;
         if self.words.len() < words {
@@ -145,7 +145,7 @@ mod tests {
         fn fence(&self) {}
     }
 
-    /// Serves all in turn.
+    /// Serves all pending ones in turn.
     fn all(rung: &mut PendingDoorbells) -> Vec<u32> {
         std::iter::from_fn(|| rung.current().inspect(|&bell| rung.remove(bell))).collect()
     }

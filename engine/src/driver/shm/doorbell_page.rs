@@ -48,7 +48,7 @@ impl Doorbells {
         Ok(Self { page, memory, pending: PendingDoorbells::default() })
     }
 
-    /// What peers are given.
+    /// The memory as passed to peers.
     pub(super) fn memory(&self) -> BorrowedFd<'_> {
         self.memory.as_fd()
     }

@@ -1,4 +1,4 @@
-//! What is said before two engines share memory; see [`crate::wire::local_peer`].
+//! The handshake before two engines share memory; see [`crate::wire::local_peer`].
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
@@ -29,9 +29,9 @@ enum Phase {
     Asked { nonce: Nonce },
     /// Client: has sent its own proof, and waits to be admitted.
     Joining { nonces: [Nonce; 2] },
-    /// Its memory is on its way.
+    /// Client: has sent its memory.
     Offered { segment: Box<RingPair>, nonces: [Nonce; 2] },
-    /// Who listens does not know yet who has connected.
+    /// Server: no message yet.
     Accepted,
     /// Server: the session is not known yet, as it is just being established.
     Waiting { nonce: Nonce },
@@ -50,26 +50,26 @@ pub(super) struct Exchange {
     pub(super) since: Instant,
     /// This side connected.
     pub(super) is_own: bool,
-    /// Where its channel will be; the other side rings the doorbell of this number.
+    /// The index of the future channel; the peer uses the doorbell of this number.
     pub(super) slot: u32,
 }
 
 /// What this engine offers to the peer.
 #[derive(Clone, Copy)]
 pub(super) struct LocalSide<'a> {
-    /// By what others know this engine's memory; `None`: they may not read it.
+    /// The cookie of this engine's memory; `None`: the peer may not read it.
     pub(super) cookie: Option<&'a ProcessCookie>,
     pub(super) doorbells: BorrowedFd<'a>,
 }
 
 /// The result of handling a message.
 pub(super) enum Outcome {
-    /// It goes on.
+    /// The handshake continues.
     Pending,
     /// The memory is shared.
     Done {
         segment: Box<RingPair>,
-        /// Which ring this side writes.
+        /// The ring that this side writes.
         writes: u8,
         /// The number of the rings.
         number: u32,
@@ -110,7 +110,7 @@ impl Credentials {
         Self { cookie: zerocopy::transmute!(message.nonce), doorbell: message.doorbell }
     }
 
-    /// The message that says it.
+    /// The message that carries it.
     fn message(self, kind: u16, session: u64, proof: [u8; 16]) -> LocalPeerMessage {
         let slot = zerocopy::transmute!(self.cookie);
         let message = LocalPeerMessage::new(kind, session, slot, proof);
@@ -122,7 +122,7 @@ impl Credentials {
     }
 }
 
-/// RR-SHM-2: only who has the keys of the session can make it, and only for this exchange.
+/// RR-SHM-2: only the holder of the session's keys can compute it, and only for this handshake.
 fn proof(peer: &LocalPeer, claim: ProofKind, nonces: [&Nonce; 2]) -> [u8; 16] {
     let mut hasher = blake3::Hasher::new_keyed(&peer.key);
     match claim {
@@ -151,7 +151,7 @@ pub(super) fn proof_of_joining(peer: &LocalPeer, nonces: [&Nonce; 2]) -> [u8; 16
     proof(peer, ProofKind::Joining, nonces)
 }
 
-/// What both sides call the rings that they agree on.
+/// The number both sides give to the rings.
 fn ring_number(nonces: &[Nonce; 2]) -> u32 {
     let [_, [a, b, c, d, ..]] = *nonces;
     u32::from_le_bytes([a, b, c, d])
@@ -219,10 +219,10 @@ impl Exchange {
                 let credentials = Credentials::of(&ready);
                 let claim = ProofKind::Ready { kind, credentials };
                 if !proof_matches(&ready.proof, proof(peer, claim, [&nonces[0], &nonces[1]])) {
-                    return Outcome::Failed("its proof does not fit the session");
+                    return Outcome::Failed("the proof does not match the session");
                 }
                 let Some(doorbell) = doorbell_of(packet.descriptor.as_ref(), credentials) else {
-                    return Outcome::Failed("its doorbells are not what is shared");
+                    return Outcome::Failed("the memory of doorbells is invalid");
                 };
                 let memory = self.attach(credentials, own);
                 if memory.is_some() {
@@ -234,11 +234,11 @@ impl Exchange {
             }
             Phase::Challenged { nonces } => self.admit(&packet, peer, nonces),
             Phase::Admitted { nonces } => self.take(&packet, own, peer, &nonces),
-            Phase::Accepted | Phase::Waiting { .. } => Outcome::Failed("it does not wait"),
+            Phase::Accepted | Phase::Waiting { .. } => Outcome::Failed("unexpected message"),
         }
     }
 
-    /// The session that its other side has named is known now.
+    /// The session that the client named is known now.
     pub(super) fn resume(&mut self, peer: &LocalPeer) -> Outcome {
         match self.phase {
             Phase::Waiting { .. } => self.challenge(peer),
@@ -249,8 +249,8 @@ impl Exchange {
     fn challenge(&mut self, peer: &LocalPeer) -> Outcome {
         let Phase::Waiting { nonce } = self.phase else { return Outcome::Pending };
         if peer.is_initiator {
-            // Who opened the session connects, nobody else.
-            return Outcome::Failed("it is not the side that connects");
+            // Only the initiator of the session connects.
+            return Outcome::Failed("the peer is not the initiator of the session");
         }
         let own = match random_bytes() {
             Ok(own) => own,
@@ -265,14 +265,17 @@ impl Exchange {
         self.send_message(&challenge)
     }
 
-    /// The memory of the other side's process, which reads this one's or does not want it.
+    /// Attaches the memory of the peer's process; `None`: the peer does not allow it, or it failed.
     fn attach(&self, credentials: Credentials, own: LocalSide<'_>) -> Option<Attached> {
         own.cookie?;
         let attached = Attached::new(&self.socket, credentials.cookie);
         attached
             .inspect_err(|error| {
                 let (session, remedy) = (self.session, cma::remedy(error));
-                tracing::debug!(session, "a peer's memory cannot be read: {error}; {remedy}");
+                tracing::debug!(
+                    session,
+                    "cannot read the memory of a local peer: {error}; {remedy}"
+                );
             })
             .ok()
     }
@@ -283,14 +286,14 @@ impl Exchange {
         matches!(phase, Phase::Joining { .. } | Phase::Offered { .. } | Phase::Admitted { .. })
     }
 
-    /// Who connected proves itself, once the other side has.
+    /// Client: verifies the server's proof and sends its own.
     fn join(&mut self, packet: &socket::Packet, peer: &LocalPeer, nonce: Nonce) -> Outcome {
         let Some(challenge) = LocalPeerMessage::parse(packet.bytes(), KIND_CHALLENGE) else {
-            return Outcome::Failed("no challenge came");
+            return Outcome::Failed("expected CHALLENGE");
         };
         let nonces = [&nonce, &challenge.nonce];
         if !proof_matches(&challenge.proof, proof(peer, ProofKind::Listening, nonces)) {
-            return Outcome::Failed("its proof does not fit the session");
+            return Outcome::Failed("the proof does not match the session");
         }
         if self.socket.admit().is_err() {
             return Outcome::Failed("cannot enable passing of descriptors");
@@ -306,10 +309,10 @@ impl Exchange {
     /// RR-SHM-12.
     fn admit(&mut self, packet: &socket::Packet, peer: &LocalPeer, nonces: [Nonce; 2]) -> Outcome {
         let Some(join) = LocalPeerMessage::parse(packet.bytes(), KIND_JOIN) else {
-            return Outcome::Failed("no proof came");
+            return Outcome::Failed("expected JOIN");
         };
         if !proof_matches(&join.proof, proof(peer, ProofKind::Joining, [&nonces[0], &nonces[1]])) {
-            return Outcome::Failed("its proof does not fit the session");
+            return Outcome::Failed("the proof does not match the session");
         }
         if self.socket.admit().is_err() {
             return Outcome::Failed("cannot enable passing of descriptors");
@@ -322,7 +325,7 @@ impl Exchange {
     fn send_message(&self, message: &LocalPeerMessage) -> Outcome {
         match send(&self.socket, message, &[]) {
             Ok(()) => Outcome::Pending,
-            Err(_) => Outcome::Failed("it is gone"),
+            Err(_) => Outcome::Failed("the connection has ended"),
         }
     }
 
@@ -334,10 +337,10 @@ impl Exchange {
         nonces: [Nonce; 2],
     ) -> Outcome {
         if LocalPeerMessage::parse(packet.bytes(), KIND_ADMITTED).is_none() {
-            return Outcome::Failed("it does not admit this engine");
+            return Outcome::Failed("expected ADMITTED");
         }
         let Ok((segment, memory)) = RingPair::create() else {
-            return Outcome::Failed("this host gives no memory to share");
+            return Outcome::Failed("cannot allocate shared memory");
         };
         let credentials = Credentials::new(own.cookie, self.slot);
         let proof = proof(peer, ProofKind::Connected(credentials), [&nonces[0], &nonces[1]]);
@@ -345,7 +348,7 @@ impl Exchange {
         self.phase = Phase::Offered { segment: Box::new(segment), nonces };
         match send(&self.socket, &offer, &[memory.as_fd(), own.doorbells]) {
             Ok(()) => Outcome::Pending,
-            Err(_) => Outcome::Failed("it is gone"),
+            Err(_) => Outcome::Failed("the connection has ended"),
         }
     }
 
@@ -357,21 +360,21 @@ impl Exchange {
         nonces: &[Nonce; 2],
     ) -> Outcome {
         let Some(offer) = LocalPeerMessage::parse(packet.bytes(), KIND_MEMORY) else {
-            return Outcome::Failed("no memory came");
+            return Outcome::Failed("expected MEMORY");
         };
         let both = [&nonces[0], &nonces[1]];
         let credentials = Credentials::of(&offer);
         let claim = ProofKind::Connected(credentials);
         if !proof_matches(&offer.proof, proof(peer, claim, both)) {
-            return Outcome::Failed("its proof does not fit the session");
+            return Outcome::Failed("the proof does not match the session");
         }
-        // Not touched before the proof.
+        // Not accessed before the proof is verified.
         let segment = packet.descriptor.as_ref().map(|memory| RingPair::open(memory.as_fd()));
         let Some(Ok(segment)) = segment else {
             return Outcome::Failed("the memory of rings is invalid");
         };
         let Some(doorbell) = doorbell_of(packet.second.as_ref(), credentials) else {
-            return Outcome::Failed("its doorbells are not what is shared");
+            return Outcome::Failed("the memory of doorbells is invalid");
         };
         let memory = self.attach(credentials, own);
         let kind = if memory.is_some() { KIND_READS } else { KIND_READY };
@@ -386,7 +389,7 @@ impl Exchange {
     }
 }
 
-/// The doorbell that a side shows, in memory that came with it.
+/// The doorbell that the peer assigned, in the memory it passed.
 fn doorbell_of(memory: Option<&OwnedFd>, credentials: Credentials) -> Option<Doorbell> {
     Doorbell::open(memory?.as_fd(), credentials.doorbell.get()).ok()
 }

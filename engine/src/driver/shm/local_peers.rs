@@ -28,9 +28,9 @@ pub(super) const EXCHANGE_LIMIT: Duration = Duration::from_secs(2);
 const RETRIES: u32 = 6;
 /// Delay before the first retry; it doubles.
 const RETRY_AFTER: Duration = Duration::from_millis(50);
-/// Why there is no channel with one more.
-const NO_SLOT: &str = "this engine has as many peers as doorbells";
-/// The pause after a connection that could not be accepted.
+/// Why there is no channel with another peer.
+const NO_SLOT: &str = "all doorbells of this engine are in use";
+/// Pause after a failed accept.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(250);
 /// Events per call of epoll.
 const BATCH: usize = 64;
@@ -82,7 +82,7 @@ impl Shm {
         let Some(known) = self.known.get_mut(&session) else { return };
         known.again = None;
         let Some(slot) = slot else {
-            tracing::debug!(session, "no shared memory with a peer: {NO_SLOT}");
+            tracing::debug!(session, "no shared memory with a local peer: {NO_SLOT}");
             return self.retry(session, now);
         };
         match Exchange::begin(&self.discovery, &known.peer, slot, now) {
@@ -92,10 +92,10 @@ impl Shm {
                 "no shared memory with a peer: it is another user's; both sides may set \
                  shared_memory_other_users"
             ),
-            // Another host's, or without the setting: most are.
+            // The peer is on another host, or does not share memory: the common case.
             Err(error) if socket::is_not_listening(&error) && known.tries == 0 => {}
             Err(error) => {
-                tracing::debug!(session, "no shared memory with a peer: {error}");
+                tracing::debug!(session, "no shared memory with a local peer: {error}");
                 self.retry(session, now);
             }
         }
@@ -136,7 +136,7 @@ impl Shm {
         }
     }
 
-    /// Asks the kernel for news of sockets, and does what they ask for.
+    /// Polls the sockets, and handles their events.
     pub(super) fn maintain(&mut self, now: Instant) {
         self.has_socket_events = false;
         let mut events = Vec::with_capacity(BATCH);
@@ -168,7 +168,7 @@ impl Shm {
             let own = exchange.session.filter(|_| exchange.is_own);
             self.end_exchange(exchange);
             if let Some(session) = own {
-                tracing::debug!(session, "no shared memory with a peer: it does not answer");
+                tracing::debug!(session, "no shared memory with a local peer: handshake timed out");
                 self.retry(session, now);
             }
         }
@@ -204,7 +204,7 @@ impl Shm {
             let socket = match self.listener.accept() {
                 Ok(socket) => socket,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                // Out of descriptors or memory: asking again at once would be asking for ever.
+                // Out of descriptors or memory: retrying at once would loop.
                 Err(error) => return self.pause_accept(now, error),
             };
             if !is_permitted(&socket, self.others) {
@@ -213,7 +213,7 @@ impl Shm {
             }
             match self.free_slot() {
                 Some(slot) => self.watch(Exchange::accepted(socket, slot, now)),
-                None => tracing::debug!("a peer shares no memory: {NO_SLOT}"),
+                None => tracing::debug!("rejected a local peer: {NO_SLOT}"),
             }
         }
     }
@@ -243,12 +243,12 @@ impl Shm {
         let _ = epoll::modify(&self.epoll, &self.listener, data, epoll::EventFlags::IN);
     }
 
-    /// Ends an exchange. Its socket may be closed later, and is not watched until then.
+    /// Ends a handshake. Its socket may be closed later, and is not watched until then.
     fn end_exchange(&self, exchange: Exchange) {
         let _ = epoll::delete(&self.epoll, &exchange.socket);
     }
 
-    /// There is news of a connection.
+    /// Handles an event of a connection.
     fn handle_message(&mut self, name: u64, now: Instant) {
         if let Some(index) = self.names.iter().position(|&it| it == name) {
             self.handle_channel_message(index as u32, now);
@@ -270,12 +270,12 @@ impl Shm {
                 exchange.handle(packet, own, find)
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Outcome::Pending,
-            Err(_) => Outcome::Failed("it is gone"),
+            Err(_) => Outcome::Failed("the connection has ended"),
         };
         self.finish(name, outcome);
     }
 
-    /// Wake-ups have done what they are for; anything else ends a channel.
+    /// Wake-ups need no further handling; an unexpected message ends the channel.
     fn handle_channel_message(&mut self, index: u32, now: Instant) {
         for _ in 0..PACKETS_AT_ONCE {
             let Some(Some(channel)) = self.channels.get_mut(index as usize) else { return };
@@ -315,7 +315,7 @@ impl Shm {
         if let Some((_, process)) = known.process.take() {
             let _ = epoll::delete(&self.epoll, &process);
         }
-        tracing::debug!(session, "the process of a peer has ended");
+        tracing::debug!(session, "the process of a local peer has ended");
         match self.by_session.get(&session).copied() {
             Some(index) => {
                 if let Some(Some(channel)) = self.channels.get_mut(index as usize) {
@@ -331,7 +331,7 @@ impl Shm {
     pub(super) fn end_channel(&mut self, index: u32, now: Instant) {
         let Some(Some(channel)) = self.channels.get_mut(index as usize) else { return };
         let session = channel.session;
-        tracing::debug!(session, "a peer's memory ends");
+        tracing::debug!(session, "shared memory with a local peer has ended");
         channel.end();
         self.ring_changes.push_back(RingChange { session, number: channel.number, is_up: false });
         if channel.is_read {
@@ -358,11 +358,11 @@ impl Shm {
         match outcome {
             Outcome::Pending => {}
             Outcome::Failed(why) => {
-                tracing::debug!(?session, "no shared memory with a peer: {why}");
+                tracing::debug!(?session, "no shared memory with a local peer: {why}");
                 self.figures.refused += 1;
                 let own = session.filter(|_| exchange.is_own);
                 self.end_exchange(exchange);
-                // It may have had too many exchanges at a time.
+                // The peer may have had too many handshakes at a time.
                 if let Some(session) = own {
                     self.retry(session, Instant::now());
                 }
@@ -426,7 +426,7 @@ impl Shm {
     pub(super) fn give_up(&mut self, index: u32, why: &str) {
         let Some(Some(channel)) = self.channels.get(index as usize) else { return };
         let session = channel.session;
-        tracing::warn!(session, "shared memory with a peer is given up: {why}");
+        tracing::warn!(session, "protocol violation by a local peer, using UDP instead: {why}");
         self.figures.broken += 1;
         self.remove(index);
         self.known.remove(&session);

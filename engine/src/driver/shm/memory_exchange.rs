@@ -130,7 +130,7 @@ mod tests {
         socket::receive(ours.as_fd()).unwrap()
     }
 
-    /// What comes of it after one question.
+    /// The event parsed after one request.
     fn parsed(bytes: &[u8], has_descriptor: bool) -> Option<DriverEvent> {
         parse_event(9, &mut 1, packet(bytes, has_descriptor))
     }

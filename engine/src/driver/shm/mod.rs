@@ -1,20 +1,20 @@
 //! Shared memory between engines of one host.
 //!
 //! Two engines that have a session, run on one kernel and in one network namespace, and both have
-//! the setting `shared_memory`, meet by a unix socket, whose name is the engine's id in an abstract
-//! name space that belongs to the network namespace. Both prove that they have the session's keys;
-//! then who connected hands two rings ([`ring`]) over, in a memfd ([`ring_pair`]). The session's
-//! segments go by these from then on, without a packet around them: what is in a ring arrives, in
-//! order, and who wrote it is known. Its first path's packets go there, too. A packet that finds no
-//! room waits for it in order ([`backlog`]); when too much waits, when this engine sleeps, or when
-//! the unix socket has ended, which tells at once that a process is gone, packets go by the UDP
-//! socket again. A segment waits with the session. When a ring ends, the engine is told, and sends
-//! what was not acknowledged by the session's paths.
+//! the setting `shared_memory`, connect by a unix socket, whose abstract name is the engine's id.
+//! Both prove that they have the session's keys; then the client passes two rings ([`ring`]) in a
+//! memfd ([`ring_pair`]). The session's segments use these from then on, without a packet around
+//! them: ring entries arrive in order, and their writer is known. The packets of the session's
+//! first path use the rings, too. A packet that finds no room is queued ([`backlog`]); packets are
+//! sent by UDP again when the queue is full, while this engine sleeps, or after the unix socket was
+//! closed, which shows at once that a process has ended. A segment that finds no room stays with
+//! the session. When a ring ends, the engine is notified and resends unacknowledged segments by the
+//! session's paths.
 //!
 //! A process that has ended may have a child that keeps its sockets open. So each side also keeps a
 //! pidfd of the other process, which the kernel provides for a connected unix socket.
 //!
-//! LocalPeers of one user also learn to read each other's memory ([`cma`]), for long messages.
+//! Local peers of one user also read long messages from each other's memory ([`cma`]).
 //!
 //! ```text
 //!  send : if the session has a channel, copy into its ring, or queue a packet for it
@@ -25,8 +25,8 @@
 //!  sleep: announced in all rings, then the unix sockets are watched
 //! ```
 //!
-//! LocalPeers know the secret of the job, and may still be hostile. A wake-up goes by a packet and
-//! not by a shared eventfd: whoever has that can make it block, for flags belong to the open file.
+//! Local peers know the secret of the job, and may still be hostile. Wake-ups are packets and not a
+//! shared eventfd: O_NONBLOCK belongs to the open file, so a peer could make its reads block.
 
 mod backlog;
 mod channel;
@@ -74,7 +74,7 @@ use crate::memory::Shape;
 use crate::wire::packet;
 use crate::wire::piece::{PIECE_HEADER_BYTES, PieceHeader};
 
-/// Longest segment that a ring takes, in bytes.
+/// Longest segment in a ring, in bytes.
 pub(crate) const RING_SEGMENT_BYTES_MAX: usize = DATAGRAM_MAX;
 /// Longest piece of a message, in bytes.
 pub(crate) use self::ring::PIECE_BYTES_MAX;
@@ -87,7 +87,7 @@ const MAINTAIN_EVERY: u32 = 64;
 /// Epoll data of descriptors that are no connections.
 const LISTENER: u64 = 0;
 const TIMER: u64 = 1;
-/// The first name of a connection.
+/// The first epoll number of a connection.
 const FIRST_NAME: u64 = 2;
 /// Flag of the epoll number of a process; the rest is that of its connection.
 const PROCESS: u64 = 1 << 63;
@@ -103,15 +103,15 @@ pub(super) struct RingChange {
 /// A session whose peer may be on this host.
 struct Known {
     peer: LocalPeer,
-    /// Its process, if it had a channel and the kernel says whose it is: the name for epoll, and a
-    /// descriptor that becomes readable when the process ends.
+    /// The process of the peer, if it had a channel and the kernel reports it: epoll number, and
+    /// pidfd.
     process: Option<(u64, EngineFd)>,
     /// When to reconnect, and how many attempts were made.
     again: Option<Instant>,
     tries: u32,
 }
 
-/// All peers of an engine.
+/// All local peers of an engine.
 pub(super) struct Shm {
     epoll: EngineFd,
     listener: Listener,
@@ -119,13 +119,13 @@ pub(super) struct Shm {
     accepts_after: Option<Instant>,
     /// Other users may connect.
     others: bool,
-    /// What [`Self::listener`] leaves in a directory.
+    /// The socket file of [`Self::listener`], if discovery uses a directory.
     _socket_file: Option<SocketFile>,
-    /// Where peers are found.
+    /// How peers are found.
     discovery: Discovery,
-    /// A timer: makes [`Self::fd`] readable, for who sleeps by it.
+    /// Makes [`Self::fd`] readable, to wake a sleeping engine.
     timer: EngineFd,
-    /// By session.
+    /// Sessions, by number.
     known: HashMap<u64, Known, RandomState>,
     /// Handshakes, by epoll number.
     exchanges: Vec<(u64, Exchange)>,
@@ -146,34 +146,33 @@ pub(super) struct Shm {
     piece: (u32, usize),
     /// The entry received last is a packet, from there, which was not taken yet.
     untaken: Option<SocketAddr>,
-    /// The kernel has news of a socket.
+    /// The kernel reported events of sockets.
     has_socket_events: bool,
-    /// Some session may be due for another try.
+    /// A session may be due for a retry.
     has_retries: bool,
-    /// Polls since the kernel was asked.
+    /// Polls since the sockets were last polled.
     polls_since_maintain: u32,
-    /// LocalPeers wake this engine.
+    /// Peers wake this engine.
     is_asleep: bool,
-    /// Something was there, or room, when it fell asleep, or when it woke.
+    /// An entry or room was found when it fell asleep, or when it woke.
     has_pending: bool,
     is_detached: bool,
     figures: SharedMemoryFigures,
-    /// By what peers know that they read this engine's memory; `None`: they may not.
+    /// The cookie by which peers verify that they read this engine's memory; `None`: they may not.
     cookie: Option<Arc<ProcessCookie>>,
-    /// Sessions whose other side can read that, or cannot any more.
+    /// Sessions whose peer gained or lost the ability to read that memory.
     cma_changes: VecDeque<(u64, bool)>,
-    /// Sessions that have a ring now, or have none any more.
+    /// Sessions that gained or lost their ring.
     ring_changes: VecDeque<RingChange>,
-    /// Sessions whose peers' processes have ended, behind all that came from them by rings.
+    /// Sessions whose peer's process has ended, reported after all entries of its ring.
     ended_processes: VecDeque<u64>,
-    /// Questions for memory to map, and answers.
+    /// Requests for memory to map, and answers.
     memory_events: VecDeque<DriverEvent>,
 }
 
 impl Shm {
     /// For the engine of this id. `has_cma`: long messages may be read from memory. `directory`:
-    /// where peers are found; `None`: in the network namespace. `others`: peers may be of
-    /// other users.
+    /// where peers are found; `None`: by abstract names. `others`: peers may belong to other users.
     pub(super) fn open(
         engine: u64,
         has_cma: bool,
@@ -234,7 +233,7 @@ impl Shm {
         self.epoll.try_clone()
     }
 
-    /// The kernel announced something of [`Self::fd`].
+    /// The kernel reported readiness of [`Self::fd`].
     pub(super) fn mark_socket_events(&mut self) {
         self.has_socket_events = true;
     }
@@ -246,7 +245,7 @@ impl Shm {
 
     // ---- Memory of other processes ----
 
-    /// By what peers know that they read this engine's memory.
+    /// The cookie by which peers verify that they read this engine's memory.
     pub(super) fn process_cookie(&self) -> Option<Arc<ProcessCookie>> {
         self.cookie.clone()
     }
@@ -285,8 +284,8 @@ impl Shm {
         let index = self.by_session.get(&session).copied();
         let channel = index.and_then(|index| self.channels.get_mut(index as usize)?.as_mut());
         let memory = channel.and_then(|channel| channel.memory.as_mut());
-        let memory = memory.ok_or_else(|| io::Error::other("there is no peer any more"))?;
-        // SAFETY: the caller's promise.
+        let memory = memory.ok_or_else(|| io::Error::other("the local peer has disconnected"))?;
+        // SAFETY: the caller's contract.
         let read = unsafe { memory.read(source, into, offset, length) };
         match read {
             Ok(()) => {
@@ -379,7 +378,7 @@ impl Shm {
         !self.behind.is_empty()
     }
 
-    /// Writes what waits for room in rings, and wakes peers that sleep over what was sent.
+    /// Writes queued packets, and wakes sleeping peers.
     #[inline]
     pub(super) fn flush(&mut self, counters: &mut DriverCounters) {
         let mut at = 0;
@@ -442,8 +441,8 @@ impl Shm {
         sleeps || self.is_detached
     }
 
-    /// See [`crate::driver::traits::Driver::begin_detached`]. Whoever acts for the owner sleeps by
-    /// [`Self::fd`], and what comes while it looks wakes it once more.
+    /// See [`crate::driver::traits::Driver::begin_detached`]. The background thread sleeps by
+    /// [`Self::fd`]; entries that arrive while it polls wake it once more.
     pub(super) fn begin_detached(&mut self) {
         self.is_detached = true;
         self.prepare_sleep();
@@ -460,7 +459,7 @@ impl Shm {
     }
 }
 
-/// What was shown to peers is not theirs to read any more.
+/// Peers must not read this process's memory any more.
 impl Drop for Shm {
     fn drop(&mut self) {
         if let Some(cookie) = &self.cookie {

@@ -1,8 +1,8 @@
-//! Which rings an engine looks into, and how peers are told of it.
+//! Which rings an engine polls, and how peers notify it of entries in the others.
 //!
-//! A few rings are polled: those by which most came lately. LocalPeers that write to another one
-//! ring a [`doorbell`](super::doorbell), one word for 64 of them. An engine that sleeps announces
-//! that in all rings.
+//! A few rings are polled: the busiest ones. Writers of the others set a
+//! [`doorbell`](super::doorbell), one word for 64 of them. An engine that sleeps announces it in
+//! all rings.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -35,15 +35,15 @@ pub(super) struct Polling {
     next: usize,
     /// Consecutive entries of the current polled channel.
     streak: u32,
-    /// The same of the other channel whose turn it is.
+    /// Consecutive entries of the current unpolled channel.
     doorbell_streak: u32,
-    /// Entries of polled channels since others had their turn.
+    /// Entries of polled channels since others were served.
     of_polled: u32,
     /// Entries of unpolled channels in their turn.
     of_others: u32,
-    /// Times that doorbells were listened to since a ring was looked into without one.
+    /// Doorbell polls since a ring was last checked without a doorbell.
     polls_since_check: u32,
-    /// The channel that was then looked at.
+    /// The channel checked last.
     last_checked: usize,
 }
 
@@ -62,7 +62,7 @@ impl Polling {
         })
     }
 
-    /// What peers are given to ring.
+    /// The memory of doorbells, as passed to peers.
     pub(super) fn doorbells(&self) -> BorrowedFd<'_> {
         self.doorbells.memory()
     }
@@ -71,7 +71,7 @@ impl Polling {
         self.polled.contains(&index)
     }
 
-    /// Takes the doorbell of a channel for rung, unless that is polled.
+    /// Marks the doorbell of a channel as pending, unless it is polled.
     fn mark_pending(&mut self, index: u32) {
         if !self.polls(index) {
             self.doorbells.pending.add(index);
@@ -137,7 +137,7 @@ impl Shm {
         if self.poll_doorbells() { self.receive_by_doorbell(counters) } else { None }
     }
 
-    /// The same of those whose bells have been rung.
+    /// The next entry of channels whose doorbells are pending.
     fn receive_by_doorbell(&mut self, counters: &mut DriverCounters) -> Option<Received> {
         while let Some(index) = self.polling.doorbells.pending.current() {
             if self.polling.polls(index) {
@@ -152,7 +152,7 @@ impl Shm {
                 continue;
             }
             self.polling.doorbell_streak += 1;
-            // What came may be nobody's: the next call goes on.
+            // The entry may have been rejected: the next call continues.
             if self.polling.doorbell_streak >= STREAK || received.is_none() {
                 self.polling.doorbells.pending.advance();
                 self.polling.doorbell_streak = 0;
@@ -196,7 +196,7 @@ impl Shm {
         is_any
     }
 
-    /// Entries that came by a channel lately.
+    /// Recent entries of a channel.
     fn recent_entries(&self, index: u32) -> u32 {
         let channel = self.channels.get(index as usize).and_then(Option::as_ref);
         channel.map_or(0, |channel| channel.recent_entries)
@@ -240,7 +240,7 @@ impl Shm {
         }
     }
 
-    /// A channel is new.
+    /// Adds a new channel.
     pub(super) fn add_channel(&mut self, index: u32) {
         self.polling.doorbells.pending.extend_to(index + 1);
         if self.polling.polled.len() < POLLED {
@@ -257,7 +257,7 @@ impl Shm {
         }
     }
 
-    /// Its place is empty.
+    /// Removes a closed channel.
     pub(super) fn remove_channel(&mut self, index: u32) {
         self.polling.polled.retain(|&it| it != index);
         if self.has_unpolled() && self.polling.polled.len() < POLLED {
@@ -315,7 +315,7 @@ impl Shm {
         false
     }
 
-    /// LocalPeers wake this engine from now on.
+    /// Makes peers wake this engine from now on.
     ///
     /// RR-SHM-6.
     pub(super) fn prepare_sleep(&mut self) {
@@ -338,7 +338,7 @@ impl Shm {
         self.recheck_before_sleep();
     }
 
-    /// What was there before all was announced.
+    /// Checks for entries that preceded the announcements.
     fn recheck_before_sleep(&mut self) {
         fence(Ordering::SeqCst);
         self.has_pending = false;

@@ -30,7 +30,7 @@ pub(crate) const LINE_BYTES: usize = 64;
 pub(crate) const LINES: usize = 512;
 /// Bytes of a ring.
 pub(crate) const RING_BYTES: usize = LINES * LINE_BYTES;
-/// Longest datagram, in bytes.
+/// Longest packet or segment, in bytes.
 pub(crate) const DATAGRAM_MAX: usize = 12 * 1024;
 /// Bytes of a piece's header.
 pub(crate) const HEADER_BYTES: usize = 24;
@@ -43,27 +43,27 @@ const LINE_WORDS: usize = LINE_BYTES / WORD_BYTES;
 const FIRST: usize = 2;
 /// Lines for entries.
 const ROOM: usize = LINES - FIRST;
-/// Lines that pieces leave to messages and packets: as many as the longest of those in use has, and
-/// one more, whose word is cleared.
+/// Lines that pieces leave free for segments and packets: as many as the longest of those in use
+/// takes, and one more, whose word is cleared.
 const RESERVED_LINES: usize = lines_of(9 * 1024) + 1;
-/// Lines that were read before the writer is told: it looks there when it seems to have no room.
+/// Lines read before the position is published: the writer loads it when the ring seems full.
 const PUBLISH_EVERY: usize = ROOM / 4;
 
 /// The word with the number of lines read so far.
 const CONSUMED: usize = 0;
 /// The word with the reader's [`PollState`].
 const POLL_STATE: usize = LINE_WORDS;
-/// The word that says whether the writer sleeps until there is room.
+/// The word that is set while the writer sleeps until there is room.
 const WRITER_WAITS: usize = LINE_WORDS + 1;
 
 const _: () = assert!(
     lines_of_piece(PIECE_BYTES_MAX) + RESERVED_LINES < ROOM - PUBLISH_EVERY,
-    "so does a piece"
+    "a piece fits although the last lines read were not published"
 );
 const _: () = assert!(HEADER_BYTES.is_multiple_of(WORD_BYTES) && HEADER_BYTES < LINE_BYTES);
 const _: () = assert!(
     lines_of(DATAGRAM_MAX) < ROOM - PUBLISH_EVERY,
-    "a datagram fits although the reader has told nothing of the last lines"
+    "a datagram fits although the last lines read were not published"
 );
 
 /// The memory of a ring, of [`RING_BYTES`], which the other process may change at any time.
@@ -86,7 +86,7 @@ pub(crate) trait Lines {
 pub(crate) enum PollState {
     /// It polls the ring.
     Polling = 0,
-    /// It sleeps, and is to be woken.
+    /// It sleeps, and must be woken.
     Sleeping = 1,
     /// It polls its doorbells.
     Doorbell = 2,
@@ -183,7 +183,7 @@ impl Writer {
         Self { at: Position::START, consumed: 0 }
     }
 
-    /// Writes a datagram of [`DATAGRAM_MAX`] bytes at the most. `Ok(false)`: there is no room.
+    /// Writes an entry of at most [`DATAGRAM_MAX`] bytes. `Ok(false)`: no room.
     #[inline]
     pub(crate) fn write(
         &mut self,
@@ -271,7 +271,7 @@ impl Writer {
             return Ok(true);
         }
         let reported_tail = ring.load(CONSUMED, Ordering::Acquire);
-        // What was read once stays read, and nothing is read before it is written.
+        // The position never decreases, and never exceeds what was written.
         if reported_tail < self.consumed || reported_tail > self.at.passed {
             return Err(RingViolation);
         }
@@ -292,12 +292,12 @@ impl Writer {
         ring.store(WRITER_WAITS, 1, Ordering::Relaxed);
     }
 
-    /// Whether the reader has told of room since there was none.
+    /// Whether the reader has published more room since there was none.
     pub(crate) fn has_new_room(&self, ring: &impl Lines) -> bool {
         ring.load(CONSUMED, Ordering::Relaxed) != self.consumed
     }
 
-    /// The opposite of [`Self::prepare_sleep`].
+    /// Ends [`Self::prepare_sleep`].
     pub(crate) fn end_sleep(&self, ring: &impl Lines) {
         ring.store(WRITER_WAITS, 0, Ordering::Relaxed);
     }
@@ -311,8 +311,8 @@ impl Writer {
         const LISTENS: u64 = PollState::Doorbell as u64;
         match ring.load(POLL_STATE, Ordering::Relaxed) {
             SLEEPS => {
-                // Whichever announcement this overwrites is made anew by whom the call wakes, which
-                // comes after it.
+                // If this overwrites a newer state, the reader publishes that again when it handles
+                // the wake-up, which comes later.
                 ring.store(POLL_STATE, PollState::Polling as u64, Ordering::Relaxed);
                 WakeupHint::WakeUp
             }
@@ -326,7 +326,7 @@ impl Writer {
 #[derive(Debug)]
 pub(crate) struct Reader {
     at: Position,
-    /// Lines that the writer was told of.
+    /// The position published to the writer.
     reported_tail: u64,
 }
 
@@ -424,7 +424,7 @@ impl Reader {
         }
     }
 
-    /// What the writer was told of; [`Self::take_waiting_writer`] is asked when it was told more.
+    /// The position published last; if it moved, call [`Self::take_waiting_writer`].
     #[inline]
     pub(crate) fn reported_tail(&self) -> u64 {
         self.reported_tail
@@ -437,7 +437,7 @@ impl Reader {
         if ring.load(WRITER_WAITS, Ordering::Relaxed) == 0 {
             return false;
         }
-        // As in the writer's.
+        // As in [`Writer::wakeup_hint`].
         ring.store(WRITER_WAITS, 0, Ordering::Relaxed);
         true
     }

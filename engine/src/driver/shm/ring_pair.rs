@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 use super::mapping::Mapping;
 use super::ring::{Lines, RING_BYTES};
 
-/// A ring from whoever made the memory, and one to it.
+/// One ring in each direction.
 pub(super) const RING_PAIR_BYTES: usize = 2 * RING_BYTES;
 
 const WORD_BYTES: usize = size_of::<u64>();
@@ -18,7 +18,7 @@ const RING_WORDS: usize = RING_BYTES / WORD_BYTES;
 pub(super) struct RingPair(Mapping<RING_PAIR_BYTES>);
 
 impl RingPair {
-    /// Fresh rings, and the descriptor for the other side.
+    /// New rings, and the descriptor for the peer.
     pub(super) fn create() -> io::Result<(Self, OwnedFd)> {
         let (mapping, memory) = Mapping::create("ringrail-ring")?;
         Ok((Self(mapping), memory))

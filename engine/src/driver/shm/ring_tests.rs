@@ -250,7 +250,7 @@ fn sleeping_reader_is_woken_once_and_doorbell_is_set_each_time() {
     assert_eq!([writer.wakeup_hint(&ring), writer.wakeup_hint(&ring)], [WakeupHint::Doorbell; 2]);
     reader.set_poll_state(&ring, PollState::Polling);
     assert_eq!(writer.wakeup_hint(&ring), WakeupHint::None);
-    // What is no announcement.
+    // An invalid state.
     ring.store(POLL_STATE, 3, Ordering::Relaxed);
     assert_eq!(writer.wakeup_hint(&ring), WakeupHint::None);
 }

@@ -47,7 +47,7 @@ fn open() -> io::Result<OwnedFd> {
     Ok(rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?)
 }
 
-/// Listens under the name of an engine; what is to be removed at the end, if there is anything.
+/// Listens under the name of an engine; also returns the socket file to remove at the end.
 pub(super) fn listen(
     discovery: &Discovery,
     engine: u64,
@@ -60,7 +60,7 @@ pub(super) fn listen(
     Ok((Listener(socket), left))
 }
 
-/// Connects to an engine that listens there; [`is_not_listening`]: there is none.
+/// Connects to an engine; [`is_not_listening`]: there is none.
 pub(super) fn connect(discovery: &Discovery, engine: u64) -> io::Result<Untrusted> {
     let socket = Untrusted::new(open()?);
     let address = discovery.address_of(engine);
@@ -73,8 +73,8 @@ pub(super) fn connect(discovery: &Discovery, engine: u64) -> io::Result<Untruste
     Ok(socket)
 }
 
-/// Whether a socket in a directory is nobody's any more. Its owner, if there is one, hears nothing
-/// of this question: a socket of another type is refused, as no owner is, but otherwise.
+/// Whether a socket in a directory has no owner any more. An owner is not disturbed: connecting by
+/// a socket of another type fails, with an error that depends on whether the socket is in use.
 pub(super) fn is_stale(discovery: &Discovery, engine: u64) -> bool {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None);
@@ -82,12 +82,12 @@ pub(super) fn is_stale(discovery: &Discovery, engine: u64) -> bool {
     rustix::net::connect(&socket, &address) == Err(Errno::CONNREFUSED)
 }
 
-/// Whether an engine is of another host or network namespace, or shares no memory.
+/// Whether an engine is on another host or network namespace, or shares no memory.
 pub(super) fn is_not_listening(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound)
 }
 
-/// What peers connect to.
+/// A listening socket for local peers.
 pub(super) struct Listener(Untrusted);
 
 impl Listener {
@@ -198,8 +198,7 @@ pub(super) fn process_of(connection: BorrowedFd<'_>) -> Option<OwnedFd> {
     (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Sends one byte to the other side of a channel. A socket that is full of them has had it look
-/// into its ring already.
+/// Sends one byte to the peer of a channel. A full socket already holds enough to wake it.
 pub(super) fn send_signal(connection: impl AsFd, byte: u8) {
     let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
     let _ = rustix::net::send(connection, &[byte], flags);

@@ -94,7 +94,7 @@ fn segment(shm: &mut Shm) -> Option<(u64, Vec<u8>)> {
     }
 }
 
-/// The number of the ring that is new, or has ended.
+/// The number of the ring gained or lost.
 fn ring_change(shm: &mut Shm, session: u64, is_up: bool) -> Option<u32> {
     let change = shm.next_ring_change()?;
     assert_eq!((change.session, change.is_up), (session, is_up));
@@ -251,7 +251,7 @@ fn writer_waiting_for_room_is_woken_once() {
     ours.mark_socket_events();
     ours.serve(false);
     assert!(!has_socket_events(ours));
-    assert!(ours.has_received(false), "the engine is told");
+    assert!(ours.has_received(false), "the engine is notified");
     assert!(!ours.has_received(false), "once");
     // A writer that wants no room sleeps on.
     assert!(ours.write_piece(5, &piece_header(0), &[7; PIECE_BYTES_MAX]));
@@ -475,11 +475,11 @@ fn only_a_sleeping_reader_is_woken() {
     both[1].serve(true);
     assert!(exchange(&mut both));
     assert!(!exchange(&mut both), "it is awake");
-    // Somebody acts for the owner.
+    // In detached mode.
     both[1].begin_detached();
     both[1].end_detached();
     assert!(exchange(&mut both));
-    // What was not taken in an absence wakes at its end.
+    // An entry not taken while detached wakes the owner at the end.
     both[1].begin_detached();
     assert!(send(&mut both[0], &datagram(5, b"x")));
     both[1].end_detached();
@@ -487,7 +487,7 @@ fn only_a_sleeping_reader_is_woken() {
     assert!(take(&mut both[1]).is_some());
     both[1].mark_socket_events();
     both[1].serve(false);
-    // What comes behind what was taken in an absence, whose wake-up was heard there, wakes.
+    // An entry after those taken while detached, whose wake-up was consumed there, wakes the owner.
     both[1].begin_detached();
     assert!(exchange(&mut both));
     both[1].end_detached();
@@ -495,9 +495,9 @@ fn only_a_sleeping_reader_is_woken() {
     assert!(exchange(&mut both));
 }
 
-// ---- Strangers and hostile peers ----
+// ---- Unauthenticated and hostile peers ----
 
-/// Somebody who connects to `shm` as the other side of session 5.
+/// A connection to `shm` that claims to be the peer of session 5.
 pub(super) fn fake_peer(shm: &mut Shm, id: u64) -> OwnedFd {
     shm.connect_peer(peer(5, 99, false, KEY));
     connect(id)
@@ -548,7 +548,7 @@ fn unauthenticated_connections_are_rejected_and_bounded() {
         writes(&socket, &message, memory.as_ref().as_slice());
         assert_eq!(answer(&mut shm, &socket), None, "{change}");
     }
-    // A proof that was overheard, or none.
+    // A replayed proof, or none.
     let socket = fake_peer(&mut shm, id);
     writes(&socket, &hello, &[]);
     let challenge = answer(&mut shm, &socket).unwrap();

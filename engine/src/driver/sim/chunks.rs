@@ -18,7 +18,7 @@ impl Net {
         let event = DriverEvent::ChunkReleased { token: chunk.token };
         let (what, releases) = (What::DriverEvent(event), Some(chunk.spans.clone()));
         if let Some(lane) = self.hosts[host].lane_mut(key) {
-            // The kernel lets go once the peer has acknowledged.
+            // The kernel releases the memory once the peer has acknowledged.
             lane.last_event_ns += self.impairments.delay_ns;
         }
         self.post_event(host, Some(key), PendingEvent { what, releases, scribbles: false });

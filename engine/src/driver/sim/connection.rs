@@ -181,7 +181,7 @@ pub(crate) struct End {
     pub(crate) is_closed: bool,
     /// Its kernel knows that the connection is broken.
     pub(crate) knows_broken: bool,
-    /// Its kernel has told the other side so, or died: what comes in is answered by a reset.
+    /// Its kernel has reset the connection, or died: incoming bytes are answered by a reset.
     pub(crate) is_forgotten: bool,
 }
 

@@ -183,7 +183,7 @@ impl Net {
         self.hosts[host].paused_until_ns > self.now_ns()
     }
 
-    /// A host loses power: drop its engine after this. The others' kernels give up in time.
+    /// Powers a host off: drop its engine after this. Other kernels time out.
     pub(crate) fn power_off(&mut self, host: usize) {
         self.epoch += 1;
         self.hosts[host].is_powered_off = true;
@@ -196,7 +196,7 @@ impl Net {
         }
     }
 
-    /// A process starts again on a host that was dark: its kernel knows no old connection.
+    /// Powers a host on with a new process: its kernel knows no old connection.
     pub(crate) fn power_on(&mut self, host: usize) {
         self.hosts[host].is_powered_off = false;
         self.hosts[host].power_epoch = None;

@@ -32,9 +32,9 @@ pub(crate) struct Host {
     /// Counts the processes of this host.
     pub(super) process: u32,
     pub(super) is_running: bool,
-    /// It has no power: it sends nothing and answers nothing.
+    /// It sends nothing and answers nothing.
     pub(super) is_powered_off: bool,
-    /// Names the time without power.
+    /// Identifies the power-off period.
     pub(super) power_epoch: Option<u64>,
     pub(super) lanes: Vec<Option<SimLane>>,
     generation: u32,
@@ -96,7 +96,8 @@ impl Host {
         ProcessName { host, process: self.process }
     }
 
-    /// Forgets everything of the process; gives the lanes and the memory that news would release.
+    /// Removes everything of the process; returns its lanes, and events whose memory must be
+    /// released.
     pub(super) fn stop(&mut self) -> (Vec<SimLane>, Vec<PendingEvent>) {
         self.is_running = false;
         self.turn += 1;
@@ -134,7 +135,7 @@ impl Net {
         (lane.connection, lane.side)
     }
 
-    /// An event for the engine of `host`, sooner or later.
+    /// Schedules an event for the engine of `host`, after a random delay.
     pub(super) fn post_event(
         &mut self,
         host: usize,
@@ -208,7 +209,7 @@ impl Net {
         self.plan_turn(host, wakes_ns);
     }
 
-    /// Whether the engine of `host` has something to poll for now.
+    /// Whether the engine of `host` has something to poll for.
     pub(super) fn has_event(&self, host: usize) -> bool {
         self.hosts[host].wakes_ns.is_some_and(|at_ns| at_ns <= self.now_ns())
     }

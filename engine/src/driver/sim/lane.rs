@@ -18,7 +18,7 @@ pub(super) fn spans_of(shape: &Shape, offset: usize, length: usize) -> Spans {
 pub(super) enum Watch {
     Off,
     Armed,
-    /// The event is on its way.
+    /// The event is scheduled.
     Reported,
 }
 

@@ -18,12 +18,12 @@ use crate::driver::shm::cma::Attached;
 use crate::driver::traits::{CmaSource, DriverEvent, LocalPeer, PieceHeader, ProcessCookie};
 use crate::memory::Shape;
 
-/// Time until two engines that have a session find each other, and the pause before they try again,
-/// at the most, in nanoseconds.
+/// Maximum time until the two engines of a session connect, and maximum delay of a retry, in
+/// nanoseconds.
 const DISCOVERY_NS: u64 = 100_000;
 const RETRY_NS: u64 = 20_000_000;
-/// Where rings end, one in so many pieces that are written ends its own: what is on its way then is
-/// for nobody else to say.
+/// With ring ends enabled, one in so many written pieces ends its ring: pieces in the ring are lost
+/// then.
 const PIECES_PER_END: usize = 15;
 /// Connection attempts of the initiator of a session.
 const TRIES: u32 = 6;
@@ -31,7 +31,7 @@ const TRIES: u32 = 6;
 /// Impairments of rings. "One in" so many times; 0: never.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct LocalPeerImpairments {
-    /// Hosts whose numbers have the same remainder by this are one machine; 0: none shares one.
+    /// Hosts whose numbers are equal modulo this share a machine; 0: none do.
     pub(crate) machines: usize,
     /// Capacity of a ring in bytes.
     pub(crate) ring_bytes: usize,
@@ -55,9 +55,9 @@ struct Known {
     /// Source address reported for the peer's packets.
     address: SocketAddr,
     is_initiator: bool,
-    /// By what the other side reads this one's memory.
+    /// The cookie for the peer's reads.
     cookie: Option<Arc<ProcessCookie>>,
-    /// PendingEvent of one session keep their order.
+    /// Events of one session keep their order.
     reported_ns: u64,
 }
 
@@ -138,7 +138,7 @@ pub(super) struct LocalPeers {
     made: u32,
 }
 
-/// What comes out of a ring.
+/// An entry as returned to the reader.
 pub(super) enum ReadEntry {
     Segment(u64, Vec<u8>),
     Piece(u64, PieceHeader, Vec<u8>),
@@ -146,7 +146,7 @@ pub(super) enum ReadEntry {
 }
 
 impl Net {
-    /// Rings fare like this from now on.
+    /// Sets the impairments of rings.
     pub(crate) fn share_memory(&mut self, impairments: LocalPeerImpairments) {
         let begins = self.local_peers.impairments.end_ns == 0 && impairments.end_ns > 0;
         self.local_peers.impairments = impairments;
@@ -155,14 +155,13 @@ impl Net {
         }
     }
 
-    /// Rings are never full and do not end any more.
+    /// Disables full rings and ends of rings.
     pub(crate) fn disable_ring_faults(&mut self) {
         let impairments = &mut self.local_peers.impairments;
         (impairments.full_one_in, impairments.unreadable_one_in, impairments.end_ns) = (0, 0, 0);
     }
 
-    /// Segments that came by rings so far, reads from memory, and pieces of messages that came by
-    /// rings.
+    /// Numbers of segments read from rings, cross-memory reads, and pieces read from rings.
     pub(crate) fn local_read_counts(&self) -> [u64; 3] {
         self.local_peers.read
     }
@@ -200,7 +199,7 @@ impl Net {
         self.plan(at_ns, Item::Discovery { host, session, tries });
     }
 
-    /// Who opened a session looks for the other side.
+    /// The initiator of a session tries to connect.
     pub(super) fn handle_discovery(&mut self, host: usize, session: u64, tries: u32) {
         let all = &self.local_peers;
         let is_asked = all.known.iter().any(|it| (it.host, it.session) == (host, session));
@@ -226,7 +225,7 @@ impl Net {
         }
     }
 
-    /// The engine of `host` hears that a session has rings, or has none any more.
+    /// Reports to the engine of `host` that a session has gained or lost its rings.
     fn report_rings(&mut self, host: usize, (session, number): (u64, u32), is_up: bool) {
         let mut events = vec![DriverEvent::RingChanged { session, number, is_up }];
         if self.local_peers.impairments.reads {
@@ -287,7 +286,7 @@ impl Net {
         }
     }
 
-    /// The engine of `host` has a session no more.
+    /// The session of the engine of `host` has ended.
     pub(super) fn disconnect_peer(&mut self, host: usize, session: u64) {
         self.local_peers.known.retain(|it| (it.host, it.session) != (host, session));
         let mut rings = self.local_peers.rings.iter();
@@ -300,7 +299,7 @@ impl Net {
         self.end_rings(index);
     }
 
-    /// The process of `host` is gone.
+    /// The process of `host` has ended.
     pub(super) fn leave_local_peers(&mut self, host: usize) {
         let all = &self.local_peers.known;
         let sessions = all.iter().filter(|it| it.host == host).map(|it| it.session);
@@ -349,7 +348,7 @@ impl Net {
     fn break_rings(&mut self, index: usize) {
         let host = self.local_peers.rings[index].sides[0].host;
         if self.hosts[host].random.rings.one_in(2) {
-            // Nothing of it is believed any more.
+            // The remaining entries are discarded.
             for side in &mut self.local_peers.rings[index].sides {
                 side.written.clear();
                 side.bytes = 0;
@@ -369,7 +368,7 @@ impl Net {
         bytes: &[u8],
     ) -> bool {
         if self.local_peers.side_mut(host, session).is_none() {
-            // Nothing is drawn: a world without rings is what it ever was.
+            // Draws no random number, so that runs without rings stay the same.
             return false;
         }
         let impairments = self.local_peers.impairments;
@@ -380,7 +379,7 @@ impl Net {
         let Some((rings, side)) = self.local_peers.side_mut(host, session) else { return false };
         let have_ended = rings.have_ended;
         let side = &mut rings.sides[side];
-        // One that is empty takes anything.
+        // An empty ring takes anything.
         let has_room = side.bytes == 0 || side.bytes + bytes.len() <= impairments.ring_bytes;
         if !side.is_open || seems_full || !has_room {
             return false;
@@ -405,7 +404,7 @@ impl Net {
         true
     }
 
-    /// LocalPeers that sleep over what `host` wrote wake.
+    /// Wakes peers that sleep over entries of `host`.
     pub(super) fn flush_rings(&mut self, host: usize) {
         let now_ns = self.now_ns();
         for index in 0..self.local_peers.rings.len() {
@@ -495,13 +494,13 @@ impl Net {
         let mut known = self.local_peers.known.iter();
         let other = known.find(|it| it.session == session && it.host != host);
         let cookie = other.and_then(|it| it.cookie.clone()).filter(|_| is_open && !is_refused);
-        let cookie = cookie.ok_or_else(|| io::Error::other("says the simulation"))?;
+        let cookie = cookie.ok_or_else(|| io::Error::other("refused by the simulation"))?;
         let address = cookie.resolve(source.address);
-        let address = address.ok_or_else(|| io::Error::other("it was never announced"))?;
+        let address = address.ok_or_else(|| io::Error::other("the address was never announced"))?;
         let source = CmaSource { address, ..source };
         let spans = lane::spans_of(into, offset, length);
         self.take_memory(&spans, true);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         let read = unsafe { Attached::own_process(&cookie).read(source, into, offset, length) };
         self.release_memory(&spans, false);
         self.local_peers.read[1] += u64::from(read.is_ok());
@@ -510,7 +509,7 @@ impl Net {
 }
 
 impl LocalPeers {
-    /// The rings of a session, and which side of them `host` is.
+    /// The rings of a session, and the side of `host`.
     fn side_mut(&mut self, host: usize, session: u64) -> Option<(&mut Rings, usize)> {
         let rings = self.rings.iter_mut().find(|rings| rings.session == session)?;
         let side = rings.sides.iter().position(|side| side.host == host)?;

@@ -60,11 +60,11 @@ pub(crate) struct SimDriver {
     room: Option<Box<Datagram>>,
     /// The datagram received last.
     received: Option<Box<Datagram>>,
-    /// LocalPeers are met.
+    /// Local peers are enabled.
     has_local_peers: bool,
-    /// By what they read this engine's memory.
+    /// The cookie for reads of this engine's memory.
     cookie: Option<Arc<ProcessCookie>>,
-    /// The segment that came by a ring last, or the bytes of the piece.
+    /// The segment read last, or the bytes of the piece.
     segment: Vec<u8>,
     /// The header of the piece.
     header: PieceHeader,
@@ -380,7 +380,7 @@ impl DatagramIo for SimDriver {
         let net = self.net.borrow();
         self.has_local_peers = net.has_local_peers(self.host);
         let is_readable = self.has_local_peers && net.local_peers.impairments.reads;
-        // What the process before this one announced must not fit.
+        // Announcements of an earlier process must not match.
         let revocations = u64::from(net.hosts[self.host].process) << 32;
         self.cookie = is_readable.then(|| Arc::new(ProcessCookie::simulated(revocations)));
     }
@@ -447,7 +447,7 @@ impl DatagramIo for SimDriver {
         length: usize,
     ) -> io::Result<()> {
         let whose = (self.host, session);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         unsafe { self.net.borrow_mut().read_peer_memory(whose, source, into, offset, length) }
     }
 }

@@ -20,7 +20,7 @@ use crate::memory::Span;
 /// Impairments of the network. "One in" so many times; 0: never.
 #[derive(Clone, Debug)]
 pub(crate) struct Impairments {
-    /// Time on the way, and how much of it varies.
+    /// Delay, and its jitter.
     pub(crate) delay_ns: u64,
     pub(crate) jitter_ns: u64,
     /// Time of the link per KiB.
@@ -84,7 +84,7 @@ pub(crate) enum Item {
     RailSilence { host: usize, link: usize, epoch: u64 },
     /// The kernel of a host takes datagrams again.
     DatagramRoom { host: usize, process: u32 },
-    /// The engine of a host looks for the other side of a session on its machine.
+    /// The engine of a host tries to connect a session's local peer.
     Discovery { host: usize, session: u64, tries: u32 },
     /// The rings of some session end.
     RingEnd,
@@ -156,12 +156,12 @@ pub(crate) struct Net {
     pub(crate) connections: Vec<Connection>,
     pub(super) datagram_net: DatagramNet,
     pub(super) local_peers: LocalPeers,
-    /// How often a process wanted an acknowledgement to go at once.
+    /// Number of [`quickack`](crate::driver::traits::ConnectionIo::quickack) calls.
     pub(crate) quickacks: u64,
-    /// Ways from a host to another that are cut, and the epochs that began with that.
+    /// Directions between two hosts that are cut, with the epochs of the cuts.
     pub(super) cuts: Vec<(usize, usize, u64)>,
     pub(super) attacker: OnPathAttacker,
-    /// Counts the cuts, so that a keep-alive knows its own.
+    /// Counts the cuts, to identify their keep-alive timers.
     pub(super) epoch: u64,
     /// Memory that requests of the kernel refer to.
     busy: Vec<BusyMemory>,

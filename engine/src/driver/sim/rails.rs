@@ -30,7 +30,7 @@ const HEAVY_LOSS_PPM: u64 = 50_000;
 /// Impairments of a link, the same in both directions. 0 disables.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub(crate) struct LinkImpairments {
-    /// Time that it takes per KiB, headers included.
+    /// Time per KiB, headers included.
     pub(crate) ns_per_kib: u64,
     /// Its share of the delay; the link at the other end adds its own.
     pub(crate) delay_ns: u64,
@@ -143,7 +143,7 @@ pub(super) struct Trip {
 impl Net {
     // ---- Configuration ----
 
-    /// One more link of a host, at another address and the same port; its place.
+    /// Adds a link to a host, at another address and the same port; returns its index.
     pub(crate) fn add_rail(
         &mut self,
         host: usize,
@@ -158,12 +158,12 @@ impl Net {
         link
     }
 
-    /// From now on a link has this impairments, and no other.
+    /// Sets the impairments of a link, instead of those of the network.
     pub(crate) fn set_link(&mut self, host: usize, link: usize, impairments: LinkImpairments) {
         self.hosts[host].links[link].impairments = Some(impairments);
     }
 
-    /// Links lose nothing from now on, and have room for all.
+    /// Disables losses and queue limits of links.
     pub(crate) fn disable_link_faults(&mut self) {
         for link in self.hosts.iter_mut().flat_map(|host| &mut host.links) {
             if let Some(impairments) = &mut link.impairments {
@@ -260,7 +260,7 @@ impl Net {
         }
     }
 
-    /// The process of a host hears whether a link is up, if it has a choice.
+    /// Notifies the process of a host of the state of a link, if it has several.
     fn report_link(&mut self, host: usize, link: usize) {
         let known = &self.hosts[host];
         let is_up = !known.links[link].is_down();
@@ -409,8 +409,8 @@ impl Net {
         Some(Trip { left_ns, arrival_ns: arrival_ns + extra_ns })
     }
 
-    /// When `count` bytes of a stream that leave now have arrived, what the kernel repeats
-    /// included; `None`: neither link has impairments of its own.
+    /// When `count` bytes of a stream that leave now have arrived, including retransmissions;
+    /// `None`: neither link has impairments of its own.
     pub(super) fn stream_arrival_ns(&mut self, from: At, to: At, count: usize) -> Option<u64> {
         let segments = (count as u64).div_ceil(SEGMENT_BYTES).max(1);
         let bytes = count as u64 + segments * (FRAMING_BYTES + TCP_BYTES);
@@ -440,8 +440,8 @@ impl Net {
         Some(arrival_ns + late_ns)
     }
 
-    /// A datagram of `bytes`, headers included, that leaves now. `Some(None)`: no room before a
-    /// link. `None`: neither link has impairments of its own.
+    /// Transfers a datagram of `bytes`, headers included, now. `Some(None)`: a queue is full.
+    /// `None`: neither link has impairments of its own.
     pub(super) fn datagram_trip(&mut self, from: At, to: At, bytes: u64) -> Option<Option<Trip>> {
         if self.link(from).impairments.is_none() && self.link(to).impairments.is_none() {
             return None;

@@ -152,7 +152,7 @@ impl Net {
         }
         let random = &mut connection.random[side];
         let is_short = random.one_in(self.impairments.partial_one_in);
-        // A greeting goes out whole, as a new socket's buffer lets it.
+        // A handshake is written whole, as it fits into a new socket's buffer.
         let count =
             if is_short && room > HANDSHAKE_BYTES_MAX { 1 + random.below(room) } else { room };
         self.wire.add_stream(channel, &bytes[..count]);
@@ -220,7 +220,7 @@ impl Net {
         let is_way_back_cut = self.is_rail_path_cut(index, 1 - side);
         let connection = &mut self.connections[index];
         if connection.is_broken || connection.ends[1 - side].knows_broken {
-            // A stream has no holes: what comes after a loss is lost as well.
+            // A stream has no holes: bytes after a loss are lost as well.
             connection.pipes[side].lose(true);
             return;
         }

@@ -46,8 +46,8 @@ const LINKS: u64 = u64::MAX - 3;
 /// whose completion epoll will report.
 const BUSY_POLLS: u32 = 64;
 
-/// How long later polls may do without: what the engine waits for then comes by datagrams, which it
-/// reads itself, and a call that finds nothing would be half of each look for them.
+/// Interval of epoll calls after those: the engine then waits for datagrams, which it reads itself,
+/// and an epoll call that finds nothing would take half of the time of each poll.
 const EPOLL_EVERY: Duration = Duration::from_micros(5);
 
 const READ: usize = 0;
@@ -70,7 +70,7 @@ pub(crate) struct SocketsDriver {
     ready: Vec<DriverEvent>,
     /// Polls since [`Self::poll_epoll_soon`], up to [`BUSY_POLLS`].
     idle_polls: u32,
-    /// When epoll was asked last, once these are over.
+    /// When epoll was last called, in idle mode.
     epoll_polled_at: Instant,
     counters: DriverCounters,
     is_stopped: bool,
@@ -104,12 +104,12 @@ impl SocketsDriver {
         })
     }
 
-    /// The next polls ask epoll.
+    /// Makes the next polls call epoll.
     fn poll_epoll_soon(&mut self) {
         self.idle_polls = 0;
     }
 
-    /// Whether this poll asks epoll.
+    /// Whether this poll calls epoll.
     fn is_epoll_due(&mut self) -> bool {
         if self.idle_polls < BUSY_POLLS {
             self.idle_polls += 1;
@@ -390,7 +390,7 @@ impl Driver for SocketsDriver {
             return Err(stopped());
         }
         self.serve_datagrams(true)?;
-        // Who slept looks at what ended the sleep.
+        // After a sleep, look for the event that ended it.
         self.poll_epoll_soon();
         let mut left = timeout;
         if !self.ready.is_empty() || !self.runnable.is_empty() {

@@ -25,7 +25,7 @@ const QUESTIONS_MIN: u8 = 3;
 /// The same for zero-window probes, which may be two minutes apart.
 const PROBES_MIN: u8 = 2;
 
-/// What the peer's kernel owes. One system call, two where nothing is on the wire.
+/// What the peer's kernel has not acknowledged. One system call, two if nothing is in flight.
 pub(crate) fn unacked(socket: RawFd) -> io::Result<Unacked> {
     let info = read(socket)?;
     let has_queued = info.tcpi_unacked == 0 && queued(socket)? > 0;
@@ -78,10 +78,10 @@ pub(crate) fn resent(socket: RawFd) -> Option<Resent> {
 
 /// `has_queued`: nothing is on the wire, but bytes wait to go there.
 ///
-/// - On the wire: the last transmission was `last_data_sent` ago, and is not answered.
-/// - Questions about a window that is shut, or for a rail that does not take the first bytes:
-///   nothing says when the first one went.
-/// - Questions of keep-alive: nothing went since the last answer but these.
+/// - Data in flight: the last transmission was `last_data_sent` ago, and is unacknowledged.
+/// - Zero-window probes, also when the NIC does not take the first bytes: the time of the first one
+///   is not known.
+/// - Keep-alive probes: nothing else was sent since the last acknowledgement.
 fn judge(info: &libc::tcp_info, has_queued: bool) -> Unacked {
     let heard = Duration::from_millis(info.tcpi_last_ack_recv.into());
     let sent = Duration::from_millis(info.tcpi_last_data_sent.into());

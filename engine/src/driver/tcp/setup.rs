@@ -153,8 +153,8 @@ pub(crate) fn connect_error(socket: &impl AsFd) -> Option<io::Error> {
     }
 }
 
-/// The kernel acknowledges what has arrived on a connection now. One system call. One that is not
-/// connected, or dying, has nothing to acknowledge.
+/// Makes the kernel acknowledge received data now. One system call. No effect if the socket is not
+/// connected.
 pub(crate) fn quickack(socket: &impl AsFd) {
     let _ = SockRef::from(socket).set_tcp_quickack(true);
 }

@@ -178,7 +178,7 @@ pub(super) fn more_pieces_than_a_call_takes(variant: &Variant) {
     }
 }
 
-/// The peer's bytes come a few at a time, and the bytes of the next chunk with the last ones.
+/// The bytes arrive a few at a time, and those of the next chunk with the last ones.
 pub(super) fn arriving_a_few_bytes_at_a_time(variant: &Variant) {
     let mut host = Host::new(variant);
     let (lane, mut peer) = host.lane_to_outside();

@@ -114,7 +114,7 @@ fn refuses_everything(host: &mut Host, key: LaneKey) {
     assert!(host.driver.watch(key, Interest::Readable).is_err());
     assert!(host.driver.watch(key, Interest::Writable).is_err());
     assert!(host.driver.unacked(key).is_err());
-    // The owner of the memory gets its answer, although there is no lane.
+    // The chunk is answered, although there is no lane.
     // SAFETY: an empty shape has no memory.
     unsafe {
         host.driver.send_chunk(key, 9, &header(9), &Shape::empty(), 0, 0, SendMode::ZeroCopy);

@@ -74,7 +74,7 @@ pub(super) fn a_socket_of_both_families_reaches_both(variant: &Variant) {
     }
 }
 
-/// One call for each batch, and nothing is lost, repeated, joined or out of order.
+/// One call per batch, and nothing is lost, duplicated, joined or reordered.
 pub(super) fn bursts_are_batched(variant: &Variant) {
     let (mut near, mut far) = (Host::new(variant), Host::new(variant));
     let (near_at, far_at) = (near.open_datagrams("127.0.0.1"), far.open_datagrams("127.0.0.1"));
@@ -103,7 +103,7 @@ pub(super) fn bursts_are_batched(variant: &Variant) {
     assert!(calls <= 10 * 8, "{calls} calls for 1000 datagrams");
 }
 
-/// Nobody flushes what a full queue holds back but the call for room itself.
+/// A full queue is flushed only by the request for room.
 pub(super) fn full_queue_is_flushed_when_room_is_asked_for(variant: &Variant) {
     let mut host = Host::new(variant);
     host.open_datagrams("127.0.0.1");
@@ -126,7 +126,7 @@ pub(super) fn full_queue_is_flushed_when_room_is_asked_for(variant: &Variant) {
     assert!(host.driver.watch_datagrams().is_err());
 }
 
-/// Ports where nobody is, addresses that cannot be reached, and lengths that no path takes.
+/// Closed ports, unreachable addresses, and datagrams above any MTU.
 pub(super) fn refused_destination_does_not_affect_others(variant: &Variant) {
     let mut host = Host::new(variant);
     let at = host.open_datagrams("127.0.0.1");
@@ -220,7 +220,7 @@ pub(super) fn watched_once_and_woken(variant: &Variant) {
     host.expect_quiet();
 }
 
-/// "None" may come without asking the kernel, but not with what was known before the last poll.
+/// `None` may be returned without a system call, but not with a result from before the last poll.
 pub(super) fn empty_result_is_not_older_than_the_last_poll(variant: &Variant) {
     let mut host = Host::new(variant);
     let at = host.open_datagrams("127.0.0.1");
@@ -263,7 +263,7 @@ pub(super) fn datagrams_move_to_another_driver(variant: &Variant) {
     }
 }
 
-/// A queue of the kernel that is slow to empty: nothing is lost, and the room is told of once.
+/// A send queue that drains slowly: nothing is lost, and room is reported once.
 pub(super) fn full_send_buffer_is_waited_for(variant: &Variant) {
     let config = variant.config();
     let choice = variant.choice;

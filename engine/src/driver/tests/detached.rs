@@ -32,8 +32,8 @@ fn stand_in(
     });
 }
 
-/// Connections are made, accepted and used without the owner, who can go on with them and is told
-/// nothing wrong when it is back.
+/// Connections are opened, accepted and used in detached mode; the owner can continue with them and
+/// gets no wrong events.
 pub(super) fn lanes_are_opened_and_closed_while_detached(variant: &Variant) {
     let mut host = Host::new(variant);
     let address = host.listen();
@@ -81,7 +81,7 @@ pub(super) fn lanes_are_opened_and_closed_while_detached(variant: &Variant) {
     }
 }
 
-/// A full stream is watched for room, and datagrams pass, without the owner.
+/// A full stream is watched for room, and datagrams pass, in detached mode.
 pub(super) fn bytes_and_datagrams_pass_while_detached(variant: &Variant) {
     let mut host = Host::new(variant);
     let (lane, mut peer) = host.narrow_lane();
@@ -121,8 +121,8 @@ pub(super) fn bytes_and_datagrams_pass_while_detached(variant: &Variant) {
     assert_eq!(byte, *b"?");
 }
 
-/// Connections that come and are refused without the owner are over before it is back: nothing of
-/// them waits for it, however many there are.
+/// Connections accepted and refused in detached mode are closed before the owner is back, however
+/// many there are.
 pub(super) fn refused_connections_leave_nothing_while_detached(variant: &Variant) {
     const CLIENTS: usize = 50;
     let mut host = Host::new(variant);

@@ -77,7 +77,7 @@ pub(super) fn reset_in_mid_chunk(variant: &Variant) {
 }
 
 /// The peer reads nothing for a while: a graceful close waits for it only as long as the kernel
-/// holds the memory, and a reset ends the wait.
+/// needs the memory, and a reset ends the wait.
 pub(super) fn graceful_in_mid_chunk_with_a_peer_that_does_not_read(variant: &Variant) {
     let mut host = Host::new(variant);
     for (token, way) in (0..).zip(WAYS) {

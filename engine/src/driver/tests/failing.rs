@@ -13,7 +13,7 @@ fn host(variant: &Variant, faults: Faults) -> Host {
     Host::with(variant.choice, &config)
 }
 
-/// Every chunk ends once, its memory comes back, and what arrives is right.
+/// Every chunk ends once, its memory is released, and received bytes are right.
 pub(super) fn chunks_end_under_injected_faults(variant: &Variant) {
     let mut host = host(variant, Faults { seed: 3, late: 0.3, reset: 1.0, ..Faults::default() });
     let (mut arrived, mut lost) = (0, 0);
@@ -133,7 +133,7 @@ pub(super) fn the_same_seed_fails_in_the_same_way(variant: &Variant) {
     assert!(first.contains(&0) && first.contains(&64) && first.iter().any(|&n| 0 < n && n < 64));
 }
 
-/// Each of the network's faults is made; what else arrives is right.
+/// Each fault of the network occurs; all other datagrams are right.
 pub(super) fn datagram_faults_are_injected(variant: &Variant) {
     const COUNT: u32 = 1000;
     let lossy = Faults { seed: 5, late: 0.2, again: 0.2, lose: 0.1, ..Faults::default() };
@@ -186,7 +186,7 @@ pub(super) fn datagram_faults_are_injected(variant: &Variant) {
     host.expect_quiet();
 }
 
-/// A refusal that the driver made up is answered like one of the kernel's.
+/// An injected refusal is followed by an event, as one of the kernel.
 pub(super) fn injected_full_queue_is_reported_once(variant: &Variant) {
     let mut host = host(variant, Faults { again: 1.0, late: 0.3, ..Faults::default() });
     let at = host.open_datagrams("127.0.0.1");

@@ -1,5 +1,5 @@
-//! The contract of [`crate::driver::traits`], tried on every driver and on every way that
-//! io_uring can be had.
+//! Tests of the contract of [`crate::driver::traits`], run on every driver and every combination of
+//! io_uring features.
 //!
 //! A case is a function of a [`Variant`]; the macro below runs each with all variants.
 //! [`host::Host`] checks what holds for every event in all cases.

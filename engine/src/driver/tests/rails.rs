@@ -88,8 +88,7 @@ pub(super) fn each_rail_sends_from_its_address(variant: &Variant) {
     }
 }
 
-/// The numbers mean the new list as soon as there is one; a list of one works as well on a socket
-/// that is bound to no address.
+/// Numbers refer to the new list at once; a list of one works on a wildcard socket, too.
 pub(super) fn datagrams_follow_a_new_list_of_rails(variant: &Variant) {
     let mut host = Host::new(variant);
     let outside = UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -143,7 +142,7 @@ pub(super) fn each_rail_connects_from_its_address(variant: &Variant) {
     }
 }
 
-/// Whoever connects to an address that is no rail's is not talked to, and disturbs nobody.
+/// A connection to an address of no rail is closed, and does not affect others.
 pub(super) fn connections_to_foreign_addresses_are_closed(variant: &Variant) {
     let mut host = Host::new(variant);
     host.driver.set_rails(&rails_of(&["127.0.0.1", "127.0.0.2"])).unwrap();
@@ -234,7 +233,7 @@ fn enter_new_network(variant: &Variant) -> bool {
     entered.is_ok()
 }
 
-/// Peers on one host have NICs between them only by name: what they send goes by the loopback.
+/// Packets between addresses of one host use the loopback, not their NICs.
 pub(super) fn engines_of_one_host_connect_by_any_rail(variant: &Variant) {
     if !enter_new_network(variant) {
         return;
@@ -285,7 +284,7 @@ pub(super) fn engines_of_one_host_connect_by_any_rail(variant: &Variant) {
     }
 }
 
-/// In a network of its own, whose loopback is off at first.
+/// In a network namespace of its own, whose loopback is down at first.
 pub(super) fn link_changes_are_reported(variant: &Variant) {
     if !enter_new_network(variant) {
         return;

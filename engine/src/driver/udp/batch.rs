@@ -40,9 +40,9 @@ pub(super) struct Batch {
     slots: Box<[Slot]>,
     headers: Box<[libc::mmsghdr]>,
     pieces: Box<[libc::iovec]>,
-    /// They may be trains.
+    /// Messages may be GRO batches.
     is_gro: bool,
-    /// The next message of which something is taken, and the end of the batch.
+    /// The next message to consume, and the end of the batch.
     next: usize,
     end: usize,
     /// Offset of the next datagram in that message.
@@ -54,7 +54,7 @@ pub(super) struct Batch {
 unsafe impl Send for Batch {}
 
 impl Batch {
-    /// Room for `messages` of at most `message_bytes` each, trains if the socket joins datagrams.
+    /// Buffers for `messages` of at most `message_bytes` each; `is_gro`: they may be GRO batches.
     pub(super) fn new(messages: usize, message_bytes: usize, is_gro: bool) -> Self {
         let slot = |_| Slot {
             bytes: vec![0; message_bytes].into(),

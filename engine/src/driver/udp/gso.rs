@@ -44,7 +44,7 @@ pub(super) fn set_gro(socket: RawFd, is_on: bool) -> io::Result<()> {
     options::set(socket, libc::SOL_UDP, libc::UDP_GRO, is_on.into())
 }
 
-/// Whether the kernel cuts batch_lengths: one that does not know of them sends them whole.
+/// Whether the kernel supports `UDP_SEGMENT`: one that does not sends batches whole.
 pub(super) fn has_gso(socket: RawFd) -> bool {
     options::get(socket, libc::SOL_UDP, libc::UDP_SEGMENT).is_ok()
 }

@@ -22,13 +22,13 @@ const BATCH_MIN: usize = 8;
 /// One byte more than the maximum, to detect longer datagrams.
 const DATAGRAM_ROOM_BYTES: usize = DATAGRAM_BYTES_MAX + 1;
 
-/// Trains of a batch.
+/// GRO batches per call.
 const GRO_MESSAGES: usize = 8;
 
-/// Points for a datagram that could have come in a train with those before it; one that begins
-/// another takes one point.
+/// Points for a datagram that could have been in a GRO batch with its predecessors; the first of a
+/// run takes one point away.
 const GRO_STEP: u32 = 4;
-/// Points from which on `UDP_GRO` is asked for; it is on until there are none left.
+/// Points from which on `UDP_GRO` is enabled, until none are left.
 const GRO_SCORE: u32 = 32;
 /// Maximum of points.
 const SCORE_MAX: u32 = 64;
@@ -46,23 +46,23 @@ const SCORE_MAX: u32 = 64;
 /// taken for one invalid datagram: it is lost, as any may be.
 pub(super) struct Incoming {
     datagrams: Batch,
-    /// Room for trains, once they have come.
+    /// Buffers for GRO batches, once needed.
     gro_batch: Option<Batch>,
-    /// `UDP_GRO` is on: the kernel gives trains whole.
+    /// `UDP_GRO` is on.
     has_gro: bool,
     /// The kernel has no `UDP_GRO`.
     lacks_gro: bool,
     /// Points for `UDP_GRO`; see [`GRO_STEP`].
     gro_score: u32,
-    /// What came last could be a train of that many datagrams of so many bytes, and go on if
-    /// nothing was asked for in vain since.
+    /// Length of the current run of equal datagrams, and their size, as long as no receive call
+    /// failed since.
     run_datagrams: usize,
     run_bytes: Option<usize>,
-    /// How many messages the next call asks for: 1, or the size of a batch.
+    /// Messages that the next call requests: 1, or the size of a batch.
     request: usize,
-    /// The last call found something.
+    /// The last call returned something.
     was_hit: bool,
-    /// The batch was all that there was: the next answer is "none".
+    /// The batch was not full: the next result is `None`.
     is_drained: bool,
 }
 
@@ -116,7 +116,7 @@ impl Incoming {
         !self.batch().is_empty()
     }
 
-    /// Time has passed: what there was may not be all any more.
+    /// Time has passed: new datagrams may have arrived.
     pub(super) fn mark_stale(&mut self) {
         self.is_drained = false;
     }
@@ -193,7 +193,7 @@ impl Incoming {
     fn note_length(&mut self, length: usize) {
         if self.run_bytes.is_some_and(|longest| length <= longest) {
             self.run_datagrams += 1;
-            // A shorter one ends its train.
+            // A shorter one ends its run.
             self.run_bytes = self.run_bytes.filter(|&bytes| bytes == length);
             if self.run_datagrams >= gso::DATAGRAMS_MIN {
                 self.gro_score = (self.gro_score + GRO_STEP).min(SCORE_MAX);
@@ -380,7 +380,7 @@ mod tests {
         for _ in 0..200 {
             pair.exchange(&[64]);
         }
-        assert!(pair.incoming.gro_batch.is_none(), "no room is taken for trains that do not come");
+        assert!(pair.incoming.gro_batch.is_none(), "no buffers are allocated for GRO");
         pair.exchange(&[1000; 64]);
         pair.exchange(&[64]);
         let had_gro = pair.incoming.has_gro;

@@ -8,7 +8,8 @@
 //! With several rails a datagram carries its source and NIC in a control message, unless the kernel
 //! would choose the same anyhow ([`route_cache`]).
 //!
-//! What goes to one destination goes in trains ([`gso`]), and comes in trains while many do.
+//! Datagrams to one destination are sent with [`gso`], and received with GRO while they arrive in
+//! runs.
 
 mod address;
 mod batch;
@@ -55,8 +56,8 @@ impl Wants {
 
 /// The UDP side of a driver.
 ///
-/// A driver calls [`Self::serve`] in each poll, has the kernel asked for [`Self::wants`] before it
-/// sleeps, and reports the answer to [`Self::on_ready`].
+/// A driver calls [`Self::serve`] in each poll, asks the kernel for [`Self::wants`] before it
+/// sleeps, and reports readiness to [`Self::on_ready`].
 pub(super) struct Datagrams {
     socket: EngineFd<UdpSocket>,
     outgoing: Outgoing,
@@ -73,7 +74,7 @@ impl Datagrams {
     /// Takes over a bound socket.
     pub(super) fn new(socket: UdpSocket) -> io::Result<Self> {
         let local = socket.local_addr()?;
-        // An earlier driver may have had it otherwise; a kernel that cannot does not.
+        // An earlier driver may have enabled it; a kernel without it fails.
         let _ = gso::set_gro(socket.as_raw_fd(), false);
         let has_gso = gso::has_gso(socket.as_raw_fd());
         Ok(Self {
@@ -178,7 +179,7 @@ impl Datagrams {
         Wants { readable: self.is_watched, writable: self.is_blocked }
     }
 
-    /// The kernel announced something.
+    /// The kernel reported readiness.
     pub(super) fn on_ready(
         &mut self,
         what: Wants,

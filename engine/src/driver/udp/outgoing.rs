@@ -21,9 +21,9 @@ struct Slot {
     address_bytes: libc::socklen_t,
     length: usize,
     rail: u8,
-    /// The kernel sends it by its rail unasked.
+    /// The kernel's default route is its rail.
     is_default_route: bool,
-    /// It joins no train.
+    /// It must not be part of a GSO batch.
     no_gso: bool,
 }
 
@@ -50,7 +50,7 @@ pub(super) struct Outgoing {
     controls: Box<[Control]>,
     /// Datagrams in each message of the last call.
     batch_lengths: Box<[u8]>,
-    /// The kernel cuts trains, and has refused none.
+    /// The kernel supports GSO, and has not refused a batch.
     has_gso: bool,
     /// Index of the first datagram.
     head: usize,
@@ -121,7 +121,7 @@ impl Outgoing {
         self.routes.poll(sleeps);
     }
 
-    /// Ways may lead elsewhere by now: what is queued says its own.
+    /// Routes may have changed: queued datagrams get control messages.
     pub(super) fn invalidate_routes(&mut self) {
         self.slots.iter_mut().for_each(|slot| slot.is_default_route = false);
     }
@@ -234,9 +234,7 @@ impl Outgoing {
                     is_second_try = false;
                 }
                 Err(error) if self.has_gso && is_gso_refusal(&error) => {
-                    tracing::debug!(
-                        "datagrams go one by one: the kernel refuses batch_lengths: {error}"
-                    );
+                    tracing::debug!("GSO is not available, sending datagrams singly: {error}");
                     self.has_gso = false;
                 }
                 Err(error) => match error.raw_os_error() {
@@ -279,7 +277,7 @@ impl Outgoing {
         if rc < 0 { Err(failed()) } else { Ok(1) }
     }
 
-    /// Hands over all there is in one call; returns how many datagrams the kernel took.
+    /// Sends all queued datagrams in one call; returns how many the kernel took.
     fn send_many(&mut self, socket: RawFd, with_gso: bool) -> io::Result<usize> {
         let pieces = self.pieces.as_mut_ptr();
         let (mut messages, mut at) = (0, 0);
@@ -329,7 +327,7 @@ impl Outgoing {
         Ok(self.batch_lengths[..taken].iter().map(|&length| usize::from(length)).sum())
     }
 
-    /// How many of the datagrams that wait, from the one at `at` on, go as one message.
+    /// How many of the queued datagrams, from `at` on, form one message.
     fn gso_length(&self, at: usize) -> usize {
         let slot = |offset: usize| &self.slots[(self.head + offset) % BATCH];
         let first = slot(at);

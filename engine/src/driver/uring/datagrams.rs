@@ -14,7 +14,7 @@ impl UringDriver {
     pub(super) fn serve_datagrams(&mut self, sleeps: bool) -> io::Result<()> {
         let is_armed = self.datagrams_armed[Source::Frames as usize].readable;
         if is_armed && self.datagrams.must_cancel(Source::Frames) {
-            // A request that waits keeps the queue from being free.
+            // An outstanding poll request keeps the XDP queue busy.
             let waiting = self
                 .slots
                 .select(|kind| matches!(kind, Kind::Datagrams { source: Source::Frames, .. }));

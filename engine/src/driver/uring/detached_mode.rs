@@ -44,7 +44,7 @@ impl DetachedMode {
         self.requests.is_empty()
     }
 
-    /// Keeps a request for the owner if it is absent, or has others to stage first.
+    /// Defers a request in detached mode, or if earlier ones are still deferred.
     pub(super) fn defer(&mut self, entry: &squeue::Entry) -> bool {
         let keeps = self.is_on || !self.requests.is_empty();
         if keeps {
@@ -53,7 +53,7 @@ impl DetachedMode {
         keeps
     }
 
-    /// Takes back those of some requests that are kept, and names them.
+    /// Removes the deferred ones among `targets`, and returns them.
     fn remove_deferred(&mut self, targets: &[u64]) -> Vec<u64> {
         let mut withdrawn = Vec::new();
         self.requests.retain(|entry| {
@@ -79,10 +79,10 @@ enum PollTarget {
 }
 
 impl UringDriver {
-    /// Stages requests that were kept, as far as there is room.
+    /// Stages deferred requests, as far as there is room.
     pub(super) fn stage_deferred(&mut self) {
         while let Some(entry) = self.detached.requests.front() {
-            // SAFETY: whoever made the request keeps what it points to until its slot retires.
+            // SAFETY: the caller of `push` keeps what the entry points to until its slot is freed.
             if unsafe { self.ring.submission().push(entry) }.is_err() {
                 return;
             }
@@ -91,9 +91,9 @@ impl UringDriver {
         }
     }
 
-    /// Ends those of some requests that the ring has not seen, as if it had cancelled them, and
-    /// gives the others. Lanes of strangers come and go in an absence: none may hold its
-    /// descriptor until the owner is back.
+    /// Completes the deferred ones among `targets` as cancelled, and returns the others.
+    /// Unauthenticated connections come and go in detached mode: none may keep its descriptor until
+    /// the owner is back.
     pub(super) fn cancel_deferred(&mut self, targets: Vec<u64>) -> Vec<u64> {
         let kept = self.detached.remove_deferred(&targets);
         for &user_data in &kept {
@@ -112,7 +112,7 @@ impl UringDriver {
         }
     }
 
-    /// The same for one that is closed in the absence.
+    /// The same for a lane closed in detached mode.
     pub(super) fn end_stream_detached(&mut self, key: LaneKey) {
         let Some(lane) = self.lanes.get_mut(key).filter(|_| self.detached.is_on) else { return };
         if let Some(mode) = lane.closing {
@@ -140,7 +140,7 @@ impl UringDriver {
         }
     }
 
-    /// What sockets have to tell, without the ring.
+    /// Polls all watched descriptors, without the ring.
     pub(super) fn poll_detached(&mut self) -> io::Result<()> {
         let (mut fds, questions) = self.poll_set();
         if fds.is_empty() {
@@ -178,7 +178,7 @@ impl UringDriver {
         Ok(())
     }
 
-    /// Everything that the ring was asked to tell of and that another thread can find out.
+    /// Everything that the ring watches and another thread can poll.
     fn poll_set(&self) -> (Vec<libc::pollfd>, Vec<PollTarget>) {
         let (mut fds, mut questions) = (Vec::new(), Vec::new());
         let mut ask = |fd, events, question| {

@@ -20,8 +20,8 @@ pub(super) struct Listener {
     socket: EngineFd<TcpListener>,
     /// A poll request is outstanding.
     is_watched: bool,
-    /// Nothing is accepted before: the process ran out of descriptors, strangers crowd, or what
-    /// waits is more than one poll accepts.
+    /// Accepting is paused until then: the process ran out of descriptors, a flood is throttled, or
+    /// more connections are pending than one poll accepts.
     paused_until: Option<Instant>,
 }
 
@@ -63,7 +63,7 @@ impl UringDriver {
             None => self.add_listener(socket),
             Some(index) => {
                 for request in self.slots.select(|kind| kind == Kind::Listen(index)) {
-                    // What it still says would be taken for the new one's.
+                    // Its completion would be taken for one of the new listener.
                     self.slots.ignore_completion(request);
                     self.cancel(vec![request]);
                 }
@@ -124,7 +124,7 @@ impl UringDriver {
     pub(super) fn listener_ready(&mut self, index: usize, result: i32, has_more: bool) {
         let listener = &mut self.listeners[index];
         listener.is_watched = has_more;
-        // What waits when the driver stops is left for the next one that listens.
+        // Connections pending when the driver stops are left for the next driver.
         if self.is_stopped || result == -libc::ECANCELED || listener.paused_until.is_some() {
             return;
         }
@@ -152,7 +152,7 @@ impl UringDriver {
             return;
         }
         if let Err(error) = self.watch_listener(index) {
-            tracing::warn!("cannot wait for connections now: {error}");
+            tracing::warn!("cannot watch a listener for now: {error}");
             self.pause_listener(index, ACCEPT_PAUSE);
         }
     }
@@ -163,14 +163,14 @@ impl UringDriver {
         self.has_paused = true;
     }
 
-    /// Asks for news of links again where that was refused.
+    /// Repeats a refused request for the list of links.
     pub(super) fn retry_link_request(&mut self) {
         if self.rails.links_retry_in() == Some(Duration::ZERO) {
             self.handle_link_events();
         }
     }
 
-    /// No listener accepts for `pause`.
+    /// Pauses all listeners.
     pub(super) fn pause_all(&mut self, pause: Duration) {
         (0..self.listeners.len()).for_each(|index| self.pause_listener(index, pause));
     }

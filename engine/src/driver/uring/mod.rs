@@ -66,7 +66,7 @@ pub(crate) struct UringDriver {
     has_files: bool,
     lanes: Table<UringLane, LaneKey>,
     listeners: Vec<Listener>,
-    /// Some listener rests.
+    /// Some listener is paused.
     has_paused: bool,
     rails: Rails,
     datagrams: Datagrams,

@@ -162,7 +162,7 @@ impl UringDriver {
             self.enter()?;
         }
         self.copy_completions();
-        // TxFlags stages requests, and a full submission queue collects more completions.
+        // A handler may stage requests, and a full submission queue collects more completions.
         while !self.completions.is_empty() {
             let mut batch = std::mem::take(&mut self.completions);
             for (user_data, result, flags) in batch.drain(..) {

@@ -61,7 +61,7 @@ impl Slots {
         }
     }
 
-    /// What a request still says means nothing any more.
+    /// Ignores further completions of a request.
     pub(super) fn ignore_completion(&mut self, user_data: u64) {
         if let Some(request) = self.0.get_mut(Id::from_u64(user_data)) {
             request.kind = Kind::Cancel;

@@ -26,7 +26,7 @@ struct Destination {
     to: SocketAddr,
     /// Headers and the longest payload; `None`: by the socket.
     route: Option<(Template, usize)>,
-    /// The next datagram goes by the socket, so that the kernel asks for a stale neighbour.
+    /// The next datagram uses the socket, so that the kernel probes a stale neighbour.
     goes_by_socket_once: bool,
     ask_at: Instant,
     retry: Duration,
@@ -99,7 +99,7 @@ impl Destinations {
         Some(index)
     }
 
-    /// Whether a destination is new and was not asked for.
+    /// Whether a new destination has not been looked up.
     pub(super) fn has_pending_lookups(&self) -> bool {
         self.ask_at.is_some_and(|at| at <= self.now)
     }

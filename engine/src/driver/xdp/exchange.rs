@@ -70,9 +70,9 @@ pub(super) struct Exchange<R> {
     /// Written frames; `staged_packets` assigns them to packets.
     staged: Vec<Frame>,
     staged_packets: Vec<Packet>,
-    /// Packets lie in the transmit ring that the kernel has not been told of, or that it left.
+    /// The transmit ring has packets that the kernel was not notified of, or left behind.
     needs_kick: bool,
-    /// Given out to be read.
+    /// Packet being read by the caller.
     reading: Option<Reading>,
     batch: [Packet; BATCH],
     next: usize,
@@ -113,7 +113,7 @@ impl<R: Rings> Exchange<R> {
         exchange
     }
 
-    /// Where the frames are.
+    /// Number of frames by owner.
     pub(super) fn counts(&self) -> FrameCounts {
         self.ledger.counts()
     }

@@ -38,13 +38,13 @@ pub(super) enum Holder {
 /// Number of frames by owner; the sum is constant.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct FrameCounts {
-    /// In the list of free ones.
+    /// In the free list.
     pub(crate) free: u32,
     /// Being written or read.
     pub(crate) in_hand: u32,
-    /// Leased to the kernel to receive into.
+    /// Owned by the kernel, for receiving.
     pub(crate) filled: u32,
-    /// Leased to the kernel to be sent.
+    /// Owned by the kernel, for sending.
     pub(crate) sending: u32,
     /// Indices returned by the kernel that it did not own; they were rejected.
     pub(crate) strays: u64,

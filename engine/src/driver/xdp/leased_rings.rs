@@ -53,7 +53,7 @@ pub(super) fn register(socket: &OwnedFd, frames: u32) -> io::Result<Mapping> {
 }
 
 impl LeasedRings {
-    /// Takes over a socket whose rings have `entries` each, with the memory that was registered.
+    /// Takes over a socket whose rings have `entries` each, with the registered memory.
     ///
     /// # Errors
     ///

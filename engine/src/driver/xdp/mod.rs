@@ -70,7 +70,7 @@ pub(super) struct Frames {
 #[derive(Debug)]
 enum Mode {
     Up(Box<XdpQueue>),
-    /// Nothing goes or comes any more; somebody still watches its descriptor.
+    /// Frames are not used any more; the descriptor is still watched.
     Leaving(Box<XdpQueue>, FallbackState),
     Down(FallbackState),
     /// There never were any.
@@ -87,8 +87,7 @@ struct FallbackState {
 }
 
 impl FallbackState {
-    /// The try that began at `began` has failed just now. What has held the engine up is tried less
-    /// often.
+    /// The attempt that began at `began` has just failed. Slow attempts are repeated less often.
     fn new(cause: String, began: Instant) -> Self {
         let pause = RETRY_EVERY.max(began.elapsed() * RETRY_SHARE);
         Self { cause, retry_at: began + pause, pause: RETRY_EVERY }
@@ -163,7 +162,7 @@ impl Frames {
     #[inline]
     pub(super) fn room(&mut self, counters: &mut DriverCounters) -> Option<&mut [u8]> {
         if self.active_queue()?.is_full() {
-            // What is staged makes room by going.
+            // Sending staged frames makes room.
             self.flush(counters);
         }
         self.active_queue()?.room()
@@ -221,8 +220,8 @@ impl Frames {
         matches!(&self.mode, Mode::Up(lane) if lane.has_pending_lookups())
     }
 
-    /// To be called now and then. `is_watched`: somebody has asked the kernel about the descriptor,
-    /// and the queue is not free before that is over.
+    /// Periodic maintenance. `is_watched`: the kernel watches the descriptor, and the queue cannot
+    /// be released before that ends.
     pub(super) fn maintain(&mut self, now: Instant, is_watched: bool) {
         match &mut self.mode {
             Mode::Up(lane) => {
@@ -250,7 +249,7 @@ impl Frames {
         let fallback = FallbackState::new(cause, Instant::now());
         let before = std::mem::replace(&mut self.mode, Mode::Down(fallback.clone()));
         if let Mode::Up(lane) = before {
-            tracing::warn!("no frames: {}; datagrams go by the socket meanwhile", fallback.cause);
+            tracing::warn!("AF_XDP is unavailable, using the UDP socket: {}", fallback.cause);
             self.mode = Mode::Leaving(lane, fallback);
         }
     }

@@ -134,7 +134,7 @@ fn any(
     Ok((from, udp + 8..udp + length))
 }
 
-/// Type of the packet in a frame and where it begins.
+/// EtherType of a frame after VLAN tags, and the offset of its packet.
 fn past_vlans(frame: &[u8]) -> Result<(u16, usize), RejectReason> {
     let mut at = 12;
     for _ in 0..=VLAN_TAGS_MAX {
@@ -146,7 +146,7 @@ fn past_vlans(frame: &[u8]) -> Result<(u16, usize), RejectReason> {
     Err(RejectReason::OtherProtocol)
 }
 
-/// Source and UDP part of an IPv4 packet. What follows the packet is the padding of a short frame.
+/// Source and UDP part of an IPv4 packet. Bytes after the packet are Ethernet padding.
 fn ipv4(frame: &[u8], at: usize, ours: Ipv4Addr) -> Result<(IpAddr, Range<usize>), RejectReason> {
     let header: [u8; 20] = array(frame, at)?;
     let header_bytes = usize::from(header[0] & 15) * 4;

@@ -22,7 +22,7 @@ use crate::driver::traits::{FrameDrops, FrameFigures};
 
 /// How often XDP program and NIC are checked.
 const CHECK_EVERY: Duration = Duration::from_millis(100);
-/// Frames that came in and were no datagrams, of which one call takes no more.
+/// Rejected frames that one receive call skips.
 const REJECTED_MAX: usize = 64;
 
 /// Longest datagram that fits into one frame, with headers and two VLAN tags.
@@ -31,7 +31,7 @@ pub(super) const SINGLE_BYTES_MAX: usize = PACKET_BYTES - BYTES_MAX - 8;
 /// Frames to and from one address and port.
 #[derive(Debug)]
 pub(super) struct XdpQueue {
-    // Goes before the socket, so that nothing is redirected to a closed one.
+    // Dropped before the socket, so that nothing is redirected to a closed one.
     lease: QueueLease,
     exchange: Exchange<AnyRings>,
     frames: u32,
@@ -52,9 +52,9 @@ pub(super) struct XdpQueue {
 }
 
 impl XdpQueue {
-    /// Takes a queue of the NIC that has the address `local`, to which `socket` is bound. Packets
-    /// may take several frames where the NIC takes longer ones than a frame; also elsewhere, or not
-    /// at all, if `needs_long`.
+    /// Acquires a queue of the NIC that has the address `local`, to which `socket` is bound.
+    /// Packets may take several frames if the NIC's MTU exceeds a frame; with `needs_long` always,
+    /// or this fails.
     ///
     /// # Errors
     ///
@@ -255,7 +255,7 @@ impl XdpQueue {
     ///
     /// # Errors
     ///
-    /// Why frames come and go no more.
+    /// Why frames cannot be used any more.
     pub(super) fn maintain(&mut self, now: Instant) -> Result<(), String> {
         self.exchange.reap();
         self.exchange.refill();

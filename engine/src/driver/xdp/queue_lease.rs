@@ -43,7 +43,7 @@ pub(in super::super) struct Source {
 /// The right to the packets of a queue, as long as this lives.
 #[derive(Debug)]
 pub(super) enum QueueLease {
-    /// By privileges of our own.
+    /// By privileges of this process.
     Own {
         /// Of the NIC: children have no copies of what keeps the program on it.
         _registrations: Vec<Registration>,
@@ -135,13 +135,13 @@ pub(super) struct Acquired {
 ///
 /// # Errors
 ///
-/// What stands in the way, and the cure.
+/// The obstacle, and the remedy.
 pub(super) fn acquire(request: &QueueRequest<'_>) -> Result<Acquired, String> {
     let lacking = match Missing::of_this_thread() {
         Some(missing) => missing.to_string(),
         None => match Nic::join(request.nic, AttachMode::Auto) {
             Ok(nic) => return bind_directly(nic, request),
-            // A user namespace's root has them all, and may nothing here.
+            // Root of a user namespace has them all, without effect here.
             Err(JoinError::Privileges { missing, .. }) => missing.to_string(),
             Err(error) => return Err(error.to_string()),
         },
@@ -166,7 +166,7 @@ pub(super) fn acquire(request: &QueueRequest<'_>) -> Result<Acquired, String> {
     })
 }
 
-/// By own privileges. Kernels before 6.6 have packets of one frame only.
+/// By own privileges. Multi-frame packets need Linux 6.6.
 fn bind_directly(nic: Nic, request: &QueueRequest<'_>) -> Result<Acquired, String> {
     let nic = match request.long {
         MultiFrame::No => nic,
@@ -180,8 +180,8 @@ fn bind_directly(nic: Nic, request: &QueueRequest<'_>) -> Result<Acquired, Strin
     take_queue(nic, request, false).map_err(|(_, why)| why)
 }
 
-/// The first queue that nobody has, zero-copy where NIC and program can. The NIC comes back if
-/// there is none.
+/// Acquires the first free queue, zero-copy if NIC and program support it. Returns the NIC if there
+/// is none.
 fn take_queue(
     nic: Nic,
     request: &QueueRequest<'_>,
@@ -191,7 +191,7 @@ fn take_queue(
     let long_bytes = if is_long { DATAGRAM_BYTES_MAX + BYTES_MAX } else { 0 };
     let mut last = String::from("it has no queue");
     for queue in 0..nic.queues() {
-        // Others' queues are not waited for where there are more.
+        // Busy queues are not waited for if there are several.
         let is_patient = request.is_patient && nic.queues() == 1;
         let ways: &[Copying] =
             if nic.has_zero_copy() { &[Copying::Zero, Copying::Copy] } else { &[Copying::Copy] };
@@ -235,7 +235,7 @@ fn refused(nic: &str, queue: u32, error: &io::Error) -> String {
     format!("queue {queue} of {nic}: {error}{cure}")
 }
 
-/// The first queue that nobody has, by the helper.
+/// Leases the first free queue from the helper.
 fn lease_from_helper(request: &QueueRequest<'_>, helper: &Path) -> Result<Acquired, LeaseError> {
     let is_patient = request.is_patient;
     let patience = if is_patient { FIRST_ANSWER } else { LATER_ANSWER };

@@ -15,7 +15,7 @@ pub(super) struct Packet {
     pub(super) index: u32,
     /// Length of the packet in bytes.
     pub(super) length: u32,
-    /// The packet goes on in the frame that follows.
+    /// The packet continues in the next frame.
     pub(super) has_more: bool,
 }
 

@@ -24,10 +24,10 @@ use crate::forks::Registration;
 pub(super) const FRAME_BYTES: u32 = 4096;
 /// Of these, bytes for a packet; the rest is `XDP_PACKET_HEADROOM`.
 pub(super) const PACKET_BYTES: usize = FRAME_BYTES as usize - 256;
-/// In the options of a descriptor: the packet goes on in the next one (`XDP_PKT_CONTD`).
+/// Descriptor option `XDP_PKT_CONTD`: the packet continues in the next descriptor.
 pub(super) const HAS_MORE: u32 = 1;
-/// How long the kernel may take to let go of a queue that was bound before: it does so some 20 ms
-/// after the last descriptor was closed.
+/// How long to wait for a queue that was bound before: the kernel releases it some 20 ms after the
+/// last descriptor was closed.
 pub(super) const BUSY_FOR: Duration = Duration::from_secs(1);
 const BUSY_PAUSE: Duration = Duration::from_millis(2);
 

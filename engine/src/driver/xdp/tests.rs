@@ -344,7 +344,7 @@ fn multi_frame_packets_round_trip() {
         exchange.reap();
         assert_eq!(exchange.counts().total(), 96);
     }
-    // One that is too long is counted and costs nothing else.
+    // A packet that is too long is counted and has no other effect.
     for has_more in [true, true, true, false] {
         let model = exchange.rings();
         let index = model.to_fill.pop_front().unwrap();

@@ -9,13 +9,13 @@ use rand::RngExt;
 use super::Fault;
 use crate::driver::traits::{DATAGRAM_BYTES_MAX, DriverEvent, TxFlags};
 
-/// A datagram that others overtake.
+/// A datagram that is delayed.
 struct DelayedDatagram {
     to: SocketAddr,
     rail: u8,
     bytes: Vec<u8>,
     tx_flags: TxFlags,
-    /// The poll at which it goes.
+    /// The poll at which it is sent.
     due: u64,
 }
 
@@ -25,7 +25,7 @@ pub(super) struct Datagrams {
     /// The caller's buffer; empty without a socket.
     room: Vec<u8>,
     kept: Vec<DelayedDatagram>,
-    /// The driver inside is to tell of a datagram.
+    /// A readable event was requested.
     is_watched: bool,
     /// A writable event was requested.
     wants_room: bool,
@@ -40,7 +40,7 @@ impl Datagrams {
         !self.kept.is_empty()
     }
 
-    /// Whether an event of datagrams answers a question that is open.
+    /// Whether an event was requested.
     pub(super) fn answers_request(&mut self, event: &DriverEvent) -> bool {
         match event {
             DriverEvent::DatagramsReadable => std::mem::take(&mut self.is_watched),
@@ -72,7 +72,7 @@ impl Fault {
         Ok(&mut self.datagrams.room)
     }
 
-    /// Decides on the fate of a datagram.
+    /// Decides the faults of a datagram.
     pub(super) fn apply_datagram_faults(
         &mut self,
         to: SocketAddr,
@@ -103,14 +103,14 @@ impl Fault {
     }
 
     fn forward(&mut self, to: SocketAddr, rail: u8, bytes: &[u8], tx_flags: TxFlags) {
-        // Where there is no room it is one more that the network lost.
+        // Without room it is lost.
         if let Ok(room) = self.inner.datagram_room() {
             room[..bytes.len()].copy_from_slice(bytes);
             self.inner.send_datagram(to, rail, bytes.len(), tx_flags);
         }
     }
 
-    /// Sends what was kept until `turn`.
+    /// Sends datagrams delayed until `turn`.
     pub(super) fn forward_delayed(&mut self, turn: u64) {
         if self.datagrams.kept.is_empty() {
             return;

@@ -54,7 +54,7 @@ pub(crate) struct DatagramCounts {
     pub(crate) duplicates: u64,
     /// Arrived where no process was.
     pub(crate) no_receiver: u64,
-    /// No room in the receiver's kernel.
+    /// Dropped at the receive buffer.
     pub(crate) receive_drops: u64,
     /// Delivered to a process's kernel buffer.
     pub(crate) arrived: u64,
@@ -79,7 +79,7 @@ pub(super) struct DatagramNet {
     watcher: Option<Watcher>,
     sieve: Option<DropFilter>,
     checker: Option<DatagramChecker>,
-    /// To be used again.
+    /// Free list.
     // Boxed where they are used: they move from queue to queue.
     #[allow(clippy::vec_box)]
     spare: Vec<Box<Datagram>>,
@@ -106,7 +106,7 @@ impl Net {
         if self.hosts[host].random.datagrams.one_in(one_in) {
             return Err(ErrorKind::Unsupported.into());
         }
-        // What arrived before found nobody.
+        // Earlier arrivals had no receiver.
         self.process_arrivals(host);
         for link in 0..self.hosts[host].links.len() {
             let known = &self.hosts[host].links[link];
@@ -251,7 +251,7 @@ impl Net {
         self.propagate(host, datagram, None);
     }
 
-    /// The same by links with impairments of their own; `trip` is `None` where there is no room.
+    /// The same on links with impairments of their own; `trip` is `None` if the queue is full.
     fn launch_by_link(
         &mut self,
         from: At,
@@ -275,7 +275,7 @@ impl Net {
         self.propagate(from.host, datagram, Some(arrival_ns));
     }
 
-    /// A datagram is on the way, where it may be seen and lost.
+    /// Passes a datagram to the network, where it may be observed and lost.
     fn propagate(&mut self, host: usize, mut datagram: Box<Datagram>, arrival_ns: Option<u64>) {
         datagram.from = self.hosts[host].links[datagram.link].public;
         datagram.sender = Some(host);
@@ -323,7 +323,7 @@ impl Net {
             || self.hosts[from.host].random.datagrams.hits(self.datagram_impairments.loss_ppm)
     }
 
-    /// A datagram is on its way, and perhaps a copy of it.
+    /// Puts a datagram in flight, and possibly a duplicate.
     fn schedule_arrival(
         &mut self,
         sender: usize,
@@ -348,7 +348,7 @@ impl Net {
             self.bring(target, copy_ns, copy);
         }
         let random = &mut self.hosts[sender].random.datagrams;
-        // Of two copies one may be whole.
+        // Of two copies one may be intact.
         if datagram.length > 0 && random.hits(self.datagram_impairments.flip_ppm) {
             self.datagram_net.counts.garbled += 1;
             let bit = random.below(8 * datagram.length);
@@ -365,7 +365,7 @@ impl Net {
 
     fn bring(&mut self, host: usize, arrival_ns: u64, datagram: Box<Datagram>) {
         if !self.hosts[host].socket.is_open {
-            // What found nobody does not wait for a successor.
+            // A datagram without a receiver is not kept for the next process.
             self.process_arrivals(host);
         }
         let number = self.next_number();
@@ -385,7 +385,7 @@ impl Net {
         self.wake_at(host, readable_ns);
     }
 
-    /// What has had its time arrives at the kernel of `host`.
+    /// Moves due datagrams to the kernel buffer of `host`.
     fn process_arrivals(&mut self, host: usize) {
         let now_ns = self.now_ns();
         let room_bytes = self.datagram_impairments.receive_room_bytes;

@@ -1,4 +1,4 @@
-//! Driver calls and what comes of them, one kind of impairments at a time.
+//! Driver calls under one kind of impairment at a time.
 
 mod faults;
 mod impairments;

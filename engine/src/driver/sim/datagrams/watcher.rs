@@ -43,7 +43,7 @@ impl Watcher {
 /// Chooses which datagrams to lose, by sending host and bytes.
 type Choice = Box<dyn FnMut(usize, &[u8]) -> bool>;
 
-/// Loses what somebody names.
+/// Drops chosen datagrams.
 pub(super) struct DropFilter(Choice);
 
 impl DropFilter {
@@ -169,7 +169,7 @@ impl Net {
     }
 
     fn lose_under_way(&mut self, to: usize, is_lost: impl Fn(&Datagram) -> bool) {
-        // What has arrived is there.
+        // Datagrams that have arrived are kept.
         self.process_arrivals(to);
         let under_way = &mut self.hosts[to].socket.under_way;
         let before = under_way.len();

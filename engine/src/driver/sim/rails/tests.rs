@@ -25,7 +25,7 @@ const SLOW: LinkImpairments = LinkImpairments {
 const FAST: LinkImpairments = LinkImpairments { ns_per_kib: 2_048, ..SLOW };
 const KEEP_ALIVE_NS: u64 = 10 * SECOND;
 
-/// Two hosts with a process each, and one link for each impairments.
+/// Two hosts with a process each, and one link per entry.
 struct Bench {
     net: Shared,
     drivers: Vec<SimDriver>,

@@ -155,7 +155,7 @@ fn link_rate_and_queue_limit_apply() {
     assert_eq!(bench.counts().queue_drops, 15);
     bench.pass(DELAY_NS + 10 * each);
     assert_eq!(bench.receive_all(1).len(), 10);
-    // What is longer than the queue goes by an idle link.
+    // A datagram longer than the queue is sent by an idle link.
     bench.net.borrow_mut().datagram_impairments.queue_bytes = 10;
     bench.send(0, 1, &[1; 1000]);
     bench.send(0, 1, &[1; 1000]);
