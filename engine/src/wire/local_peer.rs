@@ -42,9 +42,9 @@ pub(crate) const LOCAL_PEER_VERSION: u16 = 8;
 /// Length of each message, in bytes.
 pub(crate) const LOCAL_PEER_BYTES: usize = 56;
 
-/// `kind`: who connected names the session.
+/// `kind`: the client names the session.
 pub(crate) const KIND_LOCAL_HELLO: u16 = 1;
-/// `kind`: who listens proves that it is in the session.
+/// `kind`: the server proves that it is in the session.
 pub(crate) const KIND_CHALLENGE: u16 = 2;
 /// `kind`: the client passes the memory.
 pub(crate) const KIND_MEMORY: u16 = 3;
@@ -58,9 +58,9 @@ pub(crate) const KIND_JOIN: u16 = 6;
 /// `kind`: the server takes descriptors from now on.
 pub(crate) const KIND_ADMITTED: u16 = 7;
 
-/// The byte that says: look into the ring.
+/// The byte that asks the peer to poll the ring.
 pub(crate) const SIGNAL_POLL: u8 = 1;
-/// The byte that says: this side has read the other one's witness.
+/// The byte that confirms that this side has read the other one's process cookie.
 pub(crate) const SIGNAL_READS: u8 = 2;
 
 /// The first byte of a [`MemoryRequest`].
