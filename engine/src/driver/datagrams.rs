@@ -399,7 +399,7 @@ impl Datagrams {
         }
     }
 
-    /// See [`crate::driver::traits::DatagramIo::witness`].
+    /// See [`crate::driver::traits::DatagramIo::process_cookie`].
     pub(super) fn process_cookie(&self) -> Option<Arc<ProcessCookie>> {
         self.shm.as_ref()?.process_cookie()
     }
@@ -458,7 +458,7 @@ impl Datagrams {
         let Some(socket) = &mut self.socket else { return };
         if let Some(shm) = &mut self.shm {
             shm.serve(sleeps);
-            // What came before a ring ended is told before that.
+            // What came before a ring ended is reported before its end.
             while let Some(event) = shm.next_memory_event() {
                 events.push(event);
             }
@@ -496,8 +496,8 @@ impl Datagrams {
         }
     }
 
-    /// What to ask the kernel for one source, excluding requests already made. While the driver
-    /// polls, it polls the ring itself.
+    /// Returns the events to request from the kernel for one source, excluding requests already
+    /// made. While the driver polls, it polls the ring itself.
     pub(super) fn wants(&self, source: Source, sleeps: bool) -> Wants {
         let Some(socket) = &self.socket else { return Wants::default() };
         match source {

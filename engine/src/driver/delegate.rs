@@ -106,7 +106,7 @@ macro_rules! delegate {
             offset: usize,
             length: usize,
         ) -> io::Result<()> {
-            // SAFETY: the caller's promise, passed on.
+            // SAFETY: the caller upholds the contract.
             unsafe { self.$to.read_by_cma(session, source, into, offset, length) }
         }
     };

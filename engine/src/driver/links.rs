@@ -20,8 +20,7 @@ const LINK_BYTES: usize = 16;
 const ALIGN: usize = 4;
 /// `struct rtattr`.
 const ATTRIBUTE_BYTES: usize = 4;
-/// From `linux/netlink.h`: links changed while the kernel told of them, and it may have left some
-/// out.
+/// From `linux/netlink.h`: links changed during the dump, which may lack some.
 const DUMP_INTERRUPTED: u16 = 0x10;
 /// From `linux/if.h`: switched on, and with a carrier.
 const IS_UP: u32 = libc::IFF_UP as u32 | 1 << 16;
@@ -103,8 +102,7 @@ impl Links {
     ///
     /// # Errors
     ///
-    /// The kernel has no room for the question now; whoever reads after [`Self::retry_in`] asks
-    /// again.
+    /// The kernel has no room for the request now; a read after [`Self::retry_in`] repeats it.
     pub(super) fn request_list(&mut self) -> io::Result<()> {
         if self.is_listing {
             self.is_incomplete = true;
@@ -147,8 +145,8 @@ impl Links {
         if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
-    /// Tells of each link that the kernel has news of, with a socket to ask about others of the
-    /// same network by. Returns the number of system calls.
+    /// Reports each link that the kernel has an event of, with a socket to query others of the same
+    /// network by. Returns the number of system calls.
     pub(super) fn read(&mut self, mut on_link: impl FnMut(Link<'_>, &OwnedFd)) -> u64 {
         let mut syscalls = self.retry_if_due();
         loop {
@@ -322,7 +320,7 @@ mod tests {
         let count = crate::topology::nics().unwrap().len();
         let states = complete(&mut links);
         assert!(states.len() >= 2 * count, "{states:?} of {count}, twice");
-        // Whoever lost news asks again.
+        // After lost events the list is requested again.
         links.is_incomplete = true;
         links.request_list().unwrap();
         assert!(complete(&mut links).len() >= count);

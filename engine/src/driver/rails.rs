@@ -93,8 +93,8 @@ impl Rails {
         Ok(())
     }
 
-    /// Asks for news of links, if somebody can go by another rail then; the descriptor is to be
-    /// watched from now on if there was none before. Returns it in that case.
+    /// Subscribes to link events, if a connection could use another rail then; the descriptor is to
+    /// be watched from now on if there was none before. Returns it in that case.
     pub(super) fn subscribe_links(&mut self, counters: &mut DriverCounters) -> Option<RawFd> {
         if !self.has_several() || self.list.iter().all(|rail| rail.nic_index == 0) {
             return None;
@@ -127,7 +127,7 @@ impl Rails {
         self.links.as_ref().map(Links::fd)
     }
 
-    /// There will be no news of links: rails find out without. Comes once per driver.
+    /// Logs that there are no link events: rails find out without. Comes once per driver.
     pub(super) fn warn_no_link_events(error: &io::Error) {
         tracing::warn!(
             "link monitoring is unavailable, rail failures are detected by packet loss: {error}"
@@ -140,8 +140,8 @@ impl Rails {
         self.links.as_ref().and_then(Links::retry_in)
     }
 
-    /// There is news of links: tells of rails that are concerned. `true`: datagrams have to know,
-    /// for a rail has another NIC than before under the same name, or leads elsewhere by now.
+    /// Handles link events, and reports the rails that are concerned. `true`: datagrams have to
+    /// know, for a rail has another NIC than before under the same name, or leads elsewhere by now.
     pub(super) fn handle_links(
         &mut self,
         counters: &mut DriverCounters,
@@ -162,7 +162,7 @@ impl Rails {
         has_moved || events.len() > reported
     }
 
-    /// There is news of one link. `is_there`: whether an index is that of a NIC.
+    /// Handles an event of one link. `is_there`: whether an index is that of a NIC.
     fn handle_link(
         &mut self,
         link: Link<'_>,
@@ -338,7 +338,7 @@ impl Rails {
 
     /// The lane of a connection that was let in.
     pub(super) fn lane_opened(&mut self, accepted: AcceptedOnRail, lane: LaneKey) {
-        // Of what is not announced nobody learns better.
+        // Without an announcement peers keep stale ARP entries.
         let (nic_index, announcer) = (self.nic_of(accepted.rail), &self.announcer);
         let is_announced = announcer
             .as_ref()
@@ -376,7 +376,7 @@ impl Rails {
     }
 
     /// A bulk lane is used: if it came by another NIC than its rail's it is bound to that as soon
-    /// as its peer has been told.
+    /// as the address is announced to its peer.
     pub(super) fn rebind_unmatched(
         &mut self,
         lane: LaneKey,
@@ -457,7 +457,7 @@ mod tests {
     #[test]
     fn rail_follows_its_nic_name_only_after_deletion() {
         let (mut rails, mut events) = (rails(), Vec::new());
-        // Two NICs change their names; news of the first one were lost.
+        // Two NICs change their names; events of the first one were lost.
         assert!(!rails.handle_link(link(3, "eth0"), |index| index == 2, &mut events));
         assert!(!rails.handle_link(link(2, "eth1"), |_| true, &mut events));
         assert!(!rails.handle_link(link(3, "eth0"), |_| false, &mut events));
@@ -469,7 +469,7 @@ mod tests {
         assert!(rails.handle_link(link(4, "eth1"), |_| true, &mut events));
         assert_eq!(rails.nic_of(0), Some(4));
         assert_eq!(states(&events), [false, true]);
-        // So it is again, but only the new one is told of.
+        // The same again, but only the new one is reported.
         assert!(rails.handle_link(link(5, "eth1"), |_| false, &mut events));
         assert_eq!(rails.nic_of(0), Some(5));
         assert_eq!(states(&events), [false, true, false, true]);

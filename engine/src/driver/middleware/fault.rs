@@ -106,7 +106,7 @@ impl Fault {
         self.turn + self.random.random_range(1..=TURNS_MAX)
     }
 
-    /// Takes an event into the queue of those that are to be told.
+    /// Puts an event into the queue of those to be reported.
     fn delay_event(&mut self, event: DriverEvent) {
         let due = if self.chance(self.faults.late) { self.soon() } else { self.turn };
         self.delayed_events.push(DelayedEvent { event, due });
@@ -133,7 +133,7 @@ impl Fault {
         }
     }
 
-    /// What the driver inside has told, as the caller is to be told.
+    /// Collects the events of the inner driver, with the faults that the caller is to see.
     fn collect_inner_events(&mut self) {
         let mut fresh = std::mem::take(&mut self.fresh);
         for event in fresh.drain(..) {
@@ -219,7 +219,7 @@ impl Fault {
         }
     }
 
-    /// Tells what is due and does not have to follow what is not.
+    /// Reports what is due and does not have to follow what is not.
     fn deliver_due(&mut self, events: &mut Vec<DriverEvent>) {
         if self.delayed_events.iter().all(|held| held.due <= self.turn) {
             events.extend(self.delayed_events.drain(..).map(|held| held.event));
@@ -256,7 +256,7 @@ impl Fault {
         self.reconnect_due(turn);
     }
 
-    /// Something happens at a turn to come although the driver inside has no news.
+    /// Whether something happens at a later turn although the inner driver has no events.
     fn has_pending(&self) -> bool {
         !self.delayed_events.is_empty()
             || self.datagrams.has_pending()
@@ -353,7 +353,7 @@ impl Driver for Fault {
     }
 
     fn dismantle(&mut self) -> io::Result<Vec<(LaneKey, OwnedFd)>> {
-        // Readiness is found again by whoever adopts the lanes; the rest must be told here.
+        // The driver that adopts the lanes finds readiness again; the rest must be reported here.
         let must_report = |held: &DelayedEvent| {
             !matches!(
                 held.event,
@@ -432,7 +432,7 @@ impl ConnectionIo for Fault {
             // The answer is on its way.
             Some(State::Open | State::Broken { .. }) if self.delayed_events.iter().any(is_same) => {
             }
-            // A reset lane is ready for everything: the next call says so.
+            // A reset lane is ready for everything: the next call reports it.
             Some(State::Broken { .. }) => self.delay_event(event),
             _ => {
                 self.inner.watch(key, interest)?;

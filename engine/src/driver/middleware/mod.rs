@@ -1,8 +1,8 @@
 //! Drivers that wrap a driver: fault injection ([`fault`]), packet capture ([`pcap`]), and tracing
 //! of calls and events ([`trace`]).
 //!
-//! Each keeps the contract of [`crate::driver::traits`] if the driver inside does. Where none is
-//! asked for, the engine talks to its driver itself.
+//! Each keeps the contract of [`crate::driver::traits`] if the inner driver does. Without any, the
+//! engine uses its driver directly.
 
 mod capture;
 mod fault;

@@ -119,7 +119,7 @@ fn log_event(event: &DriverEvent) {
         DriverEvent::ProcessEnded { session } => {
             trace!(target: TARGET, event = "process_ended", session);
         }
-        // Who has the key may use the memory.
+        // The key grants access to the memory.
         DriverEvent::MemoryRequested { session, token, .. } => {
             trace!(target: TARGET, event = "memory_asked", session, token);
         }

@@ -61,8 +61,8 @@ impl Discovery {
     pub(super) fn listening(&self, engine: u64) -> io::Result<Option<SocketFile>> {
         let Some(path) = self.path_of(engine) else { return Ok(None) };
         let left = SocketFile { path, process: std::process::id() };
-        // By a descriptor: others who may write to the directory could have put a link there, to a
-        // file of this user.
+        // By a descriptor: other users who may write to the directory could have put a link there,
+        // to a file of this user.
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = rustix::fs::open(&left.path, flags, Mode::empty())?;
         let status = rustix::fs::fstat(&file)?;
@@ -77,7 +77,7 @@ impl Discovery {
         Ok(Some(left))
     }
 
-    /// Removes the sockets of processes of this kernel that were killed: nobody has them.
+    /// Removes the sockets of processes of this kernel that were killed: they have no owner.
     pub(super) fn remove_stale_sockets(&self) {
         let Self::Directory { path, boot, .. } = self else { return };
         let Ok(entries) = fs::read_dir(path) else { return };

@@ -1,4 +1,4 @@
-//! What is said before two engines share memory; see [`crate::wire::local_peer`].
+//! The handshake before two engines share memory; see [`crate::wire::local_peer`].
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
@@ -31,7 +31,7 @@ enum Phase {
     Joining { nonces: [Nonce; 2] },
     /// Its memory is on its way.
     Offered { segment: Box<RingPair>, nonces: [Nonce; 2] },
-    /// Who listens does not know yet who has connected.
+    /// Server: the client is not known yet.
     Accepted,
     /// Server: the session is not known yet, as it is just being established.
     Waiting { nonce: Nonce },
@@ -54,7 +54,7 @@ pub(super) struct Exchange {
     pub(super) slot: u32,
 }
 
-/// What this engine offers to the peer.
+/// The offer of this engine to the peer.
 #[derive(Clone, Copy)]
 pub(super) struct LocalSide<'a> {
     /// By what others know this engine's memory; `None`: they may not read it.
@@ -84,7 +84,7 @@ pub(super) enum Outcome {
     Failed(&'static str),
 }
 
-/// What is proved: the side, and for MEMORY and READY their content.
+/// The content of a proof: the side, and for MEMORY and READY their content.
 #[derive(Clone, Copy)]
 enum ProofKind {
     Connected(Credentials),
@@ -110,7 +110,7 @@ impl Credentials {
         Self { cookie: zerocopy::transmute!(message.nonce), doorbell: message.doorbell }
     }
 
-    /// The message that says it.
+    /// Returns the message that carries this.
     fn message(self, kind: u16, session: u64, proof: [u8; 16]) -> LocalPeerMessage {
         let slot = zerocopy::transmute!(self.cookie);
         let message = LocalPeerMessage::new(kind, session, slot, proof);
@@ -122,7 +122,7 @@ impl Credentials {
     }
 }
 
-/// RR-SHM-2: only who has the keys of the session can make it, and only for this exchange.
+/// RR-SHM-2: only a peer that has the keys of the session can make it, and only for this exchange.
 fn proof(peer: &LocalPeer, claim: ProofKind, nonces: [&Nonce; 2]) -> [u8; 16] {
     let mut hasher = blake3::Hasher::new_keyed(&peer.key);
     match claim {
@@ -151,7 +151,7 @@ pub(super) fn proof_of_joining(peer: &LocalPeer, nonces: [&Nonce; 2]) -> [u8; 16
     proof(peer, ProofKind::Joining, nonces)
 }
 
-/// What both sides call the rings that they agree on.
+/// Returns the number that both sides use for the rings that they agree on.
 fn ring_number(nonces: &[Nonce; 2]) -> u32 {
     let [_, [a, b, c, d, ..]] = *nonces;
     u32::from_le_bytes([a, b, c, d])
@@ -162,7 +162,7 @@ fn proof_matches(given: &[u8; 16], right: [u8; 16]) -> bool {
 }
 
 impl Exchange {
-    /// One that a neighbour has begun.
+    /// Makes an exchange that a local peer has begun.
     pub(super) fn accepted(socket: Untrusted, slot: u32, now: Instant) -> Self {
         Self { socket, session: None, phase: Phase::Accepted, since: now, is_own: false, slot }
     }
@@ -249,7 +249,7 @@ impl Exchange {
     fn challenge(&mut self, peer: &LocalPeer) -> Outcome {
         let Phase::Waiting { nonce } = self.phase else { return Outcome::Pending };
         if peer.is_initiator {
-            // Who opened the session connects, nobody else.
+            // Only the initiator of the session connects.
             return Outcome::Failed("it is not the side that connects");
         }
         let own = match random_bytes() {
@@ -283,7 +283,7 @@ impl Exchange {
         matches!(phase, Phase::Joining { .. } | Phase::Offered { .. } | Phase::Admitted { .. })
     }
 
-    /// Who connected proves itself, once the other side has.
+    /// Proves itself as the client, once the server has.
     fn join(&mut self, packet: &socket::Packet, peer: &LocalPeer, nonce: Nonce) -> Outcome {
         let Some(challenge) = LocalPeerMessage::parse(packet.bytes(), KIND_CHALLENGE) else {
             return Outcome::Failed("no challenge came");

@@ -3,18 +3,18 @@
 //! Two engines that have a session, run on one kernel and in one network namespace, and both have
 //! the setting `shared_memory`, meet by a unix socket, whose name is the engine's id in an abstract
 //! name space that belongs to the network namespace. Both prove that they have the session's keys;
-//! then who connected hands two rings ([`ring`]) over, in a memfd ([`ring_pair`]). The session's
-//! segments go by these from then on, without a packet around them: what is in a ring arrives, in
-//! order, and who wrote it is known. Its first path's packets go there, too. A packet that finds no
-//! room waits for it in order ([`backlog`]); when too much waits, when this engine sleeps, or when
-//! the unix socket has ended, which tells at once that a process is gone, packets go by the UDP
-//! socket again. A segment waits with the session. When a ring ends, the engine is told, and sends
-//! what was not acknowledged by the session's paths.
+//! then the connecting side hands two rings ([`ring`]) over, in a memfd ([`ring_pair`]). The
+//! session's segments go by these from then on, without a packet around them: what is in a ring
+//! arrives, in order, and its sender is known. Its first path's packets go there, too. A packet
+//! that finds no room waits for it in order ([`backlog`]); when too much waits, when this engine
+//! sleeps, or when the unix socket has ended, which shows at once that a process is gone, packets
+//! go by the UDP socket again. A segment waits with the session. The engine is notified of the end
+//! of a ring, and sends what was not acknowledged by the session's paths.
 //!
 //! A process that has ended may have a child that keeps its sockets open. So each side also keeps a
 //! pidfd of the other process, which the kernel provides for a connected unix socket.
 //!
-//! LocalPeers of one user also learn to read each other's memory ([`cma`]), for long messages.
+//! Local peers of one user also learn to read each other's memory ([`cma`]), for long messages.
 //!
 //! ```text
 //!  send : if the session has a channel, copy into its ring, or queue a packet for it
@@ -25,8 +25,9 @@
 //!  sleep: announced in all rings, then the unix sockets are watched
 //! ```
 //!
-//! LocalPeers know the secret of the job, and may still be hostile. A wake-up goes by a packet and
-//! not by a shared eventfd: whoever has that can make it block, for flags belong to the open file.
+//! Local peers know the secret of the job, and may still be hostile. A wake-up goes by a packet and
+//! not by a shared eventfd: a peer that has it can make it block, for flags belong to the open
+//! file.
 
 mod backlog;
 mod channel;
@@ -81,7 +82,7 @@ pub(crate) use self::ring::PIECE_BYTES_MAX;
 
 const _: () = assert!(ring::HEADER_BYTES == PIECE_HEADER_BYTES);
 
-/// Polls between two looks at the clock while a neighbour is to be asked again.
+/// Polls between two reads of the clock while a retry with a local peer is due.
 const MAINTAIN_EVERY: u32 = 64;
 
 /// Epoll data of descriptors that are no connections.
@@ -103,7 +104,7 @@ pub(super) struct RingChange {
 /// A session whose peer may be on this host.
 struct Known {
     peer: LocalPeer,
-    /// Its process, if it had a channel and the kernel says whose it is: the name for epoll, and a
+    /// Its process, if it had a channel and the kernel knows its process: the name for epoll, and a
     /// descriptor that becomes readable when the process ends.
     process: Option<(u64, EngineFd)>,
     /// When to reconnect, and how many attempts were made.
@@ -119,11 +120,11 @@ pub(super) struct Shm {
     accepts_after: Option<Instant>,
     /// Other users may connect.
     others: bool,
-    /// What [`Self::listener`] leaves in a directory.
+    /// The file that [`Self::listener`] leaves in a directory.
     _socket_file: Option<SocketFile>,
     /// Where peers are found.
     discovery: Discovery,
-    /// A timer: makes [`Self::fd`] readable, for who sleeps by it.
+    /// A timer: makes [`Self::fd`] readable, for a thread that sleeps by it.
     timer: EngineFd,
     /// By session.
     known: HashMap<u64, Known, RandomState>,
@@ -146,7 +147,7 @@ pub(super) struct Shm {
     piece: (u32, usize),
     /// The entry received last is a packet, from there, which was not taken yet.
     untaken: Option<SocketAddr>,
-    /// The kernel has news of a socket.
+    /// The kernel has an event of a socket.
     has_socket_events: bool,
     /// Some session may be due for another try.
     has_retries: bool,
@@ -286,7 +287,7 @@ impl Shm {
         let channel = index.and_then(|index| self.channels.get_mut(index as usize)?.as_mut());
         let memory = channel.and_then(|channel| channel.memory.as_mut());
         let memory = memory.ok_or_else(|| io::Error::other("there is no peer any more"))?;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the contract.
         let read = unsafe { memory.read(source, into, offset, length) };
         match read {
             Ok(()) => {
@@ -442,15 +443,15 @@ impl Shm {
         sleeps || self.is_detached
     }
 
-    /// See [`crate::driver::traits::Driver::begin_detached`]. Whoever acts for the owner sleeps by
-    /// [`Self::fd`], and what comes while it looks wakes it once more.
+    /// See [`crate::driver::traits::Driver::begin_detached`]. The thread that acts for the owner
+    /// sleeps by [`Self::fd`], and what comes while it polls wakes it once more.
     pub(super) fn begin_detached(&mut self) {
         self.is_detached = true;
         self.prepare_sleep();
     }
 
-    /// The sleep is announced anew: a neighbour that wrote meanwhile took this engine for awake,
-    /// and its wake-up may have been heard already. What was not taken has none of its own.
+    /// Announces the sleep anew: a local peer that wrote meanwhile took this engine for awake, and
+    /// its wake-up may have been consumed already. What was not taken has none of its own.
     pub(super) fn end_detached(&mut self) {
         self.is_detached = false;
         self.prepare_sleep();
@@ -460,7 +461,7 @@ impl Shm {
     }
 }
 
-/// What was shown to peers is not theirs to read any more.
+/// Revokes the peers' access to memory that was announced to them.
 impl Drop for Shm {
     fn drop(&mut self) {
         if let Some(cookie) = &self.cookie {

@@ -69,7 +69,7 @@ fn all_rings_are_served_without_polling_each() {
     served.sort_unstable();
     assert!(served.into_iter().eq(1..=COUNT));
     assert!(!hub.has_received(true));
-    // Who acts for an absent owner sleeps after the first look that finds nothing.
+    // A thread that acts for an absent owner sleeps after the first poll that finds nothing.
     hub.begin_detached();
     for session in [4_u64, 21, 40, COUNT] {
         write_packet(&mut others[session as usize - 1], &datagram(session, b"are you there?"));
@@ -77,7 +77,7 @@ fn all_rings_are_served_without_polling_each() {
         assert!(next_session(&mut hub).is_none());
     }
     hub.end_detached();
-    // It sleeps, is woken by one, and hears the others.
+    // It sleeps, is woken by one, and receives from the others.
     for session in [5_u64, COUNT - 1] {
         hub.serve(true);
         write_packet(&mut others[session as usize - 1], &datagram(session, b"wake up"));
@@ -155,7 +155,7 @@ fn late_wakeup_does_not_disable_the_doorbell() {
     assert_eq!(channel.wakeup_hint(), WakeupHint::Doorbell);
     write_packet(other, &datagram(silent, b"served"));
     assert_eq!(next_session(&mut hub), Some(silent));
-    // What it wrote before is found when the wake-up is heard.
+    // What it wrote before is found with the wake-up.
     let channel = other.channels.iter().flatten().next().unwrap();
     channel.mark_reader_awake();
     assert!(send(other, &datagram(silent, b"before")));

@@ -46,14 +46,15 @@ const ROOM: usize = LINES - FIRST;
 /// Lines that pieces leave to messages and packets: as many as the longest of those in use has, and
 /// one more, whose word is cleared.
 const RESERVED_LINES: usize = lines_of(9 * 1024) + 1;
-/// Lines that were read before the writer is told: it looks there when it seems to have no room.
+/// Lines that are read before the reader publishes its position, which the writer checks when it
+/// seems to have no room.
 const PUBLISH_EVERY: usize = ROOM / 4;
 
 /// The word with the number of lines read so far.
 const CONSUMED: usize = 0;
 /// The word with the reader's [`PollState`].
 const POLL_STATE: usize = LINE_WORDS;
-/// The word that says whether the writer sleeps until there is room.
+/// The word that is set while the writer sleeps until there is room.
 const WRITER_WAITS: usize = LINE_WORDS + 1;
 
 const _: () = assert!(
@@ -63,7 +64,7 @@ const _: () = assert!(
 const _: () = assert!(HEADER_BYTES.is_multiple_of(WORD_BYTES) && HEADER_BYTES < LINE_BYTES);
 const _: () = assert!(
     lines_of(DATAGRAM_MAX) < ROOM - PUBLISH_EVERY,
-    "a datagram fits although the reader has told nothing of the last lines"
+    "a datagram fits although the reader has not published the last lines"
 );
 
 /// The memory of a ring, of [`RING_BYTES`], which the other process may change at any time.
@@ -92,7 +93,7 @@ pub(crate) enum PollState {
     Doorbell = 2,
 }
 
-/// What a writer must do for the reader after it has written.
+/// The wake-up that the reader needs after a write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum WakeupHint {
     None,
@@ -284,15 +285,15 @@ impl Writer {
     }
 
     /// Announces a sleep over a ring that had no room, from which the reader wakes the writer when
-    /// it has told of some. A fence and [`Self::has_new_room`] follow: nobody wakes it for what it
-    /// has been told already.
+    /// it publishes some. A fence and [`Self::has_new_room`] follow: room that was published before
+    /// does not wake it.
     ///
     /// RR-SHM-6.
     pub(crate) fn prepare_sleep(&self, ring: &impl Lines) {
         ring.store(WRITER_WAITS, 1, Ordering::Relaxed);
     }
 
-    /// Whether the reader has told of room since there was none.
+    /// Whether the reader has published room since there was none.
     pub(crate) fn has_new_room(&self, ring: &impl Lines) -> bool {
         ring.load(CONSUMED, Ordering::Relaxed) != self.consumed
     }
@@ -311,8 +312,8 @@ impl Writer {
         const LISTENS: u64 = PollState::Doorbell as u64;
         match ring.load(POLL_STATE, Ordering::Relaxed) {
             SLEEPS => {
-                // Whichever announcement this overwrites is made anew by whom the call wakes, which
-                // comes after it.
+                // An announcement that this overwrites is repeated by the peer that the call wakes,
+                // which comes after it.
                 ring.store(POLL_STATE, PollState::Polling as u64, Ordering::Relaxed);
                 WakeupHint::WakeUp
             }
@@ -326,7 +327,7 @@ impl Writer {
 #[derive(Debug)]
 pub(crate) struct Reader {
     at: Position,
-    /// Lines that the writer was told of.
+    /// Lines that were published to the writer.
     reported_tail: u64,
 }
 
@@ -343,7 +344,7 @@ impl Reader {
     }
 
     /// Copies the next datagram into the first of `into`, which has room for [`DATAGRAM_MAX`]
-    /// bytes, and says what and how long it is; `None`: none is there. Of a piece that is its
+    /// bytes, and returns its kind and length; `None`: none is there. Of a piece that is its
     /// header; [`Self::read_piece`] has the rest, until the next call.
     ///
     /// RR-SHM-5.
@@ -382,7 +383,7 @@ impl Reader {
         Ok(Some((entry, length)))
     }
 
-    /// The next entry is a piece; its word says `length` bytes with its header.
+    /// Reads the header of the next entry, a piece; its word has its `length` with the header.
     #[inline(never)]
     fn read_header(
         &mut self,
@@ -424,7 +425,7 @@ impl Reader {
         }
     }
 
-    /// What the writer was told of; [`Self::take_waiting_writer`] is asked when it was told more.
+    /// Returns the published position; when it has changed, [`Self::take_waiting_writer`] follows.
     #[inline]
     pub(crate) fn reported_tail(&self) -> u64 {
         self.reported_tail

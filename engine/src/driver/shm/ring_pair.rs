@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 use super::mapping::Mapping;
 use super::ring::{Lines, RING_BYTES};
 
-/// A ring from whoever made the memory, and one to it.
+/// A ring from the side that made the memory, and one to it.
 pub(super) const RING_PAIR_BYTES: usize = 2 * RING_BYTES;
 
 const WORD_BYTES: usize = size_of::<u64>();

@@ -73,8 +73,8 @@ pub(super) fn connect(discovery: &Discovery, engine: u64) -> io::Result<Untruste
     Ok(socket)
 }
 
-/// Whether a socket in a directory is nobody's any more. Its owner, if there is one, hears nothing
-/// of this question: a socket of another type is refused, as no owner is, but otherwise.
+/// Whether a socket in a directory has no owner any more. An owner does not notice the check: a
+/// socket of another type is refused with another error than one without an owner.
 pub(super) fn is_stale(discovery: &Discovery, engine: u64) -> bool {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None);
@@ -87,7 +87,7 @@ pub(super) fn is_not_listening(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound)
 }
 
-/// What peers connect to.
+/// The socket that peers connect to.
 pub(super) struct Listener(Untrusted);
 
 impl Listener {

@@ -251,7 +251,7 @@ fn writer_waiting_for_room_is_woken_once() {
     ours.mark_socket_events();
     ours.serve(false);
     assert!(!has_socket_events(ours));
-    assert!(ours.has_received(false), "the engine is told");
+    assert!(ours.has_received(false), "the event is reported");
     assert!(!ours.has_received(false), "once");
     // A writer that wants no room sleeps on.
     assert!(ours.write_piece(5, &piece_header(0), &[7; PIECE_BYTES_MAX]));
@@ -475,7 +475,7 @@ fn only_a_sleeping_reader_is_woken() {
     both[1].serve(true);
     assert!(exchange(&mut both));
     assert!(!exchange(&mut both), "it is awake");
-    // Somebody acts for the owner.
+    // Another thread acts for the owner.
     both[1].begin_detached();
     both[1].end_detached();
     assert!(exchange(&mut both));
@@ -487,7 +487,7 @@ fn only_a_sleeping_reader_is_woken() {
     assert!(take(&mut both[1]).is_some());
     both[1].mark_socket_events();
     both[1].serve(false);
-    // What comes behind what was taken in an absence, whose wake-up was heard there, wakes.
+    // What follows data that was taken while detached, whose wake-up was consumed there, wakes.
     both[1].begin_detached();
     assert!(exchange(&mut both));
     both[1].end_detached();
@@ -495,9 +495,9 @@ fn only_a_sleeping_reader_is_woken() {
     assert!(exchange(&mut both));
 }
 
-// ---- Strangers and hostile peers ----
+// ---- Unauthenticated and hostile peers ----
 
-/// Somebody who connects to `shm` as the other side of session 5.
+/// Connects to `shm` as the other side of session 5.
 pub(super) fn fake_peer(shm: &mut Shm, id: u64) -> OwnedFd {
     shm.connect_peer(peer(5, 99, false, KEY));
     connect(id)

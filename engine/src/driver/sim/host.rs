@@ -96,7 +96,8 @@ impl Host {
         ProcessName { host, process: self.process }
     }
 
-    /// Forgets everything of the process; gives the lanes and the memory that news would release.
+    /// Forgets everything of the process; returns the lanes and the memory that events would
+    /// release.
     pub(super) fn stop(&mut self) -> (Vec<SimLane>, Vec<PendingEvent>) {
         self.is_running = false;
         self.turn += 1;

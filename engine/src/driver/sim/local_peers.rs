@@ -22,8 +22,8 @@ use crate::memory::Shape;
 /// at the most, in nanoseconds.
 const DISCOVERY_NS: u64 = 100_000;
 const RETRY_NS: u64 = 20_000_000;
-/// Where rings end, one in so many pieces that are written ends its own: what is on its way then is
-/// for nobody else to say.
+/// Where rings end, one in so many written pieces ends its own ring, so that rings also end while
+/// pieces are in them.
 const PIECES_PER_END: usize = 15;
 /// Connection attempts of the initiator of a session.
 const TRIES: u32 = 6;
@@ -138,7 +138,7 @@ pub(super) struct LocalPeers {
     made: u32,
 }
 
-/// What comes out of a ring.
+/// An entry that comes out of a ring.
 pub(super) enum ReadEntry {
     Segment(u64, Vec<u8>),
     Piece(u64, PieceHeader, Vec<u8>),
@@ -167,7 +167,7 @@ impl Net {
         self.local_peers.read
     }
 
-    /// Whether a host may have neighbours.
+    /// Whether a host may have local peers.
     pub(super) fn has_local_peers(&self, host: usize) -> bool {
         self.local_peers.impairments.machines > 0 && self.hosts[host].socket.is_open
     }
@@ -200,7 +200,7 @@ impl Net {
         self.plan(at_ns, Item::Discovery { host, session, tries });
     }
 
-    /// Who opened a session looks for the other side.
+    /// Has the initiator of a session look for the other side.
     pub(super) fn handle_discovery(&mut self, host: usize, session: u64, tries: u32) {
         let all = &self.local_peers;
         let is_asked = all.known.iter().any(|it| (it.host, it.session) == (host, session));
@@ -226,7 +226,7 @@ impl Net {
         }
     }
 
-    /// The engine of `host` hears that a session has rings, or has none any more.
+    /// Reports to the engine of `host` that a session has rings, or has none any more.
     fn report_rings(&mut self, host: usize, (session, number): (u64, u32), is_up: bool) {
         let mut events = vec![DriverEvent::RingChanged { session, number, is_up }];
         if self.local_peers.impairments.reads {
@@ -349,7 +349,7 @@ impl Net {
     fn break_rings(&mut self, index: usize) {
         let host = self.local_peers.rings[index].sides[0].host;
         if self.hosts[host].random.rings.one_in(2) {
-            // Nothing of it is believed any more.
+            // Nothing in it counts any more.
             for side in &mut self.local_peers.rings[index].sides {
                 side.written.clear();
                 side.bytes = 0;
@@ -405,7 +405,7 @@ impl Net {
         true
     }
 
-    /// LocalPeers that sleep over what `host` wrote wake.
+    /// Wakes local peers that sleep over what `host` wrote.
     pub(super) fn flush_rings(&mut self, host: usize) {
         let now_ns = self.now_ns();
         for index in 0..self.local_peers.rings.len() {
@@ -495,13 +495,13 @@ impl Net {
         let mut known = self.local_peers.known.iter();
         let other = known.find(|it| it.session == session && it.host != host);
         let cookie = other.and_then(|it| it.cookie.clone()).filter(|_| is_open && !is_refused);
-        let cookie = cookie.ok_or_else(|| io::Error::other("says the simulation"))?;
+        let cookie = cookie.ok_or_else(|| io::Error::other("refused by the simulation"))?;
         let address = cookie.resolve(source.address);
         let address = address.ok_or_else(|| io::Error::other("it was never announced"))?;
         let source = CmaSource { address, ..source };
         let spans = lane::spans_of(into, offset, length);
         self.take_memory(&spans, true);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the contract.
         let read = unsafe { Attached::own_process(&cookie).read(source, into, offset, length) };
         self.release_memory(&spans, false);
         self.local_peers.read[1] += u64::from(read.is_ok());

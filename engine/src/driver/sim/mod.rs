@@ -447,7 +447,7 @@ impl DatagramIo for SimDriver {
         length: usize,
     ) -> io::Result<()> {
         let whose = (self.host, session);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the contract.
         unsafe { self.net.borrow_mut().read_peer_memory(whose, source, into, offset, length) }
     }
 }

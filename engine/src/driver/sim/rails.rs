@@ -260,7 +260,7 @@ impl Net {
         }
     }
 
-    /// The process of a host hears whether a link is up, if it has a choice.
+    /// Reports to the process of a host whether a link is up, if it has a choice.
     fn report_link(&mut self, host: usize, link: usize) {
         let known = &self.hosts[host];
         let is_up = !known.links[link].is_down();

@@ -390,7 +390,7 @@ impl Driver for SocketsDriver {
             return Err(stopped());
         }
         self.serve_datagrams(true)?;
-        // Who slept looks at what ended the sleep.
+        // After a sleep, poll what ended it.
         self.poll_epoll_soon();
         let mut left = timeout;
         if !self.ready.is_empty() || !self.runnable.is_empty() {

@@ -21,7 +21,7 @@ fn idle_driver_polls_epoll_rarely() {
     assert_eq!(calls(&mut driver, BUSY_POLLS + 1000), busy);
     driver.epoll_polled_at = Instant::now() - EPOLL_EVERY;
     assert!(calls(&mut driver, 1) == 1 && driver.epoll_polled_at.elapsed() < LONG);
-    // Whoever sleeps by its descriptor has not asked anybody.
+    // A sleep by its descriptor does not count as a call of `epoll_wait`.
     driver.epoll_polled_at += LONG;
     driver.arm(Duration::ZERO).unwrap();
     assert_eq!(calls(&mut driver, BUSY_POLLS + 1000), busy);

@@ -25,7 +25,8 @@ const QUESTIONS_MIN: u8 = 3;
 /// The same for zero-window probes, which may be two minutes apart.
 const PROBES_MIN: u8 = 2;
 
-/// What the peer's kernel owes. One system call, two where nothing is on the wire.
+/// Returns what the peer's kernel has not acknowledged. One system call, two where nothing is on
+/// the wire.
 pub(crate) fn unacked(socket: RawFd) -> io::Result<Unacked> {
     let info = read(socket)?;
     let has_queued = info.tcpi_unacked == 0 && queued(socket)? > 0;
@@ -67,7 +68,7 @@ pub(crate) fn figures(socket: RawFd) -> io::Result<TcpFigures> {
     })
 }
 
-/// What the kernel has sent again since the peer's last acknowledged more, by its timer alone. One
+/// Returns the kernel's retransmissions since the peer last acknowledged more, by timer alone. One
 /// system call.
 pub(crate) fn resent(socket: RawFd) -> Option<Resent> {
     let info = read(socket).ok()?;
@@ -79,9 +80,9 @@ pub(crate) fn resent(socket: RawFd) -> Option<Resent> {
 /// `has_queued`: nothing is on the wire, but bytes wait to go there.
 ///
 /// - On the wire: the last transmission was `last_data_sent` ago, and is not answered.
-/// - Questions about a window that is shut, or for a rail that does not take the first bytes:
-///   nothing says when the first one went.
-/// - Questions of keep-alive: nothing went since the last answer but these.
+/// - Probes of a window that is shut, or for a rail that does not take the first bytes: the time of
+///   the first one is unknown.
+/// - Keep-alive probes: nothing went since the last answer but these.
 fn judge(info: &libc::tcp_info, has_queued: bool) -> Unacked {
     let heard = Duration::from_millis(info.tcpi_last_ack_recv.into());
     let sent = Duration::from_millis(info.tcpi_last_data_sent.into());

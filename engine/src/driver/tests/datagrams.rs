@@ -103,7 +103,7 @@ pub(super) fn bursts_are_batched(variant: &Variant) {
     assert!(calls <= 10 * 8, "{calls} calls for 1000 datagrams");
 }
 
-/// Nobody flushes what a full queue holds back but the call for room itself.
+/// Only the call for room itself flushes what a full queue holds back.
 pub(super) fn full_queue_is_flushed_when_room_is_asked_for(variant: &Variant) {
     let mut host = Host::new(variant);
     host.open_datagrams("127.0.0.1");
@@ -126,7 +126,7 @@ pub(super) fn full_queue_is_flushed_when_room_is_asked_for(variant: &Variant) {
     assert!(host.driver.watch_datagrams().is_err());
 }
 
-/// Ports where nobody is, addresses that cannot be reached, and lengths that no path takes.
+/// Closed ports, addresses that cannot be reached, and lengths that no path takes.
 pub(super) fn refused_destination_does_not_affect_others(variant: &Variant) {
     let mut host = Host::new(variant);
     let at = host.open_datagrams("127.0.0.1");
@@ -263,7 +263,7 @@ pub(super) fn datagrams_move_to_another_driver(variant: &Variant) {
     }
 }
 
-/// A queue of the kernel that is slow to empty: nothing is lost, and the room is told of once.
+/// A queue of the kernel that is slow to empty: nothing is lost, and the room is reported once.
 pub(super) fn full_send_buffer_is_waited_for(variant: &Variant) {
     let config = variant.config();
     let choice = variant.choice;

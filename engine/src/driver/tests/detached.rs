@@ -32,8 +32,8 @@ fn stand_in(
     });
 }
 
-/// Connections are made, accepted and used without the owner, who can go on with them and is told
-/// nothing wrong when it is back.
+/// Connections are made, accepted and used without the owner, which can go on with them, and gets
+/// no wrong events when it is back.
 pub(super) fn lanes_are_opened_and_closed_while_detached(variant: &Variant) {
     let mut host = Host::new(variant);
     let address = host.listen();

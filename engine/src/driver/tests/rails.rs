@@ -143,7 +143,7 @@ pub(super) fn each_rail_connects_from_its_address(variant: &Variant) {
     }
 }
 
-/// Whoever connects to an address that is no rail's is not talked to, and disturbs nobody.
+/// Connections to an address that is no rail's are closed, and disturb no others.
 pub(super) fn connections_to_foreign_addresses_are_closed(variant: &Variant) {
     let mut host = Host::new(variant);
     host.driver.set_rails(&rails_of(&["127.0.0.1", "127.0.0.2"])).unwrap();

@@ -54,7 +54,7 @@ pub(super) struct Incoming {
     lacks_gro: bool,
     /// Points for `UDP_GRO`; see [`GRO_STEP`].
     gro_score: u32,
-    /// What came last could be a train of that many datagrams of so many bytes, and go on if
+    /// The last receive could be a GRO batch of that many datagrams of so many bytes, and go on if
     /// nothing was asked for in vain since.
     run_datagrams: usize,
     run_bytes: Option<usize>,

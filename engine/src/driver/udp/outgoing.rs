@@ -121,7 +121,7 @@ impl Outgoing {
         self.routes.poll(sleeps);
     }
 
-    /// Ways may lead elsewhere by now: what is queued says its own.
+    /// Invalidates cached routes: queued datagrams name their own.
     pub(super) fn invalidate_routes(&mut self) {
         self.slots.iter_mut().for_each(|slot| slot.is_default_route = false);
     }

@@ -68,7 +68,7 @@ impl DetachedMode {
     }
 }
 
-/// What a descriptor is polled for.
+/// The reason why a descriptor is polled.
 #[derive(Clone, Copy)]
 enum PollTarget {
     Connect(LaneKey),
@@ -82,7 +82,7 @@ impl UringDriver {
     /// Stages requests that were kept, as far as there is room.
     pub(super) fn stage_deferred(&mut self) {
         while let Some(entry) = self.detached.requests.front() {
-            // SAFETY: whoever made the request keeps what it points to until its slot retires.
+            // SAFETY: the maker of the request keeps what it points to until its slot retires.
             if unsafe { self.ring.submission().push(entry) }.is_err() {
                 return;
             }
@@ -92,7 +92,7 @@ impl UringDriver {
     }
 
     /// Ends those of some requests that the ring has not seen, as if it had cancelled them, and
-    /// gives the others. Lanes of strangers come and go in an absence: none may hold its
+    /// returns the others. Unauthenticated lanes come and go while detached: none may hold its
     /// descriptor until the owner is back.
     pub(super) fn cancel_deferred(&mut self, targets: Vec<u64>) -> Vec<u64> {
         let kept = self.detached.remove_deferred(&targets);
@@ -140,7 +140,7 @@ impl UringDriver {
         }
     }
 
-    /// What sockets have to tell, without the ring.
+    /// Polls the sockets without the ring.
     pub(super) fn poll_detached(&mut self) -> io::Result<()> {
         let (mut fds, questions) = self.poll_set();
         if fds.is_empty() {
@@ -178,7 +178,7 @@ impl UringDriver {
         Ok(())
     }
 
-    /// Everything that the ring was asked to tell of and that another thread can find out.
+    /// Returns everything that the ring was asked to report and that another thread can poll.
     fn poll_set(&self) -> (Vec<libc::pollfd>, Vec<PollTarget>) {
         let (mut fds, mut questions) = (Vec::new(), Vec::new());
         let mut ask = |fd, events, question| {

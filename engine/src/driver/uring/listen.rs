@@ -20,8 +20,8 @@ pub(super) struct Listener {
     socket: EngineFd<TcpListener>,
     /// A poll request is outstanding.
     is_watched: bool,
-    /// Nothing is accepted before: the process ran out of descriptors, strangers crowd, or what
-    /// waits is more than one poll accepts.
+    /// Nothing is accepted before: the process ran out of descriptors, too many connections are
+    /// unauthenticated, or more wait than one poll accepts.
     paused_until: Option<Instant>,
 }
 
@@ -63,7 +63,7 @@ impl UringDriver {
             None => self.add_listener(socket),
             Some(index) => {
                 for request in self.slots.select(|kind| kind == Kind::Listen(index)) {
-                    // What it still says would be taken for the new one's.
+                    // Its completion would be taken for the new one's.
                     self.slots.ignore_completion(request);
                     self.cancel(vec![request]);
                 }
@@ -163,7 +163,7 @@ impl UringDriver {
         self.has_paused = true;
     }
 
-    /// Asks for news of links again where that was refused.
+    /// Requests link events again where that was refused.
     pub(super) fn retry_link_request(&mut self) {
         if self.rails.links_retry_in() == Some(Duration::ZERO) {
             self.handle_link_events();

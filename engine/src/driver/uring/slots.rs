@@ -4,7 +4,7 @@ use super::super::datagrams::Source;
 use crate::driver::traits::LaneKey;
 use crate::proto::table::{Id, Table};
 
-/// What a request does.
+/// The purpose of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Kind {
     /// Watches a listener.
@@ -61,7 +61,7 @@ impl Slots {
         }
     }
 
-    /// What a request still says means nothing any more.
+    /// Has the completion of a request ignored.
     pub(super) fn ignore_completion(&mut self, user_data: u64) {
         if let Some(request) = self.0.get_mut(Id::from_u64(user_data)) {
             request.kind = Kind::Cancel;

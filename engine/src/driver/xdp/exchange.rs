@@ -70,7 +70,7 @@ pub(super) struct Exchange<R> {
     /// Written frames; `staged_packets` assigns them to packets.
     staged: Vec<Frame>,
     staged_packets: Vec<Packet>,
-    /// Packets lie in the transmit ring that the kernel has not been told of, or that it left.
+    /// Packets lie in the transmit ring without a kick to the kernel, or the kernel left them.
     needs_kick: bool,
     /// Given out to be read.
     reading: Option<Reading>,

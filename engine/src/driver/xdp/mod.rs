@@ -70,7 +70,7 @@ pub(super) struct Frames {
 #[derive(Debug)]
 enum Mode {
     Up(Box<XdpQueue>),
-    /// Nothing goes or comes any more; somebody still watches its descriptor.
+    /// Nothing goes or comes any more; its descriptor is still watched.
     Leaving(Box<XdpQueue>, FallbackState),
     Down(FallbackState),
     /// There never were any.
@@ -221,8 +221,8 @@ impl Frames {
         matches!(&self.mode, Mode::Up(lane) if lane.has_pending_lookups())
     }
 
-    /// To be called now and then. `is_watched`: somebody has asked the kernel about the descriptor,
-    /// and the queue is not free before that is over.
+    /// Maintains the mode; is called now and then. `is_watched`: a poll of the descriptor is
+    /// outstanding, and the queue is not free before that is over.
     pub(super) fn maintain(&mut self, now: Instant, is_watched: bool) {
         match &mut self.mode {
             Mode::Up(lane) => {

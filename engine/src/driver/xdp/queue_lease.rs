@@ -29,7 +29,7 @@ const BUSY_PAUSE: Duration = Duration::from_millis(5);
 /// Minimum number of frames.
 const FRAMES_MIN: u32 = 128;
 
-/// The frames requested, and who may provide them.
+/// The frames requested, and where they may come from.
 #[derive(Clone, Debug)]
 pub(in super::super) struct Source {
     /// Number of frames.
@@ -135,7 +135,7 @@ pub(super) struct Acquired {
 ///
 /// # Errors
 ///
-/// What stands in the way, and the cure.
+/// The obstacle, and the cure.
 pub(super) fn acquire(request: &QueueRequest<'_>) -> Result<Acquired, String> {
     let lacking = match Missing::of_this_thread() {
         Some(missing) => missing.to_string(),
@@ -180,8 +180,8 @@ fn bind_directly(nic: Nic, request: &QueueRequest<'_>) -> Result<Acquired, Strin
     take_queue(nic, request, false).map_err(|(_, why)| why)
 }
 
-/// The first queue that nobody has, zero-copy where NIC and program can. The NIC comes back if
-/// there is none.
+/// Takes the first free queue, zero-copy where NIC and program can. Returns the NIC if there is
+/// none.
 fn take_queue(
     nic: Nic,
     request: &QueueRequest<'_>,
@@ -235,7 +235,7 @@ fn refused(nic: &str, queue: u32, error: &io::Error) -> String {
     format!("queue {queue} of {nic}: {error}{cure}")
 }
 
-/// The first queue that nobody has, by the helper.
+/// Leases the first free queue from the helper.
 fn lease_from_helper(request: &QueueRequest<'_>, helper: &Path) -> Result<Acquired, LeaseError> {
     let is_patient = request.is_patient;
     let patience = if is_patient { FIRST_ANSWER } else { LATER_ANSWER };

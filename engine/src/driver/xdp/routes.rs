@@ -88,7 +88,7 @@ impl Routes {
     ///
     /// # Errors
     ///
-    /// What the kernel says, other than that there is no way.
+    /// The error of the kernel, except that there is no route.
     pub(super) fn resolve(
         &mut self,
         nic: u32,

@@ -25,7 +25,7 @@ pub(super) struct Datagrams {
     /// The caller's buffer; empty without a socket.
     room: Vec<u8>,
     kept: Vec<DelayedDatagram>,
-    /// The driver inside is to tell of a datagram.
+    /// The inner driver is to report a datagram.
     is_watched: bool,
     /// A writable event was requested.
     wants_room: bool,

@@ -106,7 +106,7 @@ impl Net {
         if self.hosts[host].random.datagrams.one_in(one_in) {
             return Err(ErrorKind::Unsupported.into());
         }
-        // What arrived before found nobody.
+        // What arrived before found no socket.
         self.process_arrivals(host);
         for link in 0..self.hosts[host].links.len() {
             let known = &self.hosts[host].links[link];
@@ -365,7 +365,7 @@ impl Net {
 
     fn bring(&mut self, host: usize, arrival_ns: u64, datagram: Box<Datagram>) {
         if !self.hosts[host].socket.is_open {
-            // What found nobody does not wait for a successor.
+            // What found no socket does not wait for a successor.
             self.process_arrivals(host);
         }
         let number = self.next_number();
@@ -385,7 +385,7 @@ impl Net {
         self.wake_at(host, readable_ns);
     }
 
-    /// What has had its time arrives at the kernel of `host`.
+    /// Delivers the datagrams that are due to the kernel of `host`.
     fn process_arrivals(&mut self, host: usize) {
         let now_ns = self.now_ns();
         let room_bytes = self.datagram_impairments.receive_room_bytes;

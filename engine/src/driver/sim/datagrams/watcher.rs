@@ -43,7 +43,7 @@ impl Watcher {
 /// Chooses which datagrams to lose, by sending host and bytes.
 type Choice = Box<dyn FnMut(usize, &[u8]) -> bool>;
 
-/// Loses what somebody names.
+/// Drops the chosen datagrams.
 pub(super) struct DropFilter(Choice);
 
 impl DropFilter {
