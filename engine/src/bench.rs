@@ -13,7 +13,8 @@ use crate::wire::segment::SegmentHeader;
 use crate::wire::{Eager, Frame, Frames, Grant, SEGMENT_BYTES_MAX};
 
 /// Engines made from now on run so many times slower than they would, as under valgrind: so does
-/// their clock, so that no timer fires which would not fire otherwise. Nobody looks after them.
+/// their clock, so that no timer fires which would not fire otherwise. No background thread makes
+/// progress for them.
 pub fn slow_clocks(times: u64) {
     clock::slow_down(times);
 }
@@ -21,7 +22,7 @@ pub fn slow_clocks(times: u64) {
 /// A matcher, used as an endpoint uses it.
 pub struct Matching(Matcher);
 
-/// What became of a receive.
+/// The outcome of a receive.
 pub enum Post {
     /// It took this unexpected message.
     Matched(u32),
@@ -193,7 +194,7 @@ impl Segment {
     }
 }
 
-/// What [`decode`] has seen.
+/// The frames that [`decode`] has seen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Decoded {
     /// Frames.

@@ -36,7 +36,7 @@ unsafe impl GlobalAlloc for Counting {
 }
 
 fn count(allocations: u64, bytes: i64) {
-    // A thread that is being torn down may still allocate; nobody reads its counts.
+    // A thread that is being torn down may still allocate; its counts are not read.
     let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + allocations));
     let _ = LIVE_BYTES.try_with(|live| live.set(live.get() + bytes));
 }

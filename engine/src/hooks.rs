@@ -104,7 +104,7 @@ pub(crate) mod simulated {
         LeakStaging,
         /// Receives from a peer that failed stay posted.
         KeepReceivesOfDead,
-        /// News of credit is not sent unless something else is.
+        /// Updates of credit are not sent unless something else is.
         LoseCreditNews,
         /// Half of an announcement of envelope credit is lost at the sender.
         LoseCredit,
@@ -132,7 +132,7 @@ pub(crate) mod simulated {
         FlushEarly,
         /// A flush goes out while the peer still pulls puts before it.
         OvertakePulls,
-        /// The range of a key is not looked at.
+        /// The range of a key is not checked.
         SkipRange,
         /// A put is placed one byte late.
         ShiftPut,
@@ -140,7 +140,7 @@ pub(crate) mod simulated {
         ForgetLent,
         /// A probe of a silent path takes a segment that is to go by TCP.
         StealByProbe,
-        /// A datagram is believed whatever its tag says.
+        /// A datagram is accepted with any tag.
         BelieveAnyTag,
         /// Segments go to whatever address a packet came from last.
         MoveUnasked,
@@ -148,13 +148,14 @@ pub(crate) mod simulated {
         LoseLimits,
         /// A message is matched before the one that it follows has come.
         MatchOutOfTurn,
-        /// A message says of none that it follows it.
+        /// Messages do not name the message that they follow.
         ForgetStream,
-        /// What a silent path was given stays with it.
+        /// Packets that a silent path was given stay with it.
         ForgetResend,
-        /// What comes by the stream beside a path is not acknowledged when nothing else is sent.
+        /// Data that comes by the stream beside a path is not acknowledged when nothing else is
+        /// sent.
         ForgetStreamAck,
-        /// What was written into a ring that ended is not sent again.
+        /// Data written into a ring that ended is not sent again.
         ForgetRing,
         /// What could not be read from a sender's memory, or does not count, is taken.
         TakeUnread,
@@ -166,9 +167,9 @@ pub(crate) mod simulated {
         ShiftPart,
         /// Bulk data that came in a datagram is placed one byte too early.
         ShiftData,
-        /// The oldest segment counts as arrived whatever the peer says.
+        /// The oldest segment counts as acknowledged although it is not.
         ReleaseUnacked,
-        /// The peer is told of one more frame than has come, when some came early.
+        /// One more frame than has come is acknowledged, when some came early.
         AckTooMuch,
         /// Grants are served in the order in which they arrive.
         GrantsAsTheyCome,
@@ -188,18 +189,18 @@ pub(crate) mod simulated {
         DropAtFullQueue,
         /// The holder of a shared engine applies two requests in the wrong order.
         SwapRequests,
-        /// A post that gets the lock passes what is queued. So that this shows soon, who releases
-        /// the lock leaves everything queued, which it may.
+        /// A post that gets the lock passes what is queued. So that this shows soon, the thread
+        /// that releases the lock leaves everything queued, which it may.
         PassQueue,
-        /// Who releases the lock of a shared engine wakes nobody who sleeps for it.
+        /// The release of a shared engine's lock wakes no thread that sleeps for it.
         LoseRelease,
-        /// Who leads no more wakes nobody to lead.
+        /// A leader that stops wakes no thread to lead.
         LoseLeadership,
         /// A leader that sleeps does not learn of a request.
         LoseRing,
-        /// What a limit refuses to a request ends without a word.
+        /// A request that a limit refuses ends without an error.
         LoseRefusal,
-        /// The news of a turn go to nobody who waits.
+        /// The events of a turn wake no thread that waits.
         LoseNews,
         /// A fenced send waits for nothing.
         IgnoreFence,

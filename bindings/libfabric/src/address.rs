@@ -26,7 +26,7 @@ use crate::errno::Errno;
 /// The number of the opaque format: `RR`, of this provider.
 pub(crate) const FORMAT_OPAQUE: u32 = FI_PROV_SPECIFIC | 0x5252;
 
-/// What an opaque place begins with, where an address has its version.
+/// The first bytes of an opaque place, where an address has its version.
 const PLACE: u8 = 0xff;
 
 /// Length of the longest address of any format.
@@ -35,7 +35,7 @@ const BYTES_MAX: usize = Address::BYTES;
 /// How addresses are written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Format {
-    /// What `FORMAT_OPAQUE` is.
+    /// The format `FORMAT_OPAQUE`.
     Opaque,
     /// `struct sockaddr_in`.
     Ipv4,
@@ -44,7 +44,7 @@ pub(crate) enum Format {
 }
 
 impl Format {
-    /// What `fi_info::addr_format` means; of a `FI_SOCKADDR`, `ip` decides.
+    /// Returns the format of a `fi_info::addr_format`; of a `FI_SOCKADDR`, `ip` decides.
     pub(crate) fn of(addr_format: u32, ip: Option<IpAddr>) -> Result<Self, Errno> {
         match addr_format {
             FI_FORMAT_UNSPEC | FORMAT_OPAQUE => Ok(Self::Opaque),
@@ -58,7 +58,7 @@ impl Format {
         }
     }
 
-    /// What an info says that offers it.
+    /// Returns the `addr_format` of an info that offers it.
     pub(crate) const fn number(self) -> u32 {
         match self {
             Self::Opaque => FORMAT_OPAQUE,
@@ -114,7 +114,7 @@ impl Format {
         Encoded { bytes, length: self.len() }
     }
 
-    /// What `bytes` say.
+    /// Parses `bytes`.
     pub(crate) fn decode(self, bytes: &[u8]) -> Result<Location, Errno> {
         let bytes = bytes.get(..self.len()).ok_or(Errno::INVAL)?;
         let is_place = match self {
@@ -155,12 +155,12 @@ fn array<const N: usize>(bytes: &[u8]) -> Result<[u8; N], Errno> {
     bytes.first_chunk().copied().ok_or(Errno::INVAL)
 }
 
-/// What an address says.
+/// The meaning of an address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Location {
     /// This endpoint.
     Endpoint(Address),
-    /// Whoever listens there. Of an own address: where to listen, port 0 for any.
+    /// The endpoint that listens there. Of an own address: where to listen, port 0 for any.
     Place(SocketAddr),
 }
 
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_buffer_is_told_how_long_it_should_be() {
+    fn a_short_buffer_reports_the_needed_length() {
         let bytes = [1, 2, 3, 4];
         let mut room = [0_u8; 4];
         let mut length = 2;

@@ -68,7 +68,7 @@ pub(crate) struct Cntr {
 struct Remote {
     registered: Weak<RegisteredRegion>,
     flags: u64,
-    /// What had been done to it before.
+    /// The changes to it before that.
     before: u64,
 }
 
@@ -150,7 +150,7 @@ impl Cntr {
         }
     }
 
-    /// What was done by peers to the memory that is watched.
+    /// Returns the operations of peers on the memory that is watched.
     fn done_by_peers(&self) -> u64 {
         let mut remote = locked(&self.remote);
         remote.retain(|known| known.registered.strong_count() > 0);

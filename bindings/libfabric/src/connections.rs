@@ -18,7 +18,7 @@ pub(crate) trait Connected: Send + Sync {
     /// Its header.
     fn fid(&self) -> *mut fid;
 
-    /// What it sends goes there from now on.
+    /// Makes `peer` the target of its sends.
     fn opened(&self, peer: Peer);
 
     /// The queue that it is bound to.
@@ -47,8 +47,8 @@ impl Connections {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Asks or accepts by `call`: what is heard of that connection is `endpoint`'s. `unconfirmed`
-    /// is dropped after the first event of the connection.
+    /// Requests or accepts a connection by `call`: its events go to `endpoint`. `unconfirmed` is
+    /// dropped after the first event of the connection.
     pub(crate) fn begin(
         &self,
         endpoint: Weak<dyn Connected>,
@@ -65,7 +65,7 @@ impl Connections {
         Ok(connection)
     }
 
-    /// Its endpoint is closed: nobody is to hear of it.
+    /// Forgets a connection whose endpoint is closed: its events are discarded.
     pub(crate) fn forget(&self, connection: ConnectionId) {
         let known = self.known().remove(&connection);
         // The lock is free by now.
@@ -77,7 +77,7 @@ impl Connections {
         self.end(connection, Errno::CANCELED, &[]);
     }
 
-    fn tell(&self, event: Event) {
+    fn deliver(&self, event: Event) {
         match event {
             Event::ConnectionOpened { connection, peer, data } => {
                 let known = self.known().get_mut(&connection).map(|known| {
@@ -131,7 +131,7 @@ impl Source for Connections {
     fn pump(&self) {
         loop {
             match self.events.read() {
-                Ok(Some(event)) => self.tell(event),
+                Ok(Some(event)) => self.deliver(event),
                 Ok(None) => return,
                 Err(error) => {
                     tracing::error!("the engine of a domain has failed: {error}");

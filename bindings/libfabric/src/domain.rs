@@ -26,7 +26,7 @@ pub(crate) struct Domain {
     /// The endpoint with the number 0, which peers know by its port alone: of the first
     /// `fi_endpoint`.
     first: Mutex<Option<Endpoint<Shared>>>,
-    /// One that nobody addresses, which calls to the engine go by.
+    /// An endpoint that is never addressed, for calls to the engine.
     engine: Endpoint<Shared>,
     /// Which endpoints use which peer.
     pub(crate) peers: Peers,
@@ -163,8 +163,8 @@ impl Domain {
         &self.fabric
     }
 
-    /// A new queue of the engine, as long as the setting `cq_entries` says: it never overruns, for
-    /// a post that has no room is refused.
+    /// Opens a queue of the engine, as long as the setting `cq_entries`: it never overruns, for a
+    /// post that has no room is refused.
     pub(crate) fn open_queue(&self) -> CompletionQueue<Shared> {
         self.engine.open_completion_queue(self.engine.domain().settings().cq_entries())
     }

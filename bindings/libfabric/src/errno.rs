@@ -62,7 +62,7 @@ impl Errno {
         self.0
     }
 
-    /// What says best how an operation or a call of the engine failed.
+    /// Returns the closest match for the failure of an operation or a call of the engine.
     pub(crate) fn of(error: &Error) -> Self {
         match error.kind() {
             ErrorKind::Truncated => Self::TRUNC,
@@ -99,8 +99,8 @@ impl Errno {
         }
     }
 
-    /// What the operating system refused this side is no failure of a peer, whatever its number:
-    /// a NIC that is gone, memory, descriptors.
+    /// Errors of the operating system on this side are no failures of a peer, whatever their
+    /// number: a NIC that is gone, memory, descriptors.
     fn of_system(number: c_int) -> Self {
         if PEER_FAILURES.contains(&number) { Self::OTHER } else { Self(number) }
     }
@@ -123,8 +123,8 @@ impl From<Error> for Errno {
     }
 }
 
-/// What `fi_eq_strerror` and `fi_cq_strerror` say of a number that an entry had: in `buffer`, too,
-/// if there is one.
+/// Returns the text of `fi_eq_strerror` and `fi_cq_strerror` for an entry's error number: in
+/// `buffer`, too, if there is one.
 ///
 /// # Safety
 ///
@@ -174,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_consumers_compare_has_libfabrics_number() {
+    fn compared_codes_have_the_numbers_of_libfabric() {
         assert_eq!(Errno::of(&Error::Cancelled), Errno::CANCELED);
         assert_eq!(Errno::of(&Error::WouldBlock("full")), Errno::AGAIN);
         let outcome = ringrail::TimeOutOutcome::Unknown;
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_system_refuses_is_no_failure_of_a_peer() {
+    fn system_errors_are_no_peer_failures() {
         for number in PEER_FAILURES {
             assert_eq!(Errno::of_system(number), Errno::OTHER);
         }

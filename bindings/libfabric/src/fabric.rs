@@ -20,7 +20,7 @@ use crate::{domain, pep};
 #[repr(C)]
 pub(crate) struct Fabric {
     header: Header<fid_fabric>,
-    /// What the application was written for: how long its structures are.
+    /// The API version of the application, which determines the lengths of its structures.
     pub(crate) api_version: u32,
 }
 

@@ -17,7 +17,7 @@
 //! ```
 //!
 //! * It is made in an [`Arc`], and [`hand_out`] gives the application one count of it.
-//! * Its `close` is [`close`]: it answers `FI_EBUSY` while anybody else has a count. So code
+//! * Its `close` is [`close`]: it answers `FI_EBUSY` while another object has a count. So code
 //!   needs an object until it is closed itself (a child its parent, an endpoint its queues, its
 //!   counters and its address vector) holds an `Arc` of it, and code that does not holds a
 //!   [`Weak`](std::sync::Weak), upgraded for short. The object is freed by its `Drop`.
@@ -51,7 +51,7 @@ use std::sync::Arc;
 use crate::abi::fids::fid;
 use crate::errno::Errno;
 
-/// What an object begins with. Applications write to it (its `context`).
+/// The header of an object. Applications write to it (its `context`).
 #[repr(transparent)]
 pub(crate) struct Header<F>(UnsafeCell<F>);
 
@@ -71,7 +71,7 @@ impl<F> Header<F> {
     }
 }
 
-/// What applications hold by a pointer to its header.
+/// An object that applications hold by a pointer to its header.
 ///
 /// # Safety
 ///
@@ -130,7 +130,7 @@ pub(crate) unsafe fn share<T: Object>(header: *mut fid) -> Option<Arc<T>> {
 ///
 /// # Errors
 ///
-/// [`Errno::BUSY`] when somebody else has a count.
+/// [`Errno::BUSY`] when another object has a count.
 ///
 /// # Safety
 ///
@@ -152,7 +152,7 @@ pub(crate) unsafe fn close<T: Object>(header: *mut fid) -> Result<(), Errno> {
     }
 }
 
-/// What a call returns.
+/// The result of a call.
 pub(crate) trait Answer {
     fn refused(errno: Errno) -> Self;
 }
@@ -183,7 +183,7 @@ impl Answer for *const c_char {
     }
 }
 
-/// What every call from C goes through.
+/// Wraps every call from C.
 #[inline]
 pub(crate) fn border<A: Answer>(call: impl FnOnce() -> Result<A, Errno>) -> A {
     // What a panic leaves behind is the engine's, which is as the callback left it, or behind locks
@@ -192,7 +192,7 @@ pub(crate) fn border<A: Answer>(call: impl FnOnce() -> Result<A, Errno>) -> A {
         Ok(Ok(answer)) => answer,
         Ok(Err(errno)) => A::refused(errno),
         Err(_panic) => {
-            // The hook has said where and why.
+            // The panic hook has reported where and why.
             A::refused(Errno::OTHER)
         }
     }
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_a_count_keeps_an_object_open() {
+    fn a_reference_keeps_an_object_open() {
         let header = hand_out(thing());
         let as_fid: *mut fid = header.cast();
         // SAFETY: it was handed out just now, and is closed at the end.
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_unwinds_into_c() {
+    fn panics_do_not_unwind_into_c() {
         assert_eq!(border_unit(|| Err(Errno::NODATA)), -61);
         assert_eq!(border(|| Ok(5_isize)), 5);
         assert_eq!(border::<c_int>(|| panic!("of a test")), -256);

@@ -32,7 +32,7 @@ pub use abi::info::fi_provider;
 use abi::info::{fi_context, fi_fabric_attr, fi_info};
 use fid::border_unit;
 
-/// What `fi_info -p` asks for.
+/// The name that `fi_info -p` selects.
 pub(crate) const PROVIDER_NAME: &CStr = c"ringrail";
 pub(crate) const PROVIDER_VERSION: u32 = version(0, 1);
 
@@ -53,7 +53,7 @@ static PROVIDER: Provider = Provider(UnsafeCell::new(fi_provider {
     cleanup,
 }));
 
-/// What libfabric calls when it has opened the library.
+/// Returns the provider; libfabric calls this when it has opened the library.
 #[unsafe(no_mangle)]
 pub extern "C" fn fi_prov_ini() -> *mut fi_provider {
     // A provider that cannot log is one all the same.

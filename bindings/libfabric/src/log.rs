@@ -10,9 +10,9 @@ use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 
 use crate::symbols::{self, Level as Theirs};
 
-/// So many lines say enough of a process that cannot begin, or that has lost its peers.
+/// The number of lines that suffices for a process that cannot start, or that has lost its peers.
 const LINES_MAX: usize = 16;
-/// What stands behind the last of them.
+/// The text behind the last of them.
 const LAST: &str = "further errors are not printed here; FI_LOG_LEVEL=warn prints all";
 
 struct ToLibfabric;

@@ -23,7 +23,7 @@ use crate::fid::{Header, Object, border_unit, close, find, hand_out, share};
 pub(crate) struct RegisteredRegion(Region<Shared>);
 
 impl RegisteredRegion {
-    /// What peers have done to it, of what `flags` say.
+    /// Returns how many operations peers have done on it, of the kinds in `flags`.
     pub(crate) fn done(&self, flags: u64) -> u64 {
         let counts = self.0.counters();
         let written = if flags & FI_REMOTE_WRITE == 0 { 0 } else { counts.puts + counts.atomics };
@@ -51,7 +51,7 @@ unsafe impl Object for Mr {
 static FID_OPS: fi_ops = fi_ops { close: close_mr, bind, control, ..fi_ops::ENOSYS };
 pub(crate) static OPS: fi_ops_mr = fi_ops_mr { reg, regv, regattr, ..fi_ops_mr::ENOSYS };
 
-/// What a region is registered with.
+/// The arguments of a registration.
 struct Request {
     memory: RawSpan,
     access: u64,
@@ -127,7 +127,7 @@ unsafe fn register(
         tracing::debug!(pieces = pieces.len(), "a region is one piece of memory (mr_iov_limit)");
         return Err(Errno::INVAL);
     };
-    // Who counts what peers do need not say so.
+    // Counters of remote accesses need no flag.
     if flags & !FI_RMA_EVENT != 0 {
         return Err(Errno::BADFLAGS);
     }

@@ -77,8 +77,8 @@ impl Turns {
 }
 
 /// A connection that was accepted and is neither open nor over. It is dropped when the event queue
-/// has the event that says which, with no lock of the listener's or of the domain's connections
-/// held: the next request is reported then.
+/// has the event of either, with no lock of the listener's or of the domain's connections held: the
+/// next request is reported then.
 pub(crate) struct Unconfirmed {
     place: Weak<Place>,
     engine: SocketAddr,
@@ -123,7 +123,7 @@ impl Request {
         self.place.listener.get().expect("a request comes to one that listens")
     }
 
-    /// What the application calls it by.
+    /// Returns the application's handle.
     pub(crate) const fn handle(&self) -> *mut fid {
         self.header.as_ptr()
     }

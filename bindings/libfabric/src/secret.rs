@@ -5,7 +5,7 @@
 //!   where the launcher of *Open MPI 5* (PRRTE) sets it.
 //! * *PMIx*: `PMIX_NAMESPACE`, `PMIX_RANK`, `PMIX_SERVER_URI*`: names, and a place on the host.
 //! * *Hydra* (MPICH, Intel MPI): `PMI_RANK`, `PMI_SIZE`, `PMI_FD` or `PMI_PORT`: numbers.
-//! * *PMI2* under *Slurm*: `PMI_FD`, `PMI_JOBID`, `SLURM_JOB_ID`: numbers that anybody sees.
+//! * *PMI2* under *Slurm*: `PMI_FD`, `PMI_JOBID`, `SLURM_JOB_ID`: numbers that are public.
 //!
 //! All of them hand the user's own environment on, by ways that they keep to the user: so with the
 //! last three `RINGRAIL_JOB_SECRET` in the environment of `mpiexec` or `srun` does.
@@ -21,7 +21,7 @@ use zeroize::Zeroizing;
 /// Where Open MPI has its transport key.
 const OPEN_MPI: &str = "OMPI_MCA_orte_precondition_transports";
 
-/// For whom the hash is.
+/// The context string of the key derivation.
 const PURPOSE: &str = "ringrail 2026-11 job secret from Open MPI's transport key";
 
 /// What to do when there is no secret: one line.
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn what_anybody_could_guess_is_no_secret() {
+    fn guessable_values_are_no_secret() {
         for key in [
             "",
             "none",

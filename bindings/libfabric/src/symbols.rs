@@ -118,8 +118,8 @@ pub(crate) fn define(name: &str, help: &str) {
     }
 }
 
-/// What the user has said of `FI_RINGRAIL_<name>`: in the environment, or where a libfabric of
-/// its own mind looks else.
+/// Returns the user's value of `FI_RINGRAIL_<name>`: from the environment, or from another source
+/// of libfabric.
 pub(crate) fn value(name: &str) -> Option<String> {
     if let (Some(get), Ok(c_name)) = (symbols().param_get, CString::new(name)) {
         let mut text: *const c_char = std::ptr::null();

@@ -399,7 +399,7 @@ impl Datagrams {
         }
     }
 
-    /// See [`crate::driver::traits::DatagramIo::witness`].
+    /// See [`crate::driver::traits::DatagramIo::process_cookie`].
     pub(super) fn process_cookie(&self) -> Option<Arc<ProcessCookie>> {
         self.shm.as_ref()?.process_cookie()
     }
@@ -496,8 +496,8 @@ impl Datagrams {
         }
     }
 
-    /// What to ask the kernel for one source, excluding requests already made. While the driver
-    /// polls, it polls the ring itself.
+    /// Returns the events to request from the kernel for one source, excluding requests already
+    /// made. While the driver polls, it polls the ring itself.
     pub(super) fn wants(&self, source: Source, sleeps: bool) -> Wants {
         let Some(socket) = &self.socket else { return Wants::default() };
         match source {

@@ -50,8 +50,8 @@ pub(crate) enum DriverEvent {
         is_up: bool,
     },
     /// The process of the other side of a session that was met ([`DatagramIo::connect_peer`]) has
-    /// ended, as the kernel says; another one may keep its connections open. What it wrote into its
-    /// ring is read.
+    /// ended, according to the kernel; another one may keep its connections open. What it wrote
+    /// into its ring is read.
     ProcessEnded {
         /// The session, as its packets name it.
         session: u64,

@@ -146,8 +146,8 @@ impl Links {
         if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
-    /// Tells of each link that the kernel has news of, with a socket to ask about others of the
-    /// same network by. Returns the number of system calls.
+    /// Reports each link that the kernel has an event of, with a socket to query others of the same
+    /// network by. Returns the number of system calls.
     pub(super) fn read(&mut self, mut on_link: impl FnMut(Link<'_>, &OwnedFd)) -> u64 {
         let mut syscalls = self.retry_if_due();
         loop {
@@ -321,7 +321,7 @@ mod tests {
         let count = crate::topology::nics().unwrap().len();
         let states = complete(&mut links);
         assert!(states.len() >= 2 * count, "{states:?} of {count}, twice");
-        // Whoever lost news asks again.
+        // After lost events the list is requested again.
         links.is_incomplete = true;
         links.request_list().unwrap();
         assert!(complete(&mut links).len() >= count);

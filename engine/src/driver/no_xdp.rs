@@ -8,7 +8,7 @@ use std::time::Instant;
 use crate::driver::traits::DriverCounters;
 use crate::driver::traits::{FrameDrops, FrameState, TxFlags};
 
-/// The frames requested, and who may provide them.
+/// The frames requested, and where they may come from.
 #[derive(Clone, Debug)]
 pub(super) struct Source {
     /// Number of frames.

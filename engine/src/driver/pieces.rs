@@ -21,8 +21,8 @@ pub(crate) struct Pieces {
     clipped: Option<(usize, usize)>,
 }
 
-// SAFETY: the pointers are only handed to the kernel; who owns the memory behind them is the
-// business of `send_chunk`'s and `recv_chunk`'s callers.
+// SAFETY: the pointers are only handed to the kernel; the callers of `send_chunk` and `recv_chunk`
+// guarantee the memory behind them.
 unsafe impl Send for Pieces {}
 
 impl Pieces {

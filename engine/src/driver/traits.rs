@@ -104,7 +104,7 @@ pub(crate) enum CloseMode {
     Reset,
 }
 
-/// What [`ConnectionIo::watch`] waits for.
+/// The event that [`ConnectionIo::watch`] waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Interest {
     /// Bytes, end of stream or an error can be read.

@@ -111,7 +111,7 @@ impl<T: AsRawFd> EngineFd<T> {
         !self.generation.is_current()
     }
 
-    /// What it was made of. The table knows it no more.
+    /// Returns the descriptor that it was made of, which leaves the table.
     pub(crate) fn into_inner(self) -> T {
         assert!(!self.is_inherited(), "{}", super::INHERITED);
         leave(self.inner.as_raw_fd());
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn descriptors_beyond_the_table_are_nobodys() {
+    fn descriptors_beyond_the_table_have_no_owner() {
         for fd in [-1, RawFd::MAX] {
             enter(fd);
             assert!(!is_known(fd));

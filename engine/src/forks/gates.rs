@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use super::install;
 
-/// What can be closed for good in a child.
+/// Something that can be closed for good in a child.
 pub(crate) trait Closable: Send + Sync {
     /// No thread of this process, a child that has just begun, comes in any more. Stores to memory
     /// and nothing else.

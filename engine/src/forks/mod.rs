@@ -24,8 +24,7 @@ pub(crate) use self::descriptors::EngineFd;
 pub(crate) use self::descriptors::Registration;
 pub(crate) use self::gates::{Closable, Gate};
 
-/// What calls with an inherited engine are refused with; those that have no error to give panic
-/// with it.
+/// The error of calls with an inherited engine; those that have no error to give panic with it.
 pub const INHERITED: &str = "this process forked from the one that opened the engine, which \
      works there alone: drop the handle here, and open a domain and an endpoint of this process";
 
@@ -95,7 +94,7 @@ fn install() {
 }
 
 /// Has a function run when this process ends by `exit` or by the end of `main`; also in children of
-/// `fork`, where [`Generation`] tells. It must not unwind.
+/// `fork`, which [`Generation`] distinguishes. It must not unwind.
 pub(crate) fn at_exit(function: extern "C" fn()) {
     // SAFETY: the function is one of this library, which the C library forgets with it, takes
     // nothing, and may do what functions at the end of a process may.

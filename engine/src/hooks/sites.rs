@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_rare_happens_outside_of_a_run() {
+    fn rare_sites_are_off_outside_of_a_run() {
         let site = Site::new("one");
         assert!((0..1000).all(|_| !site.is_rare(2) && site.value(9) == 0 && site.may_cut_short()));
         set_rare(Some(0));

@@ -1,7 +1,7 @@
 //! Threads of a simulated world: coroutines on one thread, of which one runs at a time, until it
 //! comes to a point where another may go on, or sleeps.
 //!
-//! Who is resumed next is for the scheduler to say (`swarm::threads`), so that a seed decides it.
+//! The scheduler (`swarm::threads`) chooses what is resumed next, so that a seed decides it.
 //! Nothing here does anything outside of such a coroutine.
 
 use std::cell::{Cell, RefCell};
@@ -22,12 +22,12 @@ pub(crate) enum Pause {
 #[derive(Clone, Copy, Debug)]
 struct Sleeper {
     thread: usize,
-    /// What it sleeps at: an address, or a descriptor.
+    /// The address or descriptor at which it sleeps.
     gate: usize,
     keys: NonZeroU32,
 }
 
-/// What a thread does.
+/// The action of a thread.
 type Life = Box<dyn FnOnce()>;
 
 thread_local! {

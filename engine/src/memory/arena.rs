@@ -240,8 +240,8 @@ mod tests {
         let (base, len) = (arena.mapping.base(), arena.len());
         drop(arena);
         assert!(flags_of(base.addr().get()).is_some(), "unmapped");
-        // What the kernel would no longer need is ours to clean up.
-        // SAFETY: the leaked mapping is still there, as just seen, and nobody else knows of it.
+        // What the kernel would no longer need is ours to clean up. SAFETY: the leaked mapping is
+        // still there, as just seen, and nothing else refers to it.
         unsafe { rustix::mm::munmap(base.as_ptr().cast(), len) }.expect("it was mapped");
     }
 

@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_fit_is_refused() {
+    fn oversized_blocks_are_refused() {
         let mut blocks = Blocks::new(START, BYTES);
         assert_eq!(blocks.take(BYTES + 1, 1), None);
         assert_eq!(blocks.take(usize::MAX, 1), None);

@@ -45,7 +45,7 @@ pub struct Shaped {
     pub layout: Layout,
 }
 
-/// Lengths stand for bytes, which may be many, and nobody else's business.
+/// Shows lengths instead of bytes, which may be many, and confidential.
 impl fmt::Debug for Buffer {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -30,7 +30,7 @@ pub enum Layout {
     Segments(Vec<Segment>),
 }
 
-/// What a shape is made for.
+/// The purpose of a shape.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Purpose {
     /// Pieces may overlap.

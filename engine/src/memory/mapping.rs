@@ -56,8 +56,8 @@ impl Mapping {
         Ok(mapping)
     }
 
-    /// Maps `bytes` of a file at `offset`, a multiple of the page's length, for reading and writing
-    /// together with whoever else has it mapped, a child of `fork` among them.
+    /// Maps `bytes` of a file at `offset`, a multiple of the page's length, for reading and
+    /// writing, shared with all processes that map it, a child of `fork` among them.
     pub(super) fn shared(file: impl AsFd, offset: u64, bytes: usize) -> io::Result<Self> {
         let bytes = round_up(bytes.max(1), rustix::param::page_size())?;
         let protection = ProtFlags::READ | ProtFlags::WRITE;
@@ -84,14 +84,14 @@ impl Mapping {
         let tail = old.1.checked_sub(head).and_then(|rest| rest.checked_sub(bytes));
         let tail = tail.ok_or_else(too_large)?;
         if head > 0 {
-            // SAFETY: the pages before `head` are ours and nobody has seen their address.
+            // SAFETY: the pages before `head` are ours and their address was not given out.
             note_unmapped(head, unsafe { munmap(old.0.cast(), head) });
             // SAFETY: `head` lies inside the mapping, by the check above.
             self.base = unsafe { self.base.add(head) };
             self.bytes -= head;
         }
         if tail > 0 {
-            // SAFETY: the last `tail` bytes are ours and nobody has seen their address.
+            // SAFETY: the last `tail` bytes are ours and their address was not given out.
             let unmapped = unsafe { munmap(self.base.as_ptr().add(bytes).cast(), tail) };
             note_unmapped(tail, unmapped);
             self.bytes = bytes;
@@ -122,18 +122,19 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the range is exactly this mapping, and whoever drops it has no pointer left.
+        // SAFETY: the range is exactly this mapping, and no pointer to it is left when it is
+        // dropped.
         let unmapped = unsafe { munmap(self.base.as_ptr().cast(), self.bytes) };
         note_unmapped(self.bytes, unmapped);
     }
 }
 
-/// Says once that the kernel keeps memory mapped: nothing refers to it, so that no more is lost.
+/// Logs once that the kernel keeps memory mapped: nothing refers to it, so that no more is lost.
 pub(crate) fn note_unmapped(bytes: usize, unmapped: Result<(), Errno>) {
-    static SAID: Once = Once::new();
+    static LOGGED: Once = Once::new();
     if let Err(error) = unmapped {
         let error = refused("munmap")(error);
-        SAID.call_once(|| tracing::warn!("{bytes} bytes stay mapped, which nothing uses: {error}"));
+        LOGGED.call_once(|| tracing::warn!("cannot unmap {bytes} unused bytes: {error}"));
     }
 }
 

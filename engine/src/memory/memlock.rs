@@ -6,7 +6,7 @@ use rustix::process::{Resource, getrlimit};
 
 /// Bit of `CAP_IPC_LOCK` in a capability set.
 const CAP_IPC_LOCK_BIT: u32 = 14;
-/// What the initial user namespace is called in `/proc` (a fixed inode number of the kernel).
+/// The name of the initial user namespace in `/proc` (a fixed inode number of the kernel).
 const INITIAL_USER_NAMESPACE: &str = "user:[4026531837]";
 
 const SMALLEST_ARENA_BYTES: usize = 256 << 10;
@@ -18,7 +18,7 @@ const RANKS_PER_LIMIT: u64 = 4;
 
 /// How many bytes the user may pin; `None` when nothing limits it.
 ///
-/// That is `RLIMIT_MEMLOCK`, which binds nobody who has `CAP_IPC_LOCK` on the host.
+/// That is `RLIMIT_MEMLOCK`, which does not apply with `CAP_IPC_LOCK` on the host.
 pub(crate) fn memlock_limit() -> Option<u64> {
     if has_cap_ipc_lock() { None } else { getrlimit(Resource::Memlock).current }
 }

@@ -5,7 +5,7 @@ use super::shape::{Shape, Span};
 
 /// A piece of memory by its address; the `iovec` of the unsafe interface.
 ///
-/// It is an address, not access: the unsafe operation that takes it says what has to hold.
+/// It is an address, not access: the unsafe operation that takes it documents what has to hold.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C)]
 pub struct RawSpan {
@@ -43,7 +43,7 @@ impl RawSpan {
 /// # Errors
 ///
 /// [`MemoryError::BadSpan`] for what cannot be memory, [`MemoryError::LayoutOverflow`] when the
-/// message would be longer than a `usize` says.
+/// message's length would overflow a `usize`.
 ///
 /// # Safety
 ///
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_memory_is_refused() {
+    fn invalid_spans_are_refused() {
         let mut byte = 5u8;
         let ptr = &raw mut byte;
         let good = RawSpan { ptr, len: 1 };

@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_ordinary_memory() {
+    fn regions_beyond_the_arena_use_ordinary_memory() {
         let arena = arena();
         let mut large = alloc_region(&arena, arena.len() + 1, 1 << 16).expect("a mapping");
         assert!(!large.is_registered());
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_an_error() {
+    fn impossible_sizes_are_errors() {
         let arena = arena();
         for align in [0, 3, 96] {
             assert_eq!(
@@ -265,20 +265,20 @@ mod tests {
     }
 
     #[test]
-    fn only_neighbours_join() {
+    fn only_adjacent_pieces_join() {
         let arena = arena();
         let mut left = alloc_region(&arena, 128, 1).expect("it fits");
         // At the next address, but of another region.
-        let stranger = alloc_region(&arena, 64, 1).expect("it fits");
-        assert_eq!(left.as_ptr().wrapping_add(128), stranger.as_ptr());
-        let stranger = left.unsplit(stranger).expect_err("another region");
+        let other = alloc_region(&arena, 64, 1).expect("it fits");
+        assert_eq!(left.as_ptr().wrapping_add(128), other.as_ptr());
+        let other = left.unsplit(other).expect_err("another region");
         let mut middle = left.split_off(10);
         let right = middle.split_off(20);
         let right = left.unsplit(right).expect_err("the middle is missing");
-        left.unsplit(middle).expect("neighbours");
-        left.unsplit(right).expect("neighbours");
+        left.unsplit(middle).expect("adjacent");
+        left.unsplit(right).expect("adjacent");
         assert_eq!(left.len(), 128);
-        drop((left, stranger));
+        drop((left, other));
         assert_eq!(arena.free_bytes(), arena.len());
     }
 
@@ -300,7 +300,7 @@ mod tests {
             scope.spawn(|| left.fill(1));
             scope.spawn(|| right.fill(2));
         });
-        left.unsplit(right).expect("neighbours");
+        left.unsplit(right).expect("adjacent");
         assert!(left[..500].iter().all(|&byte| byte == 1));
         assert!(left[500..].iter().all(|&byte| byte == 2));
         drop(left);

@@ -8,7 +8,7 @@ mod tests;
 
 /// A contiguous piece of a message's memory.
 ///
-/// It is an address, not access: whoever reads or writes it says why that is allowed.
+/// It is an address, not access: code that reads or writes it justifies that.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Span {
     /// Its first byte.
@@ -40,7 +40,7 @@ pub(crate) struct Piece {
 
 /// Where the bytes of a message lie, in message order.
 ///
-/// Like [`Span`] it is only addresses. Who makes a shape keeps the memory alive for as long as
+/// Like [`Span`] it is only addresses. The maker of a shape keeps the memory alive for as long as
 /// it is read or written through.
 #[derive(Clone, Debug)]
 pub(crate) enum Shape {
@@ -76,7 +76,7 @@ impl Shape {
     ///
     /// # Panics
     ///
-    /// When the message is longer than a `usize` says; a checked layout never is.
+    /// When the message's length overflows a `usize`; a checked layout's never does.
     pub(crate) fn strided(
         first: *mut u8,
         block_bytes: usize,
@@ -94,7 +94,7 @@ impl Shape {
     ///
     /// # Panics
     ///
-    /// When the message is longer than a `usize` says; a checked layout never is.
+    /// When the message's length overflows a `usize`; a checked layout's never does.
     pub(crate) fn list(spans: impl IntoIterator<Item = Span>) -> Self {
         let mut spans = spans.into_iter().filter(|span| span.len > 0);
         let Some(first) = spans.next() else { return Self::empty() };
@@ -198,7 +198,7 @@ impl Shape {
             // memory, and that `src` is elsewhere.
             unsafe { ptr::copy_nonoverlapping(src.as_ptr(), span.ptr.add(offset), src.len()) };
         } else {
-            // SAFETY: the caller's promise, passed on.
+            // SAFETY: the caller upholds the contract.
             unsafe { self.scatter(offset, src) };
         }
     }
@@ -221,7 +221,7 @@ impl Shape {
             // memory, and that `dst` is elsewhere.
             unsafe { ptr::copy_nonoverlapping(span.ptr.add(offset), dst.as_mut_ptr(), dst.len()) };
         } else {
-            // SAFETY: the caller's promise, passed on.
+            // SAFETY: the caller upholds the contract.
             unsafe { self.gather(offset, dst) };
         }
     }
@@ -241,7 +241,7 @@ impl Shape {
         for span in source.spans(offset, length) {
             // SAFETY: `spans` yields pieces of the source's memory, which is live and not written.
             let piece = unsafe { slice::from_raw_parts(span.ptr, span.len) };
-            // SAFETY: the caller's promise, passed on.
+            // SAFETY: the caller upholds the contract.
             unsafe { self.copy_from(at, piece) };
             at += span.len;
         }
@@ -308,7 +308,7 @@ pub(crate) struct Spans<'a> {
     remaining: usize,
 }
 
-/// What is left of a shape.
+/// The rest of a shape.
 #[derive(Clone, Debug)]
 enum Rest<'a> {
     Contiguous(*mut u8),

@@ -13,7 +13,8 @@ use crate::refused_call::refused;
 /// Without these its memory could end below what is mapped, and reading there be a SIGBUS.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 
-/// What `fstatfs` says of memory that is no huge page and no file of a disk or a user's.
+/// The type that `fstatfs` returns for memory that is no huge page and no file of a disk or a
+/// user's.
 const TMPFS_MAGIC: u64 = 0x0102_1994;
 
 /// Memory that is reserved by one call, in bytes: a signal undoes the call under way, no more.
@@ -79,7 +80,7 @@ fn too_little(bytes: u64, error: Errno) -> io::Error {
 fn host_bytes() -> u64 {
     // SAFETY: it is plain numbers, which may be 0.
     let mut all: libc::sysinfo = unsafe { std::mem::zeroed() };
-    // SAFETY: the kernel writes into `all`, which is as long as it says.
+    // SAFETY: the kernel writes into `all`, which has the length of its type.
     if unsafe { libc::sysinfo(&raw mut all) } != 0 {
         return u64::MAX;
     }
@@ -88,7 +89,7 @@ fn host_bytes() -> u64 {
     pages.saturating_mul(all.mem_unit.max(1).into())
 }
 
-/// The length, in bytes, of memory that somebody else made and this process may map.
+/// Returns the length, in bytes, of memory that another process made and this one may map.
 ///
 /// # Errors
 ///

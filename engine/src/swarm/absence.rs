@@ -1,4 +1,4 @@
-//! Owners that compute: only the caretaker makes turns.
+//! Owners that compute: only the background thread makes turns.
 
 use super::paths::{warm_up, world};
 use super::scenarios::{MILLISECOND, config, drain, pass, peer, receive, run, send, talk};
@@ -15,12 +15,12 @@ fn ample() -> Config {
     Config { envelope_credits: 1000, eager_credit_bytes: 1 << 20, ..config() }
 }
 
-/// What the owner of host 0 does after its last call.
+/// Progress of host 0 after its owner's last call.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Then {
-    /// Nobody makes turns.
+    /// No thread makes turns.
     Nothing,
-    /// The caretaker does.
+    /// The background thread does.
     Care,
 }
 
@@ -54,16 +54,16 @@ fn arrivals(seed: u64, loss_ppm: u64, then: Then) -> u64 {
 
 /// RR-PATH-6
 #[test]
-fn what_is_complete_arrives_while_its_owner_computes() {
+fn short_messages_arrive_while_the_owner_computes() {
     for (seed, loss_ppm) in (0..20).zip([0, 10_000, 100_000, 300_000].into_iter().cycle()) {
         assert_eq!(arrivals(seed, loss_ppm, Then::Care), MESSAGES, "seed {seed}, {loss_ppm}");
     }
     let without = (0..5).map(|seed| arrivals(seed, 300_000, Then::Nothing)).max();
-    assert!(without < Some(MESSAGES), "nothing of this needs a caretaker");
+    assert!(without < Some(MESSAGES), "nothing of this needs a background thread");
 }
 
 /// Both owners compute while messages of all lengths are under way: short ones arrive, and the long
-/// ones when the owners are back. Nobody is told of anything twice.
+/// ones when the owners are back. Nothing is reported twice.
 #[test]
 fn everything_ends_when_both_are_back() {
     for seed in 0..30 {

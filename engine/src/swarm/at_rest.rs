@@ -75,7 +75,7 @@ impl Run {
         Ok(())
     }
 
-    /// Every session that failed had a reason to, whether or not somebody used it then.
+    /// Checks that every session that failed had a reason to, whether or not it was in use then.
     pub(super) fn check_failures(&self, core: &Core) -> Result<(), String> {
         for (_, session) in core.sessions().iter() {
             if let Some(failure) = &session.failure {
@@ -102,8 +102,8 @@ impl Run {
         Ok(())
     }
 
-    /// Whether somebody who lives is connected with somebody who is not connected with them: dead,
-    /// or with an end of the session whose news is late. Who has no control lane may be so soon.
+    /// Whether a living process is connected to one that is not connected to it: that one is dead,
+    /// or the notice of the session's end is late. A process without a control lane may be so soon.
     fn is_any_one_sided(&self) -> bool {
         (0..self.world.hosts()).filter_map(|host| self.world.look(host)).any(|engine| {
             let core = &engine.state.core;
@@ -114,7 +114,7 @@ impl Run {
         })
     }
 
-    /// Whether somebody who lives attempts to connect with somebody who does.
+    /// Whether a living process attempts to connect to another one that lives.
     fn is_any_connecting(&self) -> bool {
         (0..self.world.hosts()).filter_map(|host| self.world.look(host)).any(|engine| {
             let mut sessions = engine.state.core.sessions().iter();
@@ -140,7 +140,7 @@ impl Run {
         let mut wait_ns = 1_000_000;
         loop {
             match self.next_step(end_ns) {
-                Step::Limit => return Err("those who live cannot talk".into()),
+                Step::Limit => return Err("living processes cannot exchange messages".into()),
                 Step::Turn(host) => self.after_turn(host)?,
                 Step::Planned(CHECK) => {
                     let is_quiet = self.drain()?;
@@ -206,7 +206,7 @@ fn is_trying(phase: Phase) -> bool {
     !matches!(phase, Phase::Closed | Phase::Connected | Phase::Failed)
 }
 
-/// What one engine must not have when nothing is under way.
+/// Checks for what an engine must not have when nothing is under way.
 #[cfg(test)]
 pub(crate) fn check_at_rest(engine: &Engine) -> Result<(), String> {
     check_all_but(engine, |_| false)
@@ -263,7 +263,7 @@ fn check_all_but(engine: &Engine, is_dead: impl Fn(u64) -> bool) -> Result<(), S
     let sessions = core.sessions().iter();
     let trying = sessions.filter(|(_, session)| is_trying(session.connection.phase())).count();
     if core.offers_open() > trying + engine.state.handshakes_pending {
-        return fail("windows are kept for sessions that nobody makes");
+        return fail("windows are kept for sessions that are not being made");
     }
     if (envelopes, bytes) != (core.reserved_envelopes(), core.reserved_bytes()) {
         return fail("windows are reserved that no session has");
@@ -271,7 +271,7 @@ fn check_all_but(engine: &Engine, is_dead: impl Fn(u64) -> bool) -> Result<(), S
     Ok(())
 }
 
-/// What an engine is about, for a report of a failure.
+/// Describes an engine's state, for a report of a failure.
 pub(crate) fn describe(engine: &Engine) -> String {
     let core = &engine.state.core;
     let mut text = String::new();

@@ -1,8 +1,8 @@
-//! Somebody on the way who reads datagrams and sends some, without a key.
+//! An on-path attacker that reads datagrams and sends some, without a key.
 //!
 //! Everything sent is either a copy of what was seen, whole or mutilated, or looks like it: the
-//! session's id and numbers that are about right, with a tag that is a guess. Nothing of it may
-//! ever be believed; what was copied whole is at most one more duplicate.
+//! session's id and numbers that are about right, with a tag that is a guess. None of it may ever
+//! be accepted; what was copied whole is at most one more duplicate.
 
 use std::net::SocketAddr;
 
@@ -55,7 +55,7 @@ const ATTACKS: [Attack; 8] = [
 #[derive(Debug)]
 pub(crate) struct Attacker {
     random: Random,
-    /// What it is about to send.
+    /// Its next datagrams.
     bytes: Vec<u8>,
     hoard: Vec<Sighting>,
     /// How often each of [`ATTACKS`] was carried out.
@@ -244,7 +244,7 @@ mod tests {
         driver
     }
 
-    /// What arrives at two hosts under attack, and the hash of the run.
+    /// Returns what arrives at two hosts under attack, and the hash of the run.
     fn run(seed: u64) -> (Vec<(usize, Vec<u8>)>, u64, u64) {
         let mut world = World::new(seed, Impairments::ideal()).unwrap();
         let mut drivers = [open(&mut world), open(&mut world)];

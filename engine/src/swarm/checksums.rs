@@ -73,7 +73,7 @@ fn a_garbled_control_lane_ends_the_session_with_checksums() {
         let source = peer(&mut world, 1, 0);
         let mut tag = 10;
         let (mut failures, mut next_ns) = (Vec::new(), 0);
-        run(&mut world, "somebody finds it", |world| {
+        run(&mut world, "a checksum detects it", |world| {
             if world.now_ns() > next_ns {
                 let length = random.below(600);
                 send(world, 0, target, tag, length, CompletionLevel::Match);

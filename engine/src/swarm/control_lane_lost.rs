@@ -51,21 +51,22 @@ fn world(seed: u64) -> World {
     world
 }
 
-/// The failures that an engine has told of since it was last asked, and how often it connected.
+/// Returns the failures that an engine has reported since the last call, and how often it
+/// connected.
 fn events(world: &mut World, host: usize) -> (Vec<PeerFailure>, usize) {
-    let mut told = (Vec::new(), 0);
-    let Some(engine) = world.engine(host) else { return told };
+    let mut reported = (Vec::new(), 0);
+    let Some(engine) = world.engine(host) else { return reported };
     while let Some(event) = engine.state.completions.events.first().pop_front() {
         match event {
-            Event::Disconnected { failure, .. } => told.0.push(failure),
-            Event::Connected { .. } => told.1 += 1,
+            Event::Disconnected { failure, .. } => reported.0.push(failure),
+            Event::Connected { .. } => reported.1 += 1,
             _ => {}
         }
     }
-    told
+    reported
 }
 
-/// Neither side has told of an end, and both have a control lane.
+/// Asserts that neither side has reported an end, and that both have a control lane.
 fn assert_lives(world: &mut World, what: &str) {
     for host in 0..2 {
         assert_eq!(events(world, host), (Vec::new(), 0), "{what}: host {host}");
@@ -198,7 +199,7 @@ fn a_killed_peer_is_known_whatever_ends_its_lane() {
 
 /// RR-RAIL-8
 #[test]
-fn a_successor_at_the_same_place_says_that_the_peer_is_gone() {
+fn a_successor_at_the_same_address_reports_that_the_peer_is_gone() {
     for seed in 0..20 {
         let mut world = world(seed);
         let (killed, other) = (seed as usize % 2, 1 - seed as usize % 2);
@@ -217,7 +218,8 @@ fn a_successor_at_the_same_place_says_that_the_peer_is_gone() {
     }
 }
 
-/// Somebody in the place of the peer's other rail passes questions on to another engine of the job.
+/// An attacker at the address of the peer's other rail forwards probes to another engine of the
+/// job.
 ///
 /// RR-AUTH-10
 #[test]
@@ -235,8 +237,7 @@ fn a_question_that_is_passed_on_ends_no_session() {
     }
 }
 
-/// One side ends its session, and what it says of that is lost with the rail; then it begins
-/// another one.
+/// One side ends its session, and its notice is lost with the rail; then it begins another one.
 ///
 /// RR-RAIL-9
 #[test]
@@ -293,8 +294,8 @@ fn a_host_that_vanishes_is_known_within_the_peer_timeout() {
     }
 }
 
-/// Two engines of one machine whose only NIC loses its address: nothing goes by it any more.
-fn neighbours(seed: u64) -> World {
+/// Builds two engines of one machine whose only NIC loses its address: nothing goes by it any more.
+fn local_peers(seed: u64) -> World {
     let impairments = Impairments { keep_alive_ns: PEER_TIMEOUT_NS, ..Impairments::ideal() };
     let mut world = World::new(seed, impairments).unwrap();
     world.set_datagrams(true).unwrap();
@@ -325,7 +326,7 @@ fn neighbours(seed: u64) -> World {
 #[test]
 fn engines_that_share_memory_outlive_their_only_nic() {
     for seed in 0..10 {
-        let mut world = neighbours(seed);
+        let mut world = local_peers(seed);
         let what = format!("seed {seed}");
         let until_ns = world.now_ns() + 5 * PEER_TIMEOUT_NS;
         while world.now_ns() < until_ns {
@@ -344,9 +345,9 @@ fn engines_that_share_memory_outlive_their_only_nic() {
 
 /// RR-END-2
 #[test]
-fn the_end_of_a_process_whose_memory_alone_tells_it_is_known_within_the_peer_timeout() {
+fn process_end_visible_only_in_shared_memory_is_detected_within_the_peer_timeout() {
     for seed in 0..10 {
-        let mut world = neighbours(seed);
+        let mut world = local_peers(seed);
         pass(&mut world, 3 * PEER_TIMEOUT_NS);
         assert!(world.look(0).unwrap().state.core.session(0).unwrap().is_outlived());
         drop(world.take(1));

@@ -16,7 +16,7 @@ pub(crate) struct DatagramPlan {
     /// Mean time between two firewalls that come up from one host to another, and how long they
     /// stay at the most; streams pass them.
     pub(crate) firewall_ns: Option<(u64, u64)>,
-    /// Mean time between two datagrams of somebody on the way who has no key.
+    /// Mean time between two datagrams of an on-path attacker without a key.
     pub(crate) attack_ns: Option<u64>,
     /// Hosts with even numbers only send and the others only receive: nothing that a receiver has
     /// to say goes along with messages of its own.

@@ -87,7 +87,7 @@ impl Run {
                 }
                 self.world.net.borrow_mut().power_on(host);
                 self.start(host)?;
-                // Whoever knows the address may meet somebody else there.
+                // A peer that knows the address may find another process there.
                 self.taint_all(host);
                 Ok(true)
             }
@@ -104,8 +104,8 @@ impl Run {
         }
     }
 
-    /// Nobody waits for a proof for ever, however long the kernel repeats it; who has sent it takes
-    /// that for the end of a session.
+    /// Checks that no engine waits for a proof for ever, however long the kernel repeats it; its
+    /// sender takes that for the end of a session.
     ///
     /// RR-CONN-5.
     pub(super) fn forgive_late_proofs(&mut self) {
@@ -145,7 +145,7 @@ impl Run {
         }
     }
 
-    /// A process ends without a word.
+    /// Ends a process without a goodbye.
     pub(super) fn end(&mut self, host: usize) {
         self.taint_all(host);
         drop(self.world.take(host));
@@ -158,7 +158,7 @@ impl Run {
         core.sessions().at(core.session_of(other)? as usize)?.failure.as_ref()
     }
 
-    /// A process that said goodbye ends. Where the goodbye was answered, all before it has come.
+    /// Ends a process that sent a goodbye. Where the goodbye was answered, all before it has come.
     ///
     /// RR-END-1.
     pub(super) fn end_of_leaver(&mut self, host: usize) {
@@ -172,7 +172,7 @@ impl Run {
         self.end(host);
     }
 
-    /// A process says goodbye to everybody, and ends a little later.
+    /// Has a process send a goodbye to all its peers, and end a little later.
     fn leave(&mut self, host: usize) {
         let process = self.residents[host].process;
         if let Some(engine) = self.world.look(host) {
@@ -221,9 +221,9 @@ impl Run {
         }
     }
 
-    /// A fault befalls a link for a while, or some times in a row. Nothing may fail; but who has
-    /// little patience may lose a session that began by the first link just before, and knows of
-    /// no other yet.
+    /// Strikes a link with a fault for a while, or some times in a row. Nothing may fail; but an
+    /// engine with a short timeout may lose a session that began by the first link just before, and
+    /// knows of no other yet.
     fn strike_rail(&mut self) {
         let Some(rails) = &self.plan.rails else { return };
         let host = self.random.below(self.residents.len());
@@ -237,7 +237,7 @@ impl Run {
         }
         let now_ns = self.world.now_ns();
         if may_fail {
-            // Who starts meanwhile finds it so.
+            // A process that starts meanwhile finds it so.
             let until_ns = now_ns + 2 * outage_ns * times;
             let known = self.first_links.entry(host).or_default();
             *known = (*known).max(until_ns);

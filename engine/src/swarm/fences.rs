@@ -1,4 +1,4 @@
-//! What fences promise.
+//! What fences guarantee.
 
 use super::oracle::{Fate, Oracle};
 use super::plan::Plan;

@@ -3,9 +3,9 @@
 use crate::driver::sim::random::Random;
 use crate::memory::{Buffer, Layout, Segment};
 
-/// What memory holds before a receive.
+/// Contents of memory before a receive.
 pub(super) const UNTOUCHED: u8 = 0x5a;
-/// What memory holds once its operation is over.
+/// Contents of memory once its operation is over.
 const CANARY: u8 = 0xc3;
 
 /// Bytes that only message `name` has. The first eight name it.
@@ -156,7 +156,7 @@ pub(super) fn memory_of(buffer: Buffer) -> [Vec<u8>; 2] {
     }
 }
 
-/// Memory that nobody may write any more (RR-RDV-3).
+/// Memory that must not be written any more (RR-RDV-3).
 #[derive(Debug, Default)]
 pub(super) struct Graves(Vec<Vec<u8>>);
 

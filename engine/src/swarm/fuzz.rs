@@ -1,5 +1,5 @@
-//! Whole engines under scripts: what users call, what the network does, and what somebody who is
-//! no engine says, in any order.
+//! Whole engines under scripts: calls of users, faults of the network and packets that no engine
+//! sent, in any order.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -87,7 +87,7 @@ fn call(world: &mut World, script: &mut Script<'_>, posted: &mut [usize]) {
 }
 
 /// Whatever happens between engines that keep the protocol, every operation ends once, no lane or
-/// session has more than one owner, and nobody says that another one broke the protocol.
+/// session has more than one owner, and no engine reports a protocol violation.
 #[test]
 fn calls_and_events() {
     bolero::check!().with_test_time(TEST_TIME).with_max_len(400).for_each(|input: &[u8]| {
@@ -121,7 +121,8 @@ fn calls_and_events() {
         collect(&mut world, &mut ended);
         for host in 0..3 {
             let core = &world.look(host).unwrap().state.core;
-            // A long message to oneself that nobody received has no end: nobody is left to fail.
+            // A long message to itself that was not received does not end: there is no peer that
+            // could fail.
             let own =
                 core.operations().iter().filter(|(_, it)| core.is_loopback(it.session)).count();
             let is_over = core.operations().len() == own && posted[host] == ended[host] + own;
@@ -149,7 +150,8 @@ fn collect(world: &mut World, ended: &mut [usize]) {
     }
 }
 
-/// Who connects may say anything, to a listener in the middle of its work: it goes on.
+/// A peer may send any bytes as its hello, to a listener in the middle of its work: the listener
+/// goes on.
 #[test]
 fn greetings() {
     bolero::check!().with_test_time(TEST_TIME).with_max_len(300).for_each(|input: &[u8]| {
@@ -187,12 +189,12 @@ fn greetings() {
 fn greeting(script: &mut Script<'_>) -> Vec<u8> {
     let mut bytes = vec![0; size_of::<Hello>()];
     if let Ok(hello) = Hello::mut_from_bytes(&mut bytes) {
-        let stranger = 100 + u64::from(script.byte() % 3);
+        let sender = 100 + u64::from(script.byte() % 3);
         let from = SocketAddr::from(([127, 0, 0, 1], 9));
         hello.magic = MAGIC;
         hello.version = VERSION.into();
         hello.kind = [KIND_CONTROL, KIND_BULK][script.below(2)];
-        hello.source = stranger.into();
+        hello.source = sender.into();
         hello.target = 1.into();
         hello.session = u64::from(script.byte() % 3).into();
         hello.lane = u32::from(script.byte() % 3).into();
@@ -200,7 +202,7 @@ fn greeting(script: &mut Script<'_>) -> Vec<u8> {
         let limit = 1u32.rotate_right(script.byte().into());
         (hello.envelope_limit, hello.byte_limit) = (limit.into(), limit.into());
         hello.eager_limit = u32::MAX.into();
-        hello.address = crate::types::Address::new(stranger, from, 0).to_wire();
+        hello.address = crate::types::Address::new(sender, from, 0).to_wire();
     }
     // Half of them know the secret, which gets them as far as a reply.
     if let (Ok(hello), true) = (Hello::read_from_bytes(&bytes), script.byte() & 1 == 0) {

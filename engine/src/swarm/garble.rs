@@ -7,7 +7,7 @@ use super::Run;
 use crate::driver::sim::random::Random;
 use crate::proto::rendezvous::BAD_CHUNKS_MAX;
 
-/// The next byte is garbled, as the world's planned name; the lowest bit says where.
+/// The next byte is garbled, as the world's planned name; the lowest bit selects where.
 pub(super) const GARBLE: u64 = 1 << 38;
 /// A chunk rather than a control lane.
 const OF_CHUNKS: u64 = 1;
@@ -43,7 +43,7 @@ impl GarblePlan {
 }
 
 impl Run {
-    /// Begins to garble what the plan says.
+    /// Begins to garble as planned.
     pub(super) fn begin_garbling(&mut self) {
         for name in [GARBLE, GARBLE | OF_CHUNKS] {
             if let Some(pause_ns) = self.plan.garble.pause_ns(name) {

@@ -1,4 +1,4 @@
-//! Bulk lanes at the bound of an engine: who gets one, and who does not keep one.
+//! Bulk lanes at the bound of an engine: which session gets one, and which does not keep one.
 
 use std::time::Duration;
 
@@ -79,8 +79,8 @@ fn a_lane_is_opened_once_for_a_peer_that_asks_once() {
     assert_eq!(lanes_of(&world), []);
 }
 
-/// A lane that nobody has used yet is no reason to open one on another path: each would be the
-/// next one's reason, and what room for lanes there is would never be free for others.
+/// A lane that is still unused is no reason to open one on another path: each would be the next
+/// one's reason, and the room for lanes would never be free for others.
 #[test]
 fn lanes_of_several_paths_that_carry_nothing_do_not_keep_each_other_alive() {
     let retry = Retry { timeout_ns: 50 * MILLISECOND, ..config().retry };
@@ -185,25 +185,25 @@ fn acknowledgements_are_asked_for_where_nothing_goes_back() {
             done == 2
         });
     };
-    let hastened = |world: &World| world.net.borrow().quickacks;
+    let quickacks = |world: &World| world.net.borrow().quickacks;
     // One way only: kernels keep nothing back.
     for _ in 0..5 {
         one(&mut world, 0, 1);
         pass(&mut world, MILLISECOND);
     }
-    assert_eq!(hastened(&world), 0);
+    assert_eq!(quickacks(&world), 0);
     // Engines here sleep as soon as they have nothing to do, before anything goes back.
     for round in 1..=5 {
         one(&mut world, 1, 0);
         one(&mut world, 0, 1);
-        assert_eq!(hastened(&world), 2 * round);
+        assert_eq!(quickacks(&world), 2 * round);
     }
     // From now on kernels know that it is one way.
     for _ in 0..5 {
         one(&mut world, 0, 1);
         pass(&mut world, MILLISECOND);
     }
-    assert_eq!(hastened(&world), 10);
+    assert_eq!(quickacks(&world), 10);
 }
 
 /// All links are down for less time than the peer timeout, before there is a lane or while there

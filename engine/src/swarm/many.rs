@@ -9,7 +9,7 @@ use crate::memory::Buffer;
 use crate::proto::receive::ReceiveRequest;
 use crate::types::{Completion, Error, OperationKind, Status};
 
-/// What a receive is posted for.
+/// The purpose of a receive.
 #[derive(Clone, Copy)]
 pub(super) enum What {
     One,
@@ -35,7 +35,7 @@ pub(super) fn wish(endpoint: u16, context: u64) -> ReceiveRequest {
     ReceiveRequest { endpoint, peer, context, tag, ignore, capacity, min_free }
 }
 
-/// What a multi-receive has reported.
+/// The reports of a multi-receive.
 #[derive(Debug)]
 pub(super) struct Many {
     /// It is released when fewer bytes are free.
@@ -108,7 +108,7 @@ impl Oracle {
         }
         let message = (status.envelope.tag() >> SERIAL_SHIFT) as usize;
         if message >= self.sent.len() {
-            return Err(format!("multi-receive {index} got what nobody sent: {status:?}"));
+            return Err(format!("multi-receive {index} got an unsent message: {status:?}"));
         }
         self.check_message(index, message, &status)?;
         if let Some(many) = &mut self.received[index].many {
@@ -174,7 +174,7 @@ impl Run {
         let Some(engine) = self.world.engine(host) else { return Ok(()) };
         let request = wish(at.1, context);
         let Ok(Some((claim, status))) = engine.claim(&request) else {
-            return Err(format!("a look found what nobody can claim: {seen:?}"));
+            return Err(format!("a peek found a message that cannot be claimed: {seen:?}"));
         };
         if status != seen || !engine.discard_claimed(claim) {
             return Err(format!("{status:?} was claimed where {seen:?} was found"));

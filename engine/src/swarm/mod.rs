@@ -1,10 +1,9 @@
 //! The swarm: whole engines in a simulated world, one seed a run.
 //!
-//! A run has two phases. First processes exchange random messages while faults strike
-//! (`plan` says which); then the world is made whole, and everything that is outstanding has
-//! to end within a bound of virtual time, memory and credit have to be back, and every pair that
-//! lives has to be able to talk. `oracle` watches at every step. The same seed makes the same
-//! run, to the last event.
+//! A run has two phases. First processes exchange random messages while faults strike (chosen by
+//! `plan`); then all faults end, and everything that is outstanding has to end within a bound of
+//! virtual time, memory and credit have to be back, and every pair that lives has to be able to
+//! talk. `oracle` watches at every step. The same seed makes the same run, to the last event.
 
 #[cfg(test)]
 mod absence;
@@ -76,7 +75,7 @@ use crate::proto::table::Id;
 /// Where the name of a message stands in its tag, in contexts in which tags have names.
 const SERIAL_SHIFT: u32 = 8;
 
-/// Hellos that an attacker says again, fewer than may be pending anywhere.
+/// Hellos that an attacker repeats, fewer than may be pending anywhere.
 const REPLAYED_HELLOS: usize = 20;
 
 /// Turns of all engines between two looks at what bounds memory.
@@ -85,7 +84,7 @@ const TURNS_PER_LOOK: u64 = 64;
 /// Looks at a world made whole after which receives that wait are cancelled.
 const RECEIVES_STAY_LOOKS: u32 = 24;
 
-/// What a run did.
+/// The results of a run.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Report {
     /// Messages that were received whole.
@@ -109,18 +108,18 @@ pub struct Report {
 #[derive(Debug, Default)]
 struct Resident {
     process: Process,
-    /// Says goodbye, and ends when that is sent.
+    /// Sends a goodbye, and ends when that is sent.
     leaves_ns: Option<u64>,
     /// Endpoints that are closed now.
     closed: Vec<u16>,
-    /// Whom it leaves in peace: other processes that it has a session by datagrams with, and that
-    /// nothing had come between when it said goodbye.
+    /// Peers that it leaves cleanly: other processes that it has a session by datagrams with, and
+    /// that no fault had interrupted when it sent the goodbye.
     at_peace: Vec<Process>,
-    /// What its threads have outstanding.
+    /// Outstanding operations of its threads.
     team: Team,
 }
 
-/// What the run plans for itself, by name: a bit each, and below them hosts.
+/// Events that the run plans for itself, by name: a bit each, and below them hosts.
 const FAULT: u64 = 1 << 32;
 const CHECK: u64 = 1 << 33;
 /// Ends an outage of the way from one host to another.
@@ -164,13 +163,13 @@ struct Run {
 ///
 /// # Errors
 ///
-/// What was violated, when, and the plan of the run.
+/// The violation, its time, and the plan of the run.
 pub fn run_seed(seed: u64) -> Result<Report, String> {
     run(Plan::new(seed), None)
 }
 
-/// The same, with a line in `log` for everything that an engine sends: by whom and where to, how
-/// many bytes, the hash of all that went there so far, and the bytes. No line says when.
+/// Runs a seed with a line in `log` for everything that an engine sends: source, destination,
+/// length, the hash of all that went there so far, and the bytes. No line has a time.
 ///
 /// # Errors
 ///
@@ -185,7 +184,7 @@ pub const WIRE_VERSION: u16 = crate::wire::VERSION;
 /// How many bugs can be planted.
 pub const BUGS: usize = simulated::BUGS.len();
 
-/// What one of them is called.
+/// Returns the name of one of them.
 ///
 /// # Panics
 ///
@@ -275,7 +274,7 @@ impl Run {
             world.net.borrow_mut().share_memory(impairments);
         }
         oracle.delay_ns = match &plan.rails {
-            // Whoever reads along may send copies that overtake, and so may rings.
+            // An attacker that reads along may send copies that overtake, and so may rings.
             _ if is_attacked || plan.neighbours.is_some() => 0,
             Some(rails) => rails.delay_ns(),
             None => plan.impairments.delay_ns.min(fair_ns),
@@ -319,7 +318,7 @@ impl Run {
 
     /// A new process on a host.
     fn start(&mut self, host: usize) -> Result<(), String> {
-        // Who has the higher id wins elections, so ids are in no order.
+        // The higher id wins elections, so ids are in no order.
         let process = (self.next_process << 8 | self.random.next() & 0xff).reverse_bits() >> 1;
         self.next_process += 1;
         let config = self.plan.config(&mut self.random);
@@ -398,7 +397,7 @@ impl Run {
         step
     }
 
-    /// Looks at what a turn has brought.
+    /// Checks the results of a turn.
     fn after_turn(&mut self, host: usize) -> Result<(), String> {
         self.tell_threads(host);
         self.collect(host)?;
@@ -478,7 +477,7 @@ impl Run {
                         self.check_waiting()?;
                     }
                     if looks == RECEIVES_STAY_LOOKS {
-                        // Receives that nobody answers may take all room for operations.
+                        // Receives that no send matches may take all room for operations.
                         self.cancel_all()?;
                     }
                     quiet = if is_quiet { quiet + 1 } else { 0 };
@@ -512,7 +511,7 @@ impl Run {
                 text += &at_rest::describe(engine);
             }
         }
-        // What is said last may be long; the beginning tells most.
+        // The report may be long; its beginning has most of the information.
         text.chars().take(60_000).collect()
     }
 }

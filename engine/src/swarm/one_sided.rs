@@ -1,6 +1,6 @@
 //! Operations on the memory of other processes, at random, and what has to be in that memory.
 //!
-//! Each process opens one region, by a key that all know:
+//! Each process exposes one region, under a key that all know:
 //!
 //! ```text
 //!  guard | cells of host 0 | cells of host 1 | ... | counter | guard
@@ -8,7 +8,7 @@
 //!
 //! Host `n` writes and reads its own cells, one operation at a time in each, so what has to be
 //! there is known but for puts whose outcome is unknown: each byte is of the last put that was
-//! done, or of one of these. All add 1 to the counter. Nobody writes the guards.
+//! done, or of one of these. All add 1 to the counter. The guards are never written.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -38,7 +38,7 @@ const CELLS: [usize; 4] = [8, 300, 3000, 20_000];
 const CELLS_BYTES: usize = CELLS[0] + CELLS[1] + CELLS[2] + CELLS[3];
 const GUARD: usize = 64;
 const GUARDED: u8 = 0x5a;
-/// What the simulated kernel leaves where a request of it was cancelled.
+/// The bytes that the simulated kernel leaves where a request was cancelled.
 const SCRIBBLED: u8 = 0xee;
 const COUNTER: usize = GUARD + HOSTS * CELLS_BYTES;
 const REGION_BYTES: usize = COUNTER + 8 + GUARD;
@@ -59,7 +59,7 @@ fn key_of(process: Process) -> u64 {
     process ^ 0x6b65_795f_6f66_5f70
 }
 
-/// What one operation was for.
+/// The purpose of one operation.
 #[derive(Clone, Copy, Debug)]
 struct Asked {
     /// It is beside what the key opens, and to be refused.
@@ -76,7 +76,7 @@ struct Asked {
     has_failed: bool,
 }
 
-/// What is known of a cell: names of contents, 0 before the first.
+/// The known state of a cell: names of contents, 0 before the first.
 #[derive(Clone, Debug, Default)]
 struct Cell {
     last: u64,
@@ -90,7 +90,7 @@ struct Cell {
 }
 
 impl Cell {
-    /// Which byte of `bytes` nobody wrote.
+    /// Returns the index of a byte of `bytes` that no put wrote.
     ///
     /// `may_be_garbled`: a put that failed may leave anything.
     fn wrong_byte(&self, bytes: &[u8], may_be_garbled: bool) -> Option<usize> {
@@ -120,7 +120,7 @@ struct Target {
     region: Id,
     /// The key is taken back.
     revoked: Option<KeyName>,
-    /// What was there when nobody had the memory any more.
+    /// The contents when no operation used the memory any more.
     frozen: Option<Vec<u8>>,
     cells: Vec<[Cell; CELLS.len()]>,
     /// Additions that are done.
@@ -304,7 +304,7 @@ impl Run {
         Ok(())
     }
 
-    /// Memory whose key is taken back, and that nobody has any more, is as it stays.
+    /// Records memory whose key is revoked and that no operation uses any more: it must not change.
     fn freeze_memory(&mut self) -> Result<(), String> {
         for (host, resident) in self.residents.iter().enumerate() {
             let Some(target) = self.one_sided.targets.get_mut(&resident.process) else { continue };
@@ -380,10 +380,10 @@ impl Run {
         }
         asked.has_failed = completion.result.is_err();
         let (asked, garbles) = (*asked, self.may_leave_anything());
-        // A flush says nothing of a put that has failed by itself.
+        // A flush does not confirm a put that has failed by itself.
         let of_flush = asked.kind == OperationKind::Flush;
         let has_put_failed = of_flush && self.one_sided.asked[index - 1].has_failed;
-        // It says nothing of what it was told by another one: that a put was refused.
+        // Nor does it report that a put was refused, if another one has reported that.
         let may_be_refused = of_flush && self.is_revoked(asked.target);
         let is_done = completion.result.is_ok() && !has_put_failed && !may_be_refused;
         if let Err(error) = &completion.result {
@@ -411,7 +411,7 @@ impl Run {
             return Ok(true);
         };
         let cell = &mut target.cells[asked.host][number];
-        // There was no room for a flush behind it, and its own end says only that its memory is
+        // There was no room for a flush behind it, and its own end means only that its memory is
         // free: it may come after a later put to the cell, and before the flush of that.
         let is_put = asked.kind == OperationKind::Put;
         let is_unordered = is_put && asked.is_early && !is_flushed && completion.result.is_ok();
@@ -438,12 +438,12 @@ impl Run {
                 None => Ok(true),
             };
         }
-        // Its bytes may be on their way; the flush behind it tells.
+        // Its bytes may be on their way; the flush behind it decides.
         cell.is_busy = is_flushed;
         if asked.kind == OperationKind::Put && asked.is_early {
             return Ok(true);
         }
-        // A flush says of the put before it that it is done, if that ended well.
+        // A flush confirms that the put before it is done, if that ended well.
         let name = if asked.kind == OperationKind::Flush { index } else { index + 1 } as u64;
         if !is_done || cell.unknown.last() != Some(&name) {
             return Ok(true);
@@ -472,7 +472,7 @@ impl Run {
     /// their way, or the target reads the memory of the origin, finds out after that that the
     /// origin has taken it back, and never completes the put.
     fn may_leave_anything(&self) -> bool {
-        let reads = self.plan.neighbours.as_ref().is_some_and(|neighbours| neighbours.reads);
+        let reads = self.plan.neighbours.as_ref().is_some_and(|it| it.reads);
         reads || self.plan.garble.chunks_ns.is_some()
     }
 

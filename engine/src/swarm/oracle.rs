@@ -1,5 +1,5 @@
-//! What has to hold: each message at most once, whole, in order, in nobody else's memory, and
-//! every operation ends once and for a reason.
+//! Invariants of a run: each message arrives at most once, whole, in order and in no other memory
+//! than its receive's, and every operation ends once and for a reason.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -16,10 +16,10 @@ pub(super) type Process = u64;
 /// One endpoint of one process.
 pub(super) type Place = (Process, u16);
 
-/// What a peek says of a message: source, tag, length, remote data.
+/// What a peek reports of a message: source, tag, length, remote data.
 pub(super) type Promised = (Place, u64, usize, Option<u64>);
 
-/// What has become of an operation.
+/// The outcome of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Fate {
     Outstanding,
@@ -72,7 +72,7 @@ pub(super) struct Received {
     pub(super) message: Option<usize>,
     pub(super) posted_ns: u64,
     pub(super) ended_ns: u64,
-    /// What a peek said that it would get.
+    /// The message that a peek announced.
     pub(super) promised: Option<Promised>,
     /// It takes many messages.
     pub(super) many: Option<Many>,
@@ -92,10 +92,10 @@ impl Received {
 /// A shorter message never goes in parts.
 const PARTS_FROM: usize = 1000;
 
-/// Bit of a completion's context that tells sends from receives.
+/// Bit of a completion's context that distinguishes sends from receives.
 const SEND: u64 = 1 << 40;
 
-/// How far back order is looked at: a stream's neighbours are what is mixed up.
+/// How far back the order is checked: only messages close together in a stream are reordered.
 const LOOK_BACK: usize = 48;
 
 /// See the module.
@@ -114,7 +114,7 @@ pub(super) struct Oracle {
     dropped: BTreeMap<(Process, Process), u64>,
     /// Time that nothing on its way takes less than.
     pub(super) delay_ns: u64,
-    /// What failed before is forgiven.
+    /// Forgives earlier failures.
     is_pardoned: bool,
     /// Any session may fail.
     pub(super) all_tainted: bool,
@@ -147,7 +147,7 @@ impl Oracle {
         self.dropped.insert((source, target), now_ns);
     }
 
-    /// Memory that nobody may write any more.
+    /// Keeps memory that must not be written any more.
     pub(super) fn bury(&mut self, memory: [Vec<u8>; 2]) {
         self.graves.bury(memory);
     }
@@ -207,7 +207,7 @@ impl Oracle {
         }
     }
 
-    /// The operations of a killed process end without a word.
+    /// Forgets the operations of a killed process, which end without completions.
     pub(super) fn forget(&mut self, process: Process) {
         for sent in self.sent.iter_mut().filter(|sent| sent.from.0 == process) {
             if matches!(sent.fate, Fate::Outstanding | Fate::Gone) {
@@ -245,8 +245,8 @@ impl Oracle {
         }
     }
 
-    /// The session of `process` with `peer` failed. Nobody here breaks the protocol, and nothing
-    /// that strangers send makes it look so.
+    /// Checks the failure of the session of `process` with `peer`. No engine here violates the
+    /// protocol, and packets of third parties must not make it look so.
     pub(super) fn check_failure(
         &self,
         process: Process,
@@ -363,11 +363,11 @@ impl Oracle {
         status: &Status,
     ) -> Result<(), String> {
         let name = (status.envelope.tag() >> super::SERIAL_SHIFT) as usize;
-        let told = (from, at, status.length, status.data);
+        let reported = (from, at, status.length, status.data);
         let Some(sent) = self.sent.get_mut(name) else {
-            return Err(format!("what nobody sent was claimed: {status:?}"));
+            return Err(format!("an unsent message was claimed: {status:?}"));
         };
-        let is_it = told == (sent.from, sent.to, sent.length, sent.data);
+        let is_it = reported == (sent.from, sent.to, sent.length, sent.data);
         if !is_it || sent.taken_by.is_some() || sent.fate == Fate::Cancelled {
             return Err(format!("{status:?} was claimed: {sent:?}"));
         }
@@ -441,7 +441,7 @@ impl Oracle {
         head: &[u8],
     ) -> Result<usize, String> {
         let unknown =
-            || format!("receive {index} got what nobody sent: {:?}", &self.received[index]);
+            || format!("receive {index} got an unsent message: {:?}", &self.received[index]);
         if length >= 8 {
             let name = name_of(head).filter(|&name| name < self.sent.len() as u64);
             return name.map(|name| name as usize).ok_or_else(unknown);
@@ -478,7 +478,7 @@ impl Oracle {
         Ok(())
     }
 
-    /// What sends that completed in this turn have promised (all completions are known now):
+    /// Checks what sends that completed in this turn guarantee (all completions are known now):
     /// those that end with the match have been received, unless the receiver is gone or failed.
     pub(super) fn check_promises(&mut self) -> Result<(), String> {
         for index in std::mem::take(&mut self.promises) {
@@ -544,7 +544,7 @@ impl Oracle {
     /// Messages of one source, target and context do not overtake each other, and receives do
     /// not either.
     fn check_order(&self) -> Result<(), String> {
-        // Who took each message, by stream, side by side: looking back is what costs.
+        // The receives of messages, by stream, side by side: looking back is what costs.
         let mut streams: BTreeMap<(Place, Place, u64), Vec<(usize, usize)>> = BTreeMap::new();
         for (index, sent) in self.sent.iter().enumerate() {
             if let Some(taker) = sent.taken_by {
@@ -576,7 +576,7 @@ impl Oracle {
             if let Some(message) = received.message {
                 for &early in &cancelled {
                     let other = &self.received[early];
-                    // When threads hear of an end says little of when it was.
+                    // The time at which threads see an end is no measure of when it was.
                     let is_threaded = other.span.is_some() || received.span.is_some();
                     if !is_threaded
                         && other.ended_ns > received.ended_ns

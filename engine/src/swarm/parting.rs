@@ -25,13 +25,13 @@ impl Run {
             Some(to) if self.random.one_in(2) => to,
             _ => self.random_place(),
         };
-        // Nobody forgets himself.
+        // No process forgets itself.
         if to.0 == process {
             return Ok(());
         }
         let Some(peer) = self.name_of(host, to) else { return Ok(()) };
         let now_ns = self.world.now_ns();
-        // Whoever was the last peer of its process takes the session along.
+        // If it was the last peer of its process, the session ends with it.
         self.oracle.taint(process, to.0);
         self.oracle.drop_from(to.0, process, now_ns);
         let Some(engine) = self.world.engine(host) else { return Ok(()) };
@@ -42,7 +42,7 @@ impl Run {
         self.collect(host)
     }
 
-    /// Whom the last message of a process that has not ended is for.
+    /// Returns the target of the process's last message that has not ended.
     fn recently_sent_to(&self, process: Process) -> Option<Place> {
         let mut recent = self.oracle.sent.iter().rev().take(SENT_RECENTLY);
         let found = recent

@@ -124,7 +124,7 @@ fn a_path_that_goes_silent_in_one_direction_or_both_is_replaced_in_milliseconds(
 
 /// RR-AUTH-8
 #[test]
-fn a_flood_of_strangers_datagrams_gets_no_answer_and_stops_no_loop() {
+fn a_flood_of_foreign_datagrams_gets_no_answer_and_stops_no_loop() {
     let mut world = world(6, &config());
     warm_up(&mut world);
     // A turn takes longer than the timers wait that are to be served in it.
@@ -166,7 +166,7 @@ fn a_peer_whose_address_changes_is_followed() {
     assert_eq!(counters(&world, 1).lost, lost);
 }
 
-/// Each side hears the other from a new address first, where it believes nothing yet.
+/// Each side receives the other's first packet from a new address that is not validated yet.
 ///
 /// RR-PATH-4
 #[test]
@@ -293,7 +293,7 @@ fn a_session_leaves_tcp_as_soon_as_its_path_is_good() {
 
 /// RR-PATH-5, RR-END-1
 #[test]
-fn goodbyes_by_datagrams_are_heard_and_answered() {
+fn goodbyes_by_datagrams_are_answered() {
     let lossy = [0, 300_000];
     for (seed, loss_ppm) in (0..20).flat_map(|seed| lossy.map(|loss| (seed, loss))) {
         let mut world = world(seed, &config());
@@ -332,7 +332,7 @@ fn a_peer_that_is_inserted_again_while_its_session_ends_is_sent_to_by_the_next_o
         engine.state.core.remove_peer(target, &mut engine.state.completions);
         engine.progress().unwrap();
         let target = peer(&mut world, 0, 1);
-        // Who does not send waits for the connection.
+        // A side that does not send waits for the connection.
         let sends = seed % 2 == 0;
         let mut ended = Vec::new();
         if sends {
@@ -420,7 +420,7 @@ fn a_session_begins_by_another_rail_while_the_first_one_of_either_side_fails() {
         assert!(!has_stream_on_path(&world), "{fault:?}");
         exchange(&mut world, "by the other rail");
         let took_ns = world.now_ns() - start_ns;
-        // Whoever connects sees only its own link.
+        // The connecting side sees only its own link.
         let is_seen = fault == RailFault::Down && failing == 0;
         let limit_ns = if is_seen { 50 } else { 400 } * MILLISECOND;
         assert!(took_ns < limit_ns, "{fault:?}, datagrams {has_datagrams}: {took_ns} ns");
@@ -466,7 +466,7 @@ fn a_backup_carries_bulk_data_of_a_session_that_began_by_it() {
     }
 }
 
-/// Where datagrams do not pass nobody asks the paths: what is not acknowledged tells.
+/// Where datagrams do not pass no path is probed: missing acknowledgements show the failure.
 #[test]
 fn a_send_ends_although_a_rail_swallowed_what_it_was_given() {
     let link = LinkImpairments { delay_ns: 10_000, ns_per_kib: 1000, ..LinkImpairments::default() };
@@ -506,7 +506,7 @@ fn a_send_ends_although_a_rail_swallowed_what_it_was_given() {
     }
 }
 
-/// RR-RAIL-4: who opened the session asks it; the other side learns of it if it is heard there.
+/// RR-RAIL-4: the initiator probes the path; the other side learns of it if probes arrive there.
 #[test]
 fn a_path_that_fails_from_the_start_is_reported() {
     let link = LinkImpairments { delay_ns: 10_000, ..LinkImpairments::default() };
@@ -522,7 +522,7 @@ fn a_path_that_fails_from_the_start_is_reported() {
         connect(&mut world, 0, 1);
         talk(&mut world, [0, 1], "by the first rail");
         pass(&mut world, 1500 * MILLISECOND);
-        let told = [0, 1].map(|host| {
+        let causes = [0, 1].map(|host| {
             let events = world.engine(host).unwrap().state.completions.events.first();
             events.iter().find_map(|event| match event {
                 Event::PathChanged { state: PathState::Down, cause, .. } => Some(*cause),
@@ -538,7 +538,7 @@ fn a_path_that_fails_from_the_start_is_reported() {
             (false, true) => None,
             (false, false) => Some(PathCause::OneWay),
         });
-        assert_eq!(told, expected, "{fault:?} {is_initiator:?}");
+        assert_eq!(causes, expected, "{fault:?} {is_initiator:?}");
         world.net.borrow_mut().set_rail_fault(0, 1, None);
         pass(&mut world, 200 * MILLISECOND);
         let paths = world.look(0).unwrap().state.paths.of(0).unwrap();
@@ -546,7 +546,7 @@ fn a_path_that_fails_from_the_start_is_reported() {
     }
 }
 
-/// A host of one rail, whose peer's first address is one that nobody can reach from there.
+/// A host of one rail, whose peer's first address is unreachable from there.
 #[test]
 fn a_host_of_one_rail_finds_the_address_that_answers() {
     let link = LinkImpairments { delay_ns: 10_000, ..LinkImpairments::default() };

@@ -23,7 +23,7 @@ use crate::proto::regions::RegionLimits;
 const MICROSECOND: u64 = 1_000;
 const MILLISECOND: u64 = 1_000_000;
 const SECOND: u64 = 1_000_000_000;
-/// How long a stranger may take to prove itself.
+/// How long an unauthenticated connection may take for its handshake.
 pub(super) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Whether the sessions of a seed have checksums.
@@ -40,7 +40,7 @@ fn has_bulk_in_datagrams(seed: u64) -> bool {
     plan.is_some_and(have_all) && (seed / 4).is_multiple_of(2)
 }
 
-/// What strikes from outside.
+/// Faults from outside.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Fault {
     /// A bulk lane breaks.
@@ -61,7 +61,7 @@ pub(crate) enum Fault {
     Darken,
     /// A process starts where another one ended.
     Restart,
-    /// A process says goodbye and ends.
+    /// A process sends a goodbye and ends.
     Leave,
     /// A new host comes.
     Join,
@@ -117,7 +117,7 @@ pub(crate) struct Plan {
     pub(crate) neighbours: Option<LocalPeerImpairments>,
     /// Longer packets vanish on all links; 0: none do.
     pub(crate) packet_bytes_max: usize,
-    /// Several rails; `None`: one per host, which is as the impairments says.
+    /// Several rails; `None`: one per host, configured by the impairments.
     pub(crate) rails: Option<RailPlan>,
     /// Without bulk lanes: everything goes in datagrams.
     pub(crate) bulk_in_datagrams: bool,
@@ -291,7 +291,7 @@ impl Plan {
         faults
     }
 
-    /// Who is silent for so long may be given up.
+    /// Returns the silence after which a peer may be given up.
     pub(crate) fn patience_ns(&self) -> u64 {
         let handshake_ns = HANDSHAKE_TIMEOUT.as_nanos() as u64;
         handshake_ns.min(self.retry.timeout_ns).min(self.peer_timeout_ns)

@@ -31,7 +31,7 @@ fn world(config: &Config, loop_config: &LoopConfig) -> World {
 
 /// A send whose buffer may be reused is over long before that. The network is not at rest.
 #[test]
-fn what_a_kernel_repeats_comes_long_after_the_network_has_healed() {
+fn kernel_retransmissions_come_long_after_the_network_has_healed() {
     let mut world = world(&config(), &loop_config());
     talk(&mut world, [0, 1], "before");
     pass(&mut world, 100 * MILLISECOND);
@@ -51,7 +51,8 @@ fn what_a_kernel_repeats_comes_long_after_the_network_has_healed() {
     assert!(world.now_ns() - start_ns >= REPEATED_NS);
 }
 
-/// Who waits for the proof holds no resources for longer; who has sent it has a session.
+/// The side that waits for the proof holds no resources for longer; the side that has sent it has a
+/// session.
 ///
 /// RR-CONN-5.
 #[test]
@@ -72,13 +73,13 @@ fn a_proof_that_is_late_ends_the_session_of_who_sent_it() {
     pass(&mut world, MILLISECOND);
     world.net.borrow_mut().set_rail_fault(0, 0, None);
     assert!(world.net.borrow_mut().take_given_up().is_empty());
-    let mut told = Vec::new();
+    let mut events = Vec::new();
     run(&mut world, "the session ends", |world| {
-        told.extend(world.engine(0).unwrap().state.completions.events.first().drain(..));
-        told.iter().any(|event| matches!(event, Event::Disconnected { .. }))
+        events.extend(world.engine(0).unwrap().state.completions.events.first().drain(..));
+        events.iter().any(|event| matches!(event, Event::Disconnected { .. }))
     });
-    let Some(Event::Disconnected { failure: PeerFailure::Lost(cause), .. }) = told.last() else {
-        panic!("{told:?}")
+    let Some(Event::Disconnected { failure: PeerFailure::Lost(cause), .. }) = events.last() else {
+        panic!("{events:?}")
     };
     assert_eq!(&**cause, "its connection was closed without a goodbye");
     let given_up = world.net.borrow_mut().take_given_up();
@@ -90,7 +91,8 @@ fn a_proof_that_is_late_ends_the_session_of_who_sent_it() {
     assert!(drain(&mut world, 1).is_empty(), "nothing comes of the first one");
 }
 
-/// Whoever wants to connect meanwhile joins the attempt that is under way, which may be the last.
+/// A call that wants to connect meanwhile joins the attempt that is under way, which may be the
+/// last.
 ///
 /// RR-CONN-6.
 #[test]

@@ -98,7 +98,7 @@ pub(super) fn world(seed: u64, hosts: usize, config: &Config) -> World {
     world
 }
 
-/// What the engine of `at` calls endpoint 0 of the engine of `of`.
+/// Returns the handle of endpoint 0 of the engine of `of` at the engine of `at`.
 pub(super) fn peer(world: &mut World, at: usize, of: usize) -> Id {
     let address = world.engine(of).unwrap().state.address(0);
     let core = &mut world.engine(at).unwrap().state.core;
@@ -246,7 +246,7 @@ fn post_much(world: &mut World, at: usize, target: Id, random: &mut Random) -> u
 pub(super) fn connect(world: &mut World, at: usize, of: usize) {
     let target = peer(world, at, of);
     let started = world.engine(at).unwrap().start_connect(Peer(target));
-    // What may be lost of a past session is told at once, and the attempt goes on.
+    // What may be lost of a past session is reported at once, and the attempt goes on.
     assert!(matches!(started, Ok(_) | Err(Error::Peer { .. })), "{started:?}");
 }
 
@@ -282,19 +282,19 @@ fn connects_cross_whose_peer_was_unknown_when_its_hello_came() {
         connect(&mut world, 1, 0);
         pass(&mut world, 100 * MILLISECOND);
         for host in 0..2 {
-            let told = world.engine(host).unwrap().state.completions.events.first();
-            let told: Vec<Event> = told.drain(..).collect();
-            let [Event::Connected { .. }] = told[..] else { panic!("seed {seed}: {told:?}") };
+            let events = world.engine(host).unwrap().state.completions.events.first();
+            let events: Vec<Event> = events.drain(..).collect();
+            let [Event::Connected { .. }] = events[..] else { panic!("seed {seed}: {events:?}") };
         }
     }
 }
 
-/// A stranger has a hello of the peer's that led to nothing, and says it again whenever this side
-/// tries.
+/// An attacker has recorded a hello of the peer that led to nothing, and replays it whenever this
+/// side tries.
 ///
 /// RR-CONN-4
 #[test]
-fn nobody_is_kept_from_connecting_by_a_replayed_hello() {
+fn a_replayed_hello_prevents_no_connection() {
     for seed in 0..40 {
         let mut world = World::new(seed, impairments(seed)).unwrap();
         for (host, retries) in [(0, 3), (1, 0)] {
@@ -306,7 +306,7 @@ fn nobody_is_kept_from_connecting_by_a_replayed_hello() {
                 .unwrap();
         }
         world.net.borrow_mut().attack_handshakes(50, 0);
-        // Nobody answers in time.
+        // No engine answers in time.
         world.net.borrow_mut().pause(0, 100 * MILLISECOND);
         connect(&mut world, 1, 0);
         pass(&mut world, 200 * MILLISECOND);
@@ -319,7 +319,7 @@ fn nobody_is_kept_from_connecting_by_a_replayed_hello() {
             })
         });
         assert_eq!(world.net.borrow().hellos_seen(), 2, "seed {seed}: the first attempt");
-        talk(&mut world, [0, 1], "as if nobody had said anything");
+        talk(&mut world, [0, 1], "unaffected by replays");
     }
 }
 
@@ -430,7 +430,7 @@ fn a_broken_control_lane_ends_what_was_under_way_and_nothing_else() {
                 *pending = post_much(&mut world, host, target, &mut random);
                 pass(&mut world, random.within(2 * MILLISECOND));
             }
-            // Until nobody waits: a receive may have no message to come.
+            // Until no operation is pending: a receive may have no message to come.
             let mut next_ns = 0;
             run(&mut world, &format!("round {round} ends"), |world| {
                 for (host, pending) in pending.iter_mut().enumerate() {
@@ -448,7 +448,7 @@ fn a_broken_control_lane_ends_what_was_under_way_and_nothing_else() {
     }
 }
 
-/// What the owner does first after a failure that it was not told of.
+/// The owner's first call after a failure that was not reported to it.
 const FIRST_CALLS: [&str; 4] = ["send", "receive", "peek", "connect"];
 
 /// One call of the owner of host 0 that concerns a peer.
@@ -492,7 +492,7 @@ fn call(world: &mut World, what: &str, target: Id) -> Result<(), Error> {
 
 /// RR-END-5
 #[test]
-fn an_owner_hears_once_of_completed_sends_that_a_past_session_may_have_lost() {
+fn completed_sends_that_a_past_session_may_have_lost_are_reported_once() {
     for (case, has_datagrams) in (0..8).map(|index| (index / 2, index % 2 == 1)) {
         for first in FIRST_CALLS {
             let what = format!("{first}, case {case}, datagrams: {has_datagrams}");
@@ -504,7 +504,7 @@ fn an_owner_hears_once_of_completed_sends_that_a_past_session_may_have_lost() {
             }
             talk(&mut world, [0, 1], &what);
             let target = peer(&mut world, 0, 1);
-            // Nothing is to be lost; an operation tells; nothing does; the peer has everything.
+            // Nothing can be lost; an operation reports it; none does; the peer has everything.
             if case != 0 {
                 call(&mut world, "send", target).unwrap();
             }
@@ -522,25 +522,25 @@ fn an_owner_hears_once_of_completed_sends_that_a_past_session_may_have_lost() {
                 let core = &world.look(0).unwrap().state.core;
                 core.session(0).unwrap().is_connected()
             });
-            let told = call(&mut world, first, target);
-            let is_told = |told: &Result<(), Error>| {
-                matches!(told, Err(Error::Peer { failure: PeerFailure::Lost(_), .. }))
+            let result = call(&mut world, first, target);
+            let is_reported = |result: &Result<(), Error>| {
+                matches!(result, Err(Error::Peer { failure: PeerFailure::Lost(_), .. }))
             };
-            assert_eq!(is_told(&told), case == 2, "{what}: {told:?}");
+            assert_eq!(is_reported(&result), case == 2, "{what}: {result:?}");
             FIRST_CALLS.iter().for_each(|next| call(&mut world, next, target).unwrap());
         }
     }
 }
 
 #[test]
-fn strangers_and_noise_harm_nobody() {
+fn foreign_connections_and_noise_do_no_harm() {
     for seed in 0..40 {
         let mut random = Random::new(seed);
         let mut world = world(seed, 2, &config());
         for round in 0..4 {
             let noise: Vec<u8> = (0..random.below(200)).map(|_| random.next() as u8).collect();
             world.net.borrow_mut().intrude(round % 2, &noise);
-            talk(&mut world, [0, 1], "beside strangers");
+            talk(&mut world, [0, 1], "beside foreign connections");
         }
         let target = peer(&mut world, 0, 1);
         let mut pending = post_much(&mut world, 0, target, &mut random);
@@ -550,7 +550,7 @@ fn strangers_and_noise_harm_nobody() {
             let is_bulk = random.one_in(2);
             world.net.borrow_mut().garble(is_bulk);
         }
-        // Noise that looks like the head of a long segment says nothing more.
+        // Noise that looks like the head of a long segment has no other effect.
         run(&mut world, "the session ends", |world| {
             world.net.borrow_mut().cut_one(false);
             pending -= drain(world, 0).len();
@@ -560,8 +560,8 @@ fn strangers_and_noise_harm_nobody() {
     }
 }
 
-/// One side opens the lanes, the other one alone needs them: it has to be told that lanes were
-/// lost, whichever side sees that first. Few lanes, or none that stays, are no reason to fail.
+/// One side opens the lanes, the other one alone needs them: it has to learn that lanes were lost,
+/// whichever side sees that first. Few lanes, or none that stays, are no reason to fail.
 #[test]
 fn lanes_come_again_for_the_side_that_cannot_open_them() {
     for seed in 0..40 {
@@ -637,7 +637,7 @@ fn a_session_ends_once_and_for_its_first_cause() {
     assert_eq!(*failure, PeerFailure::Lost("first".into()));
 }
 
-/// The slot of a lane that is gone may have a successor: who asks twice closes one lane.
+/// The slot of a lane that is gone may have a successor: a peer that asks twice closes one lane.
 #[test]
 fn a_lane_is_closed_once() {
     let mut world = world(1, 2, &Config { bulk_lanes: 1, bulk_lanes_max: 1, ..config() });
@@ -675,7 +675,7 @@ fn a_long_message_that_one_side_gives_up_ends_on_both_sides() {
         let (target, source) = (peer(&mut world, 0, 1), peer(&mut world, 1, 0));
         assert!(receive(&mut world, 1, source, 7, 400_000));
         assert!(send(&mut world, 0, target, 7, 400_000, CompletionLevel::Match));
-        // Whoever forgets the sender before its first word has come has been sent nothing.
+        // Nothing was sent to a receiver that forgets the sender before its first frame has come.
         run(&mut world, "the receiver pulls", |world| {
             let mut operations = world.look(1).unwrap().state.core.operations().iter();
             operations.any(|(_, operation)| matches!(operation.state, OperationState::Pulling(_)))
@@ -708,7 +708,7 @@ fn a_long_message_that_one_side_gives_up_ends_on_both_sides() {
 
 /// A peer is forgotten whose process answers no more, while another endpoint of it is still known.
 #[test]
-fn nothing_waits_for_the_answer_to_a_send_that_ended_with_its_peer() {
+fn a_send_that_ended_with_its_peer_waits_for_no_answer() {
     let mut world = world(1, 2, &config());
     talk(&mut world, [0, 1], "before");
     let other = world.engine(1).unwrap();

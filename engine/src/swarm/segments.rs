@@ -1,4 +1,4 @@
-//! Links that drop long packets without a word, while hosts know nothing of it.
+//! Links that silently drop long packets, while hosts do not know it.
 
 use super::Plan;
 use super::scenarios::{MILLISECOND, config, drain, peer, receive, run, send};

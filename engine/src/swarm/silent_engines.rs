@@ -103,8 +103,8 @@ fn a_silent_engine_whose_host_answers_ends_the_session_in_time_and_is_usable_aga
         for (at, of) in [(0, 1), (1, 0)] {
             let to = Peer(peer(&mut world, at, of));
             let engine = world.engine(at).unwrap();
-            assert!(engine.connected(to).is_err(), "it is as it was until the user says so");
-            // It may say once that sends which had completed may be lost.
+            assert!(engine.connected(to).is_err(), "it stays until the user connects");
+            // It may report once that completed sends may be lost.
             let _ = engine.start_connect(to);
             run(&mut world, "it is there again", |world| {
                 world.engine(at).unwrap().connected(to).is_ok_and(|is_up| is_up)
@@ -214,7 +214,7 @@ fn without_a_limit_a_silent_engine_is_waited_for() {
     talk(&mut world, [0, 1], "it goes on");
 }
 
-/// Who stood still itself has asked nothing meanwhile.
+/// An engine that stood still itself has sent no probe meanwhile.
 ///
 /// RR-END-6
 #[test]
@@ -227,8 +227,8 @@ fn an_engine_that_stood_still_ends_no_session_for_its_own_silence() {
     talk(&mut world, [0, 1], "it goes on");
 }
 
-/// Where datagrams do not pass nothing wakes an engine whose owner computes: there a silence says
-/// nothing.
+/// Where datagrams do not pass nothing wakes an engine whose owner computes: there a silence is no
+/// sign of failure.
 ///
 /// RR-END-6
 #[test]
@@ -246,7 +246,8 @@ fn where_datagrams_are_dropped_a_session_outlives_the_limit() {
     talk(&mut world, [0, 1], "it goes on");
 }
 
-/// Who has no thread for it answers nothing while its owner computes, whichever side connects.
+/// An engine without a background thread answers nothing while its owner computes, whichever side
+/// connects.
 ///
 /// RR-END-6
 #[test]

@@ -24,8 +24,8 @@ impl Oracle {
         is_before((early, self.sent[early].span), (late, self.sent[late].span))
     }
 
-    /// Two messages of a stream, and who took them: the later one may not have been taken by the
-    /// earlier of two receives that accept both.
+    /// Checks two messages of a stream and the receives that took them: the later one may not have
+    /// been taken by the earlier of two receives that accept both.
     pub(super) fn check_pair(
         &self,
         (early, other): (usize, usize),

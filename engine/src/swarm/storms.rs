@@ -49,7 +49,8 @@ fn strikes(name: &str, counts: &DatagramCounts) -> u64 {
     }
 }
 
-/// Two engines send each other messages; what became of datagrams, and how many were not believed.
+/// Has two engines send each other messages; returns the fate of datagrams, and how many were
+/// rejected.
 fn exchange(
     seed: u64,
     name: &str,
@@ -126,7 +127,7 @@ fn every_message_arrives_once_in_any_weather() {
 }
 
 #[test]
-fn nobody_believes_an_attacker() {
+fn packets_of_an_attacker_are_rejected() {
     for (name, impairments) in storms() {
         let mut sent = 0;
         for seed in 0..SEEDS {

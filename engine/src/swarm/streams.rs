@@ -61,7 +61,7 @@ fn segments_by_datagram(world: &World, host: usize) -> u64 {
 ///
 /// RR-DGRAM-12
 #[test]
-fn what_comes_by_the_stream_is_acknowledged_though_nothing_goes_back() {
+fn stream_data_is_acknowledged_without_return_traffic() {
     for seed in 0..20 {
         for (round, length) in LENGTHS.into_iter().cycle().take(6).enumerate() {
             let mut world = world(seed, [1 << 20, 700][round % 2]);
@@ -82,7 +82,7 @@ fn what_comes_by_the_stream_is_acknowledged_though_nothing_goes_back() {
 
 /// RR-END-1, RR-DGRAM-9
 #[test]
-fn a_peer_that_is_left_says_that_long_messages_came() {
+fn a_peer_that_is_left_acknowledges_long_messages() {
     for seed in 0..100 {
         let mut world = world(seed, [1 << 20, 3000][seed as usize % 2]);
         let (source, target) = (peer(&mut world, 1, 0), peer(&mut world, 0, 1));

@@ -10,7 +10,7 @@ fn a_few_seeds_hold() {
     }
 }
 
-/// What these took for a failure has a reason; [`super::reasons`] tells each.
+/// The failures that these seeds reported have a reason; [`super::reasons`] has each.
 #[test]
 fn seeds_whose_network_is_late_hold() {
     // In the last one it is a bout of threads that learns it first.
@@ -19,8 +19,8 @@ fn seeds_whose_network_is_late_hold() {
     }
 }
 
-/// Twelve engines that have room for 16 operations each greet all others: who fills that with sends
-/// receives nothing.
+/// Twelve engines that have room for 16 operations each send to all others: an engine that fills
+/// its room with sends receives nothing.
 #[test]
 fn a_seed_with_little_room_for_operations_holds() {
     run_seed(224970377864).unwrap_or_else(|what| panic!("{what}"));
@@ -28,7 +28,7 @@ fn a_seed_with_little_room_for_operations_holds() {
 
 /// Two puts to the same bytes, and only for the second one there is room for a flush behind it. The
 /// first one goes by the stream and comes last, before the flush is answered: nothing orders the
-/// two, and the flush tells the truth.
+/// two, and the flush is correct.
 ///
 /// RR-RMA-5, RR-RMA-6
 #[test]
@@ -46,7 +46,7 @@ fn the_same_seed_makes_the_same_run() {
 
 /// A log of what is sent has the same in every run, and changes nothing.
 #[test]
-fn what_is_sent_is_written_down() {
+fn log_records_everything_that_is_sent() {
     let folder = tempfile::tempdir().unwrap();
     let logged = |name: &str| {
         let file = folder.path().join(name);
@@ -103,8 +103,8 @@ fn what_threads_may_break_is_found() {
     }
 }
 
-/// What may be wrong with operations on memory is found: what flushes tell, ranges, places, and
-/// what a revoked key leaves.
+/// Planted bugs of operations on memory are found: results of flushes, ranges, places, and what a
+/// revoked key leaves.
 #[test]
 fn what_may_break_memory_of_peers_is_found() {
     use crate::hooks::simulated::Bug;
@@ -125,7 +125,7 @@ fn what_may_break_memory_of_peers_is_found() {
     }
 }
 
-/// A fenced send that waits for nothing is found, and by what fences promise.
+/// A fenced send that waits for nothing is found, by the check of fences.
 #[test]
 fn a_fence_that_holds_nothing_back_is_found() {
     let bug = simulated::BUGS.iter().position(|bug| *bug == simulated::Bug::IgnoreFence);
@@ -134,8 +134,8 @@ fn a_fence_that_holds_nothing_back_is_found() {
     assert!(found.is_some_and(|what| what.contains("went before")));
 }
 
-/// The first seeds from `first` on of which engines share memory.
-fn seeds_with_neighbours(first: u64) -> impl Iterator<Item = u64> {
+/// Returns the seeds from `first` on whose engines share memory.
+fn seeds_with_shared_memory(first: u64) -> impl Iterator<Item = u64> {
     (first..).filter(|&seed| {
         let plan = Plan::new(seed);
         plan.neighbours.is_some() && plan.datagrams.is_some()
@@ -146,9 +146,9 @@ fn seeds_with_neighbours(first: u64) -> impl Iterator<Item = u64> {
 ///
 /// RR-SHM-7, RR-SHM-8
 #[test]
-fn seeds_with_neighbours_hold_repeat_and_share_memory() {
+fn seeds_with_shared_memory_hold_and_repeat() {
     let mut read = [0; 3];
-    for seed in seeds_with_neighbours(0).take(12) {
+    for seed in seeds_with_shared_memory(0).take(12) {
         let first = run_seed(seed).unwrap_or_else(|what| panic!("seed {seed}: {what}"));
         let again = run_seed(seed).unwrap_or_else(|what| panic!("seed {seed}: {what}"));
         assert_eq!(first.trace_hash, again.trace_hash, "seed {seed}");

@@ -1,4 +1,4 @@
-//! What threads of a bout do: calls of the shared engine, which they tell the world of.
+//! What threads of a bout do: calls of the shared engine, which they log for the world.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::proto::receive::ReceiveRequest;
 use crate::proto::send::SendRequest;
 use crate::types::{Completion, Error, OperationId, OperationKind};
 
-/// What a thread posts.
+/// An operation that a thread posts.
 #[derive(Debug)]
 pub(super) enum Post {
     Send { request: SendRequest, memory: Memory, more: bool },
@@ -40,7 +40,7 @@ pub(super) enum Call {
     WaitForTicket,
 }
 
-/// What a call has led to.
+/// The result of a call.
 #[derive(Debug)]
 pub(super) enum Outcome {
     /// It goes on, or is over; its end is reported.
@@ -60,7 +60,7 @@ pub(super) struct Made {
     pub(super) outcome: Outcome,
 }
 
-/// What threads tell the world.
+/// The log of the threads, which the world reads.
 #[derive(Default)]
 pub(super) struct Log {
     pub(super) bout: u64,
@@ -68,7 +68,7 @@ pub(super) struct Log {
     pub(super) made: Vec<Made>,
     pub(super) taken: Vec<Completion>,
     pub(super) failed: Option<Error>,
-    /// What each thread waits for.
+    /// The event that each thread waits for.
     pub(super) waits: Vec<Option<Awaited>>,
 }
 

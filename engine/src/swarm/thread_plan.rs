@@ -11,7 +11,7 @@ pub(crate) struct ThreadPlan {
     /// Actions of a process begin a bout of threads once in so many times.
     pub(super) bout_one_in: usize,
     pub(super) threads_max: usize,
-    /// What a thread does in one bout, at the most.
+    /// The maximum of actions of a thread in one bout.
     pub(super) calls_max: usize,
     /// Requests that wait for the holder, at the most.
     pub(super) requests_max: usize,

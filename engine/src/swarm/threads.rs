@@ -1,10 +1,10 @@
 //! Threads that share an engine, for a while: a *bout*.
 //!
 //! The engine is put behind the real lock, queue and wait of shared engines, and threads that are
-//! coroutines post, wait, cancel, make progress and end. At each point of that code where threads
-//! meet another may go on, which one the seed says; some are held up for long, inside the lock or
-//! anywhere. Virtual time passes between their steps, and the network goes on. Who posted before
-//! whom is known by spans ([`super::span`]); the oracle is that of all runs. Beside it, whenever no
+//! coroutines post, wait, cancel, make progress and end. At each synchronisation point of that code
+//! another thread may go on, chosen by the seed; some are held up for long, inside the lock or
+//! anywhere. Virtual time passes between their steps, and the network goes on. The order of posts
+//! is known by spans ([`super::span`]); the oracle is that of all runs. In addition, whenever no
 //! thread can go on, none may sleep for what is there already.
 
 use std::cell::{Cell, RefCell};
@@ -29,7 +29,7 @@ use crate::proto::receive::ReceiveRequest;
 use crate::proto::send::SendRequest;
 use crate::types::{Completion, OperationId, OperationKind};
 
-/// What a bout plans for itself: its number and its host are below.
+/// Events that a bout plans for itself: its number and its host are below.
 pub(super) const THREADS: u64 = 1 << 41;
 
 /// Queues that threads read without the engine.
@@ -47,7 +47,7 @@ thread_local! {
     pub(super) static BOUTS: Cell<u64> = const { Cell::new(0) };
 }
 
-/// What the threads of a process have outstanding, from one bout to the next.
+/// Outstanding operations of a process's threads, from one bout to the next.
 #[derive(Default, Debug)]
 pub(super) struct Team {
     queues: Vec<Arc<OutsideQueue>>,
@@ -65,11 +65,11 @@ pub(super) struct Bout {
     /// For how many steps each is held up.
     held_up: Vec<usize>,
     log: Rc<RefCell<Log>>,
-    /// Nobody waits any more.
+    /// No thread waits any more.
     is_over: Rc<Cell<bool>>,
     random: Random,
     plan: ThreadPlan,
-    /// The caretaker is to make a turn.
+    /// The background thread is to make a turn.
     is_care_due: bool,
     steps: u64,
     /// The latest pause before steps.
@@ -79,7 +79,7 @@ pub(super) struct Bout {
 }
 
 impl Bout {
-    /// One of the threads goes on, or the caretaker makes a turn; `None`: nobody can.
+    /// Lets one of the threads go on, or the background thread make a turn; `None`: none can.
     fn step(&mut self) -> Option<usize> {
         for left in &mut self.held_up {
             *left = left.saturating_sub(1);
@@ -87,7 +87,7 @@ impl Bout {
         let can_run = |&thread: &usize| self.threads[thread].can_run();
         let able: Vec<usize> = (0..self.threads.len()).filter(can_run).collect();
         let free: Vec<usize> = able.iter().copied().filter(|&it| self.held_up[it] == 0).collect();
-        // Nobody is held up for ever.
+        // No thread is held up for ever.
         let among = if free.is_empty() { &able } else { &free };
         if among.is_empty() {
             return None;
@@ -105,7 +105,8 @@ impl Bout {
         self.threads.iter().all(Thread::is_over)
     }
 
-    /// Whether the caretaker has something to do. Where a thread leads, it is that thread's.
+    /// Whether the background thread has something to do. Where a thread leads, it is that
+    /// thread's.
     fn cares(&self) -> bool {
         !self.engine.has_leader() && (self.is_care_due || self.engine.requests() > 0)
     }
@@ -119,13 +120,14 @@ impl Bout {
         self.pause_ns
     }
 
-    /// Nobody can go on: none may sleep for what is there, and requests are seen to.
+    /// Checks, when no thread can go on, that none sleeps for what is there, and that requests are
+    /// handled.
     fn check_asleep(&self) -> Result<(), String> {
         let log = self.log.borrow();
         let mut waits_any = false;
         for (number, thread) in self.threads.iter().enumerate().filter(|(_, it)| !it.is_over()) {
             let Some(awaited) = &log.waits[number] else {
-                return Err(format!("thread {number} sleeps for a lock that nobody has"));
+                return Err(format!("thread {number} sleeps for a lock that no thread holds"));
             };
             waits_any = true;
             debug_assert!(thread.is_asleep());
@@ -383,7 +385,7 @@ impl Run {
         Some(Call::Post { index, post: Post::Receive { request, memory }, to })
     }
 
-    /// The driver of a process has something.
+    /// Wakes the threads of a process whose driver is ready.
     pub(super) fn tell_threads(&mut self, host: usize) {
         if let Some(bout) = self.bouts.get_mut(&host) {
             bout.engine.driver_is_readable();
@@ -406,7 +408,7 @@ impl Run {
             }
         }
         let is_over = bout.is_done() || bout.steps > u64::from(STEPS_MAX) / 100;
-        self.hear_threads(host)?;
+        self.collect_from_threads(host)?;
         if is_over {
             return self.settle(host);
         }
@@ -417,7 +419,8 @@ impl Run {
         Ok(())
     }
 
-    /// What somebody has to do for whom nobody waits, and that nobody sleeps for what is there.
+    /// Makes a turn of the background thread if one is due, and checks that no thread sleeps for
+    /// what is there.
     fn care(&mut self, host: usize) -> Result<(), String> {
         let Some(bout) = self.bouts.get_mut(&host) else { return Ok(()) };
         let is_stuck = !bout.threads.iter().any(Thread::can_run);
@@ -429,15 +432,17 @@ impl Run {
         }
         match bout.engine.care() {
             Some(Ok(())) => bout.is_care_due = false,
-            Some(Err(error)) => return Err(format!("a turn of the caretaker fails: {error}")),
-            // Somebody is inside.
+            Some(Err(error)) => {
+                return Err(format!("a turn of the background thread fails: {error}"));
+            }
+            // A thread is inside.
             None => {}
         }
-        self.hear_threads(host)
+        self.collect_from_threads(host)
     }
 
-    /// Takes what threads have told.
-    fn hear_threads(&mut self, host: usize) -> Result<(), String> {
+    /// Takes the log of the threads.
+    fn collect_from_threads(&mut self, host: usize) -> Result<(), String> {
         let Some(bout) = self.bouts.get_mut(&host) else { return Ok(()) };
         let (made, taken) = {
             let log = &mut *bout.log.borrow_mut();
@@ -483,7 +488,7 @@ impl Run {
                 if fate == Fate::Outstanding {
                     self.oracle.count(process, kind, -1);
                 }
-                // Nobody gets it, and nothing is reported.
+                // It is not sent, and nothing is reported.
                 if is_send {
                     self.oracle.sent[index].fate = Fate::Cancelled;
                 } else {
@@ -552,7 +557,7 @@ impl Run {
                 return Err("a thread sleeps for ever".into());
             }
         }
-        self.hear_threads(host)?;
+        self.collect_from_threads(host)?;
         let Some(bout) = self.bouts.remove(&host) else { return Ok(()) };
         let known = bout.named.iter().filter_map(|&id| bout.engine.resolve(id));
         self.operations.extend(known.map(|id| (host, id)));

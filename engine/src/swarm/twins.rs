@@ -15,7 +15,7 @@ use crate::proto::core::{Config, ENVELOPES_MIN};
 use crate::proto::effects::CompletionLevel;
 use crate::types::{Completion, Error, Event, Peer, PeerFailure};
 
-/// Between two looks of a loop at peers and strangers.
+/// Interval at which a loop checks peers and unauthenticated connections.
 const LOOK_NS: u64 = 100 * MILLISECOND;
 
 /// One attempt to connect, and no other.
@@ -148,18 +148,18 @@ fn late_hello(by_ns: u64) -> (bool, Vec<String>) {
 
 /// RR-CONN-5
 #[test]
-fn a_hello_that_is_late_by_less_than_the_limit_is_heard() {
+fn a_hello_that_is_late_by_less_than_the_limit_is_accepted() {
     let limit_ns = 2_000 * MILLISECOND;
     assert_eq!(late_hello(limit_ns - MILLISECOND), (true, Vec::new()));
     let cause = String::from("no hello received in time");
     assert_eq!(late_hello(limit_ns + LOOK_NS + MILLISECOND), (false, vec![cause]));
 }
 
-/// Whether somebody gets in beside so many who say nothing.
-fn beside_strangers(strangers: usize) -> (bool, Vec<String>) {
+/// Returns whether a peer connects beside so many silent connections.
+fn beside_silent_connections(silent: usize) -> (bool, Vec<String>) {
     let loops = LoopConfig { handshake_pending_max: 4, ..loop_config() };
     let mut world = steady_world(2, &Config { retry: ONCE, ..config() }, loops);
-    for _ in 0..strangers {
+    for _ in 0..silent {
         world.net.borrow_mut().visit(1, &[], false);
     }
     pass(&mut world, MILLISECOND);
@@ -170,13 +170,13 @@ fn beside_strangers(strangers: usize) -> (bool, Vec<String>) {
 
 /// RR-CONN-5
 #[test]
-fn so_many_strangers_may_wait_and_no_more() {
-    assert_eq!(beside_strangers(3), (true, Vec::new()));
+fn unauthenticated_connections_are_limited() {
+    assert_eq!(beside_silent_connections(3), (true, Vec::new()));
     let cause = String::from("too many unauthenticated connections");
-    assert_eq!(beside_strangers(4), (false, vec![cause]));
+    assert_eq!(beside_silent_connections(4), (false, vec![cause]));
 }
 
-/// What ends the session, if anything does, when a peer sends so much more than its credit.
+/// Returns the error that ends the session, if any, when a peer sends so much more than its credit.
 fn liar(envelopes: u32, bytes: u32) -> Option<PeerFailure> {
     let mut world = steady_world(2, &config(), loop_config());
     talk(&mut world, [0, 1], "before");
@@ -218,7 +218,7 @@ fn a_peer_may_use_all_of_its_credit_and_not_one_more() {
 
 /// RR-CREDIT-4
 #[test]
-fn what_nobody_receives_fills_the_window_and_then_the_queue() {
+fn messages_without_receives_fill_the_window_and_then_the_queue() {
     let bound = 256;
     let config = Config { send_queue_ops: 5, unexpected_messages: bound, ..config() };
     let mut world = steady_world(2, &config, loop_config());
@@ -245,7 +245,7 @@ fn what_nobody_receives_fills_the_window_and_then_the_queue() {
 
 /// RR-CREDIT-4
 #[test]
-fn what_nobody_receives_stays_within_the_bound_of_all_peers_together() {
+fn messages_without_receives_stay_within_the_bound_of_all_peers() {
     // Each peer gets an eighth of what is left, and is out of credit then.
     let bound = 2048;
     let config = Config { unexpected_bytes: bound, envelope_credits: 1000, ..config() };

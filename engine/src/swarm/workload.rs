@@ -58,7 +58,7 @@ pub(super) fn has_names(number: usize) -> bool {
 }
 
 impl Run {
-    /// What `at` calls a place; `None`: it is at a limit.
+    /// Returns the handle of a place at `at`; `None`: it is at a limit.
     pub(super) fn name_of(&mut self, host: usize, (process, endpoint): Place) -> Option<Id> {
         let home = *self.homes.get(&process)?;
         let locators = self.world.locators(home);
@@ -221,7 +221,7 @@ impl Run {
         if may_inject {
             let outcome = engine.inject(&request, &bytes, route(name, true), more);
             if outcome.is_err() {
-                // Nobody gets it, and nothing is reported.
+                // It is not sent, and nothing is reported.
                 sent.fate = Fate::Cancelled;
             }
             self.oracle.sent.push(sent);
@@ -249,7 +249,8 @@ impl Run {
         Ok(())
     }
 
-    /// Whom, where and what a receive is for: mostly a message that was sent.
+    /// Chooses source, target, context and tag of a receive: mostly those of a message that was
+    /// sent.
     pub(super) fn random_wish(&mut self, process: Process) -> (Place, Place, usize, u64) {
         let recent = self.oracle.sent.len().saturating_sub(40);
         let due: Vec<usize> = (recent..self.oracle.sent.len())
@@ -412,7 +413,7 @@ impl Run {
         Ok(())
     }
 
-    /// The message that a receive from anybody would get.
+    /// Peeks at the message that a receive from any source would get.
     fn peek(
         &mut self,
         host: usize,
@@ -458,7 +459,7 @@ impl Run {
             }
         }
         let is_sending = self.is_any_outstanding(OperationKind::Send) || self.is_reaching_memory();
-        // Injected messages end without a word, or with the session of a peer that is dead.
+        // Injected messages end without a completion, or with the session of a peer that is dead.
         let is_injecting = (0..self.world.hosts()).any(|host| {
             self.world.look(host).is_some_and(|engine| {
                 let mut operations = engine.state.core.operations().iter();
@@ -502,8 +503,9 @@ impl Run {
         processes.any(|it| self.is_alive(it) && self.oracle.outstanding(it, kind) > 0)
     }
 
-    /// What a call has to tell of sessions that are over does not come after the pardon.
-    fn hear_of_past_failures(&mut self, living: &[usize]) -> Result<(), String> {
+    /// Collects what calls report of sessions that are over, so that none of it comes after the
+    /// faults end.
+    fn collect_past_failures(&mut self, living: &[usize]) -> Result<(), String> {
         for &one in living {
             for &other in living {
                 let to = (self.residents[other].process, 0);
@@ -518,7 +520,7 @@ impl Run {
     }
 
     /// Whether a process that posts one more send can receive as well. Engines whose operations are
-    /// all sends to each other that nobody receives would wait for ever, and rightly so.
+    /// all sends to each other without a receive would wait for ever, and rightly so.
     pub(super) fn leaves_room_to_receive(&self, host: usize) -> bool {
         self.world.look(host).is_none_or(|engine| {
             let core = &engine.state.core;
@@ -526,7 +528,7 @@ impl Run {
         })
     }
 
-    /// Every pair that lives exchanges a short and a long message; nothing may fail now.
+    /// Has every pair that lives exchange a short and a long message; nothing may fail now.
     pub(super) fn greet(&mut self) -> Result<(), String> {
         let first_sent = self.oracle.sent.len();
         let living: Vec<usize> = (0..self.residents.len())
@@ -534,7 +536,7 @@ impl Run {
                 self.world.look(host).is_some() && self.residents[host].leaves_ns.is_none()
             })
             .collect();
-        self.hear_of_past_failures(&living)?;
+        self.collect_past_failures(&living)?;
         self.oracle.pardon();
         for &one in &living {
             for &other in &living {

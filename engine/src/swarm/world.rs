@@ -22,11 +22,11 @@ use crate::proto::keys::JobKeys;
 use crate::types::{Completion, Error, Rail, RailRole};
 use crate::wire::locators::Locators;
 
-/// What the world plans for itself; the rest of the name says which attacker is meant.
+/// What the world plans for itself; the rest of the name identifies the attacker.
 const ATTACK: u64 = 1 << 63;
 
-/// How often the caretaker looks after a simulated engine, besides when something is due: nothing
-/// that comes wakes it.
+/// How often the background thread makes a turn of a simulated engine, besides when something is
+/// due: nothing that comes wakes it.
 const CARE_NS: u64 = 1_000_000;
 
 /// Attacks after which there are half as many in the same time.
@@ -36,18 +36,18 @@ const ATTACKS_TO_TIRE: u64 = 20_000;
 struct Place {
     engine: Option<Engine>,
     /// Threads share it for now.
-    is_lent: bool,
+    is_shared: bool,
     idle_turns: u32,
-    /// Its owner computes until then, and only the caretaker makes turns.
+    /// Its owner computes until then, and only the background thread makes turns.
     absent_until_ns: u64,
 }
 
-/// What made time stop.
+/// The reason why time stopped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Step {
     /// The engine of this host made a turn.
     Turn(usize),
-    /// What the caller planned under this name is due.
+    /// An event that the caller planned under this name is due.
     Planned(u64),
     /// The limit is reached.
     Limit,
@@ -76,7 +76,7 @@ pub(crate) struct World {
     pub(crate) idle_turns_max: u32,
     /// Turns of all engines so far.
     pub(crate) turns: u64,
-    /// Engines that are started know how fast their links are, as NICs say it.
+    /// Engines that are started know the speeds of their links, as reported by NICs.
     pub(crate) tells_speed: bool,
 }
 
@@ -117,12 +117,17 @@ impl World {
         self.add_host_with(&[])
     }
 
-    /// A new host with these links; none: with one, which is as the impairments says.
+    /// Adds a host with these links; none: with one, configured by the impairments.
     pub(crate) fn add_host_with(&mut self, links: &[LinkImpairments]) -> usize {
         let number = self.places.len();
         let low = [(number >> 8) as u8, number as u8];
         let ip = |link: usize| [127, 77 + link as u8, low[0], low[1]];
-        self.places.push(Place { engine: None, is_lent: false, idle_turns: 0, absent_until_ns: 0 });
+        self.places.push(Place {
+            engine: None,
+            is_shared: false,
+            idle_turns: 0,
+            absent_until_ns: 0,
+        });
         let net = &mut *self.net.borrow_mut();
         let host = net.add_host(SocketAddr::from((ip(0), 20_000)));
         for (link, impairments) in links.iter().enumerate() {
@@ -134,7 +139,7 @@ impl World {
         host
     }
 
-    /// What the engine of a host knows of its links.
+    /// Returns the links of a host as its engine knows them.
     fn rails_of(&self, host: usize) -> Vec<Rail> {
         let net = self.net.borrow();
         let links = net.link_count(host);
@@ -197,7 +202,7 @@ impl World {
         let driver = AnyDriver::<dyn Driver>::Other(Box::new(SimDriver::new(&self.net, host)));
         let engine = Engine::attach(Box::new(state), driver, Vec::new())?;
         self.places[host] =
-            Place { engine: Some(engine), is_lent: false, idle_turns: 0, absent_until_ns: 0 };
+            Place { engine: Some(engine), is_shared: false, idle_turns: 0, absent_until_ns: 0 };
         Ok(())
     }
 
@@ -223,18 +228,18 @@ impl World {
         self.places[host].engine.take()
     }
 
-    /// Takes the engine off for threads to share; [`Step::Turn`] says then that its driver has
-    /// something.
+    /// Takes the engine off for threads to share; [`Step::Turn`] then means that its driver is
+    /// ready.
     pub(crate) fn lend(&mut self, host: usize) -> Option<Engine> {
         let engine = self.places[host].engine.take();
-        self.places[host].is_lent = engine.is_some();
+        self.places[host].is_shared = engine.is_some();
         engine
     }
 
     /// The threads are done.
     pub(crate) fn give_back(&mut self, host: usize, engine: Engine) {
         let place = &mut self.places[host];
-        (place.engine, place.is_lent, place.idle_turns) = (Some(engine), false, 0);
+        (place.engine, place.is_shared, place.idle_turns) = (Some(engine), false, 0);
         let net = &mut *self.net.borrow_mut();
         let now_ns = net.now_ns();
         net.plan_turn(host, now_ns);
@@ -242,7 +247,7 @@ impl World {
 
     /// Whether a process runs on a host.
     pub(crate) fn is_running(&self, host: usize) -> bool {
-        self.places[host].engine.is_some() || self.places[host].is_lent
+        self.places[host].engine.is_some() || self.places[host].is_shared
     }
 
     /// The next thing that happens before `limit_ns`.
@@ -283,7 +288,7 @@ impl World {
             let due_in = match cared {
                 Ok((_, due_in)) => due_in.map_or(CARE_NS, |due_in| due_in.as_nanos() as u64),
                 Err(error) => {
-                    net.violation(format!("a turn of the caretaker fails: {error}"));
+                    net.violation(format!("a turn of the background thread fails: {error}"));
                     CARE_NS
                 }
             };
@@ -322,7 +327,7 @@ impl World {
         self.net.borrow_mut().wake(host);
     }
 
-    /// Somebody on the way attacks the datagrams of all hosts from now on, once in `pause_ns` on
+    /// Starts an on-path attacker on the datagrams of all hosts, which acts once in `pause_ns` on
     /// average.
     #[cfg_attr(not(test), allow(dead_code, reason = "plans may ask for it"))]
     pub(crate) fn attack(&mut self, seed: u64, pause_ns: u64) {

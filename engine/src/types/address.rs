@@ -164,7 +164,7 @@ mod tests {
 
     /// RR-ADDR-1
     #[test]
-    fn an_address_survives_its_bytes() {
+    fn an_address_round_trips() {
         for locator in ["10.1.2.3:4567", "[fd00::1]:80", "[fe80::1%3]:80", "[fe80::1]:80"] {
             let address = of(77, locator, 5);
             let locator = locator.parse().unwrap();

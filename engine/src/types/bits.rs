@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_survive_their_bits() {
+    fn names_round_trip_through_bits() {
         let id = Id::from_u64(7 << 32 | 3);
         let peer = Peer(id);
         assert_eq!(Peer::from_bits(peer.to_bits()), peer);

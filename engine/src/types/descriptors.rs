@@ -2,7 +2,7 @@
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Where the kernel says how many descriptors a process may have at most, whatever its limits.
+/// The kernel's maximum of descriptors of a process, whatever its limits.
 const SYSTEM_LIMIT: &str = "/proc/sys/fs/nr_open";
 
 /// Raises the soft limit of descriptors to the hard one. An engine has about twenty descriptors,

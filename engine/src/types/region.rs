@@ -1,3 +1,3 @@
-//! Who may do what to registered memory, and why not.
+//! Access rights of peers to registered memory, and why they are refused.
 
 pub use crate::proto::regions::{Access, KeyError, Refusal};

@@ -14,23 +14,23 @@
 //! ```
 //!
 //! All numbers below the cumulative one arrived, or were below the peer's floor. Of those above, a
-//! set bit says that a number arrived; a clear one, or none, says nothing. A window's first word
+//! set bit means that a number arrived; a clear one, or none, has no meaning. A window's first word
 //! counts from the word that holds the cumulative number. The delay is how long the highest number
-//! that wants an answer waited for this one; all ones: too long to say, or the number came in a way
-//! that says nothing about the path.
+//! that wants an answer waited for this one; all ones: too long to encode, or the number came in a
+//! way that has no round trip of the path.
 //!
 //! # What the windows cover
 //!
 //! On 10 Gb/s x 200 ms, 250 MB or 178 600 packets of 1400 B (27 800 of 9000 B) are under way. A
 //! loss is known after 9/8 round trips, remembered half a round trip for the case that the packet
-//! was only late, and the floor that tells so is back after another: 2.6 round trips, 469 000
+//! was only late, and the floor that shows it is back after another: 2.6 round trips, 469 000
 //! numbers, may lie between the cumulative number and the highest. [`NUMBERS_MAX`] is the next
 //! power of two. A bitmap of all that has 64 KiB and fits no packet, and need not: each
 //! acknowledgement has the *newest* numbers, at least 256 and all since the one before (up to
-//! 1024). With one acknowledgement per 16 packets each bit is told 16 times before it is out of
-//! sight. A second window, the *sweep*, of up to 512 numbers goes round the rest, so that what an
-//! outage swallowed is told again: 16 ms for all of the above. On a LAN (10 Gb/s x 100 µs is 90
-//! packets) the first window covers everything.
+//! 1024). With one acknowledgement per 16 packets each bit is sent 16 times before it leaves the
+//! window. A second window, the *sweep*, of up to 512 numbers goes round the rest, so that
+//! acknowledgements that an outage swallowed are repeated: 16 ms for all of the above. On a LAN (10
+//! Gb/s x 100 µs is 90 packets) the first window covers everything.
 
 use zerocopy::byteorder::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -65,7 +65,7 @@ pub(crate) struct AckHeader {
     pub(crate) zero: u8,
 }
 
-/// What leads a window.
+/// The header of a window.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub(crate) struct WindowHeader {
@@ -112,13 +112,13 @@ impl<'a> Ack<'a> {
         self.header.cumulative.get()
     }
 
-    /// How long the highest number waited for this, in nanoseconds, if that is told.
+    /// Returns how long the highest number waited for this, in nanoseconds, if that is known.
     pub(crate) fn delay_ns(&self) -> Option<u64> {
         let delay = Some(self.header.delay.get()).filter(|&delay| delay != u16::MAX);
         delay.map(|delay| u64::from(delay) * DELAY_UNIT_NS)
     }
 
-    /// Whether it says nothing but that all numbers below one have come.
+    /// Whether it acknowledges only that all numbers below one have come.
     pub(crate) fn is_cumulative(&self) -> bool {
         self.windows.is_empty()
     }
@@ -187,7 +187,10 @@ impl<'a> AckWriter<'a> {
 
     /// Adds a window. `first_word` counts from the cumulative number's word.
     pub(crate) fn window(&mut self, first_word: u64, words: impl ExactSizeIterator<Item = u64>) {
-        debug_assert!(words.len() > 0 && words.len() <= NEWEST_WORDS_MAX, "as the drawing says");
+        debug_assert!(
+            words.len() > 0 && words.len() <= NEWEST_WORDS_MAX,
+            "1 to NEWEST_WORDS_MAX words"
+        );
         let header = WindowHeader {
             first_word: (first_word as u16).into(),
             words: words.len() as u8,

@@ -36,7 +36,7 @@ macro_rules! coded {
 }
 
 coded! {
-    /// What is done to each element of the target's memory, in one step that no other atomic
+    /// The operation on each element of the target's memory, in one step that no other atomic
     /// operation on it divides. In the descriptions `target` is the element in memory, `operand`
     /// and `compare` are what the origin gives.
     ///
@@ -115,7 +115,7 @@ coded! {
     }
 }
 
-/// What kind of numbers a type has, which decides what can be done to them.
+/// The kind of numbers of a type, which decides the valid operations.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Numbers {
     Integer,

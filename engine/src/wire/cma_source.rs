@@ -1,5 +1,5 @@
-//! Where bytes are in the memory of a process of the same host, which the side that is told has
-//! said that it can read (cross-memory attach).
+//! Where bytes are in the memory of a process of the same host, which the receiver of this has
+//! announced that it can read (cross-memory attach).
 //!
 //! ```text
 //! +-----------------------------------------------------------------------+
@@ -10,7 +10,7 @@
 //! ```
 //!
 //! An [RTS](super::rts) has it in place of its first bytes, a [PUT RTS](super::one_sided) and a
-//! [REPLY RTS](super::reply_rts) behind all else; [`FLAG_CMA`] says so.
+//! [REPLY RTS](super::reply_rts) behind all else, marked by [`FLAG_CMA`].
 
 use zerocopy::byteorder::little_endian::U64;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -27,8 +27,8 @@ pub(crate) const CMA_SOURCE_BYTES: usize = 16;
 pub(crate) struct CmaSource {
     /// Of the first byte; 0: they are not in one piece, and have to be pulled.
     pub(crate) address: U64,
-    /// How often their owner had taken memory back that it had said may be read. What was read
-    /// counts only if it still has the same count then.
+    /// How often their owner had revoked memory that it had announced. What was read is valid only
+    /// if the count is still the same afterwards.
     pub(crate) revocations: U64,
 }
 

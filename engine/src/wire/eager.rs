@@ -17,7 +17,7 @@
 //! With [`FLAG_DATA`] 8 bytes follow the header, before the payload: the remote data of the
 //! message, a number. They are part of the header; `length` does not count them.
 //!
-//! `follows` is 0 on a lane that keeps its order. In datagrams it says how many frames back the
+//! `follows` is 0 on a lane that keeps its order. In datagrams it is how many frames back the
 //! message is that must be matched before this one: the one before it with the same source, target
 //! and context. 0: none that is still under way.
 
@@ -30,8 +30,8 @@ pub(crate) const FLAG_UNTAGGED: u8 = 1;
 pub(crate) const FLAG_REPORT_MATCH: u8 = 2;
 /// No payload follows; it comes in parts. In datagrams only.
 pub(crate) const FLAG_PARTS: u8 = 4;
-/// Remote data follows the header, which its receiver is told with the message. 8 and 16 are flags
-/// of [`super::rts`].
+/// Remote data follows the header, for the receiver of the message. 8 and 16 are flags of
+/// [`super::rts`].
 pub(crate) const FLAG_DATA: u8 = 32;
 
 /// Length of the header, in bytes.

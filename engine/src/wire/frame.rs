@@ -251,7 +251,7 @@ impl<'a> Frames<'a> {
         }))
     }
 
-    /// What an operation on memory has behind its header.
+    /// Takes the data behind the header of a one-sided operation.
     ///
     /// RR-RMA-1.
     #[inline]

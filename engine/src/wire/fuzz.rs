@@ -60,7 +60,7 @@ fn write_frame(frame: &Frame<'_>, body: &[u8], into: &mut Vec<u8>) {
         Frame::Done(done) => into.extend_from_slice(done.as_bytes()),
         Frame::Refused(refused) => into.extend_from_slice(refused.as_bytes()),
         Frame::Matched(matched) => into.extend_from_slice(matched.as_bytes()),
-        // What it says stands in its type; the rest is reserved.
+        // It consists of its type; the rest is reserved.
         Frame::LanesWanted => {
             let length = size_of::<LanesWanted>();
             into.extend_from_slice(&body[into.len()..into.len() + length]);
@@ -103,7 +103,7 @@ fn write_frame(frame: &Frame<'_>, body: &[u8], into: &mut Vec<u8>) {
 }
 
 /// Random bytes seldom begin with the type of a frame: the first one is chosen, of all that there
-/// are, and of the next one, which nobody knows.
+/// are and of the next one, which is unknown.
 #[test]
 fn frames() {
     bolero::check!().with_test_time(TEST_TIME).for_each(|input: &[u8]| {
@@ -121,7 +121,7 @@ fn frames() {
     });
 }
 
-/// The first byte says how far the length of the segment is from what is there.
+/// The first byte is the difference of the segment's length and what is there.
 #[test]
 fn segments() {
     bolero::check!().with_test_time(TEST_TIME).for_each(|input: &[u8]| {
@@ -141,8 +141,8 @@ fn segments() {
                 assert_eq!([header.as_bytes(), body].concat(), bytes[..length]);
             }
             Ok(None) => {
-                let said = bytes.first_chunk().map_or(u32::MAX, |said| u32::from_le_bytes(*said));
-                assert!(bytes.len() < (said as usize).max(size_of::<segment::SegmentHeader>()));
+                let stated = bytes.first_chunk().map_or(u32::MAX, |it| u32::from_le_bytes(*it));
+                assert!(bytes.len() < (stated as usize).max(size_of::<segment::SegmentHeader>()));
             }
             Err(FrameError::BadSegmentLength(length)) => {
                 assert_eq!(bytes[..4], length.to_le_bytes());
@@ -229,7 +229,7 @@ fn addresses() {
     });
 }
 
-/// A header agrees with what was granted only if it says the same in every byte.
+/// A header matches a grant only if it is the same in every byte.
 #[test]
 fn chunk_headers() {
     bolero::check!().with_test_time(TEST_TIME).for_each(|input: &[u8]| {

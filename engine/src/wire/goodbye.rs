@@ -14,7 +14,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 pub(crate) const REASON_CLOSED: u8 = 0;
 /// The peer broke the protocol.
 pub(crate) const REASON_PROTOCOL: u8 = 1;
-/// What the peer sent arrived corrupted.
+/// Data of the peer arrived corrupted.
 pub(crate) const REASON_CORRUPTED: u8 = 2;
 
 /// Length of the frame, in bytes.

@@ -15,8 +15,8 @@
 //! +-----------------------------------+-----------------------------------+
 //! ```
 //!
-//! *Class*: the logarithm to base 2 of the longest message, in bytes, that the receiver prefers
-//! to get eagerly; 0: it says nothing of that.
+//! *Class*: the logarithm to base 2 of the longest message, in bytes, that the receiver prefers to
+//! get eagerly; 0: unspecified.
 
 use zerocopy::byteorder::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};

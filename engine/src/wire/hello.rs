@@ -5,7 +5,7 @@
 //!   0  magic "RINGRAIL"                          0  magic "RINGRAIL"
 //!   8  version u16 | kind u8 | flags u8          8  version u16 | status u8 | flags u8
 //!  12  segment_bytes_max u32                    12  segment_bytes_max u32
-//!  16  source engine u64                        16  address of who replies, 48 bytes
+//!  16  source engine u64                        16  address of the acceptor, 48 bytes
 //!  24  target engine u64                        64  0, 8 bytes
 //!  32  session u64                              72  session u64
 //!  40  lane u32 | eager_limit u32               80  envelope_limit u32 | byte_limit u32
@@ -21,20 +21,20 @@
 //!
 //! *Datagrams*: `datagram_port` and `datagram_bytes`.
 //!
-//! Nonces are fresh in every hello and reply. How tags and proofs are made says
-//! `proto::handshake`; the epoch counts the hellos of an engine, to whomever, from 1.
-//! *Answered*: the epoch of the acceptor's own hello that the sender has accepted and whose proof
-//! it waits for; 0: there is none.
+//! Nonces are fresh in every hello and reply. `proto::handshake` computes tags and proofs; the
+//! epoch counts the hellos of an engine, to all peers, from 1. *Answered*: the epoch of the
+//! acceptor's own hello that the sender has accepted and whose proof it waits for; 0: there is
+//! none.
 //!
-//! Magic and version stand at the same place in every version, so that a peer of another version
-//! can be told apart from garbage.
+//! Magic and version stand at the same place in every version, so that a peer of another version is
+//! distinguished from garbage.
 
 use zerocopy::byteorder::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::address::WireAddress;
 
-/// What every connection starts with.
+/// The first bytes of every connection.
 pub(crate) const MAGIC: [u8; 8] = *b"RINGRAIL";
 /// `kind` of a connection that becomes the control lane of a session.
 pub(crate) const KIND_CONTROL: u8 = 1;
@@ -44,8 +44,7 @@ pub(crate) const KIND_BULK: u8 = 2;
 /// `kind` of a connection that takes the place of a session's control lane.
 pub(crate) const KIND_MOVE: u8 = 3;
 
-/// `flags`: this side runs without a job secret (the setting `insecure`), under a key that
-/// everybody knows.
+/// `flags`: this side runs without a job secret (the setting `insecure`), under a public key.
 pub(crate) const FLAG_INSECURE: u8 = 1;
 /// `flags` of a control lane's hello and its reply: this side wants checksums. One that wants them
 /// is enough.

@@ -60,7 +60,7 @@ pub(crate) const KIND_ADMITTED: u16 = 7;
 
 /// The byte that wakes the peer to poll its ring.
 pub(crate) const SIGNAL_POLL: u8 = 1;
-/// The byte that says: this side has read the other one's witness.
+/// The byte that confirms that this side has read the other one's process cookie.
 pub(crate) const SIGNAL_READS: u8 = 2;
 
 /// The first byte of a [`MemoryRequest`].

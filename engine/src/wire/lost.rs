@@ -1,4 +1,4 @@
-//! A bulk lane is given up by the side that says so. Its end may never come by its own rail.
+//! Announces that the sender has given up a bulk lane. Its end may never come by its own rail.
 //!
 //! ```text
 //!  0        1        2                 4                                   8

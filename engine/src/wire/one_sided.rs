@@ -26,7 +26,7 @@
 //!
 //! With [`FLAG_COMPARE`] as many bytes to compare with stand before the operands.
 //!
-//! [`FLAG_CMA`](super::cma_source::FLAG_CMA) says which of PUT RTS.
+//! [`FLAG_CMA`](super::cma_source::FLAG_CMA) distinguishes the two forms of PUT RTS.
 //!
 //! With [`FLAG_INVALIDATE`] the key of a PUT or PUT RTS opens nothing from then on.
 //!

@@ -90,7 +90,7 @@ pub(crate) struct Packet<'a> {
     pub(crate) floor: Option<u32>,
     /// The acknowledgement.
     pub(crate) ack: Option<Ack<'a>>,
-    /// What the layer above put in; padding in an MTU probe.
+    /// The payload of the layer above; padding in an MTU probe.
     pub(crate) payload: &'a [u8],
 }
 

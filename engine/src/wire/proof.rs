@@ -1,5 +1,5 @@
-//! What the side that connected a control lane sends between the reply and its first segment:
-//! only who knows the job's secret can make it, and only for this one exchange of hellos.
+//! What the side that connected a control lane sends between the reply and its first segment: only
+//! a peer that knows the job's secret can make it, and only for this one exchange of hellos.
 //!
 //! ```text
 //!  0                                   4                                   8

@@ -1,4 +1,4 @@
-//! One of several rails of the side that says so.
+//! One of several rails of the sender.
 //!
 //! ```text
 //!  0        1        2        3        4                                   8
@@ -100,7 +100,7 @@ mod tests {
 
     /// RR-RAIL-1
     #[test]
-    fn a_rail_survives_its_bytes_and_nonsense_is_refused() {
+    fn a_rail_round_trips_and_malformed_ones_are_refused() {
         for address in ["10.1.2.3", "fd00::7"] {
             let address: IpAddr = address.parse().unwrap();
             let rail = Rail::new(3, 4, ROLE_BACKUP, 25_000, address);

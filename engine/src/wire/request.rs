@@ -28,9 +28,9 @@ pub(crate) const KIND_ASK: u8 = 1;
 pub(crate) const KIND_ACCEPT: u8 = 2;
 /// It is not, and why.
 pub(crate) const KIND_REFUSE: u8 = 3;
-/// Who asked knows that it is granted: it is there.
+/// The requester confirms the grant: it is there.
 pub(crate) const KIND_CONFIRM: u8 = 4;
-/// Who asked does not wait any more.
+/// The requester does not wait any more.
 pub(crate) const KIND_WITHDRAW: u8 = 5;
 /// It is over.
 pub(crate) const KIND_SHUT_DOWN: u8 = 6;

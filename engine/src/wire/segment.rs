@@ -15,8 +15,8 @@
 //! number of the next frame expected: all before it were accepted by the peer's engine. Limits
 //! are cumulative, modulo 2^32: how many envelopes and eager bytes the peer may have sent in all.
 //!
-//! In a session that uses checksums, on a lane that keeps its order, these follow the header, and
-//! flag 2 says so:
+//! In a session that uses checksums, on a lane that keeps its order, these follow the header,
+//! marked by flag 2:
 //!
 //! ```text
 //! +-----------------------------------+-----------------------------------+
@@ -32,7 +32,7 @@ pub(crate) const FLAG_ACK_REQUESTED: u16 = 1;
 /// Checksums follow the header.
 pub(crate) const FLAG_CHECKSUM: u16 = 2;
 
-/// Please answer with a segment, whether there is news or not.
+/// Requests a segment as an answer, whether or not it has anything new.
 pub(crate) const FLAG_ANSWER_REQUESTED: u16 = 4;
 
 /// Length of the header, in bytes.

@@ -9,7 +9,7 @@ use super::ops::{
     fi_ops_tagged,
 };
 
-/// What every header begins with.
+/// The beginning of every header.
 #[repr(C)]
 pub(crate) struct fid {
     pub(crate) fclass: usize,

@@ -36,7 +36,7 @@ pub(crate) type OpenFabric = unsafe extern "C" fn(
     context: *mut c_void,
 ) -> c_int;
 
-/// What `fi_prov_ini` returns. libfabric writes to `context`.
+/// The result of `fi_prov_ini`. libfabric writes to `context`.
 #[repr(C)]
 pub struct fi_provider {
     pub(crate) version: u32,
@@ -239,14 +239,14 @@ pub(crate) struct fi_atomic_attr {
     pub(crate) size: usize,
 }
 
-/// What `fi_alias` passes.
+/// The argument of `fi_alias`.
 #[repr(C)]
 pub(crate) struct fi_alias {
     pub(crate) fid: *mut *mut fid,
     pub(crate) flags: u64,
 }
 
-/// What `FI_WAIT_POLLFD` objects are asked with.
+/// The argument of `FI_GETWAIT` for `FI_WAIT_POLLFD` objects.
 #[repr(C)]
 pub(crate) struct fi_wait_pollfd {
     pub(crate) change_index: u64,

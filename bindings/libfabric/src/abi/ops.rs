@@ -16,7 +16,7 @@ use super::messages::{
     fi_msg_tagged, iovec,
 };
 
-/// What a call returns that is not offered.
+/// The result of calls that are not offered.
 trait Unsupported {
     const UNSUPPORTED: Self;
 }

@@ -18,7 +18,7 @@ use crate::errno::Errno;
 use crate::fid::{Header, border, border_unit, close, hand_out, object, share};
 use crate::info::places::resolve;
 
-/// An insert says of each address what is wrong with it, in the array at its context.
+/// An insert reports the error of each address, in the array at its context.
 const FI_SYNC_ERR: u64 = 1 << 58;
 
 static FID_OPS: fi_ops = fi_ops { close: close_av, bind, ..fi_ops::ENOSYS };
@@ -128,7 +128,7 @@ impl Results<'_> {
         }
     }
 
-    /// What the call returns.
+    /// Returns the result of the call.
     fn finish(self) -> Result<c_int, Errno> {
         let inserted = c_int::try_from(self.inserted).map_err(|_| Errno::NOSPC)?;
         if !self.av.is_asynchronous {
@@ -268,7 +268,7 @@ unsafe extern "C" fn lookup(
         unsafe {
             let written = object::<Av>(av).lookup(address)?;
             match copy_out(&written, into, length) {
-                // A look-up tells the whole length, and is content with a part.
+                // A look-up reports the whole length, and may copy only a part.
                 Err(Errno::TOOSMALL) if !into.is_null() => Ok(()),
                 answer => answer,
             }

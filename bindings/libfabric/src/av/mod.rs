@@ -61,7 +61,7 @@ struct Entry {
     uses: usize,
 }
 
-/// What changes with an insert.
+/// The state that inserts change.
 #[derive(Default)]
 struct Entries {
     list: Vec<Option<Entry>>,
@@ -119,7 +119,7 @@ impl Av {
         self.table.get(address)
     }
 
-    /// What the application calls a peer: `FI_ADDR_NOTAVAIL` if it has not inserted it.
+    /// Returns the application's address of a peer: `FI_ADDR_NOTAVAIL` if it has not inserted it.
     pub(crate) fn fi_addr_of(&self, peer: Peer) -> fi_addr_t {
         let by_peer = self.by_peer.read().unwrap_or_else(PoisonError::into_inner);
         by_peer.get(&peer).copied().unwrap_or(FI_ADDR_NOTAVAIL)
@@ -142,7 +142,7 @@ impl Av {
             tracing::warn!("{address} cannot be inserted: {error}");
             Errno::of(&error)
         })?;
-        // Who inserts a peer again means to try again.
+        // To insert a peer again means to try again.
         if let Err(error) = self.domain.engine().forget_failure(peer) {
             tracing::debug!("{address} was removed meanwhile: {error}");
         }

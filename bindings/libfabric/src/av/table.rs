@@ -29,7 +29,7 @@ impl Table {
     pub(super) fn get(&self, index: u64) -> Option<Peer> {
         let (part, place) = place(usize::try_from(index).ok()?);
         let bits = self.parts.get(part)?.get()?.get(place)?.load(Ordering::Acquire);
-        // Nobody's name is 0.
+        // 0 is no peer's handle.
         (bits != 0).then(|| Peer::from_bits(bits))
     }
 
@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_set_is_got_and_nothing_else() {
+    fn get_returns_only_set_entries() {
         let table = Table::default();
         for index in [0, 63, 64, 5000] {
             assert_eq!(table.get(index), None);

@@ -22,7 +22,7 @@ pub(crate) struct Entry {
     pub(crate) buf: usize,
     pub(crate) data: u64,
     pub(crate) tag: u64,
-    /// Who sent it.
+    /// The sender.
     pub(crate) source: Option<Peer>,
     /// `None`: it succeeded.
     pub(crate) failure: Option<Failure>,
@@ -34,12 +34,12 @@ pub(crate) struct Failure {
     pub(crate) errno: Errno,
     /// Bytes that there was no room for.
     pub(crate) overflow: usize,
-    /// The error number of Linux that says it best.
+    /// The closest error number of Linux.
     pub(crate) system: i32,
 }
 
 impl Entry {
-    /// The entry of an operation that has nothing to tell but its context and flags.
+    /// Makes the entry of an operation that reports only its context and flags.
     pub(crate) const fn new(context: usize, flags: u64) -> Self {
         let (len, buf, data, tag) = (0, 0, 0, 0);
         Self { context, flags, len, buf, data, tag, source: None, failure: None }
@@ -69,7 +69,7 @@ impl Entry {
         }
     }
 
-    /// What an application reads.
+    /// Returns the entry that an application reads.
     pub(crate) fn to_c(self) -> fi_cq_tagged_entry {
         let Self { context, flags, len, buf, data, tag, .. } = self;
         fi_cq_tagged_entry {
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_cut_tells_what_there_was_no_room_for() {
+    fn a_truncated_receive_reports_the_overflow() {
         let mut cut = completion(1, OperationKind::Receive, 100);
         let status = *cut.result.as_ref().unwrap();
         cut.result = Err(Error::Truncated { status: Box::new(status), capacity: 60 });

@@ -35,7 +35,7 @@ pub(crate) struct Cq {
     /// Bytes of an entry: all formats are beginnings of the longest.
     entry_bytes: usize,
     wait_object: c_int,
-    /// What names the sources of messages.
+    /// The address vector that names the sources of messages.
     av: Mutex<Weak<Av>>,
     backoff: Backoff,
     domain: Arc<Domain>,
@@ -202,7 +202,7 @@ impl Cq {
             if api_version < version(1, 5) {
                 (*into).err_data = std::ptr::null_mut();
             } else {
-                // There is no more to tell: neither into its buffer nor in one of this side.
+                // There is no more error data: neither for its buffer nor in one of this side.
                 (*into).err_data_size = 0;
             }
             if api_version >= version(1, 20) {
@@ -313,7 +313,7 @@ unsafe extern "C" fn signal(cq: *mut fid_cq) -> c_int {
 }
 
 thread_local! {
-    /// What `fi_cq_strerror` returns, if its caller has no room for it.
+    /// The text that `fi_cq_strerror` returns if its caller has no room for it.
     static TEXT: std::cell::UnsafeCell<[c_char; 128]> =
         const { std::cell::UnsafeCell::new([0; 128]) };
 }

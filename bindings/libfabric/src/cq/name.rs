@@ -1,7 +1,8 @@
 //! What an operation's `user_data` refers to when it completes.
 //!
-//! Mostly it is the context alone, as it is. What has more to say (a counter, flags that its end
-//! does not tell, a buffer for many messages) has a [`Record`], whose address is in it.
+//! Mostly it is the context alone, as it is. An operation with more state (a counter, flags that
+//! its completion does not report, a buffer for many messages) has a [`Record`], whose address is
+//! in it.
 
 use std::sync::Arc;
 
@@ -14,10 +15,10 @@ const IS_RECORD: u64 = 1 << 63;
 /// The `user_data` of an inject that no counter counts. It is no record, for none is at address 0.
 pub(crate) const INJECTED: u64 = IS_RECORD;
 
-/// What is known of an operation beside its context.
+/// The state of an operation beside its context.
 #[derive(Debug, Default)]
 pub(crate) struct Record {
-    /// What comes back as `op_context`.
+    /// The `op_context` of its completion.
     pub(crate) context: usize,
     /// Flags of its entry, if its completion does not have them.
     pub(crate) flags: u64,

@@ -84,7 +84,7 @@ impl Sink {
     /// Gives up to `count` entries of success to `give`, oldest first; how many.
     ///
     /// Consumers read until nothing is left. The call behind one that gave something makes no
-    /// progress: who waits for the message has it sooner by two system calls.
+    /// progress: the message is delivered sooner by two system calls.
     ///
     /// # Errors
     ///

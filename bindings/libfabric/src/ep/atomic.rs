@@ -130,7 +130,7 @@ impl Elements {
     const NONE: Self = Self { ioc: std::ptr::null(), count: 0 };
 }
 
-/// What an atomic operation is posted with.
+/// The arguments of an atomic operation.
 struct Request {
     family: Family,
     numbers: (c_int, c_int),
@@ -218,7 +218,7 @@ fn of(ioc: &fi_ioc) -> Elements {
 }
 
 // SAFETY of all that follow: libfabric's caller passes an endpoint that is open, as many pieces as
-// it says, and memory as the call asks for it.
+// its count, and memory as the call requires it.
 
 unsafe extern "C" fn write(
     ep: *mut fid_ep,
@@ -487,7 +487,7 @@ unsafe extern "C" fn compwritemsg(
 /// # Safety
 ///
 /// `count` is a place for it, or null.
-unsafe fn tell_most(
+unsafe fn write_most(
     family: Family,
     (datatype, op): (c_int, c_int),
     count: *mut usize,
@@ -507,7 +507,7 @@ unsafe extern "C" fn writevalid(
     count: *mut usize,
 ) -> c_int {
     // SAFETY: see above.
-    border_unit(|| unsafe { tell_most(Family::Base, (datatype, op), count) })
+    border_unit(|| unsafe { write_most(Family::Base, (datatype, op), count) })
 }
 
 unsafe extern "C" fn readwritevalid(
@@ -517,7 +517,7 @@ unsafe extern "C" fn readwritevalid(
     count: *mut usize,
 ) -> c_int {
     // SAFETY: see above.
-    border_unit(|| unsafe { tell_most(Family::Fetch, (datatype, op), count) })
+    border_unit(|| unsafe { write_most(Family::Fetch, (datatype, op), count) })
 }
 
 unsafe extern "C" fn compwritevalid(
@@ -527,7 +527,7 @@ unsafe extern "C" fn compwritevalid(
     count: *mut usize,
 ) -> c_int {
     // SAFETY: see above.
-    border_unit(|| unsafe { tell_most(Family::Compare, (datatype, op), count) })
+    border_unit(|| unsafe { write_most(Family::Compare, (datatype, op), count) })
 }
 
 /// `fi_query_atomic`.

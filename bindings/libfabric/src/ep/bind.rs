@@ -18,7 +18,7 @@ use crate::eq::Eq;
 use crate::errno::Errno;
 use crate::fid::{border_unit, close, find, share};
 
-/// What was bound before it was enabled.
+/// The objects bound before it was enabled.
 #[derive(Default)]
 pub(super) struct Bound {
     transmit: Option<(Arc<Cq>, bool)>,
@@ -94,7 +94,7 @@ impl Ep {
     ///
     /// # Errors
     ///
-    /// [`Errno::NOAV`] where it needs an address vector; what the engine says.
+    /// [`Errno::NOAV`] where it needs an address vector; the error of the engine.
     pub(crate) fn enable(&self) -> Result<(), Errno> {
         let bound = self.bound.lock().unwrap_or_else(PoisonError::into_inner);
         if self.open.get().is_some() {
@@ -107,7 +107,7 @@ impl Ep {
             Some((queue, is_selective)) => {
                 Side { sink: Arc::clone(queue.sink()), is_selective: *is_selective }
             }
-            // Nobody reads it: its operations are counted, or nobody asks for their end.
+            // It is not read: its operations are counted, or their ends are of no interest.
             None => Side {
                 sink: Arc::new(Sink::new(self.domain.open_queue(), false)),
                 is_selective: true,

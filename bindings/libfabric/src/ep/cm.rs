@@ -22,9 +22,9 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub(super) static CM: fi_ops_cm =
     fi_ops_cm { getname: super::getname, getpeer, connect, accept, shutdown, ..fi_ops_cm::ENOSYS };
 
-/// What an endpoint knows of its connection.
+/// The connection of an endpoint.
 pub(super) struct Connection {
-    /// Whom the info named that it was opened with.
+    /// The destination in the info that it was opened with.
     destination: Option<Location>,
     /// The request that it was opened for.
     request: Option<Arc<Request>>,
@@ -63,7 +63,7 @@ unsafe fn private_data<'a>(data: *const c_void, length: usize) -> &'a [u8] {
 }
 
 impl Ep {
-    /// It is closed: nobody is to hear of its connection.
+    /// Forgets the connection of a closed endpoint: its events are discarded.
     pub(super) fn forget_connection(&mut self) {
         let connection = self.connection.get_mut().unwrap_or_else(PoisonError::into_inner);
         if let Some(id) = connection.id {

@@ -40,7 +40,7 @@ use crate::pep::Request;
 /// Most pieces of memory that one operation is on.
 pub(crate) const IOV_LIMIT: usize = 16;
 
-/// How little free room ends a multi-receive, unless `FI_OPT_MIN_MULTI_RECV` says otherwise.
+/// How little free room ends a multi-receive, unless `FI_OPT_MIN_MULTI_RECV` sets it.
 const MIN_MULTI_RECV: usize = 64;
 
 /// An endpoint.
@@ -66,14 +66,14 @@ pub(crate) struct Ep {
     domain: Arc<Domain>,
 }
 
-/// What an endpoint has once it is enabled.
+/// The state of an enabled endpoint.
 struct Open {
     /// `None`: it is being closed.
     endpoint: Option<Endpoint<Shared>>,
     av: Option<Arc<Av>>,
     transmit: Side,
     receive: Side,
-    /// What operations are counted by.
+    /// The counters of operations.
     counts: Counts,
     _counters: Vec<Arc<Cntr>>,
     _queues: Vec<Arc<Cq>>,
@@ -82,7 +82,7 @@ struct Open {
 /// Where one direction ends.
 struct Side {
     sink: Arc<Sink>,
-    /// Successes have an entry only where `FI_COMPLETION` says so.
+    /// Successes have an entry only with `FI_COMPLETION`.
     is_selective: bool,
 }
 
@@ -114,7 +114,7 @@ impl Ep {
         info: &fi_info,
         context: *mut c_void,
     ) -> Result<Arc<Self>, Errno> {
-        // SAFETY: the caller promises that each is null or what it says.
+        // SAFETY: the caller guarantees that each is null or of its type.
         let (ep, tx, rx) =
             unsafe { (info.ep_attr.as_ref(), info.tx_attr.as_ref(), info.rx_attr.as_ref()) };
         let is_connected_kind = match ep.map_or(FI_EP_UNSPEC, |ep| ep.r#type) {
@@ -205,11 +205,11 @@ impl Ep {
         }
     }
 
-    /// From whom a receive from `addr` takes messages.
+    /// Returns the peer that a receive from `addr` takes messages from.
     #[inline]
     fn source(&self, open: &Open, addr: fi_addr_t) -> Result<Option<Peer>, Errno> {
         if self.is_connected_kind {
-            // Receives are posted before the connection is there; nobody else knows its address.
+            // Receives are posted before the connection is there; only its peer knows its address.
             return Ok(None);
         }
         if addr == crate::abi::consts::FI_ADDR_UNSPEC || self.caps & FI_DIRECTED_RECV == 0 {

@@ -69,8 +69,8 @@ unsafe extern "C" fn setopt(
     len: usize,
 ) -> c_int {
     border_unit(|| {
-        // SAFETY: libfabric's caller passes an endpoint that is open, and a value as long as it
-        // says.
+        // SAFETY: libfabric's caller passes an endpoint that is open, and a value of the length
+        // that it passes.
         unsafe {
             let ep = find::<Ep>(fid).ok_or(Errno::INVAL)?;
             if level != FI_OPT_ENDPOINT {

@@ -74,7 +74,7 @@ impl Ep {
         self.complete_peek(message, Some(&status))
     }
 
-    /// What was found goes to the queue of receives; also that there was nothing.
+    /// Reports the result to the queue of receives, also when nothing was found.
     fn complete_peek(&self, message: &Incoming, found: Option<&Status>) -> Result<isize, Errno> {
         let context = message.context.addr();
         let entry = match found {

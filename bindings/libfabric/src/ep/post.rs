@@ -69,7 +69,7 @@ pub(super) unsafe fn copy_of(pieces: &[RawSpan]) -> Vec<u8> {
     copy
 }
 
-/// What a message is sent with.
+/// The arguments of a send.
 pub(super) struct Outgoing {
     pub(super) to: fi_addr_t,
     pub(super) envelope: Envelope,
@@ -78,7 +78,7 @@ pub(super) struct Outgoing {
     pub(super) flags: u64,
 }
 
-/// What a message is received with.
+/// The arguments of a receive.
 pub(super) struct Incoming {
     pub(super) from: fi_addr_t,
     pub(super) envelope: Envelope,

@@ -27,7 +27,7 @@ pub(super) static OPS: fi_ops_rma = fi_ops_rma {
     injectdata,
 };
 
-/// What an operation on the memory of a peer is posted with.
+/// The arguments of a one-sided operation.
 pub(super) struct Remote {
     pub(super) peer: fi_addr_t,
     pub(super) at: RemoteAddress,
@@ -120,7 +120,7 @@ impl Ep {
 }
 
 // SAFETY of all that follow: libfabric's caller passes an endpoint that is open, as many pieces as
-// it says, and memory as the call asks for it.
+// its count, and memory as the call requires it.
 
 unsafe extern "C" fn read(
     ep: *mut fid_ep,

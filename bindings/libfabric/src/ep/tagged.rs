@@ -27,7 +27,7 @@ pub(super) static OPS: fi_ops_tagged = fi_ops_tagged {
 };
 
 // SAFETY of all that follow: libfabric's caller passes an endpoint that is open, as many pieces as
-// it says, and memory as the call asks for it.
+// its count, and memory as the call requires it.
 
 impl Ep {
     /// # Safety

@@ -150,8 +150,8 @@ unsafe extern "C" fn sread(
 
 unsafe extern "C" fn readerr(eq: *mut fid_eq, into: *mut fi_eq_err_entry, flags: u64) -> isize {
     border(|| {
-        // SAFETY: libfabric's caller passes a queue that is open, and an entry, which says where
-        // its data go.
+        // SAFETY: libfabric's caller passes a queue that is open, and an entry, which has the
+        // address for its data.
         unsafe {
             let eq = object::<Eq>(eq);
             let into = into.as_mut().ok_or(Errno::INVAL)?;

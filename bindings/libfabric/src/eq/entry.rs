@@ -17,7 +17,7 @@ pub(super) enum Entry {
     Error(ErrorEntry),
 }
 
-/// What `fi_eq_readerr` gives.
+/// The entry that `fi_eq_readerr` returns.
 pub(crate) struct ErrorEntry {
     pub(crate) fid: *mut fid,
     pub(crate) context: *mut c_void,

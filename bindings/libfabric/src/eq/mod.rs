@@ -28,11 +28,11 @@ use crate::errno::Errno;
 use crate::fabric::Fabric;
 use crate::fid::{Header, Object};
 
-/// What is in a queue.
+/// The content of a queue.
 #[derive(Default)]
 struct Entries {
     list: VecDeque<Entry>,
-    /// What the last error entry that was read points to.
+    /// The data that the last error entry points to.
     error_data: Vec<u8>,
 }
 

@@ -7,7 +7,7 @@ use rustix::event::epoll;
 
 use crate::errno::Errno;
 
-/// What puts events of an engine into the event queues that they are for.
+/// Moves events of an engine into the event queues that they are for.
 pub(crate) trait Source: Send + Sync {
     /// Takes what has come.
     fn pump(&self);

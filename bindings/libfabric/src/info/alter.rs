@@ -4,7 +4,7 @@ use super::given::Given;
 use super::offer::Offer;
 use crate::abi::consts::*;
 
-/// What is had only if it is asked for: it costs something.
+/// Capabilities that are offered only on request, as they have a cost.
 const PRIMARY: u64 = FI_MSG
     | FI_RMA
     | FI_TAGGED
@@ -34,7 +34,7 @@ fn caps(of_info: u64, asked: u64, offered: u64) -> u64 {
     let mut caps = if asked == 0 {
         (of_info & offered & PRIMARY) | (offered & !PRIMARY)
     } else {
-        // Where a message comes from is looked up, so it is told to those who ask.
+        // The source of a message has to be looked up, so it is reported only on request.
         let all = (asked & PRIMARY) | (offered & !PRIMARY);
         (all & !FI_SOURCE) | (asked & FI_SOURCE)
     };

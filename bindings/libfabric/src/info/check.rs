@@ -7,7 +7,7 @@ use super::offer::{DOMAIN_NAME, FABRIC_NAME, Offer};
 use crate::abi::consts::*;
 use crate::abi::info::{fi_domain_attr, fi_ep_attr, fi_rx_attr, fi_tx_attr};
 
-/// What only those who receive need, and old applications say of a transmit side as well.
+/// Capabilities that only receivers need, and that old applications also set for transmission.
 const IGNORED_TX_CAPS: u64 = FI_REMOTE_READ
     | FI_REMOTE_WRITE
     | FI_RECV
@@ -130,7 +130,7 @@ fn check_ep(offer: &Offer, asked: &fi_ep_attr, caps: u64) -> Result<(), Why> {
         at_most("max_order_war_size", asked.max_order_war_size, offered.max_order_war_size)?;
         at_most("max_order_waw_size", asked.max_order_waw_size, offered.max_order_waw_size)?;
     }
-    // All 64 bits of a tag are compared, whatever the format says.
+    // All 64 bits of a tag are compared, with any format.
     at_most("auth_key_size", asked.auth_key_size, offered.auth_key_size)
 }
 

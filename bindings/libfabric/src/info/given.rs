@@ -11,7 +11,7 @@ use crate::abi::info::{
 use crate::address::{Format, Location};
 use crate::errno::Errno;
 
-/// What an application says in a `fi_info`: hints, or what it opens something with. Fields that
+/// What an application passes in a `fi_info`: hints, or what it opens something with. Fields that
 /// its version of the API does not have are 0.
 #[derive(Clone, Debug)]
 pub(crate) struct Given {
@@ -27,7 +27,7 @@ pub(crate) struct Given {
     pub(crate) dest_addr: Option<Vec<u8>>,
 }
 
-// SAFETY: the pointers in the copied structures are numbers here: nobody follows them.
+// SAFETY: the pointers in the copied structures are numbers here and are never dereferenced.
 unsafe impl Send for Given {}
 // SAFETY: as above.
 unsafe impl Sync for Given {}
@@ -44,7 +44,7 @@ impl Given {
         // SAFETY: `fi_info` is as long in all versions.
         let info: fi_info = unsafe { beginning(info, whole) }?;
         // SAFETY: what an info points to is as long as its version has it, and its addresses and
-        // names as it says.
+        // names as long as its fields declare.
         unsafe {
             let domain: Option<fi_domain_attr> =
                 beginning(info.domain_attr, domain_attr_bytes(api_version));
@@ -66,7 +66,7 @@ impl Given {
 
     /// How its addresses are written.
     pub(crate) fn format(&self) -> Result<Format, Errno> {
-        // Of a `FI_SOCKADDR` the address itself tells which one.
+        // The family of a `FI_SOCKADDR` is in the address itself.
         let is_ipv6 = |bytes: &Vec<u8>| {
             bytes
                 .first_chunk()

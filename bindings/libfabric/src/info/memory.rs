@@ -19,7 +19,7 @@ struct Growing(*mut fi_info);
 
 impl Drop for Growing {
     fn drop(&mut self) {
-        // SAFETY: all pieces are null or come from `calloc`, and nobody else has them.
+        // SAFETY: all pieces are null or come from `calloc`, and have no other owner.
         unsafe { free(self.0) }
     }
 }
@@ -28,7 +28,7 @@ impl Drop for Growing {
 ///
 /// # Safety
 ///
-/// It came from [`write()`], and nobody uses it any more.
+/// It came from [`write()`], and is not used any more.
 pub(super) unsafe fn free(mut info: *mut fi_info) {
     while !info.is_null() {
         // SAFETY: the caller guarantees it.

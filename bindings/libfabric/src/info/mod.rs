@@ -27,7 +27,7 @@ use crate::address::{Encoded, Format, Location};
 use crate::errno::Errno;
 use crate::params;
 
-/// What an application asks for.
+/// A request of an application.
 pub(crate) struct Question<'a> {
     pub(crate) api_version: u32,
     pub(crate) node: Option<&'a str>,
@@ -52,7 +52,7 @@ impl Question<'_> {
         for kind in KINDS {
             let asked = self.hints.and_then(|hints| hints.ep.as_ref()).map_or(0, |ep| ep.r#type);
             if kind != FI_EP_RDM && asked != kind {
-                // Who asks for nothing wants one info.
+                // Without a requested type one info is returned.
                 continue;
             }
             let inject_size = settings.inject_limit_bytes();
@@ -71,11 +71,11 @@ impl Question<'_> {
         if answers.is_empty() { Err(Errno::NODATA) } else { Ok(answers) }
     }
 
-    /// How addresses are written, the local one, and that of a peer, if it is said.
+    /// Returns the format of addresses, the local one, and that of a peer, if it is given.
     fn addresses(&self, settings: &Settings) -> Result<(Format, Encoded, Option<Encoded>), Errno> {
         let hints = self.hints;
         let asked = hints.map_or(FI_FORMAT_UNSPEC, |hints| hints.info.addr_format);
-        // Which family a socket address is of, what comes with it may tell.
+        // The family of a socket address may follow from what comes with it.
         let given = hints.map(Given::format).transpose()?;
         let is_ipv6 = match asked {
             FI_SOCKADDR_IN => Some(false),
@@ -103,7 +103,7 @@ impl Question<'_> {
                 Some(Location::Endpoint(address)) => local(address.locator(), settings)?,
                 None => return Err(Errno::INVAL),
             },
-            // Who is asked for on this host's loopback is to be found there.
+            // A peer on this host's loopback needs a local address there.
             _ => match destination.map(|it| it.place().ip()) {
                 Some(ip) if ip.is_loopback() => SocketAddr::new(ip, 0),
                 _ => SocketAddr::new(places::own_address(settings)?, 0),
@@ -161,7 +161,7 @@ pub(crate) fn of_request(
     memory::write_named(&offer, api_version)
 }
 
-/// What libfabric calls.
+/// Implements libfabric's `getinfo`.
 ///
 /// # Safety
 ///
@@ -189,7 +189,7 @@ pub(crate) unsafe fn getinfo(
                 first = written;
             }
             Err(errno) => {
-                // SAFETY: nobody else has it.
+                // SAFETY: it has no other owner.
                 unsafe { memory::free(first) };
                 return Err(errno);
             }

@@ -1,4 +1,4 @@
-//! What this provider offers, before anybody asks for less.
+//! What this provider offers, before hints reduce it.
 
 use crate::abi::consts::*;
 use crate::abi::info::{fi_domain_attr, fi_ep_attr, fi_rx_attr, fi_tx_attr};
@@ -19,18 +19,18 @@ pub(crate) const IOV_LIMIT: usize = 16;
 /// Pieces of a peer's memory that one operation is on, at most.
 pub(crate) const RMA_IOV_LIMIT: usize = 1;
 
-/// Operations outstanding at an endpoint, at most; and if nobody asks for a number.
+/// Operations outstanding at an endpoint: the maximum, and the default.
 const QUEUE_SIZE_MAX: usize = 64 * 1024;
 const QUEUE_SIZE: usize = 4096;
 
 /// Endpoints of an engine.
 const ENDPOINTS_MAX: usize = 1024;
 
-/// What only those who send need.
+/// Capabilities that only senders need.
 const TX_CAPS: u64 =
     FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_SEND | FI_READ | FI_WRITE | FI_FENCE;
 
-/// What only those who receive need, and those whose memory is reached.
+/// Capabilities that only receivers and targets need.
 const RX_CAPS: u64 = FI_MSG
     | FI_TAGGED
     | FI_RMA
@@ -48,7 +48,7 @@ const RX_CAPS_2: u64 = FI_TAGGED_DIRECTED_RECV | FI_TAGGED_MULTI_RECV;
 
 const DOMAIN_CAPS: u64 = FI_LOCAL_COMM | FI_REMOTE_COMM;
 
-/// Flags that may be said for all sends of an endpoint.
+/// Flags that may be set for all sends of an endpoint.
 pub(super) const TX_OP_FLAGS: u64 = FI_COMPLETION
     | FI_INJECT
     | FI_INJECT_COMPLETE
@@ -59,7 +59,7 @@ pub(super) const TX_OP_FLAGS: u64 = FI_COMPLETION
 /// The same of receives.
 pub(super) const RX_OP_FLAGS: u64 = FI_COMPLETION | FI_MULTI_RECV;
 
-/// Sends match in the order in which they were posted. Nothing else is promised: puts, gets and
+/// Sends match in the order in which they were posted. Nothing else is guaranteed: puts, gets and
 /// atomic operations take any lane.
 const ORDERS: u64 = FI_ORDER_SAS;
 
@@ -133,7 +133,7 @@ impl Offer {
             control_progress: FI_PROGRESS_AUTO,
             data_progress: FI_PROGRESS_AUTO,
             resource_mgmt: FI_RM_ENABLED,
-            // Both: who opens a vector says which.
+            // Both: the call that opens a vector chooses.
             av_type: FI_AV_UNSPEC,
             // Of the old modes the one that is the same as none of the new bits.
             mr_mode: FI_MR_SCALABLE,
@@ -175,7 +175,7 @@ impl Offer {
         }
     }
 
-    /// What nobody has asked for otherwise.
+    /// Sets the defaults of what was not requested.
     pub(super) fn take_usual(&mut self) {
         self.tx.size = QUEUE_SIZE;
         self.rx.size = QUEUE_SIZE;

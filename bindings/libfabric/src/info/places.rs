@@ -32,7 +32,7 @@ pub(super) fn is_here(address: IpAddr) -> bool {
     })
 }
 
-/// What `node` and `service` mean; of several addresses the first of `family`, if that is said.
+/// Resolves `node` and `service`; of several addresses the first of `family`, if that is given.
 /// Without a node: the wildcard address.
 pub(crate) fn resolve(
     node: Option<&str>,
@@ -83,7 +83,7 @@ pub(crate) fn resolve(
 
 /// # Safety
 ///
-/// It is null, or as long as its family says.
+/// It is null, or as long as addresses of its family are.
 unsafe fn place_of(address: *const libc::sockaddr) -> Option<SocketAddr> {
     if address.is_null() {
         return None;

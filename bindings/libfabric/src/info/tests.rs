@@ -46,7 +46,7 @@ fn hints(api_version: u32) -> Given {
     given
 }
 
-/// What hints lead to.
+/// Returns the result of hints.
 fn negotiate(hints: &Given, api_version: u32) -> Result<Offer, String> {
     let mut offer = whole(api_version);
     check(&offer, hints, api_version)?;
@@ -76,9 +76,9 @@ fn no_hints_give_all_that_there_is() {
     assert_eq!((offer.tx.op_flags, offer.rx.op_flags), (0, 0));
 }
 
-/// What Open MPI's mtl/ofi, its btl/ofi and MPICH ask for, as they were seen to.
+/// The hints of Open MPI's mtl/ofi, its btl/ofi and MPICH, as observed.
 #[test]
-fn what_mpi_asks_for_is_given() {
+fn hints_of_mpi_libraries_are_met() {
     let tagged = FI_TAGGED | FI_LOCAL_COMM | FI_REMOTE_COMM | FI_DIRECTED_RECV;
     let mtl = with(|hints| {
         hints.info.caps = tagged;
@@ -93,7 +93,7 @@ fn what_mpi_asks_for_is_given() {
     });
     let mtl = mtl.unwrap();
     assert_eq!(mtl.caps & tagged, tagged);
-    assert_eq!(mtl.caps & (FI_MSG | FI_RMA | FI_ATOMIC | FI_SOURCE), 0, "nobody asked for it");
+    assert_eq!(mtl.caps & (FI_MSG | FI_RMA | FI_ATOMIC | FI_SOURCE), 0, "not requested");
     assert_eq!(mtl.caps & (FI_SEND | FI_RECV), FI_SEND | FI_RECV);
     assert_eq!(mtl.domain.caps, FI_LOCAL_COMM | FI_REMOTE_COMM);
     assert_eq!(mtl.domain.threading, FI_THREAD_DOMAIN, "MPICH compares it");
@@ -119,7 +119,7 @@ fn what_mpi_asks_for_is_given() {
 }
 
 #[test]
-fn what_there_is_not_is_refused_with_its_name() {
+fn unsupported_hints_are_refused_by_name() {
     type Change = fn(&mut Given);
     let refused: [(&str, Change); 14] = [
         ("endpoints of type 1", |hints| of!(hints.ep).r#type = FI_EP_MSG),
@@ -173,7 +173,7 @@ fn node_and_service_are_places() {
     let peer = Question { node, service: Some("7471"), flags: FI_NUMERICHOST, ..plain };
     let (_, source, destination) = ask(&peer).unwrap();
     assert_eq!(destination, Some(Location::Place("127.0.0.1:7471".parse().unwrap())));
-    assert!(source.place().ip().is_loopback(), "who is on loopback is met there");
+    assert!(source.place().ip().is_loopback(), "a loopback peer gets a loopback source");
 
     let local = Question { flags: FI_SOURCE | FI_NUMERICHOST, ..peer };
     let (_, source, destination) = ask(&local).unwrap();
@@ -187,7 +187,7 @@ fn node_and_service_are_places() {
 }
 
 #[test]
-fn who_asks_for_socket_addresses_gets_them() {
+fn socket_addresses_are_returned_on_request() {
     for asked in [FI_SOCKADDR, FI_SOCKADDR_IN] {
         let mut hints = hints(API);
         hints.info.addr_format = asked;
@@ -211,7 +211,7 @@ fn who_asks_for_socket_addresses_gets_them() {
 }
 
 #[test]
-fn what_is_written_for_c_is_read_back() {
+fn c_structures_round_trip() {
     let mut offer = whole(API);
     alter(&mut offer, None, API);
     let place = "10.0.0.1:5".parse().unwrap();
@@ -265,7 +265,7 @@ proptest! {
 
     /// Whatever is given holds what was asked for, and no more than there is.
     #[test]
-    fn what_is_given_is_asked_for_and_offered(hints in any_hints()) {
+    fn given_capabilities_are_requested_and_offered(hints in any_hints()) {
         let Ok(given) = negotiate(&hints, API) else { return Ok(()) };
         let offered = whole(API);
         prop_assert_eq!(given.caps & hints.info.caps, hints.info.caps);
@@ -286,7 +286,7 @@ proptest! {
         }
     }
 
-    /// What was given is taken as hints, and gives the same: MPICH asks twice.
+    /// A returned info used as hints returns the same: MPICH asks twice.
     #[test]
     fn an_answer_is_its_own_answer(hints in any_hints()) {
         let Ok(first) = negotiate(&hints, API) else { return Ok(()) };

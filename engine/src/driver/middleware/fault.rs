@@ -353,7 +353,7 @@ impl Driver for Fault {
     }
 
     fn dismantle(&mut self) -> io::Result<Vec<(LaneKey, OwnedFd)>> {
-        // Readiness is found again by whoever adopts the lanes; the rest must be told here.
+        // The driver that adopts the lanes finds readiness again; the rest must be reported here.
         let must_report = |held: &DelayedEvent| {
             !matches!(
                 held.event,

@@ -48,9 +48,9 @@ pub(super) struct Channel {
     pub(super) address: SocketAddr,
     /// The memory of the peer's process, if this process can read it.
     pub(super) memory: Option<Attached>,
-    /// Times that the neighbour was asked for memory and has not answered.
+    /// Requests for memory that the peer has not answered.
     pub(super) pending_requests: u32,
-    /// Its neighbour's process has ended.
+    /// The peer's process has ended.
     pub(super) has_process_ended: bool,
     /// An entry found no room, and no room was reported since.
     wants_room: bool,
@@ -226,7 +226,7 @@ impl Channel {
         self.has_received() || self.is_ending
     }
 
-    /// Has the neighbour give notice in this way, which is not [`PollState::Sleeping`], of what it
+    /// Has the peer give notice in this way, which is not [`PollState::Sleeping`], of what it
     /// writes. `false`: something is there that it gives no notice of.
     pub(super) fn set_poll_state(&self, state: PollState) -> bool {
         let ring = self.rings.ring(1 - self.writes);
@@ -237,9 +237,8 @@ impl Channel {
         }
     }
 
-    /// Has the neighbour wake this engine with what comes next, and with room if it wants some. A
-    /// fence, [`Self::has_received`] and [`Self::has_new_room`] follow: it does not for what is
-    /// there.
+    /// Has the peer wake this engine with what comes next, and with room if it wants some. A fence,
+    /// [`Self::has_received`] and [`Self::has_new_room`] follow: it does not for what is there.
     pub(super) fn prepare_sleep(&self) {
         self.reader.set_poll_state(&self.rings.ring(1 - self.writes), PollState::Sleeping);
         if self.wants_room {

@@ -17,7 +17,7 @@ use crate::driver::random::random_number;
 use crate::memory::{Shape, Span};
 use crate::wire::local_peer::CookieLocation;
 
-/// Pieces of memory of one call (`IOV_MAX`), one of which is the witness.
+/// Pieces of memory of one call (`IOV_MAX`), one of which is the process cookie.
 const IOVECS_MAX: usize = 1024;
 
 /// Two words by which peers verify that they read this engine's memory, and that what they read is
@@ -53,7 +53,7 @@ const ADDRESS_TOKEN_SHIFT: u32 = 40;
 impl ProcessCookie {
     pub(in crate::driver) fn new() -> io::Result<Self> {
         let word = AtomicU64::new(random_number()? | 1);
-        // What was said by the driver before this one must not fit by chance.
+        // A cookie of the driver before this one must not match by chance.
         Ok(Self {
             word,
             revocations: AtomicU64::new(random_number()?),

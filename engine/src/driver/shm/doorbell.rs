@@ -8,10 +8,10 @@
 //! +----------------------+----------------------+-----+----------------------+
 //! ```
 //!
-//! The engine polls one word for 64 peers. It clears the word before it looks into the rings
-//! of those whose bits were set, so that what a neighbour writes meanwhile sets its bit again. A
-//! neighbour may clear the bits of others: what is rung for is in the ring, and the engine looks
-//! there now and then without a bell.
+//! The engine polls one word for 64 peers. It clears the word before it looks into the rings of
+//! those whose bits were set, so that what a local peer writes meanwhile sets its bit again. A
+//! local peer may clear the bits of others: the data is in the ring all the same, and the engine
+//! polls it now and then without a bit.
 
 use std::sync::atomic::Ordering;
 
@@ -39,8 +39,8 @@ const fn locate(bell: u32) -> (usize, u64) {
     ((bell / PER_WORD) as usize * LINE_WORDS, 1 << (bell % PER_WORD))
 }
 
-/// Rings a bell of a neighbour. The caller has passed a fence since it wrote what the neighbour is
-/// to find.
+/// Sets a doorbell bit of a local peer. The caller has passed a fence since it wrote what the peer
+/// is to find.
 pub(crate) fn set_doorbell(bells: &impl DoorbellWords, bell: u32) {
     let (word, bit) = locate(bell);
     // A bit that is still set will be cleared before the ring is read.

@@ -54,7 +54,7 @@ pub(super) struct Exchange {
     pub(super) slot: u32,
 }
 
-/// What this engine offers to the peer.
+/// The offer of this engine to the peer.
 #[derive(Clone, Copy)]
 pub(super) struct LocalSide<'a> {
     /// The cookie of this engine's memory; `None`: the peer may not read it.
@@ -84,7 +84,7 @@ pub(super) enum Outcome {
     Failed(&'static str),
 }
 
-/// What is proved: the side, and for MEMORY and READY their content.
+/// The content of a proof: the side, and for MEMORY and READY their content.
 #[derive(Clone, Copy)]
 enum ProofKind {
     Connected(Credentials),
@@ -162,7 +162,7 @@ fn proof_matches(given: &[u8; 16], right: [u8; 16]) -> bool {
 }
 
 impl Exchange {
-    /// One that a neighbour has begun.
+    /// Makes an exchange that a local peer has begun.
     pub(super) fn accepted(socket: Untrusted, slot: u32, now: Instant) -> Self {
         Self { socket, session: None, phase: Phase::Accepted, since: now, is_own: false, slot }
     }

@@ -76,7 +76,7 @@ impl Shm {
         }
     }
 
-    /// Asks a neighbour for a channel.
+    /// Requests a channel from a local peer.
     fn start_exchange(&mut self, session: u64, now: Instant) {
         let slot = self.free_slot();
         let Some(known) = self.known.get_mut(&session) else { return };
@@ -186,10 +186,10 @@ impl Shm {
     /// The kernel does not say which sockets have something: all are asked, at each turn.
     #[cold]
     fn ask_all(&self, error: Errno, names: &mut Vec<u64>) {
-        static SAID: Seldom = Seldom::new();
-        if SAID.is_due() {
+        static WARNED: Seldom = Seldom::new();
+        if WARNED.is_due() {
             let error = refused("epoll_wait")(error);
-            tracing::warn!("sockets of engines of this host are asked one by one: {error}");
+            tracing::warn!("polling the sockets of local peers one by one: {error}");
         }
         names.extend([LISTENER, TIMER]);
         names.extend(self.exchanges.iter().map(|&(name, _)| name));
@@ -372,7 +372,7 @@ impl Shm {
                 let Some(known) = known else { return };
                 known.tries = 0;
                 let (session, address) = (known.peer.session, known.peer.address);
-                // A neighbour that has begun anew: what came by the old one came before.
+                // The peer has started anew: what came by the old channel came before.
                 if let Some(&old) = self.by_session.get(&session) {
                     self.remove(old);
                 }

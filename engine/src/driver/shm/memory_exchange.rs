@@ -14,8 +14,8 @@ use super::{Channel, Shm};
 use crate::driver::traits::{DriverEvent, MappableMemory, ReceivedMemory};
 use crate::wire::local_peer::{MemoryAnswer, MemoryRequest, SIGNAL_ANSWER, SIGNAL_REQUEST};
 
-/// What a packet of a neighbour says of memory, which was asked for `questions` times without an
-/// answer. `None`: it says something else, answers what nobody asked, or says nothing.
+/// Parses a local peer's packet about memory; `pending_requests` have no answer yet. `None`: the
+/// packet is of another kind, answers no request, or is malformed.
 pub(super) fn parse_event(
     session: u64,
     pending_requests: &mut u32,
@@ -37,7 +37,7 @@ pub(super) fn parse_event(
         }
         SIGNAL_ANSWER => {
             let given = MemoryAnswer::read_from_bytes(bytes).ok()?;
-            // A neighbour has no descriptor opened here that was not wanted.
+            // A descriptor that was not requested is not accepted.
             *pending_requests = pending_requests.checked_sub(1)?;
             let answer = match (given.code, packet.descriptor) {
                 (0, Some(descriptor)) => {

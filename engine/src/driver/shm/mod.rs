@@ -81,7 +81,7 @@ pub(crate) use self::ring::PIECE_BYTES_MAX;
 
 const _: () = assert!(ring::HEADER_BYTES == PIECE_HEADER_BYTES);
 
-/// Polls between two looks at the clock while a neighbour is to be asked again.
+/// Polls between two reads of the clock while a retry with a local peer is due.
 const MAINTAIN_EVERY: u32 = 64;
 
 /// Epoll data of descriptors that are no connections.
@@ -448,8 +448,8 @@ impl Shm {
         self.prepare_sleep();
     }
 
-    /// The sleep is announced anew: a neighbour that wrote meanwhile took this engine for awake,
-    /// and its wake-up may have been heard already. What was not taken has none of its own.
+    /// Announces the sleep anew: a local peer that wrote meanwhile took this engine for awake, and
+    /// its wake-up may have been consumed already. What was not taken has none of its own.
     pub(super) fn end_detached(&mut self) {
         self.is_detached = false;
         self.prepare_sleep();

@@ -22,8 +22,8 @@ const POLLED: usize = 8;
 const STREAK: u32 = 16;
 /// Entries of an unpolled ring after which it may be polled.
 const ENTRIES_BEFORE_POLL: u32 = 16;
-/// Times that doorbells are listened to before one more ring is looked into: a neighbour may have
-/// cleared the bell of another.
+/// Polls of doorbells before one more ring is checked: a local peer may have cleared the bit of
+/// another.
 const DOORBELL_POLLS_PER_CHECK: u32 = 16;
 
 /// Which channels are polled.
@@ -230,7 +230,7 @@ impl Shm {
         }
     }
 
-    /// Tells a neighbour how this engine hears of it, unless it sleeps.
+    /// Sets how a local peer notifies this engine, unless it sleeps.
     fn set_poll_state(&mut self, index: u32, state: PollState) {
         let channel = self.channels.get(index as usize).and_then(Option::as_ref);
         if let Some(channel) = channel.filter(|_| !self.is_asleep)
@@ -272,14 +272,14 @@ impl Shm {
         }
     }
 
-    /// A neighbour has woken this engine, and takes it for one that polls.
+    /// Handles a wake-up by a local peer, which then takes this engine for one that polls.
     pub(super) fn handle_wakeup(&mut self, index: u32) {
         if !self.polling.polls(index) {
             self.set_poll_state(index, PollState::Doorbell);
         }
     }
 
-    /// A channel is to be looked at although its neighbour gives no notice.
+    /// Has a channel checked although its peer gives no notice.
     pub(super) fn mark_pending(&mut self, index: u32) {
         self.polling.mark_pending(index);
     }

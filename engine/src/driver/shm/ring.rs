@@ -92,7 +92,7 @@ pub(crate) enum PollState {
     Doorbell = 2,
 }
 
-/// What a writer must do for the reader after it has written.
+/// The wake-up that the reader needs after a write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum WakeupHint {
     None,
@@ -284,8 +284,8 @@ impl Writer {
     }
 
     /// Announces a sleep over a ring that had no room, from which the reader wakes the writer when
-    /// it has told of some. A fence and [`Self::has_new_room`] follow: nobody wakes it for what it
-    /// has been told already.
+    /// it publishes some. A fence and [`Self::has_new_room`] follow: room that was published before
+    /// does not wake it.
     ///
     /// RR-SHM-6.
     pub(crate) fn prepare_sleep(&self, ring: &impl Lines) {
@@ -343,7 +343,7 @@ impl Reader {
     }
 
     /// Copies the next datagram into the first of `into`, which has room for [`DATAGRAM_MAX`]
-    /// bytes, and says what and how long it is; `None`: none is there. Of a piece that is its
+    /// bytes, and returns its kind and length; `None`: none is there. Of a piece that is its
     /// header; [`Self::read_piece`] has the rest, until the next call.
     ///
     /// RR-SHM-5.
@@ -382,7 +382,7 @@ impl Reader {
         Ok(Some((entry, length)))
     }
 
-    /// The next entry is a piece; its word says `length` bytes with its header.
+    /// Reads the header of the next entry, a piece; its word has its `length` with the header.
     #[inline(never)]
     fn read_header(
         &mut self,

@@ -78,7 +78,7 @@ impl Pipe {
         self.held_since_ns
     }
 
-    /// What has had its time arrives. `is_acknowledged`: the way back is open; the writer has so
+    /// Delivers the bytes that are due. `is_acknowledged`: the way back is open; the writer has so
     /// much less room while a rail keeps its acknowledgements (`is_held`). Returns whether it has
     /// that room again.
     pub(crate) fn arrive(&mut self, now_ns: u64, is_acknowledged: bool, is_held: bool) -> bool {

@@ -166,7 +166,7 @@ impl Net {
         self.local_peers.read
     }
 
-    /// Whether a host may have neighbours.
+    /// Whether a host may have local peers.
     pub(super) fn has_local_peers(&self, host: usize) -> bool {
         self.local_peers.impairments.machines > 0 && self.hosts[host].socket.is_open
     }

@@ -1,4 +1,4 @@
-//! Links that pass short packets only, without a word, and what that means for streams.
+//! Links that silently pass short packets only, and what that means for streams.
 //!
 //! A host does not know of it: its NIC takes more. A segment that is longer vanishes each time the
 //! kernel sends it, and nothing behind it is ever acknowledged. What is written in shorter pieces

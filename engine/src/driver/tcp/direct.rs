@@ -1,4 +1,4 @@
-//! Non-blocking system calls on one socket, each exactly one call unless said otherwise.
+//! Non-blocking system calls on one socket, each exactly one call unless noted otherwise.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};

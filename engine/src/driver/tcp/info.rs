@@ -67,7 +67,7 @@ pub(crate) fn figures(socket: RawFd) -> io::Result<TcpFigures> {
     })
 }
 
-/// What the kernel has sent again since the peer's last acknowledged more, by its timer alone. One
+/// Returns the kernel's retransmissions since the peer last acknowledged more, by timer alone. One
 /// system call.
 pub(crate) fn resent(socket: RawFd) -> Option<Resent> {
     let info = read(socket).ok()?;

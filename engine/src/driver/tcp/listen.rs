@@ -183,7 +183,7 @@ pub(crate) fn accept_some(
                 ) => {}
             Err(error) if is_for_good(&error) => {
                 tracing::error!("no peer can connect to this engine any more: {error}");
-                // Those who try are refused by the kernel, and need not wait for an answer.
+                // The kernel refuses new connections, which need not wait for an answer.
                 let _ = SockRef::from(listener).shutdown(Shutdown::Both);
                 return Accepted { syscalls, rest: Some(NEVER) };
             }
@@ -192,8 +192,8 @@ pub(crate) fn accept_some(
                 return Accepted { syscalls, rest: Some(NEVER) };
             }
             Err(error) => {
-                static SAID: Seldom = Seldom::new();
-                if SAID.is_due() {
+                static WARNED: Seldom = Seldom::new();
+                if WARNED.is_due() {
                     tracing::warn!("cannot accept connections for now: {error}");
                 }
                 return Accepted { syscalls, rest: Some(ACCEPT_PAUSE) };

@@ -1,6 +1,7 @@
 //! What both drivers do to a TCP socket: set-up, direct calls, `TCP_INFO`, abort.
 //!
-//! Every function that makes system calls says how many, so that drivers can count them.
+//! Every function that makes system calls documents or returns their number, so that drivers can
+//! count them.
 
 mod congestion;
 mod direct;

@@ -98,7 +98,7 @@ pub(crate) fn open(
     prepare(&socket, options)?;
     let mut syscalls = 10;
     if let Some(bytes) = segment_bytes {
-        // Before `connect`: the first packet says it to the peer, whose segments obey, too.
+        // Before `connect`: the first packet announces it to the peer, whose segments obey, too.
         socket.set_tcp_mss(bytes.into())?;
         syscalls += 1;
     }

@@ -35,7 +35,7 @@ use crate::forks::EngineFd;
 /// Datagrams buffered in each direction.
 const BATCH: usize = 64;
 
-/// What to watch the socket for.
+/// The events to watch the socket for.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(super) struct Wants {
     /// A datagram can be received.
@@ -173,7 +173,7 @@ impl Datagrams {
         }
     }
 
-    /// What to ask the kernel for, excluding requests already made.
+    /// Returns the events to request from the kernel, excluding requests already made.
     #[inline]
     pub(super) fn wants(&self) -> Wants {
         Wants { readable: self.is_watched, writable: self.is_blocked }

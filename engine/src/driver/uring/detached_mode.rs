@@ -68,7 +68,7 @@ impl DetachedMode {
     }
 }
 
-/// What a descriptor is polled for.
+/// The reason why a descriptor is polled.
 #[derive(Clone, Copy)]
 enum PollTarget {
     Connect(LaneKey),

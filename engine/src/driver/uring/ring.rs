@@ -131,13 +131,13 @@ impl UringDriver {
         if self.features.announces() {
             return queue.taskrun();
         }
-        // Without the flag only a call can tell, if completions are deferred.
+        // Without the flag only a call shows it, if completions are deferred.
         !self.features.completes_unasked()
     }
 
-    /// The kernel takes no calls for the ring any more, and so never says that it has let go of
-    /// memory. What its requests do to sockets ends with the connections of these: whether all of
-    /// them could be ended.
+    /// Ends the connections of all requests, as the kernel takes no calls for the ring any more,
+    /// and so never reports that it has released memory. Returns whether all of them could be
+    /// ended.
     #[cold]
     pub(super) fn release_without_ring(&mut self, error: &io::Error) -> bool {
         tracing::error!("all connections are reset, for the ring cannot be asked: {error}");

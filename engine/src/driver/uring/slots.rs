@@ -4,7 +4,7 @@ use super::super::datagrams::Source;
 use crate::driver::traits::LaneKey;
 use crate::proto::table::{Id, Table};
 
-/// What a request does.
+/// The purpose of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Kind {
     /// Watches a listener.

@@ -29,7 +29,7 @@ const BUSY_PAUSE: Duration = Duration::from_millis(5);
 /// Minimum number of frames.
 const FRAMES_MIN: u32 = 128;
 
-/// The frames requested, and who may provide them.
+/// The frames requested, and where they may come from.
 #[derive(Clone, Debug)]
 pub(in super::super) struct Source {
     /// Number of frames.

@@ -133,7 +133,7 @@ impl XskRings {
     fn described(&self, packet: &Packet) -> FrameDesc {
         let mut desc = self.whole[packet.index as usize];
         desc.set_options(if packet.has_more { HAS_MORE } else { 0 });
-        // SAFETY: the frame is the caller's, who is about to lend it; the slice is not used.
+        // SAFETY: the frame is the caller's, which is about to submit it; the slice is not used.
         let mut data = unsafe { self.umem.data_mut(&mut desc) };
         data.cursor().set_pos(packet.length as usize);
         desc

@@ -18,7 +18,7 @@ const FRAME_BYTES: usize = 64;
 struct Model {
     random: StdRng,
     memory: Vec<[u8; FRAME_BYTES]>,
-    /// What the kernel was lent, by its own books.
+    /// The frames that the kernel owns, by its own books.
     is_owned: Vec<bool>,
     fill_room: usize,
     to_fill: VecDeque<u32>,
@@ -143,7 +143,7 @@ impl Rings for Model {
         }
         if self.is_lying && count < into.len() && self.random.random_ratio(1, 8) {
             into[count] = self.random.random_range(0..self.memory.len() as u32 * 2);
-            // One that is lent to be sent would be a frame in two places, which no book can tell.
+            // A frame that is being sent would be in two places, which cannot be detected.
             let is_owned = self.is_owned.get(into[count] as usize) == Some(&true);
             let is_believable = is_owned && !self.to_fill.contains(&into[count]);
             return if is_believable { count } else { count + 1 };

@@ -285,7 +285,7 @@ proptest! {
 }
 
 #[test]
-fn what_is_printed_of_a_buffer_is_no_message() {
+fn debug_output_hides_the_message() {
     let buffer = Buffer::list([Buffer::Heap(vec![123; 1000]), Buffer::Heap(vec![45])]);
     assert_eq!(format!("{buffer:?}"), "List([Heap(1000 bytes), Heap(1 bytes)])");
 }

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// What the shapes of these tests point into.
+/// The memory that the shapes of these tests point into.
 const MEMORY_BYTES: usize = 512;
 
 /// A shape as plain numbers: the model spells out the index of every byte.
@@ -105,7 +105,7 @@ proptest! {
     }
 
     #[test]
-    fn copies_go_where_the_model_says(
+    fn copies_match_the_model(
         model in models(true),
         from in any::<prop::sample::Index>(),
         to in any::<prop::sample::Index>(),

@@ -5,8 +5,8 @@
 //! and those of 8 bytes at no multiple of 8, are changed in two halves under a lock: operations of
 //! engines of this process keep each other whole, the program sees halves.
 //!
-//! Each operation acquires and releases: whoever sees what it wrote, with `Acquire`, sees what this
-//! thread stored before.
+//! Each operation acquires and releases: a thread that sees what it wrote, with `Acquire`, sees
+//! what this thread stored before.
 
 use std::sync::atomic::{
     AtomicI8, AtomicI16, AtomicI32, AtomicI64, AtomicU8, AtomicU16, AtomicU32, AtomicU64,

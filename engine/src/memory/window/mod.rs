@@ -11,8 +11,8 @@
 //! - After the bytes of a [`Window::store`] comes a release fence, and its last word is a release
 //!   store: a thread that sees the word, or anything that this thread stores later (a completion,
 //!   a counter), with `Acquire` sees all that was stored before it.
-//! - What the kernel places directly is seen by whoever sees, with `Acquire`, what the thread that
-//!   reaped the kernel's completion stores after that.
+//! - What the kernel places directly is seen by a thread that sees, with `Acquire`, what the thread
+//!   that reaped the kernel's completion stores after that.
 //!
 //! Rust leaves undefined what accesses of different width to the same bytes do at the same time,
 //! even atomic ones. They are what they are on x86-64 and aarch64: each access is one instruction
@@ -58,7 +58,7 @@ enum Memory {
     Shareable { _mapping: Mapping, descriptor: OwnedFd },
     /// Of a buffer that was moved in, and can be had back.
     Buffer(Buffer),
-    /// Of somebody who keeps it mapped.
+    /// Of another owner, which keeps it mapped.
     Borrowed,
     /// Of the program: mapped or not, now or later.
     Unmapped,
@@ -152,7 +152,7 @@ impl Window {
         }
     }
 
-    /// Memory of somebody else.
+    /// Makes a window of memory of another owner.
     ///
     /// # Safety
     ///
@@ -168,7 +168,7 @@ impl Window {
     /// A range of addresses that may not be mapped, or not yet, or no longer: MPI's dynamic windows
     /// are all of the address space, from 0 with `usize::MAX`.
     ///
-    /// Each access goes by the kernel, which says what is not mapped, or not to be written, by
+    /// Each access goes by the kernel: what is not mapped, or not to be written, is a
     /// [`Fault::Memory`]. That costs a system call each. Of pieces that are longer than a page a
     /// part may have been written when it fails.
     ///
@@ -181,7 +181,7 @@ impl Window {
     ///
     /// Whatever memory of the program is mapped in the range while the window exists, peers that
     /// have a key may read and write it: nothing in it that they do access may be accessed
-    /// otherwise, but as [`Self::from_raw`] says.
+    /// otherwise, except as [`Self::from_raw`] allows.
     pub(crate) unsafe fn unmapped(base: *mut u8, len: usize) -> Self {
         let len = len.min(usize::MAX - base.addr());
         Self { base, len, memory: Memory::Unmapped }
@@ -193,7 +193,8 @@ impl Window {
         self.len
     }
 
-    /// Whether the memory is somebody else's, who may unmap it once the window is said to be over.
+    /// Whether the memory has another owner, which may unmap it once the window is reported as
+    /// ended.
     pub(crate) fn is_borrowed(&self) -> bool {
         matches!(self.memory, Memory::Borrowed)
     }
@@ -212,7 +213,7 @@ impl Window {
         Ok(self.base.wrapping_add(offset))
     }
 
-    /// Copies `bytes` in, in ascending order. What the module says of readers holds.
+    /// Copies `bytes` in, in ascending order. What the module guarantees to readers holds.
     ///
     /// # Errors
     ///
@@ -247,8 +248,8 @@ impl Window {
 
     /// Where bytes lie, for the kernel to read from or place into: an address that is not to be
     /// read or written by this process's own code, which has [`Self::load`] and [`Self::store`].
-    /// The window has to be kept until the kernel is done. Where nothing is mapped the kernel says
-    /// `EFAULT`.
+    /// The window has to be kept until the kernel is done. Where nothing is mapped the kernel fails
+    /// with `EFAULT`.
     ///
     /// # Errors
     ///

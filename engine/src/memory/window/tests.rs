@@ -134,7 +134,7 @@ fn a_buffer_comes_back_with_what_peers_wrote() {
         let window = Arc::new(Window::from_buffer(buffer).expect("one piece"));
         let other = Arc::clone(&window);
         thread::spawn(move || other.store(90, b"peer")).join().expect("no panic").expect("inside");
-        let buffer = Arc::into_inner(window).expect("nobody else").into_buffer();
+        let buffer = Arc::into_inner(window).expect("the only owner").into_buffer();
         let buffer = buffer.expect("it was made of one");
         assert_eq!(&buffer.as_slice().expect("one piece")[90..94], b"peer");
         assert_eq!(buffer.len(), 100);
@@ -203,10 +203,10 @@ fn aligned_items_are_never_seen_half() {
 }
 
 #[test]
-fn who_sees_the_notification_sees_the_bytes() {
+fn a_notification_publishes_the_bytes_before_it() {
     const BYTES: usize = 203;
     let window = Window::allocate(BYTES + 8).expect("a few bytes");
-    let (told, taken) = (AtomicU64::new(0), AtomicU64::new(0));
+    let (published, taken) = (AtomicU64::new(0), AtomicU64::new(0));
     thread::scope(|scope| {
         scope.spawn(|| {
             for round in 1..=ROUNDS {
@@ -217,11 +217,11 @@ fn who_sees_the_notification_sees_the_bytes() {
                 let bytes = [round as u8; BYTES];
                 window.store(1, &bytes[..100]).expect("inside");
                 window.store(101, &bytes[100..]).expect("inside");
-                told.store(round, Ordering::Relaxed);
+                published.store(round, Ordering::Relaxed);
             }
         });
         for round in 1..=ROUNDS {
-            while told.load(Ordering::Acquire) != round {
+            while published.load(Ordering::Acquire) != round {
                 thread::yield_now();
             }
             let mut seen = [0; BYTES];
@@ -233,7 +233,7 @@ fn who_sees_the_notification_sees_the_bytes() {
 }
 
 #[test]
-fn who_sees_the_last_word_sees_those_before() {
+fn the_last_word_publishes_those_before() {
     const WORDS: usize = 33;
     let window = Window::allocate(8 * WORDS).expect("a few words");
     let go = Barrier::new(2);
@@ -258,7 +258,7 @@ fn who_sees_the_last_word_sees_those_before() {
 }
 
 #[test]
-fn nothing_is_allocated() {
+fn copies_do_not_allocate() {
     let window = Window::allocate(4096).expect("a page");
     let (bytes, mut fetched) = ([1; 1000], [0; 64]);
     let before = counting::allocations();

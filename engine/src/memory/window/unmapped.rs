@@ -1,4 +1,5 @@
-//! Accesses to memory that may not be there: by the kernel, which says so instead of a signal.
+//! Accesses to memory that may not be there: by the kernel, which returns an error instead of a
+//! signal.
 
 use std::ptr;
 use std::sync::atomic::{Ordering, fence};
@@ -76,7 +77,7 @@ unsafe fn copy(way: Way, address: usize, local: *mut u8, len: usize) -> Result<(
 }
 
 /// Makes the pages of `len` bytes present, for reading alone or for writing too, and gives a
-/// pointer to them. Nobody keeps the program from unmapping them again.
+/// pointer to them. The program may unmap them again at any time.
 pub(super) fn populate(address: usize, len: usize, writing: bool) -> Result<*mut u8, Fault> {
     let page = rustix::param::page_size();
     let first = address & !(page - 1);

@@ -1,4 +1,4 @@
-//! What the loss of a rail costs those who use two.
+//! What the loss of one of two rails costs.
 
 use super::rails::{gigabits, settle, usual, world_of};
 use super::*;

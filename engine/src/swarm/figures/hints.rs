@@ -1,4 +1,4 @@
-//! What hints do in virtual time: who comes first, and that nothing else changes.
+//! What hints do in virtual time: which message comes first, and that nothing else changes.
 
 use super::*;
 
@@ -44,7 +44,7 @@ fn bytes_of(number: usize, length: usize) -> Vec<u8> {
 fn post(world: &mut World, number: usize, message: Message, peers: [Id; 2]) {
     let Message { length, context, hint } = message;
     let route = Route::Queue { queue: 0, user_data: number as u64, silent: false };
-    // Any message of its context: which one it gets tells the order of matching.
+    // Any message of its context: which one it gets shows the order of matching.
     let (tag, ignore, capacity) = (0, u64::MAX, length as u64);
     let request = ReceiveRequest {
         endpoint: 0,
@@ -110,7 +110,7 @@ fn race(world: &mut World, messages: &[Message]) -> Vec<usize> {
 fn places(crowd: Hint, last: Message) -> [usize; 2] {
     [false, true].map(|bulk_in_datagrams| {
         let mut world = Link::new(GBIT, 40 * MICRO).world(&usual(bulk_in_datagrams), 5);
-        // The first ones open the lane and tell its rate.
+        // The first ones open the lane and measure its rate.
         race(&mut world, &[PLAIN; 8]);
         let mut messages = vec![Message { hint: crowd, ..PLAIN }; CROWD];
         messages.push(last);

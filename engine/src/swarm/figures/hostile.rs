@@ -1,5 +1,4 @@
-//! Networks and strangers that mean no good: what the user sees, and when, and what live sessions
-//! lose by it.
+//! Hostile networks and third parties: what the user sees, and when, and what live sessions lose.
 //!
 //! Slowness is measured in virtual time, in which a turn costs time by itself, for every datagram
 //! (also for one that is dropped at once) and for every connection that is accepted. Elsewhere: a
@@ -16,14 +15,14 @@ use crate::driver::sim::datagrams::Sighting;
 use crate::types::{Error, PeerFailure};
 use crate::wire::hello::{HELLO_BYTES, MAGIC};
 
-/// Between two strikes of somebody who strikes 100 000 times in a second.
+/// Time between two strikes of an attacker that strikes 100 000 times in a second.
 const STRIKE_NS: u64 = 10 * MICRO;
 /// Where the attacker is.
 const ELSEWHERE: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::new(127, 66, 6, 6), 666));
 /// Name of the next strike.
 const STRIKE: u64 = 1;
 
-/// Runs traffic while somebody strikes.
+/// Runs traffic during an attack.
 fn run_struck(world: &mut World, traffic: &mut Traffic, mut strike: impl FnMut(&mut World)) -> u64 {
     let end_ns = world.now_ns() + 10 * SECOND;
     let mut strikes = 0;
@@ -47,11 +46,11 @@ fn run_struck(world: &mut World, traffic: &mut Traffic, mut strike: impl FnMut(&
 struct Speed {
     took_ns: u64,
     p50_ns: u64,
-    #[allow(dead_code, reason = "for whoever looks at what a test prints")]
+    #[allow(dead_code, reason = "printed by tests")]
     p99_ns: u64,
 }
 
-/// What an attacker does at each strike.
+/// The action of an attacker at each strike.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Strike {
     Nothing,
@@ -65,11 +64,11 @@ enum Strike {
     OvertakingAsSender,
     /// One connection to it, with a hello that no secret made.
     Hello,
-    /// One connection that says nothing and is closed.
+    /// One connection that sends nothing and is closed.
     Connection,
 }
 
-/// Somebody who reads along and sends to host 1, from anywhere.
+/// An attacker that reads along and sends to host 1, from any address.
 struct Spoofer {
     /// The last datagrams seen, the oldest first.
     seen: VecDeque<Sighting>,
@@ -164,8 +163,8 @@ fn speed(link: &Link, (length, at_once, count): (usize, usize, usize), kind: Str
 const STRIKES: [Strike; 5] =
     [Strike::Forged, Strike::Repeated, Strike::Overtaking, Strike::Hello, Strike::Connection];
 
-/// Nothing is slower by a tenth, whatever strangers do 100 000 times a second.
-pub(super) fn floods_of_strangers_slow_live_sessions_by_less_than_a_tenth() {
+/// Nothing is slower by a tenth, whatever unauthenticated peers do 100 000 times a second.
+pub(super) fn unauthenticated_floods_slow_live_sessions_by_less_than_a_tenth() {
     let link = Link::new(10 * GBIT, 100 * MICRO);
     for what in [(8, 1, 400), (8, 64, 20_000), (MIB, 8, 16)] {
         let calm = speed(&link, what, Strike::Nothing);
@@ -178,10 +177,11 @@ pub(super) fn floods_of_strangers_slow_live_sessions_by_less_than_a_tenth() {
     }
 }
 
-/// Somebody who is faster than the network and gives himself out for the sender cannot be told from
-/// a network that is faster now and then: what comes early makes round trips shorter, and what does
-/// not looks like a queue. Small messages are none the slower. Streams are, between half as long
-/// again and ten times as long, with the details of timing; they go on, and all is what was sent.
+/// An attacker that is faster than the network and impersonates the sender is indistinguishable
+/// from a network that is faster now and then: what comes early makes round trips shorter, and what
+/// does not looks like a queue. Small messages are none the slower. Streams are, between half as
+/// long again and ten times as long, with the details of timing; they go on, and all is what was
+/// sent.
 pub(super) fn copies_that_pass_for_the_senders_own_slow_streams_and_no_small_messages() {
     let link = Link::new(10 * GBIT, 100 * MICRO);
     for (what, times) in [((8, 64, 5000), 1.1), ((MIB, 8, 16), 20.0)] {
@@ -192,7 +192,7 @@ pub(super) fn copies_that_pass_for_the_senders_own_slow_streams_and_no_small_mes
     }
 }
 
-/// Each side hears when its kernel gives up; until then everything waits.
+/// Each side reports the end when its kernel gives up; until then everything waits.
 pub(super) fn a_network_that_is_cut_in_one_direction_ends_sessions_with_the_cause_named() {
     for (from, to) in [(0, 1), (1, 0)] {
         let mut world = Link::new(10 * GBIT, 100 * MICRO).world(&roomy(), 9);
@@ -206,7 +206,7 @@ pub(super) fn a_network_that_is_cut_in_one_direction_ends_sessions_with_the_caus
         }
         pass(&mut world, keep_alive_ns - 10 * MILLI);
         for host in 0..2 {
-            assert!(drain(&mut world, host).is_empty(), "nobody can know yet");
+            assert!(drain(&mut world, host).is_empty(), "no kernel has given up yet");
         }
         pass(&mut world, SECOND);
         for host in 0..2 {
@@ -256,5 +256,5 @@ pub(super) fn a_peer_that_starts_anew_is_another_peer() {
     let took_ns = world.now_ns() - died_ns;
     assert!(took_ns < 10 * MILLI, "{took_ns} ns");
     talk(&mut world, [0, 1], "the successor");
-    assert!(world.look(1).unwrap().state.paths.dropped().unknown > 0, "they found nobody");
+    assert!(world.look(1).unwrap().state.paths.dropped().unknown > 0, "they reached no engine");
 }

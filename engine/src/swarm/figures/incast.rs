@@ -8,7 +8,7 @@ const SENDERS: usize = 8;
 /// Messages of each under way.
 const AT_ONCE: usize = 4;
 
-/// What came of each sender until the first one was through, in bytes, and how long that took.
+/// Bytes received from each sender until the first one was done, and the time of that.
 struct Shares {
     bytes: Vec<u64>,
     time_ns: u64,
@@ -19,7 +19,7 @@ impl Shares {
         self.bytes.iter().sum::<u64>() * 8 * SECOND / self.time_ns
     }
 
-    /// What the slowest sender had, of a hundred parts of the mean.
+    /// Returns the share of the slowest sender, in percent of the mean.
     fn slowest_percent(&self) -> u64 {
         let least = self.bytes.iter().min().copied().unwrap_or(0);
         least * 100 * self.bytes.len() as u64 / self.bytes.iter().sum::<u64>().max(1)
@@ -83,7 +83,7 @@ pub(super) fn eight_senders_share_the_receiver_s_link_and_fill_it() {
     }
 }
 
-/// Whoever comes to a link that another one fills gets as much of it soon.
+/// A sender that starts on a link that another one fills soon gets an equal share.
 pub(super) fn a_sender_that_comes_late_gets_its_share() {
     let mut world = star(1, &[10; SENDERS], 50 * MICRO, 1);
     let shares = incast(&mut world, SENDERS, MIB, 16, 10 * MILLI);

@@ -61,7 +61,7 @@ pub(super) fn a_lost_tail_costs_at_most_two_round_trips_and_a_little() {
 
 pub(super) fn a_lost_acknowledgement_delays_no_message() {
     let rtt_ns = 100 * MICRO;
-    // Whatever acknowledgement of a stream is lost, the next one says the same.
+    // Whatever acknowledgement of a stream is lost, the next one repeats it.
     let stream = |lost: Option<u64>| {
         // Long enough for each question how long a datagram may be.
         let link = Link { datagram_bytes: 2048, ..Link::new(10 * GBIT, rtt_ns) };
@@ -82,8 +82,8 @@ pub(super) fn a_lost_acknowledgement_delays_no_message() {
         assert!(lossy.0 <= clean.0 + 5 * MICRO, "one in {period}: {lossy:?}, else {clean:?}");
         assert!(lossy.1 <= clean.1 + 5 * MICRO, "one in {period}: {lossy:?}, else {clean:?}");
     }
-    // After a lone message nothing follows, and its receiver sees nothing of it; that it is
-    // delivered its sender hears when it asks again.
+    // After a lone message nothing follows, and its receiver sees nothing of it; the sender learns
+    // that it is delivered when it probes.
     let mut world = Link::new(10 * GBIT, rtt_ns).world(&roomy(), 5);
     let mut times = [0, 0];
     for (time, is_lost) in times.iter_mut().zip([false, true]) {

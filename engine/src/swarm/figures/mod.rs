@@ -1,8 +1,8 @@
 //! What sessions of whole engines carry by datagrams, and how fast, in virtual time.
 //!
 //! A turn of an engine takes time here, by itself and for every datagram that it handles, as long
-//! as on a host: see [`Link::world`]. So a figure says what the loop makes of a link, not only what
-//! the protocol could.
+//! as on a host: see [`Link::world`]. So a figure measures what the loop makes of a link, not only
+//! what the protocol could.
 //!
 //! Messages of any length go by datagrams here, because the configuration has an eager limit to
 //! suit. With usual settings a message beyond the eager limit of 16 KiB is pulled over bulk lanes,
@@ -52,7 +52,7 @@ pub const FIGURES: &[(&str, fn())] = figures! {
     hints::in_a_steady_stream_short_messages_come_in_order,
     hints::a_steady_stream_of_short_messages_lets_a_long_one_through,
     hints::a_message_that_is_waited_for_passes_datagrams_that_wait,
-    hostile::floods_of_strangers_slow_live_sessions_by_less_than_a_tenth,
+    hostile::unauthenticated_floods_slow_live_sessions_by_less_than_a_tenth,
     hostile::copies_that_pass_for_the_senders_own_slow_streams_and_no_small_messages,
     hostile::a_network_that_is_cut_in_one_direction_ends_sessions_with_the_cause_named,
     hostile::a_peer_that_starts_anew_is_another_peer,
@@ -61,14 +61,14 @@ pub const FIGURES: &[(&str, fn())] = figures! {
     latency::a_lost_tail_costs_at_most_two_round_trips_and_a_little,
     latency::a_lost_acknowledgement_delays_no_message,
     latency::loss_in_one_context_leaves_another_alone,
-    rails::rates_that_nobody_tells_are_found_by_trial,
+    rails::unreported_link_rates_are_measured,
     rails::both_ways_of_a_conversation_go_by_the_faster_path,
     rails::a_rail_more_makes_no_short_message_slower,
     rails::a_rail_more_makes_no_long_message_slower,
     rails::a_rail_more_makes_no_stream_slower,
     rails::short_messages_go_by_the_nearest_path_and_stay_there,
     rails::short_messages_leave_a_path_that_became_long,
-    snapshot::session_goodput_is_what_the_snapshot_says,
+    snapshot::session_goodput_matches_the_snapshot,
 };
 
 const MICRO: u64 = 1_000;
@@ -83,8 +83,8 @@ const TURN_NS: u64 = 500;
 /// Time of the engine's thread for one datagram: its tag, a copy or two, its share of a system
 /// call for many.
 const DATAGRAM_NS: u64 = 350;
-/// Time of the engine's thread for a connection of a stranger: system calls that accept it, read,
-/// answer and close.
+/// Time of the engine's thread for an unauthenticated connection: system calls that accept it,
+/// read, answer and close.
 const CONNECTION_NS: u64 = 10_000;
 
 /// A network of two hosts: both directions are alike.

@@ -17,7 +17,7 @@ pub(super) fn delays(link: LinkImpairments, rtt_ns: u64) -> LinkImpairments {
     LinkImpairments { delay_ns: rtt_ns / 4, ..link }
 }
 
-/// What the settings are by default.
+/// Returns the default settings.
 pub(super) fn usual() -> Config {
     Config {
         eager_limit: 16 << 10,
@@ -61,8 +61,8 @@ pub(super) fn world_of(hosts: &[Vec<LinkImpairments>], config: &Config, seed: u6
     world
 }
 
-/// The same of usual settings, where NICs do not tell their rates.
-fn world_of_secretive(hosts: &[Vec<LinkImpairments>]) -> World {
+/// Builds the same world with usual settings, where NICs do not report their rates.
+fn world_without_speeds(hosts: &[Vec<LinkImpairments>]) -> World {
     let mut world = world_of(&[], &usual(), 9);
     world.tells_speed = false;
     for (host, links) in hosts.iter().enumerate() {
@@ -151,11 +151,11 @@ fn pairs() -> [([LinkImpairments; 2], &'static str); 5] {
     ]
 }
 
-/// NICs that say nothing of their rates, or the same of all: load shows them.
-pub(super) fn rates_that_nobody_tells_are_found_by_trial() {
+/// NICs that report no rates, or the same for all: load shows them.
+pub(super) fn unreported_link_rates_are_measured() {
     let link = |rate| delays(gigabits(rate), 40 * MICRO);
     let time_ns = |links: &[LinkImpairments]| {
-        let mut world = world_of_secretive(&[links.to_vec(), links.to_vec()]);
+        let mut world = world_without_speeds(&[links.to_vec(), links.to_vec()]);
         settle(&mut world, 1);
         let end_ns = world.now_ns() + 100 * MILLI;
         while world.now_ns() < end_ns {
@@ -170,12 +170,12 @@ pub(super) fn rates_that_nobody_tells_are_found_by_trial() {
     }
 }
 
-/// Who answers takes the path that questions come by, and both find the faster one.
+/// Answers take the path that the requests come by, and both sides find the faster one.
 pub(super) fn both_ways_of_a_conversation_go_by_the_faster_path() {
     let link = |rate| delays(gigabits(rate), 40 * MICRO);
     for links in [[link(1), link(3)], [link(3), link(1)]] {
         let slow = usize::from(links[1] == link(1));
-        let mut world = world_of_secretive(&[links.to_vec(), links.to_vec()]);
+        let mut world = world_without_speeds(&[links.to_vec(), links.to_vec()]);
         settle(&mut world, 1);
         let both_ways = |world: &mut World, for_ns: u64| {
             let end_ns = world.now_ns() + for_ns;

@@ -52,7 +52,7 @@ fn is_left_out(length: usize, rtt_ns: u64, loss_ppm: u64) -> bool {
         && ((1..10_000).contains(&loss_ppm) || ![100 * MICRO, 10 * MILLI].contains(&rtt_ns))
 }
 
-pub(super) fn session_goodput_is_what_the_snapshot_says() {
+pub(super) fn session_goodput_matches_the_snapshot() {
     compare("session-goodput.txt", PREAMBLE, &SHAPES, |shape, link, loss| {
         let is_wanted = !is_left_out(shape.0, link.1, loss.1);
         is_wanted.then(|| measure(shape, link, loss))

@@ -2,7 +2,7 @@
 
 use crate::memory::Shape;
 
-/// What the caller sees of a lane.
+/// The state of a lane as the caller sees it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum State {
     /// The inner lane.

@@ -19,7 +19,7 @@ pub(super) struct DatagramChecker {
     /// destination.
     questions: HashMap<Vec<u8>, (u64, usize, SocketAddr)>,
     /// Addresses from which such a probe came back: an attacker forwards packets there, like a NAT,
-    /// and cannot be told from one.
+    /// and is indistinguishable from one.
     relays: HashSet<(u64, usize, SocketAddr)>,
 }
 

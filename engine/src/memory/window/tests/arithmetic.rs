@@ -3,7 +3,8 @@
 use super::*;
 use crate::wire::atomic_op::{AtomicOp, Datatype};
 
-/// What an element becomes, by the words of `AtomicOp`, in numbers wider than all integers.
+/// Returns the new value of an element, as documented for `AtomicOp`, in numbers wider than all
+/// integers.
 fn integer(op: AtomicOp, old: i128, operand: i128, compare: i128) -> i128 {
     let swap = |holds: bool| if holds { operand } else { old };
     match op {
@@ -218,7 +219,7 @@ proptest! {
 }
 
 #[test]
-fn what_cannot_be_operated_on_is_an_error_and_changes_nothing() {
+fn invalid_operations_are_errors_and_change_nothing() {
     for window in Windows::new(64, 0).windows {
         let bytes = [0x55; 32];
         for &op in AtomicOp::ALL {
@@ -247,7 +248,7 @@ fn what_cannot_be_operated_on_is_an_error_and_changes_nothing() {
                 let is_length = |error| matches!(error, AtomicError::Length { .. });
                 // None, too few, too many, not whole, what it does not take.
                 assert!(is_length(run(0, &[], &[], None)));
-                // Of a read the room says how many there are: two of one byte are right.
+                // The room determines how many elements a read has: two of one byte are right.
                 if op.takes_operands() || size > 1 {
                     assert!(is_length(run(0, operands, compare, Some(&mut room[..size + 1]))));
                 }

@@ -144,7 +144,7 @@ fn pages_that_are_only_read_are_not_written() {
 }
 
 #[test]
-fn what_the_program_has_unmapped_is_a_fault() {
+fn unmapped_memory_is_a_fault() {
     // Other tests may map memory at the same place at once, but not every time. Only reads: what
     // is there then is theirs.
     let faulted = (0..50).any(|_| {
