@@ -1,8 +1,8 @@
 //! Files at paths that others can guess.
 //!
-//! In a directory that others may write to, what stands at such a path may be somebody else's: a
-//! link to a file of this user's, which would be overwritten, or a file that its owner reads and
-//! changes later. So links are not followed, and nothing is used that this user did not make.
+//! In a directory that others may write to, another user may have created the entry at such a
+//! path: a link to a file of this user, which would be overwritten, or a file that its owner reads
+//! and changes later. So links are not followed, and only files of this user are used.
 
 use std::fs::File;
 use std::io;
@@ -13,14 +13,14 @@ use rustix::io::Errno;
 use rustix::path::Arg;
 use rustix::process::geteuid;
 
-/// Opens a file for reading and writing, and makes it, closed to others, where it is missing.
-/// Nothing of what is there is changed. A device is taken as it is: only root makes any.
+/// Opens a file for reading and writing; creates it, closed to others, if it is missing. Existing
+/// content is kept. A device is accepted as it is: only root creates devices.
 ///
 /// # Errors
-/// What is there is a link, of another user, or no plain file, or goes by other names, too; and
-/// what the system says.
+/// The file is a link, belongs to another user, is not a regular file, or has other names as well;
+/// or the system returned an error.
 pub(crate) fn open_own(folder: impl AsFd, name: impl Arg) -> io::Result<File> {
-    // Not to block: opening the pipe of somebody else would wait for its other end.
+    // Must not block: opening another user's pipe would wait for its other end.
     let flags = OFlags::CREATE | OFlags::RDWR | OFlags::NONBLOCK | OFlags::NOCTTY;
     let file = openat(folder, name, flags | COMMON, Mode::RUSR | Mode::WUSR).map_err(no_link)?;
     let status = fstat(&file)?;
@@ -30,7 +30,7 @@ pub(crate) fn open_own(folder: impl AsFd, name: impl Arg) -> io::Result<File> {
         _ => return Err(io::Error::other("it is no plain file")),
     }
     check_owner(&status)?;
-    // None at all: its owner, another process of this user, has just removed it.
+    // No name at all: its owner, another process of this user, has just removed it.
     if status.st_nlink > 1 {
         return Err(io::Error::other("it has other names, which may be those of another file"));
     }
@@ -40,12 +40,13 @@ pub(crate) fn open_own(folder: impl AsFd, name: impl Arg) -> io::Result<File> {
 /// Opens a directory that only this user may write to.
 ///
 /// # Errors
-/// What is there is a link, of another user, or open to others; and what the system says.
+/// The directory is a link, belongs to another user, or is open to others; or the system returned
+/// an error.
 pub(crate) fn open_own_directory(folder: impl AsFd, name: impl Arg + Copy) -> io::Result<OwnedFd> {
     let flags = OFlags::DIRECTORY | OFlags::RDONLY | COMMON;
     let opened = openat(&folder, name, flags, Mode::empty());
     let directory = opened.map_err(|error| match error {
-        // With this flag the kernel looks at the kind first.
+        // With this flag the kernel checks the file type first.
         Errno::NOTDIR if is_link(folder, name) => no_link(Errno::LOOP),
         error => error.into(),
     })?;
@@ -60,7 +61,7 @@ pub(crate) fn open_own_directory(folder: impl AsFd, name: impl Arg + Copy) -> io
 /// Opens a file for reading that may be missing.
 ///
 /// # Errors
-/// It is a link; and what the system says.
+/// The file is a link, or the system returned an error.
 pub(crate) fn open_to_read(folder: impl AsFd, name: impl Arg) -> io::Result<Option<File>> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | COMMON;
     match openat(folder, name, flags, Mode::empty()) {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, getrlimit};
 
-/// A refused call. Its text names the call, what the system said, and the cure.
+/// A refused call. Its text names the call, the system's error, and the cure.
 #[derive(Debug, thiserror::Error)]
 #[error("{call}(2) failed: {cause}: {}", cure(call, cause))]
 pub(crate) struct RefusedCall {
@@ -15,7 +15,7 @@ pub(crate) struct RefusedCall {
     cause: io::Error,
 }
 
-/// The error of a failed call, by the name of the call.
+/// Returns a function that makes the error of a failed call with this name.
 pub(crate) fn refused<E: Into<io::Error>>(call: &'static str) -> impl Fn(E) -> io::Error {
     move |cause| {
         let cause = cause.into();
@@ -23,7 +23,7 @@ pub(crate) fn refused<E: Into<io::Error>>(call: &'static str) -> impl Fn(E) -> i
     }
 }
 
-/// The same where networks and peers make the call fail, too: what they cause stays as it is.
+/// As [`refused`], for calls that networks and peers make fail too: those errors stay unchanged.
 pub(crate) fn if_refused<E: Into<io::Error>>(call: &'static str) -> impl Fn(E) -> io::Error {
     move |cause| {
         let cause = cause.into();
@@ -31,7 +31,7 @@ pub(crate) fn if_refused<E: Into<io::Error>>(call: &'static str) -> impl Fn(E) -
     }
 }
 
-/// Whether an error is this host's doing.
+/// Returns whether an error is caused by this host.
 fn is_refusal(error: &io::Error) -> bool {
     let numbers = [
         libc::EPERM,
@@ -45,12 +45,12 @@ fn is_refusal(error: &io::Error) -> bool {
     error.raw_os_error().is_some_and(|number| numbers.contains(&number))
 }
 
-/// Whether trying again is in vain: a policy, or the kernel's age.
+/// Returns whether trying again is useless: a policy refuses the call, or the kernel is too old.
 pub(crate) fn is_for_good(error: &io::Error) -> bool {
     matches!(number_of(error), Some(libc::EPERM | libc::EACCES | libc::ENOSYS))
 }
 
-/// Lets one line a minute into the log of something that may happen each millisecond.
+/// Limits a log line to one a minute, for events that may happen each millisecond.
 pub(crate) struct Seldom(Mutex<Option<Instant>>);
 
 impl Seldom {
@@ -58,7 +58,7 @@ impl Seldom {
         Self(Mutex::new(None))
     }
 
-    /// Whether the line is due. Not to be asked where nothing has failed.
+    /// Returns whether the line is due. To be called after a failure only.
     pub(crate) fn is_due(&self) -> bool {
         let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let is_due = last.is_none_or(|last| last.elapsed() >= Duration::from_secs(60));
@@ -69,7 +69,7 @@ impl Seldom {
     }
 }
 
-/// What the system itself said, where an error may be one of [`refused`].
+/// Returns the system's error number, also of an error made by [`refused`].
 pub(crate) fn number_of(error: &io::Error) -> Option<i32> {
     let inner = || error.get_ref()?.downcast_ref::<RefusedCall>()?.cause.raw_os_error();
     error.raw_os_error().or_else(inner)
@@ -99,11 +99,11 @@ fn cure(call: &str, cause: &io::Error) -> String {
         Some(libc::ENFILE) => {
             "the host has as many open files as it may; raise the sysctl fs.file-max".to_owned()
         }
-        _ => format!("check what {call}(2) says of this error"),
+        _ => format!("see this error in the manual page {call}(2)"),
     }
 }
 
-/// What to say to a call that failed for want of a descriptor.
+/// Returns the cure for a call that failed because no descriptor is left.
 pub(crate) fn descriptor_cure() -> String {
     let limit = getrlimit(Resource::Nofile).current;
     let limit = limit.map_or_else(|| "no limit".to_owned(), |limit| limit.to_string());
@@ -118,21 +118,21 @@ mod tests {
     use super::*;
     use crate::types::Error;
 
-    fn said_by(number: i32) -> io::Error {
+    fn system_error(number: i32) -> io::Error {
         io::Error::from_raw_os_error(number)
     }
 
     #[test]
     fn the_text_has_call_cause_and_cure_and_the_number_is_kept() {
         for number in [libc::EPERM, libc::ENOSYS, libc::ENOMEM, libc::EAGAIN, libc::EINVAL] {
-            let cause = said_by(number);
-            let said = cause.to_string();
+            let cause = system_error(number);
+            let cause_text = cause.to_string();
             let error = Error::system("cannot wait", refused("epoll_wait")(cause));
             assert_eq!(error.errno(), number);
-            assert_eq!(number_of(&refused("epoll_wait")(said_by(number))), Some(number));
+            assert_eq!(number_of(&refused("epoll_wait")(system_error(number))), Some(number));
             let text = error.to_string();
             let call = "cannot wait: epoll_wait(2) failed: ";
-            assert!(text.starts_with(&format!("{call}{said}: ")), "{text}");
+            assert!(text.starts_with(&format!("{call}{cause_text}: ")), "{text}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The job's secret: what settings read and the handshake proves.
+//! The job's secret, read by the settings and proved in the handshake.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 /// Length of the secret, in bytes.
 pub(crate) const SECRET_BYTES: usize = 32;
 
-/// 32 bytes that all processes of a job know and nobody else does.
+/// 32 bytes that only the processes of a job know.
 ///
 /// Its memory is overwritten when it is dropped, comparison takes the same time wherever two
 /// secrets differ, and `Debug` shows nothing of it.

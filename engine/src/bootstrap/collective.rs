@@ -10,12 +10,12 @@ pub(crate) trait Gather: Send {
     fn rank(&self) -> usize;
     /// The number of ranks.
     fn size(&self) -> usize;
-    /// Gives `part`, waits for all ranks, returns the parts of all in rank order.
+    /// Contributes `part`, waits for all ranks and returns all parts in rank order.
     /// Not called again after an error.
     fn gather(&mut self, part: Vec<u8>) -> Result<Vec<Vec<u8>>, BootstrapError>;
 }
 
-/// What a rank is in when it gathers.
+/// The collective call that a rank has made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     Join = 0,
@@ -23,8 +23,8 @@ enum Step {
     Barrier = 2,
 }
 
-/// A part begins with the step and the number of this collective call, so that ranks which got
-/// out of step are told instead of being given each other's values.
+/// A part begins with the step and the number of this collective call, so that ranks out of step
+/// fail with an error instead of reading each other's values.
 const PART_HEADER_BYTES: usize = 1 + 8;
 
 #[derive(Debug)]
@@ -42,14 +42,14 @@ pub(crate) struct Collective<G> {
 }
 
 impl<G: Gather> Collective<G> {
-    /// Waits until every rank is there.
+    /// Waits until every rank has joined.
     pub(crate) fn join(gather: G) -> Result<Self, BootstrapError> {
         let mut joined = Self::assume_joined(gather);
         joined.step(Step::Join, Vec::new())?;
         Ok(joined)
     }
 
-    /// For ranks that are known to be there.
+    /// Creates the state of a rank whose peers are known to have joined.
     pub(crate) fn assume_joined(gather: G) -> Self {
         let values = vec![HashMap::new(); gather.size()];
         let (pending, used) = (Vec::new(), HashSet::new());
@@ -191,7 +191,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Two ranks, of which the other one gives what it is told to.
+    /// A group of two ranks; the other one contributes the given bytes.
     #[derive(Debug)]
     struct Scripted(Vec<u8>);
 
@@ -209,7 +209,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn parts_of_any_content_are_survived(tail: Vec<u8>, with_header: bool) {
+        fn arbitrary_part_contents_never_panic(tail: Vec<u8>, with_header: bool) {
             let mut part = vec![Step::Fence as u8, 0, 0, 0, 0, 0, 0, 0, 0];
             if !with_header {
                 part.clear();
@@ -218,7 +218,7 @@ mod tests {
             let mut collective = Collective::assume_joined(Scripted(part));
             collective.put("mine", b"1").unwrap();
             if let Err(error) = collective.fence() {
-                // It stays failed, with the same words.
+                // Further calls return the same error.
                 prop_assert_eq!(collective.get(0, "mine"), Err(error.clone()));
                 prop_assert_eq!(collective.barrier(), Err(error));
             }
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_out_of_step_are_told() {
+    fn out_of_step_ranks_get_an_error() {
         let part = vec![Step::Barrier as u8, 0, 0, 0, 0, 0, 0, 0, 0];
         let error = Collective::assume_joined(Scripted(part)).fence().unwrap_err();
         let text = error.to_string();
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_field_may_not_be_longer_than_what_came() {
+    fn truncated_field_is_rejected() {
         let mut part = vec![Step::Fence as u8, 0, 0, 0, 0, 0, 0, 0, 0];
         part.extend_from_slice(&[0xff; 6]);
         let error = Collective::assume_joined(Scripted(part)).fence().unwrap_err();

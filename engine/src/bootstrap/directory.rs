@@ -1,6 +1,6 @@
 //! Bootstrap through files in a directory that all ranks see.
 //!
-//! Every file appears whole, by renaming. In the job's directory:
+//! Every file is published atomically, by renaming. In the job's directory:
 //!
 //! ```text
 //! lock-R            held (flock) by the live rank R: its instance and label
@@ -13,8 +13,8 @@
 //! session-I/left-R         rank R needs nothing any more
 //! ```
 //!
-//! What an earlier job left behind names instances that no longer run: it acknowledges nothing,
-//! and its session lists nobody alive, so nobody follows it.
+//! Files of an earlier job name instances that no longer run. They acknowledge nothing, and the
+//! session lists no live instance, so no process joins it.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::{DirBuilder, File, TryLockError};
@@ -39,8 +39,9 @@ use super::{BootstrapError, Member, PART_BYTES_MAX, own_label};
 /// processes that claim one rank both get [`BootstrapError::DuplicateRank`]; between hosts this
 /// takes a file system with locks (NFS has them unless mounted `nolock`).
 ///
-/// The job's directory is closed to other users. One that belongs to somebody else, or that others
-/// may write to, is refused, and links in it are not followed: anybody may make one below `/tmp`.
+/// The job's directory is closed to other users. A directory that belongs to another user, or that
+/// others may write to, is refused, and links in it are not followed: any user can create one
+/// below `/tmp`.
 #[derive(Debug)]
 pub struct SharedDirectory(pub(super) Collective<Session>);
 
@@ -50,7 +51,7 @@ impl SharedDirectory {
     ///
     /// # Errors
     /// The directory cannot be used, two processes claim one rank, ranks disagree about their
-    /// number, or somebody did not come before the timeout.
+    /// number, or a rank did not join before the timeout.
     pub fn join(directory: impl AsRef<Path>, member: &Member) -> Result<Self, BootstrapError> {
         member.check()?;
         let mut session = Session::open(directory.as_ref(), member)?;
@@ -63,7 +64,7 @@ impl SharedDirectory {
     }
 }
 
-/// The first pause between two looks at the directory; it grows up to the longest.
+/// The first pause between two polls of the directory; it grows up to `LONGEST_PAUSE`.
 const PAUSE: Duration = Duration::from_micros(500);
 const LONGEST_PAUSE: Duration = Duration::from_millis(20);
 
@@ -73,9 +74,9 @@ const LOCK_PATIENCE: Duration = Duration::from_millis(500);
 /// A rank's hold on the job's directory.
 #[derive(Debug)]
 pub(crate) struct Session {
-    /// Where all jobs are.
+    /// The directory that contains all jobs.
     top: Folder,
-    /// What this one's directory is called there.
+    /// The name of this job's directory in it.
     name: String,
     /// `ringrail-JOB`.
     job: Folder,
@@ -90,7 +91,7 @@ pub(crate) struct Session {
     _lock: File,
 }
 
-/// What a `join-R` says: instance, number of ranks, label.
+/// Parses the content of a `join-R` file: instance, number of ranks, label.
 pub(super) fn parse_join(bytes: &[u8]) -> Option<(String, usize, String)> {
     let text = std::str::from_utf8(bytes).ok()?;
     let mut words = text.splitn(3, ' ');
@@ -140,15 +141,15 @@ impl Session {
         Ok(session)
     }
 
-    /// Makes a file appear whole.
+    /// Publishes a file atomically.
     fn publish(&mut self, name: &str, bytes: &[u8]) -> Result<(), BootstrapError> {
         let temporary = format!("new-{}-{}", self.instance, self.files);
         self.files += 1;
         self.job.publish(name, &temporary, bytes)
     }
 
-    /// Looks at the directory until `look` finds what it wants, with `what` it waits for when
-    /// time runs out.
+    /// Polls the directory until `look` returns a result. `what` describes what was awaited, for
+    /// the timeout error.
     fn poll<T>(
         &mut self,
         mut look: impl FnMut(&mut Self) -> Result<Option<T>, BootstrapError>,
@@ -163,8 +164,8 @@ impl Session {
             }
             if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                 let cure = format!(
-                    "see whether they were started with the same directory ({}) and job id, and \
-                     what they say",
+                    "check that they were started with the same directory ({}) and job id, and \
+                     check their output",
                     self.job.path().display()
                 );
                 let (what, after) = (what(self), self.member.timeout);
@@ -175,7 +176,7 @@ impl Session {
         }
     }
 
-    /// Whether another process has something against this one.
+    /// Returns the error that another process has left for this one, if any.
     fn check_refused(&mut self) -> Result<(), BootstrapError> {
         let read = self.job.read(&format!("refuse-{}", self.instance))?;
         let Some(refusal) = read else { return Ok(()) };
@@ -193,12 +194,12 @@ impl Session {
         Err(error)
     }
 
-    /// Rank 0: finds a live process for every rank.
+    /// Finds a live process for every rank (rank 0 only).
     fn convene(&mut self) -> Result<(), BootstrapError> {
         // With rank 0's lock in hand no other job runs here: older sessions are dead.
         self.job.remove("session");
         for name in self.job.names(".")?.iter().filter(|name| name.starts_with("session-")) {
-            // Of what cannot be removed nobody takes notice anyway.
+            // Sessions that cannot be removed are ignored by all ranks.
             self.job.remove_with_files(name);
         }
         self.room = format!("session-{}", self.instance);
@@ -253,8 +254,8 @@ impl Session {
         })
     }
 
-    /// The instance of a rank that has joined. One with another number of ranks is asked to
-    /// answer for it, once: if it lives, it does, and `check_refused` finds the answer.
+    /// Returns the instance of a rank that has joined. A rank with another number of ranks gets an
+    /// error once; if it is alive, it answers, and `check_refused` finds the answer.
     fn joined(
         &self,
         rank: usize,
@@ -278,7 +279,7 @@ impl Session {
         Ok(None)
     }
 
-    /// The other ranks: find themselves in rank 0's session.
+    /// Waits until rank 0's session lists this process (other ranks).
     fn attend(&mut self) -> Result<(), BootstrapError> {
         self.poll(
             |session| {
@@ -298,7 +299,7 @@ impl Session {
         )
     }
 
-    /// Tells the others why this rank gives up.
+    /// Reports to the other ranks why this one gives up.
     fn abort(&mut self, error: &BootstrapError) {
         if !self.room.is_empty() {
             let name = format!("{}/abort", self.room);
@@ -366,7 +367,7 @@ impl Session {
     }
 }
 
-/// The ranks that have joined although there should not be so many.
+/// Returns the ranks that have joined although they are not below `size`.
 fn beyond(present: &HashSet<String>, size: usize) -> Vec<usize> {
     let joined = present.iter().filter_map(|name| name.strip_prefix("join-")?.parse().ok());
     joined.filter(|rank| *rank >= size).collect()
@@ -384,8 +385,8 @@ fn refuse(
     job.publish(&format!("refuse-{instance}"), &temporary, &bytes)
 }
 
-/// Opens the job's directory, which is made where it is missing, and takes the lock of a rank in
-/// it, or tells both this process and the one that holds it.
+/// Opens the job's directory, creating it if necessary, and takes the lock of a rank in it. If
+/// another process holds the lock, both processes get an error.
 fn take_lock(
     top: &Folder,
     job: &str,
@@ -459,8 +460,8 @@ impl Gather for Session {
 }
 
 impl Drop for Session {
-    /// Removes what is this rank's, and as the last one what is everybody's. Nothing here can be
-    /// mended, and leftovers do no harm, so errors are passed over.
+    /// Removes the files of this rank and, in the last rank, the shared ones. Errors are ignored:
+    /// leftover files do no harm.
     fn drop(&mut self) {
         let rank = self.member.rank;
         self.job.remove(&format!("join-{rank}"));
@@ -478,9 +479,9 @@ impl Drop for Session {
                 }
             }
         }
-        // Removed while still locked: whoever waits for it finds that its file is gone.
+        // Removed while still locked: a process that waits for it finds that its file is gone.
         self.job.remove(&format!("lock-{rank}"));
-        // Succeeds for the last one, when nothing of anybody is left.
+        // Succeeds for the last rank, when the directory is empty.
         self.top.remove_empty(&self.name);
     }
 }

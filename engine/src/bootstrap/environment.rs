@@ -17,7 +17,7 @@ use crate::settings::{
 /// | `MASTER_ADDR`, `MASTER_PORT` | where rank 0 serves (as for `torch.distributed`) |
 /// | `RINGRAIL_BOOTSTRAP` | `tcp` (default), or `dir:PATH` (needs no `MASTER_*`) |
 /// | `RINGRAIL_BOOTSTRAP_TIMEOUT` | how long each step may take, such as `120s` (default 60s) |
-/// | `RINGRAIL_JOB_ID` | tells jobs apart; default: the id of Slurm, PBS or LSF |
+/// | `RINGRAIL_JOB_ID` | distinguishes jobs; default: the id of Slurm, PBS or LSF |
 ///
 /// # Errors
 /// The variables are missing, incomplete or contradict each other, or joining failed. Nothing
@@ -171,7 +171,7 @@ fn check_complete(variables: &Variables, needed: &[&str]) -> Result<(), Bootstra
             format!("{} set, but not {}", present.join(", "), missing.join(", "))
         }
         (true, true) => format!("{BOOTSTRAP_VARIABLE} is set, but not {}", missing.join(", ")),
-        (true, false) => "nothing says which rank of which job this process is".into(),
+        (true, false) => "the environment does not define the rank and job of this process".into(),
     };
     // Only rank and size can be had from the launcher.
     let from_launcher = variables

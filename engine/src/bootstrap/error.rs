@@ -1,4 +1,4 @@
-//! What can go wrong while ranks find each other.
+//! Errors of the bootstrap.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use std::time::Duration;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BootstrapError {
-    /// The environment does not say, or does not say clearly, which rank this is.
+    /// The environment does not define the rank of this process, or contradicts itself.
     #[error("{problem}; {cure}")]
     Misconfigured {
         /// What is missing or contradicts itself.
@@ -34,7 +34,7 @@ pub enum BootstrapError {
     /// Ranks disagree about how many they are.
     #[error("{detail}; start all ranks with the same WORLD_SIZE")]
     SizeMismatch {
-        /// Who says what.
+        /// The ranks and the numbers that they have.
         detail: String,
     },
     /// A deadline passed.
@@ -59,10 +59,10 @@ pub enum BootstrapError {
          this is a mistake of the calling program"
     )]
     OutOfStep {
-        /// Who does what.
+        /// The ranks and the calls that they have made.
         detail: String,
     },
-    /// A value that nobody put.
+    /// The value has not been put.
     #[error(
         "rank {rank} has put nothing under `{key}` before the last fence; put it there, then \
          fence on all ranks, then get"
@@ -78,7 +78,7 @@ pub enum BootstrapError {
     System {
         /// What was tried.
         doing: String,
-        /// What the system says.
+        /// The error that the system returned.
         problem: String,
         /// What to do about it.
         cure: String,
@@ -113,7 +113,7 @@ impl BootstrapError {
         bytes
     }
 
-    /// Reads what `encode` wrote, or whatever somebody else did.
+    /// Decodes the output of `encode`; arbitrary bytes are accepted.
     pub(crate) fn decode(bytes: &[u8]) -> Self {
         let malformed = || Self::Malformed { detail: "an error report cannot be read".into() };
         let Some((&tag, rest)) = bytes.split_first() else { return malformed() };
@@ -153,7 +153,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn errors_travel() {
+    fn errors_survive_encoding() {
         for error in [
             BootstrapError::DuplicateRank { rank: 3, who: "a and b".into() },
             BootstrapError::SizeMismatch { detail: "x".into() },

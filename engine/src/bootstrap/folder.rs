@@ -19,15 +19,15 @@ const FILE_BYTES_MAX: u64 = 64 << 20;
 const CURE: &str = "see that the directory is on a file system that all ranks see, writable, with \
     room and locks";
 
-/// When what is there was made by somebody else.
-const CURE_OF_STRANGERS: &str =
-    "remove it, or give all ranks a directory in which nobody else makes files";
+/// The cure if an existing file was created by another user.
+const CURE_FOREIGN_FILE: &str =
+    "remove it, or give all ranks a directory in which no other user creates files";
 
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Folder {
     fd: OwnedFd,
-    /// For people.
+    /// For error messages.
     path: PathBuf,
 }
 
@@ -53,12 +53,12 @@ impl Folder {
         }
     }
 
-    /// For people.
+    /// Returns the path, for error messages.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// What to tell where something failed with what is called `name`.
+    /// Returns a function that makes the error of an operation on `name`.
     pub(super) fn failed(
         &self,
         doing: &str,
@@ -67,7 +67,7 @@ impl Folder {
         system(doing, &self.path.join(name))
     }
 
-    /// The names in a directory below, or in this one (`.`); none if it is not there.
+    /// Returns the names in a subdirectory, or in this one (`.`); none if it does not exist.
     pub(super) fn names(&self, of: &str) -> Result<HashSet<String>, BootstrapError> {
         let failed = self.failed("cannot list", of);
         let mut names = HashSet::new();
@@ -79,14 +79,14 @@ impl Folder {
         };
         for entry in Dir::new(fd).map_err(|error| failed(error.into()))? {
             let entry = entry.map_err(|error| failed(error.into()))?;
-            // A name that is not UTF-8 is none of ours.
+            // Names that are not UTF-8 do not belong to the bootstrap.
             names.extend(entry.file_name().to_str().ok().map(str::to_owned));
         }
         names.retain(|name| name != "." && name != "..");
         Ok(names)
     }
 
-    /// A small file; `None`: there is none.
+    /// Reads a small file. Returns `None` if it does not exist.
     pub(super) fn read(&self, name: &str) -> Result<Option<Vec<u8>>, BootstrapError> {
         let failed = self.failed("cannot read", name);
         let Some(file) = files::open_to_read(&self.fd, name).map_err(&failed)? else {
@@ -101,7 +101,7 @@ impl Folder {
         }
     }
 
-    /// Makes a file appear whole, by way of `temporary`, which nobody else uses.
+    /// Publishes a file atomically, by renaming `temporary`, a name that no other process uses.
     pub(super) fn publish(
         &self,
         name: &str,
@@ -125,7 +125,7 @@ impl Folder {
         files::open_own(&self.fd, name)
     }
 
-    /// Whether `file` is what is called `name` here.
+    /// Returns whether `file` is the file called `name` in this directory.
     pub(super) fn has(&self, name: &str, file: &File) -> bool {
         let there = statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW);
         let here = fstat(file);
@@ -153,12 +153,12 @@ impl Folder {
     }
 }
 
-/// What to tell where something failed at `path`.
+/// Returns a function that makes the error of an operation on `path`.
 pub(super) fn system(doing: &str, path: &Path) -> impl Fn(io::Error) -> BootstrapError + use<> {
     let doing = format!("{doing} {}", path.display());
     move |error| BootstrapError::System {
         doing: doing.clone(),
         problem: error.to_string(),
-        cure: if error.raw_os_error().is_some() { CURE } else { CURE_OF_STRANGERS }.into(),
+        cure: if error.raw_os_error().is_some() { CURE } else { CURE_FOREIGN_FILE }.into(),
     }
 }

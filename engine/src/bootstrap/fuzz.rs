@@ -1,4 +1,4 @@
-//! What other ranks leave for each other in files and reports, whoever wrote it.
+//! Fuzz tests of the files and error reports that ranks exchange.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use super::{BootstrapError, Member};
 
 const TEST_TIME: Duration = Duration::from_millis(500);
 
-/// What is read as an error can be passed on, and says the same there.
+/// A decoded error can be encoded again.
 #[test]
 fn error_reports() {
     bolero::check!().with_test_time(TEST_TIME).for_each(|input: &[u8]| {

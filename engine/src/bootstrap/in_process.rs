@@ -12,7 +12,7 @@ use super::{BootstrapError, Member};
 pub struct InProcess(pub(super) Collective<Thread>);
 
 impl InProcess {
-    /// One for each of `size` ranks, in rank order.
+    /// Creates the bootstraps of `size` ranks, in rank order.
     ///
     /// # Errors
     /// `size` is 0 or beyond [`RANKS_MAX`](super::RANKS_MAX).
@@ -36,7 +36,7 @@ impl InProcess {
         Ok((0..size).map(rank).collect())
     }
 
-    /// How long each collective call of this rank may take.
+    /// Sets how long each collective call of this rank may take.
     #[must_use]
     pub fn with_timeout(mut self, timeout: Duration) -> Self {
         self.0.gather_mut().timeout = timeout;
@@ -56,13 +56,13 @@ struct Table {
     round: u64,
     /// Parts of the round under way.
     parts: Vec<Option<Vec<u8>>>,
-    /// The last complete round. It stays until all have come to the next one, so nobody misses it.
+    /// The last complete round, kept until all ranks have reached the next one.
     gathered: Arc<Vec<Vec<u8>>>,
     left: Vec<bool>,
 }
 
 impl Shared {
-    /// A rank that panicked elsewhere leaves a whole table: every change below is a single step.
+    /// Locks the table. It is consistent even after a panic: every change below is a single step.
     fn lock(&self) -> MutexGuard<'_, Table> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -14,8 +14,8 @@
 //! [`from_env`] picks one by environment variables. A launcher or runtime that has its own
 //! exchange implements the trait over it.
 //!
-//! Whoever reaches the port or may write into the directory can take part: neither is
-//! authenticated.
+//! Peers are not authenticated: any process that can reach the port or write into the directory
+//! can join.
 //!
 //! ```
 //! use ringrail::bootstrap::{InProcess, exchange};
@@ -66,7 +66,7 @@ pub const PART_BYTES_MAX: usize = 1 << 20;
 /// The largest number of ranks.
 pub const RANKS_MAX: usize = 1 << 20;
 
-/// How long joining and each collective call may take, unless said otherwise.
+/// The default limit on the duration of joining and of each collective call.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The exchange of a job's ranks.
@@ -75,8 +75,8 @@ pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
 /// return when all ranks have called, or with an error after a deadline. After an error every
 /// further call gives that error again.
 ///
-/// Keep the bootstrap until all ranks are past their last collective call: dropping it tells the
-/// others that this rank has left.
+/// Keep the bootstrap until all ranks have completed their last collective call: dropping it
+/// reports to the others that this rank has left.
 pub trait Bootstrap: Send {
     /// The number of this rank, from 0.
     fn rank(&self) -> usize;
@@ -97,7 +97,7 @@ pub trait Bootstrap: Send {
     /// A rank left, died, did something else, or did not come in time.
     fn fence(&mut self) -> Result<(), BootstrapError>;
 
-    /// The value that `rank` put under `key` before the last `fence`. Does not wait.
+    /// Returns the value that `rank` put under `key` before the last `fence`. Does not wait.
     ///
     /// # Errors
     /// There is no such value.
@@ -124,14 +124,14 @@ pub fn exchange(
     (0..bootstrap.size()).map(|rank| bootstrap.get(rank, key)).collect()
 }
 
-/// Who joins which job.
+/// A rank and the job that it joins.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Member {
     /// The number of this rank, from 0.
     pub rank: usize,
     /// The number of ranks.
     pub size: usize,
-    /// What tells this job from others at the same port or in the same directory. May be empty.
+    /// Distinguishes this job from others on the same port or in the same directory. May be empty.
     pub job: String,
     /// How long joining and each collective call may take.
     pub timeout: Duration,

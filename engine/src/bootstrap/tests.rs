@@ -1,4 +1,4 @@
-//! All ways to bootstrap do the same; each keeps its own promises.
+//! Tests of what all kinds of bootstrap have in common, and of what each one guarantees.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -123,7 +123,7 @@ fn a_job_of_one_works() {
 }
 
 #[test]
-fn misuse_is_told() {
+fn misuse_is_an_error() {
     with_each(2, LONG, |kind, group| {
         on_ranks(group, |bootstrap| {
             bootstrap.put("twice", b"1").unwrap();
@@ -150,7 +150,7 @@ fn misuse_is_told() {
 }
 
 #[test]
-fn ranks_that_leave_fail_those_that_wait() {
+fn leaving_rank_fails_waiting_ranks() {
     with_each(3, LONG, |kind, group| {
         let started = Instant::now();
         let results = on_ranks(group, |bootstrap| match bootstrap.rank() {
@@ -166,7 +166,7 @@ fn ranks_that_leave_fail_those_that_wait() {
 }
 
 #[test]
-fn ranks_that_dawdle_are_named() {
+fn late_ranks_are_named() {
     with_each(3, SHORT, |kind, group| {
         let results = on_ranks(group, |bootstrap| match bootstrap.rank() {
             2 => {
@@ -175,7 +175,7 @@ fn ranks_that_dawdle_are_named() {
             }
             _ => bootstrap.barrier(),
         });
-        // Whoever gives up first tells the others, so at least one names the rank itself.
+        // The first rank to give up reports it to the others, so at least one names the late rank.
         assert!(results.iter().all(Result::is_err), "{kind}: {results:?}");
         let named = results.iter().flat_map(|result| result.as_ref().err());
         let named = named.filter(|error| matches!(error, BootstrapError::Timeout { .. }));
@@ -187,7 +187,7 @@ fn ranks_that_dawdle_are_named() {
 }
 
 #[test]
-fn ranks_in_different_calls_are_told() {
+fn mismatched_collective_calls_are_an_error() {
     with_each(2, LONG, |kind, group| {
         let results = on_ranks(group, |bootstrap| match bootstrap.rank() {
             0 => bootstrap.fence(),
@@ -243,8 +243,8 @@ fn a_late_second_rank_zero_of_one_fails_the_first_too() {
     let mut first = join_tcp(port, member(0, 1, LONG), Some(reserved)).join().unwrap().unwrap();
     let second = error(join_tcp(port, member(0, 1, LONG), None));
     assert!(is_duplicate(&second, 0), "{second}");
-    let told = first.barrier().unwrap_err();
-    assert!(is_duplicate(&told, 0), "{told}");
+    let reported = first.barrier().unwrap_err();
+    assert!(is_duplicate(&reported, 0), "{reported}");
 }
 
 #[test]
@@ -272,7 +272,7 @@ fn disagreement_about_the_size_fails_both() {
 }
 
 #[test]
-fn rank_zero_may_come_last_and_strangers_do_no_harm() {
+fn rank_zero_may_start_last_and_invalid_clients_are_ignored() {
     let (reserved, port) = listener();
     drop(reserved);
     let others = [1, 2].map(|rank| join_tcp(port, member(rank, 3, LONG), None));
@@ -283,7 +283,7 @@ fn rank_zero_may_come_last_and_strangers_do_no_harm() {
     let hello =
         |size: u32, rest: &[u8]| [b"RRBOOT\0\x01", &size.to_le_bytes()[..], &[1], rest].concat();
     let silent = connect();
-    let mut strangers = Vec::new();
+    let mut invalid_clients = Vec::new();
     for garbage in [
         b"GET / HTTP/1.1\r\n\r\n".to_vec(),
         vec![0xff; 100_000],
@@ -293,23 +293,23 @@ fn rank_zero_may_come_last_and_strangers_do_no_harm() {
         hello(24, &[0xff; 24]),
         hello(0, &[]),
     ] {
-        let mut stranger = connect();
+        let mut client = connect();
         // It may be closed before all is written.
-        let _ = stranger.write_all(&garbage);
-        strangers.push(stranger);
+        let _ = client.write_all(&garbage);
+        invalid_clients.push(client);
     }
     let values = on_ranks(group, exchange_ranks);
     for value in values {
         assert_eq!(value.unwrap(), [[0], [1], [2]]);
     }
-    drop((silent, strangers));
+    drop((silent, invalid_clients));
 }
 
 #[test]
 fn a_port_of_another_program_is_named() {
     let (busy, port) = listener();
     let serving = thread::spawn(move || {
-        // Answers everybody like a web server until the test's own connection says stop.
+        // Answers every client like a web server until the test's own connection sends `stop`.
         for stream in busy.incoming() {
             let mut stream = stream.unwrap();
             let mut first = [0; 4];
@@ -358,12 +358,12 @@ fn another_job_on_the_port_is_refused_without_harm() {
 }
 
 #[test]
-fn what_rank_zero_said_is_told_though_the_last_attempt_is_cut_off() {
+fn refusal_is_reported_although_the_last_attempt_timed_out() {
     let (rank_zero, port) = listener();
     let serving = thread::spawn(move || {
         let (mut first, _) = rank_zero.accept().unwrap();
         first.write_all(b"\x05\0\0\0\x03never").unwrap();
-        // The kernel takes in the next connection; nobody answers it.
+        // The kernel accepts the next connection; no process answers it.
         (rank_zero, first)
     });
     let refused = error(join_tcp(port, member(1, 2, SHORT * 5), None)).to_string();
@@ -372,7 +372,7 @@ fn what_rank_zero_said_is_told_though_the_last_attempt_is_cut_off() {
 }
 
 #[test]
-fn a_rank_that_dies_is_told_to_the_others() {
+fn death_of_a_rank_is_reported_to_the_others() {
     let (listener, port) = listener();
     let zero = join_tcp(port, member(0, 3, LONG), Some(listener));
     let one = join_tcp(port, member(1, 3, LONG), None);
@@ -404,7 +404,7 @@ fn directories_are_left_as_they_were() {
 }
 
 #[test]
-fn leftovers_of_a_dead_job_confuse_nobody() {
+fn leftovers_of_a_dead_job_are_ignored() {
     let directory = tempfile::tempdir().unwrap();
     let job = directory.path().join("ringrail-");
     let old = |digit: char| digit.to_string().repeat(32);
@@ -448,7 +448,7 @@ fn two_of_a_rank_in_one_directory_both_fail() {
     }
 }
 
-/// A directory of the job as this user left it, or as somebody else put it there.
+/// Creates the job's directory, as an earlier job or another user would.
 fn job_directory(parent: &Path, mode: u32) -> PathBuf {
     let job = parent.join("ringrail-");
     fs::DirBuilder::new().mode(mode).create(&job).unwrap();
@@ -458,7 +458,7 @@ fn job_directory(parent: &Path, mode: u32) -> PathBuf {
 }
 
 #[test]
-fn links_in_the_place_of_files_lead_nowhere() {
+fn links_in_place_of_files_are_not_followed() {
     let linked = |name: &str, link: fn(&Path, &Path) -> std::io::Result<()>| {
         let directory = tempfile::tempdir().unwrap();
         let precious = directory.path().join("precious");
@@ -487,7 +487,7 @@ fn a_directory_that_others_can_change_is_refused() {
         let words = refusal(directory.path());
         assert!(words.contains("others may write"), "{mode:o}: {words}");
     }
-    // A link belongs to whoever made it, and so may the time at which it is followed.
+    // The creator of a link may change its target at any time.
     let directory = tempfile::tempdir().unwrap();
     let elsewhere = directory.path().join("elsewhere");
     fs::create_dir(&elsewhere).unwrap();
@@ -522,7 +522,7 @@ fn a_directory_that_cannot_be_made_is_named() {
 }
 
 #[test]
-fn the_environment_leads_to_a_job() {
+fn environment_selects_the_bootstrap() {
     let directory = tempfile::tempdir().unwrap();
     let choice = format!("dir:{}", directory.path().display());
     let set = [("RANK", "0"), ("WORLD_SIZE", "1"), ("RINGRAIL_BOOTSTRAP", &*choice)];

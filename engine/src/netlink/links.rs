@@ -1,4 +1,4 @@
-//! What NICs count.
+//! Counters of NICs.
 
 use std::io;
 
@@ -7,11 +7,11 @@ use netlink_packet_route::link::{LinkAttribute, LinkMessage, Stats64};
 
 use super::{NetlinkSocket, odd_answer};
 
-/// The counters of the NIC with this index.
+/// Returns the counters of the NIC with this index.
 ///
 /// # Errors
 ///
-/// There is no such NIC in the namespace of the socket, or it counts nothing.
+/// There is no such NIC in the namespace of the socket, or it has no counters.
 pub(crate) fn counters(netlink: &mut NetlinkSocket, index: u32) -> io::Result<Stats64> {
     let mut message = LinkMessage::default();
     message.header.index = index;
@@ -31,7 +31,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_loopback_counts_what_is_sent_by_it() {
+    fn loopback_counts_sent_packets() {
         let mut netlink = NetlinkSocket::open().unwrap();
         let before = counters(&mut netlink, 1).unwrap();
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -44,7 +44,7 @@ mod tests {
     }
 
     #[test]
-    fn a_nic_that_is_not_there_is_an_error_and_no_zero() {
+    fn missing_nic_is_an_error() {
         let error = counters(&mut NetlinkSocket::open().unwrap(), 0x7fff_fff0).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::ENODEV), "{error}");
     }

@@ -1,7 +1,7 @@
-//! What the kernel's tables say, by netlink.
+//! Queries of the kernel's tables by netlink.
 //!
-//! The kernel answers these requests while it takes them, so that nothing is waited for: two short
-//! system calls each. They need no privileges.
+//! The kernel answers these requests synchronously, so each takes two short system calls. They
+//! need no privileges.
 
 mod links;
 mod pauses;
@@ -23,9 +23,9 @@ pub use routes::Route;
 pub(crate) use routes::is_no_way;
 pub(crate) use routes::{Found, Question, find, look_up};
 
-/// Room for one answer. Those about NICs are the longest, a few KiB.
+/// Buffer size for one answer. Those about NICs are the longest, a few KiB.
 const ANSWER_BYTES: usize = 32 * 1024;
-/// Answers to earlier requests that are passed over.
+/// How many answers to earlier requests are skipped.
 const STALE_ANSWERS_MAX: usize = 16;
 
 /// A socket for the kernel's tables, those of one network namespace.
@@ -36,7 +36,7 @@ pub(crate) struct NetlinkSocket {
 }
 
 impl NetlinkSocket {
-    /// Opens it, in the network namespace of the calling thread.
+    /// Opens the socket, in the network namespace of the calling thread.
     ///
     /// # Errors
     ///
@@ -49,11 +49,11 @@ impl NetlinkSocket {
         Ok(Self { socket, sequence: 0, answer: Vec::with_capacity(ANSWER_BYTES) })
     }
 
-    /// One request and its answer.
+    /// Sends one request and returns its answer.
     ///
     /// # Errors
     ///
-    /// What the kernel says.
+    /// The error that the kernel returned.
     pub(crate) fn ask(&mut self, request: RouteNetlinkMessage) -> io::Result<RouteNetlinkMessage> {
         self.sequence = self.sequence.wrapping_add(1).max(1);
         let mut header = NetlinkHeader::default();
@@ -90,12 +90,12 @@ impl std::fmt::Debug for NetlinkSocket {
     }
 }
 
-/// The family of an address, as messages have it.
+/// Returns the family of an address, as encoded in messages.
 pub(crate) fn family(ip: IpAddr) -> AddressFamily {
     if ip.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 }
 }
 
-/// The kernel answered another question.
+/// Returns the error for an answer to another request.
 pub(crate) fn odd_answer() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, "the kernel answered something else (netlink)")
 }

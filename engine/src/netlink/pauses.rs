@@ -1,4 +1,4 @@
-//! The pause frames of NICs, which ethtool's netlink family tells.
+//! Counts of pause frames of NICs, read through ethtool's netlink family.
 //!
 //! ```text
 //! nlmsghdr (16) | genlmsghdr (4) | attributes, each: length u16, type u16, value, padding to 4
@@ -14,9 +14,9 @@ use netlink_sys::{Socket, SocketAddr};
 use super::odd_answer;
 
 const NLM_F_REQUEST: u16 = 1;
-/// Type of a message that says what went wrong.
+/// The type of an error message.
 const NLMSG_ERROR: u16 = 2;
-/// The family that knows the numbers of others.
+/// The family that resolves the numbers of others.
 const CONTROL: u16 = 16;
 const CTRL_CMD_GETFAMILY: u8 = 3;
 const CTRL_ATTR_FAMILY_ID: u16 = 1;
@@ -29,14 +29,14 @@ const ETHTOOL_A_HEADER_FLAGS: u16 = 3;
 const ETHTOOL_FLAG_STATS: u32 = 4;
 const ETHTOOL_A_PAUSE_STAT_TX_FRAMES: u16 = 2;
 const ETHTOOL_A_PAUSE_STAT_RX_FRAMES: u16 = 3;
-/// An attribute that holds others says so.
+/// The flag of an attribute that contains other attributes.
 const NESTED: u16 = 0x8000;
-/// Bits of an attribute's type that are its type.
+/// The mask of the type within an attribute's type field.
 const TYPE_MASK: u16 = 0x3fff;
 const HEADER_BYTES: usize = 20;
-/// Room for one answer, which has a few hundred bytes.
+/// Buffer size for one answer, which has a few hundred bytes.
 const ANSWER_BYTES: usize = 4096;
-/// Answers to earlier requests that are passed over.
+/// How many answers to earlier requests are skipped.
 const STALE_ANSWERS_MAX: usize = 16;
 
 /// Frames that ask the other end of a link to wait.
@@ -55,7 +55,7 @@ pub(crate) struct Ethtool {
 }
 
 impl Ethtool {
-    /// Opens it, in the network namespace of the calling thread.
+    /// Opens the socket, in the network namespace of the calling thread.
     ///
     /// # Errors
     ///
@@ -73,8 +73,8 @@ impl Ethtool {
         Ok(netlink)
     }
 
-    /// What the NIC with this index counted; `None`: its driver does not count them. Two system
-    /// calls.
+    /// Returns the counts of the NIC with this index; `None` if its driver does not count pause
+    /// frames. Takes two system calls.
     ///
     /// # Errors
     ///
@@ -90,7 +90,7 @@ impl Ethtool {
         }
     }
 
-    /// One request; the attributes of its answer.
+    /// Sends one request and returns the attributes of its answer.
     fn ask(&mut self, command: u8, attributes: &[u8]) -> io::Result<Vec<u8>> {
         self.sequence = self.sequence.wrapping_add(1).max(1);
         let request = message(self.family, self.sequence, command, attributes);
@@ -120,7 +120,7 @@ fn message(family: u16, sequence: u32, command: u8, attributes: &[u8]) -> Vec<u8
     bytes
 }
 
-/// What follows the headers of an answer; `None`: it answers another request.
+/// Returns the payload of an answer; `None` if it answers another request.
 fn body_of(answer: &[u8], sequence: u32) -> io::Result<Option<&[u8]>> {
     let field = |at: usize| answer.get(at..at + 4).and_then(|bytes| bytes.try_into().ok());
     let number = |at: usize| field(at).map(u32::from_ne_bytes).ok_or_else(odd_answer);
@@ -142,7 +142,7 @@ fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The value of the first attribute of a kind.
+/// Returns the value of the first attribute of a kind.
 fn find(mut attributes: &[u8], wanted: u16) -> Option<&[u8]> {
     loop {
         let (&[a, b, c, d], _) = attributes.split_first_chunk()?;
@@ -189,13 +189,13 @@ mod tests {
         let body = body_of(&bytes, 5).unwrap().unwrap();
         assert_eq!(pauses_in(body), Some(Pauses { sent: 7, received: 9 }));
         assert!(body_of(&bytes, 6).unwrap().is_none(), "it answers another question");
-        // A driver that counts nothing has an empty attribute, or none.
+        // A driver without counters sends an empty attribute, or none.
         assert_eq!(pauses_in(&all[0]), None);
         assert_eq!(pauses_in(&attribute(ETHTOOL_A_PAUSE_STATS | NESTED, &[])), None);
     }
 
     #[test]
-    fn answers_that_are_cut_are_errors_or_nothing() {
+    fn truncated_answers_are_errors_or_none() {
         let counted = attribute(ETHTOOL_A_PAUSE_STAT_TX_FRAMES, &7u64.to_ne_bytes());
         let whole = answer(5, &attribute(ETHTOOL_A_PAUSE_STATS | NESTED, &counted));
         for length in 0..whole.len() {
@@ -203,7 +203,7 @@ mod tests {
             let body = &whole[HEADER_BYTES.min(length)..length];
             assert_eq!(pauses_in(body), None, "{length}");
         }
-        // A length of nothing does not go round for ever.
+        // A length of zero does not loop forever.
         assert_eq!(find(&[0; 64], 3), None);
         let mut error = answer(5, &(-libc::ENODEV).to_ne_bytes());
         error[4..6].copy_from_slice(&NLMSG_ERROR.to_ne_bytes());
@@ -213,10 +213,10 @@ mod tests {
     }
 
     #[test]
-    fn the_loopback_counts_none_and_a_nic_that_is_not_there_is_an_error() {
+    fn loopback_has_no_pauses_and_missing_nic_is_an_error() {
         let mut netlink = match Ethtool::open() {
             Ok(netlink) => netlink,
-            // A kernel without the family says so.
+            // A kernel without the family returns this error.
             Err(error) => return assert_eq!(error.raw_os_error(), Some(libc::ENOENT), "{error}"),
         };
         assert_eq!(netlink.pauses(1).unwrap(), None);

@@ -1,4 +1,4 @@
-//! Which way packets to an address go.
+//! Look-up of the route to an address.
 
 use std::fmt;
 use std::io;
@@ -21,11 +21,11 @@ pub enum Route {
     Direct {
         /// Longest packet that the route takes, in bytes; `None`: as long as the NIC takes.
         mtu: Option<u32>,
-        /// The NIC by which the kernel sends to it where a socket is not bound to one, if that is
-        /// another one.
+        /// The NIC that the kernel uses for sockets that are not bound to one, if it is another
+        /// one.
         usual_nic: Option<u32>,
     },
-    /// A router is between.
+    /// It is reached through a router.
     Routed {
         /// The next router.
         gateway: IpAddr,
@@ -34,20 +34,20 @@ pub enum Route {
         /// As for [`Self::Direct`].
         usual_nic: Option<u32>,
     },
-    /// It is reached by this other NIC, and not from the one that was asked about.
+    /// It is reached through this other NIC, and not from the requested one.
     OtherNic {
         /// Index of that NIC.
         nic_index: u32,
     },
-    /// No route leads there, or one that forbids it.
+    /// There is no route, or the route forbids it.
     Unreachable {
-        /// What the kernel says.
+        /// The kernel's error.
         cause: String,
     },
 }
 
 impl Route {
-    /// Whether packets from the NIC get on their way.
+    /// Returns whether packets from the NIC can be sent.
     pub fn leaves(&self) -> bool {
         matches!(self, Self::Local | Self::Direct { .. } | Self::Routed { .. })
     }
@@ -65,39 +65,39 @@ impl fmt::Display for Route {
     }
 }
 
-/// What a look-up is about.
+/// The parameters of a look-up.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Question {
-    /// Unspecified: of a socket that is bound to no address.
+    /// Unspecified for a socket that is bound to no address.
     pub(crate) from: IpAddr,
     pub(crate) to: IpAddr,
-    /// For a socket that is bound to this NIC; `None`: to none.
+    /// The NIC that the socket is bound to, if any.
     pub(crate) bound_to: Option<u32>,
-    /// The entry of the table itself. Without it the kernel says "direct" of any address when asked
-    /// for a bound socket; with it nothing is said of what was learned since (path MTU).
+    /// Requests the table entry itself. Without it, the kernel reports any address as direct for a
+    /// bound socket; with it, learned values (path MTU) are not reported.
     pub(crate) is_strict: bool,
 }
 
-/// What the kernel answers.
+/// The kernel's answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Found {
     pub(crate) kind: RouteType,
     /// Index of the NIC.
     pub(crate) leaves_by: Option<u32>,
-    /// The address that the kernel chooses where none was named.
+    /// The source address that the kernel chooses if none was given.
     pub(crate) source: Option<IpAddr>,
     pub(crate) gateway: Option<IpAddr>,
     pub(crate) mtu: Option<u32>,
-    /// The gateway is of another family, something goes around the packet, or there are several
-    /// next hops to choose from (said of an entry of the table only).
+    /// The gateway is of another family, the route encapsulates packets, or there are several
+    /// next hops to choose from (reported for table entries only).
     pub(crate) is_odd: bool,
 }
 
-/// Asks the kernel.
+/// Queries the kernel.
 ///
 /// # Errors
 ///
-/// What it says, also that there is no way ([`is_no_way`]).
+/// The kernel's error, including that there is no route ([`is_no_way`]).
 pub(crate) fn look_up(netlink: &mut NetlinkSocket, question: Question) -> io::Result<Found> {
     let Question { from, to, bound_to, is_strict } = question;
     let mut message = RouteMessage::default();
@@ -149,12 +149,12 @@ pub(crate) fn look_up(netlink: &mut NetlinkSocket, question: Question) -> io::Re
     Ok(found)
 }
 
-/// How `to` is reached from the NIC numbered `nic`, by sockets that are bound to it where they may
-/// be, sending from its address `from`.
+/// Returns how `to` is reached from the NIC numbered `nic`, by sockets that are bound to it if
+/// permitted, sending from its address `from`.
 ///
 /// # Errors
 ///
-/// What the kernel says, other than that there is no way.
+/// The kernel's error, other than that there is no route.
 pub(crate) fn find(
     netlink: &mut NetlinkSocket,
     nic: u32,
@@ -174,7 +174,7 @@ pub(crate) fn find(
         Ok(found) if found.kind == RouteType::Unicast && found.leaves_by == Some(nic) => {
             return Ok(route_of(found, None));
         }
-        // The loopback has all of them.
+        // The loopback has all local addresses.
         Ok(found) if found.kind == RouteType::Local && found.leaves_by == Some(nic) => {
             return Ok(Route::Local);
         }
@@ -189,8 +189,8 @@ pub(crate) fn find(
     };
     let entry = no_way(look_up(netlink, Question { is_strict: true, ..bound }))?;
     match entry {
-        // One of another NIC's is out of reach for who is bound to this one: packets would leave,
-        // and nobody sends them back.
+        // An address of another NIC cannot be reached by a socket that is bound to this one:
+        // packets would leave the host and not return.
         Ok(entry) if entry.kind == RouteType::Local => return Ok(Route::Local),
         Ok(entry)
             if entry.kind == RouteType::Unicast && entry.leaves_by == Some(nic) && !is_ours =>
@@ -216,7 +216,7 @@ fn route_of(Found { gateway, mtu, .. }: Found, usual_nic: Option<u32>) -> Route 
     }
 }
 
-/// Tells that there is no way from what went wrong otherwise.
+/// Distinguishes a missing route from other errors.
 fn no_way(found: io::Result<Found>) -> io::Result<Result<Found, io::Error>> {
     match found {
         Ok(found) => Ok(Ok(found)),
@@ -225,7 +225,7 @@ fn no_way(found: io::Result<Found>) -> io::Result<Result<Found, io::Error>> {
     }
 }
 
-/// Whether the kernel says that there is no way.
+/// Returns whether the kernel reports that there is no route.
 pub(crate) fn is_no_way(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),
@@ -254,14 +254,14 @@ mod tests {
     #[test]
     fn addresses_of_a_nic_are_local_to_it() {
         assert_eq!(route(1, "127.0.0.1", "127.0.0.2"), Route::Local);
-        // Who is bound to another NIC does not get there.
+        // A socket that is bound to another NIC cannot reach it.
         let other = route(0x7fff_fff0, "127.0.0.1", "127.0.0.2");
         assert_eq!(other, Route::OtherNic { nic_index: 1 });
     }
 
     #[test]
-    fn what_nobody_has_is_unreachable() {
-        // Class E, and a source that is none of ours.
+    fn reserved_addresses_are_unreachable() {
+        // Class E, and a source address that this host does not have.
         for (from, to) in [("127.0.0.1", "240.0.0.1"), ("192.0.2.77", "192.0.2.78")] {
             let route = route(0x7fff_fff0, from, to);
             assert!(matches!(route, Route::Unreachable { .. }), "{route:?}");
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn questions_of_two_families_by_one_door() {
+    fn one_socket_serves_both_families() {
         let mut netlink = NetlinkSocket::open().unwrap();
         let mut is_local = |from: &str, to: &str| {
             let found = find(&mut netlink, 1, from.parse().unwrap(), to.parse().unwrap());

@@ -1,4 +1,4 @@
-//! What can be wrong with settings, and where it stands.
+//! Errors of settings, and where a value comes from.
 
 use std::fmt;
 use std::io;
@@ -10,9 +10,9 @@ use std::path::PathBuf;
 pub enum Origin {
     /// Built in.
     Default,
-    /// Built in, then moved to fit a setting that somebody did set.
+    /// Built in, then adjusted to fit a setting that was set explicitly.
     Fitted {
-        /// The setting that it was moved for.
+        /// The setting that it was adjusted to.
         to: &'static str,
     },
     /// A settings file.
@@ -52,14 +52,14 @@ impl fmt::Display for Origin {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SettingsError {
-    /// Nobody knows a setting of this name.
+    /// There is no setting of this name.
     #[error("{place}: there is no setting `{name}`{}", hint(.nearest))]
     UnknownName {
         /// The name as it is written there.
         name: String,
         /// Where it is written.
         place: Box<Origin>,
-        /// The known name that looks most like it, spelled as it would have to be there.
+        /// The most similar known name, spelled as it would have to be there.
         nearest: Option<String>,
     },
     /// The value cannot be read as what the setting is, or lies outside its range.
@@ -73,7 +73,7 @@ pub enum SettingsError {
         place: Box<Origin>,
         /// What is wrong with it.
         problem: String,
-        /// What would be right.
+        /// The values that are accepted.
         expected: String,
     },
     /// Two values contradict each other.
@@ -103,7 +103,7 @@ pub enum SettingsError {
         /// Which, where they are made, and what helps.
         problem: String,
     },
-    /// No job secret can be had, or one that contradicts another setting.
+    /// There is no job secret, or it contradicts another setting.
     #[error("{problem}")]
     Secret {
         /// What is wrong, and what helps.
@@ -120,7 +120,7 @@ pub enum SettingsError {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The error that the system returned.
         source: io::Error,
         /// What to do about it.
         cure: &'static str,
@@ -144,7 +144,7 @@ fn hint(nearest: &Option<String>) -> String {
     }
 }
 
-/// The name among `known` that `name` was most likely meant to be.
+/// Returns the name among `known` that is most similar to `name`.
 ///
 /// Candidates are those within a third of the name's length in edits (Levenshtein), and those
 /// that one of the two names begins or ends with; the fewest edits win.

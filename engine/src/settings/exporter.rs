@@ -1,4 +1,4 @@
-//! The setting that says where statistics are exported.
+//! The setting of the address at which statistics are exported.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -27,7 +27,7 @@ impl Kind for ExportAddress {
         let address: SocketAddr =
             text.parse().map_err(|_| "it is not an address and a port".to_owned())?;
         if address.ip().is_unspecified() {
-            // Whoever can reach the host could read it, which nobody meant to say.
+            // Any host that can reach this one could read them, which is rarely intended.
             return Err("it means every address of this host: name the one to listen on".into());
         }
         Ok(Some(address))
@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_an_address_that_is_written_out_leaves_the_loopback() {
+    fn explicit_address_is_needed_beyond_loopback() {
         let parse = ExportAddress::parse;
         assert_eq!(parse("none"), Ok(None));
         for (text, address) in [

@@ -1,4 +1,4 @@
-//! Faults that a driver is asked to make, for tests of what runs above it.
+//! Faults that a driver injects, for tests of the layers above it.
 
 use std::fmt;
 
@@ -170,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn faults_read_as_they_are_written() {
+    fn faults_roundtrip() {
         let text = "seed=7 short=0.1 again=0.05 late=1 reset=0.001 refuse=0.01 cut=0.25 \
                     lose=0.5 repeat=0.02 reorder=0.03 flip=0.04 truncate=0.06";
         let faults = Faults::parse(text).unwrap();
@@ -185,8 +185,8 @@ mod tests {
     }
 
     #[test]
-    fn wrong_faults_are_named() {
-        for (text, says) in [
+    fn invalid_faults_are_named() {
+        for (text, expected) in [
             ("shorts=0.1", "no fault `shorts`"),
             ("short", "not NAME=VALUE"),
             ("short=1.5", "from 0 to 1"),
@@ -197,7 +197,7 @@ mod tests {
             ("late=0 late=0", "named twice"),
         ] {
             let error = Settings::isolated().set("inject_faults", text).build().unwrap_err();
-            assert!(error.to_string().contains(says), "{text}: {error}");
+            assert!(error.to_string().contains(expected), "{text}: {error}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Whatever a file or a variable says, settings are read or refused with a message.
+//! Fuzz tests: any file or variable gives settings or an error with a message.
 
 use std::io::Write;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use super::*;
 
 const TEST_TIME: Duration = Duration::from_millis(700);
 
-/// What stands in files: random bytes alone hardly ever make a line.
+/// Parts of settings files: random bytes alone hardly ever form a line.
 const WORDS: [&str; 29] = [
     "spin",
     "nics",
@@ -52,7 +52,7 @@ fn text_of(input: &[u8]) -> String {
     text
 }
 
-/// What a builder made can be said again, and makes the same.
+/// Checks that settings can be set again from their text form, with the same result.
 fn check(built: Result<Settings, SettingsError>) {
     match built {
         Ok(settings) => {
@@ -74,7 +74,7 @@ fn files() {
         let mut file = std::fs::File::create(&path).unwrap();
         file.write_all(text_of(input).as_bytes()).unwrap();
         check(Settings::isolated().with_file(&path).with_host("n1").build());
-        // Bytes as they are, which may not even be text.
+        // Raw bytes, which may not be UTF-8.
         std::fs::write(&path, input).unwrap();
         check(Settings::isolated().with_file(&path).with_host("n1").build());
     });
@@ -90,7 +90,7 @@ fn values() {
         check(Settings::isolated().set(name, &text_of(rest)).build());
         let text = String::from_utf8_lossy(rest);
         check(Settings::isolated().set(name, &text).build());
-        // Numbers and units are what most values are made of.
+        // Most values consist of numbers and units.
         let digits = rest
             .iter()
             .map(|&byte| char::from(b"0123456789kmgiusbKMGB.,-:"[usize::from(byte) % 25]));

@@ -12,7 +12,7 @@
 //! `RINGRAIL_CONFIG` names the file, which must exist (set but empty: no file). Without it,
 //! `/etc/ringrail.toml` is read and then `ringrail.toml` in `$XDG_CONFIG_HOME` (or
 //! `~/.config`), each if present; the second wins setting by setting. One of these two that the
-//! user of the process may not open is passed over with a warning.
+//! user of the process may not open is skipped with a warning.
 //!
 //! ```toml
 //! eager_limit_bytes = "32K"
@@ -27,14 +27,14 @@
 //!
 //! Inside one file, a host section wins over the top level, and of two sections that both fit
 //! the host the one further down wins, however exact their patterns are. A pattern fits by the
-//! full host name or by the part before its first dot, in whatever case.
+//! full host name or by the part before its first dot, ignoring case.
 //!
 //! # Mistakes
 //!
-//! A name that nobody knows is an error in every source, also in the sections of other hosts and
-//! for every variable that begins with `RINGRAIL_`. So is a value that cannot be read, is out of
-//! its range, or contradicts another ([`SettingsError::Conflict`]). Where only one of two tied
-//! values was set, the other one's default is moved to fit, and says so ([`Origin::Fitted`]).
+//! An unknown name is an error in every source, also in the sections of other hosts and for every
+//! variable that begins with `RINGRAIL_`. So is a value that cannot be parsed, is out of range, or
+//! contradicts another ([`SettingsError::Conflict`]). If only one of two related values was set,
+//! the default of the other is adjusted to fit; its origin is then [`Origin::Fitted`].
 //!
 //! ```
 //! use ringrail::settings::Settings;
@@ -82,16 +82,16 @@ pub(crate) use value::{Cores, Kind};
 use sources::{Assignment, Environment};
 use table::{RELATIONS, ROWS, Relation, Values};
 
-/// What the names of all our environment variables begin with.
+/// The prefix of all environment variables of ringrail.
 pub(crate) const PREFIX: &str = "RINGRAIL_";
 
 /// Names the settings file.
 pub(crate) const CONFIG_VARIABLE: &str = "RINGRAIL_CONFIG";
 
-/// Says by which way the ranks of a job find each other.
+/// Selects the bootstrap of a job.
 pub(crate) const BOOTSTRAP_VARIABLE: &str = "RINGRAIL_BOOTSTRAP";
 
-/// How long they may take for it.
+/// Limits the duration of the bootstrap.
 pub(crate) const BOOTSTRAP_TIMEOUT_VARIABLE: &str = "RINGRAIL_BOOTSTRAP_TIMEOUT";
 
 /// Names the job.
@@ -102,7 +102,7 @@ pub(crate) const JOB_ID_VARIABLE: &str = "RINGRAIL_JOB_ID";
 pub(crate) const JOB_VARIABLES: [&str; 3] =
     [BOOTSTRAP_VARIABLE, BOOTSTRAP_TIMEOUT_VARIABLE, JOB_ID_VARIABLE];
 
-/// The settings in force, each with where it comes from.
+/// The settings in force, each with its origin.
 ///
 /// Plain data: reading never changes it, and changing the environment afterwards has no effect.
 #[derive(Clone, Debug, PartialEq)]
@@ -125,7 +125,7 @@ pub struct Entry {
     pub doc: &'static str,
 }
 
-/// What there is to know about a setting whatever its value.
+/// The description of a setting, independent of its value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Definition {
@@ -142,14 +142,14 @@ pub struct Definition {
 }
 
 impl Default for Settings {
-    /// Every setting at its default, whatever the environment and the files say.
+    /// Returns every setting at its default, ignoring the environment and files.
     fn default() -> Self {
         Self { values: Values::defaults(), origins: table::default_origins() }
     }
 }
 
 impl Settings {
-    /// The settings of this process's environment and files.
+    /// Reads the settings from this process's environment and files.
     ///
     /// # Errors
     /// See [`Builder::build`].
@@ -157,7 +157,7 @@ impl Settings {
         Self::builder().build()
     }
 
-    /// A builder over this process's environment and files.
+    /// Returns a builder over this process's environment and files.
     pub fn builder() -> Builder {
         Builder {
             environment: std::env::vars_os().collect(),
@@ -167,7 +167,7 @@ impl Settings {
         }
     }
 
-    /// A builder over the defaults alone: no environment, no file.
+    /// Returns a builder over the defaults alone: no environment, no file.
     pub fn isolated() -> Builder {
         Builder {
             environment: Vec::new(),
@@ -177,7 +177,7 @@ impl Settings {
         }
     }
 
-    /// Every setting in force, in table order.
+    /// Returns every setting in force, in table order.
     pub fn entries(&self) -> impl Iterator<Item = Entry> + '_ {
         ROWS.iter().zip(&self.origins).map(|(row, origin)| Entry {
             name: row.name,
@@ -187,7 +187,7 @@ impl Settings {
         })
     }
 
-    /// Every setting that there is, in table order: the reference listing.
+    /// Returns the descriptions of all settings, in table order: the reference listing.
     pub fn definitions() -> impl Iterator<Item = Definition> {
         let defaults = Values::defaults();
         ROWS.iter().map(move |row| Definition {
@@ -199,18 +199,18 @@ impl Settings {
         })
     }
 
-    /// Whether somebody has chosen the value of a setting, be it the default.
+    /// Returns whether a setting was set explicitly, even to its default.
     pub(crate) fn is_chosen(&self, name: &str) -> bool {
         let row = table::position(name).expect("callers name rows of the table");
         !matches!(self.origins[row], Origin::Default | Origin::Fitted { .. })
     }
 
-    /// Takes over checked texts, the later over the earlier.
+    /// Applies checked texts; a later one overrides an earlier one.
     fn assign(&mut self, assignments: Vec<Assignment>) -> Result<(), SettingsError> {
         for assignment in assignments {
             let Assignment { row: index, text, origin, applies } = assignment;
             let row = &ROWS[index];
-            // What does not hold on this host is still checked, into a value nobody reads.
+            // A value for other hosts is still checked, into a value that is not used.
             let mut elsewhere;
             let values = if applies {
                 &mut self.values
@@ -235,7 +235,7 @@ impl Settings {
         Ok(())
     }
 
-    /// Makes tied values fit: the one that nobody set gives way to the one that somebody did.
+    /// Makes related values consistent by adjusting defaults to values that were set explicitly.
     fn fit(&mut self) -> Result<(), SettingsError> {
         // Moving one value may touch the next relation; a chain cannot be longer than the table
         // of relations unless two set values pull at both ends, which no number of rounds settles.
@@ -259,7 +259,7 @@ impl Settings {
             .is_none_or(|(lesser, greater)| lesser.saturating_add(relation.gap) <= greater)
     }
 
-    /// Whether the relation held already.
+    /// Returns whether the relation held already.
     fn fit_one(&mut self, relation: &Relation) -> Result<bool, SettingsError> {
         let numbers = (relation.numbers)(&self.values).filter(|_| !self.holds(relation));
         let Some((lesser, greater)) = numbers else { return Ok(true) };
@@ -288,7 +288,7 @@ impl Settings {
         Ok(false)
     }
 
-    /// Bulk data in datagrams takes a control lane that has some.
+    /// Checks that bulk data goes in datagrams only if the control lane has them.
     fn check_lanes(&self) -> Result<(), SettingsError> {
         let wants = self.bulk_lane() == BulkLane::Datagram;
         if !wants || self.control_lane() != ControlLane::Tcp {
@@ -335,7 +335,7 @@ enum Files {
     },
 }
 
-/// Puts [`Settings`] together. What is set here wins over environment and files.
+/// Builds [`Settings`]. Values set here override the environment and files.
 ///
 /// Besides one method per setting there is [`set`](Self::set), by name. Setting one twice keeps
 /// the second value.
@@ -402,7 +402,7 @@ impl Builder {
         self
     }
 
-    /// Takes this for the name of the host when host sections are picked.
+    /// Uses this as the name of the host when host sections are selected.
     #[must_use]
     pub fn with_host(mut self, name: &str) -> Self {
         self.host = name.into();
@@ -413,7 +413,7 @@ impl Builder {
     ///
     /// # Errors
     /// A file cannot be read, a name is not known, a value does not fit its setting, or two
-    /// values contradict each other. The message says where and what to do.
+    /// values contradict each other. The message names the place and the cure.
     pub fn build(mut self) -> Result<Settings, SettingsError> {
         let mut settings = Settings::default();
         let files = match &self.files {
@@ -448,8 +448,8 @@ fn wipe(environment: &mut Environment) {
     }
 }
 
-/// The name of this host, empty where it cannot be read (no `/proc`): then sections that name a
-/// host do not apply.
+/// Returns the name of this host, empty if it cannot be read (no `/proc`): then sections that name
+/// a host do not apply.
 pub(crate) fn host_name() -> String {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname");
     name.map(|name| name.trim().to_string()).unwrap_or_default()

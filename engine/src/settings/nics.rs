@@ -13,7 +13,7 @@ pub struct NicPattern {
     subject: Subject,
 }
 
-/// What an entry looks at.
+/// The property of a NIC that an entry matches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Subject {
     /// The name of the NIC: `*` is any run of characters, `?` any single one.
@@ -23,22 +23,22 @@ enum Subject {
 }
 
 impl NicPattern {
-    /// Whether it leaves out what it fits, instead of naming it.
+    /// Returns whether it excludes the NICs that it matches.
     pub fn is_exclusion(&self) -> bool {
         self.is_exclusion
     }
 
-    /// Whether it is about addresses, and not about the name of a NIC.
+    /// Returns whether it matches addresses and not the name of a NIC.
     pub fn is_network(&self) -> bool {
         matches!(self.subject, Subject::Network(..))
     }
 
-    /// Whether a NIC's name fits it; a network fits none.
+    /// Returns whether it matches a NIC's name; a network matches none.
     pub fn fits_name(&self, name: &str) -> bool {
         matches!(&self.subject, Subject::Name(pattern) if glob::matches(pattern, name))
     }
 
-    /// Whether an address lies in its network; a name fits none.
+    /// Returns whether an address is in its network; a name matches none.
     pub fn fits_address(&self, address: IpAddr) -> bool {
         match self.subject {
             Subject::Network(network, bits) => is_same_network(network, address, bits),
@@ -46,12 +46,12 @@ impl NicPattern {
         }
     }
 
-    /// Whether it fits a NIC of this name by this address of it.
+    /// Returns whether it matches a NIC of this name and address.
     pub fn fits(&self, name: &str, address: IpAddr) -> bool {
         self.fits_name(name) || self.fits_address(address)
     }
 
-    /// The one address that it means, if it is no more than one.
+    /// Returns the address that it means, if it is a single one.
     pub fn single_address(&self) -> Option<IpAddr> {
         match self.subject {
             Subject::Network(address, bits) if bits == width(address) => Some(address),
@@ -76,7 +76,7 @@ impl fmt::Display for NicPattern {
 impl FromStr for NicPattern {
     type Err = String;
 
-    /// The error says what is wrong with the entry.
+    /// Parses an entry; the error describes what is wrong with it.
     fn from_str(text: &str) -> Result<Self, String> {
         let (is_exclusion, subject) = match text.strip_prefix('!') {
             Some(rest) => (true, rest.trim_start()),
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn names_networks_and_addresses_are_told_apart() {
+    fn names_networks_and_addresses_are_distinguished() {
         assert!(fits("rail*", "rail7", "10.0.0.1") && !fits("rail*", "eth0", "10.0.0.1"));
         assert!(fits("10.1.0.0/16", "eth0", "10.1.255.1"));
         assert!(!fits("10.1.0.0/16", "eth0", "10.2.0.1"));
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_neither_is_refused() {
+    fn invalid_entries_are_refused() {
         for (text, wanted) in [
             ("", "not a name"),
             ("!", "not a name"),

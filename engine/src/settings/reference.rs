@@ -68,7 +68,7 @@ fn the_page_of_settings_is_current() {
     let differs = kept.lines().zip(page.lines()).position(|(old, new)| old != new);
     assert!(
         kept == page,
-        "docs/reference/settings.md is not what the table says (line {}): {WRITE}=1 cargo test -p \
+        "docs/reference/settings.md differs from the table (line {}): {WRITE}=1 cargo test -p \
          ringrail --lib settings::reference",
         differs.map_or(0, |line| line + 1),
     );

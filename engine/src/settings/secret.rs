@@ -1,5 +1,5 @@
 //! The job's secret among the settings: hidden wherever settings are shown, read from a file that
-//! nobody else can read.
+//! no other user can read.
 
 use std::fs::File;
 use std::io::Read;
@@ -12,10 +12,10 @@ use super::value::{Kind, Range, path_of};
 use super::{Settings, SettingsError};
 use crate::secret::JobSecret;
 
-/// What stands for a secret wherever settings are shown.
+/// The placeholder of a secret wherever settings are shown.
 pub(super) const HIDDEN: &str = "(hidden)";
 
-/// Bits of a file's mode that let others than its owner at it.
+/// Bits of a file's mode that give access to users other than its owner.
 pub(super) const OTHERS: u32 = 0o077;
 
 /// The word for no secret, and for no file.
@@ -106,7 +106,7 @@ impl Kind for FilePath {
 }
 
 impl Settings {
-    /// The secret in force: `job_secret`, or else what stands in `job_secret_file`. `None` only
+    /// Returns the secret in force: `job_secret`, or else that in `job_secret_file`. `None` only
     /// with `insecure`.
     ///
     /// # Errors
@@ -126,10 +126,10 @@ impl Settings {
         };
         match (secret, self.insecure()) {
             (None, false) => problem(
-                "there is no job secret, so nobody could tell a peer from a stranger: set \
+                "there is no job secret, so peers cannot be authenticated: set \
                  job_secret_file to a file of 64 hexadecimal digits with mode 0600, or \
                  RINGRAIL_JOB_SECRET to the digits, the same for all processes of the job; or \
-                 insecure = true on a network where everybody may send and read messages"
+                 insecure = true on a network where any host may send and read messages"
                     .into(),
             ),
             (Some(_), true) => problem(
@@ -142,7 +142,7 @@ impl Settings {
     }
 }
 
-/// Reads a secret file, if nobody but the user of this process can read or replace its content.
+/// Reads a secret file, if only the user of this process can read or replace its content.
 fn read_file(path: &Path) -> Result<JobSecret, String> {
     let cannot = |error: std::io::Error| format!("cannot read the secret: {error}");
     let file = File::open(path).map_err(cannot)?;
@@ -224,7 +224,7 @@ mod tests {
 
     /// RR-AUTH-9
     #[test]
-    fn without_a_secret_only_insecure_helps_and_with_one_it_contradicts() {
+    fn either_a_secret_or_insecure_is_required() {
         let effective = |builder: Builder| builder.build().unwrap().effective_secret();
         let error = effective(Settings::isolated()).unwrap_err().to_string();
         for cure in ["job_secret_file", "RINGRAIL_JOB_SECRET", "insecure = true"] {
@@ -249,7 +249,7 @@ mod tests {
 
     /// RR-AUTH-9
     #[test]
-    fn nothing_that_shows_settings_shows_the_secret() {
+    fn secret_is_hidden_in_all_listings() {
         let secret = JobSecret::from_hex(DIGITS).unwrap();
         let builder = Settings::isolated()
             .with_environment([("RINGRAIL_JOB_SECRET", DIGITS)])

@@ -1,4 +1,4 @@
-//! Files and environment: what they assign, where it stands, what in them nobody knows.
+//! Files and environment: the values that they assign, their places, and unknown names.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -21,9 +21,9 @@ pub(crate) struct Assignment {
     pub(crate) row: usize,
     /// The value as text: it may be the job's secret.
     pub(crate) text: Zeroizing<String>,
-    /// Where it stands.
+    /// Its place.
     pub(crate) origin: Origin,
-    /// Whether it holds on this host; it is checked either way.
+    /// Whether it applies to this host; it is checked either way.
     pub(crate) applies: bool,
 }
 
@@ -47,7 +47,7 @@ pub(crate) fn lookup(
     }
 }
 
-/// What the `RINGRAIL_` variables assign.
+/// Returns the values that the `RINGRAIL_` variables assign.
 pub(crate) fn read_environment(
     environment: &Environment,
 ) -> Result<Vec<Assignment>, SettingsError> {
@@ -81,8 +81,8 @@ pub(crate) fn read_environment(
     Ok(assignments)
 }
 
-/// The files to read, lowest precedence first, each with whether it was named and so has to be
-/// there.
+/// Returns the files to read, lowest precedence first, each with whether it was named explicitly
+/// and so must exist.
 pub(crate) fn find_files(
     environment: &Environment,
     system_file: &Path,
@@ -102,9 +102,9 @@ pub(crate) fn find_files(
     Ok(files)
 }
 
-/// What a file assigns, lowest precedence first: its top level, then the sections of this host in
-/// the order in which they stand. A file that nobody named and that cannot be opened assigns
-/// nothing: `HOME` may be that of another user.
+/// Returns what a file assigns, lowest precedence first: its top level, then the sections of this
+/// host in file order. A default file that cannot be opened assigns nothing: `HOME` may be that of
+/// another user.
 pub(crate) fn read_file(
     path: &Path,
     required: bool,
@@ -134,7 +134,7 @@ pub(crate) fn read_file(
     FileReader { path, text: &text, mode, host, assignments: Vec::new() }.read()
 }
 
-/// The content of a file and its mode.
+/// Returns the content of a file and its mode.
 fn read_bounded(file: File) -> io::Result<(String, u32)> {
     let mut text = String::new();
     let status = file.metadata()?;
@@ -156,7 +156,7 @@ struct FileReader<'a> {
     assignments: Vec<Assignment>,
 }
 
-/// The entries of a table in the order in which they stand in the file.
+/// Returns the entries of a table in file order.
 fn in_order<'a, 'i>(
     table: &'a DeTable<'i>,
 ) -> Vec<(&'a Spanned<std::borrow::Cow<'i, str>>, &'a DeValue<'i>)> {
@@ -263,7 +263,7 @@ impl FileReader<'_> {
 
 const HOST_FORM: &str = "`host` holds sections only: [host.\"node*\"] and settings below it";
 
-/// The text of a single value; `None` for what no setting is.
+/// Returns the text of a single value; `None` for a type that no setting has.
 fn scalar(value: &DeValue<'_>) -> Option<String> {
     match value {
         DeValue::String(text) => Some(text.trim().to_string()),

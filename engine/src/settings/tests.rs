@@ -1,4 +1,4 @@
-//! Sources, precedence, mistakes, and that every value reads as it is written.
+//! Tests of sources, precedence and mistakes, and of the roundtrip of every value.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -160,7 +160,7 @@ fn variables_that_are_not_settings_pass() {
 }
 
 #[test]
-fn wrong_values_say_what_would_be_right() {
+fn invalid_values_name_the_accepted_ones() {
     for (name, value, wanted) in [
         ("spin", "5", "no unit"),
         ("spin", "5 minutes", "not one of us"),
@@ -233,7 +233,7 @@ fn unreadable_files_are_errors_only_where_they_must_exist() {
 }
 
 #[test]
-fn files_that_this_user_cannot_reach_are_passed_over_unless_they_were_named() {
+fn inaccessible_files_are_skipped_unless_named() {
     let directory = tempfile::tempdir().unwrap();
     let home = directory.path().join("home");
     let file = home.join(".config/ringrail.toml");
@@ -244,8 +244,8 @@ fn files_that_this_user_cannot_reach_are_passed_over_unless_they_were_named() {
     let build = || {
         // A thread has a user of its own, and root reads everything.
         if rustix::process::geteuid().is_root() {
-            let (same, nobody) = (None::<Uid>, Uid::from_raw(65_534));
-            set_thread_res_uid(same, nobody, same).unwrap();
+            let (same, other_user) = (None::<Uid>, Uid::from_raw(65_534));
+            set_thread_res_uid(same, other_user, same).unwrap();
         }
         let environment = [(OsStr::new("HOME"), home.as_os_str())];
         let mut found = Settings::isolated().with_environment(environment);
@@ -311,7 +311,7 @@ fn variables_that_are_not_utf8_are_named() {
 }
 
 #[test]
-fn what_nobody_set_gives_way() {
+fn defaults_are_fitted_to_explicit_values() {
     let raised = Settings::isolated().eager_limit_bytes(Some(EAGER_BYTES_MAX)).build().unwrap();
     assert_eq!(raised.staging_bytes(), 64 << 10);
     assert_eq!(origin(&raised, "staging_bytes"), Origin::Default);
@@ -392,7 +392,7 @@ fn byte_units_are_binary() {
     assert_eq!(Bytes::format(&1025), "1025");
 }
 
-/// What is written reads as the same value.
+/// A formatted value parses as the same value.
 fn round_trip<K: Kind>(value: &K::Value) -> Result<(), TestCaseError> {
     let text = K::format(value);
     let read = K::parse(&text);
@@ -446,7 +446,7 @@ proptest! {
     fn no_text_panics(text in "[0-9KMGiBusmn ,*x-]{0,12}|\\PC{0,12}") {
         for definition in Settings::definitions() {
             if let Ok(built) = Settings::isolated().set(definition.name, &text).build() {
-                // Whatever was taken can be set again from what is shown.
+                // Every accepted value can be set again from its text form.
                 let shown: Vec<_> = built.entries().collect();
                 let mut again = Settings::isolated();
                 for entry in &shown {

@@ -11,7 +11,7 @@ use std::time::Duration;
 use super::nics::NicPattern;
 use super::types::{NameSet, PortRange};
 
-/// A kind of value: how it reads, how it writes, what it asks for.
+/// A kind of value: how it is parsed, formatted and checked.
 pub(crate) trait Kind {
     /// The value as it is kept.
     type Value: Clone + Debug + PartialEq;
@@ -19,13 +19,13 @@ pub(crate) trait Kind {
     type View<'a>;
     /// Whether no value may be shown anywhere.
     const IS_SECRET: bool = false;
-    /// What a text must look like, for error messages and listings.
+    /// Describes the accepted texts, for error messages and listings.
     fn expected() -> String;
-    /// Reads a text; the error says what is wrong with it.
+    /// Parses a text; the error describes what is wrong with it.
     fn parse(text: &str) -> Result<Self::Value, String>;
-    /// Writes a value so that `parse` reads the same one; a secret is only said to be there.
+    /// Formats a value so that `parse` returns the same one; a secret is replaced by a placeholder.
     fn format(value: &Self::Value) -> String;
-    /// Writes a value so that `parse` reads the same one, also where it must not be shown.
+    /// Formats a value so that `parse` returns the same one, secrets included.
     fn write(value: &Self::Value) -> String {
         Self::format(value)
     }
@@ -141,7 +141,7 @@ impl Kind for Bytes {
     }
 }
 
-/// A size in bytes, or `auto` (`None`): the engine works it out.
+/// A size in bytes, or `auto` (`None`): the engine chooses it.
 pub(crate) struct AutoBytes;
 
 impl Kind for AutoBytes {

@@ -1,4 +1,4 @@
-//! What carries the traffic of this process, in one line on standard error (setting `verbose`).
+//! Reports which transports this process used, in one line on standard error (setting `verbose`).
 //!
 //! Engines note what carries a session when it begins, gets a ring and ends; the line is written
 //! when the process ends, by `exit` or at the end of `main`. So it is one whatever the number of
@@ -12,10 +12,10 @@ use std::sync::{Mutex, Once, PoisonError};
 
 use crate::forks::{Generation, at_exit};
 
-/// What carries messages to one peer.
+/// The transport of messages to one peer.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Carrier {
-    /// Memory that both share.
+    /// Shared memory.
     Memory,
     /// Datagrams and connections.
     Rails {
@@ -29,7 +29,7 @@ pub(crate) enum Carrier {
 /// The engines that this process has had sessions with.
 #[derive(Debug)]
 struct Peers {
-    /// The process that they are of: children of `fork` have a copy.
+    /// The process that they belong to: children of `fork` have a copy.
     of: Generation,
     by_engine: BTreeMap<u64, Carrier>,
 }
@@ -61,7 +61,7 @@ impl Peers {
             return line + "no traffic with other ranks";
         }
         for (at, (carrier, count)) in counts.into_iter().enumerate() {
-            // What comes first says what is counted.
+            // The first entry also names the unit.
             let unit = match (at, count) {
                 (0, 1) => " rank",
                 (0, _) => " ranks",
@@ -94,7 +94,7 @@ fn enumerated(names: &[String]) -> String {
     }
 }
 
-/// Has the line written when the process ends.
+/// Registers the line to be written when the process ends.
 pub(crate) fn watch() {
     static WATCHED: Once = Once::new();
     let mut peers = PEERS.lock().unwrap_or_else(PoisonError::into_inner);
@@ -120,7 +120,7 @@ extern "C" fn write_line() {
     // Other threads may run, and in a child of `fork` one that has the lock may be missing.
     let Ok(peers) = PEERS.try_lock() else { return };
     let Some(peers) = peers.as_ref().filter(|peers| peers.of.is_current()) else { return };
-    // In one piece, for lines of other processes not to come between. A reader that has gone is no
+    // In one write, so that lines of other processes are not interleaved. A closed pipe is no
     // reason to fail.
     let line = peers.line() + "\n";
     let _ = std::io::stderr().write_all(line.as_bytes());
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_are_counted_by_what_carries_them() {
+    fn ranks_are_counted_by_transport() {
         let mut peers = Peers::new();
         assert_eq!(peers.line(), "ringrail 0.1: no traffic with other ranks");
         peers.note(1, Carrier::Memory);

@@ -1,7 +1,7 @@
-//! Tells Prometheus what engines counted: a thread that never touches an engine.
+//! Exports statistics to Prometheus, from a thread that never touches an engine.
 //!
-//! Each engine's owner leaves its statistics in a slot once in a while, without ever waiting; the
-//! thread fetches them when it is asked. It serves a few clients at once, each for a bounded time,
+//! Each engine's owner publishes its statistics in a slot periodically, without ever waiting; the
+//! thread reads them on request. It serves a few clients at once, each for a bounded time,
 //! and ends at once with its domain. No small HTTP server promises that: `tiny_http` 0.12 has a
 //! thread per connection, for as long as a client likes, and no bound on a request. So sockets are
 //! handled here, and requests are read by `httparse`.
@@ -25,11 +25,11 @@ const REQUEST_BYTES_MAX: usize = 4096;
 const HEADERS_MAX: usize = 64;
 const BAD_REQUEST: &str = "400 Bad Request";
 const TOO_LARGE: &str = "431 Request Header Fields Too Large";
-/// Clients that are served together: for one more the one that has said nothing for longest goes.
+/// The largest number of concurrent clients; above it, the one idle for longest is closed.
 const CLIENTS_MAX: usize = 8;
-/// Time that a client has to ask, and again to read the answer and to leave.
+/// Time that a client has to send its request, and again to read the answer and to close.
 const CLIENT_MAX: Duration = Duration::from_secs(1);
-/// Time that a client has to leave once it has its answer, and how often it is read until then.
+/// Time that a client has to close once it has its answer, and how often it is read until then.
 const LEAVE_MAX: Duration = Duration::from_millis(200);
 const REQUESTS_DRAINED_MAX: usize = 64;
 /// Pause after a client that could not be accepted, or a wait that failed.
@@ -40,7 +40,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 pub(crate) struct Slot(Mutex<Option<Arc<Statistics>>>);
 
 impl Slot {
-    /// Replaces them. Never waits: while they are being fetched the older ones stay.
+    /// Replaces the statistics. Never waits: while they are being read, the older ones stay.
     pub(crate) fn put(&self, statistics: Statistics) {
         let statistics = Some(Arc::new(statistics));
         let before = match self.0.try_lock() {
@@ -54,7 +54,7 @@ impl Slot {
         drop(before);
     }
 
-    /// The newest, if there are any.
+    /// Returns the newest statistics, if any.
     pub(crate) fn get(&self) -> Option<Arc<Statistics>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -65,7 +65,7 @@ impl Slot {
 struct Slots(Mutex<Vec<Weak<Slot>>>);
 
 impl Slots {
-    /// One for an engine, gone when that is.
+    /// Adds a slot for an engine; it is removed after the engine has dropped it.
     fn add(&self) -> Arc<Slot> {
         let slot = Arc::new(Slot::default());
         let mut slots = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -74,7 +74,7 @@ impl Slots {
         slot
     }
 
-    /// What all engines published last.
+    /// Returns the latest statistics of all engines.
     fn text(&self) -> String {
         let slots = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let newest: Vec<_> = slots.iter().filter_map(|slot| slot.upgrade()?.get()).collect();
@@ -82,8 +82,8 @@ impl Slots {
     }
 }
 
-/// A thread that tells by HTTP what engines published. It ends when this is dropped, at once
-/// whatever a client does.
+/// A thread that serves the published statistics over HTTP. It ends at once when this is dropped,
+/// regardless of its clients.
 #[derive(Debug)]
 pub(crate) struct Exporter {
     slots: Arc<Slots>,
@@ -91,12 +91,12 @@ pub(crate) struct Exporter {
     thread: Option<JoinHandle<()>>,
     /// The thread's waits end when this is closed.
     end: Option<UnixStream>,
-    /// Whose thread it is.
+    /// The process that the thread belongs to.
     home: Home,
 }
 
 impl Exporter {
-    /// Listens at `address` from now on.
+    /// Starts listening at `address`.
     ///
     /// # Errors
     ///
@@ -115,12 +115,12 @@ impl Exporter {
         Ok(Self { slots, address, thread, end, home: Home::here() })
     }
 
-    /// Where it listens.
+    /// Returns the address at which it listens.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Where one more engine leaves its statistics.
+    /// Adds a slot for the statistics of an engine.
     pub(crate) fn slot(&self) -> Arc<Slot> {
         self.slots.add()
     }
@@ -141,25 +141,25 @@ impl Drop for Exporter {
     }
 }
 
-/// Where a client is.
+/// The state of a client.
 #[derive(Debug)]
 enum Phase {
-    /// It has said so many bytes of its request.
+    /// This many bytes of its request have been received.
     Asks(Box<[u8; REQUEST_BYTES_MAX]>, usize),
-    /// It has got so many bytes of its answer.
+    /// This many bytes of its answer have been sent.
     Reads(String, usize),
-    /// It has all of it, and was read so often since.
+    /// The answer has been sent; the connection was read this many times since.
     Leaves(usize),
 }
 
-/// Somebody who asks, and until when that may take.
+/// A client, with its deadline.
 #[derive(Debug)]
 struct Client {
     stream: TcpStream,
     from: SocketAddr,
     phase: Phase,
     until: Instant,
-    /// Whatever it does.
+    /// The deadline, regardless of progress.
     last: Instant,
 }
 
@@ -171,7 +171,7 @@ impl Client {
         Ok(Self { stream, from, phase: Phase::Asks(room, 0), until, last })
     }
 
-    /// What it is waited for.
+    /// Returns the events to wait for.
     fn flags(&self) -> PollFlags {
         match self.phase {
             Phase::Asks(..) | Phase::Leaves(_) => PollFlags::IN,
@@ -179,11 +179,12 @@ impl Client {
         }
     }
 
-    /// Goes on with it as far as it can be gone. `Ok`: it has left, and has its answer.
+    /// Makes as much progress as possible. Returns `Ok` when the client has its answer and has
+    /// closed.
     ///
     /// # Errors
     ///
-    /// `WouldBlock`: it is to be waited for. Else it came to nothing.
+    /// `WouldBlock` if it must be waited for. Any other error means that the client failed.
     fn serve(&mut self, slots: &Slots) -> io::Result<()> {
         loop {
             let next = match &mut self.phase {
@@ -195,7 +196,7 @@ impl Client {
                     } else {
                         match (&self.stream).read(&mut room[*length..])? {
                             0 if *length == 0 => return Err(ErrorKind::UnexpectedEof.into()),
-                            // As from a client that says no more than one line.
+                            // As from a client that sends a single line only.
                             0 => plain(BAD_REQUEST),
                             more => {
                                 *length += more;
@@ -232,7 +233,7 @@ impl Client {
         }
     }
 
-    /// As [`Self::serve`]; whether it stays.
+    /// As [`Self::serve`]; returns whether to keep the client.
     fn stays(&mut self, slots: &Slots) -> bool {
         loop {
             match self.serve(slots) {
@@ -257,7 +258,7 @@ type Wait = fn(&mut [PollFd<'_>], Option<&Timespec>) -> Result<usize, Errno>;
 
 /// The thread: waits for clients and for its end.
 fn serve(listener: &TcpListener, ended: &UnixStream, slots: &Slots, wait: Wait) {
-    // The one that has been there for longest comes first.
+    // The oldest client comes first.
     let mut clients: Vec<Client> = Vec::new();
     let mut rests_until: Option<Instant> = None;
     let mut is_warned = false;
@@ -271,7 +272,7 @@ fn serve(listener: &TcpListener, ended: &UnixStream, slots: &Slots, wait: Wait) 
             }
             !is_late
         });
-        // Nobody writes to `ended`: it becomes readable by its end.
+        // Nothing is written to `ended`: it becomes readable when it is closed.
         let mut fds = vec![PollFd::new(ended, PollFlags::IN)];
         let asks = if rests_until.is_none() { PollFlags::IN } else { PollFlags::empty() };
         fds.push(PollFd::new(listener, asks));
@@ -289,7 +290,7 @@ fn serve(listener: &TcpListener, ended: &UnixStream, slots: &Slots, wait: Wait) 
             Err(error) => {
                 // No memory for it, or a limit: it passes, or the domain ends.
                 if !std::mem::replace(&mut is_warned, true) {
-                    tracing::warn!("nobody can ask for statistics now: {error}");
+                    tracing::warn!("metrics endpoint: cannot serve requests: {error}");
                 }
                 std::thread::sleep(PAUSE);
                 if has_ended(ended) {
@@ -316,11 +317,11 @@ fn serve(listener: &TcpListener, ended: &UnixStream, slots: &Slots, wait: Wait) 
                     clients.push(client);
                 }
             }
-            // It has left already.
+            // It has closed already.
             Err(error) if is_passing(&error) => {}
             Err(error) => {
                 if !std::mem::replace(&mut is_warned, true) {
-                    tracing::warn!("nobody can ask for statistics now: {error}");
+                    tracing::warn!("metrics endpoint: cannot serve requests: {error}");
                 }
                 rests_until = Some(Instant::now() + PAUSE);
             }
@@ -328,7 +329,7 @@ fn serve(listener: &TcpListener, ended: &UnixStream, slots: &Slots, wait: Wait) 
     }
 }
 
-/// Sees to it that one more can be served.
+/// Makes room for one more client.
 fn make_room(clients: &mut Vec<Client>) {
     if clients.len() < CLIENTS_MAX {
         return;
@@ -343,13 +344,13 @@ fn is_passing(error: &io::Error) -> bool {
     kinds.contains(&error.kind())
 }
 
-/// Whether the exporter is gone, asked without waiting.
+/// Returns whether the exporter has been dropped, without waiting.
 fn has_ended(mut ended: &UnixStream) -> bool {
     let _ = ended.set_nonblocking(true);
     matches!(ended.read(&mut [0]), Ok(0))
 }
 
-/// The response to a request; `None`: some of it is still to come.
+/// Returns the response to a request; `None` if the request is incomplete.
 fn respond(request: &[u8], slots: &Slots) -> Option<String> {
     let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
     let mut parsed = httparse::Request::new(&mut headers);
@@ -368,7 +369,7 @@ fn respond(request: &[u8], slots: &Slots) -> Option<String> {
     })
 }
 
-/// A response that says its status and no more.
+/// Returns a response with a status only.
 fn plain(status: &str) -> String {
     whole(status, &format!("{status}\n"))
 }
@@ -387,7 +388,7 @@ mod tests {
 
     use super::*;
 
-    /// Waits that failed.
+    /// The number of waits that failed.
     static FAILED: AtomicUsize = AtomicUsize::new(0);
 
     /// Fails a few times, as without memory.
@@ -400,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn it_goes_on_after_waits_that_failed() {
+    fn exporter_survives_failed_waits() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         listener.set_nonblocking(true).unwrap();
         let address = listener.local_addr().unwrap();

@@ -1,4 +1,4 @@
-//! What an engine counts, and how it is told.
+//! Statistics of an engine, and their export.
 
 pub(crate) mod carriers;
 pub(crate) mod exporter;
@@ -11,26 +11,25 @@ use crate::types::statistics::{NicCounters, PathStatistics};
 
 pub use prometheus::prometheus;
 
-/// Everything that is counted of an engine.
+/// All statistics of an engine.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Statistics {
     /// The first endpoint of the engine.
     pub endpoint: Address,
-    /// What the engine counted.
+    /// The counters of the engine.
     pub counters: Counters,
-    /// What it sends and receives by, and what those NICs counted, as far as they tell.
+    /// The rails that it uses, with the counters of their NICs as far as those report them.
     pub rails: Vec<(Rail, Option<NicCounters>)>,
     /// The paths of its sessions.
     pub paths: Vec<PathStatistics>,
-    /// Paths that were left out, as there are too many.
+    /// The number of paths that were left out because there are too many.
     pub paths_omitted: usize,
-    /// What the kernel dropped of AF_XDP frames; `None`: there were none.
+    /// AF_XDP frames that the kernel dropped; `None` if AF_XDP is not used.
     pub frame_drops: Option<FrameDrops>,
 }
 
-/// What an endpoint's engine has counted. Plain numbers; differences of two readings mean
-/// something.
+/// Counters of an endpoint's engine, as plain numbers; use the difference of two readings.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Counters {
@@ -52,7 +51,7 @@ pub struct Counters {
     pub zero_copy_copied: u64,
     /// Chunks sent by the registration of their memory.
     pub registered_sends: u64,
-    /// Completions that belonged to nothing any more; dropped.
+    /// Completions whose operation was gone already; dropped.
     pub stale_completions: u64,
     /// Overflows of the completion ring; more than 0 asks for a larger `ring_entries`.
     pub cq_overflows: u64,
@@ -84,7 +83,7 @@ pub struct Counters {
     pub datagrams_sent: u64,
     /// Of these, those that were taken for lost; what they carried was sent again.
     pub datagrams_lost: u64,
-    /// Datagrams that came in and were dropped: garbled, forged, repeated, too long, or of no
+    /// Datagrams that were received and dropped: garbled, forged, repeated, too long, or of no
     /// session. [`Endpoint::datagrams`](crate::Endpoint::datagrams) has them by reason.
     pub datagrams_dropped: u64,
 }

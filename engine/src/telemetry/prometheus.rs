@@ -8,7 +8,7 @@ use crate::types::frames::FrameDrops;
 use crate::types::rail::PathState;
 use crate::types::statistics::{NicCounters, PathStatistics, PauseCounters};
 
-/// A number that something has: its name, what it is, and how it is read.
+/// A metric: its name, its description, and how it is read.
 type Number<T> = (&'static str, &'static str, fn(&T) -> u64);
 
 const COUNTERS: [Number<Counters>; 23] = [
@@ -31,7 +31,7 @@ const COUNTERS: [Number<Counters>; 23] = [
     ("corrupted_chunks", "Chunks with a wrong checksum", |c| c.corrupted_chunks),
     ("accesses_refused", "Operations on memory refused", |c| c.accesses_refused),
     ("wrong_keys", "Operations on memory by wrong keys", |c| c.wrong_keys),
-    ("dropped_frames", "Frames for nobody", |c| c.dropped_frames),
+    ("dropped_frames", "Frames without a receiver", |c| c.dropped_frames),
     ("datagrams_sent", "Datagrams sent", |c| c.datagrams_sent),
     ("datagrams_lost", "Datagrams taken for lost", |c| c.datagrams_lost),
     ("datagrams_dropped", "Datagrams that came and were dropped", |c| c.datagrams_dropped),
@@ -90,10 +90,10 @@ const STATES: [(PathState, &str); 4] = [
     (PathState::Down, "down"),
 ];
 
-/// Statistics of engines as Prometheus reads them: each metric with what it means, and a line for
-/// each engine, path or NIC. NICs are the host's, so one that several engines use is there once.
+/// Formats statistics of engines for Prometheus: each metric with its description, and a line for
+/// each engine, path or NIC. A NIC that several engines use is listed once.
 ///
-/// Each name begins with `ringrail_`; what only grows ends in `_total`. The labels of a path are
+/// Each name begins with `ringrail_`; names of counters end in `_total`. The labels of a path are
 /// `engine`, `peer`, `nic`, `local` and `remote`.
 pub fn prometheus(engines: &[&Statistics]) -> String {
     let mut text = Text(String::with_capacity(4096));
@@ -107,7 +107,7 @@ pub fn prometheus(engines: &[&Statistics]) -> String {
             }
         }
     }
-    let name = text.head("", "paths_omitted", "Paths that are not told of", Kind::Gauge);
+    let name = text.head("", "paths_omitted", "Paths that are not listed", Kind::Gauge);
     for (engine, labels) in engines.iter().zip(&labels) {
         text.line(&name, labels, engine.paths_omitted);
     }
@@ -255,11 +255,11 @@ enum Kind {
     Gauge,
 }
 
-/// What was written so far. Writing to a string does not fail.
+/// The text written so far. Writing to a string does not fail.
 struct Text(String);
 
 impl Text {
-    /// Begins a metric; gives its whole name.
+    /// Begins a metric; returns its full name.
     fn head(&mut self, prefix: &str, name: &str, help: &str, kind: Kind) -> String {
         let (suffix, kind) = match kind {
             Kind::Counter => ("_total", "counter"),

@@ -8,7 +8,7 @@ use core_affinity::CoreId;
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// Where the first thread could run that was pinned.
+/// The affinity mask of the first pinned thread before it was pinned.
 static BEFORE_PINNING: OnceLock<CpuSet> = OnceLock::new();
 
 thread_local! {
@@ -38,7 +38,7 @@ pub enum PinError {
         /// The cores that the thread may use.
         allowed: Vec<usize>,
     },
-    /// The kernel agreed, yet the thread's mask is another one.
+    /// The call succeeded, but the thread's mask is a different one.
     #[error(
         "this thread was to run on core {core} alone, but the kernel lets it run on {actual:?}: \
          something else sets the affinity of this process; stop that, or do not pin"
@@ -51,9 +51,10 @@ pub enum PinError {
     },
 }
 
-/// The cores that the calling thread may run on, ascending.
+/// Returns the cores that the calling thread may run on, ascending.
 ///
-/// That is its affinity mask now, so ask before pinning. Empty if the system does not tell.
+/// This is its current affinity mask, so call it before pinning. Empty if the system does not
+/// report the mask.
 pub fn cores() -> Vec<usize> {
     let Ok(mask) = sched_getaffinity(None) else { return Vec::new() };
     (0..CpuSet::MAX_CPU).filter(|core| mask.is_set(*core)).collect()
@@ -83,7 +84,7 @@ pub fn pin_current_thread(core: usize) -> Result<(), PinError> {
 /// was pinned could before.
 pub(crate) fn unpin_current_thread() {
     if let Some(mask) = BEFORE_PINNING.get() {
-        // It works where it is as well, at the cost of that core's owner.
+        // The thread works on this core too, but competes with the core's owner.
         let _ = sched_setaffinity(None, mask);
     }
 }
@@ -100,24 +101,24 @@ pub(crate) fn run_on(cores: &[usize]) -> bool {
     !cores.is_empty() && sched_setaffinity(None, &mask).is_ok()
 }
 
-/// Runs `work` on these cores, if the thread may run there, and has it where it could run before
-/// when that ends, or panics.
+/// Runs `work` on these cores, if the thread may run there, and restores its affinity afterwards,
+/// also after a panic.
 pub(super) fn on_cores<T>(cores: &[usize], work: impl FnOnce() -> T) -> T {
     let _back = sched_getaffinity(None).ok().filter(|_| run_on(cores)).map(Return);
     work()
 }
 
-/// Lets the thread run where it could before.
+/// Restores the affinity of the thread.
 struct Return(CpuSet);
 
 impl Drop for Return {
     fn drop(&mut self) {
-        // It may run there: it did.
+        // Cannot be refused: the thread ran there before.
         let _ = sched_setaffinity(None, &self.0);
     }
 }
 
-/// The cores that the calling thread may run on, or could before [`pin_current_thread`].
+/// Returns the cores that the calling thread may run on, or could before [`pin_current_thread`].
 pub(crate) fn unpinned_cores() -> Vec<usize> {
     match BEFORE_PINNING.get().filter(|_| IS_PINNED.get()) {
         Some(mask) => (0..CpuSet::MAX_CPU).filter(|core| mask.is_set(*core)).collect(),

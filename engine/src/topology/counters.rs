@@ -23,7 +23,7 @@ impl NicReader {
     /// Four system calls.
     pub(crate) fn read(&mut self, nic_index: u32) -> io::Result<NicCounters> {
         let counters = netlink::nic_counters(&mut self.netlink, nic_index)?;
-        // Whether pauses are told of is the driver's affair.
+        // Not every driver reports pauses.
         let pauses = self.ethtool.as_mut().and_then(|it| it.pauses(nic_index).ok().flatten());
         Ok(NicCounters {
             packets_received: counters.rx_packets,

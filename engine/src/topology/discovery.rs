@@ -1,8 +1,8 @@
 //! The NICs of this network namespace.
 //!
 //! `/proc/net` always shows the namespace of the reading thread, `/sys/class/net` that of
-//! whoever mounted `/sys`. So names come from `/proc/net/dev`, addresses from `getifaddrs`, and
-//! `/sys` is believed only where the interface index agrees.
+//! the process that mounted `/sys`. So names come from `/proc/net/dev`, addresses from
+//! `getifaddrs`, and `/sys` is used only where the interface index agrees.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -62,7 +62,7 @@ pub fn nics() -> Result<Vec<Nic>, DiscoveryError> {
     let mut nics: Vec<Nic> = found
         .into_iter()
         .filter_map(|(name, addresses)| {
-            // Gone since: then it is no NIC of ours any more.
+            // Removed meanwhile.
             let index = name_to_index(&any_socket, &name).ok()?;
             Some(describe(name, index, addresses, Path::new("/sys/class/net")))
         })
@@ -102,13 +102,13 @@ fn describe(name: String, index: u32, found: Addresses, sys: &Path) -> Nic {
             let state: String = read(sysfs, "operstate").unwrap_or_default();
             let flags = fs::read_to_string(sysfs.join("flags")).unwrap_or_default();
             let flags = u32::from_str_radix(flags.trim().trim_start_matches("0x"), 16);
-            // Loopback, tunnels and some virtual drivers never say more than `unknown`.
+            // Loopback, tunnels and some virtual drivers always report `unknown`.
             flags.is_ok_and(|flags| flags & IFF_UP != 0)
                 && matches!(state.as_str(), "up" | "unknown")
         }
         None => found.running,
     };
-    // Other places know the MTU by name too, and those follow the namespace.
+    // The MTU can be read by name elsewhere too, in the right namespace.
     let mtu = sysfs
         .and_then(|sysfs| read(sysfs, "mtu"))
         .or_else(|| read(&Path::new("/proc/sys/net/ipv6/conf").join(&name), "mtu"));
@@ -116,7 +116,7 @@ fn describe(name: String, index: u32, found: Addresses, sys: &Path) -> Nic {
         loopback: found.loopback || name == "lo",
         up,
         virtual_: virtual_reason(&name, sysfs),
-        // Drivers without a speed say -1 or refuse to be read; 0 and the unsigned -1 mean no link.
+        // Drivers without a speed report -1 or an error; 0 and the unsigned -1 mean no link.
         speed_mbps: sysfs
             .and_then(|sysfs| read::<i64>(sysfs, "speed"))
             .and_then(|speed| u32::try_from(speed).ok())
@@ -130,13 +130,13 @@ fn describe(name: String, index: u32, found: Addresses, sys: &Path) -> Nic {
     }
 }
 
-/// Bundles of VLANs of bundles: more layers are nobody's network.
+/// The largest depth of bundles and VLANs; real networks have fewer layers.
 const LAYERS_MAX: u32 = 4;
 
-/// The NUMA node of a NIC's hardware, or of that below it.
+/// Returns the NUMA node of a NIC's hardware, or of the hardware below it.
 fn numa_node(sysfs: &Path, layers: u32) -> Option<u32> {
     if sysfs.join("device").exists() {
-        // That of a virtio NIC is told by the device that it hangs on. -1: there are none.
+        // For a virtio NIC, the parent device has it. -1: the host has no NUMA nodes.
         let told = |file: &str| read::<i64>(sysfs, file).and_then(|node| u32::try_from(node).ok());
         return told("device/numa_node").or_else(|| told("device/../numa_node"));
     }
@@ -168,11 +168,11 @@ const TOOL_NAMES: [(&str, &str); 16] = [
     ("vmnet", "VMware"),
 ];
 
-/// Kinds of interface that lead elsewhere than onto the wire: `DEVTYPE` of `uevent`.
+/// Kinds of interface that do not lead to a wire directly: `DEVTYPE` of `uevent`.
 const DETOURS: [&str; 9] =
     ["bridge", "vxlan", "geneve", "gre", "gretap", "wireguard", "ppp", "wwan", "sit"];
 
-/// Names of drivers' own making, for where `/sys` says nothing.
+/// Default interface names of drivers, for hosts where `/sys` has no information.
 const DRIVER_NAMES: [(&str, &str); 7] = [
     ("dummy", "a dummy interface"),
     ("ifb", "a queueing helper"),
@@ -183,7 +183,7 @@ const DRIVER_NAMES: [(&str, &str); 7] = [
     ("ppp", "a point-to-point link"),
 ];
 
-/// Why a NIC is not taken unless named.
+/// Returns why a NIC is not used unless named.
 fn virtual_reason(name: &str, sysfs: Option<&Path>) -> Option<String> {
     if let Some(sysfs) = sysfs {
         // Only hardware, pass-through or paravirtual, hangs below a bus.
@@ -258,7 +258,7 @@ mod tests {
         [("ifindex", "7\n"), ("flags", "0x1003\n"), ("operstate", "up\n"), ("mtu", "9000\n")];
 
     #[test]
-    fn hardware_is_told_from_the_rest() {
+    fn hardware_is_distinguished_from_virtual_nics() {
         let with = |name: &str, more: &[(&str, &str)]| {
             let root = sysfs(name, &[&UP[..], more].concat());
             describe(name.into(), 7, Addresses::default(), root.path())
@@ -266,7 +266,7 @@ mod tests {
         let hardware = with("eth0", &[("device", ""), ("speed", "25000\n")]);
         assert!(hardware.up && hardware.virtual_.is_none());
         assert_eq!((hardware.speed_mbps, hardware.mtu), (Some(25_000), Some(9000)));
-        // Hardware keeps its rights whatever somebody called it.
+        // Hardware is not virtual, whatever its name.
         assert_eq!(with("vnet0", &[("device", "")]).virtual_, None);
         assert_eq!(with("rail0", &[("speed", "-1\n")]).virtual_, None);
         assert_eq!(with("rail0", &[("speed", "-1\n")]).speed_mbps, None);
@@ -312,7 +312,7 @@ mod tests {
         assert_eq!((node("bond0"), node("bond0.7")), (Some(1), Some(1)));
         std::os::unix::fs::symlink(net.join("eth2"), net.join("bond0/lower_eth2")).unwrap();
         assert_eq!((node("bond0"), node("bond0.7")), (None, None));
-        // A circle ends.
+        // A cycle terminates.
         fs::create_dir(net.join("eth3")).unwrap();
         std::os::unix::fs::symlink(net.join("eth3"), net.join("eth3/lower_eth3")).unwrap();
         assert_eq!(node("eth3"), None);
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sysfs_of_another_namespace_is_not_believed() {
+    fn sysfs_of_another_namespace_is_ignored() {
         let root = sysfs("eth0", &[&UP[..], &[("speed", "10")]].concat());
         let found = Addresses { running: false, ..Addresses::default() };
         let nic = describe("eth0".into(), 8, found, root.path());
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn names_speak_where_sysfs_is_silent() {
+    fn virtual_nic_is_detected_by_name_without_sysfs() {
         for name in ["docker0", "br-12ab", "virbr0", "cni0", "flannel.1", "vetha1", "tun3"] {
             assert!(virtual_reason(name, None).is_some(), "{name}");
         }
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn the_most_useful_address_stands_first() {
+    fn most_useful_address_comes_first() {
         let texts = [("fe80::1", 64), ("169.254.1.1", 16), ("fd00::1", 48), ("10.0.0.1", 8)];
         let addresses = texts.iter().map(|(text, bits)| (text.parse().unwrap(), *bits)).collect();
         let found = Addresses { addresses, ..Addresses::default() };

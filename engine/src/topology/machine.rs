@@ -1,7 +1,7 @@
 //! The machine as hwloc sees it (feature `hwloc`): packages, caches and cores, and where NICs are.
 //!
-//! Engines do without: what placement needs is in `/sys`. This is for people who look, and for
-//! tests that compare both.
+//! Engines do not need it: placement reads `/sys`. This is for display, and for tests that compare
+//! both.
 
 use std::num::NonZeroU64;
 
@@ -11,7 +11,7 @@ use hwlocality::object::attributes::ObjectAttributes;
 use hwlocality::object::types::ObjectType;
 use hwlocality::topology::builder::TypeFilter;
 
-/// Why hwloc tells nothing.
+/// The error of hwloc.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "hwloc cannot read the topology of this host: {cause}; `lstopo` shows what it sees, and \
@@ -40,10 +40,10 @@ pub struct PhysicalCore {
 pub struct Machine(Topology);
 
 impl Machine {
-    /// Asks hwloc, which reads much of `/sys`: this takes milliseconds.
+    /// Runs hwloc, which reads much of `/sys`: this takes milliseconds.
     ///
     /// # Errors
-    /// hwloc cannot tell, with its cause.
+    /// hwloc fails; the error has its cause.
     pub fn read() -> Result<Self, MachineError> {
         let failed = |cause: String| MachineError { cause };
         let builder = Topology::builder();
@@ -52,13 +52,14 @@ impl Machine {
         builder.build().map(Self).map_err(|error| failed(error.to_string()))
     }
 
-    /// The physical cores that this process may use, in the order of hwloc: neighbours share more.
+    /// Returns the physical cores that this process may use, in the order of hwloc: adjacent cores
+    /// share more.
     pub fn cores(&self) -> Vec<PhysicalCore> {
         self.0.objects_with_type(ObjectType::Core).map(|core| self.core(core)).collect()
     }
 
-    /// The logical processors that are nearest to a NIC. `None`: it is at no place that hwloc
-    /// knows, as NICs without a device are (`lo`, veth, bridges).
+    /// Returns the logical processors that are nearest to a NIC. `None` if hwloc does not know its
+    /// location, as for NICs without a device (`lo`, veth, bridges).
     pub fn near_nic(&self, nic: &str) -> Option<Vec<usize>> {
         let devices = self.0.objects_with_type(ObjectType::OSDevice);
         let is_it = |device: &&TopologyObject| {
@@ -120,9 +121,9 @@ mod tests {
         sorted
     }
 
-    /// Placement reads `/sys`, hwloc has sources of its own.
+    /// Placement reads `/sys`; hwloc uses its own sources.
     #[test]
-    fn placement_and_hwloc_see_the_same_machine() {
+    fn placement_agrees_with_hwloc() {
         let machine = Machine::read().unwrap();
         let allowed = cores();
         let is_allowed = |core: &usize| allowed.contains(core);

@@ -1,4 +1,4 @@
-//! What the host has: NICs with the ones to use and why, cores, which of them engines use, pinning.
+//! Topology of the host: NICs and the selection of rails, cores, placement of engines, pinning.
 
 mod cores;
 mod counters;
@@ -49,42 +49,41 @@ pub struct Nic {
     /// hardware, for what bundles or divides hardware (bond, team, VLAN, macvlan) and for a plain
     /// veth, which is all the NIC that a container or a namespace has.
     pub virtual_: Option<String>,
-    /// Its link speed in Mb/s, where the driver knows it.
+    /// Its link speed in Mb/s, if the driver reports it.
     pub speed_mbps: Option<u32>,
-    /// Its largest packet in bytes, where the system tells.
+    /// Its largest packet in bytes, if the system reports it.
     pub mtu: Option<u32>,
-    /// The NUMA node that it hangs on, where there are several and the system tells. What bundles
-    /// or divides hardware is where that is, if all of it is on one node.
+    /// The NUMA node that it is attached to, if there are several and the system reports it. A NIC
+    /// that bundles or divides hardware is on the node of that hardware, if it is a single one.
     pub numa_node: Option<u32>,
 }
 
 impl Nic {
-    /// Leading bits of the network of one of its addresses; `None` if that is none of them.
+    /// Returns the prefix length of one of its addresses; `None` if it does not have the address.
     pub fn prefix_of(&self, address: IpAddr) -> Option<u8> {
         let position = self.addresses.iter().position(|known| *known == address)?;
         self.prefixes.get(position).copied()
     }
 
-    /// Whether `address` is on the network of one of its addresses.
+    /// Returns whether `address` is on the network of one of its addresses.
     pub fn is_on_link(&self, address: IpAddr) -> bool {
         let mut known = self.addresses.iter().zip(&self.prefixes);
         known.any(|(known, bits)| is_same_network(*known, address, *bits))
     }
 }
 
-/// How useful an address is, the least number first.
+/// Ranks an address by its usefulness; the lowest number is the best.
 pub(crate) fn address_rank(address: &IpAddr) -> u8 {
     match address {
         IpAddr::V4(v4) if v4.is_link_local() => 2,
         IpAddr::V4(_) => 0,
-        // It needs a scope to be reached by, and says nothing about who else is there.
+        // It needs a scope, and gives no hint about other hosts.
         IpAddr::V6(v6) if v6.is_unicast_link_local() => 3,
         IpAddr::V6(_) => 1,
     }
 }
 
-/// Whether an address is one that the whole internet could reach. Those for documents stand for
-/// such ones.
+/// Returns whether an address is publicly routable. Documentation addresses count as public.
 pub(crate) fn is_public(address: &IpAddr) -> bool {
     match address {
         IpAddr::V4(v4) => {

@@ -1,7 +1,7 @@
 //! Where engines run: cores of this process on the node of the NIC, in the order of their use.
 //!
-//! The kernel tells all of it in `/sys/devices/system` (Documentation/ABI/stable/sysfs-devices-node
-//! and sysfs-devices-system-cpu): a file of each core, and two of each node.
+//! Everything is read from `/sys/devices/system` (Documentation/ABI/stable/sysfs-devices-node and
+//! sysfs-devices-system-cpu): one file for each core, and two for each node.
 
 use std::fmt;
 use std::fs;
@@ -14,8 +14,8 @@ use crate::settings::{Cores, Kind as _};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Core {
     number: usize,
-    /// Distance of its node from that of the NIC, as the firmware tells; where it tells nothing of
-    /// any node, the same for all.
+    /// Distance of its node from that of the NIC, as the firmware reports it; equal for all nodes
+    /// if it reports none.
     distance: u32,
     /// How many hardware threads of the same physical core have lower numbers.
     sibling: usize,
@@ -38,10 +38,10 @@ pub struct Placement {
 }
 
 impl Placement {
-    /// For dedicated engines of a process that may run on `allowed`, but for `reserved`, with a NIC
-    /// on `node` if that is known.
+    /// Places dedicated engines of a process that may run on `allowed` except `reserved`, with a
+    /// NIC on `node` if that is known.
     ///
-    /// Where all that is allowed is reserved the reservation is void, for engines run somewhere.
+    /// If all allowed cores are reserved, the reservation is ignored: engines must run somewhere.
     pub fn of_host(allowed: &[usize], reserved: &[usize], node: Option<u32>) -> Self {
         Self::read(Path::new("/sys/devices/system"), allowed, reserved, node)
     }
@@ -70,18 +70,18 @@ impl Placement {
         }
     }
 
-    /// The cores, the best first. Empty where the system tells nothing.
+    /// Returns the cores, the best first. Empty if the system does not report them.
     pub fn cores(&self) -> &[usize] {
         &self.cores
     }
 
-    /// Those on the node of the NIC, or on the nearest one that the process may use: where threads
-    /// of dedicated engines run.
+    /// Returns the cores on the node of the NIC, or on the nearest one that the process may use.
+    /// Threads of dedicated engines run there.
     ///
     /// Not one core each: other processes may have the same cores (ranks that a launcher binds to a
     /// socket, or not at all), and threads of the application may be bound to any of them. Two that
-    /// spin on one core while others are idle would be worse than a thread that moves. Who knows
-    /// better names cores in the setting `pin_cores`.
+    /// spin on one core while others are idle would be worse than a thread that moves. The setting
+    /// `pin_cores` overrides this.
     pub fn near(&self) -> &[usize] {
         &self.cores[..self.near]
     }
@@ -90,19 +90,19 @@ impl Placement {
     /// first. The calling thread runs there meanwhile, if it may.
     pub(crate) fn with_memory<T>(&self, make: impl FnOnce() -> T) -> T {
         if self.near == self.cores.len() {
-            // All are as near, or nobody knows.
+            // All cores are equally near, or the distances are unknown.
             return make();
         }
         on_cores(self.near(), make)
     }
 }
 
-/// As people read it: `cores 2-5,8 (2-5 nearest to the NIC)`.
+/// For display: `cores 2-5,8 (2-5 nearest to the NIC)`.
 impl fmt::Display for Placement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let all = ranges(&self.cores);
         match self.near {
-            0 => f.write_str("the system tells no cores"),
+            0 => f.write_str("the system reports no cores"),
             near if near == self.cores.len() => write!(f, "cores {all}"),
             _ => write!(f, "cores {all} ({} nearest to the NIC)", ranges(self.near())),
         }
@@ -183,7 +183,7 @@ mod tests {
         assert_eq!(of(Some(1)).cores(), [2, 3, 6, 7, 0, 1, 4, 5]);
         assert_eq!(of(Some(1)).near(), [2, 3, 6, 7]);
         assert_eq!(of(Some(1)).to_string(), "cores 0-7 (2-3,6-7 nearest to the NIC)");
-        // Nobody knows where the NIC is.
+        // The node of the NIC is unknown.
         assert_eq!(of(None).cores(), ALL);
         assert_eq!(of(None).near().len(), 8);
         assert_eq!(of(None).to_string(), "cores 0-7");
@@ -203,20 +203,20 @@ mod tests {
     }
 
     #[test]
-    fn what_the_system_does_not_tell_is_no_preference() {
+    fn missing_information_gives_no_preference() {
         let host = host();
-        // A core that no node has comes last.
+        // A core without a node comes last.
         let odd = Placement::read(host.path(), &[0, 8], &[], Some(0));
         assert_eq!((odd.cores(), odd.near()), (&[0, 8][..], &[0][..]));
         let silent = Placement::read(Path::new("/nonexistent"), &[5, 4], &[], Some(1));
         assert_eq!((silent.cores(), silent.near()), (&[4, 5][..], &[4, 5][..]));
         let nothing = Placement::read(Path::new("/nonexistent"), &[], &[], Some(1));
         assert_eq!(nothing.near(), [0; 0]);
-        assert_eq!(nothing.to_string(), "the system tells no cores");
+        assert_eq!(nothing.to_string(), "the system reports no cores");
     }
 
     #[test]
-    fn a_thread_is_elsewhere_for_as_long_as_it_makes_memory() {
+    fn thread_moves_while_it_allocates_memory() {
         let before = cores();
         let mut here = Placement::of_host(&before, &[], None);
         assert_eq!(here.cores().len(), before.len());
@@ -228,7 +228,7 @@ mod tests {
             let failed = std::panic::catch_unwind(|| here.with_memory(|| panic!("on purpose")));
             assert!(failed.is_err() && cores() == before);
         }
-        // What the kernel refuses changes nothing.
+        // A call that the kernel refuses has no effect.
         here.cores = vec![CpuSet::MAX_CPU - 1, 0];
         here.near = 1;
         assert_eq!(here.with_memory(cores), before);

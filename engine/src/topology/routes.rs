@@ -1,4 +1,4 @@
-//! How peers are reached from NICs, as far as the kernel's tables tell without trying.
+//! How peers are reached from NICs, according to the kernel's tables.
 
 use std::io;
 use std::net::IpAddr;
@@ -10,7 +10,7 @@ use crate::netlink::{NetlinkSocket, Route, find};
 pub struct Routes(NetlinkSocket);
 
 impl Routes {
-    /// Opens it, in the network namespace of the calling thread.
+    /// Opens the tables, in the network namespace of the calling thread.
     ///
     /// # Errors
     /// No descriptor is left.
@@ -18,11 +18,11 @@ impl Routes {
         NetlinkSocket::open().map(Self)
     }
 
-    /// How `to` is reached from the NIC with the index `nic_index` by its address `from`. Takes a
-    /// few microseconds. That there is a route does not mean that somebody answers.
+    /// Returns how `to` is reached from the NIC with the index `nic_index` by its address `from`.
+    /// Takes a few microseconds. A route does not imply that a host answers.
     ///
     /// # Errors
-    /// What the kernel says, other than that there is no way.
+    /// The kernel's error, other than that there is no route.
     pub fn find(&mut self, nic_index: u32, from: IpAddr, to: IpAddr) -> io::Result<Route> {
         let mut found = find(&mut self.0, nic_index, from, to)?;
         if let Route::Unreachable { cause } = &mut found
@@ -39,8 +39,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn causes_are_told_in_words() {
-        // A source that is none of ours, and class E.
+    fn unreachable_route_has_a_cause() {
+        // A source address that this host does not have, and class E.
         let mut routes = Routes::open().unwrap();
         for (from, to) in [("192.0.2.77", "192.0.2.78"), ("127.0.0.1", "240.0.0.1")] {
             let found = routes.find(0x7fff_fff0, from.parse().unwrap(), to.parse().unwrap());

@@ -15,7 +15,7 @@ use super::Nic;
 use crate::settings::Settings;
 use crate::types::rail::{Rail, RailRole};
 
-/// What became of a candidate.
+/// The verdict on a candidate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// It is a rail.
@@ -24,14 +24,14 @@ pub enum Verdict {
     Rejected,
 }
 
-/// A NIC with what became of it and why.
+/// A NIC with its verdict and the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Candidate {
     /// The NIC.
     pub nic: Nic,
     /// Whether it is used.
     pub verdict: Verdict,
-    /// Why, and where there is one the cure.
+    /// The reason, and the cure if there is one.
     pub reason: String,
     /// Numbers of the rails that it is; several where the settings name several of its networks.
     pub rails: Vec<usize>,
@@ -60,13 +60,13 @@ pub struct Selection {
     /// The rails, the best first; the address of the first one is where an engine is found. Empty
     /// when no candidate will do.
     pub rails: Vec<Rail>,
-    /// Every NIC that was looked at, in the order of the list that was given.
+    /// Every NIC of the given list, in its order.
     pub candidates: Vec<Candidate>,
     /// Positions, among the candidates, of those that lack nothing but a link and would be better
     /// rails than the ones that were chosen. [`select_when_up`](super::select_when_up) waits for
     /// them.
     pub awaited: Vec<usize>,
-    /// Loopback was taken for want of anything else.
+    /// Loopback was chosen because there is nothing else.
     is_loopback_by_default: bool,
 }
 
@@ -82,7 +82,7 @@ impl Selection {
         self.is_loopback_by_default
     }
 
-    /// What became of the NICs that are awaited.
+    /// Returns the reasons of the awaited NICs.
     pub(super) fn awaited_reasons(&self) -> String {
         let awaited = self.awaited.iter().map(|&position| &self.candidates[position]);
         awaited.map(ToString::to_string).collect::<Vec<_>>().join("; ")
@@ -161,11 +161,12 @@ pub enum SelectionError {
 ///
 /// `listen_address` is the first rail's, and alone means that there is no other. Otherwise the
 /// order is: preferred NICs before others, backup ones last; the order of `nics`; the faster first
-/// as far as drivers tell; the order of the list. What is beyond `rails_max` is left out.
+/// as far as drivers report speeds; the order of the list. Rails above `rails_max` are left out.
 ///
 /// # Errors
-/// The settings ask for what is not there, or contradict each other. That what they name is down
-/// or has no address is not an error: there may be no rail then, and the candidates say why.
+/// The settings name something that does not exist, or contradict each other. It is not an error
+/// if a named NIC is down or has no address: there may be no rail then, and the candidates have
+/// the reasons.
 pub fn select(nics: &[Nic], settings: &Settings) -> Result<Selection, SelectionError> {
     let wishes = Wishes::of(settings);
     wishes.check(nics)?;
@@ -181,7 +182,7 @@ pub fn select(nics: &[Nic], settings: &Settings) -> Result<Selection, SelectionE
     if let Some(address) = wishes.listen {
         match picks.iter().position(|(_, pick)| pick.address == address) {
             Some(position) => picks[..=position].rotate_right(1),
-            // Others would not be reached at the address that was promised.
+            // Without that NIC, peers could not reach this host at the announced address.
             None => {
                 for (_, pick) in picks.drain(..) {
                     picking.refusals[pick.nic].get_or_insert_with(|| {
@@ -259,7 +260,7 @@ fn chosen_reason(
 fn beyond_reason(nic: &Nic, last: Option<&(RailRole, Pick)>, nics: &[Nic], most: usize) -> String {
     let speed = |nic: &Nic| match nic.speed_mbps {
         Some(speed) => format!("{speed} Mb/s"),
-        None => "of a speed that its driver does not tell".into(),
+        None => "of a speed that its driver does not report".into(),
     };
     let last = last.map_or_else(String::new, |(_, pick)| {
         let last = &nics[pick.nic];

@@ -7,17 +7,17 @@ use super::discovery::{DiscoveryError, nics};
 use super::selection::{Candidate, Selection, SelectionError, select};
 use crate::settings::Settings;
 
-/// Between two looks at the NICs of the host.
+/// The interval at which the NICs of the host are listed.
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// Why no rails could be selected.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RailsError {
-    /// The kernel gives no list of NICs.
+    /// The kernel does not list the NICs.
     #[error("cannot list the NICs of this host: {0}")]
     Unknown(#[source] DiscoveryError),
-    /// The settings ask for what is not there, or contradict each other.
+    /// The settings name something that does not exist, or contradict each other.
     #[error(transparent)]
     Settings(SelectionError),
     /// No NIC is up and has an address.

@@ -13,7 +13,7 @@ const SLICE_NS: u64 = 100_000;
 ///
 /// # Errors
 ///
-/// What the kernel says, such as a filter of system calls.
+/// The kernel's error, for example from a system call filter.
 pub(crate) fn ask_for_short_slices() -> io::Result<()> {
     let mut attributes = attributes()?;
     if attributes.sched_policy != libc::SCHED_OTHER as u32 {
@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn slices_are_short_and_all_else_stays() {
+    fn only_the_slice_changes() {
         let before = attributes().unwrap();
         let after = std::thread::spawn(|| {
             ask_for_short_slices().unwrap();

@@ -14,15 +14,15 @@ use crate::bootstrap::{BootstrapError, KEY_BYTES_MAX, PART_BYTES_MAX};
 /// The last byte is the version.
 pub(super) const MAGIC: [u8; 8] = *b"RRBOOT\0\x01";
 
-/// A process's random number, which tells it from another one that claims the same rank.
+/// The random number of a process; distinguishes processes that claim the same rank.
 pub(super) type Instance = [u8; 16];
 
 /// Frame kinds.
 pub(super) mod kind {
     /// Client: who I am.
     pub(crate) const HELLO: u8 = 1;
-    /// Server: you are in.
-    pub(crate) const WELCOME: u8 = 2;
+    /// Server: the rank is accepted.
+    pub(crate) const ACCEPTED: u8 = 2;
     /// Server: not in this job; the body is a text.
     pub(crate) const REFUSED: u8 = 3;
     /// Client: my part of this round.
@@ -62,8 +62,8 @@ pub(super) fn parse_header(header: [u8; FRAME_HEADER_BYTES]) -> (usize, u8) {
     (u32::from_le_bytes([a, b, c, d]) as usize, kind)
 }
 
-/// Takes the next whole frame, if there is one, off what a client has sent; the magic comes before
-/// the first. `Err`: it is no client, or its frame is longer than `limit`.
+/// Takes the next complete frame, if any, from the bytes that a client has sent; the magic precedes
+/// the first. Returns `Err` if it is not a client, or if its frame is longer than `limit`.
 pub(super) fn take_frame(
     incoming: &mut Vec<u8>,
     magic_seen: &mut bool,
@@ -94,7 +94,7 @@ pub(super) fn take_frame(
     Ok(Some((kind, frame[FRAME_HEADER_BYTES..].to_vec())))
 }
 
-/// Who a client says it is.
+/// The identity that a client claims.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Hello {
     pub(super) rank: usize,
@@ -157,7 +157,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn hellos_travel(
+        fn hello_roundtrip(
             rank: u32, size: u32, instance: [u8; 16], label in "\\PC{0,20}", job in "\\PC{0,20}",
         ) {
             let (rank, size) = (rank as usize, size as usize);

@@ -1,4 +1,4 @@
-//! Whoever connects to the port of a job may say anything.
+//! Fuzz tests of the frames: any client may connect to the port of a job.
 
 use std::time::Duration;
 
@@ -50,7 +50,7 @@ fn client_frames() {
     });
 }
 
-/// A hello that is understood is the one that was said.
+/// A decoded hello encodes to the same bytes.
 #[test]
 fn hellos() {
     bolero::check!().with_test_time(TEST_TIME).with_max_len(200).for_each(|input: &[u8]| {

@@ -1,4 +1,4 @@
-//! Bootstrap over TCP: rank 0 serves, everybody (rank 0 too) connects to it.
+//! Bootstrap over TCP: rank 0 serves, and all ranks (rank 0 too) connect to it.
 
 mod frame;
 #[cfg(test)]
@@ -40,7 +40,7 @@ impl Tcp {
     /// Returns when all ranks are there.
     ///
     /// # Errors
-    /// Two processes claim one rank, ranks disagree about their number, or somebody did not come
+    /// Two processes claim one rank, ranks disagree about their number, or a rank did not join
     /// before the timeout.
     pub fn join(host: &str, port: u16, member: &Member) -> Result<Self, BootstrapError> {
         Self::join_with(host, port, member, None)
@@ -64,7 +64,7 @@ impl Tcp {
             instance: UnwrapErr(SysRng).random(),
             label: own_label(),
             deadline: Instant::now().checked_add(member.timeout),
-            trouble: "nobody answered".into(),
+            trouble: "no answer".into(),
         };
         let server = match (member.rank, listener) {
             (0, Some(listener)) => Some(joining.serve(listener)?),
@@ -127,11 +127,11 @@ struct Joining<'a> {
     trouble: String,
 }
 
-/// What came of one attempt.
+/// The result of one attempt.
 enum Attempt {
     Joined(TcpStream),
     Again(String),
-    /// To try again, too: what serves there says why not now.
+    /// To try again as well: the server gave a reason for refusing.
     Refused(String),
     Failed(BootstrapError),
 }
@@ -143,7 +143,8 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 /// How long one attempt may take to connect, and then to be answered.
 const ATTEMPT_TIME: Duration = Duration::from_secs(5);
 
-/// How much longer than rank 0 the others wait: rank 0 knows who is missing and says so.
+/// How much longer than rank 0 the others wait: rank 0 knows which ranks are missing and reports
+/// them.
 const GRACE: Duration = Duration::from_secs(1);
 
 impl Joining<'_> {
@@ -160,8 +161,8 @@ impl Joining<'_> {
         self.deadline.map_or(Duration::MAX, |at| at.saturating_duration_since(Instant::now()))
     }
 
-    /// Rank 0's port. Where it cannot be had, asks who has it: if that is another rank 0 of this
-    /// job, both are to know; if it is an earlier job that is about to end, waits for that.
+    /// Opens rank 0's port. If it is in use, connects to its owner: if that is another rank 0 of
+    /// this job, both fail; if it is an earlier job that is about to end, waits for that.
     fn open_port(&self) -> Result<TcpListener, BootstrapError> {
         let patience = Instant::now() + self.remaining().min(ATTEMPT_TIME);
         loop {
@@ -171,8 +172,8 @@ impl Joining<'_> {
             };
             let trouble = match self.attempt() {
                 Attempt::Failed(error) => return Err(error),
-                // Whoever takes in a second rank 0 does not check ranks.
-                Attempt::Joined(_) => "something that takes anybody in".into(),
+                // A server that accepts a second rank 0 does not check ranks.
+                Attempt::Joined(_) => "a server that accepts any rank".into(),
                 Attempt::Again(trouble) | Attempt::Refused(trouble) => trouble,
             };
             if Instant::now() < patience {
@@ -181,9 +182,9 @@ impl Joining<'_> {
             }
             return Err(BootstrapError::System {
                 doing: format!("rank 0 cannot listen at {}:{}", self.host, self.port),
-                problem: format!("{bind_error} (asked who is there: {trouble})"),
+                problem: format!("{bind_error} (answer of the current owner: {trouble})"),
                 cure: match bind_error.kind() {
-                    io::ErrorKind::AddrInUse => "choose a MASTER_PORT that nobody uses",
+                    io::ErrorKind::AddrInUse => "choose an unused MASTER_PORT",
                     io::ErrorKind::AddrNotAvailable => {
                         "set MASTER_ADDR to an address of the host that runs rank 0, or run rank 0 \
                          there"
@@ -203,7 +204,7 @@ impl Joining<'_> {
                 Attempt::Joined(stream) => return Ok(stream),
                 Attempt::Failed(error) => return Err(error),
                 Attempt::Refused(reason) => (self.trouble, was_refused) = (reason, true),
-                // Our own deadline cut it off: the reason of the refusal before it says more.
+                // Our own deadline cut it off: the reason of the earlier refusal explains more.
                 Attempt::Again(_) if was_refused && self.remaining().is_zero() => {}
                 Attempt::Again(trouble) => (self.trouble, was_refused) = (trouble, false),
             }
@@ -215,8 +216,8 @@ impl Joining<'_> {
                         self.host, self.port, self.trouble
                     ),
                     after: self.member.timeout,
-                    cure: "see whether rank 0 runs there and what it says, and whether \
-                           MASTER_ADDR, MASTER_PORT and the firewall are right"
+                    cure: "check that rank 0 runs there, check its output, and check \
+                           MASTER_ADDR, MASTER_PORT and the firewall"
                         .into(),
                 });
             }
@@ -246,7 +247,7 @@ impl Joining<'_> {
         refusal.map_or(Attempt::Again(trouble), Attempt::Refused)
     }
 
-    /// The addresses of the host. A resolver may take its time, so it gets a thread of its own.
+    /// Resolves the host. This may block for long, so it runs on a thread of its own.
     fn resolve(&self) -> Result<Vec<SocketAddr>, String> {
         if let Ok(address) = self.host.trim_matches(['[', ']']).parse::<IpAddr>() {
             return Ok(vec![SocketAddr::new(address, self.port)]);
@@ -255,7 +256,7 @@ impl Joining<'_> {
         let (host, port) = (self.host.to_string(), self.port);
         let ask = move || {
             let found = (host.as_str(), port).to_socket_addrs().map(Iterator::collect);
-            // Nobody listens any more when it took too long.
+            // The receiver is gone if resolving took too long.
             let _ = answer.send(found);
         };
         let thread = std::thread::Builder::new().name("ringrail-dns".into()).spawn(ask);
@@ -267,7 +268,7 @@ impl Joining<'_> {
         }
     }
 
-    /// Says who this is and hears what rank 0 makes of it.
+    /// Sends the hello and reads rank 0's answer.
     fn introduce(&self, mut stream: TcpStream, limit: Duration) -> Attempt {
         let hello = Hello {
             rank: self.member.rank,
@@ -286,7 +287,7 @@ impl Joining<'_> {
             return Attempt::Again(error.to_string());
         }
         match read_frame(&mut stream, Some(deadline), 64 << 10) {
-            Ok((kind::WELCOME, _)) => Attempt::Joined(stream),
+            Ok((kind::ACCEPTED, _)) => Attempt::Joined(stream),
             Ok((kind::ABORT, body)) => Attempt::Failed(BootstrapError::decode(&body)),
             Ok((kind::REFUSED, body)) => Attempt::Refused(String::from_utf8_lossy(&body).into()),
             Ok(_) => Attempt::Again("what answers there is no rank of such a job".into()),
@@ -308,7 +309,7 @@ fn read_frame(
         return Err(io::Error::new(io::ErrorKind::InvalidData, "not our protocol"));
     }
     let mut body = Vec::new();
-    // Memory grows with what really comes, not with what a header says.
+    // Memory grows with the bytes received, not with the length in the header.
     while body.len() < length {
         let start = body.len();
         body.resize(length.min(start + (1 << 20)), 0);
@@ -396,7 +397,7 @@ impl Gather for Link {
 
 impl Drop for Link {
     fn drop(&mut self) {
-        // If it does not arrive, the end of the connection says as much.
+        // If it does not arrive, the end of the connection means the same.
         let _ = self.stream.set_write_timeout(Some(Duration::from_millis(100)));
         let _ = self.stream.write_all(&frame(kind::GOODBYE, &[]));
         // After a failure our own server waits for this end too.

@@ -18,19 +18,19 @@ use super::frame::{
 use crate::bootstrap::error::rank_list;
 use crate::bootstrap::{BootstrapError, Member};
 
-/// How long a connection may take to say who it is.
+/// How long a connection may take to send its hello.
 const HELLO_TIME: Duration = Duration::from_secs(5);
 
-/// Connections that have not said who they are; beyond, the oldest is closed.
+/// The largest number of connections without a hello; above it, the oldest is closed.
 const UNKNOWN_MAX: usize = 256;
 
-/// How long the last words may take to leave.
+/// How long sending the final frames may take.
 const LINGER: Duration = Duration::from_secs(2);
 
-/// How often deadlines are looked at.
+/// How often deadlines are checked.
 const TICK: Duration = Duration::from_millis(100);
 
-/// The thread; it ends when this is dropped, after what it owes the others has left.
+/// The server's thread; it ends when this is dropped, after all pending frames have been sent.
 #[derive(Debug)]
 pub(super) struct Server {
     stop: Option<UnixStream>,
@@ -38,8 +38,8 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// Serves ranks of `member`'s job on `listener`. `instance` and `label` are those of the
-    /// process that this is: nobody else may be rank 0.
+    /// Serves ranks of `member`'s job on `listener`. `instance` and `label` are those of this
+    /// process: no other one may be rank 0.
     pub(super) fn start(
         listener: TcpListener,
         member: &Member,
@@ -67,7 +67,7 @@ impl Server {
 }
 
 impl Server {
-    /// Stops, and tells the ranks that have come why.
+    /// Stops, and reports the reason to the ranks that have joined.
     pub(super) fn abort(mut self, error: &BootstrapError) {
         if let Some(mut stop) = self.stop.take() {
             // Short enough for the socket's buffer, so this does not wait for the thread.
@@ -78,10 +78,10 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Closing our end is the sign to stop.
+        // Closing our end requests the stop.
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            // A panic there was printed by the thread itself; nothing is left to do about it.
+            // The thread has printed its panic; nothing else is left to do.
             let _ = thread.join();
         }
     }
@@ -93,10 +93,10 @@ struct Connection {
     magic_seen: bool,
     rank: Option<usize>,
     incoming: Vec<u8>,
-    /// What is still to be sent, with how much of the first is gone already.
+    /// The frames to be sent, and how many bytes of the first have been sent already.
     outgoing: VecDeque<Arc<[u8]>>,
     sent: usize,
-    /// Nothing more is read as frames; the connection ends when all is sent and the other end
+    /// Set when no more frames are read. The connection ends when all is sent and the other end
     /// has closed, or at this time.
     closing: Option<Instant>,
     write_closed: bool,
@@ -108,7 +108,7 @@ impl Connection {
         self.outgoing.push_back(Arc::clone(bytes));
     }
 
-    /// Says a last word.
+    /// Sends a final frame.
     fn close_with(&mut self, bytes: &Arc<[u8]>) {
         if self.closing.is_none() {
             self.push(bytes);
@@ -116,7 +116,7 @@ impl Connection {
         }
     }
 
-    /// Sends what the kernel takes.
+    /// Sends as much as the kernel accepts.
     fn flush(&mut self) {
         while let Some(first) = self.outgoing.front() {
             match self.stream.write(&first[self.sent..]) {
@@ -141,16 +141,16 @@ impl Connection {
         }
     }
 
-    /// Reads what is there; `false` at the end of the stream. Bounded, so that one sender cannot
-    /// keep the others waiting.
+    /// Reads available bytes; returns `false` at the end of the stream. Bounded, so that one
+    /// sender cannot starve the others.
     fn fill(&mut self) -> bool {
         let mut buffer = [0; 16 << 10];
-        // Strangers get little memory.
+        // Connections without a rank get little memory.
         for _ in 0..if self.rank.is_some() { 16 } else { 1 } {
             match self.stream.read(&mut buffer) {
                 Ok(0) => return false,
-                // What a closing connection still says is read only so that the kernel does not
-                // answer it with a reset, which would overtake the last word.
+                // Data of a closing connection is read only so that the kernel does not answer it
+                // with a reset, which would overtake the final frame.
                 Ok(_) if self.closing.is_some() => {}
                 Ok(count) => self.incoming.extend_from_slice(&buffer[..count]),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -160,14 +160,14 @@ impl Connection {
         true
     }
 
-    /// The next whole frame, if there is one.
+    /// Returns the next complete frame, if any.
     fn next_frame(&mut self) -> Result<Option<(u8, Vec<u8>)>, ()> {
         let limit = if self.rank.is_some() { CLIENT_BYTES_MAX } else { HELLO_BYTES_MAX };
         take_frame(&mut self.incoming, &mut self.magic_seen, limit)
     }
 }
 
-/// What the server knows of a rank.
+/// The server's state of a rank.
 #[derive(Default)]
 struct Rank {
     hello: Option<Hello>,
@@ -184,13 +184,13 @@ struct Job {
     registered: usize,
     /// Parts of the round under way.
     given: usize,
-    /// Since when the ranks still missing are waited for.
+    /// Since when the server has been waiting for the missing ranks.
     since: Instant,
     failed: Option<BootstrapError>,
 }
 
 impl Job {
-    /// Whether a newcomer may be the rank it says; the outer error concerns it alone.
+    /// Checks whether a new client may have the rank it claims; the outer error concerns it alone.
     fn admit(&self, hello: &Hello) -> Result<Result<(), BootstrapError>, String> {
         let member = &self.member;
         if hello.job != member.job {
@@ -224,7 +224,7 @@ impl Job {
         }
     }
 
-    /// The error when somebody has been waiting for too long.
+    /// Returns the error of a rank that has been waiting for too long.
     fn overdue(&self) -> Option<BootstrapError> {
         let started = self.registered < self.member.size || self.given > 0;
         if !started || self.since.elapsed() < self.member.timeout {
@@ -288,7 +288,7 @@ impl Serving {
         self.send_final_ack();
     }
 
-    /// Whether to stop, whether somebody connects, and which connections have something to do.
+    /// Returns whether to stop, whether a client connects, and which connections are ready.
     fn wait(&self, ids: &[u64]) -> Option<(bool, bool, Vec<u64>)> {
         let mut watched = vec![
             PollFd::from_borrowed_fd(self.stopped.as_fd(), PollFlags::IN),
@@ -318,7 +318,7 @@ impl Serving {
                 Ok((stream, _)) => stream,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(error) => {
-                    // Out of descriptors, most likely: strangers go first.
+                    // Out of descriptors, most likely: close those without a rank first.
                     tracing::warn!(%error, "bootstrap cannot accept a connection");
                     self.drop_oldest_unknown();
                     std::thread::sleep(Duration::from_millis(5));
@@ -355,7 +355,7 @@ impl Serving {
         }
     }
 
-    /// Moves one connection on.
+    /// Makes progress on one connection.
     fn serve(&mut self, id: u64) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         connection.flush();
@@ -379,7 +379,7 @@ impl Serving {
         }
     }
 
-    /// Takes a frame; `false` when the connection may not say any more.
+    /// Handles a frame; returns `false` if the connection may not send any more.
     fn handle(&mut self, id: u64, kind: u8, body: &[u8]) -> bool {
         let Some(connection) = self.connections.get_mut(&id) else { return false };
         match (kind, connection.rank) {
@@ -394,7 +394,7 @@ impl Serving {
                 connection.dead = true;
                 self.check_left();
             }
-            // Strangers are just closed; a rank that talks nonsense is noticed as lost.
+            // Without a rank it is just closed; a rank that sends invalid frames counts as lost.
             _ => {
                 self.lost(id, true);
                 return false;
@@ -417,7 +417,7 @@ impl Serving {
             }
             Ok(Ok(())) => {
                 connection.rank = Some(hello.rank);
-                connection.push(&frame(kind::WELCOME, &[]).into());
+                connection.push(&frame(kind::ACCEPTED, &[]).into());
                 connection.flush();
                 let rank = &mut self.job.ranks[hello.rank];
                 rank.hello = Some(hello);
@@ -438,7 +438,7 @@ impl Serving {
             let detail = format!("{} gave two parts in one round", self.job.name(rank));
             return self.fail(BootstrapError::Malformed { detail });
         }
-        // Before all are there, the time runs for those who have not come at all.
+        // Before all ranks have joined, the time limit applies to those that have not.
         if self.job.given == 0 && self.job.registered == self.job.member.size {
             self.job.since = Instant::now();
         }
@@ -465,7 +465,7 @@ impl Serving {
         }
     }
 
-    /// Nobody may wait for a rank that has left.
+    /// Fails the job if any rank waits for one that has left.
     fn check_left(&mut self) {
         let left = self.job.ranks.iter().position(|rank| rank.left && rank.part.is_none());
         if let (Some(rank), true) = (left, self.job.given > 0) {
@@ -474,7 +474,7 @@ impl Serving {
         }
     }
 
-    /// A connection ended, or said something that makes no sense.
+    /// Handles a connection that ended or sent invalid data.
     fn lost(&mut self, id: u64, nonsense: bool) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         connection.dead = true;
@@ -488,7 +488,7 @@ impl Serving {
         self.fail(BootstrapError::PeerLost { detail });
     }
 
-    /// Ends the job for everybody, those to come included.
+    /// Ends the job for all ranks, including those that have yet to join.
     fn fail(&mut self, error: BootstrapError) {
         if self.job.failed.is_some() {
             return;
@@ -501,7 +501,7 @@ impl Serving {
         }
     }
 
-    /// Removes what has ended; that a rank is gone may have been noticed in writing to it.
+    /// Removes connections that have ended; writing to a rank may have shown that it is gone.
     fn sweep(&mut self) {
         for connection in self.connections.values_mut() {
             connection.flush();
@@ -519,11 +519,11 @@ impl Serving {
         });
     }
 
-    /// Sends what is owed, and after a failure waits a moment for the others to have read it.
+    /// Sends pending frames, and after a failure waits a moment until the others have read them.
     fn send_final_ack(mut self) {
         let limit = Instant::now() + LINGER;
         let failed = self.job.failed.is_some();
-        // Nobody new: their connection is refused, so that they try again or find the next job.
+        // New connections are refused, so that their ranks try again or find the next job.
         drop(self.listener);
         self.connections
             .retain(|_, connection| connection.rank.is_some() || connection.closing.is_some());

@@ -34,11 +34,11 @@ impl Group {
 /// Which kind of NIC the rails are, the best first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Tier {
-    /// What the settings name.
+    /// Named by the settings.
     Named,
-    /// Hardware, or what stands in for it.
+    /// Hardware, or its equivalent.
     Ordinary,
-    /// Ordinary, but nobody gave it an address that others can route to.
+    /// Ordinary, but without an address that others can route to.
     LinkLocal,
     /// Virtual: used where there is nothing better.
     Virtual,
@@ -46,7 +46,7 @@ pub(super) enum Tier {
     Loopback,
 }
 
-/// A selection on its way.
+/// A selection in progress.
 pub(super) struct Picking<'a> {
     nics: &'a [Nic],
     wishes: &'a Wishes<'a>,
@@ -108,7 +108,7 @@ impl<'a> Picking<'a> {
         let is_detour = tier_of(nic, &nic.addresses) >= Tier::Virtual;
         let is_bare = groups.iter().all(|group| group.addresses.is_empty());
         if is_detour && !wishes.names_some() && (is_bare || !nic.up) {
-            // Nobody wants it mended, and to name it would not be enough.
+            // No cure is given: it is rarely wanted, and naming it would not be enough.
             return Err(match &nic.virtual_ {
                 Some(kind) if !nic.loopback => {
                     let lack = if is_bare { "has no IP address" } else { "down" };
@@ -155,7 +155,7 @@ impl<'a> Picking<'a> {
         groups
     }
 
-    /// Takes away what the settings exclude.
+    /// Removes the addresses that the settings exclude.
     fn leave_out(&self, nic: &Nic, groups: &mut [Group]) -> Result<(), String> {
         let excluded = |pattern| format!("left out by `{pattern}` in the setting nics");
         if let Some(pattern) = self.wishes.exclusion_of(&nic.name) {
@@ -255,8 +255,8 @@ impl<'a> Picking<'a> {
         picks
     }
 
-    /// Nothing but `first`: detours lead to the same places, and link-local addresses do not tell
-    /// by which link.
+    /// Keeps only `first`: detours lead to the same hosts, and link-local addresses do not identify
+    /// the link.
     fn only(&mut self, groups: &[&Group], first: Pick) -> Vec<Pick> {
         let winner = &self.nics[first.nic].name;
         for group in groups.iter().filter(|group| group.nic != first.nic) {
@@ -269,7 +269,7 @@ impl<'a> Picking<'a> {
         vec![first]
     }
 
-    /// Public addresses stay unused beside private ones.
+    /// Drops public addresses if there are private ones.
     fn drop_public(&mut self, picks: &mut Vec<Pick>) {
         let Some(private) = picks.iter().find(|pick| !is_public(&pick.address)).copied() else {
             return;
@@ -290,7 +290,7 @@ impl<'a> Picking<'a> {
         });
     }
 
-    /// Rails are told apart by their addresses.
+    /// Keeps one pick for each address: rails are identified by their addresses.
     fn each_once(&mut self, picks: Vec<Pick>) -> Vec<Pick> {
         let mut kept: Vec<Pick> = Vec::with_capacity(picks.len());
         for pick in picks {
@@ -324,7 +324,7 @@ fn tier_of(nic: &Nic, addresses: &[IpAddr]) -> Tier {
     }
 }
 
-/// Why a usable NIC is not used beside better ones.
+/// Returns why a usable NIC is not used if there are better ones.
 fn detour_reason(nic: &Nic) -> String {
     let name = &nic.name;
     match &nic.virtual_ {

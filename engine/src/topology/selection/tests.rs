@@ -52,7 +52,7 @@ fn named(names: &str) -> Settings {
     settings(&format!("nics={names}"))
 }
 
-/// The rails as `name address, name address`, after checking that the candidates tell the same.
+/// Returns the rails as `name address, name address`, after checking that the candidates agree.
 fn rails(nics: &[Nic], settings: &Settings) -> String {
     let selection = select(nics, settings).unwrap();
     check(nics, settings, &selection);
@@ -64,17 +64,17 @@ fn rails(nics: &[Nic], settings: &Settings) -> String {
 fn check(nics: &[Nic], settings: &Settings, selection: &Selection) {
     let names = selection.candidates.iter().map(|one| &one.nic);
     assert!(names.eq(nics), "each NIC once, in order");
-    let mut told = vec![None; selection.rails.len()];
+    let mut names_of_rails = vec![None; selection.rails.len()];
     for candidate in &selection.candidates {
         assert!(!candidate.reason.is_empty() && candidate.reason != "not usable", "{candidate}");
         assert_eq!(candidate.verdict == Verdict::Chosen, !candidate.rails.is_empty());
         for &rail in &candidate.rails {
-            assert_eq!(told[rail].replace(&candidate.nic.name), None);
+            assert_eq!(names_of_rails[rail].replace(&candidate.nic.name), None);
             assert!(candidate.nic.up, "{candidate}");
         }
     }
     let mut addresses = Vec::new();
-    for (rail, name) in selection.rails.iter().zip(told) {
+    for (rail, name) in selection.rails.iter().zip(names_of_rails) {
         assert_eq!(name, Some(&rail.nic));
         assert_eq!(rail.address.is_ipv4(), selection.rails[0].address.is_ipv4());
         assert!(!addresses.contains(&rail.address), "{} twice", rail.address);
@@ -119,7 +119,7 @@ fn decoys() -> Vec<Nic> {
         nic("eth4", &["fd00::4"]),
         fast("rail0", &["10.0.0.1", "10.0.0.101", "fd00::1", "fe80::1"], 10_000),
         fast("rail1", &["10.0.1.1", "fe80::2"], 25_000),
-        // Same network as rail0, and one that leads nowhere: only probing tells.
+        // Same network as rail0, and one that leads nowhere: only probing shows that.
         fast("rail2", &["10.0.0.2"], 10_000),
         nic("odd", &["10.99.99.1"]),
     ]
@@ -152,24 +152,24 @@ fn all_ordinary_nics_are_rails_and_decoys_are_not() {
     );
 }
 
-/// Who names what has no address gets no rail.
+/// A named NIC without an address gives no rail.
 #[test]
-fn what_could_not_be_used_is_not_proposed() {
+fn unusable_nics_are_not_proposed() {
     let ifb = detour("ifb0", "10.1.1.1", "by its name a queueing helper");
     let ifb = Nic { addresses: vec![], up: false, ..ifb };
     let bridge = Nic { up: false, ..docker() };
     let list = [ifb, bridge, Nic { addresses: vec![], ..lo() }, nic("rail0", &["10.0.0.1"])];
-    let told = |name| reason(&list, &Settings::default(), name);
+    let reason_of = |name| reason(&list, &Settings::default(), name);
     let wanted = "ifb0: rejected: virtual (by its name a queueing helper), and has no IP address";
-    assert_eq!(told("ifb0"), wanted);
-    assert_eq!(told("docker0"), "docker0: rejected: virtual (a bridge), and down");
-    assert_eq!(told("lo"), "lo: rejected: loopback reaches this host only");
-    // Who asks for it all the same hears what it takes.
+    assert_eq!(reason_of("ifb0"), wanted);
+    assert_eq!(reason_of("docker0"), "docker0: rejected: virtual (a bridge), and down");
+    assert_eq!(reason_of("lo"), "lo: rejected: loopback reaches this host only");
+    // If it is named, the reason has the cure.
     assert!(reason(&list, &named("ifb0"), "ifb0").contains("cure: ip address add"));
 }
 
 #[test]
-fn a_selection_tells_the_nic_of_each_rail() {
+fn selection_has_the_nic_of_each_rail() {
     let rail1 = Nic { index: 7, mtu: Some(9000), ..fast("rail1", &["10.0.1.1"], 25_000) };
     let list = [nic("rail0", &["10.0.0.1"]), rail1];
     let selection = select(&list, &settings("backup_nics=rail0")).unwrap();
@@ -295,7 +295,10 @@ fn the_slowest_are_beyond_rails_max() {
         &two,
         &[
             ("rail2", "but rail2 (10000 Mb/s) comes after rail0 (10000 Mb/s), and rails_max is 2;"),
-            ("odd", "usable, but odd (of a speed that its driver does not tell) comes after rail0"),
+            (
+                "odd",
+                "usable, but odd (of a speed that its driver does not report) comes after rail0",
+            ),
         ],
     );
     assert_eq!(rails(&list, &settings("rails_max=1")), "rail1 10.0.1.1");
@@ -321,7 +324,7 @@ fn roles_order_rails() {
 }
 
 #[test]
-fn a_named_nic_that_is_down_is_passed_over_or_leaves_none() {
+fn named_nic_that_is_down_is_skipped() {
     let list = [down("rail0", "10.0.0.1"), nic("rail1", &["10.0.1.1"])];
     assert_eq!(rails(&list, &named("rail*")), "rail1 10.0.1.1");
     // Never silently another one than was named.
@@ -337,7 +340,7 @@ fn an_address_on_two_nics_is_one_rail() {
 }
 
 #[test]
-fn what_fits_nothing_is_an_error() {
+fn pattern_without_match_is_an_error() {
     let list = [lo(), nic("rail0", &["10.0.0.1"])];
     for setting in ["nics", "preferred_nics", "backup_nics"] {
         for (name, known) in

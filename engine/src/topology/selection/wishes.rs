@@ -1,4 +1,4 @@
-//! What the settings say of NICs.
+//! The settings about NICs.
 
 use std::net::IpAddr;
 
@@ -7,7 +7,7 @@ use super::SelectionError;
 use crate::settings::{NicPattern, Settings};
 use crate::types::rail::RailRole;
 
-/// The settings that a selection goes by.
+/// The settings that a selection uses.
 pub(super) struct Wishes<'a> {
     pub(super) nics: &'a [NicPattern],
     preferred: &'a [NicPattern],
@@ -27,7 +27,7 @@ impl<'a> Wishes<'a> {
         }
     }
 
-    /// Whether NICs are named, and not just left out.
+    /// Returns whether NICs are named, and not just excluded.
     pub(super) fn names_some(&self) -> bool {
         self.nics.iter().any(|pattern| !pattern.is_exclusion())
     }
@@ -37,12 +37,12 @@ impl<'a> Wishes<'a> {
         list(&self.nics.iter().map(ToString::to_string).collect::<Vec<_>>(), ",")
     }
 
-    /// The entry that leaves out a NIC by its name.
+    /// Returns the entry that excludes a NIC by its name.
     pub(super) fn exclusion_of(&self, name: &str) -> Option<&NicPattern> {
         self.exclusions().find(|pattern| pattern.fits_name(name))
     }
 
-    /// The entry that leaves out an address.
+    /// Returns the entry that excludes an address.
     pub(super) fn exclusion_at(&self, address: IpAddr) -> Option<&NicPattern> {
         self.exclusions().find(|pattern| pattern.fits_address(address))
     }
@@ -65,7 +65,7 @@ impl<'a> Wishes<'a> {
         }
     }
 
-    /// Looks for what is not there, and for contradictions.
+    /// Checks for NICs and addresses that do not exist, and for contradictions.
     pub(super) fn check(&self, nics: &[Nic]) -> Result<(), SelectionError> {
         check_patterns(nics, "nics", self.nics)?;
         check_patterns(nics, "preferred_nics", self.preferred)?;
@@ -93,7 +93,7 @@ fn means(patterns: &[NicPattern], nic: &Nic, address: IpAddr) -> bool {
     (named.is_empty() || named.into_iter().any(fits)) && !left_out.into_iter().any(fits)
 }
 
-/// An exclusion may fit nothing: a file may be for many hosts, and does what it says.
+/// Checks that every pattern matches a NIC. Exclusions need not: a file may be for many hosts.
 fn check_patterns(
     nics: &[Nic],
     setting: &'static str,
