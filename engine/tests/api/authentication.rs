@@ -271,7 +271,7 @@ fn a_replayed_hello_is_refused_while_its_session_lives_and_afterwards() {
         });
         assert_eq!(replay.status(), STATUS_STALE_EPOCH);
         assert!(replay.is_proved(&SECRET), "the refusal is authentic");
-        assert!(refusals(&events)[0].contains("repeats"), "{events:?}");
+        assert!(refusals(&events)[0].contains("replay of an earlier connection"), "{events:?}");
         assert!(!has_connected(&events));
         let ended = events.iter().any(|event| matches!(event, Event::Disconnected { .. }));
         assert!(!ended, "nobody else notices: {events:?}");
