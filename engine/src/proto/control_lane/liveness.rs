@@ -19,6 +19,7 @@
 //!     ended                ended                               ended
 //! ```
 
+use std::num::NonZeroU64;
 use std::time::Duration;
 
 use super::super::failure::PeerFailure;
@@ -248,7 +249,7 @@ impl LaneMonitor {
     ///
     /// RR-RAIL-7, RR-RAIL-8.
     pub(super) fn judge_without(&mut self, facts: &Facts<'_>, paths: &mut Paths) -> Decision {
-        let Some(lost_ns) = self.lost_ns else { return Decision::Nothing };
+        let Some(lost_ns) = self.lost_ns.map(NonZeroU64::get) else { return Decision::Nothing };
         let (now_ns, limit) = (facts.now_ns, facts.peer_timeout);
         let limit_ns = limit.as_nanos() as u64;
         let known = &mut self.liveness;

@@ -13,6 +13,7 @@ mod unfinished;
 mod tests;
 
 use std::net::SocketAddr;
+use std::num::NonZeroU64;
 use std::time::Duration;
 
 use self::engine::EngineSilence;
@@ -138,7 +139,7 @@ pub(crate) struct LaneMonitor {
     /// State while the rest of a segment is missing.
     unfinished: Late<Unfinished>,
     /// Since when the lane is lost.
-    lost_ns: Option<u64>,
+    lost_ns: Option<NonZeroU64>,
     liveness: Late<Liveness>,
     migration: Late<Migration>,
     /// Its segments are lost.
@@ -200,6 +201,8 @@ impl LaneMonitor {
     pub(crate) fn handle_dropped(&mut self, now_ns: u64, at: u8) {
         (self.silence, self.unfinished) = (Silence::NONE, Late::NONE);
         self.segments_lost = None;
+        // A session takes time to begin, so that 0 does not occur.
+        let now_ns = NonZeroU64::new(now_ns).unwrap_or(NonZeroU64::MIN);
         self.lost_ns.get_or_insert(now_ns);
         self.migration.handle_dropped(at);
     }

@@ -5,7 +5,7 @@
 //! short ones pass, the path has become a black hole for long ones and discovery restarts.
 
 /// Lost probes of one length after which it counts as too long.
-const TRIES: u32 = 3;
+const TRIES: u16 = 3;
 /// Ranges shorter than this are not searched further, in bytes.
 const STEP_BYTES: u32 = 16;
 /// Long datagrams lost in a row, with a later short one acknowledged, that indicate a black hole.
@@ -23,14 +23,14 @@ pub(super) struct Mtu {
     too_long: u32,
     /// Length of the outstanding probe.
     probing: Option<u32>,
-    tries: u32,
+    tries: u16,
     /// Long datagrams lost since one was acknowledged, and the highest of their numbers.
     long_lost: u32,
     long_lost_highest: u64,
     search_again_ns: u64,
     /// The length that was too long when it was searched last, unless it has passed since; 0: none
     /// was.
-    too_long_before: u32,
+    too_long_before: u16,
 }
 
 impl Mtu {
@@ -64,7 +64,7 @@ impl Mtu {
     /// Whether longer datagrams are known to be lost, though both hosts take them.
     pub(super) fn is_limited(&self) -> bool {
         let is_found = self.too_long <= self.most && self.too_long - self.current <= STEP_BYTES;
-        is_found || self.too_long_before > self.current
+        is_found || u32::from(self.too_long_before) > self.current
     }
 
     /// The length to probe next, if it is time to.
@@ -128,7 +128,7 @@ impl Mtu {
 
     fn rest_if_done(&mut self, now_ns: u64) {
         if self.current < self.most && self.too_long - self.current <= STEP_BYTES {
-            self.too_long_before = self.too_long;
+            self.too_long_before = self.too_long.try_into().unwrap_or(u16::MAX);
             self.search_again_ns = now_ns + AGAIN_NS;
         }
     }
