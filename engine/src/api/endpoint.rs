@@ -368,7 +368,8 @@ impl<M: Attached> Endpoint<M> {
 
 impl Endpoint<Owned> {
     /// Detaches the endpoint from this thread, so that another one can attach it; connections stay
-    /// open.
+    /// open. While it is detached its engine answers nothing, so peers end their sessions with it
+    /// after their `silent_timeout`.
     ///
     /// # Errors
     ///

@@ -261,9 +261,9 @@ settings_table! {
     peer_timeout -> Duration: Time = seconds(10), Range::Times(micros(10_000)..=24 * HOUR);
     /// A peer whose host answers, but whose engine has not for this long, is dead: its process is
     /// stopped, or has ended and left its connections to a child. Engines are probed four times in
-    /// this time and answer whatever their program does. An engine without a background thread is
-    /// judged only if this setting was set by the user. Also how long an accepted connection may
-    /// take to answer a hello. 0: no limit.
+    /// this time; their background threads answer whatever the program does. An engine without one
+    /// is judged only if the user set this, and only in a session with datagrams. Also how long an
+    /// accepted connection may take to answer a hello. 0: no limit.
     silent_timeout -> Duration: Time = seconds(300), Range::Times(Duration::ZERO..=24 * HOUR);
     /// How long dropping an endpoint waits for its sends to be delivered before it cancels them.
     close_linger -> Duration: Time = seconds(5), Range::Times(Duration::ZERO..=HOUR);

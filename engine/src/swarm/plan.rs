@@ -115,8 +115,6 @@ pub(crate) struct Plan {
     pub(crate) datagrams: Option<DatagramPlan>,
     /// Memory that hosts of one machine share; `None`: each is a machine of its own.
     pub(crate) neighbours: Option<LocalPeerImpairments>,
-    /// Longer packets vanish on all links; 0: none do.
-    pub(crate) packet_bytes_max: usize,
     /// Several rails; `None`: one per host, configured by the impairments.
     pub(crate) rails: Option<RailPlan>,
     /// Without bulk lanes: everything goes in datagrams.
@@ -194,7 +192,6 @@ impl Plan {
             datagrams: DatagramPlan::new(seed),
             neighbours: neighbours_of(seed),
             rails: RailPlan::new(seed),
-            packet_bytes_max: 0,
             bulk_in_datagrams: has_bulk_in_datagrams(seed),
             garble: if checks(seed) { GarblePlan::new(seed) } else { GarblePlan::default() },
             threads: ThreadPlan::new(seed),
@@ -211,19 +208,6 @@ impl Plan {
             retry,
             peer_timeout_ns,
         }
-    }
-
-    /// The plan of a seed on links that drop longer packets than those of 1500 bytes. All of its
-    /// processes have datagrams, or none has: the control lane of one that has them with one that
-    /// has not cannot be replaced.
-    #[cfg(test)]
-    pub(crate) fn narrow(seed: u64) -> Self {
-        let mut plan = Self { packet_bytes_max: 1500, ..Self::new(seed) };
-        plan.impairments.capacity = plan.impairments.capacity.max(4000);
-        if let Some(datagrams) = &mut plan.datagrams {
-            (datagrams.without_one_in, datagrams.impairments.unsupported_one_in) = (0, 0);
-        }
-        plan
     }
 
     /// Many short messages and nothing that disturbs them.

@@ -1,6 +1,5 @@
 //! Links that silently drop long packets, while hosts do not know it.
 
-use super::Plan;
 use super::scenarios::{MILLISECOND, config, drain, peer, receive, run, send};
 use super::world::World;
 use crate::driver::sim::net::Impairments;
@@ -96,15 +95,5 @@ fn messages_of_all_lengths_pass_links_that_drop_long_packets() {
         println!("{what}: {first_ns} ns, {again_ns} ns");
         let bound_ns = if has_datagrams { SECOND } else { PEER_TIMEOUT_NS };
         assert!(ways.len() < 2 || again_ns < bound_ns, "{what}: {again_ns} ns");
-    }
-}
-
-/// Whole seeds, whose links drop long packets besides all that they do.
-///
-/// RR-LANE-8
-#[test]
-fn seeds_hold_on_links_that_drop_long_packets() {
-    for seed in 0..60 {
-        super::run(Plan::narrow(seed), None).unwrap_or_else(|what| panic!("seed {seed}: {what}"));
     }
 }

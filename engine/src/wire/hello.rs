@@ -56,8 +56,8 @@ pub(crate) const FLAG_BULK_IN_DATAGRAMS: u8 = 4;
 /// its kernel could cut trains of them.
 pub(crate) const FLAG_FRAMES: u8 = 8;
 
-/// `flags` of a control lane's hello and its reply: the engine of this side answers questions by
-/// the control lane (flag 4 of a segment), whatever its owner does.
+/// `flags` of a control lane's hello and its reply: the engine of this side answers (flag 4 of a
+/// segment, and probes of paths), whatever its owner does.
 pub(crate) const FLAG_ANSWERS: u8 = 16;
 
 /// Sent by the side that connected.
