@@ -21,8 +21,8 @@ const CLEAN: [&str; 6] =
 
 fn succeed(command: &mut Command) -> String {
     let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
-    let (out, said) = (text(&output.stdout), text(&output.stderr));
-    assert!(output.status.success(), "{command:?}: {}\n{out}\n{said}", output.status);
+    let (out, printed) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{command:?}: {}\n{out}\n{printed}", output.status);
     out
 }
 
@@ -115,7 +115,7 @@ fn end(mut child: Child, name: &str) -> Output {
     child.wait_with_output().unwrap()
 }
 
-/// Runs as many ranks of a program, all of which succeed, and gives what rank 0 said.
+/// Runs as many ranks of a program, all of which succeed, and gives what rank 0 printed.
 fn run(program: &Path, prefix: &[&str], arguments: &[&str], ranks: usize) -> String {
     let meeting = tempfile::tempdir().unwrap();
     let children: Vec<Child> = (0..ranks)
@@ -151,16 +151,16 @@ const VALGRIND: [&str; 7] = [
 ];
 
 /// As built, in both languages, and under valgrind.
-fn play(source: &str, arguments: &[&str], few: &[&str], ranks: usize, said: &str) {
+fn play(source: &str, arguments: &[&str], few: &[&str], ranks: usize, printed: &str) {
     let plain = compile(source, "c11");
     for program in [&plain, &compile(source, "c++17")] {
         let out = run(program, &[], arguments, ranks);
-        assert!(out.contains(said), "{out}");
+        assert!(out.contains(printed), "{out}");
     }
     let supp = format!("--suppressions={HERE}/tests/valgrind.supp");
     let prefix: Vec<&str> = VALGRIND.into_iter().chain([&*supp]).collect();
     let out = run(&plain, &prefix, few, ranks);
-    assert!(out.contains(said), "{out}");
+    assert!(out.contains(printed), "{out}");
 }
 
 #[test]
@@ -175,10 +175,10 @@ fn a_process_says_what_carries_its_traffic() {
     let mut command = command(&program, &[]);
     command.env("RINGRAIL_VERBOSE", "1").env("RINGRAIL_SHARED_MEMORY", "off");
     let output = end(command.spawn().unwrap(), "connection");
-    let said = text(&output.stderr);
-    let lines: Vec<&str> = said.lines().filter(|line| line.starts_with("ringrail ")).collect();
-    assert_eq!(lines.len(), 1, "{said}");
-    assert!(lines[0].contains(" by lo (udp"), "{said}");
+    let printed = text(&output.stderr);
+    let lines: Vec<&str> = printed.lines().filter(|line| line.starts_with("ringrail ")).collect();
+    assert_eq!(lines.len(), 1, "{printed}");
+    assert!(lines[0].contains(" by lo (udp"), "{printed}");
 }
 
 #[test]
@@ -246,9 +246,9 @@ fn the_commands_of_the_readme_run() {
     command.env_remove("DESTDIR").env_remove("RINGRAIL_JOB_SECRET").stdin(Stdio::null());
     command.env_remove("LD_LIBRARY_PATH").stdout(Stdio::piped()).stderr(Stdio::piped());
     let output = end(command.spawn().unwrap(), "the commands of the page");
-    let (out, said) = (text(&output.stdout), text(&output.stderr));
-    assert!(output.status.success(), "{out}{said}");
-    assert!(out.contains("hello\n") && out.contains("rr_post_send"), "{out}{said}");
+    let (out, printed) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{out}{printed}");
+    assert!(out.contains("hello\n") && out.contains("rr_post_send"), "{out}{printed}");
 }
 
 #[test]
@@ -333,8 +333,8 @@ fn cmake_finds_the_package() {
     let project = std::fs::read_to_string(&list).unwrap();
     std::fs::write(&list, project.replace("ringrail 0.1 ", "ringrail 0.2 ")).unwrap();
     let output = Command::new("cmake").arg(&built).output().unwrap();
-    let said = text(&output.stderr);
-    assert!(!output.status.success() && said.contains("0.2"), "{said}");
+    let printed = text(&output.stderr);
+    assert!(!output.status.success() && printed.contains("0.2"), "{printed}");
 }
 
 #[test]

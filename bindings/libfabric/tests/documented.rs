@@ -61,8 +61,8 @@ fn the_provider_is_installed_and_found_as_the_page_says() {
     let mut command = shell(&provider, &script);
     command.env("HOME", home.path()).current_dir(home.path()).env_remove("FI_PROVIDER_PATH");
     let output = run(&mut command);
-    let said = text(&output);
-    assert!(output.status.success() && said.contains("provider: ringrail"), "{said}");
+    let printed = text(&output);
+    assert!(output.status.success() && printed.contains("provider: ringrail"), "{printed}");
 }
 
 #[test]
@@ -84,8 +84,8 @@ fn the_first_run_of_the_page_measures() {
     let mut command = provider.command("unshare");
     command.args(["--net", "sh", "-e", "-c", &script]).env("RINGRAIL_INSECURE", "true");
     let output = finish(start(&mut command));
-    let said = text(&output);
-    assert!(output.status.success() && said.contains("MB/sec"), "{said}");
+    let printed = text(&output);
+    assert!(output.status.success() && printed.contains("MB/sec"), "{printed}");
 }
 
 /// Runs a command of Open MPI 4 of a page, on one host, with a program of `mpi`. What the page has
@@ -113,14 +113,14 @@ fn mpirun(page: &str, words: &str, name: &str, replaced: &[(&str, &str)]) -> Str
     let mut command = shell(&provider, &script);
     on_one_small_host(&mut command, folder.path());
     let output = run(&mut command);
-    let said = text(&output);
-    assert!(output.status.success(), "{said}");
-    said
+    let printed = text(&output);
+    assert!(output.status.success(), "{printed}");
+    printed
 }
 
 fn sends_messages(words: &str) {
-    let said = mpirun("README.md", words, "messages", &[]);
-    assert_eq!(said.lines().filter(|line| line.ends_with(": good")).count(), 8, "{said}");
+    let printed = mpirun("README.md", words, "messages", &[]);
+    assert_eq!(printed.lines().filter(|line| line.ends_with(": good")).count(), 8, "{printed}");
 }
 
 #[test]
@@ -136,8 +136,8 @@ fn open_mpi_4_puts_and_gets_as_the_page_says() {
 #[test]
 fn an_mpi_program_runs_as_the_front_page_says() {
     let hosts = [("nodeA,nodeB", "localhost:2"), ("./program", "./steady 1")];
-    let said = mpirun("../../README.md", "mpirun -np 2 --host", "steady", &hosts);
-    assert!(said.contains(" rounds in "), "{said}");
+    let printed = mpirun("../../README.md", "mpirun -np 2 --host", "steady", &hosts);
+    assert!(printed.contains(" rounds in "), "{printed}");
 }
 
 #[test]
@@ -146,7 +146,7 @@ fn settings_and_faults_are_shown_as_the_page_says() {
     let page = std::fs::read_to_string(Path::new(HERE).join("README.md")).expect("a page");
     // Code of one line may go on in the next one.
     let page = page.split_whitespace().collect::<Vec<_>>().join(" ");
-    for (command, said) in [
+    for (command, printed) in [
         ("fi_info -p ringrail -v", "prov_name: ringrail"),
         ("fi_info -e", "FI_RINGRAIL_NICS"),
         ("fi_info -l", "ringrail"),
@@ -155,6 +155,6 @@ fn settings_and_faults_are_shown_as_the_page_says() {
         let quoted = format!("`{command}");
         assert!(page.contains(&quoted), "the page has no `{command}`");
         let output = run(&mut shell(&provider, command));
-        assert!(output.status.success() && text(&output).contains(said), "{}", text(&output));
+        assert!(output.status.success() && text(&output).contains(printed), "{}", text(&output));
     }
 }
