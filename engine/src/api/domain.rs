@@ -16,7 +16,7 @@ use crate::driver;
 use crate::driver::traits::{
     DATAGRAM_BYTES_MAX, DATAGRAM_BYTES_MIN, DATAGRAM_BYTES_USUAL, PIECE_BYTES_MAX, SendMode,
 };
-use crate::forks::{EngineFd, Home};
+use crate::forks::{EngineFd, OwnerProcess};
 use crate::memory::{Arena, RegionSlice, alloc_region, default_arena_bytes};
 use crate::memory::{has_cap_ipc_lock, memlock_limit};
 use crate::progress::datagram::{Datagrams, window_bytes};
@@ -60,7 +60,7 @@ struct Inner {
     id: u64,
     exporter: Option<Exporter>,
     /// Where the arena is mapped.
-    home: Home,
+    owner: OwnerProcess,
     /// Threads that were given a core so far.
     pinned: AtomicUsize,
     /// Cores that the thread that made it may use: those of the process, as a launcher set them.
@@ -118,7 +118,7 @@ impl Domain {
             keys,
             id,
             exporter,
-            home: Home::here(),
+            owner: OwnerProcess::current(),
             pinned,
             cores,
             placements,
@@ -130,7 +130,7 @@ impl Domain {
 
     /// Whether this process made it, and did not inherit it by `fork`.
     pub(crate) fn check_process(&self) -> Result<(), Error> {
-        if !self.0.home.is_left() {
+        if !self.0.owner.is_inherited() {
             return Ok(());
         }
         let text = "this domain was made before a fork and works in the parent only; make another \

@@ -49,27 +49,28 @@ impl Generation {
     }
 }
 
-/// The process that something lives in. A child has a copy of it, which is of no use there.
+/// The process that made an object. A child of `fork` has a copy of the object, which it can only
+/// drop.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Home {
+pub(crate) struct OwnerProcess {
     process: Pid,
     generation: Generation,
 }
 
-impl Home {
-    /// The calling process.
-    pub(crate) fn here() -> Self {
+impl OwnerProcess {
+    /// Returns the calling process.
+    pub(crate) fn current() -> Self {
         install();
         Self { process: getpid(), generation: Generation::current() }
     }
 
-    /// Whether the calling process is another one, however it was made. A system call.
-    pub(crate) fn is_left(&self) -> bool {
+    /// Returns whether the calling process is another one, however it was made. One system call.
+    pub(crate) fn is_inherited(&self) -> bool {
         self.is_forked() || self.process != getpid()
     }
 
-    /// As [`Self::is_left`], for calls that are made often: a look at memory, which does not notice
-    /// a child that ran no handlers.
+    /// As [`Self::is_inherited`], for frequent calls: it reads memory, and does not notice a child
+    /// that ran no fork handlers.
     #[inline]
     pub(crate) fn is_forked(&self) -> bool {
         !self.generation.is_current()

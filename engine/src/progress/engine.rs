@@ -18,8 +18,8 @@ use super::datagram::{Datagrams, Rings};
 use super::mapped::MemoryQuestions;
 use super::monitor::EngineQuestions;
 use super::roles::Roles;
-use super::strangers::Strangers;
 use super::traits::{DriverEvent, Interest, LaneKey};
+use super::unauthenticated::Unauthenticated;
 use super::zero_copy::Policy;
 use crate::driver::AnyDriver;
 use crate::forks::EngineFd;
@@ -127,7 +127,7 @@ pub(crate) struct EngineState {
     pub(super) lane_keys: Vec<Option<LaneKey>>,
     pub(super) receive_buffer: Vec<u8>,
     pub(crate) handshakes_pending: usize,
-    pub(super) strangers: Strangers,
+    pub(super) unauthenticated: Unauthenticated,
     pub(super) polls: u64,
     pub(crate) now_ns: u64,
     pub(crate) clock: Clock,
@@ -195,7 +195,7 @@ impl EngineState {
                 config.receive_buffer_bytes.max(crate::wire::SEGMENT_BYTES_MAX * 2)
             ],
             handshakes_pending: 0,
-            strangers: Strangers::default(),
+            unauthenticated: Unauthenticated::default(),
             polls: 0,
             now_ns: 0,
             clock: Clock::start(),

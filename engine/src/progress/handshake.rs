@@ -51,7 +51,7 @@ impl Engine {
         self.dismiss(key);
         let event = Event::Refused { remote, cause: cause.to_owned() };
         self.state.completions.events.push(&event);
-        self.slow_strangers();
+        self.throttle_accept();
     }
 
     /// Ends a connection that is a stranger's still; all that it holds is free again.
@@ -345,7 +345,7 @@ impl Engine {
                 let is_insecure = hello.flags & FLAG_INSECURE != 0;
                 let mut cause = self.refusal(status, is_insecure);
                 if status == HelloStatus::WrongSecret {
-                    cause = self.report_other_secret(remote, &cause);
+                    cause = self.report_wrong_secret(remote, &cause);
                 }
                 self.refuse(key, remote, &cause);
             }

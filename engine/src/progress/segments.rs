@@ -5,7 +5,7 @@ use super::bulk::LaneEnd;
 use super::engine::Engine;
 use super::traits::{LaneKey, Unacked};
 use crate::proto::control_lane::LaneEvent;
-use crate::proto::rails::segments::{SEGMENT_BYTES_USUAL, Witness, are_too_long, describe};
+use crate::proto::rails::segments::{Reachability, SEGMENT_BYTES_USUAL, are_too_long, describe};
 use crate::proto::silence::Resent;
 use crate::proto::table::Id;
 
@@ -56,16 +56,17 @@ impl Engine {
         let resent: Resent = self.driver.resent(key)?;
         let state = &mut *self.state;
         let passing = state.paths.passing(session, at);
-        let witness = state.paths.witness(state.now_ns, session, at);
-        if !are_too_long(resent, passing, witness, is_over) {
-            // Its answer is a witness next time.
+        let reachability = state.paths.reachability(state.now_ns, session, at);
+        if !are_too_long(resent, passing, reachability, is_over) {
+            // The answers decide next time.
             state.paths.ask_all_paths(state.now_ns, session);
             return None;
         }
         let ends = self.driver.addresses(key).map(|(near, far)| (near.ip(), far.ip()));
         let bytes = resent.segment_bytes.min(u16::MAX.into()) as u16;
-        let cause = describe(resent, passing, witness, ends);
-        let is_sure = passing.is_some_and(|it| it.is_all) || witness == Witness::Alive;
+        let cause = describe(resent, passing, reachability, ends);
+        let is_sure =
+            passing.is_some_and(|it| it.is_all) || reachability == Reachability::Reachable;
         Some(Lost { bytes, cause, is_sure })
     }
 

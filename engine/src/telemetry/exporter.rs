@@ -18,7 +18,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 use super::{Statistics, prometheus};
-use crate::forks::{EngineFd, Home};
+use crate::forks::{EngineFd, OwnerProcess};
 
 /// Longest request, and most headers in it.
 const REQUEST_BYTES_MAX: usize = 4096;
@@ -92,7 +92,7 @@ pub(crate) struct Exporter {
     /// The thread's waits end when this is closed.
     end: Option<UnixStream>,
     /// The process that the thread belongs to.
-    home: Home,
+    owner: OwnerProcess,
 }
 
 impl Exporter {
@@ -112,7 +112,7 @@ impl Exporter {
             .name("ringrail-stats".into())
             .spawn(move || serve(&listener, &ended, &shared, poll))?;
         let (thread, end) = (Some(thread), Some(end));
-        Ok(Self { slots, address, thread, end, home: Home::here() })
+        Ok(Self { slots, address, thread, end, owner: OwnerProcess::current() })
     }
 
     /// Returns the address at which it listens.
@@ -129,7 +129,7 @@ impl Exporter {
 impl Drop for Exporter {
     fn drop(&mut self) {
         self.end = None;
-        if self.home.is_left() {
+        if self.owner.is_inherited() {
             // A child of `fork` has no such thread; its parent's goes on.
             std::mem::forget(self.thread.take());
         }

@@ -14,7 +14,7 @@ use super::handover::{Handover, Step, Taken};
 use super::{Cared, Membership};
 use crate::driver::AnyDriver;
 use crate::driver::traits::{Driver, LaneKey};
-use crate::forks::{Closable, EngineFd, Gate, Home, INHERITED};
+use crate::forks::{Closable, EngineFd, Gate, INHERITED, OwnerProcess};
 use crate::progress::background::WakeFds;
 use crate::progress::engine::{Engine, EngineState};
 use crate::progress::wait_object::WaitObject;
@@ -106,7 +106,7 @@ pub struct EngineCell {
     /// Registers it with the background thread; `None`: there is none.
     membership: Option<Membership>,
     /// Process of the engine; a child of `fork` has an unusable copy.
-    home: Home,
+    owner: OwnerProcess,
     /// Enforces that.
     gate: Option<Gate>,
     /// Handles that were dropped while the owner was inside; of receives with their endpoints.
@@ -147,8 +147,8 @@ impl EngineCell {
         let cared: Arc<dyn Cared> = place.clone();
         let membership = is_shared.then(|| Membership::new(cared)).flatten();
         let gate = Some(Gate::new(place.clone()));
-        let (home, dropped) = (Home::here(), RefCell::default());
-        let cell = Self { place, membership, home, gate, dropped, _owner: PhantomData };
+        let (owner, dropped) = (OwnerProcess::current(), RefCell::default());
+        let cell = Self { place, membership, owner, gate, dropped, _owner: PhantomData };
         if cell.membership.is_none() {
             cell.borrow_mut().state.core.set_answers(false);
         }
@@ -258,7 +258,7 @@ impl EngineCell {
 
     /// Returns whether this is the copy of a child of `fork`.
     pub(crate) fn is_inherited(&self) -> bool {
-        self.home.is_left()
+        self.owner.is_inherited()
     }
 
     /// The handle of an operation is dropped while the owner is inside, as in a callback: it is

@@ -47,7 +47,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 pub(super) use self::activity::Activity;
 pub(crate) use self::engine_cell::EngineCell;
 pub(super) use self::send_engine::SendEngine;
-use crate::forks::{EngineFd, Home};
+use crate::forks::{EngineFd, OwnerProcess};
 use crate::progress::wakers::survive;
 use crate::refused_call::refused;
 use crate::topology::{self, NetworkNamespace};
@@ -79,7 +79,7 @@ struct Running {
 /// threads do not exist there, nor may the holder of the lock, and the descriptors are the
 /// parent's. So it is not accessed, and never freed.
 struct OfProcess {
-    home: Home,
+    owner: OwnerProcess,
     running: Mutex<Vec<Running>>,
 }
 
@@ -98,12 +98,14 @@ static CURRENT: AtomicCell<Option<&'static OfProcess>> = AtomicCell::new(None);
 fn lock_running() -> MutexGuard<'static, Vec<Running>> {
     let mut found = CURRENT.load();
     loop {
-        if let Some(found) = found.filter(|found| !found.home.is_left()) {
+        if let Some(found) = found.filter(|found| !found.owner.is_inherited()) {
             return lock(&found.running);
         }
         // Once in the lifetime of a process; if two threads get here one leaks some bytes.
-        let fresh =
-            Box::leak(Box::new(OfProcess { home: Home::here(), running: Mutex::default() }));
+        let fresh = Box::leak(Box::new(OfProcess {
+            owner: OwnerProcess::current(),
+            running: Mutex::default(),
+        }));
         found = match CURRENT.compare_exchange(found, Some(fresh)) {
             Ok(_) => Some(fresh),
             Err(other) => other,
@@ -118,7 +120,7 @@ struct Shared {
     /// Wakes the thread.
     bell: EngineFd,
     /// Process of the thread.
-    home: Home,
+    owner: OwnerProcess,
 }
 
 /// An engine managed by the background thread.
@@ -208,7 +210,7 @@ impl Membership {
 /// Returns when the thread has dropped the place.
 impl Drop for Membership {
     fn drop(&mut self) {
-        if self.shared.home.is_left() {
+        if self.shared.owner.is_inherited() {
             // A copy that `fork` made: there is no thread to end, and the descriptor is the
             // parent's.
             return;
@@ -249,8 +251,8 @@ impl Running {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(refused("eventfd"))?;
         let bell = EngineFd::new(bell);
-        let (wards, seen, home) = (Mutex::default(), Condvar::new(), Home::here());
-        let shared = Arc::new(Shared { wards, seen, bell, home });
+        let (wards, seen, owner) = (Mutex::default(), Condvar::new(), OwnerProcess::current());
+        let shared = Arc::new(Shared { wards, seen, bell, owner });
         let of_thread = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name(NAME.into()).spawn(move || {
             // The first attaching thread may have been pinned for its engine alone.

@@ -35,7 +35,7 @@ use super::outside::Ticket;
 use super::shared::CombinerCounts;
 use crate::driver::AnyDriver;
 use crate::driver::traits::{Driver, LaneKey};
-use crate::forks::{EngineFd, Gate, Home, INHERITED};
+use crate::forks::{EngineFd, Gate, INHERITED, OwnerProcess};
 use crate::types::{Error, OperationId, OperationName};
 
 /// Maximum requests that wait for the holder; beyond it posts are refused for the time being.
@@ -61,7 +61,7 @@ pub struct SharedEngine {
     injects_max: usize,
     inject_limit: usize,
     /// Process of the engine; a child of `fork` has an unusable copy.
-    home: Home,
+    owner: OwnerProcess,
     /// Enforces that.
     gate: Option<Gate>,
 }
@@ -94,7 +94,7 @@ impl SharedEngine {
             requests_max: REQUESTS_MAX,
             injects_max: INJECTS_MAX,
             inject_limit,
-            home: Home::here(),
+            owner: OwnerProcess::current(),
             gate,
         };
         shared.with(|engine| engine.state.core.set_answers(answers));
@@ -117,14 +117,14 @@ impl SharedEngine {
 
     /// Returns whether this is the copy of a child of `fork`.
     pub(crate) fn is_inherited(&self) -> bool {
-        self.home.is_left()
+        self.owner.is_inherited()
     }
 
     /// Refuses a call in a child of `fork`, such as one that found the engine taken: there it stays
     /// taken.
     #[inline]
     pub(crate) fn refuse_inherited(&self) -> Result<(), Error> {
-        match self.home.is_forked() {
+        match self.owner.is_forked() {
             false => Ok(()),
             true => Err(Error::misuse(INHERITED)),
         }
@@ -152,7 +152,7 @@ impl SharedEngine {
     }
 
     fn with_inside<R>(&self, call: impl FnOnce(&mut Inside) -> R) -> R {
-        assert!(!self.home.is_forked(), "{INHERITED}");
+        assert!(!self.owner.is_forked(), "{INHERITED}");
         let news = RefCell::default();
         let answer = self.place.shared.enter(
             |inside| {

@@ -23,7 +23,7 @@ impl SharedEngine {
             requests_max,
             injects_max: requests_max.min(INJECTS_MAX),
             inject_limit,
-            home: Home::here(),
+            owner: OwnerProcess::current(),
             gate: None,
         })
     }

@@ -2,15 +2,15 @@
 //! by TCP.
 
 use super::super::core::Core;
-use super::super::rails::segments::{Passing, Witness};
+use super::super::rails::segments::{Passing, Reachability};
 use super::PathTable;
 
 /// Interval of probes on a path whose TCP lanes are busy and that has no other packets outstanding,
 /// in nanoseconds.
 const BUSY_QUESTION_NS: u64 = 2_000_000;
 
-/// An answer to what was sent no longer ago than that speaks for a path now, in nanoseconds.
-const WITNESS_NS: u64 = 500_000_000;
+/// A path is reachable if a packet sent no longer ago than that was answered, in nanoseconds.
+const REACHABLE_NS: u64 = 500_000_000;
 
 impl PathTable {
     /// How long packets may be on the path at a position, as far as datagrams have found out.
@@ -20,16 +20,18 @@ impl PathTable {
         path.packets().is_answered().then_some(Passing { bytes, is_all })
     }
 
-    /// What datagrams say of the path at a position.
-    pub(crate) fn witness(&mut self, now_ns: u64, session: u32, at: u8) -> Witness {
+    /// Returns whether the path at a position answers datagrams now.
+    pub(crate) fn reachability(&mut self, now_ns: u64, session: u32, at: u8) -> Reachability {
         let paths = self.by_slot.get_mut(session as usize);
         let path = paths.and_then(|paths| paths.all_mut().find(|path| path.at == at));
-        let Some(path) = path else { return Witness::None };
+        let Some(path) = path else { return Reachability::Unknown };
         path.packets.apply_deferred_ack();
         match path.packets.answered_sent_ns() {
-            None => Witness::None,
-            Some(sent_ns) if now_ns.saturating_sub(sent_ns) <= WITNESS_NS => Witness::Alive,
-            Some(_) => Witness::Dead,
+            None => Reachability::Unknown,
+            Some(sent_ns) if now_ns.saturating_sub(sent_ns) <= REACHABLE_NS => {
+                Reachability::Reachable
+            }
+            Some(_) => Reachability::Silent,
         }
     }
 

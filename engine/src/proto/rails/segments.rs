@@ -61,15 +61,15 @@ impl Passing {
     }
 }
 
-/// What is known of the path of a connection.
+/// Whether the path of a connection answers datagrams.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Witness {
+pub(crate) enum Reachability {
     /// It has never answered a datagram.
-    None,
+    Unknown,
     /// It does not answer now.
-    Dead,
-    /// It has answered just now.
-    Alive,
+    Silent,
+    /// It has answered recently.
+    Reachable,
 }
 
 /// Whether segments of a connection are too long for its path. `is_over`: it is given up in any
@@ -79,27 +79,27 @@ pub(crate) enum Witness {
 pub(crate) fn are_too_long(
     resent: Resent,
     passing: Option<Passing>,
-    witness: Witness,
+    reachability: Reachability,
     is_over: bool,
 ) -> bool {
-    if resent.segment_bytes <= SEGMENT_BYTES_SAFE.into() || witness == Witness::Dead {
+    if resent.segment_bytes <= SEGMENT_BYTES_SAFE.into() || reachability == Reachability::Silent {
         return false;
     }
     let is_known =
         passing.is_some_and(|it| it.is_all && u32::from(it.segment_bytes()) < resent.segment_bytes);
-    let repeats = match witness {
+    let repeats = match reachability {
         _ if is_known || is_over => REPEATS_KNOWN,
-        Witness::Alive => REPEATS_ALIVE,
+        Reachability::Reachable => REPEATS_ALIVE,
         _ => REPEATS_UNKNOWN,
     };
     resent.times >= repeats
 }
 
-/// What was observed, for people.
+/// Describes what was observed, for logs and errors.
 pub(crate) fn describe(
     resent: Resent,
     passing: Option<Passing>,
-    witness: Witness,
+    reachability: Reachability,
     ends: Option<(IpAddr, IpAddr)>,
 ) -> String {
     let is_v6 = ends.is_some_and(|(near, _)| near.is_ipv6());
@@ -115,7 +115,7 @@ pub(crate) fn describe(
             let passes = passing.bytes as u32 + headers - 24;
             format!("packets above {passes} bytes are lost {between}")
         }
-        None if witness == Witness::Alive => {
+        None if reachability == Reachability::Reachable => {
             format!("TCP packets of {sent} bytes are lost {between}, short datagrams pass")
         }
         None => format!("TCP packets of {sent} bytes are not acknowledged {between}"),
@@ -305,17 +305,21 @@ mod tests {
     /// RR-LANE-8
     #[test]
     fn what_is_sent_again_is_too_long_sooner_where_datagrams_say_so() {
-        let first = |passing, witness, is_over| {
-            (1..20).find(|&times| are_too_long(resent(times, JUMBO), passing, witness, is_over))
+        let first = |passing, reachability, is_over| {
+            (1..20)
+                .find(|&times| are_too_long(resent(times, JUMBO), passing, reachability, is_over))
         };
-        assert_eq!(first(passing(1472, true), Witness::Alive, false), Some(2));
-        assert_eq!(first(passing(1472, false), Witness::Alive, false), Some(3));
+        assert_eq!(first(passing(1472, true), Reachability::Reachable, false), Some(2));
+        assert_eq!(first(passing(1472, false), Reachability::Reachable, false), Some(3));
         // Those of that length have passed, but the network may be another one now.
-        assert_eq!(first(passing(8972, false), Witness::Alive, false), Some(3));
-        assert_eq!(first(None, Witness::None, false), Some(4));
-        assert_eq!(first(None, Witness::None, true), Some(2));
-        assert_eq!(first(passing(1472, true), Witness::Dead, true), None);
-        assert!(!are_too_long(resent(20, 1208), None, Witness::Alive, true), "shorter are none");
+        assert_eq!(first(passing(8972, false), Reachability::Reachable, false), Some(3));
+        assert_eq!(first(None, Reachability::Unknown, false), Some(4));
+        assert_eq!(first(None, Reachability::Unknown, true), Some(2));
+        assert_eq!(first(passing(1472, true), Reachability::Silent, true), None);
+        assert!(
+            !are_too_long(resent(20, 1208), None, Reachability::Reachable, true),
+            "shorter are none"
+        );
     }
 
     #[test]
@@ -355,13 +359,13 @@ mod tests {
     #[test]
     fn the_text_says_what_was_seen() {
         let ends = Some(("10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap()));
-        let known = describe(resent(2, JUMBO), passing(1472, true), Witness::Alive, ends);
+        let known = describe(resent(2, JUMBO), passing(1472, true), Reachability::Reachable, ends);
         let text = "packets above 1500 bytes are lost between 10.0.0.1 and 10.0.0.2: a switch \
                     with a smaller MTU?";
         assert_eq!(known, text);
-        let alive = describe(resent(3, JUMBO), None, Witness::Alive, ends);
+        let alive = describe(resent(3, JUMBO), None, Reachability::Reachable, ends);
         assert!(alive.contains("9000 bytes are lost") && alive.contains("datagrams pass"));
-        let nothing = describe(resent(4, JUMBO), None, Witness::None, None);
+        let nothing = describe(resent(4, JUMBO), None, Reachability::Unknown, None);
         assert!(nothing.contains("9000 bytes are not acknowledged on the way"), "{nothing}");
     }
 }
