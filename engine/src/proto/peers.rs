@@ -202,7 +202,7 @@ impl Core {
             self.reset_failure(session);
             self.want_connection(session, now_ns);
         }
-        unreported
+        unreported.map(|failure| *failure)
     }
 
     /// Connects a session if it is not (on a user's request, or for waiting sends).

@@ -87,7 +87,7 @@ pub(crate) struct Session {
     /// Why it failed, while it has.
     pub(crate) failure: Option<PeerFailure>,
     /// A failure not yet reported to the owner, though completed sends may be lost.
-    pub(super) unreported: Option<PeerFailure>,
+    pub(super) unreported: Option<Box<PeerFailure>>,
     /// Number of starts and ends of its connections.
     pub(crate) epoch: u32,
     /// Id of the session, agreed on in the hello exchange.
@@ -328,7 +328,7 @@ impl Session {
     /// Returns why it cannot be used, or an interruption not yet reported to the owner.
     #[inline]
     pub(super) fn failure_to_report(&self) -> Option<&PeerFailure> {
-        self.failure.as_ref().or(self.unreported.as_ref())
+        self.failure.as_ref().or(self.unreported.as_deref())
     }
 
     /// Returns whether a send has completed whose frame is not acknowledged, in stream mode.

@@ -99,7 +99,7 @@ impl Core {
             && !is_told
             && let Some(session) = self.sessions.at_mut(slot as usize)
         {
-            session.unreported.get_or_insert(failure);
+            session.unreported.get_or_insert(Box::new(failure));
         }
         if sequel != Sequel::None {
             self.follow_up(slot, sequel);

@@ -40,12 +40,12 @@ impl PathTable {
             session: known.id,
             path: number,
             tag_bytes: PACKET_TAG_BYTES,
-            datagram_bytes_max: carrier.bytes_max,
+            datagram_bytes_max: carrier.packets.datagram_bytes_max(),
             ..PathConfig::default()
         };
         let mut path = SessionPath::new(Path::new(config), keys.path(number, is_initiator), remote);
         (path.session_id, path.number, path.rail, path.at) = (known.id, number, rail, at as u8);
-        (path.port, path.bytes_max) = (carrier.port, carrier.bytes_max);
+        path.port = carrier.port;
         path.takes_trains = carrier.takes_trains;
         path.is_held = true;
         let down = self.rails_down;
@@ -144,7 +144,7 @@ impl PathTable {
             self.by_session.insert(id, session);
         }
         let mut path = SessionPath::new(packets, keys, remote);
-        (path.session_id, path.bytes_max) = (id, bytes_max);
+        path.session_id = id;
         path.takes_trains = takes_trains;
         self.of_mut(session).carrier = is_free.then(|| Box::new(path));
     }

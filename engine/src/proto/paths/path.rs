@@ -40,8 +40,6 @@ pub(crate) struct SessionPath {
     pub(super) at: u8,
     /// UDP port of the peer, as announced.
     pub(super) port: u16,
-    /// Longest datagram that both sides take.
-    pub(super) bytes_max: usize,
     /// The peer's kernel splits GSO batches that are still whole: its datagrams arrive on a UDP
     /// socket. RR-PATH-7.
     pub(super) takes_trains: bool,
@@ -49,8 +47,8 @@ pub(crate) struct SessionPath {
     pub(super) needs_sum: bool,
     /// Destination of its datagrams.
     pub(super) remote: SocketAddr,
-    /// Previous destination, or the one announced by the peer.
-    pub(super) fallback: SocketAddr,
+    /// Previous destination, once the peer has moved.
+    pub(super) fallback: Option<Box<SocketAddr>>,
     /// Possible new address of the peer.
     pub(super) candidate: Option<Box<Candidate>>,
     /// It was probed because a packet of the peer arrived.
@@ -142,11 +140,10 @@ impl SessionPath {
             rail: 0,
             at: 0,
             port: remote.port(),
-            bytes_max: 0,
             takes_trains: false,
             needs_sum: false,
             remote,
-            fallback: remote,
+            fallback: None,
             candidate: None,
             has_asked_back: false,
             highest: 0,
@@ -312,7 +309,8 @@ impl SessionPath {
     ///
     /// RR-PATH-4.
     pub(super) fn is_at(&mut self, from: SocketAddr, packet: &Packet<'_>) -> bool {
-        if from == self.remote || from == self.fallback || planted!(MoveUnasked) {
+        let is_known = from == self.remote || self.fallback.as_deref() == Some(&from);
+        if is_known || planted!(MoveUnasked) {
             return true;
         }
         // A copy of an acknowledgement that arrived already proves nothing.
@@ -322,7 +320,7 @@ impl SessionPath {
             candidate.address == from && candidate.question.is_some_and(is_answered)
         });
         if is_answer {
-            (self.fallback, self.remote) = (self.remote, from);
+            self.fallback = Some(Box::new(std::mem::replace(&mut self.remote, from)));
             self.candidate = None;
         }
         is_answer
@@ -394,7 +392,7 @@ mod tests {
         let remote = "192.0.2.1:1".parse().unwrap();
         let keys = SessionKeys::for_tests().path(0, true);
         let mut path = SessionPath::new(Path::new(PathConfig::default()), keys, remote);
-        path.fallback = "192.0.2.2:2".parse().unwrap();
+        path.fallback = Some(Box::new("192.0.2.2:2".parse().unwrap()));
         path.health = Health::Good;
         path
     }

@@ -67,9 +67,12 @@ impl PathTable {
         path.packets.start_turn(late_ns);
         let is_probe_due = path.handle_timeout(now_ns, is_drained);
         path.tell(core, session, effects);
-        if is_probe_due && path.health == Health::Silent {
+        if is_probe_due
+            && path.health == Health::Silent
+            && let Some(fallback) = path.fallback.as_deref_mut()
+        {
             // One of the two addresses may answer.
-            std::mem::swap(&mut path.remote, &mut path.fallback);
+            std::mem::swap(&mut path.remote, fallback);
         }
         true
     }

@@ -30,7 +30,7 @@ fn sent_to(pair: &Pair, to: SocketAddr) -> Vec<Datagram> {
 /// Returns the current and the previous destination of the acceptor.
 fn known(pair: &Pair) -> [SocketAddr; 2] {
     let path = pair.sides[ACCEPTOR].path(0);
-    [path.remote, path.fallback]
+    [path.remote, path.fallback.as_deref().copied().unwrap_or(path.remote)]
 }
 
 /// Returns the opener's next message, undelivered.

@@ -265,7 +265,7 @@ impl Side {
         let mut all = format!("{paths:?} {:?} {:?}", self.core.counters, self.core.dirty);
         for path in paths.all() {
             let packets = format!("{:?}", path.packets);
-            let seen = (path.highest, &path.candidate, path.fallback, path.has_asked_back);
+            let seen = (path.highest, &path.candidate, &path.fallback, path.has_asked_back);
             all += &format!("{packets} {seen:?} {} {}", path.has_update, path.is_held);
         }
         let PathTable { to_drain, timers, standing_by, segments, .. } = &self.paths;
