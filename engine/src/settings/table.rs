@@ -174,7 +174,7 @@ settings_table! {
     backup_nics -> &[NicPattern]: Nics<false> = Vec::new(), Range::Any;
     /// Local address to listen on; without nics it also selects the NIC that has it.
     listen_address -> Option<IpAddr>: Address = None, Range::Any;
-    /// TCP ports to listen on.
+    /// TCP ports to listen on; datagrams use the UDP port of the same number unless it is taken.
     port_range -> PortRange: Ports = PortRange::ANY, Range::Any;
     /// Locked memory of an engine for regions and buffers; auto takes a share of the memlock limit.
     arena_bytes -> Option<usize>: AutoBytes = None, Range::Numbers(M..=1024 * G);

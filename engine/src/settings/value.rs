@@ -164,7 +164,7 @@ impl Kind for AutoBytes {
     }
 
     fn format_range(range: &Range) -> Option<String> {
-        Bytes::format_range(range).map(|range| format!("auto, or {range}"))
+        Bytes::format_range(range)
     }
 }
 
