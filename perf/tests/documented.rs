@@ -79,6 +79,10 @@ fn every_measurement_of_the_documents_runs() {
             .collect();
         let has = |name: &str| documented.iter().any(|word| word == name);
         let places = ["--loopback", "--lab", "--listen", "--connect"];
+        // A page may state its own number of iterations.
+        if let Some(at) = words.iter().position(|word| word == "--iters") {
+            words.drain(at..at + 2);
+        }
         if test == "failover" {
             if !has("--lab") {
                 words.extend(["--lab", "rails=2"].map(str::to_owned));
