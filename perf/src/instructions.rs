@@ -3,8 +3,11 @@
 mod both;
 
 use std::fmt;
+use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
@@ -18,7 +21,7 @@ use crate::secret;
 /// How much slower a program runs under valgrind; about so much slower runs the engines' clock.
 const SLOWNESS: u64 = 64;
 /// Messages that are counted.
-const MESSAGES: u64 = 16_384;
+const MESSAGES: u64 = 8_192;
 /// A count that is saved may be exceeded by so much.
 const MARGIN_PERCENT: u64 = 3;
 /// Idle endpoints of the process may change a count by so much.
@@ -211,9 +214,10 @@ fn check(arguments: &Arguments, file: &Path) -> Result<(), String> {
     }
     let mut above = Vec::new();
     let mut counted: Vec<CounterWait> = Vec::new();
-    for before in saved {
+    let first = count_all(arguments, &saved);
+    for (before, now) in saved.into_iter().zip(first) {
         let mut alone = counted.iter_mut().find(|it| before.is_same_beside_idle(it));
-        let mut now = count(arguments, before.clone())?;
+        let mut now = now?;
         for _ in 1..TRIES {
             let alone = alone.as_deref_mut().filter(|alone| now.differs_from(alone));
             let again = match alone {
@@ -256,6 +260,27 @@ fn check(arguments: &Arguments, file: &Path) -> Result<(), String> {
             above.join("; ")
         )),
     }
+}
+
+/// Counts each line, as many at a time as there are cores. Returns the counts in the same order.
+fn count_all(arguments: &Arguments, lines: &[CounterWait]) -> Vec<Result<CounterWait, String>> {
+    let cores = thread::available_parallelism().map_or(1, |cores| cores.get());
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let mut counts = Vec::new();
+        loop {
+            let at = next.fetch_add(1, Ordering::Relaxed);
+            let Some(line) = lines.get(at) else { return counts };
+            counts.push((at, count(arguments, line.clone())));
+        }
+    };
+    let mut counts = thread::scope(|scope| {
+        let workers: Vec<_> = (0..cores).map(|_| scope.spawn(work)).collect();
+        let counts = workers.into_iter().map(|worker| worker.join());
+        counts.flat_map(|counts| counts.unwrap_or_else(|panic| resume_unwind(panic))).collect()
+    });
+    counts.sort_by_key(|(at, _): &(usize, _)| *at);
+    counts.into_iter().map(|(_, count)| count).collect()
 }
 
 /// Counts what `what` names but for its instructions, which come with it.

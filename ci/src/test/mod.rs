@@ -41,6 +41,7 @@ const LANES: [(&str, &str); 3] = [("sockets", "udp"), ("uring", "tcp"), ("socket
 /// Variables that tests read.
 const URING_DISABLE: &str = "TEST_OF_RINGRAIL_URING_DISABLE";
 const LANES_OF: &str = "TEST_OF_RINGRAIL_LANES";
+const ALL_CASES: &str = "TEST_OF_RINGRAIL_ALL_CASES";
 const CONTROL_LANE: &str = "TEST_OF_RINGRAIL_CONTROL_LANE";
 
 /// Runs the short set, or the long one, and closes with `N passed, N failed, N skipped`.

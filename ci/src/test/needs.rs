@@ -55,7 +55,11 @@ const TABLE: &[(&str, Share, u64)] = &[
     ("ringrail-xdp", Share::Core, 10),
     ("ringrail-perf", Share::Core, 10),
     ("ringrail-fi", Share::Core, 10),
+    ("ringrail ringrail swarm", Share::Core, 40),
+    ("ringrail api refused_calls", Share::Waits, 100),
     ("ringrail api faults", Share::Waits, 30),
+    ("ringrail api fork", Share::Waits, 50),
+    ("ringrail api silence", Share::Waits, 50),
     ("ringrail api middleware", Share::Core, 30),
     ("ringrail api one_sided", Share::Core, 30),
 ];

@@ -14,8 +14,8 @@ use crate::watch::Mark;
 /// How often a log without a terminal says what runs.
 const REPORT_EVERY: Duration = Duration::from_secs(60);
 
-/// Units of a core: a job that mostly waits takes one.
-const UNITS_PER_CORE: u32 = 2;
+/// Jobs that mostly wait and run at the same time, beside one on each core that computes.
+const WAITING_MAX: usize = 4;
 
 /// Runs all jobs and hands each with its end to `done`, in the order of their ends.
 pub(super) fn run(
@@ -24,24 +24,22 @@ pub(super) fn run(
     mut done: impl FnMut(&Job, Result<Ended, String>, Duration),
 ) {
     let cores = thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
-    let capacity = cores * UNITS_PER_CORE;
-    let units = |job: &Job| match job.needs.share {
-        Share::Waits => 1,
-        Share::Core => UNITS_PER_CORE.min(capacity),
-        Share::Machine => capacity,
-    };
+    let places = Places { cores: cores as usize, waiting: WAITING_MAX };
     let mut progress = Progress::new(&waiting, cores);
     // Long ones first, so that none of them is alone at the end; those that need the machine for
     // themselves when nothing else is left.
-    waiting.sort_by_key(|job| (units(job) == capacity, std::cmp::Reverse(job.needs.seconds)));
+    waiting.sort_by_key(|job| {
+        (job.needs.share == Share::Machine, std::cmp::Reverse(job.needs.seconds))
+    });
     let (sender, ends) = channel();
-    let mut free = capacity;
+    let mut free = places;
     let mut running: Vec<String> = Vec::new();
     thread::scope(|scope| {
         loop {
-            while let Some(at) = waiting.iter().position(|job| units(job) <= free) {
+            let fits = |free: &Places, job: &Job| free.has(places.of(job.needs.share));
+            while let Some(at) = waiting.iter().position(|job| fits(&free, job)) {
                 let job = waiting.remove(at);
-                free -= units(&job);
+                free.take(places.of(job.needs.share));
                 running.push(job.name.clone());
                 let sender = sender.clone();
                 scope.spawn(move || {
@@ -56,7 +54,7 @@ pub(super) fn run(
             }
             match ends.recv_timeout(REPORT_EVERY) {
                 Ok((job, ended, took)) => {
-                    free += units(&job);
+                    free.give_back(places.of(job.needs.share));
                     running.retain(|name| *name != job.name);
                     progress.end_of(&job, &ended, took);
                     done(&job, ended, took);
@@ -67,6 +65,36 @@ pub(super) fn run(
         }
     });
     progress.bar.finish_and_clear();
+}
+
+/// Places for jobs: on cores, and for those that mostly wait.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Places {
+    cores: usize,
+    waiting: usize,
+}
+
+impl Places {
+    /// The places of all these that a job needs.
+    fn of(self, share: Share) -> Self {
+        match share {
+            Share::Waits => Self { cores: 0, waiting: 1 },
+            Share::Core => Self { cores: 1, waiting: 0 },
+            Share::Machine => self,
+        }
+    }
+
+    fn has(self, needed: Self) -> bool {
+        needed.cores <= self.cores && needed.waiting <= self.waiting
+    }
+
+    fn take(&mut self, needed: Self) {
+        (self.cores, self.waiting) = (self.cores - needed.cores, self.waiting - needed.waiting);
+    }
+
+    fn give_back(&mut self, needed: Self) {
+        (self.cores, self.waiting) = (self.cores + needed.cores, self.waiting + needed.waiting);
+    }
 }
 
 /// How far the jobs are.
@@ -127,5 +155,24 @@ impl Progress {
     fn still(&self, running: &[String]) {
         let running = running.join(", ");
         self.bar.suspend(|| println!("test: {}; running: {running}", self.line()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn jobs_that_wait_run_beside_those_that_compute_and_one_needs_the_whole_machine() {
+        let all = Places { cores: 2, waiting: 1 };
+        let mut free = all;
+        for share in [Share::Core, Share::Core, Share::Waits] {
+            assert!(free.has(all.of(share)));
+            assert!(free == all || !free.has(all.of(Share::Machine)));
+            free.take(all.of(share));
+        }
+        assert!(!free.has(all.of(Share::Core)) && !free.has(all.of(Share::Waits)));
+        free.give_back(all.of(Share::Core));
+        assert!(free.has(all.of(Share::Core)) && !free.has(all.of(Share::Machine)));
     }
 }
