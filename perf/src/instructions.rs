@@ -274,7 +274,7 @@ fn count_all(arguments: &Arguments, lines: &[CounterWait]) -> Vec<Result<Counter
             counts.push((at, count(arguments, line.clone())));
         }
     };
-    let mut counts = thread::scope(|scope| {
+    let mut counts: Vec<_> = thread::scope(|scope| {
         let workers: Vec<_> = (0..cores).map(|_| scope.spawn(work)).collect();
         let counts = workers.into_iter().map(|worker| worker.join());
         counts.flat_map(|counts| counts.unwrap_or_else(|panic| resume_unwind(panic))).collect()

@@ -479,11 +479,11 @@ fn cases(
 ) -> impl Iterator<Item = Case> {
     // Some of them, by name.
     let only = std::env::var("TEST_OF_RINGRAIL_REFUSED_CALLS").unwrap_or_default();
+    let is_all = !only.is_empty() || std::env::var_os("TEST_OF_RINGRAIL_ALL_CASES").is_some();
     let is_in = move |name: &str| {
         is_of_driver(name) && (only.is_empty() || only.split(',').any(|it| it == name))
     };
     // Each call at each moment with one of the errors, unless all are asked for.
-    let is_all = !only.is_empty() || std::env::var_os("TEST_OF_RINGRAIL_ALL_CASES").is_some();
     let rows = CALLS.iter().enumerate().filter(move |(_, row)| is_in(row.name));
     rows.flat_map(move |(number, row)| {
         MOMENTS.into_iter().flat_map(move |moment| {
