@@ -128,7 +128,8 @@ pub use types::{
     FrameFigures, FrameState, Hint, KeyError, LaneStatistics, NicCounters, OperationId,
     OperationKind, PRIVATE_DATA_MAX, PathCause, PathChange, PathState, PathStatistics,
     PauseCounters, Peer, PeerFailure, RAILS_MAX, Rail, RailRole, Refusal, RequestId, Selector,
-    SharedMemoryFigures, SharedMemoryState, Status, TimeOut, TimeOutOutcome,
+    SendProtocol, SendRange, SendTransport, SharedMemoryFigures, SharedMemoryState, Status,
+    TimeOut, TimeOutOutcome,
 };
 
 #[cfg(doctest)]

@@ -19,7 +19,7 @@ use crate::progress::caretaker::EngineCell;
 use crate::progress::engine::{Engine, EngineState};
 use crate::progress::shared_engine::SharedEngine;
 use crate::settings::Lanes;
-use crate::types::{Address, Error, Peer, TimeOutOutcome};
+use crate::types::{Address, Error, Peer, SendProtocol, TimeOutOutcome};
 
 /// An endpoint that no thread owns: it listens, and can be sent to another thread.
 pub struct Detached {
@@ -473,6 +473,31 @@ impl<M: Attached> Endpoint<M> {
             let core = &engine.state.core;
             core.eager_limit_of(core.remotes().get(peer.0)?.session)
         })
+    }
+
+    /// Returns how messages to a peer travel now, by length, for people who tune: as datagrams, on
+    /// the TCP connection, through shared memory, or pulled by the receiver. `None`: not connected.
+    ///
+    /// It changes with what the session can do: when shared memory is set up or lost, when the path
+    /// takes longer datagrams, and while no path answers. A message travels otherwise than stated
+    /// while there is no credit for it, and by its [`Hint`]; two messages of the same kind keep
+    /// their order in any case.
+    ///
+    /// ```
+    /// # use ringrail::{Domain, SendTransport};
+    /// # fn main() -> Result<(), ringrail::Error> {
+    /// let domain = Domain::builder().insecure(true).build()?;
+    /// let endpoint = domain.endpoint()?.attach()?;
+    /// let myself = endpoint.insert_peer(&endpoint.address())?;
+    /// endpoint.connect(myself, None)?;
+    /// let protocol = endpoint.send_protocol(myself).expect("connected");
+    /// assert_eq!(protocol.ranges[0].transport, SendTransport::Loopback);
+    /// println!("{protocol}");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn send_protocol(&self, peer: Peer) -> Option<SendProtocol> {
+        self.open().engine.with(|engine| engine.send_protocol(peer.0))
     }
 
     /// Connects to a peer and waits until the session is established, up to `timeout`; without one,

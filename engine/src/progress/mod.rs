@@ -36,6 +36,7 @@ pub(crate) mod post;
 mod put_back;
 mod roles;
 mod segments;
+mod send_protocol;
 pub(crate) mod shared;
 pub(crate) mod shared_engine;
 mod sleep;

@@ -45,7 +45,7 @@ impl Core {
         // Sessions with checksums need them on memory copies too, and CMA has none.
         let has_cma = has_cma && !session.has_checksums;
         let Some(datagram) = session.datagram.as_deref_mut() else { return };
-        datagram.has_cma = has_cma;
+        datagram.set_cma(has_cma, &self.config);
         if session.has_waiting() {
             // Waiting sends may have another transport now.
             self.unblocked.push(slot);

@@ -141,9 +141,9 @@ impl Core {
         let target = self.remotes.get(request.peer)?.endpoint;
         let known = self.sessions.at_mut(session as usize)?;
         if known.datagram.is_some() {
-            let limits = (self.config.eager_limit, self.config.eager_limit_in_datagrams);
+            let limit = self.config.eager_limit;
             let pool = &mut self.datagrams.segments;
-            let staged = stage_in_segment(known, pool, session, request, target, limits);
+            let staged = stage_in_segment(known, pool, session, request, target, limit);
             let (room, is_first) = staged?;
             if is_first {
                 self.dirty.push(session);
@@ -196,8 +196,7 @@ impl Core {
             let window = session.eager_window.max(session.byte_credit.available());
             let window = u64::from(window.min(self.eager_limit_for(session)));
             let datagram = session.datagram.as_deref();
-            let is_whole =
-                datagram.is_none_or(|it| it.takes_whole(request.length, request.data_bytes()));
+            let is_whole = datagram.is_none_or(|it| it.takes_whole(request));
             session.is_connected() && (window < request.length || !is_whole)
         })
     }

@@ -7,8 +7,8 @@ use zerocopy::FromBytes;
 
 use super::connection::{Connection, Retry};
 pub(crate) use super::control_frame::{ControlFrame, ShortReply};
-use super::core::Config;
 use super::credit::{ReceiveCredit, SendCredit};
+use super::datagram::PullMethod;
 use super::eager_limit::EagerLimit;
 use super::failure::PeerFailure;
 use super::handshake::JoinWindow;
@@ -253,8 +253,9 @@ impl Session {
     }
 
     /// Returns whether the RTS carries the address for CMA reads of `length` bytes.
-    pub(super) fn offers_source(&self, length: u64, config: &Config) -> bool {
-        self.datagram.as_deref().is_some_and(|datagram| datagram.offers_source(length, config))
+    pub(super) fn offers_source(&self, length: u64) -> bool {
+        let method = self.datagram.as_deref().map(|it| it.protocol().pull_method(length));
+        method == Some(PullMethod::Memory)
     }
 
     /// Returns whether the session is established.

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use crate::common::{domain, pair, pattern};
 use ringrail::{
     CompletionLevel, Endpoint, Envelope, Owned, PathState, ReceiveOptions, Selector, SendOptions,
+    SendTransport,
 };
 
 /// Longer than a busy machine takes for anything here.
@@ -122,6 +123,48 @@ fn paths_carry_what_was_sent_and_prometheus_is_told() {
             .unwrap();
     };
     pair(&settings, left, right);
+}
+
+/// The transports of a session by the range of lengths, once the last message has arrived.
+fn check_protocol(settings: &[(&str, &str)], expected: &'static [SendTransport]) {
+    let check = move |endpoint: &Endpoint<Owned>, peer| {
+        assert!(endpoint.send_protocol(peer).is_none(), "not connected");
+        endpoint
+            .send_blocking(peer, OVER, &[], SendOptions::at(CompletionLevel::Delivery))
+            .unwrap();
+        let transports = || -> Vec<_> {
+            let protocol = endpoint.send_protocol(peer).unwrap();
+            let longest: Vec<_> = protocol.ranges.iter().map(|range| range.longest).collect();
+            assert!(longest[..longest.len() - 1].is_sorted_by_key(|longest| longest.unwrap()));
+            assert_eq!(longest.last(), Some(&None), "{protocol}");
+            protocol.ranges.iter().map(|range| range.transport).collect()
+        };
+        // Paths answer after the first messages.
+        let started = Instant::now();
+        while transports() != expected {
+            assert!(started.elapsed() < LONG, "{:?}", endpoint.send_protocol(peer));
+            endpoint.progress().unwrap();
+        }
+        endpoint
+            .send_blocking(peer, OVER, &[], SendOptions::at(CompletionLevel::Delivery))
+            .unwrap();
+    };
+    let receive = |endpoint: &Endpoint<Owned>, peer| {
+        for _ in 0..2 {
+            endpoint
+                .receive_blocking(Selector::from_peer(peer, OVER), &mut [], ReceiveOptions::new())
+                .unwrap();
+        }
+    };
+    pair(settings, check, receive);
+}
+
+#[test]
+fn the_protocol_of_a_session_follows_from_what_it_can_do() {
+    use SendTransport::{Datagram, PulledOverLanes, Stream};
+    let off = ("shared_memory", "off");
+    check_protocol(&[off], &[Datagram, Stream, PulledOverLanes]);
+    check_protocol(&[off, ("control_lane", "tcp")], &[Stream, PulledOverLanes]);
 }
 
 #[test]

@@ -35,6 +35,7 @@ mod incoming;
 pub(crate) mod order;
 mod outgoing;
 mod parts;
+mod protocol;
 mod ranges;
 mod room;
 pub(crate) mod segment;
@@ -47,6 +48,7 @@ pub(crate) mod window;
 use self::data::{Bulk, Pulls};
 use self::order::{Chain, ReorderBuffer};
 use self::parts::Assemblies;
+use self::protocol::Capabilities;
 use self::segment::{List, Order, SegmentPool};
 use self::window::Arrivals;
 use super::core::{Config, Core};
@@ -59,6 +61,7 @@ use crate::wire::segment::SEGMENT_HEADER_BYTES;
 
 pub(crate) use self::outgoing::{Asks, Lone, append_segment};
 pub(crate) use self::parts::{Fragmenting, Reassembling};
+pub(crate) use self::protocol::{PullMethod, Route, SendProtocol};
 pub(crate) use self::ranges::Ranges;
 pub(crate) use self::staging::{stage_in_segment, stage_put};
 
@@ -169,14 +172,9 @@ pub(crate) struct Datagram {
     long_delivered: u64,
     /// A user's send waits for a segment sent since the last acknowledgement request.
     ack_awaited: bool,
-    /// Messages that do not fit a datagram go on the stream.
-    pub(in crate::proto) has_stream: bool,
-    /// Segments go by a ring, which does not acknowledge.
-    has_ring: bool,
-    /// Long messages go by the ring in pieces.
-    takes_pieces: bool,
-    /// The peer can read messages from this process's memory.
-    pub(in crate::proto) has_cma: bool,
+    able: Capabilities,
+    /// How its messages travel, by what it can do.
+    protocol: SendProtocol,
     /// Bulk data goes in datagrams.
     bulk: Option<Box<Bulk>>,
     open: Option<Id>,
@@ -201,7 +199,9 @@ pub(crate) struct Datagram {
 }
 
 impl Datagram {
-    fn new(segment_bytes: usize, unsent_max: usize, seed: u64, has_bulk: bool) -> Self {
+    fn new(segment_bytes: usize, unsent_max: usize, has_bulk: bool, config: &Config) -> Self {
+        let seed = config.hash_seed;
+        let able = Capabilities { has_bulk, ..Capabilities::default() };
         Self {
             segment_bytes,
             path_bytes: segment_bytes,
@@ -215,10 +215,8 @@ impl Datagram {
             long_held: 0,
             long_delivered: 0,
             ack_awaited: false,
-            has_stream: false,
-            has_ring: false,
-            takes_pieces: false,
-            has_cma: false,
+            able,
+            protocol: SendProtocol::of(able, segment_bytes, config),
             bulk: has_bulk.then(Box::default),
             open: None,
             next_frame: 0,
@@ -238,9 +236,32 @@ impl Datagram {
 
 impl Datagram {
     /// Sets the length of new segments to what their carrier takes: a ring takes any.
-    fn fit_segments(&mut self, pool: &mut SegmentPool) {
+    fn fit_segments(&mut self, pool: &mut SegmentPool, config: &Config) {
         self.close_open(pool);
-        self.segment_bytes = if self.has_ring { pool.buffer_bytes() } else { self.path_bytes };
+        self.segment_bytes = if self.able.has_ring { pool.buffer_bytes() } else { self.path_bytes };
+        self.protocol = SendProtocol::of(self.able, self.segment_bytes, config);
+    }
+
+    /// Sets what the session can do. Returns whether that has changed.
+    fn set_capabilities(&mut self, able: Capabilities, config: &Config) -> bool {
+        self.protocol = SendProtocol::of(able, self.segment_bytes, config);
+        std::mem::replace(&mut self.able, able) != able
+    }
+
+    /// Returns how its messages travel.
+    #[inline]
+    pub(crate) fn protocol(&self) -> &SendProtocol {
+        &self.protocol
+    }
+
+    /// Returns whether segments go by a ring in shared memory.
+    pub(crate) fn has_ring(&self) -> bool {
+        self.able.has_ring
+    }
+
+    /// Sets whether the peer can read messages from this process's memory.
+    pub(super) fn set_cma(&mut self, has_cma: bool, config: &Config) {
+        self.set_capabilities(Capabilities { has_cma, ..self.able }, config);
     }
 }
 
@@ -264,9 +285,9 @@ impl Datagram {
 
     /// Requests an early acknowledgement of unacknowledged frames: send `id` waits for it.
     pub(in crate::proto) fn hasten_acks(&mut self, pool: &mut SegmentPool, id: Id) {
-        self.ack_awaited |= self.long.len() > 0 || self.has_ring;
+        self.ack_awaited |= self.long.len() > 0 || self.able.has_ring;
         // Segments sent by a ring have requested none.
-        self.update_due |= self.has_ring;
+        self.update_due |= self.able.has_ring;
         let newest = self.outstanding.last(pool).and_then(|newest| pool.get_mut(newest));
         if let Some(segment) = newest {
             segment.operations.push(id);
@@ -280,10 +301,9 @@ impl Core {
     pub(crate) fn use_datagrams(&mut self, slot: u32, segment_bytes: usize) {
         let segment_bytes = self.clamp_segment(segment_bytes);
         let unsent_max = (self.config.staging_bytes / segment_bytes).max(1);
-        let seed = self.config.hash_seed;
         if let Some(session) = self.sessions.at_mut(slot as usize) {
             let has_bulk = session.bulk_in_datagrams;
-            let datagram = Datagram::new(segment_bytes, unsent_max, seed, has_bulk);
+            let datagram = Datagram::new(segment_bytes, unsent_max, has_bulk, &self.config);
             session.datagram = Some(Box::new(datagram));
         }
     }
@@ -295,7 +315,7 @@ impl Core {
         let session = self.sessions.at_mut(slot as usize);
         if let Some(datagram) = session.and_then(|session| session.datagram.as_deref_mut()) {
             datagram.path_bytes = segment_bytes;
-            datagram.fit_segments(&mut self.datagrams.segments);
+            datagram.fit_segments(&mut self.datagrams.segments, &self.config);
         }
     }
 
@@ -307,8 +327,8 @@ impl Core {
         let session = self.sessions.at_mut(slot as usize);
         let Some(session) = session else { return };
         let Some(datagram) = session.datagram.as_deref_mut() else { return };
-        let was_there = std::mem::replace(&mut datagram.has_stream, has_stream);
-        if was_there != has_stream && session.has_waiting() {
+        let able = Capabilities { has_stream, ..datagram.able };
+        if datagram.set_capabilities(able, &self.config) && session.has_waiting() {
             // Waiting sends may have another transport now.
             self.unblocked.push(slot);
         }
@@ -322,17 +342,16 @@ impl Core {
         let Some(datagram) = session.datagram.as_deref_mut() else { return };
         // Sessions with checksums need them on memory copies too, and pieces have none.
         let piece_ring = ring.filter(|_| !session.has_checksums);
-        let takes_pieces = piece_ring.is_some();
-        let took_pieces = std::mem::replace(&mut datagram.takes_pieces, takes_pieces);
-        let has_ring = ring.is_some();
-        let had_ring = std::mem::replace(&mut datagram.has_ring, has_ring);
-        datagram.fit_segments(&mut self.datagrams.segments);
-        if took_pieces != takes_pieces && session.has_waiting() {
+        let before = datagram.able;
+        let (has_ring, takes_pieces) = (ring.is_some(), piece_ring.is_some());
+        datagram.able = Capabilities { has_ring, takes_pieces, ..before };
+        datagram.fit_segments(&mut self.datagrams.segments, &self.config);
+        if before.takes_pieces != takes_pieces && session.has_waiting() {
             // Waiting sends may have another transport now.
             self.unblocked.push(slot);
         }
         self.use_ring_for_pieces(slot, piece_ring);
-        if had_ring && !has_ring && !planted!(ForgetRing) {
+        if before.has_ring && !has_ring && !planted!(ForgetRing) {
             self.resend_all(slot, true);
         }
     }
@@ -362,7 +381,7 @@ impl Core {
     /// Returns the longest message that is sent eagerly to a session's peer, in bytes.
     pub(crate) fn eager_limit_for(&self, session: &super::session::Session) -> u32 {
         let limit = match session.datagram.as_deref() {
-            Some(datagram) => datagram.eager_limit(self.config.eager_limit_in_datagrams),
+            Some(datagram) => datagram.protocol.eager_max(),
             None => self.staging.payload_bytes_max().min(EAGER_BYTES_MAX) as u32,
         };
         limit.min(self.config.eager_limit).min(session.eager_limit.bytes())

@@ -1,12 +1,12 @@
 //! Space for frames in the segments of a session.
 
 use super::Datagram;
-use super::segment::{LONG_PAYLOAD_BYTES, Place, SegmentBuffer, SegmentPool};
+use super::protocol::{Outstanding, Route};
+use super::segment::{Place, SegmentBuffer, SegmentPool};
 use super::window::FRAMES_MAX;
-use crate::proto::core::Config;
 use crate::proto::hint::Hint;
+use crate::proto::send::SendRequest;
 use crate::proto::table::Id;
-use crate::wire::eager::EAGER_HEADER_BYTES;
 use crate::wire::segment::SEGMENT_HEADER_BYTES;
 
 /// Frames of the window that are reserved for control frames.
@@ -15,14 +15,6 @@ const FRAMES_KEPT: u32 = FRAMES_MAX / 16;
 /// Long segments of a session that wait for their first transmission: the next one is filled while
 /// the kernel sends this one, so that its receiver copies meanwhile.
 const LONG_UNSENT_MAX: usize = 1;
-
-/// The longest frame that goes in a datagram where TCP uses the same path: a datagram has a tag
-/// over all of its bytes, which at 8 KiB costs more than the stream does.
-const SHORT_FRAME_BYTES_MAX: usize = 2048;
-
-/// The longest message that goes by a ring in parts though it could be pulled on the host, which
-/// has lower latency for a single one. Of several, each is copied less if it is pulled.
-const PARTS_BY_RING_BYTES_MAX: u64 = 16 << 10;
 
 /// Space for a frame, as found by [`Datagram::push`].
 pub(super) struct Pushed<'a> {
@@ -55,77 +47,15 @@ impl Datagram {
         self.segment_bytes - SEGMENT_HEADER_BYTES
     }
 
-    /// Returns the longest frame that goes in a datagram where the message has an alternative. A
-    /// ring takes everything that fits a segment: up to there it is faster than a read from memory.
-    #[inline]
-    pub(super) fn short_frame_bytes_max(&self) -> usize {
-        let has_better_way = self.has_stream && !self.has_ring;
-        let most = if has_better_way { SHORT_FRAME_BYTES_MAX } else { usize::MAX };
-        self.frame_bytes_max().min(most)
+    /// Returns whether a message fits one segment, with envelope and remote data.
+    pub(crate) fn takes_whole(&self, request: &SendRequest) -> bool {
+        let route = self.protocol.route(request.length, request.data_bytes());
+        matches!(route, Route::Segment | Route::Stream)
     }
 
-    /// Returns whether a message of `length` bytes fits one segment with envelope and remote data.
-    pub(crate) fn takes_whole(&self, length: u64, data_bytes: usize) -> bool {
-        let is_long = self.eager_goes_by_stream() && length <= LONG_PAYLOAD_BYTES as u64;
-        self.is_short(length, data_bytes) || is_long
-    }
-
-    /// Returns the same for a segment that goes in datagrams.
-    #[inline]
-    pub(super) fn is_short(&self, length: u64, data_bytes: usize) -> bool {
-        let short = self.short_frame_bytes_max() - EAGER_HEADER_BYTES - data_bytes;
-        length <= short as u64
-    }
-
-    /// Returns whether messages that do not fit a datagram, or nearly fill one, use the session's
-    /// stream. Where both sides share memory, other transports are faster.
-    #[inline]
-    pub(in crate::proto) fn eager_goes_by_stream(&self) -> bool {
-        self.has_stream && !self.pulls_on_host()
-    }
-
-    /// Returns whether long messages are pulled without a lane: from memory, or by the ring.
-    #[inline]
-    fn pulls_on_host(&self) -> bool {
-        self.has_cma || self.takes_pieces
-    }
-
-    /// Returns whether the RTS carries the address for CMA reads of `length` bytes: two copies of a
-    /// short message by the ring are faster than one by a system call.
-    #[inline]
-    pub(in crate::proto) fn offers_source(&self, length: u64, config: &Config) -> bool {
-        self.has_cma && (!self.takes_pieces || length > config.pieces_bytes_max)
-    }
-
-    /// Returns whether an eager message uses the stream in one piece.
-    pub(super) fn goes_by_stream(&self, length: u64) -> bool {
-        let short = self.short_frame_bytes_max() - EAGER_HEADER_BYTES;
-        self.eager_goes_by_stream() && length > short as u64 && length <= LONG_PAYLOAD_BYTES as u64
-    }
-
-    /// Returns whether a message that does not fit a datagram is faster when its receiver pulls it:
-    /// one of several parts, while another long one is outstanding (a single one would wait for the
-    /// grant), or one that the receiver can read from memory.
-    #[inline]
-    pub(super) fn should_pull(&self, length: u64) -> bool {
-        if self.pulls_on_host() {
-            // The end of the peer's previous message may be outstanding.
-            let is_lone = self.has_ring && self.outstanding.len() <= 1;
-            return !is_lone || length > PARTS_BY_RING_BYTES_MAX;
-        }
-        let has_lanes = self.has_stream && self.bulk.is_none();
-        has_lanes && length > LONG_PAYLOAD_BYTES as u64 && self.long_held > 0
-    }
-
-    /// Returns the longest message that its carrier sends without a pull, in bytes, if it is
-    /// `in_datagrams` where it needs several.
-    #[inline]
-    pub(super) fn eager_limit(&self, in_datagrams: u32) -> u32 {
-        if self.eager_goes_by_stream() {
-            return u32::MAX;
-        }
-        let in_one = (self.short_frame_bytes_max() - EAGER_HEADER_BYTES) as u32;
-        if self.has_cma && !self.has_ring { in_one } else { in_datagrams.max(in_one) }
+    /// Returns what is unacknowledged.
+    pub(super) fn outstanding_now(&self) -> Outstanding {
+        Outstanding { segments: self.outstanding.len(), long: self.long_held }
     }
 
     /// Returns the long segment opened last, if it is unsent and the next frame continues it.

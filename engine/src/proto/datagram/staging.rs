@@ -13,6 +13,7 @@ use super::super::session::{ControlFrame, Session};
 use super::super::table::Id;
 use super::Datagram;
 use super::parts::Fragmenting;
+use super::protocol::{PullMethod, Route};
 use super::room::Pushed;
 use super::segment::{LONG_PAYLOAD_BYTES, SegmentPool};
 use crate::wire::cma_source::{CMA_SOURCE_BYTES, FLAG_CMA};
@@ -22,24 +23,27 @@ use crate::wire::part::{FLAG_GIVEN_UP, FLAG_LAST, PART_BYTES_MIN, PART_HEADER_BY
 use crate::wire::rts::RTS_HEADER_BYTES;
 use crate::wire::{DATA_BYTES, Eager, Rts, frame};
 
-/// Protocol by which a message is sent.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum How {
-    Whole,
-    Parts,
-    Pulled,
-}
-
-/// Protocol and segments of a message.
+/// How the next message of a session travels.
 #[derive(Clone, Copy)]
 struct Course {
-    how: How,
+    route: Route,
     /// Payload in the envelope's frame.
     payload: usize,
-    /// In long segments, which use the stream.
+    /// Its frames go on the stream.
     is_long: bool,
     /// The payload is a [`crate::wire::CmaSource`].
     has_source: bool,
+}
+
+impl Course {
+    /// The message is complete with its first frame.
+    fn is_whole(&self) -> bool {
+        matches!(self.route, Route::Segment | Route::Stream)
+    }
+
+    fn is_pulled(&self) -> bool {
+        matches!(self.route, Route::Pull(_))
+    }
 }
 
 /// A header with the distance from the previous message.
@@ -79,24 +83,19 @@ pub(crate) fn stage_in_segment<'a>(
     slot: u32,
     request: &SendRequest,
     target: u16,
-    (eager_limit, in_datagrams): (u32, u32),
+    eager_limit: u32,
 ) -> Option<(&'a mut [u8], bool)> {
-    let limit = session.datagram.as_deref()?.eager_limit(in_datagrams).min(eager_limit);
-    if !session.may_send_now(request.length, limit) {
+    if !session.may_send_now(request.length, eager_limit) {
         return None;
     }
     let data = DataBytes::of(request.data);
     let data = data.as_slice();
     let bytes = (EAGER_HEADER_BYTES + data.len()).saturating_add(request.length as usize);
     let datagram = session.datagram.as_deref_mut()?;
-    let is_long = bytes > datagram.short_frame_bytes_max();
-    if is_long && !datagram.takes_whole(request.length, data.len()) {
-        return None;
-    }
-    let pushed = if is_long {
-        datagram.push_long(pool, slot, bytes)
-    } else {
-        datagram.push_message(pool, slot, bytes, request.hint)
+    let pushed = match datagram.protocol.route(request.length, data.len()) {
+        Route::Segment => datagram.push_message(pool, slot, bytes, request.hint),
+        Route::Stream => datagram.push_long(pool, slot, bytes),
+        Route::Parts | Route::Pull(_) => None,
     };
     let Pushed { frame, base, segment, .. } = pushed?;
     let stream = (request.endpoint, target, request.context);
@@ -198,18 +197,20 @@ impl Core {
         let Some((request, target)) = self.request_of(operation, level) else {
             return Staged::Blocked;
         };
-        let Some(course) = self.how_to_send(slot, &request) else {
+        let Some(course) = self.course_of(slot, &request) else {
             return self.blocked(slot);
         };
-        let Course { how, payload, has_source, .. } = course;
-        let report = how != How::Pulled && level == CompletionLevel::Match;
+        let Course { payload, has_source, .. } = course;
+        let (is_whole, is_pulled) = (course.is_whole(), course.is_pulled());
+        let is_in_parts = course.route == Route::Parts;
+        let report = !is_pulled && level == CompletionLevel::Match;
         let (mut flags, name) =
             if report { (eager::FLAG_REPORT_MATCH, id.to_u64()) } else { (0, 0) };
-        if how == How::Parts {
+        if is_in_parts {
             flags |= eager::FLAG_PARTS;
         }
-        let charged = if how == How::Pulled { payload } else { length as usize };
-        let pushed = if how == How::Pulled {
+        let charged = if is_pulled { payload } else { length as usize };
+        let pushed = if is_pulled {
             let mut header = rts_header(&request, target, id, payload as u32);
             header.flags |= if has_source { FLAG_CMA } else { 0 };
             self.push_envelope(slot, &request, target, header, course)
@@ -220,26 +221,26 @@ impl Core {
         let Some((number, segment, _)) = pushed else { return self.blocked(slot) };
         if let Some(session) = self.sessions.at_mut(slot as usize) {
             session.byte_credit.spend(charged as u32);
-            session.eager_limit.note_message(length, how == How::Pulled);
-            if how != How::Parts {
+            session.eager_limit.note_message(length, is_pulled);
+            if !is_in_parts {
                 session.waiting.pop_front();
             }
         }
-        let completes = how == How::Whole && level == CompletionLevel::Inject;
+        let completes = is_whole && level == CompletionLevel::Inject;
         let Some(operation) = self.operations.get_mut(id) else { return Staged::Blocked };
-        operation.state = match (how, level) {
-            (How::Pulled, _) => {
+        operation.state = match (course.route, level) {
+            (Route::Pull(_), _) => {
                 OperationState::Serving(Serving { has_source, ..Serving::default() })
             }
-            (How::Parts, _) => OperationState::Fragmenting(Fragmenting::new(level, number)),
-            (How::Whole, CompletionLevel::Match) => OperationState::AwaitMatch,
-            (How::Whole, _) => OperationState::AwaitDelivery,
+            (Route::Parts, _) => OperationState::Fragmenting(Fragmenting::new(level, number)),
+            (_, CompletionLevel::Match) => OperationState::AwaitMatch,
+            _ => OperationState::AwaitDelivery,
         };
         if completes {
             self.operations.remove(id);
-        } else if how == How::Whole && level == CompletionLevel::Delivery {
+        } else if is_whole && level == CompletionLevel::Delivery {
             self.await_segment(id, segment);
-        } else if how == How::Parts {
+        } else if is_in_parts {
             self.note_part(id, segment, 0);
             return self.stage_part(id, slot);
         }
@@ -248,47 +249,48 @@ impl Core {
         };
         segment.ends_unheard |= completes;
         let room = segment.newest(payload);
-        match how {
-            How::Pulled if has_source => Staged::Source { room },
-            How::Pulled => Staged::Rts { room },
+        match course.route {
+            Route::Pull(_) if has_source => Staged::Source { room },
+            Route::Pull(_) => Staged::Rts { room },
             _ => Staged::Eager { room, completes },
         }
     }
 
-    /// Selects how the next message of a session is sent. `None`: not now. A message goes in parts
-    /// only if there is credit for all of it, so that it never stalls on resources of other
-    /// messages.
+    /// Selects how the next message of a session is sent: the row of its length, or a pull where
+    /// the limits of the moment are in the way. `None`: not now. A message goes in parts only if
+    /// there is credit for all of it, so that it never stalls on resources of other messages.
     ///
     /// RR-CREDIT-1, RR-DGRAM-6, RR-DGRAM-12.
-    fn how_to_send(&self, slot: u32, request: &SendRequest) -> Option<Course> {
+    fn course_of(&self, slot: u32, request: &SendRequest) -> Option<Course> {
         let SendRequest { length, hint, .. } = *request;
         let data_bytes = request.data_bytes();
         let session = self.sessions.at(slot as usize)?;
         let datagram = session.datagram.as_deref()?;
+        let protocol = &datagram.protocol;
         let eager_limit = u64::from(self.eager_limit_for(session));
         let bytes_left = u64::from(session.byte_credit.available());
-        let longest = datagram.frame_bytes_max();
-        let whole_limit = hint.eager_limit(eager_limit);
-        let is_eager = length <= whole_limit && length <= bytes_left;
-        let short = datagram.short_frame_bytes_max() - EAGER_HEADER_BYTES - data_bytes;
-        let is_short = length as usize <= short;
-        let should_pull = datagram.should_pull(length) || session.eager_limit.is_pull_due(length);
-        let is_eager = is_eager && (is_short || !should_pull);
-        let is_long = is_eager && !is_short && datagram.eager_goes_by_stream();
-        let has_room_for_source = bytes_left >= CMA_SOURCE_BYTES as u64;
-        let has_source =
-            !is_eager && has_room_for_source && datagram.offers_source(length, &self.config);
-        let (how, header, payload) = if has_source {
-            (How::Pulled, RTS_HEADER_BYTES, CMA_SOURCE_BYTES)
-        } else if !is_eager {
-            let first = u64::from(self.config.rts_bytes).min(length).min(bytes_left);
-            let room = longest - RTS_HEADER_BYTES - data_bytes;
-            let first = (first.min(eager_limit) as usize).min(room);
-            (How::Pulled, RTS_HEADER_BYTES, first)
-        } else if is_short || (is_long && length as usize <= LONG_PAYLOAD_BYTES) {
-            (How::Whole, EAGER_HEADER_BYTES, length as usize)
-        } else {
-            (How::Parts, EAGER_HEADER_BYTES, 0)
+        let pull = Route::Pull(protocol.pull_method(length));
+        let route = match protocol.route(length, data_bytes) {
+            _ if length > hint.eager_limit(eager_limit) || length > bytes_left => pull,
+            Route::Segment => Route::Segment,
+            Route::Parts if protocol.pulls_instead_of_parts(datagram.outstanding_now()) => pull,
+            _ if session.eager_limit.is_pull_due(length) => pull,
+            route => route,
+        };
+        let mut has_source = false;
+        let (header, payload, is_long) = match route {
+            Route::Segment => (EAGER_HEADER_BYTES, length as usize, false),
+            Route::Stream => (EAGER_HEADER_BYTES, length as usize, true),
+            Route::Parts => (EAGER_HEADER_BYTES, 0, protocol.has_parts_on_stream()),
+            Route::Pull(PullMethod::Memory) if bytes_left >= CMA_SOURCE_BYTES as u64 => {
+                has_source = true;
+                (RTS_HEADER_BYTES, CMA_SOURCE_BYTES, false)
+            }
+            Route::Pull(_) => {
+                let first = u64::from(self.config.rts_bytes).min(length).min(bytes_left);
+                let room = datagram.frame_bytes_max() - RTS_HEADER_BYTES - data_bytes;
+                (RTS_HEADER_BYTES, (first.min(eager_limit) as usize).min(room), false)
+            }
         };
         let pool = &self.datagrams.segments;
         let room = header + data_bytes + payload;
@@ -297,7 +299,7 @@ impl Core {
         } else {
             datagram.has_room(pool, room, false)
         };
-        let course = Course { how, payload, is_long, has_source };
+        let course = Course { route, payload, is_long, has_source };
         (session.envelope_credit.available() > 0 && has_room).then_some(course)
     }
 
@@ -346,7 +348,7 @@ impl Core {
         let Some(session) = session else { return Staged::Blocked };
         let Some(datagram) = session.datagram.as_deref_mut() else { return Staged::Blocked };
         let pool = &mut self.datagrams.segments;
-        let is_long = datagram.eager_goes_by_stream();
+        let is_long = datagram.protocol.has_parts_on_stream();
         let (open, longest) = if is_long {
             (datagram.long_open_room(pool), PART_HEADER_BYTES + LONG_PAYLOAD_BYTES)
         } else {

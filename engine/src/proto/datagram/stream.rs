@@ -5,6 +5,7 @@ use super::super::send::SendRequest;
 use super::super::session::Session;
 use super::super::table::Id;
 use super::Datagram;
+use super::protocol::Route;
 use super::segment::{LONG_PAYLOAD_BYTES, Place};
 
 /// Returns whether a segment staged next for a session's stream would be sent next, and alone.
@@ -22,7 +23,7 @@ impl Core {
     pub(crate) fn is_next_by_stream(&self, slot: u32, length: u64) -> bool {
         let Some(session) = self.sessions.at(slot as usize) else { return false };
         let Some(datagram) = session.datagram.as_deref() else { return false };
-        datagram.goes_by_stream(length) && is_next_alone(session, datagram)
+        datagram.protocol.route(length, 0) == Route::Stream && is_next_alone(session, datagram)
     }
 
     /// Returns whether a message would be the next segment of a session, whole and alone, without
@@ -30,7 +31,7 @@ impl Core {
     pub(crate) fn is_next_by_ring(&self, slot: u32, request: &SendRequest) -> bool {
         let Some(session) = self.sessions.at(slot as usize) else { return false };
         let Some(datagram) = session.datagram.as_deref() else { return false };
-        datagram.is_short(request.length, request.data_bytes())
+        datagram.protocol.route(request.length, request.data_bytes()) == Route::Segment
             && is_next_alone(session, datagram)
             && datagram.bulk.is_none()
             && !session.has_waiting()
@@ -44,7 +45,7 @@ impl Core {
         let operation = self.operations.get(id).filter(|it| has_parts(it.length))?;
         let session = self.sessions.at(operation.session as usize)?;
         let datagram = session.datagram.as_deref()?;
-        let is_next = datagram.has_stream && is_next_alone(session, datagram);
+        let is_next = datagram.protocol.has_parts_on_stream() && is_next_alone(session, datagram);
         is_next.then_some(operation.session)
     }
 

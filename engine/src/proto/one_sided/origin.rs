@@ -205,7 +205,7 @@ impl Core {
         match session.datagram.as_deref() {
             Some(datagram) => {
                 let short = (datagram.frame_bytes_max() - header) as u64;
-                (short, if datagram.eager_goes_by_stream() { eager.max(short) } else { short })
+                (short, if datagram.protocol().has_stream() { eager.max(short) } else { short })
             }
             None => {
                 let room = (self.staging.payload_bytes_max() as u64).saturating_sub(header as u64);
@@ -289,7 +289,7 @@ impl Core {
         let data = DataBytes::of(operation.data);
         let extra = size_of::<OneSided>() + data.as_slice().len();
         let (short, whole) = self.whole_max(session, extra);
-        let form = asking.form(whole, session.offers_source(operation.length, &self.config));
+        let form = asking.form(whole, session.offers_source(operation.length));
         let has_source = form.kind == frame::KIND_PUT_RTS && form.flags & FLAG_CMA != 0;
         let reply_bytes = match form.kind {
             frame::KIND_PUT_RTS => Some(0),

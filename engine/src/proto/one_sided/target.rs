@@ -273,7 +273,7 @@ impl Core {
         let Some(session) = self.sessions.at(slot as usize) else { return Staged::Blocked };
         let (short, whole) = self.whole_max(session, REPLY_HEADER_BYTES);
         let is_whole = length <= whole;
-        let has_source = !is_whole && session.offers_source(length, &self.config);
+        let has_source = !is_whole && session.offers_source(length);
         let payload = match (is_whole, has_source) {
             (true, _) => length as usize,
             (false, true) => CMA_SOURCE_BYTES,

@@ -1,0 +1,50 @@
+//! How messages to a peer travel, as it is shown to the user.
+
+use super::engine::Engine;
+use crate::proto::datagram::{Datagram, PullMethod, Route};
+use crate::proto::table::Id;
+use crate::types::{SendProtocol, SendRange, SendTransport};
+
+impl Engine {
+    /// Returns how messages to a peer travel now. `None`: it is unknown or not connected.
+    pub(crate) fn send_protocol(&self, peer: Id) -> Option<SendProtocol> {
+        let core = &self.state.core;
+        let slot = core.remotes().get(peer)?.session;
+        let session = core.sessions().at(slot as usize).filter(|it| it.is_connected())?;
+        let eager_limit = u64::from(core.eager_limit_for(session));
+        let ranges: Vec<(u64, SendTransport)> = if core.is_loopback(slot) {
+            vec![(u64::MAX, SendTransport::Loopback)]
+        } else if let Some(datagram) = session.datagram.as_deref() {
+            let ranges = datagram.protocol().ranges(eager_limit).into_iter();
+            ranges.map(|(longest, route)| (longest, transport(datagram, route))).collect()
+        } else {
+            vec![(eager_limit, SendTransport::Stream), (u64::MAX, SendTransport::PulledOverLanes)]
+        };
+        let mut protocol = SendProtocol { ranges: Vec::with_capacity(ranges.len()) };
+        for (longest, transport) in ranges {
+            let longest = (longest != u64::MAX).then_some(longest);
+            match protocol.ranges.last_mut() {
+                Some(last) if last.transport == transport => last.longest = longest,
+                _ => protocol.ranges.push(SendRange { longest, transport }),
+            }
+        }
+        Some(protocol)
+    }
+}
+
+/// What carries messages of a route.
+fn transport(datagram: &Datagram, route: Route) -> SendTransport {
+    let (has_ring, protocol) = (datagram.has_ring(), datagram.protocol());
+    match route {
+        Route::Segment if has_ring => SendTransport::Ring,
+        Route::Segment => SendTransport::Datagram,
+        Route::Stream => SendTransport::Stream,
+        Route::Parts if protocol.has_parts_on_stream() => SendTransport::Stream,
+        Route::Parts if has_ring => SendTransport::RingSegments,
+        Route::Parts => SendTransport::Datagrams,
+        Route::Pull(PullMethod::Memory) => SendTransport::PulledFromMemory,
+        Route::Pull(PullMethod::Pieces) => SendTransport::PulledByRing,
+        Route::Pull(PullMethod::Lanes) => SendTransport::PulledOverLanes,
+        Route::Pull(PullMethod::Datagrams) => SendTransport::PulledInDatagrams,
+    }
+}

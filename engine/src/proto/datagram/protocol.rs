@@ -1,0 +1,337 @@
+//! How the messages of a session travel: the table that each send indexes by its length.
+//!
+//! | row | length | travels as |
+//! |---|---|---|
+//! | [`Route::Segment`] | `segment_max`, remote data included | a frame in a datagram, or in a segment of the ring |
+//! | [`Route::Stream`] | `stream_max` | a frame in a segment of its own on the TCP stream |
+//! | [`Route::Parts`] | `parts_max` | several frames, on the stream or in segments |
+//! | [`Route::Pull`] | any | a request to send; the receiver pulls the bytes, by a [`PullMethod`] |
+//!
+//! A row whose carrier the session lacks is empty. The table changes with what the session can do,
+//! and with nothing else: what changes from message to message (credit, the eager limit, what is
+//! outstanding) decides only between a row and the request to send.
+
+use super::segment::LONG_PAYLOAD_BYTES;
+use crate::proto::core::Config;
+use crate::wire::eager::EAGER_HEADER_BYTES;
+use crate::wire::segment::SEGMENT_HEADER_BYTES;
+
+/// The longest frame that goes in a datagram where TCP uses the same path: a datagram has a tag
+/// over all of its bytes, which at 8 KiB costs more than the stream does.
+const SHORT_FRAME_BYTES_MAX: usize = 2048;
+
+/// The longest message that goes by a ring in parts though it could be pulled on the host, which
+/// has lower latency for a single one. Of several, each is copied less if it is pulled.
+const PARTS_BY_RING_BYTES_MAX: u32 = 16 << 10;
+
+/// What a session can do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Capabilities {
+    /// Messages that do not fit a datagram go on the TCP stream.
+    pub(super) has_stream: bool,
+    /// Segments go by a ring in shared memory, which does not acknowledge.
+    pub(super) has_ring: bool,
+    /// Long messages go by the ring in pieces.
+    pub(super) takes_pieces: bool,
+    /// The peer can read messages from this process's memory.
+    pub(super) has_cma: bool,
+    /// Bulk data goes in datagrams.
+    pub(super) has_bulk: bool,
+}
+
+/// How a message travels.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Route {
+    /// Whole, in a segment with others: a datagram, or a segment of the ring.
+    Segment,
+    /// Whole, in a segment of its own on the TCP stream.
+    Stream,
+    /// In several frames.
+    Parts,
+    /// The receiver pulls it.
+    Pull(PullMethod),
+}
+
+/// How the receiver gets the bytes of a message that it pulls.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum PullMethod {
+    /// It reads them from the memory of the sender's process.
+    Memory,
+    /// The sender writes them into the ring, in pieces.
+    Pieces,
+    /// The sender writes granted ranges into TCP lanes.
+    Lanes,
+    /// The sender sends granted ranges in datagrams.
+    Datagrams,
+}
+
+/// When the receiver pulls a message although it could go in parts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Instead {
+    /// Never: there is no faster way.
+    Never,
+    /// While more than one segment is unacknowledged. (The end of the peer's previous message may
+    /// be.)
+    BehindSegments,
+    /// While another long segment is unacknowledged: a single message would wait for its grant.
+    BehindLong,
+}
+
+/// What is unacknowledged in a session.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Outstanding {
+    pub(super) segments: usize,
+    pub(super) long: usize,
+}
+
+/// The table of a session; see the module.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct SendProtocol {
+    segment_max: u32,
+    stream_max: u32,
+    parts_max: u32,
+    parts_by_stream: bool,
+    instead_of_parts: Instead,
+    /// Shorter pulled messages, and longer ones.
+    pull: [PullMethod; 2],
+    /// The longest of the shorter ones.
+    pull_short_max: u64,
+}
+
+impl SendProtocol {
+    /// Computes the table of a session whose segments have at most `segment_bytes`.
+    pub(super) fn of(able: Capabilities, segment_bytes: usize, config: &Config) -> Self {
+        let Capabilities { has_stream, has_ring, takes_pieces, has_cma, has_bulk } = able;
+        // A ring takes everything that fits a segment: up to there it is faster than a read from
+        // memory.
+        let has_better_way = has_stream && !has_ring;
+        let most = if has_better_way { SHORT_FRAME_BYTES_MAX } else { usize::MAX };
+        let frame_max = (segment_bytes - SEGMENT_HEADER_BYTES).min(most);
+        let segment_max = (frame_max - EAGER_HEADER_BYTES) as u32;
+        // Where both sides share memory, other ways are faster than the stream.
+        let pulls_on_host = has_cma || takes_pieces;
+        let by_stream = has_stream && !pulls_on_host;
+        let in_datagrams = config.eager_limit_in_datagrams.max(segment_max);
+        let (parts_max, instead_of_parts) = if pulls_on_host {
+            let by_ring = if has_ring { in_datagrams.min(PARTS_BY_RING_BYTES_MAX) } else { 0 };
+            (by_ring, Instead::BehindSegments)
+        } else if by_stream {
+            let has_lanes = !has_bulk;
+            (u32::MAX, if has_lanes { Instead::BehindLong } else { Instead::Never })
+        } else {
+            (in_datagrams, Instead::Never)
+        };
+        let other = match (takes_pieces, has_bulk) {
+            (true, _) => PullMethod::Pieces,
+            (false, true) => PullMethod::Datagrams,
+            (false, false) => PullMethod::Lanes,
+        };
+        // Two copies of a short message by the ring are faster than one by a system call.
+        let pull_short_max = if takes_pieces { config.pieces_bytes_max } else { 0 };
+        Self {
+            segment_max,
+            stream_max: if by_stream { LONG_PAYLOAD_BYTES as u32 } else { 0 },
+            parts_max,
+            parts_by_stream: by_stream,
+            instead_of_parts,
+            pull: if has_cma { [other, PullMethod::Memory] } else { [other; 2] },
+            pull_short_max,
+        }
+    }
+
+    /// Returns the route of a message of `length` bytes with `data_bytes` of remote data, before
+    /// limits that change from message to message.
+    #[inline]
+    pub(crate) fn route(&self, length: u64, data_bytes: usize) -> Route {
+        if length.saturating_add(data_bytes as u64) <= u64::from(self.segment_max) {
+            Route::Segment
+        } else if length <= u64::from(self.stream_max) {
+            Route::Stream
+        } else if length <= u64::from(self.parts_max) {
+            Route::Parts
+        } else {
+            Route::Pull(self.pull_method(length))
+        }
+    }
+
+    /// Returns how the receiver pulls a message of `length` bytes.
+    #[inline]
+    pub(crate) fn pull_method(&self, length: u64) -> PullMethod {
+        self.pull[usize::from(length > self.pull_short_max)]
+    }
+
+    /// Returns whether the receiver pulls a message of [`Route::Parts`] in these circumstances.
+    pub(super) fn pulls_instead_of_parts(&self, outstanding: Outstanding) -> bool {
+        match self.instead_of_parts {
+            Instead::Never => false,
+            Instead::BehindSegments => outstanding.segments > 1,
+            Instead::BehindLong => outstanding.long > 0,
+        }
+    }
+
+    /// Returns the ranges of lengths that take the same route, each with its longest message,
+    /// without remote data; the last one is unlimited. Messages above `eager_limit` are pulled.
+    pub(crate) fn ranges(&self, eager_limit: u64) -> Vec<(u64, Route)> {
+        let eager = [
+            (self.segment_max, Route::Segment),
+            (self.stream_max, Route::Stream),
+            (self.parts_max, Route::Parts),
+        ];
+        let eager = eager.map(|(longest, route)| (u64::from(longest).min(eager_limit), route));
+        let [shorter, longer] = self.pull.map(Route::Pull);
+        let pulled = [(self.pull_short_max, shorter), (u64::MAX, longer)];
+        let mut ranges: Vec<(u64, Route)> = Vec::new();
+        for (longest, route) in eager.into_iter().chain(pulled) {
+            match ranges.last_mut() {
+                Some(last) if last.0 >= longest => {}
+                Some(last) if last.1 == route => last.0 = longest,
+                _ => ranges.push((longest, route)),
+            }
+        }
+        ranges
+    }
+
+    /// Returns whether frames that do not fit a segment go on the stream.
+    #[inline]
+    pub(crate) fn has_stream(&self) -> bool {
+        self.stream_max > 0
+    }
+
+    /// Returns whether the parts of a message go on the stream.
+    #[inline]
+    pub(crate) fn has_parts_on_stream(&self) -> bool {
+        self.parts_by_stream
+    }
+
+    /// Returns the longest message that is sent without a pull, whatever its credit is, in bytes.
+    #[inline]
+    pub(super) fn eager_max(&self) -> u32 {
+        self.parts_max.max(self.stream_max).max(self.segment_max)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What fits a datagram of an Ethernet frame.
+    const PATH: usize = 1400;
+    /// A segment of a ring.
+    const RING: usize = 9000;
+    const PIECES_MAX: u64 = 32 << 10;
+    const IN_DATAGRAMS: u32 = 16 << 10;
+
+    fn config() -> Config {
+        let (eager_limit_in_datagrams, pieces_bytes_max) = (IN_DATAGRAMS, PIECES_MAX);
+        Config { eager_limit_in_datagrams, pieces_bytes_max, ..Config::default() }
+    }
+
+    fn protocol(able: Capabilities, segment_bytes: usize) -> SendProtocol {
+        SendProtocol::of(able, segment_bytes, &config())
+    }
+
+    /// The longest message without remote data that one segment takes.
+    fn in_segment(bytes: usize) -> u64 {
+        (bytes - SEGMENT_HEADER_BYTES - EAGER_HEADER_BYTES) as u64
+    }
+
+    /// The routes of lengths, each with the last length that takes it.
+    fn rows(protocol: &SendProtocol) -> Vec<(u64, Route)> {
+        let mut rows: Vec<(u64, Route)> = Vec::new();
+        for length in 0..=1 << 18 {
+            let route = protocol.route(length, 0);
+            match rows.last_mut() {
+                Some(row) if row.1 == route => row.0 = length,
+                _ => rows.push((length, route)),
+            }
+        }
+        let last = rows.last_mut().unwrap();
+        assert_eq!(protocol.route(u64::MAX, 8), last.1);
+        last.0 = u64::MAX;
+        if !protocol.has_parts_on_stream() {
+            assert_eq!(protocol.ranges(u64::MAX), rows);
+        }
+        rows
+    }
+
+    #[test]
+    fn without_a_stream_messages_go_in_datagrams_and_are_pulled_over_lanes() {
+        let pull = Route::Pull(PullMethod::Lanes);
+        assert_eq!(
+            rows(&protocol(Capabilities::default(), PATH)),
+            [
+                (in_segment(PATH), Route::Segment),
+                (IN_DATAGRAMS.into(), Route::Parts),
+                (u64::MAX, pull)
+            ]
+        );
+        let bulk = Capabilities { has_bulk: true, ..Capabilities::default() };
+        let pull = protocol(bulk, PATH).pull_method(1 << 20);
+        assert_eq!(pull, PullMethod::Datagrams);
+    }
+
+    #[test]
+    fn a_stream_takes_what_fits_no_datagram() {
+        let able = Capabilities { has_stream: true, ..Capabilities::default() };
+        let table = protocol(able, PATH);
+        let expected = [
+            (in_segment(PATH), Route::Segment),
+            (LONG_PAYLOAD_BYTES as u64, Route::Stream),
+            (u64::MAX, Route::Parts),
+        ];
+        assert_eq!(rows(&table)[..2], expected[..2]);
+        // Limits of credit and of the eager length come before the end of this row.
+        assert_eq!(table.eager_max(), u32::MAX);
+        assert!(table.has_parts_on_stream());
+        let long = protocol(able, RING);
+        assert_eq!(rows(&long)[0].0, (SHORT_FRAME_BYTES_MAX - EAGER_HEADER_BYTES) as u64);
+        for (long, is_pulled) in [(0, false), (1, true)] {
+            let outstanding = Outstanding { segments: 2, long };
+            assert_eq!(table.pulls_instead_of_parts(outstanding), is_pulled);
+            let bulk = protocol(Capabilities { has_bulk: true, ..able }, PATH);
+            assert!(!bulk.pulls_instead_of_parts(outstanding), "grants would share the path");
+        }
+    }
+
+    #[test]
+    fn a_ring_takes_whole_segments_and_parts_of_single_messages() {
+        for (has_cma, has_stream) in [(false, false), (true, false), (true, true)] {
+            let (has_ring, takes_pieces) = (true, true);
+            let able =
+                Capabilities { has_stream, has_ring, takes_pieces, has_cma, has_bulk: false };
+            let table = protocol(able, RING);
+            let mut expected = vec![
+                (in_segment(RING), Route::Segment),
+                (PARTS_BY_RING_BYTES_MAX.into(), Route::Parts),
+            ];
+            if has_cma {
+                expected.push((PIECES_MAX, Route::Pull(PullMethod::Pieces)));
+            }
+            let last = if has_cma { PullMethod::Memory } else { PullMethod::Pieces };
+            expected.push((u64::MAX, Route::Pull(last)));
+            assert_eq!(rows(&table), expected, "stream: {has_stream}");
+            assert!(!table.has_stream() && !table.has_parts_on_stream());
+            for (segments, is_pulled) in [(0, false), (1, false), (2, true)] {
+                let outstanding = Outstanding { segments, long: 0 };
+                assert_eq!(table.pulls_instead_of_parts(outstanding), is_pulled);
+            }
+        }
+    }
+
+    #[test]
+    fn memory_of_the_sender_is_read_where_nothing_else_is_shared() {
+        let able = Capabilities { has_cma: true, has_stream: true, ..Capabilities::default() };
+        let table = protocol(able, PATH);
+        let pull = Route::Pull(PullMethod::Memory);
+        assert_eq!(rows(&table), [(in_segment(PATH), Route::Segment), (u64::MAX, pull)]);
+        assert_eq!(u64::from(table.eager_max()), in_segment(PATH));
+    }
+
+    #[test]
+    fn remote_data_counts_where_a_message_shares_a_segment() {
+        let table = protocol(Capabilities::default(), PATH);
+        let most = in_segment(PATH);
+        assert_eq!(table.route(most - 8, 8), Route::Segment);
+        assert_eq!(table.route(most - 7, 8), Route::Parts);
+    }
+}
