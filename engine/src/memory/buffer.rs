@@ -21,9 +21,26 @@ const MAX_PIECES: usize = 1 << 24;
 /// A send sends all of it, a receive fills it from the front; its length is the length of the
 /// message, or the longest that is received. Bytes that a layout does not pick stay untouched.
 ///
-/// ```ignore
-/// let column = Layout::Strided { offset: 8, block_bytes: 8, stride_bytes: 800, count: 100 };
-/// let message = Buffer::list([header.into(), Buffer::shaped(matrix, column)]);
+/// ```
+/// # let settings = ringrail::settings::Settings::isolated().set("listen_address", "127.0.0.1");
+/// # let domain = ringrail::Domain::with_settings(settings.insecure(true).build()?)?;
+/// # let (left, right) = (domain.endpoint()?.share()?, domain.endpoint()?.share()?);
+/// # let peer = left.insert_peer(&right.address())?;
+/// use ringrail::{Buffer, Envelope, Layout, ReceiveOptions, Selector, SendOptions};
+///
+/// // A header, and the second column of a matrix of 4 x 4 bytes, as one message.
+/// let matrix = (0..16).collect::<Vec<u8>>();
+/// let column = Layout::Strided { offset: 1, block_bytes: 1, stride_bytes: 4, count: 4 };
+/// let message = Buffer::list([vec![255].into(), Buffer::shaped(matrix, column)]);
+/// assert_eq!(message.len(), 5);
+/// let sent = left.send(peer, Envelope::tagged(1), message, SendOptions::new())?;
+/// let mut bytes = [0; 5];
+/// let from = Selector::from_any(Envelope::tagged(1));
+/// right.receive_blocking(from, &mut bytes, ReceiveOptions::new())?;
+/// assert_eq!(bytes, [255, 1, 5, 9, 13]);
+/// let message = sent.wait()?.buffer; // it belongs to the caller again
+/// assert_eq!(message.into_list().map(|pieces| pieces.len()).ok(), Some(2));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub enum Buffer {
     /// Ordinary memory: `len` bytes, whatever the capacity.
