@@ -12,18 +12,21 @@ use crate::memory::Window;
 use crate::progress::mapped::MEETING_LIMIT;
 use crate::types::{Error, Peer, TimeOutOutcome};
 
-/// What a key opens of a peer's shareable region, mapped into this process: loads and stores reach
-/// the peer's memory without either engine.
+/// The range of a key to a peer's shareable region, mapped into this process: loads and stores
+/// access the peer's memory without either engine.
 ///
-/// Its bytes are copied in and out, and words are atomics, as those of a [`Region`](crate::Region):
-/// the owner and others who have it mapped access it at the same time, and aligned items of 1 to 8
-/// bytes are never seen half. Atomic operations of peers by their engines go together with those on
-/// [`Self::atomic_u64`] and [`Self::atomic_u32`]. Nothing is counted
-/// ([`Region::counts`](crate::Region::counts)), and no completion or message is ordered with it but
-/// by what this process does: what it stores before it sends a message, the receiver of that sees.
+/// Bytes are copied in and out, and words are accessed as atomics, as in a
+/// [`Region`](crate::Region): the owner and other processes that have mapped it access it at the
+/// same time. Aligned items of 1 to 8 bytes are read and written atomically. Operations of
+/// [`Self::atomic_u64`] and [`Self::atomic_u32`] are atomic with respect to atomic operations that
+/// engines execute on the region.
 ///
-/// It stays when the peer takes its key back, drops the region or ends; nobody says so. A child of
-/// `fork` has it as well.
+/// Accesses are not counted ([`Region::counters`](crate::Region::counters)), and are ordered with
+/// completions and messages only by this process: the receiver of a message sees what this process
+/// stored before it sent the message.
+///
+/// The mapping stays valid when the peer revokes the key, drops the region or exits; there is no
+/// notification. A child of `fork` inherits it.
 #[derive(Debug)]
 pub struct MappedRegion {
     window: Window,
