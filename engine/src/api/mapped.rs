@@ -33,20 +33,20 @@ pub struct MappedRegion {
 }
 
 impl<M: Attached> Endpoint<M> {
-    /// Maps what a key of a peer opens, which has to be on this host and share memory with this
-    /// engine (setting `shared_memory`; [`Endpoint::shared_memory`] says whether this one does).
-    /// The region is one of [`Self::allocate_shareable_region`], and the key gives the rights to
+    /// Maps the range of a key of a peer on this host that shares memory with this engine (setting
+    /// `shared_memory`; [`Endpoint::shared_memory`] returns the state of this engine). The region
+    /// has to be one of [`Self::allocate_shareable_region`], and the key has to grant the rights to
     /// read, to write and to operate atomically.
     ///
-    /// The peer makes progress meanwhile; `timeout` bounds the wait for it, and two seconds the
-    /// wait for memory to be shared with a peer that is connected.
+    /// The peer has to make progress for the call to succeed; `timeout` limits the wait for it.
+    /// After connecting, the call waits up to two seconds until memory is shared with the peer.
     ///
     /// # Errors
     ///
-    /// [`Error::Refused`] with the cause: the key, its rights, or the region is no shareable one.
-    /// [`Error::Misuse`] where no memory is shared with the peer. [`Error::System`] when that has
-    /// just ended, or the kernel maps nothing more; [`Error::WouldBlock`] when too much is asked at
-    /// once; [`Error::TimedOut`]; and what [`Self::connect`] fails with.
+    /// [`Error::Refused`] with the cause: the key, its rights, or a region that is not shareable.
+    /// [`Error::Misuse`] if no memory is shared with the peer; [`Error::System`] if the sharing has
+    /// just ended, or the kernel refuses the mapping; [`Error::WouldBlock`] if too many requests
+    /// are outstanding; [`Error::TimedOut`]; otherwise as for [`Self::connect`].
     pub fn map_region(
         &self,
         peer: Peer,
@@ -88,12 +88,12 @@ impl<M: Attached> Endpoint<M> {
 }
 
 impl MappedRegion {
-    /// Its length in bytes: that of what the key opens.
+    /// Returns the length of the range of the key in bytes.
     pub fn len(&self) -> usize {
         self.window.len()
     }
 
-    /// Whether it has no bytes.
+    /// Whether its length is 0.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -102,7 +102,7 @@ impl MappedRegion {
     ///
     /// # Errors
     ///
-    /// [`Error::Misuse`] for what is not inside.
+    /// [`Error::Misuse`] for a range that is not in the mapping.
     pub fn read(&self, offset: usize, into: &mut [u8]) -> Result<(), Error> {
         self.window.load(offset, into).map_err(|fault| Error::misuse(fault.to_string()))
     }
@@ -116,13 +116,13 @@ impl MappedRegion {
         self.window.store(offset, bytes).map_err(|fault| Error::misuse(fault.to_string()))
     }
 
-    /// The 8 bytes at `offset` as an atomic. `None`: not inside, or not at a multiple of 8 in
-    /// memory.
+    /// Returns the 8 bytes at `offset` as an atomic. `None`: not in the mapping, or not aligned to
+    /// 8 bytes in memory.
     pub fn atomic_u64(&self, offset: usize) -> Option<&AtomicU64> {
         self.window.atomic_u64(offset)
     }
 
-    /// The same, of 4 bytes.
+    /// Like [`Self::atomic_u64`], for 4 bytes.
     pub fn atomic_u32(&self, offset: usize) -> Option<&AtomicU32> {
         self.window.atomic_u32(offset)
     }
