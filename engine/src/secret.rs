@@ -61,8 +61,8 @@ impl JobSecret {
         Ok(secret)
     }
 
-    /// Returns 64 hexadecimal digits, as the setting `job_secret` takes them. The text is overwritten
-    /// when it is dropped.
+    /// Returns 64 hexadecimal digits, as the setting `job_secret` takes them. The text is
+    /// overwritten when it is dropped.
     pub fn to_hex(&self) -> Zeroizing<String> {
         let mut text = Zeroizing::new(String::with_capacity(2 * SECRET_BYTES));
         for byte in self.0.iter() {
