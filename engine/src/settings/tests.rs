@@ -65,7 +65,7 @@ fn every_default_can_be_set_as_it_is_listed() {
 
 #[test]
 fn the_documentation_of_getters_states_defaults_and_values() {
-    let rows = table::ROWS.iter().zip(Settings::definitions());
+    let rows = ROWS.iter().zip(Settings::definitions());
     let wrong = rows.filter_map(|(row, definition)| {
         let actual = [&*definition.default, &*definition.takes];
         (row.documented != actual)
