@@ -11,26 +11,37 @@ use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 /// Length of the secret, in bytes.
 pub(crate) const SECRET_BYTES: usize = 32;
 
-/// 32 bytes that only the processes of a job know.
+/// The secret of a job: 32 bytes by which its processes authenticate each other.
 ///
-/// Its memory is overwritten when it is dropped, comparison takes the same time wherever two
-/// secrets differ, and `Debug` shows nothing of it.
+/// Its memory is overwritten when it is dropped, comparison takes constant time, and `Debug` does
+/// not show it.
+///
+/// ```
+/// use ringrail::{JobSecret, settings::Settings};
+///
+/// let secret = JobSecret::random(); // in the process that starts the others
+/// let text = secret.to_hex(); // passed on where only they can read it
+/// let secret = JobSecret::from_hex(&text)?;
+/// let settings = Settings::isolated().job_secret(Some(&secret)).build()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Zeroize, ZeroizeOnDrop)]
 pub struct JobSecret(Box<[u8; SECRET_BYTES]>);
 
 impl JobSecret {
-    /// A fresh one, from the operating system. Hand it to the other processes of the job by a way
-    /// that only they can read.
+    /// Returns a new secret of random numbers from the operating system. Pass it to the other
+    /// processes of the job where only they can read it.
     pub fn random() -> Self {
         // The generators that a process has are the same in all of its children of `fork`.
         Self(Box::new(UnwrapErr(SysRng).random()))
     }
 
-    /// Reads [`Self::to_hex`] in either case.
+    /// Reads the text of [`Self::to_hex`], in upper or lower case.
     ///
     /// # Errors
     ///
-    /// What is wrong with the text, without a part of it: it may be a secret with a slip.
+    /// What is wrong with the text. The message contains no part of the text, which may be a
+    /// mistyped secret.
     pub fn from_hex(text: &str) -> Result<Self, String> {
         let mut secret = Self(Box::new([0; SECRET_BYTES]));
         let length = text.chars().count();
@@ -50,7 +61,8 @@ impl JobSecret {
         Ok(secret)
     }
 
-    /// 64 hexadecimal digits, as the setting `job_secret` takes them. Overwritten when dropped.
+    /// Returns 64 hexadecimal digits, as the setting `job_secret` takes them. The text is
+    /// overwritten when it is dropped.
     pub fn to_hex(&self) -> Zeroizing<String> {
         let mut text = Zeroizing::new(String::with_capacity(2 * SECRET_BYTES));
         for byte in self.0.iter() {

@@ -104,9 +104,9 @@ enum Pattern {
     Get,
 }
 
-/// What was counted.
+/// What one message of a pattern costs.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-struct CounterWait {
+struct Count {
     test: String,
     pattern: Pattern,
     lanes: Lanes,
@@ -138,7 +138,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     };
     let progress = Progress::new(patterns.len() as u64);
     for &pattern in patterns {
-        let counted = CounterWait {
+        let counted = Count {
             test: "instructions".to_owned(),
             pattern,
             lanes: arguments.lanes,
@@ -160,7 +160,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     Ok(())
 }
 
-impl fmt::Display for CounterWait {
+impl fmt::Display for Count {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let pattern = match self.pattern {
             Pattern::PingPong => "ping-pong",
@@ -185,7 +185,7 @@ impl fmt::Display for CounterWait {
     }
 }
 
-impl CounterWait {
+impl Count {
     /// Whether `alone` is the same but for idle endpoints, and has none.
     fn is_same_beside_idle(&self, alone: &Self) -> bool {
         let instructions = alone.instructions;
@@ -207,13 +207,13 @@ impl CounterWait {
 fn check(arguments: &Arguments, file: &Path) -> Result<(), String> {
     let text = std::fs::read_to_string(file)
         .map_err(|error| format!("cannot read {}: {error}", file.display()))?;
-    let saved: Result<Vec<CounterWait>, _> = text.lines().map(serde_json::from_str).collect();
+    let saved: Result<Vec<Count>, _> = text.lines().map(serde_json::from_str).collect();
     let saved = saved.map_err(|error| format!("{}: {error}", file.display()))?;
     if saved.is_empty() {
         return Err(format!("{} has no line to compare with", file.display()));
     }
     let mut above = Vec::new();
-    let mut counted: Vec<CounterWait> = Vec::new();
+    let mut counted: Vec<Count> = Vec::new();
     let first = count_all(arguments, &saved);
     for (before, now) in saved.into_iter().zip(first) {
         let mut alone = counted.iter_mut().find(|it| before.is_same_beside_idle(it));
@@ -263,7 +263,7 @@ fn check(arguments: &Arguments, file: &Path) -> Result<(), String> {
 }
 
 /// Counts each line, as many at a time as there are cores. Returns the counts in the same order.
-fn count_all(arguments: &Arguments, lines: &[CounterWait]) -> Vec<Result<CounterWait, String>> {
+fn count_all(arguments: &Arguments, lines: &[Count]) -> Vec<Result<Count, String>> {
     let cores = thread::available_parallelism().map_or(1, |cores| cores.get());
     let next = AtomicUsize::new(0);
     let work = || {
@@ -284,7 +284,7 @@ fn count_all(arguments: &Arguments, lines: &[CounterWait]) -> Vec<Result<Counter
 }
 
 /// Counts what `what` names but for its instructions, which come with it.
-fn count(arguments: &Arguments, what: CounterWait) -> Result<CounterWait, String> {
+fn count(arguments: &Arguments, what: Count) -> Result<Count, String> {
     if let Err(error) = Command::new("valgrind").arg("--version").output() {
         let cure = "on Debian: apt-get install valgrind";
         return Err(format!("counting needs valgrind, which does not run ({error}); {cure}"));
@@ -326,7 +326,7 @@ fn count(arguments: &Arguments, what: CounterWait) -> Result<CounterWait, String
         let function = both::COUNTED;
         return Err(format!("valgrind finds no function {function}, so that nothing is counted"));
     }
-    Ok(CounterWait { instructions: count / MESSAGES, ..what })
+    Ok(Count { instructions: count / MESSAGES, ..what })
 }
 
 fn one() -> u32 {
@@ -348,7 +348,7 @@ mod tests {
 
     #[test]
     fn idle_endpoints_are_compared_with_the_line_that_has_none() {
-        let line = |pattern: &str, more: &str, count: u64| -> CounterWait {
+        let line = |pattern: &str, more: &str, count: u64| -> Count {
             let text = format!(
                 r#"{{"test":"instructions","pattern":"{pattern}","lanes":"udp","lab":"rails=1",
                    "size_bytes":8,{more}"instructions":{count}}}"#

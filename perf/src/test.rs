@@ -24,7 +24,7 @@ use ringrail::{
 };
 use serde::de::DeserializeOwned;
 
-use self::counted::CounterWait;
+use self::counted::Counts;
 use self::rails::PathsUsed;
 use crate::cli::{Buffers, Lanes, Reuse, TestName};
 use crate::link::{Job, Link};
@@ -362,9 +362,9 @@ impl<M: Attached> Side<'_, M> {
             if self.job.is_shared { messages * self.job.threads as u64 } else { messages };
         let (frames, rings) = self.frames();
         let by = (frames - self.frames_before.0, rings - self.frames_before.1);
-        let ours = CounterWait::between(before, &after, by, messages);
+        let ours = Counts::between(before, &after, by, messages);
         self.link.put(&(ours, verified))?;
-        let (theirs, their_verified): (CounterWait, bool) = self.get()?;
+        let (theirs, their_verified): (Counts, bool) = self.get()?;
         report.syscalls_per_message = Some(ours.syscalls_per_message);
         report.syscalls_per_message_peer = Some(theirs.syscalls_per_message);
         report.verified = verified && their_verified;
@@ -373,7 +373,7 @@ impl<M: Attached> Side<'_, M> {
         let paths = PathsUsed::of(&self.endpoint.paths()).since(&self.paths_before);
         report.lanes = paths.lanes(self.endpoint.driver());
         report.rail_bytes = paths.bytes();
-        counted::control_lane(report, asked, &ours, &theirs, paths.carrier());
+        counted::control_lane(report, asked, &ours, &theirs, paths.primary_nic());
         if self.job.lanes.is_datagrams_only() {
             // There is no other lane.
             report.lanes.truncate(1);

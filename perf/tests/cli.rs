@@ -527,8 +527,8 @@ fn control_lanes_are_kept_apart() {
     let picture = folder.path().join("both.svg");
     assert!(perf(&["plot", both, "--out", picture.to_str().unwrap()]).status.success());
     let svg = std::fs::read_to_string(&picture).unwrap();
-    for curve in ["latency (udp+uring)", "latency (uring)", "bw (udp+uring)"] {
-        assert!(svg.contains(curve), "{curve}: {svg}");
+    for text in ["latency, median", "bandwidth (bw)", "udp+uring", "uring"] {
+        assert!(svg.contains(&format!("\n{text}\n")), "{text}: {svg}");
     }
 }
 

@@ -136,8 +136,9 @@ fn peers_stand_beside_ringrail_and_failures_are_told() {
     assert!(failed["value"].is_null(), "{failed}");
     assert!(failed["errors"][0].as_str().unwrap().contains("no memory for 16"), "{failed}");
     let picture = std::fs::read_to_string(picture).unwrap();
-    for curve in ["(ringrail)", "(ucx)", "(libfabric)", "(tcp-latency)"] {
-        assert!(picture.contains(curve), "{curve}");
+    for text in ["latency, median (compare latency)", "ringrail", "ucx", "libfabric", "tcp-latency"]
+    {
+        assert!(picture.contains(&format!("\n{text}\n")), "{text}: {picture}");
     }
     // What was saved is what the others read.
     let saved = peers.path().join("saved");

@@ -55,7 +55,9 @@ fn a_rail_more_is_compared_with_the_best_one() {
     }
     assert_eq!(reports[5]["best_rail"], "rail1", "{reports:?}");
     let picture = std::fs::read_to_string(plot).unwrap();
-    assert!(picture.contains("rails bw (all)"), "the curves have names");
+    for text in ["bandwidth (rails bw)", "rail0", "rail1", "all"] {
+        assert!(picture.contains(&format!("\n{text}\n")), "{text}: {picture}");
+    }
 }
 
 #[test]

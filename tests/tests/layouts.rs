@@ -165,7 +165,7 @@ fn the_second_rail_carries(lab: &Lab, at: [IpAddr; 2], opener: Host, control_lan
             receive_all(endpoint, peer, &both, || {
                 eprintln!("{opener:?} opened: all came after {:?}", start.elapsed());
                 assert!(carried(endpoint, "rail1") >= FEW * LONG as u64);
-                assert_eq!(carrier(endpoint).as_deref(), Some("rail1"), "messages go by it");
+                assert_eq!(primary_nic(endpoint).as_deref(), Some("rail1"), "messages go by it");
             });
         }
     };
@@ -232,7 +232,7 @@ fn a_dead_first_rail_of_one_ipv6_subnet_keeps_nobody_from_the_peer() {
 }
 
 /// The NIC that messages go by.
-fn carrier(endpoint: &Endpoint<Owned>) -> Option<String> {
+fn primary_nic(endpoint: &Endpoint<Owned>) -> Option<String> {
     endpoint.paths().into_iter().find(|path| path.carries_messages).map(|path| path.nic)
 }
 
@@ -261,10 +261,10 @@ fn roles_decide_what_goes_by_which_rail() {
             let (mut window, mut cut_at) = ([0; 3], None);
             send_until(endpoint, peer, &both, || {
                 let now = ["rail0", "rail1", "rail2"].map(|nic| carried(endpoint, nic));
-                let carrier = carrier(endpoint);
+                let primary_nic = primary_nic(endpoint);
                 match cut_at {
                     None if backup_waits(now, &mut window)
-                        && carrier.as_deref() == Some("rail1") =>
+                        && primary_nic.as_deref() == Some("rail1") =>
                     {
                         (0..2).for_each(|rail| lab.blackhole(rail).unwrap());
                         (window, cut_at) = (now, Some(Instant::now()));
@@ -272,7 +272,7 @@ fn roles_decide_what_goes_by_which_rail() {
                     }
                     Some(at)
                         if now[2].saturating_sub(window[2]) >= CARRIED
-                            && carrier.as_deref() == Some("rail2") =>
+                            && primary_nic.as_deref() == Some("rail2") =>
                     {
                         eprintln!("the backup is used after {:?}", at.elapsed());
                         true

@@ -125,8 +125,8 @@ fn sessions_among_decoys_connect_at_once() {
                 eprintln!("{spec}: a message there and back after {:?}", start.elapsed());
                 ping_pong(endpoint, peer, host == Host::A, 1..100);
                 let paths = endpoint.paths();
-                let carrier = paths.iter().find(|path| path.carries_messages);
-                assert!(carrier.is_some_and(|path| path.nic.starts_with("rail")), "{paths:?}");
+                let primary = paths.iter().find(|path| path.carries_messages);
+                assert!(primary.is_some_and(|path| path.nic.starts_with("rail")), "{paths:?}");
                 let mut strays = paths.iter().filter(|path| path.nic == STRAY);
                 assert!(strays.all(|path| path.bytes_sent == 0), "{paths:?}");
                 ping_pong(endpoint, peer, host == Host::A, 100..200);

@@ -38,23 +38,23 @@ pub(crate) struct Domain {
     format: Format,
     /// Of endpoints that are connected.
     connections: OnceLock<Arc<Connections>>,
-    _counted: CounterWait,
+    _open: OpenCount,
 }
 
 /// Domains of this process that are open, each of which is an engine.
 static DOMAINS: AtomicUsize = AtomicUsize::new(0);
 
-/// One of [`DOMAINS`].
-struct CounterWait;
+/// Counts an open domain in [`DOMAINS`].
+struct OpenCount;
 
-impl CounterWait {
+impl OpenCount {
     fn new() -> Self {
         DOMAINS.fetch_add(1, Ordering::Relaxed);
         Self
     }
 }
 
-impl Drop for CounterWait {
+impl Drop for OpenCount {
     fn drop(&mut self) {
         DOMAINS.fetch_sub(1, Ordering::Relaxed);
     }
@@ -112,7 +112,7 @@ pub(crate) fn open(
         fabric,
         format,
         connections: OnceLock::new(),
-        _counted: CounterWait::new(),
+        _open: OpenCount::new(),
     }))
 }
 

@@ -35,7 +35,7 @@ const URING_FEATURES: [&str; 9] = [
     "multishot_poll",
 ];
 
-/// Carriers of messages and control lanes other than the default, which is io_uring and datagrams.
+/// Values of `lanes` and `control_lane` other than the defaults, which are io_uring and datagrams.
 const LANES: [(&str, &str); 3] = [("sockets", "udp"), ("uring", "tcp"), ("sockets", "tcp")];
 
 /// Variables that tests read.

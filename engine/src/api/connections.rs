@@ -31,6 +31,34 @@ impl Default for ListenOptions {
 /// and later requests; connections stay.
 ///
 /// It keeps its engine open. See [`Endpoint::listen`].
+///
+/// ```
+/// # let settings = ringrail::settings::Settings::isolated().set("listen_address", "127.0.0.1");
+/// # let domain = ringrail::Domain::with_settings(settings.insecure(true).build()?)?;
+/// # let (server, client) = (domain.endpoint()?.share()?, domain.endpoint()?.share()?);
+/// use std::time::Duration;
+/// use ringrail::{Event, ListenOptions};
+///
+/// let listener = server.listen(ListenOptions::default())?;
+/// client.request(&listener.address(), b"hello", Duration::from_secs(60))?;
+/// let events = server.event_queue(); // it also has the events of sessions
+/// let request = loop {
+///     if let Some(Event::ConnectionRequest { request, data, .. }) = events.wait(None)? {
+///         assert_eq!(&*data, b"hello");
+///         break request;
+///     }
+/// };
+/// server.accept(&listener, request, b"welcome")?;
+/// let events = client.event_queue();
+/// let peer = loop {
+///     if let Some(Event::ConnectionOpened { peer, data, .. }) = events.wait(None)? {
+///         assert_eq!(&*data, b"welcome");
+///         break peer;
+///     }
+/// };
+/// client.send_blocking(peer, ringrail::Envelope::tagged(1), b"hi", Default::default())?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Listener<M: Attached> {
     engine: M::Engine,
     endpoint: u16,

@@ -33,6 +33,24 @@ pub enum CounterWait {
 /// when the counter has reached it.
 ///
 /// A clone refers to the same counter. It keeps the engine open.
+///
+/// ```
+/// # let settings = ringrail::settings::Settings::isolated().set("listen_address", "127.0.0.1");
+/// # let domain = ringrail::Domain::with_settings(settings.insecure(true).build()?)?;
+/// # let (left, right) = (domain.endpoint()?.share()?, domain.endpoint()?.share()?);
+/// # let peer = left.insert_peer(&right.address())?;
+/// use ringrail::{CounterEvents, CounterWait, Envelope, ReceiveOptions, Selector, SendOptions};
+///
+/// let arrived = right.open_counter();
+/// right.bind_counter(&arrived, CounterEvents::RECEIVE)?;
+/// for _ in 0..2 {
+///     let options = ReceiveOptions::new().silent(true); // counted, without a completion
+///     right.post_receive(Selector::from_any(Envelope::tagged(1)), vec![0; 8], options)?;
+///     left.send_blocking(peer, Envelope::tagged(1), b"hello", SendOptions::new())?;
+/// }
+/// assert_eq!(arrived.wait(2, None)?, Some(CounterWait::Reached(2)));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Counter<M: Attached> {
     engine: M::Engine,
     count: Arc<Count>,

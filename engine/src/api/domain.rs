@@ -48,6 +48,19 @@ const PIECES_BYTES_MAX: u64 = 32 << 10;
 ///
 /// A child of `fork` can only drop a domain that it inherited, and has to make a domain of its own.
 /// It must not access memory that was allocated from the inherited one, which is not mapped there.
+///
+/// ```
+/// use ringrail::{Domain, settings::Settings};
+///
+/// // `Domain::new()` reads the settings from the environment and files instead.
+/// let settings = Settings::isolated().set("listen_address", "127.0.0.1").insecure(true);
+/// let domain = Domain::with_settings(settings.build()?)?;
+/// let memory = domain.allocate(4096)?;
+/// assert_eq!(memory.len(), 4096);
+/// let endpoint = domain.endpoint()?; // one for each thread, or one that all threads share
+/// println!("peers reach it at {}", endpoint.address());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Domain(Arc<Inner>);
 

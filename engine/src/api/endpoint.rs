@@ -34,6 +34,31 @@ pub struct Detached {
 /// thread (`Endpoint<Owned>`), [`Endpoint::share`] and [`Endpoint::dedicate`] open it to all
 /// threads (`Endpoint<Shared>`).
 ///
+/// # Example
+///
+/// ```
+/// use ringrail::settings::Settings;
+/// use ringrail::{CompletionLevel, Domain, Envelope, ReceiveOptions, Selector, SendOptions};
+///
+/// let settings = Settings::isolated().set("listen_address", "127.0.0.1").insecure(true);
+/// let domain = Domain::with_settings(settings.build()?)?;
+/// let receiver = domain.endpoint()?; // detached: another thread can attach it
+/// let address = receiver.address();
+/// let thread = std::thread::spawn(move || {
+///     let receiver = receiver.attach()?; // owned by this thread
+///     let mut bytes = [0; 5];
+///     let from = Selector::from_any(Envelope::tagged(1));
+///     receiver.receive_blocking(from, &mut bytes, ReceiveOptions::new())?;
+///     Ok::<_, ringrail::Error>(bytes)
+/// });
+/// let sender = domain.endpoint()?.attach()?;
+/// let peer = sender.insert_peer(&address)?;
+/// let options = SendOptions::at(CompletionLevel::Delivery);
+/// sender.send_blocking(peer, Envelope::tagged(1), b"hello", options)?;
+/// assert_eq!(&thread.join().unwrap()?, b"hello");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
 /// # Order and completion
 ///
 /// Messages from one source to one destination in one context match receives in the order in which
@@ -425,6 +450,22 @@ impl<M: Attached> Endpoint<M> {
     ///
     /// [`Error::Limit`] at the limit `sessions_max`, which counts connected engines and those of
     /// peers that were inserted and not removed.
+    ///
+    /// ```
+    /// # let settings = ringrail::settings::Settings::isolated().insecure(true);
+    /// # let settings = settings.set("listen_address", "127.0.0.1").build()?;
+    /// # let domain = ringrail::Domain::with_settings(settings)?;
+    /// # let (left, right) = (domain.endpoint()?.share()?, domain.endpoint()?.share()?);
+    /// use ringrail::Address;
+    ///
+    /// let bytes = right.address().to_bytes(); // sent to the other process by any means
+    /// let address = Address::from_bytes(&bytes)?;
+    /// let peer = left.insert_peer(&address)?;
+    /// assert_eq!(left.insert_peer(&address)?, peer);
+    /// assert_eq!(left.peer_address(peer), Some(address));
+    /// left.connect(peer, None)?; // optional: the first operation connects, too
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn insert_peer(&self, address: &Address) -> Result<Peer, Error> {
         let error = Error::Limit(
             "this engine has sessions_max sessions, with peers that are connected or were \

@@ -24,6 +24,24 @@ use crate::types::{Error, Event};
 /// there are at most as many as connections.
 ///
 /// A clone refers to the same queue. It keeps the engine open.
+///
+/// ```
+/// # let settings = ringrail::settings::Settings::isolated().set("listen_address", "127.0.0.1");
+/// # let domain = ringrail::Domain::with_settings(settings.insecure(true).build()?)?;
+/// # let (left, right) = (domain.endpoint()?.share()?, domain.endpoint()?.share()?);
+/// # let peer = left.insert_peer(&right.address())?;
+/// use std::time::Duration;
+/// use ringrail::{EndpointOptions, Event};
+///
+/// // A queue for another endpoint of the engine of `left`.
+/// let events = left.open_event_queue(64);
+/// let options = EndpointOptions { event_queue: Some(&events), ..Default::default() };
+/// let other = left.open_endpoint(options)?;
+/// left.connect(peer, None)?;
+/// let event = events.wait(Some(Duration::from_secs(60)))?;
+/// assert!(matches!(event, Some(Event::Connected { .. })), "{event:?}");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct EventQueue<M: Attached> {
     pub(super) engine: M::Engine,
     pub(super) number: u32,

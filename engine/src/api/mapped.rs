@@ -12,38 +12,41 @@ use crate::memory::Window;
 use crate::progress::mapped::MEETING_LIMIT;
 use crate::types::{Error, Peer, TimeOutOutcome};
 
-/// What a key opens of a peer's shareable region, mapped into this process: loads and stores reach
-/// the peer's memory without either engine.
+/// The range of a key to a peer's shareable region, mapped into this process: loads and stores
+/// access the peer's memory without either engine.
 ///
-/// Its bytes are copied in and out, and words are atomics, as those of a [`Region`](crate::Region):
-/// the owner and others who have it mapped access it at the same time, and aligned items of 1 to 8
-/// bytes are never seen half. Atomic operations of peers by their engines go together with those on
-/// [`Self::atomic_u64`] and [`Self::atomic_u32`]. Nothing is counted
-/// ([`Region::counts`](crate::Region::counts)), and no completion or message is ordered with it but
-/// by what this process does: what it stores before it sends a message, the receiver of that sees.
+/// Bytes are copied in and out, and words are accessed as atomics, as in a
+/// [`Region`](crate::Region): the owner and other processes that have mapped it access it at the
+/// same time. Aligned items of 1 to 8 bytes are read and written atomically. Operations of
+/// [`Self::atomic_u64`] and [`Self::atomic_u32`] are atomic with respect to atomic operations that
+/// engines execute on the region.
 ///
-/// It stays when the peer takes its key back, drops the region or ends; nobody says so. A child of
-/// `fork` has it as well.
+/// Accesses are not counted ([`Region::counters`](crate::Region::counters)), and are ordered with
+/// completions and messages only by this process: the receiver of a message sees what this process
+/// stored before it sent the message.
+///
+/// The mapping stays valid when the peer revokes the key, drops the region or exits; there is no
+/// notification. A child of `fork` inherits it.
 #[derive(Debug)]
 pub struct MappedRegion {
     window: Window,
 }
 
 impl<M: Attached> Endpoint<M> {
-    /// Maps what a key of a peer opens, which has to be on this host and share memory with this
-    /// engine (setting `shared_memory`; [`Endpoint::shared_memory`] says whether this one does).
-    /// The region is one of [`Self::allocate_shareable_region`], and the key gives the rights to
+    /// Maps the range of a key of a peer on this host that shares memory with this engine (setting
+    /// `shared_memory`; [`Endpoint::shared_memory`] returns the state of this engine). The region
+    /// has to be one of [`Self::allocate_shareable_region`], and the key has to grant the rights to
     /// read, to write and to operate atomically.
     ///
-    /// The peer makes progress meanwhile; `timeout` bounds the wait for it, and two seconds the
-    /// wait for memory to be shared with a peer that is connected.
+    /// The peer has to make progress for the call to succeed; `timeout` limits the wait for it.
+    /// After connecting, the call waits up to two seconds until memory is shared with the peer.
     ///
     /// # Errors
     ///
-    /// [`Error::Refused`] with the cause: the key, its rights, or the region is no shareable one.
-    /// [`Error::Misuse`] where no memory is shared with the peer. [`Error::System`] when that has
-    /// just ended, or the kernel maps nothing more; [`Error::WouldBlock`] when too much is asked at
-    /// once; [`Error::TimedOut`]; and what [`Self::connect`] fails with.
+    /// [`Error::Refused`] with the cause: the key, its rights, or a region that is not shareable.
+    /// [`Error::Misuse`] if no memory is shared with the peer; [`Error::System`] if the sharing has
+    /// just ended, or the kernel refuses the mapping; [`Error::WouldBlock`] if too many requests
+    /// are outstanding; [`Error::TimedOut`]; otherwise as for [`Self::connect`].
     pub fn map_region(
         &self,
         peer: Peer,
@@ -85,12 +88,12 @@ impl<M: Attached> Endpoint<M> {
 }
 
 impl MappedRegion {
-    /// Its length in bytes: that of what the key opens.
+    /// Returns the length of the range of the key in bytes.
     pub fn len(&self) -> usize {
         self.window.len()
     }
 
-    /// Whether it has no bytes.
+    /// Whether its length is 0.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -99,7 +102,7 @@ impl MappedRegion {
     ///
     /// # Errors
     ///
-    /// [`Error::Misuse`] for what is not inside.
+    /// [`Error::Misuse`] for a range that is not in the mapping.
     pub fn read(&self, offset: usize, into: &mut [u8]) -> Result<(), Error> {
         self.window.load(offset, into).map_err(|fault| Error::misuse(fault.to_string()))
     }
@@ -113,13 +116,13 @@ impl MappedRegion {
         self.window.store(offset, bytes).map_err(|fault| Error::misuse(fault.to_string()))
     }
 
-    /// The 8 bytes at `offset` as an atomic. `None`: not inside, or not at a multiple of 8 in
-    /// memory.
+    /// Returns the 8 bytes at `offset` as an atomic. `None`: not in the mapping, or not aligned to
+    /// 8 bytes in memory.
     pub fn atomic_u64(&self, offset: usize) -> Option<&AtomicU64> {
         self.window.atomic_u64(offset)
     }
 
-    /// The same, of 4 bytes.
+    /// Like [`Self::atomic_u64`], for 4 bytes.
     pub fn atomic_u32(&self, offset: usize) -> Option<&AtomicU32> {
         self.window.atomic_u32(offset)
     }

@@ -19,6 +19,28 @@ use crate::wire::one_sided::{FLAG_COMPARE, FLAG_FETCH, FLAG_NO_OPERANDS};
 
 /// An atomic operation on elements in the memory of a peer, in the byte order of the target; at
 /// most [`Self::BYTES_MAX`] bytes of elements.
+///
+/// ```
+/// # let settings = ringrail::settings::Settings::isolated().set("listen_address", "127.0.0.1");
+/// # let domain = ringrail::Domain::with_settings(settings.insecure(true).build()?)?;
+/// # let (left, right) = (domain.endpoint()?.share()?, domain.endpoint()?.share()?);
+/// # let peer = left.insert_peer(&right.address())?;
+/// use ringrail::{Access, Atomic, AtomicOp, Datatype, KeyOptions, SendOptions};
+///
+/// let region = right.allocate_region(64)?;
+/// // An operation that fetches also needs the right to read.
+/// let key = region.key(&KeyOptions::new(Access::REMOTE_ATOMIC | Access::REMOTE_READ))?;
+/// // Adds to two elements at once, and fetches their previous values.
+/// let operands = [5_u64, 7].map(u64::to_ne_bytes).concat();
+/// let add = Atomic::new(AtomicOp::Sum, Datatype::U64, &operands);
+/// let mut previous = [1; 16];
+/// left.atomic_blocking(peer, key.at(0), &add, &mut previous, SendOptions::new())?;
+/// assert_eq!(previous, [0; 16]);
+/// let mut values = [0; 8];
+/// region.read(8, &mut values)?;
+/// assert_eq!(u64::from_ne_bytes(values), 7);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Atomic<'a> {
     /// The operation on each element.

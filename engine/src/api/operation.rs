@@ -58,6 +58,24 @@ enum State<E: EngineRef> {
 /// A future that loses a `select!`, or is dropped by a time-out, is a dropped handle: a receive is
 /// cancel-safe except for a partly received message, and a send goes on. Polling `&mut operation`
 /// is always cancel-safe.
+///
+/// # Example
+///
+/// ```
+/// # let settings = ringrail::settings::Settings::isolated().set("listen_address", "127.0.0.1");
+/// # let domain = ringrail::Domain::with_settings(settings.insecure(true).build()?)?;
+/// # let (left, right) = (domain.endpoint()?.share()?, domain.endpoint()?.share()?);
+/// # let peer = left.insert_peer(&right.address())?;
+/// use ringrail::{Envelope, Selector, SendOptions};
+///
+/// let receive = right.receive(Selector::from_any(Envelope::tagged(1)), vec![0; 64])?;
+/// let send = left.send(peer, Envelope::tagged(1), b"hello".to_vec(), SendOptions::new())?;
+/// // ... compute ...
+/// let received = receive.wait()?; // in an `async` function: `receive.await?`
+/// assert_eq!(&received.buffer.into_vec().unwrap()[..received.status.length], b"hello");
+/// send.wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[must_use = "a receive that is dropped is cancelled; a send that is dropped still runs, and its \
               buffer and its result are lost"]
 pub struct Operation<M: Attached = Owned> {

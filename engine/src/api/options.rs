@@ -8,9 +8,21 @@ use crate::types::Hint;
 /// Options of a send, and of an operation on the memory of a peer.
 ///
 /// ```
-/// # use ringrail::{CompletionLevel, SendOptions};
-/// let options = SendOptions::at(CompletionLevel::Delivery).user_data(7);
-/// let batched = options.more(true).silent(true);
+/// # let settings = ringrail::settings::Settings::isolated().set("listen_address", "127.0.0.1");
+/// # let domain = ringrail::Domain::with_settings(settings.insecure(true).build()?)?;
+/// # let (left, right) = (domain.endpoint()?.share()?, domain.endpoint()?.share()?);
+/// # let peer = left.insert_peer(&right.address())?;
+/// use std::time::Duration;
+/// use ringrail::{CompletionLevel, Envelope, SendOptions};
+///
+/// // Returns when the engine of the peer has the message, or after 10 s with an error.
+/// let options = SendOptions::at(CompletionLevel::Delivery).timeout(Duration::from_secs(10));
+/// left.send_blocking(peer, Envelope::tagged(1), b"important", options)?;
+/// // Two posts that are sent together; only a failure would be reported.
+/// let options = SendOptions::new().silent(true);
+/// left.post_send(peer, Envelope::tagged(2), vec![1; 8], options.more(true))?;
+/// left.post_send(peer, Envelope::tagged(3), vec![2; 8], options)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[non_exhaustive]
@@ -117,6 +129,21 @@ impl SendOptions {
 }
 
 /// Options of a receive.
+///
+/// ```
+/// # let settings = ringrail::settings::Settings::isolated().set("listen_address", "127.0.0.1");
+/// # let domain = ringrail::Domain::with_settings(settings.insecure(true).build()?)?;
+/// # let (left, right) = (domain.endpoint()?.share()?, domain.endpoint()?.share()?);
+/// # let peer = left.insert_peer(&right.address())?;
+/// use std::time::Duration;
+/// use ringrail::{Envelope, ErrorKind, ReceiveOptions, Selector, SendOptions};
+///
+/// let options = ReceiveOptions::new().timeout(Duration::from_millis(1));
+/// let from = Selector::from_any(Envelope::tagged(9));
+/// let error = right.receive_blocking(from, &mut [0; 8], options).unwrap_err();
+/// assert_eq!(error.kind(), ErrorKind::TimedOut);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[non_exhaustive]
 pub struct ReceiveOptions {

@@ -17,6 +17,26 @@ use crate::types::{Completion, Error, OperationId, Selector, Status};
 /// operations that complete in it.
 ///
 /// A clone refers to the same queue. It keeps the engine open.
+///
+/// ```
+/// # let settings = ringrail::settings::Settings::isolated().set("listen_address", "127.0.0.1");
+/// # let domain = ringrail::Domain::with_settings(settings.insecure(true).build()?)?;
+/// use ringrail::{EndpointOptions, Envelope, ReceiveOptions, Selector, SendOptions};
+///
+/// let first = domain.endpoint()?.share()?;
+/// let queue = first.open_completion_queue(1024);
+/// // Another endpoint of the same engine, whose completions go to that queue.
+/// let options = EndpointOptions { transmit_queue: Some(&queue), ..Default::default() };
+/// let second = first.open_endpoint(options)?;
+/// let from = Selector::from_any(Envelope::tagged(1));
+/// second.post_receive(from, vec![0; 8], ReceiveOptions::new().user_data(7))?;
+/// let peer = first.insert_peer(&second.address())?;
+/// first.send_blocking(peer, Envelope::tagged(1), b"hello", SendOptions::new())?;
+/// let mut completions = Vec::new();
+/// queue.wait(&mut completions, 16, None)?;
+/// assert_eq!(completions[0].user_data, 7);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct CompletionQueue<M: Attached> {
     pub(super) engine: M::Engine,
     pub(super) queue: <M::Engine as EngineRef>::Queue,

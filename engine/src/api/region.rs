@@ -22,6 +22,27 @@ const CLOSE_GRACE: Duration = Duration::from_millis(100);
 ///
 /// A peer with the key can access the memory as the key allows; SECURITY.md describes what that
 /// protects against.
+///
+/// ```
+/// # let settings = ringrail::settings::Settings::isolated().set("listen_address", "127.0.0.1");
+/// # let domain = ringrail::Domain::with_settings(settings.insecure(true).build()?)?;
+/// # let (left, right) = (domain.endpoint()?.share()?, domain.endpoint()?.share()?);
+/// # let peer = left.insert_peer(&right.address())?;
+/// use ringrail::{Access, KeyOptions, RemoteKey, SendOptions};
+///
+/// let region = right.allocate_region(4096)?;
+/// // A key to the second half, for reading only.
+/// let options = KeyOptions { offset: 2048, ..KeyOptions::new(Access::REMOTE_READ) };
+/// let key = region.key(&options)?;
+/// let key = RemoteKey(key.0); // 64 bits, which the owner sends in a message, for example
+/// let mut bytes = [1; 8];
+/// left.get_blocking(peer, key.at(16), &mut bytes, SendOptions::new())?;
+/// assert_eq!(bytes, [0; 8]);
+/// left.put_blocking(peer, key.at(16), b"refused", SendOptions::new())?;
+/// assert!(left.flush(peer, SendOptions::new()).is_err(), "the key does not permit it");
+/// region.revoke(key, None)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct RemoteKey(pub u64);
 
@@ -92,6 +113,27 @@ impl KeyOptions {
 ///
 /// [`CompletionLevel::Delivery`]: crate::CompletionLevel::Delivery
 /// [`SendOptions`]: crate::SendOptions
+///
+/// # Example
+///
+/// ```
+/// # let settings = ringrail::settings::Settings::isolated().set("listen_address", "127.0.0.1");
+/// # let domain = ringrail::Domain::with_settings(settings.insecure(true).build()?)?;
+/// # let (left, right) = (domain.endpoint()?.share()?, domain.endpoint()?.share()?);
+/// # let peer = left.insert_peer(&right.address())?;
+/// use ringrail::{Access, CompletionLevel, KeyOptions, SendOptions};
+///
+/// let region = right.allocate_region(4096)?;
+/// let key = region.key(&KeyOptions::new(Access::REMOTE_READ | Access::REMOTE_WRITE))?;
+/// // At this level the put completes when its bytes are in the memory of the region.
+/// let options = SendOptions::at(CompletionLevel::Delivery);
+/// left.put_blocking(peer, key.at(64), b"written by a peer", options)?;
+/// let mut bytes = [0; 17];
+/// region.read(64, &mut bytes)?;
+/// assert_eq!(&bytes, b"written by a peer");
+/// assert_eq!(region.counters().puts, 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Region<M: Attached = Owned> {
     engine: M::Engine,
     id: Id,

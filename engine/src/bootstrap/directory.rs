@@ -32,12 +32,12 @@ use super::error::rank_list;
 use super::folder::{Folder, system};
 use super::{BootstrapError, Member, PART_BYTES_MAX, own_label};
 
-/// Bootstrap through files in a directory that all ranks see.
+/// Bootstrap through files in a directory that all ranks can access.
 ///
-/// Below the directory each job has one of its own, `ringrail-JOB`, which the last rank to leave
-/// removes. Files of an earlier job that died, of the same name even, do no harm. Two live
-/// processes that claim one rank both get [`BootstrapError::DuplicateRank`]; between hosts this
-/// takes a file system with locks (NFS has them unless mounted `nolock`).
+/// Each job has a subdirectory, `ringrail-JOB`, which the last rank to leave removes. Files of an
+/// earlier job that was killed, even of the same name, do no harm. If two live processes claim one
+/// rank, both get [`BootstrapError::DuplicateRank`]; between hosts this requires a file system with
+/// locks (NFS, unless it is mounted with `nolock`).
 ///
 /// The job's directory is closed to other users. A directory that belongs to another user, or that
 /// others may write to, is refused, and links in it are not followed: any user can create one
@@ -46,8 +46,8 @@ use super::{BootstrapError, Member, PART_BYTES_MAX, own_label};
 pub struct SharedDirectory(pub(super) Collective<Session>);
 
 impl SharedDirectory {
-    /// Joins the job below `directory`, which is made if it is missing. Returns when all ranks
-    /// are there.
+    /// Joins the job in `directory`, which is created if it is missing. Returns when all ranks have
+    /// joined.
     ///
     /// # Errors
     /// The directory cannot be used, two processes claim one rank, ranks disagree about their

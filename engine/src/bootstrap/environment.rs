@@ -14,19 +14,19 @@ use crate::settings::{
 /// | variable | meaning |
 /// |---|---|
 /// | `RANK`, `WORLD_SIZE` | which rank this process is, and of how many |
-/// | `MASTER_ADDR`, `MASTER_PORT` | where rank 0 serves (as for `torch.distributed`) |
+/// | `MASTER_ADDR`, `MASTER_PORT` | where rank 0 listens (as for `torch.distributed`) |
 /// | `RINGRAIL_BOOTSTRAP` | `tcp` (default), or `dir:PATH` (needs no `MASTER_*`) |
 /// | `RINGRAIL_BOOTSTRAP_TIMEOUT` | how long each step may take, such as `120s` (default 60s) |
 /// | `RINGRAIL_JOB_ID` | distinguishes jobs; default: the id of Slurm, PBS or LSF |
 ///
 /// # Errors
-/// The variables are missing, incomplete or contradict each other, or joining failed. Nothing
-/// set is an error too: a process that took itself for rank 0 of 1 would succeed silently.
+/// The variables are missing, incomplete or contradict each other, or joining failed. If none is
+/// set, that is an error, too: a process that assumed to be rank 0 of 1 would succeed silently.
 pub fn from_env() -> Result<Box<dyn Bootstrap>, BootstrapError> {
     from_variables(std::env::vars_os())
 }
 
-/// As [`from_env`], with these variables for the environment.
+/// Like [`from_env`], with these variables instead of the environment.
 ///
 /// # Errors
 /// As for [`from_env`].

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Why ranks did not find each other. The message names cause and cure.
+/// The error of a bootstrap. Its text names the cause and the cure.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BootstrapError {
@@ -20,7 +20,7 @@ pub enum BootstrapError {
         /// What is wrong with it.
         problem: String,
     },
-    /// Several processes believe to be the same rank.
+    /// Several processes claim the same rank.
     #[error(
         "several processes believe to be rank {rank} of this job: {who}; give every process its \
          own rank (RANK), and every job its own port or job id (MASTER_PORT, RINGRAIL_JOB_ID)"

@@ -1,9 +1,10 @@
 //! How the ranks of a job find each other: exchange of small values, and a barrier.
 //!
-//! A [`Bootstrap`] is used for a moment at the start (addresses) and perhaps at the end (a
-//! barrier). It is no data path: every collective call is a round trip through one place.
+//! A [`Bootstrap`] is used at the start (to exchange addresses) and possibly at the end (a
+//! barrier). It is not a data path: each collective call is a round trip through rank 0 or a
+//! directory.
 //!
-//! Three ways are built in:
+//! There are three implementations:
 //!
 //! | type | for | needs |
 //! |---|---|---|
@@ -11,8 +12,8 @@
 //! | [`SharedDirectory`] | processes that see one file system | a directory |
 //! | [`Tcp`] | processes of several hosts | an address and port of rank 0's host |
 //!
-//! [`from_env`] picks one by environment variables. A launcher or runtime that has its own
-//! exchange implements the trait over it.
+//! [`from_env`] chooses one by environment variables. A launcher or runtime with an exchange of its
+//! own can implement the trait.
 //!
 //! Peers are not authenticated: any process that can reach the port or write into the directory
 //! can join.

@@ -29,7 +29,7 @@ use crate::settings::SharedMemory;
 const SOCKET_EVERY: u32 = 64;
 /// The same while rings are shared with local peers: remote peers may still use the socket.
 const SOCKET_EVERY_WITH_RINGS: u32 = 16;
-/// Polls between two looks at the clock, for the sake of what [`Frames::tend`] does now and then.
+/// Polls between two readings of the clock, for the periodic [`Frames::maintain`].
 const MAINTAIN_EVERY: u32 = 64;
 
 /// A descriptor to watch.

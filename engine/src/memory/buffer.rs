@@ -1,4 +1,4 @@
-//! What an operation owns while it is in flight.
+//! The memory that an operation owns while it is outstanding.
 
 use std::fmt;
 
@@ -10,42 +10,60 @@ use super::shape::{Shape, Span};
 #[cfg(test)]
 mod tests;
 
-/// Lists may contain lists this deep.
+/// The deepest nesting of lists.
 const MAX_NESTING: usize = 16;
-/// Pieces of one message: 24 bytes of bookkeeping each, so at most 384 MiB. Layouts in a list
-/// are spelled out, and a short one can describe very many pieces.
+/// The most pieces of one message: 24 bytes of bookkeeping each, so at most 384 MiB. Each block of
+/// a layout in a list is a piece, and a short layout can describe very many.
 const MAX_PIECES: usize = 1 << 24;
 
-/// The memory of a message: moved into an operation, and back to its owner with the completion.
+/// The memory of a message: moved into an operation, and returned to the caller by its completion.
 ///
-/// A send sends all of it, a receive fills it from the front; its length is the length of the
-/// message, or the longest that is received. Bytes that a layout does not pick stay untouched.
+/// A send sends all of it. A receive fills it from the beginning, and its length is that of the
+/// longest message that can be received. Bytes that a layout does not select are not accessed.
 ///
-/// ```ignore
-/// let column = Layout::Strided { offset: 8, block_bytes: 8, stride_bytes: 800, count: 100 };
-/// let message = Buffer::list([header.into(), Buffer::shaped(matrix, column)]);
+/// ```
+/// # let settings = ringrail::settings::Settings::isolated().set("listen_address", "127.0.0.1");
+/// # let domain = ringrail::Domain::with_settings(settings.insecure(true).build()?)?;
+/// # let (left, right) = (domain.endpoint()?.share()?, domain.endpoint()?.share()?);
+/// # let peer = left.insert_peer(&right.address())?;
+/// use ringrail::{Buffer, Envelope, Layout, ReceiveOptions, Selector, SendOptions};
+///
+/// // A header, and the second column of a matrix of 4 x 4 bytes, as one message.
+/// let matrix = (0..16).collect::<Vec<u8>>();
+/// let column = Layout::Strided { offset: 1, block_bytes: 1, stride_bytes: 4, count: 4 };
+/// let message = Buffer::list([vec![255].into(), Buffer::shaped(matrix, column)]);
+/// assert_eq!(message.len(), 5);
+/// let sent = left.send(peer, Envelope::tagged(1), message, SendOptions::new())?;
+/// let mut bytes = [0; 5];
+/// let from = Selector::from_any(Envelope::tagged(1));
+/// right.receive_blocking(from, &mut bytes, ReceiveOptions::new())?;
+/// assert_eq!(bytes, [255, 1, 5, 9, 13]);
+/// let message = sent.wait()?.buffer; // it belongs to the caller again
+/// assert_eq!(message.into_list().map(|pieces| pieces.len()).ok(), Some(2));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub enum Buffer {
-    /// Ordinary memory: `len` bytes, whatever the capacity.
+    /// Heap memory: the `len` bytes of a vector; its spare capacity is not used.
     Heap(Vec<u8>),
-    /// A slice of a region, registered if the arena had room.
+    /// A slice of memory from [`Domain::allocate`](crate::Domain::allocate).
     Region(RegionSlice),
-    /// Several buffers, one after the other: gathered by a send, scattered by a receive.
+    /// Several buffers in order: gathered by a send, scattered by a receive.
     List(Vec<Self>),
-    /// Some of the bytes of a buffer.
+    /// Selected bytes of a buffer.
     Shaped(Box<Shaped>),
 }
 
-/// A contiguous buffer ([`Buffer::Heap`] or [`Buffer::Region`]) and which of its bytes count.
+/// A contiguous buffer ([`Buffer::Heap`] or [`Buffer::Region`]) and the layout of the message in
+/// it.
 #[derive(Debug)]
 pub struct Shaped {
     /// The memory.
     pub buffer: Buffer,
-    /// The bytes of it that are the message.
+    /// The bytes of the memory that form the message.
     pub layout: Layout,
 }
 
-/// Shows lengths instead of bytes, which may be many, and confidential.
+/// Shows lengths instead of bytes, which may be many and confidential.
 impl fmt::Debug for Buffer {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -58,19 +76,18 @@ impl fmt::Debug for Buffer {
 }
 
 impl Buffer {
-    /// The bytes of `memory` that `layout` picks. The layout is checked when it is used.
+    /// Selects the bytes of `memory` by a layout, which is checked when an operation is posted.
     pub fn shaped(memory: impl Into<Self>, layout: Layout) -> Self {
         Self::Shaped(Box::new(Shaped { buffer: memory.into(), layout }))
     }
 
-    /// The bytes of several buffers, one after the other.
+    /// Concatenates several buffers without copying.
     pub fn list(buffers: impl IntoIterator<Item = Self>) -> Self {
         Self::List(buffers.into_iter().collect())
     }
 
-    /// The length of the message in bytes.
-    ///
-    /// `usize::MAX` when layouts add up to more; every operation refuses such a buffer.
+    /// Returns the length of the message in bytes; `usize::MAX` if layouts add up to more, in which
+    /// case all operations refuse the buffer.
     pub fn len(&self) -> usize {
         match self {
             Self::Heap(bytes) => bytes.len(),
@@ -87,7 +104,7 @@ impl Buffer {
         self.len() == 0
     }
 
-    /// The bytes, where they are one piece: neither a list nor shaped.
+    /// Returns the bytes; `None` for a list or a shaped buffer, which are not contiguous.
     pub fn as_slice(&self) -> Option<&[u8]> {
         match self {
             Self::Heap(bytes) => Some(bytes),
@@ -96,7 +113,7 @@ impl Buffer {
         }
     }
 
-    /// The bytes, where they are one piece: neither a list nor shaped.
+    /// Like [`Self::as_slice`], for writing.
     pub fn as_mut_slice(&mut self) -> Option<&mut [u8]> {
         match self {
             Self::Heap(bytes) => Some(bytes),
@@ -105,11 +122,11 @@ impl Buffer {
         }
     }
 
-    /// The vector again that this buffer was made of.
+    /// Returns the vector that this buffer was made from.
     ///
     /// # Errors
     ///
-    /// Gives the buffer back when it is not [`Buffer::Heap`].
+    /// Returns the buffer if it is not [`Buffer::Heap`].
     pub fn into_vec(self) -> Result<Vec<u8>, Self> {
         match self {
             Self::Heap(bytes) => Ok(bytes),
@@ -117,11 +134,11 @@ impl Buffer {
         }
     }
 
-    /// The region slice again that this buffer was made of.
+    /// Returns the slice that this buffer was made from.
     ///
     /// # Errors
     ///
-    /// Gives the buffer back when it is not [`Buffer::Region`].
+    /// Returns the buffer if it is not [`Buffer::Region`].
     pub fn into_region(self) -> Result<RegionSlice, Self> {
         match self {
             Self::Region(slice) => Ok(slice),
@@ -129,11 +146,11 @@ impl Buffer {
         }
     }
 
-    /// The buffers again that this list was made of.
+    /// Returns the buffers that this list was made from.
     ///
     /// # Errors
     ///
-    /// Gives the buffer back when it is not [`Buffer::List`].
+    /// Returns the buffer if it is not [`Buffer::List`].
     pub fn into_list(self) -> Result<Vec<Self>, Self> {
         match self {
             Self::List(buffers) => Ok(buffers),
@@ -141,12 +158,12 @@ impl Buffer {
         }
     }
 
-    /// Copies the bytes of the message, in message order.
+    /// Returns a copy of the message.
     ///
     /// # Errors
     ///
-    /// A layout that does not fit its buffer, as for a send; [`MemoryError::TooLarge`] when
-    /// there is no memory for the copy.
+    /// The error of a layout that does not fit its buffer, as for a send;
+    /// [`MemoryError::TooLarge`] if there is no memory for the copy.
     pub fn gather(&mut self) -> Result<Vec<u8>, MemoryError> {
         let shape = self.shape_for_send()?;
         let bytes = shape.len();
@@ -158,7 +175,7 @@ impl Buffer {
         Ok(copy)
     }
 
-    /// Where the bytes of a message to be sent lie. Pieces may overlap.
+    /// Returns where the bytes of a message to be sent are. Pieces may overlap.
     ///
     /// The shape points into the memory that the buffer owns, not into the `Buffer` value: the
     /// value may be moved while the shape is in use. It must not be dropped, changed, taken apart
@@ -168,17 +185,17 @@ impl Buffer {
     ///
     /// # Errors
     ///
-    /// Layouts that leave their buffer or overflow, and lists beyond the limits.
+    /// The error of a layout that exceeds its buffer or overflows, or of a list beyond the limits.
     #[inline]
     pub(crate) fn shape_for_send(&mut self) -> Result<Shape, MemoryError> {
         self.shape(Purpose::Send)
     }
 
-    /// Where the bytes of a message to be received go, as in [`Self::shape_for_send`].
+    /// Like [`Self::shape_for_send`], for a message to be received.
     ///
     /// # Errors
     ///
-    /// As there, and [`MemoryError::Overlap`] where two pieces share a byte.
+    /// As there; [`MemoryError::Overlap`] if two pieces share a byte.
     #[inline]
     pub(crate) fn shape_for_recv(&mut self) -> Result<Shape, MemoryError> {
         self.shape(Purpose::Recv)

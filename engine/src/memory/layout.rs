@@ -1,4 +1,4 @@
-//! Which bytes of a buffer a message is made of.
+//! The bytes of a buffer that form a message.
 
 use super::error::MemoryError;
 use super::shape::{Shape, Span};
@@ -6,27 +6,27 @@ use super::shape::{Shape, Span};
 /// A contiguous piece of a buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Segment {
-    /// Where it starts, in bytes from the start of the buffer.
+    /// Its offset in bytes from the start of the buffer.
     pub offset: usize,
     /// Its length, in bytes.
     pub len: usize,
 }
 
-/// Picks the bytes of a message out of one contiguous buffer, in message order.
+/// Selects the bytes of a message from one contiguous buffer, in message order.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Layout {
     /// Equal blocks at equal distances: a column of a matrix, a face of a grid (an MPI vector).
     Strided {
-        /// Where the first block starts, in bytes from the start of the buffer.
+        /// The offset of the first block, in bytes from the start of the buffer.
         offset: usize,
         /// The length of each block, in bytes.
         block_bytes: usize,
-        /// From the start of one block to the start of the next, in bytes.
+        /// The distance between the starts of two blocks, in bytes.
         stride_bytes: usize,
-        /// How many blocks.
+        /// The number of blocks.
         count: usize,
     },
-    /// Any pieces in any order, as many as one likes (an MPI indexed type).
+    /// Any number of pieces in any order (an MPI indexed type).
     Segments(Vec<Segment>),
 }
 
@@ -40,9 +40,8 @@ pub(super) enum Purpose {
 }
 
 impl Layout {
-    /// The length of the message in bytes.
-    ///
-    /// `usize::MAX` when the sizes overflow; every operation refuses such a layout.
+    /// Returns the length of the message in bytes; `usize::MAX` if the sizes overflow, in which
+    /// case all operations refuse the layout.
     pub fn len(&self) -> usize {
         match self {
             Self::Strided { block_bytes, count, .. } => block_bytes.saturating_mul(*count),
@@ -59,7 +58,7 @@ impl Layout {
 
     /// Checks the layout against a buffer of `memory_bytes`; returns the length of the message.
     ///
-    /// Empty blocks and segments have to lie inside the buffer (or at its end) like any other.
+    /// Empty blocks and segments, too, must be inside the buffer or at its end.
     pub(super) fn check(
         &self,
         memory_bytes: usize,

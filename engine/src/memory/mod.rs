@@ -1,8 +1,8 @@
-//! The memory of messages: the registered arena and regions in it, the buffers that operations
-//! own, the shapes that say where their bytes lie, and the engine's own pools.
+//! The memory of messages: the registered arena and its regions, the buffers that operations own,
+//! the shapes that describe where their bytes are, and the pools of the engine.
 //!
-//! This room and the drivers are the only ones with raw memory. A [`Shape`] is made here from what
-//! an operation owns, and everything that moves bytes goes by shapes.
+//! Only this module and the drivers access raw memory. A [`Shape`] is made here from the buffer of
+//! an operation, and all code that copies bytes uses shapes.
 
 mod arena;
 mod blocks;

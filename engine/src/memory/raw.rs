@@ -1,15 +1,14 @@
-//! Memory that the caller vouches for: the door for the bindings.
+//! Memory whose validity the caller guarantees: the interface of the bindings.
 
 use super::error::MemoryError;
 use super::shape::{Shape, Span};
 
-/// A piece of memory by its address; the `iovec` of the unsafe interface.
-///
-/// It is an address, not access: the unsafe operation that takes it documents what has to hold.
+/// A span of memory by its address: the `iovec` of the unsafe calls, which document what the caller
+/// has to guarantee.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C)]
 pub struct RawSpan {
-    /// The first byte; anything when `len` is 0.
+    /// The address of the first byte; ignored if `len` is 0.
     pub ptr: *mut u8,
     /// The length in bytes.
     pub len: usize,
@@ -21,7 +20,7 @@ unsafe impl Send for RawSpan {}
 unsafe impl Sync for RawSpan {}
 
 impl RawSpan {
-    /// Memory that is only sent from.
+    /// A span of memory that is only read (for sends and puts).
     pub fn from_const(ptr: *const u8, len: usize) -> Self {
         Self { ptr: ptr.cast_mut(), len }
     }
@@ -35,8 +34,7 @@ impl RawSpan {
     }
 }
 
-/// The shape of a message in raw memory: the spans one after the other, as many as one likes
-/// (`IOV_MAX` does not matter here).
+/// The shape of a message in raw memory: any number of spans in order (`IOV_MAX` does not apply).
 ///
 /// Allocates only when there are several.
 ///

@@ -1,4 +1,4 @@
-//! Slices of registered memory that safe code owns, splits and joins.
+//! Slices of registered memory, which can be split and joined without copying.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -10,16 +10,16 @@ use super::error::MemoryError;
 use super::mapping::Mapping;
 use crate::refused_call::number_of;
 
-/// Where the memory of a region goes when its last slice is dropped.
+/// The owner of a region's memory, to which the last slice returns it.
 #[derive(Debug)]
 enum Home {
-    /// Back to the arena, with the size the arena counts.
+    /// The arena; `bytes` is the size that it counts.
     Arena { arena: Arc<Arena>, block: NonNull<u8>, bytes: usize },
-    /// Unmapped with it.
+    /// A mapping of its own, which is unmapped.
     Own { _mapping: Mapping },
 }
 
-/// The memory that the slices of one region share out among them.
+/// The memory of one region, divided among its slices.
 #[derive(Debug)]
 struct Region {
     home: Home,
@@ -45,16 +45,16 @@ impl Drop for Region {
     }
 }
 
-/// A range of bytes that nothing else can reach: the memory to send from and receive into.
+/// Owned memory to send from and receive into ([`Domain::allocate`](crate::Domain::allocate)).
 ///
-/// It behaves like a `Box<[u8]>` that can be cut and joined without copying. Memory from the
-/// engine's arena ([`Self::is_registered`]) has huge pages where the host has some, or is sent
-/// without being pinned anew where not; when the arena is full, a region is ordinary memory and
-/// works the same, only slower.
+/// It behaves like a `Box<[u8]>` that can be split and joined without copying. Memory of the arena
+/// ([`Self::is_registered`]) is in huge pages if the host has some; otherwise it is registered with
+/// the kernel, so that sends need not pin it. When the arena is full, a slice is ordinary memory:
+/// it works the same, but more slowly.
 ///
-/// Moving a slice costs nothing; a shared count is touched where it is split, joined or dropped.
+/// Moving a slice costs nothing; splitting, joining and dropping it change a shared counter.
 ///
-/// The memory of the arena does not exist in a child of `fork`, which must not touch slices.
+/// The memory of the arena is not mapped in a child of `fork`, which must not access slices.
 pub struct RegionSlice {
     ptr: NonNull<u8>,
     len: usize,
@@ -102,7 +102,7 @@ pub(crate) fn alloc_region(
 }
 
 impl RegionSlice {
-    /// The length in bytes.
+    /// Returns the length in bytes.
     #[inline]
     pub fn len(&self) -> usize {
         self.len
@@ -114,16 +114,16 @@ impl RegionSlice {
         self.len == 0
     }
 
-    /// Whether the memory belongs to the engine's arena. It decides speed, nothing else.
+    /// Whether the memory belongs to the arena of the domain. This affects speed only.
     pub fn is_registered(&self) -> bool {
         self.region.is_registered()
     }
 
-    /// Cuts in two: keeps bytes `0..at` and returns the rest.
+    /// Splits the slice: keeps bytes `0..at` and returns the rest.
     ///
     /// # Panics
     ///
-    /// When `at` is larger than the length.
+    /// If `at` is larger than the length.
     #[must_use = "the bytes from `at` on are freed with the returned slice"]
     pub fn split_off(&mut self, at: usize) -> Self {
         assert!(at <= self.len, "cannot split a slice of {} bytes at {at}", self.len);
@@ -134,11 +134,11 @@ impl RegionSlice {
         rest
     }
 
-    /// Cuts in two: returns bytes `0..at` and keeps the rest.
+    /// Splits the slice: returns bytes `0..at` and keeps the rest.
     ///
     /// # Panics
     ///
-    /// When `at` is larger than the length.
+    /// If `at` is larger than the length.
     #[must_use = "the bytes before `at` are freed with the returned slice"]
     pub fn split_to(&mut self, at: usize) -> Self {
         let rest = self.split_off(at);
@@ -149,7 +149,7 @@ impl RegionSlice {
     ///
     /// # Errors
     ///
-    /// Gives `other` back when it is not what follows this slice in the same region.
+    /// Returns `other` if it does not follow this slice in the same region.
     pub fn unsplit(&mut self, other: Self) -> Result<(), Self> {
         let end = self.ptr.addr().get() + self.len;
         if !Arc::ptr_eq(&self.region, &other.region) || other.ptr.addr().get() != end {

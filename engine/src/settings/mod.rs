@@ -105,6 +105,15 @@ pub(crate) const JOB_VARIABLES: [&str; 3] =
 /// The settings in force, each with its origin.
 ///
 /// Plain data: reading never changes it, and changing the environment afterwards has no effect.
+///
+/// ```
+/// use ringrail::settings::Settings;
+///
+/// let settings = Settings::default(); // the defaults; `Settings::load()` reads the environment
+/// assert_eq!(settings.rails_max(), 4);
+/// let spin = settings.entries().find(|entry| entry.name == "spin");
+/// assert_eq!(spin.map(|entry| entry.value), Some("50us".into()));
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
     values: Values,
@@ -339,6 +348,20 @@ enum Files {
 ///
 /// Besides one method per setting there is [`set`](Self::set), by name. Setting one twice keeps
 /// the second value.
+///
+/// ```
+/// use std::time::Duration;
+/// use ringrail::settings::Settings;
+///
+/// let settings = Settings::builder() // over the environment and files
+///     .spin(Duration::from_micros(20))
+///     .set("chunk_bytes", "126K")
+///     .build()?;
+/// assert_eq!(settings.chunk_bytes(), 126 << 10);
+/// let error = Settings::isolated().rails_max(99).build().unwrap_err();
+/// assert!(error.to_string().contains("rails_max"), "{error}");
+/// # Ok::<(), ringrail::settings::SettingsError>(())
+/// ```
 #[derive(Clone)]
 pub struct Builder {
     environment: Environment,

@@ -64,6 +64,18 @@ fn every_default_can_be_set_as_it_is_listed() {
 }
 
 #[test]
+fn the_documentation_of_getters_states_defaults_and_values() {
+    let rows = ROWS.iter().zip(Settings::definitions());
+    let wrong = rows.filter_map(|(row, definition)| {
+        let actual = [&*definition.default, &*definition.takes];
+        (row.documented != actual)
+            .then(|| format!("{}: {:?}, in the table {actual:?}", row.name, row.documented))
+    });
+    let wrong = wrong.collect::<Vec<_>>();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
 fn builder_beats_environment_beats_file_beats_default() {
     let file = settings_file("spin = '1us'\nhot_lanes = 7\nsessions_max = 9\n");
     let built = Settings::isolated()

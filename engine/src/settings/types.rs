@@ -5,7 +5,7 @@ use std::num::NonZeroU16;
 
 use crate::types::hint::Hint;
 
-/// A type whose values are known by name.
+/// A type whose values have names.
 pub(crate) trait NameSet: Copy + fmt::Debug + PartialEq + 'static {
     /// Every value with its name.
     const NAMES: &'static [(&'static str, Self)];
@@ -34,15 +34,15 @@ impl NameSet for Hint {
     ];
 }
 
-/// Which kinds of lanes an engine uses.
+/// The driver of an engine (setting `lanes`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Lanes {
-    /// The best that the kernel offers: `Uring`, and `Sockets` where io_uring is refused.
+    /// `Uring`, or `Sockets` if the kernel refuses io_uring.
     Auto,
-    /// TCP by io_uring; an error where the kernel refuses io_uring.
+    /// io_uring; opening the driver fails if the kernel refuses it.
     Uring,
-    /// TCP by plain non-blocking sockets, no io_uring at all.
+    /// Non-blocking sockets with epoll, without io_uring.
     Sockets,
 }
 
@@ -51,26 +51,26 @@ impl NameSet for Lanes {
         &[("auto", Self::Auto), ("uring", Self::Uring), ("sockets", Self::Sockets)];
 }
 
-/// What carries short messages and everything that controls long ones.
+/// The transport of short messages and of the control of long ones (setting `control_lane`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ControlLane {
-    /// A TCP connection for each peer.
+    /// One TCP connection for each peer.
     Tcp,
-    /// Datagrams by one UDP socket for all peers that have them on, too: the default. TCP takes
-    /// over with peers that have not, while a network drops datagrams, and, with one line in the
-    /// log, where the system refuses the socket. What a lost datagram carried is sent again while
-    /// the program computes, too: a thread of the library sees to that.
+    /// Datagrams of one UDP socket (the default). TCP is used with peers that do not use datagrams,
+    /// while a network drops them, and, with one line in the log, if the system refuses the socket.
+    /// A thread of the library retransmits lost datagrams while the program computes.
     Udp,
-    /// As `Udp`, and the datagrams go as AF_XDP frames past the kernel's stack. An endpoint that
-    /// cannot have them is not attached; one that loses them goes on by its UDP socket.
+    /// As `Udp`, with datagrams as AF_XDP frames, which bypass the kernel's network stack.
+    /// Attaching an endpoint fails if AF_XDP is not possible; if it fails later, the UDP socket is
+    /// used.
     Xdp,
-    /// As `Xdp` where this host lets us, otherwise as `Udp` with one line in the log.
+    /// As `Xdp` if this host permits it, else as `Udp` with one line in the log.
     Auto,
 }
 
 impl ControlLane {
-    /// Whether frames are asked for.
+    /// Whether AF_XDP frames are requested.
     pub(crate) fn wants_frames(self) -> bool {
         matches!(self, Self::Xdp | Self::Auto)
     }
@@ -87,17 +87,17 @@ impl fmt::Display for ControlLane {
     }
 }
 
-/// Whether memory is shared with engines of the same host.
+/// Shared memory between engines of one host (setting `shared_memory`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum SharedMemory {
-    /// Not: their datagrams go by the UDP socket, as those of other hosts.
+    /// None: datagrams to peers of this host use the UDP socket, as for other hosts.
     Off,
-    /// By rings in shared memory, where both sides have it, run on one kernel and are in one
-    /// network namespace or have one `shared_memory_directory`.
+    /// Rings in shared memory, if both sides enable it, run on one kernel, and are in one network
+    /// namespace or have the same `shared_memory_directory`.
     Rings,
-    /// The same, and long messages, puts and gets are read from the memory of their owner's process
-    /// where the kernel allows that.
+    /// The same; in addition, long messages, puts and gets are read directly from the memory of the
+    /// peer's process if the kernel allows it.
     Auto,
 }
 
@@ -112,16 +112,16 @@ impl fmt::Display for SharedMemory {
     }
 }
 
-/// What carries the data of long messages.
+/// The transport of long messages (setting `bulk_lane`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum BulkLane {
-    /// TCP connections of their own, opened at the first long message: the default, and the
-    /// faster one wherever TCP is.
+    /// TCP connections that are opened at the first long message (the default, and in general the
+    /// faster one).
     Tcp,
-    /// The datagrams of the control lane (UDP or AF_XDP frames): a session opens no connection
-    /// beyond the one that it was set up by. Used with a peer if either side asks for it; one that
-    /// has no datagrams cannot be talked to then.
+    /// The datagrams of the control lane (UDP or AF_XDP): a session has only the connection that
+    /// set it up. Used with a peer if either side requests it; connecting to a peer without
+    /// datagrams then fails.
     Datagram,
 }
 
@@ -136,14 +136,14 @@ impl fmt::Display for BulkLane {
     }
 }
 
-/// What carries eager messages that fit no datagram of 2 KiB.
+/// The transport of eager messages that do not fit a datagram of 2 KiB (setting `eager_lane`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum EagerLane {
-    /// The TCP connection of the session: the default. In a session with several paths to its peer,
-    /// while that connection is on the one that datagrams take.
+    /// The TCP connection of the session (the default). In a session with several paths, only while
+    /// that connection is on the path of the datagrams.
     Tcp,
-    /// Datagrams, several where one does not do.
+    /// Datagrams, as many as the message takes.
     Datagram,
 }
 
@@ -158,12 +158,12 @@ impl fmt::Display for EagerLane {
     }
 }
 
-/// Whether bulk data leaves by zero-copy sends.
+/// Zero-copy sends of bulk data (setting `zero_copy`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ZeroCopy {
-    /// Decided for each path by measuring.
+    /// Chosen for each path by measurement.
     Auto,
-    /// Always, where the kernel has it.
+    /// Always, if the kernel supports them.
     On,
     /// Never.
     Off,
@@ -174,22 +174,22 @@ impl NameSet for ZeroCopy {
         &[("auto", Self::Auto), ("on", Self::On), ("off", Self::Off)];
 }
 
-/// Which TCP congestion control lanes use.
+/// The TCP congestion control of connections (setting `tcp_congestion`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum TcpCongestion {
-    /// The host's own; where that is a paced one (BBR) and the path a local one (round trip below
-    /// 1 ms), the first of `cubic` and `reno` that this process may use.
+    /// That of the host. If that one paces (BBR) and the round trip is below 1 ms: the first of
+    /// `cubic` and `reno` that this process may use.
     Auto,
-    /// The host's own (`net.ipv4.tcp_congestion_control`).
+    /// That of the host (`net.ipv4.tcp_congestion_control`).
     System,
-    /// CUBIC, where the host allows it.
+    /// CUBIC, if the host allows it.
     Cubic,
-    /// NewReno, which every host has.
+    /// NewReno, which each host has.
     Reno,
-    /// BBR, where the host allows it.
+    /// BBR, if the host allows it.
     Bbr,
-    /// DCTCP, where the host allows it; only for networks that mark congestion.
+    /// DCTCP, if the host allows it; only for networks that mark congestion (ECN).
     Dctcp,
 }
 
@@ -205,7 +205,7 @@ impl NameSet for TcpCongestion {
 }
 
 impl TcpCongestion {
-    /// The kernel's name of the one that is asked for; `None` where none is.
+    /// The kernel's name of the algorithm; `None` if none is requested.
     pub(crate) fn kernel_name(self) -> Option<&'static str> {
         match self {
             Self::Auto | Self::System => None,
@@ -232,7 +232,7 @@ impl fmt::Display for ZeroCopy {
     }
 }
 
-/// The ports that an engine may listen on.
+/// The ports on which an engine may listen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PortRange {
     first: u16,
@@ -240,21 +240,21 @@ pub struct PortRange {
 }
 
 impl PortRange {
-    /// Whichever port the kernel gives.
+    /// A port that the kernel chooses.
     pub const ANY: Self = Self { first: 0, last: 0 };
 
-    /// The ports `first` to `last`, both included; `None` when `first` is 0 or above `last`.
+    /// Returns the ports `first` to `last`, both included; `None` if `first` is 0 or above `last`.
     pub const fn new(first: u16, last: u16) -> Option<Self> {
         if first == 0 || first > last { None } else { Some(Self { first, last }) }
     }
 
-    /// Whether the kernel picks the port.
+    /// Whether the kernel chooses the port.
     pub const fn is_any(self) -> bool {
         self.first == 0
     }
 
-    /// The ports to try in order. For [`ANY`](Self::ANY) this is port 0 alone, which is how
-    /// `bind` is asked for whichever port is free.
+    /// Returns the ports to try, in order; for [`ANY`](Self::ANY) port 0 alone, with which `bind`
+    /// chooses a free port.
     pub fn ports(self) -> std::ops::RangeInclusive<u16> {
         self.first..=self.last
     }

@@ -107,7 +107,7 @@ impl Kind for Bytes {
     copied!(usize);
 
     fn expected() -> String {
-        "bytes, such as 512, 16K, 4M or 1G (K is 1024)".into()
+        "bytes (such as 512, 16K or 4M; K is 1024)".into()
     }
 
     fn parse(text: &str) -> Result<usize, String> {
@@ -210,7 +210,7 @@ impl Kind for Time {
     copied!(Duration);
 
     fn expected() -> String {
-        "a time, such as 50us, 10ms or 5s".into()
+        "a time (such as 50us, 10ms or 5s)".into()
     }
 
     fn parse(text: &str) -> Result<Duration, String> {
@@ -469,7 +469,7 @@ impl Kind for Cores {
     type View<'a> = &'a [usize];
 
     fn expected() -> String {
-        "`none`, or cores such as 0,2,4-7".into()
+        "`none`, or cores (such as 0,2,4-7)".into()
     }
 
     fn parse(text: &str) -> Result<Vec<usize>, String> {

@@ -15,6 +15,17 @@ const OLDER_BYTES: usize = 56;
 
 /// The address of an endpoint: opaque, [`Address::BYTES`] long, exchanged out of band (see
 /// [`crate::bootstrap`]).
+///
+/// ```
+/// # let settings = ringrail::settings::Settings::isolated().set("listen_address", "127.0.0.1");
+/// # let domain = ringrail::Domain::with_settings(settings.insecure(true).build()?)?;
+/// use ringrail::Address;
+///
+/// let endpoint = domain.endpoint()?;
+/// let bytes: [u8; Address::BYTES] = endpoint.address().to_bytes();
+/// assert_eq!(Address::from_bytes(&bytes)?, endpoint.address());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Address(WireAddress);
 

@@ -1,6 +1,6 @@
 //! Handles as integers, for bindings of other languages.
 //!
-//! An integer that an engine never returned makes a handle that names nothing.
+//! An integer that an engine never returned gives a handle that is not valid.
 
 use super::completion::{OperationId, OperationName, Peer};
 use super::connection::{ConnectionId, RequestId};
@@ -39,15 +39,15 @@ impl ConnectionId {
         self.0.to_u64()
     }
 
-    /// What [`Self::to_bits`] gave. Of anything else calls say that there is no such connection,
-    /// unless it happens to be another one.
+    /// Returns the handle of an integer that [`Self::to_bits`] returned. With any other integer,
+    /// calls fail because there is no such connection, unless it happens to be that of another one.
     pub fn from_bits(bits: u64) -> Self {
         Self(Id::from_u64(bits))
     }
 }
 
 impl OperationId {
-    /// Two integers that [`Self::from_bits`] takes, the second of them never 0.
+    /// Returns the two integers for [`Self::from_bits`]; the second is never 0.
     pub fn to_bits(self) -> [u64; 2] {
         match self.0 {
             OperationName::Posted(id) => [0, id.to_u64()],
@@ -55,8 +55,9 @@ impl OperationId {
         }
     }
 
-    /// What [`Self::to_bits`] gave. Of anything else nothing is cancelled, unless it happens to be
-    /// the name of another operation.
+    /// Returns the handle of integers that [`Self::to_bits`] returned. With any others,
+    /// [`cancel`](crate::Endpoint::cancel) has no effect, unless they happen to be those of another
+    /// operation.
     pub fn from_bits([kind, name]: [u64; 2]) -> Self {
         match kind {
             0 => Self(OperationName::Posted(Id::from_u64(name))),

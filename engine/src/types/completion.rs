@@ -14,6 +14,26 @@ use crate::proto::table::Id;
 /// connected by itself is valid while it is connected and while messages from it wait to be
 /// received; after that the engine reuses its entry at some time, and calls fail with
 /// [`Error::UnknownPeer`].
+///
+/// ```
+/// # let settings = ringrail::settings::Settings::isolated().set("listen_address", "127.0.0.1");
+/// # let domain = ringrail::Domain::with_settings(settings.insecure(true).build()?)?;
+/// # let (left, right) = (domain.endpoint()?.share()?, domain.endpoint()?.share()?);
+/// # let peer = left.insert_peer(&right.address())?;
+/// use ringrail::{Envelope, ReceiveOptions, Selector, SendOptions};
+///
+/// left.send_blocking(peer, Envelope::tagged(1), b"who is there?", SendOptions::new())?;
+/// let mut text = [0; 16];
+/// let from = Selector::from_any(Envelope::tagged(1));
+/// let status = right.receive_blocking(from, &mut text, ReceiveOptions::new())?;
+/// // The source of a message can be replied to, although its address was not inserted here.
+/// let source = status.peer.expect("a receive names the source of its message");
+/// right.send_blocking(source, Envelope::tagged(2), b"me", SendOptions::new())?;
+/// let from = Selector::from_peer(peer, Envelope::tagged(2));
+/// let status = left.receive_blocking(from, &mut text, ReceiveOptions::new())?;
+/// assert_eq!(&text[..status.length], b"me");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Peer(pub(crate) Id);
 
@@ -36,6 +56,15 @@ pub(crate) enum OperationName {
 /// A context has 32 bits and stands for an MPI communicator, for example; messages of different
 /// contexts are neither ordered nor matched with each other. Untagged messages are matched by their
 /// source alone, in a context of their own.
+///
+/// ```
+/// use ringrail::Envelope;
+///
+/// let halo = Envelope::new(3, 42); // tag 42 in context 3
+/// assert_eq!((halo.context(), halo.tag()), (3, 42));
+/// assert_eq!(Envelope::tagged(42), Envelope::new(0, 42));
+/// assert!(!Envelope::UNTAGGED.is_tagged());
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Envelope {
     /// As in the protocol: untagged messages have a context above 32 bits.
@@ -104,6 +133,22 @@ impl fmt::Debug for Envelope {
 }
 
 /// The messages that a receive accepts.
+///
+/// ```
+/// # let settings = ringrail::settings::Settings::isolated().set("listen_address", "127.0.0.1");
+/// # let domain = ringrail::Domain::with_settings(settings.insecure(true).build()?)?;
+/// # let (left, right) = (domain.endpoint()?.share()?, domain.endpoint()?.share()?);
+/// # let peer = left.insert_peer(&right.address())?;
+/// use ringrail::{Envelope, ReceiveOptions, Selector, SendOptions};
+///
+/// left.send_blocking(peer, Envelope::new(3, 0x1_0007), b"a", SendOptions::new())?;
+/// // From any source, in context 3, with any tag whose lower 16 bits are 7.
+/// let from = Selector::from_any(Envelope::new(3, 7)).ignoring(!0xffff);
+/// let mut bytes = [0; 1];
+/// let status = right.receive_blocking(from, &mut bytes, ReceiveOptions::new())?;
+/// assert_eq!(status.envelope.tag(), 0x1_0007);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Selector {
     /// The source; `None`: any source.
@@ -194,6 +239,27 @@ pub enum OperationKind {
 }
 
 /// An entry of a completion queue.
+///
+/// ```
+/// # let settings = ringrail::settings::Settings::isolated().set("listen_address", "127.0.0.1");
+/// # let domain = ringrail::Domain::with_settings(settings.insecure(true).build()?)?;
+/// # let (left, right) = (domain.endpoint()?.share()?, domain.endpoint()?.share()?);
+/// # let peer = left.insert_peer(&right.address())?;
+/// use ringrail::{Envelope, OperationKind, ReceiveOptions, Selector, SendOptions};
+///
+/// let from = Selector::from_any(Envelope::tagged(1));
+/// right.post_receive(from, vec![0; 64], ReceiveOptions::new().user_data(7))?;
+/// left.send_blocking(peer, Envelope::tagged(1), b"hello", SendOptions::new())?;
+/// let mut completions = Vec::new();
+/// right.wait(&mut completions, 16, None)?;
+/// for completion in completions {
+///     assert_eq!((completion.kind, completion.user_data), (OperationKind::Receive, 7));
+///     let status = completion.result?;
+///     let buffer = completion.buffer.expect("the receive owned a buffer");
+///     assert_eq!(buffer.as_slice().map(|bytes| &bytes[..status.length]), Some(&b"hello"[..]));
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Completion {

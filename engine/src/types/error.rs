@@ -39,6 +39,26 @@ impl fmt::Debug for Cause {
 }
 
 /// The error of a call or an operation. Each text names the cause and the cure.
+///
+/// ```
+/// # let settings = ringrail::settings::Settings::isolated().set("listen_address", "127.0.0.1");
+/// # let domain = ringrail::Domain::with_settings(settings.insecure(true).build()?)?;
+/// # let (left, right) = (domain.endpoint()?.share()?, domain.endpoint()?.share()?);
+/// # let peer = left.insert_peer(&right.address())?;
+/// use ringrail::{Envelope, Error, ErrorKind, ReceiveOptions, Selector, SendOptions};
+///
+/// left.send_blocking(peer, Envelope::tagged(1), b"too long", SendOptions::new())?;
+/// let from = Selector::from_any(Envelope::tagged(1));
+/// match right.receive_blocking(from, &mut [0; 3], ReceiveOptions::new()) {
+///     Err(Error::Truncated { status, .. }) => assert_eq!(status.length, 8),
+///     other => panic!("a receive of 3 bytes got 8: {other:?}"),
+/// }
+/// left.remove_peer(peer)?;
+/// let error = left.connect(peer, None).unwrap_err();
+/// assert_eq!(error.kind(), ErrorKind::UnknownPeer); // for programs; the text is for people
+/// eprintln!("{error} (errno {})", error.errno());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

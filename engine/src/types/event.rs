@@ -10,6 +10,25 @@ use super::rail::{PathCause, PathState};
 use crate::proto::failure::PeerFailure;
 
 /// An entry of an event queue.
+///
+/// ```
+/// # let settings = ringrail::settings::Settings::isolated().set("listen_address", "127.0.0.1");
+/// # let domain = ringrail::Domain::with_settings(settings.insecure(true).build()?)?;
+/// # let (left, right) = (domain.endpoint()?.share()?, domain.endpoint()?.share()?);
+/// # let peer = left.insert_peer(&right.address())?;
+/// use ringrail::Event;
+///
+/// left.connect(peer, None)?;
+/// let events = left.event_queue();
+/// while let Some(event) = events.read()? {
+///     match event {
+///         Event::Connected { address } => println!("connected to {address}"),
+///         Event::Disconnected { address, failure } => eprintln!("lost {address}: {failure}"),
+///         other => println!("{other:?}"),
+///     }
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Event {

@@ -1,13 +1,13 @@
-//! Rails: the addresses of this host that an engine sends and receives by.
+//! Rails: the NICs and addresses that an engine uses.
 
 use std::net::IpAddr;
 
 pub use crate::proto::rails::health::PathCause;
 
-/// Rails of an engine at the most.
+/// The most rails of an engine.
 pub const RAILS_MAX: usize = crate::wire::rail::RAILS_MAX;
 
-/// One NIC of this host by one address.
+/// A NIC of this host with one of its addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rail {
     /// Name of the NIC.

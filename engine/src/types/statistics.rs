@@ -93,21 +93,21 @@ pub struct NicCounters {
     pub dropped_received: u64,
     /// Packets that were dropped before they were sent.
     pub dropped_sent: u64,
-    /// Packets that the NIC itself had no room for.
+    /// Packets that the NIC dropped for want of buffers.
     pub missed: u64,
     /// Pause frames, sent and received: one side of a link asked the other to wait. `None`: the
     /// driver does not count them, or the kernel has no way to ask (ethtool by netlink, since 5.6).
     pub pauses: Option<PauseCounters>,
 }
 
-/// Frames that ask the other end of a link to wait (IEEE 802.3x). A NIC that sends some cannot take
-/// what comes; one that receives some waits for a switch.
+/// Pause frames (IEEE 802.3x), which ask the other end of a link to stop sending for a while. A NIC
+/// sends them when it cannot keep up; a NIC that receives them has to wait for the switch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PauseCounters {
-    /// Those that were sent.
+    /// Pause frames sent.
     pub sent: u64,
-    /// Those that came.
+    /// Pause frames received.
     pub received: u64,
 }
 

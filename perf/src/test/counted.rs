@@ -9,9 +9,9 @@ use serde::{Deserialize, Serialize};
 use crate::cli::Lanes;
 use crate::output::Report;
 
-/// What one side counted.
+/// What one side counted during the measurement.
 #[derive(Clone, Copy, Default, Serialize, Deserialize)]
-pub(super) struct CounterWait {
+pub(super) struct Counts {
     pub(super) syscalls_per_message: f64,
     /// Segments received by its control lanes, and how many of them in datagrams.
     segments: u64,
@@ -25,7 +25,7 @@ pub(super) struct CounterWait {
     dropped: u64,
 }
 
-impl CounterWait {
+impl Counts {
     pub(super) fn between(
         before: &Counters,
         after: &Counters,
@@ -51,8 +51,8 @@ impl CounterWait {
 pub(super) fn control_lane(
     report: &mut Report,
     asked: ControlLane,
-    ours: &CounterWait,
-    theirs: &CounterWait,
+    ours: &Counts,
+    theirs: &Counts,
     nic: &str,
 ) {
     let segments = ours.segments + theirs.segments;
@@ -128,11 +128,11 @@ mod tests {
     use super::*;
 
     fn report(asked: ControlLane, ours: (u64, u64), theirs: (u64, u64), sent: u64) -> Report {
-        let counted = |(segments, segments_by_datagram)| CounterWait {
+        let counted = |(segments, segments_by_datagram)| Counts {
             segments,
             segments_by_datagram,
             sent,
-            ..CounterWait::default()
+            ..Counts::default()
         };
         let lanes = vec!["uring:rail1".to_owned()];
         let mut report = Report { lanes, ..Report::default() };
@@ -161,12 +161,8 @@ mod tests {
     #[test]
     fn frames_are_named_whether_or_not_some_went_by_tcp() {
         for (segments, lane) in [(10, "xdp"), (12, "xdp+tcp")] {
-            let counted = CounterWait {
-                segments,
-                segments_by_datagram: 10,
-                by_frame: 10,
-                ..CounterWait::default()
-            };
+            let counted =
+                Counts { segments, segments_by_datagram: 10, by_frame: 10, ..Counts::default() };
             let mut report = Report::default();
             control_lane(&mut report, ControlLane::Xdp, &counted, &counted, "rail0");
             assert_eq!(report.control_lane.as_deref(), Some(lane));
@@ -176,12 +172,8 @@ mod tests {
     #[test]
     fn shared_memory_is_named_and_nothing_else_is_a_figure_of_it() {
         for (by_ring, lane, is_right) in [(10, "shm", true), (9, "udp", false)] {
-            let counted = CounterWait {
-                segments: 10,
-                segments_by_datagram: 10,
-                by_ring,
-                ..CounterWait::default()
-            };
+            let counted =
+                Counts { segments: 10, segments_by_datagram: 10, by_ring, ..Counts::default() };
             let mut report = Report::default();
             control_lane(&mut report, ControlLane::Udp, &counted, &counted, "lo");
             assert_eq!(report.control_lane.as_deref(), Some(lane));

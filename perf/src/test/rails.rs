@@ -42,9 +42,9 @@ impl PathsUsed {
     }
 
     /// The NIC that messages go by.
-    pub(super) fn carrier(&self) -> &str {
-        let carrier = self.0.iter().find(|path| path.carries_messages).or(self.0.first());
-        carrier.map_or("", |path| &path.nic)
+    pub(super) fn primary_nic(&self) -> &str {
+        let primary = self.0.iter().find(|path| path.carries_messages).or(self.0.first());
+        primary.map_or("", |path| &path.nic)
     }
 
     /// The bulk lanes used, as reports have them: `kind:nic`, each NIC once. Where nothing went by
@@ -57,7 +57,7 @@ impl PathsUsed {
             }
         }
         if nics.is_empty() {
-            nics.push(self.carrier());
+            nics.push(self.primary_nic());
         }
         nics.iter().map(|nic| format!("{kind}:{nic}")).collect()
     }
@@ -98,13 +98,13 @@ mod tests {
         ];
         let used = PathsUsed(after).since(&before);
         assert_eq!(used.lanes("uring"), ["uring:bb"]);
-        assert_eq!(used.carrier(), "bb");
+        assert_eq!(used.primary_nic(), "bb");
         let expected = [("a", 0), ("bb", 35), ("ccc", 0)].map(|(nic, bytes)| (nic.into(), bytes));
         assert_eq!(used.bytes(), Some(BTreeMap::from(expected)));
     }
 
     #[test]
-    fn a_round_of_short_messages_has_the_lane_of_its_carrier() {
+    fn a_round_of_short_messages_has_the_lane_of_its_primary_path() {
         let only = PathsUsed(vec![path("a", 1, 0, true)]);
         assert_eq!((only.lanes("sockets"), only.bytes()), (vec!["sockets:a".to_owned()], None));
         assert_eq!(PathsUsed::default().lanes("uring"), ["uring:"]);

@@ -134,5 +134,5 @@ fn run_set(folder: &Path, set: &str, limit: Duration) -> Outcome {
     }
     let said = "not run: what fabtests.exclude says, and what asks for what is not offered";
     let said = format!("{said}; {}", log_path.display());
-    Outcome::CounterWait { passed, failed, not_run, said }
+    Outcome::Counted { passed, failed, not_run, said }
 }

@@ -11,7 +11,7 @@ pub(crate) enum Outcome {
     Failed(String),
     NotRun(String),
     /// A step of many tests.
-    CounterWait {
+    Counted {
         passed: usize,
         failed: usize,
         not_run: usize,
@@ -86,7 +86,7 @@ impl Table {
                     (row.not_run, row.said) = (row.not_run + 1, why);
                     break;
                 }
-                Outcome::CounterWait { passed, failed, not_run, said } => {
+                Outcome::Counted { passed, failed, not_run, said } => {
                     row.passed += passed;
                     row.failed += failed;
                     row.not_run += not_run;

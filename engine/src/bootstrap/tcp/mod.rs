@@ -25,19 +25,18 @@ use server::Server;
 
 /// Bootstrap over TCP, with the variables of `torch.distributed`.
 ///
-/// Rank 0 serves at the port; ranks may start in any order, and retry until the timeout. Things
-/// that are not ranks of this job may connect to the port without harm.
+/// Rank 0 listens at the port; ranks may start in any order, and retry until the timeout.
+/// Connections from other programs to the port do no harm.
 ///
-/// Every process has a random instance number. Two processes that claim one rank, rank 0
-/// included, meet at the address that they were given, and both get
-/// [`BootstrapError::DuplicateRank`]: rank 0 too connects to the address that all were given and so
-/// finds out whether it is itself that answers there.
+/// Each process has a random instance number. If two processes claim one rank, both get
+/// [`BootstrapError::DuplicateRank`]. That includes rank 0, which also connects to the common
+/// address and so detects a second one.
 #[derive(Debug)]
 pub struct Tcp(pub(super) Collective<Link>);
 
 impl Tcp {
-    /// Joins the job whose rank 0 runs at `host` (a name or an address) and serves at `port`.
-    /// Returns when all ranks are there.
+    /// Joins the job whose rank 0 runs at `host` (a name or an address) and listens at `port`.
+    /// Returns when all ranks have joined.
     ///
     /// # Errors
     /// Two processes claim one rank, ranks disagree about their number, or a rank did not join

@@ -10,9 +10,9 @@ mod listen;
 mod nic;
 mod setup;
 
-pub(crate) use direct::{
-    abort, dissolve, finish, receive, receive_pieces, send, send_both, send_pieces,
-};
+#[cfg(feature = "uring")]
+pub(crate) use direct::dissolve;
+pub(crate) use direct::{abort, finish, receive, receive_pieces, send, send_both, send_pieces};
 pub(crate) use info::{addresses, figures, resent, unacked};
 pub(crate) use listen::{accept_some, listener, listeners_of_rails};
 pub(crate) use nic::{address_of, bind as bind_to_nic, keep_to_nic};

@@ -215,7 +215,7 @@ impl Frames {
         self.active_queue().map(XdpQueue::payload).unwrap_or_default()
     }
 
-    /// Whether [`Self::tend`] should come soon.
+    /// Whether [`Self::maintain`] should be called soon.
     pub(super) fn has_pending_lookups(&self) -> bool {
         matches!(&self.mode, Mode::Up(lane) if lane.has_pending_lookups())
     }

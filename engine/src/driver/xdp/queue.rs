@@ -276,7 +276,7 @@ impl XdpQueue {
         Ok(())
     }
 
-    /// Whether [`Self::tend`] should come soon.
+    /// Whether [`Self::maintain`] should be called soon.
     pub(super) fn has_pending_lookups(&self) -> bool {
         self.destinations.has_pending_lookups()
     }

@@ -223,7 +223,7 @@ mod tests {
 
     fn config() -> Config {
         let (eager_limit_in_datagrams, pieces_bytes_max) = (IN_DATAGRAMS, PIECES_MAX);
-        Config { eager_limit_in_datagrams, pieces_bytes_max, ..Config::default() }
+        Config { eager_limit_in_datagrams, pieces_bytes_max, ..Config::for_tests() }
     }
 
     fn protocol(able: Capabilities, segment_bytes: usize) -> SendProtocol {

@@ -5,6 +5,7 @@ use std::fmt::Display;
 use plotters::prelude::*;
 
 use super::findings::{Course, Point};
+use crate::plot::{BOLD_GRID, LIGHT_GRID, color};
 
 const SIZE: (u32, u32) = (1100, 480);
 /// Samples to one point: packets of segmentation offload are a quarter of a millisecond long, and
@@ -50,34 +51,45 @@ fn draw_into(
     let points = smooth(&course.points, rails.len());
     // After a hole is filled the frontier jumps: what NICs get sets the scale.
     let all = points.iter().map(|(_, _, nics)| nics.iter().sum::<f64>());
-    let top = 1.2 * all.fold(1.0, f64::max);
+    // The legend stands above the curves.
+    let top = 1.4 * all.fold(1.0, f64::max);
     let area = SVGBackend::with_string(picture, SIZE).into_drawing_area();
     area.fill(&WHITE).map_err(text)?;
     let mut chart = ChartBuilder::on(&area)
         .caption(title, ("sans-serif", 20))
         .margin(12)
         .x_label_area_size(42)
-        .y_label_area_size(80)
+        .y_label_area_size(65)
         .build_cartesian_2d(*first..*last, 0.0..top)
         .map_err(text)?;
     chart
         .configure_mesh()
-        .x_desc("ms since the fault")
-        .y_desc("bytes per ms")
-        .y_label_formatter(&|bytes| format!("{bytes:.0}"))
+        .bold_line_style(BOLD_GRID)
+        .light_line_style(LIGHT_GRID)
+        .max_light_lines(5)
+        .label_style(("sans-serif", 14))
+        .axis_desc_style(("sans-serif", 15))
+        .x_desc("time since the fault (ms)")
+        .y_desc("received (MB/s)")
+        // From bytes per millisecond.
+        .y_label_formatter(&|bytes| format!("{:.0}", bytes / 1e3))
         .x_label_formatter(&|ms| format!("{ms:.0}"))
         .draw()
         .map_err(text)?;
     let fault = Rectangle::new([(0.0, 0.0), (course.healed_ms, top)], SHADE.filled());
-    chart.draw_series([fault]).map_err(text)?;
+    chart
+        .draw_series([fault])
+        .map_err(text)?
+        .label("the fault lasts")
+        .legend(|(x, y)| Rectangle::new([(x, y - 5), (x + 18, y + 5)], SHADE.mix(3.0).filled()));
     let frontier = points.iter().map(|(at, got, _)| (*at, got.min(top)));
     chart
         .draw_series(LineSeries::new(frontier, GRAY.stroke_width(1)))
         .map_err(text)?
-        .label("messages, in order")
+        .label("complete messages, in order")
         .legend(|(x, y)| PathElement::new([(x, y), (x + 18, y)], GRAY));
     for (index, name) in rails.iter().enumerate() {
-        let color = Palette99::pick(index).to_rgba();
+        let color = color(index);
         let line =
             points.iter().map(|(at, _, nics)| (*at, nics.get(index).copied().unwrap_or(0.0)));
         let entry = move |(x, y)| PathElement::new([(x, y), (x + 18, y)], color.stroke_width(2));
@@ -90,8 +102,9 @@ fn draw_into(
     chart
         .configure_series_labels()
         .position(SeriesLabelPosition::UpperRight)
+        .label_font(("sans-serif", 14))
         .background_style(WHITE.mix(0.8))
-        .border_style(BLACK)
+        .border_style(BOLD_GRID)
         .draw()
         .map_err(text)?;
     area.present().map_err(text)
@@ -114,7 +127,8 @@ mod tests {
         let rails = ["rail0", "rail1"].map(str::to_owned);
         let picture = draw(&course, &rails, "a fault").unwrap();
         assert!(picture.starts_with("<svg") && picture.trim_end().ends_with("</svg>"));
-        for name in ["rail0", "rail1", "messages, in order", "a fault"] {
+        for name in ["rail0", "rail1", "messages, in order", "the fault lasts", "(MB/s)", "a fault"]
+        {
             assert!(picture.contains(name), "{name}");
         }
         let nothing = Course { points: Vec::new(), healed_ms: 0.0 };

@@ -77,7 +77,7 @@ fn name(fault: Fault) -> String {
 /// What stands above a picture.
 pub(super) fn title(fault: Fault, findings: &Findings) -> String {
     let gap = of(&findings.effects, Effect::gap_ms, 0.5);
-    format!("{}: a fault with the median gap, {gap:.1} ms", name(fault))
+    format!("{}: {gap:.1} ms of standstill (the median of the faults)", name(fault))
 }
 
 /// The percentile of a figure of all faults.
