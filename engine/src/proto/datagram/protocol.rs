@@ -245,12 +245,16 @@ mod tests {
                 _ => rows.push((length, route)),
             }
         }
-        let last = rows.last_mut().unwrap();
-        assert_eq!(protocol.route(u64::MAX, 8), last.1);
-        last.0 = u64::MAX;
-        if !protocol.has_parts_on_stream() {
-            assert_eq!(protocol.ranges(u64::MAX), rows);
+        rows.last_mut().unwrap().0 = u64::MAX;
+        if protocol.has_parts_on_stream() {
+            // Parts of the stream end where lengths of eager messages do.
+            let parts = rows.last_mut().unwrap();
+            assert_eq!(parts.1, Route::Parts);
+            parts.0 = u32::MAX.into();
+            rows.push((u64::MAX, protocol.route(u64::MAX, 8)));
         }
+        assert_eq!(protocol.route(u64::MAX, 8), rows.last().unwrap().1);
+        assert_eq!(protocol.ranges(u64::MAX), rows);
         rows
     }
 
@@ -277,10 +281,10 @@ mod tests {
         let expected = [
             (in_segment(PATH), Route::Segment),
             (LONG_PAYLOAD_BYTES as u64, Route::Stream),
-            (u64::MAX, Route::Parts),
+            (u32::MAX.into(), Route::Parts),
+            (u64::MAX, Route::Pull(PullMethod::Lanes)),
         ];
-        assert_eq!(rows(&table)[..2], expected[..2]);
-        // Limits of credit and of the eager length come before the end of this row.
+        assert_eq!(rows(&table), expected);
         assert_eq!(table.eager_max(), u32::MAX);
         assert!(table.has_parts_on_stream());
         let long = protocol(able, RING);
