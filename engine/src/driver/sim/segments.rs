@@ -55,7 +55,7 @@ impl Net {
         connection.pipes[side].held_since_ns().is_some() || longest > self.passes(from, to)
     }
 
-    /// See [`crate::driver::traits::ConnectionIo::resent`].
+    /// Retransmissions of what is held back; `None`: there are none.
     pub(super) fn resent(&self, index: usize, side: usize) -> Option<Resent> {
         let connection = &self.connections[index];
         let silent_ns = self.now_ns() - connection.pipes[side].held_since_ns()?;

@@ -115,7 +115,7 @@ fn unreachable() -> LaneEvent {
 
 fn owed(asked_ms: u64) -> LaneEvent {
     let asked = Duration::from_millis(asked_ms);
-    LaneEvent::Unacked(Unacked::Answer { heard: asked, asked })
+    LaneEvent::Unacked(Unacked::Answer { heard: asked, asked, resent: None })
 }
 
 fn is_lost(decision: &Decision, why: &str) -> bool {
@@ -472,6 +472,7 @@ fn shared_memory_session_outlives_its_control_lane() {
         LaneEvent::Unacked(Unacked::Answer {
             heard: Duration::from_secs(seconds),
             asked: Duration::from_secs(seconds),
+            resent: None,
         })
     };
     // Either the engine abandons the lane, or the kernel does.
