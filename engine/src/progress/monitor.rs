@@ -136,12 +136,16 @@ impl EngineState {
 impl Engine {
     /// Handles an event of a session's control lane: executes the decision.
     pub(super) fn handle_lane_event(&mut self, session: u32, event: LaneEvent) {
+        let decision = self.decide(session, event);
+        self.carry_out_decision(session, decision);
+    }
+
+    fn decide(&mut self, session: u32, event: LaneEvent) -> Decision {
         let state = &mut *self.state;
         let (now_ns, limit) = (state.now_ns, state.config.peer_timeout);
         let known = state.core.lane_monitor_and_facts(session, now_ns, limit);
-        let Some((monitor, facts)) = known else { return };
-        let decision = monitor.handle(event, &facts, state.paths.of_mut(session));
-        self.carry_out_decision(session, decision);
+        let Some((monitor, facts)) = known else { return Decision::Nothing };
+        monitor.handle(event, &facts, state.paths.of_mut(session))
     }
 
     fn carry_out_decision(&mut self, session: u32, decision: Decision) {
@@ -261,14 +265,25 @@ impl Engine {
         }
     }
 
+    /// RR-LANE-8.
     fn look_at_lane(&mut self, session: u32, lane: LaneKey) {
         match self.driver.unacked(lane) {
             Ok(owed) => {
                 let at = self.state.paths.of_mut(session).stream_at();
-                if let Some(lost) = self.find_lost_segments(lane, (session, at), owed, false) {
+                let lost = self.find_lost_segments(lane, (session, at), owed, false);
+                let is_found = lost.is_some();
+                if let Some(lost) = lost {
                     self.replace_control_lane(session, at, lost);
                 }
-                self.handle_lane_event(session, LaneEvent::Unacked(owed));
+                let decision = self.decide(session, LaneEvent::Unacked(owed));
+                // The lane that takes its place is not to fail for the same cause.
+                let is_over = decision == Decision::DropLane && !is_found;
+                if is_over
+                    && let Some(lost) = self.find_lost_segments(lane, (session, at), owed, true)
+                {
+                    self.replace_control_lane(session, at, lost);
+                }
+                self.carry_out_decision(session, decision);
             }
             Err(error) => self.handle_control_failed(session, &error),
         }

@@ -26,7 +26,6 @@ pub(super) fn within(limit: Option<u16>) -> usize {
 impl Net {
     /// Longer IP packets than this vanish on the links of a host from now on, in either direction;
     /// 0: none.
-    #[cfg(test)]
     pub(crate) fn limit_packets(&mut self, host: usize, bytes: usize) {
         self.hosts[host].links.iter_mut().for_each(|link| link.packet_bytes_max = bytes);
     }
