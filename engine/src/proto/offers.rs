@@ -44,8 +44,8 @@ impl Offers {
     /// Without byte credit, payloads stay with the sender. Returns `true` if the limits are to be
     /// announced.
     ///
-    /// `session`: its slot, and its engine; `windows`, and `reserved` of all sessions: of envelopes,
-    /// and of bytes.
+    /// `session`: its slot, and its engine; `windows`, and `reserved` of all sessions: of
+    /// envelopes, and of bytes.
     ///
     /// RR-CREDIT-5.
     #[inline]
@@ -226,6 +226,40 @@ impl Core {
         if self.offers.extend_windows(session, windows, reserved, &self.config) {
             self.mark_dirty(slot);
         }
+    }
+
+    /// Shrinks the windows of a session whose unexpected messages are received: what they have
+    /// grown by is free again.
+    ///
+    /// RR-CREDIT-5.
+    #[cold]
+    pub(super) fn shrink_windows(&mut self, slot: u32) {
+        let least = self.least_windows();
+        let Some(session) = self.sessions.at_mut(slot as usize) else { return };
+        let envelopes = session.envelopes.shrink(least.0);
+        let bytes = session.bytes.shrink(least.1);
+        self.reserved_envelopes -= u64::from(envelopes);
+        self.reserved_bytes -= u64::from(bytes);
+        if envelopes + bytes > 0 {
+            self.extend_others();
+        }
+    }
+
+    /// Returns whether a window of a session is longer than one without unexpected messages.
+    #[inline]
+    pub(super) fn has_grown(&self, slot: u32) -> bool {
+        let (envelopes, bytes) = self.least_windows();
+        self.sessions.at(slot as usize).is_some_and(|session| {
+            session.envelopes.window() > envelopes || session.bytes.window() > bytes
+        })
+    }
+
+    /// Returns the longest windows with which sessions begin, of envelopes and of bytes: that of
+    /// the session with this engine itself has space for the longest eager message.
+    fn least_windows(&self) -> (u32, u32) {
+        let config = &self.config;
+        let envelopes = config.envelope_credits.max(ENVELOPES_MIN);
+        (envelopes, config.eager_credit_bytes.max(config.eager_limit))
     }
 
     /// Notes the windows of a session that begins: what others return may extend them.

@@ -64,3 +64,28 @@ fn what_is_given_back_visits_only_sessions_with_low_windows() {
     bench.core.end_offer(100);
     assert_eq!(bench.core.sessions_with_low_windows(), [] as [u32; 0], "8 of 24 are left");
 }
+
+/// RR-CREDIT-5
+#[test]
+fn window_shrinks_as_the_messages_that_it_grew_for_are_received() {
+    let config = Config { envelope_credits: 16, unexpected_messages: 4000, ..Config::for_tests() };
+    let mut bench = Bench::new(config);
+    let window =
+        |bench: &Bench| bench.core.sessions.at(bench.slot as usize).unwrap().envelopes.window();
+    let mut held = 0;
+    while window(&bench) < 200 {
+        bench.say(&eager(0, 0, 0)).unwrap();
+        bench.hear();
+        held += 1;
+    }
+    for _ in 0..held {
+        bench.receive(0);
+    }
+    // The peer may still use what was announced.
+    for _ in 0..200 {
+        bench.say(&eager(0, 0, 0)).unwrap();
+        bench.receive(0);
+        bench.hear();
+    }
+    assert_eq!((window(&bench), bench.core.reserved_envelopes), (16, 16));
+}
