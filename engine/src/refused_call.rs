@@ -69,10 +69,17 @@ impl Seldom {
     }
 }
 
-/// Returns the system's error number, also of an error made by [`refused`].
+/// Returns the system's error number, also of an error made by [`refused`], and of one whose text
+/// the engine has replaced.
 pub(crate) fn number_of(error: &io::Error) -> Option<i32> {
     let inner = || error.get_ref()?.downcast_ref::<RefusedCall>()?.cause.raw_os_error();
-    error.raw_os_error().or_else(inner)
+    let by_kind = || match error.kind() {
+        io::ErrorKind::AddrInUse => Some(libc::EADDRINUSE),
+        io::ErrorKind::OutOfMemory => Some(libc::ENOMEM),
+        io::ErrorKind::FileTooLarge => Some(libc::EFBIG),
+        _ => None,
+    };
+    error.raw_os_error().or_else(inner).or_else(by_kind)
 }
 
 fn cure(call: &str, cause: &io::Error) -> String {
@@ -117,6 +124,21 @@ pub(crate) fn descriptor_cure() -> String {
 mod tests {
     use super::*;
     use crate::types::Error;
+
+    #[test]
+    fn an_error_with_another_text_has_the_number_of_its_kind() {
+        for (kind, number) in [
+            (io::ErrorKind::AddrInUse, Some(libc::EADDRINUSE)),
+            (io::ErrorKind::OutOfMemory, Some(libc::ENOMEM)),
+            (io::ErrorKind::FileTooLarge, Some(libc::EFBIG)),
+            (io::ErrorKind::Other, None),
+        ] {
+            let error = io::Error::new(kind, "another text");
+            assert_eq!(number_of(&error), number);
+            let errno = Error::system("cannot bind", error).errno();
+            assert_eq!(errno, number.unwrap_or(libc::EIO));
+        }
+    }
 
     fn system_error(number: i32) -> io::Error {
         io::Error::from_raw_os_error(number)

@@ -55,9 +55,6 @@ macro_rules! delegate {
         delegate!(# $to unacked(&mut self, lane: LaneKey) -> io::Result<Unacked>);
     };
     (@quickack $to:ident) => { delegate!(# $to quickack(&mut self, lane: LaneKey)); };
-    (@resent $to:ident) => {
-        delegate!(# $to resent(&mut self, lane: LaneKey) -> Option<crate::driver::traits::Resent>);
-    };
     (@tcp_figures $to:ident) => {
         delegate!(# $to tcp_figures(&mut self, lane: LaneKey) -> Option<TcpFigures>);
     };

@@ -74,12 +74,6 @@ macro_rules! shared {
             }
         }
 
-        fn resent(&mut self, lane: LaneKey) -> Option<crate::driver::traits::Resent> {
-            let lane = self.lanes.get(lane)?;
-            self.counters.syscalls += 1;
-            tcp::resent(lane.socket.as_raw_fd())
-        }
-
         fn tcp_figures(&mut self, lane: LaneKey) -> Option<TcpFigures> {
             let lane = self.lanes.get(lane)?;
             self.counters.syscalls += 1;

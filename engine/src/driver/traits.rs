@@ -242,13 +242,6 @@ pub(crate) trait ConnectionIo {
         let _ = lane;
     }
 
-    /// Retransmissions of the oldest unacknowledged bytes of a connected lane; `None`: there are
-    /// none, or the driver does not know.
-    fn resent(&mut self, lane: LaneKey) -> Option<Resent> {
-        let _ = lane;
-        None
-    }
-
     /// Kernel statistics of a connected lane; `None` if it is not connected, or there are none. One
     /// system call: for statistics.
     fn tcp_figures(&mut self, lane: LaneKey) -> Option<TcpFigures> {

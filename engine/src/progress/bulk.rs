@@ -8,7 +8,7 @@ use super::roles::{Role, Traffic};
 use super::traits::{CHUNK_HEADER_BYTES, CloseMode, Interest, LaneKey, SendMode};
 use super::zero_copy::ZeroCopy;
 use crate::proto::late::Late;
-use crate::proto::silence::patience;
+use crate::proto::silence::{Unacked, patience};
 use crate::proto::table::Id;
 
 /// A kernel that sees both ends of a lane send delays acknowledgements for the next segment, for up
@@ -269,6 +269,20 @@ impl Engine {
             state.paths.suspect_path_of(&mut state.core, state.now_ns, lane);
         }
         self.close_lane(lane, LaneEnd::Abandoned);
+    }
+
+    /// Closes a lane that is not used any more. A lane whose bytes the peer's kernel has not
+    /// acknowledged stays: they may be lost, which [`Self::check_lanes`] finds out, while nothing
+    /// would report a connection that is closed with them.
+    ///
+    /// RR-LANE-5.
+    pub(super) fn close_unused_lane(&mut self, lane: Id) {
+        let key = self.key_of(lane);
+        let owing = key.filter(|&key| self.traffic(key).is_some_and(|it| it.silence.is_owed()));
+        let unacked = owing.map(|key| self.driver.unacked(key));
+        if !matches!(unacked, Some(Ok(Unacked::Answer { .. } | Unacked::Later))) {
+            self.close_lane(lane, LaneEnd::Unused);
+        }
     }
 
     pub(super) fn close_lane(&mut self, lane: Id, end: LaneEnd<'_>) {

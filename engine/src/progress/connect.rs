@@ -332,6 +332,7 @@ impl Engine {
         let is_ours = known.is_some_and(|known| known.connection.is_initiator());
         let lane_at = if is_ours { attempt_at } else { self.came_by(session, key) };
         self.state.paths.begin(session, lane_at);
+        self.end_stream(session);
         *self.control(session) =
             ControlLane { lane: Some(key), attempt, is_awaited: true, ..ControlLane::default() };
         self.state.awaited.push(session);
@@ -372,6 +373,7 @@ impl Engine {
         self.state.blocked.retain(|&it| it != session);
         self.close_path(session);
         self.send_final_ack(session);
+        self.end_stream(session);
         let control = self.control(session);
         let lane = control.lane.take();
         *control = ControlLane::default();
@@ -381,11 +383,22 @@ impl Engine {
         }
     }
 
+    /// Stops counting a session as one without datagrams.
+    fn end_stream(&mut self, session: u32) {
+        let state = &mut *self.state;
+        if let Some(control) = state.controls.get_mut(session as usize) {
+            state.engine_questions.end_stream(control);
+        }
+    }
+
     pub(super) fn report_established(&mut self, session: u32) {
         let Some(known) = self.state.core.session(session) else { return };
         let address = Address::new(known.engine, known.locators, 0);
         if known.datagram.is_none() {
-            self.state.engine_questions.note_stream();
+            let state = &mut *self.state;
+            if let Some(control) = state.controls.get_mut(session as usize) {
+                state.engine_questions.begin_stream(control);
+            }
         }
         self.note_carrier(session, false);
         self.state.completions.events.push(&Event::Connected { address });

@@ -61,6 +61,8 @@ pub(crate) struct ControlLane {
     pub(crate) unsent: Vec<u8>,
     /// The session is in datagram mode: it sends segments.
     pub(super) has_datagram_mode: bool,
+    /// The session has no datagrams, and is counted as such ([`super::monitor::EngineQuestions`]).
+    pub(super) is_stream: bool,
     /// The turn in which long segments were last sent, and the bytes of them that it still may
     /// send.
     pub(super) long_poll: u64,

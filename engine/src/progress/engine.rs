@@ -521,9 +521,9 @@ impl Engine {
                     self.close_control(session, is_failure);
                 }
                 Action::OpenLane { lane, .. } => self.connect_lane(lane),
-                Action::CloseLane { lane, is_failure } => {
-                    let failed = LaneEnd::Failed("abandoned by the session");
-                    self.close_lane(lane, if is_failure { failed } else { LaneEnd::Unused });
+                Action::CloseLane { lane, is_failure: false } => self.close_unused_lane(lane),
+                Action::CloseLane { lane, is_failure: true } => {
+                    self.close_lane(lane, LaneEnd::Failed("abandoned by the session"));
                 }
                 Action::AbandonLane { lane, is_told } => self.abandon_lane(lane, is_told),
                 Action::SegmentsLost { session, at, bytes } => {

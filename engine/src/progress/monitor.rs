@@ -4,6 +4,7 @@ use std::io;
 use std::ops::Range;
 use std::time::Duration;
 
+use super::control::ControlLane;
 use super::engine::{Engine, EngineState, HEALTH_NS};
 use super::partial::Partial;
 use super::roles::CLOSING;
@@ -45,9 +46,9 @@ pub(super) struct EngineQuestions {
     round: Option<(u64, u32)>,
     /// Whether there is a session to be probed in the next round.
     is_needed: bool,
-    /// Whether there is, or was, a session without datagrams: the background thread is not woken
-    /// when its peer asks.
-    has_streams: bool,
+    /// Number of sessions without datagrams: the background thread is not woken when their peers
+    /// ask.
+    streams: u32,
 }
 
 /// How often the caretaker looks for questions at control lanes, of which there is no other news.
@@ -62,12 +63,21 @@ impl EngineQuestions {
 
     /// When control lanes are to be looked at while the owner is absent.
     pub(super) fn looks_in(&self) -> Option<Duration> {
-        self.has_streams.then_some(LOOK)
+        (self.streams > 0).then_some(LOOK)
     }
 
-    /// A session without datagrams begins.
-    pub(super) fn note_stream(&mut self) {
-        self.has_streams = true;
+    /// The session of a control lane begins.
+    pub(super) fn begin_stream(&mut self, control: &mut ControlLane) {
+        if !std::mem::replace(&mut control.is_stream, true) {
+            self.streams += 1;
+        }
+    }
+
+    /// The session of a control lane ends.
+    pub(super) fn end_stream(&mut self, control: &mut ControlLane) {
+        if std::mem::take(&mut control.is_stream) {
+            self.streams -= 1;
+        }
     }
 
     /// There is a session.
@@ -126,12 +136,16 @@ impl EngineState {
 impl Engine {
     /// Handles an event of a session's control lane: executes the decision.
     pub(super) fn handle_lane_event(&mut self, session: u32, event: LaneEvent) {
+        let decision = self.decide(session, event);
+        self.carry_out_decision(session, decision);
+    }
+
+    fn decide(&mut self, session: u32, event: LaneEvent) -> Decision {
         let state = &mut *self.state;
         let (now_ns, limit) = (state.now_ns, state.config.peer_timeout);
         let known = state.core.lane_monitor_and_facts(session, now_ns, limit);
-        let Some((monitor, facts)) = known else { return };
-        let decision = monitor.handle(event, &facts, state.paths.of_mut(session));
-        self.carry_out_decision(session, decision);
+        let Some((monitor, facts)) = known else { return Decision::Nothing };
+        monitor.handle(event, &facts, state.paths.of_mut(session))
     }
 
     fn carry_out_decision(&mut self, session: u32, decision: Decision) {
@@ -251,14 +265,25 @@ impl Engine {
         }
     }
 
+    /// RR-LANE-8.
     fn look_at_lane(&mut self, session: u32, lane: LaneKey) {
         match self.driver.unacked(lane) {
             Ok(owed) => {
                 let at = self.state.paths.of_mut(session).stream_at();
-                if let Some(lost) = self.find_lost_segments(lane, (session, at), owed, false) {
+                let lost = self.find_lost_segments(lane, (session, at), owed, false);
+                let is_found = lost.is_some();
+                if let Some(lost) = lost {
                     self.replace_control_lane(session, at, lost);
                 }
-                self.handle_lane_event(session, LaneEvent::Unacked(owed));
+                let decision = self.decide(session, LaneEvent::Unacked(owed));
+                // The lane that takes its place is not to fail for the same cause.
+                let is_over = decision == Decision::DropLane && !is_found;
+                if is_over
+                    && let Some(lost) = self.find_lost_segments(lane, (session, at), owed, true)
+                {
+                    self.replace_control_lane(session, at, lost);
+                }
+                self.carry_out_decision(session, decision);
             }
             Err(error) => self.handle_control_failed(session, &error),
         }
@@ -378,6 +403,23 @@ mod tests {
                 assert!(pauses.clone().all(|pause| pause <= pause_ns(timeout) + HEALTH_NS));
             }
         }
+    }
+
+    #[test]
+    fn control_lanes_are_looked_at_while_a_session_without_datagrams_is_there() {
+        let mut questions = EngineQuestions::default();
+        let mut controls = [ControlLane::default(), ControlLane::default()];
+        assert_eq!(questions.looks_in(), None);
+        for control in &mut controls {
+            questions.begin_stream(control);
+            questions.begin_stream(control);
+        }
+        for control in &mut controls {
+            assert_eq!(questions.looks_in(), Some(LOOK));
+            questions.end_stream(control);
+            questions.end_stream(control);
+        }
+        assert_eq!(questions.looks_in(), None);
     }
 
     #[test]

@@ -6,7 +6,6 @@ use super::engine::Engine;
 use super::traits::{LaneKey, Unacked};
 use crate::proto::control_lane::LaneEvent;
 use crate::proto::rails::segments::{Reachability, SEGMENT_BYTES_USUAL, are_too_long, describe};
-use crate::proto::silence::Resent;
 use crate::proto::table::Id;
 
 /// Segments of a connection that are lost.
@@ -50,10 +49,7 @@ impl Engine {
         owed: Unacked,
         is_over: bool,
     ) -> Option<Lost> {
-        if !matches!(owed, Unacked::Answer { .. }) {
-            return None;
-        }
-        let resent: Resent = self.driver.resent(key)?;
+        let Unacked::Answer { resent: Some(resent), .. } = owed else { return None };
         let state = &mut *self.state;
         let passing = state.paths.passing(session, at);
         let reachability = state.paths.reachability(state.now_ns, session, at);

@@ -502,6 +502,9 @@ impl Core {
         let is_same = |session: &Session| session.epoch == message.epoch || planted!(ForgetEpoch);
         if session.is_some_and(is_same) {
             self.return_credit(message.session, payload_bytes);
+            if self.has_grown(message.session) {
+                self.shrink_windows(message.session);
+            }
         } else {
             // Its session is closed, but its memory was counted until now.
             self.reserved_envelopes -= 1;

@@ -83,6 +83,15 @@ impl ReceiveCredit {
         self.window += more;
     }
 
+    /// Gives up what the window has grown by beyond `least`, as far as the peer has no credit of
+    /// it, and as far as what is held takes no more than half of the rest: little traffic does not
+    /// make it grow and shrink by turns. Returns how much that is.
+    pub(crate) fn shrink(&mut self, least: u32) -> u32 {
+        let promised = self.announced.wrapping_sub(self.consumed);
+        let window = promised.max(2 * self.held()).max(least).min(self.window);
+        std::mem::replace(&mut self.window, window) - window
+    }
+
     /// Returns the received and unconsumed amount.
     pub(crate) fn held(&self) -> u32 {
         self.arrived.wrapping_sub(self.consumed)
@@ -181,6 +190,43 @@ mod tests {
         assert!(receiver.is_update_due());
         assert_eq!(receiver.announce(), 9);
         assert!(!receiver.is_update_due());
+    }
+
+    /// RR-CREDIT-5
+    #[test]
+    fn grown_window_shrinks_as_what_is_held_is_consumed() {
+        let mut receiver = ReceiveCredit::new(8, 1);
+        let mut sender = SendCredit::new(8);
+        receiver.grow(56);
+        sender.handle_limit(receiver.announce());
+        sender.spend(40);
+        assert!(receiver.handle_arrival(40));
+        let mut window = 64;
+        for held in (0..40).rev() {
+            receiver.consume(1);
+            window -= receiver.shrink(8);
+            assert_eq!(receiver.window(), window);
+            assert!(window >= (2 * held).min(64) && window >= receiver.left() + held);
+            assert!(receiver.left() > 0);
+        }
+        // The peer has what was announced, and no more beyond the least.
+        while receiver.window() > 8 {
+            assert!(sender.available() > 0);
+            sender.spend(1);
+            assert!(receiver.handle_arrival(1));
+            receiver.consume(1);
+            receiver.shrink(8);
+        }
+        assert_eq!((receiver.window(), receiver.left(), sender.available()), (8, 8, 8));
+        for _ in 0..20 {
+            sender.spend(1);
+            assert!(receiver.handle_arrival(1));
+            receiver.consume(1);
+            assert_eq!(receiver.shrink(8), 0);
+            if receiver.is_update_due() {
+                assert!(sender.handle_limit(receiver.announce()));
+            }
+        }
     }
 
     #[test]

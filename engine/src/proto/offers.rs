@@ -8,7 +8,7 @@ use std::collections::HashMap;
 
 use super::core::{Config, Core, ENVELOPES_MIN};
 use super::credit::{ReceiveCredit, WINDOW_MAX};
-use super::session::Limits;
+use super::session::{Limits, Session};
 
 /// The window offered to one engine.
 #[derive(Clone, Copy, Debug)]
@@ -26,6 +26,8 @@ pub(super) struct Offers {
     bytes: u64,
     /// The window of a session could not grow.
     has_met_bound: bool,
+    /// Sessions with a low window that could not grow enough, in ascending order.
+    low: Vec<u32>,
 }
 
 /// The windows of one session may take this share of a limit.
@@ -42,25 +44,26 @@ impl Offers {
     /// Without byte credit, payloads stay with the sender. Returns `true` if the limits are to be
     /// announced.
     ///
-    /// `windows`, and `reserved` of all sessions: of envelopes, and of bytes.
+    /// `session`: its slot, and its engine; `windows`, and `reserved` of all sessions: of
+    /// envelopes, and of bytes.
     ///
     /// RR-CREDIT-5.
     #[inline]
     pub(super) fn extend_windows(
         &mut self,
-        engine: u64,
+        session: (u32, u64),
         windows: [&mut ReceiveCredit; 2],
         reserved: [&mut u64; 2],
         config: &Config,
     ) -> bool {
         windows.iter().any(|credit| is_low(credit))
-            && self.double_windows(engine, windows, reserved, config)
+            && self.double_windows(session, windows, reserved, config)
     }
 
     #[cold]
     fn double_windows(
         &mut self,
-        engine: u64,
+        (slot, engine): (u32, u64),
         [envelopes, bytes]: [&mut ReceiveCredit; 2],
         [reserved_envelopes, reserved_bytes]: [&mut u64; 2],
         config: &Config,
@@ -73,6 +76,9 @@ impl Offers {
         let taken = *reserved_bytes + self.bytes;
         let more_bytes = extend(bytes, total_bytes, taken, config.eager_credit_bytes);
         *reserved_bytes += u64::from(more_bytes);
+        if is_low(envelopes) || is_low(bytes) {
+            self.note_low(slot);
+        }
         if envelopes.held() == envelopes.window() {
             // It is extended when another one returns its windows.
             if !std::mem::replace(&mut self.has_met_bound, true) {
@@ -85,6 +91,13 @@ impl Offers {
             }
         }
         more_envelopes + more_bytes > 0
+    }
+
+    /// Notes a session with a low window: [`Core::extend_others`] extends it.
+    fn note_low(&mut self, slot: u32) {
+        if let Err(at) = self.low.binary_search(&slot) {
+            self.low.insert(at, slot);
+        }
     }
 }
 
@@ -209,20 +222,89 @@ impl Core {
         let Some(session) = self.sessions.at_mut(slot as usize) else { return };
         let windows = [&mut session.envelopes, &mut session.bytes];
         let reserved = [&mut self.reserved_envelopes, &mut self.reserved_bytes];
-        if self.offers.extend_windows(session.engine, windows, reserved, &self.config) {
+        let session = (slot, session.engine);
+        if self.offers.extend_windows(session, windows, reserved, &self.config) {
             self.mark_dirty(slot);
         }
     }
 
-    /// Extends the windows of sessions at their limit, after others were returned.
+    /// Shrinks the windows of a session whose unexpected messages are received: what they have
+    /// grown by is free again.
+    ///
+    /// RR-CREDIT-5.
+    #[cold]
+    pub(super) fn shrink_windows(&mut self, slot: u32) {
+        let least = self.least_windows();
+        let Some(session) = self.sessions.at_mut(slot as usize) else { return };
+        let envelopes = session.envelopes.shrink(least.0);
+        let bytes = session.bytes.shrink(least.1);
+        self.reserved_envelopes -= u64::from(envelopes);
+        self.reserved_bytes -= u64::from(bytes);
+        if envelopes + bytes > 0 {
+            self.extend_others();
+        }
+    }
+
+    /// Returns whether a window of a session is longer than one without unexpected messages.
+    #[inline]
+    pub(super) fn has_grown(&self, slot: u32) -> bool {
+        let (envelopes, bytes) = self.least_windows();
+        self.sessions.at(slot as usize).is_some_and(|session| {
+            session.envelopes.window() > envelopes || session.bytes.window() > bytes
+        })
+    }
+
+    /// Returns the longest windows with which sessions begin, of envelopes and of bytes: that of
+    /// the session with this engine itself has space for the longest eager message.
+    fn least_windows(&self) -> (u32, u32) {
+        let config = &self.config;
+        let envelopes = config.envelope_credits.max(ENVELOPES_MIN);
+        (envelopes, config.eager_credit_bytes.max(config.eager_limit))
+    }
+
+    /// Notes the windows of a session that begins: what others return may extend them.
+    pub(super) fn note_windows(&mut self, slot: u32) {
+        let Some(session) = self.sessions.at(slot as usize) else { return };
+        if is_low(&session.envelopes) || is_low(&session.bytes) {
+            self.offers.note_low(slot);
+        }
+    }
+
+    /// Extends the windows of sessions at their limit, after others were returned, as far as
+    /// something is free. This happens with each message of a closed session, so that it visits no
+    /// other session.
     #[cold]
     pub(super) fn extend_others(&mut self) {
         if !std::mem::take(&mut self.offers.has_met_bound) {
             return;
         }
-        let connected = self.sessions.iter().filter(|(_, session)| session.is_connected());
-        let connected: Vec<u32> = connected.map(|(id, _)| id.index() as u32).collect();
-        connected.into_iter().for_each(|slot| self.extend_windows(slot));
+        let mut low = std::mem::take(&mut self.offers.low);
+        let mut visited = 0;
+        while let Some(&slot) = low.get(visited)
+            && self.has_free_windows()
+        {
+            visited += 1;
+            if self.sessions.at(slot as usize).is_some_and(Session::is_connected) {
+                self.extend_windows(slot);
+            }
+        }
+        // Those of the visited that still are low have been noted again, and come first.
+        self.offers.has_met_bound |= visited < low.len();
+        low.splice(..visited, self.offers.low.drain(..));
+        self.offers.low = low;
+    }
+
+    /// Returns whether a window may grow, as far as the totals are concerned.
+    fn has_free_windows(&self) -> bool {
+        let config = &self.config;
+        self.reserved_envelopes + self.offers.envelopes < config.unexpected_messages
+            || self.reserved_bytes + self.offers.bytes < config.unexpected_bytes
+    }
+
+    /// Returns the sessions that [`Self::extend_others`] visits.
+    #[cfg(test)]
+    pub(super) fn sessions_with_low_windows(&self) -> &[u32] {
+        &self.offers.low
     }
 
     /// Returns the number of engines with an offer and no session yet.
@@ -263,7 +345,7 @@ mod tests {
             arrived += 1;
             let [first, second] = &mut windows;
             let reserved = [&mut envelopes, &mut bytes];
-            if core.offers.extend_windows(2, [first, second], reserved, &config) {
+            if core.offers.extend_windows((0, 2), [first, second], reserved, &config) {
                 for credit in &mut windows {
                     credit.announce();
                 }

@@ -355,6 +355,7 @@ impl Core {
         let Some(known) = self.sessions.at_mut(session as usize) else { return };
         known.establish(ours, theirs, Some(keys), self.config.advised_from());
         self.reserve(ours);
+        self.note_windows(session);
         self.end_own_offer(session);
         self.unblocked.push(session);
         self.actions.push_back(Action::Established { session });

@@ -33,6 +33,8 @@ pub(crate) enum Unacked {
         heard: Duration,
         /// Lower bound of the time since the unacknowledged data was sent.
         asked: Duration,
+        /// Retransmissions of the oldest unacknowledged bytes; `None`: there are none.
+        resent: Option<Resent>,
     },
 }
 
@@ -87,7 +89,7 @@ impl Silence {
         limit: Duration,
     ) -> Option<Duration> {
         self.is_owed = owed != Unacked::Nothing;
-        let Unacked::Answer { heard, asked } = owed else {
+        let Unacked::Answer { heard, asked, .. } = owed else {
             self.since_ns = None;
             return self.is_owed.then_some(Duration::ZERO);
         };
@@ -112,6 +114,7 @@ mod tests {
         Unacked::Answer {
             heard: Duration::from_millis(heard_ms),
             asked: Duration::from_millis(asked_ms),
+            resent: None,
         }
     }
 

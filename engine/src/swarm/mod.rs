@@ -308,6 +308,7 @@ impl Run {
         let rails = self.plan.rails.as_ref();
         let links = rails.map_or(Vec::new(), |rails| rails.links_of(self.residents.len()));
         let host = self.world.add_host_with(&links);
+        self.world.net.borrow_mut().limit_packets(host, self.plan.packet_bytes_max);
         self.residents.push(Resident::default());
         self.start(host)?;
         let first_ns = self.random.within(self.plan.think_ns);

@@ -115,6 +115,8 @@ pub(crate) struct Plan {
     pub(crate) datagrams: Option<DatagramPlan>,
     /// Memory that hosts of one machine share; `None`: each is a machine of its own.
     pub(crate) neighbours: Option<LocalPeerImpairments>,
+    /// Longer packets vanish on all links; 0: none do.
+    pub(crate) packet_bytes_max: usize,
     /// Several rails; `None`: one per host, configured by the impairments.
     pub(crate) rails: Option<RailPlan>,
     /// Without bulk lanes: everything goes in datagrams.
@@ -192,6 +194,7 @@ impl Plan {
             datagrams: DatagramPlan::new(seed),
             neighbours: neighbours_of(seed),
             rails: RailPlan::new(seed),
+            packet_bytes_max: 0,
             bulk_in_datagrams: has_bulk_in_datagrams(seed),
             garble: if checks(seed) { GarblePlan::new(seed) } else { GarblePlan::default() },
             threads: ThreadPlan::new(seed),
@@ -208,6 +211,22 @@ impl Plan {
             retry,
             peer_timeout_ns,
         }
+    }
+
+    /// The plan of a seed on links that drop longer packets than those of 1500 bytes. All of its
+    /// processes have datagrams, or none has: the control lane of one that has them with one that
+    /// has not cannot be replaced. A kernel has to send a segment again twice before its length is
+    /// the suspected cause, and a shorter peer timeout gives its connection up before that.
+    #[cfg(test)]
+    pub(crate) fn narrow(seed: u64) -> Self {
+        let mut plan = Self { packet_bytes_max: 1500, ..Self::new(seed) };
+        plan.impairments.capacity = plan.impairments.capacity.max(4000);
+        plan.peer_timeout_ns = plan.peer_timeout_ns.max(SECOND);
+        plan.impairments.keep_alive_ns = plan.peer_timeout_ns;
+        if let Some(datagrams) = &mut plan.datagrams {
+            (datagrams.without_one_in, datagrams.impairments.unsupported_one_in) = (0, 0);
+        }
+        plan
     }
 
     /// Many short messages and nothing that disturbs them.

@@ -277,3 +277,15 @@ fn an_engine_without_a_thread_that_answers_for_it_may_compute_for_longer_than_th
         }
     }
 }
+
+/// Where the last session without datagrams has ended, the background thread sleeps.
+#[test]
+fn the_background_thread_looks_at_control_lanes_while_there_are_some_without_datagrams() {
+    let mut world = world_with(1, Duration::ZERO, false);
+    let due = |world: &mut World| world.engine(0).unwrap().background_turn().unwrap().1;
+    assert!(due(&mut world).is_some_and(|due| due <= Duration::from_millis(500)));
+    drop(world.take(1));
+    pass(&mut world, 20 * SECOND);
+    assert_eq!(failures(&mut world, 0).len(), 1);
+    assert_eq!(due(&mut world), None);
+}

@@ -10,7 +10,7 @@ pub use super::kind::ErrorKind;
 use super::time_out::TimeOut;
 pub use crate::proto::failure::PeerFailure;
 use crate::proto::regions::Refusal;
-use crate::refused_call::descriptor_cure;
+use crate::refused_call::{descriptor_cure, number_of};
 
 /// The error that led to another one, shared by its clones. It does not implement
 /// [`Error`](std::error::Error) itself, so that [`source`](std::error::Error::source) returns the
@@ -150,16 +150,6 @@ pub enum Error {
         #[source]
         cause: Cause,
     },
-}
-
-/// The error number of a failed call; also of one whose text the engine has replaced.
-fn number_of(error: &std::io::Error) -> Option<i32> {
-    error.raw_os_error().or_else(|| match error.kind() {
-        std::io::ErrorKind::AddrInUse => Some(libc::EADDRINUSE),
-        std::io::ErrorKind::OutOfMemory => Some(libc::ENOMEM),
-        std::io::ErrorKind::FileTooLarge => Some(libc::EFBIG),
-        _ => None,
-    })
 }
 
 impl Error {

@@ -374,7 +374,7 @@ impl Driver for Fault {
 
 impl ConnectionIo for Fault {
     delegate!(inner: listen rebind_listener pause_accept addresses quickack);
-    delegate!(inner: resent tcp_figures);
+    delegate!(inner: tcp_figures);
 
     fn connect(
         &mut self,

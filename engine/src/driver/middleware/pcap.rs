@@ -236,7 +236,7 @@ impl Driver for Pcap {
 
 impl ConnectionIo for Pcap {
     delegate!(inner: listen rebind_listener pause_accept connect watch);
-    delegate!(inner: addresses unacked quickack resent tcp_figures);
+    delegate!(inner: addresses unacked quickack tcp_figures);
 
     fn adopt(&mut self, socket: OwnedFd) -> io::Result<LaneKey> {
         let key = self.inner.adopt(socket)?;

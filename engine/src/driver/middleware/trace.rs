@@ -182,7 +182,7 @@ impl Driver for Trace {
 }
 
 impl ConnectionIo for Trace {
-    delegate!(inner: rebind_listener addresses resent tcp_figures);
+    delegate!(inner: rebind_listener addresses tcp_figures);
 
     fn listen(&mut self, listener: TcpListener) -> io::Result<()> {
         let local = listener.local_addr();

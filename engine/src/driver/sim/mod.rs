@@ -37,8 +37,8 @@ use self::local_peers::{Kind, ReadEntry};
 use self::net::Net;
 use self::rails::At;
 use crate::driver::traits::{
-    CHUNK_HEADER_BYTES, CloseMode, DriverCounters, DriverEvent, Interest, LaneKey, Resent,
-    SendMode, Unacked,
+    CHUNK_HEADER_BYTES, CloseMode, DriverCounters, DriverEvent, Interest, LaneKey, SendMode,
+    Unacked,
 };
 use crate::driver::traits::{ChunkIo, ConnectionIo, DatagramIo, Driver, Rail, TxFlags};
 use crate::driver::traits::{CmaSource, LocalPeer, PieceHeader, ProcessCookie, RingEntry};
@@ -243,14 +243,9 @@ impl ConnectionIo for SimDriver {
         let since = net.connections[connection].pipes[side].unacknowledged_since_ns();
         Ok(since.map_or(Unacked::Nothing, |since| {
             let silence = Duration::from_nanos(net.now_ns() - since);
-            Unacked::Answer { heard: silence, asked: silence }
+            let resent = net.resent(connection, side);
+            Unacked::Answer { heard: silence, asked: silence, resent }
         }))
-    }
-
-    fn resent(&mut self, lane: LaneKey) -> Option<Resent> {
-        let net = &mut *self.net.borrow_mut();
-        let (connection, side) = net.lane(self.host, lane);
-        net.resent(connection, side)
     }
 
     fn quickack(&mut self, _lane: LaneKey) {

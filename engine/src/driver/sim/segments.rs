@@ -26,7 +26,6 @@ pub(super) fn within(limit: Option<u16>) -> usize {
 impl Net {
     /// Longer IP packets than this vanish on the links of a host from now on, in either direction;
     /// 0: none.
-    #[cfg(test)]
     pub(crate) fn limit_packets(&mut self, host: usize, bytes: usize) {
         self.hosts[host].links.iter_mut().for_each(|link| link.packet_bytes_max = bytes);
     }
@@ -55,7 +54,7 @@ impl Net {
         connection.pipes[side].held_since_ns().is_some() || longest > self.passes(from, to)
     }
 
-    /// See [`crate::driver::traits::ConnectionIo::resent`].
+    /// Retransmissions of what is held back; `None`: there are none.
     pub(super) fn resent(&self, index: usize, side: usize) -> Option<Resent> {
         let connection = &self.connections[index];
         let silent_ns = self.now_ns() - connection.pipes[side].held_since_ns()?;

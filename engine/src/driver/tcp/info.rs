@@ -67,13 +67,11 @@ pub(crate) fn figures(socket: RawFd) -> io::Result<TcpFigures> {
     })
 }
 
-/// Returns the kernel's retransmissions since the peer last acknowledged more, by timer alone. One
-/// system call.
-pub(crate) fn resent(socket: RawFd) -> Option<Resent> {
-    let info = read(socket).ok()?;
+/// Returns the kernel's retransmissions of data in flight since the peer last acknowledged more, by
+/// timer alone.
+fn resent(info: &libc::tcp_info) -> Option<Resent> {
     let times = u32::from(info.tcpi_retransmits);
-    let is_due = times > 0 && info.tcpi_unacked > 0;
-    is_due.then_some(Resent { times, segment_bytes: info.tcpi_snd_mss })
+    (times > 0).then_some(Resent { times, segment_bytes: info.tcpi_snd_mss })
 }
 
 /// `has_queued`: nothing is on the wire, but bytes wait to go there.
@@ -86,13 +84,13 @@ fn judge(info: &libc::tcp_info, has_queued: bool) -> Unacked {
     let heard = Duration::from_millis(info.tcpi_last_ack_recv.into());
     let sent = Duration::from_millis(info.tcpi_last_data_sent.into());
     if info.tcpi_unacked > 0 {
-        Unacked::Answer { heard, asked: sent }
+        Unacked::Answer { heard, asked: sent, resent: resent(info) }
     } else if has_queued && info.tcpi_probes >= PROBES_MIN {
-        Unacked::Answer { heard, asked: Duration::ZERO }
+        Unacked::Answer { heard, asked: Duration::ZERO, resent: None }
     } else if has_queued {
         Unacked::Later
     } else if info.tcpi_probes >= QUESTIONS_MIN {
-        Unacked::Answer { heard, asked: heard }
+        Unacked::Answer { heard, asked: heard, resent: None }
     } else {
         Unacked::Nothing
     }
@@ -120,7 +118,10 @@ mod tests {
         info.tcpi_last_data_sent = 3;
         let heard = Duration::from_secs(3600);
         let asked = Duration::from_millis(3);
-        assert_eq!(judge(&info, false), Unacked::Answer { heard, asked });
+        assert_eq!(judge(&info, false), Unacked::Answer { heard, asked, resent: None });
+        (info.tcpi_retransmits, info.tcpi_snd_mss) = (2, 8948);
+        let resent = Some(Resent { times: 2, segment_bytes: 8948 });
+        assert_eq!(judge(&info, false), Unacked::Answer { heard, asked, resent });
     }
 
     #[test]
@@ -133,7 +134,10 @@ mod tests {
         }
         info.tcpi_probes = QUESTIONS_MIN;
         let silence = Duration::from_secs(4);
-        assert_eq!(judge(&info, false), Unacked::Answer { heard: silence, asked: silence });
+        assert_eq!(
+            judge(&info, false),
+            Unacked::Answer { heard: silence, asked: silence, resent: None }
+        );
     }
 
     #[test]
@@ -145,7 +149,8 @@ mod tests {
         assert_eq!(judge(&info, true), Unacked::Later);
         info.tcpi_probes = 2;
         let heard = Duration::from_secs(60);
-        assert_eq!(judge(&info, true), Unacked::Answer { heard, asked: Duration::ZERO });
+        let asked = Duration::ZERO;
+        assert_eq!(judge(&info, true), Unacked::Answer { heard, asked, resent: None });
     }
 
     #[test]

@@ -13,7 +13,7 @@ mod setup;
 #[cfg(feature = "uring")]
 pub(crate) use direct::dissolve;
 pub(crate) use direct::{abort, finish, receive, receive_pieces, send, send_both, send_pieces};
-pub(crate) use info::{addresses, figures, resent, unacked};
+pub(crate) use info::{addresses, figures, unacked};
 pub(crate) use listen::{accept_some, listener, listeners_of_rails};
 pub(crate) use nic::{address_of, bind as bind_to_nic, keep_to_nic};
 pub(crate) use setup::{Binding, LaneOptions, connect_error, established, open, prepare, quickack};

@@ -109,6 +109,14 @@ impl Liveness {
 }
 
 impl Facts<'_> {
+    /// Returns whether the peer continues without the control lane if this side resets it: it has
+    /// to know of another path or a ring, else it takes the reset for the end of the session.
+    ///
+    /// RR-RAIL-8.
+    pub(super) fn may_drop(&self, paths: &Paths) -> bool {
+        paths.has_ring() || paths.are_several_at_peer(self.is_initiator)
+    }
+
     /// Returns how long before a silence was detected the peer's last packet arrived. Its paths are
     /// probed several times in a peer timeout, so that time is part of the silence; a longer one
     /// only shows that no probe was sent.
@@ -208,7 +216,7 @@ impl LaneMonitor {
 
     /// Evaluates how long data has been unacknowledged by the peer's kernel.
     ///
-    /// RR-END-2.
+    /// RR-END-2, RR-RAIL-8.
     pub(super) fn judge_silence(
         &mut self,
         owed: Unacked,
@@ -216,7 +224,7 @@ impl LaneMonitor {
         paths: &mut Paths,
     ) -> Decision {
         let limit = facts.peer_timeout;
-        let has_another = paths.has_active() || paths.has_ring();
+        let has_another = facts.may_drop(paths) && (paths.has_active() || paths.has_ring());
         // Networks may drop connections alone: data that needs one waits for another lane.
         let patience = patience(limit, facts.holds_long && has_another);
         let Some(silence) = self.silence.observe(facts.now_ns, owed, patience) else {

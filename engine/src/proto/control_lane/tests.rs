@@ -1,5 +1,7 @@
 //! Scenarios of control lanes: events, their times, and the expected decisions.
 
+mod known_paths;
+
 use super::*;
 use crate::proto::paths::by_hand::PathsByHand;
 use crate::proto::rails::{PathState, path_number};
@@ -73,6 +75,13 @@ impl Bench {
         self.tell(event)
     }
 
+    /// Lets the peer answer on each path, so that it knows of them.
+    fn meet_peer(&mut self) {
+        for at in 0..self.paths.paths.count() as u8 {
+            self.paths.answer(at, self.now_ns);
+        }
+    }
+
     /// Resets the lane, and opens another one.
     fn reset(&mut self) {
         assert_eq!(self.tell(reset()), Decision::Suspect);
@@ -106,7 +115,7 @@ fn unreachable() -> LaneEvent {
 
 fn owed(asked_ms: u64) -> LaneEvent {
     let asked = Duration::from_millis(asked_ms);
-    LaneEvent::Unacked(Unacked::Answer { heard: asked, asked })
+    LaneEvent::Unacked(Unacked::Answer { heard: asked, asked, resent: None })
 }
 
 fn is_lost(decision: &Decision, why: &str) -> bool {
@@ -389,6 +398,7 @@ fn silent_host_is_lost_after_the_peer_timeout() {
     for (paths, holds_long, limit_ms) in [(1, true, 10_000), (2, false, 10_000), (2, true, 1_000)] {
         let mut bench = Bench::new(paths);
         bench.holds_long = holds_long;
+        bench.meet_peer();
         assert_eq!(bench.tell(owed(0)), Decision::Nothing);
         assert_eq!(bench.after(limit_ms * MS, owed(limit_ms)), Decision::Nothing);
         let decision = bench.after(MS, owed(limit_ms + 1));
@@ -411,6 +421,7 @@ fn lane_with_an_incomplete_segment_is_replaced_or_ends_the_session() {
     // Paths, datagram mode, and the decisions: probes at a quarter of the peer timeout, and so on.
     for (paths, has_datagram_mode) in [(1, false), (1, true), (2, true)] {
         let mut bench = Bench::new(paths);
+        bench.meet_peer();
         let event = LaneEvent::RestMissing { has_datagram_mode };
         bench.monitor.note_bytes(true);
         let mut seen = Vec::new();
@@ -461,6 +472,7 @@ fn shared_memory_session_outlives_its_control_lane() {
         LaneEvent::Unacked(Unacked::Answer {
             heard: Duration::from_secs(seconds),
             asked: Duration::from_secs(seconds),
+            resent: None,
         })
     };
     // Either the engine abandons the lane, or the kernel does.

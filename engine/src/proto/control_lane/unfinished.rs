@@ -90,7 +90,7 @@ impl Unfinished {
 impl LaneMonitor {
     /// Evaluates an incomplete segment.
     ///
-    /// RR-SEG-6.
+    /// RR-SEG-6, RR-RAIL-8.
     pub(super) fn judge_unfinished(
         &mut self,
         has_datagram_mode: bool,
@@ -99,7 +99,7 @@ impl LaneMonitor {
     ) -> Decision {
         // Another lane may replace it.
         let has_ring = paths.has_ring();
-        let is_replaceable = has_datagram_mode && (paths.are_several() || has_ring);
+        let is_replaceable = has_datagram_mode && facts.may_drop(paths);
         let unfinished = &mut self.unfinished;
         if let Some(since_ns) = unfinished.unanswered_since_ns()
             && paths.have_answered_since(since_ns)

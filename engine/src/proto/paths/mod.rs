@@ -136,6 +136,15 @@ impl Paths {
         !self.standby.is_empty()
     }
 
+    /// Returns whether the peer knows several paths, too. The side that opened the session
+    /// announces a path by its first packet there, so an answer there shows that the peer has it.
+    ///
+    /// RR-RAIL-2.
+    pub(crate) fn are_several_at_peer(&self, is_initiator: bool) -> bool {
+        let is_known = |path: &SessionPath| path.position() > 0 && path.packets().is_answered();
+        self.are_several() && (!is_initiator || self.all().any(is_known))
+    }
+
     /// Returns whether the session's segments use datagrams, or a ring, now.
     #[inline]
     pub(crate) fn are_open(&self) -> bool {

@@ -41,3 +41,51 @@ fn what_an_attempt_to_connect_gives_back_extends_windows_that_met_the_bound() {
     bench.core.end_offer(engines.start);
     assert_eq!(window(&bench), 24, "half of what is free");
 }
+
+/// A message of a closed session that is received at last gives little back: where it visited all
+/// sessions, an engine of many took long for each.
+///
+/// RR-CREDIT-5
+#[test]
+fn what_is_given_back_visits_only_sessions_with_low_windows() {
+    let config = Config { envelope_credits: 16, unexpected_messages: 400, ..Config::for_tests() };
+    let mut bench = Bench::new(config);
+    for engine in 100..124 {
+        bench.core.offer_to(engine, engine);
+    }
+    assert_eq!(bench.core.sessions_with_low_windows(), [] as [u32; 0]);
+    for _ in 0..16 {
+        bench.say(&eager(0, 0, 0)).unwrap();
+    }
+    assert_eq!(bench.core.sessions_with_low_windows(), [bench.slot]);
+    // Nothing is free: the session is not even looked at, and waits for more.
+    bench.core.extend_others();
+    assert_eq!(bench.core.sessions_with_low_windows(), [bench.slot]);
+    bench.core.end_offer(100);
+    assert_eq!(bench.core.sessions_with_low_windows(), [] as [u32; 0], "8 of 24 are left");
+}
+
+/// RR-CREDIT-5
+#[test]
+fn window_shrinks_as_the_messages_that_it_grew_for_are_received() {
+    let config = Config { envelope_credits: 16, unexpected_messages: 4000, ..Config::for_tests() };
+    let mut bench = Bench::new(config);
+    let window =
+        |bench: &Bench| bench.core.sessions.at(bench.slot as usize).unwrap().envelopes.window();
+    let mut held = 0;
+    while window(&bench) < 200 {
+        bench.say(&eager(0, 0, 0)).unwrap();
+        bench.hear();
+        held += 1;
+    }
+    for _ in 0..held {
+        bench.receive(0);
+    }
+    // The peer may still use what was announced.
+    for _ in 0..200 {
+        bench.say(&eager(0, 0, 0)).unwrap();
+        bench.receive(0);
+        bench.hear();
+    }
+    assert_eq!((window(&bench), bench.core.reserved_envelopes), (16, 16));
+}

@@ -332,7 +332,7 @@ fn cut_return_path_blocks_the_writer() {
     );
     assert_eq!(bench.write(near, b"more"), 4);
     let zero = std::time::Duration::ZERO;
-    let asked_now = Unacked::Answer { heard: zero, asked: zero };
+    let asked_now = Unacked::Answer { heard: zero, asked: zero, resent: None };
     assert_eq!(bench.drivers[0].unacked(near).unwrap(), asked_now);
     bench.pass(MILLISECOND);
     assert_eq!(bench.read(far), b"more");
