@@ -36,7 +36,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub(crate) use super::event::DriverEvent;
-pub(crate) use super::local_peer::{LocalPeer, MappableMemory, ReceivedMemory, RingEntry};
+pub(crate) use super::local_peer::{LocalPeer, RingEntry};
 pub(crate) use super::shm::cma::{CmaSource, ProcessCookie};
 pub(crate) use super::shm::{PIECE_BYTES_MAX, RING_SEGMENT_BYTES_MAX};
 use crate::memory::Shape;
@@ -412,34 +412,6 @@ pub(crate) trait DatagramIo {
     /// The same, for bytes that have no contiguous destination: valid until the next call.
     fn piece(&mut self) -> &[u8] {
         &[]
-    }
-
-    /// Requests the memory that a key grants access to from a session's peer.
-    /// [`DriverEvent::MemoryAnswered`] with the token follows, unless the ring ends before.
-    ///
-    /// # Errors
-    ///
-    /// There is no ring, or `WouldBlock`: earlier requests fill the socket.
-    fn request_memory(&mut self, session: u64, token: u32, key: u64) -> io::Result<()> {
-        let _ = (session, token, key);
-        Err(io::ErrorKind::Unsupported.into())
-    }
-
-    /// Answers a [`DriverEvent::MemoryRequested`]: with memory, which the peer may map from then
-    /// on, or with a code.
-    ///
-    /// # Errors
-    ///
-    /// As for [`Self::request_memory`]: the peer has no answer yet and still waits; the kernel may
-    /// refuse to pass descriptors. A code that cannot be sent ends the ring.
-    fn answer_memory_request(
-        &mut self,
-        session: u64,
-        token: u32,
-        answer: Result<MappableMemory<'_>, u8>,
-    ) -> io::Result<()> {
-        let _ = (session, token, answer);
-        Err(io::ErrorKind::Unsupported.into())
     }
 
     /// The session given to [`Self::connect_peer`] has ended.

@@ -15,7 +15,6 @@ use super::completions::Completions;
 use super::completions::pieces::Scratch;
 use super::control::ControlLane;
 use super::datagram::{Datagrams, Rings};
-use super::mapped::MemoryQuestions;
 use super::monitor::EngineQuestions;
 use super::roles::Roles;
 use super::traits::{DriverEvent, Interest, LaneKey};
@@ -89,7 +88,6 @@ pub(crate) struct EngineState {
     pub(super) rings: Rings,
     pub(super) scratch: Scratch,
     /// Requests for the memory of local peers.
-    pub(super) questions: MemoryQuestions,
     pub(super) keys: Arc<JobKeys>,
     pub(crate) arena: Arc<Arena>,
     pub(crate) listener: EngineFd<TcpListener>,
@@ -186,7 +184,6 @@ impl EngineState {
             without_lane: Vec::new(),
             rings: Rings::default(),
             scratch: Scratch::default(),
-            questions: MemoryQuestions::default(),
             blocked: Vec::new(),
             acks_due: VecDeque::new(),
             lane_keys: Vec::new(),
@@ -494,12 +491,6 @@ impl Engine {
                     self.handle_ring_changed(session, is_up.then_some(number));
                 }
                 DriverEvent::ProcessEnded { session } => self.handle_process_ended(session),
-                DriverEvent::MemoryRequested { session, token, key } => {
-                    self.handle_memory_asked(session, token, key);
-                }
-                DriverEvent::MemoryAnswered { session, token, answer } => {
-                    self.handle_memory_given(session, token, answer);
-                }
                 DriverEvent::Closed { lane } => {
                     self.state.roles.remove(lane);
                 }

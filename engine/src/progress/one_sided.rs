@@ -294,11 +294,6 @@ impl Engine {
         }
     }
 
-    /// Returns whether any peer has mapped a region.
-    pub(crate) fn is_region_mapped(&self, region: Id) -> bool {
-        self.state.core.regions().is_mapped(region)
-    }
-
     /// Closes a region to peers, except for operations that use its memory already.
     pub(crate) fn close_region(&mut self, region: Id) {
         self.state.core.regions_mut().close(region);

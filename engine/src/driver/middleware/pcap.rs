@@ -172,9 +172,7 @@ impl Pcap {
                 | DriverEvent::RailChanged { .. }
                 | DriverEvent::CmaChanged { .. }
                 | DriverEvent::RingChanged { .. }
-                | DriverEvent::ProcessEnded { .. }
-                | DriverEvent::MemoryRequested { .. }
-                | DriverEvent::MemoryAnswered { .. } => {}
+                | DriverEvent::ProcessEnded { .. } => {}
             }
         }
     }

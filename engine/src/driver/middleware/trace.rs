@@ -119,14 +119,6 @@ fn log_event(event: &DriverEvent) {
         DriverEvent::ProcessEnded { session } => {
             trace!(target: TARGET, event = "process_ended", session);
         }
-        // The key grants access to memory: not logged.
-        DriverEvent::MemoryRequested { session, token, .. } => {
-            trace!(target: TARGET, event = "memory_asked", session, token);
-        }
-        DriverEvent::MemoryAnswered { session, token, answer } => {
-            let code = answer.as_ref().err();
-            trace!(target: TARGET, event = "memory_given", session, token, code);
-        }
         DriverEvent::Closed { lane } => {
             trace!(target: TARGET, event = "closed", lane = name(*lane));
         }

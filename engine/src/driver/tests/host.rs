@@ -500,9 +500,7 @@ impl Host {
             DriverEvent::RailChanged { .. }
             | DriverEvent::CmaChanged { .. }
             | DriverEvent::RingChanged { .. }
-            | DriverEvent::ProcessEnded { .. }
-            | DriverEvent::MemoryRequested { .. }
-            | DriverEvent::MemoryAnswered { .. } => {}
+            | DriverEvent::ProcessEnded { .. } => {}
             DriverEvent::Closed { lane } => {
                 let book = self.lanes.remove(&lane);
                 let book = book.unwrap_or_else(|| panic!("{event:?} of a lane that is not open"));
