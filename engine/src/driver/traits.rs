@@ -257,25 +257,29 @@ pub(crate) trait ConnectionIo {
     }
 }
 
+/// A chunk to send: `header`, and then `length` bytes of `source` from `offset`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ChunkSend<'a> {
+    /// The bulk lane.
+    pub(crate) lane: LaneKey,
+    /// Identifies the chunk in [`DriverEvent::ChunkReleased`].
+    pub(crate) token: u64,
+    pub(crate) header: &'a [u8; CHUNK_HEADER_BYTES],
+    pub(crate) source: &'a Shape,
+    pub(crate) offset: usize,
+    pub(crate) length: usize,
+    pub(crate) mode: SendMode,
+}
+
 /// Transfer of chunks on bulk lanes.
 pub(crate) trait ChunkIo {
-    /// Sends `header` and then `length` bytes of `source` from `offset`.
+    /// Sends the header of a chunk and then its bytes.
     ///
     /// # Safety
     ///
-    /// The memory behind `source` stays valid and unchanged until `ChunkReleased`. The `Shape`
+    /// The memory behind its `source` stays valid and unchanged until `ChunkReleased`. The `Shape`
     /// value itself is only read during the call.
-    #[allow(clippy::too_many_arguments)]
-    unsafe fn send_chunk(
-        &mut self,
-        lane: LaneKey,
-        token: u64,
-        header: &[u8; CHUNK_HEADER_BYTES],
-        source: &Shape,
-        offset: usize,
-        length: usize,
-        mode: SendMode,
-    );
+    unsafe fn send_chunk(&mut self, chunk: &ChunkSend<'_>);
 
     /// Receives a header and then `length` bytes into `target` from `offset`.
     ///

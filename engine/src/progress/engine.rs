@@ -144,22 +144,29 @@ pub(crate) struct EngineState {
     pub(super) random: StdRng,
 }
 
+/// What an engine is made of.
+pub(crate) struct EngineParts {
+    /// Its id, unique in the job.
+    pub(crate) engine: u64,
+    /// Unpredictable, except in tests.
+    pub(crate) random: StdRng,
+    pub(crate) core: Config,
+    pub(crate) config: LoopConfig,
+    pub(crate) keys: Arc<JobKeys>,
+    /// Completions that a queue holds.
+    pub(crate) entries_max: usize,
+    pub(crate) arena: Arc<Arena>,
+    /// The socket that it listens on, and the address by which peers reach it.
+    pub(crate) listener: TcpListener,
+    pub(crate) locator: SocketAddr,
+    pub(crate) rails: Vec<Rail>,
+}
+
 impl EngineState {
-    /// Creates an engine that will listen on `listener`. `random` is unpredictable, except in
-    /// tests.
-    #[allow(clippy::too_many_arguments)]
-    pub(crate) fn new(
-        engine: u64,
-        mut random: StdRng,
-        core: Config,
-        config: LoopConfig,
-        keys: Arc<JobKeys>,
-        entries_max: usize,
-        arena: Arc<Arena>,
-        listener: TcpListener,
-        locator: SocketAddr,
-        rails: Vec<Rail>,
-    ) -> Self {
+    /// Creates an engine.
+    pub(crate) fn new(parts: EngineParts) -> Self {
+        let EngineParts { engine, mut random, core, config, keys, arena, .. } = parts;
+        let EngineParts { entries_max, listener, locator, rails, .. } = parts;
         Self {
             core: Core::new(engine, core),
             completions: Completions::new(entries_max),

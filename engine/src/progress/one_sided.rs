@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rand::rngs::{StdRng, SysRng};
 use rand::{RngExt, SeedableRng};
 
-use super::completions::{PostedTo, Route};
+use super::completions::{PostedTo, Posting, Route};
 use super::counters::CounterEvents;
 use super::engine::Engine;
 use super::lent::RegionCounts;
@@ -73,12 +73,13 @@ impl Engine {
         &mut self,
         id: Id,
         (kind, endpoint, peer): (OperationKind, u16, Option<Peer>),
-        Memory { buffer, shape }: Memory,
+        memory: Memory,
         route: Route,
         more: bool,
     ) {
         let state = &mut *self.state;
-        state.completions.insert(id, kind, route, buffer, shape, peer, Envelope::UNTAGGED);
+        let envelope = Envelope::UNTAGGED;
+        state.completions.insert(id, Posting { kind, route, memory, peer, envelope });
         state.completions.count_for(id, endpoint);
         state.core.enqueue_one_sided(id, state.now_ns);
         if !more {

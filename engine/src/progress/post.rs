@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::completions::{Handle, PostedTo, Route};
+use super::completions::{Handle, PostedTo, Posting, Route};
 use super::counters::CounterEvents;
 use super::engine::Engine;
 use super::outside::Ticket;
@@ -288,8 +288,7 @@ impl Engine {
         let envelope = Envelope::of(request.context, request.tag);
         let state = &mut *self.state;
         let kind = OperationKind::Send;
-        let Memory { buffer, shape } = memory;
-        state.completions.insert(id, kind, route, buffer, shape, peer, envelope);
+        state.completions.insert(id, Posting { kind, route, memory, peer, envelope });
         state.completions.count_for(id, request.endpoint);
         state.core.enqueue(id, state.now_ns);
         self.note_hint(request);
@@ -420,8 +419,7 @@ impl Engine {
             Ok(id) => id,
             Err(refusal) => return Err((self.error_of(peer, refusal), memory)),
         };
-        let Memory { buffer, shape } = memory;
-        state.completions.insert(id, kind, route, buffer, shape, peer, envelope);
+        state.completions.insert(id, Posting { kind, route, memory, peer, envelope });
         state.completions.count_for(id, request.endpoint);
         if fast.is_none() {
             state.core.start_receive(id, &mut state.completions);
@@ -467,9 +465,8 @@ impl Engine {
                 return Err((Error::misuse(text), memory));
             }
         };
-        let Memory { buffer, shape } = memory;
-        let (kind, envelope) = (OperationKind::Receive, Envelope::default());
-        state.completions.insert(id, kind, route, buffer, shape, None, envelope);
+        let (kind, peer, envelope) = (OperationKind::Receive, None, Envelope::default());
+        state.completions.insert(id, Posting { kind, route, memory, peer, envelope });
         state.completions.count_for(id, endpoint);
         state.core.start_claimed(id, claim, &mut state.completions);
         Ok(id)

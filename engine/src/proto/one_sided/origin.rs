@@ -158,21 +158,10 @@ impl Core {
         let (length_there, invalidates) = (request.length, request.invalidates);
         let asking =
             Asking { verb, key, offset, length: length_there, level, invalidates, operands };
-        let operation = Operation {
-            endpoint,
-            session,
-            remote: request.peer.index() as u32,
-            context: 0,
-            tag: 0,
-            length,
-            data,
-            hint,
-            passed: 0,
-            fence: request.fence,
-            slice_of: None,
-            role: Role::None,
-            state: OperationState::Asking(asking),
-        };
+        let (remote, fence) = (request.peer.index() as u32, request.fence);
+        let state = OperationState::Asking(asking);
+        let operation = Operation::new(endpoint, session, remote, state);
+        let operation = Operation { length, data, hint, fence, ..operation };
         self.operations.insert(operation).map_err(|_| SendRefusal::Full("operations_max"))
     }
 
