@@ -59,12 +59,11 @@ pub struct Detached {
 /// # Memory
 ///
 /// Outstanding operations keep the buffers that they were posted with, so the caller bounds that
-/// memory. The settings `send_queue_ops`, `operations_max` and `cq_entries` bound their number;
-/// each takes a few hundred bytes of the engine. There is no bound in bytes on purpose: two sides
-/// that each post more than that before either receives would deadlock. (They also would if both
-/// filled `operations_max` with sends, since receives count as well.) Copies made by the engine are
-/// bounded: for sends by `staging_buffers_max` of `staging_bytes`, and for messages that arrive
-/// before their receives by `unexpected_bytes`.
+/// memory. Their number is bounded by 16 Mi for each engine, 4 Mi sends that wait for one peer, and
+/// the setting `cq_entries`; each takes a few hundred bytes of the engine. There is no bound in
+/// bytes on purpose: two sides that each post more than that before either receives would deadlock.
+/// Copies made by the engine are bounded: for sends by 64 MiB, and for messages that arrive before
+/// their receives by `unexpected_bytes`.
 ///
 /// # Closing
 ///
@@ -464,10 +463,10 @@ impl<M: Attached> Endpoint<M> {
     /// longer ones are sent by rendezvous (pulled by the receiver). `None`: not connected.
     ///
     /// It is the lower of both sides' settings `eager_limit_bytes` (with `auto`, the value that the
-    /// peer advises, from 16 to 128 KiB, which changes with its measurements); at most
-    /// `datagram_eager_limit_bytes` if such a message takes several datagrams; and 32 KiB if
-    /// neither side uses datagrams. Shorter messages are pulled, too, while there is no credit, and
-    /// those above 32 KiB while another message that does not fit one datagram is not acknowledged.
+    /// peer advises, from 16 to 128 KiB, which changes with its measurements); at most 16 KiB if
+    /// such a message takes several datagrams; and 32 KiB if neither side uses datagrams. Shorter
+    /// messages are pulled, too, while there is no credit, and those above 32 KiB while another
+    /// message that does not fit one datagram is not acknowledged.
     pub fn eager_limit_bytes(&self, peer: Peer) -> Option<u64> {
         self.open().engine.with(|engine| {
             let core = &engine.state.core;

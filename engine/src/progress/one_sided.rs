@@ -11,7 +11,7 @@ use super::counters::CounterEvents;
 use super::engine::Engine;
 use super::lent::RegionCounts;
 use super::outside::Ticket;
-use super::post::{Memory, Posted, Refused, beyond_inject_limit};
+use super::post::{COMPLETIONS, Memory, Posted, Refused, beyond_inject_limit};
 use crate::memory::Window;
 use crate::proto::one_sided::Verb;
 use crate::proto::one_sided::origin::OneSidedRequest;
@@ -55,7 +55,7 @@ impl Engine {
             return Err((error, memory));
         }
         if !self.state.completions.has_room(route) {
-            return Err((Error::WouldBlock("cq_entries"), memory));
+            return Err((Error::WouldBlock(COMPLETIONS), memory));
         }
         let peer = Some(Peer(request.peer));
         let (kind, endpoint) = (kind_of(request.verb), request.endpoint);
@@ -137,7 +137,7 @@ impl Engine {
             return Err((error, memory));
         }
         let Some(handle) = self.new_handle(ticket) else {
-            return Err((Error::WouldBlock("cq_entries"), memory));
+            return Err((Error::WouldBlock(COMPLETIONS), memory));
         };
         let posted = self.post_one_sided(request, memory, Route::Handle(handle), more);
         if posted.is_err() {

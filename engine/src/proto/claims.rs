@@ -68,7 +68,7 @@ impl Core {
             ..Operation::new(*endpoint, NO_SESSION, NO_REMOTE, state)
         };
         let made = self.operations.insert(operation);
-        Some(made.map_err(|_| SendRefusal::Full("operations_max")))
+        Some(made.map_err(|_| SendRefusal::OPERATIONS))
     }
 
     /// Receives a claimed message, which ends the claim.

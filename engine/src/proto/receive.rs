@@ -88,7 +88,7 @@ impl Core {
             Some(min_free) => OperationState::Multi(Multi::new(request.ignore, min_free)),
         };
         let operation = request.operation(&selector, session, state);
-        self.operations.insert(operation).map_err(|_| SendRefusal::Full("operations_max"))
+        self.operations.insert(operation).map_err(|_| SendRefusal::OPERATIONS)
     }
 
     /// Creates and starts a receive for which no message can wait. `None`: one may, or there is an

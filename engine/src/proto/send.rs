@@ -66,8 +66,15 @@ pub(crate) enum SendRefusal {
     UnknownPeer,
     /// The peer failed.
     Failed(PeerFailure),
-    /// A limit is reached; it names the setting.
+    /// A limit is reached: of this.
     Full(&'static str),
+}
+
+impl SendRefusal {
+    /// There is no space for another operation.
+    pub(crate) const OPERATIONS: Self = Self::Full("outstanding operations of the engine");
+    /// Too many sends to the peer wait.
+    pub(crate) const WAITING_SENDS: Self = Self::Full("sends that wait for one peer");
 }
 
 /// Result of [`Core::stage`].
@@ -208,7 +215,7 @@ impl Core {
         if let Some(known) = self.sessions.at(session as usize)
             && known.waiting.len() >= self.config.send_queue_ops
         {
-            return Err(SendRefusal::Full("send_queue_ops"));
+            return Err(SendRefusal::WAITING_SENDS);
         }
         self.new_promised_send(request)
     }
@@ -228,7 +235,7 @@ impl Core {
             fence: request.fence,
             ..Operation::new(request.endpoint, session, remote, state)
         };
-        self.operations.insert(operation).map_err(|_| SendRefusal::Full("operations_max"))
+        self.operations.insert(operation).map_err(|_| SendRefusal::OPERATIONS)
     }
 
     /// Queues a new send and connects if necessary. [`Self::poll_waiting`] returns it.

@@ -30,6 +30,8 @@ pub(crate) struct Row {
     pub(crate) range: fn() -> Option<String>,
     /// Whether no value may be shown anywhere.
     pub(crate) is_secret: bool,
+    /// Whether it is left out of listings.
+    pub(crate) is_hidden: bool,
     /// Reads and checks a text, and keeps its value.
     pub(crate) assign: fn(&mut Values, &str) -> Result<(), String>,
     /// Writes the value that is kept.
@@ -53,10 +55,13 @@ impl Row {
 }
 
 /// Rows: `/// doc` `name -> type of getter and setter: kind = default, range;`
+///
+/// A row with `@hidden` before its name is set by tests, or to find the cause of a fault: it is
+/// read from all sources, and documented here alone.
 macro_rules! settings_table {
     ($(
         $(#[doc = $doc:literal])+
-        $name:ident -> $view:ty: $kind:ty = $default:expr, $range:expr;
+        $(@$mark:ident)? $name:ident -> $view:ty: $kind:ty = $default:expr, $range:expr;
     )+) => {
         /// Every value.
         #[derive(Clone, Debug, PartialEq)]
@@ -75,6 +80,7 @@ macro_rules! settings_table {
             name: stringify!($name),
             doc: concat!($($doc),+).trim_ascii_start(),
             is_secret: <$kind as Kind>::IS_SECRET,
+            is_hidden: has_mark(&[$(stringify!($mark))?]),
             expected: <$kind as Kind>::expected,
             range: || <$kind as Kind>::format_range(&$range),
             assign: |values, text| {
@@ -89,6 +95,7 @@ macro_rules! settings_table {
         impl Settings {
             $(
                 $(#[doc = $doc])+
+                $(#[doc($mark)])?
                 pub fn $name(&self) -> $view {
                     <$kind as Kind>::view(&self.values.$name)
                 }
@@ -100,6 +107,7 @@ macro_rules! settings_table {
                 $(#[doc = $doc])+
                 ///
                 /// The range is checked by [`build`](Self::build).
+                $(#[doc($mark)])?
                 #[must_use]
                 pub fn $name(self, value: $view) -> Self {
                     let value = <$kind as Kind>::own(value);
@@ -109,6 +117,10 @@ macro_rules! settings_table {
             )+
         }
     };
+}
+
+const fn has_mark(marks: &[&str]) -> bool {
+    !marks.is_empty()
 }
 
 const K: usize = 1 << 10;
@@ -139,7 +151,7 @@ settings_table! {
     bulk_lane -> BulkLane: OneOf<BulkLane> = BulkLane::Tcp, Range::Any;
     /// AF_XDP frames of 4 KiB for the datagrams of an engine, half of them for receiving; locked
     /// memory.
-    xdp_frames -> usize: Count = 2048, Range::Numbers(128..=64 * K);
+    @hidden xdp_frames -> usize: Count = 2048, Range::Numbers(128..=64 * K);
     /// Time in microseconds for which a poll of an empty AF_XDP ring may run the NIC's driver
     /// instead of waiting for interrupts; 0 disables it. The endpoint's state shows NICs that do
     /// not support it.
@@ -161,7 +173,7 @@ settings_table! {
     /// the same user to read, and to debug, this process (PR_SET_PTRACER_ANY).
     shared_memory_ptrace_any -> bool: OneOf<bool> = false, Range::Any;
     /// io_uring features not to use, by the names that `ringrail-perf info` prints.
-    uring_disable -> &[String]: Names<false> = Vec::new(), Range::Any;
+    @hidden uring_disable -> &[String]: Names<false> = Vec::new(), Range::Any;
     /// NICs to use, by name or pattern (`rail*`) or by network (`10.1.0.0/16`), in order of
     /// preference; a leading `!` excludes. auto, or exclusions alone: all NICs that are not virtual
     /// and, where there are private addresses, not public.
@@ -184,28 +196,31 @@ settings_table! {
     eager_limit_bytes -> Option<usize>: AutoBytes = None, Range::Numbers(0..=PARTS_BYTES_MAX);
     /// Eager limit for messages that take several datagrams (eager_lane = datagram, or while the
     /// control connection is on another path), if lower than eager_limit_bytes.
-    datagram_eager_limit_bytes -> usize: Bytes = 16 * K, Range::Numbers(0..=PARTS_BYTES_MAX);
+    @hidden datagram_eager_limit_bytes -> usize: Bytes = 16 * K,
+        Range::Numbers(0..=PARTS_BYTES_MAX);
     /// Transport of eager messages that do not fit a datagram of 2 KiB: tcp (the control
     /// connection, while it is on the path of the datagrams) or datagram (several datagrams).
-    eager_lane -> EagerLane: OneOf<EagerLane> = EagerLane::Tcp, Range::Any;
+    @hidden eager_lane -> EagerLane: OneOf<EagerLane> = EagerLane::Tcp, Range::Any;
     /// First bytes of a rendezvous message that travel with its request to send.
-    rts_bytes -> usize: Bytes = 0, Range::Numbers(0..=EAGER_BYTES_MAX);
+    @hidden rts_bytes -> usize: Bytes = 0, Range::Numbers(0..=EAGER_BYTES_MAX);
     /// Largest message that can be injected: copied at once, its buffer reusable on return.
     inject_limit_bytes -> usize: Bytes = 16 * K, Range::Numbers(0..=EAGER_BYTES_MAX);
     /// Largest byte range of one grant to a bulk lane; a quarter more if that completes the
     /// message. With its header it should fill whole 64 KiB packets of the kernel.
-    chunk_bytes -> usize: Bytes = 254 * K, Range::Numbers(4 * K..=CHUNK_BYTES_MAX as usize);
+    @hidden chunk_bytes -> usize: Bytes = 254 * K, Range::Numbers(4 * K..=CHUNK_BYTES_MAX as usize);
     /// Largest chunk while short messages arrive, which wait behind it.
-    busy_chunk_bytes -> usize: Bytes = 111 * K, Range::Numbers(4 * K..=CHUNK_BYTES_MAX as usize);
+    @hidden busy_chunk_bytes -> usize: Bytes = 111 * K,
+        Range::Numbers(4 * K..=CHUNK_BYTES_MAX as usize);
     /// Chunks of chunk_bytes granted in advance on each bulk lane, half of them at a time.
-    grant_horizon_chunks -> usize: Count = 4, Range::Numbers(1..=1024);
+    @hidden grant_horizon_chunks -> usize: Count = 4, Range::Numbers(1..=1024);
     /// Bulk lanes of a session on each pair of rails; more than one helps where the network limits
     /// single TCP connections.
     bulk_lanes -> usize: Count = 1, Range::Numbers(1..=64);
     /// Bulk lanes of an engine, all sessions together; the least recently used are closed first.
-    bulk_lanes_max -> usize: Count = 256, Range::Numbers(1..=M);
+    @hidden bulk_lanes_max -> usize: Count = 256, Range::Numbers(1..=M);
     /// A bulk lane without traffic for this long is closed.
-    bulk_idle_timeout -> Duration: Time = seconds(30), Range::Times(micros(1000)..=24 * HOUR);
+    @hidden bulk_idle_timeout -> Duration: Time = seconds(30),
+        Range::Times(micros(1000)..=24 * HOUR);
     /// Zero-copy sends of bulk data: auto (measured for each path), on or off.
     zero_copy -> ZeroCopy: OneOf<ZeroCopy> = ZeroCopy::Auto, Range::Any;
     /// Hint of messages that have none of their own: none, latency (sent at once), bulk (coalesced,
@@ -220,41 +235,42 @@ settings_table! {
     tcp_congestion -> TcpCongestion: OneOf<TcpCongestion> = TcpCongestion::Auto, Range::Any;
     /// Initial envelope credit of each peer; raised, within unexpected_messages, where envelopes
     /// wait for their receives.
-    envelope_credits -> usize: Count = 16_384, Range::Numbers(1..=16 * M);
+    @hidden envelope_credits -> usize: Count = 16_384, Range::Numbers(1..=16 * M);
     /// Eager payload credit of each peer.
-    eager_credit_bytes -> usize: Bytes = 256 * K, Range::Numbers(1..=G);
+    @hidden eager_credit_bytes -> usize: Bytes = 256 * K, Range::Numbers(1..=G);
     /// Memory for messages that arrive before their receive, all peers of an engine together; a
     /// quarter of it at most for one peer.
     unexpected_bytes -> usize: Bytes = 64 * M, Range::Numbers(64 * K..=1024 * G);
     /// Messages that may arrive before their receive, all peers of an engine together; a quarter of
     /// them at most for one peer. Each takes about 128 bytes besides its payload. More wait at
     /// their senders.
-    unexpected_messages -> usize: Count = 16 * M, Range::Numbers(1..=1024 * M);
+    @hidden unexpected_messages -> usize: Count = 16 * M, Range::Numbers(1..=1024 * M);
     /// Sends to one peer that may wait for credit before posting returns `WouldBlock`. Their
     /// payload is not limited: it stays in the caller's buffers.
-    send_queue_ops -> usize: Count = 4 * M, Range::Numbers(1..=64 * M);
+    @hidden send_queue_ops -> usize: Count = 4 * M, Range::Numbers(1..=64 * M);
     /// Outstanding operations of an engine before posting returns `WouldBlock`.
-    operations_max -> usize: Count = 16 * M, Range::Numbers(16..=64 * M);
+    @hidden operations_max -> usize: Count = 16 * M, Range::Numbers(16..=64 * M);
     /// Completions that a queue holds before posting returns `WouldBlock`.
     cq_entries -> usize: Count = 16 * M, Range::Numbers(16..=64 * M);
     /// Size of a staging buffer, in which small messages of one poll are coalesced.
-    staging_bytes -> usize: Bytes = 64 * K, Range::Numbers(2 * K..=32 * M);
+    @hidden staging_bytes -> usize: Bytes = 64 * K, Range::Numbers(2 * K..=32 * M);
     /// Staging buffers of an engine; as much memory again for messages in datagrams until they are
     /// acknowledged, and for long ones by control connections.
-    staging_buffers_max -> usize: Count = 1024, Range::Numbers(2..=M);
+    @hidden staging_buffers_max -> usize: Count = 1024, Range::Numbers(2..=M);
     /// Size of the buffer into which control connections are read.
-    receive_buffer_bytes -> usize: Bytes = 256 * K, Range::Numbers(4 * K..=64 * M);
+    @hidden receive_buffer_bytes -> usize: Bytes = 256 * K, Range::Numbers(4 * K..=64 * M);
     /// Control connections that are read by direct calls, those with the latest traffic.
-    hot_lanes -> usize: Count = 4, Range::Numbers(0..=1024);
+    @hidden hot_lanes -> usize: Count = 4, Range::Numbers(0..=1024);
     /// How long a waiting thread spins before it sleeps.
     spin -> Duration: Time = micros(50), Range::Times(Duration::ZERO..=seconds(10));
     /// Time limit of one connection attempt; also how long the first endpoint of a domain waits for
     /// a NIC that is coming up, if there is no better one.
     connect_timeout -> Duration: Time = seconds(2), Range::Times(micros(1000)..=HOUR);
     /// Connection attempts after the first one failed.
-    connect_retries -> usize: Count = 5, Range::Numbers(0..=1000);
+    @hidden connect_retries -> usize: Count = 5, Range::Numbers(0..=1000);
     /// Pause before the first retry; it doubles with each.
-    connect_retry_delay -> Duration: Time = micros(10_000), Range::Times(micros(100)..=HOUR);
+    @hidden connect_retry_delay -> Duration: Time = micros(10_000),
+        Range::Times(micros(100)..=HOUR);
     /// A peer whose host has not answered for this long is dead. The kernel probes idle peers from
     /// a fifth of it on, at least three times, a second or more apart, so that detection takes at
     /// least four seconds.
@@ -277,7 +293,7 @@ settings_table! {
     /// that have yet to authenticate. Others are forgotten when space is needed.
     sessions_max -> usize: Count = 65_536, Range::Numbers(1..=16 * M);
     /// Incoming connections that have not completed their handshake.
-    handshake_pending_max -> usize: Count = 1024, Range::Numbers(1..=M);
+    @hidden handshake_pending_max -> usize: Count = 1024, Range::Numbers(1..=M);
     /// Secret by which the processes of a job authenticate each other; never displayed. Takes
     /// precedence over job_secret_file.
     job_secret -> Option<&JobSecret>: Secret = None, Range::Any;
@@ -286,7 +302,7 @@ settings_table! {
     /// Runs without a job secret: any host that reaches the port can send messages.
     insecure -> bool: OneOf<bool> = false, Range::Any;
     /// Entries of the io_uring submission queue.
-    ring_entries -> usize: Count = 256, Range::Numbers(8..=32 * K);
+    @hidden ring_entries -> usize: Count = 256, Range::Numbers(8..=32 * K);
     /// File for a packet capture that Wireshark opens; further engines of the process append `-2`,
     /// `-3` ... to the name, and `%p` stands for the process id. All payload is written; the file
     /// is readable by its owner only. A symbolic link, or a file of another user, is refused.
@@ -303,7 +319,7 @@ settings_table! {
     /// Faults that the driver injects, for tests only: a seed and rates of short, again, late,
     /// reset, refuse, cut, garble and garble_control; for datagrams of lose, repeat, reorder, flip
     /// and truncate; for shared memory of ring_end and unread.
-    inject_faults -> Option<Faults>: FaultSet = None, Range::Any;
+    @hidden inject_faults -> Option<Faults>: FaultSet = None, Range::Any;
 }
 
 /// Room that the headers in front of a payload take in a staging buffer, rounded up generously.

@@ -140,7 +140,7 @@ impl Core {
         let known = self.sessions.at(session as usize);
         let waiting = known.and_then(|it| it.one_sided.as_deref()).map_or(0, |it| it.waiting.len());
         if waiting >= self.config.send_queue_ops {
-            return Err(SendRefusal::Full("send_queue_ops"));
+            return Err(SendRefusal::WAITING_SENDS);
         }
         self.new_promised_one_sided(request, length)
     }
@@ -162,7 +162,7 @@ impl Core {
         let state = OperationState::Asking(asking);
         let operation = Operation::new(endpoint, session, remote, state);
         let operation = Operation { length, data, hint, fence, ..operation };
-        self.operations.insert(operation).map_err(|_| SendRefusal::Full("operations_max"))
+        self.operations.insert(operation).map_err(|_| SendRefusal::OPERATIONS)
     }
 
     /// Returns a remote endpoint of each session with one-sided operations.
