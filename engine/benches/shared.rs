@@ -36,7 +36,7 @@ use std::sync::Mutex;
 use std::thread;
 use std::time::Instant;
 
-use combiner::Combiner;
+use combiner::{Combiner, Posted};
 use criterion::{Criterion, criterion_group, criterion_main};
 use wait::{Doorbell, Shared};
 use wait_set::Keys;
@@ -62,10 +62,30 @@ fn posts(c: &mut Criterion) {
     let mut group = c.benchmark_group("post");
     let combiner = Combiner::new(0);
     let request = [1; 8];
-    let post = || combiner.post(|sum| *sum += 1, || black_box(request), apply);
+    // As `Shared` posts, without waiters.
+    let post = || match combiner.try_begin() {
+        Ok(mut guard) => {
+            *guard += 1;
+            guard.release(apply);
+            Posted::Inline(())
+        }
+        Err(guard) => combiner.post_behind(guard, |sum| *sum += 1, || black_box(request), apply),
+    };
     group.bench_function("uncontended", |b| b.iter(post));
     let shared = Shared::new(0, Silent);
-    let post_shared = || shared.post(|sum| *sum += 1, || black_box(request), apply);
+    let post_shared = || {
+        let add = |sum: &mut u64| *sum += 1;
+        shared.post(
+            (),
+            |sum, ()| Posted::Inline(add(sum)),
+            |guard| {
+                if let Err(guard) = shared.end(guard) {
+                    shared.end_slowly(guard, apply);
+                }
+            },
+            |guard, ()| shared.post_behind(guard, add, || black_box(request), apply),
+        )
+    };
     group.bench_function("uncontended, with a sleep to look after", |b| b.iter(post_shared));
     let mutex = Mutex::new(0);
     group.bench_function("uncontended, a mutex", |b| {

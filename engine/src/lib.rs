@@ -111,7 +111,7 @@ mod wire;
 pub use api::{
     Atomic, Attached, ClaimedMessage, CompletionQueue, Counter, CounterReader, CounterWait,
     DatagramState, Detached, Domain, DroppedDatagrams, Endpoint, EndpointOptions, EventQueue,
-    KernelFeature, KeyOptions, ListenOptions, Listener, MappedRegion, NextEvent, Operation, Owned,
+    KernelFeature, KeyOptions, ListenOptions, Listener, NextEvent, Operation, Owned,
     ReceiveOptions, Region, RegionCounters, RemoteAddress, RemoteKey, Rows, SendOptions, Shared,
     SharingCounters, kernel_features,
 };

@@ -76,7 +76,7 @@ struct Frames {
     missing: Vec<String>,
     /// `None`: as many as there are.
     memlock_bytes: Option<u64>,
-    /// What the setting `xdp_frames` takes.
+    /// What the frames of an engine take.
     wanted_bytes: u64,
     /// What to do, in one line.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -175,7 +175,7 @@ impl Info {
 impl fmt::Display for Info {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "kernel\n  Linux {}, IPv6: {}", self.kernel, self.ipv6)?;
-        writeln!(f, "io_uring features (each can be forced off with the setting uring_disable)")?;
+        writeln!(f, "io_uring features")?;
         for feature in &self.io_uring {
             let state = if feature.is_available { "yes" } else { "no" };
             writeln!(f, "  {:<20} {state:<4} since Linux {}", feature.name, feature.since)?;
@@ -280,7 +280,7 @@ impl fmt::Display for Frames {
             Some(bytes) => write!(f, "\n  locked memory: {bytes} bytes at most")?,
             None => write!(f, "\n  locked memory: no limit")?,
         }
-        write!(f, ", {} for frames (setting xdp_frames)", self.wanted_bytes)
+        write!(f, ", {} for frames", self.wanted_bytes)
     }
 }
 

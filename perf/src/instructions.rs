@@ -275,7 +275,7 @@ fn count_all(arguments: &Arguments, lines: &[Count]) -> Vec<Result<Count, String
         }
     };
     let mut counts: Vec<_> = thread::scope(|scope| {
-        let workers: Vec<_> = (0..cores).map(|_| scope.spawn(work)).collect();
+        let workers: Vec<_> = (0..cores.min(lines.len())).map(|_| scope.spawn(work)).collect();
         let counts = workers.into_iter().map(|worker| worker.join());
         counts.flat_map(|counts| counts.unwrap_or_else(|panic| resume_unwind(panic))).collect()
     });

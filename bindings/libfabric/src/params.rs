@@ -64,7 +64,8 @@ fn unknown_parameters() -> Result<Vec<(OsString, OsString)>, Errno> {
         if parameters().any(|known| known.variable == variable) {
             continue;
         }
-        let is_setting = Settings::definitions().any(|known| known.variable == variable);
+        let mut reserved = NO_PARAMETERS.iter().map(|name| name.to_ascii_uppercase());
+        let is_setting = reserved.any(|name| variable.strip_prefix("RINGRAIL_") == Some(&name));
         if is_setting || variable == "RINGRAIL_CONFIG" {
             tracing::error!("FI_{variable} is no parameter of the provider: set {variable}");
             return Err(Errno::INVAL);

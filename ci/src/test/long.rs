@@ -34,7 +34,7 @@ struct Part {
 }
 
 const PARTS: [Part; 10] = [
-    Part { name: "short", run: short, minutes: |_| 12 },
+    Part { name: "short", run: short, minutes: |_| 20 },
     Part { name: "units", run: units, minutes: |_| 6 },
     Part { name: "models", run: models, minutes: |_| 5 },
     Part { name: "uring", run: uring, minutes: |_| 5 },
@@ -42,7 +42,7 @@ const PARTS: [Part; 10] = [
     Part { name: "swarm", run: new_seeds, minutes: |_| 30 },
     Part { name: "fuzz", run: fuzz_targets, minutes: |_| 30 },
     Part { name: "sanitize", run: sanitizers, minutes: |_| 120 },
-    Part { name: "demo", run: demonstration, minutes: |_| 5 },
+    Part { name: "demo", run: demonstration, minutes: |_| 7 },
     Part { name: "interop", run: consumers, minutes: |_| 90 },
 ];
 

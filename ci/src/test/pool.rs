@@ -14,8 +14,8 @@ use crate::watch::Mark;
 /// How often a log without a terminal says what runs.
 const REPORT_EVERY: Duration = Duration::from_secs(60);
 
-/// Jobs that mostly wait and run at the same time, beside one on each core that computes.
-const WAITING_MAX: usize = 4;
+/// Jobs that mostly wait and run at the same time for each core, beside one that computes.
+const WAITING_PER_CORE: usize = 2;
 
 /// Runs all jobs and hands each with its end to `done`, in the order of their ends.
 pub(super) fn run(
@@ -24,7 +24,7 @@ pub(super) fn run(
     mut done: impl FnMut(&Job, Result<Ended, String>, Duration),
 ) {
     let cores = thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
-    let places = Places { cores: cores as usize, waiting: WAITING_MAX };
+    let places = Places { cores: cores as usize, waiting: cores as usize * WAITING_PER_CORE };
     let mut progress = Progress::new(&waiting, cores);
     // Long ones first, so that none of them is alone at the end; those that need the machine for
     // themselves when nothing else is left.

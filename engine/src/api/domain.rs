@@ -20,7 +20,7 @@ use crate::forks::{EngineFd, OwnerProcess};
 use crate::memory::{Arena, RegionSlice, alloc_region, default_arena_bytes};
 use crate::memory::{has_cap_ipc_lock, memlock_limit};
 use crate::progress::datagram::{Datagrams, window_bytes};
-use crate::progress::engine::{EngineState, LoopConfig};
+use crate::progress::engine::{EngineParts, EngineState, LoopConfig};
 use crate::progress::shared_engine::Neighbours;
 use crate::progress::statistics::{Publisher, Reports};
 use crate::progress::zero_copy::Policy;
@@ -270,18 +270,18 @@ impl Domain {
         let window_bytes = socket_window_bytes(&datagrams);
         let placement = self.placement(nic.numa_node);
         let mut state = placement.with_memory(|| {
-            EngineState::new(
+            EngineState::new(EngineParts {
                 engine,
                 random,
-                core_config(settings, longest, window_bytes),
-                loop_config(settings),
-                Arc::clone(&self.0.keys),
-                settings.cq_entries(),
-                Arc::clone(&self.0.arena),
+                core: core_config(settings, longest, window_bytes),
+                config: loop_config(settings),
+                keys: Arc::clone(&self.0.keys),
+                entries_max: settings.cq_entries(),
+                arena: Arc::clone(&self.0.arena),
                 listener,
                 locator,
                 rails,
-            )
+            })
         });
         if has_several {
             let of_rails = driver::tcp::listeners_of_rails(&state.listener, &selection.rails);

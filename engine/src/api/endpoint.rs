@@ -84,12 +84,11 @@ pub struct Detached {
 /// # Memory
 ///
 /// Outstanding operations keep the buffers that they were posted with, so the caller bounds that
-/// memory. The settings `send_queue_ops`, `operations_max` and `cq_entries` bound their number;
-/// each takes a few hundred bytes of the engine. There is no bound in bytes on purpose: two sides
-/// that each post more than that before either receives would deadlock. (They also would if both
-/// filled `operations_max` with sends, since receives count as well.) Copies made by the engine are
-/// bounded: for sends by `staging_buffers_max` of `staging_bytes`, and for messages that arrive
-/// before their receives by `unexpected_bytes`.
+/// memory. Their number is bounded by 16 Mi for each engine, 4 Mi sends that wait for one peer, and
+/// the setting `cq_entries`; each takes a few hundred bytes of the engine. There is no bound in
+/// bytes on purpose: two sides that each post more than that before either receives would deadlock.
+/// Copies made by the engine are bounded: for sends by 64 MiB, and for messages that arrive before
+/// their receives by `unexpected_bytes`.
 ///
 /// # Closing
 ///
@@ -505,10 +504,10 @@ impl<M: Attached> Endpoint<M> {
     /// longer ones are sent by rendezvous (pulled by the receiver). `None`: not connected.
     ///
     /// It is the lower of both sides' settings `eager_limit_bytes` (with `auto`, the value that the
-    /// peer advises, from 16 to 128 KiB, which changes with its measurements); at most
-    /// `datagram_eager_limit_bytes` if such a message takes several datagrams; and 32 KiB if
-    /// neither side uses datagrams. Shorter messages are pulled, too, while there is no credit, and
-    /// those above 32 KiB while another message that does not fit one datagram is not acknowledged.
+    /// peer advises, from 16 to 128 KiB, which changes with its measurements); at most 16 KiB if
+    /// such a message takes several datagrams; and 32 KiB if neither side uses datagrams. Shorter
+    /// messages are pulled, too, while there is no credit, and those above 32 KiB while another
+    /// message that does not fit one datagram is not acknowledged.
     pub fn eager_limit_bytes(&self, peer: Peer) -> Option<u64> {
         self.open().engine.with(|engine| {
             let core = &engine.state.core;
@@ -516,19 +515,22 @@ impl<M: Attached> Endpoint<M> {
         })
     }
 
-    /// Returns how messages to a peer travel now, by length, for people who tune: as datagrams, on
-    /// the TCP connection, through shared memory, or pulled by the receiver. `None`: not connected.
+    /// Returns how messages to a peer travel now, by length: as datagrams, on the TCP connection,
+    /// through shared memory, or pulled by the receiver. `None`: not connected.
     ///
-    /// It changes with what the session can do: when shared memory is set up or lost, when the path
-    /// takes longer datagrams, and while no path answers. A message travels otherwise than stated
-    /// while there is no credit for it, and by its [`Hint`]; two messages of the same kind keep
-    /// their order in any case.
+    /// It changes when shared memory is set up or lost, when the path takes longer datagrams, and
+    /// while no path answers. In these cases the receiver pulls a message that would be sent
+    /// eagerly: there is no credit for it; its [`Hint`](crate::Hint) is `Bulk` and it has more than
+    /// 1 KiB; it has more than 32 KiB (or, through shared memory, takes several segments) while the
+    /// one before it is not acknowledged; and one in 64 messages above 64 KiB, by which the
+    /// receiver advises the eager limit. Messages of one source to one target in one context match
+    /// in the order of sending in any case.
     ///
     /// ```
-    /// # use ringrail::{Domain, SendTransport};
-    /// # fn main() -> Result<(), ringrail::Error> {
-    /// let domain = Domain::builder().insecure(true).build()?;
-    /// let endpoint = domain.endpoint()?.attach()?;
+    /// # use ringrail::{Domain, SendTransport, settings::Settings};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let settings = Settings::builder().set("listen_address", "127.0.0.1").insecure(true);
+    /// let endpoint = Domain::with_settings(settings.build()?)?.endpoint()?.attach()?;
     /// let myself = endpoint.insert_peer(&endpoint.address())?;
     /// endpoint.connect(myself, None)?;
     /// let protocol = endpoint.send_protocol(myself).expect("connected");

@@ -66,7 +66,8 @@ impl Attached for Owned {
 /// [`Error::WouldBlock`](crate::Error::WouldBlock) at a limit) is reported by its completion or
 /// [`Operation`](crate::Operation) instead. A program that bounds its outstanding operations does
 /// not meet the latter. A deferred inject waits for credit instead of returning `WouldBlock`; only
-/// `operations_max` limits it. A post is refused at once while some thousand posts are deferred.
+/// the number of operations of the engine limits it. A post is refused at once while some thousand
+/// posts are deferred.
 ///
 /// # Callbacks
 ///

@@ -103,7 +103,7 @@ impl KeyOptions {
 /// Dropping a region revokes all of its keys and waits up to 100 ms for operations in progress;
 /// then it aborts them, and they fail at their peers. So it returns within little more than 100 ms,
 /// also if peers are stopped; [`Self::revoke`] waits for them instead. After that the memory is
-/// free. Peers keep what they have mapped of a shareable region.
+/// free.
 ///
 /// If the kernel keeps using the memory although the connections are reset (no kernel is known to),
 /// the drop waits 2 more seconds. Then it leaks memory of the library; for memory of the caller
@@ -170,21 +170,6 @@ impl<M: Attached> Endpoint<M> {
     /// [`Error::Memory`]; [`Error::Limit`] at the engine's limit of regions.
     pub fn allocate_region(&self, length: usize) -> Result<Region<M>, Error> {
         self.region_of(Window::allocate(length)?)
-    }
-
-    /// The same in ordinary pages of its own that peers on this host may map
-    /// ([`Self::map_region`]), if their key gives the rights to read, to write and to operate
-    /// atomically. Each of them can then read and write **all of the region** at any time, whatever
-    /// part of it the key opens, without the engine, and for as long as it likes: the key is looked
-    /// at once. No other region can be mapped.
-    ///
-    /// Operations of peers on it are those of any region.
-    ///
-    /// # Errors
-    ///
-    /// As for [`Self::allocate_region`].
-    pub fn allocate_shareable_region(&self, length: usize) -> Result<Region<M>, Error> {
-        self.region_of(Window::shareable(length)?)
     }
 
     /// Registers the memory of `buffer`, with its contents. [`Region::into_buffer`] returns it.
@@ -280,25 +265,10 @@ impl<M: Attached> Region<M> {
     /// # Errors
     ///
     /// [`Error::Busy`] names a peer whose operation is in progress; the key is revoked all the
-    /// same. [`Error::Misuse`] if it is no key of this region or was revoked before, and for a
-    /// region that a peer has mapped ([`Self::is_mapped`]): the key is revoked, and the peer keeps
-    /// its mapping.
+    /// same. [`Error::Misuse`] if it is no key of this region or was revoked before.
     pub fn revoke(&self, key: RemoteKey, timeout: Option<Duration>) -> Result<(), Error> {
         let name = self.engine.with(|engine| engine.revoke_key(self.id, key.0))?;
-        self.wait_until_unused(Some(name), timeout)?;
-        match self.is_mapped() {
-            false => Ok(()),
-            true => Err(Error::misuse(
-                "a peer has mapped the region, and keeps it: memory that was mapped cannot be \
-                 taken back. Use another region for what it must not see",
-            )),
-        }
-    }
-
-    /// Whether some peer has mapped the region ([`Endpoint::map_region`]), by whichever key, and
-    /// whatever became of that and of the peer. No key of it protects anything then.
-    pub fn is_mapped(&self) -> bool {
-        self.engine.with(|engine| engine.is_region_mapped(self.id))
+        self.wait_until_unused(Some(name), timeout)
     }
 
     fn wait_until_unused(

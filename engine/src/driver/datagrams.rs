@@ -19,7 +19,7 @@ use super::{DriverConfig, datagrams_open, no_datagrams};
 use crate::driver::traits::{CmaSource, ProcessCookie, Rail};
 use crate::driver::traits::{
     DATAGRAM_BYTES_MAX, DriverCounters, DriverEvent, FrameDrops, FrameState, LocalPeer,
-    MappableMemory, PieceHeader, RingEntry, SharedMemoryState, TxFlags,
+    PieceHeader, RingEntry, SharedMemoryState, TxFlags,
 };
 use crate::memory::Shape;
 use crate::settings::SharedMemory;
@@ -368,26 +368,6 @@ impl Datagrams {
         }
     }
 
-    /// See [`crate::driver::traits::DatagramIo::request_memory`].
-    pub(super) fn request_memory(&mut self, session: u64, token: u32, key: u64) -> io::Result<()> {
-        self.counters.syscalls += 1;
-        self.shm.as_mut().ok_or(io::ErrorKind::Unsupported)?.request_memory(session, token, key)
-    }
-
-    /// See [`crate::driver::traits::DatagramIo::answer_memory_request`].
-    pub(super) fn answer_memory_request(
-        &mut self,
-        session: u64,
-        token: u32,
-        answer: Result<MappableMemory<'_>, u8>,
-    ) -> io::Result<()> {
-        self.counters.syscalls += 1;
-        self.shm
-            .as_mut()
-            .ok_or(io::ErrorKind::Unsupported)?
-            .answer_memory_request(session, token, answer)
-    }
-
     /// See [`crate::driver::traits::DatagramIo::disconnect_peer`].
     pub(super) fn disconnect_peer(&mut self, session: u64) {
         if let Some(shm) = &mut self.shm {
@@ -458,10 +438,6 @@ impl Datagrams {
         let Some(socket) = &mut self.socket else { return };
         if let Some(shm) = &mut self.shm {
             shm.serve(sleeps);
-            // Events from before the end of a ring are reported first.
-            while let Some(event) = shm.next_memory_event() {
-                events.push(event);
-            }
             while let Some(RingChange { session, number, is_up }) = shm.next_ring_change() {
                 events.push(DriverEvent::RingChanged { session, number, is_up });
             }

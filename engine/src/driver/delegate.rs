@@ -116,17 +116,6 @@ macro_rules! delegate {
             # $to process_cookie(&self)
                 -> Option<std::sync::Arc<crate::driver::traits::ProcessCookie>>
         );
-        fn request_memory(&mut self, session: u64, token: u32, key: u64) -> io::Result<()> {
-            self.$to.request_memory(session, token, key)
-        }
-        fn answer_memory_request(
-            &mut self,
-            session: u64,
-            token: u32,
-            answer: Result<crate::driver::traits::MappableMemory<'_>, u8>,
-        ) -> io::Result<()> {
-            self.$to.answer_memory_request(session, token, answer)
-        }
         delegate!(# $to shared_memory(&self) -> crate::types::SharedMemoryState);
         delegate!(# $to local_peers_fd(&self) -> Option<io::Result<OwnedFd>>);
     };

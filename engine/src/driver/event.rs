@@ -3,7 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 
-use super::traits::{CHUNK_HEADER_BYTES, LaneKey, ReceivedMemory};
+use super::traits::{CHUNK_HEADER_BYTES, LaneKey};
 #[cfg(doc)]
 use super::traits::{ConnectionIo, DatagramIo};
 
@@ -55,25 +55,6 @@ pub(crate) enum DriverEvent {
     ProcessEnded {
         /// The session, as its packets name it.
         session: u64,
-    },
-    /// The peer of a session requests the memory that a key grants access to, to map it; answer
-    /// with [`DatagramIo::answer_memory_request`].
-    MemoryRequested {
-        /// The session, as its packets name it.
-        session: u64,
-        /// Identifies the request in the answer.
-        token: u32,
-        /// The key as the peer sent it.
-        key: u64,
-    },
-    /// The answer to [`DatagramIo::request_memory`].
-    MemoryAnswered {
-        /// The session, as its packets name it.
-        session: u64,
-        /// The request.
-        token: u32,
-        /// The memory, or the code of a [`Refusal`](crate::proto::regions::Refusal).
-        answer: Result<ReceivedMemory, u8>,
     },
     /// A watched lane became readable (once per [`ConnectionIo::watch`]).
     Readable {

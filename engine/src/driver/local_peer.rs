@@ -1,7 +1,6 @@
 //! Peers on the same host, and what they send through shared memory.
 
 use std::net::SocketAddr;
-use std::os::fd::{BorrowedFd, OwnedFd};
 
 use zeroize::Zeroizing;
 
@@ -22,24 +21,6 @@ pub(crate) struct LocalPeer {
     pub(crate) key: Zeroizing<[u8; 32]>,
     /// This side opened the session, and connects.
     pub(crate) is_initiator: bool,
-}
-
-/// A range of memory that peers may map.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct MappableMemory<'a> {
-    /// The descriptor of the whole memory.
-    pub(crate) descriptor: BorrowedFd<'a>,
-    /// Offset of the range in it, and its length, in bytes.
-    pub(crate) offset: u64,
-    pub(crate) length: u64,
-}
-
-/// The same as received from a peer: not validated.
-#[derive(Debug)]
-pub(crate) struct ReceivedMemory {
-    pub(crate) descriptor: OwnedFd,
-    pub(crate) offset: u64,
-    pub(crate) length: u64,
 }
 
 /// An entry of a ring, other than a packet.

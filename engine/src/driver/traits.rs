@@ -36,7 +36,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub(crate) use super::event::DriverEvent;
-pub(crate) use super::local_peer::{LocalPeer, MappableMemory, ReceivedMemory, RingEntry};
+pub(crate) use super::local_peer::{LocalPeer, RingEntry};
 pub(crate) use super::shm::cma::{CmaSource, ProcessCookie};
 pub(crate) use super::shm::{PIECE_BYTES_MAX, RING_SEGMENT_BYTES_MAX};
 use crate::memory::Shape;
@@ -250,25 +250,29 @@ pub(crate) trait ConnectionIo {
     }
 }
 
+/// A chunk to send: `header`, and then `length` bytes of `source` from `offset`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ChunkSend<'a> {
+    /// The bulk lane.
+    pub(crate) lane: LaneKey,
+    /// Identifies the chunk in [`DriverEvent::ChunkReleased`].
+    pub(crate) token: u64,
+    pub(crate) header: &'a [u8; CHUNK_HEADER_BYTES],
+    pub(crate) source: &'a Shape,
+    pub(crate) offset: usize,
+    pub(crate) length: usize,
+    pub(crate) mode: SendMode,
+}
+
 /// Transfer of chunks on bulk lanes.
 pub(crate) trait ChunkIo {
-    /// Sends `header` and then `length` bytes of `source` from `offset`.
+    /// Sends the header of a chunk and then its bytes.
     ///
     /// # Safety
     ///
-    /// The memory behind `source` stays valid and unchanged until `ChunkReleased`. The `Shape`
+    /// The memory behind its `source` stays valid and unchanged until `ChunkReleased`. The `Shape`
     /// value itself is only read during the call.
-    #[allow(clippy::too_many_arguments)]
-    unsafe fn send_chunk(
-        &mut self,
-        lane: LaneKey,
-        token: u64,
-        header: &[u8; CHUNK_HEADER_BYTES],
-        source: &Shape,
-        offset: usize,
-        length: usize,
-        mode: SendMode,
-    );
+    unsafe fn send_chunk(&mut self, chunk: &ChunkSend<'_>);
 
     /// Receives a header and then `length` bytes into `target` from `offset`.
     ///
@@ -405,34 +409,6 @@ pub(crate) trait DatagramIo {
     /// The same, for bytes that have no contiguous destination: valid until the next call.
     fn piece(&mut self) -> &[u8] {
         &[]
-    }
-
-    /// Requests the memory that a key grants access to from a session's peer.
-    /// [`DriverEvent::MemoryAnswered`] with the token follows, unless the ring ends before.
-    ///
-    /// # Errors
-    ///
-    /// There is no ring, or `WouldBlock`: earlier requests fill the socket.
-    fn request_memory(&mut self, session: u64, token: u32, key: u64) -> io::Result<()> {
-        let _ = (session, token, key);
-        Err(io::ErrorKind::Unsupported.into())
-    }
-
-    /// Answers a [`DriverEvent::MemoryRequested`]: with memory, which the peer may map from then
-    /// on, or with a code.
-    ///
-    /// # Errors
-    ///
-    /// As for [`Self::request_memory`]: the peer has no answer yet and still waits; the kernel may
-    /// refuse to pass descriptors. A code that cannot be sent ends the ring.
-    fn answer_memory_request(
-        &mut self,
-        session: u64,
-        token: u32,
-        answer: Result<MappableMemory<'_>, u8>,
-    ) -> io::Result<()> {
-        let _ = (session, token, answer);
-        Err(io::ErrorKind::Unsupported.into())
     }
 
     /// The session given to [`Self::connect_peer`] has ended.

@@ -1,12 +1,11 @@
-//! One memory mapping: anonymous and private, or of memory that processes share.
+//! One anonymous and private memory mapping.
 
 use std::io;
-use std::os::fd::AsFd;
 use std::ptr::{self, NonNull};
 use std::sync::Once;
 
 use rustix::io::Errno;
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 use crate::refused_call::refused;
 
@@ -54,19 +53,6 @@ impl Mapping {
         let mapping = Self::map(bytes, flags)?;
         mapping.advise(Advice::LinuxPopulateWrite)?;
         Ok(mapping)
-    }
-
-    /// Maps `bytes` of a file at `offset`, a multiple of the page's length, for reading and
-    /// writing, shared with all processes that map it, a child of `fork` among them.
-    pub(super) fn shared(file: impl AsFd, offset: u64, bytes: usize) -> io::Result<Self> {
-        let bytes = round_up(bytes.max(1), rustix::param::page_size())?;
-        let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: without MAP_FIXED the kernel picks an address that nothing else uses.
-        let base =
-            unsafe { mmap(ptr::null_mut(), bytes, protection, MapFlags::SHARED, file, offset) };
-        let base = base.map_err(refused("mmap"))?;
-        let base = NonNull::new(base.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(Self { base, bytes })
     }
 
     fn map(bytes: usize, flags: MapFlags) -> io::Result<Self> {

@@ -7,7 +7,6 @@ use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
-use super::mapping::Mapping;
 use crate::refused_call::refused;
 
 /// Without these its memory could end below what is mapped, and reading there be a SIGBUS.
@@ -108,53 +107,9 @@ pub(crate) fn sealed_bytes(memory: BorrowedFd<'_>) -> io::Result<u64> {
     Ok(rustix::fs::fstat(memory)?.st_size as u64)
 }
 
-/// The whole of fresh memory of `bytes`, mapped, and its descriptor.
-pub(super) fn create(bytes: usize) -> io::Result<(Mapping, OwnedFd)> {
-    let page = rustix::param::page_size();
-    let whole = bytes.max(1).checked_next_multiple_of(page).ok_or(io::ErrorKind::OutOfMemory)?;
-    let memory = create_sealed("ringrail-region", whole as u64)?;
-    Ok((Mapping::shared(&memory, 0, whole)?, memory))
-}
-
-/// `bytes` at `offset` of memory that a peer made, mapped; and where in the mapping they begin.
-///
-/// # Errors
-///
-/// As for [`sealed_bytes`]; they are not inside; the kernel maps no more.
-pub(super) fn open(
-    memory: BorrowedFd<'_>,
-    offset: u64,
-    bytes: usize,
-) -> io::Result<(Mapping, usize)> {
-    let refused = |why| io::Error::new(io::ErrorKind::InvalidData, why);
-    let whole = sealed_bytes(memory)?;
-    if offset.checked_add(bytes as u64).is_none_or(|end| end > whole) || bytes == 0 {
-        return Err(refused("the peer's memory ends before what the key opens"));
-    }
-    // A page has fewer bytes than there are in a `usize`.
-    let before = (offset % rustix::param::page_size() as u64) as usize;
-    Ok((Mapping::shared(memory, offset - before as u64, before + bytes)?, before))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_piece_of_memory_is_mapped_where_it_is() {
-        let (whole, memory) = create(20_000).unwrap();
-        assert_eq!(sealed_bytes(memory.as_fd()).unwrap(), 20_480);
-        // SAFETY: the mapping is live, and only used here.
-        unsafe { whole.base().as_ptr().add(5000).write_volatile(7) };
-        let (piece, before) = open(memory.as_fd(), 5000, 15_480).unwrap();
-        assert_eq!(before, 5000 - 4096);
-        // SAFETY: as above; `before` is inside.
-        assert_eq!(unsafe { piece.base().as_ptr().add(before).read_volatile() }, 7);
-        for (offset, bytes) in [(5000, 15_481), (20_480, 1), (u64::MAX, 1), (1, usize::MAX), (0, 0)]
-        {
-            assert!(open(memory.as_fd(), offset, bytes).is_err(), "{bytes} at {offset}");
-        }
-    }
 
     #[test]
     fn memory_that_the_host_does_not_have_is_an_error() {
@@ -175,7 +130,7 @@ mod tests {
         if std::env::var_os(CHILD).is_some() {
             let limit = rustix::process::Rlimit { current: Some(4096), maximum: Some(4096) };
             rustix::process::setrlimit(Resource::Fsize, limit).unwrap();
-            let error = create(8192).unwrap_err();
+            let error = create_sealed("ringrail-test", 8192).unwrap_err();
             assert!(error.to_string().contains("RLIMIT_FSIZE"), "{error}");
             return;
         }
@@ -190,18 +145,20 @@ mod tests {
         assert!(String::from_utf8_lossy(&child.stdout).contains("1 passed"), "{child:?}");
     }
 
-    /// RR-SHM-3, RR-SHM-9
+    /// RR-SHM-3
     #[test]
-    fn memory_that_may_change_its_length_is_not_mapped() {
+    fn memory_that_may_change_its_length_is_refused() {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         for seals in [SealFlags::empty(), SealFlags::GROW, SealFlags::SHRINK] {
             let memory = rustix::fs::memfd_create("ringrail-test", flags).unwrap();
             rustix::fs::ftruncate(&memory, 8192).unwrap();
             rustix::fs::fcntl_add_seals(&memory, seals).unwrap();
-            assert!(open(memory.as_fd(), 0, 4096).is_err(), "{seals:?}");
+            assert!(sealed_bytes(memory.as_fd()).is_err(), "{seals:?}");
         }
         let file = tempfile::tempfile().unwrap();
         file.set_len(8192).unwrap();
-        assert!(open(file.as_fd(), 0, 4096).is_err());
+        assert!(sealed_bytes(file.as_fd()).is_err());
+        let memory = create_sealed("ringrail-test", 8192).unwrap();
+        assert_eq!(sealed_bytes(memory.as_fd()).unwrap(), 8192);
     }
 }

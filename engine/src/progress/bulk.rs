@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::engine::Engine;
 use super::roles::{Role, Traffic};
-use super::traits::{CHUNK_HEADER_BYTES, CloseMode, Interest, LaneKey, SendMode};
+use super::traits::{CHUNK_HEADER_BYTES, ChunkSend, CloseMode, Interest, LaneKey, SendMode};
 use super::zero_copy::ZeroCopy;
 use crate::proto::late::Late;
 use crate::proto::silence::{Unacked, patience};
@@ -104,13 +104,18 @@ impl Engine {
         let Some(source) = self.state.completions.shape(chunk.operation) else { return false };
         let shift = usize::from(planted!(ShiftChunk) && chunk.offset > 0);
         let (token, offset) = (chunk.operation.to_u64(), chunk.offset as usize - shift);
-        let length = chunk.length as usize;
-        let mode = if is_more { SendMode::CopyMore } else { mode };
+        let chunk = ChunkSend {
+            lane: key,
+            token,
+            header: &chunk.header,
+            source,
+            offset,
+            length: chunk.length as usize,
+            mode: if is_more { SendMode::CopyMore } else { mode },
+        };
         // SAFETY: the operation keeps its memory until it ends, and the protocol ends no send
         // while a chunk of it is unreleased.
-        unsafe {
-            self.driver.send_chunk(key, token, &chunk.header, source, offset, length, mode);
-        }
+        unsafe { self.driver.send_chunk(&chunk) };
         true
     }
 

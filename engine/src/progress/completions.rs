@@ -11,6 +11,7 @@ use super::events::EventQueues;
 use super::held::Held;
 use super::lent::LentRegions;
 use super::outside::{OutsideQueue, Ticket};
+use super::post::Memory;
 use super::shared::{ChunkWriter, Keys};
 use crate::driver::traits::ProcessCookie;
 use crate::memory::{Buffer, Shape, Span, Window};
@@ -68,6 +69,16 @@ struct Slot {
     offset: u32,
     /// The endpoint whose counters count its completion; [`UNCOUNTED`]: none.
     counts_for: u16,
+}
+
+/// What completes an operation that is posted, and its memory.
+#[derive(Debug)]
+pub(crate) struct Posting {
+    pub(crate) kind: OperationKind,
+    pub(crate) route: Route,
+    pub(crate) memory: Memory,
+    pub(crate) peer: Option<Peer>,
+    pub(crate) envelope: Envelope,
 }
 
 /// Returns the counter event of an operation's completion, with memory of this many bytes.
@@ -290,17 +301,8 @@ impl Completions {
 
     /// Keeps the memory of operation `id` until it ends.
     #[inline]
-    #[allow(clippy::too_many_arguments)]
-    pub(crate) fn insert(
-        &mut self,
-        id: Id,
-        kind: OperationKind,
-        route: Route,
-        buffer: Option<Buffer>,
-        shape: Shape,
-        peer: Option<Peer>,
-        envelope: Envelope,
-    ) {
+    pub(crate) fn insert(&mut self, id: Id, posting: Posting) {
+        let Posting { kind, route, memory: Memory { buffer, shape }, peer, envelope } = posting;
         let index = id.index();
         if index >= self.slots.len() {
             self.slots.resize_with(index + 1, || None);

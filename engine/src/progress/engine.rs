@@ -15,7 +15,6 @@ use super::completions::Completions;
 use super::completions::pieces::Scratch;
 use super::control::ControlLane;
 use super::datagram::{Datagrams, Rings};
-use super::mapped::MemoryQuestions;
 use super::monitor::EngineQuestions;
 use super::roles::Roles;
 use super::traits::{DriverEvent, Interest, LaneKey};
@@ -89,7 +88,6 @@ pub(crate) struct EngineState {
     pub(super) rings: Rings,
     pub(super) scratch: Scratch,
     /// Requests for the memory of local peers.
-    pub(super) questions: MemoryQuestions,
     pub(super) keys: Arc<JobKeys>,
     pub(crate) arena: Arc<Arena>,
     pub(crate) listener: EngineFd<TcpListener>,
@@ -146,22 +144,29 @@ pub(crate) struct EngineState {
     pub(super) random: StdRng,
 }
 
+/// What an engine is made of.
+pub(crate) struct EngineParts {
+    /// Its id, unique in the job.
+    pub(crate) engine: u64,
+    /// Unpredictable, except in tests.
+    pub(crate) random: StdRng,
+    pub(crate) core: Config,
+    pub(crate) config: LoopConfig,
+    pub(crate) keys: Arc<JobKeys>,
+    /// Completions that a queue holds.
+    pub(crate) entries_max: usize,
+    pub(crate) arena: Arc<Arena>,
+    /// The socket that it listens on, and the address by which peers reach it.
+    pub(crate) listener: TcpListener,
+    pub(crate) locator: SocketAddr,
+    pub(crate) rails: Vec<Rail>,
+}
+
 impl EngineState {
-    /// Creates an engine that will listen on `listener`. `random` is unpredictable, except in
-    /// tests.
-    #[allow(clippy::too_many_arguments)]
-    pub(crate) fn new(
-        engine: u64,
-        mut random: StdRng,
-        core: Config,
-        config: LoopConfig,
-        keys: Arc<JobKeys>,
-        entries_max: usize,
-        arena: Arc<Arena>,
-        listener: TcpListener,
-        locator: SocketAddr,
-        rails: Vec<Rail>,
-    ) -> Self {
+    /// Creates an engine.
+    pub(crate) fn new(parts: EngineParts) -> Self {
+        let EngineParts { engine, mut random, core, config, keys, arena, .. } = parts;
+        let EngineParts { entries_max, listener, locator, rails, .. } = parts;
         Self {
             core: Core::new(engine, core),
             completions: Completions::new(entries_max),
@@ -186,7 +191,6 @@ impl EngineState {
             without_lane: Vec::new(),
             rings: Rings::default(),
             scratch: Scratch::default(),
-            questions: MemoryQuestions::default(),
             blocked: Vec::new(),
             acks_due: VecDeque::new(),
             lane_keys: Vec::new(),
@@ -494,12 +498,6 @@ impl Engine {
                     self.handle_ring_changed(session, is_up.then_some(number));
                 }
                 DriverEvent::ProcessEnded { session } => self.handle_process_ended(session),
-                DriverEvent::MemoryRequested { session, token, key } => {
-                    self.handle_memory_asked(session, token, key);
-                }
-                DriverEvent::MemoryAnswered { session, token, answer } => {
-                    self.handle_memory_given(session, token, answer);
-                }
                 DriverEvent::Closed { lane } => {
                     self.state.roles.remove(lane);
                 }

@@ -63,11 +63,6 @@ impl LentRegions {
         self.known.get(name.index())?.as_ref().filter(|known| known.name == name)
     }
 
-    /// Returns the memory of a region.
-    pub(super) fn window(&self, name: Id) -> Option<&Arc<Window>> {
-        Some(&self.get(name)?.window)
-    }
-
     #[inline]
     pub(super) fn put(&self, region: Id, offset: u64, bytes: &[u8]) -> Result<(), Refusal> {
         let known = self.get(region).ok_or(Refusal::Fault)?;

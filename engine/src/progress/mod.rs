@@ -25,7 +25,6 @@ mod held;
 pub(crate) mod leave;
 pub(crate) mod lent;
 mod manager;
-pub(crate) mod mapped;
 mod migrate;
 mod monitor;
 pub(crate) mod one_sided;

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use rand::rngs::{StdRng, SysRng};
 use rand::{RngExt, SeedableRng};
 
-use super::completions::{PostedTo, Route};
+use super::completions::{PostedTo, Posting, Route};
 use super::counters::CounterEvents;
 use super::engine::Engine;
 use super::lent::RegionCounts;
 use super::outside::Ticket;
-use super::post::{Memory, Posted, Refused, beyond_inject_limit};
+use super::post::{COMPLETIONS, Memory, Posted, Refused, beyond_inject_limit};
 use crate::memory::Window;
 use crate::proto::one_sided::Verb;
 use crate::proto::one_sided::origin::OneSidedRequest;
@@ -55,7 +55,7 @@ impl Engine {
             return Err((error, memory));
         }
         if !self.state.completions.has_room(route) {
-            return Err((Error::WouldBlock("cq_entries"), memory));
+            return Err((Error::WouldBlock(COMPLETIONS), memory));
         }
         let peer = Some(Peer(request.peer));
         let (kind, endpoint) = (kind_of(request.verb), request.endpoint);
@@ -73,12 +73,13 @@ impl Engine {
         &mut self,
         id: Id,
         (kind, endpoint, peer): (OperationKind, u16, Option<Peer>),
-        Memory { buffer, shape }: Memory,
+        memory: Memory,
         route: Route,
         more: bool,
     ) {
         let state = &mut *self.state;
-        state.completions.insert(id, kind, route, buffer, shape, peer, Envelope::UNTAGGED);
+        let envelope = Envelope::UNTAGGED;
+        state.completions.insert(id, Posting { kind, route, memory, peer, envelope });
         state.completions.count_for(id, endpoint);
         state.core.enqueue_one_sided(id, state.now_ns);
         if !more {
@@ -136,7 +137,7 @@ impl Engine {
             return Err((error, memory));
         }
         let Some(handle) = self.new_handle(ticket) else {
-            return Err((Error::WouldBlock("cq_entries"), memory));
+            return Err((Error::WouldBlock(COMPLETIONS), memory));
         };
         let posted = self.post_one_sided(request, memory, Route::Handle(handle), more);
         if posted.is_err() {
@@ -292,11 +293,6 @@ impl Engine {
             Some(name) => Ok(name),
             None => Err(Error::misuse("this is no key of this region, or it was revoked before")),
         }
-    }
-
-    /// Returns whether any peer has mapped a region.
-    pub(crate) fn is_region_mapped(&self, region: Id) -> bool {
-        self.state.core.regions().is_mapped(region)
     }
 
     /// Closes a region to peers, except for operations that use its memory already.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::completions::{Handle, PostedTo, Route};
+use super::completions::{Handle, PostedTo, Posting, Route};
 use super::counters::CounterEvents;
 use super::engine::Engine;
 use super::outside::Ticket;
@@ -14,6 +14,9 @@ use crate::proto::send::{SendRefusal, SendRequest};
 use crate::proto::table::Id;
 use crate::types::{Address, Envelope, Error, OperationKind, Peer, Status};
 use crate::wire::MESSAGE_BYTES_MAX;
+
+/// Limit of a completion queue.
+pub(super) const COMPLETIONS: &str = "completions that are not read; setting cq_entries";
 
 /// Longest multi-receive buffer: offsets in it are kept in 32 bits.
 const MULTI_BYTES_MAX: usize = u32::MAX as usize;
@@ -83,7 +86,7 @@ impl Engine {
     pub(crate) fn error_of(&mut self, peer: Option<Peer>, refusal: SendRefusal) -> Error {
         match refusal {
             SendRefusal::UnknownPeer => Error::UnknownPeer,
-            SendRefusal::Full(setting) => Error::WouldBlock(setting),
+            SendRefusal::Full(limit) => Error::WouldBlock(limit),
             SendRefusal::Failed(failure) => {
                 if let Some(peer) = peer {
                     self.state.core.note_reported(peer.0);
@@ -241,7 +244,7 @@ impl Engine {
             return Err((Error::misuse(text), memory));
         }
         if !self.state.completions.has_room(route) {
-            return Err((Error::WouldBlock("cq_entries"), memory));
+            return Err((Error::WouldBlock(COMPLETIONS), memory));
         }
         let whole_limit = request.hint.eager_limit(u64::MAX);
         let may_go_now = request.level == CompletionLevel::Inject && request.is_plain();
@@ -288,8 +291,7 @@ impl Engine {
         let envelope = Envelope::of(request.context, request.tag);
         let state = &mut *self.state;
         let kind = OperationKind::Send;
-        let Memory { buffer, shape } = memory;
-        state.completions.insert(id, kind, route, buffer, shape, peer, envelope);
+        state.completions.insert(id, Posting { kind, route, memory, peer, envelope });
         state.completions.count_for(id, request.endpoint);
         state.core.enqueue(id, state.now_ns);
         self.note_hint(request);
@@ -366,7 +368,7 @@ impl Engine {
         ticket: Option<&Arc<Ticket>>,
     ) -> Result<Posted, Refused> {
         let Some(handle) = self.new_handle(ticket) else {
-            return Err((Error::WouldBlock("cq_entries"), memory));
+            return Err((Error::WouldBlock(COMPLETIONS), memory));
         };
         let posted = self.post_send(request, memory, Route::Handle(handle), more);
         if !matches!(posted, Ok(Posted::Pending(_))) {
@@ -386,7 +388,7 @@ impl Engine {
         ticket: Option<&Arc<Ticket>>,
     ) -> Result<Id, Refused> {
         let Some(handle) = self.new_handle(ticket) else {
-            return Err((Error::WouldBlock("cq_entries"), memory));
+            return Err((Error::WouldBlock(COMPLETIONS), memory));
         };
         let posted = self.post_receive(request, memory, Route::Handle(handle));
         if posted.is_err() {
@@ -404,7 +406,7 @@ impl Engine {
         route: Route,
     ) -> Result<Id, Refused> {
         if !self.state.completions.has_room(route) {
-            return Err((Error::WouldBlock("cq_entries"), memory));
+            return Err((Error::WouldBlock(COMPLETIONS), memory));
         }
         if request.min_free.is_some() && memory.shape.len() > MULTI_BYTES_MAX {
             let text = format!("a multi-receive has at most {MULTI_BYTES_MAX} bytes; post several");
@@ -420,8 +422,7 @@ impl Engine {
             Ok(id) => id,
             Err(refusal) => return Err((self.error_of(peer, refusal), memory)),
         };
-        let Memory { buffer, shape } = memory;
-        state.completions.insert(id, kind, route, buffer, shape, peer, envelope);
+        state.completions.insert(id, Posting { kind, route, memory, peer, envelope });
         state.completions.count_for(id, request.endpoint);
         if fast.is_none() {
             state.core.start_receive(id, &mut state.completions);
@@ -455,7 +456,7 @@ impl Engine {
         route: Route,
     ) -> Result<Id, Refused> {
         if !self.state.completions.has_room(route) {
-            return Err((Error::WouldBlock("cq_entries"), memory));
+            return Err((Error::WouldBlock(COMPLETIONS), memory));
         }
         let state = &mut *self.state;
         let id = match state.core.new_claimed_receive(claim, memory.shape.len() as u64) {
@@ -467,9 +468,8 @@ impl Engine {
                 return Err((Error::misuse(text), memory));
             }
         };
-        let Memory { buffer, shape } = memory;
-        let (kind, envelope) = (OperationKind::Receive, Envelope::default());
-        state.completions.insert(id, kind, route, buffer, shape, None, envelope);
+        let (kind, peer, envelope) = (OperationKind::Receive, None, Envelope::default());
+        state.completions.insert(id, Posting { kind, route, memory, peer, envelope });
         state.completions.count_for(id, endpoint);
         state.core.start_claimed(id, claim, &mut state.completions);
         Ok(id)

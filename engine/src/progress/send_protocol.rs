@@ -2,6 +2,7 @@
 
 use super::engine::Engine;
 use crate::proto::datagram::{Datagram, PullMethod, Route};
+use crate::proto::paths::Paths;
 use crate::proto::table::Id;
 use crate::types::{SendProtocol, SendRange, SendTransport};
 
@@ -15,8 +16,10 @@ impl Engine {
         let ranges: Vec<(u64, SendTransport)> = if core.is_loopback(slot) {
             vec![(u64::MAX, SendTransport::Loopback)]
         } else if let Some(datagram) = session.datagram.as_deref() {
+            let are_paths_open = self.state.paths.of(slot).is_some_and(Paths::are_open);
             let ranges = datagram.protocol().ranges(eager_limit).into_iter();
-            ranges.map(|(longest, route)| (longest, transport(datagram, route))).collect()
+            let of = |route| transport(datagram, route, are_paths_open);
+            ranges.map(|(longest, route)| (longest, of(route))).collect()
         } else {
             vec![(eager_limit, SendTransport::Stream), (u64::MAX, SendTransport::PulledOverLanes)]
         };
@@ -32,14 +35,15 @@ impl Engine {
     }
 }
 
-/// What carries messages of a route.
-fn transport(datagram: &Datagram, route: Route) -> SendTransport {
+/// What carries messages of a route. While no path is open, segments go on the TCP connection.
+fn transport(datagram: &Datagram, route: Route, are_paths_open: bool) -> SendTransport {
     let (has_ring, protocol) = (datagram.has_ring(), datagram.protocol());
     match route {
+        Route::Segment | Route::Parts if !are_paths_open => SendTransport::Stream,
         Route::Segment if has_ring => SendTransport::Ring,
         Route::Segment => SendTransport::Datagram,
         Route::Stream => SendTransport::Stream,
-        Route::Parts if protocol.has_parts_on_stream() => SendTransport::Stream,
+        Route::Parts if protocol.goes_by_stream() => SendTransport::Stream,
         Route::Parts if has_ring => SendTransport::RingSegments,
         Route::Parts => SendTransport::Datagrams,
         Route::Pull(PullMethod::Memory) => SendTransport::PulledFromMemory,

@@ -8,9 +8,7 @@
 use super::core::Core;
 use super::effects::{Arrival, Effects, Ended, RemoteName};
 use super::failure::PeerFailure;
-use super::hint::Hint;
 use super::matching::{Kept, MatchEnvelope};
-use super::one_sided::Role;
 use super::operation::{NO_REMOTE, NO_SESSION, Operation, OperationState};
 use super::receive::ReceiveRequest;
 use super::send::SendRefusal;
@@ -62,23 +60,15 @@ impl Core {
         capacity: u64,
     ) -> Option<Result<Id, SendRefusal>> {
         let Claim { endpoint, envelope, .. } = self.claims.get(claim)?;
+        let state = OperationState::Posted { key: None, ignore: 0 };
         let operation = Operation {
-            endpoint: *endpoint,
-            session: NO_SESSION,
-            remote: NO_REMOTE,
             context: envelope.context,
             tag: envelope.tag,
             length: capacity,
-            data: None,
-            hint: Hint::None,
-            fence: false,
-            passed: 0,
-            slice_of: None,
-            role: Role::None,
-            state: OperationState::Posted { key: None, ignore: 0 },
+            ..Operation::new(*endpoint, NO_SESSION, NO_REMOTE, state)
         };
         let made = self.operations.insert(operation);
-        Some(made.map_err(|_| SendRefusal::Full("operations_max")))
+        Some(made.map_err(|_| SendRefusal::OPERATIONS))
     }
 
     /// Receives a claimed message, which ends the claim.

@@ -16,9 +16,7 @@
 
 use super::core::Core;
 use super::effects::{Effects, Ended};
-use super::hint::Hint;
 use super::matching::{MatchEnvelope, PostedKey, STAYS, Selector};
-use super::one_sided::Role;
 use super::operation::{Cause, NO_REMOTE, NO_SESSION, Operation, OperationState};
 use super::table::Id;
 use super::unexpected::Message;
@@ -98,20 +96,13 @@ impl Core {
         }
         multi.pending += 1;
         let is_used_up = capacity - multi.used < multi.min_free;
+        let state = OperationState::Posted { key: None, ignore: 0 };
         let slice = Operation {
-            endpoint,
-            session: NO_SESSION,
-            remote: NO_REMOTE,
             context,
             tag,
             length: taken,
-            data: None,
-            hint: Hint::None,
-            fence: false,
-            passed: 0,
             slice_of: Some(id),
-            role: Role::None,
-            state: OperationState::Posted { key: None, ignore: 0 },
+            ..Operation::new(endpoint, NO_SESSION, NO_REMOTE, state)
         };
         let slice = self.operations.insert(slice).ok()?;
         effects.slice(id, slice, offset, taken);

@@ -42,6 +42,27 @@ pub(crate) struct Operation {
 }
 
 impl Operation {
+    /// Returns an operation between `endpoint` and `remote` of `session`, without context, tag,
+    /// bytes, hint or role.
+    #[inline]
+    pub(super) fn new(endpoint: u16, session: u32, remote: u32, state: OperationState) -> Self {
+        Self {
+            endpoint,
+            session,
+            remote,
+            context: 0,
+            tag: 0,
+            length: 0,
+            data: None,
+            hint: Hint::None,
+            fence: false,
+            passed: 0,
+            slice_of: None,
+            role: Role::None,
+            state,
+        }
+    }
+
     /// Notes that a receive has matched a message of the session in `slot`.
     pub(super) fn note_match(&mut self, slot: u32, arrival: &Arrival) {
         self.session = slot;

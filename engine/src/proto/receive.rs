@@ -5,7 +5,6 @@ use super::effects::{Arrival, Effects, Ended};
 use super::hint::Hint;
 use super::matching::{Kept, MatchEnvelope, Selector};
 use super::multi::Multi;
-use super::one_sided::Role;
 use super::operation::{Cause, NO_REMOTE, NO_SESSION, Operation, OperationState};
 use super::pulls::Offered;
 use super::send::SendRefusal;
@@ -33,6 +32,20 @@ pub struct ReceiveRequest {
     pub(crate) capacity: u64,
     /// Makes it a multi-receive, until fewer bytes than this are free: see [`super::multi`].
     pub(crate) min_free: Option<u64>,
+}
+
+impl ReceiveRequest {
+    /// Returns the operation of the receive; `session` is that of its source.
+    #[inline]
+    fn operation(&self, selector: &Selector, session: u32, state: OperationState) -> Operation {
+        let remote = selector.source.unwrap_or(NO_REMOTE);
+        Operation {
+            context: self.context,
+            tag: self.tag,
+            length: self.capacity,
+            ..Operation::new(self.endpoint, session, remote, state)
+        }
+    }
 }
 
 #[inline]
@@ -70,25 +83,12 @@ impl Core {
     /// ready.
     pub(crate) fn new_receive(&mut self, request: &ReceiveRequest) -> Result<Id, SendRefusal> {
         let (selector, session) = self.selector(request)?;
-        let operation = Operation {
-            endpoint: request.endpoint,
-            session,
-            remote: selector.source.unwrap_or(NO_REMOTE),
-            context: request.context,
-            tag: request.tag,
-            length: request.capacity,
-            data: None,
-            hint: Hint::None,
-            fence: false,
-            passed: 0,
-            slice_of: None,
-            role: Role::None,
-            state: match request.min_free {
-                None => OperationState::Posted { key: None, ignore: request.ignore },
-                Some(min_free) => OperationState::Multi(Multi::new(request.ignore, min_free)),
-            },
+        let state = match request.min_free {
+            None => OperationState::Posted { key: None, ignore: request.ignore },
+            Some(min_free) => OperationState::Multi(Multi::new(request.ignore, min_free)),
         };
-        self.operations.insert(operation).map_err(|_| SendRefusal::Full("operations_max"))
+        let operation = request.operation(&selector, session, state);
+        self.operations.insert(operation).map_err(|_| SendRefusal::OPERATIONS)
     }
 
     /// Creates and starts a receive for which no message can wait. `None`: one may, or there is an
@@ -108,21 +108,8 @@ impl Core {
         }
         let index = self.operations.vacant()?;
         let key = matcher.insert_posted(&selector, index as u32);
-        let operation = Operation {
-            endpoint: request.endpoint,
-            session,
-            remote: selector.source.unwrap_or(NO_REMOTE),
-            context: request.context,
-            tag: request.tag,
-            length: request.capacity,
-            data: None,
-            hint: Hint::None,
-            fence: false,
-            passed: 0,
-            slice_of: None,
-            role: Role::None,
-            state: OperationState::Posted { key: Some(key), ignore: request.ignore },
-        };
+        let state = OperationState::Posted { key: Some(key), ignore: request.ignore };
+        let operation = request.operation(&selector, session, state);
         let inserted = self.operations.insert(operation);
         debug_assert!(inserted.as_ref().is_ok_and(|id| id.index() == index), "the slot was vacant");
         inserted.ok()

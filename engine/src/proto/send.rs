@@ -11,7 +11,6 @@ use super::effects::{CompletionLevel, Effects, Ended};
 use super::failure::PeerFailure;
 use super::fence::target_of;
 use super::hint::Hint;
-use super::one_sided::Role;
 use super::operation::{Operation, OperationState, Serving};
 use super::table::{Id, Table};
 use crate::wire::eager::EAGER_HEADER_BYTES;
@@ -67,8 +66,15 @@ pub(crate) enum SendRefusal {
     UnknownPeer,
     /// The peer failed.
     Failed(PeerFailure),
-    /// A limit is reached; it names the setting.
+    /// A limit is reached: of this.
     Full(&'static str),
+}
+
+impl SendRefusal {
+    /// There is no space for another operation.
+    pub(crate) const OPERATIONS: Self = Self::Full("outstanding operations of the engine");
+    /// Too many sends to the peer wait.
+    pub(crate) const WAITING_SENDS: Self = Self::Full("sends that wait for one peer");
 }
 
 /// Result of [`Core::stage`].
@@ -208,7 +214,7 @@ impl Core {
         if let Some(known) = self.sessions.at(session as usize)
             && known.waiting.len() >= self.config.send_queue_ops
         {
-            return Err(SendRefusal::Full("send_queue_ops"));
+            return Err(SendRefusal::WAITING_SENDS);
         }
         self.new_promised_send(request)
     }
@@ -217,22 +223,18 @@ impl Core {
     /// reserved slot.
     pub(crate) fn new_promised_send(&mut self, request: &SendRequest) -> Result<Id, SendRefusal> {
         let session = self.route(request.peer)?;
+        let (remote, state) =
+            (request.peer.index() as u32, OperationState::New { level: request.level });
         let operation = Operation {
-            endpoint: request.endpoint,
-            session,
-            remote: request.peer.index() as u32,
             context: request.context,
             tag: request.tag,
             length: request.length,
             data: request.data,
             hint: request.hint,
             fence: request.fence,
-            passed: 0,
-            slice_of: None,
-            role: Role::None,
-            state: OperationState::New { level: request.level },
+            ..Operation::new(request.endpoint, session, remote, state)
         };
-        self.operations.insert(operation).map_err(|_| SendRefusal::Full("operations_max"))
+        self.operations.insert(operation).map_err(|_| SendRefusal::OPERATIONS)
     }
 
     /// Queues a new send and connects if necessary. [`Self::poll_waiting`] returns it.
@@ -545,23 +547,8 @@ mod tests {
     impl Line {
         fn post(&mut self, context: u64, hint: Hint) -> usize {
             let state = OperationState::Queued { level: CompletionLevel::Delivery };
-            let (endpoint, session, remote, tag, length) = (0, 0, 1, 0, 8);
-            let (data, passed, slice_of) = (None, 0, None);
-            let operation = Operation {
-                endpoint,
-                session,
-                remote,
-                context,
-                tag,
-                length,
-                data,
-                hint,
-                fence: false,
-                passed,
-                slice_of,
-                role: Role::None,
-                state,
-            };
+            let operation =
+                Operation { context, length: 8, hint, ..Operation::new(0, 0, 1, state) };
             let id = self.1.insert(operation).unwrap();
             let at = place_in_line(&self.0, &self.1, id);
             self.0.insert(at, id);

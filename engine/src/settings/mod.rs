@@ -186,20 +186,30 @@ impl Settings {
         }
     }
 
-    /// Returns every setting in force, in table order.
+    /// Returns every setting in force, in table order. Those that are not documented are among
+    /// them if they have been set.
     pub fn entries(&self) -> impl Iterator<Item = Entry> + '_ {
-        ROWS.iter().zip(&self.origins).map(|(row, origin)| Entry {
-            name: row.name,
-            value: (row.format)(&self.values),
-            origin: origin.clone(),
-            doc: row.doc,
-        })
+        let rows = ROWS.iter().zip(&self.origins);
+        let listed = rows.filter(|(row, origin)| !row.is_hidden || **origin != Origin::Default);
+        listed.map(|(row, _)| self.entry(row.name))
     }
 
-    /// Returns the descriptions of all settings, in table order: the reference listing.
+    fn entry(&self, name: &str) -> Entry {
+        let index = table::position(name).expect("callers name rows of the table");
+        let row = &ROWS[index];
+        Entry {
+            name: row.name,
+            value: (row.format)(&self.values),
+            origin: self.origins[index].clone(),
+            doc: row.doc,
+        }
+    }
+
+    /// Returns the descriptions of all documented settings, in table order: the reference listing.
     pub fn definitions() -> impl Iterator<Item = Definition> {
+        let listed = ROWS.iter().filter(|row| !row.is_hidden);
         let defaults = Values::defaults();
-        ROWS.iter().map(move |row| Definition {
+        listed.map(move |row| Definition {
             name: row.name,
             variable: row.variable(),
             takes: row.takes(),
@@ -318,9 +328,7 @@ impl Settings {
     }
 
     fn conflict(&self, relation: &Relation) -> SettingsError {
-        let entry = |name| self.entries().find(|entry| entry.name == name);
-        let lesser = entry(relation.lesser).expect("relations are written over table rows");
-        let greater = entry(relation.greater).expect("relations are written over table rows");
+        let (lesser, greater) = (self.entry(relation.lesser), self.entry(relation.greater));
         SettingsError::Conflict {
             lesser: lesser.name,
             lesser_value: lesser.value,

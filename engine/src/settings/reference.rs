@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use super::Settings;
-use super::table::RELATIONS;
+use super::table::{RELATIONS, ROWS, position};
 
 /// `RINGRAIL_WRITE_SETTINGS=1 cargo test -p ringrail --lib settings::reference` writes it anew.
 const WRITE: &str = "RINGRAIL_WRITE_SETTINGS";
@@ -42,7 +42,8 @@ fn page() -> String {
          If only one of two is set, the default of the other is adjusted to it.\n\n\
          | not greater than | | because |\n|---|---|---|\n",
     );
-    for relation in RELATIONS {
+    let is_listed = |name| position(name).is_some_and(|row| !ROWS[row].is_hidden);
+    for relation in RELATIONS.iter().filter(|it| is_listed(it.lesser) && is_listed(it.greater)) {
         let gap = match relation.gap {
             0 => String::new(),
             gap => format!(" + {gap} bytes"),
@@ -55,6 +56,11 @@ fn page() -> String {
         .expect("writing to a string does not fail");
     }
     page
+}
+
+#[test]
+fn at_most_forty_settings_are_documented() {
+    assert!(Settings::definitions().count() <= 40, "does a user have a reason to change them all?");
 }
 
 #[test]

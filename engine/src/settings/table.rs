@@ -30,6 +30,8 @@ pub(crate) struct Row {
     pub(crate) range: fn() -> Option<String>,
     /// Whether no value may be shown anywhere.
     pub(crate) is_secret: bool,
+    /// Whether it is left out of listings.
+    pub(crate) is_hidden: bool,
     /// Reads and checks a text, and keeps its value.
     pub(crate) assign: fn(&mut Values, &str) -> Result<(), String>,
     /// Writes the value that is kept.
@@ -57,10 +59,13 @@ impl Row {
 
 /// Rows: `/// doc` `name -> type of getter and setter: kind = default, range,` and for the
 /// documentation `"default", "values"`, which a test compares with the row.
+///
+/// A row with `@hidden` before its name is set by tests, or to find the cause of a fault: it is
+/// read from all sources, and documented here alone.
 macro_rules! settings_table {
     ($(
         $(#[doc = $doc:literal])+
-        $name:ident -> $view:ty: $kind:ty = $default:expr, $range:expr,
+        $(@$mark:ident)? $name:ident -> $view:ty: $kind:ty = $default:expr, $range:expr,
             $default_text:literal, $values_text:literal;
     )+) => {
         /// Every value.
@@ -80,6 +85,7 @@ macro_rules! settings_table {
             name: stringify!($name),
             doc: concat!($($doc),+).trim_ascii_start(),
             is_secret: <$kind as Kind>::IS_SECRET,
+            is_hidden: has_mark(&[$(stringify!($mark))?]),
             expected: <$kind as Kind>::expected,
             range: || <$kind as Kind>::format_range(&$range),
             assign: |values, text| {
@@ -98,6 +104,7 @@ macro_rules! settings_table {
                 $(#[doc = $doc])+
                 #[doc = ""]
                 #[doc = concat!("Default: `", $default_text, "`. Values: ", $values_text, ".")]
+                $(#[doc($mark)])?
                 pub fn $name(&self) -> $view {
                     <$kind as Kind>::view(&self.values.$name)
                 }
@@ -110,6 +117,7 @@ macro_rules! settings_table {
                 #[doc = ""]
                 #[doc = concat!("Default: `", $default_text, "`. Values: ", $values_text, ".")]
                 /// The range is checked by [`build`](Self::build).
+                $(#[doc($mark)])?
                 #[must_use]
                 pub fn $name(self, value: $view) -> Self {
                     let value = <$kind as Kind>::own(value);
@@ -119,6 +127,10 @@ macro_rules! settings_table {
             )+
         }
     };
+}
+
+const fn has_mark(marks: &[&str]) -> bool {
+    !marks.is_empty()
 }
 
 const K: usize = 1 << 10;
@@ -152,7 +164,7 @@ settings_table! {
         "tcp", "one of tcp, datagram";
     /// AF_XDP frames of 4 KiB for the datagrams of an engine, half of them for receiving; locked
     /// memory.
-    xdp_frames -> usize: Count = 2048, Range::Numbers(128..=64 * K),
+    @hidden xdp_frames -> usize: Count = 2048, Range::Numbers(128..=64 * K),
         "2048", "a whole number from 128 to 65536";
     /// Time in microseconds for which a poll of an empty AF_XDP ring may run the NIC's driver
     /// instead of waiting for interrupts; 0 disables it. The endpoint's state shows NICs that do
@@ -181,7 +193,7 @@ settings_table! {
     shared_memory_ptrace_any -> bool: OneOf<bool> = false, Range::Any,
         "false", "one of false, true, 0, 1";
     /// io_uring features not to use, by the names that `ringrail-perf info` prints.
-    uring_disable -> &[String]: Names<false> = Vec::new(), Range::Any,
+    @hidden uring_disable -> &[String]: Names<false> = Vec::new(), Range::Any,
         "none", "`none`, or names with commas between them";
     /// NICs to use, by name or pattern (`rail*`) or by network (`10.1.0.0/16`), in order of
     /// preference; a leading `!` excludes. auto, or exclusions alone: all NICs that are not virtual
@@ -219,37 +231,40 @@ settings_table! {
         "auto", "`auto`, or bytes (such as 512, 16K or 4M; K is 1024) from 0 to 16M";
     /// Eager limit for messages that take several datagrams (eager_lane = datagram, or while the
     /// control connection is on another path), if lower than eager_limit_bytes.
-    datagram_eager_limit_bytes -> usize: Bytes = 16 * K, Range::Numbers(0..=PARTS_BYTES_MAX),
+    @hidden datagram_eager_limit_bytes -> usize: Bytes = 16 * K,
+        Range::Numbers(0..=PARTS_BYTES_MAX),
         "16K", "bytes (such as 512, 16K or 4M; K is 1024) from 0 to 16M";
     /// Transport of eager messages that do not fit a datagram of 2 KiB: tcp (the control
     /// connection, while it is on the path of the datagrams) or datagram (several datagrams).
-    eager_lane -> EagerLane: OneOf<EagerLane> = EagerLane::Tcp, Range::Any,
+    @hidden eager_lane -> EagerLane: OneOf<EagerLane> = EagerLane::Tcp, Range::Any,
         "tcp", "one of tcp, datagram";
     /// First bytes of a rendezvous message that travel with its request to send.
-    rts_bytes -> usize: Bytes = 0, Range::Numbers(0..=EAGER_BYTES_MAX),
+    @hidden rts_bytes -> usize: Bytes = 0, Range::Numbers(0..=EAGER_BYTES_MAX),
         "0", "bytes (such as 512, 16K or 4M; K is 1024) from 0 to 32K";
     /// Largest message that can be injected: copied at once, its buffer reusable on return.
     inject_limit_bytes -> usize: Bytes = 16 * K, Range::Numbers(0..=EAGER_BYTES_MAX),
         "16K", "bytes (such as 512, 16K or 4M; K is 1024) from 0 to 32K";
     /// Largest byte range of one grant to a bulk lane; a quarter more if that completes the
     /// message. With its header it should fill whole 64 KiB packets of the kernel.
-    chunk_bytes -> usize: Bytes = 254 * K, Range::Numbers(4 * K..=CHUNK_BYTES_MAX as usize),
+    @hidden chunk_bytes -> usize: Bytes = 254 * K, Range::Numbers(4 * K..=CHUNK_BYTES_MAX as usize),
         "254K", "bytes (such as 512, 16K or 4M; K is 1024) from 4K to 16M";
     /// Largest chunk while short messages arrive, which wait behind it.
-    busy_chunk_bytes -> usize: Bytes = 111 * K, Range::Numbers(4 * K..=CHUNK_BYTES_MAX as usize),
+    @hidden busy_chunk_bytes -> usize: Bytes = 111 * K,
+        Range::Numbers(4 * K..=CHUNK_BYTES_MAX as usize),
         "111K", "bytes (such as 512, 16K or 4M; K is 1024) from 4K to 16M";
     /// Chunks of chunk_bytes granted in advance on each bulk lane, half of them at a time.
-    grant_horizon_chunks -> usize: Count = 4, Range::Numbers(1..=1024),
+    @hidden grant_horizon_chunks -> usize: Count = 4, Range::Numbers(1..=1024),
         "4", "a whole number from 1 to 1024";
     /// Bulk lanes of a session on each pair of rails; more than one helps where the network limits
     /// single TCP connections.
     bulk_lanes -> usize: Count = 1, Range::Numbers(1..=64),
         "1", "a whole number from 1 to 64";
     /// Bulk lanes of an engine, all sessions together; the least recently used are closed first.
-    bulk_lanes_max -> usize: Count = 256, Range::Numbers(1..=M),
+    @hidden bulk_lanes_max -> usize: Count = 256, Range::Numbers(1..=M),
         "256", "a whole number from 1 to 1048576";
     /// A bulk lane without traffic for this long is closed.
-    bulk_idle_timeout -> Duration: Time = seconds(30), Range::Times(micros(1000)..=24 * HOUR),
+    @hidden bulk_idle_timeout -> Duration: Time = seconds(30),
+        Range::Times(micros(1000)..=24 * HOUR),
         "30s", "a time (such as 50us, 10ms or 5s) from 1ms to 86400s";
     /// Zero-copy sends of bulk data: auto (measured for each path), on or off.
     zero_copy -> ZeroCopy: OneOf<ZeroCopy> = ZeroCopy::Auto, Range::Any,
@@ -269,10 +284,10 @@ settings_table! {
         "auto", "one of auto, system, cubic, reno, bbr, dctcp";
     /// Initial envelope credit of each peer; raised, within unexpected_messages, where envelopes
     /// wait for their receives.
-    envelope_credits -> usize: Count = 16_384, Range::Numbers(1..=16 * M),
+    @hidden envelope_credits -> usize: Count = 16_384, Range::Numbers(1..=16 * M),
         "16384", "a whole number from 1 to 16777216";
     /// Eager payload credit of each peer.
-    eager_credit_bytes -> usize: Bytes = 256 * K, Range::Numbers(1..=G),
+    @hidden eager_credit_bytes -> usize: Bytes = 256 * K, Range::Numbers(1..=G),
         "256K", "bytes (such as 512, 16K or 4M; K is 1024) from 1 to 1G";
     /// Memory for messages that arrive before their receive, all peers of an engine together; a
     /// quarter of it at most for one peer.
@@ -281,30 +296,30 @@ settings_table! {
     /// Messages that may arrive before their receive, all peers of an engine together; a quarter of
     /// them at most for one peer. Each takes about 128 bytes besides its payload. More wait at
     /// their senders.
-    unexpected_messages -> usize: Count = 16 * M, Range::Numbers(1..=1024 * M),
+    @hidden unexpected_messages -> usize: Count = 16 * M, Range::Numbers(1..=1024 * M),
         "16777216", "a whole number from 1 to 1073741824";
     /// Sends to one peer that may wait for credit before posting returns `WouldBlock`. Their
     /// payload is not limited: it stays in the caller's buffers.
-    send_queue_ops -> usize: Count = 4 * M, Range::Numbers(1..=64 * M),
+    @hidden send_queue_ops -> usize: Count = 4 * M, Range::Numbers(1..=64 * M),
         "4194304", "a whole number from 1 to 67108864";
     /// Outstanding operations of an engine before posting returns `WouldBlock`.
-    operations_max -> usize: Count = 16 * M, Range::Numbers(16..=64 * M),
+    @hidden operations_max -> usize: Count = 16 * M, Range::Numbers(16..=64 * M),
         "16777216", "a whole number from 16 to 67108864";
     /// Completions that a queue holds before posting returns `WouldBlock`.
     cq_entries -> usize: Count = 16 * M, Range::Numbers(16..=64 * M),
         "16777216", "a whole number from 16 to 67108864";
     /// Size of a staging buffer, in which small messages of one poll are coalesced.
-    staging_bytes -> usize: Bytes = 64 * K, Range::Numbers(2 * K..=32 * M),
+    @hidden staging_bytes -> usize: Bytes = 64 * K, Range::Numbers(2 * K..=32 * M),
         "64K", "bytes (such as 512, 16K or 4M; K is 1024) from 2K to 32M";
     /// Staging buffers of an engine; as much memory again for messages in datagrams until they are
     /// acknowledged, and for long ones by control connections.
-    staging_buffers_max -> usize: Count = 1024, Range::Numbers(2..=M),
+    @hidden staging_buffers_max -> usize: Count = 1024, Range::Numbers(2..=M),
         "1024", "a whole number from 2 to 1048576";
     /// Size of the buffer into which control connections are read.
-    receive_buffer_bytes -> usize: Bytes = 256 * K, Range::Numbers(4 * K..=64 * M),
+    @hidden receive_buffer_bytes -> usize: Bytes = 256 * K, Range::Numbers(4 * K..=64 * M),
         "256K", "bytes (such as 512, 16K or 4M; K is 1024) from 4K to 64M";
     /// Control connections that are read by direct calls, those with the latest traffic.
-    hot_lanes -> usize: Count = 4, Range::Numbers(0..=1024),
+    @hidden hot_lanes -> usize: Count = 4, Range::Numbers(0..=1024),
         "4", "a whole number from 0 to 1024";
     /// How long a waiting thread spins before it sleeps.
     spin -> Duration: Time = micros(50), Range::Times(Duration::ZERO..=seconds(10)),
@@ -314,10 +329,11 @@ settings_table! {
     connect_timeout -> Duration: Time = seconds(2), Range::Times(micros(1000)..=HOUR),
         "2s", "a time (such as 50us, 10ms or 5s) from 1ms to 3600s";
     /// Connection attempts after the first one failed.
-    connect_retries -> usize: Count = 5, Range::Numbers(0..=1000),
+    @hidden connect_retries -> usize: Count = 5, Range::Numbers(0..=1000),
         "5", "a whole number from 0 to 1000";
     /// Pause before the first retry; it doubles with each.
-    connect_retry_delay -> Duration: Time = micros(10_000), Range::Times(micros(100)..=HOUR),
+    @hidden connect_retry_delay -> Duration: Time = micros(10_000),
+        Range::Times(micros(100)..=HOUR),
         "10ms", "a time (such as 50us, 10ms or 5s) from 100us to 3600s";
     /// A peer whose host has not answered for this long is dead. The kernel probes idle peers from
     /// a fifth of it on, at least three times, a second or more apart, so that detection takes at
@@ -347,7 +363,7 @@ settings_table! {
     sessions_max -> usize: Count = 65_536, Range::Numbers(1..=16 * M),
         "65536", "a whole number from 1 to 16777216";
     /// Incoming connections that have not completed their handshake.
-    handshake_pending_max -> usize: Count = 1024, Range::Numbers(1..=M),
+    @hidden handshake_pending_max -> usize: Count = 1024, Range::Numbers(1..=M),
         "1024", "a whole number from 1 to 1048576";
     /// Secret by which the processes of a job authenticate each other; never displayed. Takes
     /// precedence over job_secret_file.
@@ -360,7 +376,7 @@ settings_table! {
     insecure -> bool: OneOf<bool> = false, Range::Any,
         "false", "one of false, true, 0, 1";
     /// Entries of the io_uring submission queue.
-    ring_entries -> usize: Count = 256, Range::Numbers(8..=32 * K),
+    @hidden ring_entries -> usize: Count = 256, Range::Numbers(8..=32 * K),
         "256", "a whole number from 8 to 32768";
     /// File for a packet capture that Wireshark opens; further engines of the process append `-2`,
     /// `-3` ... to the name, and `%p` stands for the process id. All payload is written; the file
@@ -384,7 +400,7 @@ settings_table! {
     /// Faults that the driver injects, for tests only: a seed and rates of short, again, late,
     /// reset, refuse, cut, garble and garble_control; for datagrams of lose, repeat, reorder, flip
     /// and truncate; for shared memory of ring_end and unread.
-    inject_faults -> Option<Faults>: FaultSet = None, Range::Any,
+    @hidden inject_faults -> Option<Faults>: FaultSet = None, Range::Any,
         "none",
         "`none`, or a seed and rates from 0 to 1 of short, again, late, reset, refuse, cut, \
          garble, garble_control, lose, repeat, reorder, flip, truncate, ring_end, unread, such \

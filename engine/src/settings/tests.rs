@@ -31,7 +31,7 @@ fn from_file(text: &str, host: &str) -> Result<Settings, SettingsError> {
 }
 
 fn origin(settings: &Settings, name: &str) -> Origin {
-    settings.entries().find(|entry| entry.name == name).unwrap().origin
+    settings.entry(name).origin
 }
 
 fn message(result: Result<Settings, SettingsError>) -> String {
@@ -53,19 +53,26 @@ fn defaults_are_valid_and_need_no_fitting() {
 
 #[test]
 fn every_default_can_be_set_as_it_is_listed() {
-    for definition in Settings::definitions() {
-        let built = Settings::isolated().set(definition.name, &definition.default).build();
+    let defaults = Values::defaults();
+    for row in ROWS {
+        let default = (row.format)(&defaults);
+        let built = Settings::isolated().set(row.name, &default).build();
         let built = built.unwrap_or_else(|error| panic!("{error}"));
-        let entry = built.entries().find(|entry| entry.name == definition.name).unwrap();
-        assert_eq!(entry.value, definition.default);
+        let entry = built.entries().find(|entry| entry.name == row.name).unwrap();
+        assert_eq!(entry.value, default);
         assert_eq!(entry.origin, Origin::Builder);
-        assert!(!definition.doc.is_empty() && !definition.doc.contains('\n'));
+        assert!(!row.doc.is_empty() && !row.doc.contains('\n'));
     }
+    let listed = |name: &str| {
+        Settings::default().entries().any(|it| it.name == name)
+            && Settings::definitions().any(|it| it.name == name)
+    };
+    assert!(listed("spin") && !listed("chunk_bytes"));
 }
 
 #[test]
 fn the_documentation_of_getters_states_defaults_and_values() {
-    let rows = ROWS.iter().zip(Settings::definitions());
+    let rows = ROWS.iter().filter(|row| !row.is_hidden).zip(Settings::definitions());
     let wrong = rows.filter_map(|(row, definition)| {
         let actual = [&*definition.default, &*definition.takes];
         (row.documented != actual)
@@ -456,8 +463,8 @@ proptest! {
 
     #[test]
     fn no_text_panics(text in "[0-9KMGiBusmn ,*x-]{0,12}|\\PC{0,12}") {
-        for definition in Settings::definitions() {
-            if let Ok(built) = Settings::isolated().set(definition.name, &text).build() {
+        for row in ROWS {
+            if let Ok(built) = Settings::isolated().set(row.name, &text).build() {
                 // Every accepted value can be set again from its text form.
                 let shown: Vec<_> = built.entries().collect();
                 let mut again = Settings::isolated();

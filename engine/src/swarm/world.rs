@@ -16,7 +16,7 @@ use crate::driver::traits::Driver;
 use crate::memory::Arena;
 use crate::progress::clock::Clock;
 use crate::progress::datagram::Datagrams;
-use crate::progress::engine::{Engine, EngineState, LoopConfig};
+use crate::progress::engine::{Engine, EngineParts, EngineState, LoopConfig};
 use crate::proto::core::Config;
 use crate::proto::keys::JobKeys;
 use crate::types::{Completion, Error, Rail, RailRole};
@@ -177,20 +177,19 @@ impl World {
         let listener = self.listener.try_clone().map_err(failed)?;
         let locator = self.net.borrow().locator(host);
         let random = StdRng::seed_from_u64(id.wrapping_mul(1000));
-        let (keys, arena) = (Arc::clone(&self.keys), Arc::clone(&self.arena));
         let queue_entries = 1 << 16;
-        let mut state = EngineState::new(
-            id,
+        let mut state = EngineState::new(EngineParts {
+            engine: id,
             random,
             core,
             config,
-            keys,
-            queue_entries,
-            arena,
+            keys: Arc::clone(&self.keys),
+            entries_max: queue_entries,
+            arena: Arc::clone(&self.arena),
             listener,
             locator,
-            self.rails_of(host),
-        );
+            rails: self.rails_of(host),
+        });
         if let Some(socket) = &self.datagrams {
             let socket = socket.try_clone().map_err(failed)?;
             state.datagrams = Datagrams::new(socket, locator.port(), DATAGRAM_BYTES_USUAL, false);

@@ -53,7 +53,7 @@ pub struct Counters {
     pub registered_sends: u64,
     /// Completions whose operation was gone already; dropped.
     pub stale_completions: u64,
-    /// Overflows of the completion ring; more than 0 asks for a larger `ring_entries`.
+    /// Overflows of the completion ring of io_uring; nothing is lost.
     pub cq_overflows: u64,
     /// Messages that were sent with [`Hint::Latency`](crate::Hint::Latency).
     pub latency_sends: u64,

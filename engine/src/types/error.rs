@@ -63,7 +63,7 @@ impl fmt::Debug for Cause {
 #[non_exhaustive]
 pub enum Error {
     /// A limit is reached for now: make progress, then post again.
-    #[error("at a limit ({0}): make progress and post again, or raise the setting")]
+    #[error("at a limit ({0}): make progress and post again")]
     WouldBlock(&'static str),
     /// A limit is reached that progress does not lift.
     #[error("at a limit that progress does not lift: {0}")]

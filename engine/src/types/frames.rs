@@ -76,7 +76,7 @@ pub struct FrameDrops {
     pub dropped_received: u64,
     /// Received packets that found the RX ring full: the engine did not poll for too long.
     pub receive_ring_full: u64,
-    /// Times that a packet arrived and the fill ring was empty: raise `xdp_frames`.
+    /// Times that a packet arrived and the fill ring was empty.
     pub fill_ring_empty: u64,
     /// Times that the kernel found the TX ring empty; no loss.
     pub transmit_ring_empty: u64,

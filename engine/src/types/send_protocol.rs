@@ -6,7 +6,7 @@ use std::fmt;
 /// [`Endpoint::send_protocol`](crate::Endpoint::send_protocol). `Display` describes it in one line:
 ///
 /// ```text
-/// up to 1400 bytes as datagrams, up to 64 KiB on the TCP connection, longer ones pulled over TCP lanes
+/// up to 1400 bytes in one datagram, up to 64 KiB on the TCP connection, longer ones pulled over TCP lanes
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
@@ -55,7 +55,7 @@ impl fmt::Display for SendTransport {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(match self {
             Self::Loopback => "copied within the process",
-            Self::Datagram => "as datagrams",
+            Self::Datagram => "in one datagram",
             Self::Datagrams => "in several datagrams",
             Self::Ring => "through shared memory",
             Self::RingSegments => "through shared memory in several segments",
@@ -99,7 +99,7 @@ mod tests {
         ];
         assert_eq!(
             SendProtocol { ranges }.to_string(),
-            "up to 1400 bytes as datagrams, up to 64 KiB on the TCP connection, \
+            "up to 1400 bytes in one datagram, up to 64 KiB on the TCP connection, \
              longer ones pulled over TCP lanes"
         );
         let ranges = vec![range(None, SendTransport::Loopback)];

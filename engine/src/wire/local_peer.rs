@@ -10,7 +10,6 @@
 //!    descriptors of rings and doorbells
 //!               <───────── READY or READS(cookie, doorbell, proof), a descriptor of doorbells
 //!  one byte, either way: 1: poll the ring; 2: I have verified your cookie
-//!  either way: [`MemoryRequest`], [`MemoryAnswer`] and, if it is granted, a descriptor
 //!
 //!  0                                   4                 6                 8
 //! +-----------------------------------+-----------------+-----------------+
@@ -38,7 +37,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 /// The first four bytes.
 pub(crate) const LOCAL_PEER_MAGIC: [u8; 4] = *b"RRSM";
 /// Version of the messages and of the memory's layout.
-pub(crate) const LOCAL_PEER_VERSION: u16 = 8;
+pub(crate) const LOCAL_PEER_VERSION: u16 = 9;
 /// Length of each message, in bytes.
 pub(crate) const LOCAL_PEER_BYTES: usize = 56;
 
@@ -62,61 +61,6 @@ pub(crate) const KIND_ADMITTED: u16 = 7;
 pub(crate) const SIGNAL_POLL: u8 = 1;
 /// The byte that confirms that this side has read the other one's process cookie.
 pub(crate) const SIGNAL_READS: u8 = 2;
-
-/// The first byte of a [`MemoryRequest`].
-pub(crate) const SIGNAL_REQUEST: u8 = 3;
-/// The first byte of a [`MemoryAnswer`].
-pub(crate) const SIGNAL_ANSWER: u8 = 4;
-
-/// Requests the memory that a key grants access to, to map it.
-///
-/// ```text
-///  0        1                          4                                  8
-/// +--------+--------------------------+-----------------------------------+
-/// | 3      | 0                        | token                             |
-/// +--------+--------------------------+-----------------------------------+
-/// | key                                                                   | 8
-/// +-----------------------------------------------------------------------+
-/// ```
-#[derive(
-    Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned,
-)]
-#[repr(C)]
-pub(crate) struct MemoryRequest {
-    pub(crate) sign: u8,
-    pub(crate) reserved: [u8; 3],
-    /// Comes back with the answer.
-    pub(crate) token: U32,
-    pub(crate) key: U64,
-}
-
-/// Answers a [`MemoryRequest`].
-///
-/// ```text
-///  0        1        2                 4                                  8
-/// +--------+--------+-----------------+-----------------------------------+
-/// | 4      | code   | 0               | token                             |
-/// +--------+--------+-----------------+-----------------------------------+
-/// | where what the key opens begins in the memory, in bytes               | 8
-/// +-----------------------------------------------------------------------+
-/// | its length in bytes                                                   | 8
-/// +-----------------------------------------------------------------------+
-/// ```
-#[derive(
-    Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned,
-)]
-#[repr(C)]
-pub(crate) struct MemoryAnswer {
-    pub(crate) sign: u8,
-    /// Code of the refusal, as in a REPLY; 0: a descriptor comes with it.
-    pub(crate) code: u8,
-    pub(crate) reserved: [u8; 2],
-    pub(crate) token: U32,
-    pub(crate) offset: U64,
-    pub(crate) length: U64,
-}
-
-const _: () = assert!(size_of::<MemoryRequest>() == 16 && size_of::<MemoryAnswer>() == 24);
 
 /// Location and value of an engine's cookie.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, Unaligned)]

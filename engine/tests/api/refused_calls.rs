@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use crate::common::one_host::tag;
 use crate::common::{SECRET, own_process, pattern, settings};
 use ringrail::{
-    Access, Address, CompletionLevel, Domain, Endpoint, Error, ErrorKind, KeyOptions, Owned, Peer,
+    Access, Address, CompletionLevel, Domain, Endpoint, Error, KeyOptions, Owned, Peer,
     ReceiveOptions, RemoteKey, Selector, SendOptions,
 };
 
@@ -235,17 +235,11 @@ impl Side<'_> {
         Ok(())
     }
 
-    /// Puts, gets, atomics and a mapping of the other side's memory.
+    /// Puts, gets and atomics of the other side's memory.
     fn access_memory(&self, endpoint: &Endpoint<Owned>, peer: Peer) -> Ended {
         const SIZE: usize = 200_000;
         let all = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
-        let region = match endpoint.allocate_shareable_region(SIZE) {
-            Ok(region) => region,
-            Err(error) => {
-                note(error);
-                endpoint.allocate_region(SIZE).at("allocate_region")?
-            }
-        };
+        let region = endpoint.allocate_region(SIZE).at("allocate_region")?;
         let key = region.key(&KeyOptions::new(all)).at("key")?;
         let theirs = self.swap(endpoint, peer, 1000, &key.0.to_le_bytes())?;
         let theirs = RemoteKey(u64::from_le_bytes(theirs.try_into().unwrap()));
@@ -261,21 +255,9 @@ impl Side<'_> {
         if endpoint.fetch_add(peer, at, 3).at("fetch_add")? != 0 {
             return Err("[fetch_add] another value is there".into());
         }
-        // Both answer while both ask: neither waits for a call of the other.
-        match endpoint.map_region(peer, theirs, Some(LIMIT)) {
-            Ok(mapped) => mapped.write(0, b"mapped").at("write")?,
-            Err(error) if error.kind() == ErrorKind::TimedOut => return Err(error).at("map"),
-            // Without shared memory, or memory that can be shared.
-            Err(error) => note(error),
-        }
         self.swap(endpoint, peer, 1001, b"over")?;
         Ok(())
     }
-}
-
-/// An error that the side goes on after.
-fn note(error: Error) {
-    eprintln!("goes on after {:?}: {error}", error.kind());
 }
 
 fn domain_of(changed: &[(&str, &str)]) -> Result<Domain, String> {

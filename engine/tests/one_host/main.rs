@@ -6,6 +6,5 @@ mod common;
 mod one_host;
 mod one_host_departed;
 mod one_host_many;
-mod one_host_maps;
 mod one_host_pieces;
 mod one_host_reads;

@@ -187,8 +187,44 @@ fn apply(log: &mut Log, post: Post) {
     log.add(post);
 }
 
+/// Posts to a combiner as `Shared` does, without waiters.
+fn post_to<S, T, R>(
+    combiner: &Combiner<S, T>,
+    inline: impl FnOnce(&mut S) -> R,
+    queued: impl FnOnce() -> T,
+    apply: impl FnMut(&mut S, T),
+) -> Posted<R> {
+    match combiner.try_begin() {
+        Ok(mut guard) => {
+            let answer = inline(&mut guard);
+            guard.release(apply);
+            Posted::Inline(answer)
+        }
+        Err(guard) => combiner.post_behind(guard, inline, queued, apply),
+    }
+}
+
+/// Posts as engines do.
+fn post_shared<R>(
+    shared: &SharedEngine,
+    inline: impl Fn(&mut Engine) -> R,
+    queued: impl FnOnce() -> u32,
+    apply: impl FnMut(&mut Engine, u32) + Copy,
+) -> Posted<R> {
+    shared.post(
+        (),
+        |engine, ()| Posted::Inline(inline(engine)),
+        |guard| {
+            if let Err(guard) = shared.end(guard) {
+                shared.end_slowly(guard, apply);
+            }
+        },
+        |guard, ()| shared.post_behind(guard, &inline, queued, apply),
+    )
+}
+
 fn post(combiner: &Combiner<Log, Post>, what: Post) {
-    let _ = combiner.post(|log| log.add(what), || what, apply);
+    let _ = post_to(combiner, |log| log.add(what), || what, apply);
 }
 
 /// Each thread's posts are there once, in their order.
@@ -553,7 +589,7 @@ impl World {
         let apply = |engine: &mut Engine, count| {
             engine.posted += count;
         };
-        self.shared.post(|engine| engine.posted += 1, || 1, apply)
+        post_shared(&self.shared, |engine| engine.posted += 1, || 1, apply)
     }
 }
 

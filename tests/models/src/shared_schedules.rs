@@ -120,7 +120,7 @@ mod sync {
 use std::sync::Arc;
 use std::time::Instant;
 
-use combiner::Combiner;
+use combiner::{Combiner, Posted};
 use shuttle::rand::{Rng, thread_rng};
 use shuttle::sync::atomic::{AtomicU32, Ordering};
 use shuttle::sync::{Condvar, Mutex};
@@ -169,6 +169,42 @@ fn check_order(posts: &[Post], threads: usize, count: usize) {
     }
 }
 
+/// Posts to a combiner as `Shared` does, without waiters.
+fn post_to<S, T, R>(
+    combiner: &Combiner<S, T>,
+    inline: impl FnOnce(&mut S) -> R,
+    queued: impl FnOnce() -> T,
+    apply: impl FnMut(&mut S, T),
+) -> Posted<R> {
+    match combiner.try_begin() {
+        Ok(mut guard) => {
+            let answer = inline(&mut guard);
+            guard.release(apply);
+            Posted::Inline(answer)
+        }
+        Err(guard) => combiner.post_behind(guard, inline, queued, apply),
+    }
+}
+
+/// Posts as engines do.
+fn post_shared<R>(
+    shared: &Shared<Engine, usize, Bell>,
+    inline: impl Fn(&mut Engine) -> R,
+    queued: impl FnOnce() -> usize,
+    apply: impl FnMut(&mut Engine, usize) + Copy,
+) -> Posted<R> {
+    shared.post(
+        (),
+        |engine, ()| Posted::Inline(inline(engine)),
+        |guard| {
+            if let Err(guard) = shared.end(guard) {
+                shared.end_slowly(guard, apply);
+            }
+        },
+        |guard, ()| shared.post_behind(guard, &inline, queued, apply),
+    )
+}
+
 /// Threads that post, and come in to look now and then if `they_enter`.
 fn posters(threads: usize, count: usize, they_enter: bool) {
     let combiner = Arc::new(Combiner::new(Log::default()));
@@ -178,7 +214,7 @@ fn posters(threads: usize, count: usize, they_enter: bool) {
             thread::spawn(move || {
                 for number in 0..count {
                     let what = (index, number);
-                    let _ = combiner.post(|log| log.add(what), || what, apply);
+                    let _ = post_to(&combiner, |log| log.add(what), || what, apply);
                     if they_enter && thread_rng().gen_bool(0.3) {
                         let mut guard = combiner.lock_behind_posts(apply);
                         assert!(guard.posts.contains(&what), "its own post is behind it");
@@ -298,7 +334,7 @@ fn waiters(threads: usize, count: u32) {
                         engine.posted.push(thread);
                     };
                     let inline = |engine: &mut Engine| engine.posted.push(index);
-                    let _ = world.shared.post(inline, || index, apply);
+                    let _ = post_shared(&world.shared, inline, || index, apply);
                     let done = &world.done[index];
                     let ready = || (done.load(Ordering::Acquire) == number).then_some(());
                     let mut turns = Turns { world: &world, done: Vec::new() };

@@ -33,10 +33,8 @@ use self::lane::{FaultLane, State};
 use self::local_peers::LocalPeers;
 use self::order::{lane_of, must_follow};
 use super::super::deadline_after;
-use crate::driver::traits::{
-    CHUNK_HEADER_BYTES, CloseMode, DriverCounters, DriverEvent, Interest, LaneKey, SendMode,
-};
 use crate::driver::traits::{ChunkIo, ConnectionIo, DatagramIo, Driver, Rail, TxFlags};
+use crate::driver::traits::{ChunkSend, CloseMode, DriverCounters, DriverEvent, Interest, LaneKey};
 use crate::driver::traits::{CmaSource, LocalPeer, PieceHeader, RingEntry};
 use crate::driver::traits::{FrameDrops, FrameState, Reach, TcpFigures, Unacked};
 use crate::memory::Shape;
@@ -472,20 +470,12 @@ impl ConnectionIo for Fault {
 }
 
 impl ChunkIo for Fault {
-    unsafe fn send_chunk(
-        &mut self,
-        lane: LaneKey,
-        token: u64,
-        header: &[u8; CHUNK_HEADER_BYTES],
-        source: &Shape,
-        offset: usize,
-        length: usize,
-        mode: SendMode,
-    ) {
+    unsafe fn send_chunk(&mut self, chunk: &ChunkSend<'_>) {
+        let ChunkSend { lane, token, .. } = *chunk;
         if self.admit_chunk(lane) {
             // SAFETY: the caller's contract, passed on; its release is never reported before
             // the inner driver reports it.
-            unsafe { self.inner.send_chunk(lane, token, header, source, offset, length, mode) };
+            unsafe { self.inner.send_chunk(chunk) };
         } else {
             self.delay_event(DriverEvent::ChunkSent { lane, result: Err(was_reset()) });
             self.delay_event(DriverEvent::ChunkReleased { token });

@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use super::capture::{Capture, End, Flow};
 use crate::driver::traits::{
-    CHUNK_HEADER_BYTES, CloseMode, DATAGRAM_BYTES_MAX, DriverCounters, DriverEvent, Interest,
-    LaneKey, SendMode,
+    CHUNK_HEADER_BYTES, ChunkSend, CloseMode, DATAGRAM_BYTES_MAX, DriverCounters, DriverEvent,
+    Interest, LaneKey,
 };
 use crate::driver::traits::{ChunkIo, ConnectionIo, DatagramIo, Driver, Rail, TxFlags};
 use crate::driver::traits::{FrameDrops, FrameState, Reach, TcpFigures, Unacked};
@@ -172,9 +172,7 @@ impl Pcap {
                 | DriverEvent::RailChanged { .. }
                 | DriverEvent::CmaChanged { .. }
                 | DriverEvent::RingChanged { .. }
-                | DriverEvent::ProcessEnded { .. }
-                | DriverEvent::MemoryRequested { .. }
-                | DriverEvent::MemoryAnswered { .. } => {}
+                | DriverEvent::ProcessEnded { .. } => {}
             }
         }
     }
@@ -286,21 +284,12 @@ impl ConnectionIo for Pcap {
 }
 
 impl ChunkIo for Pcap {
-    unsafe fn send_chunk(
-        &mut self,
-        lane: LaneKey,
-        token: u64,
-        header: &[u8; CHUNK_HEADER_BYTES],
-        source: &Shape,
-        offset: usize,
-        length: usize,
-        mode: SendMode,
-    ) {
-        let (header_copy, shape) = (*header, source.clone());
-        let chunk = Chunk { header: header_copy, shape, offset, length, refused: 0 };
-        self.start(lane, SEND, chunk);
+    unsafe fn send_chunk(&mut self, chunk: &ChunkSend<'_>) {
+        let ChunkSend { lane, header, source, offset, length, .. } = *chunk;
+        let (header, shape) = (*header, source.clone());
+        self.start(lane, SEND, Chunk { header, shape, offset, length, refused: 0 });
         // SAFETY: the caller's contract, passed on.
-        unsafe { self.inner.send_chunk(lane, token, header, source, offset, length, mode) };
+        unsafe { self.inner.send_chunk(chunk) };
     }
 
     unsafe fn recv_chunk(&mut self, lane: LaneKey, target: &Shape, offset: usize, length: usize) {

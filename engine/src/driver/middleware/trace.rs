@@ -11,10 +11,8 @@ use std::time::Duration;
 
 use tracing::{Level, enabled, trace};
 
-use crate::driver::traits::{
-    CHUNK_HEADER_BYTES, CloseMode, DriverCounters, DriverEvent, Interest, LaneKey, SendMode,
-};
 use crate::driver::traits::{ChunkIo, ConnectionIo, DatagramIo, Driver, Rail, TxFlags};
+use crate::driver::traits::{ChunkSend, CloseMode, DriverCounters, DriverEvent, Interest, LaneKey};
 use crate::driver::traits::{FrameDrops, FrameState, Reach, TcpFigures, Unacked};
 use crate::memory::Shape;
 
@@ -118,14 +116,6 @@ fn log_event(event: &DriverEvent) {
         }
         DriverEvent::ProcessEnded { session } => {
             trace!(target: TARGET, event = "process_ended", session);
-        }
-        // The key grants access to memory: not logged.
-        DriverEvent::MemoryRequested { session, token, .. } => {
-            trace!(target: TARGET, event = "memory_asked", session, token);
-        }
-        DriverEvent::MemoryAnswered { session, token, answer } => {
-            let code = answer.as_ref().err();
-            trace!(target: TARGET, event = "memory_given", session, token, code);
         }
         DriverEvent::Closed { lane } => {
             trace!(target: TARGET, event = "closed", lane = name(*lane));
@@ -269,22 +259,14 @@ impl ConnectionIo for Trace {
 }
 
 impl ChunkIo for Trace {
-    unsafe fn send_chunk(
-        &mut self,
-        lane: LaneKey,
-        token: u64,
-        header: &[u8; CHUNK_HEADER_BYTES],
-        source: &Shape,
-        offset: usize,
-        length: usize,
-        mode: SendMode,
-    ) {
+    unsafe fn send_chunk(&mut self, chunk: &ChunkSend<'_>) {
+        let ChunkSend { lane, token, offset, length, mode, .. } = *chunk;
         self.log_idle();
         trace!(
             target: TARGET, call = "send_chunk", lane = name(lane), token, offset, length, ?mode,
         );
         // SAFETY: the caller's contract, passed on.
-        unsafe { self.inner.send_chunk(lane, token, header, source, offset, length, mode) };
+        unsafe { self.inner.send_chunk(chunk) };
     }
 
     unsafe fn recv_chunk(&mut self, lane: LaneKey, target: &Shape, offset: usize, length: usize) {

@@ -48,8 +48,6 @@ pub(super) struct Channel {
     pub(super) address: SocketAddr,
     /// The memory of the peer's process, if this process can read it.
     pub(super) memory: Option<Attached>,
-    /// Requests for memory that the peer has not answered.
-    pub(super) pending_requests: u32,
     /// The peer's process has ended.
     pub(super) has_process_ended: bool,
     /// An entry found no room, and no room was reported since.
@@ -86,7 +84,6 @@ impl Channel {
             socket,
             address,
             memory,
-            pending_requests: 0,
             has_process_ended: false,
             wants_room: false,
             doorbell,

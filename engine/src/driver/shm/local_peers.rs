@@ -12,9 +12,7 @@ use super::channel::Channel;
 use super::doorbell::DOORBELLS;
 use super::handshake::{Exchange, LocalSide, Outcome};
 use super::untrusted::{self, Untrusted};
-use super::{
-    Known, LISTENER, PROCESS, RingChange, Shm, TIMER, cma, memory_exchange, socket, timer,
-};
+use super::{Known, LISTENER, PROCESS, RingChange, Shm, TIMER, cma, socket, timer};
 use crate::driver::traits::LocalPeer;
 use crate::forks::EngineFd;
 use crate::refused_call::{Seldom, refused};
@@ -276,11 +274,13 @@ impl Shm {
     }
 
     /// Wake-ups need no further handling; an unexpected message ends the channel.
+    ///
+    /// RR-SHM-5.
     fn handle_channel_message(&mut self, index: u32, now: Instant) {
         for _ in 0..PACKETS_AT_ONCE {
             let Some(Some(channel)) = self.channels.get_mut(index as usize) else { return };
             let session = channel.session;
-            let event = match socket::receive(channel.socket.as_fd()) {
+            match socket::receive(channel.socket.as_fd()) {
                 Ok(packet) if packet.is_signal(SIGNAL_POLL) => {
                     self.handle_wakeup(index);
                     continue;
@@ -290,17 +290,9 @@ impl Shm {
                     self.cma_changes.push_back((session, channel.is_read));
                     continue;
                 }
-                Ok(packet) => {
-                    memory_exchange::parse_event(session, &mut channel.pending_requests, packet)
-                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                Err(_) => None,
-            };
-            if let Some(event) = event {
-                self.memory_events.push_back(event);
-                continue;
+                Ok(_) | Err(_) => return self.end_channel(index, now),
             }
-            return self.end_channel(index, now);
         }
         self.has_socket_events = true;
     }

@@ -38,7 +38,6 @@ mod handshake;
 mod incoming;
 mod local_peers;
 mod mapping;
-mod memory_exchange;
 mod polling;
 mod ring;
 mod ring_pair;
@@ -68,7 +67,7 @@ use self::handshake::Exchange;
 use self::polling::Polling;
 use self::ring::{DATAGRAM_MAX, RingViolation};
 use self::socket::Listener;
-use crate::driver::traits::{DriverCounters, DriverEvent, LocalPeer, SharedMemoryFigures};
+use crate::driver::traits::{DriverCounters, LocalPeer, SharedMemoryFigures};
 use crate::forks::EngineFd;
 use crate::memory::Shape;
 use crate::wire::packet;
@@ -166,8 +165,6 @@ pub(super) struct Shm {
     ring_changes: VecDeque<RingChange>,
     /// Sessions whose peer's process has ended, reported after all entries of its ring.
     ended_processes: VecDeque<u64>,
-    /// Requests for memory to map, and answers.
-    memory_events: VecDeque<DriverEvent>,
 }
 
 impl Shm {
@@ -219,7 +216,6 @@ impl Shm {
             cma_changes: VecDeque::new(),
             ring_changes: VecDeque::new(),
             ended_processes: VecDeque::new(),
-            memory_events: VecDeque::new(),
         })
     }
 

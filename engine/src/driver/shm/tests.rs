@@ -15,7 +15,7 @@ use super::*;
 use crate::driver::traits::{DATAGRAM_BYTES_MAX, RingEntry};
 use crate::wire::local_peer::{
     KIND_ADMITTED, KIND_CHALLENGE, KIND_JOIN, KIND_LOCAL_HELLO, KIND_MEMORY, KIND_READY,
-    LocalPeerMessage,
+    LocalPeerMessage, SIGNAL_POLL,
 };
 use crate::wire::packet::{KIND_PACKET, PacketHeader};
 
@@ -663,6 +663,23 @@ fn packet_of_another_session_is_rejected() {
     let text = datagram(5, b"mine");
     assert!(send(&mut both[0], &text));
     assert_eq!(take(&mut both[1]).map(|(_, text)| text), Some(text));
+}
+
+/// RR-SHM-5
+#[test]
+fn unknown_packet_in_the_socket_of_a_channel_closes_it() {
+    let memory = memory(4096, true);
+    let descriptor = [memory.as_fd()];
+    let packets: [(&[u8], &[BorrowedFd<'_>]); 4] =
+        [(&[3], &[]), (&[SIGNAL_POLL; 2], &[]), (&[0; 24], &[]), (&[SIGNAL_POLL], &descriptor)];
+    for (bytes, descriptors) in packets {
+        let mut both = shared(5);
+        let channel = both[0].channels[0].as_ref().unwrap();
+        socket::send(channel.socket.as_fd(), bytes, descriptors).unwrap();
+        let number = ring_change(&mut both[1], 5, true);
+        until(&mut both, |both| !both[1].is_up());
+        assert!(number.is_some() && ring_change(&mut both[1], 5, false) == number, "{bytes:?}");
+    }
 }
 
 /// RR-SHM-5

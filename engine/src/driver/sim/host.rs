@@ -305,7 +305,6 @@ impl Net {
             DriverEvent::CmaChanged { .. } => (13, None),
             DriverEvent::RingChanged { .. } => (14, None),
             DriverEvent::ProcessEnded { .. } => (16, None),
-            DriverEvent::MemoryRequested { .. } | DriverEvent::MemoryAnswered { .. } => (15, None),
         };
         let found = lane.and_then(|key| known.lane_mut(key));
         if let Some(lane) = found {

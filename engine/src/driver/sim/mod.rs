@@ -37,7 +37,7 @@ use self::local_peers::{Kind, ReadEntry};
 use self::net::Net;
 use self::rails::At;
 use crate::driver::traits::{
-    CHUNK_HEADER_BYTES, CloseMode, DriverCounters, DriverEvent, Interest, LaneKey, SendMode,
+    CHUNK_HEADER_BYTES, ChunkSend, CloseMode, DriverCounters, DriverEvent, Interest, LaneKey,
     Unacked,
 };
 use crate::driver::traits::{ChunkIo, ConnectionIo, DatagramIo, Driver, Rail, TxFlags};
@@ -254,16 +254,8 @@ impl ConnectionIo for SimDriver {
 }
 
 impl ChunkIo for SimDriver {
-    unsafe fn send_chunk(
-        &mut self,
-        key: LaneKey,
-        token: u64,
-        header: &[u8; CHUNK_HEADER_BYTES],
-        source: &Shape,
-        offset: usize,
-        length: usize,
-        _mode: SendMode,
-    ) {
+    unsafe fn send_chunk(&mut self, chunk: &ChunkSend<'_>) {
+        let ChunkSend { lane: key, token, header, source, offset, length, mode: _ } = *chunk;
         let spans = lane::spans_of(source, offset, length);
         let net = &mut *self.net.borrow_mut();
         net.take_memory(&spans, false);

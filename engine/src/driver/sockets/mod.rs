@@ -27,10 +27,10 @@ use super::{
     DriverConfig, already_outstanding, cancelled, deadline_after, no_such_lane, not_open,
     refuse_send, stopped, table_full, tcp,
 };
-use crate::driver::traits::{
-    CHUNK_HEADER_BYTES, CloseMode, DriverCounters, DriverEvent, Interest, LaneKey, SendMode,
-};
 use crate::driver::traits::{ChunkIo, ConnectionIo, DatagramIo, Driver, Rail, TxFlags};
+use crate::driver::traits::{
+    ChunkSend, CloseMode, DriverCounters, DriverEvent, Interest, LaneKey, SendMode,
+};
 use crate::driver::traits::{FrameDrops, FrameState, Reach, TcpFigures, Unacked};
 use crate::forks::EngineFd;
 use crate::memory::Shape;
@@ -541,16 +541,8 @@ impl ConnectionIo for SocketsDriver {
 }
 
 impl ChunkIo for SocketsDriver {
-    unsafe fn send_chunk(
-        &mut self,
-        lane: LaneKey,
-        token: u64,
-        header: &[u8; CHUNK_HEADER_BYTES],
-        source: &Shape,
-        offset: usize,
-        length: usize,
-        mode: SendMode,
-    ) {
+    unsafe fn send_chunk(&mut self, chunk: &ChunkSend<'_>) {
+        let ChunkSend { lane, token, header, source, offset, length, mode } = *chunk;
         let started = self.begin(lane, WRITE, |transfer| {
             transfer.begin(token, source, offset, length)?;
             *transfer.header = *header;

@@ -4,7 +4,7 @@ use std::io::{ErrorKind, Write};
 use std::sync::Arc;
 
 use super::host::{Host, Variant, header, pattern};
-use crate::driver::traits::{CHUNK_HEADER_BYTES, DriverEvent, SendMode};
+use crate::driver::traits::{CHUNK_HEADER_BYTES, ChunkSend, DriverEvent, SendMode};
 use crate::memory::{Arena, Buffer, Layout, Segment, alloc_region};
 
 /// Content of bytes that belong to no message, before and after.
@@ -231,9 +231,18 @@ pub(super) fn second_chunk_is_refused(variant: &Variant) {
     host.expect_quiet();
     let (mut other, mut events) = (Buffer::from(vec![0; 10]), Vec::new());
     let shape = other.shape_for_recv().unwrap();
+    let chunk = ChunkSend {
+        lane,
+        token: 2,
+        header: &header(2),
+        source: &shape,
+        offset: 0,
+        length: 10,
+        mode: SendMode::Copy,
+    };
     // SAFETY: both are refused before the driver returns; the buffer is there until then.
     unsafe {
-        host.driver.send_chunk(lane, 2, &header(2), &shape, 0, 10, SendMode::Copy);
+        host.driver.send_chunk(&chunk);
         host.driver.recv_chunk(lane, &shape, 0, 10);
     }
     host.driver.poll(&mut events).unwrap();

@@ -7,7 +7,7 @@ use socket2::{Domain, Socket, Type};
 use super::host::{Host, Variant, header};
 use super::rails::rail;
 use crate::driver::DriverConfig;
-use crate::driver::traits::{CloseMode, DriverEvent, Interest, LaneKey, SendMode};
+use crate::driver::traits::{ChunkSend, CloseMode, DriverEvent, Interest, LaneKey, SendMode};
 use crate::memory::Shape;
 
 pub(super) fn connects_and_accepts(variant: &Variant) {
@@ -115,9 +115,18 @@ fn refuses_everything(host: &mut Host, key: LaneKey) {
     assert!(host.driver.watch(key, Interest::Writable).is_err());
     assert!(host.driver.unacked(key).is_err());
     // The chunk is answered, although there is no lane.
+    let chunk = ChunkSend {
+        lane: key,
+        token: 9,
+        header: &header(9),
+        source: &Shape::empty(),
+        offset: 0,
+        length: 0,
+        mode: SendMode::ZeroCopy,
+    };
     // SAFETY: an empty shape has no memory.
     unsafe {
-        host.driver.send_chunk(key, 9, &header(9), &Shape::empty(), 0, 0, SendMode::ZeroCopy);
+        host.driver.send_chunk(&chunk);
         host.driver.recv_chunk(key, &Shape::empty(), 0, 0);
     }
     let mut events = Vec::new();

@@ -13,8 +13,8 @@ use tracing::subscriber::DefaultGuard;
 
 use super::wraps;
 use crate::driver::traits::{
-    CHUNK_HEADER_BYTES, CloseMode, DATAGRAM_BYTES_MAX, Driver, DriverEvent, Interest, LaneKey,
-    SendMode,
+    CHUNK_HEADER_BYTES, ChunkSend, CloseMode, DATAGRAM_BYTES_MAX, Driver, DriverEvent, Interest,
+    LaneKey, SendMode,
 };
 use crate::driver::{ArenaRange, DriverChoice, DriverConfig, open, udp};
 use crate::memory::{Arena, Buffer};
@@ -348,10 +348,10 @@ impl Host {
         let book = self.lanes.get_mut(&lane).unwrap();
         assert_eq!(book.sending.replace(token), None);
         assert!(self.unreleased.insert(token, (lane, false, buffer)).is_none());
+        let (header, source) = (&header(token), &shape);
+        let chunk = ChunkSend { lane, token, header, source, offset, length, mode };
         // SAFETY: the buffer stays here until the chunk is released.
-        unsafe {
-            self.driver.send_chunk(lane, token, &header(token), &shape, offset, length, mode);
-        }
+        unsafe { self.driver.send_chunk(&chunk) };
     }
 
     /// Receives a chunk into all of `buffer`.
@@ -500,9 +500,7 @@ impl Host {
             DriverEvent::RailChanged { .. }
             | DriverEvent::CmaChanged { .. }
             | DriverEvent::RingChanged { .. }
-            | DriverEvent::ProcessEnded { .. }
-            | DriverEvent::MemoryRequested { .. }
-            | DriverEvent::MemoryAnswered { .. } => {}
+            | DriverEvent::ProcessEnded { .. } => {}
             DriverEvent::Closed { lane } => {
                 let book = self.lanes.remove(&lane);
                 let book = book.unwrap_or_else(|| panic!("{event:?} of a lane that is not open"));

@@ -10,8 +10,7 @@ use super::super::{
 };
 use super::UringDriver;
 use super::slots::Kind;
-use crate::driver::traits::{CHUNK_HEADER_BYTES, DriverEvent, LaneKey, SendMode};
-use crate::memory::Shape;
+use crate::driver::traits::{ChunkSend, DriverEvent, LaneKey, SendMode};
 
 /// `IORING_SEND_ZC_REPORT_USAGE`.
 const REPORT_USAGE: u16 = 1 << 3;
@@ -122,17 +121,8 @@ impl UringDriver {
     /// # Safety
     ///
     /// As for `ChunkIo::send_chunk`.
-    #[allow(clippy::too_many_arguments)]
-    pub(super) unsafe fn start_send(
-        &mut self,
-        key: LaneKey,
-        token: u64,
-        header: &[u8; CHUNK_HEADER_BYTES],
-        source: &Shape,
-        offset: usize,
-        length: usize,
-        mode: SendMode,
-    ) -> io::Result<()> {
+    pub(super) unsafe fn start_send(&mut self, chunk: &ChunkSend<'_>) -> io::Result<()> {
+        let ChunkSend { lane: key, token, header, source, offset, length, mode } = *chunk;
         let lane = self.lanes.get_mut(key).ok_or_else(no_such_lane)?;
         if lane.is_connecting || lane.closing.is_some() {
             return Err(not_open());

@@ -41,10 +41,8 @@ use super::{
     ArenaRange, DriverConfig, already_outstanding, deadline_after, no_such_lane, not_open,
     refuse_send, stopped, table_full, tcp,
 };
-use crate::driver::traits::{
-    CHUNK_HEADER_BYTES, CloseMode, DriverCounters, DriverEvent, Interest, LaneKey, SendMode,
-};
 use crate::driver::traits::{ChunkIo, ConnectionIo, DatagramIo, Driver, Rail, TxFlags};
+use crate::driver::traits::{ChunkSend, CloseMode, DriverCounters, DriverEvent, Interest, LaneKey};
 use crate::driver::traits::{FrameDrops, FrameState, Reach, TcpFigures, Unacked};
 use crate::forks::EngineFd;
 use crate::memory::Shape;
@@ -505,20 +503,11 @@ impl ConnectionIo for UringDriver {
 }
 
 impl ChunkIo for UringDriver {
-    unsafe fn send_chunk(
-        &mut self,
-        lane: LaneKey,
-        token: u64,
-        header: &[u8; CHUNK_HEADER_BYTES],
-        source: &Shape,
-        offset: usize,
-        length: usize,
-        mode: SendMode,
-    ) {
+    unsafe fn send_chunk(&mut self, chunk: &ChunkSend<'_>) {
         // SAFETY: passed on to the caller.
-        let started = unsafe { self.start_send(lane, token, header, source, offset, length, mode) };
+        let started = unsafe { self.start_send(chunk) };
         if let Err(error) = started {
-            refuse_send(&mut self.ready, lane, token, error);
+            refuse_send(&mut self.ready, chunk.lane, chunk.token, error);
         }
     }
 

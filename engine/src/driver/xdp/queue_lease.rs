@@ -229,7 +229,7 @@ fn refused(nic: &str, queue: u32, error: &io::Error) -> String {
     let cure = match error.raw_os_error() {
         Some(libc::EBUSY) => "; another process is using it",
         Some(libc::EPERM | libc::EACCES) => "; it needs CAP_NET_RAW and CAP_NET_ADMIN",
-        Some(libc::ENOBUFS | libc::ENOMEM) => "; raise the memlock limit, or lower xdp_frames",
+        Some(libc::ENOBUFS | libc::ENOMEM) => "; raise the memlock limit",
         _ => "",
     };
     format!("queue {queue} of {nic}: {error}{cure}")

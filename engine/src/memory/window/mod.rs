@@ -29,7 +29,6 @@ mod unmapped;
 
 use std::fmt;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use rustix::mm::Advice;
@@ -39,7 +38,6 @@ use super::buffer::Buffer;
 use super::error::MemoryError;
 use super::mapping::{HUGE_PAGE_BYTES, Mapping};
 use super::shape::Span;
-use super::shared;
 use crate::refused_call::number_of;
 
 /// See the module. It is shared, by an `Arc`, among the program and the operations on it.
@@ -54,8 +52,6 @@ pub(crate) struct Window {
 enum Memory {
     /// Of the window alone, unmapped with it.
     Own { _mapping: Mapping },
-    /// The same, and peers of this host may be given the descriptor to map it.
-    Shareable { _mapping: Mapping, descriptor: OwnedFd },
     /// Of a buffer that was moved in, and can be had back.
     Buffer(Buffer),
     /// Of another owner, which keeps it mapped.
@@ -92,42 +88,6 @@ impl Window {
         }
         let base = mapping.base().as_ptr();
         Ok(Self { base, len: bytes, memory: Memory::Own { _mapping: mapping } })
-    }
-
-    /// Zeroed memory of its own that peers of this host may map, once they are given its
-    /// descriptor. It is of whole pages, which have nothing else.
-    ///
-    /// # Errors
-    ///
-    /// As for [`Self::allocate`].
-    pub(crate) fn shareable(bytes: usize) -> Result<Self, MemoryError> {
-        if bytes > isize::MAX as usize {
-            return Err(MemoryError::TooLarge { bytes });
-        }
-        let (mapping, descriptor) =
-            shared::create(bytes).map_err(|error| out_of_memory(bytes, &error))?;
-        let base = mapping.base().as_ptr();
-        Ok(Self { base, len: bytes, memory: Memory::Shareable { _mapping: mapping, descriptor } })
-    }
-
-    /// `bytes` at `offset` of the memory of a peer, which its owner goes on to use. It stays when
-    /// the owner ends.
-    ///
-    /// # Errors
-    ///
-    /// It may change its length, is no plain memory, or ends before that; the kernel maps no more.
-    pub(crate) fn of_peer(memory: BorrowedFd<'_>, offset: u64, bytes: usize) -> io::Result<Self> {
-        let (mapping, before) = shared::open(memory, offset, bytes)?;
-        let base = mapping.base().as_ptr().wrapping_add(before);
-        Ok(Self { base, len: bytes, memory: Memory::Own { _mapping: mapping } })
-    }
-
-    /// By what peers may map it; `None`: they may not.
-    pub(crate) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        match &self.memory {
-            Memory::Shareable { descriptor, .. } => Some(descriptor.as_fd()),
-            _ => None,
-        }
     }
 
     /// The memory of a buffer, with what is in it.
@@ -313,7 +273,6 @@ impl fmt::Debug for Window {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let memory = match &self.memory {
             Memory::Own { .. } => "own",
-            Memory::Shareable { .. } => "shareable",
             Memory::Buffer(_) => "buffer",
             Memory::Borrowed => "borrowed",
             Memory::Unmapped => "unmapped",

@@ -2,7 +2,8 @@
 
 use super::super::counters::{CounterEvents, UNCOUNTED};
 use super::super::held::Held;
-use super::{Completions, Queue, Route, Slot, span_of};
+use super::super::post::Memory;
+use super::{Completions, Posting, Queue, Route, Slot, span_of};
 use crate::memory::{Buffer, Shape};
 use crate::proto::eager_limit::CopySpeed;
 use crate::proto::effects::{Arrival, Effects, Ended, RemoteName};
@@ -89,7 +90,9 @@ impl Effects for Completions {
         let (window, shape) = self.regions.lend(region, offset, length, is_write)?;
         let kind = if is_write { OperationKind::Receive } else { OperationKind::Send };
         let route = Route::Region(region);
-        self.insert(operation, kind, route, None, shape, None, Envelope::UNTAGGED);
+        let (memory, peer) = (Memory { buffer: None, shape }, None);
+        let envelope = Envelope::UNTAGGED;
+        self.insert(operation, Posting { kind, route, memory, peer, envelope });
         if let Some(Some(slot)) = self.slots.get_mut(operation.index()) {
             (slot.held, slot.offset) = (Held::Window(window), target.into());
         }
@@ -100,8 +103,9 @@ impl Effects for Completions {
         let mut bytes = bytes.to_vec();
         let shape = Shape::contiguous(bytes.as_mut_ptr(), bytes.len());
         let (kind, route) = (OperationKind::Send, Route::Nowhere);
-        let buffer = Some(Buffer::Heap(bytes));
-        self.insert(operation, kind, route, buffer, shape, None, Envelope::UNTAGGED);
+        let memory = Memory { buffer: Some(Buffer::Heap(bytes)), shape };
+        let (peer, envelope) = (None, Envelope::UNTAGGED);
+        self.insert(operation, Posting { kind, route, memory, peer, envelope });
     }
 
     fn can_tell(&self, target: u16) -> bool {
@@ -132,9 +136,10 @@ impl Effects for Completions {
     fn slice(&mut self, receive: Id, slice: Id, offset: u64, length: u64) {
         let Some(Some(whole)) = self.slots.get(receive.index()) else { return };
         let shape = whole.shape.part(offset as usize, length as usize);
-        let (kind, route, buffer) = (OperationKind::Receive, whole.route, None);
+        let (kind, route, memory) =
+            (OperationKind::Receive, whole.route, Memory { buffer: None, shape });
         let (peer, envelope, counts_for) = (whole.peer, whole.envelope, whole.counts_for);
-        self.insert(slice, kind, route, buffer, shape, peer, envelope);
+        self.insert(slice, Posting { kind, route, memory, peer, envelope });
         if let Some(Some(slot)) = self.slots.get_mut(slice.index()) {
             (slot.offset, slot.counts_for) = (offset as u32, counts_for);
         }

@@ -61,9 +61,6 @@ impl Engine {
     /// Handles a session's new ring, or its end.
     pub(in crate::progress) fn handle_ring_changed(&mut self, name: u64, ring: Option<u32>) {
         let is_up = ring.is_some();
-        if !is_up {
-            self.lose_questions(name);
-        }
         let state = &mut *self.state;
         let Some(session) = state.paths.session_of(name) else { return };
         if state.core.session(session).is_some_and(|known| known.is_connected()) {

@@ -115,31 +115,6 @@ impl<S, T> Combiner<S, T> {
         }
     }
 
-    /// Makes the call `inline` if the lock is free and nothing earlier is left, and queues
-    /// `queued()` otherwise. Never waits: applies a bounded number of requests.
-    ///
-    /// `apply` is called for requests, in order. If called by a closure of this combiner's holder,
-    /// on its thread, this queues.
-    ///
-    /// Engines call its parts separately.
-    #[cfg(test)]
-    pub(crate) fn post<R>(
-        &self,
-        inline: impl FnOnce(&mut S) -> R,
-        queued: impl FnOnce() -> T,
-        apply: impl FnMut(&mut S, T),
-    ) -> Posted<R> {
-        match self.try_begin() {
-            Ok(mut guard) => {
-                let answer = inline(&mut guard);
-                sync::point();
-                guard.release(apply);
-                Posted::Inline(answer)
-            }
-            Err(guard) => self.post_behind(guard, inline, queued, apply),
-        }
-    }
-
     /// Returns the state for a call that may not overtake queued requests, if it is available now.
     /// If not: the guard where the lock was free.
     #[inline]

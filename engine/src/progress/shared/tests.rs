@@ -42,8 +42,44 @@ fn apply(log: &mut Log, post: Post) {
     log.add(post);
 }
 
+/// Posts to a combiner as `Shared` does, without waiters.
+fn post_to<S, T, R>(
+    combiner: &Combiner<S, T>,
+    inline: impl FnOnce(&mut S) -> R,
+    queued: impl FnOnce() -> T,
+    apply: impl FnMut(&mut S, T),
+) -> Posted<R> {
+    match combiner.try_begin() {
+        Ok(mut guard) => {
+            let answer = inline(&mut guard);
+            guard.release(apply);
+            Posted::Inline(answer)
+        }
+        Err(guard) => combiner.post_behind(guard, inline, queued, apply),
+    }
+}
+
+/// Posts as engines do.
+fn post_shared<R>(
+    shared: &Shared<Engine, usize, Arc<Bell>>,
+    inline: impl Fn(&mut Engine) -> R,
+    queued: impl FnOnce() -> usize,
+    apply: impl FnMut(&mut Engine, usize) + Copy,
+) -> Posted<R> {
+    shared.post(
+        (),
+        |engine, ()| Posted::Inline(inline(engine)),
+        |guard| {
+            if let Err(guard) = shared.end(guard) {
+                shared.end_slowly(guard, apply);
+            }
+        },
+        |guard, ()| shared.post_behind(guard, &inline, queued, apply),
+    )
+}
+
 fn post(combiner: &Combiner<Log, Post>, what: Post) -> Posted<()> {
-    combiner.post(|log| log.add(what), || what, apply)
+    post_to(combiner, |log| log.add(what), || what, apply)
 }
 
 /// Checks that each thread's posts are there once, in order.
@@ -101,7 +137,8 @@ fn posters_continue_while_the_holder_is_delayed() {
     thread::scope(|scope| {
         let combiner = &combiner;
         let holder = scope.spawn(move || {
-            combiner.post(
+            post_to(
+                combiner,
                 |_| {
                     held.send(()).unwrap();
                     may_go.recv().unwrap();
@@ -162,7 +199,7 @@ fn holder_may_post_and_must_not_wait() {
             scope.spawn(|| combiner.try_lock().is_none()).join().unwrap()
         }));
     };
-    assert_eq!(combiner.post(inline, || (0, 0), apply), Posted::Inline(()));
+    assert_eq!(post_to(&combiner, inline, || (0, 0), apply), Posted::Inline(()));
     check(&combiner.lock().posts, 1, 2);
 }
 
@@ -175,7 +212,7 @@ fn panic_releases_the_lock_and_loses_only_its_request() {
         }
         panic!("planted");
     };
-    let inline = || combiner.post(inline, || (9, 9), apply);
+    let inline = || post_to(&combiner, inline, || (9, 9), apply);
     assert!(catch_unwind(AssertUnwindSafe(inline)).is_err());
     assert!(combiner.has_leftover());
     assert_eq!(combiner.queue_len(), 3);
@@ -198,7 +235,7 @@ fn remaining_requests_are_freed() {
     let guard = combiner.lock();
     for _ in 0..3 {
         let queued = || Arc::clone(&counted);
-        assert_eq!(combiner.post(|()| (), queued, |(), _| {}), Posted::Queued);
+        assert_eq!(post_to(&combiner, |()| (), queued, |(), _| {}), Posted::Queued);
     }
     drop(guard);
     assert_eq!(Arc::strong_count(&counted), 4);
@@ -278,7 +315,8 @@ impl World {
         let apply = |engine: &mut Engine, thread| {
             engine.posted.push(thread);
         };
-        let _ = self.shared.post(|engine| engine.posted.push(thread), || thread, apply);
+        let inline = |engine: &mut Engine| engine.posted.push(thread);
+        let _ = post_shared(&self.shared, inline, || thread, apply);
     }
 
     fn wait(&self, thread: usize, count: usize, until: Option<Instant>) -> bool {

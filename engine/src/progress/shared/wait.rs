@@ -155,24 +155,24 @@ impl<S, T, B: Doorbell<S>> Shared<S, T, B> {
         &self.combiner
     }
 
-    /// Posts, as [`Combiner::post`], and wakes a sleeping leader if necessary. Engines call its
-    /// parts separately.
-    #[cfg(test)]
-    pub(crate) fn post<R>(
-        &self,
-        inline: impl FnOnce(&mut S) -> R,
-        queued: impl FnOnce() -> T,
-        apply: impl FnMut(&mut S, T),
-    ) -> Posted<R> {
+    /// Makes the call `inline` with `what` if the lock is free and nothing earlier waits, and then
+    /// `end`, which calls [`Self::end`] or [`Self::end_slowly`]. Otherwise `behind` makes the call
+    /// or queues a request, by [`Self::post_behind`]. Never waits.
+    #[inline]
+    pub(crate) fn post<'a, P, R>(
+        &'a self,
+        what: P,
+        inline: impl FnOnce(&mut S, P) -> R,
+        end: impl FnOnce(Guard<'a, S, T>),
+        behind: impl FnOnce(Option<Guard<'a, S, T>>, P) -> R,
+    ) -> R {
         match self.try_begin() {
             Ok(mut guard) => {
-                let answer = inline(&mut guard);
-                if let Err(guard) = self.end(guard) {
-                    self.end_slowly(guard, apply);
-                }
-                Posted::Inline(answer)
+                let answer = inline(&mut guard, what);
+                end(guard);
+                answer
             }
-            Err(guard) => self.post_behind(guard, inline, queued, apply),
+            Err(guard) => behind(guard, what),
         }
     }
 

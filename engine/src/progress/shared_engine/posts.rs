@@ -69,6 +69,22 @@ impl SharedEngine {
         Ok(Turn { engine: self, guard })
     }
 
+    /// Posts `what` now if the lock is free and nothing earlier waits, and by `behind` otherwise.
+    #[inline]
+    fn post<P, R>(
+        &self,
+        what: P,
+        inline: impl FnOnce(&mut Engine, P) -> R,
+        behind: impl FnOnce(Option<Inner<'_>>, P) -> R,
+    ) -> R {
+        self.place.shared.post(
+            what,
+            |inside, what| inline(inside.engine(), what),
+            |guard| Turn { engine: self, guard }.end(),
+            behind,
+        )
+    }
+
     /// Ends a call after which something is left to do.
     #[inline(never)]
     fn end_slowly(&self, mut guard: Inner<'_>) {
@@ -195,14 +211,11 @@ impl SharedEngine {
         to: PostedTo<u32>,
         more: bool,
     ) -> Result<Option<OperationId>, Refused> {
-        match self.try_begin() {
-            Ok(mut turn) => {
-                let posted = turn.engine().post_send_to(request, memory, to, more);
-                turn.end();
-                Ok(posted?.map(named))
-            }
-            Err(guard) => self.leave_send(guard, request, memory, to, more),
-        }
+        self.post(
+            memory,
+            |engine, memory| Ok(engine.post_send_to(request, memory, to, more)?.map(named)),
+            |guard, memory| self.leave_send(guard, request, memory, to, more),
+        )
     }
 
     #[cold]
@@ -240,14 +253,11 @@ impl SharedEngine {
         memory: Memory,
         to: PostedTo<u32>,
     ) -> Result<OperationId, Refused> {
-        match self.try_begin() {
-            Ok(mut turn) => {
-                let posted = turn.engine().post_receive(request, memory, to.route());
-                turn.end();
-                posted.map(named)
-            }
-            Err(guard) => self.leave_receive(guard, request, memory, to),
-        }
+        self.post(
+            memory,
+            |engine, memory| engine.post_receive(request, memory, to.route()).map(named),
+            |guard, memory| self.leave_receive(guard, request, memory, to),
+        )
     }
 
     #[cold]
@@ -281,14 +291,11 @@ impl SharedEngine {
         to: PostedTo<u32>,
         more: bool,
     ) -> Result<(), Error> {
-        match self.try_begin() {
-            Ok(mut turn) => {
-                let posted = turn.engine().inject(request, bytes, to.route(), more);
-                turn.end();
-                posted
-            }
-            Err(guard) => self.leave_inject(guard, request, bytes, to, more),
-        }
+        self.post(
+            (),
+            |engine, ()| engine.inject(request, bytes, to.route(), more),
+            |guard, ()| self.leave_inject(guard, request, bytes, to, more),
+        )
     }
 
     #[cold]
@@ -319,22 +326,18 @@ impl SharedEngine {
         more: bool,
     ) -> Result<Posted<Arc<Ticket>>, Refused> {
         let ticket = Arc::new(Ticket::new());
-        let posted = match self.try_begin() {
-            Ok(mut turn) => {
-                let posted = turn.engine().start_send(request, memory, more, Some(&ticket));
-                turn.end();
-                posted.map(Some)
-            }
-            Err(guard) => self.post_memory_behind(
-                guard,
-                memory,
-                |engine, memory| engine.start_send(request, memory, more, Some(&ticket)),
-                |memory| {
+        let start =
+            |engine: &mut Engine, memory| engine.start_send(request, memory, more, Some(&ticket));
+        let posted = self.post(
+            memory,
+            |engine, memory| start(engine, memory).map(Some),
+            |guard, memory| {
+                self.post_memory_behind(guard, memory, start, |memory| {
                     let end = End::Ticket(Arc::clone(&ticket));
                     Request::Send { request: *request, memory, end, more }
-                },
-            ),
-        };
+                })
+            },
+        );
         Ok(match posted? {
             Some(Posted::Sent(status, buffer)) => Posted::Sent(status, buffer),
             Some(Posted::Pending(_)) | None => Posted::Pending(ticket),
@@ -348,22 +351,18 @@ impl SharedEngine {
         memory: Memory,
     ) -> Result<Arc<Ticket>, Refused> {
         let ticket = Arc::new(Ticket::new());
-        let posted = match self.try_begin() {
-            Ok(mut turn) => {
-                let posted = turn.engine().start_receive(request, memory, Some(&ticket));
-                turn.end();
-                posted.map(Some)
-            }
-            Err(guard) => self.post_memory_behind(
-                guard,
-                memory,
-                |engine, memory| engine.start_receive(request, memory, Some(&ticket)),
-                |memory| {
+        let start =
+            |engine: &mut Engine, memory| engine.start_receive(request, memory, Some(&ticket));
+        let posted = self.post(
+            memory,
+            |engine, memory| start(engine, memory).map(Some),
+            |guard, memory| {
+                self.post_memory_behind(guard, memory, start, |memory| {
                     let end = End::Ticket(Arc::clone(&ticket));
                     Request::Receive { request: *request, memory, end }
-                },
-            ),
-        };
+                })
+            },
+        );
         posted?;
         Ok(ticket)
     }
@@ -377,14 +376,13 @@ impl SharedEngine {
         to: PostedTo<u32>,
         more: bool,
     ) -> Result<OperationId, Refused> {
-        match self.try_begin() {
-            Ok(mut turn) => {
-                let posted = turn.engine().post_one_sided_to(request, memory, to, more);
-                turn.end();
-                posted.map(named)
-            }
-            Err(guard) => self.leave_one_sided(guard, request, memory, to, more),
-        }
+        self.post(
+            (request, memory),
+            |engine, (request, memory)| {
+                engine.post_one_sided_to(request, memory, to, more).map(named)
+            },
+            |guard, (request, memory)| self.leave_one_sided(guard, request, memory, to, more),
+        )
     }
 
     #[cold]
@@ -428,24 +426,17 @@ impl SharedEngine {
         let start = |engine: &mut Engine, (request, memory)| {
             engine.start_one_sided(request, memory, more, flushed_to, Some(&ticket)).map(drop)
         };
-        match self.try_begin() {
-            Ok(mut turn) => {
-                let started = start(turn.engine(), (request, memory));
-                turn.end();
-                started?;
+        self.post((request, memory), start, |guard, (request, memory)| {
+            if let Err(error) = self.check_room(guard.as_ref()) {
+                return Err((error, memory));
             }
-            Err(guard) => {
-                if let Err(error) = self.check_room(guard.as_ref()) {
-                    return Err((error, memory));
-                }
-                let queued = |(request, memory)| {
-                    let end = End::Ticket(Arc::clone(&ticket));
-                    let post = OneSidedPost { request, memory, end, flushed_to, more };
-                    Request::OneSided(Box::new(post))
-                };
-                self.post_behind(guard, (request, memory), start, queued).transpose()?;
-            }
-        }
+            let queued = |(request, memory)| {
+                let end = End::Ticket(Arc::clone(&ticket));
+                let post = OneSidedPost { request, memory, end, flushed_to, more };
+                Request::OneSided(Box::new(post))
+            };
+            self.post_behind(guard, (request, memory), start, queued).unwrap_or(Ok(()))
+        })?;
         Ok(ticket)
     }
 
@@ -458,14 +449,11 @@ impl SharedEngine {
         to: PostedTo<u32>,
         more: bool,
     ) -> Result<(), Error> {
-        match self.try_begin() {
-            Ok(mut turn) => {
-                let posted = turn.engine().inject_put(request, bytes, to, more);
-                turn.end();
-                posted
-            }
-            Err(guard) => self.leave_put(guard, request, bytes, to, more),
-        }
+        self.post(
+            request,
+            |engine, request| engine.inject_put(request, bytes, to, more),
+            |guard, request| self.leave_put(guard, request, bytes, to, more),
+        )
     }
 
     #[cold]

@@ -3,12 +3,12 @@
 //! | row | length | travels as |
 //! |---|---|---|
 //! | [`Route::Segment`] | `segment_max`, remote data included | a frame in a datagram, or in a segment of the ring |
-//! | [`Route::Stream`] | `stream_max` | a frame in a segment of its own on the TCP stream |
+//! | [`Route::Stream`] | `stream_max` | a frame in a long segment on the TCP stream |
 //! | [`Route::Parts`] | `parts_max` | several frames, on the stream or in segments |
 //! | [`Route::Pull`] | any | a request to send; the receiver pulls the bytes, by a [`PullMethod`] |
 //!
-//! A row whose carrier the session lacks is empty. The table changes with what the session can do,
-//! and with nothing else: what changes from message to message (credit, the eager limit, what is
+//! A row whose carrier the session lacks is empty. The table changes with what the session can do and
+//! with the length of its segments, and with nothing else: what changes from message to message (credit, the eager limit, what is
 //! outstanding) decides only between a row and the request to send.
 
 use super::segment::LONG_PAYLOAD_BYTES;
@@ -44,7 +44,7 @@ pub(super) struct Capabilities {
 pub(crate) enum Route {
     /// Whole, in a segment with others: a datagram, or a segment of the ring.
     Segment,
-    /// Whole, in a segment of its own on the TCP stream.
+    /// Whole, in a long segment on the TCP stream.
     Stream,
     /// In several frames.
     Parts,
@@ -90,7 +90,6 @@ pub(crate) struct SendProtocol {
     segment_max: u32,
     stream_max: u32,
     parts_max: u32,
-    parts_by_stream: bool,
     instead_of_parts: Instead,
     /// Shorter pulled messages, and longer ones.
     pull: [PullMethod; 2],
@@ -132,7 +131,6 @@ impl SendProtocol {
             segment_max,
             stream_max: if by_stream { LONG_PAYLOAD_BYTES as u32 } else { 0 },
             parts_max,
-            parts_by_stream: by_stream,
             instead_of_parts,
             pull: if has_cma { [other, PullMethod::Memory] } else { [other; 2] },
             pull_short_max,
@@ -191,16 +189,11 @@ impl SendProtocol {
         ranges
     }
 
-    /// Returns whether frames that do not fit a segment go on the stream.
+    /// Returns whether frames that do not fit a segment go on the stream: whole messages up to its
+    /// length, and parts.
     #[inline]
-    pub(crate) fn has_stream(&self) -> bool {
+    pub(crate) fn goes_by_stream(&self) -> bool {
         self.stream_max > 0
-    }
-
-    /// Returns whether the parts of a message go on the stream.
-    #[inline]
-    pub(crate) fn has_parts_on_stream(&self) -> bool {
-        self.parts_by_stream
     }
 
     /// Returns the longest message that is sent without a pull, whatever its credit is, in bytes.
@@ -246,7 +239,7 @@ mod tests {
             }
         }
         rows.last_mut().unwrap().0 = u64::MAX;
-        if protocol.has_parts_on_stream() {
+        if protocol.goes_by_stream() {
             // Parts of the stream end where lengths of eager messages do.
             let parts = rows.last_mut().unwrap();
             assert_eq!(parts.1, Route::Parts);
@@ -286,7 +279,7 @@ mod tests {
         ];
         assert_eq!(rows(&table), expected);
         assert_eq!(table.eager_max(), u32::MAX);
-        assert!(table.has_parts_on_stream());
+        assert!(table.goes_by_stream());
         let long = protocol(able, RING);
         assert_eq!(rows(&long)[0].0, (SHORT_FRAME_BYTES_MAX - EAGER_HEADER_BYTES) as u64);
         for (long, is_pulled) in [(0, false), (1, true)] {
@@ -314,7 +307,7 @@ mod tests {
             let last = if has_cma { PullMethod::Memory } else { PullMethod::Pieces };
             expected.push((u64::MAX, Route::Pull(last)));
             assert_eq!(rows(&table), expected, "stream: {has_stream}");
-            assert!(!table.has_stream() && !table.has_parts_on_stream());
+            assert!(!table.goes_by_stream());
             for (segments, is_pulled) in [(0, false), (1, false), (2, true)] {
                 let outstanding = Outstanding { segments, long: 0 };
                 assert_eq!(table.pulls_instead_of_parts(outstanding), is_pulled);

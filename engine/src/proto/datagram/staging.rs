@@ -281,7 +281,7 @@ impl Core {
         let (header, payload, is_long) = match route {
             Route::Segment => (EAGER_HEADER_BYTES, length as usize, false),
             Route::Stream => (EAGER_HEADER_BYTES, length as usize, true),
-            Route::Parts => (EAGER_HEADER_BYTES, 0, protocol.has_parts_on_stream()),
+            Route::Parts => (EAGER_HEADER_BYTES, 0, protocol.goes_by_stream()),
             Route::Pull(PullMethod::Memory) if bytes_left >= CMA_SOURCE_BYTES as u64 => {
                 has_source = true;
                 (RTS_HEADER_BYTES, CMA_SOURCE_BYTES, false)
@@ -348,7 +348,7 @@ impl Core {
         let Some(session) = session else { return Staged::Blocked };
         let Some(datagram) = session.datagram.as_deref_mut() else { return Staged::Blocked };
         let pool = &mut self.datagrams.segments;
-        let is_long = datagram.protocol.has_parts_on_stream();
+        let is_long = datagram.protocol.goes_by_stream();
         let (open, longest) = if is_long {
             (datagram.long_open_room(pool), PART_HEADER_BYTES + LONG_PAYLOAD_BYTES)
         } else {

@@ -45,7 +45,7 @@ impl Core {
         let operation = self.operations.get(id).filter(|it| has_parts(it.length))?;
         let session = self.sessions.at(operation.session as usize)?;
         let datagram = session.datagram.as_deref()?;
-        let is_next = datagram.protocol.has_parts_on_stream() && is_next_alone(session, datagram);
+        let is_next = datagram.protocol.goes_by_stream() && is_next_alone(session, datagram);
         is_next.then_some(operation.session)
     }
 

@@ -140,7 +140,7 @@ impl Core {
         let known = self.sessions.at(session as usize);
         let waiting = known.and_then(|it| it.one_sided.as_deref()).map_or(0, |it| it.waiting.len());
         if waiting >= self.config.send_queue_ops {
-            return Err(SendRefusal::Full("send_queue_ops"));
+            return Err(SendRefusal::WAITING_SENDS);
         }
         self.new_promised_one_sided(request, length)
     }
@@ -158,22 +158,11 @@ impl Core {
         let (length_there, invalidates) = (request.length, request.invalidates);
         let asking =
             Asking { verb, key, offset, length: length_there, level, invalidates, operands };
-        let operation = Operation {
-            endpoint,
-            session,
-            remote: request.peer.index() as u32,
-            context: 0,
-            tag: 0,
-            length,
-            data,
-            hint,
-            passed: 0,
-            fence: request.fence,
-            slice_of: None,
-            role: Role::None,
-            state: OperationState::Asking(asking),
-        };
-        self.operations.insert(operation).map_err(|_| SendRefusal::Full("operations_max"))
+        let (remote, fence) = (request.peer.index() as u32, request.fence);
+        let state = OperationState::Asking(asking);
+        let operation = Operation::new(endpoint, session, remote, state);
+        let operation = Operation { length, data, hint, fence, ..operation };
+        self.operations.insert(operation).map_err(|_| SendRefusal::OPERATIONS)
     }
 
     /// Returns a remote endpoint of each session with one-sided operations.
@@ -205,7 +194,7 @@ impl Core {
         match session.datagram.as_deref() {
             Some(datagram) => {
                 let short = (datagram.frame_bytes_max() - header) as u64;
-                (short, if datagram.protocol().has_stream() { eager.max(short) } else { short })
+                (short, if datagram.protocol().goes_by_stream() { eager.max(short) } else { short })
             }
             None => {
                 let room = (self.staging.payload_bytes_max() as u64).saturating_sub(header as u64);

@@ -6,7 +6,7 @@ use super::super::core::Core;
 use super::super::datagram::window::is_before;
 use super::super::effects::{Arrival, Effects};
 use super::super::hint::Hint;
-use super::super::operation::{Operation, OperationState, Serving};
+use super::super::operation::{NO_REMOTE, Operation, OperationState, Serving};
 use super::super::pulls::Offered;
 use super::super::regions::{Access, Granted, Refusal};
 use super::super::send::Staged;
@@ -146,20 +146,13 @@ impl Core {
     ) {
         let (length, target) = (header.length.get(), header.target_endpoint.get());
         let to = header.operation.get();
+        let (remote, state) = (arrival.peer.index() as u32, OperationState::Replying { to });
         let operation = Operation {
-            endpoint: target,
-            session: slot,
-            remote: arrival.peer.index() as u32,
-            context: 0,
             tag: arrival.tag,
             length,
             data: arrival.data,
-            hint: Hint::None,
-            passed: 0,
-            fence: false,
-            slice_of: None,
             role: Role::Target(Some(granted.key)),
-            state: OperationState::Replying { to },
+            ..Operation::new(target, slot, remote, state)
         };
         if !self.regions.begin(granted.key, slot) {
             return self.refuse((slot, number), header, Refusal::Key);
@@ -228,20 +221,11 @@ impl Core {
             let reply = ShortReply::new(to, STATUS_DONE, bytes);
             return self.push_control(slot, ControlFrame::Reply(reply));
         }
+        let (endpoint, state) = (header.target_endpoint.get(), OperationState::Replying { to });
         let operation = Operation {
-            endpoint: header.target_endpoint.get(),
-            session: slot,
-            remote: super::super::operation::NO_REMOTE,
-            context: 0,
-            tag: 0,
             length: bytes.len() as u64,
-            data: None,
-            hint: Hint::None,
-            passed: 0,
-            fence: false,
-            slice_of: None,
             role: Role::Target(None),
-            state: OperationState::Replying { to },
+            ..Operation::new(endpoint, slot, NO_REMOTE, state)
         };
         let Ok(id) = self.operations.insert(operation) else {
             debug_assert!(false, "space was checked before execution");

@@ -92,12 +92,6 @@ pub enum Refusal {
     /// The endpoint that the operation names is closed.
     #[error("the peer's endpoint is closed")]
     Endpoint = 10,
-    /// Memory that is to be mapped, and belongs to no region that peers may map.
-    #[error(
-        "the memory cannot be mapped: its owner has to make the region by \
-         allocate_shareable_region; put and get work with any"
-    )]
-    NotShareable = 11,
     /// Another reason, of a later version.
     #[error("the peer refused for a reason that this version does not know")]
     Unknown = 255,
@@ -105,7 +99,7 @@ pub enum Refusal {
 
 impl Refusal {
     /// All refusals, by their codes.
-    pub(crate) const ALL: [Self; 11] = [
+    pub(crate) const ALL: [Self; 10] = [
         Self::Key,
         Self::Rights,
         Self::Range,
@@ -116,7 +110,6 @@ impl Refusal {
         Self::Length,
         Self::Busy,
         Self::Endpoint,
-        Self::NotShareable,
     ];
 
     /// Returns its code on the wire, never 0.

@@ -96,8 +96,6 @@ struct Region {
     placements: u32,
     /// It takes no more keys; removed with the last placement.
     closing: bool,
-    /// A peer has, or had, its memory mapped: the end of that is unknown.
-    is_mapped: bool,
 }
 
 /// Range and rights of a key: one cache line.
@@ -160,7 +158,7 @@ impl Regions {
 
     /// Adds a region of `length` bytes, without keys. `None`: at the limit.
     pub(crate) fn open(&mut self, length: u64) -> Option<Id> {
-        self.regions.insert(Region { length, placements: 0, closing: false, is_mapped: false }).ok()
+        self.regions.insert(Region { length, placements: 0, closing: false }).ok()
     }
 
     /// Revokes all keys of a region; it takes no more. Its id is valid until the last placement has
@@ -242,39 +240,6 @@ impl Regions {
             None => self.entries.push(entry),
         }
         Ok(key)
-    }
-
-    /// Returns the region and range of a key, for a peer that wants to map it. A mapping permits
-    /// any access, so the key has to permit all.
-    ///
-    /// # Errors
-    ///
-    /// As for [`Self::check`].
-    pub(crate) fn check_whole(
-        &mut self,
-        peer: u64,
-        key: u64,
-        now_ns: u64,
-    ) -> Result<(Granted, u64), Refusal> {
-        let all = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
-        let granted = self.check(peer, key, 0, 0, all, now_ns)?;
-        match self.entries[granted.key.position as usize].length {
-            // An empty range cannot be mapped.
-            0 => Err(Refusal::Range),
-            length => Ok((granted, length)),
-        }
-    }
-
-    /// Notes that a peer has a region mapped, for an unknown time.
-    pub(crate) fn note_mapped(&mut self, region: Id) {
-        if let Some(region) = self.regions.get_mut(region) {
-            region.is_mapped = true;
-        }
-    }
-
-    /// Returns whether any peer has mapped a region, by any key.
-    pub(crate) fn is_mapped(&self, region: Id) -> bool {
-        self.regions.get(region).is_some_and(|region| region.is_mapped)
     }
 
     /// Revokes a key. `None`: it is unknown. Placements in progress continue: `is_busy` of the

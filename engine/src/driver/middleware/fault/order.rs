@@ -19,9 +19,7 @@ pub(super) fn lane_of(event: &DriverEvent) -> Option<LaneKey> {
         | DriverEvent::RailChanged { .. }
         | DriverEvent::CmaChanged { .. }
         | DriverEvent::RingChanged { .. }
-        | DriverEvent::ProcessEnded { .. }
-        | DriverEvent::MemoryRequested { .. }
-        | DriverEvent::MemoryAnswered { .. } => None,
+        | DriverEvent::ProcessEnded { .. } => None,
     }
 }
 
@@ -36,10 +34,8 @@ pub(super) fn must_follow(later: &DriverEvent, earlier: &DriverEvent) -> bool {
             DriverEvent::CmaChanged { session: earlier, .. },
         )
         | (
-            DriverEvent::RingChanged { session: later, .. }
-            | DriverEvent::MemoryAnswered { session: later, .. },
-            DriverEvent::RingChanged { session: earlier, .. }
-            | DriverEvent::MemoryAnswered { session: earlier, .. },
+            DriverEvent::RingChanged { session: later, .. },
+            DriverEvent::RingChanged { session: earlier, .. },
         ) => later == earlier,
         _ => lane_of(later).is_some() && lane_of(later) == lane_of(earlier),
     }
