@@ -1,15 +1,16 @@
 //! How the messages of a session travel: the table that each send indexes by its length.
 //!
-//! | row | length | travels as |
+//! | row | longest message | travels as |
 //! |---|---|---|
-//! | [`Route::Segment`] | `segment_max`, remote data included | a frame in a datagram, or in a segment of the ring |
+//! | [`Route::Segment`] | `segment_max`, with remote data | a frame in a datagram or the ring |
 //! | [`Route::Stream`] | `stream_max` | a frame in a long segment on the TCP stream |
 //! | [`Route::Parts`] | `parts_max` | several frames, on the stream or in segments |
-//! | [`Route::Pull`] | any | a request to send; the receiver pulls the bytes, by a [`PullMethod`] |
+//! | [`Route::Pull`] | any | a request to send; pulled by a [`PullMethod`] |
 //!
-//! A row whose carrier the session lacks is empty. The table changes with what the session can do and
-//! with the length of its segments, and with nothing else: what changes from message to message (credit, the eager limit, what is
-//! outstanding) decides only between a row and the request to send.
+//! A row whose carrier the session lacks is empty. The table changes with what the session can do
+//! and with the length of its segments, and with nothing else: what changes from message to message
+//! (credit, the eager limit, what is outstanding) decides only between a row and the request to
+//! send.
 
 use super::segment::LONG_PAYLOAD_BYTES;
 use crate::proto::core::Config;
