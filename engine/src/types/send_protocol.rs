@@ -3,10 +3,11 @@
 use std::fmt;
 
 /// How messages to a peer travel now, by length: see
-/// [`Endpoint::send_protocol`](crate::Endpoint::send_protocol). `Display` describes it in one line:
+/// [`Endpoint::send_protocol`](crate::Endpoint::send_protocol). `Display` describes it, in one line:
 ///
 /// ```text
-/// up to 1400 bytes in one datagram, up to 64 KiB on the TCP connection, longer ones pulled over TCP lanes
+/// up to 1400 bytes in one datagram, up to 64 KiB on the TCP connection,
+/// longer ones pulled over TCP lanes
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
