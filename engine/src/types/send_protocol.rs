@@ -3,7 +3,7 @@
 use std::fmt;
 
 /// How messages to a peer travel now, by length: see
-/// [`Endpoint::send_protocol`](crate::Endpoint::send_protocol). `Display` describes it, in one line:
+/// [`Endpoint::send_protocol`](crate::Endpoint::send_protocol). `Display` describes it in one line:
 ///
 /// ```text
 /// up to 1400 bytes in one datagram, up to 64 KiB on the TCP connection,
