@@ -77,7 +77,10 @@ fn posts(c: &mut Criterion) {
         let add = |sum: &mut u64| *sum += 1;
         shared.post(
             (),
-            |sum, ()| Posted::Inline(add(sum)),
+            |sum, ()| {
+                add(sum);
+                Posted::Inline(())
+            },
             |guard| {
                 if let Err(guard) = shared.end(guard) {
                     shared.end_slowly(guard, apply);
