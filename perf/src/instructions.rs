@@ -21,7 +21,7 @@ use crate::secret;
 /// How much slower a program runs under valgrind; about so much slower runs the engines' clock.
 const SLOWNESS: u64 = 64;
 /// Messages that are counted.
-const MESSAGES: u64 = 8_192;
+const MESSAGES: u64 = 16_384;
 /// A count that is saved may be exceeded by so much.
 const MARGIN_PERCENT: u64 = 3;
 /// Idle endpoints of the process may change a count by so much.

@@ -25,7 +25,7 @@ type Open<M> = fn(Endpoint<Detached>) -> Result<Endpoint<M>, Error>;
 /// What valgrind counts: the instructions of [`counted`] and of all that it calls.
 pub(super) const COUNTED: &str = "ringrail_perf::instructions::both::counted*";
 /// Messages that warm up.
-const WARM_UP: u64 = 4_096;
+const WARM_UP: u64 = 8_192;
 /// Messages in a row.
 const WINDOW: u64 = 64;
 /// Longest put.
