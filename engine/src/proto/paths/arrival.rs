@@ -89,15 +89,11 @@ impl PathTable {
     ) -> Result<(), Offence> {
         let now_ns = info.now_ns;
         let index_of = |table: &Self| table.of(session).and_then(|it| it.index_of(number));
-        let mut index = index_of(self);
-        if index.is_none() {
-            if !self.meet_path(core, now_ns, session, number, bytes) {
-                self.dropped.unknown += 1;
-                return Ok(());
-            }
-            index = index_of(self);
+        if index_of(self).is_none() && !self.meet_path(core, now_ns, session, number, bytes) {
+            self.dropped.unknown += 1;
+            return Ok(());
         }
-        let Some(index) = index else { return Ok(()) };
+        let Some(index) = index_of(self) else { return Ok(()) };
         let length = bytes.len() - PACKET_TAG_BYTES;
         let (is_segment, handled) =
             match self.handle_on_path(core, info, session, index, bytes, effects) {
@@ -108,13 +104,6 @@ impl PathTable {
         let Some(paths) = self.by_slot.get_mut(session as usize) else { return handled };
         let is_active = paths.get(index).is_some_and(SessionPath::is_active);
         let is_led = is_segment && paths.note_segments(length, index != CARRIER);
-        let is_due = paths
-            .choice
-            .as_ref()
-            .is_some_and(|it| it.preference.is_due(now_ns) || it.trial.is_due(now_ns));
-        if index == CARRIER && is_active && !paths.is_doubtful && !is_led && !is_due {
-            return handled;
-        }
         if paths.is_doubtful || !is_active {
             self.judge_paths(core, now_ns, session);
         }

@@ -173,9 +173,6 @@ impl Paths {
 
     /// Returns the index of the path with this number.
     fn index_of(&self, number: u16) -> Option<Index> {
-        if self.carrier.as_deref().is_some_and(|path| path.number == number) {
-            return Some(CARRIER);
-        }
         self.all().position(|path| path.number == number)
     }
 
