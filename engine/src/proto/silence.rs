@@ -30,9 +30,9 @@ pub(crate) enum Unacked {
     /// Data, or a keep-alive probe of this kernel, is unacknowledged.
     Answer {
         /// Time since the last acknowledgement.
-        heard: Duration,
+        since_answer: Duration,
         /// Lower bound of the time since the unacknowledged data was sent.
-        asked: Duration,
+        since_sent: Duration,
         /// Retransmissions of the oldest unacknowledged bytes; `None`: there are none.
         resent: Option<Resent>,
     },
@@ -89,14 +89,14 @@ impl Silence {
         limit: Duration,
     ) -> Option<Duration> {
         self.is_owed = owed != Unacked::Nothing;
-        let Unacked::Answer { heard, asked, .. } = owed else {
+        let Unacked::Answer { since_answer, since_sent, .. } = owed else {
             self.since_ns = None;
             return self.is_owed.then_some(Duration::ZERO);
         };
         let before = |time: Duration| now_ns.saturating_sub(time.as_nanos() as u64);
         let since_ns = match self.since_ns {
-            Some(since_ns) if before(heard) <= since_ns + TICK_NS => since_ns,
-            _ => before(heard.min(asked).min(limit / 2)),
+            Some(since_ns) if before(since_answer) <= since_ns + TICK_NS => since_ns,
+            _ => before(since_answer.min(since_sent).min(limit / 2)),
         };
         self.since_ns = Some(since_ns);
         self.lasts(now_ns)
@@ -112,8 +112,8 @@ mod tests {
 
     fn answer(heard_ms: u64, asked_ms: u64) -> Unacked {
         Unacked::Answer {
-            heard: Duration::from_millis(heard_ms),
-            asked: Duration::from_millis(asked_ms),
+            since_answer: Duration::from_millis(heard_ms),
+            since_sent: Duration::from_millis(asked_ms),
             resent: None,
         }
     }

@@ -132,7 +132,7 @@ fn run_set(folder: &Path, set: &str, limit: Duration) -> Outcome {
     for line in said.lines().filter(|line| line.contains("Fail")) {
         println!("interop: {line}");
     }
-    let said = "not run: what fabtests.exclude says, and what asks for what is not offered";
-    let said = format!("{said}; {}", log_path.display());
-    Outcome::Counted { passed, failed, not_run, said }
+    let log = log_path.display();
+    let detail = format!("not run: tests of fabtests.exclude, and of features not offered; {log}");
+    Outcome::Counted { passed, failed, not_run, detail }
 }

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 /// How a run of a step ended.
 pub(crate) enum Outcome {
     Passed,
-    /// Passed, with something to tell.
-    Said(String),
+    /// Passed, with a detail for the table.
+    PassedWith(String),
     Failed(String),
     NotRun(String),
     /// A step of many tests.
@@ -15,7 +15,7 @@ pub(crate) enum Outcome {
         passed: usize,
         failed: usize,
         not_run: usize,
-        said: String,
+        detail: String,
     },
 }
 
@@ -35,7 +35,7 @@ struct Row {
     failed: usize,
     not_run: usize,
     took: Duration,
-    said: String,
+    detail: String,
 }
 
 pub(crate) struct Table {
@@ -72,25 +72,25 @@ impl Table {
             println!("interop: {since} s: {name}, {round} of {repeat}");
             let outcome = catch_unwind(AssertUnwindSafe(&mut step)).unwrap_or_else(|panic| {
                 let text = panic.downcast_ref::<String>().cloned();
-                Outcome::Failed(text.unwrap_or_else(|| "it panicked, as said above".to_owned()))
+                Outcome::Failed(text.unwrap_or_else(|| "it panicked, see above".to_owned()))
             });
             match outcome {
                 Outcome::Passed => row.passed += 1,
-                Outcome::Said(said) => (row.passed, row.said) = (row.passed + 1, said),
+                Outcome::PassedWith(detail) => (row.passed, row.detail) = (row.passed + 1, detail),
                 Outcome::Failed(why) => {
                     println!("interop: {name}, {round} of {repeat}, has failed: {why}");
                     row.failed += 1;
-                    row.said = why.lines().next().unwrap_or_default().to_owned();
+                    row.detail = why.lines().next().unwrap_or_default().to_owned();
                 }
                 Outcome::NotRun(why) => {
-                    (row.not_run, row.said) = (row.not_run + 1, why);
+                    (row.not_run, row.detail) = (row.not_run + 1, why);
                     break;
                 }
-                Outcome::Counted { passed, failed, not_run, said } => {
+                Outcome::Counted { passed, failed, not_run, detail } => {
                     row.passed += passed;
                     row.failed += failed;
                     row.not_run += not_run;
-                    row.said = said;
+                    row.detail = detail;
                 }
             }
         }
@@ -111,10 +111,10 @@ impl Table {
     pub(crate) fn close(&self) {
         let width = self.rows.iter().map(|row| row.name.len()).max().unwrap_or(0);
         println!("\ninterop: {:width$}  pass fail not run       s", "");
-        for Row { name, passed, failed, not_run, took, said } in &self.rows {
+        for Row { name, passed, failed, not_run, took, detail } in &self.rows {
             let took = took.as_secs_f64();
             println!(
-                "interop: {name:width$}  {passed:4} {failed:4} {not_run:7} {took:7.1}  {said}"
+                "interop: {name:width$}  {passed:4} {failed:4} {not_run:7} {took:7.1}  {detail}"
             );
         }
         let sum = |of: fn(&Row) -> usize| self.rows.iter().map(of).sum::<usize>();

@@ -244,7 +244,7 @@ impl ConnectionIo for SimDriver {
         Ok(since.map_or(Unacked::Nothing, |since| {
             let silence = Duration::from_nanos(net.now_ns() - since);
             let resent = net.resent(connection, side);
-            Unacked::Answer { heard: silence, asked: silence, resent }
+            Unacked::Answer { since_answer: silence, since_sent: silence, resent }
         }))
     }
 

@@ -81,16 +81,16 @@ fn resent(info: &libc::tcp_info) -> Option<Resent> {
 ///   is not known.
 /// - Keep-alive probes: nothing else was sent since the last acknowledgement.
 fn judge(info: &libc::tcp_info, has_queued: bool) -> Unacked {
-    let heard = Duration::from_millis(info.tcpi_last_ack_recv.into());
+    let since_answer = Duration::from_millis(info.tcpi_last_ack_recv.into());
     let sent = Duration::from_millis(info.tcpi_last_data_sent.into());
     if info.tcpi_unacked > 0 {
-        Unacked::Answer { heard, asked: sent, resent: resent(info) }
+        Unacked::Answer { since_answer, since_sent: sent, resent: resent(info) }
     } else if has_queued && info.tcpi_probes >= PROBES_MIN {
-        Unacked::Answer { heard, asked: Duration::ZERO, resent: None }
+        Unacked::Answer { since_answer, since_sent: Duration::ZERO, resent: None }
     } else if has_queued {
         Unacked::Later
     } else if info.tcpi_probes >= QUESTIONS_MIN {
-        Unacked::Answer { heard, asked: heard, resent: None }
+        Unacked::Answer { since_answer, since_sent: since_answer, resent: None }
     } else {
         Unacked::Nothing
     }
@@ -116,12 +116,12 @@ mod tests {
         assert_eq!(judge(&info, false), Unacked::Nothing);
         info.tcpi_unacked = 1;
         info.tcpi_last_data_sent = 3;
-        let heard = Duration::from_secs(3600);
-        let asked = Duration::from_millis(3);
-        assert_eq!(judge(&info, false), Unacked::Answer { heard, asked, resent: None });
+        let since_answer = Duration::from_secs(3600);
+        let since_sent = Duration::from_millis(3);
+        assert_eq!(judge(&info, false), Unacked::Answer { since_answer, since_sent, resent: None });
         (info.tcpi_retransmits, info.tcpi_snd_mss) = (2, 8948);
         let resent = Some(Resent { times: 2, segment_bytes: 8948 });
-        assert_eq!(judge(&info, false), Unacked::Answer { heard, asked, resent });
+        assert_eq!(judge(&info, false), Unacked::Answer { since_answer, since_sent, resent });
     }
 
     #[test]
@@ -136,7 +136,7 @@ mod tests {
         let silence = Duration::from_secs(4);
         assert_eq!(
             judge(&info, false),
-            Unacked::Answer { heard: silence, asked: silence, resent: None }
+            Unacked::Answer { since_answer: silence, since_sent: silence, resent: None }
         );
     }
 
@@ -148,9 +148,9 @@ mod tests {
         info.tcpi_probes = 1;
         assert_eq!(judge(&info, true), Unacked::Later);
         info.tcpi_probes = 2;
-        let heard = Duration::from_secs(60);
-        let asked = Duration::ZERO;
-        assert_eq!(judge(&info, true), Unacked::Answer { heard, asked, resent: None });
+        let since_answer = Duration::from_secs(60);
+        let since_sent = Duration::ZERO;
+        assert_eq!(judge(&info, true), Unacked::Answer { since_answer, since_sent, resent: None });
     }
 
     #[test]

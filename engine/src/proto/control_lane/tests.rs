@@ -115,7 +115,7 @@ fn unreachable() -> LaneEvent {
 
 fn owed(asked_ms: u64) -> LaneEvent {
     let asked = Duration::from_millis(asked_ms);
-    LaneEvent::Unacked(Unacked::Answer { heard: asked, asked, resent: None })
+    LaneEvent::Unacked(Unacked::Answer { since_answer: asked, since_sent: asked, resent: None })
 }
 
 fn is_lost(decision: &Decision, why: &str) -> bool {
@@ -470,8 +470,8 @@ fn idle_paths_are_probed_four_times_in_a_peer_timeout() {
 fn shared_memory_session_outlives_its_control_lane() {
     let silent = |seconds| {
         LaneEvent::Unacked(Unacked::Answer {
-            heard: Duration::from_secs(seconds),
-            asked: Duration::from_secs(seconds),
+            since_answer: Duration::from_secs(seconds),
+            since_sent: Duration::from_secs(seconds),
             resent: None,
         })
     };

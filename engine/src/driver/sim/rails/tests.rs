@@ -252,7 +252,7 @@ fn streams_resume_when_a_blackhole_ends() {
         assert_eq!((bench.received(), bench.read(other_far)), (vec![], b"hello".to_vec()));
         let unacked = bench.drivers[0].unacked(near).unwrap();
         assert!(
-            matches!(unacked, Unacked::Answer { asked, .. } if asked.as_secs() == 2),
+            matches!(unacked, Unacked::Answer { since_sent, .. } if since_sent.as_secs() == 2),
             "{unacked:?}"
         );
         bench.fault(0, 0, None);
@@ -332,7 +332,7 @@ fn cut_return_path_blocks_the_writer() {
     );
     assert_eq!(bench.write(near, b"more"), 4);
     let zero = std::time::Duration::ZERO;
-    let asked_now = Unacked::Answer { heard: zero, asked: zero, resent: None };
+    let asked_now = Unacked::Answer { since_answer: zero, since_sent: zero, resent: None };
     assert_eq!(bench.drivers[0].unacked(near).unwrap(), asked_now);
     bench.pass(MILLISECOND);
     assert_eq!(bench.read(far), b"more");
