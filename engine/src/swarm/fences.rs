@@ -20,8 +20,9 @@ impl Oracle {
     /// same name, which waits for nothing of the first.
     pub(super) fn check_fence(&self, index: usize) -> Result<(), String> {
         let sent = &self.sent[index];
-        // Threads hear of the ends of theirs by queues of their own, earlier or later than others.
-        if sent.span.is_some() || self.is_tainted(sent.from.0, sent.to.0) {
+        // Threads read completions from queues of their own, earlier or later than others; a send
+        // may complete before the call that posts it has returned.
+        if sent.is_threaded || self.is_tainted(sent.from.0, sent.to.0) {
             return Ok(());
         }
         let mut is_behind = sent.is_fenced;
@@ -30,7 +31,7 @@ impl Oracle {
             if (other.from, other.to) != (sent.from, sent.to) || other.fate == Fate::Cancelled {
                 continue;
             }
-            let is_comparable = other.span.is_none();
+            let is_comparable = !other.is_threaded;
             if is_behind && is_comparable && other.fate == Fate::Outstanding {
                 return Err(format!("send {index} went before {early}: {sent:?} {other:?}"));
             }

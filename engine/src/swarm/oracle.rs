@@ -54,7 +54,9 @@ pub(super) struct Sent {
     pub(super) is_discarded: bool,
     /// The receive that got it.
     pub(super) taken_by: Option<usize>,
-    /// When it was posted, among threads.
+    /// A thread of a bout posts it, or will.
+    pub(super) is_threaded: bool,
+    /// When it was posted, among threads; known once the call has returned.
     pub(super) span: Option<Span>,
 }
 

@@ -36,6 +36,12 @@ fn a_seed_whose_put_found_no_room_for_its_flush_holds() {
     run_seed(30129253899042842).unwrap_or_else(|what| panic!("{what}"));
 }
 
+/// A send of a thread completes before the call that posts it has returned.
+#[test]
+fn a_seed_with_fences_beside_threads_holds() {
+    run_seed(30130217750115307).unwrap_or_else(|what| panic!("{what}"));
+}
+
 #[test]
 fn the_same_seed_makes_the_same_run() {
     for seed in 0..6 {

@@ -320,6 +320,7 @@ impl Run {
             is_owed: false,
             is_discarded: false,
             taken_by: None,
+            is_threaded: true,
             span: None,
         });
         if !injects {

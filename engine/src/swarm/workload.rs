@@ -216,6 +216,7 @@ impl Run {
             is_owed: false,
             is_discarded: false,
             taken_by,
+            is_threaded: false,
             span: None,
         };
         if may_inject {
