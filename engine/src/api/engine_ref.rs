@@ -208,6 +208,14 @@ pub trait EngineRef: Clone {
     /// Takes the oldest completions, `limit` at the most; how many.
     fn read_queue(&self, queue: &Self::Queue, into: &mut Vec<Completion>, limit: usize) -> usize;
 
+    /// Makes progress and takes as [`Self::read_queue`].
+    fn progress_and_read(
+        &self,
+        queue: &Self::Queue,
+        into: &mut Vec<Completion>,
+        limit: usize,
+    ) -> Result<usize, Error>;
+
     /// Waits for the first completion in one of the queues and takes as [`Self::read_queue`]; 0:
     /// `deadline` passed.
     fn wait_for_queues<'q>(

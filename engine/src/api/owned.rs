@@ -278,6 +278,23 @@ impl EngineRef for Rc<EngineCell> {
         self.borrow_mut().state.completions.take(*queue, into, limit)
     }
 
+    #[inline]
+    fn progress_and_read(
+        &self,
+        queue: &u32,
+        into: &mut Vec<Completion>,
+        limit: usize,
+    ) -> Result<usize, Error> {
+        let mut engine = self.enter()?;
+        let happened = engine.progress()?;
+        let got = engine.state.completions.take(*queue, into, limit);
+        drop(engine);
+        if happened {
+            self.wake_tasks();
+        }
+        Ok(got)
+    }
+
     fn wait_for_queues<'q>(
         &self,
         queues: impl Iterator<Item = &'q u32> + Clone,

@@ -226,6 +226,7 @@ impl<M: Attached> Endpoint<M> {
 
     /// Makes progress once, appends up to `limit` completions of the endpoint's queues to `into`,
     /// oldest first, and returns their number. If it has two queues, that of receives comes first.
+    /// An empty `into` may be returned with other memory: completions are not moved one by one.
     ///
     /// # Errors
     ///
@@ -233,8 +234,7 @@ impl<M: Attached> Endpoint<M> {
     #[inline]
     pub fn completions(&self, into: &mut Vec<Completion>, limit: usize) -> Result<usize, Error> {
         let Open { engine, queues: Queues { transmit, receive }, .. } = self.open();
-        engine.progress()?;
-        let mut got = engine.read_queue(receive, into, limit);
+        let mut got = engine.progress_and_read(receive, into, limit)?;
         if !M::Engine::is_same_queue(transmit, receive) {
             got += engine.read_queue(transmit, into, limit - got);
         }

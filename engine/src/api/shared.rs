@@ -251,6 +251,16 @@ impl EngineRef for Arc<SharedEngine> {
         queue.take(into, limit)
     }
 
+    fn progress_and_read(
+        &self,
+        queue: &Arc<OutsideQueue>,
+        into: &mut Vec<Completion>,
+        limit: usize,
+    ) -> Result<usize, Error> {
+        self.progress()?;
+        Ok(queue.take(into, limit))
+    }
+
     fn wait_for_queues<'q>(
         &self,
         queues: impl Iterator<Item = &'q Arc<OutsideQueue>> + Clone,

@@ -1,6 +1,5 @@
 //! The loop's side of operations: their memory, and the destination of their completions.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::task::Waker;
 
@@ -12,7 +11,7 @@ use super::held::Held;
 use super::lent::LentRegions;
 use super::outside::{OutsideQueue, Ticket};
 use super::post::Memory;
-use super::shared::{ChunkWriter, Keys};
+use super::shared::Keys;
 use crate::driver::traits::ProcessCookie;
 use crate::memory::{Buffer, Shape, Span, Window};
 use crate::proto::table::{Id, Table};
@@ -22,6 +21,9 @@ use crate::types::{
 
 mod effects;
 pub(super) mod pieces;
+mod queue;
+
+use queue::Queue;
 
 /// Destination of an operation's completion.
 #[derive(Clone, Copy, Debug)]
@@ -141,27 +143,6 @@ impl Handle {
     }
 }
 
-/// A completion queue.
-#[derive(Debug, Default)]
-struct Queue {
-    entries: VecDeque<Completion>,
-    /// Endpoints whose operations complete here, and objects that name it; 0: it is closed.
-    users: u32,
-    entries_max: usize,
-    /// Entries reserved by outstanding operations and unread completions; of a queue that is read
-    /// outside, by the former.
-    reserved: usize,
-    /// Destination of completions that are read outside of the engine.
-    outside: Option<ChunkWriter<Completion>>,
-}
-
-impl Queue {
-    fn has_room(&self) -> bool {
-        let unread = self.outside.as_ref().map_or(0, ChunkWriter::len);
-        self.reserved + unread < self.entries_max
-    }
-}
-
 /// Waiters outside of the engine that have an event since the last call.
 #[derive(Debug, Default)]
 pub(crate) struct News {
@@ -230,12 +211,12 @@ impl Completions {
     /// Opens a completion queue with one user. Each queue has a limit of its own, so that an unread
     /// one does not block others.
     pub(crate) fn open_queue(&mut self, entries_max: usize) -> u32 {
-        let free = self.queues.iter().position(|queue| queue.users == 0);
+        let free = self.queues.iter().position(Queue::is_closed);
         let index = free.unwrap_or_else(|| {
             self.queues.push(Queue::default());
             self.queues.len() - 1
         });
-        self.queues[index] = Queue { users: 1, entries_max, ..Queue::default() };
+        self.queues[index] = Queue::open(entries_max);
         index as u32
     }
 
@@ -247,29 +228,20 @@ impl Completions {
 
     /// Moves the completions of an open queue outside.
     pub(crate) fn move_queue_outside(&mut self, number: u32) -> Arc<OutsideQueue> {
-        let (mut writer, outside) = OutsideQueue::new(number);
-        let queue = &mut self.queues[number as usize];
-        queue.reserved -= queue.entries.len();
-        queue.entries.drain(..).for_each(|completion| writer.push(completion));
-        queue.outside = Some(writer);
-        outside
+        self.queues[number as usize].move_outside(number)
     }
 
     /// Adds a user to a queue.
     pub(crate) fn share_queue(&mut self, queue: u32) {
-        self.queues[queue as usize].users += 1;
+        self.queues[queue as usize].add_user();
     }
 
     /// Removes a user of a queue. With the last one the unread completions and their buffers are
     /// dropped; later ones are not reported.
     pub(crate) fn close_queue(&mut self, queue: u32) {
-        let closed = &mut self.queues[queue as usize];
-        closed.users -= 1;
-        if closed.users > 0 {
+        if !self.queues[queue as usize].remove_user() {
             return;
         }
-        closed.entries = VecDeque::new();
-        closed.outside = None;
         for slot in self.slots.iter_mut().flatten() {
             if matches!(slot.route, Route::Queue { queue: of, .. } if of == queue) {
                 slot.route = Route::Nowhere;
@@ -308,12 +280,15 @@ impl Completions {
             self.slots.resize_with(index + 1, || None);
         }
         if let Route::Queue { queue, .. } = route {
-            self.queues[queue as usize].reserved += 1;
+            self.queues[queue as usize].reserve();
         }
         let held = buffer.map_or(Held::Nothing, Held::Buffer);
         let (offset, counts_for) = (0, UNCOUNTED);
-        self.slots[index] =
-            Some(Slot { kind, route, held, shape, peer, envelope, offset, counts_for });
+        let slot = Slot { kind, route, held, shape, peer, envelope, offset, counts_for };
+        let before = self.slots[index].replace(slot);
+        debug_assert!(before.is_none(), "an operation begins in a vacant slot");
+        // So that no code to drop it is in this path.
+        std::mem::forget(before);
         if let Route::Handle(handle) = route
             && let Some(handle) = self.handles.get_mut(handle)
         {
@@ -396,8 +371,9 @@ impl Completions {
             return;
         }
         let (user_data, kind, offset) = (to.user_data, OperationKind::Send, 0);
-        self.queues[to.queue as usize].reserved += 1;
-        self.report(to.queue, Completion { user_data, kind, result: Ok(status), offset, buffer });
+        self.queues[to.queue as usize].reserve();
+        let result = Ok(status);
+        self.report(to.queue, || Completion { user_data, kind, result, offset, buffer });
     }
 
     /// Reports the failure of an operation that could not be posted.
@@ -409,8 +385,9 @@ impl Completions {
         buffer: Option<Buffer>,
     ) {
         let (user_data, offset) = (to.user_data, 0);
-        self.queues[to.queue as usize].reserved += 1;
-        self.report(to.queue, Completion { user_data, kind, result: Err(error), offset, buffer });
+        self.queues[to.queue as usize].reserve();
+        let result = Err(error);
+        self.report(to.queue, || Completion { user_data, kind, result, offset, buffer });
     }
 
     /// Reports a completion without an operation to its ticket.
@@ -424,17 +401,12 @@ impl Completions {
         self.news.wakers.extend(ticket.end(outcome_of((result, buffer))));
     }
 
-    /// Appends a completion to its queue, where its space is reserved.
-    #[inline]
-    fn report(&mut self, number: u32, completion: Completion) {
-        let queue = &mut self.queues[number as usize];
-        match &mut queue.outside {
-            None => queue.entries.push_back(completion),
-            Some(outside) => {
-                outside.push(completion);
-                queue.reserved -= 1;
-                self.news.classes |= class_of(number);
-            }
+    /// Appends a completion to its queue, where its space is reserved. It is made where it is
+    /// kept.
+    #[inline(always)]
+    fn report(&mut self, number: u32, make: impl FnOnce() -> Completion) {
+        if self.queues[number as usize].push(make) {
+            self.news.classes |= class_of(number);
         }
     }
 
@@ -452,24 +424,17 @@ impl Completions {
     /// Takes the oldest completions of a queue, at most `limit`, and returns their number.
     #[inline]
     pub(crate) fn take(&mut self, queue: u32, into: &mut Vec<Completion>, limit: usize) -> usize {
-        let Some(queue) = self.queues.get_mut(queue as usize) else { return 0 };
-        let count = queue.entries.len().min(limit);
-        for _ in 0..count {
-            let Some(completion) = queue.entries.pop_front() else { break };
-            into.push(completion);
-        }
-        queue.reserved -= count;
-        count
+        self.queues.get_mut(queue as usize).map_or(0, |queue| queue.take(into, limit))
     }
 
     /// Returns whether a queue is empty, with no completion outstanding.
     pub(crate) fn is_queue_idle(&self, queue: u32) -> bool {
-        self.queues.get(queue as usize).is_none_or(|queue| queue.reserved == 0)
+        self.queues.get(queue as usize).is_none_or(Queue::is_idle)
     }
 
     /// Returns whether a queue is empty.
     pub(crate) fn is_queue_empty(&self, queue: u32) -> bool {
-        self.queues.get(queue as usize).is_none_or(|queue| queue.entries.is_empty())
+        self.queues.get(queue as usize).is_none_or(|queue| queue.len() == 0)
     }
 
     /// Takes the oldest completion of a queue.
@@ -520,18 +485,16 @@ impl Completions {
             Route::Queue { queue, silent: true, .. }
                 if result.is_ok() && kind != OperationKind::MultiReceive =>
             {
-                self.queues[queue as usize].reserved -= 1;
+                self.queues[queue as usize].release();
             }
             Route::Queue { queue, user_data, .. } => {
                 if planted!(DuplicateCompletion) && kind == OperationKind::Receive {
                     let result = Err(Error::Cancelled);
-                    self.queues[queue as usize].reserved += 1;
-                    self.report(
-                        queue,
-                        Completion { user_data, kind, result, offset, buffer: None },
-                    );
+                    self.queues[queue as usize].reserve();
+                    let buffer = None;
+                    self.report(queue, || Completion { user_data, kind, result, offset, buffer });
                 }
-                self.report(queue, Completion { user_data, kind, result, offset, buffer });
+                self.report(queue, || Completion { user_data, kind, result, offset, buffer });
             }
             Route::Nowhere | Route::Region(_) => {}
             Route::Handle(id) => {

@@ -106,13 +106,11 @@ impl Core {
         if may_not_wait || planted!(IgnoreSource) || !shortcut!("a receive that waits at once") {
             return None;
         }
-        let index = self.operations.vacant()?;
-        let key = matcher.insert_posted(&selector, index as u32);
-        let state = OperationState::Posted { key: Some(key), ignore: request.ignore };
-        let operation = request.operation(&selector, session, state);
-        let inserted = self.operations.insert(operation);
-        debug_assert!(inserted.as_ref().is_ok_and(|id| id.index() == index), "the slot was vacant");
-        inserted.ok()
+        self.operations.reuse_for(|id| {
+            let key = matcher.insert_posted(&selector, id.index() as u32);
+            let state = OperationState::Posted { key: Some(key), ignore: request.ignore };
+            request.operation(&selector, session, state)
+        })
     }
 
     /// Matches a new receive with the oldest unexpected message it accepts, or posts it.

@@ -166,13 +166,19 @@ impl<T, K: Key> Table<T, K> {
         Some(value)
     }
 
-    /// Returns the slot of the next insertion; `None`: it would be refused.
-    #[inline]
-    pub(crate) fn vacant(&self) -> Option<usize> {
-        match self.free {
-            NO_SLOT => (self.slots.len() < self.limit).then_some(self.slots.len()),
-            free => Some(free as usize),
-        }
+    /// Inserts the value that `make` returns for its key, into a slot that was used before. `None`:
+    /// there is none.
+    #[inline(always)]
+    pub(crate) fn reuse_for(&mut self, make: impl FnOnce(K) -> T) -> Option<K> {
+        let index = self.free;
+        let slot = self.slots.get_mut(index as usize)?;
+        debug_assert!(slot.value.is_none(), "a free slot is empty");
+        let key = K::new(index, slot.generation);
+        // So that no code to drop what was there is in this path.
+        std::mem::forget(slot.value.replace(make(key)));
+        self.free = slot.next_free;
+        self.len += 1;
+        Some(key)
     }
 
     /// Removes the entry of a slot if `plain` accepts it: an entry that owns nothing, so that

@@ -190,11 +190,12 @@ impl Effects for Completions {
             // Usually it fits, and its slot contains nothing to be dropped.
             std::mem::forget(place.take());
             self.finished += 1;
-            let envelope = Envelope::of(arrival.context, arrival.tag);
-            let (peer, length) = (Some(Peer(arrival.peer)), arrival.length as usize);
-            let result = Ok(Status { peer, envelope, length, data: None });
-            let completion = Completion { user_data, kind, result, buffer, offset: 0 };
-            self.report(queue, completion);
+            self.report(queue, || {
+                let envelope = Envelope::of(arrival.context, arrival.tag);
+                let (peer, length) = (Some(Peer(arrival.peer)), arrival.length as usize);
+                let result = Ok(Status { peer, envelope, length, data: None });
+                Completion { user_data, kind, result, buffer, offset: 0 }
+            });
             if counts_for != UNCOUNTED {
                 self.count(counts_for, CounterEvents::RECEIVE, true);
             }
@@ -270,9 +271,8 @@ impl Completions {
         let (peer, length) = (Some(Peer(arrival.peer)), arrival.length as usize);
         let status = Status { peer, envelope: Envelope::UNTAGGED, length, data: arrival.data };
         let (kind, result) = (OperationKind::RemotePut, Ok(status));
-        self.queues[queue as usize].reserved += 1;
-        let completion = Completion { user_data: 0, kind, result, offset: 0, buffer: None };
-        self.report(queue, completion);
+        self.queues[queue as usize].reserve();
+        self.report(queue, || Completion { user_data: 0, kind, result, offset: 0, buffer: None });
     }
 }
 

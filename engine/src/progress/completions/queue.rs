@@ -1,0 +1,201 @@
+//! A completion queue: reserved space, and unread completions.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::super::outside::OutsideQueue;
+use super::super::shared::ChunkWriter;
+use crate::types::Completion;
+
+/// A completion queue.
+#[derive(Debug, Default)]
+pub(super) struct Queue {
+    /// The newest completions, which a reader usually takes all at once.
+    entries: Vec<Completion>,
+    /// Those before them, of which a reader has taken some.
+    older: VecDeque<Completion>,
+    /// Endpoints whose operations complete here, and objects that name it; 0: it is closed.
+    users: u32,
+    entries_max: usize,
+    /// Entries reserved by outstanding operations and unread completions; of a queue that is read
+    /// outside, by the former.
+    reserved: usize,
+    /// Destination of completions that are read outside of the engine.
+    outside: Option<ChunkWriter<Completion>>,
+}
+
+impl Queue {
+    /// Opens a queue with one user.
+    pub(super) fn open(entries_max: usize) -> Self {
+        Self { users: 1, entries_max, ..Self::default() }
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.users == 0
+    }
+
+    pub(super) fn add_user(&mut self) {
+        self.users += 1;
+    }
+
+    /// Removes a user, and with the last one all unread completions. Returns whether it was the
+    /// last one.
+    pub(super) fn remove_user(&mut self) -> bool {
+        self.users -= 1;
+        if self.users > 0 {
+            return false;
+        }
+        (self.entries, self.older, self.outside) = (Vec::new(), VecDeque::new(), None);
+        true
+    }
+
+    /// Moves the completions to a queue that is read outside of the engine, now and later.
+    pub(super) fn move_outside(&mut self, number: u32) -> Arc<OutsideQueue> {
+        let (mut writer, outside) = OutsideQueue::new(number);
+        self.reserved -= self.len();
+        let unread = self.older.drain(..).chain(self.entries.drain(..));
+        unread.for_each(|completion| writer.push(completion));
+        self.outside = Some(writer);
+        outside
+    }
+
+    /// Returns the number of unread completions in the engine.
+    #[inline]
+    pub(super) fn len(&self) -> usize {
+        self.older.len() + self.entries.len()
+    }
+
+    /// Returns whether no completion is unread, and no operation is outstanding.
+    pub(super) fn is_idle(&self) -> bool {
+        self.reserved == 0
+    }
+
+    /// Returns whether there is space for one more operation.
+    #[inline]
+    pub(super) fn has_room(&self) -> bool {
+        let unread = self.outside.as_ref().map_or(0, ChunkWriter::len);
+        self.reserved + unread < self.entries_max
+    }
+
+    /// Reserves the space of an operation's completion.
+    #[inline]
+    pub(super) fn reserve(&mut self) {
+        self.reserved += 1;
+    }
+
+    /// Releases the space of an operation that ends without a completion.
+    pub(super) fn release(&mut self) {
+        self.reserved -= 1;
+    }
+
+    /// Appends a completion whose space is reserved; `make` writes it where it is kept. Returns
+    /// whether it is read outside of the engine.
+    #[inline(always)]
+    pub(super) fn push(&mut self, make: impl FnOnce() -> Completion) -> bool {
+        match &mut self.outside {
+            None => {
+                self.entries.push(make());
+                false
+            }
+            Some(outside) => {
+                outside.push(make());
+                self.reserved -= 1;
+                true
+            }
+        }
+    }
+
+    /// Takes the oldest completions, at most `limit`, and returns their number.
+    ///
+    /// An empty `into` is exchanged for the memory of the queue if that takes all: no completion is
+    /// moved, and both keep their capacity.
+    #[inline]
+    pub(super) fn take(&mut self, into: &mut Vec<Completion>, limit: usize) -> usize {
+        let count = self.len().min(limit);
+        if !self.older.is_empty() || count < self.entries.len() {
+            self.take_some(into, count);
+        } else if into.is_empty() {
+            std::mem::swap(into, &mut self.entries);
+        } else {
+            into.append(&mut self.entries);
+        }
+        self.reserved -= count;
+        count
+    }
+
+    /// Takes some of the completions, or those that some were taken of before.
+    #[cold]
+    fn take_some(&mut self, into: &mut Vec<Completion>, count: usize) {
+        self.older.extend(self.entries.drain(..));
+        into.extend(self.older.drain(..count));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::types::{Error, OperationKind};
+
+    fn push(queue: &mut Queue, user_data: u64) {
+        queue.reserve();
+        let (kind, result, buffer) = (OperationKind::Receive, Err(Error::Cancelled), None);
+        queue.push(|| Completion { user_data, kind, result, offset: 0, buffer });
+    }
+
+    fn names(taken: &[Completion]) -> Vec<u64> {
+        taken.iter().map(|completion| completion.user_data).collect()
+    }
+
+    #[test]
+    fn completions_are_taken_in_order_whatever_the_limit() {
+        for (limit, begins_empty) in [(1, true), (3, true), (3, false), (100, false), (100, true)] {
+            let (mut queue, mut all, mut pushed) = (Queue::open(100), Vec::new(), 0);
+            while pushed < 60 {
+                for _ in 0..5 {
+                    push(&mut queue, pushed);
+                    pushed += 1;
+                }
+                let mut taken = Vec::new();
+                if !begins_empty {
+                    push(&mut queue, pushed);
+                    pushed += 1;
+                    queue.take(&mut taken, 1);
+                }
+                let before = taken.len();
+                let count = queue.take(&mut taken, limit);
+                assert_eq!(taken.len() - before, count);
+                assert!(count <= limit);
+                all.extend(names(&taken));
+            }
+            let mut rest = Vec::new();
+            queue.take(&mut rest, usize::MAX);
+            all.extend(names(&rest));
+            assert_eq!(all, (0..pushed).collect::<Vec<_>>(), "limit {limit}");
+            assert!(queue.is_idle() && queue.len() == 0);
+        }
+    }
+
+    #[test]
+    fn memory_goes_back_and_forth_without_allocations() {
+        let (mut queue, mut taken) = (Queue::open(100), Vec::new());
+        let mut places = std::collections::HashSet::new();
+        for round in 0..40 {
+            for _ in 0..3 {
+                push(&mut queue, round);
+            }
+            assert_eq!(queue.take(&mut taken, 8), 3);
+            places.insert(taken.as_ptr());
+            taken.clear();
+        }
+        assert!(places.len() <= 2, "two vectors take turns");
+    }
+
+    #[test]
+    fn limit_of_nothing_takes_nothing() {
+        let mut queue = Queue::open(4);
+        push(&mut queue, 1);
+        let mut taken = Vec::new();
+        assert_eq!(queue.take(&mut taken, 0), 0);
+        assert!(taken.is_empty() && queue.len() == 1);
+    }
+}
