@@ -90,8 +90,9 @@ pub(crate) struct Cli {
     /// A first look: a tenth of the default iterations, and one round.
     #[arg(long)]
     pub(crate) brief: bool,
-    /// Addresses or names of a peer, with commas between them; for each NIC the way to them is
-    /// told.
+    /// Addresses or names of a peer, with commas between them: prints the way to them for each NIC.
+    /// Of an address with the port of a listening endpoint, which is connected to: also how
+    /// messages to it travel, by length.
     #[arg(long, value_name = "ADDR", value_delimiter = ',')]
     pub(crate) peer: Vec<String>,
     /// Set a setting of ringrail, NAME=VALUE; any number of times.
@@ -181,7 +182,7 @@ pub(crate) enum TestName {
     /// Raw floors.
     Floor,
     /// What this host can do, which NICs are rails and why, and the settings in force; with --peer
-    /// also how a peer is reached.
+    /// also how a peer is reached, and how messages to it travel.
     Info,
 }
 

@@ -4,6 +4,7 @@
 mod machine;
 mod mpi;
 mod nic;
+mod peer;
 mod rails;
 mod warnings;
 
@@ -20,6 +21,7 @@ use serde::Serialize;
 use self::machine::MachineInfo;
 use self::mpi::MpiInfo;
 use self::nic::{NicInfo, Target};
+use self::peer::PeerInfo;
 use self::rails::Candidates;
 use crate::cli::Cli;
 use crate::{secret, test};
@@ -38,6 +40,9 @@ struct Info {
     candidates: Candidates,
     nics: Vec<NicInfo>,
     endpoint: EndpointInfo,
+    /// Processes that `--peer` names with their ports.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    peers: Vec<PeerInfo>,
     frames: Frames,
     eager_limit_bytes: Option<usize>,
     ipv6: &'static str,
@@ -131,7 +136,7 @@ impl Info {
         let found = topology::nics().map_err(|error| error.to_string())?;
         let selection = topology::select(&found, &settings).map_err(|error| error.to_string())?;
         let table = Candidates::gather(&selection, &peers(cli)?)?;
-        let endpoint = endpoint(cli)?;
+        let (endpoint, peers) = endpoint(cli)?;
         let frames = Frames::of(&settings);
         let target = endpoint.locator.zip(endpoint.datagram_port);
         let target = target.map(|(locator, port)| Target { ip: locator.ip(), port });
@@ -151,6 +156,7 @@ impl Info {
             candidates: table,
             nics: candidates.map(|it| NicInfo::of(it, target)).collect(),
             endpoint,
+            peers,
             frames,
             eager_limit_bytes: settings.eager_limit_bytes(),
             ipv6: ipv6(),
@@ -195,6 +201,9 @@ impl fmt::Display for Info {
         )?;
         writeln!(f, "{}", self.frames)?;
         writeln!(f, "endpoint\n  {}", self.endpoint.text)?;
+        for peer in &self.peers {
+            writeln!(f, "{peer}")?;
+        }
         writeln!(
             f,
             "  {} go with their envelope; longer ones are pulled \
@@ -288,7 +297,7 @@ impl fmt::Display for Frames {
 fn peers(cli: &Cli) -> Result<Vec<IpAddr>, String> {
     let mut found: Vec<IpAddr> = Vec::new();
     for name in &cli.peer {
-        // A port does no harm.
+        // Those with a port are connected to as well (peer.rs).
         let with_port = name.to_socket_addrs();
         let addresses = with_port.or_else(|_| (name.as_str(), 0).to_socket_addrs());
         let addresses = addresses.map_err(|error| {
@@ -335,7 +344,7 @@ fn limits() -> Vec<Limit> {
 }
 
 /// What becomes of an endpoint with these settings, its datagrams above all.
-fn endpoint(cli: &Cli) -> Result<EndpointInfo, String> {
+fn endpoint(cli: &Cli) -> Result<(EndpointInfo, Vec<PeerInfo>), String> {
     // Without a secret there is none; it talks to nobody and needs little memory.
     secret::fresh(cli.lanes, &cli.settings)?;
     let mut extra = cli.settings.clone();
@@ -349,7 +358,8 @@ fn endpoint(cli: &Cli) -> Result<EndpointInfo, String> {
         Err(error) => {
             let text = format!("cannot be had with these settings: {error}");
             let (locator, driver, datagram_port, frames) = (None, None, None, None);
-            return Ok(EndpointInfo { locator, driver, datagram_port, frames, text });
+            let info = EndpointInfo { locator, driver, datagram_port, frames, text };
+            return Ok((info, Vec::new()));
         }
     };
     let (at, driver, state) =
@@ -360,13 +370,9 @@ fn endpoint(cli: &Cli) -> Result<EndpointInfo, String> {
         DatagramState::Taken { port, frames, .. } => (Some(*port), frames_word(frames)),
         _ => (None, None),
     };
-    Ok(EndpointInfo {
-        locator: Some(at),
-        driver: Some(driver.to_owned()),
-        datagram_port,
-        frames,
-        text,
-    })
+    let (locator, driver) = (Some(at), Some(driver.to_owned()));
+    let info = EndpointInfo { locator, driver, datagram_port, frames, text };
+    Ok((info, PeerInfo::gather(&endpoint, &cli.peer)))
 }
 
 fn frames_word(state: &FrameState) -> Option<&'static str> {

@@ -279,8 +279,33 @@ fn info_tells_facts_as_json() {
 }
 
 #[test]
-fn info_tells_rails_and_how_a_peer_is_reached() {
-    let run = ["info", "--nics", "127.0.0.1,127.0.0.2", "--peer", "127.0.0.9:7000,localhost"];
+fn info_prints_how_messages_to_a_listening_peer_travel() {
+    let settings = ringrail::settings::Settings::isolated().set("listen_address", "127.0.0.1");
+    let settings = settings.insecure(true).build().unwrap();
+    let server = ringrail::Domain::with_settings(settings).and_then(|domain| domain.endpoint());
+    let server = server.and_then(|endpoint| endpoint.share()).unwrap();
+    let at = server.address().locator();
+    let run = ["info", "--nics", "127.0.0.1", "--set", "insecure=true", "--peer"];
+    let text_of = |lanes: &str| {
+        let output = perf(&[&run[..], &[&at.to_string(), "--lanes", lanes]].concat());
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let stdout = text(&output.stdout);
+        let line = stdout.lines().find(|line| line.starts_with(&format!("  {at}: messages go ")));
+        line.unwrap_or_else(|| panic!("{stdout}")).to_owned()
+    };
+    assert!(text_of("shm").contains("through shared memory"));
+    assert!(text_of("udp").contains("in one datagram"));
+    let at = at.to_string();
+    let info = &objects(&[&run[..], &[at.as_str()]].concat())[0]["peers"][0];
+    assert_eq!(info["is_connected"], true, "{info}");
+    drop(server);
+    let output = text(&perf(&[&run[..], &[at.as_str()]].concat()).stdout);
+    assert!(output.contains(&format!("{at} cannot be reached: ")), "{output}");
+}
+
+#[test]
+fn info_prints_rails_and_how_a_peer_is_reached() {
+    let run = ["info", "--nics", "127.0.0.1,127.0.0.2", "--peer", "127.0.0.9,localhost"];
     let info = &objects(&run)[0]["candidates"];
     let rows = info["rows"].as_array().unwrap();
     for (rail, address) in ["127.0.0.1", "127.0.0.2"].into_iter().enumerate() {
