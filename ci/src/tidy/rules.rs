@@ -50,6 +50,7 @@ const UNSAFE_ROOMS: [&str; 40] = [
     "engine/src/progress/cma.rs",
     "engine/src/progress/completions.rs",
     "engine/src/progress/completions/",
+    "engine/src/progress/datagram/before_copy.rs",
     "engine/src/progress/post.rs",
     "engine/src/progress/shared/chunks.rs",
     "engine/src/progress/shared/queue.rs",

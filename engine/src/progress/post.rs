@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use super::completions::{Handle, PostedTo, Posting, Route};
 use super::counters::CounterEvents;
+use super::datagram::before_copy::SENT_BEFORE_COPY_BYTES_MIN;
 use super::engine::Engine;
 use super::outside::Ticket;
-use crate::memory::{Buffer, Shape, Span};
+use crate::memory::{Buffer, Shape};
 use crate::proto::effects::{Arrival, CompletionLevel};
 use crate::proto::hint::Hint;
 use crate::proto::receive::ReceiveRequest;
@@ -116,18 +117,12 @@ impl Engine {
         whole: Option<&[u8]>,
     ) -> Result<bool, SendRefusal> {
         let session = self.state.core.route(request.peer)?;
-        if let Some(bytes) = whole
-            && self.may_send_before_copy(session, request, more)
+        if request.length >= SENT_BEFORE_COPY_BYTES_MIN
+            && let Some(bytes) = whole
+            && let Some(carrier) = self.carrier_before_copy(session, request, more)
             && self.state.core.stage_now(session, request).is_some()
         {
-            self.send_before_copy(session, bytes);
-            return Ok(true);
-        }
-        if let Some(bytes) = whole
-            && let Some(ring) = self.ring_before_copy(session, request, more)
-            && self.state.core.stage_now(session, request).is_some()
-        {
-            self.write_before_copy(session, ring, request, bytes);
+            self.send_before_copy(session, carrier, request.hint, bytes);
             return Ok(true);
         }
         if let Some(room) = self.state.core.stage_now(session, request) {
@@ -157,20 +152,6 @@ impl Engine {
         }
         self.state.core.want_connection(session, now_ns);
         Ok(false)
-    }
-
-    /// Sends the part of a message that was staged last, and is alone. `piece` is its payload,
-    /// which is not in its segment yet.
-    pub(super) fn send_part_before_copy(&mut self, session: u32, piece: Span) {
-        let poll = self.state.polls;
-        self.control(session).count_long(poll, piece.len);
-        {
-            // SAFETY: `piece` is memory of an outstanding send, which its slot of the completions
-            // owns or its poster promised to keep; within this block no operation ends.
-            let bytes = unsafe { std::slice::from_raw_parts(piece.ptr, piece.len) };
-            self.send_uncopied(session, bytes);
-        }
-        self.send_rest(session);
     }
 
     /// Sends a copy of `bytes`, now or never; later errors go to `route`.

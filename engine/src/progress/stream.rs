@@ -22,10 +22,7 @@ use super::control::ControlLane;
 use super::engine::{Engine, EngineState};
 use super::traits::Interest;
 use crate::proto::datagram::append_segment;
-use crate::proto::hint::Hint;
 use crate::proto::paths::CARRIER;
-use crate::proto::send::SendRequest;
-use crate::proto::table::Id;
 
 /// Bytes of long segments that a session sends in one turn, in whole segments: they delay short
 /// messages.
@@ -33,10 +30,6 @@ const LONG_BYTES_PER_TURN: usize = 64 << 10;
 
 /// Bytes received on the stream before they are acknowledged although more data follows.
 const OWED_BYTES_MAX: u32 = 128 << 10;
-
-/// Minimum length of messages that are sent before they are copied, in bytes: a copy of less is
-/// faster than sending a second piece.
-const SENT_BEFORE_COPY_BYTES_MIN: usize = 4 << 10;
 
 /// Result of sending the rest of a partially sent segment.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -51,7 +44,7 @@ pub(super) enum Rest {
 
 impl ControlLane {
     /// Returns the bytes of long segments that may still be sent in turn `poll`.
-    fn long_bytes_left(&self, poll: u64) -> usize {
+    pub(super) fn long_bytes_left(&self, poll: u64) -> usize {
         if self.long_poll == poll { self.long_bytes_left } else { LONG_BYTES_PER_TURN }
     }
 
@@ -64,7 +57,7 @@ impl ControlLane {
 
 impl EngineState {
     /// Notes a long segment on the stream of a session; the kernel took `sent` bytes of it at once.
-    fn note_streamed(&mut self, session: u32, sent: usize) {
+    pub(super) fn note_streamed(&mut self, session: u32, sent: usize) {
         if sent > 0 {
             self.expect_answer(session);
         }
@@ -76,7 +69,7 @@ impl EngineState {
 impl Engine {
     /// Returns whether the kernel takes data of a session's lane at once, as far as is known,
     /// nothing is ahead of it there, and datagrams carry the rest.
-    fn is_stream_free(&self, session: u32, control: &ControlLane) -> bool {
+    pub(super) fn is_stream_free(&self, session: u32, control: &ControlLane) -> bool {
         control.lane.is_some()
             && !control.is_blocked
             && control.unsent.is_empty()
@@ -85,7 +78,7 @@ impl Engine {
 
     /// Returns whether a long segment may start on the lane: on a suspect path it waits for the
     /// next lane.
-    fn may_begin_long(&self, session: u32) -> bool {
+    pub(super) fn may_begin_long(&self, session: u32) -> bool {
         let paths = self.state.paths.of(session);
         paths.is_none_or(|paths| !paths.are_several() || !paths.is_suspect(paths.stream_at()))
     }
@@ -206,74 +199,6 @@ impl Engine {
                 Rest::Failed => return true,
             }
         }
-    }
-
-    /// Returns whether a newly posted message may be sent on the stream from user memory, and be
-    /// copied afterwards, while its receiver handles it: nothing is ahead of it.
-    pub(super) fn may_send_before_copy(
-        &self,
-        session: u32,
-        request: &SendRequest,
-        more: bool,
-    ) -> bool {
-        let state = &*self.state;
-        if request.length < SENT_BEFORE_COPY_BYTES_MIN as u64 {
-            return false;
-        }
-        let Some(control) = state.controls.get(session as usize) else { return false };
-        // The others of a turn coalesce.
-        let goes_now = !more && request.hint == Hint::None && control.flushed_poll != state.polls;
-        self.is_stream_free(session, control)
-            && goes_now
-            && shortcut!("a send by a stream at once")
-            && state.core.is_next_by_stream(session, request.length)
-    }
-
-    /// Returns the session on whose stream the next part of a send may be sent from user memory.
-    pub(super) fn may_send_part_before_copy(&self, id: Id) -> Option<u32> {
-        let state = &*self.state;
-        let session = state.core.next_part_by_stream(id)?;
-        let control = state.controls.get(session as usize)?;
-        let is_free = self.is_stream_free(session, control) && self.may_begin_long(session);
-        // Staged data of other sessions is sent first.
-        let has_turn = control.long_bytes_left(state.polls) > 0
-            && state.core.dirty().iter().all(|&dirty| dirty == session);
-        (is_free && has_turn && shortcut!("a part by a stream at once")).then_some(session)
-    }
-
-    /// Sends the message that was staged last, and is alone. `bytes` are its payload, which is not
-    /// in its segment yet.
-    pub(super) fn send_before_copy(&mut self, session: u32, bytes: &[u8]) {
-        let polls = self.state.polls;
-        self.control(session).flushed_poll = polls;
-        self.send_uncopied(session, bytes);
-        self.send_rest(session);
-    }
-
-    /// Sends the segment staged last, if it is alone, as far as the kernel takes it; then copies
-    /// its payload `bytes` into its segment. Ends no operation.
-    pub(super) fn send_uncopied(&mut self, session: u32, bytes: &[u8]) {
-        let state = &mut *self.state;
-        state.completions.copied_bytes += bytes.len() as u64;
-        state.core.clean(session);
-        let lane = state.controls.get(session as usize).and_then(|control| control.lane);
-        let (mut sent, mut length) = (0, 0);
-        if let Some(lane) = lane
-            && let Some((whole, _)) = state.core.poll_long(session)
-        {
-            length = whole.len();
-            let head = &whole[..length - bytes.len()];
-            // An error is detected again below.
-            sent = self.driver.send_both(lane, head, bytes).unwrap_or(0);
-        }
-        let whole = state.core.fill_last(session, bytes);
-        if sent < length
-            && let Some(control) = state.controls.get_mut(session as usize)
-        {
-            control.unsent.extend_from_slice(&whole[sent..]);
-        }
-        state.note_streamed(session, sent);
-        state.core.mark_dirty_if_waiting(session);
     }
 
     /// Sends the rest of a partially sent segment, which has to follow, whichever lane is next.

@@ -12,6 +12,7 @@
 //! packet.
 
 mod announced;
+pub(in crate::progress) mod before_copy;
 mod ring;
 mod several;
 mod transmit;

@@ -9,8 +9,6 @@ use crate::progress::engine::{Engine, EngineState};
 use crate::progress::traits::{RING_SEGMENT_BYTES_MAX, RingEntry};
 use crate::proto::control_lane::LaneEvent;
 use crate::proto::datagram::Asks;
-use crate::proto::send::SendRequest;
-use crate::types::Hint;
 
 /// Turns without a segment of its session after which data received on a ring is acknowledged: a
 /// microsecond or two, in which a reply is sent.
@@ -21,10 +19,6 @@ const QUIET_NS: u64 = 50_000;
 
 /// Bytes received on a ring before they are acknowledged although more data follows.
 const OWED_BYTES_MAX: u32 = 16 << 10;
-
-/// Minimum length of messages that are written into rings before they are staged, in bytes: shorter
-/// ones gain nothing.
-const WRITTEN_BEFORE_COPY_BYTES_MIN: u64 = 2 << 10;
 
 /// Fraction of a piece's length that counts toward the bytes of a turn: it is only copied.
 const PIECE_SHARE: usize = 4;
@@ -115,66 +109,6 @@ impl Engine {
         true
     }
 
-    /// Returns the ring into which a newly posted message may be written from user memory, to be
-    /// staged afterwards, while its receiver handles it: nothing is ahead of it.
-    #[inline]
-    pub(in crate::progress) fn ring_before_copy(
-        &self,
-        session: u32,
-        request: &SendRequest,
-        more: bool,
-    ) -> Option<u64> {
-        if request.length < WRITTEN_BEFORE_COPY_BYTES_MIN {
-            return None;
-        }
-        let state = &*self.state;
-        let control = state.controls.get(session as usize)?;
-        let goes_now = match request.hint {
-            Hint::None => !more && control.flushed_poll != state.polls,
-            Hint::Latency => true,
-            Hint::Priority | Hint::Bulk => false,
-        };
-        let is_free = goes_now && control.unsent.is_empty() && !state.datagrams.is_blocked;
-        let ring = state
-            .paths
-            .ring_of(session)
-            .filter(|_| is_free && shortcut!("a send by a ring at once"))?;
-        state.core.is_next_by_ring(session, request).then_some(ring)
-    }
-
-    /// Writes the message that was staged last, and is alone, into its ring; then copies its
-    /// payload `bytes` into its segment, for a possible retransmission.
-    pub(in crate::progress) fn write_before_copy(
-        &mut self,
-        session: u32,
-        ring: u64,
-        request: &SendRequest,
-        bytes: &[u8],
-    ) {
-        let state = &mut *self.state;
-        state.completions.copied_bytes += bytes.len() as u64;
-        let lone = state.core.lone_segment(session);
-        let Some(segment) = lone.and_then(|lone| lone.take()) else {
-            state.core.fill_last(session, bytes);
-            return self.flush_posted(session, request.hint, false);
-        };
-        let (token, length) = (segment.token, segment.bytes.len());
-        let head = &segment.bytes[..length - bytes.len()];
-        let is_written = self.driver.write_segment(ring, [head, bytes]);
-        if is_written {
-            self.driver.flush_datagrams();
-        }
-        self.state.core.fill_last(session, bytes);
-        self.state.core.clean(session);
-        if request.hint == Hint::None {
-            // The others of a turn coalesce.
-            self.is_first_of_turn(session);
-        }
-        if !is_written {
-            self.wait_for_ring(session, token);
-        }
-    }
-
     /// Writes a session's segments into its ring, as far as there is space. Returns `true` if any
     /// was written.
     pub(super) fn write_segments(&mut self, session: u32, ring: u64) -> bool {
@@ -196,7 +130,7 @@ impl Engine {
     /// Handles a segment without space, or without a ring, which the driver is about to report. The
     /// next turn retries.
     #[cold]
-    fn wait_for_ring(&mut self, session: u32, token: u64) {
+    pub(super) fn wait_for_ring(&mut self, session: u32, token: u64) {
         self.state.core.handle_segment_refused(session, token);
         self.state.rings.is_full = true;
         self.control(session).is_refused = true;

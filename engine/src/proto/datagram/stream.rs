@@ -18,24 +18,16 @@ fn is_next_alone(session: &Session, datagram: &Datagram) -> bool {
 }
 
 impl Core {
-    /// Returns whether a message of `length` bytes would use a session's stream, whole, without
-    /// checksums, and before anything else.
-    pub(crate) fn is_next_by_stream(&self, slot: u32, length: u64) -> bool {
-        let Some(session) = self.sessions.at(slot as usize) else { return false };
-        let Some(datagram) = session.datagram.as_deref() else { return false };
-        datagram.protocol.route(length, 0) == Route::Stream && is_next_alone(session, datagram)
-    }
-
-    /// Returns whether a message would be the next segment of a session, whole and alone, without
-    /// checksums, and before anything else.
-    pub(crate) fn is_next_by_ring(&self, slot: u32, request: &SendRequest) -> bool {
-        let Some(session) = self.sessions.at(slot as usize) else { return false };
-        let Some(datagram) = session.datagram.as_deref() else { return false };
-        datagram.protocol.route(request.length, request.data_bytes()) == Route::Segment
-            && is_next_alone(session, datagram)
+    /// Returns the route of a message that would be the next segment of its session, whole and
+    /// alone, without checksums, and before anything else. `None`: something is ahead of it.
+    pub(crate) fn route_if_next(&self, slot: u32, request: &SendRequest) -> Option<Route> {
+        let session = self.sessions.at(slot as usize)?;
+        let datagram = session.datagram.as_deref()?;
+        let is_next = is_next_alone(session, datagram)
             && datagram.bulk.is_none()
             && !session.has_waiting()
-            && !session.is_leaving
+            && !session.is_leaving;
+        is_next.then(|| datagram.protocol.route(request.length, request.data_bytes()))
     }
 
     /// Returns the session on whose stream the next part of a send would go, without checksums and

@@ -1,0 +1,157 @@
+//! Messages and parts that are sent from user memory, and copied afterwards.
+//!
+//! A segment is kept until it is acknowledged, so that its payload is copied. If nothing is ahead
+//! of it, the copy is made while its receiver handles it already.
+
+use super::super::engine::Engine;
+use crate::memory::Span;
+use crate::proto::datagram::Route;
+use crate::proto::send::SendRequest;
+use crate::proto::table::Id;
+use crate::types::Hint;
+
+/// Minimum length of messages that are sent before they are copied, in bytes: shorter ones gain
+/// nothing.
+pub(in crate::progress) const SENT_BEFORE_COPY_BYTES_MIN: u64 = 2 << 10;
+
+/// The same on a stream, where the kernel gathers two pieces: a copy of less is faster.
+const STREAMED_BEFORE_COPY_BYTES_MIN: u64 = 4 << 10;
+
+/// What carries a message that is sent before it is copied.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::progress) enum LoneCarrier {
+    Stream,
+    /// The ring of this number.
+    Ring(u64),
+}
+
+impl Engine {
+    /// Returns what a newly posted message may be sent on from user memory. `None`: something is
+    /// ahead of it, or its carrier needs a copy.
+    pub(in crate::progress) fn carrier_before_copy(
+        &self,
+        session: u32,
+        request: &SendRequest,
+        more: bool,
+    ) -> Option<LoneCarrier> {
+        let state = &*self.state;
+        let control = state.controls.get(session as usize)?;
+        let goes_now = match request.hint {
+            // The others of a turn coalesce.
+            Hint::None => !more && control.flushed_poll != state.polls,
+            Hint::Latency => true,
+            Hint::Priority | Hint::Bulk => false,
+        };
+        if !goes_now || !control.unsent.is_empty() || !shortcut!("a send before its copy") {
+            return None;
+        }
+        match state.core.route_if_next(session, request)? {
+            Route::Segment if !state.datagrams.is_blocked => {
+                state.paths.ring_of(session).map(LoneCarrier::Ring)
+            }
+            Route::Stream if request.length >= STREAMED_BEFORE_COPY_BYTES_MIN => {
+                self.is_stream_free(session, control).then_some(LoneCarrier::Stream)
+            }
+            _ => None,
+        }
+    }
+
+    /// Sends the message that was staged last, and is alone. `bytes` are its payload, which is not
+    /// in its segment yet.
+    pub(in crate::progress) fn send_before_copy(
+        &mut self,
+        session: u32,
+        carrier: LoneCarrier,
+        hint: Hint,
+        bytes: &[u8],
+    ) {
+        match carrier {
+            LoneCarrier::Ring(ring) => self.write_before_copy(session, ring, hint, bytes),
+            LoneCarrier::Stream => {
+                let polls = self.state.polls;
+                self.control(session).flushed_poll = polls;
+                self.send_uncopied(session, bytes);
+                self.send_rest(session);
+            }
+        }
+    }
+
+    /// Writes the message that was staged last, and is alone, into its ring; then copies its
+    /// payload `bytes` into its segment, for a possible retransmission.
+    fn write_before_copy(&mut self, session: u32, ring: u64, hint: Hint, bytes: &[u8]) {
+        let state = &mut *self.state;
+        state.completions.copied_bytes += bytes.len() as u64;
+        let lone = state.core.lone_segment(session);
+        let Some(segment) = lone.and_then(|lone| lone.take()) else {
+            state.core.fill_last(session, bytes);
+            return self.flush_posted(session, hint, false);
+        };
+        let (token, length) = (segment.token, segment.bytes.len());
+        let head = &segment.bytes[..length - bytes.len()];
+        let is_written = self.driver.write_segment(ring, [head, bytes]);
+        if is_written {
+            self.driver.flush_datagrams();
+        }
+        self.state.core.fill_last(session, bytes);
+        self.state.core.clean(session);
+        if hint == Hint::None {
+            // The others of a turn coalesce.
+            self.is_first_of_turn(session);
+        }
+        if !is_written {
+            self.wait_for_ring(session, token);
+        }
+    }
+
+    /// Returns the session on whose stream the next part of a send may be sent from user memory.
+    pub(in crate::progress) fn may_send_part_before_copy(&self, id: Id) -> Option<u32> {
+        let state = &*self.state;
+        let session = state.core.next_part_by_stream(id)?;
+        let control = state.controls.get(session as usize)?;
+        let is_free = self.is_stream_free(session, control) && self.may_begin_long(session);
+        // Staged data of other sessions is sent first.
+        let has_turn = control.long_bytes_left(state.polls) > 0
+            && state.core.dirty().iter().all(|&dirty| dirty == session);
+        (is_free && has_turn && shortcut!("a part by a stream at once")).then_some(session)
+    }
+
+    /// Sends the part of a message that was staged last, and is alone. `piece` is its payload,
+    /// which is not in its segment yet.
+    pub(in crate::progress) fn send_part_before_copy(&mut self, session: u32, piece: Span) {
+        let poll = self.state.polls;
+        self.control(session).count_long(poll, piece.len);
+        {
+            // SAFETY: `piece` is memory of an outstanding send, which its slot of the completions
+            // owns or its poster promised to keep; within this block no operation ends.
+            let bytes = unsafe { std::slice::from_raw_parts(piece.ptr, piece.len) };
+            self.send_uncopied(session, bytes);
+        }
+        self.send_rest(session);
+    }
+
+    /// Sends the segment staged last, if it is alone, as far as the kernel takes it; then copies
+    /// its payload `bytes` into its segment. Ends no operation.
+    fn send_uncopied(&mut self, session: u32, bytes: &[u8]) {
+        let state = &mut *self.state;
+        state.completions.copied_bytes += bytes.len() as u64;
+        state.core.clean(session);
+        let lane = state.controls.get(session as usize).and_then(|control| control.lane);
+        let (mut sent, mut length) = (0, 0);
+        if let Some(lane) = lane
+            && let Some((whole, _)) = state.core.poll_long(session)
+        {
+            length = whole.len();
+            let head = &whole[..length - bytes.len()];
+            // An error is detected again below.
+            sent = self.driver.send_both(lane, head, bytes).unwrap_or(0);
+        }
+        let whole = state.core.fill_last(session, bytes);
+        if sent < length
+            && let Some(control) = state.controls.get_mut(session as usize)
+        {
+            control.unsent.extend_from_slice(&whole[sent..]);
+        }
+        state.note_streamed(session, sent);
+        state.core.mark_dirty_if_waiting(session);
+    }
+}
