@@ -85,8 +85,7 @@ impl Engine {
         let progressed = self.progress();
         // No reply is about to be sent, and a turn that delivered a message ended with that.
         self.state.drain_paths();
-        self.acknowledge_hot();
-        self.acknowledge_rings(true);
+        self.acknowledge(true);
         self.acknowledge_all();
         self.hasten_acks(u64::MAX);
         self.driver.end_detached();

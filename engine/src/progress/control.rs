@@ -22,10 +22,6 @@ const COLD_TURNS: u32 = 256;
 /// and wait meanwhile.
 const STREAM_BYTES_PER_TURN: usize = 64 << 10;
 
-/// Turns without bytes after which data received on a lane beside a path is acknowledged: some
-/// microseconds, in which the rest of a message arrives, and a reply to it is sent.
-const QUIET_TURNS: u32 = 48;
-
 /// The loop's side of a session.
 #[derive(Debug, Default)]
 pub(crate) struct ControlLane {
@@ -39,12 +35,6 @@ pub(crate) struct ControlLane {
     pub(super) is_blocked: bool,
     pub(super) is_polled: bool,
     pub(super) idle_turns: u32,
-    /// It is in the list of sessions with pending acknowledgements of their rings.
-    pub(super) owes_by_ring: bool,
-    /// The turn in which a segment was last received from its ring, and the time of the first
-    /// unacknowledged one.
-    pub(super) ring_poll: u64,
-    pub(super) ring_owed_ns: u64,
     /// A segment waits for space in its ring.
     pub(super) is_refused: bool,
     /// It is in the list of sessions that expect data on the control lane.
@@ -133,8 +123,6 @@ impl Engine {
             let may_stop = self.state.hot.len() > 1 || self.driver.polls_for_free();
             let control = self.control(session);
             control.idle_turns = if got { 0 } else { control.idle_turns + 1 };
-            let is_quiet = control.idle_turns >= QUIET_TURNS;
-            self.acknowledge_if_due(session, is_quiet);
             let has_path = self.is_by_datagram(session);
             let control = self.control(session);
             let may_stop = may_stop || has_path;
@@ -155,7 +143,6 @@ impl Engine {
         let control = self.control(session);
         (control.is_polled, control.is_streaming) = (false, false);
         control.unsent.shrink_to(1024);
-        self.acknowledge_if_due(session, true);
         self.watch_control(session);
     }
 
@@ -173,7 +160,6 @@ impl Engine {
             control.idle_turns = 0;
             self.state.hot.push(session);
         } else {
-            self.acknowledge_if_due(session, true);
             self.watch_control(session);
         }
     }
@@ -192,7 +178,7 @@ impl Engine {
     /// Prepares for sleep: everything polled is watched. Bytes that arrived meanwhile are reported
     /// at once, because a watch is level-triggered.
     pub(super) fn watch_hot(&mut self) {
-        self.acknowledge_hot();
+        self.acknowledge(true);
         let hot = std::mem::take(&mut self.state.hot);
         for session in hot {
             self.control(session).is_polled = false;

@@ -346,8 +346,7 @@ impl Engine {
             );
             return Err((self, error));
         }
-        self.acknowledge_hot();
-        self.acknowledge_rings(true);
+        self.acknowledge(true);
         match self.driver.dismantle() {
             Ok(sockets) => {
                 let sockets = sockets.into_iter().map(|(lane, socket)| (lane, socket.into()));
@@ -403,7 +402,7 @@ impl Engine {
             return Ok(true);
         }
         self.state.owes_rest = false;
-        self.acknowledge_rings(false);
+        self.acknowledge(false);
         self.state.drain_paths();
         if let Err(error) = self.driver.poll(&mut self.events) {
             return Err(self.fail_driver("the driver cannot make progress", error));

@@ -94,7 +94,6 @@ impl Engine {
     fn prepare_to_sleep(&mut self, limit: Duration) -> Duration {
         self.watch_hot();
         self.read_clock();
-        self.acknowledge_rings(true);
         self.acknowledge_all();
         self.hasten_acks(u64::MAX);
         self.watch_datagrams();

@@ -12,9 +12,7 @@
 //!
 //! A long segment is passed to the kernel from where it was gathered, or, if nothing is ahead of
 //! it, from the user's memory before it is gathered; `unsent` has the rest that the kernel did not
-//! take. A turn sends at most [`LONG_BYTES_PER_TURN`], and short segments go first. Its receiver
-//! acknowledges it with its next segment, when none was received for some turns, or when
-//! [`OWED_BYTES_MAX`] were received.
+//! take. A turn sends at most [`LONG_BYTES_PER_TURN`], and short segments go first.
 
 use std::io::ErrorKind;
 
@@ -27,9 +25,6 @@ use crate::proto::paths::CARRIER;
 /// Bytes of long segments that a session sends in one turn, in whole segments: they delay short
 /// messages.
 const LONG_BYTES_PER_TURN: usize = 64 << 10;
-
-/// Bytes received on the stream before they are acknowledged although more data follows.
-const OWED_BYTES_MAX: u32 = 128 << 10;
 
 /// Result of sending the rest of a partially sent segment.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -251,29 +246,16 @@ impl Engine {
         }
     }
 
-    /// Acknowledges data received on the stream of a session if none arrived for a while
-    /// (`is_quiet`), or if it is much.
+    /// Sends due acknowledgements of data received from streams and rings. `is_last`: there may be
+    /// no other turn for long.
     ///
     /// RR-DGRAM-12.
     #[inline]
-    pub(super) fn acknowledge_if_due(&mut self, session: u32, is_quiet: bool) {
-        let owed = self.state.core.owed_by_stream(session);
-        if owed >= OWED_BYTES_MAX || (owed > 0 && is_quiet) {
-            self.state.core.acknowledge_stream(session);
-        }
-    }
-
-    /// Acknowledges all polled lanes at once, as there may be no other turn for long.
-    pub(super) fn acknowledge_hot(&mut self) {
-        let mut index = 0;
-        while let Some(&session) = self.state.hot.get(index) {
-            if self.state.core.owed_by_stream(session) > 0 {
-                self.state.core.acknowledge_stream(session);
-                self.flush(session);
-                self.driver.flush_datagrams();
-            }
-            // A lane that fails is removed from the list.
-            index += usize::from(self.state.hot.get(index) == Some(&session));
+    pub(super) fn acknowledge(&mut self, is_last: bool) {
+        let happened = self.state.core.poll_acknowledgements(self.state.now_ns, is_last);
+        if happened && is_last {
+            self.flush_dirty();
+            self.driver.flush_datagrams();
         }
     }
 }

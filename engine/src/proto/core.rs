@@ -26,6 +26,7 @@ use super::bulk::BulkLane;
 use super::claims::Claim;
 pub(crate) use super::config::Config;
 use super::connection::Retry;
+use super::datagram::Carrier;
 use super::effects::{Effects, Ended, RemoteName};
 use super::endpoints::Endpoints;
 use super::failure::PeerFailure;
@@ -183,6 +184,8 @@ pub(crate) struct Core {
     pub(super) unsummed: Option<u32>,
     /// Sessions with something to send.
     pub(super) dirty: Vec<u32>,
+    /// Sessions that owe an acknowledgement of what a stream or a ring carried, each once.
+    pub(super) owing_acks: Vec<u32>,
     /// Sessions whose waiting sends may continue.
     pub(super) unblocked: Vec<u32>,
     /// Sessions that may grant.
@@ -244,6 +247,7 @@ impl Core {
             actions: VecDeque::new(),
             unsummed: None,
             dirty: Vec::new(),
+            owing_acks: Vec::new(),
             unblocked: Vec::new(),
             granting: Vec::new(),
             cma: VecDeque::new(),
@@ -304,7 +308,7 @@ impl Core {
                 break;
             }
             if session.datagram.is_some() {
-                session.note_by_stream(header, length);
+                self.note_segment_from(Carrier::Stream, slot, (header, length), now_ns);
                 self.handle_segment(slot, header, body, now_ns, effects)?;
                 used += length;
                 continue;

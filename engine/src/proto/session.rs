@@ -8,7 +8,7 @@ use zerocopy::FromBytes;
 use super::connection::{Connection, Retry};
 pub(crate) use super::control_frame::{ControlFrame, ShortReply};
 use super::credit::{ReceiveCredit, SendCredit};
-use super::datagram::PullMethod;
+use super::datagram::{PendingAck, PullMethod};
 use super::eager_limit::EagerLimit;
 use super::failure::PeerFailure;
 use super::handshake::JoinWindow;
@@ -142,10 +142,8 @@ pub(crate) struct Session {
     pub(super) expected_frame: u32,
     pub(super) announced_ack: u32,
     pub(super) ack_wanted: bool,
-    /// In datagram mode: bytes received on the stream since the last transmission, and the end of
-    /// their frames.
-    pub(super) stream_owed: u32,
-    pub(super) stream_end: u32,
+    /// In datagram mode: what streams and rings carried since the last transmission.
+    pub(super) pending_ack: PendingAck,
     /// The final segment on the TCP lane, which acknowledges everything received when a goodbye
     /// ended the session.
     pub(super) final_ack: Vec<u8>,
@@ -228,8 +226,7 @@ impl Session {
             expected_frame: 0,
             announced_ack: 0,
             ack_wanted: false,
-            stream_owed: 0,
-            stream_end: 0,
+            pending_ack: PendingAck::default(),
             final_ack: Vec::new(),
             questions: Questions::default(),
             peer_answers: false,
@@ -316,7 +313,7 @@ impl Session {
         (self.next_frame, self.acked_frame) = (0, 0);
         (self.completed_frame, self.asked_frame, self.asks_ack) = (None, None, false);
         (self.expected_frame, self.announced_ack, self.ack_wanted) = (0, 0, false);
-        (self.stream_owed, self.stream_end) = (0, 0);
+        self.pending_ack.clear();
         self.final_ack.clear();
         self.questions = Questions::default();
         (self.lanes_requested, self.lanes_wanted) = (false, false);

@@ -6,6 +6,7 @@ use super::super::failure::PeerFailure;
 use super::super::operation::OperationState;
 use super::super::session::Session;
 use super::super::table::Id;
+use super::carrier::Carrier;
 use super::fast_path::Taken;
 use super::order::{EnvelopeHeader, Held};
 use super::window::{Coming, FRAMES_MAX, is_before};
@@ -53,11 +54,7 @@ impl Core {
         effects: &mut impl Effects,
     ) -> Result<(), FrameError> {
         let (header, body) = only_segment(bytes)?;
-        if let Some(session) = self.sessions.at_mut(slot as usize)
-            && session.is_connected()
-        {
-            session.note_by_stream(header, bytes.len());
-        }
+        self.note_segment_from(Carrier::Ring, slot, (header, bytes.len()), now_ns);
         self.handle_segment(slot, header, body, now_ns, effects)
     }
 

@@ -25,10 +25,11 @@
 //! 3. [`Core::poll_segment`] for each session of [`Core::poll_dirty`], while the lane accepts more;
 //!    a session whose lane was full is polled again when there is space;
 //! 4. in addition, while the session's TCP lane is on that path ([`Core::use_stream`]),
-//!    [`Core::poll_long`] for segments to send on it, and [`Core::acknowledge_stream`] for those
-//!    received on it.
+//!    [`Core::poll_long`] for segments to send on it;
+//! 5. [`Core::poll_acknowledgements`] for what was received from streams and rings.
 
 mod acknowledged;
+mod carrier;
 mod data;
 mod fast_path;
 mod incoming;
@@ -59,6 +60,7 @@ use crate::wire::part::{PART_BYTES_MIN, PART_HEADER_BYTES};
 use crate::wire::rts::RTS_HEADER_BYTES;
 use crate::wire::segment::SEGMENT_HEADER_BYTES;
 
+pub(super) use self::carrier::{Carrier, PendingAck};
 pub(crate) use self::outgoing::{Asks, Lone, append_segment};
 pub(crate) use self::parts::{Fragmenting, Reassembling};
 pub(crate) use self::protocol::{PullMethod, Route, SendProtocol};
@@ -353,28 +355,6 @@ impl Core {
         self.use_ring_for_pieces(slot, piece_ring);
         if before.has_ring && !has_ring && !planted!(ForgetRing) {
             self.resend_all(slot, true);
-        }
-    }
-
-    /// Returns the bytes received on a session's stream and not acknowledged.
-    #[inline]
-    pub(crate) fn owed_by_stream(&self, slot: u32) -> u32 {
-        self.sessions.at(slot as usize).map_or(0, |session| session.stream_owed)
-    }
-
-    /// Acknowledges data received on a session's stream with the next segment, in this turn.
-    ///
-    /// RR-DGRAM-12.
-    #[cold]
-    pub(crate) fn acknowledge_stream(&mut self, slot: u32) {
-        let Some(session) = self.sessions.at_mut(slot as usize) else { return };
-        let is_owed = std::mem::take(&mut session.stream_owed) > 0;
-        if !is_owed || !session.is_connected() || planted!(ForgetStreamAck) {
-            return;
-        }
-        session.ask_ack(session.stream_end);
-        if session.has_update() {
-            self.mark_dirty(slot);
         }
     }
 

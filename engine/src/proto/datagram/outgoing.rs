@@ -518,29 +518,15 @@ impl Session {
         self.ack_wanted = true;
     }
 
-    /// Notes a segment of `length` bytes received on a lane that does not acknowledge: if it has
-    /// frames, an acknowledgement is due.
-    #[inline]
-    pub(in crate::proto) fn note_by_stream(&mut self, header: &SegmentHeader, length: usize) {
-        if header.frames.get() == 0 {
-            return;
-        }
-        let end = header.first_frame.get().wrapping_add(header.frames.get().into());
-        if self.stream_owed == 0 || is_before(self.stream_end, end) {
-            self.stream_end = end;
-        }
-        self.stream_owed = self.stream_owed.saturating_add(length as u32);
-    }
-
     /// Builds the header of the next datagram, and marks its content as sent.
     #[inline(always)]
     pub(super) fn datagram_header(&mut self, asks_ack: bool) -> SegmentHeader {
         self.announced_ack = self.expected_frame;
-        if std::mem::take(&mut self.stream_owed) > 0
-            && is_before(self.expected_frame, self.stream_end)
+        if let Some(end) = self.pending_ack.clear()
+            && is_before(self.expected_frame, end)
         {
-            // A frame before those received on the stream is still missing.
-            self.ask_ack(self.stream_end);
+            // A frame before those received is still missing.
+            self.ask_ack(end);
         }
         if let Some(datagram) = self.datagram.as_deref_mut() {
             datagram.update_due = false;

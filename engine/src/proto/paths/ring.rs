@@ -35,8 +35,8 @@ impl PathTable {
         core.use_ring(session, ring);
     }
 
-    /// Handles a segment received from a session's ring and returns the session. Returns an error
-    /// if the peer violates the protocol.
+    /// Handles a segment received from a session's ring. Returns an error if the peer violates
+    /// the protocol.
     ///
     /// RR-SHM-8.
     #[inline]
@@ -46,16 +46,14 @@ impl PathTable {
         (id, now_ns): (u64, u64),
         segment: &[u8],
         effects: &mut impl Effects,
-    ) -> Result<Option<u32>, Offence> {
+    ) -> Result<(), Offence> {
         let Some(session) = self.session_of(id) else {
             self.dropped.unknown += 1;
-            return Ok(None);
+            return Ok(());
         };
         self.latest = session;
         self.segments += 1;
-        match core.handle_untold(session, segment, now_ns, effects) {
-            Ok(()) => Ok(Some(session)),
-            Err(error) => Err((session, PeerFailure::Protocol(error.to_string().into()))),
-        }
+        core.handle_untold(session, segment, now_ns, effects)
+            .map_err(|error| (session, PeerFailure::Protocol(error.to_string().into())))
     }
 }

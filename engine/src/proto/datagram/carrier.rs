@@ -1,0 +1,248 @@
+//! Carriers that lose nothing, and when data received from them is acknowledged.
+//!
+//! | carrier | loses, reorders | longest segment | acknowledged |
+//! |---|---|---|---|
+//! | datagrams | both | what the path takes | each packet, by [`crate::proto::packet`] |
+//! | [`Carrier::Stream`] | neither | 32 KiB of payload | by [`Carrier::ack_policy`] |
+//! | [`Carrier::Ring`] | neither | a buffer of the pool | by [`Carrier::ack_policy`] |
+//!
+//! A sender keeps a segment until its frames are acknowledged, for the case that its carrier ends.
+//! Every segment acknowledges what was received before it, so that an acknowledgement of its own is
+//! sent only where no segment follows.
+//!
+//! RR-DGRAM-12, RR-SHM-8.
+
+use super::super::core::Core;
+use super::super::session::Session;
+use super::window::is_before;
+use crate::wire::segment::SegmentHeader;
+
+/// A carrier of segments that acknowledges nothing itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(in crate::proto) enum Carrier {
+    /// The TCP connection of the control lane.
+    #[default]
+    Stream,
+    /// A ring in shared memory.
+    Ring,
+}
+
+/// When received data is acknowledged although no segment is sent: at the first of these.
+struct AckPolicy {
+    /// So many bytes were received.
+    bytes: u32,
+    /// So many turns have passed without a segment: some microseconds, in which the rest of a
+    /// message arrives, or a reply is sent.
+    quiet_turns: u16,
+    /// So much time has passed since the first unacknowledged segment, for loops with rare turns.
+    delay_ns: u64,
+}
+
+impl Carrier {
+    const fn ack_policy(self) -> AckPolicy {
+        match self {
+            Self::Stream => AckPolicy { bytes: 128 << 10, quiet_turns: 48, delay_ns: 200_000 },
+            Self::Ring => AckPolicy { bytes: 16 << 10, quiet_turns: 16, delay_ns: 50_000 },
+        }
+    }
+}
+
+/// What a session has received from such a carrier, and not acknowledged.
+#[derive(Debug, Default)]
+pub(in crate::proto) struct PendingAck {
+    /// When the first segment of it was received.
+    since_ns: u64,
+    /// Bytes received since the last transmission.
+    bytes: u32,
+    /// End of their frames.
+    end: u32,
+    /// Turns since the last segment.
+    turns: u16,
+    carrier: Carrier,
+    /// The session is in the list of those that owe an acknowledgement.
+    is_listed: bool,
+}
+
+impl PendingAck {
+    /// Forgets what was received: it is acknowledged now, or its session is a new one. Returns the
+    /// end of its frames, if there were any.
+    #[inline]
+    pub(in crate::proto) fn clear(&mut self) -> Option<u32> {
+        (std::mem::take(&mut self.bytes) > 0).then_some(self.end)
+    }
+
+    /// Notes a segment of `length` bytes. Returns whether the session must be listed.
+    #[inline]
+    fn note(&mut self, carrier: Carrier, end: u32, length: usize, now_ns: u64) -> bool {
+        if self.bytes == 0 {
+            self.since_ns = now_ns;
+        }
+        if self.bytes == 0 || is_before(self.end, end) {
+            self.end = end;
+        }
+        self.bytes = self.bytes.saturating_add(length as u32);
+        (self.turns, self.carrier) = (0, carrier);
+        !std::mem::replace(&mut self.is_listed, true)
+    }
+
+    /// Counts a turn without a segment, and returns whether the acknowledgement is due.
+    fn is_due_after_turn(&mut self, now_ns: u64) -> bool {
+        let AckPolicy { bytes, quiet_turns, delay_ns } = self.carrier.ack_policy();
+        self.turns = self.turns.saturating_add(1);
+        self.bytes >= bytes
+            || self.turns >= quiet_turns
+            || now_ns.saturating_sub(self.since_ns) >= delay_ns
+    }
+}
+
+impl Session {
+    /// Notes a segment of `length` bytes received from a carrier that does not acknowledge: if it
+    /// has frames, an acknowledgement is owed. Returns whether the session must be listed.
+    #[inline]
+    fn note_unacknowledged(
+        &mut self,
+        carrier: Carrier,
+        header: &SegmentHeader,
+        length: usize,
+        now_ns: u64,
+    ) -> bool {
+        if header.frames.get() == 0 {
+            return false;
+        }
+        let end = header.first_frame.get().wrapping_add(header.frames.get().into());
+        self.pending_ack.note(carrier, end, length, now_ns)
+    }
+
+    /// Acknowledges data received from such a carrier with the next segment. Returns whether that
+    /// has to be staged.
+    fn acknowledge_received(&mut self) -> bool {
+        let Some(end) = self.pending_ack.clear() else { return false };
+        if !self.is_connected() || planted!(ForgetStreamAck) {
+            return false;
+        }
+        self.ask_ack(end);
+        self.has_update()
+    }
+}
+
+impl Core {
+    /// Notes a segment of the session in `slot`, as [`Session::note_unacknowledged`] does.
+    #[inline]
+    pub(in crate::proto) fn note_segment_from(
+        &mut self,
+        carrier: Carrier,
+        slot: u32,
+        (header, length): (&SegmentHeader, usize),
+        now_ns: u64,
+    ) {
+        if let Some(session) = self.sessions.at_mut(slot as usize)
+            && session.is_connected()
+            && session.note_unacknowledged(carrier, header, length, now_ns)
+        {
+            self.owing_acks.push(slot);
+        }
+    }
+
+    /// Returns the bytes that a session has received from such a carrier since its last
+    /// transmission.
+    #[inline]
+    pub(crate) fn owed_by_stream(&self, slot: u32) -> u32 {
+        self.sessions.at(slot as usize).map_or(0, |session| session.pending_ack.bytes)
+    }
+
+    /// Acknowledges data received from such a carrier with the next segment, in this turn.
+    #[cold]
+    pub(crate) fn acknowledge_stream(&mut self, slot: u32) {
+        let session = self.sessions.at_mut(slot as usize);
+        if session.is_some_and(Session::acknowledge_received) {
+            self.mark_dirty(slot);
+        }
+    }
+
+    /// Stages due acknowledgements of data received from streams and rings; call it once a turn.
+    /// With `is_last` all are due: there may be no other turn for long. Returns whether there were
+    /// any.
+    #[inline]
+    pub(crate) fn poll_acknowledgements(&mut self, now_ns: u64, is_last: bool) -> bool {
+        !self.owing_acks.is_empty() && self.acknowledge_due(now_ns, is_last)
+    }
+
+    fn acknowledge_due(&mut self, now_ns: u64, is_last: bool) -> bool {
+        let (mut index, mut happened) = (0, false);
+        while let Some(&slot) = self.owing_acks.get(index) {
+            let session = self.sessions.at_mut(slot as usize);
+            if let Some(session) = session {
+                let pending = &mut session.pending_ack;
+                if pending.bytes > 0 && !is_last && !pending.is_due_after_turn(now_ns) {
+                    index += 1;
+                    continue;
+                }
+                pending.is_listed = false;
+                if session.acknowledge_received() {
+                    self.mark_dirty(slot);
+                    happened = true;
+                }
+            }
+            self.owing_acks.swap_remove(index);
+        }
+        happened
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Turns until the acknowledgement of what was noted is due, each `turn_ns` long; `None`: more
+    /// than 1 000.
+    fn turns_until_due(pending: &mut PendingAck, turn_ns: u64) -> Option<u64> {
+        (1..1000).find(|turn| pending.is_due_after_turn(turn * turn_ns))
+    }
+
+    #[test]
+    fn acknowledgement_is_due_after_quiet_turns_or_a_delay() {
+        for carrier in [Carrier::Stream, Carrier::Ring] {
+            let policy = carrier.ack_policy();
+            let mut pending = PendingAck::default();
+            assert!(pending.note(carrier, 5, 100, 0));
+            assert_eq!(turns_until_due(&mut pending, 1), Some(policy.quiet_turns.into()));
+            let mut pending = PendingAck::default();
+            pending.note(carrier, 5, 100, 0);
+            assert_eq!(turns_until_due(&mut pending, policy.delay_ns / 4), Some(4));
+        }
+    }
+
+    #[test]
+    fn a_segment_begins_the_quiet_turns_anew_but_not_the_delay() {
+        let policy = Carrier::Ring.ack_policy();
+        let mut pending = PendingAck::default();
+        assert!(pending.note(Carrier::Ring, 5, 10, 1000));
+        for turn in 0..2 * u64::from(policy.quiet_turns) {
+            assert!(!pending.is_due_after_turn(1000 + turn));
+            assert!(!pending.note(Carrier::Ring, 6, 10, 1000 + turn), "it is listed once");
+        }
+        assert!(pending.is_due_after_turn(1000 + policy.delay_ns));
+    }
+
+    #[test]
+    fn many_bytes_are_acknowledged_at_once() {
+        for carrier in [Carrier::Stream, Carrier::Ring] {
+            let mut pending = PendingAck::default();
+            pending.note(carrier, 5, carrier.ack_policy().bytes as usize - 1, 0);
+            assert!(!pending.is_due_after_turn(0));
+            pending.note(carrier, 6, 1, 0);
+            assert!(pending.is_due_after_turn(0));
+        }
+    }
+
+    #[test]
+    fn end_is_that_of_the_latest_frames_whatever_their_order() {
+        let mut pending = PendingAck::default();
+        assert_eq!(pending.clear(), None);
+        pending.note(Carrier::Stream, u32::MAX, 1, 0);
+        pending.note(Carrier::Stream, 2, 1, 0);
+        pending.note(Carrier::Stream, 1, 1, 0);
+        assert_eq!(pending.clear(), Some(2));
+        assert_eq!(pending.clear(), None, "it was acknowledged");
+    }
+}
