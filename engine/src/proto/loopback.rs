@@ -99,7 +99,6 @@ impl Core {
 mod tests {
     use std::collections::HashMap;
 
-    use super::super::by_hand::locator;
     use super::super::core::Config;
     use super::super::effects::CompletionLevel;
     use super::super::hint::Hint;
@@ -107,6 +106,7 @@ mod tests {
     use super::super::receive::ReceiveRequest;
     use super::super::send::{SendRequest, Staged};
     use super::*;
+    use crate::proto::sim::locator;
 
     const RTS_BYTES: usize = Config::for_tests().rts_bytes as usize;
     const EAGER_LIMIT: usize = Config::for_tests().eager_limit as usize;

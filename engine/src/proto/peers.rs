@@ -414,10 +414,10 @@ impl Core {
 
 #[cfg(test)]
 mod tests {
-    use super::super::by_hand::locator;
     use super::super::core::Config;
     use super::super::session::NOTHING;
     use super::*;
+    use crate::proto::sim::locator;
 
     const OWN: u64 = 7;
     const LIMITS: Limits =

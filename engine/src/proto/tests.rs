@@ -4,7 +4,6 @@ use std::collections::HashMap;
 
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::by_hand::{accept, lane_hello, locator};
 use super::core::{Action, Config, Core};
 use super::effects::{Arrival, CompletionLevel, Effects, Ended};
 use super::failure::PeerFailure;
@@ -15,6 +14,7 @@ use super::receive::ReceiveRequest;
 use super::regions::{Access, Refusal};
 use super::send::{SendRequest, Staged};
 use super::session::{ControlFrame, Limits};
+use super::sim::{accept, lane_hello, locator};
 use super::table::Id;
 use crate::wire::data::DATAGRAM_LANE;
 use crate::wire::hello::HelloStatus;

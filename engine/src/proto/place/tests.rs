@@ -1,11 +1,11 @@
 //! Resolution of remote endpoints that are known by a listener address.
 
-use super::super::by_hand::locator;
 use super::super::core::Config;
 use super::super::effects::Ended;
 use super::super::keys::SessionKeys;
 use super::super::session::{Limits, NOTHING};
 use super::*;
+use crate::proto::sim::locator;
 
 const OWN: u64 = 7;
 const THERE: u64 = 20;

@@ -7,7 +7,7 @@ use super::super::super::receive::ReceiveRequest;
 use super::super::super::send::{SendRequest, Staged};
 use super::super::super::table::Id;
 use super::super::Asks;
-use super::{CONTENT, world};
+use super::{CONTENT, net};
 use crate::counting::allocations;
 
 #[derive(Default)]
@@ -133,10 +133,10 @@ fn exchange(cores: &mut [Core; 2], peers: [Id; 2], wire: &mut Wire) -> Counts {
 
 #[test]
 fn warm_messages_do_not_allocate() {
-    let mut world = world();
-    let peers = [world.nodes[0].peers[&(1, 0)], world.nodes[1].peers[&(0, 0)]];
-    let right = world.nodes.remove(1).core;
-    let left = world.nodes.remove(0).core;
+    let mut net = net();
+    let peers = [net.engines[0].peers[&(1, 0)], net.engines[1].peers[&(0, 0)]];
+    let right = net.engines.remove(1).core;
+    let left = net.engines.remove(0).core;
     let mut cores = [left, right];
     let mut wire = Wire { slots: [(0, 0, [0; CONTENT]); DATAGRAMS], len: 0 };
     for _ in 0..50 {

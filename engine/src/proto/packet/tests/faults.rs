@@ -12,11 +12,11 @@ fn lost_acknowledgements_do_not_reduce_goodput() {
     for (rate, loss_ppm) in rates.iter_mut().zip([0, 300_000]) {
         let mut links = lossy(10 * GBIT, rtt_ns, 0);
         links[1].loss_ppm = loss_ppm;
-        let mut world = World::new(&config(rtt_ns), links, bulk(), 3);
-        world.run(3 * MILLI, |_| false);
-        let before = world.ends[0].path.statistics();
-        *rate = goodput(&mut world, 3 * MILLI, 7 * MILLI);
-        let after = world.ends[0].path.statistics();
+        let mut pair = PathPair::new(&config(rtt_ns), links, bulk(), 3);
+        pair.run(3 * MILLI, |_| false);
+        let before = pair.ends[0].path.statistics();
+        *rate = goodput(&mut pair, 3 * MILLI, 7 * MILLI);
+        let after = pair.ends[0].path.statistics();
         assert_eq!((after.lost, after.spurious), (before.lost, before.spurious));
     }
     assert!(rates[1] * 100 >= rates[0] * 95, "{rates:?}");
@@ -28,11 +28,11 @@ fn one_way_outage_recovers_at_once_without_loss() {
         let rtt_ns = 100 * MICRO;
         let mut links = lossy(GBIT, rtt_ns, 0);
         links[dead].dead_ns = 20 * MILLI..40 * MILLI;
-        let mut world = World::new(&config(rtt_ns), links, bulk(), 4);
-        let before = goodput(&mut world, 10 * MILLI, 20 * MILLI);
-        world.run(40 * MILLI, |_| false);
+        let mut pair = PathPair::new(&config(rtt_ns), links, bulk(), 4);
+        let before = goodput(&mut pair, 10 * MILLI, 20 * MILLI);
+        pair.run(40 * MILLI, |_| false);
         // The back-off has reached 12.8 ms by then.
-        let after = goodput(&mut world, 70 * MILLI, 80 * MILLI);
+        let after = goodput(&mut pair, 70 * MILLI, 80 * MILLI);
         assert!(after * 100 > before * 90, "{dead}: {before} {after}");
     }
 }
@@ -42,12 +42,12 @@ fn reordering_is_adapted_to_and_not_declared_loss() {
     let rtt_ns = 100 * MICRO;
     let mut links = lossy(10 * GBIT, rtt_ns, 0);
     links[0].jitter_ns = 30 * MICRO;
-    let mut world = World::new(&config(rtt_ns), links, bulk(), 5);
-    let rate = goodput(&mut world, 5 * MILLI, 10 * MILLI);
+    let mut pair = PathPair::new(&config(rtt_ns), links, bulk(), 5);
+    let rate = goodput(&mut pair, 5 * MILLI, 10 * MILLI);
     assert!(rate > 8 * GBIT, "{rate}");
-    let before = world.ends[0].path.statistics();
-    world.run(15 * MILLI, |_| false);
-    let after = world.ends[0].path.statistics();
+    let before = pair.ends[0].path.statistics();
+    pair.run(15 * MILLI, |_| false);
+    let after = pair.ends[0].path.statistics();
     let (sent, lost) = (after.sent - before.sent, after.lost - before.lost);
     assert!(lost * 100 < sent, "{lost} of {sent} declared lost");
 }
@@ -56,12 +56,12 @@ fn reordering_is_adapted_to_and_not_declared_loss() {
 fn sleeping_loop_sends_no_probe_and_loses_nothing() {
     let rtt_ns = 100 * MICRO;
     let links = lossy(GBIT, rtt_ns, 0);
-    let mut world = World::new(&config(rtt_ns), links, bulk(), 6);
-    world.run(10 * MILLI, |_| false);
-    let before = world.ends[0].path.statistics();
-    world.ends[0].sleeps = Some((2 * MILLI, 10 * MILLI));
-    world.run(110 * MILLI, |_| false);
-    let after = world.ends[0].path.statistics();
+    let mut pair = PathPair::new(&config(rtt_ns), links, bulk(), 6);
+    pair.run(10 * MILLI, |_| false);
+    let before = pair.ends[0].path.statistics();
+    pair.ends[0].sleeps = Some((2 * MILLI, 10 * MILLI));
+    pair.run(110 * MILLI, |_| false);
+    let after = pair.ends[0].path.statistics();
     assert_eq!(after.probes - before.probes, 0);
     assert_eq!(after.lost - before.lost, 0);
 }
@@ -90,10 +90,10 @@ fn acks_are_not_limited_by_the_window() {
     // Both ends have more to send than their windows allow.
     let rtt_ns = 100 * MICRO;
     let links = lossy(10 * GBIT, rtt_ns, 0);
-    let mut world = World::new(&config(rtt_ns), links, bulk(), 7);
-    world.answer_with(bulk());
-    let rate = goodput(&mut world, 5 * MILLI, 10 * MILLI);
-    let back = world.ends[0].receiver.bytes * 8 * SECOND / world.now_ns;
+    let mut pair = PathPair::new(&config(rtt_ns), links, bulk(), 7);
+    pair.answer_with(bulk());
+    let rate = goodput(&mut pair, 5 * MILLI, 10 * MILLI);
+    let back = pair.ends[0].receiver.bytes * 8 * SECOND / pair.now_ns();
     assert!(rate > 8 * GBIT, "{rate}");
     assert!(back > 7 * GBIT, "{back}");
 }
@@ -103,22 +103,22 @@ fn acks_are_not_limited_by_the_window() {
 fn mtu_is_found_and_reset_on_a_black_hole() {
     let rtt_ns = 100 * MICRO;
     let jumbo = PathConfig { datagram_bytes_max: 8972, ..config(rtt_ns) };
-    let mut world = World::new(&jumbo, lossy(GBIT, rtt_ns, 0), bulk(), 8);
-    world.run(20 * MILLI, |_| false);
-    assert_eq!(world.ends[0].path.payload_bytes_max(), 8972 - 8 - 20);
+    let mut pair = PathPair::new(&jumbo, lossy(GBIT, rtt_ns, 0), bulk(), 8);
+    pair.run(20 * MILLI, |_| false);
+    assert_eq!(pair.ends[0].path.payload_bytes_max(), 8972 - 8 - 20);
     // A route with 4000 bytes.
-    world.links[0].config.bytes_max = 4000;
-    let healed = goodput(&mut world, 400 * MILLI, 420 * MILLI);
+    pair.links[0].config.bytes_max = 4000;
+    let healed = goodput(&mut pair, 400 * MILLI, 420 * MILLI);
     assert!(healed > GBIT / 2, "{healed}");
-    assert!(world.ends[0].sender.payload_bytes_max.unwrap() < 4000);
+    assert!(pair.ends[0].sender.payload_bytes_max.unwrap() < 4000);
 }
 
 #[test]
 fn length_independent_loss_keeps_the_mtu() {
     let rtt_ns = 100 * MICRO;
-    let mut world = World::new(&config(rtt_ns), lossy(GBIT, rtt_ns, 300_000), bulk(), 9);
-    world.run(100 * MILLI, |_| false);
-    assert_eq!(world.ends[0].sender.payload_bytes_max, Some(1472 - 8 - 20));
+    let mut pair = PathPair::new(&config(rtt_ns), lossy(GBIT, rtt_ns, 300_000), bulk(), 9);
+    pair.run(100 * MILLI, |_| false);
+    assert_eq!(pair.ends[0].sender.payload_bytes_max, Some(1472 - 8 - 20));
 }
 
 #[test]
@@ -129,8 +129,8 @@ fn window_below_one_datagram_makes_progress() {
         link.queue_ns = 10 * SECOND;
     }
     let sender = Sender::new(20_000, 1, 4);
-    let mut world = World::new(&config(100 * MICRO), links, sender, 10);
-    assert!(world.finish(200 * SECOND));
+    let mut pair = PathPair::new(&config(100 * MICRO), links, sender, 10);
+    assert!(pair.finish(200 * SECOND));
 }
 
 #[test]
@@ -139,9 +139,9 @@ fn short_queue_overflow_is_not_usual_loss() {
     let rtt_ns = 100 * MICRO;
     let mut links = lossy(10 * GBIT, rtt_ns, 0);
     links[0].queue_ns = 20 * MICRO;
-    let mut world = World::new(&config(rtt_ns), links, bulk(), 11);
-    let rate = goodput(&mut world, 10 * MILLI, 20 * MILLI);
-    let statistics = world.ends[0].path.statistics();
+    let mut pair = PathPair::new(&config(rtt_ns), links, bulk(), 11);
+    let rate = goodput(&mut pair, 10 * MILLI, 20 * MILLI);
+    let statistics = pair.ends[0].path.statistics();
     assert!(rate > 7 * GBIT, "{rate}");
     assert!(statistics.lost * 10 < statistics.sent, "{statistics:?}");
 }
@@ -150,16 +150,16 @@ fn short_queue_overflow_is_not_usual_loss() {
 fn dead_path_is_probed_for_days_with_bounded_memory() {
     let rtt_ns = 100 * MICRO;
     let sender = Sender::new(1000, 1, u32::MAX);
-    let mut world = World::new(&config(rtt_ns), lossy(GBIT, rtt_ns, 0), sender, 12);
-    world.run(MILLI, |_| false);
-    world.links.iter_mut().for_each(|link| link.config.loss_ppm = 1_000_000);
-    world.run(SECOND * 3600, |_| false);
-    let probes = world.ends[0].path.statistics().probes;
+    let mut pair = PathPair::new(&config(rtt_ns), lossy(GBIT, rtt_ns, 0), sender, 12);
+    pair.run(MILLI, |_| false);
+    pair.links.iter_mut().for_each(|link| link.config.loss_ppm = 1_000_000);
+    pair.run(SECOND * 3600, |_| false);
+    let probes = pair.ends[0].path.statistics().probes;
     assert!(probes > 10_000, "{probes}");
-    let records = world.ends[0].path.capacities()[0];
+    let records = pair.ends[0].path.capacities()[0];
     assert!(records <= 256, "{records}");
-    world.links.iter_mut().for_each(|link| link.config.loss_ppm = 0);
-    let rate = goodput(&mut world, 3601 * SECOND, 3602 * SECOND);
+    pair.links.iter_mut().for_each(|link| link.config.loss_ppm = 0);
+    let rate = goodput(&mut pair, 3601 * SECOND, 3602 * SECOND);
     assert!(rate > 50_000_000, "{rate}");
 }
 

@@ -3,16 +3,15 @@
 mod faults;
 mod figures;
 mod fuzz;
-mod link;
+mod path_pair;
 mod properties;
 mod snapshot;
 mod traffic;
-mod world;
 
 use super::PathConfig;
-use link::LinkConfig;
+use crate::proto::sim::LinkConfig;
+use path_pair::PathPair;
 use traffic::Sender;
-use world::World;
 
 const MICRO: u64 = 1_000;
 const MILLI: u64 = 1_000_000;
@@ -31,11 +30,11 @@ fn config(rtt_ns: u64) -> PathConfig {
 }
 
 /// Returns the bits per second that arrive at end 1 from `from_ns` to `until_ns`.
-fn goodput(world: &mut World, from_ns: u64, until_ns: u64) -> u64 {
-    world.run(from_ns, |_| false);
-    let before = world.ends[1].receiver.bytes;
-    world.run(until_ns, |_| false);
-    (world.ends[1].receiver.bytes - before) * 8 * SECOND / (until_ns - from_ns)
+fn goodput(pair: &mut PathPair, from_ns: u64, until_ns: u64) -> u64 {
+    pair.run(from_ns, |_| false);
+    let before = pair.ends[1].receiver.bytes;
+    pair.run(until_ns, |_| false);
+    (pair.ends[1].receiver.bytes - before) * 8 * SECOND / (until_ns - from_ns)
 }
 
 /// Returns a bulk sender: endless messages of 1 MiB, 16 at a time.

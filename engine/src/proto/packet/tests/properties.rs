@@ -12,7 +12,7 @@ use crate::wire::packet::{
 use zerocopy::IntoBytes;
 
 #[derive(Clone, Debug)]
-struct Weather {
+struct Conditions {
     links: [LinkConfig; 2],
     sleeps: [Option<(u64, u64)>; 2],
     rtt_ns: u64,
@@ -44,13 +44,13 @@ fn link(rtt_ns: u64) -> impl Strategy<Value = LinkConfig> {
         })
 }
 
-fn weather() -> impl Strategy<Value = Weather> {
+fn conditions() -> impl Strategy<Value = Conditions> {
     let rtts = prop_oneof![Just(10 * MICRO), Just(100 * MICRO), Just(5 * MILLI)];
     rtts.prop_flat_map(|rtt_ns| {
         let sleep = || prop::option::of((1..3 * MILLI, 3 * MILLI..20 * MILLI));
         let bytes = prop_oneof![Just(1u32), Just(64), Just(5000), Just(100_000)];
         (link(rtt_ns), link(rtt_ns), sleep(), sleep(), bytes, any::<u64>()).prop_map(
-            move |(forth, back, first, second, message_bytes, seed)| Weather {
+            move |(forth, back, first, second, message_bytes, seed)| Conditions {
                 links: [forth, back],
                 sleeps: [first, second],
                 rtt_ns,
@@ -61,50 +61,50 @@ fn weather() -> impl Strategy<Value = Weather> {
     })
 }
 
-fn run(weather: &Weather) -> World {
-    let config = config(weather.rtt_ns);
-    let messages = 4 + 400_000 / weather.message_bytes.max(4000);
-    let sender = Sender::new(weather.message_bytes, 3, messages);
-    let mut world = World::new(&config, weather.links.clone(), sender, weather.seed);
-    world.answer_with(Sender::new(700, 2, 40));
-    (world.ends[0].sleeps, world.ends[1].sleeps) = (weather.sleeps[0], weather.sleeps[1]);
-    world.finish(40 * weather.rtt_ns);
+fn run(conditions: &Conditions) -> PathPair {
+    let config = config(conditions.rtt_ns);
+    let messages = 4 + 400_000 / conditions.message_bytes.max(4000);
+    let sender = Sender::new(conditions.message_bytes, 3, messages);
+    let mut pair = PathPair::new(&config, conditions.links.clone(), sender, conditions.seed);
+    pair.answer_with(Sender::new(700, 2, 40));
+    (pair.ends[0].sleeps, pair.ends[1].sleeps) = (conditions.sleeps[0], conditions.sleeps[1]);
+    pair.finish(40 * conditions.rtt_ns);
     // All faults end; sleeping loops remain.
-    for link in &mut world.links {
-        link.config = LinkConfig::new(link.config.bits_per_second, weather.rtt_ns);
+    for link in &mut pair.links {
+        link.config = LinkConfig::new(link.config.bits_per_second, conditions.rtt_ns);
     }
-    world
+    pair
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
-    /// The world checks at every step: window respected, timers armed, no token reported twice.
+    /// The pair checks at every step: window respected, timers armed, no token reported twice.
     ///
     /// RR-PKT-1, RR-PKT-9, RR-PKT-11.
     #[test]
-    fn everything_completes_after_faults_end(weather in weather()) {
-        let mut world = run(&weather);
-        let healed_ns = world.now_ns;
-        prop_assert!(world.finish(healed_ns + 30 * SECOND), "not done");
+    fn everything_completes_after_faults_end(conditions in conditions()) {
+        let mut pair = run(&conditions);
+        let healed_ns = pair.now_ns();
+        prop_assert!(pair.finish(healed_ns + 30 * SECOND), "not done");
         for end in 0..2 {
-            let begun = world.ends[end].sender.begun_ns.len();
-            prop_assert_eq!(world.ends[1 - end].receiver.whole.len(), begun);
+            let begun = pair.ends[end].sender.begun_ns.len();
+            prop_assert_eq!(pair.ends[1 - end].receiver.whole.len(), begun);
         }
         // Every token is reported, those of the last probes included.
-        let until_ns = world.now_ns + 30 * SECOND;
-        let all = world.run(until_ns, |world| {
-            world.ends.iter().all(|end| end.sender.open_tokens() == 0 && end.path.load().1 == 0)
+        let until_ns = pair.now_ns() + 30 * SECOND;
+        let all = pair.run(until_ns, |pair| {
+            pair.ends.iter().all(|end| end.sender.open_tokens() == 0 && end.path.load().1 == 0)
         });
         prop_assert!(all, "tokens stay open");
     }
 
     #[test]
-    fn runs_are_reproducible_by_seed(weather in weather()) {
-        let (mut first, mut second) = (run(&weather), run(&weather));
+    fn runs_are_reproducible_by_seed(conditions in conditions()) {
+        let (mut first, mut second) = (run(&conditions), run(&conditions));
         first.finish(30 * SECOND);
         second.finish(30 * SECOND);
-        prop_assert_eq!(first.now_ns, second.now_ns);
+        prop_assert_eq!(first.now_ns(), second.now_ns());
         prop_assert_eq!(first.links[0].sent(), second.links[0].sent());
         prop_assert_eq!(&first.ends[1].receiver.whole, &second.ends[1].receiver.whole);
     }
@@ -112,10 +112,10 @@ proptest! {
     /// The fast path for packets and acknowledgements leaves the same state as the general path, in
     /// every field.
     #[test]
-    fn fast_path_and_general_path_have_equal_effects(weather in weather()) {
-        let short = run(&weather);
-        let long = crate::hooks::simulated::by_long_ways(|| run(&weather));
-        prop_assert_eq!(short.now_ns, long.now_ns);
+    fn fast_path_and_general_path_have_equal_effects(conditions in conditions()) {
+        let short = run(&conditions);
+        let long = crate::hooks::simulated::by_long_ways(|| run(&conditions));
+        prop_assert_eq!(short.now_ns(), long.now_ns());
         for (short, long) in short.ends.iter().zip(&long.ends) {
             prop_assert_eq!(format!("{:?}", short.path), format!("{:?}", long.path));
             prop_assert_eq!(&short.receiver.whole, &long.receiver.whole);

@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::super::*;
-use super::pair::{MILLI, home, keys_of};
-use crate::proto::by_hand::Memory;
+use super::pair::{MILLI, address_of, keys_of};
 use crate::proto::core::{Config, Core};
 use crate::proto::keys::LaneKeys;
 use crate::proto::packet::{Path, PathConfig};
+use crate::proto::sim::Memory;
 
 const SESSIONS: u32 = 4;
 /// Limit on stale entries beyond the number of valid ones.
@@ -90,7 +90,7 @@ impl World {
         self.table.by_session.insert(id, session);
         for number in 0..paths as u16 {
             let packets = Path::new(PathConfig::default());
-            let mut path = SessionPath::new(packets, self.keys.clone(), home(0, 0));
+            let mut path = SessionPath::new(packets, self.keys.clone(), address_of(0, 0));
             (path.session_id, path.number) = (id, number);
             let all = self.table.of_mut(session);
             match number {
