@@ -106,7 +106,7 @@ mod tests {
     use super::super::receive::ReceiveRequest;
     use super::super::send::{SendRequest, Staged};
     use super::*;
-    use crate::proto::sim::locator;
+    use crate::proto::sim::{locator, receive_request, send_request};
 
     const RTS_BYTES: usize = Config::for_tests().rts_bytes as usize;
     const EAGER_LIMIT: usize = Config::for_tests().eager_limit as usize;
@@ -205,20 +205,9 @@ mod tests {
         }
 
         fn send(&mut self, to: usize, tag: u64, bytes: &[u8], level: CompletionLevel) -> Id {
-            let length = bytes.len() as u64;
-            let (endpoint, peer, hint) = (0, self.own[to], Hint::Bulk);
-            let (context, data) = (5, data_of(bytes.len()));
-            let request = SendRequest {
-                endpoint,
-                peer,
-                context,
-                tag,
-                length,
-                level,
-                hint,
-                data,
-                fence: false,
-            };
+            let (hint, data) = (Hint::Bulk, data_of(bytes.len()));
+            let request = send_request(self.own[to], 5, tag, bytes.len() as u64);
+            let request = SendRequest { level, hint, data, ..request };
             let id = self.core.new_send(&request).unwrap();
             self.memory.bytes.insert(id, bytes.to_vec());
             self.core.enqueue(id, 0);
@@ -227,17 +216,8 @@ mod tests {
         }
 
         fn receive(&mut self, endpoint: u16, tag: u64, capacity: usize) -> Id {
-            let (peer, context, ignore) = (Some(self.own[0]), 5, 0);
-            let capacity_bytes = capacity as u64;
-            let request = ReceiveRequest {
-                endpoint,
-                peer,
-                context,
-                tag,
-                ignore,
-                capacity: capacity_bytes,
-                min_free: None,
-            };
+            let request = receive_request(Some(self.own[0]), 5, tag, capacity as u64);
+            let request = ReceiveRequest { endpoint, ..request };
             let id = self.core.new_receive(&request).unwrap();
             self.memory.bytes.insert(id, vec![0; capacity]);
             self.core.start_receive(id, &mut self.memory);
@@ -316,15 +296,8 @@ mod tests {
             bench.send(1, 3, &bytes(lengths[at]), CompletionLevel::Inject);
         };
         (0..2).for_each(|at| send(&mut bench, at));
-        let request = ReceiveRequest {
-            endpoint: 1,
-            peer: None,
-            context: 5,
-            tag: 3,
-            ignore: 0,
-            capacity: lengths.iter().sum::<usize>() as u64,
-            min_free: Some(1),
-        };
+        let request = receive_request(None, 5, 3, lengths.iter().sum::<usize>() as u64);
+        let request = ReceiveRequest { endpoint: 1, min_free: Some(1), ..request };
         let many = bench.core.new_receive(&request).unwrap();
         bench.memory.bytes.insert(many, vec![0; request.capacity as usize]);
         bench.core.start_receive(many, &mut bench.memory);
@@ -386,17 +359,9 @@ mod tests {
         let mut others = StagingPool::new(4096, 1);
         assert!(others.take().is_some(), "another session has it");
         let pool = std::mem::replace(&mut bench.core.staging, others);
-        let request = SendRequest {
-            endpoint: 0,
-            peer: bench.own[1],
-            context: 5,
-            tag: 3,
-            length: 1,
-            level: CompletionLevel::Inject,
-            hint: Hint::Bulk,
-            data: None,
-            fence: true,
-        };
+        let (level, hint) = (CompletionLevel::Inject, Hint::Bulk);
+        let request = send_request(bench.own[1], 5, 3, 1);
+        let request = SendRequest { level, hint, fence: true, ..request };
         let fenced = bench.core.new_send(&request).unwrap();
         bench.memory.bytes.insert(fenced, vec![2]);
         bench.core.enqueue(fenced, 0);

@@ -68,3 +68,16 @@ impl Effects for Memory {
         assert!(earlier.is_none(), "an operation ends once");
     }
 }
+
+/// Operations without results.
+pub(crate) struct NoEffects;
+
+impl Effects for NoEffects {
+    fn place(&mut self, _: Id, _: usize, _: &[u8]) {}
+    fn copy(&mut self, _: Id, _: Id, _: u64, _: u64) {}
+    fn checksum(&self, _: Id, _: u64, _: u32) -> u32 {
+        0
+    }
+    fn complete(&mut self, _: Id, _: Ended) {}
+    fn slice(&mut self, _: Id, _: Id, _: u64, _: u64) {}
+}

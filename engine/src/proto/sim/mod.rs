@@ -10,7 +10,7 @@
 //! Tests may instead capture, deliver, acknowledge and lose single datagrams. The same seed gives
 //! the same run.
 //!
-//! Whole engines are simulated by `crate::swarm`.
+//! A [`ScriptedPeer`] has no core: tests write its frames. Whole engines are simulated by `crate::swarm`.
 
 mod bulk_lanes;
 mod engine;
@@ -20,6 +20,7 @@ mod memory;
 mod messages;
 mod net;
 mod packets;
+mod peer;
 mod requests;
 mod segments;
 mod sessions;
@@ -28,9 +29,11 @@ mod shared_memory;
 pub(crate) use engine::{ENDPOINTS, Engine};
 pub(crate) use events::Events;
 pub(crate) use link::{Gate, Link, LinkConfig};
-pub(crate) use memory::Memory;
+pub(crate) use memory::{Memory, NoEffects};
 pub(crate) use messages::{Flow, content};
 pub(crate) use net::Net;
 pub(crate) use packets::{Datagram, LATENCY_NS, PACKET_BYTES_MAX, SESSION, STREAM_NS, address_of};
 pub(crate) use packets::{RAILS, keys_of};
+pub(crate) use peer::{ScriptedPeer, eager, grant, rts};
+pub(crate) use requests::{receive_request, send_request, stage_empty};
 pub(crate) use sessions::{accept, lane_hello, locator};

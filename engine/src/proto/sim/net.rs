@@ -59,7 +59,7 @@ pub(crate) struct Net {
     /// Segments use rings, which are full now and then.
     pub(crate) has_rings: bool,
     pub(crate) ring_full_ppm: u64,
-    /// Per session and step: everything is sent again, as when lanes change; a ring ends with all of
+    /// Per session and step: everything is sent again, as when lanes change; a ring ends with all
     /// its unread content.
     pub(crate) switch_ppm: u64,
     /// Datagrams per session and turn.

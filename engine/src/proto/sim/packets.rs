@@ -1,5 +1,5 @@
-//! Carriage by packets: each engine does what an engine's loop does with [`Core`] and [`PathTable`].
-//! Gates hold packets back as a test requires; the control connection loses nothing. Messages
+//! Carriage by packets: each engine does what its loop does with [`Core`] and [`PathTable`]. Gates
+//! hold packets back as a test requires; the control connection loses nothing. Messages
 //! consist of 8 bytes, and their receives are posted before they are sent.
 //!
 //! [`Core`]: crate::proto::core::Core

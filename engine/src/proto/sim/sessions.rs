@@ -1,5 +1,5 @@
-//! Sessions without a network: the messages of two engines' loops when one connects, and the hello of
-//! a bulk lane.
+//! Sessions without a network: the messages of two engines' loops when one connects, and the hello
+//! of a bulk lane.
 
 use std::net::SocketAddr;
 

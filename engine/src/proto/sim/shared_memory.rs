@@ -52,7 +52,9 @@ impl Net {
     pub(crate) fn end_ring(&mut self, one: usize, other: usize) {
         let Some(rings) = &mut self.rings else { return };
         let ends = [(one, other), (other, one)];
-        let is_change = |event: &Event| matches!(*event, Event::Ring { to, peer, .. } if ends.contains(&(to, peer)));
+        let is_of_it = |to: usize, peer: usize| ends.contains(&(to, peer));
+        let is_change =
+            |event: &Event| matches!(*event, Event::Ring { to, peer, .. } if is_of_it(to, peer));
         if self.events.iter().any(is_change) {
             // They have not learned of the previous ring's end.
             return;

@@ -1,16 +1,16 @@
 //! Granted ranges in datagrams.
 
-use zerocopy::{FromBytes, IntoBytes};
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use super::super::super::core::Config;
 use super::super::super::effects::{CompletionLevel, Ended};
 use super::super::super::failure::PeerFailure;
 use super::super::super::table::Id;
-use super::{CONTENT, config, flow};
-use crate::proto::sim::{Flow, Net};
+use super::{CONTENT, config, flow, segment};
+use crate::proto::sim::{self, Flow, Net};
 use crate::wire::data::DATAGRAM_LANE;
 use crate::wire::segment::{SEGMENT_HEADER_BYTES, SegmentHeader};
-use crate::wire::{Data, Frame, FrameError, Frames, Grant, frame};
+use crate::wire::{Data, Frame, FrameError, Frames, frame};
 
 fn bulky() -> Config {
     Config { bulk_in_datagrams: true, rts_bytes: 0, staging_buffers_max: 64, ..config() }
@@ -36,45 +36,19 @@ fn kinds(segment: &[u8]) -> Vec<u8> {
     kinds
 }
 
-/// Returns a segment of one frame.
-fn segment(first: u32, frame: &[u8]) -> Vec<u8> {
-    let header = SegmentHeader {
-        length: ((SEGMENT_HEADER_BYTES + frame.len()) as u32).into(),
-        frames: 1.into(),
-        flags: 0.into(),
-        first_frame: first.into(),
-        ack: 0.into(),
-        envelope_limit: 64.into(),
-        byte_limit: 8000.into(),
-    };
-    [header.as_bytes(), frame].concat()
-}
-
 fn data(operation: u64, offset: u64, length: u32) -> Vec<u8> {
     let header = Data {
         kind: frame::KIND_DATA,
-        flags: 0,
-        reserved: 0.into(),
         length: length.into(),
         receive_operation: operation.into(),
         offset: offset.into(),
+        ..Data::new_zeroed()
     };
     [header.as_bytes(), &vec![7; length as usize]].concat()
 }
 
 fn grant(send: u64, offset: u64, length: u32) -> Vec<u8> {
-    let grant = Grant {
-        kind: frame::KIND_GRANT,
-        eager_class: 0,
-        reserved: 0.into(),
-        lane: DATAGRAM_LANE.into(),
-        send_operation: send.into(),
-        receive_operation: 1.into(),
-        offset: offset.into(),
-        length: length.into(),
-        chunk: 0.into(),
-    };
-    grant.as_bytes().to_vec()
+    sim::grant(DATAGRAM_LANE, send, offset, length, 0).as_bytes().to_vec()
 }
 
 /// Creates a message whose envelope has arrived and whose first ranges are granted. Returns the
@@ -213,10 +187,11 @@ fn ungranted_data_closes_the_session() {
         let mut net = net(&Config { chunk_bytes: 1000, horizon_chunks: 1, ..bulky() });
         let (_, receive, mut next) = granted(&mut net, 5000);
         for &(offset, length) in before {
-            net.deliver(0, 1, &segment(next, &data(receive.to_u64(), offset, length))).unwrap();
+            net.deliver(0, 1, &segment(next, 0, &[data(receive.to_u64(), offset, length)]))
+                .unwrap();
             next += 1;
         }
-        net.deliver(0, 1, &segment(next, &data(receive.to_u64(), offset, length)))
+        net.deliver(0, 1, &segment(next, 0, &[data(receive.to_u64(), offset, length)]))
     };
     let why = |result| match result {
         Err(FrameError::BadData { why, .. }) => why,
@@ -231,10 +206,10 @@ fn ungranted_data_closes_the_session() {
     assert_eq!(why(refusals(&[(100, 100)], 50, 51)), "range overlaps received data");
     // For a receive that has ended, or never existed.
     let mut net = net(&bulky());
-    assert_eq!(net.deliver(0, 1, &segment(0, &data(77, 0, 10))), Ok(()));
+    assert_eq!(net.deliver(0, 1, &segment(0, 0, &[data(77, 0, 10)])), Ok(()));
     assert_eq!(net.engines[1].core.counters.stale_frames, 1);
     let mut lanes = Net::new(2, &config(), CONTENT, 1);
-    let refused = lanes.deliver(0, 1, &segment(0, &data(77, 0, 10)));
+    let refused = lanes.deliver(0, 1, &segment(0, 0, &[data(77, 0, 10)]));
     assert_eq!(why(refused), "this session uses bulk lanes for data");
 }
 
@@ -254,12 +229,12 @@ fn no_range_is_granted_twice() {
         let mut last = Ok(());
         for (number, &(offset, length)) in (0..).zip(grants) {
             assert_eq!(last, Ok(()));
-            last = net.deliver(1, 0, &segment(number, &grant(send.to_u64(), offset, length)));
+            last = net.deliver(1, 0, &segment(number, 0, &[grant(send.to_u64(), offset, length)]));
         }
         assert_eq!(last.is_ok(), is_good, "{grants:?}");
     }
     let mut lanes = Net::new(2, &config(), CONTENT, 1);
-    let refused = lanes.deliver(1, 0, &segment(0, &grant(1, 0, 10)));
+    let refused = lanes.deliver(1, 0, &segment(0, 0, &[grant(1, 0, 10)]));
     assert!(matches!(refused, Err(FrameError::BadGrant { .. })), "{refused:?}");
 }
 

@@ -1,57 +1,33 @@
 //! Frames that a correct peer never sends.
 
 use proptest::prelude::*;
-use zerocopy::IntoBytes;
+use zerocopy::{FromZeros, IntoBytes};
 
 use super::super::super::core::Config;
 use super::super::super::effects::CompletionLevel;
 use super::super::super::failure::PeerFailure;
 use super::super::window::FRAMES_MAX;
-use super::{CONTENT, config, flow, net};
-use crate::proto::sim::Net;
+use super::{CONTENT, config, flow, net, segment};
+use crate::proto::sim::{self, Net};
 use crate::wire::part::{FLAG_GIVEN_UP, FLAG_LAST};
-use crate::wire::segment::{SEGMENT_HEADER_BYTES, SegmentHeader};
 use crate::wire::{Eager, FrameError, Goodbye, PARTS_BYTES_MAX, Part, eager, frame, goodbye};
-
-fn segment(first: u32, ack: u32, frames: &[Vec<u8>]) -> Vec<u8> {
-    let body = frames.concat();
-    let header = SegmentHeader {
-        length: ((SEGMENT_HEADER_BYTES + body.len()) as u32).into(),
-        frames: (frames.len() as u16).into(),
-        flags: 0.into(),
-        first_frame: first.into(),
-        ack: ack.into(),
-        envelope_limit: 64.into(),
-        byte_limit: 8000.into(),
-    };
-    [header.as_bytes(), &body].concat()
-}
 
 fn message(length: u32, predecessor_distance: u16, is_parts: bool) -> Vec<u8> {
     let header = Eager {
-        kind: frame::KIND_EAGER,
         flags: if is_parts { eager::FLAG_PARTS } else { 0 },
-        target_endpoint: 0.into(),
-        source_endpoint: 0.into(),
         predecessor_distance: predecessor_distance.into(),
         context: 1.into(),
-        length: length.into(),
         tag: 0.into(),
-        operation: 0.into(),
+        ..sim::eager(length)
     };
     let payload = vec![0; if is_parts { 0 } else { length as usize }];
     [header.as_bytes(), &payload].concat()
 }
 
 fn part(flags: u8, message: u32, offset: u32, length: u32) -> Vec<u8> {
-    let header = Part {
-        kind: frame::KIND_PART,
-        flags,
-        reserved: 0.into(),
-        message: message.into(),
-        offset: offset.into(),
-        length: length.into(),
-    };
+    let (message, offset, length_field) = (message.into(), offset.into(), length.into());
+    let kind = frame::KIND_PART;
+    let header = Part { kind, flags, message, offset, length: length_field, ..Part::new_zeroed() };
     [header.as_bytes(), &vec![0; length as usize]].concat()
 }
 

@@ -14,7 +14,7 @@ use super::super::core::Config;
 use super::super::effects::{CompletionLevel, Ended};
 use super::super::failure::PeerFailure;
 use super::window::Arrivals;
-use crate::proto::sim::{Flow, LinkConfig, Net};
+use crate::proto::sim::{Flow, LinkConfig, Net, ScriptedPeer};
 use crate::wire::segment::{SEGMENT_HEADER_BYTES, SegmentHeader};
 use zerocopy::FromBytes;
 
@@ -52,6 +52,13 @@ fn exchange(net: &mut Net, is_posted: bool, length: usize, level: CompletionLeve
         net.steps(5);
         net.receive((1, 0), Some((0, 0)), 5, length);
     }
+}
+
+/// Returns a segment of frames, the first of which has this number.
+fn segment(first_frame: u32, ack: u32, frames: &[Vec<u8>]) -> Vec<u8> {
+    let (sent, received) = (first_frame, ack);
+    let peer = ScriptedPeer { sent, received, ..ScriptedPeer::new(64, 8000) };
+    peer.segment(frames.len() as u16, 0, &frames.concat())
 }
 
 impl Net {

@@ -5,9 +5,9 @@ use super::super::super::effects::{CompletionLevel, Ended};
 use super::super::super::failure::PeerFailure;
 use super::super::super::session::ControlFrame;
 use super::super::super::table::Id;
-use crate::proto::sim::{Flow, Net};
+use crate::proto::sim::{self, Flow, Net};
 use crate::wire::piece::{PieceHeader, RING_LANE};
-use crate::wire::{FrameError, Grant, frame};
+use crate::wire::{FrameError, Grant};
 
 const FLOW: Flow = Flow { from: 0, source: 0, to: 1, target: 0, context: 1 };
 
@@ -164,16 +164,8 @@ fn invalid_ring_grants_are_bounded_by_sends() {
     net.steps(10);
     let slot = net.engines[0].slots[&1];
     let core = &mut net.engines[0].core;
-    let grant = |offset: u64, length: u32, ring: u32| Grant {
-        kind: frame::KIND_GRANT,
-        eager_class: 0,
-        reserved: 0.into(),
-        lane: RING_LANE.into(),
-        send_operation: sent.to_u64().into(),
-        receive_operation: 1.into(),
-        offset: offset.into(),
-        length: length.into(),
-        chunk: ring.into(),
+    let grant = |offset: u64, length: u32, ring: u32| {
+        sim::grant(RING_LANE, sent.to_u64(), offset, length, ring)
     };
     let is_bad = |result| matches!(result, Err(FrameError::BadGrant { .. }));
     assert!(is_bad(core.handle_grant(slot, &grant(50_000, 1, 1))));
