@@ -17,6 +17,8 @@ pub(crate) struct Memory {
     pub(crate) now: u64,
     /// Slices of multi-receives: the receive, and the offset in it.
     pub(crate) slices: HashMap<Id, (Id, usize)>,
+    /// Lengths of the copies between operations of one engine.
+    pub(crate) copies: Vec<u64>,
     /// How often memory that peers may read was revoked.
     pub(crate) revocations: u64,
 }
@@ -35,8 +37,11 @@ impl Effects for Memory {
         *self.placed.entry(operation).or_default() += bytes.len();
     }
 
-    fn copy(&mut self, _: Id, _: Id, _: u64, _: u64) {
-        unreachable!("the peer is another engine")
+    fn copy(&mut self, from: Id, to: Id, offset: u64, length: u64) {
+        self.copies.push(length);
+        let range = offset as usize..(offset + length) as usize;
+        let bytes = self.bytes[&from][range].to_vec();
+        self.place(to, offset as usize, &bytes);
     }
 
     fn checksum(&self, _: Id, _: u64, _: u32) -> u32 {

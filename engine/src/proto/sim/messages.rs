@@ -4,9 +4,12 @@ use std::collections::BTreeMap;
 
 use zerocopy::IntoBytes;
 
+use super::engine::Engine;
+use super::memory::Memory;
 use super::net::Net;
 use super::requests::{receive_request, send_request};
 use super::shared_memory::source_of;
+use crate::proto::core::Core;
 use crate::proto::effects::{Arrival, CompletionLevel, Effects, Ended};
 use crate::proto::receive::ReceiveRequest;
 use crate::proto::send::{SendRequest, Staged};
@@ -47,6 +50,39 @@ pub(crate) fn content(flow: &Flow, tag: u64, length: usize) -> Vec<u8> {
         .wrapping_mul(31)
         .wrapping_add(flow.context * 7 + flow.from as u64 * 3 + u64::from(flow.source) * 5);
     (0..length as u64).map(|at| (seed ^ at.wrapping_mul(13) ^ (at >> 7)) as u8).collect()
+}
+
+/// Stages what waits for it.
+pub(crate) fn stage(core: &mut Core, memory: &mut Memory) {
+    while let Some(id) = core.poll_waiting() {
+        let completed = match core.stage(id) {
+            Staged::Eager { room, completes } => {
+                room.copy_from_slice(&memory.bytes[&id]);
+                completes
+            }
+            Staged::Rts { room } => {
+                room.copy_from_slice(&memory.bytes[&id][..room.len()]);
+                false
+            }
+            Staged::Source { room } => {
+                room.copy_from_slice(source_of(memory, id).as_bytes());
+                false
+            }
+            Staged::Part { room, offset, completes } => {
+                room.copy_from_slice(&memory.bytes[&id][offset..offset + room.len()]);
+                completes
+            }
+            // Blocked sessions are not returned again.
+            Staged::Blocked => continue,
+        };
+        if completed {
+            memory.complete(id, Ended::Sent { accepted: 0 });
+        }
+    }
+    while let Some(data) = core.stage_data() {
+        let range = data.offset as usize..data.offset as usize + data.room.len();
+        data.room.copy_from_slice(&memory.bytes[&data.operation][range]);
+    }
 }
 
 impl Net {
@@ -113,38 +149,8 @@ impl Net {
 
     /// Stages what waits for it.
     pub(crate) fn stage(&mut self, number: usize) {
-        let engine = &mut self.engines[number];
-        while let Some(id) = engine.core.poll_waiting() {
-            let completed = match engine.core.stage(id) {
-                Staged::Eager { room, completes } => {
-                    room.copy_from_slice(&engine.memory.bytes[&id]);
-                    completes
-                }
-                Staged::Rts { room } => {
-                    room.copy_from_slice(&engine.memory.bytes[&id][..room.len()]);
-                    false
-                }
-                Staged::Source { room } => {
-                    room.copy_from_slice(source_of(&engine.memory, id).as_bytes());
-                    false
-                }
-                Staged::Part { room, offset, completes } => {
-                    let end = offset + room.len();
-                    room.copy_from_slice(&engine.memory.bytes[&id][offset..end]);
-                    completes
-                }
-                // Blocked sessions are not returned again.
-                Staged::Blocked => continue,
-            };
-            if completed {
-                engine.memory.complete(id, Ended::Sent { accepted: 0 });
-            }
-        }
-        while let Some(data) = engine.core.stage_data() {
-            let (start, length) = (data.offset as usize, data.room.len());
-            let bytes = &engine.memory.bytes[&data.operation];
-            data.room.copy_from_slice(&bytes[start..start + length]);
-        }
+        let Engine { core, memory, .. } = &mut self.engines[number];
+        stage(core, memory);
     }
 
     // ---- Results ----

@@ -73,7 +73,7 @@ impl Net {
     fn check_rest(&self) {
         for (number, engine) in self.engines.iter().enumerate() {
             let core = &engine.core;
-            assert_eq!(core.operations.len(), 0);
+            assert_eq!((core.operations.len(), engine.memory.copies.len()), (0, 0));
             assert_eq!(core.datagrams.segments.allocated_bytes().1, 0);
             assert_eq!(core.datagrams.assemblies.len(), 0);
             assert_eq!(core.datagrams.pulls.bytes(), 0);

@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::proto::packet::path::Path;
-use crate::proto::packet::transmit::{Filled, Payload};
 use crate::wire::packet::Packet;
 
 #[test]
@@ -163,25 +162,6 @@ fn dead_path_is_probed_for_days_with_bounded_memory() {
     assert!(rate > 50_000_000, "{rate}");
 }
 
-/// One short payload at each request.
-struct Drip(bool);
-
-impl Payload for Drip {
-    fn waiting_bytes(&self) -> usize {
-        if self.0 { 100 } else { 0 }
-    }
-
-    fn fill(&mut self, room: &mut [u8]) -> Option<Filled> {
-        self.0 = false;
-        room[..100].fill(7);
-        Some(Filled { token: 1, bytes: 100, ack_now: false })
-    }
-
-    fn fill_again(&mut self, _: u64, room: &mut [u8]) -> Option<Filled> {
-        self.fill(room)
-    }
-}
-
 /// Returns a path that answered after each of these times, and the time then.
 fn answered(round_trips_ns: &[u64]) -> (Path, u64) {
     let config = PathConfig { datagram_bytes_max: 1200, ..config(100 * MICRO) };
@@ -189,10 +169,10 @@ fn answered(round_trips_ns: &[u64]) -> (Path, u64) {
     let mut out = vec![0; 1472];
     let mut now_ns = 0;
     for rtt_ns in round_trips_ns {
-        let (length, _) = near.poll_transmit(now_ns, &mut Drip(true), &mut out).unwrap();
+        let (length, _) = near.poll_transmit(now_ns, &mut Bytes(1), &mut out).unwrap();
         now_ns += rtt_ns;
         far.handle_packet(now_ns, &Packet::decode(&out[..length]).unwrap()).unwrap();
-        let (length, _) = far.poll_transmit(now_ns, &mut Drip(true), &mut out).unwrap();
+        let (length, _) = far.poll_transmit(now_ns, &mut Bytes(1), &mut out).unwrap();
         near.handle_packet(now_ns, &Packet::decode(&out[..length]).unwrap()).unwrap();
         while near.poll_event().is_some() || far.poll_event().is_some() {}
     }
@@ -207,8 +187,8 @@ fn time_to_silence(mut path: Path, from_ns: u64, pause_ns: u64) -> u64 {
     for turn in 0..1_000_000 {
         let now_ns = from_ns + turn * step_ns;
         path.handle_timeout(now_ns, true);
-        let mut drip = Drip((turn * step_ns).is_multiple_of(pause_ns));
-        while path.poll_transmit(now_ns, &mut drip, &mut out).is_some() {}
+        let mut payload = Bytes((turn * step_ns).is_multiple_of(pause_ns).into());
+        while path.poll_transmit(now_ns, &mut payload, &mut out).is_some() {}
         if path.is_silent() {
             return now_ns - from_ns;
         }

@@ -4,12 +4,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::proto::packet::path::Path;
-use crate::proto::packet::{Filled, Payload};
-use crate::wire::ack::{ACK_BYTES_MAX, AckWriter, NUMBERS_MAX};
-use crate::wire::packet::{
-    FLAG_ACK, FLAG_ELICITS, FLAG_FLOOR, KIND_PACKET, Packet, PacketError, PacketHeader,
-};
-use zerocopy::IntoBytes;
+use crate::wire::ack::NUMBERS_MAX;
+use crate::wire::packet::{FLAG_ACK, FLAG_ACK_NOW, FLAG_ELICITS, FLAG_FLOOR, Packet, PacketError};
 
 #[derive(Clone, Debug)]
 struct Conditions {
@@ -131,7 +127,7 @@ proptest! {
         ),
     ) {
         let mut path = Path::new(PathConfig::default());
-        let mut payload = Endless::default();
+        let mut payload = Bytes(u64::MAX);
         let mut out = vec![0; 1472];
         for (at, (flags, [number, floor, ack], word, bits, near)) in
             packets.into_iter().enumerate()
@@ -139,23 +135,12 @@ proptest! {
             let now_ns = at as u64 * 10_000;
             path.poll_transmit(now_ns, &mut payload, &mut out);
             let near = |value: u32| if near > 0 { value % 300 } else { value };
-            let header = PacketHeader {
-                kind: KIND_PACKET,
-                flags,
-                path: 0.into(),
-                number: near(number).into(),
-                session: 0.into(),
-            };
-            let mut bytes = header.as_bytes().to_vec();
+            let mut bytes = packet(flags, near(number));
             if flags & FLAG_FLOOR != 0 {
-                bytes.extend_from_slice(&near(floor).to_le_bytes());
+                bytes.extend(near(floor).to_le_bytes());
             }
             if flags & FLAG_ACK != 0 {
-                let mut room = [0; ACK_BYTES_MAX];
-                let mut writer = AckWriter::new(&mut room, u64::from(near(ack)), 5000);
-                writer.window(word, [bits, !bits].into_iter());
-                let length = writer.finish();
-                bytes.extend_from_slice(&room[..length]);
+                bytes.extend(super::ack(near(ack).into(), 5000, &[(word, &[bits, !bits])]));
             }
             if let Ok(packet) = Packet::decode(&bytes) {
                 let _ = path.handle_packet(now_ns, &packet);
@@ -167,63 +152,27 @@ proptest! {
     }
 }
 
-/// Sends one byte at a time, endlessly.
-#[derive(Default)]
-struct Endless(u64);
-
-impl Payload for Endless {
-    fn waiting_bytes(&self) -> usize {
-        1
-    }
-
-    fn fill(&mut self, room: &mut [u8]) -> Option<Filled> {
-        self.0 += 1;
-        room[0] = 7;
-        Some(Filled { token: self.0, bytes: 1, ack_now: false })
-    }
-
-    fn fill_again(&mut self, _: u64, room: &mut [u8]) -> Option<Filled> {
-        self.fill(room)
-    }
-}
-
 /// RR-PKT-5
 #[test]
 fn ack_of_unsent_packets_has_no_effect() {
     let mut path = Path::new(PathConfig::default());
     let mut out = vec![0; 1472];
-    let mut payload = Endless::default();
+    let mut payload = Bytes(u64::MAX);
     for _ in 0..3 {
         path.poll_transmit(0, &mut payload, &mut out).unwrap();
     }
-    let forge = |cumulative: u64, bits: Option<u64>| {
-        let mut bytes = PacketHeader {
-            kind: KIND_PACKET,
-            flags: FLAG_ACK | FLAG_ELICITS,
-            path: 0.into(),
-            number: 0.into(),
-            session: 0.into(),
-        }
-        .as_bytes()
-        .to_vec();
-        let mut room = [0; ACK_BYTES_MAX];
-        let mut writer = AckWriter::new(&mut room, cumulative, 0);
-        if let Some(bits) = bits {
-            writer.window(0, [bits].into_iter());
-        }
-        let length = writer.finish();
-        bytes.extend_from_slice(&room[..length]);
-        bytes
+    let forge = |cumulative: u64, windows: &[(u64, &[u64])]| {
+        [packet(FLAG_ACK | FLAG_ELICITS, 0), ack(cumulative, 0, windows)].concat()
     };
     let before = path.load();
     for (bytes, unsent) in
-        [(forge(4, None), 3), (forge(0, Some(0b1001)), 3), (forge(1, Some(1 << 63)), 63)]
+        [(forge(4, &[]), 3), (forge(0, &[(0, &[0b1001])]), 3), (forge(1, &[(0, &[1 << 63])]), 63)]
     {
         let error = path.handle_packet(0, &Packet::decode(&bytes).unwrap()).unwrap_err();
         assert_eq!(error, PacketError::AckOfUnsent(unsent));
         assert_eq!((path.load(), path.poll_event()), (before, None));
     }
-    let bytes = forge(3, None);
+    let bytes = forge(3, &[]);
     path.handle_packet(0, &Packet::decode(&bytes).unwrap()).unwrap();
     assert_eq!(path.load().1, 0);
 }
@@ -233,19 +182,10 @@ fn ack_of_unsent_packets_has_no_effect() {
 #[test]
 fn reordered_ack_gives_no_rtt_sample() {
     let mut path = Path::new(config(100 * MICRO));
-    let (mut payload, mut out) = (Endless::default(), vec![0; 1472]);
+    let (mut payload, mut out) = (Bytes(u64::MAX), vec![0; 1472]);
     let answer = |number: u32, cumulative: u64, delay_ns: u64| {
-        let flags = FLAG_ACK | FLAG_ELICITS;
-        let header = PacketHeader {
-            kind: KIND_PACKET,
-            flags,
-            path: 0.into(),
-            number: number.into(),
-            session: 0.into(),
-        };
-        let mut room = [0; ACK_BYTES_MAX];
-        let length = AckWriter::new(&mut room, cumulative, delay_ns).finish();
-        [header.as_bytes(), &room[..length], b"payload"].concat()
+        let packet = packet(FLAG_ACK | FLAG_ELICITS, number);
+        [&packet, &ack(cumulative, delay_ns, &[])[..], b"payload"].concat()
     };
     let handle = |path: &mut Path, now_ns: u64, bytes: &[u8]| {
         path.handle_packet(now_ns, &Packet::decode(bytes).unwrap()).unwrap();
@@ -273,18 +213,12 @@ fn one_way_outage_does_not_exhaust_packet_numbers() {
     let rtt_ns = 100 * MICRO;
     let mut path = Path::new(config(rtt_ns));
     let mut out = vec![0; 1472];
-    let mut payload = Endless::default();
+    let mut payload = Bytes(u64::MAX);
     let (mut now_ns, mut lost) = (0, 0);
     for number in 0..NUMBERS_MAX + 1000 {
         now_ns += 1000;
-        let header = PacketHeader {
-            kind: KIND_PACKET,
-            flags: FLAG_ELICITS | crate::wire::packet::FLAG_ACK_NOW,
-            path: 0.into(),
-            number: (number as u32).into(),
-            session: 0.into(),
-        };
-        path.handle_packet(now_ns, &Packet::decode(header.as_bytes()).unwrap()).unwrap();
+        let asking = packet(FLAG_ELICITS | FLAG_ACK_NOW, number as u32);
+        path.handle_packet(now_ns, &Packet::decode(&asking).unwrap()).unwrap();
         path.handle_timeout(now_ns, true);
         while path.poll_transmit(now_ns, &mut payload, &mut out).is_some() {}
         while path.poll_event().is_some() {
