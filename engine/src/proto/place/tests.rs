@@ -1,20 +1,10 @@
 //! Resolution of remote endpoints that are known by a listener address.
 
-use super::super::core::Config;
 use super::super::keys::SessionKeys;
-use super::super::session::{Limits, NOTHING};
 use super::*;
-use crate::proto::sim::{NoEffects, locator};
+use crate::proto::sim::{LIMITS, NoEffects, OWN, core_of, locator};
 
-const OWN: u64 = 7;
 const THERE: u64 = 20;
-const LIMITS: Limits =
-    Limits { session: 9, envelope_limit: 1, byte_limit: 1, eager_limit: 1, ..NOTHING };
-
-fn core() -> Core {
-    Core::new(OWN, Config { sessions_max: 8, ..Config::for_tests() })
-}
-
 fn place() -> Locators {
     locator().into()
 }
@@ -22,7 +12,7 @@ fn place() -> Locators {
 /// RR-CONN-7
 #[test]
 fn address_resolves_to_the_current_engine() {
-    let mut core = core();
+    let mut core = core_of(8);
     let peer = core.insert_peer(0, place(), 0).unwrap();
     assert_eq!(core.insert_peer(0, place(), 0), Some(peer));
     let asks = core.remotes.get(peer).unwrap().session;
@@ -47,7 +37,7 @@ fn address_resolves_to_the_current_engine() {
 #[test]
 fn two_addresses_of_one_endpoint_give_one_handle() {
     for is_place_first in [true, false] {
-        let mut core = core();
+        let mut core = core_of(8);
         let names = if is_place_first { [0, THERE] } else { [THERE, 0] };
         let handles = names.map(|engine| core.insert_peer(engine, place(), 0).unwrap());
         assert_eq!(handles[0], handles[1]);
@@ -61,7 +51,7 @@ fn two_addresses_of_one_endpoint_give_one_handle() {
 #[test]
 fn connecting_engine_becomes_the_peer_of_its_address() {
     for is_inserted_first in [true, false] {
-        let mut core = core();
+        let mut core = core_of(8);
         let before = is_inserted_first.then(|| core.insert_peer(0, place(), 0).unwrap());
         let admission = core.judge_hello(THERE, place(), 9, 1, 0).unwrap();
         let keys = SessionKeys::for_tests();
@@ -78,7 +68,7 @@ fn connecting_engine_becomes_the_peer_of_its_address() {
 /// RR-CONN-7
 #[test]
 fn second_handle_of_one_endpoint_is_refused() {
-    let mut core = core();
+    let mut core = core_of(8);
     let elsewhere = Locators::from("10.9.9.9:1".parse::<SocketAddr>().unwrap());
     let known = core.insert_peer(THERE, elsewhere, 0).unwrap();
     let peer = core.insert_peer(0, place(), 0).unwrap();
@@ -94,7 +84,7 @@ fn second_handle_of_one_endpoint_is_refused() {
 /// RR-CONN-7
 #[test]
 fn own_address_resolves_to_the_engine_itself() {
-    let mut core = core();
+    let mut core = core_of(8);
     let peer = core.insert_peer(0, place(), 0).unwrap();
     let asks = core.remotes.get(peer).unwrap().session;
     core.adopt(asks, OWN, place(), 0, &mut NoEffects);
@@ -108,7 +98,7 @@ fn very_many_places_are_found_without_a_look_at_all_sessions() {
     const PEERS: u32 = 20_000;
     let at = |number: u32| SocketAddr::from((std::net::Ipv4Addr::from(0x0a00_0000 + number), 7000));
     let sessions_max = 2 * PEERS as usize;
-    let mut core = Core::new(OWN, Config { sessions_max, ..Config::for_tests() });
+    let mut core = core_of(sessions_max);
     for number in 0..PEERS {
         core.insert_peer(0, Locators::from(at(number)), 0).unwrap();
         let engine = 1000 + u64::from(number);
@@ -127,7 +117,7 @@ fn very_many_places_are_found_without_a_look_at_all_sessions() {
 /// RR-CONN-7
 #[test]
 fn a_session_that_is_forgotten_is_found_by_no_place() {
-    let mut core = Core::new(OWN, Config { sessions_max: 1, ..Config::for_tests() });
+    let mut core = core_of(1);
     let asks = core.insert_peer(0, place(), 0).unwrap();
     assert!(core.remove_peer(asks, &mut NoEffects));
     core.actions.clear();

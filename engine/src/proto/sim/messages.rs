@@ -122,6 +122,12 @@ impl Net {
         self.sent.get(flow).map_or(0, Vec::len) as u64
     }
 
+    /// Posts a receive of the next message of a flow.
+    pub(crate) fn receive_of(&mut self, flow: Flow, capacity: usize) -> Id {
+        let source = Some((flow.from, flow.source));
+        self.receive((flow.to, flow.target), source, flow.context, capacity)
+    }
+
     /// Posts a receive of any tag from `peer`.
     pub(crate) fn receive(
         &mut self,

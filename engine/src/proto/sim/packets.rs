@@ -78,36 +78,6 @@ pub(crate) fn keys_of(seed: u8) -> SessionKeys {
     })
 }
 
-impl Engine {
-    /// Returns what one path of a session sends now.
-    fn transmit_path(
-        &mut self,
-        (slot, index): (u32, Index),
-        now_ns: u64,
-    ) -> Vec<(Transmit, Vec<u8>)> {
-        let Self { core, paths, memory, .. } = self;
-        let mut all = Vec::new();
-        while all.len() < BURST {
-            let mut room = [0; PACKET_BYTES_MAX + 100];
-            let Some(out) = paths.poll_transmit(core, (slot, index), now_ns, &mut room) else {
-                break;
-            };
-            all.push((out, room[..out.bytes].to_vec()));
-        }
-        paths.end_transmit(core, (slot, index), false, memory);
-        all
-    }
-
-    /// Sends the segment staged last by the fast path.
-    fn transmit_lone(&mut self, slot: u32, now_ns: u64) -> Option<(Transmit, Vec<u8>)> {
-        let Self { core, paths, memory, .. } = self;
-        let mut room = [0; PACKET_BYTES_MAX + 100];
-        let out = paths.lone_packet(core, slot)?.write(now_ns, &mut room)?;
-        paths.end_transmit(core, (slot, CARRIER), false, memory);
-        Some((out, room[..out.bytes].to_vec()))
-    }
-}
-
 impl Net {
     /// Creates two engines with rails of these roles, and no session.
     pub(crate) fn with_rails(roles: &[u8]) -> Self {
@@ -166,17 +136,21 @@ impl Net {
     /// posted before.
     pub(crate) fn send_one(&mut self, from: usize) {
         let to = 1 - from;
-        self.receive((to, 0), Some((from, 0)), 0, 8);
-        let staged = self.send(Flow::between(from, to), 8, CompletionLevel::Inject);
+        let flow = Flow::between(from, to);
+        self.receive_of(flow, 8);
+        let staged = self.send(flow, 8, CompletionLevel::Inject);
         assert!(staged.is_none(), "there is credit");
-        let now_ns = self.now_ns();
-        let here = &mut self.engines[from];
-        let slot = here.slots[&to];
-        here.core.clean(slot);
-        match here.transmit_lone(slot, now_ns) {
-            Some((out, bytes)) => self.send_packet(from, out, bytes),
-            None => self.flush(from, slot),
-        }
+        let (slot, now_ns) = (self.engines[from].slots[&to], self.now_ns());
+        let Engine { core, paths, memory, .. } = &mut self.engines[from];
+        core.clean(slot);
+        let mut room = [0; PACKET_BYTES_MAX + 100];
+        let lone = paths.lone_packet(core, slot);
+        let Some(out) = lone.and_then(|packet| packet.write(now_ns, &mut room)) else {
+            return self.flush(from, slot);
+        };
+        paths.end_transmit(core, (slot, CARRIER), false, memory);
+        let bytes = room[..out.bytes].to_vec();
+        self.send_packet(from, out, bytes);
     }
 
     /// Checks that both engines have received all messages of the other, once and in order.
@@ -245,10 +219,19 @@ impl Net {
 
     /// Sends what one path has to send.
     pub(crate) fn transmit_path(&mut self, number: usize, index: Index) {
+        let now_ns = self.now_ns();
+        let mut room = [0; PACKET_BYTES_MAX + 100];
         let slot = self.engines[number].slots[&(1 - number)];
-        for (out, bytes) in self.engines[number].transmit_path((slot, index), self.events.now_ns) {
+        for _ in 0..BURST {
+            let Engine { core, paths, .. } = &mut self.engines[number];
+            let Some(out) = paths.poll_transmit(core, (slot, index), now_ns, &mut room) else {
+                break;
+            };
+            let bytes = room[..out.bytes].to_vec();
             self.send_packet(number, out, bytes);
         }
+        let Engine { core, paths, memory, .. } = &mut self.engines[number];
+        paths.end_transmit(core, (slot, index), false, memory);
     }
 
     /// Sends a session's segments, on its primary path or by the control connection.

@@ -5,16 +5,27 @@ use std::net::SocketAddr;
 
 use zerocopy::FromZeros;
 
-use crate::proto::core::Core;
+use crate::proto::core::{Config, Core};
 use crate::proto::handshake::Initiator;
 use crate::proto::keys::SessionKeys;
-use crate::proto::session::Limits;
+use crate::proto::session::{Limits, NOTHING};
 use crate::wire::Hello;
 use crate::wire::hello::{HelloStatus, KIND_BULK};
 
 /// Returns the locator of a peer.
 pub(crate) fn locator() -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], 1))
+}
+
+/// The id of [`core_of`].
+pub(crate) const OWN: u64 = 7;
+/// Limits of a session that carries nothing.
+pub(crate) const LIMITS: Limits =
+    Limits { session: 9, envelope_limit: 1, byte_limit: 1, eager_limit: 1, ..NOTHING };
+
+/// Returns a core with so many sessions at most.
+pub(crate) fn core_of(sessions_max: usize) -> Core {
+    Core::new(OWN, Config { sessions_max, ..Config::for_tests() })
 }
 
 /// Accepts a peer's connection with the limits `theirs`. Returns the slot of the session.

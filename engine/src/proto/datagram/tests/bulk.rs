@@ -54,7 +54,7 @@ fn grant(send: u64, offset: u64, length: u32) -> Vec<u8> {
 /// Creates a message whose envelope has arrived and whose first ranges are granted. Returns the
 /// send, the receive, and the number of received frames.
 fn granted(net: &mut Net, length: usize) -> (Id, Id, u32) {
-    let receive = net.receive((1, 0), Some((0, 0)), 1, length);
+    let receive = net.receive_of(flow(1), length);
     let send = net.send(flow(1), length, CompletionLevel::Delivery).unwrap();
     let sent = net.deliver_all(0, 1);
     sent.iter().for_each(|&token| net.acknowledge(0, 1, token));
@@ -70,7 +70,7 @@ fn one_side_selects_datagram_bulk_and_no_lane_is_opened() {
         let configs = asks.map(|asks| Config { bulk_in_datagrams: asks, ..bulky() });
         let mut net = Net::of(&configs, CONTENT, 1);
         for (tag, length) in [(1, 3001), (2, 50_000)] {
-            net.receive((1, 0), Some((0, 0)), tag, length);
+            net.receive_of(flow(tag), length);
             net.send(flow(tag), length, CompletionLevel::Delivery);
         }
         net.settle(2000);

@@ -5,7 +5,6 @@ use zerocopy::{FromZeros, IntoBytes};
 use super::super::super::core::Config;
 use super::super::super::effects::{CompletionLevel, Effects, Ended};
 use super::super::super::failure::PeerFailure;
-use super::super::super::table::Id;
 use crate::proto::sim::{Flow, Net};
 use crate::wire::CmaSource;
 
@@ -16,10 +15,6 @@ fn net() -> Net {
     net.use_streams(1);
     net.use_cma(true);
     net
-}
-
-fn receive(net: &mut Net, capacity: usize) -> Id {
-    net.receive((1, 0), Some((0, 0)), 1, capacity)
 }
 
 /// RR-SHM-7
@@ -34,9 +29,9 @@ fn long_messages_are_read_posted_or_unexpected_and_truncated() {
         if number % 2 == 0 {
             net.send(FLOW, length, CompletionLevel::Delivery);
             net.steps(10);
-            receive(&mut net, capacity);
+            net.receive_of(FLOW, capacity);
         } else {
-            receive(&mut net, capacity);
+            net.receive_of(FLOW, capacity);
             net.send(FLOW, length, CompletionLevel::Match);
         }
         net.settle(200);
@@ -51,7 +46,7 @@ fn long_messages_are_read_posted_or_unexpected_and_truncated() {
 fn failed_cma_read_falls_back_to_grants() {
     let mut net = net();
     for number in 0..20 {
-        receive(&mut net, 20_000);
+        net.receive_of(FLOW, 20_000);
         net.send(FLOW, 20_000, CompletionLevel::Delivery);
         // Half of some messages is read.
         net.steps(number);
@@ -64,11 +59,11 @@ fn failed_cma_read_falls_back_to_grants() {
     net.send(FLOW, 20_000, CompletionLevel::Delivery);
     net.stage(0);
     net.use_cma(false);
-    receive(&mut net, 20_000);
+    net.receive_of(FLOW, 20_000);
     net.settle(300);
     let before = net.cma_bytes;
     net.send(FLOW, 20_000, CompletionLevel::Delivery);
-    receive(&mut net, 20_000);
+    net.receive_of(FLOW, 20_000);
     net.settle(300);
     assert_eq!(net.cma_bytes, before);
     net.check();
@@ -79,7 +74,7 @@ fn failed_cma_read_falls_back_to_grants() {
 fn cancelled_send_revokes_its_memory_first() {
     let mut net = net();
     let first = net.send(FLOW, 90_000, CompletionLevel::Delivery).unwrap();
-    let got = receive(&mut net, 90_000);
+    let got = net.receive_of(FLOW, 90_000);
     net.steps(4);
     assert!(net.cma_bytes > 0, "the read is in progress");
     // No chunk is passed to the kernel, which would have to complete it.
@@ -102,11 +97,11 @@ fn pending_cma_falls_back_to_grants_after_revoke() {
     net.send(FLOW, 5000, CompletionLevel::Delivery);
     net.stage(0);
     net.engines[0].memory.revoke();
-    receive(&mut net, 5000);
+    net.receive_of(FLOW, 5000);
     net.settle(300);
     assert_eq!(net.cma_bytes, 0);
     net.send(FLOW, 5000, CompletionLevel::Delivery);
-    receive(&mut net, 5000);
+    net.receive_of(FLOW, 5000);
     net.settle(300);
     assert_eq!(net.cma_bytes, 5000);
     net.check();
@@ -125,7 +120,7 @@ fn cma_source_with_wrong_length_or_null_address_is_rejected() {
     assert_eq!(room.len(), 16);
     // In several pieces.
     room.copy_from_slice(CmaSource::new_zeroed().as_bytes());
-    receive(&mut net, 5000);
+    net.receive_of(FLOW, 5000);
     net.settle(300);
     assert_eq!(net.cma_bytes, 0);
     net.check();

@@ -244,7 +244,7 @@ proptest! {
         let mut net = net();
         for ((number, frame), receives) in frames {
             for _ in 0..receives {
-                net.receive((1, 0), Some((0, 0)), 1, 200);
+                net.receive_of(flow(1), 200);
             }
             if net.deliver(0, 1, &segment(number, 0, &[frame])).is_err() {
                 break;

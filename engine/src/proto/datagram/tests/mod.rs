@@ -45,12 +45,12 @@ fn header_of(bytes: &[u8]) -> &SegmentHeader {
 /// Sends a message, whose receive is posted before or some steps later.
 fn exchange(net: &mut Net, is_posted: bool, length: usize, level: CompletionLevel) {
     if is_posted {
-        net.receive((1, 0), Some((0, 0)), 5, length);
+        net.receive_of(flow(5), length);
     }
     net.send(flow(5), length, level);
     if !is_posted {
         net.steps(5);
-        net.receive((1, 0), Some((0, 0)), 5, length);
+        net.receive_of(flow(5), length);
     }
 }
 
@@ -121,7 +121,7 @@ fn lost_message_delays_its_own_context_only() {
         let mut receives = Vec::new();
         for _ in 0..10 {
             for context in [1, 2] {
-                receives.push((context, net.receive((1, 0), Some((0, 0)), context, 8)));
+                receives.push((context, net.receive_of(flow(context), 8)));
             }
         }
         for step in 0..20 {
@@ -162,7 +162,7 @@ fn skip_frames(net: &mut Net, count: u32) {
 fn idle_flow_does_not_wait_after_half_a_wraparound() {
     for silence in [(1u64 << 31) + (1 << 16), (3 << 30) + (1 << 16), 1 << 32] {
         let mut net = net();
-        let receive = |net: &mut Net, context| net.receive((1, 0), Some((0, 0)), context, 8);
+        let receive = |net: &mut Net, context| net.receive_of(flow(context), 8);
         let message = CompletionLevel::Inject;
         receive(&mut net, 1);
         net.send(flow(1), 8, message);
@@ -248,7 +248,7 @@ fn requested_ack_is_sent_when_the_missing_frame_arrives() {
 fn credit_without_waiting_sends_does_not_extend_the_turn() {
     let mut net = net();
     let back = Flow { from: 1, source: 0, to: 0, target: 0, context: 5 };
-    net.receive((1, 0), Some((0, 0)), 5, 8);
+    net.receive_of(flow(5), 8);
     net.send(flow(5), 8, CompletionLevel::Inject);
     net.deliver_all(0, 1);
     let credit = |net: &Net| {
@@ -332,8 +332,8 @@ fn credit_update_in_a_lost_datagram_is_repeated() {
         }
         net.deliver(0, 1, &full[0].1).unwrap();
         net.acknowledge(0, 1, full[0].0);
-        net.receive((1, 0), Some((0, 0)), 1, 8);
-        net.receive((1, 0), Some((0, 0)), 1, 8);
+        net.receive_of(flow(1), 8);
+        net.receive_of(flow(1), 8);
         let token = early.first().map_or(0, |early| early.0);
         if case > 0 {
             net.lose(1, 0, token);
@@ -411,7 +411,7 @@ fn goodbye_waits_for_all_earlier_frames() {
     net.acknowledge(0, 1, goodbye[0].0);
     assert!(net.engines[0].core.is_settled(0));
     // The message had arrived completely.
-    let receive = net.receive((1, 0), Some((0, 0)), 1, 8);
+    let receive = net.receive_of(flow(1), 8);
     assert!(matches!(net.end_of(1, receive), Some(Ended::Received(_))));
 }
 
@@ -442,7 +442,7 @@ fn closed_session_leaks_nothing() {
             (core.reserved_bytes, core.reserved_envelopes)
         };
         for number in 0..20 {
-            net.receive((1, 0), Some((0, 0)), number % 3, 2000);
+            net.receive_of(flow(number % 3), 2000);
             net.send(flow(number % 4), (number * 150) as usize, CompletionLevel::Match);
             net.step();
         }
@@ -467,7 +467,7 @@ fn grants_are_served_in_the_order_of_their_chunks() {
     let mut net = net();
     net.set_links(&lossy(200_000, 10));
     for number in 0..40 {
-        net.receive((1, 0), Some((0, 0)), 1, 4000);
+        net.receive_of(flow(1), 4000);
         net.send(flow(1), 3500 + number, CompletionLevel::Inject);
     }
     net.settle(1000);
@@ -485,12 +485,12 @@ fn pools_do_not_grow_once_warm() {
         for number in 0..20 {
             let context = number % 3;
             if number % 2 == 0 {
-                net.receive((1, 0), Some((0, 0)), context, 3000);
+                net.receive_of(flow(context), 3000);
             }
             net.send(flow(context), 100 * number as usize, CompletionLevel::Delivery);
             net.step();
             if number % 2 == 1 {
-                net.receive((1, 0), Some((0, 0)), context, 3000);
+                net.receive_of(flow(context), 3000);
             }
         }
         net.settle(500);

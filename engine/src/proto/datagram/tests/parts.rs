@@ -44,7 +44,7 @@ fn parts_are_reassembled_in_any_order_at_any_receive_time() {
                 let mut receive = None;
                 for count in 0..=4 {
                     if count == posted_after {
-                        let id = net.receive((1, 0), Some((0, 0)), 1, capacity);
+                        let id = net.receive_of(flow(1), capacity);
                         receive = Some(id);
                         // The first segment has the envelope.
                         let is_matched = order[..count].contains(&0);
@@ -119,7 +119,7 @@ fn receive_fails_when_the_sender_cancels() {
             let mut receive = None;
             for count in 0..=3 {
                 if count == posted_after {
-                    receive = Some(net.receive((1, 0), Some((0, 0)), 1, LENGTH));
+                    receive = Some(net.receive_of(flow(1), LENGTH));
                 }
                 if let Some(&next) = order.get(count) {
                     net.deliver(0, 1, &all[next].1).unwrap();
@@ -190,7 +190,7 @@ fn partial_messages_end_with_the_session() {
         let mut receive = None;
         for count in 0..=2 {
             if count == posted_after {
-                receive = Some(net.receive((1, 0), Some((0, 0)), 1, LENGTH));
+                receive = Some(net.receive_of(flow(1), LENGTH));
             }
             if let Some((_, bytes)) = parts.get(count) {
                 net.deliver(0, 1, bytes).unwrap();
@@ -212,7 +212,7 @@ fn truncated_message_does_not_write_past_its_buffer() {
     let mut net = net();
     net.send(flow(1), LENGTH, CompletionLevel::Inject);
     let parts = net.capture(0, 1);
-    let receive = net.receive((1, 0), Some((0, 0)), 1, 300);
+    let receive = net.receive_of(flow(1), 300);
     for (_, bytes) in parts.iter().rev() {
         net.deliver(0, 1, bytes).unwrap();
     }

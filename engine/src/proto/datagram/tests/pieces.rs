@@ -4,7 +4,6 @@ use super::super::super::core::Config;
 use super::super::super::effects::{CompletionLevel, Ended};
 use super::super::super::failure::PeerFailure;
 use super::super::super::session::ControlFrame;
-use super::super::super::table::Id;
 use crate::proto::sim::{self, Flow, Net};
 use crate::wire::piece::{PieceHeader, RING_LANE};
 use crate::wire::{FrameError, Grant};
@@ -16,10 +15,6 @@ fn net() -> Net {
     net.use_streams(1);
     net.use_rings();
     net
-}
-
-fn receive(net: &mut Net, capacity: usize) -> Id {
-    net.receive((1, 0), Some((0, 0)), 1, capacity)
 }
 
 fn bytes(net: &Net) -> u64 {
@@ -39,9 +34,9 @@ fn long_messages_go_in_pieces_posted_or_unexpected_and_truncated() {
         if number % 2 == 0 {
             net.send(FLOW, length, CompletionLevel::Delivery);
             net.steps(10);
-            receive(&mut net, capacity);
+            net.receive_of(FLOW, capacity);
         } else {
-            receive(&mut net, capacity);
+            net.receive_of(FLOW, capacity);
             net.send(FLOW, length, CompletionLevel::Match);
         }
         net.settle(400);
@@ -56,7 +51,7 @@ fn long_messages_go_in_pieces_posted_or_unexpected_and_truncated() {
 fn pieces_lost_with_a_ring_are_granted_to_lanes() {
     let mut net = net();
     for number in 0..200 {
-        receive(&mut net, 30_000);
+        net.receive_of(FLOW, 30_000);
         net.send(FLOW, 30_000, CompletionLevel::Delivery);
         // Some messages are partially sent.
         net.steps(number % 40);
@@ -79,7 +74,7 @@ fn grant_for_an_unknown_ring_waits_for_it() {
     }
     // The receiver has the ring of number 9, its sender does not know it yet.
     net.engines[1].core.use_ring(here, Some(9));
-    receive(&mut net, 50_000);
+    net.receive_of(FLOW, 50_000);
     net.send(FLOW, 50_000, CompletionLevel::Delivery);
     net.steps(30);
     assert_eq!(bytes(&net), 0);
@@ -95,7 +90,7 @@ fn grant_for_an_unknown_ring_waits_for_it() {
 fn cancelled_piece_send_fails_its_receive() {
     let mut net = net();
     let first = net.send(FLOW, 90_000, CompletionLevel::Delivery).unwrap();
-    let got = receive(&mut net, 90_000);
+    let got = net.receive_of(FLOW, 90_000);
     net.steps(8);
     assert!((1..90_000).contains(&bytes(&net)), "the transfer is in progress");
     let engine = &mut net.engines[0];
@@ -112,7 +107,7 @@ fn cancelled_piece_send_fails_its_receive() {
 fn cancelled_piece_receive_ends_the_send() {
     let mut net = net();
     let sent = net.send(FLOW, 90_000, CompletionLevel::Delivery).unwrap();
-    receive(&mut net, 90_000);
+    net.receive_of(FLOW, 90_000);
     net.steps(8);
     assert!((1..90_000).contains(&bytes(&net)), "the transfer is in progress");
     let engine = &mut net.engines[1];
@@ -129,7 +124,7 @@ fn cancelled_piece_receive_ends_the_send() {
 fn out_of_order_or_ungranted_pieces_close_the_session() {
     let pulls = |net: &mut Net| {
         net.rings.as_mut().unwrap().is_suspended = true;
-        let got = receive(net, 50_000);
+        let got = net.receive_of(FLOW, 50_000);
         net.send(FLOW, 50_000, CompletionLevel::Delivery);
         net.steps(10);
         let in_ring = &net.rings.as_ref().unwrap().written;

@@ -43,9 +43,9 @@ fn every_length_and_level_is_delivered_by_stream() {
 #[test]
 fn late_stream_message_delays_its_own_context_only() {
     let mut net = net_of(30);
-    let long = net.receive((1, 0), Some((0, 0)), 1, 5000);
-    let behind = net.receive((1, 0), Some((0, 0)), 1, 8);
-    let beside = net.receive((1, 0), Some((0, 0)), 2, 8);
+    let long = net.receive_of(flow(1), 5000);
+    let behind = net.receive_of(flow(1), 8);
+    let beside = net.receive_of(flow(2), 8);
     net.send(flow(1), 5000, CompletionLevel::Inject);
     net.send(flow(1), 8, CompletionLevel::Inject);
     net.send(flow(2), 8, CompletionLevel::Inject);
@@ -65,7 +65,7 @@ fn short_messages_are_not_merged_into_long_segments() {
     net.set_links(&lossy(100_000, 3));
     for number in 0..60 {
         let context = number % 3;
-        net.receive((1, 0), Some((0, 0)), context, 30_000);
+        net.receive_of(flow(context), 30_000);
         net.send(
             flow(context),
             [8, 2000, 200, 30_000][number as usize % 4],
@@ -92,7 +92,7 @@ fn multipart_messages_are_pulled_while_another_is_outstanding() {
     {
         let mut net = net_of(5);
         for length in lengths {
-            net.receive((1, 0), Some((0, 0)), 1, length);
+            net.receive_of(flow(1), length);
             net.send(flow(1), length, CompletionLevel::Delivery);
         }
         net.settle(100);
@@ -116,7 +116,7 @@ fn only_a_lost_stream_causes_retransmission() {
     assert_eq!(first[SEGMENT_HEADER_BYTES..], again[SEGMENT_HEADER_BYTES..]);
     core.resend_all(0, false);
     // An acknowledgement of the first message makes the third send unnecessary.
-    let receive = net.receive((1, 0), Some((0, 0)), 1, 5000);
+    let receive = net.receive_of(flow(1), 5000);
     let there = &mut net.engines[1];
     there.core.handle_bytes(0, &first, 0, &mut there.memory).unwrap();
     assert!(net.end_of(1, receive).is_some());
@@ -175,7 +175,7 @@ fn only_the_last_awaited_segment_requests_an_ack() {
 fn session_with_a_new_path_continues_in_datagrams() {
     let mut net = net_of(2);
     for length in [5000, 40_000] {
-        net.receive((1, 0), Some((0, 0)), 1, length);
+        net.receive_of(flow(1), length);
         net.send(flow(1), length, CompletionLevel::Delivery);
     }
     // The second message may be partially sent.
@@ -184,7 +184,7 @@ fn session_with_a_new_path_continues_in_datagrams() {
         engine.core.use_stream(0, false);
     }
     for length in [900, 5000] {
-        net.receive((1, 0), Some((0, 0)), 1, length);
+        net.receive_of(flow(1), length);
         net.send(flow(1), length, CompletionLevel::Delivery);
     }
     net.settle(500);

@@ -52,13 +52,9 @@ fn assert_unharmed(mut net: Net, message: &Datagram) {
 
 /// Returns a packet of a path with a valid tag.
 fn sealed(number: u32, path: u16, seed: u8, tail: &[u8]) -> Vec<u8> {
-    let header = PacketHeader {
-        kind: KIND_PACKET,
-        flags: FLAG_ELICITS,
-        path: path.into(),
-        number: number.into(),
-        session: SESSION.into(),
-    };
+    let (kind, path_field) = (KIND_PACKET, path.into());
+    let (number, session) = (number.into(), SESSION.into());
+    let header = PacketHeader { kind, flags: FLAG_ELICITS, path: path_field, number, session };
     let mut bytes = [header.as_bytes(), tail].concat();
     seal(&mut bytes, path, seed);
     bytes
