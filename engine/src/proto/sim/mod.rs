@@ -10,7 +10,8 @@
 //! Tests may instead capture, deliver, acknowledge and lose single datagrams. The same seed gives
 //! the same run.
 //!
-//! A [`ScriptedPeer`] has no core: tests write its frames. Whole engines are simulated by `crate::swarm`.
+//! A [`ScriptedPeer`] has no core: tests write its frames. Whole engines are simulated by
+//! `crate::swarm`.
 
 mod bulk_lanes;
 mod engine;
