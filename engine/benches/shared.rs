@@ -22,6 +22,8 @@ mod hooks {
 mod chunks;
 #[path = "../src/progress/shared/combiner.rs"]
 mod combiner;
+#[path = "../src/progress/shared/posts.rs"]
+mod posts;
 #[path = "../src/progress/shared/queue.rs"]
 mod queue;
 #[path = "../src/progress/shared/sync.rs"]
@@ -36,8 +38,9 @@ use std::sync::Mutex;
 use std::thread;
 use std::time::Instant;
 
-use combiner::{Combiner, Posted};
+use combiner::Combiner;
 use criterion::{Criterion, criterion_group, criterion_main};
+use posts::{post_shared, post_to};
 use wait::{Doorbell, Shared};
 use wait_set::Keys;
 
@@ -62,33 +65,11 @@ fn posts(c: &mut Criterion) {
     let mut group = c.benchmark_group("post");
     let combiner = Combiner::new(0);
     let request = [1; 8];
-    // As `Shared` posts, without waiters.
-    let post = || match combiner.try_begin() {
-        Ok(mut guard) => {
-            *guard += 1;
-            guard.release(apply);
-            Posted::Inline(())
-        }
-        Err(guard) => combiner.post_behind(guard, |sum| *sum += 1, || black_box(request), apply),
-    };
+    let add = |sum: &mut u64| *sum += 1;
+    let post = || post_to(&combiner, add, || black_box(request), apply);
     group.bench_function("uncontended", |b| b.iter(post));
     let shared = Shared::new(0, Silent);
-    let post_shared = || {
-        let add = |sum: &mut u64| *sum += 1;
-        shared.post(
-            (),
-            |sum, ()| {
-                add(sum);
-                Posted::Inline(())
-            },
-            |guard| {
-                if let Err(guard) = shared.end(guard) {
-                    shared.end_slowly(guard, apply);
-                }
-            },
-            |guard, ()| shared.post_behind(guard, add, || black_box(request), apply),
-        )
-    };
+    let post_shared = || post_shared(&shared, add, || black_box(request), apply);
     group.bench_function("uncontended, with a sleep to look after", |b| b.iter(post_shared));
     let mutex = Mutex::new(0);
     group.bench_function("uncontended, a mutex", |b| {

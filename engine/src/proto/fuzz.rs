@@ -6,16 +6,16 @@
 //! correct, and must not be affected. [`judge`] contains the invariants after every step, and after
 //! all peers have left.
 
+mod engine;
 mod judge;
 mod kernel;
 mod peer;
 mod script;
-mod world;
 
 use std::time::Duration;
 
+use self::engine::FuzzedEngine;
 use self::script::Script;
-use self::world::World;
 
 /// Long enough for the random engine to take all kinds of steps, short enough for every test run.
 const TEST_TIME: Duration = Duration::from_millis(1500);
@@ -24,11 +24,11 @@ const TEST_TIME: Duration = Duration::from_millis(1500);
 fn hostile_peer() {
     bolero::check!().with_test_time(TEST_TIME).for_each(|bytes| {
         let mut script = Script::new(bytes);
-        let mut world = World::new();
+        let mut engine = FuzzedEngine::new();
         while !script.is_over() {
-            world.step(&mut script);
-            world.check();
+            engine.step(&mut script);
+            engine.check();
         }
-        world.finish();
+        engine.finish();
     });
 }

@@ -97,16 +97,14 @@ impl Core {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::HashMap;
-
-    use super::super::by_hand::locator;
     use super::super::core::Config;
     use super::super::effects::CompletionLevel;
     use super::super::hint::Hint;
     use super::super::outbox::StagingPool;
     use super::super::receive::ReceiveRequest;
-    use super::super::send::{SendRequest, Staged};
+    use super::super::send::SendRequest;
     use super::*;
+    use crate::proto::sim::{Memory, locator, receive_request, send_request, stage};
 
     const RTS_BYTES: usize = Config::for_tests().rts_bytes as usize;
     const EAGER_LIMIT: usize = Config::for_tests().eager_limit as usize;
@@ -116,44 +114,6 @@ mod tests {
         core: Core,
         own: [Id; 2],
         memory: Memory,
-    }
-
-    #[derive(Default)]
-    struct Memory {
-        bytes: HashMap<Id, Vec<u8>>,
-        ended: HashMap<Id, Ended>,
-        /// Multi-receive, slice, offset.
-        slices: Vec<(Id, Id, u64)>,
-        /// Lengths of the copies from buffer to buffer.
-        copies: Vec<u64>,
-    }
-
-    impl Effects for Memory {
-        fn slice(&mut self, receive: Id, slice: Id, offset: u64, length: u64) {
-            self.slices.push((receive, slice, offset));
-            self.bytes.insert(slice, vec![0xee; length as usize]);
-        }
-
-        fn place(&mut self, operation: Id, offset: usize, bytes: &[u8]) {
-            let memory = self.bytes.get_mut(&operation).unwrap();
-            memory[offset..offset + bytes.len()].copy_from_slice(bytes);
-        }
-
-        fn copy(&mut self, from: Id, to: Id, offset: u64, length: u64) {
-            self.copies.push(length);
-            let range = offset as usize..(offset + length) as usize;
-            let piece = self.bytes[&from][range.clone()].to_vec();
-            self.bytes.get_mut(&to).unwrap()[range].copy_from_slice(&piece);
-        }
-
-        fn checksum(&self, _: Id, _: u64, _: u32) -> u32 {
-            unreachable!("no side wants checksums")
-        }
-
-        fn complete(&mut self, operation: Id, ended: Ended) {
-            let earlier = self.ended.insert(operation, ended);
-            assert_eq!(earlier, None, "an operation ends once");
-        }
     }
 
     impl Bench {
@@ -175,22 +135,7 @@ mod tests {
         /// Runs the steps of an engine loop until nothing changes.
         fn run(&mut self) {
             loop {
-                while let Some(id) = self.core.poll_waiting() {
-                    let bytes = &self.memory.bytes[&id];
-                    match self.core.stage(id) {
-                        Staged::Eager { room, completes } => {
-                            room.copy_from_slice(bytes);
-                            if completes {
-                                self.memory.complete(id, Ended::Sent { accepted: 0 });
-                            }
-                        }
-                        Staged::Rts { room } => room.copy_from_slice(&bytes[..room.len()]),
-                        Staged::Part { .. } | Staged::Source { .. } => {
-                            unreachable!("memory carries whole messages")
-                        }
-                        Staged::Blocked => break,
-                    }
-                }
+                stage(&mut self.core, &mut self.memory);
                 let mut happened = false;
                 while let Some(session) = self.core.poll_dirty() {
                     happened |= self.core.turn_around(session, 0, &mut self.memory);
@@ -205,20 +150,9 @@ mod tests {
         }
 
         fn send(&mut self, to: usize, tag: u64, bytes: &[u8], level: CompletionLevel) -> Id {
-            let length = bytes.len() as u64;
-            let (endpoint, peer, hint) = (0, self.own[to], Hint::Bulk);
-            let (context, data) = (5, data_of(bytes.len()));
-            let request = SendRequest {
-                endpoint,
-                peer,
-                context,
-                tag,
-                length,
-                level,
-                hint,
-                data,
-                fence: false,
-            };
+            let (hint, data) = (Hint::Bulk, data_of(bytes.len()));
+            let request = send_request(self.own[to], 5, tag, bytes.len() as u64);
+            let request = SendRequest { level, hint, data, ..request };
             let id = self.core.new_send(&request).unwrap();
             self.memory.bytes.insert(id, bytes.to_vec());
             self.core.enqueue(id, 0);
@@ -227,19 +161,10 @@ mod tests {
         }
 
         fn receive(&mut self, endpoint: u16, tag: u64, capacity: usize) -> Id {
-            let (peer, context, ignore) = (Some(self.own[0]), 5, 0);
-            let capacity_bytes = capacity as u64;
-            let request = ReceiveRequest {
-                endpoint,
-                peer,
-                context,
-                tag,
-                ignore,
-                capacity: capacity_bytes,
-                min_free: None,
-            };
+            let request = receive_request(Some(self.own[0]), 5, tag, capacity as u64);
+            let request = ReceiveRequest { endpoint, ..request };
             let id = self.core.new_receive(&request).unwrap();
-            self.memory.bytes.insert(id, vec![0; capacity]);
+            self.memory.bytes.insert(id, vec![0xee; capacity]);
             self.core.start_receive(id, &mut self.memory);
             self.run();
             id
@@ -279,10 +204,10 @@ mod tests {
                     let peer = bench.own[0];
                     let (length, data) = (length as u64, data_of(length));
                     let arrival = Arrival { peer, context: 5, tag: 3, length, data };
-                    assert_eq!(bench.memory.ended[&receive], Ended::Received(arrival));
-                    assert!(matches!(bench.memory.ended[&send], Ended::Sent { .. }));
+                    assert_eq!(bench.memory.ended[&receive].0, Ended::Received(arrival));
+                    assert!(matches!(bench.memory.ended[&send].0, Ended::Sent { .. }));
                     let whole = bytes(length as usize);
-                    assert!(bench.memory.bytes[&receive] == whole, "{length} {level:?}");
+                    assert!(bench.memory.ended[&receive].2 == whole, "{length} {level:?}");
                     let copied: &[u64] = if is_long { &[length - RTS_BYTES as u64] } else { &[] };
                     assert_eq!(bench.memory.copies, copied, "once, and only bytes not sent before");
                     assert_eq!(bench.core.operations.len(), 0);
@@ -297,11 +222,11 @@ mod tests {
             let mut bench = Bench::new(64);
             let send = bench.send(1, 3, &bytes(9000), CompletionLevel::Inject);
             let receive = bench.receive(1, 3, capacity);
-            let Ended::Received(arrival) = bench.memory.ended[&receive] else {
-                panic!("{:?}", bench.memory.ended[&receive])
+            let Ended::Received(arrival) = bench.memory.ended[&receive].0 else {
+                panic!("{:?}", bench.memory.ended[&receive].0)
             };
             assert_eq!(arrival.length, 9000, "the length as it was sent");
-            assert_eq!(bench.memory.bytes[&receive], bytes(9000)[..capacity]);
+            assert_eq!(bench.memory.ended[&receive].2, bytes(9000)[..capacity]);
             let copied: u64 = bench.memory.copies.iter().sum();
             assert_eq!(copied, capacity.saturating_sub(RTS_BYTES) as u64);
             assert!(bench.is_over(send));
@@ -316,29 +241,26 @@ mod tests {
             bench.send(1, 3, &bytes(lengths[at]), CompletionLevel::Inject);
         };
         (0..2).for_each(|at| send(&mut bench, at));
-        let request = ReceiveRequest {
-            endpoint: 1,
-            peer: None,
-            context: 5,
-            tag: 3,
-            ignore: 0,
-            capacity: lengths.iter().sum::<usize>() as u64,
-            min_free: Some(1),
-        };
+        let request = receive_request(None, 5, 3, lengths.iter().sum::<usize>() as u64);
+        let request = ReceiveRequest { endpoint: 1, min_free: Some(1), ..request };
         let many = bench.core.new_receive(&request).unwrap();
-        bench.memory.bytes.insert(many, vec![0; request.capacity as usize]);
+        bench.memory.bytes.insert(many, vec![0xee; request.capacity as usize]);
         bench.core.start_receive(many, &mut bench.memory);
         bench.run();
         (2..lengths.len()).for_each(|at| send(&mut bench, at));
         let used = request.capacity;
-        assert_eq!(bench.memory.ended[&many], Ended::Released { used });
+        assert_eq!(bench.memory.ended[&many].0, Ended::Released { used });
+        let Memory { slices, ended, .. } = &bench.memory;
+        let mut placed: Vec<(usize, &[u8])> =
+            slices.iter().map(|(slice, &(_, offset))| (offset, &ended[slice].2[..])).collect();
+        placed.sort_unstable_by_key(|(offset, content)| (*offset, content.len()));
+        assert!(slices.values().all(|(of, _)| *of == many) && placed.len() == lengths.len());
         let mut end = 0;
-        for (&(of, slice, offset), length) in bench.memory.slices.iter().zip(lengths) {
-            assert_eq!((of, offset), (many, end));
-            assert!(bench.memory.bytes[&slice] == bytes(length) && bench.is_over(slice));
-            end += length as u64;
+        for ((offset, content), length) in placed.into_iter().zip(lengths) {
+            assert!(offset == end && content == bytes(length));
+            end += length;
         }
-        assert_eq!((bench.memory.slices.len(), end), (lengths.len(), used));
+        assert_eq!(end as u64, used);
         assert_eq!(bench.core.operations.len(), 0);
     }
 
@@ -352,7 +274,7 @@ mod tests {
         assert_eq!(over, CREDITS, "the rest waits with the sender");
         for number in 0..60u8 {
             let receive = bench.receive(1, 3, 1);
-            assert_eq!(bench.memory.bytes[&receive], [number]);
+            assert_eq!(bench.memory.ended[&receive].2, [number]);
         }
         assert!(flood.iter().all(|id| bench.is_over(*id)));
         assert_eq!(bench.core.operations.len(), 0);
@@ -368,10 +290,10 @@ mod tests {
         }
         bench.send(1, 4, &[7], CompletionLevel::Inject);
         let later = bench.receive(1, 4, 1);
-        assert_eq!(bench.memory.bytes[&later], [7]);
+        assert_eq!(bench.memory.ended[&later].2, [7]);
         for number in 0..EARLIER {
             let receive = bench.receive(1, 3, 4);
-            assert_eq!(bench.memory.bytes[&receive], number.to_le_bytes());
+            assert_eq!(bench.memory.ended[&receive].2, number.to_le_bytes());
         }
         assert_eq!(bench.core.operations.len(), 0);
         assert!(bench.core.reserved_envelopes <= 4000);
@@ -386,17 +308,9 @@ mod tests {
         let mut others = StagingPool::new(4096, 1);
         assert!(others.take().is_some(), "another session has it");
         let pool = std::mem::replace(&mut bench.core.staging, others);
-        let request = SendRequest {
-            endpoint: 0,
-            peer: bench.own[1],
-            context: 5,
-            tag: 3,
-            length: 1,
-            level: CompletionLevel::Inject,
-            hint: Hint::Bulk,
-            data: None,
-            fence: true,
-        };
+        let (level, hint) = (CompletionLevel::Inject, Hint::Bulk);
+        let request = send_request(bench.own[1], 5, 3, 1);
+        let request = SendRequest { level, hint, fence: true, ..request };
         let fenced = bench.core.new_send(&request).unwrap();
         bench.memory.bytes.insert(fenced, vec![2]);
         bench.core.enqueue(fenced, 0);
@@ -419,7 +333,7 @@ mod tests {
             bench.run();
             let late = bench.send(1, 3, &bytes(length), CompletionLevel::Match);
             for send in [early, late] {
-                let ended = &bench.memory.ended[&send];
+                let ended = &bench.memory.ended[&send].0;
                 assert!(matches!(ended, Ended::Failed(PeerFailure::Left, Some(_))), "{ended:?}");
             }
             assert_eq!(bench.core.operations.len(), 0);
@@ -435,9 +349,9 @@ mod tests {
         let last = *waiting.last().unwrap();
         assert!(!bench.core.cancel_send(sent, &mut bench.memory));
         assert!(bench.core.cancel_send(last, &mut bench.memory));
-        assert_eq!(bench.memory.ended[&last], Ended::Cancelled);
+        assert_eq!(bench.memory.ended[&last].0, Ended::Cancelled);
         let receive = bench.receive(1, 1, 5000);
-        assert!(bench.memory.bytes[&receive] == bytes(5000));
+        assert!(bench.memory.ended[&receive].2 == bytes(5000));
         for _ in 1..waiting.len() {
             bench.receive(1, 2, 1);
         }

@@ -61,8 +61,8 @@ pub(crate) mod teardown;
 pub(crate) mod unexpected;
 
 #[cfg(test)]
-mod by_hand;
-#[cfg(test)]
 mod fuzz;
+#[cfg(test)]
+mod sim;
 #[cfg(test)]
 mod tests;

@@ -414,18 +414,8 @@ impl Core {
 
 #[cfg(test)]
 mod tests {
-    use super::super::by_hand::locator;
-    use super::super::core::Config;
-    use super::super::session::NOTHING;
     use super::*;
-
-    const OWN: u64 = 7;
-    const LIMITS: Limits =
-        Limits { session: 9, envelope_limit: 1, byte_limit: 1, eager_limit: 1, ..NOTHING };
-
-    fn core(sessions_max: usize) -> Core {
-        Core::new(OWN, Config { sessions_max, ..Config::for_tests() })
-    }
+    use crate::proto::sim::{LIMITS, OWN, core_of, locator};
 
     fn judge(core: &mut Core, engine: u64, epoch: u32) -> Result<Admission, HelloStatus> {
         core.judge_hello(engine, locator(), 9, epoch, 0)
@@ -433,7 +423,7 @@ mod tests {
 
     #[test]
     fn hello_without_proof_leaves_no_state() {
-        let mut core = core(2);
+        let mut core = core_of(2);
         for round in 0..100 {
             let admission = judge(&mut core, 20 + round, 1).unwrap();
             assert_eq!((core.sessions.len(), core.promised.len()), (0, 1));
@@ -445,7 +435,7 @@ mod tests {
 
     #[test]
     fn reserved_slots_are_not_assigned_twice() {
-        let mut core = core(2);
+        let mut core = core_of(2);
         let first = judge(&mut core, 20, 1).unwrap();
         let second = judge(&mut core, 21, 1).unwrap();
         assert_eq!(judge(&mut core, 22, 1).unwrap_err(), HelloStatus::Busy);
@@ -459,7 +449,7 @@ mod tests {
     /// RR-CONN-4
     #[test]
     fn early_hello_is_answered_until_it_is_withdrawn() {
-        let mut core = core(2);
+        let mut core = core_of(2);
         let admission = judge(&mut core, 20, 5).unwrap();
         assert!(core.insert_peer(20, locator(), 0).is_some());
         let slot = core.session_of(20).unwrap() as usize;
@@ -472,7 +462,7 @@ mod tests {
 
     #[test]
     fn hello_of_an_earlier_session_is_refused() {
-        let mut core = core(4);
+        let mut core = core_of(4);
         let admission = judge(&mut core, 20, 5).unwrap();
         let slot = core.admit_peer(admission, LIMITS, LIMITS, SessionKeys::for_tests()).unwrap();
         assert!(core.sessions.at(slot as usize).unwrap().keys.is_some());
@@ -490,7 +480,7 @@ mod tests {
 
     #[test]
     fn first_authenticated_peer_gets_the_session() {
-        let mut core = core(4);
+        let mut core = core_of(4);
         let first = judge(&mut core, 20, 1).unwrap();
         let second = judge(&mut core, 20, 2).unwrap();
         assert!(core.admit_peer(second, LIMITS, LIMITS, SessionKeys::for_tests()).is_some());

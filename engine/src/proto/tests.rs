@@ -4,7 +4,6 @@ use std::collections::HashMap;
 
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::by_hand::{accept, lane_hello, locator};
 use super::core::{Action, Config, Core};
 use super::effects::{Arrival, CompletionLevel, Effects, Ended};
 use super::failure::PeerFailure;
@@ -13,15 +12,17 @@ use super::hint::Hint;
 use super::keys::SessionKeys;
 use super::receive::ReceiveRequest;
 use super::regions::{Access, Refusal};
-use super::send::{SendRequest, Staged};
-use super::session::{ControlFrame, Limits};
+use super::send::SendRequest;
+use super::session::{ControlFrame, Limits, NOTHING};
+use super::sim::{
+    self, ScriptedPeer, accept, lane_hello, locator, receive_request, send_request, stage_empty,
+};
 use super::table::Id;
 use crate::wire::data::DATAGRAM_LANE;
 use crate::wire::hello::HelloStatus;
 use crate::wire::segment::{FLAG_ACK_REQUESTED, SEGMENT_HEADER_BYTES, SegmentHeader};
 use crate::wire::{
-    CHUNK_BYTES_MAX, Eager, Frame, FrameError, Frames, Grant, Hello, Refused, Rts,
-    SEGMENT_BYTES_MAX, frame,
+    CHUNK_BYTES_MAX, Eager, Frame, FrameError, Hello, Refused, Rts, SEGMENT_BYTES_MAX, frame,
 };
 
 mod checksums;
@@ -36,20 +37,27 @@ mod rails;
 const PEER: u64 = 9;
 const SESSION: u64 = 77;
 
-/// Results of operations, slices of multi-receives, and whether no further end can be reported.
+/// Results of operations.
 #[derive(Default)]
-struct Ends(HashMap<Id, Ended>, Vec<(Id, Id, u64, u64)>, bool, Accesses);
+struct Results {
+    ended: HashMap<Id, Ended>,
+    /// Slices of multi-receives.
+    slices: Vec<(Id, Id, u64, u64)>,
+    /// No further end can be reported.
+    is_full: bool,
+    accesses: Accesses,
+}
 
 /// Accesses to regions, with the remote data.
 type Accesses = Vec<(Access, Option<u64>)>;
 
-impl Effects for Ends {
+impl Effects for Results {
     fn slice(&mut self, receive: Id, slice: Id, offset: u64, length: u64) {
-        self.1.push((receive, slice, offset, length));
+        self.slices.push((receive, slice, offset, length));
     }
 
     fn has_room(&self, _: Id) -> bool {
-        !self.2
+        !self.is_full
     }
 
     fn place(&mut self, _: Id, _: usize, _: &[u8]) {}
@@ -74,7 +82,7 @@ impl Effects for Ends {
     }
 
     fn accessed(&mut self, _: Id, access: Access, _: u16, arrival: &Arrival) {
-        self.3.push((access, arrival.data));
+        self.accesses.push((access, arrival.data));
     }
 
     fn copy(&mut self, _: Id, _: Id, _: u64, _: u64) {
@@ -86,7 +94,7 @@ impl Effects for Ends {
     }
 
     fn complete(&mut self, operation: Id, ended: Ended) {
-        assert_eq!(self.0.insert(operation, ended), None, "an operation ends once");
+        assert_eq!(self.ended.insert(operation, ended), None, "an operation ends once");
     }
 }
 
@@ -98,12 +106,12 @@ fn checksum(offset: u64, length: u32) -> u32 {
 /// An engine with one endpoint and one session.
 struct Bench {
     core: Core,
-    ends: Ends,
+    results: Results,
     slot: u32,
     peer: Id,
-    /// State of the peer: frames received and sent.
-    heard: u32,
-    said: u32,
+    /// The engine of the peer.
+    there: ScriptedPeer,
+    /// Flags of the segments read last.
     flags: u16,
 }
 
@@ -119,76 +127,55 @@ impl Bench {
             envelope_limit: 2,
             byte_limit: 3000,
             eager_limit: 1000,
-            checksum: false,
-            bulk_in_datagrams: false,
             answers: true,
+            ..NOTHING
         };
         let slot = accept(&mut core, PEER, ours, theirs);
-        Self { core, ends: Ends::default(), slot, peer, heard: 0, said: 0, flags: 0 }
+        let there = ScriptedPeer::new(2, 3000);
+        Self { core, results: Results::default(), slot, peer, there, flags: 0 }
     }
 
     /// Returns a segment of the peer, with a valid header.
-    fn segment(&self, frames: u16, body: &[u8], limits: (u32, u32)) -> Vec<u8> {
-        let header = SegmentHeader {
-            length: ((SEGMENT_HEADER_BYTES + body.len()) as u32).into(),
-            frames: frames.into(),
-            flags: 0.into(),
-            first_frame: self.said.into(),
-            ack: self.heard.into(),
-            envelope_limit: limits.0.into(),
-            byte_limit: limits.1.into(),
-        };
-        [header.as_bytes(), body].concat()
+    fn segment(&self, frames: u16, body: &[u8]) -> Vec<u8> {
+        self.there.segment(frames, 0, body)
     }
 
     fn handle(&mut self, bytes: &[u8]) -> Result<usize, FrameError> {
-        self.core.handle_bytes(self.slot, bytes, 0, &mut self.ends)
+        self.core.handle_bytes(self.slot, bytes, 0, &mut self.results)
     }
 
-    /// Sends one frame of the peer.
-    fn say(&mut self, body: &[u8]) -> Result<usize, FrameError> {
-        let segment = self.segment(1, body, (2, 3000));
-        self.said = self.said.wrapping_add(1);
+    /// Delivers one frame of the peer.
+    fn deliver(&mut self, frame: &[u8]) -> Result<usize, FrameError> {
+        let segment = self.segment(1, frame);
+        self.there.sent = self.there.sent.wrapping_add(1);
         self.handle(&segment)
     }
 
-    /// Sends a segment of the peer without frames.
+    /// Delivers a segment of the peer without frames, which announces these limits.
+    fn announce(&mut self, envelope_limit: u32, byte_limit: u32) {
+        self.there = ScriptedPeer { envelope_limit, byte_limit, ..self.there };
+        self.acknowledge();
+    }
+
+    /// Delivers a segment of the peer without frames.
     fn acknowledge(&mut self) {
-        let segment = self.segment(0, &[], (2, 3000));
+        let segment = self.segment(0, &[]);
         self.handle(&segment).unwrap();
     }
 
     /// Stages waiting operations, and returns the types of the sent frames.
-    fn hear(&mut self) -> Vec<u8> {
-        while let Some(id) = self.core.poll_waiting() {
-            match self.core.stage(id) {
-                Staged::Eager { completes, .. } if completes => {
-                    self.ends.complete(id, Ended::Sent { accepted: 0 });
-                }
-                Staged::Eager { .. } | Staged::Rts { .. } => {}
-                Staged::Part { .. } | Staged::Source { .. } => {
-                    unreachable!("a stream carries whole messages")
-                }
-                Staged::Blocked => break,
-            }
-        }
+    fn transmit(&mut self) -> Vec<u8> {
+        stage_empty(&mut self.core, &mut self.results);
         self.core.poll_grants(0);
         let mut kinds = Vec::new();
         self.flags = 0;
         while let Some(slot) = self.core.poll_dirty() {
-            let bytes = self.core.prepare(slot).to_vec();
-            let mut rest = &bytes[..];
-            while let Ok((header, body)) = SegmentHeader::ref_from_prefix(rest) {
-                let end = header.length.get() as usize - SEGMENT_HEADER_BYTES;
-                self.heard += u32::from(header.frames.get());
-                self.flags |= header.flags.get();
-                let mut frames = Frames::new(&body[..end]);
-                while let Some(frame) = frames.next_frame().unwrap() {
-                    kinds.push(kind_of(&frame));
-                }
-                rest = &body[end..];
-            }
+            let mut bytes = self.core.prepare(slot).to_vec();
             self.core.handle_transmitted(slot, bytes.len());
+            self.there.read(&mut bytes, |header, frames| {
+                self.flags |= header.flags.get();
+                kinds.extend(frames.iter().map(kind_of));
+            });
         }
         kinds
     }
@@ -198,9 +185,7 @@ impl Bench {
     }
 
     fn request(&self, length: u64, level: CompletionLevel, hint: Hint) -> SendRequest {
-        let (endpoint, peer, context, tag) = (0, self.peer, 5, 1);
-        let (data, fence) = (None, false);
-        SendRequest { endpoint, peer, context, tag, length, level, hint, data, fence }
+        SendRequest { level, hint, ..send_request(self.peer, 5, 1, length) }
     }
 
     fn send_hinted(&mut self, length: u64, level: CompletionLevel, hint: Hint) -> Id {
@@ -211,11 +196,9 @@ impl Bench {
     }
 
     fn receive(&mut self, capacity: u64) -> Id {
-        let (peer, context, tag, ignore) = (Some(self.peer), 5, 1, 0);
-        let request =
-            ReceiveRequest { endpoint: 0, peer, context, tag, ignore, capacity, min_free: None };
+        let request = receive_request(Some(self.peer), 5, 1, capacity);
         let id = self.core.new_receive(&request).unwrap();
-        self.core.start_receive(id, &mut self.ends);
+        self.core.start_receive(id, &mut self.results);
         id
     }
 
@@ -254,49 +237,17 @@ fn kind_of(frame: &Frame<'_>) -> u8 {
 }
 
 fn eager(target: u16, length: u32, operation: u64) -> Vec<u8> {
-    let header = Eager {
-        kind: frame::KIND_EAGER,
-        flags: 0,
-        target_endpoint: target.into(),
-        source_endpoint: 0.into(),
-        predecessor_distance: 0.into(),
-        context: 5.into(),
-        length: length.into(),
-        tag: 1.into(),
-        operation: operation.into(),
-    };
+    let (target_endpoint, operation) = (target.into(), operation.into());
+    let header = Eager { target_endpoint, operation, ..sim::eager(length) };
     [header.as_bytes(), &vec![0; length as usize]].concat()
 }
 
 fn rts(target: u16, length: u64) -> Vec<u8> {
-    let header = Rts {
-        kind: frame::KIND_RTS,
-        flags: 0,
-        target_endpoint: target.into(),
-        source_endpoint: 0.into(),
-        predecessor_distance: 0.into(),
-        context: 5.into(),
-        first_bytes: 0.into(),
-        tag: 1.into(),
-        operation: 99.into(),
-        length: length.into(),
-    };
-    header.as_bytes().to_vec()
+    Rts { target_endpoint: target.into(), ..sim::rts(length) }.as_bytes().to_vec()
 }
 
 fn grant(operation: Id, offset: u64, length: u32, chunk: u32) -> Vec<u8> {
-    let grant = Grant {
-        kind: frame::KIND_GRANT,
-        eager_class: 0,
-        reserved: 0.into(),
-        lane: 3.into(),
-        send_operation: operation.to_u64().into(),
-        receive_operation: 42.into(),
-        offset: offset.into(),
-        length: length.into(),
-        chunk: chunk.into(),
-    };
-    grant.as_bytes().to_vec()
+    sim::grant(3, operation.to_u64(), offset, length, chunk).as_bytes().to_vec()
 }
 
 fn done(operation: u64, accepted: u64) -> Vec<u8> {
@@ -311,12 +262,12 @@ fn done(operation: u64, accepted: u64) -> Vec<u8> {
 fn invalid_segment_lengths_are_rejected_at_the_header() {
     for length in [0, SEGMENT_HEADER_BYTES as u32 - 1, SEGMENT_BYTES_MAX as u32 + 1, u32::MAX] {
         let mut bench = Bench::new(Config::for_tests());
-        let mut segment = bench.segment(0, &[], (2, 3000));
+        let mut segment = bench.segment(0, &[]);
         segment[..4].copy_from_slice(&length.to_le_bytes());
         assert_eq!(bench.handle(&segment), Err(FrameError::BadSegmentLength(length)));
     }
     let mut bench = Bench::new(Config::for_tests());
-    let whole = bench.segment(0, &[], (2, 3000));
+    let whole = bench.segment(0, &[]);
     assert_eq!(bench.handle(&whole[..23]), Ok(0), "the rest may arrive");
     assert_eq!(bench.handle(&whole), Ok(24));
 }
@@ -325,10 +276,10 @@ fn invalid_segment_lengths_are_rejected_at_the_header() {
 #[test]
 fn frames_are_accepted_once_in_order() {
     let mut bench = Bench::new(Config::for_tests());
-    bench.say(&eager(0, 8, 0)).unwrap();
+    bench.deliver(&eager(0, 8, 0)).unwrap();
     for wrong in [0, 2, u32::MAX] {
-        bench.said = wrong;
-        let refused = bench.say(&eager(0, 8, 0));
+        bench.there.sent = wrong;
+        let refused = bench.deliver(&eager(0, 8, 0));
         assert_eq!(refused, Err(FrameError::OutOfOrder { expected: 1, got: wrong }));
     }
 }
@@ -338,17 +289,17 @@ fn frames_are_accepted_once_in_order() {
 fn delivery_completes_with_the_peer_ack() {
     let mut bench = Bench::new(Config::for_tests());
     let send = bench.send(10, CompletionLevel::Delivery);
-    assert_eq!(bench.hear(), [frame::KIND_EAGER]);
+    assert_eq!(bench.transmit(), [frame::KIND_EAGER]);
     assert_eq!(bench.flags, FLAG_ACK_REQUESTED);
-    assert!(bench.ends.0.is_empty(), "sent, but not acknowledged");
-    let heard = std::mem::replace(&mut bench.heard, 50);
+    assert!(bench.results.ended.is_empty(), "sent, but not acknowledged");
+    let heard = std::mem::replace(&mut bench.there.received, 50);
     bench.acknowledge();
-    assert!(bench.ends.0.is_empty(), "more than were sent");
-    bench.heard = heard;
+    assert!(bench.results.ended.is_empty(), "more than were sent");
+    bench.there.received = heard;
     bench.acknowledge();
-    assert_eq!(bench.ends.0[&send], Ended::Sent { accepted: 10 });
+    assert_eq!(bench.results.ended[&send], Ended::Sent { accepted: 10 });
     // The other direction: a requested acknowledgement is sent in a segment of its own.
-    let mut asks = bench.segment(1, &eager(0, 8, 0), (2, 3000));
+    let mut asks = bench.segment(1, &eager(0, 8, 0));
     asks[6..8].copy_from_slice(&FLAG_ACK_REQUESTED.to_le_bytes());
     bench.handle(&asks).unwrap();
     let slot = bench.core.poll_dirty().unwrap();
@@ -361,11 +312,11 @@ fn delivery_completes_with_the_peer_ack() {
 fn segment_contains_the_announced_frames() {
     for (announced, body) in [(0, eager(0, 8, 0)), (2, eager(0, 8, 0)), (1, Vec::new())] {
         let mut bench = Bench::new(Config::for_tests());
-        let segment = bench.segment(announced, &body, (2, 3000));
+        let segment = bench.segment(announced, &body);
         assert!(matches!(bench.handle(&segment), Err(FrameError::WrongCount { .. })));
     }
     let mut bench = Bench::new(Config::for_tests());
-    assert_eq!(bench.say(&eager(0, 8, 0)[..39]), Err(FrameError::Truncated));
+    assert_eq!(bench.deliver(&eager(0, 8, 0)[..39]), Err(FrameError::Truncated));
 }
 
 /// RR-FRAME-2
@@ -374,12 +325,12 @@ fn unknown_operation_ids_have_no_effect() {
     let mut bench = Bench::new(Config::for_tests());
     let receive = bench.receive(10);
     let send = bench.send(5000, CompletionLevel::Inject);
-    assert_eq!(bench.hear(), [frame::KIND_RTS]);
+    assert_eq!(bench.transmit(), [frame::KIND_RTS]);
     // A receive is no send, and these have ended or never existed.
     for name in [0, receive.to_u64(), send.to_u64() + (1 << 32), u64::MAX] {
-        bench.say(&done(name, 10)).unwrap();
+        bench.deliver(&done(name, 10)).unwrap();
         match ControlFrame::matched(name) {
-            ControlFrame::Matched(frame) => bench.say(frame.as_bytes()).unwrap(),
+            ControlFrame::Matched(frame) => bench.deliver(frame.as_bytes()).unwrap(),
             _ => unreachable!(),
         };
         let refused = Refused {
@@ -389,10 +340,10 @@ fn unknown_operation_ids_have_no_effect() {
             lane: 8.into(),
             operation: name.into(),
         };
-        bench.say(refused.as_bytes()).unwrap();
+        bench.deliver(refused.as_bytes()).unwrap();
     }
-    assert!(bench.ends.0.is_empty());
-    assert_eq!(bench.hear(), [] as [u8; 0]);
+    assert!(bench.results.ended.is_empty());
+    assert_eq!(bench.transmit(), [] as [u8; 0]);
     assert_eq!(bench.core.operations.len(), 2);
 }
 
@@ -400,11 +351,11 @@ fn unknown_operation_ids_have_no_effect() {
 #[test]
 fn messages_to_closed_endpoints_are_dropped_and_answered() {
     let mut bench = Bench::new(Config::for_tests());
-    bench.say(&eager(1, 8, 0)).unwrap();
-    assert_eq!(bench.hear(), [] as [u8; 0]);
-    bench.say(&eager(1, 8, 55)).unwrap();
-    bench.say(&rts(1, 1 << 20)).unwrap();
-    assert_eq!(bench.hear(), [frame::KIND_DONE, frame::KIND_DONE]);
+    bench.deliver(&eager(1, 8, 0)).unwrap();
+    assert_eq!(bench.transmit(), [] as [u8; 0]);
+    bench.deliver(&eager(1, 8, 55)).unwrap();
+    bench.deliver(&rts(1, 1 << 20)).unwrap();
+    assert_eq!(bench.transmit(), [frame::KIND_DONE, frame::KIND_DONE]);
     assert_eq!(bench.core.operations.len(), 0);
 }
 
@@ -415,20 +366,19 @@ fn credit_limits_are_enforced_on_both_sides() {
     for _ in 0..3 {
         bench.send(10, CompletionLevel::Inject);
     }
-    assert_eq!(bench.hear(), [frame::KIND_EAGER; 2], "the peer's limit is two envelopes");
-    assert_eq!(bench.hear(), [] as [u8; 0]);
-    let more = bench.segment(0, &[], (3, 3000));
-    bench.handle(&more).unwrap();
-    assert_eq!(bench.hear(), [frame::KIND_EAGER]);
+    assert_eq!(bench.transmit(), [frame::KIND_EAGER; 2], "the peer's limit is two envelopes");
+    assert_eq!(bench.transmit(), [] as [u8; 0]);
+    bench.announce(3, 3000);
+    assert_eq!(bench.transmit(), [frame::KIND_EAGER]);
     // The other direction.
     let mut bench = Bench::new(Config { envelope_credits: 16, ..Config::for_tests() });
     for _ in 0..16 {
-        bench.say(&eager(0, 0, 0)).unwrap();
+        bench.deliver(&eager(0, 0, 0)).unwrap();
     }
-    assert_eq!(bench.say(&eager(0, 0, 0)), Err(FrameError::NoCredit("envelope")));
+    assert_eq!(bench.deliver(&eager(0, 0, 0)), Err(FrameError::NoCredit("envelope")));
     let mut bench = Bench::new(Config { eager_credit_bytes: 1500, ..Config::for_tests() });
-    bench.say(&eager(0, 1000, 0)).unwrap();
-    assert_eq!(bench.say(&eager(0, 501, 0)), Err(FrameError::NoCredit("eager byte")));
+    bench.deliver(&eager(0, 1000, 0)).unwrap();
+    assert_eq!(bench.deliver(&eager(0, 501, 0)), Err(FrameError::NoCredit("eager byte")));
 }
 
 /// RR-CREDIT-4
@@ -438,11 +388,11 @@ fn dropped_messages_return_their_credit() {
     // From one of the numbers that endpoints have over time.
     let mut late = eager(0, 8, 0);
     late[4..6].copy_from_slice(&u16::MAX.to_le_bytes());
-    bench.say(&late).unwrap();
-    bench.core.close_endpoint(0, &mut bench.ends);
-    assert!(bench.say(&eager(0, 1501, 0)).is_err());
+    bench.deliver(&late).unwrap();
+    bench.core.close_endpoint(0, &mut bench.results);
+    assert!(bench.deliver(&eager(0, 1501, 0)).is_err());
     let failure = PeerFailure::Protocol("it lies".into());
-    bench.core.fail_session(bench.slot, failure, &mut bench.ends);
+    bench.core.fail_session(bench.slot, failure, &mut bench.results);
     assert_eq!((bench.core.reserved_envelopes, bench.core.reserved_bytes), (0, 0));
 }
 
@@ -453,10 +403,10 @@ fn control_frames_overtake_messages_that_wait_for_credit() {
     for _ in 0..10 {
         bench.send(1000, CompletionLevel::Inject);
     }
-    assert_eq!(bench.hear(), [frame::KIND_EAGER; 2]);
+    assert_eq!(bench.transmit(), [frame::KIND_EAGER; 2]);
     bench.receive(10);
-    bench.say(&eager(0, 8, 66)).unwrap();
-    assert_eq!(bench.hear(), [frame::KIND_MATCHED]);
+    bench.deliver(&eager(0, 8, 66)).unwrap();
+    assert_eq!(bench.transmit(), [frame::KIND_MATCHED]);
 }
 
 /// RR-RDV-1
@@ -467,14 +417,14 @@ fn grants_beyond_the_message_close_session() {
         let mut bench = Bench::new(Config::for_tests());
         bench.lane();
         let send = bench.send(5000, CompletionLevel::Inject);
-        bench.hear();
-        let refused = bench.say(&grant(send, offset, length, 0));
+        bench.transmit();
+        let refused = bench.deliver(&grant(send, offset, length, 0));
         assert_eq!(refused, Err(FrameError::BadGrant { offset, length, message: 5000 }));
         assert!(
             bench
                 .core
                 .poll_runnable()
-                .and_then(|lane| bench.core.next_send(lane, &bench.ends))
+                .and_then(|lane| bench.core.next_send(lane, &bench.results))
                 .is_none()
         );
     }
@@ -486,15 +436,15 @@ fn chunks_are_sent_in_grant_order() {
     let mut bench = Bench::new(Config::for_tests());
     let lane = bench.lane();
     let send = bench.send(5000, CompletionLevel::Inject);
-    bench.hear();
-    bench.say(&grant(send, 4000, 1000, 0)).unwrap();
-    bench.say(&grant(send, 0, 4000, 1)).unwrap();
-    let refused = bench.say(&grant(send, 0, 1, 3));
+    bench.transmit();
+    bench.deliver(&grant(send, 4000, 1000, 0)).unwrap();
+    bench.deliver(&grant(send, 0, 4000, 1)).unwrap();
+    let refused = bench.deliver(&grant(send, 0, 1, 3));
     assert_eq!(refused, Err(FrameError::BadChunkNumber { expected: 2, got: 3 }));
     for range in [(4000, 1000), (0, 4000)] {
-        let chunk = bench.core.next_send(lane, &bench.ends).unwrap();
+        let chunk = bench.core.next_send(lane, &bench.results).unwrap();
         assert_eq!((chunk.offset, chunk.length), range);
-        assert!(bench.core.next_send(lane, &bench.ends).is_none(), "one at a time");
+        assert!(bench.core.next_send(lane, &bench.results).is_none(), "one at a time");
         bench.core.handle_chunk_sent(lane, 0);
     }
 }
@@ -506,19 +456,19 @@ fn rendezvous_send_waits_for_done_and_for_the_kernel() {
         let mut bench = Bench::new(Config::for_tests());
         let lane = bench.lane();
         let send = bench.send(5000, CompletionLevel::Inject);
-        bench.hear();
-        bench.say(&grant(send, 0, 5000, 0)).unwrap();
-        bench.core.next_send(lane, &bench.ends).unwrap();
+        bench.transmit();
+        bench.deliver(&grant(send, 0, 5000, 0)).unwrap();
+        bench.core.next_send(lane, &bench.results).unwrap();
         bench.core.handle_chunk_sent(lane, 0);
         for step in [is_answer_first, !is_answer_first] {
-            assert!(bench.ends.0.is_empty());
+            assert!(bench.results.ended.is_empty());
             if step {
-                bench.say(&done(send.to_u64(), 4000)).unwrap();
+                bench.deliver(&done(send.to_u64(), 4000)).unwrap();
             } else {
-                bench.core.handle_chunk_released(send, &mut bench.ends);
+                bench.core.handle_chunk_released(send, &mut bench.results);
             }
         }
-        assert_eq!(bench.ends.0[&send], Ended::Sent { accepted: 4000 });
+        assert_eq!(bench.results.ended[&send], Ended::Sent { accepted: 4000 });
     }
 }
 
@@ -528,11 +478,11 @@ fn unserviceable_grant_is_refused_and_closes_its_lane() {
     let mut bench = Bench::new(Config::for_tests());
     bench.lane();
     let send = bench.send(5000, CompletionLevel::Inject);
-    bench.hear();
-    bench.say(&done(send.to_u64(), 0)).unwrap();
+    bench.transmit();
+    bench.deliver(&done(send.to_u64(), 0)).unwrap();
     assert_eq!(bench.lanes_to_close(), 0);
-    bench.say(&grant(send, 0, 100, 0)).unwrap();
-    assert_eq!(bench.hear(), [frame::KIND_REFUSED]);
+    bench.deliver(&grant(send, 0, 100, 0)).unwrap();
+    assert_eq!(bench.transmit(), [frame::KIND_REFUSED]);
     assert_eq!(bench.lanes_to_close(), 1);
 }
 
@@ -541,22 +491,22 @@ fn unserviceable_grant_is_refused_and_closes_its_lane() {
 fn invalid_grants_do_not_accumulate_replies() {
     let mut bench = Bench::new(Config::for_tests());
     let send = bench.send(5000, CompletionLevel::Inject);
-    bench.hear();
-    bench.say(&done(send.to_u64(), 0)).unwrap();
+    bench.transmit();
+    bench.deliver(&done(send.to_u64(), 0)).unwrap();
     for has_lane in [false, true] {
         if has_lane {
             bench.lane();
         }
         for _ in 0..20 {
             let many = grant(send, 0, 100, 0).repeat(1000);
-            let segment = bench.segment(1000, &many, (2, 3000));
-            bench.said += 1000;
+            let segment = bench.segment(1000, &many);
+            bench.there.sent += 1000;
             bench.handle(&segment).unwrap();
         }
         let session = bench.core.sessions.at(bench.slot as usize).unwrap();
         assert!(session.control.is_empty(), "{} answers wait", session.control.len());
     }
-    assert_eq!(bench.hear(), [frame::KIND_REFUSED]);
+    assert_eq!(bench.transmit(), [frame::KIND_REFUSED]);
     assert_eq!(bench.lanes_to_close(), 1);
 }
 
@@ -566,19 +516,19 @@ fn ranges_of_a_failed_lane_are_granted_again_within_the_buffer() {
     let mut bench = Bench::new(Config::for_tests());
     let lane = bench.lane();
     let receive = bench.receive(6000);
-    bench.say(&rts(0, 9000)).unwrap();
-    assert_eq!(bench.hear(), [frame::KIND_GRANT; 2], "4096 and the rest of 6000");
+    bench.deliver(&rts(0, 9000)).unwrap();
+    assert_eq!(bench.transmit(), [frame::KIND_GRANT; 2], "4096 and the rest of 6000");
     let chunk = bench.core.next_receive(lane).unwrap();
     assert_eq!((chunk.offset, chunk.length), (0, 4096));
-    bench.core.lane_lost(lane, true, "cut", 0, &mut bench.ends);
+    bench.core.lane_lost(lane, true, "cut", 0, &mut bench.results);
     let lane = bench.core.handle_lane_hello(&lane_hello(PEER, SESSION, 4), 0).unwrap();
     bench.core.lane_ready(lane, 0);
-    assert_eq!(bench.hear(), [frame::KIND_GRANT], "the kernel may still write the first one");
+    assert_eq!(bench.transmit(), [frame::KIND_GRANT], "the kernel may still write the first one");
     let still = bench.core.next_receive(lane).unwrap();
     assert_eq!((still.offset, still.length), (4096, 1904));
-    bench.core.handle_chunk_received(Id::from_u64(0), chunk, None, 0, &mut bench.ends);
-    assert_eq!(bench.hear(), [frame::KIND_GRANT]);
-    assert!(!bench.ends.0.contains_key(&receive));
+    bench.core.handle_chunk_received(Id::from_u64(0), chunk, None, 0, &mut bench.results);
+    assert_eq!(bench.transmit(), [frame::KIND_GRANT]);
+    assert!(!bench.results.ended.contains_key(&receive));
 }
 
 #[test]
@@ -587,15 +537,15 @@ fn grants_are_batched() {
     bench.core.sessions.at_mut(bench.slot as usize).unwrap().has_checksums = true;
     let lane = bench.lane();
     let receive = bench.receive(9 * 4096);
-    bench.say(&rts(0, 9 * 4096)).unwrap();
-    assert_eq!(bench.hear(), [frame::KIND_GRANT; 4]);
+    bench.deliver(&rts(0, 9 * 4096)).unwrap();
+    assert_eq!(bench.transmit(), [frame::KIND_GRANT; 4]);
     for grants in [0, 2, 0, 2, 0, 1, 0, 0] {
         assert!(checksums::chunk_comes(&mut bench, lane, true));
-        assert_eq!(bench.hear(), [frame::KIND_GRANT].repeat(grants));
+        assert_eq!(bench.transmit(), [frame::KIND_GRANT].repeat(grants));
     }
     assert!(checksums::chunk_comes(&mut bench, lane, true));
-    assert_eq!(bench.hear(), [frame::KIND_DONE]);
-    assert!(matches!(bench.ends.0[&receive], Ended::Received(_)));
+    assert_eq!(bench.transmit(), [frame::KIND_DONE]);
+    assert!(matches!(bench.results.ended[&receive], Ended::Received(_)));
 }
 
 /// RR-LANE-1

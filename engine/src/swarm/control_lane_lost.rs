@@ -1,6 +1,8 @@
 //! Sessions of several paths whose control lane ends, and what becomes of them: one story each.
 
-use super::scenarios::{MILLISECOND, config, connect, drain, pass, peer, receive, run, send, talk};
+use super::scenarios::{
+    MILLISECOND, add_hosts, config, connect, drain, pass, peer, receive, run, send, talk,
+};
 use super::world::World;
 use crate::driver::sim::local_peers::LocalPeerImpairments;
 use crate::driver::sim::net::Impairments;
@@ -37,10 +39,7 @@ fn world(seed: u64) -> World {
         loss_ppm: 0,
         queue_bytes: 0,
     };
-    for host in 0..2 {
-        world.add_host_with(&[link; 2]);
-        world.start(host, host as u64 + 1, room(), loop_config()).unwrap();
-    }
+    add_hosts(&mut world, 2, &[link; 2], &room(), loop_config());
     talk(&mut world, [0, 1], "the session begins");
     pass(&mut world, 100 * MILLISECOND);
     for host in 0..2 {
@@ -307,10 +306,13 @@ fn local_peers(seed: u64) -> World {
         ..LocalPeerImpairments::default()
     };
     world.net.borrow_mut().share_memory(rings);
-    for host in 0..2 {
-        world.add_host_with(&[LinkImpairments { delay_ns: 10_000, ..LinkImpairments::default() }]);
-        world.start(host, host as u64 + 1, room(), loop_config()).unwrap();
-    }
+    add_hosts(
+        &mut world,
+        2,
+        &[LinkImpairments { delay_ns: 10_000, ..LinkImpairments::default() }],
+        &room(),
+        loop_config(),
+    );
     talk(&mut world, [0, 1], "the session begins");
     pass(&mut world, 100 * MILLISECOND);
     let has_ring = |world: &World, host| {

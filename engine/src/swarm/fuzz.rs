@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::scenarios::{config, drain, impairments, loop_config, pass, peer, receive, run, send};
+use super::scenarios::{
+    add_hosts, config, drain, impairments, loop_config, pass, peer, receive, run, send,
+};
 use super::world::World;
 use crate::proto::connection::Retry;
 use crate::proto::core::Config;
@@ -45,10 +47,7 @@ const TURN_NS: u64 = 2_000;
 
 fn world(seed: u8, hosts: usize, config: &Config) -> World {
     let mut world = World::new(seed.into(), impairments(seed.into())).unwrap();
-    for host in 0..hosts {
-        world.add_host();
-        world.start(host, host as u64 + 1, config.clone(), loop_config()).unwrap();
-    }
+    add_hosts(&mut world, hosts, &[], config, loop_config());
     world
 }
 

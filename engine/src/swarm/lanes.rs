@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use super::scenarios::{
-    MILLISECOND, config, connect, drain, loop_config, pass, peer, receive, run, send, world,
+    MILLISECOND, add_hosts, config, connect, drain, loop_config, pass, peer, receive, run, send,
+    world,
 };
 use super::world::World;
 use crate::driver::sim::net::Impairments;
@@ -87,10 +88,7 @@ fn lanes_of_several_paths_that_carry_nothing_do_not_keep_each_other_alive() {
     let config = Config { bulk_lanes: 1, bulk_idle_ns: 50 * MILLISECOND, retry, ..config() };
     let mut world = World::new(1, Impairments::ideal()).unwrap();
     let link = LinkImpairments { delay_ns: 10_000, ..LinkImpairments::default() };
-    for host in 0..2 {
-        world.add_host_with(&[link; 2]);
-        world.start(host, host as u64 + 1, config.clone(), loop_config()).unwrap();
-    }
+    add_hosts(&mut world, 2, &[link; 2], &config, loop_config());
     connect(&mut world, 0, 1);
     pass(&mut world, 10 * MILLISECOND);
     let number = |world: &World| {
@@ -224,10 +222,7 @@ fn lanes_that_fail_for_less_than_the_peer_timeout_end_no_session() {
         let mut world = World::new(1, impairments).unwrap();
         world.set_datagrams(true).unwrap();
         let link = LinkImpairments { delay_ns: 10_000, ..LinkImpairments::default() };
-        for host in 0..2 {
-            world.add_host_with(&vec![link; links]);
-            world.start(host, host as u64 + 1, config.clone(), loops).unwrap();
-        }
+        add_hosts(&mut world, 2, &vec![link; links], &config, loops);
         connect(&mut world, 0, 1);
         pass(&mut world, 100 * MILLISECOND);
         let ends = [0, 1].map(|at| (at, peer(&mut world, at, 1 - at)));

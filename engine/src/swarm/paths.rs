@@ -1,6 +1,8 @@
 //! Sessions in datagram mode: whole engines, datagrams and streams, one story each.
 
-use super::scenarios::{config, connect, drain, loop_config, pass, peer, receive, run, send, talk};
+use super::scenarios::{
+    add_hosts, config, connect, drain, loop_config, pass, peer, receive, run, send, talk,
+};
 use super::world::World;
 use crate::driver::sim::net::Impairments;
 use crate::driver::sim::rails::{LinkImpairments, RailFault};
@@ -17,10 +19,7 @@ const MILLISECOND: u64 = 1_000_000;
 pub(super) fn world(seed: u64, config: &Config) -> World {
     let mut world = World::new(seed, Impairments::ideal()).unwrap();
     world.set_datagrams(true).unwrap();
-    for host in 0..2 {
-        world.add_host();
-        world.start(host, host as u64 + 1, config.clone(), loop_config()).unwrap();
-    }
+    add_hosts(&mut world, 2, &[], config, loop_config());
     world
 }
 
@@ -364,10 +363,7 @@ fn a_session_of_several_paths_waits_once_for_room() {
     world.set_datagrams(true).unwrap();
     let link =
         LinkImpairments { ns_per_kib: 100_000, delay_ns: 10_000, ..LinkImpairments::default() };
-    for host in 0..2 {
-        world.add_host_with(&[link; 3]);
-        world.start(host, host as u64 + 1, config.clone(), loop_config()).unwrap();
-    }
+    add_hosts(&mut world, 2, &[link; 3], &config, loop_config());
     warm_up(&mut world);
     pass(&mut world, 100 * MILLISECOND);
     world.net.borrow_mut().datagram_impairments.send_room_bytes = 1;
@@ -405,10 +401,7 @@ fn a_session_begins_by_another_rail_while_the_first_one_of_either_side_fails() {
     ] {
         let mut world = World::new(1, Impairments::ideal()).unwrap();
         world.set_datagrams(has_datagrams).unwrap();
-        for host in 0..2 {
-            world.add_host_with(&[link; 2]);
-            world.start(host, host as u64 + 1, config.clone(), loop_config()).unwrap();
-        }
+        add_hosts(&mut world, 2, &[link; 2], &config, loop_config());
         world.net.borrow_mut().set_rail_fault(failing, 0, Some(fault));
         pass(&mut world, MILLISECOND);
         let start_ns = world.now_ns();
@@ -475,10 +468,7 @@ fn a_send_ends_although_a_rail_swallowed_what_it_was_given() {
     for ((outward, inward), from) in ways.into_iter().flat_map(|way| [(way, 0), (way, 1)]) {
         let mut world = World::new(1, Impairments::ideal()).unwrap();
         world.set_datagrams(false).unwrap();
-        for host in 0..2 {
-            world.add_host_with(&[link; 2]);
-            world.start(host, host as u64 + 1, config.clone(), loop_config()).unwrap();
-        }
+        add_hosts(&mut world, 2, &[link; 2], &config, loop_config());
         connect(&mut world, 0, 1);
         talk(&mut world, [0, 1], "by both rails");
         for host in [0, 1] {
@@ -513,10 +503,7 @@ fn a_path_that_fails_from_the_start_is_reported() {
     for (outward, inward) in [(true, true), (true, false), (false, true)] {
         let mut world = World::new(1, Impairments::ideal()).unwrap();
         world.set_datagrams(true).unwrap();
-        for host in 0..2 {
-            world.add_host_with(&[link; 2]);
-            world.start(host, host as u64 + 1, config(), loop_config()).unwrap();
-        }
+        add_hosts(&mut world, 2, &[link; 2], &config(), loop_config());
         let fault = RailFault::Blackhole { outward, inward };
         world.net.borrow_mut().set_rail_fault(0, 1, Some(fault));
         connect(&mut world, 0, 1);

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use super::plan::HANDSHAKE_TIMEOUT;
 use super::scenarios::{
-    MILLISECOND, config, connect, drain, loop_config, pass, peer, receive, run, send, talk,
+    MILLISECOND, add_hosts, config, connect, drain, loop_config, pass, peer, receive, run, send,
+    talk,
 };
 use super::world::World;
 use crate::driver::sim::net::Impairments;
@@ -22,10 +23,13 @@ const REPEATED_NS: u64 = 6200 * MILLISECOND;
 /// Two hosts whose link may have faults.
 fn world(config: &Config, loop_config: &LoopConfig) -> World {
     let mut world = World::new(1, Impairments::ideal()).unwrap();
-    for host in 0..2 {
-        world.add_host_with(&[LinkImpairments { delay_ns: 10_000, ..LinkImpairments::default() }]);
-        world.start(host, host as u64 + 1, config.clone(), *loop_config).unwrap();
-    }
+    add_hosts(
+        &mut world,
+        2,
+        &[LinkImpairments { delay_ns: 10_000, ..LinkImpairments::default() }],
+        config,
+        *loop_config,
+    );
     world
 }
 
@@ -132,10 +136,7 @@ fn a_refusal_at_one_address_of_a_peer_leaves_the_others_their_turn() {
     let config = Config { retry, ..config() };
     for refused in [&[0][..], &[0, 1]] {
         let mut world = World::new(1, Impairments::ideal()).unwrap();
-        for host in 0..2 {
-            world.add_host_with(&[LinkImpairments::default(); 2]);
-            world.start(host, host as u64 + 1, config.clone(), loop_config()).unwrap();
-        }
+        add_hosts(&mut world, 2, &[LinkImpairments::default(); 2], &config, loop_config());
         for &link in refused {
             world.net.borrow_mut().set_rail_fault(1, link, Some(RailFault::Refuses));
         }

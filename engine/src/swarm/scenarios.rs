@@ -8,6 +8,7 @@ use super::at_rest::describe;
 use super::form::content;
 use super::world::{Step, World};
 use crate::driver::sim::net::Impairments;
+use crate::driver::sim::rails::LinkImpairments;
 use crate::driver::sim::random::Random;
 use crate::driver::traits::SendMode;
 use crate::memory::Buffer;
@@ -88,13 +89,25 @@ pub(super) fn impairments(seed: u64) -> Impairments {
     }
 }
 
-/// Hosts in a row; the id of a host's engine is its number and one.
+/// Adds hosts with these links, and starts an engine on each, whose id is the host's number and
+/// one.
+pub(super) fn add_hosts(
+    world: &mut World,
+    hosts: usize,
+    links: &[LinkImpairments],
+    config: &Config,
+    loop_config: LoopConfig,
+) {
+    for _ in 0..hosts {
+        let host = world.add_host_with(links);
+        world.start(host, host as u64 + 1, config.clone(), loop_config).unwrap();
+    }
+}
+
+/// Hosts in a row.
 pub(super) fn world(seed: u64, hosts: usize, config: &Config) -> World {
     let mut world = World::new(seed, impairments(seed)).unwrap();
-    for host in 0..hosts {
-        world.add_host();
-        world.start(host, host as u64 + 1, config.clone(), loop_config()).unwrap();
-    }
+    add_hosts(&mut world, hosts, &[], config, loop_config());
     world
 }
 
@@ -498,10 +511,7 @@ fn completed_sends_that_a_past_session_may_have_lost_are_reported_once() {
             let what = format!("{first}, case {case}, datagrams: {has_datagrams}");
             let mut world = World::new(1, Impairments::ideal()).unwrap();
             world.set_datagrams(has_datagrams).unwrap();
-            for host in 0..2 {
-                world.add_host();
-                world.start(host, host as u64 + 1, config(), loop_config()).unwrap();
-            }
+            add_hosts(&mut world, 2, &[], &config(), loop_config());
             talk(&mut world, [0, 1], &what);
             let target = peer(&mut world, 0, 1);
             // Nothing can be lost; an operation reports it; none does; the peer has everything.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::scenarios::{MILLISECOND, config, pass, peer, run, send, talk};
+use super::scenarios::{MILLISECOND, add_hosts, config, pass, peer, run, send, talk};
 use super::world::World;
 use crate::driver::sim::net::Impairments;
 use crate::progress::engine::LoopConfig;
@@ -43,11 +43,8 @@ fn world_of(
         silent_timeout,
         ..super::scenarios::loop_config()
     };
-    for host in 0..2 {
-        world.add_host();
-        let config = Config { answers: true, ..config() };
-        world.start(host, host as u64 + 1, config, loops).unwrap();
-    }
+    let config = Config { answers: true, ..config() };
+    add_hosts(&mut world, 2, &[], &config, loops);
     prepare(&mut world);
     talk(&mut world, [0, 1], "the session begins");
     pass(&mut world, SECOND);
@@ -145,10 +142,7 @@ fn an_engine_that_promises_no_answers_keeps_its_session() {
     let limit = Duration::from_secs(20);
     let silent_timeout = SilentTimeout { limit, is_chosen: false };
     let loops = LoopConfig { silent_timeout, ..super::scenarios::loop_config() };
-    for host in 0..2 {
-        world.add_host();
-        world.start(host, host as u64 + 1, Config { answers: false, ..config() }, loops).unwrap();
-    }
+    add_hosts(&mut world, 2, &[], &Config { answers: false, ..config() }, loops);
     talk(&mut world, [0, 1], "the session begins");
     world.net.borrow_mut().pause(1, 120 * SECOND);
     pass(&mut world, 121 * SECOND);
@@ -190,11 +184,8 @@ fn a_process_that_stands_still_at_first_contact_is_reached_when_it_goes_on() {
             delay_ns: 10 * MILLISECOND,
             silent_ns: 300 * SECOND,
         };
-        for host in 0..2 {
-            world.add_host();
-            let config = Config { retry, ..config() };
-            world.start(host, host as u64 + 1, config, super::scenarios::loop_config()).unwrap();
-        }
+        let config = Config { retry, ..config() };
+        add_hosts(&mut world, 2, &[], &config, super::scenarios::loop_config());
         world.net.borrow_mut().pause(1, 60 * SECOND);
         let to = Peer(peer(&mut world, 0, 1));
         world.engine(0).unwrap().start_connect(to).unwrap();

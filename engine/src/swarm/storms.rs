@@ -1,7 +1,7 @@
 //! Sessions by datagrams in each kind of bad impairments, under attack: every message arrives once.
 
 use super::form::content;
-use super::scenarios::{config, drain, loop_config, peer, receive, run, send};
+use super::scenarios::{add_hosts, config, drain, loop_config, peer, receive, run, send};
 use super::world::World;
 use crate::driver::sim::datagrams::{DatagramCounts, DatagramImpairments};
 use crate::driver::sim::net::Impairments;
@@ -61,10 +61,7 @@ fn exchange(
     world.net.borrow_mut().datagram_impairments = impairments;
     world.set_datagrams(true).unwrap();
     let config = Config { envelope_credits: 64, eager_credit_bytes: 1 << 16, ..config() };
-    for host in 0..2 {
-        world.add_host();
-        world.start(host, host as u64 + 1, config.clone(), loop_config()).unwrap();
-    }
+    add_hosts(&mut world, 2, &[], &config, loop_config());
     if attack_ns > 0 {
         world.attack(seed, attack_ns);
     }

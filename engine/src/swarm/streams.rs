@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use super::scenarios::{
-    MILLISECOND, config, connect, drain, loop_config, pass, peer, receive, run, send, talk,
+    MILLISECOND, add_hosts, config, connect, drain, loop_config, pass, peer, receive, run, send,
+    talk,
 };
 use super::world::World;
 use crate::driver::sim::net::Impairments;
@@ -39,11 +40,8 @@ fn settings(seed: u64) -> (Config, LoopConfig) {
 fn world_of(seed: u64, capacity: usize, hosts: usize) -> World {
     let mut world = World::new(seed, Impairments { capacity, ..Impairments::ideal() }).unwrap();
     world.set_datagrams(true).unwrap();
-    for host in 0..hosts {
-        let (config, loop_config) = settings(seed);
-        world.add_host();
-        world.start(host, host as u64 + 1, config, loop_config).unwrap();
-    }
+    let (config, loop_config) = settings(seed);
+    add_hosts(&mut world, hosts, &[], &config, loop_config);
     (1..hosts).for_each(|host| talk(&mut world, [0, host], "the session begins"));
     world
 }
@@ -207,11 +205,8 @@ fn a_rail_that_fails_takes_the_stream_with_it_for_as_long_as_that_takes_to_move(
         let (of, first, length) = (case % 2, case / 2 % 2, LENGTHS[case / 4]);
         let mut world = World::new(1, Impairments::ideal()).unwrap();
         world.set_datagrams(true).unwrap();
-        for host in 0..2 {
-            let (config, loop_config) = settings(0);
-            world.add_host_with(&[link; 2]);
-            world.start(host, host as u64 + 1, config, loop_config).unwrap();
-        }
+        let (config, loop_config) = settings(0);
+        add_hosts(&mut world, 2, &[link; 2], &config, loop_config);
         connect(&mut world, 0, 1);
         talk(&mut world, [0, 1], "by both rails");
         pass(&mut world, 20 * MILLISECOND);
@@ -243,12 +238,9 @@ fn long_messages_that_get_no_connection_again_end_with_their_session() {
             LinkImpairments { delay_ns: 10_000, ns_per_kib: 100, ..LinkImpairments::default() };
         let mut world = World::new(1, Impairments::ideal()).unwrap();
         world.set_datagrams(true).unwrap();
-        for host in 0..2 {
-            let (config, loop_config) = settings(0);
-            let loop_config = LoopConfig { peer_timeout: limit, ..loop_config };
-            world.add_host_with(&[link; 2]);
-            world.start(host, host as u64 + 1, config, loop_config).unwrap();
-        }
+        let (config, loop_config) = settings(0);
+        let loop_config = LoopConfig { peer_timeout: limit, ..loop_config };
+        add_hosts(&mut world, 2, &[link; 2], &config, loop_config);
         connect(&mut world, 0, 1);
         talk(&mut world, [0, 1], "by both rails");
         pass(&mut world, 20 * MILLISECOND);

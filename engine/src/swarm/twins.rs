@@ -5,7 +5,8 @@
 use std::time::Duration;
 
 use super::scenarios::{
-    MILLISECOND, config, connect, drain, loop_config, pass, peer, receive, run, send, talk,
+    MILLISECOND, add_hosts, config, connect, drain, loop_config, pass, peer, receive, run, send,
+    talk,
 };
 use super::world::World;
 use crate::driver::sim::net::Impairments;
@@ -29,10 +30,7 @@ fn steady() -> Impairments {
 
 fn steady_world(hosts: usize, config: &Config, loops: LoopConfig) -> World {
     let mut world = World::new(1, steady()).unwrap();
-    for host in 0..hosts {
-        world.add_host();
-        world.start(host, host as u64 + 1, config.clone(), loops).unwrap();
-    }
+    add_hosts(&mut world, hosts, &[], config, loops);
     world
 }
 

@@ -1,7 +1,9 @@
 //! Sessions in datagram mode with one path, to which the rest of a segment does not come by TCP:
 //! one story each.
 
-use super::scenarios::{MILLISECOND, config, connect, drain, pass, peer, receive, run, send, talk};
+use super::scenarios::{
+    MILLISECOND, add_hosts, config, connect, drain, pass, peer, receive, run, send, talk,
+};
 use super::world::World;
 use crate::driver::sim::net::Impairments;
 use crate::progress::engine::LoopConfig;
@@ -24,10 +26,7 @@ fn world(seed: u64) -> World {
         Impairments { keep_alive_ns: PEER_TIMEOUT_NS, capacity: 300, ..Impairments::ideal() };
     let mut world = World::new(seed, impairments).unwrap();
     world.set_datagrams(true).unwrap();
-    for host in 0..2 {
-        world.add_host();
-        world.start(host, host as u64 + 1, config(), loop_config()).unwrap();
-    }
+    add_hosts(&mut world, 2, &[], &config(), loop_config());
     talk(&mut world, [0, 1], "the session begins");
     world
 }

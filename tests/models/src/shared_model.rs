@@ -18,6 +18,8 @@ mod chunks;
 mod combiner;
 #[path = "../../../engine/src/progress/shared/count.rs"]
 mod count;
+#[path = "../../../engine/src/progress/shared/posts.rs"]
+mod posts;
 #[path = "../../../engine/src/progress/shared/queue.rs"]
 mod queue;
 #[path = "../../../engine/src/progress/shared/wait.rs"]
@@ -145,6 +147,7 @@ use loom::model::Builder;
 use loom::sync::atomic::{AtomicU32, Ordering};
 use loom::sync::{Condvar, Mutex};
 use loom::thread;
+use posts::{check_order, post_shared, post_to};
 use queue::{Popped, QueueLock};
 use wait::{Doorbell, Progress, Shared};
 use wait_set::{Keys, WaitSet};
@@ -187,53 +190,8 @@ fn apply(log: &mut Log, post: Post) {
     log.add(post);
 }
 
-/// Posts to a combiner as `Shared` does, without waiters.
-fn post_to<S, T, R>(
-    combiner: &Combiner<S, T>,
-    inline: impl FnOnce(&mut S) -> R,
-    queued: impl FnOnce() -> T,
-    apply: impl FnMut(&mut S, T),
-) -> Posted<R> {
-    match combiner.try_begin() {
-        Ok(mut guard) => {
-            let answer = inline(&mut guard);
-            guard.release(apply);
-            Posted::Inline(answer)
-        }
-        Err(guard) => combiner.post_behind(guard, inline, queued, apply),
-    }
-}
-
-/// Posts as engines do.
-fn post_shared<R>(
-    shared: &SharedEngine,
-    inline: impl Fn(&mut Engine) -> R,
-    queued: impl FnOnce() -> u32,
-    apply: impl FnMut(&mut Engine, u32) + Copy,
-) -> Posted<R> {
-    shared.post(
-        (),
-        |engine, ()| Posted::Inline(inline(engine)),
-        |guard| {
-            if let Err(guard) = shared.end(guard) {
-                shared.end_slowly(guard, apply);
-            }
-        },
-        |guard, ()| shared.post_behind(guard, &inline, queued, apply),
-    )
-}
-
 fn post(combiner: &Combiner<Log, Post>, what: Post) {
     let _ = post_to(combiner, |log| log.add(what), || what, apply);
-}
-
-/// Each thread's posts are there once, in their order.
-fn check(posts: &[Post], threads: usize, count: usize) {
-    assert_eq!(posts.len(), threads * count, "{posts:?}");
-    for thread in 0..threads {
-        let numbers = posts.iter().filter(|post| post.0 == thread).map(|post| post.1);
-        assert!(numbers.eq(0..count), "{posts:?}");
-    }
 }
 
 /// Threads that post `count` each, of which the model's own is one; then what the last one of them
@@ -251,10 +209,10 @@ fn posters(threads: usize, count: usize) {
     let has_leftover = combiner.has_leftover();
     let mut guard = combiner.try_lock().expect("nobody is inside");
     if !has_leftover {
-        check(&guard.posts(), threads, count);
+        check_order(&guard.posts(), threads, count);
     }
     guard.drain(apply);
-    check(&guard.posts(), threads, count);
+    check_order(&guard.posts(), threads, count);
     guard.release(apply);
     assert!(!combiner.has_leftover());
 }
@@ -281,7 +239,7 @@ fn the_queue_gives_each_request_once_and_in_order() {
             holder.state_mut().add(post);
         }
         assert!(holder.is_empty());
-        check(&holder.state().posts(), 2, 2);
+        check_order(&holder.state().posts(), 2, 2);
     });
 }
 

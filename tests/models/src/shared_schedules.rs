@@ -16,6 +16,8 @@ macro_rules! planted {
 mod chunks;
 #[path = "../../../engine/src/progress/shared/combiner.rs"]
 mod combiner;
+#[path = "../../../engine/src/progress/shared/posts.rs"]
+mod posts;
 #[path = "../../../engine/src/progress/shared/queue.rs"]
 mod queue;
 #[path = "../../../engine/src/progress/shared/wait.rs"]
@@ -120,7 +122,8 @@ mod sync {
 use std::sync::Arc;
 use std::time::Instant;
 
-use combiner::{Combiner, Posted};
+use combiner::Combiner;
+use posts::{check_order, post_shared, post_to};
 use shuttle::rand::{Rng, thread_rng};
 use shuttle::sync::atomic::{AtomicU32, Ordering};
 use shuttle::sync::{Condvar, Mutex};
@@ -158,51 +161,6 @@ impl Log {
 
 fn apply(log: &mut Log, post: Post) {
     log.add(post);
-}
-
-/// Each thread's posts are there once, in their order.
-fn check_order(posts: &[Post], threads: usize, count: usize) {
-    assert_eq!(posts.len(), threads * count, "{posts:?}");
-    for thread in 0..threads {
-        let numbers = posts.iter().filter(|post| post.0 == thread).map(|post| post.1);
-        assert!(numbers.eq(0..count), "{posts:?}");
-    }
-}
-
-/// Posts to a combiner as `Shared` does, without waiters.
-fn post_to<S, T, R>(
-    combiner: &Combiner<S, T>,
-    inline: impl FnOnce(&mut S) -> R,
-    queued: impl FnOnce() -> T,
-    apply: impl FnMut(&mut S, T),
-) -> Posted<R> {
-    match combiner.try_begin() {
-        Ok(mut guard) => {
-            let answer = inline(&mut guard);
-            guard.release(apply);
-            Posted::Inline(answer)
-        }
-        Err(guard) => combiner.post_behind(guard, inline, queued, apply),
-    }
-}
-
-/// Posts as engines do.
-fn post_shared<R>(
-    shared: &Shared<Engine, usize, Bell>,
-    inline: impl Fn(&mut Engine) -> R,
-    queued: impl FnOnce() -> usize,
-    apply: impl FnMut(&mut Engine, usize) + Copy,
-) -> Posted<R> {
-    shared.post(
-        (),
-        |engine, ()| Posted::Inline(inline(engine)),
-        |guard| {
-            if let Err(guard) = shared.end(guard) {
-                shared.end_slowly(guard, apply);
-            }
-        },
-        |guard, ()| shared.post_behind(guard, &inline, queued, apply),
-    )
 }
 
 /// Threads that post, and come in to look now and then if `they_enter`.

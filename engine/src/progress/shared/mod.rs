@@ -15,6 +15,8 @@
 mod chunks;
 mod combiner;
 mod count;
+#[cfg(test)]
+mod posts;
 mod queue;
 mod sync;
 #[cfg(test)]

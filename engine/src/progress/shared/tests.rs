@@ -12,6 +12,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
 use super::chunks::chunks;
 use super::combiner::{Combiner, Left, Posted};
+use super::posts::{check_order, post_shared, post_to};
 use super::wait::{Doorbell, Progress, Shared};
 use super::wait_set::{Keys, WaitSet};
 
@@ -42,54 +43,8 @@ fn apply(log: &mut Log, post: Post) {
     log.add(post);
 }
 
-/// Posts to a combiner as `Shared` does, without waiters.
-fn post_to<S, T, R>(
-    combiner: &Combiner<S, T>,
-    inline: impl FnOnce(&mut S) -> R,
-    queued: impl FnOnce() -> T,
-    apply: impl FnMut(&mut S, T),
-) -> Posted<R> {
-    match combiner.try_begin() {
-        Ok(mut guard) => {
-            let answer = inline(&mut guard);
-            guard.release(apply);
-            Posted::Inline(answer)
-        }
-        Err(guard) => combiner.post_behind(guard, inline, queued, apply),
-    }
-}
-
-/// Posts as engines do.
-fn post_shared<R>(
-    shared: &Shared<Engine, usize, Arc<Bell>>,
-    inline: impl Fn(&mut Engine) -> R,
-    queued: impl FnOnce() -> usize,
-    apply: impl FnMut(&mut Engine, usize) + Copy,
-) -> Posted<R> {
-    shared.post(
-        (),
-        |engine, ()| Posted::Inline(inline(engine)),
-        |guard| {
-            if let Err(guard) = shared.end(guard) {
-                shared.end_slowly(guard, apply);
-            }
-        },
-        |guard, ()| shared.post_behind(guard, &inline, queued, apply),
-    )
-}
-
 fn post(combiner: &Combiner<Log, Post>, what: Post) -> Posted<()> {
     post_to(combiner, |log| log.add(what), || what, apply)
-}
-
-/// Checks that each thread's posts are there once, in order.
-fn check(posts: &[Post], threads: usize, count: usize) {
-    assert_eq!(posts.len(), threads * count);
-    let mut next = vec![0; threads];
-    for &(thread, number) in posts {
-        assert_eq!(number, next[thread], "thread {thread}");
-        next[thread] += 1;
-    }
 }
 
 /// Many more threads than cores, so that holders and pushers are preempted anywhere.
@@ -118,7 +73,7 @@ fn posts_of_each_thread_keep_their_order() {
     assert!(combiner.has_leftover() || combiner.is_queue_empty());
     let mut guard = combiner.lock();
     while guard.drain(apply).left == Left::More {}
-    check(&guard.posts, THREADS, COUNT);
+    check_order(&guard.posts, THREADS, COUNT);
     guard.release(apply);
     let counts = combiner.counts();
     assert_eq!(counts.combined as usize + inline.into_inner(), THREADS * COUNT);
@@ -169,7 +124,7 @@ fn posters_continue_while_the_holder_is_delayed() {
     assert_eq!(combiner.counts().failed_locks, (THREADS * COUNT) as u64);
     let mut guard = combiner.lock();
     while guard.drain(apply).left == Left::More {}
-    check(&guard.posts, THREADS, COUNT);
+    check_order(&guard.posts, THREADS, COUNT);
 }
 
 #[test]
@@ -181,7 +136,7 @@ fn dropped_guard_leaves_queued_requests() {
     assert!(combiner.has_leftover());
     assert_eq!(post(&combiner, (0, 1)), Posted::Inline(()));
     assert!(!combiner.has_leftover());
-    check(&combiner.lock().posts, 1, 2);
+    check_order(&combiner.lock().posts, 1, 2);
 }
 
 #[test]
@@ -200,7 +155,7 @@ fn holder_may_post_and_must_not_wait() {
         }));
     };
     assert_eq!(post_to(&combiner, inline, || (0, 0), apply), Posted::Inline(()));
-    check(&combiner.lock().posts, 1, 2);
+    check_order(&combiner.lock().posts, 1, 2);
 }
 
 #[test]
@@ -298,13 +253,13 @@ impl Doorbell<Engine> for Arc<Bell> {
     }
 }
 
-struct World {
+struct Threads {
     shared: Shared<Engine, usize, Arc<Bell>>,
     bell: Arc<Bell>,
     done: Vec<AtomicUsize>,
 }
 
-impl World {
+impl Threads {
     fn new(threads: usize) -> Self {
         let bell = Arc::new(Bell::new());
         let shared = Shared::new(Engine::default(), Arc::clone(&bell));
@@ -321,13 +276,13 @@ impl World {
 
     fn wait(&self, thread: usize, count: usize, until: Option<Instant>) -> bool {
         let ready = || (self.done[thread].load(Ordering::Acquire) >= count).then_some(());
-        let mut turns = Turns { world: self, done: Vec::new() };
+        let mut turns = Turns { threads: self, done: Vec::new() };
         self.shared.wait(Keys::of(thread as u32), until, ready, &mut turns).is_some()
     }
 }
 
 struct Turns<'a> {
-    world: &'a World,
+    threads: &'a Threads,
     done: Vec<usize>,
 }
 
@@ -341,7 +296,7 @@ impl Progress<Engine, usize> for Turns<'_> {
     fn progress(&mut self, engine: &mut Engine) -> bool {
         self.done.append(&mut engine.posted);
         for &thread in &self.done {
-            self.world.done[thread].fetch_add(1, Ordering::Release);
+            self.threads.done[thread].fetch_add(1, Ordering::Release);
         }
         !self.done.is_empty()
     }
@@ -352,14 +307,14 @@ impl Progress<Engine, usize> for Turns<'_> {
 
     fn released(&mut self) {
         for thread in self.done.drain(..) {
-            self.world.shared.notify(Keys::of(thread as u32));
+            self.threads.shared.notify(Keys::of(thread as u32));
         }
     }
 
     fn sleep(&mut self, (): (), until: Option<Instant>) {
         let left = until.map(|until| until.saturating_duration_since(Instant::now()));
         let timeout = left.map(|left| Timespec::try_from(left).unwrap());
-        let bell = &self.world.bell.0;
+        let bell = &self.threads.bell.0;
         if poll(&mut [PollFd::new(bell, PollFlags::IN)], timeout.as_ref()) == Ok(1) {
             rustix::io::read(bell, &mut [0; 8]).unwrap();
         }
@@ -371,52 +326,52 @@ impl Progress<Engine, usize> for Turns<'_> {
 fn no_thread_waits_forever() {
     const THREADS: usize = 16;
     const COUNT: usize = 500;
-    let world = World::new(THREADS);
+    let threads = Threads::new(THREADS);
     thread::scope(|scope| {
         for index in 0..THREADS {
-            let world = &world;
+            let threads = &threads;
             scope.spawn(move || {
                 for count in 1..=COUNT {
-                    world.post((index + 1) % THREADS);
-                    assert!(world.wait(index, count, None));
+                    threads.post((index + 1) % THREADS);
+                    assert!(threads.wait(index, count, None));
                 }
             });
         }
     });
-    assert!(world.shared.combiner().is_queue_empty());
-    assert!(world.done.iter().all(|done| done.load(Ordering::Relaxed) == COUNT));
+    assert!(threads.shared.combiner().is_queue_empty());
+    assert!(threads.done.iter().all(|done| done.load(Ordering::Relaxed) == COUNT));
 }
 
 #[test]
 fn wait_times_out_for_leaders_and_followers() {
-    let world = World::new(2);
+    let threads = Threads::new(2);
     let start = Instant::now();
     let pause = Duration::from_millis(50);
     thread::scope(|scope| {
         for index in 0..2 {
-            let world = &world;
-            scope.spawn(move || assert!(!world.wait(index, 1, Some(start + pause))));
+            let threads = &threads;
+            scope.spawn(move || assert!(!threads.wait(index, 1, Some(start + pause))));
         }
     });
     assert!(start.elapsed() >= pause);
     // It may lead again.
-    world.post(0);
-    assert!(world.wait(0, 1, Some(start + Duration::from_secs(60))));
+    threads.post(0);
+    assert!(threads.wait(0, 1, Some(start + Duration::from_secs(60))));
 }
 
 #[test]
 fn blocking_and_nonblocking_calls() {
-    let world = World::new(1);
+    let threads = Threads::new(1);
     let apply = |engine: &mut Engine, thread| {
         engine.posted.push(thread);
     };
     let call = |engine: &mut Engine| {
-        assert!(world.shared.try_enter(|_| (), apply).is_none());
+        assert!(threads.shared.try_enter(|_| (), apply).is_none());
         engine.posted.len()
     };
-    world.post(0);
-    assert_eq!(world.shared.enter(call, apply), 1);
-    assert_eq!(world.shared.try_enter(|engine| engine.posted.len(), apply), Some(1));
+    threads.post(0);
+    assert_eq!(threads.shared.enter(call, apply), 1);
+    assert_eq!(threads.shared.try_enter(|engine| engine.posted.len(), apply), Some(1));
 }
 
 #[test]

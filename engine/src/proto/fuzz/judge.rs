@@ -1,15 +1,15 @@
 //! Invariants of any run.
 
-use zerocopy::{FromBytes, IntoBytes};
+use zerocopy::IntoBytes;
 
-use super::world::{SOUND_CONTEXT, SOUND_ENDPOINT, World};
+use super::engine::{FuzzedEngine, SOUND_CONTEXT, SOUND_ENDPOINT};
 use crate::proto::effects::Ended;
 use crate::proto::failure::PeerFailure;
 use crate::proto::receive::ReceiveRequest;
-use crate::wire::segment::{SEGMENT_HEADER_BYTES, SegmentHeader};
-use crate::wire::{Eager, Frame, Frames, frame};
+use crate::proto::sim::{eager, receive_request};
+use crate::wire::{Eager, Frame};
 
-impl World {
+impl FuzzedEngine {
     /// Checks the invariants after every step.
     pub(super) fn check(&self) {
         let (core, config) = (&self.core, &self.core.config);
@@ -59,32 +59,19 @@ impl World {
         assert!(session.outbox.is_empty() && session.control.is_empty(), "it waits for others");
         let left = self.sound_limit.wrapping_sub(self.sound_messages);
         assert!(left > 0 && left <= u32::MAX / 2, "the sound peer gets no credit: {left}");
-        let (context, peer) = (SOUND_CONTEXT, Some(self.sound_peer));
-        let endpoint = SOUND_ENDPOINT;
         let request = ReceiveRequest {
-            endpoint,
-            peer,
-            context,
-            tag: 1,
-            ignore: 0,
-            capacity: 8,
-            min_free: None,
+            endpoint: SOUND_ENDPOINT,
+            ..receive_request(Some(self.sound_peer), SOUND_CONTEXT, 1, 8)
         };
         let id = self.core.new_receive(&request).expect("there is room");
         self.kernel.started(id, super::kernel::Live::Receive { capacity: 8 });
         self.core.start_receive(id, &mut self.kernel);
         let header = Eager {
-            kind: frame::KIND_EAGER,
-            flags: 0,
-            target_endpoint: endpoint.into(),
-            source_endpoint: 0.into(),
-            predecessor_distance: 0.into(),
-            context: (context as u32).into(),
-            length: 8.into(),
-            tag: 1.into(),
-            operation: 0.into(),
+            target_endpoint: SOUND_ENDPOINT.into(),
+            context: (SOUND_CONTEXT as u32).into(),
+            ..eager(8)
         };
-        let segment = self.sound.segment(1, &[header.as_bytes(), &[1; 8]].concat());
+        let segment = self.sound.next_segment(1, &[header.as_bytes(), &[1; 8]].concat());
         self.sound_messages = self.sound_messages.wrapping_add(1);
         let used = self.core.handle_bytes(slot, &segment, self.now_ns, &mut self.kernel);
         assert_eq!(used.as_ref(), Ok(&segment.len()));
@@ -96,29 +83,14 @@ impl World {
 
     /// Checks that the engine's output is valid, for either peer.
     pub(super) fn read(&mut self, is_hostile: bool) {
-        let stream = &mut self.outgoing[usize::from(!is_hostile)];
         let peer = if is_hostile { &mut self.hostile } else { &mut self.sound };
-        let mut used = 0;
-        while let Ok((header, rest)) = SegmentHeader::ref_from_prefix(&stream[used..]) {
-            let length = header.length.get() as usize;
-            let Some(body) = rest.get(..length - SEGMENT_HEADER_BYTES) else { break };
-            assert_eq!(header.first_frame.get(), peer.heard, "frames go out in their order");
-            let mut frames = Frames::new(body);
-            let mut held = 0;
-            while let Some(frame) = frames.next_frame().expect("sent frames are valid") {
-                held += 1;
-                if let (Frame::Refused(refused), false) = (&frame, is_hostile) {
-                    panic!("{refused:?} goes to a peer without grants")
-                }
-            }
-            assert_eq!(header.frames.get(), held);
-            peer.heard = peer.heard.wrapping_add(u32::from(held));
+        peer.read(&mut self.outgoing[usize::from(!is_hostile)], |header, frames| {
+            let refused = frames.iter().find(|frame| matches!(frame, Frame::Refused(_)));
+            assert!(is_hostile || refused.is_none(), "{refused:?} goes to a peer without grants");
             if !is_hostile {
                 self.sound_limit = header.envelope_limit.get();
             }
-            used += length;
-        }
-        stream.drain(..used);
+        });
     }
 
     /// Disconnects all peers, and checks that no state remains.

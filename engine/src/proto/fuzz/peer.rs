@@ -4,48 +4,30 @@ use zerocopy::IntoBytes;
 
 use super::script::Script;
 use crate::proto::session::ControlFrame;
+use crate::proto::sim::{self, ScriptedPeer};
 use crate::wire::cma_source::FLAG_CMA;
 use crate::wire::eager::FLAG_DATA;
-use crate::wire::segment::{SEGMENT_HEADER_BYTES, SegmentHeader};
+use crate::wire::segment::FLAG_ACK_REQUESTED;
 use crate::wire::{
     DATA_BYTES, EAGER_BYTES_MAX, Eager, Grant, MESSAGE_BYTES_MAX, OneSided, Reply, ReplyRts, Rts,
     frame,
 };
 
-/// Protocol state of a peer, as it sees it.
-#[derive(Clone, Copy, Default)]
-pub(super) struct Peer {
-    /// Frames received.
-    pub(super) heard: u32,
-    /// Frames sent.
-    pub(super) said: u32,
-    /// Limits announced last.
-    pub(super) envelopes: u32,
-    pub(super) bytes: u32,
-}
-
-impl Peer {
-    pub(super) fn new(envelopes: u32, bytes: u32) -> Self {
-        Self { heard: 0, said: 0, envelopes, bytes }
-    }
-
-    /// Returns a valid segment.
-    pub(super) fn segment(&mut self, frames: u16, body: &[u8]) -> Vec<u8> {
-        let header = SegmentHeader {
-            length: ((SEGMENT_HEADER_BYTES + body.len()) as u32).into(),
-            frames: frames.into(),
-            flags: 1.into(),
-            first_frame: self.said.into(),
-            ack: self.heard.into(),
-            envelope_limit: self.envelopes.into(),
-            byte_limit: self.bytes.into(),
-        };
-        self.said = self.said.wrapping_add(u32::from(frames));
-        [header.as_bytes(), body].concat()
+impl ScriptedPeer {
+    /// Returns a valid segment, which requests an acknowledgement.
+    pub(super) fn next_segment(&mut self, frames: u16, body: &[u8]) -> Vec<u8> {
+        let segment = self.segment(frames, FLAG_ACK_REQUESTED, body);
+        self.sent = self.sent.wrapping_add(u32::from(frames));
+        segment
     }
 
     /// Generates a segment of one or many frames, usually valid.
-    pub(super) fn say(&mut self, script: &mut Script<'_>, names: &[u64], lanes: &[u32]) -> Vec<u8> {
+    pub(super) fn write(
+        &mut self,
+        script: &mut Script<'_>,
+        names: &[u64],
+        lanes: &[u32],
+    ) -> Vec<u8> {
         let body = frame(script, names, lanes);
         let most = (40_000 / body.len().max(1)).min(300) as u8;
         let count = match script.byte() {
@@ -53,11 +35,11 @@ impl Peer {
             few => u16::from(few % 3) + 1,
         };
         if script.byte() > 200 {
-            self.envelopes = self.envelopes.wrapping_add(script.u32() >> 24);
-            self.bytes = self.bytes.wrapping_add(script.u32() >> 16);
+            self.envelope_limit = self.envelope_limit.wrapping_add(script.u32() >> 24);
+            self.byte_limit = self.byte_limit.wrapping_add(script.u32() >> 16);
         }
         let announced = if script.byte() == 255 { script.byte().into() } else { count };
-        let mut segment = self.segment(announced, &body.repeat(count.into()));
+        let mut segment = self.next_segment(announced, &body.repeat(count.into()));
         if script.byte() > 250 {
             let at = script.below(segment.len());
             segment[at] = script.byte();
@@ -195,15 +177,12 @@ fn bytes_of(control: &ControlFrame) -> Vec<u8> {
 fn eager(script: &mut Script<'_>, names: &[u64]) -> Vec<u8> {
     let carried = length(script).min(EAGER_BYTES_MAX as u64 + 1) as u32;
     let header = Eager {
-        kind: frame::KIND_EAGER,
         flags: flags(script),
         target_endpoint: u16::from(script.byte() % 3).into(),
         source_endpoint: source(script).into(),
-        predecessor_distance: 0.into(),
-        context: 5.into(),
-        length: carried.into(),
         tag: u64::from(script.byte() % 3).into(),
         operation: name(script, names).into(),
+        ..sim::eager(carried)
     };
     [header.as_bytes(), data(header.flags), &vec![7; carried as usize]].concat()
 }
@@ -231,16 +210,13 @@ fn rts(script: &mut Script<'_>, names: &[u64]) -> Vec<u8> {
     let length = length(script);
     let first = script.pick(&[0, 0, 1, 100, length as u32]).min(EAGER_BYTES_MAX as u32 + 1);
     let header = Rts {
-        kind: frame::KIND_RTS,
         flags: flags(script),
         target_endpoint: u16::from(script.byte() % 3).into(),
         source_endpoint: source(script).into(),
-        predecessor_distance: 0.into(),
-        context: 5.into(),
         first_bytes: first.into(),
         tag: u64::from(script.byte() % 3).into(),
         operation: name(script, names).into(),
-        length: length.into(),
+        ..sim::rts(length)
     };
     [header.as_bytes(), data(header.flags), &vec![7; first as usize]].concat()
 }

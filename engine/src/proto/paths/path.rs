@@ -367,26 +367,10 @@ impl SessionPath {
 mod tests {
     use super::*;
     use crate::proto::core::Config;
-    use crate::proto::effects::Ended;
     use crate::proto::keys::SessionKeys;
     use crate::proto::packet::PathConfig;
     use crate::proto::paths::by_hand::Nothing;
-    use crate::proto::table::Id;
-
-    struct NoEffects;
-
-    impl Effects for NoEffects {
-        fn slice(&mut self, _: Id, _: Id, _: u64, _: u64) {
-            unreachable!("no receive here takes many messages")
-        }
-
-        fn place(&mut self, _: Id, _: usize, _: &[u8]) {}
-        fn copy(&mut self, _: Id, _: Id, _: u64, _: u64) {}
-        fn checksum(&self, _: Id, _: u64, _: u32) -> u32 {
-            0
-        }
-        fn complete(&mut self, _: Id, _: Ended) {}
-    }
+    use crate::proto::sim::NoEffects;
 
     fn path() -> SessionPath {
         let remote = "192.0.2.1:1".parse().unwrap();

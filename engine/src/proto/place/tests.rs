@@ -1,34 +1,10 @@
 //! Resolution of remote endpoints that are known by a listener address.
 
-use super::super::by_hand::locator;
-use super::super::core::Config;
-use super::super::effects::Ended;
 use super::super::keys::SessionKeys;
-use super::super::session::{Limits, NOTHING};
 use super::*;
+use crate::proto::sim::{LIMITS, NoEffects, OWN, core_of, locator};
 
-const OWN: u64 = 7;
 const THERE: u64 = 20;
-const LIMITS: Limits =
-    Limits { session: 9, envelope_limit: 1, byte_limit: 1, eager_limit: 1, ..NOTHING };
-
-/// Ignores the results of operations.
-struct Nobody;
-
-impl Effects for Nobody {
-    fn place(&mut self, _: Id, _: usize, _: &[u8]) {}
-    fn copy(&mut self, _: Id, _: Id, _: u64, _: u64) {}
-    fn checksum(&self, _: Id, _: u64, _: u32) -> u32 {
-        0
-    }
-    fn complete(&mut self, _: Id, _: Ended) {}
-    fn slice(&mut self, _: Id, _: Id, _: u64, _: u64) {}
-}
-
-fn core() -> Core {
-    Core::new(OWN, Config { sessions_max: 8, ..Config::for_tests() })
-}
-
 fn place() -> Locators {
     locator().into()
 }
@@ -36,7 +12,7 @@ fn place() -> Locators {
 /// RR-CONN-7
 #[test]
 fn address_resolves_to_the_current_engine() {
-    let mut core = core();
+    let mut core = core_of(8);
     let peer = core.insert_peer(0, place(), 0).unwrap();
     assert_eq!(core.insert_peer(0, place(), 0), Some(peer));
     let asks = core.remotes.get(peer).unwrap().session;
@@ -45,7 +21,7 @@ fn address_resolves_to_the_current_engine() {
     assert!(!core.is_of_place(asks, &elsewhere));
     let mut before = asks;
     for engine in [THERE, THERE + 1] {
-        core.adopt(before, engine, place(), 0, &mut Nobody);
+        core.adopt(before, engine, place(), 0, &mut NoEffects);
         let session = core.remotes.get(peer).unwrap().session;
         assert_eq!(core.session_of(engine), Some(session));
         assert_ne!(session, before);
@@ -61,7 +37,7 @@ fn address_resolves_to_the_current_engine() {
 #[test]
 fn two_addresses_of_one_endpoint_give_one_handle() {
     for is_place_first in [true, false] {
-        let mut core = core();
+        let mut core = core_of(8);
         let names = if is_place_first { [0, THERE] } else { [THERE, 0] };
         let handles = names.map(|engine| core.insert_peer(engine, place(), 0).unwrap());
         assert_eq!(handles[0], handles[1]);
@@ -75,7 +51,7 @@ fn two_addresses_of_one_endpoint_give_one_handle() {
 #[test]
 fn connecting_engine_becomes_the_peer_of_its_address() {
     for is_inserted_first in [true, false] {
-        let mut core = core();
+        let mut core = core_of(8);
         let before = is_inserted_first.then(|| core.insert_peer(0, place(), 0).unwrap());
         let admission = core.judge_hello(THERE, place(), 9, 1, 0).unwrap();
         let keys = SessionKeys::for_tests();
@@ -92,12 +68,12 @@ fn connecting_engine_becomes_the_peer_of_its_address() {
 /// RR-CONN-7
 #[test]
 fn second_handle_of_one_endpoint_is_refused() {
-    let mut core = core();
+    let mut core = core_of(8);
     let elsewhere = Locators::from("10.9.9.9:1".parse::<SocketAddr>().unwrap());
     let known = core.insert_peer(THERE, elsewhere, 0).unwrap();
     let peer = core.insert_peer(0, place(), 0).unwrap();
     let asks = core.remotes.get(peer).unwrap().session;
-    core.adopt(asks, THERE, place(), 0, &mut Nobody);
+    core.adopt(asks, THERE, place(), 0, &mut NoEffects);
     let session = core.session(asks).unwrap();
     assert_eq!(session.failure, Some(PeerFailure::KnownOtherwise));
     let there = core.session_of(THERE).unwrap();
@@ -108,10 +84,10 @@ fn second_handle_of_one_endpoint_is_refused() {
 /// RR-CONN-7
 #[test]
 fn own_address_resolves_to_the_engine_itself() {
-    let mut core = core();
+    let mut core = core_of(8);
     let peer = core.insert_peer(0, place(), 0).unwrap();
     let asks = core.remotes.get(peer).unwrap().session;
-    core.adopt(asks, OWN, place(), 0, &mut Nobody);
+    core.adopt(asks, OWN, place(), 0, &mut NoEffects);
     let session = core.remotes.get(peer).unwrap().session;
     assert!(core.is_loopback(session) && core.session(session).unwrap().is_connected());
 }
@@ -122,7 +98,7 @@ fn very_many_places_are_found_without_a_look_at_all_sessions() {
     const PEERS: u32 = 20_000;
     let at = |number: u32| SocketAddr::from((std::net::Ipv4Addr::from(0x0a00_0000 + number), 7000));
     let sessions_max = 2 * PEERS as usize;
-    let mut core = Core::new(OWN, Config { sessions_max, ..Config::for_tests() });
+    let mut core = core_of(sessions_max);
     for number in 0..PEERS {
         core.insert_peer(0, Locators::from(at(number)), 0).unwrap();
         let engine = 1000 + u64::from(number);
@@ -141,15 +117,15 @@ fn very_many_places_are_found_without_a_look_at_all_sessions() {
 /// RR-CONN-7
 #[test]
 fn a_session_that_is_forgotten_is_found_by_no_place() {
-    let mut core = Core::new(OWN, Config { sessions_max: 1, ..Config::for_tests() });
+    let mut core = core_of(1);
     let asks = core.insert_peer(0, place(), 0).unwrap();
-    assert!(core.remove_peer(asks, &mut Nobody));
+    assert!(core.remove_peer(asks, &mut NoEffects));
     core.actions.clear();
     let elsewhere = Locators::from("10.9.9.9:1".parse::<SocketAddr>().unwrap());
     // It needs the slot.
     let other = core.insert_peer(0, elsewhere, 0).unwrap();
     assert_eq!(core.insert_peer(0, elsewhere, 0), Some(other));
-    assert!(core.remove_peer(other, &mut Nobody));
+    assert!(core.remove_peer(other, &mut NoEffects));
     core.actions.clear();
     let engine = core.insert_peer(THERE, place(), 0).unwrap();
     assert_eq!(core.insert_peer(0, place(), 0), Some(engine));

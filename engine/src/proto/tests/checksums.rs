@@ -19,7 +19,7 @@ pub(super) fn chunk_comes(bench: &mut Bench, lane: Id, is_intact: bool) -> bool 
     };
     let sum = checksum(offset, length) ^ u32::from(!is_intact);
     let header = sent.header(&bulk.keys.receive, sum);
-    bench.core.handle_chunk_received(lane, chunk, Some(&header), 0, &mut bench.ends)
+    bench.core.handle_chunk_received(lane, chunk, Some(&header), 0, &mut bench.results)
 }
 
 /// RR-SUM-4, RR-SUM-5
@@ -29,31 +29,31 @@ fn corrupted_chunks_are_granted_again_up_to_a_limit() {
     bench.core.sessions.at_mut(bench.slot as usize).unwrap().has_checksums = true;
     let lane = bench.lane();
     let receive = bench.receive(6000);
-    bench.say(&rts(0, 6000)).unwrap();
-    assert_eq!(bench.hear(), [frame::KIND_GRANT; 2]);
+    bench.deliver(&rts(0, 6000)).unwrap();
+    assert_eq!(bench.transmit(), [frame::KIND_GRANT; 2]);
     for round in 1..BAD_CHUNKS_MAX {
         assert!(chunk_comes(&mut bench, lane, false), "the lane is in step");
-        assert_eq!(bench.hear(), [frame::KIND_GRANT], "round {round}");
-        assert!(!bench.ends.0.contains_key(&receive));
+        assert_eq!(bench.transmit(), [frame::KIND_GRANT], "round {round}");
+        assert!(!bench.results.ended.contains_key(&receive));
     }
     assert!(chunk_comes(&mut bench, lane, true));
-    assert!(bench.hear().is_empty());
+    assert!(bench.transmit().is_empty());
     for _ in 1..BAD_CHUNKS_MAX {
         assert!(chunk_comes(&mut bench, lane, false));
-        assert_eq!(bench.hear(), [frame::KIND_GRANT], "the count restarts");
+        assert_eq!(bench.transmit(), [frame::KIND_GRANT], "the count restarts");
     }
     assert!(chunk_comes(&mut bench, lane, true));
-    assert_eq!(bench.hear(), [frame::KIND_DONE]);
-    assert!(matches!(bench.ends.0[&receive], Ended::Received(_)));
+    assert_eq!(bench.transmit(), [frame::KIND_DONE]);
+    assert!(matches!(bench.results.ended[&receive], Ended::Received(_)));
     assert_eq!(bench.core.counters.corrupted_chunks, 2 * u64::from(BAD_CHUNKS_MAX - 1));
     assert_eq!(bench.core.poll_action(), Some(Action::Established { session: bench.slot }));
     assert_eq!(bench.core.poll_action(), None);
 
     bench.receive(1000);
-    bench.say(&rts(0, 1000)).unwrap();
+    bench.deliver(&rts(0, 1000)).unwrap();
     for round in 1..=BAD_CHUNKS_MAX {
         assert_eq!(bench.core.poll_action(), None, "round {round}");
-        bench.hear();
+        bench.transmit();
         chunk_comes(&mut bench, lane, false);
     }
     let Some(Action::GiveUp { session, failure }) = bench.core.poll_action() else {
@@ -70,15 +70,15 @@ fn chunks_have_checksums_only_where_agreed() {
         bench.core.sessions.at_mut(bench.slot as usize).unwrap().has_checksums = has_checksums;
         let lane = bench.lane();
         let send = bench.send(5000, CompletionLevel::Inject);
-        bench.hear();
-        bench.say(&grant(send, 100, 4000, 0)).unwrap();
-        let chunk = bench.core.next_send(lane, &bench.ends).unwrap();
+        bench.transmit();
+        bench.deliver(&grant(send, 100, 4000, 0)).unwrap();
+        let chunk = bench.core.next_send(lane, &bench.results).unwrap();
         let header = ChunkHeader::ref_from_bytes(&chunk.header).unwrap();
         let expected = if has_checksums { checksum(100, 4000) } else { 0 };
         assert_eq!(header.checksum.get(), expected);
         bench.receive(1000);
-        bench.say(&rts(0, 1000)).unwrap();
-        bench.hear();
+        bench.deliver(&rts(0, 1000)).unwrap();
+        bench.transmit();
         let is_in_step = chunk_comes(&mut bench, lane, true);
         assert_eq!(is_in_step, has_checksums, "a checksum that was not agreed on is invalid");
     }

@@ -7,8 +7,8 @@ use crate::proto::rendezvous::ChunkReceive;
 fn pulling(bench: &mut Bench) -> (Id, Id, ChunkReceive) {
     let lane = bench.lane();
     let receive = bench.receive(6000);
-    bench.say(&rts(0, 6000)).unwrap();
-    assert_eq!(bench.hear(), [frame::KIND_GRANT; 2]);
+    bench.deliver(&rts(0, 6000)).unwrap();
+    assert_eq!(bench.transmit(), [frame::KIND_GRANT; 2]);
     let chunk = bench.core.next_receive(lane).unwrap();
     (lane, receive, chunk)
 }
@@ -18,16 +18,16 @@ fn pulling(bench: &mut Bench) -> (Id, Id, ChunkReceive) {
 fn closed_pull_ends_after_the_kernel_and_notifies_its_sender() {
     let mut bench = Bench::new(Config::for_tests());
     let (lane, receive, chunk) = pulling(&mut bench);
-    bench.core.close_endpoint(0, &mut bench.ends);
-    assert!(bench.ends.0.is_empty(), "the kernel may still write");
-    assert_eq!(bench.hear(), [frame::KIND_DONE]);
+    bench.core.close_endpoint(0, &mut bench.results);
+    assert!(bench.results.ended.is_empty(), "the kernel may still write");
+    assert_eq!(bench.transmit(), [frame::KIND_DONE]);
     assert_eq!(bench.lanes_to_close(), 1, "its peer may never send the rest");
-    bench.core.lane_lost(lane, false, "given up", 0, &mut bench.ends);
+    bench.core.lane_lost(lane, false, "given up", 0, &mut bench.results);
     assert!(bench.core.has_closed());
-    bench.core.handle_chunk_received(lane, chunk, None, 0, &mut bench.ends);
-    assert_eq!(bench.ends.0[&receive], Ended::Cancelled);
+    bench.core.handle_chunk_received(lane, chunk, None, 0, &mut bench.results);
+    assert_eq!(bench.results.ended[&receive], Ended::Cancelled);
     assert!(!bench.core.has_closed());
-    assert!(bench.hear().is_empty(), "missing bytes are not granted again");
+    assert!(bench.transmit().is_empty(), "missing bytes are not granted again");
 }
 
 /// RR-RDV-5
@@ -36,23 +36,26 @@ fn closed_rendezvous_send_ends_after_the_kernel_and_serves_no_more() {
     let mut bench = Bench::new(Config::for_tests());
     let lane = bench.lane();
     let send = bench.send(5000, CompletionLevel::Inject);
-    bench.hear();
-    bench.say(&grant(send, 0, 1000, 0)).unwrap();
-    bench.say(&grant(send, 1000, 1000, 1)).unwrap();
-    bench.core.next_send(lane, &bench.ends).unwrap();
-    bench.core.close_endpoint(0, &mut bench.ends);
-    assert!(bench.ends.0.is_empty() && bench.core.is_sending_of_closed(), "it may still be sent");
+    bench.transmit();
+    bench.deliver(&grant(send, 0, 1000, 0)).unwrap();
+    bench.deliver(&grant(send, 1000, 1000, 1)).unwrap();
+    bench.core.next_send(lane, &bench.results).unwrap();
+    bench.core.close_endpoint(0, &mut bench.results);
+    assert!(
+        bench.results.ended.is_empty() && bench.core.is_sending_of_closed(),
+        "it may still be sent"
+    );
     assert_eq!(bench.lanes_to_close(), 0);
-    bench.core.cancel_closed(&mut bench.ends);
-    assert!(bench.ends.0.is_empty(), "the kernel may still read");
+    bench.core.cancel_closed(&mut bench.results);
+    assert!(bench.results.ended.is_empty(), "the kernel may still read");
     assert_eq!(bench.lanes_to_close(), 1);
     bench.core.handle_chunk_sent(lane, 0);
-    assert!(bench.core.next_send(lane, &bench.ends).is_none(), "granted before the close");
+    assert!(bench.core.next_send(lane, &bench.results).is_none(), "granted before the close");
     assert_eq!(bench.lanes_to_close(), 1);
-    bench.say(&grant(send, 2000, 1000, 2)).unwrap();
-    assert_eq!(bench.hear(), [frame::KIND_REFUSED]);
-    bench.core.handle_chunk_released(send, &mut bench.ends);
-    assert_eq!(bench.ends.0[&send], Ended::Cancelled);
+    bench.deliver(&grant(send, 2000, 1000, 2)).unwrap();
+    assert_eq!(bench.transmit(), [frame::KIND_REFUSED]);
+    bench.core.handle_chunk_released(send, &mut bench.results);
+    assert_eq!(bench.results.ended[&send], Ended::Cancelled);
     assert_eq!(bench.core.operations.len(), 0);
 }
 
@@ -62,36 +65,23 @@ fn cancelled_waiting_sends_unblock_others() {
     let second = bench.core.open_endpoint().unwrap();
     // The peer has credit for two.
     let sent: Vec<Id> = (0..2).map(|_| bench.send(8, CompletionLevel::Match)).collect();
-    assert_eq!(bench.hear(), [frame::KIND_EAGER; 2]);
+    assert_eq!(bench.transmit(), [frame::KIND_EAGER; 2]);
     let waiting = bench.send(8, CompletionLevel::Match);
-    let (peer, context, tag, length) = (bench.peer, 5, 1, 8);
-    let (level, hint) = (CompletionLevel::Delivery, Hint::None);
-    let request = SendRequest {
-        endpoint: second,
-        peer,
-        context,
-        tag,
-        length,
-        level,
-        hint,
-        data: None,
-        fence: false,
-    };
+    let request = SendRequest { endpoint: second, ..send_request(bench.peer, 5, 1, 8) };
     let other = bench.core.new_send(&request).unwrap();
     bench.core.enqueue(other, 0);
-    assert!(bench.hear().is_empty());
-    bench.core.close_endpoint(0, &mut bench.ends);
+    assert!(bench.transmit().is_empty());
+    bench.core.close_endpoint(0, &mut bench.results);
     assert!(bench.core.is_sending_of_closed());
-    bench.core.cancel_closed(&mut bench.ends);
+    bench.core.cancel_closed(&mut bench.results);
     for send in [sent[0], sent[1], waiting] {
-        assert_eq!(bench.ends.0[&send], Ended::Cancelled);
+        assert_eq!(bench.results.ended[&send], Ended::Cancelled);
     }
     // Its envelope of credit goes to the next one.
-    let more = bench.segment(0, &[], (3, 3000));
-    bench.handle(&more).unwrap();
-    assert_eq!(bench.hear(), [frame::KIND_EAGER]);
+    bench.announce(3, 3000);
+    assert_eq!(bench.transmit(), [frame::KIND_EAGER]);
     bench.acknowledge();
-    assert_eq!(bench.ends.0[&other], Ended::Sent { accepted: 8 });
+    assert_eq!(bench.results.ended[&other], Ended::Sent { accepted: 8 });
 }
 
 /// A message that the peer has needs its sender no more.
@@ -99,12 +89,12 @@ fn cancelled_waiting_sends_unblock_others() {
 fn closing_does_not_wait_for_matches() {
     let mut bench = Bench::new(Config::for_tests());
     let send = bench.send(8, CompletionLevel::Match);
-    bench.hear();
+    bench.transmit();
     bench.acknowledge();
-    bench.core.close_endpoint(0, &mut bench.ends);
+    bench.core.close_endpoint(0, &mut bench.results);
     assert!(!bench.core.is_sending_of_closed() && bench.core.has_closed());
-    bench.core.cancel_closed(&mut bench.ends);
-    assert_eq!(bench.ends.0[&send], Ended::Cancelled);
+    bench.core.cancel_closed(&mut bench.results);
+    assert_eq!(bench.results.ended[&send], Ended::Cancelled);
 }
 
 /// RR-END-5
@@ -113,14 +103,14 @@ fn missing_ack_is_requested_once() {
     let mut bench = Bench::new(Config::for_tests());
     let slot = bench.slot;
     bench.core.ask_for_ack(slot);
-    assert_eq!((bench.hear(), bench.flags), (Vec::new(), 0), "there is nothing to request");
+    assert_eq!((bench.transmit(), bench.flags), (Vec::new(), 0), "there is nothing to request");
     for _ in 0..2 {
         bench.send(10, CompletionLevel::Inject);
-        assert_eq!((bench.hear(), bench.flags), (vec![frame::KIND_EAGER], 0));
+        assert_eq!((bench.transmit(), bench.flags), (vec![frame::KIND_EAGER], 0));
         assert!(bench.core.may_lose_completed(slot));
         for expected in [FLAG_ACK_REQUESTED, 0] {
             bench.core.ask_for_ack(slot);
-            assert_eq!((bench.hear(), bench.flags), (Vec::new(), expected));
+            assert_eq!((bench.transmit(), bench.flags), (Vec::new(), expected));
         }
         bench.acknowledge();
         assert!(!bench.core.may_lose_completed(slot));
@@ -133,15 +123,15 @@ fn missing_ack_is_requested_once() {
 #[test]
 fn sends_to_a_reinserted_peer_end_with_its_session() {
     let mut bench = Bench::new(Config::for_tests());
-    assert!(bench.core.remove_peer(bench.peer, &mut bench.ends));
-    assert_eq!(bench.hear(), [frame::KIND_GOODBYE]);
-    bench.core.fail_session(bench.slot, PeerFailure::Removed, &mut bench.ends);
+    assert!(bench.core.remove_peer(bench.peer, &mut bench.results));
+    assert_eq!(bench.transmit(), [frame::KIND_GOODBYE]);
+    bench.core.fail_session(bench.slot, PeerFailure::Removed, &mut bench.results);
     bench.peer = bench.core.insert_peer(PEER, locator(), 0).unwrap();
     bench.core.insert_peer(PEER, locator(), 1).unwrap();
     let send = bench.send(8, CompletionLevel::Delivery);
     let failure = PeerFailure::Lost("no answer".into());
-    bench.core.fail_session(bench.slot, failure.clone(), &mut bench.ends);
-    let ended = bench.ends.0.get(&send);
+    bench.core.fail_session(bench.slot, failure.clone(), &mut bench.results);
+    let ended = bench.results.ended.get(&send);
     assert!(matches!(ended, Some(Ended::Failed(why, _)) if *why == failure), "{ended:?}");
 }
 
@@ -152,10 +142,10 @@ fn sends_to_a_reinserted_peer_end_with_its_session() {
 fn crossing_goodbyes_are_no_failure_for_a_reinserted_peer() {
     let mut bench = Bench::new(Config::for_tests());
     bench.send(8, CompletionLevel::Inject);
-    assert_eq!(bench.hear(), [frame::KIND_EAGER]);
-    assert!(bench.core.remove_peer(bench.peer, &mut bench.ends));
-    assert_eq!(bench.hear(), [frame::KIND_GOODBYE]);
-    bench.core.fail_session(bench.slot, PeerFailure::Left, &mut bench.ends);
+    assert_eq!(bench.transmit(), [frame::KIND_EAGER]);
+    assert!(bench.core.remove_peer(bench.peer, &mut bench.results));
+    assert_eq!(bench.transmit(), [frame::KIND_GOODBYE]);
+    bench.core.fail_session(bench.slot, PeerFailure::Left, &mut bench.results);
     let peer = bench.core.insert_peer(PEER, locator(), 0).unwrap();
     assert!(bench.core.route(peer).is_ok_and(|slot| slot == bench.slot));
 }

@@ -13,13 +13,12 @@ fn a_message_goes_at_once_where_the_window_has_grown_enough_for_it() {
     assert!(!bench.core.needs_operation(&request), "credit has grown to 3000 bytes");
     bench.send(950, CompletionLevel::Inject);
     bench.send(1000, CompletionLevel::Inject);
-    bench.hear();
+    bench.transmit();
     let long = bench.request(1000, CompletionLevel::Inject, Hint::None);
     assert!(!bench.core.needs_operation(&long), "1050 bytes are left");
-    let more = bench.segment(0, &[], (5, 3000));
-    bench.handle(&more).unwrap();
+    bench.announce(5, 3000);
     bench.send(1000, CompletionLevel::Inject);
-    bench.hear();
+    bench.transmit();
     assert!(bench.core.needs_operation(&request), "50 bytes are left, and no more may come");
 }
 
@@ -35,7 +34,7 @@ fn what_an_attempt_to_connect_gives_back_extends_windows_that_met_the_bound() {
     let window =
         |bench: &Bench| bench.core.sessions.at(bench.slot as usize).unwrap().envelopes.window();
     for _ in 0..16 {
-        bench.say(&eager(0, 0, 0)).unwrap();
+        bench.deliver(&eager(0, 0, 0)).unwrap();
     }
     assert_eq!(window(&bench), 16, "all that is left was offered to others");
     bench.core.end_offer(engines.start);
@@ -55,7 +54,7 @@ fn what_is_given_back_visits_only_sessions_with_low_windows() {
     }
     assert_eq!(bench.core.sessions_with_low_windows(), [] as [u32; 0]);
     for _ in 0..16 {
-        bench.say(&eager(0, 0, 0)).unwrap();
+        bench.deliver(&eager(0, 0, 0)).unwrap();
     }
     assert_eq!(bench.core.sessions_with_low_windows(), [bench.slot]);
     // Nothing is free: the session is not even looked at, and waits for more.
@@ -74,8 +73,8 @@ fn window_shrinks_as_the_messages_that_it_grew_for_are_received() {
         |bench: &Bench| bench.core.sessions.at(bench.slot as usize).unwrap().envelopes.window();
     let mut held = 0;
     while window(&bench) < 200 {
-        bench.say(&eager(0, 0, 0)).unwrap();
-        bench.hear();
+        bench.deliver(&eager(0, 0, 0)).unwrap();
+        bench.transmit();
         held += 1;
     }
     for _ in 0..held {
@@ -83,9 +82,9 @@ fn window_shrinks_as_the_messages_that_it_grew_for_are_received() {
     }
     // The peer may still use what was announced.
     for _ in 0..200 {
-        bench.say(&eager(0, 0, 0)).unwrap();
+        bench.deliver(&eager(0, 0, 0)).unwrap();
         bench.receive(0);
-        bench.hear();
+        bench.transmit();
     }
     assert_eq!((window(&bench), bench.core.reserved_envelopes), (16, 16));
 }

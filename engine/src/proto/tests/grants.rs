@@ -9,12 +9,12 @@ fn peer_that_grants_without_reading_is_disconnected() {
     let mut bench = Bench::new(Config::for_tests());
     let lane = bench.lane();
     let send = bench.send(5000, CompletionLevel::Inject);
-    bench.hear();
+    bench.transmit();
     for chunk in 0..GRANTED_MAX as u32 {
-        bench.say(&grant(send, 0, 1, chunk)).unwrap();
+        bench.deliver(&grant(send, 0, 1, chunk)).unwrap();
     }
     let one_more = grant(send, 0, 1, GRANTED_MAX as u32);
-    assert_eq!(bench.say(&one_more), Err(FrameError::AnswersWait(GRANTED_MAX)));
+    assert_eq!(bench.deliver(&one_more), Err(FrameError::AnswersWait(GRANTED_MAX)));
     assert_eq!(bench.core.lanes.get(lane).unwrap().outgoing.len(), GRANTED_MAX);
 }
 
@@ -24,12 +24,12 @@ fn grants_continue_while_some_are_served() {
     let mut bench = Bench::new(Config::for_tests());
     let lane = bench.lane();
     let send = bench.send(5000, CompletionLevel::Inject);
-    bench.hear();
+    bench.transmit();
     for chunk in 0..2 * GRANTED_MAX as u32 {
-        bench.say(&grant(send, 0, 1, chunk)).unwrap();
-        assert!(bench.core.next_send(lane, &bench.ends).is_some());
+        bench.deliver(&grant(send, 0, 1, chunk)).unwrap();
+        assert!(bench.core.next_send(lane, &bench.results).is_some());
         bench.core.handle_chunk_sent(lane, 0);
-        bench.core.handle_chunk_released(send, &mut bench.ends);
+        bench.core.handle_chunk_released(send, &mut bench.results);
     }
 }
 
@@ -43,11 +43,11 @@ fn lane_at_its_grant_limit_gets_no_more() {
     let tiny = Incoming { operation: receive, offset: 0, length: 0, chunk: 0, granted_ns: 0 };
     let full = std::iter::repeat_n(tiny, GRANTED_MAX);
     bench.core.lanes.get_mut(lane).unwrap().incoming.extend(full);
-    bench.say(&rts(0, 1)).unwrap();
-    assert_eq!(bench.hear(), [] as [u8; 0]);
+    bench.deliver(&rts(0, 1)).unwrap();
+    assert_eq!(bench.transmit(), [] as [u8; 0]);
     bench.core.lanes.get_mut(lane).unwrap().incoming.pop_front();
     bench.core.mark_granting(bench.slot);
-    assert_eq!(bench.hear(), [frame::KIND_GRANT]);
+    assert_eq!(bench.transmit(), [frame::KIND_GRANT]);
 }
 
 /// Starts eight messages of a chunk each, the first four of which are granted.
@@ -56,9 +56,9 @@ fn eight(bench: &mut Bench) -> Id {
     let lane = bench.lane();
     for _ in 0..8 {
         bench.receive(4096);
-        bench.say(&rts(0, 4096)).unwrap();
+        bench.deliver(&rts(0, 4096)).unwrap();
     }
-    assert_eq!(bench.hear(), [frame::KIND_GRANT; 4]);
+    assert_eq!(bench.transmit(), [frame::KIND_GRANT; 4]);
     lane
 }
 
@@ -73,9 +73,9 @@ fn done_is_sent_with_the_next_grants() {
     let (done, grant) = ([frame::KIND_DONE], [frame::KIND_GRANT]);
     for (dones, grants) in [(0, 0), (2, 2), (0, 0), (2, 2), (1, 0), (1, 0), (1, 0), (1, 0)] {
         assert!(checksums::chunk_comes(&mut bench, lane, true));
-        assert_eq!(bench.hear(), [done.repeat(dones), grant.repeat(grants)].concat());
+        assert_eq!(bench.transmit(), [done.repeat(dones), grant.repeat(grants)].concat());
     }
-    assert_eq!(bench.ends.0.len(), 8);
+    assert_eq!(bench.results.ended.len(), 8);
 }
 
 #[test]
@@ -83,7 +83,7 @@ fn done_is_not_delayed_without_further_grants() {
     let mut bench = four_ahead();
     let lane = eight(&mut bench);
     assert!(checksums::chunk_comes(&mut bench, lane, true));
-    assert_eq!(bench.hear(), [] as [u8; 0]);
-    bench.core.lane_lost(lane, false, "closed", 0, &mut bench.ends);
-    assert!(bench.hear().contains(&frame::KIND_DONE));
+    assert_eq!(bench.transmit(), [] as [u8; 0]);
+    bench.core.lane_lost(lane, false, "closed", 0, &mut bench.results);
+    assert!(bench.transmit().contains(&frame::KIND_DONE));
 }

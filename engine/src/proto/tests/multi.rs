@@ -4,11 +4,9 @@ use super::*;
 
 impl Bench {
     fn receive_from(&mut self, peer: Option<Id>, capacity: u64, min_free: Option<u64>) -> Id {
-        let (context, tag, ignore) = (5, 1, 0);
-        let request =
-            ReceiveRequest { endpoint: 0, peer, context, tag, ignore, capacity, min_free };
+        let request = ReceiveRequest { min_free, ..receive_request(peer, 5, 1, capacity) };
         let id = self.core.new_receive(&request).unwrap();
-        self.core.start_receive(id, &mut self.ends);
+        self.core.start_receive(id, &mut self.results);
         id
     }
 
@@ -18,18 +16,18 @@ impl Bench {
 
     /// Returns where the messages of a multi-receive were placed: offset and length.
     fn slices(&self, of: Id) -> Vec<(u64, u64)> {
-        let its = self.ends.1.iter().filter(|slice| slice.0 == of);
+        let its = self.results.slices.iter().filter(|slice| slice.0 == of);
         its.map(|&(_, _, offset, length)| (offset, length)).collect()
     }
 
     fn has_ended(&self, id: Id) -> bool {
-        self.ends.0.contains_key(&id)
+        self.results.ended.contains_key(&id)
     }
 
     /// Returns the lengths of the messages of slices.
     fn lengths(&self, of: Id) -> Vec<u64> {
-        let its = self.ends.1.iter().filter(|slice| slice.0 == of);
-        let arrived = its.filter_map(|slice| match self.ends.0.get(&slice.1) {
+        let its = self.results.slices.iter().filter(|slice| slice.0 == of);
+        let arrived = its.filter_map(|slice| match self.results.ended.get(&slice.1) {
             Some(Ended::Received(arrival)) => Some(arrival.length),
             _ => None,
         });
@@ -43,13 +41,13 @@ fn messages_are_placed_consecutively_until_the_buffer_is_used() {
         let mut bench = Bench::new(Config::for_tests());
         let posted = is_early.then(|| bench.receive_many(64, 10));
         for length in [10, 20, 24, 8] {
-            bench.say(&eager(0, length, 0)).unwrap();
+            bench.deliver(&eager(0, length, 0)).unwrap();
         }
         let many = posted.unwrap_or_else(|| bench.receive_many(64, 10));
         assert_eq!(bench.slices(many), [(0, 10), (10, 20), (30, 24), (54, 8)]);
         assert_eq!(bench.lengths(many), [10, 20, 24, 8]);
-        assert_eq!(bench.ends.0[&many], Ended::Released { used: 62 });
-        bench.say(&eager(0, 1, 0)).unwrap();
+        assert_eq!(bench.results.ended[&many], Ended::Released { used: 62 });
+        bench.deliver(&eager(0, 1, 0)).unwrap();
         assert_eq!(bench.slices(many).len(), 4, "it is released");
         let next = bench.receive_many(1, 1);
         assert_eq!(bench.slices(next), [(0, 1)], "that message waited");
@@ -61,21 +59,21 @@ fn messages_are_placed_consecutively_until_the_buffer_is_used() {
 fn message_longer_than_the_free_space_is_truncated() {
     let mut bench = Bench::new(Config::for_tests());
     let many = bench.receive_many(64, 10);
-    bench.say(&eager(0, 50, 0)).unwrap();
-    bench.say(&eager(0, 30, 0)).unwrap();
+    bench.deliver(&eager(0, 50, 0)).unwrap();
+    bench.deliver(&eager(0, 30, 0)).unwrap();
     assert_eq!(bench.slices(many), [(0, 50), (50, 14)]);
     assert_eq!(bench.lengths(many), [50, 30], "the length as it was sent");
-    assert_eq!(bench.ends.0[&many], Ended::Released { used: 64 });
+    assert_eq!(bench.results.ended[&many], Ended::Released { used: 64 });
 }
 
 #[test]
 fn empty_messages_take_no_space() {
     let mut bench = Bench::new(Config::for_tests());
     let many = bench.receive_many(8, 0);
-    (0..5).for_each(|_| assert!(bench.say(&eager(0, 0, 0)).is_ok()));
+    (0..5).for_each(|_| assert!(bench.deliver(&eager(0, 0, 0)).is_ok()));
     assert!(bench.slices(many).iter().all(|slice| *slice == (0, 0)) && !bench.has_ended(many));
-    bench.say(&eager(0, 8, 0)).unwrap();
-    assert_eq!(bench.ends.0[&many], Ended::Released { used: 8 }, "nothing is free");
+    bench.deliver(&eager(0, 8, 0)).unwrap();
+    assert_eq!(bench.results.ended[&many], Ended::Released { used: 8 }, "nothing is free");
 }
 
 /// RR-MATCH-2
@@ -86,12 +84,12 @@ fn multi_receive_keeps_its_matching_order() {
     let before = bench.receive_from(peer, 8, None);
     let many = bench.receive_many(16, 1);
     let after = bench.receive_from(peer, 8, None);
-    bench.say(&eager(0, 8, 0)).unwrap();
+    bench.deliver(&eager(0, 8, 0)).unwrap();
     assert!(bench.has_ended(before) && bench.slices(many).is_empty());
-    bench.say(&eager(0, 8, 0)).unwrap();
-    bench.say(&eager(0, 8, 0)).unwrap();
+    bench.deliver(&eager(0, 8, 0)).unwrap();
+    bench.deliver(&eager(0, 8, 0)).unwrap();
     assert!(bench.slices(many).len() == 2 && bench.has_ended(many) && !bench.has_ended(after));
-    bench.say(&eager(0, 8, 0)).unwrap();
+    bench.deliver(&eager(0, 8, 0)).unwrap();
     assert!(bench.has_ended(after));
 }
 
@@ -100,21 +98,21 @@ fn pulled_message_keeps_its_slice_and_the_buffer() {
     for is_cancelled in [false, true] {
         let mut bench = Bench::new(Config::for_tests());
         let many = bench.receive_many(64, 10);
-        bench.say(&rts(0, 30)).unwrap();
-        bench.say(&eager(0, 34, 0)).unwrap();
+        bench.deliver(&rts(0, 30)).unwrap();
+        bench.deliver(&eager(0, 34, 0)).unwrap();
         assert_eq!(bench.slices(many), [(0, 30), (30, 34)]);
         assert_eq!(bench.lengths(many), [34], "the other one is in progress");
-        let may_cancel = bench.core.cancel_receive(many, &mut bench.ends);
+        let may_cancel = bench.core.cancel_receive(many, &mut bench.results);
         assert!(!may_cancel && !bench.has_ended(many), "it is used up, and not released");
         if is_cancelled {
-            bench.core.close_endpoint(0, &mut bench.ends);
+            bench.core.close_endpoint(0, &mut bench.results);
         } else {
             let failure = PeerFailure::Lost("gone".into());
-            bench.core.fail_session(bench.slot, failure, &mut bench.ends);
+            bench.core.fail_session(bench.slot, failure, &mut bench.results);
         }
-        let pulled = bench.ends.1[0].1;
+        let pulled = bench.results.slices[0].1;
         assert!(bench.has_ended(pulled) && bench.lengths(many) == [34]);
-        assert_eq!(bench.ends.0[&many], Ended::Released { used: 64 });
+        assert_eq!(bench.results.ended[&many], Ended::Released { used: 64 });
         assert_eq!(bench.core.operations().len(), 0);
     }
 }
@@ -123,13 +121,13 @@ fn pulled_message_keeps_its_slice_and_the_buffer() {
 fn cancelled_multi_receive_ends_after_its_matched_messages() {
     let mut bench = Bench::new(Config::for_tests());
     let many = bench.receive_many(64, 10);
-    bench.say(&rts(0, 30)).unwrap();
-    assert!(bench.core.cancel_receive(many, &mut bench.ends));
-    assert!(!bench.has_ended(many) && !bench.core.cancel_receive(many, &mut bench.ends));
-    bench.say(&eager(0, 8, 0)).unwrap();
+    bench.deliver(&rts(0, 30)).unwrap();
+    assert!(bench.core.cancel_receive(many, &mut bench.results));
+    assert!(!bench.has_ended(many) && !bench.core.cancel_receive(many, &mut bench.results));
+    bench.deliver(&eager(0, 8, 0)).unwrap();
     assert_eq!(bench.slices(many).len(), 1, "it matches no more");
-    bench.core.fail_session(bench.slot, PeerFailure::Left, &mut bench.ends);
-    assert_eq!(bench.ends.0[&many], Ended::Cancelled);
+    bench.core.fail_session(bench.slot, PeerFailure::Left, &mut bench.results);
+    assert_eq!(bench.results.ended[&many], Ended::Cancelled);
 }
 
 /// RR-CREDIT-4
@@ -137,13 +135,13 @@ fn cancelled_multi_receive_ends_after_its_matched_messages() {
 fn multi_receive_is_released_if_no_end_can_be_reported() {
     let mut bench = Bench::new(Config::for_tests());
     let many = bench.receive_many(64, 10);
-    bench.say(&eager(0, 8, 0)).unwrap();
-    bench.ends.2 = true;
-    bench.say(&eager(0, 9, 0)).unwrap();
-    assert_eq!(bench.ends.0[&many], Ended::Released { used: 8 });
+    bench.deliver(&eager(0, 8, 0)).unwrap();
+    bench.results.is_full = true;
+    bench.deliver(&eager(0, 9, 0)).unwrap();
+    assert_eq!(bench.results.ended[&many], Ended::Released { used: 8 });
     let next = bench.receive_many(64, 10);
-    assert_eq!(bench.ends.0[&next], Ended::Released { used: 0 }, "there is still no space");
-    bench.ends.2 = false;
+    assert_eq!(bench.results.ended[&next], Ended::Released { used: 0 }, "there is still no space");
+    bench.results.is_full = false;
     let next = bench.receive_many(64, 10);
     assert_eq!(bench.lengths(next), [9], "no message is lost");
 }
@@ -152,9 +150,9 @@ fn multi_receive_is_released_if_no_end_can_be_reported() {
 fn directed_multi_receive_ends_with_its_peer() {
     let mut bench = Bench::new(Config::for_tests());
     let many = bench.receive_from(Some(bench.peer), 64, Some(10));
-    bench.say(&eager(0, 8, 0)).unwrap();
-    bench.core.fail_session(bench.slot, PeerFailure::Left, &mut bench.ends);
-    assert!(matches!(bench.ends.0[&many], Ended::Failed(PeerFailure::Left, Some(_))));
+    bench.deliver(&eager(0, 8, 0)).unwrap();
+    bench.core.fail_session(bench.slot, PeerFailure::Left, &mut bench.results);
+    assert!(matches!(bench.results.ended[&many], Ended::Failed(PeerFailure::Left, Some(_))));
     let late = bench.receive_from(Some(bench.peer), 64, Some(10));
-    assert!(matches!(bench.ends.0[&late], Ended::Failed(PeerFailure::Left, Some(_))));
+    assert!(matches!(bench.results.ended[&late], Ended::Failed(PeerFailure::Left, Some(_))));
 }

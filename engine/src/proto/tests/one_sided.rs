@@ -70,7 +70,7 @@ fn peer_that_requests_without_reading_is_disconnected() {
         let mut asked = 0;
         let error = loop {
             asked += 1;
-            match bench.say(&frame_of(kind, flags, (key, length), asked)) {
+            match bench.deliver(&frame_of(kind, flags, (key, length), asked)) {
                 Ok(_) => assert!(asked < 10_000, "{kind} is answered for ever"),
                 Err(error) => break error,
             }
@@ -86,11 +86,11 @@ fn requests_within_the_limit_are_answered() {
     let mut bench = bench();
     for _ in 0..20 {
         for operation in 1..=u64::from(REQUESTS_MAX) {
-            bench.say(&frame_of(frame::KIND_PUT, 0, (KEY, 8), operation)).unwrap();
+            bench.deliver(&frame_of(frame::KIND_PUT, 0, (KEY, 8), operation)).unwrap();
         }
         let mut replies = 0;
         while replies < REQUESTS_MAX as usize {
-            let heard = bench.hear();
+            let heard = bench.transmit();
             assert!(!heard.is_empty(), "{replies} have come");
             replies += heard.iter().filter(|&&kind| kind == frame::KIND_REPLY).count();
             bench.acknowledge();
@@ -110,11 +110,11 @@ fn executed_operations_are_never_refused() {
         bench.receive(8);
     }
     let fetches = FLAG_FETCH | FLAG_NO_OPERANDS;
-    bench.say(&frame_of(frame::KIND_ATOMIC, fetches, (KEY, 512), 1)).unwrap();
-    assert_eq!((bench.ends.3.len(), refused(&bench)), (0, 1));
+    bench.deliver(&frame_of(frame::KIND_ATOMIC, fetches, (KEY, 512), 1)).unwrap();
+    assert_eq!((bench.results.accesses.len(), refused(&bench)), (0, 1));
     // A short reply needs no space there.
-    bench.say(&frame_of(frame::KIND_ATOMIC, fetches, (KEY, 8), 2)).unwrap();
-    assert_eq!((bench.ends.3.len(), refused(&bench)), (1, 1));
+    bench.deliver(&frame_of(frame::KIND_ATOMIC, fetches, (KEY, 8), 2)).unwrap();
+    assert_eq!((bench.results.accesses.len(), refused(&bench)), (1, 1));
 }
 
 /// RR-RMA-6
@@ -122,10 +122,10 @@ fn executed_operations_are_never_refused() {
 fn only_puts_carry_remote_data() {
     let mut bench = bench();
     let flags = eager::FLAG_DATA;
-    bench.say(&frame_of(frame::KIND_PUT, flags, (KEY, 8), 1)).unwrap();
+    bench.deliver(&frame_of(frame::KIND_PUT, flags, (KEY, 8), 1)).unwrap();
     let fetches = flags | FLAG_FETCH | FLAG_NO_OPERANDS;
-    bench.say(&frame_of(frame::KIND_ATOMIC, fetches, (KEY, 8), 2)).unwrap();
-    let told: Vec<bool> = bench.ends.3.iter().map(|(_, data)| data.is_some()).collect();
+    bench.deliver(&frame_of(frame::KIND_ATOMIC, fetches, (KEY, 8), 2)).unwrap();
+    let told: Vec<bool> = bench.results.accesses.iter().map(|(_, data)| data.is_some()).collect();
     assert_eq!(told, [true, false]);
 }
 
@@ -137,17 +137,17 @@ fn put_with_the_right_invalidates_its_key() {
         let put = |flags, key, operation| frame_of(kind, flags, (key, length), operation);
         // It needs the right.
         open(&mut bench, KEY + 1, Access::REMOTE_WRITE);
-        bench.say(&put(FLAG_INVALIDATE, KEY + 1, 1)).unwrap();
+        bench.deliver(&put(FLAG_INVALIDATE, KEY + 1, 1)).unwrap();
         assert_eq!(refused(&bench), 1);
-        bench.say(&put(0, KEY + 1, 2)).unwrap();
+        bench.deliver(&put(0, KEY + 1, 2)).unwrap();
         assert_eq!(refused(&bench), 1, "the key is still valid");
         // A refused put leaves the key valid.
         if kind == frame::KIND_PUT_RTS {
-            bench.say(&frame_of(kind, FLAG_INVALIDATE, (KEY, REGION + 1), 3)).unwrap();
+            bench.deliver(&frame_of(kind, FLAG_INVALIDATE, (KEY, REGION + 1), 3)).unwrap();
         }
-        bench.say(&put(FLAG_INVALIDATE, KEY, 4)).unwrap();
+        bench.deliver(&put(FLAG_INVALIDATE, KEY, 4)).unwrap();
         let before = refused(&bench);
-        bench.say(&put(0, KEY, 5)).unwrap();
+        bench.deliver(&put(0, KEY, 5)).unwrap();
         assert_eq!(refused(&bench), before + 1, "the key is unknown");
         assert!(bench.core.regions().region_of(KEY).is_none());
         let was_pulled = kind == frame::KIND_PUT_RTS;
@@ -164,7 +164,7 @@ fn operations_that_a_removed_peer_waits_for_are_answered() {
         let mut bench = bench();
         bench.lane();
         bench.core.insert_peer(PEER, locator(), 1).unwrap();
-        bench.say(&frame_of(kind, 0, (KEY, length), 1)).unwrap();
+        bench.deliver(&frame_of(kind, 0, (KEY, length), 1)).unwrap();
         bench
     };
     for (kind, length, answer) in [
@@ -173,17 +173,17 @@ fn operations_that_a_removed_peer_waits_for_are_answered() {
         (frame::KIND_PUT_RTS, REGION, frame::KIND_DONE),
     ] {
         let mut bench = asked(kind, length);
-        assert!(bench.core.remove_peer(bench.peer, &mut bench.ends));
-        assert_eq!(bench.hear(), [answer], "{kind} of {length} bytes");
+        assert!(bench.core.remove_peer(bench.peer, &mut bench.results));
+        assert_eq!(bench.transmit(), [answer], "{kind} of {length} bytes");
         assert_eq!(bench.core.operations.len(), 0);
     }
     // A pull that the origin has begun is refused when it asks for more.
     let mut bench = asked(frame::KIND_GET, REGION);
-    assert_eq!(bench.hear(), [frame::KIND_REPLY_RTS]);
+    assert_eq!(bench.transmit(), [frame::KIND_REPLY_RTS]);
     let (served, _) = bench.core.operations.iter().next().unwrap();
-    assert!(bench.core.remove_peer(bench.peer, &mut bench.ends));
-    bench.say(&grant(served, 0, 1, 0)).unwrap();
-    assert_eq!(bench.hear(), [frame::KIND_REFUSED]);
+    assert!(bench.core.remove_peer(bench.peer, &mut bench.results));
+    bench.deliver(&grant(served, 0, 1, 0)).unwrap();
+    assert_eq!(bench.transmit(), [frame::KIND_REFUSED]);
 }
 
 fn get(bench: &mut Bench, length: u64) -> Id {
@@ -236,24 +236,24 @@ fn unexpected_replies_have_no_effect() {
     let id = get(&mut bench, 100);
     // Before it was sent, and to operations that never existed.
     for operation in [id.to_u64(), 0, u64::MAX, id.to_u64() + (1 << 32)] {
-        bench.say(&reply(operation, 0, 100)).unwrap();
-        bench.say(&reply(operation, 1, 0)).unwrap();
-        bench.say(&reply_rts(operation)).unwrap();
+        bench.deliver(&reply(operation, 0, 100)).unwrap();
+        bench.deliver(&reply(operation, 1, 0)).unwrap();
+        bench.deliver(&reply_rts(operation)).unwrap();
     }
-    assert!(bench.ends.0.is_empty());
-    assert!(bench.hear().contains(&frame::KIND_GET));
-    bench.say(&reply(id.to_u64(), 0, 100)).unwrap();
-    assert!(matches!(bench.ends.0[&id], Ended::Sent { accepted: 100 }));
+    assert!(bench.results.ended.is_empty());
+    assert!(bench.transmit().contains(&frame::KIND_GET));
+    bench.deliver(&reply(id.to_u64(), 0, 100)).unwrap();
+    assert!(matches!(bench.results.ended[&id], Ended::Sent { accepted: 100 }));
     // After the end.
-    bench.say(&reply(id.to_u64(), 0, 100)).unwrap();
-    bench.say(&reply_rts(id.to_u64())).unwrap();
+    bench.deliver(&reply(id.to_u64(), 0, 100)).unwrap();
+    bench.deliver(&reply_rts(id.to_u64())).unwrap();
     // A message waits for no such reply.
     let send = bench.send(5000, CompletionLevel::Inject);
-    bench.hear();
-    bench.say(&reply(send.to_u64(), 0, 100)).unwrap();
-    bench.say(&reply(send.to_u64(), 1, 0)).unwrap();
-    bench.say(&reply_rts(send.to_u64())).unwrap();
-    assert_eq!(bench.ends.0.len(), 1);
+    bench.transmit();
+    bench.deliver(&reply(send.to_u64(), 0, 100)).unwrap();
+    bench.deliver(&reply(send.to_u64(), 1, 0)).unwrap();
+    bench.deliver(&reply_rts(send.to_u64())).unwrap();
+    assert_eq!(bench.results.ended.len(), 1);
 }
 
 /// Instead of an acknowledgement, a reply may be all that a fence waits for.
@@ -261,20 +261,18 @@ fn unexpected_replies_have_no_effect() {
 fn fence_after_a_get_opens_with_its_reply() {
     let mut bench = bench();
     let id = get(&mut bench, 100);
-    assert_eq!(bench.hear(), [frame::KIND_GET]);
-    let (peer, context, tag, level) = (bench.peer, 5, 1, CompletionLevel::Inject);
-    let (length, hint, data) = (8, Hint::None, None);
-    let fence = true;
-    let request = SendRequest { endpoint: 0, peer, context, tag, length, level, hint, data, fence };
+    assert_eq!(bench.transmit(), [frame::KIND_GET]);
+    let request = bench.request(8, CompletionLevel::Inject, Hint::None);
+    let request = SendRequest { fence: true, ..request };
     let send = bench.core.new_send(&request).unwrap();
     bench.core.enqueue(send, 0);
-    assert_eq!(bench.hear(), [] as [u8; 0]);
+    assert_eq!(bench.transmit(), [] as [u8; 0]);
     bench.acknowledge();
-    assert_eq!(bench.hear(), [] as [u8; 0]);
+    assert_eq!(bench.transmit(), [] as [u8; 0]);
     let answer = reply(id.to_u64(), 0, 100);
     let (header, payload) = Reply::ref_from_prefix(&answer).unwrap();
-    bench.core.handle_reply(bench.slot, header, payload, &mut bench.ends).unwrap();
-    assert_eq!(bench.hear(), [frame::KIND_EAGER]);
+    bench.core.handle_reply(bench.slot, header, payload, &mut bench.results).unwrap();
+    assert_eq!(bench.transmit(), [frame::KIND_EAGER]);
 }
 
 /// RR-RMA-2
@@ -283,10 +281,10 @@ fn reply_of_wrong_length_closes_the_session() {
     for length in [0, 99, 101] {
         let mut bench = bench();
         let id = get(&mut bench, 100);
-        bench.hear();
-        let said = bench.say(&reply(id.to_u64(), 0, length));
+        bench.transmit();
+        let said = bench.deliver(&reply(id.to_u64(), 0, length));
         assert_eq!(said, Err(FrameError::BadReply { got: length.into(), wanted: 100 }));
-        assert!(bench.ends.0.is_empty());
+        assert!(bench.results.ended.is_empty());
     }
 }
 
@@ -298,12 +296,12 @@ fn get_is_pulled_once() {
     let mut bench = bench();
     bench.lane();
     let id = get(&mut bench, 100_000);
-    bench.hear();
-    bench.say(&reply_rts(id.to_u64())).unwrap();
+    bench.transmit();
+    bench.deliver(&reply_rts(id.to_u64())).unwrap();
     let again = [reply_rts(id.to_u64()), reply(id.to_u64(), 1, 0), reply(id.to_u64(), 0, 8)];
     for answer in again {
-        bench.say(&answer).unwrap();
+        bench.deliver(&answer).unwrap();
     }
-    assert!(bench.ends.0.is_empty(), "the pull is in progress");
-    assert!(bench.hear().contains(&frame::KIND_DONE), "the second one gets DONE");
+    assert!(bench.results.ended.is_empty(), "the pull is in progress");
+    assert!(bench.transmit().contains(&frame::KIND_DONE), "the second one gets DONE");
 }

@@ -19,11 +19,11 @@ fn two_paths(config: Config) -> Bench {
     let mut bench = Bench::new(config);
     bench.core.set_rails(vec![info(0), info(1)]);
     bench.core.announce_rails(bench.slot);
-    assert_eq!(bench.hear(), [frame::KIND_RAIL; 2]);
+    assert_eq!(bench.transmit(), [frame::KIND_RAIL; 2]);
     assert_eq!(bench.core.poll_action(), Some(Action::Established { session: bench.slot }));
-    bench.say(told(0, 2).as_bytes()).unwrap();
+    bench.deliver(told(0, 2).as_bytes()).unwrap();
     assert_eq!(bench.core.poll_action(), None, "one is missing");
-    bench.say(told(1, 2).as_bytes()).unwrap();
+    bench.deliver(told(1, 2).as_bytes()).unwrap();
     assert_eq!(bench.core.poll_action(), Some(Action::PairRails { session: bench.slot }));
     bench.core.describe_first_path(bench.slot);
     bench
@@ -56,8 +56,8 @@ impl Bench {
 fn invalid_rails_close_the_session() {
     for second in [told(0, 2), told(1, 3), told(2, 2)] {
         let mut bench = Bench::new(Config::for_tests());
-        bench.say(told(0, 2).as_bytes()).unwrap();
-        let refused = bench.say(second.as_bytes());
+        bench.deliver(told(0, 2).as_bytes()).unwrap();
+        let refused = bench.deliver(second.as_bytes());
         assert!(matches!(refused, Err(FrameError::BadRail { .. })), "{second:?}");
     }
 }
@@ -68,11 +68,11 @@ fn single_rail_is_announced_to_a_multi_rail_peer() {
     let mut bench = Bench::new(Config::for_tests());
     bench.core.set_rails(vec![info(0)]);
     bench.core.announce_rails(bench.slot);
-    assert!(bench.hear().is_empty());
-    bench.say(told(1, 2).as_bytes()).unwrap();
-    assert_eq!(bench.hear(), [frame::KIND_RAIL]);
-    bench.say(told(0, 2).as_bytes()).unwrap();
-    assert!(bench.hear().is_empty(), "once");
+    assert!(bench.transmit().is_empty());
+    bench.deliver(told(1, 2).as_bytes()).unwrap();
+    assert_eq!(bench.transmit(), [frame::KIND_RAIL]);
+    bench.deliver(told(0, 2).as_bytes()).unwrap();
+    assert!(bench.transmit().is_empty(), "once");
 }
 
 /// RR-RAIL-2
@@ -101,12 +101,12 @@ fn no_grants_on_an_unvalidated_path() {
     let at = bench.core.add_path(bench.slot, path_number(1, 1)).unwrap();
     let lanes = [bench.lane_of(3, 0), bench.lane_of(4, path_number(1, 1))];
     bench.receive(4 * 4096);
-    bench.say(&rts(0, 4 * 4096)).unwrap();
-    assert_eq!(bench.hear(), [frame::KIND_GRANT; 2]);
+    bench.deliver(&rts(0, 4 * 4096)).unwrap();
+    assert_eq!(bench.transmit(), [frame::KIND_GRANT; 2]);
     assert!(bench.core.next_receive(lanes[0]).is_some());
     assert!(bench.core.next_receive(lanes[1]).is_none());
     bench.core.path_ready(bench.slot, at, 0);
-    assert_eq!(bench.hear(), [frame::KIND_GRANT; 2]);
+    assert_eq!(bench.transmit(), [frame::KIND_GRANT; 2]);
     assert!(bench.core.next_receive(lanes[1]).is_some());
 }
 
@@ -119,18 +119,18 @@ fn grants_of_a_failed_path_move_to_another() {
     bench.core.path_ready(slot, at, 0);
     let lanes = [bench.lane_of(3, 0), bench.lane_of(4, path_number(1, 1))];
     bench.receive(4 * 4096);
-    bench.say(&rts(0, 4 * 4096)).unwrap();
-    assert_eq!(bench.hear(), [frame::KIND_GRANT; 4]);
+    bench.deliver(&rts(0, 4 * 4096)).unwrap();
+    assert_eq!(bench.transmit(), [frame::KIND_GRANT; 4]);
     let in_kernel = bench.core.next_receive(lanes[0]).unwrap();
     bench.core.path_lost(slot, 0, 0);
     assert_eq!(bench.abandoned(), [lanes[0]]);
-    bench.core.lane_lost(lanes[0], true, "its path fails", 0, &mut bench.ends);
+    bench.core.lane_lost(lanes[0], true, "its path fails", 0, &mut bench.results);
     // The other path has two chunks already, which is all of its horizon.
-    assert_eq!(bench.hear(), [frame::KIND_LANE_LOST]);
+    assert_eq!(bench.transmit(), [frame::KIND_LANE_LOST]);
     let first = bench.core.next_receive(lanes[1]).unwrap();
     assert_ne!(first.offset, in_kernel.offset, "the kernel may still write there");
     // The kernel has released it.
-    bench.core.handle_chunk_received(lanes[0], in_kernel, None, 0, &mut bench.ends);
+    bench.core.handle_chunk_received(lanes[0], in_kernel, None, 0, &mut bench.results);
     let known = bench.core.sessions.at(slot as usize).unwrap();
     assert_eq!(known.missing.len(), 2);
     assert_eq!(known.rails.paths[0].counters().regrants, 2);
@@ -142,9 +142,9 @@ fn lane_abandoned_by_the_peer_is_closed() {
     let mut bench = two_paths(Config::for_tests());
     let lane = bench.lane_of(3, 0);
     let word = |lane: u32| [[frame::KIND_LANE_LOST, 0, 0, 0], lane.to_le_bytes()].concat();
-    bench.say(&word(9)).unwrap();
+    bench.deliver(&word(9)).unwrap();
     assert!(bench.abandoned().is_empty());
-    bench.say(&word(3)).unwrap();
+    bench.deliver(&word(3)).unwrap();
     assert_eq!(bench.abandoned(), [lane]);
 }
 
@@ -153,7 +153,7 @@ fn backup_carries_bulk_data_while_no_other_path_does() {
     let mut bench = Bench::new(Config { bulk_lanes_max: 4, ..Config::for_tests() });
     bench.core.set_rails(vec![info(0), RailInfo { role: ROLE_BACKUP, ..info(1) }]);
     for index in 0..2 {
-        bench.say(told(index, 2).as_bytes()).unwrap();
+        bench.deliver(told(index, 2).as_bytes()).unwrap();
     }
     let slot = bench.slot;
     bench.core.describe_first_path(slot);

@@ -17,7 +17,7 @@ mod latency;
 mod rails;
 mod snapshot;
 
-use super::scenarios::{config, loop_config, pass, peer};
+use super::scenarios::{add_hosts, config, loop_config, pass, peer};
 use super::world::{Step, World};
 use crate::driver::sim::datagrams::DatagramImpairments;
 use crate::driver::sim::net::Impairments;
@@ -130,10 +130,7 @@ impl Link {
         (world.turn_ns, world.datagram_ns) = (TURN_NS, DATAGRAM_NS);
         world.connection_ns = CONNECTION_NS;
         world.set_datagrams(true).unwrap();
-        for host in 0..2 {
-            world.add_host();
-            world.start(host, host as u64 + 1, config.clone(), loop_config()).unwrap();
-        }
+        add_hosts(&mut world, 2, &[], config, loop_config());
         let mut warming = Traffic::new(8, 1, 4);
         warming.run(&mut world, 60 * SECOND, Traffic::is_done);
         pass(&mut world, 10 * MILLI + 20 * self.rtt_ns);

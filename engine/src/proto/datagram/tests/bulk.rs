@@ -1,23 +1,23 @@
 //! Granted ranges in datagrams.
 
-use zerocopy::{FromBytes, IntoBytes};
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use super::super::super::core::Config;
 use super::super::super::effects::{CompletionLevel, Ended};
 use super::super::super::failure::PeerFailure;
 use super::super::super::table::Id;
-use super::world::World;
-use super::{CONTENT, config, stream};
+use super::{CONTENT, config, flow, segment};
+use crate::proto::sim::{self, Flow, Net};
 use crate::wire::data::DATAGRAM_LANE;
 use crate::wire::segment::{SEGMENT_HEADER_BYTES, SegmentHeader};
-use crate::wire::{Data, Frame, FrameError, Frames, Grant, frame};
+use crate::wire::{Data, Frame, FrameError, Frames, frame};
 
 fn bulky() -> Config {
     Config { bulk_in_datagrams: true, rts_bytes: 0, staging_buffers_max: 64, ..config() }
 }
 
-fn world(config: &Config) -> World {
-    World::new(2, config, CONTENT, 1)
+fn net(config: &Config) -> Net {
+    Net::new(2, config, CONTENT, 1)
 }
 
 fn kinds(segment: &[u8]) -> Vec<u8> {
@@ -36,58 +36,30 @@ fn kinds(segment: &[u8]) -> Vec<u8> {
     kinds
 }
 
-/// Returns a segment of one frame.
-fn segment(first: u32, frame: &[u8]) -> Vec<u8> {
-    let header = SegmentHeader {
-        length: ((SEGMENT_HEADER_BYTES + frame.len()) as u32).into(),
-        frames: 1.into(),
-        flags: 0.into(),
-        first_frame: first.into(),
-        ack: 0.into(),
-        envelope_limit: 64.into(),
-        byte_limit: 8000.into(),
-    };
-    [header.as_bytes(), frame].concat()
-}
-
 fn data(operation: u64, offset: u64, length: u32) -> Vec<u8> {
     let header = Data {
         kind: frame::KIND_DATA,
-        flags: 0,
-        reserved: 0.into(),
         length: length.into(),
         receive_operation: operation.into(),
         offset: offset.into(),
+        ..Data::new_zeroed()
     };
     [header.as_bytes(), &vec![7; length as usize]].concat()
 }
 
 fn grant(send: u64, offset: u64, length: u32) -> Vec<u8> {
-    let grant = Grant {
-        kind: frame::KIND_GRANT,
-        eager_class: 0,
-        reserved: 0.into(),
-        lane: DATAGRAM_LANE.into(),
-        send_operation: send.into(),
-        receive_operation: 1.into(),
-        offset: offset.into(),
-        length: length.into(),
-        chunk: 0.into(),
-    };
-    grant.as_bytes().to_vec()
+    sim::grant(DATAGRAM_LANE, send, offset, length, 0).as_bytes().to_vec()
 }
 
 /// Creates a message whose envelope has arrived and whose first ranges are granted. Returns the
 /// send, the receive, and the number of received frames.
-fn granted(world: &mut World, length: usize) -> (Id, Id, u32) {
-    let receive = world.receive((1, 0), Some((0, 0)), 1, length);
-    let send = world.send(stream(1), length, CompletionLevel::Delivery).unwrap();
-    let sent = world.capture(0, 1);
-    for (token, bytes) in &sent {
-        world.deliver(0, 1, bytes).unwrap();
-        world.acknowledge(0, 1, *token);
-    }
-    world.nodes[1].core.poll_grants(world.now);
+fn granted(net: &mut Net, length: usize) -> (Id, Id, u32) {
+    let receive = net.receive_of(flow(1), length);
+    let send = net.send(flow(1), length, CompletionLevel::Delivery).unwrap();
+    let sent = net.deliver_all(0, 1);
+    sent.iter().for_each(|&token| net.acknowledge(0, 1, token));
+    let now_ns = net.now_ns();
+    net.engines[1].core.poll_grants(now_ns);
     (send, receive, sent.len() as u32)
 }
 
@@ -96,47 +68,38 @@ fn granted(world: &mut World, length: usize) -> (Id, Id, u32) {
 fn one_side_selects_datagram_bulk_and_no_lane_is_opened() {
     for asks in [[true, false], [false, true], [true, true]] {
         let configs = asks.map(|asks| Config { bulk_in_datagrams: asks, ..bulky() });
-        let mut world = World::of(&configs, CONTENT, 1);
+        let mut net = Net::of(&configs, CONTENT, 1);
         for (tag, length) in [(1, 3001), (2, 50_000)] {
-            world.receive((1, 0), Some((0, 0)), tag, length);
-            world.send(stream(tag), length, CompletionLevel::Delivery);
+            net.receive_of(flow(tag), length);
+            net.send(flow(tag), length, CompletionLevel::Delivery);
         }
-        world.settle(2000);
-        world.check();
-        assert!(world.nodes.iter().all(|node| node.core.lanes.len() == 0));
+        net.settle(2000);
+        net.check();
+        assert!(net.engines.iter().all(|engine| engine.core.lanes.len() == 0));
     }
 }
 
 /// RR-BULK-4
 #[test]
 fn ranges_are_accepted_in_any_order_once() {
-    let mut world = world(&bulky());
-    let (send, receive, _) = granted(&mut world, 5000);
-    for (_, bytes) in world.capture(1, 0) {
-        world.deliver(1, 0, &bytes).unwrap();
-    }
-    let mut parts = world.capture(0, 1);
+    let mut net = net(&bulky());
+    let (send, receive, _) = granted(&mut net, 5000);
+    net.deliver_all(1, 0);
+    let mut parts = net.capture(0, 1);
     assert!(parts.len() > 10 && parts.iter().all(|(_, bytes)| kinds(bytes) == [10]));
     parts.reverse();
     for (_, bytes) in &parts {
-        assert!(world.end_of(1, receive).is_none());
-        world.deliver(0, 1, bytes).unwrap();
+        assert!(net.end_of(1, receive).is_none());
+        net.deliver(0, 1, bytes).unwrap();
         // A duplicate datagram: the frame is known.
-        world.deliver(0, 1, bytes).unwrap();
-        world.nodes[1].core.poll_grants(0);
-        for (_, bytes) in world.capture(1, 0) {
-            world.deliver(1, 0, &bytes).unwrap();
-        }
+        net.deliver(0, 1, bytes).unwrap();
+        net.engines[1].core.poll_grants(0);
+        net.deliver_all(1, 0);
     }
-    let rest = world.capture(0, 1);
-    for (_, bytes) in &rest {
-        world.deliver(0, 1, bytes).unwrap();
-    }
-    assert!(matches!(world.end_of(1, receive), Some(Ended::Received(_))));
-    for (_, bytes) in world.capture(1, 0) {
-        world.deliver(1, 0, &bytes).unwrap();
-    }
-    assert_eq!(world.end_of(0, send), Some(&Ended::Sent { accepted: 5000 }));
+    net.deliver_all(0, 1);
+    assert!(matches!(net.end_of(1, receive), Some(Ended::Received(_))));
+    net.deliver_all(1, 0);
+    assert_eq!(net.end_of(0, send), Some(&Ended::Sent { accepted: 5000 }));
 }
 
 /// RR-BULK-3
@@ -150,21 +113,21 @@ fn grants_stay_within_the_receive_window() {
             datagram_window_bytes: window,
             ..bulky()
         };
-        let mut world = World::new(3, &config, CONTENT, 1);
+        let mut net = Net::new(3, &config, CONTENT, 1);
         for from in [0, 2] {
-            world.receive((1, 0), Some((from, 0)), 1, 40_000);
-            world.send(super::Stream { from, ..stream(1) }, 40_000, CompletionLevel::Delivery);
+            net.receive((1, 0), Some((from, 0)), 1, 40_000);
+            net.send(Flow { from, ..flow(1) }, 40_000, CompletionLevel::Delivery);
         }
         let mut most = 0;
         for _ in 0..5000 {
-            world.step();
-            let bytes = world.nodes[1].core.datagrams.pulls.bytes();
+            net.step();
+            let bytes = net.engines[1].core.datagrams.pulls.bytes();
             most = bytes.max(most);
-            if world.is_at_rest() {
+            if net.is_at_rest() {
                 break;
             }
         }
-        world.check();
+        net.check();
         // Both may always have one chunk.
         let bound = (window + u64::from(chunk)).max(2 * u64::from(chunk));
         assert!(most <= bound.min(u64::from(2 * (horizon + 1) * chunk)), "{window}: {most}");
@@ -175,14 +138,12 @@ fn grants_stay_within_the_receive_window() {
 /// A short message is not delayed by bulk data staged before it.
 #[test]
 fn short_messages_overtake_bulk_data() {
-    let mut world = world(&Config { chunk_bytes: 4096, ..bulky() });
-    let (..) = granted(&mut world, 4096);
-    for (_, bytes) in world.capture(1, 0) {
-        world.deliver(1, 0, &bytes).unwrap();
-    }
-    world.stage(0);
-    world.send(stream(2), 8, CompletionLevel::Inject);
-    let all = world.capture(0, 1);
+    let mut net = net(&Config { chunk_bytes: 4096, ..bulky() });
+    let (..) = granted(&mut net, 4096);
+    net.deliver_all(1, 0);
+    net.stage(0);
+    net.send(flow(2), 8, CompletionLevel::Inject);
+    let all = net.capture(0, 1);
     assert_eq!(kinds(&all[0].1), [frame::KIND_EAGER], "{} segments", all.len());
     assert!(all.len() > 10);
     assert!(all[1..].iter().all(|(_, bytes)| kinds(bytes) == [frame::KIND_DATA]));
@@ -194,27 +155,27 @@ fn bulk_data_leaves_half_of_the_pool_to_messages() {
     let peers = 7;
     let (sessions_max, chunk_bytes, busy_chunk_bytes) = (peers, 20_000, 20_000);
     let config = Config { sessions_max, chunk_bytes, busy_chunk_bytes, ..bulky() };
-    let mut world = World::new(peers + 1, &config, CONTENT, 1);
+    let mut net = Net::new(peers + 1, &config, CONTENT, 1);
     for to in 1..=peers {
-        world.receive((to, 0), Some((0, 0)), 1, 40_000);
-        world.send(super::Stream { to, ..stream(1) }, 40_000, CompletionLevel::Delivery);
+        net.receive((to, 0), Some((0, 0)), 1, 40_000);
+        net.send(Flow { to, ..flow(1) }, 40_000, CompletionLevel::Delivery);
     }
     let (mut most, mut shares) = (0, vec![0; peers]);
     for _ in 0..5000 {
-        world.step();
-        let node = &world.nodes[0];
-        most = node.core.datagrams.segments.len()[0].max(most);
+        net.step();
+        let engine = &net.engines[0];
+        most = engine.core.datagrams.segments.len()[0].max(most);
         for (share, to) in shares.iter_mut().zip(1..) {
-            let session = node.core.sessions.at(node.slots[&to] as usize).unwrap();
+            let session = engine.core.sessions.at(engine.slots[&to] as usize).unwrap();
             let held = session.datagram.as_deref().unwrap().outstanding.len();
             *share = held.max(*share);
         }
-        if world.is_at_rest() {
+        if net.is_at_rest() {
             break;
         }
     }
-    world.check();
-    let half = world.nodes[0].core.datagrams.segments.limit()[0] / 2;
+    net.check();
+    let half = net.engines[0].core.datagrams.segments.limit()[0] / 2;
     assert!(most > half / 2 && most < half + 2 * peers, "{most} of {half}");
     assert!(shares.iter().all(|&share| share > 1), "each has a share: {shares:?}");
 }
@@ -223,13 +184,14 @@ fn bulk_data_leaves_half_of_the_pool_to_messages() {
 #[test]
 fn ungranted_data_closes_the_session() {
     let refusals = |before: &[(u64, u32)], offset, length| {
-        let mut world = world(&Config { chunk_bytes: 1000, horizon_chunks: 1, ..bulky() });
-        let (_, receive, mut next) = granted(&mut world, 5000);
+        let mut net = net(&Config { chunk_bytes: 1000, horizon_chunks: 1, ..bulky() });
+        let (_, receive, mut next) = granted(&mut net, 5000);
         for &(offset, length) in before {
-            world.deliver(0, 1, &segment(next, &data(receive.to_u64(), offset, length))).unwrap();
+            net.deliver(0, 1, &segment(next, 0, &[data(receive.to_u64(), offset, length)]))
+                .unwrap();
             next += 1;
         }
-        world.deliver(0, 1, &segment(next, &data(receive.to_u64(), offset, length)))
+        net.deliver(0, 1, &segment(next, 0, &[data(receive.to_u64(), offset, length)]))
     };
     let why = |result| match result {
         Err(FrameError::BadData { why, .. }) => why,
@@ -243,11 +205,11 @@ fn ungranted_data_closes_the_session() {
     assert_eq!(why(refusals(&[(100, 100)], 150, 100)), "range overlaps received data");
     assert_eq!(why(refusals(&[(100, 100)], 50, 51)), "range overlaps received data");
     // For a receive that has ended, or never existed.
-    let mut world = world(&bulky());
-    assert_eq!(world.deliver(0, 1, &segment(0, &data(77, 0, 10))), Ok(()));
-    assert_eq!(world.nodes[1].core.counters.stale_frames, 1);
-    let mut lanes = World::new(2, &config(), CONTENT, 1);
-    let refused = lanes.deliver(0, 1, &segment(0, &data(77, 0, 10)));
+    let mut net = net(&bulky());
+    assert_eq!(net.deliver(0, 1, &segment(0, 0, &[data(77, 0, 10)])), Ok(()));
+    assert_eq!(net.engines[1].core.counters.stale_frames, 1);
+    let mut lanes = Net::new(2, &config(), CONTENT, 1);
+    let refused = lanes.deliver(0, 1, &segment(0, 0, &[data(77, 0, 10)]));
     assert_eq!(why(refused), "this session uses bulk lanes for data");
 }
 
@@ -261,18 +223,18 @@ fn no_range_is_granted_twice() {
         (&[(0, 5000), (0, 1)], false),
         (&[(0, 0)], false),
     ] {
-        let mut world = world(&bulky());
-        let send = world.send(stream(1), 5000, CompletionLevel::Delivery).unwrap();
-        let _ = world.capture(0, 1);
+        let mut net = net(&bulky());
+        let send = net.send(flow(1), 5000, CompletionLevel::Delivery).unwrap();
+        let _ = net.capture(0, 1);
         let mut last = Ok(());
         for (number, &(offset, length)) in (0..).zip(grants) {
             assert_eq!(last, Ok(()));
-            last = world.deliver(1, 0, &segment(number, &grant(send.to_u64(), offset, length)));
+            last = net.deliver(1, 0, &segment(number, 0, &[grant(send.to_u64(), offset, length)]));
         }
         assert_eq!(last.is_ok(), is_good, "{grants:?}");
     }
-    let mut lanes = World::new(2, &config(), CONTENT, 1);
-    let refused = lanes.deliver(1, 0, &segment(0, &grant(1, 0, 10)));
+    let mut lanes = Net::new(2, &config(), CONTENT, 1);
+    let refused = lanes.deliver(1, 0, &segment(0, 0, &[grant(1, 0, 10)]));
     assert!(matches!(refused, Err(FrameError::BadGrant { .. })), "{refused:?}");
 }
 
@@ -280,32 +242,32 @@ fn no_range_is_granted_twice() {
 #[test]
 fn receive_fails_when_its_send_is_cancelled() {
     for is_granted in [false, true] {
-        let mut world = world(&Config { chunk_bytes: 1000, horizon_chunks: 2, ..bulky() });
-        let (send, receive, _) = granted(&mut world, 5000);
-        let grants = world.capture(1, 0);
+        let mut net = net(&Config { chunk_bytes: 1000, horizon_chunks: 2, ..bulky() });
+        let (send, receive, _) = granted(&mut net, 5000);
+        let grants = net.capture(1, 0);
         if is_granted {
             for (_, bytes) in &grants {
-                world.deliver(1, 0, bytes).unwrap();
+                net.deliver(1, 0, bytes).unwrap();
             }
         }
-        let peer = world.nodes[0].peers[&(1, 0)];
-        let node = &mut world.nodes[0];
-        assert!(node.core.remove_peer(peer, &mut node.memory));
-        assert!(matches!(world.end_of(0, send), Some(Ended::Failed(PeerFailure::Removed, _))));
+        let peer = net.engines[0].peers[&(1, 0)];
+        let engine = &mut net.engines[0];
+        assert!(engine.core.remove_peer(peer, &mut engine.memory));
+        assert!(matches!(net.end_of(0, send), Some(Ended::Failed(PeerFailure::Removed, _))));
         if !is_granted {
             for (_, bytes) in &grants {
-                world.deliver(1, 0, bytes).unwrap();
+                net.deliver(1, 0, bytes).unwrap();
             }
         }
-        let said = world.capture(0, 1);
+        let said = net.capture(0, 1);
         assert!(said.iter().any(|(_, bytes)| kinds(bytes).contains(&frame::KIND_REFUSED)));
         for (_, bytes) in &said {
-            world.deliver(0, 1, bytes).unwrap();
+            net.deliver(0, 1, bytes).unwrap();
         }
-        let ended = world.end_of(1, receive);
+        let ended = net.end_of(1, receive);
         assert!(matches!(ended, Some(Ended::Failed(PeerFailure::Left, _))), "{ended:?}");
-        assert_eq!(world.nodes[1].core.datagrams.pulls.bytes(), 0);
-        let session = world.nodes[1].core.sessions.at(0).unwrap();
+        assert_eq!(net.engines[1].core.datagrams.pulls.bytes(), 0);
+        let session = net.engines[1].core.sessions.at(0).unwrap();
         assert!(session.is_connected());
         assert!(SegmentHeader::ref_from_prefix(&said[0].1).is_ok());
     }
@@ -315,17 +277,17 @@ fn receive_fails_when_its_send_is_cancelled() {
 fn closed_session_releases_its_grants() {
     let config =
         Config { chunk_bytes: 1000, horizon_chunks: 2, datagram_window_bytes: 1, ..bulky() };
-    let mut world = World::new(3, &config, CONTENT, 1);
+    let mut net = Net::new(3, &config, CONTENT, 1);
     for from in [0, 2] {
-        world.receive((1, 0), Some((from, 0)), 1, 40_000);
-        world.send(super::Stream { from, ..stream(1) }, 40_000, CompletionLevel::Delivery);
+        net.receive((1, 0), Some((from, 0)), 1, 40_000);
+        net.send(Flow { from, ..flow(1) }, 40_000, CompletionLevel::Delivery);
     }
-    world.steps(6);
-    let slot = world.nodes[1].slots[&0];
-    let node = &mut world.nodes[1];
-    assert!(node.core.datagrams.pulls.bytes() > 0);
-    node.core.fail_session(slot, PeerFailure::Lost("gone".into()), &mut node.memory);
-    let left = &node.core.sessions.at(node.slots[&2] as usize).unwrap().datagram;
+    net.steps(6);
+    let slot = net.engines[1].slots[&0];
+    let engine = &mut net.engines[1];
+    assert!(engine.core.datagrams.pulls.bytes() > 0);
+    engine.core.fail_session(slot, PeerFailure::Lost("gone".into()), &mut engine.memory);
+    let left = &engine.core.sessions.at(engine.slots[&2] as usize).unwrap().datagram;
     let left = left.as_deref().unwrap().bulk.as_ref().unwrap().pulled_bytes;
-    assert_eq!(node.core.datagrams.pulls.bytes(), left, "only the other session's");
+    assert_eq!(engine.core.datagrams.pulls.bytes(), left, "only the other session's");
 }

@@ -9,20 +9,20 @@ use super::super::super::core::Config;
 use super::super::super::effects::CompletionLevel;
 use super::super::super::hint::Hint;
 use super::super::segment::SegmentPool;
-use super::world::{ENDPOINTS, Faults, Stream, World};
+use crate::proto::sim::{ENDPOINTS, Flow, LinkConfig, Net};
 
 /// Random choices of one seed.
 struct Plan {
     random: SmallRng,
     config: Config,
-    world: World,
-    nodes: usize,
+    net: Net,
+    engines: usize,
     /// Receives of an endpoint and context name their source.
     directed: BTreeMap<(usize, u16, u64), bool>,
     messages: usize,
     /// The flow of most messages, if there is one.
-    favourite: Option<Stream>,
-    owed: Vec<Stream>,
+    favourite: Option<Flow>,
+    owed: Vec<Flow>,
 }
 
 fn one_of<T: Copy>(random: &mut SmallRng, choices: &[T]) -> T {
@@ -48,53 +48,55 @@ impl Plan {
             pieces_bytes_max: one_of(&mut random, &[0, 3000, 1 << 20]),
             ..Config::for_tests()
         };
-        let nodes = one_of(&mut random, &[2, 2, 3]);
+        let engines = one_of(&mut random, &[2, 2, 3]);
         let segment_bytes = one_of(&mut random, &[0, 200, 300, 1200]);
-        let mut world = World::new(nodes, &config, segment_bytes, seed ^ 0x5eed);
+        let mut net = Net::new(engines, &config, segment_bytes, seed ^ 0x5eed);
         let pool = one_of(&mut random, &[1, 2, 8, 100]);
-        for node in &mut world.nodes {
-            node.core.datagrams.segments = SegmentPool::new(2048, pool * 2048);
+        for engine in &mut net.engines {
+            engine.core.datagrams.segments = SegmentPool::new(2048, pool * 2048);
         }
-        world.room_bytes = 1200;
-        world.burst = one_of(&mut random, &[1, 2, 8]);
-        world.faults = Faults {
-            loss: one_of(&mut random, &[0.0, 0.01, 0.1, 0.3, 0.5]),
-            duplication: one_of(&mut random, &[0.0, 0.1, 0.5]),
-            ack_loss: one_of(&mut random, &[0.0, 0.1, 0.5]),
-            jitter: one_of(&mut random, &[0, 1, 5, 20]),
-            switch: one_of(&mut random, &[0.0, 0.0, 0.02, 0.2]),
-            is_silent: random.random_bool(0.2),
-            has_rings: random.random_bool(0.3),
+        net.room_bytes = 1200;
+        net.burst = one_of(&mut random, &[1, 2, 8]);
+        let links = LinkConfig {
+            loss_ppm: one_of(&mut random, &[0, 10_000, 100_000, 300_000, 500_000]),
+            duplicate_ppm: one_of(&mut random, &[0, 100_000, 500_000]),
+            jitter_ns: 1 + one_of(&mut random, &[0, 1, 5, 20]),
+            ..LinkConfig::fixed(1)
         };
-        if world.faults.has_rings {
-            let Faults { loss, switch, .. } = world.faults;
-            world.faults = Faults { loss, switch, has_rings: true, ..Faults::NONE };
+        let ack_loss_ppm = one_of(&mut random, &[0, 100_000, 500_000]);
+        net.switch_ppm = one_of(&mut random, &[0, 0, 20_000, 200_000]);
+        net.is_silent = random.random_bool(0.2);
+        net.has_rings = random.random_bool(0.3);
+        if net.has_rings {
+            (net.ring_full_ppm, net.is_silent) = (links.loss_ppm, false);
+        } else if net.is_silent {
+            net.set_links(&LinkConfig { loss_ppm: 0, ..links });
+        } else {
+            net.set_links(&links);
+            net.acks.config.loss_ppm = ack_loss_ppm;
         }
-        if world.faults.is_silent {
-            world.faults.loss = 0.0;
-        }
-        if world.faults.has_rings && random.random_bool(0.7) {
-            world.use_rings();
+        if net.has_rings && random.random_bool(0.7) {
+            net.use_rings();
         }
         if random.random_bool(0.3) {
-            world.use_streams(one_of(&mut random, &[1, 4, 40]));
+            net.use_streams(one_of(&mut random, &[1, 4, 40]));
         }
         if random.random_bool(0.3) {
-            world.use_cma(true);
-            world.cma_failure = one_of(&mut random, &[0.0, 0.01, 0.3]);
+            net.use_cma(true);
+            net.cma_failure_ppm = one_of(&mut random, &[0, 10_000, 300_000]);
         }
-        let favourite = Stream { from: 0, source: 0, to: 1, target: 0, context: 1 };
+        let favourite = Flow { from: 0, source: 0, to: 1, target: 0, context: 1 };
         let favourite = random.random_bool(0.5).then_some(favourite);
         let (directed, owed) = (BTreeMap::new(), Vec::new());
-        Self { random, config, world, nodes, directed, messages: 0, favourite, owed }
+        Self { random, config, net, engines, directed, messages: 0, favourite, owed }
     }
 
     fn send(&mut self) {
         let random = &mut self.random;
-        let from = random.random_range(0..self.nodes);
-        let to = (from + random.random_range(1..self.nodes)) % self.nodes;
+        let from = random.random_range(0..self.engines);
+        let to = (from + random.random_range(1..self.engines)) % self.engines;
         let untagged = one_of(random, &[0, 0, super::super::super::core::UNTAGGED]);
-        let stream = Stream {
+        let flow = Flow {
             from,
             source: random.random_range(0..ENDPOINTS),
             to,
@@ -102,7 +104,7 @@ impl Plan {
             context: random.random_range(0..3) | untagged,
         };
         let is_usual = random.random_bool(0.7);
-        let stream = self.favourite.filter(|_| is_usual).unwrap_or(stream);
+        let flow = self.favourite.filter(|_| is_usual).unwrap_or(flow);
         let limit = self.config.eager_limit as usize;
         let length = match random.random_range(0..6) {
             0 => 0,
@@ -117,10 +119,10 @@ impl Plan {
             &[CompletionLevel::Inject, CompletionLevel::Delivery, CompletionLevel::Match],
         );
         let hints = [Hint::None, Hint::Latency, Hint::Bulk, Hint::Priority];
-        self.world.hint = one_of(random, &hints);
-        self.world.send(stream, length, level);
+        self.net.hint = one_of(random, &hints);
+        self.net.send(flow, length, level);
         self.messages += 1;
-        self.owed.push(stream);
+        self.owed.push(flow);
     }
 
     /// Posts a receive for a message that has none.
@@ -129,13 +131,13 @@ impl Plan {
             return;
         }
         let at = self.random.random_range(0..self.owed.len());
-        let stream = self.owed.swap_remove(at);
-        let place = (stream.to, stream.target, stream.context);
+        let flow = self.owed.swap_remove(at);
+        let place = (flow.to, flow.target, flow.context);
         let chosen = self.random.random_bool(0.5);
         let is_directed = *self.directed.entry(place).or_insert(chosen);
-        let peer = is_directed.then_some((stream.from, stream.source));
+        let peer = is_directed.then_some((flow.from, flow.source));
         let capacity = one_of(&mut self.random, &[6000, 6000, 6000, 0, 70, 900]);
-        self.world.receive((stream.to, stream.target), peer, stream.context, capacity);
+        self.net.receive((flow.to, flow.target), peer, flow.context, capacity);
     }
 
     fn run(&mut self) {
@@ -145,31 +147,31 @@ impl Plan {
                 4..7 => self.receive(),
                 _ => {
                     let steps = self.random.random_range(1..20);
-                    self.world.steps(steps);
+                    self.net.steps(steps);
                 }
             }
         }
-        let Faults { is_silent, has_rings, .. } = self.world.faults;
-        self.world.faults = Faults { is_silent, has_rings, ..Faults::NONE };
+        self.net.set_links(&LinkConfig::fixed(1));
+        (self.net.switch_ppm, self.net.ring_full_ppm) = (0, 0);
         while !self.owed.is_empty() {
             self.receive();
         }
-        self.world.settle(1000 + 200 * self.messages as u64);
-        self.world.check();
+        self.net.settle(1000 + 200 * self.messages as u64);
+        self.net.check();
     }
 }
 
 /// Describes an engine's protocol state, and how and when operations ended.
-fn remains_of(world: &World) -> String {
-    let nodes = world.nodes.iter().map(|node| {
-        let core = &node.core;
-        let ended: BTreeMap<_, _> = node.memory.ended.iter().collect();
+fn remains_of(net: &Net) -> String {
+    let engines = net.engines.iter().map(|engine| {
+        let core = &engine.core;
+        let ended: BTreeMap<_, _> = engine.memory.ended.iter().collect();
         let lists = (&core.dirty, &core.unblocked, &core.granting, &core.actions);
         let tables = (&core.sessions, &core.operations, &core.remotes, &core.unexpected);
         let rest = (&core.endpoints, &core.counters, &core.datagrams);
         format!("{lists:?} {tables:?} {rest:?} {ended:?}")
     });
-    nodes.collect()
+    engines.collect()
 }
 
 /// The receive fast path leaves the same state as the general path.
@@ -178,7 +180,7 @@ fn fast_path_and_general_path_have_equal_effects() {
     let run = |seed| {
         let mut plan = Plan::new(seed);
         plan.run();
-        (plan.world.now, remains_of(&plan.world))
+        (plan.net.now_ns(), remains_of(&plan.net))
     };
     for seed in 0..seeds() / 2 {
         let long = crate::hooks::simulated::by_long_ways(|| run(seed));

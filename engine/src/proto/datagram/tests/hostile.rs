@@ -1,80 +1,56 @@
 //! Frames that a correct peer never sends.
 
 use proptest::prelude::*;
-use zerocopy::IntoBytes;
+use zerocopy::{FromZeros, IntoBytes};
 
 use super::super::super::core::Config;
 use super::super::super::effects::CompletionLevel;
 use super::super::super::failure::PeerFailure;
 use super::super::window::FRAMES_MAX;
-use super::world::World;
-use super::{CONTENT, config, stream, world};
+use super::{CONTENT, config, flow, net, segment};
+use crate::proto::sim::{self, Net};
 use crate::wire::part::{FLAG_GIVEN_UP, FLAG_LAST};
-use crate::wire::segment::{SEGMENT_HEADER_BYTES, SegmentHeader};
 use crate::wire::{Eager, FrameError, Goodbye, PARTS_BYTES_MAX, Part, eager, frame, goodbye};
-
-fn segment(first: u32, ack: u32, frames: &[Vec<u8>]) -> Vec<u8> {
-    let body = frames.concat();
-    let header = SegmentHeader {
-        length: ((SEGMENT_HEADER_BYTES + body.len()) as u32).into(),
-        frames: (frames.len() as u16).into(),
-        flags: 0.into(),
-        first_frame: first.into(),
-        ack: ack.into(),
-        envelope_limit: 64.into(),
-        byte_limit: 8000.into(),
-    };
-    [header.as_bytes(), &body].concat()
-}
 
 fn message(length: u32, predecessor_distance: u16, is_parts: bool) -> Vec<u8> {
     let header = Eager {
-        kind: frame::KIND_EAGER,
         flags: if is_parts { eager::FLAG_PARTS } else { 0 },
-        target_endpoint: 0.into(),
-        source_endpoint: 0.into(),
         predecessor_distance: predecessor_distance.into(),
         context: 1.into(),
-        length: length.into(),
         tag: 0.into(),
-        operation: 0.into(),
+        ..sim::eager(length)
     };
     let payload = vec![0; if is_parts { 0 } else { length as usize }];
     [header.as_bytes(), &payload].concat()
 }
 
 fn part(flags: u8, message: u32, offset: u32, length: u32) -> Vec<u8> {
-    let header = Part {
-        kind: frame::KIND_PART,
-        flags,
-        reserved: 0.into(),
-        message: message.into(),
-        offset: offset.into(),
-        length: length.into(),
-    };
+    let (message, offset, length_field) = (message.into(), offset.into(), length.into());
+    let kind = frame::KIND_PART;
+    let header = Part { kind, flags, message, offset, length: length_field, ..Part::new_zeroed() };
     [header.as_bytes(), &vec![0; length as usize]].concat()
 }
 
 /// Handles some frames, each in a segment of its own, and returns the result of the last. Ends the
 /// session and checks that nothing leaks.
 fn answer(frames: &[(u32, Vec<u8>)]) -> Result<(), FrameError> {
-    let mut world = world();
+    let mut net = net();
     let (last, before) = frames.split_last().unwrap();
     for (number, frame) in before {
-        world.deliver(0, 1, &segment(*number, 0, std::slice::from_ref(frame))).unwrap();
+        net.deliver(0, 1, &segment(*number, 0, std::slice::from_ref(frame))).unwrap();
     }
-    let answered = world.deliver(0, 1, &segment(last.0, 0, std::slice::from_ref(&last.1)));
-    end(world);
+    let answered = net.deliver(0, 1, &segment(last.0, 0, std::slice::from_ref(&last.1)));
+    end(net);
     answered
 }
 
-fn end(mut world: World) {
-    for node in &mut world.nodes {
-        node.core.fail_session(0, PeerFailure::Removed, &mut node.memory);
-        node.core.close_endpoint(0, &mut node.memory);
-        assert_eq!((node.core.reserved_bytes, node.core.reserved_envelopes), (0, 0));
+fn end(mut net: Net) {
+    for engine in &mut net.engines {
+        engine.core.fail_session(0, PeerFailure::Removed, &mut engine.memory);
+        engine.core.close_endpoint(0, &mut engine.memory);
+        assert_eq!((engine.core.reserved_bytes, engine.core.reserved_envelopes), (0, 0));
     }
-    world.check_rest();
+    net.check_rest();
 }
 
 fn refusal(frames: &[(u32, Vec<u8>)]) -> &'static str {
@@ -100,17 +76,17 @@ fn datagram_holds_exactly_one_segment() {
     let whole = segment(0, 0, &[message(8, 0, false)]);
     let longer = [&whole[..], &[0]].concat();
     for bytes in [&whole[..whole.len() - 1], &longer, &whole[..20], &[]] {
-        let mut world = world();
-        let refused = world.deliver(0, 1, bytes);
+        let mut net = net();
+        let refused = net.deliver(0, 1, bytes);
         assert_eq!(refused, Err(FrameError::BadSegmentLength(bytes.len() as u32)));
-        end(world);
+        end(net);
     }
-    let mut world = world();
+    let mut net = net();
     let mut wrong = whole;
     wrong[4] = 2;
-    let refused = world.deliver(0, 1, &wrong);
+    let refused = net.deliver(0, 1, &wrong);
     assert_eq!(refused, Err(FrameError::WrongCount { announced: 2, held: 1 }));
-    end(world);
+    end(net);
 }
 
 /// RR-DGRAM-4
@@ -187,32 +163,32 @@ fn buffered_and_partial_messages_require_credit() {
     assert_eq!(answer(&promised), no_bytes);
     // Each missing envelope needs credit.
     let limited = Config { envelope_credits: 2, ..config() };
-    let mut world = World::new(2, &limited, CONTENT, 1);
+    let mut net = Net::new(2, &limited, CONTENT, 1);
     for message in 0..2 {
         let frame = part(FLAG_LAST, message, 0, 1);
-        world.deliver(0, 1, &segment(10 + message, 0, &[frame])).unwrap();
+        net.deliver(0, 1, &segment(10 + message, 0, &[frame])).unwrap();
     }
-    let refused = world.deliver(0, 1, &segment(12, 0, &[part(FLAG_LAST, 2, 0, 1)]));
+    let refused = net.deliver(0, 1, &segment(12, 0, &[part(FLAG_LAST, 2, 0, 1)]));
     assert_eq!(refused, Err(FrameError::NoCredit("envelope")));
-    end(world);
+    end(net);
 }
 
 /// RR-SEG-3
 #[test]
 fn ack_of_unsent_frames_is_ignored() {
-    let mut world = world();
-    let send = world.send(stream(1), 8, CompletionLevel::Delivery).unwrap();
+    let mut net = net();
+    let send = net.send(flow(1), 8, CompletionLevel::Delivery).unwrap();
     for ack in [1, 2, 1000, u32::MAX] {
-        world.deliver(1, 0, &segment(0, ack, &[])).unwrap();
-        world.stage(0);
+        net.deliver(1, 0, &segment(0, ack, &[])).unwrap();
+        net.stage(0);
     }
-    assert!(world.end_of(0, send).is_none());
-    let sent = world.capture(0, 1);
-    world.acknowledge(0, 1, sent[0].0 + 1);
-    world.lose(0, 1, sent[0].0 ^ 1 << 40);
-    assert!(world.end_of(0, send).is_none());
-    world.deliver(1, 0, &segment(0, 1, &[])).unwrap();
-    assert!(world.end_of(0, send).is_some());
+    assert!(net.end_of(0, send).is_none());
+    let sent = net.capture(0, 1);
+    net.acknowledge(0, 1, sent[0].0 + 1);
+    net.lose(0, 1, sent[0].0 ^ 1 << 40);
+    assert!(net.end_of(0, send).is_none());
+    net.deliver(1, 0, &segment(0, 1, &[])).unwrap();
+    assert!(net.end_of(0, send).is_some());
 }
 
 /// RR-DGRAM-9
@@ -224,22 +200,22 @@ fn error_goodbye_is_handled_despite_missing_frames() {
         reserved: 0.into(),
         reserved_2: 0.into(),
     };
-    let mut world = world();
-    world.deliver(0, 1, &segment(7, 0, &[goodbye.as_bytes().to_vec()])).unwrap();
-    let failure = world.nodes[1].core.sessions.at(0).unwrap().failure.clone();
+    let mut net = net();
+    net.deliver(0, 1, &segment(7, 0, &[goodbye.as_bytes().to_vec()])).unwrap();
+    let failure = net.engines[1].core.sessions.at(0).unwrap().failure.clone();
     assert_eq!(failure, Some(PeerFailure::Rejected));
-    end(world);
+    end(net);
 }
 
 /// RR-DGRAM-6
 #[test]
 fn stream_mode_carries_whole_messages_only() {
     for frame in [message(500, 0, true), part(0, 0, 0, 500)] {
-        let mut world = world();
-        let node = &mut world.nodes[1];
-        node.core.end_datagrams(0);
+        let mut net = net();
+        let engine = &mut net.engines[1];
+        engine.core.end_datagrams(0);
         let bytes = segment(0, 0, &[frame]);
-        let refused = node.core.handle_bytes(0, &bytes, 0, &mut node.memory);
+        let refused = engine.core.handle_bytes(0, &bytes, 0, &mut engine.memory);
         assert_eq!(refused, Err(FrameError::PartsInStream(500)));
     }
 }
@@ -265,15 +241,15 @@ proptest! {
     fn arbitrary_frames_leak_nothing(
         frames in proptest::collection::vec((any_frame(), 0usize..3), 1..40),
     ) {
-        let mut world = world();
+        let mut net = net();
         for ((number, frame), receives) in frames {
             for _ in 0..receives {
-                world.receive((1, 0), Some((0, 0)), 1, 200);
+                net.receive_of(flow(1), 200);
             }
-            if world.deliver(0, 1, &segment(number, 0, &[frame])).is_err() {
+            if net.deliver(0, 1, &segment(number, 0, &[frame])).is_err() {
                 break;
             }
         }
-        end(world);
+        end(net);
     }
 }

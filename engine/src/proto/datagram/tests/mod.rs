@@ -9,13 +9,12 @@ mod pieces;
 mod properties;
 mod stream;
 mod warm;
-mod world;
 
-use self::world::{Faults, Stream, World};
 use super::super::core::Config;
 use super::super::effects::{CompletionLevel, Ended};
 use super::super::failure::PeerFailure;
 use super::window::Arrivals;
+use crate::proto::sim::{Flow, LinkConfig, Net, ScriptedPeer};
 use crate::wire::segment::{SEGMENT_HEADER_BYTES, SegmentHeader};
 use zerocopy::FromBytes;
 
@@ -26,12 +25,17 @@ fn config() -> Config {
     Config { eager_limit: 3000, eager_credit_bytes: 8000, ..Config::for_tests() }
 }
 
-fn world() -> World {
-    World::new(2, &config(), CONTENT, 1)
+fn net() -> Net {
+    Net::new(2, &config(), CONTENT, 1)
 }
 
-fn stream(context: u64) -> Stream {
-    Stream { from: 0, source: 0, to: 1, target: 0, context }
+fn flow(context: u64) -> Flow {
+    Flow { from: 0, source: 0, to: 1, target: 0, context }
+}
+
+/// Returns a link that loses datagrams, and takes up to `jitter` additional steps.
+fn lossy(loss_ppm: u64, jitter: u64) -> LinkConfig {
+    LinkConfig { loss_ppm, jitter_ns: jitter + 1, ..LinkConfig::fixed(1) }
 }
 
 fn header_of(bytes: &[u8]) -> &SegmentHeader {
@@ -39,14 +43,55 @@ fn header_of(bytes: &[u8]) -> &SegmentHeader {
 }
 
 /// Sends a message, whose receive is posted before or some steps later.
-fn exchange(world: &mut World, is_posted: bool, length: usize, level: CompletionLevel) {
+fn exchange(net: &mut Net, is_posted: bool, length: usize, level: CompletionLevel) {
     if is_posted {
-        world.receive((1, 0), Some((0, 0)), 5, length);
+        net.receive_of(flow(5), length);
     }
-    world.send(stream(5), length, level);
+    net.send(flow(5), length, level);
     if !is_posted {
-        world.steps(5);
-        world.receive((1, 0), Some((0, 0)), 5, length);
+        net.steps(5);
+        net.receive_of(flow(5), length);
+    }
+}
+
+/// Returns a segment of frames, the first of which has this number.
+fn segment(first_frame: u32, ack: u32, frames: &[Vec<u8>]) -> Vec<u8> {
+    let (sent, received) = (first_frame, ack);
+    let peer = ScriptedPeer { sent, received, ..ScriptedPeer::new(64, 8000) };
+    peer.segment(frames.len() as u16, 0, &frames.concat())
+}
+
+impl Net {
+    /// Checks that every message arrived once, complete, at the right receive, and that all
+    /// resources are returned.
+    fn check(&self) {
+        self.check_messages();
+        self.check_rest();
+    }
+
+    /// Checks that no resource is in use.
+    fn check_rest(&self) {
+        for (number, engine) in self.engines.iter().enumerate() {
+            let core = &engine.core;
+            assert_eq!((core.operations.len(), engine.memory.copies.len()), (0, 0));
+            assert_eq!(core.datagrams.segments.allocated_bytes().1, 0);
+            assert_eq!(core.datagrams.assemblies.len(), 0);
+            assert_eq!(core.datagrams.pulls.bytes(), 0);
+            assert_eq!(core.unexpected.held_bytes().0, 0);
+            for (&peer, &slot) in &engine.slots {
+                let session = core.sessions.at(slot as usize).unwrap();
+                // Messages that were unexpected when a session ended are no longer counted there.
+                let Some(datagram) = session.datagram.as_deref() else { continue };
+                assert_eq!((session.envelopes.held(), session.bytes.held()), (0, 0));
+                assert!(datagram.assemblies.is_empty() && datagram.orphans == 0);
+                let other = &self.engines[peer];
+                let there = other.core.sessions.at(other.slots[&number] as usize).unwrap();
+                let theirs = there.datagram.as_deref().unwrap();
+                assert_eq!(datagram.next_frame, theirs.arrivals.expected());
+                assert_eq!(session.byte_credit.available(), there.bytes.left());
+                assert_eq!(session.envelope_credit.available(), there.envelopes.left());
+            }
+        }
     }
 }
 
@@ -57,10 +102,10 @@ fn every_length_and_level_is_delivered_posted_or_unexpected() {
     for is_posted in [true, false] {
         for level in [CompletionLevel::Inject, CompletionLevel::Delivery, CompletionLevel::Match] {
             for length in lengths {
-                let mut world = world();
-                exchange(&mut world, is_posted, length, level);
-                world.settle(40 + length as u64 / 100);
-                world.check();
+                let mut net = net();
+                exchange(&mut net, is_posted, length, level);
+                net.settle(40 + length as u64 / 100);
+                net.check();
             }
         }
     }
@@ -70,26 +115,26 @@ fn every_length_and_level_is_delivered_posted_or_unexpected() {
 #[test]
 fn lost_message_delays_its_own_context_only() {
     // One message per step and context; the 7th datagram is one of context 1.
-    let ends = |doomed: &[u64]| {
-        let mut world = world();
-        world.doomed = doomed.to_vec();
+    let ends = |dropped: &[u64]| {
+        let mut net = net();
+        net.links[0][0].dropped = dropped.to_vec();
         let mut receives = Vec::new();
         for _ in 0..10 {
             for context in [1, 2] {
-                receives.push((context, world.receive((1, 0), Some((0, 0)), context, 8)));
+                receives.push((context, net.receive_of(flow(context), 8)));
             }
         }
         for step in 0..20 {
-            world.send(stream(1 + step % 2), 8, CompletionLevel::Inject);
-            world.step();
+            net.send(flow(1 + step % 2), 8, CompletionLevel::Inject);
+            net.step();
         }
-        world.settle(20);
-        world.check();
-        let ended = &world.nodes[1].memory.ended;
+        net.settle(20);
+        net.check();
+        let ended = &net.engines[1].memory.ended;
         receives.into_iter().map(|(context, id)| (context, ended[&id].1)).collect::<Vec<_>>()
     };
     let calm = ends(&[]);
-    let lossy = ends(&[7]);
+    let lossy = ends(&[6]);
     for (at, (before, after)) in calm.iter().zip(&lossy).enumerate() {
         assert_eq!(before, &(1 + at as u64 % 2, 2 + at as u64), "a step to go, and none to wait");
         // The 7th datagram has the 4th message of context 1. Its loss is detected 6 steps later,
@@ -100,12 +145,12 @@ fn lost_message_delays_its_own_context_only() {
     }
 }
 
-/// Advances the frame numbers to node 1, as other flows would.
-fn skip_frames(world: &mut World, count: u32) {
-    let sender = world.nodes[0].core.sessions.at_mut(0).unwrap().datagram.as_deref_mut().unwrap();
+/// Advances the frame numbers to engine 1, as other flows would.
+fn skip_frames(net: &mut Net, count: u32) {
+    let sender = net.engines[0].core.sessions.at_mut(0).unwrap().datagram.as_deref_mut().unwrap();
     sender.next_frame = sender.next_frame.wrapping_add(count);
     let next = sender.next_frame;
-    let session = world.nodes[1].core.sessions.at_mut(0).unwrap();
+    let session = net.engines[1].core.sessions.at_mut(0).unwrap();
     (session.expected_frame, session.announced_ack) = (next, next);
     session.datagram.as_deref_mut().unwrap().arrivals = Arrivals::starting_at(next);
 }
@@ -116,31 +161,31 @@ fn skip_frames(world: &mut World, count: u32) {
 #[test]
 fn idle_flow_does_not_wait_after_half_a_wraparound() {
     for silence in [(1u64 << 31) + (1 << 16), (3 << 30) + (1 << 16), 1 << 32] {
-        let mut world = world();
-        let receive = |world: &mut World, context| world.receive((1, 0), Some((0, 0)), context, 8);
+        let mut net = net();
+        let receive = |net: &mut Net, context| net.receive_of(flow(context), 8);
         let message = CompletionLevel::Inject;
-        receive(&mut world, 1);
-        world.send(stream(1), 8, message);
-        world.settle(20);
+        receive(&mut net, 1);
+        net.send(flow(1), 8, message);
+        net.settle(20);
         // In several steps, with a message after each. The next number is that of the lost one.
         for hop in 0..8 {
-            skip_frames(&mut world, (silence / 8) as u32 - 1 - u32::from(hop == 0));
-            receive(&mut world, 10 + hop);
-            world.send(stream(10 + hop), 8, message);
-            world.settle(20);
+            skip_frames(&mut net, (silence / 8) as u32 - 1 - u32::from(hop == 0));
+            receive(&mut net, 10 + hop);
+            net.send(flow(10 + hop), 8, message);
+            net.settle(20);
         }
-        let last = [1, 2, 2].map(|context| receive(&mut world, context))[0];
+        let last = [1, 2, 2].map(|context| receive(&mut net, context))[0];
         // This one is lost, and both others follow it.
-        world.doomed = vec![world.datagrams + 1];
-        world.send(stream(2), 8, message);
-        world.step();
-        let start = world.now;
-        world.send(stream(1), 8, message);
-        world.step();
-        world.send(stream(2), 8, message);
-        world.settle(20);
-        world.check();
-        assert_eq!(world.nodes[1].memory.ended[&last].1, start + 2, "after {silence} frames");
+        net.links[0][0].drop_next();
+        net.send(flow(2), 8, message);
+        net.step();
+        let start = net.now_ns();
+        net.send(flow(1), 8, message);
+        net.step();
+        net.send(flow(2), 8, message);
+        net.settle(20);
+        net.check();
+        assert_eq!(net.engines[1].memory.ended[&last].1, start + 2, "after {silence} frames");
     }
 }
 
@@ -152,26 +197,26 @@ fn only_completed_unacked_sends_count_as_lost_with_the_session() {
     let (short, parts) = (8, 2000);
     let cases: [Case<'_>; 6] = [
         (&[(CompletionLevel::Inject, short)], &[], false),
-        (&[(CompletionLevel::Inject, short)], &[1], true),
-        (&[(CompletionLevel::Inject, short); 2], &[1], true),
+        (&[(CompletionLevel::Inject, short)], &[0], true),
+        (&[(CompletionLevel::Inject, short); 2], &[0], true),
         // A send that waits for the peer reports the failure itself.
-        (&[(CompletionLevel::Delivery, short), (CompletionLevel::Inject, short)], &[1], false),
-        (&[(CompletionLevel::Inject, parts)], &[1], true),
-        (&[(CompletionLevel::Inject, parts)], &[3], true),
+        (&[(CompletionLevel::Delivery, short), (CompletionLevel::Inject, short)], &[0], false),
+        (&[(CompletionLevel::Inject, parts)], &[0], true),
+        (&[(CompletionLevel::Inject, parts)], &[2], true),
     ];
-    for (at, (messages, doomed, expected)) in cases.into_iter().enumerate() {
-        let mut world = world();
-        world.doomed = doomed.to_vec();
+    for (at, (messages, dropped, expected)) in cases.into_iter().enumerate() {
+        let mut net = net();
+        net.links[0][0].dropped = dropped.to_vec();
         for &(level, length) in messages {
-            world.send(stream(1), length, level);
-            world.step();
+            net.send(flow(1), length, level);
+            net.step();
         }
         // The acknowledgements have arrived, and no packet is declared lost yet.
-        world.step();
-        world.step();
-        assert_eq!(world.nodes[0].core.may_lose_completed(0), expected, "case {at}");
-        world.settle(20);
-        assert!(!world.nodes[0].core.may_lose_completed(0), "case {at}");
+        net.step();
+        net.step();
+        assert_eq!(net.engines[0].core.may_lose_completed(0), expected, "case {at}");
+        net.settle(20);
+        assert!(!net.engines[0].core.may_lose_completed(0), "case {at}");
     }
 }
 
@@ -179,95 +224,89 @@ fn only_completed_unacked_sends_count_as_lost_with_the_session() {
 /// RR-DGRAM-11
 #[test]
 fn requested_ack_is_sent_when_the_missing_frame_arrives() {
-    let mut world = world();
-    world.send(stream(1), 8, CompletionLevel::Inject);
-    let early = world.capture(0, 1);
-    let send = world.send(stream(2), 8, CompletionLevel::Delivery).unwrap();
-    world.stage(0);
+    let mut net = net();
+    net.send(flow(1), 8, CompletionLevel::Inject);
+    let early = net.capture(0, 1);
+    let send = net.send(flow(2), 8, CompletionLevel::Delivery).unwrap();
+    net.stage(0);
     let mut by_stream = Vec::new();
-    assert!(world.nodes[0].core.poll_segment_for_stream(0, &mut by_stream));
-    world.deliver(0, 1, &by_stream).unwrap();
+    assert!(net.engines[0].core.poll_segment_for_stream(0, &mut by_stream));
+    net.deliver(0, 1, &by_stream).unwrap();
     // The reply cannot acknowledge the frame, since one before it is missing.
-    for (_, bytes) in world.capture(1, 0) {
-        world.deliver(1, 0, &bytes).unwrap();
-    }
-    assert!(world.end_of(0, send).is_none());
-    world.deliver(0, 1, &early[0].1).unwrap();
-    let answers = world.capture(1, 0);
+    net.deliver_all(1, 0);
+    assert!(net.end_of(0, send).is_none());
+    net.deliver(0, 1, &early[0].1).unwrap();
+    let answers = net.capture(1, 0);
     assert_eq!(answers.len(), 1);
-    world.deliver(1, 0, &answers[0].1).unwrap();
-    assert!(world.end_of(0, send).is_some());
-    assert_eq!(world.capture(1, 0), []);
+    net.deliver(1, 0, &answers[0].1).unwrap();
+    assert!(net.end_of(0, send).is_some());
+    assert_eq!(net.capture(1, 0), []);
 }
 
 /// A turn ends with the message that it delivers if no other work waits.
 #[test]
 fn credit_without_waiting_sends_does_not_extend_the_turn() {
-    let mut world = world();
-    let back = Stream { from: 1, source: 0, to: 0, target: 0, context: 5 };
-    world.receive((1, 0), Some((0, 0)), 5, 8);
-    world.send(stream(5), 8, CompletionLevel::Inject);
-    for (_, bytes) in world.capture(0, 1) {
-        world.deliver(0, 1, &bytes).unwrap();
-    }
-    let credit = |world: &World| {
-        let session = world.nodes[0].core.sessions.at(0).unwrap();
+    let mut net = net();
+    let back = Flow { from: 1, source: 0, to: 0, target: 0, context: 5 };
+    net.receive_of(flow(5), 8);
+    net.send(flow(5), 8, CompletionLevel::Inject);
+    net.deliver_all(0, 1);
+    let credit = |net: &Net| {
+        let session = net.engines[0].core.sessions.at(0).unwrap();
         session.envelope_credit.available()
     };
-    let before = credit(&world);
-    world.send(back, 8, CompletionLevel::Inject);
-    for (_, bytes) in world.capture(1, 0) {
-        world.deliver(1, 0, &bytes).unwrap();
-    }
-    assert_eq!(credit(&world), before + 1);
-    assert!(world.nodes[0].core.unblocked.is_empty());
+    let before = credit(&net);
+    net.send(back, 8, CompletionLevel::Inject);
+    net.deliver_all(1, 0);
+    assert_eq!(credit(&net), before + 1);
+    assert!(net.engines[0].core.unblocked.is_empty());
 }
 
 #[test]
 fn delivery_does_not_wait_for_other_messages() {
-    let mut world = world();
-    let first = world.send(stream(1), 8, CompletionLevel::Delivery).unwrap();
-    let lost = world.capture(0, 1);
-    let second = world.send(stream(2), 8, CompletionLevel::Delivery).unwrap();
-    let came = world.capture(0, 1);
-    world.deliver(0, 1, &came[0].1).unwrap();
-    world.acknowledge(0, 1, came[0].0);
-    assert!(world.end_of(0, first).is_none());
-    assert_eq!(world.end_of(0, second), Some(&Ended::Sent { accepted: 8 }));
+    let mut net = net();
+    let first = net.send(flow(1), 8, CompletionLevel::Delivery).unwrap();
+    let lost = net.capture(0, 1);
+    let second = net.send(flow(2), 8, CompletionLevel::Delivery).unwrap();
+    let came = net.capture(0, 1);
+    net.deliver(0, 1, &came[0].1).unwrap();
+    net.acknowledge(0, 1, came[0].0);
+    assert!(net.end_of(0, first).is_none());
+    assert_eq!(net.end_of(0, second), Some(&Ended::Sent { accepted: 8 }));
     // Every segment carries an acknowledgement, whether or not its lane acknowledges.
-    world.deliver(0, 1, &lost[0].1).unwrap();
-    world.nodes[1].core.resend_all(0, false);
-    let answer = world.capture(1, 0);
+    net.deliver(0, 1, &lost[0].1).unwrap();
+    net.engines[1].core.resend_all(0, false);
+    let answer = net.capture(1, 0);
     assert_eq!(header_of(&answer[0].1).ack.get(), 2);
-    world.deliver(1, 0, &answer[0].1).unwrap();
-    assert_eq!(world.end_of(0, first), Some(&Ended::Sent { accepted: 8 }));
+    net.deliver(1, 0, &answer[0].1).unwrap();
+    assert_eq!(net.end_of(0, first), Some(&Ended::Sent { accepted: 8 }));
 }
 
 /// RR-DGRAM-3
 #[test]
 fn lost_segment_is_retransmitted_with_a_new_header_only() {
-    let mut world = world();
-    world.send(stream(1), 8, CompletionLevel::Inject);
-    let first = world.capture(0, 1);
-    assert!(world.capture(0, 1).is_empty(), "sent once, until an ack or a loss");
-    world.send(Stream { from: 1, to: 0, ..stream(1) }, 8, CompletionLevel::Inject);
-    let other = world.capture(1, 0);
-    world.deliver(1, 0, &other[0].1).unwrap();
-    world.lose(0, 1, first[0].0);
-    let again = world.capture(0, 1);
+    let mut net = net();
+    net.send(flow(1), 8, CompletionLevel::Inject);
+    let first = net.capture(0, 1);
+    assert!(net.capture(0, 1).is_empty(), "sent once, until an ack or a loss");
+    net.send(Flow { from: 1, to: 0, ..flow(1) }, 8, CompletionLevel::Inject);
+    let other = net.capture(1, 0);
+    net.deliver(1, 0, &other[0].1).unwrap();
+    net.lose(0, 1, first[0].0);
+    let again = net.capture(0, 1);
     assert_eq!(again[0].0, first[0].0);
     assert_eq!(again[0].1[SEGMENT_HEADER_BYTES..], first[0].1[SEGMENT_HEADER_BYTES..]);
     assert_eq!(header_of(&again[0].1).first_frame, header_of(&first[0].1).first_frame);
     assert_eq!((header_of(&first[0].1).ack.get(), header_of(&again[0].1).ack.get()), (0, 1));
     // A probe retransmits it, too; after its acknowledgement nothing does.
-    let core = &mut world.nodes[0].core;
+    let core = &mut net.engines[0].core;
     let probe = core.poll_segment_again(0, first[0].0, CONTENT, false).unwrap();
     assert_eq!((probe.token, probe.bytes, probe.is_last), (first[0].0, &again[0].1[..], true));
-    world.acknowledge(0, 1, first[0].0);
-    let core = &mut world.nodes[0].core;
+    net.acknowledge(0, 1, first[0].0);
+    let core = &mut net.engines[0].core;
     assert!(core.poll_segment_again(0, first[0].0, CONTENT, false).is_none());
     core.resend_all(0, false);
-    let news = world.capture(0, 1);
+    let news = net.capture(0, 1);
     assert_eq!((news.len(), header_of(&news[0].1).frames.get()), (1, 0));
 }
 
@@ -279,116 +318,116 @@ fn credit_update_in_a_lost_datagram_is_repeated() {
     // How the segment of that datagram is delivered: alone, with a message, or with a message that
     // arrived in another datagram, whose acknowledgement precedes or follows the loss report.
     for case in 0..4 {
-        let mut world = World::new(2, &limited, CONTENT, 1);
+        let mut net = Net::new(2, &limited, CONTENT, 1);
         for _ in 0..2 {
-            world.send(stream(1), 8, CompletionLevel::Inject);
+            net.send(flow(1), 8, CompletionLevel::Inject);
         }
-        let full = world.capture(0, 1);
-        let back = Stream { from: 1, to: 0, ..stream(1) };
+        let full = net.capture(0, 1);
+        let back = Flow { from: 1, to: 0, ..flow(1) };
         let mut early = Vec::new();
         if case > 0 {
-            world.send(back, 8, CompletionLevel::Inject);
-            early = world.capture(1, 0);
+            net.send(back, 8, CompletionLevel::Inject);
+            early = net.capture(1, 0);
             assert_eq!(header_of(&early[0].1).envelope_limit.get(), 2);
         }
-        world.deliver(0, 1, &full[0].1).unwrap();
-        world.acknowledge(0, 1, full[0].0);
-        world.receive((1, 0), Some((0, 0)), 1, 8);
-        world.receive((1, 0), Some((0, 0)), 1, 8);
+        net.deliver(0, 1, &full[0].1).unwrap();
+        net.acknowledge(0, 1, full[0].0);
+        net.receive_of(flow(1), 8);
+        net.receive_of(flow(1), 8);
         let token = early.first().map_or(0, |early| early.0);
         if case > 0 {
-            world.lose(1, 0, token);
+            net.lose(1, 0, token);
         }
-        let announcing = world.capture(1, 0);
+        let announcing = net.capture(1, 0);
         assert_eq!((announcing.len(), announcing[0].0), (1, token));
         assert_eq!(header_of(&announcing[0].1).envelope_limit.get(), 4);
         if case > 1 {
-            world.deliver(1, 0, &early[0].1).unwrap();
+            net.deliver(1, 0, &early[0].1).unwrap();
         }
         match case {
             2 => {
-                world.lose(1, 0, token);
-                world.acknowledge(1, 0, token);
+                net.lose(1, 0, token);
+                net.acknowledge(1, 0, token);
             }
             3 => {
-                world.acknowledge(1, 0, token);
-                world.lose(1, 0, token);
+                net.acknowledge(1, 0, token);
+                net.lose(1, 0, token);
             }
-            _ => world.lose(1, 0, token),
+            _ => net.lose(1, 0, token),
         }
-        let again = world.capture(1, 0);
+        let again = net.capture(1, 0);
         assert_eq!(again.len(), 1, "case {case}");
         assert_eq!(header_of(&again[0].1).envelope_limit.get(), 4);
-        world.deliver(1, 0, &again[0].1).unwrap();
-        world.send(stream(1), 8, CompletionLevel::Inject);
-        assert_eq!(world.capture(0, 1).len(), 1);
+        net.deliver(1, 0, &again[0].1).unwrap();
+        net.send(flow(1), 8, CompletionLevel::Inject);
+        assert_eq!(net.capture(0, 1).len(), 1);
     }
 }
 
 /// RR-CREDIT-3
 #[test]
 fn control_frames_overtake_blocked_messages() {
-    let mut world = world();
-    world.nodes[0].core.datagrams.segments = super::segment::SegmentPool::new(2048, 2 * 2048);
+    let mut net = net();
+    net.engines[0].core.datagrams.segments = super::segment::SegmentPool::new(2048, 2 * 2048);
     for context in 0..10 {
-        world.send(stream(context), 200, CompletionLevel::Inject);
+        net.send(flow(context), 200, CompletionLevel::Inject);
     }
-    assert_eq!(world.capture(0, 1).len(), 1, "the rest is reserved for control frames");
-    world.send(Stream { from: 1, to: 0, ..stream(1) }, 8, CompletionLevel::Match);
-    let asked = world.capture(1, 0);
-    world.deliver(1, 0, &asked[0].1).unwrap();
-    world.receive((0, 0), Some((1, 0)), 1, 8);
-    let answer = world.capture(0, 1);
+    assert_eq!(net.capture(0, 1).len(), 1, "the rest is reserved for control frames");
+    net.send(Flow { from: 1, to: 0, ..flow(1) }, 8, CompletionLevel::Match);
+    let asked = net.capture(1, 0);
+    net.deliver(1, 0, &asked[0].1).unwrap();
+    net.receive((0, 0), Some((1, 0)), 1, 8);
+    let answer = net.capture(0, 1);
     assert_eq!((answer.len(), header_of(&answer[0].1).frames.get()), (1, 1));
     assert_eq!(answer[0].1[SEGMENT_HEADER_BYTES], crate::wire::frame::KIND_MATCHED);
 }
 
 #[test]
 fn bursts_share_a_segment() {
-    let mut world = world();
+    let mut net = net();
     for _ in 0..12 {
-        world.send(stream(1), 8, CompletionLevel::Inject);
+        net.send(flow(1), 8, CompletionLevel::Inject);
     }
     let frames: Vec<u16> =
-        world.capture(0, 1).iter().map(|(_, bytes)| header_of(bytes).frames.get()).collect();
+        net.capture(0, 1).iter().map(|(_, bytes)| header_of(bytes).frames.get()).collect();
     assert_eq!(frames, [6, 6], "276 bytes in frames of 40");
 }
 
 /// RR-DGRAM-9, RR-END-1
 #[test]
 fn goodbye_waits_for_all_earlier_frames() {
-    let mut world = world();
-    world.send(stream(1), 8, CompletionLevel::Inject);
-    let message = world.capture(0, 1);
-    world.nodes[0].core.leave(0);
-    let goodbye = world.capture(0, 1);
-    world.deliver(0, 1, &goodbye[0].1).unwrap();
-    assert!(world.nodes[1].core.sessions.at(0).unwrap().is_connected());
-    assert!(!world.nodes[0].core.is_settled(0), "both may need retransmission");
-    world.deliver(0, 1, &message[0].1).unwrap();
-    let failure = world.nodes[1].core.sessions.at(0).unwrap().failure.clone();
+    let mut net = net();
+    net.send(flow(1), 8, CompletionLevel::Inject);
+    let message = net.capture(0, 1);
+    net.engines[0].core.leave(0);
+    let goodbye = net.capture(0, 1);
+    net.deliver(0, 1, &goodbye[0].1).unwrap();
+    assert!(net.engines[1].core.sessions.at(0).unwrap().is_connected());
+    assert!(!net.engines[0].core.is_settled(0), "both may need retransmission");
+    net.deliver(0, 1, &message[0].1).unwrap();
+    let failure = net.engines[1].core.sessions.at(0).unwrap().failure.clone();
     assert_eq!(failure, Some(PeerFailure::Left));
-    world.acknowledge(0, 1, message[0].0);
-    world.acknowledge(0, 1, goodbye[0].0);
-    assert!(world.nodes[0].core.is_settled(0));
+    net.acknowledge(0, 1, message[0].0);
+    net.acknowledge(0, 1, goodbye[0].0);
+    assert!(net.engines[0].core.is_settled(0));
     // The message had arrived completely.
-    let receive = world.receive((1, 0), Some((0, 0)), 1, 8);
-    assert!(matches!(world.end_of(1, receive), Some(Ended::Received(_))));
+    let receive = net.receive_of(flow(1), 8);
+    assert!(matches!(net.end_of(1, receive), Some(Ended::Received(_))));
 }
 
 #[test]
 fn oversized_segment_waits_without_blocking_others() {
-    let mut world = World::new(2, &config(), 1200, 1);
-    world.send(stream(1), 1000, CompletionLevel::Inject);
-    let long = world.capture(0, 1);
-    world.nodes[0].core.set_segment_bytes(0, CONTENT);
-    world.room_bytes = CONTENT;
-    world.lose(0, 1, long[0].0);
-    world.send(stream(2), 8, CompletionLevel::Inject);
-    let short = world.capture(0, 1);
+    let mut net = Net::new(2, &config(), 1200, 1);
+    net.send(flow(1), 1000, CompletionLevel::Inject);
+    let long = net.capture(0, 1);
+    net.engines[0].core.set_segment_bytes(0, CONTENT);
+    net.room_bytes = CONTENT;
+    net.lose(0, 1, long[0].0);
+    net.send(flow(2), 8, CompletionLevel::Inject);
+    let short = net.capture(0, 1);
     assert_eq!((short.len(), short[0].0 == long[0].0), (1, false), "others overtake it");
-    world.room_bytes = usize::MAX;
-    assert_eq!(world.capture(0, 1)[0].0, long[0].0);
+    net.room_bytes = usize::MAX;
+    assert_eq!(net.capture(0, 1)[0].0, long[0].0);
 }
 
 /// Receives in progress and buffered frames of a closed session neither leak nor end twice.
@@ -396,28 +435,28 @@ fn oversized_segment_waits_without_blocking_others() {
 #[test]
 fn closed_session_leaks_nothing() {
     for seed in 0..40 {
-        let mut world = World::new(2, &config(), CONTENT, seed);
-        world.faults = Faults { loss: 0.4, jitter: 5, ..Faults::NONE };
-        let reserved = |world: &World, node: usize| {
-            let core = &world.nodes[node].core;
+        let mut net = Net::new(2, &config(), CONTENT, seed);
+        net.set_links(&lossy(400_000, 5));
+        let reserved = |net: &Net, engine: usize| {
+            let core = &net.engines[engine].core;
             (core.reserved_bytes, core.reserved_envelopes)
         };
         for number in 0..20 {
-            world.receive((1, 0), Some((0, 0)), number % 3, 2000);
-            world.send(stream(number % 4), (number * 150) as usize, CompletionLevel::Match);
-            world.step();
+            net.receive_of(flow(number % 3), 2000);
+            net.send(flow(number % 4), (number * 150) as usize, CompletionLevel::Match);
+            net.step();
         }
-        for node in 0..2 {
-            let here = &mut world.nodes[node];
+        for engine in 0..2 {
+            let here = &mut net.engines[engine];
             let core = &mut here.core;
             core.fail_session(0, PeerFailure::Lost("cut".into()), &mut here.memory);
             // Complete messages can still be received.
             core.close_endpoint(0, &mut here.memory);
         }
-        world.check_rest();
-        for node in 0..2 {
-            assert_eq!(reserved(&world, node), (0, 0), "seed {seed}");
-            assert!(world.nodes[node].memory.ended.len() >= 20 * (1 - node));
+        net.check_rest();
+        for engine in 0..2 {
+            assert_eq!(reserved(&net, engine), (0, 0), "seed {seed}");
+            assert!(net.engines[engine].memory.ended.len() >= 20 * (1 - engine));
         }
     }
 }
@@ -425,40 +464,40 @@ fn closed_session_leaks_nothing() {
 /// RR-DGRAM-10
 #[test]
 fn grants_are_served_in_the_order_of_their_chunks() {
-    let mut world = world();
-    world.faults = Faults { loss: 0.2, jitter: 10, ..Faults::NONE };
+    let mut net = net();
+    net.set_links(&lossy(200_000, 10));
     for number in 0..40 {
-        world.receive((1, 0), Some((0, 0)), 1, 4000);
-        world.send(stream(1), 3500 + number, CompletionLevel::Inject);
+        net.receive_of(flow(1), 4000);
+        net.send(flow(1), 3500 + number, CompletionLevel::Inject);
     }
-    world.settle(1000);
-    world.check();
-    assert!(world.nodes[0].core.lanes.iter().all(|(_, lane)| lane.early.is_empty()));
+    net.settle(1000);
+    net.check();
+    assert!(net.engines[0].core.lanes.iter().all(|(_, lane)| lane.early.is_empty()));
 }
 
 /// Pools reach a steady size: memory is neither allocated nor freed.
 #[test]
 fn pools_do_not_grow_once_warm() {
-    let mut world = world();
-    world.faults = Faults { loss: 0.1, duplication: 0.1, jitter: 4, ..Faults::NONE };
+    let mut net = net();
+    net.set_links(&LinkConfig { duplicate_ppm: 100_000, ..lossy(100_000, 4) });
     let mut most = Vec::new();
     for round in 0..30 {
         for number in 0..20 {
             let context = number % 3;
             if number % 2 == 0 {
-                world.receive((1, 0), Some((0, 0)), context, 3000);
+                net.receive_of(flow(context), 3000);
             }
-            world.send(stream(context), 100 * number as usize, CompletionLevel::Delivery);
-            world.step();
+            net.send(flow(context), 100 * number as usize, CompletionLevel::Delivery);
+            net.step();
             if number % 2 == 1 {
-                world.receive((1, 0), Some((0, 0)), context, 3000);
+                net.receive_of(flow(context), 3000);
             }
         }
-        world.settle(500);
-        most.push(world.nodes[0].core.datagrams.segments.allocated_bytes().0);
+        net.settle(500);
+        most.push(net.engines[0].core.datagrams.segments.allocated_bytes().0);
         assert!(round < 20 || most[round] == most[10], "{most:?}");
     }
-    world.check();
+    net.check();
     let limit = config().staging_bytes * config().staging_buffers_max;
     assert!(most[29] <= limit, "{most:?}");
 }

@@ -1,14 +1,14 @@
 //! After warm-up nothing is allocated, whichever datagrams are lost or reordered.
 
 use super::super::super::core::Core;
-use super::super::super::effects::{CompletionLevel, Effects, Ended};
+use super::super::super::effects::{Effects, Ended};
 use super::super::super::hint::Hint;
-use super::super::super::receive::ReceiveRequest;
 use super::super::super::send::{SendRequest, Staged};
 use super::super::super::table::Id;
 use super::super::Asks;
-use super::{CONTENT, world};
+use super::{CONTENT, net};
 use crate::counting::allocations;
+use crate::proto::sim::{receive_request, send_request};
 
 #[derive(Default)]
 struct Counts {
@@ -95,9 +95,7 @@ fn exchange(cores: &mut [Core; 2], peers: [Id; 2], wire: &mut Wire) -> Counts {
     let mut counts = Counts::default();
     let [left, right] = cores;
     let receive = |right: &mut Core, context: u64, counts: &mut Counts| {
-        let (peer, tag, ignore, capacity) = (Some(peers[1]), 0, 0, 2000);
-        let request =
-            ReceiveRequest { endpoint: 0, peer, context, tag, ignore, capacity, min_free: None };
+        let request = receive_request(Some(peers[1]), context, 0, 2000);
         let id = right.new_receive(&request).unwrap();
         right.start_receive(id, counts);
     };
@@ -106,19 +104,8 @@ fn exchange(cores: &mut [Core; 2], peers: [Id; 2], wire: &mut Wire) -> Counts {
         if number < 5 {
             receive(right, context, &mut counts);
         }
-        let (length, level) = (number % 5 * 200, CompletionLevel::Delivery);
-        let (peer, hint) = (peers[0], HINTS[number as usize % HINTS.len()]);
-        let request = SendRequest {
-            endpoint: 0,
-            peer,
-            context,
-            tag: 0,
-            length,
-            level,
-            hint,
-            data: None,
-            fence: false,
-        };
+        let hint = HINTS[number as usize % HINTS.len()];
+        let request = SendRequest { hint, ..send_request(peers[0], context, 0, number % 5 * 200) };
         let id = left.new_send(&request).unwrap();
         left.enqueue(id, 0);
     }
@@ -133,10 +120,10 @@ fn exchange(cores: &mut [Core; 2], peers: [Id; 2], wire: &mut Wire) -> Counts {
 
 #[test]
 fn warm_messages_do_not_allocate() {
-    let mut world = world();
-    let peers = [world.nodes[0].peers[&(1, 0)], world.nodes[1].peers[&(0, 0)]];
-    let right = world.nodes.remove(1).core;
-    let left = world.nodes.remove(0).core;
+    let mut net = net();
+    let peers = [net.engines[0].peers[&(1, 0)], net.engines[1].peers[&(0, 0)]];
+    let right = net.engines.remove(1).core;
+    let left = net.engines.remove(0).core;
     let mut cores = [left, right];
     let mut wire = Wire { slots: [(0, 0, [0; CONTENT]); DATAGRAMS], len: 0 };
     for _ in 0..50 {

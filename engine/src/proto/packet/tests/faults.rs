@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::proto::packet::path::Path;
-use crate::proto::packet::transmit::{Filled, Payload};
 use crate::wire::packet::Packet;
 
 #[test]
@@ -12,11 +11,11 @@ fn lost_acknowledgements_do_not_reduce_goodput() {
     for (rate, loss_ppm) in rates.iter_mut().zip([0, 300_000]) {
         let mut links = lossy(10 * GBIT, rtt_ns, 0);
         links[1].loss_ppm = loss_ppm;
-        let mut world = World::new(&config(rtt_ns), links, bulk(), 3);
-        world.run(3 * MILLI, |_| false);
-        let before = world.ends[0].path.statistics();
-        *rate = goodput(&mut world, 3 * MILLI, 7 * MILLI);
-        let after = world.ends[0].path.statistics();
+        let mut pair = PathPair::new(&config(rtt_ns), links, bulk(), 3);
+        pair.run(3 * MILLI, |_| false);
+        let before = pair.ends[0].path.statistics();
+        *rate = goodput(&mut pair, 3 * MILLI, 7 * MILLI);
+        let after = pair.ends[0].path.statistics();
         assert_eq!((after.lost, after.spurious), (before.lost, before.spurious));
     }
     assert!(rates[1] * 100 >= rates[0] * 95, "{rates:?}");
@@ -28,11 +27,11 @@ fn one_way_outage_recovers_at_once_without_loss() {
         let rtt_ns = 100 * MICRO;
         let mut links = lossy(GBIT, rtt_ns, 0);
         links[dead].dead_ns = 20 * MILLI..40 * MILLI;
-        let mut world = World::new(&config(rtt_ns), links, bulk(), 4);
-        let before = goodput(&mut world, 10 * MILLI, 20 * MILLI);
-        world.run(40 * MILLI, |_| false);
+        let mut pair = PathPair::new(&config(rtt_ns), links, bulk(), 4);
+        let before = goodput(&mut pair, 10 * MILLI, 20 * MILLI);
+        pair.run(40 * MILLI, |_| false);
         // The back-off has reached 12.8 ms by then.
-        let after = goodput(&mut world, 70 * MILLI, 80 * MILLI);
+        let after = goodput(&mut pair, 70 * MILLI, 80 * MILLI);
         assert!(after * 100 > before * 90, "{dead}: {before} {after}");
     }
 }
@@ -42,12 +41,12 @@ fn reordering_is_adapted_to_and_not_declared_loss() {
     let rtt_ns = 100 * MICRO;
     let mut links = lossy(10 * GBIT, rtt_ns, 0);
     links[0].jitter_ns = 30 * MICRO;
-    let mut world = World::new(&config(rtt_ns), links, bulk(), 5);
-    let rate = goodput(&mut world, 5 * MILLI, 10 * MILLI);
+    let mut pair = PathPair::new(&config(rtt_ns), links, bulk(), 5);
+    let rate = goodput(&mut pair, 5 * MILLI, 10 * MILLI);
     assert!(rate > 8 * GBIT, "{rate}");
-    let before = world.ends[0].path.statistics();
-    world.run(15 * MILLI, |_| false);
-    let after = world.ends[0].path.statistics();
+    let before = pair.ends[0].path.statistics();
+    pair.run(15 * MILLI, |_| false);
+    let after = pair.ends[0].path.statistics();
     let (sent, lost) = (after.sent - before.sent, after.lost - before.lost);
     assert!(lost * 100 < sent, "{lost} of {sent} declared lost");
 }
@@ -56,12 +55,12 @@ fn reordering_is_adapted_to_and_not_declared_loss() {
 fn sleeping_loop_sends_no_probe_and_loses_nothing() {
     let rtt_ns = 100 * MICRO;
     let links = lossy(GBIT, rtt_ns, 0);
-    let mut world = World::new(&config(rtt_ns), links, bulk(), 6);
-    world.run(10 * MILLI, |_| false);
-    let before = world.ends[0].path.statistics();
-    world.ends[0].sleeps = Some((2 * MILLI, 10 * MILLI));
-    world.run(110 * MILLI, |_| false);
-    let after = world.ends[0].path.statistics();
+    let mut pair = PathPair::new(&config(rtt_ns), links, bulk(), 6);
+    pair.run(10 * MILLI, |_| false);
+    let before = pair.ends[0].path.statistics();
+    pair.ends[0].sleeps = Some((2 * MILLI, 10 * MILLI));
+    pair.run(110 * MILLI, |_| false);
+    let after = pair.ends[0].path.statistics();
     assert_eq!(after.probes - before.probes, 0);
     assert_eq!(after.lost - before.lost, 0);
 }
@@ -90,10 +89,10 @@ fn acks_are_not_limited_by_the_window() {
     // Both ends have more to send than their windows allow.
     let rtt_ns = 100 * MICRO;
     let links = lossy(10 * GBIT, rtt_ns, 0);
-    let mut world = World::new(&config(rtt_ns), links, bulk(), 7);
-    world.answer_with(bulk());
-    let rate = goodput(&mut world, 5 * MILLI, 10 * MILLI);
-    let back = world.ends[0].receiver.bytes * 8 * SECOND / world.now_ns;
+    let mut pair = PathPair::new(&config(rtt_ns), links, bulk(), 7);
+    pair.answer_with(bulk());
+    let rate = goodput(&mut pair, 5 * MILLI, 10 * MILLI);
+    let back = pair.ends[0].receiver.bytes * 8 * SECOND / pair.now_ns();
     assert!(rate > 8 * GBIT, "{rate}");
     assert!(back > 7 * GBIT, "{back}");
 }
@@ -103,22 +102,22 @@ fn acks_are_not_limited_by_the_window() {
 fn mtu_is_found_and_reset_on_a_black_hole() {
     let rtt_ns = 100 * MICRO;
     let jumbo = PathConfig { datagram_bytes_max: 8972, ..config(rtt_ns) };
-    let mut world = World::new(&jumbo, lossy(GBIT, rtt_ns, 0), bulk(), 8);
-    world.run(20 * MILLI, |_| false);
-    assert_eq!(world.ends[0].path.payload_bytes_max(), 8972 - 8 - 20);
+    let mut pair = PathPair::new(&jumbo, lossy(GBIT, rtt_ns, 0), bulk(), 8);
+    pair.run(20 * MILLI, |_| false);
+    assert_eq!(pair.ends[0].path.payload_bytes_max(), 8972 - 8 - 20);
     // A route with 4000 bytes.
-    world.links[0].config.bytes_max = 4000;
-    let healed = goodput(&mut world, 400 * MILLI, 420 * MILLI);
+    pair.links[0].config.bytes_max = 4000;
+    let healed = goodput(&mut pair, 400 * MILLI, 420 * MILLI);
     assert!(healed > GBIT / 2, "{healed}");
-    assert!(world.ends[0].sender.payload_bytes_max.unwrap() < 4000);
+    assert!(pair.ends[0].sender.payload_bytes_max.unwrap() < 4000);
 }
 
 #[test]
 fn length_independent_loss_keeps_the_mtu() {
     let rtt_ns = 100 * MICRO;
-    let mut world = World::new(&config(rtt_ns), lossy(GBIT, rtt_ns, 300_000), bulk(), 9);
-    world.run(100 * MILLI, |_| false);
-    assert_eq!(world.ends[0].sender.payload_bytes_max, Some(1472 - 8 - 20));
+    let mut pair = PathPair::new(&config(rtt_ns), lossy(GBIT, rtt_ns, 300_000), bulk(), 9);
+    pair.run(100 * MILLI, |_| false);
+    assert_eq!(pair.ends[0].sender.payload_bytes_max, Some(1472 - 8 - 20));
 }
 
 #[test]
@@ -129,8 +128,8 @@ fn window_below_one_datagram_makes_progress() {
         link.queue_ns = 10 * SECOND;
     }
     let sender = Sender::new(20_000, 1, 4);
-    let mut world = World::new(&config(100 * MICRO), links, sender, 10);
-    assert!(world.finish(200 * SECOND));
+    let mut pair = PathPair::new(&config(100 * MICRO), links, sender, 10);
+    assert!(pair.finish(200 * SECOND));
 }
 
 #[test]
@@ -139,9 +138,9 @@ fn short_queue_overflow_is_not_usual_loss() {
     let rtt_ns = 100 * MICRO;
     let mut links = lossy(10 * GBIT, rtt_ns, 0);
     links[0].queue_ns = 20 * MICRO;
-    let mut world = World::new(&config(rtt_ns), links, bulk(), 11);
-    let rate = goodput(&mut world, 10 * MILLI, 20 * MILLI);
-    let statistics = world.ends[0].path.statistics();
+    let mut pair = PathPair::new(&config(rtt_ns), links, bulk(), 11);
+    let rate = goodput(&mut pair, 10 * MILLI, 20 * MILLI);
+    let statistics = pair.ends[0].path.statistics();
     assert!(rate > 7 * GBIT, "{rate}");
     assert!(statistics.lost * 10 < statistics.sent, "{statistics:?}");
 }
@@ -150,36 +149,17 @@ fn short_queue_overflow_is_not_usual_loss() {
 fn dead_path_is_probed_for_days_with_bounded_memory() {
     let rtt_ns = 100 * MICRO;
     let sender = Sender::new(1000, 1, u32::MAX);
-    let mut world = World::new(&config(rtt_ns), lossy(GBIT, rtt_ns, 0), sender, 12);
-    world.run(MILLI, |_| false);
-    world.links.iter_mut().for_each(|link| link.config.loss_ppm = 1_000_000);
-    world.run(SECOND * 3600, |_| false);
-    let probes = world.ends[0].path.statistics().probes;
+    let mut pair = PathPair::new(&config(rtt_ns), lossy(GBIT, rtt_ns, 0), sender, 12);
+    pair.run(MILLI, |_| false);
+    pair.links.iter_mut().for_each(|link| link.config.loss_ppm = 1_000_000);
+    pair.run(SECOND * 3600, |_| false);
+    let probes = pair.ends[0].path.statistics().probes;
     assert!(probes > 10_000, "{probes}");
-    let records = world.ends[0].path.capacities()[0];
+    let records = pair.ends[0].path.capacities()[0];
     assert!(records <= 256, "{records}");
-    world.links.iter_mut().for_each(|link| link.config.loss_ppm = 0);
-    let rate = goodput(&mut world, 3601 * SECOND, 3602 * SECOND);
+    pair.links.iter_mut().for_each(|link| link.config.loss_ppm = 0);
+    let rate = goodput(&mut pair, 3601 * SECOND, 3602 * SECOND);
     assert!(rate > 50_000_000, "{rate}");
-}
-
-/// One short payload at each request.
-struct Drip(bool);
-
-impl Payload for Drip {
-    fn waiting_bytes(&self) -> usize {
-        if self.0 { 100 } else { 0 }
-    }
-
-    fn fill(&mut self, room: &mut [u8]) -> Option<Filled> {
-        self.0 = false;
-        room[..100].fill(7);
-        Some(Filled { token: 1, bytes: 100, ack_now: false })
-    }
-
-    fn fill_again(&mut self, _: u64, room: &mut [u8]) -> Option<Filled> {
-        self.fill(room)
-    }
 }
 
 /// Returns a path that answered after each of these times, and the time then.
@@ -189,10 +169,10 @@ fn answered(round_trips_ns: &[u64]) -> (Path, u64) {
     let mut out = vec![0; 1472];
     let mut now_ns = 0;
     for rtt_ns in round_trips_ns {
-        let (length, _) = near.poll_transmit(now_ns, &mut Drip(true), &mut out).unwrap();
+        let (length, _) = near.poll_transmit(now_ns, &mut Bytes(1), &mut out).unwrap();
         now_ns += rtt_ns;
         far.handle_packet(now_ns, &Packet::decode(&out[..length]).unwrap()).unwrap();
-        let (length, _) = far.poll_transmit(now_ns, &mut Drip(true), &mut out).unwrap();
+        let (length, _) = far.poll_transmit(now_ns, &mut Bytes(1), &mut out).unwrap();
         near.handle_packet(now_ns, &Packet::decode(&out[..length]).unwrap()).unwrap();
         while near.poll_event().is_some() || far.poll_event().is_some() {}
     }
@@ -207,8 +187,8 @@ fn time_to_silence(mut path: Path, from_ns: u64, pause_ns: u64) -> u64 {
     for turn in 0..1_000_000 {
         let now_ns = from_ns + turn * step_ns;
         path.handle_timeout(now_ns, true);
-        let mut drip = Drip((turn * step_ns).is_multiple_of(pause_ns));
-        while path.poll_transmit(now_ns, &mut drip, &mut out).is_some() {}
+        let mut payload = Bytes((turn * step_ns).is_multiple_of(pause_ns).into());
+        while path.poll_transmit(now_ns, &mut payload, &mut out).is_some() {}
         if path.is_silent() {
             return now_ns - from_ns;
         }

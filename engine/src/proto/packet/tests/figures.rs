@@ -4,8 +4,8 @@ use super::*;
 
 fn bulk_goodput(rtt_ns: u64, loss_ppm: u64, seed: u64) -> u64 {
     let links = lossy(10 * GBIT, rtt_ns, loss_ppm);
-    let mut world = World::new(&config(rtt_ns), links, bulk(), seed);
-    goodput(&mut world, 3 * MILLI, 8 * MILLI)
+    let mut pair = PathPair::new(&config(rtt_ns), links, bulk(), seed);
+    goodput(&mut pair, 3 * MILLI, 8 * MILLI)
 }
 
 /// RR-PKT-12
@@ -23,23 +23,23 @@ fn random_loss_costs_little_more_than_the_lost_share() {
 fn long_path_is_full_within_three_seconds() {
     let links = lossy(GBIT, 100 * MILLI, 0);
     let sender = Sender::new(1 << 20, 64, u32::MAX);
-    let mut world = World::new(&config(100 * MILLI), links, sender, 1);
-    let rate = goodput(&mut world, 2800 * MILLI, 3000 * MILLI);
+    let mut pair = PathPair::new(&config(100 * MILLI), links, sender, 1);
+    let rate = goodput(&mut pair, 2800 * MILLI, 3000 * MILLI);
     assert!(rate > GBIT * 88 / 100, "{rate}");
 }
 
 /// Returns the time until one message is complete, where the link drops the given datagrams.
 fn one_message(rtt_ns: u64, bytes: u32, dropped: Vec<u64>) -> u64 {
-    let mut world = World::new(&config(rtt_ns), lossy(10 * GBIT, rtt_ns, 0), bulk(), 1);
+    let mut pair = PathPair::new(&config(rtt_ns), lossy(10 * GBIT, rtt_ns, 0), bulk(), 1);
     // The path has measured its round trip.
-    world.ends[0].sender = Sender::new(bytes, 1, 51);
-    world.answer_with(Sender::new(1, 0, 0));
-    world.ends[1].receiver = traffic::Receiver::new(bytes);
-    assert!(world.run(60 * SECOND, |world| world.ends[1].receiver.whole.len() == 50));
-    let next = world.links[0].sent();
-    world.links[0].dropped = dropped.iter().map(|after| next + after).collect();
-    assert!(world.run(60 * SECOND, |world| world.ends[1].receiver.whole.len() == 51));
-    world.now_ns - world.ends[0].sender.begun_ns[50]
+    pair.ends[0].sender = Sender::new(bytes, 1, 51);
+    pair.answer_with(Sender::new(1, 0, 0));
+    pair.ends[1].receiver = traffic::Receiver::new(bytes);
+    assert!(pair.run(60 * SECOND, |pair| pair.ends[1].receiver.whole.len() == 50));
+    let next = pair.links[0].sent();
+    pair.links[0].dropped = dropped.iter().map(|after| next + after).collect();
+    assert!(pair.run(60 * SECOND, |pair| pair.ends[1].receiver.whole.len() == 51));
+    pair.now_ns() - pair.ends[0].sender.begun_ns[50]
 }
 
 #[test]
@@ -63,28 +63,28 @@ fn long_fat_path_is_used_despite_loss() {
     let rtt_ns = 200 * MILLI;
     let jumbo = PathConfig { datagram_bytes_max: 8972, ..config(rtt_ns) };
     let sender = Sender::new(16 << 20, 40, u32::MAX);
-    let mut world = World::new(&jumbo, lossy(10 * GBIT, rtt_ns, 10_000), sender, 12);
-    let rate = goodput(&mut world, 5000 * MILLI, 5200 * MILLI);
+    let mut pair = PathPair::new(&jumbo, lossy(10 * GBIT, rtt_ns, 10_000), sender, 12);
+    let rate = goodput(&mut pair, 5000 * MILLI, 5200 * MILLI);
     assert!(rate > 8 * GBIT, "{rate}");
 }
 
 #[test]
 fn acknowledgements_are_rare() {
     let rtt_ns = 100 * MICRO;
-    let mut world = World::new(&config(rtt_ns), lossy(10 * GBIT, rtt_ns, 0), bulk(), 13);
-    world.run(10 * MILLI, |_| false);
-    let (data, acks) = (world.links[0].sent(), world.links[1].sent());
+    let mut pair = PathPair::new(&config(rtt_ns), lossy(10 * GBIT, rtt_ns, 0), bulk(), 13);
+    pair.run(10 * MILLI, |_| false);
+    let (data, acks) = (pair.links[0].sent(), pair.links[1].sent());
     assert!(acks * 12 < data, "{acks} acknowledgements of {data}");
-    assert_eq!(world.ends[1].path.statistics().acks_alone, acks);
+    assert_eq!(pair.ends[1].path.statistics().acks_alone, acks);
 }
 
 #[test]
 fn memory_does_not_grow_once_warm() {
     let rtt_ns = 100 * MICRO;
     let links = lossy(10 * GBIT, rtt_ns, 10_000);
-    let mut world = World::new(&config(rtt_ns), links, bulk(), 14);
-    world.run(10 * MILLI, |_| false);
-    let before = [0, 1].map(|end| world.ends[end].path.capacities());
-    world.run(20 * MILLI, |_| false);
-    assert_eq!([0, 1].map(|end| world.ends[end].path.capacities()), before);
+    let mut pair = PathPair::new(&config(rtt_ns), links, bulk(), 14);
+    pair.run(10 * MILLI, |_| false);
+    let before = [0, 1].map(|end| pair.ends[end].path.capacities());
+    pair.run(20 * MILLI, |_| false);
+    assert_eq!([0, 1].map(|end| pair.ends[end].path.capacities()), before);
 }

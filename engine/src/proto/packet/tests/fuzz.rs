@@ -3,11 +3,8 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use zerocopy::IntoBytes;
-
 use crate::proto::packet::{Filled, PacketEvent, Path, PathConfig, Payload};
-use crate::wire::ack::{ACK_BYTES_MAX, AckWriter};
-use crate::wire::packet::{FLAG_ACK, FLAG_ELICITS, FLAG_FLOOR, KIND_PACKET, Packet, PacketHeader};
+use crate::wire::packet::{FLAG_ACK, FLAG_ELICITS, FLAG_FLOOR, Packet};
 
 const TEST_TIME: Duration = Duration::from_millis(1000);
 
@@ -49,27 +46,17 @@ impl Payload for Endless {
 fn packet(choice: [u8; 8], number: u32, sent: u64) -> Vec<u8> {
     let [flags, ahead, back, behind, windows, word, bits, length] = choice;
     let flags = if flags > 240 { flags } else { (flags & 15) | FLAG_ELICITS };
-    let header = PacketHeader {
-        kind: KIND_PACKET,
-        flags,
-        path: 0.into(),
-        number: number.wrapping_add(u32::from(ahead % 8)).wrapping_sub(u32::from(back % 4)).into(),
-        session: 0.into(),
-    };
-    let mut bytes = header.as_bytes().to_vec();
+    let near = number.wrapping_add(u32::from(ahead % 8)).wrapping_sub(u32::from(back % 4));
+    let mut bytes = super::packet(flags, near);
     if flags & FLAG_FLOOR != 0 {
         bytes.extend(number.wrapping_sub(u32::from(behind)).to_le_bytes());
     }
     if flags & FLAG_ACK != 0 {
-        let mut room = [0; ACK_BYTES_MAX];
         let cumulative = sent.saturating_sub(u64::from(behind % 32)) + u64::from(behind > 250);
-        let mut writer = AckWriter::new(&mut room, cumulative, u64::from(behind) << 10);
-        for window in 0..windows % 3 {
-            let words = [u64::from(bits) << (word % 64)];
-            writer.window(u64::from(word % 2 + window), words.into_iter());
-        }
-        let used = writer.finish();
-        bytes.extend(&room[..used]);
+        let words = [u64::from(bits) << (word % 64)];
+        let window = |at: u8| (u64::from(word % 2 + at), &words[..]);
+        let windows: Vec<_> = (0..windows % 3).map(window).collect();
+        bytes.extend(super::ack(cumulative, u64::from(behind) << 10, &windows));
     }
     bytes.resize(bytes.len() + usize::from(length), 7);
     bytes

@@ -4,15 +4,11 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::proto::packet::path::Path;
-use crate::proto::packet::{Filled, Payload};
-use crate::wire::ack::{ACK_BYTES_MAX, AckWriter, NUMBERS_MAX};
-use crate::wire::packet::{
-    FLAG_ACK, FLAG_ELICITS, FLAG_FLOOR, KIND_PACKET, Packet, PacketError, PacketHeader,
-};
-use zerocopy::IntoBytes;
+use crate::wire::ack::NUMBERS_MAX;
+use crate::wire::packet::{FLAG_ACK, FLAG_ACK_NOW, FLAG_ELICITS, FLAG_FLOOR, Packet, PacketError};
 
 #[derive(Clone, Debug)]
-struct Weather {
+struct Conditions {
     links: [LinkConfig; 2],
     sleeps: [Option<(u64, u64)>; 2],
     rtt_ns: u64,
@@ -44,13 +40,13 @@ fn link(rtt_ns: u64) -> impl Strategy<Value = LinkConfig> {
         })
 }
 
-fn weather() -> impl Strategy<Value = Weather> {
+fn conditions() -> impl Strategy<Value = Conditions> {
     let rtts = prop_oneof![Just(10 * MICRO), Just(100 * MICRO), Just(5 * MILLI)];
     rtts.prop_flat_map(|rtt_ns| {
         let sleep = || prop::option::of((1..3 * MILLI, 3 * MILLI..20 * MILLI));
         let bytes = prop_oneof![Just(1u32), Just(64), Just(5000), Just(100_000)];
         (link(rtt_ns), link(rtt_ns), sleep(), sleep(), bytes, any::<u64>()).prop_map(
-            move |(forth, back, first, second, message_bytes, seed)| Weather {
+            move |(forth, back, first, second, message_bytes, seed)| Conditions {
                 links: [forth, back],
                 sleeps: [first, second],
                 rtt_ns,
@@ -61,50 +57,50 @@ fn weather() -> impl Strategy<Value = Weather> {
     })
 }
 
-fn run(weather: &Weather) -> World {
-    let config = config(weather.rtt_ns);
-    let messages = 4 + 400_000 / weather.message_bytes.max(4000);
-    let sender = Sender::new(weather.message_bytes, 3, messages);
-    let mut world = World::new(&config, weather.links.clone(), sender, weather.seed);
-    world.answer_with(Sender::new(700, 2, 40));
-    (world.ends[0].sleeps, world.ends[1].sleeps) = (weather.sleeps[0], weather.sleeps[1]);
-    world.finish(40 * weather.rtt_ns);
+fn run(conditions: &Conditions) -> PathPair {
+    let config = config(conditions.rtt_ns);
+    let messages = 4 + 400_000 / conditions.message_bytes.max(4000);
+    let sender = Sender::new(conditions.message_bytes, 3, messages);
+    let mut pair = PathPair::new(&config, conditions.links.clone(), sender, conditions.seed);
+    pair.answer_with(Sender::new(700, 2, 40));
+    (pair.ends[0].sleeps, pair.ends[1].sleeps) = (conditions.sleeps[0], conditions.sleeps[1]);
+    pair.finish(40 * conditions.rtt_ns);
     // All faults end; sleeping loops remain.
-    for link in &mut world.links {
-        link.config = LinkConfig::new(link.config.bits_per_second, weather.rtt_ns);
+    for link in &mut pair.links {
+        link.config = LinkConfig::new(link.config.bits_per_second, conditions.rtt_ns);
     }
-    world
+    pair
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
-    /// The world checks at every step: window respected, timers armed, no token reported twice.
+    /// The pair checks at every step: window respected, timers armed, no token reported twice.
     ///
     /// RR-PKT-1, RR-PKT-9, RR-PKT-11.
     #[test]
-    fn everything_completes_after_faults_end(weather in weather()) {
-        let mut world = run(&weather);
-        let healed_ns = world.now_ns;
-        prop_assert!(world.finish(healed_ns + 30 * SECOND), "not done");
+    fn everything_completes_after_faults_end(conditions in conditions()) {
+        let mut pair = run(&conditions);
+        let healed_ns = pair.now_ns();
+        prop_assert!(pair.finish(healed_ns + 30 * SECOND), "not done");
         for end in 0..2 {
-            let begun = world.ends[end].sender.begun_ns.len();
-            prop_assert_eq!(world.ends[1 - end].receiver.whole.len(), begun);
+            let begun = pair.ends[end].sender.begun_ns.len();
+            prop_assert_eq!(pair.ends[1 - end].receiver.whole.len(), begun);
         }
         // Every token is reported, those of the last probes included.
-        let until_ns = world.now_ns + 30 * SECOND;
-        let all = world.run(until_ns, |world| {
-            world.ends.iter().all(|end| end.sender.open_tokens() == 0 && end.path.load().1 == 0)
+        let until_ns = pair.now_ns() + 30 * SECOND;
+        let all = pair.run(until_ns, |pair| {
+            pair.ends.iter().all(|end| end.sender.open_tokens() == 0 && end.path.load().1 == 0)
         });
         prop_assert!(all, "tokens stay open");
     }
 
     #[test]
-    fn runs_are_reproducible_by_seed(weather in weather()) {
-        let (mut first, mut second) = (run(&weather), run(&weather));
+    fn runs_are_reproducible_by_seed(conditions in conditions()) {
+        let (mut first, mut second) = (run(&conditions), run(&conditions));
         first.finish(30 * SECOND);
         second.finish(30 * SECOND);
-        prop_assert_eq!(first.now_ns, second.now_ns);
+        prop_assert_eq!(first.now_ns(), second.now_ns());
         prop_assert_eq!(first.links[0].sent(), second.links[0].sent());
         prop_assert_eq!(&first.ends[1].receiver.whole, &second.ends[1].receiver.whole);
     }
@@ -112,10 +108,10 @@ proptest! {
     /// The fast path for packets and acknowledgements leaves the same state as the general path, in
     /// every field.
     #[test]
-    fn fast_path_and_general_path_have_equal_effects(weather in weather()) {
-        let short = run(&weather);
-        let long = crate::hooks::simulated::by_long_ways(|| run(&weather));
-        prop_assert_eq!(short.now_ns, long.now_ns);
+    fn fast_path_and_general_path_have_equal_effects(conditions in conditions()) {
+        let short = run(&conditions);
+        let long = crate::hooks::simulated::by_long_ways(|| run(&conditions));
+        prop_assert_eq!(short.now_ns(), long.now_ns());
         for (short, long) in short.ends.iter().zip(&long.ends) {
             prop_assert_eq!(format!("{:?}", short.path), format!("{:?}", long.path));
             prop_assert_eq!(&short.receiver.whole, &long.receiver.whole);
@@ -131,7 +127,7 @@ proptest! {
         ),
     ) {
         let mut path = Path::new(PathConfig::default());
-        let mut payload = Endless::default();
+        let mut payload = Bytes(u64::MAX);
         let mut out = vec![0; 1472];
         for (at, (flags, [number, floor, ack], word, bits, near)) in
             packets.into_iter().enumerate()
@@ -139,23 +135,12 @@ proptest! {
             let now_ns = at as u64 * 10_000;
             path.poll_transmit(now_ns, &mut payload, &mut out);
             let near = |value: u32| if near > 0 { value % 300 } else { value };
-            let header = PacketHeader {
-                kind: KIND_PACKET,
-                flags,
-                path: 0.into(),
-                number: near(number).into(),
-                session: 0.into(),
-            };
-            let mut bytes = header.as_bytes().to_vec();
+            let mut bytes = packet(flags, near(number));
             if flags & FLAG_FLOOR != 0 {
-                bytes.extend_from_slice(&near(floor).to_le_bytes());
+                bytes.extend(near(floor).to_le_bytes());
             }
             if flags & FLAG_ACK != 0 {
-                let mut room = [0; ACK_BYTES_MAX];
-                let mut writer = AckWriter::new(&mut room, u64::from(near(ack)), 5000);
-                writer.window(word, [bits, !bits].into_iter());
-                let length = writer.finish();
-                bytes.extend_from_slice(&room[..length]);
+                bytes.extend(super::ack(near(ack).into(), 5000, &[(word, &[bits, !bits])]));
             }
             if let Ok(packet) = Packet::decode(&bytes) {
                 let _ = path.handle_packet(now_ns, &packet);
@@ -167,63 +152,27 @@ proptest! {
     }
 }
 
-/// Sends one byte at a time, endlessly.
-#[derive(Default)]
-struct Endless(u64);
-
-impl Payload for Endless {
-    fn waiting_bytes(&self) -> usize {
-        1
-    }
-
-    fn fill(&mut self, room: &mut [u8]) -> Option<Filled> {
-        self.0 += 1;
-        room[0] = 7;
-        Some(Filled { token: self.0, bytes: 1, ack_now: false })
-    }
-
-    fn fill_again(&mut self, _: u64, room: &mut [u8]) -> Option<Filled> {
-        self.fill(room)
-    }
-}
-
 /// RR-PKT-5
 #[test]
 fn ack_of_unsent_packets_has_no_effect() {
     let mut path = Path::new(PathConfig::default());
     let mut out = vec![0; 1472];
-    let mut payload = Endless::default();
+    let mut payload = Bytes(u64::MAX);
     for _ in 0..3 {
         path.poll_transmit(0, &mut payload, &mut out).unwrap();
     }
-    let forge = |cumulative: u64, bits: Option<u64>| {
-        let mut bytes = PacketHeader {
-            kind: KIND_PACKET,
-            flags: FLAG_ACK | FLAG_ELICITS,
-            path: 0.into(),
-            number: 0.into(),
-            session: 0.into(),
-        }
-        .as_bytes()
-        .to_vec();
-        let mut room = [0; ACK_BYTES_MAX];
-        let mut writer = AckWriter::new(&mut room, cumulative, 0);
-        if let Some(bits) = bits {
-            writer.window(0, [bits].into_iter());
-        }
-        let length = writer.finish();
-        bytes.extend_from_slice(&room[..length]);
-        bytes
+    let forge = |cumulative: u64, windows: &[(u64, &[u64])]| {
+        [packet(FLAG_ACK | FLAG_ELICITS, 0), ack(cumulative, 0, windows)].concat()
     };
     let before = path.load();
     for (bytes, unsent) in
-        [(forge(4, None), 3), (forge(0, Some(0b1001)), 3), (forge(1, Some(1 << 63)), 63)]
+        [(forge(4, &[]), 3), (forge(0, &[(0, &[0b1001])]), 3), (forge(1, &[(0, &[1 << 63])]), 63)]
     {
         let error = path.handle_packet(0, &Packet::decode(&bytes).unwrap()).unwrap_err();
         assert_eq!(error, PacketError::AckOfUnsent(unsent));
         assert_eq!((path.load(), path.poll_event()), (before, None));
     }
-    let bytes = forge(3, None);
+    let bytes = forge(3, &[]);
     path.handle_packet(0, &Packet::decode(&bytes).unwrap()).unwrap();
     assert_eq!(path.load().1, 0);
 }
@@ -233,19 +182,10 @@ fn ack_of_unsent_packets_has_no_effect() {
 #[test]
 fn reordered_ack_gives_no_rtt_sample() {
     let mut path = Path::new(config(100 * MICRO));
-    let (mut payload, mut out) = (Endless::default(), vec![0; 1472]);
+    let (mut payload, mut out) = (Bytes(u64::MAX), vec![0; 1472]);
     let answer = |number: u32, cumulative: u64, delay_ns: u64| {
-        let flags = FLAG_ACK | FLAG_ELICITS;
-        let header = PacketHeader {
-            kind: KIND_PACKET,
-            flags,
-            path: 0.into(),
-            number: number.into(),
-            session: 0.into(),
-        };
-        let mut room = [0; ACK_BYTES_MAX];
-        let length = AckWriter::new(&mut room, cumulative, delay_ns).finish();
-        [header.as_bytes(), &room[..length], b"payload"].concat()
+        let packet = packet(FLAG_ACK | FLAG_ELICITS, number);
+        [&packet, &ack(cumulative, delay_ns, &[])[..], b"payload"].concat()
     };
     let handle = |path: &mut Path, now_ns: u64, bytes: &[u8]| {
         path.handle_packet(now_ns, &Packet::decode(bytes).unwrap()).unwrap();
@@ -273,18 +213,12 @@ fn one_way_outage_does_not_exhaust_packet_numbers() {
     let rtt_ns = 100 * MICRO;
     let mut path = Path::new(config(rtt_ns));
     let mut out = vec![0; 1472];
-    let mut payload = Endless::default();
+    let mut payload = Bytes(u64::MAX);
     let (mut now_ns, mut lost) = (0, 0);
     for number in 0..NUMBERS_MAX + 1000 {
         now_ns += 1000;
-        let header = PacketHeader {
-            kind: KIND_PACKET,
-            flags: FLAG_ELICITS | crate::wire::packet::FLAG_ACK_NOW,
-            path: 0.into(),
-            number: (number as u32).into(),
-            session: 0.into(),
-        };
-        path.handle_packet(now_ns, &Packet::decode(header.as_bytes()).unwrap()).unwrap();
+        let asking = packet(FLAG_ELICITS | FLAG_ACK_NOW, number as u32);
+        path.handle_packet(now_ns, &Packet::decode(&asking).unwrap()).unwrap();
         path.handle_timeout(now_ns, true);
         while path.poll_transmit(now_ns, &mut payload, &mut out).is_some() {}
         while path.poll_event().is_some() {

@@ -34,19 +34,19 @@ fn measure(bytes: u32, (_, rtt_ns, megabits): Link, (_, loss_ppm): Loss) -> Figu
     let config = PathConfig { datagram_bytes_max, ..config(rtt_ns) };
     let sender = Sender::new(bytes, at_once, count);
     let links = lossy(megabits * 1_000_000, rtt_ns, loss_ppm);
-    let mut world = World::new(&config, links, sender, loss_ppm + rtt_ns);
+    let mut pair = PathPair::new(&config, links, sender, loss_ppm + rtt_ns);
     let whole =
-        |count: u32| move |world: &World| world.ends[1].receiver.whole.len() == count as usize;
+        |count: u32| move |pair: &PathPair| pair.ends[1].receiver.whole.len() == count as usize;
     // The tail, when fewer and fewer messages are in flight, does not fill a link.
     let marks = [count / 4, count * 15 / 16, count].map(|mark| {
-        let done = world.run(3600 * SECOND, whole(mark));
+        let done = pair.run(3600 * SECOND, whole(mark));
         assert!(done, "{bytes} bytes, {rtt_ns} ns, {loss_ppm} of a million lost");
-        (world.now_ns, world.ends[1].receiver.bytes)
+        (pair.now_ns(), pair.ends[1].receiver.bytes)
     });
     let [(from_ns, from), (until_ns, until), _] = marks;
     let goodput = (until - from) * 8 * 1000 * 10 / (until_ns - from_ns);
-    let whole = &world.ends[1].receiver.whole;
-    let begun_ns = &world.ends[0].sender.begun_ns;
+    let whole = &pair.ends[1].receiver.whole;
+    let begun_ns = &pair.ends[0].sender.begun_ns;
     let counted = &whole[count as usize / 4..];
     let mut times_ns: Vec<u64> =
         counted.iter().map(|&(message, at_ns)| at_ns - begun_ns[message as usize]).collect();

@@ -10,68 +10,68 @@ fn elsewhere(last: u8) -> SocketAddr {
     SocketAddr::from(([192, 0, 2, last], 9))
 }
 
-/// Returns a pair whose path is in use.
-fn pair() -> Pair {
-    let mut pair = Pair::new();
-    for side in [OPENER, ACCEPTOR].repeat(3) {
-        pair.run_for(2 * MILLI);
-        pair.say(side);
+/// Returns a net whose path is in use.
+fn net() -> Net {
+    let mut net = one_path();
+    for engine in [OPENER, ACCEPTOR].repeat(3) {
+        net.run_for(2 * MILLI);
+        net.send_one(engine);
     }
-    pair.run_for(5 * MILLI);
-    pair
+    net.run_for(5 * MILLI);
+    net
 }
 
 /// Returns the datagrams that the acceptor has sent to an address.
-fn sent_to(pair: &Pair, to: SocketAddr) -> Vec<Datagram> {
-    let all = pair.sent(ACCEPTOR, 0, 0).into_iter();
+fn sent_to(net: &Net, to: SocketAddr) -> Vec<Datagram> {
+    let all = net.packets(ACCEPTOR, 0, 0).into_iter();
     all.filter(|it| it.to == to).cloned().collect()
 }
 
 /// Returns the current and the previous destination of the acceptor.
-fn known(pair: &Pair) -> [SocketAddr; 2] {
-    let path = pair.sides[ACCEPTOR].path(0);
+fn known(net: &Net) -> [SocketAddr; 2] {
+    let path = net.engines[ACCEPTOR].path(0);
     [path.remote, path.fallback.as_deref().copied().unwrap_or(path.remote)]
 }
 
 /// Returns the opener's next message, undelivered.
-fn message(pair: &mut Pair) -> Datagram {
-    pair.ways[OPENER][0] = Way::Held;
-    pair.say(OPENER);
-    pair.ways[OPENER][0] = Way::Open;
-    pair.held.pop().unwrap()
+fn message(net: &mut Net) -> Datagram {
+    net.links[OPENER][0].gate = Gate::Held;
+    net.send_one(OPENER);
+    net.links[OPENER][0].gate = Gate::Open;
+    net.held.pop().unwrap()
 }
 
 /// RR-PATH-4
 #[test]
 fn new_address_is_probed_before_use() {
-    let mut pair = pair();
-    let (old, new) = (home(OPENER, 0), elsewhere(1));
-    let heard = pair.sides[ACCEPTOR].heard();
-    let message = message(&mut pair);
-    pair.deliver(ACCEPTOR, new, &message.bytes);
-    pair.turn(ACCEPTOR);
-    assert_eq!(pair.sides[ACCEPTOR].heard(), heard, "no effect until then");
-    assert_eq!(pair.sides[ACCEPTOR].paths.dropped().stray, 1);
-    assert_eq!(known(&pair), [old, old]);
-    let asked = sent_to(&pair, new);
+    let mut net = net();
+    let (old, new) = (address_of(OPENER, 0), elsewhere(1));
+    let received = net.received(ACCEPTOR);
+    let message = message(&mut net);
+    net.deliver_packet(ACCEPTOR, new, &message.bytes);
+    net.turn(ACCEPTOR);
+    assert_eq!(net.received(ACCEPTOR), received, "no effect until then");
+    assert_eq!(net.engines[ACCEPTOR].paths.dropped().stray, 1);
+    assert_eq!(known(&net), [old, old]);
+    let asked = sent_to(&net, new);
     assert!(asked.len() == 1 && asked[0].packet().is_probe(), "{asked:?}");
     // Messages sent meanwhile go to the known address.
-    pair.say(ACCEPTOR);
-    pair.say(ACCEPTOR);
-    assert_eq!(sent_to(&pair, new).len(), 1);
-    assert!(sent_to(&pair, old).iter().rev().take(2).all(Datagram::has_payload));
+    net.send_one(ACCEPTOR);
+    net.send_one(ACCEPTOR);
+    assert_eq!(sent_to(&net, new).len(), 1);
+    assert!(sent_to(&net, old).iter().rev().take(2).all(Datagram::has_payload));
     // The opener is behind a NAT whose mapping has changed.
-    pair.seen_at[OPENER] = Some(new);
-    pair.run_for(5 * MILLI);
-    assert_eq!(known(&pair), [new, old]);
-    assert!(pair.sides[ACCEPTOR].path(0).candidate.is_none());
-    let moved_ns = pair.now_ns;
-    pair.say(ACCEPTOR);
-    pair.say(OPENER);
-    pair.run_for(5 * MILLI);
-    assert!(pair.sent(ACCEPTOR, 0, moved_ns).iter().all(|it| it.to == new));
-    pair.assert_all_heard();
-    assert_eq!(pair.sides.each_ref().map(|side| side.by_stream), [0, 0]);
+    net.translated[OPENER] = Some(new);
+    net.run_for(5 * MILLI);
+    assert_eq!(known(&net), [new, old]);
+    assert!(net.engines[ACCEPTOR].path(0).candidate.is_none());
+    let moved_ns = net.now_ns();
+    net.send_one(ACCEPTOR);
+    net.send_one(OPENER);
+    net.run_for(5 * MILLI);
+    assert!(net.packets(ACCEPTOR, 0, moved_ns).iter().all(|it| it.to == new));
+    net.assert_all_received();
+    assert_eq!(both(&net, |engine| engine.by_stream), [0, 0]);
 }
 
 /// An attacker on the path sends a copy of a packet before the packet itself arrives, and forwards
@@ -80,34 +80,34 @@ fn new_address_is_probed_before_use() {
 /// RR-PATH-4
 #[test]
 fn probe_answer_from_another_address_is_ignored() {
-    for from in [home(OPENER, 0), elsewhere(3)] {
-        let mut pair = pair();
-        let (old, thief) = (home(OPENER, 0), elsewhere(2));
-        let message = message(&mut pair);
-        pair.deliver(ACCEPTOR, thief, &message.bytes);
-        pair.turn(ACCEPTOR);
-        let question = sent_to(&pair, thief).pop().unwrap();
-        pair.ways[OPENER][0] = Way::Held;
-        pair.deliver(OPENER, home(ACCEPTOR, 0), &question.bytes);
-        pair.turn(OPENER);
-        let answer = pair.held.pop().unwrap();
+    for from in [address_of(OPENER, 0), elsewhere(3)] {
+        let mut net = net();
+        let (old, thief) = (address_of(OPENER, 0), elsewhere(2));
+        let message = message(&mut net);
+        net.deliver_packet(ACCEPTOR, thief, &message.bytes);
+        net.turn(ACCEPTOR);
+        let question = sent_to(&net, thief).pop().unwrap();
+        net.links[OPENER][0].gate = Gate::Held;
+        net.deliver_packet(OPENER, address_of(ACCEPTOR, 0), &question.bytes);
+        net.turn(OPENER);
+        let answer = net.held.pop().unwrap();
         assert!(answer.packet().ack.is_some());
-        pair.ways[OPENER][0] = Way::Open;
-        pair.deliver(ACCEPTOR, from, &answer.bytes);
-        pair.turn(ACCEPTOR);
-        assert_eq!(known(&pair), [old, old]);
+        net.links[OPENER][0].gate = Gate::Open;
+        net.deliver_packet(ACCEPTOR, from, &answer.bytes);
+        net.turn(ACCEPTOR);
+        assert_eq!(known(&net), [old, old]);
         // Neither does a later copy of it.
-        pair.deliver(ACCEPTOR, thief, &answer.bytes);
-        pair.turn(ACCEPTOR);
-        assert_eq!(known(&pair)[0] == thief, from != old, "copies prove nothing");
+        net.deliver_packet(ACCEPTOR, thief, &answer.bytes);
+        net.turn(ACCEPTOR);
+        assert_eq!(known(&net)[0] == thief, from != old, "copies prove nothing");
         if from == old {
-            for side in [OPENER, ACCEPTOR] {
-                pair.say(side);
+            for engine in [OPENER, ACCEPTOR] {
+                net.send_one(engine);
             }
-            pair.run_for(200 * MILLI);
-            assert_eq!(known(&pair), [old, old]);
-            assert!(sent_to(&pair, thief).iter().all(|it| !it.has_payload()));
-            pair.assert_all_heard();
+            net.run_for(200 * MILLI);
+            assert_eq!(known(&net), [old, old]);
+            assert!(sent_to(&net, thief).iter().all(|it| !it.has_payload()));
+            net.assert_all_received();
         }
     }
 }
@@ -115,42 +115,42 @@ fn probe_answer_from_another_address_is_ignored() {
 /// RR-PATH-4
 #[test]
 fn only_an_answer_to_the_probe_validates_an_address() {
-    let mut pair = pair();
-    let (old, thief) = (home(OPENER, 0), elsewhere(2));
+    let mut net = net();
+    let (old, thief) = (address_of(OPENER, 0), elsewhere(2));
     // An acknowledgement of all packets before the probe.
-    let first = message(&mut pair);
-    pair.deliver(ACCEPTOR, thief, &first.bytes);
-    pair.turn(ACCEPTOR);
-    assert_eq!(sent_to(&pair, thief).len(), 1);
-    pair.say(ACCEPTOR);
-    pair.say(ACCEPTOR);
+    let first = message(&mut net);
+    net.deliver_packet(ACCEPTOR, thief, &first.bytes);
+    net.turn(ACCEPTOR);
+    assert_eq!(sent_to(&net, thief).len(), 1);
+    net.send_one(ACCEPTOR);
+    net.send_one(ACCEPTOR);
     // The opener acknowledges the packets before and after the probe, which it never received.
-    pair.ways[OPENER][0] = Way::Held;
-    pair.run_for(5 * MILLI);
-    let answers: Vec<Datagram> = std::mem::take(&mut pair.held);
+    net.links[OPENER][0].gate = Gate::Held;
+    net.run_for(5 * MILLI);
+    let answers: Vec<Datagram> = std::mem::take(&mut net.held);
     assert!(answers.iter().any(|it| it.packet().ack.is_some()));
     for answer in &answers {
-        pair.deliver(ACCEPTOR, thief, &answer.bytes);
-        pair.turn(ACCEPTOR);
+        net.deliver_packet(ACCEPTOR, thief, &answer.bytes);
+        net.turn(ACCEPTOR);
     }
-    assert_eq!(known(&pair), [old, old]);
+    assert_eq!(known(&net), [old, old]);
 }
 
 /// RR-PATH-4
 #[test]
 fn old_packet_does_not_change_the_address() {
-    let mut pair = pair();
-    let first = message(&mut pair);
-    pair.say(OPENER);
-    pair.run_for(LATENCY_NS);
-    pair.deliver(ACCEPTOR, elsewhere(2), &first.bytes);
-    pair.turn(ACCEPTOR);
-    assert!(pair.sides[ACCEPTOR].path(0).candidate.is_none());
-    assert_eq!(pair.sides[ACCEPTOR].paths.dropped().stray, 1);
-    assert!(sent_to(&pair, elsewhere(2)).is_empty());
-    pair.deliver(ACCEPTOR, first.from, &first.bytes);
-    pair.run_for(5 * MILLI);
-    pair.assert_all_heard();
+    let mut net = net();
+    let first = message(&mut net);
+    net.send_one(OPENER);
+    net.run_for(LATENCY_NS);
+    net.deliver_packet(ACCEPTOR, elsewhere(2), &first.bytes);
+    net.turn(ACCEPTOR);
+    assert!(net.engines[ACCEPTOR].path(0).candidate.is_none());
+    assert_eq!(net.engines[ACCEPTOR].paths.dropped().stray, 1);
+    assert!(sent_to(&net, elsewhere(2)).is_empty());
+    net.deliver_packet(ACCEPTOR, first.from, &first.bytes);
+    net.run_for(5 * MILLI);
+    net.assert_all_received();
 }
 
 /// A probed address has 100 ms: another one seen meanwhile is not probed, and does not replace the
@@ -159,23 +159,23 @@ fn old_packet_does_not_change_the_address() {
 /// RR-PATH-4
 #[test]
 fn one_address_is_probed_at_a_time() {
-    let mut pair = pair();
-    let come = |pair: &mut Pair, from| {
-        let datagram = message(pair);
-        pair.deliver(ACCEPTOR, from, &datagram.bytes);
-        pair.turn(ACCEPTOR);
+    let mut net = net();
+    let come = |net: &mut Net, from| {
+        let datagram = message(net);
+        net.deliver_packet(ACCEPTOR, from, &datagram.bytes);
+        net.turn(ACCEPTOR);
         // It also arrives from the usual address, so that nothing is lost.
-        pair.deliver(ACCEPTOR, datagram.from, &datagram.bytes);
-        pair.run_for(MILLI);
+        net.deliver_packet(ACCEPTOR, datagram.from, &datagram.bytes);
+        net.run_for(MILLI);
     };
-    come(&mut pair, elsewhere(1));
-    come(&mut pair, elsewhere(2));
-    assert_eq!([1, 2].map(|last| sent_to(&pair, elsewhere(last)).len()), [1, 0]);
-    pair.run_for(100 * MILLI);
-    come(&mut pair, elsewhere(2));
-    assert_eq!([1, 2].map(|last| sent_to(&pair, elsewhere(last)).len()), [1, 1]);
-    pair.run_for(100 * MILLI);
-    pair.assert_all_heard();
+    come(&mut net, elsewhere(1));
+    come(&mut net, elsewhere(2));
+    assert_eq!([1, 2].map(|last| sent_to(&net, elsewhere(last)).len()), [1, 0]);
+    net.run_for(100 * MILLI);
+    come(&mut net, elsewhere(2));
+    assert_eq!([1, 2].map(|last| sent_to(&net, elsewhere(last)).len()), [1, 1]);
+    net.run_for(100 * MILLI);
+    net.assert_all_received();
 }
 
 /// A probe without payload from an unknown address is answered at the known address, and gives no
@@ -184,23 +184,23 @@ fn one_address_is_probed_at_a_time() {
 /// RR-PATH-4
 #[test]
 fn probe_from_unknown_address_is_answered_without_migration() {
-    let mut pair = pair();
-    pair.ways[OPENER][0] = Way::Held;
-    let Side { paths, slot, .. } = &mut pair.sides[OPENER];
-    paths.ask_all_paths(pair.now_ns, *slot);
-    pair.turn(OPENER);
-    let probe = pair.held.pop().unwrap();
+    let mut net = net();
+    net.links[OPENER][0].gate = Gate::Held;
+    let now_ns = net.now_ns();
+    net.engines[OPENER].paths.ask_all_paths(now_ns, SLOT);
+    net.turn(OPENER);
+    let probe = net.held.pop().unwrap();
     assert!(probe.packet().is_probe());
-    pair.ways[OPENER][0] = Way::Open;
-    let (asked_ns, old) = (pair.now_ns, home(OPENER, 0));
-    let answered = pair.sides[ACCEPTOR].path(0).packets.answered_sent_ns();
-    pair.deliver(ACCEPTOR, elsewhere(1), &probe.bytes);
-    pair.turn(ACCEPTOR);
-    assert_eq!(known(&pair), [old, old]);
-    assert_eq!(pair.sides[ACCEPTOR].paths.dropped(), Dropped::default());
-    let path = &pair.sides[ACCEPTOR].path(0).packets;
+    net.links[OPENER][0].gate = Gate::Open;
+    let (asked_ns, old) = (net.now_ns(), address_of(OPENER, 0));
+    let answered = net.engines[ACCEPTOR].path(0).packets.answered_sent_ns();
+    net.deliver_packet(ACCEPTOR, elsewhere(1), &probe.bytes);
+    net.turn(ACCEPTOR);
+    assert_eq!(known(&net), [old, old]);
+    assert_eq!(net.engines[ACCEPTOR].paths.dropped(), Dropped::default());
+    let path = &net.engines[ACCEPTOR].path(0).packets;
     assert_eq!(path.answered_sent_ns(), answered, "its acknowledgement is ignored");
-    let sent: Vec<Datagram> = pair.sent(ACCEPTOR, 0, asked_ns).into_iter().cloned().collect();
+    let sent: Vec<Datagram> = net.packets(ACCEPTOR, 0, asked_ns).into_iter().cloned().collect();
     assert!(sent.iter().any(|it| it.to == old || it.packet().ack.is_some()), "{sent:?}");
 }
 
@@ -209,54 +209,54 @@ fn probe_from_unknown_address_is_answered_without_migration() {
 /// RR-PATH-4
 #[test]
 fn ack_in_a_probe_from_unknown_address_is_ignored() {
-    let mut pair = pair();
-    pair.set_rail(0, Way::Held);
-    pair.say(ACCEPTOR);
-    pair.say(ACCEPTOR);
-    let said = std::mem::take(&mut pair.held);
-    pair.deliver(OPENER, said[0].from, &said[0].bytes);
-    pair.deliver(OPENER, elsewhere(1), &said[1].bytes);
-    pair.turn(OPENER);
-    let question = pair.held.iter().find(|it| it.to == elsewhere(1)).unwrap().clone();
+    let mut net = net();
+    net.set_gates(0, Gate::Held);
+    net.send_one(ACCEPTOR);
+    net.send_one(ACCEPTOR);
+    let said = std::mem::take(&mut net.held);
+    net.deliver_packet(OPENER, said[0].from, &said[0].bytes);
+    net.deliver_packet(OPENER, elsewhere(1), &said[1].bytes);
+    net.turn(OPENER);
+    let question = net.held.iter().find(|it| it.to == elsewhere(1)).unwrap().clone();
     assert!(question.packet().is_probe() && question.packet().ack.is_some());
-    let heard = |pair: &mut Pair| {
-        let Side { paths, slot, .. } = &mut pair.sides[ACCEPTOR];
-        paths.of_mut(*slot).heard_ns()
+    let received = |net: &mut Net| {
+        let Engine { paths, .. } = &mut net.engines[ACCEPTOR];
+        paths.of_mut(SLOT).heard_ns()
     };
-    let before = heard(&mut pair);
-    pair.deliver(ACCEPTOR, elsewhere(5), &question.bytes);
-    assert_eq!(heard(&mut pair), before);
-    assert_eq!(known(&pair), [home(OPENER, 0); 2]);
-    assert_eq!(pair.sides[ACCEPTOR].paths.dropped(), Dropped::default(), "it is answered");
+    let before = received(&mut net);
+    net.deliver_packet(ACCEPTOR, elsewhere(5), &question.bytes);
+    assert_eq!(received(&mut net), before);
+    assert_eq!(known(&net), [address_of(OPENER, 0); 2]);
+    assert_eq!(net.engines[ACCEPTOR].paths.dropped(), Dropped::default(), "it is answered");
 }
 
 /// RR-PATH-4
 #[test]
 fn silent_path_probes_both_addresses_alternately() {
-    let mut pair = pair();
-    let (old, new) = (home(OPENER, 0), elsewhere(1));
-    let first = message(&mut pair);
-    pair.deliver(ACCEPTOR, new, &first.bytes);
-    pair.seen_at[OPENER] = Some(new);
-    pair.turn(ACCEPTOR);
-    pair.run_for(5 * MILLI);
-    assert_eq!(known(&pair), [new, old]);
-    pair.set_rail(0, Way::Cut);
-    pair.say(ACCEPTOR);
-    pair.run_to(100 * MILLI, |pair| pair.sides[ACCEPTOR].path(0).health == Health::Silent);
-    let silent_ns = pair.now_ns;
-    pair.run_for(400 * MILLI);
-    let sent = pair.sent(ACCEPTOR, 0, silent_ns);
+    let mut net = net();
+    let (old, new) = (address_of(OPENER, 0), elsewhere(1));
+    let first = message(&mut net);
+    net.deliver_packet(ACCEPTOR, new, &first.bytes);
+    net.translated[OPENER] = Some(new);
+    net.turn(ACCEPTOR);
+    net.run_for(5 * MILLI);
+    assert_eq!(known(&net), [new, old]);
+    net.set_gates(0, Gate::Cut);
+    net.send_one(ACCEPTOR);
+    net.run_to(100 * MILLI, |net| net.engines[ACCEPTOR].path(0).health == Health::Silent);
+    let silent_ns = net.now_ns();
+    net.run_for(400 * MILLI);
+    let sent = net.packets(ACCEPTOR, 0, silent_ns);
     let times = |to| sent.iter().filter(|it| it.to == to).count();
     assert!(times(new) >= 2 && times(old) >= 2, "{} {}", times(new), times(old));
     assert!(sent.iter().all(|it| it.packet().is_probe()));
     // The NAT mapping is gone; the previous address answers.
-    pair.seen_at[OPENER] = None;
-    pair.set_rail(0, Way::Open);
-    pair.run_to(2000 * MILLI, |pair| pair.sides[ACCEPTOR].path(0).health == Health::Good);
-    pair.say(ACCEPTOR);
-    pair.say(OPENER);
-    pair.run_for(50 * MILLI);
-    assert_eq!(known(&pair)[0], old);
-    pair.assert_all_heard();
+    net.translated[OPENER] = None;
+    net.set_gates(0, Gate::Open);
+    net.run_to(2000 * MILLI, |net| net.engines[ACCEPTOR].path(0).health == Health::Good);
+    net.send_one(ACCEPTOR);
+    net.send_one(OPENER);
+    net.run_for(50 * MILLI);
+    assert_eq!(known(&net)[0], old);
+    net.assert_all_received();
 }

@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::super::*;
-use super::pair::{MILLI, home, keys_of};
-use crate::proto::by_hand::Memory;
+use super::pair::{MILLI, address_of, keys_of};
 use crate::proto::core::{Config, Core};
 use crate::proto::keys::LaneKeys;
 use crate::proto::packet::{Path, PathConfig};
+use crate::proto::sim::Memory;
 
 const SESSIONS: u32 = 4;
 /// Limit on stale entries beyond the number of valid ones.
@@ -55,8 +55,8 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Paths and their timers, by session and number.
-struct World {
+/// The paths of some sessions, and when their timers are due.
+struct TimedPaths {
     table: PathTable,
     core: Core,
     memory: Memory,
@@ -68,7 +68,7 @@ struct World {
     next_id: u64,
 }
 
-impl World {
+impl TimedPaths {
     fn new() -> Self {
         Self {
             table: PathTable::default(),
@@ -90,7 +90,7 @@ impl World {
         self.table.by_session.insert(id, session);
         for number in 0..paths as u16 {
             let packets = Path::new(PathConfig::default());
-            let mut path = SessionPath::new(packets, self.keys.clone(), home(0, 0));
+            let mut path = SessionPath::new(packets, self.keys.clone(), address_of(0, 0));
             (path.session_id, path.number) = (id, number);
             let all = self.table.of_mut(session);
             match number {
@@ -176,37 +176,37 @@ proptest! {
         // Whether stale entries are skipped at each step, besides the occasional sweep.
         looks in any::<bool>(),
     ) {
-        let mut world = World::new();
+        let mut timed = TimedPaths::new();
         for session in 0..SESSIONS {
-            world.begin(session, 1 + session as usize % 3);
+            timed.begin(session, 1 + session as usize % 3);
         }
         for step in steps {
-            world.carry_out(step);
+            timed.carry_out(step);
             if looks {
-                world.check();
+                timed.check();
             }
         }
-        world.check();
-        world.now_ns += MILLI;
-        world.turn();
-        prop_assert!(world.wanted.is_empty());
-        prop_assert_eq!(world.table.next_timer_ns(), None);
-        prop_assert!(!world.table.has_timers());
+        timed.check();
+        timed.now_ns += MILLI;
+        timed.turn();
+        prop_assert!(timed.wanted.is_empty());
+        prop_assert_eq!(timed.table.next_timer_ns(), None);
+        prop_assert!(!timed.table.has_timers());
     }
 }
 
 #[test]
 fn repeated_sessions_leave_no_stale_entries() {
-    let mut world = World::new();
-    world.begin(1, 3);
+    let mut timed = TimedPaths::new();
+    timed.begin(1, 3);
     for round in 0..2000 {
-        world.begin(0, 2);
+        timed.begin(0, 2);
         for index in 0..2 {
-            world.wake(0, index, world.now_ns + 1_000_000 - round);
+            timed.wake(0, index, timed.now_ns + 1_000_000 - round);
         }
-        world.turn();
+        timed.turn();
     }
-    world.close(0);
-    world.wake(1, 2, world.now_ns + 5);
-    assert_eq!(world.table.next_timer_ns(), Some(world.now_ns + 5));
+    timed.close(0);
+    timed.wake(1, 2, timed.now_ns + 5);
+    assert_eq!(timed.table.next_timer_ns(), Some(timed.now_ns + 5));
 }

@@ -1,10 +1,9 @@
 //! The engine, its loop, and its environment.
 
 use super::kernel::{Kernel, Live};
-use super::peer::{Peer, length};
+use super::peer::length;
 use super::script::Script;
 use crate::proto::bulk::{Incoming, Outgoing};
-use crate::proto::by_hand::{lane_hello, locator};
 use crate::proto::connection::Retry;
 use crate::proto::core::{Action, Config, Core, UNTAGGED};
 use crate::proto::effects::{CompletionLevel, Ended};
@@ -13,8 +12,11 @@ use crate::proto::hint::Hint;
 use crate::proto::keys::SessionKeys;
 use crate::proto::peers::Admission;
 use crate::proto::receive::ReceiveRequest;
-use crate::proto::send::{SendRefusal, SendRequest, Staged};
+use crate::proto::send::{SendRefusal, SendRequest};
 use crate::proto::session::{ControlFrame, Limits, NOTHING};
+use crate::proto::sim::{
+    ScriptedPeer, lane_hello, locator, receive_request, send_request, stage_empty,
+};
 use crate::proto::table::Id;
 use crate::wire::MESSAGE_BYTES_MAX;
 use crate::wire::chunk::CHUNK_HEADER_BYTES;
@@ -61,7 +63,7 @@ enum Attempt {
 }
 
 /// The engine and its environment; see the module.
-pub(super) struct World {
+pub(super) struct FuzzedEngine {
     pub(super) core: Core,
     pub(super) kernel: Kernel,
     pub(super) now_ns: u64,
@@ -72,8 +74,8 @@ pub(super) struct World {
     claims: Vec<Id>,
     hostile_slot: u32,
     pub(super) sound_slot: u32,
-    pub(super) hostile: Peer,
-    pub(super) sound: Peer,
+    pub(super) hostile: ScriptedPeer,
+    pub(super) sound: ScriptedPeer,
     attempt: Attempt,
     /// Bytes from the hostile peer that are no complete segment yet.
     partial: Vec<u8>,
@@ -95,7 +97,7 @@ pub(super) struct World {
     next_lane: u32,
 }
 
-impl World {
+impl FuzzedEngine {
     pub(super) fn new() -> Self {
         let mut core = Core::new(OWN, config());
         for endpoint in 0..3 {
@@ -104,7 +106,7 @@ impl World {
         let peers = [0, 1].map(|endpoint| core.insert_peer(HOSTILE, locator(), endpoint));
         let sound_peer = core.insert_peer(SOUND, locator(), 0).unwrap();
         let slots = [HOSTILE, SOUND].map(|engine| core.session_of(engine).unwrap());
-        let mut world = Self {
+        let mut engine = Self {
             core,
             kernel: Kernel::default(),
             now_ns: 1,
@@ -113,8 +115,8 @@ impl World {
             claims: Vec::new(),
             hostile_slot: slots[0],
             sound_slot: slots[1],
-            hostile: Peer::default(),
-            sound: Peer::new(1 << 20, 1 << 30),
+            hostile: ScriptedPeer::default(),
+            sound: ScriptedPeer::new(1 << 20, 1 << 30),
             attempt: Attempt::None,
             partial: Vec::new(),
             outgoing: [Vec::new(), Vec::new()],
@@ -129,18 +131,18 @@ impl World {
             next_lane: 0,
         };
         let limits = [(HOSTILE, [2, 3000, 1000]), (SOUND, [1 << 20, 1 << 30, 1000])];
-        for (engine, limits) in limits {
-            world.hello(engine, 1).unwrap();
-            let admission = world.promised.pop().unwrap();
-            world.prove(admission, limits);
+        for (id, limits) in limits {
+            engine.hello(id, 1).unwrap();
+            let admission = engine.promised.pop().unwrap();
+            engine.prove(admission, limits);
         }
-        world
+        engine
     }
 
     /// Executes one random event.
     pub(super) fn step(&mut self, script: &mut Script<'_>) {
         match script.byte() % 32 {
-            0..7 => self.hear(script),
+            0..7 => self.read_hostile(script),
             7..10 => self.send(script),
             10..13 => self.receive(script),
             13 => self.cancel(script),
@@ -164,14 +166,14 @@ impl World {
         self.core.sessions.at(self.hostile_slot as usize).unwrap().is_connected()
     }
 
-    fn hear(&mut self, script: &mut Script<'_>) {
+    fn read_hostile(&mut self, script: &mut Script<'_>) {
         if !self.is_up() {
             return;
         }
         let mut names: Vec<u64> = self.kernel.live.keys().map(|id| id.to_u64()).collect();
         names.sort_unstable();
         let lanes: Vec<u32> = self.core.lanes.iter().map(|(_, lane)| lane.number).collect();
-        let bytes = self.hostile.say(script, &names, &lanes);
+        let bytes = self.hostile.write(script, &names, &lanes);
         let (now, later) = bytes.split_at(bytes.len() - script.below(8).min(bytes.len()));
         self.handle(now);
         if !later.is_empty() {
@@ -221,7 +223,7 @@ impl World {
 
     fn established(&mut self, limits: [u32; 3]) {
         self.attempt = Attempt::None;
-        self.hostile = Peer::new(limits[0], limits[1]);
+        self.hostile = ScriptedPeer::new(limits[0], limits[1]);
         self.partial.clear();
         self.outgoing[0].clear();
     }
@@ -387,15 +389,13 @@ impl World {
                 if known.is_connected() {
                     let limits = [script.u32() >> (script.byte() % 32), script.u32(), 1000];
                     let [envelope_limit, byte_limit, eager_limit] = limits;
-                    let session = SESSION;
                     let theirs = Limits {
-                        session,
+                        session: SESSION,
                         envelope_limit,
                         byte_limit,
                         eager_limit,
-                        checksum: false,
-                        bulk_in_datagrams: false,
                         answers: true,
+                        ..NOTHING
                     };
                     self.core.establish(slot, ours, theirs, SessionKeys::for_tests());
                     return self.established(limits);
@@ -424,17 +424,7 @@ impl World {
         let (tag, length) = (script.byte().into(), length(script).min(MESSAGE_BYTES_MAX));
         let hint = script.pick(&[Hint::None, Hint::Latency, Hint::Bulk, Hint::Priority]);
         let data = (script.byte().is_multiple_of(4)).then(|| script.u64());
-        let request = SendRequest {
-            endpoint: 0,
-            peer,
-            context,
-            tag,
-            length,
-            level,
-            hint,
-            data,
-            fence: false,
-        };
+        let request = SendRequest { level, hint, data, ..send_request(peer, context, tag, length) };
         let Ok(session) = self.core.route(peer) else { return };
         if level == CompletionLevel::Inject
             && request.is_plain()
@@ -463,7 +453,8 @@ impl World {
         let context = 5 | script.pick(&[0, UNTAGGED]);
         let (tag, ignore) = (u64::from(script.byte() % 3), script.pick(&[0, 0, 1, u64::MAX]));
         let min_free = (script.byte().is_multiple_of(4)).then(|| script.pick(&[0, 1, 100, 5000]));
-        let request = ReceiveRequest { endpoint, peer, context, tag, ignore, capacity, min_free };
+        let request = receive_request(peer, context, tag, capacity);
+        let request = ReceiveRequest { endpoint, ignore, min_free, ..request };
         let seen = self.core.peek(&request);
         if script.byte().is_multiple_of(8) {
             self.claim(&request, script);
@@ -546,7 +537,7 @@ impl World {
 
     pub(super) fn turn(&mut self) {
         for _ in 0..4 {
-            self.stage_waiting();
+            stage_empty(&mut self.core, &mut self.kernel);
             self.core.poll_grants(self.now_ns);
             self.carry_out();
             while let Some(lane) = self.core.poll_runnable() {
@@ -567,28 +558,6 @@ impl World {
             }
         }
         self.carry_out();
-    }
-
-    fn stage_waiting(&mut self) {
-        let mut blocked = 0;
-        while let Some(id) = self.core.poll_waiting() {
-            match self.core.stage(id) {
-                Staged::Eager { completes: true, .. } => {
-                    use crate::proto::effects::Effects;
-                    self.kernel.complete(id, Ended::Sent { accepted: 0 });
-                }
-                Staged::Eager { .. } | Staged::Rts { .. } => {}
-                Staged::Part { .. } | Staged::Source { .. } => {
-                    unreachable!("a stream carries whole messages")
-                }
-                Staged::Blocked => {
-                    blocked += 1;
-                    if blocked > self.core.sessions.len() {
-                        break;
-                    }
-                }
-            }
-        }
     }
 
     /// Fails a path, and restores it, at each call.

@@ -1,11 +1,10 @@
-//! Two ends, two links, one clock.
+//! Two paths and their links in virtual time.
 
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::VecDeque;
 
 use super::super::{Arrival, Path, PathConfig};
-use super::link::{Link, LinkConfig};
 use super::traffic::{Receiver, Sender};
+use crate::proto::sim::{Events, Link, LinkConfig};
 use crate::wire::packet::{FLAG_ELICITS, FLAG_MTU_PROBE, Packet};
 
 /// One end: its path, its traffic, and the behaviour of its loop.
@@ -23,27 +22,26 @@ pub(super) struct End {
     pub(super) in_flight_peak: u64,
 }
 
-#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Happening {
+#[derive(Debug)]
+enum Event {
     Arrival(usize, Vec<u8>),
     Turn(usize),
 }
 
 /// Two ends and their links; see the module.
 #[derive(Debug)]
-pub(super) struct World {
-    pub(super) now_ns: u64,
+pub(super) struct PathPair {
     pub(super) ends: [End; 2],
     /// `links[n]` carries the packets of end `n`.
     pub(super) links: [Link; 2],
-    events: BinaryHeap<Reverse<(u64, u64, Happening)>>,
-    count: u64,
+    events: Events<Event>,
+    is_started: bool,
     spare: Vec<Vec<u8>>,
     out: Vec<u8>,
 }
 
-impl World {
-    /// Creates a world in which end 0 sends by `sender`, and end 1 only acknowledges.
+impl PathPair {
+    /// Creates a pair in which end 0 sends by `sender`, and end 1 only acknowledges.
     pub(super) fn new(
         config: &PathConfig,
         links: [LinkConfig; 2],
@@ -62,14 +60,13 @@ impl World {
         };
         let [forth, back] = links;
         Self {
-            now_ns: 0,
             ends: [
                 end(sender, Receiver::new(1)),
                 end(Sender::new(1, 0, 0), Receiver::new(message_bytes)),
             ],
             links: [Link::new(forth, seed), Link::new(back, !seed)],
-            events: BinaryHeap::new(),
-            count: 0,
+            events: Events::new(0),
+            is_started: false,
             spare: Vec::new(),
             out: vec![0; config.datagram_bytes_max],
         }
@@ -81,9 +78,8 @@ impl World {
         self.ends[1].sender = sender;
     }
 
-    fn at(&mut self, time_ns: u64, happening: Happening) {
-        self.count += 1;
-        self.events.push(Reverse((time_ns, self.count, happening)));
+    pub(super) fn now_ns(&self) -> u64 {
+        self.events.now_ns
     }
 
     /// Returns when an end's loop runs that is scheduled for `time_ns`.
@@ -94,34 +90,31 @@ impl World {
     }
 
     fn plan(&mut self, end: usize, time_ns: u64) {
-        let time_ns = self.awake_ns(end, time_ns.max(self.now_ns));
+        let time_ns = self.awake_ns(end, time_ns.max(self.now_ns()));
         if time_ns < self.ends[end].wake_ns {
             self.ends[end].wake_ns = time_ns;
-            self.at(time_ns, Happening::Turn(end));
+            self.events.add(time_ns, Event::Turn(end));
         }
     }
 
     /// Runs until `done`, or until `until_ns`. Returns whether it is done.
     pub(super) fn run(&mut self, until_ns: u64, mut done: impl FnMut(&Self) -> bool) -> bool {
-        if self.count == 0 {
+        if !self.is_started {
+            self.is_started = true;
             self.plan(0, 0);
             self.plan(1, 0);
         }
         while !done(self) {
-            let Some(Reverse((time_ns, _, _))) = self.events.peek() else { return false };
-            if *time_ns > until_ns {
-                self.now_ns = until_ns;
-                return false;
-            }
-            let Some(Reverse((time_ns, _, happening))) = self.events.pop() else { return false };
-            self.now_ns = time_ns;
-            match happening {
-                Happening::Arrival(end, bytes) => {
+            let Some(time_ns) = self.events.next_ns() else { return false };
+            self.events.now_ns = time_ns.min(until_ns);
+            let Some(event) = self.events.pop_due() else { return false };
+            match event {
+                Event::Arrival(end, bytes) => {
                     self.ends[end].inbox.push_back(bytes);
                     self.plan(end, time_ns);
                 }
-                Happening::Turn(end) if self.ends[end].wake_ns == time_ns => self.turn(end),
-                Happening::Turn(_) => {}
+                Event::Turn(end) if self.ends[end].wake_ns == time_ns => self.turn(end),
+                Event::Turn(_) => {}
             }
         }
         true
@@ -129,11 +122,11 @@ impl World {
 
     /// Runs until all of end 0's messages are acknowledged.
     pub(super) fn finish(&mut self, until_ns: u64) -> bool {
-        self.run(until_ns, |world| world.ends.iter().all(|end| end.sender.is_done()))
+        self.run(until_ns, |pair| pair.ends.iter().all(|end| end.sender.is_done()))
     }
 
     fn turn(&mut self, at: usize) {
-        let now_ns = self.now_ns;
+        let now_ns = self.events.now_ns;
         let end = &mut self.ends[at];
         end.wake_ns = u64::MAX;
         let late_ns = match end.sleeps {
@@ -162,7 +155,7 @@ impl World {
     }
 
     fn transmit(&mut self, at: usize) {
-        let now_ns = self.now_ns;
+        let now_ns = self.events.now_ns;
         loop {
             let end = &mut self.ends[at];
             let (_, before, _) = end.path.load();
@@ -190,9 +183,7 @@ impl World {
                 let mut bytes = self.spare.pop().unwrap_or_default();
                 bytes.clear();
                 bytes.extend_from_slice(datagram);
-                self.count += 1;
-                let happening = Happening::Arrival(1 - at, bytes);
-                self.events.push(Reverse((arrival_ns, self.count, happening)));
+                self.events.add(arrival_ns, Event::Arrival(1 - at, bytes));
             }
         }
         let end = &self.ends[at];

@@ -1,0 +1,87 @@
+//! A peer without a core: a test writes its frames, and reads those of the engine.
+
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
+
+use crate::wire::segment::{SEGMENT_HEADER_BYTES, SegmentHeader};
+use crate::wire::{Eager, Frame, Frames, Grant, Rts, frame};
+
+/// State of the peer of one session.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct ScriptedPeer {
+    /// Frames received.
+    pub(crate) received: u32,
+    /// Frames sent.
+    pub(crate) sent: u32,
+    /// Limits announced last.
+    pub(crate) envelope_limit: u32,
+    pub(crate) byte_limit: u32,
+}
+
+impl ScriptedPeer {
+    pub(crate) fn new(envelope_limit: u32, byte_limit: u32) -> Self {
+        Self { envelope_limit, byte_limit, ..Self::default() }
+    }
+
+    /// Returns a segment with a valid header. Its frames do not count as sent.
+    pub(crate) fn segment(&self, frames: u16, flags: u16, body: &[u8]) -> Vec<u8> {
+        let header = SegmentHeader {
+            length: ((SEGMENT_HEADER_BYTES + body.len()) as u32).into(),
+            frames: frames.into(),
+            flags: flags.into(),
+            first_frame: self.sent.into(),
+            ack: self.received.into(),
+            envelope_limit: self.envelope_limit.into(),
+            byte_limit: self.byte_limit.into(),
+        };
+        [header.as_bytes(), body].concat()
+    }
+
+    /// Receives the complete segments at the begin of the engine's stream, and checks that they are
+    /// valid.
+    pub(crate) fn read(
+        &mut self,
+        stream: &mut Vec<u8>,
+        mut each: impl FnMut(&SegmentHeader, &[Frame<'_>]),
+    ) {
+        let mut used = 0;
+        while let Ok((header, rest)) = SegmentHeader::ref_from_prefix(&stream[used..]) {
+            let length = header.length.get() as usize;
+            let Some(body) = rest.get(..length - SEGMENT_HEADER_BYTES) else { break };
+            let mut frames = Frames::new(body);
+            let next = || frames.next_frame().expect("sent frames are valid");
+            let all: Vec<Frame<'_>> = std::iter::from_fn(next).collect();
+            assert_eq!(usize::from(header.frames.get()), all.len());
+            assert_eq!(header.first_frame.get(), self.received, "frames are sent in order");
+            self.received = self.received.wrapping_add(all.len() as u32);
+            each(header, &all);
+            used += length;
+        }
+        stream.drain(..used);
+    }
+}
+
+/// Returns the header of a short message of context 5 and tag 1 between the first endpoints.
+pub(crate) fn eager(length: u32) -> Eager {
+    let (kind, context, tag) = (frame::KIND_EAGER, 5.into(), 1.into());
+    Eager { kind, context, length: length.into(), tag, ..Eager::new_zeroed() }
+}
+
+/// Returns the envelope of a long message of context 5 and tag 1 between the first endpoints.
+pub(crate) fn rts(length: u64) -> Rts {
+    let (kind, context, tag) = (frame::KIND_RTS, 5.into(), 1.into());
+    Rts { kind, context, tag, operation: 99.into(), length: length.into(), ..Rts::new_zeroed() }
+}
+
+/// Returns a grant of a range of a send.
+pub(crate) fn grant(lane: u32, send: u64, offset: u64, length: u32, chunk: u32) -> Grant {
+    Grant {
+        kind: frame::KIND_GRANT,
+        lane: lane.into(),
+        send_operation: send.into(),
+        receive_operation: 1.into(),
+        offset: offset.into(),
+        length: length.into(),
+        chunk: chunk.into(),
+        ..Grant::new_zeroed()
+    }
+}

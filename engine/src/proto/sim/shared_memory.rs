@@ -1,0 +1,146 @@
+//! Engines of one host: rings that carry pieces, and reads from the sender's memory (CMA).
+
+use std::collections::VecDeque;
+
+use super::engine::Engine;
+use super::memory::Memory;
+use super::net::{Event, Net};
+use crate::proto::effects::Effects;
+use crate::proto::table::Id;
+use crate::wire::CmaSource;
+use crate::wire::piece::PieceHeader;
+
+/// Addresses identify operations, and are never 0.
+const FIRST_ADDRESS: u64 = 1 << 40;
+
+/// Returns the location of a send's message.
+pub(super) fn source_of(memory: &Memory, id: Id) -> CmaSource {
+    let address = FIRST_ADDRESS + id.to_u64();
+    CmaSource { address: address.into(), revocations: memory.revocations.into() }
+}
+
+/// Rings of all engines, which carry pieces.
+#[derive(Debug, Default)]
+pub(crate) struct Rings {
+    /// Number of the newest ring.
+    newest: u32,
+    /// Rings whose content is never read.
+    lost: Vec<u32>,
+    /// Written and unread pieces: source, target, header, bytes.
+    pub(crate) written: VecDeque<(usize, usize, PieceHeader, Vec<u8>)>,
+    /// Bytes carried by rings.
+    pub(crate) bytes: u64,
+    /// Suspends all readers.
+    pub(crate) is_suspended: bool,
+}
+
+impl Net {
+    /// Sends segments and pieces by rings from now on.
+    pub(crate) fn use_rings(&mut self) {
+        self.has_rings = true;
+        self.rings.get_or_insert_default().newest = 1000;
+        self.room_bytes = 2048;
+        for (number, engine) in self.engines.iter_mut().enumerate() {
+            for (&peer, &slot) in &engine.slots {
+                let ring = 10 * number.min(peer) + number.max(peer);
+                engine.core.use_ring(slot, Some(ring as u32));
+            }
+        }
+    }
+
+    /// Ends the ring of two engines and creates another; each learns of that at a time of its own.
+    pub(crate) fn end_ring(&mut self, one: usize, other: usize) {
+        let Some(rings) = &mut self.rings else { return };
+        let ends = [(one, other), (other, one)];
+        let is_of_it = |to: usize, peer: usize| ends.contains(&(to, peer));
+        let is_change =
+            |event: &Event| matches!(*event, Event::Ring { to, peer, .. } if is_of_it(to, peer));
+        if self.events.iter().any(is_change) {
+            // They have not learned of the previous ring's end.
+            return;
+        }
+        rings.newest += 1;
+        let ring = rings.newest;
+        let last = ends.map(|(from, to)| {
+            let engine = &self.engines[from];
+            engine.core.ring_for_pieces(engine.slots[&to])
+        });
+        if self.random.hits(500_000) {
+            rings.lost.extend(last.into_iter().flatten());
+            rings.written.retain(|(.., header, _)| !rings.lost.contains(&header.ring.get()));
+        }
+        for (to, peer) in ends {
+            let end_ns = self.events.now_ns + self.random.below(20);
+            let next_ns = end_ns + self.random.below(20);
+            self.events.add(end_ns, Event::Ring { to, peer, ring: None });
+            self.events.add(next_ns, Event::Ring { to, peer, ring: Some(ring) });
+        }
+    }
+
+    /// Lets an engine write pieces, and read those of others.
+    pub(super) fn move_pieces(&mut self, number: usize) {
+        let Some(rings) = &mut self.rings else { return };
+        let engine = &mut self.engines[number];
+        for index in (0..engine.core.feeding().len()).rev() {
+            let slot = engine.core.feeding()[index];
+            let peer = engine.peer_of(slot);
+            for _ in 0..self.random.below(3) {
+                engine.core.config.piece_bytes = 1 + self.random.below(2999) as usize;
+                let Some(piece) = engine.core.next_piece(slot) else {
+                    engine.core.end_feeding(index);
+                    break;
+                };
+                let range = piece.offset as usize..piece.offset as usize + piece.length;
+                let bytes = engine.memory.bytes[&piece.operation][range].to_vec();
+                if !rings.lost.contains(&piece.header.ring.get()) {
+                    rings.written.push_back((number, peer, piece.header, bytes));
+                }
+                engine.core.handle_piece_written(slot, piece.length);
+            }
+        }
+        while !rings.is_suspended
+            && self.random.hits(800_000)
+            && let Some(at) = rings.written.iter().position(|&(_, to, ..)| to == number)
+        {
+            let (from, _, header, bytes) = rings.written.remove(at).unwrap();
+            let Engine { core, memory, slots, .. } = &mut *engine;
+            let piece = core.handle_piece(slots[&from], &header, bytes.len()).unwrap();
+            let Some(piece) = piece else { continue };
+            rings.bytes += bytes.len() as u64;
+            memory.place(piece.operation, piece.offset as usize, &bytes);
+            core.note_piece(piece, bytes.len(), memory);
+        }
+    }
+
+    /// Sets whether all engines can read each other's memory.
+    pub(crate) fn use_cma(&mut self, is_able: bool) {
+        for engine in &mut self.engines {
+            engine.slots.values().for_each(|&slot| engine.core.set_cma(slot, is_able));
+        }
+    }
+
+    /// Lets an engine read pieces of its matched messages.
+    pub(super) fn read_by_cma(&mut self, number: usize) {
+        let most = 1 + self.random.below(2999);
+        for _ in 0..2 {
+            let Some(read) = self.engines[number].core.next_cma(most) else { return };
+            let peer = self.engines[number].peer_of(read.session);
+            let id = Id::from_u64(read.source.address.get() - FIRST_ADDRESS);
+            let theirs = &self.engines[peer].memory;
+            let range = read.offset as usize..(read.offset + read.length) as usize;
+            let bytes = theirs.bytes.get(&id).map(|message| message[range].to_vec());
+            let is_valid = read.source.revocations.get() == theirs.revocations;
+            assert!(bytes.is_some() || !is_valid, "memory is valid until DONE or revocation");
+            let fails = self.random.hits(self.cma_failure_ppm);
+            let bytes = bytes.filter(|_| is_valid && !fails);
+            let engine = &mut self.engines[number];
+            if let Some(bytes) = &bytes {
+                self.cma_bytes += read.length;
+                engine.memory.place(read.operation, read.offset as usize, bytes);
+            } else {
+                engine.memory.begin_anew(read.operation);
+            }
+            engine.core.handle_cma(read, bytes.is_some(), &mut engine.memory);
+        }
+    }
+}
