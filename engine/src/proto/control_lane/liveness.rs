@@ -240,13 +240,18 @@ impl LaneMonitor {
         }
         let before = facts.silent_before(paths, silence);
         if silence > limit - before {
-            let silence = (silence + before).as_millis();
             let seen = self.segments_lost.as_deref().and_then(|lost| lost.cause.as_deref());
+            let millis = (silence + before).as_millis();
+            let since_ns = facts.now_ns.saturating_sub(silence.as_nanos() as u64);
             return match seen {
-                Some(seen) => lost(&format!(
-                    "it has not acknowledged what was sent by TCP for {silence} ms: {seen}"
+                // What is too long is lost while the rest passes. A silent host loses everything.
+                Some(seen) if paths.have_answered_since(since_ns) => lost(&format!(
+                    "it has not acknowledged what was sent by TCP for {millis} ms: {seen}"
                 )),
-                None => lost(&format!("its host has not answered for {silence} ms")),
+                Some(seen) => lost(&format!(
+                    "its host has not answered for {millis} ms. If it answers others: {seen}"
+                )),
+                None => lost(&format!("its host has not answered for {millis} ms")),
             };
         }
         Decision::Nothing
