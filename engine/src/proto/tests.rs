@@ -31,6 +31,7 @@ mod credit;
 mod grants;
 mod multi;
 mod one_sided;
+mod process_status;
 mod rails;
 
 const PEER: u64 = 9;
@@ -122,6 +123,7 @@ impl Bench {
             checksum: false,
             bulk_in_datagrams: false,
             answers: true,
+            process_status: true,
         };
         let slot = accept(&mut core, PEER, ours, theirs);
         Self { core, ends: Ends::default(), slot, peer, heard: 0, said: 0, flags: 0 }
@@ -250,6 +252,8 @@ fn kind_of(frame: &Frame<'_>) -> u8 {
         Frame::OneSided(header, ..) => header.kind,
         Frame::Reply(..) => frame::KIND_REPLY,
         Frame::ReplyRts(..) => frame::KIND_REPLY_RTS,
+        Frame::ProcessQuery(..) => frame::KIND_PROCESS_QUERY,
+        Frame::ProcessStatus(..) => frame::KIND_PROCESS_STATUS,
     }
 }
 

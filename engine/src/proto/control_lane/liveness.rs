@@ -19,6 +19,7 @@
 //!     ended                ended                               ended
 //! ```
 
+use std::net::SocketAddr;
 use std::num::NonZeroU64;
 use std::time::Duration;
 
@@ -188,14 +189,22 @@ impl LaneMonitor {
     }
 
     /// Handles the end of the peer's process as reported by the common kernel, which a peer cannot
-    /// forge.
+    /// forge, or by another engine of its host, which has the job's secret.
     ///
-    /// RR-SHM-13.
-    pub(super) fn handle_process_ended(facts: &Facts<'_>) -> Decision {
+    /// RR-SHM-13, RR-END-8.
+    pub(super) fn handle_process_ended(
+        observer: Option<SocketAddr>,
+        facts: &Facts<'_>,
+    ) -> Decision {
         if !facts.is_connected {
             Decision::Nothing
         } else if facts.is_goodbye_under_way {
             Decision::Fail(PeerFailure::Removed)
+        } else if let Some(observer) = observer {
+            lost(&format!(
+                "its process has ended without a goodbye, as the engine at {observer} on its host \
+                 reports"
+            ))
         } else {
             lost("its process has ended without a goodbye")
         }

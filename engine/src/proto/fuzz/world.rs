@@ -396,6 +396,7 @@ impl World {
                         checksum: false,
                         bulk_in_datagrams: false,
                         answers: true,
+                        process_status: true,
                     };
                     self.core.establish(slot, ours, theirs, SessionKeys::for_tests());
                     return self.established(limits);
@@ -623,6 +624,7 @@ impl World {
                     let at = at.unwrap_or(0);
                     self.core.note_segments_lost(session, at, bytes, self.now_ns);
                 }
+                Action::ProcessEnded { .. } => unreachable!("no peer is silent here"),
                 Action::PairRails { session } => self.pair_rails(session),
                 Action::GiveUp { .. } => unreachable!("no side wants checksums"),
                 Action::Established { .. } | Action::PathChanged { .. } | Action::Requests => {}
