@@ -198,7 +198,8 @@ fn kill_a_parent(settings: &Set<'_>, work: fn(&Endpoint<Owned>, Peer)) -> (Strin
     lab.host(Host::A).enter(inside).unwrap()
 }
 
-/// Skips a test where kernels do not know the process at the other end of a unix socket: before 6.5.
+/// Skips a test where the kernel does not know the process at the other end of a unix socket, as
+/// before 6.5.
 macro_rules! require_processes_of_sockets {
     () => {
         require_lab!();

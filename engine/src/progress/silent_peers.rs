@@ -1,5 +1,5 @@
-//! Peers whose engines leave probes unanswered: other engines of their hosts are asked whether their
-//! processes have ended ([`crate::proto::process_status`]).
+//! Peers whose engines leave probes unanswered: other engines of their hosts are asked whether
+//! their processes have ended ([`crate::proto::process_status`]).
 
 use std::collections::VecDeque;
 use std::ops::Range;

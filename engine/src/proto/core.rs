@@ -87,8 +87,8 @@ pub(crate) enum Action {
     SegmentsLost { session: u32, at: Option<u8>, bytes: u16 },
     /// All rails of the peer are known: say which paths there are, if this side opened the session.
     PairRails { session: u32 },
-    /// An engine of the peer's host (`observer`, a session) reports that the process of the peer has
-    /// ended, whose session had this name.
+    /// An engine of the peer's host (`observer`, a session) reports that the process of the peer
+    /// has ended, whose session had this name.
     ProcessEnded { session: u32, name: u64, observer: u32 },
     /// The peer's data cannot be used: report the cause to it and fail the session.
     GiveUp { session: u32, failure: PeerFailure },

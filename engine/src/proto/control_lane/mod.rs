@@ -37,8 +37,8 @@ pub(crate) enum LaneEvent {
     Failed { error: String, is_of_network: bool },
     /// The peer closed it.
     EndOfStream,
-    /// The peer's process has ended, as reported by the kernel of its host: to this engine, which is
-    /// on that host (`None`), or to the engine that listens there.
+    /// The peer's process has ended, as reported by the kernel of its host: to this engine, which
+    /// is on that host (`None`), or to the engine that listens there.
     ProcessEnded { observer: Option<SocketAddr> },
     /// Data that the peer's kernel has not acknowledged.
     Unacked(Unacked),
