@@ -30,6 +30,7 @@ local STATUS = {
 }
 local DONE_STATUS = { [0] = "ok", "abandoned" }
 local REASONS = { [0] = "closed", "protocol", "corrupted" }
+local PROCESSES = { [0] = "unknown", "running", "ended" }
 local ROLES = { [0] = "ordinary", "preferred", "backup" }
 local FAMILIES = { [4] = "IPv4", [6] = "IPv6" }
 
@@ -117,6 +118,14 @@ local LAYOUTS = {
   lane_lost = {
     { "kind", 1, "dec" }, { "flags", 1, "hex" }, { "reserved", 2, "hex" }, { "lane", 4, "dec" },
   },
+  process_query = {
+    { "kind", 1, "dec" }, { "flags", 1, "hex" }, { "reserved", 2, "hex" },
+    { "reserved_2", 4, "hex" }, { "engine", 8, "hex" },
+  },
+  process_status = {
+    { "kind", 1, "dec" }, { "status", 1, PROCESSES }, { "reserved", 2, "hex" },
+    { "reserved_2", 4, "hex" }, { "engine", 8, "hex" },
+  },
   part = {
     { "kind", 1, "dec" }, { "flags", 1, "hex" }, { "reserved", 2, "hex" }, { "message", 4, "dec" },
     { "offset", 4, "dec" }, { "length", 4, "dec" },
@@ -151,6 +160,8 @@ local FRAMES = {
   [10] = { layout = "data", payload = "length" },
   [11] = { layout = "rail" },
   [12] = { layout = "lane_lost" },
+  [21] = { layout = "process_query" },
+  [22] = { layout = "process_status" },
 }
 
 -- ---- Fields, out of the tables ----

@@ -462,6 +462,7 @@ fn core_config(settings: &Settings, longest: usize, window_bytes: u64) -> Config
         hash_seed: rand::random(),
         regions: crate::proto::regions::RegionLimits::DEFAULT,
         answers: true,
+        process_status: true,
         checksum: settings.checksum(),
         datagram_bytes: longest,
         segment_buffer_bytes: match settings.shared_memory() {

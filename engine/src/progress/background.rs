@@ -131,9 +131,15 @@ impl EngineState {
         self.core.next_deadline_ns().into_iter().chain(self.requests.next_deadline_ns()).min()
     }
 
-    /// Returns when engines of idle peers are probed. Nothing is outstanding then.
+    /// Returns when engines of idle peers are probed, or their answers checked. Nothing else is
+    /// outstanding then.
     pub(super) fn engines_asked_in(&self) -> Option<Duration> {
-        let next_ns = self.engine_questions.next_ns()?;
+        let due = [
+            self.engine_questions.next_ns(),
+            self.engine_questions.probed.next_ns(),
+            self.core.silent_due_ns(),
+        ];
+        let next_ns = due.into_iter().flatten().min()?;
         Some(Duration::from_nanos(next_ns.saturating_sub(self.now_ns)))
     }
 

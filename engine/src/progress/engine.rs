@@ -526,6 +526,9 @@ impl Engine {
                 Action::SegmentsLost { session, at, bytes } => {
                     self.handle_segments_lost(session, at, bytes);
                 }
+                Action::ProcessEnded { session, name, observer } => {
+                    self.handle_reported_end((session, name), observer);
+                }
                 Action::PairRails { session } => self.pair_rails(session),
                 Action::GiveUp { session, failure } => self.give_up(session, failure),
                 Action::PathChanged { peer, rail, remote, change } => {

@@ -21,8 +21,8 @@ use crate::proto::session::{Limits, NOTHING};
 use crate::proto::table::Id;
 use crate::types::{Address, Event};
 use crate::wire::hello::{
-    FLAG_ANSWERS, FLAG_BULK_IN_DATAGRAMS, FLAG_CHECKSUM, FLAG_INSECURE, HELLO_BYTES,
-    HELLO_REPLY_BYTES, HelloStatus, KIND_BULK, KIND_CONTROL, KIND_MOVE, MAGIC,
+    FLAG_ANSWERS, FLAG_BULK_IN_DATAGRAMS, FLAG_CHECKSUM, FLAG_INSECURE, FLAG_PROCESS_STATUS,
+    HELLO_BYTES, HELLO_REPLY_BYTES, HelloStatus, KIND_BULK, KIND_CONTROL, KIND_MOVE, MAGIC,
 };
 use crate::wire::locators::Locators;
 use crate::wire::proof::{PROOF_BYTES, PROOF_MAGIC};
@@ -294,6 +294,7 @@ impl Engine {
             checksum: hello.flags & FLAG_CHECKSUM != 0,
             bulk_in_datagrams: hello.flags & FLAG_BULK_IN_DATAGRAMS != 0,
             answers: hello.flags & FLAG_ANSWERS != 0,
+            process_status: hello.flags & FLAG_PROCESS_STATUS != 0,
         };
         let engine = hello.source.get();
         if self.state.core.sessions().is_full() {
@@ -479,6 +480,7 @@ impl Engine {
             checksum: reply.flags & FLAG_CHECKSUM != 0,
             bulk_in_datagrams: reply.flags & FLAG_BULK_IN_DATAGRAMS != 0,
             answers: reply.flags & FLAG_ANSWERS != 0,
+            process_status: reply.flags & FLAG_PROCESS_STATUS != 0,
         };
         let was_connected = connection.is_connected();
         let step = connection.handle_reply(state.now_ns, status);

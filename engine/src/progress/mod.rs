@@ -38,6 +38,7 @@ mod segments;
 mod send_protocol;
 pub(crate) mod shared;
 pub(crate) mod shared_engine;
+mod silent_peers;
 mod sleep;
 pub(crate) mod statistics;
 mod stream;

@@ -1,6 +1,7 @@
 //! Monitors control lanes and executes the decisions of [`crate::proto::control_lane`].
 
 use std::io;
+use std::net::SocketAddr;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -8,6 +9,7 @@ use super::control::ControlLane;
 use super::engine::{Engine, EngineState, HEALTH_NS};
 use super::partial::Partial;
 use super::roles::CLOSING;
+use super::silent_peers::Probed;
 use super::traits::{CloseMode, LaneKey};
 use crate::proto::control_lane::{Decision, LaneEvent, QUESTIONS, SilentTimeout};
 
@@ -49,6 +51,8 @@ pub(super) struct EngineQuestions {
     /// Number of sessions without datagrams: the background thread is not woken when their peers
     /// ask.
     streams: u32,
+    /// Sessions whose answers are due.
+    pub(super) probed: Probed,
 }
 
 /// How often the caretaker looks for questions at control lanes, of which there is no other news.
@@ -148,7 +152,7 @@ impl Engine {
         monitor.handle(event, &facts, state.paths.of_mut(session))
     }
 
-    fn carry_out_decision(&mut self, session: u32, decision: Decision) {
+    pub(super) fn carry_out_decision(&mut self, session: u32, decision: Decision) {
         let state = &mut *self.state;
         let now_ns = state.now_ns;
         match decision {
@@ -202,13 +206,19 @@ impl Engine {
     /// Handles the end of a session's peer process; another one may keep its connections open.
     pub(super) fn handle_process_ended(&mut self, name: u64) {
         let Some(session) = self.state.paths.session_of(name) else { return };
+        self.state.core.note_process_ended(session);
+        self.end_with_process(session, None);
+    }
+
+    /// The same, as an engine on the peer's host reports.
+    pub(super) fn end_with_process(&mut self, session: u32, observer: Option<SocketAddr>) {
         // Data that it sent before counts.
         for _ in 0..READS_MAX {
             if !self.read_control(session) {
                 break;
             }
         }
-        self.handle_lane_event(session, LaneEvent::ProcessEnded);
+        self.handle_lane_event(session, LaneEvent::ProcessEnded { observer });
     }
 
     /// Checks for lost peers: those whose kernels do not acknowledge data, and those that do not
@@ -289,22 +299,43 @@ impl Engine {
         }
     }
 
-    /// Asks the engines of peers whose hosts may answer for them; of many some in each turn.
+    /// Asks the engines of peers whose hosts may answer for them: of many some in each turn, and
+    /// those whose paths have stopped answering.
     ///
     /// RR-END-6, RR-END-7.
     pub(super) fn ask_engines(&mut self) {
         let (now_ns, timeout) = (self.state.now_ns, self.state.config.silent_timeout);
         let sessions = self.state.controls.len() as u32;
-        for session in self.state.engine_questions.take(now_ns, timeout, sessions) {
+        let share = self.state.engine_questions.take(now_ns, timeout, sessions);
+        self.probe_engines(share);
+        self.state.engine_questions.end_turn();
+        for session in self.state.core.take_silent_paths() {
+            let state = &mut *self.state;
+            let paths = state.paths.of_mut(session);
+            // Where a probe is unanswered already, more of them would say nothing new.
+            if !timeout.limit.is_zero() && state.core.silent_since_ns(session, paths).is_none() {
+                self.probe_engines(session..session + 1);
+            }
+        }
+        self.check_silent_peers();
+    }
+
+    fn probe_engines(&mut self, sessions: Range<u32>) {
+        let (now_ns, timeout) = (self.state.now_ns, self.state.config.silent_timeout);
+        let mut are_probed = false;
+        for session in sessions.clone() {
             let state = &mut *self.state;
             let paths = state.paths.of_mut(session);
             let Some(decision) = state.core.judge_engine(session, now_ns, timeout, paths) else {
                 continue;
             };
             state.engine_questions.begin(now_ns, timeout);
+            are_probed = true;
             self.carry_out_decision(session, decision);
         }
-        self.state.engine_questions.end_turn();
+        if are_probed {
+            self.state.engine_questions.probed.push(now_ns, sessions);
+        }
     }
 
     /// Probes idle paths of sessions with several; in sessions without a control lane, probes the

@@ -55,6 +55,8 @@ pub(crate) struct Config {
     pub(crate) checksum: bool,
     /// The engine answers questions although its owner makes no call.
     pub(crate) answers: bool,
+    /// It answers questions about processes of its host.
+    pub(crate) process_status: bool,
     /// The longest datagram that the NIC carries, in bytes.
     pub(crate) datagram_bytes: usize,
     /// Bytes of a buffer for a segment of one datagram, or of a ring; no less.
@@ -111,6 +113,7 @@ impl Config {
             regions: super::regions::RegionLimits::DEFAULT,
             checksum: false,
             answers: true,
+            process_status: true,
             datagram_bytes: 2048,
             segment_buffer_bytes: 2048,
             bulk_in_datagrams: false,

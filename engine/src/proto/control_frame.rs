@@ -5,8 +5,9 @@ use zerocopy::{Immutable, IntoBytes};
 use super::one_sided::SHORT_REPLY_BYTES;
 use crate::wire::frame;
 use crate::wire::{Done, Goodbye, Grant, LaneLost, LanesWanted, Matched, Rail, Refused, Reply};
+use crate::wire::{ProcessQuery, ProcessStatus};
 
-/// A frame that needs no credit. Their number is bounded by operations and lanes.
+/// A frame that needs no credit. Their number is bounded by operations and lanes, and in time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ControlFrame {
     Grant(Grant),
@@ -19,6 +20,8 @@ pub(crate) enum ControlFrame {
     Rail(Rail),
     LaneLost(LaneLost),
     Reply(ShortReply),
+    ProcessQuery(ProcessQuery),
+    ProcessStatus(ProcessStatus),
 }
 
 impl ControlFrame {
@@ -34,6 +37,8 @@ impl ControlFrame {
             Self::Rail(frame) => frame.as_bytes(),
             Self::LaneLost(frame) => frame.as_bytes(),
             Self::Reply(reply) => reply.as_frame(),
+            Self::ProcessQuery(frame) => frame.as_bytes(),
+            Self::ProcessStatus(frame) => frame.as_bytes(),
         }
     }
 

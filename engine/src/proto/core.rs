@@ -88,6 +88,9 @@ pub(crate) enum Action {
     SegmentsLost { session: u32, at: Option<u8>, bytes: u16 },
     /// All rails of the peer are known: say which paths there are, if this side opened the session.
     PairRails { session: u32 },
+    /// An engine of the peer's host (`observer`, a session) reports that the process of the peer
+    /// has ended, whose session had this name.
+    ProcessEnded { session: u32, name: u64, observer: u32 },
     /// The peer's data cannot be used: report the cause to it and fail the session.
     GiveUp { session: u32, failure: PeerFailure },
     /// One of several paths of a session changed; `rail` is this engine's, and `remote` the peer's
@@ -111,6 +114,7 @@ impl Action {
             | Self::CloseControl { session, .. }
             | Self::OpenLane { session, .. }
             | Self::SegmentsLost { session, .. }
+            | Self::ProcessEnded { session, .. }
             | Self::PairRails { session }
             | Self::GiveUp { session, .. }
             | Self::Established { session }
@@ -177,6 +181,7 @@ pub(crate) struct Core {
     pub(super) regions: super::regions::Regions,
     pub(super) shares: super::rails::shares::Shares,
     pub(super) segment_limits: super::rails::segments::SegmentLimits,
+    pub(super) processes: super::process_status::Processes,
     /// Lanes that may have a chunk for the driver.
     runnable: VecDeque<Id>,
     pub(super) actions: VecDeque<Action>,
@@ -243,6 +248,7 @@ impl Core {
             regions: super::regions::Regions::new(config.regions, config.hash_seed),
             shares: super::rails::shares::Shares::default(),
             segment_limits: super::rails::segments::SegmentLimits::default(),
+            processes: super::process_status::Processes::default(),
             runnable: VecDeque::new(),
             actions: VecDeque::new(),
             unsummed: None,
@@ -383,6 +389,8 @@ impl Core {
                 Frame::ReplyRts(reply, source) => {
                     self.handle_reply_rts(slot, reply, source, effects)
                 }
+                Frame::ProcessQuery(query) => self.handle_process_query(slot, query, now_ns),
+                Frame::ProcessStatus(status) => self.handle_process_status(slot, status)?,
                 Frame::Goodbye(goodbye) => {
                     let failure = PeerFailure::of_goodbye(goodbye.reason);
                     self.fail_session(slot, failure, effects);
@@ -472,17 +480,6 @@ impl Core {
             known.push_control(&mut self.staging, control);
         }
         known.is_connected()
-    }
-
-    /// Requests a segment from the peer of a session, to check that its stream is usable.
-    ///
-    /// RR-SEG-6.
-    pub(crate) fn ask_for_answer(&mut self, session: u32) {
-        let Some(known) = self.sessions.at_mut(session as usize) else { return };
-        if known.is_connected() {
-            known.questions.ask();
-            self.mark_dirty(session);
-        }
     }
 
     /// Returns the credit of a message of an open session that is received, or never had to wait.

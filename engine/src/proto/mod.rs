@@ -46,6 +46,7 @@ pub(crate) mod paths;
 pub(crate) mod peers;
 pub(crate) mod pieces;
 mod place;
+pub(crate) mod process_status;
 pub(crate) mod pulls;
 mod put_back;
 mod question;

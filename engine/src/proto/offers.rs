@@ -208,6 +208,7 @@ impl Core {
             checksum: config.checksum,
             bulk_in_datagrams: config.bulk_in_datagrams,
             answers: config.answers,
+            process_status: config.process_status,
         }
     }
 

@@ -33,6 +33,11 @@ impl Questions {
         std::mem::take(&mut self.has_received)
     }
 
+    /// Returns whether a segment was received since the last call of [`Self::take_received`].
+    pub(super) fn has_received(self) -> bool {
+        self.has_received
+    }
+
     /// Returns whether a segment should be sent without waiting for traffic.
     #[inline]
     pub(super) fn are_due(self) -> bool {

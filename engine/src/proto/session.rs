@@ -48,6 +48,8 @@ pub(crate) struct Limits {
     pub(crate) bulk_in_datagrams: bool,
     /// The engine answers by the control lane although its owner makes no call.
     pub(crate) answers: bool,
+    /// The engine answers what others ask of processes of its host.
+    pub(crate) process_status: bool,
 }
 
 /// Limits of a side that announces none.
@@ -59,6 +61,7 @@ pub(crate) const NOTHING: Limits = Limits {
     checksum: false,
     bulk_in_datagrams: false,
     answers: false,
+    process_status: false,
 };
 
 impl Limits {
@@ -66,7 +69,9 @@ impl Limits {
     pub(crate) fn flags(&self) -> u8 {
         let checksum = if self.checksum { hello::FLAG_CHECKSUM } else { 0 };
         let bulk = if self.bulk_in_datagrams { hello::FLAG_BULK_IN_DATAGRAMS } else { 0 };
-        checksum | bulk | if self.answers { hello::FLAG_ANSWERS } else { 0 }
+        let answers = if self.answers { hello::FLAG_ANSWERS } else { 0 };
+        let status = if self.process_status { hello::FLAG_PROCESS_STATUS } else { 0 };
+        checksum | bulk | answers | status
     }
 }
 
@@ -150,6 +155,8 @@ pub(crate) struct Session {
     pub(super) questions: Questions,
     /// The peer's engine answers by the control lane although its owner makes no call.
     pub(super) peer_answers: bool,
+    /// The peer's engine answers questions about processes of its host.
+    pub(super) observes_processes: bool,
     /// When an eager message last arrived.
     pub(super) message_ns: u64,
 
@@ -230,6 +237,7 @@ impl Session {
             final_ack: Vec::new(),
             questions: Questions::default(),
             peer_answers: false,
+            observes_processes: false,
             message_ns: 0,
             pulls: super::pulls::Pulls::default(),
             missing: LateQueue::default(),
@@ -298,6 +306,7 @@ impl Session {
         self.has_checksums = ours.checksum || theirs.checksum;
         self.outbox.use_checksums(self.has_checksums);
         self.peer_answers = theirs.answers;
+        self.observes_processes = theirs.process_status;
         self.bulk_in_datagrams = ours.bulk_in_datagrams || theirs.bulk_in_datagrams;
         self.failure = None;
         self.epoch = self.epoch.wrapping_add(1);

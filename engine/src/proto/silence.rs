@@ -44,7 +44,7 @@ pub(crate) struct Resent {
     /// How many times, each after twice the time of the one before.
     pub(crate) times: u32,
     /// Bytes of the stream in one of its segments at the most: as `TCP_MAXSEG` counts them, or as
-    /// many less as options take.
+    /// many less as options take; fewer if less is unacknowledged.
     pub(crate) segment_bytes: u32,
 }
 

@@ -32,6 +32,7 @@ mod credit;
 mod grants;
 mod multi;
 mod one_sided;
+mod process_status;
 mod rails;
 
 const PEER: u64 = 9;
@@ -128,6 +129,7 @@ impl Bench {
             byte_limit: 3000,
             eager_limit: 1000,
             answers: true,
+            process_status: true,
             ..NOTHING
         };
         let slot = accept(&mut core, PEER, ours, theirs);
@@ -233,6 +235,8 @@ fn kind_of(frame: &Frame<'_>) -> u8 {
         Frame::OneSided(header, ..) => header.kind,
         Frame::Reply(..) => frame::KIND_REPLY,
         Frame::ReplyRts(..) => frame::KIND_REPLY_RTS,
+        Frame::ProcessQuery(..) => frame::KIND_PROCESS_QUERY,
+        Frame::ProcessStatus(..) => frame::KIND_PROCESS_STATUS,
     }
 }
 

@@ -343,8 +343,9 @@ settings_table! {
     /// A peer whose host answers, but whose engine has not for this long, is dead: its process is
     /// stopped, or has ended and left its connections to a child. Engines are probed four times in
     /// this time; their background threads answer whatever the program does. An engine without one
-    /// is judged only if the user set this, and only in a session with datagrams. Also how long an
-    /// accepted connection may take to answer a hello. 0: no limit.
+    /// is judged only if the user set this, and only in a session with datagrams. Where another
+    /// engine of that host shares memory with it, the end of its process is known seconds after a
+    /// probe. Also how long an accepted connection may take to answer a hello. 0: no limit.
     silent_timeout -> Duration: Time = seconds(300), Range::Times(Duration::ZERO..=24 * HOUR),
         "300s", "a time (such as 50us, 10ms or 5s) from 0s to 86400s";
     /// How long dropping an endpoint waits for its sends to be delivered before it cancels them.

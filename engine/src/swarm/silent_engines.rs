@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::scenarios::{MILLISECOND, add_hosts, config, pass, peer, run, send, talk};
 use super::world::World;
+use crate::driver::sim::local_peers::LocalPeerImpairments;
 use crate::driver::sim::net::Impairments;
 use crate::progress::engine::LoopConfig;
 use crate::proto::connection::Retry;
@@ -266,6 +267,124 @@ fn an_engine_without_a_thread_that_answers_for_it_may_compute_for_longer_than_th
                 assert_eq!(failures(&mut world, manual).len(), 1, "seed {seed}");
             }
         }
+    }
+}
+
+/// Three engines: the first is alone, the other two are processes of one host and share memory, if
+/// `shares`; the last answers questions about processes, if `answers`.
+fn three(seed: u64, limit: Duration, shares: bool, answers: bool) -> World {
+    let impairments =
+        Impairments { keep_alive_ns: PEER_TIMEOUT.as_nanos() as u64, ..Impairments::ideal() };
+    let mut world = World::new(seed, impairments).unwrap();
+    world.set_datagrams(true).unwrap();
+    let machines = if shares { 2 } else { 0 };
+    let rings = LocalPeerImpairments {
+        machines,
+        ring_bytes: 64 << 10,
+        delay_ns: 1000,
+        ..LocalPeerImpairments::default()
+    };
+    world.net.borrow_mut().share_memory(rings);
+    let silent_timeout = SilentTimeout { limit, is_chosen: false };
+    let loops = LoopConfig {
+        peer_timeout: PEER_TIMEOUT,
+        silent_timeout,
+        ..super::scenarios::loop_config()
+    };
+    // Even and odd numbers are on one machine each.
+    (0..3).for_each(|_| {
+        world.add_host();
+    });
+    assert_eq!(world.add_process_beside(PARENT), OBSERVER);
+    for host in [FIRST, PARENT, OBSERVER] {
+        let process_status = host != OBSERVER || answers;
+        let config = Config { answers: true, process_status, ..config() };
+        world.start(host, host as u64 + 1, config, loops).unwrap();
+    }
+    for mut pair in [[FIRST, PARENT], [FIRST, OBSERVER], [PARENT, OBSERVER]] {
+        // Either side connects.
+        if seed % 2 == 1 {
+            pair.reverse();
+        }
+        talk(&mut world, pair, "the sessions begin");
+    }
+    pass(&mut world, SECOND);
+    for host in [FIRST, OBSERVER] {
+        assert_eq!(failures(&mut world, host), []);
+    }
+    world
+}
+
+/// Hosts of [`three`].
+const FIRST: usize = 0;
+const PARENT: usize = 1;
+const OBSERVER: usize = 3;
+
+/// RR-END-8
+#[test]
+fn an_engine_beside_a_killed_process_ends_its_sessions_although_a_child_keeps_its_sockets() {
+    for seed in 0..8 {
+        let mut world = three(seed, Duration::from_secs(40), true, true);
+        pass(&mut world, seed * SECOND);
+        world.net.borrow_mut().kill_parent(PARENT);
+        // The next probe comes within 10 s.
+        pass(&mut world, 15 * SECOND);
+        let reported = failures(&mut world, FIRST);
+        let [PeerFailure::Lost(why)] = &reported[..] else { panic!("seed {seed}: {reported:?}") };
+        assert!(why.contains("its process has ended"), "{why}");
+        assert!(why.contains("on its host reports"), "{why}");
+        let reported = failures(&mut world, OBSERVER);
+        let [PeerFailure::Lost(why)] = &reported[..] else { panic!("seed {seed}: {reported:?}") };
+        assert!(why.contains("its process has ended"), "{why}");
+        talk(&mut world, [FIRST, OBSERVER], "others go on");
+    }
+}
+
+/// What is sent to it is not answered, so that nothing waits for the next probe.
+///
+/// RR-END-8
+#[test]
+fn the_end_of_a_process_that_something_is_sent_to_is_known_in_seconds_whatever_the_limit() {
+    for seed in 0..4 {
+        let mut world = three(seed, Duration::from_secs(24 * 3600), true, true);
+        world.net.borrow_mut().kill_parent(PARENT);
+        let to = peer(&mut world, FIRST, PARENT);
+        send(&mut world, FIRST, to, 9, 10, CompletionLevel::Inject);
+        pass(&mut world, 6 * SECOND);
+        let reported = failures(&mut world, FIRST);
+        let [PeerFailure::Lost(why)] = &reported[..] else { panic!("seed {seed}: {reported:?}") };
+        assert!(why.contains("on its host reports"), "{why}");
+    }
+}
+
+/// RR-END-8
+#[test]
+fn a_stopped_process_is_no_ended_one_for_the_engines_beside_it() {
+    for seed in 0..4 {
+        let mut world = three(seed, Duration::from_secs(300), true, true);
+        world.net.borrow_mut().pause(PARENT, 200 * SECOND);
+        pass(&mut world, 201 * SECOND);
+        for host in [FIRST, PARENT, OBSERVER] {
+            assert_eq!(failures(&mut world, host), [], "seed {seed}, host {host}");
+        }
+        talk(&mut world, [FIRST, PARENT], "it goes on");
+    }
+}
+
+/// Without shared memory nothing observes the process; an older engine understands no question.
+///
+/// RR-END-6, RR-END-8
+#[test]
+fn where_no_engine_reports_the_end_of_a_process_its_silence_ends_the_session() {
+    for (shares, answers) in [(false, true), (true, false)] {
+        let mut world = three(5, Duration::from_secs(40), shares, answers);
+        world.net.borrow_mut().kill_parent(PARENT);
+        pass(&mut world, 35 * SECOND);
+        assert_eq!(failures(&mut world, FIRST), [], "too early");
+        pass(&mut world, 30 * SECOND);
+        let reported = failures(&mut world, FIRST);
+        let [PeerFailure::Lost(why)] = &reported[..] else { panic!("{reported:?}") };
+        assert!(why.contains("silent_timeout"), "{why}");
     }
 }
 

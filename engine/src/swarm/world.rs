@@ -117,11 +117,22 @@ impl World {
         self.add_host_with(&[])
     }
 
+    /// Adds a place for another process on a host: it has the same address, and other ports.
+    #[cfg(test)]
+    pub(crate) fn add_process_beside(&mut self, host: usize) -> usize {
+        self.add_place(host, &[])
+    }
+
     /// Adds a host with these links; none: with one, configured by the impairments.
     pub(crate) fn add_host_with(&mut self, links: &[LinkImpairments]) -> usize {
-        let number = self.places.len();
-        let low = [(number >> 8) as u8, number as u8];
+        self.add_place(self.places.len(), links)
+    }
+
+    /// Adds a place for a process on the host with this number.
+    fn add_place(&mut self, host: usize, links: &[LinkImpairments]) -> usize {
+        let low = [(host >> 8) as u8, host as u8];
         let ip = |link: usize| [127, 77 + link as u8, low[0], low[1]];
+        let port = 20_000 + (self.places.len() - host) as u16;
         self.places.push(Place {
             engine: None,
             is_shared: false,
@@ -129,7 +140,7 @@ impl World {
             absent_until_ns: 0,
         });
         let net = &mut *self.net.borrow_mut();
-        let host = net.add_host(SocketAddr::from((ip(0), 20_000)));
+        let host = net.add_host(SocketAddr::from((ip(0), port)));
         for (link, impairments) in links.iter().enumerate() {
             match link {
                 0 => net.set_link(host, 0, *impairments),

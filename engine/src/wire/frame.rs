@@ -7,7 +7,7 @@ use super::eager::{FLAG_DATA, FLAG_PARTS};
 use super::one_sided::ATOMIC_BYTES_MAX;
 use super::{Data, Done, Eager, Goodbye, Grant, LaneLost, LanesWanted, Matched};
 use super::{EAGER_BYTES_MAX, MESSAGE_BYTES_MAX, PARTS_BYTES_MAX};
-use super::{OneSided, Part, Rail, Refused, Reply, ReplyRts, Rts};
+use super::{OneSided, Part, ProcessQuery, ProcessStatus, Rail, Refused, Reply, ReplyRts, Rts};
 
 /// First byte of an [`Eager`] frame.
 pub(crate) const KIND_EAGER: u8 = 1;
@@ -47,6 +47,10 @@ pub(crate) const KIND_REPLY_RTS: u8 = 17;
 pub(crate) const KIND_PUT_RTS: u8 = 18;
 /// First byte of an [`OneSided`] frame that asks for the end of those before it.
 pub(crate) const KIND_FLUSH: u8 = 19;
+/// First byte of a [`ProcessQuery`] frame; 20 is reserved.
+pub(crate) const KIND_PROCESS_QUERY: u8 = 21;
+/// First byte of a [`ProcessStatus`] frame.
+pub(crate) const KIND_PROCESS_STATUS: u8 = 22;
 
 /// One frame, borrowed from the bytes of a segment.
 #[derive(Debug)]
@@ -83,6 +87,10 @@ pub(crate) enum Frame<'a> {
     Reply(&'a Reply, &'a [u8]),
     /// The answer to a GET: its bytes are to be pulled; the CMA source, if there is one.
     ReplyRts(&'a ReplyRts, &'a [u8]),
+    /// Whether the process of an engine of this host has ended.
+    ProcessQuery(&'a ProcessQuery),
+    /// The answer to that.
+    ProcessStatus(&'a ProcessStatus),
 }
 
 /// Why bytes are not a frame. The peer is at fault; the session is closed.
@@ -135,6 +143,8 @@ pub(crate) enum FrameError {
     TooManyRequests(u32),
     #[error("an answer of {got} bytes to an operation on {wanted} bytes")]
     BadReply { got: u64, wanted: u64 },
+    #[error("{0} is no status of a process")]
+    BadProcessStatus(u8),
     #[error("so much asked of this side and so little taken: {0} answers wait")]
     AnswersWait(usize),
 }
@@ -247,6 +257,8 @@ impl<'a> Frames<'a> {
                 let header: &ReplyRts = self.header()?;
                 Frame::ReplyRts(header, self.payload(source_bytes(header.flags))?)
             }
+            KIND_PROCESS_QUERY => Frame::ProcessQuery(self.header()?),
+            KIND_PROCESS_STATUS => Frame::ProcessStatus(self.header()?),
             other => return Err(FrameError::UnknownType(other)),
         }))
     }

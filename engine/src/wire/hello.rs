@@ -60,6 +60,10 @@ pub(crate) const FLAG_FRAMES: u8 = 8;
 /// segment, and probes of paths), whatever its owner does.
 pub(crate) const FLAG_ANSWERS: u8 = 16;
 
+/// `flags` of a control lane's hello and its reply: this side takes and answers a
+/// [`ProcessQuery`](super::ProcessQuery).
+pub(crate) const FLAG_PROCESS_STATUS: u8 = 32;
+
 /// Sent by the side that connected.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]

@@ -170,7 +170,8 @@ fn the_types_that_there_are_are_decoded_and_no_other() {
         }
     };
     let types: Vec<u8> = (0..=u8::MAX).filter(|kind| decoded(*kind)).collect();
-    assert_eq!(types, (frame::KIND_EAGER..=frame::KIND_FLUSH).collect::<Vec<u8>>());
+    let later = frame::KIND_PROCESS_QUERY..=frame::KIND_PROCESS_STATUS;
+    assert_eq!(types, (frame::KIND_EAGER..=frame::KIND_FLUSH).chain(later).collect::<Vec<u8>>());
 }
 
 proptest! {
@@ -178,7 +179,7 @@ proptest! {
     #[test]
     fn any_bytes_behind_a_frame_are_decoded_or_refused_without_a_panic(
         bytes in proptest::collection::vec(any::<u8>(), 0..400),
-        first in 0u8..21,
+        first in 0u8..24,
     ) {
         let mut all = eager(3).as_bytes().to_vec();
         all.extend_from_slice(b"abc");

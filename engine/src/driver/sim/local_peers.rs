@@ -232,14 +232,19 @@ impl Net {
             events.push(DriverEvent::CmaChanged { session, is_able: is_up });
         }
         for event in events {
-            let noticed_ns = self.now_ns() + self.lateness_ns(host);
-            let known = &mut self.local_peers.known;
-            let known = known.iter_mut().find(|it| (it.host, it.session) == (host, session));
-            let Some(known) = known else { return };
-            known.reported_ns = known.reported_ns.max(noticed_ns);
-            let (at_ns, pending) = (known.reported_ns, PendingEvent::from(event));
-            self.schedule_event(host, at_ns, pending);
+            self.report(host, session, event);
         }
+    }
+
+    /// Reports an event of a session to the engine of `host`, after earlier ones.
+    fn report(&mut self, host: usize, session: u64, event: DriverEvent) {
+        let noticed_ns = self.now_ns() + self.lateness_ns(host);
+        let known = &mut self.local_peers.known;
+        let known = known.iter_mut().find(|it| (it.host, it.session) == (host, session));
+        let Some(known) = known else { return };
+        known.reported_ns = known.reported_ns.max(noticed_ns);
+        let (at_ns, pending) = (known.reported_ns, PendingEvent::from(event));
+        self.schedule_event(host, at_ns, pending);
     }
 
     /// The engine of `host` was notified.
@@ -305,6 +310,23 @@ impl Net {
         let sessions = all.iter().filter(|it| it.host == host).map(|it| it.session);
         for session in sessions.collect::<Vec<_>>() {
             self.disconnect_peer(host, session);
+        }
+    }
+
+    /// Kills the process of `host`, a child of which keeps its sockets open: its kernel answers for
+    /// it from now on, and engines that share memory with it are notified. It never runs again.
+    #[cfg(test)]
+    pub(crate) fn kill_parent(&mut self, host: usize) {
+        const FOREVER_NS: u64 = u64::MAX / 4;
+        self.pause(host, FOREVER_NS);
+        let all = &self.local_peers;
+        let shared = all.rings.iter().filter_map(|rings| {
+            let side = rings.sides.iter().position(|side| side.host == host)?;
+            Some((rings.session, rings.sides[1 - side].host))
+        });
+        for (session, other) in shared.collect::<Vec<_>>() {
+            self.disconnect_peer(host, session);
+            self.report(other, session, DriverEvent::ProcessEnded { session });
         }
     }
 

@@ -25,19 +25,21 @@ const QUESTIONS_MIN: u8 = 3;
 /// The same for zero-window probes, which may be two minutes apart.
 const PROBES_MIN: u8 = 2;
 
-/// What the peer's kernel has not acknowledged. One system call, two if nothing is in flight.
+/// What the peer's kernel has not acknowledged. One system call, two if nothing is in flight or the
+/// kernel sends again.
 pub(crate) fn unacked(socket: RawFd) -> io::Result<Unacked> {
     let info = read(socket)?;
-    let has_queued = info.tcpi_unacked == 0 && queued(socket)? > 0;
-    Ok(judge(&info, has_queued))
+    let is_length_needed = info.tcpi_unacked == 0 || info.tcpi_retransmits > 0;
+    let queued_bytes = if is_length_needed { queued(socket)? } else { 0 };
+    Ok(judge(&info, queued_bytes))
 }
 
 /// Unacknowledged bytes in the send queue, sent or not. One system call.
-fn queued(socket: RawFd) -> io::Result<libc::c_int> {
+fn queued(socket: RawFd) -> io::Result<u32> {
     let mut bytes: libc::c_int = 0;
     // SAFETY: the request writes one `int`, and `bytes` outlives the call.
     let rc = unsafe { libc::ioctl(socket, libc::TIOCOUTQ, &raw mut bytes) };
-    if rc == 0 { Ok(bytes) } else { Err(io::Error::last_os_error()) }
+    if rc == 0 { Ok(bytes.max(0) as u32) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Reads `TCP_INFO`. One system call.
@@ -68,23 +70,25 @@ pub(crate) fn figures(socket: RawFd) -> io::Result<TcpFigures> {
 }
 
 /// Returns the kernel's retransmissions of data in flight since the peer last acknowledged more, by
-/// timer alone.
-fn resent(info: &libc::tcp_info) -> Option<Resent> {
+/// timer alone. No segment of it is longer than all that is unacknowledged.
+fn resent(info: &libc::tcp_info, queued_bytes: u32) -> Option<Resent> {
     let times = u32::from(info.tcpi_retransmits);
-    (times > 0).then_some(Resent { times, segment_bytes: info.tcpi_snd_mss })
+    let segment_bytes = info.tcpi_snd_mss.min(queued_bytes);
+    (times > 0).then_some(Resent { times, segment_bytes })
 }
 
-/// `has_queued`: nothing is on the wire, but bytes wait to go there.
+/// `queued_bytes`: what is unacknowledged, whether it is on the wire or waits to go there.
 ///
 /// - Data in flight: the last transmission was `last_data_sent` ago, and is unacknowledged.
 /// - Zero-window probes, also when the NIC does not take the first bytes: the time of the first one
 ///   is not known.
 /// - Keep-alive probes: nothing else was sent since the last acknowledgement.
-fn judge(info: &libc::tcp_info, has_queued: bool) -> Unacked {
+fn judge(info: &libc::tcp_info, queued_bytes: u32) -> Unacked {
+    let has_queued = queued_bytes > 0;
     let since_answer = Duration::from_millis(info.tcpi_last_ack_recv.into());
     let sent = Duration::from_millis(info.tcpi_last_data_sent.into());
     if info.tcpi_unacked > 0 {
-        Unacked::Answer { since_answer, since_sent: sent, resent: resent(info) }
+        Unacked::Answer { since_answer, since_sent: sent, resent: resent(info, queued_bytes) }
     } else if has_queued && info.tcpi_probes >= PROBES_MIN {
         Unacked::Answer { since_answer, since_sent: Duration::ZERO, resent: None }
     } else if has_queued {
@@ -113,15 +117,19 @@ mod tests {
     fn idle_connection_has_nothing_unacked() {
         let mut info = info();
         info.tcpi_last_ack_recv = 3_600_000;
-        assert_eq!(judge(&info, false), Unacked::Nothing);
+        assert_eq!(judge(&info, 0), Unacked::Nothing);
         info.tcpi_unacked = 1;
         info.tcpi_last_data_sent = 3;
         let since_answer = Duration::from_secs(3600);
         let since_sent = Duration::from_millis(3);
-        assert_eq!(judge(&info, false), Unacked::Answer { since_answer, since_sent, resent: None });
+        assert_eq!(judge(&info, 0), Unacked::Answer { since_answer, since_sent, resent: None });
         (info.tcpi_retransmits, info.tcpi_snd_mss) = (2, 8948);
-        let resent = Some(Resent { times: 2, segment_bytes: 8948 });
-        assert_eq!(judge(&info, false), Unacked::Answer { since_answer, since_sent, resent });
+        // A short message alone is in a short segment, whatever the longest may be.
+        for (queued_bytes, segment_bytes) in [(8948, 8948), (100_000, 8948), (16, 16)] {
+            let resent = Some(Resent { times: 2, segment_bytes });
+            let owed = Unacked::Answer { since_answer, since_sent, resent };
+            assert_eq!(judge(&info, queued_bytes), owed);
+        }
     }
 
     #[test]
@@ -130,12 +138,12 @@ mod tests {
         info.tcpi_last_ack_recv = 4_000;
         for probes in 0..QUESTIONS_MIN {
             info.tcpi_probes = probes;
-            assert_eq!(judge(&info, false), Unacked::Nothing);
+            assert_eq!(judge(&info, 0), Unacked::Nothing);
         }
         info.tcpi_probes = QUESTIONS_MIN;
         let silence = Duration::from_secs(4);
         assert_eq!(
-            judge(&info, false),
+            judge(&info, 0),
             Unacked::Answer { since_answer: silence, since_sent: silence, resent: None }
         );
     }
@@ -144,13 +152,13 @@ mod tests {
     fn zero_window_probes_count_as_unacked() {
         let mut info = info();
         info.tcpi_last_ack_recv = 60_000;
-        assert_eq!(judge(&info, true), Unacked::Later);
+        assert_eq!(judge(&info, 1), Unacked::Later);
         info.tcpi_probes = 1;
-        assert_eq!(judge(&info, true), Unacked::Later);
+        assert_eq!(judge(&info, 1), Unacked::Later);
         info.tcpi_probes = 2;
         let since_answer = Duration::from_secs(60);
         let since_sent = Duration::ZERO;
-        assert_eq!(judge(&info, true), Unacked::Answer { since_answer, since_sent, resent: None });
+        assert_eq!(judge(&info, 1), Unacked::Answer { since_answer, since_sent, resent: None });
     }
 
     #[test]

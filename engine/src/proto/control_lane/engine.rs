@@ -83,6 +83,33 @@ impl EngineSilence {
 }
 
 impl Core {
+    /// Requests a segment from the peer of a session, to check that its stream is usable.
+    ///
+    /// RR-SEG-6.
+    pub(crate) fn ask_for_answer(&mut self, session: u32) {
+        let Some(known) = self.sessions.at_mut(session as usize) else { return };
+        if known.is_connected() {
+            known.questions.ask();
+            self.mark_dirty(session);
+        }
+    }
+
+    /// Returns since when probes of the engine of a session's peer have had no answer on any
+    /// transport; `None`: the last one has, or the peer shares memory, which shows its end.
+    ///
+    /// RR-END-8.
+    pub(crate) fn silent_since_ns(&self, slot: u32, paths: &mut Paths) -> Option<u64> {
+        let session = self.sessions.at(slot as usize)?;
+        let monitor = &session.control_lane;
+        let known = &*monitor.engine;
+        let first_ns = known.first_ns?;
+        let is_peer = session.is_connected() && session.keys.is_some() && !monitor.is_lost();
+        let frames = (session.expected_frame, session.acked_frame);
+        let has_spoken = known.frames != frames || session.questions.has_received();
+        let has_answered = has_spoken || paths.has_ring() || paths.have_answered_since(first_ns);
+        (is_peer && !has_answered).then_some(first_ns)
+    }
+
     /// Asks the engine of a session's peer whether it is there, and judges what became of earlier
     /// questions. `None`: its peer is not asked.
     ///

@@ -19,6 +19,7 @@
 //!     ended                ended                               ended
 //! ```
 
+use std::net::SocketAddr;
 use std::num::NonZeroU64;
 use std::time::Duration;
 
@@ -188,14 +189,22 @@ impl LaneMonitor {
     }
 
     /// Handles the end of the peer's process as reported by the common kernel, which a peer cannot
-    /// forge.
+    /// forge, or by another engine of its host, which has the job's secret.
     ///
-    /// RR-SHM-13.
-    pub(super) fn handle_process_ended(facts: &Facts<'_>) -> Decision {
+    /// RR-SHM-13, RR-END-8.
+    pub(super) fn handle_process_ended(
+        observer: Option<SocketAddr>,
+        facts: &Facts<'_>,
+    ) -> Decision {
         if !facts.is_connected {
             Decision::Nothing
         } else if facts.is_goodbye_under_way {
             Decision::Fail(PeerFailure::Removed)
+        } else if let Some(observer) = observer {
+            lost(&format!(
+                "its process has ended without a goodbye, as the engine at {observer} on its host \
+                 reports"
+            ))
         } else {
             lost("its process has ended without a goodbye")
         }
@@ -240,13 +249,18 @@ impl LaneMonitor {
         }
         let before = facts.silent_before(paths, silence);
         if silence > limit - before {
-            let silence = (silence + before).as_millis();
             let seen = self.segments_lost.as_deref().and_then(|lost| lost.cause.as_deref());
+            let millis = (silence + before).as_millis();
+            let since_ns = facts.now_ns.saturating_sub(silence.as_nanos() as u64);
             return match seen {
-                Some(seen) => lost(&format!(
-                    "it has not acknowledged what was sent by TCP for {silence} ms: {seen}"
+                // What is too long is lost while the rest passes. A silent host loses everything.
+                Some(seen) if paths.have_answered_since(since_ns) => lost(&format!(
+                    "it has not acknowledged what was sent by TCP for {millis} ms: {seen}"
                 )),
-                None => lost(&format!("its host has not answered for {silence} ms")),
+                Some(seen) => lost(&format!(
+                    "its host has not answered for {millis} ms. If it answers others: {seen}"
+                )),
+                None => lost(&format!("its host has not answered for {millis} ms")),
             };
         }
         Decision::Nothing

@@ -37,8 +37,9 @@ pub(crate) enum LaneEvent {
     Failed { error: String, is_of_network: bool },
     /// The peer closed it.
     EndOfStream,
-    /// The peer's process has ended, as reported by the kernel, which is also the peer's.
-    ProcessEnded,
+    /// The peer's process has ended, as reported by the kernel of its host: to this engine, which
+    /// is on that host (`None`), or to the engine that listens there.
+    ProcessEnded { observer: Option<SocketAddr> },
     /// Data that the peer's kernel has not acknowledged.
     Unacked(Unacked),
     /// Segments of so many bytes, as long as its own, are lost, for this side or the peer, which
@@ -182,7 +183,7 @@ impl LaneMonitor {
                 self.handle_failed(&error, is_of_network, facts, paths)
             }
             LaneEvent::EndOfStream => self.handle_end_of_stream(facts),
-            LaneEvent::ProcessEnded => Self::handle_process_ended(facts),
+            LaneEvent::ProcessEnded { observer } => Self::handle_process_ended(observer, facts),
             LaneEvent::Unacked(owed) => self.judge_silence(owed, facts, paths),
             LaneEvent::RestMissing { has_datagram_mode } => {
                 self.judge_unfinished(has_datagram_mode, facts, paths)

@@ -574,8 +574,27 @@ fn the_acceptor_of_a_lane_with_too_long_segments_says_so_now_and_then() {
     assert_eq!(bench.handle(segments_lost()), says);
     assert_eq!(bench.after(900 * MS, segments_lost()), Decision::Nothing);
     assert_eq!(bench.after(200 * MS, segments_lost()), says);
-    // What it has seen is the cause in the end.
+    // What it has seen is the cause in the end, as short datagrams pass.
     bench.handle(owed(0));
+    bench.paths.answer(0, bench.now_ns + SECOND);
     let decision = bench.after(11 * SECOND, owed(11_000));
+    assert!(is_lost(&decision, "not acknowledged what was sent"), "{decision:?}");
     assert!(is_lost(&decision, "packets are too long"), "{decision:?}");
+}
+
+/// Long segments that are lost show nothing while everything else is lost, too.
+///
+/// RR-END-2, RR-LANE-8
+#[test]
+fn a_host_that_answers_nothing_is_silent_whatever_the_length_of_what_was_sent() {
+    for answered_before in [false, true] {
+        let mut bench = Bench::new(1);
+        if answered_before {
+            bench.paths.answer(0, bench.now_ns);
+        }
+        bench.after(SECOND, owed(0));
+        bench.after(4 * SECOND, segments_lost());
+        let decision = bench.after(7 * SECOND, owed(11_000));
+        assert!(is_lost(&decision, "its host has not answered for 11"), "{decision:?}");
+    }
 }

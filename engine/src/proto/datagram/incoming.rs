@@ -337,6 +337,8 @@ impl Core {
             }
             Frame::Reply(reply, bytes) => self.handle_reply(slot, reply, bytes, effects)?,
             Frame::ReplyRts(reply, source) => self.handle_reply_rts(slot, reply, source, effects),
+            Frame::ProcessQuery(query) => self.handle_process_query(slot, query, now_ns),
+            Frame::ProcessStatus(status) => self.handle_process_status(slot, status)?,
             Frame::Goodbye(goodbye) => {
                 let session = self.sessions.at_mut(slot as usize);
                 if let Some(datagram) = session.and_then(|found| found.datagram.as_deref_mut()) {

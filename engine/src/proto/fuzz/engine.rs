@@ -395,6 +395,7 @@ impl FuzzedEngine {
                         byte_limit,
                         eager_limit,
                         answers: true,
+                        process_status: true,
                         ..NOTHING
                     };
                     self.core.establish(slot, ours, theirs, SessionKeys::for_tests());
@@ -592,6 +593,7 @@ impl FuzzedEngine {
                     let at = at.unwrap_or(0);
                     self.core.note_segments_lost(session, at, bytes, self.now_ns);
                 }
+                Action::ProcessEnded { .. } => unreachable!("no peer is silent here"),
                 Action::PairRails { session } => self.pair_rails(session),
                 Action::GiveUp { .. } => unreachable!("no side wants checksums"),
                 Action::Established { .. } | Action::PathChanged { .. } | Action::Requests => {}

@@ -9,8 +9,8 @@ use crate::wire::cma_source::FLAG_CMA;
 use crate::wire::eager::FLAG_DATA;
 use crate::wire::segment::FLAG_ACK_REQUESTED;
 use crate::wire::{
-    DATA_BYTES, EAGER_BYTES_MAX, Eager, Grant, MESSAGE_BYTES_MAX, OneSided, Reply, ReplyRts, Rts,
-    frame,
+    DATA_BYTES, EAGER_BYTES_MAX, Eager, Grant, MESSAGE_BYTES_MAX, OneSided, ProcessQuery,
+    ProcessStatus, Reply, ReplyRts, Rts, frame,
 };
 
 impl ScriptedPeer {
@@ -88,9 +88,10 @@ fn lane(script: &mut Script<'_>, lanes: &[u32]) -> u32 {
 }
 
 fn frame(script: &mut Script<'_>, names: &[u64], lanes: &[u32]) -> Vec<u8> {
-    match script.byte() % 12 {
+    match script.byte() % 13 {
         10 => one_sided(script, names),
         11 => reply(script, names),
+        12 => process(script, names),
         0 | 1 => eager(script, names),
         2 | 3 => rts(script, names),
         4 | 5 => {
@@ -168,6 +169,18 @@ fn reply(script: &mut Script<'_>, names: &[u64]) -> Vec<u8> {
     let (kind, reserved, length) = (frame::KIND_REPLY, 0.into(), (bytes as u32).into());
     let reply = Reply { kind, status, reserved, length, operation };
     [reply.as_bytes(), &vec![7; bytes]].concat()
+}
+
+/// Generates a question about a process, or an answer that may have no valid status.
+fn process(script: &mut Script<'_>, names: &[u64]) -> Vec<u8> {
+    let engine = name(script, names).into();
+    let (flags, reserved, reserved_2) = (0, 0.into(), 0.into());
+    if script.flag() {
+        let kind = frame::KIND_PROCESS_QUERY;
+        return ProcessQuery { kind, flags, reserved, reserved_2, engine }.as_bytes().to_vec();
+    }
+    let (kind, status) = (frame::KIND_PROCESS_STATUS, script.byte() % 4);
+    ProcessStatus { kind, status, reserved, reserved_2, engine }.as_bytes().to_vec()
 }
 
 fn bytes_of(control: &ControlFrame) -> Vec<u8> {

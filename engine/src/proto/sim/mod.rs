@@ -37,4 +37,4 @@ pub(crate) use packets::{Datagram, LATENCY_NS, PACKET_BYTES_MAX, SESSION, STREAM
 pub(crate) use packets::{RAILS, keys_of};
 pub(crate) use peer::{ScriptedPeer, eager, grant, rts};
 pub(crate) use requests::{receive_request, send_request, stage_empty};
-pub(crate) use sessions::{LIMITS, OWN, accept, core_of, lane_hello, locator};
+pub(crate) use sessions::{LIMITS, OWN, accept, connect, core_of, lane_hello, locator};
