@@ -182,7 +182,7 @@ impl Engine {
                 state.core.ask_for_answer(session);
                 self.ask_all_paths(session);
             }
-            Decision::SaySegmentsLost { bytes } => {
+            Decision::ReportSegmentsLost { bytes } => {
                 state.core.announce_control_segments_lost(session, bytes);
             }
             Decision::AskForAck => state.core.ask_for_ack(session),

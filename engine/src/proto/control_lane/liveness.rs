@@ -344,8 +344,8 @@ impl LaneMonitor {
     ///
     /// RR-RAIL-8.
     pub(super) fn handle_refused(&mut self, facts: &Facts<'_>, paths: &Paths) -> Decision {
-        let is_news = self.is_lost() && self.liveness.refused_ns.is_none();
-        if !is_news || !self.is_attempt_to_peer(paths) {
+        let is_first = self.is_lost() && self.liveness.refused_ns.is_none();
+        if !is_first || !self.is_attempt_to_peer(paths) {
             return Decision::Nothing;
         }
         // The probes may be sent at this very time.

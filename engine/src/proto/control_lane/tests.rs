@@ -45,7 +45,7 @@ impl Bench {
     }
 
     /// Reports an event, and executes the decision as the loop does.
-    fn tell(&mut self, event: LaneEvent) -> Decision {
+    fn handle(&mut self, event: LaneEvent) -> Decision {
         let facts = Facts {
             now_ns: self.now_ns,
             peer_timeout: PEER_TIMEOUT,
@@ -72,7 +72,7 @@ impl Bench {
 
     fn after(&mut self, time_ns: u64, event: LaneEvent) -> Decision {
         self.now_ns += time_ns;
-        self.tell(event)
+        self.handle(event)
     }
 
     /// Lets the peer answer on each path, so that it knows of them.
@@ -84,8 +84,8 @@ impl Bench {
 
     /// Resets the lane, and opens another one.
     fn reset(&mut self) {
-        assert_eq!(self.tell(reset()), Decision::Suspect);
-        assert_eq!(self.tell(LaneEvent::MoveDue), Decision::Open { at: 1 });
+        assert_eq!(self.handle(reset()), Decision::Suspect);
+        assert_eq!(self.handle(LaneEvent::MoveDue), Decision::Open { at: 1 });
     }
 
     /// Makes `count` attempts to open another lane, which fail at once. Returns the path of each,
@@ -94,7 +94,7 @@ impl Bench {
         let mut moves = Vec::new();
         let mut failed_ns = self.now_ns;
         while moves.len() < count {
-            if let Decision::Open { at } = self.tell(LaneEvent::MoveDue) {
+            if let Decision::Open { at } = self.handle(LaneEvent::MoveDue) {
                 moves.push((at, (self.now_ns - failed_ns) / MS));
                 self.monitor.handle_attempt_failed(self.now_ns);
                 failed_ns = self.now_ns;
@@ -133,7 +133,7 @@ fn peer_with_a_reset_lane_survives_if_it_answers() {
     assert_eq!(bench.after(5 * SECOND, LaneEvent::TickWithout), Decision::AskPaths);
     assert_eq!(bench.after(500 * MS, LaneEvent::TickWithout), Decision::Nothing);
     // Another lane replaces the lost one.
-    assert_eq!(bench.tell(LaneEvent::Reply(HelloStatus::Accepted)), Decision::TakeLane { at: 1 });
+    assert_eq!(bench.handle(LaneEvent::Reply(HelloStatus::Accepted)), Decision::TakeLane { at: 1 });
     assert!(!bench.monitor.is_lost());
     assert_eq!(bench.after(20 * SECOND, LaneEvent::TickWithout), Decision::Nothing);
 }
@@ -162,10 +162,10 @@ fn refusal_ends_the_session_unless_a_path_answers_a_later_probe() {
     for (answers, is_over) in [(false, true), (true, false)] {
         let mut bench = Bench::new(2);
         bench.paths.answer(1, bench.now_ns - SECOND);
-        assert_eq!(bench.tell(unreachable()), Decision::DropLane);
-        assert_eq!(bench.tell(LaneEvent::MoveDue), Decision::Open { at: 1 });
+        assert_eq!(bench.handle(unreachable()), Decision::DropLane);
+        assert_eq!(bench.handle(LaneEvent::MoveDue), Decision::Open { at: 1 });
         assert_eq!(bench.after(MS, LaneEvent::Refused), Decision::AskPaths);
-        assert_eq!(bench.tell(LaneEvent::Refused), Decision::Nothing, "already known");
+        assert_eq!(bench.handle(LaneEvent::Refused), Decision::Nothing, "already known");
         if answers {
             bench.paths.answer(1, bench.now_ns);
         }
@@ -177,7 +177,7 @@ fn refusal_ends_the_session_unless_a_path_answers_a_later_probe() {
     // The source of a refusal is unknown at an address without answers.
     let mut bench = Bench::new(2);
     bench.reset();
-    assert_eq!(bench.tell(LaneEvent::Refused), Decision::Nothing);
+    assert_eq!(bench.handle(LaneEvent::Refused), Decision::Nothing);
 }
 
 /// RR-RAIL-8
@@ -195,13 +195,13 @@ fn replies_to_a_lane_hello_are_evaluated() {
         (true, Status::WrongEngine, fail(PeerFailure::Restarted)),
         (true, Status::Leaving, fail(PeerFailure::Left)),
     ];
-    for (is_heard, status, wanted) in stories {
+    for (is_answered, status, wanted) in stories {
         let mut bench = Bench::new(2);
-        if is_heard {
+        if is_answered {
             bench.paths.answer(1, 1);
         }
         bench.reset();
-        assert_eq!(bench.tell(LaneEvent::Reply(status)), wanted, "{status:?}");
+        assert_eq!(bench.handle(LaneEvent::Reply(status)), wanted, "{status:?}");
         // *Busy* is an answer of the peer.
         let decision = bench.after(SECOND, LaneEvent::TickWithout);
         let lives = matches!(status, Status::Accepted | Status::Busy);
@@ -209,7 +209,7 @@ fn replies_to_a_lane_hello_are_evaluated() {
     }
     let mut bench = Bench::new(2);
     bench.reset();
-    let decision = bench.tell(LaneEvent::Reply(Status::UnknownSession));
+    let decision = bench.handle(LaneEvent::Reply(Status::UnknownSession));
     assert!(is_lost(&decision, "it has ended the session"), "{decision:?}");
 }
 
@@ -217,11 +217,11 @@ fn replies_to_a_lane_hello_are_evaluated() {
 #[test]
 fn failed_attempts_double_the_pause_unless_the_peer_is_suspect() {
     let mut bench = Bench::new(2);
-    assert_eq!(bench.tell(unreachable()), Decision::DropLane);
+    assert_eq!(bench.handle(unreachable()), Decision::DropLane);
     let pauses = |moves: Vec<(u8, u64)>| moves.into_iter().map(|(_, ms)| ms).collect::<Vec<_>>();
     assert_eq!(pauses(bench.fail_moves(6)), [0, 190, 370, 730, 730, 730]);
     let mut bench = Bench::new(2);
-    assert_eq!(bench.tell(reset()), Decision::Suspect);
+    assert_eq!(bench.handle(reset()), Decision::Suspect);
     assert_eq!(pauses(bench.fail_moves(4)), [0, 100, 100, 100]);
 }
 
@@ -229,10 +229,10 @@ fn failed_attempts_double_the_pause_unless_the_peer_is_suspect() {
 #[test]
 fn connect_timeout_grows_with_each_failed_attempt() {
     let mut bench = Bench::new(2);
-    assert_eq!(bench.tell(unreachable()), Decision::DropLane);
+    assert_eq!(bench.handle(unreachable()), Decision::DropLane);
     for limit_ns in [250, 500, 1000, 2000, 4000, 5000, 5000].map(|ms| ms * MS) {
         bench.now_ns += SECOND;
-        assert!(matches!(bench.tell(LaneEvent::MoveDue), Decision::Open { .. }));
+        assert!(matches!(bench.handle(LaneEvent::MoveDue), Decision::Open { .. }));
         let is_late = |bench: &Bench, time_ns: u64| {
             bench.monitor.is_attempt_late(bench.now_ns + time_ns, HELLO_NS, 10 * SECOND)
         };
@@ -242,8 +242,8 @@ fn connect_timeout_grows_with_each_failed_attempt() {
     // The peer may be suspended, if its lane was reset.
     for (event, limit_ns) in [(unreachable(), HELLO_NS), (reset(), 10 * SECOND)] {
         let mut bench = Bench::new(2);
-        bench.tell(event);
-        bench.tell(LaneEvent::MoveDue);
+        bench.handle(event);
+        bench.handle(LaneEvent::MoveDue);
         bench.monitor.handle_attempt_connected();
         for (time_ns, is_late) in [(limit_ns, false), (limit_ns + 1, true)] {
             let at_ns = bench.now_ns + time_ns;
@@ -260,7 +260,7 @@ fn paths_are_tried_in_turn_without_a_lane() {
         [(&[], [1, 2, 3, 0, 1]), (&[1, 3], [2, 0, 2, 0, 2]), (&[0, 1, 2, 3], [1, 2, 3, 0, 1])];
     for (down, turns) in stories {
         let mut bench = Bench::new(4);
-        assert_eq!(bench.tell(reset()), Decision::Suspect);
+        assert_eq!(bench.handle(reset()), Decision::Suspect);
         down.iter().for_each(|&at| bench.paths.fail(bench.now_ns, at));
         let moves = bench.fail_moves(5).into_iter().map(|(at, _)| at);
         assert!(moves.eq(turns), "{down:?}");
@@ -273,17 +273,17 @@ fn acceptor_connects_only_to_addresses_that_answered() {
     let mut bench = Bench::new(3);
     bench.is_initiator = false;
     bench.paths.fail(bench.now_ns, 0);
-    assert_eq!(bench.tell(LaneEvent::MoveDue), Decision::Nothing, "reserved for the opener");
-    assert_eq!(bench.tell(reset()), Decision::Suspect);
-    assert_eq!(bench.tell(LaneEvent::MoveDue), Decision::Nothing, "no address has answered");
+    assert_eq!(bench.handle(LaneEvent::MoveDue), Decision::Nothing, "reserved for the opener");
+    assert_eq!(bench.handle(reset()), Decision::Suspect);
+    assert_eq!(bench.handle(LaneEvent::MoveDue), Decision::Nothing, "no address has answered");
     bench.paths.answer(2, bench.now_ns);
-    assert_eq!(bench.tell(LaneEvent::MoveDue), Decision::Open { at: 2 });
+    assert_eq!(bench.handle(LaneEvent::MoveDue), Decision::Open { at: 2 });
     // The reply is *busy* at most.
-    assert_eq!(bench.tell(LaneEvent::Reply(HelloStatus::Accepted)), Decision::DropAttempt);
+    assert_eq!(bench.handle(LaneEvent::Reply(HelloStatus::Accepted)), Decision::DropAttempt);
     // Behind a NAT an announced address may be another host's.
     bench.now_ns += SECOND;
     bench.rails.paths[2].remote = Some([198, 51, 100, 1].into());
-    assert_eq!(bench.tell(LaneEvent::MoveDue), Decision::Nothing);
+    assert_eq!(bench.handle(LaneEvent::MoveDue), Decision::Nothing);
 }
 
 /// RR-RAIL-7
@@ -293,15 +293,15 @@ fn lane_leaves_a_failed_path() {
     bench.paths.carry(bench.now_ns, 1);
     assert_eq!(bench.after(60 * SECOND, LaneEvent::MoveDue), Decision::Nothing);
     bench.paths.doubt(bench.now_ns, 0);
-    assert_eq!(bench.tell(LaneEvent::MoveDue), Decision::Nothing, "no long messages use it");
+    assert_eq!(bench.handle(LaneEvent::MoveDue), Decision::Nothing, "no long messages use it");
     bench.paths.fail(bench.now_ns, 0);
-    assert_eq!(bench.tell(LaneEvent::MoveDue), Decision::Open { at: 1 });
-    assert_eq!(bench.tell(LaneEvent::MoveDue), Decision::Nothing, "in progress");
+    assert_eq!(bench.handle(LaneEvent::MoveDue), Decision::Open { at: 1 });
+    assert_eq!(bench.handle(LaneEvent::MoveDue), Decision::Nothing, "in progress");
     let mut bench = Bench::new(2);
     bench.paths.carry(bench.now_ns, 1);
     bench.paths.stream(0);
     bench.paths.doubt(bench.now_ns, 0);
-    assert_eq!(bench.tell(LaneEvent::MoveDue), Decision::Open { at: 1 });
+    assert_eq!(bench.handle(LaneEvent::MoveDue), Decision::Open { at: 1 });
 }
 
 /// RR-RAIL-7
@@ -316,7 +316,7 @@ fn lane_of_long_segments_follows_a_settled_primary_path() {
     bench.is_leaving = true;
     assert_eq!(bench.after(1, LaneEvent::MoveDue), Decision::Nothing);
     bench.is_leaving = false;
-    assert_eq!(bench.tell(LaneEvent::MoveDue), Decision::Open { at: 1 });
+    assert_eq!(bench.handle(LaneEvent::MoveDue), Decision::Open { at: 1 });
     // Where it could not connect it is not needed either, for some time.
     bench.monitor.handle_attempt_failed(bench.now_ns);
     assert_eq!(bench.after(30 * SECOND, LaneEvent::MoveDue), Decision::Nothing);
@@ -331,24 +331,24 @@ fn lane_of_long_segments_follows_a_settled_primary_path() {
 #[test]
 fn session_without_a_lane_ends_if_it_needs_tcp_or_no_path_answers() {
     let mut bench = Bench::new(2);
-    assert_eq!(bench.tell(unreachable()), Decision::DropLane);
+    assert_eq!(bench.handle(unreachable()), Decision::DropLane);
     bench.now_ns += 10 * SECOND + 1;
-    assert_eq!(bench.tell(LaneEvent::TickWithout), Decision::AskPaths);
+    assert_eq!(bench.handle(LaneEvent::TickWithout), Decision::AskPaths);
     bench.holds_long = true;
-    let decision = bench.tell(LaneEvent::TickWithout);
+    let decision = bench.handle(LaneEvent::TickWithout);
     assert!(is_lost(&decision, "look for a filter of TCP"), "{decision:?}");
 
     // The time between the last answer and the first unanswered probe counts.
-    for (heard_ms, limit_ms) in [(0, 10_000), (6_000, 4_000), (7_000, 10_000)] {
+    for (age_ms, limit_ms) in [(0, 10_000), (6_000, 4_000), (7_000, 10_000)] {
         let mut bench = Bench::new(2);
-        bench.paths.answer(0, bench.now_ns - heard_ms * MS);
-        assert_eq!(bench.tell(unreachable()), Decision::DropLane);
+        bench.paths.answer(0, bench.now_ns - age_ms * MS);
+        assert_eq!(bench.handle(unreachable()), Decision::DropLane);
         bench.paths.fail(bench.now_ns, 0);
         bench.paths.fail(bench.now_ns, 1);
         let decision = bench.after(limit_ms * MS, LaneEvent::TickWithout);
-        assert!(!matches!(decision, Decision::Fail(_)), "{heard_ms}: {decision:?}");
+        assert!(!matches!(decision, Decision::Fail(_)), "{age_ms}: {decision:?}");
         let decision = bench.after(1, LaneEvent::TickWithout);
-        assert!(is_lost(&decision, "has answered for 10000 ms"), "{heard_ms}: {decision:?}");
+        assert!(is_lost(&decision, "has answered for 10000 ms"), "{age_ms}: {decision:?}");
     }
 }
 
@@ -363,7 +363,7 @@ fn lane_ends_are_evaluated() {
         (LaneEvent::EndOfStream, "without a goodbye"),
     ] {
         let mut bench = Bench::new(1);
-        let decision = bench.tell(event.clone());
+        let decision = bench.handle(event.clone());
         assert!(why(&decision, cause), "{decision:?}");
         // A peer that has our goodbye may close it this way.
         for paths in [1, 2] {
@@ -373,21 +373,21 @@ fn lane_ends_are_evaluated() {
                 paths > 1 && matches!(event, LaneEvent::Failed { is_of_network: true, .. });
             let removed = Decision::Fail(PeerFailure::Removed);
             let wanted = if is_dropped { Decision::DropLane } else { removed };
-            assert_eq!(bench.tell(event.clone()), wanted);
+            assert_eq!(bench.handle(event.clone()), wanted);
         }
     }
     let mut bench = Bench::new(2);
-    assert!(why(&bench.tell(LaneEvent::EndOfStream), "without a goodbye"));
+    assert!(why(&bench.handle(LaneEvent::EndOfStream), "without a goodbye"));
     // The peer may already have another one.
     bench.paths.carry(bench.now_ns, 1);
     bench.paths.fail(bench.now_ns, 0);
-    assert_eq!(bench.tell(LaneEvent::MoveDue), Decision::Open { at: 1 });
-    assert_eq!(bench.tell(LaneEvent::EndOfStream), Decision::Suspect);
+    assert_eq!(bench.handle(LaneEvent::MoveDue), Decision::Open { at: 1 });
+    assert_eq!(bench.handle(LaneEvent::EndOfStream), Decision::Suspect);
     // No path is healthy when the kernel abandons the lane.
     let mut bench = Bench::new(2);
     bench.paths.fail(bench.now_ns, 0);
     bench.paths.fail(bench.now_ns, 1);
-    let decision = bench.tell(unreachable());
+    let decision = bench.handle(unreachable());
     assert!(why(&decision, "does not answer"), "{decision:?}");
 }
 
@@ -399,7 +399,7 @@ fn silent_host_is_lost_after_the_peer_timeout() {
         let mut bench = Bench::new(paths);
         bench.holds_long = holds_long;
         bench.meet_peer();
-        assert_eq!(bench.tell(owed(0)), Decision::Nothing);
+        assert_eq!(bench.handle(owed(0)), Decision::Nothing);
         assert_eq!(bench.after(limit_ms * MS, owed(limit_ms)), Decision::Nothing);
         let decision = bench.after(MS, owed(limit_ms + 1));
         match paths {
@@ -408,11 +408,11 @@ fn silent_host_is_lost_after_the_peer_timeout() {
         }
     }
     let mut bench = Bench::new(1);
-    assert_eq!(bench.tell(LaneEvent::Unacked(Unacked::Later)), Decision::Nothing);
-    assert_eq!(bench.tell(LaneEvent::Unacked(Unacked::Nothing)), Decision::AskForAck);
+    assert_eq!(bench.handle(LaneEvent::Unacked(Unacked::Later)), Decision::Nothing);
+    assert_eq!(bench.handle(LaneEvent::Unacked(Unacked::Nothing)), Decision::AskForAck);
     bench.has_left = true;
     let removed = Decision::Fail(PeerFailure::Removed);
-    assert_eq!(bench.tell(LaneEvent::Unacked(Unacked::Nothing)), removed);
+    assert_eq!(bench.handle(LaneEvent::Unacked(Unacked::Nothing)), removed);
 }
 
 /// RR-SEG-6
@@ -460,7 +460,7 @@ fn idle_paths_are_probed_four_times_in_a_peer_timeout() {
         }
     }
     assert_eq!(asked, 4);
-    assert_eq!(Bench::new(1).tell(LaneEvent::TickIdle), Decision::Nothing);
+    assert_eq!(Bench::new(1).handle(LaneEvent::TickIdle), Decision::Nothing);
 }
 
 /// A peer on this host that shares memory needs no NIC.
@@ -480,19 +480,19 @@ fn shared_memory_session_outlives_its_control_lane() {
         let mut bench = Bench::new(1);
         bench.paths.share(true);
         if by_kernel {
-            assert_eq!(bench.tell(unreachable()), Decision::DropLane);
+            assert_eq!(bench.handle(unreachable()), Decision::DropLane);
         } else {
-            assert_eq!(bench.tell(silent(4)), Decision::Nothing);
+            assert_eq!(bench.handle(silent(4)), Decision::Nothing);
             assert_eq!(bench.after(11 * SECOND, silent(15)), Decision::DropLane);
         }
         for _ in 0..100 {
             assert_eq!(bench.after(SECOND, LaneEvent::TickWithout), Decision::Nothing);
         }
-        assert_eq!(bench.tell(LaneEvent::MoveDue), Decision::Open { at: 0 });
+        assert_eq!(bench.handle(LaneEvent::MoveDue), Decision::Open { at: 0 });
         bench.monitor.handle_attempt_failed(bench.now_ns);
         // The memory ends, and nothing else shows that the peer is alive.
         bench.paths.share(false);
-        assert_eq!(bench.tell(LaneEvent::RingEnded), Decision::Nothing, "a thread may be left");
+        assert_eq!(bench.handle(LaneEvent::RingEnded), Decision::Nothing, "a thread may be left");
         bench.paths.answer(0, bench.now_ns + SECOND);
         let decision = bench.after(9 * SECOND, LaneEvent::TickWithout);
         assert!(!matches!(decision, Decision::Fail(_)), "{decision:?}");
@@ -510,7 +510,7 @@ fn shared_memory_session_outlives_its_control_lane() {
 fn reset_and_end_of_shared_memory_end_the_session_at_once() {
     let mut bench = Bench::new(1);
     bench.paths.share(true);
-    assert_eq!(bench.tell(reset()), Decision::Suspect);
+    assert_eq!(bench.handle(reset()), Decision::Suspect);
     assert_eq!(bench.after(100 * MS, LaneEvent::TickWithout), Decision::Nothing);
     bench.paths.share(false);
     let decision = bench.after(100 * MS, LaneEvent::RingEnded);
@@ -518,10 +518,10 @@ fn reset_and_end_of_shared_memory_end_the_session_at_once() {
     // The peer abandoned the lane, and is alive.
     let mut bench = Bench::new(1);
     bench.paths.share(true);
-    assert_eq!(bench.tell(reset()), Decision::Suspect);
+    assert_eq!(bench.handle(reset()), Decision::Suspect);
     assert_eq!(bench.after(2 * SECOND, LaneEvent::TickWithout), Decision::Nothing);
     bench.paths.share(false);
-    assert_eq!(bench.tell(LaneEvent::RingEnded), Decision::Nothing);
+    assert_eq!(bench.handle(LaneEvent::RingEnded), Decision::Nothing);
 }
 
 /// The peer answered after its lane was reset; then its memory ended, between two checks, and it no
@@ -532,7 +532,7 @@ fn reset_and_end_of_shared_memory_end_the_session_at_once() {
 fn session_without_lane_and_memory_ends_without_answers() {
     let mut bench = Bench::new(1);
     bench.paths.share(true);
-    assert_eq!(bench.tell(reset()), Decision::Suspect);
+    assert_eq!(bench.handle(reset()), Decision::Suspect);
     bench.paths.share(false);
     bench.paths.answer(0, bench.now_ns);
     for _ in 0..10 {
@@ -555,27 +555,27 @@ fn segments_lost() -> LaneEvent {
 fn a_lane_with_too_long_segments_is_replaced_on_its_path() {
     for paths in [1, 2] {
         let mut bench = Bench::new(paths);
-        assert_eq!(bench.tell(segments_lost()), Decision::Open { at: 0 });
+        assert_eq!(bench.handle(segments_lost()), Decision::Open { at: 0 });
         assert_eq!(bench.after(100 * MS, segments_lost()), Decision::Nothing, "one at a time");
         // The peer closes the old one as soon as it has the other.
-        assert_eq!(bench.tell(reset()), Decision::Suspect);
+        assert_eq!(bench.handle(reset()), Decision::Suspect);
         let accepted = LaneEvent::Reply(HelloStatus::Accepted);
-        assert_eq!(bench.tell(accepted), Decision::TakeLane { at: 0 });
+        assert_eq!(bench.handle(accepted), Decision::TakeLane { at: 0 });
         assert!(!bench.monitor.is_lost());
     }
 }
 
 /// RR-LANE-8
 #[test]
-fn the_acceptor_of_a_lane_with_too_long_segments_says_so_now_and_then() {
+fn acceptor_reports_too_long_segments_at_intervals() {
     let mut bench = Bench::new(1);
     bench.is_initiator = false;
-    let says = Decision::SaySegmentsLost { bytes: 8948 };
-    assert_eq!(bench.tell(segments_lost()), says);
+    let report = Decision::ReportSegmentsLost { bytes: 8948 };
+    assert_eq!(bench.handle(segments_lost()), report);
     assert_eq!(bench.after(900 * MS, segments_lost()), Decision::Nothing);
-    assert_eq!(bench.after(200 * MS, segments_lost()), says);
+    assert_eq!(bench.after(200 * MS, segments_lost()), report);
     // What it has seen is the cause in the end.
-    bench.tell(owed(0));
+    bench.handle(owed(0));
     let decision = bench.after(11 * SECOND, owed(11_000));
     assert!(is_lost(&decision, "packets are too long"), "{decision:?}");
 }

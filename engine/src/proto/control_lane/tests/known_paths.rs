@@ -19,7 +19,7 @@ fn lane_is_kept_until_the_peer_knows_another_path() {
             bench
         };
         let mut silent = bench();
-        assert_eq!(silent.tell(owed(0)), Decision::Nothing);
+        assert_eq!(silent.handle(owed(0)), Decision::Nothing);
         let decision = silent.after(2 * SECOND, owed(2000));
         assert_eq!(decision, if is_kept { Decision::Nothing } else { Decision::DropLane });
         let decision = silent.after(9 * SECOND, owed(11_000));

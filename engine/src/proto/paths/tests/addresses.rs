@@ -46,11 +46,11 @@ fn message(pair: &mut Pair) -> Datagram {
 fn new_address_is_probed_before_use() {
     let mut pair = pair();
     let (old, new) = (home(OPENER, 0), elsewhere(1));
-    let heard = pair.sides[ACCEPTOR].heard();
+    let received = pair.sides[ACCEPTOR].received();
     let message = message(&mut pair);
     pair.deliver(ACCEPTOR, new, &message.bytes);
     pair.turn(ACCEPTOR);
-    assert_eq!(pair.sides[ACCEPTOR].heard(), heard, "no effect until then");
+    assert_eq!(pair.sides[ACCEPTOR].received(), received, "no effect until then");
     assert_eq!(pair.sides[ACCEPTOR].paths.dropped().stray, 1);
     assert_eq!(known(&pair), [old, old]);
     let asked = sent_to(&pair, new);
@@ -70,7 +70,7 @@ fn new_address_is_probed_before_use() {
     pair.say(OPENER);
     pair.run_for(5 * MILLI);
     assert!(pair.sent(ACCEPTOR, 0, moved_ns).iter().all(|it| it.to == new));
-    pair.assert_all_heard();
+    pair.assert_all_received();
     assert_eq!(pair.sides.each_ref().map(|side| side.by_stream), [0, 0]);
 }
 
@@ -107,7 +107,7 @@ fn probe_answer_from_another_address_is_ignored() {
             pair.run_for(200 * MILLI);
             assert_eq!(known(&pair), [old, old]);
             assert!(sent_to(&pair, thief).iter().all(|it| !it.has_payload()));
-            pair.assert_all_heard();
+            pair.assert_all_received();
         }
     }
 }
@@ -150,7 +150,7 @@ fn old_packet_does_not_change_the_address() {
     assert!(sent_to(&pair, elsewhere(2)).is_empty());
     pair.deliver(ACCEPTOR, first.from, &first.bytes);
     pair.run_for(5 * MILLI);
-    pair.assert_all_heard();
+    pair.assert_all_received();
 }
 
 /// A probed address has 100 ms: another one seen meanwhile is not probed, and does not replace the
@@ -175,7 +175,7 @@ fn one_address_is_probed_at_a_time() {
     come(&mut pair, elsewhere(2));
     assert_eq!([1, 2].map(|last| sent_to(&pair, elsewhere(last)).len()), [1, 1]);
     pair.run_for(100 * MILLI);
-    pair.assert_all_heard();
+    pair.assert_all_received();
 }
 
 /// A probe without payload from an unknown address is answered at the known address, and gives no
@@ -213,19 +213,19 @@ fn ack_in_a_probe_from_unknown_address_is_ignored() {
     pair.set_rail(0, Way::Held);
     pair.say(ACCEPTOR);
     pair.say(ACCEPTOR);
-    let said = std::mem::take(&mut pair.held);
-    pair.deliver(OPENER, said[0].from, &said[0].bytes);
-    pair.deliver(OPENER, elsewhere(1), &said[1].bytes);
+    let held = std::mem::take(&mut pair.held);
+    pair.deliver(OPENER, held[0].from, &held[0].bytes);
+    pair.deliver(OPENER, elsewhere(1), &held[1].bytes);
     pair.turn(OPENER);
     let question = pair.held.iter().find(|it| it.to == elsewhere(1)).unwrap().clone();
     assert!(question.packet().is_probe() && question.packet().ack.is_some());
-    let heard = |pair: &mut Pair| {
+    let answered_ns = |pair: &mut Pair| {
         let Side { paths, slot, .. } = &mut pair.sides[ACCEPTOR];
         paths.of_mut(*slot).heard_ns()
     };
-    let before = heard(&mut pair);
+    let before = answered_ns(&mut pair);
     pair.deliver(ACCEPTOR, elsewhere(5), &question.bytes);
-    assert_eq!(heard(&mut pair), before);
+    assert_eq!(answered_ns(&mut pair), before);
     assert_eq!(known(&pair), [home(OPENER, 0); 2]);
     assert_eq!(pair.sides[ACCEPTOR].paths.dropped(), Dropped::default(), "it is answered");
 }
@@ -258,5 +258,5 @@ fn silent_path_probes_both_addresses_alternately() {
     pair.say(OPENER);
     pair.run_for(50 * MILLI);
     assert_eq!(known(&pair)[0], old);
-    pair.assert_all_heard();
+    pair.assert_all_received();
 }

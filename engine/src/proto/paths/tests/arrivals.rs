@@ -44,10 +44,10 @@ fn assert_dropped(pair: &mut Pair, bytes: &[u8], reason: fn(&mut Dropped) -> &mu
 fn assert_unharmed(mut pair: Pair, message: &Datagram) {
     pair.set_rail(0, Way::Open);
     pair.deliver(ACCEPTOR, message.from, &message.bytes);
-    assert_eq!(pair.sides[ACCEPTOR].heard().len() as u64, pair.sides[OPENER].said);
+    assert_eq!(pair.sides[ACCEPTOR].received().len() as u64, pair.sides[OPENER].sent_count);
     pair.say(ACCEPTOR);
     pair.run_for(20 * MILLI);
-    pair.assert_all_heard();
+    pair.assert_all_received();
 }
 
 /// Returns a packet of a path with a valid tag.
@@ -143,7 +143,7 @@ fn duplicate_packet_counts_as_repeated() {
     pair.turn(ACCEPTOR);
     let statistics = |pair: &Pair| pair.sides[ACCEPTOR].path(0).packets.statistics();
     let first = statistics(&pair).duplicates;
-    let side = |pair: &Pair| (pair.sides[ACCEPTOR].heard(), pair.sides[ACCEPTOR].paths.segments);
+    let side = |pair: &Pair| (pair.sides[ACCEPTOR].received(), pair.sides[ACCEPTOR].paths.segments);
     let before = side(&pair);
     let old: Vec<Vec<u8>> = pair.sent(OPENER, 0, 0).iter().map(|it| it.bytes.clone()).collect();
     for bytes in &old {
@@ -157,7 +157,7 @@ fn duplicate_packet_counts_as_repeated() {
     assert_eq!(pair.sides[ACCEPTOR].paths.counters().dropped, old.len() as u64);
     pair.ways[OPENER][0] = Way::Open;
     pair.run_for(20 * MILLI);
-    pair.assert_all_heard();
+    pair.assert_all_received();
 }
 
 /// RR-AUTH-8
@@ -198,15 +198,15 @@ fn new_session_rejects_packets_of_its_predecessor() {
         assert_eq!(carriers, [Some(0); 2]);
         let began_ns = pair.now_ns;
         // Nothing of the previous session is expected any more.
-        let said = pair.sides[OPENER].said;
+        let first = pair.sides[OPENER].sent_count;
         for _ in 0..3 {
             pair.say(OPENER);
             pair.say(ACCEPTOR);
             pair.run_for(MILLI);
         }
         assert!(pair.sent(OPENER, 0, began_ns).iter().any(|it| it.has_payload()));
-        let came = pair.sides[ACCEPTOR].heard_after(said);
-        assert_eq!(came, (said..said + 3).collect::<Vec<u64>>());
+        let came = pair.sides[ACCEPTOR].received_after(first);
+        assert_eq!(came, (first..first + 3).collect::<Vec<u64>>());
     }
 }
 

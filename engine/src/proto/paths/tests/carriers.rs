@@ -52,9 +52,9 @@ fn primary_path_moves_from_a_suspect_path_and_returns() {
     // Outstanding segments are sent again at once, on the other path.
     pair.run_for(3 * LATENCY_NS);
     assert!(payloads(&pair, OPENER, 1, cut_ns) > 0);
-    pair.assert_all_heard();
+    pair.assert_all_received();
     talk(&mut pair, 150);
-    pair.assert_all_heard();
+    pair.assert_all_received();
     assert_eq!(carriers(&pair), [Some(OTHER); 2]);
     assert_eq!(told(&pair, OPENER, 0).last().unwrap().0, Phase::Down);
     // Only probes are sent where nothing answers.
@@ -78,7 +78,7 @@ fn primary_path_moves_from_a_suspect_path_and_returns() {
     assert!(pair.sent(OPENER, 1, back_ns).iter().all(|it| !it.is_summed));
     assert_eq!(pair.sides[OPENER].by_stream, by_stream, "TCP was not used");
     pair.run_for(20 * MILLI);
-    pair.assert_all_heard();
+    pair.assert_all_received();
 }
 
 /// Segments outstanding on the old path arrive after they were sent again on the other one.
@@ -98,7 +98,7 @@ fn duplicates_across_paths_are_delivered_once() {
     }
     pair.run_to(10 * MILLI, |pair| carriers(pair) == [Some(OTHER); 2]);
     pair.run_for(5 * LATENCY_NS);
-    pair.assert_all_heard();
+    pair.assert_all_received();
     let late = pair.held.iter().filter(|it| it.has_payload()).count();
     assert!(late >= 8, "{late}");
     let segments = pair.sides.each_ref().map(|side| side.paths.segments);
@@ -109,7 +109,7 @@ fn duplicates_across_paths_are_delivered_once() {
         assert!(side.paths.segments >= before + 50 + 4, "they arrived");
     }
     pair.run_for(5 * MILLI);
-    pair.assert_all_heard();
+    pair.assert_all_received();
 }
 
 /// A path that is down for lack of carrier is abandoned at once, where another one answers.
@@ -129,14 +129,14 @@ fn rail_without_carrier_is_abandoned_at_once() {
     pair.turn(OPENER);
     assert_eq!(told(&pair, OPENER, 0).last().unwrap(), &(Phase::Down, PathCause::NoLink));
     talk(&mut pair, 20);
-    pair.assert_all_heard();
+    pair.assert_all_received();
     let side = &mut pair.sides[OPENER];
     side.paths.handle_link(&mut side.core, pair.now_ns, 0, true);
     assert_eq!(side.carrier(), Some(OTHER), "carrier is a hint: the path must answer");
     pair.set_rail(0, Way::Open);
     talk(&mut pair, 100);
     assert_eq!(carriers(&pair), [Some(FIRST); 2]);
-    pair.assert_all_heard();
+    pair.assert_all_received();
 }
 
 /// RR-RAIL-4
@@ -159,7 +159,7 @@ fn primary_path_follows_rail_preferences() {
         pair.set_rail(rail, Way::Open);
         talk(&mut pair, 200);
         assert_eq!(carriers(&pair), [Some(carrier); 2], "{roles:?}");
-        pair.assert_all_heard();
+        pair.assert_all_received();
     }
 }
 
@@ -171,7 +171,7 @@ fn lowest_latency_of_equal_paths_is_primary() {
     talk(&mut pair, 100);
     assert_eq!(carriers(&pair), [Some(OTHER); 2]);
     pair.run_for(5 * MILLI);
-    pair.assert_all_heard();
+    pair.assert_all_received();
 }
 
 /// RR-RAIL-4, RR-PATH-3
@@ -189,11 +189,11 @@ fn segments_use_tcp_until_a_path_answers() {
     pair.run_to(500 * MILLI, |pair| carriers(pair) == [None; 2]);
     pair.run_for(2 * STREAM_NS);
     assert!(pair.sides[OPENER].by_stream > by_stream);
-    pair.assert_all_heard();
+    pair.assert_all_received();
     assert!(pair.sides[OPENER].paths().silent_since_ns().is_some());
     let silent_ns = pair.now_ns;
     talk(&mut pair, 50);
-    pair.assert_all_heard();
+    pair.assert_all_received();
     for rail in 0..RAILS {
         assert_eq!(payloads(&pair, OPENER, rail, silent_ns), 0);
         assert!(pair.sent(OPENER, rail, silent_ns).iter().all(|it| it.packet().is_probe()));
@@ -207,7 +207,7 @@ fn segments_use_tcp_until_a_path_answers() {
     talk(&mut pair, 20);
     assert_eq!(pair.sides[OPENER].by_stream, by_stream);
     pair.run_for(20 * MILLI);
-    pair.assert_all_heard();
+    pair.assert_all_received();
     assert!(pair.now_ns > cut_ns);
 }
 
@@ -230,5 +230,5 @@ fn suspended_peer_does_not_fail_paths() {
     assert_eq!(pair.sides[OPENER].changes.len(), changes, "{:?}", pair.sides[OPENER].changes);
     assert_eq!(carriers(&pair), [Some(FIRST); 2]);
     pair.run_for(20 * MILLI);
-    pair.assert_all_heard();
+    pair.assert_all_received();
 }

@@ -115,7 +115,7 @@ fn session_in_a_reused_slot_starts_afresh() {
         }
         let Side { paths, core, .. } = &mut pair.sides[ACCEPTOR];
         paths.handle_link(core, pair.now_ns, 1, true);
-        let said = pair.sides.each_ref().map(|side| side.said);
+        let counts = pair.sides.each_ref().map(|side| side.sent_count);
         pair.begin(id, 2);
         assert_eq!(pair.sides[ACCEPTOR].paths().count(), 1);
         assert_eq!(pair.sides[ACCEPTOR].paths().stream_at(), 0);
@@ -130,8 +130,8 @@ fn session_in_a_reused_slot_starts_afresh() {
         }
         pair.run_for(20 * MILLI);
         for number in [OPENER, ACCEPTOR] {
-            let first = said[1 - number];
-            assert_eq!(pair.sides[number].heard_after(first), [first]);
+            let first = counts[1 - number];
+            assert_eq!(pair.sides[number].received_after(first), [first]);
         }
     }
 }
@@ -159,5 +159,5 @@ fn second_session_with_the_same_id_gets_no_path() {
     pair.say(OPENER);
     pair.say(ACCEPTOR);
     pair.run_for(5 * MILLI);
-    pair.assert_all_heard();
+    pair.assert_all_received();
 }

@@ -76,7 +76,7 @@ impl Datagram {
     }
 }
 
-enum News {
+enum Transit {
     Datagram(Datagram),
     Segment { to: usize, bytes: Vec<u8> },
 }
@@ -90,7 +90,7 @@ pub(super) struct Side {
     /// In the order of posting.
     receives: Vec<Id>,
     /// Messages sent.
-    pub(super) said: u64,
+    pub(super) sent_count: u64,
     /// Segments sent by TCP.
     pub(super) by_stream: usize,
     /// Path events reported to its user: the rail, and the change.
@@ -110,7 +110,7 @@ pub(super) struct Pair {
     /// Source address of a side's first rail, if translated by a NAT.
     pub(super) seen_at: [Option<SocketAddr>; 2],
     /// By time, then in order of creation.
-    news: BTreeMap<(u64, u64), News>,
+    in_transit: BTreeMap<(u64, u64), Transit>,
     made: u64,
 }
 
@@ -154,7 +154,7 @@ impl Side {
             slot: 0,
             peer,
             receives: Vec::new(),
-            said: 0,
+            sent_count: 0,
             by_stream: 0,
             changes: Vec::new(),
         }
@@ -202,7 +202,7 @@ impl Side {
             endpoint,
             peer,
             context,
-            tag: self.said,
+            tag: self.sent_count,
             length: 8,
             level,
             hint,
@@ -210,19 +210,19 @@ impl Side {
             fence: false,
         };
         let room = self.core.stage_now(self.slot, &request).expect("there is credit");
-        room.copy_from_slice(&self.said.to_le_bytes());
-        self.said += 1;
+        room.copy_from_slice(&self.sent_count.to_le_bytes());
+        self.sent_count += 1;
     }
 
     /// Returns the received messages, in the order of their receives.
-    pub(super) fn heard(&self) -> Vec<u64> {
+    pub(super) fn received(&self) -> Vec<u64> {
         let ended = self.receives.iter().map_while(|id| self.memory.ended.get(id));
         let came = ended.filter(|(ended, ..)| matches!(ended, Ended::Received(_)));
         came.map(|(.., bytes)| u64::from_le_bytes(bytes[..].try_into().unwrap())).collect()
     }
 
     /// Returns the received messages from this number on.
-    pub(super) fn heard_after(&self, number: u64) -> Vec<u64> {
+    pub(super) fn received_after(&self, number: u64) -> Vec<u64> {
         let ended = self.receives.iter().filter_map(|id| self.memory.ended.get(id));
         let came = ended.filter(|(ended, ..)| matches!(ended, Ended::Received(_)));
         let numbers = came.map(|(.., bytes)| u64::from_le_bytes(bytes[..].try_into().unwrap()));
@@ -269,7 +269,7 @@ impl Side {
             all += &format!("{packets} {seen:?} {} {}", path.has_update, path.is_held);
         }
         let PathTable { to_drain, timers, standing_by, segments, .. } = &self.paths;
-        all + &format!("{to_drain:?} {timers:?} {standing_by} {segments} {:?}", self.heard())
+        all + &format!("{to_drain:?} {timers:?} {standing_by} {segments} {:?}", self.received())
     }
 }
 
@@ -305,7 +305,7 @@ impl Pair {
             held: Vec::new(),
             log: Vec::new(),
             seen_at: [None; 2],
-            news: BTreeMap::new(),
+            in_transit: BTreeMap::new(),
             made: 0,
         }
     }
@@ -346,7 +346,7 @@ impl Pair {
     pub(super) fn end(&mut self) {
         self.end_at(OPENER);
         self.end_at(ACCEPTOR);
-        self.news.retain(|_, news| matches!(news, News::Datagram(_)));
+        self.in_transit.retain(|_, transit| matches!(transit, Transit::Datagram(_)));
     }
 
     // ---- Messages ----
@@ -364,10 +364,10 @@ impl Pair {
     }
 
     /// Checks that both sides have received all messages of the other, once and in order.
-    pub(super) fn assert_all_heard(&self) {
+    pub(super) fn assert_all_received(&self) {
         for (number, side) in self.sides.iter().enumerate() {
-            let said: Vec<u64> = (0..self.sides[1 - number].said).collect();
-            assert_eq!(side.heard(), said);
+            let sent: Vec<u64> = (0..self.sides[1 - number].sent_count).collect();
+            assert_eq!(side.received(), sent);
             assert_eq!(side.core.unexpected.held_bytes().0, 0);
             assert_eq!(side.core.counters.unexpected_messages, 0);
         }
@@ -375,9 +375,9 @@ impl Pair {
 
     // ---- The network ----
 
-    fn add(&mut self, after_ns: u64, news: News) {
+    fn add(&mut self, after_ns: u64, transit: Transit) {
         self.made += 1;
-        self.news.insert((self.now_ns + after_ns, self.made), news);
+        self.in_transit.insert((self.now_ns + after_ns, self.made), transit);
     }
 
     fn send(&mut self, side: usize, out: Transmit, bytes: Vec<u8>) {
@@ -388,7 +388,7 @@ impl Pair {
         let datagram = Datagram { by: side, rail, from, to: out.to, bytes, at_ns, is_summed };
         self.log.push(datagram.clone());
         match self.ways[side][rail] {
-            Way::Open => self.add(LATENCY_NS + self.extra_ns[rail], News::Datagram(datagram)),
+            Way::Open => self.add(LATENCY_NS + self.extra_ns[rail], Transit::Datagram(datagram)),
             Way::Cut => {}
             Way::Held => self.held.push(datagram),
         }
@@ -410,7 +410,7 @@ impl Pair {
     /// Releases the datagrams that were held back.
     pub(super) fn release(&mut self) {
         for datagram in std::mem::take(&mut self.held) {
-            self.add(LATENCY_NS, News::Datagram(datagram));
+            self.add(LATENCY_NS, Transit::Datagram(datagram));
         }
     }
 
@@ -450,7 +450,7 @@ impl Pair {
             side.by_stream += 1;
         }
         if !bytes.is_empty() {
-            self.add(STREAM_NS, News::Segment { to: 1 - number, bytes });
+            self.add(STREAM_NS, Transit::Segment { to: 1 - number, bytes });
         }
     }
 
@@ -519,9 +519,9 @@ impl Pair {
 
     /// Returns the time of the next event.
     pub(super) fn next_ns(&mut self) -> Option<u64> {
-        let news_ns = self.news.first_key_value().map(|(&(at_ns, _), _)| at_ns);
+        let arrival_ns = self.in_transit.first_key_value().map(|(&(at_ns, _), _)| at_ns);
         let timers = self.sides.iter_mut().filter_map(|side| side.paths.next_timer_ns());
-        timers.chain(news_ns).min()
+        timers.chain(arrival_ns).min()
     }
 
     /// Runs all events until then.
@@ -531,12 +531,12 @@ impl Pair {
             count += 1;
             assert!(count < 100_000, "too many events");
             self.now_ns = self.now_ns.max(next_ns);
-            while let Some(first) = self.news.first_entry() {
+            while let Some(first) = self.in_transit.first_entry() {
                 if first.key().0 > self.now_ns {
                     break;
                 }
-                let news = first.remove();
-                self.handle(news);
+                let transit = first.remove();
+                self.handle(transit);
             }
             self.turn(OPENER);
             self.turn(ACCEPTOR);
@@ -558,14 +558,14 @@ impl Pair {
         self.now_ns - begin_ns
     }
 
-    fn handle(&mut self, news: News) {
-        match news {
-            News::Datagram(datagram) => {
+    fn handle(&mut self, transit: Transit) {
+        match transit {
+            Transit::Datagram(datagram) => {
                 if let Some(to) = self.side_at(datagram.to) {
                     self.deliver(to, datagram.from, &datagram.bytes);
                 }
             }
-            News::Segment { to, bytes } => {
+            Transit::Segment { to, bytes } => {
                 let Side { core, memory, slot, .. } = &mut self.sides[to];
                 let used = core.handle_bytes(*slot, &bytes, self.now_ns, memory);
                 assert_eq!(used, Ok(bytes.len()));

@@ -26,7 +26,7 @@ fn segments_use_tcp_until_the_path_is_acknowledged() {
         pair.say(ACCEPTOR);
         pair.run_for(MILLI);
     }
-    pair.assert_all_heard();
+    pair.assert_all_received();
     assert!(pair.sides[ACCEPTOR].path(0).highest > 0, "probes arrive");
     for side in [OPENER, ACCEPTOR] {
         assert!(pair.sides[side].by_stream >= 5);
@@ -54,7 +54,7 @@ fn segments_use_tcp_until_the_path_is_acknowledged() {
     assert!(sent[0].has_payload() && !sent[0].is_summed);
     pair.run_for(5 * MILLI);
     assert_eq!(pair.sides[OPENER].by_stream, by_stream);
-    pair.assert_all_heard();
+    pair.assert_all_received();
 }
 
 /// Each side sends a probe when the session begins, and again when the peer's probe arrives: the
@@ -106,14 +106,14 @@ fn silent_path_only_probes_until_answered() {
     // All outstanding segments are sent again by TCP.
     assert!(pair.sides[OPENER].by_stream > before);
     pair.run_for(2 * STREAM_NS);
-    pair.assert_all_heard();
+    pair.assert_all_received();
     let silent_ns = pair.now_ns;
     let by_stream = pair.sides[OPENER].by_stream;
     for count in 1..=5 {
         pair.say(OPENER);
         pair.run_for(100 * MILLI);
         assert!(pair.sides[OPENER].by_stream >= by_stream + count);
-        pair.assert_all_heard();
+        pair.assert_all_received();
     }
     // The path sends probes, and carries no segments.
     let sent = pair.sent(OPENER, 0, silent_ns);
@@ -128,7 +128,7 @@ fn silent_path_only_probes_until_answered() {
     pair.run_for(20 * MILLI);
     assert_eq!(pair.sides[OPENER].by_stream, by_stream);
     assert!(pair.sent(OPENER, 0, good_ns).iter().all(|it| it.is_summed), "it has failed");
-    pair.assert_all_heard();
+    pair.assert_all_received();
 }
 
 /// Segments that arrive on a failed path after they arrived by TCP are duplicates.
@@ -145,13 +145,13 @@ fn duplicates_from_path_and_tcp_are_delivered_once() {
     pair.say(OPENER);
     pair.run_to(100 * MILLI, |pair| health(pair, OPENER) == Health::Silent);
     pair.run_for(2 * STREAM_NS);
-    pair.assert_all_heard();
+    pair.assert_all_received();
     pair.set_rail(0, Way::Open);
     let segments = pair.sides[ACCEPTOR].paths.segments;
     pair.release();
     pair.run_for(10 * MILLI);
     assert!(pair.sides[ACCEPTOR].paths.segments > segments, "they arrived");
-    pair.assert_all_heard();
+    pair.assert_all_received();
     assert_eq!(health(&pair, OPENER), Health::Good, "a late acknowledgement is an answer, too");
 }
 
@@ -173,7 +173,7 @@ fn few_lost_probes_do_not_silence_a_path() {
         assert_eq!((health(&pair, OPENER), probes(&pair)), (Health::Good, 0));
     }
     assert_eq!(pair.sides[OPENER].by_stream, 0);
-    pair.assert_all_heard();
+    pair.assert_all_received();
 }
 
 /// RR-PATH-3
@@ -202,7 +202,7 @@ fn driver_without_datagrams_uses_tcp_and_the_next_driver_probes() {
         paths.resume(core, bytes_max);
         assert!(!paths.is_served(*slot, CARRIER) && !pair.sides[OPENER].paths().are_open());
     }
-    pair.assert_all_heard();
+    pair.assert_all_received();
 }
 
 // ---- Late turns ----
@@ -246,7 +246,7 @@ fn late_turn_defers_loss_timers_until_drained() {
     pair.ways[ACCEPTOR][0] = Way::Open;
     pair.run_for(100 * MILLI);
     assert_eq!(probes(&pair), before, "the answer had arrived");
-    pair.assert_all_heard();
+    pair.assert_all_received();
 }
 
 /// RR-PKT-10
