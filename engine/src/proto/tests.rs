@@ -102,8 +102,8 @@ struct Bench {
     slot: u32,
     peer: Id,
     /// State of the peer: frames received and sent.
-    heard: u32,
-    said: u32,
+    frames_received: u32,
+    frames_sent: u32,
     flags: u16,
 }
 
@@ -124,7 +124,15 @@ impl Bench {
             answers: true,
         };
         let slot = accept(&mut core, PEER, ours, theirs);
-        Self { core, ends: Ends::default(), slot, peer, heard: 0, said: 0, flags: 0 }
+        Self {
+            core,
+            ends: Ends::default(),
+            slot,
+            peer,
+            frames_received: 0,
+            frames_sent: 0,
+            flags: 0,
+        }
     }
 
     /// Returns a segment of the peer, with a valid header.
@@ -133,8 +141,8 @@ impl Bench {
             length: ((SEGMENT_HEADER_BYTES + body.len()) as u32).into(),
             frames: frames.into(),
             flags: 0.into(),
-            first_frame: self.said.into(),
-            ack: self.heard.into(),
+            first_frame: self.frames_sent.into(),
+            ack: self.frames_received.into(),
             envelope_limit: limits.0.into(),
             byte_limit: limits.1.into(),
         };
@@ -148,7 +156,7 @@ impl Bench {
     /// Sends one frame of the peer.
     fn say(&mut self, body: &[u8]) -> Result<usize, FrameError> {
         let segment = self.segment(1, body, (2, 3000));
-        self.said = self.said.wrapping_add(1);
+        self.frames_sent = self.frames_sent.wrapping_add(1);
         self.handle(&segment)
     }
 
@@ -180,7 +188,7 @@ impl Bench {
             let mut rest = &bytes[..];
             while let Ok((header, body)) = SegmentHeader::ref_from_prefix(rest) {
                 let end = header.length.get() as usize - SEGMENT_HEADER_BYTES;
-                self.heard += u32::from(header.frames.get());
+                self.frames_received += u32::from(header.frames.get());
                 self.flags |= header.flags.get();
                 let mut frames = Frames::new(&body[..end]);
                 while let Some(frame) = frames.next_frame().unwrap() {
@@ -327,7 +335,7 @@ fn frames_are_accepted_once_in_order() {
     let mut bench = Bench::new(Config::for_tests());
     bench.say(&eager(0, 8, 0)).unwrap();
     for wrong in [0, 2, u32::MAX] {
-        bench.said = wrong;
+        bench.frames_sent = wrong;
         let refused = bench.say(&eager(0, 8, 0));
         assert_eq!(refused, Err(FrameError::OutOfOrder { expected: 1, got: wrong }));
     }
@@ -341,10 +349,10 @@ fn delivery_completes_with_the_peer_ack() {
     assert_eq!(bench.hear(), [frame::KIND_EAGER]);
     assert_eq!(bench.flags, FLAG_ACK_REQUESTED);
     assert!(bench.ends.0.is_empty(), "sent, but not acknowledged");
-    let heard = std::mem::replace(&mut bench.heard, 50);
+    let before = std::mem::replace(&mut bench.frames_received, 50);
     bench.acknowledge();
     assert!(bench.ends.0.is_empty(), "more than were sent");
-    bench.heard = heard;
+    bench.frames_received = before;
     bench.acknowledge();
     assert_eq!(bench.ends.0[&send], Ended::Sent { accepted: 10 });
     // The other direction: a requested acknowledgement is sent in a segment of its own.
@@ -550,7 +558,7 @@ fn invalid_grants_do_not_accumulate_replies() {
         for _ in 0..20 {
             let many = grant(send, 0, 100, 0).repeat(1000);
             let segment = bench.segment(1000, &many, (2, 3000));
-            bench.said += 1000;
+            bench.frames_sent += 1000;
             bench.handle(&segment).unwrap();
         }
         let session = bench.core.sessions.at(bench.slot as usize).unwrap();

@@ -102,7 +102,11 @@ impl World {
         while let Ok((header, rest)) = SegmentHeader::ref_from_prefix(&stream[used..]) {
             let length = header.length.get() as usize;
             let Some(body) = rest.get(..length - SEGMENT_HEADER_BYTES) else { break };
-            assert_eq!(header.first_frame.get(), peer.heard, "frames go out in their order");
+            assert_eq!(
+                header.first_frame.get(),
+                peer.frames_received,
+                "frames go out in their order"
+            );
             let mut frames = Frames::new(body);
             let mut held = 0;
             while let Some(frame) = frames.next_frame().expect("sent frames are valid") {
@@ -112,7 +116,7 @@ impl World {
                 }
             }
             assert_eq!(header.frames.get(), held);
-            peer.heard = peer.heard.wrapping_add(u32::from(held));
+            peer.frames_received = peer.frames_received.wrapping_add(u32::from(held));
             if !is_hostile {
                 self.sound_limit = header.envelope_limit.get();
             }

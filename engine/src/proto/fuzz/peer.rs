@@ -16,9 +16,9 @@ use crate::wire::{
 #[derive(Clone, Copy, Default)]
 pub(super) struct Peer {
     /// Frames received.
-    pub(super) heard: u32,
+    pub(super) frames_received: u32,
     /// Frames sent.
-    pub(super) said: u32,
+    pub(super) frames_sent: u32,
     /// Limits announced last.
     pub(super) envelopes: u32,
     pub(super) bytes: u32,
@@ -26,7 +26,7 @@ pub(super) struct Peer {
 
 impl Peer {
     pub(super) fn new(envelopes: u32, bytes: u32) -> Self {
-        Self { heard: 0, said: 0, envelopes, bytes }
+        Self { frames_received: 0, frames_sent: 0, envelopes, bytes }
     }
 
     /// Returns a valid segment.
@@ -35,12 +35,12 @@ impl Peer {
             length: ((SEGMENT_HEADER_BYTES + body.len()) as u32).into(),
             frames: frames.into(),
             flags: 1.into(),
-            first_frame: self.said.into(),
-            ack: self.heard.into(),
+            first_frame: self.frames_sent.into(),
+            ack: self.frames_received.into(),
             envelope_limit: self.envelopes.into(),
             byte_limit: self.bytes.into(),
         };
-        self.said = self.said.wrapping_add(u32::from(frames));
+        self.frames_sent = self.frames_sent.wrapping_add(u32::from(frames));
         [header.as_bytes(), body].concat()
     }
 

@@ -13,9 +13,9 @@ const LIMITS: Limits =
     Limits { session: 9, envelope_limit: 1, byte_limit: 1, eager_limit: 1, ..NOTHING };
 
 /// Ignores the results of operations.
-struct Nobody;
+struct NoEffects;
 
-impl Effects for Nobody {
+impl Effects for NoEffects {
     fn place(&mut self, _: Id, _: usize, _: &[u8]) {}
     fn copy(&mut self, _: Id, _: Id, _: u64, _: u64) {}
     fn checksum(&self, _: Id, _: u64, _: u32) -> u32 {
@@ -45,7 +45,7 @@ fn address_resolves_to_the_current_engine() {
     assert!(!core.is_of_place(asks, &elsewhere));
     let mut before = asks;
     for engine in [THERE, THERE + 1] {
-        core.adopt(before, engine, place(), 0, &mut Nobody);
+        core.adopt(before, engine, place(), 0, &mut NoEffects);
         let session = core.remotes.get(peer).unwrap().session;
         assert_eq!(core.session_of(engine), Some(session));
         assert_ne!(session, before);
@@ -97,7 +97,7 @@ fn second_handle_of_one_endpoint_is_refused() {
     let known = core.insert_peer(THERE, elsewhere, 0).unwrap();
     let peer = core.insert_peer(0, place(), 0).unwrap();
     let asks = core.remotes.get(peer).unwrap().session;
-    core.adopt(asks, THERE, place(), 0, &mut Nobody);
+    core.adopt(asks, THERE, place(), 0, &mut NoEffects);
     let session = core.session(asks).unwrap();
     assert_eq!(session.failure, Some(PeerFailure::KnownOtherwise));
     let there = core.session_of(THERE).unwrap();
@@ -111,7 +111,7 @@ fn own_address_resolves_to_the_engine_itself() {
     let mut core = core();
     let peer = core.insert_peer(0, place(), 0).unwrap();
     let asks = core.remotes.get(peer).unwrap().session;
-    core.adopt(asks, OWN, place(), 0, &mut Nobody);
+    core.adopt(asks, OWN, place(), 0, &mut NoEffects);
     let session = core.remotes.get(peer).unwrap().session;
     assert!(core.is_loopback(session) && core.session(session).unwrap().is_connected());
 }
@@ -143,13 +143,13 @@ fn very_many_places_are_found_without_a_look_at_all_sessions() {
 fn a_session_that_is_forgotten_is_found_by_no_place() {
     let mut core = Core::new(OWN, Config { sessions_max: 1, ..Config::for_tests() });
     let asks = core.insert_peer(0, place(), 0).unwrap();
-    assert!(core.remove_peer(asks, &mut Nobody));
+    assert!(core.remove_peer(asks, &mut NoEffects));
     core.actions.clear();
     let elsewhere = Locators::from("10.9.9.9:1".parse::<SocketAddr>().unwrap());
     // It needs the slot.
     let other = core.insert_peer(0, elsewhere, 0).unwrap();
     assert_eq!(core.insert_peer(0, elsewhere, 0), Some(other));
-    assert!(core.remove_peer(other, &mut Nobody));
+    assert!(core.remove_peer(other, &mut NoEffects));
     core.actions.clear();
     let engine = core.insert_peer(THERE, place(), 0).unwrap();
     assert_eq!(core.insert_peer(0, place(), 0), Some(engine));

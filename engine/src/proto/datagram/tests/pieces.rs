@@ -9,7 +9,7 @@ use super::super::super::effects::{CompletionLevel, Effects, Ended};
 use super::super::super::failure::PeerFailure;
 use super::super::super::session::ControlFrame;
 use super::super::super::table::Id;
-use super::world::{News, Stream, World};
+use super::world::{Event, Stream, World};
 use crate::wire::piece::{PieceHeader, RING_LANE};
 use crate::wire::{FrameError, Grant, frame};
 
@@ -47,9 +47,9 @@ impl World {
         let Some(rings) = &mut self.rings else { return };
         let is_between =
             |to: usize, peer: usize| [(one, other), (other, one)].contains(&(to, peer));
-        let is_told =
-            |news: &News| matches!(*news, News::Ring { to, peer, .. } if is_between(to, peer));
-        if self.news.values().any(is_told) {
+        let is_pending =
+            |event: &Event| matches!(*event, Event::Ring { to, peer, .. } if is_between(to, peer));
+        if self.scheduled.values().any(is_pending) {
             // They have not learned of the previous ring's end.
             return;
         }
@@ -66,8 +66,8 @@ impl World {
         for (to, peer) in [(one, other), (other, one)] {
             let gone = self.random.random_range(0..20);
             let there = gone + self.random.random_range(0..20);
-            self.add(gone, News::Ring { to, peer, ring: None });
-            self.add(there, News::Ring { to, peer, ring: Some(ring) });
+            self.add(gone, Event::Ring { to, peer, ring: None });
+            self.add(there, Event::Ring { to, peer, ring: Some(ring) });
         }
     }
 

@@ -120,8 +120,8 @@ fn only_a_lost_stream_causes_retransmission() {
     there.core.handle_bytes(0, &first, 0, &mut there.memory).unwrap();
     assert!(world.end_of(1, receive).is_some());
     world.nodes[1].core.acknowledge_stream(0);
-    let news = world.capture(1, 0);
-    world.deliver(1, 0, &news[0].1).unwrap();
+    let sent = world.capture(1, 0);
+    world.deliver(1, 0, &sent[0].1).unwrap();
     assert!(!world.nodes[0].core.has_long(0));
     assert!(world.nodes[0].core.is_settled(0));
     world.check_rest();
@@ -144,9 +144,9 @@ fn stream_data_is_acked_when_the_missing_frame_arrives() {
     assert_eq!((other.len(), header_of(&other[0].1).ack.get()), (1, 0));
     assert_eq!(world.nodes[1].core.owed_by_stream(0), 0, "the segment acknowledges all");
     world.deliver(0, 1, &late[0].1).unwrap();
-    let news = world.capture(1, 0);
-    assert_eq!(header_of(&news[0].1).ack.get(), 2);
-    world.deliver(1, 0, &news[0].1).unwrap();
+    let sent = world.capture(1, 0);
+    assert_eq!(header_of(&sent[0].1).ack.get(), 2);
+    world.deliver(1, 0, &sent[0].1).unwrap();
     assert!(world.nodes[0].core.is_settled(0));
 }
 

@@ -60,7 +60,7 @@ impl Faults {
 const LOSS_STEPS: u64 = 6;
 
 #[derive(Debug)]
-pub(super) enum News {
+pub(super) enum Event {
     Datagram {
         from: usize,
         to: usize,
@@ -153,7 +153,7 @@ pub(super) struct World {
     pub(super) room_bytes: usize,
     pub(super) now: u64,
     /// By step, then in order of creation.
-    pub(super) news: BTreeMap<(u64, u64), News>,
+    pub(super) scheduled: BTreeMap<(u64, u64), Event>,
     made: u64,
     pub(super) random: SmallRng,
     pub(super) sent: BTreeMap<Stream, Vec<(usize, Option<Id>)>>,
@@ -212,7 +212,7 @@ impl World {
             burst: 4,
             room_bytes: segment_bytes,
             now: 0,
-            news: BTreeMap::new(),
+            scheduled: BTreeMap::new(),
             made: 0,
             random: SmallRng::seed_from_u64(seed),
             sent: BTreeMap::new(),
@@ -260,9 +260,9 @@ impl World {
         }
     }
 
-    pub(super) fn add(&mut self, steps: u64, news: News) {
+    pub(super) fn add(&mut self, steps: u64, event: Event) {
         self.made += 1;
-        self.news.insert((self.now + steps, self.made), news);
+        self.scheduled.insert((self.now + steps, self.made), event);
     }
 
     fn happens(&mut self, probability: f64) -> bool {
@@ -340,12 +340,12 @@ impl World {
 
     pub(super) fn step(&mut self) {
         self.now += 1;
-        while let Some(entry) = self.news.first_entry() {
+        while let Some(entry) = self.scheduled.first_entry() {
             if entry.key().0 > self.now {
                 break;
             }
-            let news = entry.remove();
-            self.handle(news);
+            let event = entry.remove();
+            self.handle(event);
         }
         for node in 0..self.nodes.len() {
             self.nodes[node].memory.now = self.now;
@@ -357,9 +357,9 @@ impl World {
         (0..count).for_each(|_| self.step());
     }
 
-    fn handle(&mut self, news: News) {
-        match news {
-            News::Datagram { from, to, bytes, token } => {
+    fn handle(&mut self, event: Event) {
+        match event {
+            Event::Datagram { from, to, bytes, token } => {
                 let node = &mut self.nodes[to];
                 node.memory.now = self.now;
                 let slot = node.slots[&from];
@@ -374,29 +374,29 @@ impl World {
                     return;
                 }
                 if self.happens(self.faults.ack_loss) {
-                    self.add(LOSS_STEPS, News::Lost { to: from, peer: to, token });
+                    self.add(LOSS_STEPS, Event::Lost { to: from, peer: to, token });
                 } else {
-                    self.add(steps, News::Acked { to: from, peer: to, token });
+                    self.add(steps, Event::Acked { to: from, peer: to, token });
                 }
             }
-            News::Segment { from, to, bytes } => {
+            Event::Segment { from, to, bytes } => {
                 let node = &mut self.nodes[to];
                 node.memory.now = self.now;
                 let slot = node.slots[&from];
                 let used = node.core.handle_bytes(slot, &bytes, self.now, &mut node.memory);
                 assert_eq!(used, Ok(bytes.len()));
             }
-            News::Acked { to, peer, token } => {
+            Event::Acked { to, peer, token } => {
                 let node = &mut self.nodes[to];
                 node.memory.now = self.now;
                 let slot = node.slots[&peer];
                 node.core.handle_segment_acked(slot, token, &mut node.memory);
             }
-            News::Ring { to, peer, ring } => {
+            Event::Ring { to, peer, ring } => {
                 let node = &mut self.nodes[to];
                 node.core.use_ring(node.slots[&peer], ring);
             }
-            News::Lost { to, peer, token } => {
+            Event::Lost { to, peer, token } => {
                 let node = &mut self.nodes[to];
                 let slot = node.slots[&peer];
                 node.core.handle_segment_lost(slot, token);
@@ -453,8 +453,8 @@ impl World {
         for &(peer, slot) in &slots {
             if self.happens(self.faults.switch) {
                 if self.faults.has_rings {
-                    self.news.retain(|_, news| {
-                        !matches!(news, News::Datagram { from, to, .. }
+                    self.scheduled.retain(|_, event| {
+                        !matches!(event, Event::Datagram { from, to, .. }
                             if (*from, *to) == (number, peer))
                     });
                 }
@@ -499,13 +499,13 @@ impl World {
             return false;
         }
         if self.doomed.contains(&self.datagrams) || self.happens(self.faults.loss) {
-            self.add(LOSS_STEPS, News::Lost { to: from, peer: to, token });
+            self.add(LOSS_STEPS, Event::Lost { to: from, peer: to, token });
             return true;
         }
         let copies = 1 + usize::from(self.happens(self.faults.duplication));
         for _ in 0..copies {
             let steps = 1 + self.random.random_range(0..=self.faults.jitter);
-            self.add(steps, News::Datagram { from, to, bytes: bytes.clone(), token });
+            self.add(steps, Event::Datagram { from, to, bytes: bytes.clone(), token });
         }
         true
     }
@@ -522,7 +522,7 @@ impl World {
         while let Some((bytes, _)) = self.nodes[from].core.poll_long(slot) {
             let bytes = bytes.to_vec();
             self.segments += 1;
-            self.add(steps, News::Segment { from, to, bytes });
+            self.add(steps, Event::Segment { from, to, bytes });
             self.stage(from);
         }
     }
@@ -641,7 +641,7 @@ impl World {
 
     /// Returns whether every operation has ended and nothing is outstanding.
     pub(super) fn is_at_rest(&self) -> bool {
-        self.news.is_empty()
+        self.scheduled.is_empty()
             && self.nodes.iter().all(|node| {
                 node.memory.bytes.is_empty()
                     && node.slots.values().all(|&slot| {

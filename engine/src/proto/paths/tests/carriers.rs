@@ -21,7 +21,7 @@ fn carriers(pair: &Pair) -> [Option<u16>; 2] {
 }
 
 /// Returns the path events reported to a side for one of its rails.
-fn told(pair: &Pair, side: usize, rail: u8) -> Vec<(Phase, PathCause)> {
+fn reported_changes(pair: &Pair, side: usize, rail: u8) -> Vec<(Phase, PathCause)> {
     let all = pair.sides[side].changes.iter().filter(|(at, _)| *at == rail);
     all.map(|(_, change)| (change.to, change.cause)).collect()
 }
@@ -47,7 +47,7 @@ fn primary_path_moves_from_a_suspect_path_and_returns() {
     assert_eq!(payloads(&pair, OPENER, 0, cut_ns), 3);
     let moved_ns = pair.run_to(10 * MILLI, |pair| carriers(pair)[OPENER] == Some(OTHER));
     assert!(moved_ns < 5 * MILLI, "{moved_ns}");
-    assert_eq!(told(&pair, OPENER, 0).last().unwrap().0, Phase::Suspect);
+    assert_eq!(reported_changes(&pair, OPENER, 0).last().unwrap().0, Phase::Suspect);
     assert!(pair.sides[OPENER].path(FIRST).is_held);
     // Outstanding segments are sent again at once, on the other path.
     pair.run_for(3 * LATENCY_NS);
@@ -56,7 +56,7 @@ fn primary_path_moves_from_a_suspect_path_and_returns() {
     talk(&mut pair, 150);
     pair.assert_all_received();
     assert_eq!(carriers(&pair), [Some(OTHER); 2]);
-    assert_eq!(told(&pair, OPENER, 0).last().unwrap().0, Phase::Down);
+    assert_eq!(reported_changes(&pair, OPENER, 0).last().unwrap().0, Phase::Down);
     // Only probes are sent where nothing answers.
     assert_eq!(payloads(&pair, OPENER, 0, cut_ns + 5 * MILLI), 0);
     assert!(pair.sent(OPENER, 0, cut_ns + 5 * MILLI).len() > 2);
@@ -68,7 +68,8 @@ fn primary_path_moves_from_a_suspect_path_and_returns() {
         talk(&mut pair, 1);
         assert!(pair.now_ns < healed_ns + 200 * MILLI, "{:?}", pair.sides[OPENER].paths());
     }
-    let tail: Vec<Phase> = told(&pair, OPENER, 0).iter().rev().take(2).map(|it| it.0).collect();
+    let tail: Vec<Phase> =
+        reported_changes(&pair, OPENER, 0).iter().rev().take(2).map(|it| it.0).collect();
     assert_eq!(tail, [Phase::Active, Phase::Probing]);
     let back_ns = pair.now_ns;
     talk(&mut pair, 20);
@@ -127,7 +128,10 @@ fn rail_without_carrier_is_abandoned_at_once() {
     // RR-PATH-8
     assert!(side.path(FIRST).needs_sum && !side.path(OTHER).needs_sum);
     pair.turn(OPENER);
-    assert_eq!(told(&pair, OPENER, 0).last().unwrap(), &(Phase::Down, PathCause::NoLink));
+    assert_eq!(
+        reported_changes(&pair, OPENER, 0).last().unwrap(),
+        &(Phase::Down, PathCause::NoLink)
+    );
     talk(&mut pair, 20);
     pair.assert_all_received();
     let side = &mut pair.sides[OPENER];
