@@ -482,7 +482,7 @@ impl Engine {
         }
     }
 
-    /// Ends a session that has sent a goodbye once that is delivered as far as this side can tell:
+    /// Ends a session that has sent a goodbye once that is delivered as far as this side can detect:
     /// in stream mode the peer's kernel acknowledges it ([`Self::check_peers`]), unless its process
     /// closes sooner.
     ///

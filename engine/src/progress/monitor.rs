@@ -51,7 +51,7 @@ pub(super) struct EngineQuestions {
     streams: u32,
 }
 
-/// How often the caretaker looks for questions at control lanes, of which there is no other news.
+/// Interval at which the caretaker checks control lanes for questions, which do not wake it.
 /// Peers ask each seconds at the most.
 const LOOK: Duration = Duration::from_millis(500);
 

@@ -69,7 +69,7 @@ impl Effects for Ends {
         Ok(())
     }
 
-    fn lend(&mut self, _: Id, _: Id, _: u64, _: u64, _: (u16, bool)) -> Result<(), Refusal> {
+    fn bind_region(&mut self, _: Id, _: Id, _: u64, _: u64, _: (u16, bool)) -> Result<(), Refusal> {
         Ok(())
     }
 

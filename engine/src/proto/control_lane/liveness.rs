@@ -126,8 +126,8 @@ impl Facts<'_> {
         if !paths.are_several() || paths.has_active() {
             return Duration::ZERO;
         }
-        let Some(heard_ns) = paths.heard_ns() else { return Duration::ZERO };
-        let before = Duration::from_nanos(self.age_ns(heard_ns)).saturating_sub(silence);
+        let Some(sent_ns) = paths.answered_sent_ns() else { return Duration::ZERO };
+        let before = Duration::from_nanos(self.age_ns(sent_ns)).saturating_sub(silence);
         if before <= most { before } else { Duration::ZERO }
     }
 }

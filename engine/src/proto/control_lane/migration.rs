@@ -89,10 +89,10 @@ impl Migration {
     fn next_turn(&self, facts: &Facts<'_>, paths: &Paths) -> Option<u8> {
         // Behind a NAT the peer's own address may be another host's, and so may one without
         // answers.
-        let answering = |path: &SessionPath| path.packets().is_answered().then(|| path.ip());
+        let answered_ip = |path: &SessionPath| path.packets().is_answered().then(|| path.ip());
         let is_there = |path: &&SessionPath| {
             let way = facts.rails.way(path.position(), facts.locator, facts.is_initiator);
-            facts.is_initiator || way.is_some_and(|(to, _)| Some(to.ip()) == answering(path))
+            facts.is_initiator || way.is_some_and(|(to, _)| Some(to.ip()) == answered_ip(path))
         };
         let turn = |at: u8| at.wrapping_sub(self.last_at).wrapping_sub(1);
         let order = |path: &&SessionPath| (!path.is_active(), turn(path.position()));

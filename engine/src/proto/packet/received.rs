@@ -210,7 +210,7 @@ impl Received {
     }
 
     /// Makes a delayed acknowledgement due now.
-    pub(super) fn hasten(&mut self) {
+    pub(super) fn make_due(&mut self) {
         self.due_ns = self.due_ns.map(|_| 0);
     }
 

@@ -186,14 +186,14 @@ impl PathTable {
     fn leave_mute_paths(&self, core: &mut Core, now_ns: u64, session: u32) {
         let Some(known) = core.sessions.at(session as usize) else { return };
         let Some(paths) = self.by_slot.get(session as usize) else { return };
-        let is_heard = |at: usize| {
+        let has_answered = |at: usize| {
             let mut paths = paths.all().filter(|path| usize::from(path.at) == at);
             paths.any(|path| path.rail_health.as_deref().is_some_and(|it| !it.has_never_answered()))
         };
         // The first path exists from the start where the control lane uses it.
         let is_by_tcp = |at: usize| usize::from(paths.stream_at) == at;
         let all = known.rails.paths.iter().enumerate();
-        let mute = all.filter(|&(at, path)| path.is_usable && !is_heard(at) && !is_by_tcp(at));
+        let mute = all.filter(|&(at, path)| path.is_usable && !has_answered(at) && !is_by_tcp(at));
         let mute: Vec<usize> = mute.map(|(at, _)| at).collect();
         for at in mute {
             core.path_lost(session, at, now_ns);

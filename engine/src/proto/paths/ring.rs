@@ -53,7 +53,7 @@ impl PathTable {
         };
         self.latest = session;
         self.segments += 1;
-        match core.handle_untold(session, segment, now_ns, effects) {
+        match core.handle_ring_segment(session, segment, now_ns, effects) {
             Ok(()) => Ok(Some(session)),
             Err(error) => Err((session, PeerFailure::Protocol(error.to_string().into()))),
         }

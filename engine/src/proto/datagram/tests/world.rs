@@ -364,7 +364,8 @@ impl World {
                 node.memory.now = self.now;
                 let slot = node.slots[&from];
                 if self.faults.has_rings {
-                    let handled = node.core.handle_untold(slot, &bytes, self.now, &mut node.memory);
+                    let handled =
+                        node.core.handle_ring_segment(slot, &bytes, self.now, &mut node.memory);
                     return handled.unwrap();
                 }
                 let handled = node.core.handle_datagram(slot, &bytes, self.now, &mut node.memory);

@@ -221,7 +221,7 @@ fn ack_in_a_probe_from_unknown_address_is_ignored() {
     assert!(question.packet().is_probe() && question.packet().ack.is_some());
     let answered_ns = |pair: &mut Pair| {
         let Side { paths, slot, .. } = &mut pair.sides[ACCEPTOR];
-        paths.of_mut(*slot).heard_ns()
+        paths.of_mut(*slot).answered_sent_ns()
     };
     let before = answered_ns(&mut pair);
     pair.deliver(ACCEPTOR, elsewhere(5), &question.bytes);

@@ -476,7 +476,7 @@ impl Pair {
         match action {
             Action::PairRails { .. } => self.pair_rails(number),
             Action::Ended { .. } => {
-                if side.paths.hasten_last_ack(slot) {
+                if side.paths.prepare_final_ack(slot) {
                     self.transmit(number, CARRIER);
                 }
                 self.sides[number].paths.close(slot);
