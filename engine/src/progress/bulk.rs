@@ -266,8 +266,8 @@ impl Engine {
         }
     }
 
-    /// Ends a lane because its path is unreliable, as the peer reports if it `is_reported`, or because
-    /// another one replaces it.
+    /// Ends a lane because its path is unreliable, as the peer reports if it `is_reported`, or
+    /// because another one replaces it.
     pub(super) fn abandon_lane(&mut self, lane: Id, is_reported: bool) {
         if is_reported {
             let state = &mut *self.state;

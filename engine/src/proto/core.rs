@@ -82,8 +82,8 @@ pub(crate) enum Action {
     CloseLane { lane: Id, is_failure: bool },
     /// Abort a bulk lane: its path has failed here, or the peer reports that (`is_reported`).
     AbandonLane { lane: Id, is_reported: bool },
-    /// The peer reports that segments of so many bytes are lost on the path at `at`; `None`: on that
-    /// of the control lane.
+    /// The peer reports that segments of so many bytes are lost on the path at `at`; `None`: on
+    /// that of the control lane.
     SegmentsLost { session: u32, at: Option<u8>, bytes: u16 },
     /// All rails of the peer are known: say which paths there are, if this side opened the session.
     PairRails { session: u32 },

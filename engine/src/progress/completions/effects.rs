@@ -38,8 +38,8 @@ impl Effects for Completions {
                 self.copied_bytes += bytes.len() as u64;
                 return;
             }
-            // SAFETY: the slot owns the buffer (or its poster guarantees exclusive memory) until the
-            // operation ends; the protocol keeps `offset + bytes.len()` within its capacity.
+            // SAFETY: the slot owns the buffer (or its poster guarantees exclusive memory) until
+            // the operation ends; the protocol keeps `offset + bytes.len()` within its capacity.
             self.copies.run(bytes.len(), || unsafe { slot.shape.copy_from(offset, bytes) });
             self.copied_bytes += bytes.len() as u64;
         }

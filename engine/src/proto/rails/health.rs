@@ -222,8 +222,8 @@ impl Health {
         Some(ReferenceAck { sent_ns, came_ns: self.came_ns })
     }
 
-    /// Evaluates the path. `reference` is the newest reference of the other paths; `is_needed`: none
-    /// of them is active, so that the first answer is enough.
+    /// Evaluates the path. `reference` is the newest one of the other paths; `is_needed`: none of
+    /// them is active, so that the first answer is enough.
     pub(crate) fn observe(
         &mut self,
         now_ns: u64,
