@@ -29,7 +29,7 @@ fn main() {
     }
 }
 
-/// One object file; what the compiler says about a mistake ends up in cargo's output.
+/// One object file; messages of the compiler end up in cargo's output.
 fn compile(clang: &Path, object: &Path, flags: &[&str]) {
     let warnings = ["-Wall", "-Wextra", "-Werror"];
     SkeletonBuilder::new()

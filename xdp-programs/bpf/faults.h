@@ -41,7 +41,7 @@ INLINE u32 hits(struct fault *fault)
 	return bpf_get_prandom_u32() < fault->share || fault->share == 0xffffffff;
 }
 
-/* Says whether the datagram is to be dropped. */
+/* Returns whether the datagram is to be dropped. */
 INLINE u32 inject(struct xdp_md *ctx, struct udp_header *udp)
 {
 	void *end = (void *)(long)ctx->data_end;

@@ -54,7 +54,7 @@ struct packet {
 	/* Where the parser is, and how far from the start of the frame. */
 	void *cursor;
 	u32 at;
-	/* End of what the IP header says there is, from the start of the frame. */
+	/* End of the IP packet by its header, from the start of the frame. */
 	u32 end;
 };
 
@@ -128,7 +128,7 @@ INLINE u32 parse_ipv6(void *end, struct packet *packet)
 	return REDIRECTED;
 }
 
-/* Says why the frame is not for us, or fills in `packet`, with the cursor at the UDP header. */
+/* Returns why the frame is not for us, or fills in `packet`, with the cursor at the UDP header. */
 INLINE u32 parse(struct xdp_md *ctx, struct packet *packet)
 {
 	void *end = (void *)(long)ctx->data_end;
@@ -163,7 +163,7 @@ INLINE u32 parse(struct xdp_md *ctx, struct packet *packet)
 		return NOT_IP;
 	if (reason != REDIRECTED)
 		return reason;
-	/* Ethernet pads short frames, so there may be more than IP says, never less. */
+	/* Ethernet pads short frames, so there may be more than the length of IP, never less. */
 	if (packet->end > frame_length(ctx))
 		return TOO_SHORT;
 	udp = packet->cursor;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* What the program and its loader agree on. Whoever changes anything here changes the number in
+/* What the program and its loader agree on. A change of anything here requires another number in
  * the program's name, in src/lib.rs too: processes with different loaders may meet on one NIC. */
 #ifndef RINGRAIL_SHARED_H
 #define RINGRAIL_SHARED_H
@@ -25,7 +25,7 @@ struct claim {
 enum reason {
 	REDIRECTED,       /* into the socket of a claim; all that follow passed */
 	NO_SOCKET,        /* claimed, but the socket is closed */
-	NOT_CLAIMED,      /* UDP for somebody else */
+	NOT_CLAIMED,      /* UDP for another receiver */
 	NOT_UDP,          /* another protocol over IP */
 	NOT_IP,           /* ARP and all else, more than two VLAN tags included */
 	FRAGMENT,         /* part of an IP packet: the kernel puts them together */

@@ -116,7 +116,7 @@ const ASKING: &str = "asking who owns a slot";
 impl Drop for Claim {
     fn drop(&mut self) {
         self.joined.forget(&self.key, self.slot);
-        // Last, for from here on somebody else may have it.
+        // Last, since another process may have it from here on.
         let mut own = self.joined.own_slots();
         own.remove(&self.slot);
         self.joined.users.give_slot(self.slot);
@@ -165,7 +165,7 @@ impl Joined {
         self.living(&self.own_slots()).map(drop)
     }
 
-    /// Whether nobody alive owns a slot that is none of our own. Under the lock.
+    /// Whether no living process owns a slot that is none of our own. Under the lock.
     fn is_abandoned(&self, slot: u32) -> std::io::Result<bool> {
         let is_free = self.users.take_slot(slot)?;
         if is_free {

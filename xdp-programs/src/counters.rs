@@ -19,7 +19,7 @@ pub struct Counters {
     pub redirected: u64,
     /// Claimed, but the socket is closed: its process has died.
     pub no_socket: u64,
-    /// UDP for an address, port or queue that nobody has claimed.
+    /// UDP for an address, port or queue without a claim.
     pub not_claimed: u64,
     /// Another protocol over IP.
     pub not_udp: u64,

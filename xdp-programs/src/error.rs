@@ -26,10 +26,10 @@ pub enum JoinError {
         /// What this thread lacks, and the cure.
         missing: Missing,
     },
-    /// Somebody else's XDP program is there. It is never replaced.
+    /// Another XDP program is there. It is never replaced.
     #[error(
-        "{nic} has the XDP program {program} of somebody else ({mode}), which stays: \
-         `ip -details link show {nic}` tells more; whoever attached it has to take it off"
+        "{nic} has the XDP program {program} of another owner ({mode}), which stays: \
+         `ip -details link show {nic}` shows more; its owner has to take it off"
     )]
     Foreign {
         /// The interface.
@@ -90,7 +90,7 @@ pub enum JoinError {
     Rejected {
         /// What the kernel answered.
         source: io::Error,
-        /// The end of what it and libbpf said.
+        /// The end of its messages and those of libbpf.
         log: String,
     },
     /// The folder of lock files cannot be used.
@@ -160,7 +160,7 @@ pub enum ClaimError {
         /// Who has it.
         owner: Owner,
     },
-    /// Somebody receives datagrams for this address on this queue.
+    /// Another socket receives datagrams for this address on this queue.
     #[error("datagrams for {addr} on queue {queue} of {nic} go to {owner}: take another port")]
     AddressTaken {
         /// The interface.
@@ -230,13 +230,13 @@ impl ClaimError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Detached {
-    /// Somebody took the program off: drop the [`Nic`](crate::Nic) and join again.
-    #[error("the XDP program was taken off {nic}: whoever did it, it has to be joined again")]
+    /// The program was taken off: drop the [`Nic`](crate::Nic) and join again.
+    #[error("the XDP program was taken off {nic}: join the NIC again")]
     Program {
         /// The interface.
         nic: String,
     },
-    /// Somebody put another program in its place: drop the [`Nic`](crate::Nic) and join again.
+    /// Another program was put in its place: drop the [`Nic`](crate::Nic) and join again.
     #[error("the XDP program of {nic} was replaced by another one (id {program_id})")]
     Replaced {
         /// The interface.
@@ -256,7 +256,7 @@ pub enum Detached {
         /// As it was called.
         nic: String,
     },
-    /// The kernel does not tell.
+    /// The kernel does not report it.
     #[error("asking about {nic}: {source}")]
     Os {
         /// The interface.

@@ -17,11 +17,11 @@ const FEATURES_NATIVE: u64 = 0b11;
 /// Whether a NIC can do something.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Support {
-    /// Its driver says so.
+    /// Its driver reports it.
     Yes,
-    /// Its driver says that it cannot.
+    /// Its driver reports that it cannot.
     No,
-    /// Kernels before 6.3 do not tell: trying it does.
+    /// Kernels before 6.3 do not report it: an attempt shows it.
     Unknown,
 }
 
@@ -57,9 +57,9 @@ pub struct NicFacts {
     pub mtu_bytes: u32,
     /// Receive queues in use, at least 1.
     pub queues: u32,
-    /// Receive queues that it could have; `None` where the driver does not tell.
+    /// Receive queues that it could have; `None` where the driver does not report it.
     pub queues_max: Option<u32>,
-    /// Queues that its hash spreads flows over; `None` where the driver does not tell.
+    /// Queues that its hash spreads flows over; `None` where the driver does not report it.
     pub hash_queues: Option<Vec<u32>>,
     /// Whether a flow can be sent to one queue.
     pub flow_rules: FlowRules,
@@ -80,7 +80,7 @@ pub struct NicFacts {
 ///
 /// # Errors
 ///
-/// There is no such NIC, or what the kernel said.
+/// There is no such NIC, or the error of the kernel.
 pub fn facts<'name>(nic: impl Into<NicId<'name>>) -> io::Result<NicFacts> {
     let (family, flags) = (AddressFamily::INET, SocketFlags::CLOEXEC);
     let socket = socket_with(family, SocketType::DGRAM, flags, None)?;
@@ -121,14 +121,14 @@ pub fn facts<'name>(nic: impl Into<NicId<'name>>) -> io::Result<NicFacts> {
 fn support(attached: &Attached, bits: u64) -> Support {
     match attached.features {
         features if features & bits == bits => Support::Yes,
-        // The kernel says nothing at all before 6.3, and of a driver without XDP since.
-        0 if !tells_features() => Support::Unknown,
+        // The kernel reports nothing before 6.3, and since then nothing of a driver without XDP.
+        0 if !reports_features() => Support::Unknown,
         _ => Support::No,
     }
 }
 
 /// Whether this kernel is 6.3 or later.
-pub(crate) fn tells_features() -> bool {
+pub(crate) fn reports_features() -> bool {
     let name = rustix::system::uname();
     let release = name.release().to_string_lossy().into_owned();
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|word| word.parse::<u32>());

@@ -13,7 +13,7 @@ const FAULTS_MAX: u32 = 8;
 /// Bytes of `struct fault`.
 const FAULT_BYTES: usize = 40;
 
-/// What happens to UDP datagrams that come in on a NIC, whoever they are for.
+/// What happens to UDP datagrams that come in on a NIC, for any receiver.
 ///
 /// One that is neither a fragment nor malformed is compared with each rule in turn; the first that
 /// hits it decides.

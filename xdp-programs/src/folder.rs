@@ -2,9 +2,9 @@
 //!
 //! In [`RUN_DIR`], for each NIC (network namespace and interface index):
 //!
-//! - `KEY.lock`: held (`flock`, exclusive) while somebody joins, claims or leaves;
-//! - `KEY.users`: each user holds it shared for life, so that whoever gets it exclusively is alone;
-//!   byte N of it is locked by the owner of slot N.
+//! - `KEY.lock`: held (`flock`, exclusive) while a process joins, claims or leaves;
+//! - `KEY.users`: each user holds it shared for life, so that a process that gets it exclusively
+//!   is alone; byte N of it is locked by the owner of slot N.
 //!
 //! The kernel gives all these back when a process ends, whichever way it does. A file is removed by
 //! the last user, under the lock; who waits for a lock that was removed meanwhile starts again.
@@ -36,7 +36,7 @@ pub(crate) struct Folder {
     key: String,
 }
 
-/// While it lives, nobody else joins, claims or leaves.
+/// While it lives, no other process joins, claims or leaves.
 #[derive(Debug)]
 pub(crate) struct Gate {
     /// Closing it gives the lock back.
@@ -128,7 +128,7 @@ impl Users {
         self.file.as_fd()
     }
 
-    /// Says whether nobody else uses the NIC. A share of ours may be lost if somebody does.
+    /// Returns whether no other process uses the NIC. A share of ours may be lost if one does.
     /// Under the lock only.
     pub(crate) fn is_alone(&self, _gate: &Gate) -> bool {
         flock(&self.file, FlockOperation::NonBlockingLockExclusive).is_ok()
@@ -139,8 +139,8 @@ impl Users {
         Ok(flock(&self.file, FlockOperation::NonBlockingLockShared)?)
     }
 
-    /// Takes slot `slot`; `false`: somebody else who lives has it. Slots of this value's own are
-    /// not told apart from free ones.
+    /// Takes slot `slot`; `false`: another living process has it. Slots of this value's own are not
+    /// distinguished from free ones.
     pub(crate) fn take_slot(&self, slot: u32) -> io::Result<bool> {
         try_lock_byte(self.file.as_fd(), slot)
     }
@@ -157,7 +157,7 @@ pub(crate) fn key(ifindex: u32) -> io::Result<String> {
     Ok(format!("{}-{ifindex}", namespace()?))
 }
 
-/// The NICs of the calling thread's network namespace that have files: somebody uses them, or was
+/// The NICs of the calling thread's network namespace that have files: a process uses them, or was
 /// killed.
 pub(crate) fn known() -> io::Result<Vec<u32>> {
     let namespace = namespace()?.to_string();

@@ -27,14 +27,15 @@
 //!
 //! The attachment is a BPF link. Each process has a descriptor of it, so it outlives any of them;
 //! the link, the program and its maps are pinned under bpffs where that is mounted, for processes
-//! without `CAP_SYS_ADMIN` to find them. Others find them by their ids. Who uses a NIC, and whose
-//! claims are alive, is said by lock files below `/run/ringrail-xdp`, which the kernel unlocks when
-//! a process ends. All of it is per network namespace: a thread joins NICs of the one it is in.
+//! without `CAP_SYS_ADMIN` to find them. Others find them by their ids. Lock files
+//! below `/run/ringrail-xdp`, which the kernel unlocks when a process ends, show which processes
+//! use a NIC and whose claims are alive. All of it is per network namespace: a thread joins NICs of
+//! the one it is in.
 //!
 //! | ends | what happens |
 //! |---|---|
 //! | [`Claim`] | its entries go; datagrams are the kernel's again |
-//! | a process, killed | its socket leaves the map; its entries go when somebody claims |
+//! | a process, killed | its socket leaves the map; its entries go with the next claim |
 //! | the last process, in order | program and pins go |
 //! | all, killed | the program goes; if pinned, it passes all until the next start clears up |
 //! | `ringrail-xdpd`, killed | as any other; the start of the next one clears up on all NICs |

@@ -12,7 +12,7 @@ use libbpf_rs::MapHandle;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
 use crate::error::{ClaimError, Detached, JoinError};
-use crate::facts::tells_features;
+use crate::facts::reports_features;
 use crate::folder::{self, Folder, RUN_DIR, Users};
 use crate::pins::Pins;
 use crate::privileges::Missing;
@@ -142,11 +142,11 @@ impl Nic {
     /// Joins the processes that use ringrail's program on a NIC of the calling thread's network
     /// namespace; the first one loads and attaches it.
     ///
-    /// What killed processes left is cleaned up first. An XDP program of somebody else stays.
+    /// What killed processes left is cleaned up first. An XDP program of others stays.
     ///
     /// # Errors
     ///
-    /// See [`JoinError`]: each says what is missing and what to do. Nothing is left behind.
+    /// See [`JoinError`]: each names what is missing and what to do. Nothing is left behind.
     pub fn join<'name>(nic: impl Into<NicId<'name>>, mode: AttachMode) -> Result<Self, JoinError> {
         Self::join_as(nic.into(), mode, Kind::Plain)
     }
@@ -194,7 +194,7 @@ impl Nic {
         let (attachment, features) = match found {
             Ok(found) => found,
             Err(error) => {
-                // Files of nobody would only be litter.
+                // Files without a user would only be litter.
                 if users.is_alone(&gate) {
                     folder.remove(gate);
                 }
@@ -282,21 +282,21 @@ impl Nic {
         self.joined.mode
     }
 
-    /// Whether a socket may ask for zero-copy: the driver says it can (Linux 6.3), and the program
+    /// Whether a socket may ask for zero-copy: the driver reports it (Linux 6.3), and the program
     /// runs in it.
     pub fn has_zero_copy(&self) -> bool {
         self.joined.mode == Mode::Native && self.joined.features & FEATURE_ZERO_COPY != 0
     }
 
-    /// Whether the NIC may do without copies whatever the program's mode: its driver says so, or
-    /// the kernel does not tell of any (before Linux 6.3).
+    /// Whether the NIC may do without copies whatever the program's mode: its driver reports it,
+    /// or the kernel reports no features (before Linux 6.3).
     pub fn may_have_zero_copy(&self) -> bool {
         let features = self.joined.features;
-        features & FEATURE_ZERO_COPY != 0 || (features == 0 && !tells_features())
+        features & FEATURE_ZERO_COPY != 0 || (features == 0 && !reports_features())
     }
 
     /// Whether frames longer than one buffer reach the program whole: always in the kernel's stack,
-    /// natively where the driver says so (Linux 6.3).
+    /// natively where the driver reports it (Linux 6.3).
     pub fn has_frags(&self) -> bool {
         self.joined.mode == Mode::Generic || self.joined.features & FEATURE_FRAGS != 0
     }
@@ -312,9 +312,9 @@ impl Nic {
         self.joined.pins.as_ref().is_some_and(|pins| pins.has("link"))
     }
 
-    /// Says whether datagrams can still come: the program is where it was and the NIC is up. Three
-    /// short system calls, so it may be asked ten times a second; they may have to wait while
-    /// somebody changes interfaces of this host, so rather not by a thread that is in a hurry.
+    /// Checks whether datagrams can still come: the program is where it was and the NIC is up.
+    /// Three short system calls, so it may be called ten times a second; they may have to wait
+    /// while interfaces of this host are changed, so threads that must not wait do not call it.
     ///
     /// # Errors
     ///

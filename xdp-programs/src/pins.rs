@@ -17,7 +17,7 @@ use crate::sys::bpf;
 /// Where bpffs is by custom.
 const CUSTOMARY: &str = "/sys/fs/bpf";
 
-/// What statfs(2) says of bpffs.
+/// The type of bpffs in statfs(2).
 const BPF_FS_MAGIC: i64 = 0xcafe_4a11;
 
 /// What the name of a NIC's folder begins with; the number is that of the program's interface.
@@ -75,9 +75,9 @@ impl Pins {
         MapHandle::from_pinned_path(way_to(&entry)).map_err(plain)
     }
 
-    /// A name, which does not lead elsewhere later. Where anybody may make folders, this one may be
-    /// somebody's who has put links in it, to what others have pinned: none is followed, and a pin
-    /// belongs to whoever has the folder. To make one takes the privileges that we need, too.
+    /// A name, which does not lead elsewhere later. Where any user may make folders, another
+    /// user may have made this one, with links to what others have pinned: none is followed, and a
+    /// pin belongs to the owner of the folder. Making one takes the privileges that we need, too.
     fn entry(&self, name: &str) -> io::Result<OwnedFd> {
         let folder = self.folder()?;
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -92,17 +92,17 @@ impl Pins {
         Ok(openat(&self.parent, &self.name, flags, Mode::empty())?)
     }
 
-    /// Takes the program that is pinned off, and its names away. Nobody alive uses the NIC.
+    /// Takes the program that is pinned off, and its names away. No living process uses the NIC.
     pub(crate) fn take_off(&self) {
         if let Ok(link) = self.open("link") {
             // The number of a network namespace may have been another one's before: the link knows
-            // what it is attached to, and there is nobody who needs it.
+            // what it is attached to, and no process needs it.
             let _ = bpf::link_detach(link.as_fd());
         }
         self.remove();
     }
 
-    /// Removes all names and the folder. What nobody has a descriptor of ends with this.
+    /// Removes all names and the folder. What no process has a descriptor of ends with this.
     pub(crate) fn remove(&self) {
         let Ok(dir) = self.folder() else { return };
         for name in ["link", "program", "claims", "sockets", "counters", "faults"] {

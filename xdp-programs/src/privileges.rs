@@ -52,14 +52,14 @@ impl Missing {
     }
 
     /// As [`of_this_thread`](Self::of_this_thread), if joining a NIC needs any of it: sockets may
-    /// be somebody else's.
+    /// be another process's.
     pub(crate) fn for_joining() -> Option<Self> {
         Self::of_this_thread().filter(|missing| missing.capabilities != [Capability::NetRaw])
     }
 
     /// As [`of_this_thread`](Self::of_this_thread), but also when nothing is missing.
     pub(crate) fn look() -> Self {
-        // Where the kernel does not tell, nothing is known to be missing.
+        // Where the kernel does not report it, nothing is known to be missing.
         let effective = capabilities(None).map_or(CapabilitySet::all(), |sets| sets.effective);
         // Root's old right includes the newer one to load programs.
         let has = |wanted: CapabilitySet| {

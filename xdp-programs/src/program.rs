@@ -92,18 +92,18 @@ pub(crate) fn load(kind: Kind, nic: &str) -> Result<Loaded, JoinError> {
     try_load(kind, false).map_err(|_| JoinError::Rejected { source: first.0, log: first.1 })
 }
 
-/// One attempt; its error is the kernel's and the end of what was said on the way.
+/// One attempt; its error is the kernel's and the end of the messages on the way.
 pub(crate) fn try_load(kind: Kind, has_frags: bool) -> Result<Loaded, (io::Error, String)> {
     // The listener is one for the whole process.
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let before = set_print(Some((PrintLevel::Info, listen)));
-    SAID.with_borrow_mut(String::clear);
+    MESSAGES.with_borrow_mut(String::clear);
     let result = load_as(kind, has_frags);
     set_print(before);
     result.map_err(|error| {
-        let said = SAID.with_borrow(|said| last_words(said));
-        (error, said)
+        let last = MESSAGES.with_borrow(|messages| last_lines(messages));
+        (error, last)
     })
 }
 
@@ -159,17 +159,17 @@ pub(crate) fn plain(error: libbpf_rs::Error) -> io::Error {
 }
 
 thread_local! {
-    /// What libbpf said to this thread, the verifier's log included.
-    static SAID: RefCell<String> = const { RefCell::new(String::new()) };
+    /// Messages of libbpf to this thread, the verifier's log included.
+    static MESSAGES: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
-/// libbpf would say it on standard error.
+/// libbpf would print it on standard error.
 fn listen(_level: PrintLevel, text: String) {
-    SAID.with_borrow_mut(|said| said.push_str(&text));
+    MESSAGES.with_borrow_mut(|messages| messages.push_str(&text));
 }
 
-fn last_words(said: &str) -> String {
-    let lines: Vec<&str> = said.lines().filter(|line| !line.trim().is_empty()).collect();
+fn last_lines(messages: &str) -> String {
+    let lines: Vec<&str> = messages.lines().filter(|line| !line.trim().is_empty()).collect();
     lines[lines.len().saturating_sub(12)..].join(" | ")
 }
 

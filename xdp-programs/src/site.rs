@@ -29,8 +29,8 @@ pub(crate) struct Site {
 }
 
 impl Site {
-    /// Joins the program that is there, or attaches it, and says what the driver can. Under the
-    /// lock.
+    /// Joins the program that is there, or attaches it, and returns what the driver can do. Under
+    /// the lock.
     pub(crate) fn settle(
         &self,
         users: &Users,
@@ -111,7 +111,7 @@ impl Site {
     ) -> Result<(OwnedFd, Maps), JoinError> {
         let nic = || self.name.clone();
         let Ok(program) = bpf::program_by_id(id) else {
-            // Without CAP_SYS_ADMIN nobody learns its name. Pins would tell that it is ours.
+            // Without CAP_SYS_ADMIN its name is hidden. Pins would show that it is ours.
             if not_pinned.kind() == io::ErrorKind::PermissionDenied {
                 return Err(self.out_of_reach(not_pinned));
             }
@@ -196,7 +196,7 @@ impl Site {
     /// Gives everything names, if it can be done for all.
     fn pin(&self, loaded: &Loaded, link: BorrowedFd<'_>) {
         let Some(pins) = &self.pins else { return };
-        // Nothing was attached, so what is there is of a program that somebody took off.
+        // Nothing was attached, so what is there is of a program that was taken off.
         pins.remove();
         let all = || -> io::Result<()> {
             pins.create()?;

@@ -15,7 +15,7 @@ pub(crate) enum SweepError {
 }
 
 /// Takes away what killed processes left on each NIC of the calling thread's network namespace
-/// that was ever joined: claims, and the program and its names where nobody alive uses the NIC.
+/// that was ever joined: claims, and the program and its names where no process uses the NIC.
 /// Nothing is attached for it. What went wrong comes back, with the other NICs swept.
 pub(crate) fn sweep() -> Vec<SweepError> {
     let folder = |source| JoinError::Folder { path: RUN_DIR.into(), source };
@@ -42,6 +42,6 @@ fn sweep_nic(ifindex: u32) -> Result<(), SweepError> {
         return Ok(());
     }
     drop((users, gate));
-    // Whoever uses it has the program there.
+    // A process that uses it has the program there.
     Ok(Nic::join(ifindex, AttachMode::Auto)?.sweep()?)
 }

@@ -8,7 +8,7 @@
  * in a completion queue; calls without "post" in their name wait.
  *
  * RESULTS. Calls that give an int give RR_OK or a positive number, or else a negative code:
- * rr_strerror says what it means, rr_last_error what happened to this thread.
+ * rr_strerror returns its meaning, rr_last_error the last error of this thread.
  *
  * HANDLES. Pointers to rr_domain, rr_endpoint, ... are names, not addresses. A call with one that
  * is closed, null or made up gives RR_EHANDLE. Objects may be closed in any order: each keeps what
@@ -16,7 +16,7 @@
  *
  * MEMORY. What a pointer points to is used during the call only, except the memory of posted
  * operations and of regions: see those. Out arguments of a call that fails are left as they are,
- * except handles, which are null then. Each call says under Safety what it trusts its caller with.
+ * except handles, which are null then. "Safety" of each call lists what its caller guarantees.
  *
  * THREADS. Objects of an endpoint of RR_SHARED (the default) and RR_DEDICATED are for all threads
  * at once; those of RR_OWNED for the thread that opened it. A child of fork closes what it

@@ -1,4 +1,4 @@
-/* What all programs share: a check that names itself, and contents that tell who wrote them. */
+/* What all programs share: a check that names itself, and contents that identify their writer. */
 #ifndef CHECK_H
 #define CHECK_H
 

@@ -87,8 +87,8 @@ fn return_value(code: &str) -> &'static str {
     match result.map_or("", |(result, _)| result.trim()) {
         "int" => {
             "On success RR_OK (0), or a positive number where the description names one. On \
-             failure a negative code: rr_strerror(3) says what it means, rr_last_error(3) what \
-             happened to this thread. Out arguments of a call that fails are left as they are, \
+             failure a negative code: rr_strerror(3) returns its meaning, rr_last_error(3) the \
+             last error of this thread. Out arguments of a call that fails are left as they are, \
              except handles, which are null then."
         }
         "const char" | "const char *" => {

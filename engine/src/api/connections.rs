@@ -48,11 +48,11 @@ impl Default for ListenOptions {
 ///         break request;
 ///     }
 /// };
-/// server.accept(&listener, request, b"welcome")?;
+/// server.accept(&listener, request, b"accepted")?;
 /// let events = client.event_queue();
 /// let peer = loop {
 ///     if let Some(Event::ConnectionOpened { peer, data, .. }) = events.wait(None)? {
-///         assert_eq!(&*data, b"welcome");
+///         assert_eq!(&*data, b"accepted");
 ///         break peer;
 ///     }
 /// };
@@ -185,9 +185,9 @@ impl<M: Attached> Endpoint<M> {
         let connection =
             open.engine.with(|engine| engine.accept_into(open.number, &asked, &asks))?;
         let address = self.address();
-        let said =
+        let sent =
             listener.engine.with(|engine| engine.say_accepted(connection, &asked, &address, data));
-        if let Err(error) = said {
+        if let Err(error) = sent {
             open.engine.with(|engine| engine.forget_accepted(connection));
             return Err(error);
         }

@@ -21,7 +21,7 @@ use crate::memory::{Arena, RegionSlice, alloc_region, default_arena_bytes};
 use crate::memory::{has_cap_ipc_lock, memlock_limit};
 use crate::progress::datagram::{Datagrams, window_bytes};
 use crate::progress::engine::{EngineParts, EngineState, LoopConfig};
-use crate::progress::shared_engine::Neighbours;
+use crate::progress::shared_engine::DomainEngines;
 use crate::progress::statistics::{Publisher, Reports};
 use crate::progress::zero_copy::Policy;
 use crate::proto::connection::Retry;
@@ -81,7 +81,7 @@ struct Inner {
     /// Where engines run, by the node of their NIC.
     placements: Mutex<Vec<(Option<u32>, Arc<Placement>)>>,
     /// Shared engines, which those who wait help.
-    neighbours: Arc<Neighbours>,
+    domain_engines: Arc<DomainEngines>,
     /// An endpoint was made, and NICs that were coming up were waited for.
     has_waited: AtomicBool,
 }
@@ -123,7 +123,7 @@ impl Domain {
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
         let exporter = settings.prometheus_address().map(open_exporter).transpose()?;
         let pinned = AtomicUsize::new(0);
-        let neighbours = Arc::default();
+        let domain_engines = Arc::default();
         let (cores, placements) = (topology::unpinned_cores(), Mutex::default());
         let inner = Inner {
             settings,
@@ -135,7 +135,7 @@ impl Domain {
             pinned,
             cores,
             placements,
-            neighbours,
+            domain_engines,
             has_waited: AtomicBool::new(false),
         };
         Ok(Self(Arc::new(inner)))
@@ -373,8 +373,8 @@ impl Domain {
         }
     }
 
-    pub(crate) fn neighbours(&self) -> Arc<Neighbours> {
-        Arc::clone(&self.0.neighbours)
+    pub(crate) fn domain_engines(&self) -> Arc<DomainEngines> {
+        Arc::clone(&self.0.domain_engines)
     }
 
     pub(crate) fn arena(&self) -> &Arc<Arena> {

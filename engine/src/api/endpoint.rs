@@ -217,7 +217,8 @@ impl Endpoint<Detached> {
         }
         let sockets = DriverChoice::Sockets;
         let driver = mode.state.placement.with_memory(|| open_driver(&domain, sockets))?;
-        let mut engine = SharedEngine::new(mode.state, driver, mode.sockets, domain.neighbours())?;
+        let mut engine =
+            SharedEngine::new(mode.state, driver, mode.sockets, domain.domain_engines())?;
         prepare(&mut engine)?;
         let engine = Arc::new(engine);
         // It was opened with the engine.

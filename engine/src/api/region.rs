@@ -10,7 +10,7 @@ use super::mode::{Attached, Owned};
 use crate::memory::{Buffer, RawSpan, Window};
 use crate::progress::engine::Engine;
 use crate::progress::leave::LET_GO;
-use crate::progress::lent::RegionCounts;
+use crate::progress::registered_memory::RegionCounts;
 use crate::proto::regions::{KeyName, KeyRequest};
 use crate::proto::table::Id;
 use crate::types::{Access, Error, Peer};

@@ -66,7 +66,7 @@ impl EngineRef for Arc<SharedEngine> {
     }
 
     fn notify_counter(&self, number: u32) {
-        (**self).tell(class_of(number));
+        (**self).notify_waiters(class_of(number));
     }
 
     fn new_wait_object(&self) -> io::Result<Arc<WaitObject>> {

@@ -15,9 +15,9 @@ use crate::types::Error;
 /// did not send everything: no descriptor wakes the background thread for these.
 const SOON: Duration = Duration::from_millis(1);
 
-/// By what something comes that nobody asked for: copies of the socket of datagrams if there is
-/// one, of the listeners, and of what engines of this host wake it by. The engine replaces them,
-/// the caretaker sleeps by those that are current then.
+/// Descriptors that become readable without a request of this engine: copies of the datagram
+/// socket if there is one, of the listeners, and of the descriptors by which engines of this host
+/// wake it. The engine replaces them; the caretaker sleeps on those current at that time.
 #[derive(Clone, Default)]
 pub(super) struct WakeFds(Arc<Mutex<Arc<[EngineFd]>>>);
 
@@ -87,7 +87,7 @@ impl Engine {
         self.state.drain_paths();
         self.acknowledge(true);
         self.acknowledge_all();
-        self.hasten_acks(u64::MAX);
+        self.quickack_lanes(u64::MAX);
         self.driver.end_detached();
         (self.owner_is_absent, self.chunks_rest) = (false, false);
         let happened = progressed?;

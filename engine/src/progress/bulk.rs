@@ -13,7 +13,7 @@ use crate::proto::table::Id;
 
 /// A kernel that sees both ends of a lane send delays acknowledgements for the next segment, for up
 /// to 40 ms. That may never be sent, since data in the other direction may use another lane. A
-/// zero-copy sender would wait for it; after this time the kernel is told to acknowledge, in
+/// zero-copy sender would wait for it; after this time the kernel is requested to acknowledge, in
 /// nanoseconds.
 const ACK_NS: u64 = 100_000;
 
@@ -190,7 +190,7 @@ impl Engine {
     }
 
     /// Makes kernels acknowledge chunks on lanes where nothing was sent since.
-    pub(super) fn hasten_acks(&mut self, until_ns: u64) {
+    pub(super) fn quickack_lanes(&mut self, until_ns: u64) {
         while let Some(&(key, due_ns)) = self.state.acks_due.front()
             && due_ns <= until_ns
         {
@@ -266,10 +266,10 @@ impl Engine {
         }
     }
 
-    /// A lane ends because its path is not to be relied on, as the peer says if it `is_told`, or
-    /// because another one is to take its place.
-    pub(super) fn abandon_lane(&mut self, lane: Id, is_told: bool) {
-        if is_told {
+    /// Ends a lane because its path is unreliable, as the peer reports if it `is_reported`, or
+    /// because another one replaces it.
+    pub(super) fn abandon_lane(&mut self, lane: Id, is_reported: bool) {
+        if is_reported {
             let state = &mut *self.state;
             state.paths.suspect_path_of(&mut state.core, state.now_ns, lane);
         }

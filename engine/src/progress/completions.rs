@@ -8,9 +8,9 @@ use super::copies::CopyMeter;
 use super::counters::{CounterEvents, Counting, UNCOUNTED};
 use super::events::EventQueues;
 use super::held::Held;
-use super::lent::LentRegions;
 use super::outside::{OutsideQueue, Ticket};
 use super::post::Memory;
+use super::registered_memory::RegisteredMemory;
 use super::shared::Keys;
 use crate::driver::traits::ProcessCookie;
 use crate::memory::{Buffer, Shape, Span, Window};
@@ -103,8 +103,8 @@ impl Slot {
     #[cold]
     fn counted_as(&self, is_ok: bool) -> Option<CounterEvents> {
         // Each of its messages counts.
-        let is_unheard = is_ok && self.kind == OperationKind::MultiReceive;
-        counted_as(self.kind, self.shape.len()).filter(|_| !is_unheard)
+        let is_uncounted = is_ok && self.kind == OperationKind::MultiReceive;
+        counted_as(self.kind, self.shape.len()).filter(|_| !is_uncounted)
     }
 
     /// Returns the known status of an operation whose peer failed.
@@ -145,13 +145,13 @@ impl Handle {
 
 /// Waiters outside of the engine that have an event since the last call.
 #[derive(Debug, Default)]
-pub(crate) struct News {
+pub(crate) struct Wakeups {
     /// Classes of queues and tickets, a bit each ([`class_of`]).
     pub(crate) classes: u32,
     pub(crate) wakers: Vec<Waker>,
 }
 
-impl News {
+impl Wakeups {
     pub(crate) fn is_empty(&self) -> bool {
         self.classes == 0 && self.wakers.is_empty()
     }
@@ -171,9 +171,9 @@ pub(crate) struct Completions {
     pub(crate) events: EventQueues,
     pub(crate) counting: Counting,
     copies: CopyMeter,
-    news: News,
+    wakeups: Wakeups,
     /// Memory that peers may access.
-    pub(crate) regions: LentRegions,
+    pub(crate) regions: RegisteredMemory,
     /// Bytes copied between user memory and staging or receive buffers.
     pub(crate) copied_bytes: u64,
     /// Operations that have ended.
@@ -193,8 +193,8 @@ impl Completions {
             events: EventQueues::new(),
             counting: Counting::default(),
             copies: CopyMeter::new(Clock::start()),
-            news: News::default(),
-            regions: LentRegions::default(),
+            wakeups: Wakeups::default(),
+            regions: RegisteredMemory::default(),
             copied_bytes: 0,
             finished: 0,
             matches: 0,
@@ -250,7 +250,7 @@ impl Completions {
     }
 
     /// Returns whether the memory of an outstanding operation is borrowed.
-    pub(crate) fn is_lent(&self, id: Id) -> bool {
+    pub(crate) fn is_borrowed(&self, id: Id) -> bool {
         let slot = self.slots.get(id.index()).and_then(Option::as_ref);
         slot.is_some_and(|slot| matches!(slot.held, Held::Nothing))
     }
@@ -315,7 +315,7 @@ impl Completions {
         if self.counting.is_used()
             && let Some(number) = self.counting.count(endpoint, event, is_ok)
         {
-            self.news.classes |= class_of(number);
+            self.wakeups.classes |= class_of(number);
         }
     }
 
@@ -332,7 +332,7 @@ impl Completions {
             if let Held::Window(window) = &slot.held {
                 window.load_from(span_of(&slot.shape), offset, room);
             } else {
-                // SAFETY: the slot owns the buffer (or its poster promised to keep the memory)
+                // SAFETY: the slot owns the buffer (or its poster guarantees the memory)
                 // until the operation ends, and no request of the kernel writes a send's memory.
                 unsafe { slot.shape.copy_to(offset, room) };
             }
@@ -358,7 +358,7 @@ impl Completions {
         if let Held::Window(window) = &slot.held {
             return checksum_of_window(window, span_of(&slot.shape), (offset, length), before);
         }
-        // SAFETY: the slot owns the buffer (or its poster promised to keep the memory) until the
+        // SAFETY: the slot owns the buffer (or its poster guarantees the memory) until the
         // operation ends; nothing of the kernel's writes a send's memory, and the protocol asks for
         // ranges of a receive only when their recv is reaped.
         unsafe { slot.shape.checksum(offset, length, before) }
@@ -397,8 +397,8 @@ impl Completions {
         result: Result<Status, Error>,
         buffer: Option<Buffer>,
     ) {
-        self.news.classes |= class_of(ticket.number());
-        self.news.wakers.extend(ticket.end(outcome_of((result, buffer))));
+        self.wakeups.classes |= class_of(ticket.number());
+        self.wakeups.wakers.extend(ticket.end(outcome_of((result, buffer))));
     }
 
     /// Appends a completion to its queue, where its space is reserved. It is made where it is
@@ -406,19 +406,19 @@ impl Completions {
     #[inline(always)]
     fn report(&mut self, number: u32, make: impl FnOnce() -> Completion) {
         if self.queues[number as usize].push(make) {
-            self.news.classes |= class_of(number);
+            self.wakeups.classes |= class_of(number);
         }
     }
 
     /// Returns whether a waiter outside of the engine has an event.
     #[inline]
-    pub(crate) fn has_news(&self) -> bool {
-        !self.news.is_empty()
+    pub(crate) fn has_wakeups(&self) -> bool {
+        !self.wakeups.is_empty()
     }
 
     /// Takes the waiters outside of the engine that have an event.
-    pub(crate) fn take_news(&mut self) -> News {
-        std::mem::take(&mut self.news)
+    pub(crate) fn take_wakeups(&mut self) -> Wakeups {
+        std::mem::take(&mut self.wakeups)
     }
 
     /// Takes the oldest completions of a queue, at most `limit`, and returns their number.

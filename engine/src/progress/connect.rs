@@ -71,7 +71,7 @@ impl Engine {
     /// route or carrier are omitted while there is another.
     fn ways_to(&mut self, locators: &Locators) -> Vec<Way> {
         let rails = self.state.rails.len().clamp(1, RAILS_MAX);
-        let told = self.state.core.rails();
+        let announced = self.state.core.rails();
         let mut ways = Vec::new();
         for (at, remote) in locators.iter().enumerate() {
             for rail in 0..rails {
@@ -84,7 +84,7 @@ impl Engine {
                     continue;
                 }
                 let reach = self.driver.reach(rail as u8, to);
-                let is_backup = told.get(rail).is_some_and(|rail| rail.role == ROLE_BACKUP);
+                let is_backup = announced.get(rail).is_some_and(|rail| rail.role == ROLE_BACKUP);
                 let apart = (rail + rails - at % rails) % rails;
                 let rank = (!is_first, is_backup, reach != Reach::Direct, apart, at);
                 ways.push((rank, remote, rail as u8, reach));
@@ -97,11 +97,11 @@ impl Engine {
             ways.retain(|&(_, _, rail, reach)| is_fit(rail, reach));
         }
         ways.truncate(WAYS_MAX);
-        let is_neighbour = self.is_neighbour(locators);
+        let is_on_this_host = self.is_on_this_host(locators);
         let way = |(_, remote, rail, _): (_, SocketAddr, u8, _)| {
             let is_own = self.has_address(remote.ip());
-            let shows_successor = remote == locators.first() && (!is_own || is_neighbour);
-            Way { remote, rail, is_own: is_own && !is_neighbour, shows_successor }
+            let shows_successor = remote == locators.first() && (!is_own || is_on_this_host);
+            Way { remote, rail, is_own: is_own && !is_on_this_host, shows_successor }
         };
         ways.into_iter().map(way).collect()
     }
@@ -124,7 +124,7 @@ impl Engine {
         let way = at.and_then(|at| self.state.core.way_of_path(session, at));
         let Some((remote, rail)) = way else { return false };
         let Some(known) = self.state.core.session(session) else { return false };
-        let is_own = self.has_address(remote.ip()) && !self.is_neighbour(&known.locators);
+        let is_own = self.has_address(remote.ip()) && !self.is_on_this_host(&known.locators);
         !self.state.paths.is_rail_down(rail) && !is_own
     }
 
@@ -134,7 +134,7 @@ impl Engine {
     }
 
     /// Returns whether all addresses of a peer are this engine's, too: it is on this host.
-    fn is_neighbour(&self, locators: &Locators) -> bool {
+    fn is_on_this_host(&self, locators: &Locators) -> bool {
         locators.iter().all(|locator| self.has_address(locator.ip()))
     }
 

@@ -468,9 +468,9 @@ impl Engine {
         }
     }
 
-    /// Ends a session that has sent a goodbye once that is delivered as far as this side can tell:
-    /// in stream mode the peer's kernel acknowledges it ([`Self::check_peers`]), unless its process
-    /// closes sooner.
+    /// Ends a session that has sent a goodbye once that is delivered as far as this side can
+    /// detect: in stream mode the peer's kernel acknowledges it ([`Self::check_peers`]), unless its
+    /// process closes sooner.
     ///
     /// RR-END-1.
     pub(super) fn end_if_left(&mut self, session: u32) -> bool {

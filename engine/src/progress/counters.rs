@@ -87,13 +87,13 @@ impl Counting {
     pub(super) fn count(&self, endpoint: u16, event: CounterEvents, is_ok: bool) -> Option<u32> {
         let bound = self.endpoints.get(usize::from(endpoint))?.as_ref()?;
         let count = bound.get(event.bits().trailing_zeros() as usize)?.as_ref()?;
-        let is_news = if is_ok {
+        let wakes = if is_ok {
             count.add(1)
         } else {
             count.add_errors(1);
             true
         };
-        is_news.then_some(count.number())
+        wakes.then_some(count.number())
     }
 }
 
@@ -109,9 +109,9 @@ mod tests {
         count.want(3);
         // A waiter for more does not delay one for less.
         count.want(9);
-        let told =
+        let notified =
             [(); 5].map(|()| counting.count(3, CounterEvents::SEND, true) == Some(count.number()));
-        assert_eq!(told, [false, false, true, false, false]);
+        assert_eq!(notified, [false, false, true, false, false]);
         assert!(counting.count(3, CounterEvents::WRITE, false).is_some(), "each error is reported");
         assert_eq!((count.value(), count.errors()), (5, 1));
         count.want(9);

@@ -60,7 +60,7 @@ pub(crate) struct LoopConfig {
     pub(crate) peer_timeout: Duration,
     /// Silence of a peer's engine, whose kernel answers, that ends a session.
     pub(crate) silent_timeout: crate::proto::control_lane::SilentTimeout,
-    /// Connections that have not said who they are.
+    /// Maximum number of unauthenticated connections.
     pub(crate) handshake_pending_max: usize,
     /// Time for their authentication, and for lanes to join.
     pub(crate) handshake_timeout: Duration,
@@ -225,7 +225,7 @@ impl EngineState {
         if self.rails.is_empty() {
             return vec![RailInfo { address: self.locators.first().ip(), speed_mbps: 0, role: 0 }];
         }
-        let told = self.rails.iter().map(|rail| RailInfo {
+        let infos = self.rails.iter().map(|rail| RailInfo {
             address: rail.address,
             speed_mbps: rail.speed_mbps.unwrap_or(0),
             role: match rail.role {
@@ -234,7 +234,7 @@ impl EngineState {
                 RailRole::Backup => ROLE_BACKUP,
             },
         });
-        told.collect()
+        infos.collect()
     }
 
     /// Returns the address of one of its endpoints.
@@ -292,8 +292,8 @@ impl Engine {
         state.acks_due.clear();
         state.rings.are_read = false;
         driver.set_rails(&state.rails).map_err(failed)?;
-        let told = state.rails_announced();
-        state.core.set_rails(told);
+        let announced = state.rails_announced();
+        state.core.set_rails(announced);
         listeners.into_iter().try_for_each(|it| driver.listen(it.into_inner())).map_err(failed)?;
         state.datagrams.attach(&mut *driver)?;
         driver.enable_shared_memory(state.core.engine());
@@ -408,10 +408,10 @@ impl Engine {
             return Err(self.fail_driver("the driver cannot make progress", error));
         }
         happened |= self.handle_events();
-        self.note_news_handled(began_ns);
+        self.note_events_handled(began_ns);
         self.fire_timers(began_ns);
         if !self.state.acks_due.is_empty() {
-            self.hasten_acks(self.state.now_ns);
+            self.quickack_lanes(self.state.now_ns);
         }
         if self.state.now_ns >= self.state.next_tick_ns {
             let state = &mut *self.state;
@@ -522,7 +522,7 @@ impl Engine {
                 Action::CloseLane { lane, is_failure: true } => {
                     self.close_lane(lane, LaneEnd::Failed("abandoned by the session"));
                 }
-                Action::AbandonLane { lane, is_told } => self.abandon_lane(lane, is_told),
+                Action::AbandonLane { lane, is_reported } => self.abandon_lane(lane, is_reported),
                 Action::SegmentsLost { session, at, bytes } => {
                     self.handle_segments_lost(session, at, bytes);
                 }

@@ -28,13 +28,13 @@ struct Queue {
 impl Queue {
     /// Adds an event of the engine. If the queue is full the oldest are dropped; those that report
     /// peers last, since flapping paths would displace them.
-    fn push_news(&mut self, event: &Event) {
+    fn push_of_engine(&mut self, event: &Event) {
         while self.entries.len() >= self.entries_max {
             let minor = |it: &Event| !it.is_of_session() && !it.is_of_connection();
             let least = self.entries.iter().position(minor);
-            let news = || self.entries.iter().position(|it| !it.is_of_connection());
+            let of_engine = || self.entries.iter().position(|it| !it.is_of_connection());
             self.lost += 1;
-            match least.or_else(news) {
+            match least.or_else(of_engine) {
                 Some(at) => self.entries.remove(at),
                 None => return,
             };
@@ -111,7 +111,7 @@ impl EventQueues {
     /// Reports an event of the engine.
     pub(crate) fn push(&mut self, event: &Event) {
         for queue in self.queues.iter_mut().filter(|queue| queue.reporters > 0) {
-            queue.push_news(event);
+            queue.push_of_engine(event);
         }
     }
 
@@ -169,7 +169,7 @@ mod tests {
         Event::PathChanged { address, rail, remote: address.locator().ip(), state, cause }
     }
 
-    fn is_news(event: &Event) -> bool {
+    fn is_peer_event(event: &Event) -> bool {
         matches!(event, Event::Connected { .. })
     }
 
@@ -184,12 +184,12 @@ mod tests {
         events.push(&Event::Connected { address: address() });
         (0..2 * FIRST_MAX).for_each(|rail| events.push(&flap(rail)));
         assert_eq!(events.first().len(), FIRST_MAX);
-        assert!(is_news(&events.first()[0]));
+        assert!(is_peer_event(&events.first()[0]));
         let oldest = &events.first()[1];
         let kept_from = FIRST_MAX + 1;
         assert!(matches!(oldest, Event::PathChanged { rail, .. } if *rail == kept_from));
         (0..FIRST_MAX + 1).for_each(|_| events.push(&Event::Connected { address: address() }));
-        assert!(events.first().len() == FIRST_MAX && events.first().iter().all(is_news));
+        assert!(events.first().len() == FIRST_MAX && events.first().iter().all(is_peer_event));
         assert_eq!(events.lost(FIRST), (2 * FIRST_MAX + 2) as u64);
     }
 
@@ -207,7 +207,7 @@ mod tests {
             assert!(matches!(events.pop(queue), Some(Event::RequestWithdrawn { .. })));
         }
         assert!(events.is_empty(queue) && events.pop(queue).is_none());
-        assert!(events.pop(FIRST).is_some_and(|event| is_news(&event)));
+        assert!(events.pop(FIRST).is_some_and(|event| is_peer_event(&event)));
     }
 
     #[test]

@@ -54,16 +54,16 @@ impl Engine {
         self.throttle_accept();
     }
 
-    /// Ends a connection that is a stranger's still; all that it holds is free again.
+    /// Closes an unauthenticated connection, and releases all that it holds.
     fn dismiss(&mut self, key: LaneKey) {
-        self.take_stranger(key);
+        self.take_unauthenticated(key);
         self.state.roles.insert(key, CLOSING);
         self.driver.close(key, CloseMode::Graceful);
     }
 
     /// Removes a connection from the unauthenticated ones, as it is authenticated, or about to be
     /// closed.
-    pub(super) fn take_stranger(&mut self, key: LaneKey) {
+    pub(super) fn take_unauthenticated(&mut self, key: LaneKey) {
         let Some(role) = self.state.roles.get_mut(key) else { return };
         match std::mem::replace(role, CLOSING) {
             Role::AwaitHello { .. } => self.state.handshakes_pending -= 1,
@@ -426,7 +426,7 @@ impl Engine {
         let is_sent = self.send_reply(key, &reply);
         match joined {
             Ok(lane) => {
-                self.take_stranger(key);
+                self.take_unauthenticated(key);
                 self.set_lane_key(lane, Some(key));
                 self.lane_joined(key, lane);
                 if !is_sent {
@@ -456,7 +456,7 @@ impl Engine {
         initiator: &Initiator,
         reply: &HelloReply,
     ) {
-        let (status, welcome) = match initiator.handle_reply(&self.state.keys, reply) {
+        let (status, outcome) = match initiator.handle_reply(&self.state.keys, reply) {
             Ok(believed) => believed,
             Err(distrust) => return self.handle_distrust(session, distrust),
         };
@@ -486,9 +486,9 @@ impl Engine {
         let step = connection.handle_reply(state.now_ns, status);
         if connection.is_connected() && !was_connected {
             // Nothing may be sent between the proof and the first segment.
-            let sent = self.send_handshake(key, welcome.proof.as_bytes());
+            let sent = self.send_handshake(key, outcome.proof.as_bytes());
             let state = &mut *self.state;
-            state.core.establish(session, ours, theirs, welcome.keys);
+            state.core.establish(session, ours, theirs, outcome.keys);
             self.control(session).attempt = None;
             self.state.roles.insert(key, Role::Control { session });
             self.control_established(session, key);

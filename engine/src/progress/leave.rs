@@ -21,7 +21,7 @@ impl Engine {
         let state = &mut *self.state;
         state.completions.events.unbind(endpoint);
         state.core.close_endpoint(endpoint, &mut state.completions);
-        if !self.end_operations(deadline) && self.is_memory_lent() {
+        if !self.end_operations(deadline) && self.has_borrowed_memory() {
             // Lanes are closed already; the only remaining option ends the rest of the engine as
             // well.
             self.shut_down();
@@ -104,9 +104,9 @@ impl Engine {
         }
     }
 
-    fn is_memory_lent(&self) -> bool {
+    fn has_borrowed_memory(&self) -> bool {
         let completions = &self.state.completions;
-        self.state.core.closed_operations().any(|(id, _)| completions.is_lent(id))
+        self.state.core.closed_operations().any(|(id, _)| completions.is_borrowed(id))
     }
 
     /// Ends the driver, and the outstanding operations of closed endpoints. Returns `false` if the
@@ -120,7 +120,7 @@ impl Engine {
         if is_done {
             let state = &mut *self.state;
             state.core.drop_closed(&mut state.completions);
-        } else if self.is_memory_lent() {
+        } else if self.has_borrowed_memory() {
             tracing::error!(
                 "the kernel does not release memory that was borrowed for an operation, and its \
                  endpoint is closed: the process ends before that memory is used for something else"

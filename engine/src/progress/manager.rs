@@ -156,30 +156,33 @@ impl Engine {
                     let peer = Address::new(name.engine, name.locators, name.endpoint);
                     let request = RequestId(request);
                     let event = Event::ConnectionRequest { request, listener, peer, data };
-                    self.tell(ends.0, event);
+                    self.push_event(ends.0, event);
                 }
                 Output::Withdrawn { endpoint, request, end } => {
                     let (request, end) = (RequestId(request), end.into());
-                    self.tell(endpoint, Event::RequestWithdrawn { request, end });
+                    self.push_event(endpoint, Event::RequestWithdrawn { request, end });
                 }
                 Output::Granted { link, address, data } => self.grant(link, &address, data),
                 Output::Opened { ends, link } => {
                     let (connection, peer, data) = (ConnectionId(link), Peer(ends.1), [].into());
-                    self.tell(ends.0, Event::ConnectionOpened { connection, peer, data });
+                    self.push_event(ends.0, Event::ConnectionOpened { connection, peer, data });
                 }
                 Output::Refused { endpoint, link, reason, data } => {
                     let (connection, refusal) = (ConnectionId(link), reason.into());
-                    self.tell(endpoint, Event::ConnectionRefused { connection, refusal, data });
+                    self.push_event(
+                        endpoint,
+                        Event::ConnectionRefused { connection, refusal, data },
+                    );
                 }
                 Output::Ended { endpoint, link, end } => {
                     let (connection, end) = (ConnectionId(link), end.into());
-                    self.tell(endpoint, Event::ConnectionEnded { connection, end });
+                    self.push_event(endpoint, Event::ConnectionEnded { connection, end });
                 }
             }
         }
     }
 
-    fn tell(&mut self, endpoint: u16, event: Event) {
+    fn push_event(&mut self, endpoint: u16, event: Event) {
         self.state.completions.events.push_to_endpoint(endpoint, event);
     }
 
@@ -192,7 +195,7 @@ impl Engine {
             Some(peer) => {
                 if let Some(endpoint) = manager.granted(link, peer.0) {
                     let connection = ConnectionId(link);
-                    self.tell(endpoint, Event::ConnectionOpened { connection, peer, data });
+                    self.push_event(endpoint, Event::ConnectionOpened { connection, peer, data });
                 }
             }
             None => {

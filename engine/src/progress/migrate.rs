@@ -102,7 +102,7 @@ impl Engine {
         let reply = answer_join(&state.keys, session, hello, reply, nonce);
         let is_sent = self.send_reply(key, &reply);
         let (session, at) = moved?;
-        self.take_stranger(key);
+        self.take_unauthenticated(key);
         if is_sent {
             self.control_moved(session, key, at);
         } else {

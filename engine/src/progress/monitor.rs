@@ -55,7 +55,7 @@ pub(super) struct EngineQuestions {
     pub(super) probed: Probed,
 }
 
-/// How often the caretaker looks for questions at control lanes, of which there is no other news.
+/// Interval at which the caretaker checks control lanes for questions, which do not wake it.
 /// Peers ask each seconds at the most.
 const LOOK: Duration = Duration::from_millis(500);
 
@@ -186,7 +186,7 @@ impl Engine {
                 state.core.ask_for_answer(session);
                 self.ask_all_paths(session);
             }
-            Decision::SaySegmentsLost { bytes } => {
+            Decision::ReportSegmentsLost { bytes } => {
                 state.core.announce_control_segments_lost(session, bytes);
             }
             Decision::AskForAck => state.core.ask_for_ack(session),

@@ -9,9 +9,9 @@ use rand::{RngExt, SeedableRng};
 use super::completions::{PostedTo, Posting, Route};
 use super::counters::CounterEvents;
 use super::engine::Engine;
-use super::lent::RegionCounts;
 use super::outside::Ticket;
 use super::post::{COMPLETIONS, Memory, Posted, Refused, beyond_inject_limit};
+use super::registered_memory::RegionCounts;
 use crate::memory::Window;
 use crate::proto::one_sided::Verb;
 use crate::proto::one_sided::origin::OneSidedRequest;
@@ -197,7 +197,7 @@ impl Engine {
 
     /// Puts a copy with a reserved slot: only the limit on operations refuses it, unless it has a
     /// fence, or a failed peer. Returns the operation, if it has to wait.
-    pub(crate) fn inject_promised_put(
+    pub(crate) fn inject_reserved_put(
         &mut self,
         request: OneSidedRequest,
         bytes: &[u8],
@@ -216,9 +216,9 @@ impl Engine {
             return Ok(None);
         }
         let (endpoint, length) = (request.endpoint, bytes.len() as u64);
-        let id = self.state.core.new_promised_one_sided(request, length);
+        let id = self.state.core.new_reserved_one_sided(request, length);
         let id = id.map_err(|refusal| self.error_of(peer, refusal))?;
-        let route = self.promised_route(to);
+        let route = self.reserved_route(to);
         let of_it = (OperationKind::Put, endpoint, peer);
         self.start_new_one_sided(id, of_it, Memory::copy_of(bytes), route, more);
         Ok(Some(id))

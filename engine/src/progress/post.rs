@@ -231,7 +231,7 @@ impl Engine {
         let may_go_now = request.level == CompletionLevel::Inject && request.is_plain();
         if may_go_now && request.length <= whole_limit {
             let shape = &memory.shape;
-            // SAFETY: the buffer (or the poster's promise) keeps the memory for this call.
+            // SAFETY: the buffer (or the poster's guarantee) keeps the memory for this call.
             let fill = |room: &mut [u8]| unsafe { shape.copy_to(0, room) };
             // SAFETY: as above.
             let sum = |before| unsafe { shape.checksum(0, shape.len(), before) };
@@ -293,7 +293,7 @@ impl Engine {
 
     /// Sends a copy with a reserved slot: only the limit on operations refuses it, and a failed
     /// peer. Returns the operation, if it has to wait.
-    pub(crate) fn inject_promised(
+    pub(crate) fn inject_reserved(
         &mut self,
         request: &SendRequest,
         bytes: &[u8],
@@ -308,16 +308,16 @@ impl Engine {
             }
         }
         let peer = Some(Peer(request.peer));
-        let id = self.state.core.new_promised_send(request);
+        let id = self.state.core.new_reserved_send(request);
         let id = id.map_err(|refusal| self.error_of(peer, refusal))?;
-        let route = self.promised_route(to);
+        let route = self.reserved_route(to);
         self.start_new_send(id, request, Memory::copy_of(bytes), route, more);
         Ok(Some(id))
     }
 
     /// Returns the route for the end of a send with a reserved slot: its success is not reported,
     /// and a full queue has no space for the failure of its peer.
-    pub(super) fn promised_route(&self, to: PostedTo<u32>) -> Route {
+    pub(super) fn reserved_route(&self, to: PostedTo<u32>) -> Route {
         let route = PostedTo { silent: true, ..to }.route();
         if self.state.completions.has_room(route) { route } else { Route::Nowhere }
     }

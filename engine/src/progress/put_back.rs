@@ -24,7 +24,7 @@ impl Engine {
         }
     }
 
-    /// The operation of a handle runs to its end, which nobody waits for.
+    /// Lets the operation of a handle run to its end without a waiter.
     pub(crate) fn abandon(&mut self, handle: Id) {
         let handles = &mut self.state.completions.handles;
         match handles.get_mut(handle) {

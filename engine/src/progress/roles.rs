@@ -94,9 +94,9 @@ pub(crate) struct Traffic {
     pub(crate) receiving: Option<ChunkReceive>,
     /// Length of the chunk being sent, and when it was passed to the driver.
     pub(crate) sending: Option<(u32, u64, super::traits::SendMode)>,
-    /// Chunks were sent since the kernel was last told not to delay acknowledgements.
+    /// Chunks were sent since the kernel was last requested not to delay acknowledgements.
     pub(crate) has_sent: bool,
-    /// It will be told soon, unless another chunk is sent first.
+    /// That is requested soon, unless another chunk is sent first.
     pub(crate) is_ack_due: bool,
     /// Chunks that the peer's kernel has not acknowledged.
     pub(super) silence: Silence,

@@ -76,7 +76,7 @@ impl Engine {
     }
 
     /// Segments of so many bytes are lost on the path at a position: this side has seen it, or the
-    /// peer says so.
+    /// peer reports it.
     pub(super) fn note_segments_lost(
         &mut self,
         session: u32,

@@ -95,7 +95,7 @@ impl Engine {
         self.watch_hot();
         self.read_clock();
         self.acknowledge_all();
-        self.hasten_acks(u64::MAX);
+        self.quickack_lanes(u64::MAX);
         self.watch_datagrams();
         let state = &mut *self.state;
         if state.core.has_cma() || (!state.core.feeding().is_empty() && !state.rings.is_full) {

@@ -33,7 +33,7 @@ use super::failure::PeerFailure;
 use super::lanes::Wait;
 use super::operation::Operation;
 use super::outbox::StagingPool;
-use super::peers::Promise;
+use super::peers::SlotReservation;
 use super::pieces::Granted;
 use super::place::Places;
 use super::rails::health::Transition;
@@ -81,10 +81,10 @@ pub(crate) enum Action {
     OpenLane { session: u32, lane: Id },
     /// Close a bulk lane; whatever it carried is lost.
     CloseLane { lane: Id, is_failure: bool },
-    /// Abort a bulk lane: its path has failed, or the peer (`is_told`) reports so.
-    AbandonLane { lane: Id, is_told: bool },
-    /// The peer says that segments of so many bytes are lost on the path at `at`; `None`: on that
-    /// of the control lane.
+    /// Abort a bulk lane: its path has failed here, or the peer reports that (`is_reported`).
+    AbandonLane { lane: Id, is_reported: bool },
+    /// The peer reports that segments of so many bytes are lost on the path at `at`; `None`: on
+    /// that of the control lane.
     SegmentsLost { session: u32, at: Option<u8>, bytes: u16 },
     /// All rails of the peer are known: say which paths there are, if this side opened the session.
     PairRails { session: u32 },
@@ -160,7 +160,7 @@ pub(crate) struct Core {
     /// Number of hellos sent: epochs never repeat, whichever peers are forgotten.
     hellos: u32,
     /// Session slots reserved for peers that are not authenticated yet.
-    pub(super) promised: Vec<Promise>,
+    pub(super) reserved_slots: Vec<SlotReservation>,
     /// Sessions by the places that are asked for.
     pub(super) places: Places,
     /// Of all connections.
@@ -230,7 +230,7 @@ impl Core {
             by_engine: HashMap::new(),
             over: Vec::new(),
             hellos: 0,
-            promised: Vec::new(),
+            reserved_slots: Vec::new(),
             places: Places::default(),
             retry: Arc::new(config.retry),
             remotes: Table::with_own_names(

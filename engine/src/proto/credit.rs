@@ -87,8 +87,8 @@ impl ReceiveCredit {
     /// it, and as far as what is held takes no more than half of the rest: little traffic does not
     /// make it grow and shrink by turns. Returns how much that is.
     pub(crate) fn shrink(&mut self, least: u32) -> u32 {
-        let promised = self.announced.wrapping_sub(self.consumed);
-        let window = promised.max(2 * self.held()).max(least).min(self.window);
+        let peer_credit = self.announced.wrapping_sub(self.consumed);
+        let window = peer_credit.max(2 * self.held()).max(least).min(self.window);
         std::mem::replace(&mut self.window, window) - window
     }
 

@@ -10,13 +10,13 @@ use crate::wire::locators::Locators;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub enum CompletionLevel {
     /// The buffer may be reused (`FI_INJECT_COMPLETE`; `MPI_Send`). Where the message was lost with
-    /// its peer, the next call that concerns the peer says so.
+    /// its peer, the next call that concerns the peer reports it.
     #[default]
     Inject,
     /// The peer's engine has the message (`FI_DELIVERY_COMPLETE` to its buffers). By datagrams it
     /// may have come before an earlier one of its stream; if the session ends before that one
-    /// comes, it is lost with it. A peer that had exited, or said goodbye, before it came ends the
-    /// send in an error. An engine takes messages for endpoints that it has closed, too.
+    /// comes, it is lost with it. A peer that had exited, or sent a goodbye, before it came ends
+    /// the send in an error. An engine takes messages for endpoints that it has closed, too.
     Delivery,
     /// A receive of the peer has matched the message (`FI_MATCH_COMPLETE`; `MPI_Ssend`). A
     /// rendezvous message completes at this point at every level: its buffer is needed until then.
@@ -66,7 +66,7 @@ pub(crate) enum Ended {
     /// A flush is done, and this many earlier operations were refused.
     Unflushed(u64),
     /// A receive from any source, and no peer is left.
-    Lonely,
+    NoPeerLeft,
     /// Cancelled by the user.
     Cancelled,
 }
@@ -114,21 +114,21 @@ pub(crate) trait Effects {
         Err(Refusal::Fault)
     }
     /// Uses `length` bytes at `offset` of `region` as the memory of operation `operation`, which is
-    /// the peer's; `lent_to` is the endpoint that it names, and whether it writes.
-    fn lend(
+    /// the peer's; `target` is the endpoint that it names, and whether it writes.
+    fn bind_region(
         &mut self,
         _operation: Id,
         _region: Id,
         _offset: u64,
         _length: u64,
-        _lent_to: (u16, bool),
+        _target: (u16, bool),
     ) -> Result<(), Refusal> {
         Err(Refusal::Fault)
     }
     /// Uses a copy of these bytes as the memory of operation `operation`, which is the peer's.
     fn keep(&mut self, _operation: Id, _bytes: &[u8]) {}
     /// Returns whether endpoint `target` can report another put.
-    fn can_tell(&self, _target: u16) -> bool {
+    fn can_report(&self, _target: u16) -> bool {
         true
     }
     /// Reports the completion of the peer's operation on `region` to endpoint `target`, with remote

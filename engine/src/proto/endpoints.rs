@@ -13,7 +13,7 @@ use super::unexpected::Kind;
 #[derive(Debug)]
 struct Open {
     number: u16,
-    /// Receives from any source end when no peer is left ([`super::lonely`]).
+    /// Receives from any source end when no peer is left ([`super::no_peer_left`]).
     needs_peers: bool,
     matcher: Matcher,
 }
@@ -225,7 +225,7 @@ impl Core {
             let is_received = bulk.incoming.iter().any(|range| range.operation == id);
             // A chunk that has left its lane's queue may still be in the kernel.
             if is_sent || is_received {
-                self.actions.push_back(Action::AbandonLane { lane, is_told: false });
+                self.actions.push_back(Action::AbandonLane { lane, is_reported: false });
             }
         }
     }

@@ -92,7 +92,7 @@ impl Core {
                 let end = session.next_frame();
                 let asks = match session.datagram.as_deref_mut() {
                     Some(datagram) => {
-                        datagram.hasten_acks(pool, fence.send);
+                        datagram.request_early_ack(pool, fence.send);
                         datagram.has_update_due()
                     }
                     None => session.demand_ack(),

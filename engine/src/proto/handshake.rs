@@ -78,7 +78,7 @@ pub(crate) struct Initiator {
 
 /// Result of an accepted or refused hello of a control lane.
 #[derive(Debug)]
-pub(crate) struct Welcome {
+pub(crate) struct HelloOutcome {
     /// The proof to send before the first segment, if the hello was accepted.
     pub(crate) proof: Proof,
     /// The keys of the session, if the hello was accepted.
@@ -116,7 +116,7 @@ impl Initiator {
         &self,
         keys: &JobKeys,
         reply: &HelloReply,
-    ) -> Result<(HelloStatus, Welcome), Distrust> {
+    ) -> Result<(HelloStatus, HelloOutcome), Distrust> {
         if reply.version.get() != VERSION {
             return Err(Distrust::Version(reply.version.get()));
         }
@@ -130,7 +130,7 @@ impl Initiator {
             reserved: 0.into(),
             proof: transcript_tag(&keys.proof, LABEL_INITIATOR, &self.hello, reply),
         };
-        Ok((status, Welcome { proof, keys: session_keys(keys, &self.hello, reply) }))
+        Ok((status, HelloOutcome { proof, keys: session_keys(keys, &self.hello, reply) }))
     }
 
     /// Handles the reply to the hello of a bulk lane. A peer that does not know the session replies
@@ -251,7 +251,7 @@ pub(crate) struct JoinWindow {
 }
 
 impl JoinWindow {
-    /// Marks a number as used. Returns `false` if it was used before, or is too old to tell.
+    /// Marks a number as used. Returns `false` if it was used before, or is too old to be checked.
     pub(crate) fn use_up(&mut self, number: u32) -> bool {
         let number = u64::from(number);
         if number >= self.next {

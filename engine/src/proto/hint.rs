@@ -140,9 +140,9 @@ mod tests {
     #[test]
     fn flags_carry_the_hint_for_the_receiver() {
         for hint in ALL {
-            let told = if hint == Hint::Latency { Hint::None } else { hint };
+            let expected = if hint == Hint::Latency { Hint::None } else { hint };
             // Other flags have other meanings.
-            assert_eq!(Hint::of_flags(hint.flags() | 7), told);
+            assert_eq!(Hint::of_flags(hint.flags() | 7), expected);
         }
         assert_eq!(Hint::of_flags(u8::MAX), Hint::None, "first and last is neither");
     }

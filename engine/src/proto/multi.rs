@@ -180,7 +180,7 @@ impl Core {
         if let Some((matcher, needs_peers)) = self.endpoints.with_needs(operation.endpoint) {
             multi.key = Some(matcher.insert_posted(selector, id.index() as u32 | STAYS));
             if needs_peers {
-                self.end_lonely(effects);
+                self.end_receives_without_sender(effects);
             }
         }
     }

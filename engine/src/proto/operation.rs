@@ -173,7 +173,7 @@ pub(crate) enum Cause {
     /// The target refused it.
     Refused(Refusal),
     /// No peer is left that could send.
-    Lonely,
+    NoPeerLeft,
 }
 
 impl Cause {
@@ -183,7 +183,7 @@ impl Cause {
             Self::Peer(failure) => Ended::Failed(failure, name),
             Self::Closed => Ended::Cancelled,
             Self::Refused(refusal) => Ended::Refused(refusal, name),
-            Self::Lonely => Ended::Lonely,
+            Self::NoPeerLeft => Ended::NoPeerLeft,
         }
     }
 }

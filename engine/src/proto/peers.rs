@@ -25,7 +25,7 @@ pub(crate) struct Admission {
 
 /// A slot reserved for an engine without a session, whose hello was accepted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Promise {
+pub(super) struct SlotReservation {
     engine: u64,
     epoch: u32,
     answered: u32,
@@ -55,7 +55,7 @@ impl Core {
         let slot = self.sessions.insert(session).ok()?.index() as u32;
         self.by_engine.insert(engine, slot);
         self.places.note_session(slot, &locators);
-        self.keep_promises(slot, engine);
+        self.release_reservation(slot, engine);
         if engine == self.engine {
             self.establish_loopback(slot);
         }
@@ -64,14 +64,14 @@ impl Core {
 
     /// Releases the slot that was reserved for an engine that has a session now. Hellos of this
     /// side answer earlier ones of the engine.
-    fn keep_promises(&mut self, slot: u32, engine: u64) {
+    fn release_reservation(&mut self, slot: u32, engine: u64) {
         let Some(session) = self.sessions.at_mut(slot as usize) else { return };
         let peer_wins = engine > self.engine;
-        self.promised.retain(|promise| {
-            if promise.engine == engine {
-                session.connection.expect_peer(peer_wins, promise.epoch, promise.answered);
+        self.reserved_slots.retain(|reservation| {
+            if reservation.engine == engine {
+                session.connection.expect_peer(peer_wins, reservation.epoch, reservation.answered);
             }
-            promise.engine != engine
+            reservation.engine != engine
         });
     }
 
@@ -157,7 +157,7 @@ impl Core {
             self.leave(remote.session);
         }
         self.note_over(remote.session);
-        self.end_lonely(effects);
+        self.end_receives_without_sender(effects);
         true
     }
 
@@ -263,11 +263,11 @@ impl Core {
             None => {
                 // Nothing is evicted for an unauthenticated peer.
                 let left = self.config.sessions_max - self.sessions.len();
-                let promised = self.promised.len();
-                if left <= promised && left + self.forgettable().len() <= promised {
+                let reserved = self.reserved_slots.len();
+                if left <= reserved && left + self.forgettable().len() <= reserved {
                     return Err(HelloStatus::Busy);
                 }
-                self.promised.push(Promise { engine, epoch, answered });
+                self.reserved_slots.push(SlotReservation { engine, epoch, answered });
             }
         }
         Ok(Admission { engine, locators: locators.into(), epoch, answered })
@@ -333,9 +333,9 @@ impl Core {
     fn end_admission(&mut self, admission: Admission) {
         let Admission { engine, epoch, answered, .. } = admission;
         self.take_offer(engine);
-        let promise = Promise { engine, epoch, answered };
-        if let Some(at) = self.promised.iter().position(|&other| other == promise) {
-            self.promised.swap_remove(at);
+        let reservation = SlotReservation { engine, epoch, answered };
+        if let Some(at) = self.reserved_slots.iter().position(|&other| other == reservation) {
+            self.reserved_slots.swap_remove(at);
             return;
         }
         let slot = self.session_of(engine);
@@ -426,10 +426,10 @@ mod tests {
         let mut core = core_of(2);
         for round in 0..100 {
             let admission = judge(&mut core, 20 + round, 1).unwrap();
-            assert_eq!((core.sessions.len(), core.promised.len()), (0, 1));
+            assert_eq!((core.sessions.len(), core.reserved_slots.len()), (0, 1));
             core.withdraw(admission);
         }
-        assert_eq!((core.sessions.len(), core.promised.len()), (0, 0));
+        assert_eq!((core.sessions.len(), core.reserved_slots.len()), (0, 0));
         assert!(core.poll_action().is_none());
     }
 
@@ -443,7 +443,7 @@ mod tests {
         let third = judge(&mut core, 22, 1).unwrap();
         assert!(core.admit_peer(first, LIMITS, LIMITS, SessionKeys::for_tests()).is_some());
         assert!(core.admit_peer(third, LIMITS, LIMITS, SessionKeys::for_tests()).is_some());
-        assert_eq!(core.promised.len(), 0);
+        assert_eq!(core.reserved_slots.len(), 0);
     }
 
     /// RR-CONN-4
@@ -485,6 +485,6 @@ mod tests {
         let second = judge(&mut core, 20, 2).unwrap();
         assert!(core.admit_peer(second, LIMITS, LIMITS, SessionKeys::for_tests()).is_some());
         assert!(core.admit_peer(first, LIMITS, LIMITS, SessionKeys::for_tests()).is_none());
-        assert_eq!((core.sessions.len(), core.promised.len()), (1, 0));
+        assert_eq!((core.sessions.len(), core.reserved_slots.len()), (1, 0));
     }
 }

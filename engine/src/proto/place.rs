@@ -100,7 +100,8 @@ impl Core {
         }
     }
 
-    /// The session that the place has led to, or one that asks who is there. `None`: at the limit.
+    /// Returns the session with the engine that listens at an address, or a new one that queries
+    /// it. `None`: at the limit.
     pub(super) fn session_at(&mut self, place: SocketAddr) -> Option<u32> {
         let known = slots_at(&self.places.of, place).find(|&slot| {
             self.places.note_look();

@@ -156,7 +156,7 @@ impl Core {
         let key = matcher.insert_posted(&selector, id.index() as u32);
         operation.state = OperationState::Posted { key: Some(key), ignore };
         if needs_peers {
-            self.end_lonely(effects);
+            self.end_receives_without_sender(effects);
         }
     }
 

@@ -99,7 +99,7 @@ pub(crate) struct Session {
     pub(crate) id: u64,
     /// Its keys, while it is established; a session with oneself has none.
     pub(crate) keys: Option<SessionKeys>,
-    /// Chunks have checksums; segments have them if the outbox says so.
+    /// Chunks have checksums; segments have them if the outbox adds them.
     pub(super) has_checksums: bool,
     /// No bulk lanes: granted ranges arrive in datagrams.
     pub(crate) bulk_in_datagrams: bool,
@@ -339,7 +339,7 @@ impl Session {
     }
 
     /// Returns whether a send has completed whose frame is not acknowledged, in stream mode.
-    pub(super) fn has_unheard_sends(&self) -> bool {
+    pub(super) fn has_unacked_completed_sends(&self) -> bool {
         self.completed_frame.is_some_and(|frame| !self.is_acknowledged(frame))
     }
 
@@ -351,7 +351,7 @@ impl Session {
         self.asks_ack = self.is_connected()
             && self.datagram.is_none()
             && self.asked_frame != self.completed_frame
-            && self.has_unheard_sends();
+            && self.has_unacked_completed_sends();
         self.asks_ack
     }
 
@@ -409,7 +409,7 @@ impl Session {
                 break;
             }
             self.control.pop_front();
-            SessionOneSided::note_said(&mut self.one_sided, &control);
+            SessionOneSided::note_staged(&mut self.one_sided, &control);
         }
         let is_open = self.outbox.has_open_segment();
         let speaks = is_open || self.has_update() || self.asks_ack;

@@ -110,9 +110,9 @@ mod tests {
     const LIMIT: Duration = Duration::from_secs(20);
     const SECOND_NS: u64 = 1_000_000_000;
 
-    fn answer(heard_ms: u64, asked_ms: u64) -> Unacked {
+    fn answer(answered_ms: u64, asked_ms: u64) -> Unacked {
         Unacked::Answer {
-            since_answer: Duration::from_millis(heard_ms),
+            since_answer: Duration::from_millis(answered_ms),
             since_sent: Duration::from_millis(asked_ms),
             resent: None,
         }

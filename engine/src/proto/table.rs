@@ -190,14 +190,14 @@ impl<T, K: Key> Table<T, K> {
         plain: impl FnOnce(&T) -> Option<R>,
     ) -> Option<(K, R)> {
         let slot = self.slots.get_mut(index)?;
-        let said = plain(slot.value.as_ref()?)?;
+        let plain_value = plain(slot.value.as_ref()?)?;
         let id = K::new(index as u32, slot.generation);
         std::mem::forget(slot.value.take());
         slot.generation = slot.generation.checked_add(1).unwrap_or(1);
         slot.next_free = self.free;
         self.free = index as u32;
         self.len -= 1;
-        Some((id, said))
+        Some((id, plain_value))
     }
 
     /// Returns the full key of the entry in a slot.

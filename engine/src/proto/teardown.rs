@@ -92,11 +92,11 @@ impl Core {
                 )
         };
         let is_hit = |operation: &Operation| operation.session == slot && !is_kept(operation);
-        let tells = |operation: &Operation| is_hit(operation) && !operation.is_decided();
-        let is_told = self.operations.iter().any(|(_, operation)| tells(operation));
+        let reports = |operation: &Operation| is_hit(operation) && !operation.is_decided();
+        let is_reported = self.operations.iter().any(|(_, operation)| reports(operation));
         self.fail_operations(is_hit, &failure, effects);
         if is_gap
-            && !is_told
+            && !is_reported
             && let Some(session) = self.sessions.at_mut(slot as usize)
         {
             session.unreported.get_or_insert(Box::new(failure));
@@ -105,7 +105,7 @@ impl Core {
             self.follow_up(slot, sequel);
         }
         self.note_over(slot);
-        self.end_lonely(effects);
+        self.end_receives_without_sender(effects);
     }
 
     /// Reconnects a session that was left and whose peer is wanted again.

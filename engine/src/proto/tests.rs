@@ -78,7 +78,7 @@ impl Effects for Results {
         Ok(())
     }
 
-    fn lend(&mut self, _: Id, _: Id, _: u64, _: u64, _: (u16, bool)) -> Result<(), Refusal> {
+    fn bind_region(&mut self, _: Id, _: Id, _: u64, _: u64, _: (u16, bool)) -> Result<(), Refusal> {
         Ok(())
     }
 

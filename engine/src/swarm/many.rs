@@ -3,7 +3,7 @@
 //! them have ended.
 
 use super::form::{UNTOUCHED, content, memory_of};
-use super::oracle::{Fate, Oracle, Place, Process, Promised};
+use super::oracle::{Fate, Oracle, PeekedMessage, Place, Process};
 use super::{Run, SERIAL_SHIFT};
 use crate::memory::Buffer;
 use crate::proto::receive::ReceiveRequest;
@@ -14,14 +14,14 @@ use crate::types::{Completion, Error, OperationKind, Status};
 pub(super) enum What {
     One,
     /// The message that a peek has found.
-    Promised(Promised),
+    Peeked(PeekedMessage),
     /// Many, until fewer bytes are free.
     Many(usize),
 }
 
 impl What {
-    pub(super) fn promised(self) -> Option<Promised> {
-        if let Self::Promised(promised) = self { Some(promised) } else { None }
+    pub(super) fn peeked(self) -> Option<PeekedMessage> {
+        if let Self::Peeked(peeked) = self { Some(peeked) } else { None }
     }
 
     pub(super) fn min_free(self) -> Option<usize> {

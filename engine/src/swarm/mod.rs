@@ -23,8 +23,8 @@ mod fuzz;
 mod garble;
 #[cfg(test)]
 mod lanes;
+mod local_peer_plan;
 mod many;
-mod neighbour_plan;
 mod one_sided;
 mod oracle;
 mod parting;
@@ -101,7 +101,7 @@ pub struct Report {
     /// Turns of all engines.
     pub turns: u64,
     /// Segments that came by rings, reads from memory, and pieces of messages that came by rings.
-    pub from_neighbours: [u64; 3],
+    pub from_local_peers: [u64; 3],
 }
 
 /// A process that runs, and what it calls the others.
@@ -245,7 +245,7 @@ fn run(plan: Plan, log: Option<File>) -> Result<Report, String> {
         wire_hash: run.world.net.borrow().wire_hash(),
         virtual_ns: now_ns,
         turns: run.world.turns,
-        from_neighbours: run.world.net.borrow().local_read_counts(),
+        from_local_peers: run.world.net.borrow().local_read_counts(),
     };
     match done {
         Ok(()) => Ok(report),
@@ -270,12 +270,12 @@ impl Run {
         let fair_ns = crate::driver::sim::net::Impairments::ideal().delay_ns;
         let is_attacked =
             plan.datagrams.as_ref().is_some_and(|datagrams| datagrams.attack_ns.is_some());
-        if let Some(impairments) = plan.neighbours {
+        if let Some(impairments) = plan.local_peers {
             world.net.borrow_mut().share_memory(impairments);
         }
         oracle.delay_ns = match &plan.rails {
             // An attacker that reads along may send copies that overtake, and so may rings.
-            _ if is_attacked || plan.neighbours.is_some() => 0,
+            _ if is_attacked || plan.local_peers.is_some() => 0,
             Some(rails) => rails.delay_ns(),
             None => plan.impairments.delay_ns.min(fair_ns),
         };
@@ -399,7 +399,7 @@ impl Run {
 
     /// Checks the results of a turn.
     fn after_turn(&mut self, host: usize) -> Result<(), String> {
-        self.tell_threads(host);
+        self.wake_threads(host);
         self.collect(host)?;
         self.check_waiting_room(host)?;
         if self.world.turns.is_multiple_of(TURNS_PER_LOOK) {
@@ -500,7 +500,7 @@ impl Run {
         let alive: Vec<Process> = alive.into_iter().filter(|&p| self.is_alive(p)).collect();
         self.oracle.check_end(|process| alive.contains(&process))?;
         self.check_memory()?;
-        self.greet()?;
+        self.exchange_messages()?;
         self.come_to_rest()
     }
 

@@ -19,8 +19,8 @@ use super::oracle::Process;
 use crate::driver::sim::random::Random;
 use crate::memory::{Buffer, Shape, Window};
 use crate::progress::completions::Route;
-use crate::progress::lent::RegionCounts;
 use crate::progress::post::Memory;
+use crate::progress::registered_memory::RegionCounts;
 use crate::proto::effects::CompletionLevel;
 use crate::proto::failure::PeerFailure;
 use crate::proto::hint::Hint;
@@ -472,7 +472,7 @@ impl Run {
     /// their way, or the target reads the memory of the origin, finds out after that that the
     /// origin has taken it back, and never completes the put.
     fn may_leave_anything(&self) -> bool {
-        let reads = self.plan.neighbours.as_ref().is_some_and(|it| it.reads);
+        let reads = self.plan.local_peers.as_ref().is_some_and(|it| it.reads);
         reads || self.plan.garble.chunks_ns.is_some()
     }
 

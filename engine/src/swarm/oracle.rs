@@ -17,7 +17,7 @@ pub(super) type Process = u64;
 pub(super) type Place = (Process, u16);
 
 /// What a peek reports of a message: source, tag, length, remote data.
-pub(super) type Promised = (Place, u64, usize, Option<u64>);
+pub(super) type PeekedMessage = (Place, u64, usize, Option<u64>);
 
 /// The outcome of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -75,7 +75,7 @@ pub(super) struct Received {
     pub(super) posted_ns: u64,
     pub(super) ended_ns: u64,
     /// The message that a peek announced.
-    pub(super) promised: Option<Promised>,
+    pub(super) peeked: Option<PeekedMessage>,
     /// It takes many messages.
     pub(super) many: Option<Many>,
     /// When it was posted, among threads.
@@ -474,7 +474,7 @@ impl Oracle {
         if (sent.tag, sent.length, sent.data) != (tag, length, data) {
             return fail("a message is reported wrongly");
         }
-        if received.promised.is_some_and(|it| it != (sent.from, sent.tag, sent.length, sent.data)) {
+        if received.peeked.is_some_and(|it| it != (sent.from, sent.tag, sent.length, sent.data)) {
             return fail("a peek announced another message");
         }
         Ok(())

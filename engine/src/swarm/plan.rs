@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::datagram_plan::DatagramPlan;
 use super::garble::GarblePlan;
-use super::neighbour_plan::neighbours_of;
+use super::local_peer_plan::local_peers_of;
 use super::one_sided::has_one_sided;
 use super::rail_plan::RailPlan;
 use super::thread_plan::ThreadPlan;
@@ -114,7 +114,7 @@ pub(crate) struct Plan {
     /// Datagrams beside the streams; `None`: engines have none.
     pub(crate) datagrams: Option<DatagramPlan>,
     /// Memory that hosts of one machine share; `None`: each is a machine of its own.
-    pub(crate) neighbours: Option<LocalPeerImpairments>,
+    pub(crate) local_peers: Option<LocalPeerImpairments>,
     /// Longer packets vanish on all links; 0: none do.
     pub(crate) packet_bytes_max: usize,
     /// Several rails; `None`: one per host, configured by the impairments.
@@ -192,7 +192,7 @@ impl Plan {
             backlog_max: random.pick(&[4, 20, 60]),
             impairments,
             datagrams: DatagramPlan::new(seed),
-            neighbours: neighbours_of(seed),
+            local_peers: local_peers_of(seed),
             rails: RailPlan::new(seed),
             packet_bytes_max: 0,
             bulk_in_datagrams: has_bulk_in_datagrams(seed),
@@ -246,7 +246,7 @@ impl Plan {
             backlog_max: 60,
             impairments: Impairments::ideal(),
             datagrams: by_datagrams.then(DatagramPlan::fair),
-            neighbours: None,
+            local_peers: None,
             rails: None,
             bulk_in_datagrams: false,
             garble: GarblePlan::default(),

@@ -144,7 +144,7 @@ fn a_fence_that_holds_nothing_back_is_found() {
 fn seeds_with_shared_memory(first: u64) -> impl Iterator<Item = u64> {
     (first..).filter(|&seed| {
         let plan = Plan::new(seed);
-        plan.neighbours.is_some() && plan.datagrams.is_some()
+        plan.local_peers.is_some() && plan.datagrams.is_some()
     })
 }
 
@@ -158,8 +158,8 @@ fn seeds_with_shared_memory_hold_and_repeat() {
         let first = run_seed(seed).unwrap_or_else(|what| panic!("seed {seed}: {what}"));
         let again = run_seed(seed).unwrap_or_else(|what| panic!("seed {seed}: {what}"));
         assert_eq!(first.trace_hash, again.trace_hash, "seed {seed}");
-        assert_eq!(first.from_neighbours, again.from_neighbours, "seed {seed}");
-        read = [0, 1, 2].map(|kind| read[kind] + first.from_neighbours[kind]);
+        assert_eq!(first.from_local_peers, again.from_local_peers, "seed {seed}");
+        read = [0, 1, 2].map(|kind| read[kind] + first.from_local_peers[kind]);
     }
     println!("{} segments and {} pieces by rings, {} reads", read[0], read[2], read[1]);
     assert!(read[0] > 200 && read[1] > 10 && read[2] > 10, "{read:?}");

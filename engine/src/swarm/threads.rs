@@ -377,7 +377,7 @@ impl Run {
             message: None,
             posted_ns: self.world.now_ns(),
             ended_ns: 0,
-            promised: None,
+            peeked: None,
             many: None,
             span: None,
         });
@@ -387,7 +387,7 @@ impl Run {
     }
 
     /// Wakes the threads of a process whose driver is ready.
-    pub(super) fn tell_threads(&mut self, host: usize) {
+    pub(super) fn wake_threads(&mut self, host: usize) {
         if let Some(bout) = self.bouts.get_mut(&host) {
             bout.engine.driver_is_readable();
             bout.is_care_due = true;

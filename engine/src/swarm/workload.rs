@@ -331,7 +331,7 @@ impl Run {
         let has_room = !engine.state.core.operations().is_full()
             && engine.state.completions.has_room(route(0, false));
         let claim = match what {
-            What::Promised(_) if has_room && index.is_multiple_of(3) => engine.claim(&request),
+            What::Peeked(_) if has_room && index.is_multiple_of(3) => engine.claim(&request),
             _ => Ok(None),
         };
         let route = route(index as u64, false);
@@ -354,7 +354,7 @@ impl Run {
                     message,
                     posted_ns,
                     ended_ns: 0,
-                    promised: what.promised(),
+                    peeked: what.peeked(),
                     many: what.min_free().map(Many::new),
                     span: None,
                 };
@@ -437,13 +437,13 @@ impl Run {
                 let Some((from, status)) = found else { continue };
                 let (tag, length, data) = (status.envelope.tag(), status.length, status.data);
                 let capacity = length.max(8);
-                let promised = What::Promised((from, tag, length, data));
+                let peeked = What::Peeked((from, tag, length, data));
                 if has_names(number) && self.random.one_in(8) {
                     self.discard(host, (process, endpoint), context, (from, status))?;
                     continue;
                 }
                 let wanted = (context, tag, u64::MAX);
-                self.receive_message(host, (process, endpoint), None, wanted, capacity, promised)?;
+                self.receive_message(host, (process, endpoint), None, wanted, capacity, peeked)?;
                 self.collect(host)?;
             }
         }
@@ -478,7 +478,7 @@ impl Run {
     pub(super) fn check_waiting(&self) -> Result<(), String> {
         for (index, it) in self.oracle.received.iter().enumerate() {
             let Some((source, _)) = it.source else { continue };
-            if it.fate != Fate::Outstanding || it.promised.is_some() || !self.is_alive(it.at.0) {
+            if it.fate != Fate::Outstanding || it.peeked.is_some() || !self.is_alive(it.at.0) {
                 continue;
             }
             let engine = self.homes.get(&it.at.0).and_then(|&host| self.world.look(host));
@@ -530,7 +530,7 @@ impl Run {
     }
 
     /// Has every pair that lives exchange a short and a long message; nothing may fail now.
-    pub(super) fn greet(&mut self) -> Result<(), String> {
+    pub(super) fn exchange_messages(&mut self) -> Result<(), String> {
         let first_sent = self.oracle.sent.len();
         let living: Vec<usize> = (0..self.residents.len())
             .filter(|&host| {

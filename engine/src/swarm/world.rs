@@ -77,7 +77,7 @@ pub(crate) struct World {
     /// Turns of all engines so far.
     pub(crate) turns: u64,
     /// Engines that are started know the speeds of their links, as reported by NICs.
-    pub(crate) tells_speed: bool,
+    pub(crate) reports_speed: bool,
 }
 
 impl World {
@@ -98,7 +98,7 @@ impl World {
             connection_ns: 0,
             idle_turns_max: 2,
             turns: 0,
-            tells_speed: false,
+            reports_speed: false,
         })
     }
 
@@ -158,7 +158,7 @@ impl World {
             nic: format!("sim{link}"),
             nic_index: link as u32 + 1,
             address: net.rail_address(host, link).ip(),
-            speed_mbps: net.link_mbps(host, link).filter(|_| self.tells_speed),
+            speed_mbps: net.link_mbps(host, link).filter(|_| self.reports_speed),
             mtu: None,
             role: RailRole::Ordinary,
         };

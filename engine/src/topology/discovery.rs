@@ -137,8 +137,9 @@ const LAYERS_MAX: u32 = 4;
 fn numa_node(sysfs: &Path, layers: u32) -> Option<u32> {
     if sysfs.join("device").exists() {
         // For a virtio NIC, the parent device has it. -1: the host has no NUMA nodes.
-        let told = |file: &str| read::<i64>(sysfs, file).and_then(|node| u32::try_from(node).ok());
-        return told("device/numa_node").or_else(|| told("device/../numa_node"));
+        let node_of =
+            |file: &str| read::<i64>(sysfs, file).and_then(|node| u32::try_from(node).ok());
+        return node_of("device/numa_node").or_else(|| node_of("device/../numa_node"));
     }
     let entries = fs::read_dir(sysfs).ok().filter(|_| layers > 0)?;
     let lower =

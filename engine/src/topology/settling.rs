@@ -51,16 +51,16 @@ pub enum RailsError {
 /// address, for a process that took it would be reached by none of another host.
 pub fn select_when_up(settings: &Settings, limit: Duration) -> Result<Selection, RailsError> {
     let start = Instant::now();
-    let mut is_said = false;
+    let mut is_logged = false;
     loop {
         let selection = select(&nics().map_err(RailsError::Unknown)?, settings)
             .map_err(RailsError::Settings)?;
         if selection.awaited.is_empty() || start.elapsed() >= limit {
             return judge(selection, start.elapsed());
         }
-        if !is_said {
+        if !is_logged {
             tracing::info!("waiting for a link of: {}", selection.awaited_reasons());
-            is_said = true;
+            is_logged = true;
         }
         thread::sleep(PAUSE.min(limit.saturating_sub(start.elapsed())));
     }

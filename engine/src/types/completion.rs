@@ -22,7 +22,7 @@ use crate::proto::table::Id;
 /// # let peer = left.insert_peer(&right.address())?;
 /// use ringrail::{Envelope, ReceiveOptions, Selector, SendOptions};
 ///
-/// left.send_blocking(peer, Envelope::tagged(1), b"who is there?", SendOptions::new())?;
+/// left.send_blocking(peer, Envelope::tagged(1), b"name?", SendOptions::new())?;
 /// let mut text = [0; 16];
 /// let from = Selector::from_any(Envelope::tagged(1));
 /// let status = right.receive_blocking(from, &mut text, ReceiveOptions::new())?;

@@ -9,7 +9,7 @@ use ringrail_xdp::{AttachMode, Missing, Nic, memlock_bytes, verify};
 const USAGE: &str = "usage: ringrail-xdp verify
        ringrail-xdp join NIC [auto|native|generic]
 
-  verify  loads the program through the kernel's verifier, and says what this user lacks
+  verify  loads the program through the kernel's verifier, and prints what this user lacks
   join    joins the processes that use the program on a NIC (the first one attaches it), until
           standard input ends; then it prints what became of the frames, and leaves";
 

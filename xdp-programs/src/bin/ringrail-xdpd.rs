@@ -17,8 +17,8 @@ use ringrail_xdp::lease::{
 ///
 /// Engines of ringrail whose processes lack privileges ask it for the queues of NICs, where
 /// control_lane is auto or xdp (setting xdpd_socket). It needs CAP_NET_RAW, CAP_NET_ADMIN and
-/// CAP_BPF, and before Linux 5.18 CAP_PERFMON. SECURITY.md of ringrail says what a member of the
-/// group can do.
+/// CAP_BPF, and before Linux 5.18 CAP_PERFMON. SECURITY.md of ringrail describes what a member
+/// of the group can do.
 #[derive(Debug, Parser)]
 #[command(name = "ringrail-xdpd", version)]
 struct Arguments {
@@ -29,17 +29,17 @@ struct Arguments {
     /// this nor --user is given.
     #[arg(long = "group", value_name = "GROUP")]
     groups: Vec<String>,
-    /// A user who is served besides; may be given again.
+    /// A user that is served besides; may be given again.
     #[arg(long = "user", value_name = "NUMBER")]
     users: Vec<u32>,
     /// Queues that one user may have at the same time.
     #[arg(long, value_name = "NUMBER", default_value_t = 16)]
     queues: u32,
-    /// A NIC whose queues are lent; may be given again. All where this is not given.
+    /// A NIC whose queues are leased; may be given again. All where this is not given.
     #[arg(long = "nic", value_name = "NAME")]
     nics: Vec<String>,
-    /// Whether queues of NICs that receive without copies are lent, too, though the user of one can
-    /// read and stop all that comes in on it.
+    /// Whether queues of NICs that receive without copies are leased, too, though the user of one
+    /// can read and stop all that comes in on it.
     #[arg(long, value_name = "yes|no", value_enum, default_value_t = Trust::No)]
     trust_clients: Trust,
     /// Writes the manual page and completions of shells into a folder such as /usr/share.

@@ -58,7 +58,7 @@ pub(crate) fn receive(
         match recvmsg(&connection, &mut vectors, &mut control, flags) {
             Ok(got) => break got,
             Err(Errno::INTR) => {}
-            // The other side has left without reading all; what it said before comes after this.
+            // The other side has left without reading all; what it sent before comes after this.
             Err(Errno::CONNRESET) if !was_reset => was_reset = true,
             Err(Errno::CONNRESET) => return Ok(None),
             Err(error) => return Err(error.into()),

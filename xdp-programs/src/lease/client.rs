@@ -20,12 +20,12 @@ use crate::Mode;
 /// How long the end of a lease waits for the daemon to have taken the claim back.
 const END_TIME: Duration = Duration::from_millis(50);
 
-/// Why nothing is lent.
+/// Why there is no lease.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LeaseError {
-    /// Nobody listens there.
-    #[error("ringrail-xdpd does not run (nobody listens at {path})")]
+    /// No process listens there.
+    #[error("ringrail-xdpd does not run (no process listens at {path})")]
     Absent {
         /// The socket.
         path: PathBuf,
@@ -33,16 +33,16 @@ pub enum LeaseError {
     /// This user is not among those who are served.
     #[error("ringrail-xdpd does not serve this user: {text}; join its group (ringrail by default)")]
     NotAllowed {
-        /// What the kernel or the daemon says.
+        /// The message of the kernel or the daemon.
         text: String,
     },
-    /// Somebody has the queue; another one may be free.
+    /// Another process has the queue; another queue may be free.
     #[error("{text}")]
     Busy {
-        /// What the daemon says.
+        /// The message of the daemon.
         text: String,
     },
-    /// The daemon says no.
+    /// The daemon refuses.
     #[error("ringrail-xdpd refuses: {text}")]
     Refused {
         /// Why.
@@ -88,7 +88,7 @@ impl Talk {
     fn say(&self, request: Request, descriptor: Option<BorrowedFd<'_>>) -> Result<(), LeaseError> {
         send(&self.connection, &request.to_bytes(), descriptor).or_else(|error| {
             match error.raw_os_error() {
-                // It may have said why before it hung up.
+                // It may have sent the reason before it closed the connection.
                 Some(libc::EPIPE | libc::ECONNRESET) => Ok(()),
                 _ => Err(LeaseError::os(error)),
             }
@@ -130,7 +130,7 @@ pub struct Offer {
 /// A queue whose datagrams come.
 #[derive(Debug)]
 pub struct Bound {
-    /// The lease. Datagrams come for as long as it is there and says so.
+    /// The lease. Datagrams come for as long as it exists and is not lost.
     pub lease: Lease,
     /// The queue.
     pub queue: u32,
@@ -204,8 +204,8 @@ impl Offer {
     ///
     /// See [`LeaseError`]; the offer is of use after [`LeaseError::Busy`] alone.
     pub fn try_bind(self, queue: u32) -> Result<Bound, (Self, LeaseError)> {
-        let heard = self.talk.say(Request::Bind { queue }, None).and_then(|()| self.talk.hear());
-        match heard {
+        let reply = self.talk.say(Request::Bind { queue }, None).and_then(|()| self.talk.hear());
+        match reply {
             Ok((Reply::Bound { queue: bound, is_zero_copy }, _)) if bound == queue => {
                 let Self { talk, nic, mode, .. } = self;
                 let lease = Lease { connection: talk.connection, nic, mode };
@@ -248,7 +248,7 @@ impl Lease {
         self.connection.as_fd()
     }
 
-    /// Says whether datagrams can still come. One short system call that does not wait.
+    /// Returns whether datagrams can still come. One short system call that does not wait.
     ///
     /// # Errors
     ///
@@ -259,7 +259,7 @@ impl Lease {
             Err(error) if is_silence(&error) => Ok(()),
             Ok(Some(packet)) => match Reply::from_bytes(&bytes[..packet.bytes]) {
                 Ok(Reply::Lost { text }) => Err(text),
-                _ => Err("ringrail-xdpd says what a lease does not end with".to_owned()),
+                _ => Err("ringrail-xdpd sent a reply that does not end a lease".to_owned()),
             },
             Ok(None) => Err("ringrail-xdpd has ended".to_owned()),
             Err(error) => Err(format!("ringrail-xdpd: {error}")),

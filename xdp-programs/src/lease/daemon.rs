@@ -1,8 +1,9 @@
-//! The daemon: who is let in, and a thread for each of them.
+//! The daemon: admission of clients, and a thread for each.
 //!
-//! Descriptors of strangers can make closing them wait (a FUSE file, a socket that lingers), and
+//! Closing descriptors of unknown clients can wait (a FUSE file, a socket that lingers), and
 //! joining a NIC may take a while: so each connection has a thread, and each user a limited number.
-//! Whoever is not served is told so by a thread that lets go of the connection without waiting.
+//! A client that is not served gets a refusal from a thread that releases the connection without
+//! waiting.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
@@ -33,7 +34,7 @@ use crate::{Claim, Nic};
 const SETUP_TIME: Duration = Duration::from_secs(10);
 /// How often a lease is looked after: its NIC, its port, and whether the daemon is to stop.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// How often NICs that nobody uses are looked for.
+/// Interval at which unused NICs are searched for.
 const TEND_EVERY: Duration = Duration::from_secs(1);
 /// How long the end of all leases may take when the daemon stops.
 const STOP_TIME: Duration = Duration::from_secs(3);
@@ -53,10 +54,10 @@ pub struct DaemonConfig {
     pub users: Vec<u32>,
     /// Queues that one user may have at the same time.
     pub queues_per_user: usize,
-    /// Names of the NICs that are lent; empty: all.
+    /// Names of the NICs whose queues are leased; empty: all.
     pub nics: Vec<String>,
     /// Clients may see all that comes in on a queue they borrow, and hold it up: queues of NICs
-    /// that receive without copies are lent, too.
+    /// that receive without copies are leased, too.
     pub trusts_clients: bool,
 }
 
@@ -64,8 +65,8 @@ pub struct DaemonConfig {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DaemonError {
-    /// Nobody would be served.
-    #[error("nobody may use it: name a group or a user")]
+    /// No user would be served.
+    #[error("no user may use it: name a group or a user")]
     Nobody,
     /// Another daemon listens there, or it is no socket at all.
     #[error("{path} is in use: stop the ringrail-xdpd that listens there, or choose another path")]
@@ -142,7 +143,7 @@ impl Daemon {
                 doing: "asking for the network namespace".into(),
                 source,
             })?;
-        // Whoever it had lent a queue to may still get what came for a port of before.
+        // A client of the previous daemon may still receive datagrams for its port.
         for error in sweep() {
             log(&format!("clearing up after killed processes: {error}"));
         }
@@ -226,7 +227,7 @@ impl Daemon {
     }
 }
 
-/// Tells why not, in a thread.
+/// Sends the reason of a refusal, in a thread.
 ///
 /// Closing the connection closes what was sent along, too, which waits for as long as its sender
 /// wants if it is the last descriptor of a socket that lingers. But no task lingers that ends. So
@@ -236,18 +237,19 @@ fn turn_away(connection: OwnedFd, (code, text): Refusal) -> Option<thread::JoinH
     let number = connection.as_raw_fd();
     let (ready, is_ready) = mpsc::sync_channel(1);
     let (closed, is_closed) = mpsc::sync_channel::<()>(1);
-    let tell = move || {
+    let send_reason = move || {
         let Ok(table) = OwnTable::new() else { return };
-        // Nobody has left: it is waited for.
+        // The receiver is there: it waits for this.
         let _ = ready.send(());
         // One who does not listen learns nothing.
         let _ = send(table.get(number), &Reply::Refused { code, text }.to_bytes(), None);
         // Nothing is sent: the end of the other side is what is waited for.
         let _ = is_closed.recv();
     };
-    let thread = thread::Builder::new().name("refusal".into()).stack_size(STACK_BYTES).spawn(tell);
-    // Where no thread or no table is to be had, closing it waits: there is no other way, and nobody
-    // could be served either.
+    let thread =
+        thread::Builder::new().name("refusal".into()).stack_size(STACK_BYTES).spawn(send_reason);
+    // Where no thread or no table is to be had, closing it waits: there is no other way, and no
+    // client could be served either.
     let _ = is_ready.recv();
     drop(connection);
     drop(closed);
@@ -255,7 +257,7 @@ fn turn_away(connection: OwnedFd, (code, text): Refusal) -> Option<thread::JoinH
 }
 
 impl Shared {
-    /// The user at the other end, if it is one who is served.
+    /// The user at the other end, if it is one that is served.
     fn who_asks(&self, connection: BorrowedFd<'_>) -> Result<u32, Refusal> {
         let unknown = |error: io::Error| (Code::NotAllowed, format!("asking who asks: {error}"));
         let (user, group) = peer(connection).map_err(unknown)?;
@@ -274,10 +276,10 @@ impl Shared {
         Err((Code::NotAllowed, text))
     }
 
-    /// That queues of this NIC are lent at all.
-    fn check_lent(&self, name: &str) -> Result<(), Refusal> {
-        let lent = &self.config.nics;
-        if lent.is_empty() || lent.iter().any(|lent| lent == name) {
+    /// Refuses a NIC whose queues are not leased.
+    fn check_leased(&self, name: &str) -> Result<(), Refusal> {
+        let leased = &self.config.nics;
+        if leased.is_empty() || leased.iter().any(|leased| leased == name) {
             return Ok(());
         }
         Err((Code::Nic, format!("ringrail-xdpd does not lend queues of {name}")))
@@ -301,7 +303,7 @@ struct Offered {
 
 /// A lease.
 struct Leased {
-    // Goes first: the port is nobody else's before.
+    // Goes first: no other process gets the port before.
     claim: Claim,
     port: Port,
     nic: Nic,
@@ -328,7 +330,7 @@ impl Visit<'_> {
         let _ = send(self.connection, &reply.to_bytes(), None);
     }
 
-    /// Waits for a request. `Err(None)`: there is nobody to answer to.
+    /// Waits for a request. `Err(None)`: the client is gone.
     fn request(&self, deadline: Instant) -> Result<(Request, Packet), Option<Refusal>> {
         loop {
             if self.shared.is_over.load(Ordering::SeqCst) {
@@ -378,7 +380,7 @@ impl Visit<'_> {
             return Err(Some((Code::Limit, text)));
         };
         let port = Port::check(udp, self.shared.cookie, address)?;
-        self.shared.check_lent(&port.check_nic(ifindex)?)?;
+        self.shared.check_leased(&port.check_nic(ifindex)?)?;
         let nic = self.shared.nics.join(ifindex)?;
         if !self.shared.config.trusts_clients {
             check_copies(&nic)?;
@@ -455,7 +457,7 @@ impl Visit<'_> {
 fn wait(connection: impl AsFd, at_most: Duration) {
     let timeout = timespec(at_most);
     let mut watched = [PollFd::new(&connection, PollFlags::IN)];
-    // Whatever it says, the call that reads says it better.
+    // Errors are reported by the call that reads.
     let _ = poll(&mut watched, Some(&timeout));
 }
 

@@ -1,4 +1,4 @@
-//! What is checked before a socket is lent, and lending it.
+//! What is checked before a queue is leased, and the lease.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -15,7 +15,7 @@ use crate::sys::device::Device;
 use crate::sys::socket::{bind_to_device, bound_device, netns_cookie};
 use crate::{Claim, Nic};
 
-/// Entries of the longest rings that a lent socket has: 384 KiB of the kernel's memory for all.
+/// Entries of the longest rings that a leased socket has: 384 KiB of the kernel's memory for all.
 pub const RING_ENTRIES_MAX: u32 = 8192;
 
 /// Why not, for the client.
@@ -114,8 +114,8 @@ impl Port {
         }
     }
 
-    /// That its address is one of the interface's, whose name it tells: an address may have another
-    /// one (the label of an IPv4 address).
+    /// Checks that its address is one of the interface's, and returns the name of that: an address
+    /// may have another one (the label of an IPv4 address).
     pub(crate) fn check_nic(&self, ifindex: u32) -> Result<String, Refusal> {
         self.check_device(ifindex)?;
         if matches!(self.addr.ip(), IpAddr::V6(ip) if ip.is_unicast_link_local()) {
@@ -173,7 +173,7 @@ pub(crate) fn check_entries(entries: u32) -> Result<(), Refusal> {
 }
 
 /// An AF_XDP socket that can be bound to a queue of `nic`, and to nothing else, with its rings: the
-/// kernel takes their memory from nobody's share, and lets them be made but once.
+/// kernel charges their memory to no user, and lets them be made only once.
 pub(crate) fn new_socket(nic: &Nic, entries: u32) -> Result<OwnedFd, Refusal> {
     let refused = |doing: &str, error: io::Error| {
         let name = nic.name();
@@ -193,8 +193,9 @@ pub(crate) fn new_socket(nic: &Nic, entries: u32) -> Result<OwnedFd, Refusal> {
     Ok(socket)
 }
 
-/// That lending a queue gives away nothing but what is claimed. A NIC without copies writes all
-/// that comes in on a queue to the memory of whoever has bound it, before any program sees it.
+/// Checks that a lease of a queue gives away nothing but what is claimed. A NIC without copies
+/// writes all that comes in on a queue to the memory of the process that has bound it, before any
+/// program sees it.
 pub(crate) fn check_copies(nic: &Nic) -> Result<(), Refusal> {
     if nic.may_have_zero_copy() {
         let text = format!(
@@ -208,7 +209,7 @@ pub(crate) fn check_copies(nic: &Nic) -> Result<(), Refusal> {
 }
 
 /// Binds the socket, whose memory the client has registered, and has the datagrams for
-/// `addr` come to it. Says whether frames are not copied.
+/// `addr` come to it. Returns whether frames are not copied.
 pub(crate) fn bind_and_claim(
     nic: &Nic,
     socket: BorrowedFd<'_>,

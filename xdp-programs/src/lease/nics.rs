@@ -67,7 +67,7 @@ impl Nics {
             let mut place = match place.try_lock() {
                 Ok(place) => place,
                 Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-                // Somebody joins it.
+                // Another thread joins it.
                 Err(TryLockError::WouldBlock) => return true,
             };
             if is_wanted || place.nic.as_ref().is_some_and(Nic::is_shared) {

@@ -25,8 +25,8 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// Listens where `config` says, in the place of a daemon that was killed, to those who may be
-    /// served.
+    /// Listens at the socket of `config`, in the place of a daemon that was killed, to those that
+    /// may be served.
     pub(super) fn listen(config: &DaemonConfig) -> Result<(OwnedFd, Self), DaemonError> {
         let os = |doing: &str| {
             let doing = format!("{doing} {}", config.socket.display());
@@ -68,19 +68,19 @@ fn open_socket() -> io::Result<OwnedFd> {
 /// Removes the socket that a killed daemon has left, and nothing else.
 fn remove_dead(path: &Path, address: &SocketAddrUnix) -> io::Result<()> {
     let is_socket = fs::symlink_metadata(path).is_ok_and(|there| there.file_type().is_socket());
-    // One that somebody listens at is not refused.
+    // One with a listener does not refuse.
     if is_socket && connect(open_socket()?, address) == Err(Errno::CONNREFUSED) {
         fs::remove_file(path)?;
     }
     Ok(())
 }
 
-/// Lets those connect who may: the kernel keeps others out where it is one group alone. Of what
-/// somebody else has put in the socket's place since it was bound nothing changes.
+/// Lets those connect who may: the kernel keeps others out where it is one group alone. A file
+/// that has replaced the socket since it was bound is not changed.
 fn open_to(path: &Path, groups: &[u32], users: &[u32]) -> io::Result<()> {
     let socket = open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
     if FileType::from_raw_mode(fstat(&socket)?.st_mode) != FileType::Socket {
-        return Err(io::Error::other("somebody has put something else there"));
+        return Err(io::Error::other("another file has replaced the socket"));
     }
     let mode = match (groups, users) {
         (&[group], []) => {

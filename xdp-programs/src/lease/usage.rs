@@ -37,7 +37,7 @@ pub(crate) struct Share {
 }
 
 impl Usage {
-    /// Nobody has anything.
+    /// No user has a lease.
     pub(crate) fn new(leases_per_user: usize) -> Arc<Self> {
         Arc::new(Self { leases_per_user, accounts: Mutex::default() })
     }

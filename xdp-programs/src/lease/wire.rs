@@ -10,7 +10,7 @@
 //!
 //! One request has an IPv6 address, or an IPv4 one mapped, in the place of text.
 //!
-//! Every version keeps this header and the refusal, so that each can tell another what is wrong.
+//! Every version keeps this header and the refusal, so that each can report a mistake to another.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
@@ -63,13 +63,13 @@ pub(crate) enum Code {
     NotAllowed,
     /// The user has, or asks for, too many.
     Limit,
-    /// Somebody has the queue.
+    /// Another process has the queue.
     Busy,
     /// The UDP socket, or its address.
     Address,
     /// The NIC, or the kernel.
     Nic,
-    /// Not what this protocol says.
+    /// Violates this protocol.
     Protocol,
 }
 
@@ -241,7 +241,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_said_is_understood() {
+    fn encoded_messages_are_decoded() {
         let requests = [
             Request::Ask { ifindex: 7, entries: 64 },
             Request::Bind { queue: u32::MAX },
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn another_version_is_told_apart() {
+    fn another_version_is_recognised() {
         let mut request = Request::Ask { ifindex: 1, entries: 64 }.to_bytes();
         request[4] = request[4].wrapping_add(1);
         assert!(matches!(Request::from_bytes(&request), Err(Garbled::Version(_))));
@@ -292,7 +292,7 @@ mod tests {
     proptest! {
         #[test]
         fn anything_else_is_refused(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
-            // What is accepted is what would be said.
+            // What is accepted is what would be encoded.
             if let Ok(request) = Request::from_bytes(&bytes) {
                 prop_assert_eq!(&request.to_bytes()[..], &bytes[..]);
             }

@@ -11,7 +11,7 @@ use crate::{Counters, Missing};
 
 const XDP_PASS: u32 = 2;
 
-/// Leaves the calling test, heard, where programs cannot be loaded.
+/// Skips the calling test, with a message, where programs cannot be loaded.
 macro_rules! require_bpf {
     () => {
         if let Some(missing) = Missing::of_this_thread() {
@@ -189,7 +189,7 @@ fn what_is_not_claimed_passes_by_reason() {
     }
 }
 
-/// Says, from the standards and not from the program, whether a frame is a datagram for
+/// Returns, by the standards and not by the program, whether a frame is a datagram for
 /// 10.0.0.2:7000 or [fd00::2]:7000 that is to be redirected.
 fn is_for_us(frame: &[u8]) -> bool {
     fn u16_at(bytes: &[u8], at: usize) -> Option<usize> {

@@ -15,7 +15,7 @@ pub(crate) const ATTACH_NATIVE: u32 = sys::XDP_FLAGS_DRV_MODE;
 /// The program takes frames that lie in several buffers (Linux 5.18).
 pub(crate) const HAS_FRAGS: u32 = sys::BPF_F_XDP_HAS_FRAGS;
 
-/// What the kernel says about a link.
+/// What the kernel reports about a link.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LinkInfo {
     /// Of an XDP program, as opposed to other kinds of links.
@@ -25,7 +25,7 @@ pub(crate) struct LinkInfo {
     pub(crate) ifindex: u32,
 }
 
-/// What the kernel says about a program.
+/// What the kernel reports about a program.
 #[derive(Clone, Debug)]
 pub(crate) struct ProgramInfo {
     pub(crate) id: u32,
@@ -40,7 +40,7 @@ pub(crate) struct Attached {
     pub(crate) native: u32,
     pub(crate) generic: u32,
     pub(crate) offloaded: u32,
-    /// `NETDEV_XDP_ACT_*`; 0 also where the kernel does not tell (before 6.3).
+    /// `NETDEV_XDP_ACT_*`; 0 also where the kernel does not report it (before 6.3).
     pub(crate) features: u64,
 }
 
@@ -63,7 +63,7 @@ pub(crate) fn link_create(
         flags,
         ..Default::default()
     };
-    // SAFETY: `options` is as large as its `sz` says and outlives the call, which keeps no pointer.
+    // SAFETY: `options` is as large as its `sz` and outlives the call, which keeps no pointer.
     let fd = unsafe {
         sys::bpf_link_create(program.as_raw_fd(), ifindex.cast_signed(), sys::BPF_XDP, &options)
     };
@@ -84,7 +84,7 @@ pub(crate) fn pin(object: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
     checked(unsafe { sys::bpf_obj_pin(object.as_raw_fd(), path.as_ptr()) })
 }
 
-/// Takes the program off the NIC, whoever else holds the link.
+/// Takes the program off the NIC, also if other processes hold the link.
 pub(crate) fn link_detach(link: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: takes no pointer.
     checked(unsafe { sys::bpf_link_detach(link.as_raw_fd()) })
@@ -148,7 +148,7 @@ pub(crate) fn query(ifindex: u32) -> io::Result<Attached> {
         sz: size_of::<sys::bpf_xdp_query_opts>() as sys::size_t,
         ..Default::default()
     };
-    // SAFETY: `found` is as large as its `sz` says and outlives the call.
+    // SAFETY: `found` is as large as its `sz` and outlives the call.
     checked(unsafe { sys::bpf_xdp_query(ifindex.cast_signed(), 0, &mut found) })?;
     let mut attached = Attached {
         native: found.drv_prog_id,
@@ -192,7 +192,7 @@ pub(crate) fn test_run(program: BorrowedFd<'_>, frame: &mut [u8]) -> io::Result<
         data_size_out: out.len() as u32,
         ..Default::default()
     };
-    // SAFETY: both buffers are as large as said and outlive the call.
+    // SAFETY: both buffers have the given lengths and outlive the call.
     checked(unsafe { sys::bpf_prog_test_run_opts(program.as_raw_fd(), &mut options) })?;
     frame.copy_from_slice(&out);
     Ok(options.retval)

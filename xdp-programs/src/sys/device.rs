@@ -141,14 +141,14 @@ impl<'socket> Device<'socket> {
         }
     }
 
-    /// Receive queues that it could have; `None` where the driver does not tell.
+    /// Receive queues that it could have; `None` where the driver does not report it.
     pub(crate) fn queues_max(&mut self) -> Option<u32> {
         let mut channels = Channels { command: ETHTOOL_GCHANNELS, ..Channels::default() };
         self.ethtool(&mut channels).ok()?;
         Some(channels.rx_max.max(channels.combined_max)).filter(|&most| most > 0)
     }
 
-    /// Whether it can be told to send a flow to a queue.
+    /// Whether it can be configured to send a flow to a queue.
     pub(crate) fn rules(&mut self) -> Rules {
         let mut count =
             RxRings { command: ETHTOOL_GRXCLSRLCNT, flow_type: 0, rings: 0, rest: [0; 32] };

@@ -80,7 +80,7 @@ pub(crate) fn peer_groups(connection: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
             return Ok(groups);
         }
         let error = io::Error::last_os_error();
-        // It has said how many there are.
+        // It has returned how many there are.
         if error.raw_os_error() != Some(libc::ERANGE) || count <= groups.len() {
             return Err(error);
         }

@@ -26,7 +26,7 @@ impl OwnTable {
 
     /// The descriptor `number`, which was open when the table was made.
     pub(crate) fn get(&self, number: RawFd) -> BorrowedFd<'_> {
-        // SAFETY: nobody else closes anything in this table, and this thread only by its end.
+        // SAFETY: no other thread closes anything in this table, and this thread only by its end.
         unsafe { BorrowedFd::borrow_raw(number) }
     }
 }

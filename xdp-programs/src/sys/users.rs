@@ -15,7 +15,7 @@ pub(crate) fn group_id(name: &str) -> io::Result<Option<u32>> {
     loop {
         let mut group = MaybeUninit::<libc::group>::uninit();
         let mut found = ptr::null_mut();
-        // SAFETY: all pointers are to values that outlive the call, and `room` has the length said.
+        // SAFETY: all pointers are to values that outlive the call; `room` has the given length.
         let error = unsafe {
             libc::getgrnam_r(
                 name.as_ptr(),

@@ -24,8 +24,8 @@
 //!
 //! While owners are active the thread wakes once in 1 to 16 ms and looks at one word of each; when
 //! all are parked it sleeps without a timeout. An owner pays one system call for the first step
-//! after it was parked, and otherwise none. Of control lanes nothing tells it: those of sessions
-//! without datagrams it looks at twice a second, for questions whether the engine is there. Shared
+//! after it was parked, and otherwise none. Control lanes do not wake it: it checks those of
+//! sessions without datagrams twice a second, for questions whether the engine is there. Shared
 //! engines are looked after by their driver's descriptor.
 
 mod activity;

@@ -109,7 +109,7 @@ struct Empty {
     steps: AtomicU64,
     turns: AtomicU64,
     /// Turns consume an event.
-    has_news: AtomicBool,
+    has_event: AtomicBool,
 }
 
 impl Cared for Empty {
@@ -139,7 +139,7 @@ impl Cared for Empty {
 
     fn turn(&self) -> Option<Result<(bool, Option<Duration>), Error>> {
         self.turns.fetch_add(1, Ordering::Relaxed);
-        Some(Ok((self.has_news.load(Ordering::Relaxed), None)))
+        Some(Ok((self.has_event.load(Ordering::Relaxed), None)))
     }
 }
 
@@ -196,9 +196,9 @@ fn unconsumed_events_pause_polling() {
         assert_eq!(ward.look(now), None);
         assert!(ward.listens(), "whatever happened before");
     }
-    engine.has_news.store(true, Ordering::Relaxed);
+    engine.has_event.store(true, Ordering::Relaxed);
     assert_eq!(call(&mut ward, now), None);
-    engine.has_news.store(false, Ordering::Relaxed);
+    engine.has_event.store(false, Ordering::Relaxed);
     now += TICK * 100;
     for _ in 0..3 {
         assert_eq!(call(&mut ward, now), Some(TICK * 2), "the previous event was long ago");

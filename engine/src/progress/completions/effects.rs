@@ -38,8 +38,8 @@ impl Effects for Completions {
                 self.copied_bytes += bytes.len() as u64;
                 return;
             }
-            // SAFETY: the slot owns the buffer (or its poster promised exclusive memory) until the
-            // operation ends; the protocol keeps `offset + bytes.len()` within its capacity.
+            // SAFETY: the slot owns the buffer (or its poster guarantees exclusive memory) until
+            // the operation ends; the protocol keeps `offset + bytes.len()` within its capacity.
             self.copies.run(bytes.len(), || unsafe { slot.shape.copy_from(offset, bytes) });
             self.copied_bytes += bytes.len() as u64;
         }
@@ -52,7 +52,7 @@ impl Effects for Completions {
         if source.held.is_window() || target.held.is_window() {
             return copy_by_windows(source, target, offset as usize, length as usize);
         }
-        // SAFETY: both slots own their buffers (or their posters promised the memory) until the
+        // SAFETY: both slots own their buffers (or their posters guarantee the memory) until the
         // operations end, a receive's memory is exclusive, and the protocol keeps the range within
         // both.
         unsafe { target.shape.copy_of(&source.shape, offset as usize, length as usize) };
@@ -78,16 +78,15 @@ impl Effects for Completions {
         self.regions.atomic(region, offset, codes, operands, before)
     }
 
-    fn lend(
+    fn bind_region(
         &mut self,
         operation: Id,
         region: Id,
         offset: u64,
         length: u64,
-        lent_to: (u16, bool),
+        (target, is_write): (u16, bool),
     ) -> Result<(), Refusal> {
-        let (target, is_write) = lent_to;
-        let (window, shape) = self.regions.lend(region, offset, length, is_write)?;
+        let (window, shape) = self.regions.bind(region, offset, length, is_write)?;
         let kind = if is_write { OperationKind::Receive } else { OperationKind::Send };
         let route = Route::Region(region);
         let (memory, peer) = (Memory { buffer: None, shape }, None);
@@ -108,7 +107,7 @@ impl Effects for Completions {
         self.insert(operation, Posting { kind, route, memory, peer, envelope });
     }
 
-    fn can_tell(&self, target: u16) -> bool {
+    fn can_report(&self, target: u16) -> bool {
         let queue = self.regions.queue_of(target);
         let queue = queue.and_then(|queue| self.queues.get(queue as usize));
         queue.is_some_and(Queue::has_room)
@@ -118,7 +117,7 @@ impl Effects for Completions {
         self.regions.count(region, access, arrival.length);
         self.count_access(access, target);
         if arrival.data.is_some() {
-            self.tell_of_put(target, arrival);
+            self.report_put(target, arrival);
         }
     }
 
@@ -211,7 +210,7 @@ impl Effects for Completions {
         let taken = self.slots.get_mut(operation.index()).and_then(Option::take);
         let Some(slot) = taken else { return };
         if let Route::Region(region) = slot.route {
-            return self.end_lent(&slot, region, &ended);
+            return self.end_remote_access(&slot, region, &ended);
         }
         let result = match ended {
             Ended::Sent { .. } => {
@@ -231,7 +230,7 @@ impl Effects for Completions {
             Ended::Failed(_, None) => Err(Error::UnknownPeer),
             Ended::Refused(cause, name) => Err(refused(&slot, cause, name)),
             Ended::Unflushed(count) => Err(Error::Unflushed(count)),
-            Ended::Lonely => Err(Error::NoPeerLeft),
+            Ended::NoPeerLeft => Err(Error::NoPeerLeft),
             Ended::Cancelled => Err(Error::Cancelled),
         };
         self.finish(slot, result);
@@ -240,7 +239,7 @@ impl Effects for Completions {
 
 impl Completions {
     /// Handles the end of a peer's operation on memory of this engine that did not end at once.
-    fn end_lent(&mut self, slot: &Slot, region: Id, ended: &Ended) {
+    fn end_remote_access(&mut self, slot: &Slot, region: Id, ended: &Ended) {
         let is_write = slot.kind == OperationKind::Receive;
         let target = slot.offset as u16;
         match ended {
@@ -266,7 +265,7 @@ impl Completions {
     }
 
     /// Reports a put with remote data to the owner of an endpoint.
-    fn tell_of_put(&mut self, target: u16, arrival: &Arrival) {
+    fn report_put(&mut self, target: u16, arrival: &Arrival) {
         let Some(queue) = self.regions.queue_of(target) else { return };
         let (peer, length) = (Some(Peer(arrival.peer)), arrival.length as usize);
         let status = Status { peer, envelope: Envelope::UNTAGGED, length, data: arrival.data };
@@ -293,7 +292,7 @@ fn copy_by_windows(source: &Slot, target: &Slot, offset: usize, length: usize) {
         let piece = &mut piece[..(offset + length - at).min(4096)];
         match &source.held {
             Held::Window(window) => window.load_from(span_of(&source.shape), at, piece),
-            // SAFETY: the slot owns its buffer (or its poster promised the memory) until the
+            // SAFETY: the slot owns its buffer (or its poster guarantees the memory) until the
             // operation ends, and nothing writes the memory of a send.
             _ => unsafe { source.shape.copy_to(at, piece) },
         }

@@ -19,7 +19,7 @@ impl Completions {
         let span = self.piece(id, offset, length).filter(|_| !self.is_window(id));
         if let Some(span) = span {
             self.copied_bytes += length as u64;
-            // SAFETY: the slot owns the buffer (or its poster promised to keep the memory) until
+            // SAFETY: the slot owns the buffer (or its poster guarantees the memory) until
             // the operation ends, which is not while `self` is borrowed; nothing writes a send's
             // memory.
             return unsafe { std::slice::from_raw_parts(span.ptr, length) };
@@ -38,7 +38,7 @@ impl Completions {
     ) -> Option<&mut [u8]> {
         let span = self.piece(id, offset, length).filter(|_| !self.is_window(id))?;
         self.copied_bytes += length as u64;
-        // SAFETY: the slot owns the buffer (or its poster promised exclusive memory) until the
+        // SAFETY: the slot owns the buffer (or its poster guarantees exclusive memory) until the
         // operation ends, which is not while `self` is borrowed, and no request of the kernel
         // writes a message that comes in pieces.
         Some(unsafe { std::slice::from_raw_parts_mut(span.ptr, length) })

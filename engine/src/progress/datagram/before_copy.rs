@@ -122,7 +122,7 @@ impl Engine {
         self.control(session).count_long(poll, piece.len);
         {
             // SAFETY: `piece` is memory of an outstanding send, which its slot of the completions
-            // owns or its poster promised to keep; within this block no operation ends.
+            // owns or its poster guarantees; within this block no operation ends.
             let bytes = unsafe { std::slice::from_raw_parts(piece.ptr, piece.len) };
             self.send_uncopied(session, bytes);
         }

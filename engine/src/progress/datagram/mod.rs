@@ -265,7 +265,7 @@ impl Engine {
     /// RR-PATH-5.
     pub(super) fn close_path(&mut self, session: u32) {
         self.note_carrier(session, true);
-        if self.state.paths.hasten_last_ack(session) {
+        if self.state.paths.prepare_final_ack(session) {
             self.transmit(session, CARRIER, false);
             self.driver.flush_datagrams();
         }
@@ -322,8 +322,8 @@ impl Engine {
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => {
                     // It concerns no single peer; paths that answer no more go by TCP.
-                    static SAID: Seldom = Seldom::new();
-                    if SAID.is_due() {
+                    static WARNED: Seldom = Seldom::new();
+                    if WARNED.is_due() {
                         tracing::warn!("cannot receive datagrams: {error}");
                     }
                     self.drained();
@@ -388,7 +388,7 @@ impl Engine {
     /// Notes that the driver was polled in a turn that began at `began_ns`, and its events are
     /// handled. Later events happened after that; if the loop was suspended meanwhile their time is
     /// unknown.
-    pub(super) fn note_news_handled(&mut self, began_ns: u64) {
+    pub(super) fn note_events_handled(&mut self, began_ns: u64) {
         let datagrams = &mut self.state.datagrams;
         datagrams.has_slept = false;
         if datagrams.is_watched {
@@ -456,14 +456,14 @@ impl Engine {
 
     /// Acknowledges everything before the loop sleeps, as nothing will until it wakes.
     pub(super) fn acknowledge_all(&mut self) {
-        let awake = self.state.paths.hasten_acks();
+        let awake = self.state.paths.begin_quickacks();
         if !awake.is_empty() {
             for &session in &awake {
                 self.transmit_all(session);
             }
             self.driver.flush_datagrams();
         }
-        self.state.paths.end_hasten_acks(awake);
+        self.state.paths.end_quickacks(awake);
     }
 }
 

@@ -363,8 +363,8 @@ impl<'a, S, T> Holder<'a, S, T> {
             // SAFETY: only the holder frees nodes.
             let link = unsafe { &lock.node(head).next };
             // A pusher without a link is marked as left.
-            let told = link.compare_exchange(NONE, LEFT, Ordering::AcqRel, Ordering::Acquire);
-            is_linked |= told.is_err_and(|link| link != LEFT);
+            let marked = link.compare_exchange(NONE, LEFT, Ordering::AcqRel, Ordering::Acquire);
+            is_linked |= marked.is_err_and(|link| link != LEFT);
         }
         sync::point();
         lock.holder.store(0, Ordering::Relaxed);

@@ -147,8 +147,8 @@ fn holder_may_post_and_must_not_wait() {
         assert_eq!(post(&combiner, (0, 1)), Posted::Queued);
         assert!(combiner.try_lock().is_none());
         let refused = catch_unwind(AssertUnwindSafe(|| drop(combiner.lock())));
-        let said = refused.unwrap_err().downcast::<&str>().unwrap();
-        assert!(said.contains("inside the engine already"), "{said}");
+        let message = refused.unwrap_err().downcast::<&str>().unwrap();
+        assert!(message.contains("inside the engine already"), "{message}");
         // Another thread may, once this one has left.
         assert!(thread::scope(|scope| {
             scope.spawn(|| combiner.try_lock().is_none()).join().unwrap()

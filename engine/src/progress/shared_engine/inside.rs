@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::nanoseconds;
-use super::place::{Place, Told};
+use super::place::{PendingWakeups, Place};
 use crate::progress::caretaker::SendEngine;
 use crate::progress::completions::{PostedTo, counted_as};
 use crate::progress::engine::Engine;
@@ -125,7 +125,7 @@ pub(super) struct Inside {
     /// It has to wake before that.
     pub(super) wants_wake: bool,
     /// Injects that were left to a holder and wait for credit or space, approximately oldest first.
-    promised: VecDeque<Id>,
+    waiting_injects: VecDeque<Id>,
 }
 
 const PRESENT: &str = "the engine is removed only by drop, when no reference is left";
@@ -138,17 +138,17 @@ impl Inside {
             names_max: NAMES_MIN,
             armed_until_ns: None,
             wants_wake: false,
-            promised: VecDeque::new(),
+            waiting_injects: VecDeque::new(),
         }
     }
 
     /// Returns whether a call has left nothing to do but to release the lock.
     #[inline]
     pub(super) fn is_quiet(&self) -> bool {
-        let has_news = |engine: &SendEngine| engine.state.completions.has_news();
+        let has_wakeups = |engine: &SendEngine| engine.state.completions.has_wakeups();
         self.armed_until_ns.is_none()
-            && self.promised.is_empty()
-            && !self.engine.as_ref().is_some_and(has_news)
+            && self.waiting_injects.is_empty()
+            && !self.engine.as_ref().is_some_and(has_wakeups)
     }
 
     pub(super) fn engine(&mut self) -> &mut Engine {
@@ -157,7 +157,7 @@ impl Inside {
 
     /// Completes each call and request: a sleeping leader is to see its effects, and waiters
     /// outside their completions.
-    pub(super) fn after(&mut self, place: &Place, told: &RefCell<Told>) {
+    pub(super) fn after(&mut self, place: &Place, pending: &RefCell<PendingWakeups>) {
         if self.engine.is_none() {
             return;
         }
@@ -171,28 +171,28 @@ impl Inside {
                 Err(_) => true,
             };
             self.wants_wake |= is_sooner;
-            told.borrow_mut().is_sooner |= is_sooner;
+            pending.borrow_mut().is_sooner |= is_sooner;
         }
-        if !self.promised.is_empty() {
+        if !self.waiting_injects.is_empty() {
             self.forget_kept(place);
         }
-        let latest = self.engine().state.completions.take_news();
+        let latest = self.engine().state.completions.take_wakeups();
         if !latest.is_empty() {
-            let news = &mut told.borrow_mut().news;
-            news.classes |= latest.classes;
-            news.wakers.extend(latest.wakers);
+            let wakeups = &mut pending.borrow_mut().wakeups;
+            wakeups.classes |= latest.classes;
+            wakeups.wakers.extend(latest.wakers);
         }
     }
 
-    /// Removes sent injects from the reserved ones.
+    /// Removes sent injects from the waiting ones.
     #[cold]
     fn forget_kept(&mut self, place: &Place) {
         let engine = self.engine.as_ref().expect(PRESENT);
         let operations = engine.state.core.operations();
-        while self.promised.front().is_some_and(|id| operations.get(*id).is_none()) {
-            self.promised.pop_front();
+        while self.waiting_injects.front().is_some_and(|id| operations.get(*id).is_none()) {
+            self.waiting_injects.pop_front();
         }
-        place.promised.store(self.promised.len(), Ordering::Relaxed);
+        place.waiting_injects.store(self.waiting_injects.len(), Ordering::Relaxed);
     }
 
     /// Posts a request that was left to the holder. One that a limit refuses ends with that error:
@@ -202,8 +202,8 @@ impl Inside {
         match request {
             Request::Inject { request, bytes, to, more } => {
                 let bytes = bytes.as_slice();
-                match self.engine().inject_promised(&request, bytes, to, more) {
-                    Ok(waits) => self.promised.extend(waits),
+                match self.engine().inject_reserved(&request, bytes, to, more) {
+                    Ok(waits) => self.waiting_injects.extend(waits),
                     Err(error) => {
                         let refused = (error, Memory::nothing());
                         let end = End::Queue { to, number: NAMELESS };
@@ -233,8 +233,8 @@ impl Inside {
             Request::InjectPut(post) => {
                 let PutPost { request, bytes, to, more } = *post;
                 let (bytes, endpoint) = (bytes.as_slice(), request.endpoint);
-                match self.engine().inject_promised_put(request, bytes, to, more) {
-                    Ok(waits) => self.promised.extend(waits),
+                match self.engine().inject_reserved_put(request, bytes, to, more) {
+                    Ok(waits) => self.waiting_injects.extend(waits),
                     Err(error) => {
                         let refused = (error, Memory::nothing());
                         let end = End::Queue { to, number: NAMELESS };

@@ -12,7 +12,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 use super::inside::{Inside, Request};
-use super::place::{Place, Told};
+use super::place::{PendingWakeups, Place};
 use super::{SharedEngine, nanoseconds};
 use crate::progress::caretaker::Membership;
 use crate::progress::engine::Engine;
@@ -53,7 +53,7 @@ impl SharedEngine {
             &mut leading,
         );
         // There may be no leader any more, on which others relied.
-        self.after_call(RefCell::new(leading.news.take()));
+        self.after_call(RefCell::new(leading.pending.take()));
         if leading.has_led {
             self.place.ring();
         }
@@ -129,7 +129,7 @@ impl SharedEngine {
 pub(super) struct Leading<'a> {
     place: &'a Place,
     caretaker: Option<&'a Membership>,
-    news: RefCell<Told>,
+    pending: RefCell<PendingWakeups>,
     turns: u32,
     idle_since: Option<Instant>,
     backoff: Backoff,
@@ -143,12 +143,12 @@ pub(super) struct Leading<'a> {
 
 impl<'a> Leading<'a> {
     pub(super) fn new(place: &'a Place, caretaker: Option<&'a Membership>) -> Self {
-        let (news, backoff) = (RefCell::default(), Backoff::new());
+        let (pending, backoff) = (RefCell::default(), Backoff::new());
         let (has_led, is_for_ever) = (false, false);
         Self {
             place,
             caretaker,
-            news,
+            pending,
             turns: 0,
             idle_since: None,
             backoff,
@@ -169,7 +169,7 @@ impl Progress<Inside, Request> for Leading<'_> {
     type Plan = Duration;
 
     fn apply(&mut self, inside: &mut Inside, request: Request) {
-        self.place.apply(inside, request, &self.news);
+        self.place.apply(inside, request, &self.pending);
     }
 
     fn progress(&mut self, inside: &mut Inside) -> bool {
@@ -183,7 +183,7 @@ impl Progress<Inside, Request> for Leading<'_> {
             }
         };
         self.place.activity.count();
-        inside.after(self.place, &self.news);
+        inside.after(self.place, &self.pending);
         if happened {
             (self.idle_since, self.turns) = (None, 0);
             self.backoff.reset();
@@ -201,7 +201,7 @@ impl Progress<Inside, Request> for Leading<'_> {
         if now - since < self.place.spin {
             return None;
         }
-        if !self.news.borrow().news.is_empty() {
+        if !self.pending.borrow().wakeups.is_empty() {
             return None;
         }
         // A driver that fails is detected by the next turn.
@@ -211,11 +211,11 @@ impl Progress<Inside, Request> for Leading<'_> {
     }
 
     fn released(&mut self) {
-        let news = RefCell::new(self.news.take());
+        let pending = RefCell::new(self.pending.take());
         if self.is_for_ever {
-            survive(|| self.place.after_call(None, news));
+            survive(|| self.place.after_call(None, pending));
         } else {
-            self.place.after_call(self.caretaker, news);
+            self.place.after_call(self.caretaker, pending);
         }
         self.all_turns = self.all_turns.wrapping_add(1);
         let is_turn_of_others = self.turns > 0 || self.all_turns.is_multiple_of(TURNS);

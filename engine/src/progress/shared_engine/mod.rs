@@ -9,9 +9,9 @@
 //! ```
 
 mod dedicated;
+mod domain_engines;
 mod inside;
 mod lead;
-mod neighbours;
 mod place;
 mod posts;
 #[cfg(any(test, feature = "sim"))]
@@ -24,12 +24,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use self::dedicated::Dedicated;
+pub(crate) use self::domain_engines::DomainEngines;
 use self::inside::Inside;
-pub(crate) use self::neighbours::Neighbours;
-use self::place::{Place, Told};
+use self::place::{PendingWakeups, Place};
 use self::posts::Turn;
 use super::caretaker::{Cared, Membership, SendEngine};
-use super::completions::News;
+use super::completions::Wakeups;
 use super::engine::{Engine, EngineState};
 use super::outside::Ticket;
 use super::shared::CombinerCounts;
@@ -72,14 +72,14 @@ impl SharedEngine {
         state: Box<EngineState>,
         driver: AnyDriver<dyn Driver + Send>,
         sockets: Vec<(LaneKey, EngineFd)>,
-        neighbours: Arc<Neighbours>,
+        domain_engines: Arc<DomainEngines>,
     ) -> Result<Self, Error> {
         let engine = SendEngine::attach(state, driver, sockets)?;
         let limit = engine.state.core.config().inject_limit;
-        let place = Place::new(engine, neighbours);
+        let place = Place::new(engine, domain_engines);
         let place = place.map_err(|error| Error::system("cannot share an engine", error))?;
         let place = Arc::new(place);
-        place.neighbours.join(&place);
+        place.domain_engines.join(&place);
         let gate = Some(Gate::new(place.clone()));
         let cared: Arc<dyn Cared> = place.clone();
         let (membership, thread) = (Membership::new(cared), None);
@@ -105,7 +105,7 @@ impl SharedEngine {
     pub(crate) fn dedicate(&mut self, cores: Vec<usize>) -> io::Result<()> {
         self.thread = Some(Dedicated::start(&self.place, cores)?);
         self.with(|engine| engine.state.core.set_answers(true));
-        // It has somebody who looks after it.
+        // Its thread makes all progress.
         self.membership = None;
         Ok(())
     }
@@ -140,8 +140,8 @@ impl SharedEngine {
         self.place.helped.load(Ordering::Relaxed)
     }
 
-    fn after_call(&self, told: RefCell<Told>) {
-        self.place.after_call(self.membership.as_ref(), told);
+    fn after_call(&self, pending: RefCell<PendingWakeups>) {
+        self.place.after_call(self.membership.as_ref(), pending);
     }
 
     // ---- Calls that wait for the lock ----
@@ -153,17 +153,17 @@ impl SharedEngine {
 
     fn with_inside<R>(&self, call: impl FnOnce(&mut Inside) -> R) -> R {
         assert!(!self.owner.is_forked(), "{INHERITED}");
-        let news = RefCell::default();
+        let pending = RefCell::default();
         let answer = self.place.shared.enter(
             |inside| {
                 let answer = call(inside);
                 self.place.activity.count();
-                inside.after(&self.place, &news);
+                inside.after(&self.place, &pending);
                 answer
             },
-            |inside, request| self.place.apply(inside, request, &news),
+            |inside, request| self.place.apply(inside, request, &pending),
         );
-        self.after_call(news);
+        self.after_call(pending);
         answer
     }
 
@@ -208,9 +208,9 @@ impl SharedEngine {
     }
 
     /// Lets waiters for one of `classes` check again.
-    pub(crate) fn tell(&self, classes: u32) {
-        let news = News { classes, wakers: Vec::new() };
-        self.place.tell(RefCell::new(Told { news, is_sooner: false }));
+    pub(crate) fn notify_waiters(&self, classes: u32) {
+        let wakeups = Wakeups { classes, wakers: Vec::new() };
+        self.place.notify_waiters(RefCell::new(PendingWakeups { wakeups, is_sooner: false }));
     }
 
     /// Cancels an operation of a queue; returns `false` if it is too late.
@@ -240,7 +240,7 @@ impl Drop for SharedEngine {
             std::mem::forget((self.membership.take(), thread, gate, Arc::clone(&self.place)));
             return;
         }
-        self.place.neighbours.leave(&self.place);
+        self.place.domain_engines.leave(&self.place);
         // Returns when the background thread has dropped the place, and the thread has ended.
         self.membership = None;
         self.thread = None;

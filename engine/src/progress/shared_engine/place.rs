@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use rustix::event::{EventfdFlags, eventfd};
 
+use super::domain_engines::DomainEngines;
 use super::inside::{Inside, Request};
-use super::neighbours::Neighbours;
 use crate::forks::{Closable, EngineFd};
 use crate::progress::caretaker::{Activity, Cared, Membership, SendEngine};
-use crate::progress::completions::News;
+use crate::progress::completions::Wakeups;
 use crate::progress::engine::Engine;
 use crate::progress::shared::{Doorbell, Keys, Shared};
 use crate::progress::sleep::NOTHING_DUE;
@@ -22,10 +22,10 @@ use crate::progress::wakers::{survive, wake_all};
 use crate::refused_call::refused;
 use crate::types::Error;
 
-/// Notifications to be made without the lock.
+/// Wake-ups to be made without the lock.
 #[derive(Debug, Default)]
-pub(super) struct Told {
-    pub(super) news: News,
+pub(super) struct PendingWakeups {
+    pub(super) wakeups: Wakeups,
     /// Current sleeps last too long.
     pub(super) is_sooner: bool,
 }
@@ -74,11 +74,11 @@ pub(super) struct Place {
     pub(super) sleeps: AtomicU64,
     pub(super) spin: Duration,
     /// The other engines of its domain.
-    pub(super) neighbours: Arc<Neighbours>,
+    pub(super) domain_engines: Arc<DomainEngines>,
     /// Useful turns made by waiters for another engine. Stored by the holder.
     pub(super) helped: AtomicU64,
     /// Injects that were left to holders and wait for credit or space. Stored by the holder.
-    pub(super) promised: AtomicUsize,
+    pub(super) waiting_injects: AtomicUsize,
 }
 
 impl Cared for Place {
@@ -109,17 +109,17 @@ impl Cared for Place {
     }
 
     fn turn(&self) -> Option<Result<(bool, Option<Duration>), Error>> {
-        let news = RefCell::default();
+        let pending = RefCell::default();
         let turn = self.shared.try_enter(
             |inside| {
                 let turn = inside.engine.as_mut().map(|engine| background_turn(engine));
-                inside.after(self, &news);
+                inside.after(self, &pending);
                 turn
             },
-            |inside, request| self.apply(inside, request, &news),
+            |inside, request| self.apply(inside, request, &pending),
         );
         // The background thread serves others as well.
-        survive(|| self.tell(news));
+        survive(|| self.notify_waiters(pending));
         let turn = turn.flatten();
         if let Some(Err(error)) = &turn {
             self.fail(error.clone());
@@ -135,7 +135,7 @@ impl Closable for Place {
 }
 
 impl Place {
-    pub(super) fn new(engine: SendEngine, neighbours: Arc<Neighbours>) -> io::Result<Self> {
+    pub(super) fn new(engine: SendEngine, domain_engines: Arc<DomainEngines>) -> io::Result<Self> {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(refused("eventfd"))?;
         let bell = EngineFd::new(bell);
@@ -155,9 +155,9 @@ impl Place {
             failure: OnceLock::new(),
             sleeps: AtomicU64::new(0),
             spin,
-            neighbours,
+            domain_engines,
             helped: AtomicU64::new(0),
-            promised: AtomicUsize::new(0),
+            waiting_injects: AtomicUsize::new(0),
         })
     }
 
@@ -167,21 +167,30 @@ impl Place {
     }
 
     /// Posts a request that was left to the holder, and notifies its waiters.
-    pub(super) fn apply(&self, inside: &mut Inside, request: Request, told: &RefCell<Told>) {
+    pub(super) fn apply(
+        &self,
+        inside: &mut Inside,
+        request: Request,
+        pending: &RefCell<PendingWakeups>,
+    ) {
         inside.apply(request);
         self.activity.count();
-        inside.after(self, told);
+        inside.after(self, pending);
     }
 
     /// Completes a call, without the lock.
     #[inline]
-    pub(super) fn after_call(&self, caretaker: Option<&Membership>, told: RefCell<Told>) {
+    pub(super) fn after_call(
+        &self,
+        caretaker: Option<&Membership>,
+        pending: RefCell<PendingWakeups>,
+    ) {
         if self.activity.wakes_caretaker()
             && let Some(caretaker) = caretaker
         {
             caretaker.wake();
         }
-        self.tell(told);
+        self.notify_waiters(pending);
     }
 
     /// Wakes sleepers on wait objects, after events were made for them.
@@ -205,8 +214,9 @@ impl Place {
 
     /// Notifies waiters outside. Without the lock: a waker may do anything.
     #[inline]
-    pub(super) fn tell(&self, told: RefCell<Told>) {
-        let Told { news: News { classes, wakers }, is_sooner } = told.into_inner();
+    pub(super) fn notify_waiters(&self, pending: RefCell<PendingWakeups>) {
+        let PendingWakeups { wakeups: Wakeups { classes, wakers }, is_sooner } =
+            pending.into_inner();
         if let Some(keys) = Keys::of_classes(classes).filter(|_| !planted!(LoseNews)) {
             self.shared.notify(keys);
         }

@@ -88,12 +88,12 @@ impl SharedEngine {
     /// Ends a call after which something is left to do.
     #[inline(never)]
     fn end_slowly(&self, mut guard: Inner<'_>) {
-        let told = RefCell::default();
-        guard.after(&self.place, &told);
+        let pending = RefCell::default();
+        guard.after(&self.place, &pending);
         self.place.shared.end_slowly(guard, |inside, request| {
-            self.place.apply(inside, request, &told);
+            self.place.apply(inside, request, &pending);
         });
-        self.after_call(told);
+        self.after_call(pending);
     }
 
     /// Refuses to queue a request to the holder (which is another thread where there is no guard):
@@ -119,8 +119,8 @@ impl SharedEngine {
             self.refuse_inherited()?;
         }
         let waiting = || {
-            let promised = self.place.promised.load(Ordering::Relaxed);
-            self.place.shared.combiner().queue_len() + promised
+            let waiting_injects = self.place.waiting_injects.load(Ordering::Relaxed);
+            self.place.shared.combiner().queue_len() + waiting_injects
         };
         match guard.is_none() && waiting() >= self.injects_max {
             true => Err(Error::WouldBlock(OTHERS)),
@@ -144,7 +144,7 @@ impl SharedEngine {
             }
             return Some(self.with(|engine| inline(engine, what)));
         }
-        let news = RefCell::default();
+        let pending = RefCell::default();
         // One of the two takes it.
         let what = Cell::new(Some(what));
         let take = || what.take().expect("one of the two is called, once");
@@ -153,13 +153,13 @@ impl SharedEngine {
             |inside| {
                 let answer = inline(inside.engine(), take());
                 self.place.activity.count();
-                inside.after(&self.place, &news);
+                inside.after(&self.place, &pending);
                 answer
             },
             || queued(take()),
-            |inside, request| self.place.apply(inside, request, &news),
+            |inside, request| self.place.apply(inside, request, &pending),
         );
-        self.after_call(news);
+        self.after_call(pending);
         match posted {
             shared::Posted::Inline(answer) => Some(answer),
             shared::Posted::Queued => None,

@@ -30,10 +30,10 @@ impl SharedEngine {
 
     /// Takes the engine back, after all requests. No thread may be inside, or enter later.
     pub(crate) fn take_back(&self) -> Option<Engine> {
-        let news = RefCell::default();
+        let pending = RefCell::default();
         let engine = self.place.shared.enter(
             |inside| {
-                inside.after(&self.place, &news);
+                inside.after(&self.place, &pending);
                 inside.engine.take()
             },
             |inside, request| inside.apply(request),

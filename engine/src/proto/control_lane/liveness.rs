@@ -127,8 +127,8 @@ impl Facts<'_> {
         if !paths.are_several() || paths.has_active() {
             return Duration::ZERO;
         }
-        let Some(heard_ns) = paths.heard_ns() else { return Duration::ZERO };
-        let before = Duration::from_nanos(self.age_ns(heard_ns)).saturating_sub(silence);
+        let Some(sent_ns) = paths.answered_sent_ns() else { return Duration::ZERO };
+        let before = Duration::from_nanos(self.age_ns(sent_ns)).saturating_sub(silence);
         if before <= most { before } else { Duration::ZERO }
     }
 }
@@ -358,8 +358,8 @@ impl LaneMonitor {
     ///
     /// RR-RAIL-8.
     pub(super) fn handle_refused(&mut self, facts: &Facts<'_>, paths: &Paths) -> Decision {
-        let is_news = self.is_lost() && self.liveness.refused_ns.is_none();
-        if !is_news || !self.is_attempt_to_peer(paths) {
+        let is_first = self.is_lost() && self.liveness.refused_ns.is_none();
+        if !is_first || !self.is_attempt_to_peer(paths) {
             return Decision::Nothing;
         }
         // The probes may be sent at this very time.

@@ -25,7 +25,7 @@ const FOLLOW_AGAIN_NS: u64 = 30_000_000_000;
 
 /// Time after which the peer is asked again to replace a lane with too long segments, in
 /// nanoseconds: its attempt may have failed.
-const SAY_AGAIN_NS: u64 = 1_000_000_000;
+const REPORT_INTERVAL_NS: u64 = 1_000_000_000;
 
 /// An attempt under way.
 #[derive(Clone, Copy, Debug)]
@@ -89,10 +89,10 @@ impl Migration {
     fn next_turn(&self, facts: &Facts<'_>, paths: &Paths) -> Option<u8> {
         // Behind a NAT the peer's own address may be another host's, and so may one without
         // answers.
-        let heard = |path: &SessionPath| path.packets().is_answered().then(|| path.ip());
+        let answered_ip = |path: &SessionPath| path.packets().is_answered().then(|| path.ip());
         let is_there = |path: &&SessionPath| {
             let way = facts.rails.way(path.position(), facts.locator, facts.is_initiator);
-            facts.is_initiator || way.is_some_and(|(to, _)| Some(to.ip()) == heard(path))
+            facts.is_initiator || way.is_some_and(|(to, _)| Some(to.ip()) == answered_ip(path))
         };
         let turn = |at: u8| at.wrapping_sub(self.last_at).wrapping_sub(1);
         let order = |path: &&SessionPath| (!path.is_active(), turn(path.position()));
@@ -154,11 +154,13 @@ impl LaneMonitor {
             return Decision::Nothing;
         }
         if !facts.is_initiator {
-            let is_due = known.said_ns.is_none_or(|said_ns| facts.age_ns(said_ns) > SAY_AGAIN_NS);
+            let is_due = known
+                .reported_ns
+                .is_none_or(|reported_ns| facts.age_ns(reported_ns) > REPORT_INTERVAL_NS);
             if is_due {
-                known.said_ns = Some(facts.now_ns);
+                known.reported_ns = Some(facts.now_ns);
             }
-            return if is_due { Decision::SaySegmentsLost { bytes } } else { Decision::Nothing };
+            return if is_due { Decision::ReportSegmentsLost { bytes } } else { Decision::Nothing };
         }
         let known = &mut self.migration;
         let is_late = known.since_ns == 0 || facts.age_ns(known.since_ns) > PAUSE_NS;

@@ -82,8 +82,8 @@ pub(crate) enum Decision {
     AskQuietPaths { since_ns: u64 },
     /// Request a segment from the peer, and probe all paths.
     AskForAnswer,
-    /// Say to the peer that segments of so many bytes are lost.
-    SaySegmentsLost { bytes: u16 },
+    /// Report to the peer that segments of so many bytes are lost.
+    ReportSegmentsLost { bytes: u16 },
     /// Nothing is owed: ask the peer for what its kernel has acknowledged and it has not.
     AskForAck,
     /// Report the cause to the peer, and end the session.
@@ -128,8 +128,8 @@ impl Facts<'_> {
 struct SegmentsLost {
     /// What was observed; `None`: the peer has.
     cause: Option<String>,
-    /// When this was last said to the peer.
-    said_ns: Option<u64>,
+    /// When this was last reported to the peer.
+    reported_ns: Option<u64>,
 }
 
 /// See the module.

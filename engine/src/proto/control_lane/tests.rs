@@ -570,7 +570,7 @@ fn a_lane_with_too_long_segments_is_replaced_on_its_path() {
 fn the_acceptor_of_a_lane_with_too_long_segments_says_so_now_and_then() {
     let mut bench = Bench::new(1);
     bench.is_initiator = false;
-    let says = Decision::SaySegmentsLost { bytes: 8948 };
+    let says = Decision::ReportSegmentsLost { bytes: 8948 };
     assert_eq!(bench.handle(segments_lost()), says);
     assert_eq!(bench.after(900 * MS, segments_lost()), Decision::Nothing);
     assert_eq!(bench.after(200 * MS, segments_lost()), says);

@@ -46,7 +46,7 @@ impl Core {
     ///
     /// RR-SHM-8.
     #[inline]
-    pub(crate) fn handle_untold(
+    pub(crate) fn handle_ring_segment(
         &mut self,
         slot: u32,
         bytes: &[u8],

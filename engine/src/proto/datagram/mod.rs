@@ -286,7 +286,7 @@ impl Datagram {
     }
 
     /// Requests an early acknowledgement of unacknowledged frames: send `id` waits for it.
-    pub(in crate::proto) fn hasten_acks(&mut self, pool: &mut SegmentPool, id: Id) {
+    pub(in crate::proto) fn request_early_ack(&mut self, pool: &mut SegmentPool, id: Id) {
         self.ack_awaited |= self.long.len() > 0 || self.able.has_ring;
         // Segments sent by a ring have requested none.
         self.update_due |= self.able.has_ring;
@@ -396,13 +396,13 @@ impl Core {
     pub(super) fn may_lose_completed(&self, slot: u32) -> bool {
         let Some(session) = self.sessions.at(slot as usize) else { return false };
         let Some(datagram) = session.datagram.as_deref() else {
-            return session.has_unheard_sends();
+            return session.has_unacked_completed_sends();
         };
         let segments = &self.datagrams.segments;
         let first = datagram.outstanding.first(segments);
         let mut outstanding =
             std::iter::successors(first, |&id| datagram.outstanding.next(segments, id));
-        outstanding.any(|id| segments.get(id).is_some_and(|segment| segment.ends_unheard))
+        outstanding.any(|id| segments.get(id).is_some_and(|segment| segment.completes_unacked))
     }
 
     /// Returns whether a peer that ends the session now has everything except the goodbye: in

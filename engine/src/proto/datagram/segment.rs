@@ -79,7 +79,7 @@ pub(crate) struct SegmentBuffer {
     /// It holds a frame that must not wait behind messages.
     pub(crate) is_urgent: bool,
     /// It holds part of a send that completes without the peer's acknowledgement.
-    pub(in crate::proto) ends_unheard: bool,
+    pub(in crate::proto) completes_unacked: bool,
     /// It goes on the session's stream: it does not fit a datagram.
     pub(super) is_long: bool,
     /// Sends that complete, or progress, when it is acknowledged.
@@ -172,7 +172,7 @@ impl Class {
             session: 0,
             place: Place::Open,
             is_urgent: false,
-            ends_unheard: false,
+            completes_unacked: false,
             is_long,
             operations: Vec::new(),
             links: [UNLINKED; 2],
@@ -280,7 +280,7 @@ impl SegmentPool {
         segment.session = session;
         segment.place = Place::Open;
         segment.is_urgent = false;
-        segment.ends_unheard = false;
+        segment.completes_unacked = false;
         segment.links = [UNLINKED; 2];
         self.segments.insert(segment).expect("the table is unbounded")
     }

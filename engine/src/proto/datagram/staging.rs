@@ -103,7 +103,7 @@ pub(crate) fn stage_in_segment<'a>(
     header.set_predecessor_distance(datagram.chain.follow(stream, frame, base));
     session.envelope_credit.spend(1);
     session.byte_credit.spend(request.length as u32);
-    segment.ends_unheard = true;
+    segment.completes_unacked = true;
     let (head, mut room) = segment.push(bytes).split_at_mut(EAGER_HEADER_BYTES);
     head.copy_from_slice(header.as_bytes());
     if !data.is_empty() {
@@ -131,7 +131,7 @@ pub(crate) fn stage_put<'a>(
         datagram.push_message(pool, slot, bytes, hint)
     };
     let Pushed { segment, .. } = pushed?;
-    segment.ends_unheard = true;
+    segment.completes_unacked = true;
     let (head, room) = segment.push(bytes).split_at_mut(ONE_SIDED_HEADER_BYTES);
     head.copy_from_slice(header.as_bytes());
     Some(room)
@@ -247,7 +247,7 @@ impl Core {
         let Some(segment) = self.datagrams.segments.get_mut(segment) else {
             return Staged::Blocked;
         };
-        segment.ends_unheard |= completes;
+        segment.completes_unacked |= completes;
         let room = segment.newest(payload);
         match course.route {
             Route::Pull(_) if has_source => Staged::Source { room },
@@ -326,7 +326,7 @@ impl Core {
         if (fragmenting.level == CompletionLevel::Inject || fragmenting.is_matched)
             && let Some(segment) = self.datagrams.segments.get_mut(segment)
         {
-            segment.ends_unheard = true;
+            segment.completes_unacked = true;
         }
         if fragmenting.level == CompletionLevel::Delivery && self.await_segment(id, segment) {
             let Some(operation) = self.operations.get_mut(id) else { return };

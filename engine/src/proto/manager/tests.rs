@@ -9,7 +9,7 @@ fn peer(number: u64) -> Id {
 }
 
 /// Returns the next output of a manager, if it is a message.
-fn said(manager: &mut Manager) -> Option<(Ends, Vec<u8>)> {
+fn next_message(manager: &mut Manager) -> Option<(Ends, Vec<u8>)> {
     match manager.poll_output() {
         Some(Output::Send { ends, bytes }) => Some((ends, bytes)),
         other => {
@@ -19,7 +19,7 @@ fn said(manager: &mut Manager) -> Option<(Ends, Vec<u8>)> {
     }
 }
 
-fn hear(manager: &mut Manager, ends: Ends, bytes: &[u8], now_ns: u64) {
+fn deliver(manager: &mut Manager, ends: Ends, bytes: &[u8], now_ns: u64) {
     manager.handle_message(ends, bytes, now_ns, |_| true, || true);
 }
 
@@ -46,14 +46,14 @@ impl Two {
             if let Some(output) = self.asks.poll_output() {
                 match output {
                     Output::Send { bytes, .. } => {
-                        hear(&mut self.listens, (LISTENS, peer(1)), &bytes, now_ns);
+                        deliver(&mut self.listens, (LISTENS, peer(1)), &bytes, now_ns);
                     }
                     other => of_asks.push(other),
                 }
             } else if let Some(output) = self.listens.poll_output() {
                 match output {
                     Output::Send { bytes, .. } => {
-                        hear(&mut self.asks, (ASKS, peer(2)), &bytes, now_ns);
+                        deliver(&mut self.asks, (ASKS, peer(2)), &bytes, now_ns);
                     }
                     other => of_listens.push(other),
                 }
@@ -65,9 +65,9 @@ impl Two {
 
     fn ask(&mut self) -> (Id, Id) {
         let link = self.asks.ask((ASKS, peer(2)), b"hello", 0, SECOND).unwrap();
-        let (_, told) = self.pass(0);
-        let [Output::Asked { ends: (LISTENS, _), request, data }] = &told[..] else {
-            panic!("{told:?}")
+        let (_, at_listener) = self.pass(0);
+        let [Output::Asked { ends: (LISTENS, _), request, data }] = &at_listener[..] else {
+            panic!("{at_listener:?}")
         };
         assert_eq!(&data[..], b"hello");
         (link, *request)
@@ -76,8 +76,8 @@ impl Two {
     fn accept(&mut self, request: Id) -> Id {
         let taken = self.listens.take_request(LISTENS, request).unwrap();
         let accepted = self.listens.accept(taken.ends, &taken, 5 * SECOND).unwrap();
-        let bytes = accept_message(accepted, &taken, [3; ADDRESS_BYTES], b"welcome");
-        hear(&mut self.asks, (ASKS, peer(2)), &bytes, 0);
+        let bytes = accept_message(accepted, &taken, [3; ADDRESS_BYTES], b"accepted");
+        deliver(&mut self.asks, (ASKS, peer(2)), &bytes, 0);
         accepted
     }
 }
@@ -88,12 +88,14 @@ fn accepted_connection_opens_after_confirmation() {
     let mut two = Two::new(1);
     let (link, request) = two.ask();
     let accepted = two.accept(request);
-    let (told, _) = two.pass(0);
-    let [Output::Granted { link: granted, address, data }] = &told[..] else { panic!("{told:?}") };
-    assert_eq!((granted, address, &data[..]), (&link, &[3; ADDRESS_BYTES], &b"welcome"[..]));
+    let (at_asker, _) = two.pass(0);
+    let [Output::Granted { link: granted, address, data }] = &at_asker[..] else {
+        panic!("{at_asker:?}")
+    };
+    assert_eq!((granted, address, &data[..]), (&link, &[3; ADDRESS_BYTES], &b"accepted"[..]));
     assert_eq!(two.asks.granted(link, peer(2)), Some(ASKS));
-    let (_, told) = two.pass(0);
-    assert_eq!(told, [Output::Opened { ends: (LISTENS, peer(1)), link: accepted }]);
+    let (_, at_listener) = two.pass(0);
+    assert_eq!(at_listener, [Output::Opened { ends: (LISTENS, peer(1)), link: accepted }]);
     assert_eq!(two.listens.poll_output(), None);
     // No deadline is left.
     two.asks.handle_timeout(60 * SECOND);
@@ -101,8 +103,8 @@ fn accepted_connection_opens_after_confirmation() {
     assert_eq!((two.asks.next_deadline_ns(), two.listens.next_deadline_ns()), (None, None));
     assert!(!two.listens.shut_down(ASKS, accepted), "it belongs to another endpoint");
     assert!(two.listens.shut_down(LISTENS, accepted));
-    let (told, _) = two.pass(0);
-    assert_eq!(told, [Output::Ended { endpoint: ASKS, link, end: End::ShutDown }]);
+    let (at_asker, _) = two.pass(0);
+    assert_eq!(at_asker, [Output::Ended { endpoint: ASKS, link, end: End::ShutDown }]);
 }
 
 /// RR-REQ-2
@@ -111,21 +113,21 @@ fn requests_beyond_the_backlog_are_rejected_without_state() {
     let mut two = Two::new(3);
     let links: Vec<Id> =
         (0..10_000).map(|_| two.asks.ask((ASKS, peer(2)), &[], 0, SECOND).unwrap()).collect();
-    let (told, asked) = two.pass(0);
-    assert_eq!((asked.len(), told.len()), (3, links.len() - 3));
+    let (at_asker, at_listener) = two.pass(0);
+    assert_eq!((at_listener.len(), at_asker.len()), (3, links.len() - 3));
     let is_busy =
         |it: &Output| matches!(it, Output::Refused { endpoint: ASKS, reason: Reason::Busy, .. });
-    assert!(told.iter().all(is_busy));
+    assert!(at_asker.iter().all(is_busy));
     assert_eq!((two.asks.links.len(), two.listens.requests.len()), (3, 3));
     // No space to report it to the user has the same effect.
     two.listens.end_listening(LISTENS);
     two.pass(0);
     assert!(two.listens.listen(LISTENS, 3, SECOND));
     let _ = two.asks.ask((ASKS, peer(2)), &[], 0, SECOND);
-    let (_, bytes) = said(&mut two.asks).unwrap();
+    let (_, bytes) = next_message(&mut two.asks).unwrap();
     two.listens.handle_message((LISTENS, peer(1)), &bytes, 0, |_| true, || false);
-    let (told, asked) = two.pass(0);
-    assert!(is_busy(&told[0]) && asked.is_empty());
+    let (at_asker, at_listener) = two.pass(0);
+    assert!(is_busy(&at_asker[0]) && at_listener.is_empty());
 }
 
 /// RR-REQ-3
@@ -137,29 +139,29 @@ fn unanswered_request_expires_on_both_sides() {
     two.asks.handle_timeout(SECOND - 1);
     assert_eq!(two.asks.poll_output(), None);
     two.asks.handle_timeout(SECOND);
-    let (told, heard) = two.pass(0);
-    assert_eq!(told, [Output::Ended { endpoint: ASKS, link, end: End::TimedOut }]);
-    assert_eq!(heard, [Output::Withdrawn { endpoint: LISTENS, request, end: End::TimedOut }]);
+    let (at_asker, at_listener) = two.pass(0);
+    assert_eq!(at_asker, [Output::Ended { endpoint: ASKS, link, end: End::TimedOut }]);
+    assert_eq!(at_listener, [Output::Withdrawn { endpoint: LISTENS, request, end: End::TimedOut }]);
     assert_eq!(two.listens.take_request(LISTENS, request), None);
     // On the listener, which knows the timeout.
     let (link, request) = two.ask();
     two.listens.handle_timeout(SECOND);
-    let (told, heard) = two.pass(0);
-    assert_eq!(heard, [Output::Withdrawn { endpoint: LISTENS, request, end: End::TimedOut }]);
+    let (at_asker, at_listener) = two.pass(0);
+    assert_eq!(at_listener, [Output::Withdrawn { endpoint: LISTENS, request, end: End::TimedOut }]);
     let refused = Output::Refused {
         endpoint: ASKS,
         link,
         reason: Reason::TimedOut,
         data: [].as_slice().into(),
     };
-    assert_eq!(told, [refused]);
+    assert_eq!(at_asker, [refused]);
     // An acceptance after that, and a missing confirmation.
     let (link, request) = two.ask();
     assert!(two.asks.shut_down(ASKS, link));
     let accepted = two.accept(request);
-    let (_, heard) = two.pass(0);
+    let (_, at_listener) = two.pass(0);
     let over = Output::Ended { endpoint: LISTENS, link: accepted, end: End::ShutDown };
-    assert_eq!(heard, [over]);
+    assert_eq!(at_listener, [over]);
     let (_, request) = two.ask();
     let accepted = two.accept(request);
     two.listens.handle_timeout(5 * SECOND);
@@ -176,43 +178,43 @@ fn foreign_ids_and_invalid_messages_are_dropped() {
     let taken = two.listens.take_request(LISTENS, request).unwrap();
     let accepted = two.listens.accept(taken.ends, &taken, SECOND).unwrap();
     let grants = accept_message(accepted, &taken, [3; ADDRESS_BYTES], b"");
-    let stranger = peer(9);
-    let of_nobody = |_: &[u8; ADDRESS_BYTES]| false;
-    two.asks.handle_message((ASKS, stranger), &grants, 0, of_nobody, || true);
+    let unknown_peer = peer(9);
+    let of_other_peer = |_: &[u8; ADDRESS_BYTES]| false;
+    two.asks.handle_message((ASKS, unknown_peer), &grants, 0, of_other_peer, || true);
     for kind in [KIND_REFUSE, KIND_SHUT_DOWN] {
         let bytes = message(header(kind, 0, link.to_u64()), &[]);
-        hear(&mut two.asks, (ASKS, stranger), &bytes, 0);
+        deliver(&mut two.asks, (ASKS, unknown_peer), &bytes, 0);
     }
     // A pending connection is not shut down by its listener.
     let bytes = message(header(KIND_SHUT_DOWN, 0, link.to_u64()), &[]);
-    hear(&mut two.asks, (ASKS, peer(2)), &bytes, 0);
+    deliver(&mut two.asks, (ASKS, peer(2)), &bytes, 0);
     assert!(two.asks.poll_output().is_none() && two.asks.links.get(link).is_some());
     // Only the requesting side confirms.
     let confirms = message(header(KIND_CONFIRM, link.to_u64(), accepted.to_u64()), &[]);
-    hear(&mut two.listens, (LISTENS, stranger), &confirms, 0);
+    deliver(&mut two.listens, (LISTENS, unknown_peer), &confirms, 0);
     let answer = two.listens.poll_output();
-    assert!(matches!(answer, Some(Output::Send { ends: (LISTENS, to), .. }) if to == stranger));
+    assert!(matches!(answer, Some(Output::Send { ends: (LISTENS, to), .. }) if to == unknown_peer));
     assert_eq!(two.listens.links.get(accepted).unwrap().state, State::Accepted(SECOND));
     // Every byte of a message, corrupted, and every length of it.
     let good = message(header(KIND_ASK, 5, 0), b"some data");
     for at in 0..good.len() {
-        hear(&mut two.listens, (7, stranger), &good[..at], 0);
+        deliver(&mut two.listens, (7, unknown_peer), &good[..at], 0);
         assert_eq!(two.listens.poll_output(), None, "{at}");
     }
     for (kind, length) in [(0, 9), (7, 9), (255, 9), (KIND_ASK, 8), (KIND_ASK, 10)] {
         let mut bytes = good.clone();
         (bytes[0], bytes[2]) = (kind, length);
-        hear(&mut two.listens, (7, stranger), &bytes, 0);
+        deliver(&mut two.listens, (7, unknown_peer), &bytes, 0);
         assert_eq!(two.listens.poll_output(), None, "{kind} {length}");
     }
     let longest = vec![0; DATA_MAX + 1];
     let too_long = message(header(KIND_ASK, 5, 0), &longest);
-    hear(&mut two.listens, (7, stranger), &too_long, 0);
+    deliver(&mut two.listens, (7, unknown_peer), &too_long, 0);
     assert_eq!(two.listens.poll_output(), None);
-    hear(&mut two.listens, (7, stranger), &good, 0);
-    let (ends, bytes) = said(&mut two.listens).unwrap();
+    deliver(&mut two.listens, (7, unknown_peer), &good, 0);
+    let (ends, bytes) = next_message(&mut two.listens).unwrap();
     let (refusal, _) = split(&bytes).unwrap();
-    assert_eq!((ends, refusal.kind, refusal.peer.get()), ((7, stranger), KIND_REFUSE, 5));
+    assert_eq!((ends, refusal.kind, refusal.peer.get()), ((7, unknown_peer), KIND_REFUSE, 5));
     assert_eq!(Reason::from_wire(refusal.reason), Reason::NotListening);
 }
 
@@ -233,9 +235,9 @@ fn failed_peer_ends_its_requests_and_connections() {
     assert_eq!(two.listens.poll_output(), None);
     assert_eq!((two.listens.links.len(), two.listens.requests.len()), (0, 0));
     two.asks.end_of_peers(|_| true, &failure);
-    let mut told = Vec::new();
+    let mut outputs = Vec::new();
     while let Some(output) = two.asks.poll_output() {
-        told.push(output);
+        outputs.push(output);
     }
-    assert!(told.contains(&Output::Ended { endpoint: ASKS, link, end }), "{told:?}");
+    assert!(outputs.contains(&Output::Ended { endpoint: ASKS, link, end }), "{outputs:?}");
 }

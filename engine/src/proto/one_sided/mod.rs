@@ -111,9 +111,9 @@ struct Refused {
 impl Refused {
     /// Takes the refusals that a flush received as frame `number` reports.
     fn take_before(&mut self, number: u32) -> u64 {
-        let untold = self.early.len();
+        let unreported = self.early.len();
         self.early.retain(|&refused| !is_before(refused, number));
-        std::mem::take(&mut self.settled) + (untold - self.early.len()) as u64
+        std::mem::take(&mut self.settled) + (unreported - self.early.len()) as u64
     }
 
     /// Takes all refusals, where frames arrive in order.
@@ -143,9 +143,9 @@ impl SessionOneSided {
         let Refused { settled, early } = &mut self.refused;
         early.push(number);
         if self.flushes.is_empty() {
-            let untold = early.len();
+            let unreported = early.len();
             early.retain(|&refused| !is_before(refused, expected));
-            *settled += (untold - early.len()) as u64;
+            *settled += (unreported - early.len()) as u64;
         }
     }
 
@@ -162,7 +162,7 @@ impl SessionOneSided {
 
     /// Notes that a waiting frame was staged.
     #[inline]
-    pub(in crate::proto) fn note_said(known: &mut Option<Box<Self>>, frame: &ControlFrame) {
+    pub(in crate::proto) fn note_staged(known: &mut Option<Box<Self>>, frame: &ControlFrame) {
         if let (ControlFrame::Reply(_), Some(it)) = (frame, known) {
             it.answers = it.answers.saturating_sub(1);
         }
@@ -187,7 +187,7 @@ mod tests {
     use super::*;
 
     /// Returns the number reported by a flush received as frame `number`, as the oldest one.
-    fn told(one_sided: &mut SessionOneSided, number: u32) -> u64 {
+    fn reported_refusals(one_sided: &mut SessionOneSided, number: u32) -> u64 {
         assert_eq!(one_sided.flushes.pop_front().map(|(first, _)| first), Some(number));
         one_sided.refused.take_before(number)
     }
@@ -203,8 +203,8 @@ mod tests {
         one_sided.hold_flush(12, 2);
         one_sided.note_refused(10, 9);
         one_sided.note_refused(11, 9);
-        assert_eq!(told(&mut one_sided, 12), 3, "7, 10, 11");
-        assert_eq!(told(&mut one_sided, 15), 1, "13");
+        assert_eq!(reported_refusals(&mut one_sided, 12), 3, "7, 10, 11");
+        assert_eq!(reported_refusals(&mut one_sided, 15), 1, "13");
     }
 
     #[test]
@@ -215,7 +215,7 @@ mod tests {
             assert!(one_sided.refused.early.len() <= 8);
         }
         one_sided.hold_flush(1000, 1);
-        assert_eq!(told(&mut one_sided, 1000), 1000);
+        assert_eq!(reported_refusals(&mut one_sided, 1000), 1000);
     }
 
     #[test]
@@ -224,7 +224,7 @@ mod tests {
         one_sided.note_refused(u32::MAX, u32::MAX - 1);
         one_sided.hold_flush(1, 1);
         one_sided.hold_flush(u32::MAX - 1, 2);
-        assert_eq!(told(&mut one_sided, u32::MAX - 1), 0);
-        assert_eq!(told(&mut one_sided, 1), 1);
+        assert_eq!(reported_refusals(&mut one_sided, u32::MAX - 1), 0);
+        assert_eq!(reported_refusals(&mut one_sided, 1), 1);
     }
 }

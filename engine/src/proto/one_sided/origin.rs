@@ -142,12 +142,12 @@ impl Core {
         if waiting >= self.config.send_queue_ops {
             return Err(SendRefusal::WAITING_SENDS);
         }
-        self.new_promised_one_sided(request, length)
+        self.new_reserved_one_sided(request, length)
     }
 
     /// Creates an operation beyond the limit on waiting ones: the caller bounds those with a
     /// reserved slot.
-    pub(crate) fn new_promised_one_sided(
+    pub(crate) fn new_reserved_one_sided(
         &mut self,
         request: OneSidedRequest,
         length: u64,
@@ -242,7 +242,7 @@ impl Core {
         }
         let pieces = [header.as_bytes(), &[]];
         let segment = self.push_one_sided(slot, pieces, length, request.hint, false)?;
-        self.note_unheard(slot, segment);
+        self.note_completes_unacked(slot, segment);
         self.newest_room(slot, segment, length)
     }
 
@@ -351,7 +351,7 @@ impl Core {
         let completes = reply_bytes.is_none();
         if completes {
             self.operations.remove(id);
-            self.note_unheard(slot, segment);
+            self.note_completes_unacked(slot, segment);
         } else if let Some(operation) = self.operations.get_mut(id) {
             let is_pulled = form.kind == frame::KIND_PUT_RTS;
             operation.role = if is_pulled { Role::LongPut } else { Role::Origin };
@@ -384,9 +384,9 @@ impl Core {
     /// Notes that an operation that is complete for its user may still be lost with its session.
     ///
     /// RR-END-5.
-    fn note_unheard(&mut self, slot: u32, segment: Option<Id>) {
+    fn note_completes_unacked(&mut self, slot: u32, segment: Option<Id>) {
         match segment.and_then(|segment| self.datagrams.segments.get_mut(segment)) {
-            Some(segment) => segment.ends_unheard = true,
+            Some(segment) => segment.completes_unacked = true,
             None => {
                 if let Some(session) = self.sessions.at_mut(slot as usize) {
                     session.completed_frame = Some(session.last_frame());

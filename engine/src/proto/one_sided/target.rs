@@ -76,7 +76,7 @@ impl Core {
                 return Ok(());
             }
         };
-        if data.is_some() && !effects.can_tell(target) {
+        if data.is_some() && !effects.can_report(target) {
             self.refuse((slot, number), header, Refusal::Busy);
             return Ok(());
         }
@@ -163,7 +163,7 @@ impl Core {
         };
         let is_write = header.kind == frame::KIND_PUT_RTS;
         if let Err(refusal) =
-            effects.lend(id, granted.region, granted.start, length, (target, is_write))
+            effects.bind_region(id, granted.region, granted.start, length, (target, is_write))
         {
             self.operations.remove(id);
             self.regions.end(granted.key, slot);

@@ -38,18 +38,18 @@ impl Path {
         delay_ns: Option<u64>,
         cumulative: u64,
     ) {
-        let mut news = News { sent_from_ns: u64::MAX, ..News::default() };
+        let mut newly_acked = NewlyAcked { sent_from_ns: u64::MAX, ..NewlyAcked::default() };
         let floor = self.sent.floor();
         if cumulative > floor {
             for word in floor / WORD..=(cumulative - 1) / WORD {
                 let above = (word * WORD + WORD).saturating_sub(cumulative);
-                self.handle_acked_word(now_ns, word, u64::MAX >> above, &mut news);
+                self.handle_acked_word(now_ns, word, u64::MAX >> above, &mut newly_acked);
             }
         }
         for (word, bits) in words {
-            self.handle_acked_word(now_ns, cumulative / WORD + word, bits, &mut news);
+            self.handle_acked_word(now_ns, cumulative / WORD + word, bits, &mut newly_acked);
         }
-        let Some((number, sent_at_ns)) = news.highest else {
+        let Some((number, sent_at_ns)) = newly_acked.highest else {
             self.sent.advance_floor();
             return;
         };
@@ -61,12 +61,12 @@ impl Path {
                 self.handle_sample(now_ns, raw_ns, delay_ns, long);
             }
         }
-        if news.answered {
+        if newly_acked.answered {
             self.loss.handle_progress();
             self.probes_due = 0;
             self.unanswered_since_ns = now_ns;
         }
-        self.find_losses(now_ns, false, news.sent_from_ns);
+        self.find_losses(now_ns, false, newly_acked.sent_from_ns);
         self.acked_sent_ns = self.acked_sent_ns.max(sent_at_ns);
         self.sent.advance_floor();
         let highest = self.highest_acked.unwrap_or(number);
@@ -77,17 +77,23 @@ impl Path {
     }
 
     #[inline]
-    fn handle_acked_word(&mut self, now_ns: u64, word: u64, bits: u64, news: &mut News) {
+    fn handle_acked_word(
+        &mut self,
+        now_ns: u64,
+        word: u64,
+        bits: u64,
+        newly_acked: &mut NewlyAcked,
+    ) {
         let (outstanding, lost) = self.sent.word(word);
         let acked = bits & outstanding;
         if acked != 0 {
-            news.answered = true;
+            newly_acked.answered = true;
             self.sent.acknowledge_word(word, acked);
         }
         for number in numbers(word, acked) {
             let record = *self.sent.record(number);
             self.handle_acked(now_ns, number, &record);
-            news.add(number, record.sent_at_ns);
+            newly_acked.add(number, record.sent_at_ns);
         }
         for number in numbers(word, bits & lost) {
             let record = *self.sent.record(number);
@@ -192,15 +198,15 @@ impl Path {
 
 /// New information of one acknowledgement.
 #[derive(Debug, Default)]
-struct News {
-    /// The highest newly acknowledged number, and when it was sent.
+struct NewlyAcked {
+    /// The highest newly_acked acknowledged number, and when it was sent.
     highest: Option<(u64, u64)>,
-    /// When the oldest newly acknowledged packet was sent.
+    /// When the oldest newly_acked acknowledged packet was sent.
     sent_from_ns: u64,
     answered: bool,
 }
 
-impl News {
+impl NewlyAcked {
     fn add(&mut self, number: u64, sent_at_ns: u64) {
         if self.highest.is_none_or(|(highest, _)| number > highest) {
             self.highest = Some((number, sent_at_ns));

@@ -64,7 +64,7 @@ pub(crate) struct Statistics {
     pub(crate) spurious: u64,
     /// Probes sent on a timeout.
     pub(crate) probes: u64,
-    /// Packets that arrived twice, or too late to tell.
+    /// Packets that arrived twice, or too late to be recognised.
     pub(crate) duplicates: u64,
 }
 
@@ -306,7 +306,7 @@ impl Path {
 
     /// Acknowledges all received packets with the next packet, without delay.
     pub(crate) fn quickack(&mut self) {
-        self.received.hasten();
+        self.received.make_due();
     }
 
     /// Fires expired timers. `drained`: all received packets are handled; a late turn in which that

@@ -210,7 +210,7 @@ impl Received {
     }
 
     /// Makes a delayed acknowledgement due now.
-    pub(super) fn hasten(&mut self) {
+    pub(super) fn make_due(&mut self) {
         self.due_ns = self.due_ns.map(|_| 0);
     }
 
@@ -294,7 +294,7 @@ mod tests {
     }
 
     /// Returns the acknowledged numbers below `end`.
-    fn told(received: &mut Received, end: u64) -> BTreeSet<u64> {
+    fn acknowledged(received: &mut Received, end: u64) -> BTreeSet<u64> {
         let mut out = [0; ACK_BYTES_MAX];
         received.write(0, &mut out);
         let (ack, _) = Ack::decode(&out).unwrap();
@@ -320,7 +320,7 @@ mod tests {
             take(&mut received, 300, number);
         }
         assert_eq!(received.due_ns(), Some(300));
-        told(&mut received, 0);
+        acknowledged(&mut received, 0);
         assert_eq!((received.due_ns(), received.has_unacknowledged()), (None, false));
     }
 
@@ -332,13 +332,13 @@ mod tests {
         take(&mut received, 10, 0);
         take(&mut received, 20, 2);
         assert_eq!(received.due_ns(), Some(20));
-        told(&mut received, 0);
+        acknowledged(&mut received, 0);
         take(&mut received, 30, 1);
         assert_eq!(received.due_ns(), Some(30));
-        told(&mut received, 0);
+        acknowledged(&mut received, 0);
         received.handle(40, 3, None, Wants::AckNow, &config);
         assert_eq!(received.due_ns(), Some(40));
-        told(&mut received, 0);
+        acknowledged(&mut received, 0);
         received.handle(50, 4, None, Wants::Nothing, &config);
         assert_eq!(received.due_ns(), None);
     }
@@ -378,7 +378,7 @@ mod tests {
         // Number 0 never arrived: nothing is cumulative. 313 words by 8 are 40 steps.
         let mut seen = BTreeSet::new();
         for _ in 0..40 {
-            seen.extend(told(&mut received, 20_000));
+            seen.extend(acknowledged(&mut received, 20_000));
         }
         let all: BTreeSet<u64> = (1..20_000).filter(|number| number % 7 != 3).collect();
         assert_eq!(seen, all);
@@ -412,13 +412,13 @@ mod tests {
                     naive += 1;
                 }
                 prop_assert_eq!(received.cumulative, naive);
-                let told = told(&mut received, u64::MAX);
+                let numbers = acknowledged(&mut received, u64::MAX);
                 for number in naive..=base + 700 {
-                    prop_assert!(!told.contains(&number) || seen.contains(&number));
+                    prop_assert!(!numbers.contains(&number) || seen.contains(&number));
                 }
                 let newest = seen.last().copied().unwrap_or(0);
                 let high: Vec<u64> = seen.range(newest.saturating_sub(190)..).copied().collect();
-                prop_assert!(high.iter().all(|number| told.contains(number)));
+                prop_assert!(high.iter().all(|number| numbers.contains(number)));
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use super::super::keys::SessionKeys;
 use super::super::packet::{Filled, Path, PathConfig, Payload};
-use super::super::rails::health::{Evidence, Health as RailHealth, Witness};
+use super::super::rails::health::{Evidence, Health as RailHealth, ReferenceAck};
 use super::Paths;
 use super::path::{Health, SessionPath};
 use crate::wire::packet::Packet;
@@ -104,8 +104,8 @@ impl PathsByHand {
     pub(crate) fn doubt(&mut self, now_ns: u64, at: u8) {
         let health = self.path(at).rail_health.as_mut().unwrap();
         health.suspect();
-        let witness = Some(Witness { sent_ns: now_ns, came_ns: now_ns });
-        health.observe(now_ns, &evidence(0), witness, false).unwrap();
+        let reference = Some(ReferenceAck { sent_ns: now_ns, came_ns: now_ns });
+        health.observe(now_ns, &evidence(0), reference, false).unwrap();
     }
 
     /// Makes the path at a position carry segments.

@@ -12,7 +12,7 @@ pub(crate) struct Dropped {
     pub(crate) unknown: u64,
     /// Authentication tag mismatch: forged, corrupted, or for another receiver.
     pub(crate) forged: u64,
-    /// Duplicate, or too old to tell.
+    /// Duplicate, or too old to be recognised.
     pub(crate) repeated: u64,
     /// Authentic, but from an address where the peer is not known to be. Their content is
     /// retransmitted.

@@ -60,12 +60,12 @@ impl PathTable {
         paths.is_doubtful = false;
         let mut active = paths.all().filter(|path| path.is_active()).count();
         for index in 0..=paths.standby.len() {
-            let witness = paths
+            let reference = paths
                 .all()
                 .enumerate()
                 .filter(|&(other, _)| other != index)
-                .filter_map(|(_, path)| path.rail_health.as_deref()?.witness())
-                .max_by_key(|witness| witness.sent_ns);
+                .filter_map(|(_, path)| path.rail_health.as_deref()?.reference())
+                .max_by_key(|reference| reference.sent_ns);
             let Some(path) = paths.all_mut().nth(index) else { break };
             let mut evidence = path.evidence();
             (evidence.bulk_ns, evidence.is_stalled) = core.bulk_evidence(session, path.at, now_ns);
@@ -74,7 +74,7 @@ impl PathTable {
             }
             let Some(health) = &mut path.rail_health else { continue };
             let is_needed = active == 0;
-            if let Some(change) = health.observe(now_ns, &evidence, witness, is_needed) {
+            if let Some(change) = health.observe(now_ns, &evidence, reference, is_needed) {
                 if !path.is_off {
                     active += usize::from(change.to == Phase::Active);
                     active -= usize::from(change.from == Phase::Active);
@@ -90,7 +90,7 @@ impl PathTable {
             }
             if let Some(next_ns) = path.rail_health.as_deref().and_then(RailHealth::next_ns) {
                 path.wake_at(next_ns.max(now_ns + 100_000), session, timers);
-            } else if evidence.probes > 0 && witness.is_some() {
+            } else if evidence.probes > 0 && reference.is_some() {
                 let soon_ns = now_ns + evidence.round_trip_max_ns.max(500_000);
                 path.wake_at(soon_ns, session, timers);
             }
@@ -186,14 +186,14 @@ impl PathTable {
     fn leave_mute_paths(&self, core: &mut Core, now_ns: u64, session: u32) {
         let Some(known) = core.sessions.at(session as usize) else { return };
         let Some(paths) = self.by_slot.get(session as usize) else { return };
-        let is_heard = |at: usize| {
+        let has_answered = |at: usize| {
             let mut paths = paths.all().filter(|path| usize::from(path.at) == at);
             paths.any(|path| path.rail_health.as_deref().is_some_and(|it| !it.has_never_answered()))
         };
         // The first path exists from the start where the control lane uses it.
         let is_by_tcp = |at: usize| usize::from(paths.stream_at) == at;
         let all = known.rails.paths.iter().enumerate();
-        let mute = all.filter(|&(at, path)| path.is_usable && !is_heard(at) && !is_by_tcp(at));
+        let mute = all.filter(|&(at, path)| path.is_usable && !has_answered(at) && !is_by_tcp(at));
         let mute: Vec<usize> = mute.map(|(at, _)| at).collect();
         for at in mute {
             core.path_lost(session, at, now_ns);

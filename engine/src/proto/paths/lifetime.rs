@@ -175,7 +175,7 @@ impl PathTable {
     /// session. Returns `false` if it has none.
     ///
     /// RR-PATH-5.
-    pub(crate) fn hasten_last_ack(&mut self, session: u32) -> bool {
+    pub(crate) fn prepare_final_ack(&mut self, session: u32) -> bool {
         let Some(carrier) = self.of_mut(session).carrier.as_deref_mut() else { return false };
         carrier.packets.quickack();
         carrier.health = Health::Untried;

@@ -183,11 +183,11 @@ impl Paths {
 
     /// Returns whether any path has answered a packet sent at `since_ns` or later.
     pub(crate) fn have_answered_since(&mut self, since_ns: u64) -> bool {
-        self.heard_ns().is_some_and(|sent_ns| sent_ns >= since_ns)
+        self.answered_sent_ns().is_some_and(|sent_ns| sent_ns >= since_ns)
     }
 
     /// Returns the send time of the newest packet answered on any path.
-    pub(crate) fn heard_ns(&mut self) -> Option<u64> {
+    pub(crate) fn answered_sent_ns(&mut self) -> Option<u64> {
         let answered = self.all_mut().filter_map(|path| {
             path.packets.apply_deferred_ack();
             path.packets.answered_sent_ns()

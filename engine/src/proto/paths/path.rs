@@ -223,7 +223,7 @@ impl SessionPath {
     ///
     /// RR-PATH-2, RR-PATH-3.
     #[inline]
-    pub(super) fn tell(
+    pub(super) fn deliver_events(
         &mut self,
         core: &mut Core,
         session: u32,
@@ -231,10 +231,15 @@ impl SessionPath {
     ) -> bool {
         let is_calm =
             self.health == Health::Good && self.packets.is_calm() && shortcut!("a loss-free path");
-        is_calm || self.tell_all(core, session, effects)
+        is_calm || self.deliver_pending_events(core, session, effects)
     }
 
-    fn tell_all(&mut self, core: &mut Core, session: u32, effects: &mut impl Effects) -> bool {
+    fn deliver_pending_events(
+        &mut self,
+        core: &mut Core,
+        session: u32,
+        effects: &mut impl Effects,
+    ) -> bool {
         let mut is_calm = true;
         while let Some(event) = self.packets.poll_known_event() {
             match event {
@@ -283,7 +288,7 @@ impl SessionPath {
     ) -> bool {
         let had_update = std::mem::take(&mut self.has_update);
         if had_update {
-            self.tell(core, session, effects);
+            self.deliver_events(core, session, effects);
             self.set_timer(session, timers);
         }
         had_update
@@ -401,10 +406,10 @@ mod tests {
         let mut effects = NoEffects;
         let mut path = path();
         path.give_up(&mut core, 0);
-        path.tell(&mut core, 0, &mut effects);
+        path.deliver_events(&mut core, 0, &mut effects);
         assert_eq!(path.health, Health::Silent);
         path.is_off = false;
-        path.tell(&mut core, 0, &mut effects);
+        path.deliver_events(&mut core, 0, &mut effects);
         assert_eq!(path.health, Health::Good);
     }
 }

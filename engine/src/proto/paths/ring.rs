@@ -53,7 +53,7 @@ impl PathTable {
         };
         self.latest = session;
         self.segments += 1;
-        core.handle_untold(session, segment, now_ns, effects)
+        core.handle_ring_segment(session, segment, now_ns, effects)
             .map_err(|error| (session, PeerFailure::Protocol(error.to_string().into())))
     }
 }

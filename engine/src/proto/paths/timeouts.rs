@@ -66,7 +66,7 @@ impl PathTable {
         path.stay_awake(session, &mut self.awake);
         path.packets.start_turn(late_ns);
         let is_probe_due = path.handle_timeout(now_ns, is_drained);
-        path.tell(core, session, effects);
+        path.deliver_events(core, session, effects);
         if is_probe_due
             && path.health == Health::Silent
             && let Some(fallback) = path.fallback.as_deref_mut()
@@ -87,8 +87,8 @@ impl PathTable {
 
     /// Schedules acknowledgements to be sent before the loop sleeps, as none will be until it
     /// wakes, and applies deferred ones. Returns the sessions with work since it slept last, in
-    /// order, each once; [`Self::end_hasten_acks`] takes the list back.
-    pub(crate) fn hasten_acks(&mut self) -> Vec<u32> {
+    /// order, each once; [`Self::end_quickacks`] takes the list back.
+    pub(crate) fn begin_quickacks(&mut self) -> Vec<u32> {
         let mut awake = std::mem::take(&mut self.awake);
         awake.sort_unstable();
         awake.dedup();
@@ -103,8 +103,8 @@ impl PathTable {
         awake
     }
 
-    /// Takes back the list of [`Self::hasten_acks`] after the acknowledgements were sent.
-    pub(crate) fn end_hasten_acks(&mut self, mut awake: Vec<u32>) {
+    /// Takes back the list of [`Self::begin_quickacks`] after the acknowledgements were sent.
+    pub(crate) fn end_quickacks(&mut self, mut awake: Vec<u32>) {
         awake.clear();
         // Nothing is received meanwhile.
         if self.awake.is_empty() {

@@ -136,7 +136,7 @@ impl PathTable {
         let paths = self.by_slot.get_mut(session as usize);
         let Some(path) = paths.and_then(|paths| paths.get_mut(index)) else { return true };
         // A window may have gained space by dropping its oldest packets.
-        let is_calm = path.tell(core, session, effects);
+        let is_calm = path.deliver_events(core, session, effects);
         path.has_update = false;
         if !is_blocked {
             path.set_timer(session, &mut self.timers);

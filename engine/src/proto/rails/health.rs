@@ -134,7 +134,7 @@ pub(crate) struct Evidence {
 
 /// The most recent answer on the other paths, as a reference.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Witness {
+pub(crate) struct ReferenceAck {
     /// When the answered packet was sent.
     pub(crate) sent_ns: u64,
     /// When the answer arrived.
@@ -217,18 +217,18 @@ impl Health {
     }
 
     /// Returns its latest answer as a reference for other paths.
-    pub(crate) fn witness(&self) -> Option<Witness> {
+    pub(crate) fn reference(&self) -> Option<ReferenceAck> {
         let sent_ns = self.seen_sent_ns.filter(|_| self.is_active() || self.answers > 0)?;
-        Some(Witness { sent_ns, came_ns: self.came_ns })
+        Some(ReferenceAck { sent_ns, came_ns: self.came_ns })
     }
 
-    /// Evaluates the path. `witness` is the newest reference of the other paths; `is_needed`: none
-    /// of them is active, so that the first answer is enough.
+    /// Evaluates the path. `reference` is the newest one of the other paths; `is_needed`: none of
+    /// them is active, so that the first answer is enough.
     pub(crate) fn observe(
         &mut self,
         now_ns: u64,
         evidence: &Evidence,
-        witness: Option<Witness>,
+        reference: Option<ReferenceAck>,
         is_needed: bool,
     ) -> Option<Transition> {
         let is_new_answer = evidence.answered_sent_ns > self.seen_sent_ns;
@@ -244,16 +244,16 @@ impl Health {
             self.learn_lateness(now_ns, evidence);
         }
         let is_suspected = std::mem::take(&mut self.is_suspected);
-        let is_outdone = self.is_outdone(now_ns, evidence, witness);
+        let is_outdone = self.is_outdone(now_ns, evidence, reference);
         let silent_ns = now_ns.saturating_sub(evidence.unanswered_since_ns);
         let is_silent = evidence.probes >= PROBES_TO_DOWN && silent_ns >= SILENCE_NS;
         let is_mute = self.has_never_answered()
             && is_silent
-            && (witness.is_some() || silent_ns >= FIRST_SILENCE_NS);
+            && (reference.is_some() || silent_ns >= FIRST_SILENCE_NS);
         let (to, cause) = match self.phase {
-            _ if !self.has_link && witness.is_some() => (Phase::Down, PathCause::NoLink),
+            _ if !self.has_link && reference.is_some() => (Phase::Down, PathCause::NoLink),
             Phase::Active if is_silent => (Phase::Down, self.why_lost(evidence)),
-            Phase::Active if is_suspected && witness.is_some() => {
+            Phase::Active if is_suspected && reference.is_some() => {
                 (Phase::Suspect, PathCause::PeerDoubts)
             }
             Phase::Active if is_outdone => (Phase::Suspect, PathCause::OthersAnswer),
@@ -340,13 +340,18 @@ impl Health {
 
     /// Returns whether it lags behind another path, with time for its own answer to arrive: a peer
     /// that was suspended answers on all paths together.
-    fn is_outdone(&mut self, now_ns: u64, evidence: &Evidence, witness: Option<Witness>) -> bool {
+    fn is_outdone(
+        &mut self,
+        now_ns: u64,
+        evidence: &Evidence,
+        reference: Option<ReferenceAck>,
+    ) -> bool {
         let is_owing = evidence.probes > 0 && evidence.bulk_ns < evidence.probed_ns;
-        let younger = witness.filter(|witness| witness.sent_ns >= evidence.probed_ns);
+        let younger = reference.filter(|reference| reference.sent_ns >= evidence.probed_ns);
         let since_ns = match (self.outdone_since_ns, younger) {
             _ if !is_owing => None,
             (Some(since_ns), _) => Some(since_ns),
-            (None, younger) => younger.map(|witness| witness.came_ns),
+            (None, younger) => younger.map(|reference| reference.came_ns),
         };
         self.outdone_since_ns = since_ns;
         let mistakes_ns = if evidence.is_stalled { 0 } else { self.lateness_ns(now_ns) };

@@ -415,7 +415,7 @@ impl Core {
                 .get(lane)
                 .is_some_and(|bulk| usize::from(bulk.path) == at && !bulk.is_ready)
             {
-                self.actions.push_back(Action::AbandonLane { lane, is_told: false });
+                self.actions.push_back(Action::AbandonLane { lane, is_reported: false });
             }
         }
         if !session.lanes.is_empty() || session.needs_lane() {
@@ -438,7 +438,7 @@ impl Core {
             let Some(bulk) = self.lanes.get(lane) else { continue };
             if usize::from(bulk.path) == at {
                 let number = bulk.number;
-                self.actions.push_back(Action::AbandonLane { lane, is_told: false });
+                self.actions.push_back(Action::AbandonLane { lane, is_reported: false });
                 self.push_control(slot, lane_lost(number, 0));
             }
         }
@@ -480,7 +480,7 @@ impl Core {
         }
         if let Some(lane) = lane {
             self.actions.push_back(match lost.flags & FLAG_LANE_ALONE {
-                0 => Action::AbandonLane { lane, is_told: true },
+                0 => Action::AbandonLane { lane, is_reported: true },
                 _ => Action::CloseLane { lane, is_failure: true },
             });
         }

@@ -222,7 +222,7 @@ impl Core {
         now_ns: u64,
     ) -> bool {
         let Some(way) = self.pair_of_rails(slot, at) else { return false };
-        // Whatever a peer says: shorter ones than that are not made.
+        // Shorter segments are not made, whichever length a peer reports.
         let bytes = bytes.max(SEGMENT_BYTES_SAFE + 1);
         let is_new = self.segment_limits.learn(way, bytes, now_ns);
         let Some(session) = self.sessions.at(slot as usize) else { return is_new };
@@ -231,13 +231,13 @@ impl Core {
                 bulk.path == at && bulk.segment_bytes.is_none_or(|limit| limit > bytes)
             });
             if is_long {
-                self.actions.push_back(Action::AbandonLane { lane, is_told: false });
+                self.actions.push_back(Action::AbandonLane { lane, is_reported: false });
             }
         }
         is_new
     }
 
-    /// Tells the peer that a lane is given up here because segments of so many bytes are lost.
+    /// Reports to the peer that a lane is given up here because segments of so many bytes are lost.
     ///
     /// RR-LANE-8.
     pub(crate) fn announce_segments_lost(&mut self, lane: Id, segment_bytes: u16) {
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn the_text_says_what_was_seen() {
+    fn text_describes_the_observed_loss() {
         let ends = Some(("10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap()));
         let known = describe(resent(2, JUMBO), passing(1472, true), Reachability::Reachable, ends);
         let text = "packets above 1500 bytes are lost between 10.0.0.1 and 10.0.0.2: a switch \

@@ -243,7 +243,7 @@ impl Regions {
     }
 
     /// Revokes a key. `None`: it is unknown. Placements in progress continue: `is_busy` of the
-    /// returned name tells when the last has ended.
+    /// returned name shows when the last has ended.
     pub(crate) fn revoke(&mut self, key: u64) -> Option<KeyName> {
         let position = self.index.find(key)?;
         let generation = self.entries[position as usize].generation;

@@ -279,7 +279,7 @@ impl Net {
                 }
             }
             Action::Ended { session, .. } => {
-                if paths.hasten_last_ack(session) {
+                if paths.prepare_final_ack(session) {
                     self.transmit_path(number, CARRIER);
                 }
                 self.engines[number].paths.close(session);

@@ -57,7 +57,7 @@ impl Net {
         let now_ns = self.now_ns();
         if self.has_rings {
             let Engine { core, memory, slots, .. } = &mut self.engines[to];
-            return core.handle_untold(slots[&from], bytes, now_ns, memory).unwrap();
+            return core.handle_ring_segment(slots[&from], bytes, now_ns, memory).unwrap();
         }
         self.deliver(from, to, bytes).unwrap();
         if self.is_silent {

@@ -52,7 +52,7 @@ pub(super) fn world_of(hosts: &[Vec<LinkImpairments>], config: &Config, seed: u6
         DatagramImpairments { bytes_max: 1472, ..DatagramImpairments::ideal() };
     (world.turn_ns, world.datagram_ns) = (TURN_NS, DATAGRAM_NS);
     world.connection_ns = CONNECTION_NS;
-    world.tells_speed = true;
+    world.reports_speed = true;
     world.set_datagrams(true).unwrap();
     for (host, links) in hosts.iter().enumerate() {
         world.add_host_with(links);
@@ -64,7 +64,7 @@ pub(super) fn world_of(hosts: &[Vec<LinkImpairments>], config: &Config, seed: u6
 /// Builds the same world with usual settings, where NICs do not report their rates.
 fn world_without_speeds(hosts: &[Vec<LinkImpairments>]) -> World {
     let mut world = world_of(&[], &usual(), 9);
-    world.tells_speed = false;
+    world.reports_speed = false;
     for (host, links) in hosts.iter().enumerate() {
         world.add_host_with(links);
         world.start(host, host as u64 + 1, usual(), loop_config()).unwrap();

@@ -20,7 +20,7 @@ const PREAMBLE: &str = "\
 # first quarter is not counted (p99 of 1 MiB is so the longest time). Usual settings have
 # messages of 1 MiB go over bulk lanes.
 #
-# Left out, because they cost seconds and say what their neighbours say: of 1 MiB loss below
+# Left out, because they cost seconds and show what the adjacent ones show: of 1 MiB loss below
 # 1e-2, and round trips other than 100 us and 10 ms; engine/tests/snapshots/packet-goodput.txt
 # has those cells for the packet layer.
 #

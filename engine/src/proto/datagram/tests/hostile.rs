@@ -159,8 +159,8 @@ fn buffered_and_partial_messages_require_credit() {
     let rest = [&parts[..], &[(1, message(8001, 0, true))]].concat();
     assert_eq!(answer(&rest), no_bytes);
     // The whole message is charged with its envelope.
-    let promised = [(0, message(8000, 0, true)), (1, message(1, 0, false))];
-    assert_eq!(answer(&promised), no_bytes);
+    let beyond_credit = [(0, message(8000, 0, true)), (1, message(1, 0, false))];
+    assert_eq!(answer(&beyond_credit), no_bytes);
     // Each missing envelope needs credit.
     let limited = Config { envelope_credits: 2, ..config() };
     let mut net = Net::new(2, &limited, CONTENT, 1);

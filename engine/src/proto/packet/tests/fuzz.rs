@@ -70,7 +70,7 @@ fn hostile_packets() {
         let mut path = Path::new(PathConfig::default());
         let mut out = vec![0; PathConfig::default().datagram_bytes_max];
         let mut payload = Endless::default();
-        let (mut now_ns, mut sent, mut said) = (1_000_000u64, 0, 0u32);
+        let (mut now_ns, mut sent, mut next_number) = (1_000_000u64, 0, 0u32);
         for choice in input.chunks_exact(8) {
             let choice: [u8; 8] = choice.try_into().unwrap();
             let [first, second, ..] = choice;
@@ -79,11 +79,11 @@ fn hostile_packets() {
                 0 => now_ns += u64::from(second) << (choice[2] % 24),
                 1 => payload.bytes = usize::from(second) * 8,
                 _ => {
-                    let bytes = packet(choice, said, sent);
+                    let bytes = packet(choice, next_number, sent);
                     if let Ok(packet) = Packet::decode(&bytes)
                         && path.handle_packet(now_ns, &packet).is_ok()
                     {
-                        said = said.max(packet.header.number.get().wrapping_add(1));
+                        next_number = next_number.max(packet.header.number.get().wrapping_add(1));
                     }
                 }
             }

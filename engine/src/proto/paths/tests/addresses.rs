@@ -221,7 +221,7 @@ fn ack_in_a_probe_from_unknown_address_is_ignored() {
     assert!(question.packet().is_probe() && question.packet().ack.is_some());
     let received = |net: &mut Net| {
         let Engine { paths, .. } = &mut net.engines[ACCEPTOR];
-        paths.of_mut(SLOT).heard_ns()
+        paths.of_mut(SLOT).answered_sent_ns()
     };
     let before = received(&mut net);
     net.deliver_packet(ACCEPTOR, elsewhere(5), &question.bytes);

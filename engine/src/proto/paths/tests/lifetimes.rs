@@ -63,7 +63,7 @@ fn closed_session_leaves_no_state_in_its_slot() {
     paths.handle_link(core, now_ns, 0, false);
     paths.watch_stream(now_ns, SLOT);
     paths.compare_deliveries(core, now_ns, SLOT, Some(OTHER));
-    assert!(!paths.hasten_last_ack(SLOT) && paths.to_drain.is_empty());
+    assert!(!paths.prepare_final_ack(SLOT) && paths.to_drain.is_empty());
     assert!(paths.lone_packet(core, SLOT).is_none());
     for index in 0..RAILS {
         let mut room = [0; 2000];

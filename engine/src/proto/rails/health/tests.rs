@@ -25,8 +25,8 @@ fn active() -> Health {
     health
 }
 
-fn witness(sent_ns: u64, came_ns: u64) -> Option<Witness> {
-    Some(Witness { sent_ns, came_ns })
+fn reference(sent_ns: u64, came_ns: u64) -> Option<ReferenceAck> {
+    Some(ReferenceAck { sent_ns, came_ns })
 }
 
 /// RR-RAIL-4
@@ -34,12 +34,12 @@ fn witness(sent_ns: u64, came_ns: u64) -> Option<Witness> {
 fn path_is_suspect_once_another_answers_a_later_packet() {
     let mut health = active();
     let owes = evidence(1, 10 * MS, Some(1));
-    for harmless in [None, witness(9 * MS, 11 * MS), witness(11 * MS, 12 * MS)] {
+    for harmless in [None, reference(9 * MS, 11 * MS), reference(11 * MS, 12 * MS)] {
         assert_eq!(health.observe(12 * MS + 100_000, &owes, harmless, false), None, "{harmless:?}");
     }
     let quiet = evidence(0, 10 * MS, Some(1));
-    assert_eq!(health.observe(20 * MS, &quiet, witness(11 * MS, 12 * MS), false), None);
-    let down = health.observe(13 * MS, &owes, witness(11 * MS, 12 * MS), false).unwrap();
+    assert_eq!(health.observe(20 * MS, &quiet, reference(11 * MS, 12 * MS), false), None);
+    let down = health.observe(13 * MS, &owes, reference(11 * MS, 12 * MS), false).unwrap();
     assert_eq!((down.to, down.cause), (Phase::Suspect, PathCause::OthersAnswer));
     let down = health.observe(14 * MS, &evidence(3, 10 * MS, Some(1)), None, false).unwrap();
     assert_eq!((down.to, down.cause), (Phase::Down, PathCause::ProbesLost));
@@ -52,17 +52,17 @@ fn busy_path_is_a_reference_from_its_first_answer_on() {
     let mut health = active();
     let owes = evidence(1, at(0), Some(1));
     for us in (0..500).step_by(50) {
-        let fresh = witness(at(us), at(us + 100));
+        let fresh = reference(at(us), at(us + 100));
         assert_eq!(health.observe(at(us + 100), &owes, fresh, false), None, "{us}");
     }
-    let fresh = witness(at(500), at(600));
+    let fresh = reference(at(500), at(600));
     assert_eq!(health.observe(at(600), &owes, fresh, false).unwrap().to, Phase::Suspect);
     // An answer in between restarts that.
     let mut health = active();
-    assert_eq!(health.observe(at(100), &owes, witness(at(0), at(100)), false), None);
+    assert_eq!(health.observe(at(100), &owes, reference(at(0), at(100)), false), None);
     let owes_more = evidence(1, at(200), Some(at(0)));
-    assert_eq!(health.observe(at(650), &owes_more, witness(at(200), at(300)), false), None);
-    let late = health.observe(at(800), &owes_more, witness(at(700), at(800)), false).unwrap();
+    assert_eq!(health.observe(at(650), &owes_more, reference(at(200), at(300)), false), None);
+    let late = health.observe(at(800), &owes_more, reference(at(700), at(800)), false).unwrap();
     assert_eq!(late.to, Phase::Suspect);
 }
 
@@ -73,15 +73,15 @@ fn bulk_data_affects_health() {
     let owes = evidence(1, at(0), Some(1));
     let mut health = active();
     let moving = Evidence { bulk_ns: at(1), ..owes };
-    assert_eq!(health.observe(at(900), &moving, witness(at(1), at(2)), false), None);
-    assert_eq!(health.observe(at(950), &owes, witness(at(1), at(600)), false), None);
-    assert!(health.observe(at(1100), &owes, witness(at(1), at(600)), false).is_some());
+    assert_eq!(health.observe(at(900), &moving, reference(at(1), at(2)), false), None);
+    assert_eq!(health.observe(at(950), &owes, reference(at(1), at(600)), false), None);
+    assert!(health.observe(at(1100), &owes, reference(at(1), at(600)), false).is_some());
     // The learned grace period does not apply where chunks are overdue, too.
     let mut health = active();
     health.learn_lateness(at(0), &owes);
-    assert_eq!(health.observe(at(500), &owes, witness(at(0), at(0)), false), None);
+    assert_eq!(health.observe(at(500), &owes, reference(at(0), at(0)), false), None);
     let stalled = Evidence { is_stalled: true, ..owes };
-    let suspect = health.observe(at(500), &stalled, witness(at(0), at(0)), false).unwrap();
+    let suspect = health.observe(at(500), &stalled, reference(at(0), at(0)), false).unwrap();
     assert_eq!(suspect.to, Phase::Suspect);
 }
 
@@ -89,7 +89,7 @@ fn bulk_data_affects_health() {
 #[test]
 fn path_reported_by_the_peer_is_suspect_if_another_is_active() {
     let mut health = active();
-    let (quiet, other) = (evidence(0, 0, Some(1)), witness(9 * MS, 9 * MS));
+    let (quiet, other) = (evidence(0, 0, Some(1)), reference(9 * MS, 9 * MS));
     health.suspect();
     assert_eq!(health.observe(10 * MS, &quiet, None, false), None);
     assert_eq!(health.observe(10 * MS, &quiet, other, false), None, "already evaluated");
@@ -112,7 +112,7 @@ fn late_answers_raise_the_grace_period() {
         let grace_ns = (0..100 * MS)
             .step_by(10_000)
             .find(|&after_ns| {
-                let other = witness(sent_ns + 1, sent_ns + 1);
+                let other = reference(sent_ns + 1, sent_ns + 1);
                 health.observe(sent_ns + 1 + after_ns, &owes, other, false).is_some()
             })
             .unwrap();
@@ -130,7 +130,7 @@ fn late_answers_raise_the_grace_period() {
     assert_eq!(health.lateness_ns(sent_ns + 3 * GRACE_HALF_LIFE_NS), GRACE_MAX_NS / 8);
     // An answer to a packet sent after the suspicion does not end it.
     let suspected_ns = sent_ns + 40 * MS;
-    health.observe(suspected_ns, &owes, witness(sent_ns, sent_ns), false).unwrap();
+    health.observe(suspected_ns, &owes, reference(sent_ns, sent_ns), false).unwrap();
     let young = evidence(0, sent_ns, Some(suspected_ns + 1));
     let back = health.observe(suspected_ns + MS, &young, None, false).unwrap();
     assert_eq!((back.to, back.cause), (Phase::Probing, PathCause::Answered));
@@ -143,12 +143,12 @@ fn suspended_peer_makes_no_path_suspect() {
     for probes in 1..4 {
         let now_ns = 10 * MS + u64::from(probes) * 10 * MS;
         let owes = evidence(probes, 10 * MS, Some(1));
-        assert_eq!(one.observe(now_ns, &owes, two.witness(), false), None);
-        assert_eq!(two.observe(now_ns, &owes, one.witness(), false), None);
+        assert_eq!(one.observe(now_ns, &owes, two.reference(), false), None);
+        assert_eq!(two.observe(now_ns, &owes, one.reference(), false), None);
     }
     let owes = evidence(5, 10 * MS, Some(1));
-    assert_eq!(one.observe(109 * MS, &owes, two.witness(), false), None);
-    assert_eq!(one.observe(110 * MS, &owes, two.witness(), false).unwrap().to, Phase::Down);
+    assert_eq!(one.observe(109 * MS, &owes, two.reference(), false), None);
+    assert_eq!(one.observe(110 * MS, &owes, two.reference(), false).unwrap().to, Phase::Down);
 }
 
 /// RR-RAIL-6
@@ -159,7 +159,7 @@ fn flapping_path_returns_after_increasing_hold_times() {
     for round in 0..8 {
         let owes = evidence(1, now_ns, Some(sent_ns));
         now_ns += 5 * MS;
-        health.observe(now_ns, &owes, witness(now_ns - MS, now_ns - MS), false).unwrap();
+        health.observe(now_ns, &owes, reference(now_ns - MS, now_ns - MS), false).unwrap();
         let failed_ns = now_ns;
         while !health.is_active() {
             assert!(now_ns - failed_ns < 10_000 * MS);
@@ -181,7 +181,7 @@ fn flapping_path_returns_after_increasing_hold_times() {
     health.observe(
         now_ns,
         &evidence(1, 1, Some(sent_ns)),
-        witness(now_ns - MS, now_ns - MS),
+        reference(now_ns - MS, now_ns - MS),
         false,
     );
     assert_eq!(health.hold_ns, HOLD_MIN_NS);
@@ -203,8 +203,8 @@ fn carrier_loss_and_one_way_failure_are_distinguished() {
     let mut health = active();
     health.handle_link(10 * MS, false);
     assert_eq!(health.observe(10 * MS, &evidence(0, 0, Some(1)), None, false), None);
-    let told = health.observe(10 * MS, &evidence(0, 0, Some(1)), witness(0, 0), false).unwrap();
-    assert_eq!((told.to, told.cause), (Phase::Down, PathCause::NoLink));
+    let down = health.observe(10 * MS, &evidence(0, 0, Some(1)), reference(0, 0), false).unwrap();
+    assert_eq!((down.to, down.cause), (Phase::Down, PathCause::NoLink));
     let mut health = active();
     let silent = Evidence { arrived: 9, ..evidence(5, MS, Some(1)) };
     assert_eq!(health.observe(200 * MS, &silent, None, false).unwrap().cause, PathCause::OneWay);
@@ -217,14 +217,14 @@ fn path_that_never_answers_is_reported_down() {
     for (arrived, cause) in [(0, PathCause::ProbesLost), (5, PathCause::OneWay)] {
         let mut health = Health::new(0);
         let asked = unanswered(3, arrived);
-        assert_eq!(health.observe(100 * MS, &asked, witness(MS, 2 * MS), false), None, "soon");
+        assert_eq!(health.observe(100 * MS, &asked, reference(MS, 2 * MS), false), None, "soon");
         // Without another path that answers the peer may be the one that is silent.
         assert_eq!(health.observe(1000 * MS, &asked, None, false), None);
-        let down = health.observe(1000 * MS, &asked, witness(MS, 2 * MS), false).unwrap();
+        let down = health.observe(1000 * MS, &asked, reference(MS, 2 * MS), false).unwrap();
         assert_eq!((down.to, down.cause), (Phase::Down, cause));
         assert!(health.has_never_answered(), "its state is unchanged for others");
         let answered = evidence(0, MS, Some(1001 * MS));
-        assert!(health.observe(1002 * MS, &answered, witness(MS, 2 * MS), false).is_some());
+        assert!(health.observe(1002 * MS, &answered, reference(MS, 2 * MS), false).is_some());
         assert!(!health.has_never_answered() && health.phase() == Phase::Probing);
     }
     let mut health = Health::new(0);

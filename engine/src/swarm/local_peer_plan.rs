@@ -8,7 +8,7 @@ const MICROSECOND: u64 = 1_000;
 const MILLISECOND: u64 = 1_000_000;
 
 /// How rings fare, of one seed in three; they are used where there are datagrams.
-pub(crate) fn neighbours_of(seed: u64) -> Option<LocalPeerImpairments> {
+pub(crate) fn local_peers_of(seed: u64) -> Option<LocalPeerImpairments> {
     let mut random = Random::new(seed ^ 0x5a3e_d0e5);
     if !random.one_in(3) {
         return None;

@@ -35,13 +35,13 @@ struct Known {
 
 /// Registered memory; see the module.
 #[derive(Debug, Default)]
-pub(crate) struct LentRegions {
+pub(crate) struct RegisteredMemory {
     known: Vec<Option<Known>>,
     /// The completion queues of endpoints, for remote data.
     queues: Vec<Option<u32>>,
 }
 
-impl LentRegions {
+impl RegisteredMemory {
     pub(crate) fn insert(&mut self, name: Id, window: Arc<Window>, counts: Arc<RegionCounts>) {
         let index = name.index();
         if index >= self.known.len() {
@@ -91,7 +91,7 @@ impl LentRegions {
 
     /// Returns memory for an operation that does not end at once. Memory that may be unmapped is
     /// accessed before: the kernel moves its bytes, and a lane is lost where it finds none.
-    pub(super) fn lend(
+    pub(super) fn bind(
         &self,
         region: Id,
         offset: u64,

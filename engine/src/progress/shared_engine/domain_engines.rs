@@ -9,7 +9,7 @@ use crate::progress::caretaker::Membership;
 
 /// Engines of a domain; see the module.
 #[derive(Default)]
-pub(crate) struct Neighbours {
+pub(crate) struct DomainEngines {
     /// Number of engines, including dropped ones not removed yet.
     count: AtomicUsize,
     known: Mutex<Known>,
@@ -22,13 +22,13 @@ struct Known {
     next: usize,
 }
 
-impl std::fmt::Debug for Neighbours {
+impl std::fmt::Debug for DomainEngines {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Neighbours").field("count", &self.count).finish_non_exhaustive()
+        f.debug_struct("DomainEngines").field("count", &self.count).finish_non_exhaustive()
     }
 }
 
-impl Neighbours {
+impl DomainEngines {
     pub(super) fn join(&self, place: &Arc<Place>) {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         known.places.retain(|it| it.strong_count() > 0);
@@ -70,8 +70,8 @@ impl Place {
     /// Makes a turn for an engine without a leader, unless some thread does.
     #[inline]
     pub(super) fn help(&self, caretaker: Option<&Membership>) {
-        if let Some(neighbour) = self.neighbours.next_idle(self) {
-            neighbour.be_helped(caretaker);
+        if let Some(idle) = self.domain_engines.next_idle(self) {
+            idle.be_helped(caretaker);
         }
     }
 
@@ -79,7 +79,7 @@ impl Place {
         if self.failure.get().is_some() {
             return;
         }
-        let news = RefCell::default();
+        let pending = RefCell::default();
         let turn = self.shared.try_enter(
             |inside| {
                 let turn = inside.engine.as_mut().map(|engine| engine.progress());
@@ -87,13 +87,13 @@ impl Place {
                     self.helped.store(self.helped.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
                 }
                 self.activity.count();
-                inside.after(self, &news);
+                inside.after(self, &pending);
                 turn
             },
-            |inside, request| self.apply(inside, request, &news),
+            |inside, request| self.apply(inside, request, &pending),
         );
         // All engines of a process have one background thread.
-        self.after_call(caretaker, news);
+        self.after_call(caretaker, pending);
         match turn.flatten() {
             // It may have taken the events that others sleep for.
             Some(Ok(true)) => self.ring(),

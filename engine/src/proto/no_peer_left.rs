@@ -18,17 +18,17 @@ impl Core {
         effects: &mut impl Effects,
     ) {
         self.endpoints.set_needs_peers(endpoint, needs_peers);
-        self.end_lonely(effects);
+        self.end_receives_without_sender(effects);
     }
 
     /// Ends receives without any possible sender, after a session ended, a peer was removed, or
     /// such a receive was posted.
-    pub(super) fn end_lonely(&mut self, effects: &mut impl Effects) {
+    pub(super) fn end_receives_without_sender(&mut self, effects: &mut impl Effects) {
         // No peer was ever known while no slot was used.
         if !self.endpoints.need_peers() || self.remotes.slots() == 0 || self.has_live_remote() {
             return;
         }
-        let mut lonely: Vec<Id> = Vec::new();
+        let mut without_sender: Vec<Id> = Vec::new();
         for (id, operation) in self.operations.iter() {
             let waits = match &operation.state {
                 OperationState::Posted { key, .. } => key.is_some(),
@@ -37,14 +37,14 @@ impl Core {
             };
             let is_from_any = (operation.session, operation.remote) == (NO_SESSION, NO_REMOTE);
             if waits && is_from_any {
-                lonely.push(id);
+                without_sender.push(id);
             }
         }
-        for id in lonely {
+        for id in without_sender {
             let endpoint = self.operations.get(id).map(|operation| operation.endpoint);
             let matcher = endpoint.and_then(|endpoint| self.endpoints.with_needs(endpoint));
             if matcher.is_some_and(|(_, needs_peers)| needs_peers) {
-                self.fail_operation(id, &Cause::Lonely, effects);
+                self.fail_operation(id, &Cause::NoPeerLeft, effects);
             }
         }
     }
