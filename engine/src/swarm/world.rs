@@ -112,7 +112,7 @@ impl World {
     }
 
     /// A new host, without a process; its number.
-    #[cfg(any(test, feature = "sim"))]
+    #[cfg(test)]
     pub(crate) fn add_host(&mut self) -> usize {
         self.add_host_with(&[])
     }

@@ -31,13 +31,13 @@ fn with_message() -> (Net, Datagram) {
 
 /// Checks that a datagram is dropped for this reason, without any other effect.
 fn assert_dropped(net: &mut Net, bytes: &[u8], reason: fn(&mut Dropped) -> &mut u64) {
-    let before = fingerprint(&net, ACCEPTOR);
+    let before = fingerprint(net, ACCEPTOR);
     let counted = net.engines[ACCEPTOR].paths.dropped();
     net.deliver_packet(ACCEPTOR, address_of(OPENER, 0), bytes);
     let mut dropped = counted;
     *reason(&mut dropped) += 1;
     assert_eq!(net.engines[ACCEPTOR].paths.dropped(), dropped);
-    assert_eq!(fingerprint(&net, ACCEPTOR), before);
+    assert_eq!(fingerprint(net, ACCEPTOR), before);
 }
 
 /// Checks that the session continues unaffected.

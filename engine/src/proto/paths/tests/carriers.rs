@@ -17,7 +17,7 @@ fn talk(net: &mut Net, millis: u64) {
 }
 
 fn carriers(net: &Net) -> [Option<u16>; 2] {
-    both(&net, Engine::carrier)
+    both(net, Engine::carrier)
 }
 
 /// Returns the path events reported to an engine for one of its rails.
