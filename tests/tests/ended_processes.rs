@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use common::{Set, attached};
 use ringrail::{
-    Address, Endpoint, Envelope, Error, JobSecret, Owned, Peer, ReceiveOptions, Selector,
-    SendOptions, SendTransport,
+    Address, Completion, Endpoint, Envelope, Error, JobSecret, Owned, Peer, ReceiveOptions,
+    Selector, SendOptions, SendTransport,
 };
 use ringrail_tests::lab::{Host, Lab, LabChild};
 use ringrail_tests::require_lab;
@@ -180,19 +180,18 @@ fn kill_a_parent(settings: &Set<'_>, work: fn(&Endpoint<Owned>, Peer)) -> (Strin
         assert_eq!(observer.ask("kill"), "killed");
         let start = Instant::now();
         work(&endpoint, peer);
-        let mut completions = Vec::new();
-        loop {
+        let mut completions: Vec<Completion> = Vec::new();
+        while completions.is_empty() {
             assert!(start.elapsed() < LIMIT, "it does not end");
             endpoint.wait(&mut completions, 64, Some(Duration::from_millis(100))).unwrap();
-            for completion in completions.drain(..) {
-                match completion.result {
-                    Err(Error::Peer { address, failure, .. }) => {
-                        assert_eq!(address.locator(), parent.locator());
-                        return (failure.to_string(), start.elapsed());
-                    }
-                    other => panic!("{:?}: {other:?}", completion.kind),
-                }
+        }
+        assert_eq!(completions.len(), 1);
+        match completions.remove(0).result {
+            Err(Error::Peer { address, failure, .. }) => {
+                assert_eq!(address.locator(), parent.locator());
+                (failure.to_string(), start.elapsed())
             }
+            other => panic!("{other:?}"),
         }
     };
     lab.host(Host::A).enter(inside).unwrap()
