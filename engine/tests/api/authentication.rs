@@ -31,7 +31,7 @@ fn attached(secret: Option<&Secret>, settings: &[(&str, &str)]) -> Endpoint<Owne
     domain_of(secret, settings).endpoint().unwrap().attach().unwrap()
 }
 
-/// The address of an engine that nobody runs.
+/// The address of an engine that does not run.
 fn made_up(near: &Address, engine: u64) -> Address {
     let mut bytes = near.to_bytes();
     bytes[40..48].copy_from_slice(&engine.to_le_bytes());
@@ -274,7 +274,7 @@ fn a_replayed_hello_is_refused_while_its_session_lives_and_afterwards() {
         assert!(refusals(&events)[0].contains("replay of an earlier connection"), "{events:?}");
         assert!(!has_connected(&events));
         let ended = events.iter().any(|event| matches!(event, Event::Disconnected { .. }));
-        assert!(!ended, "nobody else notices: {events:?}");
+        assert!(!ended, "no other session ends: {events:?}");
         if !is_over {
             let alive = Duration::from_millis(50);
             live = beside(&endpoint, move || {
@@ -314,7 +314,7 @@ fn a_replayed_proof_is_refused_and_its_slot_is_free_again() {
 
 /// RR-CONN-4
 #[test]
-fn a_replayed_hello_of_the_peer_keeps_nobody_from_connecting_to_it() {
+fn a_replayed_hello_of_the_peer_does_not_prevent_connections_to_it() {
     let client = attached(Some(&SECRET), &QUICK);
     let target = client.address();
     // Of two connections that cross, this peer's would be kept.
@@ -373,7 +373,7 @@ fn a_hello_relayed_to_another_engine_of_the_job_fakes_no_restart() {
 /// RR-AUTH-3
 #[test]
 fn forged_replies_cost_an_attempt_each_and_nothing_more() {
-    // What it says does not matter: accepted, restarted, left, malformed.
+    // Its content does not matter: accepted, restarted, left, malformed.
     for status in [0, 3, 7, 8] {
         let server = domain(&[]).endpoint().unwrap();
         let relay = Relay::new(server.address(), move |mut passing| {
@@ -519,8 +519,8 @@ fn a_thousand_half_open_connections_do_not_touch_a_live_session() {
     let endpoint = attached(Some(&SECRET), &[("connect_timeout", "3s")]);
     let target = endpoint.address();
     let ((), events) = beside(&endpoint, move || {
-        // Half of them say nothing, half replay the hello of somebody who knows the secret.
-        let strangers: Vec<TcpStream> = (0..HALF_OPEN)
+        // Half of them send nothing, half replay the hello of an engine that knows the secret.
+        let unauthenticated: Vec<TcpStream> = (0..HALF_OPEN)
             .map(|number| {
                 if number % 2 == 0 {
                     return TcpStream::connect(target.locator()).unwrap();
@@ -533,7 +533,7 @@ fn a_thousand_half_open_connections_do_not_touch_a_live_session() {
                 exchange.stream
             })
             .collect();
-        assert_eq!(strangers.len(), HALF_OPEN);
+        assert_eq!(unauthenticated.len(), HALF_OPEN);
         // They stay while others connect, work, and leave.
         let mut live = Exchange::honest(&target, &made_up(&target, 5), &SECRET);
         assert!(!live.is_closed_within(Duration::from_millis(100)));
@@ -541,11 +541,11 @@ fn a_thousand_half_open_connections_do_not_touch_a_live_session() {
         let peer = client.insert_peer(&target).unwrap();
         client.connect(peer, None).unwrap();
         drop(client);
-        for mut stranger in strangers {
-            stranger.set_read_timeout(Some(PATIENCE)).unwrap();
+        for mut connection in unauthenticated {
+            connection.set_read_timeout(Some(PATIENCE)).unwrap();
             let mut rest = Vec::new();
             // Either way of ending it is an end.
-            let _ = stranger.read_to_end(&mut rest);
+            let _ = connection.read_to_end(&mut rest);
         }
         assert!(!live.is_closed_within(Duration::from_millis(100)));
     });

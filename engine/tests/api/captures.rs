@@ -39,7 +39,7 @@ fn capture(directory: &Path, lanes: &str, listen: &str, faults: &str) -> [PathBu
     let path = directory.join("lanes.pcap");
     let settings = [
         ("lanes", lanes),
-        // Its streams are told apart and compared to the last byte.
+        // Its streams are distinguished and compared to the last byte.
         ("control_lane", "tcp"),
         ("listen_address", listen),
         ("pcap_file", path.to_str().unwrap()),
@@ -150,7 +150,7 @@ fn captures_of_a_driver_that_fails_agree_as_well() {
 }
 
 #[test]
-fn a_capture_that_cannot_be_written_is_an_error_that_says_where() {
+fn a_capture_that_cannot_be_written_is_an_error_with_its_path() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("missing/lanes.pcap");
     let domain = common::domain(&[("pcap_file", path.to_str().unwrap())]);
@@ -203,7 +203,7 @@ fn tshark(path: &Path, arguments: &[&str]) -> Vec<String> {
     String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect()
 }
 
-/// Whether tshark runs; says so if it does not, past libtest's capture, so that it is counted when
+/// Whether tshark runs; prints if it does not, past libtest's capture, so that it is counted when
 /// the test passes.
 fn has_tshark(test: &str) -> bool {
     use std::io::Write as _;

@@ -183,7 +183,7 @@ fn silence_lets_in(lanes: &str) {
         },
         move |endpoint, peer| {
             let is_in_time = has_connected.recv_timeout(Duration::from_secs(20)).is_ok();
-            assert!(is_in_time, "nobody has let the peer in");
+            assert!(is_in_time, "the peer was not accepted");
             assert_eq!(receive(endpoint, peer, TAG), u64::from_le_bytes([9; 8]));
         },
     );

@@ -19,7 +19,7 @@ const LANES: [&str; 2] = ["sockets", "uring"];
 /// Long enough for many chunks, short, and none at all.
 const SIZES: [usize; 6] = [1 << 20, 0, 8, 100_000, 16_384, 300_008];
 
-/// Runs `test` over every driver that this host has, and says which it has not.
+/// Runs `test` over every driver that this host has, and prints which it has not.
 fn over_both_drivers(name: &str, test: impl Fn(&'static str)) {
     for lanes in LANES {
         let endpoint = domain(&[("lanes", lanes)]).endpoint().unwrap();
@@ -131,9 +131,9 @@ fn garbled_chunks_are_asked_for_again_if_either_side_wants_checksums() {
     });
 }
 
-/// Nothing is looked at where nobody wants it; this is also what the other tests rest on.
+/// Nothing is checked where checksums are off; this is also what the other tests rest on.
 #[test]
-fn without_checksums_nobody_notices() {
+fn without_checksums_corruption_is_not_detected() {
     over_both_drivers("off", |lanes| {
         let differ = Arc::new(AtomicU64::new(0));
         let [left, right] = [0, 1].map(|_| {
@@ -210,21 +210,21 @@ fn a_garbled_control_lane_ends_the_session_and_no_message_is_wrong() {
                         Ok(())
                     };
                     let error = until_lost().unwrap_err();
-                    // A reset may overtake the goodbye that says why.
+                    // A reset may overtake the goodbye with the cause.
                     assert!(matches!(error, Error::Peer { .. }), "{error}");
                     found.fetch_add(u64::from(is_corruption(&error)), Ordering::Relaxed);
                 }
             });
             let faults = format!("seed={seed} garble_control=0.02 short=0.2");
             run(lanes, ["true", "false"], &faults, left, right);
-            assert!(found.load(Ordering::Relaxed) > 0, "who found it says so");
+            assert!(found.load(Ordering::Relaxed) > 0, "the side that found it reports it");
         }
     });
 }
 
 /// RR-SEG-6
 #[test]
-fn a_segment_whose_rest_nobody_sends_ends_the_session_without_checksums_too() {
+fn unfinished_segment_ends_the_session_without_checksums_too() {
     const PROOF_BYTES: usize = 24;
     over_both_drivers("length", |lanes| {
         let settings = [("lanes", lanes), ("control_lane", "tcp"), ("peer_timeout", "2s")];

@@ -19,15 +19,15 @@ fn tag(tag: u64) -> Envelope {
     Envelope::tagged(tag)
 }
 
-/// Memory that its owner lends and takes back, as MPI programs do.
-struct Lent(Vec<u8>);
+/// Memory that operations borrow from its owner, as in MPI programs.
+struct Borrowed(Vec<u8>);
 
-impl Lent {
+impl Borrowed {
     fn span(&mut self) -> RawSpan {
         RawSpan { ptr: self.0.as_mut_ptr(), len: self.0.len() }
     }
 
-    /// The byte at an offset, whoever else writes.
+    /// The byte at an offset, also while others write.
     fn look_at(&self, offset: usize) -> u8 {
         assert!(offset < self.0.len());
         // SAFETY: it is inside the vector. An engine of this very thread may write it, or the
@@ -48,8 +48,8 @@ fn is_gone(error: &Error) -> bool {
     matches!(error, Error::Peer { failure: PeerFailure::Left, .. })
 }
 
-/// Tells `peer` of an address.
-fn tell(endpoint: &Endpoint<Owned>, peer: Peer, address: &Address) {
+/// Sends `peer` an address.
+fn send_address(endpoint: &Endpoint<Owned>, peer: Peer, address: &Address) {
     endpoint
         .send_blocking(
             peer,
@@ -60,8 +60,8 @@ fn tell(endpoint: &Endpoint<Owned>, peer: Peer, address: &Address) {
         .unwrap();
 }
 
-/// The peer that [`tell`] told of.
-fn told(endpoint: &Endpoint<Owned>) -> Peer {
+/// Receives an address from [`send_address`], and inserts its peer.
+fn receive_address(endpoint: &Endpoint<Owned>) -> Peer {
     let mut bytes = [0; Address::BYTES];
     endpoint
         .receive_blocking(Selector::from_any(tag(1000)), &mut bytes, ReceiveOptions::new())
@@ -118,7 +118,7 @@ fn go_on_without(other: Option<&Endpoint<Owned>>, operation: Option<Operation>, 
 }
 
 #[test]
-fn memory_of_a_receive_is_nobody_elses_once_its_endpoint_is_dropped() {
+fn memory_of_a_receive_is_free_once_its_endpoint_is_dropped() {
     for keeper in KEEPERS {
         let domain = domain(&[("close_linger", "20s")]);
         let (leaving, staying) = two(keeper, &domain);
@@ -137,8 +137,8 @@ fn memory_of_a_receive_is_nobody_elses_once_its_endpoint_is_dropped() {
             assert!(is_gone(&error.unwrap_err()));
         });
         let peer = leaving.insert_peer(&of.recv().unwrap()).unwrap();
-        let mut memory = Lent(vec![0; LONG]);
-        // SAFETY: nobody touches the memory before the endpoint is dropped, and it stays until
+        let mut memory = Borrowed(vec![0; LONG]);
+        // SAFETY: no thread accesses the memory before the endpoint is dropped, and it stays until
         // after that.
         let posted = unsafe {
             let selector = Selector::from_peer(peer, tag(1));
@@ -180,7 +180,7 @@ fn what_was_posted_goes_out_before_its_memory_is_the_callers_again() {
             assert!(into == pattern(5, SHORT), "as it was before the drop");
         });
         let peer = leaving.insert_peer(&of.recv().unwrap()).unwrap();
-        let mut memory = Lent(pattern(5, SHORT));
+        let mut memory = Borrowed(pattern(5, SHORT));
         // SAFETY: as above.
         let posted = unsafe {
             let options = SendOptions::default();
@@ -198,7 +198,7 @@ fn what_was_posted_goes_out_before_its_memory_is_the_callers_again() {
 }
 
 #[test]
-fn what_nobody_takes_in_time_ends_and_its_receiver_hears_of_it() {
+fn undelivered_sends_end_in_time_and_their_receiver_is_notified() {
     for keeper in KEEPERS {
         let domain = domain(&[("close_linger", "50ms")]);
         let (leaving, staying) = two(keeper, &domain);
@@ -220,11 +220,11 @@ fn what_nobody_takes_in_time_ends_and_its_receiver_hears_of_it() {
             let error =
                 endpoint.receive_blocking(announced, &mut into, ReceiveOptions::new()).unwrap_err();
             assert!(is_gone(&error), "{error}");
-            assert!(into.iter().all(|&byte| byte != 0xee), "memory that was not lent was read");
+            assert!(into.iter().all(|&byte| byte != 0xee), "memory that was not borrowed was read");
         });
         let peer = leaving.insert_peer(&of.recv().unwrap()).unwrap();
         leaving.connect(peer, None).unwrap();
-        let mut memory = Lent(vec![7; LONG]);
+        let mut memory = Borrowed(vec![7; LONG]);
         // SAFETY: as above.
         let posted = unsafe {
             let options = SendOptions::default();
@@ -274,7 +274,7 @@ fn a_first_endpoint_that_is_dropped_takes_no_message_and_holds_no_credit() {
     with_guest(
         &[("envelope_credits", "16")],
         |endpoint, first| {
-            let sibling = told(endpoint);
+            let sibling = receive_address(endpoint);
             wait_for(endpoint, sibling);
             let error = endpoint
                 .send_blocking(first, tag(1), b"?", SendOptions::at(CompletionLevel::Match))
@@ -282,7 +282,9 @@ fn a_first_endpoint_that_is_dropped_takes_no_message_and_holds_no_credit() {
             assert!(is_gone(&error), "{error}");
             // More than there is credit for.
             for _ in 0..100 {
-                endpoint.send_blocking(first, tag(1), b"to nobody", SendOptions::new()).unwrap();
+                endpoint
+                    .send_blocking(first, tag(1), b"without a receiver", SendOptions::new())
+                    .unwrap();
             }
             endpoint
                 .send_blocking(
@@ -295,7 +297,7 @@ fn a_first_endpoint_that_is_dropped_takes_no_message_and_holds_no_credit() {
         },
         |first, peer| {
             let sibling = first.open_endpoint(EndpointOptions::default()).unwrap();
-            tell(&first, peer, &sibling.address());
+            send_address(&first, peer, &sibling.address());
             drop(first);
             signal(&sibling, peer);
             let mut into = [0; 14];
@@ -325,7 +327,7 @@ fn a_dropped_sibling_leaves_no_completion_and_no_reservation() {
                 ..EndpointOptions::default()
             })
             .unwrap();
-        // Completions that nobody reads, one queue for both.
+        // Completions without a reader, one queue for both.
         for one in [&sibling, &second] {
             let options = SendOptions::default();
             one.post_send(own, tag(1), vec![round; 1], options).unwrap();
@@ -350,7 +352,7 @@ fn a_dropped_sibling_leaves_no_completion_and_no_reservation() {
             )
             .unwrap_err();
         assert!(full.error.is_would_block());
-        // Whoever shares its queue still reads it, and hears how its receives ended.
+        // An endpoint that shares its queue still reads it, and gets the results of its receives.
         drop(sibling);
         let mut done = Vec::new();
         assert_eq!(second.completions(&mut done, 10).unwrap(), 10);
@@ -404,9 +406,9 @@ fn a_message_for_a_dropped_sibling_is_not_the_next_ones() {
     with_guest(
         &[],
         |endpoint, first| {
-            let old = told(endpoint);
+            let old = receive_address(endpoint);
             wait_for(endpoint, first);
-            let new = told(endpoint);
+            let new = receive_address(endpoint);
             assert_ne!(old, new);
             for length in [8, 1 << 20] {
                 let bytes = pattern(1, length);
@@ -419,20 +421,20 @@ fn a_message_for_a_dropped_sibling_is_not_the_next_ones() {
                 let error = error.unwrap_err();
                 assert!(is_gone(&error), "{error}");
             }
-            endpoint.send_blocking(old, tag(1), b"to nobody", SendOptions::new()).unwrap();
+            endpoint.send_blocking(old, tag(1), b"without a receiver", SendOptions::new()).unwrap();
             endpoint
                 .send_blocking(new, tag(1), b"for it", SendOptions::at(CompletionLevel::Match))
                 .unwrap();
         },
         |first, peer| {
             let sibling = first.open_endpoint(EndpointOptions::default()).unwrap();
-            tell(&first, peer, &sibling.address());
+            send_address(&first, peer, &sibling.address());
             let before = sibling.address();
             drop(sibling);
             let next = first.open_endpoint(EndpointOptions::default()).unwrap();
             assert_ne!(next.address(), before);
             signal(&first, peer);
-            tell(&first, peer, &next.address());
+            send_address(&first, peer, &next.address());
             let mut into = [0; 16];
             let status = next
                 .receive_blocking(Selector::from_any(tag(1)), &mut into, ReceiveOptions::new())

@@ -1,5 +1,5 @@
-//! Connections by request and answer, peers known by their place alone, event queues, and receives
-//! that end when nobody is left.
+//! Connections by request and answer, peers known by a listener address alone, event queues,
+//! and receives that end when no peer is left.
 
 use std::future::Future;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -19,9 +19,9 @@ use ringrail::{
 const LONG: Duration = Duration::from_secs(60);
 
 /// An event queue and what is asked of it.
-struct Told<M: Attached>(EventQueue<M>);
+struct Events<M: Attached>(EventQueue<M>);
 
-impl<M: Attached> Told<M> {
+impl<M: Attached> Events<M> {
     fn of(endpoint: &Endpoint<M>) -> Self {
         Self(endpoint.event_queue())
     }
@@ -122,7 +122,7 @@ fn two_shared() -> [Endpoint<Shared>; 2] {
 }
 
 fn connect_and_end<M: Attached>([asks, listens]: [Endpoint<M>; 2]) {
-    let (asking, listening) = (Told::of(&asks), Told::of(&listens));
+    let (asking, listening) = (Events::of(&asks), Events::of(&listens));
     let listener = listens.listen(ListenOptions::default()).unwrap();
     assert!(matches!(listens.listen(ListenOptions::default()), Err(Error::Misuse(_))));
     let (left, right) = (go_on(&asks), go_on(&listens));
@@ -133,10 +133,10 @@ fn connect_and_end<M: Attached>([asks, listens]: [Endpoint<M>; 2]) {
         let asked = asks.request(&listener.address(), &longest, LONG).unwrap();
         let (request, data) = listening.request(&left);
         assert_eq!(data, longest);
-        let accepted = target.accept(&listener, request, b"welcome").unwrap();
+        let accepted = target.accept(&listener, request, b"accepted").unwrap();
         assert!(target.accept(&listener, request, b"again").is_err());
         let (opened, to_target, data) = asking.opened(&right);
-        assert_eq!((opened, &data[..]), (asked, &b"welcome"[..]));
+        assert_eq!((opened, &data[..]), (asked, &b"accepted"[..]));
         assert_eq!(asks.peer_address(to_target), Some(target.address()));
         let (opened, to_asking, data) = listening.opened(&left);
         assert_eq!((opened, data), (accepted, vec![]));
@@ -172,7 +172,8 @@ fn shared_endpoints_connect_by_request_as_well() {
 fn a_request_is_accepted_into_an_endpoint_of_another_engine() {
     let [asks, listens] = two_owned();
     let works = domain(&[]).endpoint().unwrap().attach().unwrap();
-    let (asking, listening, working) = (Told::of(&asks), Told::of(&listens), Told::of(&works));
+    let (asking, listening, working) =
+        (Events::of(&asks), Events::of(&listens), Events::of(&works));
     let listener = listens.listen(ListenOptions::default()).unwrap();
     let asked = asks.request(&listener.address(), b"", LONG).unwrap();
     let (request, _) = listening.request(&go_on(&asks));
@@ -195,8 +196,8 @@ fn a_request_is_accepted_into_an_endpoint_of_another_engine() {
 #[test]
 fn requests_are_rejected_with_a_reason_and_data() {
     let [asks, listens] = two_owned();
-    let (asking, listening) = (Told::of(&asks), Told::of(&listens));
-    // Nobody listens.
+    let (asking, listening) = (Events::of(&asks), Events::of(&listens));
+    // Without a listener.
     let first = asks.request(&listens.address(), b"", LONG).unwrap();
     let right = go_on(&listens);
     assert_eq!(asking.refused(&right), (first, ConnectionRefusal::NotListening, vec![]));
@@ -216,11 +217,11 @@ fn requests_are_rejected_with_a_reason_and_data() {
 
 /// RR-REQ-2
 #[test]
-fn ten_thousand_requests_that_nobody_answers_are_bounded_and_refused() {
+fn ten_thousand_unanswered_requests_are_bounded_and_refused() {
     const MANY: usize = 10_000;
     const BACKLOG: usize = 16;
     let [asks, listens] = two_owned();
-    let (asking, listening) = (Told::of(&asks), Told::of(&listens));
+    let (asking, listening) = (Events::of(&asks), Events::of(&listens));
     let options = ListenOptions { backlog: BACKLOG, ..ListenOptions::default() };
     let listener = listens.listen(options).unwrap();
     let (mut asked, mut refused, mut seen) = (0, 0, Vec::new());
@@ -260,21 +261,21 @@ fn a_request_that_finds_the_event_queue_full_is_refused_and_not_lost() {
         .open_endpoint(EndpointOptions { event_queue: Some(&queue), ..Default::default() })
         .unwrap();
     let listener = quiet.listen(ListenOptions::default()).unwrap();
-    let asking = Told::of(&asks);
+    let asking = Events::of(&asks);
     // The first event is the session.
     let asked = asks.request(&listener.address(), b"", LONG).unwrap();
     assert_eq!(asking.refused(&go_on(&listens)), (asked, ConnectionRefusal::Busy, vec![]));
-    let told = Told(queue);
-    assert!(matches!(told.0.read().unwrap(), Some(Event::Connected { .. })));
+    let events = Events(queue);
+    assert!(matches!(events.0.read().unwrap(), Some(Event::Connected { .. })));
     asks.request(&listener.address(), b"now", LONG).unwrap();
-    assert_eq!(told.request(&go_on(&asks)).1, b"now");
+    assert_eq!(events.request(&go_on(&asks)).1, b"now");
 }
 
 /// RR-REQ-3
 #[test]
 fn a_request_ends_in_time_on_both_sides_and_is_accepted_no_more() {
     let [asks, listens] = two_owned();
-    let (asking, listening) = (Told::of(&asks), Told::of(&listens));
+    let (asking, listening) = (Events::of(&asks), Events::of(&listens));
     let listener = listens.listen(ListenOptions::default()).unwrap();
     let asked = asks.request(&listener.address(), b"", Duration::from_millis(200)).unwrap();
     let (request, _) = listening.request(&go_on(&asks));
@@ -294,7 +295,7 @@ fn a_request_ends_in_time_on_both_sides_and_is_accepted_no_more() {
 #[test]
 fn who_asked_is_gone_when_the_request_is_accepted() {
     let [asks, listens] = two_owned();
-    let listening = Told::of(&listens);
+    let listening = Events::of(&listens);
     let listener = listens.listen(ListenOptions::default()).unwrap();
     asks.request(&listener.address(), b"", LONG).unwrap();
     let (request, _) = listening.request(&go_on(&asks));
@@ -312,7 +313,7 @@ fn a_listener_that_is_nowhere_ends_the_request() {
     let asks = asks.endpoint().unwrap().attach().unwrap();
     let gone = domain(&[]).endpoint().unwrap().address();
     let asked = asks.request(&gone, b"", LONG).unwrap();
-    let (ended, end) = Told::of(&asks).ended(&|| {});
+    let (ended, end) = Events::of(&asks).ended(&|| {});
     assert_eq!(ended, asked);
     let is_named = matches!(end, ConnectionEnd::Peer(PeerFailure::Unreachable { .. }));
     assert!(is_named, "{end:?}");
@@ -326,7 +327,7 @@ fn place_of(address: &Address) -> Address {
 
 /// RR-CONN-7
 #[test]
-fn whoever_listens_at_a_place_is_a_peer_like_any_other() {
+fn a_listener_address_is_a_peer_like_any_other() {
     let [asks, listens] = two_owned();
     let place = place_of(&listens.address());
     let peer = asks.insert_peer(&place).unwrap();
@@ -341,9 +342,9 @@ fn whoever_listens_at_a_place_is_a_peer_like_any_other() {
         "it is the same by its own address"
     );
     assert_eq!(asks.insert_peer(&place).unwrap(), peer);
-    // Nobody was refused.
-    let told = Told::of(&listens).0;
-    while let Some(event) = told.read().unwrap() {
+    // No connection was refused.
+    let events = Events::of(&listens).0;
+    while let Some(event) = events.read().unwrap() {
         assert!(matches!(event, Event::Connected { .. }), "{event:?}");
     }
 }
@@ -354,10 +355,10 @@ fn a_request_goes_to_a_place() {
     let [asks, listens] = two_owned();
     let listener = listens.listen(ListenOptions::default()).unwrap();
     let asked = asks.request(&place_of(&listener.address()), b"hello", LONG).unwrap();
-    let (request, data) = Told::of(&listens).request(&go_on(&asks));
+    let (request, data) = Events::of(&listens).request(&go_on(&asks));
     assert_eq!(data, b"hello");
     listens.accept(&listener, request, b"").unwrap();
-    let (opened, peer, _) = Told::of(&asks).opened(&go_on(&listens));
+    let (opened, peer, _) = Events::of(&asks).opened(&go_on(&listens));
     assert_eq!((opened, asks.peer_address(peer)), (asked, Some(listens.address())));
 }
 
@@ -372,7 +373,7 @@ fn a_place_whose_engine_has_connected_already_leads_to_that_session() {
         asks.progress().unwrap();
         assert!(Instant::now() < deadline);
     }
-    Told::of(&asks)
+    Events::of(&asks)
         .next(&go_on(&listens), |event| matches!(event, Event::Connected { .. }).then_some(()));
     let peer = asks.insert_peer(&place_of(&listens.address())).unwrap();
     talk((&asks, peer), (&listens, back));
@@ -432,8 +433,8 @@ fn a_place_means_the_engine_that_listens_there_after_a_restart() {
     talk((&asks, peer), (&first, back));
     let old = first.address();
     drop(first);
-    let told = Told::of(&asks);
-    told.next(&|| {}, |event| matches!(event, Event::Disconnected { .. }).then_some(()));
+    let events = Events::of(&asks);
+    events.next(&|| {}, |event| matches!(event, Event::Disconnected { .. }).then_some(()));
     // The port is free again when the last connection of the old engine is.
     let until = Instant::now() + LONG;
     let second = loop {
@@ -459,14 +460,14 @@ fn a_place_that_is_taken_is_named() {
     let error = domain(&[]).endpoint_at(port).unwrap_err();
     let is_named = error.to_string().contains(&format!("{port}-{port} at 127.0.0.1 is taken"));
     assert!(error.kind() == ErrorKind::System && is_named, "{error}");
-    let nobody = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 7000));
-    assert!(Address::from_listener(nobody).is_err());
+    let unspecified = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 7000));
+    assert!(Address::from_listener(unspecified).is_err());
 }
 
 // ---- Event queues ----
 
 #[test]
-fn an_event_queue_waits_sleeps_and_tells_tasks() {
+fn an_event_queue_waits_sleeps_and_wakes_tasks() {
     let [left, right] = two_shared();
     let queue = left.event_queue();
     assert!(queue.wait(Some(Duration::from_millis(1))).unwrap().is_none());
@@ -503,12 +504,12 @@ fn a_queue_of_another_engine_is_refused() {
     assert!(matches!(right.open_endpoint(options), Err(Error::Misuse(_))));
 }
 
-// ---- Receives that nobody is left for ----
+// ---- Receives without a peer left ----
 
 fn lose_all<M: Attached>([stays, goes]: [Endpoint<M>; 2]) {
     let any = Selector::from_any(Envelope::tagged(9));
     stays.fail_without_peers(true);
-    // Nobody is known: it waits.
+    // No peer is known: it waits.
     let mut early = stays.receive(any, vec![0; 8]).unwrap();
     assert!(early.test().unwrap().is_none());
     let peer = stays.insert_peer(&goes.address()).unwrap();
@@ -521,7 +522,7 @@ fn lose_all<M: Attached>([stays, goes]: [Endpoint<M>; 2]) {
     let failed = loop {
         match early.test() {
             Ok(None) => assert!(Instant::now() < until),
-            Ok(Some(_)) => panic!("nobody sent"),
+            Ok(Some(_)) => panic!("no peer sent"),
             Err(failed) => break failed,
         }
     };
@@ -529,12 +530,12 @@ fn lose_all<M: Attached>([stays, goes]: [Endpoint<M>; 2]) {
     let mut ended = Vec::new();
     queue.wait(&mut ended, 1, Some(LONG)).unwrap();
     assert!(matches!(ended[0].result, Err(Error::NoPeerLeft)) && ended[0].buffer.is_some());
-    // While nobody is there, at once.
+    // While there is no peer, at once.
     let mut buffer = [0; 4];
     let options = ReceiveOptions::new().timeout(LONG);
     let error = stays.receive_blocking(any, &mut buffer, options).unwrap_err();
     assert!(matches!(error, Error::NoPeerLeft), "{error}");
-    // Somebody else is.
+    // There is another peer.
     let other = domain(&[]).endpoint().unwrap().attach().unwrap();
     let peer = stays.insert_peer(&other.address()).unwrap();
     let back = other.insert_peer(&stays.address()).unwrap();
@@ -550,12 +551,12 @@ fn lose_all<M: Attached>([stays, goes]: [Endpoint<M>; 2]) {
 }
 
 #[test]
-fn a_receive_from_anybody_ends_when_nobody_is_left() {
+fn a_receive_from_any_source_ends_when_no_peer_is_left() {
     lose_all(two_owned());
 }
 
 #[test]
-fn a_receive_from_anybody_at_a_shared_endpoint_ends_when_nobody_is_left() {
+fn a_receive_from_any_source_at_a_shared_endpoint_ends_when_no_peer_is_left() {
     lose_all(two_shared());
 }
 

@@ -1,4 +1,4 @@
-//! What an endpoint says of its datagrams: whether it takes them, and what came by them.
+//! What an endpoint reports of its datagrams: whether it takes them, and what came by them.
 
 use std::time::{Duration, Instant};
 
@@ -32,7 +32,7 @@ fn has_enough(endpoint: &Endpoint<Owned>) -> bool {
 }
 
 /// One message there and one back, again and again until `is_over`, which gets what the other side
-/// said: whether it has [`ENOUGH`].
+/// sent: whether it has [`ENOUGH`].
 fn lead(endpoint: &Endpoint<Owned>, peer: Peer, is_over: impl Fn(u32, bool) -> bool) {
     let mut is_last = false;
     for round in 1.. {

@@ -146,7 +146,7 @@ fn truncation_names_both_lengths_and_the_message() {
                     .unwrap();
             },
             move |endpoint, peer| {
-                // What MPI_Status says of a receive with wildcards.
+                // What MPI_Status shows of a receive with wildcards.
                 let selector = Selector::from_any(Envelope::new(7, 0)).ignoring(u64::MAX);
                 let outcome =
                     endpoint.receive(selector, vec![0u8; 60]).unwrap().wait().unwrap_err();
@@ -555,7 +555,7 @@ fn a_hundred_clients_at_once_are_all_served() {
     clients.join().unwrap();
 }
 
-/// A peer that reads nothing keeps nobody who closes: its kernel has everything.
+/// A peer that reads nothing does not delay a close: its kernel has everything.
 ///
 /// RR-END-1
 #[test]
@@ -589,8 +589,8 @@ fn misuse_is_named_and_waits_for_nothing() {
     endpoint.post_send(own, tag(2), vec![1u8], options).unwrap();
     // The clock does not reach that far.
     assert_eq!(endpoint.wait(&mut Vec::new(), 9, Some(Duration::MAX)).unwrap(), 1);
-    let stranger = common::domain(&[]).endpoint().unwrap();
-    let full = endpoint.insert_peer(&stranger.address()).unwrap_err();
+    let unknown = common::domain(&[]).endpoint().unwrap();
+    let full = endpoint.insert_peer(&unknown.address()).unwrap_err();
     assert!(!full.is_would_block() && full.to_string().contains("sessions_max"), "{full}");
 
     let mut send = endpoint.send(own, tag(1), vec![1u8], SendOptions::default()).unwrap();
@@ -603,7 +603,7 @@ fn misuse_is_named_and_waits_for_nothing() {
     let rejected = endpoint.send(own, tag(1), vec![7u8; 3], SendOptions::default()).unwrap_err();
     assert!(matches!(rejected.error, Error::UnknownPeer));
     assert_eq!(rejected.to_string(), rejected.error.to_string());
-    assert!(std::error::Error::source(&rejected).is_none(), "the cause is said once");
+    assert!(std::error::Error::source(&rejected).is_none(), "the cause is printed once");
     assert_eq!(rejected.buffer.as_slice().unwrap(), [7; 3]);
     assert!(matches!(endpoint.remove_peer(own), Err(Error::UnknownPeer)));
     assert!(matches!(endpoint.connect(own, None), Err(Error::UnknownPeer)));

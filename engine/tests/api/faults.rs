@@ -58,7 +58,7 @@ fn a_refused_connection_fails_operations_with_peer_and_cause() {
 
 /// RR-CONN-3
 #[test]
-fn another_process_at_the_same_address_is_told_apart() {
+fn another_process_at_the_same_address_is_distinguished() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port().to_string();
     drop(listener);
@@ -97,14 +97,14 @@ fn garbage_on_the_port_is_refused_and_others_do_not_notice() {
     pair(
         &[("connect_timeout", "500ms")],
         |endpoint, peer| {
-            let mut strangers = Vec::new();
+            let mut connections = Vec::new();
             for bytes in [&b"GET / HTTP/1.1\r\n\r\n"[..], b"RINGRAIN", &[0xff; 300]] {
-                let mut stranger = TcpStream::connect(endpoint.address().locator()).unwrap();
-                stranger.write_all(bytes).unwrap();
+                let mut connection = TcpStream::connect(endpoint.address().locator()).unwrap();
+                connection.write_all(bytes).unwrap();
                 wait_event(endpoint, |event| matches!(event, Event::Refused { .. }));
-                strangers.push(stranger);
+                connections.push(connection);
             }
-            // One that says nothing is dropped in time.
+            // One that sends nothing is dropped in time.
             let silent = TcpStream::connect(endpoint.address().locator()).unwrap();
             wait_event(endpoint, |event| matches!(event, Event::Refused { .. }));
             drop(silent);
@@ -125,7 +125,7 @@ fn garbage_on_the_port_is_refused_and_others_do_not_notice() {
 }
 
 /// Sends bytes to the endpoint from a thread of its own and returns all that came back.
-fn stranger(to: Address, bytes: Vec<u8>) -> std::thread::JoinHandle<Vec<u8>> {
+fn send_raw(to: Address, bytes: Vec<u8>) -> std::thread::JoinHandle<Vec<u8>> {
     std::thread::spawn(move || {
         let mut stream = TcpStream::connect(to.locator()).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
@@ -176,7 +176,7 @@ fn connections_that_say_nothing_are_few_and_do_not_stay() {
 
 /// RR-LANE-3
 #[test]
-fn bytes_that_nobody_granted_close_their_lane_only() {
+fn bytes_without_a_grant_close_their_lane_only() {
     pair(
         &[],
         |endpoint, peer| {
@@ -224,7 +224,7 @@ fn another_version_is_answered_and_named() {
     let own = domain.endpoint().unwrap().address();
     let mut bytes = hello(&endpoint.address(), &own);
     bytes[8] = 99;
-    let answer = stranger(endpoint.address(), bytes);
+    let answer = send_raw(endpoint.address(), bytes);
     let event = wait_event(&endpoint, |event| matches!(event, Event::Refused { .. }));
     assert!(format!("{event:?}").contains("99"), "{event:?}");
     let answer = answer.join().unwrap();
@@ -318,7 +318,7 @@ fn a_peer_that_leaves_ends_what_waits_for_it() {
 
 /// RR-END-2
 #[test]
-fn a_peek_tells_of_a_dead_peer_after_what_it_had_sent() {
+fn a_peek_reports_a_dead_peer_after_what_it_had_sent() {
     pair(
         &[],
         |endpoint, peer| {
@@ -340,7 +340,7 @@ fn a_peek_tells_of_a_dead_peer_after_what_it_had_sent() {
                     Ok(found) => assert_eq!(found, None),
                     Err(error) => break error,
                 }
-                assert!(Instant::now() < deadline, "it left, and nobody says so");
+                assert!(Instant::now() < deadline, "it left, and no call reports it");
             };
             assert_eq!(failure_of(&error), &PeerFailure::Left);
             assert_eq!(endpoint.peek(Selector::from_any(Envelope::tagged(2))).unwrap(), None);
@@ -376,7 +376,7 @@ fn child_that_is_killed() {
 struct Victim {
     child: Child,
     address: Address,
-    /// Kept open: a test that takes long says so, and ends if it cannot.
+    /// Kept open: a test that takes long prints that, and ends if it cannot.
     _output: BufReader<ChildStdout>,
 }
 
@@ -391,7 +391,7 @@ impl Victim {
         let mut output = BufReader::new(child.stdout.take().unwrap());
         let hex = loop {
             let mut line = String::new();
-            assert_ne!(output.read_line(&mut line).unwrap(), 0, "the child says its address");
+            assert_ne!(output.read_line(&mut line).unwrap(), 0, "the child prints its address");
             if let Some(hex) = line.trim_end().strip_prefix("ADDRESS ") {
                 break hex.to_owned();
             }

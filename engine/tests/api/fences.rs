@@ -9,7 +9,7 @@ use ringrail::{
 const LONG: usize = 300_000;
 const DATAGRAMS_OR_NOT: [&[(&str, &str)]; 2] = [&[], &[("control_lane", "tcp")]];
 
-/// A long message that nobody receives holds back what is behind a fence, to its target and no
+/// A long message without a receive holds back what is behind a fence, to its target and no
 /// other. `right` may be the engine of `left`.
 fn long_messages_hold_back<M: Attached>(left: &Endpoint<M>, right: &Endpoint<M>) {
     let beside = right.open_endpoint(EndpointOptions::default()).unwrap();

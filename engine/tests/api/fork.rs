@@ -54,7 +54,7 @@ fn has_caretaker() -> bool {
 fn await_caretaker() {
     let deadline = Instant::now() + LONG;
     while !has_caretaker() {
-        assert!(Instant::now() < deadline, "the parent's caretaker looks after nobody here");
+        assert!(Instant::now() < deadline, "the parent's caretaker has no engine here");
         thread::sleep(Duration::from_millis(1));
     }
 }
@@ -66,7 +66,7 @@ fn endpoint(settings: &[(&str, &str)]) -> (Domain, Endpoint<Owned>) {
     (domain, endpoint)
 }
 
-fn greet(endpoint: &Endpoint<Owned>, address: &Address, text: &[u8]) {
+fn send_text(endpoint: &Endpoint<Owned>, address: &Address, text: &[u8]) {
     let peer = endpoint.insert_peer(address).unwrap();
     endpoint.send_blocking(peer, TAG, text, SendOptions::at(CompletionLevel::Delivery)).unwrap();
 }
@@ -111,12 +111,12 @@ fn drop_what_is_inherited() {
             drop(inherited.take());
             drop(parent.take());
             drop(domain.take());
-            assert!(begun.elapsed() < Duration::from_secs(5), "it waited for somebody");
+            assert!(begun.elapsed() < Duration::from_secs(5), "it waited for another process");
             for _ in 0..2 {
                 let (domain, endpoint) = endpoint(&THREADS);
                 await_caretaker();
                 let name = endpoint.address().to_string();
-                greet(&endpoint, &address, name.as_bytes());
+                send_text(&endpoint, &address, name.as_bytes());
                 let begun = Instant::now();
                 drop((endpoint, domain));
                 assert!(begun.elapsed() < Duration::from_secs(30), "closing takes for ever");
@@ -171,7 +171,7 @@ fn map_where_the_arena_was() {
         assert!(matches!(domain.endpoint(), Err(Error::Misuse(_))));
         assert!(matches!(domain.allocate(8), Err(Error::Misuse(_))));
         drop((slice, domain));
-        // SAFETY: mapped above, and nobody unmapped it: that is what is tested.
+        // SAFETY: mapped above, and not unmapped: that is what is tested.
         unsafe { mapped.cast::<u8>().write_volatile(7) };
     });
     assert_eq!(await_child(child, || {}), 0);
@@ -266,7 +266,7 @@ fn meet<M: Attached>(mut link: UnixStream, settings: &[(&str, &str)], open: Open
     let mut theirs = own;
     link.read_exact(&mut theirs).unwrap();
     let peer = endpoint.insert_peer(&Address::from_bytes(&theirs).unwrap()).unwrap();
-    // Until what neighbours agree on is there as well.
+    // Until what local peers agree on is there as well.
     for _ in 0..50 {
         let pending = endpoint.receive(Selector::from_peer(peer, TAG), vec![0; 8]).unwrap();
         endpoint.send_blocking(peer, TAG, &[7; 8], SendOptions::default()).unwrap();
@@ -341,7 +341,7 @@ impl<M: Attached> Pair<M> {
         assert!(libc::WIFSIGNALED(status), "{status}");
     }
 
-    /// Waits until the engine says that its peer is gone, and why.
+    /// Waits until the engine reports that its peer is gone, and why.
     fn await_loss(&self) -> String {
         let deadline = Instant::now() + LONG;
         while Instant::now() < deadline {
@@ -441,12 +441,12 @@ fn knows_processes_of_sockets() -> bool {
 
 /// RR-SHM-13
 #[test]
-fn neighbours_of_a_killed_process_notice_although_a_raw_clone_of_it_goes_on() {
+fn local_peers_detect_a_killed_process_although_a_raw_clone_of_it_lives() {
     if !knows_processes_of_sockets() {
         return println!("RINGRAIL-SKIP: fork: this kernel does not know processes of sockets");
     }
     own_process::run(
-        "fork::neighbours_of_a_killed_process_notice_although_a_raw_clone_of_it_goes_on",
+        "fork::local_peers_detect_a_killed_process_although_a_raw_clone_of_it_lives",
         || {
             for way in ways().filter(|way| way[0].1 == "auto" && way[1].1 == "udp") {
                 kill_a_parent(&way, attach, clone_worker);
@@ -482,7 +482,7 @@ fn a_host_that_answers_for_a_killed_process_is_believed_for_the_silent_timeout()
                 pair.kill();
                 let why = pair.await_loss();
                 assert!(why.contains("its host answers"), "{why}");
-                // The listener is open still, and says no hello.
+                // The listener is open still, and sends no hello.
                 let Side { endpoint, peer, .. } = &pair.ours;
                 let error = endpoint.connect(*peer, Some(LONG)).unwrap_err();
                 assert!(error.to_string().contains("silent_timeout"), "{error}");

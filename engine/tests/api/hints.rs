@@ -1,4 +1,4 @@
-//! Hints between two engines over loopback: what is said where counts, and order is order.
+//! Hints between two engines over loopback: the hint of each side counts, and the order is kept.
 
 use crate::common::{domain, pair, pattern};
 use ringrail::{
@@ -195,7 +195,7 @@ fn what_can_wait_waits_for_the_next_turn_and_what_is_waited_for_does_not() {
             *early += usize::from(came(hint, tag));
         }
     }
-    // Whoever is away for a few milliseconds, as on a busy machine, has others do the sending.
+    // If a thread is away for a few milliseconds, as on a busy machine, others do its sending.
     assert!(early[0] < 40 && early[1] < 40, "{early:?}: these wait for the next turn");
     assert_eq!(early[2], 40, "it goes at once");
 }

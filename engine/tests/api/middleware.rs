@@ -13,7 +13,7 @@ const SIZES: [usize; 9] = [0, 1, 8, 4096, 8192, 16_384, 16_385, 100_000, (1 << 2
 const LEVELS: [CompletionLevel; 3] =
     [CompletionLevel::Inject, CompletionLevel::Delivery, CompletionLevel::Match];
 
-/// Runs `test` over every driver that this host has, and says which it has not.
+/// Runs `test` over every driver that this host has, and prints which it has not.
 fn over_both_drivers(name: &str, test: impl Fn(&'static str)) {
     for lanes in LANES {
         let endpoint = common::domain(&[("lanes", lanes)]).endpoint().unwrap();
@@ -160,7 +160,7 @@ fn messages_of_all_kinds_survive_rings_that_end() {
     });
 }
 
-/// A reset control lane ends the session, with an error on both sides that says so.
+/// A reset control lane ends the session, with an error on both sides that names it.
 #[test]
 fn a_cut_control_lane_is_reported_to_both_sides() {
     let talk = |endpoint: &Endpoint<Owned>, peer: Peer| {

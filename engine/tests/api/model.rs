@@ -178,7 +178,7 @@ proptest! {
     #![proptest_config(cases())]
 
     #[test]
-    fn any_calls_with_the_automatic_driver_do_what_the_model_says(
+    fn any_calls_with_the_automatic_driver_match_the_model(
         setup in setup(),
         steps in vec(step(), 1..80),
     ) {
@@ -186,7 +186,7 @@ proptest! {
     }
 
     #[test]
-    fn any_calls_over_plain_sockets_do_what_the_model_says(
+    fn any_calls_over_plain_sockets_match_the_model(
         setup in setup(),
         steps in vec(step(), 1..80),
     ) {

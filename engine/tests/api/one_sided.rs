@@ -31,19 +31,19 @@ fn kinds() -> Vec<Settings> {
     ]
 }
 
-fn tell_key(endpoint: &Endpoint<Owned>, peer: Peer, key: RemoteKey) {
+fn send_key(endpoint: &Endpoint<Owned>, peer: Peer, key: RemoteKey) {
     let bytes = key.0.to_le_bytes();
     endpoint.send_blocking(peer, Envelope::tagged(1), &bytes, SendOptions::new()).unwrap();
 }
 
-fn hear_key(endpoint: &Endpoint<Owned>, peer: Peer) -> RemoteKey {
+fn receive_key(endpoint: &Endpoint<Owned>, peer: Peer) -> RemoteKey {
     let mut bytes = [0; 8];
     let selector = Selector::from_peer(peer, Envelope::tagged(1));
     endpoint.receive_blocking(selector, &mut bytes, ReceiveOptions::new()).unwrap();
     RemoteKey(u64::from_le_bytes(bytes))
 }
 
-/// The peer says that it is done; meanwhile this side serves.
+/// Serves until the peer reports that it is done.
 fn serve(endpoint: &Endpoint<Owned>, peer: Peer) {
     let selector = Selector::from_peer(peer, Envelope::tagged(2));
     endpoint.receive_blocking(selector, &mut [], ReceiveOptions::new()).unwrap();
@@ -69,7 +69,7 @@ fn puts_and_gets_of_every_length_by_every_kind_of_session() {
             region.write(0, &vec![0xee; region.len()]).unwrap();
             let (offset, length) = (GUARD, Some(LONGEST));
             let options = KeyOptions { offset, length, ..KeyOptions::new(ALL) };
-            tell_key(endpoint, peer, region.key(&options).unwrap());
+            send_key(endpoint, peer, region.key(&options).unwrap());
             serve(endpoint, peer);
             let bytes = bytes_of(&region);
             assert!(bytes[..GUARD].iter().all(|&byte| byte == 0xee), "{name}");
@@ -79,7 +79,7 @@ fn puts_and_gets_of_every_length_by_every_kind_of_session() {
             assert_eq!(counts.puts, 2 * SIZES.len() as u64, "{name}");
         };
         let origin = move |endpoint: &Endpoint<Owned>, peer| {
-            let key = hear_key(endpoint, peer);
+            let key = receive_key(endpoint, peer);
             for level in [CompletionLevel::Inject, CompletionLevel::Delivery] {
                 for (number, size) in SIZES.into_iter().enumerate() {
                     let bytes = pattern(number as u64, size);
@@ -156,7 +156,7 @@ fn what_is_not_allowed_is_refused_by_name_and_changes_nothing() {
             let beyond = KeyOptions { offset: 4000, length: Some(97), ..KeyOptions::new(ALL) };
             assert!(matches!(region.key(&beyond), Err(Error::Misuse(_))));
             for key in keys.into_iter().chain([mine, anothers, revoked]) {
-                tell_key(endpoint, peer, key);
+                send_key(endpoint, peer, key);
             }
             serve(endpoint, peer);
             let counted = endpoint.counters();
@@ -167,7 +167,7 @@ fn what_is_not_allowed_is_refused_by_name_and_changes_nothing() {
             assert!(bytes == expected, "only one put was allowed");
         };
         let origin = move |endpoint: &Endpoint<Owned>, peer| {
-            let keys: Vec<RemoteKey> = (0..7).map(|_| hear_key(endpoint, peer)).collect();
+            let keys: Vec<RemoteKey> = (0..7).map(|_| receive_key(endpoint, peer)).collect();
             let [read, write, atomic, all, mine, anothers, revoked] = keys[..] else { panic!() };
             let unknown = RemoteKey(all.0 ^ 1);
             let put = |key: RemoteKey, offset, length| {
@@ -216,7 +216,7 @@ fn what_is_not_allowed_is_refused_by_name_and_changes_nothing() {
             assert_eq!(refusal(add(atomic, 0, true).unwrap_err()), Refusal::Rights, "it fetches");
             assert_eq!(refusal(add(all, 4, true).unwrap_err()), Refusal::Misaligned);
             assert_eq!(refusal(add(all, 4089, true).unwrap_err()), Refusal::Range);
-            // Without an answer they are counted, and told once.
+            // Without an answer they are counted, and reported once.
             for _ in 0..3 {
                 endpoint.inject_put(peer, unknown.at(0), b"x", SendOptions::new()).unwrap();
             }
@@ -257,15 +257,15 @@ fn atomic_operations_that_make_no_sense_are_refused_where_they_are_posted() {
 
 /// RR-RMA-6
 #[test]
-fn a_put_with_remote_data_is_told_to_its_target_when_all_of_it_is_there() {
+fn a_put_with_remote_data_is_reported_when_all_of_it_is_there() {
     for kind in kinds() {
         let target = move |endpoint: &Endpoint<Owned>, peer| {
             let region = endpoint.register(vec![0; LONGEST]).unwrap();
-            tell_key(endpoint, peer, region.key(&KeyOptions::new(ALL)).unwrap());
+            send_key(endpoint, peer, region.key(&KeyOptions::new(ALL)).unwrap());
             for (number, size) in SIZES.into_iter().enumerate() {
-                let told = next(endpoint);
-                assert_eq!((told.kind, told.user_data), (OperationKind::RemotePut, 0));
-                let status = told.result.unwrap();
+                let reported = next(endpoint);
+                assert_eq!((reported.kind, reported.user_data), (OperationKind::RemotePut, 0));
+                let status = reported.result.unwrap();
                 assert_eq!((status.length, status.data), (size, Some(!(number as u64))));
                 assert_eq!(status.peer, Some(peer));
                 let mut bytes = vec![0; size];
@@ -277,7 +277,7 @@ fn a_put_with_remote_data_is_told_to_its_target_when_all_of_it_is_there() {
             assert_eq!(bytes.len(), LONGEST);
         };
         let origin = move |endpoint: &Endpoint<Owned>, peer| {
-            let key = hear_key(endpoint, peer);
+            let key = receive_key(endpoint, peer);
             for (number, size) in SIZES.into_iter().enumerate() {
                 let options = SendOptions::new().data(!(number as u64)).user_data(5);
                 let bytes = pattern(number as u64, size);
@@ -298,7 +298,7 @@ fn atomic_operations_are_exact_while_the_target_adds_too() {
     for kind in kinds().into_iter().step_by(2) {
         let target = move |endpoint: &Endpoint<Owned>, peer| {
             let region = endpoint.allocate_region(4096).unwrap();
-            tell_key(endpoint, peer, region.key(&KeyOptions::new(ALL)).unwrap());
+            send_key(endpoint, peer, region.key(&KeyOptions::new(ALL)).unwrap());
             let selector = Selector::from_peer(peer, Envelope::tagged(2));
             let mut over = endpoint.receive(selector, Vec::new()).unwrap();
             let word = region.atomic_u64(64).unwrap();
@@ -315,7 +315,7 @@ fn atomic_operations_are_exact_while_the_target_adds_too() {
             assert!(vector.chunks(8).all(|word| word == 3u64.to_ne_bytes()));
         };
         let origin = move |endpoint: &Endpoint<Owned>, peer| {
-            let key = hear_key(endpoint, peer);
+            let key = receive_key(endpoint, peer);
             let mut last = 0;
             for number in 0..EACH {
                 let before = endpoint.fetch_add(peer, key.at(64), 1).unwrap();
@@ -368,9 +368,9 @@ fn an_engine_reaches_its_own_memory() {
 
 /// `MPI_Win_create_dynamic`: everything is registered, whatever is mapped there.
 #[test]
-fn what_is_not_mapped_is_refused_and_kills_nobody() {
+fn unmapped_memory_is_refused_and_kills_no_process() {
     own_process::run(
-        "one_sided::what_is_not_mapped_is_refused_and_kills_nobody",
+        "one_sided::unmapped_memory_is_refused_and_kills_no_process",
         access_what_is_not_mapped,
     );
 }
@@ -380,9 +380,9 @@ fn access_what_is_not_mapped() {
     for kind in kinds() {
         let target = move |endpoint: &Endpoint<Owned>, peer| {
             let all = ringrail::RawSpan { ptr: ptr::null_mut(), len: usize::MAX };
-            // SAFETY: nothing borrows what the peer is told of.
+            // SAFETY: nothing borrows the memory whose key the peer gets.
             let region = unsafe { endpoint.register_unmapped(all) }.unwrap();
-            tell_key(endpoint, peer, region.key(&KeyOptions::new(ALL)).unwrap());
+            send_key(endpoint, peer, region.key(&KeyOptions::new(ALL)).unwrap());
             let bytes = 4 << 20;
             // SAFETY: a new mapping.
             let mapped = unsafe {
@@ -391,15 +391,15 @@ fn access_what_is_not_mapped() {
                 libc::mmap(ptr::null_mut(), bytes, protection, flags, -1, 0)
             };
             assert_ne!(mapped, libc::MAP_FAILED);
-            tell_key(endpoint, peer, RemoteKey(mapped.addr() as u64));
+            send_key(endpoint, peer, RemoteKey(mapped.addr() as u64));
             serve(endpoint, peer);
-            // SAFETY: nobody uses it any more.
+            // SAFETY: it is not used any more.
             assert_eq!(unsafe { libc::munmap(mapped, bytes) }, 0);
             finish(endpoint, peer);
             serve(endpoint, peer);
         };
         let origin = move |endpoint: &Endpoint<Owned>, peer| {
-            let (key, at) = (hear_key(endpoint, peer), hear_key(endpoint, peer).0);
+            let (key, at) = (receive_key(endpoint, peer), receive_key(endpoint, peer).0);
             for size in SIZES {
                 let bytes = pattern(3, size);
                 endpoint.put_blocking(peer, key.at(at), &bytes, DONE).unwrap();
@@ -433,12 +433,12 @@ fn any_number_of_operations_may_be_posted_at_once() {
     for kind in kinds() {
         let target = move |endpoint: &Endpoint<Owned>, peer| {
             let region = endpoint.register(pattern(5, 4096)).unwrap();
-            tell_key(endpoint, peer, region.key(&KeyOptions::new(Access::REMOTE_READ)).unwrap());
+            send_key(endpoint, peer, region.key(&KeyOptions::new(Access::REMOTE_READ)).unwrap());
             serve(endpoint, peer);
             assert_eq!(region.counters().gets, GETS as u64);
         };
         let origin = move |endpoint: &Endpoint<Owned>, peer| {
-            let key = hear_key(endpoint, peer);
+            let key = receive_key(endpoint, peer);
             let expected = pattern(5, 4096);
             let mut gets = Vec::new();
             for number in 0..GETS {
@@ -466,7 +466,7 @@ fn rows_are_put_and_got_with_strides_on_both_sides() {
             let (length, there) = (stride * count + bytes, remote_stride * count + bytes);
             let target = move |endpoint: &Endpoint<Owned>, peer| {
                 let region = endpoint.allocate_region(there + GUARD).unwrap();
-                tell_key(endpoint, peer, region.key(&KeyOptions::new(ALL)).unwrap());
+                send_key(endpoint, peer, region.key(&KeyOptions::new(ALL)).unwrap());
                 serve(endpoint, peer);
                 let mut expected = vec![0; region.len()];
                 for row in 0..count {
@@ -476,7 +476,7 @@ fn rows_are_put_and_got_with_strides_on_both_sides() {
                 assert!(bytes_of(&region) == expected, "{rows:?}");
             };
             let origin = move |endpoint: &Endpoint<Owned>, peer| {
-                let at = hear_key(endpoint, peer).at(GUARD as u64);
+                let at = receive_key(endpoint, peer).at(GUARD as u64);
                 let whole = pattern(9, length);
                 endpoint.put_rows_blocking(peer, at, &whole, rows, DONE).unwrap();
                 let mut got = vec![0xee; length];
@@ -510,10 +510,10 @@ fn a_put_may_take_its_key_back() {
                 let region = endpoint.allocate_region(LONGEST).unwrap();
                 let lasts = Access::REMOTE_READ | Access::REMOTE_WRITE;
                 let key = region.key(&KeyOptions::new(lasts | Access::REMOTE_INVALIDATE)).unwrap();
-                tell_key(endpoint, peer, key);
-                tell_key(endpoint, peer, region.key(&KeyOptions::new(lasts)).unwrap());
-                let told = next(endpoint);
-                assert_eq!(told.result.unwrap().data, Some(6));
+                send_key(endpoint, peer, key);
+                send_key(endpoint, peer, region.key(&KeyOptions::new(lasts)).unwrap());
+                let reported = next(endpoint);
+                assert_eq!(reported.result.unwrap().data, Some(6));
                 let mut bytes = vec![0; length];
                 region.read(0, &mut bytes).unwrap();
                 assert!(bytes == pattern(2, length), "all of it is there");
@@ -521,7 +521,7 @@ fn a_put_may_take_its_key_back() {
                 serve(endpoint, peer);
             };
             let origin = move |endpoint: &Endpoint<Owned>, peer| {
-                let (key, other) = (hear_key(endpoint, peer), hear_key(endpoint, peer));
+                let (key, other) = (receive_key(endpoint, peer), receive_key(endpoint, peer));
                 let last = |key: RemoteKey| {
                     let bytes = pattern(2, length);
                     let options = DONE.data(6).fence(true);

@@ -25,22 +25,22 @@ fn run(example: &str, arguments: &[&str]) -> Output {
     command.args(arguments).env("HOME", home.path()).output().unwrap()
 }
 
-fn succeeds(example: &str, arguments: &[&str], says: &str) {
+fn succeeds(example: &str, arguments: &[&str], prints: &str) {
     let output = run(example, arguments);
     let text = String::from_utf8_lossy(&output.stdout);
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{example} {arguments:?}: {text}{errors}");
-    assert!(text.contains(says), "{text}");
+    assert!(text.contains(prints), "{text}");
 }
 
 #[test]
-fn keys_are_inserted_once_whoever_comes_first() {
+fn keys_are_inserted_once_in_any_order() {
     for arguments in [["3", "200"], ["2", "40"], ["1", "10"]] {
         succeeds("hash_table", &arguments, "each inserted once, and found by all");
     }
 }
 
-/// Alone a rank is its own neighbour.
+/// A single rank puts to itself.
 #[test]
 fn accesses_of_windows_are_kept_apart_in_all_three_ways() {
     for arguments in [["3", "6"], ["2", "10"], ["1", "3"]] {

@@ -153,14 +153,14 @@ fn latency_under(lane: &str, flood: Flood) -> (f64, f64) {
     let flooder = domain.endpoint().unwrap();
     let addresses = [served.address(), pinger.address()];
     let (is_over, flooded) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
-    let (tell, told) = mpsc::channel();
+    let (keys, key) = mpsc::channel();
     let server = thread::spawn({
         let (is_over, from) = (Arc::clone(&is_over), addresses[1]);
         move || {
             let endpoint = served.attach().unwrap();
             let peer = endpoint.insert_peer(&from).unwrap();
             let region = endpoint.allocate_region(4096).unwrap();
-            tell.send(region.key(&KeyOptions::new(Access::all())).unwrap()).unwrap();
+            keys.send(region.key(&KeyOptions::new(Access::all())).unwrap()).unwrap();
             let mut ping = endpoint.receive(Selector::from_peer(peer, PING), vec![0; 8]).unwrap();
             let mut done = Vec::new();
             let any = || {
@@ -178,7 +178,7 @@ fn latency_under(lane: &str, flood: Flood) -> (f64, f64) {
             }
         }
     });
-    let key = told.recv().unwrap();
+    let key = key.recv().unwrap();
     let flooding = thread::spawn({
         let (is_over, flooded, to) = (Arc::clone(&is_over), Arc::clone(&flooded), addresses[0]);
         move || {
@@ -229,7 +229,7 @@ fn latency_under(lane: &str, flood: Flood) -> (f64, f64) {
     (median(trips), rate)
 }
 
-/// Whoever guesses keys costs others no more than whoever does what is allowed as fast.
+/// A peer that guesses keys costs others no more than one with permitted accesses at that rate.
 #[test]
 #[ignore = "it measures"]
 fn guessing_keys_costs_others_what_any_flood_does() {

@@ -1,8 +1,8 @@
 //! Random operations of several origins on one region, valid and not, against a model of its bytes.
 //!
 //! Each origin has ranges of its own, and one operation at a time in each, so that what has to be
-//! there is known after every operation. Everything is on this thread, so that a seed says which
-//! operations there are; in which order they come is the network's.
+//! there is known after every operation. Everything is on this thread, so that a seed determines
+//! the operations; the network determines their order.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -59,7 +59,7 @@ struct Keys {
 const CELLS: usize = ORIGINS * RANGES * RANGE;
 
 impl Keys {
-    fn new(endpoint: &Endpoint<Owned>, region: &Region<Owned>, nobody: Peer) -> Self {
+    fn new(endpoint: &Endpoint<Owned>, region: &Region<Owned>, other_peer: Peer) -> Self {
         let of = |access, peers| {
             let (offset, length) = (GUARD, Some(CELLS));
             region.key(&KeyOptions { access, offset, length, key: None, peers }).unwrap()
@@ -69,7 +69,7 @@ impl Keys {
         region.revoke(revoked, None).unwrap();
         let read = of(Access::REMOTE_READ, None);
         let write = of(Access::REMOTE_WRITE, None);
-        let anothers = of(Access::all(), Some(vec![nobody]));
+        let anothers = of(Access::all(), Some(vec![other_peer]));
         assert_eq!(endpoint.counters().accesses_refused, 0);
         Self { all, read, write, revoked, anothers }
     }
@@ -258,9 +258,9 @@ fn play(settings: &[(&str, &str)], loops_back: bool, seed: u64) {
     let region = target.allocate_region(CELLS + 2 * GUARD).unwrap();
     region.write(0, &vec![GUARDED; region.len()]).unwrap();
     let itself = target.insert_peer(&target.address()).unwrap();
-    let stranger = domain.endpoint().unwrap().attach().unwrap();
-    let nobody = target.insert_peer(&stranger.address()).unwrap();
-    let keys = Keys::new(&target, &region, nobody);
+    let other = domain.endpoint().unwrap().attach().unwrap();
+    let other_peer = target.insert_peer(&other.address()).unwrap();
+    let keys = Keys::new(&target, &region, other_peer);
     let mut ends: Vec<(&Endpoint<Owned>, Peer)> =
         origins.iter().map(|end| (end, end.insert_peer(&target.address()).unwrap())).collect();
     if loops_back {

@@ -30,15 +30,15 @@ struct Refused {
     name: &'static str,
     calls: &'static [libc::c_long],
     /// One of these names the call.
-    said: &'static [&'static str],
+    printed: &'static [&'static str],
 }
 
 const fn row(
     name: &'static str,
     calls: &'static [libc::c_long],
-    said: &'static [&'static str],
+    printed: &'static [&'static str],
 ) -> Refused {
-    Refused { name, calls, said }
+    Refused { name, calls, printed }
 }
 
 const CALLS: [Refused; 37] = [
@@ -180,7 +180,7 @@ struct Side<'a> {
 const GONE: &str = "[meet] the other side has ended";
 
 impl Side<'_> {
-    /// Says how it ends, in one line.
+    /// Prints how it ends, in one line.
     fn run(self) {
         let (number, gate) = (self.number, self.gate);
         let ended = self.play();
@@ -389,28 +389,28 @@ fn judge(case: &Case, status: i32, printed: &str) -> Result<String, String> {
     let errors: Vec<_> = printed.lines().filter(|line| line.contains(" ends with ")).collect();
     let well = printed.lines().filter(|line| line.contains(" ends well")).count();
     if errors.len() + well != 2 {
-        return Err("a side has not said how it ends".into());
+        return Err("a side has not printed how it ends".into());
     }
     let is_late = |error: &&&str| error.contains("TimedOut");
     if let Some(late) = errors.iter().find(is_late) {
         // What the other side never sent is not received.
         let may_be = late.contains("[receive]") && errors.iter().any(|error| !is_late(&error));
         if !may_be {
-            return Err(format!("progress was promised that does not happen: {late}"));
+            return Err(format!("progress was reported that does not happen: {late}"));
         }
     }
     if errors.is_empty() {
         return Ok("works".into());
     }
     // In the error, or in the log of the side whose call was refused.
-    let is_named = |line: &&str| case.row.said.iter().any(|said| line.contains(said));
+    let is_named = |line: &&str| case.row.printed.iter().any(|text| line.contains(text));
     let Some(named) = printed.lines().find(is_named) else {
         return Err("nothing names the call".into());
     };
     if !CURES.iter().any(|cure| named.contains(cure)) {
         return Err(format!("this names no cure: {named}"));
     }
-    Ok(format!("says {named}"))
+    Ok(format!("prints {named}"))
 }
 
 /// Plays cases in children, some at the same time, and panics with what is wrong.
@@ -445,7 +445,7 @@ fn run_all(cases: impl IntoIterator<Item = Case>) {
     assert!(faults.is_empty(), "{faults}");
 }
 
-/// What a seccomp profile says, and a kernel that is short of memory. (`EAGAIN` means to wait.)
+/// What a seccomp profile returns, and a kernel that is short of memory. (`EAGAIN` means to wait.)
 const ERRNOS: [i32; 2] = [libc::EPERM, libc::ENOMEM];
 
 const SETTINGS: [&[(&str, &str)]; 3] = [

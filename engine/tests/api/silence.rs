@@ -26,7 +26,7 @@ fn open(settings: &[(&str, &str)]) -> Endpoint<Owned> {
     domain(settings).endpoint().unwrap().attach().unwrap()
 }
 
-/// Tells the process at the other end of `link` the address, and takes its.
+/// Exchanges addresses with the process at the other end of `link`.
 fn meet(endpoint: &Endpoint<Owned>, link: &mut UnixStream) -> Peer {
     let mut bytes = endpoint.address().to_bytes();
     link.write_all(&bytes).unwrap();

@@ -59,7 +59,7 @@ fn check_paths(endpoint: &Endpoint<Owned>, sends: bool) {
 }
 
 #[test]
-fn paths_carry_what_was_sent_and_prometheus_is_told() {
+fn paths_carry_what_was_sent_and_prometheus_shows_it() {
     let settings = [("prometheus_address", "0")];
     let left = |endpoint: &Endpoint<Owned>, peer| {
         endpoint
@@ -86,8 +86,8 @@ fn paths_carry_what_was_sent_and_prometheus_is_told() {
                 line.starts_with("ringrail_path_bulk_bytes_sent_total{")
                     && line.ends_with(&format!(" {BYTES}"))
             });
-            let is_told = text.matches("ringrail_syscalls_total{").count() == 2;
-            if sent.count() == 1 && is_told {
+            let is_reported = text.matches("ringrail_syscalls_total{").count() == 2;
+            if sent.count() == 1 && is_reported {
                 break text;
             }
             assert!(started.elapsed() < LONG, "{text}");
@@ -186,7 +186,7 @@ fn hostile_clients_neither_hang_it_nor_stop_it() {
         let response = ask(address, request);
         assert!(response.starts_with(&format!("HTTP/1.0 {status} ")), "{response}");
     }
-    // One that says nothing, one that says half of it, one that reads nothing, one that leaves.
+    // One that sends nothing, one that sends half of it, one that reads nothing, one that leaves.
     let silent = TcpStream::connect(address).unwrap();
     let mut half = TcpStream::connect(address).unwrap();
     half.write_all(b"GET /metr").unwrap();
@@ -200,7 +200,7 @@ fn hostile_clients_neither_hang_it_nor_stop_it() {
 }
 
 #[test]
-fn clients_that_say_nothing_hold_up_nobody() {
+fn silent_clients_do_not_delay_others() {
     let domain = domain(&[("prometheus_address", "0")]);
     let address = domain.prometheus_address().unwrap();
     let idle: Vec<_> = (0..30).map(|_| TcpStream::connect(address).unwrap()).collect();
@@ -222,12 +222,12 @@ fn the_exporter_ends_with_the_domain_whatever_its_clients_do() {
     let mut slow = TcpStream::connect(address).unwrap();
     slow.write_all(b"GET").unwrap();
     drop(domain);
-    // Nobody listens there any more: whoever wants the port can have it.
+    // The listener is closed: the port is free.
     assert!(TcpStream::connect(address).is_err());
 }
 
 #[test]
-fn without_the_setting_nobody_listens_and_a_port_in_use_is_named() {
+fn without_the_setting_no_port_is_open_and_a_port_in_use_is_named() {
     assert_eq!(domain(&[]).prometheus_address(), None);
     let first = domain(&[("prometheus_address", "0")]);
     let taken = first.prometheus_address().unwrap().to_string();

@@ -24,7 +24,7 @@ fn next(endpoint: &Endpoint<Owned>) -> Completion {
 }
 
 fn settings(lane: &str) -> Vec<(&str, &str)> {
-    // What the environment says of the control lane stands, if it says anything.
+    // The control lane of the environment stands, if it is set.
     match std::env::var("TEST_OF_RINGRAIL_CONTROL_LANE") {
         Ok(_) => Vec::new(),
         Err(_) => vec![("control_lane", lane)],
@@ -68,14 +68,14 @@ fn remote_data_comes_with_messages_of_every_size_and_kind() {
                     assert!(done.buffer.as_slice().unwrap() == pattern(number as u64, size));
                 }
                 for (number, size) in SIZES.into_iter().enumerate() {
-                    let told = look(endpoint, selector);
-                    assert_eq!((told.length, told.data), (size, data_of(number)));
+                    let reported = look(endpoint, selector);
+                    assert_eq!((reported.length, reported.data), (size, data_of(number)));
                     let receive = endpoint.receive(selector, vec![0; size / 2]).unwrap();
                     let status = match receive.wait() {
                         Ok(done) => done.status,
                         Err(failed) => *failed.error.status().expect("it was cut"),
                     };
-                    assert_eq!(status, told);
+                    assert_eq!(status, reported);
                 }
                 let injected = endpoint.receive(selector, vec![0; 5]).unwrap().wait().unwrap();
                 assert_eq!(injected.status.data, Some(5));
@@ -199,7 +199,7 @@ fn silent_receives_report_failures_only() {
 }
 
 #[test]
-fn what_fails_with_its_peer_says_what_it_was() {
+fn operations_that_fail_with_their_peer_keep_their_status() {
     const LENGTH: usize = 3 << 20;
     let left = move |endpoint: &Endpoint<Owned>, peer| {
         let waiting = Selector::from_peer(peer, Envelope::tagged(4)).ignoring(3);

@@ -1,4 +1,4 @@
-//! The setting `verbose`: one line for each process says what carries its traffic.
+//! The setting `verbose`: one line for each process shows what carries its traffic.
 
 use crate::common::one_host::{ON, receive, send, until_shared};
 use crate::common::own_process::{fork, run_and_read};
@@ -54,16 +54,16 @@ fn the_line_names_nics_and_protocols() {
 }
 
 #[test]
-fn the_line_says_where_there_are_no_datagrams() {
-    let errors = run_and_read("verbose::the_line_says_where_there_are_no_datagrams", || {
+fn line_reports_missing_datagrams() {
+    let errors = run_and_read("verbose::line_reports_missing_datagrams", || {
         play(&[("verbose", "true"), ("control_lane", "tcp")], false);
     });
     assert_eq!(lines(&errors), ["ringrail 0.1: 2 ranks by lo (tcp)"]);
 }
 
 #[test]
-fn the_line_tells_shared_memory_from_nics() {
-    let errors = run_and_read("verbose::the_line_tells_shared_memory_from_nics", || {
+fn line_distinguishes_shared_memory_from_nics() {
+    let errors = run_and_read("verbose::line_distinguishes_shared_memory_from_nics", || {
         play(&[ON, &[("verbose", "true")]].concat(), true);
     });
     assert_eq!(lines(&errors), ["ringrail 0.1: 2 ranks by shared memory"]);

@@ -45,10 +45,10 @@ fn with_slow_partner<M: Attached>(
 ) {
     let partner = domain(lanes).endpoint().unwrap();
     let address = partner.address();
-    let (tell, told) = std::sync::mpsc::channel();
+    let (sender, receiver) = std::sync::mpsc::channel();
     let answers = thread::spawn(move || {
         let partner = partner.attach().unwrap();
-        let peer = partner.insert_peer(&told.recv().unwrap()).unwrap();
+        let peer = partner.insert_peer(&receiver.recv().unwrap()).unwrap();
         for &rest in rests {
             let mut into = [0; 8];
             let options = ReceiveOptions::new().timeout(LIMIT);
@@ -62,7 +62,7 @@ fn with_slow_partner<M: Attached>(
     });
     let endpoint = endpoint();
     let peer = endpoint.insert_peer(&address).unwrap();
-    tell.send(endpoint.address()).unwrap();
+    sender.send(endpoint.address()).unwrap();
     talk(&endpoint, peer);
     let done = SendOptions::at(ringrail::CompletionLevel::Delivery);
     endpoint.send_blocking(peer, TAG, &[0; 8], done).unwrap();
@@ -227,7 +227,7 @@ fn tasks_of_several_threads_share_an_endpoint() {
     });
 }
 
-/// The descriptor works in an event loop of somebody else.
+/// The descriptor works in an event loop of another library.
 #[test]
 fn an_event_loop_takes_the_descriptor() {
     let endpoint = shared(&[]);

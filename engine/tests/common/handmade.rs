@@ -110,7 +110,7 @@ pub(crate) fn join(hello: &[u8], number: u32, key: &[u8; 32]) -> Vec<u8> {
     join
 }
 
-/// A connection on which a hello was said and a reply came.
+/// A connection on which a hello was sent and a reply came.
 pub(crate) struct Exchange {
     pub(crate) stream: TcpStream,
     pub(crate) hello: Vec<u8>,
@@ -118,7 +118,7 @@ pub(crate) struct Exchange {
 }
 
 impl Exchange {
-    /// Says a hello.
+    /// Sends a hello.
     pub(crate) fn new(target: &Address, hello: Vec<u8>) -> Self {
         let mut stream = TcpStream::connect(target.locator()).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
@@ -128,7 +128,7 @@ impl Exchange {
         Self { stream, hello, reply }
     }
 
-    /// Says a signed hello, checks that it is accepted by who knows the secret, and proves it.
+    /// Sends a signed hello, checks that a peer with the secret accepts it, and proves it.
     pub(crate) fn honest(target: &Address, own: &Address, secret: &Secret) -> Self {
         Self::honest_with(target, hello(target, own), secret)
     }

@@ -84,7 +84,7 @@ pub(crate) fn until(
     }
 }
 
-/// A child with an endpoint, and what it is told by.
+/// A child with an endpoint, and the channel of its commands.
 pub(crate) struct Child {
     pid: libc::pid_t,
     link: UnixStream,
@@ -113,7 +113,7 @@ impl Child {
     ) -> io::Result<(Self, Endpoint<Owned>, Peer)> {
         let own = File::open("/proc/self/ns/pid")?;
         // SAFETY: these calls get numbers alone. Children of this thread are in the new namespace
-        // until it says otherwise; threads it could not start meanwhile.
+        // until it changes that; threads it could not start meanwhile.
         if unsafe { libc::unshare(libc::CLONE_NEWPID) } != 0 {
             return Err(io::Error::last_os_error());
         }
@@ -153,7 +153,7 @@ impl Child {
     }
 
     pub(crate) fn signal(&self, signal: libc::c_int) {
-        // SAFETY: a child of this process that was not waited for: nobody else has its id.
+        // SAFETY: a child of this process that was not waited for: no other process has its id.
         assert_eq!(unsafe { libc::kill(self.pid, signal) }, 0);
     }
 

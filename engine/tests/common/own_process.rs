@@ -12,7 +12,7 @@ const NAME: &str = "TEST_OF_RINGRAIL_OWN_PROCESS";
 /// The child prints this line before anything of the test; libtest's lines come before it.
 const BEGIN: &str = "the test begins in its own process";
 
-/// In a line that says why a test was skipped.
+/// Prefix of a line with the reason why a test was skipped.
 const SKIP: &str = "RINGRAIL-SKIP: ";
 
 /// The exit status of a child whose test panicked.

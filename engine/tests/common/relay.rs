@@ -1,4 +1,4 @@
-//! Somebody on the path: connections pass through, and bytes can be changed.
+//! A relay on the path: connections pass through, and bytes can be changed.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -90,7 +90,7 @@ fn pump(mut from: TcpStream, mut to: TcpStream, number: usize, forward: bool, ch
             break;
         }
     }
-    // A side that is gone already has nothing to be told.
+    // A side that is gone already needs no end.
     let _ = to.shutdown(Shutdown::Write);
     let _ = from.shutdown(Shutdown::Read);
 }

@@ -78,7 +78,7 @@ impl Two {
         (send, receive)
     }
 
-    /// Neighbours agree on how they reach each other's memory beside their first messages.
+    /// Local peers agree on how they reach each other's memory beside their first messages.
     fn exchange_until_kernel_copies(&mut self, mut buffers: (Buffer, Buffer)) -> (Buffer, Buffer) {
         let start = Instant::now();
         loop {
@@ -87,7 +87,7 @@ impl Two {
             if self.left.counters().copied_bytes == before {
                 return buffers;
             }
-            assert!(start.elapsed() < AGREED, "no memory of the neighbour is read");
+            assert!(start.elapsed() < AGREED, "no memory of the local peer is read");
         }
     }
 }
@@ -95,7 +95,7 @@ impl Two {
 #[test]
 fn warm_messages_do_not_allocate() {
     exchange_all("off");
-    // Neighbours meet by datagrams.
+    // Local peers discover each other by datagrams.
     if std::env::var("TEST_OF_RINGRAIL_CONTROL_LANE").as_deref() != Ok("tcp") {
         exchange_all("auto");
     }
@@ -120,7 +120,7 @@ fn exchange_all(memory: &str) {
             buffers = two.exchange(buffers, hint, count);
             let mut least = u64::MAX;
             let mut copied = 0;
-            // Whoever is away for long, as on a busy machine, has others send again what seems to
+            // If a process is away for long, as on a busy machine, others send again what seems to
             // be lost, now and then with more than there ever was under way.
             for _ in 0..TRIES {
                 let before = allocations();

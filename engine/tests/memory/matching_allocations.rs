@@ -49,7 +49,7 @@ impl Mix {
         self.answers += u64::from(answer);
     }
 
-    /// Posts, lets a message arrive, probes, or cancels; says whether something was found.
+    /// Posts, lets a message arrive, probes, or cancels; returns whether something was found.
     fn fill(&mut self) -> bool {
         let source = self.rng.random_range(0..SOURCES);
         let directed = self.rng.random_bool(0.5).then_some(source);

@@ -2,7 +2,7 @@
 //!
 //! The test runs another one under `valgrind --tool=callgrind` once per load and number of rounds;
 //! the difference between two numbers of rounds is the cost of a round, with process start-up and
-//! the growth of tables cancelled out. Where valgrind is missing it says so and passes.
+//! the growth of tables cancelled out. Where valgrind is missing it prints that and passes.
 //! `cargo test --release -p ringrail --features bench --test memory -- --nocapture matching_cost`
 //! shows the figures; the limits hold for unoptimised builds as well.
 

@@ -29,7 +29,7 @@ fn length_of(number: u64) -> usize {
     [0, 8, 700, 5000, 16_384, 40_000][number as usize % 6]
 }
 
-/// Sends everything, waiting where the engine says so; gives how often it did.
+/// Sends everything, waiting where the engine refuses; returns how often it did.
 fn flood(endpoint: &Endpoint<Owned>, target: &ringrail::Address, rank: u64) -> u64 {
     let peer = endpoint.insert_peer(target).unwrap();
     let (mut refusals, mut done) = (0, Vec::new());
@@ -76,7 +76,7 @@ fn floods_of_many_peers_stay_within_the_bound_and_arrive_whole() {
         .collect();
     let endpoint = receiver.attach().unwrap();
     let before = live_bytes();
-    // Nobody receives until every sender had to wait, or has nothing left to send.
+    // Nothing is received until every sender had to wait, or has nothing left to send.
     let mut quiet = 0;
     let mut last = 0;
     while quiet < 20 {
@@ -108,7 +108,7 @@ fn floods_of_many_peers_stay_within_the_bound_and_arrive_whole() {
     for thread in threads {
         thread.join().unwrap();
     }
-    assert_eq!(REFUSED.load(Ordering::Relaxed), SENDERS, "senders beyond a bound are told");
+    assert_eq!(REFUSED.load(Ordering::Relaxed), SENDERS, "senders beyond a bound are refused");
 }
 
 #[test]
@@ -177,7 +177,7 @@ fn peers_that_come_flood_and_go_do_not_add_up() {
             break;
         }
         let is_late = Instant::now() > until;
-        assert!(!is_late, "{sent} of {window}: the windows of those who left are free again");
+        assert!(!is_late, "{sent} of {window}: the windows of peers that left are free again");
         while endpoint.peek(everything).unwrap().is_some() {
             let mut into = vec![0; 4096];
             endpoint.receive_blocking(everything, &mut into, ReceiveOptions::new()).unwrap();

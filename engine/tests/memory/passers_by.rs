@@ -79,11 +79,11 @@ fn who_was_inserted_stays_and_the_limit_names_cause_and_cure() {
     };
     assert!(refused.contains("sessions_max") && !refused.contains("firewall"), "{refused}");
     let events: Vec<_> = std::iter::from_fn(|| server.next_event()).collect();
-    let is_told = |event: &Event| match event {
+    let is_reported = |event: &Event| match event {
         Event::Refused { cause, .. } => cause.contains("sessions_max"),
         _ => false,
     };
-    assert!(events.iter().any(is_told), "{events:?}");
+    assert!(events.iter().any(is_reported), "{events:?}");
     server.remove_peer(inserted[0]).unwrap();
     pass_by(&server, 2).unwrap();
     assert!(inserted[1..].iter().all(|&peer| server.peer_address(peer).is_some()));
@@ -91,7 +91,7 @@ fn who_was_inserted_stays_and_the_limit_names_cause_and_cure() {
 
 /// RR-END-4
 #[test]
-fn nothing_is_kept_of_those_who_are_gone() {
+fn nothing_is_kept_of_peers_that_are_gone() {
     const FEW: u64 = 600;
     const MANY: u64 = 2000;
     let server = server("65536");

@@ -12,7 +12,7 @@ use ringrail::{CompletionLevel, Endpoint, ErrorKind, Owned, Peer, SendOptions};
 /// How a process ends.
 #[derive(Clone, Copy, Debug)]
 enum End {
-    /// It closes its endpoint: its engine says goodbye.
+    /// It closes its endpoint: its engine sends a goodbye.
     Closed,
     /// It exits without.
     Exited,
@@ -66,7 +66,7 @@ fn each(play: impl Fn(End, &Endpoint<Owned>, Peer)) {
 
 fn is_of(end: End, kind: ErrorKind) -> bool {
     match end {
-        // Whether the goodbye or the end of the connection is seen first says the kernel.
+        // The kernel determines whether the goodbye or the end of the connection is seen first.
         End::Closed => matches!(kind, ErrorKind::Left | ErrorKind::Lost),
         End::Exited | End::Killed => kind == ErrorKind::Lost,
     }
@@ -87,8 +87,8 @@ fn a_send_to_a_departed_process_is_not_delivered() {
     }
 }
 
-/// A completion at `Inject` says that the memory is free again. That such a message was lost is
-/// said by a later call.
+/// A completion at `Inject` means that the memory is free again. A later call reports that such a
+/// message was lost.
 ///
 /// RR-END-5.
 #[test]

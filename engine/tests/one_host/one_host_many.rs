@@ -51,7 +51,8 @@ impl Rank<'_> {
     }
 }
 
-/// All ranks write to each other, by other pairs in each round, until the last has heard all.
+/// All ranks write to each other, by other pairs in each round, until the last has received from
+/// all.
 fn exchange(spin: &str) {
     let settings = [ON, &[("spin", spin)]].concat();
     let endpoints: Vec<_> = (0..RANKS).map(|_| domain(&settings).endpoint().unwrap()).collect();
@@ -94,7 +95,7 @@ fn exchange(spin: &str) {
                 }
                 let figures = figures(endpoint);
                 let took = begin.elapsed();
-                // Who is told of nothing wakes for its timers alone.
+                // A rank without events wakes for its timers alone.
                 assert!(took < LONG, "seed {seed}: {took:?}, {figures:?}");
                 // A segment has several messages.
                 assert!(figures.received >= before + ROUNDS, "seed {seed}: {figures:?}");
@@ -105,7 +106,7 @@ fn exchange(spin: &str) {
     });
 }
 
-/// RR-SHM-6, RR-SHM-11: whoever is written to sleeps, listens or polls.
+/// RR-SHM-6, RR-SHM-11: the reader of a ring sleeps, listens or polls.
 #[test]
 fn ranks_that_sleep_whenever_they_wait_hear_each_other() {
     exchange("0s");

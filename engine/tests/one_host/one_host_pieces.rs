@@ -56,7 +56,7 @@ fn long_messages_go_in_pieces_expected_or_not_and_by_no_lane() {
             ];
             assert!(sent >= LONG_ONES && received >= LONG_ONES, "{figures:?}");
             assert_eq!(by_lanes(endpoint), lanes);
-            // Nobody leaves before the other one has looked.
+            // Neither leaves before the other one has looked.
             if is_first {
                 send(endpoint, peer, 100, &[]);
             } else {
@@ -283,7 +283,7 @@ fn who_waits_for_room_is_woken() {
         let before = figures(&endpoint).wakes;
         assert!(receive(&endpoint, peer, 5, SIZE) == pattern(5, SIZE));
         let wakes = figures(&endpoint).wakes - before;
-        // It says next to nothing meanwhile: one grant.
+        // It sends next to nothing meanwhile: one grant.
         assert!(wakes > 10, "{wakes} wake-ups of a sender that fills the ring 1 000 times");
         send(&endpoint, peer, 6, &[]);
     });

@@ -148,7 +148,7 @@ fn targets_read_long_puts_and_origins_what_they_get() {
     pair(ON, target, origin);
 }
 
-/// RR-SHM-7: what is lent to an operation of a session that ends is nobody's any more.
+/// RR-SHM-7: memory borrowed by an operation of a session that ends is released.
 #[test]
 fn a_region_can_be_closed_after_its_reader_or_writer_was_killed() {
     for puts in [false, true] {
@@ -218,7 +218,7 @@ fn a_target_that_is_killed_ends_what_reads_from_it() {
     assert_eq!(child.end(), libc::SIGKILL);
 }
 
-/// What is read in pieces goes on while its receiver sleeps: nobody sends anything that wakes it.
+/// What is read in pieces goes on while its receiver sleeps: no message wakes it.
 #[test]
 fn long_messages_are_read_to_their_end_for_who_sleeps_by_a_descriptor() {
     const SIZE: usize = 16 << 20;

@@ -3,7 +3,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
-mod neighbours;
+mod domain_engines;
 mod shared;
 mod shared_idle;
 mod shared_left;

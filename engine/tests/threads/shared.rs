@@ -93,7 +93,7 @@ fn posts_keep_their_order_within_and_across_threads() {
                 }
             });
         }
-        // And somebody who is at the engine all the time.
+        // And a thread that is at the engine all the time.
         scope.spawn(|| {
             while next.load(Ordering::Relaxed) < POSTS {
                 endpoint.progress().unwrap();
@@ -113,7 +113,7 @@ fn posts_keep_their_order_within_and_across_threads() {
     }
 }
 
-/// A queue for each thread: nobody takes what is another's, and all are woken.
+/// A queue for each thread: no thread takes what is another's, and all are woken.
 #[test]
 fn each_thread_waits_at_its_own_queue() {
     const THREADS: usize = 6;
@@ -200,7 +200,7 @@ fn operations_are_cancelled_by_name_and_by_handle() {
         for number in 0..2000 {
             let options = ReceiveOptions::new().user_data(number);
             let id = endpoint.post_receive(any, vec![0; 8], options).unwrap();
-            assert!(endpoint.cancel(id), "nobody sends to it");
+            assert!(endpoint.cancel(id), "no message matches it");
             while endpoint.completions(&mut done, 1).unwrap() == 0 {}
             let completion = done.pop().unwrap();
             assert_eq!(completion.user_data, number);
@@ -211,7 +211,7 @@ fn operations_are_cancelled_by_name_and_by_handle() {
     });
 }
 
-/// A queue that nobody reads stops those who post to it, and nobody else.
+/// A queue without a reader stops posts to it, and no others.
 #[test]
 fn a_full_queue_stops_no_other() {
     let endpoint = shared(&[]);
@@ -278,7 +278,7 @@ fn a_dedicated_engine_needs_no_call() {
         .unwrap();
     let begin = Instant::now();
     let options = SendOptions::at(CompletionLevel::Match).timeout(Duration::from_secs(20));
-    // Nobody waits at the dedicated endpoint: this thread is here.
+    // No thread waits at the dedicated endpoint: this one is here.
     other.send_blocking(to_dedicated, Envelope::tagged(1), &vec![7; LENGTH], options).unwrap();
     let took = begin.elapsed();
     let completed = receive.wait_timeout(Duration::from_secs(20)).unwrap().expect("it is there");
@@ -368,7 +368,7 @@ fn the_drop_of_an_endpoint_is_behind_its_posts() {
     });
 }
 
-/// A queue that is full refuses also what was left to another thread, and holds nobody up.
+/// A queue that is full refuses also what was left to another thread, and delays no other thread.
 #[test]
 fn a_full_queue_stops_no_other_while_the_engine_is_busy() {
     let endpoint = shared(&[]);
@@ -403,8 +403,8 @@ fn a_full_queue_stops_no_other_while_the_engine_is_busy() {
         let mut done = Vec::new();
         while full.read(&mut done, 1000).unwrap() > 0 {}
         let ended = done.iter().filter(|completion| completion.result.is_ok()).count();
-        let told = done.len() - ended;
-        assert_eq!((ended, done.len() + refused), (4, 500), "{told} told, {posted} posted");
+        let reported = done.len() - ended;
+        assert_eq!((ended, done.len() + refused), (4, 500), "{reported} reported, {posted} posted");
     });
 }
 
@@ -494,6 +494,6 @@ fn queues_are_bound_later_and_operations_cancelled_by_their_user_data() {
         queue.wait(&mut ended, 8, Some(Duration::from_secs(5))).unwrap();
     }
     assert!(ended.iter().any(|it| it.user_data == 7 && it.kind == OperationKind::Receive));
-    let stranger = shared(&[]);
-    assert!(first.bind_queues(&stranger.open_completion_queue(1), &queue).is_err());
+    let other = shared(&[]);
+    assert!(first.bind_queues(&other.open_completion_queue(1), &queue).is_err());
 }

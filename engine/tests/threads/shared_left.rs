@@ -62,8 +62,8 @@ fn next(end: &Endpoint<Shared>) -> Completion {
     completions.pop().unwrap()
 }
 
-/// Nobody hears of the end of an inject: what was taken goes, however small the bounds are, and as
-/// many are taken as the bound says.
+/// The end of an inject is not reported: what was taken is sent, however small the bounds are, and
+/// as many are taken as the bound permits.
 #[test]
 fn injects_that_are_left_are_not_lost() {
     let settings = [("send_queue_ops", "8"), ("envelope_credits", "16"), ("cq_entries", "16")];
@@ -106,8 +106,8 @@ fn injects_that_are_left_are_not_lost() {
     assert!(failed.is_empty(), "{failed:?}");
 }
 
-/// Posts on the memory of a peer wait for nobody either, and are done in the order that fences ask
-/// for.
+/// Posts on the memory of a peer wait for no thread either, and are done in the order that fences
+/// require.
 #[test]
 fn posts_on_memory_are_left_as_well() {
     let [(left, to_right), (right, _)] = two(&[]);

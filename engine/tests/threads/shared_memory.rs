@@ -19,7 +19,7 @@ use ringrail::{
     ReceiveOptions, Selector, SendOptions,
 };
 
-/// What the other process is told: whether a thread writes to the domain.
+/// The parameter of the other process: whether a thread writes to the domain.
 const WRITES: &str = "TEST_OF_RINGRAIL_WRITES";
 /// Messages each way, of each length.
 const MESSAGES: u64 = 300;
@@ -68,11 +68,11 @@ unsafe impl GlobalAlloc for Apart {
 #[global_allocator]
 static ALLOCATOR: Apart = Apart;
 
-/// Says what threads may do with the pages of the domain.
+/// Sets what threads may do with the pages of the domain.
 fn protect(protection: libc::c_int) {
     let base = ptr::with_exposed_provenance_mut(BASE.load(Ordering::Relaxed));
-    // SAFETY: these pages are mapped, and nothing but the domain is in them; whoever writes to it
-    // while they are read-only gets a signal, which is what is asked.
+    // SAFETY: these pages are mapped, and nothing but the domain is in them; a thread that
+    // writes to it while they are read-only gets a signal, which is what is tested.
     let result = unsafe { libc::mprotect(base, BYTES, protection) };
     assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
 }
@@ -198,10 +198,10 @@ fn other_process(writes: &str) -> Output {
 #[test]
 fn no_message_writes_to_what_owned_endpoints_share() {
     let output = other_process("no");
-    let (said, errors) =
+    let (output_text, errors) =
         (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success(), "{}: {said}{errors}", output.status);
-    assert!(said.contains("1 passed"), "{said}");
+    assert!(output.status.success(), "{}: {output_text}{errors}", output.status);
+    assert!(output_text.contains("1 passed"), "{output_text}");
 }
 
 /// Otherwise the test above would see nothing.
@@ -209,7 +209,7 @@ fn no_message_writes_to_what_owned_endpoints_share() {
 fn a_reference_count_is_such_a_write() {
     let output = other_process("yes");
     let errors = String::from_utf8_lossy(&output.stderr);
-    // A sanitizer has a handler of that signal, and says so.
+    // A sanitizer has a handler of that signal, and prints that.
     let is_seen = output.status.signal() == Some(libc::SIGSEGV) || errors.contains("SEGV");
     assert!(is_seen, "{}: {errors}", output.status);
 }

@@ -1,4 +1,4 @@
-//! Many threads on few cores against what MPI says of matching, and threads, endpoints and
+//! Many threads on few cores against the matching rules of MPI, and threads, endpoints and
 //! processes that end in the midst of it.
 
 use std::collections::BTreeMap;
@@ -42,7 +42,7 @@ impl Random {
     }
 }
 
-/// A message says who has sent it, which one of its thread's it is, and fills the rest.
+/// A message names its sender and its number among those of its thread, and fills the rest.
 fn message(thread: u64, number: u64, length: usize) -> Vec<u8> {
     let mut bytes = vec![(thread ^ number) as u8; length.max(16)];
     bytes[..8].copy_from_slice(&thread.to_le_bytes());
@@ -50,14 +50,14 @@ fn message(thread: u64, number: u64, length: usize) -> Vec<u8> {
     bytes
 }
 
-fn said_in(bytes: &[u8]) -> (u64, u64) {
+fn sender_in(bytes: &[u8]) -> (u64, u64) {
     let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
     let (thread, number) = (word(0), word(8));
     assert!(bytes[16..].iter().all(|&byte| byte == (thread ^ number) as u8), "a damaged message");
     (thread, number)
 }
 
-/// Whoever waits at the queue of an endpoint takes what is there for others as well.
+/// A waiter at the queue of an endpoint takes what is there for others as well.
 fn await_claimed(
     end: &Endpoint<Shared>,
     done: &Mutex<BTreeMap<u64, Vec<u8>>>,
@@ -185,7 +185,7 @@ fn many_threads_match_as_one_would() {
                                 done.buffer.as_slice().unwrap()[..done.status.length].to_vec()
                             }
                         };
-                        let (thread, number) = said_in(&bytes);
+                        let (thread, number) = sender_in(&bytes);
                         assert_eq!(thread / 2, taker / 2, "of another tag");
                         // One receive at a time: what comes later was sent later.
                         let before = latest.insert(thread, number);
@@ -242,7 +242,7 @@ fn endpoints_that_are_dropped_in_traffic_end_what_they_have() {
                     }
                     for mut operation in sent {
                         match operation.wait_timeout(LONG) {
-                            Ok(done) => drop(done.expect("its peer says what became of it")),
+                            Ok(done) => drop(done.expect("its peer reports what became of it")),
                             Err(failed) => assert!(is_of_the_end(&failed.error), "{failed}"),
                         }
                     }
@@ -250,7 +250,7 @@ fn endpoints_that_are_dropped_in_traffic_end_what_they_have() {
             }
         });
         assert_eq!(ends.into_inner(), 72);
-        // Who is left is of use.
+        // The rest is usable.
         let mut into = [0; 16];
         right.send_blocking(to_left, Envelope::tagged(99), &[7; 16], SendOptions::new()).unwrap();
         let options = ReceiveOptions::new().timeout(LONG);
@@ -301,7 +301,7 @@ fn a_waker_that_panics_leaves_the_engine_to_others() {
         polls += 1;
     }
     left.send_blocking(to_right, Envelope::tagged(1), &[3; 16], SendOptions::new()).unwrap();
-    // Whoever makes the progress here may meet the panic.
+    // The thread that makes progress here may meet the panic.
     while !panics.0.load(Ordering::Acquire) {
         assert!(begin.elapsed() < LONG, "the task is never woken, after {polls} polls");
         let progressed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
@@ -345,8 +345,8 @@ fn sleep(operation: &mut Operation<Shared>, waker: &Waker) {
     }
 }
 
-/// Nobody is at the engine but the caretaker, or its own thread: a waker that panics takes neither
-/// that thread along nor the wakes of others, of the same news or later.
+/// Only the caretaker is at the engine, or its own thread: a waker that panics ends neither that
+/// thread nor the wake-ups of others, of the same turn or later.
 #[test]
 fn a_waker_that_panics_spares_the_threads_that_others_rely_on() {
     for is_dedicated in [false, true] {
@@ -375,8 +375,8 @@ fn a_waker_that_panics_spares_the_threads_that_others_rely_on() {
             send(2 * round + 1);
             let begin = Instant::now();
             while !panics.0.load(Ordering::Acquire) || counts.0.load(Ordering::Acquire) == before {
-                let told = (panics.0.load(Ordering::Acquire), counts.0.load(Ordering::Acquire));
-                assert!(begin.elapsed() < LONG, "{told:?}, {is_dedicated}, round {round}");
+                let counted = (panics.0.load(Ordering::Acquire), counts.0.load(Ordering::Acquire));
+                assert!(begin.elapsed() < LONG, "{counted:?}, {is_dedicated}, round {round}");
                 std::thread::sleep(Duration::from_millis(1));
             }
             first.wait_timeout(LONG).unwrap().expect("it has come");
@@ -389,7 +389,7 @@ fn a_waker_that_panics_spares_the_threads_that_others_rely_on() {
 const CHILD: &str = "TEST_OF_RINGRAIL_CHILD_OF_EXIT";
 
 /// A process that calls `exit` while its threads send, receive and wait: it ends, without a crash,
-/// and its peer is told.
+/// and its peer is notified.
 #[test]
 fn a_process_may_exit_in_traffic() {
     if let Ok(address) = std::env::var(CHILD) {
@@ -405,7 +405,7 @@ fn a_process_may_exit_in_traffic() {
             .stdout(Stdio::null())
             .spawn()
             .unwrap();
-        // Until it has told who it is, and messages come.
+        // Until it has sent its name, and messages come.
         let mut into = vec![0; 16];
         for _ in 0..50 {
             let options = ReceiveOptions::new().timeout(LONG);
@@ -439,8 +439,8 @@ fn a_process_may_exit_in_traffic() {
 }
 
 /// The child's part; it does not return.
-fn exit_in_traffic(told: &str) -> ! {
-    let (how, address) = told.split_once(' ').unwrap();
+fn exit_in_traffic(command: &str) -> ! {
+    let (how, address) = command.split_once(' ').unwrap();
     let byte = |at: usize| u8::from_str_radix(&address[at..at + 2], 16).unwrap();
     let bytes: Vec<u8> = (0..address.len()).step_by(2).map(byte).collect();
     let endpoint = Arc::new(shared(&[]));

@@ -36,7 +36,7 @@ pub(crate) struct Message {
     pub(crate) tag: u64,
     pub(crate) length: usize,
     pub(crate) level: CompletionLevel,
-    /// Others follow at once, it is said.
+    /// Announces that others follow at once.
     pub(crate) more: bool,
     pub(crate) shape: Shape,
 }

@@ -450,12 +450,12 @@ impl World {
         if room > ROOM_MAX {
             return true;
         }
-        let nobody = Selector::from_any(Envelope::new(u32::MAX, 0));
-        let post = |_| self.endpoints[side].receive(nobody, Vec::new()).ok();
+        let unused = Selector::from_any(Envelope::new(u32::MAX, 0));
+        let post = |_| self.endpoints[side].receive(unused, Vec::new()).ok();
         let posted: Vec<Operation> = (0..room).map_while(post).collect();
         let is_all = posted.len() == room;
         for mut operation in posted {
-            assert!(operation.cancel(), "nobody sends to it");
+            assert!(operation.cancel(), "no message matches it");
             let failed = operation.test().expect_err("a cancelled receive is over");
             assert!(matches!(failed.error, Error::Cancelled));
         }

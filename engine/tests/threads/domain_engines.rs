@@ -1,4 +1,4 @@
-//! Whoever waits for one shared engine helps the others of its domain.
+//! A thread that waits for one shared engine helps the others of its domain.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -33,11 +33,11 @@ fn send_to(endpoint: &Endpoint<Shared>) {
 }
 
 #[test]
-fn who_waits_for_one_engine_makes_the_progress_of_its_neighbours() {
+fn a_waiter_of_one_engine_makes_the_progress_of_its_domain() {
     let own = domain(&[("spin", "5s")]);
     let share = || own.endpoint().unwrap().share().unwrap();
     let (waited_for, left_alone) = (share(), share());
-    // Nobody waits: the caretaker alone.
+    // Without a waiter: the caretaker alone.
     send_to(&left_alone);
     assert_eq!(left_alone.sharing().helped, 0);
     let is_over = AtomicBool::new(false);
@@ -63,7 +63,7 @@ fn who_waits_for_one_engine_makes_the_progress_of_its_neighbours() {
 #[test]
 fn engines_of_other_domains_are_not_helped() {
     let share = || domain(&[("spin", "5s")]).endpoint().unwrap().share().unwrap();
-    let (waited_for, stranger) = (share(), share());
+    let (waited_for, of_other_domain) = (share(), share());
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -72,8 +72,8 @@ fn engines_of_other_domains_are_not_helped() {
                 waited_for.wait(&mut Vec::new(), 1, timeout).unwrap();
             }
         });
-        send_to(&stranger);
+        send_to(&of_other_domain);
         is_over.store(true, Ordering::Relaxed);
     });
-    assert_eq!(stranger.sharing().helped, 0);
+    assert_eq!(of_other_domain.sharing().helped, 0);
 }
