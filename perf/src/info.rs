@@ -9,7 +9,7 @@ mod rails;
 mod warnings;
 
 use std::fmt;
-use std::net::{IpAddr, ToSocketAddrs as _};
+use std::net::IpAddr;
 
 use ringrail::settings::Settings;
 use ringrail::topology::{Placement, Selection};
@@ -201,9 +201,6 @@ impl fmt::Display for Info {
         )?;
         writeln!(f, "{}", self.frames)?;
         writeln!(f, "endpoint\n  {}", self.endpoint.text)?;
-        for peer in &self.peers {
-            writeln!(f, "{peer}")?;
-        }
         writeln!(
             f,
             "  {} go with their envelope; longer ones are pulled \
@@ -214,6 +211,12 @@ impl fmt::Display for Info {
                 |bytes| format!("messages up to {bytes} bytes")
             )
         )?;
+        if !self.peers.is_empty() {
+            writeln!(f, "peers")?;
+        }
+        for peer in &self.peers {
+            writeln!(f, "{peer}")?;
+        }
         writeln!(f, "MPI, by libfabric (bindings/libfabric/README.md)\n{}", self.mpi)?;
         writeln!(f, "limits")?;
         for limit in &self.limits {
@@ -297,13 +300,7 @@ impl fmt::Display for Frames {
 fn peers(cli: &Cli) -> Result<Vec<IpAddr>, String> {
     let mut found: Vec<IpAddr> = Vec::new();
     for name in &cli.peer {
-        // Those with a port are connected to as well (peer.rs).
-        let with_port = name.to_socket_addrs();
-        let addresses = with_port.or_else(|_| (name.as_str(), 0).to_socket_addrs());
-        let addresses = addresses.map_err(|error| {
-            format!("--peer {name}: {error}; give an IP address, or a name that resolves")
-        })?;
-        for address in addresses.map(|address| address.ip()) {
+        for address in peer::addresses_of(name)?.into_iter().map(|(address, _)| address) {
             if !found.contains(&address) {
                 found.push(address);
             }
@@ -345,7 +342,7 @@ fn limits() -> Vec<Limit> {
 
 /// What becomes of an endpoint with these settings, its datagrams above all.
 fn endpoint(cli: &Cli) -> Result<(EndpointInfo, Vec<PeerInfo>), String> {
-    // Without a secret there is none; it talks to nobody and needs little memory.
+    // Without a secret there is no endpoint; it needs little memory.
     secret::fresh(cli.lanes, &cli.settings)?;
     let mut extra = cli.settings.clone();
     extra.push("pcap_file=none".to_owned());
@@ -372,7 +369,7 @@ fn endpoint(cli: &Cli) -> Result<(EndpointInfo, Vec<PeerInfo>), String> {
     };
     let (locator, driver) = (Some(at), Some(driver.to_owned()));
     let info = EndpointInfo { locator, driver, datagram_port, frames, text };
-    Ok((info, PeerInfo::gather(&endpoint, &cli.peer)))
+    Ok((info, PeerInfo::gather(&endpoint, &cli.peer)?))
 }
 
 fn frames_word(state: &FrameState) -> Option<&'static str> {

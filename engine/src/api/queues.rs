@@ -65,14 +65,14 @@ impl<M: Attached> Drop for CompletionQueue<M> {
 
 impl<M: Attached> CompletionQueue<M> {
     /// Makes progress once, appends up to `limit` completions to `into`, oldest first, and returns
-    /// their number.
+    /// their number. An empty `into` may be returned with other memory: completions are not moved
+    /// one by one.
     ///
     /// # Errors
     ///
     /// [`Error::System`] if the driver has failed.
     pub fn read(&self, into: &mut Vec<Completion>, limit: usize) -> Result<usize, Error> {
-        self.engine.progress()?;
-        Ok(self.engine.read_queue(&self.queue, into, limit))
+        self.engine.progress_and_read(&self.queue, into, limit)
     }
 
     /// Like [`Self::read`], without making progress.

@@ -143,6 +143,7 @@ impl Engine {
         let control = self.control(session);
         (control.is_polled, control.is_streaming) = (false, false);
         control.unsent.shrink_to(1024);
+        self.state.core.acknowledge_received(session);
         self.watch_control(session);
     }
 
@@ -160,6 +161,8 @@ impl Engine {
             control.idle_turns = 0;
             self.state.hot.push(session);
         } else {
+            // A lane that is only watched may be read rarely.
+            self.state.core.acknowledge_received(session);
             self.watch_control(session);
         }
     }
@@ -233,7 +236,7 @@ impl Engine {
                 0 => &state.receive_buffer[..got],
                 _ => control.partial.with(got),
             };
-            let owed = state.core.owed_by_stream(session);
+            let owed = state.core.unacknowledged_bytes(session);
             let handled =
                 state.core.handle_bytes(session, bytes, state.now_ns, &mut state.completions);
             match handled {
@@ -266,7 +269,7 @@ impl Engine {
                     return true;
                 }
             }
-            let comes = has_path && state.core.owed_by_stream(session) > owed;
+            let comes = has_path && state.core.unacknowledged_bytes(session) != owed;
             control.is_streaming |= comes;
             if comes {
                 state.paths.note_streamed(session);

@@ -387,7 +387,7 @@ impl Engine {
             self.state.without_lane.push(session);
         }
         self.choose_stream(session);
-        self.state.core.acknowledge_stream(session);
+        self.state.core.acknowledge_received(session);
         self.state.core.resend_all(session, false);
     }
 

@@ -255,7 +255,6 @@ impl Engine {
         let happened = self.state.core.poll_acknowledgements(self.state.now_ns, is_last);
         if happened && is_last {
             self.flush_dirty();
-            self.driver.flush_datagrams();
         }
     }
 }

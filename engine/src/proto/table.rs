@@ -261,6 +261,20 @@ mod tests {
     }
 
     #[test]
+    fn a_slot_is_reused_with_another_generation_or_not_at_all() {
+        let mut table: Table<_> = Table::new(2);
+        assert_eq!(table.reuse_for(|_| unreachable!("no slot was used")), None::<Id>);
+        let first = table.insert("a".to_owned()).unwrap();
+        table.remove(first);
+        let second = table.reuse_for(|key: Id| format!("{key:?}")).unwrap();
+        assert_eq!(first.index(), second.index());
+        assert_eq!(table.get(first), None);
+        assert_eq!(table.get(second), Some(&format!("{second:?}")));
+        assert_eq!(table.len(), 1);
+        assert_eq!(table.reuse_for(|_| unreachable!("all are in use")), None);
+    }
+
+    #[test]
     fn key_of_another_table_finds_nothing() {
         let mut tables = [1, 2, u64::MAX].map(|seed| Table::<_>::with_own_names(8, seed));
         let names = tables.each_mut().map(|table| [(); 8].map(|()| table.insert(()).unwrap()));

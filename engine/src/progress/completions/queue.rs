@@ -112,6 +112,9 @@ impl Queue {
     #[inline]
     pub(super) fn take(&mut self, into: &mut Vec<Completion>, limit: usize) -> usize {
         let count = self.len().min(limit);
+        if count == 0 {
+            return 0;
+        }
         if !self.older.is_empty() || count < self.entries.len() {
             self.take_some(into, count);
         } else if into.is_empty() {
@@ -186,6 +189,9 @@ mod tests {
             assert_eq!(queue.take(&mut taken, 8), 3);
             places.insert(taken.as_ptr());
             taken.clear();
+            let (place, capacity) = (taken.as_ptr(), taken.capacity());
+            assert_eq!(queue.take(&mut taken, 8), 0);
+            assert_eq!((taken.as_ptr(), taken.capacity()), (place, capacity), "nothing to take");
         }
         assert!(places.len() <= 2, "two vectors take turns");
     }
@@ -197,5 +203,22 @@ mod tests {
         let mut taken = Vec::new();
         assert_eq!(queue.take(&mut taken, 0), 0);
         assert!(taken.is_empty() && queue.len() == 1);
+        push(&mut queue, 2);
+        assert_eq!(queue.take(&mut taken, 1), 1);
+        assert_eq!(queue.take(&mut taken, 0), 0);
+        assert_eq!((names(&taken), queue.len()), (vec![1], 1));
+    }
+
+    #[test]
+    fn a_queue_that_was_read_in_part_moves_outside_in_order() {
+        let mut queue = Queue::open(8);
+        (0..5).for_each(|name| push(&mut queue, name));
+        let mut taken = Vec::new();
+        queue.take(&mut taken, 2);
+        push(&mut queue, 5);
+        let outside = queue.move_outside(1);
+        assert_eq!(outside.take(&mut taken, 100), 4);
+        assert_eq!(names(&taken), (0..6).collect::<Vec<_>>());
+        assert!(queue.is_idle() && queue.len() == 0);
     }
 }

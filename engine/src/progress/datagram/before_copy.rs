@@ -26,8 +26,8 @@ pub(in crate::progress) enum LoneCarrier {
 }
 
 impl Engine {
-    /// Returns what a newly posted message may be sent on from user memory. `None`: something is
-    /// ahead of it, or its carrier needs a copy.
+    /// Returns what a newly posted message of [`SENT_BEFORE_COPY_BYTES_MIN`] or more may be sent on
+    /// from user memory. `None`: something is ahead of it, or its carrier needs a copy.
     pub(in crate::progress) fn carrier_before_copy(
         &self,
         session: u32,
@@ -50,7 +50,9 @@ impl Engine {
                 state.paths.ring_of(session).map(LoneCarrier::Ring)
             }
             Route::Stream if request.length >= STREAMED_BEFORE_COPY_BYTES_MIN => {
-                self.is_stream_free(session, control).then_some(LoneCarrier::Stream)
+                let has_turn = control.long_bytes_left(state.polls) > 0;
+                let is_free = self.is_stream_free(session, control) && self.may_begin_long(session);
+                (has_turn && is_free).then_some(LoneCarrier::Stream)
             }
             _ => None,
         }
@@ -69,10 +71,14 @@ impl Engine {
             LoneCarrier::Ring(ring) => self.write_before_copy(session, ring, hint, bytes),
             LoneCarrier::Stream => {
                 let polls = self.state.polls;
-                self.control(session).flushed_poll = polls;
+                self.control(session).count_long(polls, bytes.len());
                 self.send_uncopied(session, bytes);
                 self.send_rest(session);
             }
+        }
+        if hint == Hint::None {
+            // The others of a turn coalesce.
+            self.is_first_of_turn(session);
         }
     }
 
@@ -94,10 +100,6 @@ impl Engine {
         }
         self.state.core.fill_last(session, bytes);
         self.state.core.clean(session);
-        if hint == Hint::None {
-            // The others of a turn coalesce.
-            self.is_first_of_turn(session);
-        }
         if !is_written {
             self.wait_for_ring(session, token);
         }

@@ -41,7 +41,7 @@ struct AckPolicy {
 impl Carrier {
     const fn ack_policy(self) -> AckPolicy {
         match self {
-            Self::Stream => AckPolicy { bytes: 128 << 10, quiet_turns: 48, delay_ns: 200_000 },
+            Self::Stream => AckPolicy { bytes: 128 << 10, quiet_turns: 48, delay_ns: 1_000_000 },
             Self::Ring => AckPolicy { bytes: 16 << 10, quiet_turns: 16, delay_ns: 50_000 },
         }
     }
@@ -85,13 +85,18 @@ impl PendingAck {
         !std::mem::replace(&mut self.is_listed, true)
     }
 
-    /// Counts a turn without a segment, and returns whether the acknowledgement is due.
+    /// Returns whether enough was received for an acknowledgement of its own.
+    #[inline]
+    fn is_much(&self) -> bool {
+        self.bytes >= self.carrier.ack_policy().bytes
+    }
+
+    /// Counts a turn, of which that with the last segment is the first, and returns whether the
+    /// acknowledgement is due.
     fn is_due_after_turn(&mut self, now_ns: u64) -> bool {
-        let AckPolicy { bytes, quiet_turns, delay_ns } = self.carrier.ack_policy();
+        let AckPolicy { quiet_turns, delay_ns, .. } = self.carrier.ack_policy();
         self.turns = self.turns.saturating_add(1);
-        self.bytes >= bytes
-            || self.turns >= quiet_turns
-            || now_ns.saturating_sub(self.since_ns) >= delay_ns
+        self.turns > quiet_turns || now_ns.saturating_sub(self.since_ns) >= delay_ns
     }
 }
 
@@ -110,7 +115,12 @@ impl Session {
             return false;
         }
         let end = header.first_frame.get().wrapping_add(header.frames.get().into());
-        self.pending_ack.note(carrier, end, length, now_ns)
+        let is_new = self.pending_ack.note(carrier, end, length, now_ns);
+        if self.pending_ack.is_much() {
+            // Handling this segment stages what is due.
+            self.acknowledge_received();
+        }
+        is_new
     }
 
     /// Acknowledges data received from such a carrier with the next segment. Returns whether that
@@ -139,6 +149,7 @@ impl Core {
             && session.is_connected()
             && session.note_unacknowledged(carrier, header, length, now_ns)
         {
+            debug_assert!(!self.owing_acks.contains(&slot), "a session is listed once");
             self.owing_acks.push(slot);
         }
     }
@@ -146,13 +157,13 @@ impl Core {
     /// Returns the bytes that a session has received from such a carrier since its last
     /// transmission.
     #[inline]
-    pub(crate) fn owed_by_stream(&self, slot: u32) -> u32 {
+    pub(crate) fn unacknowledged_bytes(&self, slot: u32) -> u32 {
         self.sessions.at(slot as usize).map_or(0, |session| session.pending_ack.bytes)
     }
 
     /// Acknowledges data received from such a carrier with the next segment, in this turn.
     #[cold]
-    pub(crate) fn acknowledge_stream(&mut self, slot: u32) {
+    pub(crate) fn acknowledge_received(&mut self, slot: u32) {
         let session = self.sessions.at_mut(slot as usize);
         if session.is_some_and(Session::acknowledge_received) {
             self.mark_dirty(slot);
@@ -205,7 +216,7 @@ mod tests {
             let policy = carrier.ack_policy();
             let mut pending = PendingAck::default();
             assert!(pending.note(carrier, 5, 100, 0));
-            assert_eq!(turns_until_due(&mut pending, 1), Some(policy.quiet_turns.into()));
+            assert_eq!(turns_until_due(&mut pending, 1), Some(u64::from(policy.quiet_turns) + 1));
             let mut pending = PendingAck::default();
             pending.note(carrier, 5, 100, 0);
             assert_eq!(turns_until_due(&mut pending, policy.delay_ns / 4), Some(4));
@@ -229,9 +240,9 @@ mod tests {
         for carrier in [Carrier::Stream, Carrier::Ring] {
             let mut pending = PendingAck::default();
             pending.note(carrier, 5, carrier.ack_policy().bytes as usize - 1, 0);
-            assert!(!pending.is_due_after_turn(0));
+            assert!(!pending.is_much());
             pending.note(carrier, 6, 1, 0);
-            assert!(pending.is_due_after_turn(0));
+            assert!(pending.is_much());
         }
     }
 

@@ -227,7 +227,7 @@ impl Net {
                 let Engine { core, memory, slots, .. } = &mut self.engines[to];
                 let used = core.handle_bytes(slots[&from], &bytes, now_ns, memory);
                 assert_eq!(used, Ok(bytes.len()));
-                core.acknowledge_stream(slots[&from]);
+                core.acknowledge_received(slots[&from]);
             }
             Event::Acked { to, peer, token } => self.acknowledge(to, peer, token),
             Event::Lost { to, peer, token } => self.lose(to, peer, token),
@@ -240,7 +240,9 @@ impl Net {
 
     /// Completes a turn, once received datagrams are handled.
     pub(crate) fn turn(&mut self, number: usize) {
+        let now_ns = self.events.now_ns;
         let Engine { core, paths, memory, .. } = &mut self.engines[number];
+        core.poll_acknowledgements(now_ns, false);
         paths.drain(core, memory);
         self.stage(number);
         self.engines[number].core.poll_grants(self.events.now_ns);

@@ -142,7 +142,7 @@ impl Net {
     /// Sends waiting stream segments.
     fn transmit_by_stream(&mut self, from: usize, to: usize, slot: u32) {
         if self.has_rings && self.now_ns().is_multiple_of(4) {
-            self.engines[from].core.acknowledge_stream(slot);
+            self.engines[from].core.acknowledge_received(slot);
         }
         let Some(stream_ns) = self.stream_ns else { return };
         while let Some((bytes, _)) = self.engines[from].core.poll_long(slot) {

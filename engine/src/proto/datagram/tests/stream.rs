@@ -120,12 +120,31 @@ fn only_a_lost_stream_causes_retransmission() {
     let there = &mut net.engines[1];
     there.core.handle_bytes(0, &first, 0, &mut there.memory).unwrap();
     assert!(net.end_of(1, receive).is_some());
-    net.engines[1].core.acknowledge_stream(0);
+    net.engines[1].core.acknowledge_received(0);
     let news = net.capture(1, 0);
     net.deliver(1, 0, &news[0].1).unwrap();
     assert!(!net.engines[0].core.has_long(0));
     assert!(net.engines[0].core.is_settled(0));
     net.check_rest();
+}
+
+/// RR-DGRAM-12
+#[test]
+fn an_acknowledgement_is_staged_after_quiet_turns_a_delay_or_before_a_sleep() {
+    let millisecond = 1_000_000;
+    for (is_last, turn_ns, turns) in [(false, 1, 49), (false, millisecond / 2, 2), (true, 1, 1)] {
+        let mut net = net_of(1);
+        net.send(flow(1), 5000, CompletionLevel::Inject);
+        let long = net.engines[0].core.poll_long(0).unwrap().0.to_vec();
+        let there = &mut net.engines[1];
+        there.core.handle_bytes(0, &long, 0, &mut there.memory).unwrap();
+        let core = &mut there.core;
+        let staged = (1..100).find(|turn| core.poll_acknowledgements(turn * turn_ns, is_last));
+        assert_eq!(staged, Some(turns));
+        assert!(!core.poll_acknowledgements(100 * millisecond, true), "nothing is owed any more");
+        let sent = net.capture(1, 0);
+        assert_eq!((sent.len(), header_of(&sent[0].1).ack.get()), (1, 1));
+    }
 }
 
 /// A missing message is delivered late, after acknowledgements of later data were sent.
@@ -143,7 +162,7 @@ fn stream_data_is_acked_when_the_missing_frame_arrives() {
     net.send(Flow { from: 1, to: 0, ..flow(3) }, 8, CompletionLevel::Inject);
     let other = net.capture(1, 0);
     assert_eq!((other.len(), header_of(&other[0].1).ack.get()), (1, 0));
-    assert_eq!(net.engines[1].core.owed_by_stream(0), 0, "the segment acknowledges all");
+    assert_eq!(net.engines[1].core.unacknowledged_bytes(0), 0, "the segment acknowledges all");
     net.deliver(0, 1, &late[0].1).unwrap();
     let news = net.capture(1, 0);
     assert_eq!(header_of(&news[0].1).ack.get(), 2);
