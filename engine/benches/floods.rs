@@ -1,5 +1,5 @@
-//! What strangers cost the thread of an engine that has a session in datagram mode: turns that read
-//! bogus datagrams and drop them, system calls included, by real sockets on loopback.
+//! What unknown senders cost the thread of an engine that has a session in datagram mode: turns that
+//! read bogus datagrams and drop them, system calls included, by real sockets on loopback.
 //! `cargo bench -p ringrail --bench floods`
 
 use std::net::UdpSocket;
@@ -49,12 +49,12 @@ fn pair() -> [Endpoint<Owned>; 2] {
 }
 
 /// Time of the turns in which so many batches of one datagram are dropped.
-fn drop_batches(end: &Endpoint<Owned>, stranger: &UdpSocket, bytes: &[u8], count: u64) -> Duration {
+fn drop_batches(end: &Endpoint<Owned>, unknown: &UdpSocket, bytes: &[u8], count: u64) -> Duration {
     let mut spent = Duration::ZERO;
     for _ in 0..count {
         let wanted = end.counters().datagrams_dropped + BATCH;
         for _ in 0..BATCH {
-            stranger.send(bytes).expect("the socket takes a datagram");
+            unknown.send(bytes).expect("the socket takes a datagram");
         }
         let begun = Instant::now();
         while end.counters().datagrams_dropped < wanted {
@@ -68,9 +68,9 @@ fn drop_batches(end: &Endpoint<Owned>, stranger: &UdpSocket, bytes: &[u8], count
 
 fn floods(c: &mut Criterion) {
     let [end, _peer] = pair();
-    let stranger = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+    let unknown = UdpSocket::bind("127.0.0.1:0").expect("a socket");
     // The socket of datagrams has the listener's port where that is free.
-    stranger.connect(end.address().locator()).expect("an address");
+    unknown.connect(end.address().locator()).expect("an address");
     let mut group = c.benchmark_group("dropped");
     group.throughput(Throughput::Elements(BATCH));
     for length in [32, 64, 1400] {
@@ -78,7 +78,7 @@ fn floods(c: &mut Criterion) {
         // A packet of a session that is not there.
         bytes[..4].copy_from_slice(&[0x10, 4, 0, 0]);
         group.bench_function(BenchmarkId::new("of no session", length), |b| {
-            b.iter_custom(|count| drop_batches(&end, &stranger, &bytes, count));
+            b.iter_custom(|count| drop_batches(&end, &unknown, &bytes, count));
         });
     }
     group.finish();

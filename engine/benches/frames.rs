@@ -12,7 +12,7 @@ const PAYLOADS: [usize; 5] = [8, 64, 512, 4096, 16_384];
 /// Bytes that one grant asks for.
 const GRANTED: u32 = 128 << 10;
 
-/// Fills a segment with eager frames and says what the other side has to find in it.
+/// Fills a segment with eager frames and returns what the other side has to find in it.
 fn fill_eager(segment: &mut Segment, payload: &[u8]) -> Decoded {
     let mut expected = Decoded::default();
     while segment.push_eager(expected.frames, black_box(payload)) {

@@ -73,7 +73,7 @@ fn posts(c: &mut Criterion) {
     group.bench_function("uncontended, with a sleep to look after", |b| b.iter(post_shared));
     let mutex = Mutex::new(0);
     group.bench_function("uncontended, a mutex", |b| {
-        b.iter(|| *mutex.lock().expect("nobody panics") += 1);
+        b.iter(|| *mutex.lock().expect("no thread panics") += 1);
     });
     group.bench_function("lost", |b| {
         b.iter_custom(|count| {

@@ -1,6 +1,6 @@
 //! A distributed hash table: each thread owns a share of the slots, in memory that the others
-//! reach, and nobody answers a request. A key is inserted by compare-and-swap, looked up by a get,
-//! and counted by an atomic addition.
+//! access, and no thread answers a request. A key is inserted by compare-and-swap, looked up by a
+//! get, and counted by an atomic addition.
 //!
 //! `cargo run --release -p ringrail --example hash_table -- THREADS KEYS`
 
@@ -71,7 +71,7 @@ impl Job<'_> {
         // On average every other slot stays empty.
         let slots = (2 * self.keys / threads + 16) as u64;
         let opened = self.open(endpoint, (slots * SLOT_BYTES) as usize);
-        // All meet here as often, whatever happens: nobody waits for ever. Who waits makes no
+        // All meet here as often, whatever happens: none waits for ever. A waiter makes no
         // progress; its engine answers all the same, a little later.
         self.step.wait();
         let filled = opened.and_then(|(endpoint, region)| {

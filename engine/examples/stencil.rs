@@ -79,7 +79,7 @@ fn run(
         }
         Ok(endpoint)
     };
-    // Even after an error: nobody waits for ever. The endpoint stays open until all are done.
+    // Even after an error: no thread waits for ever. The endpoint stays open until all are done.
     let ended = work();
     all_done.wait();
     ended.map(|_| band)

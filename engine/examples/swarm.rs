@@ -1,5 +1,5 @@
-//! Random runs of whole engines in a simulated world: `cargo xtask swarm` runs this. What options
-//! there are, [`Options`] says.
+//! Random runs of whole engines in a simulated world: `cargo xtask swarm` runs this. [`Options`]
+//! lists the options.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -33,8 +33,8 @@ const SEEDS_NAMED: usize = 10;
 const VERSION_WORDS: &str = "wire version ";
 /// A planted bug is searched for until so many seeds have found it.
 const QUICKEST_OF: usize = 3;
-/// A seed that finds each bug, tried before all others: a bug and a number in each line. What
-/// `--planted` prints says which lines are not true any more.
+/// A seed that finds each bug, tried before all others: a bug and a number in each line.
+/// `--planted` prints which lines are not true any more.
 const FOUND_BY: &str = include_str!("swarm-planted.txt");
 
 /// Random runs of whole engines in a simulated world.
@@ -44,7 +44,7 @@ const FOUND_BY: &str = include_str!("swarm-planted.txt");
     after_help = "RUST_LOG=ringrail=debug and a single --seed: also what the engines say of it"
 )]
 struct Options {
-    /// Runs new seeds for that long [default: 10, if no other option says what to run]
+    /// Runs new seeds for that long [default: 10, if no other option determines what to run]
     #[arg(long, value_name = "N")]
     seconds: Option<u64>,
     /// Runs so many seeds, from 0 or --seed on
@@ -89,7 +89,7 @@ struct Options {
     )]
     compare: Option<PathBuf>,
     /// Runs --seed S, and writes a line for everything that is sent; the first line that differs
-    /// from that of another build says what it sends otherwise
+    /// from that of another build shows what it sends instead
     #[arg(
         long,
         value_name = "FILE",
@@ -341,7 +341,7 @@ struct Outcome {
 }
 
 impl Outcome {
-    /// Says how it went.
+    /// Prints how it went.
     fn close(self) -> ExitCode {
         let verdict = if self.failure.is_none() { "holds" } else { "fails" };
         println!("swarm {verdict}: {}", self.line);
@@ -488,7 +488,7 @@ fn compare_hashes(file: &Path, jobs: u64) -> ExitCode {
     println!("swarm differs: {}", outcome.line);
     let named: Vec<String> = differ.iter().take(SEEDS_NAMED).map(u64::to_string).collect();
     eprintln!(
-        "engines send other bytes than {} says in {} of {} seeds, the first of them {}\n\
+        "engines send other bytes than {} records in {} of {} seeds, the first of them {}\n\
          what they send: cargo xtask swarm --wire-log FILE --seed {}\n{anew}",
         file.display(),
         differ.len(),

@@ -61,7 +61,7 @@ impl Window {
             let _ = job.keys[job.rank].set(region.key(&KeyOptions::new(access))?);
             Ok((endpoint, region))
         });
-        // Even after an error, so that nobody waits for ever.
+        // Even after an error, so that no rank waits for ever.
         job.meet.wait();
         let (endpoint, region) = opened?;
         let others = job.addresses.iter().zip(job.keys).map(|(address, key)| {
@@ -109,7 +109,7 @@ impl Window {
     }
 
     /// Adds to a word of another rank, without waiting.
-    fn tell(&self, target: usize, offset: u64) -> Outcome<()> {
+    fn notify(&self, target: usize, offset: u64) -> Outcome<()> {
         let (peer, at) = self.control(target, offset);
         self.add(peer, at, 1)
     }
@@ -159,18 +159,18 @@ impl Window {
     /// `MPI_Win_fence`: all that any rank did before is done, for all. All call it.
     fn fence(&mut self) -> Outcome<()> {
         (0..self.size()).try_for_each(|target| self.flush(target))?;
-        (0..self.size()).try_for_each(|target| self.tell(target, FENCES))?;
+        (0..self.size()).try_for_each(|target| self.notify(target, FENCES))?;
         self.fences += 1;
-        // Nobody tells of the next fence before all have told of this one, so no number is reached
-        // early.
-        let told = self.fences * self.size() as u64;
-        self.wait_for(FENCES, |fences| fences >= told)
+        // No rank notifies of the next fence before all have notified of this one, so no number is
+        // reached early.
+        let notified = self.fences * self.size() as u64;
+        self.wait_for(FENCES, |fences| fences >= notified)
     }
 
     /// `MPI_Win_post`: the ranks of a group may access this window, until [`Self::wait`].
     fn post(&self, origins: &[usize]) -> Outcome<()> {
         let word = POSTS + 8 * self.rank as u64;
-        origins.iter().try_for_each(|&origin| self.tell(origin, word))
+        origins.iter().try_for_each(|&origin| self.notify(origin, word))
     }
 
     /// `MPI_Win_start`: waits until the ranks of a group have posted to this one.
@@ -187,7 +187,7 @@ impl Window {
     fn complete(&self, targets: &[usize]) -> Outcome<()> {
         for &target in targets {
             self.flush(target)?;
-            self.tell(target, COMPLETES)?;
+            self.notify(target, COMPLETES)?;
         }
         Ok(())
     }
@@ -265,7 +265,7 @@ fn with_fences(window: &mut Window, rounds: u64) -> Outcome<()> {
         if rank == 0 {
             expect("sum before a fence", window.load(0)?, size * round * (round + 1) / 2)?;
         }
-        // Nobody puts the next one while this one is looked at.
+        // No rank puts the next one while this one is read.
         window.fence()?;
     }
     Ok(())
