@@ -1,7 +1,8 @@
 //! Sessions of several paths whose control lane ends, and what becomes of them: one story each.
 
 use super::scenarios::{
-    MILLISECOND, add_hosts, config, connect, drain, pass, peer, receive, run, send, talk,
+    MILLISECOND, add_hosts, config, connect, drain, empty_world, pass, peer, receive, run, send,
+    talk,
 };
 use super::world::World;
 use crate::driver::sim::local_peers::LocalPeerImpairments;
@@ -30,8 +31,7 @@ fn room() -> Config {
 /// Two hosts with two links each, whose engines have a session with two paths that answer.
 fn world(seed: u64) -> World {
     let impairments = Impairments { keep_alive_ns: PEER_TIMEOUT_NS, ..Impairments::ideal() };
-    let mut world = World::new(seed, impairments).unwrap();
-    world.set_datagrams(true).unwrap();
+    let mut world = empty_world(seed, impairments, true);
     let link = LinkImpairments {
         ns_per_kib: 1000,
         delay_ns: 10_000,
@@ -296,8 +296,7 @@ fn a_host_that_vanishes_is_known_within_the_peer_timeout() {
 /// Builds two engines of one machine whose only NIC loses its address: nothing goes by it any more.
 fn local_peers(seed: u64) -> World {
     let impairments = Impairments { keep_alive_ns: PEER_TIMEOUT_NS, ..Impairments::ideal() };
-    let mut world = World::new(seed, impairments).unwrap();
-    world.set_datagrams(true).unwrap();
+    let mut world = empty_world(seed, impairments, true);
     let rings = LocalPeerImpairments {
         machines: 1,
         ring_bytes: 64 << 10,

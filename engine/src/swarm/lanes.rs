@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::scenarios::{
-    MILLISECOND, add_hosts, config, connect, drain, loop_config, pass, peer, receive, run, send,
-    world,
+    MILLISECOND, add_hosts, config, connect, drain, empty_world, loop_config, pass, peer, receive,
+    run, send, world,
 };
 use super::world::World;
 use crate::driver::sim::net::Impairments;
@@ -219,8 +219,7 @@ fn lanes_that_fail_for_less_than_the_peer_timeout_end_no_session() {
     {
         let what = format!("{links} links of host {host}, with a lane: {has_lane}");
         let impairments = Impairments { keep_alive_ns: 10 * SECOND, ..Impairments::ideal() };
-        let mut world = World::new(1, impairments).unwrap();
-        world.set_datagrams(true).unwrap();
+        let mut world = empty_world(1, impairments, true);
         let link = LinkImpairments { delay_ns: 10_000, ..LinkImpairments::default() };
         add_hosts(&mut world, 2, &vec![link; links], &config, loops);
         connect(&mut world, 0, 1);

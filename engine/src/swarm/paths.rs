@@ -1,7 +1,8 @@
 //! Sessions in datagram mode: whole engines, datagrams and streams, one story each.
 
 use super::scenarios::{
-    add_hosts, config, connect, drain, loop_config, pass, peer, receive, run, send, talk,
+    add_hosts, config, connect, drain, empty_world, loop_config, pass, peer, receive, run, send,
+    talk,
 };
 use super::world::World;
 use crate::driver::sim::net::Impairments;
@@ -17,8 +18,7 @@ const MILLISECOND: u64 = 1_000_000;
 
 /// Two hosts whose engines take datagrams.
 pub(super) fn world(seed: u64, config: &Config) -> World {
-    let mut world = World::new(seed, Impairments::ideal()).unwrap();
-    world.set_datagrams(true).unwrap();
+    let mut world = empty_world(seed, Impairments::ideal(), true);
     add_hosts(&mut world, 2, &[], config, loop_config());
     world
 }
@@ -359,8 +359,7 @@ fn a_peer_that_is_inserted_again_while_its_session_ends_is_sent_to_by_the_next_o
 #[test]
 fn a_session_of_several_paths_waits_once_for_room() {
     let config = Config { envelope_credits: 500, eager_credit_bytes: 1 << 20, ..config() };
-    let mut world = World::new(1, Impairments::ideal()).unwrap();
-    world.set_datagrams(true).unwrap();
+    let mut world = empty_world(1, Impairments::ideal(), true);
     let link =
         LinkImpairments { ns_per_kib: 100_000, delay_ns: 10_000, ..LinkImpairments::default() };
     add_hosts(&mut world, 2, &[link; 3], &config, loop_config());
@@ -399,8 +398,7 @@ fn a_session_begins_by_another_rail_while_the_first_one_of_either_side_fails() {
         (RailFault::BLACKHOLE, true, 1),
         (RailFault::BLACKHOLE, false, 1),
     ] {
-        let mut world = World::new(1, Impairments::ideal()).unwrap();
-        world.set_datagrams(has_datagrams).unwrap();
+        let mut world = empty_world(1, Impairments::ideal(), has_datagrams);
         add_hosts(&mut world, 2, &[link; 2], &config, loop_config());
         world.net.borrow_mut().set_rail_fault(failing, 0, Some(fault));
         pass(&mut world, MILLISECOND);
@@ -431,8 +429,7 @@ fn a_session_begins_by_another_rail_while_the_first_one_of_either_side_fails() {
 fn a_backup_carries_bulk_data_of_a_session_that_began_by_it() {
     let link = LinkImpairments { delay_ns: 10_000, ..LinkImpairments::default() };
     for (failing, has_datagrams) in [(0, true), (1, true), (0, false), (1, false)] {
-        let mut world = World::new(1, Impairments::ideal()).unwrap();
-        world.set_datagrams(has_datagrams).unwrap();
+        let mut world = empty_world(1, Impairments::ideal(), has_datagrams);
         for host in 0..2 {
             world.add_host_with(&[link; 2]);
             world.start(host, host as u64 + 1, config(), loop_config()).unwrap();
@@ -466,8 +463,7 @@ fn a_send_ends_although_a_rail_swallowed_what_it_was_given() {
     let config = Config { chunk_bytes: 64 << 10, horizon_chunks: 8, ..config() };
     let ways = [(true, true), (true, false), (false, true)];
     for ((outward, inward), from) in ways.into_iter().flat_map(|way| [(way, 0), (way, 1)]) {
-        let mut world = World::new(1, Impairments::ideal()).unwrap();
-        world.set_datagrams(false).unwrap();
+        let mut world = empty_world(1, Impairments::ideal(), false);
         add_hosts(&mut world, 2, &[link; 2], &config, loop_config());
         connect(&mut world, 0, 1);
         talk(&mut world, [0, 1], "by both rails");
@@ -501,8 +497,7 @@ fn a_send_ends_although_a_rail_swallowed_what_it_was_given() {
 fn a_path_that_fails_from_the_start_is_reported() {
     let link = LinkImpairments { delay_ns: 10_000, ..LinkImpairments::default() };
     for (outward, inward) in [(true, true), (true, false), (false, true)] {
-        let mut world = World::new(1, Impairments::ideal()).unwrap();
-        world.set_datagrams(true).unwrap();
+        let mut world = empty_world(1, Impairments::ideal(), true);
         add_hosts(&mut world, 2, &[link; 2], &config(), loop_config());
         let fault = RailFault::Blackhole { outward, inward };
         world.net.borrow_mut().set_rail_fault(0, 1, Some(fault));

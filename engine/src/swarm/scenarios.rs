@@ -89,6 +89,13 @@ pub(super) fn impairments(seed: u64) -> Impairments {
     }
 }
 
+/// A network without hosts, whose engines take datagrams or do not.
+pub(super) fn empty_world(seed: u64, impairments: Impairments, has_datagrams: bool) -> World {
+    let mut world = World::new(seed, impairments).unwrap();
+    world.set_datagrams(has_datagrams).unwrap();
+    world
+}
+
 /// Adds hosts with these links, and starts an engine on each, whose id is the host's number and
 /// one.
 pub(super) fn add_hosts(
@@ -509,8 +516,7 @@ fn completed_sends_that_a_past_session_may_have_lost_are_reported_once() {
     for (case, has_datagrams) in (0..8).map(|index| (index / 2, index % 2 == 1)) {
         for first in FIRST_CALLS {
             let what = format!("{first}, case {case}, datagrams: {has_datagrams}");
-            let mut world = World::new(1, Impairments::ideal()).unwrap();
-            world.set_datagrams(has_datagrams).unwrap();
+            let mut world = empty_world(1, Impairments::ideal(), has_datagrams);
             add_hosts(&mut world, 2, &[], &config(), loop_config());
             talk(&mut world, [0, 1], &what);
             let target = peer(&mut world, 0, 1);

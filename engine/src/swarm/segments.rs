@@ -1,7 +1,7 @@
 //! Links that silently drop long packets, while hosts do not know it.
 
 use super::Plan;
-use super::scenarios::{MILLISECOND, config, drain, peer, receive, run, send};
+use super::scenarios::{MILLISECOND, config, drain, empty_world, peer, receive, run, send};
 use super::world::World;
 use crate::driver::sim::net::Impairments;
 use crate::driver::sim::rails::LinkImpairments;
@@ -21,8 +21,7 @@ fn world(seed: u64, has_datagrams: bool, links: usize) -> World {
     let capacity = 64 << 10;
     let impairments =
         Impairments { keep_alive_ns: PEER_TIMEOUT_NS, capacity, ..Impairments::ideal() };
-    let mut world = World::new(seed, impairments).unwrap();
-    world.set_datagrams(has_datagrams).unwrap();
+    let mut world = empty_world(seed, impairments, has_datagrams);
     let config = Config {
         eager_limit: 16 << 10,
         chunk_bytes: 16 << 10,

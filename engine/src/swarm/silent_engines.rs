@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::scenarios::{MILLISECOND, add_hosts, config, pass, peer, run, send, talk};
+use super::scenarios::{MILLISECOND, add_hosts, config, empty_world, pass, peer, run, send, talk};
 use super::world::World;
 use crate::driver::sim::local_peers::LocalPeerImpairments;
 use crate::driver::sim::net::Impairments;
@@ -37,8 +37,7 @@ fn world_of(
 ) -> World {
     let impairments =
         Impairments { keep_alive_ns: PEER_TIMEOUT.as_nanos() as u64, ..Impairments::ideal() };
-    let mut world = World::new(seed, impairments).unwrap();
-    world.set_datagrams(has_datagrams).unwrap();
+    let mut world = empty_world(seed, impairments, has_datagrams);
     let loops = LoopConfig {
         peer_timeout: PEER_TIMEOUT,
         silent_timeout,
@@ -138,8 +137,7 @@ fn a_silent_engine_without_datagrams_ends_the_session_in_time() {
 /// RR-END-7
 #[test]
 fn an_engine_that_promises_no_answers_keeps_its_session() {
-    let mut world = World::new(3, Impairments::ideal()).unwrap();
-    world.set_datagrams(false).unwrap();
+    let mut world = empty_world(3, Impairments::ideal(), false);
     let limit = Duration::from_secs(20);
     let silent_timeout = SilentTimeout { limit, is_chosen: false };
     let loops = LoopConfig { silent_timeout, ..super::scenarios::loop_config() };
@@ -177,8 +175,7 @@ fn a_failure_that_is_forgotten_has_the_next_send_connect() {
 #[test]
 fn a_process_that_stands_still_at_first_contact_is_reached_when_it_goes_on() {
     for has_datagrams in [false, true] {
-        let mut world = World::new(11, Impairments::ideal()).unwrap();
-        world.set_datagrams(has_datagrams).unwrap();
+        let mut world = empty_world(11, Impairments::ideal(), has_datagrams);
         let retry = Retry {
             timeout_ns: 2 * SECOND,
             retries: 5,

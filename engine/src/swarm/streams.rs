@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::scenarios::{
-    MILLISECOND, add_hosts, config, connect, drain, loop_config, pass, peer, receive, run, send,
-    talk,
+    MILLISECOND, add_hosts, config, connect, drain, empty_world, loop_config, pass, peer, receive,
+    run, send, talk,
 };
 use super::world::World;
 use crate::driver::sim::net::Impairments;
@@ -38,8 +38,7 @@ fn settings(seed: u64) -> (Config, LoopConfig) {
 /// Hosts with sessions between the first one and the others; their kernels take `capacity` bytes at
 /// once.
 fn world_of(seed: u64, capacity: usize, hosts: usize) -> World {
-    let mut world = World::new(seed, Impairments { capacity, ..Impairments::ideal() }).unwrap();
-    world.set_datagrams(true).unwrap();
+    let mut world = empty_world(seed, Impairments { capacity, ..Impairments::ideal() }, true);
     let (config, loop_config) = settings(seed);
     add_hosts(&mut world, hosts, &[], &config, loop_config);
     (1..hosts).for_each(|host| talk(&mut world, [0, host], "the session begins"));
@@ -203,8 +202,7 @@ fn a_rail_that_fails_takes_the_stream_with_it_for_as_long_as_that_takes_to_move(
     let cases = ways.into_iter().flat_map(|way| (0..8).map(move |case| (way, case)));
     for ((outward, inward), case) in cases {
         let (of, first, length) = (case % 2, case / 2 % 2, LENGTHS[case / 4]);
-        let mut world = World::new(1, Impairments::ideal()).unwrap();
-        world.set_datagrams(true).unwrap();
+        let mut world = empty_world(1, Impairments::ideal(), true);
         let (config, loop_config) = settings(0);
         add_hosts(&mut world, 2, &[link; 2], &config, loop_config);
         connect(&mut world, 0, 1);
@@ -236,8 +234,7 @@ fn long_messages_that_get_no_connection_again_end_with_their_session() {
     for from in 0..2 {
         let link =
             LinkImpairments { delay_ns: 10_000, ns_per_kib: 100, ..LinkImpairments::default() };
-        let mut world = World::new(1, Impairments::ideal()).unwrap();
-        world.set_datagrams(true).unwrap();
+        let mut world = empty_world(1, Impairments::ideal(), true);
         let (config, loop_config) = settings(0);
         let loop_config = LoopConfig { peer_timeout: limit, ..loop_config };
         add_hosts(&mut world, 2, &[link; 2], &config, loop_config);

@@ -2,7 +2,8 @@
 //! one story each.
 
 use super::scenarios::{
-    MILLISECOND, add_hosts, config, connect, drain, pass, peer, receive, run, send, talk,
+    MILLISECOND, add_hosts, config, connect, drain, empty_world, pass, peer, receive, run, send,
+    talk,
 };
 use super::world::World;
 use crate::driver::sim::net::Impairments;
@@ -24,8 +25,7 @@ fn loop_config() -> LoopConfig {
 fn world(seed: u64) -> World {
     let impairments =
         Impairments { keep_alive_ns: PEER_TIMEOUT_NS, capacity: 300, ..Impairments::ideal() };
-    let mut world = World::new(seed, impairments).unwrap();
-    world.set_datagrams(true).unwrap();
+    let mut world = empty_world(seed, impairments, true);
     add_hosts(&mut world, 2, &[], &config(), loop_config());
     talk(&mut world, [0, 1], "the session begins");
     world
