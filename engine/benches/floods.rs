@@ -1,5 +1,5 @@
-//! What unknown senders cost the thread of an engine that has a session in datagram mode: turns that
-//! read bogus datagrams and drop them, system calls included, by real sockets on loopback.
+//! What unknown senders cost the thread of an engine that has a session in datagram mode: turns
+//! that read bogus datagrams and drop them, system calls included, by real sockets on loopback.
 //! `cargo bench -p ringrail --bench floods`
 
 use std::net::UdpSocket;
