@@ -296,10 +296,10 @@ fn delivery_completes_with_the_peer_ack() {
     assert_eq!(bench.transmit(), [frame::KIND_EAGER]);
     assert_eq!(bench.flags, FLAG_ACK_REQUESTED);
     assert!(bench.results.ended.is_empty(), "sent, but not acknowledged");
-    let heard = std::mem::replace(&mut bench.there.received, 50);
+    let before = std::mem::replace(&mut bench.there.received, 50);
     bench.acknowledge();
     assert!(bench.results.ended.is_empty(), "more than were sent");
-    bench.there.received = heard;
+    bench.there.received = before;
     bench.acknowledge();
     assert_eq!(bench.results.ended[&send], Ended::Sent { accepted: 10 });
     // The other direction: a requested acknowledgement is sent in a segment of its own.

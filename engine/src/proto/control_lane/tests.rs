@@ -567,13 +567,13 @@ fn a_lane_with_too_long_segments_is_replaced_on_its_path() {
 
 /// RR-LANE-8
 #[test]
-fn the_acceptor_of_a_lane_with_too_long_segments_says_so_now_and_then() {
+fn acceptor_reports_too_long_segments_at_intervals() {
     let mut bench = Bench::new(1);
     bench.is_initiator = false;
-    let says = Decision::ReportSegmentsLost { bytes: 8948 };
-    assert_eq!(bench.handle(segments_lost()), says);
+    let report = Decision::ReportSegmentsLost { bytes: 8948 };
+    assert_eq!(bench.handle(segments_lost()), report);
     assert_eq!(bench.after(900 * MS, segments_lost()), Decision::Nothing);
-    assert_eq!(bench.after(200 * MS, segments_lost()), says);
+    assert_eq!(bench.after(200 * MS, segments_lost()), report);
     // What it has seen is the cause in the end, as short datagrams pass.
     bench.handle(owed(0));
     bench.paths.answer(0, bench.now_ns + SECOND);

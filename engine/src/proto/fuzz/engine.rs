@@ -26,7 +26,7 @@ const OWN: u64 = 20;
 /// Lower than the own id or higher, so that both results of an election occur.
 const HOSTILE: u64 = 9;
 const SOUND: u64 = 30;
-const STRANGERS: [u64; 3] = [19, 21, 22];
+const UNKNOWN_ENGINES: [u64; 3] = [19, 21, 22];
 const SESSION: u64 = 77;
 
 /// The endpoint and context for messages of the correct peer.
@@ -91,7 +91,7 @@ pub(super) struct FuzzedEngine {
     pub(super) sound_limit: u32,
     is_third_open: bool,
     /// Accepted hellos whose proof is expected.
-    pub(super) promised: Vec<Admission>,
+    pub(super) admissions: Vec<Admission>,
     /// Numbers that peers use once.
     epoch: u32,
     next_lane: u32,
@@ -126,14 +126,14 @@ impl FuzzedEngine {
             sound_messages: 0,
             sound_limit: 0,
             is_third_open: true,
-            promised: Vec::new(),
+            admissions: Vec::new(),
             epoch: 1,
             next_lane: 0,
         };
         let limits = [(HOSTILE, [2, 3000, 1000]), (SOUND, [1 << 20, 1 << 30, 1000])];
         for (id, limits) in limits {
             engine.hello(id, 1).unwrap();
-            let admission = engine.promised.pop().unwrap();
+            let admission = engine.admissions.pop().unwrap();
             engine.prove(admission, limits);
         }
         engine
@@ -153,7 +153,7 @@ impl FuzzedEngine {
             25 => self.lane_event(script),
             26 => self.pass_time(script),
             27 => self.connection_event(script),
-            28 => self.greet(script),
+            28 => self.handshake(script),
             29 => self.change_peers(script),
             30 => self.takes = script.pick(&[0, 1, 40, 5000, usize::MAX]),
             _ => self.change_endpoint(script),
@@ -202,7 +202,7 @@ impl FuzzedEngine {
         self.carry_out();
         let locator: std::net::SocketAddr = "127.0.0.1:2".parse().unwrap();
         let admission = self.core.judge_hello(engine, locator, SESSION, epoch, 0)?;
-        self.promised.push(admission);
+        self.admissions.push(admission);
         Ok(())
     }
 
@@ -228,9 +228,9 @@ impl FuzzedEngine {
         self.outgoing[0].clear();
     }
 
-    fn greet(&mut self, script: &mut Script<'_>) {
+    fn handshake(&mut self, script: &mut Script<'_>) {
         let engine = script.pick(&[HOSTILE, HOSTILE, HOSTILE, SOUND, OWN, 0]);
-        let engine = if script.flag() { engine } else { script.pick(&STRANGERS) };
+        let engine = if script.flag() { engine } else { script.pick(&UNKNOWN_ENGINES) };
         let limits = [script.u32() >> (script.byte() % 32), script.u32(), length(script) as u32];
         self.epoch += u32::from(script.byte() < 240);
         let judged = self.hello(engine, self.epoch);
@@ -241,17 +241,17 @@ impl FuzzedEngine {
         }
         match script.byte() % 8 {
             0 => {}
-            1 => self.promised.drain(..).for_each(|admission| self.core.withdraw(admission)),
-            _ if self.promised.is_empty() => {}
+            1 => self.admissions.drain(..).for_each(|admission| self.core.withdraw(admission)),
+            _ if self.admissions.is_empty() => {}
             _ => {
-                let admission = self.promised.swap_remove(script.below(self.promised.len()));
+                let admission = self.admissions.swap_remove(script.below(self.admissions.len()));
                 self.prove(admission, limits);
             }
         }
     }
 
     fn join_lane(&mut self, script: &mut Script<'_>) {
-        let engine = script.pick(&[HOSTILE, HOSTILE, HOSTILE, HOSTILE, STRANGERS[0], 0]);
+        let engine = script.pick(&[HOSTILE, HOSTILE, HOSTILE, HOSTILE, UNKNOWN_ENGINES[0], 0]);
         let session = SESSION + u64::from(script.byte() > 240);
         self.next_lane += u32::from(script.byte() < 240);
         self.carry_out();

@@ -90,9 +90,9 @@ fn requests_within_the_limit_are_answered() {
         }
         let mut replies = 0;
         while replies < REQUESTS_MAX as usize {
-            let heard = bench.transmit();
-            assert!(!heard.is_empty(), "{replies} have come");
-            replies += heard.iter().filter(|&&kind| kind == frame::KIND_REPLY).count();
+            let kinds = bench.transmit();
+            assert!(!kinds.is_empty(), "{replies} have come");
+            replies += kinds.iter().filter(|&&kind| kind == frame::KIND_REPLY).count();
             bench.acknowledge();
         }
     }
@@ -125,8 +125,9 @@ fn only_puts_carry_remote_data() {
     bench.deliver(&frame_of(frame::KIND_PUT, flags, (KEY, 8), 1)).unwrap();
     let fetches = flags | FLAG_FETCH | FLAG_NO_OPERANDS;
     bench.deliver(&frame_of(frame::KIND_ATOMIC, fetches, (KEY, 8), 2)).unwrap();
-    let told: Vec<bool> = bench.results.accesses.iter().map(|(_, data)| data.is_some()).collect();
-    assert_eq!(told, [true, false]);
+    let has_data: Vec<bool> =
+        bench.results.accesses.iter().map(|(_, data)| data.is_some()).collect();
+    assert_eq!(has_data, [true, false]);
 }
 
 /// RR-RMA-7
@@ -282,8 +283,8 @@ fn reply_of_wrong_length_closes_the_session() {
         let mut bench = bench();
         let id = get(&mut bench, 100);
         bench.transmit();
-        let said = bench.deliver(&reply(id.to_u64(), 0, length));
-        assert_eq!(said, Err(FrameError::BadReply { got: length.into(), wanted: 100 }));
+        let answer = bench.deliver(&reply(id.to_u64(), 0, length));
+        assert_eq!(answer, Err(FrameError::BadReply { got: length.into(), wanted: 100 }));
         assert!(bench.results.ended.is_empty());
     }
 }

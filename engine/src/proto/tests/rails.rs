@@ -10,7 +10,7 @@ fn info(last: u8) -> RailInfo {
     RailInfo { address: [10, 0, last, 1].into(), speed_mbps: 1000, role: 0 }
 }
 
-fn told(index: u8, count: u8) -> Rail {
+fn rail(index: u8, count: u8) -> Rail {
     Rail::new(index, count, 0, 1000, [10, 0, index, 2].into())
 }
 
@@ -21,9 +21,9 @@ fn two_paths(config: Config) -> Bench {
     bench.core.announce_rails(bench.slot);
     assert_eq!(bench.transmit(), [frame::KIND_RAIL; 2]);
     assert_eq!(bench.core.poll_action(), Some(Action::Established { session: bench.slot }));
-    bench.deliver(told(0, 2).as_bytes()).unwrap();
+    bench.deliver(rail(0, 2).as_bytes()).unwrap();
     assert_eq!(bench.core.poll_action(), None, "one is missing");
-    bench.deliver(told(1, 2).as_bytes()).unwrap();
+    bench.deliver(rail(1, 2).as_bytes()).unwrap();
     assert_eq!(bench.core.poll_action(), Some(Action::PairRails { session: bench.slot }));
     bench.core.describe_first_path(bench.slot);
     bench
@@ -54,9 +54,9 @@ impl Bench {
 /// RR-RAIL-1
 #[test]
 fn invalid_rails_close_the_session() {
-    for second in [told(0, 2), told(1, 3), told(2, 2)] {
+    for second in [rail(0, 2), rail(1, 3), rail(2, 2)] {
         let mut bench = Bench::new(Config::for_tests());
-        bench.deliver(told(0, 2).as_bytes()).unwrap();
+        bench.deliver(rail(0, 2).as_bytes()).unwrap();
         let refused = bench.deliver(second.as_bytes());
         assert!(matches!(refused, Err(FrameError::BadRail { .. })), "{second:?}");
     }
@@ -69,9 +69,9 @@ fn single_rail_is_announced_to_a_multi_rail_peer() {
     bench.core.set_rails(vec![info(0)]);
     bench.core.announce_rails(bench.slot);
     assert!(bench.transmit().is_empty());
-    bench.deliver(told(1, 2).as_bytes()).unwrap();
+    bench.deliver(rail(1, 2).as_bytes()).unwrap();
     assert_eq!(bench.transmit(), [frame::KIND_RAIL]);
-    bench.deliver(told(0, 2).as_bytes()).unwrap();
+    bench.deliver(rail(0, 2).as_bytes()).unwrap();
     assert!(bench.transmit().is_empty(), "once");
 }
 
@@ -153,7 +153,7 @@ fn backup_carries_bulk_data_while_no_other_path_does() {
     let mut bench = Bench::new(Config { bulk_lanes_max: 4, ..Config::for_tests() });
     bench.core.set_rails(vec![info(0), RailInfo { role: ROLE_BACKUP, ..info(1) }]);
     for index in 0..2 {
-        bench.deliver(told(index, 2).as_bytes()).unwrap();
+        bench.deliver(rail(index, 2).as_bytes()).unwrap();
     }
     let slot = bench.slot;
     bench.core.describe_first_path(slot);

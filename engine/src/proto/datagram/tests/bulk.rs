@@ -259,9 +259,9 @@ fn receive_fails_when_its_send_is_cancelled() {
                 net.deliver(1, 0, bytes).unwrap();
             }
         }
-        let said = net.capture(0, 1);
-        assert!(said.iter().any(|(_, bytes)| kinds(bytes).contains(&frame::KIND_REFUSED)));
-        for (_, bytes) in &said {
+        let sent = net.capture(0, 1);
+        assert!(sent.iter().any(|(_, bytes)| kinds(bytes).contains(&frame::KIND_REFUSED)));
+        for (_, bytes) in &sent {
             net.deliver(0, 1, bytes).unwrap();
         }
         let ended = net.end_of(1, receive);
@@ -269,7 +269,7 @@ fn receive_fails_when_its_send_is_cancelled() {
         assert_eq!(net.engines[1].core.datagrams.pulls.bytes(), 0);
         let session = net.engines[1].core.sessions.at(0).unwrap();
         assert!(session.is_connected());
-        assert!(SegmentHeader::ref_from_prefix(&said[0].1).is_ok());
+        assert!(SegmentHeader::ref_from_prefix(&sent[0].1).is_ok());
     }
 }
 

@@ -306,8 +306,8 @@ fn lost_segment_is_retransmitted_with_a_new_header_only() {
     let core = &mut net.engines[0].core;
     assert!(core.poll_segment_again(0, first[0].0, CONTENT, false).is_none());
     core.resend_all(0, false);
-    let news = net.capture(0, 1);
-    assert_eq!((news.len(), header_of(&news[0].1).frames.get()), (1, 0));
+    let sent = net.capture(0, 1);
+    assert_eq!((sent.len(), header_of(&sent[0].1).frames.get()), (1, 0));
 }
 
 /// Half the credit is returned in a datagram that is lost.

@@ -121,8 +121,8 @@ fn only_a_lost_stream_causes_retransmission() {
     there.core.handle_bytes(0, &first, 0, &mut there.memory).unwrap();
     assert!(net.end_of(1, receive).is_some());
     net.engines[1].core.acknowledge_received(0);
-    let news = net.capture(1, 0);
-    net.deliver(1, 0, &news[0].1).unwrap();
+    let sent = net.capture(1, 0);
+    net.deliver(1, 0, &sent[0].1).unwrap();
     assert!(!net.engines[0].core.has_long(0));
     assert!(net.engines[0].core.is_settled(0));
     net.check_rest();
@@ -164,9 +164,9 @@ fn stream_data_is_acked_when_the_missing_frame_arrives() {
     assert_eq!((other.len(), header_of(&other[0].1).ack.get()), (1, 0));
     assert_eq!(net.engines[1].core.unacknowledged_bytes(0), 0, "the segment acknowledges all");
     net.deliver(0, 1, &late[0].1).unwrap();
-    let news = net.capture(1, 0);
-    assert_eq!(header_of(&news[0].1).ack.get(), 2);
-    net.deliver(1, 0, &news[0].1).unwrap();
+    let sent = net.capture(1, 0);
+    assert_eq!(header_of(&sent[0].1).ack.get(), 2);
+    net.deliver(1, 0, &sent[0].1).unwrap();
     assert!(net.engines[0].core.is_settled(0));
 }
 

@@ -213,9 +213,9 @@ fn ack_in_a_probe_from_unknown_address_is_ignored() {
     net.set_gates(0, Gate::Held);
     net.send_one(ACCEPTOR);
     net.send_one(ACCEPTOR);
-    let said = std::mem::take(&mut net.held);
-    net.deliver_packet(OPENER, said[0].from, &said[0].bytes);
-    net.deliver_packet(OPENER, elsewhere(1), &said[1].bytes);
+    let held = std::mem::take(&mut net.held);
+    net.deliver_packet(OPENER, held[0].from, &held[0].bytes);
+    net.deliver_packet(OPENER, elsewhere(1), &held[1].bytes);
     net.turn(OPENER);
     let question = net.held.iter().find(|it| it.to == elsewhere(1)).unwrap().clone();
     assert!(question.packet().is_probe() && question.packet().ack.is_some());

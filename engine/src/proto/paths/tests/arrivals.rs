@@ -195,15 +195,15 @@ fn new_session_rejects_packets_of_its_predecessor() {
         assert_eq!(carriers, [Some(0); 2]);
         let began_ns = net.now_ns();
         // Nothing of the previous session is expected any more.
-        let said = messages(&net, OPENER);
+        let first = messages(&net, OPENER);
         for _ in 0..3 {
             net.send_one(OPENER);
             net.send_one(ACCEPTOR);
             net.run_for(MILLI);
         }
         assert!(net.packets(OPENER, 0, began_ns).iter().any(|it| it.has_payload()));
-        let came = net.received_from(ACCEPTOR, said);
-        assert_eq!(came, (said..said + 3).collect::<Vec<u64>>());
+        let came = net.received_from(ACCEPTOR, first);
+        assert_eq!(came, (first..first + 3).collect::<Vec<u64>>());
     }
 }
 

@@ -116,7 +116,7 @@ fn session_in_a_reused_slot_starts_afresh() {
         let now_ns = net.now_ns();
         let Engine { paths, core, .. } = &mut net.engines[ACCEPTOR];
         paths.handle_link(core, now_ns, 1, true);
-        let said = [OPENER, ACCEPTOR].map(|number| messages(&net, number));
+        let counts = [OPENER, ACCEPTOR].map(|number| messages(&net, number));
         net.begin(id, 2);
         assert_eq!(net.engines[ACCEPTOR].paths().count(), 1);
         assert_eq!(net.engines[ACCEPTOR].paths().stream_at(), 0);
@@ -131,7 +131,7 @@ fn session_in_a_reused_slot_starts_afresh() {
         }
         net.run_for(20 * MILLI);
         for number in [OPENER, ACCEPTOR] {
-            let first = said[1 - number];
+            let first = counts[1 - number];
             assert_eq!(net.received_from(number, first), [first]);
         }
     }
