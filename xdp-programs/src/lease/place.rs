@@ -110,7 +110,7 @@ mod tests {
         std::os::unix::fs::symlink(&file, &link).unwrap();
         for path in [&file, &link] {
             let error = open_to(path, &[], &[0]).unwrap_err();
-            assert!(error.to_string().contains("something else"), "{error}");
+            assert!(error.to_string().contains("another file has replaced"), "{error}");
         }
         assert_eq!(fs::metadata(&file).unwrap().mode() & 0o777, 0o600);
         let path = folder.path().join("socket");
