@@ -218,6 +218,14 @@ impl Engine {
                 break;
             }
         }
+        if observer.is_some() {
+            // What was read may be an answer.
+            let state = &mut *self.state;
+            let paths = state.paths.of_mut(session);
+            if state.core.silent_since_ns(session, paths).is_none() {
+                return;
+            }
+        }
         self.handle_lane_event(session, LaneEvent::ProcessEnded { observer });
     }
 

@@ -7,6 +7,9 @@ use std::ops::Range;
 use super::engine::Engine;
 use crate::proto::process_status::ANSWER_NS;
 
+/// Silent peers that are judged in one turn: for each, sessions may be searched.
+const PEERS_PER_TURN: usize = 4;
+
 /// Sessions whose peers were probed, until the answers are due.
 #[derive(Debug, Default)]
 pub(super) struct Probed {
@@ -47,8 +50,9 @@ impl Engine {
                 state.core.check_answer(session, now_ns, state.paths.of_mut(session));
             }
         }
-        // Each is due later after this.
-        while let Some(session) = self.state.core.next_silent(now_ns) {
+        // Each is due later after this; others have the next turn.
+        for _ in 0..PEERS_PER_TURN {
+            let Some(session) = self.state.core.next_silent(now_ns) else { break };
             let state = &mut *self.state;
             let paths = state.paths.of_mut(session);
             let decision = state.core.judge_silent(session, now_ns, paths);

@@ -77,7 +77,7 @@ impl Engine {
     pub(super) fn arm(&mut self) -> Result<Duration, Error> {
         let mut sleep = self.prepare_to_sleep(SLEEP_MAX);
         if self.state.due_in().is_none() {
-            // There are no silent peers to check.
+            // Nothing is unacknowledged; silent peers are probed.
             sleep = self.state.engines_asked_in().unwrap_or(NOTHING_DUE).min(NOTHING_DUE);
         }
         self.note_sleep();

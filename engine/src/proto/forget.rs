@@ -84,5 +84,6 @@ impl Core {
             list.retain(|&other| other != slot);
         }
         self.starved.retain(|&(other, _)| other != slot);
+        self.processes.forget(slot);
     }
 }

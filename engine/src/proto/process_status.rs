@@ -33,7 +33,9 @@ const PROBES: u32 = 3;
 const PAUSE_MIN_NS: u64 = 5_000_000_000;
 const PAUSE_MAX_NS: u64 = 60_000_000_000;
 /// Engines that are asked at a time.
-const ASKED_MAX: usize = 3;
+const ASKED_MAX: usize = 8;
+/// Sessions that are searched for such engines at a time; the search goes on a second later.
+const SEARCHED_MAX: usize = 4096;
 /// Silent peers that are asked about; others wait until one of them ends or answers.
 const SILENT_MAX: usize = 256;
 /// Ended processes that are remembered: the latest ones.
@@ -56,11 +58,18 @@ struct SilentPeer {
     /// When it is probed, and asked about, next.
     due_ns: u64,
     pause_ns: u64,
-    /// Sessions of the engines that were asked last.
-    asked: Vec<u32>,
+    /// Since when it has not answered.
+    since_ns: u64,
+    /// The engines that were asked last.
+    asked: Vec<Asked>,
+    /// One that has answered that it observes the process: it is asked first.
+    observer: Option<Asked>,
     /// The next search for engines begins at this slot.
     next_slot: u32,
 }
+
+/// A session with an engine that was asked: its slot, and its id, as slots are used again.
+type Asked = (u32, u64);
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -97,6 +106,13 @@ impl Processes {
             self.ended.pop_front();
         }
         self.ended.push_back(engine);
+    }
+
+    /// Forgets a session: its slot may be used again.
+    pub(super) fn forget(&mut self, slot: u32) {
+        self.silent.retain(|peer| peer.slot != slot);
+        self.silent_paths.retain(|&other| other != slot);
+        self.replies.remove(&slot);
     }
 
     /// Removes a silent peer, and the memory with the last one.
@@ -184,12 +200,20 @@ impl Core {
     ///
     /// RR-END-8.
     pub(crate) fn check_answer(&mut self, slot: u32, now_ns: u64, paths: &mut Paths) {
-        let Processes { silent, .. } = &self.processes;
-        let is_known = silent.iter().any(|peer| peer.slot == slot);
-        if is_known || silent.len() >= SILENT_MAX || self.silent_since_ns(slot, paths).is_none() {
+        let Some(since_ns) = self.silent_since_ns(slot, paths) else { return };
+        let Some(session) = self.sessions.at(slot as usize) else { return };
+        let silent = &self.processes.silent;
+        if let Some(index) = silent.iter().position(|peer| peer.slot == slot) {
+            let known = &silent[index];
+            if (known.session, known.since_ns) == (session.id, since_ns) {
+                return;
+            }
+            // It has answered meanwhile, or it is another one.
+            self.processes.remove_silent(index);
+        }
+        if self.processes.silent.len() >= SILENT_MAX {
             return;
         }
-        let Some(session) = self.sessions.at(slot as usize) else { return };
         let peer = SilentPeer {
             slot,
             session: session.id,
@@ -197,7 +221,9 @@ impl Core {
             probes: 1,
             due_ns: now_ns,
             pause_ns: PAUSE_MIN_NS,
+            since_ns,
             asked: Vec::new(),
+            observer: None,
             next_slot: 0,
         };
         self.processes.silent.push(peer);
@@ -228,36 +254,50 @@ impl Core {
         peer.probes += 1;
         peer.due_ns = now_ns + ANSWER_NS;
         if is_asked_about {
-            peer.due_ns = now_ns + peer.pause_ns;
-            peer.pause_ns = (2 * peer.pause_ns).min(PAUSE_MAX_NS);
-            self.ask_others(index);
+            self.ask_others(index, now_ns);
         }
         Decision::AskForAnswer
     }
 
-    /// Asks other engines of a silent peer's host about its process, in turn.
-    fn ask_others(&mut self, index: usize) {
+    /// Asks other engines of a silent peer's host about its process: the one that observes it, and
+    /// others in turn.
+    fn ask_others(&mut self, index: usize, now_ns: u64) {
         let Some(peer) = self.processes.silent.get(index) else { return };
         let (engine, slots) = (peer.engine, self.sessions.slots() as u32);
         let Some(session) = self.sessions.at(peer.slot as usize) else { return };
         let first = if peer.next_slot < slots { peer.next_slot } else { 0 };
         let is_silent = |slot| self.processes.silent.iter().any(|peer| peer.slot == slot);
-        let may_observe = |&slot: &u32| {
-            self.sessions.at(slot as usize).is_some_and(|other| {
+        let as_asked = |slot: u32| {
+            let other = self.sessions.at(slot as usize).filter(|other| {
                 other.observes_processes
                     && other.takes_control()
                     && shares_an_address(session, other)
                     && !is_silent(slot)
-            })
+            })?;
+            Some((slot, other.id))
         };
-        let asked: Vec<u32> =
-            (first..slots).chain(0..first).filter(may_observe).take(ASKED_MAX).collect();
-        for &slot in &asked {
+        let observer = peer.observer.filter(|&(slot, id)| as_asked(slot) == Some((slot, id)));
+        let mut asked: Vec<Asked> = observer.into_iter().collect();
+        let (mut next_slot, mut searched) = (first, 0);
+        for slot in (first..slots).chain(0..first).take(SEARCHED_MAX) {
+            (next_slot, searched) = (slot + 1, searched + 1);
+            asked.extend(as_asked(slot).filter(|&it| Some(it) != observer));
+            if asked.len() >= ASKED_MAX {
+                break;
+            }
+        }
+        for &(slot, _) in &asked {
             self.push_control(slot, ControlFrame::process_query(engine));
         }
         let Some(peer) = self.processes.silent.get_mut(index) else { return };
-        peer.next_slot = asked.last().map_or(0, |&slot| slot + 1);
-        peer.asked = asked;
+        let is_searching = asked.is_empty() && searched < slots;
+        if !is_searching {
+            peer.due_ns = now_ns + peer.pause_ns;
+            // The one that observes the process will know.
+            let pause_ns = if observer.is_some() { PAUSE_MIN_NS } else { 2 * peer.pause_ns };
+            peer.pause_ns = pause_ns.min(PAUSE_MAX_NS);
+        }
+        (peer.asked, peer.observer, peer.next_slot) = (asked, observer, next_slot);
     }
 
     /// Handles an answer about a silent peer. One that was not asked for, or comes after the peer
@@ -269,24 +309,31 @@ impl Core {
         slot: u32,
         status: &ProcessStatus,
     ) -> Result<(), FrameError> {
-        let engine = status.engine.get();
-        let has_ended = match status.status {
-            UNKNOWN | RUNNING => false,
-            ENDED => true,
-            other => return Err(FrameError::BadProcessStatus(other)),
+        let (engine, status) = (status.engine.get(), status.status);
+        if !matches!(status, UNKNOWN | RUNNING | ENDED) {
+            return Err(FrameError::BadProcessStatus(status));
+        }
+        let Some(from) = self.sessions.at(slot as usize).map(|session| (slot, session.id)) else {
+            return Ok(());
         };
-        let is_it = |peer: &SilentPeer| peer.engine == engine && peer.asked.contains(&slot);
-        let found = self.processes.silent.iter().position(is_it).filter(|_| has_ended);
-        if let Some(index) = found {
-            let peer = self.processes.remove_silent(index);
-            let (session, name) = (peer.slot, peer.session);
-            self.actions.push_back(Action::ProcessEnded { session, name, observer: slot });
+        let silent = &mut self.processes.silent;
+        let is_it = |peer: &SilentPeer| peer.engine == engine && peer.asked.contains(&from);
+        let Some(index) = silent.iter().position(is_it) else { return Ok(()) };
+        match status {
+            RUNNING => silent[index].observer = Some(from),
+            ENDED => {
+                let peer = self.processes.remove_silent(index);
+                let (session, name) = (peer.slot, peer.session);
+                self.actions.push_back(Action::ProcessEnded { session, name, observer: slot });
+            }
+            _ => {}
         }
         Ok(())
     }
 }
 
-/// Returns whether two engines listen at one address: one kernel has that, and answers for both.
+/// Returns whether two engines have announced one address, so that they may be of one host. Hosts
+/// with equal private addresses exist: their engines answer that they do not know.
 fn shares_an_address(one: &Session, other: &Session) -> bool {
     let is_at = |ip| other.locators.iter().any(|its| its.ip() == ip);
     one.locators.iter().any(|own| is_at(own.ip()))

@@ -345,7 +345,8 @@ settings_table! {
     /// this time; their background threads answer whatever the program does. An engine without one
     /// is judged only if the user set this, and only in a session with datagrams. Where another
     /// engine of that host shares memory with it, the end of its process is known seconds after a
-    /// probe. Also how long an accepted connection may take to answer a hello. 0: no limit.
+    /// probe. Also how long an accepted connection may take to answer a hello. 0: no limit, and no
+    /// probes.
     silent_timeout -> Duration: Time = seconds(300), Range::Times(Duration::ZERO..=24 * HOUR),
         "300s", "a time (such as 50us, 10ms or 5s) from 0s to 86400s";
     /// How long dropping an endpoint waits for its sends to be delivered before it cancels them.

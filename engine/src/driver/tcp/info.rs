@@ -74,7 +74,8 @@ pub(crate) fn figures(socket: RawFd) -> io::Result<TcpFigures> {
 fn resent(info: &libc::tcp_info, queued_bytes: u32) -> Option<Resent> {
     let times = u32::from(info.tcpi_retransmits);
     let segment_bytes = info.tcpi_snd_mss.min(queued_bytes);
-    (times > 0).then_some(Resent { times, segment_bytes })
+    // Everything may have been acknowledged since the statistics were read.
+    (times > 0 && segment_bytes > 0).then_some(Resent { times, segment_bytes })
 }
 
 /// `queued_bytes`: what is unacknowledged, whether it is on the wire or waits to go there.

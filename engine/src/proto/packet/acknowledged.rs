@@ -199,9 +199,9 @@ impl Path {
 /// New information of one acknowledgement.
 #[derive(Debug, Default)]
 struct NewlyAcked {
-    /// The highest newly_acked acknowledged number, and when it was sent.
+    /// The highest newly acknowledged number, and when it was sent.
     highest: Option<(u64, u64)>,
-    /// When the oldest newly_acked acknowledged packet was sent.
+    /// When the oldest newly acknowledged packet was sent.
     sent_from_ns: u64,
     answered: bool,
 }

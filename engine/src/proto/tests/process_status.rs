@@ -256,3 +256,35 @@ fn a_peer_gets_so_many_answers_in_a_second_and_no_more() {
         assert_eq!(answers.len(), 64, "second {second}");
     }
 }
+
+/// RR-END-8
+#[test]
+fn an_engine_that_observes_the_process_is_asked_again_soon() {
+    let mut three = Three::on_one_host();
+    three.probe();
+    three.pass(4 * SECOND);
+    let observer = three.links[1][1].1;
+    three.cores[2].push_control(observer, status(ENGINES[1], RUNNING));
+    three.deliver();
+    // At 8, 13, 18, ... seconds, not at 8, 18, 38, 78.
+    three.pass(60 * SECOND);
+    assert!((12..=14).contains(&three.queries), "{}", three.queries);
+    let silent = three.slot(2);
+    three.cores[2].note_process_ended(silent);
+    three.pass(6 * SECOND);
+    assert_eq!(three.actions().len(), 1);
+}
+
+/// RR-END-8
+#[test]
+fn another_session_in_the_slot_of_one_that_was_asked_has_not_been_asked() {
+    let mut three = Three::on_one_host();
+    three.probe();
+    three.pass(4 * SECOND);
+    assert_eq!(three.queries, 1);
+    let (asked, there) = (three.links[1][0].1, three.links[1][1].1);
+    three.cores[0].sessions.at_mut(asked as usize).unwrap().id += 1;
+    three.cores[2].push_control(there, status(ENGINES[1], ENDED));
+    three.deliver();
+    assert_eq!(three.actions(), []);
+}
