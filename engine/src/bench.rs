@@ -1,4 +1,4 @@
-//! Doors into private rooms, for benches and for tests that count instructions or allocations.
+//! Access to private modules, for benches and for tests that count instructions or allocations.
 //! Not part of the interface: anything here may change at any time.
 
 use zerocopy::IntoBytes;

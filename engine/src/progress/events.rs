@@ -28,7 +28,7 @@ struct Queue {
 impl Queue {
     /// Adds an event of the engine. If the queue is full the oldest are dropped; those that report
     /// peers last, since flapping paths would displace them.
-    fn push_of_engine(&mut self, event: &Event) {
+    fn push_engine_event(&mut self, event: &Event) {
         while self.entries.len() >= self.entries_max {
             let minor = |it: &Event| !it.is_of_session() && !it.is_of_connection();
             let least = self.entries.iter().position(minor);
@@ -111,7 +111,7 @@ impl EventQueues {
     /// Reports an event of the engine.
     pub(crate) fn push(&mut self, event: &Event) {
         for queue in self.queues.iter_mut().filter(|queue| queue.reporters > 0) {
-            queue.push_of_engine(event);
+            queue.push_engine_event(event);
         }
     }
 

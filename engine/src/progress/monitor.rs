@@ -56,7 +56,7 @@ pub(super) struct EngineQuestions {
 }
 
 /// Interval at which the caretaker checks control lanes for questions, which do not wake it.
-/// Peers ask each seconds at the most.
+/// Peers ask once a second at the most.
 const LOOK: Duration = Duration::from_millis(500);
 
 impl EngineQuestions {

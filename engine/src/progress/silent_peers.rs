@@ -55,7 +55,7 @@ impl Engine {
             let Some(session) = self.state.core.next_silent(now_ns) else { break };
             let state = &mut *self.state;
             let paths = state.paths.of_mut(session);
-            let decision = state.core.judge_silent(session, now_ns, paths);
+            let decision = state.core.judge_silent_peer(session, now_ns, paths);
             self.carry_out_decision(session, decision);
         }
     }

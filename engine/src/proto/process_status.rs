@@ -238,7 +238,12 @@ impl Core {
     /// has answered.
     ///
     /// RR-END-8.
-    pub(crate) fn judge_silent(&mut self, slot: u32, now_ns: u64, paths: &mut Paths) -> Decision {
+    pub(crate) fn judge_silent_peer(
+        &mut self,
+        slot: u32,
+        now_ns: u64,
+        paths: &mut Paths,
+    ) -> Decision {
         let silent = &self.processes.silent;
         let Some(index) = silent.iter().position(|peer| peer.slot == slot) else {
             return Decision::Nothing;

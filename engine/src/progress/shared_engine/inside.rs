@@ -174,7 +174,7 @@ impl Inside {
             pending.borrow_mut().is_sooner |= is_sooner;
         }
         if !self.waiting_injects.is_empty() {
-            self.forget_kept(place);
+            self.remove_sent_injects(place);
         }
         let latest = self.engine().state.completions.take_wakeups();
         if !latest.is_empty() {
@@ -186,7 +186,7 @@ impl Inside {
 
     /// Removes sent injects from the waiting ones.
     #[cold]
-    fn forget_kept(&mut self, place: &Place) {
+    fn remove_sent_injects(&mut self, place: &Place) {
         let engine = self.engine.as_ref().expect(PRESENT);
         let operations = engine.state.core.operations();
         while self.waiting_injects.front().is_some_and(|id| operations.get(*id).is_none()) {

@@ -121,7 +121,7 @@ impl Three {
         while self.now_ns < end_ns {
             while let Some(slot) = self.cores[0].next_silent(self.now_ns) {
                 let paths = &mut self.paths.paths;
-                let decision = self.cores[0].judge_silent(slot, self.now_ns, paths);
+                let decision = self.cores[0].judge_silent_peer(slot, self.now_ns, paths);
                 if decision == Decision::AskForAnswer {
                     self.cores[0].ask_for_answer(slot);
                 }
