@@ -415,6 +415,10 @@ fn judge(case: &Case, status: i32, printed: &str) -> Result<String, String> {
 
 /// Plays cases in children, some at the same time, and panics with what is wrong.
 fn run_all(cases: impl IntoIterator<Item = Case>) {
+    // The C library cannot allocate in a new thread that finds no arena and may map none, which
+    // Rust answers with an abort. All threads use the first arena, which grows by brk(2).
+    // SAFETY: it sets a number, under the lock of that arena.
+    assert_eq!(unsafe { libc::mallopt(libc::M_ARENA_MAX, 1) }, 1);
     let mut cases = cases.into_iter();
     let (mut under_way, mut faults) = (Vec::<Child>::new(), String::new());
     let mut count = 0;
