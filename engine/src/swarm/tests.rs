@@ -42,6 +42,13 @@ fn a_seed_with_fences_beside_threads_holds() {
     run_seed(30130217750115307).unwrap_or_else(|what| panic!("{what}"));
 }
 
+/// A message that had arrived waited for one that another thread posted before it, and that was
+/// lost with its process.
+#[test]
+fn a_seed_whose_threads_are_killed_with_messages_under_way_holds() {
+    run_seed(30130426207018093).unwrap_or_else(|what| panic!("{what}"));
+}
+
 #[test]
 fn the_same_seed_makes_the_same_run() {
     for seed in 0..6 {
