@@ -175,22 +175,6 @@ impl Oracle {
         until_ns(self.closed.get(&sent.to)) || until_ns(self.dropped.get(&(sent.from.0, sent.to.0)))
     }
 
-    /// Whether the end of a session may have found a message that had arrived waiting for one
-    /// before it in its stream, which had not: then both are lost. Threads post in another order
-    /// than that of indices, and a process may be killed before a post returns.
-    ///
-    /// RR-DGRAM-9.
-    fn may_have_waited(&self, index: usize) -> bool {
-        let late = &self.sent[index];
-        let stream = (late.from, late.to, late.context);
-        self.sent.iter().enumerate().any(|(other, early)| {
-            let is_of_stream = (early.from, early.to, early.context) == stream;
-            let is_unfinished = early.is_threaded && early.span.is_none();
-            let may_be_before = is_unfinished || !self.is_sent_before(index, other);
-            other != index && is_of_stream && early.taken_by.is_none() && may_be_before
-        })
-    }
-
     /// The context of the completion of a send.
     pub(super) fn name_of_send(index: usize) -> u64 {
         SEND | index as u64

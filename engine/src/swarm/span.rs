@@ -24,6 +24,24 @@ impl Oracle {
         is_before((early, self.sent[early].span), (late, self.sent[late].span))
     }
 
+    /// Whether the end of a session may have found a message that had arrived waiting for one
+    /// before it in its stream, which had not: then both are lost. Threads post in another order
+    /// than that of indices, and a process may be killed before a post returns.
+    ///
+    /// RR-DGRAM-9.
+    pub(super) fn may_have_waited(&self, index: usize) -> bool {
+        let late = &self.sent[index];
+        let stream = (late.from, late.to, late.context);
+        self.sent.iter().enumerate().any(|(other, early)| {
+            let is_of_stream = (early.from, early.to, early.context) == stream;
+            let is_under_way = early.is_threaded && early.span.is_none();
+            other != index
+                && is_of_stream
+                && early.taken_by.is_none()
+                && (is_under_way || !self.is_sent_before(index, other))
+        })
+    }
+
     /// Checks two messages of a stream and the receives that took them: the later one may not have
     /// been taken by the earlier of two receives that accept both.
     pub(super) fn check_pair(
