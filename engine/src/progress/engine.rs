@@ -526,8 +526,8 @@ impl Engine {
                 Action::SegmentsLost { session, at, bytes } => {
                     self.handle_segments_lost(session, at, bytes);
                 }
-                Action::ProcessEnded { session, name, observer } => {
-                    self.handle_reported_end((session, name), observer);
+                Action::ProcessEnded { session, session_id, observer } => {
+                    self.handle_reported_end(session, session_id, observer);
                 }
                 Action::PairRails { session } => self.pair_rails(session),
                 Action::GiveUp { session, failure } => self.give_up(session, failure),

@@ -1,7 +1,6 @@
 //! Monitors control lanes and executes the decisions of [`crate::proto::control_lane`].
 
 use std::io;
-use std::net::SocketAddr;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -207,26 +206,17 @@ impl Engine {
     pub(super) fn handle_process_ended(&mut self, name: u64) {
         let Some(session) = self.state.paths.session_of(name) else { return };
         self.state.core.note_process_ended(session);
-        self.end_with_process(session, None);
+        self.read_to_end(session);
+        self.handle_lane_event(session, LaneEvent::ProcessEnded { observer: None });
     }
 
-    /// The same, as an engine on the peer's host reports.
-    pub(super) fn end_with_process(&mut self, session: u32, observer: Option<SocketAddr>) {
-        // Data that it sent before counts.
+    /// Reads what a process sent on its control connection before it ended: that counts.
+    pub(super) fn read_to_end(&mut self, session: u32) {
         for _ in 0..READS_MAX {
             if !self.read_control(session) {
                 break;
             }
         }
-        if observer.is_some() {
-            // What was read may be an answer.
-            let state = &mut *self.state;
-            let paths = state.paths.of_mut(session);
-            if state.core.silent_since_ns(session, paths).is_none() {
-                return;
-            }
-        }
-        self.handle_lane_event(session, LaneEvent::ProcessEnded { observer });
     }
 
     /// Checks for lost peers: those whose kernels do not acknowledge data, and those that do not

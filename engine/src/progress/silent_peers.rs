@@ -2,9 +2,11 @@
 //! their processes have ended ([`crate::proto::process_status`]).
 
 use std::collections::VecDeque;
+use std::net::SocketAddr;
 use std::ops::Range;
 
 use super::engine::Engine;
+use crate::proto::control_lane::LaneEvent;
 use crate::proto::process_status::ANSWER_NS;
 
 /// Silent peers that are judged in one turn: for each, sessions may be searched.
@@ -60,21 +62,27 @@ impl Engine {
         }
     }
 
-    /// Ends the session with a silent peer whose process has ended, as an engine of its host
-    /// reports. `name` is that of the session with the peer, and `observer` the session with the
-    /// other engine.
+    /// Ends the session with a silent peer whose process has ended, as the engine at `observer`
+    /// reports, unless the peer has answered meanwhile.
     ///
     /// RR-END-8.
-    pub(super) fn handle_reported_end(&mut self, (session, name): (u32, u64), observer: u32) {
-        let state = &mut *self.state;
-        let is_same = state.core.session(session).is_some_and(|known| known.id == name);
-        let paths = state.paths.of_mut(session);
-        if !is_same || state.core.silent_since_ns(session, paths).is_none() {
-            // It has answered meanwhile.
+    pub(super) fn handle_reported_end(
+        &mut self,
+        session: u32,
+        session_id: u64,
+        observer: SocketAddr,
+    ) {
+        let known = self.state.core.session(session);
+        if known.is_none_or(|known| known.id != session_id) {
             return;
         }
-        let observer = state.core.session(observer).map(|other| other.locators.first());
-        self.end_with_process(session, observer);
+        self.read_to_end(session);
+        let state = &mut *self.state;
+        let paths = state.paths.of_mut(session);
+        if state.core.silent_since_ns(session, paths).is_some() {
+            let observer = Some(observer);
+            self.handle_lane_event(session, LaneEvent::ProcessEnded { observer });
+        }
     }
 }
 

@@ -17,7 +17,7 @@
 //! returns the next one.
 
 use std::collections::{HashMap, VecDeque};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use foldhash::fast::FixedState;
@@ -88,9 +88,9 @@ pub(crate) enum Action {
     SegmentsLost { session: u32, at: Option<u8>, bytes: u16 },
     /// All rails of the peer are known: say which paths there are, if this side opened the session.
     PairRails { session: u32 },
-    /// An engine of the peer's host (`observer`, a session) reports that the process of the peer
-    /// has ended, whose session had this name.
-    ProcessEnded { session: u32, name: u64, observer: u32 },
+    /// The engine at `observer`, on the peer's host, reports that the process of the peer has
+    /// ended, whose session in slot `session` had the id `session_id`.
+    ProcessEnded { session: u32, session_id: u64, observer: SocketAddr },
     /// The peer's data cannot be used: report the cause to it and fail the session.
     GiveUp { session: u32, failure: PeerFailure },
     /// One of several paths of a session changed; `rail` is this engine's, and `remote` the peer's

@@ -28,7 +28,7 @@ use crate::wire::{ProcessQuery, ProcessStatus};
 /// Time for the answer to a probe, in nanoseconds.
 pub(crate) const ANSWER_NS: u64 = 1_000_000_000;
 /// Probes in a row without an answer after which other engines are asked.
-const PROBES: u32 = 3;
+const PROBES_MIN: u32 = 3;
 /// From one question about a silent peer to the next, in nanoseconds; it doubles each time.
 const PAUSE_MIN_NS: u64 = 5_000_000_000;
 const PAUSE_MAX_NS: u64 = 60_000_000_000;
@@ -44,14 +44,14 @@ const ENDED_MAX: usize = 1024;
 const REPLIES_MAX: u32 = 64;
 const REPLIES_PERIOD_NS: u64 = 1_000_000_000;
 /// Control frames that wait for a peer that takes none; beyond, it is not answered.
-const WAITING_MAX: usize = 64;
+const CONTROL_WAITING_MAX: usize = 64;
 
 /// A peer whose engine does not answer.
 #[derive(Debug)]
 struct SilentPeer {
     slot: u32,
     /// The session and the engine in that slot.
-    session: u64,
+    session_id: u64,
     engine: u64,
     /// Probes in a row without an answer.
     probes: u32,
@@ -128,7 +128,7 @@ impl Processes {
 impl Session {
     /// Returns whether one more control frame may wait.
     fn takes_control(&self) -> bool {
-        self.is_connected() && self.control.len() < WAITING_MAX
+        self.is_connected() && self.control.len() < CONTROL_WAITING_MAX
     }
 }
 
@@ -205,7 +205,7 @@ impl Core {
         let silent = &self.processes.silent;
         if let Some(index) = silent.iter().position(|peer| peer.slot == slot) {
             let known = &silent[index];
-            if (known.session, known.since_ns) == (session.id, since_ns) {
+            if (known.session_id, known.since_ns) == (session.id, since_ns) {
                 return;
             }
             // It has answered meanwhile, or it is another one.
@@ -216,7 +216,7 @@ impl Core {
         }
         let peer = SilentPeer {
             slot,
-            session: session.id,
+            session_id: session.id,
             engine: session.engine,
             probes: 1,
             due_ns: now_ns,
@@ -249,13 +249,13 @@ impl Core {
             return Decision::Nothing;
         };
         let session = self.sessions.at(slot as usize);
-        let is_same = session.is_some_and(|session| session.id == silent[index].session);
+        let is_same = session.is_some_and(|session| session.id == silent[index].session_id);
         if !is_same || self.silent_since_ns(slot, paths).is_none() {
             self.processes.remove_silent(index);
             return Decision::Nothing;
         }
         let peer = &mut self.processes.silent[index];
-        let is_asked_about = peer.probes >= PROBES;
+        let is_asked_about = peer.probes >= PROBES_MIN;
         peer.probes += 1;
         peer.due_ns = now_ns + ANSWER_NS;
         if is_asked_about {
@@ -274,7 +274,7 @@ impl Core {
         let is_silent = |slot| self.processes.silent.iter().any(|peer| peer.slot == slot);
         let as_asked = |slot: u32| {
             let other = self.sessions.at(slot as usize).filter(|other| {
-                other.observes_processes
+                other.answers_process_queries
                     && other.takes_control()
                     && shares_an_address(session, other)
                     && !is_silent(slot)
@@ -318,18 +318,17 @@ impl Core {
         if !matches!(status, UNKNOWN | RUNNING | ENDED) {
             return Err(FrameError::BadProcessStatus(status));
         }
-        let Some(from) = self.sessions.at(slot as usize).map(|session| (slot, session.id)) else {
-            return Ok(());
-        };
+        let Some(session) = self.sessions.at(slot as usize) else { return Ok(()) };
+        let (from, observer) = ((slot, session.id), session.locators.first());
         let silent = &mut self.processes.silent;
         let is_it = |peer: &SilentPeer| peer.engine == engine && peer.asked.contains(&from);
         let Some(index) = silent.iter().position(is_it) else { return Ok(()) };
         match status {
             RUNNING => silent[index].observer = Some(from),
             ENDED => {
-                let peer = self.processes.remove_silent(index);
-                let (session, name) = (peer.slot, peer.session);
-                self.actions.push_back(Action::ProcessEnded { session, name, observer: slot });
+                let SilentPeer { slot, session_id, .. } = self.processes.remove_silent(index);
+                let session = slot;
+                self.actions.push_back(Action::ProcessEnded { session, session_id, observer });
             }
             _ => {}
         }

@@ -156,7 +156,7 @@ pub(crate) struct Session {
     /// The peer's engine answers by the control lane although its owner makes no call.
     pub(super) peer_answers: bool,
     /// The peer's engine answers questions about processes of its host.
-    pub(super) observes_processes: bool,
+    pub(super) answers_process_queries: bool,
     /// When an eager message last arrived.
     pub(super) message_ns: u64,
 
@@ -237,7 +237,7 @@ impl Session {
             final_ack: Vec::new(),
             questions: Questions::default(),
             peer_answers: false,
-            observes_processes: false,
+            answers_process_queries: false,
             message_ns: 0,
             pulls: super::pulls::Pulls::default(),
             missing: LateQueue::default(),
@@ -306,7 +306,7 @@ impl Session {
         self.has_checksums = ours.checksum || theirs.checksum;
         self.outbox.use_checksums(self.has_checksums);
         self.peer_answers = theirs.answers;
-        self.observes_processes = theirs.process_status;
+        self.answers_process_queries = theirs.process_status;
         self.bulk_in_datagrams = ours.bulk_in_datagrams || theirs.bulk_in_datagrams;
         self.failure = None;
         self.epoch = self.epoch.wrapping_add(1);

@@ -149,8 +149,8 @@ fn an_engine_of_the_host_reports_that_the_process_of_a_silent_peer_has_ended() {
     assert_eq!(three.queries, 0, "several probes come before that");
     three.pass(SECOND);
     assert_eq!((three.queries, &three.statuses[..]), (1, &[ENDED][..]));
-    let (session, observer) = (three.slot(0), three.links[1][0].1);
-    assert_eq!(three.actions(), [Action::ProcessEnded { session, name: 1, observer }]);
+    let (session, session_id, observer) = (three.slot(0), 1, locator());
+    assert_eq!(three.actions(), [Action::ProcessEnded { session, session_id, observer }]);
     three.pass(100 * SECOND);
     assert_eq!((three.queries, three.cores[0].silent_due_ns()), (1, None));
 }
