@@ -103,8 +103,8 @@ impl Slot {
     #[cold]
     fn counted_as(&self, is_ok: bool) -> Option<CounterEvents> {
         // Each of its messages counts.
-        let is_uncounted = is_ok && self.kind == OperationKind::MultiReceive;
-        counted_as(self.kind, self.shape.len()).filter(|_| !is_uncounted)
+        let are_messages_counted = is_ok && self.kind == OperationKind::MultiReceive;
+        counted_as(self.kind, self.shape.len()).filter(|_| !are_messages_counted)
     }
 
     /// Returns the known status of an operation whose peer failed.

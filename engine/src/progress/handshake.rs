@@ -456,7 +456,7 @@ impl Engine {
         initiator: &Initiator,
         reply: &HelloReply,
     ) {
-        let (status, outcome) = match initiator.handle_reply(&self.state.keys, reply) {
+        let (status, accepted) = match initiator.handle_reply(&self.state.keys, reply) {
             Ok(believed) => believed,
             Err(distrust) => return self.handle_distrust(session, distrust),
         };
@@ -486,9 +486,9 @@ impl Engine {
         let step = connection.handle_reply(state.now_ns, status);
         if connection.is_connected() && !was_connected {
             // Nothing may be sent between the proof and the first segment.
-            let sent = self.send_handshake(key, outcome.proof.as_bytes());
+            let sent = self.send_handshake(key, accepted.proof.as_bytes());
             let state = &mut *self.state;
-            state.core.establish(session, ours, theirs, outcome.keys);
+            state.core.establish(session, ours, theirs, accepted.keys);
             self.control(session).attempt = None;
             self.state.roles.insert(key, Role::Control { session });
             self.control_established(session, key);

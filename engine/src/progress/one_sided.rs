@@ -195,9 +195,9 @@ impl Engine {
         posted.map(drop).map_err(|(error, _)| error)
     }
 
-    /// Puts a copy with a reserved slot: only the limit on operations refuses it, unless it has a
-    /// fence, or a failed peer. Returns the operation, if it has to wait.
-    pub(crate) fn inject_reserved_put(
+    /// Puts a copy that its poster has admitted: only the limit on operations refuses it, unless it
+    /// has a fence, or a failed peer. Returns the operation, if it has to wait.
+    pub(crate) fn inject_admitted_put(
         &mut self,
         request: OneSidedRequest,
         bytes: &[u8],
@@ -216,9 +216,9 @@ impl Engine {
             return Ok(None);
         }
         let (endpoint, length) = (request.endpoint, bytes.len() as u64);
-        let id = self.state.core.new_reserved_one_sided(request, length);
+        let id = self.state.core.new_admitted_one_sided(request, length);
         let id = id.map_err(|refusal| self.error_of(peer, refusal))?;
-        let route = self.reserved_route(to);
+        let route = self.admitted_route(to);
         let of_it = (OperationKind::Put, endpoint, peer);
         self.start_new_one_sided(id, of_it, Memory::copy_of(bytes), route, more);
         Ok(Some(id))

@@ -291,9 +291,9 @@ impl Engine {
         self.state.core.route(peer).map_or(true, |session| self.is_first_of_turn(session))
     }
 
-    /// Sends a copy with a reserved slot: only the limit on operations refuses it, and a failed
-    /// peer. Returns the operation, if it has to wait.
-    pub(crate) fn inject_reserved(
+    /// Sends a copy that its poster has admitted: only the limit on operations refuses it, and a
+    /// failed peer. Returns the operation, if it has to wait.
+    pub(crate) fn inject_admitted(
         &mut self,
         request: &SendRequest,
         bytes: &[u8],
@@ -308,16 +308,16 @@ impl Engine {
             }
         }
         let peer = Some(Peer(request.peer));
-        let id = self.state.core.new_reserved_send(request);
+        let id = self.state.core.new_admitted_send(request);
         let id = id.map_err(|refusal| self.error_of(peer, refusal))?;
-        let route = self.reserved_route(to);
+        let route = self.admitted_route(to);
         self.start_new_send(id, request, Memory::copy_of(bytes), route, more);
         Ok(Some(id))
     }
 
-    /// Returns the route for the end of a send with a reserved slot: its success is not reported,
+    /// Returns the route for the end of a send that its poster has admitted: its success is not reported,
     /// and a full queue has no space for the failure of its peer.
-    pub(super) fn reserved_route(&self, to: PostedTo<u32>) -> Route {
+    pub(super) fn admitted_route(&self, to: PostedTo<u32>) -> Route {
         let route = PostedTo { silent: true, ..to }.route();
         if self.state.completions.has_room(route) { route } else { Route::Nowhere }
     }

@@ -76,12 +76,13 @@ pub(crate) struct Initiator {
     remote: SocketAddr,
 }
 
-/// Result of an accepted or refused hello of a control lane.
+/// What the initiator has once the hello of a control lane is accepted. It is computed for a
+/// refused one, too, and not used.
 #[derive(Debug)]
-pub(crate) struct HelloOutcome {
-    /// The proof to send before the first segment, if the hello was accepted.
+pub(crate) struct AcceptedHello {
+    /// The proof to send before the first segment.
     pub(crate) proof: Proof,
-    /// The keys of the session, if the hello was accepted.
+    /// The keys of the session.
     pub(crate) keys: SessionKeys,
 }
 
@@ -116,7 +117,7 @@ impl Initiator {
         &self,
         keys: &JobKeys,
         reply: &HelloReply,
-    ) -> Result<(HelloStatus, HelloOutcome), Distrust> {
+    ) -> Result<(HelloStatus, AcceptedHello), Distrust> {
         if reply.version.get() != VERSION {
             return Err(Distrust::Version(reply.version.get()));
         }
@@ -130,7 +131,7 @@ impl Initiator {
             reserved: 0.into(),
             proof: transcript_tag(&keys.proof, LABEL_INITIATOR, &self.hello, reply),
         };
-        Ok((status, HelloOutcome { proof, keys: session_keys(keys, &self.hello, reply) }))
+        Ok((status, AcceptedHello { proof, keys: session_keys(keys, &self.hello, reply) }))
     }
 
     /// Handles the reply to the hello of a bulk lane. A peer that does not know the session replies

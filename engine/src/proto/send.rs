@@ -216,12 +216,12 @@ impl Core {
         {
             return Err(SendRefusal::WAITING_SENDS);
         }
-        self.new_reserved_send(request)
+        self.new_admitted_send(request)
     }
 
-    /// Creates an operation beyond the limit on waiting ones: the caller bounds those with a
-    /// reserved slot.
-    pub(crate) fn new_reserved_send(&mut self, request: &SendRequest) -> Result<Id, SendRefusal> {
+    /// Creates an operation for a send that its poster has admitted: the limit on waiting sends was
+    /// applied there.
+    pub(crate) fn new_admitted_send(&mut self, request: &SendRequest) -> Result<Id, SendRefusal> {
         let session = self.route(request.peer)?;
         let (remote, state) =
             (request.peer.index() as u32, OperationState::New { level: request.level });

@@ -409,7 +409,7 @@ impl Session {
                 break;
             }
             self.control.pop_front();
-            SessionOneSided::note_staged(&mut self.one_sided, &control);
+            SessionOneSided::note_reply_staged(&mut self.one_sided, &control);
         }
         let is_open = self.outbox.has_open_segment();
         let speaks = is_open || self.has_update() || self.asks_ack;

@@ -456,14 +456,14 @@ impl Engine {
 
     /// Acknowledges everything before the loop sleeps, as nothing will until it wakes.
     pub(super) fn acknowledge_all(&mut self) {
-        let awake = self.state.paths.begin_quickacks();
+        let awake = self.state.paths.begin_acknowledge_all();
         if !awake.is_empty() {
             for &session in &awake {
                 self.transmit_all(session);
             }
             self.driver.flush_datagrams();
         }
-        self.state.paths.end_quickacks(awake);
+        self.state.paths.end_acknowledge_all(awake);
     }
 }
 

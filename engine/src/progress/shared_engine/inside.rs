@@ -202,7 +202,7 @@ impl Inside {
         match request {
             Request::Inject { request, bytes, to, more } => {
                 let bytes = bytes.as_slice();
-                match self.engine().inject_reserved(&request, bytes, to, more) {
+                match self.engine().inject_admitted(&request, bytes, to, more) {
                     Ok(waits) => self.waiting_injects.extend(waits),
                     Err(error) => {
                         let refused = (error, Memory::nothing());
@@ -233,7 +233,7 @@ impl Inside {
             Request::InjectPut(post) => {
                 let PutPost { request, bytes, to, more } = *post;
                 let (bytes, endpoint) = (bytes.as_slice(), request.endpoint);
-                match self.engine().inject_reserved_put(request, bytes, to, more) {
+                match self.engine().inject_admitted_put(request, bytes, to, more) {
                     Ok(waits) => self.waiting_injects.extend(waits),
                     Err(error) => {
                         let refused = (error, Memory::nothing());

@@ -247,7 +247,7 @@ impl Core {
                 break;
             }
             session.control.pop_front();
-            SessionOneSided::note_staged(&mut session.one_sided, &control);
+            SessionOneSided::note_reply_staged(&mut session.one_sided, &control);
         }
         let mut next = datagram.next(pool, room_bytes);
         if next.is_none() && room_bytes == usize::MAX {

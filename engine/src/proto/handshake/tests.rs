@@ -69,10 +69,10 @@ fn flips<T: FromBytes + IntoBytes + zerocopy::Immutable>(value: &T) -> impl Iter
 fn both_sides_derive_the_same_keys() {
     for keys in [job(), JobKeys::new(None)] {
         let (initiator, reply, acceptor) = exchange(&keys, [1, 2]);
-        let (status, outcome) = initiator.handle_reply(&keys, &reply).unwrap();
+        let (status, accepted) = initiator.handle_reply(&keys, &reply).unwrap();
         assert_eq!(status, HelloStatus::Accepted);
-        let theirs = acceptor.handle_proof(&outcome.proof).unwrap();
-        assert!(is_same_session(&outcome.keys, &theirs));
+        let theirs = acceptor.handle_proof(&accepted.proof).unwrap();
+        assert!(is_same_session(&accepted.keys, &theirs));
         let (other, reply, _) = exchange(&keys, [1, 3]);
         let (_, other) = other.handle_reply(&keys, &reply).unwrap();
         assert!(!is_same_session(&other.keys, &theirs), "the nonces differ");
@@ -107,10 +107,10 @@ fn any_flipped_bit_is_rejected() {
     for forged in flips(&reply) {
         assert!(initiator.handle_reply(&keys, &forged).is_err());
     }
-    let (_, outcome) = initiator.handle_reply(&keys, &reply).unwrap();
+    let (_, accepted) = initiator.handle_reply(&keys, &reply).unwrap();
     // The four reserved bytes have no meaning yet.
-    let meaningful = |forged: &Proof| forged.reserved == outcome.proof.reserved;
-    for forged in flips(&outcome.proof).filter(meaningful) {
+    let meaningful = |forged: &Proof| forged.reserved == accepted.proof.reserved;
+    for forged in flips(&accepted.proof).filter(meaningful) {
         assert_eq!(acceptor.clone().handle_proof(&forged).unwrap_err(), Distrust::Secret);
     }
     // An acceptance cannot be made of a refusal, or the other way round.
@@ -164,16 +164,16 @@ fn reply_with_foreign_address_is_rejected() {
 fn messages_cannot_be_replayed_in_another_exchange() {
     let keys = job();
     let (initiator, reply, acceptor) = exchange(&keys, [1, 2]);
-    let (_, outcome) = initiator.handle_reply(&keys, &reply).unwrap();
+    let (_, accepted) = initiator.handle_reply(&keys, &reply).unwrap();
     // The hello again: its tag is valid, the reply has a new nonce, the old proof is invalid.
     let again = bare_reply(HelloStatus::Accepted);
     let (_, replayed) = Acceptor::answer(&keys, initiator.hello(), again, [3; 16]);
-    assert!(replayed.handle_proof(&outcome.proof).is_err());
+    assert!(replayed.handle_proof(&accepted.proof).is_err());
     // An old reply to a new hello.
     let (fresh, _, _) = exchange(&keys, [4, 2]);
     assert!(fresh.handle_reply(&keys, &reply).is_err());
     // The acceptor's own proof, reflected.
-    let reflected = Proof { proof: reply.proof, ..outcome.proof };
+    let reflected = Proof { proof: reply.proof, ..accepted.proof };
     assert!(acceptor.handle_proof(&reflected).is_err());
 }
 
@@ -181,9 +181,9 @@ fn messages_cannot_be_replayed_in_another_exchange() {
 fn joins_and_their_replies_are_bound_to_the_session() {
     let keys = job();
     let (initiator, reply, acceptor) = exchange(&keys, [1, 2]);
-    let (_, outcome) = initiator.handle_reply(&keys, &reply).unwrap();
-    let ours = outcome.keys;
-    let theirs = acceptor.handle_proof(&outcome.proof).unwrap();
+    let (_, accepted) = initiator.handle_reply(&keys, &reply).unwrap();
+    let ours = accepted.keys;
+    let theirs = acceptor.handle_proof(&accepted.proof).unwrap();
     let join = Initiator::join(&ours, bare_hello(KIND_BULK), [7; 16], remote());
     assert!(is_of_session(&theirs, join.hello()));
     for forged in flips(join.hello()) {

@@ -162,7 +162,7 @@ impl SessionOneSided {
 
     /// Notes that a waiting frame was staged.
     #[inline]
-    pub(in crate::proto) fn note_staged(known: &mut Option<Box<Self>>, frame: &ControlFrame) {
+    pub(in crate::proto) fn note_reply_staged(known: &mut Option<Box<Self>>, frame: &ControlFrame) {
         if let (ControlFrame::Reply(_), Some(it)) = (frame, known) {
             it.answers = it.answers.saturating_sub(1);
         }

@@ -142,12 +142,12 @@ impl Core {
         if waiting >= self.config.send_queue_ops {
             return Err(SendRefusal::WAITING_SENDS);
         }
-        self.new_reserved_one_sided(request, length)
+        self.new_admitted_one_sided(request, length)
     }
 
-    /// Creates an operation beyond the limit on waiting ones: the caller bounds those with a
-    /// reserved slot.
-    pub(crate) fn new_reserved_one_sided(
+    /// Creates an operation that its poster has admitted: the limit on waiting ones was applied
+    /// there.
+    pub(crate) fn new_admitted_one_sided(
         &mut self,
         request: OneSidedRequest,
         length: u64,

@@ -61,7 +61,7 @@ impl Path {
                 self.handle_sample(now_ns, raw_ns, delay_ns, long);
             }
         }
-        if newly_acked.answered {
+        if newly_acked.is_answered {
             self.loss.handle_progress();
             self.probes_due = 0;
             self.unanswered_since_ns = now_ns;
@@ -87,7 +87,7 @@ impl Path {
         let (outstanding, lost) = self.sent.word(word);
         let acked = bits & outstanding;
         if acked != 0 {
-            newly_acked.answered = true;
+            newly_acked.is_answered = true;
             self.sent.acknowledge_word(word, acked);
         }
         for number in numbers(word, acked) {
@@ -203,7 +203,7 @@ struct NewlyAcked {
     highest: Option<(u64, u64)>,
     /// When the oldest newly acknowledged packet was sent.
     sent_from_ns: u64,
-    answered: bool,
+    is_answered: bool,
 }
 
 impl NewlyAcked {

@@ -87,8 +87,8 @@ impl PathTable {
 
     /// Schedules acknowledgements to be sent before the loop sleeps, as none will be until it
     /// wakes, and applies deferred ones. Returns the sessions with work since it slept last, in
-    /// order, each once; [`Self::end_quickacks`] takes the list back.
-    pub(crate) fn begin_quickacks(&mut self) -> Vec<u32> {
+    /// order, each once; [`Self::end_acknowledge_all`] takes the list back.
+    pub(crate) fn begin_acknowledge_all(&mut self) -> Vec<u32> {
         let mut awake = std::mem::take(&mut self.awake);
         awake.sort_unstable();
         awake.dedup();
@@ -103,8 +103,8 @@ impl PathTable {
         awake
     }
 
-    /// Takes back the list of [`Self::begin_quickacks`] after the acknowledgements were sent.
-    pub(crate) fn end_quickacks(&mut self, mut awake: Vec<u32>) {
+    /// Takes back the list of [`Self::begin_acknowledge_all`] after the acknowledgements were sent.
+    pub(crate) fn end_acknowledge_all(&mut self, mut awake: Vec<u32>) {
         awake.clear();
         // Nothing is received meanwhile.
         if self.awake.is_empty() {
