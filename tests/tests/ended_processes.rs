@@ -2,15 +2,16 @@
 //! host.
 
 mod common;
+#[path = "../../engine/tests/common/peer_process.rs"]
+mod peer_process;
 
 use std::io::{BufRead as _, BufReader, Lines, Write as _};
 use std::net::IpAddr;
-use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
-use std::os::unix::net::UnixStream;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::{Set, attached};
+use peer_process::knows_processes_of_sockets;
 use ringrail::{
     Address, Completion, Endpoint, Envelope, Error, JobSecret, Owned, Peer, ReceiveOptions,
     Selector, SendOptions, SendTransport,
@@ -207,26 +208,6 @@ macro_rules! require_processes_of_sockets {
             return ringrail_tests::skip(env!("CARGO_CRATE_NAME"), &cause);
         }
     };
-}
-
-fn knows_processes_of_sockets() -> bool {
-    let (end, _other) = UnixStream::pair().unwrap();
-    let (mut process, mut bytes) = (0, size_of::<libc::c_int>() as libc::socklen_t);
-    // SAFETY: the kernel writes at most `bytes` bytes to `process`.
-    let refused = unsafe {
-        libc::getsockopt(
-            end.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_PEERPIDFD,
-            (&raw mut process).cast(),
-            &raw mut bytes,
-        )
-    };
-    if refused == 0 {
-        // SAFETY: the kernel has just made this descriptor, and nothing else has it.
-        drop(unsafe { OwnedFd::from_raw_fd(process) });
-    }
-    refused == 0
 }
 
 /// A receive waits, and nothing is sent: the next probe shows that the engine does not answer.

@@ -5,12 +5,12 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::common::own_process::fork;
+use crate::common::peer_process::knows_processes_of_sockets;
 use crate::common::{domain, own_process};
 use ringrail::{
     Address, Attached, CompletionLevel, Domain, Endpoint, EndpointOptions, Envelope, Error, Event,
@@ -420,23 +420,6 @@ fn clone_worker(work: &mut dyn FnMut()) -> libc::pid_t {
     work();
     // SAFETY: as in `fork`.
     unsafe { libc::_exit(0) }
-}
-
-/// Whether the kernel knows the process at the other end of a unix socket.
-fn knows_processes_of_sockets() -> bool {
-    let (end, _other) = UnixStream::pair().unwrap();
-    let (mut process, mut bytes) = (0, size_of::<libc::c_int>() as libc::socklen_t);
-    // SAFETY: the kernel writes at most `bytes` bytes to `process`.
-    let refused = unsafe {
-        libc::getsockopt(
-            end.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_PEERPIDFD,
-            (&raw mut process).cast(),
-            &raw mut bytes,
-        )
-    };
-    refused == 0
 }
 
 /// RR-SHM-13

@@ -5,6 +5,7 @@
 pub(crate) mod handmade;
 pub(crate) mod one_host;
 pub(crate) mod own_process;
+pub(crate) mod peer_process;
 pub(crate) mod relay;
 
 use std::sync::mpsc;
