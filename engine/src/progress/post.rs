@@ -315,8 +315,8 @@ impl Engine {
         Ok(Some(id))
     }
 
-    /// Returns the route for the end of a send that its poster has admitted: its success is not reported,
-    /// and a full queue has no space for the failure of its peer.
+    /// Returns the route for the end of a send that its poster has admitted: its success is not
+    /// reported, and a full queue has no space for the failure of its peer.
     pub(super) fn admitted_route(&self, to: PostedTo<u32>) -> Route {
         let route = PostedTo { silent: true, ..to }.route();
         if self.state.completions.has_room(route) { route } else { Route::Nowhere }
