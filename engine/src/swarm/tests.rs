@@ -49,6 +49,13 @@ fn a_seed_whose_threads_are_killed_with_messages_under_way_holds() {
     run_seed(30130426207018093).unwrap_or_else(|what| panic!("{what}"));
 }
 
+/// A process that is paused most of the time sends a segment in pieces, and pauses a peer timeout
+/// between two of them.
+#[test]
+fn a_seed_whose_senders_pause_within_segments_holds() {
+    run_seed(30130432683032047).unwrap_or_else(|what| panic!("{what}"));
+}
+
 #[test]
 fn the_same_seed_makes_the_same_run() {
     for seed in 0..6 {

@@ -3,8 +3,9 @@
 //! A corrupted length, on a lane without checksums, makes this side wait for bytes that the peer
 //! never sends, while both kernels find no error. A peer that computes may leave a segment
 //! incomplete as well. So a segment is requested from the peer: if data arrives, and the segment is
-//! still incomplete a peer timeout later, the stream is corrupted. In datagram mode the answer may
-//! arrive in a datagram; there the control lane is replaced if there are other paths.
+//! still incomplete a peer timeout later, the stream is corrupted, unless the peer was stopped after
+//! it had sent that data; a second request decides that. In datagram mode the answer may arrive in a
+//! datagram; there the control lane is replaced if there are other paths.
 
 use std::time::Duration;
 
@@ -17,6 +18,10 @@ use super::{Decision, Facts, LaneMonitor, lost};
 /// nothing.
 const LOOK_NS_MAX: u64 = 200_000_000;
 
+/// Requests, each with an answer and a peer timeout without the rest after it, that show that the
+/// stream is corrupted. The answer to the first may have been under way before the peer was stopped.
+const REQUESTS: u8 = 2;
+
 /// The required action.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Step {
@@ -25,7 +30,7 @@ enum Step {
     Ask,
     /// The rest has been missing for half of the limit.
     Overdue,
-    /// The peer answered long ago, and the rest did not arrive.
+    /// The peer answered each request, and the rest did not arrive.
     GiveUp,
 }
 
@@ -35,15 +40,17 @@ pub(super) struct Unfinished {
     looked_ns: u64,
     /// Time that it is incomplete, not counting pauses of this side.
     waited_ns: u64,
-    /// When a segment was requested.
+    /// When a segment was last requested.
     asked_ns: Option<u64>,
+    /// Earlier requests, each of which was answered.
+    earlier: u8,
     /// [`Self::waited_ns`] when bytes last arrived, or another answer first did, after that.
     answered_ns: Option<u64>,
 }
 
 impl AtRest for Unfinished {
     const AT_REST: &'static Self =
-        &Self { looked_ns: 0, waited_ns: 0, asked_ns: None, answered_ns: None };
+        &Self { looked_ns: 0, waited_ns: 0, asked_ns: None, earlier: 0, answered_ns: None };
 }
 
 impl Unfinished {
@@ -74,10 +81,16 @@ impl Unfinished {
         let limit_ns = limit.as_nanos() as u64;
         let before_ns = std::mem::replace(&mut self.looked_ns, now_ns);
         if before_ns > 0 {
-            self.waited_ns += now_ns.saturating_sub(before_ns).min(LOOK_NS_MAX);
+            let counted_ns_max = LOOK_NS_MAX.min(limit_ns / 4);
+            self.waited_ns += now_ns.saturating_sub(before_ns).min(counted_ns_max);
         }
         if self.answered_ns.is_some_and(|since_ns| self.waited_ns - since_ns >= limit_ns) {
-            return Step::GiveUp;
+            if self.earlier + 1 >= REQUESTS {
+                return Step::GiveUp;
+            }
+            self.earlier += 1;
+            (self.asked_ns, self.answered_ns) = (Some(now_ns), None);
+            return Step::Ask;
         }
         if self.asked_ns.is_none() && self.waited_ns >= limit_ns / 4 {
             self.asked_ns = Some(now_ns);
@@ -162,6 +175,12 @@ mod tests {
         assert_eq!(look(&mut unfinished, &mut now_ns, 100, Step::Overdue), None);
         unfinished.note_bytes();
         assert_eq!(look(&mut unfinished, &mut now_ns, 9, Step::Overdue), None);
+        unfinished.note_bytes();
+        // What has arrived may have been under way before the peer was stopped.
+        let before_ns = now_ns;
+        assert_eq!(look(&mut unfinished, &mut now_ns, 20, Step::Overdue), Some(Step::Ask));
+        assert_eq!(now_ns - before_ns, 10_000_000_000);
+        assert_eq!(look(&mut unfinished, &mut now_ns, 100, Step::Overdue), None);
         unfinished.note_bytes();
         let before_ns = now_ns;
         assert_eq!(look(&mut unfinished, &mut now_ns, 20, Step::Overdue), Some(Step::GiveUp));
