@@ -223,8 +223,9 @@ impl Run {
 
     /// Strikes a link with a fault for a while, or some times in a row. Nothing may fail; but an
     /// engine with a short timeout may lose a session that began by the first link just before, and
-    /// knows of no other yet.
+    /// knows of no other yet, and one whose only carrier is a stream ends with that.
     fn strike_rail(&mut self) {
+        self.taint_silent_streams();
         let Some(rails) = &self.plan.rails else { return };
         let host = self.random.below(self.residents.len());
         let link = self.random.below(self.world.net.borrow().link_count(host));
@@ -246,6 +247,21 @@ impl Run {
         self.world.net.borrow_mut().plan_flapping(now_ns, way, fault, 2 * outage_ns, times);
         let next_ns = 1 + self.random.within(2 * fault_ns);
         self.world.plan(next_ns, RAIL);
+    }
+
+    /// Sessions without datagrams whose stream the links' faults may have silenced have a reason to
+    /// end.
+    fn taint_silent_streams(&mut self) {
+        let now_ns = self.world.now_ns();
+        let since_ns = *self.first_strike_ns.get_or_insert(now_ns);
+        if !self.plan.silences_streams(now_ns - since_ns) {
+            return;
+        }
+        for host in 0..self.residents.len() {
+            if !self.world.net.borrow().has_datagrams(host) {
+                self.taint_all(host);
+            }
+        }
     }
 
     /// No datagram comes from one host to another for a while; streams do. Nothing may fail.

@@ -149,6 +149,8 @@ struct Run {
     homes: BTreeMap<Process, usize>,
     /// Hosts whose first link has failed, and until when it may again.
     first_links: BTreeMap<usize, u64>,
+    /// When a link was first struck.
+    first_strike_ns: Option<u64>,
     next_process: u64,
     actions_left: usize,
     /// Operations that may be cancelled: where, which, and whether it is a receive.
@@ -289,6 +291,7 @@ impl Run {
             next_bout: 1,
             homes: BTreeMap::new(),
             first_links: BTreeMap::new(),
+            first_strike_ns: None,
             next_process: 1,
             actions_left: plan.actions,
             operations: Vec::new(),

@@ -22,6 +22,8 @@ use crate::proto::regions::RegionLimits;
 
 const MICROSECOND: u64 = 1_000;
 const MILLISECOND: u64 = 1_000_000;
+/// Time until a stream is first retransmitted, at the most: the kernel's timer, and the way.
+const FIRST_RETRANSMIT_NS: u64 = 500_000_000;
 const SECOND: u64 = 1_000_000_000;
 /// How long an unauthenticated connection may take for its handshake.
 pub(super) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -303,6 +305,12 @@ impl Plan {
     /// Whether patience outlasts the faults of links.
     pub(crate) fn is_patient(&self) -> bool {
         self.retry.timeout_ns >= 2 * SECOND
+    }
+
+    /// Whether links that have failed again and again for `struck_ns` may silence a stream for the
+    /// peer timeout: kernels retransmit ever less often, so its silence lasts up to twice as long.
+    pub(crate) fn silences_streams(&self, struck_ns: u64) -> bool {
+        2 * struck_ns >= self.peer_timeout_ns.saturating_sub(FIRST_RETRANSMIT_NS)
     }
 
     /// Whether attempts to connect fail, or are given up; sessions may fail of that.

@@ -56,6 +56,12 @@ fn a_seed_whose_senders_pause_within_segments_holds() {
     run_seed(30130432683032047).unwrap_or_else(|what| panic!("{what}"));
 }
 
+/// Links that fail for the whole run silence a session whose only carrier is a stream.
+#[test]
+fn a_seed_whose_streams_are_silenced_by_failing_links_holds() {
+    run_seed(30130494574173163).unwrap_or_else(|what| panic!("{what}"));
+}
+
 #[test]
 fn the_same_seed_makes_the_same_run() {
     for seed in 0..6 {

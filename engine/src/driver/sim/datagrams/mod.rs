@@ -119,6 +119,11 @@ impl Net {
         Ok(())
     }
 
+    /// Whether the process of a host has a socket for datagrams.
+    pub(crate) fn has_datagrams(&self, host: usize) -> bool {
+        self.hosts[host].socket.is_open
+    }
+
     /// Closes the socket of a process. Datagrams in flight may reach the next process.
     pub(super) fn close_datagrams(&mut self, host: usize) {
         self.process_arrivals(host);
