@@ -3,9 +3,9 @@
 //! A corrupted length, on a lane without checksums, makes this side wait for bytes that the peer
 //! never sends, while both kernels find no error. A peer that computes may leave a segment
 //! incomplete as well. So a segment is requested from the peer: if data arrives, and the segment is
-//! still incomplete a peer timeout later, the stream is corrupted, unless the peer was stopped after
-//! it had sent that data; a second request decides that. In datagram mode the answer may arrive in a
-//! datagram; there the control lane is replaced if there are other paths.
+//! still incomplete a peer timeout later, the stream is corrupted, unless the peer was stopped
+//! after it had sent that data; a second request decides that. In datagram mode the answer may
+//! arrive in a datagram; there the control lane is replaced if there are other paths.
 
 use std::time::Duration;
 
@@ -19,7 +19,8 @@ use super::{Decision, Facts, LaneMonitor, lost};
 const LOOK_NS_MAX: u64 = 200_000_000;
 
 /// Requests, each with an answer and a peer timeout without the rest after it, that show that the
-/// stream is corrupted. The answer to the first may have been under way before the peer was stopped.
+/// stream is corrupted. The answer to the first may have been under way before the peer was
+/// stopped.
 const REQUESTS: u8 = 2;
 
 /// The required action.
