@@ -223,7 +223,7 @@ impl Run {
 
     /// Strikes a link with a fault for a while, or some times in a row. Nothing may fail; but an
     /// engine with a short timeout may lose a session that began by the first link just before, and
-    /// knows of no other yet, and one whose only carrier is a stream ends with that.
+    /// knows of no other yet; and a session without datagrams ends with its stream.
     fn strike_rail(&mut self) {
         self.taint_silent_streams();
         let Some(rails) = &self.plan.rails else { return };
