@@ -1,4 +1,4 @@
-//! What unknown senders cost the thread of an engine that has a session in datagram mode: turns
+//! What unknown senders cost the thread of an engine that has a session with datagrams: turns
 //! that read bogus datagrams and drop them, system calls included, by real sockets on loopback.
 //! `cargo bench -p ringrail --bench floods`
 

@@ -4,9 +4,10 @@
 use zerocopy::IntoBytes;
 
 use crate::progress::clock;
+use crate::proto::datagram::segment::SegmentPool;
 use crate::proto::matching::{Hasher, MatchEnvelope, Matcher, PostedKey, Selector};
-use crate::proto::outbox::{Outbox, StagingPool};
 use crate::proto::session::Session;
+use crate::proto::table::Id;
 use crate::wire::eager::EAGER_HEADER_BYTES;
 use crate::wire::frame::{KIND_EAGER, KIND_GRANT};
 use crate::wire::segment::SegmentHeader;
@@ -112,10 +113,10 @@ impl MatchingHash {
     }
 }
 
-/// A staging buffer that frames are written into, as a session does it.
+/// A segment that frames are written into, as a session does it.
 pub struct Segment {
-    outbox: Outbox,
-    pool: StagingPool,
+    pool: SegmentPool,
+    id: Id,
 }
 
 impl Default for Segment {
@@ -127,14 +128,23 @@ impl Default for Segment {
 impl Segment {
     /// An empty one, of the greatest length.
     pub fn new() -> Self {
-        Self { outbox: Outbox::default(), pool: StagingPool::new(SEGMENT_BYTES_MAX, 1) }
+        let mut pool = SegmentPool::new(SEGMENT_BYTES_MAX, SEGMENT_BYTES_MAX);
+        let id = pool.open(0, 0);
+        Self { pool, id }
+    }
+
+    #[inline]
+    fn push(&mut self, length: usize) -> Option<&mut [u8]> {
+        let room = self.pool.buffer_bytes();
+        let segment = self.pool.get_mut(self.id)?;
+        (segment.bytes + length <= room).then(|| segment.push(length))
     }
 
     /// Writes an eager message. `false`: there is no room.
     #[inline]
     pub fn push_eager(&mut self, tag: u64, payload: &[u8]) -> bool {
         let length = EAGER_HEADER_BYTES + payload.len();
-        let Some(room) = self.outbox.push(&mut self.pool, length, false) else { return false };
+        let Some(room) = self.push(length) else { return false };
         let header = Eager {
             kind: KIND_EAGER,
             flags: 0,
@@ -167,7 +177,7 @@ impl Segment {
             chunk: 0.into(),
         };
         let bytes = grant.as_bytes();
-        let Some(room) = self.outbox.push(&mut self.pool, bytes.len(), true) else { return false };
+        let Some(room) = self.push(bytes.len()) else { return false };
         room.copy_from_slice(bytes);
         true
     }
@@ -175,7 +185,7 @@ impl Segment {
     /// Writes the header of the segment: its bytes as they would be sent.
     #[inline]
     pub fn seal(&mut self) -> &[u8] {
-        self.outbox.seal(SegmentHeader {
+        let header = SegmentHeader {
             length: 0.into(),
             frames: 0.into(),
             flags: 0.into(),
@@ -183,14 +193,17 @@ impl Segment {
             ack: 0.into(),
             envelope_limit: 0.into(),
             byte_limit: 0.into(),
-        });
-        self.outbox.pending()
+        };
+        self.pool.get_mut(self.id).map_or(&[], |segment| segment.seal(header))
     }
 
-    /// Empties it, as sending does.
+    /// Empties it, as an acknowledgement does.
     #[inline]
     pub fn clear(&mut self) {
-        self.outbox.clear(&mut self.pool);
+        if let Some(segment) = self.pool.take(self.id) {
+            self.pool.recycle(segment);
+        }
+        self.id = self.pool.open(0, 0);
     }
 }
 

@@ -22,7 +22,7 @@ const CHUNKS: u64 = 1 << 20;
 fn a_rail_that_dies_without_a_word_costs_no_message() {
     require_lab!();
     let [sender, _] = played(TWO, &[("control_lane", "tcp")], |lab, shared| {
-        // The first one has the control lane, on which all depends in this mode.
+        // The first one has the control lane, on which all depends without datagrams.
         for _ in 0..2 {
             lab.blackhole(1).unwrap();
             for _ in 0..3 {

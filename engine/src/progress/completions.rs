@@ -352,16 +352,16 @@ impl Completions {
         pieces.next().filter(|piece| piece.len == length)
     }
 
-    /// Continues the CRC32C `before` with the bytes of an outstanding operation.
-    pub(crate) fn continue_sum(&self, id: Id, offset: usize, length: usize, before: u32) -> u32 {
-        let Some(Some(slot)) = self.slots.get(id.index()) else { return before };
+    /// Returns the CRC32C of a range of an outstanding operation's memory.
+    fn checksum_of(&self, id: Id, offset: usize, length: usize) -> u32 {
+        let Some(Some(slot)) = self.slots.get(id.index()) else { return 0 };
         if let Held::Window(window) = &slot.held {
-            return checksum_of_window(window, span_of(&slot.shape), (offset, length), before);
+            return checksum_of_window(window, span_of(&slot.shape), (offset, length));
         }
         // SAFETY: the slot owns the buffer (or its poster guarantees the memory) until the
         // operation ends; nothing of the kernel's writes a send's memory, and the protocol asks for
         // ranges of a receive only when their recv is reaped.
-        unsafe { slot.shape.checksum(offset, length, before) }
+        unsafe { slot.shape.checksum(offset, length, 0) }
     }
 
     /// Reports the completion of a send that was sent at once, without an operation.
@@ -523,15 +523,10 @@ fn span_of(shape: &Shape) -> Span {
     shape.as_span().unwrap_or(Span { ptr: std::ptr::null_mut(), len: 0 })
 }
 
-/// Continues a CRC32C with bytes that others may write meanwhile.
-fn checksum_of_window(
-    window: &Window,
-    span: Span,
-    (offset, length): (usize, usize),
-    before: u32,
-) -> u32 {
+/// Returns the CRC32C of bytes that others may write meanwhile.
+fn checksum_of_window(window: &Window, span: Span, (offset, length): (usize, usize)) -> u32 {
     let mut piece = [0; 4096];
-    let (mut at, mut sum) = (offset, before);
+    let (mut at, mut sum) = (offset, 0);
     while at < offset + length {
         let piece = &mut piece[..(offset + length - at).min(4096)];
         window.load_from(span, at, piece);

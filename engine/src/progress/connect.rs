@@ -394,7 +394,7 @@ impl Engine {
     pub(super) fn report_established(&mut self, session: u32) {
         let Some(known) = self.state.core.session(session) else { return };
         let address = Address::new(known.engine, known.locators, 0);
-        if known.datagram.is_none() {
+        if !known.has_datagrams() {
             let state = &mut *self.state;
             if let Some(control) = state.controls.get_mut(session as usize) {
                 state.engine_questions.begin_stream(control);

@@ -47,10 +47,8 @@ pub(crate) struct ControlLane {
     pub(super) moving: Option<LaneKey>,
     /// The turn in which a message was last sent at once: the others of a burst coalesce.
     pub(super) flushed_poll: u64,
-    /// In datagram mode: the rest of a segment that was partially sent.
+    /// Segments for it, or the rest of one, that the kernel has not taken.
     pub(crate) unsent: Vec<u8>,
-    /// The session is in datagram mode: it sends segments.
-    pub(super) has_datagram_mode: bool,
     /// The session has no datagrams, and is counted as such ([`super::monitor::EngineQuestions`]).
     pub(super) is_stream: bool,
     /// The turn in which long segments were last sent, and the bytes of them that it still may
@@ -310,26 +308,12 @@ impl Engine {
             self.transmit(session, CARRIER, false);
             return self.driver.flush_datagrams();
         };
-        if control.has_datagram_mode {
-            // The goodbye has to follow the rest of a partially sent segment.
-            let unsent = &mut control.unsent;
-            while !unsent.is_empty() || state.core.poll_segment_for_stream(session, unsent) {
-                match self.driver.send(lane, unsent) {
-                    Ok(sent) => drop(unsent.drain(..sent)),
-                    Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                    Err(_) => break,
-                }
-            }
-            return;
-        }
-        // Not `flush`: a broken lane would be taken for the cause.
-        loop {
-            let bytes = state.core.prepare(session);
-            if bytes.is_empty() {
-                break;
-            }
-            match self.driver.send(lane, bytes) {
-                Ok(sent) => state.core.handle_transmitted(session, sent),
+        // The goodbye has to follow the rest of a partially sent segment. Not `flush`: a broken
+        // lane would be taken for the cause.
+        let unsent = &mut control.unsent;
+        while !unsent.is_empty() || state.core.append_next_segment(session, unsent) {
+            match self.driver.send(lane, unsent) {
+                Ok(sent) => drop(unsent.drain(..sent)),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(_) => break,
             }
@@ -345,9 +329,7 @@ impl Engine {
             let state = &mut *self.state;
             match state.core.stage(id) {
                 Staged::Eager { room, completes } => {
-                    let length = room.len();
                     state.completions.gather(id, 0, room);
-                    state.sum_staged(id, length);
                     if completes {
                         use crate::proto::effects::{Effects, Ended};
                         state.completions.complete(id, Ended::Sent { accepted: 0 });
@@ -355,9 +337,7 @@ impl Engine {
                     happened = true;
                 }
                 Staged::Rts { room } => {
-                    let length = room.len();
                     state.completions.gather(id, 0, room);
-                    state.sum_staged(id, length);
                     happened = true;
                 }
                 Staged::Source { room } => {
@@ -410,50 +390,13 @@ impl Engine {
     /// Sends the staged data of a session, as far as the kernel takes it. Call
     /// [`super::traits::DatagramIo::flush_datagrams`] when no other session follows.
     pub(crate) fn flush(&mut self, session: u32) -> bool {
-        let state = &mut *self.state;
-        let Some(control) = state.controls.get_mut(session as usize) else {
+        let has_lane = |control: &ControlLane| control.lane.is_some();
+        if !self.state.controls.get(session as usize).is_some_and(has_lane)
+            && self.state.core.is_loopback(session)
+        {
             return self.flush_loopback(session);
-        };
-        if control.has_datagram_mode {
-            return self.flush_segments(session);
         }
-        let Some(lane) = control.lane else { return self.flush_loopback(session) };
-        if control.is_blocked {
-            return false;
-        }
-        let mut happened = false;
-        loop {
-            let bytes = state.core.prepare(session);
-            if bytes.is_empty() {
-                break;
-            }
-            let length = bytes.len();
-            match self.driver.send(lane, bytes) {
-                Ok(sent) => {
-                    happened = true;
-                    state.core.expect_answer(session);
-                    control.await_something(session, &mut state.awaited);
-                    state.core.handle_transmitted(session, sent);
-                    if sent < length {
-                        continue;
-                    }
-                }
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    control.block(session, &mut state.blocked);
-                    if !planted!(ForgetWritable) {
-                        self.watch(lane, Interest::Writable);
-                    }
-                    return happened;
-                }
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => {
-                    self.handle_unsendable(session, &error);
-                    return true;
-                }
-            }
-        }
-        state.core.keep_dirty_if_starved(session);
-        happened
+        self.flush_segments(session)
     }
 
     /// Handles a connection that takes no data any more. Data that the peer sent before it closed
@@ -471,9 +414,9 @@ impl Engine {
         }
     }
 
-    /// Ends a session that has sent a goodbye once that is delivered as far as this side can
-    /// detect: in stream mode the peer's kernel acknowledges it ([`Self::check_peers`]), unless its
-    /// process closes sooner.
+    /// Ends a session that has sent a goodbye once that is acknowledged. Without datagrams the
+    /// peer's kernel may acknowledge it first ([`Self::check_peers`]), unless its process closes
+    /// sooner.
     ///
     /// RR-END-1.
     pub(super) fn end_if_left(&mut self, session: u32) -> bool {
@@ -485,15 +428,10 @@ impl Engine {
         has_left
     }
 
-    /// Handles staged data of a session without a lane: it is not connected, or the loopback.
+    /// Handles staged data of the session with this engine.
     fn flush_loopback(&mut self, session: u32) -> bool {
         let state = &mut *self.state;
-        if !state.core.is_loopback(session) {
-            return false;
-        }
-        let happened = state.core.turn_around(session, state.now_ns, &mut state.completions);
-        state.core.keep_dirty_if_starved(session);
-        happened
+        state.core.turn_around(session, state.now_ns, &mut state.completions)
     }
 
     /// Sends the data staged last as its hint requires.

@@ -242,13 +242,6 @@ impl EngineState {
         Address::new(self.core.engine(), self.locators, endpoint)
     }
 
-    /// Adds the staged first bytes of a send to the checksum, where there is one.
-    #[inline]
-    pub(super) fn sum_staged(&mut self, id: Id, length: usize) {
-        let completions = &self.completions;
-        self.core.sum_payload(|before| completions.continue_sum(id, 0, length, before));
-    }
-
     /// Returns whether nothing is outstanding: no operation, no unsent byte, no connection attempt.
     pub(crate) fn is_quiescent(&self) -> bool {
         self.core.operations().len() == 0
@@ -337,8 +330,9 @@ impl Engine {
     pub(crate) fn detach(
         mut self,
     ) -> Result<(Box<EngineState>, Vec<(LaneKey, EngineFd)>), (Self, Error)> {
-        // Applies the last acknowledgements.
+        // Applies the last acknowledgements, and sends those that are due.
         self.state.drain_all_paths();
+        self.acknowledge(true);
         if !self.state.is_quiescent() {
             let error = Error::misuse(
                 "an endpoint is detached only while nothing is outstanding: wait for its \
@@ -346,7 +340,6 @@ impl Engine {
             );
             return Err((self, error));
         }
-        self.acknowledge(true);
         match self.driver.dismantle() {
             Ok(sockets) => {
                 let sockets = sockets.into_iter().map(|(lane, socket)| (lane, socket.into()));

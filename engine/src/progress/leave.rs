@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use super::completions::Completions;
-use super::engine::Engine;
+use super::engine::{Engine, EngineState};
 use super::roles::Role;
 use super::traits::CloseMode;
 
@@ -43,11 +43,13 @@ impl Engine {
         // Peers that read their data must get a goodbye, even if another peer does not.
         let deadline = deadline.max(Instant::now() + linger / 4);
         let flushed = |engine: &mut Self| {
-            let core = &engine.state.core;
+            let EngineState { core, controls, .. } = &*engine.state;
             let is_done = core.sessions().iter().all(|(id, session)| {
+                let is_taken =
+                    || controls.get(id.index()).is_none_or(|control| control.unsent.is_empty());
                 !session.is_connected()
                     || session.engine == core.engine()
-                    || core.is_settled(id.index() as u32)
+                    || (core.is_settled(id.index() as u32) && is_taken())
             });
             is_done.then_some(())
         };

@@ -188,7 +188,6 @@ impl Engine {
             Decision::ReportSegmentsLost { bytes } => {
                 state.core.announce_control_segments_lost(session, bytes);
             }
-            Decision::AskForAck => state.core.ask_for_ack(session),
             Decision::GiveUp(failure) => self.give_up(session, failure),
             Decision::Fail(failure) => {
                 state.core.fail_session(session, failure, &mut state.completions);
@@ -229,7 +228,10 @@ impl Engine {
         awaited.dedup();
         awaited.retain(|&session| {
             self.check_peer(session);
-            let EngineState { core, controls, .. } = &mut *self.state;
+            let EngineState { core, controls, paths, .. } = &mut *self.state;
+            if !core.has_datagrams(session) {
+                paths.note_stream_use(session);
+            }
             let Some(control) = controls.get_mut(session as usize) else { return false };
             let is_expected = core.is_answer_due(session) && control.lane.is_some();
             control.is_awaited =
@@ -260,8 +262,7 @@ impl Engine {
     fn check_peer(&mut self, session: u32) {
         let control = self.control(session);
         if control.lane.is_some() && !control.partial.is_empty() {
-            let has_datagram_mode = control.has_datagram_mode;
-            self.handle_lane_event(session, LaneEvent::RestMissing { has_datagram_mode });
+            self.handle_lane_event(session, LaneEvent::RestMissing);
         }
         if self.state.core.holds_long(session) {
             // An owner that computes reads no TCP; a datagram makes the background thread do it.

@@ -235,7 +235,6 @@ impl Engine {
     ) -> bool {
         let Some(room) = self.state.core.stage_put_now(session, request) else { return false };
         room.copy_from_slice(bytes);
-        self.state.core.sum_payload(|before| crc32c::crc32c_append(before, bytes));
         self.state.completions.copied_bytes += bytes.len() as u64;
         self.state.completions.count(request.endpoint, CounterEvents::WRITE, true);
         self.flush_posted(session, request.hint, more);

@@ -104,16 +104,14 @@ impl Engine {
         }
     }
 
-    /// Sends bytes that the caller keeps, if they can be sent now. `fill` copies them, `sum`
-    /// continues a CRC32C with them, `whole` are these bytes if they are contiguous. `Ok(false)`:
-    /// not now.
+    /// Sends bytes that the caller keeps, if they can be sent now. `fill` copies them, `whole` are
+    /// these bytes if they are contiguous. `Ok(false)`: not now.
     #[inline]
     pub(crate) fn send_now(
         &mut self,
         request: &SendRequest,
         more: bool,
         fill: impl FnOnce(&mut [u8]),
-        sum: impl FnOnce(u32) -> u32,
         whole: Option<&[u8]>,
     ) -> Result<bool, SendRefusal> {
         let session = self.state.core.route(request.peer)?;
@@ -127,7 +125,6 @@ impl Engine {
         }
         if let Some(room) = self.state.core.stage_now(session, request) {
             fill(room);
-            self.state.core.sum_payload(sum);
             self.state.completions.copied_bytes += request.length;
             self.flush_posted(session, request.hint, more);
             return Ok(true);
@@ -137,14 +134,13 @@ impl Engine {
             self.state.core.want_connection(session, now_ns);
             return Ok(false);
         }
-        // A full staging buffer is emptied by being sent.
+        // Segments that are sent make space for others.
         let is_flushed = self.flush(session);
         self.driver.flush_datagrams();
         if is_flushed {
             self.stage_waiting();
             if let Some(room) = self.state.core.stage_now(session, request) {
                 fill(room);
-                self.state.core.sum_payload(sum);
                 self.state.completions.copied_bytes += request.length;
                 self.flush_posted(session, request.hint, more);
                 return Ok(true);
@@ -170,9 +166,8 @@ impl Engine {
         if !request.is_plain() {
             return self.inject_by_operation(request, bytes, route, more);
         }
-        let sum = |before| crc32c::crc32c_append(before, bytes);
         let fill = |room: &mut [u8]| room.copy_from_slice(bytes);
-        match self.send_now(request, more, fill, sum, Some(bytes)) {
+        match self.send_now(request, more, fill, Some(bytes)) {
             Ok(true) => {
                 self.note_hint(request);
                 self.state.completions.count(request.endpoint, CounterEvents::SEND, true);
@@ -233,12 +228,10 @@ impl Engine {
             let shape = &memory.shape;
             // SAFETY: the buffer (or the poster's guarantee) keeps the memory for this call.
             let fill = |room: &mut [u8]| unsafe { shape.copy_to(0, room) };
-            // SAFETY: as above.
-            let sum = |before| unsafe { shape.checksum(0, shape.len(), before) };
             let whole = shape.as_span().filter(|span| span.len > 0);
             // SAFETY: as above, for all of the one piece that it is.
             let whole = whole.map(|it| unsafe { std::slice::from_raw_parts(it.ptr, it.len) });
-            let sent = self.send_now(request, more, fill, sum, whole);
+            let sent = self.send_now(request, more, fill, whole);
             match sent {
                 Ok(true) => {
                     self.note_hint(request);

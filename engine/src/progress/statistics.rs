@@ -56,8 +56,7 @@ impl Engine {
         let core = state.core.counters();
         let datagrams = state.paths.counters();
         let violations = state.core.regions().violations();
-        let staging_bytes = state.core.staging().allocated_bytes()
-            + state.core.datagrams().segments.allocated_bytes().0;
+        let staging_bytes = state.core.datagrams().segments.allocated_bytes().0;
         Counters {
             syscalls: driver.syscalls,
             copied_bytes: state.completions.copied_bytes,

@@ -1,30 +1,37 @@
-//! Segments on the control connection of a session in datagram mode.
+//! Segments on the control connection.
 //!
-//! All of them use it while the session's path carries none; and the long ones while the connection
-//! is on this path.
+//! All of a session use it while no path carries them, or none ever does; and the long ones while
+//! the connection is on the primary path.
 //!
 //! ```text
-//!  short ──> path, if it is open ──> datagrams
+//!  short ──> path, if one is open ──> datagrams
 //!      \___ otherwise ___
 //!                        v
 //!  long  ──────────────> unsent ──> TCP
 //! ```
 //!
-//! A long segment is passed to the kernel from where it was gathered, or, if nothing is ahead of
-//! it, from the user's memory before it is gathered; `unsent` has the rest that the kernel did not
-//! take. A turn sends at most [`LONG_BYTES_PER_TURN`], and short segments go first.
+//! A segment that is alone, or long, is passed to the kernel from where it was gathered, or, if
+//! nothing is ahead of it, from the user's memory before it is gathered; `unsent` has several short
+//! ones, and what the kernel did not take. With a path a turn sends at most
+//! [`LONG_BYTES_PER_TURN`], and short segments go first.
 
 use std::io::ErrorKind;
 
 use super::control::ControlLane;
 use super::engine::{Engine, EngineState};
-use super::traits::Interest;
-use crate::proto::datagram::append_segment;
+use super::traits::{Interest, LaneKey};
+use crate::driver::AnyDriver;
+use crate::proto::datagram::{Outgoing, append_segment};
 use crate::proto::paths::CARRIER;
 
 /// Bytes of long segments that a session sends in one turn, in whole segments: they delay short
 /// messages.
 const LONG_BYTES_PER_TURN: usize = 64 << 10;
+
+/// Bytes of short segments that are passed to the kernel in one call, about; and the length from
+/// which one is passed in a call of its own, since that costs less than its copy.
+const CALL_BYTES: usize = 64 << 10;
+const ALONE_BYTES_MIN: usize = 8 << 10;
 
 /// Result of sending the rest of a partially sent segment.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -47,6 +54,28 @@ impl ControlLane {
     pub(super) fn count_long(&mut self, poll: u64, bytes: usize) {
         self.long_bytes_left = self.long_bytes_left(poll).saturating_sub(bytes);
         self.long_poll = poll;
+    }
+}
+
+impl ControlLane {
+    /// Passes a segment to the kernel if nothing is ahead of it and it is worth a call of its own;
+    /// `unsent` keeps what the kernel does not take. Returns how much it takes. An error is
+    /// detected with the next call.
+    #[inline]
+    fn send_segment(
+        &mut self,
+        driver: &mut AnyDriver,
+        lane: LaneKey,
+        (segment, has_checksums): (Outgoing<'_>, bool),
+    ) -> usize {
+        let is_alone = segment.is_last || segment.bytes.len() >= ALONE_BYTES_MIN;
+        if has_checksums || !is_alone || !self.unsent.is_empty() {
+            append_segment(&mut self.unsent, segment.bytes, has_checksums);
+            return 0;
+        }
+        let sent = driver.send(lane, segment.bytes).unwrap_or(0);
+        self.unsent.extend_from_slice(&segment.bytes[sent..]);
+        sent
     }
 }
 
@@ -78,7 +107,7 @@ impl Engine {
         paths.is_none_or(|paths| !paths.are_several() || !paths.is_suspect(paths.stream_at()))
     }
 
-    /// Sends the segments of a session in datagram mode, on its path or on its TCP lane.
+    /// Sends the segments of a session, on its path or on its control connection.
     pub(super) fn flush_segments(&mut self, session: u32) -> bool {
         let mut happened = false;
         let mut is_by_path = self.is_by_datagram(session);
@@ -127,26 +156,56 @@ impl Engine {
         }
     }
 
-    /// Sends all segments on the TCP lane.
+    /// Sends all segments on the control connection.
     fn flush_by_stream(&mut self, session: u32) -> bool {
         let mut happened = false;
-        self.await_something(session);
         loop {
             let state = &mut *self.state;
             let Some(control) = state.controls.get_mut(session as usize) else { return happened };
-            if control.lane.is_none() || control.is_blocked {
-                return happened;
+            let Some(lane) = control.lane.filter(|_| !control.is_blocked) else { return happened };
+            if control.unsent.is_empty() {
+                let Some(next) = state.core.poll_segment_for_stream(session) else {
+                    return happened;
+                };
+                let sent = control.send_segment(&mut self.driver, lane, next);
+                control.await_something(session, &mut state.awaited);
+                if sent > 0 {
+                    happened = true;
+                    state.core.expect_answer(session);
+                }
             }
             let unsent = &mut control.unsent;
-            if unsent.is_empty() && !state.core.poll_segment_for_stream(session, unsent) {
-                return happened;
-            }
+            while !unsent.is_empty()
+                && unsent.len() < CALL_BYTES
+                && state.core.append_next_segment(session, unsent)
+            {}
             match self.send_rest(session) {
                 Rest::Taken => happened = true,
                 Rest::Blocked => return happened,
                 Rest::Failed => return true,
             }
         }
+    }
+
+    /// Sends the segment staged last for a session on its control connection, if nothing else
+    /// waits, and no path carries segments. Returns `false`, without effect, if not.
+    pub(super) fn send_lone_by_stream(&mut self, session: u32) -> bool {
+        let state = &mut *self.state;
+        let Some(control) = state.controls.get_mut(session as usize) else { return false };
+        let Some(lane) = control.lane.filter(|_| !control.is_blocked) else { return false };
+        let Some(lone) = state.core.lone_segment(session) else { return false };
+        let has_checksums = lone.has_checksums();
+        let Some(segment) = lone.take() else { return false };
+        let sent = control.send_segment(&mut self.driver, lane, (segment, has_checksums));
+        control.await_something(session, &mut state.awaited);
+        let is_whole = control.unsent.is_empty();
+        if sent > 0 {
+            state.core.expect_answer(session);
+        }
+        if !is_whole {
+            self.send_rest(session);
+        }
+        true
     }
 
     /// Sends long segments, as many as this turn may.
@@ -215,7 +274,9 @@ impl Engine {
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
                     control.block(session, &mut self.state.blocked);
-                    self.watch(lane, Interest::Writable);
+                    if !planted!(ForgetWritable) {
+                        self.watch(lane, Interest::Writable);
+                    }
                     return Rest::Blocked;
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}

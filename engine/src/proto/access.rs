@@ -10,7 +10,6 @@ use super::datagram::Shared;
 use super::endpoints::Endpoints;
 use super::hint::{Hint, Hinted};
 use super::operation::{Operation, OperationState, Serving};
-use super::outbox::StagingPool;
 
 use super::session::Session;
 use super::table::{Id, Table};
@@ -103,13 +102,7 @@ impl Core {
         &self.unexpected
     }
 
-    /// Returns the staging buffers of stream mode.
-    #[inline]
-    pub(crate) fn staging(&self) -> &StagingPool {
-        &self.staging
-    }
-
-    /// Returns the shared state of sessions in datagram mode.
+    /// Returns the state of segments that all sessions share.
     #[inline]
     pub(crate) fn datagrams(&self) -> &Shared {
         &self.datagrams

@@ -37,9 +37,9 @@ pub(crate) struct Config {
     pub(crate) operations_max: usize,
     /// Sessions.
     pub(crate) sessions_max: usize,
-    /// Size and number of staging buffers.
+    /// Memory for segments, as a number of buffers of this length.
     pub(crate) staging_bytes: usize,
-    /// Number of staging buffers.
+    /// Number of these buffers.
     pub(crate) staging_buffers_max: usize,
     /// Connection attempts.
     pub(crate) retry: Retry,

@@ -10,8 +10,8 @@
 //!    lane, the chunk events in [`super::rendezvous`], connection events;
 //! 3. [`Core::poll_waiting`], then [`Core::poll_grants`], then [`Core::poll_action`] until it
 //!    returns `None`, then [`Core::poll_runnable`] for the chunks of bulk lanes, then
-//!    [`Core::poll_dirty`] and for each of these sessions
-//!    [`Core::prepare`] / [`Core::handle_transmitted`].
+//!    [`Core::poll_dirty`] and for each of these sessions its segments, as [`super::datagram`]
+//!    states.
 //!
 //! `now_ns` never decreases. Deadlines are not handled on their own: [`Core::next_deadline_ns`]
 //! returns the next one.
@@ -27,12 +27,11 @@ use super::claims::Claim;
 pub(crate) use super::config::Config;
 use super::connection::Retry;
 use super::datagram::Carrier;
-use super::effects::{Effects, Ended, RemoteName};
+use super::effects::{Effects, RemoteName};
 use super::endpoints::Endpoints;
 use super::failure::PeerFailure;
 use super::lanes::Wait;
 use super::operation::Operation;
-use super::outbox::StagingPool;
 use super::peers::SlotReservation;
 use super::pieces::Granted;
 use super::place::Places;
@@ -41,7 +40,7 @@ use super::session::{ControlFrame, Session};
 use super::table::{Id, Table};
 use super::unexpected::{Message, Unexpected};
 use crate::wire::CmaSource;
-use crate::wire::{Frame, FrameError, Frames, SEGMENT_BYTES_MAX};
+use crate::wire::FrameError;
 
 /// Bit of a 64-bit context that separates untagged messages from tagged ones.
 pub(crate) const UNTAGGED: u64 = 1 << 32;
@@ -171,8 +170,7 @@ pub(crate) struct Core {
     pub(super) unexpected: Unexpected,
     /// Messages removed from matching by handle.
     pub(super) claims: Table<Claim>,
-    pub(super) staging: StagingPool,
-    /// State shared by sessions in datagram mode.
+    /// State of segments that all sessions share.
     pub(super) datagrams: super::datagram::Shared,
     pub(super) lanes: Table<BulkLane>,
     /// Rails of this engine, if there are several.
@@ -185,8 +183,6 @@ pub(crate) struct Core {
     /// Lanes that may have a chunk for the driver.
     runnable: VecDeque<Id>,
     pub(super) actions: VecDeque<Action>,
-    /// The session whose newest frame lacks its payload in the checksum.
-    pub(super) unsummed: Option<u32>,
     /// Sessions with something to send.
     pub(super) dirty: Vec<u32>,
     /// Sessions that owe an acknowledgement of what a stream or a ring carried, each once.
@@ -241,7 +237,6 @@ impl Core {
             operations: Table::new(config.operations_max),
             unexpected: Unexpected::new(unexpected_max),
             claims: Table::new(usize::MAX),
-            staging: StagingPool::new(config.staging_bytes, config.staging_buffers_max),
             datagrams: super::datagram::Shared::new(&config),
             lanes: Table::new(config.bulk_lanes_max),
             rails: Vec::new(),
@@ -251,7 +246,6 @@ impl Core {
             processes: super::process_status::Processes::default(),
             runnable: VecDeque::new(),
             actions: VecDeque::new(),
-            unsummed: None,
             dirty: Vec::new(),
             owing_acks: Vec::new(),
             unblocked: Vec::new(),
@@ -304,7 +298,7 @@ impl Core {
     ) -> Result<usize, FrameError> {
         let mut used = 0;
         while let Some(session) = self.sessions.at_mut(slot as usize) {
-            let whole = if session.outbox.has_checksums() {
+            let whole = if session.has_checksums {
                 Session::split_checked(&bytes[used..])?
             } else {
                 Session::split_segment(&bytes[used..])?
@@ -313,111 +307,14 @@ impl Core {
             if !session.is_connected() {
                 break;
             }
-            if session.datagram.is_some() {
-                self.note_segment_from(Carrier::Stream, slot, (header, length), now_ns);
-                self.handle_segment(slot, header, body, now_ns, effects)?;
-                used += length;
-                continue;
-            }
-            self.counters.segments_received += 1;
-            let has_credit = session.handle_header(header)?;
-            // A fence may wait for acknowledgements in these.
-            if session.has_waiting() && (has_credit || !session.fences.is_empty()) {
-                self.unblocked.push(slot);
-            }
-            while let Some(operation) = session.pop_delivered() {
-                if let Some(operation_) = self.operations.remove(operation) {
-                    effects.complete(operation, Ended::Sent { accepted: operation_.length });
-                }
-            }
-            self.handle_frames(slot, header.frames.get(), body, now_ns, effects)?;
+            self.note_segment_from(Carrier::Stream, slot, (header, length), now_ns);
+            self.handle_segment(slot, header, body, now_ns, effects)?;
             used += length;
-        }
-        if let Some(session) = self.sessions.at_mut(slot as usize)
-            && session.has_update()
-        {
-            self.mark_dirty(slot);
         }
         Ok(used)
     }
 
-    /// RR-SEG-4, RR-MATCH-1
-    fn handle_frames(
-        &mut self,
-        slot: u32,
-        announced: u16,
-        body: &[u8],
-        now_ns: u64,
-        effects: &mut impl Effects,
-    ) -> Result<(), FrameError> {
-        debug_assert!(body.len() <= SEGMENT_BYTES_MAX, "split_segment bounds the length");
-        let mut frames = Frames::new(body);
-        let mut held = 0u16;
-        while let Some(frame) = frames.next_frame()? {
-            held = held.wrapping_add(1);
-            match frame {
-                Frame::Eager(header, data, payload) => {
-                    self.take_eager::<false>(slot, header, data, payload, now_ns, effects)?;
-                }
-                Frame::Rts(header, data, first) => {
-                    self.take_rts::<false>(slot, header, data, first, effects)?;
-                }
-                Frame::EagerParts(header, _) => {
-                    return Err(FrameError::PartsInStream(header.length.get()));
-                }
-                Frame::Part(part, bytes) => {
-                    let end = part.offset.get().saturating_add(bytes.len() as u32);
-                    return Err(FrameError::PartsInStream(end));
-                }
-                Frame::Data(data, _) => {
-                    let (offset, length) = (data.offset.get(), data.length.get());
-                    let why = "streams have bulk lanes for that";
-                    return Err(FrameError::BadData { offset, length, why });
-                }
-                Frame::Grant(grant) => self.handle_grant(slot, grant)?,
-                Frame::Done(done) => self.handle_done(slot, done, effects),
-                Frame::Matched(matched) => self.handle_matched(slot, matched, effects),
-                Frame::Refused(refused) => self.handle_refused(slot, refused, effects),
-                Frame::LanesWanted => self.handle_lanes_wanted(slot, now_ns),
-                Frame::Rail(rail) => self.handle_rail(slot, rail)?,
-                Frame::LaneLost(lost) => self.handle_lane_lost(slot, lost),
-                Frame::OneSided(header, data, operands) => {
-                    let by = (slot, 0);
-                    self.handle_one_sided(by, header, data, operands, now_ns, effects)?;
-                }
-                Frame::Reply(reply, bytes) => self.handle_reply(slot, reply, bytes, effects)?,
-                Frame::ReplyRts(reply, source) => {
-                    self.handle_reply_rts(slot, reply, source, effects)
-                }
-                Frame::ProcessQuery(query) => self.handle_process_query(slot, query, now_ns),
-                Frame::ProcessStatus(status) => self.handle_process_status(slot, status)?,
-                Frame::Goodbye(goodbye) => {
-                    let failure = PeerFailure::of_goodbye(goodbye.reason);
-                    self.fail_session(slot, failure, effects);
-                    return Ok(());
-                }
-            }
-        }
-        self.counters.frames_received += u64::from(held);
-        if held != announced {
-            return Err(FrameError::WrongCount { announced, held });
-        }
-        Ok(())
-    }
-
     // ---- Outgoing bytes ----
-
-    /// Adds the payload of the message staged last to its checksum; `sum` continues a CRC32C with
-    /// it, from the source memory. Call it after each [`Self::stage`] and [`Self::stage_now`] that
-    /// returned space.
-    #[inline]
-    pub(crate) fn sum_payload(&mut self, sum: impl FnOnce(u32) -> u32) {
-        if let Some(slot) = self.unsummed.take()
-            && let Some(session) = self.sessions.at_mut(slot as usize)
-        {
-            session.outbox.add_to_sum(sum);
-        }
-    }
 
     /// Marks a session as having something to send.
     #[inline]
@@ -477,7 +374,7 @@ impl Core {
     pub(super) fn push_control_later(&mut self, session: u32, control: ControlFrame) -> bool {
         let Some(known) = self.sessions.at_mut(session as usize) else { return false };
         if known.is_connected() {
-            known.push_control(&mut self.staging, control);
+            known.push_control(control);
         }
         known.is_connected()
     }
@@ -529,41 +426,6 @@ impl Core {
     pub(crate) fn clean(&mut self, session: u32) {
         if self.dirty.last() == Some(&session) {
             self.poll_dirty();
-        }
-    }
-
-    /// Completes the flush of a session. If it got no staging buffer, because other sessions hold
-    /// them all, it is retried in the next poll, after the others.
-    #[inline]
-    pub(crate) fn keep_dirty_if_starved(&mut self, session: u32) {
-        let Some(known) = self.sessions.at_mut(session as usize) else { return };
-        let is_starved = known.is_connected()
-            && known.outbox.is_empty()
-            && (!known.control.is_empty() || known.has_update() || known.asks_ack);
-        if is_starved && !known.is_dirty {
-            known.is_dirty = true;
-            self.dirty.insert(0, session);
-        }
-    }
-
-    /// Returns the bytes to send next on the control lane of a session; empty when there are none.
-    #[inline]
-    pub(crate) fn prepare(&mut self, session: u32) -> &[u8] {
-        let Some(known) = self.sessions.at_mut(session as usize) else { return &[] };
-        if !known.is_connected() {
-            return &[];
-        }
-        known.prepare(&mut self.staging);
-        known.outbox.pending()
-    }
-
-    /// Notes that the kernel took `count` of these bytes.
-    #[inline]
-    pub(crate) fn handle_transmitted(&mut self, session: u32, count: usize) {
-        let Some(known) = self.sessions.at_mut(session as usize) else { return };
-        known.outbox.advance(&mut self.staging, count);
-        if known.has_waiting() {
-            self.unblocked.push(session);
         }
     }
 

@@ -12,7 +12,6 @@ use std::collections::VecDeque;
 
 use super::core::Core;
 use super::operation::{Operation, OperationState};
-use super::session::Session;
 use super::table::{Id, Table};
 
 /// A fence; see the module.
@@ -89,14 +88,10 @@ impl Core {
         let (epoch, end) = match fence.mark {
             Some(mark) => mark,
             None => {
-                let end = session.next_frame();
-                let asks = match session.datagram.as_deref_mut() {
-                    Some(datagram) => {
-                        datagram.request_early_ack(pool, fence.send);
-                        datagram.has_update_due()
-                    }
-                    None => session.demand_ack(),
-                };
+                let Some(datagram) = session.datagram.as_deref_mut() else { return true };
+                let end = datagram.next_frame();
+                datagram.request_early_ack(pool, fence.send);
+                let asks = datagram.has_update_due();
                 fence.mark = Some((session.epoch, end));
                 if asks && !std::mem::replace(&mut session.is_dirty, true) {
                     self.dirty.push(slot);
@@ -105,29 +100,7 @@ impl Core {
             }
         };
         epoch != session.epoch
-            || match session.datagram.as_deref() {
-                Some(datagram) => datagram.has_acked_before(pool, end),
-                None => session.has_acked_before(end),
-            }
-    }
-}
-
-impl Session {
-    /// Requests an acknowledgement of all frames with the next segment, in stream mode. Returns
-    /// `false` if there is nothing to request.
-    pub(super) fn demand_ack(&mut self) -> bool {
-        self.asks_ack |= self.acked_frame != self.next_frame;
-        self.asks_ack
-    }
-
-    /// Returns the number of the next frame.
-    pub(super) fn next_frame(&self) -> u32 {
-        self.datagram.as_deref().map_or(self.next_frame, |datagram| datagram.next_frame())
-    }
-
-    /// Returns whether the peer has acknowledged all frames before `end`, in stream mode.
-    pub(super) fn has_acked_before(&self, end: u32) -> bool {
-        self.next_frame.wrapping_sub(self.acked_frame) <= self.next_frame.wrapping_sub(end)
+            || session.datagram.as_deref().is_none_or(|it| it.has_acked_before(pool, end))
     }
 }
 

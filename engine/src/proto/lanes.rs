@@ -203,8 +203,8 @@ impl Core {
         if session.connection.is_initiator() {
             return Err(HelloStatus::Busy);
         }
-        // In stream mode the data of a closed lane is lost.
-        let at = session.rails.position(hello.path.get()).filter(|_| session.datagram.is_some());
+        // A session without datagrams ends with its connection.
+        let at = session.rails.position(hello.path.get()).filter(|_| session.has_datagrams());
         let at = at.ok_or(HelloStatus::Malformed)?;
         session.last_move = Some(number);
         Ok((slot, at as u8))

@@ -1,15 +1,18 @@
 //! The session of an engine with itself: messages between its own endpoints.
 //!
 //! It is a session like any other (credit, unexpected messages, levels, order), established from
-//! the start, whose control lane is memory: staged segments are passed to its own receiving side. A
-//! rendezvous message is copied once, from the send's memory to the receive's.
+//! the start, whose control connection is memory: segments are passed to its own receiving side,
+//! which acknowledges them by that. A rendezvous message is copied once, from the send's memory to
+//! the receive's.
 
 use super::core::{Core, ENVELOPES_MIN};
+use super::datagram::Asks;
 use super::effects::{Arrival, Effects, Ended};
 use super::failure::PeerFailure;
 use super::operation::{Operation, OperationState};
 use super::session::Limits;
 use super::table::Id;
+use crate::wire::segment::SEGMENT_HEADER_BYTES;
 
 impl Core {
     /// Returns whether a session is the engine's own.
@@ -34,6 +37,7 @@ impl Core {
         let Some(session) = self.sessions.at_mut(slot as usize) else { return };
         session.connection.loop_back();
         session.establish(limits, limits, None, None);
+        self.begin_segments(slot, true);
         self.reserve(limits);
     }
 
@@ -46,15 +50,20 @@ impl Core {
         effects: &mut impl Effects,
     ) -> bool {
         let mut happened = false;
-        while let Some(session) = self.sessions.at_mut(slot as usize) {
-            session.prepare(&mut self.staging);
-            let Some((staging, sealed)) = session.outbox.take_sealed() else { break };
-            if session.has_waiting() {
-                self.unblocked.push(slot);
-            }
+        while let Some(outgoing) = self.poll_segment(slot, usize::MAX, Asks::Never) {
             happened = true;
-            let handled = self.handle_bytes(slot, &staging[sealed], now_ns, effects);
-            self.staging.give(staging);
+            let id = Id::from_u64(outgoing.token);
+            let handled = if outgoing.bytes.len() == SEGMENT_HEADER_BYTES {
+                // No frame is in it, and it is no segment of the pool.
+                let mut update = [0; SEGMENT_HEADER_BYTES];
+                update.copy_from_slice(outgoing.bytes);
+                self.handle_datagram(slot, &update, now_ns, effects)
+            } else {
+                let Some(segment) = self.take_segment(slot, id) else { break };
+                let handled = self.handle_datagram(slot, segment.whole(), now_ns, effects);
+                self.end_segment_of(slot, segment, effects);
+                handled
+            };
             if let Err(error) = handled {
                 debug_assert!(false, "loopback frames are valid: {error}");
                 let failure = PeerFailure::Protocol(error.to_string().into());
@@ -100,7 +109,6 @@ mod tests {
     use super::super::core::Config;
     use super::super::effects::CompletionLevel;
     use super::super::hint::Hint;
-    use super::super::outbox::StagingPool;
     use super::super::receive::ReceiveRequest;
     use super::super::send::SendRequest;
     use super::*;
@@ -123,7 +131,10 @@ mod tests {
         }
 
         fn with_bound(envelope_credits: u32, unexpected_messages: u64) -> Self {
-            let config = Config { envelope_credits, unexpected_messages, ..Config::for_tests() };
+            Self::of(Config { envelope_credits, unexpected_messages, ..Config::for_tests() })
+        }
+
+        fn of(config: Config) -> Self {
             let mut core = Core::new(7, config);
             let own = [0, 1].map(|_| {
                 let endpoint = core.open_endpoint().unwrap();
@@ -299,28 +310,31 @@ mod tests {
         assert!(bench.core.reserved_envelopes <= 4000);
     }
 
-    /// The acknowledgement request of a fence gets no staging buffer.
+    /// Few messages fit the segments of a session at a time.
     #[test]
-    fn fence_repeats_its_ack_request_when_there_is_space() {
-        let mut bench = Bench::new(64);
-        bench.send(1, 3, &[1], CompletionLevel::Inject);
-        const OWN: u32 = 0;
-        let mut others = StagingPool::new(4096, 1);
-        assert!(others.take().is_some(), "another session has it");
-        let pool = std::mem::replace(&mut bench.core.staging, others);
-        let (level, hint) = (CompletionLevel::Inject, Hint::Bulk);
-        let request = send_request(bench.own[1], 5, 3, 1);
-        let request = SendRequest { level, hint, fence: true, ..request };
-        let fenced = bench.core.new_send(&request).unwrap();
-        bench.memory.bytes.insert(fenced, vec![2]);
-        bench.core.enqueue(fenced, 0);
-        assert_eq!(bench.core.poll_waiting(), None, "it waits for an acknowledgement");
-        assert_eq!(bench.core.poll_dirty(), Some(OWN));
-        assert!(!bench.core.turn_around(OWN, 0, &mut bench.memory), "there is no room");
-        bench.core.keep_dirty_if_starved(OWN);
-        bench.core.staging = pool;
+    fn sends_that_wait_for_segments_continue() {
+        const COUNT: u64 = 100;
+        let config =
+            Config { envelope_credits: 200, eager_credit_bytes: 1 << 20, ..Config::for_tests() };
+        let mut bench = Bench::of(config);
+        let receives: Vec<Id> = (0..COUNT).map(|_| bench.receive(1, 3, 1000)).collect();
+        for number in 0..COUNT {
+            let request = send_request(bench.own[1], 5, 3, 1000);
+            let id = bench.core.new_send(&request).unwrap();
+            bench.memory.bytes.insert(id, vec![number as u8; 1000]);
+            bench.core.enqueue(id, 0);
+        }
+        stage(&mut bench.core, &mut bench.memory);
+        while let Some(session) = bench.core.poll_dirty() {
+            bench.core.turn_around(session, 0, &mut bench.memory);
+        }
+        assert!(!bench.core.is_at_rest(), "the loop must not sleep: others wait");
         bench.run();
-        assert!(bench.is_over(fenced));
+        for (number, receive) in receives.iter().enumerate() {
+            assert_eq!(bench.memory.ended[receive].2, [number as u8; 1000]);
+        }
+        assert_eq!(bench.core.operations.len(), 0);
+        assert_eq!(bench.core.datagrams.segments.len(), [0, 0]);
     }
 
     #[test]

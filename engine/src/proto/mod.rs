@@ -40,7 +40,6 @@ mod no_peer_left;
 mod offers;
 pub(crate) mod one_sided;
 pub(crate) mod operation;
-pub(crate) mod outbox;
 pub(crate) mod packet;
 pub(crate) mod paths;
 pub(crate) mod peers;

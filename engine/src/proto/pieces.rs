@@ -327,7 +327,7 @@ impl Core {
 
     fn queue_range(&mut self, slot: u32, range: Outgoing, hint: Hint) -> Result<(), FrameError> {
         let session = self.sessions.at(slot as usize);
-        if session.is_none_or(|session| session.datagram.is_none()) {
+        if session.is_none_or(|session| !session.has_datagrams()) {
             let (offset, length) = (range.offset, range.length);
             return Err(FrameError::BadGrant { offset, length, message: 0 });
         }

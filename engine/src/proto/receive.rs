@@ -239,13 +239,13 @@ impl Core {
         true
     }
 
-    /// Checks the preconditions of every message: its credit (`IS_CHARGED`: checked on arrival),
-    /// its source, its target. Returns the remote endpoint and the session's epoch; `Ok(None)`: the
-    /// endpoint is not open, and credit was returned.
+    /// Checks the preconditions of every message whose credit is charged: its source, its target.
+    /// Returns the remote endpoint and the session's epoch; `Ok(None)`: the endpoint is not open,
+    /// and credit was returned.
     ///
-    /// RR-MATCH-3, RR-CREDIT-1.
+    /// RR-MATCH-3.
     #[inline]
-    pub(super) fn admit<const IS_CHARGED: bool>(
+    pub(super) fn admit(
         &mut self,
         slot: u32,
         target: u16,
@@ -253,14 +253,6 @@ impl Core {
         payload_bytes: usize,
     ) -> Result<Option<(u32, u32)>, FrameError> {
         let Some(session) = self.sessions.at_mut(slot as usize) else { return Ok(None) };
-        if !IS_CHARGED && !session.envelopes.handle_arrival(1) {
-            return Err(FrameError::NoCredit("envelope"));
-        }
-        if !IS_CHARGED && !session.bytes.handle_arrival(payload_bytes as u32) {
-            // Buffered messages would otherwise stay charged until they are received.
-            session.envelopes.consume(1);
-            return Err(FrameError::NoCredit("eager byte"));
-        }
         let epoch = session.epoch;
         let known = session.remotes.get(usize::from(source)).copied().unwrap_or(u32::MAX);
         let remote = if known != u32::MAX {
@@ -288,10 +280,9 @@ impl Core {
         }
     }
 
-    /// Takes a whole message, with its remote data, whose turn it is; `IS_CHARGED` as of
-    /// [`Self::admit`].
+    /// Takes a whole message, with its remote data, whose turn it is and whose credit is charged.
     #[inline]
-    pub(super) fn take_eager<const IS_CHARGED: bool>(
+    pub(super) fn take_eager(
         &mut self,
         slot: u32,
         header: &Eager,
@@ -303,7 +294,7 @@ impl Core {
         let report = header.operation.get();
         let target = header.target_endpoint.get();
         let source = header.source_endpoint.get();
-        let admitted = self.admit::<IS_CHARGED>(slot, target, source, payload.len())?;
+        let admitted = self.admit(slot, target, source, payload.len())?;
         let Some((remote, epoch)) = admitted else {
             if report != 0 {
                 let status = crate::wire::done::STATUS_ABANDONED;
@@ -342,9 +333,9 @@ impl Core {
         Ok(())
     }
 
-    /// Takes a request to send, with the remote data of its message, whose turn it is; `IS_CHARGED`
-    /// as of [`Self::admit`].
-    pub(super) fn take_rts<const IS_CHARGED: bool>(
+    /// Takes a request to send, with the remote data of its message, whose turn it is and whose
+    /// credit is charged.
+    pub(super) fn take_rts(
         &mut self,
         slot: u32,
         header: &Rts,
@@ -355,7 +346,7 @@ impl Core {
         let send_operation = header.operation.get();
         let target = header.target_endpoint.get();
         let source = header.source_endpoint.get();
-        let admitted = self.admit::<IS_CHARGED>(slot, target, source, first.len())?;
+        let admitted = self.admit(slot, target, source, first.len())?;
         let Some((remote, epoch)) = admitted else {
             let status = crate::wire::done::STATUS_ABANDONED;
             self.push_control(slot, ControlFrame::done(send_operation, status, 0));

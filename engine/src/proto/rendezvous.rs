@@ -414,8 +414,7 @@ impl Core {
 
     /// Sends control frames that waited for the next grants, if there will be none.
     fn send_delayed_control(&mut self, slot: u32) {
-        let has_some =
-            |session: &Session| !session.control.is_empty() || session.outbox.has_open_segment();
+        let has_some = |session: &Session| !session.control.is_empty();
         if self.sessions.at(slot as usize).is_some_and(has_some) && !self.grants_soon(slot) {
             self.mark_dirty(slot);
         }
@@ -476,8 +475,7 @@ impl Core {
         if let Some(session) = self.sessions.at_mut(slot as usize) {
             session.eager_limit.follow(grant.eager_class);
             // In datagrams it may have been sent before the peer lost the lane and requested one.
-            session.lanes_wanted &=
-                session.datagram.is_some() && number < session.wanted_before_lane;
+            session.lanes_wanted &= session.has_datagrams() && number < session.wanted_before_lane;
         }
         self.mark_runnable(lane);
         Ok(())

@@ -2,20 +2,15 @@
 
 use std::collections::VecDeque;
 
-use zerocopy::IntoBytes;
-
 use super::core::{Core, UNTAGGED};
-use super::data_bytes::DataBytes;
 use super::datagram::stage_in_segment;
 use super::effects::{CompletionLevel, Effects, Ended};
 use super::failure::PeerFailure;
 use super::fence::target_of;
 use super::hint::Hint;
-use super::operation::{Operation, OperationState, Serving};
+use super::operation::{Operation, OperationState};
 use super::table::{Id, Table};
-use crate::wire::eager::EAGER_HEADER_BYTES;
-use crate::wire::rts::RTS_HEADER_BYTES;
-use crate::wire::{DATA_BYTES, EAGER_BYTES_MAX, Eager, Rts, eager, frame};
+use crate::wire::{DATA_BYTES, Eager, Rts, eager, frame};
 
 /// Maximum number of waiting sends that another one overtakes, since the scan takes time.
 const LOOK_BACK: usize = 256;
@@ -123,19 +118,6 @@ impl Core {
         }
     }
 
-    /// Requests an acknowledgement in stream mode from a process whose host has acknowledged
-    /// everything for a while, so that the end of the session does not leave deliveries unknown.
-    ///
-    /// RR-END-5.
-    pub(crate) fn ask_for_ack(&mut self, slot: u32) {
-        if let Some(session) = self.sessions.at_mut(slot as usize)
-            && session.ask_for_ack()
-            && !std::mem::replace(&mut session.is_dirty, true)
-        {
-            self.dirty.push(slot);
-        }
-    }
-
     /// Fast path: reserves space for a whole message that is sent now, without an operation.
     /// `None`: not connected, earlier sends wait, no credit, no space, or too long. The request is
     /// plain; its remote data is before the space.
@@ -146,47 +128,13 @@ impl Core {
         debug_assert!(request.is_plain(), "its header would lack something");
         let target = self.remotes.get(request.peer)?.endpoint;
         let known = self.sessions.at_mut(session as usize)?;
-        if known.datagram.is_some() {
-            let limit = self.config.eager_limit;
-            let pool = &mut self.datagrams.segments;
-            let staged = stage_in_segment(known, pool, session, request, target, limit);
-            let (room, is_first) = staged?;
-            if is_first {
-                self.dirty.push(session);
-            }
-            return Some(room);
-        }
-        let eager_limit = self.config.eager_limit.min(EAGER_BYTES_MAX as u32);
-        if rare!("a send that waits", 20) || !known.may_send_now(request.length, eager_limit) {
-            return None;
-        }
-        let length = request.length as usize;
-        let data = DataBytes::of(request.data);
-        let data = data.as_slice();
-        let bytes = EAGER_HEADER_BYTES + data.len() + length;
-        if !known.outbox.has_room(&self.staging, bytes) {
-            return None;
-        }
-        known.envelope_credit.spend(1);
-        known.byte_credit.spend(length as u32);
-        if !known.is_dirty {
-            known.is_dirty = true;
+        let limit = self.config.eager_limit;
+        let pool = &mut self.datagrams.segments;
+        let (room, is_first) = stage_in_segment(known, pool, session, request, target, limit)?;
+        if is_first {
             self.dirty.push(session);
         }
-        let header = eager_header(request, target, 0, 0);
-        if known.outbox.has_checksums() {
-            known.outbox.add_to_sum(|sum| {
-                crc32c::crc32c_append(crc32c::crc32c_append(sum, header.as_bytes()), data)
-            });
-            self.unsummed = Some(session);
-        }
-        known.completed_frame = Some(known.last_frame().wrapping_add(1));
-        let room = known.push_message(&mut self.staging, bytes)?;
-        let (head, room) = room.split_at_mut(EAGER_HEADER_BYTES);
-        head.copy_from_slice(header.as_bytes());
-        let (behind, payload) = room.split_at_mut(data.len());
-        behind.copy_from_slice(data);
-        Some(payload)
+        Some(room)
     }
 
     /// Whether a message cannot be sent at once: it exceeds the peer's window for eager bytes (it
@@ -202,7 +150,7 @@ impl Core {
             let window = session.eager_window.max(session.byte_credit.available());
             let window = u64::from(window.min(self.eager_limit_for(session)));
             let datagram = session.datagram.as_deref();
-            let is_whole = datagram.is_none_or(|it| it.takes_whole(request));
+            let is_whole = datagram.is_some_and(|it| it.takes_whole(request));
             session.is_connected() && (window < request.length || !is_whole)
         })
     }
@@ -326,92 +274,7 @@ impl Core {
         if let Some(one_sided) = self.sessions.at_mut(slot).and_then(|it| it.one_sided.as_mut()) {
             one_sided.note_turn_of_messages();
         }
-        if self.is_by_datagram(id) {
-            return self.stage_by_datagram(id);
-        }
-        // The block decides, the rest records: one look-up of the returned space.
-        let Some(operation) = self.operations.get(id) else { return Staged::Blocked };
-        let OperationState::Queued { level } = operation.state else { return Staged::Blocked };
-        let (slot, length) = (operation.session, operation.length);
-        let Some((request, target)) = self.request_of(operation, level) else {
-            return Staged::Blocked;
-        };
-        let Some(session) = self.sessions.at(slot as usize) else { return Staged::Blocked };
-        let eager_limit = u64::from(self.eager_limit_for(session));
-        let Some(session) = self.sessions.at_mut(slot as usize) else { return Staged::Blocked };
-        let bytes_left = u64::from(session.byte_credit.available());
-        let whole_limit = request.hint.eager_limit(eager_limit);
-        // A peer may pull messages that could have been sent eagerly.
-        let is_eager = length <= whole_limit
-            && length <= bytes_left
-            && !rare!("a short message that is pulled", 20);
-        let first = u64::from(self.config.rts_bytes).min(length).min(bytes_left).min(eager_limit);
-        let data = DataBytes::of(request.data);
-        let data = data.as_slice();
-        let (header, payload) = if is_eager {
-            (EAGER_HEADER_BYTES + data.len(), length as usize)
-        } else {
-            (RTS_HEADER_BYTES + data.len(), first as usize)
-        };
-        if session.envelope_credit.available() == 0
-            || !session.outbox.has_room(&self.staging, header + payload)
-        {
-            let is_room_elsewhere =
-                session.outbox.is_empty() && session.envelope_credit.available() > 0;
-            let may_others = session.one_sided.as_ref().is_some_and(|it| it.has_ready());
-            if !may_others {
-                self.unblocked.retain(|&unblocked| unblocked != slot);
-            }
-            if is_room_elsewhere {
-                // Another session holds the staging buffers: retry in the next poll.
-                self.unblocked.insert(0, slot);
-            }
-            return Staged::Blocked;
-        }
-        if !planted!(SkipCredit) {
-            session.envelope_credit.spend(1);
-        }
-        session.byte_credit.spend(payload as u32);
-        session.waiting.pop_front();
-        let frame_number = session.last_frame().wrapping_add(1);
-        if let Some(operation) = self.operations.get_mut(id) {
-            operation.state = match (is_eager, level) {
-                (false, _) => OperationState::Serving(Serving::default()),
-                (true, CompletionLevel::Match) => OperationState::AwaitMatch,
-                (true, _) => OperationState::AwaitDelivery,
-            };
-        }
-        let completes = is_eager && level == CompletionLevel::Inject;
-        if completes {
-            self.operations.remove(id);
-            session.completed_frame = Some(frame_number);
-        } else if is_eager && level == CompletionLevel::Delivery {
-            session.awaiting_delivery.push_back((frame_number, id));
-        }
-        if !session.is_dirty {
-            session.is_dirty = true;
-            self.dirty.push(slot);
-        }
-        let report = is_eager && level == CompletionLevel::Match;
-        let (flags, operation) =
-            if report { (eager::FLAG_REPORT_MATCH, id.to_u64()) } else { (0, 0) };
-        let eager = eager_header(&request, target, flags, operation);
-        let rts = rts_header(&request, target, id, payload as u32);
-        let header = if is_eager { eager.as_bytes() } else { rts.as_bytes() };
-        if session.outbox.has_checksums() {
-            let sum_of = |sum| crc32c::crc32c_append(crc32c::crc32c_append(sum, header), data);
-            session.outbox.add_to_sum(sum_of);
-            self.unsummed = Some(slot);
-        }
-        let length = header.len() + data.len() + payload;
-        let Some(room) = session.push_message(&mut self.staging, length) else {
-            unreachable!("has_room was asked for the same length")
-        };
-        let (head, room) = room.split_at_mut(header.len());
-        head.copy_from_slice(header);
-        let (behind, room) = room.split_at_mut(data.len());
-        behind.copy_from_slice(data);
-        if is_eager { Staged::Eager { room, completes } } else { Staged::Rts { room } }
+        self.stage_message(id)
     }
 
     /// Blocks the messages of a session, for lack of credit or space; frames without credit may go.

@@ -16,15 +16,13 @@ use super::keys::SessionKeys;
 use super::lanes::LaneFailures;
 use super::late::{Late, LateQueue};
 use super::one_sided::SessionOneSided;
-use super::outbox::{Outbox, StagingPool};
 use super::question::Questions;
 use super::table::Id;
 pub(crate) use super::teardown::Sequel;
 use crate::wire::FrameError;
 use crate::wire::locators::Locators;
 use crate::wire::segment::{
-    FLAG_ACK_REQUESTED, FLAG_CHECKSUM, SEGMENT_HEADER_BYTES, SEGMENT_SUMS_BYTES, SegmentHeader,
-    SegmentSums,
+    FLAG_CHECKSUM, SEGMENT_HEADER_BYTES, SEGMENT_SUMS_BYTES, SegmentHeader, SegmentSums,
 };
 use crate::wire::{SEGMENT_BYTES_MAX, hello};
 
@@ -99,7 +97,7 @@ pub(crate) struct Session {
     pub(crate) id: u64,
     /// Its keys, while it is established; a session with oneself has none.
     pub(crate) keys: Option<SessionKeys>,
-    /// Chunks have checksums; segments have them if the outbox adds them.
+    /// Chunks and segments on the control connection have checksums.
     pub(super) has_checksums: bool,
     /// No bulk lanes: granted ranges arrive in datagrams.
     pub(crate) bulk_in_datagrams: bool,
@@ -113,8 +111,7 @@ pub(crate) struct Session {
     pub(super) remotes: Vec<u32>,
 
     // Sending.
-    pub(super) outbox: Outbox,
-    /// Control frames that did not fit the outbox.
+    /// Control frames that are not in a segment yet.
     pub(crate) control: LateQueue<ControlFrame>,
     /// Sends that wait for the connection, for credit or for space, in order.
     pub(crate) waiting: VecDeque<Id>,
@@ -122,22 +119,12 @@ pub(crate) struct Session {
     pub(super) one_sided: Option<Box<SessionOneSided>>,
     /// Of these, fenced ones, and what they wait for.
     pub(super) fences: LateQueue<super::fence::Fence>,
-    /// Eager sends that complete when the peer acknowledges their frame.
-    pub(crate) awaiting_delivery: VecDeque<(u32, Id)>,
     pub(crate) envelope_credit: SendCredit,
     pub(crate) byte_credit: SendCredit,
     /// Longest eager payload that the peer accepts and advises.
     pub(super) eager_limit: EagerLimit,
     /// Eager bytes that the peer lets be under way at once, at least: its first window.
     pub(super) eager_window: u32,
-    pub(super) next_frame: u32,
-    pub(super) acked_frame: u32,
-    /// In stream mode, the newest frame whose send completed before it was acknowledged.
-    pub(super) completed_frame: Option<u32>,
-    /// The frame for which the peer was last asked to acknowledge these.
-    asked_frame: Option<u32>,
-    /// The next segment requests an acknowledgement, though no operation waits for it.
-    pub(super) asks_ack: bool,
     /// It is in the list of sessions to be flushed.
     pub(super) is_dirty: bool,
 
@@ -147,9 +134,9 @@ pub(crate) struct Session {
     pub(super) expected_frame: u32,
     pub(super) announced_ack: u32,
     pub(super) ack_wanted: bool,
-    /// In datagram mode: what streams and rings carried since the last transmission.
+    /// What streams and rings carried since the last transmission.
     pub(super) pending_ack: PendingAck,
-    /// The final segment on the TCP lane, which acknowledges everything received when a goodbye
+    /// The final segment on the control connection, which acknowledges everything received when a goodbye
     /// ended the session.
     pub(super) final_ack: Vec<u8>,
     pub(super) questions: Questions,
@@ -187,7 +174,7 @@ pub(crate) struct Session {
     pub(crate) is_leaving: bool,
     /// What follows its end, if it is left.
     pub(super) sequel: Sequel,
-    /// Datagram-mode state; `None` in stream mode.
+    /// Its segments in both directions, while it is established.
     pub(crate) datagram: Option<Box<super::datagram::Datagram>>,
     /// The rails between the two engines.
     pub(crate) rails: super::rails::Rails,
@@ -212,21 +199,14 @@ impl Session {
             has_offer: false,
             epoch_seen: 0,
             remotes: Vec::new(),
-            outbox: Outbox::default(),
             control: LateQueue::default(),
             waiting: VecDeque::new(),
             one_sided: None,
             fences: LateQueue::default(),
-            awaiting_delivery: VecDeque::new(),
             envelope_credit: SendCredit::default(),
             byte_credit: SendCredit::default(),
             eager_limit: EagerLimit::new(0, None),
             eager_window: 0,
-            next_frame: 0,
-            acked_frame: 0,
-            completed_frame: None,
-            asked_frame: None,
-            asks_ack: false,
             is_dirty: false,
             envelopes: ReceiveCredit::default(),
             bytes: ReceiveCredit::default(),
@@ -304,7 +284,6 @@ impl Session {
     ) {
         (self.keys, self.joins, self.next_lane) = (keys, JoinWindow::default(), 0);
         self.has_checksums = ours.checksum || theirs.checksum;
-        self.outbox.use_checksums(self.has_checksums);
         self.peer_answers = theirs.answers;
         self.answers_process_queries = theirs.process_status;
         self.bulk_in_datagrams = ours.bulk_in_datagrams || theirs.bulk_in_datagrams;
@@ -319,8 +298,6 @@ impl Session {
         // A message without credit is pulled, so a short window need not fit the longest.
         let largest = ours.eager_limit.min(ours.byte_limit / 4);
         self.bytes = ReceiveCredit::new(ours.byte_limit, largest);
-        (self.next_frame, self.acked_frame) = (0, 0);
-        (self.completed_frame, self.asked_frame, self.asks_ack) = (None, None, false);
         (self.expected_frame, self.announced_ack, self.ack_wanted) = (0, 0, false);
         self.pending_ack.clear();
         self.final_ack.clear();
@@ -338,106 +315,21 @@ impl Session {
         self.failure.as_ref().or(self.unreported.as_deref())
     }
 
-    /// Returns whether a send has completed whose frame is not acknowledged, in stream mode.
-    pub(super) fn has_unacked_completed_sends(&self) -> bool {
-        self.completed_frame.is_some_and(|frame| !self.is_acknowledged(frame))
-    }
-
-    /// Requests, once, the acknowledgement that an idle peer's traffic has not carried. Returns
-    /// `false` if there is nothing to request.
-    ///
-    /// RR-END-5.
-    pub(super) fn ask_for_ack(&mut self) -> bool {
-        self.asks_ack = self.is_connected()
-            && self.datagram.is_none()
-            && self.asked_frame != self.completed_frame
-            && self.has_unacked_completed_sends();
-        self.asks_ack
-    }
-
-    /// Reserves one frame that carries a message in the outbox; `None`: no space now.
-    #[inline]
-    pub(crate) fn push_message(
-        &mut self,
-        pool: &mut StagingPool,
-        length: usize,
-    ) -> Option<&mut [u8]> {
-        let room = self.outbox.push(pool, length, false)?;
-        self.next_frame = self.next_frame.wrapping_add(1);
-        Some(room)
-    }
-
-    /// Returns the number of the frame that was pushed last.
-    #[inline]
-    pub(crate) fn last_frame(&self) -> u32 {
-        self.next_frame.wrapping_sub(1)
-    }
-
-    /// Sends a control frame, now or as soon as there is space.
+    /// Queues a control frame for the next segment.
     ///
     /// RR-CREDIT-3.
-    pub(crate) fn push_control(&mut self, pool: &mut StagingPool, control: ControlFrame) {
-        let waits = self.datagram.is_some() || !self.control.is_empty();
-        if waits || !self.try_push_control(pool, &control) {
-            if let (ControlFrame::Reply(_), Some(it)) = (&control, &mut self.one_sided) {
-                it.answers += 1;
-            }
-            self.control.push_back(control);
+    pub(crate) fn push_control(&mut self, control: ControlFrame) {
+        if let (ControlFrame::Reply(_), Some(it)) = (&control, &mut self.one_sided) {
+            it.answers += 1;
         }
+        self.control.push_back(control);
     }
 
-    fn try_push_control(&mut self, pool: &mut StagingPool, control: &ControlFrame) -> bool {
-        let bytes = control.as_frame();
-        let Some(room) = self.outbox.push(pool, bytes.len(), true) else { return false };
-        room.copy_from_slice(bytes);
-        if self.outbox.has_checksums() {
-            self.outbox.add_to_sum(|sum| crc32c::crc32c_append(sum, bytes));
-        }
-        self.next_frame = self.next_frame.wrapping_add(1);
-        true
-    }
-
-    /// Makes all staged frames pending, with acknowledgement and credit. Call it, send
-    /// [`Outbox::pending`], and repeat until nothing is pending.
+    /// Returns whether datagrams carry segments, too. Without them the control connection is the
+    /// only carrier, and the session ends with it.
     #[inline]
-    pub(crate) fn prepare(&mut self, pool: &mut StagingPool) {
-        if self.datagram.is_some() {
-            return;
-        }
-        while let Some(&control) = self.control.front() {
-            if !self.try_push_control(pool, &control) {
-                break;
-            }
-            self.control.pop_front();
-            SessionOneSided::note_reply_staged(&mut self.one_sided, &control);
-        }
-        let is_open = self.outbox.has_open_segment();
-        let speaks = is_open || self.has_update() || self.asks_ack;
-        if !speaks || (!is_open && !self.outbox.push_empty(pool)) {
-            return;
-        }
-        if self.asks_ack {
-            self.asked_frame = self.completed_frame;
-        }
-        let wants_ack = std::mem::take(&mut self.asks_ack) || !self.awaiting_delivery.is_empty();
-        let ack = if wants_ack { FLAG_ACK_REQUESTED } else { 0 };
-        let question = self.questions.next_flag();
-        let header = SegmentHeader {
-            length: 0.into(),
-            frames: 0.into(),
-            flags: (ack | question).into(),
-            first_frame: self.first_open_frame().into(),
-            ack: self.expected_frame.into(),
-            envelope_limit: self.envelopes.announce().into(),
-            byte_limit: self.bytes.announce().into(),
-        };
-        self.announced_ack = self.expected_frame;
-        self.ack_wanted = false;
-        self.outbox.seal(header);
-    }
-
-    fn first_open_frame(&self) -> u32 {
-        self.next_frame.wrapping_sub(u32::from(self.outbox.open_frames()))
+    pub(crate) fn has_datagrams(&self) -> bool {
+        self.datagram.as_deref().is_some_and(|datagram| datagram.has_datagrams())
     }
 
     /// Returns whether acknowledgements or credit should be sent without waiting for traffic.
@@ -493,48 +385,5 @@ impl Session {
             return Err(FrameError::Corrupted { sent: frames, computed, what: "" });
         }
         Ok(Some((header, body, length)))
-    }
-
-    /// Handles a segment's header. Returns `true` if there is more credit than before.
-    ///
-    /// RR-SEG-2.
-    #[inline]
-    pub(crate) fn handle_header(&mut self, header: &SegmentHeader) -> Result<bool, FrameError> {
-        let got = header.first_frame.get();
-        if got != self.expected_frame {
-            return Err(FrameError::OutOfOrder { expected: self.expected_frame, got });
-        }
-        self.expected_frame = got.wrapping_add(u32::from(header.frames.get()));
-        self.ack_wanted |= header.flags.get() & FLAG_ACK_REQUESTED != 0;
-        self.questions.note(header.flags.get());
-        let ack = header.ack.get();
-        // An acknowledgement of unsent frames is ignored.
-        if self.next_frame.wrapping_sub(ack) <= self.next_frame.wrapping_sub(self.acked_frame) {
-            self.acked_frame = ack;
-        }
-        let lost = if planted!(LoseCredit) { self.envelope_credit.available() / 2 } else { 0 };
-        self.envelope_credit.spend(lost);
-        let more = self.envelope_credit.handle_limit(header.envelope_limit.get());
-        Ok(self.byte_credit.handle_limit(header.byte_limit.get()) || more)
-    }
-
-    /// Returns whether the peer has acknowledged a frame that was sent in stream mode.
-    #[inline]
-    fn is_acknowledged(&self, frame: u32) -> bool {
-        let outstanding = self.next_frame.wrapping_sub(frame);
-        self.next_frame.wrapping_sub(self.acked_frame) < outstanding
-    }
-
-    /// Returns the next eager send whose frame the peer has acknowledged.
-    ///
-    /// RR-SEG-3.
-    #[inline]
-    pub(crate) fn pop_delivered(&mut self) -> Option<Id> {
-        let &(frame, operation) = self.awaiting_delivery.front()?;
-        if !self.is_acknowledged(frame) && !planted!(EarlyDelivered) {
-            return None;
-        }
-        self.awaiting_delivery.pop_front();
-        Some(operation)
     }
 }

@@ -53,16 +53,11 @@ impl Core {
         session.keys = None;
         session.failure = Some(failure.clone());
         tracing::debug!(me = self.engine, peer = session.engine, "session ended: {failure}");
-        if planted!(LeakStaging) {
-            session.outbox = super::outbox::Outbox::default();
-        }
-        session.outbox.clear(&mut self.staging);
         session.control.clear();
         if sequel == Sequel::None {
             session.waiting.clear();
             session.fences.clear();
         }
-        session.awaiting_delivery.clear();
         session.one_sided = None;
         session.pulls.clear();
         session.missing.clear();
@@ -263,7 +258,6 @@ impl Core {
         let Some(operation) = self.operations.get(id) else { return };
         let slot = operation.session;
         let is_queued = matches!(operation.state, OperationState::Queued { .. });
-        let is_sent = matches!(operation.state, OperationState::AwaitDelivery);
         let Some(session) = self.sessions.at_mut(slot as usize) else { return };
         if is_queued {
             session.waiting.retain(|&waiting| waiting != id);
@@ -271,9 +265,6 @@ impl Core {
             if session.is_connected() && session.has_waiting() {
                 self.unblocked.push(slot);
             }
-        }
-        if is_sent {
-            session.awaiting_delivery.retain(|&(_, waiting)| waiting != id);
         }
         if let Some(one_sided) = session.one_sided.as_deref_mut() {
             one_sided.waiting.retain(|&waiting| waiting != id);

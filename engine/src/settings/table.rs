@@ -226,7 +226,7 @@ settings_table! {
         "auto", "`auto`, or bytes (such as 512, 16K or 4M; K is 1024) from 1M to 1T";
     /// Largest message sent with its envelope; larger ones are pulled by the receiver. auto starts
     /// at 64K for each peer and moves between 16K and 128K as the receiver measures, if the
-    /// receiver has auto, too. With control_lane = tcp at most 32K take effect.
+    /// receiver has auto, too.
     eager_limit_bytes -> Option<usize>: AutoBytes = None, Range::Numbers(0..=PARTS_BYTES_MAX),
         "auto", "`auto`, or bytes (such as 512, 16K or 4M; K is 1024) from 0 to 16M";
     /// Eager limit for messages that take several datagrams (eager_lane = datagram, or while the
@@ -308,11 +308,11 @@ settings_table! {
     /// Completions that a queue holds before posting returns `WouldBlock`.
     cq_entries -> usize: Count = 16 * M, Range::Numbers(16..=64 * M),
         "16777216", "a whole number from 16 to 67108864";
-    /// Size of a staging buffer, in which small messages of one poll are coalesced.
+    /// Bytes of messages to one peer that may wait for their first transmission in segments.
     @hidden staging_bytes -> usize: Bytes = 64 * K, Range::Numbers(2 * K..=32 * M),
         "64K", "bytes (such as 512, 16K or 4M; K is 1024) from 2K to 32M";
-    /// Staging buffers of an engine; as much memory again for messages in datagrams until they are
-    /// acknowledged, and for long ones by control connections.
+    /// How many times staging_bytes an engine's segments may take until they are acknowledged: short
+    /// ones, and as much again long ones on control connections.
     @hidden staging_buffers_max -> usize: Count = 1024, Range::Numbers(2..=M),
         "1024", "a whole number from 2 to 1048576";
     /// Size of the buffer into which control connections are read.
@@ -409,7 +409,7 @@ settings_table! {
          as `seed=1 short=0.1 late=0.1`";
 }
 
-/// Room that the headers in front of a payload take in a staging buffer, rounded up generously.
+/// Room that the headers in front of a payload take in a segment, rounded up generously.
 const HEADER_ROOM_BYTES: usize = 256;
 
 /// A number, unless the engine works it out.
@@ -455,13 +455,13 @@ macro_rules! relations {
 
 relations! {
     inject_limit_bytes + HEADER_ROOM_BYTES => staging_bytes,
-        "what is copied at once and its headers must fit into a staging buffer";
+        "what is copied at once and its headers must fit there";
     inject_limit_bytes + 0 => eager_credit_bytes, "a send that is copied at once needs credit";
     inject_limit_bytes + 0 => eager_limit_bytes, "a send that is copied at once is eager";
     eager_limit_bytes + 0 => eager_credit_bytes, "the largest eager message needs that much credit";
     eager_limit_bytes + 0 => unexpected_bytes, "an unexpected eager message must fit";
     rts_bytes + HEADER_ROOM_BYTES => staging_bytes,
-        "a request to send, its first bytes and headers must fit into a staging buffer";
+        "a request to send, its first bytes and headers must fit there";
     busy_chunk_bytes + 0 => chunk_bytes, "it is the smaller one of the two chunk sizes";
     bulk_lanes + 0 => bulk_lanes_max, "one session must fit into the engine's bound";
 }

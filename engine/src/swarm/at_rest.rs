@@ -29,9 +29,6 @@ impl Run {
         if held as u64 > bound {
             return Err(format!("{held} bytes of unexpected messages, {bound} are the bound"));
         }
-        if core.staging().allocated_bytes() > core.staging().bound_bytes() {
-            return Err("more staging buffers than the settings allow".into());
-        }
         let least = (core.config().sessions_max as u64 + 1) * u64::from(ENVELOPES_MIN);
         let own = u64::from(core.config().eager_limit);
         if core.reserved_envelopes() > core.config().unexpected_messages + least
@@ -226,9 +223,6 @@ fn check_all_but(engine: &Engine, is_dead: impl Fn(u64) -> bool) -> Result<(), S
     if !core.lanes().iter().all(|(_, lane)| lane.is_idle()) {
         return fail("a bulk lane has chunks");
     }
-    if core.staging().is_missing_any() {
-        return fail("a staging buffer is not back");
-    }
     if core.datagrams().pulls.bytes() != 0 {
         let bytes = core.datagrams().pulls.bytes();
         return Err(format!("{bytes} bytes were granted in datagrams and never came"));
@@ -244,7 +238,6 @@ fn check_all_but(engine: &Engine, is_dead: impl Fn(u64) -> bool) -> Result<(), S
             && session.missing.is_empty()
             && session.waiting.is_empty()
             && session.control.is_empty()
-            && session.awaiting_delivery.is_empty()
             && (is_dead(session.engine) || datagram.is_none_or(|datagram| datagram.is_at_rest()));
         if !is_clear {
             return fail("a session has something under way");

@@ -54,6 +54,8 @@ mod threads;
 mod twins;
 #[cfg(test)]
 mod unfinished;
+#[cfg(test)]
+mod without_datagrams;
 mod workload;
 pub(crate) mod world;
 

@@ -124,7 +124,7 @@ pub(super) struct Oracle {
     promises: Vec<usize>,
     /// Processes whose completions are not all known.
     pub(super) at_work: BTreeSet<Process>,
-    /// Sessions may be in datagram mode.
+    /// Sessions may have datagrams.
     pub(super) has_datagrams: bool,
     /// Sends and receives of each process.
     outstanding: BTreeMap<Process, [usize; 2]>,

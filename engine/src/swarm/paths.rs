@@ -1,4 +1,4 @@
-//! Sessions in datagram mode: whole engines, datagrams and streams, one story each.
+//! Sessions with datagrams: whole engines, datagrams and streams, one story each.
 
 use super::scenarios::{
     add_hosts, config, connect, drain, empty_world, loop_config, pass, peer, receive, run, send,

@@ -1,4 +1,4 @@
-//! Sessions in datagram mode with one path, to which the rest of a segment does not come by TCP:
+//! Sessions with one path, to which the rest of a segment does not come by TCP:
 //! one story each.
 
 use super::scenarios::{

@@ -77,7 +77,7 @@ pub struct Counters {
     pub dropped_frames: u64,
     /// Most bytes that unexpected messages ever took.
     pub unexpected_bytes_max: u64,
-    /// Bytes of all staging buffers made so far.
+    /// Bytes of all segment buffers made so far.
     pub staging_bytes: u64,
     /// Datagrams sent, acknowledgements and probes included.
     pub datagrams_sent: u64,

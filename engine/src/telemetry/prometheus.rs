@@ -39,7 +39,7 @@ const COUNTERS: [Number<Counters>; 23] = [
 
 const GAUGES: [Number<Counters>; 2] = [
     ("unexpected_bytes_max", "Most bytes of unexpected messages", |c| c.unexpected_bytes_max),
-    ("staging_bytes", "Bytes of all staging buffers", |c| c.staging_bytes),
+    ("staging_bytes", "Bytes of all segment buffers", |c| c.staging_bytes),
 ];
 
 const OF_PATHS: [Number<PathStatistics>; 10] = [

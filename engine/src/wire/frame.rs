@@ -110,8 +110,6 @@ pub(crate) enum FrameError {
     FirstBytesTooLong { first: u32, length: u64 },
     #[error("a segment of {0} bytes is out of range")]
     BadSegmentLength(u32),
-    #[error("frame {got} came where frame {expected} was due")]
-    OutOfOrder { expected: u32, got: u32 },
     #[error(
         "a segment on the control lane differs from what was sent (CRC32C {computed:#010x}, sent \
          as {sent:#010x}{what})"
@@ -125,8 +123,6 @@ pub(crate) enum FrameError {
     BadGrant { offset: u64, length: u32, message: u64 },
     #[error("chunk {got} was granted where chunk {expected} was due")]
     BadChunkNumber { expected: u32, got: u32 },
-    #[error("a message of {0} bytes or more in parts, on a lane that takes whole ones")]
-    PartsInStream(u32),
     #[error("frame {got} is beyond the window that starts at frame {expected}")]
     BeyondWindow { expected: u32, got: u32 },
     #[error("two messages follow frame {0}")]

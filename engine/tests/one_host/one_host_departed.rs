@@ -58,7 +58,7 @@ fn with_a_departed_peer(
 fn each(play: impl Fn(End, &Endpoint<Owned>, Peer)) {
     for end in [End::Closed, End::Exited, End::Killed] {
         for settings in [&[][..], &[("shared_memory", "off")], &[("control_lane", "tcp")]] {
-            // In stream mode there is no shared memory either.
+            // Without datagrams there is no shared memory either.
             with_a_departed_peer(end, settings, |endpoint, peer| play(end, endpoint, peer));
         }
     }

@@ -59,7 +59,7 @@ impl Effects for Completions {
     }
 
     fn checksum(&self, operation: Id, offset: u64, length: u32) -> u32 {
-        self.continue_sum(operation, offset as usize, length as usize, 0)
+        self.checksum_of(operation, offset as usize, length as usize)
     }
 
     fn put(&mut self, region: Id, offset: u64, bytes: &[u8]) -> Result<(), Refusal> {

@@ -1,7 +1,7 @@
 //! Datagrams: the loop reads and writes them, and [`crate::proto::paths`] decides.
 //!
 //! A session is set up over TCP, where both sides announce whether they take datagrams. If both do,
-//! it is in datagram mode ([`crate::proto::datagram`]) from its first frame on: segments use the
+//! segments ([`crate::proto::datagram`]) use datagrams from the first frame on: they use the
 //! path while that answers, and the TCP lane of the session before it has answered and when it is
 //! silent. The TCP lane also shows the peer's end, and carries segments that do not fit a datagram
 //! ([`super::stream`]).
@@ -182,18 +182,20 @@ impl Engine {
         let known = state.core.session(session);
         // Without keys it has ended already.
         let Some(known) = known.filter(|known| known.keys.is_some()) else { return };
-        if ours.port == 0 || theirs.port == 0 {
-            if known.bulk_in_datagrams {
+        let has_bulk = known.bulk_in_datagrams;
+        let bytes_max = usize::from(ours.bytes.min(theirs.bytes));
+        let (port, takes_trains) = (theirs.port, !theirs.as_frames);
+        let has_datagrams = ours.port != 0
+            && theirs.port != 0
+            && state.paths.open_first_path(&mut state.core, session, port, bytes_max, takes_trains);
+        if !has_datagrams {
+            if has_bulk {
                 self.fail_without_datagrams(session, ours.port == 0);
             } else {
                 state.core.announce_rails(session);
             }
             return;
         }
-        let bytes_max = usize::from(ours.bytes.min(theirs.bytes));
-        let (port, takes_trains) = (theirs.port, !theirs.as_frames);
-        state.paths.open_first_path(&mut state.core, session, port, bytes_max, takes_trains);
-        self.control(session).has_datagram_mode = true;
         self.state.core.announce_rails(session);
         self.meet(session);
         self.state.datagrams.poll();

@@ -41,9 +41,8 @@ impl Engine {
         for (our, their) in pairs(ours, &theirs, reach) {
             let number = path_number(our as u8, their as u8);
             let Some(at) = self.state.core.add_path(session, number) else { continue };
-            let has_datagram_mode = self.control(session).has_datagram_mode;
             let state = &mut *self.state;
-            if has_datagram_mode {
+            if state.core.has_datagrams(session) {
                 state.paths.open_other_path(&state.core, state.now_ns, session, number, at);
             } else {
                 // Without datagrams no probe is possible: a lane that connects proves its path.

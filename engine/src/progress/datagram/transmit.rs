@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 use super::DATAGRAMS_PER_FLUSH;
 use crate::driver::traits::TxFlags;
 use crate::progress::engine::{Engine, EngineState};
-use crate::proto::paths::{CARRIER, Index, Transmit};
+use crate::proto::paths::{CARRIER, Index, Paths, Transmit};
 
 impl Engine {
     /// Returns whether something waits that does not fit a datagram of the path.
@@ -25,7 +25,10 @@ impl Engine {
         if let Some(ring) = paths.ring_of(session) {
             return self.write_lone(session, ring);
         }
-        let Some(packet) = paths.lone_packet(core, session) else { return false };
+        let Some(packet) = paths.lone_packet(core, session) else {
+            return !paths.of(session).is_some_and(Paths::has_datagrams)
+                && self.send_lone_by_stream(session);
+        };
         let Ok(room) = self.driver.datagram_room() else { return false };
         *now_ns = clock.now_ns();
         let Some(datagram) = packet.write(*now_ns, room) else { return false };

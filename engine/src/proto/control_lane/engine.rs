@@ -94,17 +94,26 @@ impl Core {
         }
     }
 
+    /// Returns the frames before which this side, and the peer, have received all: they change only
+    /// while the peer's engine runs.
+    fn frames_of(&self, slot: u32) -> (u32, u32) {
+        let Some(session) = self.sessions.at(slot as usize) else { return (0, 0) };
+        let segments = &self.datagrams.segments;
+        let acked = session.datagram.as_deref().map_or(0, |it| it.acknowledged_before(segments));
+        (session.expected_frame, acked)
+    }
+
     /// Returns since when probes of the engine of a session's peer have had no answer on any
     /// transport; `None`: the last one has, or the peer shares memory, which shows its end.
     ///
     /// RR-END-8.
     pub(crate) fn silent_since_ns(&self, slot: u32, paths: &mut Paths) -> Option<u64> {
+        let frames = self.frames_of(slot);
         let session = self.sessions.at(slot as usize)?;
         let monitor = &session.control_lane;
         let known = &*monitor.engine;
         let first_ns = known.first_ns?;
         let is_peer = session.is_connected() && session.keys.is_some() && !monitor.is_lost();
-        let frames = (session.expected_frame, session.acked_frame);
         let has_spoken = known.frames != frames || session.questions.has_received();
         let has_answered = has_spoken || paths.has_ring() || paths.have_answered_since(first_ns);
         (is_peer && !has_answered).then_some(first_ns)
@@ -121,9 +130,10 @@ impl Core {
         timeout: SilentTimeout,
         paths: &mut Paths,
     ) -> Option<Decision> {
+        let frames = self.frames_of(slot);
         let session = self.sessions.at_mut(slot as usize)?;
-        let answers_by_lane = session.datagram.is_none() && session.peer_answers;
-        let has_paths = session.datagram.is_some()
+        let answers_by_lane = !session.has_datagrams() && session.peer_answers;
+        let has_paths = session.has_datagrams()
             && paths.all().next().is_some()
             && (timeout.is_chosen || session.peer_answers);
         let is_peer = session.is_connected() && session.keys.is_some();
@@ -131,7 +141,6 @@ impl Core {
             return None;
         }
         let has_received = session.questions.take_received();
-        let frames = (session.expected_frame, session.acked_frame);
         let monitor = &mut session.control_lane;
         if monitor.is_lost() {
             // Evaluated by its paths alone, and sooner.

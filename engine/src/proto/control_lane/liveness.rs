@@ -238,11 +238,7 @@ impl LaneMonitor {
         let patience = patience(limit, facts.holds_long && has_another);
         let Some(silence) = self.silence.observe(facts.now_ns, owed, patience) else {
             let is_over = facts.has_left;
-            return if is_over {
-                Decision::Fail(PeerFailure::Removed)
-            } else {
-                Decision::AskForAck
-            };
+            return if is_over { Decision::Fail(PeerFailure::Removed) } else { Decision::Nothing };
         };
         if silence > patience && has_another {
             return Decision::DropLane;

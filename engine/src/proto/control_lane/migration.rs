@@ -150,7 +150,7 @@ impl LaneMonitor {
         let known = self.segments_lost.get_or_insert_default();
         known.cause = cause.or(known.cause.take());
         if !facts.is_connected || is_lost || !is_there {
-            // Nothing that went by a lane of stream mode goes by another one.
+            // Without datagrams nothing goes by another one.
             return Decision::Nothing;
         }
         if !facts.is_initiator {

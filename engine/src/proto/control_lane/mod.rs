@@ -46,7 +46,7 @@ pub(crate) enum LaneEvent {
     /// does not say what it saw.
     SegmentsLost { bytes: u16, cause: Option<String> },
     /// The rest of a segment has not come.
-    RestMissing { has_datagram_mode: bool },
+    RestMissing,
     /// Another lane may be needed.
     MoveDue,
     /// The attempt to open another one was refused by the remote host.
@@ -84,8 +84,6 @@ pub(crate) enum Decision {
     AskForAnswer,
     /// Report to the peer that segments of so many bytes are lost.
     ReportSegmentsLost { bytes: u16 },
-    /// Nothing is owed: ask the peer for what its kernel has acknowledged and it has not.
-    AskForAck,
     /// Report the cause to the peer, and end the session.
     GiveUp(PeerFailure),
     /// End the session.
@@ -108,6 +106,7 @@ pub(crate) struct Facts<'a> {
     is_leaving: bool,
     /// A goodbye was sent, which may have arrived, or was received.
     is_goodbye_under_way: bool,
+    /// The goodbye and everything before it are with the peer once its kernel owes nothing.
     has_left: bool,
     /// Messages that only a TCP lane carries are unacknowledged.
     holds_long: bool,
@@ -185,9 +184,7 @@ impl LaneMonitor {
             LaneEvent::EndOfStream => self.handle_end_of_stream(facts),
             LaneEvent::ProcessEnded { observer } => Self::handle_process_ended(observer, facts),
             LaneEvent::Unacked(owed) => self.judge_silence(owed, facts, paths),
-            LaneEvent::RestMissing { has_datagram_mode } => {
-                self.judge_unfinished(has_datagram_mode, facts, paths)
-            }
+            LaneEvent::RestMissing => self.judge_unfinished(facts, paths),
             LaneEvent::SegmentsLost { bytes, cause } => self.replace(bytes, cause, facts, paths),
             LaneEvent::MoveDue => self.poll_move(facts, paths),
             LaneEvent::Refused => self.handle_refused(facts, paths),
@@ -239,7 +236,9 @@ impl Core {
         now_ns: u64,
         peer_timeout: Duration,
     ) -> Option<(&mut LaneMonitor, Facts<'_>)> {
-        let (has_left, holds_long) = (self.has_left(slot), self.holds_long(slot));
+        let holds_long = self.holds_long(slot);
+        // Without datagrams the peer's kernel decides.
+        let has_left = self.has_left(slot) || (!self.has_datagrams(slot) && self.is_left(slot));
         let is_goodbye_under_way = self.is_goodbye_under_way(slot);
         let session = self.sessions.at_mut(slot as usize)?;
         let is_connected = session.is_connected();

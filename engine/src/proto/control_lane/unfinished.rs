@@ -4,8 +4,8 @@
 //! never sends, while both kernels find no error. A peer that computes may leave a segment
 //! incomplete as well. So a segment is requested from the peer: if data arrives, and the segment is
 //! still incomplete a peer timeout later, the stream is corrupted, unless the peer was stopped
-//! after it had sent that data; a second request decides that. In datagram mode the answer may
-//! arrive in a datagram; there the control lane is replaced if there are other paths.
+//! after it had sent that data; a second request decides that. With datagrams the answer may arrive
+//! in one; there the control lane is replaced if there are other paths.
 
 use std::time::Duration;
 
@@ -105,15 +105,10 @@ impl LaneMonitor {
     /// Evaluates an incomplete segment.
     ///
     /// RR-SEG-6, RR-RAIL-8.
-    pub(super) fn judge_unfinished(
-        &mut self,
-        has_datagram_mode: bool,
-        facts: &Facts<'_>,
-        paths: &mut Paths,
-    ) -> Decision {
+    pub(super) fn judge_unfinished(&mut self, facts: &Facts<'_>, paths: &mut Paths) -> Decision {
         // Another lane may replace it.
         let has_ring = paths.has_ring();
-        let is_replaceable = has_datagram_mode && facts.may_drop(paths);
+        let is_replaceable = paths.has_datagrams() && facts.may_drop(paths);
         let unfinished = &mut self.unfinished;
         if let Some(since_ns) = unfinished.unanswered_since_ns()
             && paths.have_answered_since(since_ns)
@@ -130,7 +125,7 @@ impl LaneMonitor {
             }
             // The request may have been in a datagram that was lost.
             Step::Overdue if unfinished.unanswered_since_ns().is_some() => Decision::AskForAnswer,
-            Step::GiveUp if has_datagram_mode => lost(
+            Step::GiveUp if paths.has_datagrams() => lost(
                 "the rest of a segment does not come by TCP, though its sender is there: TCP does \
                  not get through, or bytes were changed on the way (`checksum = true` finds out \
                  at once)",

@@ -87,9 +87,18 @@ impl Core {
     }
 
     fn release_segment(&mut self, slot: u32, id: Id, effects: &mut impl Effects) {
-        let Some(session) = self.sessions.at_mut(slot as usize) else { return };
-        let has_waiting = session.has_waiting();
-        let Some(datagram) = session.datagram.as_deref_mut() else { return };
+        if let Some(segment) = self.take_segment(slot, id) {
+            self.end_segment_of(slot, segment, effects);
+        }
+    }
+
+    /// Removes a sent segment from its session; [`Self::end_segment_of`] ends it.
+    pub(in crate::proto) fn take_segment(
+        &mut self,
+        slot: u32,
+        id: Id,
+    ) -> Option<Box<SegmentBuffer>> {
+        let datagram = self.sessions.at_mut(slot as usize)?.datagram.as_deref_mut()?;
         let pool = &mut self.datagrams.segments;
         let was_lost = pool.get(id).filter(|segment| segment.place == Place::Lost);
         if let Some(is_long) = was_lost.map(|segment| segment.is_long) {
@@ -100,19 +109,35 @@ impl Core {
             datagram.update_due |= !planted!(LoseLimits);
         }
         datagram.outstanding.unlink(pool, id);
-        let Some(mut segment) = pool.take(id) else { return };
+        let segment = pool.take(id)?;
         if segment.is_long {
             datagram.long_held -= 1;
             datagram.long_delivered += segment.bytes as u64;
         }
-        if has_waiting {
-            self.unblocked.push(slot);
-        }
-        if let Some(bulk) = &mut datagram.bulk {
-            bulk.feed(slot, &mut self.datagrams.pulls);
-        }
-        if !session.control.is_empty() || datagram.update_due {
-            self.mark_dirty(slot);
+        Some(segment)
+    }
+
+    /// Completes what waits for the acknowledgement of a segment, and keeps its memory for others.
+    pub(in crate::proto) fn end_segment_of(
+        &mut self,
+        slot: u32,
+        mut segment: Box<SegmentBuffer>,
+        effects: &mut impl Effects,
+    ) {
+        if let Some(session) = self.sessions.at_mut(slot as usize)
+            && session.datagram.is_some()
+        {
+            let has_waiting = session.has_waiting();
+            let Some(datagram) = session.datagram.as_deref_mut() else { return };
+            if has_waiting {
+                self.unblocked.push(slot);
+            }
+            if let Some(bulk) = &mut datagram.bulk {
+                bulk.feed(slot, &mut self.datagrams.pulls);
+            }
+            if !session.control.is_empty() || datagram.update_due {
+                self.mark_dirty(slot);
+            }
         }
         if !segment.operations.is_empty() {
             for operation in segment.operations.drain(..) {

@@ -3,7 +3,7 @@
 //! | carrier | loses, reorders | longest segment | acknowledged |
 //! |---|---|---|---|
 //! | datagrams | both | what the path takes | each packet, by [`crate::proto::packet`] |
-//! | [`Carrier::Stream`] | neither | 32 KiB of payload | by [`Carrier::ack_policy`] |
+//! | [`Carrier::Stream`], the control connection | neither | 32 KiB of payload | by [`Carrier::ack_policy`] |
 //! | [`Carrier::Ring`] | neither | a buffer of the pool | by [`Carrier::ack_policy`] |
 //!
 //! A sender keeps a segment until its frames are acknowledged, for the case that its carrier ends.
@@ -31,6 +31,8 @@ pub(in crate::proto) enum Carrier {
 struct AckPolicy {
     /// So many bytes were received.
     bytes: u32,
+    /// So many segments were received: short ones use as much memory of their sender as others.
+    segments: u16,
     /// So many turns have passed without a segment: some microseconds, in which the rest of a
     /// message arrives, or a reply is sent.
     quiet_turns: u16,
@@ -41,8 +43,12 @@ struct AckPolicy {
 impl Carrier {
     const fn ack_policy(self) -> AckPolicy {
         match self {
-            Self::Stream => AckPolicy { bytes: 128 << 10, quiet_turns: 48, delay_ns: 1_000_000 },
-            Self::Ring => AckPolicy { bytes: 16 << 10, quiet_turns: 16, delay_ns: 50_000 },
+            Self::Stream => {
+                AckPolicy { bytes: 128 << 10, segments: 64, quiet_turns: 48, delay_ns: 1_000_000 }
+            }
+            Self::Ring => {
+                AckPolicy { bytes: 16 << 10, segments: u16::MAX, quiet_turns: 16, delay_ns: 50_000 }
+            }
         }
     }
 }
@@ -54,6 +60,8 @@ pub(in crate::proto) struct PendingAck {
     since_ns: u64,
     /// Bytes received since the last transmission.
     bytes: u32,
+    /// Segments received since then.
+    segments: u16,
     /// End of their frames.
     end: u32,
     /// Turns since the last segment.
@@ -68,6 +76,7 @@ impl PendingAck {
     /// end of its frames, if there were any.
     #[inline]
     pub(in crate::proto) fn clear(&mut self) -> Option<u32> {
+        self.segments = 0;
         (std::mem::take(&mut self.bytes) > 0).then_some(self.end)
     }
 
@@ -81,6 +90,7 @@ impl PendingAck {
             self.end = end;
         }
         self.bytes = self.bytes.saturating_add(length as u32);
+        self.segments = self.segments.saturating_add(1);
         (self.turns, self.carrier) = (0, carrier);
         !std::mem::replace(&mut self.is_listed, true)
     }
@@ -88,7 +98,8 @@ impl PendingAck {
     /// Returns whether enough was received for an acknowledgement of its own.
     #[inline]
     fn is_much(&self) -> bool {
-        self.bytes >= self.carrier.ack_policy().bytes
+        let AckPolicy { bytes, segments, .. } = self.carrier.ack_policy();
+        self.bytes >= bytes || self.segments >= segments
     }
 
     /// Counts a turn, of which that with the last segment is the first, and returns whether the
@@ -243,6 +254,20 @@ mod tests {
             assert!(!pending.is_much());
             pending.note(carrier, 6, 1, 0);
             assert!(pending.is_much());
+        }
+    }
+
+    #[test]
+    fn many_short_segments_of_a_stream_are_acknowledged_at_once() {
+        let policy = Carrier::Stream.ack_policy();
+        let mut pending = PendingAck::default();
+        for _ in 0..2 {
+            for number in 1..=u32::from(policy.segments) {
+                assert!(!pending.is_much(), "{number}");
+                pending.note(Carrier::Stream, number, 60, 0);
+            }
+            assert!(pending.is_much());
+            pending.clear();
         }
     }
 

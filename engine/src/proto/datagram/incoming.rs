@@ -26,7 +26,7 @@ fn only_segment(bytes: &[u8]) -> Result<(&SegmentHeader, &[u8]), FrameError> {
 const OPERATIONS_ANSWERED_MAX: usize = 1 << 20;
 
 impl Core {
-    /// Handles one datagram's segment, received on any lane of a session in datagram mode. An error
+    /// Handles one datagram's segment, received on any lane of a session. An error
     /// means that the peer violated the protocol: fail the session.
     ///
     /// RR-DGRAM-5, RR-SEG-1.
@@ -58,7 +58,7 @@ impl Core {
         self.handle_segment(slot, header, body, now_ns, effects)
     }
 
-    /// Handles a segment received on any lane of a session in datagram mode.
+    /// Handles a segment received on any carrier of a session.
     pub(crate) fn handle_segment(
         &mut self,
         slot: u32,
@@ -76,6 +76,8 @@ impl Core {
             session.ask_ack(end);
         }
         session.questions.note(header.flags.get());
+        let lost = if planted!(LoseCredit) { session.envelope_credit.available() / 2 } else { 0 };
+        session.envelope_credit.spend(lost);
         let more = session.envelope_credit.handle_limit(header.envelope_limit.get());
         let has_more = session.byte_credit.handle_limit(header.byte_limit.get()) || more;
         // Nearly every message carries credit; that alone does not keep a turn going.
@@ -291,10 +293,10 @@ impl Core {
     ) -> Result<(), FrameError> {
         match envelope {
             EnvelopeHeader::Eager(header, data) => {
-                self.take_eager::<true>(slot, header, *data, payload, now_ns, effects)
+                self.take_eager(slot, header, *data, payload, now_ns, effects)
             }
             EnvelopeHeader::Rts(header, data) => {
-                self.take_rts::<true>(slot, header, *data, payload, effects)
+                self.take_rts(slot, header, *data, payload, effects)
             }
             EnvelopeHeader::Parts(header, data) => {
                 if let Some(session) = self.sessions.at_mut(slot as usize) {

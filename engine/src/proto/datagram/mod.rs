@@ -1,11 +1,12 @@
-//! The message layer above datagrams, which may be lost, duplicated and reordered.
+//! The message layer above the carriers of a session: datagrams, which may be lost, duplicated and
+//! reordered, the control connection and a ring in shared memory ([`carrier`]).
 //!
-//! A session is in *stream mode*, where its control lane is reliable and ordered, or in *datagram
-//! mode* ([`Core::use_datagrams`]). In datagram mode a datagram carries one segment. Frames are
-//! numbered per session and direction, independent of the lane; frames that were sent together form
-//! a *segment* ([`segment::SegmentBuffer`]), which is kept until it is acknowledged, and
-//! retransmitted unchanged except for its segment header when it is lost. A lost frame delays only
-//! frames that depend on it:
+//! Frames are numbered per session and direction, independent of their carrier; frames that were
+//! sent together form a *segment* ([`segment::SegmentBuffer`]), which is kept until it is
+//! acknowledged, and retransmitted unchanged except for its segment header when it is lost. Every
+//! session sends segments; the control connection is the only carrier until a path opens
+//! ([`Core::use_datagrams`]), and for good where one side takes no datagrams. A datagram carries
+//! one segment. A lost frame delays only frames that depend on it:
 //!
 //! * messages wait for the one before them from the same source to the same target in the same
 //!   context ([`order`]);
@@ -14,8 +15,7 @@
 //!
 //! # Order of calls
 //!
-//! As in [`super::core`], with these in place of `handle_bytes`, `prepare` and
-//! `handle_transmitted`:
+//! As in [`super::core`], with these in addition to `handle_bytes`:
 //!
 //! 1. [`Core::handle_datagram`] for received datagrams;
 //! 2. [`Core::handle_segment_acked`] and [`Core::handle_segment_lost`] for packets that the path of
@@ -23,8 +23,9 @@
 //!    `handle_datagram` has handled it. [`Core::resend_all`] when a lane that carried segments is
 //!    abandoned;
 //! 3. [`Core::poll_segment`] for each session of [`Core::poll_dirty`], while the lane accepts more;
-//!    a session whose lane was full is polled again when there is space;
-//! 4. in addition, while the session's TCP lane is on that path ([`Core::use_stream`]),
+//!    a session whose lane was full is polled again when there is space; for the control connection
+//!    [`Core::poll_segment_for_stream`] while no path carries segments;
+//! 4. in addition, while a path does and the session's TCP lane is on it ([`Core::use_stream`]),
 //!    [`Core::poll_long`] for segments to send on it;
 //! 5. [`Core::poll_acknowledgements`] for what was received from streams and rings.
 
@@ -54,14 +55,14 @@ use self::segment::{List, Order, SegmentPool};
 use self::window::Arrivals;
 use super::core::{Config, Core};
 use super::late::LateMap;
+use super::session::Session;
 use super::table::Id;
-use crate::wire::EAGER_BYTES_MAX;
 use crate::wire::part::{PART_BYTES_MIN, PART_HEADER_BYTES};
 use crate::wire::rts::RTS_HEADER_BYTES;
 use crate::wire::segment::SEGMENT_HEADER_BYTES;
 
 pub(super) use self::carrier::{Carrier, PendingAck};
-pub(crate) use self::outgoing::{Asks, Lone, append_segment};
+pub(crate) use self::outgoing::{Asks, Lone, Outgoing, append_segment};
 pub(crate) use self::parts::{Fragmenting, Reassembling};
 pub(crate) use self::protocol::{PullMethod, Route, SendProtocol};
 pub(crate) use self::ranges::Ranges;
@@ -71,7 +72,7 @@ pub(crate) use self::staging::{stage_in_segment, stage_put};
 const SEGMENT_BYTES_MIN: usize =
     SEGMENT_HEADER_BYTES + RTS_HEADER_BYTES + PART_HEADER_BYTES + PART_BYTES_MIN;
 
-/// State shared by the sessions of an engine that are in datagram mode.
+/// State shared by the sessions of an engine.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) segments: SegmentPool,
@@ -80,8 +81,8 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// Short and long segments may each use as much memory as staging buffers, if short ones are
-    /// filled up to the NIC's datagram length. Segments for rings may use more.
+    /// Short and long segments may each use the memory of the setting `staging_buffers`, if short
+    /// ones are filled up to the NIC's datagram length. Segments for rings may use more.
     pub(crate) fn new(config: &Config) -> Self {
         let bytes = config.staging_bytes.saturating_mul(config.staging_buffers_max);
         Self {
@@ -124,7 +125,7 @@ impl Datagram {
     }
 }
 
-impl super::session::Session {
+impl Session {
     /// Returns whether a frame has arrived before one that is missing.
     pub(super) fn has_early_frames(&self) -> bool {
         self.datagram.as_ref().is_some_and(|datagram| datagram.arrivals.has_early())
@@ -134,20 +135,32 @@ impl super::session::Session {
     fn shrink(&mut self) {
         self.control.shrink();
         self.waiting.shrink_to_fit();
-        self.awaiting_delivery.shrink_to_fit();
         self.missing.shrink();
         self.pulls.shrink();
         self.lanes.shrink_to_fit();
     }
 
+    /// Returns whether the peer has acknowledged everything, and nothing waits.
+    fn is_acknowledged(&self) -> bool {
+        self.control.is_empty()
+            && self.datagram.as_deref().is_none_or(|it| it.outstanding.len() == 0)
+    }
+
+    /// Returns whether a frame waits for its first transmission, or for another one.
+    fn has_unsent(&self) -> bool {
+        let waits = |it: &Datagram| it.waits() || it.long.len() > 0;
+        !self.control.is_empty() || self.datagram.as_deref().is_some_and(waits)
+    }
+
+    /// Returns whether everything is with the peer, as far as this side can see without its engine:
+    /// acknowledged, or, without datagrams, passed to the connection, whose end the peer takes for
+    /// that of the session.
     fn is_sent(&self) -> bool {
-        self.outbox.is_empty()
-            && self.control.is_empty()
-            && self.datagram.as_ref().is_none_or(|datagram| datagram.outstanding.len() == 0)
+        if self.has_datagrams() { self.is_acknowledged() } else { !self.has_unsent() }
     }
 }
 
-/// Datagram-mode state of a session.
+/// The segments of a session, sent and received.
 #[derive(Debug)]
 pub(crate) struct Datagram {
     /// Longest segment built now, header included.
@@ -200,14 +213,18 @@ pub(crate) struct Datagram {
     repeated_frames: u64,
 }
 
+/// Returns the limit on segments of messages that wait for their first transmission.
+fn unsent_max(segment_bytes: usize, config: &Config) -> usize {
+    (config.staging_bytes / segment_bytes).max(1)
+}
+
 impl Datagram {
-    fn new(segment_bytes: usize, unsent_max: usize, has_bulk: bool, config: &Config) -> Self {
+    fn new(able: Capabilities, segment_bytes: usize, config: &Config) -> Self {
         let seed = config.hash_seed;
-        let able = Capabilities { has_bulk, ..Capabilities::default() };
         Self {
             segment_bytes,
             path_bytes: segment_bytes,
-            unsent_max,
+            unsent_max: unsent_max(segment_bytes, config),
             outstanding: List::new(Order::Frames),
             lost: List::new(Order::Queue),
             urgent: List::new(Order::Queue),
@@ -219,7 +236,7 @@ impl Datagram {
             ack_awaited: false,
             able,
             protocol: SendProtocol::of(able, segment_bytes, config),
-            bulk: has_bulk.then(Box::default),
+            bulk: None,
             open: None,
             next_frame: 0,
             chain: Chain::new(seed),
@@ -248,6 +265,12 @@ impl Datagram {
     fn set_capabilities(&mut self, able: Capabilities, config: &Config) -> bool {
         self.protocol = SendProtocol::of(able, self.segment_bytes, config);
         std::mem::replace(&mut self.able, able) != able
+    }
+
+    /// Returns whether datagrams carry segments, too.
+    #[inline]
+    pub(crate) fn has_datagrams(&self) -> bool {
+        self.able.has_datagrams
     }
 
     /// Returns how its messages travel.
@@ -285,11 +308,17 @@ impl Datagram {
         self.update_due
     }
 
+    /// Returns the first frame that the peer has not acknowledged.
+    pub(in crate::proto) fn acknowledged_before(&self, pool: &SegmentPool) -> u32 {
+        self.base(pool)
+    }
+
     /// Requests an early acknowledgement of unacknowledged frames: send `id` waits for it.
     pub(in crate::proto) fn request_early_ack(&mut self, pool: &mut SegmentPool, id: Id) {
-        self.ack_awaited |= self.long.len() > 0 || self.able.has_ring;
-        // Segments sent by a ring have requested none.
-        self.update_due |= self.able.has_ring;
+        let is_lossless = self.able.has_ring || !self.able.has_datagrams;
+        self.ack_awaited |= self.long.len() > 0 || is_lossless;
+        // Segments sent by a carrier that loses none have requested none.
+        self.update_due |= is_lossless;
         let newest = self.outstanding.last(pool).and_then(|newest| pool.get_mut(newest));
         if let Some(segment) = newest {
             segment.operations.push(id);
@@ -298,16 +327,38 @@ impl Datagram {
 }
 
 impl Core {
-    /// Puts a newly established session, which has sent nothing, into datagram mode.
-    /// `segment_bytes`: the smallest size among its lanes of one datagram's content.
-    pub(crate) fn use_datagrams(&mut self, slot: u32, segment_bytes: usize) {
-        let segment_bytes = self.clamp_segment(segment_bytes);
-        let unsent_max = (self.config.staging_bytes / segment_bytes).max(1);
+    /// Lets a newly established session send segments, by its control connection. That is memory
+    /// where it `is_loopback`: there the receiver copies long messages from the sends' memory.
+    pub(in crate::proto) fn begin_segments(&mut self, slot: u32, is_loopback: bool) {
+        // Buffers are as long as the longest datagram; segments fill what is usual of them.
+        let segment_bytes = self.clamp_segment(self.config.datagram_bytes);
+        let able = Capabilities { has_stream: true, is_loopback, ..Capabilities::default() };
         if let Some(session) = self.sessions.at_mut(slot as usize) {
-            let has_bulk = session.bulk_in_datagrams;
-            let datagram = Datagram::new(segment_bytes, unsent_max, has_bulk, &self.config);
+            debug_assert!(session.datagram.is_none(), "the last session has ended");
+            let datagram = Datagram::new(able, segment_bytes, &self.config);
             session.datagram = Some(Box::new(datagram));
         }
+    }
+
+    /// Lets a newly established session, which has sent nothing, use datagrams. `segment_bytes`:
+    /// the smallest size among its lanes of one datagram's content.
+    pub(crate) fn use_datagrams(&mut self, slot: u32, segment_bytes: usize) {
+        let segment_bytes = self.clamp_segment(segment_bytes);
+        let Some(session) = self.sessions.at_mut(slot as usize) else { return };
+        let has_bulk = session.bulk_in_datagrams;
+        let Some(datagram) = session.datagram.as_deref_mut() else { return };
+        debug_assert!(datagram.next_frame == 0, "its first segments are built for its paths");
+        datagram.able = Capabilities { has_datagrams: true, has_bulk, ..Capabilities::default() };
+        datagram.bulk = has_bulk.then(Box::default);
+        datagram.path_bytes = segment_bytes;
+        datagram.unsent_max = unsent_max(segment_bytes, &self.config);
+        datagram.fit_segments(&mut self.datagrams.segments, &self.config);
+    }
+
+    /// Returns whether datagrams carry segments of a session, too.
+    #[inline]
+    pub(crate) fn has_datagrams(&self, slot: u32) -> bool {
+        self.sessions.at(slot as usize).is_some_and(Session::has_datagrams)
     }
 
     /// Sets the smallest datagram content of a session's lanes. Longer segments built before use a
@@ -329,6 +380,9 @@ impl Core {
         let session = self.sessions.at_mut(slot as usize);
         let Some(session) = session else { return };
         let Some(datagram) = session.datagram.as_deref_mut() else { return };
+        if !datagram.able.has_datagrams {
+            return;
+        }
         let able = Capabilities { has_stream, ..datagram.able };
         if datagram.set_capabilities(able, &self.config) && session.has_waiting() {
             // Waiting sends may have another transport now.
@@ -359,11 +413,8 @@ impl Core {
     }
 
     /// Returns the longest message that is sent eagerly to a session's peer, in bytes.
-    pub(crate) fn eager_limit_for(&self, session: &super::session::Session) -> u32 {
-        let limit = match session.datagram.as_deref() {
-            Some(datagram) => datagram.protocol.eager_max(),
-            None => self.staging.payload_bytes_max().min(EAGER_BYTES_MAX) as u32,
-        };
+    pub(crate) fn eager_limit_for(&self, session: &Session) -> u32 {
+        let limit = session.datagram.as_deref().map_or(0, |it| it.protocol.eager_max());
         limit.min(self.config.eager_limit).min(session.eager_limit.bytes())
     }
 
@@ -371,21 +422,30 @@ impl Core {
         segment_bytes.clamp(SEGMENT_BYTES_MIN, self.datagrams.segments.buffer_bytes())
     }
 
-    /// Returns whether a session has nothing queued, and everything sent was accepted by its lane
-    /// (stream mode) or acknowledged (datagram mode).
+    /// Returns whether a session has nothing queued, and everything sent is acknowledged, or,
+    /// without datagrams, passed to its control connection.
     pub(crate) fn is_settled(&self, slot: u32) -> bool {
         let Some(session) = self.sessions.at(slot as usize) else { return true };
         session.has_all_staged() && session.is_sent()
     }
 
-    /// Returns whether the goodbye of [`Self::leave`] and everything before it is sent, as above.
-    /// In stream mode the session ends only when the peer's kernel has it, too.
+    /// Returns whether the peer has acknowledged the goodbye of [`Self::leave`], and everything
+    /// before it. Without datagrams the session also ends when the peer's kernel has that all.
     ///
     /// RR-END-1.
     pub(crate) fn has_left(&self, slot: u32) -> bool {
         let session = self.sessions.at(slot as usize);
         session.is_some_and(|session| {
-            session.is_leaving && session.is_connected() && session.is_sent()
+            session.is_leaving && session.is_connected() && session.is_acknowledged()
+        })
+    }
+
+    /// Returns whether the goodbye of [`Self::leave`] and everything before it is passed to the
+    /// control connection.
+    pub(in crate::proto) fn is_left(&self, slot: u32) -> bool {
+        let session = self.sessions.at(slot as usize);
+        session.is_some_and(|session| {
+            session.is_leaving && session.is_connected() && !session.has_unsent()
         })
     }
 
@@ -395,9 +455,7 @@ impl Core {
     /// RR-END-5.
     pub(super) fn may_lose_completed(&self, slot: u32) -> bool {
         let Some(session) = self.sessions.at(slot as usize) else { return false };
-        let Some(datagram) = session.datagram.as_deref() else {
-            return session.has_unacked_completed_sends();
-        };
+        let Some(datagram) = session.datagram.as_deref() else { return false };
         let segments = &self.datagrams.segments;
         let first = datagram.outstanding.first(segments);
         let mut outstanding =
@@ -405,16 +463,25 @@ impl Core {
         outstanding.any(|id| segments.get(id).is_some_and(|segment| segment.completes_unacked))
     }
 
-    /// Returns whether a peer that ends the session now has everything except the goodbye: in
-    /// datagram mode that is acknowledged; in stream mode nothing more can be done.
+    /// Returns whether a peer that ends the session now has everything except the goodbye: that is
+    /// acknowledged, or, without datagrams, passed to the connection.
     pub(crate) fn is_goodbye_under_way(&self, slot: u32) -> bool {
         let session = self.sessions.at(slot as usize);
         session.is_some_and(|session| {
-            let is_under_way = session.datagram.as_deref().map_or_else(
-                || session.outbox.is_empty(),
-                |datagram| datagram.outstanding.len() <= 1,
-            );
+            let is_under_way = match session.datagram.as_deref() {
+                Some(it) if it.able.has_datagrams => it.outstanding.len() <= 1,
+                _ => !session.has_unsent(),
+            };
             session.is_leaving && session.control.is_empty() && is_under_way
+        })
+    }
+
+    /// Returns the number of frames that a session has made and received.
+    pub(in crate::proto) fn frames_moved(&self, slot: u32) -> u64 {
+        let session = self.sessions.at(slot as usize);
+        session.map_or(0, |session| {
+            let made = session.datagram.as_deref().map_or(0, |datagram| datagram.next_frame);
+            u64::from(made) + u64::from(session.expected_frame)
         })
     }
 
@@ -432,7 +499,7 @@ impl Core {
         }
     }
 
-    /// Ends a session in datagram mode: segments return to the pool; buffered and incomplete
+    /// Ends the segments of a session: they return to the pool; buffered and incomplete
     /// messages are dropped, since the frames that they wait for will not arrive.
     ///
     /// RR-DGRAM-9.

@@ -52,6 +52,12 @@ pub(crate) struct Lone<'a> {
 }
 
 impl<'a> Lone<'a> {
+    /// Returns whether it has checksums on a stream ([`append_segment`]).
+    #[inline]
+    pub(crate) fn has_checksums(&self) -> bool {
+        self.session.has_checksums
+    }
+
     /// Takes it, for a lane that does not acknowledge.
     #[inline(always)]
     pub(crate) fn take(self) -> Option<Outgoing<'a>> {
@@ -116,7 +122,7 @@ fn pick(list: &mut List, pool: &mut SegmentPool, room_bytes: usize, segment_byte
 
 impl Datagram {
     /// RR-CREDIT-3
-    fn push_control(&mut self, pool: &mut SegmentPool, slot: u32, control: &ControlFrame) -> bool {
+    fn stage_control(&mut self, pool: &mut SegmentPool, slot: u32, control: &ControlFrame) -> bool {
         let bytes = control.as_frame();
         let Some(pushed) = self.push(pool, slot, bytes.len(), true) else { return false };
         pushed.segment.push(bytes.len()).copy_from_slice(bytes);
@@ -193,6 +199,15 @@ impl Datagram {
         Some(id)
     }
 
+    /// Returns whether the first long segment has frames before those of all others that wait: a
+    /// stream that carries both kinds carries them in their order, so that a receiver buffers
+    /// nothing, and neither waits for long.
+    fn is_long_next(&self, pool: &SegmentPool) -> bool {
+        let Some(long) = self.long.first(pool).and_then(|id| pool.get(id)) else { return false };
+        let waiting = self.first_waiting(pool).and_then(|id| pool.get(id));
+        waiting.is_none_or(|it| is_before(long.first_frame, it.first_frame) && !it.is_urgent)
+    }
+
     /// RR-DGRAM-3
     fn mark_lost(&mut self, pool: &mut SegmentPool, id: Id) {
         if let Some(segment) = pool.get_mut(id)
@@ -243,16 +258,17 @@ impl Core {
         let datagram = session.datagram.as_deref_mut()?;
         let pool = &mut self.datagrams.segments;
         while let Some(&control) = session.control.front() {
-            if !datagram.push_control(pool, slot, &control) {
+            if !datagram.stage_control(pool, slot, &control) {
                 break;
             }
             session.control.pop_front();
             SessionOneSided::note_reply_staged(&mut session.one_sided, &control);
         }
-        let mut next = datagram.next(pool, room_bytes);
-        if next.is_none() && room_bytes == usize::MAX {
-            next = datagram.next_long(pool);
-        }
+        let is_stream = room_bytes == usize::MAX;
+        let next = match is_stream && datagram.is_long_next(pool) {
+            true => datagram.next_long(pool),
+            false => datagram.next(pool, room_bytes),
+        };
         if next.is_none() && (!session.has_update() || room_bytes < SEGMENT_HEADER_BYTES) {
             return None;
         }
@@ -273,7 +289,9 @@ impl Core {
             Asks::WhenAwaited => {
                 let segment = next.and_then(|id| self.datagrams.segments.get(id));
                 let is_awaited = segment.is_some_and(|segment| !segment.operations.is_empty());
-                datagram.asks_when_awaited(is_awaited, is_last)
+                // Sends may wait for space.
+                let is_full = is_stream && !datagram.has_any_room(&self.datagrams.segments);
+                datagram.asks_when_awaited(is_awaited || is_full, is_last || is_full)
             }
         };
         let header = session.datagram_header(asks_ack);
@@ -310,15 +328,22 @@ impl Core {
         Some(Lone { session, segment, token: id.to_u64() })
     }
 
-    /// Appends the next segment of a session to the bytes for a stream lane, with checksums if the
-    /// session has them. Returns `false` if there is nothing to send.
+    /// Returns the next segment of a session for its control connection while that carries all of
+    /// them, and whether it has checksums ([`append_segment`]). `None`: there is nothing to send.
     ///
     /// RR-SUM-2.
-    pub(crate) fn poll_segment_for_stream(&mut self, slot: u32, into: &mut Vec<u8>) -> bool {
-        let session = self.sessions.at(slot as usize);
-        let has_checksums = session.is_some_and(|session| session.outbox.has_checksums());
-        // A stream does not acknowledge segments: the peer has to.
-        let Some(segment) = self.poll_segment(slot, usize::MAX, Asks::Always) else {
+    pub(crate) fn poll_segment_for_stream(&mut self, slot: u32) -> Option<(Outgoing<'_>, bool)> {
+        let session = self.sessions.at(slot as usize)?;
+        let has_checksums = session.has_checksums;
+        // Beside datagrams that are lost there is no time for the acknowledgement's delay.
+        let asks = if session.has_datagrams() { Asks::Always } else { Asks::WhenAwaited };
+        Some((self.poll_segment(slot, usize::MAX, asks)?, has_checksums))
+    }
+
+    /// Appends the next segment of a session to the bytes for its control connection. Returns
+    /// `false` if there is nothing to send.
+    pub(crate) fn append_next_segment(&mut self, slot: u32, into: &mut Vec<u8>) -> bool {
+        let Some((segment, has_checksums)) = self.poll_segment_for_stream(slot) else {
             return false;
         };
         append_segment(into, segment.bytes, has_checksums);
@@ -356,7 +381,7 @@ impl Core {
         if session.announced_ack == session.expected_frame {
             return;
         }
-        let has_checksums = session.outbox.has_checksums();
+        let has_checksums = session.has_checksums;
         let header = session.datagram_header(false);
         let Some(datagram) = session.datagram.as_deref() else { return };
         let length = (SEGMENT_HEADER_BYTES as u32).into();
@@ -500,7 +525,7 @@ impl Core {
 }
 
 impl Session {
-    /// Returns whether any segment waits to go in a datagram.
+    /// Returns whether any segment waits that is not long.
     #[inline]
     fn is_waiting(&self) -> bool {
         let Some(datagram) = self.datagram.as_deref() else { return false };

@@ -239,7 +239,7 @@ impl Core {
         let Some(&assembly) = datagram.assemblies.get(frame) else { return Ok(()) };
         let (length, report) = (header.length.get(), header.operation.get());
         let (target, source) = (header.target_endpoint.get(), header.source_endpoint.get());
-        let admitted = self.admit::<true>(slot, target, source, length as usize);
+        let admitted = self.admit(slot, target, source, length as usize);
         if !matches!(admitted, Ok(Some(_))) {
             // Its credit was returned.
             self.drop_assembly(assembly);

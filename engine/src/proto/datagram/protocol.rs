@@ -28,6 +28,10 @@ const PARTS_BY_RING_BYTES_MAX: u32 = 16 << 10;
 /// What a session can do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Capabilities {
+    /// Datagrams carry segments, too.
+    pub(super) has_datagrams: bool,
+    /// The peer is this engine.
+    pub(super) is_loopback: bool,
     /// Messages that do not fit a datagram go on the TCP stream.
     pub(super) has_stream: bool,
     /// Segments go by a ring in shared memory, which does not acknowledge.
@@ -101,7 +105,7 @@ pub(crate) struct SendProtocol {
 impl SendProtocol {
     /// Computes the table of a session whose segments have at most `segment_bytes`.
     pub(super) fn of(able: Capabilities, segment_bytes: usize, config: &Config) -> Self {
-        let Capabilities { has_stream, has_ring, takes_pieces, has_cma, has_bulk } = able;
+        let Capabilities { has_stream, has_ring, takes_pieces, has_cma, has_bulk, .. } = able;
         // A ring takes everything that fits a segment: up to there it is faster than a read from
         // memory.
         let has_better_way = has_stream && !has_ring;
@@ -115,6 +119,9 @@ impl SendProtocol {
         let (parts_max, instead_of_parts) = if pulls_on_host {
             let by_ring = if has_ring { in_datagrams.min(PARTS_BY_RING_BYTES_MAX) } else { 0 };
             (by_ring, Instead::BehindSegments)
+        } else if able.is_loopback {
+            // What is pulled is copied once, from the send's memory.
+            (0, Instead::Never)
         } else if by_stream {
             let has_lanes = !has_bulk;
             (u32::MAX, if has_lanes { Instead::BehindLong } else { Instead::Never })
@@ -295,8 +302,13 @@ mod tests {
     fn a_ring_takes_whole_segments_and_parts_of_single_messages() {
         for (has_cma, has_stream) in [(false, false), (true, false), (true, true)] {
             let (has_ring, takes_pieces) = (true, true);
-            let able =
-                Capabilities { has_stream, has_ring, takes_pieces, has_cma, has_bulk: false };
+            let able = Capabilities {
+                has_stream,
+                has_ring,
+                takes_pieces,
+                has_cma,
+                ..Capabilities::default()
+            };
             let table = protocol(able, RING);
             let mut expected = vec![
                 (in_segment(RING), Route::Segment),
@@ -314,6 +326,16 @@ mod tests {
                 assert_eq!(table.pulls_instead_of_parts(outstanding), is_pulled);
             }
         }
+    }
+
+    #[test]
+    fn a_session_with_itself_copies_what_is_longer_than_a_segment() {
+        let able = Capabilities { has_stream: true, is_loopback: true, ..Capabilities::default() };
+        let table = protocol(able, PATH);
+        assert_eq!(table.route(LONG_PAYLOAD_BYTES as u64, 8), Route::Stream);
+        let beyond = LONG_PAYLOAD_BYTES as u64 + 1;
+        assert_eq!(table.route(beyond, 0), Route::Pull(PullMethod::Lanes));
+        assert_eq!(u64::from(table.eager_max()), beyond - 1);
     }
 
     #[test]

@@ -143,6 +143,14 @@ impl Datagram {
                 && (is_control || unsent < self.unsent_max))
     }
 
+    /// Returns whether a message of any length would find space.
+    pub(super) fn has_any_room(&self, pool: &SegmentPool) -> bool {
+        let has_frames = self.next_frame.wrapping_sub(self.base(pool)) < FRAMES_MAX - FRAMES_KEPT;
+        has_frames
+            && pool.has_room(self.short_held(), false)
+            && pool.has_room_for_long(self.long_held)
+    }
+
     /// Reserves a frame of `length` bytes, which fit a segment. `None`: no space now.
     #[inline(always)]
     pub(super) fn push<'a>(

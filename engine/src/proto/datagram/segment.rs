@@ -108,7 +108,7 @@ impl SegmentBuffer {
     }
 
     /// Returns all of its bytes.
-    pub(super) fn whole(&self) -> &[u8] {
+    pub(in crate::proto) fn whole(&self) -> &[u8] {
         &self.buffer[..self.bytes]
     }
 

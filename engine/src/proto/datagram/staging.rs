@@ -74,8 +74,8 @@ fn part(flags: u8, message: u32, offset: u32, length: u32) -> Part {
     }
 }
 
-/// Stages a message that fits a segment, as [`Core::stage_now`] does, in datagram mode. Returns
-/// `true` beside the space if the session had nothing to send before.
+/// Stages a message that fits a segment, as [`Core::stage_now`] does. Returns `true` beside the
+/// space if the session had nothing to send before.
 #[inline]
 pub(crate) fn stage_in_segment<'a>(
     session: &mut Session,
@@ -138,13 +138,6 @@ pub(crate) fn stage_put<'a>(
 }
 
 impl Core {
-    /// Returns whether a send uses a session in datagram mode.
-    pub(crate) fn is_by_datagram(&self, id: Id) -> bool {
-        let session = self.operations.get(id).map(|operation| operation.session);
-        let session = session.and_then(|slot| self.sessions.at(slot as usize));
-        session.is_some_and(|session| session.datagram.is_some())
-    }
-
     /// Writes the frame of a message with `payload` bytes of space after its header. Returns its
     /// number and the space. The caller has checked credit.
     fn push_envelope(
@@ -172,7 +165,9 @@ impl Core {
         let Pushed { frame, base, id, segment } = pushed?;
         let stream = (request.endpoint, target, request.context);
         header.set_predecessor_distance(datagram.chain.follow(stream, frame, base));
-        session.envelope_credit.spend(1);
+        if !planted!(SkipCredit) {
+            session.envelope_credit.spend(1);
+        }
         if !session.is_dirty {
             session.is_dirty = true;
             self.dirty.push(slot);
@@ -184,8 +179,8 @@ impl Core {
         Some((frame, id, room))
     }
 
-    /// Stages a message in datagram mode, as [`Core::stage`] does.
-    pub(crate) fn stage_by_datagram(&mut self, id: Id) -> Staged<'_> {
+    /// Stages a message, as [`Core::stage`] does.
+    pub(in crate::proto) fn stage_message(&mut self, id: Id) -> Staged<'_> {
         let Some(operation) = self.operations.get(id) else { return Staged::Blocked };
         let slot = operation.session;
         let level = match operation.state {

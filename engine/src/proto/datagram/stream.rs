@@ -1,4 +1,4 @@
-//! Long segments: what a session in datagram mode sends on its TCP lane.
+//! Long segments: what a session sends on its control connection beside datagrams.
 
 use super::super::core::Core;
 use super::super::send::SendRequest;
@@ -14,7 +14,7 @@ fn is_next_alone(session: &Session, datagram: &Datagram) -> bool {
         && datagram.long.len() == 0
         && !datagram.waits()
         && session.control.is_empty()
-        && !session.outbox.has_checksums()
+        && !session.has_checksums
 }
 
 impl Core {
@@ -84,6 +84,6 @@ impl Core {
         }
         let header = session.datagram_header(asks);
         segment.place = Place::Flying;
-        Some((segment.seal(header), session.outbox.has_checksums()))
+        Some((segment.seal(header), session.has_checksums))
     }
 }

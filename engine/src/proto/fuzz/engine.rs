@@ -81,6 +81,8 @@ pub(super) struct FuzzedEngine {
     partial: Vec<u8>,
     /// Bytes to the hostile and to the correct peer that are no complete segment yet.
     pub(super) outgoing: [Vec<u8>; 2],
+    /// Bytes that these do not take yet.
+    pub(super) unsent: [Vec<u8>; 2],
     /// Bytes that the connection to the hostile peer takes at once.
     takes: usize,
     /// Lanes with a connection, and lanes without one.
@@ -120,6 +122,7 @@ impl FuzzedEngine {
             attempt: Attempt::None,
             partial: Vec::new(),
             outgoing: [Vec::new(), Vec::new()],
+            unsent: [Vec::new(), Vec::new()],
             takes: usize::MAX,
             joined: Vec::new(),
             opening: Vec::new(),
@@ -224,6 +227,7 @@ impl FuzzedEngine {
     fn established(&mut self, limits: [u32; 3]) {
         self.attempt = Attempt::None;
         self.hostile = ScriptedPeer::new(limits[0], limits[1]);
+        self.unsent[0].clear();
         self.partial.clear();
         self.outgoing[0].clear();
     }
@@ -609,24 +613,21 @@ impl FuzzedEngine {
     fn flush(&mut self, slot: u32) {
         let is_hostile = slot == self.hostile_slot;
         let takes = if is_hostile { self.takes } else { usize::MAX };
-        loop {
-            let bytes = self.core.prepare(slot);
-            if bytes.is_empty() {
+        let mut unsent = std::mem::take(&mut self.unsent[usize::from(!is_hostile)]);
+        while !unsent.is_empty() || self.core.append_next_segment(slot, &mut unsent) {
+            let taken = unsent.len().min(takes);
+            if taken == 0 {
                 break;
             }
-            let taken = bytes.len().min(takes);
-            if taken == 0 {
-                return;
-            }
-            let bytes = bytes[..taken].to_vec();
-            self.core.handle_transmitted(slot, taken);
+            let bytes: Vec<u8> = unsent.drain(..taken).collect();
             if is_hostile || slot == self.sound_slot {
                 self.outgoing[usize::from(!is_hostile)].extend_from_slice(&bytes);
                 self.read(is_hostile);
             }
         }
-        let known = self.core.sessions.at(slot as usize).unwrap();
-        if known.is_leaving && known.is_connected() && known.outbox.is_empty() {
+        let is_taken = unsent.is_empty();
+        self.unsent[usize::from(!is_hostile)] = unsent;
+        if is_taken && self.core.is_left(slot) {
             self.core.fail_session(slot, PeerFailure::Removed, &mut self.kernel);
         }
     }

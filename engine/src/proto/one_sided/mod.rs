@@ -115,11 +115,6 @@ impl Refused {
         self.early.retain(|&refused| !is_before(refused, number));
         std::mem::take(&mut self.settled) + (unreported - self.early.len()) as u64
     }
-
-    /// Takes all refusals, where frames arrive in order.
-    fn take_all(&mut self) -> u64 {
-        std::mem::take(&mut self.settled) + std::mem::take(&mut self.early).len() as u64
-    }
 }
 
 impl SessionOneSided {

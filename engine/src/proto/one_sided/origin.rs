@@ -191,16 +191,9 @@ impl Core {
     #[inline]
     pub(super) fn whole_max(&self, session: &Session, header: usize) -> (u64, u64) {
         let eager = u64::from(self.config.eager_limit).min(EAGER_BYTES_MAX as u64);
-        match session.datagram.as_deref() {
-            Some(datagram) => {
-                let short = (datagram.frame_bytes_max() - header) as u64;
-                (short, if datagram.protocol().goes_by_stream() { eager.max(short) } else { short })
-            }
-            None => {
-                let room = (self.staging.payload_bytes_max() as u64).saturating_sub(header as u64);
-                (room.min(eager), room.min(eager))
-            }
-        }
+        let Some(datagram) = session.datagram.as_deref() else { return (0, 0) };
+        let short = (datagram.frame_bytes_max() - header) as u64;
+        (short, if datagram.protocol().goes_by_stream() { eager.max(short) } else { short })
     }
 
     /// Fast path: reserves space for a put that completes when it is staged. `None`: use the
@@ -231,19 +224,13 @@ impl Core {
             offset: request.offset.into(),
             operation: 0.into(),
         };
-        let length = request.length as usize;
-        if let Some(datagram) = session.datagram.as_deref_mut() {
-            let pool = &mut self.datagrams.segments;
-            let room = stage_put(datagram, pool, slot, &header, request.hint)?;
-            if !std::mem::replace(&mut session.is_dirty, true) {
-                self.dirty.push(slot);
-            }
-            return Some(room);
+        let datagram = session.datagram.as_deref_mut()?;
+        let pool = &mut self.datagrams.segments;
+        let room = stage_put(datagram, pool, slot, &header, request.hint)?;
+        if !std::mem::replace(&mut session.is_dirty, true) {
+            self.dirty.push(slot);
         }
-        let pieces = [header.as_bytes(), &[]];
-        let segment = self.push_one_sided(slot, pieces, length, request.hint, false)?;
-        self.note_completes_unacked(slot, segment);
-        self.newest_room(slot, segment, length)
+        Some(room)
     }
 
     /// Returns whether a put completes as soon as it is staged in one frame.
@@ -351,7 +338,9 @@ impl Core {
         let completes = reply_bytes.is_none();
         if completes {
             self.operations.remove(id);
-            self.note_completes_unacked(slot, segment);
+            if let Some(segment) = self.datagrams.segments.get_mut(segment) {
+                segment.completes_unacked = true;
+            }
         } else if let Some(operation) = self.operations.get_mut(id) {
             let is_pulled = form.kind == frame::KIND_PUT_RTS;
             operation.role = if is_pulled { Role::LongPut } else { Role::Origin };
@@ -360,9 +349,10 @@ impl Core {
                 false => OperationState::AwaitReply { bytes: reply_bytes.unwrap_or(0) },
             };
         }
-        let Some(room) = self.newest_room(slot, segment, form.payload) else {
+        let Some(segment) = self.datagrams.segments.get_mut(segment) else {
             return Staged::Blocked;
         };
+        let room = segment.newest(form.payload);
         match form.payload {
             _ if has_source => Staged::Source { room },
             0 if !completes => Staged::Rts { room },
@@ -373,26 +363,7 @@ impl Core {
     /// Blocks a session that cannot stage anything; acknowledgements and sent segments resume it.
     pub(super) fn wait_for_room(&mut self, slot: u32) -> Staged<'_> {
         self.unblocked.retain(|&unblocked| unblocked != slot);
-        let session = self.sessions.at(slot as usize);
-        if session.is_some_and(|it| it.datagram.is_none() && it.outbox.is_empty()) {
-            // Another session holds the staging buffers: retry in the next poll.
-            self.unblocked.insert(0, slot);
-        }
         Staged::Blocked
-    }
-
-    /// Notes that an operation that is complete for its user may still be lost with its session.
-    ///
-    /// RR-END-5.
-    fn note_completes_unacked(&mut self, slot: u32, segment: Option<Id>) {
-        match segment.and_then(|segment| self.datagrams.segments.get_mut(segment)) {
-            Some(segment) => segment.completes_unacked = true,
-            None => {
-                if let Some(session) = self.sessions.at_mut(slot as usize) {
-                    session.completed_frame = Some(session.last_frame());
-                }
-            }
-        }
     }
 
     /// Handles the reply to an operation.

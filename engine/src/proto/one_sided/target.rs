@@ -202,13 +202,9 @@ impl Core {
             return self.push_control(slot, ControlFrame::Reply(reply));
         }
         let Some(session) = self.sessions.at_mut(slot as usize) else { return };
-        let (may_be_early, expected) = (session.datagram.is_some(), session.expected_frame);
+        let expected = session.expected_frame;
         let Some(one_sided) = session.one_sided.as_deref_mut() else { return };
-        if may_be_early {
-            one_sided.note_refused(number, expected);
-        } else {
-            one_sided.refused.settled += 1;
-        }
+        one_sided.note_refused(number, expected);
     }
 
     /// Completes an operation, and replies if the origin waits.
@@ -292,7 +288,10 @@ impl Core {
         } else if let Some(operation) = self.operations.get_mut(id) {
             operation.state = OperationState::Serving(Serving { has_source, ..Serving::default() });
         }
-        let Some(room) = self.newest_room(slot, segment, payload) else { return Staged::Blocked };
+        let Some(segment) = self.datagrams.segments.get_mut(segment) else {
+            return Staged::Blocked;
+        };
+        let room = segment.newest(payload);
         match (is_whole, has_source) {
             (true, _) => Staged::Eager { room, completes: true },
             (false, true) => Staged::Source { room },
@@ -308,25 +307,18 @@ impl Core {
             && let Some(one_sided) = session.one_sided.as_deref_mut()
             && let Some(&(number, to)) = one_sided.flushes.front()
         {
-            if session.datagram.is_some()
-                && !planted!(FlushEarly)
-                && !is_before(number, session.expected_frame)
-            {
+            if !is_before(number, session.expected_frame) && !planted!(FlushEarly) {
                 return;
             }
             one_sided.flushes.pop_front();
-            let refused = match session.datagram {
-                Some(_) => one_sided.refused.take_before(number),
-                None => one_sided.refused.take_all(),
-            };
+            let refused = one_sided.refused.take_before(number);
             let reply = ShortReply::new(to, STATUS_DONE, &refused.to_le_bytes());
             self.push_control(slot, ControlFrame::Reply(reply));
         }
     }
 
     /// Reserves a frame of a one-sided operation: `pieces`, and `payload` bytes of space after
-    /// them. Returns its segment; `Some(None)`: it uses a stream. `None`: no space now.
-    #[allow(clippy::option_option, reason = "segments are those of datagrams")]
+    /// them. Returns its segment; `None`: no space now.
     pub(super) fn push_one_sided(
         &mut self,
         slot: u32,
@@ -334,53 +326,21 @@ impl Core {
         payload: usize,
         hint: Hint,
         is_long: bool,
-    ) -> Option<Option<Id>> {
+    ) -> Option<Id> {
         let head = pieces[0].len() + pieces[1].len();
         let length = head + payload;
         let session = self.sessions.at_mut(slot as usize)?;
-        let write = |room: &mut [u8]| {
-            let (first, second) = room[..head].split_at_mut(pieces[0].len());
-            first.copy_from_slice(pieces[0]);
-            second.copy_from_slice(pieces[1]);
-        };
-        let segment = if let Some(datagram) = session.datagram.as_deref_mut() {
-            let pool = &mut self.datagrams.segments;
-            let id = datagram.push_for(pool, slot, length, hint, is_long)?;
-            write(pool.get_mut(id)?.push(length));
-            Some(id)
-        } else {
-            if !session.outbox.has_room(&self.staging, length) {
-                return None;
-            }
-            if session.outbox.has_checksums() {
-                let sum =
-                    |sum| pieces.iter().fold(sum, |sum, piece| crc32c::crc32c_append(sum, piece));
-                session.outbox.add_to_sum(sum);
-                self.unsummed = Some(slot);
-            }
-            write(session.push_message(&mut self.staging, length)?);
-            None
-        };
+        let datagram = session.datagram.as_deref_mut()?;
+        let pool = &mut self.datagrams.segments;
+        let id = datagram.push_for(pool, slot, length, hint, is_long)?;
+        let room = pool.get_mut(id)?.push(length);
+        let (first, second) = room[..head].split_at_mut(pieces[0].len());
+        first.copy_from_slice(pieces[0]);
+        second.copy_from_slice(pieces[1]);
         if !std::mem::replace(&mut session.is_dirty, true) {
             self.dirty.push(slot);
         }
-        Some(segment)
-    }
-
-    /// Returns the last `payload` bytes that were reserved, to be written.
-    pub(super) fn newest_room(
-        &mut self,
-        slot: u32,
-        segment: Option<Id>,
-        payload: usize,
-    ) -> Option<&mut [u8]> {
-        match segment {
-            Some(segment) => Some(self.datagrams.segments.get_mut(segment)?.newest(payload)),
-            None => {
-                let session = self.sessions.at_mut(slot as usize)?;
-                Some(session.outbox.newest(payload))
-            }
-        }
+        Some(id)
     }
 }
 

@@ -47,7 +47,7 @@ pub(crate) struct PathsByHand {
 
 impl PathsByHand {
     /// Creates `count` healthy paths, none of which was probed. The one at position 0 is the
-    /// primary path, and carries the TCP lane.
+    /// primary path, and carries the TCP lane; without any the session has no datagrams.
     pub(crate) fn new(count: u8) -> Self {
         let path = |at: u8| {
             let keys = SessionKeys::for_tests().path(at.into(), true);
@@ -60,7 +60,7 @@ impl PathsByHand {
             Box::new(path)
         };
         let paths = Paths {
-            carrier: Some(path(0)),
+            carrier: (count > 0).then(|| path(0)),
             standby: (1..count).map(path).collect(),
             ..Paths::default()
         };

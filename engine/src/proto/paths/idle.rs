@@ -1,6 +1,6 @@
 //! Sessions free memory when they become idle, so that an idle peer costs what a new one does. Only
 //! sessions in use are examined. Each packet sets a timer, and when that expires the session is in
-//! the list of those in use.
+//! the list of those in use; without datagrams it is when its connection is checked.
 
 use super::super::core::Core;
 use super::{PathTable, Paths};
@@ -13,13 +13,13 @@ const IDLE_NS: u64 = 1_000_000_000;
 #[derive(Debug)]
 pub(super) struct InUse {
     session: u32,
-    /// Traffic of its paths at the last check, and since when it is unchanged.
+    /// Its packets and frames at the last check, and since when they are unchanged.
     traffic: u64,
     since_ns: u64,
 }
 
 impl Paths {
-    /// Notes that a packet was sent or received on a path of the session.
+    /// Notes that something was sent or received.
     #[inline]
     pub(super) fn note_use(&mut self, session: u32, in_use: &mut Vec<InUse>) {
         if !self.is_in_use {
@@ -34,6 +34,13 @@ impl Paths {
 }
 
 impl PathTable {
+    /// Notes that data was sent on the control connection of a session.
+    pub(crate) fn note_stream_use(&mut self, session: u32) {
+        if let Some(paths) = self.by_slot.get_mut(session as usize) {
+            paths.note_use(session, &mut self.in_use);
+        }
+    }
+
     /// Frees memory of sessions that have become idle and removes them from those in use:
     /// `became_idle` is called with each.
     pub(crate) fn shrink_idle(
@@ -49,7 +56,7 @@ impl PathTable {
             if !paths.is_in_use {
                 return false;
             }
-            let traffic = paths.traffic();
+            let traffic = paths.traffic().wrapping_add(core.frames_moved(it.session));
             if traffic != it.traffic || it.since_ns == 0 {
                 (it.traffic, it.since_ns) = (traffic, now_ns);
                 return true;

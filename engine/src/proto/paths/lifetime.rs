@@ -109,6 +109,8 @@ impl PathTable {
 
     /// Opens the first path of a newly established session, to an announced UDP port. `bytes_max`:
     /// the longest datagram that both sides take; `takes_trains`: as [`SessionPath::takes_trains`].
+    /// Returns `false` if its id is in use, by a collision or an attack: then the session has no
+    /// datagrams.
     ///
     /// RR-PATH-1.
     pub(crate) fn open_first_path(
@@ -118,10 +120,13 @@ impl PathTable {
         port: u16,
         bytes_max: usize,
         takes_trains: bool,
-    ) {
-        let Some(known) = core.sessions.at(session as usize) else { return };
-        let Some(keys) = known.keys.as_ref() else { return };
+    ) -> bool {
+        let Some(known) = core.sessions.at(session as usize) else { return false };
+        let Some(keys) = known.keys.as_ref() else { return false };
         let (id, is_initiator) = (known.id, known.connection.is_initiator());
+        if self.by_session.contains_key(&id) {
+            return false;
+        }
         let config = PathConfig {
             session: id,
             path: FIRST,
@@ -138,15 +143,12 @@ impl PathTable {
         core.use_datagrams(session, packets.payload_bytes_max());
         let has_stream = core.config.eager_by_stream;
         core.use_stream(session, has_stream);
-        // An id that is in use is a collision, or an attack: then the session uses TCP.
-        let is_free = !self.by_session.contains_key(&id);
-        if is_free {
-            self.by_session.insert(id, session);
-        }
+        self.by_session.insert(id, session);
         let mut path = SessionPath::new(packets, keys, remote);
         path.session_id = id;
         path.takes_trains = takes_trains;
-        self.of_mut(session).carrier = is_free.then(|| Box::new(path));
+        self.of_mut(session).carrier = Some(Box::new(path));
+        true
     }
 
     /// Continues with another driver, for datagrams of at most `bytes_max`; `None`: it takes none.

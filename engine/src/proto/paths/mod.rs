@@ -1,6 +1,6 @@
 //! Paths of sessions: receiving, sending, and the choice among several.
 //!
-//! A session in datagram mode ([`super::datagram`]) has one path or several, each with its own
+//! A session with datagrams ([`super::datagram`]) has one path or several, each with its own
 //! packet numbers, keys, window and round trip ([`super::packet`]). One of them, the *carrier*, is
 //! the session's primary path and takes its segments; the others are standby paths, which are
 //! probed and answer probes. [`PathTable`] owns all of this; the loop passes it datagrams and time,
@@ -58,7 +58,7 @@ pub(crate) const CARRIER: Index = 0;
 /// The paths of one session.
 #[derive(Debug, Default)]
 pub(crate) struct Paths {
-    /// The primary path, if the session is in datagram mode.
+    /// The primary path, if the session has datagrams.
     carrier: Option<Box<SessionPath>>,
     /// The standby paths.
     #[allow(clippy::vec_box, reason = "one of them takes the carrier's place now and then")]
@@ -128,6 +128,12 @@ impl Paths {
     /// Returns the number of paths.
     pub(crate) fn count(&self) -> usize {
         usize::from(self.carrier.is_some()) + self.standby.len()
+    }
+
+    /// Returns whether datagrams carry segments, too.
+    #[inline]
+    pub(crate) fn has_datagrams(&self) -> bool {
+        self.carrier.is_some()
     }
 
     /// Returns whether there are several paths.

@@ -36,5 +36,5 @@ pub(crate) use net::Net;
 pub(crate) use packets::{Datagram, LATENCY_NS, PACKET_BYTES_MAX, SESSION, STREAM_NS, address_of};
 pub(crate) use packets::{RAILS, keys_of};
 pub(crate) use peer::{ScriptedPeer, eager, grant, rts};
-pub(crate) use requests::{receive_request, send_request, stage_empty};
+pub(crate) use requests::{next_bytes, receive_request, send_request, stage_empty};
 pub(crate) use sessions::{LIMITS, OWN, accept, connect, core_of, lane_hello, locator};

@@ -245,7 +245,7 @@ impl Net {
             return;
         }
         let mut bytes = Vec::new();
-        while engine.core.poll_segment_for_stream(slot, &mut bytes) {
+        while engine.core.append_next_segment(slot, &mut bytes) {
             engine.by_stream += 1;
         }
         if !bytes.is_empty() {

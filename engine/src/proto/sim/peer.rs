@@ -1,20 +1,26 @@
 //! A peer without a core: a test writes its frames, and reads those of the engine.
 
-use zerocopy::{FromBytes, FromZeros, IntoBytes};
+use zerocopy::{FromZeros, IntoBytes};
 
+use crate::proto::datagram::append_segment;
+use crate::proto::session::Session;
 use crate::wire::segment::{SEGMENT_HEADER_BYTES, SegmentHeader};
 use crate::wire::{Eager, Frame, Frames, Grant, Rts, frame};
 
 /// State of the peer of one session.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Default)]
 pub(crate) struct ScriptedPeer {
-    /// Frames received.
+    /// Frames received before the first missing one.
     pub(crate) received: u32,
     /// Frames sent.
     pub(crate) sent: u32,
     /// Limits announced last.
     pub(crate) envelope_limit: u32,
     pub(crate) byte_limit: u32,
+    /// Segments have checksums.
+    pub(crate) has_checksums: bool,
+    /// Frames received after the first missing one.
+    early: Vec<u32>,
 }
 
 impl ScriptedPeer {
@@ -33,7 +39,9 @@ impl ScriptedPeer {
             envelope_limit: self.envelope_limit.into(),
             byte_limit: self.byte_limit.into(),
         };
-        [header.as_bytes(), body].concat()
+        let mut bytes = Vec::new();
+        append_segment(&mut bytes, &[header.as_bytes(), body].concat(), self.has_checksums);
+        bytes
     }
 
     /// Receives the complete segments at the begin of the engine's stream, and checks that they are
@@ -44,15 +52,23 @@ impl ScriptedPeer {
         mut each: impl FnMut(&SegmentHeader, &[Frame<'_>]),
     ) {
         let mut used = 0;
-        while let Ok((header, rest)) = SegmentHeader::ref_from_prefix(&stream[used..]) {
-            let length = header.length.get() as usize;
-            let Some(body) = rest.get(..length - SEGMENT_HEADER_BYTES) else { break };
+        let split = match self.has_checksums {
+            true => Session::split_checked,
+            false => Session::split_segment,
+        };
+        while let Some((header, body, length)) =
+            split(&stream[used..]).expect("sent segments are valid")
+        {
             let mut frames = Frames::new(body);
             let next = || frames.next_frame().expect("sent frames are valid");
             let all: Vec<Frame<'_>> = std::iter::from_fn(next).collect();
             assert_eq!(usize::from(header.frames.get()), all.len());
-            assert_eq!(header.first_frame.get(), self.received, "frames are sent in order");
-            self.received = self.received.wrapping_add(all.len() as u32);
+            let first = header.first_frame.get();
+            self.early.extend((0..all.len() as u32).map(|at| first.wrapping_add(at)));
+            while let Some(at) = self.early.iter().position(|&early| early == self.received) {
+                self.early.swap_remove(at);
+                self.received = self.received.wrapping_add(1);
+            }
             each(header, &all);
             used += length;
         }

@@ -32,6 +32,13 @@ pub(crate) fn receive_request(
     ReceiveRequest { endpoint: 0, peer, context, tag, ignore: 0, capacity, min_free: None }
 }
 
+/// Returns everything that a session has to send on its control connection.
+pub(crate) fn next_bytes(core: &mut Core, slot: u32) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    while core.append_next_segment(slot, &mut bytes) {}
+    bytes
+}
+
 /// Stages what waits for it, without its bytes, as far as sessions are not blocked.
 pub(crate) fn stage_empty(core: &mut Core, effects: &mut impl Effects) {
     let mut blocked = 0;

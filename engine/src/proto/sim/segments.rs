@@ -13,7 +13,7 @@ use crate::wire::FrameError;
 const LOSS_NS: u64 = 6;
 
 impl Net {
-    /// Creates engines of one configuration, all connected in datagram mode by links of one step.
+    /// Creates engines of one configuration, all connected with datagrams by links of one step.
     pub(crate) fn new(count: usize, config: &Config, segment_bytes: usize, seed: u64) -> Self {
         Self::of(&vec![config.clone(); count], segment_bytes, seed)
     }

@@ -1,9 +1,12 @@
 //! Corrupted chunks.
 
 use super::super::bulk::Outgoing;
+use super::super::datagram::append_segment;
 use super::super::rendezvous::{BAD_CHUNKS_MAX, ChunkReceive};
+use super::super::session::Session;
 use super::*;
 use crate::wire::chunk::ChunkHeader;
+use crate::wire::segment::SEGMENT_SUMS_BYTES;
 
 /// Delivers the next chunk, intact or corrupted.
 pub(super) fn chunk_comes(bench: &mut Bench, lane: Id, is_intact: bool) -> bool {
@@ -26,7 +29,7 @@ pub(super) fn chunk_comes(bench: &mut Bench, lane: Id, is_intact: bool) -> bool 
 #[test]
 fn corrupted_chunks_are_granted_again_up_to_a_limit() {
     let mut bench = Bench::new(Config::for_tests());
-    bench.core.sessions.at_mut(bench.slot as usize).unwrap().has_checksums = true;
+    bench.use_checksums(true);
     let lane = bench.lane();
     let receive = bench.receive(6000);
     bench.deliver(&rts(0, 6000)).unwrap();
@@ -34,6 +37,7 @@ fn corrupted_chunks_are_granted_again_up_to_a_limit() {
     for round in 1..BAD_CHUNKS_MAX {
         assert!(chunk_comes(&mut bench, lane, false), "the lane is in step");
         assert_eq!(bench.transmit(), [frame::KIND_GRANT], "round {round}");
+        bench.acknowledge();
         assert!(!bench.results.ended.contains_key(&receive));
     }
     assert!(chunk_comes(&mut bench, lane, true));
@@ -41,6 +45,7 @@ fn corrupted_chunks_are_granted_again_up_to_a_limit() {
     for _ in 1..BAD_CHUNKS_MAX {
         assert!(chunk_comes(&mut bench, lane, false));
         assert_eq!(bench.transmit(), [frame::KIND_GRANT], "the count restarts");
+        bench.acknowledge();
     }
     assert!(chunk_comes(&mut bench, lane, true));
     assert_eq!(bench.transmit(), [frame::KIND_DONE]);
@@ -62,12 +67,50 @@ fn corrupted_chunks_are_granted_again_up_to_a_limit() {
     assert!(session == bench.slot && matches!(failure, PeerFailure::Corrupted(_)), "{failure}");
 }
 
+/// RR-SUM-2, RR-SUM-3
+#[test]
+fn checksums_of_a_segment_detect_any_changed_bit() {
+    let header = SegmentHeader {
+        length: 32.into(),
+        frames: 3.into(),
+        flags: 0.into(),
+        first_frame: 7.into(),
+        ack: 0.into(),
+        envelope_limit: 0.into(),
+        byte_limit: 0.into(),
+    };
+    let mut bytes = b"before".to_vec();
+    append_segment(&mut bytes, &[header.as_bytes(), b"abcdefgh"].concat(), true);
+    let mut bytes = bytes.split_off(6);
+    assert_eq!(bytes.len(), SEGMENT_HEADER_BYTES + SEGMENT_SUMS_BYTES + 8);
+    let (read, body, length) = Session::split_checked(&bytes).unwrap().unwrap();
+    assert_eq!((read.frames.get(), body, length), (3, &b"abcdefgh"[..], bytes.len()));
+    for length in 0..bytes.len() {
+        let is_whole = Session::split_checked(&bytes[..length]).map(|whole| whole.is_some());
+        assert_eq!(is_whole, Ok(false));
+    }
+    for bit in 0..8 * bytes.len() {
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        let split = Session::split_checked(&bytes);
+        assert!(matches!(split, Err(FrameError::Corrupted { .. })), "bit {bit}: {split:?}");
+        bytes[bit / 8] ^= 1 << (bit % 8);
+    }
+    // A segment without frames has them, too; one without checksums is refused.
+    let empty = SegmentHeader { length: 24.into(), frames: 0.into(), ..header };
+    let mut checked = Vec::new();
+    append_segment(&mut checked, empty.as_bytes(), true);
+    assert!(Session::split_checked(&checked).unwrap().unwrap().1.is_empty());
+    let mut plain = Vec::new();
+    append_segment(&mut plain, &[empty.as_bytes(), &[0; 8]].concat(), false);
+    assert!(matches!(Session::split_checked(&plain), Err(FrameError::Corrupted { .. })));
+}
+
 /// RR-SUM-4
 #[test]
 fn chunks_have_checksums_only_where_agreed() {
     for has_checksums in [true, false] {
         let mut bench = Bench::new(Config::for_tests());
-        bench.core.sessions.at_mut(bench.slot as usize).unwrap().has_checksums = has_checksums;
+        bench.use_checksums(has_checksums);
         let lane = bench.lane();
         let send = bench.send(5000, CompletionLevel::Inject);
         bench.transmit();

@@ -52,7 +52,7 @@ fn lane_at_its_grant_limit_gets_no_more() {
 
 /// Starts eight messages of a chunk each, the first four of which are granted.
 fn eight(bench: &mut Bench) -> Id {
-    bench.core.sessions.at_mut(bench.slot as usize).unwrap().has_checksums = true;
+    bench.use_checksums(true);
     let lane = bench.lane();
     for _ in 0..8 {
         bench.receive(4096);

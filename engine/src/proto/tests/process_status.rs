@@ -73,8 +73,7 @@ impl Three {
         while std::mem::take(&mut happened) {
             for from in 0..3 {
                 while let Some(slot) = self.cores[from].poll_dirty() {
-                    let bytes = self.cores[from].prepare(slot).to_vec();
-                    self.cores[from].handle_transmitted(slot, bytes.len());
+                    let bytes = next_bytes(&mut self.cores[from], slot);
                     let link = self.links.iter().find(|link| link.contains(&(from, slot)));
                     let ends = link.unwrap();
                     let (to, other) = if ends[0] == (from, slot) { ends[1] } else { ends[0] };

@@ -27,7 +27,7 @@ fn lane_is_kept_until_the_peer_knows_another_path() {
 
         let mut unfinished = bench();
         unfinished.monitor.note_bytes(true);
-        let event = LaneEvent::RestMissing { has_datagram_mode: true };
+        let event = LaneEvent::RestMissing;
         let mut looks = (0..80).map(|_| unfinished.after(100 * MS, event.clone()));
         let is_dropped = looks.any(|decision| decision == Decision::DropLane);
         assert_eq!(is_dropped, !is_kept);

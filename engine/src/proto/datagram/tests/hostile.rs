@@ -207,19 +207,6 @@ fn error_goodbye_is_handled_despite_missing_frames() {
     end(net);
 }
 
-/// RR-DGRAM-6
-#[test]
-fn stream_mode_carries_whole_messages_only() {
-    for frame in [message(500, 0, true), part(0, 0, 0, 500)] {
-        let mut net = net();
-        let engine = &mut net.engines[1];
-        engine.core.end_datagrams(0);
-        let bytes = segment(0, 0, &[frame]);
-        let refused = engine.core.handle_bytes(0, &bytes, 0, &mut engine.memory);
-        assert_eq!(refused, Err(FrameError::PartsInStream(500)));
-    }
-}
-
 /// Generates frames that are nearly valid.
 fn any_frame() -> impl Strategy<Value = (u32, Vec<u8>)> {
     let length = prop_oneof![0u32..300, Just(64u32), Just(3000u32)];

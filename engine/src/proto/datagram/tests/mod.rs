@@ -56,8 +56,8 @@ fn exchange(net: &mut Net, is_posted: bool, length: usize, level: CompletionLeve
 
 /// Returns a segment of frames, the first of which has this number.
 fn segment(first_frame: u32, ack: u32, frames: &[Vec<u8>]) -> Vec<u8> {
-    let (sent, received) = (first_frame, ack);
-    let peer = ScriptedPeer { sent, received, ..ScriptedPeer::new(64, 8000) };
+    let mut peer = ScriptedPeer::new(64, 8000);
+    (peer.sent, peer.received) = (first_frame, ack);
     peer.segment(frames.len() as u16, 0, &frames.concat())
 }
 
@@ -230,7 +230,7 @@ fn requested_ack_is_sent_when_the_missing_frame_arrives() {
     let send = net.send(flow(2), 8, CompletionLevel::Delivery).unwrap();
     net.stage(0);
     let mut by_stream = Vec::new();
-    assert!(net.engines[0].core.poll_segment_for_stream(0, &mut by_stream));
+    assert!(net.engines[0].core.append_next_segment(0, &mut by_stream));
     net.deliver(0, 1, &by_stream).unwrap();
     // The reply cannot acknowledge the frame, since one before it is missing.
     net.deliver_all(1, 0);

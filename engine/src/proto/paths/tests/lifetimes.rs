@@ -162,3 +162,13 @@ fn second_session_with_the_same_id_gets_no_path() {
     net.run_for(5 * MILLI);
     net.assert_all_received();
 }
+
+/// RR-PATH-1
+#[test]
+fn a_session_id_in_use_opens_no_path() {
+    let mut net = busy();
+    let Engine { paths, core, .. } = &mut net.engines[ACCEPTOR];
+    let before = paths.of(SLOT).unwrap().count();
+    assert!(!paths.open_first_path(core, SLOT, 9, 1400, false));
+    assert_eq!(paths.of(SLOT).unwrap().count(), before);
+}

@@ -1,0 +1,68 @@
+//! Segments of a session whose only carrier is the control connection.
+
+use super::super::credit::SendCredit;
+use super::super::eager_limit::EagerLimit;
+use super::*;
+use crate::wire::piece::RING_LANE;
+
+/// A peer that takes long messages, and many.
+fn bench() -> Bench {
+    let config = Config { eager_limit: 10_000, eager_credit_bytes: 1 << 16, ..Config::for_tests() };
+    let mut bench = Bench::new(config);
+    let session = bench.core.sessions.at_mut(bench.slot as usize).unwrap();
+    session.eager_limit = EagerLimit::new(10_000, None);
+    (session.envelope_credit, session.byte_credit) =
+        (SendCredit::new(1000), SendCredit::new(1 << 20));
+    (bench.there.envelope_limit, bench.there.byte_limit) = (1000, 1 << 20);
+    bench
+}
+
+/// RR-SEG-2
+#[test]
+fn short_and_long_segments_go_in_the_order_of_their_frames() {
+    let mut bench = bench();
+    for length in [8, 5000, 8] {
+        bench.send(length, CompletionLevel::Inject);
+    }
+    stage_empty(&mut bench.core, &mut bench.results);
+    let mut bytes = next_bytes(&mut bench.core, bench.slot);
+    let mut segments = Vec::new();
+    bench.there.read(&mut bytes, |header, _| {
+        segments.push((header.first_frame.get(), header.length.get() > 5000));
+    });
+    assert_eq!(segments, [(0, false), (1, true), (2, false)]);
+}
+
+/// Nothing else would tell the peer that this side waits for it.
+///
+/// RR-SEG-5
+#[test]
+fn a_sender_without_space_asks_for_an_acknowledgement() {
+    let mut bench = bench();
+    for round in 0..3 {
+        let limit: usize = bench.core.datagrams.segments.limit().iter().sum();
+        let asked = (0..2 * limit).find(|_| {
+            bench.send(8, CompletionLevel::Inject);
+            assert_eq!(bench.transmit(), [frame::KIND_EAGER]);
+            bench.flags & FLAG_ACK_REQUESTED != 0
+        });
+        assert!(asked.is_some(), "round {round}");
+        bench.send(8, CompletionLevel::Inject);
+        let sent = bench.transmit().len();
+        bench.acknowledge();
+        assert_eq!(sent + bench.transmit().len(), 1, "round {round}");
+        bench.acknowledge();
+    }
+    assert_eq!(bench.core.datagrams.segments.len(), [0, 0]);
+}
+
+/// RR-RDV-9
+#[test]
+fn a_grant_of_a_ring_ends_a_session_without_datagrams() {
+    let mut bench = Bench::new(Config::for_tests());
+    let send = bench.send(5000, CompletionLevel::Inject);
+    assert_eq!(bench.transmit(), [frame::KIND_RTS]);
+    let grant = sim::grant(RING_LANE, send.to_u64(), 0, 100, 1);
+    let refused = bench.deliver(grant.as_bytes());
+    assert_eq!(refused, Err(FrameError::BadGrant { offset: 0, length: 100, message: 0 }));
+}
