@@ -148,8 +148,7 @@ pub(crate) mod simulated {
         ForgetStream,
         /// Packets that a silent path was given stay with it.
         ForgetResend,
-        /// Data that comes by the stream beside a path is not acknowledged when nothing else is
-        /// sent.
+        /// Data that comes by a stream or a ring is not acknowledged when nothing else is sent.
         ForgetStreamAck,
         /// Data written into a ring that ended is not sent again.
         ForgetRing,

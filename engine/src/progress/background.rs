@@ -153,6 +153,7 @@ impl EngineState {
         let due = deadline_ns.into_iter().flatten().min().map(left);
         let is_growing = self.handshakes_pending > 0
             || !self.core.dirty().is_empty()
+            || self.core.has_unblocked()
             || self.datagrams.waits_for_room()
             || self.rings.is_full
             || !self.core.feeding().is_empty()

@@ -174,7 +174,7 @@ pub(crate) struct Completions {
     wakeups: Wakeups,
     /// Memory that peers may access.
     pub(crate) regions: RegisteredMemory,
-    /// Bytes copied between user memory and staging or receive buffers.
+    /// Bytes copied between user memory and segments or receive buffers.
     pub(crate) copied_bytes: u64,
     /// Operations that have ended.
     pub(super) finished: u64,

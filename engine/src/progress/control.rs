@@ -141,7 +141,7 @@ impl Engine {
         let control = self.control(session);
         (control.is_polled, control.is_streaming) = (false, false);
         control.unsent.shrink_to(1024);
-        self.state.core.acknowledge_received(session);
+        self.acknowledge_before_watching(session);
         self.watch_control(session);
     }
 
@@ -159,9 +159,16 @@ impl Engine {
             control.idle_turns = 0;
             self.state.hot.push(session);
         } else {
-            // A lane that is only watched may be read rarely.
-            self.state.core.acknowledge_received(session);
+            self.acknowledge_before_watching(session);
             self.watch_control(session);
+        }
+    }
+
+    /// Acknowledges what came by a lane beside a path: nothing more may come by it for long. Without
+    /// datagrams a reply is likely to carry the acknowledgement, and it is due soon in any case.
+    fn acknowledge_before_watching(&mut self, session: u32) {
+        if self.state.core.has_datagrams(session) {
+            self.state.core.acknowledge_received(session);
         }
     }
 

@@ -146,7 +146,9 @@ impl Engine {
     fn decide(&mut self, session: u32, event: LaneEvent) -> Decision {
         let state = &mut *self.state;
         let (now_ns, limit) = (state.now_ns, state.config.peer_timeout);
-        let known = state.core.lane_monitor_and_facts(session, now_ns, limit);
+        let control = state.controls.get(session as usize);
+        let is_taken = control.is_none_or(|control| control.unsent.is_empty());
+        let known = state.core.lane_monitor_and_facts(session, now_ns, limit, is_taken);
         let Some((monitor, facts)) = known else { return Decision::Nothing };
         monitor.handle(event, &facts, state.paths.of_mut(session))
     }

@@ -188,7 +188,7 @@ impl Engine {
             }
         }
         if self.state.core.may_put_later(session, &request) {
-            return Err(Error::WouldBlock("staging, or earlier operations"));
+            return Err(Error::WouldBlock("space in segments, or earlier operations"));
         }
         let route = PostedTo { silent: true, ..to }.route();
         let posted = self.post_one_sided(request, Memory::copy_of(bytes), route, more);

@@ -176,7 +176,7 @@ impl Engine {
             Ok(false) if self.state.core.needs_operation(request) => {
                 self.inject_by_operation(request, bytes, route, more)
             }
-            Ok(false) => Err(Error::WouldBlock("connection, credit or staging")),
+            Ok(false) => Err(Error::WouldBlock("connection, credit or space in segments")),
             Err(refusal) => Err(self.error_of(Some(Peer(request.peer)), refusal)),
         }
     }

@@ -28,7 +28,8 @@ impl Engine {
         state.core.segment_limit(session, at, passing, state.now_ns)
     }
 
-    /// The same of the first connection to a peer. Without datagrams it cannot be replaced, so its segments are of the usual length from the start.
+    /// The same of the first connection to a peer. Without datagrams it cannot be replaced, so its
+    /// segments are of the usual length from the start.
     pub(super) fn first_segment_limit(&self, rail: u8, remote: std::net::IpAddr) -> Option<u16> {
         let state = &*self.state;
         let known = state.core.segment_limit_to(rail, remote, state.now_ns);

@@ -1,6 +1,6 @@
 //! Segments on the control connection.
 //!
-//! All of a session use it while no path carries them, or none ever does; and the long ones while
+//! All of a session use it while no path carries them, or where there is none; long ones also while
 //! the connection is on the primary path.
 //!
 //! ```text
@@ -28,9 +28,11 @@ use crate::proto::paths::CARRIER;
 /// messages.
 const LONG_BYTES_PER_TURN: usize = 64 << 10;
 
-/// Bytes of short segments that are passed to the kernel in one call, about; and the length from
-/// which one is passed in a call of its own, since that costs less than its copy.
+/// Approximate number of bytes of short segments that are passed to the kernel in one call.
 const CALL_BYTES: usize = 64 << 10;
+
+/// Length from which a segment is passed to the kernel in a call of its own: that costs less than
+/// its copy.
 const ALONE_BYTES_MIN: usize = 8 << 10;
 
 /// Result of sending the rest of a partially sent segment.

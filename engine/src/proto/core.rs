@@ -351,6 +351,11 @@ impl Core {
         self.is_at_rest() && (self.starved.is_empty() || !self.has_lane_room)
     }
 
+    /// Returns whether a session's waiting sends may continue.
+    pub(crate) fn has_unblocked(&self) -> bool {
+        !self.unblocked.is_empty()
+    }
+
     /// Returns whether the loop has no work from the protocol.
     #[inline]
     pub(crate) fn is_at_rest(&self) -> bool {

@@ -138,7 +138,7 @@ impl Core {
     }
 
     /// Whether a message cannot be sent at once: it exceeds the peer's window for eager bytes (it
-    /// can only be pulled), takes more than one datagram, or waits for others.
+    /// can only be pulled), takes more than one segment, or waits for others.
     pub(crate) fn needs_operation(&self, request: &SendRequest) -> bool {
         if !request.is_plain() {
             return true;

@@ -136,8 +136,8 @@ pub(crate) struct Session {
     pub(super) ack_wanted: bool,
     /// What streams and rings carried since the last transmission.
     pub(super) pending_ack: PendingAck,
-    /// The final segment on the control connection, which acknowledges everything received when a goodbye
-    /// ended the session.
+    /// The final segment on the control connection, which acknowledges everything received when a
+    /// goodbye ended the session.
     pub(super) final_ack: Vec<u8>,
     pub(super) questions: Questions,
     /// The peer's engine answers by the control lane although its owner makes no call.
@@ -326,7 +326,7 @@ impl Session {
     }
 
     /// Returns whether datagrams carry segments, too. Without them the control connection is the
-    /// only carrier, and the session ends with it.
+    /// only transport, and the session ends with it.
     #[inline]
     pub(crate) fn has_datagrams(&self) -> bool {
         self.datagram.as_deref().is_some_and(|datagram| datagram.has_datagrams())

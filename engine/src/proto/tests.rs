@@ -284,7 +284,7 @@ fn invalid_segment_lengths_are_rejected_at_the_header() {
     assert_eq!(bench.handle(&whole), Ok(24));
 }
 
-/// RR-SEG-2
+/// RR-SEG-2, RR-DGRAM-1, RR-DGRAM-2
 #[test]
 fn frames_are_handled_once_within_the_window() {
     let mut bench = Bench::new(Config::for_tests());
@@ -450,9 +450,9 @@ fn grants_beyond_the_message_close_session() {
     }
 }
 
-/// RR-RDV-2
+/// RR-RDV-2, RR-DGRAM-10
 #[test]
-fn chunks_are_sent_in_grant_order() {
+fn chunks_are_sent_in_the_order_of_their_numbers() {
     let mut bench = Bench::new(Config::for_tests());
     let lane = bench.lane();
     let send = bench.send(5000, CompletionLevel::Inject);

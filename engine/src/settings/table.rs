@@ -308,11 +308,11 @@ settings_table! {
     /// Completions that a queue holds before posting returns `WouldBlock`.
     cq_entries -> usize: Count = 16 * M, Range::Numbers(16..=64 * M),
         "16777216", "a whole number from 16 to 67108864";
-    /// Bytes of messages to one peer that may wait for their first transmission in segments.
+    /// Bytes of messages to one peer that may wait in segments for their first transmission.
     @hidden staging_bytes -> usize: Bytes = 64 * K, Range::Numbers(2 * K..=32 * M),
         "64K", "bytes (such as 512, 16K or 4M; K is 1024) from 2K to 32M";
-    /// How many times staging_bytes an engine's segments may take until they are acknowledged: short
-    /// ones, and as much again long ones on control connections.
+    /// Memory of an engine's segments until they are acknowledged, as a multiple of staging_bytes: so
+    /// much for short ones, and as much again for long ones.
     @hidden staging_buffers_max -> usize: Count = 1024, Range::Numbers(2..=M),
         "1024", "a whole number from 2 to 1048576";
     /// Size of the buffer into which control connections are read.
@@ -455,13 +455,13 @@ macro_rules! relations {
 
 relations! {
     inject_limit_bytes + HEADER_ROOM_BYTES => staging_bytes,
-        "what is copied at once and its headers must fit there";
+        "what is copied at once and its headers must fit it";
     inject_limit_bytes + 0 => eager_credit_bytes, "a send that is copied at once needs credit";
     inject_limit_bytes + 0 => eager_limit_bytes, "a send that is copied at once is eager";
     eager_limit_bytes + 0 => eager_credit_bytes, "the largest eager message needs that much credit";
     eager_limit_bytes + 0 => unexpected_bytes, "an unexpected eager message must fit";
     rts_bytes + HEADER_ROOM_BYTES => staging_bytes,
-        "a request to send, its first bytes and headers must fit there";
+        "a request to send, its first bytes and headers must fit it";
     busy_chunk_bytes + 0 => chunk_bytes, "it is the smaller one of the two chunk sizes";
     bulk_lanes + 0 => bulk_lanes_max, "one session must fit into the engine's bound";
 }

@@ -1,5 +1,4 @@
-//! Sessions with one path, to which the rest of a segment does not come by TCP:
-//! one story each.
+//! Sessions with one path, to which the rest of a segment does not come by TCP: one story each.
 
 use super::scenarios::{
     MILLISECOND, add_hosts, config, connect, drain, empty_world, pass, peer, receive, run, send,

@@ -45,6 +45,37 @@ fn a_peer_whose_owner_computes_delays_no_end() {
     }
 }
 
+/// The kernel takes little at a time, so that the end of what was sent waits in this process.
+///
+/// RR-END-1
+#[test]
+fn a_goodbye_that_the_kernel_has_not_taken_is_waited_for() {
+    for seed in 0..20 {
+        let impairments = Impairments { capacity: 500, ..Impairments::ideal() };
+        let mut world = empty_world(seed, impairments, false);
+        let config = Config { envelope_credits: 100, eager_credit_bytes: 1 << 16, ..config() };
+        add_hosts(&mut world, 2, &[], &config, loop_config());
+        connect(&mut world, 0, 1);
+        let (source, target) = (peer(&mut world, 1, 0), peer(&mut world, 0, 1));
+        world.net.borrow_mut().pause(1, (1 + seed) * 100 * MILLISECOND);
+        let mut sent = 0;
+        for tag in 0..20 {
+            assert!(receive(&mut world, 1, source, tag, 200));
+            // Those that wait when the peer is removed end with that.
+            sent += usize::from(!send(&mut world, 0, target, tag, 200, CompletionLevel::Inject));
+        }
+        let state = &mut world.engine(0).unwrap().state;
+        assert!(state.core.remove_peer(target, &mut state.completions));
+        let mut came = 0;
+        run(&mut world, "the session ends", |world| {
+            came += drain(world, 1).iter().filter(|done| done.result.is_ok()).count();
+            !is_connected(world, 0) && !is_connected(world, 1)
+        });
+        came += drain(&mut world, 1).iter().filter(|done| done.result.is_ok()).count();
+        assert_eq!(came, sent, "seed {seed}");
+    }
+}
+
 /// RR-DGRAM-12
 #[test]
 fn messages_without_replies_are_acknowledged() {
@@ -61,7 +92,7 @@ fn messages_without_replies_are_acknowledged() {
     assert_eq!(segments, [0, 0], "their memory is free");
 }
 
-/// A burst of messages is gathered for one call of the kernel.
+/// A burst is gathered in memory that is freed once the session is idle.
 #[test]
 fn memory_of_an_idle_session_is_freed() {
     const COUNT: u64 = 200;

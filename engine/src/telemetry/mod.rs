@@ -35,7 +35,7 @@ pub struct Statistics {
 pub struct Counters {
     /// System calls, those that found nothing to do included.
     pub syscalls: u64,
-    /// Bytes copied in user space: into and out of staging and receive buffers.
+    /// Bytes copied in user space: into and out of segments and receive buffers.
     pub copied_bytes: u64,
     /// Segments received on control lanes.
     pub segments_received: u64,

@@ -8,8 +8,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::common::handmade::{
-    Exchange, HELLO_BYTES, REPLY_BYTES, Secret, accepting, hello, join, join_key, proof,
-    sign_control,
+    Exchange, HELLO_BYTES, REPLY_BYTES, Secret, WIRE_VERSION, accepting, hello, join, join_key,
+    proof, sign_control,
 };
 use crate::common::relay::Relay;
 use crate::common::{SECRET, domain, domain_of, own_process, pattern};
@@ -422,7 +422,7 @@ fn an_impostor_gets_no_message() {
             let mut stream = stream.unwrap();
             let mut hello = [0; HELLO_BYTES];
             stream.read_exact(&mut hello).unwrap();
-            let mut reply = b"RINGRAIL\x09\0\0\0".to_vec();
+            let mut reply = [&b"RINGRAIL"[..], &[WIRE_VERSION, 0, 0, 0]].concat();
             reply.resize(REPLY_BYTES, 0);
             reply[72..80].copy_from_slice(&hello[32..40]);
             stream.write_all(&reply).unwrap();

@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::common::handmade::{Exchange, hello, join, join_key};
+use crate::common::handmade::{Exchange, WIRE_VERSION, hello, join, join_key};
 use crate::common::{self, SECRET, domain, pair, pattern};
 use ringrail::{
     Address, CompletionLevel, Endpoint, Envelope, Error, Event, Failed, Operation, Owned, Peer,
@@ -228,7 +228,7 @@ fn another_version_is_answered_and_named() {
     let event = wait_event(&endpoint, |event| matches!(event, Event::Refused { .. }));
     assert!(format!("{event:?}").contains("99"), "{event:?}");
     let answer = answer.join().unwrap();
-    assert_eq!((&answer[..8], answer[8], answer[10]), (&b"RINGRAIL"[..], 9, 4));
+    assert_eq!((&answer[..8], answer[8], answer[10]), (&b"RINGRAIL"[..], WIRE_VERSION, 4));
 }
 
 /// RR-END-3

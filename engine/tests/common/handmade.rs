@@ -15,10 +15,13 @@ fn engine(address: &Address) -> [u8; 8] {
     address.to_bytes()[40..48].try_into().unwrap()
 }
 
+/// Version of the wire protocol.
+pub(crate) const WIRE_VERSION: u8 = 10;
+
 /// A hello of session 77 as a peer of this version would send it, to be bent and then signed.
 pub(crate) fn hello(target: &Address, own: &Address) -> Vec<u8> {
     let mut hello = b"RINGRAIL".to_vec();
-    hello.extend_from_slice(&[9, 0, 1, 0]);
+    hello.extend_from_slice(&[WIRE_VERSION, 0, 1, 0]);
     hello.extend_from_slice(&65_536u32.to_le_bytes());
     hello.extend_from_slice(&engine(own));
     hello.extend_from_slice(&engine(target));

@@ -190,7 +190,7 @@ impl Engine {
             && state.paths.open_first_path(&mut state.core, session, port, bytes_max, takes_trains);
         if !has_datagrams {
             if has_bulk {
-                self.fail_without_datagrams(session, ours.port == 0);
+                self.fail_without_datagrams(session, ours.port == 0, theirs.port == 0);
             } else {
                 state.core.announce_rails(session);
             }
@@ -226,10 +226,11 @@ impl Engine {
     /// side detects that, too.
     ///
     /// RR-BULK-1.
-    fn fail_without_datagrams(&mut self, session: u32, is_ours: bool) {
+    fn fail_without_datagrams(&mut self, session: u32, is_ours: bool, is_theirs: bool) {
         let (whose, cause) = match (is_ours, &self.state.datagrams.refusal) {
             (true, Some(refusal)) => ("this side", refusal.as_str()),
             (true, None) => ("this side", "control_lane = tcp"),
+            (false, _) if !is_theirs => ("this side", "another session has the same random id"),
             (false, _) => ("the peer", "control_lane = tcp there, or a host that refuses UDP"),
         };
         let who = match self.state.core.config().bulk_in_datagrams {

@@ -229,17 +229,21 @@ impl Core {
         session.is_some_and(|session| session.control_lane.silence.is_owed())
     }
 
-    /// Returns the monitor of a session's control lane, and its conditions.
+    /// Returns the monitor of a session's control lane, and its conditions. `is_taken`: the kernel
+    /// has taken all bytes for it.
     pub(crate) fn lane_monitor_and_facts(
         &mut self,
         slot: u32,
         now_ns: u64,
         peer_timeout: Duration,
+        is_taken: bool,
     ) -> Option<(&mut LaneMonitor, Facts<'_>)> {
         let holds_long = self.holds_long(slot);
         // Without datagrams the peer's kernel decides.
-        let has_left = self.has_left(slot) || (!self.has_datagrams(slot) && self.is_left(slot));
-        let is_goodbye_under_way = self.is_goodbye_under_way(slot);
+        let is_by_kernel = !self.has_datagrams(slot);
+        let has_left =
+            self.has_left(slot) || (is_by_kernel && is_taken && self.has_staged_goodbye(slot));
+        let is_goodbye_under_way = self.is_goodbye_under_way(slot) && (is_taken || !is_by_kernel);
         let session = self.sessions.at_mut(slot as usize)?;
         let is_connected = session.is_connected();
         let Session { control_lane, connection, rails, locators, is_leaving, .. } = session;

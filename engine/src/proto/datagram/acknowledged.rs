@@ -124,19 +124,18 @@ impl Core {
         mut segment: Box<SegmentBuffer>,
         effects: &mut impl Effects,
     ) {
-        if let Some(session) = self.sessions.at_mut(slot as usize)
-            && session.datagram.is_some()
-        {
-            let has_waiting = session.has_waiting();
-            let Some(datagram) = session.datagram.as_deref_mut() else { return };
-            if has_waiting {
+        if let Some(session) = self.sessions.at_mut(slot as usize) {
+            if session.has_waiting() {
                 self.unblocked.push(slot);
             }
-            if let Some(bulk) = &mut datagram.bulk {
-                bulk.feed(slot, &mut self.datagrams.pulls);
-            }
-            if !session.control.is_empty() || datagram.update_due {
-                self.mark_dirty(slot);
+            let has_control = !session.control.is_empty();
+            if let Some(datagram) = session.datagram.as_deref_mut() {
+                if let Some(bulk) = &mut datagram.bulk {
+                    bulk.feed(slot, &mut self.datagrams.pulls);
+                }
+                if has_control || datagram.update_due {
+                    self.mark_dirty(slot);
+                }
             }
         }
         if !segment.operations.is_empty() {

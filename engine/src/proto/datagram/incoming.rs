@@ -1,4 +1,4 @@
-//! Handles received datagrams: each frame once, and immediately unless order requires it to wait.
+//! Handles received segments: each frame once, and immediately unless order requires it to wait.
 
 use super::super::core::Core;
 use super::super::effects::{Effects, Ended};
@@ -26,7 +26,7 @@ fn only_segment(bytes: &[u8]) -> Result<(&SegmentHeader, &[u8]), FrameError> {
 const OPERATIONS_ANSWERED_MAX: usize = 1 << 20;
 
 impl Core {
-    /// Handles one datagram's segment, received on any lane of a session. An error
+    /// Handles one whole segment, received on any transport of a session. An error
     /// means that the peer violated the protocol: fail the session.
     ///
     /// RR-DGRAM-5, RR-SEG-1.
@@ -58,7 +58,7 @@ impl Core {
         self.handle_segment(slot, header, body, now_ns, effects)
     }
 
-    /// Handles a segment received on any carrier of a session.
+    /// Handles a segment received on any transport of a session.
     pub(crate) fn handle_segment(
         &mut self,
         slot: u32,

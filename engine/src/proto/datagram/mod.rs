@@ -81,7 +81,7 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// Short and long segments may each use the memory of the setting `staging_buffers`, if short
+    /// Short and long segments may each use the memory that `staging_bytes` and `staging_buffers_max` allow, if short
     /// ones are filled up to the NIC's datagram length. Segments for rings may use more.
     pub(crate) fn new(config: &Config) -> Self {
         let bytes = config.staging_bytes.saturating_mul(config.staging_buffers_max);
@@ -152,9 +152,8 @@ impl Session {
         !self.control.is_empty() || self.datagram.as_deref().is_some_and(waits)
     }
 
-    /// Returns whether everything is with the peer, as far as this side can see without its engine:
-    /// acknowledged, or, without datagrams, passed to the connection, whose end the peer takes for
-    /// that of the session.
+    /// Returns whether everything is acknowledged, or, without datagrams, appended to the bytes for
+    /// the control connection.
     fn is_sent(&self) -> bool {
         if self.has_datagrams() { self.is_acknowledged() } else { !self.has_unsent() }
     }
@@ -315,6 +314,9 @@ impl Datagram {
 
     /// Requests an early acknowledgement of unacknowledged frames: send `id` waits for it.
     pub(in crate::proto) fn request_early_ack(&mut self, pool: &mut SegmentPool, id: Id) {
+        if self.outstanding.len() == 0 {
+            return;
+        }
         let is_lossless = self.able.has_ring || !self.able.has_datagrams;
         self.ack_awaited |= self.long.len() > 0 || is_lossless;
         // Segments sent by a carrier that loses none have requested none.
@@ -423,14 +425,14 @@ impl Core {
     }
 
     /// Returns whether a session has nothing queued, and everything sent is acknowledged, or,
-    /// without datagrams, passed to its control connection.
+    /// without datagrams, appended to the bytes for its control connection.
     pub(crate) fn is_settled(&self, slot: u32) -> bool {
         let Some(session) = self.sessions.at(slot as usize) else { return true };
         session.has_all_staged() && session.is_sent()
     }
 
     /// Returns whether the peer has acknowledged the goodbye of [`Self::leave`], and everything
-    /// before it. Without datagrams the session also ends when the peer's kernel has that all.
+    /// before it. Without datagrams the session also ends when the peer's kernel has all of that.
     ///
     /// RR-END-1.
     pub(crate) fn has_left(&self, slot: u32) -> bool {
@@ -440,9 +442,9 @@ impl Core {
         })
     }
 
-    /// Returns whether the goodbye of [`Self::leave`] and everything before it is passed to the
-    /// control connection.
-    pub(in crate::proto) fn is_left(&self, slot: u32) -> bool {
+    /// Returns whether the goodbye of [`Self::leave`] and everything before it is appended to the
+    /// bytes for the control connection.
+    pub(in crate::proto) fn has_staged_goodbye(&self, slot: u32) -> bool {
         let session = self.sessions.at(slot as usize);
         session.is_some_and(|session| {
             session.is_leaving && session.is_connected() && !session.has_unsent()
@@ -464,7 +466,7 @@ impl Core {
     }
 
     /// Returns whether a peer that ends the session now has everything except the goodbye: that is
-    /// acknowledged, or, without datagrams, passed to the connection.
+    /// acknowledged, or, without datagrams, appended to the bytes for the connection.
     pub(crate) fn is_goodbye_under_way(&self, slot: u32) -> bool {
         let session = self.sessions.at(slot as usize);
         session.is_some_and(|session| {

@@ -18,7 +18,7 @@ use crate::wire::segment::{
 /// Token of a segment without frames: no state is kept for it.
 const UPDATE: u64 = 0;
 
-/// One datagram to send.
+/// One segment to send.
 #[derive(Debug)]
 pub(crate) struct Outgoing<'a> {
     /// Identifies it when it is acknowledged or lost. A retransmitted segment keeps its token.
@@ -124,6 +124,10 @@ impl Datagram {
     /// RR-CREDIT-3
     fn stage_control(&mut self, pool: &mut SegmentPool, slot: u32, control: &ControlFrame) -> bool {
         let bytes = control.as_frame();
+        // An acknowledgement makes space.
+        if self.outstanding.len() > 0 && rare!("no space to stage a control frame in", 20) {
+            return false;
+        }
         let Some(pushed) = self.push(pool, slot, bytes.len(), true) else { return false };
         pushed.segment.push(bytes.len()).copy_from_slice(bytes);
         true
@@ -240,7 +244,7 @@ pub(crate) fn append_segment(into: &mut Vec<u8>, segment: &[u8], has_checksums: 
 }
 
 impl Core {
-    /// Returns the next datagram of a session, at most `room_bytes` long. `None`: nothing to send,
+    /// Returns the next segment of a session, at most `room_bytes` long. `None`: nothing to send,
     /// or nothing that fits.
     ///
     /// RR-DGRAM-3.
@@ -273,7 +277,7 @@ impl Core {
             return None;
         }
         if next.is_some() {
-            if session.has_waiting() {
+            if session.has_waiting() && self.unblocked.last() != Some(&slot) {
                 self.unblocked.push(slot);
             }
             let datagram = session.datagram.as_deref_mut()?;
@@ -282,7 +286,9 @@ impl Core {
             }
         }
         let datagram = session.datagram.as_deref_mut()?;
-        let is_last = !datagram.waits() && session.control.is_empty();
+        let is_last = !datagram.waits()
+            && session.control.is_empty()
+            && !(is_stream && datagram.long.len() > 0);
         let asks_ack = match asks {
             Asks::Never => false,
             Asks::Always => true,

@@ -2,7 +2,7 @@
 //!
 //! | row | longest message | travels as |
 //! |---|---|---|
-//! | [`Route::Segment`] | `segment_max`, with remote data | a frame in a datagram or the ring |
+//! | [`Route::Segment`] | `segment_max`, with remote data | a frame in a short segment with others |
 //! | [`Route::Stream`] | `stream_max` | a frame in a long segment on the TCP stream |
 //! | [`Route::Parts`] | `parts_max` | several frames, on the stream or in segments |
 //! | [`Route::Pull`] | any | a request to send; pulled by a [`PullMethod`] |
@@ -32,7 +32,7 @@ pub(super) struct Capabilities {
     pub(super) has_datagrams: bool,
     /// The peer is this engine.
     pub(super) is_loopback: bool,
-    /// Messages that do not fit a datagram go on the TCP stream.
+    /// Messages that do not fit a short segment go on the TCP stream, in long ones.
     pub(super) has_stream: bool,
     /// Segments go by a ring in shared memory, which does not acknowledge.
     pub(super) has_ring: bool,
@@ -47,7 +47,8 @@ pub(super) struct Capabilities {
 /// How a message travels.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Route {
-    /// Whole, in a segment with others: a datagram, or a segment of the ring.
+    /// Whole, in a segment with others: a datagram, a segment of the ring, or, without datagrams, a
+    /// short one on the TCP stream.
     Segment,
     /// Whole, in a long segment on the TCP stream.
     Stream,

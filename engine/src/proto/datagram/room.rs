@@ -12,9 +12,12 @@ use crate::wire::segment::SEGMENT_HEADER_BYTES;
 /// Frames of the window that are reserved for control frames.
 const FRAMES_KEPT: u32 = FRAMES_MAX / 16;
 
-/// Long segments of a session that wait for their first transmission: the next one is filled while
-/// the kernel sends this one, so that its receiver copies meanwhile.
+/// Long segments of a session with datagrams that wait for their first transmission: the next one is
+/// filled while the kernel sends this one, so that its receiver copies meanwhile.
 const LONG_UNSENT_MAX: usize = 1;
+
+/// The same without datagrams, where they wait among short ones.
+const LONG_UNSENT_ALONE_MAX: usize = 4;
 
 /// Space for a frame, as found by [`Datagram::push`].
 pub(super) struct Pushed<'a> {
@@ -77,8 +80,9 @@ impl Datagram {
     /// RR-DGRAM-2.
     pub(super) fn has_room_for_long(&self, pool: &SegmentPool, length: usize) -> bool {
         let frames = self.next_frame.wrapping_sub(self.base(pool));
-        let has_room =
-            || self.long.len() < LONG_UNSENT_MAX && pool.has_room_for_long(self.long_held);
+        let unsent_max =
+            if self.able.has_datagrams { LONG_UNSENT_MAX } else { LONG_UNSENT_ALONE_MAX };
+        let has_room = || self.long.len() < unsent_max && pool.has_room_for_long(self.long_held);
         frames < FRAMES_MAX - FRAMES_KEPT && (self.long_open_room(pool) >= length || has_room())
     }
 
@@ -177,7 +181,8 @@ impl Datagram {
         self.open = Some(id);
         let frame = self.take_number(base);
         let segment = pool.at_mut(id)?;
-        segment.is_urgent |= is_control;
+        // A stream keeps the order of all frames, for its receiver to buffer nothing.
+        segment.is_urgent |= is_control && self.able.has_datagrams;
         Some(Pushed { frame, base, id, segment })
     }
 

@@ -85,7 +85,7 @@ pub(crate) fn stage_in_segment<'a>(
     target: u16,
     eager_limit: u32,
 ) -> Option<(&'a mut [u8], bool)> {
-    if !session.may_send_now(request.length, eager_limit) {
+    if rare!("a send that waits", 20) || !session.may_send_now(request.length, eager_limit) {
         return None;
     }
     let data = DataBytes::of(request.data);
@@ -267,6 +267,8 @@ impl Core {
         let pull = Route::Pull(protocol.pull_method(length));
         let route = match protocol.route(length, data_bytes) {
             _ if length > hint.eager_limit(eager_limit) || length > bytes_left => pull,
+            // A peer may pull messages that could have been sent eagerly.
+            _ if rare!("a short message that is pulled", 20) => pull,
             Route::Segment => Route::Segment,
             Route::Parts if protocol.pulls_instead_of_parts(datagram.outstanding_now()) => pull,
             _ if session.eager_limit.is_pull_due(length) => pull,

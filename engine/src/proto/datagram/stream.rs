@@ -1,4 +1,4 @@
-//! Long segments: what a session sends on its control connection beside datagrams.
+//! Long segments: what a session with datagrams sends on its control connection beside them.
 
 use super::super::core::Core;
 use super::super::send::SendRequest;

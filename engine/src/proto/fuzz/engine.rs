@@ -627,7 +627,7 @@ impl FuzzedEngine {
         }
         let is_taken = unsent.is_empty();
         self.unsent[usize::from(!is_hostile)] = unsent;
-        if is_taken && self.core.is_left(slot) {
+        if is_taken && self.core.has_staged_goodbye(slot) {
             self.core.fail_session(slot, PeerFailure::Removed, &mut self.kernel);
         }
     }

@@ -3,6 +3,7 @@
 use zerocopy::{FromZeros, IntoBytes};
 
 use crate::proto::datagram::append_segment;
+use crate::proto::datagram::window::is_before;
 use crate::proto::session::Session;
 use crate::wire::segment::{SEGMENT_HEADER_BYTES, SegmentHeader};
 use crate::wire::{Eager, Frame, Frames, Grant, Rts, frame};
@@ -64,7 +65,12 @@ impl ScriptedPeer {
             let all: Vec<Frame<'_>> = std::iter::from_fn(next).collect();
             assert_eq!(usize::from(header.frames.get()), all.len());
             let first = header.first_frame.get();
-            self.early.extend((0..all.len() as u32).map(|at| first.wrapping_add(at)));
+            for at in 0..all.len() as u32 {
+                let frame = first.wrapping_add(at);
+                let is_new = !is_before(frame, self.received) && !self.early.contains(&frame);
+                assert!(is_new, "frame {frame} is sent once");
+                self.early.push(frame);
+            }
             while let Some(at) = self.early.iter().position(|&early| early == self.received) {
                 self.early.swap_remove(at);
                 self.received = self.received.wrapping_add(1);

@@ -33,7 +33,7 @@ fn short_and_long_segments_go_in_the_order_of_their_frames() {
     assert_eq!(segments, [(0, false), (1, true), (2, false)]);
 }
 
-/// Nothing else would tell the peer that this side waits for it.
+/// Otherwise the peer would not know that this side waits for it.
 ///
 /// RR-SEG-5
 #[test]
@@ -56,7 +56,7 @@ fn a_sender_without_space_asks_for_an_acknowledgement() {
     assert_eq!(bench.core.datagrams.segments.len(), [0, 0]);
 }
 
-/// RR-RDV-9
+/// RR-SHM-10
 #[test]
 fn a_grant_of_a_ring_ends_a_session_without_datagrams() {
     let mut bench = Bench::new(Config::for_tests());
