@@ -158,8 +158,6 @@ pub(crate) mod simulated {
         TakeLatePiece,
         /// A receive waits for pieces of a ring that has ended.
         ForgetPieces,
-        /// A part is placed one byte early when it does not start at 0.
-        ShiftPart,
         /// Bulk data that came in a datagram is placed one byte too early.
         ShiftData,
         /// The oldest segment counts as acknowledged although it is not.
@@ -202,7 +200,7 @@ pub(crate) mod simulated {
     }
 
     /// All of them.
-    pub(crate) const BUGS: [Bug; 63] = [
+    pub(crate) const BUGS: [Bug; 62] = [
         Bug::SkipCredit,
         Bug::LoseCreditReturn,
         Bug::EarlyDone,
@@ -240,7 +238,6 @@ pub(crate) mod simulated {
         Bug::TakeUnread,
         Bug::TakeLatePiece,
         Bug::ForgetPieces,
-        Bug::ShiftPart,
         Bug::ShiftData,
         Bug::ReleaseUnacked,
         Bug::AckTooMuch,

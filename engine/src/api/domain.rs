@@ -475,7 +475,6 @@ fn core_config(settings: &Settings, longest: usize, window_bytes: u64) -> Config
         eager_by_stream: settings.eager_lane() == EagerLane::Tcp,
         pieces_bytes_max: PIECES_BYTES_MAX,
         piece_bytes: PIECE_BYTES_MAX,
-        eager_limit_in_datagrams: clamp_u32(settings.datagram_eager_limit_bytes()),
         datagram_window_bytes: window_bytes,
     }
 }

@@ -505,9 +505,10 @@ impl<M: Attached> Endpoint<M> {
     /// longer ones are sent by rendezvous (pulled by the receiver). `None`: not connected.
     ///
     /// It is the lower of both sides' settings `eager_limit_bytes` (with `auto`, the value that the
-    /// peer advises, from 16 to 128 KiB, which changes with its measurements), and at most 16 KiB if
-    /// such a message takes several datagrams. Shorter messages are pulled, too, while there is no credit, and those above 32 KiB while another
-    /// message that does not fit one datagram is not acknowledged.
+    /// peer advises, from 16 to 128 KiB, which changes with its measurements), and at most what one
+    /// segment takes: 128 KiB on a TCP connection, 8 KiB in shared memory, a datagram where neither
+    /// carries the session. Shorter messages are pulled, too, while there is no credit, and those
+    /// above 32 KiB while another message that does not fit one datagram is not acknowledged.
     pub fn eager_limit_bytes(&self, peer: Peer) -> Option<u64> {
         self.open().engine.with(|engine| {
             let core = &engine.state.core;

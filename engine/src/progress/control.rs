@@ -332,7 +332,6 @@ impl Engine {
         let mut happened = false;
         let mut blocked = 0;
         while let Some(id) = self.state.core.poll_waiting() {
-            let stream = self.may_send_part_before_copy(id);
             let state = &mut *self.state;
             match state.core.stage(id) {
                 Staged::Eager { room, completes } => {
@@ -349,20 +348,6 @@ impl Engine {
                 }
                 Staged::Source { room } => {
                     state.completions.write_source(id, room);
-                    happened = true;
-                }
-                Staged::Part { room, offset, completes } => {
-                    let piece = stream.and_then(|session| {
-                        Some((session, state.completions.piece(id, offset, room.len())?))
-                    });
-                    match piece {
-                        None => state.completions.gather(id, offset, room),
-                        Some((session, piece)) => self.send_part_before_copy(session, piece),
-                    }
-                    if completes {
-                        use crate::proto::effects::{Effects, Ended};
-                        self.state.completions.complete(id, Ended::Sent { accepted: 0 });
-                    }
                     happened = true;
                 }
                 Staged::Blocked => {

@@ -15,13 +15,12 @@ impl Engine {
         let eager_limit = u64::from(core.eager_limit_for(session));
         let ranges: Vec<(u64, SendTransport)> = if core.is_loopback(slot) {
             vec![(u64::MAX, SendTransport::Loopback)]
-        } else if let Some(datagram) = session.datagram.as_deref() {
+        } else {
+            let datagram = session.datagram.as_deref()?;
             let are_paths_open = self.state.paths.of(slot).is_some_and(Paths::are_open);
             let ranges = datagram.protocol().ranges(eager_limit).into_iter();
             let of = |route| transport(datagram, route, are_paths_open);
             ranges.map(|(longest, route)| (longest, of(route))).collect()
-        } else {
-            vec![(eager_limit, SendTransport::Stream), (u64::MAX, SendTransport::PulledOverLanes)]
         };
         let mut protocol = SendProtocol { ranges: Vec::with_capacity(ranges.len()) };
         for (longest, transport) in ranges {
@@ -37,15 +36,12 @@ impl Engine {
 
 /// What carries messages of a route. While no path is open, segments go on the TCP connection.
 fn transport(datagram: &Datagram, route: Route, are_paths_open: bool) -> SendTransport {
-    let (has_ring, protocol) = (datagram.has_ring(), datagram.protocol());
+    let has_ring = datagram.has_ring();
     match route {
-        Route::Segment | Route::Parts if !are_paths_open => SendTransport::Stream,
+        Route::Segment if !are_paths_open => SendTransport::Stream,
         Route::Segment if has_ring => SendTransport::Ring,
         Route::Segment => SendTransport::Datagram,
         Route::Stream => SendTransport::Stream,
-        Route::Parts if protocol.goes_by_stream() => SendTransport::Stream,
-        Route::Parts if has_ring => SendTransport::RingSegments,
-        Route::Parts => SendTransport::Datagrams,
         Route::Pull(PullMethod::Memory) => SendTransport::PulledFromMemory,
         Route::Pull(PullMethod::Pieces) => SendTransport::PulledByRing,
         Route::Pull(PullMethod::Lanes) => SendTransport::PulledOverLanes,

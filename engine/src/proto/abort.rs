@@ -13,7 +13,7 @@ impl Core {
     /// fails, and the session continues. An operation that the peer has reported as done ends as
     /// done.
     ///
-    /// RR-RDV-5, RR-DGRAM-8.
+    /// RR-RDV-5.
     pub(crate) fn abort(&mut self, id: Id, effects: &mut impl Effects) {
         self.abort_as(id, Refusal::Endpoint, effects);
     }

@@ -97,10 +97,6 @@ impl Core {
                 self.push_control(session, ControlFrame::done(send_operation, STATUS_OK, 0));
                 0
             }
-            Kind::Parts { report, assembly } => {
-                self.drop_assembly(assembly);
-                report
-            }
         };
         if report != 0 {
             self.push_control(session, ControlFrame::matched(report));

@@ -69,8 +69,6 @@ pub(crate) struct Config {
     pub(crate) pieces_bytes_max: u64,
     /// Longest piece of a message that is copied through a ring, in bytes.
     pub(crate) piece_bytes: usize,
-    /// Longest eager message where it goes in several datagrams.
-    pub(crate) eager_limit_in_datagrams: u32,
     /// Limit on bytes granted to all peers and outstanding in datagrams: the receive buffer space.
     pub(crate) datagram_window_bytes: u64,
 }
@@ -120,7 +118,6 @@ impl Config {
             eager_by_stream: false,
             pieces_bytes_max: 0,
             piece_bytes: 3000,
-            eager_limit_in_datagrams: u32::MAX,
             datagram_window_bytes: 1 << 20,
         }
     }

@@ -1,7 +1,6 @@
 //! Endpoints of an engine: opening, and closing with their pending operations.
 
 use super::core::{Action, Core, ENDPOINTS_MAX};
-use super::datagram::Fragmenting;
 use super::effects::{Effects, Ended};
 use super::matching::{Matcher, STAYS};
 use super::operation::{Cause, Operation, OperationState};
@@ -143,11 +142,7 @@ impl Core {
         }
         self.drop_claims_of(endpoint);
         let is_receiving = |operation: &Operation| {
-            let is_it = matches!(
-                operation.state,
-                OperationState::Pulling(_) | OperationState::Reassembling(_)
-            );
-            operation.endpoint == endpoint && is_it
+            operation.endpoint == endpoint && matches!(operation.state, OperationState::Pulling(_))
         };
         self.cancel(is_receiving, effects);
     }
@@ -171,14 +166,10 @@ impl Core {
                 OperationState::New { .. } | OperationState::Queued { .. } => true,
                 OperationState::AwaitDelivery | OperationState::Serving(_) => true,
                 OperationState::Asking(_) | OperationState::Replying { .. } => true,
-                OperationState::Fragmenting(Fragmenting { staged, unacknowledged, .. }) => {
-                    u64::from(*staged) < operation.length || *unacknowledged > 0
-                }
                 OperationState::AwaitMatch | OperationState::AwaitReply { .. } => false,
                 OperationState::Posted { .. }
                 | OperationState::Multi(_)
-                | OperationState::Pulling(_)
-                | OperationState::Reassembling(_) => false,
+                | OperationState::Pulling(_) => false,
             };
             is_under_way && !self.is_loopback(operation.session)
         })
@@ -187,7 +178,7 @@ impl Core {
     /// Cancels the remaining operations of closed endpoints, at once or as soon as the kernel has
     /// released the memory. Their peers are notified.
     ///
-    /// RR-RDV-5, RR-DGRAM-8.
+    /// RR-RDV-5.
     pub(crate) fn cancel_closed(&mut self, effects: &mut impl Effects) {
         self.cancel(|_| true, effects);
     }
@@ -237,10 +228,6 @@ impl Core {
         let operation = match message.kind {
             Kind::Eager { report, .. } => report,
             Kind::Rendezvous { send_operation, .. } => send_operation,
-            Kind::Parts { report, assembly } => {
-                self.drop_assembly(assembly);
-                report
-            }
         };
         if operation != 0 {
             let status = crate::wire::done::STATUS_ABANDONED;

@@ -334,7 +334,7 @@ mod tests {
             assert_eq!(bench.memory.ended[receive].2, [number as u8; 1000]);
         }
         assert_eq!(bench.core.operations.len(), 0);
-        assert_eq!(bench.core.datagrams.segments.len(), [0, 0]);
+        assert_eq!(bench.core.datagrams.segments.len(), [0; 3]);
     }
 
     #[test]

@@ -89,7 +89,6 @@ impl Operation {
                     | OperationState::AwaitDelivery
                     | OperationState::AwaitMatch
                     | OperationState::Serving(_)
-                    | OperationState::Fragmenting(_)
                     | OperationState::Asking(_)
                     | OperationState::AwaitReply { .. }
             )
@@ -145,16 +144,12 @@ pub(crate) enum OperationState {
     AwaitMatch,
     /// A rendezvous send serves grants.
     Serving(Serving),
-    /// An eager send in parts.
-    Fragmenting(super::datagram::Fragmenting),
     /// A receive waits for a message.
     Posted { key: Option<PostedKey>, ignore: u64 },
     /// A multi-receive takes messages, or waits for the ends of its messages.
     Multi(Multi),
     /// A receive pulls its message.
     Pulling(Pulling),
-    /// A receive whose message arrives in parts.
-    Reassembling(super::datagram::Reassembling),
     /// An operation on the peer's memory waits for the connection or for space.
     Asking(Asking),
     /// It waits for a reply with this many bytes.

@@ -166,10 +166,6 @@ impl Core {
         let Some(operation) = self.operations.get(id) else { return };
         let Some(peer) = self.remotes.id_at(kept.envelope.source as usize) else { return };
         let arrival = message.arrival(peer, &kept.envelope);
-        if let Kind::Parts { report, assembly } = message.kind {
-            self.take_over(id, message, (report, assembly), arrival, effects);
-            return;
-        }
         let slice_of = operation.slice_of;
         if !matches!(message.kind, Kind::Rendezvous { has_source: true, .. }) {
             let fits = (operation.length.min(message.payload().len() as u64)) as usize;
@@ -192,7 +188,6 @@ impl Core {
                 let offered = Offered { send_operation, hint, first: first.len() as u64, source };
                 self.pull(id, message.session, offered, arrival, effects);
             }
-            Kind::Parts { .. } => {}
         }
         self.unexpected.recycle(message);
     }

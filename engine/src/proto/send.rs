@@ -81,9 +81,6 @@ pub(crate) enum Staged<'a> {
     Rts { room: &'a mut [u8] },
     /// Write the location of the message here, as [`crate::wire::CmaSource`].
     Source { room: &'a mut [u8] },
-    /// Copy the bytes at `offset` of the message here, to the length of `room`. `completes`: the
-    /// operation has ended with that.
-    Part { room: &'a mut [u8], offset: usize, completes: bool },
     /// No credit or no space now.
     Blocked,
 }
@@ -339,7 +336,7 @@ impl Core {
 /// overtake, at most [`LOOK_BACK`] before the end. A partially sent message is not overtaken, nor
 /// one that [`PASSED_MAX`] have overtaken: they take credit that may return with its receive.
 ///
-/// RR-MATCH-1, RR-DGRAM-6.
+/// RR-MATCH-1.
 fn place_in_line(waiting: &VecDeque<Id>, operations: &Table<Operation>, id: Id) -> usize {
     let Some(new) = operations.get(id).filter(|new| new.hint != Hint::Bulk) else {
         return waiting.len();
@@ -351,7 +348,6 @@ fn place_in_line(waiting: &VecDeque<Id>, operations: &Table<Operation>, id: Id) 
                 || ((other.fence || new.fence) && target_of(other) == target_of(new))
                 || !new.hint.passes(other.hint)
                 || other.passed >= PASSED_MAX
-                || matches!(other.state, OperationState::Fragmenting(_))
         })
     };
     let from = waiting.len().saturating_sub(LOOK_BACK);
@@ -403,7 +399,6 @@ pub(super) fn rts_header(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::proto::datagram::Fragmenting;
 
     struct Line(VecDeque<Id>, Table<Operation>);
 
@@ -434,16 +429,5 @@ mod tests {
         assert_eq!(line.post(3, Hint::Priority), behind, "all of them were overtaken enough");
         let mut line = Line(VecDeque::new(), Table::new(1000));
         assert_eq!([line.post(1, Hint::None), line.post(1, Hint::Priority)], [0, 1]);
-    }
-
-    /// RR-DGRAM-6
-    #[test]
-    fn partially_sent_message_is_not_overtaken() {
-        let mut line = Line(VecDeque::new(), Table::new(1000));
-        line.post(1, Hint::None);
-        let first = line.0[0];
-        let fragmenting = Fragmenting::new(CompletionLevel::Delivery, 7);
-        line.1.get_mut(first).unwrap().state = OperationState::Fragmenting(fragmenting);
-        assert_eq!(line.post(2, Hint::Priority), 1);
     }
 }

@@ -136,9 +136,6 @@ impl Core {
                     let Some(message) = self.unexpected.at(index) else { continue };
                     if !matches!(message.kind, Kind::Eager { .. }) {
                         if let Some(message) = self.unexpected.take(index) {
-                            if let Kind::Parts { assembly, .. } = message.kind {
-                                self.drop_assembly(assembly);
-                            }
                             self.return_credit_of(&message);
                             self.unexpected.recycle(message);
                         }
@@ -202,7 +199,6 @@ impl Core {
         }
         let name = self.operations.get(id).and_then(|found| self.name_of(found.remote));
         self.forget_waiting(id);
-        self.forget_parts(id);
         self.forget_pull(id);
         let ended = self.remove_operation(id);
         let slot = ended.as_ref().map_or(super::operation::NO_SESSION, |ended| ended.session);

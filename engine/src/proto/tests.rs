@@ -236,7 +236,6 @@ fn kind_of(frame: &Frame<'_>) -> u8 {
         Frame::Matched(_) => frame::KIND_MATCHED,
         Frame::LanesWanted => frame::KIND_LANES_WANTED,
         Frame::Goodbye(_) => frame::KIND_GOODBYE,
-        Frame::EagerParts(..) | Frame::Part(..) => frame::KIND_PART,
         Frame::Data(..) => frame::KIND_DATA,
         Frame::Rail(..) => frame::KIND_RAIL,
         Frame::LaneLost(..) => frame::KIND_LANE_LOST,

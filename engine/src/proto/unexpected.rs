@@ -14,7 +14,7 @@ use super::table::{Id, Table};
 /// The smallest buffer, in bytes; each class of buffers is twice as long as the one before it.
 const CLASS_BYTES_MIN: usize = 64;
 /// Classes, the last of which holds the longest eager message.
-const CLASSES: usize = class_of(crate::wire::PARTS_BYTES_MAX) + 1;
+const CLASSES: usize = class_of(crate::wire::EAGER_BYTES_MAX) + 1;
 /// Bytes of free buffers kept per class; more return to the allocator.
 const IDLE_BYTES_MAX: usize = 256 << 10;
 /// The longest payload that is stored in the message itself, in bytes.
@@ -46,13 +46,6 @@ pub(crate) enum Kind {
         hint: Hint,
         /// Its payload is the location from which it can be read by CMA.
         has_source: bool,
-    },
-    /// Some of its parts have arrived.
-    Parts {
-        /// As of an eager message.
-        report: u64,
-        /// Its reassembly.
-        assembly: Id,
     },
 }
 
@@ -116,7 +109,7 @@ impl Message {
     /// Returns the length of the whole message in bytes.
     pub(crate) fn length(&self) -> u64 {
         match self.kind {
-            Kind::Eager { .. } | Kind::Parts { .. } => self.payload().len() as u64,
+            Kind::Eager { .. } => self.payload().len() as u64,
             Kind::Rendezvous { length, .. } => length,
         }
     }
@@ -246,33 +239,6 @@ impl Unexpected {
         buffer
     }
 
-    /// Keeps a message whose bytes arrive later, in parts; `None` when the table is full, which
-    /// credit prevents.
-    pub(crate) fn insert_parts(&mut self, message: Waiting, length: u32) -> Option<Id> {
-        if self.is_full() {
-            return None;
-        }
-        let payload = self.room_for(length as usize);
-        self.messages.insert(message.with(payload)).ok()
-    }
-
-    /// Writes bytes of a message that arrives in parts.
-    pub(crate) fn write(&mut self, index: u32, offset: usize, bytes: &[u8]) {
-        if let Some(message) = self.messages.at_mut(index as usize) {
-            let payload = message.payload.bytes_mut();
-            payload[offset..offset + bytes.len()].copy_from_slice(bytes);
-        }
-    }
-
-    /// Marks a message in parts as complete.
-    pub(crate) fn make_whole(&mut self, index: u32) {
-        if let Some(message) = self.messages.at_mut(index as usize)
-            && let Kind::Parts { report, .. } = message.kind
-        {
-            message.kind = Kind::Eager { report, put_back: 0 };
-        }
-    }
-
     /// Returns a message by slot.
     pub(crate) fn at(&self, index: u32) -> Option<&Message> {
         self.messages.at(index as usize)
@@ -311,12 +277,12 @@ impl Unexpected {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::PARTS_BYTES_MAX;
+    use crate::wire::EAGER_BYTES_MAX;
 
     #[test]
     fn payload_takes_less_than_twice_its_length() {
         let mut store = Unexpected::new(10);
-        for length in [1, 22, 23, 63, 64, 65, 128, 129, 1000, 8192, 8193, PARTS_BYTES_MAX] {
+        for length in [1, 22, 23, 63, 64, 65, 128, 129, 1000, 8192, 8193, EAGER_BYTES_MAX] {
             let bytes = vec![7; length];
             let message = Waiting {
                 came_by: (0, 0),

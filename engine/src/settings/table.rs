@@ -20,7 +20,7 @@ use super::{Builder, Origin, Settings};
 use crate::secret::JobSecret;
 use crate::types::hint::Hint;
 use crate::types::rail::RAILS_MAX;
-use crate::wire::{CHUNK_BYTES_MAX, EAGER_BYTES_MAX, PARTS_BYTES_MAX};
+use crate::wire::{CHUNK_BYTES_MAX, EAGER_BYTES_MAX};
 
 /// One row, as the parser and the listings need it.
 pub(crate) struct Row {
@@ -227,22 +227,17 @@ settings_table! {
     /// Largest message sent with its envelope; larger ones are pulled by the receiver. auto starts
     /// at 64K for each peer and moves between 16K and 128K as the receiver measures, if the
     /// receiver has auto, too.
-    eager_limit_bytes -> Option<usize>: AutoBytes = None, Range::Numbers(0..=PARTS_BYTES_MAX),
-        "auto", "`auto`, or bytes (such as 512, 16K or 4M; K is 1024) from 0 to 16M";
-    /// Eager limit for messages that take several datagrams (eager_lane = datagram, or while the
-    /// control connection is on another path), if lower than eager_limit_bytes.
-    @hidden datagram_eager_limit_bytes -> usize: Bytes = 16 * K,
-        Range::Numbers(0..=PARTS_BYTES_MAX),
-        "16K", "bytes (such as 512, 16K or 4M; K is 1024) from 0 to 16M";
+    eager_limit_bytes -> Option<usize>: AutoBytes = None, Range::Numbers(0..=EAGER_BYTES_MAX),
+        "auto", "`auto`, or bytes (such as 512, 16K or 4M; K is 1024) from 0 to 128K";
     /// Transport of eager messages that do not fit a datagram of 2 KiB: tcp (the control
     /// connection, while it is on the path of the datagrams) or datagram (several datagrams).
     @hidden eager_lane -> EagerLane: OneOf<EagerLane> = EagerLane::Tcp, Range::Any,
         "tcp", "one of tcp, datagram";
     /// First bytes of a rendezvous message that travel with its request to send.
-    @hidden rts_bytes -> usize: Bytes = 0, Range::Numbers(0..=EAGER_BYTES_MAX),
+    @hidden rts_bytes -> usize: Bytes = 0, Range::Numbers(0..=32 * K),
         "0", "bytes (such as 512, 16K or 4M; K is 1024) from 0 to 32K";
     /// Largest message that can be injected: copied at once, its buffer reusable on return.
-    inject_limit_bytes -> usize: Bytes = 16 * K, Range::Numbers(0..=EAGER_BYTES_MAX),
+    inject_limit_bytes -> usize: Bytes = 16 * K, Range::Numbers(0..=32 * K),
         "16K", "bytes (such as 512, 16K or 4M; K is 1024) from 0 to 32K";
     /// Largest byte range of one grant to a bulk lane; a quarter more if that completes the
     /// message. With its header it should fill whole 64 KiB packets of the kernel.

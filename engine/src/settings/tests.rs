@@ -186,7 +186,7 @@ fn invalid_values_name_the_accepted_ones() {
         ("spin", "11s", "outside 0s to 10s"),
         ("eager_limit_bytes", "16KB", "not one of K"),
         ("eager_limit_bytes", "-1", "whole number"),
-        ("eager_limit_bytes", "17M", "outside 0 to 16M"),
+        ("eager_limit_bytes", "129K", "outside 0 to 128K"),
         ("rts_bytes", "33K", "outside 0 to 32K"),
         ("chunk_bytes", "17M", "outside 4K to 16M"),
         ("eager_limit_bytes", "99999999999999999999", "too large"),
@@ -347,8 +347,7 @@ fn defaults_are_fitted_to_explicit_values() {
     assert_eq!(pulled.inject_limit_bytes(), 1000);
     assert_eq!(origin(&pulled, "inject_limit_bytes"), Origin::Fitted { to: "eager_limit_bytes" });
 
-    let raised = Settings::isolated().inject_limit_bytes(20_000);
-    let raised = raised.set("datagram_eager_limit_bytes", "20000").build().unwrap();
+    let raised = Settings::isolated().inject_limit_bytes(20_000).build().unwrap();
     assert_eq!(raised.eager_limit_bytes(), None, "it is worked out with those in mind");
     assert_eq!(Settings::isolated().chunk_bytes(4096).build().unwrap().busy_chunk_bytes(), 4096);
 }

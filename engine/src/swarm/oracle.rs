@@ -91,9 +91,6 @@ impl Received {
     }
 }
 
-/// A shorter message never goes in parts.
-const PARTS_FROM: usize = 1000;
-
 /// Bit of a completion's context that distinguishes sends from receives.
 const SEND: u64 = 1 << 40;
 
@@ -477,10 +474,7 @@ impl Oracle {
                 self.promises.push(index);
                 continue;
             }
-            // A message in parts is matched before it is whole; it may end in that time.
-            let may_be_in_parts = self.has_datagrams && sent.length >= PARTS_FROM;
-            let ends_with_match =
-                sent.is_long || (sent.level == CompletionLevel::Match && !may_be_in_parts);
+            let ends_with_match = sent.is_long || sent.level == CompletionLevel::Match;
             let is_over = |receive: usize| {
                 let received = &self.received[receive];
                 received.fate == Fate::Done || received.many.is_some()

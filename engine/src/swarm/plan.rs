@@ -337,13 +337,11 @@ impl Plan {
         if self.is_ample {
             return self.ample_config(random);
         }
-        // By datagrams long eager messages go in parts.
-        let in_parts = self.datagrams.is_some() && random.one_in(3);
-        let eager_limit = if in_parts { 8192 } else { random.pick(&[0, 1, 64, 256, 1024, 8192]) };
         let eager_by_stream = !self.seed.is_multiple_of(4);
-        // By a stream the longest of them go in parts.
+        // On a stream the longest have segments of their own.
+        let is_long = eager_by_stream && random.one_in(6);
         let eager_limit =
-            if in_parts && eager_by_stream && random.one_in(2) { 40_000 } else { eager_limit };
+            if is_long { 40_000 } else { random.pick(&[0, 1, 64, 256, 1024, 8192, 8192]) };
         let chunk_bytes = random.pick(&[512, 4096, 65_536]);
         Config {
             eager_limit,
@@ -378,7 +376,6 @@ impl Plan {
             eager_by_stream,
             pieces_bytes_max: [0, 2000, 1 << 20][self.seed as usize / 3 % 3],
             piece_bytes: [64, 500, 500, 5000][self.seed as usize / 7 % 4],
-            eager_limit_in_datagrams: random.pick(&[256, 8192, 40_000]),
             datagram_window_bytes: [1, 4096, 1 << 20][self.seed as usize % 3],
         }
     }
@@ -418,7 +415,6 @@ impl Plan {
             eager_by_stream: !self.seed.is_multiple_of(4),
             pieces_bytes_max: 32 << 10,
             piece_bytes: 8 << 10,
-            eager_limit_in_datagrams: 16 << 10,
             datagram_window_bytes: 1 << 20,
         }
     }

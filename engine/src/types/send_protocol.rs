@@ -34,12 +34,8 @@ pub enum SendTransport {
     Loopback,
     /// One datagram, over the primary path.
     Datagram,
-    /// Several datagrams.
-    Datagrams,
     /// One segment of the ring in shared memory.
     Ring,
-    /// Several segments of that ring.
-    RingSegments,
     /// The session's TCP connection.
     Stream,
     /// The receiver reads it from the memory of this process (cross-memory attach).
@@ -57,9 +53,7 @@ impl fmt::Display for SendTransport {
         out.write_str(match self {
             Self::Loopback => "copied within the process",
             Self::Datagram => "in one datagram",
-            Self::Datagrams => "in several datagrams",
             Self::Ring => "through shared memory",
-            Self::RingSegments => "through shared memory in several segments",
             Self::Stream => "on the TCP connection",
             Self::PulledFromMemory => "read from the sender's memory",
             Self::PulledByRing => "pulled through shared memory",

@@ -28,8 +28,6 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 pub(crate) const FLAG_UNTAGGED: u8 = 1;
 /// The sender waits for a MATCHED frame.
 pub(crate) const FLAG_REPORT_MATCH: u8 = 2;
-/// No payload follows; it comes in parts. In datagrams only.
-pub(crate) const FLAG_PARTS: u8 = 4;
 /// Remote data follows the header, for the receiver of the message. 8 and 16 are flags of
 /// [`super::rts`].
 pub(crate) const FLAG_DATA: u8 = 32;

@@ -3,11 +3,11 @@
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
 use super::cma_source::{CMA_SOURCE_BYTES, FLAG_CMA};
-use super::eager::{FLAG_DATA, FLAG_PARTS};
+use super::eager::FLAG_DATA;
 use super::one_sided::ATOMIC_BYTES_MAX;
 use super::{Data, Done, Eager, Goodbye, Grant, LaneLost, LanesWanted, Matched};
-use super::{EAGER_BYTES_MAX, MESSAGE_BYTES_MAX, PARTS_BYTES_MAX};
-use super::{OneSided, Part, ProcessQuery, ProcessStatus, Rail, Refused, Reply, ReplyRts, Rts};
+use super::{EAGER_BYTES_MAX, MESSAGE_BYTES_MAX};
+use super::{OneSided, ProcessQuery, ProcessStatus, Rail, Refused, Reply, ReplyRts, Rts};
 
 /// First byte of an [`Eager`] frame.
 pub(crate) const KIND_EAGER: u8 = 1;
@@ -25,8 +25,6 @@ pub(crate) const KIND_MATCHED: u8 = 6;
 pub(crate) const KIND_LANES_WANTED: u8 = 7;
 /// First byte of a [`Goodbye`] frame.
 pub(crate) const KIND_GOODBYE: u8 = 8;
-/// First byte of a [`Part`] frame.
-pub(crate) const KIND_PART: u8 = 9;
 /// First byte of a [`Data`] frame.
 pub(crate) const KIND_DATA: u8 = 10;
 /// First byte of a [`Rail`] frame.
@@ -57,8 +55,6 @@ pub(crate) const KIND_PROCESS_STATUS: u8 = 22;
 pub(crate) enum Frame<'a> {
     /// A whole message, with its remote data.
     Eager(&'a Eager, Option<u64>, &'a [u8]),
-    /// The envelope of a message that comes in parts, with its remote data.
-    EagerParts(&'a Eager, Option<u64>),
     /// The envelope, the remote data and the first bytes of a rendezvous message.
     Rts(&'a Rts, Option<u64>, &'a [u8]),
     /// A range asked for.
@@ -73,8 +69,6 @@ pub(crate) enum Frame<'a> {
     LanesWanted,
     /// The peer leaves.
     Goodbye(&'a Goodbye),
-    /// A piece of a message.
-    Part(&'a Part, &'a [u8]),
     /// Bytes of a granted range.
     Data(&'a Data, &'a [u8]),
     /// A rail of the peer.
@@ -127,8 +121,6 @@ pub(crate) enum FrameError {
     BeyondWindow { expected: u32, got: u32 },
     #[error("two messages follow frame {0}")]
     FollowsTwice(u32),
-    #[error("{length} bytes at {offset} of the message of frame {message}: {why}")]
-    BadPart { message: u32, offset: u32, length: u32, why: &'static str },
     #[error("{length} bytes at {offset} of a message that is pulled: {why}")]
     BadData { offset: u64, length: u32, why: &'static str },
     #[error("rail {index} of {count} makes no sense")]
@@ -197,13 +189,7 @@ impl<'a> Frames<'a> {
             KIND_EAGER => {
                 let header: &Eager = self.header()?;
                 let (length, data) = (header.length.get(), self.data(header.flags)?);
-                if header.flags & FLAG_PARTS == 0 {
-                    Frame::Eager(header, data, self.payload(length)?)
-                } else if length as usize > PARTS_BYTES_MAX {
-                    return Err(FrameError::EagerTooLong(length));
-                } else {
-                    Frame::EagerParts(header, data)
-                }
+                Frame::Eager(header, data, self.payload(length)?)
             }
             KIND_RTS => {
                 let header: &Rts = self.header()?;
@@ -230,10 +216,6 @@ impl<'a> Frames<'a> {
                 Frame::LanesWanted
             }
             KIND_GOODBYE => Frame::Goodbye(self.header()?),
-            KIND_PART => {
-                let header: &Part = self.header()?;
-                Frame::Part(header, self.payload(header.length.get())?)
-            }
             KIND_DATA => {
                 let header: &Data = self.header()?;
                 Frame::Data(header, self.payload(header.length.get())?)

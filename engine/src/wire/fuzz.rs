@@ -84,17 +84,6 @@ fn write_frame(frame: &Frame<'_>, body: &[u8], into: &mut Vec<u8>) {
         Frame::ProcessQuery(query) => into.extend_from_slice(query.as_bytes()),
         Frame::ProcessStatus(status) => into.extend_from_slice(status.as_bytes()),
         Frame::Goodbye(goodbye) => into.extend_from_slice(goodbye.as_bytes()),
-        Frame::EagerParts(header, data) => {
-            assert!(header.length.get() as usize <= PARTS_BYTES_MAX);
-            into.extend_from_slice(header.as_bytes());
-            write_data(header.flags, *data, into);
-        }
-        Frame::Part(part, bytes) => {
-            assert_eq!(part.length.get() as usize, bytes.len());
-            assert!(bytes.len() <= EAGER_BYTES_MAX);
-            into.extend_from_slice(part.as_bytes());
-            into.extend_from_slice(bytes);
-        }
         Frame::Data(data, bytes) => {
             assert_eq!(data.length.get() as usize, bytes.len());
             assert!(bytes.len() <= EAGER_BYTES_MAX);

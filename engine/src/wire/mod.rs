@@ -28,7 +28,6 @@ pub(crate) mod lost;
 pub(crate) mod matched;
 pub(crate) mod one_sided;
 pub(crate) mod packet;
-pub(crate) mod part;
 pub(crate) mod piece;
 pub(crate) mod process_query;
 pub(crate) mod process_status;
@@ -55,7 +54,6 @@ pub(crate) use lanes::LanesWanted;
 pub(crate) use lost::LaneLost;
 pub(crate) use matched::Matched;
 pub(crate) use one_sided::OneSided;
-pub(crate) use part::Part;
 pub(crate) use process_query::ProcessQuery;
 pub(crate) use process_status::ProcessStatus;
 pub(crate) use proof::Proof;
@@ -70,14 +68,10 @@ pub(crate) const VERSION: u16 = 10;
 
 /// Longest segment on a control lane, header included: what a receiver must be able to hold
 /// until the rest of it arrives.
-pub(crate) const SEGMENT_BYTES_MAX: usize = 64 * 1024;
+pub(crate) const SEGMENT_BYTES_MAX: usize = EAGER_BYTES_MAX + 4 * 1024;
 
-/// Longest payload of one eager frame: a segment less its header and the frame's header.
-pub(crate) const EAGER_BYTES_MAX: usize = SEGMENT_BYTES_MAX / 2;
-
-/// Longest message that goes in parts of datagrams, without being asked for: its receiver keeps
-/// room for it, out of the credit that it gave.
-pub(crate) const PARTS_BYTES_MAX: usize = 16 << 20;
+/// Longest payload of one frame: the longest message that is sent without being asked for.
+pub(crate) const EAGER_BYTES_MAX: usize = 128 * 1024;
 
 /// Length of the remote data behind a header with [`eager::FLAG_DATA`], in bytes.
 pub(crate) const DATA_BYTES: usize = 8;

@@ -1,13 +1,11 @@
-//! Messages and parts that are sent from user memory, and copied afterwards.
+//! Messages that are sent from user memory, and copied afterwards.
 //!
 //! A segment is kept until it is acknowledged, so that its payload is copied. If nothing is ahead
 //! of it, the copy is made while its receiver handles it already.
 
 use super::super::engine::Engine;
-use crate::memory::Span;
 use crate::proto::datagram::Route;
 use crate::proto::send::SendRequest;
-use crate::proto::table::Id;
 use crate::types::Hint;
 
 /// Minimum length of messages that are sent before they are copied, in bytes: shorter ones gain
@@ -103,32 +101,6 @@ impl Engine {
         if !is_written {
             self.wait_for_ring(session, token);
         }
-    }
-
-    /// Returns the session on whose stream the next part of a send may be sent from user memory.
-    pub(in crate::progress) fn may_send_part_before_copy(&self, id: Id) -> Option<u32> {
-        let state = &*self.state;
-        let session = state.core.next_part_by_stream(id)?;
-        let control = state.controls.get(session as usize)?;
-        let is_free = self.is_stream_free(session, control) && self.may_begin_long(session);
-        // Staged data of other sessions is sent first.
-        let has_turn = control.long_bytes_left(state.polls) > 0
-            && state.core.dirty().iter().all(|&dirty| dirty == session);
-        (is_free && has_turn && shortcut!("a part by a stream at once")).then_some(session)
-    }
-
-    /// Sends the part of a message that was staged last, and is alone. `piece` is its payload,
-    /// which is not in its segment yet.
-    pub(in crate::progress) fn send_part_before_copy(&mut self, session: u32, piece: Span) {
-        let poll = self.state.polls;
-        self.control(session).count_long(poll, piece.len);
-        {
-            // SAFETY: `piece` is memory of an outstanding send, which its slot of the completions
-            // owns or its poster guarantees; within this block no operation ends.
-            let bytes = unsafe { std::slice::from_raw_parts(piece.ptr, piece.len) };
-            self.send_uncopied(session, bytes);
-        }
-        self.send_rest(session);
     }
 
     /// Sends the segment staged last, if it is alone, as far as the kernel takes it; then copies

@@ -150,17 +150,10 @@ impl Core {
     ///
     /// RR-SEG-3.
     fn handle_delivered(&mut self, id: Id, effects: &mut impl Effects) {
-        let Some(operation) = self.operations.get_mut(id) else { return };
+        let Some(operation) = self.operations.get(id) else { return };
         let accepted = operation.length;
-        match &mut operation.state {
-            OperationState::AwaitDelivery => {}
-            OperationState::Fragmenting(fragmenting) => {
-                fragmenting.unacknowledged -= 1;
-                if fragmenting.unacknowledged > 0 || u64::from(fragmenting.staged) < accepted {
-                    return;
-                }
-            }
-            _ => return,
+        if !matches!(operation.state, OperationState::AwaitDelivery) {
+            return;
         }
         self.operations.remove(id);
         effects.complete(id, Ended::Sent { accepted });

@@ -14,7 +14,7 @@ use super::super::receive::context_of;
 use super::super::regions::Access;
 use super::super::table::Id;
 use super::super::unexpected::{Kind, Waiting};
-use crate::wire::eager::{FLAG_DATA, FLAG_PARTS};
+use crate::wire::eager::FLAG_DATA;
 use crate::wire::one_sided::OneSided;
 use crate::wire::{DATA_BYTES, EAGER_BYTES_MAX, Eager, frame};
 
@@ -58,10 +58,7 @@ impl Core {
         let Some(session) = self.sessions.at_mut(slot as usize) else { return taken };
         let Some(datagram) = session.datagram.as_deref_mut() else { return taken };
         // With no buffered and no missing message, each is next in order.
-        if !datagram.arrivals.is_next(first)
-            || !datagram.reorder_buffer.holds_nothing()
-            || datagram.orphans > 0
-        {
+        if !datagram.arrivals.is_next(first) || !datagram.reorder_buffer.holds_nothing() {
             return taken;
         }
         // Usually all are from one sender and to one receiver.
@@ -69,7 +66,6 @@ impl Core {
         while let Ok((header, rest)) = Eager::ref_from_prefix(&body[taken.bytes..]) {
             let length = header.length.get() as usize;
             let is_plain = header.kind == frame::KIND_EAGER
-                && header.flags & FLAG_PARTS == 0
                 && header.operation.get() == 0
                 && length <= EAGER_BYTES_MAX
                 && session.envelopes.left() > 0
@@ -166,10 +162,7 @@ impl Core {
         let Some(session) = self.sessions.at_mut(slot as usize) else { return taken };
         let Some(datagram) = session.datagram.as_deref_mut() else { return taken };
         let first = first.wrapping_add(u32::from(taken.frames));
-        if !datagram.arrivals.is_next(first)
-            || !datagram.reorder_buffer.holds_nothing()
-            || datagram.orphans > 0
-        {
+        if !datagram.arrivals.is_next(first) || !datagram.reorder_buffer.holds_nothing() {
             return taken;
         }
         let before = taken.frames;

@@ -1,18 +1,16 @@
 //! Handles received segments: each frame once, and immediately unless order requires it to wait.
 
 use super::super::core::Core;
-use super::super::effects::{Effects, Ended};
+use super::super::effects::Effects;
 use super::super::failure::PeerFailure;
-use super::super::operation::OperationState;
 use super::super::session::Session;
 use super::super::table::Id;
 use super::carrier::Carrier;
 use super::fast_path::Taken;
 use super::order::{EnvelopeHeader, Held};
 use super::window::{Coming, FRAMES_MAX, is_before};
-use crate::wire::done::STATUS_ABANDONED;
 use crate::wire::segment::{FLAG_ACK_REQUESTED, SegmentHeader};
-use crate::wire::{Done, Frame, FrameError, Frames, Grant, Matched};
+use crate::wire::{Frame, FrameError, Frames, Grant};
 
 /// Parses `bytes` as exactly one segment.
 #[inline(always)]
@@ -195,11 +193,6 @@ impl Core {
                 let envelope = EnvelopeHeader::Eager(**header, *data);
                 self.admit_envelope(slot, number, envelope, payload, now_ns, effects)?
             }
-            Frame::EagerParts(header, data) => {
-                self.announce_parts(slot, number, header)?;
-                let envelope = EnvelopeHeader::Parts(**header, *data);
-                self.admit_envelope(slot, number, envelope, &[], now_ns, effects)?
-            }
             Frame::Rts(header, data, first) => {
                 let envelope = EnvelopeHeader::Rts(**header, *data);
                 self.admit_envelope(slot, number, envelope, first, now_ns, effects)?
@@ -209,7 +202,6 @@ impl Core {
                 true
             }
         };
-        self.refuse_orphan(slot, number, frame)?;
         let mut last = is_in_turn.then_some(number);
         while let Some(predecessor) = last {
             let session = self.sessions.at_mut(slot as usize);
@@ -221,27 +213,13 @@ impl Core {
             }
             let Some(held) = datagram.reorder_buffer.take_after(predecessor) else { break };
             last = Some(held.frame);
-            let Held { frame, envelope, payload, payload_bytes } = held;
+            let Held { envelope, payload, payload_bytes, .. } = held;
             let bytes = &payload[..payload_bytes];
-            let taken = self.take_envelope(slot, frame, &envelope, bytes, now_ns, effects);
+            let taken = self.take_envelope(slot, &envelope, bytes, now_ns, effects);
             self.unexpected.give_back(payload);
             taken?;
         }
         Ok(())
-    }
-
-    /// Rejects a frame that parts named as their envelope although it is none.
-    fn refuse_orphan(&self, slot: u32, number: u32, frame: &Frame<'_>) -> Result<(), FrameError> {
-        let session = self.sessions.at(slot as usize);
-        let Some(datagram) = session.and_then(|session| session.datagram.as_deref()) else {
-            return Ok(());
-        };
-        let is_envelope = matches!(frame, Frame::EagerParts(..));
-        if datagram.orphans == 0 || is_envelope || !datagram.assemblies.contains(number) {
-            return Ok(());
-        }
-        let why = "parts refer to a frame that is not an envelope with parts";
-        Err(FrameError::BadPart { message: number, offset: 0, length: 0, why })
     }
 
     /// Charges a message and takes it, or buffers it until its turn (returns `false`).
@@ -267,7 +245,7 @@ impl Core {
         let Some(datagram) = session.datagram.as_deref_mut() else { return Ok(true) };
         let waits_for = datagram.reorder_buffer.waits_for(number, &envelope, &datagram.arrivals);
         let Some(predecessor) = waits_for else {
-            self.take_envelope(slot, number, &envelope, payload, now_ns, effects)?;
+            self.take_envelope(slot, &envelope, payload, now_ns, effects)?;
             return Ok(true);
         };
         let (payload_bytes, payload) = (payload.len(), self.unexpected.keep(payload));
@@ -285,7 +263,6 @@ impl Core {
     fn take_envelope(
         &mut self,
         slot: u32,
-        number: u32,
         envelope: &EnvelopeHeader,
         payload: &[u8],
         now_ns: u64,
@@ -297,12 +274,6 @@ impl Core {
             }
             EnvelopeHeader::Rts(header, data) => {
                 self.take_rts(slot, header, *data, payload, effects)
-            }
-            EnvelopeHeader::Parts(header, data) => {
-                if let Some(session) = self.sessions.at_mut(slot as usize) {
-                    session.message_ns = now_ns;
-                }
-                self.take_parts(slot, number, header, *data, effects)
             }
         }
     }
@@ -316,19 +287,10 @@ impl Core {
         effects: &mut impl Effects,
     ) -> Result<(), FrameError> {
         match frame {
-            Frame::Part(part, bytes) => self.handle_part(slot, number, part, bytes, effects)?,
             Frame::Data(data, bytes) => self.handle_data(slot, data, bytes, effects)?,
             Frame::Grant(grant) => self.handle_any_grant(slot, grant)?,
-            Frame::Done(done) => {
-                if !self.abandon_parts(slot, done, effects) {
-                    self.handle_done(slot, done, effects);
-                }
-            }
-            Frame::Matched(matched) => {
-                if !self.note_match_of_parts(slot, matched) {
-                    self.handle_matched(slot, matched, effects);
-                }
-            }
+            Frame::Done(done) => self.handle_done(slot, done, effects),
+            Frame::Matched(matched) => self.handle_matched(slot, matched, effects),
             Frame::Refused(refused) => self.handle_refused(slot, refused, effects),
             Frame::LanesWanted => self.handle_lanes_wanted(slot, now_ns),
             Frame::Rail(rail) => self.handle_rail(slot, rail)?,
@@ -347,7 +309,7 @@ impl Core {
                     datagram.goodbye.get_or_insert((number, goodbye.reason));
                 }
             }
-            Frame::Eager(..) | Frame::EagerParts(..) | Frame::Rts(..) => {}
+            Frame::Eager(..) | Frame::Rts(..) => {}
         }
         Ok(())
     }
@@ -405,36 +367,5 @@ impl Core {
             bulk.early.pop_front();
             self.handle_grant(slot, &next)?;
         }
-    }
-
-    /// Handles DONE for a message whose parts are not all sent. Returns whether it was one.
-    fn abandon_parts(&mut self, slot: u32, done: &Done, effects: &mut impl Effects) -> bool {
-        let id = Id::from_u64(done.operation.get());
-        let Some(operation) = self.operations.get(id) else { return false };
-        let is_it =
-            operation.session == slot && matches!(operation.state, OperationState::Fragmenting(_));
-        if !is_it || done.status != STATUS_ABANDONED {
-            return false;
-        }
-        let remote = operation.remote;
-        if let Some(session) = self.sessions.at_mut(slot as usize) {
-            session.waiting.retain(|&waiting| waiting != id);
-        }
-        self.operations.remove(id);
-        effects.complete(id, Ended::Failed(PeerFailure::Left, self.name_of(remote)));
-        self.look_at_fences(slot);
-        true
-    }
-
-    /// Handles MATCHED for a message whose parts are not all sent. Returns whether it was one.
-    fn note_match_of_parts(&mut self, slot: u32, matched: &Matched) -> bool {
-        let id = Id::from_u64(matched.operation.get());
-        let Some(operation) = self.operations.get_mut(id) else { return false };
-        if operation.session != slot {
-            return false;
-        }
-        let OperationState::Fragmenting(fragmenting) = &mut operation.state else { return false };
-        fragmenting.is_matched = true;
-        true
     }
 }

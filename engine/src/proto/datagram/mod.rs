@@ -36,7 +36,6 @@ mod fast_path;
 mod incoming;
 pub(crate) mod order;
 mod outgoing;
-mod parts;
 mod protocol;
 mod ranges;
 mod room;
@@ -49,34 +48,28 @@ pub(crate) mod window;
 
 use self::data::{Bulk, Pulls};
 use self::order::{Chain, ReorderBuffer};
-use self::parts::Assemblies;
 use self::protocol::Capabilities;
 use self::segment::{List, Order, SegmentPool};
 use self::window::Arrivals;
 use super::core::{Config, Core};
-use super::late::LateMap;
 use super::session::Session;
 use super::table::Id;
-use crate::wire::part::{PART_BYTES_MIN, PART_HEADER_BYTES};
 use crate::wire::rts::RTS_HEADER_BYTES;
 use crate::wire::segment::SEGMENT_HEADER_BYTES;
 
 pub(super) use self::carrier::{Carrier, PendingAck};
 pub(crate) use self::outgoing::{Asks, Lone, Outgoing, append_segment};
-pub(crate) use self::parts::{Fragmenting, Reassembling};
 pub(crate) use self::protocol::{PullMethod, Route, SendProtocol};
 pub(crate) use self::ranges::Ranges;
 pub(crate) use self::staging::{stage_in_segment, stage_put};
 
-/// A segment has space for an envelope and the smallest part.
-const SEGMENT_BYTES_MIN: usize =
-    SEGMENT_HEADER_BYTES + RTS_HEADER_BYTES + PART_HEADER_BYTES + PART_BYTES_MIN;
+/// A segment has space for an envelope and some payload.
+const SEGMENT_BYTES_MIN: usize = SEGMENT_HEADER_BYTES + RTS_HEADER_BYTES + 80;
 
 /// State shared by the sessions of an engine.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) segments: SegmentPool,
-    pub(super) assemblies: Assemblies,
     pub(crate) pulls: Pulls,
 }
 
@@ -88,17 +81,8 @@ impl Shared {
         Self {
             segments: SegmentPool::new(config.segment_buffer_bytes, bytes)
                 .with_usual_bytes(config.datagram_bytes, bytes),
-            assemblies: Assemblies::default(),
             pulls: Pulls::default(),
         }
-    }
-}
-
-#[cfg(any(test, feature = "sim"))]
-impl Shared {
-    /// Returns the number of messages with missing parts.
-    pub(crate) fn assemblies(&self) -> usize {
-        self.assemblies.len()
     }
 }
 
@@ -116,8 +100,6 @@ impl Datagram {
         lists.iter().all(|list| list.len() == 0)
             && self.open.is_none()
             && self.reorder_buffer.is_empty()
-            && self.assemblies.is_empty()
-            && self.orphans == 0
             && self
                 .bulk
                 .as_ref()
@@ -202,10 +184,6 @@ pub(crate) struct Datagram {
 
     arrivals: Arrivals,
     reorder_buffer: ReorderBuffer,
-    /// Incomplete messages, by the frame of their envelope.
-    assemblies: LateMap<Id>,
-    /// Incomplete messages whose envelope is missing.
-    orphans: u32,
     /// Frame and reason of the peer's goodbye.
     goodbye: Option<(u32, u8)>,
     /// Frames that arrived more than once.
@@ -244,8 +222,6 @@ impl Datagram {
             header_only: [0; SEGMENT_HEADER_BYTES],
             arrivals: Arrivals::default(),
             reorder_buffer: ReorderBuffer::new(seed),
-            assemblies: LateMap::new(seed),
-            orphans: 0,
             goodbye: None,
             repeated_frames: 0,
         }
@@ -497,12 +473,11 @@ impl Core {
             datagram.chain.shrink(datagram.next_frame);
             datagram.arrivals.shrink();
             datagram.reorder_buffer.shrink();
-            datagram.assemblies.shrink();
         }
     }
 
-    /// Ends the segments of a session: they return to the pool; buffered and incomplete
-    /// messages are dropped, since the frames that they wait for will not arrive.
+    /// Ends the segments of a session: they return to the pool; buffered messages are dropped, since
+    /// the frames that they wait for will not arrive.
     ///
     /// RR-DGRAM-9.
     pub(super) fn end_datagrams(&mut self, slot: u32) {
@@ -522,11 +497,6 @@ impl Core {
             session.envelopes.consume(1);
             session.bytes.consume(held.payload_bytes as u32);
             self.unexpected.give_back(held.payload);
-        }
-        for id in datagram.assemblies.drain() {
-            let Some(assembly) = self.datagrams.assemblies.remove(id) else { continue };
-            session.bytes.consume(assembly.stored_credit());
-            self.datagrams.assemblies.recycle(assembly, &mut self.unexpected);
         }
         if let Some(bulk) = &datagram.bulk {
             self.end_bulk(bulk);

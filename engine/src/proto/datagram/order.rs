@@ -101,14 +101,13 @@ impl Chain {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum EnvelopeHeader {
     Eager(Eager, Option<u64>),
-    Parts(Eager, Option<u64>),
     Rts(Rts, Option<u64>),
 }
 
 impl EnvelopeHeader {
     fn predecessor_distance(&self) -> u16 {
         match self {
-            Self::Eager(header, _) | Self::Parts(header, _) => header.predecessor_distance.get(),
+            Self::Eager(header, _) => header.predecessor_distance.get(),
             Self::Rts(header, _) => header.predecessor_distance.get(),
         }
     }

@@ -4,7 +4,6 @@
 //! |---|---|---|
 //! | [`Route::Segment`] | `segment_max`, with remote data | a frame in a short segment with others |
 //! | [`Route::Stream`] | `stream_max` | a frame in a long segment on the TCP stream |
-//! | [`Route::Parts`] | `parts_max` | several frames, on the stream or in segments |
 //! | [`Route::Pull`] | any | a request to send; pulled by a [`PullMethod`] |
 //!
 //! A row whose carrier the session lacks is empty. The table changes with what the session can do
@@ -14,16 +13,13 @@
 
 use super::segment::LONG_PAYLOAD_BYTES;
 use crate::proto::core::Config;
+use crate::wire::EAGER_BYTES_MAX;
 use crate::wire::eager::EAGER_HEADER_BYTES;
 use crate::wire::segment::SEGMENT_HEADER_BYTES;
 
 /// The longest frame that goes in a datagram where TCP uses the same path: a datagram has a tag
 /// over all of its bytes, which at 8 KiB costs more than the stream does.
 const SHORT_FRAME_BYTES_MAX: usize = 2048;
-
-/// The longest message that goes by a ring in parts though it could be pulled on the host, which
-/// has lower latency for a single one. Of several, each is copied less if it is pulled.
-const PARTS_BY_RING_BYTES_MAX: u32 = 16 << 10;
 
 /// What a session can do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -52,8 +48,6 @@ pub(crate) enum Route {
     Segment,
     /// Whole, in a long segment on the TCP stream.
     Stream,
-    /// In several frames.
-    Parts,
     /// The receiver pulls it.
     Pull(PullMethod),
 }
@@ -71,32 +65,14 @@ pub(crate) enum PullMethod {
     Datagrams,
 }
 
-/// When the receiver pulls a message although it could go in parts.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Instead {
-    /// Never: there is no faster way.
-    Never,
-    /// While more than one segment is unacknowledged. (The end of the peer's previous message may
-    /// be.)
-    BehindSegments,
-    /// While another long segment is unacknowledged: a single message would wait for its grant.
-    BehindLong,
-}
-
-/// What is unacknowledged in a session.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Outstanding {
-    pub(super) segments: usize,
-    pub(super) long: usize,
-}
-
 /// The table of a session; see the module.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct SendProtocol {
     segment_max: u32,
     stream_max: u32,
-    parts_max: u32,
-    instead_of_parts: Instead,
+    /// Longer messages on the stream are pulled while a long segment is unacknowledged: a single one
+    /// would wait for its grant, and of several each is copied less if it is pulled.
+    stream_shared_max: u32,
     /// Shorter pulled messages, and longer ones.
     pull: [PullMethod; 2],
     /// The longest of the shorter ones.
@@ -116,18 +92,13 @@ impl SendProtocol {
         // Where both sides share memory, other ways are faster than the stream.
         let pulls_on_host = has_cma || takes_pieces;
         let by_stream = has_stream && !pulls_on_host;
-        let in_datagrams = config.eager_limit_in_datagrams.max(segment_max);
-        let (parts_max, instead_of_parts) = if pulls_on_host {
-            let by_ring = if has_ring { in_datagrams.min(PARTS_BY_RING_BYTES_MAX) } else { 0 };
-            (by_ring, Instead::BehindSegments)
-        } else if able.is_loopback {
-            // What is pulled is copied once, from the send's memory.
-            (0, Instead::Never)
-        } else if by_stream {
-            let has_lanes = !has_bulk;
-            (u32::MAX, if has_lanes { Instead::BehindLong } else { Instead::Never })
-        } else {
-            (in_datagrams, Instead::Never)
+        // What a session with itself pulls is copied once, from the send's memory. Grants of bulk
+        // data in datagrams would share the path with it.
+        let (stream_max, stream_shared_max) = match by_stream {
+            false => (0, 0),
+            true if able.is_loopback => (LONG_PAYLOAD_BYTES, LONG_PAYLOAD_BYTES),
+            true if has_bulk => (EAGER_BYTES_MAX, EAGER_BYTES_MAX),
+            true => (EAGER_BYTES_MAX, LONG_PAYLOAD_BYTES),
         };
         let other = match (takes_pieces, has_bulk) {
             (true, _) => PullMethod::Pieces,
@@ -138,9 +109,8 @@ impl SendProtocol {
         let pull_short_max = if takes_pieces { config.pieces_bytes_max } else { 0 };
         Self {
             segment_max,
-            stream_max: if by_stream { LONG_PAYLOAD_BYTES as u32 } else { 0 },
-            parts_max,
-            instead_of_parts,
+            stream_max: stream_max as u32,
+            stream_shared_max: stream_shared_max as u32,
             pull: if has_cma { [other, PullMethod::Memory] } else { [other; 2] },
             pull_short_max,
         }
@@ -154,8 +124,6 @@ impl SendProtocol {
             Route::Segment
         } else if length <= u64::from(self.stream_max) {
             Route::Stream
-        } else if length <= u64::from(self.parts_max) {
-            Route::Parts
         } else {
             Route::Pull(self.pull_method(length))
         }
@@ -167,23 +135,17 @@ impl SendProtocol {
         self.pull[usize::from(length > self.pull_short_max)]
     }
 
-    /// Returns whether the receiver pulls a message of [`Route::Parts`] in these circumstances.
-    pub(super) fn pulls_instead_of_parts(&self, outstanding: Outstanding) -> bool {
-        match self.instead_of_parts {
-            Instead::Never => false,
-            Instead::BehindSegments => outstanding.segments > 1,
-            Instead::BehindLong => outstanding.long > 0,
-        }
+    /// Returns whether a message of [`Route::Stream`] is pulled while `long` long segments are
+    /// unacknowledged.
+    #[inline]
+    pub(super) fn pulls_beside(&self, length: u64, long: usize) -> bool {
+        long > 0 && length > u64::from(self.stream_shared_max)
     }
 
     /// Returns the ranges of lengths that take the same route, each with its longest message,
     /// without remote data; the last one is unlimited. Messages above `eager_limit` are pulled.
     pub(crate) fn ranges(&self, eager_limit: u64) -> Vec<(u64, Route)> {
-        let eager = [
-            (self.segment_max, Route::Segment),
-            (self.stream_max, Route::Stream),
-            (self.parts_max, Route::Parts),
-        ];
+        let eager = [(self.segment_max, Route::Segment), (self.stream_max, Route::Stream)];
         let eager = eager.map(|(longest, route)| (u64::from(longest).min(eager_limit), route));
         let [shorter, longer] = self.pull.map(Route::Pull);
         let pulled = [(self.pull_short_max, shorter), (u64::MAX, longer)];
@@ -198,8 +160,7 @@ impl SendProtocol {
         ranges
     }
 
-    /// Returns whether frames that do not fit a segment go on the stream: whole messages up to its
-    /// length, and parts.
+    /// Returns whether frames that do not fit a segment go on the stream.
     #[inline]
     pub(crate) fn goes_by_stream(&self) -> bool {
         self.stream_max > 0
@@ -208,7 +169,7 @@ impl SendProtocol {
     /// Returns the longest message that is sent without a pull, whatever its credit is, in bytes.
     #[inline]
     pub(super) fn eager_max(&self) -> u32 {
-        self.parts_max.max(self.stream_max).max(self.segment_max)
+        self.stream_max.max(self.segment_max)
     }
 }
 
@@ -221,11 +182,9 @@ mod tests {
     /// A segment of a ring.
     const RING: usize = 9000;
     const PIECES_MAX: u64 = 32 << 10;
-    const IN_DATAGRAMS: u32 = 16 << 10;
 
     fn config() -> Config {
-        let (eager_limit_in_datagrams, pieces_bytes_max) = (IN_DATAGRAMS, PIECES_MAX);
-        Config { eager_limit_in_datagrams, pieces_bytes_max, ..Config::for_tests() }
+        Config { pieces_bytes_max: PIECES_MAX, ..Config::for_tests() }
     }
 
     fn protocol(able: Capabilities, segment_bytes: usize) -> SendProtocol {
@@ -248,28 +207,17 @@ mod tests {
             }
         }
         rows.last_mut().unwrap().0 = u64::MAX;
-        if protocol.goes_by_stream() {
-            // Parts of the stream end where lengths of eager messages do.
-            let parts = rows.last_mut().unwrap();
-            assert_eq!(parts.1, Route::Parts);
-            parts.0 = u32::MAX.into();
-            rows.push((u64::MAX, protocol.route(u64::MAX, 8)));
-        }
         assert_eq!(protocol.route(u64::MAX, 8), rows.last().unwrap().1);
         assert_eq!(protocol.ranges(u64::MAX), rows);
         rows
     }
 
     #[test]
-    fn without_a_stream_messages_go_in_datagrams_and_are_pulled_over_lanes() {
+    fn without_a_stream_longer_messages_are_pulled_over_lanes() {
         let pull = Route::Pull(PullMethod::Lanes);
         assert_eq!(
             rows(&protocol(Capabilities::default(), PATH)),
-            [
-                (in_segment(PATH), Route::Segment),
-                (IN_DATAGRAMS.into(), Route::Parts),
-                (u64::MAX, pull)
-            ]
+            [(in_segment(PATH), Route::Segment), (u64::MAX, pull)]
         );
         let bulk = Capabilities { has_bulk: true, ..Capabilities::default() };
         let pull = protocol(bulk, PATH).pull_method(1 << 20);
@@ -282,25 +230,26 @@ mod tests {
         let table = protocol(able, PATH);
         let expected = [
             (in_segment(PATH), Route::Segment),
-            (LONG_PAYLOAD_BYTES as u64, Route::Stream),
-            (u32::MAX.into(), Route::Parts),
+            (EAGER_BYTES_MAX as u64, Route::Stream),
             (u64::MAX, Route::Pull(PullMethod::Lanes)),
         ];
         assert_eq!(rows(&table), expected);
-        assert_eq!(table.eager_max(), u32::MAX);
+        assert_eq!(table.eager_max() as usize, EAGER_BYTES_MAX);
         assert!(table.goes_by_stream());
         let long = protocol(able, RING);
         assert_eq!(rows(&long)[0].0, (SHORT_FRAME_BYTES_MAX - EAGER_HEADER_BYTES) as u64);
-        for (long, is_pulled) in [(0, false), (1, true)] {
-            let outstanding = Outstanding { segments: 2, long };
-            assert_eq!(table.pulls_instead_of_parts(outstanding), is_pulled);
+        let shared = LONG_PAYLOAD_BYTES as u64;
+        for (length, long, is_pulled) in
+            [(shared, 1, false), (shared + 1, 0, false), (shared + 1, 1, true)]
+        {
+            assert_eq!(table.pulls_beside(length, long), is_pulled);
             let bulk = protocol(Capabilities { has_bulk: true, ..able }, PATH);
-            assert!(!bulk.pulls_instead_of_parts(outstanding), "grants would share the path");
+            assert!(!bulk.pulls_beside(length, long), "grants would share the path");
         }
     }
 
     #[test]
-    fn a_ring_takes_whole_segments_and_parts_of_single_messages() {
+    fn a_ring_takes_whole_segments() {
         for (has_cma, has_stream) in [(false, false), (true, false), (true, true)] {
             let (has_ring, takes_pieces) = (true, true);
             let able = Capabilities {
@@ -311,10 +260,7 @@ mod tests {
                 ..Capabilities::default()
             };
             let table = protocol(able, RING);
-            let mut expected = vec![
-                (in_segment(RING), Route::Segment),
-                (PARTS_BY_RING_BYTES_MAX.into(), Route::Parts),
-            ];
+            let mut expected = vec![(in_segment(RING), Route::Segment)];
             if has_cma {
                 expected.push((PIECES_MAX, Route::Pull(PullMethod::Pieces)));
             }
@@ -322,10 +268,6 @@ mod tests {
             expected.push((u64::MAX, Route::Pull(last)));
             assert_eq!(rows(&table), expected, "stream: {has_stream}");
             assert!(!table.goes_by_stream());
-            for (segments, is_pulled) in [(0, false), (1, false), (2, true)] {
-                let outstanding = Outstanding { segments, long: 0 };
-                assert_eq!(table.pulls_instead_of_parts(outstanding), is_pulled);
-            }
         }
     }
 
@@ -353,6 +295,6 @@ mod tests {
         let table = protocol(Capabilities::default(), PATH);
         let most = in_segment(PATH);
         assert_eq!(table.route(most - 8, 8), Route::Segment);
-        assert_eq!(table.route(most - 7, 8), Route::Parts);
+        assert_eq!(table.route(most - 7, 8), Route::Pull(PullMethod::Lanes));
     }
 }

@@ -7,7 +7,7 @@ pub(crate) struct Ranges(Vec<(u64, u64)>);
 impl Ranges {
     /// Adds a non-empty range. Returns `false`, without a change, if part of it is present already.
     ///
-    /// RR-DGRAM-7, RR-BULK-4.
+    /// RR-BULK-4.
     pub(super) fn add(&mut self, start: u64, end: u64) -> bool {
         let ranges = &mut self.0;
         // Most arrive in order, after all received ones.
@@ -53,7 +53,8 @@ impl Ranges {
         self.0.len()
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+    #[cfg(test)]
+    fn iter(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.0.iter().copied()
     }
 

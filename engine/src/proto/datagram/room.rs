@@ -1,8 +1,8 @@
 //! Space for frames in the segments of a session.
 
 use super::Datagram;
-use super::protocol::{Outstanding, Route};
-use super::segment::{Place, SegmentBuffer, SegmentPool};
+use super::protocol::Route;
+use super::segment::{LONG_PAYLOAD_BYTES, Place, SegmentBuffer, SegmentPool};
 use super::window::FRAMES_MAX;
 use crate::proto::hint::Hint;
 use crate::proto::send::SendRequest;
@@ -56,11 +56,6 @@ impl Datagram {
         matches!(route, Route::Segment | Route::Stream)
     }
 
-    /// Returns what is unacknowledged.
-    pub(super) fn outstanding_now(&self) -> Outstanding {
-        Outstanding { segments: self.outstanding.len(), long: self.long_held }
-    }
-
     /// Returns the long segment opened last, if it is unsent and the next frame continues it.
     fn long_open(&self, pool: &SegmentPool) -> Option<Id> {
         let id = self.long.last(pool)?;
@@ -82,7 +77,8 @@ impl Datagram {
         let frames = self.next_frame.wrapping_sub(self.base(pool));
         let unsent_max =
             if self.able.has_datagrams { LONG_UNSENT_MAX } else { LONG_UNSENT_ALONE_MAX };
-        let has_room = || self.long.len() < unsent_max && pool.has_room_for_long(self.long_held);
+        let has_room =
+            || self.long.len() < unsent_max && pool.has_room_for_long(self.long_held, length);
         frames < FRAMES_MAX - FRAMES_KEPT && (self.long_open_room(pool) >= length || has_room())
     }
 
@@ -101,7 +97,7 @@ impl Datagram {
         let id = open.unwrap_or_else(|| {
             // A segment's frames are consecutive.
             self.close_open(pool);
-            let id = pool.open_long(slot, self.next_frame);
+            let id = pool.open_long(slot, self.next_frame, length);
             self.outstanding.push_back(pool, id);
             self.long.push_back(pool, id);
             self.long_held += 1;
@@ -152,7 +148,7 @@ impl Datagram {
         let has_frames = self.next_frame.wrapping_sub(self.base(pool)) < FRAMES_MAX - FRAMES_KEPT;
         has_frames
             && pool.has_room(self.short_held(), false)
-            && pool.has_room_for_long(self.long_held)
+            && pool.has_room_for_long(self.long_held, LONG_PAYLOAD_BYTES)
     }
 
     /// Reserves a frame of `length` bytes, which fit a segment. `None`: no space now.

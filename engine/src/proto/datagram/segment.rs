@@ -2,26 +2,24 @@
 //!
 //! A [`SegmentBuffer`] holds frames, the number of the first one, and their count; the header is
 //! written each time it is sent. Buffers come from a pool that all sessions share. *Short* ones fit
-//! a datagram; *long* ones go on the session's stream.
+//! a datagram; *long* ones go on the session's stream, and have buffers of two lengths.
 
 use aligned_vec::{ABox, AVec, ConstAlign};
 use zerocopy::IntoBytes;
 
 use super::super::table::{Id, Table};
-use crate::wire::EAGER_BYTES_MAX;
 use crate::wire::eager::EAGER_HEADER_BYTES;
-use crate::wire::part::PART_HEADER_BYTES;
 use crate::wire::segment::{SEGMENT_HEADER_BYTES, SegmentHeader};
+use crate::wire::{DATA_BYTES, SEGMENT_BYTES_MAX};
 
-/// Largest payload of one frame in a long segment. Longer messages are split into parts of that
-/// length, so that the receiver copies one while the sender copies the next; smaller parts cost
-/// more system calls.
-pub(super) const LONG_PAYLOAD_BYTES: usize = EAGER_BYTES_MAX;
+/// Payload of a usual long segment. Of longer messages each has a segment of its own, and only one
+/// is under way at a time.
+pub(in crate::proto) const LONG_PAYLOAD_BYTES: usize = 32 << 10;
 
-/// A long segment: an envelope and the first part of its message; or messages, at most 16 of 2 KiB,
-/// so that those of any power of two fill it.
+/// A usual long segment: a message; or messages, at most 16 of 2 KiB, so that those of any power of
+/// two fill it.
 pub(super) const LONG_BYTES: usize =
-    SEGMENT_HEADER_BYTES + 16 * EAGER_HEADER_BYTES + PART_HEADER_BYTES + LONG_PAYLOAD_BYTES;
+    SEGMENT_HEADER_BYTES + 16 * (EAGER_HEADER_BYTES + DATA_BYTES) + LONG_PAYLOAD_BYTES;
 
 /// No segment.
 const NONE: u32 = u32::MAX;
@@ -188,18 +186,23 @@ pub(crate) struct SegmentPool {
     segments: Table<Box<SegmentBuffer>>,
     /// Segments of one datagram.
     short: Class,
-    /// Segments for a stream.
+    /// Segments for a stream: the usual ones, and those of longer messages.
     long: Class,
+    longest: Class,
 }
 
 impl SegmentPool {
     /// Short segments guaranteed to each session: one of messages, one of control frames.
     pub(crate) const LEAST: usize = 2;
 
-    /// Creates a pool with buffers of `buffer_bytes` each, and long ones, `bytes` of either kind.
+    /// Creates a pool with `bytes` in buffers of `buffer_bytes` each, and as much for long ones.
     pub(crate) fn new(buffer_bytes: usize, bytes: usize) -> Self {
-        let (short, long) = (Class::new(buffer_bytes, bytes), Class::new(LONG_BYTES, bytes));
-        Self { segments: Table::new(usize::MAX), short, long }
+        Self {
+            segments: Table::new(usize::MAX),
+            short: Class::new(buffer_bytes, bytes),
+            long: Class::new(LONG_BYTES, bytes / 2),
+            longest: Class::new(SEGMENT_BYTES_MAX, bytes / 2),
+        }
     }
 
     /// Allows as many short ones as buffers of `usual_bytes` would be: most are filled up to there
@@ -216,22 +219,22 @@ impl SegmentPool {
 
     /// Returns the bytes of all allocated buffers, and of those in use.
     pub(crate) fn allocated_bytes(&self) -> (usize, usize) {
-        let classes = [&self.short, &self.long];
+        let classes = [&self.short, &self.long, &self.longest];
         let made = classes.map(|class| class.made * class.buffer_bytes);
         let used = classes.map(|class| class.used * class.buffer_bytes);
         (made.iter().sum(), used.iter().sum())
     }
 
-    /// Returns the number of short and long ones.
+    /// Returns the number of short, long and longest ones.
     #[cfg(any(test, feature = "sim"))]
-    pub(crate) fn len(&self) -> [usize; 2] {
-        [self.short.used, self.long.used]
+    pub(crate) fn len(&self) -> [usize; 3] {
+        [self.short.used, self.long.used, self.longest.used]
     }
 
-    /// Returns the limits of short and long ones, not counting the minimum of each session.
+    /// Returns the limits of these, not counting the minimum of each session.
     #[cfg(any(test, feature = "sim"))]
-    pub(crate) fn limit(&self) -> [usize; 2] {
-        [self.short.limit, self.long.limit]
+    pub(crate) fn limit(&self) -> [usize; 3] {
+        [self.short.limit, self.long.limit, self.longest.limit]
     }
 
     /// Returns whether a session with `held` segments may have one more. An eighth is reserved for
@@ -244,9 +247,15 @@ impl SegmentPool {
         self.short.has_room(held)
     }
 
-    /// Returns whether a session with `held` long segments may have one more.
-    pub(super) fn has_room_for_long(&self, held: usize) -> bool {
-        self.long.has_room(held)
+    /// Returns whether a session with `held` long segments may have one more, with a frame of
+    /// `length` bytes.
+    pub(super) fn has_room_for_long(&self, held: usize, length: usize) -> bool {
+        self.class_for(length).has_room(held)
+    }
+
+    /// Returns the class of a long segment with a frame of `length` bytes.
+    fn class_for(&self, length: usize) -> &Class {
+        if SEGMENT_HEADER_BYTES + length <= LONG_BYTES { &self.long } else { &self.longest }
     }
 
     /// Returns whether a session with `held` segments may have one more of bulk data. All bulk data
@@ -265,10 +274,13 @@ impl SegmentPool {
         self.insert(segment, session, first_frame)
     }
 
-    /// Creates a long segment, after [`Self::has_room_for_long`] returned `true`.
-    pub(super) fn open_long(&mut self, session: u32, first_frame: u32) -> Id {
-        let segment = self.long.idle.pop().unwrap_or_else(|| self.long.make(true));
-        self.long.used += 1;
+    /// Creates a long segment for a frame of `length` bytes, after [`Self::has_room_for_long`]
+    /// returned `true`.
+    pub(super) fn open_long(&mut self, session: u32, first_frame: u32, length: usize) -> Id {
+        let bytes = self.class_for(length).buffer_bytes;
+        let class = self.class(true, bytes);
+        let segment = class.idle.pop().unwrap_or_else(|| class.make(true));
+        class.used += 1;
         self.insert(segment, session, first_frame)
     }
 
@@ -286,15 +298,19 @@ impl SegmentPool {
     }
 
     #[inline]
-    fn class(&mut self, is_long: bool) -> &mut Class {
-        if is_long { &mut self.long } else { &mut self.short }
+    fn class(&mut self, is_long: bool, buffer_bytes: usize) -> &mut Class {
+        match is_long {
+            false => &mut self.short,
+            true if buffer_bytes == LONG_BYTES => &mut self.long,
+            true => &mut self.longest,
+        }
     }
 
     /// Removes a segment, unlinked, with its waiting sends; [`Self::recycle`] takes it back.
     #[inline]
     pub(crate) fn take(&mut self, id: Id) -> Option<Box<SegmentBuffer>> {
         let segment = self.segments.remove(id)?;
-        self.class(segment.is_long).used -= 1;
+        self.class(segment.is_long, segment.buffer.len()).used -= 1;
         Some(segment)
     }
 
@@ -302,7 +318,7 @@ impl SegmentPool {
     #[inline]
     pub(crate) fn recycle(&mut self, mut segment: Box<SegmentBuffer>) {
         segment.operations.clear();
-        self.class(segment.is_long).idle.push(segment);
+        self.class(segment.is_long, segment.buffer.len()).idle.push(segment);
     }
 
     #[inline]

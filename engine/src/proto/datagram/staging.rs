@@ -1,4 +1,4 @@
-//! Stages messages in segments: whole where they fit, otherwise in parts, or as a request to send.
+//! Stages messages in segments: whole where they fit, otherwise as a request to send.
 //! Messages that do not fit a datagram use the session's stream if permitted, in long segments.
 
 use zerocopy::IntoBytes;
@@ -9,19 +9,17 @@ use super::super::effects::CompletionLevel;
 use super::super::hint::Hint;
 use super::super::operation::{OperationState, Serving};
 use super::super::send::{SendRequest, Staged, eager_header, rts_header};
-use super::super::session::{ControlFrame, Session};
+use super::super::session::Session;
 use super::super::table::Id;
 use super::Datagram;
-use super::parts::Fragmenting;
 use super::protocol::{PullMethod, Route};
 use super::room::Pushed;
-use super::segment::{LONG_PAYLOAD_BYTES, SegmentPool};
+use super::segment::SegmentPool;
 use crate::wire::cma_source::{CMA_SOURCE_BYTES, FLAG_CMA};
 use crate::wire::eager::{self, EAGER_HEADER_BYTES};
 use crate::wire::one_sided::{ONE_SIDED_HEADER_BYTES, OneSided};
-use crate::wire::part::{FLAG_GIVEN_UP, FLAG_LAST, PART_BYTES_MIN, PART_HEADER_BYTES, Part};
 use crate::wire::rts::RTS_HEADER_BYTES;
-use crate::wire::{DATA_BYTES, Eager, Rts, frame};
+use crate::wire::{DATA_BYTES, Eager, Rts};
 
 /// How the next message of a session travels.
 #[derive(Clone, Copy)]
@@ -36,11 +34,6 @@ struct Course {
 }
 
 impl Course {
-    /// The message is complete with its first frame.
-    fn is_whole(&self) -> bool {
-        matches!(self.route, Route::Segment | Route::Stream)
-    }
-
     fn is_pulled(&self) -> bool {
         matches!(self.route, Route::Pull(_))
     }
@@ -60,17 +53,6 @@ impl Linked for Eager {
 impl Linked for Rts {
     fn set_predecessor_distance(&mut self, predecessor_distance: u16) {
         self.predecessor_distance = predecessor_distance.into();
-    }
-}
-
-fn part(flags: u8, message: u32, offset: u32, length: u32) -> Part {
-    Part {
-        kind: frame::KIND_PART,
-        flags,
-        reserved: 0.into(),
-        message: message.into(),
-        offset: offset.into(),
-        length: length.into(),
     }
 }
 
@@ -94,8 +76,9 @@ pub(crate) fn stage_in_segment<'a>(
     let datagram = session.datagram.as_deref_mut()?;
     let pushed = match datagram.protocol.route(request.length, data.len()) {
         Route::Segment => datagram.push_message(pool, slot, bytes, request.hint),
+        Route::Stream if datagram.protocol.pulls_beside(request.length, datagram.long_held) => None,
         Route::Stream => datagram.push_long(pool, slot, bytes),
-        Route::Parts | Route::Pull(_) => None,
+        Route::Pull(_) => None,
     };
     let Pushed { frame, base, segment, .. } = pushed?;
     let stream = (request.endpoint, target, request.context);
@@ -138,8 +121,8 @@ pub(crate) fn stage_put<'a>(
 }
 
 impl Core {
-    /// Writes the frame of a message with `payload` bytes of space after its header. Returns its
-    /// number and the space. The caller has checked credit.
+    /// Writes the frame of a message with space for its payload at the end. Returns its segment. The
+    /// caller has checked credit.
     fn push_envelope(
         &mut self,
         slot: u32,
@@ -147,7 +130,7 @@ impl Core {
         target: u16,
         mut header: impl Linked,
         course: Course,
-    ) -> Option<(u32, Id, &mut [u8])> {
+    ) -> Option<Id> {
         let session = self.sessions.at_mut(slot as usize)?;
         let datagram = session.datagram.as_deref_mut()?;
         let pool = &mut self.datagrams.segments;
@@ -174,20 +157,15 @@ impl Core {
         }
         let (head, room) = segment.push(room).split_at_mut(length);
         head.copy_from_slice(header.as_bytes());
-        let (behind, room) = room.split_at_mut(data.len());
-        behind.copy_from_slice(data);
-        Some((frame, id, room))
+        room[..data.len()].copy_from_slice(data);
+        Some(id)
     }
 
     /// Stages a message, as [`Core::stage`] does.
     pub(in crate::proto) fn stage_message(&mut self, id: Id) -> Staged<'_> {
         let Some(operation) = self.operations.get(id) else { return Staged::Blocked };
         let slot = operation.session;
-        let level = match operation.state {
-            OperationState::Queued { level } => level,
-            OperationState::Fragmenting(_) => return self.stage_part(id, slot),
-            _ => return Staged::Blocked,
-        };
+        let OperationState::Queued { level } = operation.state else { return Staged::Blocked };
         let length = operation.length;
         let Some((request, target)) = self.request_of(operation, level) else {
             return Staged::Blocked;
@@ -196,14 +174,9 @@ impl Core {
             return self.blocked(slot);
         };
         let Course { payload, has_source, .. } = course;
-        let (is_whole, is_pulled) = (course.is_whole(), course.is_pulled());
-        let is_in_parts = course.route == Route::Parts;
+        let is_pulled = course.is_pulled();
         let report = !is_pulled && level == CompletionLevel::Match;
-        let (mut flags, name) =
-            if report { (eager::FLAG_REPORT_MATCH, id.to_u64()) } else { (0, 0) };
-        if is_in_parts {
-            flags |= eager::FLAG_PARTS;
-        }
+        let (flags, name) = if report { (eager::FLAG_REPORT_MATCH, id.to_u64()) } else { (0, 0) };
         let charged = if is_pulled { payload } else { length as usize };
         let pushed = if is_pulled {
             let mut header = rts_header(&request, target, id, payload as u32);
@@ -213,35 +186,30 @@ impl Core {
             let header = eager_header(&request, target, flags, name);
             self.push_envelope(slot, &request, target, header, course)
         };
-        let Some((number, segment, _)) = pushed else { return self.blocked(slot) };
+        let Some(segment) = pushed else { return self.blocked(slot) };
         if let Some(session) = self.sessions.at_mut(slot as usize) {
             session.byte_credit.spend(charged as u32);
             session.eager_limit.note_message(length, is_pulled);
-            if !is_in_parts {
-                session.waiting.pop_front();
-            }
+            session.waiting.pop_front();
         }
-        let completes = is_whole && level == CompletionLevel::Inject;
+        let completes = !is_pulled && level == CompletionLevel::Inject;
         let Some(operation) = self.operations.get_mut(id) else { return Staged::Blocked };
         operation.state = match (course.route, level) {
             (Route::Pull(_), _) => {
                 OperationState::Serving(Serving { has_source, ..Serving::default() })
             }
-            (Route::Parts, _) => OperationState::Fragmenting(Fragmenting::new(level, number)),
             (_, CompletionLevel::Match) => OperationState::AwaitMatch,
             _ => OperationState::AwaitDelivery,
         };
         if completes {
             self.operations.remove(id);
-        } else if is_whole && level == CompletionLevel::Delivery {
-            self.await_segment(id, segment);
-        } else if is_in_parts {
-            self.note_part(id, segment, 0);
-            return self.stage_part(id, slot);
         }
         let Some(segment) = self.datagrams.segments.get_mut(segment) else {
             return Staged::Blocked;
         };
+        if !is_pulled && level == CompletionLevel::Delivery {
+            segment.operations.push(id);
+        }
         segment.completes_unacked |= completes;
         let room = segment.newest(payload);
         match course.route {
@@ -252,10 +220,9 @@ impl Core {
     }
 
     /// Selects how the next message of a session is sent: the row of its length, or a pull where
-    /// the limits of the moment are in the way. `None`: not now. A message goes in parts only if
-    /// there is credit for all of it, so that it never stalls on resources of other messages.
+    /// the limits of the moment are in the way. `None`: not now.
     ///
-    /// RR-CREDIT-1, RR-DGRAM-6, RR-DGRAM-12.
+    /// RR-CREDIT-1, RR-DGRAM-12.
     fn course_of(&self, slot: u32, request: &SendRequest) -> Option<Course> {
         let SendRequest { length, hint, .. } = *request;
         let data_bytes = request.data_bytes();
@@ -270,7 +237,7 @@ impl Core {
             // A peer may pull messages that could have been sent eagerly.
             _ if rare!("a short message that is pulled", 20) => pull,
             Route::Segment => Route::Segment,
-            Route::Parts if protocol.pulls_instead_of_parts(datagram.outstanding_now()) => pull,
+            Route::Stream if protocol.pulls_beside(length, datagram.long_held) => pull,
             _ if session.eager_limit.is_pull_due(length) => pull,
             route => route,
         };
@@ -278,7 +245,6 @@ impl Core {
         let (header, payload, is_long) = match route {
             Route::Segment => (EAGER_HEADER_BYTES, length as usize, false),
             Route::Stream => (EAGER_HEADER_BYTES, length as usize, true),
-            Route::Parts => (EAGER_HEADER_BYTES, 0, protocol.goes_by_stream()),
             Route::Pull(PullMethod::Memory) if bytes_left >= CMA_SOURCE_BYTES as u64 => {
                 has_source = true;
                 (RTS_HEADER_BYTES, CMA_SOURCE_BYTES, false)
@@ -304,118 +270,5 @@ impl Core {
     fn blocked(&mut self, slot: u32) -> Staged<'_> {
         self.block_messages(slot);
         Staged::Blocked
-    }
-
-    fn await_segment(&mut self, id: Id, segment: Id) -> bool {
-        let Some(segment) = self.datagrams.segments.get_mut(segment) else { return false };
-        let is_new = segment.operations.last() != Some(&id);
-        if is_new {
-            segment.operations.push(id);
-        }
-        is_new
-    }
-
-    /// Notes that `length` bytes of a message in parts, or its envelope, are in a segment.
-    fn note_part(&mut self, id: Id, segment: Id, length: u32) {
-        let Some(operation) = self.operations.get_mut(id) else { return };
-        let OperationState::Fragmenting(fragmenting) = &mut operation.state else { return };
-        fragmenting.staged += length;
-        if (fragmenting.level == CompletionLevel::Inject || fragmenting.is_matched)
-            && let Some(segment) = self.datagrams.segments.get_mut(segment)
-        {
-            segment.completes_unacked = true;
-        }
-        if fragmenting.level == CompletionLevel::Delivery && self.await_segment(id, segment) {
-            let Some(operation) = self.operations.get_mut(id) else { return };
-            let OperationState::Fragmenting(fragmenting) = &mut operation.state else { return };
-            fragmenting.unacknowledged += 1;
-        }
-    }
-
-    /// RR-DGRAM-6
-    fn stage_part(&mut self, id: Id, slot: u32) -> Staged<'_> {
-        let Some(operation) = self.operations.get(id) else { return Staged::Blocked };
-        let OperationState::Fragmenting(Fragmenting { level, frame, staged, is_matched, .. }) =
-            operation.state
-        else {
-            return Staged::Blocked;
-        };
-        let (left, hint) = (operation.length as usize - staged as usize, operation.hint);
-        let session = self.sessions.at_mut(slot as usize);
-        let Some(session) = session else { return Staged::Blocked };
-        let Some(datagram) = session.datagram.as_deref_mut() else { return Staged::Blocked };
-        let pool = &mut self.datagrams.segments;
-        let is_long = datagram.protocol.goes_by_stream();
-        let (open, longest) = if is_long {
-            (datagram.long_open_room(pool), PART_HEADER_BYTES + LONG_PAYLOAD_BYTES)
-        } else {
-            (datagram.open_room(pool), datagram.frame_bytes_max())
-        };
-        // A long segment ends with the part that it was opened for, or takes all the rest.
-        let least = if is_long { left.min(LONG_PAYLOAD_BYTES) } else { left.min(PART_BYTES_MIN) };
-        let is_open_enough = open >= PART_HEADER_BYTES + least;
-        let longest = if is_open_enough { open.min(longest) } else { longest };
-        let length = left.min(longest - PART_HEADER_BYTES);
-        let room = PART_HEADER_BYTES + length;
-        let pushed = if is_long {
-            datagram.push_long(pool, slot, room)
-        } else {
-            datagram.push_message(pool, slot, room, hint)
-        };
-        let Some(pushed) = pushed else { return self.blocked(slot) };
-        let segment = pushed.id;
-        let is_last = length == left;
-        if is_last {
-            session.waiting.pop_front();
-        }
-        if !session.is_dirty {
-            session.is_dirty = true;
-            self.dirty.push(slot);
-        }
-        let flags = if is_last { FLAG_LAST } else { 0 };
-        let header = part(flags, frame, staged, length as u32);
-        if let Some(segment) = pool.get_mut(segment) {
-            let head = segment.push(room);
-            head[..PART_HEADER_BYTES].copy_from_slice(header.as_bytes());
-        }
-        self.note_part(id, segment, length as u32);
-        let completes = is_last && (level == CompletionLevel::Inject || is_matched);
-        if completes {
-            self.operations.remove(id);
-        } else if is_last
-            && level == CompletionLevel::Match
-            && let Some(operation) = self.operations.get_mut(id)
-        {
-            operation.state = OperationState::AwaitMatch;
-        }
-        let Some(segment) = self.datagrams.segments.get_mut(segment) else {
-            return Staged::Blocked;
-        };
-        Staged::Part { room: segment.newest(length), offset: staged as usize, completes }
-    }
-
-    /// Ends a send or receive in parts early, and notifies a peer that waits for the rest.
-    pub(crate) fn forget_parts(&mut self, id: Id) {
-        let Some(operation) = self.operations.get(id) else { return };
-        let slot = operation.session;
-        match operation.state {
-            OperationState::Fragmenting(Fragmenting { frame, staged, .. }) => {
-                let is_staged = u64::from(staged) == operation.length;
-                if let Some(session) = self.sessions.at_mut(slot as usize) {
-                    session.waiting.retain(|&waiting| waiting != id);
-                    if session.is_connected() && session.has_waiting() {
-                        self.unblocked.push(slot);
-                    }
-                }
-                if !is_staged {
-                    let given_up = part(FLAG_GIVEN_UP, frame, staged, 0);
-                    self.push_control(slot, ControlFrame::Part(given_up));
-                }
-            }
-            OperationState::Reassembling(ref reassembling) => {
-                self.drop_assembly(reassembling.assembly)
-            }
-            _ => {}
-        }
     }
 }

@@ -3,7 +3,6 @@
 use super::super::core::Core;
 use super::super::send::SendRequest;
 use super::super::session::Session;
-use super::super::table::Id;
 use super::Datagram;
 use super::protocol::Route;
 use super::segment::{LONG_PAYLOAD_BYTES, Place};
@@ -28,17 +27,6 @@ impl Core {
             && !session.has_waiting()
             && !session.is_leaving;
         is_next.then(|| datagram.protocol.route(request.length, request.data_bytes()))
-    }
-
-    /// Returns the session on whose stream the next part of a send would go, without checksums and
-    /// before anything else. `None`: there is none.
-    pub(crate) fn next_part_by_stream(&self, id: Id) -> Option<u32> {
-        let has_parts = |length: u64| length > LONG_PAYLOAD_BYTES as u64;
-        let operation = self.operations.get(id).filter(|it| has_parts(it.length))?;
-        let session = self.sessions.at(operation.session as usize)?;
-        let datagram = session.datagram.as_deref()?;
-        let is_next = datagram.protocol.goes_by_stream() && is_next_alone(session, datagram);
-        is_next.then_some(operation.session)
     }
 
     /// Writes the payload of the message staged last to the end of its segment; returns the whole
@@ -75,7 +63,7 @@ impl Core {
         let pool = &mut self.datagrams.segments;
         let id = datagram.next_long(pool)?;
         let is_last = datagram.long.len() == 0;
-        let is_full = !pool.has_room_for_long(datagram.long_held);
+        let is_full = !pool.has_room_for_long(datagram.long_held, LONG_PAYLOAD_BYTES);
         let segment = pool.get_mut(id)?;
         let is_awaited = !segment.operations.is_empty();
         let asks = datagram.asks_when_awaited(is_awaited || is_full, is_last || is_full);

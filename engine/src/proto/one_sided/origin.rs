@@ -17,9 +17,7 @@ use super::{REQUESTS_MAX, Role, Verb};
 use crate::wire::cma_source::{CMA_SOURCE_BYTES, FLAG_CMA};
 use crate::wire::one_sided::{FLAG_FETCH, FLAG_INVALIDATE, OneSided};
 use crate::wire::reply::STATUS_DONE;
-use crate::wire::{
-    CmaSource, DATA_BYTES, EAGER_BYTES_MAX, FrameError, Reply, ReplyRts, eager, frame,
-};
+use crate::wire::{CmaSource, DATA_BYTES, FrameError, Reply, ReplyRts, eager, frame};
 
 /// A one-sided operation on the memory of a peer.
 #[derive(Debug)]
@@ -190,7 +188,8 @@ impl Core {
     /// Returns the longest put, or reply to a get, that is sent with its header, in bytes.
     #[inline]
     pub(super) fn whole_max(&self, session: &Session, header: usize) -> (u64, u64) {
-        let eager = u64::from(self.config.eager_limit).min(EAGER_BYTES_MAX as u64);
+        let eager = u64::from(self.config.eager_limit)
+            .min(super::super::datagram::segment::LONG_PAYLOAD_BYTES as u64);
         let Some(datagram) = session.datagram.as_deref() else { return (0, 0) };
         let short = (datagram.frame_bytes_max() - header) as u64;
         (short, if datagram.protocol().goes_by_stream() { eager.max(short) } else { short })

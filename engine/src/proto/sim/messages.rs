@@ -68,10 +68,6 @@ pub(crate) fn stage(core: &mut Core, memory: &mut Memory) {
                 room.copy_from_slice(source_of(memory, id).as_bytes());
                 false
             }
-            Staged::Part { room, offset, completes } => {
-                room.copy_from_slice(&memory.bytes[&id][offset..offset + room.len()]);
-                completes
-            }
             // Blocked sessions are not returned again.
             Staged::Blocked => continue,
         };

@@ -31,7 +31,7 @@ pub(crate) use engine::{ENDPOINTS, Engine};
 pub(crate) use events::Events;
 pub(crate) use link::{Gate, Link, LinkConfig};
 pub(crate) use memory::{Memory, NoEffects};
-pub(crate) use messages::{Flow, content, stage};
+pub(crate) use messages::{Flow, stage};
 pub(crate) use net::Net;
 pub(crate) use packets::{Datagram, LATENCY_NS, PACKET_BYTES_MAX, SESSION, STREAM_NS, address_of};
 pub(crate) use packets::{RAILS, keys_of};

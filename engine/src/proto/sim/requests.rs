@@ -48,7 +48,7 @@ pub(crate) fn stage_empty(core: &mut Core, effects: &mut impl Effects) {
                 effects.complete(id, Ended::Sent { accepted: 0 });
             }
             Staged::Eager { .. } | Staged::Rts { .. } => {}
-            Staged::Part { .. } | Staged::Source { .. } => {
+            Staged::Source { .. } => {
                 unreachable!("a stream carries whole messages")
             }
             Staged::Blocked => {

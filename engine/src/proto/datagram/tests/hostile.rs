@@ -1,7 +1,7 @@
 //! Frames that a correct peer never sends.
 
 use proptest::prelude::*;
-use zerocopy::{FromZeros, IntoBytes};
+use zerocopy::IntoBytes;
 
 use super::super::super::core::Config;
 use super::super::super::effects::CompletionLevel;
@@ -9,26 +9,17 @@ use super::super::super::failure::PeerFailure;
 use super::super::window::FRAMES_MAX;
 use super::{CONTENT, config, flow, net, segment};
 use crate::proto::sim::{self, Net};
-use crate::wire::part::{FLAG_GIVEN_UP, FLAG_LAST};
-use crate::wire::{Eager, FrameError, Goodbye, PARTS_BYTES_MAX, Part, eager, frame, goodbye};
+use crate::wire::{Eager, FrameError, Goodbye, frame, goodbye};
 
-fn message(length: u32, predecessor_distance: u16, is_parts: bool) -> Vec<u8> {
+fn message(length: u32, predecessor_distance: u16) -> Vec<u8> {
     let header = Eager {
-        flags: if is_parts { eager::FLAG_PARTS } else { 0 },
         predecessor_distance: predecessor_distance.into(),
         context: 1.into(),
         tag: 0.into(),
         ..sim::eager(length)
     };
-    let payload = vec![0; if is_parts { 0 } else { length as usize }];
+    let payload = vec![0; length as usize];
     [header.as_bytes(), &payload].concat()
-}
-
-fn part(flags: u8, message: u32, offset: u32, length: u32) -> Vec<u8> {
-    let (message, offset, length_field) = (message.into(), offset.into(), length.into());
-    let kind = frame::KIND_PART;
-    let header = Part { kind, flags, message, offset, length: length_field, ..Part::new_zeroed() };
-    [header.as_bytes(), &vec![0; length as usize]].concat()
 }
 
 /// Handles some frames, each in a segment of its own, and returns the result of the last. Ends the
@@ -53,27 +44,20 @@ fn end(mut net: Net) {
     net.check_rest();
 }
 
-fn refusal(frames: &[(u32, Vec<u8>)]) -> &'static str {
-    match answer(frames) {
-        Err(FrameError::BadPart { why, .. }) => why,
-        other => panic!("{other:?}"),
-    }
-}
-
 /// RR-DGRAM-2
 #[test]
 fn frames_beyond_the_window_close_the_session() {
-    assert_eq!(answer(&[(FRAMES_MAX - 1, message(8, 0, false))]), Ok(()));
-    let beyond = answer(&[(FRAMES_MAX, message(8, 0, false))]);
+    assert_eq!(answer(&[(FRAMES_MAX - 1, message(8, 0))]), Ok(()));
+    let beyond = answer(&[(FRAMES_MAX, message(8, 0))]);
     assert_eq!(beyond, Err(FrameError::BeyondWindow { expected: 0, got: FRAMES_MAX }));
-    let moved = answer(&[(0, message(8, 0, false)), (FRAMES_MAX, message(8, 0, false))]);
+    let moved = answer(&[(0, message(8, 0)), (FRAMES_MAX, message(8, 0))]);
     assert_eq!(moved, Ok(()));
 }
 
 /// RR-DGRAM-5, RR-SEG-1, RR-SEG-4
 #[test]
 fn datagram_holds_exactly_one_segment() {
-    let whole = segment(0, 0, &[message(8, 0, false)]);
+    let whole = segment(0, 0, &[message(8, 0)]);
     let longer = [&whole[..], &[0]].concat();
     for bytes in [&whole[..whole.len() - 1], &longer, &whole[..20], &[]] {
         let mut net = net();
@@ -92,83 +76,26 @@ fn datagram_holds_exactly_one_segment() {
 /// RR-DGRAM-4
 #[test]
 fn two_messages_with_one_predecessor_close_the_session() {
-    let twice = answer(&[(5, message(8, 4, false)), (6, message(8, 5, false))]);
+    let twice = answer(&[(5, message(8, 4)), (6, message(8, 5))]);
     assert_eq!(twice, Err(FrameError::FollowsTwice(1)));
 }
 
-/// RR-DGRAM-7
+/// RR-CREDIT-1
 #[test]
-fn invalid_parts_close_the_session() {
-    let whole = |length| (0, message(length, 0, true));
-    let overlaps = "overlaps another part";
-    assert_eq!(refusal(&[whole(500), (1, part(0, 0, 0, 64)), (2, part(0, 0, 63, 64))]), overlaps);
-    assert_eq!(refusal(&[(1, part(0, 0, 64, 64)), (2, part(0, 0, 0, 65))]), overlaps);
-    let beyond = "exceeds its message";
-    assert_eq!(refusal(&[whole(500), (1, part(FLAG_LAST, 0, 437, 64))]), beyond);
-    assert_eq!(refusal(&[whole(500), (1, part(FLAG_LAST, 0, 100, 64))]), beyond);
-    assert_eq!(refusal(&[whole(500), (1, part(0, 0, 436, 64))]), beyond);
-    let other = "received parts contradict the envelope";
-    assert_eq!(refusal(&[(1, part(0, 0, 437, 64)), whole(500)]), other);
-    assert_eq!(refusal(&[(1, part(FLAG_LAST, 0, 100, 64)), whole(500)]), other);
-    let twice = [(1, part(FLAG_LAST, 0, 100, 1)), (2, part(FLAG_LAST, 0, 200, 1))];
-    assert_eq!(refusal(&twice), "two parts are marked as the last");
-    let short = "part too short, and not the last one";
-    assert_eq!(refusal(&[whole(500), (1, part(0, 0, 0, 63))]), short);
-    let empty = "an empty part that is not the end of the message";
-    assert_eq!(refusal(&[whole(500), (1, part(FLAG_LAST, 0, 0, 0))]), empty);
-    assert_eq!(refusal(&[whole(500), (1, part(FLAG_GIVEN_UP, 0, 0, 64))]), empty);
-    let long = "exceeds the longest message in parts";
-    assert_eq!(refusal(&[(1, part(0, 0, PARTS_BYTES_MAX as u32 - 63, 64))]), long);
-    assert_eq!(refusal(&[(1, part(0, 0, u32::MAX - 3, 64))]), long);
-    assert_eq!(refusal(&[whole(0)]), "an empty message has parts");
-    let early = "an envelope must precede its parts";
-    assert_eq!(refusal(&[(1, part(0, 1, 0, 64))]), early);
-    assert_eq!(refusal(&[(1, part(0, 2, 0, 64))]), early);
-    let no_envelope = "parts refer to a frame that is not an envelope with parts";
-    assert_eq!(refusal(&[(1, part(0, 0, 0, 64)), (0, message(64, 0, false))]), no_envelope);
-    assert_eq!(refusal(&[(2, part(0, 1, 0, 64)), (1, part(0, 0, 0, 64))]), no_envelope);
-}
-
-/// RR-DGRAM-8
-#[test]
-fn parts_of_ended_messages_are_ignored() {
-    let whole = [(0, message(8, 0, false)), (1, part(0, 0, 0, 64))];
-    assert_eq!(answer(&whole), Ok(()));
-    let done = [(0, message(64, 0, true)), (1, part(FLAG_LAST, 0, 0, 64)), (2, part(0, 0, 0, 64))];
-    assert_eq!(answer(&done), Ok(()));
-    let old = [(0, message(8, 0, false)), (1, part(0, u32::MAX - 7, 0, 64))];
-    assert_eq!(answer(&old), Ok(()));
-}
-
-/// RR-CREDIT-1, RR-DGRAM-7
-#[test]
-fn buffered_and_partial_messages_require_credit() {
+fn buffered_messages_require_credit() {
     let no_bytes = Err(FrameError::NoCredit("eager byte"));
-    // A message that waits for its turn, and parts that wait for their envelope.
-    let mut held: Vec<(u32, Vec<u8>)> =
-        (0..2).map(|at| (10 + at, message(3000, 9, false))).collect();
-    held.push((20, message(2000, 9, false)));
+    // They wait for their turn.
+    let mut held: Vec<(u32, Vec<u8>)> = (0..2).map(|at| (10 + at, message(3000, 9))).collect();
+    held.push((20, message(2000, 9)));
     assert_eq!(answer(&held), Ok(()));
-    held.push((21, message(1, 9, false)));
+    held.push((21, message(1, 9)));
     assert_eq!(answer(&held), no_bytes);
-    let parts: Vec<(u32, Vec<u8>)> =
-        (0..4).map(|at| (10 + at, part(0, 1, at * 2000, 2000))).collect();
-    assert_eq!(answer(&parts), Ok(()));
-    let more = [&parts[..], &[(20, part(0, 1, 8000, 64))]].concat();
-    assert_eq!(answer(&more), no_bytes);
-    let rest = [&parts[..], &[(1, message(8001, 0, true))]].concat();
-    assert_eq!(answer(&rest), no_bytes);
-    // The whole message is charged with its envelope.
-    let beyond_credit = [(0, message(8000, 0, true)), (1, message(1, 0, false))];
-    assert_eq!(answer(&beyond_credit), no_bytes);
-    // Each missing envelope needs credit.
     let limited = Config { envelope_credits: 2, ..config() };
     let mut net = Net::new(2, &limited, CONTENT, 1);
-    for message in 0..2 {
-        let frame = part(FLAG_LAST, message, 0, 1);
-        net.deliver(0, 1, &segment(10 + message, 0, &[frame])).unwrap();
+    for at in 0..2 {
+        net.deliver(0, 1, &segment(10 + at, 0, &[message(1, 9)])).unwrap();
     }
-    let refused = net.deliver(0, 1, &segment(12, 0, &[part(FLAG_LAST, 2, 0, 1)]));
+    let refused = net.deliver(0, 1, &segment(12, 0, &[message(1, 9)]));
     assert_eq!(refused, Err(FrameError::NoCredit("envelope")));
     end(net);
 }
@@ -211,11 +138,7 @@ fn error_goodbye_is_handled_despite_missing_frames() {
 fn any_frame() -> impl Strategy<Value = (u32, Vec<u8>)> {
     let length = prop_oneof![0u32..300, Just(64u32), Just(3000u32)];
     let kind = prop_oneof![
-        (length, 0u16..8, any::<bool>())
-            .prop_map(|(length, follows, is_parts)| { message(length, follows, is_parts) }),
-        (0u8..4, 0u32..12, 0u32..4, 0u32..3).prop_map(|(flags, message, offset, length)| {
-            part(flags, message, offset * 64, length * 64)
-        }),
+        (length, 0u16..8).prop_map(|(length, follows)| message(length, follows)),
         (1u8..10, proptest::collection::vec(any::<u8>(), 0..60))
             .prop_map(|(kind, rest)| { [&[kind][..], &rest].concat() }),
     ];
