@@ -8,8 +8,8 @@ const TYPES: &str = "engine/src/wire/frame.rs";
 
 /// Sentences of the specification, whatever its lines and spaces, with `{}` for a number; and the
 /// file and constant that say it, too.
-const SAID: [(&str, &str, &str); 14] = [
-    ("Version of everything here: **{}**", "wire/mod.rs", "VERSION"),
+const SAID: [(&str, &str, &str); 12] = [
+    ("Version of hellos and of all that follows them: **{}**", "wire/mod.rs", "VERSION"),
     ("out of band. {} bytes;", "wire/address.rs", "ADDRESS_BYTES"),
     ("address of the source engine, {} bytes", "wire/address.rs", "ADDRESS_BYTES"),
     ("Proof {} 0 \"RRPF\"", "wire/hello.rs", "HELLO_BYTES"),
@@ -21,8 +21,6 @@ const SAID: [(&str, &str, &str); 14] = [
     ("to {} bytes long. A receiver MUST close", "wire/mod.rs", "SEGMENT_BYTES_MAX"),
     ("The last {} bytes of a datagram are a tag", "wire/packet.rs", "PACKET_TAG_BYTES"),
     ("starts at datagrams of {} bytes", "proto/packet/config.rs", "DATAGRAM_BYTES_MIN"),
-    ("has fewer than {} bytes and is", "wire/part.rs", "PART_BYTES_MIN"),
-    ("| shortest part | {} bytes", "wire/part.rs", "PART_BYTES_MIN"),
 ];
 
 /// Checks all of them, and the table of frames.

@@ -164,8 +164,8 @@ impl Engine {
         }
     }
 
-    /// Acknowledges what came by a lane beside a path: nothing more may come by it for long. Without
-    /// datagrams a reply is likely to carry the acknowledgement, and it is due soon in any case.
+    /// Acknowledges what came by a lane beside a path: nothing more may come by it for long.
+    /// Without datagrams a reply is likely to carry the acknowledgement, which is due soon anyway.
     fn acknowledge_before_watching(&mut self, session: u32) {
         if self.state.core.has_datagrams(session) {
             self.state.core.acknowledge_received(session);

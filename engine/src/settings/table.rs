@@ -306,8 +306,8 @@ settings_table! {
     /// Bytes of messages to one peer that may wait in segments for their first transmission.
     @hidden staging_bytes -> usize: Bytes = 64 * K, Range::Numbers(2 * K..=32 * M),
         "64K", "bytes (such as 512, 16K or 4M; K is 1024) from 2K to 32M";
-    /// Memory of an engine's segments until they are acknowledged, as a multiple of staging_bytes: so
-    /// much for short ones, and as much again for long ones.
+    /// Memory of an engine's segments until they are acknowledged, as a multiple of staging_bytes:
+    /// so much for short ones, and as much again for long ones.
     @hidden staging_buffers_max -> usize: Count = 1024, Range::Numbers(2..=M),
         "1024", "a whole number from 2 to 1048576";
     /// Size of the buffer into which control connections are read.

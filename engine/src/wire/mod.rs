@@ -68,10 +68,12 @@ pub(crate) const VERSION: u16 = 10;
 
 /// Longest segment on a control lane, header included: what a receiver must be able to hold
 /// until the rest of it arrives.
-pub(crate) const SEGMENT_BYTES_MAX: usize = EAGER_BYTES_MAX + 4 * 1024;
+pub(crate) const SEGMENT_BYTES_MAX: usize = 132 * 1024;
 
 /// Longest payload of one frame: the longest message that is sent without being asked for.
 pub(crate) const EAGER_BYTES_MAX: usize = 128 * 1024;
+
+const _: () = assert!(EAGER_BYTES_MAX + 4096 <= SEGMENT_BYTES_MAX, "with headers");
 
 /// Length of the remote data behind a header with [`eager::FLAG_DATA`], in bytes.
 pub(crate) const DATA_BYTES: usize = 8;

@@ -3,8 +3,8 @@
 //! | carrier | loses, reorders | longest segment | acknowledged |
 //! |---|---|---|---|
 //! | datagrams | both | what the path takes | each packet, by [`crate::proto::packet`] |
-//! | [`Carrier::Stream`], the control connection | neither | 32 KiB of payload | by [`Carrier::ack_policy`] |
-//! | [`Carrier::Ring`] | neither | a buffer of the pool | by [`Carrier::ack_policy`] |
+//! | [`Carrier::Stream`] (control connection) | neither | 132 KiB | by its [`AckPolicy`] |
+//! | [`Carrier::Ring`] | neither | a buffer of the pool | by its [`AckPolicy`] |
 //!
 //! A sender keeps a segment until its frames are acknowledged, for the case that its carrier ends.
 //! Every segment acknowledges what was received before it, so that an acknowledgement of its own is

@@ -74,8 +74,9 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// Short and long segments may each use the memory that `staging_bytes` and `staging_buffers_max` allow, if short
-    /// ones are filled up to the NIC's datagram length. Segments for rings may use more.
+    /// Short and long segments may each use the memory that `staging_bytes` and
+    /// `staging_buffers_max` allow, if short ones are filled up to the NIC's datagram length.
+    /// Segments for rings may use more.
     pub(crate) fn new(config: &Config) -> Self {
         let bytes = config.staging_bytes.saturating_mul(config.staging_buffers_max);
         Self {
@@ -476,8 +477,8 @@ impl Core {
         }
     }
 
-    /// Ends the segments of a session: they return to the pool; buffered messages are dropped, since
-    /// the frames that they wait for will not arrive.
+    /// Ends the segments of a session: they return to the pool; buffered messages are dropped,
+    /// since the frames that they wait for will not arrive.
     ///
     /// RR-DGRAM-9.
     pub(super) fn end_datagrams(&mut self, slot: u32) {

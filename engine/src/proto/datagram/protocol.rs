@@ -2,7 +2,7 @@
 //!
 //! | row | longest message | travels as |
 //! |---|---|---|
-//! | [`Route::Segment`] | `segment_max`, with remote data | a frame in a short segment with others |
+//! | [`Route::Segment`] | `segment_max`, with remote data | a frame in a short segment |
 //! | [`Route::Stream`] | `stream_max` | a frame in a long segment on the TCP stream |
 //! | [`Route::Pull`] | any | a request to send; pulled by a [`PullMethod`] |
 //!
@@ -70,8 +70,8 @@ pub(crate) enum PullMethod {
 pub(crate) struct SendProtocol {
     segment_max: u32,
     stream_max: u32,
-    /// Longer messages on the stream are pulled while a long segment is unacknowledged: a single one
-    /// would wait for its grant, and of several each is copied less if it is pulled.
+    /// Longer messages on the stream are pulled while a long segment is unacknowledged: a single
+    /// one would wait for its grant, and of several each is copied less if it is pulled.
     stream_shared_max: u32,
     /// Shorter pulled messages, and longer ones.
     pull: [PullMethod; 2],

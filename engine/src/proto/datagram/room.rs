@@ -12,8 +12,8 @@ use crate::wire::segment::SEGMENT_HEADER_BYTES;
 /// Frames of the window that are reserved for control frames.
 const FRAMES_KEPT: u32 = FRAMES_MAX / 16;
 
-/// Long segments of a session with datagrams that wait for their first transmission: the next one is
-/// filled while the kernel sends this one, so that its receiver copies meanwhile.
+/// Long segments of a session with datagrams that wait for their first transmission: the next one
+/// is filled while the kernel sends this one, so that its receiver copies meanwhile.
 const LONG_UNSENT_MAX: usize = 1;
 
 /// The same without datagrams, where they wait among short ones.
@@ -183,6 +183,8 @@ impl Datagram {
     }
 
     /// Assigns the next frame number, given that all before `base` have arrived.
+    ///
+    /// RR-SEG-2.
     #[inline(always)]
     fn take_number(&mut self, base: u32) -> u32 {
         self.chain.keep_up(base);

@@ -121,8 +121,8 @@ pub(crate) fn stage_put<'a>(
 }
 
 impl Core {
-    /// Writes the frame of a message with space for its payload at the end. Returns its segment. The
-    /// caller has checked credit.
+    /// Writes the frame of a message with space for its payload at the end. Returns its segment.
+    /// The caller has checked credit.
     fn push_envelope(
         &mut self,
         slot: u32,
