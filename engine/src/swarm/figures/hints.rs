@@ -41,7 +41,8 @@ fn bytes_of(number: usize, length: usize) -> Vec<u8> {
     super::super::form::content(number as u64, length)
 }
 
-fn post(world: &mut World, number: usize, message: Message, peers: [Id; 2]) {
+/// Posts a receive and a send of a message; returns whether the send has ended.
+fn post(world: &mut World, number: usize, message: Message, peers: [Id; 2]) -> bool {
     let Message { length, context, hint } = message;
     let route = Route::Queue { queue: 0, user_data: number as u64, silent: false };
     // Any message of its context: which one it gets shows the order of matching.
@@ -75,17 +76,18 @@ fn post(world: &mut World, number: usize, message: Message, peers: [Id; 2]) {
     let mut buffer = Buffer::Heap(bytes_of(number, length));
     let shape = buffer.shape_for_send().unwrap();
     let memory = Memory { buffer: Some(buffer), shape };
-    world.engine(0).unwrap().post_send(&request, memory, route, false).expect("it is posted");
+    let posted = world.engine(0).unwrap().post_send(&request, memory, route, false);
+    matches!(posted.expect("it is posted"), Posted::Sent(..))
 }
 
 /// Sends all at once; in which order they came. Each is whole, and each receive has the message
 /// that was sent as the same one of its context.
 fn race(world: &mut World, messages: &[Message]) -> Vec<usize> {
     let peers = [peer(world, 0, 1), peer(world, 1, 0)];
-    for (number, message) in messages.iter().enumerate() {
-        post(world, number, *message, peers);
-    }
     let (mut came, mut sent) = (Vec::new(), 0);
+    for (number, message) in messages.iter().enumerate() {
+        sent += usize::from(post(world, number, *message, peers));
+    }
     let end_ns = world.now_ns() + 60 * SECOND;
     while came.len() < messages.len() || sent < messages.len() {
         let Step::Turn(host) = world.step(end_ns) else { panic!("only {came:?} came") };
@@ -176,17 +178,22 @@ pub(super) fn a_steady_stream_of_short_messages_lets_a_long_one_through() {
 
 /// A short message of another context behind a burst that fills the window.
 pub(super) fn a_message_that_is_waited_for_passes_datagrams_that_wait() {
+    const COUNT: usize = 448;
     let place = |hint| {
-        let config =
-            Config { eager_limit: 256 << 10, eager_credit_bytes: 64 << 20, ..usual(false) };
+        let config = Config { eager_limit: 2048, eager_credit_bytes: 64 << 20, ..usual(false) };
         let mut world = Link::new(GBIT, 400 * MICRO).world(&config, 9);
-        let mut messages = vec![Message { length: 8 << 10, ..PLAIN }; 64];
+        // None waits for one that was lost; each fits a datagram of the shortest length.
+        let of = |at| Message { length: 1000, context: 10 + at, ..PLAIN };
+        let mut messages: Vec<Message> = (0..COUNT as u64).map(of).collect();
         messages.push(Message { length: 64, context: 2, hint });
-        race(&mut world, &messages).iter().position(|&number| number == 64).unwrap()
+        race(&mut world, &messages).iter().position(|&number| number == COUNT).unwrap()
     };
     // Those of which a datagram was lost come after it.
     let plain = place(Hint::None);
-    assert!(plain >= 52, "{plain}");
+    assert!(plain >= COUNT * 13 / 16, "{plain}");
     let (latency, priority) = (place(Hint::Latency), place(Hint::Priority));
-    assert!(latency < 48 && priority < 48, "{latency} and {priority} came before them");
+    assert!(
+        latency < COUNT * 3 / 4 && priority < COUNT * 3 / 4,
+        "{latency} and {priority} came before them"
+    );
 }

@@ -45,8 +45,8 @@ fn lone(
 
 pub(super) fn a_lost_tail_costs_at_most_two_round_trips_and_a_little() {
     for rtt_ns in [10 * MICRO, 100 * MICRO, MILLI, 10 * MILLI, 100 * MILLI] {
-        // One datagram; and some, the last of which is lost: parts go some 1400 bytes at a time.
-        for (length, tail) in [(8, 0), (16 << 10, 11)] {
+        // One datagram; and some, the last of which is lost: a request, and 1400 bytes each.
+        for (length, tail) in [(8, 0), (16 << 10, 12)] {
             let mut world = Link::new(10 * GBIT, rtt_ns).world(&roomy(), 3);
             let clean_ns = lone(&mut world, length, rtt_ns, |_| {});
             let lost_ns = lone(&mut world, length, rtt_ns, |world| {

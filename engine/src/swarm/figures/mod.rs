@@ -4,9 +4,8 @@
 //! as on a host: see [`Link::world`]. So a figure measures what the loop makes of a link, not only
 //! what the protocol could.
 //!
-//! Messages of any length go by datagrams here, because the configuration has an eager limit to
-//! suit. With usual settings a message beyond the eager limit of 16 KiB is pulled over bulk lanes,
-//! which are TCP.
+//! Messages of any length go by datagrams here: those that fit no datagram are pulled in datagrams
+//! (`bulk_lane = datagram`). With usual settings they go over TCP.
 
 mod failover;
 mod goodput;
@@ -153,6 +152,11 @@ fn roomy() -> Config {
         unexpected_messages: 1 << 20,
         staging_bytes: 2 * MIB,
         staging_buffers_max: 128,
+        bulk_in_datagrams: true,
+        chunk_bytes: MIB as u32,
+        busy_chunk_bytes: MIB as u32,
+        horizon_chunks: 16,
+        datagram_window_bytes: 64 * MIB as u64,
         ..config()
     }
 }
