@@ -217,13 +217,14 @@ impl Plan {
 
     /// The plan of a seed on links that drop longer packets than those of 1500 bytes. All of its
     /// processes have datagrams, or none has: the control lane of one that has them with one that
-    /// has not cannot be replaced. A kernel has to send a segment again twice before its length is
-    /// the suspected cause, and a shorter peer timeout gives its connection up before that.
+    /// has not cannot be replaced. A kernel has to send a segment again three times, until 1.4 s
+    /// later, before its length is the suspected cause where shorter datagrams pass, and a shorter
+    /// peer timeout gives its connection up before that.
     #[cfg(test)]
     pub(crate) fn narrow(seed: u64) -> Self {
         let mut plan = Self { packet_bytes_max: 1500, ..Self::new(seed) };
         plan.impairments.capacity = plan.impairments.capacity.max(4000);
-        plan.peer_timeout_ns = plan.peer_timeout_ns.max(SECOND);
+        plan.peer_timeout_ns = plan.peer_timeout_ns.max(2 * SECOND);
         plan.impairments.keep_alive_ns = plan.peer_timeout_ns;
         if let Some(datagrams) = &mut plan.datagrams {
             (datagrams.without_one_in, datagrams.impairments.unsupported_one_in) = (0, 0);
