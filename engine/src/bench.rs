@@ -4,8 +4,8 @@
 use zerocopy::IntoBytes;
 
 use crate::progress::clock;
-use crate::proto::datagram::segment::SegmentPool;
 use crate::proto::matching::{Hasher, MatchEnvelope, Matcher, PostedKey, Selector};
+use crate::proto::segments::segment::SegmentPool;
 use crate::proto::session::Session;
 use crate::proto::table::Id;
 use crate::wire::eager::EAGER_HEADER_BYTES;

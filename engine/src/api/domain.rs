@@ -32,8 +32,8 @@ use crate::proto::keys::JobKeys;
 use crate::settings::{
     BulkLane, ControlLane, EagerLane, PortRange, Settings, SharedMemory, ZeroCopy,
 };
-use crate::telemetry::carriers;
 use crate::telemetry::exporter::Exporter;
+use crate::telemetry::transports;
 use crate::topology::{self, Placement, RailsError};
 use crate::types::Error;
 use crate::types::descriptors::raise_descriptor_limit;
@@ -291,7 +291,7 @@ impl Domain {
         let publisher = self.0.exporter.as_ref().map(|exporter| Publisher::new(exporter.slot()));
         state.reports = Reports { publisher, is_verbose: settings.verbose() };
         if settings.verbose() {
-            carriers::watch();
+            transports::watch();
         }
         state.datagrams = datagrams;
         state.datagrams.socket_window_bytes = window_bytes;

@@ -400,7 +400,7 @@ impl Engine {
                 state.engine_questions.begin_stream(control);
             }
         }
-        self.note_carrier(session, false);
+        self.note_transport(session, false);
         self.state.completions.events.push(&Event::Connected { address });
         let (now_ns, timeout) = (self.state.now_ns, self.state.config.silent_timeout);
         self.state.engine_questions.begin(now_ns, timeout);

@@ -8,7 +8,7 @@ use super::traits::{Interest, LaneKey};
 use crate::proto::control_lane::LaneEvent;
 use crate::proto::failure::PeerFailure;
 use crate::proto::hint::Hint;
-use crate::proto::paths::{CARRIER, Paths};
+use crate::proto::paths::{PRIMARY, Paths};
 use crate::proto::send::Staged;
 use crate::proto::table::reserve_for;
 use crate::wire::{FrameError, goodbye};
@@ -312,7 +312,7 @@ impl Engine {
         state.core.push_control(session, goodbye);
         let Some(control) = state.controls.get_mut(session as usize) else { return };
         let Some(lane) = control.lane else {
-            self.transmit(session, CARRIER, false);
+            self.transmit(session, PRIMARY, false);
             return self.driver.flush_datagrams();
         };
         // The goodbye has to follow the rest of a partially sent segment. Not `flush`: a broken

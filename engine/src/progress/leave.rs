@@ -31,7 +31,7 @@ impl Engine {
     /// Sends goodbyes to all peers, waits for their delivery (at most `linger`), and frees
     /// everything. Outstanding operations end, at the latest then.
     pub(crate) fn close(mut self) {
-        self.note_carriers();
+        self.note_transports();
         let linger = self.state.config.linger;
         let deadline = Instant::now() + linger;
         for endpoint in self.state.core.endpoints().numbers() {

@@ -117,10 +117,10 @@ impl Engine {
         let session = self.state.core.route(request.peer)?;
         if request.length >= SENT_BEFORE_COPY_BYTES_MIN
             && let Some(bytes) = whole
-            && let Some(carrier) = self.carrier_before_copy(session, request, more)
+            && let Some(transport) = self.transport_before_copy(session, request, more)
             && self.state.core.stage_now(session, request).is_some()
         {
-            self.send_before_copy(session, carrier, request.hint, bytes);
+            self.send_before_copy(session, transport, request.hint, bytes);
             return Ok(true);
         }
         if let Some(room) = self.state.core.stage_now(session, request) {

@@ -1,8 +1,8 @@
 //! How messages to a peer travel, as it is shown to the user.
 
 use super::engine::Engine;
-use crate::proto::datagram::{Datagram, PullMethod, Route};
 use crate::proto::paths::Paths;
+use crate::proto::segments::{PullMethod, Route, Segments};
 use crate::proto::table::Id;
 use crate::types::{SendProtocol, SendRange, SendTransport};
 
@@ -16,10 +16,10 @@ impl Engine {
         let ranges: Vec<(u64, SendTransport)> = if core.is_loopback(slot) {
             vec![(u64::MAX, SendTransport::Loopback)]
         } else {
-            let datagram = session.datagram.as_deref()?;
+            let segments = session.segments.as_deref()?;
             let are_paths_open = self.state.paths.of(slot).is_some_and(Paths::are_open);
-            let ranges = datagram.protocol().ranges(eager_limit).into_iter();
-            let of = |route| transport(datagram, route, are_paths_open);
+            let ranges = segments.protocol().ranges(eager_limit).into_iter();
+            let of = |route| transport(segments, route, are_paths_open);
             ranges.map(|(longest, route)| (longest, of(route))).collect()
         };
         let mut protocol = SendProtocol { ranges: Vec::with_capacity(ranges.len()) };
@@ -35,8 +35,8 @@ impl Engine {
 }
 
 /// What carries messages of a route. While no path is open, segments go on the TCP connection.
-fn transport(datagram: &Datagram, route: Route, are_paths_open: bool) -> SendTransport {
-    let has_ring = datagram.has_ring();
+fn transport(segments: &Segments, route: Route, are_paths_open: bool) -> SendTransport {
+    let has_ring = segments.has_ring();
     match route {
         Route::Segment if !are_paths_open => SendTransport::Stream,
         Route::Segment if has_ring => SendTransport::Ring,

@@ -56,7 +56,7 @@ impl Engine {
         let core = state.core.counters();
         let datagrams = state.paths.counters();
         let violations = state.core.regions().violations();
-        let staging_bytes = state.core.datagrams().segments.allocated_bytes().0;
+        let staging_bytes = state.core.segments().pool.allocated_bytes().0;
         Counters {
             syscalls: driver.syscalls,
             copied_bytes: state.completions.copied_bytes,
@@ -252,10 +252,10 @@ fn statistics_of(session: &Session, path: &KnownPath, now_ns: u64) -> PathStatis
 
 /// Adds the loop's statistics of the path at `at`.
 fn add_datagrams(statistics: &mut PathStatistics, paths: &Paths, stream_at: usize, at: usize) {
-    let carrier = paths.carrier_at().map(usize::from);
-    statistics.carries_datagrams = carrier == Some(at);
+    let primary = paths.primary_at().map(usize::from);
+    statistics.carries_datagrams = primary == Some(at);
     // Without one messages use the TCP lane.
-    statistics.carries_messages = carrier.unwrap_or(stream_at) == at;
+    statistics.carries_messages = primary.unwrap_or(stream_at) == at;
     let path = paths.all().find(|path| usize::from(path.position()) == at);
     let Some(path) = path else { return };
     if let Some(phase) = path.phase() {

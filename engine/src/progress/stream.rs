@@ -21,8 +21,8 @@ use super::control::ControlLane;
 use super::engine::{Engine, EngineState};
 use super::traits::{Interest, LaneKey};
 use crate::driver::AnyDriver;
-use crate::proto::datagram::{Outgoing, append_segment};
-use crate::proto::paths::CARRIER;
+use crate::proto::paths::PRIMARY;
+use crate::proto::segments::{Outgoing, append_segment};
 
 /// Bytes of long segments that a session sends in one turn, in whole segments: they delay short
 /// messages.
@@ -126,7 +126,7 @@ impl Engine {
             }
             if !is_alone || self.state.core.is_waiting(session) {
                 let is_last = self.state.core.is_dirty_alone(session);
-                happened |= self.transmit(session, CARRIER, is_last);
+                happened |= self.transmit(session, PRIMARY, is_last);
             }
             // Segments built for longer datagrams than the path takes now use TCP.
             is_by_path =

@@ -6,10 +6,10 @@ use super::config::Config;
 use super::connection::Connection;
 use super::control_lane::LaneMonitor;
 use super::core::{Core, CoreCounters, Remote};
-use super::datagram::Shared;
 use super::endpoints::Endpoints;
 use super::hint::{Hint, Hinted};
 use super::operation::{Operation, OperationState, Serving};
+use super::segments::Shared;
 
 use super::session::Session;
 use super::table::{Id, Table};
@@ -104,8 +104,8 @@ impl Core {
 
     /// Returns the state of segments that all sessions share.
     #[inline]
-    pub(crate) fn datagrams(&self) -> &Shared {
-        &self.datagrams
+    pub(crate) fn segments(&self) -> &Shared {
+        &self.segments
     }
 
     /// Returns the sessions with something to send.

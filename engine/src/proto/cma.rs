@@ -44,7 +44,7 @@ impl Core {
         let Some(session) = self.sessions.at_mut(slot as usize) else { return };
         // Sessions with checksums need them on memory copies too, and CMA has none.
         let has_cma = has_cma && !session.has_checksums;
-        let Some(datagram) = session.datagram.as_deref_mut() else { return };
+        let Some(datagram) = session.segments.as_deref_mut() else { return };
         datagram.set_cma(has_cma, &self.config);
         if session.has_waiting() {
             // Waiting sends may have another transport now.

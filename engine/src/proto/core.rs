@@ -10,7 +10,7 @@
 //!    lane, the chunk events in [`super::rendezvous`], connection events;
 //! 3. [`Core::poll_waiting`], then [`Core::poll_grants`], then [`Core::poll_action`] until it
 //!    returns `None`, then [`Core::poll_runnable`] for the chunks of bulk lanes, then
-//!    [`Core::poll_dirty`] and for each of these sessions its segments, as [`super::datagram`]
+//!    [`Core::poll_dirty`] and for each of these sessions its segments, as [`super::segments`]
 //!    states.
 //!
 //! `now_ns` never decreases. Deadlines are not handled on their own: [`Core::next_deadline_ns`]
@@ -26,7 +26,6 @@ use super::bulk::BulkLane;
 use super::claims::Claim;
 pub(crate) use super::config::Config;
 use super::connection::Retry;
-use super::datagram::Carrier;
 use super::effects::{Effects, RemoteName};
 use super::endpoints::Endpoints;
 use super::failure::PeerFailure;
@@ -36,6 +35,7 @@ use super::peers::SlotReservation;
 use super::pieces::Granted;
 use super::place::Places;
 use super::rails::health::Transition;
+use super::segments::Transport;
 use super::session::{ControlFrame, Session};
 use super::table::{Id, Table};
 use super::unexpected::{Message, Unexpected};
@@ -171,7 +171,7 @@ pub(crate) struct Core {
     /// Messages removed from matching by handle.
     pub(super) claims: Table<Claim>,
     /// State of segments that all sessions share.
-    pub(super) datagrams: super::datagram::Shared,
+    pub(super) segments: super::segments::Shared,
     pub(super) lanes: Table<BulkLane>,
     /// Rails of this engine, if there are several.
     pub(super) rails: Vec<super::rails::RailInfo>,
@@ -237,7 +237,7 @@ impl Core {
             operations: Table::new(config.operations_max),
             unexpected: Unexpected::new(unexpected_max),
             claims: Table::new(usize::MAX),
-            datagrams: super::datagram::Shared::new(&config),
+            segments: super::segments::Shared::new(&config),
             lanes: Table::new(config.bulk_lanes_max),
             rails: Vec::new(),
             regions: super::regions::Regions::new(config.regions, config.hash_seed),
@@ -307,7 +307,7 @@ impl Core {
             if !session.is_connected() {
                 break;
             }
-            self.note_segment_from(Carrier::Stream, slot, (header, length), now_ns);
+            self.note_segment_from(Transport::Stream, slot, (header, length), now_ns);
             self.handle_segment(slot, header, body, now_ns, effects)?;
             used += length;
         }
@@ -364,7 +364,7 @@ impl Core {
             && self.actions.is_empty()
             && self.runnable.is_empty()
             && self.cma.is_empty()
-            && self.datagrams.pulls.is_at_rest()
+            && self.segments.pulls.is_at_rest()
     }
 
     /// Sends a control frame on a session, if it is connected.

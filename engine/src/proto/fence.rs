@@ -84,11 +84,11 @@ impl Core {
             return false;
         }
         let Some(session) = self.sessions.at_mut(slot as usize) else { return true };
-        let pool = &mut self.datagrams.segments;
+        let pool = &mut self.segments.pool;
         let (epoch, end) = match fence.mark {
             Some(mark) => mark,
             None => {
-                let Some(datagram) = session.datagram.as_deref_mut() else { return true };
+                let Some(datagram) = session.segments.as_deref_mut() else { return true };
                 let end = datagram.next_frame();
                 datagram.request_early_ack(pool, fence.send);
                 let asks = datagram.has_update_due();
@@ -100,7 +100,7 @@ impl Core {
             }
         };
         epoch != session.epoch
-            || session.datagram.as_deref().is_none_or(|it| it.has_acked_before(pool, end))
+            || session.segments.as_deref().is_none_or(|it| it.has_acked_before(pool, end))
     }
 }
 

@@ -6,10 +6,10 @@
 //! the receive's.
 
 use super::core::{Core, ENVELOPES_MIN};
-use super::datagram::Asks;
 use super::effects::{Arrival, Effects, Ended};
 use super::failure::PeerFailure;
 use super::operation::{Operation, OperationState};
+use super::segments::Asks;
 use super::session::Limits;
 use super::table::Id;
 use crate::wire::segment::SEGMENT_HEADER_BYTES;
@@ -57,10 +57,10 @@ impl Core {
                 // No frame is in it, and it is no segment of the pool.
                 let mut update = [0; SEGMENT_HEADER_BYTES];
                 update.copy_from_slice(outgoing.bytes);
-                self.handle_datagram(slot, &update, now_ns, effects)
+                self.handle_lone_segment(slot, &update, now_ns, effects)
             } else {
                 let Some(segment) = self.take_segment(slot, id) else { break };
-                let handled = self.handle_datagram(slot, segment.whole(), now_ns, effects);
+                let handled = self.handle_lone_segment(slot, segment.whole(), now_ns, effects);
                 self.end_segment_of(slot, segment, effects);
                 handled
             };
@@ -334,7 +334,7 @@ mod tests {
             assert_eq!(bench.memory.ended[receive].2, [number as u8; 1000]);
         }
         assert_eq!(bench.core.operations.len(), 0);
-        assert_eq!(bench.core.datagrams.segments.len(), [0; 3]);
+        assert_eq!(bench.core.segments.pool.len(), [0; 3]);
     }
 
     #[test]

@@ -233,7 +233,7 @@ pub(crate) struct Pulling {
     /// Whether what is not granted yet goes by a ring.
     pub(crate) to_ring: ToRing,
     /// What came in datagrams.
-    pub(crate) ranges: super::datagram::Ranges,
+    pub(crate) ranges: super::segments::Ranges,
     /// It has failed; completes when nothing is targeted.
     pub(crate) failed: Option<Cause>,
 }
@@ -244,7 +244,7 @@ impl Pulling {
         send_operation: u64,
         (length, wanted): (u64, u64),
         in_place: u64,
-        ranges: super::datagram::Ranges,
+        ranges: super::segments::Ranges,
     ) -> Self {
         Self {
             send_operation,

@@ -167,7 +167,7 @@ impl Core {
         let session = slot.and_then(|&slot| self.sessions.at(slot as usize));
         // With the shared memory of a peer comes its process.
         let is_observed = session.is_some_and(|session| {
-            session.is_connected() && session.datagram.as_deref().is_some_and(|it| it.has_ring())
+            session.is_connected() && session.segments.as_deref().is_some_and(|it| it.has_ring())
         });
         if is_observed || engine == self.engine { RUNNING } else { UNKNOWN }
     }

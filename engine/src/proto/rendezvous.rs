@@ -82,7 +82,7 @@ impl Core {
         let Some(operation) = self.operations.get_mut(id) else { return };
         let wanted = operation.length.min(arrival.length);
         let in_place = first.min(wanted);
-        let ranges = self.datagrams.pulls.ranges(in_place);
+        let ranges = self.segments.pulls.ranges(in_place);
         operation.note_match(slot, &arrival);
         effects.matched(id, &arrival);
         operation.hint = hint;
@@ -389,7 +389,7 @@ impl Core {
     pub(super) fn finish_pull(&mut self, id: Id, effects: &mut impl Effects) {
         let Some(operation) = self.remove_operation(id) else { return };
         let OperationState::Pulling(pulling) = operation.state else { return };
-        self.datagrams.pulls.recycle(pulling.ranges);
+        self.segments.pulls.recycle(pulling.ranges);
         debug_assert_eq!(pulling.targeted, 0, "RR-RDV-3: all are reaped before DONE");
         let done = ControlFrame::done(pulling.send_operation, STATUS_OK, pulling.wanted);
         let slot = operation.session;

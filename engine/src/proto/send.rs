@@ -3,12 +3,12 @@
 use std::collections::VecDeque;
 
 use super::core::{Core, UNTAGGED};
-use super::datagram::stage_in_segment;
 use super::effects::{CompletionLevel, Effects, Ended};
 use super::failure::PeerFailure;
 use super::fence::target_of;
 use super::hint::Hint;
 use super::operation::{Operation, OperationState};
+use super::segments::stage_in_segment;
 use super::table::{Id, Table};
 use crate::wire::{DATA_BYTES, Eager, Rts, eager, frame};
 
@@ -126,7 +126,7 @@ impl Core {
         let target = self.remotes.get(request.peer)?.endpoint;
         let known = self.sessions.at_mut(session as usize)?;
         let limit = self.config.eager_limit;
-        let pool = &mut self.datagrams.segments;
+        let pool = &mut self.segments.pool;
         let (room, is_first) = stage_in_segment(known, pool, session, request, target, limit)?;
         if is_first {
             self.dirty.push(session);
@@ -146,7 +146,7 @@ impl Core {
             // The window is at least the first one; if it has grown, what is left of it is known.
             let window = session.eager_window.max(session.byte_credit.available());
             let window = u64::from(window.min(self.eager_limit_for(session)));
-            let datagram = session.datagram.as_deref();
+            let datagram = session.segments.as_deref();
             let is_whole = datagram.is_some_and(|it| it.takes_whole(request));
             session.is_connected() && (window < request.length || !is_whole)
         })

@@ -8,7 +8,6 @@ use zerocopy::FromBytes;
 use super::connection::{Connection, Retry};
 pub(crate) use super::control_frame::{ControlFrame, ShortReply};
 use super::credit::{ReceiveCredit, SendCredit};
-use super::datagram::{PendingAck, PullMethod};
 use super::eager_limit::EagerLimit;
 use super::failure::PeerFailure;
 use super::handshake::JoinWindow;
@@ -17,6 +16,7 @@ use super::lanes::LaneFailures;
 use super::late::{Late, LateQueue};
 use super::one_sided::SessionOneSided;
 use super::question::Questions;
+use super::segments::{PendingAck, PullMethod};
 use super::table::Id;
 pub(crate) use super::teardown::Sequel;
 use crate::wire::FrameError;
@@ -175,7 +175,7 @@ pub(crate) struct Session {
     /// What follows its end, if it is left.
     pub(super) sequel: Sequel,
     /// Its segments in both directions, while it is established.
-    pub(crate) datagram: Option<Box<super::datagram::Datagram>>,
+    pub(crate) segments: Option<Box<super::segments::Segments>>,
     /// The rails between the two engines.
     pub(crate) rails: super::rails::Rails,
 }
@@ -232,14 +232,14 @@ impl Session {
             is_granting: false,
             is_leaving: false,
             sequel: Sequel::None,
-            datagram: None,
+            segments: None,
             rails: super::rails::Rails::default(),
         }
     }
 
     /// Returns whether the RTS carries the address for CMA reads of `length` bytes.
     pub(super) fn offers_source(&self, length: u64) -> bool {
-        let method = self.datagram.as_deref().map(|it| it.protocol().pull_method(length));
+        let method = self.segments.as_deref().map(|it| it.protocol().pull_method(length));
         method == Some(PullMethod::Memory)
     }
 
@@ -329,7 +329,7 @@ impl Session {
     /// only transport, and the session ends with it.
     #[inline]
     pub(crate) fn has_datagrams(&self) -> bool {
-        self.datagram.as_deref().is_some_and(|datagram| datagram.has_datagrams())
+        self.segments.as_deref().is_some_and(|datagram| datagram.has_datagrams())
     }
 
     /// Returns whether acknowledgements or credit should be sent without waiting for traffic.
@@ -337,7 +337,7 @@ impl Session {
     /// RR-SEG-5.
     #[inline(always)]
     pub(crate) fn has_update(&self) -> bool {
-        if self.datagram.as_ref().is_some_and(|datagram| datagram.update_due) {
+        if self.segments.as_ref().is_some_and(|datagram| datagram.update_due) {
             return true;
         }
         (self.ack_wanted && self.announced_ack != self.expected_frame)

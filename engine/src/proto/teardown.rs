@@ -72,7 +72,7 @@ impl Core {
         self.end_own_offer(slot);
         self.drop_unexpected_rendezvous(&remotes);
         self.lose_claims_of_session(slot, &failure);
-        self.end_datagrams(slot);
+        self.drop_segments(slot);
         if was_connected {
             self.release_windows(slot);
         }

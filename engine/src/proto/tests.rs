@@ -5,7 +5,6 @@ use std::collections::HashMap;
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::core::{Action, Config, Core};
-use super::datagram::window::FRAMES_MAX;
 use super::effects::{Arrival, CompletionLevel, Effects, Ended};
 use super::failure::PeerFailure;
 use super::handshake::Initiator;
@@ -13,6 +12,7 @@ use super::hint::Hint;
 use super::keys::SessionKeys;
 use super::receive::ReceiveRequest;
 use super::regions::{Access, Refusal};
+use super::segments::window::FRAMES_MAX;
 use super::send::SendRequest;
 use super::session::{ControlFrame, Limits, NOTHING};
 use super::sim::{

@@ -8,7 +8,7 @@ use super::{CHECK, Run};
 use crate::progress::engine::Engine;
 use crate::proto::connection::Phase;
 use crate::proto::core::{Core, ENVELOPES_MIN};
-use crate::proto::datagram::segment::SegmentPool;
+use crate::proto::segments::segment::SegmentPool;
 
 /// Bytes of bookkeeping that the smallest unexpected payload takes at the most.
 const PAYLOAD_BYTES_MIN: u64 = 64;
@@ -36,7 +36,7 @@ impl Run {
         {
             return Err("windows for more unexpected messages than the settings allow".into());
         }
-        let segments = &core.datagrams().segments;
+        let segments = &core.segments().pool;
         let ([short, long, longest], [short_max, long_max, longest_max]) =
             (segments.len(), segments.limit());
         let sessions = core.sessions().len();
@@ -227,13 +227,13 @@ fn check_all_but(engine: &Engine, is_dead: impl Fn(u64) -> bool) -> Result<(), S
     if !core.lanes().iter().all(|(_, lane)| lane.is_idle()) {
         return fail("a bulk lane has chunks");
     }
-    if core.datagrams().pulls.bytes() != 0 {
-        let bytes = core.datagrams().pulls.bytes();
+    if core.segments().pulls.bytes() != 0 {
+        let bytes = core.segments().pulls.bytes();
         return Err(format!("{bytes} bytes were granted in datagrams and never came"));
     }
     let (mut envelopes, mut bytes, mut segments) = (0, 0, 0);
     for (_, session) in core.sessions().iter() {
-        let datagram = session.datagram.as_deref();
+        let datagram = session.segments.as_deref();
         segments += datagram.map_or(0, |datagram| datagram.outstanding());
         let is_clear = session.pulls.is_empty()
             && session.missing.is_empty()
@@ -251,7 +251,7 @@ fn check_all_but(engine: &Engine, is_dead: impl Fn(u64) -> bool) -> Result<(), S
             bytes += u64::from(session.bytes.window());
         }
     }
-    if core.datagrams().segments.len().iter().sum::<usize>() != segments {
+    if core.segments().pool.len().iter().sum::<usize>() != segments {
         return fail("segments are kept that no session has");
     }
     let sessions = core.sessions().iter();

@@ -1,8 +1,8 @@
 //! Statistics of an engine, and their export.
 
-pub(crate) mod carriers;
 pub(crate) mod exporter;
 mod prometheus;
+pub(crate) mod transports;
 
 use crate::types::address::Address;
 use crate::types::frames::FrameDrops;

@@ -4,7 +4,7 @@
 //! of it, the copy is made while its receiver handles it already.
 
 use super::super::engine::Engine;
-use crate::proto::datagram::Route;
+use crate::proto::segments::Route;
 use crate::proto::send::SendRequest;
 use crate::types::Hint;
 
@@ -17,7 +17,7 @@ const STREAMED_BEFORE_COPY_BYTES_MIN: u64 = 4 << 10;
 
 /// What carries a message that is sent before it is copied.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::progress) enum LoneCarrier {
+pub(in crate::progress) enum LoneTransport {
     Stream,
     /// The ring of this number.
     Ring(u64),
@@ -25,13 +25,13 @@ pub(in crate::progress) enum LoneCarrier {
 
 impl Engine {
     /// Returns what a newly posted message of [`SENT_BEFORE_COPY_BYTES_MIN`] or more may be sent on
-    /// from user memory. `None`: something is ahead of it, or its carrier needs a copy.
-    pub(in crate::progress) fn carrier_before_copy(
+    /// from user memory. `None`: something is ahead of it, or its transport needs a copy.
+    pub(in crate::progress) fn transport_before_copy(
         &self,
         session: u32,
         request: &SendRequest,
         more: bool,
-    ) -> Option<LoneCarrier> {
+    ) -> Option<LoneTransport> {
         let state = &*self.state;
         let control = state.controls.get(session as usize)?;
         let goes_now = match request.hint {
@@ -45,12 +45,12 @@ impl Engine {
         }
         match state.core.route_if_next(session, request)? {
             Route::Segment if !state.datagrams.is_blocked => {
-                state.paths.ring_of(session).map(LoneCarrier::Ring)
+                state.paths.ring_of(session).map(LoneTransport::Ring)
             }
             Route::Stream if request.length >= STREAMED_BEFORE_COPY_BYTES_MIN => {
                 let has_turn = control.long_bytes_left(state.polls) > 0;
                 let is_free = self.is_stream_free(session, control) && self.may_begin_long(session);
-                (has_turn && is_free).then_some(LoneCarrier::Stream)
+                (has_turn && is_free).then_some(LoneTransport::Stream)
             }
             _ => None,
         }
@@ -61,13 +61,13 @@ impl Engine {
     pub(in crate::progress) fn send_before_copy(
         &mut self,
         session: u32,
-        carrier: LoneCarrier,
+        transport: LoneTransport,
         hint: Hint,
         bytes: &[u8],
     ) {
-        match carrier {
-            LoneCarrier::Ring(ring) => self.write_before_copy(session, ring, hint, bytes),
-            LoneCarrier::Stream => {
+        match transport {
+            LoneTransport::Ring(ring) => self.write_before_copy(session, ring, hint, bytes),
+            LoneTransport::Stream => {
                 let polls = self.state.polls;
                 self.control(session).count_long(polls, bytes.len());
                 self.send_uncopied(session, bytes);

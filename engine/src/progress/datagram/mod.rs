@@ -1,7 +1,7 @@
 //! Datagrams: the loop reads and writes them, and [`crate::proto::paths`] decides.
 //!
 //! A session is set up over TCP, where both sides announce whether they take datagrams. If both do,
-//! segments ([`crate::proto::datagram`]) use datagrams from the first frame on: they use the
+//! segments ([`crate::proto::segments`]) use datagrams from the first frame on: they use the
 //! path while that answers, and the TCP lane of the session before it has answered and when it is
 //! silent. The TCP lane also shows the peer's end, and carries segments that do not fit a datagram
 //! ([`super::stream`]).
@@ -27,7 +27,7 @@ use super::engine::{Engine, EngineState};
 use super::traits::{DATAGRAM_BYTES_MAX, Driver, LocalPeer};
 use crate::forks::EngineFd;
 use crate::proto::failure::PeerFailure;
-use crate::proto::paths::{CARRIER, Paths, ReceiveInfo, Timeout};
+use crate::proto::paths::{PRIMARY, Paths, ReceiveInfo, Timeout};
 use crate::refused_call::Seldom;
 use crate::types::{Error, FrameState};
 
@@ -199,7 +199,7 @@ impl Engine {
         self.state.core.announce_rails(session);
         self.meet(session);
         self.state.datagrams.poll();
-        self.transmit(session, CARRIER, false);
+        self.transmit(session, PRIMARY, false);
         self.driver.flush_datagrams();
     }
 
@@ -267,9 +267,9 @@ impl Engine {
     ///
     /// RR-PATH-5.
     pub(super) fn close_path(&mut self, session: u32) {
-        self.note_carrier(session, true);
+        self.note_transport(session, true);
         if self.state.paths.prepare_final_ack(session) {
-            self.transmit(session, CARRIER, false);
+            self.transmit(session, PRIMARY, false);
             self.driver.flush_datagrams();
         }
         if self.driver.accepts_local_peers()

@@ -1,13 +1,13 @@
 //! Segments on rings in shared memory, without the packet layer.
 //!
 //! A ring loses nothing, so that a segment is sent as it is. As with a stream its receiver
-//! acknowledges it by the policy of its carrier (`proto/datagram/carrier.rs`), or on request.
+//! acknowledges it by the policy of its transport (`proto/segments/transport.rs`), or on request.
 
 use super::DATAGRAMS_PER_FLUSH;
 use crate::progress::engine::{Engine, EngineState};
 use crate::progress::traits::{RING_SEGMENT_BYTES_MAX, RingEntry};
 use crate::proto::control_lane::LaneEvent;
-use crate::proto::datagram::Asks;
+use crate::proto::segments::Asks;
 
 /// Fraction of a piece's length that counts toward the bytes of a turn: it is only copied.
 const PIECE_SHARE: usize = 4;
@@ -34,7 +34,7 @@ impl Engine {
             }
             state.rings.are_read |= is_up;
             state.core.mark_dirty_if_waiting(session);
-            self.note_carrier(session, false);
+            self.note_transport(session, false);
             if !is_up {
                 self.handle_lane_event(session, LaneEvent::RingEnded);
             }

@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 use super::DATAGRAMS_PER_FLUSH;
 use crate::driver::traits::TxFlags;
 use crate::progress::engine::{Engine, EngineState};
-use crate::proto::paths::{CARRIER, Index, Paths, Transmit};
+use crate::proto::paths::{Index, PRIMARY, Paths, Transmit};
 
 impl Engine {
     /// Returns whether something waits that does not fit a datagram of the path.
@@ -36,7 +36,7 @@ impl Engine {
         self.driver.flush_datagrams();
         // The last acknowledgement is applied while the datagram is in flight.
         let EngineState { core, paths, completions, .. } = &mut *self.state;
-        if !paths.end_transmit(core, (session, CARRIER), false, completions) {
+        if !paths.end_transmit(core, (session, PRIMARY), false, completions) {
             self.flush_what_no_path_takes(session);
         }
         true
@@ -53,7 +53,7 @@ impl Engine {
         is_last: bool,
     ) -> bool {
         let (mut happened, mut is_drained) = (false, false);
-        if index == CARRIER
+        if index == PRIMARY
             && let Some(ring) = self.state.paths.ring_of(session)
         {
             happened = self.write_segments(session, ring);

@@ -72,14 +72,14 @@ impl Migration {
     /// RR-RAIL-7.
     fn leave_for(&self, facts: &Facts<'_>, paths: &Paths) -> Option<u8> {
         let at = paths.stream_at();
-        let carrier = paths.carrier_at().filter(|&carrier| carrier != at);
+        let primary = paths.primary_at().filter(|&primary| primary != at);
         let has_streamed = paths.has_streamed();
         let is_in_doubt = paths.is_down(at) || (has_streamed && paths.is_suspect(at));
         // Where it could not connect it is not needed either.
         let may_follow = self.failures == 0 || facts.age_ns(self.since_ns) > FOLLOW_AGAIN_NS;
         let is_settled = has_streamed && paths.are_settled(facts.now_ns, SETTLED_NS);
         let follows = is_settled && may_follow && !facts.is_leaving;
-        carrier.filter(|_| is_in_doubt || follows)
+        primary.filter(|_| is_in_doubt || follows)
     }
 
     /// Returns the next path for a session without a lane: all in turn, healthy ones first, and

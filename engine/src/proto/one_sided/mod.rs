@@ -26,8 +26,8 @@ mod target;
 use std::collections::VecDeque;
 
 use super::control_frame::ControlFrame;
-use super::datagram::window::is_before;
 use super::regions::KeyName;
+use super::segments::window::is_before;
 use super::table::Id;
 use crate::wire::FrameError;
 

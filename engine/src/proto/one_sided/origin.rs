@@ -4,12 +4,12 @@ use zerocopy::IntoBytes;
 
 use super::super::core::Core;
 use super::super::data_bytes::DataBytes;
-use super::super::datagram::stage_put;
 use super::super::effects::{Arrival, CompletionLevel, Effects, Ended};
 use super::super::hint::Hint;
 use super::super::operation::{Cause, Operation, OperationState, Serving};
 use super::super::pulls::Offered;
 use super::super::regions::Refusal;
+use super::super::segments::stage_put;
 use super::super::send::{SendRefusal, Staged};
 use super::super::session::Session;
 use super::super::table::Id;
@@ -189,8 +189,8 @@ impl Core {
     #[inline]
     pub(super) fn whole_max(&self, session: &Session, header: usize) -> (u64, u64) {
         let eager = u64::from(self.config.eager_limit)
-            .min(super::super::datagram::segment::LONG_PAYLOAD_BYTES as u64);
-        let Some(datagram) = session.datagram.as_deref() else { return (0, 0) };
+            .min(super::super::segments::segment::LONG_PAYLOAD_BYTES as u64);
+        let Some(datagram) = session.segments.as_deref() else { return (0, 0) };
         let short = (datagram.frame_bytes_max() - header) as u64;
         (short, if datagram.protocol().goes_by_stream() { eager.max(short) } else { short })
     }
@@ -223,8 +223,8 @@ impl Core {
             offset: request.offset.into(),
             operation: 0.into(),
         };
-        let datagram = session.datagram.as_deref_mut()?;
-        let pool = &mut self.datagrams.segments;
+        let datagram = session.segments.as_deref_mut()?;
+        let pool = &mut self.segments.pool;
         let room = stage_put(datagram, pool, slot, &header, request.hint)?;
         if !std::mem::replace(&mut session.is_dirty, true) {
             self.dirty.push(slot);
@@ -337,7 +337,7 @@ impl Core {
         let completes = reply_bytes.is_none();
         if completes {
             self.operations.remove(id);
-            if let Some(segment) = self.datagrams.segments.get_mut(segment) {
+            if let Some(segment) = self.segments.pool.get_mut(segment) {
                 segment.completes_unacked = true;
             }
         } else if let Some(operation) = self.operations.get_mut(id) {
@@ -348,7 +348,7 @@ impl Core {
                 false => OperationState::AwaitReply { bytes: reply_bytes.unwrap_or(0) },
             };
         }
-        let Some(segment) = self.datagrams.segments.get_mut(segment) else {
+        let Some(segment) = self.segments.pool.get_mut(segment) else {
             return Staged::Blocked;
         };
         let room = segment.newest(form.payload);

@@ -3,12 +3,12 @@
 use zerocopy::IntoBytes;
 
 use super::super::core::Core;
-use super::super::datagram::window::is_before;
 use super::super::effects::{Arrival, Effects};
 use super::super::hint::Hint;
 use super::super::operation::{NO_REMOTE, Operation, OperationState, Serving};
 use super::super::pulls::Offered;
 use super::super::regions::{Access, Granted, Refusal};
+use super::super::segments::window::is_before;
 use super::super::send::Staged;
 use super::super::session::{ControlFrame, ShortReply};
 use super::super::table::Id;
@@ -288,7 +288,7 @@ impl Core {
         } else if let Some(operation) = self.operations.get_mut(id) {
             operation.state = OperationState::Serving(Serving { has_source, ..Serving::default() });
         }
-        let Some(segment) = self.datagrams.segments.get_mut(segment) else {
+        let Some(segment) = self.segments.pool.get_mut(segment) else {
             return Staged::Blocked;
         };
         let room = segment.newest(payload);
@@ -330,8 +330,8 @@ impl Core {
         let head = pieces[0].len() + pieces[1].len();
         let length = head + payload;
         let session = self.sessions.at_mut(slot as usize)?;
-        let datagram = session.datagram.as_deref_mut()?;
-        let pool = &mut self.datagrams.segments;
+        let datagram = session.segments.as_deref_mut()?;
+        let pool = &mut self.segments.pool;
         let id = datagram.push_for(pool, slot, length, hint, is_long)?;
         let room = pool.get_mut(id)?.push(length);
         let (first, second) = room[..head].split_at_mut(pieces[0].len());

@@ -8,7 +8,7 @@ use super::super::effects::Effects;
 use super::super::failure::PeerFailure;
 use super::super::packet::Arrival;
 use super::path::{Health, SessionPath};
-use super::{CARRIER, Index, PathTable, Paths};
+use super::{Index, PRIMARY, PathTable, Paths};
 use crate::wire::packet::{
     FLAG_MTU_PROBE, KIND_PACKET, PACKET_HEADER_BYTES, PACKET_TAG_BYTES, Packet,
 };
@@ -72,7 +72,7 @@ impl PathTable {
             paths = self.by_slot.get(session as usize);
         }
         if paths.is_some_and(|paths| paths.has_only(id, number)) {
-            return self.handle_on(core, info, session, CARRIER, bytes, effects).map(drop);
+            return self.handle_on(core, info, session, PRIMARY, bytes, effects).map(drop);
         }
         self.handle_on_one_of_several(core, info, session, number, bytes, effects)
     }
@@ -103,7 +103,7 @@ impl PathTable {
             };
         let Some(paths) = self.by_slot.get_mut(session as usize) else { return handled };
         let is_active = paths.get(index).is_some_and(SessionPath::is_active);
-        let is_led = is_segment && paths.note_segments(length, index != CARRIER);
+        let is_led = is_segment && paths.note_segments(length, index != PRIMARY);
         if paths.is_doubtful || !is_active {
             self.judge_paths(core, now_ns, session);
         }
@@ -112,8 +112,8 @@ impl PathTable {
             self.compare_paths(core, now_ns, session);
         }
         let streams_elsewhere =
-            |it: &Paths| it.has_streamed && it.carrier_at() == Some(it.stream_at);
-        if index != CARRIER && self.of(session).is_some_and(streams_elsewhere) {
+            |it: &Paths| it.has_streamed && it.primary_at() == Some(it.stream_at);
+        if index != PRIMARY && self.of(session).is_some_and(streams_elsewhere) {
             // The peer sends on another path than the stream's, perhaps because that failed.
             self.ask_stream(now_ns, session);
         }
@@ -213,7 +213,7 @@ impl PathTable {
         let mut is_segment = false;
         if !packet.payload.is_empty() && !packet.has(FLAG_MTU_PROBE) && is_handled {
             let before = core.counters.segments_received;
-            let handled = core.handle_datagram(session, packet.payload, now_ns, effects);
+            let handled = core.handle_lone_segment(session, packet.payload, now_ns, effects);
             let segments = core.counters.segments_received - before;
             self.segments += segments;
             is_segment = segments > 0;
@@ -248,8 +248,8 @@ impl PathTable {
     fn drain_paths_of(&mut self, core: &mut Core, session: u32, effects: &mut impl Effects) {
         let Some(paths) = self.by_slot.get_mut(session as usize) else { return };
         let mut had_update = false;
-        if let Some(carrier) = paths.carrier.as_deref_mut() {
-            had_update |= carrier.drain(core, session, &mut self.timers, effects);
+        if let Some(primary) = paths.primary.as_deref_mut() {
+            had_update |= primary.drain(core, session, &mut self.timers, effects);
         }
         for path in &mut paths.standby {
             had_update |= path.drain(core, session, &mut self.timers, effects);

@@ -60,7 +60,7 @@ impl PathsByHand {
             Box::new(path)
         };
         let paths = Paths {
-            carrier: (count > 0).then(|| path(0)),
+            primary: (count > 0).then(|| path(0)),
             standby: (1..count).map(path).collect(),
             ..Paths::default()
         };
@@ -110,10 +110,10 @@ impl PathsByHand {
 
     /// Makes the path at a position carry segments.
     pub(crate) fn carry(&mut self, now_ns: u64, at: u8) {
-        let Paths { carrier: Some(carrier), standby, .. } = &mut self.paths else { return };
+        let Paths { primary: Some(primary), standby, .. } = &mut self.paths else { return };
         let other = standby.iter_mut().find(|path| path.at == at).unwrap();
-        std::mem::swap(carrier, other);
-        (carrier.is_held, other.is_held) = (false, true);
+        std::mem::swap(primary, other);
+        (primary.is_held, other.is_held) = (false, true);
         self.paths.choice.get_or_insert_default().carries_since_ns = now_ns;
     }
 

@@ -17,7 +17,7 @@ impl PathTable {
         let Some(paths) = paths.filter(|paths| paths.are_several()) else { return };
         paths.streamed_ns = now_ns;
         let streams_at = paths.stream_at;
-        let is_elsewhere = paths.carrier_at() != Some(streams_at);
+        let is_elsewhere = paths.primary_at() != Some(streams_at);
         let is_led = paths.note_segments(usize::MAX, is_elsewhere);
         let path = paths.all().find(|path| path.at == streams_at).map(|path| path.number);
         self.compare_deliveries(core, now_ns, session, path.filter(|_| is_led));
@@ -56,7 +56,7 @@ impl PathTable {
         }
         let (streams_at, streamed_ns) = (paths.stream_at, paths.streamed_ns);
         let mut changes = Vec::new();
-        let was_open = paths.carrier_at().is_some();
+        let was_open = paths.primary_at().is_some();
         paths.is_doubtful = false;
         let mut active = paths.all().filter(|path| path.is_active()).count();
         for index in 0..=paths.standby.len() {
@@ -128,9 +128,9 @@ impl PathTable {
         } else {
             self.try_mute_paths(core, now_ns, session);
         }
-        self.choose_carrier(core, now_ns, session);
+        self.choose_primary(core, now_ns, session);
         let paths = self.by_slot.get(session as usize);
-        if was_open && paths.is_some_and(|paths| paths.carrier_at().is_none()) {
+        if was_open && paths.is_some_and(|paths| paths.primary_at().is_none()) {
             // By TCP, as far as possible: segments in flight may be lost with the path.
             core.resend_all(session, false);
         }
@@ -144,7 +144,7 @@ impl PathTable {
         let Some(paths) = self.by_slot.get(session as usize) else { return };
         let known = core.sessions.at(session as usize);
         let is_there = known.is_some_and(|known| !known.control_lane.is_lost())
-            && (!paths.are_several() || paths.carrier_at() == Some(paths.stream_at));
+            && (!paths.are_several() || paths.primary_at() == Some(paths.stream_at));
         core.use_stream(session, is_there && core.config.eager_by_stream);
     }
 

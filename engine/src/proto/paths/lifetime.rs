@@ -26,8 +26,8 @@ impl PathTable {
         let Some(announced) = known.rails.paths.get(at) else { return };
         let Some(keys) = known.keys.as_ref() else { return };
         let is_initiator = known.connection.is_initiator();
-        let carrier = self.of(session).and_then(|paths| paths.carrier.as_deref());
-        let Some(port) = carrier.map(|carrier| carrier.port) else { return };
+        let primary = self.of(session).and_then(|paths| paths.primary.as_deref());
+        let Some(port) = primary.map(|primary| primary.port) else { return };
         let (initiators, acceptors) = rails_of(number);
         let rail = if is_initiator { initiators } else { acceptors };
         let remote = match announced.remote {
@@ -35,18 +35,18 @@ impl PathTable {
             None => SocketAddr::new(known.locators.first().ip(), port),
         };
         let Some(paths) = self.by_slot.get_mut(session as usize) else { return };
-        let Some(carrier) = paths.carrier.as_deref_mut() else { return };
+        let Some(primary) = paths.primary.as_deref_mut() else { return };
         let config = PathConfig {
             session: known.id,
             path: number,
             tag_bytes: PACKET_TAG_BYTES,
-            datagram_bytes_max: carrier.packets.datagram_bytes_max(),
+            datagram_bytes_max: primary.packets.datagram_bytes_max(),
             ..PathConfig::default()
         };
         let mut path = SessionPath::new(Path::new(config), keys.path(number, is_initiator), remote);
         (path.session_id, path.number, path.rail, path.at) = (known.id, number, rail, at as u8);
-        path.port = carrier.port;
-        path.takes_trains = carrier.takes_trains;
+        path.port = primary.port;
+        path.takes_trains = primary.takes_trains;
         path.is_held = true;
         let down = self.rails_down;
         let health_of = |rail: u8| {
@@ -59,8 +59,8 @@ impl PathTable {
         path.rail_health = Some(Box::new(health_of(rail)));
         path.packets.ask();
         path.wake_at(now_ns, session, &mut self.timers);
-        if carrier.rail_health.is_none() {
-            carrier.rail_health = Some(Box::new(health_of(carrier.rail)));
+        if primary.rail_health.is_none() {
+            primary.rail_health = Some(Box::new(health_of(primary.rail)));
         }
         paths.choice.get_or_insert_default();
         if paths.standby.is_empty() {
@@ -147,7 +147,7 @@ impl PathTable {
         let mut path = SessionPath::new(packets, keys, remote);
         path.session_id = id;
         path.takes_trains = takes_trains;
-        self.of_mut(session).carrier = Some(Box::new(path));
+        self.of_mut(session).primary = Some(Box::new(path));
         true
     }
 
@@ -178,16 +178,16 @@ impl PathTable {
     ///
     /// RR-PATH-5.
     pub(crate) fn prepare_final_ack(&mut self, session: u32) -> bool {
-        let Some(carrier) = self.of_mut(session).carrier.as_deref_mut() else { return false };
-        carrier.packets.quickack();
-        carrier.health = Health::Untried;
+        let Some(primary) = self.of_mut(session).primary.as_deref_mut() else { return false };
+        primary.packets.quickack();
+        primary.health = Health::Untried;
         true
     }
 
     /// Returns the session's id in packets, and the destination of its first path.
     pub(crate) fn first_path(&self, session: u32) -> Option<(u64, SocketAddr)> {
         let all = self.of(session)?;
-        let first = all.carrier.iter().chain(&all.standby).find(|path| path.number == FIRST)?;
+        let first = all.primary.iter().chain(&all.standby).find(|path| path.number == FIRST)?;
         Some((first.session_id, first.remote))
     }
 
@@ -195,7 +195,7 @@ impl PathTable {
     pub(crate) fn close(&mut self, session: u32) {
         let over = std::mem::take(self.of_mut(session));
         self.standing_by -= over.standby.len();
-        for path in over.carrier.into_iter().chain(over.standby) {
+        for path in over.primary.into_iter().chain(over.standby) {
             self.by_session.remove(&path.session_id);
             self.of_closed = self.of_closed.with(&path.packets);
         }

@@ -1,8 +1,8 @@
 //! Paths of sessions: receiving, sending, and the choice among several.
 //!
-//! A session with datagrams ([`super::datagram`]) has one path or several, each with its own
-//! packet numbers, keys, window and round trip ([`super::packet`]). One of them, the *carrier*, is
-//! the session's primary path and takes its segments; the others are standby paths, which are
+//! A session with datagrams ([`super::segments`]) has one path or several, each with its own
+//! packet numbers, keys, window and round trip ([`super::packet`]). One of them is
+//! the session's *primary path* and takes its segments; the others are standby paths, which are
 //! probed and answer probes. [`PathTable`] owns all of this; the loop passes it datagrams and time,
 //! and sends the packets that it returns:
 //!
@@ -16,12 +16,12 @@
 mod arrival;
 #[cfg(test)]
 pub(crate) mod by_hand;
-mod carrier;
 mod counters;
 mod idle;
 mod judge;
 mod lifetime;
 mod path;
+mod primary;
 mod questions;
 mod ring;
 mod timeouts;
@@ -53,15 +53,15 @@ pub(crate) const NO_PATH: u8 = u8::MAX;
 pub(crate) type Index = usize;
 
 /// The primary path.
-pub(crate) const CARRIER: Index = 0;
+pub(crate) const PRIMARY: Index = 0;
 
 /// The paths of one session.
 #[derive(Debug, Default)]
 pub(crate) struct Paths {
     /// The primary path, if the session has datagrams.
-    carrier: Option<Box<SessionPath>>,
+    primary: Option<Box<SessionPath>>,
     /// The standby paths.
-    #[allow(clippy::vec_box, reason = "one of them takes the carrier's place now and then")]
+    #[allow(clippy::vec_box, reason = "one of them takes the primary's place now and then")]
     standby: Vec<Box<SessionPath>>,
     /// State for the choice among several; `None`: there is one path.
     choice: Option<Box<Choice>>,
@@ -102,17 +102,17 @@ struct Choice {
 impl Paths {
     /// Returns all paths, the primary one first.
     pub(crate) fn all(&self) -> impl Iterator<Item = &SessionPath> {
-        self.carrier.iter().chain(&self.standby).map(|path| &**path)
+        self.primary.iter().chain(&self.standby).map(|path| &**path)
     }
 
     fn all_mut(&mut self) -> impl Iterator<Item = &mut SessionPath> {
-        self.carrier.iter_mut().chain(&mut self.standby).map(|path| &mut **path)
+        self.primary.iter_mut().chain(&mut self.standby).map(|path| &mut **path)
     }
 
     #[inline]
     fn get(&self, index: Index) -> Option<&SessionPath> {
         match index {
-            CARRIER => self.carrier.as_deref(),
+            PRIMARY => self.primary.as_deref(),
             _ => self.standby.get(index - 1).map(|path| &**path),
         }
     }
@@ -120,20 +120,20 @@ impl Paths {
     #[inline]
     fn get_mut(&mut self, index: Index) -> Option<&mut SessionPath> {
         match index {
-            CARRIER => self.carrier.as_deref_mut(),
+            PRIMARY => self.primary.as_deref_mut(),
             _ => self.standby.get_mut(index - 1).map(|path| &mut **path),
         }
     }
 
     /// Returns the number of paths.
     pub(crate) fn count(&self) -> usize {
-        usize::from(self.carrier.is_some()) + self.standby.len()
+        usize::from(self.primary.is_some()) + self.standby.len()
     }
 
     /// Returns whether datagrams carry segments, too.
     #[inline]
     pub(crate) fn has_datagrams(&self) -> bool {
-        self.carrier.is_some()
+        self.primary.is_some()
     }
 
     /// Returns whether there are several paths.
@@ -154,7 +154,7 @@ impl Paths {
     /// Returns whether the session's segments use datagrams, or a ring, now.
     #[inline]
     pub(crate) fn are_open(&self) -> bool {
-        self.has_ring || self.carrier.as_ref().is_some_and(|path| path.is_open())
+        self.has_ring || self.primary.as_ref().is_some_and(|path| path.is_open())
     }
 
     /// Returns whether the session's segments use a shared-memory ring, which ends with the peer.
@@ -166,13 +166,13 @@ impl Paths {
     /// Returns whether this session's datagrams carry this id.
     #[inline]
     fn are_of(&self, session_id: u64) -> bool {
-        self.carrier.as_deref().is_some_and(|path| path.session_id == session_id)
+        self.primary.as_deref().is_some_and(|path| path.session_id == session_id)
     }
 
     /// Returns whether the path of this number and session is the only one.
     #[inline]
     fn has_only(&self, session_id: u64, number: u16) -> bool {
-        let path = self.carrier.as_deref();
+        let path = self.primary.as_deref();
         let is_it = path.is_some_and(|it| it.session_id == session_id && it.number == number);
         is_it && self.standby.is_empty()
     }
@@ -219,8 +219,8 @@ impl Paths {
     }
 
     /// Returns the position of the path that carries segments now, if any does.
-    pub(crate) fn carrier_at(&self) -> Option<u8> {
-        self.carrier.as_ref().filter(|path| path.is_open()).map(|path| path.at)
+    pub(crate) fn primary_at(&self) -> Option<u8> {
+        self.primary.as_ref().filter(|path| path.is_open()).map(|path| path.at)
     }
 
     /// Returns the position of the path that the session's TCP lane uses; [`NO_PATH`]: of none.
@@ -247,7 +247,7 @@ impl Paths {
     /// Returns whether the lane of long segments, in a session with several paths, uses another one
     /// than the primary path.
     pub(crate) fn is_stream_elsewhere(&self) -> bool {
-        self.are_several() && self.has_streamed && self.carrier_at() != Some(self.stream_at)
+        self.are_several() && self.has_streamed && self.primary_at() != Some(self.stream_at)
     }
 
     /// Returns whether the choice of the primary path has stood for `settled_ns`, and no change is

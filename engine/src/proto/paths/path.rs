@@ -4,11 +4,11 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
 use super::super::core::Core;
-use super::super::datagram::Asks;
 use super::super::effects::Effects;
 use super::super::keys::LaneKeys;
 use super::super::packet::{Filled, PacketEvent, Path, Payload};
 use super::super::rails::health::{Evidence, Health as RailHealth, Phase};
+use super::super::segments::Asks;
 use super::timers::Timers;
 use crate::wire::packet::Packet;
 

@@ -13,9 +13,9 @@ impl PathTable {
     #[inline]
     pub(crate) fn ring_of(&self, session: u32) -> Option<u64> {
         let paths = self.of(session).filter(|paths| paths.has_ring)?;
-        let carrier = paths.carrier.as_deref().filter(|path| path.number == FIRST);
-        match carrier {
-            Some(carrier) => Some(carrier.session_id),
+        let primary = paths.primary.as_deref().filter(|path| path.number == FIRST);
+        match primary {
+            Some(primary) => Some(primary.session_id),
             None => self.first_path(session).map(|(id, _)| id),
         }
     }

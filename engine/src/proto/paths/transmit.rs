@@ -3,8 +3,8 @@
 use std::net::SocketAddr;
 
 use super::super::core::Core;
-use super::super::datagram::Lone;
 use super::super::effects::Effects;
+use super::super::segments::Lone;
 use super::path::{Health, Outgoing, SessionPath};
 use super::{Index, PathTable};
 use crate::wire::packet::PACKET_TAG_BYTES;
@@ -67,8 +67,8 @@ impl PathTable {
         if !core.is_waiting(session) || self.of(session).is_some_and(|paths| paths.has_ring) {
             return false;
         }
-        let carrier = self.of(session).and_then(|paths| paths.carrier.as_deref());
-        carrier.is_some_and(|path| core.waiting_bytes(session) > path.packets.payload_bytes_max())
+        let primary = self.of(session).and_then(|paths| paths.primary.as_deref());
+        primary.is_some_and(|path| core.waiting_bytes(session) > path.packets.payload_bytes_max())
     }
 
     /// Returns whether the driver sends on a path.
@@ -115,7 +115,7 @@ impl PathTable {
         core: &'a mut Core,
         session: u32,
     ) -> Option<LonePacket<'a>> {
-        let path = self.by_slot.get_mut(session as usize)?.carrier.as_deref_mut()?;
+        let path = self.by_slot.get_mut(session as usize)?.primary.as_deref_mut()?;
         if !path.is_open() || path.is_off || path.candidate.is_some() {
             return None;
         }

@@ -16,7 +16,7 @@ use crate::proto::core::{Action, Config};
 use crate::proto::effects::CompletionLevel;
 use crate::proto::failure::PeerFailure;
 use crate::proto::keys::{JobKeys, SessionKeys, SessionNames};
-use crate::proto::paths::{CARRIER, Index, Paths, ReceiveInfo, Timeout, Transmit};
+use crate::proto::paths::{Index, PRIMARY, Paths, ReceiveInfo, Timeout, Transmit};
 use crate::proto::rails::{RailInfo, path_number};
 use crate::wire::packet::{FLAG_MTU_PROBE, PACKET_TAG_BYTES, Packet};
 
@@ -116,7 +116,7 @@ impl Net {
             core.announce_rails(slot);
         }
         for number in [0, 1] {
-            self.transmit_path(number, CARRIER);
+            self.transmit_path(number, PRIMARY);
             self.turn(number);
         }
     }
@@ -148,7 +148,7 @@ impl Net {
         let Some(out) = lone.and_then(|packet| packet.write(now_ns, &mut room)) else {
             return self.flush(from, slot);
         };
-        paths.end_transmit(core, (slot, CARRIER), false, memory);
+        paths.end_transmit(core, (slot, PRIMARY), false, memory);
         let bytes = room[..out.bytes].to_vec();
         self.send_packet(from, out, bytes);
     }
@@ -238,7 +238,7 @@ impl Net {
     fn flush(&mut self, number: usize, slot: u32) {
         let is_open = |engine: &Engine| engine.paths.of(slot).is_some_and(Paths::are_open);
         if is_open(&self.engines[number]) {
-            self.transmit_path(number, CARRIER);
+            self.transmit_path(number, PRIMARY);
         }
         let engine = &mut self.engines[number];
         if is_open(engine) && !engine.paths.is_waiting_too_long(&engine.core, slot) {
@@ -280,7 +280,7 @@ impl Net {
             }
             Action::Ended { session, .. } => {
                 if paths.prepare_final_ack(session) {
-                    self.transmit_path(number, CARRIER);
+                    self.transmit_path(number, PRIMARY);
                 }
                 self.engines[number].paths.close(session);
             }

@@ -2,8 +2,8 @@
 
 use zerocopy::{FromZeros, IntoBytes};
 
-use crate::proto::datagram::append_segment;
-use crate::proto::datagram::window::is_before;
+use crate::proto::segments::append_segment;
+use crate::proto::segments::window::is_before;
 use crate::proto::session::Session;
 use crate::wire::segment::{SEGMENT_HEADER_BYTES, SegmentHeader};
 use crate::wire::{Eager, Frame, Frames, Grant, Rts, frame};

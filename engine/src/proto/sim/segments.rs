@@ -5,8 +5,8 @@ use super::engine::Engine;
 use super::link::LinkConfig;
 use super::net::{Event, Net};
 use crate::proto::core::Config;
-use crate::proto::datagram::Asks;
 use crate::proto::keys::SessionKeys;
+use crate::proto::segments::Asks;
 use crate::wire::FrameError;
 
 /// Time after which a datagram without an acknowledgement is declared lost.
@@ -177,7 +177,7 @@ impl Net {
     ) -> Result<(), FrameError> {
         let now_ns = self.now_ns();
         let Engine { core, memory, slots, .. } = &mut self.engines[to];
-        core.handle_datagram(slots[&from], bytes, now_ns, memory)
+        core.handle_lone_segment(slots[&from], bytes, now_ns, memory)
     }
 
     /// Delivers everything that an engine would send to another now. Returns the tokens.

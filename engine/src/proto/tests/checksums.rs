@@ -1,8 +1,8 @@
 //! Corrupted chunks.
 
 use super::super::bulk::Outgoing;
-use super::super::datagram::append_segment;
 use super::super::rendezvous::{BAD_CHUNKS_MAX, ChunkReceive};
+use super::super::segments::append_segment;
 use super::super::session::Session;
 use super::*;
 use crate::wire::chunk::ChunkHeader;

@@ -191,8 +191,8 @@ fn new_session_rejects_packets_of_its_predecessor() {
                 net.run_for(5 * MILLI);
             }
         }
-        let carriers = both(&net, Engine::carrier);
-        assert_eq!(carriers, [Some(0); 2]);
+        let primaries = both(&net, Engine::primary);
+        assert_eq!(primaries, [Some(0); 2]);
         let began_ns = net.now_ns();
         // Nothing of the previous session is expected any more.
         let first = messages(&net, OPENER);

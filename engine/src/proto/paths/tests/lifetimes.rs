@@ -54,7 +54,7 @@ fn closed_session_leaves_no_state_in_its_slot() {
     let after = paths.counters();
     assert_eq!(format!("{after:?}"), format!("{before:?}"));
     // No timer remains, and polling all the same finds no work.
-    assert!(!paths.of(SLOT).unwrap().are_open() && !paths.is_served(SLOT, CARRIER));
+    assert!(!paths.of(SLOT).unwrap().are_open() && !paths.is_served(SLOT, PRIMARY));
     paths.drain(core, memory);
     paths.drain_all(core, memory);
     paths.ask_all_paths(now_ns, SLOT);

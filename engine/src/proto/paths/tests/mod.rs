@@ -2,8 +2,8 @@
 
 mod addresses;
 mod arrivals;
-mod carriers;
 mod lifetimes;
 mod pair;
+mod primary;
 mod silence;
 mod timers;

@@ -75,7 +75,7 @@ impl Engine {
     }
 
     /// Returns the number of the path that carries segments now.
-    pub(super) fn carrier(&self) -> Option<u16> {
-        self.paths().carrier.as_ref().filter(|path| path.is_open()).map(|path| path.number)
+    pub(super) fn primary(&self) -> Option<u16> {
+        self.paths().primary.as_ref().filter(|path| path.is_open()).map(|path| path.number)
     }
 }

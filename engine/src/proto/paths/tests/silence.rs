@@ -30,7 +30,7 @@ fn segments_use_tcp_until_the_path_is_acknowledged() {
     assert!(net.engines[ACCEPTOR].path(0).highest > 0, "probes arrive");
     for engine in [OPENER, ACCEPTOR] {
         assert!(net.engines[engine].by_stream >= 5);
-        assert_eq!((health(&net, engine), net.engines[engine].carrier()), (Health::Untried, None));
+        assert_eq!((health(&net, engine), net.engines[engine].primary()), (Health::Untried, None));
         let sent = net.packets(engine, 0, began_ns);
         assert!(!sent.is_empty() && sent.iter().all(|it| !it.has_payload() && it.is_summed));
     }
@@ -183,8 +183,8 @@ fn driver_without_datagrams_uses_tcp_and_the_next_driver_probes() {
     net.run_for(5 * MILLI);
     let off_ns = net.now_ns();
     let Engine { core, paths, .. } = &mut net.engines[OPENER];
-    paths.give_up_path(core, SLOT, CARRIER);
-    assert!(!paths.is_served(SLOT, CARRIER));
+    paths.give_up_path(core, SLOT, PRIMARY);
+    assert!(!paths.is_served(SLOT, PRIMARY));
     for _ in 0..3 {
         net.send_one(OPENER);
         net.run_for(10 * MILLI);
@@ -193,14 +193,14 @@ fn driver_without_datagrams_uses_tcp_and_the_next_driver_probes() {
     let Engine { core, paths, .. } = &mut net.engines[OPENER];
     paths.resume(core, Some(PACKET_BYTES_MAX));
     assert_eq!(health(&net, OPENER), Health::Silent);
-    net.transmit_path(OPENER, CARRIER);
+    net.transmit_path(OPENER, PRIMARY);
     net.run_for(5 * MILLI);
     assert_eq!(health(&net, OPENER), Health::Good);
     // A driver without datagrams, or with shorter ones than agreed on.
     for bytes_max in [None, Some(PACKET_BYTES_MAX - 1)] {
         let Engine { core, paths, .. } = &mut net.engines[OPENER];
         paths.resume(core, bytes_max);
-        assert!(!paths.is_served(SLOT, CARRIER) && !net.engines[OPENER].paths().are_open());
+        assert!(!paths.is_served(SLOT, PRIMARY) && !net.engines[OPENER].paths().are_open());
     }
     net.assert_all_received();
 }

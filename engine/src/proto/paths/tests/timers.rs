@@ -94,7 +94,7 @@ impl TimedPaths {
             (path.session_id, path.number) = (id, number);
             let all = self.table.of_mut(session);
             match number {
-                0 => all.carrier = Some(Box::new(path)),
+                0 => all.primary = Some(Box::new(path)),
                 _ => all.standby.push(Box::new(path)),
             }
             self.table.standing_by += usize::from(number > 0);
@@ -158,9 +158,9 @@ impl TimedPaths {
             Step::Close { session } => self.close(session),
             Step::Swap { session } => {
                 let paths = self.table.of_mut(session);
-                if let (Some(carrier), Some(other)) = (&mut paths.carrier, paths.standby.last_mut())
+                if let (Some(primary), Some(other)) = (&mut paths.primary, paths.standby.last_mut())
                 {
-                    std::mem::swap(carrier, other);
+                    std::mem::swap(primary, other);
                 }
             }
         }

@@ -5,9 +5,9 @@ use super::super::effects::Effects;
 use super::super::failure::PeerFailure;
 use super::super::session::Session;
 use super::super::table::Id;
-use super::carrier::Carrier;
 use super::fast_path::Taken;
 use super::order::{EnvelopeHeader, Held};
+use super::transport::Transport;
 use super::window::{Coming, FRAMES_MAX, is_before};
 use crate::wire::segment::{FLAG_ACK_REQUESTED, SegmentHeader};
 use crate::wire::{Frame, FrameError, Frames, Grant};
@@ -29,7 +29,7 @@ impl Core {
     ///
     /// RR-DGRAM-5, RR-SEG-1.
     #[inline(always)]
-    pub(crate) fn handle_datagram(
+    pub(crate) fn handle_lone_segment(
         &mut self,
         slot: u32,
         bytes: &[u8],
@@ -52,7 +52,7 @@ impl Core {
         effects: &mut impl Effects,
     ) -> Result<(), FrameError> {
         let (header, body) = only_segment(bytes)?;
-        self.note_segment_from(Carrier::Ring, slot, (header, bytes.len()), now_ns);
+        self.note_segment_from(Transport::Ring, slot, (header, bytes.len()), now_ns);
         self.handle_segment(slot, header, body, now_ns, effects)
     }
 
@@ -66,7 +66,7 @@ impl Core {
         effects: &mut impl Effects,
     ) -> Result<(), FrameError> {
         let Some(session) = self.sessions.at_mut(slot as usize) else { return Ok(()) };
-        if !session.is_connected() || session.datagram.is_none() {
+        if !session.is_connected() || session.segments.is_none() {
             return Ok(());
         }
         if header.flags.get() & FLAG_ACK_REQUESTED != 0 {
@@ -86,7 +86,7 @@ impl Core {
         self.handle_frame_ack(slot, header.ack.get(), effects);
         self.handle_numbered(slot, header, body, now_ns, effects)?;
         let Some(session) = self.sessions.at_mut(slot as usize) else { return Ok(()) };
-        let has_goodbye = session.datagram.as_deref().is_some_and(|it| it.goodbye.is_some());
+        let has_goodbye = session.segments.as_deref().is_some_and(|it| it.goodbye.is_some());
         let has_flush = session.one_sided.as_ref().is_some_and(|it| !it.flushes.is_empty());
         if has_goodbye || has_flush || !session.control.is_empty() {
             return self.end_segment(slot, effects);
@@ -154,16 +154,16 @@ impl Core {
         let mut number = first.wrapping_add(u32::from(held));
         while let Some(frame) = frames.next_frame()? {
             let Some(session) = self.sessions.at_mut(slot as usize) else { return Ok(()) };
-            let Some(datagram) = session.datagram.as_deref_mut() else { return Ok(()) };
+            let Some(segments) = session.segments.as_deref_mut() else { return Ok(()) };
             held = held.wrapping_add(1);
-            match datagram.arrivals.note(number) {
-                Coming::Again if !planted!(RepeatFrames) => datagram.repeated_frames += 1,
+            match segments.arrivals.note(number) {
+                Coming::Again if !planted!(RepeatFrames) => segments.repeated_frames += 1,
                 Coming::Fresh | Coming::Again => {
-                    session.expected_frame = datagram.arrivals.expected();
+                    session.expected_frame = segments.arrivals.expected();
                     self.handle_in_turn(slot, number, &frame, now_ns, effects)?;
                 }
                 Coming::Beyond => {
-                    let expected = datagram.arrivals.expected();
+                    let expected = segments.arrivals.expected();
                     return Err(FrameError::BeyondWindow { expected, got: number });
                 }
             }
@@ -205,13 +205,13 @@ impl Core {
         let mut last = is_in_turn.then_some(number);
         while let Some(predecessor) = last {
             let session = self.sessions.at_mut(slot as usize);
-            let Some(datagram) = session.and_then(|session| session.datagram.as_deref_mut()) else {
+            let Some(segments) = session.and_then(|session| session.segments.as_deref_mut()) else {
                 break;
             };
             if planted!(KeepHeld) {
                 break;
             }
-            let Some(held) = datagram.reorder_buffer.take_after(predecessor) else { break };
+            let Some(held) = segments.reorder_buffer.take_after(predecessor) else { break };
             last = Some(held.frame);
             let Held { envelope, payload, payload_bytes, .. } = held;
             let bytes = &payload[..payload_bytes];
@@ -242,15 +242,15 @@ impl Core {
             session.envelopes.consume(1);
             return Err(FrameError::NoCredit("eager byte"));
         }
-        let Some(datagram) = session.datagram.as_deref_mut() else { return Ok(true) };
-        let waits_for = datagram.reorder_buffer.waits_for(number, &envelope, &datagram.arrivals);
+        let Some(segments) = session.segments.as_deref_mut() else { return Ok(true) };
+        let waits_for = segments.reorder_buffer.waits_for(number, &envelope, &segments.arrivals);
         let Some(predecessor) = waits_for else {
             self.take_envelope(slot, &envelope, payload, now_ns, effects)?;
             return Ok(true);
         };
         let (payload_bytes, payload) = (payload.len(), self.unexpected.keep(payload));
         let held = Held { frame: number, envelope, payload, payload_bytes };
-        if let Err(held) = datagram.reorder_buffer.insert(predecessor, held) {
+        if let Err(held) = segments.reorder_buffer.insert(predecessor, held) {
             session.envelopes.consume(1);
             session.bytes.consume(payload_bytes as u32);
             self.unexpected.give_back(held.payload);
@@ -305,8 +305,8 @@ impl Core {
             Frame::ProcessStatus(status) => self.handle_process_status(slot, status)?,
             Frame::Goodbye(goodbye) => {
                 let session = self.sessions.at_mut(slot as usize);
-                if let Some(datagram) = session.and_then(|found| found.datagram.as_deref_mut()) {
-                    datagram.goodbye.get_or_insert((number, goodbye.reason));
+                if let Some(segments) = session.and_then(|found| found.segments.as_deref_mut()) {
+                    segments.goodbye.get_or_insert((number, goodbye.reason));
                 }
             }
             Frame::Eager(..) | Frame::Rts(..) => {}
@@ -320,12 +320,12 @@ impl Core {
     /// RR-END-1, RR-DGRAM-9.
     fn handle_due_goodbye(&mut self, slot: u32, effects: &mut impl Effects) {
         let session = self.sessions.at(slot as usize);
-        let Some(datagram) = session.and_then(|session| session.datagram.as_deref()) else {
+        let Some(segments) = session.and_then(|session| session.segments.as_deref()) else {
             return;
         };
-        let Some((number, reason)) = datagram.goodbye else { return };
+        let Some((number, reason)) = segments.goodbye else { return };
         let failure = PeerFailure::of_goodbye(reason);
-        if failure != PeerFailure::Left || is_before(number, datagram.arrivals.expected()) {
+        if failure != PeerFailure::Left || is_before(number, segments.arrivals.expected()) {
             self.answer_goodbye(slot);
             self.fail_session(slot, failure, effects);
         }

@@ -3,15 +3,15 @@
 use super::super::core::Core;
 use super::super::send::SendRequest;
 use super::super::session::Session;
-use super::Datagram;
+use super::Segments;
 use super::protocol::Route;
 use super::segment::{LONG_PAYLOAD_BYTES, Place};
 
 /// Returns whether a segment staged next for a session's stream would be sent next, and alone.
-fn is_next_alone(session: &Session, datagram: &Datagram) -> bool {
+fn is_next_alone(session: &Session, segments: &Segments) -> bool {
     session.is_connected()
-        && datagram.long.len() == 0
-        && !datagram.waits()
+        && segments.long.len() == 0
+        && !segments.waits()
         && session.control.is_empty()
         && !session.has_checksums
 }
@@ -21,21 +21,21 @@ impl Core {
     /// alone, without checksums, and before anything else. `None`: something is ahead of it.
     pub(crate) fn route_if_next(&self, slot: u32, request: &SendRequest) -> Option<Route> {
         let session = self.sessions.at(slot as usize)?;
-        let datagram = session.datagram.as_deref()?;
-        let is_next = is_next_alone(session, datagram)
-            && datagram.bulk.is_none()
+        let segments = session.segments.as_deref()?;
+        let is_next = is_next_alone(session, segments)
+            && segments.bulk.is_none()
             && !session.has_waiting()
             && !session.is_leaving;
-        is_next.then(|| datagram.protocol.route(request.length, request.data_bytes()))
+        is_next.then(|| segments.protocol.route(request.length, request.data_bytes()))
     }
 
     /// Writes the payload of the message staged last to the end of its segment; returns the whole
     /// segment.
     pub(crate) fn fill_last(&mut self, slot: u32, payload: &[u8]) -> &[u8] {
         let session = self.sessions.at(slot as usize);
-        let datagram = session.and_then(|session| session.datagram.as_deref());
-        let pool = &mut self.datagrams.segments;
-        let last = datagram.and_then(|datagram| datagram.outstanding.last(pool));
+        let segments = session.and_then(|session| session.segments.as_deref());
+        let pool = &mut self.segments.pool;
+        let last = segments.and_then(|segments| segments.outstanding.last(pool));
         let Some(segment) = last.and_then(|id| pool.get_mut(id)) else {
             debug_assert!(false, "a staged message is in a segment");
             return &[];
@@ -47,8 +47,8 @@ impl Core {
     /// Returns the bytes of long segments acknowledged since a session began.
     pub(crate) fn delivered_by_stream(&self, slot: u32) -> u64 {
         let session = self.sessions.at(slot as usize);
-        let datagram = session.and_then(|session| session.datagram.as_deref());
-        datagram.map_or(0, |datagram| datagram.long_delivered)
+        let segments = session.and_then(|session| session.segments.as_deref());
+        segments.map_or(0, |segments| segments.long_delivered)
     }
 
     /// Returns the next long segment of a session, for its stream while its path carries the
@@ -59,18 +59,18 @@ impl Core {
     /// RR-DGRAM-12.
     pub(crate) fn poll_long(&mut self, slot: u32) -> Option<(&[u8], bool)> {
         let session = self.sessions.at_mut(slot as usize).filter(|it| it.is_connected())?;
-        let datagram = session.datagram.as_deref_mut()?;
-        let pool = &mut self.datagrams.segments;
-        let id = datagram.next_long(pool)?;
-        let is_last = datagram.long.len() == 0;
-        let is_full = !pool.has_room_for_long(datagram.long_held, LONG_PAYLOAD_BYTES);
+        let segments = session.segments.as_deref_mut()?;
+        let pool = &mut self.segments.pool;
+        let id = segments.next_long(pool)?;
+        let is_last = segments.long.len() == 0;
+        let is_full = !pool.has_room_for_long(segments.long_held, LONG_PAYLOAD_BYTES);
         let segment = pool.get_mut(id)?;
         let is_awaited = !segment.operations.is_empty();
-        let asks = datagram.asks_when_awaited(is_awaited || is_full, is_last || is_full);
+        let asks = segments.asks_when_awaited(is_awaited || is_full, is_last || is_full);
         if session.has_waiting() {
             self.unblocked.push(slot);
         }
-        let header = session.datagram_header(asks);
+        let header = session.segment_header(asks);
         segment.place = Place::Flying;
         Some((segment.seal(header), session.has_checksums))
     }

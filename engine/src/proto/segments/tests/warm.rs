@@ -80,7 +80,7 @@ impl Wire {
                     from.handle_segment_lost(0, *token);
                     continue;
                 }
-                to.handle_datagram(0, &bytes[..*length], 0, counts).unwrap();
+                to.handle_lone_segment(0, &bytes[..*length], 0, counts).unwrap();
                 from.handle_segment_acked(0, *token, counts);
             }
             while from.poll_dirty().is_some() || to.poll_dirty().is_some() {}

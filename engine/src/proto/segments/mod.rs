@@ -1,10 +1,10 @@
-//! The message layer above the carriers of a session: datagrams, which may be lost, duplicated and
-//! reordered, the control connection and a ring in shared memory ([`carrier`]).
+//! The message layer above the transports of a session: datagrams, which may be lost, duplicated and
+//! reordered, the control connection and a ring in shared memory ([`transport`]).
 //!
-//! Frames are numbered per session and direction, independent of their carrier; frames that were
+//! Frames are numbered per session and direction, independent of their transport; frames that were
 //! sent together form a *segment* ([`segment::SegmentBuffer`]), which is kept until it is
 //! acknowledged, and retransmitted unchanged except for its segment header when it is lost. Every
-//! session sends segments; the control connection is the only carrier until a path opens
+//! session sends segments; the control connection is the only transport until a path opens
 //! ([`Core::use_datagrams`]), and for good where one side takes no datagrams. A datagram carries
 //! one segment. A lost frame delays only frames that depend on it:
 //!
@@ -17,7 +17,7 @@
 //!
 //! As in [`super::core`], with these in addition to `handle_bytes`:
 //!
-//! 1. [`Core::handle_datagram`] for received datagrams;
+//! 1. [`Core::handle_lone_segment`] for received datagrams;
 //! 2. [`Core::handle_segment_acked`] and [`Core::handle_segment_lost`] for packets that the path of
 //!    a lane declares acknowledged or lost; a packet may be acknowledged to the peer only after
 //!    `handle_datagram` has handled it. [`Core::resend_all`] when a lane that carried segments is
@@ -30,7 +30,6 @@
 //! 5. [`Core::poll_acknowledgements`] for what was received from streams and rings.
 
 mod acknowledged;
-mod carrier;
 mod data;
 mod fast_path;
 mod incoming;
@@ -44,6 +43,7 @@ mod staging;
 mod stream;
 #[cfg(test)]
 mod tests;
+mod transport;
 pub(crate) mod window;
 
 use self::data::{Bulk, Pulls};
@@ -57,11 +57,11 @@ use super::table::Id;
 use crate::wire::rts::RTS_HEADER_BYTES;
 use crate::wire::segment::SEGMENT_HEADER_BYTES;
 
-pub(super) use self::carrier::{Carrier, PendingAck};
 pub(crate) use self::outgoing::{Asks, Lone, Outgoing, append_segment};
 pub(crate) use self::protocol::{PullMethod, Route, SendProtocol};
 pub(crate) use self::ranges::Ranges;
 pub(crate) use self::staging::{stage_in_segment, stage_put};
+pub(super) use self::transport::{PendingAck, Transport};
 
 /// A segment has space for an envelope and some payload.
 const SEGMENT_BYTES_MIN: usize = SEGMENT_HEADER_BYTES + RTS_HEADER_BYTES + 80;
@@ -69,7 +69,7 @@ const SEGMENT_BYTES_MIN: usize = SEGMENT_HEADER_BYTES + RTS_HEADER_BYTES + 80;
 /// State shared by the sessions of an engine.
 #[derive(Debug)]
 pub(crate) struct Shared {
-    pub(crate) segments: SegmentPool,
+    pub(crate) pool: SegmentPool,
     pub(crate) pulls: Pulls,
 }
 
@@ -80,7 +80,7 @@ impl Shared {
     pub(crate) fn new(config: &Config) -> Self {
         let bytes = config.staging_bytes.saturating_mul(config.staging_buffers_max);
         Self {
-            segments: SegmentPool::new(config.segment_buffer_bytes, bytes)
+            pool: SegmentPool::new(config.segment_buffer_bytes, bytes)
                 .with_usual_bytes(config.datagram_bytes, bytes),
             pulls: Pulls::default(),
         }
@@ -88,7 +88,7 @@ impl Shared {
 }
 
 #[cfg(any(test, feature = "sim"))]
-impl Datagram {
+impl Segments {
     /// Returns the number of unacknowledged segments.
     pub(crate) fn outstanding(&self) -> usize {
         self.outstanding.len()
@@ -111,7 +111,7 @@ impl Datagram {
 impl Session {
     /// Returns whether a frame has arrived before one that is missing.
     pub(super) fn has_early_frames(&self) -> bool {
-        self.datagram.as_ref().is_some_and(|datagram| datagram.arrivals.has_early())
+        self.segments.as_ref().is_some_and(|segments| segments.arrivals.has_early())
     }
 
     /// Frees memory that its queues do not need.
@@ -126,13 +126,13 @@ impl Session {
     /// Returns whether the peer has acknowledged everything, and nothing waits.
     fn is_acknowledged(&self) -> bool {
         self.control.is_empty()
-            && self.datagram.as_deref().is_none_or(|it| it.outstanding.len() == 0)
+            && self.segments.as_deref().is_none_or(|it| it.outstanding.len() == 0)
     }
 
     /// Returns whether a frame waits for its first transmission, or for another one.
     fn has_unsent(&self) -> bool {
-        let waits = |it: &Datagram| it.waits() || it.long.len() > 0;
-        !self.control.is_empty() || self.datagram.as_deref().is_some_and(waits)
+        let waits = |it: &Segments| it.waits() || it.long.len() > 0;
+        !self.control.is_empty() || self.segments.as_deref().is_some_and(waits)
     }
 
     /// Returns whether everything is acknowledged, or, without datagrams, appended to the bytes for
@@ -144,7 +144,7 @@ impl Session {
 
 /// The segments of a session, sent and received.
 #[derive(Debug)]
-pub(crate) struct Datagram {
+pub(crate) struct Segments {
     /// Longest segment built now, header included.
     segment_bytes: usize,
     /// The same without a ring: the smallest segment size of its paths.
@@ -196,7 +196,7 @@ fn unsent_max(segment_bytes: usize, config: &Config) -> usize {
     (config.staging_bytes / segment_bytes).max(1)
 }
 
-impl Datagram {
+impl Segments {
     fn new(able: Capabilities, segment_bytes: usize, config: &Config) -> Self {
         let seed = config.hash_seed;
         Self {
@@ -229,8 +229,8 @@ impl Datagram {
     }
 }
 
-impl Datagram {
-    /// Sets the length of new segments to what their carrier takes: a ring takes any.
+impl Segments {
+    /// Sets the length of new segments to what their transport takes: a ring takes any.
     fn fit_segments(&mut self, pool: &mut SegmentPool, config: &Config) {
         self.close_open(pool);
         self.segment_bytes = if self.able.has_ring { pool.buffer_bytes() } else { self.path_bytes };
@@ -267,7 +267,7 @@ impl Datagram {
 }
 
 /// Queries of fences.
-impl Datagram {
+impl Segments {
     /// Returns the number of the next frame.
     pub(in crate::proto) fn next_frame(&self) -> u32 {
         self.next_frame
@@ -296,7 +296,7 @@ impl Datagram {
         }
         let is_lossless = self.able.has_ring || !self.able.has_datagrams;
         self.ack_awaited |= self.long.len() > 0 || is_lossless;
-        // Segments sent by a carrier that loses none have requested none.
+        // Segments sent by a transport that loses none have requested none.
         self.update_due |= is_lossless;
         let newest = self.outstanding.last(pool).and_then(|newest| pool.get_mut(newest));
         if let Some(segment) = newest {
@@ -313,9 +313,9 @@ impl Core {
         let segment_bytes = self.clamp_segment(self.config.datagram_bytes);
         let able = Capabilities { has_stream: true, is_loopback, ..Capabilities::default() };
         if let Some(session) = self.sessions.at_mut(slot as usize) {
-            debug_assert!(session.datagram.is_none(), "the last session has ended");
-            let datagram = Datagram::new(able, segment_bytes, &self.config);
-            session.datagram = Some(Box::new(datagram));
+            debug_assert!(session.segments.is_none(), "the last session has ended");
+            let segments = Segments::new(able, segment_bytes, &self.config);
+            session.segments = Some(Box::new(segments));
         }
     }
 
@@ -325,13 +325,13 @@ impl Core {
         let segment_bytes = self.clamp_segment(segment_bytes);
         let Some(session) = self.sessions.at_mut(slot as usize) else { return };
         let has_bulk = session.bulk_in_datagrams;
-        let Some(datagram) = session.datagram.as_deref_mut() else { return };
-        debug_assert!(datagram.next_frame == 0, "its first segments are built for its paths");
-        datagram.able = Capabilities { has_datagrams: true, has_bulk, ..Capabilities::default() };
-        datagram.bulk = has_bulk.then(Box::default);
-        datagram.path_bytes = segment_bytes;
-        datagram.unsent_max = unsent_max(segment_bytes, &self.config);
-        datagram.fit_segments(&mut self.datagrams.segments, &self.config);
+        let Some(segments) = session.segments.as_deref_mut() else { return };
+        debug_assert!(segments.next_frame == 0, "its first segments are built for its paths");
+        segments.able = Capabilities { has_datagrams: true, has_bulk, ..Capabilities::default() };
+        segments.bulk = has_bulk.then(Box::default);
+        segments.path_bytes = segment_bytes;
+        segments.unsent_max = unsent_max(segment_bytes, &self.config);
+        segments.fit_segments(&mut self.segments.pool, &self.config);
     }
 
     /// Returns whether datagrams carry segments of a session, too.
@@ -345,9 +345,9 @@ impl Core {
     pub(crate) fn set_segment_bytes(&mut self, slot: u32, segment_bytes: usize) {
         let segment_bytes = self.clamp_segment(segment_bytes);
         let session = self.sessions.at_mut(slot as usize);
-        if let Some(datagram) = session.and_then(|session| session.datagram.as_deref_mut()) {
-            datagram.path_bytes = segment_bytes;
-            datagram.fit_segments(&mut self.datagrams.segments, &self.config);
+        if let Some(segments) = session.and_then(|session| session.segments.as_deref_mut()) {
+            segments.path_bytes = segment_bytes;
+            segments.fit_segments(&mut self.segments.pool, &self.config);
         }
     }
 
@@ -358,12 +358,12 @@ impl Core {
     pub(crate) fn use_stream(&mut self, slot: u32, has_stream: bool) {
         let session = self.sessions.at_mut(slot as usize);
         let Some(session) = session else { return };
-        let Some(datagram) = session.datagram.as_deref_mut() else { return };
-        if !datagram.able.has_datagrams {
+        let Some(segments) = session.segments.as_deref_mut() else { return };
+        if !segments.able.has_datagrams {
             return;
         }
-        let able = Capabilities { has_stream, ..datagram.able };
-        if datagram.set_capabilities(able, &self.config) && session.has_waiting() {
+        let able = Capabilities { has_stream, ..segments.able };
+        if segments.set_capabilities(able, &self.config) && session.has_waiting() {
             // Waiting sends may have another transport now.
             self.unblocked.push(slot);
         }
@@ -374,13 +374,13 @@ impl Core {
     /// RR-SHM-8.
     pub(crate) fn use_ring(&mut self, slot: u32, ring: Option<u32>) {
         let Some(session) = self.sessions.at_mut(slot as usize) else { return };
-        let Some(datagram) = session.datagram.as_deref_mut() else { return };
+        let Some(segments) = session.segments.as_deref_mut() else { return };
         // Sessions with checksums need them on memory copies too, and pieces have none.
         let piece_ring = ring.filter(|_| !session.has_checksums);
-        let before = datagram.able;
+        let before = segments.able;
         let (has_ring, takes_pieces) = (ring.is_some(), piece_ring.is_some());
-        datagram.able = Capabilities { has_ring, takes_pieces, ..before };
-        datagram.fit_segments(&mut self.datagrams.segments, &self.config);
+        segments.able = Capabilities { has_ring, takes_pieces, ..before };
+        segments.fit_segments(&mut self.segments.pool, &self.config);
         if before.takes_pieces != takes_pieces && session.has_waiting() {
             // Waiting sends may have another transport now.
             self.unblocked.push(slot);
@@ -393,12 +393,12 @@ impl Core {
 
     /// Returns the longest message that is sent eagerly to a session's peer, in bytes.
     pub(crate) fn eager_limit_for(&self, session: &Session) -> u32 {
-        let limit = session.datagram.as_deref().map_or(0, |it| it.protocol.eager_max());
+        let limit = session.segments.as_deref().map_or(0, |it| it.protocol.eager_max());
         limit.min(self.config.eager_limit).min(session.eager_limit.bytes())
     }
 
     fn clamp_segment(&self, segment_bytes: usize) -> usize {
-        segment_bytes.clamp(SEGMENT_BYTES_MIN, self.datagrams.segments.buffer_bytes())
+        segment_bytes.clamp(SEGMENT_BYTES_MIN, self.segments.pool.buffer_bytes())
     }
 
     /// Returns whether a session has nothing queued, and everything sent is acknowledged, or,
@@ -434,12 +434,12 @@ impl Core {
     /// RR-END-5.
     pub(super) fn may_lose_completed(&self, slot: u32) -> bool {
         let Some(session) = self.sessions.at(slot as usize) else { return false };
-        let Some(datagram) = session.datagram.as_deref() else { return false };
-        let segments = &self.datagrams.segments;
-        let first = datagram.outstanding.first(segments);
+        let Some(segments) = session.segments.as_deref() else { return false };
+        let pool = &self.segments.pool;
+        let first = segments.outstanding.first(pool);
         let mut outstanding =
-            std::iter::successors(first, |&id| datagram.outstanding.next(segments, id));
-        outstanding.any(|id| segments.get(id).is_some_and(|segment| segment.completes_unacked))
+            std::iter::successors(first, |&id| segments.outstanding.next(pool, id));
+        outstanding.any(|id| pool.get(id).is_some_and(|segment| segment.completes_unacked))
     }
 
     /// Returns whether a peer that ends the session now has everything except the goodbye: that is
@@ -447,7 +447,7 @@ impl Core {
     pub(crate) fn is_goodbye_under_way(&self, slot: u32) -> bool {
         let session = self.sessions.at(slot as usize);
         session.is_some_and(|session| {
-            let is_under_way = match session.datagram.as_deref() {
+            let is_under_way = match session.segments.as_deref() {
                 Some(it) if it.able.has_datagrams => it.outstanding.len() <= 1,
                 _ => !session.has_unsent(),
             };
@@ -459,7 +459,7 @@ impl Core {
     pub(in crate::proto) fn frames_moved(&self, slot: u32) -> u64 {
         let session = self.sessions.at(slot as usize);
         session.map_or(0, |session| {
-            let made = session.datagram.as_deref().map_or(0, |datagram| datagram.next_frame);
+            let made = session.segments.as_deref().map_or(0, |segments| segments.next_frame);
             u64::from(made) + u64::from(session.expected_frame)
         })
     }
@@ -468,12 +468,12 @@ impl Core {
     pub(crate) fn shrink_session(&mut self, slot: u32) {
         let Some(session) = self.sessions.at_mut(slot as usize) else { return };
         session.shrink();
-        if let Some(datagram) = session.datagram.as_deref_mut()
-            && datagram.outstanding.len() == 0
+        if let Some(segments) = session.segments.as_deref_mut()
+            && segments.outstanding.len() == 0
         {
-            datagram.chain.shrink(datagram.next_frame);
-            datagram.arrivals.shrink();
-            datagram.reorder_buffer.shrink();
+            segments.chain.shrink(segments.next_frame);
+            segments.arrivals.shrink();
+            segments.reorder_buffer.shrink();
         }
     }
 
@@ -481,25 +481,25 @@ impl Core {
     /// since the frames that they wait for will not arrive.
     ///
     /// RR-DGRAM-9.
-    pub(super) fn end_datagrams(&mut self, slot: u32) {
+    pub(super) fn drop_segments(&mut self, slot: u32) {
         let Some(session) = self.sessions.at_mut(slot as usize) else { return };
-        let Some(mut datagram) = session.datagram.take() else { return };
-        let segments = &mut self.datagrams.segments;
-        while let Some(id) = datagram.outstanding.first(segments) {
-            datagram.outstanding.unlink(segments, id);
+        let Some(mut segments) = session.segments.take() else { return };
+        let pool = &mut self.segments.pool;
+        while let Some(id) = segments.outstanding.first(pool) {
+            segments.outstanding.unlink(pool, id);
             if planted!(LeakSegments) {
                 continue;
             }
-            if let Some(segment) = segments.take(id) {
-                segments.recycle(segment);
+            if let Some(segment) = pool.take(id) {
+                pool.recycle(segment);
             }
         }
-        for held in datagram.reorder_buffer.drain() {
+        for held in segments.reorder_buffer.drain() {
             session.envelopes.consume(1);
             session.bytes.consume(held.payload_bytes as u32);
             self.unexpected.give_back(held.payload);
         }
-        if let Some(bulk) = &datagram.bulk {
+        if let Some(bulk) = &segments.bulk {
             self.end_bulk(bulk);
         }
         self.end_pieces(slot);

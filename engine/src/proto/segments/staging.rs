@@ -11,7 +11,7 @@ use super::super::operation::{OperationState, Serving};
 use super::super::send::{SendRequest, Staged, eager_header, rts_header};
 use super::super::session::Session;
 use super::super::table::Id;
-use super::Datagram;
+use super::Segments;
 use super::protocol::{PullMethod, Route};
 use super::room::Pushed;
 use super::segment::SegmentPool;
@@ -73,17 +73,17 @@ pub(crate) fn stage_in_segment<'a>(
     let data = DataBytes::of(request.data);
     let data = data.as_slice();
     let bytes = (EAGER_HEADER_BYTES + data.len()).saturating_add(request.length as usize);
-    let datagram = session.datagram.as_deref_mut()?;
-    let pushed = match datagram.protocol.route(request.length, data.len()) {
-        Route::Segment => datagram.push_message(pool, slot, bytes, request.hint),
-        Route::Stream if datagram.protocol.pulls_beside(request.length, datagram.long_held) => None,
-        Route::Stream => datagram.push_long(pool, slot, bytes),
+    let segments = session.segments.as_deref_mut()?;
+    let pushed = match segments.protocol.route(request.length, data.len()) {
+        Route::Segment => segments.push_message(pool, slot, bytes, request.hint),
+        Route::Stream if segments.protocol.pulls_beside(request.length, segments.long_held) => None,
+        Route::Stream => segments.push_long(pool, slot, bytes),
         Route::Pull(_) => None,
     };
     let Pushed { frame, base, segment, .. } = pushed?;
     let stream = (request.endpoint, target, request.context);
     let mut header = eager_header(request, target, 0, 0);
-    header.set_predecessor_distance(datagram.chain.follow(stream, frame, base));
+    header.set_predecessor_distance(segments.chain.follow(stream, frame, base));
     session.envelope_credit.spend(1);
     session.byte_credit.spend(request.length as u32);
     segment.completes_unacked = true;
@@ -101,17 +101,17 @@ pub(crate) fn stage_in_segment<'a>(
 /// datagram, or uses the stream.
 #[inline]
 pub(crate) fn stage_put<'a>(
-    datagram: &mut Datagram,
+    segments: &mut Segments,
     pool: &'a mut SegmentPool,
     slot: u32,
     header: &OneSided,
     hint: Hint,
 ) -> Option<&'a mut [u8]> {
     let bytes = ONE_SIDED_HEADER_BYTES + header.length.get() as usize;
-    let pushed = if bytes > datagram.frame_bytes_max() {
-        datagram.push_long(pool, slot, bytes)
+    let pushed = if bytes > segments.frame_bytes_max() {
+        segments.push_long(pool, slot, bytes)
     } else {
-        datagram.push_message(pool, slot, bytes, hint)
+        segments.push_message(pool, slot, bytes, hint)
     };
     let Pushed { segment, .. } = pushed?;
     segment.completes_unacked = true;
@@ -132,22 +132,22 @@ impl Core {
         course: Course,
     ) -> Option<Id> {
         let session = self.sessions.at_mut(slot as usize)?;
-        let datagram = session.datagram.as_deref_mut()?;
-        let pool = &mut self.datagrams.segments;
+        let segments = session.segments.as_deref_mut()?;
+        let pool = &mut self.segments.pool;
         let length = header.as_bytes().len();
         let data = DataBytes::of(request.data);
         let data = data.as_slice();
         let room = length + data.len() + course.payload;
         let pushed = if course.is_long {
-            datagram.push_long(pool, slot, room)
-        } else if room <= datagram.frame_bytes_max() {
-            datagram.push_message(pool, slot, room, request.hint)
+            segments.push_long(pool, slot, room)
+        } else if room <= segments.frame_bytes_max() {
+            segments.push_message(pool, slot, room, request.hint)
         } else {
             None
         };
         let Pushed { frame, base, id, segment } = pushed?;
         let stream = (request.endpoint, target, request.context);
-        header.set_predecessor_distance(datagram.chain.follow(stream, frame, base));
+        header.set_predecessor_distance(segments.chain.follow(stream, frame, base));
         if !planted!(SkipCredit) {
             session.envelope_credit.spend(1);
         }
@@ -204,7 +204,7 @@ impl Core {
         if completes {
             self.operations.remove(id);
         }
-        let Some(segment) = self.datagrams.segments.get_mut(segment) else {
+        let Some(segment) = self.segments.pool.get_mut(segment) else {
             return Staged::Blocked;
         };
         if !is_pulled && level == CompletionLevel::Delivery {
@@ -227,8 +227,8 @@ impl Core {
         let SendRequest { length, hint, .. } = *request;
         let data_bytes = request.data_bytes();
         let session = self.sessions.at(slot as usize)?;
-        let datagram = session.datagram.as_deref()?;
-        let protocol = &datagram.protocol;
+        let segments = session.segments.as_deref()?;
+        let protocol = &segments.protocol;
         let eager_limit = u64::from(self.eager_limit_for(session));
         let bytes_left = u64::from(session.byte_credit.available());
         let pull = Route::Pull(protocol.pull_method(length));
@@ -237,7 +237,7 @@ impl Core {
             // A peer may pull messages that could have been sent eagerly.
             _ if rare!("a short message that is pulled", 20) => pull,
             Route::Segment => Route::Segment,
-            Route::Stream if protocol.pulls_beside(length, datagram.long_held) => pull,
+            Route::Stream if protocol.pulls_beside(length, segments.long_held) => pull,
             _ if session.eager_limit.is_pull_due(length) => pull,
             route => route,
         };
@@ -251,16 +251,16 @@ impl Core {
             }
             Route::Pull(_) => {
                 let first = u64::from(self.config.rts_bytes).min(length).min(bytes_left);
-                let room = datagram.frame_bytes_max() - RTS_HEADER_BYTES - data_bytes;
+                let room = segments.frame_bytes_max() - RTS_HEADER_BYTES - data_bytes;
                 (RTS_HEADER_BYTES, (first.min(eager_limit) as usize).min(room), false)
             }
         };
-        let pool = &self.datagrams.segments;
+        let pool = &self.segments.pool;
         let room = header + data_bytes + payload;
         let has_room = if is_long {
-            datagram.has_room_for_long(pool, room)
+            segments.has_room_for_long(pool, room)
         } else {
-            datagram.has_room(pool, room, false)
+            segments.has_room(pool, room, false)
         };
         let course = Course { route, payload, is_long, has_source };
         (session.envelope_credit.available() > 0 && has_room).then_some(course)

@@ -73,18 +73,18 @@ impl Net {
         for (number, engine) in self.engines.iter().enumerate() {
             let core = &engine.core;
             assert_eq!((core.operations.len(), engine.memory.copies.len()), (0, 0));
-            assert_eq!(core.datagrams.segments.allocated_bytes().1, 0);
-            assert_eq!(core.datagrams.pulls.bytes(), 0);
+            assert_eq!(core.segments.pool.allocated_bytes().1, 0);
+            assert_eq!(core.segments.pulls.bytes(), 0);
             assert_eq!(core.unexpected.held_bytes().0, 0);
             for (&peer, &slot) in &engine.slots {
                 let session = core.sessions.at(slot as usize).unwrap();
                 // Messages that were unexpected when a session ended are no longer counted there.
-                let Some(datagram) = session.datagram.as_deref() else { continue };
+                let Some(segments) = session.segments.as_deref() else { continue };
                 assert_eq!((session.envelopes.held(), session.bytes.held()), (0, 0));
                 let other = &self.engines[peer];
                 let there = other.core.sessions.at(other.slots[&number] as usize).unwrap();
-                let theirs = there.datagram.as_deref().unwrap();
-                assert_eq!(datagram.next_frame, theirs.arrivals.expected());
+                let theirs = there.segments.as_deref().unwrap();
+                assert_eq!(segments.next_frame, theirs.arrivals.expected());
                 assert_eq!(session.byte_credit.available(), there.bytes.left());
                 assert_eq!(session.envelope_credit.available(), there.envelopes.left());
             }
@@ -144,12 +144,12 @@ fn lost_message_delays_its_own_context_only() {
 
 /// Advances the frame numbers to engine 1, as other flows would.
 fn skip_frames(net: &mut Net, count: u32) {
-    let sender = net.engines[0].core.sessions.at_mut(0).unwrap().datagram.as_deref_mut().unwrap();
+    let sender = net.engines[0].core.sessions.at_mut(0).unwrap().segments.as_deref_mut().unwrap();
     sender.next_frame = sender.next_frame.wrapping_add(count);
     let next = sender.next_frame;
     let session = net.engines[1].core.sessions.at_mut(0).unwrap();
     (session.expected_frame, session.announced_ack) = (next, next);
-    session.datagram.as_deref_mut().unwrap().arrivals = Arrivals::starting_at(next);
+    session.segments.as_deref_mut().unwrap().arrivals = Arrivals::starting_at(next);
 }
 
 /// A flow is idle until the low bits of its last number equal those of a missing one.
@@ -363,7 +363,7 @@ fn credit_update_in_a_lost_datagram_is_repeated() {
 #[test]
 fn control_frames_overtake_blocked_messages() {
     let mut net = net();
-    net.engines[0].core.datagrams.segments = super::segment::SegmentPool::new(2048, 2 * 2048);
+    net.engines[0].core.segments.pool = super::segment::SegmentPool::new(2048, 2 * 2048);
     for context in 0..10 {
         net.send(flow(context), 200, CompletionLevel::Inject);
     }
@@ -489,7 +489,7 @@ fn pools_do_not_grow_once_warm() {
             }
         }
         net.settle(500);
-        most.push(net.engines[0].core.datagrams.segments.allocated_bytes().0);
+        most.push(net.engines[0].core.segments.pool.allocated_bytes().0);
         assert!(round < 20 || most[round] == most[10], "{most:?}");
     }
     net.check();

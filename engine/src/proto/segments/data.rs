@@ -125,7 +125,7 @@ impl Core {
     /// Returns the bulk state of a session whose bulk data goes in datagrams.
     fn bulk_of(&mut self, slot: u32) -> Option<&mut Bulk> {
         let session = self.sessions.at_mut(slot as usize)?;
-        session.datagram.as_deref_mut()?.bulk.as_deref_mut()
+        session.segments.as_deref_mut()?.bulk.as_deref_mut()
     }
 
     // ---- The receiver ----
@@ -133,8 +133,8 @@ impl Core {
     /// Returns whether the ranges of a session are granted in datagrams.
     pub(crate) fn pulls_by_datagram(&self, slot: u32) -> bool {
         let session = self.sessions.at(slot as usize);
-        let datagram = session.and_then(|session| session.datagram.as_deref());
-        datagram.is_some_and(|datagram| datagram.bulk.is_some())
+        let segments = session.and_then(|session| session.segments.as_deref());
+        segments.is_some_and(|segments| segments.bulk.is_some())
     }
 
     /// Returns whether one more grant of `chunk` bytes may be sent, with at most `horizon` bytes of
@@ -144,7 +144,7 @@ impl Core {
     /// RR-BULK-3.
     pub(crate) fn may_pull(&mut self, slot: u32, chunk: u64, horizon: u64) -> bool {
         let window = self.config.datagram_window_bytes;
-        let is_full = self.datagrams.pulls.bytes + chunk > window;
+        let is_full = self.segments.pulls.bytes + chunk > window;
         let session = self.sessions.at(slot as usize);
         let is_first = session.is_some_and(|session| session.pulls.has_first());
         let Some(bulk) = self.bulk_of(slot) else { return false };
@@ -155,7 +155,7 @@ impl Core {
             return true;
         }
         if !std::mem::replace(&mut bulk.is_waiting, true) {
-            let waiting = &mut self.datagrams.pulls.waiting;
+            let waiting = &mut self.segments.pulls.waiting;
             if is_first { waiting.push_front(slot) } else { waiting.push_back(slot) }
         }
         false
@@ -171,7 +171,7 @@ impl Core {
     ) {
         let Some(bulk) = self.bulk_of(slot) else { return };
         bulk.pulled_bytes += u64::from(length);
-        self.datagrams.pulls.bytes += u64::from(length);
+        self.segments.pulls.bytes += u64::from(length);
         let grant = Grant {
             kind: frame::KIND_GRANT,
             eager_class: 0,
@@ -190,7 +190,7 @@ impl Core {
     fn note_pulled(&mut self, slot: u32, bytes: u64) {
         let Some(bulk) = self.bulk_of(slot) else { return };
         bulk.pulled_bytes -= bytes;
-        self.datagrams.pulls.bytes -= bytes;
+        self.segments.pulls.bytes -= bytes;
         self.wake_pulls();
         let session = self.sessions.at(slot as usize);
         if session.is_some_and(|session| !session.pulls.is_empty()) {
@@ -200,10 +200,10 @@ impl Core {
 
     /// Lets the session that has waited longest grant, if there is space.
     fn wake_pulls(&mut self) {
-        if self.datagrams.pulls.bytes >= self.config.datagram_window_bytes {
+        if self.segments.pulls.bytes >= self.config.datagram_window_bytes {
             return;
         }
-        if let Some(slot) = self.datagrams.pulls.waiting.pop_front() {
+        if let Some(slot) = self.segments.pulls.waiting.pop_front() {
             if let Some(bulk) = self.bulk_of(slot) {
                 bulk.is_waiting = false;
             }
@@ -273,7 +273,7 @@ impl Core {
         let missing = pulling.granted.saturating_sub(pulling.arrived);
         let missing = if pulling.ring.is_some() { 0 } else { missing };
         let ranges = std::mem::take(&mut pulling.ranges);
-        self.datagrams.pulls.recycle(ranges);
+        self.segments.pulls.recycle(ranges);
         if missing > 0 {
             self.note_pulled(slot, missing);
         }
@@ -281,7 +281,7 @@ impl Core {
 
     /// Releases the outstanding grants of a session that ends.
     pub(super) fn end_bulk(&mut self, bulk: &Bulk) {
-        self.datagrams.pulls.bytes -= bulk.pulled_bytes;
+        self.segments.pulls.bytes -= bulk.pulled_bytes;
         self.wake_pulls();
     }
 
@@ -313,14 +313,14 @@ impl Core {
         }
         let range = Outgoing { operation: id, receive_operation, offset, length, chunk: 0 };
         let session = self.sessions.at_mut(slot as usize);
-        let datagram = session.and_then(|session| session.datagram.as_deref_mut());
-        if let Some(bulk) = datagram.and_then(|datagram| datagram.bulk.as_deref_mut()) {
+        let segments = session.and_then(|session| session.segments.as_deref_mut());
+        if let Some(bulk) = segments.and_then(|segments| segments.bulk.as_deref_mut()) {
             if bulk.granted.len() >= GRANTED_MAX {
                 return Err(FrameError::AnswersWait(bulk.granted.len()));
             }
             let at = place_of(&bulk.granted, &self.operations, hint);
             bulk.granted.insert(at, range);
-            bulk.feed(slot, &mut self.datagrams.pulls);
+            bulk.feed(slot, &mut self.segments.pulls);
         }
         Ok(())
     }
@@ -328,12 +328,12 @@ impl Core {
     /// Stages the next bytes of messages that go in datagrams while there is space: sessions are
     /// queued again when segments are sent or acknowledged.
     pub(crate) fn stage_data(&mut self) -> Option<StagedData<'_>> {
-        while let Some(&slot) = self.datagrams.pulls.feeding.last() {
+        while let Some(&slot) = self.segments.pulls.feeding.last() {
             if let Some((operation, offset, segment, length)) = self.push_data(slot) {
-                let segment = self.datagrams.segments.get_mut(segment)?;
+                let segment = self.segments.pool.get_mut(segment)?;
                 return Some(StagedData { operation, offset, room: segment.newest(length) });
             }
-            self.datagrams.pulls.feeding.pop();
+            self.segments.pulls.feeding.pop();
             if let Some(bulk) = self.bulk_of(slot) {
                 bulk.is_feeding = false;
             }
@@ -346,28 +346,28 @@ impl Core {
     fn push_data(&mut self, slot: u32) -> Option<(Id, u64, Id, usize)> {
         loop {
             let session = self.sessions.at_mut(slot as usize)?;
-            let datagram = session.datagram.as_deref_mut()?;
-            let front = datagram.bulk.as_deref_mut()?.granted.front_mut()?;
+            let segments = session.segments.as_deref_mut()?;
+            let front = segments.bulk.as_deref_mut()?.granted.front_mut()?;
             let range = *front;
             let found = self.operations.get(range.operation);
             if !found.is_some_and(Operation::serves) {
                 // The send has ended: its receiver abandoned it, or it failed.
-                datagram.bulk.as_deref_mut()?.granted.pop_front();
+                segments.bulk.as_deref_mut()?.granted.pop_front();
                 self.refuse_grant(slot, DATAGRAM_LANE, range.receive_operation);
                 continue;
             }
-            let pool = &mut self.datagrams.segments;
-            if datagram.unsent_bulk() >= UNSENT_MAX {
+            let pool = &mut self.segments.pool;
+            if segments.unsent_bulk() >= UNSENT_MAX {
                 return None;
             }
-            let room = datagram.frame_bytes_max() - DATA_HEADER_BYTES;
+            let room = segments.frame_bytes_max() - DATA_HEADER_BYTES;
             let length = room.min(range.length as usize);
-            let segment = datagram.push_alone(pool, slot, DATA_HEADER_BYTES + length)?;
-            let front = datagram.bulk.as_deref_mut()?.granted.front_mut()?;
+            let segment = segments.push_alone(pool, slot, DATA_HEADER_BYTES + length)?;
+            let front = segments.bulk.as_deref_mut()?.granted.front_mut()?;
             front.offset += length as u64;
             front.length -= length as u32;
             if front.length == 0 {
-                datagram.bulk.as_deref_mut()?.granted.pop_front();
+                segments.bulk.as_deref_mut()?.granted.pop_front();
             }
             let header = Data {
                 kind: frame::KIND_DATA,

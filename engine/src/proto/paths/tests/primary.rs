@@ -16,8 +16,8 @@ fn talk(net: &mut Net, millis: u64) {
     }
 }
 
-fn carriers(net: &Net) -> [Option<u16>; 2] {
-    both(net, Engine::carrier)
+fn primaries(net: &Net) -> [Option<u16>; 2] {
+    both(net, Engine::primary)
 }
 
 /// Returns the path events reported to an engine for one of its rails.
@@ -35,7 +35,7 @@ fn payloads(net: &Net, engine: usize, rail: usize, since_ns: u64) -> usize {
 #[test]
 fn primary_path_moves_from_a_suspect_path_and_returns() {
     let mut net = two_paths([0; RAILS]);
-    assert_eq!(carriers(&net), [Some(FIRST); 2]);
+    assert_eq!(primaries(&net), [Some(FIRST); 2]);
     talk(&mut net, 20);
     assert_eq!((payloads(&net, OPENER, 1, 0), payloads(&net, ACCEPTOR, 1, 0)), (0, 0));
     let by_stream = net.engines[OPENER].by_stream;
@@ -45,7 +45,7 @@ fn primary_path_moves_from_a_suspect_path_and_returns() {
         net.send_one(OPENER);
     }
     assert_eq!(payloads(&net, OPENER, 0, cut_ns), 3);
-    let moved_ns = net.run_to(10 * MILLI, |net| carriers(net)[OPENER] == Some(OTHER));
+    let moved_ns = net.run_to(10 * MILLI, |net| primaries(net)[OPENER] == Some(OTHER));
     assert!(moved_ns < 5 * MILLI, "{moved_ns}");
     assert_eq!(reported(&net, OPENER, 0).last().unwrap().0, Phase::Suspect);
     assert!(net.engines[OPENER].path(FIRST).is_held);
@@ -55,7 +55,7 @@ fn primary_path_moves_from_a_suspect_path_and_returns() {
     net.assert_all_received();
     talk(&mut net, 150);
     net.assert_all_received();
-    assert_eq!(carriers(&net), [Some(OTHER); 2]);
+    assert_eq!(primaries(&net), [Some(OTHER); 2]);
     assert_eq!(reported(&net, OPENER, 0).last().unwrap().0, Phase::Down);
     // Only probes are sent where nothing answers.
     assert_eq!(payloads(&net, OPENER, 0, cut_ns + 5 * MILLI), 0);
@@ -66,7 +66,7 @@ fn primary_path_moves_from_a_suspect_path_and_returns() {
     // It answers again: after several answers it is the first of two equal paths.
     net.set_gates(0, Gate::Open);
     let healed_ns = net.now_ns();
-    while carriers(&net) != [Some(FIRST); 2] {
+    while primaries(&net) != [Some(FIRST); 2] {
         talk(&mut net, 1);
         assert!(net.now_ns() < healed_ns + 200 * MILLI, "{:?}", net.engines[OPENER].paths());
     }
@@ -96,7 +96,7 @@ fn duplicates_across_paths_are_delivered_once() {
         net.send_one(OPENER);
         net.send_one(ACCEPTOR);
     }
-    net.run_to(10 * MILLI, |net| carriers(net) == [Some(OTHER); 2]);
+    net.run_to(10 * MILLI, |net| primaries(net) == [Some(OTHER); 2]);
     net.run_for(5 * LATENCY_NS);
     net.assert_all_received();
     let late = net.held.iter().filter(|it| it.has_payload()).count();
@@ -123,7 +123,7 @@ fn rail_without_carrier_is_abandoned_at_once() {
     let now_ns = net.now_ns();
     let engine = &mut net.engines[OPENER];
     engine.paths.handle_link(&mut engine.core, now_ns, 0, false);
-    assert_eq!(engine.carrier(), Some(OTHER));
+    assert_eq!(engine.primary(), Some(OTHER));
     assert!(engine.paths.is_rail_down(0) && !engine.paths.is_rail_down(1));
     // RR-PATH-8
     assert!(engine.path(FIRST).needs_sum && !engine.path(OTHER).needs_sum);
@@ -134,17 +134,17 @@ fn rail_without_carrier_is_abandoned_at_once() {
     let now_ns = net.now_ns();
     let engine = &mut net.engines[OPENER];
     engine.paths.handle_link(&mut engine.core, now_ns, 0, true);
-    assert_eq!(engine.carrier(), Some(OTHER), "carrier is a hint: the path must answer");
+    assert_eq!(engine.primary(), Some(OTHER), "primary is a hint: the path must answer");
     net.set_gates(0, Gate::Open);
     talk(&mut net, 100);
-    assert_eq!(carriers(&net), [Some(FIRST); 2]);
+    assert_eq!(primaries(&net), [Some(FIRST); 2]);
     net.assert_all_received();
 }
 
 /// RR-RAIL-4
 #[test]
 fn primary_path_follows_rail_preferences() {
-    for (roles, carrier) in [
+    for (roles, primary) in [
         ([0, ROLE_PREFERRED], OTHER),
         ([ROLE_BACKUP, 0], OTHER),
         ([0, ROLE_BACKUP], FIRST),
@@ -152,15 +152,15 @@ fn primary_path_follows_rail_preferences() {
     ] {
         let mut net = two_paths(roles);
         talk(&mut net, 10);
-        assert_eq!(carriers(&net), [Some(carrier); 2], "{roles:?}");
-        let rail = usize::from(carrier != FIRST);
+        assert_eq!(primaries(&net), [Some(primary); 2], "{roles:?}");
+        let rail = usize::from(primary != FIRST);
         net.set_gates(rail, Gate::Cut);
         talk(&mut net, 20);
-        let other = if carrier == FIRST { OTHER } else { FIRST };
-        assert_eq!(carriers(&net), [Some(other); 2], "{roles:?}");
+        let other = if primary == FIRST { OTHER } else { FIRST };
+        assert_eq!(primaries(&net), [Some(other); 2], "{roles:?}");
         net.set_gates(rail, Gate::Open);
         talk(&mut net, 200);
-        assert_eq!(carriers(&net), [Some(carrier); 2], "{roles:?}");
+        assert_eq!(primaries(&net), [Some(primary); 2], "{roles:?}");
         net.assert_all_received();
     }
 }
@@ -171,7 +171,7 @@ fn lowest_latency_of_equal_paths_is_primary() {
     let mut net = two_paths([0; RAILS]);
     net.links.iter_mut().for_each(|links| links[0].config.delay_ns += 200_000);
     talk(&mut net, 100);
-    assert_eq!(carriers(&net), [Some(OTHER); 2]);
+    assert_eq!(primaries(&net), [Some(OTHER); 2]);
     net.run_for(5 * MILLI);
     net.assert_all_received();
 }
@@ -188,7 +188,7 @@ fn segments_use_tcp_until_a_path_answers() {
     let by_stream = net.engines[OPENER].by_stream;
     net.send_one(OPENER);
     net.send_one(ACCEPTOR);
-    net.run_to(500 * MILLI, |net| carriers(net) == [None; 2]);
+    net.run_to(500 * MILLI, |net| primaries(net) == [None; 2]);
     net.run_for(2 * STREAM_NS);
     assert!(net.engines[OPENER].by_stream > by_stream);
     net.assert_all_received();
@@ -203,7 +203,7 @@ fn segments_use_tcp_until_a_path_answers() {
     // The first path to answer is needed, and carries segments at once.
     net.set_gates(1, Gate::Open);
     talk(&mut net, 100);
-    assert_eq!(carriers(&net), [Some(OTHER); 2]);
+    assert_eq!(primaries(&net), [Some(OTHER); 2]);
     assert_eq!(net.engines[OPENER].paths().silent_since_ns(), None);
     let by_stream = net.engines[OPENER].by_stream;
     talk(&mut net, 20);
@@ -235,7 +235,7 @@ fn suspended_peer_does_not_fail_paths() {
         "{:?}",
         net.engines[OPENER].path_changes
     );
-    assert_eq!(carriers(&net), [Some(FIRST); 2]);
+    assert_eq!(primaries(&net), [Some(FIRST); 2]);
     net.run_for(20 * MILLI);
     net.assert_all_received();
 }

@@ -56,9 +56,9 @@ impl Core {
             return taken;
         }
         let Some(session) = self.sessions.at_mut(slot as usize) else { return taken };
-        let Some(datagram) = session.datagram.as_deref_mut() else { return taken };
+        let Some(segments) = session.segments.as_deref_mut() else { return taken };
         // With no buffered and no missing message, each is next in order.
-        if !datagram.arrivals.is_next(first) || !datagram.reorder_buffer.holds_nothing() {
+        if !segments.arrivals.is_next(first) || !segments.reorder_buffer.holds_nothing() {
             return taken;
         }
         // Usually all are from one sender and to one receiver.
@@ -132,8 +132,8 @@ impl Core {
         }
         if taken.frames > 0 {
             session.message_ns = now_ns;
-            datagram.arrivals.note_next(u32::from(taken.frames));
-            session.expected_frame = datagram.arrivals.expected();
+            segments.arrivals.note_next(u32::from(taken.frames));
+            session.expected_frame = segments.arrivals.expected();
         }
         if is_extended {
             self.mark_dirty(slot);
@@ -160,9 +160,9 @@ impl Core {
             return taken;
         }
         let Some(session) = self.sessions.at_mut(slot as usize) else { return taken };
-        let Some(datagram) = session.datagram.as_deref_mut() else { return taken };
+        let Some(segments) = session.segments.as_deref_mut() else { return taken };
         let first = first.wrapping_add(u32::from(taken.frames));
-        if !datagram.arrivals.is_next(first) || !datagram.reorder_buffer.holds_nothing() {
+        if !segments.arrivals.is_next(first) || !segments.reorder_buffer.holds_nothing() {
             return taken;
         }
         let before = taken.frames;
@@ -201,8 +201,8 @@ impl Core {
         }
         if taken.frames > before {
             session.message_ns = now_ns;
-            datagram.arrivals.note_next(u32::from(taken.frames - before));
-            session.expected_frame = datagram.arrivals.expected();
+            segments.arrivals.note_next(u32::from(taken.frames - before));
+            session.expected_frame = segments.arrivals.expected();
         }
         taken
     }

@@ -1,6 +1,6 @@
 //! Space for frames in the segments of a session.
 
-use super::Datagram;
+use super::Segments;
 use super::protocol::Route;
 use super::segment::{LONG_PAYLOAD_BYTES, Place, SegmentBuffer, SegmentPool};
 use super::window::FRAMES_MAX;
@@ -19,7 +19,7 @@ const LONG_UNSENT_MAX: usize = 1;
 /// The same without datagrams, where they wait among short ones.
 const LONG_UNSENT_ALONE_MAX: usize = 4;
 
-/// Space for a frame, as found by [`Datagram::push`].
+/// Space for a frame, as found by [`Segments::push`].
 pub(super) struct Pushed<'a> {
     /// Its number.
     pub(super) frame: u32,
@@ -30,7 +30,7 @@ pub(super) struct Pushed<'a> {
     pub(super) segment: &'a mut SegmentBuffer,
 }
 
-impl Datagram {
+impl Segments {
     /// Returns the first frame that is not known to have arrived.
     #[inline]
     pub(super) fn base(&self, pool: &SegmentPool) -> u32 {

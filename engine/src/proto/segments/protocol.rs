@@ -6,7 +6,7 @@
 //! | [`Route::Stream`] | `stream_max` | a frame in a long segment on the TCP stream |
 //! | [`Route::Pull`] | any | a request to send; pulled by a [`PullMethod`] |
 //!
-//! A row whose carrier the session lacks is empty. The table changes with what the session can do
+//! A row whose transport the session lacks is empty. The table changes with what the session can do
 //! and with the length of its segments, and with nothing else: what changes from message to message
 //! (credit, the eager limit, what is outstanding) decides only between a row and the request to
 //! send.

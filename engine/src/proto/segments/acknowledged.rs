@@ -4,11 +4,11 @@ use super::super::core::Core;
 use super::super::effects::{Effects, Ended};
 use super::super::operation::OperationState;
 use super::super::table::Id;
-use super::Datagram;
+use super::Segments;
 use super::segment::{Place, SegmentBuffer};
 use super::window::is_before;
 
-impl Datagram {
+impl Segments {
     /// Returns whether a peer that has received all frames before `ack` has those of a segment.
     /// Acknowledgements of frames that were never sent are ignored.
     #[inline]
@@ -29,7 +29,7 @@ impl Core {
         effects: &mut impl Effects,
     ) {
         let id = Id::from_u64(token);
-        let was_sent = self.datagrams.segments.get(id).is_some_and(|segment| {
+        let was_sent = self.segments.pool.get(id).is_some_and(|segment| {
             segment.session == slot && matches!(segment.place, Place::Flying | Place::Lost)
         });
         if was_sent {
@@ -42,20 +42,20 @@ impl Core {
     /// RR-SEG-3.
     #[inline]
     pub(super) fn handle_frame_ack(&mut self, slot: u32, ack: u32, effects: &mut impl Effects) {
-        let pool = &mut self.datagrams.segments;
+        let pool = &mut self.segments.pool;
         let session = self.sessions.at_mut(slot as usize);
         let Some(session) = session else { return };
         let has_waiting = session.has_waiting();
-        let Some(datagram) = session.datagram.as_deref_mut() else { return };
+        let Some(segments) = session.segments.as_deref_mut() else { return };
         // Usually only memory is released.
         let is_plain = !has_waiting
             && session.control.is_empty()
-            && datagram.bulk.is_none()
-            && !datagram.update_due
+            && segments.bulk.is_none()
+            && !segments.update_due
             && shortcut!("acknowledged segments that only hold memory");
         loop {
-            let oldest = datagram.outstanding.oldest(pool);
-            let Some(segment) = oldest.filter(|it| datagram.is_acked(it, ack)) else { return };
+            let oldest = segments.outstanding.oldest(pool);
+            let Some(segment) = oldest.filter(|it| segments.is_acked(it, ack)) else { return };
             let is_plain = is_plain
                 && segment.place == Place::Flying
                 && !segment.is_long
@@ -63,7 +63,7 @@ impl Core {
             if !is_plain {
                 break;
             }
-            if let Some(segment) = datagram.outstanding.take_oldest(pool) {
+            if let Some(segment) = segments.outstanding.take_oldest(pool) {
                 pool.recycle(segment);
             }
         }
@@ -73,13 +73,13 @@ impl Core {
     /// Completes [`Self::handle_frame_ack`] where sends or credit depend on the segments.
     fn release_acked(&mut self, slot: u32, ack: u32, effects: &mut impl Effects) {
         loop {
-            let pool = &self.datagrams.segments;
+            let pool = &self.segments.pool;
             let session = self.sessions.at(slot as usize);
-            let Some(datagram) = session.and_then(|session| session.datagram.as_deref()) else {
+            let Some(segments) = session.and_then(|session| session.segments.as_deref()) else {
                 return;
             };
-            let Some(id) = datagram.outstanding.first(pool) else { return };
-            if !pool.get(id).is_some_and(|segment| datagram.is_acked(segment, ack)) {
+            let Some(id) = segments.outstanding.first(pool) else { return };
+            if !pool.get(id).is_some_and(|segment| segments.is_acked(segment, ack)) {
                 return;
             }
             self.release_segment(slot, id, effects);
@@ -98,21 +98,21 @@ impl Core {
         slot: u32,
         id: Id,
     ) -> Option<Box<SegmentBuffer>> {
-        let datagram = self.sessions.at_mut(slot as usize)?.datagram.as_deref_mut()?;
-        let pool = &mut self.datagrams.segments;
+        let segments = self.sessions.at_mut(slot as usize)?.segments.as_deref_mut()?;
+        let pool = &mut self.segments.pool;
         let was_lost = pool.get(id).filter(|segment| segment.place == Place::Lost);
         if let Some(is_long) = was_lost.map(|segment| segment.is_long) {
             // An earlier packet arrived; the lost one may have been the only one with current
             // credit.
-            let list = if is_long { &mut datagram.long } else { &mut datagram.lost };
+            let list = if is_long { &mut segments.long } else { &mut segments.lost };
             list.unlink(pool, id);
-            datagram.update_due |= !planted!(LoseLimits);
+            segments.update_due |= !planted!(LoseLimits);
         }
-        datagram.outstanding.unlink(pool, id);
+        segments.outstanding.unlink(pool, id);
         let segment = pool.take(id)?;
         if segment.is_long {
-            datagram.long_held -= 1;
-            datagram.long_delivered += segment.bytes as u64;
+            segments.long_held -= 1;
+            segments.long_delivered += segment.bytes as u64;
         }
         Some(segment)
     }
@@ -129,11 +129,11 @@ impl Core {
                 self.unblocked.push(slot);
             }
             let has_control = !session.control.is_empty();
-            if let Some(datagram) = session.datagram.as_deref_mut() {
-                if let Some(bulk) = &mut datagram.bulk {
-                    bulk.feed(slot, &mut self.datagrams.pulls);
+            if let Some(segments) = session.segments.as_deref_mut() {
+                if let Some(bulk) = &mut segments.bulk {
+                    bulk.feed(slot, &mut self.segments.pulls);
                 }
-                if has_control || datagram.update_due {
+                if has_control || segments.update_due {
                     self.mark_dirty(slot);
                 }
             }
@@ -143,7 +143,7 @@ impl Core {
                 self.handle_delivered(operation, effects);
             }
         }
-        self.datagrams.segments.recycle(segment);
+        self.segments.pool.recycle(segment);
     }
 
     /// Handles the acknowledgement of a segment that carries part of a send.

@@ -4,35 +4,35 @@
 use super::engine::Engine;
 use crate::proto::paths::Paths;
 use crate::proto::rails::rails_of;
-use crate::telemetry::carriers::{Carrier, note};
+use crate::telemetry::transports::{Transport, note};
 use crate::types::FrameState;
 
 impl Engine {
     /// Notes what carries a session now, or did where it `is_over`; nothing unless `verbose` is
     /// set.
-    pub(super) fn note_carrier(&self, slot: u32, is_over: bool) {
+    pub(super) fn note_transport(&self, slot: u32, is_over: bool) {
         if !self.state.reports.is_verbose {
             return;
         }
         let core = &self.state.core;
         let session = core.session(slot).filter(|session| session.engine != core.engine());
         if let Some(session) = session {
-            note(session.engine, self.carrier_of(slot), is_over);
+            note(session.engine, self.transport_of(slot), is_over);
         }
     }
 
     /// The same of all sessions, of an engine that is about to close.
-    pub(super) fn note_carriers(&self) {
+    pub(super) fn note_transports(&self) {
         let sessions = self.state.core.sessions().iter();
         let connected = sessions.filter(|(_, session)| session.is_connected());
-        connected.for_each(|(id, _)| self.note_carrier(id.index() as u32, false));
+        connected.for_each(|(id, _)| self.note_transport(id.index() as u32, false));
     }
 
-    fn carrier_of(&self, slot: u32) -> Carrier {
+    fn transport_of(&self, slot: u32) -> Transport {
         let state = &*self.state;
         let paths = state.paths.of(slot);
         if paths.is_some_and(Paths::has_ring) {
-            return Carrier::Memory;
+            return Transport::Memory;
         }
         let mut nics: Vec<String> = Vec::new();
         let mut has_chunks = false;
@@ -49,11 +49,11 @@ impl Engine {
                 nics.push(nic.to_owned());
             }
         }
-        let has_datagrams = paths.is_some_and(|paths| paths.carrier_at().is_some());
+        let has_datagrams = paths.is_some_and(|paths| paths.primary_at().is_some());
         let by_frames = matches!(self.frame_state(), FrameState::Up { .. });
         let datagrams = has_datagrams.then_some(if by_frames { "xdp" } else { "udp" });
         let by_tcp = !has_datagrams || has_chunks || paths.is_some_and(Paths::has_streamed);
         let protocols = datagrams.into_iter().chain(by_tcp.then_some("tcp")).collect();
-        Carrier::Rails { nics, protocols }
+        Transport::Rails { nics, protocols }
     }
 }

@@ -14,7 +14,7 @@ use crate::forks::{Generation, at_exit};
 
 /// The transport of messages to one peer.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) enum Carrier {
+pub(crate) enum Transport {
     /// Shared memory.
     Memory,
     /// Datagrams and connections.
@@ -31,7 +31,7 @@ pub(crate) enum Carrier {
 struct Peers {
     /// The process that they belong to: children of `fork` have a copy.
     of: Generation,
-    by_engine: BTreeMap<u64, Carrier>,
+    by_engine: BTreeMap<u64, Transport>,
 }
 
 static PEERS: Mutex<Option<Peers>> = Mutex::new(None);
@@ -42,17 +42,17 @@ impl Peers {
     }
 
     /// Memory stays: what its rails carry is questions and answers, until the ring ends.
-    fn note(&mut self, engine: u64, carrier: Carrier) {
-        let known = self.by_engine.entry(engine).or_insert_with(|| carrier.clone());
-        if *known != Carrier::Memory {
-            *known = carrier;
+    fn note(&mut self, engine: u64, transport: Transport) {
+        let known = self.by_engine.entry(engine).or_insert_with(|| transport.clone());
+        if *known != Transport::Memory {
+            *known = transport;
         }
     }
 
     fn line(&self) -> String {
-        let mut counts: BTreeMap<&Carrier, usize> = BTreeMap::new();
-        for carrier in self.by_engine.values() {
-            *counts.entry(carrier).or_default() += 1;
+        let mut counts: BTreeMap<&Transport, usize> = BTreeMap::new();
+        for transport in self.by_engine.values() {
+            *counts.entry(transport).or_default() += 1;
         }
         let version =
             concat!(env!("CARGO_PKG_VERSION_MAJOR"), ".", env!("CARGO_PKG_VERSION_MINOR"));
@@ -60,7 +60,7 @@ impl Peers {
         if counts.is_empty() {
             return line + "no traffic with other ranks";
         }
-        for (at, (carrier, count)) in counts.into_iter().enumerate() {
+        for (at, (transport, count)) in counts.into_iter().enumerate() {
             // The first entry also names the unit.
             let unit = match (at, count) {
                 (0, 1) => " rank",
@@ -68,13 +68,13 @@ impl Peers {
                 _ => "",
             };
             let mark = if at == 0 { "" } else { ", " };
-            let _ = write!(line, "{mark}{count}{unit} by {}", carrier.text());
+            let _ = write!(line, "{mark}{count}{unit} by {}", transport.text());
         }
         line
     }
 }
 
-impl Carrier {
+impl Transport {
     fn text(&self) -> String {
         match self {
             Self::Memory => "shared memory".to_owned(),
@@ -107,12 +107,12 @@ pub(crate) fn watch() {
 
 /// An engine of this process has a session with `engine`, which this carries from now on. One that
 /// `is_over`, and that was never noted before, was never there.
-pub(crate) fn note(engine: u64, carrier: Carrier, is_over: bool) {
+pub(crate) fn note(engine: u64, transport: Transport, is_over: bool) {
     let mut peers = PEERS.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(peers) = peers.as_mut().filter(|peers| peers.of.is_current())
         && (!is_over || peers.by_engine.contains_key(&engine))
     {
-        peers.note(engine, carrier);
+        peers.note(engine, transport);
     }
 }
 
@@ -130,18 +130,18 @@ extern "C" fn write_line() {
 mod tests {
     use super::*;
 
-    fn rails(nics: &[&str], protocols: &[&'static str]) -> Carrier {
+    fn rails(nics: &[&str], protocols: &[&'static str]) -> Transport {
         let nics = nics.iter().map(|&nic| nic.to_owned()).collect();
-        Carrier::Rails { nics, protocols: protocols.to_vec() }
+        Transport::Rails { nics, protocols: protocols.to_vec() }
     }
 
     #[test]
     fn ranks_are_counted_by_transport() {
         let mut peers = Peers::new();
         assert_eq!(peers.line(), "ringrail 0.1: no traffic with other ranks");
-        peers.note(1, Carrier::Memory);
+        peers.note(1, Transport::Memory);
         assert_eq!(peers.line(), "ringrail 0.1: 1 rank by shared memory");
-        peers.note(2, Carrier::Memory);
+        peers.note(2, Transport::Memory);
         for engine in [3, 4] {
             peers.note(engine, rails(&["rail0", "rail1"], &["udp"]));
             // It has carried long messages at its end.

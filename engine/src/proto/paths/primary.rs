@@ -32,18 +32,18 @@ fn class_of(session: &Session, path: &SessionPath) -> (bool, bool) {
 /// Returns the round trip of short packets on the primary path. Its own load, also that of the
 /// stream while some of it is unacknowledged (`is_streaming`), may queue before it, and would do so
 /// on another path.
-fn round_trip_ns(carrier: &SessionPath, is_streaming: bool) -> Option<u64> {
-    let (_, in_flight, _) = carrier.packets.load();
-    let short_ns = carrier.packets.short_round_trip_ns()?;
-    match carrier.packets.least_round_trip_ns() {
+fn round_trip_ns(primary: &SessionPath, is_streaming: bool) -> Option<u64> {
+    let (_, in_flight, _) = primary.packets.load();
+    let short_ns = primary.packets.short_round_trip_ns()?;
+    match primary.packets.least_round_trip_ns() {
         Some(least_ns) if in_flight > UNLOADED_BYTES || is_streaming => Some(least_ns),
         _ => Some(short_ns),
     }
 }
 
 /// Returns whether another path's round trip is not clearly longer than the primary one's.
-fn is_near(other: &SessionPath, carrier: &SessionPath, is_streaming: bool) -> bool {
-    let both = round_trip_ns(carrier, is_streaming).zip(other.packets.short_round_trip_ns());
+fn is_near(other: &SessionPath, primary: &SessionPath, is_streaming: bool) -> bool {
+    let both = round_trip_ns(primary, is_streaming).zip(other.packets.short_round_trip_ns());
     both.is_some_and(|(used_ns, its_ns)| !is_nearer(used_ns, its_ns))
 }
 
@@ -70,7 +70,7 @@ impl PathTable {
     /// healthy the current one stays.
     ///
     /// RR-RAIL-4.
-    pub(super) fn choose_carrier(&mut self, core: &mut Core, now_ns: u64, session: u32) {
+    pub(super) fn choose_primary(&mut self, core: &mut Core, now_ns: u64, session: u32) {
         let Some(known) = core.sessions.at(session as usize) else { return };
         let Some(paths) = self.by_slot.get_mut(session as usize) else { return };
         let favourite = paths.choice.as_ref().and_then(|it| it.preference.favourite());
@@ -81,22 +81,22 @@ impl PathTable {
         };
         let best = paths.standby.iter().enumerate().filter(|(_, path)| is_fit(path));
         let best = best.map(|(at, path)| (rank(path), at)).min();
-        let carrier = paths.carrier.as_deref();
-        let current = carrier.filter(|path| is_fit(path)).map(rank);
+        let primary = paths.primary.as_deref();
+        let current = primary.filter(|path| is_fit(path)).map(rank);
         if let Some((rank, at)) = best
             && current.is_none_or(|current| rank < current)
         {
-            if let (Some(carrier), Some(other)) = (&mut paths.carrier, paths.standby.get_mut(at)) {
-                carrier.is_held = true;
-                std::mem::swap(carrier, other);
+            if let (Some(primary), Some(other)) = (&mut paths.primary, paths.standby.get_mut(at)) {
+                primary.is_held = true;
+                std::mem::swap(primary, other);
             }
             if let Some(choice) = &mut paths.choice {
                 choice.carries_since_ns = now_ns;
             }
             tracing::debug!(session, "primary path changed");
         }
-        let carrier = paths.carrier.as_deref_mut();
-        if let Some(path) = carrier.filter(|path| is_fit(path) && path.is_held) {
+        let primary = paths.primary.as_deref_mut();
+        if let Some(path) = primary.filter(|path| is_fit(path) && path.is_held) {
             path.is_held = false;
             // Segments sent by TCP meanwhile may be stuck on a rail that is down; long ones are
             // sent again by the next connection.
@@ -123,17 +123,17 @@ impl PathTable {
         let Some(known) = core.sessions.at(session as usize) else { return };
         let Some(paths) = self.by_slot.get_mut(session as usize) else { return };
         paths.all_mut().for_each(|path| path.packets.apply_deferred_ack());
-        let carrier = paths.carrier.as_deref().filter(|path| is_fit(path));
+        let primary = paths.primary.as_deref().filter(|path| is_fit(path));
         let theirs = paths.standby.iter().find(|it| it.number == path && is_fit(it));
-        let (Some(carrier), Some(theirs)) = (carrier, theirs) else { return };
+        let (Some(primary), Some(theirs)) = (primary, theirs) else { return };
         let is_streaming = core.holds_long(session);
-        let may_follow = class_of(known, theirs) == class_of(known, carrier)
-            && is_near(theirs, carrier, is_streaming);
+        let may_follow = class_of(known, theirs) == class_of(known, primary)
+            && is_near(theirs, primary, is_streaming);
         let Some(choice) = &mut paths.choice else { return };
         let is_free = !known.connection.is_initiator() && !choice.trial.is_trying();
         if may_follow && is_free {
             choice.preference.choose(path);
-            self.choose_carrier(core, now_ns, session);
+            self.choose_primary(core, now_ns, session);
         }
     }
 
@@ -147,30 +147,30 @@ impl PathTable {
         choice.trial.put_off(now_ns);
         let came = std::mem::take(&mut choice.segments_came);
         let is_led = came >= LED_FROM && !known.connection.is_initiator();
-        let carrier = paths.carrier.as_deref_mut().filter(|path| is_fit(path));
-        let Some(carrier) = carrier else { return };
-        let mut delivered = carrier.packets.delivered();
-        if carrier.at == paths.stream_at {
+        let primary = paths.primary.as_deref_mut().filter(|path| is_fit(path));
+        let Some(primary) = primary else { return };
+        let mut delivered = primary.packets.delivered();
+        if primary.at == paths.stream_at {
             delivered.bytes += core.delivered_by_stream(session);
         }
         let is_streaming = core.holds_long(session);
         let segment_bytes = choice.segment_bytes.max(1) as u64;
-        let used = Used { path: carrier.number, delivered, segment_bytes };
-        let class = class_of(known, carrier);
+        let used = Used { path: primary.number, delivered, segment_bytes };
+        let class = class_of(known, primary);
         let claimed = |path: &SessionPath| {
             known.rails.paths.get(usize::from(path.at)).map_or(0, PathState::speed)
         };
-        let speed = claimed(carrier);
+        let speed = claimed(primary);
         let is_candidate = |path: &&SessionPath| {
             let is_slow = claimed(path) > 0 && claimed(path) <= speed / 2;
             let is_alike = is_fit(path) && class_of(known, path) == class;
-            is_alike && is_near(path, carrier, is_streaming) && !is_slow && !is_led
+            is_alike && is_near(path, primary, is_streaming) && !is_slow && !is_led
         };
         let standby = paths.standby.iter().map(|path| &**path);
         let others = standby.filter(is_candidate).map(|path| path.number);
         if let Some(path) = choice.trial.read(now_ns, &used, others) {
             choice.preference.choose(path);
-            self.choose_carrier(core, now_ns, session);
+            self.choose_primary(core, now_ns, session);
         }
     }
 
@@ -184,16 +184,16 @@ impl PathTable {
             choice.preference.put_off(now_ns);
         }
         paths.all_mut().for_each(|path| path.packets.apply_deferred_ack());
-        let Some(carrier) = paths.carrier.as_deref().filter(|path| is_fit(path)) else { return };
-        let class = class_of(known, carrier);
+        let Some(primary) = paths.primary.as_deref().filter(|path| is_fit(path)) else { return };
+        let class = class_of(known, primary);
         let distance = |path: &SessionPath| {
             let round_trip_ns = path.packets.short_round_trip_ns()?;
             Some(Distance { path: path.number, round_trip_ns })
         };
         let alike = |path: &&SessionPath| is_fit(path) && class_of(known, path) == class;
-        let is_streaming = carrier.at == paths.stream_at && core.holds_long(session);
-        let used = round_trip_ns(carrier, is_streaming)
-            .map(|round_trip_ns| Distance { path: carrier.number, round_trip_ns });
+        let is_streaming = primary.at == paths.stream_at && core.holds_long(session);
+        let used = round_trip_ns(primary, is_streaming)
+            .map(|round_trip_ns| Distance { path: primary.number, round_trip_ns });
         let standby = paths.standby.iter().map(|path| &**path);
         let others = standby.filter(alike).filter_map(distance);
         let choice = paths.choice.as_mut();
@@ -212,7 +212,7 @@ impl PathTable {
             path.wake_at(now_ns, session, &mut self.timers);
         }
         if is_moved {
-            self.choose_carrier(core, now_ns, session);
+            self.choose_primary(core, now_ns, session);
         }
     }
 }

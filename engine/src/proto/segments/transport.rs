@@ -1,12 +1,12 @@
 //! Carriers that lose nothing, and when data received from them is acknowledged.
 //!
-//! | carrier | loses, reorders | longest segment | acknowledged |
+//! | transport | loses, reorders | longest segment | acknowledged |
 //! |---|---|---|---|
 //! | datagrams | both | what the path takes | each packet, by [`crate::proto::packet`] |
-//! | [`Carrier::Stream`] (control connection) | neither | 132 KiB | by its [`AckPolicy`] |
-//! | [`Carrier::Ring`] | neither | a buffer of the pool | by its [`AckPolicy`] |
+//! | [`Transport::Stream`] (control connection) | neither | 132 KiB | by its [`AckPolicy`] |
+//! | [`Transport::Ring`] | neither | a buffer of the pool | by its [`AckPolicy`] |
 //!
-//! A sender keeps a segment until its frames are acknowledged, for the case that its carrier ends.
+//! A sender keeps a segment until its frames are acknowledged, for the case that its transport ends.
 //! Every segment acknowledges what was received before it, so that an acknowledgement of its own is
 //! sent only where no segment follows.
 //!
@@ -17,9 +17,9 @@ use super::super::session::Session;
 use super::window::is_before;
 use crate::wire::segment::SegmentHeader;
 
-/// A carrier of segments that acknowledges nothing itself.
+/// A transport of segments that acknowledges nothing itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(in crate::proto) enum Carrier {
+pub(in crate::proto) enum Transport {
     /// The TCP connection of the control lane.
     #[default]
     Stream,
@@ -40,7 +40,7 @@ struct AckPolicy {
     delay_ns: u64,
 }
 
-impl Carrier {
+impl Transport {
     const fn ack_policy(self) -> AckPolicy {
         match self {
             Self::Stream => {
@@ -53,7 +53,7 @@ impl Carrier {
     }
 }
 
-/// What a session has received from such a carrier, and not acknowledged.
+/// What a session has received from such a transport, and not acknowledged.
 #[derive(Debug, Default)]
 pub(in crate::proto) struct PendingAck {
     /// When the first segment of it was received.
@@ -66,7 +66,7 @@ pub(in crate::proto) struct PendingAck {
     end: u32,
     /// Turns since the last segment.
     turns: u16,
-    carrier: Carrier,
+    transport: Transport,
     /// The session is in the list of those that owe an acknowledgement.
     is_listed: bool,
 }
@@ -82,7 +82,7 @@ impl PendingAck {
 
     /// Notes a segment of `length` bytes. Returns whether the session must be listed.
     #[inline]
-    fn note(&mut self, carrier: Carrier, end: u32, length: usize, now_ns: u64) -> bool {
+    fn note(&mut self, transport: Transport, end: u32, length: usize, now_ns: u64) -> bool {
         if self.bytes == 0 {
             self.since_ns = now_ns;
         }
@@ -91,33 +91,33 @@ impl PendingAck {
         }
         self.bytes = self.bytes.saturating_add(length as u32);
         self.segments = self.segments.saturating_add(1);
-        (self.turns, self.carrier) = (0, carrier);
+        (self.turns, self.transport) = (0, transport);
         !std::mem::replace(&mut self.is_listed, true)
     }
 
     /// Returns whether enough was received for an acknowledgement of its own.
     #[inline]
     fn is_much(&self) -> bool {
-        let AckPolicy { bytes, segments, .. } = self.carrier.ack_policy();
+        let AckPolicy { bytes, segments, .. } = self.transport.ack_policy();
         self.bytes >= bytes || self.segments >= segments
     }
 
     /// Counts a turn, of which that with the last segment is the first, and returns whether the
     /// acknowledgement is due.
     fn is_due_after_turn(&mut self, now_ns: u64) -> bool {
-        let AckPolicy { quiet_turns, delay_ns, .. } = self.carrier.ack_policy();
+        let AckPolicy { quiet_turns, delay_ns, .. } = self.transport.ack_policy();
         self.turns = self.turns.saturating_add(1);
         self.turns > quiet_turns || now_ns.saturating_sub(self.since_ns) >= delay_ns
     }
 }
 
 impl Session {
-    /// Notes a segment of `length` bytes received from a carrier that does not acknowledge: if it
+    /// Notes a segment of `length` bytes received from a transport that does not acknowledge: if it
     /// has frames, an acknowledgement is owed. Returns whether the session must be listed.
     #[inline]
     fn note_unacknowledged(
         &mut self,
-        carrier: Carrier,
+        transport: Transport,
         header: &SegmentHeader,
         length: usize,
         now_ns: u64,
@@ -126,7 +126,7 @@ impl Session {
             return false;
         }
         let end = header.first_frame.get().wrapping_add(header.frames.get().into());
-        let is_new = self.pending_ack.note(carrier, end, length, now_ns);
+        let is_new = self.pending_ack.note(transport, end, length, now_ns);
         if self.pending_ack.is_much() {
             // Handling this segment stages what is due.
             self.acknowledge_received();
@@ -134,7 +134,7 @@ impl Session {
         is_new
     }
 
-    /// Acknowledges data received from such a carrier with the next segment. Returns whether that
+    /// Acknowledges data received from such a transport with the next segment. Returns whether that
     /// has to be staged.
     fn acknowledge_received(&mut self) -> bool {
         let Some(end) = self.pending_ack.clear() else { return false };
@@ -151,28 +151,28 @@ impl Core {
     #[inline]
     pub(in crate::proto) fn note_segment_from(
         &mut self,
-        carrier: Carrier,
+        transport: Transport,
         slot: u32,
         (header, length): (&SegmentHeader, usize),
         now_ns: u64,
     ) {
         if let Some(session) = self.sessions.at_mut(slot as usize)
             && session.is_connected()
-            && session.note_unacknowledged(carrier, header, length, now_ns)
+            && session.note_unacknowledged(transport, header, length, now_ns)
         {
             debug_assert!(!self.owing_acks.contains(&slot), "a session is listed once");
             self.owing_acks.push(slot);
         }
     }
 
-    /// Returns the bytes that a session has received from such a carrier since its last
+    /// Returns the bytes that a session has received from such a transport since its last
     /// transmission.
     #[inline]
     pub(crate) fn unacknowledged_bytes(&self, slot: u32) -> u32 {
         self.sessions.at(slot as usize).map_or(0, |session| session.pending_ack.bytes)
     }
 
-    /// Acknowledges data received from such a carrier with the next segment, in this turn.
+    /// Acknowledges data received from such a transport with the next segment, in this turn.
     #[cold]
     pub(crate) fn acknowledge_received(&mut self, slot: u32) {
         let session = self.sessions.at_mut(slot as usize);
@@ -223,48 +223,48 @@ mod tests {
 
     #[test]
     fn acknowledgement_is_due_after_quiet_turns_or_a_delay() {
-        for carrier in [Carrier::Stream, Carrier::Ring] {
-            let policy = carrier.ack_policy();
+        for transport in [Transport::Stream, Transport::Ring] {
+            let policy = transport.ack_policy();
             let mut pending = PendingAck::default();
-            assert!(pending.note(carrier, 5, 100, 0));
+            assert!(pending.note(transport, 5, 100, 0));
             assert_eq!(turns_until_due(&mut pending, 1), Some(u64::from(policy.quiet_turns) + 1));
             let mut pending = PendingAck::default();
-            pending.note(carrier, 5, 100, 0);
+            pending.note(transport, 5, 100, 0);
             assert_eq!(turns_until_due(&mut pending, policy.delay_ns / 4), Some(4));
         }
     }
 
     #[test]
     fn a_segment_begins_the_quiet_turns_anew_but_not_the_delay() {
-        let policy = Carrier::Ring.ack_policy();
+        let policy = Transport::Ring.ack_policy();
         let mut pending = PendingAck::default();
-        assert!(pending.note(Carrier::Ring, 5, 10, 1000));
+        assert!(pending.note(Transport::Ring, 5, 10, 1000));
         for turn in 0..2 * u64::from(policy.quiet_turns) {
             assert!(!pending.is_due_after_turn(1000 + turn));
-            assert!(!pending.note(Carrier::Ring, 6, 10, 1000 + turn), "it is listed once");
+            assert!(!pending.note(Transport::Ring, 6, 10, 1000 + turn), "it is listed once");
         }
         assert!(pending.is_due_after_turn(1000 + policy.delay_ns));
     }
 
     #[test]
     fn many_bytes_are_acknowledged_at_once() {
-        for carrier in [Carrier::Stream, Carrier::Ring] {
+        for transport in [Transport::Stream, Transport::Ring] {
             let mut pending = PendingAck::default();
-            pending.note(carrier, 5, carrier.ack_policy().bytes as usize - 1, 0);
+            pending.note(transport, 5, transport.ack_policy().bytes as usize - 1, 0);
             assert!(!pending.is_much());
-            pending.note(carrier, 6, 1, 0);
+            pending.note(transport, 6, 1, 0);
             assert!(pending.is_much());
         }
     }
 
     #[test]
     fn many_short_segments_of_a_stream_are_acknowledged_at_once() {
-        let policy = Carrier::Stream.ack_policy();
+        let policy = Transport::Stream.ack_policy();
         let mut pending = PendingAck::default();
         for _ in 0..2 {
             for number in 1..=u32::from(policy.segments) {
                 assert!(!pending.is_much(), "{number}");
-                pending.note(Carrier::Stream, number, 60, 0);
+                pending.note(Transport::Stream, number, 60, 0);
             }
             assert!(pending.is_much());
             pending.clear();
@@ -275,9 +275,9 @@ mod tests {
     fn end_is_that_of_the_latest_frames_whatever_their_order() {
         let mut pending = PendingAck::default();
         assert_eq!(pending.clear(), None);
-        pending.note(Carrier::Stream, u32::MAX, 1, 0);
-        pending.note(Carrier::Stream, 2, 1, 0);
-        pending.note(Carrier::Stream, 1, 1, 0);
+        pending.note(Transport::Stream, u32::MAX, 1, 0);
+        pending.note(Transport::Stream, 2, 1, 0);
+        pending.note(Transport::Stream, 1, 1, 0);
         assert_eq!(pending.clear(), Some(2));
         assert_eq!(pending.clear(), None, "it was acknowledged");
     }

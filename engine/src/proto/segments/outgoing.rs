@@ -7,7 +7,7 @@ use super::super::one_sided::SessionOneSided;
 use super::super::packet;
 use super::super::session::{ControlFrame, Session};
 use super::super::table::Id;
-use super::Datagram;
+use super::Segments;
 use super::segment::{List, Place, SegmentBuffer, SegmentPool};
 use super::window::is_before;
 use crate::wire::segment::{
@@ -62,12 +62,12 @@ impl<'a> Lone<'a> {
     #[inline(always)]
     pub(crate) fn take(self) -> Option<Outgoing<'a>> {
         let Self { session, segment, token } = self;
-        let datagram = session.datagram.as_deref_mut()?;
-        datagram.open = None;
+        let segments = session.segments.as_deref_mut()?;
+        segments.open = None;
         let is_awaited = !segment.operations.is_empty();
-        let asks = datagram.asks_when_awaited(is_awaited, true);
+        let asks = segments.asks_when_awaited(is_awaited, true);
         segment.place = Place::Flying;
-        let bytes = segment.seal(session.datagram_header(asks));
+        let bytes = segment.seal(session.segment_header(asks));
         Some(Outgoing { token, bytes, is_last: true, is_awaited })
     }
 }
@@ -81,8 +81,8 @@ impl packet::Payload for Lone<'_> {
     #[inline(always)]
     fn fill(&mut self, room: &mut [u8]) -> Option<packet::Filled> {
         let room = room.get_mut(..self.segment.bytes)?;
-        let header = self.session.datagram_header(false);
-        self.session.datagram.as_deref_mut()?.open = None;
+        let header = self.session.segment_header(false);
+        self.session.segments.as_deref_mut()?.open = None;
         self.segment.place = Place::Flying;
         room.copy_from_slice(self.segment.seal(header));
         let ack_now = !self.segment.operations.is_empty();
@@ -120,7 +120,7 @@ fn pick(list: &mut List, pool: &mut SegmentPool, room_bytes: usize, segment_byte
     Pick::Nothing
 }
 
-impl Datagram {
+impl Segments {
     /// RR-CREDIT-3
     fn stage_control(&mut self, pool: &mut SegmentPool, slot: u32, control: &ControlFrame) -> bool {
         let bytes = control.as_frame();
@@ -259,19 +259,19 @@ impl Core {
         if !session.is_connected() {
             return None;
         }
-        let datagram = session.datagram.as_deref_mut()?;
-        let pool = &mut self.datagrams.segments;
+        let segments = session.segments.as_deref_mut()?;
+        let pool = &mut self.segments.pool;
         while let Some(&control) = session.control.front() {
-            if !datagram.stage_control(pool, slot, &control) {
+            if !segments.stage_control(pool, slot, &control) {
                 break;
             }
             session.control.pop_front();
             SessionOneSided::note_reply_staged(&mut session.one_sided, &control);
         }
         let is_stream = room_bytes == usize::MAX;
-        let next = match is_stream && datagram.is_long_next(pool) {
-            true => datagram.next_long(pool),
-            false => datagram.next(pool, room_bytes),
+        let next = match is_stream && segments.is_long_next(pool) {
+            true => segments.next_long(pool),
+            false => segments.next(pool, room_bytes),
         };
         if next.is_none() && (!session.has_update() || room_bytes < SEGMENT_HEADER_BYTES) {
             return None;
@@ -280,37 +280,37 @@ impl Core {
             if session.has_waiting() && self.unblocked.last() != Some(&slot) {
                 self.unblocked.push(slot);
             }
-            let datagram = session.datagram.as_deref_mut()?;
-            if let Some(bulk) = &mut datagram.bulk {
-                bulk.feed(slot, &mut self.datagrams.pulls);
+            let segments = session.segments.as_deref_mut()?;
+            if let Some(bulk) = &mut segments.bulk {
+                bulk.feed(slot, &mut self.segments.pulls);
             }
         }
-        let datagram = session.datagram.as_deref_mut()?;
-        let is_last = !datagram.waits()
+        let segments = session.segments.as_deref_mut()?;
+        let is_last = !segments.waits()
             && session.control.is_empty()
-            && !(is_stream && datagram.long.len() > 0);
+            && !(is_stream && segments.long.len() > 0);
         let asks_ack = match asks {
             Asks::Never => false,
             Asks::Always => true,
             Asks::WhenAwaited => {
-                let segment = next.and_then(|id| self.datagrams.segments.get(id));
+                let segment = next.and_then(|id| self.segments.pool.get(id));
                 let is_awaited = segment.is_some_and(|segment| !segment.operations.is_empty());
                 // Sends may wait for space.
-                let is_full = is_stream && !datagram.has_any_room(&self.datagrams.segments);
-                datagram.asks_when_awaited(is_awaited || is_full, is_last || is_full)
+                let is_full = is_stream && !segments.has_any_room(&self.segments.pool);
+                segments.asks_when_awaited(is_awaited || is_full, is_last || is_full)
             }
         };
-        let header = session.datagram_header(asks_ack);
-        let datagram = session.datagram.as_deref_mut()?;
+        let header = session.segment_header(asks_ack);
+        let segments = session.segments.as_deref_mut()?;
         let Some(id) = next else {
             let length = (SEGMENT_HEADER_BYTES as u32).into();
-            let first_frame = datagram.next_frame.into();
+            let first_frame = segments.next_frame.into();
             let header = SegmentHeader { length, first_frame, ..header };
-            datagram.header_only.copy_from_slice(header.as_bytes());
-            let (bytes, is_awaited) = (&datagram.header_only[..], false);
+            segments.header_only.copy_from_slice(header.as_bytes());
+            let (bytes, is_awaited) = (&segments.header_only[..], false);
             return Some(Outgoing { token: UPDATE, bytes, is_last, is_awaited });
         };
-        let segment = self.datagrams.segments.get_mut(id)?;
+        let segment = self.segments.pool.get_mut(id)?;
         segment.place = Place::Flying;
         let (token, is_awaited) = (id.to_u64(), !segment.operations.is_empty());
         Some(Outgoing { token, bytes: segment.seal(header), is_last, is_awaited })
@@ -321,16 +321,16 @@ impl Core {
     #[inline(always)]
     pub(crate) fn lone_segment(&mut self, slot: u32) -> Option<Lone<'_>> {
         let session = self.sessions.at_mut(slot as usize)?;
-        let datagram = session.datagram.as_deref()?;
-        let is_lone = !datagram.is_queued()
-            && datagram.long.len() == 0
-            && datagram.bulk.is_none()
+        let segments = session.segments.as_deref()?;
+        let is_lone = !segments.is_queued()
+            && segments.long.len() == 0
+            && segments.bulk.is_none()
             && session.control.is_empty()
             && !session.has_waiting()
             && session.is_connected()
             && !session.is_leaving;
-        let id = datagram.open.filter(|_| is_lone && shortcut!("a single segment"))?;
-        let segment = self.datagrams.segments.get_mut(id)?;
+        let id = segments.open.filter(|_| is_lone && shortcut!("a single segment"))?;
+        let segment = self.segments.pool.get_mut(id)?;
         Some(Lone { session, segment, token: id.to_u64() })
     }
 
@@ -360,22 +360,22 @@ impl Core {
     #[inline]
     pub(crate) fn has_long(&self, slot: u32) -> bool {
         let session = self.sessions.at(slot as usize);
-        let datagram = session.and_then(|session| session.datagram.as_deref());
-        datagram.is_some_and(|datagram| datagram.long.len() > 0)
+        let segments = session.and_then(|session| session.segments.as_deref());
+        segments.is_some_and(|segments| segments.long.len() > 0)
     }
 
     /// Returns whether a long segment of a session is unacknowledged.
     pub(crate) fn holds_long(&self, slot: u32) -> bool {
         let session = self.sessions.at(slot as usize);
-        let datagram = session.and_then(|session| session.datagram.as_deref());
-        datagram.is_some_and(|datagram| datagram.long_held > 0)
+        let segments = session.and_then(|session| session.segments.as_deref());
+        segments.is_some_and(|segments| segments.long_held > 0)
     }
 
     /// Returns whether a segment of a session waits that is not long.
     pub(crate) fn has_short(&self, slot: u32) -> bool {
         let Some(session) = self.sessions.at(slot as usize) else { return false };
-        let Some(datagram) = session.datagram.as_deref() else { return false };
-        datagram.waits() || !session.control.is_empty()
+        let Some(segments) = session.segments.as_deref() else { return false };
+        segments.waits() || !session.control.is_empty()
     }
 
     /// Builds the last segment of a session that the peer's goodbye ends: it acknowledges
@@ -388,10 +388,10 @@ impl Core {
             return;
         }
         let has_checksums = session.has_checksums;
-        let header = session.datagram_header(false);
-        let Some(datagram) = session.datagram.as_deref() else { return };
+        let header = session.segment_header(false);
+        let Some(segments) = session.segments.as_deref() else { return };
         let length = (SEGMENT_HEADER_BYTES as u32).into();
-        let first_frame = datagram.next_frame.into();
+        let first_frame = segments.next_frame.into();
         let header = SegmentHeader { length, first_frame, ..header };
         append_segment(&mut session.final_ack, header.as_bytes(), has_checksums);
     }
@@ -412,33 +412,33 @@ impl Core {
         asks_ack: bool,
     ) -> Option<Outgoing<'_>> {
         let id = Id::from_u64(token);
-        let pool = &mut self.datagrams.segments;
+        let pool = &mut self.segments.pool;
         let segment = pool.get(id).filter(|segment| segment.session == slot)?;
         if segment.bytes > room_bytes || !matches!(segment.place, Place::Flying | Place::Lost) {
             return None;
         }
         let is_lost = segment.place == Place::Lost;
         let session = self.sessions.at_mut(slot as usize)?;
-        let header = session.datagram_header(asks_ack);
-        let datagram = session.datagram.as_deref_mut()?;
+        let header = session.segment_header(asks_ack);
+        let segments = session.segments.as_deref_mut()?;
         if is_lost {
-            datagram.lost.unlink(pool, id);
+            segments.lost.unlink(pool, id);
         }
-        let is_last = !datagram.waits();
+        let is_last = !segments.waits();
         let segment = pool.get_mut(id)?;
         segment.place = Place::Flying;
         let is_awaited = !segment.operations.is_empty();
         Some(Outgoing { token, bytes: segment.seal(header), is_last, is_awaited })
     }
 
-    /// Returns an upper bound of the next datagram's length of a session; 0: nothing waits.
+    /// Returns an upper bound of the length of a session's next segment; 0: nothing waits.
     pub(crate) fn waiting_bytes(&self, slot: u32) -> usize {
         let Some(session) = self.sessions.at(slot as usize) else { return 0 };
-        let Some(datagram) = session.datagram.as_deref() else { return 0 };
-        let pool = &self.datagrams.segments;
-        match datagram.first_waiting(pool).and_then(|id| pool.get(id)) {
+        let Some(segments) = session.segments.as_deref() else { return 0 };
+        let pool = &self.segments.pool;
+        match segments.first_waiting(pool).and_then(|id| pool.get(id)) {
             Some(segment) => segment.bytes,
-            None if !session.control.is_empty() => datagram.segment_bytes,
+            None if !session.control.is_empty() => segments.segment_bytes,
             None if session.has_update() => SEGMENT_HEADER_BYTES,
             None => 0,
         }
@@ -463,8 +463,8 @@ impl Core {
     /// Closes the open segment of a session, so that nothing is added to it.
     pub(crate) fn close_segment(&mut self, slot: u32) {
         let session = self.sessions.at_mut(slot as usize);
-        if let Some(datagram) = session.and_then(|session| session.datagram.as_deref_mut()) {
-            datagram.close_open(&mut self.datagrams.segments);
+        if let Some(segments) = session.and_then(|session| session.segments.as_deref_mut()) {
+            segments.close_open(&mut self.segments.pool);
         }
     }
 
@@ -479,15 +479,15 @@ impl Core {
 
     fn mark_segment_lost(&mut self, slot: u32, token: u64) {
         let Some(session) = self.sessions.at_mut(slot as usize) else { return };
-        let Some(datagram) = session.datagram.as_deref_mut() else { return };
-        let pool = &mut self.datagrams.segments;
+        let Some(segments) = session.segments.as_deref_mut() else { return };
+        let pool = &mut self.segments.pool;
         let id = Id::from_u64(token);
         if pool.get(id).is_some_and(|segment| segment.session == slot) {
             if !planted!(ForgetLost) {
-                datagram.mark_lost(pool, id);
+                segments.mark_lost(pool, id);
             }
         } else if !planted!(LoseLimits) {
-            datagram.update_due = true;
+            segments.update_due = true;
         }
     }
 
@@ -497,9 +497,9 @@ impl Core {
     /// RR-SHM-8.
     pub(crate) fn handle_segment_refused(&mut self, slot: u32, token: u64) {
         if let Some(session) = self.sessions.at_mut(slot as usize)
-            && let Some(datagram) = session.datagram.as_deref_mut()
+            && let Some(segments) = session.segments.as_deref_mut()
         {
-            datagram.ack_awaited = true;
+            segments.ack_awaited = true;
             if !session.fences.is_empty() {
                 session.questions.ask();
             }
@@ -516,16 +516,16 @@ impl Core {
             return;
         }
         let Some(session) = self.sessions.at_mut(slot as usize) else { return };
-        let Some(datagram) = session.datagram.as_deref_mut() else { return };
-        let pool = &mut self.datagrams.segments;
-        let mut at = datagram.outstanding.first(pool);
+        let Some(segments) = session.segments.as_deref_mut() else { return };
+        let pool = &mut self.segments.pool;
+        let mut at = segments.outstanding.first(pool);
         while let Some(id) = at {
-            at = datagram.outstanding.next(pool, id);
+            at = segments.outstanding.next(pool, id);
             if !has_stream || pool.get(id).is_some_and(|segment| !segment.is_long) {
-                datagram.mark_lost(pool, id);
+                segments.mark_lost(pool, id);
             }
         }
-        datagram.update_due = !planted!(LoseLimits);
+        segments.update_due = !planted!(LoseLimits);
         self.mark_dirty(slot);
     }
 }
@@ -534,24 +534,24 @@ impl Session {
     /// Returns whether any segment waits that is not long.
     #[inline]
     fn is_waiting(&self) -> bool {
-        let Some(datagram) = self.datagram.as_deref() else { return false };
-        datagram.waits() || !self.control.is_empty() || self.has_update()
+        let Some(segments) = self.segments.as_deref() else { return false };
+        segments.waits() || !self.control.is_empty() || self.has_update()
     }
 
     /// Notes that the peer requests an acknowledgement once all frames before `end` have arrived.
     ///
     /// RR-DGRAM-11.
     pub(super) fn ask_ack(&mut self, end: u32) {
-        let Some(datagram) = self.datagram.as_deref_mut() else { return };
-        if !self.ack_wanted || is_before(datagram.asked_end, end) {
-            datagram.asked_end = end;
+        let Some(segments) = self.segments.as_deref_mut() else { return };
+        if !self.ack_wanted || is_before(segments.asked_end, end) {
+            segments.asked_end = end;
         }
         self.ack_wanted = true;
     }
 
-    /// Builds the header of the next datagram, and marks its content as sent.
+    /// Builds the header of the next segment, and marks its content as sent.
     #[inline(always)]
-    pub(super) fn datagram_header(&mut self, asks_ack: bool) -> SegmentHeader {
+    pub(super) fn segment_header(&mut self, asks_ack: bool) -> SegmentHeader {
         self.announced_ack = self.expected_frame;
         if let Some(end) = self.pending_ack.clear()
             && is_before(self.expected_frame, end)
@@ -559,10 +559,10 @@ impl Session {
             // A frame before those received is still missing.
             self.ask_ack(end);
         }
-        if let Some(datagram) = self.datagram.as_deref_mut() {
-            datagram.update_due = false;
+        if let Some(segments) = self.segments.as_deref_mut() {
+            segments.update_due = false;
             // Frames before the requested end may still be missing.
-            self.ack_wanted &= is_before(self.expected_frame, datagram.asked_end);
+            self.ack_wanted &= is_before(self.expected_frame, segments.asked_end);
         }
         let question = self.questions.next_flag();
         let too_much = u32::from(planted!(AckTooMuch) && self.has_early_frames());
