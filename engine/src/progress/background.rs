@@ -152,7 +152,7 @@ impl EngineState {
         let left = |at_ns: u64| Duration::from_nanos(at_ns.saturating_sub(self.now_ns));
         let due = deadline_ns.into_iter().flatten().min().map(left);
         let is_growing = self.handshakes_pending > 0
-            || !self.core.dirty().is_empty()
+            || self.core.dirty() > 0
             || self.core.has_unblocked()
             || self.datagrams.waits_for_room()
             || self.rings.is_full

@@ -371,7 +371,7 @@ impl Engine {
     pub(super) fn flush_dirty(&mut self) -> bool {
         let mut happened = false;
         // A session that stays dirty (its lane is blocked) must not be taken twice.
-        for _ in 0..self.state.core.dirty().len() {
+        for _ in 0..self.state.core.dirty() {
             let Some(session) = self.state.core.poll_dirty() else { break };
             happened |= self.flush(session);
         }

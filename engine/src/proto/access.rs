@@ -10,6 +10,7 @@ use super::endpoints::Endpoints;
 use super::hint::{Hint, Hinted};
 use super::operation::{Operation, OperationState, Serving};
 use super::segments::Shared;
+use crate::proto::ready::Work;
 
 use super::session::Session;
 use super::table::{Id, Table};
@@ -108,10 +109,10 @@ impl Core {
         &self.segments
     }
 
-    /// Returns the sessions with something to send.
+    /// Returns the number of sessions with something to send.
     #[inline]
-    pub(crate) fn dirty(&self) -> &[u32] {
-        &self.dirty
+    pub(crate) fn dirty(&self) -> usize {
+        self.ready.len(Work::Flush)
     }
 
     /// Returns the connection of the session in a slot, for the loop to perform its handshake.

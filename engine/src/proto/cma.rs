@@ -24,6 +24,7 @@ use super::core::Core;
 use super::effects::Effects;
 use super::operation::OperationState;
 use super::table::Id;
+use crate::proto::ready::Work;
 use crate::wire::CmaSource;
 
 /// A piece of a message for the loop to read.
@@ -48,7 +49,7 @@ impl Core {
         datagram.set_cma(has_cma, &self.config);
         if session.has_waiting() {
             // Waiting sends may have another transport now.
-            self.unblocked.push(slot);
+            self.ready.add(slot, Work::Stage);
         }
     }
 

@@ -35,6 +35,7 @@ use super::peers::SlotReservation;
 use super::pieces::Granted;
 use super::place::Places;
 use super::rails::health::Transition;
+use super::ready::{Ready, Work};
 use super::segments::Transport;
 use super::session::{ControlFrame, Session};
 use super::table::{Id, Table};
@@ -183,14 +184,10 @@ pub(crate) struct Core {
     /// Lanes that may have a chunk for the driver.
     runnable: VecDeque<Id>,
     pub(super) actions: VecDeque<Action>,
-    /// Sessions with something to send.
-    pub(super) dirty: Vec<u32>,
+    /// Sessions with work.
+    pub(super) ready: Ready,
     /// Sessions that owe an acknowledgement of what a stream or a ring carried, each once.
     pub(super) owing_acks: Vec<u32>,
-    /// Sessions whose waiting sends may continue.
-    pub(super) unblocked: Vec<u32>,
-    /// Sessions that may grant.
-    pub(super) granting: Vec<u32>,
     /// Receives whose messages are read by CMA, in matching order.
     pub(super) cma: VecDeque<(Id, CmaSource)>,
     /// Ranges granted by peers on rings, by session.
@@ -246,10 +243,8 @@ impl Core {
             processes: super::process_status::Processes::default(),
             runnable: VecDeque::new(),
             actions: VecDeque::new(),
-            dirty: Vec::new(),
+            ready: Ready::default(),
             owing_acks: Vec::new(),
-            unblocked: Vec::new(),
-            granting: Vec::new(),
             cma: VecDeque::new(),
             granted: HashMap::default(),
             feeding: Vec::new(),
@@ -319,30 +314,21 @@ impl Core {
     /// Marks a session as having something to send.
     #[inline]
     pub(crate) fn mark_dirty(&mut self, session: u32) {
-        if let Some(known) = self.sessions.at_mut(session as usize)
-            && !known.is_dirty
-        {
-            known.is_dirty = true;
-            self.dirty.push(session);
+        if self.sessions.at(session as usize).is_some() {
+            self.ready.add(session, Work::Flush);
         }
     }
 
     /// Queues a session with more to send after the others, since it has had its turn.
     pub(crate) fn mark_dirty_last(&mut self, session: u32) {
-        if let Some(known) = self.sessions.at_mut(session as usize)
-            && !std::mem::replace(&mut known.is_dirty, true)
-        {
-            self.dirty.insert(0, session);
+        if self.sessions.at(session as usize).is_some() {
+            self.ready.add_last(session, Work::Flush);
         }
     }
 
     /// Returns whether no other session than this one has something to send.
     pub(crate) fn is_dirty_alone(&self, session: u32) -> bool {
-        match self.dirty[..] {
-            [] => true,
-            [only] => only == session,
-            _ => false,
-        }
+        self.ready.is_only(session, Work::Flush)
     }
 
     /// Returns whether [`Self::poll_waiting`] and the following steps of a turn have no work.
@@ -353,14 +339,14 @@ impl Core {
 
     /// Returns whether a session's waiting sends may continue.
     pub(crate) fn has_unblocked(&self) -> bool {
-        !self.unblocked.is_empty()
+        self.ready.len(Work::Stage) > 0
     }
 
     /// Returns whether the loop has no work from the protocol.
     #[inline]
     pub(crate) fn is_at_rest(&self) -> bool {
-        let lists = [&self.dirty, &self.unblocked, &self.granting, &self.feeding];
-        lists.iter().all(|list| list.is_empty())
+        self.ready.is_empty()
+            && self.feeding.is_empty()
             && self.actions.is_empty()
             && self.runnable.is_empty()
             && self.cma.is_empty()
@@ -419,18 +405,14 @@ impl Core {
     /// Removes and returns the next session to flush.
     #[inline]
     pub(crate) fn poll_dirty(&mut self) -> Option<u32> {
-        let session = self.dirty.pop()?;
-        if let Some(known) = self.sessions.at_mut(session as usize) {
-            known.is_dirty = false;
-        }
-        Some(session)
+        self.ready.take(Work::Flush)
     }
 
     /// Removes a session that was staged last and is flushed at once from the next turn's list.
     #[inline]
     pub(crate) fn clean(&mut self, session: u32) {
-        if self.dirty.last() == Some(&session) {
-            self.poll_dirty();
+        if self.ready.latest(Work::Flush) == Some(session) {
+            self.ready.take(Work::Flush);
         }
     }
 

@@ -8,6 +8,7 @@
 //! 2. the acknowledgement of all frames made until then, which include those of sends that
 //!    completed when they were staged.
 
+use crate::proto::ready::Work;
 use std::collections::VecDeque;
 
 use super::core::Core;
@@ -53,7 +54,7 @@ impl Core {
     pub(super) fn look_at_fences(&mut self, slot: u32) {
         let session = self.sessions.at(slot as usize);
         if session.is_some_and(|session| !session.fences.is_empty()) {
-            self.unblocked.push(slot);
+            self.ready.add(slot, Work::Stage);
         }
     }
 
@@ -93,8 +94,8 @@ impl Core {
                 datagram.request_early_ack(pool, fence.send);
                 let asks = datagram.has_update_due();
                 fence.mark = Some((session.epoch, end));
-                if asks && !std::mem::replace(&mut session.is_dirty, true) {
-                    self.dirty.push(slot);
+                if asks {
+                    self.ready.add(slot, Work::Flush);
                 }
                 (session.epoch, end)
             }

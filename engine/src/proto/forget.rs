@@ -79,8 +79,8 @@ impl Core {
                 self.remotes.remove(id);
             }
         }
-        let lists = [&mut self.dirty, &mut self.unblocked, &mut self.granting, &mut self.timed];
-        for list in lists.into_iter().chain([&mut self.owing_acks]) {
+        self.ready.forget(slot);
+        for list in [&mut self.timed, &mut self.owing_acks] {
             list.retain(|&other| other != slot);
         }
         self.starved.retain(|&(other, _)| other != slot);

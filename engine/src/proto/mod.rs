@@ -49,6 +49,7 @@ pub(crate) mod pulls;
 mod put_back;
 mod question;
 pub(crate) mod rails;
+pub(crate) mod ready;
 pub(crate) mod receive;
 pub(crate) mod regions;
 pub(crate) mod rendezvous;

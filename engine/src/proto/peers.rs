@@ -10,6 +10,7 @@ use super::keys::SessionKeys;
 use super::regions::Refusal;
 use super::session::{ControlFrame, Limits, Sequel, Session};
 use super::table::Id;
+use crate::proto::ready::Work;
 use crate::wire::hello::HelloStatus;
 use crate::wire::locators::Locators;
 
@@ -358,7 +359,7 @@ impl Core {
         self.reserve(ours);
         self.note_windows(session);
         self.end_own_offer(session);
-        self.unblocked.push(session);
+        self.ready.add(session, Work::Stage);
         self.actions.push_back(Action::Established { session });
     }
 

@@ -28,6 +28,7 @@ use super::failure::PeerFailure;
 use super::operation::Operation;
 use super::session::Session;
 use super::table::Id;
+use crate::proto::ready::Work;
 use crate::wire::locators::Locators;
 
 /// The endpoint that a listener address refers to.
@@ -226,7 +227,7 @@ impl Core {
         self.give_place_up(slot);
         self.set_place(other, place);
         if self.sessions.at(other as usize).is_some_and(Session::is_connected) {
-            self.unblocked.push(other);
+            self.ready.add(other, Work::Stage);
         } else {
             self.reset_failure(other);
             self.want_connection(other, now_ns);

@@ -26,6 +26,7 @@ use super::pulls::{Offered, next_range, range_bytes};
 use super::rails::schedule::{Choice, Next};
 use super::session::{ControlFrame, Session};
 use super::table::Id;
+use crate::proto::ready::Work;
 use crate::wire::chunk::CHUNK_HEADER_BYTES;
 use crate::wire::data::DATAGRAM_LANE;
 use crate::wire::done::{STATUS_ABANDONED, STATUS_OK};
@@ -111,11 +112,8 @@ impl Core {
     }
 
     pub(super) fn mark_granting(&mut self, slot: u32) {
-        if let Some(session) = self.sessions.at_mut(slot as usize)
-            && !session.is_granting
-        {
-            session.is_granting = true;
-            self.granting.push(slot);
+        if self.sessions.at(slot as usize).is_some() {
+            self.ready.add(slot, Work::Grant);
         }
     }
 
@@ -125,16 +123,14 @@ impl Core {
         if self.has_lane_room && !self.starved.is_empty() {
             self.serve_starved(now_ns);
         }
-        if !self.granting.is_empty() {
+        if self.ready.len(Work::Grant) > 0 {
             self.refresh_shares(now_ns);
         }
-        while let Some(slot) = self.granting.pop() {
-            if let Some(session) = self.sessions.at_mut(slot as usize) {
-                session.is_granting = false;
-                if session.is_connected() {
-                    self.grant(slot, now_ns);
-                    self.send_delayed_control(slot);
-                }
+        while let Some(slot) = self.ready.take(Work::Grant) {
+            let session = self.sessions.at(slot as usize);
+            if session.is_some_and(Session::is_connected) {
+                self.grant(slot, now_ns);
+                self.send_delayed_control(slot);
             }
         }
     }

@@ -10,6 +10,7 @@ use super::hint::Hint;
 use super::operation::{Operation, OperationState};
 use super::segments::stage_in_segment;
 use super::table::{Id, Table};
+use crate::proto::ready::Work;
 use crate::wire::{DATA_BYTES, Eager, Rts, eager, frame};
 
 /// Maximum number of waiting sends that another one overtakes, since the scan takes time.
@@ -127,10 +128,8 @@ impl Core {
         let known = self.sessions.at_mut(session as usize)?;
         let limit = self.config.eager_limit;
         let pool = &mut self.segments.pool;
-        let (room, is_first) = stage_in_segment(known, pool, session, request, target, limit)?;
-        if is_first {
-            self.dirty.push(session);
-        }
+        let room = stage_in_segment(known, pool, session, request, target, limit)?;
+        self.ready.add(session, Work::Flush);
         Some(room)
     }
 
@@ -197,9 +196,7 @@ impl Core {
             }
         }
         if session.is_connected() {
-            if self.unblocked.last() != Some(&slot) {
-                self.unblocked.push(slot);
-            }
+            self.ready.add(slot, Work::Stage);
         } else {
             self.want_connection(slot, now_ns);
         }
@@ -215,7 +212,7 @@ impl Core {
     /// RR-END-1.
     #[inline]
     pub(crate) fn poll_waiting(&mut self) -> Option<Id> {
-        while let Some(&slot) = self.unblocked.last() {
+        while let Some(slot) = self.ready.latest(Work::Stage) {
             if let Some(session) = self.sessions.at(slot as usize)
                 && session.is_connected()
                 && !session.is_leaving
@@ -235,7 +232,7 @@ impl Core {
                     return Some(id);
                 }
             }
-            self.unblocked.pop();
+            self.ready.remove(slot, Work::Stage);
         }
         None
     }
@@ -280,7 +277,7 @@ impl Core {
         let is_ready =
             session.and_then(|it| it.one_sided.as_ref()).is_some_and(|it| it.has_ready());
         if !is_ready {
-            self.unblocked.retain(|&unblocked| unblocked != slot);
+            self.ready.remove(slot, Work::Stage);
         }
     }
 
@@ -301,7 +298,7 @@ impl Core {
                 one_sided.waiting.retain(|&waiting| waiting != id);
             }
             if session.is_connected() && session.has_waiting() {
-                self.unblocked.push(slot);
+                self.ready.add(slot, Work::Stage);
             }
         }
         self.operations.remove(id);

@@ -125,8 +125,6 @@ pub(crate) struct Session {
     pub(super) eager_limit: EagerLimit,
     /// Eager bytes that the peer lets be under way at once, at least: its first window.
     pub(super) eager_window: u32,
-    /// It is in the list of sessions to be flushed.
-    pub(super) is_dirty: bool,
 
     // Receiving.
     pub(crate) envelopes: ReceiveCredit,
@@ -168,8 +166,6 @@ pub(crate) struct Session {
     pub(super) last_move: Option<u32>,
     /// Monitor of its control lane.
     pub(crate) control_lane: super::control_lane::LaneMonitor,
-    /// It is in the list of sessions that may grant.
-    pub(super) is_granting: bool,
     /// The goodbye is staged; until the session ends.
     pub(crate) is_leaving: bool,
     /// What follows its end, if it is left.
@@ -207,7 +203,6 @@ impl Session {
             byte_credit: SendCredit::default(),
             eager_limit: EagerLimit::new(0, None),
             eager_window: 0,
-            is_dirty: false,
             envelopes: ReceiveCredit::default(),
             bytes: ReceiveCredit::default(),
             expected_frame: 0,
@@ -229,7 +224,6 @@ impl Session {
             next_lane: 0,
             last_move: None,
             control_lane: super::control_lane::LaneMonitor::default(),
-            is_granting: false,
             is_leaving: false,
             sequel: Sequel::None,
             segments: None,

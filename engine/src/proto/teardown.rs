@@ -8,6 +8,7 @@ use super::operation::{Cause, NO_REMOTE, Operation, OperationState};
 use super::session::ControlFrame;
 use super::table::Id;
 use super::unexpected::Kind;
+use crate::proto::ready::Work;
 
 /// What follows the end of a session that is being left.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -259,7 +260,7 @@ impl Core {
             session.waiting.retain(|&waiting| waiting != id);
             // The first waiting send may need less than the previous one.
             if session.is_connected() && session.has_waiting() {
-                self.unblocked.push(slot);
+                self.ready.add(slot, Work::Stage);
             }
         }
         if let Some(one_sided) = session.one_sided.as_deref_mut() {

@@ -556,7 +556,7 @@ impl FuzzedEngine {
                     self.kernel.send(lane, chunk);
                 }
             }
-            for _ in 0..self.core.dirty.len() {
+            for _ in 0..self.core.dirty() {
                 if let Some(slot) = self.core.poll_dirty() {
                     self.flush(slot);
                 }

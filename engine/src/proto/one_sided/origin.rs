@@ -14,6 +14,7 @@ use super::super::send::{SendRefusal, Staged};
 use super::super::session::Session;
 use super::super::table::Id;
 use super::{REQUESTS_MAX, Role, Verb};
+use crate::proto::ready::Work;
 use crate::wire::cma_source::{CMA_SOURCE_BYTES, FLAG_CMA};
 use crate::wire::one_sided::{FLAG_FETCH, FLAG_INVALIDATE, OneSided};
 use crate::wire::reply::STATUS_DONE;
@@ -179,7 +180,7 @@ impl Core {
         let Some(session) = self.sessions.at_mut(slot as usize) else { return };
         session.one_sided.get_or_insert_default().waiting.push_back(id);
         if session.is_connected() {
-            self.unblocked.push(slot);
+            self.ready.add(slot, Work::Stage);
         } else {
             self.want_connection(slot, now_ns);
         }
@@ -226,9 +227,7 @@ impl Core {
         let datagram = session.segments.as_deref_mut()?;
         let pool = &mut self.segments.pool;
         let room = stage_put(datagram, pool, slot, &header, request.hint)?;
-        if !std::mem::replace(&mut session.is_dirty, true) {
-            self.dirty.push(slot);
-        }
+        self.ready.add(slot, Work::Flush);
         Some(room)
     }
 
@@ -361,7 +360,7 @@ impl Core {
 
     /// Blocks a session that cannot stage anything; acknowledgements and sent segments resume it.
     pub(super) fn wait_for_room(&mut self, slot: u32) -> Staged<'_> {
-        self.unblocked.retain(|&unblocked| unblocked != slot);
+        self.ready.remove(slot, Work::Stage);
         Staged::Blocked
     }
 
@@ -473,7 +472,7 @@ impl Core {
                     one_sided.long_puts = one_sided.long_puts.saturating_sub(1);
                 }
                 if std::mem::take(&mut one_sided.is_held) && session.is_connected() {
-                    self.unblocked.push(slot);
+                    self.ready.add(slot, Work::Stage);
                 }
             }
         }

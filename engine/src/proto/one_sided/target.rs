@@ -13,6 +13,7 @@ use super::super::send::Staged;
 use super::super::session::{ControlFrame, ShortReply};
 use super::super::table::Id;
 use super::{Role, SHORT_REPLY_BYTES};
+use crate::proto::ready::Work;
 use crate::wire::cma_source::{CMA_SOURCE_BYTES, FLAG_CMA};
 use crate::wire::one_sided::{
     ATOMIC_BYTES_MAX, FLAG_COMPARE, FLAG_FETCH, FLAG_INVALIDATE, OneSided,
@@ -181,7 +182,7 @@ impl Core {
             self.pull(id, slot, offered, arrival, effects);
         } else {
             one_sided.replies.push_back(id);
-            self.unblocked.push(slot);
+            self.ready.add(slot, Work::Stage);
         }
     }
 
@@ -232,7 +233,7 @@ impl Core {
         let one_sided = session.one_sided.get_or_insert_default();
         one_sided.served += 1;
         one_sided.replies.push_back(id);
-        self.unblocked.push(slot);
+        self.ready.add(slot, Work::Stage);
     }
 
     /// Refuses an operation of a peer whose memory or endpoint was closed before the reply was
@@ -337,9 +338,7 @@ impl Core {
         let (first, second) = room[..head].split_at_mut(pieces[0].len());
         first.copy_from_slice(pieces[0]);
         second.copy_from_slice(pieces[1]);
-        if !std::mem::replace(&mut session.is_dirty, true) {
-            self.dirty.push(slot);
-        }
+        self.ready.add(slot, Work::Flush);
         Some(id)
     }
 }

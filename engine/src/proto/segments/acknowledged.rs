@@ -7,6 +7,7 @@ use super::super::table::Id;
 use super::Segments;
 use super::segment::{Place, SegmentBuffer};
 use super::window::is_before;
+use crate::proto::ready::Work;
 
 impl Segments {
     /// Returns whether a peer that has received all frames before `ack` has those of a segment.
@@ -126,7 +127,7 @@ impl Core {
     ) {
         if let Some(session) = self.sessions.at_mut(slot as usize) {
             if session.has_waiting() {
-                self.unblocked.push(slot);
+                self.ready.add(slot, Work::Stage);
             }
             let has_control = !session.control.is_empty();
             if let Some(segments) = session.segments.as_deref_mut() {

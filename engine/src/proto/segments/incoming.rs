@@ -9,6 +9,7 @@ use super::fast_path::Taken;
 use super::order::{EnvelopeHeader, Held};
 use super::transport::Transport;
 use super::window::{Coming, FRAMES_MAX, is_before};
+use crate::proto::ready::Work;
 use crate::wire::segment::{FLAG_ACK_REQUESTED, SegmentHeader};
 use crate::wire::{Frame, FrameError, Frames, Grant};
 
@@ -80,7 +81,7 @@ impl Core {
         let has_more = session.byte_credit.handle_limit(header.byte_limit.get()) || more;
         // Nearly every message carries credit; that alone does not keep a turn going.
         if has_more && session.has_waiting() {
-            self.unblocked.push(slot);
+            self.ready.add(slot, Work::Stage);
         }
         self.counters.segments_received += 1;
         self.handle_frame_ack(slot, header.ack.get(), effects);
@@ -91,9 +92,8 @@ impl Core {
         if has_goodbye || has_flush || !session.control.is_empty() {
             return self.end_segment(slot, effects);
         }
-        if session.is_connected() && session.has_update() && !session.is_dirty {
-            session.is_dirty = true;
-            self.dirty.push(slot);
+        if session.is_connected() && session.has_update() {
+            self.ready.add(slot, Work::Flush);
         }
         Ok(())
     }

@@ -54,6 +54,7 @@ use self::window::Arrivals;
 use super::core::{Config, Core};
 use super::session::Session;
 use super::table::Id;
+use crate::proto::ready::Work;
 use crate::wire::rts::RTS_HEADER_BYTES;
 use crate::wire::segment::SEGMENT_HEADER_BYTES;
 
@@ -365,7 +366,7 @@ impl Core {
         let able = Capabilities { has_stream, ..segments.able };
         if segments.set_capabilities(able, &self.config) && session.has_waiting() {
             // Waiting sends may have another transport now.
-            self.unblocked.push(slot);
+            self.ready.add(slot, Work::Stage);
         }
     }
 
@@ -383,7 +384,7 @@ impl Core {
         segments.fit_segments(&mut self.segments.pool, &self.config);
         if before.takes_pieces != takes_pieces && session.has_waiting() {
             // Waiting sends may have another transport now.
-            self.unblocked.push(slot);
+            self.ready.add(slot, Work::Stage);
         }
         self.use_ring_for_pieces(slot, piece_ring);
         if before.has_ring && !has_ring && !planted!(ForgetRing) {

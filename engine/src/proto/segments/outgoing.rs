@@ -10,6 +10,7 @@ use super::super::table::Id;
 use super::Segments;
 use super::segment::{List, Place, SegmentBuffer, SegmentPool};
 use super::window::is_before;
+use crate::proto::ready::Work;
 use crate::wire::segment::{
     FLAG_ACK_REQUESTED, FLAG_CHECKSUM, SEGMENT_HEADER_BYTES, SEGMENT_SUMS_BYTES, SegmentHeader,
     SegmentSums,
@@ -277,8 +278,8 @@ impl Core {
             return None;
         }
         if next.is_some() {
-            if session.has_waiting() && self.unblocked.last() != Some(&slot) {
-                self.unblocked.push(slot);
+            if session.has_waiting() {
+                self.ready.add(slot, Work::Stage);
             }
             let segments = session.segments.as_deref_mut()?;
             if let Some(bulk) = &mut segments.bulk {
@@ -454,9 +455,8 @@ impl Core {
     #[inline]
     pub(crate) fn mark_dirty_if_waiting(&mut self, slot: u32) {
         let Some(session) = self.sessions.at_mut(slot as usize) else { return };
-        if !session.is_dirty && session.is_waiting() {
-            session.is_dirty = true;
-            self.dirty.push(slot);
+        if session.is_waiting() {
+            self.ready.add(slot, Work::Flush);
         }
     }
 

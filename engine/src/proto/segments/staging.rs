@@ -15,6 +15,7 @@ use super::Segments;
 use super::protocol::{PullMethod, Route};
 use super::room::Pushed;
 use super::segment::SegmentPool;
+use crate::proto::ready::Work;
 use crate::wire::cma_source::{CMA_SOURCE_BYTES, FLAG_CMA};
 use crate::wire::eager::{self, EAGER_HEADER_BYTES};
 use crate::wire::one_sided::{ONE_SIDED_HEADER_BYTES, OneSided};
@@ -56,8 +57,7 @@ impl Linked for Rts {
     }
 }
 
-/// Stages a message that fits a segment, as [`Core::stage_now`] does. Returns `true` beside the
-/// space if the session had nothing to send before.
+/// Stages a message that fits a segment, as [`Core::stage_now`] does.
 #[inline]
 pub(crate) fn stage_in_segment<'a>(
     session: &mut Session,
@@ -66,7 +66,7 @@ pub(crate) fn stage_in_segment<'a>(
     request: &SendRequest,
     target: u16,
     eager_limit: u32,
-) -> Option<(&'a mut [u8], bool)> {
+) -> Option<&'a mut [u8]> {
     if rare!("a send that waits", 20) || !session.may_send_now(request.length, eager_limit) {
         return None;
     }
@@ -94,7 +94,7 @@ pub(crate) fn stage_in_segment<'a>(
         (behind, room) = room.split_at_mut(DATA_BYTES);
         behind.copy_from_slice(data);
     }
-    Some((room, !std::mem::replace(&mut session.is_dirty, true)))
+    Some(room)
 }
 
 /// Reserves space after its header for the bytes of a put that completes locally. It fits a
@@ -151,10 +151,7 @@ impl Core {
         if !planted!(SkipCredit) {
             session.envelope_credit.spend(1);
         }
-        if !session.is_dirty {
-            session.is_dirty = true;
-            self.dirty.push(slot);
-        }
+        self.ready.add(slot, Work::Flush);
         let (head, room) = segment.push(room).split_at_mut(length);
         head.copy_from_slice(header.as_bytes());
         room[..data.len()].copy_from_slice(data);

@@ -6,6 +6,7 @@ use super::super::session::Session;
 use super::Segments;
 use super::protocol::Route;
 use super::segment::{LONG_PAYLOAD_BYTES, Place};
+use crate::proto::ready::Work;
 
 /// Returns whether a segment staged next for a session's stream would be sent next, and alone.
 fn is_next_alone(session: &Session, segments: &Segments) -> bool {
@@ -68,7 +69,7 @@ impl Core {
         let is_awaited = !segment.operations.is_empty();
         let asks = segments.asks_when_awaited(is_awaited || is_full, is_last || is_full);
         if session.has_waiting() {
-            self.unblocked.push(slot);
+            self.ready.add(slot, Work::Stage);
         }
         let header = session.segment_header(asks);
         segment.place = Place::Flying;

@@ -166,7 +166,7 @@ fn remains_of(net: &Net) -> String {
     let engines = net.engines.iter().map(|engine| {
         let core = &engine.core;
         let ended: BTreeMap<_, _> = engine.memory.ended.iter().collect();
-        let lists = (&core.dirty, &core.unblocked, &core.granting, &core.actions);
+        let lists = (&core.ready, &core.actions);
         let tables = (&core.sessions, &core.operations, &core.remotes, &core.unexpected);
         let rest = (&core.endpoints, &core.counters, &core.segments);
         format!("{lists:?} {tables:?} {rest:?} {ended:?}")

@@ -1,0 +1,285 @@
+//! Sessions that have work, by the kind of it.
+//!
+//! A session is in the queue of a kind at most once. All steps take constant time, also where
+//! thousands of sessions are blocked or served at once: a removed session leaves its entry behind,
+//! which is skipped later.
+
+use std::collections::VecDeque;
+use std::fmt;
+
+/// Kinds of work.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Work {
+    /// It has something to send.
+    Flush,
+    /// Its waiting sends may continue.
+    Stage,
+    /// It may grant ranges of the messages that it pulls.
+    Grant,
+}
+
+const KINDS: usize = 3;
+
+/// Entries that a queue may have for sessions that were removed, beside one for each that was not.
+const STALE_MAX: usize = 64;
+
+#[derive(Default)]
+struct Queue {
+    /// The latest last; some entries are of sessions that were removed.
+    order: VecDeque<u32>,
+    /// Sessions in it.
+    count: usize,
+}
+
+/// See the module.
+#[derive(Default)]
+pub(crate) struct Ready {
+    /// The kinds of work of each session, by slot: a bit for each kind.
+    kinds: Vec<u8>,
+    queues: [Queue; KINDS],
+    /// Entries visited, other than the one that a step returns.
+    #[cfg(test)]
+    skipped: usize,
+}
+
+impl Ready {
+    /// Adds a session after the others, to be served next, if it is not there.
+    #[inline]
+    pub(super) fn add(&mut self, slot: u32, work: Work) {
+        if self.mark(slot, work) {
+            self.queues[work as usize].order.push_back(slot);
+        }
+    }
+
+    /// Adds a session to be served after all others, if it is not there.
+    pub(super) fn add_last(&mut self, slot: u32, work: Work) {
+        if self.mark(slot, work) {
+            let queue = &self.queues[work as usize];
+            if queue.order.len() >= queue.count {
+                // An earlier entry of this session may be among those that are left.
+                self.compact(work);
+                self.queues[work as usize].order.retain(|&other| other != slot);
+            }
+            self.queues[work as usize].order.push_front(slot);
+        }
+    }
+
+    /// Marks a session. Returns `false` if it has that work already.
+    #[inline]
+    fn mark(&mut self, slot: u32, work: Work) -> bool {
+        let at = slot as usize;
+        if at >= self.kinds.len() {
+            self.grow(at + 1);
+        }
+        let bit = 1 << work as u8;
+        if self.kinds[at] & bit != 0 {
+            return false;
+        }
+        self.kinds[at] |= bit;
+        self.queues[work as usize].count += 1;
+        true
+    }
+
+    #[cold]
+    fn grow(&mut self, slots: usize) {
+        super::table::reserve_for(&mut self.kinds, slots);
+        self.kinds.resize(slots, 0);
+    }
+
+    #[inline]
+    fn has(&self, slot: u32, work: Work) -> bool {
+        self.kinds.get(slot as usize).is_some_and(|kinds| kinds & (1 << work as u8) != 0)
+    }
+
+    /// Returns the session added last.
+    #[inline]
+    pub(super) fn latest(&mut self, work: Work) -> Option<u32> {
+        loop {
+            let &slot = self.queues[work as usize].order.back()?;
+            if self.has(slot, work) {
+                return Some(slot);
+            }
+            self.queues[work as usize].order.pop_back();
+            self.count_skipped();
+        }
+    }
+
+    /// Removes and returns the session added last.
+    #[inline]
+    pub(super) fn take(&mut self, work: Work) -> Option<u32> {
+        let slot = self.latest(work)?;
+        self.remove(slot, work);
+        Some(slot)
+    }
+
+    /// Removes a session.
+    #[inline]
+    pub(super) fn remove(&mut self, slot: u32, work: Work) {
+        if !self.has(slot, work) {
+            return;
+        }
+        self.kinds[slot as usize] &= !(1 << work as u8);
+        let queue = &mut self.queues[work as usize];
+        queue.count -= 1;
+        if queue.order.back() == Some(&slot) {
+            queue.order.pop_back();
+        }
+        if queue.order.len() > 2 * queue.count + STALE_MAX {
+            self.compact(work);
+        }
+    }
+
+    /// Drops the entries of removed sessions.
+    #[cold]
+    fn compact(&mut self, work: Work) {
+        let order = std::mem::take(&mut self.queues[work as usize].order);
+        // A session that was removed and added again has two entries: the latest counts.
+        let mut seen = vec![false; self.kinds.len()];
+        let mut kept = VecDeque::with_capacity(order.len());
+        for slot in order.into_iter().rev() {
+            if self.has(slot, work) && !std::mem::replace(&mut seen[slot as usize], true) {
+                kept.push_front(slot);
+            }
+            self.count_skipped();
+        }
+        self.queues[work as usize].order = kept;
+    }
+
+    #[inline(always)]
+    fn count_skipped(&mut self) {
+        #[cfg(test)]
+        {
+            self.skipped += 1;
+        }
+    }
+
+    /// Removes a session from all queues, as its slot will be another one's.
+    pub(super) fn forget(&mut self, slot: u32) {
+        for work in [Work::Flush, Work::Stage, Work::Grant] {
+            self.remove(slot, work);
+            self.queues[work as usize].order.retain(|&other| other != slot);
+        }
+    }
+
+    /// Returns the number of sessions with that work.
+    #[inline]
+    pub(crate) fn len(&self, work: Work) -> usize {
+        self.queues[work as usize].count
+    }
+
+    /// Returns whether no session has any work.
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.queues.iter().all(|queue| queue.count == 0)
+    }
+
+    /// Returns whether no other session than this one has that work.
+    pub(super) fn is_only(&self, slot: u32, work: Work) -> bool {
+        self.len(work) == usize::from(self.has(slot, work))
+    }
+}
+
+/// The sessions in each queue, in their order.
+impl fmt::Debug for Ready {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut map = out.debug_map();
+        for work in [Work::Flush, Work::Stage, Work::Grant] {
+            let mut slots: Vec<u32> = Vec::new();
+            for &slot in self.queues[work as usize].order.iter().rev() {
+                if self.has(slot, work) && !slots.contains(&slot) {
+                    slots.push(slot);
+                }
+            }
+            map.entry(&work, &slots);
+        }
+        map.finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Sessions of a large job.
+    const MANY: u32 = 4096;
+
+    #[test]
+    fn each_session_is_there_once_and_the_latest_is_served_first() {
+        let mut ready = Ready::default();
+        for slot in [3, 1, 3, 2, 1] {
+            ready.add(slot, Work::Flush);
+        }
+        ready.add_last(9, Work::Flush);
+        ready.add_last(2, Work::Flush);
+        ready.add(3, Work::Stage);
+        assert!(!ready.is_only(3, Work::Flush) && ready.is_only(3, Work::Stage));
+        ready.remove(1, Work::Flush);
+        let order: Vec<u32> = std::iter::from_fn(|| ready.take(Work::Flush)).collect();
+        assert_eq!(order, [2, 3, 9]);
+        assert!(!ready.is_empty() && ready.len(Work::Stage) == 1);
+        ready.forget(3);
+        assert!(ready.is_empty());
+    }
+
+    /// Entries visited beside those that were asked for do not grow with the square.
+    #[test]
+    fn many_sessions_that_block_at_once_cost_constant_time_each() {
+        let mut ready = Ready::default();
+        for round in 0..4 {
+            (0..MANY).for_each(|slot| ready.add(slot, Work::Stage));
+            // In the order in which they were added, so that none is the latest.
+            (0..MANY).for_each(|slot| ready.remove(slot, Work::Stage));
+            (0..MANY).for_each(|slot| ready.add(slot, Work::Stage));
+            for slot in (0..MANY).rev() {
+                assert_eq!(ready.latest(Work::Stage), Some(slot));
+                ready.remove(slot, Work::Stage);
+                // What is left for the next turn is served after the others.
+                ready.add_last(slot, Work::Flush);
+            }
+            assert_eq!(ready.take(Work::Stage), None);
+            let flushed: Vec<u32> = std::iter::from_fn(|| ready.take(Work::Flush)).collect();
+            assert_eq!(flushed, (0..MANY).rev().collect::<Vec<u32>>(), "round {round}");
+        }
+        assert!(ready.skipped <= 4 * 6 * MANY as usize, "{}", ready.skipped);
+    }
+
+    proptest! {
+        /// A queue is a list without duplicates.
+        #[test]
+        fn any_steps_leave_what_they_leave_of_a_list(
+            steps in proptest::collection::vec((0u8..5, 0u32..200), 0..600),
+        ) {
+            let mut ready = Ready::default();
+            let mut list: Vec<u32> = Vec::new();
+            for (step, slot) in steps {
+                let is_there = list.contains(&slot);
+                match step {
+                    0 => {
+                        ready.add(slot, Work::Grant);
+                        if !is_there {
+                            list.push(slot);
+                        }
+                    }
+                    1 => {
+                        ready.add_last(slot, Work::Grant);
+                        if !is_there {
+                            list.insert(0, slot);
+                        }
+                    }
+                    2 => prop_assert_eq!(ready.take(Work::Grant), list.pop()),
+                    3 => {
+                        ready.remove(slot, Work::Grant);
+                        list.retain(|&other| other != slot);
+                    }
+                    _ => {
+                        ready.forget(slot);
+                        list.retain(|&other| other != slot);
+                    }
+                }
+                prop_assert_eq!(ready.len(Work::Grant), list.len());
+            }
+        }
+    }
+}
