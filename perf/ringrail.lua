@@ -14,10 +14,9 @@ local ringrail = Proto("ringrail", "ringrail lane")
 local MAGIC = "RINGRAIL"
 local PROOF_MAGIC = "RRPF"
 local CHUNK_MAGIC = "RRCK"
-local SEGMENT_BYTES_MAX = 64 * 1024
+local SEGMENT_BYTES_MAX = 132 * 1024
 local CHUNK_BYTES_MAX = 16 * 1024 * 1024
 
-local EAGER_PARTS = 4
 local PACKET_KIND = 16
 local PACKET_ACK, PACKET_FLOOR, PACKET_ELICITS, PACKET_ACK_NOW, PACKET_PROBE = 1, 2, 4, 8, 16
 local PACKET_FLAGS_MAX = 31
@@ -126,10 +125,6 @@ local LAYOUTS = {
     { "kind", 1, "dec" }, { "status", 1, PROCESSES }, { "reserved", 2, "hex" },
     { "reserved_2", 4, "hex" }, { "engine", 8, "hex" },
   },
-  part = {
-    { "kind", 1, "dec" }, { "flags", 1, "hex" }, { "reserved", 2, "hex" }, { "message", 4, "dec" },
-    { "offset", 4, "dec" }, { "length", 4, "dec" },
-  },
   packet = {
     { "kind", 1, "hex" }, { "flags", 1, "hex" }, { "path", 2, "dec" }, { "number", 4, "dec" },
     { "session", 8, "hex" },
@@ -156,7 +151,6 @@ local FRAMES = {
   [6] = { layout = "matched" },
   [7] = { layout = "lanes_wanted" },
   [8] = { layout = "goodbye" },
-  [9] = { layout = "part", payload = "length" },
   [10] = { layout = "data", payload = "length" },
   [11] = { layout = "rail" },
   [12] = { layout = "lane_lost" },
@@ -286,10 +280,6 @@ local function frames(tvb, tree, start, stop, names)
       return
     end
     local data = frame.payload and value(tvb, start, frame.layout, frame.payload) or 0
-    -- The payload of an EAGER in parts comes in these.
-    if frame.layout == "eager" and has(value(tvb, start, "eager", "flags"), EAGER_PARTS) then
-      data = 0
-    end
     if start + length + data > stop then
       tree:add_proto_expert_info(bad, "a payload is longer than its segment")
       return

@@ -177,8 +177,10 @@ impl Engine {
                 }
             }
             let unsent = &mut control.unsent;
+            // A long one has a call of its own.
             while !unsent.is_empty()
                 && unsent.len() < CALL_BYTES
+                && !state.core.is_long_next(session)
                 && state.core.append_next_segment(session, unsent)
             {}
             match self.send_rest(session) {

@@ -314,9 +314,7 @@ impl Core {
     /// Marks a session as having something to send.
     #[inline]
     pub(crate) fn mark_dirty(&mut self, session: u32) {
-        if self.sessions.at(session as usize).is_some() {
-            self.ready.add(session, Work::Flush);
-        }
+        self.ready.add(session, Work::Flush);
     }
 
     /// Queues a session with more to send after the others, since it has had its turn.
@@ -411,9 +409,7 @@ impl Core {
     /// Removes a session that was staged last and is flushed at once from the next turn's list.
     #[inline]
     pub(crate) fn clean(&mut self, session: u32) {
-        if self.ready.latest(Work::Flush) == Some(session) {
-            self.ready.take(Work::Flush);
-        }
+        self.ready.take_if_latest(session, Work::Flush);
     }
 
     /// Marks a lane that may have a chunk for the driver.

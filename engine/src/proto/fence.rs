@@ -59,7 +59,7 @@ impl Core {
     }
 
     /// Returns the first send in the queue of a session that no fence holds back, and moves it to
-    /// the front: a partially sent one must not be overtaken.
+    /// the front, where it is staged.
     pub(super) fn first_unfenced(&mut self, slot: u32) -> Option<Id> {
         let session = self.sessions.at_mut(slot as usize)?;
         let mut fences = std::mem::take(&mut session.fences);

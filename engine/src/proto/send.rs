@@ -146,7 +146,9 @@ impl Core {
             let window = session.eager_window.max(session.byte_credit.available());
             let window = u64::from(window.min(self.eager_limit_for(session)));
             let datagram = session.segments.as_deref();
-            let is_whole = datagram.is_some_and(|it| it.takes_whole(request));
+            let is_whole = datagram.is_some_and(|it| {
+                it.takes_whole(request) && !it.pulls(&self.segments.pool, request.length)
+            });
             session.is_connected() && (window < request.length || !is_whole)
         })
     }
@@ -330,8 +332,8 @@ impl Core {
 }
 
 /// Returns the queue position of a send: after its own flow and those that its hint does not
-/// overtake, at most [`LOOK_BACK`] before the end. A partially sent message is not overtaken, nor
-/// one that [`PASSED_MAX`] have overtaken: they take credit that may return with its receive.
+/// overtake, at most [`LOOK_BACK`] before the end. One that [`PASSED_MAX`] have overtaken is not
+/// overtaken again: they take credit that may return with its receive.
 ///
 /// RR-MATCH-1.
 fn place_in_line(waiting: &VecDeque<Id>, operations: &Table<Operation>, id: Id) -> usize {

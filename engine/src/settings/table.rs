@@ -230,7 +230,7 @@ settings_table! {
     eager_limit_bytes -> Option<usize>: AutoBytes = None, Range::Numbers(0..=EAGER_BYTES_MAX),
         "auto", "`auto`, or bytes (such as 512, 16K or 4M; K is 1024) from 0 to 128K";
     /// Transport of eager messages that do not fit a datagram of 2 KiB: tcp (the control
-    /// connection, while it is on the path of the datagrams) or datagram (several datagrams).
+    /// connection, while it is on the path of the datagrams) or datagram (they are pulled).
     @hidden eager_lane -> EagerLane: OneOf<EagerLane> = EagerLane::Tcp, Range::Any,
         "tcp", "one of tcp, datagram";
     /// First bytes of a rendezvous message that travel with its request to send.
@@ -303,7 +303,7 @@ settings_table! {
     /// Completions that a queue holds before posting returns `WouldBlock`.
     cq_entries -> usize: Count = 16 * M, Range::Numbers(16..=64 * M),
         "16777216", "a whole number from 16 to 67108864";
-    /// Bytes of messages to one peer that may wait in segments for their first transmission.
+    /// Bytes of messages to one peer that may wait in short segments for their first transmission.
     @hidden staging_bytes -> usize: Bytes = 64 * K, Range::Numbers(2 * K..=32 * M),
         "64K", "bytes (such as 512, 16K or 4M; K is 1024) from 2K to 32M";
     /// Memory of an engine's segments until they are acknowledged, as a multiple of staging_bytes:

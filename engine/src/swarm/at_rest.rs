@@ -281,8 +281,8 @@ pub(crate) fn describe(engine: &Engine) -> String {
         let _ = writeln!(text, "  session {id:?}: {session:?}");
     }
     for session in 0..engine.state.paths.slots() {
-        let carrier = engine.state.paths.of(session).and_then(|paths| paths.all().next());
-        let _ = writeln!(text, "  {carrier:?} at {} ns", engine.state.now_ns);
+        let primary = engine.state.paths.of(session).and_then(|paths| paths.all().next());
+        let _ = writeln!(text, "  {primary:?} at {} ns", engine.state.now_ns);
     }
     for (id, lane) in core.lanes().iter() {
         let _ = writeln!(text, "  lane {id:?}: {lane:?}");

@@ -56,7 +56,7 @@ fn a_seed_whose_senders_pause_within_segments_holds() {
     run_seed(30130432683032047).unwrap_or_else(|what| panic!("{what}"));
 }
 
-/// Links that fail for the whole run silence a session whose only carrier is a stream.
+/// Links that fail for the whole run silence a session whose only transport is a stream.
 #[test]
 fn a_seed_whose_streams_are_silenced_by_failing_links_holds() {
     run_seed(30130494574173163).unwrap_or_else(|what| panic!("{what}"));

@@ -1,5 +1,4 @@
-//! A whole message: envelope, then `length` bytes of payload. With [`FLAG_PARTS`] the envelope
-//! alone, whose payload comes in [`super::part`]s.
+//! A whole message: envelope, then `length` bytes of payload.
 //!
 //! ```text
 //!  0        1        2                 4                 6                 8

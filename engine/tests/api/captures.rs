@@ -254,12 +254,12 @@ fn wireshark_names_what_datagrams_carry() {
     }
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("datagrams.pcap");
-    // EAGER in parts (flag 4) of 100 bytes with tag 42, and its first PART of 64 bytes.
-    let mut eager = [0; 32];
-    (eager[0], eager[1], eager[12], eager[16]) = (1, 4, 100, 42);
-    let mut part = [0; 16 + 64];
-    (part[0], part[12]) = (9, 64);
-    let content = segment(2, &[&eager[..], &part[..]].concat());
+    // EAGER of 100 bytes with tag 42, and DATA of 64 bytes.
+    let mut eager = [0; 32 + 100];
+    (eager[0], eager[12], eager[16]) = (1, 100, 42);
+    let mut data = [0; 24 + 64];
+    (data[0], data[4]) = (10, 64);
+    let content = segment(2, &[&eager[..], &data[..]].concat());
     // Cumulative 1000, one window of one word.
     let ack = [232, 3, 0, 0, 7, 0, 1, 0, 0, 0, 1, 0, 255, 0, 0, 0, 0, 0, 0, 0];
     let mut stray = content.clone();
@@ -292,7 +292,7 @@ fn wireshark_names_what_datagrams_carry() {
         "ringrail.ack.cumulative",
         "ringrail.ack_window.words",
         "ringrail.eager.tag",
-        "ringrail.part.length",
+        "ringrail.data.length",
         "ringrail.packet.tag",
     ]);
     let tag = "aa".repeat(8);

@@ -9,7 +9,7 @@ use ringrail::{
     Selector, SendOptions, Status,
 };
 
-/// Whole in a datagram, in parts or by the stream, pulled.
+/// In a datagram, on the stream, pulled.
 const SIZES: [usize; 7] = [0, 8, 1000, 9000, 30_000, 200_000, 3 << 20];
 
 fn data_of(number: usize) -> Option<u64> {

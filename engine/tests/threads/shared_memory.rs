@@ -23,7 +23,7 @@ use ringrail::{
 const WRITES: &str = "TEST_OF_RINGRAIL_WRITES";
 /// Messages each way, of each length.
 const MESSAGES: u64 = 300;
-/// What goes at once, what goes as several datagrams, and what is pulled.
+/// What goes in a datagram, what goes on the TCP connection or is pulled, and what is pulled.
 const LENGTHS: [usize; 3] = [8, 16_000, 1 << 20];
 /// Bytes of all that a domain allocates, at most. Its arena is mapped and no part of that.
 const BYTES: usize = 1 << 20;

@@ -347,6 +347,13 @@ impl Core {
         Some((self.poll_segment(slot, usize::MAX, asks)?, has_checksums))
     }
 
+    /// Returns whether the next segment of a session for its control connection is a long one.
+    pub(crate) fn is_long_next(&self, slot: u32) -> bool {
+        let session = self.sessions.at(slot as usize);
+        let segments = session.and_then(|session| session.segments.as_deref());
+        segments.is_some_and(|segments| segments.is_long_next(&self.segments.pool))
+    }
+
     /// Appends the next segment of a session to the bytes for its control connection. Returns
     /// `false` if there is nothing to send.
     pub(crate) fn append_next_segment(&mut self, slot: u32, into: &mut Vec<u8>) -> bool {

@@ -56,6 +56,11 @@ impl Segments {
         matches!(route, Route::Segment | Route::Stream)
     }
 
+    /// Returns whether a message of [`Route::Stream`] is pulled now, for what else is under way.
+    pub(crate) fn pulls(&self, pool: &SegmentPool, length: u64) -> bool {
+        self.protocol.pulls_beside(length, self.long_held) || !pool.takes_long(length)
+    }
+
     /// Returns the long segment opened last, if it is unsent and the next frame continues it.
     fn long_open(&self, pool: &SegmentPool) -> Option<Id> {
         let id = self.long.last(pool)?;
@@ -193,7 +198,7 @@ impl Segments {
         frame
     }
 
-    /// Reserves a frame like [`Self::push`], for a message or a piece of one: a priority message
+    /// Reserves a frame like [`Self::push`], for a message: a priority message
     /// shares no segment with others, and its segment goes before theirs.
     #[inline(always)]
     pub(super) fn push_message<'a>(

@@ -9,17 +9,28 @@ use zerocopy::IntoBytes;
 
 use super::super::table::{Id, Table};
 use crate::wire::eager::EAGER_HEADER_BYTES;
-use crate::wire::segment::{SEGMENT_HEADER_BYTES, SegmentHeader};
-use crate::wire::{DATA_BYTES, SEGMENT_BYTES_MAX};
+use crate::wire::segment::{SEGMENT_HEADER_BYTES, SEGMENT_SUMS_BYTES, SegmentHeader};
+use crate::wire::{DATA_BYTES, EAGER_BYTES_MAX, SEGMENT_BYTES_MAX};
 
-/// Payload of a usual long segment. Of longer messages each has a segment of its own, and only one
-/// is under way at a time.
+/// Payload of a usual long segment. A longer message has a longer buffer, if no other long segment
+/// is unacknowledged and there is memory for it, and is pulled otherwise.
 pub(in crate::proto) const LONG_PAYLOAD_BYTES: usize = 32 << 10;
 
 /// A usual long segment: a message; or messages, at most 16 of 2 KiB, so that those of any power of
 /// two fill it.
 pub(super) const LONG_BYTES: usize =
     SEGMENT_HEADER_BYTES + 16 * (EAGER_HEADER_BYTES + DATA_BYTES) + LONG_PAYLOAD_BYTES;
+
+/// Buffer of a longer one. A segment grows by its checksums when it is passed to the stream.
+const LONGEST_BYTES: usize = SEGMENT_BYTES_MAX - SEGMENT_SUMS_BYTES;
+
+const _: () = assert!(
+    SEGMENT_HEADER_BYTES + EAGER_HEADER_BYTES + DATA_BYTES + EAGER_BYTES_MAX <= LONGEST_BYTES,
+    "the longest eager message fits"
+);
+
+/// Free buffers of that length that are kept.
+const LONGEST_IDLE_MAX: usize = 16;
 
 /// No segment.
 const NONE: u32 = u32::MAX;
@@ -201,7 +212,7 @@ impl SegmentPool {
             segments: Table::new(usize::MAX),
             short: Class::new(buffer_bytes, bytes),
             long: Class::new(LONG_BYTES, bytes / 2),
-            longest: Class::new(SEGMENT_BYTES_MAX, bytes / 2),
+            longest: Class::new(LONGEST_BYTES, bytes / 2),
         }
     }
 
@@ -251,6 +262,13 @@ impl SegmentPool {
     /// `length` bytes.
     pub(super) fn has_room_for_long(&self, held: usize, length: usize) -> bool {
         self.class_for(length).has_room(held)
+    }
+
+    /// Returns whether a message of `length` bytes may have a long segment at all: those beyond the
+    /// usual length, which can be pulled, share the memory that is allowed, and none is guaranteed.
+    #[inline]
+    pub(super) fn takes_long(&self, length: u64) -> bool {
+        length <= LONG_PAYLOAD_BYTES as u64 || self.longest.used < self.longest.of_messages().max(1)
     }
 
     /// Returns the class of a long segment with a frame of `length` bytes.
@@ -318,7 +336,12 @@ impl SegmentPool {
     #[inline]
     pub(crate) fn recycle(&mut self, mut segment: Box<SegmentBuffer>) {
         segment.operations.clear();
-        self.class(segment.is_long, segment.buffer.len()).idle.push(segment);
+        let class = self.class(segment.is_long, segment.buffer.len());
+        if class.buffer_bytes == LONGEST_BYTES && class.idle.len() >= LONGEST_IDLE_MAX {
+            class.made -= 1;
+            return;
+        }
+        class.idle.push(segment);
     }
 
     #[inline]
@@ -438,5 +461,34 @@ impl List {
             None => self.last = previous,
         }
         self.len -= 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Longer ones share what is allowed: what is beyond it is pulled.
+    #[test]
+    fn longest_buffers_are_bounded_without_a_guarantee() {
+        const LONG: u64 = 100 << 10;
+        let mut pool = SegmentPool::new(2000, 8 * SEGMENT_BYTES_MAX);
+        let mut open = Vec::new();
+        while pool.takes_long(LONG) {
+            open.push(pool.open_long(open.len() as u32, 0, LONG as usize));
+        }
+        assert_eq!(open.len(), 3, "four are half of the bytes, one of them is not for messages");
+        assert!(pool.takes_long(LONG_PAYLOAD_BYTES as u64), "usual ones have a buffer for each");
+        let taken = pool.take(open[0]).unwrap();
+        pool.recycle(taken);
+        assert!(pool.takes_long(LONG));
+        let mut roomy = SegmentPool::new(2000, 1 << 30);
+        let many: Vec<Id> =
+            (0..40).map(|session| roomy.open_long(session, 0, LONG as usize)).collect();
+        for id in many {
+            let segment = roomy.take(id).unwrap();
+            roomy.recycle(segment);
+        }
+        assert_eq!(roomy.allocated_bytes(), (LONGEST_IDLE_MAX * LONGEST_BYTES, 0));
     }
 }

@@ -74,13 +74,18 @@ pub(crate) fn stage_in_segment<'a>(
     let data = data.as_slice();
     let bytes = (EAGER_HEADER_BYTES + data.len()).saturating_add(request.length as usize);
     let segments = session.segments.as_deref_mut()?;
-    let pushed = match segments.protocol.route(request.length, data.len()) {
+    let route = segments.protocol.route(request.length, data.len());
+    let pushed = match route {
         Route::Segment => segments.push_message(pool, slot, bytes, request.hint),
-        Route::Stream if segments.protocol.pulls_beside(request.length, segments.long_held) => None,
+        Route::Stream if segments.pulls(pool, request.length) => None,
+        Route::Stream if session.eager_limit.is_pull_due(request.length) => None,
         Route::Stream => segments.push_long(pool, slot, bytes),
         Route::Pull(_) => None,
     };
     let Pushed { frame, base, segment, .. } = pushed?;
+    if route == Route::Stream {
+        session.eager_limit.note_message(request.length, false);
+    }
     let stream = (request.endpoint, target, request.context);
     let mut header = eager_header(request, target, 0, 0);
     header.set_predecessor_distance(segments.chain.follow(stream, frame, base));
@@ -234,7 +239,7 @@ impl Core {
             // A peer may pull messages that could have been sent eagerly.
             _ if rare!("a short message that is pulled", 20) => pull,
             Route::Segment => Route::Segment,
-            Route::Stream if protocol.pulls_beside(length, segments.long_held) => pull,
+            Route::Stream if segments.pulls(&self.segments.pool, length) => pull,
             _ if session.eager_limit.is_pull_due(length) => pull,
             route => route,
         };

@@ -1,4 +1,4 @@
-//! Carriers that lose nothing, and when data received from them is acknowledged.
+//! Transports that lose nothing, and when data received from them is acknowledged.
 //!
 //! | transport | loses, reorders | longest segment | acknowledged |
 //! |---|---|---|---|

@@ -1,4 +1,4 @@
-//! Segments of a session whose only carrier is the control connection.
+//! Segments of a session whose only transport is the control connection.
 
 use super::super::credit::SendCredit;
 use super::super::eager_limit::EagerLimit;
@@ -65,4 +65,32 @@ fn a_grant_of_a_ring_ends_a_session_without_datagrams() {
     let grant = sim::grant(RING_LANE, send.to_u64(), 0, 100, 1);
     let refused = bench.deliver(grant.as_bytes());
     assert_eq!(refused, Err(FrameError::BadGrant { offset: 0, length: 100, message: 0 }));
+}
+
+/// Segments grow by their checksums when they are passed to the connection.
+///
+/// RR-SEG-1, RR-SUM-2
+#[test]
+fn full_segments_with_checksums_are_within_the_limit() {
+    const LONG: u32 = 100 << 10;
+    for length in (32_600..=32 << 10).step_by(4) {
+        let config = Config {
+            eager_limit: 128 << 10,
+            eager_credit_bytes: 1 << 20,
+            staging_bytes: 1 << 20,
+            ..Config::for_tests()
+        };
+        let mut bench = Bench::new(config);
+        let session = bench.core.sessions.at_mut(bench.slot as usize).unwrap();
+        session.eager_limit = EagerLimit::new(128 << 10, None);
+        (session.envelope_credit, session.byte_credit) =
+            (SendCredit::new(1000), SendCredit::new(1 << 20));
+        bench.use_checksums(true);
+        bench.send(LONG.into(), CompletionLevel::Inject);
+        bench.send(length, CompletionLevel::Inject);
+        let mut sent = bench.transmit();
+        bench.acknowledge();
+        sent.extend(bench.transmit());
+        assert_eq!(sent, [frame::KIND_EAGER; 2], "{length}");
+    }
 }
