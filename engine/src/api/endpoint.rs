@@ -523,9 +523,9 @@ impl<M: Attached> Endpoint<M> {
     /// while no path answers. In these cases the receiver pulls a message that would be sent
     /// eagerly: there is no credit for it; its [`Hint`](crate::Hint) is `Bulk` and it has more than
     /// 1 KiB; it has more than 32 KiB while another one that fits no datagram is not acknowledged,
-    /// or many peers have such messages under way; and one in 64 messages above 64 KiB, by which the
-    /// receiver advises the eager limit. Messages of one source to one target in one context match
-    /// in the order of sending in any case.
+    /// or many peers have such messages under way; and one in 64 messages above 64 KiB, by which
+    /// the receiver advises the eager limit. Messages of one source to one target in one context
+    /// match in the order of sending in any case.
     ///
     /// ```
     /// # use ringrail::{Domain, SendTransport, settings::Settings};

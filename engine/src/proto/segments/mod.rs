@@ -1,5 +1,5 @@
-//! The message layer above the transports of a session: datagrams, which may be lost, duplicated and
-//! reordered, the control connection and a ring in shared memory ([`transport`]).
+//! The message layer above the transports of a session: datagrams, which may be lost, duplicated
+//! and reordered, the control connection and a ring in shared memory ([`transport`]).
 //!
 //! Frames are numbered per session and direction, independent of their transport; frames that were
 //! sent together form a *segment* ([`segment::SegmentBuffer`]), which is kept until it is

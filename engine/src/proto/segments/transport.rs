@@ -6,9 +6,9 @@
 //! | [`Transport::Stream`] (control connection) | neither | 132 KiB | by its [`AckPolicy`] |
 //! | [`Transport::Ring`] | neither | a buffer of the pool | by its [`AckPolicy`] |
 //!
-//! A sender keeps a segment until its frames are acknowledged, for the case that its transport ends.
-//! Every segment acknowledges what was received before it, so that an acknowledgement of its own is
-//! sent only where no segment follows.
+//! A sender keeps a segment until its frames are acknowledged, for the case that its transport
+//! ends. Every segment acknowledges what was received before it, so that an acknowledgement of its
+//! own is sent only where no segment follows.
 //!
 //! RR-DGRAM-12, RR-SHM-8.
 
