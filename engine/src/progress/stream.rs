@@ -35,6 +35,9 @@ const CALL_BYTES: usize = 64 << 10;
 /// its copy.
 const ALONE_BYTES_MIN: usize = 8 << 10;
 
+/// The longest segment that is passed to the kernel in one call.
+pub(super) const WHOLE_BYTES_MAX: usize = 40 << 10;
+
 /// Result of sending the rest of a partially sent segment.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Rest {
@@ -59,6 +62,21 @@ impl ControlLane {
     }
 }
 
+/// Passes a segment to the kernel, a long one in two calls, so that its receiver copies the first
+/// half while the kernel takes the second. Returns how much it takes.
+#[inline]
+fn send_in_two(driver: &mut AnyDriver, lane: LaneKey, bytes: &[u8]) -> usize {
+    if bytes.len() <= WHOLE_BYTES_MAX {
+        return driver.send(lane, bytes).unwrap_or(0);
+    }
+    let (first, second) = bytes.split_at(bytes.len() / 2);
+    let sent = driver.send(lane, first).unwrap_or(0);
+    if sent < first.len() {
+        return sent;
+    }
+    sent + driver.send(lane, second).unwrap_or(0)
+}
+
 impl ControlLane {
     /// Passes a segment to the kernel if nothing is ahead of it and it is worth a call of its own;
     /// `unsent` keeps what the kernel does not take. Returns how much it takes. An error is
@@ -75,7 +93,7 @@ impl ControlLane {
             append_segment(&mut self.unsent, segment.bytes, has_checksums);
             return 0;
         }
-        let sent = driver.send(lane, segment.bytes).unwrap_or(0);
+        let sent = send_in_two(driver, lane, segment.bytes);
         self.unsent.extend_from_slice(&segment.bytes[sent..]);
         sent
     }
@@ -240,7 +258,7 @@ impl Engine {
                     0
                 } else {
                     // An error is detected again below.
-                    let sent = self.driver.send(lane, bytes).unwrap_or(0);
+                    let sent = send_in_two(&mut self.driver, lane, bytes);
                     control.unsent.extend_from_slice(&bytes[sent..]);
                     sent
                 };

@@ -4,6 +4,7 @@
 //! of it, the copy is made while its receiver handles it already.
 
 use super::super::engine::Engine;
+use super::super::stream::WHOLE_BYTES_MAX;
 use crate::proto::segments::Route;
 use crate::proto::send::SendRequest;
 use crate::types::Hint;
@@ -117,7 +118,12 @@ impl Engine {
             length = whole.len();
             let head = &whole[..length - bytes.len()];
             // An error is detected again below.
-            sent = self.driver.send_both(lane, head, bytes).unwrap_or(0);
+            let first = if length > WHOLE_BYTES_MAX { bytes.len() / 2 } else { bytes.len() };
+            let (first, second) = bytes.split_at(first);
+            sent = self.driver.send_both(lane, head, first).unwrap_or(0);
+            if !second.is_empty() && sent == head.len() + first.len() {
+                sent += self.driver.send(lane, second).unwrap_or(0);
+            }
         }
         let whole = state.core.fill_last(session, bytes);
         if sent < length
