@@ -8,7 +8,7 @@ const TYPES: &str = "engine/src/wire/frame.rs";
 
 /// Sentences of the specification, whatever its lines and spaces, with `{}` for a number; and the
 /// file and constant that say it, too.
-const SAID: [(&str, &str, &str); 12] = [
+const SENTENCES: [(&str, &str, &str); 12] = [
     ("Version of hellos and of all that follows them: **{}**", "wire/mod.rs", "VERSION"),
     ("out of band. {} bytes;", "wire/address.rs", "ADDRESS_BYTES"),
     ("address of the source engine, {} bytes", "wire/address.rs", "ADDRESS_BYTES"),
@@ -27,11 +27,11 @@ const SAID: [(&str, &str, &str); 12] = [
 pub(super) fn check(tree: &Tree, found: &mut Vec<String>) {
     let Some(spec) = tree.other.get(SPEC) else { return };
     let flat = spec.split_whitespace().collect::<Vec<_>>().join(" ");
-    for (sentence, file, name) in SAID {
+    for (sentence, file, name) in SENTENCES {
         let (before, after) = sentence.split_once("{}").unwrap_or((sentence, ""));
         let said: Vec<u64> = said(&flat, before, after).collect();
         if said.is_empty() {
-            found.push(format!("{SPEC}: it does not say `{sentence}`; change SAID in ci/src/tidy"));
+            found.push(format!("{SPEC}: it has no `{sentence}`; change SENTENCES in ci/src/tidy"));
         }
         let file = format!("engine/src/{file}");
         for number in said {
@@ -172,6 +172,6 @@ mod tests {
         tree.add(SPEC.into(), String::new());
         let mut found = Vec::new();
         check(&tree, &mut found);
-        assert_eq!(found.len(), SAID.len());
+        assert_eq!(found.len(), SENTENCES.len());
     }
 }
