@@ -36,7 +36,7 @@ const CALL_BYTES: usize = 64 << 10;
 const ALONE_BYTES_MIN: usize = 8 << 10;
 
 /// The longest segment that is passed to the kernel in one call.
-pub(super) const WHOLE_BYTES_MAX: usize = 40 << 10;
+const WHOLE_BYTES_MAX: usize = 40 << 10;
 
 /// Result of sending the rest of a partially sent segment.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -62,16 +62,20 @@ impl ControlLane {
     }
 }
 
-/// Passes a segment to the kernel, a long one in two calls, so that its receiver copies the first
-/// half while the kernel takes the second. Returns how much it takes.
+/// Splits bytes into what one call passes to the kernel and what another one does, so that the
+/// receiver copies the first half of many while the kernel takes the second.
 #[inline]
-fn send_in_two(driver: &mut AnyDriver, lane: LaneKey, bytes: &[u8]) -> usize {
-    if bytes.len() <= WHOLE_BYTES_MAX {
-        return driver.send(lane, bytes).unwrap_or(0);
-    }
-    let (first, second) = bytes.split_at(bytes.len() / 2);
+pub(super) fn split_for_calls(bytes: &[u8]) -> (&[u8], &[u8]) {
+    let first = if bytes.len() > WHOLE_BYTES_MAX { bytes.len() / 2 } else { bytes.len() };
+    bytes.split_at(first)
+}
+
+/// Passes a segment to the kernel in one call, or two. Returns how much it takes.
+#[inline]
+fn send_whole(driver: &mut AnyDriver, lane: LaneKey, bytes: &[u8]) -> usize {
+    let (first, second) = split_for_calls(bytes);
     let sent = driver.send(lane, first).unwrap_or(0);
-    if sent < first.len() {
+    if second.is_empty() || sent < first.len() {
         return sent;
     }
     sent + driver.send(lane, second).unwrap_or(0)
@@ -93,7 +97,7 @@ impl ControlLane {
             append_segment(&mut self.unsent, segment.bytes, has_checksums);
             return 0;
         }
-        let sent = send_in_two(driver, lane, segment.bytes);
+        let sent = send_whole(driver, lane, segment.bytes);
         self.unsent.extend_from_slice(&segment.bytes[sent..]);
         sent
     }
@@ -258,7 +262,7 @@ impl Engine {
                     0
                 } else {
                     // An error is detected again below.
-                    let sent = send_in_two(&mut self.driver, lane, bytes);
+                    let sent = send_whole(&mut self.driver, lane, bytes);
                     control.unsent.extend_from_slice(&bytes[sent..]);
                     sent
                 };

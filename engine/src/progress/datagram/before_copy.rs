@@ -4,7 +4,7 @@
 //! of it, the copy is made while its receiver handles it already.
 
 use super::super::engine::Engine;
-use super::super::stream::WHOLE_BYTES_MAX;
+use super::super::stream::split_for_calls;
 use crate::proto::segments::Route;
 use crate::proto::send::SendRequest;
 use crate::types::Hint;
@@ -118,8 +118,7 @@ impl Engine {
             length = whole.len();
             let head = &whole[..length - bytes.len()];
             // An error is detected again below.
-            let first = if length > WHOLE_BYTES_MAX { bytes.len() / 2 } else { bytes.len() };
-            let (first, second) = bytes.split_at(first);
+            let (first, second) = split_for_calls(bytes);
             sent = self.driver.send_both(lane, head, first).unwrap_or(0);
             if !second.is_empty() && sent == head.len() + first.len() {
                 sent += self.driver.send(lane, second).unwrap_or(0);
