@@ -4,7 +4,7 @@
 use zerocopy::IntoBytes;
 
 use crate::progress::clock;
-use crate::proto::matching::{Hasher, MatchEnvelope, Matcher, PostedKey, Selector};
+use crate::proto::matching::{Hasher, MatchEnvelope, Matcher, Receives, Selector};
 use crate::proto::segments::segment::SegmentPool;
 use crate::proto::session::Session;
 use crate::proto::table::Id;
@@ -21,7 +21,10 @@ pub fn slow_clocks(times: u64) {
 }
 
 /// A matcher, used as an endpoint uses it.
-pub struct Matching(Matcher);
+pub struct Matching {
+    matcher: Matcher,
+    receives: Receives,
+}
 
 /// The outcome of a receive.
 pub enum Post {
@@ -33,26 +36,27 @@ pub enum Post {
 
 /// Names a receive that waits.
 #[derive(Clone, Copy)]
-pub struct Waiting(PostedKey);
+pub struct Waiting(Id);
 
 impl Matching {
     /// An empty matcher whose hash is keyed by `seed`.
     pub fn new(seed: u64) -> Self {
-        Self(Matcher::new(seed))
+        Self { matcher: Matcher::new(seed), receives: Receives::new(usize::MAX) }
     }
 
-    /// A message arrives: gives the receive that takes it, or keeps it as `message`.
+    /// A message arrives: returns the receive that takes it, by the number that it was posted
+    /// with, or keeps it as `message`.
     #[inline]
     pub fn arrive(&mut self, source: u32, context: u64, tag: u64, message: u32) -> Option<u32> {
         let envelope = MatchEnvelope { source, context, tag };
-        let receive = self.0.take_posted(&envelope);
-        if receive.is_none() {
-            self.0.insert_unexpected(&envelope, message);
-        }
-        receive
+        let Some(receive) = self.matcher.take_posted(&mut self.receives, &envelope) else {
+            self.matcher.insert_unexpected(&envelope, message);
+            return None;
+        };
+        self.receives.remove_matched(receive).map(|(_, number)| number as u32)
     }
 
-    /// A receive is posted: gives the message it takes, or keeps it as `receive`.
+    /// A receive is posted: returns the message that it takes, or keeps it as `receive`.
     #[inline]
     pub fn post(
         &mut self,
@@ -63,10 +67,13 @@ impl Matching {
         receive: u32,
     ) -> Post {
         let selector = Selector { source, context, tag, ignore };
-        match self.0.take_unexpected(&selector) {
-            Some(kept) => Post::Matched(kept.message),
-            None => Post::Waiting(Waiting(self.0.insert_posted(&selector, receive))),
+        if let Some(kept) = self.matcher.take_unexpected(&selector) {
+            return Post::Matched(kept.message);
         }
+        // Its capacity serves as its number.
+        let id = self.receives.insert(0, &selector, receive.into()).expect("there is no limit");
+        self.matcher.insert_posted(&mut self.receives, id.index() as u32);
+        Post::Waiting(Waiting(id))
     }
 
     /// The message that a receive would take.
@@ -78,22 +85,27 @@ impl Matching {
         ignore: u64,
     ) -> Option<u32> {
         let selector = Selector { source, context, tag, ignore };
-        self.0.peek_unexpected(&selector).map(|kept| kept.message)
+        self.matcher.peek_unexpected(&selector).map(|kept| kept.message)
     }
 
-    /// Takes a receive back, unless it was matched before.
+    /// Cancels a receive, unless it has matched. Returns its number.
     pub fn cancel(&mut self, waiting: Waiting) -> Option<u32> {
-        self.0.cancel_posted(waiting.0)
+        let number = self.receives.get(waiting.0)?.capacity();
+        let index = waiting.0.index();
+        self.matcher.cancel_posted(&mut self.receives, index as u32).then(|| {
+            self.receives.remove(index);
+            number as u32
+        })
     }
 
     /// Receives that wait.
     pub fn posted_len(&self) -> usize {
-        self.0.posted_len()
+        self.matcher.posted_len()
     }
 
     /// Messages that wait.
     pub fn unexpected_len(&self) -> usize {
-        self.0.unexpected_len()
+        self.matcher.unexpected_len()
     }
 }
 

@@ -12,7 +12,7 @@ impl Engine {
         let state = &mut *self.state;
         state.core.abort(id, &mut state.completions);
         self.work();
-        if self.state.core.operations().get(id).is_some() {
+        if self.state.core.operations().contains(id) {
             self.reset_closing_lanes();
         }
     }

@@ -463,9 +463,8 @@ impl Engine {
 
     /// Returns the operations of an endpoint that complete to a queue, with their `user_data`.
     pub(crate) fn outstanding_of(&self, endpoint: u16) -> Vec<(Id, u64)> {
-        let operations = self.state.core.operations().iter();
-        let own = operations.filter(|(_, operation)| operation.endpoint == endpoint);
-        let named = own.map(|(id, _)| (id, self.state.completions.user_data_of(id)));
+        let own = self.state.core.operations().ids_of(endpoint);
+        let named = own.map(|id| (id, self.state.completions.user_data_of(id)));
         named.filter_map(|(id, user_data)| Some((id, user_data?))).collect()
     }
 

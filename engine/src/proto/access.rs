@@ -8,7 +8,10 @@ use super::control_lane::LaneMonitor;
 use super::core::{Core, CoreCounters, Remote};
 use super::endpoints::Endpoints;
 use super::hint::{Hint, Hinted};
-use super::operation::{Operation, OperationState, Serving};
+#[cfg(test)]
+use super::operation::NO_SESSION;
+use super::operation::{OperationState, Serving};
+use super::operations::Operations;
 use super::segments::Shared;
 use crate::proto::ready::Work;
 
@@ -65,8 +68,15 @@ impl Core {
 
     /// Returns all outstanding operations.
     #[inline]
-    pub(crate) fn operations(&self) -> &Table<Operation> {
+    pub(crate) fn operations(&self) -> &Operations {
         &self.operations
+    }
+
+    /// Returns the session of an operation; of a receive, that of its source.
+    #[cfg(test)]
+    pub(crate) fn session_of_operation(&self, id: Id) -> u32 {
+        let session = self.operations.get(id).map(|operation| operation.session);
+        session.or_else(|| Some(self.source_of(id)?.session)).unwrap_or(NO_SESSION)
     }
 
     /// Returns the send that a grant of a session refers to, the length of its message and its

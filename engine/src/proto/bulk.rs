@@ -6,9 +6,9 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::hint::Hint;
 use super::keys::{LaneKeys, TagKey};
-use super::operation::Operation;
+use super::operations::Operations;
 use super::rails::rate::Rate;
-use super::table::{Id, Table};
+use super::table::Id;
 use crate::wire::chunk::{CHUNK_HEADER_BYTES, CHUNK_MAGIC, CHUNK_TAG_BYTES, ChunkHeader};
 
 /// A range this side granted and has not received yet.
@@ -99,7 +99,7 @@ const LOOK_BACK: usize = 256;
 /// Returns the position after the last range whose message has a hint that `stays`.
 pub(super) fn place_behind(
     granted: &VecDeque<Outgoing>,
-    operations: &Table<Operation>,
+    operations: &Operations,
     stays: impl Fn(Hint) -> bool,
 ) -> usize {
     let stays = |range: &Outgoing| operations.get(range.operation).is_some_and(|it| stays(it.hint));

@@ -8,8 +8,7 @@
 use super::core::Core;
 use super::effects::{Arrival, Effects, Ended, RemoteName};
 use super::failure::PeerFailure;
-use super::matching::{Kept, MatchEnvelope};
-use super::operation::{NO_REMOTE, NO_SESSION, Operation, OperationState};
+use super::matching::{Kept, MatchEnvelope, Selector};
 use super::receive::ReceiveRequest;
 use super::send::SendRefusal;
 use super::session::ControlFrame;
@@ -59,16 +58,11 @@ impl Core {
         claim: Id,
         capacity: u64,
     ) -> Option<Result<Id, SendRefusal>> {
-        let Claim { endpoint, envelope, .. } = self.claims.get(claim)?;
-        let state = OperationState::Posted { key: None, ignore: 0 };
-        let operation = Operation {
-            context: envelope.context,
-            tag: envelope.tag,
-            length: capacity,
-            ..Operation::new(*endpoint, NO_SESSION, NO_REMOTE, state)
-        };
-        let made = self.operations.insert(operation);
-        Some(made.map_err(|_| SendRefusal::OPERATIONS))
+        let &Claim { endpoint, envelope: MatchEnvelope { context, tag, .. }, .. } =
+            self.claims.get(claim)?;
+        let selector = Selector { source: None, context, tag, ignore: 0 };
+        let made = self.operations.insert_receive(endpoint, &selector, capacity);
+        Some(made.ok_or(SendRefusal::OPERATIONS))
     }
 
     /// Receives a claimed message, which ends the claim.
@@ -77,7 +71,7 @@ impl Core {
         match what {
             Claimed::Here(message) => self.deliver(id, &Kept { message, envelope }, effects),
             Claimed::Lost(failure, name) => {
-                self.operations.remove(id);
+                self.operations.remove_receive(id);
                 effects.complete(id, Ended::Failed(failure, name));
             }
         }

@@ -30,7 +30,7 @@ use super::effects::{Effects, RemoteName};
 use super::endpoints::Endpoints;
 use super::failure::PeerFailure;
 use super::lanes::Wait;
-use super::operation::Operation;
+use super::operations::Operations;
 use super::peers::SlotReservation;
 use super::pieces::Granted;
 use super::place::Places;
@@ -167,7 +167,7 @@ pub(crate) struct Core {
     pub(super) retry: Arc<Retry>,
     pub(super) remotes: Table<Remote>,
     pub(super) endpoints: Endpoints,
-    pub(super) operations: Table<Operation>,
+    pub(super) operations: Operations,
     pub(super) unexpected: Unexpected,
     /// Messages removed from matching by handle.
     pub(super) claims: Table<Claim>,
@@ -231,7 +231,7 @@ impl Core {
                 engine,
             ),
             endpoints: Endpoints::default(),
-            operations: Table::new(config.operations_max),
+            operations: Operations::new(config.operations_max),
             unexpected: Unexpected::new(unexpected_max),
             claims: Table::new(usize::MAX),
             segments: super::segments::Shared::new(&config),

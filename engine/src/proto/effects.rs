@@ -90,6 +90,9 @@ pub(crate) trait Effects {
     /// Notes that receive `receive` has matched an incomplete message; if it fails, the error names
     /// that message.
     fn matched(&mut self, _receive: Id, _arrival: &Arrival) {}
+    /// Notes what receive `receive`, which ends without a message, has waited for: a message of
+    /// `peer`, or of any, with this context and tag. An error names that.
+    fn unmatched(&mut self, _receive: Id, _peer: Option<Id>, _wanted: (u64, u64)) {}
     /// Notes that the message of receive `receive` was put back before, with this order among such
     /// messages ([`super::put_back`]); it keeps the order if it is put back again.
     fn order(&mut self, _receive: Id, _order: u64) {}

@@ -2,7 +2,7 @@
 
 use super::core::{Action, Core, ENDPOINTS_MAX};
 use super::effects::{Effects, Ended};
-use super::matching::{Matcher, STAYS};
+use super::matching::Matcher;
 use super::operation::{Cause, Operation, OperationState};
 use super::session::ControlFrame;
 use super::table::Id;
@@ -127,14 +127,10 @@ impl Core {
     /// released their memory; its unexpected messages are dropped. Its sends continue until
     /// [`Self::cancel_closed`].
     pub(crate) fn close_endpoint(&mut self, endpoint: u16, effects: &mut impl Effects) {
-        let Some(mut matcher) = self.endpoints.close(endpoint) else { return };
-        let mut receives = Vec::new();
-        matcher.drain_all_posted(|receive| receives.push(receive));
-        for receive in receives {
-            if let Some(id) = self.operations.id_at((receive & !STAYS) as usize) {
-                self.fail_operation(id, &Cause::Closed, effects);
-            }
+        for id in self.operations.receives.posted_at(endpoint) {
+            self.fail_operation(id, &Cause::Closed, effects);
         }
+        let Some(mut matcher) = self.endpoints.close(endpoint) else { return };
         let mut messages = Vec::new();
         matcher.drain_all_unexpected(|kept| messages.push(kept.message));
         for message in messages {
@@ -167,9 +163,9 @@ impl Core {
                 OperationState::AwaitDelivery | OperationState::Serving(_) => true,
                 OperationState::Asking(_) | OperationState::Replying { .. } => true,
                 OperationState::AwaitMatch | OperationState::AwaitReply { .. } => false,
-                OperationState::Posted { .. }
-                | OperationState::Multi(_)
-                | OperationState::Pulling(_) => false,
+                OperationState::Matched | OperationState::Multi(_) | OperationState::Pulling(_) => {
+                    false
+                }
             };
             is_under_way && !self.is_loopback(operation.session)
         })

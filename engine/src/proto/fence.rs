@@ -13,7 +13,8 @@ use std::collections::VecDeque;
 
 use super::core::Core;
 use super::operation::{Operation, OperationState};
-use super::table::{Id, Table};
+use super::operations::Operations;
+use super::table::Id;
 
 /// A fence; see the module.
 #[derive(Debug)]
@@ -108,7 +109,7 @@ impl Core {
 /// Returns the position of the first send that no fence holds back.
 fn first_free(
     waiting: &VecDeque<Id>,
-    operations: &Table<Operation>,
+    operations: &Operations,
     fences: &VecDeque<Fence>,
 ) -> Option<usize> {
     let mut held: Vec<Target> = Vec::new();

@@ -46,6 +46,9 @@ impl Core {
     pub(super) fn forgettable(&self) -> Vec<u32> {
         let lanes = self.lanes.iter().map(|(_, lane)| lane.session);
         let operations = self.operations.iter().map(|(_, operation)| operation.session);
+        let sources = self.operations.waiting_receives().filter_map(|(_, it)| it.source());
+        let sources = sources.filter_map(|source| self.remotes.at(source as usize));
+        let operations = operations.chain(sources.map(|source| source.session));
         let messages = self.unexpected.messages().map(|message| message.session);
         let actions = self.actions.iter().filter_map(Action::session);
         let busy: HashSet<u32> = operations.chain(messages).chain(lanes).chain(actions).collect();

@@ -42,6 +42,7 @@
 mod bins;
 mod hash;
 mod posted;
+mod receives;
 mod slab;
 #[cfg(test)]
 mod tests;
@@ -50,15 +51,12 @@ mod unexpected;
 use bins::Key;
 pub(crate) use hash::Hasher;
 use posted::Posted;
+pub(crate) use receives::{Receive, Receives, SlotState};
 use unexpected::Unexpected;
 
 /// Shapes that get bins of their own, for posted receives and for unexpected messages each; one of
 /// them is the per-context list that serves all further shapes.
 const MAX_SHAPES: usize = 8;
-
-/// Bit of a posted receive's number: it stays posted when it is matched, until it is cancelled or
-/// drained, and takes any number of messages.
-pub(crate) const STAYS: u32 = 1 << 31;
 
 /// Matching fields of an arriving message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,11 +100,6 @@ impl Selector {
     }
 }
 
-/// Identifies one posted receive until it is matched, cancelled or drained; stale keys are
-/// detected.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct PostedKey(slab::SlotKey);
-
 /// Identifies one unexpected message until it is taken, removed or drained; stale keys are
 /// detected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -143,8 +136,8 @@ impl Shape {
 
 /// The matching state of one endpoint: posted receives and unexpected messages.
 ///
-/// Handles are the caller's own numbers; they are stored and returned, never interpreted, except
-/// for [`STAYS`].
+/// Receives are named by the indices of their slots, which the engine's matchers share. Numbers of
+/// messages are the caller's own; they are stored and returned, never interpreted.
 ///
 /// The caller keeps the two sides apart: an arrival first calls [`take_posted`](Self::take_posted)
 /// and is inserted as unexpected only if that finds none; a new receive first calls
@@ -167,13 +160,17 @@ impl Matcher {
         }
     }
 
-    /// Matches an arriving message: returns the oldest posted receive that accepts it, and removes
-    /// it unless it [`STAYS`].
+    /// Matches an arriving message: returns the index of the oldest posted receive that accepts it,
+    /// and removes that from its bin unless it is a multi-receive.
     ///
     /// RR-MATCH-2.
-    #[inline]
-    pub(crate) fn take_posted(&mut self, e: &MatchEnvelope) -> Option<u32> {
-        self.posted.take(&self.hasher, e)
+    #[inline(always)]
+    pub(crate) fn take_posted(
+        &mut self,
+        receives: &mut Receives,
+        e: &MatchEnvelope,
+    ) -> Option<u32> {
+        self.posted.take(receives, &self.hasher, e)
     }
 
     /// Adds a message that found no receive, after all that arrived before it.
@@ -195,10 +192,11 @@ impl Matcher {
         self.unexpected.take(&self.hasher, s)
     }
 
-    /// Posts a receive that found no unexpected message, after all posted before it.
-    #[inline]
-    pub(crate) fn insert_posted(&mut self, s: &Selector, receive: u32) -> PostedKey {
-        PostedKey(self.posted.insert(&self.hasher, s, receive))
+    /// Posts a receive or multi-receive that found no unexpected message, after all posted before
+    /// it.
+    #[inline(always)]
+    pub(crate) fn insert_posted(&mut self, receives: &mut Receives, index: u32) {
+        self.posted.insert(receives, &self.hasher, index);
     }
 
     /// Returns the message that [`take_unexpected`](Self::take_unexpected) would take, without
@@ -208,9 +206,13 @@ impl Matcher {
         self.unexpected.peek(&self.hasher, s)
     }
 
-    /// Cancels a receive. `None` when it was matched, cancelled or drained before. O(1).
-    pub(crate) fn cancel_posted(&mut self, key: PostedKey) -> Option<u32> {
-        self.posted.cancel(key.0)
+    /// Removes a receive or multi-receive from those that are posted. Returns whether it was.
+    pub(crate) fn cancel_posted(&mut self, receives: &mut Receives, index: u32) -> bool {
+        let is_posted = receives.at(index).is_posted();
+        if is_posted {
+            self.posted.remove(receives, index);
+        }
+        is_posted
     }
 
     #[cfg(test)]
@@ -220,22 +222,10 @@ impl Matcher {
         self.unexpected.cancel(key.0).map(|kept| kept.message)
     }
 
-    #[cfg(test)]
-    /// Removes the receives that accept only messages of `source`, a lost peer, oldest first.
-    /// Any-source receives stay. Scans all receives and sorts: not for the data path.
-    pub(crate) fn drain_posted_from(&mut self, source: u32, f: impl FnMut(u32)) {
-        self.posted.drain(Some(source), f);
-    }
-
     /// Removes the unexpected messages of a lost peer in arrival order. Scans all messages and
     /// sorts: not for the data path.
     pub(crate) fn drain_unexpected_from(&mut self, source: u32, f: impl FnMut(Kept)) {
         self.unexpected.drain(Some(source), f);
-    }
-
-    /// Removes every posted receive, oldest first.
-    pub(crate) fn drain_all_posted(&mut self, f: impl FnMut(u32)) {
-        self.posted.drain(None, f);
     }
 
     /// Removes every unexpected message in arrival order.

@@ -39,6 +39,7 @@ mod no_peer_left;
 mod offers;
 pub(crate) mod one_sided;
 pub(crate) mod operation;
+pub(crate) mod operations;
 pub(crate) mod packet;
 pub(crate) mod paths;
 pub(crate) mod peers;

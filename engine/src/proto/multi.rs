@@ -16,7 +16,7 @@
 
 use super::core::Core;
 use super::effects::{Effects, Ended};
-use super::matching::{MatchEnvelope, PostedKey, STAYS, Selector};
+use super::matching::{MatchEnvelope, SlotState};
 use super::operation::{Cause, NO_REMOTE, NO_SESSION, Operation, OperationState};
 use super::table::Id;
 use super::unexpected::Message;
@@ -24,10 +24,6 @@ use super::unexpected::Message;
 /// A multi-receive.
 #[derive(Debug)]
 pub(crate) struct Multi {
-    /// Its key among posted receives.
-    key: Option<PostedKey>,
-    /// Bits of the tag that are not compared.
-    pub(crate) ignore: u64,
     /// It takes no more messages when fewer bytes are free; never 0.
     min_free: u64,
     /// Bytes used by messages.
@@ -46,10 +42,9 @@ impl Multi {
         self.is_closed
     }
 
-    pub(super) fn new(ignore: u64, min_free: u64) -> Self {
+    pub(super) fn new(min_free: u64) -> Self {
         let min_free = min_free.max(1);
-        let (key, cause) = (None, None);
-        Self { key, ignore, min_free, used: 0, pending: 0, is_closed: false, cause }
+        Self { min_free, used: 0, pending: 0, is_closed: false, cause: None }
     }
 }
 
@@ -65,12 +60,13 @@ impl Core {
         effects: &mut impl Effects,
     ) -> Option<Id> {
         loop {
-            let receive = self.endpoints.get_mut(target)?.take_posted(envelope)?;
-            if receive & STAYS == 0 {
-                return self.operations.id_at(receive as usize);
+            let receives = &mut self.operations.receives;
+            let index = self.endpoints.get_mut(target)?.take_posted(receives, envelope)?;
+            let id = receives.id_at(index as usize)?;
+            if receives.at(index).state() == SlotState::Receive {
+                return Some(id);
             }
-            let multi = self.operations.id_at((receive & !STAYS) as usize)?;
-            if let Some(slice) = self.take_slice(multi, length, effects) {
+            if let Some(slice) = self.take_slice(id, length, effects) {
                 return Some(slice);
             }
         }
@@ -96,7 +92,7 @@ impl Core {
         }
         multi.pending += 1;
         let is_used_up = capacity - multi.used < multi.min_free;
-        let state = OperationState::Posted { key: None, ignore: 0 };
+        let state = OperationState::Matched;
         let slice = Operation {
             context,
             tag,
@@ -117,11 +113,7 @@ impl Core {
         let Some(operation) = self.operations.get_mut(id) else { return };
         let OperationState::Multi(multi) = &mut operation.state else { return };
         multi.is_closed = true;
-        if let Some(key) = multi.key.take()
-            && let Some(matcher) = self.endpoints.get_mut(operation.endpoint)
-        {
-            matcher.cancel_posted(key);
-        }
+        self.withdraw_receive(id);
         self.finish_multi(id, effects);
     }
 
@@ -150,7 +142,9 @@ impl Core {
 
     /// Gives a new multi-receive the unexpected messages that it accepts, oldest first, and posts
     /// it if it takes more.
-    pub(super) fn start_multi(&mut self, id: Id, selector: &Selector, effects: &mut impl Effects) {
+    pub(super) fn start_multi(&mut self, id: Id, effects: &mut impl Effects) {
+        let Some(slot) = self.operations.receives.get(id) else { return };
+        let selector = &slot.selector();
         loop {
             let Some(operation) = self.operations.get_mut(id) else { return };
             let OperationState::Multi(multi) = &mut operation.state else { return };
@@ -176,9 +170,8 @@ impl Core {
             self.fail_multi(id, &Cause::Peer(failure), effects);
             return;
         }
-        let OperationState::Multi(multi) = &mut operation.state else { return };
         if let Some((matcher, needs_peers)) = self.endpoints.with_needs(operation.endpoint) {
-            multi.key = Some(matcher.insert_posted(selector, id.index() as u32 | STAYS));
+            matcher.insert_posted(&mut self.operations.receives, id.index() as u32);
             if needs_peers {
                 self.end_receives_without_sender(effects);
             }

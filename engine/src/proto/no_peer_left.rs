@@ -6,8 +6,7 @@
 
 use super::core::Core;
 use super::effects::Effects;
-use super::operation::{Cause, NO_REMOTE, NO_SESSION, OperationState};
-use super::table::Id;
+use super::operation::Cause;
 
 impl Core {
     /// Sets whether receives from any source at an endpoint end when no peer is left.
@@ -28,21 +27,11 @@ impl Core {
         if !self.endpoints.need_peers() || self.remotes.slots() == 0 || self.has_live_remote() {
             return;
         }
-        let mut without_sender: Vec<Id> = Vec::new();
-        for (id, operation) in self.operations.iter() {
-            let waits = match &operation.state {
-                OperationState::Posted { key, .. } => key.is_some(),
-                OperationState::Multi(multi) => !multi.is_closed(),
-                _ => false,
-            };
-            let is_from_any = (operation.session, operation.remote) == (NO_SESSION, NO_REMOTE);
-            if waits && is_from_any {
-                without_sender.push(id);
-            }
-        }
-        for id in without_sender {
-            let endpoint = self.operations.get(id).map(|operation| operation.endpoint);
-            let matcher = endpoint.and_then(|endpoint| self.endpoints.with_needs(endpoint));
+        let posted = self.operations.receives.iter().filter(|(_, receive)| receive.is_posted());
+        let from_any = posted.filter(|(_, receive)| receive.source().is_none());
+        let from_any: Vec<_> = from_any.map(|(id, receive)| (id, receive.endpoint())).collect();
+        for (id, endpoint) in from_any {
+            let matcher = self.endpoints.with_needs(endpoint);
             if matcher.is_some_and(|(_, needs_peers)| needs_peers) {
                 self.fail_operation(id, &Cause::NoPeerLeft, effects);
             }

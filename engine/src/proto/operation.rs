@@ -1,9 +1,8 @@
-//! Outstanding operations.
+//! Operations that are more than receives which wait for a message.
 
 use super::effects::{Arrival, CompletionLevel, Ended, RemoteName};
 use super::failure::PeerFailure;
 use super::hint::Hint;
-use super::matching::PostedKey;
 use super::multi::Multi;
 use super::one_sided::Role;
 use super::one_sided::origin::Asking;
@@ -72,12 +71,6 @@ impl Operation {
         self.data = arrival.data;
     }
 
-    /// Returns its capacity, if it is a receive that waits for a message and owns nothing.
-    #[inline]
-    pub(super) fn as_posted(&self) -> Option<u64> {
-        matches!(self.state, OperationState::Posted { .. }).then_some(self.length)
-    }
-
     /// Returns whether it is a send, or a one-sided operation.
     pub(super) fn is_send(&self) -> bool {
         let is_own = !matches!(self.role, Role::Target(_));
@@ -144,8 +137,8 @@ pub(crate) enum OperationState {
     AwaitMatch,
     /// A rendezvous send serves grants.
     Serving(Serving),
-    /// A receive waits for a message.
-    Posted { key: Option<PostedKey>, ignore: u64 },
+    /// A receive has matched, and begins.
+    Matched,
     /// A multi-receive takes messages, or waits for the ends of its messages.
     Multi(Multi),
     /// A receive pulls its message.

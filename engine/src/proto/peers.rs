@@ -7,6 +7,7 @@ use super::core::{Action, Core, Remote};
 use super::effects::{Effects, RemoteName};
 use super::failure::PeerFailure;
 use super::keys::SessionKeys;
+use super::operation::Operation;
 use super::regions::Refusal;
 use super::session::{ControlFrame, Limits, Sequel, Session};
 use super::table::Id;
@@ -129,15 +130,17 @@ impl Core {
     /// Removes a remote endpoint. Outstanding operations with it fail; a session without remote
     /// endpoints sends a goodbye.
     pub(crate) fn remove_peer(&mut self, peer: Id, effects: &mut impl Effects) -> bool {
-        if self.remotes.get(peer).is_none() {
-            return false;
-        }
+        let Some(&removed) = self.remotes.get(peer) else { return false };
         let index = peer.index() as u32;
         let theirs = self.operations.iter().filter(|(_, operation)| operation.remote == index);
         let theirs: Vec<Id> = theirs.map(|(id, _)| id).collect();
         theirs.into_iter().for_each(|id| self.renounce(id, Refusal::Endpoint));
         // Operations that end now still name the peer.
-        self.fail_operations(|operation| operation.remote == index, &PeerFailure::Removed, effects);
+        let is_its = |operation: &Operation| operation.remote == index;
+        let is_it = |source: &Remote| {
+            (source.session, source.endpoint) == (removed.session, removed.endpoint)
+        };
+        self.fail_operations(is_its, is_it, &PeerFailure::Removed, effects);
         self.unname(index);
         self.lose_claims_of_remote(index);
         let Some(remote) = self.remotes.remove(peer) else { return false };

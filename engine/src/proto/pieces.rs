@@ -28,9 +28,10 @@ use super::core::Core;
 use super::effects::Effects;
 use super::hint::Hint;
 use super::operation::{Operation, OperationState, Pulling, ToRing};
+use super::operations::Operations;
 use super::pulls::Class;
 use super::session::ControlFrame;
-use super::table::{Id, Table};
+use super::table::Id;
 use crate::wire::piece::{PieceHeader, RING_LANE};
 use crate::wire::{FrameError, Grant, frame};
 
@@ -73,7 +74,7 @@ impl Granted {
     }
 
     /// Adds a range of a message with `hint`, after those that would wait too long otherwise.
-    fn push(&mut self, range: Outgoing, hint: Hint, operations: &Table<Operation>) {
+    fn push(&mut self, range: Outgoing, hint: Hint, operations: &Operations) {
         let stays = |other| Class::of(other) <= Class::of(hint);
         let at = place_behind(&self.now, operations, stays);
         self.now.insert(at, range);

@@ -8,8 +8,9 @@ use std::collections::VecDeque;
 
 use super::hint::{Hint, Hinted};
 use super::operation::{Operation, OperationState};
+use super::operations::Operations;
 use super::session::Session;
-use super::table::{Id, Table};
+use super::table::Id;
 use crate::wire::CHUNK_BYTES_MAX;
 use crate::wire::CmaSource;
 
@@ -225,7 +226,7 @@ pub(super) fn range_bytes(left: u64, chunk_bytes: u64) -> u64 {
 /// RR-RDV-8.
 pub(super) fn next_range(
     session: &mut Session,
-    operations: &mut Table<Operation>,
+    operations: &mut Operations,
     hinted: &mut Hinted,
     most: impl Fn(u64) -> u64,
 ) -> Option<(Id, u64, u32)> {

@@ -53,11 +53,11 @@ impl Core {
         order: u64,
         effects: &mut impl Effects,
     ) -> bool {
-        let Some(operation) = self.operations.remove(id) else { return false };
-        let fits = operation.length.min(arrival.length) as usize;
+        let Some(matched) = self.operations.take_matched(id) else { return false };
+        let fits = matched.capacity.min(arrival.length) as usize;
         effects.place(id, 0, &bytes[..fits]);
         effects.order(id, order);
-        self.end_receive(id, operation.slice_of, Ended::Received(arrival), effects);
+        self.end_receive(id, matched.slice_of, Ended::Received(arrival), effects);
         true
     }
 }

@@ -3,7 +3,7 @@
 use super::core::{Action, Core, REQUESTS, UNTAGGED};
 use super::effects::{Arrival, Effects, Ended};
 use super::hint::Hint;
-use super::matching::{Kept, MatchEnvelope, Selector};
+use super::matching::{Kept, MatchEnvelope, Receive, Selector};
 use super::multi::Multi;
 use super::operation::{Cause, NO_REMOTE, NO_SESSION, Operation, OperationState};
 use super::pulls::Offered;
@@ -32,20 +32,6 @@ pub struct ReceiveRequest {
     pub(crate) capacity: u64,
     /// Makes it a multi-receive, until fewer bytes than this are free: see [`super::multi`].
     pub(crate) min_free: Option<u64>,
-}
-
-impl ReceiveRequest {
-    /// Returns the operation of the receive; `session` is that of its source.
-    #[inline]
-    fn operation(&self, selector: &Selector, session: u32, state: OperationState) -> Operation {
-        let remote = selector.source.unwrap_or(NO_REMOTE);
-        Operation {
-            context: self.context,
-            tag: self.tag,
-            length: self.capacity,
-            ..Operation::new(self.endpoint, session, remote, state)
-        }
-    }
 }
 
 #[inline]
@@ -82,13 +68,22 @@ impl Core {
     /// Creates an operation for a receive. Start it with [`Self::start_receive`] when its buffer is
     /// ready.
     pub(crate) fn new_receive(&mut self, request: &ReceiveRequest) -> Result<Id, SendRefusal> {
-        let (selector, session) = self.selector(request)?;
-        let state = match request.min_free {
-            None => OperationState::Posted { key: None, ignore: request.ignore },
-            Some(min_free) => OperationState::Multi(Multi::new(request.ignore, min_free)),
+        let (mut selector, session) = self.selector(request)?;
+        if planted!(IgnoreSource) {
+            selector.source = None;
+        }
+        let &ReceiveRequest { endpoint, context, tag, capacity, min_free, .. } = request;
+        let inserted = match min_free {
+            None => self.operations.insert_receive(endpoint, &selector, capacity),
+            Some(min_free) => {
+                let remote = selector.source.unwrap_or(NO_REMOTE);
+                let state = OperationState::Multi(Multi::new(min_free));
+                let new = Operation::new(endpoint, session, remote, state);
+                let multi = Operation { context, tag, length: capacity, ..new };
+                self.operations.insert_multi(&selector, multi)
+            }
         };
-        let operation = request.operation(&selector, session, state);
-        self.operations.insert(operation).map_err(|_| SendRefusal::OPERATIONS)
+        inserted.ok_or(SendRefusal::OPERATIONS)
     }
 
     /// Creates and starts a receive for which no message can wait. `None`: one may, or there is an
@@ -106,29 +101,20 @@ impl Core {
         if may_not_wait || planted!(IgnoreSource) || !shortcut!("a receive that waits at once") {
             return None;
         }
-        self.operations.reuse_for(|id| {
-            let key = matcher.insert_posted(&selector, id.index() as u32);
-            let state = OperationState::Posted { key: Some(key), ignore: request.ignore };
-            request.operation(&selector, session, state)
-        })
+        let operations = &mut self.operations;
+        let id = operations.insert_receive(request.endpoint, &selector, request.capacity)?;
+        matcher.insert_posted(&mut operations.receives, id.index() as u32);
+        Some(id)
     }
 
     /// Matches a new receive with the oldest unexpected message it accepts, or posts it.
     pub(crate) fn start_receive(&mut self, id: Id, effects: &mut impl Effects) {
-        let Some(operation) = self.operations.get_mut(id) else { return };
-        let ignore = match &operation.state {
-            OperationState::Posted { ignore, .. } => *ignore,
-            OperationState::Multi(multi) => multi.ignore,
-            _ => return,
-        };
-        let source = (operation.remote != NO_REMOTE).then_some(operation.remote);
-        let source = if planted!(IgnoreSource) { None } else { source };
-        let selector = Selector { source, context: operation.context, tag: operation.tag, ignore };
-        if matches!(operation.state, OperationState::Multi(_)) {
-            self.start_multi(id, &selector, effects);
-            return;
+        if self.operations.get(id).is_some() {
+            return self.start_multi(id, effects);
         }
-        let Some((matcher, needs_peers)) = self.endpoints.with_needs(operation.endpoint) else {
+        let Some(receive) = self.operations.receive(id) else { return };
+        let selector = receive.selector();
+        let Some((matcher, needs_peers)) = self.endpoints.with_needs(receive.endpoint()) else {
             return;
         };
         if planted!(MatchYoungest)
@@ -143,18 +129,16 @@ impl Core {
             return;
         }
         // A lost peer sends nothing any more; its earlier messages were checked first.
-        let session = self.sessions.at_mut(operation.session as usize);
-        if let Some(session) = session
+        let remote = selector.source.unwrap_or(NO_REMOTE);
+        let slot = self.remotes.at(remote as usize).map_or(NO_SESSION, |remote| remote.session);
+        if let Some(session) = self.sessions.at_mut(slot as usize)
             && let Some(failure) = session.failure_to_report().cloned()
         {
             session.unreported = None;
-            let remote = operation.remote;
-            self.operations.remove(id);
-            effects.complete(id, Ended::Failed(failure, self.name_of(remote)));
+            self.end_unmatched(id, Cause::Peer(failure), effects);
             return;
         }
-        let key = matcher.insert_posted(&selector, id.index() as u32);
-        operation.state = OperationState::Posted { key: Some(key), ignore };
+        matcher.insert_posted(&mut self.operations.receives, id.index() as u32);
         if needs_peers {
             self.end_receives_without_sender(effects);
         }
@@ -163,12 +147,11 @@ impl Core {
     /// Delivers an unexpected message to the receive that matched it.
     pub(super) fn deliver(&mut self, id: Id, kept: &Kept, effects: &mut impl Effects) {
         let Some(message) = self.unexpected.take(kept.message) else { return };
-        let Some(operation) = self.operations.get(id) else { return };
+        let Some(capacity) = self.operations.length(id) else { return };
         let Some(peer) = self.remotes.id_at(kept.envelope.source as usize) else { return };
         let arrival = message.arrival(peer, &kept.envelope);
-        let slice_of = operation.slice_of;
         if !matches!(message.kind, Kind::Rendezvous { has_source: true, .. }) {
-            let fits = (operation.length.min(message.payload().len() as u64)) as usize;
+            let fits = (capacity.min(message.payload().len() as u64)) as usize;
             effects.place(id, 0, &message.payload()[..fits]);
         }
         self.return_credit_of(&message);
@@ -177,7 +160,7 @@ impl Core {
         }
         match message.kind {
             Kind::Eager { report, .. } => {
-                self.operations.remove(id);
+                let slice_of = self.operations.take_matched(id).and_then(|it| it.slice_of);
                 if report != 0 && !planted!(LoseMatched) {
                     self.push_control(message.session, ControlFrame::matched(report));
                 }
@@ -216,22 +199,38 @@ impl Core {
     /// Cancels a receive that has not matched. Returns `false` if it has, and will complete. A
     /// multi-receive matches no more, and ends as cancelled when its matched messages have ended.
     pub(crate) fn cancel_receive(&mut self, id: Id, effects: &mut impl Effects) -> bool {
-        let Some(operation) = self.operations.get(id) else { return false };
-        if let OperationState::Multi(multi) = &operation.state {
-            let is_open = !multi.is_closed();
+        if let Some(operation) = self.operations.get(id) {
+            let is_open = matches!(&operation.state, OperationState::Multi(it) if !it.is_closed());
             if is_open {
                 self.fail_multi(id, &Cause::Closed, effects);
             }
             return is_open;
         }
-        let OperationState::Posted { key: Some(key), .. } = operation.state else { return false };
-        let Some(matcher) = self.endpoints.get_mut(operation.endpoint) else { return false };
-        if matcher.cancel_posted(key).is_none() {
-            return false;
+        let is_posted = self.withdraw_receive(id);
+        if is_posted {
+            self.operations.remove_receive(id);
+            effects.complete(id, Ended::Cancelled);
         }
-        self.operations.remove(id);
-        effects.complete(id, Ended::Cancelled);
-        true
+        is_posted
+    }
+
+    /// Removes a receive or multi-receive from those that are posted. Returns whether it was.
+    pub(super) fn withdraw_receive(&mut self, id: Id) -> bool {
+        let receives = &mut self.operations.receives;
+        let endpoint = receives.get(id).filter(|it| it.is_posted()).map(Receive::endpoint);
+        let matcher = endpoint.and_then(|endpoint| self.endpoints.get_mut(endpoint));
+        matcher.is_some_and(|matcher| matcher.cancel_posted(receives, id.index() as u32))
+    }
+
+    /// Ends a receive that has not matched, and is not posted any more.
+    pub(super) fn end_unmatched(&mut self, id: Id, cause: Cause, effects: &mut impl Effects) {
+        let Some(receive) = self.operations.receive(id) else { return };
+        let Selector { source, context, tag, .. } = receive.selector();
+        let remote = source.unwrap_or(NO_REMOTE);
+        let (peer, name) = (self.remotes.id_at(remote as usize), self.name_of(remote));
+        self.operations.remove_receive(id);
+        effects.unmatched(id, peer, (context, tag));
+        effects.complete(id, cause.ended(name));
     }
 
     /// Checks the preconditions of every message whose credit is charged: its source, its target.
@@ -319,12 +318,12 @@ impl Core {
         if report != 0 {
             self.push_control(slot, ControlFrame::matched(report));
         }
-        let Some(operation) = self.operations.remove(id) else { return Ok(()) };
-        let fits = operation.length.min(length) as usize;
+        let Some(matched) = self.operations.take_matched(id) else { return Ok(()) };
+        let fits = matched.capacity.min(length) as usize;
         effects.place(id, 0, &payload[..fits]);
         let Some(peer) = self.remotes.id_at(remote as usize) else { return Ok(()) };
         let arrival = Arrival { peer, context, tag, length, data };
-        self.end_receive(id, operation.slice_of, Ended::Received(arrival), effects);
+        self.end_receive(id, matched.slice_of, Ended::Received(arrival), effects);
         Ok(())
     }
 
@@ -365,7 +364,7 @@ impl Core {
         };
         self.return_credit(slot, first.len());
         let (first, source) = first_bytes(first, has_source);
-        let capacity = self.operations.get(id).map_or(0, |operation| operation.length);
+        let capacity = self.operations.length(id).unwrap_or(0);
         let fits = capacity.min(first.len() as u64) as usize;
         effects.place(id, 0, &first[..fits]);
         let Some(peer) = self.remotes.id_at(remote as usize) else { return Ok(()) };

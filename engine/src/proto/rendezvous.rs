@@ -80,7 +80,7 @@ impl Core {
         effects: &mut impl Effects,
     ) {
         let Offered { send_operation, hint, first, source } = offered;
-        let Some(operation) = self.operations.get_mut(id) else { return };
+        let Some(operation) = self.operations.begin_pull(id) else { return };
         let wanted = operation.length.min(arrival.length);
         let in_place = first.min(wanted);
         let ranges = self.segments.pulls.ranges(in_place);

@@ -8,8 +8,9 @@ use super::failure::PeerFailure;
 use super::fence::target_of;
 use super::hint::Hint;
 use super::operation::{Operation, OperationState};
+use super::operations::Operations;
 use super::segments::stage_in_segment;
-use super::table::{Id, Table};
+use super::table::Id;
 use crate::proto::ready::Work;
 use crate::wire::{DATA_BYTES, Eager, Rts, eager, frame};
 
@@ -336,7 +337,7 @@ impl Core {
 /// overtaken again: they take credit that may return with its receive.
 ///
 /// RR-MATCH-1.
-fn place_in_line(waiting: &VecDeque<Id>, operations: &Table<Operation>, id: Id) -> usize {
+fn place_in_line(waiting: &VecDeque<Id>, operations: &Operations, id: Id) -> usize {
     let Some(new) = operations.get(id).filter(|new| new.hint != Hint::Bulk) else {
         return waiting.len();
     };
@@ -399,7 +400,7 @@ pub(super) fn rts_header(
 mod tests {
     use super::*;
 
-    struct Line(VecDeque<Id>, Table<Operation>);
+    struct Line(VecDeque<Id>, Operations);
 
     impl Line {
         fn post(&mut self, context: u64, hint: Hint) -> usize {
@@ -419,14 +420,14 @@ mod tests {
     /// RR-MATCH-1
     #[test]
     fn hints_overtake_other_flows_a_limited_number_of_times() {
-        let mut line = Line(VecDeque::new(), Table::new(1000));
+        let mut line = Line(VecDeque::new(), Operations::new(1000));
         assert_eq!([line.post(1, Hint::None), line.post(1, Hint::Bulk)], [0, 1]);
         for number in 0..usize::from(PASSED_MAX) {
             assert_eq!(line.post(2, Hint::Priority), number);
         }
         let behind = usize::from(PASSED_MAX) + 2;
         assert_eq!(line.post(3, Hint::Priority), behind, "all of them were overtaken enough");
-        let mut line = Line(VecDeque::new(), Table::new(1000));
+        let mut line = Line(VecDeque::new(), Operations::new(1000));
         assert_eq!([line.post(1, Hint::None), line.post(1, Hint::Priority)], [0, 1]);
     }
 }

@@ -166,40 +166,6 @@ impl<T, K: Key> Table<T, K> {
         Some(value)
     }
 
-    /// Inserts the value that `make` returns for its key, into a slot that was used before. `None`:
-    /// there is none.
-    #[inline(always)]
-    pub(crate) fn reuse_for(&mut self, make: impl FnOnce(K) -> T) -> Option<K> {
-        let index = self.free;
-        let slot = self.slots.get_mut(index as usize)?;
-        debug_assert!(slot.value.is_none(), "a free slot is empty");
-        let key = K::new(index, slot.generation);
-        // So that no code to drop what was there is in this path.
-        std::mem::forget(slot.value.replace(make(key)));
-        self.free = slot.next_free;
-        self.len += 1;
-        Some(key)
-    }
-
-    /// Removes the entry of a slot if `plain` accepts it: an entry that owns nothing, so that
-    /// nothing is dropped. Returns its key, and the result of `plain`.
-    #[inline(always)]
-    pub(crate) fn forget_at<R>(
-        &mut self,
-        index: usize,
-        plain: impl FnOnce(&T) -> Option<R>,
-    ) -> Option<(K, R)> {
-        let slot = self.slots.get_mut(index)?;
-        let plain_value = plain(slot.value.as_ref()?)?;
-        let id = K::new(index as u32, slot.generation);
-        std::mem::forget(slot.value.take());
-        slot.generation = slot.generation.checked_add(1).unwrap_or(1);
-        slot.next_free = self.free;
-        self.free = index as u32;
-        self.len -= 1;
-        Some((id, plain_value))
-    }
-
     /// Returns the full key of the entry in a slot.
     #[inline]
     pub(crate) fn id_at(&self, index: usize) -> Option<K> {
@@ -258,20 +224,6 @@ mod tests {
         assert_eq!(table.get(second), Some(&"b"));
         assert_eq!(table.get(Id::from_u64(0)), None);
         assert_eq!(table.get(Id::from_u64(u64::MAX)), None);
-    }
-
-    #[test]
-    fn a_slot_is_reused_with_another_generation_or_not_at_all() {
-        let mut table: Table<_> = Table::new(2);
-        assert_eq!(table.reuse_for(|_| unreachable!("no slot was used")), None::<Id>);
-        let first = table.insert("a".to_owned()).unwrap();
-        table.remove(first);
-        let second = table.reuse_for(|key: Id| format!("{key:?}")).unwrap();
-        assert_eq!(first.index(), second.index());
-        assert_eq!(table.get(first), None);
-        assert_eq!(table.get(second), Some(&format!("{second:?}")));
-        assert_eq!(table.len(), 1);
-        assert_eq!(table.reuse_for(|_| unreachable!("all are in use")), None);
     }
 
     #[test]

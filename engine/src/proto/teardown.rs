@@ -1,6 +1,6 @@
 //! The end of a session: failed operations, messages that can still be received, released windows.
 
-use super::core::{Action, Core};
+use super::core::{Action, Core, Remote};
 use super::credit::ReceiveCredit;
 use super::effects::Effects;
 use super::failure::PeerFailure;
@@ -82,15 +82,15 @@ impl Core {
             sequel != Sequel::None
                 && matches!(
                     operation.state,
-                    OperationState::Queued { .. }
-                        | OperationState::Posted { .. }
-                        | OperationState::Multi(_)
+                    OperationState::Queued { .. } | OperationState::Multi(_)
                 )
         };
         let is_hit = |operation: &Operation| operation.session == slot && !is_kept(operation);
         let reports = |operation: &Operation| is_hit(operation) && !operation.is_decided();
-        let is_reported = self.operations.iter().any(|(_, operation)| reports(operation));
-        self.fail_operations(is_hit, &failure, effects);
+        let is_waiting_hit = |source: &Remote| sequel == Sequel::None && source.session == slot;
+        let is_reported = self.operations.iter().any(|(_, operation)| reports(operation))
+            || self.receives_from(is_waiting_hit).next().is_some();
+        self.fail_operations(is_hit, is_waiting_hit, &failure, effects);
         if is_gap
             && !is_reported
             && let Some(session) = self.sessions.at_mut(slot as usize)
@@ -151,25 +151,48 @@ impl Core {
         }
     }
 
-    /// Fails the operations that `is_hit` selects.
+    /// Returns the receives that wait for messages of one source alone, if `is_hit` selects that.
+    fn receives_from(&self, is_hit: impl Fn(&Remote) -> bool) -> impl Iterator<Item = Id> {
+        let waiting = self.operations.waiting_receives().map(|(id, _)| id);
+        waiting.filter(move |&id| self.source_of(id).is_some_and(&is_hit))
+    }
+
+    /// Fails the operations that `is_hit` selects, and the receives that wait for messages of one
+    /// source alone, if `is_source_hit` selects that.
     pub(super) fn fail_operations(
         &mut self,
         is_hit: impl Fn(&Operation) -> bool,
+        is_source_hit: impl Fn(&Remote) -> bool,
         failure: &PeerFailure,
         effects: &mut impl Effects,
     ) {
         let cause = Cause::Peer(failure.clone());
         for slot in 0..self.operations.slots() {
-            if let Some(id) = self.operations.id_at(slot)
-                && self.operations.get(id).is_some_and(&is_hit)
-            {
+            let Some(id) = self.operations.id_at(slot) else { continue };
+            let is_failing = match self.operations.get(id) {
+                Some(operation) => is_hit(operation),
+                None => self.source_of(id).is_some_and(&is_source_hit),
+            };
+            if is_failing {
                 self.fail_operation(id, &cause, effects);
             }
         }
     }
 
+    /// Returns the only source that a waiting receive accepts messages of.
+    pub(super) fn source_of(&self, id: Id) -> Option<&Remote> {
+        self.remotes.at(self.operations.receive(id)?.source()? as usize)
+    }
+
     /// Ends an operation, at once or as soon as the kernel has released its memory.
     pub(super) fn fail_operation(&mut self, id: Id, cause: &Cause, effects: &mut impl Effects) {
+        if self.operations.receive(id).is_some() {
+            if !planted!(KeepReceivesOfDead) {
+                self.withdraw_receive(id);
+                self.end_unmatched(id, cause.clone(), effects);
+            }
+            return;
+        }
         let Some(operation) = self.operations.get_mut(id) else { return };
         match &mut operation.state {
             OperationState::Serving(serving) if serving.unreleased > 0 => {
@@ -188,14 +211,7 @@ impl Core {
                 self.forget_waiting(id);
                 return;
             }
-            OperationState::Posted { .. } if planted!(KeepReceivesOfDead) => return,
             OperationState::Multi(_) => return self.fail_multi(id, cause, effects),
-            OperationState::Posted { key: Some(key), .. } => {
-                let (key, endpoint) = (*key, operation.endpoint);
-                if let Some(matcher) = self.endpoints.get_mut(endpoint) {
-                    matcher.cancel_posted(key);
-                }
-            }
             _ => {}
         }
         let name = self.operations.get(id).and_then(|found| self.name_of(found.remote));

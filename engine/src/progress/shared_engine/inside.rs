@@ -189,7 +189,7 @@ impl Inside {
     fn remove_sent_injects(&mut self, place: &Place) {
         let engine = self.engine.as_ref().expect(PRESENT);
         let operations = engine.state.core.operations();
-        while self.waiting_injects.front().is_some_and(|id| operations.get(*id).is_none()) {
+        while self.waiting_injects.front().is_some_and(|id| !operations.contains(*id)) {
             self.waiting_injects.pop_front();
         }
         place.waiting_injects.store(self.waiting_injects.len(), Ordering::Relaxed);
@@ -336,7 +336,7 @@ impl Inside {
         if self.names.len() > self.names_max {
             let engine = self.engine.as_ref().expect(PRESENT);
             let operations = engine.state.core.operations();
-            self.names.retain(|_, id| operations.get(*id).is_some());
+            self.names.retain(|_, id| operations.contains(*id));
             self.names_max = (2 * self.names.len()).max(NAMES_MIN);
         }
     }

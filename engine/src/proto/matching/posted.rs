@@ -1,66 +1,13 @@
 //! Posted receives: each in the one bin of its shape.
 
-use std::fmt;
-
-use super::bins::{BinLink, Bins, Linked};
-use super::slab::{NIL, Slab, Slot, SlotKey};
-use super::{Hasher, MAX_SHAPES, MatchEnvelope, STAYS, Selector, Shape};
+use super::bins::{BinLink, Bins};
+use super::receives::{Receives, SlotState};
+use super::slab::NIL;
+use super::{Hasher, MAX_SHAPES, MatchEnvelope, Shape};
 
 /// The class with the shape [`Shape::CONTEXT`]. Its bins also hold the receives whose shape found
 /// no class of its own, so their heads have to be compared.
 const MIXED: usize = 0;
-
-#[derive(Clone, Copy, Debug)]
-struct Node {
-    sequence: u64,
-    context: u64,
-    tag: u64,
-    ignore: u64,
-    source: u32,
-    receive: u32,
-    link: BinLink,
-    class: u8,
-    directed: bool,
-}
-
-impl Node {
-    #[inline]
-    fn new(sequence: u64, class: usize, s: &Selector, receive: u32, link: BinLink) -> Self {
-        Self {
-            sequence,
-            context: s.context,
-            tag: s.tag,
-            ignore: s.ignore,
-            source: s.source.unwrap_or(0),
-            receive,
-            link,
-            class: class as u8,
-            directed: s.source.is_some(),
-        }
-    }
-
-    fn selector(&self) -> Selector {
-        let source = self.directed.then_some(self.source);
-        Selector { source, context: self.context, tag: self.tag, ignore: self.ignore }
-    }
-
-    /// Returns whether this receive accepts `e`, given that the contexts are equal.
-    fn accepts(&self, e: &MatchEnvelope) -> bool {
-        (self.tag ^ e.tag) & !self.ignore == 0 && (!self.directed || self.source == e.source)
-    }
-}
-
-impl Linked for Slot<Node> {
-    #[inline]
-    fn link(&self) -> &BinLink {
-        &self.value.link
-    }
-
-    #[inline]
-    fn link_mut(&mut self) -> &mut BinLink {
-        &mut self.value.link
-    }
-}
 
 /// The receives of one shape.
 #[derive(Debug)]
@@ -69,10 +16,12 @@ struct Class {
     bins: Bins,
 }
 
-/// Posted receives in posting order.
+/// Posted receives of one endpoint in posting order. Their slots belong to the engine, and are
+/// passed to each call.
 #[derive(Default)]
 pub(super) struct Posted {
-    nodes: Slab<Node>,
+    /// Number of receives.
+    len: usize,
     classes: Vec<Class>,
     /// Bit i: class i holds receives. An arrival skips the others.
     in_use: u32,
@@ -102,77 +51,72 @@ impl Latest {
     }
 }
 
-/// Prints the receives in order. Their positions depend on earlier look-ups.
-impl fmt::Debug for Posted {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut nodes: Vec<&Node> = self.nodes.iter().collect();
-        nodes.sort_unstable_by_key(|node| node.sequence);
-        let posted = nodes.iter().map(|node| (node.sequence, node.selector(), node.receive));
-        out.debug_list().entries(posted).finish()
+/// Without the positions of receives, which depend on earlier look-ups.
+impl std::fmt::Debug for Posted {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("Posted").field("len", &self.len).finish_non_exhaustive()
     }
 }
 
 impl Posted {
     #[cfg(any(test, feature = "bench"))]
     pub(super) fn len(&self) -> usize {
-        self.nodes.len()
+        self.len
     }
 
-    #[inline]
-    pub(super) fn insert(&mut self, hasher: &Hasher, s: &Selector, receive: u32) -> SlotKey {
-        if self.nodes.len() == 0 && shortcut!("a receive posted alone") {
-            let node = Node::new(self.next_sequence, MIXED, s, receive, BinLink::NONE);
-            self.next_sequence += 1;
-            let key = self.nodes.insert(node);
-            self.lone = Some(key.index);
-            return key;
+    /// Adds the receive or multi-receive at `index`, which is not posted.
+    #[inline(always)]
+    pub(super) fn insert(&mut self, receives: &mut Receives, hasher: &Hasher, index: u32) {
+        let slot = &mut receives.slots[index as usize];
+        slot.sequence = self.next_sequence;
+        self.next_sequence += 1;
+        let is_first = self.len == 0;
+        self.len += 1;
+        let state = match slot.state() {
+            SlotState::Operation => SlotState::Multi,
+            _ => SlotState::Posted,
+        };
+        let selector = slot.selector();
+        receives.set_state(index, state);
+        if is_first && shortcut!("a receive posted alone") {
+            self.lone = Some(index);
+            return;
         }
-        let wanted = Shape::of(s);
+        let wanted = Shape::of(&selector);
         let (class, at) = self.latest.place();
         if self.lone.is_none()
             && let Some(Class { shape, bins }) = self.classes.get_mut(class)
             && *shape == wanted
-            && let Some(tail) = bins.tail_if(at, &wanted.key_of_selector(s))
+            && let Some(tail) = bins.tail_if(at, &wanted.key_of_selector(&selector))
         {
             // An existing bin is of a class in use.
-            let link = BinLink::behind(*tail, &self.nodes.slots);
-            let node = Node::new(self.next_sequence, class, s, receive, link);
-            self.next_sequence += 1;
-            let key = self.nodes.insert(node);
-            let before = std::mem::replace(tail, key.index);
-            self.nodes.slots[before as usize].link_mut().set_next(key.index);
-            return key;
+            let before = std::mem::replace(tail, index);
+            let link = BinLink::behind(before, &receives.slots);
+            receives.slots[before as usize].link.set_next(index);
+            let slot = &mut receives.slots[index as usize];
+            (slot.link, slot.class) = (link, class as u8);
+            return;
         }
-        self.insert_elsewhere(hasher, wanted, s, receive)
+        self.insert_elsewhere(receives, hasher, index);
     }
 
     /// Inserts into another bin than the latest.
-    fn insert_elsewhere(
-        &mut self,
-        hasher: &Hasher,
-        wanted: Shape,
-        s: &Selector,
-        receive: u32,
-    ) -> SlotKey {
+    fn insert_elsewhere(&mut self, receives: &mut Receives, hasher: &Hasher, index: u32) {
         if let Some(lone) = self.lone.take() {
-            let selector = self.nodes.get(lone).selector();
-            self.put_into_bin(hasher, Shape::of(&selector), &selector, lone);
+            self.put_into_bin(receives, hasher, lone);
         }
-        let node = Node::new(self.next_sequence, MIXED, s, receive, BinLink::NONE);
-        self.next_sequence += 1;
-        let key = self.nodes.insert(node);
-        self.put_into_bin(hasher, wanted, s, key.index);
-        key
+        self.put_into_bin(receives, hasher, index);
     }
 
-    /// Appends a node to its bin.
+    /// Appends a receive to its bin.
     #[inline]
-    fn put_into_bin(&mut self, hasher: &Hasher, wanted: Shape, s: &Selector, index: u32) {
-        let class = self.class_for(wanted);
-        self.nodes.slots[index as usize].value.class = class as u8;
+    fn put_into_bin(&mut self, receives: &mut Receives, hasher: &Hasher, index: u32) {
+        let selector = receives.at(index).selector();
+        let class = self.class_for(Shape::of(&selector));
+        receives.slots[index as usize].class = class as u8;
         let Class { shape, bins } = &mut self.classes[class];
-        let bin_key = shape.key_of_selector(s);
-        let at = bins.push_back(&mut self.nodes.slots, &bin_key, hasher.hash(&bin_key), index);
+        let key = shape.key_of_selector(&selector);
+        let at = bins.push_back(&mut receives.slots, &key, hasher.hash(&key), index);
         self.latest = Latest::new(class, at);
         self.in_use |= 1 << class;
     }
@@ -209,18 +153,24 @@ impl Posted {
         }
     }
 
+    /// Returns the oldest receive that accepts `e`, and removes it unless it stays.
     #[inline(always)]
-    pub(super) fn take(&mut self, hasher: &Hasher, e: &MatchEnvelope) -> Option<u32> {
+    pub(super) fn take(
+        &mut self,
+        receives: &mut Receives,
+        hasher: &Hasher,
+        e: &MatchEnvelope,
+    ) -> Option<u32> {
         if let Some(index) = self.lone {
-            let node = self.nodes.get(index);
-            if node.context != e.context || !node.accepts(e) {
+            let receive = receives.at(index);
+            if receive.context() != e.context || !receive.accepts(e) {
                 return None;
             }
-            if node.receive & STAYS != 0 {
-                return Some(node.receive);
+            if !receive.stays() {
+                self.lone = None;
+                self.note_removed(receives, index);
             }
-            self.lone = None;
-            return Some(self.nodes.remove(index).receive);
+            return Some(index);
         }
         // Usually one shape is in use, and no other receive can be older.
         let (class, latest) = self.latest.place();
@@ -232,15 +182,7 @@ impl Posted {
                 false => bins.find(&key, hasher.hash(&key))?,
             };
             self.latest = Latest::new(class, at);
-            let receive = self.nodes.get(bins.head(at)).receive;
-            if receive & STAYS != 0 {
-                return Some(receive);
-            }
-            let index = bins.pop_front(&mut self.nodes.slots, at);
-            if bins.is_empty() {
-                self.in_use = 0;
-            }
-            return Some(self.nodes.remove(index).receive);
+            return Some(self.take_head(receives, class, at));
         }
         let mut oldest = None;
         let mut oldest_sequence = u64::MAX;
@@ -251,7 +193,7 @@ impl Posted {
             let Class { shape, bins } = &self.classes[class];
             let key = shape.key_of_envelope(e);
             if let Some(at) = bins.find(&key, hasher.hash(&key)) {
-                let sequence = self.nodes.get(bins.head(at)).sequence;
+                let sequence = receives.at(bins.head(at)).sequence;
                 if sequence < oldest_sequence {
                     oldest_sequence = sequence;
                     oldest = Some((class, at));
@@ -259,76 +201,74 @@ impl Posted {
             }
         }
         if self.in_use & 1 << MIXED != 0
-            && let Some(index) = self.find_mixed(hasher, e)
-            && self.nodes.get(index).sequence < oldest_sequence
+            && let Some(index) = self.find_mixed(receives, hasher, e)
+            && receives.at(index).sequence < oldest_sequence
         {
-            let receive = self.nodes.get(index).receive;
-            return Some(if receive & STAYS == 0 { self.remove(index) } else { receive });
+            if !receives.at(index).stays() {
+                self.remove(receives, index);
+            }
+            return Some(index);
         }
         let (class, at) = oldest?;
-        Some(self.take_head(class, at))
+        Some(self.take_head(receives, class, at))
     }
 
     /// Takes the oldest receive of a bin of a class, or returns it if it stays.
     #[inline]
-    fn take_head(&mut self, class: usize, at: usize) -> u32 {
+    fn take_head(&mut self, receives: &mut Receives, class: usize, at: usize) -> u32 {
         let bins = &mut self.classes[class].bins;
-        let receive = self.nodes.get(bins.head(at)).receive;
-        if receive & STAYS != 0 {
-            return receive;
+        let head = bins.head(at);
+        if receives.at(head).stays() {
+            return head;
         }
-        let index = bins.pop_front(&mut self.nodes.slots, at);
+        bins.pop_front(&mut receives.slots, at);
         if bins.is_empty() {
             self.in_use &= !(1 << class);
         }
-        self.nodes.remove(index).receive
+        self.note_removed(receives, head);
+        head
     }
 
     /// Finds the oldest receive in the mixed class that accepts `e`.
     #[cold]
-    fn find_mixed(&self, hasher: &Hasher, e: &MatchEnvelope) -> Option<u32> {
+    fn find_mixed(&self, receives: &Receives, hasher: &Hasher, e: &MatchEnvelope) -> Option<u32> {
         let Class { shape, bins } = &self.classes[MIXED];
         let key = shape.key_of_envelope(e);
         let mut index = bins.head(bins.find(&key, hasher.hash(&key))?);
         while index != NIL {
-            let node = self.nodes.get(index);
-            if node.accepts(e) {
+            let receive = receives.at(index);
+            if receive.accepts(e) {
                 return Some(index);
             }
-            index = node.link.next();
+            index = receive.link.next();
         }
         None
     }
 
-    pub(super) fn cancel(&mut self, key: SlotKey) -> Option<u32> {
-        self.nodes.contains(key).then(|| self.remove(key.index))
-    }
-
-    /// Removes an occupied slot from its bin and vacates it; returns the receive.
-    fn remove(&mut self, index: u32) -> u32 {
+    /// Removes a posted receive from its bin.
+    pub(super) fn remove(&mut self, receives: &mut Receives, index: u32) {
         if self.lone == Some(index) {
             self.lone = None;
-            return self.nodes.remove(index).receive;
+        } else {
+            let class = receives.at(index).class;
+            let bins = &mut self.classes[usize::from(class)].bins;
+            bins.unlink(&mut receives.slots, index);
+            if bins.is_empty() {
+                self.in_use &= !(1 << class);
+            }
         }
-        let class = self.nodes.get(index).class;
-        let bins = &mut self.classes[class as usize].bins;
-        bins.unlink(&mut self.nodes.slots, index);
-        if bins.is_empty() {
-            self.in_use &= !(1 << class);
-        }
-        self.nodes.remove(index).receive
+        self.note_removed(receives, index);
     }
 
-    /// Removes the receives directed at `source`, or all, oldest first.
-    pub(super) fn drain(&mut self, source: Option<u32>, mut f: impl FnMut(u32)) {
-        let drained = self.nodes.in_order(|node| {
-            let wanted = source.is_none_or(|source| node.directed && node.source == source);
-            wanted.then_some(node.sequence)
-        });
-        for &(_, index) in &drained {
-            f(self.remove(index));
-        }
-        self.nodes.done_with(drained);
+    /// Notes that a receive is in no bin any more.
+    #[inline]
+    fn note_removed(&mut self, receives: &mut Receives, index: u32) {
+        self.len -= 1;
+        let state = match receives.at(index).stays() {
+            true => SlotState::Operation,
+            false => SlotState::Receive,
+        };
+        receives.set_state(index, state);
     }
 }
 

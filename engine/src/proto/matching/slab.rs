@@ -70,6 +70,7 @@ impl<T> Slab<T> {
         &self.slots[index as usize].value
     }
 
+    #[cfg(test)]
     /// Returns whether the content that `key` was created for is still present.
     #[inline]
     pub(super) fn contains(&self, key: SlotKey) -> bool {
@@ -87,12 +88,6 @@ impl<T> Slab<T> {
         self.vacant = index;
         self.len -= 1;
         &slot.value
-    }
-
-    /// Returns the contents of the occupied slots, by slot.
-    pub(super) fn iter(&self) -> impl Iterator<Item = &T> {
-        let occupied = self.slots.iter().filter(|slot| slot.generation & 1 == 1);
-        occupied.map(|slot| &slot.value)
     }
 
     /// Returns the occupied slots for which `sequence_if` returns a sequence number, in that order.

@@ -5,19 +5,24 @@ use proptest::prelude::*;
 
 use super::bins::{BinLink, Bins, Key};
 use super::*;
+use crate::proto::table::Id;
 
 /// A direct implementation of the matching rules.
 #[derive(Default)]
 struct Model {
-    posted: Vec<(Selector, u32)>,
+    /// With their numbers, and whether they stay.
+    posted: Vec<(Selector, u32, bool)>,
     unexpected: Vec<(MatchEnvelope, u32)>,
 }
 
 impl Model {
     fn take_posted(&mut self, e: &MatchEnvelope) -> Option<u32> {
-        let at = self.posted.iter().position(|(s, _)| s.accepts(e))?;
-        let receive = self.posted[at].1;
-        Some(if receive & STAYS == 0 { self.posted.remove(at).1 } else { receive })
+        let at = self.posted.iter().position(|(s, ..)| s.accepts(e))?;
+        let (_, receive, stays) = self.posted[at];
+        if !stays {
+            self.posted.remove(at);
+        }
+        Some(receive)
     }
 
     fn find_unexpected(&self, s: &Selector) -> Option<usize> {
@@ -34,17 +39,13 @@ impl Model {
     }
 
     fn cancel_posted(&mut self, receive: u32) -> Option<u32> {
-        let at = self.posted.iter().position(|&(_, handle)| handle == receive)?;
+        let at = self.posted.iter().position(|&(_, number, _)| number == receive)?;
         Some(self.posted.remove(at).1)
     }
 
     fn remove_unexpected(&mut self, message: u32) -> Option<u32> {
         let at = self.unexpected.iter().position(|&(_, handle)| handle == message)?;
         Some(self.unexpected.remove(at).1)
-    }
-
-    fn drain_posted(&mut self, wanted: impl Fn(&Selector) -> bool) -> Vec<u32> {
-        self.posted.extract_if(.., |(s, _)| wanted(s)).map(|(_, handle)| handle).collect()
     }
 
     fn drain_unexpected(&mut self, wanted: impl Fn(&MatchEnvelope) -> bool) -> Vec<u32> {
@@ -62,9 +63,8 @@ enum Op {
     /// Cancels one of the receives posted so far, in whatever state it is.
     Cancel(prop::sample::Index),
     Remove(prop::sample::Index),
-    DrainPostedFrom(u32),
     DrainUnexpectedFrom(u32),
-    DrainAllPosted,
+    CancelAll,
     DrainAllUnexpected,
 }
 
@@ -89,81 +89,124 @@ fn op<I: Strategy<Value = u64> + Clone + 'static>(ignore: I) -> impl Strategy<Va
         8 => selector(ignore).prop_map(Op::Peek),
         8 => any::<prop::sample::Index>().prop_map(Op::Cancel),
         4 => any::<prop::sample::Index>().prop_map(Op::Remove),
-        2 => (0..3u32).prop_map(Op::DrainPostedFrom),
         2 => (0..3u32).prop_map(Op::DrainUnexpectedFrom),
-        1 => Just(Op::DrainAllPosted),
+        1 => Just(Op::CancelAll),
         1 => Just(Op::DrainAllUnexpected),
     ]
 }
 
+/// A matcher and the slots of its receives. The capacity of a receive is its number here.
+struct Bench {
+    matcher: Matcher,
+    receives: Receives,
+    /// Ids of the receives posted so far, by number.
+    ids: Vec<Id>,
+}
+
+impl Bench {
+    fn new(seed: u64) -> Self {
+        let (receives, ids) = (Receives::new(usize::MAX), Vec::new());
+        Self { matcher: Matcher::new(seed), receives, ids }
+    }
+
+    fn number_of(&self, index: u32) -> u32 {
+        self.receives.at(index).capacity() as u32
+    }
+
+    /// Posts a receive, and returns its number.
+    fn post(&mut self, s: &Selector, stays: bool) -> u32 {
+        let number = self.ids.len() as u32;
+        let id = self.receives.insert(0, s, number.into()).unwrap();
+        if stays {
+            self.receives.turn_into_other(id);
+        }
+        self.matcher.insert_posted(&mut self.receives, id.index() as u32);
+        self.ids.push(id);
+        number
+    }
+
+    fn take(&mut self, e: &MatchEnvelope) -> Option<u32> {
+        let index = self.matcher.take_posted(&mut self.receives, e)?;
+        let number = self.number_of(index);
+        let stays = self.receives.at(index).state() == SlotState::Multi;
+        assert_eq!(self.receives.remove_matched(index).is_none(), stays);
+        Some(number)
+    }
+
+    fn cancel(&mut self, number: u32) -> Option<u32> {
+        let id = self.ids[number as usize];
+        self.receives.get(id)?;
+        let index = id.index();
+        assert!(self.matcher.cancel_posted(&mut self.receives, index as u32));
+        assert!(!self.matcher.cancel_posted(&mut self.receives, index as u32), "only once");
+        self.receives.remove(index);
+        Some(number)
+    }
+}
+
 /// Runs `ops` on the matcher and on the model and compares every result.
 fn compare(seed: u64, ops: &[Op]) -> Result<(), TestCaseError> {
-    let mut matcher = Matcher::new(seed);
+    let mut bench = Bench::new(seed);
     let mut model = Model::default();
-    let mut receives = Vec::new();
     let mut messages = Vec::new();
     for op in ops {
         match op {
             Op::Arrive(e) => {
-                let taken = matcher.take_posted(e);
+                let taken = bench.take(e);
                 prop_assert_eq!(taken, model.take_posted(e));
                 if taken.is_none() {
                     let handle = messages.len() as u32;
-                    messages.push(matcher.insert_unexpected(e, handle));
+                    messages.push(bench.matcher.insert_unexpected(e, handle));
                     model.unexpected.push((*e, handle));
                 }
             }
             Op::Post(s) | Op::Keep(s) => {
-                let taken = matcher.take_unexpected(s).map(|kept| kept.message);
+                let taken = bench.matcher.take_unexpected(s).map(|kept| kept.message);
                 prop_assert_eq!(taken, model.take_unexpected(s));
                 if taken.is_none() {
-                    let stays = if matches!(op, Op::Keep(_)) { STAYS } else { 0 };
-                    let handle = receives.len() as u32 | stays;
-                    receives.push(matcher.insert_posted(s, handle));
-                    model.posted.push((*s, handle));
+                    let stays = matches!(op, Op::Keep(_));
+                    model.posted.push((*s, bench.post(s, stays), stays));
                 }
             }
             Op::Peek(s) => {
-                let found = matcher.peek_unexpected(s).map(|kept| kept.message);
+                let found = bench.matcher.peek_unexpected(s).map(|kept| kept.message);
                 prop_assert_eq!(found, model.peek_unexpected(s));
             }
-            Op::Cancel(at) if !receives.is_empty() => {
-                let at = at.index(receives.len());
-                let model =
-                    model.cancel_posted(at as u32).or(model.cancel_posted(at as u32 | STAYS));
-                prop_assert_eq!(matcher.cancel_posted(receives[at]), model);
+            Op::Cancel(at) if !bench.ids.is_empty() => {
+                let number = at.index(bench.ids.len()) as u32;
+                prop_assert_eq!(bench.cancel(number), model.cancel_posted(number));
             }
             Op::Remove(at) if !messages.is_empty() => {
                 let at = at.index(messages.len());
                 prop_assert_eq!(
-                    matcher.remove_unexpected(messages[at]),
+                    bench.matcher.remove_unexpected(messages[at]),
                     model.remove_unexpected(at as u32)
                 );
             }
             Op::Cancel(_) | Op::Remove(_) => {}
-            Op::DrainPostedFrom(source) => {
-                let mut drained = Vec::new();
-                matcher.drain_posted_from(*source, |handle| drained.push(handle));
-                prop_assert_eq!(drained, model.drain_posted(|s| s.source == Some(*source)));
-            }
             Op::DrainUnexpectedFrom(source) => {
                 let mut drained = Vec::new();
-                matcher.drain_unexpected_from(*source, |kept| drained.push(kept.message));
+                bench.matcher.drain_unexpected_from(*source, |kept| drained.push(kept.message));
                 prop_assert_eq!(drained, model.drain_unexpected(|e| e.source == *source));
             }
-            Op::DrainAllPosted => {
-                let mut drained = Vec::new();
-                matcher.drain_all_posted(|handle| drained.push(handle));
-                prop_assert_eq!(drained, model.drain_posted(|_| true));
+            Op::CancelAll => {
+                let posted = bench.receives.posted_at(0);
+                let numbers = posted.iter().map(|id| bench.number_of(id.index() as u32));
+                let numbers: Vec<u32> = numbers.collect();
+                let model = std::mem::take(&mut model.posted);
+                prop_assert_eq!(&numbers, &model.iter().map(|it| it.1).collect::<Vec<_>>());
+                for &number in &numbers {
+                    bench.cancel(number);
+                }
             }
             Op::DrainAllUnexpected => {
                 let mut drained = Vec::new();
-                matcher.drain_all_unexpected(|kept| drained.push(kept.message));
+                bench.matcher.drain_all_unexpected(|kept| drained.push(kept.message));
                 prop_assert_eq!(drained, model.drain_unexpected(|_| true));
             }
         }
-        prop_assert_eq!(matcher.posted_len(), model.posted.len());
-        prop_assert_eq!(matcher.unexpected_len(), model.unexpected.len());
+        prop_assert_eq!(bench.matcher.posted_len(), model.posted.len());
+        prop_assert_eq!(bench.matcher.unexpected_len(), model.unexpected.len());
     }
     Ok(())
 }
@@ -287,12 +330,11 @@ fn tags_that_collide_under_one_seed_spread_under_another() {
     let flood: Vec<u64> =
         (0..).filter(|&tag| known.hash(&key(tag)) & 1023 == 0).take(1000).collect();
     let fill = |seed| {
-        let mut matcher = Matcher::new(seed);
-        for (&tag, handle) in flood.iter().zip(0..) {
-            let s = Selector { source: None, context: 0, tag, ignore: 0 };
-            matcher.insert_posted(&s, handle);
+        let mut bench = Bench::new(seed);
+        for &tag in &flood {
+            bench.post(&Selector { source: None, context: 0, tag, ignore: 0 }, false);
         }
-        matcher.posted.longest_probe()
+        bench.matcher.posted.longest_probe()
     };
     assert!(fill(1) >= 400, "the flood must work on the seed it was made for");
     for seed in [0, 2, 3, 4] {
@@ -317,35 +359,36 @@ fn oldest_receive_wins_regardless_of_its_kind() {
         Selector { source: Some(5), ..any_source(0, u64::MAX) },
     ];
     for first in 0..kinds.len() {
-        let mut matcher = Matcher::new(9);
+        let mut bench = Bench::new(9);
         // Newer receives of every kind, and one that accepts only another tag, change nothing.
         let order = kinds[first..].iter().chain(&kinds[..first]);
-        matcher.insert_posted(&any_source(0x22, 0), 100);
-        for (s, receive) in order.zip(0..) {
-            matcher.insert_posted(s, receive);
+        bench.post(&any_source(0x22, 0), false);
+        for s in order {
+            bench.post(s, false);
         }
-        for receive in 0..kinds.len() as u32 {
-            assert_eq!(matcher.take_posted(&e), Some(receive), "oldest kind {first}");
+        for receive in 1..=kinds.len() as u32 {
+            assert_eq!(bench.take(&e), Some(receive), "oldest kind {first}");
         }
-        assert_eq!(matcher.take_posted(&e), None);
-        assert_eq!(matcher.posted_len(), 1);
+        assert_eq!(bench.take(&e), None);
+        assert_eq!(bench.matcher.posted_len(), 1);
     }
 }
 
 #[test]
 fn stale_key_does_not_affect_a_reused_slot() {
-    let mut matcher = Matcher::new(0);
+    let mut bench = Bench::new(0);
     let e = MatchEnvelope { source: 0, context: 0, tag: 1 };
-    let matched = matcher.insert_posted(&any_source(1, 0), 10);
-    assert_eq!(matcher.take_posted(&e), Some(10));
-    assert_eq!(matcher.cancel_posted(matched), None);
-    // The slot is reused; the old key must not cancel its new content.
-    let reposted = matcher.insert_posted(&any_source(1, 0), 11);
-    assert_eq!(matcher.cancel_posted(matched), None);
-    assert_eq!(matcher.cancel_posted(reposted), Some(11));
-    assert_eq!(matcher.cancel_posted(reposted), None);
-    assert_eq!(matcher.posted_len(), 0);
+    let matched = bench.post(&any_source(1, 0), false);
+    assert_eq!(bench.take(&e), Some(matched));
+    assert_eq!(bench.cancel(matched), None);
+    // The slot is reused; the old id must not cancel its new content.
+    let reposted = bench.post(&any_source(1, 0), false);
+    assert_eq!(bench.cancel(matched), None);
+    assert_eq!(bench.cancel(reposted), Some(reposted));
+    assert_eq!(bench.cancel(reposted), None);
+    assert_eq!(bench.matcher.posted_len(), 0);
     // The same for messages.
+    let mut matcher = bench.matcher;
     let taken = matcher.insert_unexpected(&e, 20);
     assert_eq!(matcher.take_unexpected(&any_source(1, 0)).map(|kept| kept.message), Some(20));
     let kept = matcher.insert_unexpected(&e, 21);

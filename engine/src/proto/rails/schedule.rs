@@ -7,10 +7,10 @@
 use super::super::bulk::BulkLane;
 use super::super::core::Core;
 use super::super::operation::OperationState;
+use super::super::operations::Operations;
 use super::super::session::Session;
-use super::super::table::{Id, Table};
+use super::super::table::Id;
 use super::shares::Share;
-use crate::proto::operation::Operation;
 
 /// Target duration of one chunk at its lane's rate, in nanoseconds.
 const CHUNK_NS: u64 = 500_000;
@@ -258,7 +258,7 @@ fn is_stuck(session: &Session, bulk: &BulkLane, now_ns: u64) -> bool {
 }
 
 /// Returns the ungranted bytes of a session, as far as they are counted.
-fn ungranted(session: &Session, operations: &Table<Operation>) -> u64 {
+fn ungranted(session: &Session, operations: &Operations) -> u64 {
     if session.pulls.len() > PULLS_COUNTED {
         return u64::MAX;
     }

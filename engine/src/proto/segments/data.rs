@@ -26,8 +26,9 @@ use super::super::core::Core;
 use super::super::effects::Effects;
 use super::super::hint::Hint;
 use super::super::operation::{Operation, OperationState};
+use super::super::operations::Operations;
 use super::super::session::ControlFrame;
-use super::super::table::{Id, Table};
+use super::super::table::Id;
 use super::ranges::Ranges;
 use crate::wire::data::{DATA_HEADER_BYTES, DATAGRAM_LANE};
 use crate::wire::{CHUNK_BYTES_MAX, Data, FrameError, Grant, frame};
@@ -110,7 +111,7 @@ pub(crate) struct StagedData<'a> {
 }
 
 /// Returns the position of a range of the message among the earlier granted ones.
-fn place_of(granted: &VecDeque<Outgoing>, operations: &Table<Operation>, hint: Hint) -> usize {
+fn place_of(granted: &VecDeque<Outgoing>, operations: &Operations, hint: Hint) -> usize {
     if hint != Hint::Priority {
         return granted.len();
     }

@@ -8,8 +8,7 @@ use zerocopy::little_endian::U16;
 
 use super::super::core::{Action, Core, REQUESTS};
 use super::super::effects::{Arrival, Effects};
-use super::super::matching::{MatchEnvelope, Matcher, STAYS};
-use super::super::operation::Operation;
+use super::super::matching::{MatchEnvelope, Matcher};
 use super::super::receive::context_of;
 use super::super::regions::Access;
 use super::super::table::Id;
@@ -94,19 +93,15 @@ impl Core {
             let tag = header.tag.get();
             let envelope = MatchEnvelope { source: *remote, context, tag };
             let whole = length as u64;
-            if let Some(receive) = matcher.take_posted(&envelope) {
-                if receive & STAYS != 0 {
-                    break;
-                }
+            if let Some(receive) = matcher.take_posted(&mut self.operations.receives, &envelope) {
+                let Some((id, capacity)) = self.operations.receives.remove_matched(receive) else {
+                    break; // a multi-receive
+                };
                 session.envelopes.pass(1);
                 session.bytes.pass(length as u32);
-                let posted = self.operations.forget_at(receive as usize, Operation::as_posted);
-                debug_assert!(posted.is_some(), "a matched receive is posted");
-                if let Some((id, capacity)) = posted {
-                    let fits = capacity.min(whole) as usize;
-                    let arrival = Arrival { peer: *peer, context, tag, length: whole, data };
-                    effects.deliver(id, &payload[..fits], arrival);
-                }
+                let fits = capacity.min(whole) as usize;
+                let arrival = Arrival { peer: *peer, context, tag, length: whole, data };
+                effects.deliver(id, &payload[..fits], arrival);
             } else {
                 let kind = Kind::Eager { report: 0, put_back: 0 };
                 let message = Waiting { came_by: (slot, session.epoch), data, kind };

@@ -1,0 +1,336 @@
+//! Receives, each in one cache line: what it accepts, its place among the receives of its endpoint,
+//! and its capacity.
+//!
+//! The slots are numbered for all operations of the engine ([`super::super::operations`]): a
+//! receive that takes a long message keeps its id.
+
+use std::fmt;
+
+use super::super::table::{Id, Key as _, reserve_for};
+use super::bins::{BinLink, Linked};
+use super::slab::NIL;
+use super::{MatchEnvelope, Selector};
+
+/// No source: any is accepted.
+const ANY_SOURCE: u32 = u32::MAX;
+
+/// Contents of a slot.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum SlotState {
+    /// Nothing.
+    Vacant,
+    /// A receive that is not posted: it is new, or has matched.
+    Receive,
+    /// A receive that waits for a message.
+    Posted,
+    /// An operation of another kind, kept elsewhere under the same index.
+    Operation,
+    /// The same, posted: a multi-receive, which takes any number of messages.
+    Multi,
+}
+
+/// A slot: a receive, or the id of another operation.
+///
+/// The fields that a match compares come first.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+pub(crate) struct Receive {
+    tag: u64,
+    context: u64,
+    ignore: u64,
+    /// Order among the receives of its endpoint.
+    pub(super) sequence: u64,
+    /// Length of its memory, in bytes.
+    capacity: u64,
+    source: u32,
+    /// Position in its bin; of a vacant slot, `next` is the next vacant one.
+    pub(super) link: BinLink,
+    /// Of the content's id; never 0.
+    generation: u32,
+    endpoint: u16,
+    /// Class of its bin.
+    pub(super) class: u8,
+    state: SlotState,
+}
+
+const _: () = assert!(size_of::<Receive>() == 64);
+
+impl Receive {
+    /// Returns the messages that it accepts.
+    #[inline]
+    pub(crate) fn selector(&self) -> Selector {
+        let source = (self.source != ANY_SOURCE).then_some(self.source);
+        Selector { source, context: self.context, tag: self.tag, ignore: self.ignore }
+    }
+
+    /// Returns whether it accepts a message of its context.
+    #[inline]
+    pub(super) fn accepts(&self, e: &MatchEnvelope) -> bool {
+        (self.tag ^ e.tag) & !self.ignore == 0
+            && (self.source == ANY_SOURCE || self.source == e.source)
+    }
+
+    #[inline]
+    pub(super) fn context(&self) -> u64 {
+        self.context
+    }
+
+    /// Returns the index of the remote endpoint that it accepts messages of; `None`: any.
+    pub(crate) fn source(&self) -> Option<u32> {
+        (self.source != ANY_SOURCE).then_some(self.source)
+    }
+
+    /// Returns the endpoint that it was posted at.
+    #[inline]
+    pub(crate) fn endpoint(&self) -> u16 {
+        self.endpoint
+    }
+
+    /// Returns the length of its memory, in bytes.
+    #[inline]
+    pub(crate) fn capacity(&self) -> u64 {
+        self.capacity
+    }
+
+    /// Returns whether it waits for messages.
+    #[inline]
+    pub(crate) fn is_posted(&self) -> bool {
+        matches!(self.state, SlotState::Posted | SlotState::Multi)
+    }
+
+    /// Returns whether it stays posted when it is matched.
+    #[inline]
+    pub(super) fn stays(&self) -> bool {
+        self.state == SlotState::Multi
+    }
+
+    #[inline]
+    pub(crate) fn state(&self) -> SlotState {
+        self.state
+    }
+}
+
+/// Without its position, which depends on earlier look-ups.
+impl fmt::Debug for Receive {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{:?} {:?} at {}", self.state, self.selector(), self.endpoint)?;
+        write!(out, " {} bytes, {}", self.capacity, self.sequence)
+    }
+}
+
+impl Linked for Receive {
+    #[inline]
+    fn link(&self) -> &BinLink {
+        &self.link
+    }
+
+    #[inline]
+    fn link_mut(&mut self) -> &mut BinLink {
+        &mut self.link
+    }
+}
+
+/// The slots of an engine's operations. They grow up to a limit, and are reused, so that a steady
+/// load allocates nothing.
+#[derive(Debug)]
+pub(crate) struct Receives {
+    pub(super) slots: Vec<Receive>,
+    vacant: u32,
+    len: usize,
+    limit: usize,
+}
+
+/// Generation of new slots: that of an id is never 0.
+const FIRST_GENERATION: u32 = 1;
+
+impl Receives {
+    /// Creates a table of at most `limit` slots.
+    pub(crate) fn new(limit: usize) -> Self {
+        Self { slots: Vec::new(), vacant: NIL, len: 0, limit: limit.min(NIL as usize) }
+    }
+
+    /// Returns the number of slots in use.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Returns whether all slots are in use.
+    pub(crate) fn is_full(&self) -> bool {
+        self.len >= self.limit
+    }
+
+    /// Returns one more than the highest index ever used.
+    pub(crate) fn slots(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Uses a slot for a receive at `endpoint` that accepts what `selector` says. `None`: all slots
+    /// are in use.
+    #[inline]
+    pub(crate) fn insert(
+        &mut self,
+        endpoint: u16,
+        selector: &Selector,
+        capacity: u64,
+    ) -> Option<Id> {
+        let id = self.use_slot(SlotState::Receive)?;
+        let slot = &mut self.slots[id.index()];
+        slot.tag = selector.tag;
+        slot.context = selector.context;
+        slot.ignore = selector.ignore;
+        slot.source = selector.source.unwrap_or(ANY_SOURCE);
+        slot.capacity = capacity;
+        slot.endpoint = endpoint;
+        Some(id)
+    }
+
+    /// Uses a slot for an operation that is not a receive. `None`: all slots are in use.
+    #[inline]
+    pub(crate) fn insert_other(&mut self) -> Option<Id> {
+        self.use_slot(SlotState::Operation)
+    }
+
+    #[inline]
+    fn use_slot(&mut self, state: SlotState) -> Option<Id> {
+        let index = self.vacant;
+        let Some(slot) = self.slots.get_mut(index as usize) else { return self.push(state) };
+        debug_assert_eq!(slot.state, SlotState::Vacant);
+        self.vacant = slot.link.next();
+        self.len += 1;
+        slot.state = state;
+        Some(Id::new(index, slot.generation))
+    }
+
+    #[cold]
+    fn push(&mut self, state: SlotState) -> Option<Id> {
+        let index = self.slots.len();
+        if index >= self.limit {
+            return None;
+        }
+        reserve_for(&mut self.slots, index + 1);
+        self.len += 1;
+        self.slots.push(Receive {
+            tag: 0,
+            context: 0,
+            ignore: 0,
+            sequence: 0,
+            capacity: 0,
+            source: ANY_SOURCE,
+            link: BinLink::NONE,
+            generation: FIRST_GENERATION,
+            endpoint: 0,
+            class: 0,
+            state,
+        });
+        Some(Id::new(index as u32, FIRST_GENERATION))
+    }
+
+    /// Vacates the slot of an operation that is not posted; its id finds nothing from now on.
+    #[inline]
+    pub(crate) fn remove(&mut self, index: usize) {
+        let slot = &mut self.slots[index];
+        debug_assert!(
+            matches!(slot.state, SlotState::Receive | SlotState::Operation),
+            "{:?} is removed",
+            slot.state
+        );
+        slot.state = SlotState::Vacant;
+        // Generation 0 is skipped so that no id is ever 0.
+        slot.generation = slot.generation.checked_add(1).unwrap_or(1);
+        slot.link.set_next(self.vacant);
+        self.vacant = index as u32;
+        self.len -= 1;
+    }
+
+    /// Vacates the slot of a receive that has matched. Returns its id and its capacity; `None`: it
+    /// is a multi-receive, which stays.
+    #[inline(always)]
+    pub(crate) fn remove_matched(&mut self, index: u32) -> Option<(Id, u64)> {
+        let slot = &self.slots[index as usize];
+        if slot.state == SlotState::Multi {
+            return None;
+        }
+        let matched = (Id::new(index, slot.generation), slot.capacity);
+        self.remove(index as usize);
+        Some(matched)
+    }
+
+    /// Returns the slot of an id; `None`: its operation has ended.
+    #[inline]
+    pub(crate) fn get(&self, id: Id) -> Option<&Receive> {
+        let slot = self.slots.get(id.index())?;
+        let is_current = slot.generation == id.generation() && slot.state != SlotState::Vacant;
+        is_current.then_some(slot)
+    }
+
+    /// Returns the slot at an index that is in use.
+    #[inline]
+    pub(crate) fn at(&self, index: u32) -> &Receive {
+        &self.slots[index as usize]
+    }
+
+    /// Returns the id of the operation at an index; `None`: the slot is vacant.
+    #[inline]
+    pub(crate) fn id_at(&self, index: usize) -> Option<Id> {
+        let slot = self.slots.get(index)?;
+        (slot.state != SlotState::Vacant).then(|| Id::new(index as u32, slot.generation))
+    }
+
+    #[inline]
+    pub(super) fn set_state(&mut self, index: u32, state: SlotState) {
+        self.slots[index as usize].state = state;
+    }
+
+    /// Turns a receive that has matched into an operation that is kept elsewhere.
+    pub(crate) fn turn_into_other(&mut self, id: Id) {
+        let slot = &mut self.slots[id.index()];
+        debug_assert_eq!(slot.state, SlotState::Receive, "only a matched receive goes on");
+        slot.state = SlotState::Operation;
+    }
+
+    /// Returns all slots in use, with their ids.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Id, &Receive)> {
+        let used = self.slots.iter().zip(0..).filter(|(slot, _)| slot.state != SlotState::Vacant);
+        used.map(|(slot, index)| (Id::new(index, slot.generation), slot))
+    }
+
+    /// Returns the receives posted at `endpoint`, oldest first. Scans every slot.
+    pub(crate) fn posted_at(&self, endpoint: u16) -> Vec<Id> {
+        let is_wanted = |slot: &Receive| slot.is_posted() && slot.endpoint == endpoint;
+        let wanted = self.iter().filter(|(_, slot)| is_wanted(slot));
+        let mut found: Vec<_> = wanted.map(|(id, slot)| (slot.sequence, id)).collect();
+        found.sort_unstable();
+        found.into_iter().map(|(_, id)| id).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ANY: Selector = Selector { source: None, context: 0, tag: 0, ignore: u64::MAX };
+
+    #[test]
+    fn ids_of_operations_that_have_ended_find_nothing() {
+        let mut receives = Receives::new(2);
+        let first = receives.insert(0, &ANY, 8).unwrap();
+        receives.remove(first.index());
+        assert!(receives.get(first).is_none() && receives.id_at(first.index()).is_none());
+        let second = receives.insert_other().unwrap();
+        assert_eq!(first.index(), second.index());
+        assert!(receives.get(first).is_none() && receives.get(second).is_some());
+        assert!(receives.get(Id::from_u64(0)).is_none());
+        assert!(receives.get(Id::from_u64(u64::MAX)).is_none());
+    }
+
+    #[test]
+    fn the_limit_counts_slots_in_use() {
+        let mut receives = Receives::new(2);
+        let first = receives.insert(0, &ANY, 8).unwrap();
+        receives.insert_other().unwrap();
+        assert!(receives.is_full() && receives.insert(0, &ANY, 8).is_none());
+        receives.remove(first.index());
+        assert!(receives.insert_other().is_some() && receives.is_full());
+        assert_eq!((receives.len(), receives.slots()), (2, 2));
+    }
+}
