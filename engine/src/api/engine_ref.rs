@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use crate::progress::completions::PostedTo;
+use crate::progress::completions::{Piece, PostedTo};
 use crate::progress::engine::Engine;
 use crate::progress::post::{Memory, Posted, Refused};
 use crate::progress::wait_object::WaitObject;
@@ -92,6 +92,16 @@ pub trait EngineRef: Clone {
         to: PostedTo<&Self::Queue>,
         more: bool,
     ) -> Result<Option<OperationId>, Refused>;
+
+    /// Posts a receive into one piece of memory, whose completion goes to a queue.
+    fn post_piece(
+        &self,
+        request: &ReceiveRequest,
+        piece: Piece,
+        to: PostedTo<&Self::Queue>,
+    ) -> Result<OperationId, Refused> {
+        self.post_receive(request, piece.into_memory(), to)
+    }
 
     /// Posts a receive whose end goes to a queue.
     fn post_receive(

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::engine_ref::EngineRef;
 use crate::progress::caretaker::EngineCell;
-use crate::progress::completions::{PostedTo, outcome_of};
+use crate::progress::completions::{Piece, PostedTo, outcome_of};
 use crate::progress::engine::Engine;
 use crate::progress::post::{Memory, Posted, Refused};
 use crate::progress::wait_object::WaitObject;
@@ -104,6 +104,19 @@ impl EngineRef for Rc<EngineCell> {
         match self.enter() {
             Ok(mut engine) => Ok(engine.post_send_to(request, memory, here(to), more)?.map(named)),
             Err(error) => Err((error, memory)),
+        }
+    }
+
+    #[inline]
+    fn post_piece(
+        &self,
+        request: &ReceiveRequest,
+        piece: Piece,
+        to: PostedTo<&u32>,
+    ) -> Result<OperationId, Refused> {
+        match self.enter() {
+            Ok(mut engine) => engine.post_piece(request, piece, here(to)).map(named),
+            Err(error) => Err((error, piece.into_memory())),
         }
     }
 

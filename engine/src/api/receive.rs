@@ -7,7 +7,7 @@ use super::operation::Operation;
 use super::options::ReceiveOptions;
 use super::send::refused;
 use crate::memory::{Buffer, RawSpan, raw_shape};
-use crate::progress::completions::PostedTo;
+use crate::progress::completions::{Piece, PostedTo};
 use crate::progress::post::Memory;
 use crate::proto::receive::ReceiveRequest;
 use crate::types::{Error, Failed, OperationId, Selector};
@@ -70,9 +70,18 @@ impl<M: Attached> Endpoint<M> {
         buffer: impl Into<Buffer>,
         options: ReceiveOptions,
     ) -> Result<OperationId, Failed> {
-        let memory = memory_of(buffer.into())?;
-        let request = self.receive_request(&selector, memory.shape.len());
-        let posted = self.open().engine.post_receive(&request, memory, self.received_to(&options));
+        let (engine, to) = (&self.open().engine, self.received_to(&options));
+        let posted = match buffer.into() {
+            Buffer::Heap(bytes) => {
+                let request = self.receive_request(&selector, bytes.len());
+                engine.post_piece(&request, Piece::heap(bytes), to)
+            }
+            buffer => {
+                let memory = memory_of(buffer)?;
+                let request = self.receive_request(&selector, memory.shape.len());
+                engine.post_receive(&request, memory, to)
+            }
+        };
         posted.map_err(refused)
     }
 

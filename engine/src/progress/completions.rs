@@ -20,9 +20,12 @@ use crate::types::{
 };
 
 mod effects;
+mod landing;
 pub(super) mod pieces;
 mod queue;
 
+use landing::Landing;
+pub(crate) use landing::Piece;
 use queue::Queue;
 
 /// Destination of an operation's completion.
@@ -165,6 +168,9 @@ pub(crate) fn class_of(number: u32) -> u32 {
 /// Operations' memory, completion queues, handles, events.
 #[derive(Debug)]
 pub(crate) struct Completions {
+    /// Receives of the common kind, by the index of their ids.
+    landings: Vec<Landing>,
+    /// All other operations, by the index of their ids.
     slots: Vec<Option<Slot>>,
     queues: Vec<Queue>,
     pub(crate) handles: Table<Handle>,
@@ -187,6 +193,7 @@ pub(crate) struct Completions {
 impl Completions {
     pub(crate) fn new(entries_max: usize) -> Self {
         Self {
+            landings: Vec::new(),
             slots: Vec::new(),
             queues: Vec::new(),
             handles: Table::new(entries_max),
@@ -242,6 +249,7 @@ impl Completions {
         if !self.queues[queue as usize].remove_user() {
             return;
         }
+        self.leave_landings(|of| of == queue);
         for slot in self.slots.iter_mut().flatten() {
             if matches!(slot.route, Route::Queue { queue: of, .. } if of == queue) {
                 slot.route = Route::Nowhere;
@@ -251,12 +259,17 @@ impl Completions {
 
     /// Returns whether the memory of an outstanding operation is borrowed.
     pub(crate) fn is_borrowed(&self, id: Id) -> bool {
+        let landing = self.landings.get(id.index()).and_then(|landing| landing.piece.as_ref());
         let slot = self.slots.get(id.index()).and_then(Option::as_ref);
-        slot.is_some_and(|slot| matches!(slot.held, Held::Nothing))
+        landing.is_some_and(Piece::is_borrowed)
+            || slot.is_some_and(|slot| matches!(slot.held, Held::Nothing))
     }
 
     /// Returns the user data of an outstanding operation, if it completes to a queue.
     pub(crate) fn user_data_of(&self, id: Id) -> Option<u64> {
+        if let Some(Landing { piece: Some(_), user_data, .. }) = self.landings.get(id.index()) {
+            return Some(*user_data);
+        }
         match self.slots.get(id.index())?.as_ref()?.route {
             Route::Queue { user_data, .. } => Some(user_data),
             Route::Handle(_) | Route::Nowhere | Route::Region(_) => None,
@@ -268,6 +281,12 @@ impl Completions {
     #[inline]
     pub(crate) fn has_room(&self, route: Route) -> bool {
         let Route::Queue { queue, .. } = route else { return true };
+        self.has_room_in(queue)
+    }
+
+    /// Returns the same for operations that complete in a queue.
+    #[inline]
+    pub(crate) fn has_room_in(&self, queue: u32) -> bool {
         self.queues[queue as usize].has_room()
     }
 
@@ -447,6 +466,7 @@ impl Completions {
 
     /// Ends all outstanding operations: nothing else refers to their memory.
     pub(crate) fn end_all(&mut self, error: &Error) {
+        self.leave_landings(|_| true);
         for slot in std::mem::take(&mut self.slots).into_iter().flatten() {
             self.finish(slot, Err(error.clone()));
         }

@@ -28,10 +28,4 @@ impl Held {
             Self::Nothing | Self::Window(_) => None,
         }
     }
-
-    /// Takes the buffer, and leaves nothing.
-    #[inline]
-    pub(super) fn take_buffer(&mut self) -> Option<Buffer> {
-        std::mem::take(self).into_buffer()
-    }
 }

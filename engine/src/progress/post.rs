@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::completions::{Handle, PostedTo, Posting, Route};
+use super::completions::{Handle, Piece, PostedTo, Posting, Route};
 use super::counters::CounterEvents;
 use super::datagram::before_copy::SENT_BEFORE_COPY_BYTES_MIN;
 use super::engine::Engine;
@@ -371,9 +371,44 @@ impl Engine {
         posted.map(|_| handle)
     }
 
+    /// Posts a receive into one piece of memory.
+    #[inline(always)]
+    pub(crate) fn post_piece(
+        &mut self,
+        request: &ReceiveRequest,
+        piece: Piece,
+        to: PostedTo<u32>,
+    ) -> Result<Id, Refused> {
+        let state = &mut *self.state;
+        if state.completions.has_room_in(to.queue)
+            && let Some(id) = state.core.post_fast(request)
+        {
+            state.completions.insert_landing(id, piece, to, request.endpoint);
+            return Ok(id);
+        }
+        self.post_by_slot(request, piece.into_memory(), to.route())
+    }
+
     /// Posts a receive.
     #[inline]
     pub(crate) fn post_receive(
+        &mut self,
+        request: &ReceiveRequest,
+        memory: Memory,
+        route: Route,
+    ) -> Result<Id, Refused> {
+        let Route::Queue { queue, user_data, silent } = route else {
+            return self.post_by_slot(request, memory, route);
+        };
+        match Piece::of_memory(memory) {
+            Ok(piece) => self.post_piece(request, piece, PostedTo { queue, user_data, silent }),
+            Err(memory) => self.post_by_slot(request, memory, route),
+        }
+    }
+
+    /// Posts a receive of any kind.
+    #[inline(never)]
+    fn post_by_slot(
         &mut self,
         request: &ReceiveRequest,
         memory: Memory,
@@ -390,17 +425,13 @@ impl Engine {
         let kind = kind_of(request);
         let envelope = Envelope::of(request.context, request.tag);
         let state = &mut *self.state;
-        let fast = state.core.post_fast(request);
-        let made = fast.map_or_else(|| state.core.new_receive(request), Ok);
-        let id = match made {
+        let id = match state.core.new_receive(request) {
             Ok(id) => id,
             Err(refusal) => return Err((self.error_of(peer, refusal), memory)),
         };
         state.completions.insert(id, Posting { kind, route, memory, peer, envelope });
         state.completions.count_for(id, request.endpoint);
-        if fast.is_none() {
-            state.core.start_receive(id, &mut state.completions);
-        }
+        state.core.start_receive(id, &mut state.completions);
         Ok(id)
     }
 

@@ -50,6 +50,7 @@ fn first_bytes(came: &[u8], has_source: bool) -> (&[u8], Option<CmaSource>) {
 }
 
 impl Core {
+    #[inline(always)]
     pub(super) fn selector(
         &self,
         request: &ReceiveRequest,
@@ -88,7 +89,7 @@ impl Core {
 
     /// Creates and starts a receive for which no message can wait. `None`: one may, or there is an
     /// error; use the general path.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn post_fast(&mut self, request: &ReceiveRequest) -> Option<Id> {
         if request.min_free.is_some() {
             return None;

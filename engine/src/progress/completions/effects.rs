@@ -1,6 +1,6 @@
 //! Effects of the protocol on user memory, and completions.
 
-use super::super::counters::{CounterEvents, UNCOUNTED};
+use super::super::counters::CounterEvents;
 use super::super::held::Held;
 use super::super::post::Memory;
 use super::{Completions, Posting, Queue, Route, Slot, span_of};
@@ -32,6 +32,7 @@ impl Effects for Completions {
         if bytes.is_empty() {
             return;
         }
+        self.leave_landing(operation);
         if let Some(Some(slot)) = self.slots.get(operation.index()) {
             if let Held::Window(window) = &slot.held {
                 window.store_to(span_of(&slot.shape), offset, bytes);
@@ -46,6 +47,7 @@ impl Effects for Completions {
     }
 
     fn copy(&mut self, from: Id, to: Id, offset: u64, length: u64) {
+        self.leave_landing(to);
         let slots = (self.slots.get(from.index()), self.slots.get(to.index()));
         let (Some(Some(source)), Some(Some(target))) = slots else { return };
         self.copied_bytes += length;
@@ -144,7 +146,15 @@ impl Effects for Completions {
         }
     }
 
+    fn unmatched(&mut self, receive: Id, peer: Option<Id>, (context, tag): (u64, u64)) {
+        self.leave_landing(receive);
+        if let Some(Some(slot)) = self.slots.get_mut(receive.index()) {
+            (slot.peer, slot.envelope) = (peer.map(Peer), Envelope::of(context, tag));
+        }
+    }
+
     fn matched(&mut self, receive: Id, arrival: &Arrival) {
+        self.leave_landing(receive);
         if let Some(Some(slot)) = self.slots.get_mut(receive.index()) {
             slot.peer = Some(Peer(arrival.peer));
             slot.envelope = Envelope::of(arrival.context, arrival.tag);
@@ -171,42 +181,15 @@ impl Effects for Completions {
 
     #[inline]
     fn deliver(&mut self, operation: Id, bytes: &[u8], arrival: Arrival) {
-        let Some(place) = self.slots.get_mut(operation.index()) else { return };
-        let Some(slot) = place.as_mut() else { return };
-        if !bytes.is_empty() {
-            // SAFETY: as in `place`.
-            self.copies.run(bytes.len(), || unsafe { slot.shape.copy_from(0, bytes) });
-            self.copied_bytes += bytes.len() as u64;
-        }
-        if let Route::Queue { queue, user_data, silent: false } = slot.route
-            && let Some(span) = slot.shape.as_span()
-            && arrival.length <= span.len as u64
-            && arrival.data.is_none()
-            && !planted!(DuplicateCompletion)
-        {
-            let (kind, buffer) = (slot.kind, slot.held.take_buffer());
-            let counts_for = slot.counts_for;
-            // Usually it fits, and its slot contains nothing to be dropped.
-            std::mem::forget(place.take());
-            self.finished += 1;
-            self.report(queue, || {
-                let envelope = Envelope::of(arrival.context, arrival.tag);
-                let (peer, length) = (Some(Peer(arrival.peer)), arrival.length as usize);
-                let result = Ok(Status { peer, envelope, length, data: None });
-                Completion { user_data, kind, result, buffer, offset: 0 }
-            });
-            if counts_for != UNCOUNTED {
-                self.count(counts_for, CounterEvents::RECEIVE, true);
-            }
+        if self.deliver_to_landing(operation, bytes, &arrival) {
             return;
         }
-        let result = Self::status_of(slot, &arrival);
-        if let Some(slot) = place.take() {
-            self.finish(slot, result);
-        }
+        self.place(operation, 0, bytes);
+        self.complete(operation, Ended::Received(arrival));
     }
 
     fn complete(&mut self, operation: Id, ended: Ended) {
+        self.leave_landing(operation);
         let taken = self.slots.get_mut(operation.index()).and_then(Option::take);
         let Some(slot) = taken else { return };
         if let Route::Region(region) = slot.route {

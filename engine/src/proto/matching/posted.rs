@@ -214,7 +214,7 @@ impl Posted {
     }
 
     /// Takes the oldest receive of a bin of a class, or returns it if it stays.
-    #[inline]
+    #[inline(always)]
     fn take_head(&mut self, receives: &mut Receives, class: usize, at: usize) -> u32 {
         let bins = &mut self.classes[class].bins;
         let head = bins.head(at);

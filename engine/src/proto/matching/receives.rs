@@ -166,7 +166,7 @@ impl Receives {
 
     /// Uses a slot for a receive at `endpoint` that accepts what `selector` says. `None`: all slots
     /// are in use.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn insert(
         &mut self,
         endpoint: u16,
@@ -190,7 +190,7 @@ impl Receives {
         self.use_slot(SlotState::Operation)
     }
 
-    #[inline]
+    #[inline(always)]
     fn use_slot(&mut self, state: SlotState) -> Option<Id> {
         let index = self.vacant;
         let Some(slot) = self.slots.get_mut(index as usize) else { return self.push(state) };
@@ -226,7 +226,7 @@ impl Receives {
     }
 
     /// Vacates the slot of an operation that is not posted; its id finds nothing from now on.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn remove(&mut self, index: usize) {
         let slot = &mut self.slots[index];
         debug_assert!(
