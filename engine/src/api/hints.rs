@@ -32,12 +32,19 @@ impl Hints {
     }
 
     /// Returns the hint of a message in `context` (`None`: untagged) with `own` hint, if any.
-    #[inline]
+    #[inline(always)]
     pub(super) fn of(&self, context: Option<u32>, own: Option<Hint>) -> Hint {
         if let Some(hint) = own {
             return hint;
         }
-        let Some(of_contexts) = self.of_contexts.get() else { return self.usual() };
+        match self.of_contexts.get() {
+            None => self.usual(),
+            Some(of_contexts) => self.of_context(of_contexts, context),
+        }
+    }
+
+    #[cold]
+    fn of_context(&self, of_contexts: &RwLock<HashMap<u32, Hint>>, context: Option<u32>) -> Hint {
         let of_contexts = of_contexts.read().unwrap_or_else(PoisonError::into_inner);
         let found = context.and_then(|context| of_contexts.get(&context).copied());
         found.unwrap_or_else(|| self.usual())

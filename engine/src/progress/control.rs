@@ -427,7 +427,7 @@ impl Engine {
     }
 
     /// Sends the data staged last as its hint requires.
-    #[inline]
+    #[inline(always)]
     pub(super) fn flush_posted(&mut self, session: u32, hint: Hint, more: bool) {
         match hint {
             Hint::None | Hint::Priority if !more => self.flush_first(session),

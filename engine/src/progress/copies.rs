@@ -23,11 +23,16 @@ impl CopyMeter {
     }
 
     /// Runs `copy`, which copies this many bytes.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn run(&mut self, bytes: usize, copy: impl FnOnce()) {
-        if bytes < MEASURED_BYTES_MIN {
-            return copy();
+        match bytes < MEASURED_BYTES_MIN {
+            true => copy(),
+            false => self.run_long(bytes, copy),
         }
+    }
+
+    #[cold]
+    fn run_long(&mut self, bytes: usize, copy: impl FnOnce()) {
         self.unmeasured += 1;
         if self.unmeasured < MEASURED_ONE_IN {
             return copy();

@@ -7,11 +7,11 @@ use super::counters::CounterEvents;
 use super::datagram::before_copy::SENT_BEFORE_COPY_BYTES_MIN;
 use super::engine::Engine;
 use super::outside::Ticket;
-use crate::memory::{Buffer, Shape};
+use crate::memory::{Buffer, Shape, copy_bytes};
 use crate::proto::effects::{Arrival, CompletionLevel};
 use crate::proto::hint::Hint;
 use crate::proto::receive::ReceiveRequest;
-use crate::proto::send::{SendRefusal, SendRequest};
+use crate::proto::send::{Destination, SendRefusal, SendRequest};
 use crate::proto::table::Id;
 use crate::types::{Address, Envelope, Error, OperationKind, Peer, Status};
 use crate::wire::MESSAGE_BYTES_MAX;
@@ -106,7 +106,7 @@ impl Engine {
 
     /// Sends bytes that the caller keeps, if they can be sent now. `fill` copies them, `whole` are
     /// these bytes if they are contiguous. `Ok(false)`: not now.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn send_now(
         &mut self,
         request: &SendRequest,
@@ -114,44 +114,54 @@ impl Engine {
         fill: impl FnOnce(&mut [u8]),
         whole: Option<&[u8]>,
     ) -> Result<bool, SendRefusal> {
-        let session = self.state.core.route(request.peer)?;
+        let to = self.state.core.destination(request.peer)?;
         if request.length >= SENT_BEFORE_COPY_BYTES_MIN
             && let Some(bytes) = whole
-            && let Some(transport) = self.transport_before_copy(session, request, more)
-            && self.state.core.stage_now(session, request).is_some()
+            && let Some(transport) = self.transport_before_copy(to.session, request, more)
+            && self.state.core.stage_now(to, request).is_some()
         {
-            self.send_before_copy(session, transport, request.hint, bytes);
+            self.send_before_copy(to.session, transport, request.hint, bytes);
             return Ok(true);
         }
-        if let Some(room) = self.state.core.stage_now(session, request) {
-            fill(room);
-            self.state.completions.copied_bytes += request.length;
-            self.flush_posted(session, request.hint, more);
-            return Ok(true);
-        }
-        let now_ns = self.state.now_ns;
-        if self.state.core.needs_operation(request) {
-            self.state.core.want_connection(session, now_ns);
-            return Ok(false);
-        }
+        let Some(room) = self.state.core.stage_now(to, request) else {
+            return Ok(self.send_in_new_room(to, request, more, fill));
+        };
+        fill(room);
+        self.state.completions.copied_bytes += request.length;
+        self.flush_posted(to.session, request.hint, more);
+        Ok(true)
+    }
+
+    /// Continues [`Self::send_now`] where a message has no space, or cannot be sent at once.
+    #[cold]
+    fn send_in_new_room(
+        &mut self,
+        to: Destination,
+        request: &SendRequest,
+        more: bool,
+        fill: impl FnOnce(&mut [u8]),
+    ) -> bool {
         // Segments that are sent make space for others.
-        let is_flushed = self.flush(session);
-        self.driver.flush_datagrams();
-        if is_flushed {
-            self.stage_waiting();
-            if let Some(room) = self.state.core.stage_now(session, request) {
-                fill(room);
-                self.state.completions.copied_bytes += request.length;
-                self.flush_posted(session, request.hint, more);
-                return Ok(true);
+        if !self.state.core.needs_operation(request) {
+            let is_flushed = self.flush(to.session);
+            self.driver.flush_datagrams();
+            if is_flushed {
+                self.stage_waiting();
+                if let Some(room) = self.state.core.stage_now(to, request) {
+                    fill(room);
+                    self.state.completions.copied_bytes += request.length;
+                    self.flush_posted(to.session, request.hint, more);
+                    return true;
+                }
             }
         }
-        self.state.core.want_connection(session, now_ns);
-        Ok(false)
+        let now_ns = self.state.now_ns;
+        self.state.core.want_connection(to.session, now_ns);
+        false
     }
 
     /// Sends a copy of `bytes`, now or never; later errors go to `route`.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn inject(
         &mut self,
         request: &SendRequest,
@@ -166,7 +176,7 @@ impl Engine {
         if !request.is_plain() {
             return self.inject_by_operation(request, bytes, route, more);
         }
-        let fill = |room: &mut [u8]| room.copy_from_slice(bytes);
+        let fill = |room: &mut [u8]| copy_bytes(room, bytes);
         match self.send_now(request, more, fill, Some(bytes)) {
             Ok(true) => {
                 self.note_hint(request);

@@ -44,7 +44,7 @@ pub(crate) struct Ready {
 
 impl Ready {
     /// Adds a session after the others, to be served next, if it is not there.
-    #[inline]
+    #[inline(always)]
     pub(super) fn add(&mut self, slot: u32, work: Work) {
         if self.mark(slot, work) {
             self.queues[work as usize].order.push_back(slot);
@@ -65,25 +65,25 @@ impl Ready {
     }
 
     /// Marks a session. Returns `false` if it has that work already.
-    #[inline]
+    #[inline(always)]
     fn mark(&mut self, slot: u32, work: Work) -> bool {
-        let at = slot as usize;
-        if at >= self.kinds.len() {
-            self.grow(at + 1);
-        }
         let bit = 1 << work as u8;
-        if self.kinds[at] & bit != 0 {
-            return false;
+        match self.kinds.get_mut(slot as usize) {
+            Some(kinds) if *kinds & bit != 0 => return false,
+            Some(kinds) => *kinds |= bit,
+            None => self.grow_for(slot, bit),
         }
-        self.kinds[at] |= bit;
         self.queues[work as usize].count += 1;
         true
     }
 
+    /// Makes space for a session with work of one kind.
     #[cold]
-    fn grow(&mut self, slots: usize) {
+    fn grow_for(&mut self, slot: u32, bit: u8) {
+        let slots = slot as usize + 1;
         super::table::reserve_for(&mut self.kinds, slots);
         self.kinds.resize(slots, 0);
+        self.kinds[slot as usize] = bit;
     }
 
     #[inline]

@@ -87,6 +87,15 @@ pub(crate) enum Staged<'a> {
     Blocked,
 }
 
+/// Where a message goes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Destination {
+    /// The slot of the session with the peer's engine.
+    pub(crate) session: u32,
+    /// The endpoint there.
+    pub(crate) endpoint: u16,
+}
+
 impl Core {
     /// Returns the longest message that is sent eagerly to a session's peer, in bytes. `None`: it
     /// is not connected.
@@ -99,11 +108,17 @@ impl Core {
     /// [`Self::note_reported`].
     #[inline]
     pub(crate) fn route(&self, peer: Id) -> Result<u32, SendRefusal> {
+        self.destination(peer).map(|destination| destination.session)
+    }
+
+    /// Returns the session of a peer, as [`Self::route`] does, and its endpoint there.
+    #[inline(always)]
+    pub(crate) fn destination(&self, peer: Id) -> Result<Destination, SendRefusal> {
         let remote = self.remotes.get(peer).ok_or(SendRefusal::UnknownPeer)?;
         let session = self.sessions.at(remote.session as usize).ok_or(SendRefusal::UnknownPeer)?;
         match session.failure_to_report() {
             Some(failure) => Err(SendRefusal::Failed(failure.clone())),
-            None => Ok(remote.session),
+            None => Ok(Destination { session: remote.session, endpoint: remote.endpoint }),
         }
     }
 
@@ -122,10 +137,14 @@ impl Core {
     /// plain; its remote data is before the space.
     ///
     /// RR-CREDIT-1.
-    #[inline]
-    pub(crate) fn stage_now(&mut self, session: u32, request: &SendRequest) -> Option<&mut [u8]> {
+    #[inline(always)]
+    pub(crate) fn stage_now(
+        &mut self,
+        to: Destination,
+        request: &SendRequest,
+    ) -> Option<&mut [u8]> {
         debug_assert!(request.is_plain(), "its header would lack something");
-        let target = self.remotes.get(request.peer)?.endpoint;
+        let Destination { session, endpoint: target } = to;
         let known = self.sessions.at_mut(session as usize)?;
         let limit = self.config.eager_limit;
         let pool = &mut self.segments.pool;

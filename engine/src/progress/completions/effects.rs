@@ -179,7 +179,7 @@ impl Effects for Completions {
         slot.is_some_and(|slot| Self::has_room(self, slot.route))
     }
 
-    #[inline]
+    #[inline(never)]
     fn deliver(&mut self, operation: Id, bytes: &[u8], arrival: Arrival) {
         if self.deliver_to_landing(operation, bytes, &arrival) {
             return;

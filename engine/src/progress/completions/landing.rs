@@ -4,7 +4,7 @@
 //! completion is not the plain one, the landing becomes a [`Slot`], which all other code uses.
 
 use super::{Completions, PostedTo, Posting, Route};
-use crate::memory::{Buffer, Shape, Span};
+use crate::memory::{Buffer, Shape, Span, copy_bytes};
 use crate::progress::counters::{CounterEvents, UNCOUNTED};
 use crate::progress::post::Memory;
 use crate::proto::effects::Arrival;
@@ -159,14 +159,14 @@ impl Completions {
         };
         let buffer = match &mut piece.0 {
             Owner::Heap(memory) => {
-                self.copies.run(bytes.len(), || memory[..bytes.len()].copy_from_slice(bytes));
+                self.copies.run(bytes.len(), || copy_bytes(&mut memory[..bytes.len()], bytes));
                 Some(Buffer::Heap(std::mem::take(memory)))
             }
             Owner::Borrowed(span) => {
                 // SAFETY: its poster guarantees that the memory is valid and exclusive until the
                 // operation ends, and it is not shorter than the message.
                 let memory = unsafe { std::slice::from_raw_parts_mut(span.ptr, bytes.len()) };
-                self.copies.run(bytes.len(), || memory.copy_from_slice(bytes));
+                self.copies.run(bytes.len(), || copy_bytes(memory, bytes));
                 None
             }
         };

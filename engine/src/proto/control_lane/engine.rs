@@ -98,8 +98,7 @@ impl Core {
     /// while the peer's engine runs.
     fn frames_of(&self, slot: u32) -> (u32, u32) {
         let Some(session) = self.sessions.at(slot as usize) else { return (0, 0) };
-        let segments = &self.segments.pool;
-        let acked = session.segments.as_deref().map_or(0, |it| it.acknowledged_before(segments));
+        let acked = session.segments.as_deref().map_or(0, |it| it.acknowledged_before());
         (session.expected_frame, acked)
     }
 

@@ -430,10 +430,10 @@ impl FuzzedEngine {
         let hint = script.pick(&[Hint::None, Hint::Latency, Hint::Bulk, Hint::Priority]);
         let data = (script.byte().is_multiple_of(4)).then(|| script.u64());
         let request = SendRequest { level, hint, data, ..send_request(peer, context, tag, length) };
-        let Ok(session) = self.core.route(peer) else { return };
+        let Ok(to) = self.core.destination(peer) else { return };
         if level == CompletionLevel::Inject
             && request.is_plain()
-            && let Some(room) = self.core.stage_now(session, &request)
+            && let Some(room) = self.core.stage_now(to, &request)
         {
             assert_eq!(room.len() as u64, length);
             return;

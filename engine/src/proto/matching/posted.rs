@@ -225,7 +225,8 @@ impl Posted {
         if bins.is_empty() {
             self.in_use &= !(1 << class);
         }
-        self.note_removed(receives, head);
+        self.len -= 1;
+        receives.set_state(head, SlotState::Receive);
         head
     }
 

@@ -67,6 +67,7 @@ impl Core {
             if let Some(segment) = segments.outstanding.take_oldest(pool) {
                 pool.recycle(segment);
             }
+            segments.advance_base(pool);
         }
         self.release_acked(slot, ack, effects);
     }
@@ -110,6 +111,7 @@ impl Core {
             segments.update_due |= !planted!(LoseLimits);
         }
         segments.outstanding.unlink(pool, id);
+        segments.advance_base(pool);
         let segment = pool.take(id)?;
         if segment.is_long {
             segments.long_held -= 1;

@@ -175,8 +175,11 @@ pub(crate) struct Segments {
     protocol: SendProtocol,
     /// Bulk data goes in datagrams.
     bulk: Option<Box<Bulk>>,
-    open: Option<Id>,
+    open: Option<OpenSegment>,
     next_frame: u32,
+    /// The first frame that is not known to have arrived: the oldest outstanding one, or else the
+    /// next one.
+    base: u32,
     chain: Chain,
     /// Credit was announced in a datagram that may be lost, and no later one repeats it.
     pub(super) update_due: bool,
@@ -190,6 +193,14 @@ pub(crate) struct Segments {
     goodbye: Option<(u32, u8)>,
     /// Frames that arrived more than once.
     repeated_frames: u64,
+}
+
+/// The segment that takes more frames.
+#[derive(Clone, Copy, Debug)]
+struct OpenSegment {
+    id: Id,
+    /// Bytes that are free for frames.
+    room: usize,
 }
 
 /// Returns the limit on segments of messages that wait for their first transmission.
@@ -218,6 +229,7 @@ impl Segments {
             bulk: None,
             open: None,
             next_frame: 0,
+            base: 0,
             chain: Chain::new(seed),
             update_due: false,
             asked_end: 0,
@@ -276,8 +288,8 @@ impl Segments {
 
     /// Returns whether the peer has acknowledged all frames before `end`.
     pub(in crate::proto) fn has_acked_before(&self, pool: &SegmentPool, end: u32) -> bool {
-        let oldest = self.outstanding.first(pool).and_then(|id| pool.get(id));
-        oldest.is_none_or(|segment| !window::is_before(segment.first_frame, end))
+        debug_assert!(self.is_base_current(pool));
+        self.outstanding.len() == 0 || !window::is_before(self.base, end)
     }
 
     /// Returns whether a segment without frames has to be sent.
@@ -286,8 +298,8 @@ impl Segments {
     }
 
     /// Returns the first frame that the peer has not acknowledged.
-    pub(in crate::proto) fn acknowledged_before(&self, pool: &SegmentPool) -> u32 {
-        self.base(pool)
+    pub(in crate::proto) fn acknowledged_before(&self) -> u32 {
+        self.base
     }
 
     /// Requests an early acknowledgement of unacknowledged frames: send `id` waits for it.

@@ -7,9 +7,9 @@ use super::super::one_sided::SessionOneSided;
 use super::super::packet;
 use super::super::session::{ControlFrame, Session};
 use super::super::table::Id;
-use super::Segments;
 use super::segment::{List, Place, SegmentBuffer, SegmentPool};
 use super::window::is_before;
+use super::{OpenSegment, Segments};
 use crate::proto::ready::Work;
 use crate::wire::segment::{
     FLAG_ACK_REQUESTED, FLAG_CHECKSUM, SEGMENT_HEADER_BYTES, SEGMENT_SUMS_BYTES, SegmentHeader,
@@ -140,7 +140,7 @@ impl Segments {
         let segment_bytes = self.segment_bytes;
         // A single segment is not queued.
         if !self.is_queued()
-            && let Some(id) = self.open
+            && let Some(OpenSegment { id, .. }) = self.open
             && pool.get(id).is_some_and(|segment| segment.bytes <= room_bytes)
             && shortcut!("the open segment without a queue")
         {
@@ -152,7 +152,7 @@ impl Segments {
             Pick::Wait => return None,
             Pick::Nothing => {}
         }
-        let open = self.open.and_then(|id| pool.get(id));
+        let open = self.open.and_then(|open| pool.get(open.id));
         let is_urgent = open.is_some_and(|segment| segment.is_urgent);
         if is_urgent || self.urgent.len() + self.ready.len() == 0 {
             self.close_open(pool);
@@ -189,12 +189,12 @@ impl Segments {
     /// Returns a waiting segment: the one to send next if it is not the open one.
     fn first_waiting(&self, pool: &SegmentPool) -> Option<Id> {
         if !self.is_queued() {
-            return self.open;
+            return self.open.map(|open| open.id);
         }
         let queues = [&self.lost, &self.urgent, &self.ready];
         let first = queues.into_iter().find_map(|list| list.first(pool));
         // Bulk data is sent when nothing else waits.
-        first.or(self.open).or_else(|| self.slow.first(pool))
+        first.or(self.open.map(|open| open.id)).or_else(|| self.slow.first(pool))
     }
 
     /// Returns the long segment to send next.
@@ -330,7 +330,8 @@ impl Core {
             && !session.has_waiting()
             && session.is_connected()
             && !session.is_leaving;
-        let id = segments.open.filter(|_| is_lone && shortcut!("a single segment"))?;
+        let OpenSegment { id, .. } =
+            segments.open.filter(|_| is_lone && shortcut!("a single segment"))?;
         let segment = self.segments.pool.get_mut(id)?;
         Some(Lone { session, segment, token: id.to_u64() })
     }

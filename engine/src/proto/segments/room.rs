@@ -1,9 +1,9 @@
 //! Space for frames in the segments of a session.
 
-use super::Segments;
 use super::protocol::Route;
 use super::segment::{LONG_PAYLOAD_BYTES, Place, SegmentBuffer, SegmentPool};
 use super::window::FRAMES_MAX;
+use super::{OpenSegment, Segments};
 use crate::proto::hint::Hint;
 use crate::proto::send::SendRequest;
 use crate::proto::table::Id;
@@ -31,17 +31,23 @@ pub(super) struct Pushed<'a> {
 }
 
 impl Segments {
-    /// Returns the first frame that is not known to have arrived.
+    /// Returns whether `base` is what the outstanding segments say.
+    pub(super) fn is_base_current(&self, pool: &SegmentPool) -> bool {
+        let oldest = self.outstanding.oldest(pool);
+        self.base == oldest.map_or(self.next_frame, |segment| segment.first_frame)
+    }
+
+    /// Notes that the oldest segment is another one, or there is none any more.
     #[inline]
-    pub(super) fn base(&self, pool: &SegmentPool) -> u32 {
-        self.outstanding.oldest(pool).map_or(self.next_frame, |segment| segment.first_frame)
+    pub(super) fn advance_base(&mut self, pool: &SegmentPool) {
+        let oldest = self.outstanding.oldest(pool);
+        self.base = oldest.map_or(self.next_frame, |segment| segment.first_frame);
     }
 
     /// Returns the space for one frame in the open segment; 0: none is open.
     #[inline]
-    pub(super) fn open_room(&self, pool: &SegmentPool) -> usize {
-        let open = self.open.and_then(|id| pool.at(id));
-        open.map_or(0, |segment| self.segment_bytes.saturating_sub(segment.bytes))
+    pub(super) fn open_room(&self) -> usize {
+        self.open.map_or(0, |open| open.room)
     }
 
     /// Returns the length of the longest frame.
@@ -79,7 +85,7 @@ impl Segments {
     ///
     /// RR-DGRAM-2.
     pub(super) fn has_room_for_long(&self, pool: &SegmentPool, length: usize) -> bool {
-        let frames = self.next_frame.wrapping_sub(self.base(pool));
+        let frames = self.next_frame.wrapping_sub(self.base);
         let unsent_max =
             if self.able.has_datagrams { LONG_UNSENT_MAX } else { LONG_UNSENT_ALONE_MAX };
         let has_room =
@@ -97,7 +103,7 @@ impl Segments {
         if !self.has_room_for_long(pool, length) {
             return None;
         }
-        let base = self.base(pool);
+        let base = self.base;
         let open = self.long_open(pool).filter(|_| self.long_open_room(pool) >= length);
         let id = open.unwrap_or_else(|| {
             // A segment's frames are consecutive.
@@ -124,8 +130,8 @@ impl Segments {
     ///
     /// RR-DGRAM-2.
     pub(super) fn has_room(&self, pool: &SegmentPool, length: usize, is_control: bool) -> bool {
-        let fits_open = self.open_room(pool) >= length;
-        self.has_room_above(self.base(pool), pool, fits_open, is_control)
+        let fits_open = self.open_room() >= length;
+        self.has_room_above(self.base, pool, fits_open, is_control)
     }
 
     /// Returns [`Self::has_room`] for a session whose base is known. `fits_open`: the open segment
@@ -142,15 +148,15 @@ impl Segments {
         if self.next_frame.wrapping_sub(base) >= FRAMES_MAX - kept {
             return false;
         }
-        let unsent = self.ready.len() + self.urgent.len();
+        let unsent = || self.ready.len() + self.urgent.len();
         fits_open
             || (pool.has_room(self.short_held(), is_control)
-                && (is_control || unsent < self.unsent_max))
+                && (is_control || unsent() < self.unsent_max))
     }
 
     /// Returns whether a message of any length would find space.
     pub(super) fn has_any_room(&self, pool: &SegmentPool) -> bool {
-        let has_frames = self.next_frame.wrapping_sub(self.base(pool)) < FRAMES_MAX - FRAMES_KEPT;
+        let has_frames = self.next_frame.wrapping_sub(self.base) < FRAMES_MAX - FRAMES_KEPT;
         has_frames
             && pool.has_room(self.short_held(), false)
             && pool.has_room_for_long(self.long_held, LONG_PAYLOAD_BYTES)
@@ -166,25 +172,32 @@ impl Segments {
         is_control: bool,
     ) -> Option<Pushed<'a>> {
         debug_assert!(length <= self.frame_bytes_max(), "a frame fits a segment");
-        let base = self.base(pool);
-        let fits_open = self.open_room(pool) >= length;
+        debug_assert!(self.is_base_current(pool));
+        let base = self.base;
+        let fits_open = self.open_room() >= length;
         if !self.has_room_above(base, pool, fits_open, is_control) {
             return None;
         }
-        if !fits_open {
-            self.close_open(pool);
-        }
-        let id = self.open.unwrap_or_else(|| {
-            let id = pool.open(slot, self.next_frame);
-            self.outstanding.push_back(pool, id);
-            id
-        });
-        self.open = Some(id);
+        let open = match self.open {
+            Some(open) if fits_open => open,
+            _ => self.open_another(pool, slot),
+        };
+        self.open = Some(OpenSegment { room: open.room - length, ..open });
+        let id = open.id;
         let frame = self.take_number(base);
         let segment = pool.at_mut(id)?;
+        debug_assert_eq!(open.room, self.segment_bytes - segment.bytes);
         // A stream keeps the order of all frames, for its receiver to buffer nothing.
         segment.is_urgent |= is_control && self.able.has_datagrams;
         Some(Pushed { frame, base, id, segment })
+    }
+
+    /// Closes the open segment, if there is one, and opens another one.
+    fn open_another(&mut self, pool: &mut SegmentPool, slot: u32) -> OpenSegment {
+        self.close_open(pool);
+        let id = pool.open(slot, self.next_frame);
+        self.outstanding.push_back(pool, id);
+        OpenSegment { id, room: self.segment_bytes - SEGMENT_HEADER_BYTES }
     }
 
     /// Assigns the next frame number, given that all before `base` have arrived.
@@ -221,7 +234,7 @@ impl Segments {
         slot: u32,
         length: usize,
     ) -> Option<Pushed<'a>> {
-        let open = self.open.and_then(|id| pool.get(id));
+        let open = self.open.and_then(|open| pool.get(open.id));
         if open.is_some_and(|segment| !segment.is_urgent) {
             self.close_open(pool);
         }
@@ -261,7 +274,7 @@ impl Segments {
         slot: u32,
         length: usize,
     ) -> Option<Id> {
-        let base = self.base(pool);
+        let base = self.base;
         let frames = self.next_frame.wrapping_sub(base);
         let has_room = pool.has_room_for_bulk(self.short_held());
         if frames >= FRAMES_MAX - FRAMES_KEPT || !has_room {
@@ -281,7 +294,7 @@ impl Segments {
     /// Closes the open segment to further frames.
     #[inline]
     pub(super) fn close_open(&mut self, pool: &mut SegmentPool) {
-        let Some(id) = self.open.take() else { return };
+        let Some(OpenSegment { id, .. }) = self.open.take() else { return };
         let Some(segment) = pool.get_mut(id) else { return };
         segment.place = Place::Ready;
         let queue = if segment.is_urgent { &mut self.urgent } else { &mut self.ready };

@@ -354,14 +354,7 @@ impl SegmentPool {
         self.segments.get_mut(id).map(|segment| &mut **segment)
     }
 
-    /// Returns a segment that must exist, such as those in a session's lists.
-    #[inline]
-    pub(super) fn at(&self, id: Id) -> Option<&SegmentBuffer> {
-        debug_assert!(self.get(id).is_some(), "a session's segments are in the pool");
-        self.segments.at(id.index()).map(|segment| &**segment)
-    }
-
-    /// Returns a mutable segment that must exist.
+    /// Returns a segment that must exist, such as those in a session's lists, mutable.
     #[inline]
     pub(super) fn at_mut(&mut self, id: Id) -> Option<&mut SegmentBuffer> {
         debug_assert!(self.get(id).is_some(), "a session's segments are in the pool");

@@ -58,7 +58,7 @@ impl Linked for Rts {
 }
 
 /// Stages a message that fits a segment, as [`Core::stage_now`] does.
-#[inline]
+#[inline(always)]
 pub(crate) fn stage_in_segment<'a>(
     session: &mut Session,
     pool: &'a mut SegmentPool,

@@ -99,7 +99,8 @@ impl Net {
         };
         let id = if level == CompletionLevel::Inject
             && request.is_plain()
-            && let Some(room) = engine.core.stage_now(engine.slots[&flow.to], &request)
+            && let Ok(to) = engine.core.destination(peer)
+            && let Some(room) = engine.core.stage_now(to, &request)
         {
             room.copy_from_slice(&bytes);
             None

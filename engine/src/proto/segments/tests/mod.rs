@@ -146,6 +146,7 @@ fn lost_message_delays_its_own_context_only() {
 fn skip_frames(net: &mut Net, count: u32) {
     let sender = net.engines[0].core.sessions.at_mut(0).unwrap().segments.as_deref_mut().unwrap();
     sender.next_frame = sender.next_frame.wrapping_add(count);
+    sender.base = sender.next_frame;
     let next = sender.next_frame;
     let session = net.engines[1].core.sessions.at_mut(0).unwrap();
     (session.expected_frame, session.announced_ack) = (next, next);
