@@ -10,6 +10,7 @@ use crate::proto::failure::PeerFailure;
 use crate::proto::hint::Hint;
 use crate::proto::paths::{PRIMARY, Paths};
 use crate::proto::send::Staged;
+use crate::proto::session::Session;
 use crate::proto::table::reserve_for;
 use crate::wire::{FrameError, goodbye};
 
@@ -168,7 +169,7 @@ impl Engine {
     /// Without datagrams a reply is likely to carry the acknowledgement, which is due soon anyway.
     fn acknowledge_before_watching(&mut self, session: u32) {
         if self.state.core.has_datagrams(session) {
-            self.state.core.acknowledge_received(session);
+            self.state.core.with(session, |it, cx| it.acknowledge_received(cx));
         }
     }
 
@@ -241,7 +242,7 @@ impl Engine {
                 0 => &state.receive_buffer[..got],
                 _ => control.partial.with(got),
             };
-            let owed = state.core.unacknowledged_bytes(session);
+            let owed = state.core.session(session).map_or(0, Session::unacknowledged_bytes);
             let handled =
                 state.core.handle_bytes(session, bytes, state.now_ns, &mut state.completions);
             match handled {
@@ -274,7 +275,8 @@ impl Engine {
                     return true;
                 }
             }
-            let comes = has_path && state.core.unacknowledged_bytes(session) != owed;
+            let comes = has_path
+                && state.core.session(session).map_or(0, Session::unacknowledged_bytes) != owed;
             control.is_streaming |= comes;
             if comes {
                 state.paths.note_streamed(session);
@@ -318,7 +320,10 @@ impl Engine {
         // The goodbye has to follow the rest of a partially sent segment. Not `flush`: a broken
         // lane would be taken for the cause.
         let unsent = &mut control.unsent;
-        while !unsent.is_empty() || state.core.append_next_segment(session, unsent) {
+        while !unsent.is_empty()
+            || state.core.with(session, |it, cx| it.append_next_segment(cx, unsent, true))
+                == Some(true)
+        {
             match self.driver.send(lane, unsent) {
                 Ok(sent) => drop(unsent.drain(..sent)),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
@@ -413,7 +418,7 @@ impl Engine {
     /// RR-END-1.
     pub(super) fn end_if_left(&mut self, session: u32) -> bool {
         let state = &mut *self.state;
-        let has_left = state.core.has_left(session);
+        let has_left = state.core.session(session).is_some_and(Session::has_left);
         if has_left {
             state.core.fail_session(session, PeerFailure::Removed, &mut state.completions);
         }
@@ -445,7 +450,7 @@ impl Engine {
         }
         self.flush(session);
         self.driver.flush_datagrams();
-        self.state.core.close_segment(session);
+        self.state.core.with(session, |it, cx| it.close_segment(cx));
     }
 
     /// Sends the data staged last at once if no message was since the last turn: a single message

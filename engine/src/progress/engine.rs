@@ -246,7 +246,7 @@ impl EngineState {
     pub(crate) fn is_quiescent(&self) -> bool {
         self.core.operations().len() == 0
             && self.handshakes_pending == 0
-            && (0..self.core.sessions().slots()).all(|slot| self.core.is_settled(slot as u32))
+            && self.core.sessions().iter().all(|(_, session)| session.is_settled())
             && self.controls.iter().all(|control| control.unsent.is_empty())
             && self.core.lanes().iter().all(|(_, lane)| lane.is_idle() && lane.is_ready)
             && self.roles.iter().all(|(_, role)| {

@@ -49,7 +49,7 @@ impl Engine {
                     || controls.get(id.index()).is_none_or(|control| control.unsent.is_empty());
                 !session.is_connected()
                     || session.engine == core.engine()
-                    || (core.is_settled(id.index() as u32) && is_taken())
+                    || (session.is_settled() && is_taken())
             });
             is_done.then_some(())
         };

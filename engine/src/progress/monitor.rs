@@ -11,6 +11,7 @@ use super::roles::CLOSING;
 use super::silent_peers::Probed;
 use super::traits::{CloseMode, LaneKey};
 use crate::proto::control_lane::{Decision, LaneEvent, QUESTIONS, SilentTimeout};
+use crate::proto::session::Session;
 
 /// Checks of peers between two checks of a lane without unacknowledged data: with many sessions
 /// each round checks a share.
@@ -236,8 +237,9 @@ impl Engine {
             }
             let Some(control) = controls.get_mut(session as usize) else { return false };
             let is_expected = core.is_answer_due(session) && control.lane.is_some();
-            control.is_awaited =
-                is_expected || !control.partial.is_empty() || core.holds_long(session);
+            control.is_awaited = is_expected
+                || !control.partial.is_empty()
+                || core.session(session).is_some_and(Session::holds_long);
             control.is_awaited
         });
         awaited.append(&mut self.state.awaited);
@@ -266,7 +268,7 @@ impl Engine {
         if control.lane.is_some() && !control.partial.is_empty() {
             self.handle_lane_event(session, LaneEvent::RestMissing);
         }
-        if self.state.core.holds_long(session) {
+        if self.state.core.session(session).is_some_and(Session::holds_long) {
             // An owner that computes reads no TCP; a datagram makes the background thread do it.
             self.ask_all_paths(session);
         }
@@ -388,8 +390,8 @@ impl Engine {
             self.state.without_lane.push(session);
         }
         self.choose_stream(session);
-        self.state.core.acknowledge_received(session);
-        self.state.core.resend_all(session, false);
+        self.state.core.with(session, |it, cx| it.acknowledge_received(cx));
+        self.state.core.with(session, |it, cx| it.resend_all(cx, false));
     }
 
     fn ask_all_paths(&mut self, session: u32) {

@@ -23,6 +23,7 @@ use super::traits::{Interest, LaneKey};
 use crate::driver::AnyDriver;
 use crate::proto::paths::PRIMARY;
 use crate::proto::segments::{Outgoing, append_segment};
+use crate::proto::session::Session;
 
 /// Bytes of long segments that a session sends in one turn, in whole segments: they delay short
 /// messages.
@@ -136,17 +137,18 @@ impl Engine {
         let mut happened = false;
         let mut is_by_path = self.is_by_datagram(session);
         if is_by_path {
-            let has_long = self.state.core.has_long(session);
+            let has_long = self.state.core.session(session).is_some_and(Session::has_long);
             if has_long {
                 self.await_something(session);
             }
             // The first transmission carries acknowledgements, and there may be nothing else for a
             // datagram.
-            let is_alone = has_long && !self.state.core.has_short(session);
+            let is_alone =
+                has_long && !self.state.core.session(session).is_some_and(Session::has_short);
             if is_alone {
                 happened = self.flush_long(session);
             }
-            if !is_alone || self.state.core.is_waiting(session) {
+            if !is_alone || self.state.core.session(session).is_some_and(Session::is_waiting) {
                 let is_last = self.state.core.is_dirty_alone(session);
                 happened |= self.transmit(session, PRIMARY, is_last);
             }
@@ -188,7 +190,9 @@ impl Engine {
             let Some(control) = state.controls.get_mut(session as usize) else { return happened };
             let Some(lane) = control.lane.filter(|_| !control.is_blocked) else { return happened };
             if control.unsent.is_empty() {
-                let Some(next) = state.core.poll_segment_for_stream(session) else {
+                let entered = state.core.enter(session);
+                let next = entered.and_then(|(it, cx)| it.poll_segment_for_stream(cx));
+                let Some(next) = next else {
                     return happened;
                 };
                 let sent = control.send_segment(&mut self.driver, lane, next);
@@ -202,8 +206,8 @@ impl Engine {
             // A long one has a call of its own.
             while !unsent.is_empty()
                 && unsent.len() < CALL_BYTES
-                && !state.core.is_long_next(session)
-                && state.core.append_next_segment(session, unsent)
+                && state.core.with(session, |it, cx| it.append_next_segment(cx, unsent, false))
+                    == Some(true)
             {}
             match self.send_rest(session) {
                 Rest::Taken => happened = true,
@@ -219,7 +223,8 @@ impl Engine {
         let state = &mut *self.state;
         let Some(control) = state.controls.get_mut(session as usize) else { return false };
         let Some(lane) = control.lane.filter(|_| !control.is_blocked) else { return false };
-        let Some(lone) = state.core.lone_segment(session) else { return false };
+        let entered = state.core.enter(session);
+        let Some(lone) = entered.and_then(|(it, cx)| it.lone_segment(cx)) else { return false };
         let has_checksums = lone.has_checksums();
         let Some(segment) = lone.take() else { return false };
         let sent = control.send_segment(&mut self.driver, lane, (segment, has_checksums));
@@ -248,12 +253,14 @@ impl Engine {
                     return happened;
                 }
                 if control.long_bytes_left(poll) == 0 {
-                    if state.core.has_long(session) {
+                    if state.core.session(session).is_some_and(Session::has_long) {
                         state.core.mark_dirty_last(session);
                     }
                     return happened;
                 }
-                let Some((bytes, has_checksums)) = state.core.poll_long(session) else {
+                let entered = state.core.enter(session);
+                let next = entered.and_then(|(it, cx)| it.poll_long(cx));
+                let Some((bytes, has_checksums)) = next else {
                     return happened;
                 };
                 control.count_long(poll, bytes.len());
@@ -317,7 +324,7 @@ impl Engine {
     /// Sends the final acknowledgement of a session that a goodbye ended, as far as the kernel
     /// takes it. Its lane is closed next.
     pub(super) fn send_final_ack(&mut self, session: u32) {
-        let ack = self.state.core.take_final_ack(session);
+        let ack = self.state.core.with(session, |it, _| it.take_final_ack()).unwrap_or_default();
         let control = self.control(session);
         let Some(lane) = control.lane.filter(|_| !ack.is_empty()) else { return };
         // The rest of a partially sent segment has to precede it.

@@ -37,7 +37,7 @@ impl Core {
         let Some(session) = self.sessions.at_mut(slot as usize) else { return };
         session.connection.loop_back();
         session.establish(limits, limits, None, None);
-        self.begin_segments(slot, true);
+        self.with(slot, |it, cx| it.begin_segments(cx, true));
         self.reserve(limits);
     }
 
@@ -50,7 +50,9 @@ impl Core {
         effects: &mut impl Effects,
     ) -> bool {
         let mut happened = false;
-        while let Some(outgoing) = self.poll_segment(slot, usize::MAX, Asks::Never) {
+        while let Some((session, cx)) = self.enter(slot)
+            && let Some(outgoing) = session.poll_segment(cx, usize::MAX, Asks::Never)
+        {
             happened = true;
             let id = Id::from_u64(outgoing.token);
             let handled = if outgoing.bytes.len() == SEGMENT_HEADER_BYTES {

@@ -15,6 +15,7 @@ mod claims;
 pub(crate) mod cma;
 mod config;
 pub(crate) mod connection;
+pub(crate) mod context;
 mod control_frame;
 pub(crate) mod control_lane;
 pub(crate) mod core;

@@ -358,7 +358,7 @@ impl Core {
     ) {
         let Some(known) = self.sessions.at_mut(session as usize) else { return };
         known.establish(ours, theirs, Some(keys), self.config.advised_from());
-        self.begin_segments(session, false);
+        self.with(session, |it, cx| it.begin_segments(cx, false));
         self.reserve(ours);
         self.note_windows(session);
         self.end_own_offer(session);

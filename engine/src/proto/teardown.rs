@@ -36,8 +36,8 @@ impl Core {
         failure: PeerFailure,
         effects: &mut impl Effects,
     ) {
-        let may_lose_completed = self.may_lose_completed(slot);
         let Some(session) = self.sessions.at_mut(slot as usize) else { return };
+        let may_lose_completed = session.may_lose_completed(&self.segments.pool);
         if session.failure.is_some() {
             return;
         }

@@ -286,7 +286,8 @@ fn a_session_leaves_tcp_as_soon_as_its_path_is_good() {
         world.step(end_ns);
         assert!(is_clear(&world), "TCP goes on");
     }
-    let waiting = world.look(0).unwrap().state.core.waiting_bytes(0);
+    let core = &world.look(0).unwrap().state.core;
+    let waiting = core.session(0).unwrap().waiting_bytes(&core.segments().pool);
     assert!(waiting > 0, "there would have been something to send");
 }
 

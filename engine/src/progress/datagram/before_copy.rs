@@ -44,7 +44,7 @@ impl Engine {
         if !goes_now || !control.unsent.is_empty() || !shortcut!("a send before its copy") {
             return None;
         }
-        match state.core.route_if_next(session, request)? {
+        match state.core.session(session)?.route_if_next(request)? {
             Route::Segment if !state.datagrams.is_blocked => {
                 state.paths.ring_of(session).map(LoneTransport::Ring)
             }
@@ -86,9 +86,10 @@ impl Engine {
     fn write_before_copy(&mut self, session: u32, ring: u64, hint: Hint, bytes: &[u8]) {
         let state = &mut *self.state;
         state.completions.copied_bytes += bytes.len() as u64;
-        let lone = state.core.lone_segment(session);
+        let entered = state.core.enter(session);
+        let lone = entered.and_then(|(it, cx)| it.lone_segment(cx));
         let Some(segment) = lone.and_then(|lone| lone.take()) else {
-            state.core.fill_last(session, bytes);
+            self.state.core.with(session, |it, cx| _ = it.fill_last(cx, bytes));
             return self.flush_posted(session, hint, false);
         };
         let (token, length) = (segment.token, segment.bytes.len());
@@ -97,7 +98,7 @@ impl Engine {
         if is_written {
             self.driver.flush_datagrams();
         }
-        self.state.core.fill_last(session, bytes);
+        self.state.core.with(session, |it, cx| _ = it.fill_last(cx, bytes));
         self.state.core.clean(session);
         if !is_written {
             self.wait_for_ring(session, token);
@@ -113,7 +114,8 @@ impl Engine {
         let lane = state.controls.get(session as usize).and_then(|control| control.lane);
         let (mut sent, mut length) = (0, 0);
         if let Some(lane) = lane
-            && let Some((whole, _)) = state.core.poll_long(session)
+            && let Some((it, cx)) = state.core.enter(session)
+            && let Some((whole, _)) = it.poll_long(cx)
         {
             length = whole.len();
             let head = &whole[..length - bytes.len()];
@@ -124,13 +126,14 @@ impl Engine {
                 sent += self.driver.send(lane, second).unwrap_or(0);
             }
         }
-        let whole = state.core.fill_last(session, bytes);
+        let Some((it, cx)) = state.core.enter(session) else { return };
+        let whole = it.fill_last(cx, bytes);
         if sent < length
             && let Some(control) = state.controls.get_mut(session as usize)
         {
             control.unsent.extend_from_slice(&whole[sent..]);
         }
         state.note_streamed(session, sent);
-        state.core.mark_dirty_if_waiting(session);
+        state.core.with(session, |it, cx| it.flush_if_waiting(cx));
     }
 }

@@ -33,7 +33,7 @@ impl Engine {
                 control.is_refused = false;
             }
             state.rings.are_read |= is_up;
-            state.core.mark_dirty_if_waiting(session);
+            state.core.with(session, |it, cx| it.flush_if_waiting(cx));
             self.note_transport(session, false);
             if !is_up {
                 self.handle_lane_event(session, LaneEvent::RingEnded);
@@ -67,7 +67,8 @@ impl Engine {
     #[inline]
     pub(super) fn write_lone(&mut self, session: u32, ring: u64) -> bool {
         let state = &mut *self.state;
-        let lone = state.core.lone_segment(session);
+        let entered = state.core.enter(session);
+        let lone = entered.and_then(|(it, cx)| it.lone_segment(cx));
         let Some(segment) = lone.and_then(|lone| lone.take()) else { return false };
         let token = segment.token;
         if self.driver.write_segment(ring, [segment.bytes, &[]]) {
@@ -84,8 +85,10 @@ impl Engine {
         self.control(session).is_refused = false;
         for written in 0..DATAGRAMS_PER_FLUSH {
             let core = &mut self.state.core;
-            let segment = core.poll_segment(session, RING_SEGMENT_BYTES_MAX, Asks::WhenAwaited);
-            let Some(segment) = segment else { return written > 0 };
+            let next = core.enter(session).and_then(|(it, cx)| {
+                it.poll_segment(cx, RING_SEGMENT_BYTES_MAX, Asks::WhenAwaited)
+            });
+            let Some(segment) = next else { return written > 0 };
             let token = segment.token;
             if !self.driver.write_segment(ring, [segment.bytes, &[]]) {
                 self.wait_for_ring(session, token);
@@ -100,7 +103,7 @@ impl Engine {
     /// next turn retries.
     #[cold]
     pub(super) fn wait_for_ring(&mut self, session: u32, token: u64) {
-        self.state.core.handle_segment_refused(session, token);
+        self.state.core.with(session, |it, cx| it.handle_segment_refused(cx, token));
         self.state.rings.is_full = true;
         self.control(session).is_refused = true;
     }

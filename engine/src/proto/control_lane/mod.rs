@@ -238,13 +238,13 @@ impl Core {
         peer_timeout: Duration,
         is_taken: bool,
     ) -> Option<(&mut LaneMonitor, Facts<'_>)> {
-        let holds_long = self.holds_long(slot);
-        // Without datagrams the peer's kernel decides.
-        let is_by_kernel = !self.has_datagrams(slot);
-        let has_left =
-            self.has_left(slot) || (is_by_kernel && is_taken && self.has_staged_goodbye(slot));
-        let is_goodbye_under_way = self.is_goodbye_under_way(slot) && (is_taken || !is_by_kernel);
         let session = self.sessions.at_mut(slot as usize)?;
+        let holds_long = session.holds_long();
+        // Without datagrams the peer's kernel decides.
+        let is_by_kernel = !session.has_datagrams();
+        let has_left =
+            session.has_left() || (is_by_kernel && is_taken && session.has_staged_goodbye());
+        let is_goodbye_under_way = session.is_goodbye_under_way() && (is_taken || !is_by_kernel);
         let is_connected = session.is_connected();
         let Session { control_lane, connection, rails, locators, is_leaving, .. } = session;
         let facts = Facts {

@@ -13,6 +13,7 @@ use crate::proto::keys::SessionKeys;
 use crate::proto::peers::Admission;
 use crate::proto::receive::ReceiveRequest;
 use crate::proto::send::{SendRefusal, SendRequest};
+use crate::proto::session::Session;
 use crate::proto::session::{ControlFrame, Limits, NOTHING};
 use crate::proto::sim::{
     ScriptedPeer, lane_hello, locator, receive_request, send_request, stage_empty,
@@ -614,7 +615,14 @@ impl FuzzedEngine {
         let is_hostile = slot == self.hostile_slot;
         let takes = if is_hostile { self.takes } else { usize::MAX };
         let mut unsent = std::mem::take(&mut self.unsent[usize::from(!is_hostile)]);
-        while !unsent.is_empty() || self.core.append_next_segment(slot, &mut unsent) {
+        loop {
+            if unsent.is_empty() {
+                let into = &mut unsent;
+                self.core.with(slot, |it, cx| it.append_next_segment(cx, into, true));
+            }
+            if unsent.is_empty() {
+                break;
+            }
             let taken = unsent.len().min(takes);
             if taken == 0 {
                 break;
@@ -627,7 +635,7 @@ impl FuzzedEngine {
         }
         let is_taken = unsent.is_empty();
         self.unsent[usize::from(!is_hostile)] = unsent;
-        if is_taken && self.core.has_staged_goodbye(slot) {
+        if is_taken && self.core.session(slot).is_some_and(Session::has_staged_goodbye) {
             self.core.fail_session(slot, PeerFailure::Removed, &mut self.kernel);
         }
     }

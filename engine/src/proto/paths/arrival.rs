@@ -255,7 +255,7 @@ impl PathTable {
             had_update |= path.drain(core, session, &mut self.timers, effects);
         }
         if had_update {
-            core.mark_dirty_if_waiting(session);
+            core.with(session, |it, cx| it.flush_if_waiting(cx));
         }
     }
 }

@@ -4,6 +4,7 @@
 
 use super::super::core::Core;
 use super::{PathTable, Paths};
+use crate::proto::session::Session;
 
 /// Time without a packet after which a session is idle, in nanoseconds: longer than the usual
 /// computation between two exchanges.
@@ -56,7 +57,9 @@ impl PathTable {
             if !paths.is_in_use {
                 return false;
             }
-            let traffic = paths.traffic().wrapping_add(core.frames_moved(it.session));
+            let traffic = paths
+                .traffic()
+                .wrapping_add(core.session(it.session).map_or(0, Session::frames_moved));
             if traffic != it.traffic || it.since_ns == 0 {
                 (it.traffic, it.since_ns) = (traffic, now_ns);
                 return true;
@@ -68,7 +71,7 @@ impl PathTable {
             for path in paths.all_mut() {
                 path.shrink();
             }
-            core.shrink_session(it.session);
+            core.with(it.session, |session, _| session.shrink_idle());
             became_idle(it.session);
             false
         });

@@ -7,6 +7,7 @@ use super::super::rails::{LAST_RESORT_NS, rails_of};
 use super::super::table::Id;
 use super::PathTable;
 use super::path::SessionPath;
+use crate::proto::session::Session;
 
 impl PathTable {
     /// Notes data received on a session's stream: its throughput counts like that of datagrams. It
@@ -50,7 +51,7 @@ impl PathTable {
         if !paths.are_several() {
             return;
         }
-        let streamed_bytes = core.delivered_by_stream(session);
+        let streamed_bytes = core.session(session).map_or(0, Session::delivered_by_stream);
         if std::mem::replace(&mut paths.streamed_bytes, streamed_bytes) != streamed_bytes {
             paths.streamed_ns = now_ns;
         }
@@ -132,7 +133,7 @@ impl PathTable {
         let paths = self.by_slot.get(session as usize);
         if was_open && paths.is_some_and(|paths| paths.primary_at().is_none()) {
             // By TCP, as far as possible: segments in flight may be lost with the path.
-            core.resend_all(session, false);
+            core.with(session, |it, cx| it.resend_all(cx, false));
         }
     }
 
@@ -145,7 +146,8 @@ impl PathTable {
         let known = core.sessions.at(session as usize);
         let is_there = known.is_some_and(|known| !known.control_lane.is_lost())
             && (!paths.are_several() || paths.primary_at() == Some(paths.stream_at));
-        core.use_stream(session, is_there && core.config.eager_by_stream);
+        let has_stream = is_there && core.config.eager_by_stream;
+        core.with(session, |it, cx| it.use_stream(cx, has_stream));
     }
 
     /// Suspects the path of a lane that the peer has abandoned because the path fails there.

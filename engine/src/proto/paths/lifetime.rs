@@ -140,9 +140,9 @@ impl PathTable {
         let mut remote = known.locators.first();
         remote.set_port(port);
         let keys = keys.path(FIRST, is_initiator);
-        core.use_datagrams(session, packets.payload_bytes_max());
+        core.with(session, |it, cx| it.use_datagrams(cx, packets.payload_bytes_max()));
         let has_stream = core.config.eager_by_stream;
-        core.use_stream(session, has_stream);
+        core.with(session, |it, cx| it.use_stream(cx, has_stream));
         self.by_session.insert(id, session);
         let mut path = SessionPath::new(packets, keys, remote);
         path.session_id = id;

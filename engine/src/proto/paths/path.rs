@@ -107,11 +107,13 @@ pub(super) struct Outgoing<'a> {
 
 impl Payload for Outgoing<'_> {
     fn waiting_bytes(&self) -> usize {
-        if self.is_open { self.core.waiting_bytes(self.session) } else { 0 }
+        let session = self.core.session(self.session).filter(|_| self.is_open);
+        session.map_or(0, |session| session.waiting_bytes(&self.core.segments().pool))
     }
 
     fn fill(&mut self, room: &mut [u8]) -> Option<Filled> {
-        let segment = self.core.poll_segment(self.session, room.len(), Asks::Never)?;
+        let (session, cx) = self.core.enter(self.session)?;
+        let segment = session.poll_segment(cx, room.len(), Asks::Never)?;
         room[..segment.bytes.len()].copy_from_slice(segment.bytes);
         self.is_drained = segment.is_last;
         let (token, bytes) = (segment.token, segment.bytes.len());
@@ -123,7 +125,8 @@ impl Payload for Outgoing<'_> {
             // It uses TCP; on a path that carries nothing it would count as sent.
             return None;
         }
-        let segment = self.core.poll_segment_again(self.session, token, room.len(), false)?;
+        let (session, cx) = self.core.enter(self.session)?;
+        let segment = session.poll_segment_again(cx, token, room.len(), false)?;
         room[..segment.bytes.len()].copy_from_slice(segment.bytes);
         Some(Filled { token, bytes: segment.bytes.len(), ack_now: true })
     }
@@ -247,10 +250,12 @@ impl SessionPath {
                     core.handle_segment_acked(session, token, effects);
                     continue;
                 }
-                PacketEvent::Lost { token } => core.handle_segment_lost(session, token),
+                PacketEvent::Lost { token } => {
+                    core.with(session, |it, cx| it.handle_segment_lost(cx, token));
+                }
                 // With several paths the smallest counts.
                 PacketEvent::PayloadBytesMax { bytes } if self.rail_health.is_none() => {
-                    core.set_segment_bytes(session, bytes);
+                    core.with(session, |it, cx| it.set_segment_bytes(cx, bytes));
                 }
                 PacketEvent::PayloadBytesMax { .. } => {}
             }
@@ -264,7 +269,7 @@ impl SessionPath {
                 (self.health, self.needs_sum) = (Health::Silent, true);
                 core.note_silent_path(session);
                 if !self.is_held {
-                    core.resend_all(session, self.rail_health.is_none());
+                    core.with(session, |it, cx| it.resend_all(cx, self.rail_health.is_none()));
                 }
             }
             Health::Untried if self.packets.is_answered() => self.health = Health::Good,
@@ -306,7 +311,7 @@ impl SessionPath {
     pub(super) fn give_up(&mut self, core: &mut Core, session: u32) {
         (self.health, self.is_off) = (Health::Silent, true);
         if !self.is_held {
-            core.resend_all(session, self.rail_health.is_none());
+            core.with(session, |it, cx| it.resend_all(cx, self.rail_health.is_none()));
         }
     }
 

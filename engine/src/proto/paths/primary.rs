@@ -100,7 +100,7 @@ impl PathTable {
             path.is_held = false;
             // Segments sent by TCP meanwhile may be stuck on a rail that is down; long ones are
             // sent again by the next connection.
-            core.resend_all(session, true);
+            core.with(session, |it, cx| it.resend_all(cx, true));
         }
         // New segments fit every path that may have to carry them.
         let least = paths.all().filter(|path| is_fit(path));
@@ -109,7 +109,7 @@ impl PathTable {
             && bytes != choice.segment_bytes
         {
             choice.segment_bytes = bytes;
-            core.set_segment_bytes(session, bytes);
+            core.with(session, |it, cx| it.set_segment_bytes(cx, bytes));
         }
         self.choose_stream(core, session);
         core.mark_dirty(session);
@@ -126,7 +126,7 @@ impl PathTable {
         let primary = paths.primary.as_deref().filter(|path| is_fit(path));
         let theirs = paths.standby.iter().find(|it| it.number == path && is_fit(it));
         let (Some(primary), Some(theirs)) = (primary, theirs) else { return };
-        let is_streaming = core.holds_long(session);
+        let is_streaming = core.session(session).is_some_and(Session::holds_long);
         let may_follow = class_of(known, theirs) == class_of(known, primary)
             && is_near(theirs, primary, is_streaming);
         let Some(choice) = &mut paths.choice else { return };
@@ -151,9 +151,9 @@ impl PathTable {
         let Some(primary) = primary else { return };
         let mut delivered = primary.packets.delivered();
         if primary.at == paths.stream_at {
-            delivered.bytes += core.delivered_by_stream(session);
+            delivered.bytes += core.session(session).map_or(0, Session::delivered_by_stream);
         }
-        let is_streaming = core.holds_long(session);
+        let is_streaming = core.session(session).is_some_and(Session::holds_long);
         let segment_bytes = choice.segment_bytes.max(1) as u64;
         let used = Used { path: primary.number, delivered, segment_bytes };
         let class = class_of(known, primary);
@@ -191,7 +191,8 @@ impl PathTable {
             Some(Distance { path: path.number, round_trip_ns })
         };
         let alike = |path: &&SessionPath| is_fit(path) && class_of(known, path) == class;
-        let is_streaming = primary.at == paths.stream_at && core.holds_long(session);
+        let is_streaming =
+            primary.at == paths.stream_at && core.session(session).is_some_and(Session::holds_long);
         let used = round_trip_ns(primary, is_streaming)
             .map(|round_trip_ns| Distance { path: primary.number, round_trip_ns });
         let standby = paths.standby.iter().map(|path| &**path);

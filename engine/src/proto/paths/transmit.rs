@@ -64,11 +64,15 @@ impl PathTable {
     /// Returns whether a segment waits that exceeds a datagram on the session's primary path.
     pub(crate) fn is_waiting_too_long(&self, core: &Core, session: u32) -> bool {
         // Usually nothing waits; and a ring takes all segments built for datagrams.
-        if !core.is_waiting(session) || self.of(session).is_some_and(|paths| paths.has_ring) {
+        let Some(known) = core.session(session).filter(|known| known.is_waiting()) else {
+            return false;
+        };
+        if self.of(session).is_some_and(|paths| paths.has_ring) {
             return false;
         }
         let primary = self.of(session).and_then(|paths| paths.primary.as_deref());
-        primary.is_some_and(|path| core.waiting_bytes(session) > path.packets.payload_bytes_max())
+        let waiting = known.waiting_bytes(&core.segments().pool);
+        primary.is_some_and(|path| waiting > path.packets.payload_bytes_max())
     }
 
     /// Returns whether the driver sends on a path.
@@ -119,7 +123,9 @@ impl PathTable {
         if !path.is_open() || path.is_off || path.candidate.is_some() {
             return None;
         }
-        Some(LonePacket { path, segment: core.lone_segment(session)? })
+        let (session, cx) = core.enter(session)?;
+        let segment = session.lone_segment(cx)?;
+        Some(LonePacket { path, segment })
     }
 
     /// Completes the transmission of a path: acknowledgements may be applied, and its timer is set

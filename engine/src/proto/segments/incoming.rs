@@ -319,14 +319,12 @@ impl Core {
     ///
     /// RR-END-1, RR-DGRAM-9.
     fn handle_due_goodbye(&mut self, slot: u32, effects: &mut impl Effects) {
-        let session = self.sessions.at(slot as usize);
-        let Some(segments) = session.and_then(|session| session.segments.as_deref()) else {
-            return;
-        };
+        let Some(session) = self.sessions.at_mut(slot as usize) else { return };
+        let Some(segments) = session.segments.as_deref() else { return };
         let Some((number, reason)) = segments.goodbye else { return };
         let failure = PeerFailure::of_goodbye(reason);
         if failure != PeerFailure::Left || is_before(number, segments.arrivals.expected()) {
-            self.answer_goodbye(slot);
+            session.answer_goodbye();
             self.fail_session(slot, failure, effects);
         }
     }

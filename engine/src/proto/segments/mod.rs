@@ -51,6 +51,7 @@ use self::order::{Chain, ReorderBuffer};
 use self::protocol::Capabilities;
 use self::segment::{List, Order, SegmentPool};
 use self::window::Arrivals;
+use super::context::Cx;
 use super::core::{Config, Core};
 use super::session::Session;
 use super::table::Id;
@@ -85,6 +86,11 @@ impl Shared {
                 .with_usual_bytes(config.datagram_bytes, bytes),
             pulls: Pulls::default(),
         }
+    }
+
+    /// Returns the length of segments closest to this that buffers take.
+    fn clamp(&self, segment_bytes: usize) -> usize {
+        segment_bytes.clamp(SEGMENT_BYTES_MIN, self.pool.buffer_bytes())
     }
 }
 
@@ -318,49 +324,38 @@ impl Segments {
     }
 }
 
-impl Core {
-    /// Lets a newly established session send segments, by its control connection. That is memory
+impl Session {
+    /// Lets the newly established session send segments, by its control connection. That is memory
     /// where it `is_loopback`: there the receiver copies long messages from the sends' memory.
-    pub(in crate::proto) fn begin_segments(&mut self, slot: u32, is_loopback: bool) {
+    pub(in crate::proto) fn begin_segments(&mut self, cx: Cx<'_>, is_loopback: bool) {
         // Buffers are as long as the longest datagram; segments fill what is usual of them.
-        let segment_bytes = self.clamp_segment(self.config.datagram_bytes);
+        let segment_bytes = cx.segments.clamp(cx.config.datagram_bytes);
         let able = Capabilities { has_stream: true, is_loopback, ..Capabilities::default() };
-        if let Some(session) = self.sessions.at_mut(slot as usize) {
-            debug_assert!(session.segments.is_none(), "the last session has ended");
-            let segments = Segments::new(able, segment_bytes, &self.config);
-            session.segments = Some(Box::new(segments));
-        }
+        debug_assert!(self.segments.is_none(), "the last session has ended");
+        self.segments = Some(Box::new(Segments::new(able, segment_bytes, cx.config)));
     }
 
-    /// Lets a newly established session, which has sent nothing, use datagrams. `segment_bytes`:
+    /// Lets the newly established session, which has sent nothing, use datagrams. `segment_bytes`:
     /// the smallest size among its lanes of one datagram's content.
-    pub(crate) fn use_datagrams(&mut self, slot: u32, segment_bytes: usize) {
-        let segment_bytes = self.clamp_segment(segment_bytes);
-        let Some(session) = self.sessions.at_mut(slot as usize) else { return };
-        let has_bulk = session.bulk_in_datagrams;
-        let Some(segments) = session.segments.as_deref_mut() else { return };
+    pub(crate) fn use_datagrams(&mut self, cx: Cx<'_>, segment_bytes: usize) {
+        let segment_bytes = cx.segments.clamp(segment_bytes);
+        let has_bulk = self.bulk_in_datagrams;
+        let Some(segments) = self.segments.as_deref_mut() else { return };
         debug_assert!(segments.next_frame == 0, "its first segments are built for its paths");
         segments.able = Capabilities { has_datagrams: true, has_bulk, ..Capabilities::default() };
         segments.bulk = has_bulk.then(Box::default);
         segments.path_bytes = segment_bytes;
-        segments.unsent_max = unsent_max(segment_bytes, &self.config);
-        segments.fit_segments(&mut self.segments.pool, &self.config);
+        segments.unsent_max = unsent_max(segment_bytes, cx.config);
+        segments.fit_segments(&mut cx.segments.pool, cx.config);
     }
 
-    /// Returns whether datagrams carry segments of a session, too.
-    #[inline]
-    pub(crate) fn has_datagrams(&self, slot: u32) -> bool {
-        self.sessions.at(slot as usize).is_some_and(Session::has_datagrams)
-    }
-
-    /// Sets the smallest datagram content of a session's lanes. Longer segments built before use a
-    /// lane that takes them: a stream takes any.
-    pub(crate) fn set_segment_bytes(&mut self, slot: u32, segment_bytes: usize) {
-        let segment_bytes = self.clamp_segment(segment_bytes);
-        let session = self.sessions.at_mut(slot as usize);
-        if let Some(segments) = session.and_then(|session| session.segments.as_deref_mut()) {
+    /// Sets the smallest datagram content of its lanes. Longer segments built before use a lane
+    /// that takes them: a stream takes any.
+    pub(crate) fn set_segment_bytes(&mut self, cx: Cx<'_>, segment_bytes: usize) {
+        let segment_bytes = cx.segments.clamp(segment_bytes);
+        if let Some(segments) = self.segments.as_deref_mut() {
             segments.path_bytes = segment_bytes;
-            segments.fit_segments(&mut self.segments.pool, &self.config);
+            segments.fit_segments(&mut cx.segments.pool, cx.config);
         }
     }
 
@@ -368,18 +363,85 @@ impl Core {
     /// built for the stream wait for one.
     ///
     /// RR-DGRAM-12.
-    pub(crate) fn use_stream(&mut self, slot: u32, has_stream: bool) {
-        let session = self.sessions.at_mut(slot as usize);
-        let Some(session) = session else { return };
-        let Some(segments) = session.segments.as_deref_mut() else { return };
+    pub(crate) fn use_stream(&mut self, mut cx: Cx<'_>, has_stream: bool) {
+        let has_waiting = self.has_waiting();
+        let Some(segments) = self.segments.as_deref_mut() else { return };
         if !segments.able.has_datagrams {
             return;
         }
         let able = Capabilities { has_stream, ..segments.able };
-        if segments.set_capabilities(able, &self.config) && session.has_waiting() {
+        if segments.set_capabilities(able, cx.config) && has_waiting {
             // Waiting sends may have another transport now.
-            self.ready.add(slot, Work::Stage);
+            cx.add_work(Work::Stage);
         }
+    }
+
+    /// Returns whether it has nothing queued, and everything sent is acknowledged, or, without
+    /// datagrams, appended to the bytes for its control connection.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.has_all_staged() && self.is_sent()
+    }
+
+    /// Returns whether the peer has acknowledged the goodbye of [`Core::leave`], and everything
+    /// before it. Without datagrams the session also ends when the peer's kernel has all of that.
+    ///
+    /// RR-END-1.
+    pub(crate) fn has_left(&self) -> bool {
+        self.is_leaving && self.is_connected() && self.is_acknowledged()
+    }
+
+    /// Returns whether the goodbye of [`Core::leave`] and everything before it is appended to the
+    /// bytes for the control connection.
+    pub(in crate::proto) fn has_staged_goodbye(&self) -> bool {
+        self.is_leaving && self.is_connected() && !self.has_unsent()
+    }
+
+    /// Returns whether a message whose send has completed may be lost with the session, because
+    /// the peer has not acknowledged all of it.
+    ///
+    /// RR-END-5.
+    pub(in crate::proto) fn may_lose_completed(&self, pool: &SegmentPool) -> bool {
+        let Some(segments) = self.segments.as_deref() else { return false };
+        let first = segments.outstanding.first(pool);
+        let mut outstanding =
+            std::iter::successors(first, |&id| segments.outstanding.next(pool, id));
+        outstanding.any(|id| pool.get(id).is_some_and(|segment| segment.completes_unacked))
+    }
+
+    /// Returns whether a peer that ends the session now has everything except the goodbye: that is
+    /// acknowledged, or, without datagrams, appended to the bytes for the connection.
+    pub(crate) fn is_goodbye_under_way(&self) -> bool {
+        let is_under_way = match self.segments.as_deref() {
+            Some(it) if it.able.has_datagrams => it.outstanding.len() <= 1,
+            _ => !self.has_unsent(),
+        };
+        self.is_leaving && self.control.is_empty() && is_under_way
+    }
+
+    /// Returns the number of frames made and received.
+    pub(in crate::proto) fn frames_moved(&self) -> u64 {
+        let made = self.segments.as_deref().map_or(0, |segments| segments.next_frame);
+        u64::from(made) + u64::from(self.expected_frame)
+    }
+
+    /// Frees memory that an idle session does not need.
+    pub(crate) fn shrink_idle(&mut self) {
+        self.shrink();
+        if let Some(segments) = self.segments.as_deref_mut()
+            && segments.outstanding.len() == 0
+        {
+            segments.chain.shrink(segments.next_frame);
+            segments.arrivals.shrink();
+            segments.reorder_buffer.shrink();
+        }
+    }
+}
+
+impl Core {
+    /// Returns whether datagrams carry segments of a session, too.
+    #[inline]
+    pub(crate) fn has_datagrams(&self, slot: u32) -> bool {
+        self.sessions.at(slot as usize).is_some_and(Session::has_datagrams)
     }
 
     /// Selects the ring for segments, or none: then unacknowledged segments are sent again.
@@ -400,7 +462,7 @@ impl Core {
         }
         self.use_ring_for_pieces(slot, piece_ring);
         if before.has_ring && !has_ring && !planted!(ForgetRing) {
-            self.resend_all(slot, true);
+            self.with(slot, |it, cx| it.resend_all(cx, true));
         }
     }
 
@@ -408,86 +470,6 @@ impl Core {
     pub(crate) fn eager_limit_for(&self, session: &Session) -> u32 {
         let limit = session.segments.as_deref().map_or(0, |it| it.protocol.eager_max());
         limit.min(self.config.eager_limit).min(session.eager_limit.bytes())
-    }
-
-    fn clamp_segment(&self, segment_bytes: usize) -> usize {
-        segment_bytes.clamp(SEGMENT_BYTES_MIN, self.segments.pool.buffer_bytes())
-    }
-
-    /// Returns whether a session has nothing queued, and everything sent is acknowledged, or,
-    /// without datagrams, appended to the bytes for its control connection.
-    pub(crate) fn is_settled(&self, slot: u32) -> bool {
-        let Some(session) = self.sessions.at(slot as usize) else { return true };
-        session.has_all_staged() && session.is_sent()
-    }
-
-    /// Returns whether the peer has acknowledged the goodbye of [`Self::leave`], and everything
-    /// before it. Without datagrams the session also ends when the peer's kernel has all of that.
-    ///
-    /// RR-END-1.
-    pub(crate) fn has_left(&self, slot: u32) -> bool {
-        let session = self.sessions.at(slot as usize);
-        session.is_some_and(|session| {
-            session.is_leaving && session.is_connected() && session.is_acknowledged()
-        })
-    }
-
-    /// Returns whether the goodbye of [`Self::leave`] and everything before it is appended to the
-    /// bytes for the control connection.
-    pub(in crate::proto) fn has_staged_goodbye(&self, slot: u32) -> bool {
-        let session = self.sessions.at(slot as usize);
-        session.is_some_and(|session| {
-            session.is_leaving && session.is_connected() && !session.has_unsent()
-        })
-    }
-
-    /// Returns whether a message whose send has completed may be lost with a session, because the
-    /// peer has not acknowledged all of it.
-    ///
-    /// RR-END-5.
-    pub(super) fn may_lose_completed(&self, slot: u32) -> bool {
-        let Some(session) = self.sessions.at(slot as usize) else { return false };
-        let Some(segments) = session.segments.as_deref() else { return false };
-        let pool = &self.segments.pool;
-        let first = segments.outstanding.first(pool);
-        let mut outstanding =
-            std::iter::successors(first, |&id| segments.outstanding.next(pool, id));
-        outstanding.any(|id| pool.get(id).is_some_and(|segment| segment.completes_unacked))
-    }
-
-    /// Returns whether a peer that ends the session now has everything except the goodbye: that is
-    /// acknowledged, or, without datagrams, appended to the bytes for the connection.
-    pub(crate) fn is_goodbye_under_way(&self, slot: u32) -> bool {
-        let session = self.sessions.at(slot as usize);
-        session.is_some_and(|session| {
-            let is_under_way = match session.segments.as_deref() {
-                Some(it) if it.able.has_datagrams => it.outstanding.len() <= 1,
-                _ => !session.has_unsent(),
-            };
-            session.is_leaving && session.control.is_empty() && is_under_way
-        })
-    }
-
-    /// Returns the number of frames that a session has made and received.
-    pub(in crate::proto) fn frames_moved(&self, slot: u32) -> u64 {
-        let session = self.sessions.at(slot as usize);
-        session.map_or(0, |session| {
-            let made = session.segments.as_deref().map_or(0, |segments| segments.next_frame);
-            u64::from(made) + u64::from(session.expected_frame)
-        })
-    }
-
-    /// Frees memory that an idle session does not need.
-    pub(crate) fn shrink_session(&mut self, slot: u32) {
-        let Some(session) = self.sessions.at_mut(slot as usize) else { return };
-        session.shrink();
-        if let Some(segments) = session.segments.as_deref_mut()
-            && segments.outstanding.len() == 0
-        {
-            segments.chain.shrink(segments.next_frame);
-            segments.arrivals.shrink();
-            segments.reorder_buffer.shrink();
-        }
     }
 
     /// Ends the segments of a session: they return to the pool; buffered messages are dropped,

@@ -2,7 +2,7 @@
 
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::super::core::Core;
+use super::super::context::Cx;
 use super::super::one_sided::SessionOneSided;
 use super::super::packet;
 use super::super::session::{ControlFrame, Session};
@@ -244,65 +244,64 @@ pub(crate) fn append_segment(into: &mut Vec<u8>, segment: &[u8], has_checksums: 
     into.extend_from_slice(frames);
 }
 
-impl Core {
-    /// Returns the next segment of a session, at most `room_bytes` long. `None`: nothing to send,
-    /// or nothing that fits.
+/// Sending. The segments are those of an established session; others have none.
+impl Session {
+    /// Returns its next segment, at most `room_bytes` long. `None`: nothing to send, or nothing
+    /// that fits.
     ///
     /// RR-DGRAM-3.
     #[inline]
-    pub(crate) fn poll_segment(
-        &mut self,
-        slot: u32,
+    pub(crate) fn poll_segment<'a>(
+        &'a mut self,
+        mut cx: Cx<'a>,
         room_bytes: usize,
         asks: Asks,
-    ) -> Option<Outgoing<'_>> {
-        let session = self.sessions.at_mut(slot as usize)?;
-        if !session.is_connected() {
+    ) -> Option<Outgoing<'a>> {
+        if !self.is_connected() {
             return None;
         }
-        let segments = session.segments.as_deref_mut()?;
-        let pool = &mut self.segments.pool;
-        while let Some(&control) = session.control.front() {
-            if !segments.stage_control(pool, slot, &control) {
+        let segments = self.segments.as_deref_mut()?;
+        while let Some(&control) = self.control.front() {
+            if !segments.stage_control(&mut cx.segments.pool, cx.slot, &control) {
                 break;
             }
-            session.control.pop_front();
-            SessionOneSided::note_reply_staged(&mut session.one_sided, &control);
+            self.control.pop_front();
+            SessionOneSided::note_reply_staged(&mut self.one_sided, &control);
         }
         let is_stream = room_bytes == usize::MAX;
+        let pool = &mut cx.segments.pool;
         let next = match is_stream && segments.is_long_next(pool) {
             true => segments.next_long(pool),
             false => segments.next(pool, room_bytes),
         };
-        if next.is_none() && (!session.has_update() || room_bytes < SEGMENT_HEADER_BYTES) {
+        if next.is_none() && (!self.has_update() || room_bytes < SEGMENT_HEADER_BYTES) {
             return None;
         }
-        if next.is_some() {
-            if session.has_waiting() {
-                self.ready.add(slot, Work::Stage);
-            }
-            let segments = session.segments.as_deref_mut()?;
-            if let Some(bulk) = &mut segments.bulk {
-                bulk.feed(slot, &mut self.segments.pulls);
-            }
+        if next.is_some() && self.has_waiting() {
+            cx.add_work(Work::Stage);
         }
-        let segments = session.segments.as_deref_mut()?;
-        let is_last = !segments.waits()
-            && session.control.is_empty()
-            && !(is_stream && segments.long.len() > 0);
+        let segments = self.segments.as_deref_mut()?;
+        if next.is_some()
+            && let Some(bulk) = &mut segments.bulk
+        {
+            bulk.feed(cx.slot, &mut cx.segments.pulls);
+        }
+        let pool = &mut cx.segments.pool;
+        let is_last =
+            !segments.waits() && self.control.is_empty() && !(is_stream && segments.long.len() > 0);
         let asks_ack = match asks {
             Asks::Never => false,
             Asks::Always => true,
             Asks::WhenAwaited => {
-                let segment = next.and_then(|id| self.segments.pool.get(id));
+                let segment = next.and_then(|id| pool.get(id));
                 let is_awaited = segment.is_some_and(|segment| !segment.operations.is_empty());
                 // Sends may wait for space.
-                let is_full = is_stream && !segments.has_any_room(&self.segments.pool);
+                let is_full = is_stream && !segments.has_any_room(pool);
                 segments.asks_when_awaited(is_awaited || is_full, is_last || is_full)
             }
         };
-        let header = session.segment_header(asks_ack);
-        let segments = session.segments.as_deref_mut()?;
+        let header = self.segment_header(asks_ack);
+        let segments = self.segments.as_deref_mut()?;
         let Some(id) = next else {
             let length = (SEGMENT_HEADER_BYTES as u32).into();
             let first_frame = segments.next_frame.into();
@@ -311,125 +310,118 @@ impl Core {
             let (bytes, is_awaited) = (&segments.header_only[..], false);
             return Some(Outgoing { token: UPDATE, bytes, is_last, is_awaited });
         };
-        let segment = self.segments.pool.get_mut(id)?;
+        let segment = cx.segments.pool.get_mut(id)?;
         segment.place = Place::Flying;
         let (token, is_awaited) = (id.to_u64(), !segment.operations.is_empty());
         Some(Outgoing { token, bytes: segment.seal(header), is_last, is_awaited })
     }
 
-    /// Returns the segment of a session that was staged last, if nothing else waits. `None`: more
-    /// waits, or [`Self::poll_segment`] has other work to do.
+    /// Returns the segment that was staged last, if nothing else waits. `None`: more waits, or
+    /// [`Self::poll_segment`] has other work to do.
     #[inline(always)]
-    pub(crate) fn lone_segment(&mut self, slot: u32) -> Option<Lone<'_>> {
-        let session = self.sessions.at_mut(slot as usize)?;
-        let segments = session.segments.as_deref()?;
+    pub(crate) fn lone_segment<'a>(&'a mut self, cx: Cx<'a>) -> Option<Lone<'a>> {
+        let segments = self.segments.as_deref()?;
         let is_lone = !segments.is_queued()
             && segments.long.len() == 0
             && segments.bulk.is_none()
-            && session.control.is_empty()
-            && !session.has_waiting()
-            && session.is_connected()
-            && !session.is_leaving;
+            && self.control.is_empty()
+            && !self.has_waiting()
+            && self.is_connected()
+            && !self.is_leaving;
         let OpenSegment { id, .. } =
             segments.open.filter(|_| is_lone && shortcut!("a single segment"))?;
-        let segment = self.segments.pool.get_mut(id)?;
-        Some(Lone { session, segment, token: id.to_u64() })
+        let segment = cx.segments.pool.get_mut(id)?;
+        Some(Lone { session: self, segment, token: id.to_u64() })
     }
 
-    /// Returns the next segment of a session for its control connection while that carries all of
-    /// them, and whether it has checksums ([`append_segment`]). `None`: there is nothing to send.
+    /// Returns the next segment for the control connection while that carries all of them, and
+    /// whether it has checksums ([`append_segment`]). `None`: there is nothing to send.
     ///
     /// RR-SUM-2.
-    pub(crate) fn poll_segment_for_stream(&mut self, slot: u32) -> Option<(Outgoing<'_>, bool)> {
-        let session = self.sessions.at(slot as usize)?;
-        let has_checksums = session.has_checksums;
+    pub(crate) fn poll_segment_for_stream<'a>(
+        &'a mut self,
+        cx: Cx<'a>,
+    ) -> Option<(Outgoing<'a>, bool)> {
+        let has_checksums = self.has_checksums;
         // Beside datagrams that are lost there is no time for the acknowledgement's delay.
-        let asks = if session.has_datagrams() { Asks::Always } else { Asks::WhenAwaited };
-        Some((self.poll_segment(slot, usize::MAX, asks)?, has_checksums))
+        let asks = if self.has_datagrams() { Asks::Always } else { Asks::WhenAwaited };
+        Some((self.poll_segment(cx, usize::MAX, asks)?, has_checksums))
     }
 
-    /// Returns whether the next segment of a session for its control connection is a long one.
-    pub(crate) fn is_long_next(&self, slot: u32) -> bool {
-        let session = self.sessions.at(slot as usize);
-        let segments = session.and_then(|session| session.segments.as_deref());
-        segments.is_some_and(|segments| segments.is_long_next(&self.segments.pool))
-    }
-
-    /// Appends the next segment of a session to the bytes for its control connection. Returns
-    /// `false` if there is nothing to send.
-    pub(crate) fn append_next_segment(&mut self, slot: u32, into: &mut Vec<u8>) -> bool {
-        let Some((segment, has_checksums)) = self.poll_segment_for_stream(slot) else {
+    /// Appends the next segment to the bytes for the control connection, a long one only if
+    /// `takes_long`. Returns `false` if there is none.
+    pub(crate) fn append_next_segment(
+        &mut self,
+        cx: Cx<'_>,
+        into: &mut Vec<u8>,
+        takes_long: bool,
+    ) -> bool {
+        let is_long = |segments: &Segments| segments.is_long_next(&cx.segments.pool);
+        if !takes_long && self.segments.as_deref().is_some_and(is_long) {
+            return false;
+        }
+        let Some((segment, has_checksums)) = self.poll_segment_for_stream(cx) else {
             return false;
         };
         append_segment(into, segment.bytes, has_checksums);
         true
     }
 
-    /// Returns whether a long segment of a session waits for its stream.
+    /// Returns whether a long segment waits for the stream.
     #[inline]
-    pub(crate) fn has_long(&self, slot: u32) -> bool {
-        let session = self.sessions.at(slot as usize);
-        let segments = session.and_then(|session| session.segments.as_deref());
-        segments.is_some_and(|segments| segments.long.len() > 0)
+    pub(crate) fn has_long(&self) -> bool {
+        self.segments.as_deref().is_some_and(|segments| segments.long.len() > 0)
     }
 
-    /// Returns whether a long segment of a session is unacknowledged.
-    pub(crate) fn holds_long(&self, slot: u32) -> bool {
-        let session = self.sessions.at(slot as usize);
-        let segments = session.and_then(|session| session.segments.as_deref());
-        segments.is_some_and(|segments| segments.long_held > 0)
+    /// Returns whether a long segment is unacknowledged.
+    pub(crate) fn holds_long(&self) -> bool {
+        self.segments.as_deref().is_some_and(|segments| segments.long_held > 0)
     }
 
-    /// Returns whether a segment of a session waits that is not long.
-    pub(crate) fn has_short(&self, slot: u32) -> bool {
-        let Some(session) = self.sessions.at(slot as usize) else { return false };
-        let Some(segments) = session.segments.as_deref() else { return false };
-        segments.waits() || !session.control.is_empty()
+    /// Returns whether a segment waits that is not long.
+    pub(crate) fn has_short(&self) -> bool {
+        let waits = |segments: &Segments| segments.waits() || !self.control.is_empty();
+        self.segments.as_deref().is_some_and(waits)
     }
 
     /// Builds the last segment of a session that the peer's goodbye ends: it acknowledges
     /// everything received, which no earlier segment may have done.
     ///
     /// RR-DGRAM-9.
-    pub(super) fn answer_goodbye(&mut self, slot: u32) {
-        let Some(session) = self.sessions.at_mut(slot as usize) else { return };
-        if session.announced_ack == session.expected_frame {
+    pub(super) fn answer_goodbye(&mut self) {
+        if self.announced_ack == self.expected_frame || self.segments.is_none() {
             return;
         }
-        let has_checksums = session.has_checksums;
-        let header = session.segment_header(false);
-        let Some(segments) = session.segments.as_deref() else { return };
+        let header = self.segment_header(false);
         let length = (SEGMENT_HEADER_BYTES as u32).into();
-        let first_frame = segments.next_frame.into();
+        let first_frame = self.segments.as_deref().map_or(0, |it| it.next_frame).into();
         let header = SegmentHeader { length, first_frame, ..header };
-        append_segment(&mut session.final_ack, header.as_bytes(), has_checksums);
+        append_segment(&mut self.final_ack, header.as_bytes(), self.has_checksums);
     }
 
-    /// Takes the segment of [`Self::answer_goodbye`] for the stream lane of a closed session.
-    pub(crate) fn take_final_ack(&mut self, slot: u32) -> Vec<u8> {
-        let session = self.sessions.at_mut(slot as usize);
-        session.map_or_else(Vec::new, |session| std::mem::take(&mut session.final_ack))
+    /// Takes the segment of [`Self::answer_goodbye`] for the stream lane, after the session ended.
+    pub(crate) fn take_final_ack(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.final_ack)
     }
 
     /// Returns a sent segment for retransmission as a probe. `None`: it is acknowledged, or too
     /// long.
-    pub(crate) fn poll_segment_again(
-        &mut self,
-        slot: u32,
+    pub(crate) fn poll_segment_again<'a>(
+        &'a mut self,
+        cx: Cx<'a>,
         token: u64,
         room_bytes: usize,
         asks_ack: bool,
-    ) -> Option<Outgoing<'_>> {
+    ) -> Option<Outgoing<'a>> {
         let id = Id::from_u64(token);
-        let pool = &mut self.segments.pool;
-        let segment = pool.get(id).filter(|segment| segment.session == slot)?;
+        let pool = &mut cx.segments.pool;
+        let segment = pool.get(id).filter(|segment| segment.session == cx.slot)?;
         if segment.bytes > room_bytes || !matches!(segment.place, Place::Flying | Place::Lost) {
             return None;
         }
         let is_lost = segment.place == Place::Lost;
-        let session = self.sessions.at_mut(slot as usize)?;
-        let header = session.segment_header(asks_ack);
-        let segments = session.segments.as_deref_mut()?;
+        let header = self.segment_header(asks_ack);
+        let segments = self.segments.as_deref_mut()?;
         if is_lost {
             segments.lost.unlink(pool, id);
         }
@@ -440,39 +432,29 @@ impl Core {
         Some(Outgoing { token, bytes: segment.seal(header), is_last, is_awaited })
     }
 
-    /// Returns an upper bound of the length of a session's next segment; 0: nothing waits.
-    pub(crate) fn waiting_bytes(&self, slot: u32) -> usize {
-        let Some(session) = self.sessions.at(slot as usize) else { return 0 };
-        let Some(segments) = session.segments.as_deref() else { return 0 };
-        let pool = &self.segments.pool;
+    /// Returns an upper bound of the length of the next segment; 0: nothing waits.
+    pub(crate) fn waiting_bytes(&self, pool: &SegmentPool) -> usize {
+        let Some(segments) = self.segments.as_deref() else { return 0 };
         match segments.first_waiting(pool).and_then(|id| pool.get(id)) {
             Some(segment) => segment.bytes,
-            None if !session.control.is_empty() => segments.segment_bytes,
-            None if session.has_update() => SEGMENT_HEADER_BYTES,
+            None if !self.control.is_empty() => segments.segment_bytes,
+            None if self.has_update() => SEGMENT_HEADER_BYTES,
             None => 0,
         }
     }
 
-    /// Returns whether anything waits, as by [`Self::waiting_bytes`].
-    #[inline]
-    pub(crate) fn is_waiting(&self, slot: u32) -> bool {
-        self.sessions.at(slot as usize).is_some_and(Session::is_waiting)
-    }
-
     /// Marks the session as ready to send if anything waits.
     #[inline]
-    pub(crate) fn mark_dirty_if_waiting(&mut self, slot: u32) {
-        let Some(session) = self.sessions.at_mut(slot as usize) else { return };
-        if session.is_waiting() {
-            self.ready.add(slot, Work::Flush);
+    pub(crate) fn flush_if_waiting(&self, mut cx: Cx<'_>) {
+        if self.is_waiting() {
+            cx.add_work(Work::Flush);
         }
     }
 
-    /// Closes the open segment of a session, so that nothing is added to it.
-    pub(crate) fn close_segment(&mut self, slot: u32) {
-        let session = self.sessions.at_mut(slot as usize);
-        if let Some(segments) = session.and_then(|session| session.segments.as_deref_mut()) {
-            segments.close_open(&mut self.segments.pool);
+    /// Closes the open segment, so that nothing is added to it.
+    pub(crate) fn close_segment(&mut self, cx: Cx<'_>) {
+        if let Some(segments) = self.segments.as_deref_mut() {
+            segments.close_open(&mut cx.segments.pool);
         }
     }
 
@@ -480,17 +462,16 @@ impl Core {
     /// packet, but credit that the lost one carried may not have been repeated.
     ///
     /// RR-DGRAM-3.
-    pub(crate) fn handle_segment_lost(&mut self, slot: u32, token: u64) {
-        self.mark_segment_lost(slot, token);
-        self.mark_dirty(slot);
+    pub(crate) fn handle_segment_lost(&mut self, mut cx: Cx<'_>, token: u64) {
+        self.mark_segment_lost(&mut cx, token);
+        cx.add_work(Work::Flush);
     }
 
-    fn mark_segment_lost(&mut self, slot: u32, token: u64) {
-        let Some(session) = self.sessions.at_mut(slot as usize) else { return };
-        let Some(segments) = session.segments.as_deref_mut() else { return };
-        let pool = &mut self.segments.pool;
+    fn mark_segment_lost(&mut self, cx: &mut Cx<'_>, token: u64) {
+        let Some(segments) = self.segments.as_deref_mut() else { return };
+        let pool = &mut cx.segments.pool;
         let id = Id::from_u64(token);
-        if pool.get(id).is_some_and(|segment| segment.session == slot) {
+        if pool.get(id).is_some_and(|segment| segment.session == cx.slot) {
             if !planted!(ForgetLost) {
                 segments.mark_lost(pool, id);
             }
@@ -503,29 +484,26 @@ impl Core {
     /// acknowledgement request.
     ///
     /// RR-SHM-8.
-    pub(crate) fn handle_segment_refused(&mut self, slot: u32, token: u64) {
-        if let Some(session) = self.sessions.at_mut(slot as usize)
-            && let Some(segments) = session.segments.as_deref_mut()
-        {
+    pub(crate) fn handle_segment_refused(&mut self, mut cx: Cx<'_>, token: u64) {
+        if let Some(segments) = self.segments.as_deref_mut() {
             segments.ack_awaited = true;
-            if !session.fences.is_empty() {
-                session.questions.ask();
+            if !self.fences.is_empty() {
+                self.questions.ask();
             }
         }
-        self.mark_segment_lost(slot, token);
+        self.mark_segment_lost(&mut cx, token);
         // Other sessions may have space.
-        self.mark_dirty_last(slot);
+        cx.add_work_last(Work::Flush);
     }
 
     /// Retransmits all unacknowledged segments after a lane was abandoned. If `has_stream`, that
     /// lane was not the stream, and long segments stay on it.
-    pub(crate) fn resend_all(&mut self, slot: u32, has_stream: bool) {
+    pub(crate) fn resend_all(&mut self, mut cx: Cx<'_>, has_stream: bool) {
+        let Some(segments) = self.segments.as_deref_mut() else { return };
         if planted!(ForgetResend) {
             return;
         }
-        let Some(session) = self.sessions.at_mut(slot as usize) else { return };
-        let Some(segments) = session.segments.as_deref_mut() else { return };
-        let pool = &mut self.segments.pool;
+        let pool = &mut cx.segments.pool;
         let mut at = segments.outstanding.first(pool);
         while let Some(id) = at {
             at = segments.outstanding.next(pool, id);
@@ -534,14 +512,14 @@ impl Core {
             }
         }
         segments.update_due = !planted!(LoseLimits);
-        self.mark_dirty(slot);
+        cx.add_work(Work::Flush);
     }
 }
 
 impl Session {
     /// Returns whether any segment waits that is not long.
     #[inline]
-    fn is_waiting(&self) -> bool {
+    pub(crate) fn is_waiting(&self) -> bool {
         let Some(segments) = self.segments.as_deref() else { return false };
         segments.waits() || !self.control.is_empty() || self.has_update()
     }

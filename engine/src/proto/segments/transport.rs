@@ -12,9 +12,11 @@
 //!
 //! RR-DGRAM-12, RR-SHM-8.
 
+use super::super::context::Cx;
 use super::super::core::Core;
 use super::super::session::Session;
 use super::window::is_before;
+use crate::proto::ready::Work;
 use crate::wire::segment::SegmentHeader;
 
 /// A transport of segments that acknowledges nothing itself.
@@ -129,14 +131,28 @@ impl Session {
         let is_new = self.pending_ack.note(transport, end, length, now_ns);
         if self.pending_ack.is_much() {
             // Handling this segment stages what is due.
-            self.acknowledge_received();
+            self.ask_to_acknowledge();
         }
         is_new
     }
 
+    /// Returns the bytes received from such a transport since the last transmission.
+    #[inline]
+    pub(crate) fn unacknowledged_bytes(&self) -> u32 {
+        self.pending_ack.bytes
+    }
+
+    /// Acknowledges data received from such a transport with the next segment, in this turn.
+    #[cold]
+    pub(crate) fn acknowledge_received(&mut self, mut cx: Cx<'_>) {
+        if self.ask_to_acknowledge() {
+            cx.add_work(Work::Flush);
+        }
+    }
+
     /// Acknowledges data received from such a transport with the next segment. Returns whether that
     /// has to be staged.
-    fn acknowledge_received(&mut self) -> bool {
+    fn ask_to_acknowledge(&mut self) -> bool {
         let Some(end) = self.pending_ack.clear() else { return false };
         if !self.is_connected() || planted!(ForgetStreamAck) {
             return false;
@@ -165,22 +181,6 @@ impl Core {
         }
     }
 
-    /// Returns the bytes that a session has received from such a transport since its last
-    /// transmission.
-    #[inline]
-    pub(crate) fn unacknowledged_bytes(&self, slot: u32) -> u32 {
-        self.sessions.at(slot as usize).map_or(0, |session| session.pending_ack.bytes)
-    }
-
-    /// Acknowledges data received from such a transport with the next segment, in this turn.
-    #[cold]
-    pub(crate) fn acknowledge_received(&mut self, slot: u32) {
-        let session = self.sessions.at_mut(slot as usize);
-        if session.is_some_and(Session::acknowledge_received) {
-            self.mark_dirty(slot);
-        }
-    }
-
     /// Stages due acknowledgements of data received from streams and rings; call it once a turn.
     /// With `is_last` all are due: there may be no other turn for long. Returns whether there were
     /// any.
@@ -200,7 +200,7 @@ impl Core {
                     continue;
                 }
                 pending.is_listed = false;
-                if session.acknowledge_received() {
+                if session.ask_to_acknowledge() {
                     self.mark_dirty(slot);
                     happened = true;
                 }

@@ -13,6 +13,7 @@ use crate::proto::core::Core;
 use crate::proto::effects::{Arrival, CompletionLevel, Effects, Ended};
 use crate::proto::receive::ReceiveRequest;
 use crate::proto::send::{SendRequest, Staged};
+use crate::proto::session::Session;
 use crate::proto::table::Id;
 
 /// A flow of messages: what a receive of it has to return.
@@ -209,7 +210,12 @@ impl Net {
             && self.engines.iter().all(|engine| {
                 engine.memory.bytes.is_empty()
                     && engine.slots.values().all(|&slot| {
-                        engine.core.is_settled(slot) && engine.core.waiting_bytes(slot) == 0
+                        engine.core.session(slot).is_some_and(Session::is_settled)
+                            && engine
+                                .core
+                                .session(slot)
+                                .map_or(0, |it| it.waiting_bytes(&engine.core.segments().pool))
+                                == 0
                     })
             })
     }

@@ -245,7 +245,8 @@ impl Net {
             return;
         }
         let mut bytes = Vec::new();
-        while engine.core.append_next_segment(slot, &mut bytes) {
+        while engine.core.with(slot, |it, cx| it.append_next_segment(cx, &mut bytes, true)).unwrap()
+        {
             engine.by_stream += 1;
         }
         if !bytes.is_empty() {

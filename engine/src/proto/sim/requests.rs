@@ -35,7 +35,7 @@ pub(crate) fn receive_request(
 /// Returns everything that a session has to send on its control connection.
 pub(crate) fn next_bytes(core: &mut Core, slot: u32) -> Vec<u8> {
     let mut bytes = Vec::new();
-    while core.append_next_segment(slot, &mut bytes) {}
+    while core.with(slot, |it, cx| it.append_next_segment(cx, &mut bytes, true)).unwrap() {}
     bytes
 }
 

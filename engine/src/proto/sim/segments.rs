@@ -29,7 +29,9 @@ impl Net {
             }
         }
         for engine in &mut net.engines {
-            engine.slots.values().for_each(|&slot| engine.core.use_datagrams(slot, segment_bytes));
+            for &slot in engine.slots.values() {
+                engine.core.with(slot, |it, cx| it.use_datagrams(cx, segment_bytes));
+            }
         }
         net
     }
@@ -38,7 +40,9 @@ impl Net {
     pub(crate) fn use_streams(&mut self, ns: u64) {
         self.stream_ns = Some(ns);
         for engine in &mut self.engines {
-            engine.slots.values().for_each(|&slot| engine.core.use_stream(slot, true));
+            for &slot in engine.slots.values() {
+                engine.core.with(slot, |it, cx| it.use_stream(cx, true));
+            }
         }
     }
 
@@ -109,24 +113,28 @@ impl Net {
             });
         }
         let Engine { core, slots, .. } = &mut self.engines[number];
-        core.resend_all(slots[&peer], false);
+        core.with(slots[&peer], |it, cx| it.resend_all(cx, false));
         self.end_ring(number, peer);
     }
 
     /// Sends one datagram. Returns `false` if there is none.
     pub(crate) fn transmit(&mut self, from: usize, to: usize, slot: u32) -> bool {
         let core = &mut self.engines[from].core;
-        let waiting = core.waiting_bytes(slot);
+        let waiting = core.session(slot).map_or(0, |it| it.waiting_bytes(&core.segments().pool));
         let asks = match (self.has_rings, self.is_silent) {
             (true, _) => Asks::WhenAwaited,
             (false, true) => Asks::Always,
             (false, false) => Asks::Never,
         };
-        let Some(out) = core.poll_segment(slot, self.room_bytes, asks) else { return false };
+        let Some(out) =
+            core.enter(slot).and_then(|(it, cx)| it.poll_segment(cx, self.room_bytes, asks))
+        else {
+            return false;
+        };
         assert!(waiting > 0 && out.bytes.len() <= self.room_bytes);
         let (token, bytes) = (out.token, out.bytes.to_vec());
         if self.has_rings && self.random.hits(self.ring_full_ppm) {
-            self.engines[from].core.handle_segment_refused(slot, token);
+            self.engines[from].core.with(slot, |it, cx| it.handle_segment_refused(cx, token));
             return false;
         }
         let arrivals = self.links[from][0].send(self.events.now_ns, bytes.len());
@@ -142,10 +150,12 @@ impl Net {
     /// Sends waiting stream segments.
     fn transmit_by_stream(&mut self, from: usize, to: usize, slot: u32) {
         if self.has_rings && self.now_ns().is_multiple_of(4) {
-            self.engines[from].core.acknowledge_received(slot);
+            self.engines[from].core.with(slot, |it, cx| it.acknowledge_received(cx));
         }
         let Some(stream_ns) = self.stream_ns else { return };
-        while let Some((bytes, _)) = self.engines[from].core.poll_long(slot) {
+        while let Some((bytes, _)) =
+            self.engines[from].core.enter(slot).and_then(|(it, cx)| it.poll_long(cx))
+        {
             let bytes = bytes.to_vec();
             self.engines[from].by_stream += 1;
             self.events.add(self.events.now_ns + stream_ns, Event::Stream { from, to, bytes });
@@ -161,7 +171,11 @@ impl Net {
         let slot = self.engines[from].slots[&to];
         let mut all = Vec::new();
         let room_bytes = self.room_bytes;
-        while let Some(out) = self.engines[from].core.poll_segment(slot, room_bytes, Asks::Never) {
+        while let Some(out) = self.engines[from]
+            .core
+            .enter(slot)
+            .and_then(|(it, cx)| it.poll_segment(cx, room_bytes, Asks::Never))
+        {
             all.push((out.token, out.bytes.to_vec()));
             self.stage(from);
         }
@@ -199,6 +213,6 @@ impl Net {
     /// Reports to the sender that a datagram was lost.
     pub(crate) fn lose(&mut self, from: usize, to: usize, token: u64) {
         let Engine { core, slots, .. } = &mut self.engines[from];
-        core.handle_segment_lost(slots[&to], token);
+        core.with(slots[&to], |it, cx| it.handle_segment_lost(cx, token));
     }
 }

@@ -13,6 +13,7 @@ use super::super::core::Config;
 use super::super::effects::{CompletionLevel, Ended};
 use super::super::failure::PeerFailure;
 use super::window::Arrivals;
+use crate::proto::session::Session;
 use crate::proto::sim::{Flow, LinkConfig, Net, ScriptedPeer};
 use crate::wire::segment::{SEGMENT_HEADER_BYTES, SegmentHeader};
 use zerocopy::FromBytes;
@@ -210,9 +211,24 @@ fn only_completed_unacked_sends_count_as_lost_with_the_session() {
         // The acknowledgements have arrived, and no packet is declared lost yet.
         net.step();
         net.step();
-        assert_eq!(net.engines[0].core.may_lose_completed(0), expected, "case {at}");
+        assert_eq!(
+            net.engines[0]
+                .core
+                .session(0)
+                .unwrap()
+                .may_lose_completed(&net.engines[0].core.segments().pool),
+            expected,
+            "case {at}"
+        );
         net.settle(20);
-        assert!(!net.engines[0].core.may_lose_completed(0), "case {at}");
+        assert!(
+            !net.engines[0]
+                .core
+                .session(0)
+                .unwrap()
+                .may_lose_completed(&net.engines[0].core.segments().pool),
+            "case {at}"
+        );
     }
 }
 
@@ -226,7 +242,12 @@ fn requested_ack_is_sent_when_the_missing_frame_arrives() {
     let send = net.send(flow(2), 8, CompletionLevel::Delivery).unwrap();
     net.stage(0);
     let mut by_stream = Vec::new();
-    assert!(net.engines[0].core.append_next_segment(0, &mut by_stream));
+    assert!(
+        net.engines[0]
+            .core
+            .with(0, |it, cx| it.append_next_segment(cx, &mut by_stream, true))
+            .unwrap()
+    );
     net.deliver(0, 1, &by_stream).unwrap();
     // The reply cannot acknowledge the frame, since one before it is missing.
     net.deliver_all(1, 0);
@@ -271,7 +292,7 @@ fn delivery_does_not_wait_for_other_messages() {
     assert_eq!(net.end_of(0, second), Some(&Ended::Sent { accepted: 8 }));
     // Every segment carries an acknowledgement, whether or not its lane acknowledges.
     net.deliver(0, 1, &lost[0].1).unwrap();
-    net.engines[1].core.resend_all(0, false);
+    net.engines[1].core.with(0, |it, cx| it.resend_all(cx, false));
     let answer = net.capture(1, 0);
     assert_eq!(header_of(&answer[0].1).ack.get(), 2);
     net.deliver(1, 0, &answer[0].1).unwrap();
@@ -296,12 +317,19 @@ fn lost_segment_is_retransmitted_with_a_new_header_only() {
     assert_eq!((header_of(&first[0].1).ack.get(), header_of(&again[0].1).ack.get()), (0, 1));
     // A probe retransmits it, too; after its acknowledgement nothing does.
     let core = &mut net.engines[0].core;
-    let probe = core.poll_segment_again(0, first[0].0, CONTENT, false).unwrap();
+    let probe = core
+        .enter(0)
+        .and_then(|(it, cx)| it.poll_segment_again(cx, first[0].0, CONTENT, false))
+        .unwrap();
     assert_eq!((probe.token, probe.bytes, probe.is_last), (first[0].0, &again[0].1[..], true));
     net.acknowledge(0, 1, first[0].0);
     let core = &mut net.engines[0].core;
-    assert!(core.poll_segment_again(0, first[0].0, CONTENT, false).is_none());
-    core.resend_all(0, false);
+    assert!(
+        core.enter(0)
+            .and_then(|(it, cx)| it.poll_segment_again(cx, first[0].0, CONTENT, false))
+            .is_none()
+    );
+    core.with(0, |it, cx| it.resend_all(cx, false));
     let sent = net.capture(0, 1);
     assert_eq!((sent.len(), header_of(&sent[0].1).frames.get()), (1, 0));
 }
@@ -399,13 +427,16 @@ fn goodbye_waits_for_all_earlier_frames() {
     let goodbye = net.capture(0, 1);
     net.deliver(0, 1, &goodbye[0].1).unwrap();
     assert!(net.engines[1].core.sessions.at(0).unwrap().is_connected());
-    assert!(!net.engines[0].core.is_settled(0), "both may need retransmission");
+    assert!(
+        !net.engines[0].core.session(0).is_some_and(Session::is_settled),
+        "both may need retransmission"
+    );
     net.deliver(0, 1, &message[0].1).unwrap();
     let failure = net.engines[1].core.sessions.at(0).unwrap().failure.clone();
     assert_eq!(failure, Some(PeerFailure::Left));
     net.acknowledge(0, 1, message[0].0);
     net.acknowledge(0, 1, goodbye[0].0);
-    assert!(net.engines[0].core.is_settled(0));
+    assert!(net.engines[0].core.session(0).is_some_and(Session::is_settled));
     // The message had arrived completely.
     let receive = net.receive_of(flow(1), 8);
     assert!(matches!(net.end_of(1, receive), Some(Ended::Received(_))));
@@ -416,7 +447,7 @@ fn oversized_segment_waits_without_blocking_others() {
     let mut net = Net::new(2, &config(), 1200, 1);
     net.send(flow(1), 1000, CompletionLevel::Inject);
     let long = net.capture(0, 1);
-    net.engines[0].core.set_segment_bytes(0, CONTENT);
+    net.engines[0].core.with(0, |it, cx| it.set_segment_bytes(cx, CONTENT));
     net.room_bytes = CONTENT;
     net.lose(0, 1, long[0].0);
     net.send(flow(2), 8, CompletionLevel::Inject);

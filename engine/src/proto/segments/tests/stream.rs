@@ -1,6 +1,7 @@
 //! Messages that do not fit a datagram and use the session's stream.
 
 use super::*;
+use crate::proto::session::Session;
 use crate::wire::segment::FLAG_ACK_REQUESTED;
 
 fn roomy() -> Config {
@@ -108,24 +109,27 @@ fn only_a_lost_stream_causes_retransmission() {
     let mut net = net_of(1);
     net.send(flow(1), 5000, CompletionLevel::Inject);
     let core = &mut net.engines[0].core;
-    let first = core.poll_long(0).unwrap().0.to_vec();
-    core.resend_all(0, true);
-    assert!(!core.has_long(0));
-    core.resend_all(0, false);
-    assert!(core.has_long(0) && !core.has_short(0));
-    let again = core.poll_long(0).unwrap().0.to_vec();
+    let first = core.enter(0).and_then(|(it, cx)| it.poll_long(cx)).unwrap().0.to_vec();
+    core.with(0, |it, cx| it.resend_all(cx, true));
+    assert!(!core.session(0).is_some_and(Session::has_long));
+    core.with(0, |it, cx| it.resend_all(cx, false));
+    assert!(
+        core.session(0).is_some_and(Session::has_long)
+            && !core.session(0).is_some_and(Session::has_short)
+    );
+    let again = core.enter(0).and_then(|(it, cx)| it.poll_long(cx)).unwrap().0.to_vec();
     assert_eq!(first[SEGMENT_HEADER_BYTES..], again[SEGMENT_HEADER_BYTES..]);
-    core.resend_all(0, false);
+    core.with(0, |it, cx| it.resend_all(cx, false));
     // An acknowledgement of the first message makes the third send unnecessary.
     let receive = net.receive_of(flow(1), 5000);
     let there = &mut net.engines[1];
     there.core.handle_bytes(0, &first, 0, &mut there.memory).unwrap();
     assert!(net.end_of(1, receive).is_some());
-    net.engines[1].core.acknowledge_received(0);
+    net.engines[1].core.with(0, |it, cx| it.acknowledge_received(cx));
     let sent = net.capture(1, 0);
     net.deliver(1, 0, &sent[0].1).unwrap();
-    assert!(!net.engines[0].core.has_long(0));
-    assert!(net.engines[0].core.is_settled(0));
+    assert!(!net.engines[0].core.session(0).is_some_and(Session::has_long));
+    assert!(net.engines[0].core.session(0).is_some_and(Session::is_settled));
     net.check_rest();
 }
 
@@ -136,7 +140,8 @@ fn an_acknowledgement_is_staged_after_quiet_turns_a_delay_or_before_a_sleep() {
     for (is_last, turn_ns, turns) in [(false, 1, 49), (false, millisecond / 2, 2), (true, 1, 1)] {
         let mut net = net_of(1);
         net.send(flow(1), 5000, CompletionLevel::Inject);
-        let long = net.engines[0].core.poll_long(0).unwrap().0.to_vec();
+        let long =
+            net.engines[0].core.enter(0).and_then(|(it, cx)| it.poll_long(cx)).unwrap().0.to_vec();
         let there = &mut net.engines[1];
         there.core.handle_bytes(0, &long, 0, &mut there.memory).unwrap();
         let core = &mut there.core;
@@ -157,18 +162,23 @@ fn stream_data_is_acked_when_the_missing_frame_arrives() {
     net.send(flow(1), 8, CompletionLevel::Inject);
     let late = net.capture(0, 1);
     net.send(flow(2), 5000, CompletionLevel::Inject);
-    let long = net.engines[0].core.poll_long(0).unwrap().0.to_vec();
+    let long =
+        net.engines[0].core.enter(0).and_then(|(it, cx)| it.poll_long(cx)).unwrap().0.to_vec();
     let there = &mut net.engines[1];
     there.core.handle_bytes(0, &long, 0, &mut there.memory).unwrap();
     net.send(Flow { from: 1, to: 0, ..flow(3) }, 8, CompletionLevel::Inject);
     let other = net.capture(1, 0);
     assert_eq!((other.len(), header_of(&other[0].1).ack.get()), (1, 0));
-    assert_eq!(net.engines[1].core.unacknowledged_bytes(0), 0, "the segment acknowledges all");
+    assert_eq!(
+        net.engines[1].core.session(0).map_or(0, Session::unacknowledged_bytes),
+        0,
+        "the segment acknowledges all"
+    );
     net.deliver(0, 1, &late[0].1).unwrap();
     let sent = net.capture(1, 0);
     assert_eq!(header_of(&sent[0].1).ack.get(), 2);
     net.deliver(1, 0, &sent[0].1).unwrap();
-    assert!(net.engines[0].core.is_settled(0));
+    assert!(net.engines[0].core.session(0).is_some_and(Session::is_settled));
 }
 
 /// RR-DGRAM-12
@@ -180,12 +190,20 @@ fn only_the_last_awaited_segment_requests_an_ack() {
     net.send(flow(1), 5000, CompletionLevel::Inject);
     net.stage(0);
     let core = &mut net.engines[0].core;
-    let flags = header_of(core.poll_long(0).unwrap().0).flags.get();
+    let flags =
+        header_of(core.enter(0).and_then(|(it, cx)| it.poll_long(cx)).unwrap().0).flags.get();
     assert_eq!(flags & FLAG_ACK_REQUESTED, FLAG_ACK_REQUESTED);
-    assert!(core.poll_long(0).is_none(), "both were sent together");
+    assert!(
+        core.enter(0).and_then(|(it, cx)| it.poll_long(cx)).is_none(),
+        "both were sent together"
+    );
     net.send(flow(1), 5000, CompletionLevel::Inject);
     let core = &mut net.engines[0].core;
-    assert_eq!(header_of(core.poll_long(0).unwrap().0).flags.get() & FLAG_ACK_REQUESTED, 0);
+    assert_eq!(
+        header_of(core.enter(0).and_then(|(it, cx)| it.poll_long(cx)).unwrap().0).flags.get()
+            & FLAG_ACK_REQUESTED,
+        0
+    );
 }
 
 /// Another path may carry the session, so it continues in datagrams.
@@ -200,7 +218,7 @@ fn session_with_a_new_path_continues_in_datagrams() {
     }
     net.step();
     for engine in &mut net.engines {
-        engine.core.use_stream(0, false);
+        engine.core.with(0, |it, cx| it.use_stream(cx, false));
     }
     for length in [900, 5000] {
         net.receive_of(flow(1), length);
@@ -218,18 +236,18 @@ fn goodbye_is_answered_with_a_final_ack() {
     let mut net = net_of(1);
     net.send(flow(1), 5000, CompletionLevel::Inject);
     let core = &mut net.engines[0].core;
-    let long = core.poll_long(0).unwrap().0.to_vec();
+    let long = core.enter(0).and_then(|(it, cx)| it.poll_long(cx)).unwrap().0.to_vec();
     core.leave(0);
     let goodbye = net.capture(0, 1);
     net.deliver(0, 1, &goodbye[0].1).unwrap();
     let there = &mut net.engines[1];
-    assert!(there.core.take_final_ack(0).is_empty(), "it is not due");
+    assert!(there.core.with(0, |it, _| it.take_final_ack()).unwrap().is_empty(), "it is not due");
     there.core.handle_bytes(0, &long, 0, &mut there.memory).unwrap();
     assert_eq!(there.core.sessions.at(0).unwrap().failure, Some(PeerFailure::Left));
-    let words = there.core.take_final_ack(0);
+    let words = there.core.with(0, |it, _| it.take_final_ack()).unwrap();
     assert_eq!((words.len(), header_of(&words).ack.get()), (SEGMENT_HEADER_BYTES, 2));
     let here = &mut net.engines[0];
-    assert!(!here.core.has_left(0));
+    assert!(!here.core.session(0).is_some_and(Session::has_left));
     here.core.handle_bytes(0, &words, 0, &mut here.memory).unwrap();
-    assert!(here.core.has_left(0));
+    assert!(here.core.session(0).is_some_and(Session::has_left));
 }

@@ -59,7 +59,11 @@ impl Wire {
                     Staged::Blocked => {}
                 }
             }
-            let Some(out) = core.poll_segment(0, CONTENT, Asks::Never) else { return };
+            let Some(out) =
+                core.enter(0).and_then(|(it, cx)| it.poll_segment(cx, CONTENT, Asks::Never))
+            else {
+                return;
+            };
             let slot = &mut self.slots[self.len];
             (slot.0, slot.1) = (out.token, out.bytes.len());
             slot.2[..out.bytes.len()].copy_from_slice(out.bytes);
@@ -77,7 +81,7 @@ impl Wire {
             }
             for (at, (token, length, bytes)) in self.slots[..self.len].iter().enumerate().rev() {
                 if round == 0 && at % 3 == 0 {
-                    from.handle_segment_lost(0, *token);
+                    from.with(0, |it, cx| it.handle_segment_lost(cx, *token));
                     continue;
                 }
                 to.handle_lone_segment(0, &bytes[..*length], 0, counts).unwrap();

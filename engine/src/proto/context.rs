@@ -1,0 +1,49 @@
+//! What the methods of a session use besides the session.
+
+use super::config::Config;
+use super::core::Core;
+use super::ready::{Ready, Work};
+use super::segments::Shared;
+use super::session::Session;
+
+/// State of the engine that methods of a session use: all sessions share it.
+pub(crate) struct Cx<'a> {
+    /// The slot of the session.
+    pub(super) slot: u32,
+    pub(super) segments: &'a mut Shared,
+    ready: &'a mut Ready,
+    pub(super) config: &'a Config,
+}
+
+impl Cx<'_> {
+    /// Adds the session to those with work.
+    #[inline]
+    pub(super) fn add_work(&mut self, work: Work) {
+        self.ready.add(self.slot, work);
+    }
+
+    /// Adds the session to those with work, to be served after all others.
+    pub(super) fn add_work_last(&mut self, work: Work) {
+        self.ready.add_last(self.slot, work);
+    }
+}
+
+impl Core {
+    /// Returns the session in a slot, and what its methods use. `None`: the slot is vacant.
+    #[inline(always)]
+    pub(crate) fn enter(&mut self, slot: u32) -> Option<(&mut Session, Cx<'_>)> {
+        let Self { sessions, segments, ready, config, .. } = self;
+        let session = sessions.at_mut(slot as usize)?;
+        Some((session, Cx { slot, segments, ready, config }))
+    }
+
+    /// Calls `call` with the session in a slot, and what its methods use. `None`: the slot is
+    /// vacant.
+    pub(crate) fn with<R>(
+        &mut self,
+        slot: u32,
+        call: impl FnOnce(&mut Session, Cx<'_>) -> R,
+    ) -> Option<R> {
+        self.enter(slot).map(|(session, cx)| call(session, cx))
+    }
+}
