@@ -121,7 +121,8 @@ impl Engine {
     /// without carrier reaches no host, and an address that this host has, too, may be this one.
     fn is_refusal_of_peer(&mut self, session: u32) -> bool {
         let at = self.state.core.lane_monitor(session).and_then(|monitor| monitor.attempt_at());
-        let way = at.and_then(|at| self.state.core.way_of_path(session, at));
+        let way =
+            at.and_then(|at| self.state.core.session(session).and_then(|it| it.way_of_path(at)));
         let Some((remote, rail)) = way else { return false };
         let Some(known) = self.state.core.session(session) else { return false };
         let is_own = self.has_address(remote.ip()) && !self.is_on_this_host(&known.locators);

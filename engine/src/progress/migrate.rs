@@ -27,7 +27,9 @@ impl Engine {
 
     /// Opens another control lane, on the path at a position.
     pub(super) fn open_other_lane(&mut self, session: u32, at: u8) {
-        let Some((remote, rail)) = self.state.core.way_of_path(session, at) else {
+        let Some((remote, rail)) =
+            self.state.core.session(session).and_then(|it| it.way_of_path(at))
+        else {
             return self.attempt_to_move_failed(session, "its path was removed");
         };
         let remote = self.state.paths.scoped(rail, remote);
@@ -58,7 +60,9 @@ impl Engine {
         let Some(at) = monitor.and_then(|monitor| monitor.attempt_at()) else {
             return self.handle_connect_failed(key, "it is not needed any more");
         };
-        let Some((number, path)) = self.state.core.number_of_move(session, at) else {
+        let Some((number, path)) =
+            self.state.core.enter(session).and_then(|(it, _)| it.number_of_move(at))
+        else {
             return self.handle_connect_failed(key, "its session has ended");
         };
         let Some(known) = self.state.core.session(session) else { return };

@@ -190,9 +190,9 @@ fn path_between(
     session: Id,
     (near, far): (SocketAddr, SocketAddr),
 ) -> Option<usize> {
-    let paths = core.sessions().get(session)?.rails.paths.len();
-    (0..paths).find(|&at| {
-        core.way_of_path(session.index() as u32, at as u8).is_some_and(|(remote, rail)| {
+    let session = core.sessions().get(session)?;
+    (0..session.rails.paths.len()).find(|&at| {
+        session.way_of_path(at as u8).is_some_and(|(remote, rail)| {
             let leaves = rails.get(usize::from(rail)).map(|rail| rail.address);
             remote.ip() == far.ip() && leaves.is_none_or(|leaves| leaves == near.ip())
         })

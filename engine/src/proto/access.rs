@@ -1,13 +1,13 @@
 //! Accessors for the loop. Most are read-only; the connection of a session and its lane monitor
 //! ([`super::control_lane`]) are returned by mutable reference.
 
-use super::bulk::BulkLane;
 use super::config::Config;
 use super::connection::Connection;
 use super::control_lane::LaneMonitor;
 use super::core::{Core, CoreCounters, Remote};
 use super::endpoints::Endpoints;
 use super::hint::{Hint, Hinted};
+use super::lanes::Lanes;
 #[cfg(test)]
 use super::operation::NO_SESSION;
 use super::operation::{OperationState, Serving};
@@ -103,7 +103,7 @@ impl Core {
 
     /// Returns all bulk lanes.
     #[inline]
-    pub(crate) fn lanes(&self) -> &Table<BulkLane> {
+    pub(crate) fn lanes(&self) -> &Lanes {
         &self.lanes
     }
 

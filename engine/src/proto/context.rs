@@ -1,7 +1,11 @@
 //! What the methods of a session use besides the session.
 
+use std::collections::VecDeque;
+
 use super::config::Config;
-use super::core::Core;
+use super::core::{Action, Core};
+use super::lanes::Lanes;
+use super::rails::RailInfo;
 use super::ready::{Ready, Work};
 use super::segments::Shared;
 use super::session::Session;
@@ -11,7 +15,11 @@ pub(crate) struct Cx<'a> {
     /// The slot of the session.
     pub(super) slot: u32,
     pub(super) segments: &'a mut Shared,
+    pub(super) lanes: &'a mut Lanes,
+    /// Rails of this engine, if there are several.
+    pub(super) rails: &'a [RailInfo],
     ready: &'a mut Ready,
+    actions: &'a mut VecDeque<Action>,
     pub(super) config: &'a Config,
 }
 
@@ -20,6 +28,11 @@ impl Cx<'_> {
     #[inline]
     pub(super) fn add_work(&mut self, work: Work) {
         self.ready.add(self.slot, work);
+    }
+
+    /// Asks the loop for an action.
+    pub(super) fn act(&mut self, action: Action) {
+        self.actions.push_back(action);
     }
 
     /// Adds the session to those with work, to be served after all others.
@@ -32,9 +45,9 @@ impl Core {
     /// Returns the session in a slot, and what its methods use. `None`: the slot is vacant.
     #[inline(always)]
     pub(crate) fn enter(&mut self, slot: u32) -> Option<(&mut Session, Cx<'_>)> {
-        let Self { sessions, segments, ready, config, .. } = self;
+        let Self { sessions, segments, lanes, rails, ready, actions, config, .. } = self;
         let session = sessions.at_mut(slot as usize)?;
-        Some((session, Cx { slot, segments, ready, config }))
+        Some((session, Cx { slot, segments, lanes, rails, ready, actions, config }))
     }
 
     /// Calls `call` with the session in a slot, and what its methods use. `None`: the slot is

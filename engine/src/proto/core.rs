@@ -22,14 +22,13 @@ use std::sync::Arc;
 
 use foldhash::fast::FixedState;
 
-use super::bulk::BulkLane;
 use super::claims::Claim;
 pub(crate) use super::config::Config;
 use super::connection::Retry;
 use super::effects::{Effects, RemoteName};
 use super::endpoints::Endpoints;
 use super::failure::PeerFailure;
-use super::lanes::Wait;
+use super::lanes::Lanes;
 use super::operations::Operations;
 use super::peers::SlotReservation;
 use super::pieces::Granted;
@@ -173,7 +172,7 @@ pub(crate) struct Core {
     pub(super) claims: Table<Claim>,
     /// State of segments that all sessions share.
     pub(super) segments: super::segments::Shared,
-    pub(super) lanes: Table<BulkLane>,
+    pub(super) lanes: Lanes,
     /// Rails of this engine, if there are several.
     pub(super) rails: Vec<super::rails::RailInfo>,
     /// Memory of this engine that peers may access.
@@ -181,8 +180,6 @@ pub(crate) struct Core {
     pub(super) shares: super::rails::shares::Shares,
     pub(super) segment_limits: super::rails::segments::SegmentLimits,
     pub(super) processes: super::process_status::Processes,
-    /// Lanes that may have a chunk for the driver.
-    runnable: VecDeque<Id>,
     pub(super) actions: VecDeque<Action>,
     /// Sessions with work.
     pub(super) ready: Ready,
@@ -196,12 +193,6 @@ pub(crate) struct Core {
     pub(super) feeding: Vec<u32>,
     /// Sessions whose connection may have a deadline.
     pub(super) timed: Vec<u32>,
-    /// Sessions that need a lane and retry later.
-    pub(super) starved: Vec<(u32, Wait)>,
-    /// A lane was closed since their last attempt.
-    pub(super) has_lane_room: bool,
-    /// Number of retry rounds of sessions that wait for a lane.
-    pub(super) lane_rounds: u64,
     pub(super) counters: CoreCounters,
     /// Counters of hints.
     pub(super) hinted: super::hint::Hinted,
@@ -235,13 +226,12 @@ impl Core {
             unexpected: Unexpected::new(unexpected_max),
             claims: Table::new(usize::MAX),
             segments: super::segments::Shared::new(&config),
-            lanes: Table::new(config.bulk_lanes_max),
+            lanes: Lanes::new(config.bulk_lanes_max),
             rails: Vec::new(),
             regions: super::regions::Regions::new(config.regions, config.hash_seed),
             shares: super::rails::shares::Shares::default(),
             segment_limits: super::rails::segments::SegmentLimits::default(),
             processes: super::process_status::Processes::default(),
-            runnable: VecDeque::new(),
             actions: VecDeque::new(),
             ready: Ready::default(),
             owing_acks: Vec::new(),
@@ -249,9 +239,6 @@ impl Core {
             granted: HashMap::default(),
             feeding: Vec::new(),
             timed: Vec::new(),
-            starved: Vec::new(),
-            has_lane_room: false,
-            lane_rounds: 0,
             counters: CoreCounters::default(),
             hinted: super::hint::Hinted::default(),
             offers: super::offers::Offers::default(),
@@ -332,7 +319,7 @@ impl Core {
     /// Returns whether [`Self::poll_waiting`] and the following steps of a turn have no work.
     #[inline]
     pub(crate) fn is_idle(&self) -> bool {
-        self.is_at_rest() && (self.starved.is_empty() || !self.has_lane_room)
+        self.is_at_rest() && !self.lanes.may_serve_starved()
     }
 
     /// Returns whether a session's waiting sends may continue.
@@ -346,15 +333,15 @@ impl Core {
         self.ready.is_empty()
             && self.feeding.is_empty()
             && self.actions.is_empty()
-            && self.runnable.is_empty()
+            && !self.lanes.has_runnable()
             && self.cma.is_empty()
             && self.segments.pulls.is_at_rest()
     }
 
     /// Sends a control frame on a session, if it is connected.
     pub(crate) fn push_control(&mut self, session: u32, control: ControlFrame) {
-        if self.push_control_later(session, control) {
-            self.mark_dirty(session);
+        if let Some((session, mut cx)) = self.enter(session) {
+            session.send_control(&mut cx, control);
         }
     }
 
@@ -415,25 +402,14 @@ impl Core {
     /// Marks a lane that may have a chunk for the driver.
     #[inline]
     pub(crate) fn mark_runnable(&mut self, lane: Id) {
-        if let Some(bulk) = self.lanes.get_mut(lane)
-            && !bulk.is_runnable
-        {
-            bulk.is_runnable = true;
-            self.runnable.push_back(lane);
-        }
+        self.lanes.mark_runnable(lane);
     }
 
     /// Removes and returns the next lane that may have a chunk for the driver
     /// ([`Self::next_receive`], [`Self::next_send`]).
     #[inline]
     pub(crate) fn poll_runnable(&mut self) -> Option<Id> {
-        while let Some(lane) = self.runnable.pop_front() {
-            if let Some(bulk) = self.lanes.get_mut(lane) {
-                bulk.is_runnable = false;
-                return Some(lane);
-            }
-        }
-        None
+        self.lanes.poll_runnable()
     }
 
     /// Returns the next action of the loop.

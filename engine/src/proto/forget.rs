@@ -86,7 +86,7 @@ impl Core {
         for list in [&mut self.timed, &mut self.owing_acks] {
             list.retain(|&other| other != slot);
         }
-        self.starved.retain(|&(other, _)| other != slot);
+        self.lanes.forget(slot);
         self.processes.forget(slot);
     }
 }

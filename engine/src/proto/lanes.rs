@@ -1,6 +1,9 @@
 //! Bulk lanes of a session: requested, opened, joined, lost, and closed when idle.
 
+use std::collections::VecDeque;
+
 use super::bulk::BulkLane;
+use super::context::Cx;
 use super::core::{Action, Core};
 use super::effects::Effects;
 use super::failure::PeerFailure;
@@ -10,6 +13,7 @@ use super::late::AtRest;
 use super::operation::Operation;
 use super::session::{ControlFrame, Session};
 use super::table::{Id, Table};
+use crate::proto::ready::Work;
 use crate::wire::hello::{HelloStatus, KIND_MOVE};
 use crate::wire::lost::CONTROL_LANE;
 use crate::wire::piece::RING_LANE;
@@ -63,108 +67,222 @@ impl AtRest for LaneFailures {
     const AT_REST: &'static Self = &Self { count: 0, since_ns: 0, last_ns: 0 };
 }
 
-impl Core {
-    pub(super) fn request_lanes(&mut self, slot: u32, now_ns: u64) {
-        let Some(session) = self.sessions.at_mut(slot as usize) else { return };
-        if session.lanes_requested {
+/// The bulk lanes of an engine.
+#[derive(Debug)]
+pub(crate) struct Lanes {
+    table: Table<BulkLane>,
+    /// Lanes that may have a chunk for the driver.
+    runnable: VecDeque<Id>,
+    /// Sessions that need a lane and retry later.
+    starved: Vec<(u32, Wait)>,
+    /// A lane was closed since their last attempt.
+    has_room: bool,
+    /// Number of their retry rounds.
+    rounds: u64,
+}
+
+impl Lanes {
+    /// Creates at most `limit` lanes.
+    pub(super) fn new(limit: usize) -> Self {
+        Self {
+            table: Table::new(limit),
+            runnable: VecDeque::new(),
+            starved: Vec::new(),
+            has_room: false,
+            rounds: 0,
+        }
+    }
+
+    /// Returns the number of lanes.
+    #[cfg(any(test, feature = "sim"))]
+    pub(crate) fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, lane: Id) -> Option<&BulkLane> {
+        self.table.get(lane)
+    }
+
+    #[inline]
+    pub(super) fn get_mut(&mut self, lane: Id) -> Option<&mut BulkLane> {
+        self.table.get_mut(lane)
+    }
+
+    /// Returns all lanes.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Id, &BulkLane)> {
+        self.table.iter()
+    }
+
+    /// Returns the lane with this number among some lanes.
+    pub(super) fn named(&self, lanes: &[Id], number: u32) -> Option<Id> {
+        let is_it = |&lane: &Id| self.get(lane).is_some_and(|lane| lane.number == number);
+        lanes.iter().copied().find(is_it)
+    }
+
+    /// Marks a lane that may have a chunk for the driver.
+    #[inline]
+    pub(super) fn mark_runnable(&mut self, lane: Id) {
+        if let Some(bulk) = self.table.get_mut(lane)
+            && !bulk.is_runnable
+        {
+            bulk.is_runnable = true;
+            self.runnable.push_back(lane);
+        }
+    }
+
+    /// Returns whether a lane may have a chunk for the driver.
+    #[inline]
+    pub(super) fn has_runnable(&self) -> bool {
+        !self.runnable.is_empty()
+    }
+
+    /// Removes and returns the next lane that may have a chunk for the driver.
+    #[inline]
+    pub(super) fn poll_runnable(&mut self) -> Option<Id> {
+        while let Some(lane) = self.runnable.pop_front() {
+            if let Some(bulk) = self.table.get_mut(lane) {
+                bulk.is_runnable = false;
+                return Some(lane);
+            }
+        }
+        None
+    }
+
+    /// Returns whether sessions wait for a lane, and one was closed since their last attempt.
+    #[inline]
+    pub(super) fn may_serve_starved(&self) -> bool {
+        self.has_room && !self.starved.is_empty()
+    }
+
+    /// Removes a session that is forgotten from those that wait for a lane.
+    pub(super) fn forget(&mut self, slot: u32) {
+        self.starved.retain(|&(other, _)| other != slot);
+    }
+
+    /// Returns the lane that was idle for longest, if it is a spare one.
+    fn oldest_idle(&self, now_ns: u64, patience_ns: u64) -> Option<Id> {
+        let idle = self.table.iter().filter(|(_, bulk)| bulk.is_spare(now_ns, patience_ns));
+        idle.min_by_key(|(_, bulk)| bulk.used_ns).map(|(lane, _)| lane)
+    }
+}
+
+impl Session {
+    pub(super) fn request_lanes(&mut self, cx: &mut Cx<'_>, now_ns: u64) {
+        if self.lanes_requested {
             return;
         }
-        session.lanes_requested = true;
-        if !session.connection.is_initiator() {
-            self.push_control(slot, ControlFrame::lanes_wanted());
+        self.lanes_requested = true;
+        if !self.connection.is_initiator() {
+            self.send_control(cx, ControlFrame::lanes_wanted());
             return;
         }
-        if self.path_without_lane(slot, now_ns).is_some() {
-            self.open_missing_lanes(slot, now_ns);
+        if self.path_without_lane(cx, now_ns).is_some() {
+            self.open_missing_lanes(cx, now_ns);
         } else {
             // No path is fit. One that recovers opens lanes, and this side retries at intervals.
-            self.request_lanes_later(slot, Wait::Time);
+            self.request_lanes_later(cx, Wait::Time);
         }
     }
 
     /// Opens the lanes that paths lack, if this side opens lanes.
-    pub(super) fn open_missing_lanes(&mut self, slot: u32, now_ns: u64) {
-        let is_ours = self.sessions.at(slot as usize).is_some_and(|session| {
-            session.connection.is_initiator()
-                && session.is_connected()
-                && !session.bulk_in_datagrams
-        });
-        while is_ours && let Some(path) = self.path_without_lane(slot, now_ns) {
-            if !self.open_lane(slot, path as u8, now_ns) {
+    pub(super) fn open_missing_lanes(&mut self, cx: &mut Cx<'_>, now_ns: u64) {
+        let is_ours =
+            self.connection.is_initiator() && self.is_connected() && !self.bulk_in_datagrams;
+        while is_ours && let Some(path) = self.path_without_lane(cx, now_ns) {
+            if !self.open_lane(cx, path as u8, now_ns) {
                 break;
             }
         }
     }
 
     /// Opens lanes of paths that have none, or requests them, since there is data to pull.
-    pub(super) fn open_lanes_of_new_paths(&mut self, slot: u32, now_ns: u64) {
-        let Some(session) = self.sessions.at(slot as usize) else { return };
-        if !session.rails.are_many() || session.lanes.is_empty() || !session.needs_lane() {
+    pub(super) fn open_lanes_of_new_paths(&mut self, cx: &mut Cx<'_>, now_ns: u64) {
+        if !self.rails.are_many() || self.lanes.is_empty() || !self.needs_lane() {
             return;
         }
-        let is_initiator = session.connection.is_initiator();
-        let is_asked = session.lanes_requested;
-        let Some(path) = self.path_without_lane(slot, now_ns) else { return };
-        if is_initiator {
-            self.open_missing_lanes(slot, now_ns);
-        } else if !is_asked && !self.pulls_by_datagram(slot) {
-            self.rest_path(slot, path as u8, now_ns);
-            if let Some(session) = self.sessions.at_mut(slot as usize) {
-                session.lanes_requested = true;
-            }
-            self.push_control(slot, ControlFrame::lanes_wanted());
+        let Some(path) = self.path_without_lane(cx, now_ns) else { return };
+        if self.connection.is_initiator() {
+            self.open_missing_lanes(cx, now_ns);
+        } else if !self.lanes_requested && !self.pulls_by_datagram() {
+            self.rails.rest(path as u8, now_ns);
+            self.lanes_requested = true;
+            self.send_control(cx, ControlFrame::lanes_wanted());
         }
     }
 
     /// Opens a lane. Returns `false` if there is no space for one.
-    fn open_lane(&mut self, slot: u32, path: u8, now_ns: u64) -> bool {
-        let Some(session) = self.sessions.at_mut(slot as usize) else { return false };
-        let number = session.next_lane;
+    fn open_lane(&mut self, cx: &mut Cx<'_>, path: u8, now_ns: u64) -> bool {
+        let number = self.next_lane;
         // Numbers are unique under the same keys.
-        let (Some(keys), Some(next)) = (session.keys.as_ref(), number.checked_add(1)) else {
+        let (Some(keys), Some(next)) = (self.keys.as_ref(), number.checked_add(1)) else {
             return false;
         };
         let keys = keys.lane(number, true);
-        let rate = session.rails.rate_before(path);
-        let bulk = BulkLane { rate, ..BulkLane::new(slot, path, number, keys, now_ns) };
-        let Ok(lane) = self.lanes.insert(bulk) else {
+        let rate = self.rails.rate_before(path);
+        let bulk = BulkLane { rate, ..BulkLane::new(cx.slot, path, number, keys, now_ns) };
+        let Ok(lane) = cx.lanes.table.insert(bulk) else {
             // At the limit the lane that was idle for longest is closed, unless the session has a
             // lane already, which is sufficient.
-            if session.lanes.is_empty() {
-                self.request_lanes_later(slot, Wait::Room);
-                self.close_oldest_idle_lane(now_ns);
+            if self.lanes.is_empty() {
+                self.request_lanes_later(cx, Wait::Room);
+                cx.close_oldest_idle_lane(now_ns);
             }
             return false;
         };
-        session.next_lane = next;
-        session.lanes.push(lane);
-        self.actions.push_back(Action::OpenLane { session: slot, lane });
+        self.next_lane = next;
+        self.lanes.push(lane);
+        cx.act(Action::OpenLane { session: cx.slot, lane });
         true
     }
 
-    /// Defers lanes of this session until [`Self::close_idle_lanes`] retries.
-    pub(super) fn request_lanes_later(&mut self, slot: u32, wait: Wait) {
-        if let Some(session) = self.sessions.at_mut(slot as usize) {
-            session.lanes_requested = true;
-            self.starved.push((slot, wait));
-        }
+    /// Defers its lanes until [`Core::close_idle_lanes`] retries.
+    pub(super) fn request_lanes_later(&mut self, cx: &mut Cx<'_>, wait: Wait) {
+        self.lanes_requested = true;
+        cx.lanes.starved.push((cx.slot, wait));
     }
 
     /// Handles LANES WANTED: the peer has data to move and waits for lanes.
-    pub(crate) fn handle_lanes_wanted(&mut self, slot: u32, now_ns: u64) {
-        let Some(session) = self.sessions.at_mut(slot as usize) else { return };
-        if !session.connection.is_initiator() || session.bulk_in_datagrams {
+    pub(super) fn handle_lanes_wanted(&mut self, cx: &mut Cx<'_>, now_ns: u64) {
+        if !self.connection.is_initiator() || self.bulk_in_datagrams {
             return;
         }
         // Lanes that are lost there may still look healthy here.
-        (session.lanes_wanted, session.wanted_before_lane) = (true, session.next_lane);
-        if session.lanes.is_empty() {
-            self.request_lanes(slot, now_ns);
+        (self.lanes_wanted, self.wanted_before_lane) = (true, self.next_lane);
+        if self.lanes.is_empty() {
+            self.request_lanes(cx, now_ns);
         } else {
-            self.open_missing_lanes(slot, now_ns);
+            self.open_missing_lanes(cx, now_ns);
         }
     }
 
+    /// Returns the number of a connection that is to replace the control lane, and that of its
+    /// path.
+    pub(crate) fn number_of_move(&mut self, at: u8) -> Option<(u32, u16)> {
+        let path = self.rails.paths.get(usize::from(at))?.number;
+        let number = self.next_lane;
+        self.next_lane = number.checked_add(1)?;
+        Some((number, path))
+    }
+
+    /// Returns the position of a path that carries bulk data and has fewer lanes than it should, if
+    /// any.
+    fn path_without_lane(&self, cx: &Cx<'_>, now_ns: u64) -> Option<usize> {
+        let wanted = cx.config.bulk_lanes.max(1) as usize;
+        self.rails.path_without_lane(&self.lanes, cx.lanes, wanted, now_ns)
+    }
+}
+
+impl Cx<'_> {
+    /// RR-LANE-2
+    fn close_oldest_idle_lane(&mut self, now_ns: u64) {
+        if let Some(lane) = self.lanes.oldest_idle(now_ns, self.config.retry.timeout_ns) {
+            self.act(Action::CloseLane { lane, is_failure: false });
+        }
+    }
+}
+
+impl Core {
     /// Returns the keys of the session that a connection wants to join, if it exists. The side that
     /// opened the session opens bulk lanes; the other one only queries its existence.
     pub(crate) fn keys_to_join(&self, hello: &Hello) -> Option<&SessionKeys> {
@@ -210,16 +328,6 @@ impl Core {
         Ok((slot, at as u8))
     }
 
-    /// Returns the number of a connection that is to replace a session's control lane, and that of
-    /// its path.
-    pub(crate) fn number_of_move(&mut self, slot: u32, at: u8) -> Option<(u32, u16)> {
-        let session = self.sessions.at_mut(slot as usize)?;
-        let path = session.rails.paths.get(usize::from(at))?.number;
-        let number = session.next_lane;
-        session.next_lane = number.checked_add(1)?;
-        Some((number, path))
-    }
-
     /// Handles a connection that wants to join its session as a bulk lane. Forged and replayed
     /// joins are refused ([`HelloStatus::WrongSecret`], [`HelloStatus::StaleEpoch`]) without
     /// effect, and so are those to a session without bulk lanes ([`HelloStatus::Malformed`]).
@@ -234,7 +342,7 @@ impl Core {
         let number = hello.lane.get();
         let keys = keys.lane(number, false);
         let slot = self.session_of(hello.source.get()).ok_or(HelloStatus::UnknownSession)?;
-        let session = self.sessions.at_mut(slot as usize).ok_or(HelloStatus::UnknownSession)?;
+        let (session, mut cx) = self.enter(slot).ok_or(HelloStatus::UnknownSession)?;
         if session.bulk_in_datagrams || number >= CONTROL_LANE {
             return Err(HelloStatus::Malformed);
         }
@@ -242,20 +350,20 @@ impl Core {
         if !session.joins.use_up(number) {
             return Err(HelloStatus::StaleEpoch);
         }
-        let path = self.path_to_join(slot, hello.path.get()).ok_or(HelloStatus::Malformed)?;
-        let session = self.sessions.at_mut(slot as usize).ok_or(HelloStatus::UnknownSession)?;
+        let path = session.path_to_join(&cx, hello.path.get());
+        let path = path.ok_or(HelloStatus::Malformed)?;
         // Twice the usual number leaves space for lanes that replace failing ones.
-        let lanes_max = 2 * self.config.bulk_lanes.max(8) as usize * session.rails.paths.len();
+        let lanes_max = 2 * cx.config.bulk_lanes.max(8) as usize * session.rails.paths.len();
         if session.lanes.len() >= lanes_max {
             return Err(HelloStatus::Busy);
         }
         let rate = session.rails.rate_before(path as u8);
         let bulk = BulkLane { rate, ..BulkLane::new(slot, path as u8, number, keys, now_ns) };
-        let Ok(lane) = self.lanes.insert(bulk) else {
+        let Ok(lane) = cx.lanes.table.insert(bulk) else {
             // An existing lane of the session is sufficient; it may look idle here while the peer's
             // grants for it are in transit.
             if session.lanes.is_empty() {
-                self.close_oldest_idle_lane(now_ns);
+                cx.close_oldest_idle_lane(now_ns);
             }
             return Err(HelloStatus::Busy);
         };
@@ -275,29 +383,18 @@ impl Core {
         }
     }
 
-    /// RR-LANE-2
-    fn close_oldest_idle_lane(&mut self, now_ns: u64) {
-        let patience_ns = self.config.retry.timeout_ns;
-        let idle = self.lanes.iter().filter(|(_, bulk)| bulk.is_spare(now_ns, patience_ns));
-        if let Some((lane, _)) = idle.min_by_key(|(_, bulk)| bulk.used_ns) {
-            self.actions.push_back(Action::CloseLane { lane, is_failure: false });
-        }
-    }
-
     /// Handles a lane that the peer has no space for; it is retried a little later.
     pub(crate) fn lane_refused(&mut self, lane: Id, now_ns: u64) {
-        let Some(bulk) = self.lanes.remove(lane) else { return };
-        if let Some(session) = self.sessions.at_mut(bulk.session as usize) {
-            session.lanes.retain(|&other| other != lane);
-            if session.lanes.is_empty() {
-                self.request_lanes_later(bulk.session, Wait::Room);
-            } else {
-                let has_lane = has_bulk_lane(session, &self.lanes);
-                self.rest_path(bulk.session, bulk.path, now_ns);
-                if !has_lane {
-                    self.request_lanes_later(bulk.session, Wait::Time);
-                }
-            }
+        let Some(bulk) = self.lanes.table.remove(lane) else { return };
+        let Some((session, mut cx)) = self.enter(bulk.session) else { return };
+        session.lanes.retain(|&other| other != lane);
+        if session.lanes.is_empty() {
+            return session.request_lanes_later(&mut cx, Wait::Room);
+        }
+        let has_lane = session.has_bulk_lane(cx.lanes);
+        session.rails.rest(bulk.path, now_ns);
+        if !has_lane {
+            session.request_lanes_later(&mut cx, Wait::Time);
         }
     }
 
@@ -306,13 +403,12 @@ impl Core {
         let Some(bulk) = self.lanes.get_mut(lane) else { return };
         (bulk.is_ready, bulk.used_ns) = (true, now_ns);
         let (slot, number) = (bulk.session, bulk.number);
-        if let Some(session) = self.sessions.at_mut(slot as usize) {
-            session.lanes_requested = false;
-            // The peer has one that it accepted after its request: it will detect the end of that.
-            session.lanes_wanted &= number < session.wanted_before_lane;
-        }
-        self.mark_granting(slot);
-        self.mark_runnable(lane);
+        let Some((session, mut cx)) = self.enter(slot) else { return };
+        session.lanes_requested = false;
+        // The peer has one that it accepted after its request: it will detect the end of that.
+        session.lanes_wanted &= number < session.wanted_before_lane;
+        cx.add_work(Work::Grant);
+        cx.lanes.mark_runnable(lane);
     }
 
     /// Handles a lane that is lost (or being closed): its ranges are granted again, except for the
@@ -325,9 +421,10 @@ impl Core {
         now_ns: u64,
         effects: &mut impl Effects,
     ) {
-        let Some(bulk) = self.lanes.remove(lane) else { return };
-        self.has_lane_room = true;
-        let Some(session) = self.sessions.at_mut(bulk.session as usize) else { return };
+        let Some(bulk) = self.lanes.table.remove(lane) else { return };
+        self.lanes.has_room = true;
+        let slot = bulk.session;
+        let Some(session) = self.sessions.at_mut(slot as usize) else { return };
         session.lanes.retain(|&other| other != lane);
         session.lanes_requested = false;
         if !session.is_connected() {
@@ -346,13 +443,9 @@ impl Core {
                 u64::from(incoming.length),
             ));
         }
-        let slot = bulk.session;
         if is_failure {
             session.rails.note_gone(bulk.number, bulk.path);
-            self.rest_path(slot, bulk.path, now_ns);
-        }
-        let Some(session) = self.sessions.at_mut(slot as usize) else { return };
-        if is_failure {
+            session.rails.rest(bulk.path, now_ns);
             self.counters.lane_failures += 1;
             let limit_ns = self.config.retry.timeout_ns.max(self.config.outage_ns);
             // The maximum time between two attempts that the network drops.
@@ -370,7 +463,8 @@ impl Core {
             }
             if (!bulk.is_ready || are_many) && session.lanes.is_empty() {
                 // The cause needs time to pass.
-                self.request_lanes_later(slot, Wait::Time);
+                session.lanes_requested = true;
+                self.lanes.starved.push((slot, Wait::Time));
                 return;
             }
         }
@@ -392,7 +486,9 @@ impl Core {
             // Datagrams and rings have no order to lose.
             return;
         }
-        match self.lane_named(slot, refused.lane.get()) {
+        let session = self.sessions.at(slot as usize);
+        let lane = session.and_then(|it| self.lanes.named(&it.lanes, refused.lane.get()));
+        match lane {
             Some(lane) => self.actions.push_back(Action::CloseLane { lane, is_failure: true }),
             None => self.counters.stale_frames += 1,
         }
@@ -401,7 +497,7 @@ impl Core {
     /// Lets sessions that found no space for a lane retry after a lane was closed, except for those
     /// whose lanes fail repeatedly.
     pub(super) fn serve_starved(&mut self, now_ns: u64) {
-        self.has_lane_room = false;
+        self.lanes.has_room = false;
         self.serve_some(now_ns, |wait, failures| {
             wait == Wait::Room || failures <= LANE_FAILURES_MAX
         });
@@ -410,15 +506,15 @@ impl Core {
     /// Lets sessions without a lane retry that `is_served` selects, by what they wait for and their
     /// number of consecutive failures.
     fn serve_some(&mut self, now_ns: u64, is_served: impl Fn(Wait, u32) -> bool) {
-        for (slot, wait) in std::mem::take(&mut self.starved) {
-            let Some(session) = self.sessions.at_mut(slot as usize) else { continue };
+        for (slot, wait) in std::mem::take(&mut self.lanes.starved) {
+            let Some((session, mut cx)) = self.enter(slot) else { continue };
             if !is_served(wait, session.lane_failures.count()) {
-                self.starved.push((slot, wait));
-            } else if session.is_connected() && !has_bulk_lane(session, &self.lanes) {
+                cx.lanes.starved.push((slot, wait));
+            } else if session.is_connected() && !session.has_bulk_lane(cx.lanes) {
                 session.lanes_requested = false;
                 // The data may have been transferred or cancelled.
                 if session.needs_lane() {
-                    self.request_lanes(slot, now_ns);
+                    session.request_lanes(&mut cx, now_ns);
                 }
             }
         }
@@ -431,9 +527,9 @@ impl Core {
     ///
     /// RR-LANE-6.
     fn is_own_turn(&mut self) -> bool {
-        self.lane_rounds = self.lane_rounds.wrapping_add(1);
+        self.lanes.rounds = self.lanes.rounds.wrapping_add(1);
         // The finalizer of splitmix64 over inputs that differ between engines and rounds.
-        let mut bits = self.config.hash_seed ^ self.engine.rotate_left(32) ^ self.lane_rounds;
+        let mut bits = self.config.hash_seed ^ self.engine.rotate_left(32) ^ self.lanes.rounds;
         bits = (bits ^ bits >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         bits = (bits ^ bits >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
         (bits ^ bits >> 31) & 1 == 0
@@ -443,6 +539,7 @@ impl Core {
     /// none: the attempt failed, and the peer may not know that path. A lane that has carried
     /// nothing yet is no reason for another one, which would be one for the next.
     fn session_short_of_lanes(&self, now_ns: u64) -> Option<u32> {
+        let wanted = self.config.bulk_lanes.max(1) as usize;
         self.lanes.iter().find_map(|(_, bulk)| {
             let session = self.sessions.at(bulk.session as usize)?;
             let has_carried = bulk.is_ready && !bulk.is_fresh;
@@ -450,7 +547,10 @@ impl Core {
             let is_short = is_in_use
                 && session.rails.are_many()
                 && session.connection.is_initiator()
-                && self.path_without_lane(bulk.session, now_ns).is_some();
+                && session
+                    .rails
+                    .path_without_lane(&session.lanes, &self.lanes, wanted, now_ns)
+                    .is_some();
             is_short.then_some(bulk.session)
         })
     }
@@ -458,8 +558,10 @@ impl Core {
     /// Closes lanes opened by this side that were unused for a while; sessions without space for a
     /// lane retry, and so do those with lanes on some of their paths only.
     pub(crate) fn close_idle_lanes(&mut self, now_ns: u64) {
-        if let Some(slot) = self.session_short_of_lanes(now_ns) {
-            self.open_missing_lanes(slot, now_ns);
+        if let Some(slot) = self.session_short_of_lanes(now_ns)
+            && let Some((session, mut cx)) = self.enter(slot)
+        {
+            session.open_missing_lanes(&mut cx, now_ns);
         }
         let is_own_turn = self.is_own_turn();
         self.serve_some(now_ns, |wait, _| wait == Wait::Time || is_own_turn);
@@ -480,11 +582,13 @@ impl Core {
     }
 }
 
-/// Returns whether a session has a lane, or waits for one, on a path that carries bulk data.
-fn has_bulk_lane(session: &Session, lanes: &Table<BulkLane>) -> bool {
-    session.lanes.iter().any(|&lane| {
-        lanes.get(lane).is_some_and(|bulk| session.rails.carries_bulk(usize::from(bulk.path)))
-    })
+impl Session {
+    /// Returns whether it has a lane, or waits for one, on a path that carries bulk data.
+    fn has_bulk_lane(&self, lanes: &Lanes) -> bool {
+        self.lanes.iter().any(|&lane| {
+            lanes.get(lane).is_some_and(|bulk| self.rails.carries_bulk(usize::from(bulk.path)))
+        })
+    }
 }
 
 #[cfg(test)]

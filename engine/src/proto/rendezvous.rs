@@ -120,7 +120,7 @@ impl Core {
     /// Grants ranges to lanes that are idle, or about to be.
     #[inline]
     pub(crate) fn poll_grants(&mut self, now_ns: u64) {
-        if self.has_lane_room && !self.starved.is_empty() {
+        if self.lanes.may_serve_starved() {
             self.serve_starved(now_ns);
         }
         if self.ready.len(Work::Grant) > 0 {
@@ -136,18 +136,22 @@ impl Core {
     }
 
     fn grant(&mut self, slot: u32, now_ns: u64) {
-        self.open_lanes_of_new_paths(slot, now_ns);
+        if let Some((session, mut cx)) = self.enter(slot) {
+            session.open_lanes_of_new_paths(&mut cx, now_ns);
+        }
         loop {
-            let Some(session) = self.sessions.at_mut(slot as usize) else { return };
+            let Some((session, mut cx)) = self.enter(slot) else { return };
             if session.pulls.is_empty() && session.missing.is_empty() {
                 // The peer may have closed its lane because it needs none: others go first.
                 if session.lanes_wanted && session.lanes.is_empty() && !session.lanes_requested {
-                    self.request_lanes_later(slot, Wait::Room);
+                    session.request_lanes_later(&mut cx, Wait::Room);
                 }
                 return;
             }
+            let pulls_by_datagram = session.pulls_by_datagram();
             let is_busy = session.message_ns != 0 && now_ns < session.message_ns + BUSY_NS;
-            let yields = session.pulls.are_last() && self.hinted.is_granting(now_ns, BUSY_NS);
+            let are_last = session.pulls.are_last();
+            let yields = are_last && self.hinted.is_granting(now_ns, BUSY_NS);
             let chunk_bytes = match is_busy || yields {
                 true => self.config.busy_chunk_bytes,
                 false => self.config.chunk_bytes,
@@ -157,7 +161,7 @@ impl Core {
             let chunks = if yields { YIELDING_CHUNKS.min(usual) } else { usual };
             let chunk_bytes = if rare!("a chunk of one byte", 10) { 1 } else { chunk_bytes };
             let horizon = u64::from(chunks) * u64::from(chunk_bytes);
-            if self.pulls_by_datagram(slot) {
+            if pulls_by_datagram {
                 if !self.grant_by_datagram(slot, chunk_bytes, horizon, now_ns) {
                     return;
                 }
@@ -167,7 +171,10 @@ impl Core {
                 match self.choose(slot, (chunk_bytes, chunks), now_ns) {
                     Next::Now(choice) => choice,
                     Next::Later => return,
-                    Next::NoLane => return self.request_lanes(slot, now_ns),
+                    Next::NoLane => {
+                        let Some((session, mut cx)) = self.enter(slot) else { return };
+                        return session.request_lanes(&mut cx, now_ns);
+                    }
                 };
             // Horizons count bytes, and ranges may be short. Arrivals trigger the next attempt.
             if self.lanes.get(lane).is_some_and(|bulk| bulk.incoming.len() >= GRANTED_MAX) {
@@ -432,7 +439,8 @@ impl Core {
             .operations
             .get(id)
             .is_some_and(|operation| operation.session == slot && operation.serves());
-        let lane = self.lane_named(slot, number);
+        let session = self.sessions.at(slot as usize);
+        let lane = session.and_then(|it| self.lanes.named(&it.lanes, number));
         // A lane that failed here while the grant was in transit fails there, too.
         let Some((lane, bulk)) = lane.and_then(|lane| Some((lane, self.lanes.get_mut(lane)?)))
         else {

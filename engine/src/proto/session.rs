@@ -6,6 +6,7 @@ use std::sync::Arc;
 use zerocopy::FromBytes;
 
 use super::connection::{Connection, Retry};
+use super::context::Cx;
 pub(crate) use super::control_frame::{ControlFrame, ShortReply};
 use super::credit::{ReceiveCredit, SendCredit};
 use super::eager_limit::EagerLimit;
@@ -16,6 +17,7 @@ use super::lanes::LaneFailures;
 use super::late::{Late, LateQueue};
 use super::one_sided::SessionOneSided;
 use super::question::Questions;
+use super::ready::Work;
 use super::segments::{PendingAck, PullMethod};
 use super::table::Id;
 pub(crate) use super::teardown::Sequel;
@@ -317,6 +319,14 @@ impl Session {
             it.answers += 1;
         }
         self.control.push_back(control);
+    }
+
+    /// Sends a control frame, if the session is connected.
+    pub(super) fn send_control(&mut self, cx: &mut Cx<'_>, control: ControlFrame) {
+        if self.is_connected() {
+            self.push_control(control);
+            cx.add_work(Work::Flush);
+        }
     }
 
     /// Returns whether datagrams carry segments, too. Without them the control connection is the

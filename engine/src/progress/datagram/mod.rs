@@ -192,11 +192,11 @@ impl Engine {
             if has_bulk {
                 self.fail_without_datagrams(session, ours.port == 0, theirs.port == 0);
             } else {
-                state.core.announce_rails(session);
+                state.core.with(session, |it, cx| it.announce_rails(cx));
             }
             return;
         }
-        self.state.core.announce_rails(session);
+        self.state.core.with(session, |it, cx| it.announce_rails(cx));
         self.meet(session);
         self.state.datagrams.poll();
         self.transmit(session, PRIMARY, false);

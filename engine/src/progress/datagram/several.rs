@@ -25,7 +25,7 @@ impl Engine {
     ///
     /// RR-RAIL-2.
     pub(in crate::progress) fn pair_rails(&mut self, session: u32) {
-        self.state.core.describe_first_path(session);
+        self.state.core.with(session, |it, cx| it.describe_first_path(&cx));
         let core = &self.state.core;
         let Some(known) = core.session(session) else { return };
         let Some(theirs) = known.rails.theirs() else { return };
@@ -40,13 +40,17 @@ impl Engine {
         };
         for (our, their) in pairs(ours, &theirs, reach) {
             let number = path_number(our as u8, their as u8);
-            let Some(at) = self.state.core.add_path(session, number) else { continue };
+            let Some(at) =
+                self.state.core.enter(session).and_then(|(it, cx)| it.add_path(&cx, number))
+            else {
+                continue;
+            };
             let state = &mut *self.state;
             if state.core.has_datagrams(session) {
                 state.paths.open_other_path(&state.core, state.now_ns, session, number, at);
             } else {
                 // Without datagrams no probe is possible: a lane that connects proves its path.
-                state.core.path_ready(session, at, state.now_ns);
+                state.core.with(session, |it, mut cx| it.path_ready(&mut cx, at, state.now_ns));
             }
         }
     }

@@ -568,14 +568,15 @@ impl FuzzedEngine {
 
     /// Fails a path, and restores it, at each call.
     fn pair_rails(&mut self, session: u32) {
-        self.core.describe_first_path(session);
+        self.core.with(session, |it, cx| it.describe_first_path(&cx));
         for number in 0..4 {
-            if let Some(at) = self.core.add_path(session, number) {
-                self.core.path_ready(session, at, self.now_ns);
+            if let Some(at) = self.core.enter(session).and_then(|(it, cx)| it.add_path(&cx, number))
+            {
+                self.core.with(session, |it, mut cx| it.path_ready(&mut cx, at, self.now_ns));
             }
         }
-        self.core.path_lost(session, 0, self.now_ns);
-        self.core.path_ready(session, 0, self.now_ns);
+        self.core.with(session, |it, mut cx| it.path_lost(&mut cx, 0, self.now_ns));
+        self.core.with(session, |it, mut cx| it.path_ready(&mut cx, 0, self.now_ns));
     }
 
     pub(super) fn carry_out(&mut self) {

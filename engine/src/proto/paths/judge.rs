@@ -69,7 +69,9 @@ impl PathTable {
                 .max_by_key(|reference| reference.sent_ns);
             let Some(path) = paths.all_mut().nth(index) else { break };
             let mut evidence = path.evidence();
-            (evidence.bulk_ns, evidence.is_stalled) = core.bulk_evidence(session, path.at, now_ns);
+            (evidence.bulk_ns, evidence.is_stalled) = core
+                .session(session)
+                .map_or((0, false), |it| it.bulk_evidence(core.lanes(), path.at, now_ns));
             if path.at == streams_at {
                 evidence.bulk_ns = evidence.bulk_ns.max(streamed_ns);
             }
@@ -176,7 +178,8 @@ impl PathTable {
         };
         if paths.silent_since_ns.is_some_and(is_long) && paths.all().all(is_mute) {
             for path in paths.all() {
-                core.path_ready(session, usize::from(path.at), now_ns);
+                let at = usize::from(path.at);
+                core.with(session, |it, mut cx| it.path_ready(&mut cx, at, now_ns));
             }
         }
     }
@@ -198,7 +201,7 @@ impl PathTable {
         let mute = all.filter(|&(at, path)| path.is_usable && !has_answered(at) && !is_by_tcp(at));
         let mute: Vec<usize> = mute.map(|(at, _)| at).collect();
         for at in mute {
-            core.path_lost(session, at, now_ns);
+            core.with(session, |it, mut cx| it.path_lost(&mut cx, at, now_ns));
         }
     }
 
@@ -217,9 +220,11 @@ impl PathTable {
         let is_mute = health.is_some_and(RailHealth::has_never_answered);
         match change.to {
             _ if is_mute => {}
-            Phase::Active => core.path_ready(session, usize::from(at), now_ns),
+            Phase::Active => {
+                core.with(session, |it, mut cx| it.path_ready(&mut cx, at.into(), now_ns));
+            }
             Phase::Suspect | Phase::Down => {
-                core.path_lost(session, usize::from(at), now_ns);
+                core.with(session, |it, mut cx| it.path_lost(&mut cx, at.into(), now_ns));
             }
             Phase::Probing => {}
         }

@@ -96,7 +96,11 @@ impl PathTable {
         // A bulk lane may have announced it before.
         let known = core.sessions.at(session as usize);
         let at = known.and_then(|known| known.rails.position(number));
-        let Some(at) = at.or_else(|| core.add_path(session, number)) else { return false };
+        let Some(at) =
+            at.or_else(|| core.enter(session).and_then(|(it, cx)| it.add_path(&cx, number)))
+        else {
+            return false;
+        };
         self.open_other_path(core, now_ns, session, number, at);
         true
     }

@@ -45,7 +45,9 @@ impl PathTable {
         let is_streaming = has_stream && core.session(session).is_some_and(Session::holds_long);
         for path in paths.all_mut() {
             let is_streamed = is_streaming && path.at == streams_at;
-            if !is_streamed && !core.is_path_busy(session, path.at) {
+            if !is_streamed
+                && !core.session(session).is_some_and(|it| it.is_path_busy(core.lanes(), path.at))
+            {
                 continue;
             }
             path.packets.apply_deferred_ack();

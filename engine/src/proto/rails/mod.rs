@@ -20,10 +20,13 @@ use std::net::{IpAddr, SocketAddr};
 use self::health::PathCause;
 use self::rate::Rate;
 use super::bulk::BulkLane;
+use super::context::Cx;
 use super::core::{Action, Core};
+use super::lanes::Lanes;
 use super::late::LateQueue;
-use super::session::ControlFrame;
+use super::session::{ControlFrame, Session};
 use super::table::Id;
+use crate::proto::ready::Work;
 use crate::wire::lost::{FLAG_LANE_ALONE, FLAG_LANE_LONG};
 use crate::wire::rail::{ROLE_BACKUP, ROLE_PREFERRED, Rail};
 use crate::wire::{FrameError, LaneLost, frame};
@@ -302,179 +305,12 @@ impl Core {
         &self.rails
     }
 
-    /// Announces the rails to the peer of a newly established session.
-    ///
-    /// RR-RAIL-1.
-    pub(crate) fn announce_rails(&mut self, slot: u32) {
-        if self.rails.len() > 1 {
-            self.announce(slot);
-        }
-    }
-
-    fn announce(&mut self, slot: u32) {
-        let count = self.rails.len();
-        for index in 0..count {
-            let RailInfo { address, speed_mbps, role } = self.rails[index];
-            let rail = Rail::new(index as u8, count as u8, role, speed_mbps, address);
-            self.push_control(slot, ControlFrame::Rail(rail));
-        }
-    }
-
-    /// Handles the announcement of a rail.
-    ///
-    /// RR-RAIL-1, RR-RAIL-2.
-    pub(crate) fn handle_rail(&mut self, slot: u32, rail: &Rail) -> Result<(), FrameError> {
-        let address = rail.address()?;
-        let Some(session) = self.sessions.at_mut(slot as usize) else { return Ok(()) };
-        let (index, count) = (rail.index, rail.count);
-        let is_first = session.rails.theirs.is_empty();
-        let theirs = &mut session.rails.theirs;
-        if theirs.is_empty() {
-            theirs.resize(usize::from(count), None);
-        }
-        let is_new = theirs.get(usize::from(index)).is_some_and(Option::is_none);
-        if theirs.len() != usize::from(count) || !is_new {
-            return Err(FrameError::BadRail { index, count });
-        }
-        let info = RailInfo { address, speed_mbps: rail.speed_mbps.get(), role: rail.role };
-        theirs[usize::from(index)] = Some(info);
-        if theirs.iter().all(Option::is_some) {
-            self.actions.push_back(Action::PairRails { session: slot });
-        }
-        if is_first && self.rails.len() == 1 {
-            // A peer with several rails needs to know that this side has one.
-            self.announce(slot);
-        }
-        Ok(())
-    }
-
-    /// Adds a path to a session, which is not used yet. `None`: it exists already, its rails are
-    /// unknown, or there are too many.
-    pub(crate) fn add_path(&mut self, slot: u32, number: u16) -> Option<usize> {
-        let session = self.sessions.at_mut(slot as usize)?;
-        let is_initiator = session.connection.is_initiator();
-        let (initiators, acceptors) = rails_of(number);
-        let (ours, theirs) =
-            if is_initiator { (initiators, acceptors) } else { (acceptors, initiators) };
-        // A side without announcement has one.
-        let our = self.rails.get(usize::from(ours)).copied();
-        let their = session.rails.theirs.get(usize::from(theirs)).copied().flatten();
-        let is_there = (our.is_some() || ours == 0) && (their.is_some() || theirs == 0);
-        if !is_there
-            || session.rails.position(number).is_some()
-            || session.rails.paths.len() >= PATHS_MAX
-        {
-            return None;
-        }
-        let mut path = PathState::new(number, their.map(|their| their.address), false);
-        path.set_rails(our, their);
-        session.rails.paths.push(path);
-        Some(session.rails.paths.len() - 1)
-    }
-
-    /// Returns the position of the path that a lane wants to join. A join may be the first frame of
-    /// a path; then it also proves that the path works, where datagrams do not pass.
-    ///
-    /// RR-RAIL-2, RR-RAIL-3.
-    pub(super) fn path_to_join(&mut self, slot: u32, number: u16) -> Option<usize> {
-        let session = self.sessions.at(slot as usize)?;
-        if let Some(at) = session.rails.position(number) {
-            return Some(at);
-        }
-        let at = self.add_path(slot, number)?;
-        self.sessions.at_mut(slot as usize)?.rails.paths[at].is_usable = true;
-        Some(at)
-    }
-
-    /// Applies both sides' announcements to path 0, once they are known.
-    pub(crate) fn describe_first_path(&mut self, slot: u32) {
-        let our = self.rails.first().copied();
-        let Some(session) = self.sessions.at_mut(slot as usize) else { return };
-        let their = session.rails.theirs.first().copied().flatten();
-        if let Some(path) = session.rails.paths.first_mut() {
-            path.set_rails(our, their);
-        }
-    }
-
-    /// Marks a path as usable for bulk data.
-    ///
-    /// RR-RAIL-3.
-    pub(crate) fn path_ready(&mut self, slot: u32, at: usize, now_ns: u64) {
-        let Some(session) = self.sessions.at_mut(slot as usize) else { return };
-        let Some(path) = session.rails.paths.get_mut(at) else { return };
-        if path.is_usable {
-            return;
-        }
-        (path.is_usable, path.lanes_from_ns) = (true, now_ns);
-        path.lane_pause_ns = LANE_PAUSE_MIN_NS;
-        // The backlog of connection attempts made while it was down may retry at long intervals
-        // only.
-        for &lane in &session.lanes {
-            if self
-                .lanes
-                .get(lane)
-                .is_some_and(|bulk| usize::from(bulk.path) == at && !bulk.is_ready)
-            {
-                self.actions.push_back(Action::AbandonLane { lane, is_reported: false });
-            }
-        }
-        if !session.lanes.is_empty() || session.needs_lane() {
-            self.open_missing_lanes(slot, now_ns);
-        }
-        self.mark_granting(slot);
-    }
-
-    /// Marks a path as unusable: no new chunk is granted on it, and outstanding ones are granted on
-    /// others once the kernel has released them.
-    ///
-    /// RR-RAIL-4, RR-RAIL-5.
-    pub(crate) fn path_lost(&mut self, slot: u32, at: usize, now_ns: u64) {
-        let Some(session) = self.sessions.at_mut(slot as usize) else { return };
-        let Some(path) = session.rails.paths.get_mut(at) else { return };
-        path.is_usable = false;
-        path.lanes_from_ns = now_ns + LAST_RESORT_NS;
-        let lanes = session.lanes.clone();
-        for lane in lanes {
-            let Some(bulk) = self.lanes.get(lane) else { continue };
-            if usize::from(bulk.path) == at {
-                let number = bulk.number;
-                self.actions.push_back(Action::AbandonLane { lane, is_reported: false });
-                self.push_control(slot, lane_lost(number, 0));
-            }
-        }
-        self.mark_granting(slot);
-    }
-
-    /// Returns whether chunks are outstanding on lanes of a path.
-    pub(crate) fn is_path_busy(&self, slot: u32, at: u8) -> bool {
-        let Some(session) = self.sessions.at(slot as usize) else { return false };
-        let is_busy = |&lane: &Id| {
-            self.lanes.get(lane).is_some_and(|bulk| bulk.path == at && !bulk.is_idle())
-        };
-        session.lanes.iter().any(is_busy)
-    }
-
-    /// Returns when bulk data last arrived on a path, and whether more is overdue by three times
-    /// the duration of its chunk.
-    pub(crate) fn bulk_evidence(&self, slot: u32, at: u8, now_ns: u64) -> (u64, bool) {
-        let Some(session) = self.sessions.at(slot as usize) else { return (0, false) };
-        let Some(path) = session.rails.paths.get(usize::from(at)) else { return (0, false) };
-        let (last_ns, rate) = (path.rate().last_ns(), path.expected_rate());
-        let is_overdue = |&lane: &Id| {
-            let bulk = self.lanes.get(lane).filter(|bulk| bulk.path == at);
-            let Some(first) = bulk.and_then(|bulk| bulk.incoming.front()) else { return false };
-            let takes_ns = u128::from(first.length) * 1_000_000_000 / u128::from(rate.max(1));
-            let waits_ns = now_ns.saturating_sub(last_ns.max(first.granted_ns));
-            u128::from(waits_ns) >= STALL_CHUNKS * takes_ns
-        };
-        (last_ns, rate > 0 && session.lanes.iter().any(is_overdue))
-    }
-
     /// Handles LANE LOST: the peer has abandoned a lane.
     ///
     /// RR-RAIL-5, RR-LANE-7, RR-LANE-8.
     pub(crate) fn handle_lane_lost(&mut self, slot: u32, lost: &LaneLost) {
-        let lane = self.lane_named(slot, lost.lane.get());
+        let session = self.sessions.at(slot as usize);
+        let lane = session.and_then(|it| self.lanes.named(&it.lanes, lost.lane.get()));
         if lost.flags & FLAG_LANE_LONG != 0 {
             self.note_lane_too_long(slot, lane, lost);
         }
@@ -507,45 +343,209 @@ impl Core {
     /// Returns the destination of a lane opened by this side, and its rail.
     pub(crate) fn way_of(&self, lane: Id) -> Option<(SocketAddr, u8)> {
         let bulk = self.lanes.get(lane)?;
-        self.way_of_path(bulk.session, bulk.path)
+        self.sessions.at(bulk.session as usize)?.way_of_path(bulk.path)
+    }
+}
+
+impl Session {
+    /// Announces the rails of this engine to the peer of the newly established session.
+    ///
+    /// RR-RAIL-1.
+    pub(crate) fn announce_rails(&mut self, mut cx: Cx<'_>) {
+        if cx.rails.len() > 1 {
+            self.announce(&mut cx);
+        }
     }
 
-    /// Returns the same for a path, by its position.
-    pub(crate) fn way_of_path(&self, slot: u32, at: u8) -> Option<(SocketAddr, u8)> {
-        let session = self.sessions.at(slot as usize)?;
-        session.rails.way(at, session.locators.first(), session.connection.is_initiator())
+    fn announce(&mut self, cx: &mut Cx<'_>) {
+        let count = cx.rails.len();
+        for (index, &RailInfo { address, speed_mbps, role }) in cx.rails.iter().enumerate() {
+            let rail = Rail::new(index as u8, count as u8, role, speed_mbps, address);
+            self.send_control(cx, ControlFrame::Rail(rail));
+        }
     }
 
-    /// Returns the lane of a session with this number.
-    pub(super) fn lane_named(&self, slot: u32, number: u32) -> Option<Id> {
-        let session = self.sessions.at(slot as usize)?;
-        let is_it = |&lane: &Id| self.lanes.get(lane).is_some_and(|lane| lane.number == number);
-        session.lanes.iter().copied().find(is_it)
+    /// Handles the announcement of a rail.
+    ///
+    /// RR-RAIL-1, RR-RAIL-2.
+    pub(super) fn handle_rail(&mut self, cx: &mut Cx<'_>, rail: &Rail) -> Result<(), FrameError> {
+        let address = rail.address()?;
+        let (index, count) = (rail.index, rail.count);
+        let theirs = &mut self.rails.theirs;
+        let is_first = theirs.is_empty();
+        if is_first {
+            theirs.resize(usize::from(count), None);
+        }
+        let is_new = theirs.get(usize::from(index)).is_some_and(Option::is_none);
+        if theirs.len() != usize::from(count) || !is_new {
+            return Err(FrameError::BadRail { index, count });
+        }
+        let info = RailInfo { address, speed_mbps: rail.speed_mbps.get(), role: rail.role };
+        theirs[usize::from(index)] = Some(info);
+        if theirs.iter().all(Option::is_some) {
+            cx.act(Action::PairRails { session: cx.slot });
+        }
+        if is_first && cx.rails.len() == 1 {
+            // A peer with several rails needs to know that this side has one.
+            self.announce(cx);
+        }
+        Ok(())
+    }
+
+    /// Adds a path, which is not used yet. `None`: it exists already, its rails are unknown, or there
+    /// are too many.
+    pub(crate) fn add_path(&mut self, cx: &Cx<'_>, number: u16) -> Option<usize> {
+        let (initiators, acceptors) = rails_of(number);
+        let (our, their) = match self.connection.is_initiator() {
+            true => (initiators, acceptors),
+            false => (acceptors, initiators),
+        };
+        self.rails.add_path(number, (our, cx.rails.get(usize::from(our)).copied()), their)
+    }
+
+    /// Returns the position of the path that a lane wants to join. A join may be the first frame of
+    /// a path; then it also proves that the path works, where datagrams do not pass.
+    ///
+    /// RR-RAIL-2, RR-RAIL-3.
+    pub(super) fn path_to_join(&mut self, cx: &Cx<'_>, number: u16) -> Option<usize> {
+        if let Some(at) = self.rails.position(number) {
+            return Some(at);
+        }
+        let at = self.add_path(cx, number)?;
+        self.rails.paths[at].is_usable = true;
+        Some(at)
+    }
+
+    /// Applies both sides' announcements to path 0, once they are known.
+    pub(crate) fn describe_first_path(&mut self, cx: &Cx<'_>) {
+        self.rails.describe_first_path(cx.rails);
+    }
+
+    /// Marks a path as usable for bulk data.
+    ///
+    /// RR-RAIL-3.
+    pub(crate) fn path_ready(&mut self, cx: &mut Cx<'_>, at: usize, now_ns: u64) {
+        let Some(path) = self.rails.paths.get_mut(at).filter(|path| !path.is_usable) else {
+            return;
+        };
+        (path.is_usable, path.lanes_from_ns) = (true, now_ns);
+        path.lane_pause_ns = LANE_PAUSE_MIN_NS;
+        // The backlog of connection attempts made while it was down may retry at long intervals
+        // only.
+        for &lane in &self.lanes {
+            let bulk = cx.lanes.get(lane);
+            if bulk.is_some_and(|bulk| usize::from(bulk.path) == at && !bulk.is_ready) {
+                cx.act(Action::AbandonLane { lane, is_reported: false });
+            }
+        }
+        if !self.lanes.is_empty() || self.needs_lane() {
+            self.open_missing_lanes(cx, now_ns);
+        }
+        cx.add_work(Work::Grant);
+    }
+
+    /// Marks a path as unusable: no new chunk is granted on it, and outstanding ones are granted on
+    /// others once the kernel has released them.
+    ///
+    /// RR-RAIL-4, RR-RAIL-5.
+    pub(crate) fn path_lost(&mut self, cx: &mut Cx<'_>, at: usize, now_ns: u64) {
+        let Some(path) = self.rails.paths.get_mut(at) else { return };
+        path.is_usable = false;
+        path.lanes_from_ns = now_ns + LAST_RESORT_NS;
+        for lane in self.lanes.clone() {
+            let Some(bulk) = cx.lanes.get(lane) else { continue };
+            if usize::from(bulk.path) == at {
+                let number = bulk.number;
+                cx.act(Action::AbandonLane { lane, is_reported: false });
+                self.send_control(cx, lane_lost(number, 0));
+            }
+        }
+        cx.add_work(Work::Grant);
+    }
+
+    /// Returns whether chunks are outstanding on lanes of a path.
+    pub(crate) fn is_path_busy(&self, lanes: &Lanes, at: u8) -> bool {
+        let is_busy =
+            |&lane: &Id| lanes.get(lane).is_some_and(|bulk| bulk.path == at && !bulk.is_idle());
+        self.lanes.iter().any(is_busy)
+    }
+
+    /// Returns when bulk data last arrived on a path, and whether more is overdue by three times
+    /// the duration of its chunk.
+    pub(crate) fn bulk_evidence(&self, lanes: &Lanes, at: u8, now_ns: u64) -> (u64, bool) {
+        let Some(path) = self.rails.paths.get(usize::from(at)) else { return (0, false) };
+        let (last_ns, rate) = (path.rate().last_ns(), path.expected_rate());
+        let is_overdue = |&lane: &Id| {
+            let bulk = lanes.get(lane).filter(|bulk| bulk.path == at);
+            let Some(first) = bulk.and_then(|bulk| bulk.incoming.front()) else { return false };
+            let takes_ns = u128::from(first.length) * 1_000_000_000 / u128::from(rate.max(1));
+            let waits_ns = now_ns.saturating_sub(last_ns.max(first.granted_ns));
+            u128::from(waits_ns) >= STALL_CHUNKS * takes_ns
+        };
+        (last_ns, rate > 0 && self.lanes.iter().any(is_overdue))
+    }
+
+    /// Returns the destination of a lane that this side opens on the path at a position, and its
+    /// rail.
+    pub(crate) fn way_of_path(&self, at: u8) -> Option<(SocketAddr, u8)> {
+        self.rails.way(at, self.locators.first(), self.connection.is_initiator())
+    }
+}
+
+impl Rails {
+    /// Adds the path of a number between two rails: of this side, and of the peer.
+    fn add_path(
+        &mut self,
+        number: u16,
+        (ours, our): (u8, Option<RailInfo>),
+        theirs: u8,
+    ) -> Option<usize> {
+        // A side without announcement has one.
+        let their = self.theirs.get(usize::from(theirs)).copied().flatten();
+        let is_there = (our.is_some() || ours == 0) && (their.is_some() || theirs == 0);
+        if !is_there || self.position(number).is_some() || self.paths.len() >= PATHS_MAX {
+            return None;
+        }
+        let mut path = PathState::new(number, their.map(|their| their.address), false);
+        path.set_rails(our, their);
+        self.paths.push(path);
+        Some(self.paths.len() - 1)
+    }
+
+    /// Applies both sides' announcements to path 0, once they are known; `ours` are the rails of
+    /// this engine.
+    fn describe_first_path(&mut self, ours: &[RailInfo]) {
+        let their = self.theirs.first().copied().flatten();
+        if let Some(path) = self.paths.first_mut() {
+            path.set_rails(ours.first().copied(), their);
+        }
     }
 
     /// Pauses a path whose lane failed to connect, or failed before it carried anything.
-    pub(super) fn rest_path(&mut self, slot: u32, at: u8, now_ns: u64) {
-        let Some(session) = self.sessions.at_mut(slot as usize) else { return };
-        if !session.rails.are_many() {
+    pub(super) fn rest(&mut self, at: u8, now_ns: u64) {
+        if !self.are_many() {
             return;
         }
-        let Some(path) = session.rails.paths.get_mut(usize::from(at)) else { return };
+        let Some(path) = self.paths.get_mut(usize::from(at)) else { return };
         path.lanes_from_ns = now_ns + path.lane_pause_ns;
         path.lane_pause_ns = (2 * path.lane_pause_ns).min(LANE_PAUSE_MAX_NS);
     }
 
-    /// Returns the position of a path that carries bulk data and has fewer lanes than it should, if
-    /// any.
-    pub(super) fn path_without_lane(&self, slot: u32, now_ns: u64) -> Option<usize> {
-        let session = self.sessions.at(slot as usize)?;
-        let wanted = self.config.bulk_lanes.max(1) as usize;
-        (0..session.rails.paths.len()).find(|&at| {
-            let on_it = |&&lane: &&Id| {
-                self.lanes.get(lane).is_some_and(|bulk| usize::from(bulk.path) == at)
-            };
-            session.rails.carries_bulk(at)
-                && session.rails.paths[at].lanes_from_ns <= now_ns
-                && session.lanes.iter().filter(on_it).count() < wanted
+    /// Returns the position of a path that carries bulk data and has fewer of the session's lanes
+    /// `own` than are `wanted`, if any.
+    pub(super) fn path_without_lane(
+        &self,
+        own: &[Id],
+        lanes: &Lanes,
+        wanted: usize,
+        now_ns: u64,
+    ) -> Option<usize> {
+        (0..self.paths.len()).find(|&at| {
+            let on_it =
+                |&&lane: &&Id| lanes.get(lane).is_some_and(|bulk| usize::from(bulk.path) == at);
+            self.carries_bulk(at)
+                && self.paths[at].lanes_from_ns <= now_ns
+                && own.iter().filter(on_it).count() < wanted
         })
     }
 }

@@ -188,7 +188,7 @@ impl SegmentLimits {
 
 impl Core {
     fn pair_of_rails(&self, slot: u32, at: u8) -> Option<(u8, IpAddr)> {
-        let (remote, rail) = self.way_of_path(slot, at)?;
+        let (remote, rail) = self.sessions.at(slot as usize)?.way_of_path(at)?;
         Some((rail, remote.ip()))
     }
 

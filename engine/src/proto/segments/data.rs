@@ -27,7 +27,7 @@ use super::super::effects::Effects;
 use super::super::hint::Hint;
 use super::super::operation::{Operation, OperationState};
 use super::super::operations::Operations;
-use super::super::session::ControlFrame;
+use super::super::session::{ControlFrame, Session};
 use super::super::table::Id;
 use super::ranges::Ranges;
 use crate::wire::data::{DATA_HEADER_BYTES, DATAGRAM_LANE};
@@ -122,6 +122,13 @@ fn bad(data: &Data, why: &'static str) -> FrameError {
     FrameError::BadData { offset: data.offset.get(), length: data.length.get(), why }
 }
 
+impl Session {
+    /// Returns whether the ranges of a session are granted in datagrams.
+    pub(in crate::proto) fn pulls_by_datagram(&self) -> bool {
+        self.segments.as_deref().is_some_and(|segments| segments.bulk.is_some())
+    }
+}
+
 impl Core {
     /// Returns the bulk state of a session whose bulk data goes in datagrams.
     fn bulk_of(&mut self, slot: u32) -> Option<&mut Bulk> {
@@ -130,13 +137,6 @@ impl Core {
     }
 
     // ---- The receiver ----
-
-    /// Returns whether the ranges of a session are granted in datagrams.
-    pub(crate) fn pulls_by_datagram(&self, slot: u32) -> bool {
-        let session = self.sessions.at(slot as usize);
-        let segments = session.and_then(|session| session.segments.as_deref());
-        segments.is_some_and(|segments| segments.bulk.is_some())
-    }
 
     /// Returns whether one more grant of `chunk` bytes may be sent, with at most `horizon` bytes of
     /// the session outstanding; if not, the session is retried when it may. With nothing
@@ -222,7 +222,8 @@ impl Core {
         bytes: &[u8],
         effects: &mut impl Effects,
     ) -> Result<(), FrameError> {
-        if !self.pulls_by_datagram(slot) {
+        let session = self.sessions.at(slot as usize);
+        if !session.is_some_and(Session::pulls_by_datagram) {
             return Err(bad(data, "this session uses bulk lanes for data"));
         }
         let (offset, length) = (data.offset.get(), u64::from(data.length.get()));
@@ -297,7 +298,8 @@ impl Core {
         grant: &Grant,
     ) -> Result<(), FrameError> {
         let (offset, length) = (grant.offset.get(), grant.length.get());
-        if !self.pulls_by_datagram(slot) {
+        let session = self.sessions.at(slot as usize);
+        if !session.is_some_and(Session::pulls_by_datagram) {
             return Err(FrameError::BadGrant { offset, length, message: 0 });
         }
         let id = Id::from_u64(grant.send_operation.get());

@@ -292,8 +292,12 @@ impl Core {
             Frame::Done(done) => self.handle_done(slot, done, effects),
             Frame::Matched(matched) => self.handle_matched(slot, matched, effects),
             Frame::Refused(refused) => self.handle_refused(slot, refused, effects),
-            Frame::LanesWanted => self.handle_lanes_wanted(slot, now_ns),
-            Frame::Rail(rail) => self.handle_rail(slot, rail)?,
+            Frame::LanesWanted => {
+                self.with(slot, |it, mut cx| it.handle_lanes_wanted(&mut cx, now_ns));
+            }
+            Frame::Rail(rail) => {
+                self.with(slot, |it, mut cx| it.handle_rail(&mut cx, rail)).unwrap_or(Ok(()))?;
+            }
             Frame::LaneLost(lost) => self.handle_lane_lost(slot, lost),
             Frame::OneSided(header, data, operands) => {
                 let by = (slot, number);

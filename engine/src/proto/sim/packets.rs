@@ -113,7 +113,7 @@ impl Net {
             paths.begin(slot, 0);
             let port = address_of(peer, 0).port();
             paths.open_first_path(core, slot, port, PACKET_BYTES_MAX, false);
-            core.announce_rails(slot);
+            core.with(slot, |it, cx| it.announce_rails(cx));
         }
         for number in [0, 1] {
             self.transmit_path(number, PRIMARY);
@@ -272,10 +272,11 @@ impl Net {
         match action {
             // Rails of equal index are paired to paths.
             Action::PairRails { session } => {
-                core.describe_first_path(session);
+                core.with(session, |it, cx| it.describe_first_path(&cx));
                 for rail in (1..RAILS as u8).filter(|_| number == 0) {
                     let path = path_number(rail, rail);
-                    let at = core.add_path(session, path).unwrap();
+                    let at =
+                        core.enter(session).and_then(|(it, cx)| it.add_path(&cx, path)).unwrap();
                     paths.open_other_path(core, self.events.now_ns, session, path, at);
                 }
             }

@@ -18,14 +18,14 @@ fn rail(index: u8, count: u8) -> Rail {
 fn two_paths(config: Config) -> Bench {
     let mut bench = Bench::new(config);
     bench.core.set_rails(vec![info(0), info(1)]);
-    bench.core.announce_rails(bench.slot);
+    bench.core.with(bench.slot, |it, cx| it.announce_rails(cx));
     assert_eq!(bench.transmit(), [frame::KIND_RAIL; 2]);
     assert_eq!(bench.core.poll_action(), Some(Action::Established { session: bench.slot }));
     bench.deliver(rail(0, 2).as_bytes()).unwrap();
     assert_eq!(bench.core.poll_action(), None, "one is missing");
     bench.deliver(rail(1, 2).as_bytes()).unwrap();
     assert_eq!(bench.core.poll_action(), Some(Action::PairRails { session: bench.slot }));
-    bench.core.describe_first_path(bench.slot);
+    bench.core.with(bench.slot, |it, cx| it.describe_first_path(&cx));
     bench
 }
 
@@ -67,7 +67,7 @@ fn invalid_rails_close_the_session() {
 fn single_rail_is_announced_to_a_multi_rail_peer() {
     let mut bench = Bench::new(Config::for_tests());
     bench.core.set_rails(vec![info(0)]);
-    bench.core.announce_rails(bench.slot);
+    bench.core.with(bench.slot, |it, cx| it.announce_rails(cx));
     assert!(bench.transmit().is_empty());
     bench.deliver(rail(1, 2).as_bytes()).unwrap();
     assert_eq!(bench.transmit(), [frame::KIND_RAIL]);
@@ -80,11 +80,28 @@ fn single_rail_is_announced_to_a_multi_rail_peer() {
 fn paths_connect_announced_rails_only() {
     let mut bench = two_paths(Config::for_tests());
     let slot = bench.slot;
-    assert_eq!(bench.core.add_path(slot, path_number(0, 0)), None, "it exists");
-    assert_eq!(bench.core.add_path(slot, path_number(2, 0)), None);
-    assert_eq!(bench.core.add_path(slot, path_number(0, 2)), None);
-    assert_eq!(bench.core.add_path(slot, path_number(1, 1)), Some(1));
-    assert_eq!(bench.core.add_path(slot, path_number(1, 1)), None, "once");
+    assert_eq!(
+        bench.core.enter(slot).and_then(|(it, cx)| it.add_path(&cx, path_number(0, 0))),
+        None,
+        "it exists"
+    );
+    assert_eq!(
+        bench.core.enter(slot).and_then(|(it, cx)| it.add_path(&cx, path_number(2, 0))),
+        None
+    );
+    assert_eq!(
+        bench.core.enter(slot).and_then(|(it, cx)| it.add_path(&cx, path_number(0, 2))),
+        None
+    );
+    assert_eq!(
+        bench.core.enter(slot).and_then(|(it, cx)| it.add_path(&cx, path_number(1, 1))),
+        Some(1)
+    );
+    assert_eq!(
+        bench.core.enter(slot).and_then(|(it, cx)| it.add_path(&cx, path_number(1, 1))),
+        None,
+        "once"
+    );
     let joined = bench.core.handle_lane_hello(&join_path(3, path_number(7, 7)), 0);
     assert_eq!(joined.unwrap_err(), HelloStatus::Malformed);
     // Without datagrams a lane is the first frame of its path.
@@ -98,14 +115,18 @@ fn paths_connect_announced_rails_only() {
 #[test]
 fn no_grants_on_an_unvalidated_path() {
     let mut bench = two_paths(Config { bulk_lanes_max: 4, ..Config::for_tests() });
-    let at = bench.core.add_path(bench.slot, path_number(1, 1)).unwrap();
+    let at = bench
+        .core
+        .enter(bench.slot)
+        .and_then(|(it, cx)| it.add_path(&cx, path_number(1, 1)))
+        .unwrap();
     let lanes = [bench.lane_of(3, 0), bench.lane_of(4, path_number(1, 1))];
     bench.receive(4 * 4096);
     bench.deliver(&rts(0, 4 * 4096)).unwrap();
     assert_eq!(bench.transmit(), [frame::KIND_GRANT; 2]);
     assert!(bench.core.next_receive(lanes[0]).is_some());
     assert!(bench.core.next_receive(lanes[1]).is_none());
-    bench.core.path_ready(bench.slot, at, 0);
+    bench.core.with(bench.slot, |it, mut cx| it.path_ready(&mut cx, at, 0));
     assert_eq!(bench.transmit(), [frame::KIND_GRANT; 2]);
     assert!(bench.core.next_receive(lanes[1]).is_some());
 }
@@ -115,14 +136,15 @@ fn no_grants_on_an_unvalidated_path() {
 fn grants_of_a_failed_path_move_to_another() {
     let mut bench = two_paths(Config { bulk_lanes_max: 4, ..Config::for_tests() });
     let slot = bench.slot;
-    let at = bench.core.add_path(slot, path_number(1, 1)).unwrap();
-    bench.core.path_ready(slot, at, 0);
+    let at =
+        bench.core.enter(slot).and_then(|(it, cx)| it.add_path(&cx, path_number(1, 1))).unwrap();
+    bench.core.with(slot, |it, mut cx| it.path_ready(&mut cx, at, 0));
     let lanes = [bench.lane_of(3, 0), bench.lane_of(4, path_number(1, 1))];
     bench.receive(4 * 4096);
     bench.deliver(&rts(0, 4 * 4096)).unwrap();
     assert_eq!(bench.transmit(), [frame::KIND_GRANT; 4]);
     let in_kernel = bench.core.next_receive(lanes[0]).unwrap();
-    bench.core.path_lost(slot, 0, 0);
+    bench.core.with(slot, |it, mut cx| it.path_lost(&mut cx, 0, 0));
     assert_eq!(bench.abandoned(), [lanes[0]]);
     bench.core.lane_lost(lanes[0], true, "its path fails", 0, &mut bench.results);
     // The other path has two chunks already, which is all of its horizon.
@@ -156,16 +178,17 @@ fn backup_carries_bulk_data_while_no_other_path_does() {
         bench.deliver(rail(index, 2).as_bytes()).unwrap();
     }
     let slot = bench.slot;
-    bench.core.describe_first_path(slot);
-    let at = bench.core.add_path(slot, path_number(1, 1)).unwrap();
-    bench.core.path_ready(slot, at, 0);
+    bench.core.with(slot, |it, cx| it.describe_first_path(&cx));
+    let at =
+        bench.core.enter(slot).and_then(|(it, cx)| it.add_path(&cx, path_number(1, 1))).unwrap();
+    bench.core.with(slot, |it, mut cx| it.path_ready(&mut cx, at, 0));
     let carries = |bench: &Bench| {
         let rails = &bench.core.sessions.at(slot as usize).unwrap().rails;
         [rails.carries_bulk(0), rails.carries_bulk(1)]
     };
     assert_eq!(carries(&bench), [true, false]);
-    bench.core.path_lost(slot, 0, 0);
+    bench.core.with(slot, |it, mut cx| it.path_lost(&mut cx, 0, 0));
     assert_eq!(carries(&bench), [false, true]);
-    bench.core.path_ready(slot, 0, 0);
+    bench.core.with(slot, |it, mut cx| it.path_ready(&mut cx, 0, 0));
     assert_eq!(carries(&bench), [true, false]);
 }
