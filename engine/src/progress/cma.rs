@@ -30,7 +30,7 @@ impl Engine {
     pub(super) fn handle_cma_changed(&mut self, name: u64, is_able: bool) {
         let state = &mut *self.state;
         if let Some(session) = state.paths.session_of(name) {
-            state.core.set_cma(session, is_able);
+            state.core.with(session, |it, cx| it.set_cma(cx, is_able));
         }
     }
 

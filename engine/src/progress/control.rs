@@ -168,7 +168,7 @@ impl Engine {
     /// Acknowledges what came by a lane beside a path: nothing more may come by it for long.
     /// Without datagrams a reply is likely to carry the acknowledgement, which is due soon anyway.
     fn acknowledge_before_watching(&mut self, session: u32) {
-        if self.state.core.has_datagrams(session) {
+        if self.state.core.session(session).is_some_and(Session::has_datagrams) {
             self.state.core.with(session, |it, cx| it.acknowledge_received(cx));
         }
     }

@@ -130,7 +130,7 @@ fn pause_ns(timeout: SilentTimeout) -> u64 {
 impl EngineState {
     /// Notes that data was sent on the control lane of a session.
     pub(super) fn expect_answer(&mut self, session: u32) {
-        self.core.expect_answer(session);
+        self.core.with(session, |it, _| it.expect_answer());
         if let Some(control) = self.controls.get_mut(session as usize) {
             control.await_something(session, &mut self.awaited);
         }
@@ -149,8 +149,8 @@ impl Engine {
         let (now_ns, limit) = (state.now_ns, state.config.peer_timeout);
         let control = state.controls.get(session as usize);
         let is_taken = control.is_none_or(|control| control.unsent.is_empty());
-        let known = state.core.lane_monitor_and_facts(session, now_ns, limit, is_taken);
-        let Some((monitor, facts)) = known else { return Decision::Nothing };
+        let Some((known, _)) = state.core.enter(session) else { return Decision::Nothing };
+        let (monitor, facts) = known.lane_monitor_and_facts(now_ns, limit, is_taken);
         monitor.handle(event, &facts, state.paths.of_mut(session))
     }
 
@@ -185,7 +185,7 @@ impl Engine {
                 state.paths.ask_quiet_paths(now_ns, session, since_ns);
             }
             Decision::AskForAnswer => {
-                state.core.ask_for_answer(session);
+                state.core.with(session, |it, cx| it.ask_for_answer(cx));
                 self.ask_all_paths(session);
             }
             Decision::ReportSegmentsLost { bytes } => {
@@ -232,14 +232,15 @@ impl Engine {
         awaited.retain(|&session| {
             self.check_peer(session);
             let EngineState { core, controls, paths, .. } = &mut *self.state;
-            if !core.has_datagrams(session) {
+            let known = core.session(session);
+            if !known.is_some_and(Session::has_datagrams) {
                 paths.note_stream_use(session);
             }
             let Some(control) = controls.get_mut(session as usize) else { return false };
-            let is_expected = core.is_answer_due(session) && control.lane.is_some();
+            let is_expected = control.lane.is_some() && known.is_some_and(Session::is_answer_due);
             control.is_awaited = is_expected
                 || !control.partial.is_empty()
-                || core.session(session).is_some_and(Session::holds_long);
+                || known.is_some_and(Session::holds_long);
             control.is_awaited
         });
         awaited.append(&mut self.state.awaited);
@@ -249,12 +250,14 @@ impl Engine {
         for session in (first..self.state.controls.len() as u32).step_by(IDLE_ROUNDS as usize) {
             // Lanes with a due acknowledgement have just been checked.
             let EngineState { core, controls, .. } = &mut *self.state;
-            let lane = controls[session as usize].lane.filter(|_| !core.is_answer_due(session));
+            let is_due = core.session(session).is_some_and(Session::is_answer_due);
+            let lane = controls[session as usize].lane.filter(|_| !is_due);
             let Some(lane) = lane else { continue };
             self.look_at_lane(session, lane);
             let EngineState { core, controls, awaited, .. } = &mut *self.state;
             let control = &mut controls[session as usize];
-            if core.is_answer_due(session) && control.lane.is_some() {
+            let is_due = core.session(session).is_some_and(Session::is_answer_due);
+            if is_due && control.lane.is_some() {
                 // Its host does not answer the kernel's keep-alive: each round checks it from now
                 // on.
                 control.await_something(session, awaited);
@@ -272,7 +275,8 @@ impl Engine {
             // An owner that computes reads no TCP; a datagram makes the background thread do it.
             self.ask_all_paths(session);
         }
-        let is_answer_due = self.state.core.is_answer_due(session);
+        let known = self.state.core.session(session);
+        let is_answer_due = known.is_some_and(Session::is_answer_due);
         if let Some(lane) = self.control(session).lane.filter(|_| is_answer_due) {
             self.look_at_lane(session, lane);
         }
@@ -316,7 +320,9 @@ impl Engine {
             let state = &mut *self.state;
             let paths = state.paths.of_mut(session);
             // Where a probe is unanswered already, more of them would say nothing new.
-            if !timeout.limit.is_zero() && state.core.silent_since_ns(session, paths).is_none() {
+            let known = state.core.session(session);
+            let is_probed = known.is_some_and(|it| it.silent_since_ns(paths).is_some());
+            if !timeout.limit.is_zero() && !is_probed {
                 self.probe_engines(session..session + 1);
             }
         }
@@ -329,9 +335,8 @@ impl Engine {
         for session in sessions.clone() {
             let state = &mut *self.state;
             let paths = state.paths.of_mut(session);
-            let Some(decision) = state.core.judge_engine(session, now_ns, timeout, paths) else {
-                continue;
-            };
+            let Some((known, _)) = state.core.enter(session) else { continue };
+            let Some(decision) = known.judge_engine(now_ns, timeout, paths) else { continue };
             state.engine_questions.begin(now_ns, timeout);
             are_probed = true;
             self.carry_out_decision(session, decision);

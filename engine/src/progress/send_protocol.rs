@@ -12,7 +12,7 @@ impl Engine {
         let core = &self.state.core;
         let slot = core.remotes().get(peer)?.session;
         let session = core.sessions().at(slot as usize).filter(|it| it.is_connected())?;
-        let eager_limit = u64::from(core.eager_limit_for(session));
+        let eager_limit = u64::from(session.eager_limit_now(core.config()));
         let ranges: Vec<(u64, SendTransport)> = if core.is_loopback(slot) {
             vec![(u64::MAX, SendTransport::Loopback)]
         } else {

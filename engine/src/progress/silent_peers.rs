@@ -79,7 +79,7 @@ impl Engine {
         self.read_to_end(session);
         let state = &mut *self.state;
         let paths = state.paths.of_mut(session);
-        if state.core.silent_since_ns(session, paths).is_some() {
+        if state.core.session(session).is_some_and(|it| it.silent_since_ns(paths).is_some()) {
             let observer = Some(observer);
             self.handle_lane_event(session, LaneEvent::ProcessEnded { observer });
         }

@@ -114,7 +114,7 @@ impl Engine {
                     continue;
                 }
                 let mut statistics = statistics_of(session, path, now_ns);
-                statistics.eager_limit_bytes = core.eager_limit_for(session).into();
+                statistics.eager_limit_bytes = session.eager_limit_now(core.config()).into();
                 let rail = state.rails_chosen.get(statistics.rail);
                 (statistics.nic, statistics.local) = match rail {
                     Some(Rail { nic, address, .. }) => (nic.clone(), *address),

@@ -199,7 +199,7 @@ impl Engine {
                 control.await_something(session, &mut state.awaited);
                 if sent > 0 {
                     happened = true;
-                    state.core.expect_answer(session);
+                    state.core.with(session, |it, _| it.expect_answer());
                 }
             }
             let unsent = &mut control.unsent;
@@ -231,7 +231,7 @@ impl Engine {
         control.await_something(session, &mut state.awaited);
         let is_whole = control.unsent.is_empty();
         if sent > 0 {
-            state.core.expect_answer(session);
+            state.core.with(session, |it, _| it.expect_answer());
         }
         if !is_whole {
             self.send_rest(session);
@@ -254,7 +254,7 @@ impl Engine {
                 }
                 if control.long_bytes_left(poll) == 0 {
                     if state.core.session(session).is_some_and(Session::has_long) {
-                        state.core.mark_dirty_last(session);
+                        state.core.with(session, |it, cx| it.flush_after_others(cx));
                     }
                     return happened;
                 }

@@ -24,7 +24,9 @@ use super::core::Core;
 use super::effects::Effects;
 use super::operation::OperationState;
 use super::table::Id;
+use crate::proto::context::Cx;
 use crate::proto::ready::Work;
+use crate::proto::session::Session;
 use crate::wire::CmaSource;
 
 /// A piece of a message for the loop to read.
@@ -39,20 +41,21 @@ pub(crate) struct CmaRead {
     pub(crate) length: u64,
 }
 
-impl Core {
-    /// Sets whether the peer of a session can read this process's memory.
-    pub(crate) fn set_cma(&mut self, slot: u32, has_cma: bool) {
-        let Some(session) = self.sessions.at_mut(slot as usize) else { return };
+impl Session {
+    /// Sets whether the peer can read this process's memory.
+    pub(crate) fn set_cma(&mut self, mut cx: Cx<'_>, has_cma: bool) {
         // Sessions with checksums need them on memory copies too, and CMA has none.
-        let has_cma = has_cma && !session.has_checksums;
-        let Some(datagram) = session.segments.as_deref_mut() else { return };
-        datagram.set_cma(has_cma, &self.config);
-        if session.has_waiting() {
+        let has_cma = has_cma && !self.has_checksums;
+        let Some(segments) = self.segments.as_deref_mut() else { return };
+        segments.set_cma(has_cma, cx.config);
+        if self.has_waiting() {
             // Waiting sends may have another transport now.
-            self.ready.add(slot, Work::Stage);
+            cx.add_work(Work::Stage);
         }
     }
+}
 
+impl Core {
     /// Queues a receive that matched a message readable from `source`.
     pub(super) fn pull_by_cma(&mut self, id: Id, source: CmaSource) {
         self.cma.push_back((id, source));

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use super::config::Config;
 use super::core::{Action, Core};
 use super::lanes::Lanes;
+use super::operations::Operations;
 use super::rails::RailInfo;
 use super::ready::{Ready, Work};
 use super::segments::Shared;
@@ -15,6 +16,7 @@ pub(crate) struct Cx<'a> {
     /// The slot of the session.
     pub(super) slot: u32,
     pub(super) segments: &'a mut Shared,
+    pub(super) operations: &'a mut Operations,
     pub(super) lanes: &'a mut Lanes,
     /// Rails of this engine, if there are several.
     pub(super) rails: &'a [RailInfo],
@@ -28,6 +30,11 @@ impl Cx<'_> {
     #[inline]
     pub(super) fn add_work(&mut self, work: Work) {
         self.ready.add(self.slot, work);
+    }
+
+    /// Notes that the session has such work no more.
+    pub(super) fn remove_work(&mut self, work: Work) {
+        self.ready.remove(self.slot, work);
     }
 
     /// Asks the loop for an action.
@@ -45,9 +52,10 @@ impl Core {
     /// Returns the session in a slot, and what its methods use. `None`: the slot is vacant.
     #[inline(always)]
     pub(crate) fn enter(&mut self, slot: u32) -> Option<(&mut Session, Cx<'_>)> {
-        let Self { sessions, segments, lanes, rails, ready, actions, config, .. } = self;
+        let Self { sessions, segments, operations, lanes, rails, ready, actions, config, .. } =
+            self;
         let session = sessions.at_mut(slot as usize)?;
-        Some((session, Cx { slot, segments, lanes, rails, ready, actions, config }))
+        Some((session, Cx { slot, segments, operations, lanes, rails, ready, actions, config }))
     }
 
     /// Calls `call` with the session in a slot, and what its methods use. `None`: the slot is

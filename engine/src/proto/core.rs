@@ -304,13 +304,6 @@ impl Core {
         self.ready.add(session, Work::Flush);
     }
 
-    /// Queues a session with more to send after the others, since it has had its turn.
-    pub(crate) fn mark_dirty_last(&mut self, session: u32) {
-        if self.sessions.at(session as usize).is_some() {
-            self.ready.add_last(session, Work::Flush);
-        }
-    }
-
     /// Returns whether no other session than this one has something to send.
     pub(crate) fn is_dirty_alone(&self, session: u32) -> bool {
         self.ready.is_only(session, Work::Flush)
@@ -345,27 +338,6 @@ impl Core {
         }
     }
 
-    /// Sends a control frame with the next data of the session. Returns `false` if the session has
-    /// ended.
-    pub(super) fn push_control_later(&mut self, session: u32, control: ControlFrame) -> bool {
-        let Some(known) = self.sessions.at_mut(session as usize) else { return false };
-        if known.is_connected() {
-            known.push_control(control);
-        }
-        known.is_connected()
-    }
-
-    /// Returns the credit of a message of an open session that is received, or never had to wait.
-    #[inline]
-    pub(crate) fn return_credit(&mut self, session: u32, payload_bytes: usize) {
-        let Some(known) = self.sessions.at_mut(session as usize) else { return };
-        known.envelopes.consume(1);
-        known.bytes.consume(payload_bytes as u32);
-        if known.has_update() && known.is_connected() {
-            self.mark_dirty(session);
-        }
-    }
-
     /// Returns the credit of a message that leaves the unexpected store.
     pub(crate) fn return_credit_of(&mut self, message: &Message) {
         let payload_bytes = message.payload().len();
@@ -375,7 +347,7 @@ impl Core {
         let session = self.sessions.at(message.session as usize);
         let is_same = |session: &Session| session.epoch == message.epoch || planted!(ForgetEpoch);
         if session.is_some_and(is_same) {
-            self.return_credit(message.session, payload_bytes);
+            self.with(message.session, |it, mut cx| it.return_credit(&mut cx, payload_bytes));
             if self.has_grown(message.session) {
                 self.shrink_windows(message.session);
             }

@@ -11,10 +11,11 @@
 use crate::proto::ready::Work;
 use std::collections::VecDeque;
 
-use super::core::Core;
+use super::context::Cx;
 use super::operation::{Operation, OperationState};
 use super::operations::Operations;
 use super::table::Id;
+use crate::proto::session::Session;
 
 /// A fence; see the module.
 #[derive(Debug)]
@@ -34,75 +35,63 @@ pub(super) fn target_of(operation: &Operation) -> Target {
     (operation.endpoint, operation.remote)
 }
 
-impl Core {
-    /// Adds a fence for the queued send `id`.
-    pub(super) fn fence(&mut self, id: Id) {
-        let Some(fenced) = self.operations.get(id) else { return };
-        let (slot, target) = (fenced.session, target_of(fenced));
+impl Session {
+    /// Adds a fence for its queued send `id`.
+    pub(super) fn fence(&mut self, cx: &Cx<'_>, id: Id) {
+        let Some(target) = cx.operations.get(id).map(target_of) else { return };
         let is_earlier = |other: Id, it: &Operation| {
-            other != id && it.is_send() && it.session == slot && target_of(it) == target
+            other != id && it.is_send() && it.session == cx.slot && target_of(it) == target
         };
-        let operations = self.operations.iter();
-        let earlier = operations.filter(|(other, it)| is_earlier(*other, it));
+        let earlier = cx.operations.iter().filter(|(other, it)| is_earlier(*other, it));
         let earlier = earlier.map(|(other, _)| other).collect();
-        if let Some(session) = self.sessions.at_mut(slot as usize) {
-            session.fences.push_back(Fence { send: id, earlier, mark: None });
-        }
+        self.fences.push_back(Fence { send: id, earlier, mark: None });
     }
 
-    /// Checks the fences of a session after an event that one may wait for.
+    /// Checks the fences after an event that one may wait for.
     #[inline]
-    pub(super) fn look_at_fences(&mut self, slot: u32) {
-        let session = self.sessions.at(slot as usize);
-        if session.is_some_and(|session| !session.fences.is_empty()) {
-            self.ready.add(slot, Work::Stage);
+    pub(super) fn look_at_fences(&self, cx: &mut Cx<'_>) {
+        if !self.fences.is_empty() {
+            cx.add_work(Work::Stage);
         }
     }
 
-    /// Returns the first send in the queue of a session that no fence holds back, and moves it to
-    /// the front, where it is staged.
-    pub(super) fn first_unfenced(&mut self, slot: u32) -> Option<Id> {
-        let session = self.sessions.at_mut(slot as usize)?;
-        let mut fences = std::mem::take(&mut session.fences);
-        fences.retain_mut(|fence| !self.is_open(slot, fence));
-        let session = self.sessions.at_mut(slot as usize)?;
-        let first = first_free(&session.waiting, &self.operations, &fences);
+    /// Returns the first send in the queue that no fence holds back, and moves it to the front,
+    /// where it is staged.
+    pub(super) fn first_unfenced(&mut self, cx: &mut Cx<'_>) -> Option<Id> {
+        let mut fences = std::mem::take(&mut self.fences);
+        fences.retain_mut(|fence| !self.is_open(cx, fence));
+        let first = first_free(&self.waiting, cx.operations, &fences);
         fences.shrink();
-        session.fences = fences;
+        self.fences = fences;
         let at = first?;
-        let id = session.waiting.remove(at)?;
-        session.waiting.push_front(id);
+        let id = self.waiting.remove(at)?;
+        self.waiting.push_front(id);
         Some(id)
     }
 
     /// Returns whether a fence has nothing left to wait for, or its send has ended.
-    fn is_open(&mut self, slot: u32, fence: &mut Fence) -> bool {
+    fn is_open(&mut self, cx: &mut Cx<'_>, fence: &mut Fence) -> bool {
         let waits = |it: &Operation| matches!(it.state, OperationState::Queued { .. });
-        if !self.operations.get(fence.send).is_some_and(waits) {
+        if !cx.operations.get(fence.send).is_some_and(waits) {
             return true;
         }
-        fence.earlier.retain(|&earlier| self.operations.get(earlier).is_some());
+        fence.earlier.retain(|&earlier| cx.operations.get(earlier).is_some());
         if !fence.earlier.is_empty() {
             return false;
         }
-        let Some(session) = self.sessions.at_mut(slot as usize) else { return true };
-        let pool = &mut self.segments.pool;
+        let Some(segments) = self.segments.as_deref_mut() else { return true };
         let (epoch, end) = match fence.mark {
             Some(mark) => mark,
             None => {
-                let Some(datagram) = session.segments.as_deref_mut() else { return true };
-                let end = datagram.next_frame();
-                datagram.request_early_ack(pool, fence.send);
-                let asks = datagram.has_update_due();
-                fence.mark = Some((session.epoch, end));
-                if asks {
-                    self.ready.add(slot, Work::Flush);
+                let end = segments.next_frame();
+                segments.request_early_ack(&mut cx.segments.pool, fence.send);
+                if segments.has_update_due() {
+                    cx.add_work(Work::Flush);
                 }
-                (session.epoch, end)
+                *fence.mark.insert((self.epoch, end))
             }
         };
-        epoch != session.epoch
-            || session.segments.as_deref().is_none_or(|it| it.has_acked_before(pool, end))
+        epoch != self.epoch || segments.has_acked_before(&cx.segments.pool, end)
     }
 }
 

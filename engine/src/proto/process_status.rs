@@ -200,8 +200,8 @@ impl Core {
     ///
     /// RR-END-8.
     pub(crate) fn check_answer(&mut self, slot: u32, now_ns: u64, paths: &mut Paths) {
-        let Some(since_ns) = self.silent_since_ns(slot, paths) else { return };
         let Some(session) = self.sessions.at(slot as usize) else { return };
+        let Some(since_ns) = session.silent_since_ns(paths) else { return };
         let silent = &self.processes.silent;
         if let Some(index) = silent.iter().position(|peer| peer.slot == slot) {
             let known = &silent[index];
@@ -249,8 +249,9 @@ impl Core {
             return Decision::Nothing;
         };
         let session = self.sessions.at(slot as usize);
-        let is_same = session.is_some_and(|session| session.id == silent[index].session_id);
-        if !is_same || self.silent_since_ns(slot, paths).is_none() {
+        let is_same = |session: &&Session| session.id == silent[index].session_id;
+        let is_silent = |session: &Session| session.silent_since_ns(paths).is_some();
+        if !session.filter(is_same).is_some_and(is_silent) {
             self.processes.remove_silent(index);
             return Decision::Nothing;
         }

@@ -247,7 +247,7 @@ impl Core {
         source: u16,
         payload_bytes: usize,
     ) -> Result<Option<(u32, u32)>, FrameError> {
-        let Some(session) = self.sessions.at_mut(slot as usize) else { return Ok(None) };
+        let Some(session) = self.sessions.at(slot as usize) else { return Ok(None) };
         let epoch = session.epoch;
         let known = session.remotes.get(usize::from(source)).copied().unwrap_or(u32::MAX);
         let remote = if known != u32::MAX {
@@ -255,12 +255,12 @@ impl Core {
         } else if let Some(made) = self.remote_of(slot, source) {
             made
         } else {
-            self.return_credit(slot, payload_bytes);
+            self.with(slot, |it, mut cx| it.return_credit(&mut cx, payload_bytes));
             return Err(FrameError::UnknownSource(source));
         };
         if !self.endpoints.is_open(target) {
             self.counters.unknown_endpoint += 1;
-            self.return_credit(slot, payload_bytes);
+            self.with(slot, |it, mut cx| it.return_credit(&mut cx, payload_bytes));
             return Ok(None);
         }
         Ok(Some((remote, epoch)))
@@ -315,7 +315,7 @@ impl Core {
             self.note_unexpected(slot, context);
             return Ok(());
         };
-        self.return_credit(slot, payload.len());
+        self.with(slot, |it, mut cx| it.return_credit(&mut cx, payload.len()));
         if report != 0 {
             self.push_control(slot, ControlFrame::matched(report));
         }
@@ -363,7 +363,7 @@ impl Core {
             self.note_unexpected(slot, context);
             return Ok(());
         };
-        self.return_credit(slot, first.len());
+        self.with(slot, |it, mut cx| it.return_credit(&mut cx, first.len()));
         let (first, source) = first_bytes(first, has_source);
         let capacity = self.operations.length(id).unwrap_or(0);
         let fits = capacity.min(first.len() as u64) as usize;

@@ -26,6 +26,8 @@ use super::pulls::{Offered, next_range, range_bytes};
 use super::rails::schedule::{Choice, Next};
 use super::session::{ControlFrame, Session};
 use super::table::Id;
+use crate::proto::context::Cx;
+use crate::proto::lanes::Lanes;
 use crate::proto::ready::Work;
 use crate::wire::chunk::CHUNK_HEADER_BYTES;
 use crate::wire::data::DATAGRAM_LANE;
@@ -63,6 +65,40 @@ pub(crate) struct ChunkReceive {
     pub(crate) operation: Id,
     pub(crate) offset: u64,
     pub(crate) length: u32,
+}
+
+impl Session {
+    /// Queues the remaining `left` bytes of a message to be granted on lanes.
+    fn begin_granting(&mut self, mut cx: Cx<'_>, id: Id, hint: Hint, left: u64) {
+        let chunk = u64::from(cx.config.chunk_bytes);
+        self.pulls.push(id, hint, range_bytes(left, chunk) == left);
+        cx.add_work(Work::Grant);
+    }
+
+    /// Returns whether the session grants again after a few more chunks: then DONE can wait for that
+    /// datagram, since one for each completed message costs both sides as much as 8 KiB of bulk
+    /// data.
+    fn grants_soon(&self, lanes: &Lanes) -> bool {
+        let comes = |lane: &Id| lanes.get(*lane).is_some_and(|it| !it.incoming.is_empty());
+        !self.pulls.is_empty() && self.lanes.iter().any(comes)
+    }
+
+    /// Sends control frames that waited for the next grants, if there will be none.
+    fn send_delayed_control(&mut self, mut cx: Cx<'_>) {
+        if !self.control.is_empty() && !self.grants_soon(cx.lanes) {
+            cx.add_work(Work::Flush);
+        }
+    }
+
+    /// Sends DONE with the next grants, or at once if there will be none soon.
+    fn send_done(&mut self, mut cx: Cx<'_>, done: ControlFrame) {
+        if self.is_connected() {
+            self.push_control(done);
+            if !self.grants_soon(cx.lanes) {
+                cx.add_work(Work::Flush);
+            }
+        }
+    }
 }
 
 impl Core {
@@ -105,10 +141,7 @@ impl Core {
 
     /// Queues the remaining `left` bytes of a message to be granted on lanes.
     pub(super) fn begin_granting(&mut self, id: Id, slot: u32, hint: Hint, left: u64) {
-        let Some(session) = self.sessions.at_mut(slot as usize) else { return };
-        let chunk = u64::from(self.config.chunk_bytes);
-        session.pulls.push(id, hint, range_bytes(left, chunk) == left);
-        self.mark_granting(slot);
+        self.with(slot, |it, cx| it.begin_granting(cx, id, hint, left));
     }
 
     pub(super) fn mark_granting(&mut self, slot: u32) {
@@ -130,7 +163,7 @@ impl Core {
             let session = self.sessions.at(slot as usize);
             if session.is_some_and(Session::is_connected) {
                 self.grant(slot, now_ns);
-                self.send_delayed_control(slot);
+                self.with(slot, Session::send_delayed_control);
             }
         }
     }
@@ -167,8 +200,9 @@ impl Core {
                 }
                 continue;
             }
+            let Some(session) = self.sessions.at(slot as usize) else { return };
             let Choice { lane, chunk_bytes, is_last } =
-                match self.choose(slot, (chunk_bytes, chunks), now_ns) {
+                match self.choose_lane(session, (chunk_bytes.into(), chunks.into()), now_ns) {
                     Next::Now(choice) => choice,
                     Next::Later => return,
                     Next::NoLane => {
@@ -213,12 +247,6 @@ impl Core {
             };
             self.push_control(slot, ControlFrame::Grant(grant));
         }
-    }
-
-    /// Returns the lane that a session grants on next.
-    fn choose(&self, slot: u32, (longest, chunks): (u32, u32), now_ns: u64) -> Next {
-        let most = (u64::from(longest), u64::from(chunks));
-        self.sessions.at(slot as usize).map_or(Next::Later, |it| self.choose_lane(it, most, now_ns))
     }
 
     /// Notes the grant of a range: bulk messages yield for a while.
@@ -396,31 +424,11 @@ impl Core {
         debug_assert_eq!(pulling.targeted, 0, "RR-RDV-3: all are reaped before DONE");
         let done = ControlFrame::done(pulling.send_operation, STATUS_OK, pulling.wanted);
         let slot = operation.session;
-        if self.push_control_later(slot, done) && !self.grants_soon(slot) {
-            self.mark_dirty(slot);
-        }
+        self.with(slot, |it, cx| it.send_done(cx, done));
         let Some(peer) = self.remotes.id_at(operation.remote as usize) else { return };
         let Operation { context, tag, data, slice_of, .. } = operation;
         let arrival = Arrival { peer, context, tag, length: pulling.length, data };
         self.end_receive(id, slice_of, Ended::Received(arrival), effects);
-    }
-
-    /// Returns whether a session grants again after a few more chunks: then DONE can wait for that
-    /// datagram, since one for each completed message costs both sides as much as 8 KiB of bulk
-    /// data.
-    fn grants_soon(&self, slot: u32) -> bool {
-        self.sessions.at(slot as usize).is_some_and(|session| {
-            let comes = |lane: &Id| self.lanes.get(*lane).is_some_and(|it| !it.incoming.is_empty());
-            !session.pulls.is_empty() && session.lanes.iter().any(comes)
-        })
-    }
-
-    /// Sends control frames that waited for the next grants, if there will be none.
-    fn send_delayed_control(&mut self, slot: u32) {
-        let has_some = |session: &Session| !session.control.is_empty();
-        if self.sessions.at(slot as usize).is_some_and(has_some) && !self.grants_soon(slot) {
-            self.mark_dirty(slot);
-        }
     }
 
     // ---- The sender ----
@@ -563,7 +571,7 @@ impl Core {
                 let remote = operation.remote;
                 self.operations.remove(id);
                 effects.complete(id, Ended::Failed(PeerFailure::Left, self.name_of(remote)));
-                self.look_at_fences(slot);
+                self.with(slot, |it, mut cx| it.look_at_fences(&mut cx));
             }
             _ => self.counters.stale_frames += 1,
         }
@@ -590,6 +598,6 @@ impl Core {
         };
         self.remove_operation(id);
         effects.complete(id, ended);
-        self.look_at_fences(slot);
+        self.with(slot, |it, mut cx| it.look_at_fences(&mut cx));
     }
 }

@@ -11,7 +11,9 @@ use super::operation::{Operation, OperationState};
 use super::operations::Operations;
 use super::segments::stage_in_segment;
 use super::table::Id;
+use crate::proto::context::Cx;
 use crate::proto::ready::Work;
+use crate::proto::session::Session;
 use crate::wire::{DATA_BYTES, Eager, Rts, eager, frame};
 
 /// Maximum number of waiting sends that another one overtakes, since the scan takes time.
@@ -96,12 +98,21 @@ pub(crate) struct Destination {
     pub(crate) endpoint: u16,
 }
 
+impl Session {
+    /// Blocks its messages, for lack of credit or space; frames without credit may go.
+    pub(super) fn block_messages(&self, cx: &mut Cx<'_>) {
+        if !self.one_sided.as_ref().is_some_and(|it| it.has_ready()) {
+            cx.remove_work(Work::Stage);
+        }
+    }
+}
+
 impl Core {
     /// Returns the longest message that is sent eagerly to a session's peer, in bytes. `None`: it
     /// is not connected.
     pub(crate) fn eager_limit_of(&self, slot: u32) -> Option<u64> {
         let session = self.sessions.at(slot as usize).filter(|session| session.is_connected())?;
-        Some(u64::from(self.eager_limit_for(session)))
+        Some(u64::from(session.eager_limit_now(&self.config)))
     }
 
     /// Returns the session of a peer that can be sent to. After reporting a refusal, call
@@ -164,7 +175,7 @@ impl Core {
         session.is_some_and(|session| {
             // The window is at least the first one; if it has grown, what is left of it is known.
             let window = session.eager_window.max(session.byte_credit.available());
-            let window = u64::from(window.min(self.eager_limit_for(session)));
+            let window = u64::from(window.min(session.eager_limit_now(&self.config)));
             let datagram = session.segments.as_deref();
             let is_whole = datagram.is_some_and(|it| {
                 it.takes_whole(request) && !it.pulls(&self.segments.pool, request.length)
@@ -223,7 +234,7 @@ impl Core {
             self.want_connection(slot, now_ns);
         }
         if self.operations.get(id).is_some_and(|operation| operation.fence) {
-            self.fence(id);
+            self.with(slot, |it, cx| it.fence(&cx, id));
         }
     }
 
@@ -235,7 +246,7 @@ impl Core {
     #[inline]
     pub(crate) fn poll_waiting(&mut self) -> Option<Id> {
         while let Some(slot) = self.ready.latest(Work::Stage) {
-            if let Some(session) = self.sessions.at(slot as usize)
+            if let Some((session, mut cx)) = self.enter(slot)
                 && session.is_connected()
                 && !session.is_leaving
                 && let Some(id) = session.next_waiting()
@@ -244,13 +255,11 @@ impl Core {
                 if !is_message || session.fences.is_empty() || planted!(IgnoreFence) {
                     return Some(id);
                 }
-                if let Some(id) = self.first_unfenced(slot) {
+                if let Some(id) = session.first_unfenced(&mut cx) {
                     return Some(id);
                 }
                 // Fences hold messages only.
-                let session = self.sessions.at(slot as usize);
-                let one_sided = session.and_then(|it| it.one_sided.as_ref());
-                if let Some(id) = one_sided.and_then(|it| it.next(None)) {
+                if let Some(id) = session.one_sided.as_ref().and_then(|it| it.next(None)) {
                     return Some(id);
                 }
             }
@@ -291,16 +300,6 @@ impl Core {
             one_sided.note_turn_of_messages();
         }
         self.stage_message(id)
-    }
-
-    /// Blocks the messages of a session, for lack of credit or space; frames without credit may go.
-    pub(super) fn block_messages(&mut self, slot: u32) {
-        let session = self.sessions.at(slot as usize);
-        let is_ready =
-            session.and_then(|it| it.one_sided.as_ref()).is_some_and(|it| it.has_ready());
-        if !is_ready {
-            self.ready.remove(slot, Work::Stage);
-        }
     }
 
     /// Cancels a send that was not sent. Returns `false` if it was, and will complete.
@@ -344,7 +343,7 @@ impl Core {
                 let accepted = operation.length;
                 self.operations.remove(id);
                 effects.complete(id, Ended::Sent { accepted });
-                self.look_at_fences(session);
+                self.with(session, |it, mut cx| it.look_at_fences(&mut cx));
             }
             _ => self.counters.stale_frames += 1,
         }

@@ -321,6 +321,21 @@ impl Session {
         self.control.push_back(control);
     }
 
+    /// Returns the credit of a message that is received, or never had to wait.
+    #[inline]
+    pub(super) fn return_credit(&mut self, cx: &mut Cx<'_>, payload_bytes: usize) {
+        self.envelopes.consume(1);
+        self.bytes.consume(payload_bytes as u32);
+        if self.has_update() && self.is_connected() {
+            cx.add_work(Work::Flush);
+        }
+    }
+
+    /// Queues the session, which has more to send, after the others, since it has had its turn.
+    pub(crate) fn flush_after_others(&self, mut cx: Cx<'_>) {
+        cx.add_work_last(Work::Flush);
+    }
+
     /// Sends a control frame, if the session is connected.
     pub(super) fn send_control(&mut self, cx: &mut Cx<'_>, control: ControlFrame) {
         if self.is_connected() {

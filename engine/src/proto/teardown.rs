@@ -221,7 +221,7 @@ impl Core {
         let slot = ended.as_ref().map_or(super::operation::NO_SESSION, |ended| ended.session);
         let slice_of = ended.and_then(|ended| ended.slice_of);
         self.end_receive(id, slice_of, cause.clone().ended(name), effects);
-        self.look_at_fences(slot);
+        self.with(slot, |it, mut cx| it.look_at_fences(&mut cx));
     }
 
     /// Notifies the sender of an operation that pulls that its message is not needed any more;

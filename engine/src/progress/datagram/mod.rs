@@ -253,7 +253,7 @@ impl Engine {
         let bytes_max = state.datagrams.is_open().then_some(bytes_max);
         state.paths.resume(&mut state.core, bytes_max);
         for session in 0..self.state.controls.len() {
-            self.state.core.set_cma(session as u32, false);
+            self.state.core.with(session as u32, |it, cx| it.set_cma(cx, false));
             let state = &mut *self.state;
             state.paths.set_ring(&mut state.core, session as u32, None);
             self.meet(session as u32);

@@ -95,7 +95,7 @@ impl Engine {
                 return written > 0;
             }
         }
-        self.state.core.mark_dirty_last(session);
+        self.state.core.with(session, |it, cx| it.flush_after_others(cx));
         true
     }
 

@@ -7,6 +7,7 @@ use crate::proto::effects::RemoteName;
 use crate::proto::rails::health::{Phase, Transition};
 use crate::proto::rails::pairing::pairs;
 use crate::proto::rails::path_number;
+use crate::proto::session::Session;
 use crate::types::{Address, Event, PathState};
 
 /// Returns the public state of a phase.
@@ -46,7 +47,7 @@ impl Engine {
                 continue;
             };
             let state = &mut *self.state;
-            if state.core.has_datagrams(session) {
+            if state.core.session(session).is_some_and(Session::has_datagrams) {
                 state.paths.open_other_path(&state.core, state.now_ns, session, number, at);
             } else {
                 // Without datagrams no probe is possible: a lane that connects proves its path.

@@ -66,7 +66,7 @@ impl Engine {
         for sent in 0..=DATAGRAMS_PER_FLUSH {
             let EngineState { core, paths, datagrams, now_ns, .. } = &mut *self.state;
             if sent == DATAGRAMS_PER_FLUSH {
-                core.mark_dirty_last(session);
+                core.with(session, |it, cx| it.flush_after_others(cx));
                 break;
             }
             if datagrams.is_blocked {

@@ -10,10 +10,12 @@
 
 use std::time::Duration;
 
-use super::super::core::Core;
 use super::super::late::AtRest;
 use super::super::paths::Paths;
 use super::{Decision, lost};
+use crate::proto::context::Cx;
+use crate::proto::ready::Work;
+use crate::proto::session::Session;
 
 /// Number of probes in a silent timeout. As many must be unanswered, besides the elapsed time: an
 /// engine that was suspended itself has sent none meanwhile.
@@ -82,65 +84,59 @@ impl EngineSilence {
     }
 }
 
-impl Core {
-    /// Requests a segment from the peer of a session, to check that its stream is usable.
+impl Session {
+    /// Requests a segment from the peer, to check that the stream is usable.
     ///
     /// RR-SEG-6.
-    pub(crate) fn ask_for_answer(&mut self, session: u32) {
-        let Some(known) = self.sessions.at_mut(session as usize) else { return };
-        if known.is_connected() {
-            known.questions.ask();
-            self.mark_dirty(session);
+    pub(crate) fn ask_for_answer(&mut self, mut cx: Cx<'_>) {
+        if self.is_connected() {
+            self.questions.ask();
+            cx.add_work(Work::Flush);
         }
     }
 
     /// Returns the frames before which this side, and the peer, have received all: they change only
     /// while the peer's engine runs.
-    fn frames_of(&self, slot: u32) -> (u32, u32) {
-        let Some(session) = self.sessions.at(slot as usize) else { return (0, 0) };
-        let acked = session.segments.as_deref().map_or(0, |it| it.acknowledged_before());
-        (session.expected_frame, acked)
+    fn frames_received(&self) -> (u32, u32) {
+        let acked = self.segments.as_deref().map_or(0, |it| it.acknowledged_before());
+        (self.expected_frame, acked)
     }
 
-    /// Returns since when probes of the engine of a session's peer have had no answer on any
-    /// transport; `None`: the last one has, or the peer shares memory, which shows its end.
+    /// Returns since when probes of the peer's engine have had no answer on any transport; `None`:
+    /// the last one has, or the peer shares memory, which shows its end.
     ///
     /// RR-END-8.
-    pub(crate) fn silent_since_ns(&self, slot: u32, paths: &mut Paths) -> Option<u64> {
-        let frames = self.frames_of(slot);
-        let session = self.sessions.at(slot as usize)?;
-        let monitor = &session.control_lane;
+    pub(crate) fn silent_since_ns(&self, paths: &mut Paths) -> Option<u64> {
+        let monitor = &self.control_lane;
         let known = &*monitor.engine;
         let first_ns = known.first_ns?;
-        let is_peer = session.is_connected() && session.keys.is_some() && !monitor.is_lost();
-        let has_spoken = known.frames != frames || session.questions.has_received();
+        let is_peer = self.is_connected() && self.keys.is_some() && !monitor.is_lost();
+        let has_spoken = known.frames != self.frames_received() || self.questions.has_received();
         let has_answered = has_spoken || paths.has_ring() || paths.have_answered_since(first_ns);
         (is_peer && !has_answered).then_some(first_ns)
     }
 
-    /// Asks the engine of a session's peer whether it is there, and judges what became of earlier
-    /// questions. `None`: its peer is not asked.
+    /// Asks the peer's engine whether it is there, and judges what became of earlier questions.
+    /// `None`: it is not asked.
     ///
     /// RR-END-6, RR-END-7.
     pub(crate) fn judge_engine(
         &mut self,
-        slot: u32,
         now_ns: u64,
         timeout: SilentTimeout,
         paths: &mut Paths,
     ) -> Option<Decision> {
-        let frames = self.frames_of(slot);
-        let session = self.sessions.at_mut(slot as usize)?;
-        let answers_by_lane = !session.has_datagrams() && session.peer_answers;
-        let has_paths = session.has_datagrams()
+        let frames = self.frames_received();
+        let answers_by_lane = !self.has_datagrams() && self.peer_answers;
+        let has_paths = self.has_datagrams()
             && paths.all().next().is_some()
-            && (timeout.is_chosen || session.peer_answers);
-        let is_peer = session.is_connected() && session.keys.is_some();
+            && (timeout.is_chosen || self.peer_answers);
+        let is_peer = self.is_connected() && self.keys.is_some();
         if !is_peer || !(answers_by_lane || has_paths) {
             return None;
         }
-        let has_received = session.questions.take_received();
-        let monitor = &mut session.control_lane;
+        let has_received = self.questions.take_received();
+        let monitor = &mut self.control_lane;
         if monitor.is_lost() {
             // Evaluated by its paths alone, and sooner.
             return Some(Decision::Nothing);

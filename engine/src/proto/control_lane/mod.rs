@@ -21,7 +21,6 @@ pub(crate) use self::engine::{QUESTIONS, SilentTimeout};
 use self::liveness::Liveness;
 use self::migration::Migration;
 use self::unfinished::Unfinished;
-use super::core::Core;
 use super::failure::PeerFailure;
 use super::late::Late;
 use super::paths::Paths;
@@ -215,38 +214,32 @@ impl LaneMonitor {
     }
 }
 
-impl Core {
-    /// Notes that data was sent on the control lane of a session.
-    pub(crate) fn expect_answer(&mut self, slot: u32) {
-        if let Some(session) = self.sessions.at_mut(slot as usize) {
-            session.control_lane.silence.expect_answer();
-        }
+impl Session {
+    /// Notes that data was sent on the control lane.
+    pub(crate) fn expect_answer(&mut self) {
+        self.control_lane.silence.expect_answer();
     }
 
-    /// Returns whether the kernel's state of a session's control lane needs a check.
-    pub(crate) fn is_answer_due(&self, slot: u32) -> bool {
-        let session = self.sessions.at(slot as usize);
-        session.is_some_and(|session| session.control_lane.silence.is_owed())
+    /// Returns whether the kernel's state of the control lane needs a check.
+    pub(crate) fn is_answer_due(&self) -> bool {
+        self.control_lane.silence.is_owed()
     }
 
-    /// Returns the monitor of a session's control lane, and its conditions. `is_taken`: the kernel
-    /// has taken all bytes for it.
+    /// Returns the monitor of the control lane, and its conditions. `is_taken`: the kernel has
+    /// taken all bytes for it.
     pub(crate) fn lane_monitor_and_facts(
         &mut self,
-        slot: u32,
         now_ns: u64,
         peer_timeout: Duration,
         is_taken: bool,
-    ) -> Option<(&mut LaneMonitor, Facts<'_>)> {
-        let session = self.sessions.at_mut(slot as usize)?;
-        let holds_long = session.holds_long();
+    ) -> (&mut LaneMonitor, Facts<'_>) {
+        let holds_long = self.holds_long();
         // Without datagrams the peer's kernel decides.
-        let is_by_kernel = !session.has_datagrams();
-        let has_left =
-            session.has_left() || (is_by_kernel && is_taken && session.has_staged_goodbye());
-        let is_goodbye_under_way = session.is_goodbye_under_way() && (is_taken || !is_by_kernel);
-        let is_connected = session.is_connected();
-        let Session { control_lane, connection, rails, locators, is_leaving, .. } = session;
+        let is_by_kernel = !self.has_datagrams();
+        let has_left = self.has_left() || (is_by_kernel && is_taken && self.has_staged_goodbye());
+        let is_goodbye_under_way = self.is_goodbye_under_way() && (is_taken || !is_by_kernel);
+        let is_connected = self.is_connected();
+        let Self { control_lane, connection, rails, locators, is_leaving, .. } = self;
         let facts = Facts {
             now_ns,
             peer_timeout,
@@ -259,6 +252,6 @@ impl Core {
             rails,
             locator: locators.first(),
         };
-        Some((control_lane, facts))
+        (control_lane, facts)
     }
 }

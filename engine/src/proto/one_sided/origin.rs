@@ -316,7 +316,8 @@ impl Core {
         // Its slot is used by nothing else until it is staged.
         let operands = std::mem::take(&mut asking.operands);
         let pieces = [&head[..extra], &operands];
-        let staged = self.push_one_sided(slot, pieces, form.payload, hint, is_long);
+        let Some((session, mut cx)) = self.enter(slot) else { return Staged::Blocked };
+        let staged = session.push_one_sided(&mut cx, pieces, form.payload, hint, is_long);
         let Some(segment) = staged else {
             if let Some(OperationState::Asking(asking)) =
                 self.operations.get_mut(id).map(|operation| &mut operation.state)
@@ -447,7 +448,7 @@ impl Core {
         let operation = self.operations.remove(id)?;
         if operation.role != Role::None {
             self.release_bound(operation.session, operation.role);
-            self.look_at_fences(operation.session);
+            self.with(operation.session, |it, mut cx| it.look_at_fences(&mut cx));
         }
         Some(operation)
     }

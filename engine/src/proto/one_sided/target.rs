@@ -13,7 +13,9 @@ use super::super::send::Staged;
 use super::super::session::{ControlFrame, ShortReply};
 use super::super::table::Id;
 use super::{Role, SHORT_REPLY_BYTES};
+use crate::proto::context::Cx;
 use crate::proto::ready::Work;
+use crate::proto::session::Session;
 use crate::wire::cma_source::{CMA_SOURCE_BYTES, FLAG_CMA};
 use crate::wire::one_sided::{
     ATOMIC_BYTES_MAX, FLAG_COMPARE, FLAG_FETCH, FLAG_INVALIDATE, OneSided,
@@ -44,7 +46,7 @@ impl Core {
         }
         if header.kind == frame::KIND_FLUSH {
             one_sided.hold_flush(number, header.operation.get());
-            self.answer_flushes(slot);
+            self.with(slot, |it, mut cx| it.answer_flushes(&mut cx));
             return Ok(());
         }
         // Other operations have none, whatever the frame contains.
@@ -278,10 +280,10 @@ impl Core {
         const _: () = assert!(REPLY_RTS_BYTES >= REPLY_HEADER_BYTES);
         let header = if is_whole { reply.as_bytes() } else { rts.as_bytes() };
         let is_long = payload as u64 > short;
-        let staged = self.push_one_sided(slot, [header, &[]], payload, hint, is_long);
+        let Some((session, mut cx)) = self.enter(slot) else { return Staged::Blocked };
+        let staged = session.push_one_sided(&mut cx, [header, &[]], payload, hint, is_long);
         let Some(segment) = staged else { return self.wait_for_room(slot) };
-        let session = self.sessions.at_mut(slot as usize);
-        if let Some(one_sided) = session.and_then(|it| it.one_sided.as_deref_mut()) {
+        if let Some(one_sided) = session.one_sided.as_deref_mut() {
             one_sided.replies.pop_front();
         }
         if is_whole {
@@ -299,22 +301,21 @@ impl Core {
             (false, false) => Staged::Rts { room },
         }
     }
+}
 
+impl Session {
     /// Answers flushes for which all earlier frames have arrived.
     ///
     /// RR-RMA-5.
-    pub(in crate::proto) fn answer_flushes(&mut self, slot: u32) {
-        while let Some(session) = self.sessions.at_mut(slot as usize)
-            && let Some(one_sided) = session.one_sided.as_deref_mut()
+    pub(in crate::proto) fn answer_flushes(&mut self, cx: &mut Cx<'_>) {
+        while let Some(one_sided) = self.one_sided.as_deref_mut()
             && let Some(&(number, to)) = one_sided.flushes.front()
+            && (is_before(number, self.expected_frame) || planted!(FlushEarly))
         {
-            if !is_before(number, session.expected_frame) && !planted!(FlushEarly) {
-                return;
-            }
             one_sided.flushes.pop_front();
             let refused = one_sided.refused.take_before(number);
             let reply = ShortReply::new(to, STATUS_DONE, &refused.to_le_bytes());
-            self.push_control(slot, ControlFrame::Reply(reply));
+            self.send_control(cx, ControlFrame::Reply(reply));
         }
     }
 
@@ -322,7 +323,7 @@ impl Core {
     /// them. Returns its segment; `None`: no space now.
     pub(super) fn push_one_sided(
         &mut self,
-        slot: u32,
+        cx: &mut Cx<'_>,
         pieces: [&[u8]; 2],
         payload: usize,
         hint: Hint,
@@ -330,15 +331,14 @@ impl Core {
     ) -> Option<Id> {
         let head = pieces[0].len() + pieces[1].len();
         let length = head + payload;
-        let session = self.sessions.at_mut(slot as usize)?;
-        let datagram = session.segments.as_deref_mut()?;
-        let pool = &mut self.segments.pool;
-        let id = datagram.push_for(pool, slot, length, hint, is_long)?;
+        let segments = self.segments.as_deref_mut()?;
+        let pool = &mut cx.segments.pool;
+        let id = segments.push_for(pool, cx.slot, length, hint, is_long)?;
         let room = pool.get_mut(id)?.push(length);
         let (first, second) = room[..head].split_at_mut(pieces[0].len());
         first.copy_from_slice(pieces[0]);
         second.copy_from_slice(pieces[1]);
-        self.ready.add(slot, Work::Flush);
+        cx.add_work(Work::Flush);
         Some(id)
     }
 }

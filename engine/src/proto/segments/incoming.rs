@@ -100,7 +100,7 @@ impl Core {
 
     /// Completes a segment if the peer has left or frames need replies.
     fn end_segment(&mut self, slot: u32, effects: &mut impl Effects) -> Result<(), FrameError> {
-        self.answer_flushes(slot);
+        self.with(slot, |it, mut cx| it.answer_flushes(&mut cx));
         self.handle_due_goodbye(slot, effects);
         let operations = self.config.operations_max.min(OPERATIONS_ANSWERED_MAX);
         let answers_max = 4 * operations + 2 * FRAMES_MAX as usize;

@@ -376,6 +376,12 @@ impl Session {
         }
     }
 
+    /// Returns the longest message that is sent eagerly to the peer now, in bytes.
+    pub(crate) fn eager_limit_now(&self, config: &Config) -> u32 {
+        let limit = self.segments.as_deref().map_or(0, |it| it.protocol.eager_max());
+        limit.min(config.eager_limit).min(self.eager_limit.bytes())
+    }
+
     /// Returns whether it has nothing queued, and everything sent is acknowledged, or, without
     /// datagrams, appended to the bytes for its control connection.
     pub(crate) fn is_settled(&self) -> bool {
@@ -438,12 +444,6 @@ impl Session {
 }
 
 impl Core {
-    /// Returns whether datagrams carry segments of a session, too.
-    #[inline]
-    pub(crate) fn has_datagrams(&self, slot: u32) -> bool {
-        self.sessions.at(slot as usize).is_some_and(Session::has_datagrams)
-    }
-
     /// Selects the ring for segments, or none: then unacknowledged segments are sent again.
     ///
     /// RR-SHM-8.
@@ -464,12 +464,6 @@ impl Core {
         if before.has_ring && !has_ring && !planted!(ForgetRing) {
             self.with(slot, |it, cx| it.resend_all(cx, true));
         }
-    }
-
-    /// Returns the longest message that is sent eagerly to a session's peer, in bytes.
-    pub(crate) fn eager_limit_for(&self, session: &Session) -> u32 {
-        let limit = session.segments.as_deref().map_or(0, |it| it.protocol.eager_max());
-        limit.min(self.config.eager_limit).min(session.eager_limit.bytes())
     }
 
     /// Ends the segments of a session: they return to the pool; buffered messages are dropped,

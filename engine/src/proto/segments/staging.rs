@@ -3,6 +3,7 @@
 
 use zerocopy::IntoBytes;
 
+use super::super::context::Cx;
 use super::super::core::Core;
 use super::super::data_bytes::DataBytes;
 use super::super::effects::CompletionLevel;
@@ -38,6 +39,14 @@ impl Course {
     fn is_pulled(&self) -> bool {
         matches!(self.route, Route::Pull(_))
     }
+}
+
+/// The frame of a message that has no payload yet.
+struct StagedFrame {
+    segment: Id,
+    course: Course,
+    /// The operation has ended with that.
+    completes: bool,
 }
 
 /// A header with the distance from the previous message.
@@ -125,20 +134,19 @@ pub(crate) fn stage_put<'a>(
     Some(room)
 }
 
-impl Core {
+impl Session {
     /// Writes the frame of a message with space for its payload at the end. Returns its segment.
     /// The caller has checked credit.
     fn push_envelope(
         &mut self,
-        slot: u32,
+        cx: &mut Cx<'_>,
         request: &SendRequest,
         target: u16,
         mut header: impl Linked,
         course: Course,
     ) -> Option<Id> {
-        let session = self.sessions.at_mut(slot as usize)?;
-        let segments = session.segments.as_deref_mut()?;
-        let pool = &mut self.segments.pool;
+        let segments = self.segments.as_deref_mut()?;
+        let (slot, pool) = (cx.slot, &mut cx.segments.pool);
         let length = header.as_bytes().len();
         let data = DataBytes::of(request.data);
         let data = data.as_slice();
@@ -154,49 +162,43 @@ impl Core {
         let stream = (request.endpoint, target, request.context);
         header.set_predecessor_distance(segments.chain.follow(stream, frame, base));
         if !planted!(SkipCredit) {
-            session.envelope_credit.spend(1);
+            self.envelope_credit.spend(1);
         }
-        self.ready.add(slot, Work::Flush);
         let (head, room) = segment.push(room).split_at_mut(length);
         head.copy_from_slice(header.as_bytes());
         room[..data.len()].copy_from_slice(data);
+        cx.add_work(Work::Flush);
         Some(id)
     }
 
-    /// Stages a message, as [`Core::stage`] does.
-    pub(in crate::proto) fn stage_message(&mut self, id: Id) -> Staged<'_> {
-        let Some(operation) = self.operations.get(id) else { return Staged::Blocked };
-        let slot = operation.session;
-        let OperationState::Queued { level } = operation.state else { return Staged::Blocked };
-        let length = operation.length;
-        let Some((request, target)) = self.request_of(operation, level) else {
-            return Staged::Blocked;
-        };
-        let Some(course) = self.course_of(slot, &request) else {
-            return self.blocked(slot);
-        };
+    /// Stages the frame of message `id` to endpoint `target`; the caller writes its payload.
+    /// `None`: no credit or no space now.
+    fn stage_message(
+        &mut self,
+        cx: &mut Cx<'_>,
+        id: Id,
+        (request, target): (&SendRequest, u16),
+    ) -> Option<StagedFrame> {
+        let SendRequest { length, level, .. } = *request;
+        let course = self.course_of(cx, request)?;
         let Course { payload, has_source, .. } = course;
         let is_pulled = course.is_pulled();
         let report = !is_pulled && level == CompletionLevel::Match;
         let (flags, name) = if report { (eager::FLAG_REPORT_MATCH, id.to_u64()) } else { (0, 0) };
         let charged = if is_pulled { payload } else { length as usize };
-        let pushed = if is_pulled {
-            let mut header = rts_header(&request, target, id, payload as u32);
+        let segment = if is_pulled {
+            let mut header = rts_header(request, target, id, payload as u32);
             header.flags |= if has_source { FLAG_CMA } else { 0 };
-            self.push_envelope(slot, &request, target, header, course)
+            self.push_envelope(cx, request, target, header, course)?
         } else {
-            let header = eager_header(&request, target, flags, name);
-            self.push_envelope(slot, &request, target, header, course)
+            let header = eager_header(request, target, flags, name);
+            self.push_envelope(cx, request, target, header, course)?
         };
-        let Some(segment) = pushed else { return self.blocked(slot) };
-        if let Some(session) = self.sessions.at_mut(slot as usize) {
-            session.byte_credit.spend(charged as u32);
-            session.eager_limit.note_message(length, is_pulled);
-            session.waiting.pop_front();
-        }
+        self.byte_credit.spend(charged as u32);
+        self.eager_limit.note_message(length, is_pulled);
+        self.waiting.pop_front();
         let completes = !is_pulled && level == CompletionLevel::Inject;
-        let Some(operation) = self.operations.get_mut(id) else { return Staged::Blocked };
-        operation.state = match (course.route, level) {
+        cx.operations.get_mut(id)?.state = match (course.route, level) {
             (Route::Pull(_), _) => {
                 OperationState::Serving(Serving { has_source, ..Serving::default() })
             }
@@ -204,43 +206,35 @@ impl Core {
             _ => OperationState::AwaitDelivery,
         };
         if completes {
-            self.operations.remove(id);
+            cx.operations.remove(id);
         }
-        let Some(segment) = self.segments.pool.get_mut(segment) else {
-            return Staged::Blocked;
-        };
+        let buffer = cx.segments.pool.get_mut(segment)?;
         if !is_pulled && level == CompletionLevel::Delivery {
-            segment.operations.push(id);
+            buffer.operations.push(id);
         }
-        segment.completes_unacked |= completes;
-        let room = segment.newest(payload);
-        match course.route {
-            Route::Pull(_) if has_source => Staged::Source { room },
-            Route::Pull(_) => Staged::Rts { room },
-            _ => Staged::Eager { room, completes },
-        }
+        buffer.completes_unacked |= completes;
+        Some(StagedFrame { segment, course, completes })
     }
 
-    /// Selects how the next message of a session is sent: the row of its length, or a pull where
+    /// Selects how its next message is sent: the row of its length, or a pull where
     /// the limits of the moment are in the way. `None`: not now.
     ///
     /// RR-CREDIT-1, RR-DGRAM-12.
-    fn course_of(&self, slot: u32, request: &SendRequest) -> Option<Course> {
+    fn course_of(&self, cx: &Cx<'_>, request: &SendRequest) -> Option<Course> {
         let SendRequest { length, hint, .. } = *request;
         let data_bytes = request.data_bytes();
-        let session = self.sessions.at(slot as usize)?;
-        let segments = session.segments.as_deref()?;
+        let segments = self.segments.as_deref()?;
         let protocol = &segments.protocol;
-        let eager_limit = u64::from(self.eager_limit_for(session));
-        let bytes_left = u64::from(session.byte_credit.available());
+        let eager_limit = u64::from(self.eager_limit_now(cx.config));
+        let bytes_left = u64::from(self.byte_credit.available());
         let pull = Route::Pull(protocol.pull_method(length));
         let route = match protocol.route(length, data_bytes) {
             _ if length > hint.eager_limit(eager_limit) || length > bytes_left => pull,
             // A peer may pull messages that could have been sent eagerly.
             _ if rare!("a short message that is pulled", 20) => pull,
             Route::Segment => Route::Segment,
-            Route::Stream if segments.pulls(&self.segments.pool, length) => pull,
-            _ if session.eager_limit.is_pull_due(length) => pull,
+            Route::Stream if segments.pulls(&cx.segments.pool, length) => pull,
+            _ if self.eager_limit.is_pull_due(length) => pull,
             route => route,
         };
         let mut has_source = false;
@@ -252,12 +246,12 @@ impl Core {
                 (RTS_HEADER_BYTES, CMA_SOURCE_BYTES, false)
             }
             Route::Pull(_) => {
-                let first = u64::from(self.config.rts_bytes).min(length).min(bytes_left);
+                let first = u64::from(cx.config.rts_bytes).min(length).min(bytes_left);
                 let room = segments.frame_bytes_max() - RTS_HEADER_BYTES - data_bytes;
                 (RTS_HEADER_BYTES, (first.min(eager_limit) as usize).min(room), false)
             }
         };
-        let pool = &self.segments.pool;
+        let pool = &cx.segments.pool;
         let room = header + data_bytes + payload;
         let has_room = if is_long {
             segments.has_room_for_long(pool, room)
@@ -265,12 +259,32 @@ impl Core {
             segments.has_room(pool, room, false)
         };
         let course = Course { route, payload, is_long, has_source };
-        (session.envelope_credit.available() > 0 && has_room).then_some(course)
+        (self.envelope_credit.available() > 0 && has_room).then_some(course)
     }
+}
 
-    /// Blocks the sends of a session; acknowledgements, credit and sent segments resume it.
-    fn blocked(&mut self, slot: u32) -> Staged<'_> {
-        self.block_messages(slot);
-        Staged::Blocked
+impl Core {
+    /// Stages a message, as [`Core::stage`] does.
+    pub(in crate::proto) fn stage_message(&mut self, id: Id) -> Staged<'_> {
+        let Some(operation) = self.operations.get(id) else { return Staged::Blocked };
+        let slot = operation.session;
+        let OperationState::Queued { level } = operation.state else { return Staged::Blocked };
+        let Some((request, target)) = self.request_of(operation, level) else {
+            return Staged::Blocked;
+        };
+        let Some((session, mut cx)) = self.enter(slot) else { return Staged::Blocked };
+        let Some(staged) = session.stage_message(&mut cx, id, (&request, target)) else {
+            // Acknowledgements, credit and sent segments resume it.
+            session.block_messages(&mut cx);
+            return Staged::Blocked;
+        };
+        let StagedFrame { segment, course, completes } = staged;
+        let Some(segment) = self.segments.pool.get_mut(segment) else { return Staged::Blocked };
+        let room = segment.newest(course.payload);
+        match course.route {
+            Route::Pull(_) if course.has_source => Staged::Source { room },
+            Route::Pull(_) => Staged::Rts { room },
+            _ => Staged::Eager { room, completes },
+        }
     }
 }

@@ -115,7 +115,9 @@ impl Net {
     /// Sets whether all engines can read each other's memory.
     pub(crate) fn use_cma(&mut self, is_able: bool) {
         for engine in &mut self.engines {
-            engine.slots.values().for_each(|&slot| engine.core.set_cma(slot, is_able));
+            for &slot in engine.slots.values() {
+                engine.core.with(slot, |it, cx| it.set_cma(cx, is_able));
+            }
         }
     }
 

@@ -106,9 +106,11 @@ impl Three {
     /// The first engine probes the silent one, as its loop does.
     fn probe(&mut self) {
         let (slot, paths) = (self.slot(0), &mut self.paths.paths);
-        let decision = self.cores[0].judge_engine(slot, self.now_ns, TIMEOUT, paths);
+        let decision = self.cores[0]
+            .enter(slot)
+            .and_then(|(it, _)| it.judge_engine(self.now_ns, TIMEOUT, paths));
         assert_eq!(decision, Some(Decision::AskForAnswer));
-        self.cores[0].ask_for_answer(slot);
+        self.cores[0].with(slot, |it, cx| it.ask_for_answer(cx));
         self.deliver();
         self.now_ns += ANSWER_NS;
         self.cores[0].check_answer(slot, self.now_ns, &mut self.paths.paths);
@@ -122,7 +124,7 @@ impl Three {
                 let paths = &mut self.paths.paths;
                 let decision = self.cores[0].judge_silent_peer(slot, self.now_ns, paths);
                 if decision == Decision::AskForAnswer {
-                    self.cores[0].ask_for_answer(slot);
+                    self.cores[0].with(slot, |it, cx| it.ask_for_answer(cx));
                 }
             }
             self.deliver();
