@@ -512,7 +512,8 @@ impl<M: Attached> Endpoint<M> {
     pub fn eager_limit_bytes(&self, peer: Peer) -> Option<u64> {
         self.open().engine.with(|engine| {
             let core = &engine.state.core;
-            core.eager_limit_of(core.remotes().get(peer.0)?.session)
+            let session = core.session(core.remotes().get(peer.0)?.session)?;
+            session.is_connected().then(|| session.eager_limit_now(core.config()).into())
         })
     }
 

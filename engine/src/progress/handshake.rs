@@ -463,7 +463,7 @@ impl Engine {
         let state = &mut *self.state;
         if status == HelloStatus::WrongEngine
             && let Some(locators) = Locators::from_wire(&reply.address)
-            && state.core.is_of_place(session, &locators)
+            && state.core.session(session).is_some_and(|it| it.is_of_place(&locators))
         {
             self.drop_attempt(session);
             let state = &mut *self.state;

@@ -179,7 +179,7 @@ impl Engine {
     /// Keeps the kernel's figures of a connection of the path at `at` that is about to be closed.
     pub(super) fn keep_figures(&mut self, session: u32, at: u8, key: LaneKey) {
         let Some(figures) = self.driver.tcp_figures(key) else { return };
-        self.state.core.note_retransmits(session, at, figures.retransmits);
+        self.state.core.with(session, |it, _| it.rails.note_retransmits(at, figures.retransmits));
     }
 }
 

@@ -136,13 +136,6 @@ impl Core {
         self.sessions.at_mut(slot as usize).map(|session| &mut session.control_lane)
     }
 
-    /// Adds TCP retransmissions of a connection of the path at `at`.
-    pub(crate) fn note_retransmits(&mut self, slot: u32, at: u8, retransmits: u64) {
-        if let Some(session) = self.sessions.at_mut(slot as usize) {
-            session.rails.note_retransmits(at, retransmits);
-        }
-    }
-
     /// Counts a send with a hint.
     #[inline]
     pub(crate) fn note_hinted_send(&mut self, hint: Hint) {

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use super::config::Config;
 use super::core::{Action, Core};
 use super::lanes::Lanes;
+use super::offers::Offers;
 use super::operations::Operations;
 use super::rails::RailInfo;
 use super::ready::{Ready, Work};
@@ -18,6 +19,7 @@ pub(crate) struct Cx<'a> {
     pub(super) segments: &'a mut Shared,
     pub(super) operations: &'a mut Operations,
     pub(super) lanes: &'a mut Lanes,
+    pub(super) offers: &'a mut Offers,
     /// Rails of this engine, if there are several.
     pub(super) rails: &'a [RailInfo],
     ready: &'a mut Ready,
@@ -52,10 +54,23 @@ impl Core {
     /// Returns the session in a slot, and what its methods use. `None`: the slot is vacant.
     #[inline(always)]
     pub(crate) fn enter(&mut self, slot: u32) -> Option<(&mut Session, Cx<'_>)> {
-        let Self { sessions, segments, operations, lanes, rails, ready, actions, config, .. } =
-            self;
+        let Self {
+            sessions,
+            segments,
+            operations,
+            lanes,
+            offers,
+            rails,
+            ready,
+            actions,
+            config,
+            ..
+        } = self;
         let session = sessions.at_mut(slot as usize)?;
-        Some((session, Cx { slot, segments, operations, lanes, rails, ready, actions, config }))
+        Some((
+            session,
+            Cx { slot, segments, operations, lanes, offers, rails, ready, actions, config },
+        ))
     }
 
     /// Calls `call` with the session in a slot, and what its methods use. `None`: the slot is

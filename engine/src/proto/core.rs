@@ -197,8 +197,6 @@ pub(crate) struct Core {
     /// Counters of hints.
     pub(super) hinted: super::hint::Hinted,
     pub(super) offers: super::offers::Offers,
-    pub(super) reserved_bytes: u64,
-    pub(super) reserved_envelopes: u64,
 }
 
 impl Core {
@@ -242,8 +240,6 @@ impl Core {
             counters: CoreCounters::default(),
             hinted: super::hint::Hinted::default(),
             offers: super::offers::Offers::default(),
-            reserved_bytes: 0,
-            reserved_envelopes: 0,
             config,
         }
     }
@@ -254,16 +250,11 @@ impl Core {
         self.hellos
     }
 
-    /// Returns the byte credit of sessions, and of unexpected messages of closed ones.
+    /// Returns the envelopes and bytes of the windows of sessions, and of unexpected messages of
+    /// closed ones.
     #[cfg(any(test, feature = "sim"))]
-    pub(crate) fn reserved_bytes(&self) -> u64 {
-        self.reserved_bytes
-    }
-
-    /// Returns the envelope credit, as [`Self::reserved_bytes`].
-    #[cfg(any(test, feature = "sim"))]
-    pub(crate) fn reserved_envelopes(&self) -> u64 {
-        self.reserved_envelopes
+    pub(crate) fn reserved(&self) -> (u64, u64) {
+        self.offers.reserved()
     }
 
     // ---- Incoming bytes ----
@@ -348,13 +339,13 @@ impl Core {
         let is_same = |session: &Session| session.epoch == message.epoch || planted!(ForgetEpoch);
         if session.is_some_and(is_same) {
             self.with(message.session, |it, mut cx| it.return_credit(&mut cx, payload_bytes));
-            if self.has_grown(message.session) {
+            let session = self.sessions.at(message.session as usize);
+            if session.is_some_and(|session| session.has_grown(&self.config)) {
                 self.shrink_windows(message.session);
             }
         } else {
             // Its session is closed, but its memory was counted until now.
-            self.reserved_envelopes -= 1;
-            self.reserved_bytes -= payload_bytes as u64;
+            self.offers.release(1, payload_bytes as u64);
             self.extend_others();
         }
     }
@@ -369,12 +360,6 @@ impl Core {
     #[inline]
     pub(crate) fn clean(&mut self, session: u32) {
         self.ready.take_if_latest(session, Work::Flush);
-    }
-
-    /// Marks a lane that may have a chunk for the driver.
-    #[inline]
-    pub(crate) fn mark_runnable(&mut self, lane: Id) {
-        self.lanes.mark_runnable(lane);
     }
 
     /// Removes and returns the next lane that may have a chunk for the driver

@@ -1,6 +1,6 @@
-//! Windows announced in hellos and replies in progress. A peer may use an announced window as soon
-//! as the session is established, so it counts as reserved from then on: of many peers that connect
-//! at once each gets a share of the remainder.
+//! The windows of sessions, and those announced in hellos and replies in progress. A peer may use an
+//! announced window as soon as the session is established, so it counts as reserved from then on: of
+//! many peers that connect at once each gets a share of the remainder.
 //!
 //! An engine is offered one window, however many hellos it sends: replays reserve nothing.
 
@@ -9,6 +9,8 @@ use std::collections::HashMap;
 use super::core::{Config, Core, ENVELOPES_MIN};
 use super::credit::{ReceiveCredit, WINDOW_MAX};
 use super::session::{Limits, Session};
+use crate::proto::context::Cx;
+use crate::proto::ready::Work;
 
 /// The window offered to one engine.
 #[derive(Clone, Copy, Debug)]
@@ -18,9 +20,12 @@ struct Offer {
     holders: u32,
 }
 
-/// Announced windows; see the module.
+/// Windows of sessions, and announced ones; see the module.
 #[derive(Debug, Default)]
 pub(super) struct Offers {
+    /// Envelopes and bytes of the windows of sessions, and of unexpected messages of closed ones.
+    reserved_envelopes: u64,
+    reserved_bytes: u64,
     by_engine: HashMap<u64, Offer>,
     envelopes: u64,
     bytes: u64,
@@ -44,8 +49,7 @@ impl Offers {
     /// Without byte credit, payloads stay with the sender. Returns `true` if the limits are to be
     /// announced.
     ///
-    /// `session`: its slot, and its engine; `windows`, and `reserved` of all sessions: of
-    /// envelopes, and of bytes.
+    /// `session`: its slot, and its engine; `windows`: of envelopes, and of bytes.
     ///
     /// RR-CREDIT-5.
     #[inline]
@@ -53,11 +57,9 @@ impl Offers {
         &mut self,
         session: (u32, u64),
         windows: [&mut ReceiveCredit; 2],
-        reserved: [&mut u64; 2],
         config: &Config,
     ) -> bool {
-        windows.iter().any(|credit| is_low(credit))
-            && self.double_windows(session, windows, reserved, config)
+        windows.iter().any(|credit| is_low(credit)) && self.double_windows(session, windows, config)
     }
 
     #[cold]
@@ -65,17 +67,16 @@ impl Offers {
         &mut self,
         (slot, engine): (u32, u64),
         [envelopes, bytes]: [&mut ReceiveCredit; 2],
-        [reserved_envelopes, reserved_bytes]: [&mut u64; 2],
         config: &Config,
     ) -> bool {
         let total = config.unexpected_messages;
-        let taken = *reserved_envelopes + self.envelopes;
+        let taken = self.reserved_envelopes + self.envelopes;
         let more_envelopes = extend(envelopes, total, taken, config.envelope_credits);
-        *reserved_envelopes += u64::from(more_envelopes);
+        self.reserved_envelopes += u64::from(more_envelopes);
         let total_bytes = config.unexpected_bytes;
-        let taken = *reserved_bytes + self.bytes;
+        let taken = self.reserved_bytes + self.bytes;
         let more_bytes = extend(bytes, total_bytes, taken, config.eager_credit_bytes);
-        *reserved_bytes += u64::from(more_bytes);
+        self.reserved_bytes += u64::from(more_bytes);
         if is_low(envelopes) || is_low(bytes) {
             self.note_low(slot);
         }
@@ -91,6 +92,89 @@ impl Offers {
             }
         }
         more_envelopes + more_bytes > 0
+    }
+
+    /// Reserves the windows of a session that begins.
+    pub(super) fn reserve(&mut self, ours: Limits) {
+        self.reserved_envelopes += u64::from(ours.envelope_limit);
+        self.reserved_bytes += u64::from(ours.byte_limit);
+    }
+
+    /// Releases windows, or parts of them: so many envelopes, and bytes.
+    pub(super) fn release(&mut self, envelopes: u64, bytes: u64) {
+        self.reserved_envelopes -= envelopes;
+        self.reserved_bytes -= bytes;
+    }
+
+    /// Returns the reserved envelopes and bytes.
+    #[cfg(any(test, feature = "sim"))]
+    pub(crate) fn reserved(&self) -> (u64, u64) {
+        (self.reserved_envelopes, self.reserved_bytes)
+    }
+
+    /// Returns whether a window may grow, as far as the totals are concerned.
+    fn has_free(&self, config: &Config) -> bool {
+        self.reserved_envelopes + self.envelopes < config.unexpected_messages
+            || self.reserved_bytes + self.bytes < config.unexpected_bytes
+    }
+
+    /// Returns the limits offered to a new peer.
+    fn limits(&self, config: &Config, id: u64) -> Limits {
+        let share = |per_peer: u32, total: u64, given: u64, least: u32| -> u32 {
+            // An eighth of the remainder: many peers get some, few peers get plenty.
+            let left = total.saturating_sub(given) / 8;
+            u32::try_from(left).unwrap_or(u32::MAX).min(per_peer).max(least)
+        };
+        Limits {
+            session: id,
+            envelope_limit: share(
+                config.envelope_credits,
+                config.unexpected_messages,
+                self.reserved_envelopes + self.envelopes,
+                ENVELOPES_MIN.min(config.envelope_credits),
+            ),
+            byte_limit: share(
+                config.eager_credit_bytes,
+                config.unexpected_bytes,
+                self.reserved_bytes + self.bytes,
+                0,
+            ),
+            eager_limit: config.eager_limit,
+            checksum: config.checksum,
+            bulk_in_datagrams: config.bulk_in_datagrams,
+            answers: config.answers,
+            process_status: config.process_status,
+        }
+    }
+
+    /// Makes an offer, or extends one, as [`Core::offer_to`] does.
+    fn make(&mut self, config: &Config, engine: u64, id: u64) -> Limits {
+        if let Some(offer) = self.by_engine.get_mut(&engine) {
+            offer.holders += 1;
+            return Limits { session: id, ..offer.limits };
+        }
+        let limits = self.limits(config, id);
+        if planted!(ForgetOffers) {
+            return limits;
+        }
+        self.envelopes += u64::from(limits.envelope_limit);
+        self.bytes += u64::from(limits.byte_limit);
+        self.by_engine.insert(engine, Offer { limits, holders: 1 });
+        limits
+    }
+
+    /// Ends an offer, but what it took is not free before the windows of its session are reserved.
+    /// Returns whether it has taken something.
+    pub(super) fn take(&mut self, engine: u64) -> bool {
+        let Some(offer) = self.by_engine.get_mut(&engine) else { return false };
+        offer.holders -= 1;
+        if offer.holders > 0 {
+            return false;
+        }
+        self.envelopes -= u64::from(offer.limits.envelope_limit);
+        self.bytes -= u64::from(offer.limits.byte_limit);
+        self.by_engine.remove(&engine);
+        true
     }
 
     /// Notes a session with a low window: [`Core::extend_others`] extends it.
@@ -117,45 +201,64 @@ fn extend(credit: &mut ReceiveCredit, total: u64, taken: u64, least: u32) -> u32
     more
 }
 
+impl Session {
+    /// Extends the windows, if need be, after an unexpected message has come.
+    #[inline]
+    pub(super) fn extend_windows(&mut self, cx: &mut Cx<'_>) {
+        let windows = [&mut self.envelopes, &mut self.bytes];
+        if cx.offers.extend_windows((cx.slot, self.engine), windows, cx.config) {
+            cx.add_work(Work::Flush);
+        }
+    }
+
+    /// Returns whether a window is longer than one without unexpected messages.
+    #[inline]
+    pub(super) fn has_grown(&self, config: &Config) -> bool {
+        let (envelopes, bytes) = least_windows(config);
+        self.envelopes.window() > envelopes || self.bytes.window() > bytes
+    }
+
+    /// Shrinks the windows after unexpected messages were received: what they have grown by is
+    /// free again. Returns whether that is anything.
+    ///
+    /// RR-CREDIT-5.
+    fn shrink_windows(&mut self, cx: &mut Cx<'_>) -> bool {
+        let least = least_windows(cx.config);
+        let envelopes = self.envelopes.shrink(least.0);
+        let bytes = self.bytes.shrink(least.1);
+        cx.offers.release(envelopes.into(), bytes.into());
+        envelopes + bytes > 0
+    }
+
+    /// Notes the windows of the session, which begins: what others return may extend them.
+    pub(super) fn note_windows(&self, cx: &mut Cx<'_>) {
+        if is_low(&self.envelopes) || is_low(&self.bytes) {
+            cx.offers.note_low(cx.slot);
+        }
+    }
+}
+
+/// Returns the longest windows with which sessions begin, of envelopes and of bytes: that of the
+/// session with this engine itself has space for the longest eager message.
+fn least_windows(config: &Config) -> (u32, u32) {
+    let envelopes = config.envelope_credits.max(ENVELOPES_MIN);
+    (envelopes, config.eager_credit_bytes.max(config.eager_limit))
+}
+
 impl Core {
     /// Returns the limits to announce to an engine in a hello or a reply, for a session with id
     /// `id`. They are reserved until [`Self::end_offer`], once for each call of this.
     ///
     /// RR-CREDIT-4.
     pub(crate) fn offer_to(&mut self, engine: u64, id: u64) -> Limits {
-        if let Some(offer) = self.offers.by_engine.get_mut(&engine) {
-            offer.holders += 1;
-            return Limits { session: id, ..offer.limits };
-        }
-        let limits = self.offer(id);
-        if planted!(ForgetOffers) {
-            return limits;
-        }
-        self.offers.envelopes += u64::from(limits.envelope_limit);
-        self.offers.bytes += u64::from(limits.byte_limit);
-        self.offers.by_engine.insert(engine, Offer { limits, holders: 1 });
-        limits
+        self.offers.make(&self.config, engine, id)
     }
 
     /// Ends the offer of a connection that became a session, or failed.
     pub(crate) fn end_offer(&mut self, engine: u64) {
-        if self.take_offer(engine) {
+        if self.offers.take(engine) {
             self.extend_others();
         }
-    }
-
-    /// The offer is over, but what it took is not free before the windows of its session are
-    /// reserved. Whether it has taken something.
-    pub(super) fn take_offer(&mut self, engine: u64) -> bool {
-        let Some(offer) = self.offers.by_engine.get_mut(&engine) else { return false };
-        offer.holders -= 1;
-        if offer.holders > 0 {
-            return false;
-        }
-        self.offers.envelopes -= u64::from(offer.limits.envelope_limit);
-        self.offers.bytes -= u64::from(offer.limits.byte_limit);
-        self.offers.by_engine.remove(&engine);
-        true
     }
 
     /// Returns the limits to announce in this engine's hello to the peer of a session. They are
@@ -184,32 +287,7 @@ impl Core {
 
     /// Returns the limits offered to a new peer.
     pub(crate) fn offer(&self, id: u64) -> Limits {
-        let share = |per_peer: u32, total: u64, given: u64, least: u32| -> u32 {
-            // An eighth of the remainder: many peers get some, few peers get plenty.
-            let left = total.saturating_sub(given) / 8;
-            u32::try_from(left).unwrap_or(u32::MAX).min(per_peer).max(least)
-        };
-        let config = &self.config;
-        Limits {
-            session: id,
-            envelope_limit: share(
-                config.envelope_credits,
-                config.unexpected_messages,
-                self.reserved_envelopes + self.offers.envelopes,
-                ENVELOPES_MIN.min(config.envelope_credits),
-            ),
-            byte_limit: share(
-                config.eager_credit_bytes,
-                config.unexpected_bytes,
-                self.reserved_bytes + self.offers.bytes,
-                0,
-            ),
-            eager_limit: config.eager_limit,
-            checksum: config.checksum,
-            bulk_in_datagrams: config.bulk_in_datagrams,
-            answers: config.answers,
-            process_status: config.process_status,
-        }
+        self.offers.limits(&self.config, id)
     }
 
     /// Sets whether a thread answers for the engine while its owner computes; hellos announce it.
@@ -217,57 +295,11 @@ impl Core {
         self.config.answers = answers;
     }
 
-    /// An unexpected message of a session has come: its windows are extended if need be.
-    #[inline]
-    pub(super) fn extend_windows(&mut self, slot: u32) {
-        let Some(session) = self.sessions.at_mut(slot as usize) else { return };
-        let windows = [&mut session.envelopes, &mut session.bytes];
-        let reserved = [&mut self.reserved_envelopes, &mut self.reserved_bytes];
-        let session = (slot, session.engine);
-        if self.offers.extend_windows(session, windows, reserved, &self.config) {
-            self.mark_dirty(slot);
-        }
-    }
-
-    /// Shrinks the windows of a session whose unexpected messages are received: what they have
-    /// grown by is free again.
-    ///
-    /// RR-CREDIT-5.
+    /// Shrinks the windows of a session whose unexpected messages are received.
     #[cold]
     pub(super) fn shrink_windows(&mut self, slot: u32) {
-        let least = self.least_windows();
-        let Some(session) = self.sessions.at_mut(slot as usize) else { return };
-        let envelopes = session.envelopes.shrink(least.0);
-        let bytes = session.bytes.shrink(least.1);
-        self.reserved_envelopes -= u64::from(envelopes);
-        self.reserved_bytes -= u64::from(bytes);
-        if envelopes + bytes > 0 {
+        if self.with(slot, |it, mut cx| it.shrink_windows(&mut cx)) == Some(true) {
             self.extend_others();
-        }
-    }
-
-    /// Returns whether a window of a session is longer than one without unexpected messages.
-    #[inline]
-    pub(super) fn has_grown(&self, slot: u32) -> bool {
-        let (envelopes, bytes) = self.least_windows();
-        self.sessions.at(slot as usize).is_some_and(|session| {
-            session.envelopes.window() > envelopes || session.bytes.window() > bytes
-        })
-    }
-
-    /// Returns the longest windows with which sessions begin, of envelopes and of bytes: that of
-    /// the session with this engine itself has space for the longest eager message.
-    fn least_windows(&self) -> (u32, u32) {
-        let config = &self.config;
-        let envelopes = config.envelope_credits.max(ENVELOPES_MIN);
-        (envelopes, config.eager_credit_bytes.max(config.eager_limit))
-    }
-
-    /// Notes the windows of a session that begins: what others return may extend them.
-    pub(super) fn note_windows(&mut self, slot: u32) {
-        let Some(session) = self.sessions.at(slot as usize) else { return };
-        if is_low(&session.envelopes) || is_low(&session.bytes) {
-            self.offers.note_low(slot);
         }
     }
 
@@ -282,24 +314,19 @@ impl Core {
         let mut low = std::mem::take(&mut self.offers.low);
         let mut visited = 0;
         while let Some(&slot) = low.get(visited)
-            && self.has_free_windows()
+            && self.offers.has_free(&self.config)
         {
             visited += 1;
-            if self.sessions.at(slot as usize).is_some_and(Session::is_connected) {
-                self.extend_windows(slot);
+            if let Some((session, mut cx)) = self.enter(slot)
+                && session.is_connected()
+            {
+                session.extend_windows(&mut cx);
             }
         }
         // Those of the visited that still are low have been noted again, and come first.
         self.offers.has_met_bound |= visited < low.len();
         low.splice(..visited, self.offers.low.drain(..));
         self.offers.low = low;
-    }
-
-    /// Returns whether a window may grow, as far as the totals are concerned.
-    fn has_free_windows(&self) -> bool {
-        let config = &self.config;
-        self.reserved_envelopes + self.offers.envelopes < config.unexpected_messages
-            || self.reserved_bytes + self.offers.bytes < config.unexpected_bytes
     }
 
     /// Returns the sessions that [`Self::extend_others`] visits.
@@ -340,18 +367,18 @@ mod tests {
         let config = Config { unexpected_messages: TOTAL, ..Config::for_tests() };
         let mut core = Core::new(1, config.clone());
         let mut windows = [ReceiveCredit::new(64, 1), ReceiveCredit::new(0, 1)];
-        let [mut envelopes, mut bytes] = [64, 0];
+        core.offers.reserved_envelopes = 64;
         let mut arrived = 0;
         while arrived < TOTAL && windows[0].handle_arrival(1) {
             arrived += 1;
             let [first, second] = &mut windows;
-            let reserved = [&mut envelopes, &mut bytes];
-            if core.offers.extend_windows((0, 2), [first, second], reserved, &config) {
+            if core.offers.extend_windows((0, 2), [first, second], &config) {
                 for credit in &mut windows {
                     credit.announce();
                 }
             }
         }
+        let (envelopes, bytes) = core.reserved();
         assert_eq!((arrived, envelopes), (TOTAL / SHARE, TOTAL / SHARE));
         assert!(bytes > 0, "a window that was empty grows, too");
         assert!(core.offers.has_met_bound);

@@ -336,7 +336,7 @@ impl Core {
 
     fn end_admission(&mut self, admission: Admission) {
         let Admission { engine, epoch, answered, .. } = admission;
-        self.take_offer(engine);
+        self.offers.take(engine);
         let reservation = SlotReservation { engine, epoch, answered };
         if let Some(at) = self.reserved_slots.iter().position(|&other| other == reservation) {
             self.reserved_slots.swap_remove(at);
@@ -359,17 +359,11 @@ impl Core {
         let Some(known) = self.sessions.at_mut(session as usize) else { return };
         known.establish(ours, theirs, Some(keys), self.config.advised_from());
         self.with(session, |it, cx| it.begin_segments(cx, false));
-        self.reserve(ours);
-        self.note_windows(session);
+        self.offers.reserve(ours);
+        self.with(session, |it, mut cx| it.note_windows(&mut cx));
         self.end_own_offer(session);
         self.ready.add(session, Work::Stage);
         self.actions.push_back(Action::Established { session });
-    }
-
-    /// Reserves the windows of a session out of the total limits.
-    pub(super) fn reserve(&mut self, ours: Limits) {
-        self.reserved_envelopes += u64::from(ours.envelope_limit);
-        self.reserved_bytes += u64::from(ours.byte_limit);
     }
 
     /// Executes the step of a connection.

@@ -92,6 +92,25 @@ impl Places {
     }
 }
 
+impl Session {
+    /// Returns whether it waits for nothing: no operation, and no attempt to connect.
+    fn waits_for_nothing(&self) -> bool {
+        self.waiting.is_empty() && matches!(self.connection.phase(), Phase::Closed | Phase::Failed)
+    }
+
+    /// Returns whether it resolves this address, and the engine that answers there is to be the
+    /// peer.
+    pub(crate) fn is_of_place(&self, answering: &Locators) -> bool {
+        self.place.as_deref().is_some_and(|&place| listens_at(answering, place))
+    }
+
+    /// Returns the index of the remote endpoint that a listener address refers to.
+    fn first_remote(&self) -> Option<u32> {
+        let known = self.remotes.get(usize::from(FIRST));
+        known.copied().filter(|&remote| remote != u32::MAX)
+    }
+}
+
 impl Core {
     /// The place of a session, or none.
     fn set_place(&mut self, slot: u32, place: Option<Box<SocketAddr>>) {
@@ -151,14 +170,6 @@ impl Core {
         Some(slot)
     }
 
-    /// Whether a session waits for nothing: no operation, and no attempt to connect.
-    fn session_is_idle(&self, slot: u32) -> bool {
-        self.sessions.at(slot as usize).is_some_and(|session| {
-            session.waiting.is_empty()
-                && matches!(session.connection.phase(), Phase::Closed | Phase::Failed)
-        })
-    }
-
     /// Lets the session of an engine take over a listener address that is being resolved: the
     /// remote endpoint of the address becomes the first one of that engine, so that its messages
     /// arrive from the handle that the user has. `is_connecting`: the session is about to be
@@ -174,8 +185,9 @@ impl Core {
         let at_its_places = locators.iter().flat_map(|own| slots_at(&self.places.of, own));
         let asks = |asking: &u32| {
             self.places.note_look();
-            self.sessions.at(*asking as usize).is_some_and(|session| session.engine == 0)
-                && (is_connecting || self.session_is_idle(*asking))
+            self.sessions.at(*asking as usize).is_some_and(|session| {
+                session.engine == 0 && (is_connecting || session.waits_for_nothing())
+            })
         };
         // Of several the one with the lowest slot.
         let Some(asking) = at_its_places.filter(asks).min() else { return };
@@ -185,13 +197,6 @@ impl Core {
         self.move_remote(remote, asking, slot);
         self.give_place_up(asking);
         self.set_place(slot, place);
-    }
-
-    /// Returns whether this is the address that a session resolves, and the engine that answers
-    /// there is to be the peer.
-    pub(crate) fn is_of_place(&self, slot: u32, answering: &Locators) -> bool {
-        let place = self.sessions.at(slot as usize).and_then(|session| session.place.as_deref());
-        place.is_some_and(|&place| listens_at(answering, place))
     }
 
     /// Makes `engine` the peer of a session that resolves its address, after an authenticated reply
@@ -234,10 +239,9 @@ impl Core {
         }
     }
 
-    /// Returns the index of the remote endpoint that a listener address refers to.
+    /// Returns the index of the remote endpoint that the listener address of a session refers to.
     fn remote_at(&self, slot: u32) -> Option<u32> {
-        let known = self.sessions.at(slot as usize)?.remotes.get(usize::from(FIRST));
-        known.copied().filter(|&remote| remote != u32::MAX)
+        self.sessions.at(slot as usize)?.first_remote()
     }
 
     /// Moves a remote endpoint, and the operations with it, to another session.

@@ -269,7 +269,7 @@ impl Core {
     /// Notes that a message waits for its receive, or for the connection manager.
     pub(super) fn note_unexpected(&mut self, slot: u32, context: u64) {
         self.counters.unexpected_messages += 1;
-        self.extend_windows(slot);
+        self.with(slot, |it, mut cx| it.extend_windows(&mut cx));
         if context == REQUESTS && self.actions.back() != Some(&Action::Requests) {
             self.actions.push_back(Action::Requests);
         }

@@ -28,6 +28,7 @@ use super::session::{ControlFrame, Session};
 use super::table::Id;
 use crate::proto::context::Cx;
 use crate::proto::lanes::Lanes;
+use crate::proto::rails::shares::RailUse;
 use crate::proto::ready::Work;
 use crate::wire::chunk::CHUNK_HEADER_BYTES;
 use crate::wire::data::DATAGRAM_LANE;
@@ -157,7 +158,8 @@ impl Core {
             self.serve_starved(now_ns);
         }
         if self.ready.len(Work::Grant) > 0 {
-            self.refresh_shares(now_ns);
+            let Self { sessions, lanes, rails, shares, .. } = &mut *self;
+            shares.refresh(RailUse { sessions, lanes, rails }, now_ns);
         }
         while let Some(slot) = self.ready.take(Work::Grant) {
             let session = self.sessions.at(slot as usize);
@@ -233,7 +235,7 @@ impl Core {
             bulk.incoming_bytes += u64::from(length);
             bulk.used_ns = now_ns;
             let number = bulk.number;
-            self.mark_runnable(lane);
+            self.lanes.mark_runnable(lane);
             let grant = Grant {
                 kind: frame::KIND_GRANT,
                 eager_class,
@@ -267,7 +269,8 @@ impl Core {
         // Several sessions share the window, and a long chunk would use all of it.
         let share = (self.config.datagram_window_bytes / 8).max(SHARE_MIN);
         let chunk_bytes = u64::from(chunk_bytes).min(share);
-        if !self.may_pull(slot, chunk_bytes, horizon) {
+        let Some((session, mut cx)) = self.enter(slot) else { return false };
+        if !session.may_pull(&mut cx, chunk_bytes, horizon) {
             return false;
         }
         let Some(session) = self.sessions.at_mut(slot as usize) else { return false };
@@ -278,7 +281,8 @@ impl Core {
         let found = self.operations.get(id).map(|operation| &operation.state);
         if let Some(OperationState::Pulling(pulling)) = found {
             let send_operation = pulling.send_operation;
-            self.pull_by_datagram(slot, id, send_operation, (offset, length));
+            let range = (offset, length);
+            self.with(slot, |it, mut cx| it.pull_by_datagram(&mut cx, id, send_operation, range));
         }
         true
     }
@@ -340,13 +344,13 @@ impl Core {
                     session.rails.handle_arrival(path, length, rate);
                     sent_sum = checksum.filter(|_| has_checksums);
                     session.handle_chunk_time(was_idle, &rate, effects.copy_speed());
+                    self.shares.note_chunk(session, path as u8, arrival, now_ns);
                 }
-                self.note_chunk_of_rail(slot, path as u8, arrival, now_ns);
                 if is_first {
                     self.note_lanes_in_use(lane);
                 }
                 self.mark_granting(slot);
-                self.mark_runnable(lane);
+                self.lanes.mark_runnable(lane);
             }
         }
         let is_lane_gone = self.lanes.get(lane).is_none();
@@ -489,7 +493,7 @@ impl Core {
             // In datagrams it may have been sent before the peer lost the lane and requested one.
             session.lanes_wanted &= session.has_datagrams() && number < session.wanted_before_lane;
         }
-        self.mark_runnable(lane);
+        self.lanes.mark_runnable(lane);
         Ok(())
     }
 
@@ -538,7 +542,7 @@ impl Core {
             if is_first {
                 self.note_lanes_in_use(lane);
             }
-            self.mark_runnable(lane);
+            self.lanes.mark_runnable(lane);
         }
     }
 

@@ -108,13 +108,6 @@ impl Session {
 }
 
 impl Core {
-    /// Returns the longest message that is sent eagerly to a session's peer, in bytes. `None`: it
-    /// is not connected.
-    pub(crate) fn eager_limit_of(&self, slot: u32) -> Option<u64> {
-        let session = self.sessions.at(slot as usize).filter(|session| session.is_connected())?;
-        Some(u64::from(session.eager_limit_now(&self.config)))
-    }
-
     /// Returns the session of a peer that can be sent to. After reporting a refusal, call
     /// [`Self::note_reported`].
     #[inline]

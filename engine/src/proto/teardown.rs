@@ -119,8 +119,7 @@ impl Core {
         let Some(session) = self.sessions.at_mut(slot as usize) else { return };
         session.epoch = session.epoch.wrapping_add(1);
         let unused = |credit: &ReceiveCredit| u64::from(credit.window() - credit.held());
-        self.reserved_envelopes -= unused(&session.envelopes);
-        self.reserved_bytes -= unused(&session.bytes);
+        self.offers.release(unused(&session.envelopes), unused(&session.bytes));
         self.extend_others();
     }
 

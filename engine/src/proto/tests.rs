@@ -412,7 +412,7 @@ fn dropped_messages_return_their_credit() {
     assert!(bench.deliver(&eager(0, 1501, 0)).is_err());
     let failure = PeerFailure::Protocol("it lies".into());
     bench.core.fail_session(bench.slot, failure, &mut bench.results);
-    assert_eq!((bench.core.reserved_envelopes, bench.core.reserved_bytes), (0, 0));
+    assert_eq!(bench.core.reserved(), (0, 0));
 }
 
 /// RR-CREDIT-3

@@ -25,14 +25,14 @@ impl Run {
         let Some(engine) = self.world.look(host) else { return Ok(()) };
         let core = &engine.state.core;
         let (held, _) = core.unexpected().held_bytes();
-        let bound = 2 * core.reserved_bytes() + PAYLOAD_BYTES_MIN * core.reserved_envelopes();
+        let bound = 2 * core.reserved().1 + PAYLOAD_BYTES_MIN * core.reserved().0;
         if held as u64 > bound {
             return Err(format!("{held} bytes of unexpected messages, {bound} are the bound"));
         }
         let least = (core.config().sessions_max as u64 + 1) * u64::from(ENVELOPES_MIN);
         let own = u64::from(core.config().eager_limit);
-        if core.reserved_envelopes() > core.config().unexpected_messages + least
-            || core.reserved_bytes() > core.config().unexpected_bytes + own
+        if core.reserved().0 > core.config().unexpected_messages + least
+            || core.reserved().1 > core.config().unexpected_bytes + own
         {
             return Err("windows for more unexpected messages than the settings allow".into());
         }
@@ -259,7 +259,7 @@ fn check_all_but(engine: &Engine, is_dead: impl Fn(u64) -> bool) -> Result<(), S
     if core.offers_open() > trying + engine.state.handshakes_pending {
         return fail("windows are kept for sessions that are not being made");
     }
-    if (envelopes, bytes) != (core.reserved_envelopes(), core.reserved_bytes()) {
+    if (envelopes, bytes) != core.reserved() {
         return fail("windows are reserved that no session has");
     }
     Ok(())

@@ -16,16 +16,19 @@ fn address_resolves_to_the_current_engine() {
     let peer = core.insert_peer(0, place(), 0).unwrap();
     assert_eq!(core.insert_peer(0, place(), 0), Some(peer));
     let asks = core.remotes.get(peer).unwrap().session;
-    assert!(core.is_of_place(asks, &place()) && core.by_engine.is_empty());
+    assert!(core.session(asks).unwrap().is_of_place(&place()) && core.by_engine.is_empty());
     let elsewhere = Locators::from("10.9.9.9:1".parse::<SocketAddr>().unwrap());
-    assert!(!core.is_of_place(asks, &elsewhere));
+    assert!(!core.session(asks).unwrap().is_of_place(&elsewhere));
     let mut before = asks;
     for engine in [THERE, THERE + 1] {
         core.adopt(before, engine, place(), 0, &mut NoEffects);
         let session = core.remotes.get(peer).unwrap().session;
         assert_eq!(core.session_of(engine), Some(session));
         assert_ne!(session, before);
-        assert!(!core.is_of_place(before, &place()) && core.is_of_place(session, &place()));
+        assert!(
+            !core.session(before).unwrap().is_of_place(&place())
+                && core.session(session).unwrap().is_of_place(&place())
+        );
         assert_eq!(core.insert_peer(0, place(), 0), Some(peer));
         assert_eq!(core.insert_peer(engine, place(), 0), Some(peer));
         assert_eq!(core.name_of(peer.index() as u32).unwrap().engine, engine);

@@ -221,7 +221,8 @@ impl Core {
             let lone = bulk.rate.lone_hoped_for(idle_until_ns);
             let pace = if bulk.rate.is_known() || lone == 0 { rate } else { lone.min(rate) };
             let (outstanding, latency_ns) = (bulk.incoming_bytes, bulk.rate.latency_ns());
-            let (is_refilling, share) = (bulk.is_refilling, self.share_of(session, bulk));
+            let (is_refilling, share) =
+                (bulk.is_refilling, self.shares.share_of(session, lanes, bulk));
             let round_trip_ns = path.round_trip_ns;
             let arrives_ns = bulk.incoming.front().map_or(now_ns, |first| first.granted_ns);
             let wait_ns = arrives_ns.saturating_add(round_trip_ns).saturating_sub(now_ns);

@@ -7,11 +7,12 @@
 //! trip's worth of the share and a margin.
 
 use super::super::bulk::BulkLane;
-use super::super::core::Core;
 use super::super::session::Session;
+use super::super::table::{Id, Table};
 use super::rate::Rate;
 use super::schedule::RATE_GUESS;
-use super::{bytes_per_s, rails_of};
+use super::{RailInfo, bytes_per_s, rails_of};
+use crate::proto::lanes::Lanes;
 
 /// Time for which shares remain unchanged, in nanoseconds.
 const REFRESH_NS: u64 = 500_000;
@@ -109,78 +110,17 @@ fn level<I: Iterator<Item = (Option<u64>, Weight)>>(
     level
 }
 
-impl Core {
-    /// Notes a chunk of `length` bytes, granted at `granted_ns`, that arrived on the path at `at`
-    /// of a session.
-    pub(crate) fn note_chunk_of_rail(
-        &mut self,
-        slot: u32,
-        at: u8,
-        (length, granted_ns): (u32, u64),
-        now_ns: u64,
-    ) {
-        let Some(session) = self.sessions.at(slot as usize) else { return };
-        let Some(path) = session.rails.paths.get(usize::from(at)) else { return };
-        let (initiators, acceptors) = rails_of(path.number);
-        let rail = if session.connection.is_initiator() { initiators } else { acceptors };
-        let rails = &mut self.shares.rails;
-        if rails.len() <= usize::from(rail) {
-            rails.resize_with(usize::from(rail) + 1, Incoming::default);
-        }
-        rails[usize::from(rail)].rate.handle_arrival(u64::from(length), granted_ns, now_ns);
-    }
+/// What shares depend on: the sessions of an engine, their lanes, and its rails.
+#[derive(Clone, Copy)]
+pub(crate) struct RailUse<'a> {
+    pub(crate) sessions: &'a Table<Session>,
+    pub(crate) lanes: &'a Lanes,
+    pub(crate) rails: &'a [RailInfo],
+}
 
-    /// Splits rails among the peers that are pulled from now, if the last split is old.
-    pub(crate) fn refresh_shares(&mut self, now_ns: u64) {
-        if now_ns < self.shares.until_ns {
-            return;
-        }
-        self.shares.until_ns = now_ns + REFRESH_NS;
-        let mut shares = std::mem::take(&mut self.shares.rails);
-        for (rail, known) in shares.iter_mut().enumerate() {
-            *known = self.split(rail, *known, now_ns);
-        }
-        self.shares.rails = shares;
-    }
-
-    /// Returns the rail with the current share of each peer.
-    fn split(&self, rail: usize, known: Incoming, now_ns: u64) -> Incoming {
-        let mut peers = Weight::default();
-        let mut latency_ns = u64::MAX;
-        for (lane, weight) in self.pulled_from(rail) {
-            peers.0 += weight.0;
-            if lane.rate.latency_ns() > 0 {
-                latency_ns = latency_ns.min(lane.rate.latency_ns());
-            }
-        }
-        let latency_ns = if latency_ns == u64::MAX { 0 } else { latency_ns };
-        let mut split = Incoming { peers, latency_ns, ..known };
-        if !peers.are_several() {
-            return split;
-        }
-        let rate = self.rate_of_rail(rail, known.rate, now_ns);
-        let wishes = || {
-            self.pulled_from(rail).map(|(lane, weight)| {
-                let known = lane.rate.bytes_per_s();
-                ((known > 0).then_some(known + known / 4), weight)
-            })
-        };
-        split.level = level(rate, peers, wishes);
-        split
-    }
-
-    /// Returns the expected rate of a rail, in bytes per second.
-    fn rate_of_rail(&self, rail: usize, measured: Rate, now_ns: u64) -> u64 {
-        let speed = self.rails.get(rail).map_or(0, |rail| bytes_per_s(rail.speed_mbps));
-        match (measured.bytes_per_s(), speed) {
-            (0, 0) => RATE_GUESS,
-            (0, speed) => speed,
-            (known, _) => measured.hoped_for(now_ns).min(known.saturating_mul(GROWTH)),
-        }
-    }
-
+impl<'a> RailUse<'a> {
     /// Returns the lanes with outstanding or waiting grants on a rail, and the weight of each.
-    fn pulled_from(&self, rail: usize) -> impl Iterator<Item = (&BulkLane, Weight)> {
+    fn pulled_from(self, rail: usize) -> impl Iterator<Item = (&'a BulkLane, Weight)> {
         self.lanes.iter().filter_map(move |(_, lane)| {
             let session = self.sessions.at(lane.session as usize)?;
             let is_wanting = !session.pulls.is_empty() || !session.missing.is_empty();
@@ -188,25 +128,98 @@ impl Core {
             if !lane.is_ready || !is_pulled || rail_of(session, lane) != rail {
                 return None;
             }
-            Some((lane, self.weight_of(session, rail)))
+            Some((lane, weight_of(session, self.lanes, rail)))
         })
     }
 
-    /// Returns the weight of each lane of a peer on a rail.
-    fn weight_of(&self, session: &Session, rail: usize) -> Weight {
-        let is_there = |&&lane: &&crate::proto::table::Id| {
-            let lane = self.lanes.get(lane);
-            lane.is_some_and(|lane| lane.is_ready && rail_of(session, lane) == rail)
+    /// Returns the expected rate of a rail, in bytes per second.
+    fn rate_of_rail(self, rail: usize, measured: Rate, now_ns: u64) -> u64 {
+        let speed = self.rails.get(rail).map_or(0, |rail| bytes_per_s(rail.speed_mbps));
+        match (measured.bytes_per_s(), speed) {
+            (0, 0) => RATE_GUESS,
+            (0, speed) => speed,
+            (known, _) => measured.hoped_for(now_ns).min(known.saturating_mul(GROWTH)),
+        }
+    }
+}
+
+/// Returns the weight of each lane of a peer on a rail.
+fn weight_of(session: &Session, lanes: &Lanes, rail: usize) -> Weight {
+    let is_there = |&&lane: &&Id| {
+        let lane = lanes.get(lane);
+        lane.is_some_and(|lane| lane.is_ready && rail_of(session, lane) == rail)
+    };
+    Weight::of_one_in(session.lanes.iter().filter(is_there).count() as u64)
+}
+
+impl Incoming {
+    /// Splits a rail among the peers that are pulled from by it now.
+    fn split(&mut self, rail: usize, rail_use: RailUse<'_>, now_ns: u64) {
+        let mut peers = Weight::default();
+        let mut latency_ns = u64::MAX;
+        for (lane, weight) in rail_use.pulled_from(rail) {
+            peers.0 += weight.0;
+            if lane.rate.latency_ns() > 0 {
+                latency_ns = latency_ns.min(lane.rate.latency_ns());
+            }
+        }
+        self.latency_ns = if latency_ns == u64::MAX { 0 } else { latency_ns };
+        self.peers = peers;
+        if !peers.are_several() {
+            return;
+        }
+        let rate = rail_use.rate_of_rail(rail, self.rate, now_ns);
+        let wishes = || {
+            rail_use.pulled_from(rail).map(|(lane, weight)| {
+                let known = lane.rate.bytes_per_s();
+                ((known > 0).then_some(known + known / 4), weight)
+            })
         };
-        Weight::of_one_in(session.lanes.iter().filter(is_there).count() as u64)
+        self.level = level(rate, peers, wishes);
+    }
+}
+
+impl Shares {
+    /// Notes a chunk of `length` bytes, granted at `granted_ns`, that arrived on the path at `at`
+    /// of a session.
+    pub(crate) fn note_chunk(
+        &mut self,
+        session: &Session,
+        at: u8,
+        (length, granted_ns): (u32, u64),
+        now_ns: u64,
+    ) {
+        let Some(path) = session.rails.paths.get(usize::from(at)) else { return };
+        let (initiators, acceptors) = rails_of(path.number);
+        let rail = if session.connection.is_initiator() { initiators } else { acceptors };
+        if self.rails.len() <= usize::from(rail) {
+            self.rails.resize_with(usize::from(rail) + 1, Incoming::default);
+        }
+        self.rails[usize::from(rail)].rate.handle_arrival(u64::from(length), granted_ns, now_ns);
+    }
+
+    /// Splits rails among the peers that are pulled from now, if the last split is old.
+    pub(crate) fn refresh(&mut self, rail_use: RailUse<'_>, now_ns: u64) {
+        if now_ns < self.until_ns {
+            return;
+        }
+        self.until_ns = now_ns + REFRESH_NS;
+        for (rail, known) in self.rails.iter_mut().enumerate() {
+            known.split(rail, rail_use, now_ns);
+        }
     }
 
     /// Returns a lane's share of its rail; `None`: no other peer uses that.
-    pub(crate) fn share_of(&self, session: &Session, lane: &BulkLane) -> Option<Share> {
+    pub(crate) fn share_of(
+        &self,
+        session: &Session,
+        lanes: &Lanes,
+        lane: &BulkLane,
+    ) -> Option<Share> {
         let rail = rail_of(session, lane);
-        let known = self.shares.rails.get(rail).filter(|known| known.peers.are_several())?;
+        let known = self.rails.get(rail).filter(|known| known.peers.are_several())?;
         let path = session.rails.paths.get(usize::from(lane.path))?;
-        let fair = self.weight_of(session, rail).of(known.level);
+        let fair = weight_of(session, lanes, rail).of(known.level);
         let own = lane.rate.bytes_per_s();
         let rate = if own > 0 { fair.min(GROWTH * own) } else { fair };
         // Where no datagrams pass the lane's own delay is the only measure of the round trip.

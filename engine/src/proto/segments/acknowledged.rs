@@ -7,7 +7,9 @@ use super::super::table::Id;
 use super::Segments;
 use super::segment::{Place, SegmentBuffer};
 use super::window::is_before;
+use crate::proto::context::Cx;
 use crate::proto::ready::Work;
+use crate::proto::session::Session;
 
 impl Segments {
     /// Returns whether a peer that has received all frames before `ack` has those of a segment.
@@ -17,6 +19,34 @@ impl Segments {
         (!is_before(ack, segment.end_frame()) || planted!(ReleaseUnacked))
             && !is_before(self.next_frame, ack)
             && matches!(segment.place, Place::Flying | Place::Lost)
+    }
+}
+
+impl Session {
+    /// Removes a sent segment; [`Core::end_segment_of`] ends it.
+    pub(in crate::proto) fn take_segment(
+        &mut self,
+        cx: &mut Cx<'_>,
+        id: Id,
+    ) -> Option<Box<SegmentBuffer>> {
+        let segments = self.segments.as_deref_mut()?;
+        let pool = &mut cx.segments.pool;
+        let was_lost = pool.get(id).filter(|segment| segment.place == Place::Lost);
+        if let Some(is_long) = was_lost.map(|segment| segment.is_long) {
+            // An earlier packet arrived; the lost one may have been the only one with current
+            // credit.
+            let list = if is_long { &mut segments.long } else { &mut segments.lost };
+            list.unlink(pool, id);
+            segments.update_due |= !planted!(LoseLimits);
+        }
+        segments.outstanding.unlink(pool, id);
+        segments.advance_base(pool);
+        let segment = pool.take(id)?;
+        if segment.is_long {
+            segments.long_held -= 1;
+            segments.long_delivered += segment.bytes as u64;
+        }
+        Some(segment)
     }
 }
 
@@ -89,35 +119,10 @@ impl Core {
     }
 
     fn release_segment(&mut self, slot: u32, id: Id, effects: &mut impl Effects) {
-        if let Some(segment) = self.take_segment(slot, id) {
+        let segment = self.with(slot, |it, mut cx| it.take_segment(&mut cx, id)).flatten();
+        if let Some(segment) = segment {
             self.end_segment_of(slot, segment, effects);
         }
-    }
-
-    /// Removes a sent segment from its session; [`Self::end_segment_of`] ends it.
-    pub(in crate::proto) fn take_segment(
-        &mut self,
-        slot: u32,
-        id: Id,
-    ) -> Option<Box<SegmentBuffer>> {
-        let segments = self.sessions.at_mut(slot as usize)?.segments.as_deref_mut()?;
-        let pool = &mut self.segments.pool;
-        let was_lost = pool.get(id).filter(|segment| segment.place == Place::Lost);
-        if let Some(is_long) = was_lost.map(|segment| segment.is_long) {
-            // An earlier packet arrived; the lost one may have been the only one with current
-            // credit.
-            let list = if is_long { &mut segments.long } else { &mut segments.lost };
-            list.unlink(pool, id);
-            segments.update_due |= !planted!(LoseLimits);
-        }
-        segments.outstanding.unlink(pool, id);
-        segments.advance_base(pool);
-        let segment = pool.take(id)?;
-        if segment.is_long {
-            segments.long_held -= 1;
-            segments.long_delivered += segment.bytes as u64;
-        }
-        Some(segment)
     }
 
     /// Completes what waits for the acknowledgement of a segment, and keeps its memory for others.

@@ -30,6 +30,7 @@ use super::super::operations::Operations;
 use super::super::session::{ControlFrame, Session};
 use super::super::table::Id;
 use super::ranges::Ranges;
+use crate::proto::context::Cx;
 use crate::wire::data::{DATA_HEADER_BYTES, DATAGRAM_LANE};
 use crate::wire::{CHUNK_BYTES_MAX, Data, FrameError, Grant, frame};
 
@@ -127,28 +128,21 @@ impl Session {
     pub(in crate::proto) fn pulls_by_datagram(&self) -> bool {
         self.segments.as_deref().is_some_and(|segments| segments.bulk.is_some())
     }
-}
 
-impl Core {
-    /// Returns the bulk state of a session whose bulk data goes in datagrams.
-    fn bulk_of(&mut self, slot: u32) -> Option<&mut Bulk> {
-        let session = self.sessions.at_mut(slot as usize)?;
-        session.segments.as_deref_mut()?.bulk.as_deref_mut()
+    /// Returns the bulk state, if bulk data goes in datagrams.
+    fn bulk(&mut self) -> Option<&mut Bulk> {
+        self.segments.as_deref_mut()?.bulk.as_deref_mut()
     }
-
-    // ---- The receiver ----
 
     /// Returns whether one more grant of `chunk` bytes may be sent, with at most `horizon` bytes of
     /// the session outstanding; if not, the session is retried when it may. With nothing
     /// outstanding it always may: no session waits for the peer of another.
     ///
     /// RR-BULK-3.
-    pub(crate) fn may_pull(&mut self, slot: u32, chunk: u64, horizon: u64) -> bool {
-        let window = self.config.datagram_window_bytes;
-        let is_full = self.segments.pulls.bytes + chunk > window;
-        let session = self.sessions.at(slot as usize);
-        let is_first = session.is_some_and(|session| session.pulls.has_first());
-        let Some(bulk) = self.bulk_of(slot) else { return false };
+    pub(in crate::proto) fn may_pull(&mut self, cx: &mut Cx<'_>, chunk: u64, horizon: u64) -> bool {
+        let is_full = cx.segments.pulls.bytes + chunk > cx.config.datagram_window_bytes;
+        let is_first = self.pulls.has_first();
+        let Some(bulk) = self.bulk() else { return false };
         if bulk.pulled_bytes >= horizon.max(1) {
             return false;
         }
@@ -156,23 +150,23 @@ impl Core {
             return true;
         }
         if !std::mem::replace(&mut bulk.is_waiting, true) {
-            let waiting = &mut self.segments.pulls.waiting;
-            if is_first { waiting.push_front(slot) } else { waiting.push_back(slot) }
+            let waiting = &mut cx.segments.pulls.waiting;
+            if is_first { waiting.push_front(cx.slot) } else { waiting.push_back(cx.slot) }
         }
         false
     }
 
     /// Grants a range of the message that `id` receives.
-    pub(crate) fn pull_by_datagram(
+    pub(in crate::proto) fn pull_by_datagram(
         &mut self,
-        slot: u32,
+        cx: &mut Cx<'_>,
         id: Id,
         send_operation: u64,
         (offset, length): (u64, u32),
     ) {
-        let Some(bulk) = self.bulk_of(slot) else { return };
+        let Some(bulk) = self.bulk() else { return };
         bulk.pulled_bytes += u64::from(length);
-        self.segments.pulls.bytes += u64::from(length);
+        cx.segments.pulls.bytes += u64::from(length);
         let grant = Grant {
             kind: frame::KIND_GRANT,
             eager_class: 0,
@@ -184,17 +178,20 @@ impl Core {
             length: length.into(),
             chunk: 0.into(),
         };
-        self.push_control(slot, ControlFrame::Grant(grant));
+        self.send_control(cx, ControlFrame::Grant(grant));
     }
+}
 
+impl Core {
     /// Subtracts bytes that were granted and have arrived, or never will.
     fn note_pulled(&mut self, slot: u32, bytes: u64) {
-        let Some(bulk) = self.bulk_of(slot) else { return };
+        let Some(session) = self.sessions.at_mut(slot as usize) else { return };
+        let Some(bulk) = session.bulk() else { return };
         bulk.pulled_bytes -= bytes;
+        let is_pulling = !session.pulls.is_empty();
         self.segments.pulls.bytes -= bytes;
         self.wake_pulls();
-        let session = self.sessions.at(slot as usize);
-        if session.is_some_and(|session| !session.pulls.is_empty()) {
+        if is_pulling {
             self.mark_granting(slot);
         }
     }
@@ -205,7 +202,8 @@ impl Core {
             return;
         }
         if let Some(slot) = self.segments.pulls.waiting.pop_front() {
-            if let Some(bulk) = self.bulk_of(slot) {
+            let session = self.sessions.at_mut(slot as usize);
+            if let Some(bulk) = session.and_then(Session::bulk) {
                 bulk.is_waiting = false;
             }
             self.mark_granting(slot);
@@ -337,7 +335,8 @@ impl Core {
                 return Some(StagedData { operation, offset, room: segment.newest(length) });
             }
             self.segments.pulls.feeding.pop();
-            if let Some(bulk) = self.bulk_of(slot) {
+            let session = self.sessions.at_mut(slot as usize);
+            if let Some(bulk) = session.and_then(Session::bulk) {
                 bulk.is_feeding = false;
             }
         }

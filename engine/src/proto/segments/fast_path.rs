@@ -112,10 +112,9 @@ impl Core {
                     && session.bytes.handle_arrival(length as u32);
                 debug_assert!(is_charged, "credit was checked before");
                 matcher.insert_unexpected(&envelope, message.index() as u32);
-                let reserved = [&mut self.reserved_envelopes, &mut self.reserved_bytes];
                 let (named, config) = ((slot, session.engine), &self.config);
                 let windows = [&mut session.envelopes, &mut session.bytes];
-                is_extended |= self.offers.extend_windows(named, windows, reserved, config);
+                is_extended |= self.offers.extend_windows(named, windows, config);
                 self.counters.unexpected_messages += 1;
                 if context == REQUESTS {
                     self.actions.push_back(Action::Requests);

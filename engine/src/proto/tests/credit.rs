@@ -86,5 +86,5 @@ fn window_shrinks_as_the_messages_that_it_grew_for_are_received() {
         bench.receive(0);
         bench.transmit();
     }
-    assert_eq!((window(&bench), bench.core.reserved_envelopes), (16, 16));
+    assert_eq!((window(&bench), bench.core.reserved().0), (16, 16));
 }

@@ -466,7 +466,7 @@ fn closed_session_leaks_nothing() {
         net.set_links(&lossy(400_000, 5));
         let reserved = |net: &Net, engine: usize| {
             let core = &net.engines[engine].core;
-            (core.reserved_bytes, core.reserved_envelopes)
+            core.reserved()
         };
         for number in 0..20 {
             net.receive_of(flow(number % 3), 2000);
