@@ -4,7 +4,7 @@
 use zerocopy::IntoBytes;
 
 use crate::progress::clock;
-use crate::proto::matching::{Hasher, MatchEnvelope, Matcher, Receives, Selector};
+use crate::proto::matching::{Hasher, MatchEnvelope, Matcher, OperationSlots, Selector};
 use crate::proto::segments::segment::SegmentPool;
 use crate::proto::session::Session;
 use crate::proto::table::Id;
@@ -23,7 +23,7 @@ pub fn slow_clocks(times: u64) {
 /// A matcher, used as an endpoint uses it.
 pub struct Matching {
     matcher: Matcher,
-    receives: Receives,
+    receives: OperationSlots,
 }
 
 /// The outcome of a receive.
@@ -41,7 +41,7 @@ pub struct Waiting(Id);
 impl Matching {
     /// An empty matcher whose hash is keyed by `seed`.
     pub fn new(seed: u64) -> Self {
-        Self { matcher: Matcher::new(seed), receives: Receives::new(usize::MAX) }
+        Self { matcher: Matcher::new(seed), receives: OperationSlots::new(usize::MAX) }
     }
 
     /// A message arrives: returns the receive that takes it, by the number that it was posted

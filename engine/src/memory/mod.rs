@@ -27,7 +27,7 @@ pub use raw::RawSpan;
 pub use region::RegionSlice;
 
 pub(crate) use arena::Arena;
-pub(crate) use copy::copy_bytes;
+pub(crate) use copy::{copy_bytes, copy_bytes_to};
 pub(crate) use memlock::{default_arena_bytes, has_cap_ipc_lock, memlock_limit};
 pub(crate) use raw::raw_shape;
 pub(crate) use region::alloc_region;

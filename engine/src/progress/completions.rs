@@ -20,12 +20,12 @@ use crate::types::{
 };
 
 mod effects;
-mod landing;
 pub(super) mod pieces;
+mod plain_receive;
 mod queue;
 
-use landing::Landing;
-pub(crate) use landing::Piece;
+pub(crate) use plain_receive::Piece;
+use plain_receive::PlainReceive;
 use queue::Queue;
 
 /// Destination of an operation's completion.
@@ -169,7 +169,7 @@ pub(crate) fn class_of(number: u32) -> u32 {
 #[derive(Debug)]
 pub(crate) struct Completions {
     /// Receives of the common kind, by the index of their ids.
-    landings: Vec<Landing>,
+    plain_receives: Vec<PlainReceive>,
     /// All other operations, by the index of their ids.
     slots: Vec<Option<Slot>>,
     queues: Vec<Queue>,
@@ -193,7 +193,7 @@ pub(crate) struct Completions {
 impl Completions {
     pub(crate) fn new(entries_max: usize) -> Self {
         Self {
-            landings: Vec::new(),
+            plain_receives: Vec::new(),
             slots: Vec::new(),
             queues: Vec::new(),
             handles: Table::new(entries_max),
@@ -249,7 +249,7 @@ impl Completions {
         if !self.queues[queue as usize].remove_user() {
             return;
         }
-        self.leave_landings(|of| of == queue);
+        self.make_general_where(|of| of == queue);
         for slot in self.slots.iter_mut().flatten() {
             if matches!(slot.route, Route::Queue { queue: of, .. } if of == queue) {
                 slot.route = Route::Nowhere;
@@ -257,17 +257,18 @@ impl Completions {
         }
     }
 
-    /// Returns whether the memory of an outstanding operation is borrowed.
+    /// Returns whether the memory of an outstanding operation is borrowed. Plain receives are not
+    /// asked about: they end when their endpoint closes.
     pub(crate) fn is_borrowed(&self, id: Id) -> bool {
-        let landing = self.landings.get(id.index()).and_then(|landing| landing.piece.as_ref());
         let slot = self.slots.get(id.index()).and_then(Option::as_ref);
-        landing.is_some_and(Piece::is_borrowed)
-            || slot.is_some_and(|slot| matches!(slot.held, Held::Nothing))
+        slot.is_some_and(|slot| matches!(slot.held, Held::Nothing))
     }
 
     /// Returns the user data of an outstanding operation, if it completes to a queue.
     pub(crate) fn user_data_of(&self, id: Id) -> Option<u64> {
-        if let Some(Landing { piece: Some(_), user_data, .. }) = self.landings.get(id.index()) {
+        if let Some(PlainReceive { piece: Some(_), user_data, .. }) =
+            self.plain_receives.get(id.index())
+        {
             return Some(*user_data);
         }
         match self.slots.get(id.index())?.as_ref()?.route {
@@ -306,6 +307,8 @@ impl Completions {
         let slot = Slot { kind, route, held, shape, peer, envelope, offset, counts_for };
         let before = self.slots[index].replace(slot);
         debug_assert!(before.is_none(), "an operation begins in a vacant slot");
+        let plain = self.plain_receives.get(index);
+        debug_assert!(plain.is_none_or(|it| it.piece.is_none()), "a plain receive has ended");
         // So that no code to drop it is in this path.
         std::mem::forget(before);
         if let Route::Handle(handle) = route
@@ -466,7 +469,7 @@ impl Completions {
 
     /// Ends all outstanding operations: nothing else refers to their memory.
     pub(crate) fn end_all(&mut self, error: &Error) {
-        self.leave_landings(|_| true);
+        self.make_general_where(|_| true);
         for slot in std::mem::take(&mut self.slots).into_iter().flatten() {
             self.finish(slot, Err(error.clone()));
         }

@@ -321,8 +321,8 @@ impl Engine {
             let paths = state.paths.of_mut(session);
             // Where a probe is unanswered already, more of them would say nothing new.
             let known = state.core.session(session);
-            let is_probed = known.is_some_and(|it| it.silent_since_ns(paths).is_some());
-            if !timeout.limit.is_zero() && !is_probed {
+            let is_unanswered = known.is_some_and(|it| it.silent_since_ns(paths).is_some());
+            if !timeout.limit.is_zero() && !is_unanswered {
                 self.probe_engines(session..session + 1);
             }
         }

@@ -393,7 +393,7 @@ impl Engine {
         if state.completions.has_room_in(to.queue)
             && let Some(id) = state.core.post_fast(request)
         {
-            state.completions.insert_landing(id, piece, to, request.endpoint);
+            state.completions.insert_plain(id, piece, to, request.endpoint);
             return Ok(id);
         }
         self.post_by_slot(request, piece.into_memory(), to.route())
@@ -435,13 +435,16 @@ impl Engine {
         let kind = kind_of(request);
         let envelope = Envelope::of(request.context, request.tag);
         let state = &mut *self.state;
-        let id = match state.core.new_receive(request) {
+        let fast = state.core.post_fast(request);
+        let id = match fast.map_or_else(|| state.core.new_receive(request), Ok) {
             Ok(id) => id,
             Err(refusal) => return Err((self.error_of(peer, refusal), memory)),
         };
         state.completions.insert(id, Posting { kind, route, memory, peer, envelope });
         state.completions.count_for(id, request.endpoint);
-        state.core.start_receive(id, &mut state.completions);
+        if fast.is_none() {
+            state.core.start_receive(id, &mut state.completions);
+        }
         Ok(id)
     }
 

@@ -75,6 +75,7 @@ impl Core {
 
     /// Calls `call` with the session in a slot, and what its methods use. `None`: the slot is
     /// vacant.
+    #[inline]
     pub(crate) fn with<R>(
         &mut self,
         slot: u32,

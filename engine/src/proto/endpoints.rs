@@ -127,9 +127,11 @@ impl Core {
     /// released their memory; its unexpected messages are dropped. Its sends continue until
     /// [`Self::cancel_closed`].
     pub(crate) fn close_endpoint(&mut self, endpoint: u16, effects: &mut impl Effects) {
-        for id in self.operations.receives.posted_at(endpoint) {
+        for id in self.operations.slots.posted_at(endpoint) {
             self.fail_operation(id, &Cause::Closed, effects);
         }
+        let is_empty = self.operations.slots.posted_at(endpoint).is_empty();
+        debug_assert!(is_empty || planted!(KeepReceivesOfDead), "receives end with their endpoint");
         let Some(mut matcher) = self.endpoints.close(endpoint) else { return };
         let mut messages = Vec::new();
         matcher.drain_all_unexpected(|kept| messages.push(kept.message));

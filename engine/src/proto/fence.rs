@@ -59,7 +59,7 @@ impl Session {
     /// where it is staged.
     pub(super) fn first_unfenced(&mut self, cx: &mut Cx<'_>) -> Option<Id> {
         let mut fences = std::mem::take(&mut self.fences);
-        fences.retain_mut(|fence| !self.is_open(cx, fence));
+        fences.retain_mut(|fence| !self.is_fence_open(cx, fence));
         let first = first_free(&self.waiting, cx.operations, &fences);
         fences.shrink();
         self.fences = fences;
@@ -70,7 +70,7 @@ impl Session {
     }
 
     /// Returns whether a fence has nothing left to wait for, or its send has ended.
-    fn is_open(&mut self, cx: &mut Cx<'_>, fence: &mut Fence) -> bool {
+    fn is_fence_open(&mut self, cx: &mut Cx<'_>, fence: &mut Fence) -> bool {
         let waits = |it: &Operation| matches!(it.state, OperationState::Queued { .. });
         if !cx.operations.get(fence.send).is_some_and(waits) {
             return true;

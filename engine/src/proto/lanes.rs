@@ -82,7 +82,7 @@ pub(crate) struct Lanes {
 }
 
 impl Lanes {
-    /// Creates at most `limit` lanes.
+    /// Creates an empty table of at most `limit` lanes.
     pub(super) fn new(limit: usize) -> Self {
         Self {
             table: Table::new(limit),
@@ -155,12 +155,22 @@ impl Lanes {
         self.has_room && !self.starved.is_empty()
     }
 
+    /// Removes a lane that is lost or refused.
+    fn remove(&mut self, lane: Id) -> Option<BulkLane> {
+        self.table.remove(lane)
+    }
+
+    /// Defers the lanes of a session until [`Core::close_idle_lanes`] retries.
+    fn defer(&mut self, slot: u32, wait: Wait) {
+        self.starved.push((slot, wait));
+    }
+
     /// Removes a session that is forgotten from those that wait for a lane.
     pub(super) fn forget(&mut self, slot: u32) {
         self.starved.retain(|&(other, _)| other != slot);
     }
 
-    /// Returns the lane that was idle for longest, if it is a spare one.
+    /// Returns the spare lane that was idle for longest.
     fn oldest_idle(&self, now_ns: u64, patience_ns: u64) -> Option<Id> {
         let idle = self.table.iter().filter(|(_, bulk)| bulk.is_spare(now_ns, patience_ns));
         idle.min_by_key(|(_, bulk)| bulk.used_ns).map(|(lane, _)| lane)
@@ -239,7 +249,7 @@ impl Session {
     /// Defers its lanes until [`Core::close_idle_lanes`] retries.
     pub(super) fn request_lanes_later(&mut self, cx: &mut Cx<'_>, wait: Wait) {
         self.lanes_requested = true;
-        cx.lanes.starved.push((cx.slot, wait));
+        cx.lanes.defer(cx.slot, wait);
     }
 
     /// Handles LANES WANTED: the peer has data to move and waits for lanes.
@@ -385,7 +395,7 @@ impl Core {
 
     /// Handles a lane that the peer has no space for; it is retried a little later.
     pub(crate) fn lane_refused(&mut self, lane: Id, now_ns: u64) {
-        let Some(bulk) = self.lanes.table.remove(lane) else { return };
+        let Some(bulk) = self.lanes.remove(lane) else { return };
         let Some((session, mut cx)) = self.enter(bulk.session) else { return };
         session.lanes.retain(|&other| other != lane);
         if session.lanes.is_empty() {
@@ -421,7 +431,7 @@ impl Core {
         now_ns: u64,
         effects: &mut impl Effects,
     ) {
-        let Some(bulk) = self.lanes.table.remove(lane) else { return };
+        let Some(bulk) = self.lanes.remove(lane) else { return };
         self.lanes.has_room = true;
         let slot = bulk.session;
         let Some(session) = self.sessions.at_mut(slot as usize) else { return };
@@ -464,8 +474,7 @@ impl Core {
             if (!bulk.is_ready || are_many) && session.lanes.is_empty() {
                 // The cause needs time to pass.
                 session.lanes_requested = true;
-                self.lanes.starved.push((slot, Wait::Time));
-                return;
+                return self.lanes.defer(slot, Wait::Time);
             }
         }
         self.mark_granting(slot);
@@ -509,7 +518,7 @@ impl Core {
         for (slot, wait) in std::mem::take(&mut self.lanes.starved) {
             let Some((session, mut cx)) = self.enter(slot) else { continue };
             if !is_served(wait, session.lane_failures.count()) {
-                cx.lanes.starved.push((slot, wait));
+                cx.lanes.defer(slot, wait);
             } else if session.is_connected() && !session.has_bulk_lane(cx.lanes) {
                 session.lanes_requested = false;
                 // The data may have been transferred or cancelled.

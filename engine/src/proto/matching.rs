@@ -42,8 +42,8 @@
 mod bins;
 mod hash;
 mod posted;
-mod receives;
 mod slab;
+mod slots;
 #[cfg(test)]
 mod tests;
 mod unexpected;
@@ -51,7 +51,7 @@ mod unexpected;
 use bins::Key;
 pub(crate) use hash::Hasher;
 use posted::Posted;
-pub(crate) use receives::{Receive, Receives, SlotState};
+pub(crate) use slots::{OperationSlot, OperationSlots, SlotState};
 use unexpected::Unexpected;
 
 /// Shapes that get bins of their own, for posted receives and for unexpected messages each; one of
@@ -167,7 +167,7 @@ impl Matcher {
     #[inline(always)]
     pub(crate) fn take_posted(
         &mut self,
-        receives: &mut Receives,
+        receives: &mut OperationSlots,
         e: &MatchEnvelope,
     ) -> Option<u32> {
         self.posted.take(receives, &self.hasher, e)
@@ -195,7 +195,7 @@ impl Matcher {
     /// Posts a receive or multi-receive that found no unexpected message, after all posted before
     /// it.
     #[inline(always)]
-    pub(crate) fn insert_posted(&mut self, receives: &mut Receives, index: u32) {
+    pub(crate) fn insert_posted(&mut self, receives: &mut OperationSlots, index: u32) {
         self.posted.insert(receives, &self.hasher, index);
     }
 
@@ -207,7 +207,7 @@ impl Matcher {
     }
 
     /// Removes a receive or multi-receive from those that are posted. Returns whether it was.
-    pub(crate) fn cancel_posted(&mut self, receives: &mut Receives, index: u32) -> bool {
+    pub(crate) fn cancel_posted(&mut self, receives: &mut OperationSlots, index: u32) -> bool {
         let is_posted = receives.at(index).is_posted();
         if is_posted {
             self.posted.remove(receives, index);

@@ -60,7 +60,7 @@ impl Core {
         effects: &mut impl Effects,
     ) -> Option<Id> {
         loop {
-            let receives = &mut self.operations.receives;
+            let receives = &mut self.operations.slots;
             let index = self.endpoints.get_mut(target)?.take_posted(receives, envelope)?;
             let id = receives.id_at(index as usize)?;
             if receives.at(index).state() == SlotState::Receive {
@@ -143,7 +143,7 @@ impl Core {
     /// Gives a new multi-receive the unexpected messages that it accepts, oldest first, and posts
     /// it if it takes more.
     pub(super) fn start_multi(&mut self, id: Id, effects: &mut impl Effects) {
-        let Some(slot) = self.operations.receives.get(id) else { return };
+        let Some(slot) = self.operations.slots.get(id) else { return };
         let selector = &slot.selector();
         loop {
             let Some(operation) = self.operations.get_mut(id) else { return };
@@ -171,7 +171,7 @@ impl Core {
             return;
         }
         if let Some((matcher, needs_peers)) = self.endpoints.with_needs(operation.endpoint) {
-            matcher.insert_posted(&mut self.operations.receives, id.index() as u32);
+            matcher.insert_posted(&mut self.operations.slots, id.index() as u32);
             if needs_peers {
                 self.end_receives_without_sender(effects);
             }

@@ -27,7 +27,7 @@ impl Core {
         if !self.endpoints.need_peers() || self.remotes.slots() == 0 || self.has_live_remote() {
             return;
         }
-        let posted = self.operations.receives.iter().filter(|(_, receive)| receive.is_posted());
+        let posted = self.operations.slots.iter().filter(|(_, receive)| receive.is_posted());
         let from_any = posted.filter(|(_, receive)| receive.source().is_none());
         let from_any: Vec<_> = from_any.map(|(id, receive)| (id, receive.endpoint())).collect();
         for (id, endpoint) in from_any {

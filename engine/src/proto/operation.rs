@@ -14,13 +14,13 @@ use super::table::Id;
 pub(crate) struct Operation {
     /// Local endpoint.
     pub(crate) endpoint: u16,
-    /// Slot of its session; `NO_SESSION` for a receive from any source until it has matched.
+    /// Slot of its session; `NO_SESSION` for a multi-receive from any source.
     pub(crate) session: u32,
     /// Index of the remote endpoint, as far as it is known.
     pub(crate) remote: u32,
     /// Context, with [`super::core::UNTAGGED`] for untagged messages.
     pub(crate) context: u64,
-    /// Tag; of a receive: the requested one, then that of the message.
+    /// Tag of the message; of a multi-receive: the requested one.
     pub(crate) tag: u64,
     /// Length of the message (send) or capacity (receive), in bytes.
     pub(crate) length: u64,
@@ -137,7 +137,7 @@ pub(crate) enum OperationState {
     AwaitMatch,
     /// A rendezvous send serves grants.
     Serving(Serving),
-    /// A receive has matched, and begins.
+    /// A receive has matched, and begins; so does each message of a multi-receive.
     Matched,
     /// A multi-receive takes messages, or waits for the ends of its messages.
     Multi(Multi),

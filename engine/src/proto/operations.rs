@@ -1,11 +1,12 @@
 //! Outstanding operations, by id.
 //!
-//! A receive that waits for its message is a slot of [`Receives`] and nothing else: most receives
-//! take a short message, and end without ever being more. Every other operation has a slot too,
+//! A receive that waits for its message is a slot of [`OperationSlots`] and nothing else: most
+//! receives take a short message, and end without ever being more. Every other operation has a slot too,
 //! which makes its id, and an [`Operation`] under the same index. A receive becomes one when it
-//! begins to pull a long message.
+//! begins to pull a long message. The table of those grows to the highest index that one of them
+//! has had.
 
-use super::matching::{Receive, Receives, Selector, SlotState};
+use super::matching::{OperationSlot, OperationSlots, Selector, SlotState};
 use super::operation::{NO_REMOTE, NO_SESSION, Operation, OperationState};
 use super::table::{Id, reserve_for};
 
@@ -22,30 +23,30 @@ pub(super) struct Matched {
 #[derive(Debug)]
 pub(crate) struct Operations {
     /// Their ids, and the receives. Matchers keep their positions here.
-    pub(super) receives: Receives,
+    pub(super) slots: OperationSlots,
     /// Operations that are not receives in their slots, by index.
-    others: Vec<Option<Operation>>,
+    general: Vec<Option<Operation>>,
 }
 
 impl Operations {
     /// Creates a table of at most `limit` operations.
     pub(super) fn new(limit: usize) -> Self {
-        Self { receives: Receives::new(limit), others: Vec::new() }
+        Self { slots: OperationSlots::new(limit), general: Vec::new() }
     }
 
     /// Returns the number of operations.
     pub(crate) fn len(&self) -> usize {
-        self.receives.len()
+        self.slots.len()
     }
 
     /// Returns whether an insertion would be refused.
     pub(crate) fn is_full(&self) -> bool {
-        self.receives.is_full()
+        self.slots.is_full()
     }
 
     /// Inserts an operation. `Err` returns it at the limit.
     pub(super) fn insert(&mut self, operation: Operation) -> Result<Id, Operation> {
-        match self.receives.insert_other() {
+        match self.slots.insert_operation() {
             Some(id) => {
                 self.keep(id, operation);
                 Ok(id)
@@ -62,57 +63,57 @@ impl Operations {
         selector: &Selector,
         capacity: u64,
     ) -> Option<Id> {
-        self.receives.insert(endpoint, selector, capacity)
+        self.slots.insert(endpoint, selector, capacity)
     }
 
     /// Inserts a multi-receive, whose slot has its selector. `None`: at the limit.
     pub(super) fn insert_multi(&mut self, selector: &Selector, operation: Operation) -> Option<Id> {
-        let id = self.receives.insert(operation.endpoint, selector, operation.length)?;
-        self.receives.turn_into_other(id);
+        let id = self.slots.insert(operation.endpoint, selector, operation.length)?;
+        self.slots.turn_into_operation(id);
         self.keep(id, operation);
         Some(id)
     }
 
     fn keep(&mut self, id: Id, operation: Operation) {
         let index = id.index();
-        if index >= self.others.len() {
-            reserve_for(&mut self.others, index + 1);
-            self.others.resize_with(index + 1, || None);
+        if index >= self.general.len() {
+            reserve_for(&mut self.general, index + 1);
+            self.general.resize_with(index + 1, || None);
         }
-        self.others[index] = Some(operation);
+        self.general[index] = Some(operation);
     }
 
     /// Returns an operation that is more than a receive which waits.
     #[inline]
     pub(crate) fn get(&self, id: Id) -> Option<&Operation> {
-        self.receives.get(id)?;
-        self.others.get(id.index())?.as_ref()
+        self.slots.get(id)?;
+        self.general.get(id.index())?.as_ref()
     }
 
     /// Returns an operation that is more than a receive which waits, mutable.
     #[inline]
     pub(super) fn get_mut(&mut self, id: Id) -> Option<&mut Operation> {
-        self.receives.get(id)?;
-        self.others.get_mut(id.index())?.as_mut()
+        self.slots.get(id)?;
+        self.general.get_mut(id.index())?.as_mut()
     }
 
     /// Returns a receive that waits, or has matched and begins.
     #[inline]
-    pub(crate) fn receive(&self, id: Id) -> Option<&Receive> {
-        let slot = self.receives.get(id)?;
+    pub(crate) fn receive(&self, id: Id) -> Option<&OperationSlot> {
+        let slot = self.slots.get(id)?;
         matches!(slot.state(), SlotState::Receive | SlotState::Posted).then_some(slot)
     }
 
     /// Returns whether an operation is outstanding.
     pub(crate) fn contains(&self, id: Id) -> bool {
-        self.receives.get(id).is_some()
+        self.slots.get(id).is_some()
     }
 
     /// Removes an operation that is more than a receive which waits. It is not posted.
     pub(super) fn remove(&mut self, id: Id) -> Option<Operation> {
-        self.receives.get(id)?;
-        let removed = self.others.get_mut(id.index())?.take()?;
-        self.receives.remove(id.index());
+        self.slots.get(id)?;
+        let removed = self.general.get_mut(id.index())?.take()?;
+        self.slots.remove(id.index());
         Some(removed)
     }
 
@@ -120,15 +121,15 @@ impl Operations {
     #[inline]
     pub(super) fn remove_receive(&mut self, id: Id) {
         debug_assert!(self.receive(id).is_some(), "{id:?} is no receive");
-        self.receives.remove(id.index());
+        self.slots.remove(id.index());
     }
 
     /// Removes a receive that has matched a whole message.
     #[inline]
-    pub(super) fn take_matched(&mut self, id: Id) -> Option<Matched> {
+    pub(super) fn remove_matched(&mut self, id: Id) -> Option<Matched> {
         if let Some(receive) = self.receive(id) {
             let matched = Matched { capacity: receive.capacity(), slice_of: None };
-            self.receives.remove(id.index());
+            self.slots.remove(id.index());
             return Some(matched);
         }
         let Operation { length, slice_of, .. } = self.remove(id)?;
@@ -140,7 +141,7 @@ impl Operations {
         if let Some(receive) = self.receive(id) {
             let (endpoint, length) = (receive.endpoint(), receive.capacity());
             let new = Operation::new(endpoint, NO_SESSION, NO_REMOTE, OperationState::Matched);
-            self.receives.turn_into_other(id);
+            self.slots.turn_into_operation(id);
             self.keep(id, Operation { length, ..new });
         }
         self.get_mut(id)
@@ -148,35 +149,35 @@ impl Operations {
 
     /// Returns the length of an operation's message or memory, in bytes.
     pub(super) fn length(&self, id: Id) -> Option<u64> {
-        let receive = self.receive(id).map(Receive::capacity);
+        let receive = self.receive(id).map(OperationSlot::capacity);
         receive.or_else(|| Some(self.get(id)?.length))
     }
 
     /// Returns the id of the operation at an index.
     #[inline]
     pub(super) fn id_at(&self, index: usize) -> Option<Id> {
-        self.receives.id_at(index)
+        self.slots.id_at(index)
     }
 
     /// Returns one more than the highest index ever used.
     pub(super) fn slots(&self) -> usize {
-        self.receives.slots()
+        self.slots.slots()
     }
 
     /// Returns the operations that are more than receives which wait, by index.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Id, &Operation)> {
-        let others = self.others.iter().enumerate();
-        others.filter_map(|(index, it)| Some((self.receives.id_at(index)?, it.as_ref()?)))
+        let general = self.general.iter().enumerate();
+        general.filter_map(|(index, it)| Some((self.slots.id_at(index)?, it.as_ref()?)))
     }
 
     /// Returns the receives that wait, by index.
-    pub(crate) fn waiting_receives(&self) -> impl Iterator<Item = (Id, &Receive)> {
-        self.receives.iter().filter(|(_, slot)| slot.state() == SlotState::Posted)
+    pub(crate) fn waiting_receives(&self) -> impl Iterator<Item = (Id, &OperationSlot)> {
+        self.slots.iter().filter(|(_, slot)| slot.state() == SlotState::Posted)
     }
 
     /// Returns the ids of all operations of an endpoint, by index.
     pub(crate) fn ids_of(&self, endpoint: u16) -> impl Iterator<Item = Id> {
-        let ids = self.receives.iter();
+        let ids = self.slots.iter();
         ids.filter(move |(id, slot)| {
             self.get(*id).map_or(slot.endpoint(), |it| it.endpoint) == endpoint
         })
@@ -186,6 +187,6 @@ impl Operations {
     /// Returns the ids of all operations, by index.
     #[cfg(test)]
     pub(crate) fn ids(&self) -> impl Iterator<Item = Id> {
-        self.receives.iter().map(|(id, _)| id)
+        self.slots.iter().map(|(id, _)| id)
     }
 }

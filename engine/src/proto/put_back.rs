@@ -53,7 +53,7 @@ impl Core {
         order: u64,
         effects: &mut impl Effects,
     ) -> bool {
-        let Some(matched) = self.operations.take_matched(id) else { return false };
+        let Some(matched) = self.operations.remove_matched(id) else { return false };
         let fits = matched.capacity.min(arrival.length) as usize;
         effects.place(id, 0, &bytes[..fits]);
         effects.order(id, order);

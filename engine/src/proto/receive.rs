@@ -3,7 +3,7 @@
 use super::core::{Action, Core, REQUESTS, UNTAGGED};
 use super::effects::{Arrival, Effects, Ended};
 use super::hint::Hint;
-use super::matching::{Kept, MatchEnvelope, Receive, Selector};
+use super::matching::{Kept, MatchEnvelope, OperationSlot, Selector};
 use super::multi::Multi;
 use super::operation::{Cause, NO_REMOTE, NO_SESSION, Operation, OperationState};
 use super::pulls::Offered;
@@ -104,7 +104,7 @@ impl Core {
         }
         let operations = &mut self.operations;
         let id = operations.insert_receive(request.endpoint, &selector, request.capacity)?;
-        matcher.insert_posted(&mut operations.receives, id.index() as u32);
+        matcher.insert_posted(&mut operations.slots, id.index() as u32);
         Some(id)
     }
 
@@ -116,7 +116,7 @@ impl Core {
         let Some(receive) = self.operations.receive(id) else { return };
         let selector = receive.selector();
         let Some((matcher, needs_peers)) = self.endpoints.with_needs(receive.endpoint()) else {
-            return;
+            return self.end_unmatched(id, Cause::Closed, effects);
         };
         if planted!(MatchYoungest)
             && let Some(kept) = matcher.take_unexpected(&selector)
@@ -139,7 +139,7 @@ impl Core {
             self.end_unmatched(id, Cause::Peer(failure), effects);
             return;
         }
-        matcher.insert_posted(&mut self.operations.receives, id.index() as u32);
+        matcher.insert_posted(&mut self.operations.slots, id.index() as u32);
         if needs_peers {
             self.end_receives_without_sender(effects);
         }
@@ -161,7 +161,7 @@ impl Core {
         }
         match message.kind {
             Kind::Eager { report, .. } => {
-                let slice_of = self.operations.take_matched(id).and_then(|it| it.slice_of);
+                let slice_of = self.operations.remove_matched(id).and_then(|it| it.slice_of);
                 if report != 0 && !planted!(LoseMatched) {
                     self.push_control(message.session, ControlFrame::matched(report));
                 }
@@ -217,8 +217,8 @@ impl Core {
 
     /// Removes a receive or multi-receive from those that are posted. Returns whether it was.
     pub(super) fn withdraw_receive(&mut self, id: Id) -> bool {
-        let receives = &mut self.operations.receives;
-        let endpoint = receives.get(id).filter(|it| it.is_posted()).map(Receive::endpoint);
+        let receives = &mut self.operations.slots;
+        let endpoint = receives.get(id).filter(|it| it.is_posted()).map(OperationSlot::endpoint);
         let matcher = endpoint.and_then(|endpoint| self.endpoints.get_mut(endpoint));
         matcher.is_some_and(|matcher| matcher.cancel_posted(receives, id.index() as u32))
     }
@@ -319,10 +319,10 @@ impl Core {
         if report != 0 {
             self.push_control(slot, ControlFrame::matched(report));
         }
-        let Some(matched) = self.operations.take_matched(id) else { return Ok(()) };
+        let Some(peer) = self.remotes.id_at(remote as usize) else { return Ok(()) };
+        let Some(matched) = self.operations.remove_matched(id) else { return Ok(()) };
         let fits = matched.capacity.min(length) as usize;
         effects.place(id, 0, &payload[..fits]);
-        let Some(peer) = self.remotes.id_at(remote as usize) else { return Ok(()) };
         let arrival = Arrival { peer, context, tag, length, data };
         self.end_receive(id, matched.slice_of, Ended::Received(arrival), effects);
         Ok(())

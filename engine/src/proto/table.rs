@@ -1,7 +1,8 @@
 //! A slab whose keys carry a generation, so that stale keys find nothing.
 //!
-//! The matcher has a slab of its own (`matching::slab`): its lists refer to slots that are known to
-//! be occupied, by index alone, and the content of a slot is read once more after it was vacated.
+//! Two others have the same purpose. `matching::slab` keeps unexpected messages: its lists refer to
+//! slots that are known to be occupied, by index alone. `matching::slots` keeps the ids of operations
+//! and the receives among them, each in one line of the cache.
 
 use std::fmt;
 use std::marker::PhantomData;

@@ -274,6 +274,9 @@ pub(crate) fn describe(engine: &Engine) -> String {
     for (id, operation) in core.operations().iter().take(10) {
         let _ = writeln!(text, "  {id:?} {operation:?}");
     }
+    for (id, receive) in core.operations().waiting_receives().take(10) {
+        let _ = writeln!(text, "  {id:?} {receive:?}");
+    }
     for message in core.unexpected().messages().take(10) {
         let _ = writeln!(text, "  {message:?}");
     }

@@ -32,7 +32,7 @@ impl Effects for Completions {
         if bytes.is_empty() {
             return;
         }
-        self.leave_landing(operation);
+        self.make_general(operation);
         if let Some(Some(slot)) = self.slots.get(operation.index()) {
             if let Held::Window(window) = &slot.held {
                 window.store_to(span_of(&slot.shape), offset, bytes);
@@ -47,7 +47,7 @@ impl Effects for Completions {
     }
 
     fn copy(&mut self, from: Id, to: Id, offset: u64, length: u64) {
-        self.leave_landing(to);
+        self.make_general(to);
         let slots = (self.slots.get(from.index()), self.slots.get(to.index()));
         let (Some(Some(source)), Some(Some(target))) = slots else { return };
         self.copied_bytes += length;
@@ -147,14 +147,14 @@ impl Effects for Completions {
     }
 
     fn unmatched(&mut self, receive: Id, peer: Option<Id>, (context, tag): (u64, u64)) {
-        self.leave_landing(receive);
+        self.make_general(receive);
         if let Some(Some(slot)) = self.slots.get_mut(receive.index()) {
             (slot.peer, slot.envelope) = (peer.map(Peer), Envelope::of(context, tag));
         }
     }
 
     fn matched(&mut self, receive: Id, arrival: &Arrival) {
-        self.leave_landing(receive);
+        self.make_general(receive);
         if let Some(Some(slot)) = self.slots.get_mut(receive.index()) {
             slot.peer = Some(Peer(arrival.peer));
             slot.envelope = Envelope::of(arrival.context, arrival.tag);
@@ -181,7 +181,7 @@ impl Effects for Completions {
 
     #[inline(never)]
     fn deliver(&mut self, operation: Id, bytes: &[u8], arrival: Arrival) {
-        if self.deliver_to_landing(operation, bytes, &arrival) {
+        if self.deliver_plain(operation, bytes, &arrival) {
             return;
         }
         self.place(operation, 0, bytes);
@@ -189,7 +189,7 @@ impl Effects for Completions {
     }
 
     fn complete(&mut self, operation: Id, ended: Ended) {
-        self.leave_landing(operation);
+        self.make_general(operation);
         let taken = self.slots.get_mut(operation.index()).and_then(Option::take);
         let Some(slot) = taken else { return };
         if let Route::Region(region) = slot.route {

@@ -1,8 +1,8 @@
-//! Posted receives: each in the one bin of its shape.
+//! Posted slots: each in the one bin of its shape.
 
 use super::bins::{BinLink, Bins};
-use super::receives::{Receives, SlotState};
 use super::slab::NIL;
+use super::slots::{OperationSlots, SlotState};
 use super::{Hasher, MAX_SHAPES, MatchEnvelope, Shape};
 
 /// The class with the shape [`Shape::CONTEXT`]. Its bins also hold the receives whose shape found
@@ -20,10 +20,10 @@ struct Class {
 /// passed to each call.
 #[derive(Default)]
 pub(super) struct Posted {
-    /// Number of receives.
+    /// Number of slots.
     len: usize,
     classes: Vec<Class>,
-    /// Bit i: class i holds receives. An arrival skips the others.
+    /// Bit i: class i holds slots. An arrival skips the others.
     in_use: u32,
     next_sequence: u64,
     /// The only receive, while it is in no bin: it needs none to be found.
@@ -51,7 +51,7 @@ impl Latest {
     }
 }
 
-/// Without the positions of receives, which depend on earlier look-ups.
+/// Without the positions of slots, which depend on earlier look-ups.
 impl std::fmt::Debug for Posted {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         out.debug_struct("Posted").field("len", &self.len).finish_non_exhaustive()
@@ -66,8 +66,8 @@ impl Posted {
 
     /// Adds the receive or multi-receive at `index`, which is not posted.
     #[inline(always)]
-    pub(super) fn insert(&mut self, receives: &mut Receives, hasher: &Hasher, index: u32) {
-        let slot = &mut receives.slots[index as usize];
+    pub(super) fn insert(&mut self, slots: &mut OperationSlots, hasher: &Hasher, index: u32) {
+        let slot = &mut slots.entries[index as usize];
         slot.sequence = self.next_sequence;
         self.next_sequence += 1;
         let is_first = self.len == 0;
@@ -77,7 +77,7 @@ impl Posted {
             _ => SlotState::Posted,
         };
         let selector = slot.selector();
-        receives.set_state(index, state);
+        slots.set_state(index, state);
         if is_first && shortcut!("a receive posted alone") {
             self.lone = Some(index);
             return;
@@ -91,32 +91,32 @@ impl Posted {
         {
             // An existing bin is of a class in use.
             let before = std::mem::replace(tail, index);
-            let link = BinLink::behind(before, &receives.slots);
-            receives.slots[before as usize].link.set_next(index);
-            let slot = &mut receives.slots[index as usize];
+            let link = BinLink::behind(before, &slots.entries);
+            slots.entries[before as usize].link.set_next(index);
+            let slot = &mut slots.entries[index as usize];
             (slot.link, slot.class) = (link, class as u8);
             return;
         }
-        self.insert_elsewhere(receives, hasher, index);
+        self.insert_elsewhere(slots, hasher, index);
     }
 
     /// Inserts into another bin than the latest.
-    fn insert_elsewhere(&mut self, receives: &mut Receives, hasher: &Hasher, index: u32) {
+    fn insert_elsewhere(&mut self, slots: &mut OperationSlots, hasher: &Hasher, index: u32) {
         if let Some(lone) = self.lone.take() {
-            self.put_into_bin(receives, hasher, lone);
+            self.put_into_bin(slots, hasher, lone);
         }
-        self.put_into_bin(receives, hasher, index);
+        self.put_into_bin(slots, hasher, index);
     }
 
     /// Appends a receive to its bin.
     #[inline]
-    fn put_into_bin(&mut self, receives: &mut Receives, hasher: &Hasher, index: u32) {
-        let selector = receives.at(index).selector();
+    fn put_into_bin(&mut self, slots: &mut OperationSlots, hasher: &Hasher, index: u32) {
+        let selector = slots.at(index).selector();
         let class = self.class_for(Shape::of(&selector));
-        receives.slots[index as usize].class = class as u8;
+        slots.entries[index as usize].class = class as u8;
         let Class { shape, bins } = &mut self.classes[class];
         let key = shape.key_of_selector(&selector);
-        let at = bins.push_back(&mut receives.slots, &key, hasher.hash(&key), index);
+        let at = bins.push_back(&mut slots.entries, &key, hasher.hash(&key), index);
         self.latest = Latest::new(class, at);
         self.in_use |= 1 << class;
     }
@@ -157,18 +157,18 @@ impl Posted {
     #[inline(always)]
     pub(super) fn take(
         &mut self,
-        receives: &mut Receives,
+        slots: &mut OperationSlots,
         hasher: &Hasher,
         e: &MatchEnvelope,
     ) -> Option<u32> {
         if let Some(index) = self.lone {
-            let receive = receives.at(index);
+            let receive = slots.at(index);
             if receive.context() != e.context || !receive.accepts(e) {
                 return None;
             }
-            if !receive.stays() {
+            if !receive.is_multi() {
                 self.lone = None;
-                self.note_removed(receives, index);
+                self.note_removed(slots, index);
             }
             return Some(index);
         }
@@ -182,7 +182,7 @@ impl Posted {
                 false => bins.find(&key, hasher.hash(&key))?,
             };
             self.latest = Latest::new(class, at);
-            return Some(self.take_head(receives, class, at));
+            return Some(self.take_head(slots, class, at));
         }
         let mut oldest = None;
         let mut oldest_sequence = u64::MAX;
@@ -193,7 +193,7 @@ impl Posted {
             let Class { shape, bins } = &self.classes[class];
             let key = shape.key_of_envelope(e);
             if let Some(at) = bins.find(&key, hasher.hash(&key)) {
-                let sequence = receives.at(bins.head(at)).sequence;
+                let sequence = slots.at(bins.head(at)).sequence;
                 if sequence < oldest_sequence {
                     oldest_sequence = sequence;
                     oldest = Some((class, at));
@@ -201,43 +201,48 @@ impl Posted {
             }
         }
         if self.in_use & 1 << MIXED != 0
-            && let Some(index) = self.find_mixed(receives, hasher, e)
-            && receives.at(index).sequence < oldest_sequence
+            && let Some(index) = self.find_mixed(slots, hasher, e)
+            && slots.at(index).sequence < oldest_sequence
         {
-            if !receives.at(index).stays() {
-                self.remove(receives, index);
+            if !slots.at(index).is_multi() {
+                self.remove(slots, index);
             }
             return Some(index);
         }
         let (class, at) = oldest?;
-        Some(self.take_head(receives, class, at))
+        Some(self.take_head(slots, class, at))
     }
 
     /// Takes the oldest receive of a bin of a class, or returns it if it stays.
     #[inline(always)]
-    fn take_head(&mut self, receives: &mut Receives, class: usize, at: usize) -> u32 {
+    fn take_head(&mut self, slots: &mut OperationSlots, class: usize, at: usize) -> u32 {
         let bins = &mut self.classes[class].bins;
         let head = bins.head(at);
-        if receives.at(head).stays() {
+        if slots.at(head).is_multi() {
             return head;
         }
-        bins.pop_front(&mut receives.slots, at);
+        bins.pop_front(&mut slots.entries, at);
         if bins.is_empty() {
             self.in_use &= !(1 << class);
         }
         self.len -= 1;
-        receives.set_state(head, SlotState::Receive);
+        slots.set_state(head, SlotState::Receive);
         head
     }
 
     /// Finds the oldest receive in the mixed class that accepts `e`.
     #[cold]
-    fn find_mixed(&self, receives: &Receives, hasher: &Hasher, e: &MatchEnvelope) -> Option<u32> {
+    fn find_mixed(
+        &self,
+        slots: &OperationSlots,
+        hasher: &Hasher,
+        e: &MatchEnvelope,
+    ) -> Option<u32> {
         let Class { shape, bins } = &self.classes[MIXED];
         let key = shape.key_of_envelope(e);
         let mut index = bins.head(bins.find(&key, hasher.hash(&key))?);
         while index != NIL {
-            let receive = receives.at(index);
+            let receive = slots.at(index);
             if receive.accepts(e) {
                 return Some(index);
             }
@@ -247,29 +252,29 @@ impl Posted {
     }
 
     /// Removes a posted receive from its bin.
-    pub(super) fn remove(&mut self, receives: &mut Receives, index: u32) {
+    pub(super) fn remove(&mut self, slots: &mut OperationSlots, index: u32) {
         if self.lone == Some(index) {
             self.lone = None;
         } else {
-            let class = receives.at(index).class;
+            let class = slots.at(index).class;
             let bins = &mut self.classes[usize::from(class)].bins;
-            bins.unlink(&mut receives.slots, index);
+            bins.unlink(&mut slots.entries, index);
             if bins.is_empty() {
                 self.in_use &= !(1 << class);
             }
         }
-        self.note_removed(receives, index);
+        self.note_removed(slots, index);
     }
 
     /// Notes that a receive is in no bin any more.
     #[inline]
-    fn note_removed(&mut self, receives: &mut Receives, index: u32) {
+    fn note_removed(&mut self, slots: &mut OperationSlots, index: u32) {
         self.len -= 1;
-        let state = match receives.at(index).stays() {
+        let state = match slots.at(index).is_multi() {
             true => SlotState::Operation,
             false => SlotState::Receive,
         };
-        receives.set_state(index, state);
+        slots.set_state(index, state);
     }
 }
 

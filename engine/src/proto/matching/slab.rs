@@ -58,8 +58,8 @@ impl<T> Slab<T> {
     #[cold]
     fn push(&mut self, value: T) -> SlotKey {
         let index = self.slots.len();
-        // The endpoint bounds receives and unexpected messages by memory, far below this.
-        assert!(index < NIL as usize, "more than 2^32 - 1 receives or messages to match");
+        // The endpoint bounds unexpected messages by memory, far below this.
+        assert!(index < NIL as usize, "more than 2^32 - 1 messages to match");
         self.slots.push(Slot { generation: 1, next_vacant: NIL, value });
         SlotKey { index: index as u32, generation: 1 }
     }

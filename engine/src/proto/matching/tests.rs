@@ -98,14 +98,14 @@ fn op<I: Strategy<Value = u64> + Clone + 'static>(ignore: I) -> impl Strategy<Va
 /// A matcher and the slots of its receives. The capacity of a receive is its number here.
 struct Bench {
     matcher: Matcher,
-    receives: Receives,
+    receives: OperationSlots,
     /// Ids of the receives posted so far, by number.
     ids: Vec<Id>,
 }
 
 impl Bench {
     fn new(seed: u64) -> Self {
-        let (receives, ids) = (Receives::new(usize::MAX), Vec::new());
+        let (receives, ids) = (OperationSlots::new(usize::MAX), Vec::new());
         Self { matcher: Matcher::new(seed), receives, ids }
     }
 
@@ -118,7 +118,7 @@ impl Bench {
         let number = self.ids.len() as u32;
         let id = self.receives.insert(0, s, number.into()).unwrap();
         if stays {
-            self.receives.turn_into_other(id);
+            self.receives.turn_into_operation(id);
         }
         self.matcher.insert_posted(&mut self.receives, id.index() as u32);
         self.ids.push(id);
@@ -420,4 +420,46 @@ fn empty_matcher_allocates_no_memory() {
     let matcher = Matcher::new(0);
     assert!(size_of_val(&matcher) <= 256);
     assert_eq!(matcher.posted.longest_probe() + matcher.unexpected.longest_probe(), 0);
+}
+
+/// Matchers of several endpoints share the slots: each sees its own receives only.
+#[test]
+fn matchers_of_several_endpoints_share_slots() {
+    let mut slots = OperationSlots::new(100);
+    let mut matchers = [Matcher::new(1), Matcher::new(2)];
+    let mut posted: [Vec<Id>; 2] = [Vec::new(), Vec::new()];
+    for round in 0..20_u64 {
+        for (endpoint, matcher) in matchers.iter_mut().enumerate() {
+            let id = slots.insert(endpoint as u16, &any_source(round % 3, 0), round).unwrap();
+            matcher.insert_posted(&mut slots, id.index() as u32);
+            posted[endpoint].push(id);
+        }
+        // One is cancelled now and then, at one endpoint.
+        if round % 4 == 3 {
+            let id = posted[0].remove(posted[0].len() / 2);
+            assert!(matchers[0].cancel_posted(&mut slots, id.index() as u32));
+            slots.remove(id.index());
+        }
+        assert_eq!(
+            (slots.posted_at(0), slots.posted_at(1)),
+            (posted[0].clone(), posted[1].clone())
+        );
+    }
+    // The oldest of each tag, at the one endpoint, then at the other.
+    for (endpoint, matcher) in matchers.iter_mut().enumerate() {
+        for tag in [1, 0, 2] {
+            let e = MatchEnvelope { source: 7, context: 0, tag };
+            let accepts = |id: &Id| slots.get(*id).unwrap().selector().accepts(&e);
+            let expected = posted[endpoint].iter().copied().find(accepts).unwrap();
+            let taken = matcher.take_posted(&mut slots, &e).unwrap();
+            assert_eq!(slots.remove_matched(taken).map(|(id, _)| id), Some(expected));
+            posted[endpoint].retain(|&id| id != expected);
+        }
+    }
+    for id in slots.posted_at(0) {
+        assert!(matchers[0].cancel_posted(&mut slots, id.index() as u32));
+        slots.remove(id.index());
+    }
+    assert_eq!(matchers[0].posted_len(), 0);
+    assert_eq!((slots.posted_at(1), slots.len()), (posted[1].clone(), posted[1].len()));
 }

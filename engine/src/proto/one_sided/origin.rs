@@ -316,8 +316,9 @@ impl Core {
         // Its slot is used by nothing else until it is staged.
         let operands = std::mem::take(&mut asking.operands);
         let pieces = [&head[..extra], &operands];
-        let Some((session, mut cx)) = self.enter(slot) else { return Staged::Blocked };
-        let staged = session.push_one_sided(&mut cx, pieces, form.payload, hint, is_long);
+        let staged = self.enter(slot).and_then(|(session, mut cx)| {
+            session.push_one_sided(&mut cx, pieces, form.payload, hint, is_long)
+        });
         let Some(segment) = staged else {
             if let Some(OperationState::Asking(asking)) =
                 self.operations.get_mut(id).map(|operation| &mut operation.state)

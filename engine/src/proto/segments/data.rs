@@ -124,7 +124,7 @@ fn bad(data: &Data, why: &'static str) -> FrameError {
 }
 
 impl Session {
-    /// Returns whether the ranges of a session are granted in datagrams.
+    /// Returns whether its ranges are granted in datagrams.
     pub(in crate::proto) fn pulls_by_datagram(&self) -> bool {
         self.segments.as_deref().is_some_and(|segments| segments.bulk.is_some())
     }

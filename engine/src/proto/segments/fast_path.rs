@@ -93,8 +93,8 @@ impl Core {
             let tag = header.tag.get();
             let envelope = MatchEnvelope { source: *remote, context, tag };
             let whole = length as u64;
-            if let Some(receive) = matcher.take_posted(&mut self.operations.receives, &envelope) {
-                let Some((id, capacity)) = self.operations.receives.remove_matched(receive) else {
+            if let Some(receive) = matcher.take_posted(&mut self.operations.slots, &envelope) {
+                let Some((id, capacity)) = self.operations.slots.remove_matched(receive) else {
                     break; // a multi-receive
                 };
                 session.envelopes.pass(1);

@@ -339,9 +339,7 @@ impl Core {
     fn handle_any_grant(&mut self, slot: u32, grant: &Grant) -> Result<(), FrameError> {
         let number = grant.lane.get();
         let Some(session) = self.sessions.at(slot as usize) else { return Ok(()) };
-        let lanes = &self.lanes;
-        let is_it = |lane: &Id| lanes.get(*lane).is_some_and(|lane| lane.number == number);
-        let Some(lane) = session.lanes.iter().copied().find(is_it) else {
+        let Some(lane) = self.lanes.named(&session.lanes, number) else {
             return self.handle_grant(slot, grant);
         };
         let Some(bulk) = self.lanes.get_mut(lane) else { return Ok(()) };

@@ -5,7 +5,7 @@
 //! sent together form a *segment* ([`segment::SegmentBuffer`]), which is kept until it is
 //! acknowledged, and retransmitted unchanged except for its segment header when it is lost. Every
 //! session sends segments; the control connection is the only transport until a path opens
-//! ([`Core::use_datagrams`]), and for good where one side takes no datagrams. A datagram carries
+//! ([`Session::use_datagrams`]), and for good where one side takes no datagrams. A datagram carries
 //! one segment. A lost frame delays only frames that depend on it:
 //!
 //! * messages wait for the one before them from the same source to the same target in the same
@@ -18,15 +18,15 @@
 //! As in [`super::core`], with these in addition to `handle_bytes`:
 //!
 //! 1. [`Core::handle_lone_segment`] for received datagrams;
-//! 2. [`Core::handle_segment_acked`] and [`Core::handle_segment_lost`] for packets that the path of
+//! 2. [`Core::handle_segment_acked`] and [`Session::handle_segment_lost`] for packets that the path of
 //!    a lane declares acknowledged or lost; a packet may be acknowledged to the peer only after
-//!    `handle_datagram` has handled it. [`Core::resend_all`] when a lane that carried segments is
+//!    `handle_datagram` has handled it. [`Session::resend_all`] when a lane that carried segments is
 //!    abandoned;
-//! 3. [`Core::poll_segment`] for each session of [`Core::poll_dirty`], while the lane accepts more;
+//! 3. [`Session::poll_segment`] for each session of [`Core::poll_dirty`], while the lane accepts more;
 //!    a session whose lane was full is polled again when there is space; for the control connection
-//!    [`Core::poll_segment_for_stream`] while no path carries segments;
-//! 4. in addition, while a path does and the session's TCP lane is on it ([`Core::use_stream`]),
-//!    [`Core::poll_long`] for segments to send on it;
+//!    [`Session::poll_segment_for_stream`] while no path carries segments;
+//! 4. in addition, while a path does and the session's TCP lane is on it ([`Session::use_stream`]),
+//!    [`Session::poll_long`] for segments to send on it;
 //! 5. [`Core::poll_acknowledgements`] for what was received from streams and rings.
 
 mod acknowledged;

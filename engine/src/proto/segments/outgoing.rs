@@ -389,12 +389,14 @@ impl Session {
     ///
     /// RR-DGRAM-9.
     pub(super) fn answer_goodbye(&mut self) {
-        if self.announced_ack == self.expected_frame || self.segments.is_none() {
+        let Some(next_frame) = self.segments.as_deref().map(|segments| segments.next_frame) else {
+            return;
+        };
+        if self.announced_ack == self.expected_frame {
             return;
         }
         let header = self.segment_header(false);
-        let length = (SEGMENT_HEADER_BYTES as u32).into();
-        let first_frame = self.segments.as_deref().map_or(0, |it| it.next_frame).into();
+        let (length, first_frame) = ((SEGMENT_HEADER_BYTES as u32).into(), next_frame.into());
         let header = SegmentHeader { length, first_frame, ..header };
         append_segment(&mut self.final_ack, header.as_bytes(), self.has_checksums);
     }

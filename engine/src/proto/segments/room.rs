@@ -103,6 +103,7 @@ impl Segments {
         if !self.has_room_for_long(pool, length) {
             return None;
         }
+        debug_assert!(self.is_base_current(pool));
         let base = self.base;
         let open = self.long_open(pool).filter(|_| self.long_open_room(pool) >= length);
         let id = open.unwrap_or_else(|| {
@@ -182,7 +183,7 @@ impl Segments {
             Some(open) if fits_open => open,
             _ => self.open_another(pool, slot),
         };
-        self.open = Some(OpenSegment { room: open.room - length, ..open });
+        self.open = Some(OpenSegment { room: open.room.saturating_sub(length), ..open });
         let id = open.id;
         let frame = self.take_number(base);
         let segment = pool.at_mut(id)?;

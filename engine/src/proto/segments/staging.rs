@@ -41,14 +41,6 @@ impl Course {
     }
 }
 
-/// The frame of a message that has no payload yet.
-struct StagedFrame {
-    segment: Id,
-    course: Course,
-    /// The operation has ended with that.
-    completes: bool,
-}
-
 /// A header with the distance from the previous message.
 trait Linked: IntoBytes + zerocopy::Immutable {
     fn set_predecessor_distance(&mut self, predecessor_distance: u16);
@@ -171,14 +163,14 @@ impl Session {
         Some(id)
     }
 
-    /// Stages the frame of message `id` to endpoint `target`; the caller writes its payload.
-    /// `None`: no credit or no space now.
-    fn stage_message(
+    /// Stages the frame of message `id` to endpoint `target`, and returns its segment, where the
+    /// caller writes its payload. `None`: no credit or no space now.
+    fn stage_frame(
         &mut self,
         cx: &mut Cx<'_>,
         id: Id,
         (request, target): (&SendRequest, u16),
-    ) -> Option<StagedFrame> {
+    ) -> Option<(Id, Course)> {
         let SendRequest { length, level, .. } = *request;
         let course = self.course_of(cx, request)?;
         let Course { payload, has_source, .. } = course;
@@ -197,23 +189,7 @@ impl Session {
         self.byte_credit.spend(charged as u32);
         self.eager_limit.note_message(length, is_pulled);
         self.waiting.pop_front();
-        let completes = !is_pulled && level == CompletionLevel::Inject;
-        cx.operations.get_mut(id)?.state = match (course.route, level) {
-            (Route::Pull(_), _) => {
-                OperationState::Serving(Serving { has_source, ..Serving::default() })
-            }
-            (_, CompletionLevel::Match) => OperationState::AwaitMatch,
-            _ => OperationState::AwaitDelivery,
-        };
-        if completes {
-            cx.operations.remove(id);
-        }
-        let buffer = cx.segments.pool.get_mut(segment)?;
-        if !is_pulled && level == CompletionLevel::Delivery {
-            buffer.operations.push(id);
-        }
-        buffer.completes_unacked |= completes;
-        Some(StagedFrame { segment, course, completes })
+        Some((segment, course))
     }
 
     /// Selects how its next message is sent: the row of its length, or a pull where
@@ -273,16 +249,34 @@ impl Core {
             return Staged::Blocked;
         };
         let Some((session, mut cx)) = self.enter(slot) else { return Staged::Blocked };
-        let Some(staged) = session.stage_message(&mut cx, id, (&request, target)) else {
+        let Some(staged) = session.stage_frame(&mut cx, id, (&request, target)) else {
             // Acknowledgements, credit and sent segments resume it.
             session.block_messages(&mut cx);
             return Staged::Blocked;
         };
-        let StagedFrame { segment, course, completes } = staged;
+        let (segment, course) = staged;
+        let Course { payload, has_source, .. } = course;
+        let is_pulled = course.is_pulled();
+        let completes = !is_pulled && level == CompletionLevel::Inject;
+        let Some(operation) = self.operations.get_mut(id) else { return Staged::Blocked };
+        operation.state = match (course.route, level) {
+            (Route::Pull(_), _) => {
+                OperationState::Serving(Serving { has_source, ..Serving::default() })
+            }
+            (_, CompletionLevel::Match) => OperationState::AwaitMatch,
+            _ => OperationState::AwaitDelivery,
+        };
+        if completes {
+            self.operations.remove(id);
+        }
         let Some(segment) = self.segments.pool.get_mut(segment) else { return Staged::Blocked };
-        let room = segment.newest(course.payload);
+        if !is_pulled && level == CompletionLevel::Delivery {
+            segment.operations.push(id);
+        }
+        segment.completes_unacked |= completes;
+        let room = segment.newest(payload);
         match course.route {
-            Route::Pull(_) if course.has_source => Staged::Source { room },
+            Route::Pull(_) if has_source => Staged::Source { room },
             Route::Pull(_) => Staged::Rts { room },
             _ => Staged::Eager { room, completes },
         }

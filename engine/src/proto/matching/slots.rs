@@ -1,8 +1,9 @@
-//! Receives, each in one cache line: what it accepts, its place among the receives of its endpoint,
-//! and its capacity.
+//! Slots of operations, each in one line of the cache. A slot makes the id of its operation. Of a
+//! receive it is everything: what it accepts, its place among the receives of its endpoint, and its
+//! capacity.
 //!
-//! The slots are numbered for all operations of the engine ([`super::super::operations`]): a
-//! receive that takes a long message keeps its id.
+//! All operations of an engine have slots here ([`super::super::operations`]), so that a receive
+//! which takes a long message keeps its id.
 
 use std::fmt;
 
@@ -34,7 +35,7 @@ pub(crate) enum SlotState {
 /// The fields that a match compares come first.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
-pub(crate) struct Receive {
+pub(crate) struct OperationSlot {
     tag: u64,
     context: u64,
     ignore: u64,
@@ -53,9 +54,9 @@ pub(crate) struct Receive {
     state: SlotState,
 }
 
-const _: () = assert!(size_of::<Receive>() == 64);
+const _: () = assert!(size_of::<OperationSlot>() == 64);
 
-impl Receive {
+impl OperationSlot {
     /// Returns the messages that it accepts.
     #[inline]
     pub(crate) fn selector(&self) -> Selector {
@@ -100,7 +101,7 @@ impl Receive {
 
     /// Returns whether it stays posted when it is matched.
     #[inline]
-    pub(super) fn stays(&self) -> bool {
+    pub(super) fn is_multi(&self) -> bool {
         self.state == SlotState::Multi
     }
 
@@ -111,14 +112,14 @@ impl Receive {
 }
 
 /// Without its position, which depends on earlier look-ups.
-impl fmt::Debug for Receive {
+impl fmt::Debug for OperationSlot {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "{:?} {:?} at {}", self.state, self.selector(), self.endpoint)?;
         write!(out, " {} bytes, {}", self.capacity, self.sequence)
     }
 }
 
-impl Linked for Receive {
+impl Linked for OperationSlot {
     #[inline]
     fn link(&self) -> &BinLink {
         &self.link
@@ -133,8 +134,8 @@ impl Linked for Receive {
 /// The slots of an engine's operations. They grow up to a limit, and are reused, so that a steady
 /// load allocates nothing.
 #[derive(Debug)]
-pub(crate) struct Receives {
-    pub(super) slots: Vec<Receive>,
+pub(crate) struct OperationSlots {
+    pub(super) entries: Vec<OperationSlot>,
     vacant: u32,
     len: usize,
     limit: usize,
@@ -143,10 +144,10 @@ pub(crate) struct Receives {
 /// Generation of new slots: that of an id is never 0.
 const FIRST_GENERATION: u32 = 1;
 
-impl Receives {
+impl OperationSlots {
     /// Creates a table of at most `limit` slots.
     pub(crate) fn new(limit: usize) -> Self {
-        Self { slots: Vec::new(), vacant: NIL, len: 0, limit: limit.min(NIL as usize) }
+        Self { entries: Vec::new(), vacant: NIL, len: 0, limit: limit.min(NIL as usize) }
     }
 
     /// Returns the number of slots in use.
@@ -161,7 +162,7 @@ impl Receives {
 
     /// Returns one more than the highest index ever used.
     pub(crate) fn slots(&self) -> usize {
-        self.slots.len()
+        self.entries.len()
     }
 
     /// Uses a slot for a receive at `endpoint` that accepts what `selector` says. `None`: all slots
@@ -174,7 +175,7 @@ impl Receives {
         capacity: u64,
     ) -> Option<Id> {
         let id = self.use_slot(SlotState::Receive)?;
-        let slot = &mut self.slots[id.index()];
+        let slot = &mut self.entries[id.index()];
         slot.tag = selector.tag;
         slot.context = selector.context;
         slot.ignore = selector.ignore;
@@ -186,14 +187,14 @@ impl Receives {
 
     /// Uses a slot for an operation that is not a receive. `None`: all slots are in use.
     #[inline]
-    pub(crate) fn insert_other(&mut self) -> Option<Id> {
+    pub(crate) fn insert_operation(&mut self) -> Option<Id> {
         self.use_slot(SlotState::Operation)
     }
 
     #[inline(always)]
     fn use_slot(&mut self, state: SlotState) -> Option<Id> {
         let index = self.vacant;
-        let Some(slot) = self.slots.get_mut(index as usize) else { return self.push(state) };
+        let Some(slot) = self.entries.get_mut(index as usize) else { return self.push(state) };
         debug_assert_eq!(slot.state, SlotState::Vacant);
         self.vacant = slot.link.next();
         self.len += 1;
@@ -203,13 +204,13 @@ impl Receives {
 
     #[cold]
     fn push(&mut self, state: SlotState) -> Option<Id> {
-        let index = self.slots.len();
+        let index = self.entries.len();
         if index >= self.limit {
             return None;
         }
-        reserve_for(&mut self.slots, index + 1);
+        reserve_for(&mut self.entries, index + 1);
         self.len += 1;
-        self.slots.push(Receive {
+        self.entries.push(OperationSlot {
             tag: 0,
             context: 0,
             ignore: 0,
@@ -228,7 +229,7 @@ impl Receives {
     /// Vacates the slot of an operation that is not posted; its id finds nothing from now on.
     #[inline(always)]
     pub(crate) fn remove(&mut self, index: usize) {
-        let slot = &mut self.slots[index];
+        let slot = &mut self.entries[index];
         debug_assert!(
             matches!(slot.state, SlotState::Receive | SlotState::Operation),
             "{:?} is removed",
@@ -246,7 +247,7 @@ impl Receives {
     /// is a multi-receive, which stays.
     #[inline(always)]
     pub(crate) fn remove_matched(&mut self, index: u32) -> Option<(Id, u64)> {
-        let slot = &self.slots[index as usize];
+        let slot = &self.entries[index as usize];
         if slot.state == SlotState::Multi {
             return None;
         }
@@ -257,46 +258,46 @@ impl Receives {
 
     /// Returns the slot of an id; `None`: its operation has ended.
     #[inline]
-    pub(crate) fn get(&self, id: Id) -> Option<&Receive> {
-        let slot = self.slots.get(id.index())?;
+    pub(crate) fn get(&self, id: Id) -> Option<&OperationSlot> {
+        let slot = self.entries.get(id.index())?;
         let is_current = slot.generation == id.generation() && slot.state != SlotState::Vacant;
         is_current.then_some(slot)
     }
 
     /// Returns the slot at an index that is in use.
     #[inline]
-    pub(crate) fn at(&self, index: u32) -> &Receive {
-        &self.slots[index as usize]
+    pub(crate) fn at(&self, index: u32) -> &OperationSlot {
+        &self.entries[index as usize]
     }
 
     /// Returns the id of the operation at an index; `None`: the slot is vacant.
     #[inline]
     pub(crate) fn id_at(&self, index: usize) -> Option<Id> {
-        let slot = self.slots.get(index)?;
+        let slot = self.entries.get(index)?;
         (slot.state != SlotState::Vacant).then(|| Id::new(index as u32, slot.generation))
     }
 
     #[inline]
     pub(super) fn set_state(&mut self, index: u32, state: SlotState) {
-        self.slots[index as usize].state = state;
+        self.entries[index as usize].state = state;
     }
 
     /// Turns a receive that has matched into an operation that is kept elsewhere.
-    pub(crate) fn turn_into_other(&mut self, id: Id) {
-        let slot = &mut self.slots[id.index()];
+    pub(crate) fn turn_into_operation(&mut self, id: Id) {
+        let slot = &mut self.entries[id.index()];
         debug_assert_eq!(slot.state, SlotState::Receive, "only a matched receive goes on");
         slot.state = SlotState::Operation;
     }
 
     /// Returns all slots in use, with their ids.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (Id, &Receive)> {
-        let used = self.slots.iter().zip(0..).filter(|(slot, _)| slot.state != SlotState::Vacant);
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Id, &OperationSlot)> {
+        let used = self.entries.iter().zip(0..).filter(|(slot, _)| slot.state != SlotState::Vacant);
         used.map(|(slot, index)| (Id::new(index, slot.generation), slot))
     }
 
     /// Returns the receives posted at `endpoint`, oldest first. Scans every slot.
     pub(crate) fn posted_at(&self, endpoint: u16) -> Vec<Id> {
-        let is_wanted = |slot: &Receive| slot.is_posted() && slot.endpoint == endpoint;
+        let is_wanted = |slot: &OperationSlot| slot.is_posted() && slot.endpoint == endpoint;
         let wanted = self.iter().filter(|(_, slot)| is_wanted(slot));
         let mut found: Vec<_> = wanted.map(|(id, slot)| (slot.sequence, id)).collect();
         found.sort_unstable();
@@ -312,11 +313,11 @@ mod tests {
 
     #[test]
     fn ids_of_operations_that_have_ended_find_nothing() {
-        let mut receives = Receives::new(2);
+        let mut receives = OperationSlots::new(2);
         let first = receives.insert(0, &ANY, 8).unwrap();
         receives.remove(first.index());
         assert!(receives.get(first).is_none() && receives.id_at(first.index()).is_none());
-        let second = receives.insert_other().unwrap();
+        let second = receives.insert_operation().unwrap();
         assert_eq!(first.index(), second.index());
         assert!(receives.get(first).is_none() && receives.get(second).is_some());
         assert!(receives.get(Id::from_u64(0)).is_none());
@@ -325,12 +326,12 @@ mod tests {
 
     #[test]
     fn the_limit_counts_slots_in_use() {
-        let mut receives = Receives::new(2);
+        let mut receives = OperationSlots::new(2);
         let first = receives.insert(0, &ANY, 8).unwrap();
-        receives.insert_other().unwrap();
+        receives.insert_operation().unwrap();
         assert!(receives.is_full() && receives.insert(0, &ANY, 8).is_none());
         receives.remove(first.index());
-        assert!(receives.insert_other().is_some() && receives.is_full());
+        assert!(receives.insert_operation().is_some() && receives.is_full());
         assert_eq!((receives.len(), receives.slots()), (2, 2));
     }
 }
