@@ -118,7 +118,7 @@ impl<T, K: Key> Table<T, K> {
     }
 
     /// Inserts a value. `Err` returns the value when the table is full.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn insert(&mut self, value: T) -> Result<K, T> {
         if self.free == NO_SLOT {
             if self.slots.len() >= self.limit {

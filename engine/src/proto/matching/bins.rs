@@ -30,10 +30,11 @@ impl BinLink {
     /// In no list.
     pub(super) const NONE: Self = Self { prev: NIL, next: NIL, hash: 0 };
 
-    /// Creates a link at the end of the list whose last node is `tail`.
+    /// Appends `node` to the list whose last node, `this`, has this link. Returns the link of that.
     #[inline]
-    pub(super) fn behind<N: Linked>(tail: u32, nodes: &[N]) -> Self {
-        Self { prev: tail, next: NIL, hash: nodes[tail as usize].link().hash }
+    pub(super) fn append(&mut self, this: u32, node: u32) -> Self {
+        self.next = node;
+        Self { prev: this, next: NIL, hash: self.hash }
     }
 
     /// Returns the next node.
@@ -165,18 +166,23 @@ impl Bins {
     }
 
     /// Removes and returns the oldest node of a bin that [`find`](Self::find) found.
-    #[inline(always)]
+    #[inline]
     pub(super) fn pop_front<N: Linked>(&mut self, nodes: &mut [N], at: usize) -> u32 {
-        let bin = &mut self.table[at];
-        let head = bin.head;
+        let head = self.head(at);
         let next = nodes[head as usize].link().next;
+        self.set_head(nodes, at, next);
+        head
+    }
+
+    /// Removes the oldest node of a bin, whose next one is `next`.
+    #[inline(always)]
+    pub(super) fn set_head<N: Linked>(&mut self, nodes: &mut [N], at: usize, next: u32) {
         if next == NIL {
             self.vacate(at);
         } else {
-            bin.head = next;
+            self.table[at].head = next;
             nodes[next as usize].link_mut().prev = NIL;
         }
-        head
     }
 
     /// Removes `node`, which is in some bin, from it.

@@ -1,6 +1,6 @@
 //! Posted slots: each in the one bin of its shape.
 
-use super::bins::{BinLink, Bins};
+use super::bins::Bins;
 use super::slab::NIL;
 use super::slots::{OperationSlots, SlotState};
 use super::{Hasher, MAX_SHAPES, MatchEnvelope, Shape};
@@ -91,8 +91,7 @@ impl Posted {
         {
             // An existing bin is of a class in use.
             let before = std::mem::replace(tail, index);
-            let link = BinLink::behind(before, &slots.entries);
-            slots.entries[before as usize].link.set_next(index);
+            let link = slots.entries[before as usize].link.append(before, index);
             let slot = &mut slots.entries[index as usize];
             (slot.link, slot.class) = (link, class as u8);
             return;
@@ -218,15 +217,17 @@ impl Posted {
     fn take_head(&mut self, slots: &mut OperationSlots, class: usize, at: usize) -> u32 {
         let bins = &mut self.classes[class].bins;
         let head = bins.head(at);
-        if slots.at(head).is_multi() {
+        let slot = &mut slots.entries[head as usize];
+        if slot.is_multi() {
             return head;
         }
-        bins.pop_front(&mut slots.entries, at);
+        slot.note_taken();
+        let next = slot.link.next();
+        bins.set_head(&mut slots.entries, at, next);
         if bins.is_empty() {
             self.in_use &= !(1 << class);
         }
         self.len -= 1;
-        slots.set_state(head, SlotState::Receive);
         head
     }
 

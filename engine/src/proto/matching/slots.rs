@@ -105,6 +105,21 @@ impl OperationSlot {
         self.state == SlotState::Multi
     }
 
+    /// Notes that it is in no bin any more, which is no multi-receive.
+    #[inline]
+    pub(super) fn note_taken(&mut self) {
+        self.state = SlotState::Receive;
+    }
+
+    /// Vacates it, before slot `next` in the list of vacant ones.
+    #[inline]
+    fn vacate(&mut self, next: u32) {
+        self.state = SlotState::Vacant;
+        // Generation 0 is skipped so that no id is ever 0.
+        self.generation = self.generation.checked_add(1).unwrap_or(1);
+        self.link.set_next(next);
+    }
+
     #[inline]
     pub(crate) fn state(&self) -> SlotState {
         self.state
@@ -174,43 +189,44 @@ impl OperationSlots {
         selector: &Selector,
         capacity: u64,
     ) -> Option<Id> {
-        let id = self.use_slot(SlotState::Receive)?;
-        let slot = &mut self.entries[id.index()];
-        slot.tag = selector.tag;
-        slot.context = selector.context;
-        slot.ignore = selector.ignore;
-        slot.source = selector.source.unwrap_or(ANY_SOURCE);
-        slot.capacity = capacity;
-        slot.endpoint = endpoint;
-        Some(id)
+        let fill = |slot: &mut OperationSlot| {
+            slot.tag = selector.tag;
+            slot.context = selector.context;
+            slot.ignore = selector.ignore;
+            slot.source = selector.source.unwrap_or(ANY_SOURCE);
+            slot.capacity = capacity;
+            slot.endpoint = endpoint;
+            slot.state = SlotState::Receive;
+        };
+        self.use_slot(fill)
     }
 
     /// Uses a slot for an operation that is not a receive. `None`: all slots are in use.
     #[inline]
     pub(crate) fn insert_operation(&mut self) -> Option<Id> {
-        self.use_slot(SlotState::Operation)
+        self.use_slot(|slot| slot.state = SlotState::Operation)
     }
 
     #[inline(always)]
-    fn use_slot(&mut self, state: SlotState) -> Option<Id> {
+    fn use_slot(&mut self, fill: impl FnOnce(&mut OperationSlot)) -> Option<Id> {
         let index = self.vacant;
-        let Some(slot) = self.entries.get_mut(index as usize) else { return self.push(state) };
+        let Some(slot) = self.entries.get_mut(index as usize) else { return self.push(fill) };
         debug_assert_eq!(slot.state, SlotState::Vacant);
         self.vacant = slot.link.next();
         self.len += 1;
-        slot.state = state;
+        fill(slot);
         Some(Id::new(index, slot.generation))
     }
 
     #[cold]
-    fn push(&mut self, state: SlotState) -> Option<Id> {
+    fn push(&mut self, fill: impl FnOnce(&mut OperationSlot)) -> Option<Id> {
         let index = self.entries.len();
         if index >= self.limit {
             return None;
         }
         reserve_for(&mut self.entries, index + 1);
         self.len += 1;
-        self.entries.push(OperationSlot {
+        let mut slot = OperationSlot {
             tag: 0,
             context: 0,
             ignore: 0,
@@ -221,8 +237,10 @@ impl OperationSlots {
             generation: FIRST_GENERATION,
             endpoint: 0,
             class: 0,
-            state,
-        });
+            state: SlotState::Vacant,
+        };
+        fill(&mut slot);
+        self.entries.push(slot);
         Some(Id::new(index as u32, FIRST_GENERATION))
     }
 
@@ -235,10 +253,7 @@ impl OperationSlots {
             "{:?} is removed",
             slot.state
         );
-        slot.state = SlotState::Vacant;
-        // Generation 0 is skipped so that no id is ever 0.
-        slot.generation = slot.generation.checked_add(1).unwrap_or(1);
-        slot.link.set_next(self.vacant);
+        slot.vacate(self.vacant);
         self.vacant = index as u32;
         self.len -= 1;
     }
@@ -247,12 +262,15 @@ impl OperationSlots {
     /// is a multi-receive, which stays.
     #[inline(always)]
     pub(crate) fn remove_matched(&mut self, index: u32) -> Option<(Id, u64)> {
-        let slot = &self.entries[index as usize];
-        if slot.state == SlotState::Multi {
+        let slot = &mut self.entries[index as usize];
+        if slot.is_multi() {
             return None;
         }
+        debug_assert_eq!(slot.state, SlotState::Receive, "it has matched");
         let matched = (Id::new(index, slot.generation), slot.capacity);
-        self.remove(index as usize);
+        slot.vacate(self.vacant);
+        self.vacant = index;
+        self.len -= 1;
         Some(matched)
     }
 

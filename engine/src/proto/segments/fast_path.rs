@@ -51,6 +51,8 @@ impl Core {
     ) -> Taken {
         let mut taken = Taken::default();
         let mut is_extended = false;
+        // Envelopes and bytes of messages that receives have taken, and that are not charged yet.
+        let mut passed = (0, 0);
         if !shortcut!("a segment received in order") {
             return taken;
         }
@@ -67,8 +69,8 @@ impl Core {
             let is_plain = header.kind == frame::KIND_EAGER
                 && header.operation.get() == 0
                 && length <= EAGER_BYTES_MAX
-                && session.envelopes.left() > 0
-                && session.bytes.left() >= length as u32;
+                && session.envelopes.left() > passed.0
+                && session.bytes.left() - passed.1 >= length as u32;
             if !is_plain {
                 break;
             }
@@ -97,8 +99,7 @@ impl Core {
                 let Some((id, capacity)) = self.operations.slots.remove_matched(receive) else {
                     break; // a multi-receive
                 };
-                session.envelopes.pass(1);
-                session.bytes.pass(length as u32);
+                passed = (passed.0 + 1, passed.1 + length as u32);
                 let fits = capacity.min(whole) as usize;
                 let arrival = Arrival { peer: *peer, context, tag, length: whole, data };
                 effects.deliver(id, &payload[..fits], arrival);
@@ -108,6 +109,9 @@ impl Core {
                 let kept = self.unexpected.insert(message, payload);
                 // Credit prevents this; the general path reports the violation.
                 let Some(message) = kept else { break };
+                let (envelopes, bytes) = std::mem::take(&mut passed);
+                session.envelopes.pass(envelopes);
+                session.bytes.pass(bytes);
                 let is_charged = session.envelopes.handle_arrival(1)
                     && session.bytes.handle_arrival(length as u32);
                 debug_assert!(is_charged, "credit was checked before");
@@ -125,6 +129,8 @@ impl Core {
             taken.bytes += size_of::<Eager>() + data_bytes + length;
         }
         if taken.frames > 0 {
+            session.envelopes.pass(passed.0);
+            session.bytes.pass(passed.1);
             session.message_ns = now_ns;
             segments.arrivals.note_next(u32::from(taken.frames));
             session.expected_frame = segments.arrivals.expected();

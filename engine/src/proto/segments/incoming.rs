@@ -4,7 +4,6 @@ use super::super::core::Core;
 use super::super::effects::Effects;
 use super::super::failure::PeerFailure;
 use super::super::session::Session;
-use super::super::table::Id;
 use super::fast_path::Taken;
 use super::order::{EnvelopeHeader, Held};
 use super::transport::Transport;

@@ -302,7 +302,7 @@ impl SegmentPool {
         self.insert(segment, session, first_frame)
     }
 
-    #[inline]
+    #[inline(always)]
     fn insert(&mut self, mut segment: Box<SegmentBuffer>, session: u32, first_frame: u32) -> Id {
         segment.bytes = SEGMENT_HEADER_BYTES;
         segment.first_frame = first_frame;
