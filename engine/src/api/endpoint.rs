@@ -504,16 +504,15 @@ impl<M: Attached> Endpoint<M> {
     /// Returns the length in bytes of the longest message that is sent eagerly to a peer now;
     /// longer ones are sent by rendezvous (pulled by the receiver). `None`: not connected.
     ///
-    /// It is the lower of both sides' settings `eager_limit_bytes` (with `auto`, the value that the
-    /// peer advises, from 16 to 128 KiB, which changes with its measurements), and at most what one
-    /// segment takes: 128 KiB on a TCP connection, 8 KiB in shared memory, a datagram where neither
-    /// carries the session. Shorter messages are pulled, too, while there is no credit, and those
-    /// above 32 KiB while another message that does not fit one datagram is not acknowledged.
+    /// It is the lower of both sides' settings `eager_limit_bytes` (`auto`: what the peer advises,
+    /// 16 to 128 KiB), and what one segment takes: 128 KiB on a TCP connection, 8 KiB in shared
+    /// memory, a datagram without either. Shorter ones are pulled, too, while there is no credit,
+    /// and above 32 KiB while another one that fits no datagram is not acknowledged.
     pub fn eager_limit_bytes(&self, peer: Peer) -> Option<u64> {
         self.open().engine.with(|engine| {
             let core = &engine.state.core;
             let session = core.session(core.remotes().get(peer.0)?.session)?;
-            session.is_connected().then(|| session.eager_limit_now(core.config()).into())
+            session.eager_limit_if_connected(core.config())
         })
     }
 

@@ -168,7 +168,7 @@ pub(crate) fn class_of(number: u32) -> u32 {
 /// Operations' memory, completion queues, handles, events.
 #[derive(Debug)]
 pub(crate) struct Completions {
-    /// Receives of the common kind, by the index of their ids.
+    /// Plain receives, by the index of their ids.
     plain_receives: Vec<PlainReceive>,
     /// All other operations, by the index of their ids.
     slots: Vec<Option<Slot>>,

@@ -396,7 +396,7 @@ impl Engine {
             state.completions.insert_plain(id, piece, to, request.endpoint);
             return Ok(id);
         }
-        self.post_by_slot(request, piece.into_memory(), to.route())
+        self.post_by_slot(request, piece.into_memory(), to.route(), false)
     }
 
     /// Posts a receive.
@@ -408,21 +408,24 @@ impl Engine {
         route: Route,
     ) -> Result<Id, Refused> {
         let Route::Queue { queue, user_data, silent } = route else {
-            return self.post_by_slot(request, memory, route);
+            return self.post_by_slot(request, memory, route, true);
         };
         match Piece::of_memory(memory) {
             Ok(piece) => self.post_piece(request, piece, PostedTo { queue, user_data, silent }),
-            Err(memory) => self.post_by_slot(request, memory, route),
+            Err(memory) => self.post_by_slot(request, memory, route, true),
         }
     }
 
-    /// Posts a receive of any kind.
+    /// Posts a receive of any kind. `may_be_fast`: [`Core::post_fast`] was not tried.
+    ///
+    /// [`Core::post_fast`]: crate::proto::core::Core::post_fast
     #[inline(never)]
     fn post_by_slot(
         &mut self,
         request: &ReceiveRequest,
         memory: Memory,
         route: Route,
+        may_be_fast: bool,
     ) -> Result<Id, Refused> {
         if !self.state.completions.has_room(route) {
             return Err((Error::WouldBlock(COMPLETIONS), memory));
@@ -435,7 +438,7 @@ impl Engine {
         let kind = kind_of(request);
         let envelope = Envelope::of(request.context, request.tag);
         let state = &mut *self.state;
-        let fast = state.core.post_fast(request);
+        let fast = may_be_fast.then(|| state.core.post_fast(request)).flatten();
         let id = match fast.map_or_else(|| state.core.new_receive(request), Ok) {
             Ok(id) => id,
             Err(refusal) => return Err((self.error_of(peer, refusal), memory)),

@@ -1,5 +1,5 @@
-//! Accessors for the loop, most of them read-only. It changes a session by the methods of that, which
-//! it gets by [`Core::enter`] and [`Core::with`].
+//! Accessors for the loop, most of them read-only. It changes a session by the methods of that,
+//! which it gets by [`Core::enter`] and [`Core::with`].
 
 use super::config::Config;
 use super::connection::Connection;

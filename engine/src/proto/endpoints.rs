@@ -130,8 +130,10 @@ impl Core {
         for id in self.operations.slots.posted_at(endpoint) {
             self.fail_operation(id, &Cause::Closed, effects);
         }
-        let is_empty = self.operations.slots.posted_at(endpoint).is_empty();
-        debug_assert!(is_empty || planted!(KeepReceivesOfDead), "receives end with their endpoint");
+        debug_assert!(
+            self.operations.slots.posted_at(endpoint).is_empty() || planted!(KeepReceivesOfDead),
+            "receives end with their endpoint"
+        );
         let Some(mut matcher) = self.endpoints.close(endpoint) else { return };
         let mut messages = Vec::new();
         matcher.drain_all_unexpected(|kept| messages.push(kept.message));

@@ -100,7 +100,7 @@ impl Core {
             slice_of: Some(id),
             ..Operation::new(endpoint, NO_SESSION, NO_REMOTE, state)
         };
-        let slice = self.operations.insert(slice).ok()?;
+        let slice = self.operations.insert(slice)?;
         effects.slice(id, slice, offset, taken);
         if is_used_up {
             self.close_multi(id, effects);
@@ -148,10 +148,12 @@ impl Core {
         loop {
             let Some(operation) = self.operations.get_mut(id) else { return };
             let OperationState::Multi(multi) = &mut operation.state else { return };
-            let Some(matcher) = self.endpoints.get_mut(operation.endpoint) else { return };
             if multi.is_closed {
                 return;
             }
+            let Some(matcher) = self.endpoints.get_mut(operation.endpoint) else {
+                return self.fail_multi(id, &Cause::Closed, effects);
+            };
             let Some(kept) = matcher.peek_unexpected(selector) else { break };
             let length = self.unexpected.at(kept.message).map_or(0, Message::length);
             let endpoint = operation.endpoint;
@@ -193,8 +195,9 @@ impl Core {
         }
     }
 
+    /// Notes that a message of multi-receive `id` has ended.
     #[cold]
-    fn note_slice_ended(&mut self, id: Id, effects: &mut impl Effects) {
+    pub(super) fn note_slice_ended(&mut self, id: Id, effects: &mut impl Effects) {
         let Some(operation) = self.operations.get_mut(id) else { return };
         let OperationState::Multi(multi) = &mut operation.state else { return };
         multi.pending -= 1;

@@ -1,6 +1,6 @@
-//! The windows of sessions, and those announced in hellos and replies in progress. A peer may use an
-//! announced window as soon as the session is established, so it counts as reserved from then on: of
-//! many peers that connect at once each gets a share of the remainder.
+//! The totals of the windows of sessions, and the windows announced in hellos and replies in
+//! progress. A peer may use an announced window as soon as the session is established, so it counts
+//! as reserved from then on: of many peers that connect at once each gets a share of the remainder.
 //!
 //! An engine is offered one window, however many hellos it sends: replays reserve nothing.
 
@@ -20,7 +20,7 @@ struct Offer {
     holders: u32,
 }
 
-/// Windows of sessions, and announced ones; see the module.
+/// Totals of windows, and announced ones; see the module.
 #[derive(Debug, Default)]
 pub(super) struct Offers {
     /// Envelopes and bytes of the windows of sessions, and of unexpected messages of closed ones.
@@ -147,7 +147,7 @@ impl Offers {
         }
     }
 
-    /// Makes an offer, or extends one, as [`Core::offer_to`] does.
+    /// Makes an offer, or adds a connection to one, as [`Core::offer_to`] does.
     fn make(&mut self, config: &Config, engine: u64, id: u64) -> Limits {
         if let Some(offer) = self.by_engine.get_mut(&engine) {
             offer.holders += 1;
@@ -163,9 +163,9 @@ impl Offers {
         limits
     }
 
-    /// Ends an offer, but what it took is not free before the windows of its session are reserved.
-    /// Returns whether it has taken something.
-    pub(super) fn take(&mut self, engine: u64) -> bool {
+    /// Ends an offer of one connection. Returns whether something is free with that: the caller
+    /// extends the windows of others, after those of the session are reserved.
+    pub(super) fn end(&mut self, engine: u64) -> bool {
         let Some(offer) = self.by_engine.get_mut(&engine) else { return false };
         offer.holders -= 1;
         if offer.holders > 0 {
@@ -256,7 +256,7 @@ impl Core {
 
     /// Ends the offer of a connection that became a session, or failed.
     pub(crate) fn end_offer(&mut self, engine: u64) {
-        if self.offers.take(engine) {
+        if self.offers.end(engine) {
             self.extend_others();
         }
     }

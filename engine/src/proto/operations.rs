@@ -1,10 +1,10 @@
 //! Outstanding operations, by id.
 //!
 //! A receive that waits for its message is a slot of [`OperationSlots`] and nothing else: most
-//! receives take a short message, and end without ever being more. Every other operation has a slot too,
-//! which makes its id, and an [`Operation`] under the same index. A receive becomes one when it
-//! begins to pull a long message. The table of those grows to the highest index that one of them
-//! has had.
+//! receives take a short message, and end without ever being more. Every other operation has a slot
+//! too, which makes its id, and an [`Operation`] under the same index. A receive becomes one when
+//! it begins to pull a long message. The table of those grows to the highest index that one of
+//! them has had.
 
 use super::matching::{OperationSlot, OperationSlots, Selector, SlotState};
 use super::operation::{NO_REMOTE, NO_SESSION, Operation, OperationState};
@@ -44,15 +44,11 @@ impl Operations {
         self.slots.is_full()
     }
 
-    /// Inserts an operation. `Err` returns it at the limit.
-    pub(super) fn insert(&mut self, operation: Operation) -> Result<Id, Operation> {
-        match self.slots.insert_operation() {
-            Some(id) => {
-                self.keep(id, operation);
-                Ok(id)
-            }
-            None => Err(operation),
-        }
+    /// Inserts an operation. `None`: at the limit.
+    pub(super) fn insert(&mut self, operation: Operation) -> Option<Id> {
+        let id = self.slots.insert_operation()?;
+        self.keep(id, operation);
+        Some(id)
     }
 
     /// Inserts a receive that accepts what `selector` says. `None`: at the limit.
@@ -160,8 +156,8 @@ impl Operations {
     }
 
     /// Returns one more than the highest index ever used.
-    pub(super) fn slots(&self) -> usize {
-        self.slots.slots()
+    pub(super) fn index_end(&self) -> usize {
+        self.slots.index_end()
     }
 
     /// Returns the operations that are more than receives which wait, by index.

@@ -336,7 +336,7 @@ impl Core {
 
     fn end_admission(&mut self, admission: Admission) {
         let Admission { engine, epoch, answered, .. } = admission;
-        self.offers.take(engine);
+        self.offers.end(engine);
         let reservation = SlotReservation { engine, epoch, answered };
         if let Some(at) = self.reserved_slots.iter().position(|&other| other == reservation) {
             self.reserved_slots.swap_remove(at);

@@ -139,7 +139,7 @@ impl Core {
     /// Messages that lanes carry go on by the ring of their session, or, where that has none any
     /// more before they do, by lanes as before.
     fn move_to_ring(&mut self, slot: u32, has_ring: bool) {
-        for index in 0..self.operations.slots() {
+        for index in 0..self.operations.index_end() {
             let Some(id) = self.operations.id_at(index) else { continue };
             let Some(found) = self.operations.get_mut(id).filter(|it| it.session == slot) else {
                 continue;
@@ -284,7 +284,7 @@ impl Core {
         if planted!(ForgetPieces) {
             return;
         }
-        for index in 0..self.operations.slots() {
+        for index in 0..self.operations.index_end() {
             let Some(id) = self.operations.id_at(index) else { continue };
             let Some(found) = self.operations.get_mut(id) else { continue };
             if found.session != slot {

@@ -260,7 +260,7 @@ impl Core {
             waiting = session.waiting.iter().copied().filter(is_its).collect();
             session.waiting.retain(|id| !is_its(id));
         }
-        for slot in 0..self.operations.slots() {
+        for slot in 0..self.operations.index_end() {
             let Some(id) = self.operations.id_at(slot) else { continue };
             let Some(operation) = self.operations.get_mut(id) else { continue };
             if operation.remote == index && operation.session == from {

@@ -9,8 +9,11 @@ use std::collections::VecDeque;
 use super::hint::{Hint, Hinted};
 use super::operation::{Operation, OperationState};
 use super::operations::Operations;
-use super::session::Session;
+use super::session::{ControlFrame, Session};
 use super::table::Id;
+use crate::proto::context::Cx;
+use crate::proto::lanes::Lanes;
+use crate::proto::ready::Work;
 use crate::wire::CHUNK_BYTES_MAX;
 use crate::wire::CmaSource;
 
@@ -257,6 +260,40 @@ pub(super) fn next_range(
         session.pulls.pop(place);
     }
     None
+}
+
+impl Session {
+    /// Queues the remaining `left` bytes of a message to be granted on lanes.
+    pub(super) fn begin_granting(&mut self, mut cx: Cx<'_>, id: Id, hint: Hint, left: u64) {
+        let chunk = u64::from(cx.config.chunk_bytes);
+        self.pulls.push(id, hint, range_bytes(left, chunk) == left);
+        cx.add_work(Work::Grant);
+    }
+
+    /// Returns whether the session grants again after a few more chunks: then DONE can wait for
+    /// that datagram, since one for each completed message costs both sides as much as 8 KiB of
+    /// bulk data.
+    fn grants_soon(&self, lanes: &Lanes) -> bool {
+        let comes = |lane: &Id| lanes.get(*lane).is_some_and(|it| !it.incoming.is_empty());
+        !self.pulls.is_empty() && self.lanes.iter().any(comes)
+    }
+
+    /// Sends control frames that waited for the next grants, if there will be none.
+    pub(super) fn send_delayed_control(&mut self, mut cx: Cx<'_>) {
+        if !self.control.is_empty() && !self.grants_soon(cx.lanes) {
+            cx.add_work(Work::Flush);
+        }
+    }
+
+    /// Sends DONE with the next grants, or at once if there will be none soon.
+    pub(super) fn send_done(&mut self, mut cx: Cx<'_>, done: ControlFrame) {
+        if self.is_connected() {
+            self.push_control(done);
+            if !self.grants_soon(cx.lanes) {
+                cx.add_work(Work::Flush);
+            }
+        }
+    }
 }
 
 #[cfg(test)]

@@ -321,10 +321,12 @@ impl Core {
         }
         let Some(peer) = self.remotes.id_at(remote as usize) else { return Ok(()) };
         let Some(matched) = self.operations.remove_matched(id) else { return Ok(()) };
-        let fits = matched.capacity.min(length) as usize;
-        effects.place(id, 0, &payload[..fits]);
+        let bytes = &payload[..matched.capacity.min(length) as usize];
         let arrival = Arrival { peer, context, tag, length, data };
-        self.end_receive(id, matched.slice_of, Ended::Received(arrival), effects);
+        effects.deliver(id, bytes, arrival);
+        if let Some(multi) = matched.slice_of {
+            self.note_slice_ended(multi, effects);
+        }
         Ok(())
     }
 

@@ -26,8 +26,6 @@ use super::pulls::{Offered, next_range, range_bytes};
 use super::rails::schedule::{Choice, Next};
 use super::session::{ControlFrame, Session};
 use super::table::Id;
-use crate::proto::context::Cx;
-use crate::proto::lanes::Lanes;
 use crate::proto::rails::shares::RailUse;
 use crate::proto::ready::Work;
 use crate::wire::chunk::CHUNK_HEADER_BYTES;
@@ -66,40 +64,6 @@ pub(crate) struct ChunkReceive {
     pub(crate) operation: Id,
     pub(crate) offset: u64,
     pub(crate) length: u32,
-}
-
-impl Session {
-    /// Queues the remaining `left` bytes of a message to be granted on lanes.
-    fn begin_granting(&mut self, mut cx: Cx<'_>, id: Id, hint: Hint, left: u64) {
-        let chunk = u64::from(cx.config.chunk_bytes);
-        self.pulls.push(id, hint, range_bytes(left, chunk) == left);
-        cx.add_work(Work::Grant);
-    }
-
-    /// Returns whether the session grants again after a few more chunks: then DONE can wait for that
-    /// datagram, since one for each completed message costs both sides as much as 8 KiB of bulk
-    /// data.
-    fn grants_soon(&self, lanes: &Lanes) -> bool {
-        let comes = |lane: &Id| lanes.get(*lane).is_some_and(|it| !it.incoming.is_empty());
-        !self.pulls.is_empty() && self.lanes.iter().any(comes)
-    }
-
-    /// Sends control frames that waited for the next grants, if there will be none.
-    fn send_delayed_control(&mut self, mut cx: Cx<'_>) {
-        if !self.control.is_empty() && !self.grants_soon(cx.lanes) {
-            cx.add_work(Work::Flush);
-        }
-    }
-
-    /// Sends DONE with the next grants, or at once if there will be none soon.
-    fn send_done(&mut self, mut cx: Cx<'_>, done: ControlFrame) {
-        if self.is_connected() {
-            self.push_control(done);
-            if !self.grants_soon(cx.lanes) {
-                cx.add_work(Work::Flush);
-            }
-        }
-    }
 }
 
 impl Core {

@@ -204,7 +204,7 @@ impl Core {
             fence: request.fence,
             ..Operation::new(request.endpoint, session, remote, state)
         };
-        self.operations.insert(operation).map_err(|_| SendRefusal::OPERATIONS)
+        self.operations.insert(operation).ok_or(SendRefusal::OPERATIONS)
     }
 
     /// Queues a new send and connects if necessary. [`Self::poll_waiting`] returns it.

@@ -1,8 +1,8 @@
 //! A slab whose keys carry a generation, so that stale keys find nothing.
 //!
 //! Two others have the same purpose. `matching::slab` keeps unexpected messages: its lists refer to
-//! slots that are known to be occupied, by index alone. `matching::slots` keeps the ids of operations
-//! and the receives among them, each in one line of the cache.
+//! slots that are known to be occupied, by index alone. `matching::slots` keeps the ids of
+//! operations and the receives among them, each in one line of the cache.
 
 use std::fmt;
 use std::marker::PhantomData;

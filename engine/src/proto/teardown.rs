@@ -166,7 +166,7 @@ impl Core {
         effects: &mut impl Effects,
     ) {
         let cause = Cause::Peer(failure.clone());
-        for slot in 0..self.operations.slots() {
+        for slot in 0..self.operations.index_end() {
             let Some(id) = self.operations.id_at(slot) else { continue };
             let is_failing = match self.operations.get(id) {
                 Some(operation) => is_hit(operation),
@@ -240,7 +240,7 @@ impl Core {
 
     /// Removes the peer from operations that outlive its handle, whose slot may be reused.
     pub(super) fn unname(&mut self, remote: u32) {
-        for slot in 0..self.operations.slots() {
+        for slot in 0..self.operations.index_end() {
             if let Some(id) = self.operations.id_at(slot)
                 && let Some(operation) = self.operations.get_mut(id)
                 && operation.remote == remote

@@ -1,8 +1,8 @@
 //! Plain receives, which most are: one piece of memory, and a completion in a queue.
 //!
-//! Such a receive needs 40 bytes until its message arrives. It gets a general [`Slot`], which all
-//! other code uses, if its message is not whole, its completion is not a plain one, or its queue
-//! closes.
+//! Such a receive needs 40 bytes until its message arrives. It gets a general slot
+//! ([`super::Slot`]), which all other code uses, if its message is not whole, its completion is not
+//! a plain one, or its queue closes.
 
 use super::{Completions, PostedTo, Posting, Route};
 use crate::memory::{Buffer, Shape, Span, copy_bytes, copy_bytes_to};
@@ -90,7 +90,7 @@ pub(super) struct PlainReceive {
     pub(super) silent: bool,
 }
 
-/// Most are in one cache line.
+/// Half of them are in one line of the cache, the others in two.
 const _: () = assert!(size_of::<PlainReceive>() <= 40);
 
 impl PlainReceive {
@@ -115,7 +115,7 @@ impl Completions {
         self.queues[to.queue as usize].reserve();
         let receive = &mut self.plain_receives[index];
         debug_assert!(receive.piece.is_none(), "an operation begins in a vacant slot");
-        debug_assert!(self.slots.get(index).is_none_or(Option::is_none), "under its own index");
+        debug_assert!(self.slots.get(index).is_none_or(Option::is_none), "its index is free");
         // So that no code to drop it is in this path.
         std::mem::forget(receive.piece.replace(piece));
         (receive.user_data, receive.queue, receive.silent) = (to.user_data, to.queue, to.silent);
@@ -152,14 +152,17 @@ impl Completions {
         }
     }
 
-    /// Completes receive `id` with a whole message, of which `bytes` fit. `false`: it is no plain one,
-    /// or not any more, and nothing was delivered.
+    /// Completes receive `id` with a whole message, of which `bytes` fit. `false`: it is no plain
+    /// one, or not any more, and nothing was delivered.
     #[inline(always)]
     pub(super) fn deliver_plain(&mut self, id: Id, bytes: &[u8], arrival: &Arrival) -> bool {
         let Some(receive) = self.plain_receives.get_mut(id.index()) else { return false };
         let is_plain = !receive.silent && arrival.data.is_none() && !planted!(DuplicateCompletion);
+        debug_assert!(bytes.len() as u64 <= arrival.length, "bytes are of the message");
+        let fits =
+            |piece: &Piece| arrival.length <= piece.len() as u64 && bytes.len() <= piece.len();
         let piece = match &mut receive.piece {
-            Some(piece) if is_plain && arrival.length <= piece.len() as u64 => piece,
+            Some(piece) if is_plain && fits(piece) => piece,
             _ => {
                 self.make_general(id);
                 return false;
@@ -172,7 +175,7 @@ impl Completions {
             }
             Owner::Borrowed(span) => {
                 // SAFETY: its poster guarantees that the memory is valid and exclusive until the
-                // operation ends, and it is not shorter than the message.
+                // operation ends, so that `bytes` are elsewhere; it is not shorter than they are.
                 self.copies.run(bytes.len(), || unsafe { copy_bytes_to(span.ptr, bytes) });
                 None
             }
@@ -289,6 +292,26 @@ mod tests {
         let (mut completions, queue) = with_receive(false);
         completions.end_all(&Error::NoPeerLeft);
         assert!(matches!(completions.pop(queue).unwrap().result, Err(Error::NoPeerLeft)));
+    }
+
+    #[test]
+    fn borrowed_memory_is_written_up_to_the_length_of_the_message() {
+        for length in 0..20_usize {
+            let (mut completions, queue) = with_receive(false);
+            let mut memory = [0xee_u8; 24];
+            let span = Span { ptr: memory.as_mut_ptr(), len: 20 };
+            let memory_of = Memory { buffer: None, shape: Shape::contiguous(span.ptr, span.len) };
+            let piece = Piece::of_memory(memory_of).unwrap();
+            assert!(piece.is_borrowed());
+            let to = PostedTo { queue, user_data: 8, silent: false };
+            completions.insert_plain(id(3), piece, to, 0);
+            let bytes: Vec<u8> = (0..length as u8).collect();
+            completions.deliver(id(3), &bytes, arrival(length as u64, None));
+            let completion = completions.pop(queue).unwrap();
+            assert!(completion.result.is_ok() && completion.buffer.is_none());
+            assert_eq!(memory[..length], bytes);
+            assert!(memory[length..].iter().all(|&byte| byte == 0xee), "{length}");
+        }
     }
 
     #[test]

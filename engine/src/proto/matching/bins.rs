@@ -30,11 +30,12 @@ impl BinLink {
     /// In no list.
     pub(super) const NONE: Self = Self { prev: NIL, next: NIL, hash: 0 };
 
-    /// Appends `node` to the list whose last node, `this`, has this link. Returns the link of that.
+    /// Appends `node` to the list whose last node is `own`, with this link. Returns the link for
+    /// `node`.
     #[inline]
-    pub(super) fn append(&mut self, this: u32, node: u32) -> Self {
+    pub(super) fn append(&mut self, own: u32, node: u32) -> Self {
         self.next = node;
-        Self { prev: this, next: NIL, hash: self.hash }
+        Self { prev: own, next: NIL, hash: self.hash }
     }
 
     /// Returns the next node.
@@ -170,13 +171,14 @@ impl Bins {
     pub(super) fn pop_front<N: Linked>(&mut self, nodes: &mut [N], at: usize) -> u32 {
         let head = self.head(at);
         let next = nodes[head as usize].link().next;
-        self.set_head(nodes, at, next);
+        self.remove_head(nodes, at, next);
         head
     }
 
     /// Removes the oldest node of a bin, whose next one is `next`.
     #[inline(always)]
-    pub(super) fn set_head<N: Linked>(&mut self, nodes: &mut [N], at: usize, next: u32) {
+    pub(super) fn remove_head<N: Linked>(&mut self, nodes: &mut [N], at: usize, next: u32) {
+        debug_assert_eq!(nodes[self.head(at) as usize].link().next, next);
         if next == NIL {
             self.vacate(at);
         } else {

@@ -1,4 +1,4 @@
-//! Posted slots: each in the one bin of its shape.
+//! Posted receives: each in the one bin of its shape.
 
 use super::bins::Bins;
 use super::slab::NIL;
@@ -20,10 +20,10 @@ struct Class {
 /// passed to each call.
 #[derive(Default)]
 pub(super) struct Posted {
-    /// Number of slots.
+    /// Number of receives.
     len: usize,
     classes: Vec<Class>,
-    /// Bit i: class i holds slots. An arrival skips the others.
+    /// Bit i: class i holds receives. An arrival skips the others.
     in_use: u32,
     next_sequence: u64,
     /// The only receive, while it is in no bin: it needs none to be found.
@@ -223,7 +223,7 @@ impl Posted {
         }
         slot.note_taken();
         let next = slot.link.next();
-        bins.set_head(&mut slots.entries, at, next);
+        bins.remove_head(&mut slots.entries, at, next);
         if bins.is_empty() {
             self.in_use &= !(1 << class);
         }

@@ -105,7 +105,7 @@ impl OperationSlot {
         self.state == SlotState::Multi
     }
 
-    /// Notes that it is in no bin any more, which is no multi-receive.
+    /// Notes that the receive, which is no multi-receive, has left its bin.
     #[inline]
     pub(super) fn note_taken(&mut self) {
         self.state = SlotState::Receive;
@@ -176,7 +176,7 @@ impl OperationSlots {
     }
 
     /// Returns one more than the highest index ever used.
-    pub(crate) fn slots(&self) -> usize {
+    pub(crate) fn index_end(&self) -> usize {
         self.entries.len()
     }
 
@@ -350,6 +350,6 @@ mod tests {
         assert!(receives.is_full() && receives.insert(0, &ANY, 8).is_none());
         receives.remove(first.index());
         assert!(receives.insert_operation().is_some() && receives.is_full());
-        assert_eq!((receives.len(), receives.slots()), (2, 2));
+        assert_eq!((receives.len(), receives.index_end()), (2, 2));
     }
 }

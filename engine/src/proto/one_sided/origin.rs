@@ -161,7 +161,7 @@ impl Core {
         let state = OperationState::Asking(asking);
         let operation = Operation::new(endpoint, session, remote, state);
         let operation = Operation { length, data, hint, fence, ..operation };
-        self.operations.insert(operation).map_err(|_| SendRefusal::OPERATIONS)
+        self.operations.insert(operation).ok_or(SendRefusal::OPERATIONS)
     }
 
     /// Returns a remote endpoint of each session with one-sided operations.

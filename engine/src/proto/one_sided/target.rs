@@ -160,7 +160,7 @@ impl Core {
         if !self.regions.begin(granted.key, slot) {
             return self.refuse((slot, number), header, Refusal::Key);
         }
-        let Ok(id) = self.operations.insert(operation) else {
+        let Some(id) = self.operations.insert(operation) else {
             self.regions.end(granted.key, slot);
             return self.refuse((slot, number), header, Refusal::Busy);
         };
@@ -226,7 +226,7 @@ impl Core {
             role: Role::Target(None),
             ..Operation::new(endpoint, slot, NO_REMOTE, state)
         };
-        let Ok(id) = self.operations.insert(operation) else {
+        let Some(id) = self.operations.insert(operation) else {
             debug_assert!(false, "space was checked before execution");
             return;
         };

@@ -392,8 +392,8 @@ impl Session {
         Ok(())
     }
 
-    /// Adds a path, which is not used yet. `None`: it exists already, its rails are unknown, or there
-    /// are too many.
+    /// Adds a path, which is not used yet. `None`: it exists already, its rails are unknown, or
+    /// there are too many.
     pub(crate) fn add_path(&mut self, cx: &Cx<'_>, number: u16) -> Option<usize> {
         let (initiators, acceptors) = rails_of(number);
         let (our, their) = match self.connection.is_initiator() {

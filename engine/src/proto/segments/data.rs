@@ -183,6 +183,8 @@ impl Session {
 }
 
 impl Core {
+    // ---- The receiver ----
+
     /// Subtracts bytes that were granted and have arrived, or never will.
     fn note_pulled(&mut self, slot: u32, bytes: u64) {
         let Some(session) = self.sessions.at_mut(slot as usize) else { return };

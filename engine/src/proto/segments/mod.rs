@@ -18,13 +18,13 @@
 //! As in [`super::core`], with these in addition to `handle_bytes`:
 //!
 //! 1. [`Core::handle_lone_segment`] for received datagrams;
-//! 2. [`Core::handle_segment_acked`] and [`Session::handle_segment_lost`] for packets that the path of
-//!    a lane declares acknowledged or lost; a packet may be acknowledged to the peer only after
-//!    `handle_datagram` has handled it. [`Session::resend_all`] when a lane that carried segments is
-//!    abandoned;
-//! 3. [`Session::poll_segment`] for each session of [`Core::poll_dirty`], while the lane accepts more;
-//!    a session whose lane was full is polled again when there is space; for the control connection
-//!    [`Session::poll_segment_for_stream`] while no path carries segments;
+//! 2. [`Core::handle_segment_acked`] and [`Session::handle_segment_lost`] for packets that the path
+//!    of a lane declares acknowledged or lost; a packet may be acknowledged to the peer only after
+//!    [`Core::handle_lone_segment`] has handled it. [`Session::resend_all`] when a lane that
+//!    carried segments is abandoned;
+//! 3. [`Session::poll_segment`] for each session of [`Core::poll_dirty`], while the lane accepts
+//!    more; a session whose lane was full is polled again when there is space; for the control
+//!    connection [`Session::poll_segment_for_stream`] while no path carries segments;
 //! 4. in addition, while a path does and the session's TCP lane is on it ([`Session::use_stream`]),
 //!    [`Session::poll_long`] for segments to send on it;
 //! 5. [`Core::poll_acknowledgements`] for what was received from streams and rings.
@@ -380,6 +380,11 @@ impl Session {
     pub(crate) fn eager_limit_now(&self, config: &Config) -> u32 {
         let limit = self.segments.as_deref().map_or(0, |it| it.protocol.eager_max());
         limit.min(config.eager_limit).min(self.eager_limit.bytes())
+    }
+
+    /// Returns the same; `None`: the session is not connected.
+    pub(crate) fn eager_limit_if_connected(&self, config: &Config) -> Option<u64> {
+        self.is_connected().then(|| self.eager_limit_now(config).into())
     }
 
     /// Returns whether it has nothing queued, and everything sent is acknowledged, or, without

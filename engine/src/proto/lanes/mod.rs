@@ -1,7 +1,5 @@
 //! Bulk lanes of a session: requested, opened, joined, lost, and closed when idle.
 
-use std::collections::VecDeque;
-
 use super::bulk::BulkLane;
 use super::context::Cx;
 use super::core::{Action, Core};
@@ -12,12 +10,16 @@ use super::keys::SessionKeys;
 use super::late::AtRest;
 use super::operation::Operation;
 use super::session::{ControlFrame, Session};
-use super::table::{Id, Table};
+use super::table::Id;
 use crate::proto::ready::Work;
 use crate::wire::hello::{HelloStatus, KIND_MOVE};
 use crate::wire::lost::CONTROL_LANE;
 use crate::wire::piece::RING_LANE;
 use crate::wire::{Hello, Refused};
+
+mod table;
+
+pub(crate) use self::table::Lanes;
 
 /// Consecutive lane failures that are retried at once. More are retried at intervals only, and when
 /// they have continued for longer than an outage may last the session fails: a count alone would be
@@ -65,116 +67,6 @@ impl LaneFailures {
 
 impl AtRest for LaneFailures {
     const AT_REST: &'static Self = &Self { count: 0, since_ns: 0, last_ns: 0 };
-}
-
-/// The bulk lanes of an engine.
-#[derive(Debug)]
-pub(crate) struct Lanes {
-    table: Table<BulkLane>,
-    /// Lanes that may have a chunk for the driver.
-    runnable: VecDeque<Id>,
-    /// Sessions that need a lane and retry later.
-    starved: Vec<(u32, Wait)>,
-    /// A lane was closed since their last attempt.
-    has_room: bool,
-    /// Number of their retry rounds.
-    rounds: u64,
-}
-
-impl Lanes {
-    /// Creates an empty table of at most `limit` lanes.
-    pub(super) fn new(limit: usize) -> Self {
-        Self {
-            table: Table::new(limit),
-            runnable: VecDeque::new(),
-            starved: Vec::new(),
-            has_room: false,
-            rounds: 0,
-        }
-    }
-
-    /// Returns the number of lanes.
-    #[cfg(any(test, feature = "sim"))]
-    pub(crate) fn len(&self) -> usize {
-        self.table.len()
-    }
-
-    #[inline]
-    pub(crate) fn get(&self, lane: Id) -> Option<&BulkLane> {
-        self.table.get(lane)
-    }
-
-    #[inline]
-    pub(super) fn get_mut(&mut self, lane: Id) -> Option<&mut BulkLane> {
-        self.table.get_mut(lane)
-    }
-
-    /// Returns all lanes.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (Id, &BulkLane)> {
-        self.table.iter()
-    }
-
-    /// Returns the lane with this number among some lanes.
-    pub(super) fn named(&self, lanes: &[Id], number: u32) -> Option<Id> {
-        let is_it = |&lane: &Id| self.get(lane).is_some_and(|lane| lane.number == number);
-        lanes.iter().copied().find(is_it)
-    }
-
-    /// Marks a lane that may have a chunk for the driver.
-    #[inline]
-    pub(super) fn mark_runnable(&mut self, lane: Id) {
-        if let Some(bulk) = self.table.get_mut(lane)
-            && !bulk.is_runnable
-        {
-            bulk.is_runnable = true;
-            self.runnable.push_back(lane);
-        }
-    }
-
-    /// Returns whether a lane may have a chunk for the driver.
-    #[inline]
-    pub(super) fn has_runnable(&self) -> bool {
-        !self.runnable.is_empty()
-    }
-
-    /// Removes and returns the next lane that may have a chunk for the driver.
-    #[inline]
-    pub(super) fn poll_runnable(&mut self) -> Option<Id> {
-        while let Some(lane) = self.runnable.pop_front() {
-            if let Some(bulk) = self.table.get_mut(lane) {
-                bulk.is_runnable = false;
-                return Some(lane);
-            }
-        }
-        None
-    }
-
-    /// Returns whether sessions wait for a lane, and one was closed since their last attempt.
-    #[inline]
-    pub(super) fn may_serve_starved(&self) -> bool {
-        self.has_room && !self.starved.is_empty()
-    }
-
-    /// Removes a lane that is lost or refused.
-    fn remove(&mut self, lane: Id) -> Option<BulkLane> {
-        self.table.remove(lane)
-    }
-
-    /// Defers the lanes of a session until [`Core::close_idle_lanes`] retries.
-    fn defer(&mut self, slot: u32, wait: Wait) {
-        self.starved.push((slot, wait));
-    }
-
-    /// Removes a session that is forgotten from those that wait for a lane.
-    pub(super) fn forget(&mut self, slot: u32) {
-        self.starved.retain(|&(other, _)| other != slot);
-    }
-
-    /// Returns the spare lane that was idle for longest.
-    fn oldest_idle(&self, now_ns: u64, patience_ns: u64) -> Option<Id> {
-        let idle = self.table.iter().filter(|(_, bulk)| bulk.is_spare(now_ns, patience_ns));
-        idle.min_by_key(|(_, bulk)| bulk.used_ns).map(|(lane, _)| lane)
-    }
 }
 
 impl Session {
@@ -231,7 +123,7 @@ impl Session {
         let keys = keys.lane(number, true);
         let rate = self.rails.rate_before(path);
         let bulk = BulkLane { rate, ..BulkLane::new(cx.slot, path, number, keys, now_ns) };
-        let Ok(lane) = cx.lanes.table.insert(bulk) else {
+        let Some(lane) = cx.lanes.insert(bulk) else {
             // At the limit the lane that was idle for longest is closed, unless the session has a
             // lane already, which is sufficient.
             if self.lanes.is_empty() {
@@ -369,7 +261,7 @@ impl Core {
         }
         let rate = session.rails.rate_before(path as u8);
         let bulk = BulkLane { rate, ..BulkLane::new(slot, path as u8, number, keys, now_ns) };
-        let Ok(lane) = cx.lanes.table.insert(bulk) else {
+        let Some(lane) = cx.lanes.insert(bulk) else {
             // An existing lane of the session is sufficient; it may look idle here while the peer's
             // grants for it are in transit.
             if session.lanes.is_empty() {
