@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use crate::progress::completions::{Piece, PostedTo};
+use crate::progress::completions::{PostedTo, ReceiveMemory};
 use crate::progress::engine::Engine;
 use crate::progress::post::{Memory, Posted, Refused};
 use crate::progress::wait_object::WaitObject;
@@ -94,13 +94,13 @@ pub trait EngineRef: Clone {
     ) -> Result<Option<OperationId>, Refused>;
 
     /// Posts a receive into one piece of memory, whose completion goes to a queue.
-    fn post_piece(
+    fn post_into(
         &self,
         request: &ReceiveRequest,
-        piece: Piece,
+        memory: ReceiveMemory,
         to: PostedTo<&Self::Queue>,
     ) -> Result<OperationId, Refused> {
-        self.post_receive(request, piece.into_memory(), to)
+        self.post_receive(request, memory.into_memory(), to)
     }
 
     /// Posts a receive whose end goes to a queue.

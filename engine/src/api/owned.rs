@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::engine_ref::EngineRef;
 use crate::progress::caretaker::EngineCell;
-use crate::progress::completions::{Piece, PostedTo, outcome_of};
+use crate::progress::completions::{PostedTo, ReceiveMemory, outcome_of};
 use crate::progress::engine::Engine;
 use crate::progress::post::{Memory, Posted, Refused};
 use crate::progress::wait_object::WaitObject;
@@ -108,15 +108,15 @@ impl EngineRef for Rc<EngineCell> {
     }
 
     #[inline]
-    fn post_piece(
+    fn post_into(
         &self,
         request: &ReceiveRequest,
-        piece: Piece,
+        memory: ReceiveMemory,
         to: PostedTo<&u32>,
     ) -> Result<OperationId, Refused> {
         match self.enter() {
-            Ok(mut engine) => engine.post_piece(request, piece, here(to)).map(named),
-            Err(error) => Err((error, piece.into_memory())),
+            Ok(mut engine) => engine.post_into(request, memory, here(to)).map(named),
+            Err(error) => Err((error, memory.into_memory())),
         }
     }
 

@@ -7,7 +7,7 @@ use super::operation::Operation;
 use super::options::ReceiveOptions;
 use super::send::refused;
 use crate::memory::{Buffer, RawSpan, raw_shape};
-use crate::progress::completions::{Piece, PostedTo};
+use crate::progress::completions::{PostedTo, ReceiveMemory};
 use crate::progress::post::Memory;
 use crate::proto::receive::ReceiveRequest;
 use crate::types::{Error, Failed, OperationId, Selector};
@@ -74,7 +74,7 @@ impl<M: Attached> Endpoint<M> {
         let posted = match buffer.into() {
             Buffer::Heap(bytes) => {
                 let request = self.receive_request(&selector, bytes.len());
-                engine.post_piece(&request, Piece::heap(bytes), to)
+                engine.post_into(&request, ReceiveMemory::heap(bytes), to)
             }
             buffer => {
                 let memory = memory_of(buffer)?;

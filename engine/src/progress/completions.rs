@@ -24,8 +24,8 @@ pub(super) mod pieces;
 mod plain_receive;
 mod queue;
 
-pub(crate) use plain_receive::Piece;
 use plain_receive::PlainReceive;
+pub(crate) use plain_receive::ReceiveMemory;
 use queue::Queue;
 
 /// Destination of an operation's completion.
@@ -266,7 +266,7 @@ impl Completions {
 
     /// Returns the user data of an outstanding operation, if it completes to a queue.
     pub(crate) fn user_data_of(&self, id: Id) -> Option<u64> {
-        if let Some(PlainReceive { piece: Some(_), user_data, .. }) =
+        if let Some(PlainReceive { memory: Some(_), user_data, .. }) =
             self.plain_receives.get(id.index())
         {
             return Some(*user_data);
@@ -308,7 +308,7 @@ impl Completions {
         let before = self.slots[index].replace(slot);
         debug_assert!(before.is_none(), "an operation begins in a vacant slot");
         let plain = self.plain_receives.get(index);
-        debug_assert!(plain.is_none_or(|it| it.piece.is_none()), "a plain receive has ended");
+        debug_assert!(plain.is_none_or(|it| it.memory.is_none()), "a plain receive has ended");
         // So that no code to drop it is in this path.
         std::mem::forget(before);
         if let Route::Handle(handle) = route

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::completions::{Handle, Piece, PostedTo, Posting, Route};
+use super::completions::{Handle, PostedTo, Posting, ReceiveMemory, Route};
 use super::counters::CounterEvents;
 use super::datagram::before_copy::SENT_BEFORE_COPY_BYTES_MIN;
 use super::engine::Engine;
@@ -11,7 +11,7 @@ use crate::memory::{Buffer, Shape, copy_bytes};
 use crate::proto::effects::{Arrival, CompletionLevel};
 use crate::proto::hint::Hint;
 use crate::proto::receive::ReceiveRequest;
-use crate::proto::send::{Destination, SendRefusal, SendRequest};
+use crate::proto::send::{SendDestination, SendRefusal, SendRequest};
 use crate::proto::table::Id;
 use crate::types::{Address, Envelope, Error, OperationKind, Peer, Status};
 use crate::wire::MESSAGE_BYTES_MAX;
@@ -136,7 +136,7 @@ impl Engine {
     #[cold]
     fn send_in_new_room(
         &mut self,
-        to: Destination,
+        to: SendDestination,
         request: &SendRequest,
         more: bool,
         fill: impl FnOnce(&mut [u8]),
@@ -383,20 +383,20 @@ impl Engine {
 
     /// Posts a receive into one piece of memory.
     #[inline(always)]
-    pub(crate) fn post_piece(
+    pub(crate) fn post_into(
         &mut self,
         request: &ReceiveRequest,
-        piece: Piece,
+        memory: ReceiveMemory,
         to: PostedTo<u32>,
     ) -> Result<Id, Refused> {
         let state = &mut *self.state;
         if state.completions.has_room_in(to.queue)
             && let Some(id) = state.core.post_fast(request)
         {
-            state.completions.insert_plain(id, piece, to, request.endpoint);
+            state.completions.insert_plain(id, memory, to, request.endpoint);
             return Ok(id);
         }
-        self.post_by_slot(request, piece.into_memory(), to.route(), false)
+        self.post_by_slot(request, memory.into_memory(), to.route(), false)
     }
 
     /// Posts a receive.
@@ -410,8 +410,8 @@ impl Engine {
         let Route::Queue { queue, user_data, silent } = route else {
             return self.post_by_slot(request, memory, route, true);
         };
-        match Piece::of_memory(memory) {
-            Ok(piece) => self.post_piece(request, piece, PostedTo { queue, user_data, silent }),
+        match ReceiveMemory::of_memory(memory) {
+            Ok(memory) => self.post_into(request, memory, PostedTo { queue, user_data, silent }),
             Err(memory) => self.post_by_slot(request, memory, route, true),
         }
     }

@@ -7,7 +7,7 @@ use super::control_lane::LaneMonitor;
 use super::core::{Core, CoreCounters, Remote};
 use super::endpoints::Endpoints;
 use super::hint::{Hint, Hinted};
-use super::lanes::Lanes;
+use super::lanes::BulkLanes;
 #[cfg(test)]
 use super::operation::NO_SESSION;
 use super::operation::{OperationState, Serving};
@@ -103,7 +103,7 @@ impl Core {
 
     /// Returns all bulk lanes.
     #[inline]
-    pub(crate) fn lanes(&self) -> &Lanes {
+    pub(crate) fn lanes(&self) -> &BulkLanes {
         &self.lanes
     }
 

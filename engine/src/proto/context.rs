@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use super::config::Config;
 use super::core::{Action, Core};
-use super::lanes::Lanes;
+use super::lanes::BulkLanes;
 use super::offers::Offers;
 use super::operations::Operations;
 use super::rails::RailInfo;
@@ -18,7 +18,7 @@ pub(crate) struct Cx<'a> {
     pub(super) slot: u32,
     pub(super) segments: &'a mut Shared,
     pub(super) operations: &'a mut Operations,
-    pub(super) lanes: &'a mut Lanes,
+    pub(super) lanes: &'a mut BulkLanes,
     pub(super) offers: &'a mut Offers,
     /// Rails of this engine, if there are several.
     pub(super) rails: &'a [RailInfo],
@@ -34,6 +34,11 @@ impl Cx<'_> {
         self.ready.add(self.slot, work);
     }
 
+    /// Adds the session to those with work, to be served after all others.
+    pub(super) fn add_work_last(&mut self, work: Work) {
+        self.ready.add_last(self.slot, work);
+    }
+
     /// Notes that the session has such work no more.
     pub(super) fn remove_work(&mut self, work: Work) {
         self.ready.remove(self.slot, work);
@@ -42,11 +47,6 @@ impl Cx<'_> {
     /// Asks the loop for an action.
     pub(super) fn act(&mut self, action: Action) {
         self.actions.push_back(action);
-    }
-
-    /// Adds the session to those with work, to be served after all others.
-    pub(super) fn add_work_last(&mut self, work: Work) {
-        self.ready.add_last(self.slot, work);
     }
 }
 

@@ -28,7 +28,7 @@ use super::connection::Retry;
 use super::effects::{Effects, RemoteName};
 use super::endpoints::Endpoints;
 use super::failure::PeerFailure;
-use super::lanes::Lanes;
+use super::lanes::BulkLanes;
 use super::operations::Operations;
 use super::peers::SlotReservation;
 use super::pieces::Granted;
@@ -172,7 +172,7 @@ pub(crate) struct Core {
     pub(super) claims: Table<Claim>,
     /// State of segments that all sessions share.
     pub(super) segments: super::segments::Shared,
-    pub(super) lanes: Lanes,
+    pub(super) lanes: BulkLanes,
     /// Rails of this engine, if there are several.
     pub(super) rails: Vec<super::rails::RailInfo>,
     /// Memory of this engine that peers may access.
@@ -224,7 +224,7 @@ impl Core {
             unexpected: Unexpected::new(unexpected_max),
             claims: Table::new(usize::MAX),
             segments: super::segments::Shared::new(&config),
-            lanes: Lanes::new(config.bulk_lanes_max),
+            lanes: BulkLanes::new(config.bulk_lanes_max),
             rails: Vec::new(),
             regions: super::regions::Regions::new(config.regions, config.hash_seed),
             shares: super::rails::shares::Shares::default(),

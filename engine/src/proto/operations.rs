@@ -12,7 +12,7 @@ use super::table::{Id, reserve_for};
 
 /// A receive that has matched, and was removed.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Matched {
+pub(super) struct MatchedReceive {
     /// Length of its memory, in bytes.
     pub(super) capacity: u64,
     /// The multi-receive of which it is one message.
@@ -51,7 +51,7 @@ impl Operations {
         Some(id)
     }
 
-    /// Inserts a receive that accepts what `selector` says. `None`: at the limit.
+    /// Inserts a receive that accepts the messages of `selector`. `None`: at the limit.
     #[inline(always)]
     pub(super) fn insert_receive(
         &mut self,
@@ -122,14 +122,14 @@ impl Operations {
 
     /// Removes a receive that has matched a whole message.
     #[inline]
-    pub(super) fn remove_matched(&mut self, id: Id) -> Option<Matched> {
+    pub(super) fn remove_matched(&mut self, id: Id) -> Option<MatchedReceive> {
         if let Some(receive) = self.receive(id) {
-            let matched = Matched { capacity: receive.capacity(), slice_of: None };
+            let matched = MatchedReceive { capacity: receive.capacity(), slice_of: None };
             self.slots.remove(id.index());
             return Some(matched);
         }
         let Operation { length, slice_of, .. } = self.remove(id)?;
-        Some(Matched { capacity: length, slice_of })
+        Some(MatchedReceive { capacity: length, slice_of })
     }
 
     /// Returns a receive that has matched a long message, as an operation.

@@ -12,7 +12,7 @@ use super::operations::Operations;
 use super::session::{ControlFrame, Session};
 use super::table::Id;
 use crate::proto::context::Cx;
-use crate::proto::lanes::Lanes;
+use crate::proto::lanes::BulkLanes;
 use crate::proto::ready::Work;
 use crate::wire::CHUNK_BYTES_MAX;
 use crate::wire::CmaSource;
@@ -273,7 +273,7 @@ impl Session {
     /// Returns whether the session grants again after a few more chunks: then DONE can wait for
     /// that datagram, since one for each completed message costs both sides as much as 8 KiB of
     /// bulk data.
-    fn grants_soon(&self, lanes: &Lanes) -> bool {
+    fn grants_soon(&self, lanes: &BulkLanes) -> bool {
         let comes = |lane: &Id| lanes.get(*lane).is_some_and(|it| !it.incoming.is_empty());
         !self.pulls.is_empty() && self.lanes.iter().any(comes)
     }

@@ -91,7 +91,7 @@ pub(crate) enum Staged<'a> {
 
 /// Where a message goes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Destination {
+pub(crate) struct SendDestination {
     /// The slot of the session with the peer's engine.
     pub(crate) session: u32,
     /// The endpoint there.
@@ -117,12 +117,12 @@ impl Core {
 
     /// Returns the session of a peer, as [`Self::route`] does, and its endpoint there.
     #[inline(always)]
-    pub(crate) fn destination(&self, peer: Id) -> Result<Destination, SendRefusal> {
+    pub(crate) fn destination(&self, peer: Id) -> Result<SendDestination, SendRefusal> {
         let remote = self.remotes.get(peer).ok_or(SendRefusal::UnknownPeer)?;
         let session = self.sessions.at(remote.session as usize).ok_or(SendRefusal::UnknownPeer)?;
         match session.failure_to_report() {
             Some(failure) => Err(SendRefusal::Failed(failure.clone())),
-            None => Ok(Destination { session: remote.session, endpoint: remote.endpoint }),
+            None => Ok(SendDestination { session: remote.session, endpoint: remote.endpoint }),
         }
     }
 
@@ -144,11 +144,11 @@ impl Core {
     #[inline(always)]
     pub(crate) fn stage_now(
         &mut self,
-        to: Destination,
+        to: SendDestination,
         request: &SendRequest,
     ) -> Option<&mut [u8]> {
         debug_assert!(request.is_plain(), "its header would lack something");
-        let Destination { session, endpoint: target } = to;
+        let SendDestination { session, endpoint: target } = to;
         let known = self.sessions.at_mut(session as usize)?;
         let limit = self.config.eager_limit;
         let pool = &mut self.segments.pool;

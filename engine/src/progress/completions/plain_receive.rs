@@ -12,14 +12,14 @@ use crate::proto::effects::Arrival;
 use crate::proto::table::Id;
 use crate::types::{Completion, Envelope, OperationKind, Peer, Status};
 
-/// One piece of memory of a receive.
-pub struct Piece(Owner);
+/// Memory of a receive that is one piece.
+pub struct ReceiveMemory(Owner);
 
 /// Shows the length instead of bytes, which may be many and confidential.
-impl std::fmt::Debug for Piece {
+impl std::fmt::Debug for ReceiveMemory {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let owner = if self.is_borrowed() { "borrowed" } else { "owned" };
-        write!(out, "Piece({} bytes, {owner})", self.len())
+        write!(out, "ReceiveMemory({} bytes, {owner})", self.len())
     }
 }
 
@@ -30,7 +30,7 @@ enum Owner {
     Borrowed(Span),
 }
 
-impl Piece {
+impl ReceiveMemory {
     /// Memory of the heap, which the operation owns.
     #[inline]
     pub(crate) fn heap(bytes: Vec<u8>) -> Self {
@@ -81,7 +81,7 @@ impl Piece {
 #[derive(Debug)]
 pub(super) struct PlainReceive {
     /// `None`: there is no such receive under this index.
-    pub(super) piece: Option<Piece>,
+    pub(super) memory: Option<ReceiveMemory>,
     pub(super) user_data: u64,
     pub(super) queue: u32,
     /// The endpoint whose counters count its completion; [`UNCOUNTED`]: none.
@@ -95,7 +95,7 @@ const _: () = assert!(size_of::<PlainReceive>() <= 40);
 
 impl PlainReceive {
     const NONE: Self =
-        Self { piece: None, user_data: 0, queue: 0, counts_for: UNCOUNTED, silent: false };
+        Self { memory: None, user_data: 0, queue: 0, counts_for: UNCOUNTED, silent: false };
 }
 
 impl Completions {
@@ -104,7 +104,7 @@ impl Completions {
     pub(in crate::progress) fn insert_plain(
         &mut self,
         id: Id,
-        piece: Piece,
+        memory: ReceiveMemory,
         to: PostedTo<u32>,
         endpoint: u16,
     ) {
@@ -114,10 +114,10 @@ impl Completions {
         }
         self.queues[to.queue as usize].reserve();
         let receive = &mut self.plain_receives[index];
-        debug_assert!(receive.piece.is_none(), "an operation begins in a vacant slot");
+        debug_assert!(receive.memory.is_none(), "an operation begins in a vacant slot");
         debug_assert!(self.slots.get(index).is_none_or(Option::is_none), "its index is free");
         // So that no code to drop it is in this path.
-        std::mem::forget(receive.piece.replace(piece));
+        std::mem::forget(receive.memory.replace(memory));
         (receive.user_data, receive.queue, receive.silent) = (to.user_data, to.queue, to.silent);
         receive.counts_for = if self.counting.is_used() { endpoint } else { UNCOUNTED };
     }
@@ -130,7 +130,7 @@ impl Completions {
     /// Gives receive `id` a general slot, if it is a plain one.
     #[inline]
     pub(super) fn make_general(&mut self, id: Id) {
-        if self.plain_receives.get(id.index()).is_some_and(|receive| receive.piece.is_some()) {
+        if self.plain_receives.get(id.index()).is_some_and(|receive| receive.memory.is_some()) {
             self.turn_into_slot(id);
         }
     }
@@ -138,9 +138,9 @@ impl Completions {
     #[cold]
     fn turn_into_slot(&mut self, id: Id) {
         let receive = &mut self.plain_receives[id.index()];
-        let Some(piece) = receive.piece.take() else { return };
+        let Some(memory) = receive.memory.take() else { return };
         let &mut PlainReceive { user_data, queue, counts_for, silent, .. } = receive;
-        let (kind, memory) = (OperationKind::Receive, piece.into_memory());
+        let (kind, memory) = (OperationKind::Receive, memory.into_memory());
         // Both are noted when it matches, or ends without a message.
         let (peer, envelope) = (None, Envelope::UNTAGGED);
         let route = Route::Queue { queue, user_data, silent };
@@ -159,16 +159,17 @@ impl Completions {
         let Some(receive) = self.plain_receives.get_mut(id.index()) else { return false };
         let is_plain = !receive.silent && arrival.data.is_none() && !planted!(DuplicateCompletion);
         debug_assert!(bytes.len() as u64 <= arrival.length, "bytes are of the message");
-        let fits =
-            |piece: &Piece| arrival.length <= piece.len() as u64 && bytes.len() <= piece.len();
-        let piece = match &mut receive.piece {
-            Some(piece) if is_plain && fits(piece) => piece,
+        let fits = |memory: &ReceiveMemory| {
+            arrival.length <= memory.len() as u64 && bytes.len() <= memory.len()
+        };
+        let memory = match &mut receive.memory {
+            Some(memory) if is_plain && fits(memory) => memory,
             _ => {
                 self.make_general(id);
                 return false;
             }
         };
-        let buffer = match &mut piece.0 {
+        let buffer = match &mut memory.0 {
             Owner::Heap(memory) => {
                 self.copies.run(bytes.len(), || copy_bytes(&mut memory[..bytes.len()], bytes));
                 Some(Buffer::Heap(std::mem::take(memory)))
@@ -181,7 +182,7 @@ impl Completions {
             }
         };
         // What is left owns nothing.
-        std::mem::forget(receive.piece.take());
+        std::mem::forget(receive.memory.take());
         let (user_data, queue, counts_for) = (receive.user_data, receive.queue, receive.counts_for);
         self.copied_bytes += bytes.len() as u64;
         self.finished += 1;
@@ -202,7 +203,7 @@ impl Completions {
     pub(super) fn make_general_where(&mut self, is_wanted: impl Fn(u32) -> bool) {
         for index in 0..self.plain_receives.len() {
             let receive = &self.plain_receives[index];
-            if receive.piece.is_some() && is_wanted(receive.queue) {
+            if receive.memory.is_some() && is_wanted(receive.queue) {
                 self.turn_into_slot(Id::from_u64(index as u64));
             }
         }
@@ -228,7 +229,7 @@ mod tests {
         let mut completions = Completions::new(4);
         let queue = completions.open_queue(4);
         let to = PostedTo { queue, user_data: 7, silent };
-        completions.insert_plain(id(2), Piece::heap(vec![0; 8]), to, 0);
+        completions.insert_plain(id(2), ReceiveMemory::heap(vec![0; 8]), to, 0);
         (completions, queue)
     }
 
@@ -273,7 +274,7 @@ mod tests {
         let to = PostedTo { queue, user_data: 8, silent: false };
         for index in 3..6 {
             assert!(completions.has_room_in(queue));
-            completions.insert_plain(id(index), Piece::heap(Vec::new()), to, 0);
+            completions.insert_plain(id(index), ReceiveMemory::heap(Vec::new()), to, 0);
         }
         assert!(!completions.has_room_in(queue));
         completions.make_general_where(|_| true);
@@ -301,10 +302,10 @@ mod tests {
             let mut memory = [0xee_u8; 24];
             let span = Span { ptr: memory.as_mut_ptr(), len: 20 };
             let memory_of = Memory { buffer: None, shape: Shape::contiguous(span.ptr, span.len) };
-            let piece = Piece::of_memory(memory_of).unwrap();
-            assert!(piece.is_borrowed());
+            let borrowed = ReceiveMemory::of_memory(memory_of).unwrap();
+            assert!(borrowed.is_borrowed());
             let to = PostedTo { queue, user_data: 8, silent: false };
-            completions.insert_plain(id(3), piece, to, 0);
+            completions.insert_plain(id(3), borrowed, to, 0);
             let bytes: Vec<u8> = (0..length as u8).collect();
             completions.deliver(id(3), &bytes, arrival(length as u64, None));
             let completion = completions.pop(queue).unwrap();
@@ -316,7 +317,7 @@ mod tests {
 
     #[test]
     fn debug_output_shows_no_bytes() {
-        let text = format!("{:?}", Piece::heap(b"secret".to_vec()));
-        assert_eq!(text, "Piece(6 bytes, owned)");
+        let text = format!("{:?}", ReceiveMemory::heap(b"secret".to_vec()));
+        assert_eq!(text, "ReceiveMemory(6 bytes, owned)");
     }
 }

@@ -19,7 +19,7 @@ use crate::wire::{Hello, Refused};
 
 mod table;
 
-pub(crate) use self::table::Lanes;
+pub(crate) use self::table::BulkLanes;
 
 /// Consecutive lane failures that are retried at once. More are retried at intervals only, and when
 /// they have continued for longer than an outage may last the session fails: a count alone would be
@@ -485,7 +485,7 @@ impl Core {
 
 impl Session {
     /// Returns whether it has a lane, or waits for one, on a path that carries bulk data.
-    fn has_bulk_lane(&self, lanes: &Lanes) -> bool {
+    fn has_bulk_lane(&self, lanes: &BulkLanes) -> bool {
         self.lanes.iter().any(|&lane| {
             lanes.get(lane).is_some_and(|bulk| self.rails.carries_bulk(usize::from(bulk.path)))
         })

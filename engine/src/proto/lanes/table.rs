@@ -8,7 +8,7 @@ use super::Wait;
 
 /// The bulk lanes of an engine.
 #[derive(Debug)]
-pub(crate) struct Lanes {
+pub(crate) struct BulkLanes {
     table: Table<BulkLane>,
     /// Lanes that may have a chunk for the driver.
     runnable: VecDeque<Id>,
@@ -20,7 +20,7 @@ pub(crate) struct Lanes {
     pub(super) rounds: u64,
 }
 
-impl Lanes {
+impl BulkLanes {
     /// Creates an empty table of at most `limit` lanes.
     pub(in crate::proto) fn new(limit: usize) -> Self {
         Self {

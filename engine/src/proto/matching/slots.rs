@@ -180,8 +180,8 @@ impl OperationSlots {
         self.entries.len()
     }
 
-    /// Uses a slot for a receive at `endpoint` that accepts what `selector` says. `None`: all slots
-    /// are in use.
+    /// Uses a slot for a receive at `endpoint` that accepts the messages of `selector`. `None`: all
+    /// slots are in use.
     #[inline(always)]
     pub(crate) fn insert(
         &mut self,

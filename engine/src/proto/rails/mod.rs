@@ -22,7 +22,7 @@ use self::rate::Rate;
 use super::bulk::BulkLane;
 use super::context::Cx;
 use super::core::{Action, Core};
-use super::lanes::Lanes;
+use super::lanes::BulkLanes;
 use super::late::LateQueue;
 use super::session::{ControlFrame, Session};
 use super::table::Id;
@@ -464,7 +464,7 @@ impl Session {
     }
 
     /// Returns whether chunks are outstanding on lanes of a path.
-    pub(crate) fn is_path_busy(&self, lanes: &Lanes, at: u8) -> bool {
+    pub(crate) fn is_path_busy(&self, lanes: &BulkLanes, at: u8) -> bool {
         let is_busy =
             |&lane: &Id| lanes.get(lane).is_some_and(|bulk| bulk.path == at && !bulk.is_idle());
         self.lanes.iter().any(is_busy)
@@ -472,7 +472,7 @@ impl Session {
 
     /// Returns when bulk data last arrived on a path, and whether more is overdue by three times
     /// the duration of its chunk.
-    pub(crate) fn bulk_evidence(&self, lanes: &Lanes, at: u8, now_ns: u64) -> (u64, bool) {
+    pub(crate) fn bulk_evidence(&self, lanes: &BulkLanes, at: u8, now_ns: u64) -> (u64, bool) {
         let Some(path) = self.rails.paths.get(usize::from(at)) else { return (0, false) };
         let (last_ns, rate) = (path.rate().last_ns(), path.expected_rate());
         let is_overdue = |&lane: &Id| {
@@ -536,7 +536,7 @@ impl Rails {
     pub(super) fn path_without_lane(
         &self,
         own: &[Id],
-        lanes: &Lanes,
+        lanes: &BulkLanes,
         wanted: usize,
         now_ns: u64,
     ) -> Option<usize> {

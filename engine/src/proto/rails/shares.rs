@@ -12,7 +12,7 @@ use super::super::table::{Id, Table};
 use super::rate::Rate;
 use super::schedule::RATE_GUESS;
 use super::{RailInfo, bytes_per_s, rails_of};
-use crate::proto::lanes::Lanes;
+use crate::proto::lanes::BulkLanes;
 
 /// Time for which shares remain unchanged, in nanoseconds.
 const REFRESH_NS: u64 = 500_000;
@@ -114,7 +114,7 @@ fn level<I: Iterator<Item = (Option<u64>, Weight)>>(
 #[derive(Clone, Copy)]
 pub(crate) struct RailUse<'a> {
     pub(crate) sessions: &'a Table<Session>,
-    pub(crate) lanes: &'a Lanes,
+    pub(crate) lanes: &'a BulkLanes,
     pub(crate) rails: &'a [RailInfo],
 }
 
@@ -144,7 +144,7 @@ impl<'a> RailUse<'a> {
 }
 
 /// Returns the weight of each lane of a peer on a rail.
-fn weight_of(session: &Session, lanes: &Lanes, rail: usize) -> Weight {
+fn weight_of(session: &Session, lanes: &BulkLanes, rail: usize) -> Weight {
     let is_there = |&&lane: &&Id| {
         let lane = lanes.get(lane);
         lane.is_some_and(|lane| lane.is_ready && rail_of(session, lane) == rail)
@@ -213,7 +213,7 @@ impl Shares {
     pub(crate) fn share_of(
         &self,
         session: &Session,
-        lanes: &Lanes,
+        lanes: &BulkLanes,
         lane: &BulkLane,
     ) -> Option<Share> {
         let rail = rail_of(session, lane);
