@@ -76,6 +76,10 @@ impl<M: Attached> Endpoint<M> {
                 let request = self.receive_request(&selector, bytes.len());
                 engine.post_into(&request, ReceiveMemory::heap(bytes), to)
             }
+            Buffer::Region(slice) => {
+                let request = self.receive_request(&selector, slice.len());
+                engine.post_into(&request, ReceiveMemory::region(slice), to)
+            }
             buffer => {
                 let memory = memory_of(buffer)?;
                 let request = self.receive_request(&selector, memory.shape.len());

@@ -1,11 +1,11 @@
 //! Plain receives, which most are: one piece of memory, and a completion in a queue.
 //!
-//! Such a receive needs 40 bytes until its message arrives. It gets a general slot
+//! Such a receive needs one line of the cache until its message arrives. It gets a general slot
 //! ([`super::Slot`]), which all other code uses, if its message is not whole, its completion is not
 //! a plain one, or its queue closes.
 
 use super::{Completions, PostedTo, Posting, Route};
-use crate::memory::{Buffer, Shape, Span, copy_bytes, copy_bytes_to};
+use crate::memory::{Buffer, RegionSlice, Shape, Span, copy_bytes, copy_bytes_to};
 use crate::progress::counters::{CounterEvents, UNCOUNTED};
 use crate::progress::post::Memory;
 use crate::proto::effects::Arrival;
@@ -24,8 +24,10 @@ impl std::fmt::Debug for ReceiveMemory {
 }
 
 enum Owner {
-    /// The operation owns it.
+    /// The operation owns it: memory of the heap.
     Heap(Vec<u8>),
+    /// The same: memory of a domain.
+    Region(RegionSlice),
     /// Its poster keeps it valid, and to this receive alone, until the operation ends.
     Borrowed(Span),
 }
@@ -46,6 +48,7 @@ impl ReceiveMemory {
     pub(crate) fn len(&self) -> usize {
         match &self.0 {
             Owner::Heap(bytes) => bytes.len(),
+            Owner::Region(slice) => slice.len(),
             Owner::Borrowed(span) => span.len,
         }
     }
@@ -57,17 +60,28 @@ impl ReceiveMemory {
                 let shape = Shape::contiguous(bytes.as_mut_ptr(), bytes.len());
                 Memory { buffer: Some(Buffer::Heap(bytes)), shape }
             }
+            Owner::Region(mut slice) => {
+                let shape = Shape::contiguous(slice.as_mut_ptr(), slice.len());
+                Memory { buffer: Some(Buffer::Region(slice)), shape }
+            }
             Owner::Borrowed(Span { ptr, len }) => {
                 Memory { buffer: None, shape: Shape::contiguous(ptr, len) }
             }
         }
     }
 
-    /// Returns memory that is one piece, of the heap or borrowed; `Err` returns other memory.
+    /// Memory of a domain, which the operation owns.
+    #[inline]
+    pub(crate) fn region(slice: RegionSlice) -> Self {
+        Self(Owner::Region(slice))
+    }
+
+    /// Returns memory that is one piece; `Err` returns other memory.
     #[inline]
     pub(crate) fn of_memory(memory: Memory) -> Result<Self, Memory> {
         match memory {
             Memory { buffer: Some(Buffer::Heap(bytes)), .. } => Ok(Self::heap(bytes)),
+            Memory { buffer: Some(Buffer::Region(slice)), .. } => Ok(Self::region(slice)),
             Memory { buffer: None, shape } => match shape.as_span() {
                 Some(span) => Ok(Self(Owner::Borrowed(span))),
                 None => Err(Memory { buffer: None, shape }),
@@ -77,8 +91,10 @@ impl ReceiveMemory {
     }
 }
 
-/// The memory of a receive, and the destination of its completion.
+/// The memory of a receive, and the destination of its completion: one line of the cache, which no
+/// other engine's memory is in.
 #[derive(Debug)]
+#[repr(align(64))]
 pub(super) struct PlainReceive {
     /// `None`: there is no such receive under this index.
     pub(super) memory: Option<ReceiveMemory>,
@@ -90,8 +106,7 @@ pub(super) struct PlainReceive {
     pub(super) silent: bool,
 }
 
-/// Half of them are in one line of the cache, the others in two.
-const _: () = assert!(size_of::<PlainReceive>() <= 40);
+const _: () = assert!(size_of::<PlainReceive>() == 64);
 
 impl PlainReceive {
     const NONE: Self =
@@ -162,27 +177,27 @@ impl Completions {
         let fits = |memory: &ReceiveMemory| {
             arrival.length <= memory.len() as u64 && bytes.len() <= memory.len()
         };
-        let memory = match &mut receive.memory {
-            Some(memory) if is_plain && fits(memory) => memory,
-            _ => {
-                self.make_general(id);
-                return false;
-            }
+        let Some(memory) = receive.memory.take_if(|memory| is_plain && fits(memory)) else {
+            self.make_general(id);
+            return false;
         };
-        let buffer = match &mut memory.0 {
-            Owner::Heap(memory) => {
-                self.copies.run(bytes.len(), || copy_bytes(&mut memory[..bytes.len()], bytes));
-                Some(Buffer::Heap(std::mem::take(memory)))
+        let count = bytes.len();
+        let buffer = match memory.0 {
+            Owner::Heap(mut memory) => {
+                self.copies.run(count, || copy_bytes(&mut memory[..count], bytes));
+                Some(Buffer::Heap(memory))
+            }
+            Owner::Region(mut memory) => {
+                self.copies.run(count, || copy_bytes(&mut memory[..count], bytes));
+                Some(Buffer::Region(memory))
             }
             Owner::Borrowed(span) => {
                 // SAFETY: its poster guarantees that the memory is valid and exclusive until the
                 // operation ends, so that `bytes` are elsewhere; it is not shorter than they are.
-                self.copies.run(bytes.len(), || unsafe { copy_bytes_to(span.ptr, bytes) });
+                self.copies.run(count, || unsafe { copy_bytes_to(span.ptr, bytes) });
                 None
             }
         };
-        // What is left owns nothing.
-        std::mem::forget(receive.memory.take());
         let (user_data, queue, counts_for) = (receive.user_data, receive.queue, receive.counts_for);
         self.copied_bytes += bytes.len() as u64;
         self.finished += 1;

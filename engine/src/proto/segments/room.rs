@@ -194,6 +194,7 @@ impl Segments {
     }
 
     /// Closes the open segment, if there is one, and opens another one.
+    #[inline(always)]
     fn open_another(&mut self, pool: &mut SegmentPool, slot: u32) -> OpenSegment {
         self.close_open(pool);
         let id = pool.open(slot, self.next_frame);

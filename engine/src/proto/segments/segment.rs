@@ -285,7 +285,7 @@ impl SegmentPool {
     }
 
     /// Creates a segment, after [`Self::has_room`] returned `true`.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn open(&mut self, session: u32, first_frame: u32) -> Id {
         let segment = self.short.idle.pop().unwrap_or_else(|| self.short.make(false));
         self.short.used += 1;
