@@ -39,7 +39,7 @@ impl Cx<'_> {
         self.ready.add_last(self.slot, work);
     }
 
-    /// Notes that the session has such work no more.
+    /// Removes the session from those with such work.
     pub(super) fn remove_work(&mut self, work: Work) {
         self.ready.remove(self.slot, work);
     }

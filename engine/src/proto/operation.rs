@@ -1,4 +1,4 @@
-//! Operations that are more than receives which wait for a message.
+//! General operations: all but receives that wait for a message.
 
 use super::effects::{Arrival, CompletionLevel, Ended, RemoteName};
 use super::failure::PeerFailure;

@@ -1,10 +1,10 @@
 //! Outstanding operations, by id.
 //!
-//! A receive that waits for its message is a slot of [`OperationSlots`] and nothing else: most
-//! receives take a short message, and end without ever being more. Every other operation has a slot
-//! too, which makes its id, and an [`Operation`] under the same index. A receive becomes one when
-//! it begins to pull a long message. The table of those grows to the highest index that one of
-//! them has had.
+//! A receive that waits for its message is a slot of [`OperationSlots`] alone: most receives take a
+//! short message, and need no other state. Every other operation is *general*: it has a slot, which
+//! gives it an id, and an [`Operation`] under the same index. A receive becomes general when it
+//! begins to pull a long message. The table of general operations grows to the highest index that
+//! one of them has had.
 
 use super::matching::{OperationSlot, OperationSlots, Selector, SlotState};
 use super::operation::{NO_REMOTE, NO_SESSION, Operation, OperationState};
@@ -24,7 +24,7 @@ pub(super) struct MatchedReceive {
 pub(crate) struct Operations {
     /// Their ids, and the receives. Matchers keep their positions here.
     pub(super) slots: OperationSlots,
-    /// Operations that are not receives in their slots, by index.
+    /// The general operations, by index.
     general: Vec<Option<Operation>>,
 }
 
@@ -79,14 +79,14 @@ impl Operations {
         self.general[index] = Some(operation);
     }
 
-    /// Returns an operation that is more than a receive which waits.
+    /// Returns a general operation; `None` for a receive that waits.
     #[inline]
     pub(crate) fn get(&self, id: Id) -> Option<&Operation> {
         self.slots.get(id)?;
         self.general.get(id.index())?.as_ref()
     }
 
-    /// Returns an operation that is more than a receive which waits, mutable.
+    /// Returns a general operation, mutable; `None` for a receive that waits.
     #[inline]
     pub(super) fn get_mut(&mut self, id: Id) -> Option<&mut Operation> {
         self.slots.get(id)?;
@@ -105,7 +105,7 @@ impl Operations {
         self.slots.get(id).is_some()
     }
 
-    /// Removes an operation that is more than a receive which waits. It is not posted.
+    /// Removes a general operation, which is not posted; `None` for a receive that waits.
     pub(super) fn remove(&mut self, id: Id) -> Option<Operation> {
         self.slots.get(id)?;
         let removed = self.general.get_mut(id.index())?.take()?;
@@ -160,7 +160,7 @@ impl Operations {
         self.slots.index_end()
     }
 
-    /// Returns the operations that are more than receives which wait, by index.
+    /// Returns the general operations, by index.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Id, &Operation)> {
         let general = self.general.iter().enumerate();
         general.filter_map(|(index, it)| Some((self.slots.id_at(index)?, it.as_ref()?)))

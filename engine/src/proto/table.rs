@@ -2,7 +2,7 @@
 //!
 //! Two others have the same purpose. `matching::slab` keeps unexpected messages: its lists refer to
 //! slots that are known to be occupied, by index alone. `matching::slots` keeps the ids of
-//! operations and the receives among them, each in one line of the cache.
+//! operations and the receives among them, one cache line each.
 
 use std::fmt;
 use std::marker::PhantomData;

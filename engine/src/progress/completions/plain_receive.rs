@@ -1,6 +1,6 @@
 //! Plain receives, which most are: one piece of memory, and a completion in a queue.
 //!
-//! Such a receive needs one line of the cache until its message arrives. It gets a general slot
+//! Such a receive needs one cache line until its message arrives. It gets a general slot
 //! ([`super::Slot`]), which all other code uses, if its message is not whole, its completion is not
 //! a plain one, or its queue closes.
 
@@ -26,7 +26,7 @@ impl std::fmt::Debug for ReceiveMemory {
 enum Owner {
     /// The operation owns it: memory of the heap.
     Heap(Vec<u8>),
-    /// The same: memory of a domain.
+    /// The operation owns it: memory of a domain.
     Region(RegionSlice),
     /// Its poster keeps it valid, and to this receive alone, until the operation ends.
     Borrowed(Span),
@@ -53,7 +53,7 @@ impl ReceiveMemory {
         }
     }
 
-    /// Returns the same as memory of any kind.
+    /// Converts it to memory of any kind.
     pub(crate) fn into_memory(self) -> Memory {
         match self.0 {
             Owner::Heap(mut bytes) => {
@@ -91,8 +91,8 @@ impl ReceiveMemory {
     }
 }
 
-/// The memory of a receive, and the destination of its completion: one line of the cache, which no
-/// other engine's memory is in.
+/// The memory of a receive, and the destination of its completion: one cache line
+/// that contains nothing else.
 #[derive(Debug)]
 #[repr(align(64))]
 pub(super) struct PlainReceive {
@@ -214,7 +214,7 @@ impl Completions {
         true
     }
 
-    /// Gives all plain receives general slots that `is_wanted` selects by their queue.
+    /// Gives general slots to all plain receives whose queue `is_wanted` selects.
     pub(super) fn make_general_where(&mut self, is_wanted: impl Fn(u32) -> bool) {
         for index in 0..self.plain_receives.len() {
             let receive = &self.plain_receives[index];

@@ -1,6 +1,5 @@
-//! Slots of operations, each in one line of the cache. A slot makes the id of its operation. Of a
-//! receive it is everything: what it accepts, its place among the receives of its endpoint, and its
-//! capacity.
+//! Slots of operations, one cache line each. A slot gives its operation an id. For a receive it
+//! holds all state: what it accepts, its position among the receives of its endpoint, its capacity.
 //!
 //! All operations of an engine have slots here ([`super::super::operations`]), so that a receive
 //! which takes a long message keeps its id.
@@ -331,25 +330,25 @@ mod tests {
 
     #[test]
     fn ids_of_operations_that_have_ended_find_nothing() {
-        let mut receives = OperationSlots::new(2);
-        let first = receives.insert(0, &ANY, 8).unwrap();
-        receives.remove(first.index());
-        assert!(receives.get(first).is_none() && receives.id_at(first.index()).is_none());
-        let second = receives.insert_operation().unwrap();
+        let mut slots = OperationSlots::new(2);
+        let first = slots.insert(0, &ANY, 8).unwrap();
+        slots.remove(first.index());
+        assert!(slots.get(first).is_none() && slots.id_at(first.index()).is_none());
+        let second = slots.insert_operation().unwrap();
         assert_eq!(first.index(), second.index());
-        assert!(receives.get(first).is_none() && receives.get(second).is_some());
-        assert!(receives.get(Id::from_u64(0)).is_none());
-        assert!(receives.get(Id::from_u64(u64::MAX)).is_none());
+        assert!(slots.get(first).is_none() && slots.get(second).is_some());
+        assert!(slots.get(Id::from_u64(0)).is_none());
+        assert!(slots.get(Id::from_u64(u64::MAX)).is_none());
     }
 
     #[test]
     fn the_limit_counts_slots_in_use() {
-        let mut receives = OperationSlots::new(2);
-        let first = receives.insert(0, &ANY, 8).unwrap();
-        receives.insert_operation().unwrap();
-        assert!(receives.is_full() && receives.insert(0, &ANY, 8).is_none());
-        receives.remove(first.index());
-        assert!(receives.insert_operation().is_some() && receives.is_full());
-        assert_eq!((receives.len(), receives.index_end()), (2, 2));
+        let mut slots = OperationSlots::new(2);
+        let first = slots.insert(0, &ANY, 8).unwrap();
+        slots.insert_operation().unwrap();
+        assert!(slots.is_full() && slots.insert(0, &ANY, 8).is_none());
+        slots.remove(first.index());
+        assert!(slots.insert_operation().is_some() && slots.is_full());
+        assert_eq!((slots.len(), slots.index_end()), (2, 2));
     }
 }

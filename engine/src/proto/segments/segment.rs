@@ -65,7 +65,7 @@ struct ListLink {
 
 const UNLINKED: ListLink = ListLink { previous: NONE, next: NONE };
 
-/// Bytes that begin with a line of the cache.
+/// Bytes that begin at a cache line.
 type Aligned = ABox<[u8], ConstAlign<64>>;
 
 fn aligned(bytes: usize) -> Aligned {
