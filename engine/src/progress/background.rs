@@ -9,6 +9,7 @@ use std::time::Duration;
 use super::engine::{Engine, EngineState};
 use super::roles::Role;
 use crate::forks::EngineFd;
+use crate::proto::ready::Work;
 use crate::types::Error;
 
 /// Interval of turns while a session is being set up, after a full TCP lane, or after a turn that
@@ -145,7 +146,7 @@ impl EngineState {
 
     /// Returns when a turn is due; `None`: nothing is outstanding.
     pub(super) fn due_in(&mut self) -> Option<Duration> {
-        if self.core.has_cma() {
+        if self.core.rendezvous().has_readable() {
             return Some(Duration::ZERO);
         }
         let deadline_ns = [self.next_deadline_ns(), self.paths.next_timer_ns()];
@@ -156,7 +157,7 @@ impl EngineState {
             || self.core.has_unblocked()
             || self.datagrams.waits_for_room()
             || self.rings.is_full
-            || !self.core.feeding().is_empty()
+            || self.core.ready().len(Work::Piece) > 0
             || self.blocked.iter().any(|&it| self.controls[it as usize].is_blocked)
             || self
                 .roles

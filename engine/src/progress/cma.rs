@@ -39,7 +39,7 @@ impl Engine {
     /// RR-SHM-7.
     #[inline]
     pub(super) fn read_by_cma(&mut self) -> bool {
-        self.state.core.has_cma() && self.read_pieces()
+        self.state.core.rendezvous().has_readable() && self.read_pieces()
     }
 
     fn read_pieces(&mut self) -> bool {

@@ -4,7 +4,9 @@ use super::engine::Engine;
 use super::traits::PieceHeader;
 use crate::proto::effects::Effects;
 use crate::proto::failure::PeerFailure;
-use crate::proto::pieces::PieceSend;
+use crate::proto::ready::Work;
+use crate::proto::rendezvous::ring::PieceSend;
+use crate::proto::session::Session;
 
 /// Pieces that are written for one session in a turn, as there are other peers.
 const PER_TURN: usize = 8;
@@ -17,7 +19,10 @@ impl Engine {
     pub(super) fn take_piece(&mut self, name: u64, header: &PieceHeader, length: usize) {
         let state = &mut *self.state;
         let session = state.paths.session_of(name);
-        let handled = session.map(|it| (it, state.core.handle_piece(it, header, length)));
+        let handled = session.and_then(|session| {
+            let handled = state.core.with(session, |it, cx| it.handle_piece(cx, header, length));
+            Some((session, handled?))
+        });
         let piece = match handled {
             Some((_, Ok(Some(piece)))) => piece,
             None | Some((_, Ok(None))) => {
@@ -41,20 +46,20 @@ impl Engine {
     /// Writes granted pieces to rings, as far as there is space. Returns `true` if there were any.
     #[inline]
     pub(super) fn write_pieces(&mut self) -> bool {
-        !self.state.core.feeding().is_empty() && self.write_some()
+        self.state.core.ready().len(Work::Piece) > 0 && self.write_some()
     }
 
     #[inline(never)]
     fn write_some(&mut self) -> bool {
         let mut happened = false;
-        for index in (0..self.state.core.feeding().len()).rev() {
-            let session = self.state.core.feeding()[index];
+        for _ in 0..self.state.core.ready().len(Work::Piece) {
+            let Some(session) = self.state.core.ready_mut().take(Work::Piece) else { break };
             let ring = self.state.paths.ring_of(session);
             let (wrote, is_done) = ring.map_or((false, true), |ring| self.feed(session, ring));
             // Grants of sends that have ended are answered.
             happened |= wrote || is_done;
-            if is_done {
-                self.state.core.end_feeding(index);
+            if !is_done {
+                self.state.core.ready_mut().add_last(session, Work::Piece);
             }
         }
         self.driver.flush_datagrams();
@@ -69,9 +74,8 @@ impl Engine {
         }
         for written in 0..PER_TURN {
             let state = &mut *self.state;
-            let Some(piece) = state.core.next_piece(session) else {
-                return (written > 0, true);
-            };
+            let piece = state.core.with(session, Session::next_piece).flatten();
+            let Some(piece) = piece else { return (written > 0, true) };
             let PieceSend { operation, offset, length, header } = piece;
             let place = (operation, offset as usize, length);
             let bytes = state.completions.bytes_of(place, &mut state.scratch);
@@ -79,7 +83,7 @@ impl Engine {
                 state.rings.is_full = true;
                 return (written > 0, false);
             }
-            state.core.handle_piece_written(session, length);
+            state.core.with(session, |it, cx| it.handle_piece_written(cx, length));
         }
         (true, false)
     }

@@ -7,7 +7,7 @@ use super::traits::LaneKey;
 use crate::proto::handshake::{Acceptor, Initiator};
 use crate::proto::late::{AtRest, Late};
 use crate::proto::peers::Admission;
-use crate::proto::rendezvous::ChunkReceive;
+use crate::proto::rendezvous::chunks::ChunkReceive;
 use crate::proto::session::Limits;
 use crate::proto::silence::Silence;
 use crate::proto::table::{Id, reserve_for};

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use crossbeam_utils::Backoff;
 
 use super::engine::{Engine, TICK_NS};
+use crate::proto::ready::Work;
 use crate::types::Error;
 
 /// The longest sleep while a ring has no space, though its reader announces free space: it may be
@@ -98,7 +99,8 @@ impl Engine {
         self.quickack_lanes(u64::MAX);
         self.watch_datagrams();
         let state = &mut *self.state;
-        if state.core.has_cma() || (!state.core.feeding().is_empty() && !state.rings.is_full) {
+        let has_pieces = state.core.ready().len(Work::Piece) > 0 && !state.rings.is_full;
+        if state.core.rendezvous().has_readable() || has_pieces {
             // The driver reports neither data to read nor space to write.
             return Duration::ZERO;
         }

@@ -56,7 +56,7 @@ impl Engine {
         let core = state.core.counters();
         let datagrams = state.paths.counters();
         let violations = state.core.regions().violations();
-        let staging_bytes = state.core.segments().pool.allocated_bytes().0;
+        let staging_bytes = state.core.pool().allocated_bytes().0;
         Counters {
             syscalls: driver.syscalls,
             copied_bytes: state.completions.copied_bytes,
@@ -69,10 +69,10 @@ impl Engine {
             registered_sends: driver.registered_sends,
             stale_completions: driver.stale_completions,
             cq_overflows: driver.cq_overflows,
-            latency_sends: state.core.hinted().latency_sends,
-            bulk_sends: state.core.hinted().bulk_sends,
-            priority_sends: state.core.hinted().priority_sends,
-            grants_ahead: state.core.hinted().grants_ahead,
+            latency_sends: state.core.rendezvous().hinted().latency_sends,
+            bulk_sends: state.core.rendezvous().hinted().bulk_sends,
+            priority_sends: state.core.rendezvous().hinted().priority_sends,
+            grants_ahead: state.core.rendezvous().hinted().grants_ahead,
             lane_failures: core.lane_failures,
             corrupted_chunks: core.corrupted_chunks,
             accesses_refused: core.refused_accesses,

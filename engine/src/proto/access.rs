@@ -6,17 +6,19 @@ use super::connection::Connection;
 use super::control_lane::LaneMonitor;
 use super::core::{Core, CoreCounters, Remote};
 use super::endpoints::Endpoints;
-use super::hint::{Hint, Hinted};
+use super::hint::Hint;
 use super::lanes::BulkLanes;
 #[cfg(test)]
 use super::operation::NO_SESSION;
-use super::operation::{OperationState, Serving};
 use super::operations::Operations;
-use super::segments::Shared;
-use crate::proto::ready::Work;
+use super::rendezvous::Rendezvous;
+use super::segments::segment::SegmentPool;
+use crate::proto::ready::{Ready, Work};
 
 use super::session::Session;
-use super::table::{Id, Table};
+#[cfg(test)]
+use super::table::Id;
+use super::table::Table;
 use super::unexpected::Unexpected;
 
 impl Core {
@@ -34,12 +36,6 @@ impl Core {
     #[inline]
     pub(crate) fn counters(&self) -> CoreCounters {
         self.counters
-    }
-
-    /// Returns the counters of hints.
-    #[inline]
-    pub(crate) fn hinted(&self) -> &Hinted {
-        &self.hinted
     }
 
     /// Returns the session in a slot.
@@ -79,18 +75,6 @@ impl Core {
         session.or_else(|| Some(self.source_of(id)?.session)).unwrap_or(NO_SESSION)
     }
 
-    /// Returns the send that a grant of a session refers to, the length of its message and its
-    /// hint. `None`: it has ended.
-    pub(super) fn served_by(&mut self, slot: u32, id: Id) -> Option<(&mut Serving, u64, Hint)> {
-        let found = self.operations.get_mut(id)?;
-        let (length, hint) = (found.length, found.hint);
-        let is_its = found.session == slot && found.serves();
-        match &mut found.state {
-            OperationState::Serving(serving) if is_its => Some((serving, length, hint)),
-            _ => None,
-        }
-    }
-
     /// Returns the registered memory that peers may access.
     pub(crate) fn regions(&self) -> &super::regions::Regions {
         &self.regions
@@ -113,10 +97,34 @@ impl Core {
         &self.unexpected
     }
 
-    /// Returns the state of segments that all sessions share.
+    /// Returns the segments of all sessions.
     #[inline]
-    pub(crate) fn segments(&self) -> &Shared {
-        &self.segments
+    pub(crate) fn pool(&self) -> &SegmentPool {
+        &self.pool
+    }
+
+    /// Returns the rendezvous state of all sessions.
+    #[inline]
+    pub(crate) fn rendezvous(&self) -> &Rendezvous {
+        &self.rendezvous
+    }
+
+    /// Counts a send with a hint.
+    #[inline]
+    pub(crate) fn note_hinted_send(&mut self, hint: Hint) {
+        self.rendezvous.note_hinted_send(hint);
+    }
+
+    /// Returns the sessions with work.
+    #[inline]
+    pub(crate) fn ready(&self) -> &Ready {
+        &self.ready
+    }
+
+    /// Returns the same, for the loop to take sessions from it.
+    #[inline]
+    pub(crate) fn ready_mut(&mut self) -> &mut Ready {
+        &mut self.ready
     }
 
     /// Returns the number of sessions with something to send.
@@ -134,12 +142,6 @@ impl Core {
     /// Returns the monitor of a session's control lane, to which the loop reports lane events.
     pub(crate) fn lane_monitor(&mut self, slot: u32) -> Option<&mut LaneMonitor> {
         self.sessions.at_mut(slot as usize).map(|session| &mut session.control_lane)
-    }
-
-    /// Counts a send with a hint.
-    #[inline]
-    pub(crate) fn note_hinted_send(&mut self, hint: Hint) {
-        self.hinted.note_send(hint);
     }
 
     /// Sets the limit on bulk bytes outstanding in datagrams, of all peers.

@@ -3,27 +3,32 @@
 use std::collections::VecDeque;
 
 use super::config::Config;
-use super::core::{Action, Core};
+use super::core::{Action, Core, CoreCounters};
 use super::lanes::BulkLanes;
 use super::offers::Offers;
 use super::operations::Operations;
 use super::rails::RailInfo;
+use super::rails::shares::Shares;
 use super::ready::{Ready, Work};
-use super::segments::Shared;
+use super::rendezvous::Rendezvous;
+use super::segments::segment::SegmentPool;
 use super::session::Session;
 
 /// State of the engine that methods of a session use: all sessions share it.
 pub(crate) struct Cx<'a> {
     /// The slot of the session.
     pub(super) slot: u32,
-    pub(super) segments: &'a mut Shared,
+    pub(super) pool: &'a mut SegmentPool,
     pub(super) operations: &'a mut Operations,
     pub(super) lanes: &'a mut BulkLanes,
+    pub(super) rendezvous: &'a mut Rendezvous,
+    pub(super) shares: &'a mut Shares,
     pub(super) offers: &'a mut Offers,
     /// Rails of this engine, if there are several.
     pub(super) rails: &'a [RailInfo],
     ready: &'a mut Ready,
     actions: &'a mut VecDeque<Action>,
+    pub(super) counters: &'a mut CoreCounters,
     pub(super) config: &'a Config,
 }
 
@@ -37,6 +42,11 @@ impl Cx<'_> {
     /// Adds the session to those with work, to be served after all others.
     pub(super) fn add_work_last(&mut self, work: Work) {
         self.ready.add_last(self.slot, work);
+    }
+
+    /// Gives the next session with work of one kind work of another kind instead.
+    pub(super) fn exchange_next_work(&mut self, from: Work, to: Work) {
+        self.ready.exchange_next(from, to);
     }
 
     /// Removes the session from those with such work.
@@ -54,23 +64,24 @@ impl Core {
     /// Returns the session in a slot, and what its methods use. `None`: the slot is vacant.
     #[inline(always)]
     pub(crate) fn enter(&mut self, slot: u32) -> Option<(&mut Session, Cx<'_>)> {
-        let Self {
-            sessions,
-            segments,
+        let Self { sessions, pool, operations, lanes, rendezvous, shares, .. } = self;
+        let Self { offers, rails, ready, actions, counters, config, .. } = self;
+        let session = sessions.at_mut(slot as usize)?;
+        let state = Cx {
+            slot,
+            pool,
             operations,
             lanes,
+            rendezvous,
+            shares,
             offers,
             rails,
             ready,
             actions,
+            counters,
             config,
-            ..
-        } = self;
-        let session = sessions.at_mut(slot as usize)?;
-        Some((
-            session,
-            Cx { slot, segments, operations, lanes, offers, rails, ready, actions, config },
-        ))
+        };
+        Some((session, state))
     }
 
     /// Calls `call` with the session in a slot, and what its methods use. `None`: the slot is

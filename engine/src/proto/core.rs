@@ -20,8 +20,6 @@ use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use foldhash::fast::FixedState;
-
 use super::claims::Claim;
 pub(crate) use super::config::Config;
 use super::connection::Retry;
@@ -31,15 +29,15 @@ use super::failure::PeerFailure;
 use super::lanes::BulkLanes;
 use super::operations::Operations;
 use super::peers::SlotReservation;
-use super::pieces::Granted;
 use super::place::Places;
 use super::rails::health::Transition;
 use super::ready::{Ready, Work};
+use super::rendezvous::Rendezvous;
 use super::segments::Transport;
+use super::segments::segment::SegmentPool;
 use super::session::{ControlFrame, Session};
 use super::table::{Id, Table};
 use super::unexpected::{Message, Unexpected};
-use crate::wire::CmaSource;
 use crate::wire::FrameError;
 
 /// Bit of a 64-bit context that separates untagged messages from tagged ones.
@@ -170,9 +168,11 @@ pub(crate) struct Core {
     pub(super) unexpected: Unexpected,
     /// Messages removed from matching by handle.
     pub(super) claims: Table<Claim>,
-    /// State of segments that all sessions share.
-    pub(super) segments: super::segments::Shared,
+    /// The segments of all sessions.
+    pub(super) pool: SegmentPool,
     pub(super) lanes: BulkLanes,
+    /// Messages that are pulled.
+    pub(super) rendezvous: Rendezvous,
     /// Rails of this engine, if there are several.
     pub(super) rails: Vec<super::rails::RailInfo>,
     /// Memory of this engine that peers may access.
@@ -185,17 +185,9 @@ pub(crate) struct Core {
     pub(super) ready: Ready,
     /// Sessions that owe an acknowledgement of what a stream or a ring carried, each once.
     pub(super) owing_acks: Vec<u32>,
-    /// Receives whose messages are read by CMA, in matching order.
-    pub(super) cma: VecDeque<(Id, CmaSource)>,
-    /// Ranges granted by peers on rings, by session.
-    pub(super) granted: HashMap<u32, Granted, FixedState>,
-    /// Sessions with pieces of messages for their rings.
-    pub(super) feeding: Vec<u32>,
     /// Sessions whose connection may have a deadline.
     pub(super) timed: Vec<u32>,
     pub(super) counters: CoreCounters,
-    /// Counters of hints.
-    pub(super) hinted: super::hint::Hinted,
     pub(super) offers: super::offers::Offers,
 }
 
@@ -223,8 +215,9 @@ impl Core {
             operations: Operations::new(config.operations_max),
             unexpected: Unexpected::new(unexpected_max),
             claims: Table::new(usize::MAX),
-            segments: super::segments::Shared::new(&config),
+            pool: SegmentPool::of(&config),
             lanes: BulkLanes::new(config.bulk_lanes_max),
+            rendezvous: Rendezvous::default(),
             rails: Vec::new(),
             regions: super::regions::Regions::new(config.regions, config.hash_seed),
             shares: super::rails::shares::Shares::default(),
@@ -233,12 +226,8 @@ impl Core {
             actions: VecDeque::new(),
             ready: Ready::default(),
             owing_acks: Vec::new(),
-            cma: VecDeque::new(),
-            granted: HashMap::default(),
-            feeding: Vec::new(),
             timed: Vec::new(),
             counters: CoreCounters::default(),
-            hinted: super::hint::Hinted::default(),
             offers: super::offers::Offers::default(),
             config,
         }
@@ -315,11 +304,9 @@ impl Core {
     #[inline]
     pub(crate) fn is_at_rest(&self) -> bool {
         self.ready.is_empty()
-            && self.feeding.is_empty()
             && self.actions.is_empty()
             && !self.lanes.has_runnable()
-            && self.cma.is_empty()
-            && self.segments.pulls.is_at_rest()
+            && !self.rendezvous.has_readable()
     }
 
     /// Sends a control frame on a session, if it is connected.

@@ -20,6 +20,11 @@ impl<T> Default for Late<T> {
 
 impl<T> Late<T> {
     pub(crate) const NONE: Self = Self(None);
+
+    /// Returns the value, if it was ever written.
+    pub(crate) fn get_mut(&mut self) -> Option<&mut T> {
+        self.0.as_deref_mut()
+    }
 }
 
 impl<T: AtRest> Deref for Late<T> {

@@ -337,7 +337,7 @@ mod tests {
             assert_eq!(bench.memory.ended[receive].2, [number as u8; 1000]);
         }
         assert_eq!(bench.core.operations.len(), 0);
-        assert_eq!(bench.core.segments.pool.len(), [0; 3]);
+        assert_eq!(bench.core.pool.len(), [0; 3]);
     }
 
     #[test]

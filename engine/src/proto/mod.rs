@@ -10,9 +10,7 @@
 
 mod abort;
 mod access;
-pub(crate) mod bulk;
 mod claims;
-pub(crate) mod cma;
 mod config;
 pub(crate) mod connection;
 pub(crate) mod context;
@@ -44,10 +42,8 @@ pub(crate) mod operations;
 pub(crate) mod packet;
 pub(crate) mod paths;
 pub(crate) mod peers;
-pub(crate) mod pieces;
 mod place;
 pub(crate) mod process_status;
-pub(crate) mod pulls;
 mod put_back;
 mod question;
 pub(crate) mod rails;

@@ -185,7 +185,7 @@ pub(crate) struct Serving {
     pub(crate) granted: u64,
     /// The peer has granted a range on its ring, of which some is missing.
     pub(crate) is_asked_by_ring: bool,
-    /// The RTS contained the location of the message ([`super::cma`]).
+    /// The RTS contained the location of the message ([`super::rendezvous::cma`]).
     pub(crate) has_source: bool,
     /// DONE was received, with this many bytes accepted.
     pub(crate) done: Option<u64>,
@@ -221,12 +221,12 @@ pub(crate) struct Pulling {
     pub(crate) targeted: u32,
     /// Consecutive chunks with a wrong checksum.
     pub(crate) bad_chunks: u32,
-    /// The ring on which all of it is granted ([`super::pieces`]).
+    /// The ring on which all of it is granted ([`super::rendezvous::ring`]).
     pub(crate) ring: Option<u32>,
     /// Whether what is not granted yet goes by a ring.
     pub(crate) to_ring: ToRing,
     /// What came in datagrams.
-    pub(crate) ranges: super::segments::Ranges,
+    pub(crate) ranges: super::rendezvous::ranges::Ranges,
     /// It has failed; completes when nothing is targeted.
     pub(crate) failed: Option<Cause>,
 }
@@ -237,7 +237,7 @@ impl Pulling {
         send_operation: u64,
         (length, wanted): (u64, u64),
         in_place: u64,
-        ranges: super::segments::Ranges,
+        ranges: super::rendezvous::ranges::Ranges,
     ) -> Self {
         Self {
             send_operation,
@@ -252,5 +252,13 @@ impl Pulling {
             ranges,
             failed: None,
         }
+    }
+
+    /// Returns whether the rest goes by a ring now: all that was granted by lanes has come, so that
+    /// nothing but pieces writes to its memory.
+    ///
+    /// RR-SHM-10.
+    pub(super) fn awaits_ring(&self) -> bool {
+        self.to_ring == ToRing::Waits && self.arrived == self.granted
     }
 }

@@ -6,8 +6,9 @@
 //! begins to pull a long message. The table of general operations grows to the highest index that
 //! one of them has had.
 
+use super::hint::Hint;
 use super::matching::{OperationSlot, OperationSlots, Selector, SlotState};
-use super::operation::{NO_REMOTE, NO_SESSION, Operation, OperationState};
+use super::operation::{NO_REMOTE, NO_SESSION, Operation, OperationState, Pulling, Serving};
 use super::table::{Id, reserve_for};
 
 /// A receive that has matched, and was removed.
@@ -91,6 +92,27 @@ impl Operations {
     pub(super) fn get_mut(&mut self, id: Id) -> Option<&mut Operation> {
         self.slots.get(id)?;
         self.general.get_mut(id.index())?.as_mut()
+    }
+
+    /// Returns the state and the hint of a receive that pulls its message from the session in
+    /// `slot`. `None`: it has ended.
+    pub(super) fn pulling(&mut self, slot: u32, id: Id) -> Option<(&mut Pulling, Hint)> {
+        let found = self.get_mut(id).filter(|found| found.session == slot)?;
+        match &mut found.state {
+            OperationState::Pulling(pulling) => Some((pulling, found.hint)),
+            _ => None,
+        }
+    }
+
+    /// Returns the state of a send that serves the session in `slot`, the length of its message and
+    /// its hint. `None`: it has ended.
+    pub(super) fn serving(&mut self, slot: u32, id: Id) -> Option<(&mut Serving, u64, Hint)> {
+        let found = self.get_mut(id).filter(|found| found.session == slot && found.serves())?;
+        let (length, hint) = (found.length, found.hint);
+        match &mut found.state {
+            OperationState::Serving(serving) => Some((serving, length, hint)),
+            _ => None,
+        }
     }
 
     /// Returns a receive that waits, or has matched and begins.

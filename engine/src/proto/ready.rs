@@ -16,9 +16,18 @@ pub(crate) enum Work {
     Stage,
     /// It may grant ranges of the messages that it pulls.
     Grant,
+    /// It may have pieces of messages for its ring.
+    Piece,
+    /// It may have granted ranges to send in datagrams.
+    Data,
+    /// It grants more in datagrams when the peers of this engine have sent what was granted: no
+    /// work until then.
+    AwaitWindow,
 }
 
-const KINDS: usize = 3;
+const ALL: [Work; 6] =
+    [Work::Flush, Work::Stage, Work::Grant, Work::Piece, Work::Data, Work::AwaitWindow];
+const KINDS: usize = ALL.len();
 
 /// Entries that a queue may have for sessions that were removed, beside one for each that was not.
 const STALE_MAX: usize = 64;
@@ -52,7 +61,7 @@ impl Ready {
     }
 
     /// Adds a session to be served after all others, if it is not there.
-    pub(super) fn add_last(&mut self, slot: u32, work: Work) {
+    pub(crate) fn add_last(&mut self, slot: u32, work: Work) {
         if self.mark(slot, work) {
             let queue = &self.queues[work as usize];
             if queue.order.len() >= queue.count {
@@ -106,7 +115,7 @@ impl Ready {
 
     /// Removes and returns the session added last.
     #[inline]
-    pub(super) fn take(&mut self, work: Work) -> Option<u32> {
+    pub(crate) fn take(&mut self, work: Work) -> Option<u32> {
         while let Some(slot) = self.queues[work as usize].order.pop_back() {
             if self.unmark(slot, work) {
                 return Some(slot);
@@ -114,6 +123,13 @@ impl Ready {
             self.count_skipped();
         }
         None
+    }
+
+    /// Gives the next session with work of one kind work of another kind instead.
+    pub(super) fn exchange_next(&mut self, from: Work, to: Work) {
+        if let Some(slot) = self.take(from) {
+            self.add(slot, to);
+        }
     }
 
     /// Removes a session if it was added last.
@@ -179,7 +195,7 @@ impl Ready {
 
     /// Removes a session from all queues, as its slot will be another one's.
     pub(super) fn forget(&mut self, slot: u32) {
-        for work in [Work::Flush, Work::Stage, Work::Grant] {
+        for work in ALL {
             self.remove(slot, work);
             self.queues[work as usize].order.retain(|&other| other != slot);
         }
@@ -191,10 +207,10 @@ impl Ready {
         self.queues[work as usize].count
     }
 
-    /// Returns whether no session has any work.
+    /// Returns whether no session has work that can be done now.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
-        self.queues.iter().all(|queue| queue.count == 0)
+        self.queues[..Work::AwaitWindow as usize].iter().all(|queue| queue.count == 0)
     }
 
     /// Returns whether no other session than this one has that work.
@@ -207,7 +223,7 @@ impl Ready {
 impl fmt::Debug for Ready {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut map = out.debug_map();
-        for work in [Work::Flush, Work::Stage, Work::Grant] {
+        for work in ALL {
             let mut slots: Vec<u32> = Vec::new();
             for &slot in self.queues[work as usize].order.iter().rev() {
                 if self.has(slot, work) && !slots.contains(&slot) {

@@ -6,7 +6,7 @@ use super::hint::Hint;
 use super::matching::{Kept, MatchEnvelope, OperationSlot, Selector};
 use super::multi::Multi;
 use super::operation::{Cause, NO_REMOTE, NO_SESSION, Operation, OperationState};
-use super::pulls::Offered;
+use super::rendezvous::Offered;
 use super::send::SendRefusal;
 use super::session::ControlFrame;
 use super::table::Id;

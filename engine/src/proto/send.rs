@@ -151,7 +151,7 @@ impl Core {
         let SendDestination { session, endpoint: target } = to;
         let known = self.sessions.at_mut(session as usize)?;
         let limit = self.config.eager_limit;
-        let pool = &mut self.segments.pool;
+        let pool = &mut self.pool;
         let room = stage_in_segment(known, pool, session, request, target, limit)?;
         self.ready.add(session, Work::Flush);
         Some(room)
@@ -170,9 +170,8 @@ impl Core {
             let window = session.eager_window.max(session.byte_credit.available());
             let window = u64::from(window.min(session.eager_limit_now(&self.config)));
             let datagram = session.segments.as_deref();
-            let is_whole = datagram.is_some_and(|it| {
-                it.takes_whole(request) && !it.pulls(&self.segments.pool, request.length)
-            });
+            let is_whole = datagram
+                .is_some_and(|it| it.takes_whole(request) && !it.pulls(&self.pool, request.length));
             session.is_connected() && (window < request.length || !is_whole)
         })
     }

@@ -148,10 +148,8 @@ pub(crate) struct Session {
     pub(super) message_ns: u64,
 
     // Rendezvous.
-    /// Receives with bytes that were never granted.
-    pub(crate) pulls: super::pulls::Pulls,
-    /// Ranges that were granted and lost with their lane.
-    pub(crate) missing: LateQueue<(Id, u64, u64)>,
+    /// Messages that are pulled.
+    pub(crate) rendezvous: super::rendezvous::SessionRendezvous,
     /// Its bulk lanes.
     pub(crate) lanes: Vec<Id>,
     /// Lanes were requested (from the loop, or from the peer) and are not there yet.
@@ -216,8 +214,7 @@ impl Session {
             peer_answers: false,
             answers_process_queries: false,
             message_ns: 0,
-            pulls: super::pulls::Pulls::default(),
-            missing: LateQueue::default(),
+            rendezvous: super::rendezvous::SessionRendezvous::default(),
             lanes: Vec::new(),
             lanes_requested: false,
             lanes_wanted: false,
@@ -266,7 +263,7 @@ impl Session {
 
     /// Returns whether this side has something to pull, or the peer has announced that it has.
     pub(crate) fn needs_lane(&self) -> bool {
-        self.lanes_wanted || !self.pulls.is_empty() || !self.missing.is_empty()
+        self.lanes_wanted || !self.rendezvous.is_empty()
     }
 
     /// Starts an established connection: `ours` was announced, `theirs` received. `advised_from` is

@@ -37,7 +37,7 @@ impl Core {
         effects: &mut impl Effects,
     ) {
         let Some(session) = self.sessions.at_mut(slot as usize) else { return };
-        let may_lose_completed = session.may_lose_completed(&self.segments.pool);
+        let may_lose_completed = session.may_lose_completed(&self.pool);
         if session.failure.is_some() {
             return;
         }
@@ -60,8 +60,6 @@ impl Core {
             session.fences.clear();
         }
         session.one_sided = None;
-        session.pulls.clear();
-        session.missing.clear();
         let lanes = std::mem::take(&mut session.lanes);
         let remotes: Vec<u32> =
             session.remotes.iter().copied().filter(|&remote| remote != u32::MAX).collect();
@@ -74,6 +72,7 @@ impl Core {
         self.drop_unexpected_rendezvous(&remotes);
         self.lose_claims_of_session(slot, &failure);
         self.drop_segments(slot);
+        self.with(slot, |it, mut cx| it.end_rendezvous(&mut cx));
         if was_connected {
             self.release_windows(slot);
         }
@@ -215,9 +214,9 @@ impl Core {
         }
         let name = self.operations.get(id).and_then(|found| self.name_of(found.remote));
         self.forget_waiting(id);
-        self.forget_pull(id);
+        let slot = self.operations.get(id).map_or(super::operation::NO_SESSION, |it| it.session);
+        self.with(slot, |it, mut cx| it.forget_pull(&mut cx, id));
         let ended = self.remove_operation(id);
-        let slot = ended.as_ref().map_or(super::operation::NO_SESSION, |ended| ended.session);
         let slice_of = ended.and_then(|ended| ended.slice_of);
         self.end_receive(id, slice_of, cause.clone().ended(name), effects);
         self.with(slot, |it, mut cx| it.look_at_fences(&mut cx));
@@ -250,14 +249,6 @@ impl Core {
         }
     }
 
-    /// Refuses a grant of the peer for a send that has ended: `lane` will not carry the range.
-    ///
-    /// RR-RDV-5.
-    pub(super) fn refuse_grant(&mut self, slot: u32, lane: u32, receive_operation: u64) {
-        self.counters.stale_frames += 1;
-        self.push_control(slot, ControlFrame::refused(lane, receive_operation));
-    }
-
     /// Fails a receive whose sender has abandoned the message.
     pub(super) fn fail_pull(&mut self, slot: u32, id: Id, effects: &mut impl Effects) {
         let found = self.operations.get(id).filter(|operation| operation.session == slot);
@@ -282,7 +273,6 @@ impl Core {
             one_sided.waiting.retain(|&waiting| waiting != id);
             one_sided.replies.retain(|&waiting| waiting != id);
         }
-        session.pulls.retain(|pull| pull != id);
-        session.missing.retain(|&(pull, ..)| pull != id);
+        session.rendezvous.forget(id);
     }
 }

@@ -36,7 +36,7 @@ impl Run {
         {
             return Err("windows for more unexpected messages than the settings allow".into());
         }
-        let segments = &core.segments().pool;
+        let segments = &core.pool();
         let ([short, long, longest], [short_max, long_max, longest_max]) =
             (segments.len(), segments.limit());
         let sessions = core.sessions().len();
@@ -227,16 +227,16 @@ fn check_all_but(engine: &Engine, is_dead: impl Fn(u64) -> bool) -> Result<(), S
     if !core.lanes().iter().all(|(_, lane)| lane.is_idle()) {
         return fail("a bulk lane has chunks");
     }
-    if core.segments().pulls.bytes() != 0 {
-        let bytes = core.segments().pulls.bytes();
+    if core.rendezvous().pulled_bytes() != 0 {
+        let bytes = core.rendezvous().pulled_bytes();
         return Err(format!("{bytes} bytes were granted in datagrams and never came"));
     }
     let (mut envelopes, mut bytes, mut segments) = (0, 0, 0);
     for (_, session) in core.sessions().iter() {
         let datagram = session.segments.as_deref();
         segments += datagram.map_or(0, |datagram| datagram.outstanding());
-        let is_clear = session.pulls.is_empty()
-            && session.missing.is_empty()
+        let is_clear = session.rendezvous.is_empty()
+            && (is_dead(session.engine) || session.rendezvous.is_at_rest())
             && session.waiting.is_empty()
             && session.control.is_empty()
             && (is_dead(session.engine) || datagram.is_none_or(|datagram| datagram.is_at_rest()));
@@ -251,7 +251,7 @@ fn check_all_but(engine: &Engine, is_dead: impl Fn(u64) -> bool) -> Result<(), S
             bytes += u64::from(session.bytes.window());
         }
     }
-    if core.segments().pool.len().iter().sum::<usize>() != segments {
+    if core.pool().len().iter().sum::<usize>() != segments {
         return fail("segments are kept that no session has");
     }
     let sessions = core.sessions().iter();

@@ -3,13 +3,13 @@
 use super::kernel::{Kernel, Live};
 use super::peer::length;
 use super::script::Script;
-use crate::proto::bulk::{Incoming, Outgoing};
 use crate::proto::connection::Retry;
 use crate::proto::core::{Action, Config, Core, UNTAGGED};
 use crate::proto::effects::{CompletionLevel, Ended};
 use crate::proto::failure::PeerFailure;
 use crate::proto::hint::Hint;
 use crate::proto::keys::SessionKeys;
+use crate::proto::lanes::lane::{Incoming, Outgoing};
 use crate::proto::peers::Admission;
 use crate::proto::receive::ReceiveRequest;
 use crate::proto::send::{SendRefusal, SendRequest};

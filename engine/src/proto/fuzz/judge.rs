@@ -128,7 +128,7 @@ impl FuzzedEngine {
         assert_eq!(self.core.unexpected.held_bytes().0, 0);
         assert_eq!(self.core.reserved(), (0, 0));
         assert_eq!(self.core.lanes.len(), 0);
-        assert_eq!(self.core.segments.pool.len(), [0; 3]);
+        assert_eq!(self.core.pool.len(), [0; 3]);
     }
 }
 

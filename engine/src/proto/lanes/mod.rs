@@ -1,6 +1,6 @@
 //! Bulk lanes of a session: requested, opened, joined, lost, and closed when idle.
 
-use super::bulk::BulkLane;
+use self::lane::{BulkLane, Incoming};
 use super::context::Cx;
 use super::core::{Action, Core};
 use super::effects::Effects;
@@ -17,6 +17,7 @@ use crate::wire::lost::CONTROL_LANE;
 use crate::wire::piece::RING_LANE;
 use crate::wire::{Hello, Refused};
 
+pub(crate) mod lane;
 mod table;
 
 pub(crate) use self::table::BulkLanes;
@@ -273,18 +274,6 @@ impl Core {
         Ok(lane)
     }
 
-    /// Notes that a lane has carried its first chunk: the grants have arrived for which the
-    /// session's lanes were opened, and unused lanes are spare.
-    pub(super) fn note_lanes_in_use(&mut self, lane: Id) {
-        let Some(slot) = self.lanes.get(lane).map(|bulk| bulk.session) else { return };
-        let Some(session) = self.sessions.at(slot as usize) else { return };
-        for &lane in &session.lanes {
-            if let Some(bulk) = self.lanes.get_mut(lane) {
-                bulk.is_fresh = false;
-            }
-        }
-    }
-
     /// Handles a lane that the peer has no space for; it is retried a little later.
     pub(crate) fn lane_refused(&mut self, lane: Id, now_ns: u64) {
         let Some(bulk) = self.lanes.remove(lane) else { return };
@@ -339,11 +328,8 @@ impl Core {
             if !is_wanted || planted!(DropRegrant) {
                 continue;
             }
-            session.missing.push_back((
-                incoming.operation,
-                incoming.offset,
-                u64::from(incoming.length),
-            ));
+            let Incoming { operation, offset, length, .. } = incoming;
+            session.rendezvous.push_missing(operation, offset, length.into());
         }
         if is_failure {
             session.rails.note_gone(bulk.number, bulk.path);
@@ -369,7 +355,7 @@ impl Core {
                 return self.lanes.defer(slot, Wait::Time);
             }
         }
-        self.mark_granting(slot);
+        self.ready.add(slot, Work::Grant);
     }
 
     /// Handles REFUSED: the peer cannot serve a grant. Its lane is aborted, and the range never
@@ -468,9 +454,7 @@ impl Core {
         self.serve_some(now_ns, |wait, _| wait == Wait::Time || is_own_turn);
         for (lane, bulk) in self.lanes.iter() {
             let Some(session) = self.sessions.at_mut(bulk.session as usize) else { continue };
-            let is_ours = session.connection.is_initiator()
-                && session.pulls.is_empty()
-                && session.missing.is_empty();
+            let is_ours = session.connection.is_initiator() && session.rendezvous.is_empty();
             let idle_ns = now_ns.saturating_sub(bulk.used_ns);
             let is_old = idle_ns > self.config.bulk_idle_ns || rare!("a bulk lane that is old", 4);
             if is_ours && is_old && bulk.is_spare(now_ns, self.config.retry.timeout_ns) {
@@ -484,6 +468,16 @@ impl Core {
 }
 
 impl Session {
+    /// Notes that a lane has carried its first chunk: the grants have arrived for which the
+    /// session's lanes were opened, and unused lanes are spare.
+    pub(super) fn note_lanes_in_use(&self, cx: &mut Cx<'_>) {
+        for &lane in &self.lanes {
+            if let Some(bulk) = cx.lanes.get_mut(lane) {
+                bulk.is_fresh = false;
+            }
+        }
+    }
+
     /// Returns whether it has a lane, or waits for one, on a path that carries bulk data.
     fn has_bulk_lane(&self, lanes: &BulkLanes) -> bool {
         self.lanes.iter().any(|&lane| {

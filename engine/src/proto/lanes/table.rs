@@ -2,9 +2,9 @@
 
 use std::collections::VecDeque;
 
-use super::super::bulk::BulkLane;
 use super::super::table::{Id, Table};
 use super::Wait;
+use super::lane::BulkLane;
 
 /// The bulk lanes of an engine.
 #[derive(Debug)]

@@ -7,8 +7,8 @@ use super::super::data_bytes::DataBytes;
 use super::super::effects::{Arrival, CompletionLevel, Effects, Ended};
 use super::super::hint::Hint;
 use super::super::operation::{Cause, Operation, OperationState, Serving};
-use super::super::pulls::Offered;
 use super::super::regions::Refusal;
+use super::super::rendezvous::Offered;
 use super::super::segments::stage_put;
 use super::super::send::{SendRefusal, Staged};
 use super::super::session::Session;
@@ -225,7 +225,7 @@ impl Core {
             operation: 0.into(),
         };
         let datagram = session.segments.as_deref_mut()?;
-        let pool = &mut self.segments.pool;
+        let pool = &mut self.pool;
         let room = stage_put(datagram, pool, slot, &header, request.hint)?;
         self.ready.add(slot, Work::Flush);
         Some(room)
@@ -338,7 +338,7 @@ impl Core {
         let completes = reply_bytes.is_none();
         if completes {
             self.operations.remove(id);
-            if let Some(segment) = self.segments.pool.get_mut(segment) {
+            if let Some(segment) = self.pool.get_mut(segment) {
                 segment.completes_unacked = true;
             }
         } else if let Some(operation) = self.operations.get_mut(id) {
@@ -349,7 +349,7 @@ impl Core {
                 false => OperationState::AwaitReply { bytes: reply_bytes.unwrap_or(0) },
             };
         }
-        let Some(segment) = self.segments.pool.get_mut(segment) else {
+        let Some(segment) = self.pool.get_mut(segment) else {
             return Staged::Blocked;
         };
         let room = segment.newest(form.payload);

@@ -6,8 +6,8 @@ use super::super::core::Core;
 use super::super::effects::{Arrival, Effects};
 use super::super::hint::Hint;
 use super::super::operation::{NO_REMOTE, Operation, OperationState, Serving};
-use super::super::pulls::Offered;
 use super::super::regions::{Access, Granted, Refusal};
+use super::super::rendezvous::Offered;
 use super::super::segments::window::is_before;
 use super::super::send::Staged;
 use super::super::session::{ControlFrame, ShortReply};
@@ -291,7 +291,7 @@ impl Core {
         } else if let Some(operation) = self.operations.get_mut(id) {
             operation.state = OperationState::Serving(Serving { has_source, ..Serving::default() });
         }
-        let Some(segment) = self.segments.pool.get_mut(segment) else {
+        let Some(segment) = self.pool.get_mut(segment) else {
             return Staged::Blocked;
         };
         let room = segment.newest(payload);
@@ -332,7 +332,7 @@ impl Session {
         let head = pieces[0].len() + pieces[1].len();
         let length = head + payload;
         let segments = self.segments.as_deref_mut()?;
-        let pool = &mut cx.segments.pool;
+        let pool = &mut *cx.pool;
         let id = segments.push_for(pool, cx.slot, length, hint, is_long)?;
         let room = pool.get_mut(id)?.push(length);
         let (first, second) = room[..head].split_at_mut(pieces[0].len());

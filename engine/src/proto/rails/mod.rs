@@ -19,13 +19,13 @@ use std::net::{IpAddr, SocketAddr};
 
 use self::health::PathCause;
 use self::rate::Rate;
-use super::bulk::BulkLane;
 use super::context::Cx;
 use super::core::{Action, Core};
 use super::lanes::BulkLanes;
 use super::late::LateQueue;
 use super::session::{ControlFrame, Session};
 use super::table::Id;
+use crate::proto::lanes::lane::BulkLane;
 use crate::proto::ready::Work;
 use crate::wire::lost::{FLAG_LANE_ALONE, FLAG_LANE_LONG};
 use crate::wire::rail::{ROLE_BACKUP, ROLE_PREFERRED, Rail};

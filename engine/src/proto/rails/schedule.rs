@@ -4,13 +4,11 @@
 //! the others together would deliver everything before it had delivered one chunk, so that an
 //! additional rail makes no message slower.
 
-use super::super::bulk::BulkLane;
-use super::super::core::Core;
-use super::super::operation::OperationState;
-use super::super::operations::Operations;
+use super::super::context::Cx;
 use super::super::session::Session;
 use super::super::table::Id;
 use super::shares::Share;
+use crate::proto::lanes::lane::BulkLane;
 
 /// Target duration of one chunk at its lane's rate, in nanoseconds.
 const CHUNK_NS: u64 = 500_000;
@@ -24,8 +22,6 @@ pub(super) const RATE_GUESS: u64 = 1_000_000_000;
 /// A lane is stuck if nothing arrives for this time, and for the duration of this many chunks.
 const STUCK_NS: u64 = 20_000_000;
 const STUCK_CHUNKS: u128 = 8;
-/// Number of pulls whose lengths are added up: more of them count as unlimited.
-const PULLS_COUNTED: usize = 4;
 
 /// The next grant of a lane.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -155,21 +151,21 @@ fn bytes_in(rate: u64, time_ns: u64) -> u64 {
     (u128::from(rate) * u128::from(time_ns) / 1_000_000_000) as u64
 }
 
-impl Core {
-    /// Returns the lane that a session should grant on next: a chunk of at most `longest` bytes,
+impl Session {
+    /// Returns the lane that it should grant on next: a chunk of at most `longest` bytes,
     /// with at most `chunks_max` outstanding.
-    pub(crate) fn choose_lane(
+    pub(in crate::proto) fn choose_lane(
         &self,
-        session: &Session,
+        cx: &Cx<'_>,
         (longest, chunks_max): (u64, u64),
         now_ns: u64,
     ) -> Next {
-        let left = ungranted(session, &self.operations);
-        let Some(field) = Field::of(self.candidates(session, now_ns)) else {
+        let left = self.rendezvous.ungranted(cx.operations);
+        let Some(field) = Field::of(self.candidates(cx, now_ns)) else {
             return Next::NoLane;
         };
         let mut best: Option<((bool, u128), Choice)> = None;
-        for candidate in self.candidates(session, now_ns) {
+        for candidate in self.candidates(cx, now_ns) {
             let chunk_bytes = candidate.chunk_bytes(longest);
             let horizon = candidate.horizon(chunk_bytes, chunks_max);
             if !candidate.is_due(horizon) {
@@ -190,8 +186,8 @@ impl Core {
         best.map_or(Next::Later, |(_, choice)| Next::Now(choice))
     }
 
-    fn candidates(&self, session: &Session, now_ns: u64) -> impl Iterator<Item = Candidate> {
-        let lanes = &self.lanes;
+    fn candidates(&self, cx: &Cx<'_>, now_ns: u64) -> impl Iterator<Item = Candidate> {
+        let (session, lanes, shares) = (self, &*cx.lanes, &*cx.shares);
         let carries = move |lane: &Id| {
             lanes.get(*lane).is_some_and(|bulk| {
                 bulk.is_ready && session.rails.carries_bulk(usize::from(bulk.path))
@@ -221,8 +217,7 @@ impl Core {
             let lone = bulk.rate.lone_hoped_for(idle_until_ns);
             let pace = if bulk.rate.is_known() || lone == 0 { rate } else { lone.min(rate) };
             let (outstanding, latency_ns) = (bulk.incoming_bytes, bulk.rate.latency_ns());
-            let (is_refilling, share) =
-                (bulk.is_refilling, self.shares.share_of(session, lanes, bulk));
+            let (is_refilling, share) = (bulk.is_refilling, shares.share_of(session, lanes, bulk));
             let round_trip_ns = path.round_trip_ns;
             let arrives_ns = bulk.incoming.front().map_or(now_ns, |first| first.granted_ns);
             let wait_ns = arrives_ns.saturating_add(round_trip_ns).saturating_sub(now_ns);
@@ -256,19 +251,6 @@ fn is_stuck(session: &Session, bulk: &BulkLane, now_ns: u64) -> bool {
         rate => time_ns(u128::from(first.length), u128::from(rate)),
     };
     u128::from(waits_ns) >= STUCK_CHUNKS * (usual_ns + u128::from(round_trip_ns))
-}
-
-/// Returns the ungranted bytes of a session, as far as they are counted.
-fn ungranted(session: &Session, operations: &Operations) -> u64 {
-    if session.pulls.len() > PULLS_COUNTED {
-        return u64::MAX;
-    }
-    let missing: u64 = session.missing.iter().map(|&(_, _, length)| length).sum();
-    let pulls = session.pulls.iter().filter_map(|id| match &operations.get(id)?.state {
-        OperationState::Pulling(pulling) => Some(pulling.wanted - pulling.granted),
-        _ => None,
-    });
-    pulls.fold(missing, u64::saturating_add)
 }
 
 #[cfg(test)]

@@ -9,12 +9,12 @@
 
 use std::net::IpAddr;
 
-use super::super::bulk::BulkLane;
 use super::super::core::{Action, Core};
 use super::super::session::ControlFrame;
 use super::super::silence::Resent;
 use super::super::table::Id;
 use super::lane_lost_of;
+use crate::proto::lanes::lane::BulkLane;
 use crate::wire::LaneLost;
 use crate::wire::lost::{CONTROL_LANE, FLAG_LANE_ALONE, FLAG_LANE_LONG};
 

@@ -6,13 +6,13 @@
 //! share of one is available to the others (max-min fairness). The horizon of grants is a round
 //! trip's worth of the share and a margin.
 
-use super::super::bulk::BulkLane;
 use super::super::session::Session;
 use super::super::table::{Id, Table};
 use super::rate::Rate;
 use super::schedule::RATE_GUESS;
 use super::{RailInfo, bytes_per_s, rails_of};
 use crate::proto::lanes::BulkLanes;
+use crate::proto::lanes::lane::BulkLane;
 
 /// Time for which shares remain unchanged, in nanoseconds.
 const REFRESH_NS: u64 = 500_000;
@@ -123,7 +123,7 @@ impl<'a> RailUse<'a> {
     fn pulled_from(self, rail: usize) -> impl Iterator<Item = (&'a BulkLane, Weight)> {
         self.lanes.iter().filter_map(move |(_, lane)| {
             let session = self.sessions.at(lane.session as usize)?;
-            let is_wanting = !session.pulls.is_empty() || !session.missing.is_empty();
+            let is_wanting = !session.rendezvous.is_empty();
             let is_pulled = !lane.incoming.is_empty() || is_wanting;
             if !lane.is_ready || !is_pulled || rail_of(session, lane) != rail {
                 return None;

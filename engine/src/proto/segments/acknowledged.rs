@@ -30,7 +30,7 @@ impl Session {
         id: Id,
     ) -> Option<Box<SegmentBuffer>> {
         let segments = self.segments.as_deref_mut()?;
-        let pool = &mut cx.segments.pool;
+        let pool = &mut *cx.pool;
         let was_lost = pool.get(id).filter(|segment| segment.place == Place::Lost);
         if let Some(is_long) = was_lost.map(|segment| segment.is_long) {
             // An earlier packet arrived; the lost one may have been the only one with current
@@ -60,7 +60,7 @@ impl Core {
         effects: &mut impl Effects,
     ) {
         let id = Id::from_u64(token);
-        let was_sent = self.segments.pool.get(id).is_some_and(|segment| {
+        let was_sent = self.pool.get(id).is_some_and(|segment| {
             segment.session == slot && matches!(segment.place, Place::Flying | Place::Lost)
         });
         if was_sent {
@@ -73,7 +73,7 @@ impl Core {
     /// RR-SEG-3.
     #[inline]
     pub(super) fn handle_frame_ack(&mut self, slot: u32, ack: u32, effects: &mut impl Effects) {
-        let pool = &mut self.segments.pool;
+        let pool = &mut self.pool;
         let session = self.sessions.at_mut(slot as usize);
         let Some(session) = session else { return };
         let has_waiting = session.has_waiting();
@@ -81,7 +81,7 @@ impl Core {
         // Usually only memory is released.
         let is_plain = !has_waiting
             && session.control.is_empty()
-            && segments.bulk.is_none()
+            && !segments.able.has_bulk
             && !segments.update_due
             && shortcut!("acknowledged segments that only hold memory");
         loop {
@@ -105,7 +105,7 @@ impl Core {
     /// Completes [`Self::handle_frame_ack`] where sends or credit depend on the segments.
     fn release_acked(&mut self, slot: u32, ack: u32, effects: &mut impl Effects) {
         loop {
-            let pool = &self.segments.pool;
+            let pool = &self.pool;
             let session = self.sessions.at(slot as usize);
             let Some(segments) = session.and_then(|session| session.segments.as_deref()) else {
                 return;
@@ -132,18 +132,14 @@ impl Core {
         mut segment: Box<SegmentBuffer>,
         effects: &mut impl Effects,
     ) {
-        if let Some(session) = self.sessions.at_mut(slot as usize) {
+        if let Some((session, mut cx)) = self.enter(slot) {
             if session.has_waiting() {
-                self.ready.add(slot, Work::Stage);
+                cx.add_work(Work::Stage);
             }
-            let has_control = !session.control.is_empty();
-            if let Some(segments) = session.segments.as_deref_mut() {
-                if let Some(bulk) = &mut segments.bulk {
-                    bulk.feed(slot, &mut self.segments.pulls);
-                }
-                if has_control || segments.update_due {
-                    self.mark_dirty(slot);
-                }
+            session.stage_data_later(&mut cx);
+            let is_due = session.segments.as_deref().is_some_and(|it| it.update_due);
+            if is_due || !session.control.is_empty() {
+                cx.add_work(Work::Flush);
             }
         }
         if !segment.operations.is_empty() {
@@ -151,7 +147,7 @@ impl Core {
                 self.handle_delivered(operation, effects);
             }
         }
-        self.segments.pool.recycle(segment);
+        self.pool.recycle(segment);
     }
 
     /// Handles the acknowledgement of a segment that carries part of a send.

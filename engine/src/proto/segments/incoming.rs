@@ -10,7 +10,7 @@ use super::transport::Transport;
 use super::window::{Coming, FRAMES_MAX, is_before};
 use crate::proto::ready::Work;
 use crate::wire::segment::{FLAG_ACK_REQUESTED, SegmentHeader};
-use crate::wire::{Frame, FrameError, Frames, Grant};
+use crate::wire::{Frame, FrameError, Frames};
 
 /// Parses `bytes` as exactly one segment.
 #[inline(always)]
@@ -287,7 +287,9 @@ impl Core {
     ) -> Result<(), FrameError> {
         match frame {
             Frame::Data(data, bytes) => self.handle_data(slot, data, bytes, effects)?,
-            Frame::Grant(grant) => self.handle_any_grant(slot, grant)?,
+            Frame::Grant(grant) => {
+                self.with(slot, |it, mut cx| it.handle_grant(&mut cx, grant)).unwrap_or(Ok(()))?;
+            }
             Frame::Done(done) => self.handle_done(slot, done, effects),
             Frame::Matched(matched) => self.handle_matched(slot, matched, effects),
             Frame::Refused(refused) => self.handle_refused(slot, refused, effects),
@@ -329,42 +331,6 @@ impl Core {
         if failure != PeerFailure::Left || is_before(number, segments.arrivals.expected()) {
             session.answer_goodbye();
             self.fail_session(slot, failure, effects);
-        }
-    }
-
-    /// Serves grants in the order of their chunks, which can differ from that of their datagrams.
-    ///
-    /// RR-DGRAM-10, RR-RDV-2.
-    fn handle_any_grant(&mut self, slot: u32, grant: &Grant) -> Result<(), FrameError> {
-        let number = grant.lane.get();
-        let Some(session) = self.sessions.at(slot as usize) else { return Ok(()) };
-        let Some(lane) = self.lanes.named(&session.lanes, number) else {
-            return self.handle_grant(slot, grant);
-        };
-        let Some(bulk) = self.lanes.get_mut(lane) else { return Ok(()) };
-        let (expected, got) = (bulk.expected_chunk, grant.chunk.get());
-        let ahead = got.wrapping_sub(expected);
-        if ahead > 0 && !planted!(GrantsAsTheyCome) {
-            let at = bulk
-                .early
-                .partition_point(|early| early.chunk.get().wrapping_sub(expected) < ahead);
-            let is_there = bulk.early.get(at).is_some_and(|early| early.chunk.get() == got);
-            // At most as many frames can be missing.
-            if ahead >= FRAMES_MAX || is_there {
-                return Err(FrameError::BadChunkNumber { expected, got });
-            }
-            bulk.early.insert(at, *grant);
-            return Ok(());
-        }
-        self.handle_grant(slot, grant)?;
-        loop {
-            let Some(bulk) = self.lanes.get_mut(lane) else { return Ok(()) };
-            let next = bulk.early.front().copied();
-            let Some(next) = next.filter(|next| next.chunk.get() == bulk.expected_chunk) else {
-                return Ok(());
-            };
-            bulk.early.pop_front();
-            self.handle_grant(slot, &next)?;
         }
     }
 }

@@ -30,13 +30,11 @@
 //! 5. [`Core::poll_acknowledgements`] for what was received from streams and rings.
 
 mod acknowledged;
-mod data;
 mod fast_path;
 mod incoming;
 pub(crate) mod order;
 mod outgoing;
 mod protocol;
-mod ranges;
 mod room;
 pub(crate) mod segment;
 mod staging;
@@ -46,7 +44,6 @@ mod tests;
 mod transport;
 pub(crate) mod window;
 
-use self::data::{Bulk, Pulls};
 use self::order::{Chain, ReorderBuffer};
 use self::protocol::Capabilities;
 use self::segment::{List, Order, SegmentPool};
@@ -61,36 +58,24 @@ use crate::wire::segment::SEGMENT_HEADER_BYTES;
 
 pub(crate) use self::outgoing::{Asks, Lone, Outgoing, append_segment};
 pub(crate) use self::protocol::{PullMethod, Route, SendProtocol};
-pub(crate) use self::ranges::Ranges;
 pub(crate) use self::staging::{stage_in_segment, stage_put};
 pub(super) use self::transport::{PendingAck, Transport};
 
 /// A segment has space for an envelope and some payload.
 const SEGMENT_BYTES_MIN: usize = SEGMENT_HEADER_BYTES + RTS_HEADER_BYTES + 80;
 
-/// State shared by the sessions of an engine.
-#[derive(Debug)]
-pub(crate) struct Shared {
-    pub(crate) pool: SegmentPool,
-    pub(crate) pulls: Pulls,
-}
-
-impl Shared {
-    /// Short and long segments may each use the memory that `staging_bytes` and
+impl SegmentPool {
+    /// Creates a pool. Short and long segments may each use the memory that `staging_bytes` and
     /// `staging_buffers_max` allow, if short ones are filled up to the NIC's datagram length.
     /// Segments for rings may use more.
-    pub(crate) fn new(config: &Config) -> Self {
+    pub(super) fn of(config: &Config) -> Self {
         let bytes = config.staging_bytes.saturating_mul(config.staging_buffers_max);
-        Self {
-            pool: SegmentPool::new(config.segment_buffer_bytes, bytes)
-                .with_usual_bytes(config.datagram_bytes, bytes),
-            pulls: Pulls::default(),
-        }
+        Self::new(config.segment_buffer_bytes, bytes).with_usual_bytes(config.datagram_bytes, bytes)
     }
 
     /// Returns the length of segments closest to this that buffers take.
     fn clamp(&self, segment_bytes: usize) -> usize {
-        segment_bytes.clamp(SEGMENT_BYTES_MIN, self.pool.buffer_bytes())
+        segment_bytes.clamp(SEGMENT_BYTES_MIN, self.buffer_bytes())
     }
 }
 
@@ -108,10 +93,6 @@ impl Segments {
         lists.iter().all(|list| list.len() == 0)
             && self.open.is_none()
             && self.reorder_buffer.is_empty()
-            && self
-                .bulk
-                .as_ref()
-                .is_none_or(|bulk| bulk.granted.is_empty() && bulk.pulled_bytes == 0)
     }
 }
 
@@ -125,8 +106,7 @@ impl Session {
     fn shrink(&mut self) {
         self.control.shrink();
         self.waiting.shrink_to_fit();
-        self.missing.shrink();
-        self.pulls.shrink();
+        self.rendezvous.shrink();
         self.lanes.shrink_to_fit();
     }
 
@@ -179,8 +159,6 @@ pub(crate) struct Segments {
     able: Capabilities,
     /// How its messages travel, by what it can do.
     protocol: SendProtocol,
-    /// Bulk data goes in datagrams.
-    bulk: Option<Box<Bulk>>,
     open: Option<OpenSegment>,
     next_frame: u32,
     /// The first frame that is not known to have arrived: the oldest outstanding one, or else the
@@ -232,7 +210,6 @@ impl Segments {
             ack_awaited: false,
             able,
             protocol: SendProtocol::of(able, segment_bytes, config),
-            bulk: None,
             open: None,
             next_frame: 0,
             base: 0,
@@ -329,7 +306,7 @@ impl Session {
     /// where it `is_loopback`: there the receiver copies long messages from the sends' memory.
     pub(in crate::proto) fn begin_segments(&mut self, cx: Cx<'_>, is_loopback: bool) {
         // Buffers are as long as the longest datagram; segments fill what is usual of them.
-        let segment_bytes = cx.segments.clamp(cx.config.datagram_bytes);
+        let segment_bytes = cx.pool.clamp(cx.config.datagram_bytes);
         let able = Capabilities { has_stream: true, is_loopback, ..Capabilities::default() };
         debug_assert!(self.segments.is_none(), "the last session has ended");
         self.segments = Some(Box::new(Segments::new(able, segment_bytes, cx.config)));
@@ -338,24 +315,26 @@ impl Session {
     /// Lets the newly established session, which has sent nothing, use datagrams. `segment_bytes`:
     /// the smallest size among its lanes of one datagram's content.
     pub(crate) fn use_datagrams(&mut self, cx: Cx<'_>, segment_bytes: usize) {
-        let segment_bytes = cx.segments.clamp(segment_bytes);
+        let segment_bytes = cx.pool.clamp(segment_bytes);
         let has_bulk = self.bulk_in_datagrams;
         let Some(segments) = self.segments.as_deref_mut() else { return };
         debug_assert!(segments.next_frame == 0, "its first segments are built for its paths");
         segments.able = Capabilities { has_datagrams: true, has_bulk, ..Capabilities::default() };
-        segments.bulk = has_bulk.then(Box::default);
+        if has_bulk {
+            self.rendezvous.use_datagrams();
+        }
         segments.path_bytes = segment_bytes;
         segments.unsent_max = unsent_max(segment_bytes, cx.config);
-        segments.fit_segments(&mut cx.segments.pool, cx.config);
+        segments.fit_segments(cx.pool, cx.config);
     }
 
     /// Sets the smallest datagram content of its lanes. Longer segments built before use a lane
     /// that takes them: a stream takes any.
     pub(crate) fn set_segment_bytes(&mut self, cx: Cx<'_>, segment_bytes: usize) {
-        let segment_bytes = cx.segments.clamp(segment_bytes);
+        let segment_bytes = cx.pool.clamp(segment_bytes);
         if let Some(segments) = self.segments.as_deref_mut() {
             segments.path_bytes = segment_bytes;
-            segments.fit_segments(&mut cx.segments.pool, cx.config);
+            segments.fit_segments(cx.pool, cx.config);
         }
     }
 
@@ -460,12 +439,12 @@ impl Core {
         let before = segments.able;
         let (has_ring, takes_pieces) = (ring.is_some(), piece_ring.is_some());
         segments.able = Capabilities { has_ring, takes_pieces, ..before };
-        segments.fit_segments(&mut self.segments.pool, &self.config);
+        segments.fit_segments(&mut self.pool, &self.config);
         if before.takes_pieces != takes_pieces && session.has_waiting() {
             // Waiting sends may have another transport now.
             self.ready.add(slot, Work::Stage);
         }
-        self.use_ring_for_pieces(slot, piece_ring);
+        self.with(slot, |it, mut cx| it.use_ring_for_pieces(&mut cx, piece_ring));
         if before.has_ring && !has_ring && !planted!(ForgetRing) {
             self.with(slot, |it, cx| it.resend_all(cx, true));
         }
@@ -478,7 +457,7 @@ impl Core {
     pub(super) fn drop_segments(&mut self, slot: u32) {
         let Some(session) = self.sessions.at_mut(slot as usize) else { return };
         let Some(mut segments) = session.segments.take() else { return };
-        let pool = &mut self.segments.pool;
+        let pool = &mut self.pool;
         while let Some(id) = segments.outstanding.first(pool) {
             segments.outstanding.unlink(pool, id);
             if planted!(LeakSegments) {
@@ -493,9 +472,5 @@ impl Core {
             session.bytes.consume(held.payload_bytes as u32);
             self.unexpected.give_back(held.payload);
         }
-        if let Some(bulk) = &segments.bulk {
-            self.end_bulk(bulk);
-        }
-        self.end_pieces(slot);
     }
 }

@@ -263,14 +263,14 @@ impl Segments {
     }
 
     /// Returns the segments of bulk data that wait for their first transmission.
-    pub(super) fn unsent_bulk(&self) -> usize {
+    pub(in crate::proto) fn unsent_bulk(&self) -> usize {
         self.slow.len()
     }
 
     /// Opens a segment for a single frame of bulk data of `length` bytes. `None`: no space now.
     ///
     /// RR-DGRAM-2.
-    pub(super) fn push_alone(
+    pub(in crate::proto) fn push_alone(
         &mut self,
         pool: &mut SegmentPool,
         slot: u32,

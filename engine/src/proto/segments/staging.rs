@@ -138,7 +138,7 @@ impl Session {
         course: Course,
     ) -> Option<Id> {
         let segments = self.segments.as_deref_mut()?;
-        let (slot, pool) = (cx.slot, &mut cx.segments.pool);
+        let (slot, pool) = (cx.slot, &mut *cx.pool);
         let length = header.as_bytes().len();
         let data = DataBytes::of(request.data);
         let data = data.as_slice();
@@ -209,7 +209,7 @@ impl Session {
             // A peer may pull messages that could have been sent eagerly.
             _ if rare!("a short message that is pulled", 20) => pull,
             Route::Segment => Route::Segment,
-            Route::Stream if segments.pulls(&cx.segments.pool, length) => pull,
+            Route::Stream if segments.pulls(cx.pool, length) => pull,
             _ if self.eager_limit.is_pull_due(length) => pull,
             route => route,
         };
@@ -227,7 +227,7 @@ impl Session {
                 (RTS_HEADER_BYTES, (first.min(eager_limit) as usize).min(room), false)
             }
         };
-        let pool = &cx.segments.pool;
+        let pool = &cx.pool;
         let room = header + data_bytes + payload;
         let has_room = if is_long {
             segments.has_room_for_long(pool, room)
@@ -269,7 +269,7 @@ impl Core {
         if completes {
             self.operations.remove(id);
         }
-        let Some(segment) = self.segments.pool.get_mut(segment) else { return Staged::Blocked };
+        let Some(segment) = self.pool.get_mut(segment) else { return Staged::Blocked };
         if !is_pulled && level == CompletionLevel::Delivery {
             segment.operations.push(id);
         }

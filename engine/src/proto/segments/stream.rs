@@ -23,7 +23,7 @@ impl Session {
     pub(crate) fn route_if_next(&self, request: &SendRequest) -> Option<Route> {
         let segments = self.segments.as_deref()?;
         let is_next = is_next_alone(self, segments)
-            && segments.bulk.is_none()
+            && !segments.able.has_bulk
             && !self.has_waiting()
             && !self.is_leaving;
         is_next.then(|| segments.protocol.route(request.length, request.data_bytes()))
@@ -32,7 +32,7 @@ impl Session {
     /// Writes the payload of the message staged last to the end of its segment; returns the whole
     /// segment.
     pub(crate) fn fill_last<'a>(&self, cx: Cx<'a>, payload: &[u8]) -> &'a [u8] {
-        let pool = &mut cx.segments.pool;
+        let pool = cx.pool;
         let last = self.segments.as_deref().and_then(|segments| segments.outstanding.last(pool));
         let Some(segment) = last.and_then(|id| pool.get_mut(id)) else {
             debug_assert!(false, "a staged message is in a segment");
@@ -59,11 +59,11 @@ impl Session {
         }
         let has_waiting = self.has_waiting();
         let segments = self.segments.as_deref_mut()?;
-        let id = segments.next_long(&mut cx.segments.pool)?;
+        let id = segments.next_long(cx.pool)?;
         if has_waiting {
             cx.add_work(Work::Stage);
         }
-        let pool = &mut cx.segments.pool;
+        let pool = cx.pool;
         let is_last = segments.long.len() == 0;
         let is_full = !pool.has_room_for_long(segments.long_held, LONG_PAYLOAD_BYTES);
         let segment = pool.get_mut(id)?;

@@ -6,7 +6,7 @@ use super::memory::Memory;
 use crate::proto::core::{Config, Core};
 use crate::proto::paths::PathTable;
 use crate::proto::rails::health::Transition;
-use crate::proto::rendezvous::ChunkReceive;
+use crate::proto::rendezvous::chunks::ChunkReceive;
 use crate::proto::table::Id;
 use crate::wire::chunk::CHUNK_HEADER_BYTES;
 

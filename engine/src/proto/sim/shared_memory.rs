@@ -5,7 +5,10 @@ use std::collections::VecDeque;
 use super::engine::Engine;
 use super::memory::Memory;
 use super::net::{Event, Net};
+use crate::proto::context::Cx;
 use crate::proto::effects::Effects;
+use crate::proto::ready::Work;
+use crate::proto::session::Session;
 use crate::proto::table::Id;
 use crate::wire::CmaSource;
 use crate::wire::piece::PieceHeader;
@@ -63,7 +66,7 @@ impl Net {
         let ring = rings.newest;
         let last = ends.map(|(from, to)| {
             let engine = &self.engines[from];
-            engine.core.ring_for_pieces(engine.slots[&to])
+            engine.core.session(engine.slots[&to]).and_then(Session::ring_for_pieces)
         });
         if self.random.hits(500_000) {
             rings.lost.extend(last.into_iter().flatten());
@@ -81,21 +84,24 @@ impl Net {
     pub(super) fn move_pieces(&mut self, number: usize) {
         let Some(rings) = &mut self.rings else { return };
         let engine = &mut self.engines[number];
-        for index in (0..engine.core.feeding().len()).rev() {
-            let slot = engine.core.feeding()[index];
+        for _ in 0..engine.core.ready().len(Work::Piece) {
+            let Some(slot) = engine.core.ready_mut().take(Work::Piece) else { break };
             let peer = engine.peer_of(slot);
+            let mut has_more = true;
             for _ in 0..self.random.below(3) {
                 engine.core.config.piece_bytes = 1 + self.random.below(2999) as usize;
-                let Some(piece) = engine.core.next_piece(slot) else {
-                    engine.core.end_feeding(index);
-                    break;
-                };
+                let piece = engine.core.with(slot, Session::next_piece).flatten();
+                has_more = piece.is_some();
+                let Some(piece) = piece else { break };
                 let range = piece.offset as usize..piece.offset as usize + piece.length;
                 let bytes = engine.memory.bytes[&piece.operation][range].to_vec();
                 if !rings.lost.contains(&piece.header.ring.get()) {
                     rings.written.push_back((number, peer, piece.header, bytes));
                 }
-                engine.core.handle_piece_written(slot, piece.length);
+                engine.core.with(slot, |it, cx| it.handle_piece_written(cx, piece.length));
+            }
+            if has_more {
+                engine.core.ready_mut().add_last(slot, Work::Piece);
             }
         }
         while !rings.is_suspended
@@ -104,7 +110,8 @@ impl Net {
         {
             let (from, _, header, bytes) = rings.written.remove(at).unwrap();
             let Engine { core, memory, slots, .. } = &mut *engine;
-            let piece = core.handle_piece(slots[&from], &header, bytes.len()).unwrap();
+            let handle = |it: &mut Session, cx: Cx<'_>| it.handle_piece(cx, &header, bytes.len());
+            let piece = core.with(slots[&from], handle).unwrap().unwrap();
             let Some(piece) = piece else { continue };
             rings.bytes += bytes.len() as u64;
             memory.place(piece.operation, piece.offset as usize, &bytes);

@@ -1,10 +1,10 @@
 //! Corrupted chunks.
 
-use super::super::bulk::Outgoing;
-use super::super::rendezvous::{BAD_CHUNKS_MAX, ChunkReceive};
+use super::super::rendezvous::chunks::{BAD_CHUNKS_MAX, ChunkReceive};
 use super::super::segments::append_segment;
 use super::super::session::Session;
 use super::*;
+use crate::proto::lanes::lane::Outgoing;
 use crate::wire::chunk::ChunkHeader;
 use crate::wire::segment::SEGMENT_SUMS_BYTES;
 

@@ -1,7 +1,7 @@
 //! Endpoints that close with operations in progress, and reports when sessions end.
 
 use super::*;
-use crate::proto::rendezvous::ChunkReceive;
+use crate::proto::rendezvous::chunks::ChunkReceive;
 
 /// Starts a receive with 4096 bytes in the kernel on a lane.
 fn pulling(bench: &mut Bench) -> (Id, Id, ChunkReceive) {
@@ -103,13 +103,13 @@ fn completed_sends_may_be_lost_until_the_peer_acknowledges_them() {
     let mut bench = Bench::new(Config::for_tests());
     let slot = bench.slot;
     for _ in 0..2 {
-        assert!(!bench.core.session(slot).unwrap().may_lose_completed(&bench.core.segments().pool));
+        assert!(!bench.core.session(slot).unwrap().may_lose_completed(&bench.core.pool()));
         bench.send(10, CompletionLevel::Inject);
         assert_eq!((bench.transmit(), bench.flags), (vec![frame::KIND_EAGER], 0));
-        assert!(bench.core.session(slot).unwrap().may_lose_completed(&bench.core.segments().pool));
+        assert!(bench.core.session(slot).unwrap().may_lose_completed(&bench.core.pool()));
         bench.acknowledge();
     }
-    assert!(!bench.core.session(slot).unwrap().may_lose_completed(&bench.core.segments().pool));
+    assert!(!bench.core.session(slot).unwrap().may_lose_completed(&bench.core.pool()));
 }
 
 /// A peer inserted again for a second endpoint has no session that could still be left.

@@ -1,7 +1,8 @@
 //! A peer that grants without limit and reads nothing.
 
-use super::super::bulk::{GRANTED_MAX, Incoming};
 use super::*;
+use crate::proto::lanes::lane::{GRANTED_MAX, Incoming};
+use crate::proto::ready::Work;
 
 /// RR-RDV-9
 #[test]
@@ -46,7 +47,7 @@ fn lane_at_its_grant_limit_gets_no_more() {
     bench.deliver(&rts(0, 1)).unwrap();
     assert_eq!(bench.transmit(), [] as [u8; 0]);
     bench.core.lanes.get_mut(lane).unwrap().incoming.pop_front();
-    bench.core.mark_granting(bench.slot);
+    bench.core.ready.add(bench.slot, Work::Grant);
     assert_eq!(bench.transmit(), [frame::KIND_GRANT]);
 }
 

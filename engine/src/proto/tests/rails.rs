@@ -154,7 +154,7 @@ fn grants_of_a_failed_path_move_to_another() {
     // The kernel has released it.
     bench.core.handle_chunk_received(lanes[0], in_kernel, None, 0, &mut bench.results);
     let known = bench.core.sessions.at(slot as usize).unwrap();
-    assert_eq!(known.missing.len(), 2);
+    assert_eq!(known.rendezvous.missing_count(), 2);
     assert_eq!(known.rails.paths[0].counters().regrants, 2);
 }
 

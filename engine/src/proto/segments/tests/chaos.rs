@@ -53,7 +53,7 @@ impl Plan {
         let mut net = Net::new(engines, &config, segment_bytes, seed ^ 0x5eed);
         let pool = one_of(&mut random, &[1, 2, 8, 100]);
         for engine in &mut net.engines {
-            engine.core.segments.pool = SegmentPool::new(2048, pool * 2048);
+            engine.core.pool = SegmentPool::new(2048, pool * 2048);
         }
         net.room_bytes = 1200;
         net.burst = one_of(&mut random, &[1, 2, 8]);
@@ -168,7 +168,7 @@ fn remains_of(net: &Net) -> String {
         let ended: BTreeMap<_, _> = engine.memory.ended.iter().collect();
         let lists = (&core.ready, &core.actions);
         let tables = (&core.sessions, &core.operations, &core.remotes, &core.unexpected);
-        let rest = (&core.endpoints, &core.counters, &core.segments);
+        let rest = (&core.endpoints, &core.counters, &core.pool, &core.rendezvous);
         format!("{lists:?} {tables:?} {rest:?} {ended:?}")
     });
     engines.collect()

@@ -74,8 +74,8 @@ impl Net {
         for (number, engine) in self.engines.iter().enumerate() {
             let core = &engine.core;
             assert_eq!((core.operations.len(), engine.memory.copies.len()), (0, 0));
-            assert_eq!(core.segments.pool.allocated_bytes().1, 0);
-            assert_eq!(core.segments.pulls.bytes(), 0);
+            assert_eq!(core.pool.allocated_bytes().1, 0);
+            assert_eq!(core.rendezvous.pulled_bytes(), 0);
             assert_eq!(core.unexpected.held_bytes().0, 0);
             for (&peer, &slot) in &engine.slots {
                 let session = core.sessions.at(slot as usize).unwrap();
@@ -212,11 +212,7 @@ fn only_completed_unacked_sends_count_as_lost_with_the_session() {
         net.step();
         net.step();
         assert_eq!(
-            net.engines[0]
-                .core
-                .session(0)
-                .unwrap()
-                .may_lose_completed(&net.engines[0].core.segments().pool),
+            net.engines[0].core.session(0).unwrap().may_lose_completed(&net.engines[0].core.pool()),
             expected,
             "case {at}"
         );
@@ -226,7 +222,7 @@ fn only_completed_unacked_sends_count_as_lost_with_the_session() {
                 .core
                 .session(0)
                 .unwrap()
-                .may_lose_completed(&net.engines[0].core.segments().pool),
+                .may_lose_completed(&net.engines[0].core.pool()),
             "case {at}"
         );
     }
@@ -392,7 +388,7 @@ fn credit_update_in_a_lost_datagram_is_repeated() {
 #[test]
 fn control_frames_overtake_blocked_messages() {
     let mut net = net();
-    net.engines[0].core.segments.pool = super::segment::SegmentPool::new(2048, 2 * 2048);
+    net.engines[0].core.pool = super::segment::SegmentPool::new(2048, 2 * 2048);
     for context in 0..10 {
         net.send(flow(context), 200, CompletionLevel::Inject);
     }
@@ -521,7 +517,7 @@ fn pools_do_not_grow_once_warm() {
             }
         }
         net.settle(500);
-        most.push(net.engines[0].core.segments.pool.allocated_bytes().0);
+        most.push(net.engines[0].core.pool.allocated_bytes().0);
         assert!(round < 20 || most[round] == most[10], "{most:?}");
     }
     net.check();

@@ -3,7 +3,11 @@
 use super::super::super::core::Config;
 use super::super::super::effects::{CompletionLevel, Ended};
 use super::super::super::failure::PeerFailure;
-use super::super::super::session::ControlFrame;
+use super::super::super::session::{ControlFrame, Session};
+use crate::proto::context::Cx;
+use crate::proto::core::Core;
+use crate::proto::ready::Work;
+use crate::proto::rendezvous::ring::PieceReceive;
 use crate::proto::sim::{self, Flow, Net};
 use crate::wire::piece::{PieceHeader, RING_LANE};
 use crate::wire::{FrameError, Grant};
@@ -15,6 +19,20 @@ fn net() -> Net {
     net.use_streams(1);
     net.use_rings();
     net
+}
+
+fn handle_piece(
+    core: &mut Core,
+    slot: u32,
+    header: &PieceHeader,
+    length: usize,
+) -> Result<Option<PieceReceive>, FrameError> {
+    core.with(slot, |it, cx| it.handle_piece(cx, header, length)).unwrap()
+}
+
+fn handle_grant(core: &mut Core, slot: u32, grant: &Grant) -> Result<(), FrameError> {
+    let handle = |it: &mut Session, mut cx: Cx<'_>| it.handle_grant(&mut cx, grant);
+    core.with(slot, handle).unwrap()
 }
 
 fn bytes(net: &Net) -> u64 {
@@ -115,7 +133,7 @@ fn cancelled_piece_receive_ends_the_send() {
     engine.core.cancel_closed(&mut engine.memory);
     net.steps(60);
     assert!(net.engines[0].memory.ended.contains_key(&sent));
-    assert!(net.engines[0].core.feeding().is_empty());
+    assert!(net.engines[0].core.ready().len(Work::Piece) == 0);
     assert!(net.engines[1].core.counters().stale_frames > 0, "pieces without a receive");
 }
 
@@ -138,17 +156,17 @@ fn out_of_order_or_ungranted_pieces_close_the_session() {
     let left = 50_000 - header.offset.get() as usize;
     let bad = |result| matches!(result, Err(FrameError::BadData { .. }));
     let with = |offset: u64| PieceHeader { offset: offset.into(), ..header };
-    assert!(bad(core.handle_piece(slot, &header, 0)));
-    assert!(bad(core.handle_piece(slot, &header, left + 1)));
-    assert!(bad(core.handle_piece(slot, &with(header.offset.get() + 1), length)));
-    assert!(bad(core.handle_piece(slot, &with(0), length)));
-    assert!(bad(core.handle_piece(slot, &with(u64::MAX), length)));
+    assert!(bad(handle_piece(core, slot, &header, 0)));
+    assert!(bad(handle_piece(core, slot, &header, left + 1)));
+    assert!(bad(handle_piece(core, slot, &with(header.offset.get() + 1), length)));
+    assert!(bad(handle_piece(core, slot, &with(0), length)));
+    assert!(bad(handle_piece(core, slot, &with(u64::MAX), length)));
     // A piece of another ring, or for another receive, is stale.
     let late = PieceHeader { ring: 2.into(), ..header };
-    assert!(core.handle_piece(slot, &late, length).unwrap().is_none());
+    assert!(handle_piece(core, slot, &late, length).unwrap().is_none());
     let late = PieceHeader { receive_operation: u64::MAX.into(), ..header };
-    assert!(core.handle_piece(slot, &late, length).unwrap().is_none());
-    assert!(core.handle_piece(slot, &header, length).unwrap().is_some());
+    assert!(handle_piece(core, slot, &late, length).unwrap().is_none());
+    assert!(handle_piece(core, slot, &header, length).unwrap().is_some());
 }
 
 /// RR-SHM-10: a peer may send any grant.
@@ -163,16 +181,16 @@ fn invalid_ring_grants_are_bounded_by_sends() {
         sim::grant(RING_LANE, sent.to_u64(), offset, length, ring)
     };
     let is_bad = |result| matches!(result, Err(FrameError::BadGrant { .. }));
-    assert!(is_bad(core.handle_grant(slot, &grant(50_000, 1, 1))));
-    assert!(is_bad(core.handle_grant(slot, &grant(u64::MAX, 1, 1))));
-    assert!(is_bad(core.handle_grant(slot, &grant(0, 0, 1))));
-    assert_eq!(core.handle_grant(slot, &grant(0, 50_000, 77)), Ok(()));
-    assert!(is_bad(core.handle_grant(slot, &grant(0, 50_000, 77))), "granted twice");
-    assert!(is_bad(core.handle_grant(slot, &grant(0, 50_000, 1))));
-    assert!(core.feeding().is_empty(), "for a ring that does not exist");
+    assert!(is_bad(handle_grant(core, slot, &grant(50_000, 1, 1))));
+    assert!(is_bad(handle_grant(core, slot, &grant(u64::MAX, 1, 1))));
+    assert!(is_bad(handle_grant(core, slot, &grant(0, 0, 1))));
+    assert_eq!(handle_grant(core, slot, &grant(0, 50_000, 77)), Ok(()));
+    assert!(is_bad(handle_grant(core, slot, &grant(0, 50_000, 77))), "granted twice");
+    assert!(is_bad(handle_grant(core, slot, &grant(0, 50_000, 1))));
+    assert!(core.ready().len(Work::Piece) == 0, "for a ring that does not exist");
     // For no send.
     let nothing = Grant { send_operation: u64::MAX.into(), ..grant(0, 1, 1) };
-    assert_eq!(core.handle_grant(slot, &nothing), Ok(()));
+    assert_eq!(handle_grant(core, slot, &nothing), Ok(()));
     let control = core.session(slot).unwrap().control.front().copied();
     assert!(matches!(control, Some(ControlFrame::Refused(it)) if it.lane.get() == RING_LANE));
 }

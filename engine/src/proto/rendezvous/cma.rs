@@ -7,11 +7,11 @@
 //!    ├─────────────────────────────────────────>│ match, or wait as unexpected
 //!    │                                          │ process_vm_readv, a piece each turn
 //!    │                                    DONE  │   failed, or revoked? all of it is granted
-//!    │<─────────────────────────────────────────┤   (rendezvous.rs), as if there were no source
+//!    │<─────────────────────────────────────────┤   as if there were no source
 //! ```
 //!
 //! A long put works like that, with its target as receiver (PUT RTS), and so does a long get, with
-//! its origin (REPLY RTS): [`super::one_sided`].
+//! its origin (REPLY RTS): [`super::super::one_sided`].
 //!
 //! A session uses CMA where its segments go by memory that both engines share, and the peer has
 //! shown that it can read (the driver's event `CmaChanged`). Messages longer than the best size for
@@ -20,13 +20,15 @@
 //! An operation that ends before DONE revokes its memory while the peer may be reading, before its
 //! user gets it back ([`Effects::revoke`]), and data read after that is discarded.
 
-use super::core::Core;
-use super::effects::Effects;
-use super::operation::OperationState;
-use super::table::Id;
-use crate::proto::context::Cx;
-use crate::proto::ready::Work;
-use crate::proto::session::Session;
+use super::super::context::Cx;
+use super::super::core::Core;
+use super::super::effects::Effects;
+use super::super::operation::OperationState;
+use super::super::operations::Operations;
+use super::super::ready::Work;
+use super::super::session::Session;
+use super::super::table::Id;
+use super::Rendezvous;
 use crate::wire::CmaSource;
 
 /// A piece of a message for the loop to read.
@@ -55,25 +57,27 @@ impl Session {
     }
 }
 
-impl Core {
+impl Rendezvous {
     /// Queues a receive that matched a message readable from `source`.
-    pub(super) fn pull_by_cma(&mut self, id: Id, source: CmaSource) {
-        self.cma.push_back((id, source));
+    pub(super) fn read_from_memory(&mut self, id: Id, source: CmaSource) {
+        self.readable.push_back((id, source));
+    }
+
+    /// Returns whether a receive is queued like that.
+    pub(super) fn is_read_from_memory(&self, id: Id) -> bool {
+        self.readable.iter().any(|&(it, _)| it == id)
     }
 
     /// Returns whether there may be something to read.
     #[inline]
-    pub(crate) fn has_cma(&self) -> bool {
-        !self.cma.is_empty()
+    pub(crate) fn has_readable(&self) -> bool {
+        !self.readable.is_empty()
     }
 
-    /// Returns the next piece to read, at most `most` bytes; [`Self::handle_cma`] removes it.
-    ///
-    /// RR-SHM-7.
-    #[inline]
-    pub(crate) fn next_cma(&mut self, most: u64) -> Option<CmaRead> {
-        while let Some(&(operation, source)) = self.cma.front() {
-            if let Some(found) = self.operations.get(operation)
+    /// Returns the next piece to read, at most `most` bytes.
+    fn next_read(&mut self, operations: &Operations, most: u64) -> Option<CmaRead> {
+        while let Some(&(operation, source)) = self.readable.front() {
+            if let Some(found) = operations.get(operation)
                 && let OperationState::Pulling(pulling) = &found.state
                 && pulling.failed.is_none()
             {
@@ -81,9 +85,18 @@ impl Core {
                 let length = (pulling.wanted - offset).min(most);
                 return Some(CmaRead { operation, session, source, offset, length });
             }
-            self.cma.pop_front();
+            self.readable.pop_front();
         }
         None
+    }
+}
+
+impl Core {
+    /// Returns the next piece to read, at most `most` bytes; [`Self::handle_cma`] removes it.
+    ///
+    /// RR-SHM-7.
+    pub(crate) fn next_cma(&mut self, most: u64) -> Option<CmaRead> {
+        self.rendezvous.next_read(&self.operations, most)
     }
 
     /// Handles the result of [`Self::next_cma`]: if the piece could not be read (`is_good` is
@@ -91,21 +104,20 @@ impl Core {
     ///
     /// RR-SHM-7.
     pub(crate) fn handle_cma(&mut self, read: CmaRead, is_good: bool, effects: &mut impl Effects) {
-        let Some(found) = self.operations.get_mut(read.operation) else { return };
-        let (slot, hint) = (found.session, found.hint);
-        let OperationState::Pulling(pulling) = &mut found.state else { return };
+        let Some((pulling, _)) = self.operations.pulling(read.session, read.operation) else {
+            return;
+        };
         if is_good || planted!(TakeUnread) {
             // Nothing is granted: data that a peer sends nevertheless is rejected.
             pulling.arrived += read.length;
             if pulling.arrived == pulling.wanted {
-                self.cma.pop_front();
+                self.rendezvous.readable.pop_front();
                 self.finish_pull(read.operation, effects);
             }
             return;
         }
         pulling.arrived = 0;
-        let left = pulling.wanted;
-        self.cma.pop_front();
-        self.pull_in_ranges(read.operation, slot, hint, left);
+        self.rendezvous.readable.pop_front();
+        self.with(read.session, |it, mut cx| it.pull_rest(&mut cx, read.operation));
     }
 }

@@ -4,11 +4,11 @@ use std::collections::VecDeque;
 
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::hint::Hint;
-use super::keys::{LaneKeys, TagKey};
-use super::operations::Operations;
-use super::rails::rate::Rate;
-use super::table::Id;
+use super::super::hint::Hint;
+use super::super::keys::{LaneKeys, TagKey};
+use super::super::operations::Operations;
+use super::super::rails::rate::Rate;
+use super::super::table::Id;
 use crate::wire::chunk::{CHUNK_HEADER_BYTES, CHUNK_MAGIC, CHUNK_TAG_BYTES, ChunkHeader};
 
 /// A range this side granted and has not received yet.
@@ -91,13 +91,13 @@ fn tagged_part(header: &ChunkHeader) -> &[u8] {
 
 /// Limit on a lane's granted and unsent, or unreceived, ranges: many more than a horizon has. It
 /// bounds the memory of a sender whose peer grants and reads nothing.
-pub(super) const GRANTED_MAX: usize = 1 << 16;
+pub(in crate::proto) const GRANTED_MAX: usize = 1 << 16;
 
 /// Maximum number of ranges that another one overtakes, since the scan takes time.
 const LOOK_BACK: usize = 256;
 
 /// Returns the position after the last range whose message has a hint that `stays`.
-pub(super) fn place_behind(
+pub(in crate::proto) fn place_behind(
     granted: &VecDeque<Outgoing>,
     operations: &Operations,
     stays: impl Fn(Hint) -> bool,

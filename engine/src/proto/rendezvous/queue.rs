@@ -6,36 +6,15 @@
 
 use std::collections::VecDeque;
 
-use super::hint::{Hint, Hinted};
-use super::operation::{Operation, OperationState};
-use super::operations::Operations;
-use super::session::{ControlFrame, Session};
-use super::table::Id;
-use crate::proto::context::Cx;
-use crate::proto::lanes::BulkLanes;
-use crate::proto::ready::Work;
-use crate::wire::CHUNK_BYTES_MAX;
-use crate::wire::CmaSource;
+use super::super::hint::Hint;
+use super::super::table::Id;
 
 /// One out of this many overtaking grants goes to the overtaken messages.
 const PASSES: u32 = 16;
 
-/// Contents of a request to send besides its envelope.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Offered {
-    /// The sender's id of the message.
-    pub(crate) send_operation: u64,
-    /// Hint of the sender.
-    pub(crate) hint: Hint,
-    /// Bytes that arrived with it.
-    pub(crate) first: u64,
-    /// Where it can be read by CMA.
-    pub(crate) source: Option<CmaSource>,
-}
-
 /// Priority class of a message.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) enum Class {
+pub(super) enum Class {
     First = 0,
     Usual = 1,
     Last = 2,
@@ -92,23 +71,23 @@ impl Queue {
 
 /// Queue of the message that is granted next, which is at its front.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Place {
+pub(super) struct Place {
     class: Class,
     is_short: bool,
 }
 
 /// The receives of one session with bytes that were never granted.
 #[derive(Debug, Default)]
-pub(crate) struct Pulls {
+pub(super) struct PullQueue {
     /// Allocated with the first message that is pulled.
     classes: Option<Box<[Queue; 3]>>,
     /// Grants that overtook others.
     passed: u32,
 }
 
-impl Pulls {
+impl PullQueue {
     /// Adds a receive whose message arrived with `hint`; a short one has at most one chunk.
-    pub(crate) fn push(&mut self, id: Id, hint: Hint, is_short: bool) {
+    pub(super) fn push(&mut self, id: Id, hint: Hint, is_short: bool) {
         let classes = self.classes.get_or_insert_default();
         classes[Class::of(hint) as usize].line(is_short).push_back(id);
     }
@@ -122,7 +101,7 @@ impl Pulls {
     }
 
     /// Frees memory if it is empty.
-    pub(crate) fn shrink(&mut self) {
+    pub(super) fn shrink(&mut self) {
         if self.is_empty() {
             self.classes = None;
         }
@@ -134,35 +113,35 @@ impl Pulls {
 
     /// Returns the number of receives.
     #[inline]
-    pub(crate) fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.lines().map(VecDeque::len).sum()
     }
 
     /// Returns whether there is none.
     #[inline]
-    pub(crate) fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.queues().iter().all(Queue::is_empty)
     }
 
     /// Returns all of them, in no particular order.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = Id> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = Id> {
         self.lines().flatten().copied()
     }
 
     /// Returns whether some have priority.
-    pub(crate) fn has_first(&self) -> bool {
+    pub(super) fn has_first(&self) -> bool {
         !self.of(Class::First).is_empty()
     }
 
     /// Returns whether all of them are bulk.
-    pub(crate) fn are_last(&self) -> bool {
+    pub(super) fn are_last(&self) -> bool {
         CLASSES[..2].iter().all(|&class| self.of(class).is_empty())
     }
 
     /// Returns the one to be granted next, and its queue.
     ///
     /// RR-RDV-8.
-    pub(crate) fn next(&self) -> Option<(Place, Id)> {
+    pub(super) fn next(&self) -> Option<(Place, Id)> {
         let mut there = CLASSES.into_iter().filter(|&class| !self.of(class).is_empty());
         let first = there.next()?;
         let is_turn_of_others = self.passed % PASSES == PASSES - 1;
@@ -178,7 +157,7 @@ impl Pulls {
 
     /// Notes a grant of the message at `place`. Returns `true` if it overtook others of lower
     /// priority.
-    pub(crate) fn note_grant(&mut self, place: Place) -> bool {
+    pub(super) fn note_grant(&mut self, place: Place) -> bool {
         let class = place.class as usize;
         self.queues_mut()[class].note_grant();
         let is_passed = |other: &Class| !self.of(*other).is_empty();
@@ -190,109 +169,21 @@ impl Pulls {
     }
 
     /// Removes the message at `place`, which is fully granted.
-    pub(crate) fn pop(&mut self, place: Place) {
+    pub(super) fn pop(&mut self, place: Place) {
         self.queues_mut()[place.class as usize].line(place.is_short).pop_front();
     }
 
     /// Drops those for which `keep` returns `false`.
-    pub(crate) fn retain(&mut self, keep: impl Fn(Id) -> bool) {
+    pub(super) fn retain(&mut self, keep: impl Fn(Id) -> bool) {
         for queue in self.queues_mut() {
             queue.short.retain(|&id| keep(id));
             queue.long.retain(|&id| keep(id));
         }
     }
 
-    /// Drops all.
-    pub(crate) fn clear(&mut self) {
-        for queue in self.queues_mut() {
-            queue.short.clear();
-            queue.long.clear();
-        }
-    }
-
     fn of(&self, class: Class) -> &Queue {
         static NONE: Queue = Queue { short: VecDeque::new(), long: VecDeque::new(), passed: 0 };
         self.classes.as_ref().map_or(&NONE, |classes| &classes[class as usize])
-    }
-}
-
-/// Returns how much of `left` bytes to grant at once: a chunk, or all if no more than a quarter of
-/// a chunk would be left, since the cost per chunk is mostly fixed.
-pub(super) fn range_bytes(left: u64, chunk_bytes: u64) -> u64 {
-    let most = (chunk_bytes + chunk_bytes / 4).min(CHUNK_BYTES_MAX.into());
-    if left <= most { left } else { chunk_bytes }
-}
-
-/// Returns the next range to grant: lost ones first, then the next bytes of the message whose turn
-/// it is. `most` returns the maximum for a remaining length.
-///
-/// RR-RDV-8.
-pub(super) fn next_range(
-    session: &mut Session,
-    operations: &mut Operations,
-    hinted: &mut Hinted,
-    most: impl Fn(u64) -> u64,
-) -> Option<(Id, u64, u32)> {
-    while let Some((id, offset, length)) = session.missing.pop_front() {
-        if !operations.get(id).is_some_and(Operation::pulls) {
-            continue;
-        }
-        let granted = most(length);
-        if granted < length {
-            session.missing.push_front((id, offset + granted, length - granted));
-        }
-        return Some((id, offset, granted as u32));
-    }
-    while let Some((place, id)) = session.pulls.next() {
-        let found = operations.get_mut(id).map(|operation| &mut operation.state);
-        if let Some(OperationState::Pulling(pulling)) = found {
-            let left = pulling.wanted - pulling.granted;
-            if left > 0 {
-                let (offset, length) = (pulling.granted, most(left));
-                pulling.granted += length;
-                hinted.grants_ahead += u64::from(session.pulls.note_grant(place));
-                if length == left {
-                    session.pulls.pop(place);
-                }
-                return Some((id, offset, length as u32));
-            }
-        }
-        session.pulls.pop(place);
-    }
-    None
-}
-
-impl Session {
-    /// Queues the remaining `left` bytes of a message to be granted on lanes.
-    pub(super) fn begin_granting(&mut self, mut cx: Cx<'_>, id: Id, hint: Hint, left: u64) {
-        let chunk = u64::from(cx.config.chunk_bytes);
-        self.pulls.push(id, hint, range_bytes(left, chunk) == left);
-        cx.add_work(Work::Grant);
-    }
-
-    /// Returns whether the session grants again after a few more chunks: then DONE can wait for
-    /// that datagram, since one for each completed message costs both sides as much as 8 KiB of
-    /// bulk data.
-    fn grants_soon(&self, lanes: &BulkLanes) -> bool {
-        let comes = |lane: &Id| lanes.get(*lane).is_some_and(|it| !it.incoming.is_empty());
-        !self.pulls.is_empty() && self.lanes.iter().any(comes)
-    }
-
-    /// Sends control frames that waited for the next grants, if there will be none.
-    pub(super) fn send_delayed_control(&mut self, mut cx: Cx<'_>) {
-        if !self.control.is_empty() && !self.grants_soon(cx.lanes) {
-            cx.add_work(Work::Flush);
-        }
-    }
-
-    /// Sends DONE with the next grants, or at once if there will be none soon.
-    pub(super) fn send_done(&mut self, mut cx: Cx<'_>, done: ControlFrame) {
-        if self.is_connected() {
-            self.push_control(done);
-            if !self.grants_soon(cx.lanes) {
-                cx.add_work(Work::Flush);
-            }
-        }
     }
 }
 
@@ -305,7 +196,7 @@ mod tests {
     }
 
     /// Grants `count` times to messages that never end; returns which ones.
-    fn grant(pulls: &mut Pulls, count: usize) -> Vec<Id> {
+    fn grant(pulls: &mut PullQueue, count: usize) -> Vec<Id> {
         (0..count)
             .map(|_| {
                 let (place, id) = pulls.next().unwrap();
@@ -317,7 +208,7 @@ mod tests {
 
     #[test]
     fn hints_precede_order_and_order_precedes_length() {
-        let mut pulls = Pulls::default();
+        let mut pulls = PullQueue::default();
         pulls.push(id(1), Hint::Bulk, false);
         pulls.push(id(2), Hint::None, false);
         pulls.push(id(3), Hint::Latency, false);
@@ -334,18 +225,10 @@ mod tests {
         assert!(pulls.is_empty());
     }
 
-    #[test]
-    fn no_short_range_remains() {
-        let granted = |left| range_bytes(left, 1000);
-        assert_eq!([1, 1000, 1250, 1251, 5000].map(granted), [1, 1000, 1250, 1000, 1000]);
-        let most = u64::from(CHUNK_BYTES_MAX);
-        assert_eq!(range_bytes(most + 1, most), most, "protocol maximum");
-    }
-
     /// RR-RDV-8
     #[test]
     fn no_message_is_starved() {
-        let mut pulls = Pulls::default();
+        let mut pulls = PullQueue::default();
         pulls.push(id(1), Hint::Bulk, false);
         pulls.push(id(2), Hint::None, false);
         pulls.push(id(3), Hint::Priority, false);
@@ -353,7 +236,7 @@ mod tests {
         let count = |wanted| granted.iter().filter(|&&it| it == id(wanted)).count();
         assert_eq!((count(1), count(2), count(3)), (10, 10, 300));
         // Without overtaken messages.
-        let mut alone = Pulls::default();
+        let mut alone = PullQueue::default();
         alone.push(id(1), Hint::Bulk, false);
         assert_eq!(grant(&mut alone, 40), [id(1); 40]);
         assert!(alone.are_last());
@@ -362,7 +245,7 @@ mod tests {
     /// RR-RDV-8
     #[test]
     fn short_messages_overtake_long_ones_without_starving_them() {
-        let mut pulls = Pulls::default();
+        let mut pulls = PullQueue::default();
         pulls.push(id(1), Hint::None, false);
         pulls.push(id(2), Hint::None, false);
         for number in 10..42 {
@@ -386,14 +269,14 @@ mod tests {
 
     #[test]
     fn ended_messages_are_dropped_at_any_position() {
-        let mut pulls = Pulls::default();
+        let mut pulls = PullQueue::default();
         for (number, hint) in [(1, Hint::Bulk), (2, Hint::None), (3, Hint::Priority)] {
             pulls.push(id(number), hint, false);
             pulls.push(id(number + 3), hint, true);
         }
         pulls.retain(|it| it != id(2) && it != id(4));
         assert_eq!((pulls.len(), pulls.iter().count()), (4, 4));
-        pulls.clear();
+        pulls.retain(|_| false);
         assert!(pulls.is_empty() && pulls.next().is_none());
     }
 }

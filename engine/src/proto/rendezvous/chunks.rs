@@ -1,0 +1,327 @@
+//! Chunks on TCP lanes: granted ranges, received by the kernel in their place.
+
+use super::super::context::Cx;
+use super::super::core::{Action, Core};
+use super::super::eager_limit::CopySpeed;
+use super::super::effects::Effects;
+use super::super::failure::PeerFailure;
+use super::super::lanes::lane::{GRANTED_MAX, Incoming, Outgoing};
+use super::super::late::Late;
+use super::super::operation::OperationState;
+use super::super::ready::Work;
+use super::super::segments::window::FRAMES_MAX;
+use super::super::session::Session;
+use super::super::table::Id;
+use crate::wire::chunk::CHUNK_HEADER_BYTES;
+use crate::wire::{CHUNK_BYTES_MAX, FrameError, Grant};
+
+/// Consecutive corrupted chunks of a message before the session fails: that indicates a defect, not
+/// chance.
+pub(crate) const BAD_CHUNKS_MAX: u32 = 8;
+
+/// A chunk for the driver to send.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ChunkSend {
+    pub(crate) operation: Id,
+    pub(crate) offset: u64,
+    pub(crate) length: u32,
+    pub(crate) header: [u8; CHUNK_HEADER_BYTES],
+    /// Another chunk on the same lane is granted.
+    pub(crate) is_followed: bool,
+}
+
+/// A chunk for the driver to receive.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ChunkReceive {
+    pub(crate) operation: Id,
+    pub(crate) offset: u64,
+    pub(crate) length: u32,
+}
+
+/// A chunk that has arrived as granted.
+#[derive(Clone, Copy, Default, Debug)]
+struct Arrived {
+    /// Length in bytes.
+    length: u32,
+    /// What the checksum of its bytes has to be, if the session has checksums.
+    checksum: Option<u32>,
+}
+
+/// The receiver.
+impl Session {
+    /// Handles the header of a chunk whose recv has ended. `None`: it is not that of the granted
+    /// range, or there is none.
+    fn accept_chunk(
+        &mut self,
+        cx: &mut Cx<'_>,
+        lane: Id,
+        header: Option<&[u8; CHUNK_HEADER_BYTES]>,
+        now_ns: u64,
+        copy_speed: CopySpeed,
+    ) -> Option<Arrived> {
+        let bulk = cx.lanes.get_mut(lane)?;
+        let incoming = *bulk.incoming.front()?;
+        if !bulk.is_receiving {
+            return None;
+        }
+        (bulk.is_receiving, bulk.used_ns) = (false, now_ns);
+        let checksum = incoming.agrees(header?, &bulk.keys.receive)?;
+        if !self.has_checksums && checksum != 0 {
+            return None;
+        }
+        let Incoming { length, granted_ns, .. } = incoming;
+        let was_idle = bulk.rate.handle_arrival(length.into(), granted_ns, now_ns);
+        bulk.incoming.pop_front();
+        bulk.incoming_bytes -= u64::from(length);
+        let (path, rate, is_first) = (bulk.path, bulk.rate, bulk.is_fresh);
+        self.lane_failures = Late::NONE;
+        self.rails.handle_arrival(path.into(), length, rate);
+        self.handle_chunk_time(was_idle, &rate, copy_speed);
+        cx.shares.note_chunk(self, path, (length, granted_ns), now_ns);
+        if is_first {
+            self.note_lanes_in_use(cx);
+        }
+        cx.add_work(Work::Grant);
+        cx.lanes.mark_runnable(lane);
+        Some(Arrived { length, checksum: self.has_checksums.then_some(checksum) })
+    }
+}
+
+/// The receiver.
+impl Core {
+    /// Returns the range that the driver should receive next on a lane, which is receiving then.
+    pub(crate) fn next_receive(&mut self, lane: Id) -> Option<ChunkReceive> {
+        let bulk = self.lanes.get_mut(lane)?;
+        if bulk.is_receiving || !bulk.is_ready {
+            return None;
+        }
+        let &Incoming { operation, offset, length, .. } = bulk.incoming.front()?;
+        let Some((pulling, _)) = self.operations.pulling(bulk.session, operation) else {
+            // The receive has ended, but its bytes will arrive: the lane is not usable any more.
+            self.actions.push_back(Action::CloseLane { lane, is_failure: true });
+            return None;
+        };
+        pulling.targeted += 1;
+        bulk.is_receiving = true;
+        Some(ChunkReceive { operation, offset, length })
+    }
+
+    /// Handles the result of a recv of [`Self::next_receive`]. Returns `false` if the lane is
+    /// unusable; its ranges are granted again elsewhere.
+    ///
+    /// RR-RDV-3, RR-RDV-6, RR-SUM-4, RR-SUM-5.
+    pub(crate) fn handle_chunk_received(
+        &mut self,
+        lane: Id,
+        receive: ChunkReceive,
+        header: Option<&[u8; CHUNK_HEADER_BYTES]>,
+        now_ns: u64,
+        effects: &mut impl Effects,
+    ) -> bool {
+        let copy_speed = effects.copy_speed();
+        let slot = self.lanes.get(lane).map(|bulk| bulk.session);
+        let entered = slot.and_then(|slot| self.enter(slot));
+        let arrived = entered.and_then(|(session, mut cx)| {
+            session.accept_chunk(&mut cx, lane, header, now_ns, copy_speed)
+        });
+        let is_good = arrived.is_some();
+        let Arrived { length, checksum } = arrived.unwrap_or_default();
+        let ChunkReceive { operation, offset, .. } = receive;
+        let Some(found) = self.operations.get_mut(operation) else { return is_good };
+        let owner = found.session;
+        let OperationState::Pulling(pulling) = &mut found.state else { return is_good };
+        pulling.targeted -= 1;
+        if pulling.failed.is_none() {
+            if slot.is_none() {
+                // Another lane may write the range only after the kernel has released it.
+                self.grant_again(owner, receive);
+                return is_good;
+            }
+            if let Some(sent) = checksum {
+                if effects.checksum(operation, offset, length) != sent && !planted!(SkipChunkSum) {
+                    self.regrant_corrupted(receive);
+                    return is_good;
+                }
+                pulling.bad_chunks = 0;
+            }
+        }
+        pulling.arrived += u64::from(length);
+        if pulling.targeted > 0 {
+            return is_good;
+        }
+        if let Some(cause) = pulling.failed.take() {
+            let (remote, slice_of) = (found.remote, found.slice_of);
+            self.remove_operation(operation);
+            let ended = cause.ended(self.name_of(remote));
+            self.end_receive(operation, slice_of, ended, effects);
+        } else {
+            self.continue_pull(operation, effects);
+        }
+        is_good
+    }
+
+    /// Grants a range again on any lane.
+    fn grant_again(&mut self, slot: u32, range: ChunkReceive) {
+        if let Some((session, mut cx)) = self.enter(slot) {
+            let ChunkReceive { operation, offset, length } = range;
+            session.rendezvous.push_missing(operation, offset, length.into());
+            cx.add_work(Work::Grant);
+        }
+    }
+
+    /// Grants a corrupted chunk, which arrived completely, again on any lane.
+    ///
+    /// RR-SUM-5.
+    #[cold]
+    fn regrant_corrupted(&mut self, receive: ChunkReceive) {
+        self.counters.corrupted_chunks += 1;
+        let Some(found) = self.operations.get_mut(receive.operation) else { return };
+        let OperationState::Pulling(pulling) = &mut found.state else { return };
+        pulling.bad_chunks += 1;
+        let (slot, is_hopeless) = (found.session, pulling.bad_chunks == BAD_CHUNKS_MAX);
+        self.grant_again(slot, receive);
+        if is_hopeless {
+            let ChunkReceive { offset, length, .. } = receive;
+            let cause = format!(
+                "{BAD_CHUNKS_MAX} chunks of a message in a row differ from what was sent (CRC32C), \
+                 the last one of {length} bytes at {offset}"
+            );
+            let failure = PeerFailure::Corrupted(cause.into());
+            self.actions.push_back(Action::GiveUp { session: slot, failure });
+        }
+    }
+}
+
+/// The sender.
+impl Session {
+    /// Handles the peer's grant of a range on a lane: grants are served in the order of their
+    /// chunks, which can differ from that of their datagrams.
+    ///
+    /// RR-DGRAM-10, RR-RDV-2.
+    pub(super) fn handle_lane_grant(
+        &mut self,
+        cx: &mut Cx<'_>,
+        grant: &Grant,
+    ) -> Result<(), FrameError> {
+        // A lane that failed here while the grant was in transit fails there, too.
+        let Some(lane) = cx.lanes.named(&self.lanes, grant.lane.get()) else { return Ok(()) };
+        let Some(bulk) = cx.lanes.get_mut(lane) else { return Ok(()) };
+        let (expected, got) = (bulk.expected_chunk, grant.chunk.get());
+        let ahead = got.wrapping_sub(expected);
+        if ahead > 0 && !planted!(GrantsAsTheyCome) {
+            let ahead_of = |early: &Grant| early.chunk.get().wrapping_sub(expected);
+            let at = bulk.early.partition_point(|early| ahead_of(early) < ahead);
+            let is_there = bulk.early.get(at).is_some_and(|early| early.chunk.get() == got);
+            // At most as many frames can be missing.
+            if ahead >= FRAMES_MAX || is_there {
+                return Err(FrameError::BadChunkNumber { expected, got });
+            }
+            bulk.early.insert(at, *grant);
+            return Ok(());
+        }
+        self.serve_grant(cx, lane, grant)?;
+        while let Some(bulk) = cx.lanes.get_mut(lane)
+            && let expected = bulk.expected_chunk
+            && let Some(next) = bulk.early.pop_front_if(|next| next.chunk.get() == expected)
+        {
+            self.serve_grant(cx, lane, &next)?;
+        }
+        Ok(())
+    }
+
+    /// Serves the next grant on a lane.
+    ///
+    /// RR-RDV-1, RR-RDV-5, RR-RDV-9.
+    fn serve_grant(&mut self, cx: &mut Cx<'_>, lane: Id, grant: &Grant) -> Result<(), FrameError> {
+        let id = Id::from_u64(grant.send_operation.get());
+        let (offset, length) = (grant.offset.get(), grant.length.get());
+        let number = grant.lane.get();
+        let Some(bulk) = cx.lanes.get_mut(lane).filter(|bulk| !bulk.is_refused) else {
+            return Ok(());
+        };
+        let Some((_, message, _)) = cx.operations.serving(cx.slot, id) else {
+            bulk.is_refused = true;
+            self.refuse_grant(cx, number, grant.receive_operation.get());
+            cx.act(Action::CloseLane { lane, is_failure: true });
+            return Ok(());
+        };
+        let fits = offset.checked_add(u64::from(length)).is_some_and(|end| end <= message);
+        if !fits || length == 0 || length > CHUNK_BYTES_MAX {
+            return Err(FrameError::BadGrant { offset, length, message });
+        }
+        if grant.chunk.get() != bulk.expected_chunk {
+            let (expected, got) = (bulk.expected_chunk, grant.chunk.get());
+            return Err(FrameError::BadChunkNumber { expected, got });
+        }
+        if bulk.outgoing.len() >= GRANTED_MAX {
+            return Err(FrameError::AnswersWait(bulk.outgoing.len()));
+        }
+        bulk.expected_chunk = bulk.expected_chunk.wrapping_add(1);
+        bulk.outgoing.push_back(Outgoing {
+            operation: id,
+            receive_operation: grant.receive_operation.get(),
+            offset,
+            length,
+            chunk: grant.chunk.get(),
+        });
+        self.eager_limit.follow(grant.eager_class);
+        // In datagrams it may have been sent before the peer lost the lane and requested one.
+        self.lanes_wanted &= self.has_datagrams() && number < self.wanted_before_lane;
+        cx.lanes.mark_runnable(lane);
+        Ok(())
+    }
+}
+
+/// The sender.
+impl Core {
+    /// Returns the chunk that the driver should send next on a lane, which is sending then.
+    ///
+    /// RR-RDV-2, RR-SUM-4.
+    pub(crate) fn next_send(&mut self, lane: Id, effects: &impl Effects) -> Option<ChunkSend> {
+        let bulk = self.lanes.get_mut(lane)?;
+        if bulk.is_sending || !bulk.is_ready {
+            return None;
+        }
+        let &outgoing = bulk.outgoing.front()?;
+        let found = self.operations.serving(bulk.session, outgoing.operation);
+        let Some((serving, ..)) = found else {
+            self.actions.push_back(Action::CloseLane { lane, is_failure: true });
+            return None;
+        };
+        serving.unreleased += 1;
+        bulk.is_sending = true;
+        let Outgoing { operation, offset, length, .. } = outgoing;
+        let session = self.sessions.at(bulk.session as usize);
+        let checksum = match session.is_some_and(|session| session.has_checksums) {
+            true => effects.checksum(operation, offset, length),
+            false => 0,
+        };
+        let header = outgoing.header(&bulk.keys.send, checksum);
+        Some(ChunkSend { operation, offset, length, header, is_followed: bulk.outgoing.len() > 1 })
+    }
+
+    /// Notes that the kernel has all bytes of the chunk of [`Self::next_send`], or the lane failed.
+    pub(crate) fn handle_chunk_sent(&mut self, lane: Id, now_ns: u64) {
+        let Some(bulk) = self.lanes.get_mut(lane).filter(|bulk| bulk.is_sending) else { return };
+        (bulk.is_sending, bulk.used_ns) = (false, now_ns);
+        let (slot, is_first, path) = (bulk.session, bulk.is_fresh, usize::from(bulk.path));
+        let length = bulk.outgoing.pop_front().map_or(0, |outgoing| outgoing.length);
+        self.lanes.mark_runnable(lane);
+        let Some((session, mut cx)) = self.enter(slot) else { return };
+        // The receiver decides whether chunks arrive completely; a side that only sends would
+        // accumulate failures over its whole lifetime.
+        session.lane_failures = Late::NONE;
+        session.rails.handle_sent(path, length);
+        if is_first {
+            session.note_lanes_in_use(&mut cx);
+        }
+    }
+
+    /// Notes that the kernel has released a sent chunk.
+    pub(crate) fn handle_chunk_released(&mut self, operation: Id, effects: &mut impl Effects) {
+        let Some(found) = self.operations.get_mut(operation) else { return };
+        let OperationState::Serving(serving) = &mut found.state else { return };
+        serving.unreleased -= 1;
+        self.finish_serving(operation, effects);
+    }
+}

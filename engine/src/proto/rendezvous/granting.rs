@@ -1,0 +1,256 @@
+//! Grants of ranges: which message is granted next, on what, and how much of it at once.
+
+use super::super::context::Cx;
+use super::super::core::Core;
+use super::super::hint::Hint;
+use super::super::lanes::lane::{GRANTED_MAX, Incoming};
+use super::super::lanes::{BulkLanes, Wait};
+use super::super::rails::schedule::{Choice, Next};
+use super::super::rails::shares::RailUse;
+use super::super::ready::Work;
+use super::super::session::{ControlFrame, Session};
+use super::super::table::Id;
+use crate::wire::{CHUNK_BYTES_MAX, Grant, frame};
+
+/// Messages that arrived within this time make chunks short.
+const BUSY_NS: u64 = 1_000_000;
+
+/// Outstanding chunks of messages that yield to others.
+const YIELDING_CHUNKS: u32 = 2;
+
+/// Minimum range granted in datagrams when space is short: a grant has 40 bytes.
+const SHARE_MIN: u64 = 4096;
+
+/// A range to grant.
+#[derive(Clone, Copy, Debug)]
+struct NextRange {
+    id: Id,
+    /// The sender's id of the message.
+    send_operation: u64,
+    offset: u64,
+    length: u32,
+}
+
+/// Returns how much of `left` bytes to grant at once: a chunk, or all if no more than a quarter of
+/// a chunk would be left, since the cost per chunk is mostly fixed.
+fn range_bytes(left: u64, chunk_bytes: u64) -> u64 {
+    let most = (chunk_bytes + chunk_bytes / 4).min(CHUNK_BYTES_MAX.into());
+    if left <= most { left } else { chunk_bytes }
+}
+
+impl Core {
+    /// Grants ranges to lanes that are idle, or about to be.
+    #[inline]
+    pub(crate) fn poll_grants(&mut self, now_ns: u64) {
+        if self.lanes.may_serve_starved() {
+            self.serve_starved(now_ns);
+        }
+        if self.ready.len(Work::Grant) > 0 {
+            let Self { sessions, lanes, rails, shares, .. } = &mut *self;
+            shares.refresh(RailUse { sessions, lanes, rails }, now_ns);
+        }
+        while let Some(slot) = self.ready.take(Work::Grant) {
+            if let Some((session, mut cx)) = self.enter(slot)
+                && session.is_connected()
+            {
+                session.open_lanes_of_new_paths(&mut cx, now_ns);
+                while session.grant_next(&mut cx, now_ns) {}
+                session.send_delayed_control(cx);
+            }
+        }
+    }
+}
+
+impl Session {
+    /// Queues what is left of a message to be granted on lanes, or in datagrams.
+    pub(super) fn begin_granting(&mut self, cx: &mut Cx<'_>, id: Id) {
+        let Some((pulling, hint)) = cx.operations.pulling(cx.slot, id) else { return };
+        let left = pulling.wanted - pulling.granted;
+        let is_short = range_bytes(left, cx.config.chunk_bytes.into()) == left;
+        self.rendezvous.queue.push(id, hint, is_short);
+        cx.add_work(Work::Grant);
+    }
+
+    /// Grants one range. Returns `false` if nothing remains to be granted, or not now.
+    fn grant_next(&mut self, cx: &mut Cx<'_>, now_ns: u64) -> bool {
+        if self.rendezvous.is_empty() {
+            // The peer may have closed its lane because it needs none: others go first.
+            if self.lanes_wanted && self.lanes.is_empty() && !self.lanes_requested {
+                self.request_lanes_later(cx, Wait::Room);
+            }
+            return false;
+        }
+        let (chunk_bytes, chunks) = self.chunks_now(cx, now_ns);
+        if self.pulls_by_datagram() {
+            self.grant_in_datagrams(cx, (chunk_bytes, chunks), now_ns)
+        } else {
+            self.grant_on_lane(cx, (chunk_bytes, chunks), now_ns)
+        }
+    }
+
+    /// Returns the length of chunks, and how many of them may be outstanding.
+    fn chunks_now(&self, cx: &Cx<'_>, now_ns: u64) -> (u64, u64) {
+        let config = cx.config;
+        let is_busy = self.message_ns != 0 && now_ns < self.message_ns + BUSY_NS;
+        let are_last = self.rendezvous.queue.are_last();
+        let yields = are_last && cx.rendezvous.hinted.is_granting(now_ns, BUSY_NS);
+        let is_short = is_busy || yields;
+        let chunk_bytes = if is_short { config.busy_chunk_bytes } else { config.chunk_bytes };
+        // Short chunks need a larger number.
+        let usual = config.horizon_chunks * (config.chunk_bytes / chunk_bytes);
+        let chunks = if yields { YIELDING_CHUNKS.min(usual) } else { usual };
+        let chunk_bytes = if rare!("a chunk of one byte", 10) { 1 } else { chunk_bytes };
+        (chunk_bytes.into(), chunks.into())
+    }
+
+    /// Grants the next range on the lane that would deliver it first. Returns `false` if there is
+    /// none, or enough is granted on all.
+    fn grant_on_lane(&mut self, cx: &mut Cx<'_>, chunks: (u64, u64), now_ns: u64) -> bool {
+        let Choice { lane, chunk_bytes, is_last } = match self.choose_lane(cx, chunks, now_ns) {
+            Next::Now(choice) => choice,
+            Next::Later => return false,
+            Next::NoLane => {
+                self.request_lanes(cx, now_ns);
+                return false;
+            }
+        };
+        // Horizons count bytes, and ranges may be short. Arrivals trigger the next attempt.
+        if cx.lanes.get(lane).is_some_and(|bulk| bulk.incoming.len() >= GRANTED_MAX) {
+            return false;
+        }
+        let next = self.next_range(cx, |left| range_bytes(left, chunk_bytes), now_ns);
+        let Some(NextRange { id, send_operation, offset, length }) = next else { return false };
+        let Some(bulk) = cx.lanes.get_mut(lane) else { return false };
+        let chunk = bulk.next_chunk;
+        bulk.next_chunk = chunk.wrapping_add(1);
+        let incoming = Incoming { operation: id, offset, length, chunk, granted_ns: now_ns };
+        bulk.incoming.push_back(incoming);
+        bulk.is_refilling = !is_last;
+        bulk.incoming_bytes += u64::from(length);
+        bulk.used_ns = now_ns;
+        let number = bulk.number;
+        cx.lanes.mark_runnable(lane);
+        let grant = Grant {
+            kind: frame::KIND_GRANT,
+            eager_class: self.eager_limit.class(),
+            reserved: 0.into(),
+            lane: number.into(),
+            send_operation: send_operation.into(),
+            receive_operation: id.to_u64().into(),
+            offset: offset.into(),
+            length: length.into(),
+            chunk: chunk.into(),
+        };
+        self.send_control(cx, ControlFrame::Grant(grant));
+        true
+    }
+
+    /// Grants the next range in datagrams. Returns `false` if enough is granted.
+    fn grant_in_datagrams(
+        &mut self,
+        cx: &mut Cx<'_>,
+        (chunk_bytes, chunks): (u64, u64),
+        now_ns: u64,
+    ) -> bool {
+        // Several sessions share the window, and a long chunk would use all of it.
+        let share = (cx.config.datagram_window_bytes / 8).max(SHARE_MIN);
+        let horizon = chunks * chunk_bytes;
+        let chunk_bytes = chunk_bytes.min(share);
+        if !self.may_pull(cx, chunk_bytes, horizon) {
+            return false;
+        }
+        let next = self.next_range(cx, |left| left.min(chunk_bytes), now_ns);
+        let Some(NextRange { id, send_operation, offset, length }) = next else { return false };
+        self.pull_by_datagram(cx, id, send_operation, (offset, length));
+        true
+    }
+
+    /// Returns the next range to grant: lost ones first, then the next bytes of the message whose
+    /// turn it is. `most` returns the maximum for a remaining length.
+    ///
+    /// RR-RDV-8.
+    fn next_range(
+        &mut self,
+        cx: &mut Cx<'_>,
+        most: impl Fn(u64) -> u64,
+        now_ns: u64,
+    ) -> Option<NextRange> {
+        let state = &mut self.rendezvous;
+        let hinted = &mut cx.rendezvous.hinted;
+        let mut note = |hint| {
+            // Bulk messages yield for a while.
+            if hint != Hint::Bulk {
+                hinted.granted_ns = Some(now_ns);
+            }
+        };
+        while let Some((id, offset, length)) = state.missing.pop_front() {
+            let found = cx.operations.pulling(cx.slot, id);
+            let Some((pulling, hint)) = found.filter(|(it, _)| it.failed.is_none()) else {
+                continue;
+            };
+            let granted = most(length);
+            if granted < length {
+                state.missing.push_front((id, offset + granted, length - granted));
+            }
+            note(hint);
+            let (send_operation, length) = (pulling.send_operation, granted as u32);
+            return Some(NextRange { id, send_operation, offset, length });
+        }
+        while let Some((place, id)) = state.queue.next() {
+            if let Some((pulling, hint)) = cx.operations.pulling(cx.slot, id)
+                && pulling.granted < pulling.wanted
+            {
+                let left = pulling.wanted - pulling.granted;
+                let (offset, length) = (pulling.granted, most(left));
+                pulling.granted += length;
+                note(hint);
+                hinted.grants_ahead += u64::from(state.queue.note_grant(place));
+                if length == left {
+                    state.queue.pop(place);
+                }
+                let (send_operation, length) = (pulling.send_operation, length as u32);
+                return Some(NextRange { id, send_operation, offset, length });
+            }
+            state.queue.pop(place);
+        }
+        None
+    }
+
+    /// Returns whether the session grants again after a few more chunks: then DONE can wait for
+    /// that datagram, since one for each completed message costs both sides as much as 8 KiB of
+    /// bulk data.
+    fn grants_soon(&self, lanes: &BulkLanes) -> bool {
+        let comes = |lane: &Id| lanes.get(*lane).is_some_and(|it| !it.incoming.is_empty());
+        !self.rendezvous.queue.is_empty() && self.lanes.iter().any(comes)
+    }
+
+    /// Sends control frames that waited for the next grants, if there will be none.
+    fn send_delayed_control(&mut self, mut cx: Cx<'_>) {
+        if !self.control.is_empty() && !self.grants_soon(cx.lanes) {
+            cx.add_work(Work::Flush);
+        }
+    }
+
+    /// Sends DONE with the next grants, or at once if there will be none soon.
+    pub(super) fn send_done(&mut self, mut cx: Cx<'_>, done: ControlFrame) {
+        if self.is_connected() {
+            self.push_control(done);
+            if !self.grants_soon(cx.lanes) {
+                cx.add_work(Work::Flush);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_short_range_remains() {
+        let granted = |left| range_bytes(left, 1000);
+        assert_eq!([1, 1000, 1250, 1251, 5000].map(granted), [1, 1000, 1250, 1000, 1000]);
+        let most = u64::from(CHUNK_BYTES_MAX);
+        assert_eq!(range_bytes(most + 1, most), most, "protocol maximum");
+    }
+}

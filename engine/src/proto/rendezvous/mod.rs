@@ -1,0 +1,350 @@
+//! Rendezvous: the receiver pulls messages by grants.
+//!
+//! ```text
+//!  sender                                   receiver
+//!    │ RTS(envelope, length, first bytes)      │
+//!    ├──────────────── control ───────────────>│ match
+//!    │                      GRANT(lane, range) │
+//!    │<─────────────── control ────────────────┤ recv [chunk header | user's buffer]
+//!    │ chunk header, bytes                     │
+//!    ├───────────────── bulk ─────────────────>│ in place
+//!    │                                    DONE │ no recv targets the buffer any more
+//!    │<─────────────── control ────────────────┤ the receive completes
+//!    │ completes, once the kernel has released │
+//!    │ the last chunk                          │
+//! ```
+//!
+//! How the bytes of a granted range travel is chosen for each message
+//! ([`SendProtocol::pull_method`](super::segments::SendProtocol::pull_method)):
+//!
+//! | method | granted | module |
+//! |---|---|---|
+//! | TCP lanes | a chunk at a time, on the lane that would deliver it first | [`chunks`] |
+//! | datagrams, where lanes are not used | a chunk at a time, within a window of all sessions | [`datagrams`] |
+//! | a ring in shared memory | all of it at once | [`ring`] |
+//! | cross-memory read | nothing: the receiver reads it itself | [`cma`] |
+//!
+//! [`queue`] has the order in which messages are granted, [`granting`] the grants.
+
+use std::collections::VecDeque;
+
+use super::context::Cx;
+use super::core::Core;
+use super::effects::{Arrival, Effects, Ended};
+use super::failure::PeerFailure;
+use super::hint::{Hint, Hinted};
+use super::late::{Late, LateQueue};
+use super::operation::{Cause, Operation, OperationState, Pulling};
+use super::operations::Operations;
+use super::session::{ControlFrame, Session};
+use super::table::Id;
+use crate::wire::data::DATAGRAM_LANE;
+use crate::wire::done::{STATUS_ABANDONED, STATUS_OK};
+use crate::wire::piece::RING_LANE;
+use crate::wire::{CmaSource, Done, FrameError, Grant};
+
+use self::datagrams::InDatagrams;
+use self::queue::PullQueue;
+use self::ranges::Ranges;
+use self::ring::OnRing;
+
+pub(crate) mod chunks;
+pub(crate) mod cma;
+mod datagrams;
+mod granting;
+mod queue;
+pub(crate) mod ranges;
+pub(crate) mod ring;
+
+/// Number of pulls whose lengths are added up: more of them count as unlimited.
+const PULLS_COUNTED: usize = 4;
+
+/// Contents of a request to send besides its envelope.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Offered {
+    /// The sender's id of the message.
+    pub(crate) send_operation: u64,
+    /// Hint of the sender.
+    pub(crate) hint: Hint,
+    /// Bytes that arrived with it.
+    pub(crate) first: u64,
+    /// Where it can be read by CMA.
+    pub(crate) source: Option<CmaSource>,
+}
+
+/// Rendezvous state that all sessions of an engine share.
+#[derive(Debug, Default)]
+pub(crate) struct Rendezvous {
+    /// Receives whose messages are read by CMA, in matching order.
+    readable: VecDeque<(Id, CmaSource)>,
+    /// Bytes granted to peers in datagrams and not received yet.
+    pulled_bytes: u64,
+    /// Records of received ranges, for reuse.
+    idle: Vec<Ranges>,
+    /// Counters of hints.
+    hinted: Hinted,
+}
+
+impl Rendezvous {
+    /// Returns a record of the received ranges of a message, with its first bytes.
+    fn ranges(&mut self, first: u64) -> Ranges {
+        let mut ranges = self.idle.pop().unwrap_or_default();
+        if first > 0 {
+            ranges.add(0, first);
+        }
+        ranges
+    }
+
+    fn recycle(&mut self, ranges: Ranges) {
+        self.idle.push(ranges.emptied());
+    }
+
+    /// Returns the counters of hints.
+    pub(crate) fn hinted(&self) -> &Hinted {
+        &self.hinted
+    }
+
+    /// Counts a send with a hint.
+    #[inline]
+    pub(crate) fn note_hinted_send(&mut self, hint: Hint) {
+        self.hinted.note_send(hint);
+    }
+
+    /// Returns the bytes granted to all peers in datagrams and not received yet.
+    #[cfg(any(test, feature = "sim"))]
+    pub(crate) fn pulled_bytes(&self) -> u64 {
+        self.pulled_bytes
+    }
+}
+
+/// Rendezvous state of a session.
+#[derive(Debug, Default)]
+pub(crate) struct SessionRendezvous {
+    /// Receives with bytes that were never granted.
+    queue: PullQueue,
+    /// Ranges that were granted and lost with their lane.
+    missing: LateQueue<(Id, u64, u64)>,
+    /// Pieces by a ring.
+    ring: Late<OnRing>,
+    /// Bulk data in datagrams; `None`: lanes carry it.
+    datagrams: Option<Box<InDatagrams>>,
+}
+
+impl SessionRendezvous {
+    /// Returns whether nothing remains to be granted.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.queue.is_empty() && self.missing.is_empty()
+    }
+
+    /// Returns whether nothing is granted in datagrams, and nothing remains to be granted.
+    #[cfg(any(test, feature = "sim"))]
+    pub(crate) fn is_at_rest(&self) -> bool {
+        self.is_empty() && self.datagrams.as_ref().is_none_or(|it| it.is_at_rest())
+    }
+
+    /// Returns the bytes granted to the peer in datagrams and not received yet.
+    #[cfg(test)]
+    pub(crate) fn pulled_bytes(&self) -> u64 {
+        self.datagrams.as_ref().map_or(0, |it| it.pulled_bytes())
+    }
+
+    /// Returns the number of ranges that were lost with their lane.
+    #[cfg(test)]
+    pub(crate) fn missing_count(&self) -> usize {
+        self.missing.len()
+    }
+
+    /// Returns the bytes that remain to be granted, as far as they are counted.
+    pub(super) fn ungranted(&self, operations: &Operations) -> u64 {
+        if self.queue.len() > PULLS_COUNTED {
+            return u64::MAX;
+        }
+        let missing: u64 = self.missing.iter().map(|&(_, _, length)| length).sum();
+        let pulls = self.queue.iter().filter_map(|id| match &operations.get(id)?.state {
+            OperationState::Pulling(pulling) => Some(pulling.wanted - pulling.granted),
+            _ => None,
+        });
+        pulls.fold(missing, u64::saturating_add)
+    }
+
+    /// Grants a range again that is lost.
+    pub(super) fn push_missing(&mut self, id: Id, offset: u64, length: u64) {
+        self.missing.push_back((id, offset, length));
+    }
+
+    /// Grants no more of a receive.
+    pub(super) fn forget(&mut self, id: Id) {
+        self.queue.retain(|pull| pull != id);
+        self.missing.retain(|&(pull, ..)| pull != id);
+    }
+
+    /// Lets bulk data go in datagrams.
+    pub(super) fn use_datagrams(&mut self) {
+        self.datagrams = Some(Box::default());
+    }
+
+    /// Frees memory that is not used.
+    pub(super) fn shrink(&mut self) {
+        self.missing.shrink();
+        self.queue.shrink();
+    }
+}
+
+impl Session {
+    /// Ends the transfers of a session that ends.
+    pub(super) fn end_rendezvous(&mut self, cx: &mut Cx<'_>) {
+        let state = std::mem::take(&mut self.rendezvous);
+        cx.end_pieces();
+        if let Some(datagrams) = state.datagrams {
+            cx.end_datagrams(&datagrams);
+        }
+    }
+
+    /// Pulls what is left of a message, of which no range is under way: by a ring where there is
+    /// one.
+    fn pull_rest(&mut self, cx: &mut Cx<'_>, id: Id) {
+        if !self.pull_by_ring(cx, id) {
+            self.begin_granting(cx, id);
+        }
+    }
+
+    /// Handles the peer's grant of a range of a message.
+    ///
+    /// RR-RDV-1, RR-RDV-5, RR-RDV-9.
+    pub(super) fn handle_grant(
+        &mut self,
+        cx: &mut Cx<'_>,
+        grant: &Grant,
+    ) -> Result<(), FrameError> {
+        match grant.lane.get() {
+            DATAGRAM_LANE => self.handle_datagram_grant(cx, grant),
+            RING_LANE => self.handle_ring_grant(cx, grant),
+            _ => self.handle_lane_grant(cx, grant),
+        }
+    }
+
+    /// Refuses a grant of the peer for a send that has ended: `lane` will not carry the range.
+    ///
+    /// RR-RDV-5.
+    fn refuse_grant(&mut self, cx: &mut Cx<'_>, lane: u32, receive_operation: u64) {
+        cx.counters.stale_frames += 1;
+        self.send_control(cx, ControlFrame::refused(lane, receive_operation));
+    }
+}
+
+/// The receiver.
+impl Core {
+    /// Pulls a matched rendezvous message, whose first bytes are in place.
+    ///
+    /// RR-RDV-7, RR-RDV-8.
+    pub(crate) fn pull(
+        &mut self,
+        id: Id,
+        slot: u32,
+        offered: Offered,
+        arrival: Arrival,
+        effects: &mut impl Effects,
+    ) {
+        let Offered { send_operation, hint, first, source } = offered;
+        let Some(operation) = self.operations.begin_pull(id) else { return };
+        let wanted = operation.length.min(arrival.length);
+        let in_place = first.min(wanted);
+        operation.note_match(slot, &arrival);
+        effects.matched(id, &arrival);
+        operation.hint = hint;
+        let ranges = self.rendezvous.ranges(in_place);
+        let pulling = Pulling::new(send_operation, (arrival.length, wanted), in_place, ranges);
+        operation.state = OperationState::Pulling(pulling);
+        let is_own = self.is_loopback(slot);
+        if in_place == wanted || (is_own && self.copy_rest(id, send_operation, arrival, effects)) {
+            self.finish_pull(id, effects);
+        } else if let Some(source) = source {
+            self.rendezvous.read_from_memory(id, source);
+        } else if !is_own {
+            self.with(slot, |it, mut cx| it.pull_rest(&mut cx, id));
+        }
+    }
+
+    /// Continues a receive of which more is in place: it is whole, or may go on by a ring.
+    fn continue_pull(&mut self, id: Id, effects: &mut impl Effects) {
+        let Some(found) = self.operations.get(id) else { return };
+        let OperationState::Pulling(pulling) = &found.state else { return };
+        if pulling.arrived == pulling.wanted
+            || (planted!(EarlyDone) && pulling.granted == pulling.wanted)
+        {
+            self.finish_pull(id, effects);
+        } else if pulling.awaits_ring() {
+            let slot = found.session;
+            self.with(slot, |it, mut cx| it.pull_by_ring(&mut cx, id));
+        }
+    }
+
+    pub(super) fn finish_pull(&mut self, id: Id, effects: &mut impl Effects) {
+        let Some(operation) = self.remove_operation(id) else { return };
+        let OperationState::Pulling(pulling) = operation.state else { return };
+        self.rendezvous.recycle(pulling.ranges);
+        debug_assert_eq!(pulling.targeted, 0, "RR-RDV-3: all are reaped before DONE");
+        let done = ControlFrame::done(pulling.send_operation, STATUS_OK, pulling.wanted);
+        let slot = operation.session;
+        self.with(slot, |it, cx| it.send_done(cx, done));
+        let Some(peer) = self.remotes.id_at(operation.remote as usize) else { return };
+        let Operation { context, tag, data, slice_of, .. } = operation;
+        let arrival = Arrival { peer, context, tag, length: pulling.length, data };
+        self.end_receive(id, slice_of, Ended::Received(arrival), effects);
+    }
+}
+
+/// The sender.
+impl Core {
+    /// RR-FRAME-2
+    pub(crate) fn handle_done(&mut self, slot: u32, done: &Done, effects: &mut impl Effects) {
+        let id = Id::from_u64(done.operation.get());
+        let Some(operation) = self.operations.get_mut(id).filter(|op| op.session == slot) else {
+            self.counters.stale_frames += 1;
+            return;
+        };
+        let is_abandoned = done.status == STATUS_ABANDONED;
+        match &mut operation.state {
+            OperationState::Serving(serving) => {
+                if is_abandoned {
+                    serving.failed.get_or_insert(Cause::Peer(PeerFailure::Left));
+                } else {
+                    serving.done = Some(done.accepted.get());
+                }
+                self.finish_serving(id, effects);
+            }
+            OperationState::AwaitMatch if is_abandoned => {
+                let remote = operation.remote;
+                self.operations.remove(id);
+                effects.complete(id, Ended::Failed(PeerFailure::Left, self.name_of(remote)));
+                self.with(slot, |it, mut cx| it.look_at_fences(&mut cx));
+            }
+            _ => self.counters.stale_frames += 1,
+        }
+    }
+
+    /// RR-RDV-4
+    pub(super) fn finish_serving(&mut self, id: Id, effects: &mut impl Effects) {
+        let Some(operation) = self.operations.get_mut(id) else { return };
+        let OperationState::Serving(serving) = &mut operation.state else { return };
+        if serving.unreleased > 0 && !planted!(IgnoreRelease) {
+            return;
+        }
+        let (failed, done, has_source) = (serving.failed.take(), serving.done, serving.has_source);
+        let (slot, remote) = (operation.session, operation.remote);
+        let ended = match (failed, done) {
+            (Some(cause), _) => {
+                if has_source {
+                    effects.revoke();
+                }
+                cause.ended(self.name_of(remote))
+            }
+            (None, Some(accepted)) => Ended::Sent { accepted },
+            (None, None) => return,
+        };
+        self.remove_operation(id);
+        effects.complete(id, ended);
+        self.with(slot, |it, mut cx| it.look_at_fences(&mut cx));
+    }
+}
