@@ -4,7 +4,7 @@
 use super::config::Config;
 use super::connection::Connection;
 use super::control_lane::LaneMonitor;
-use super::core::{Core, CoreCounters, Remote};
+use super::core::{Core, CoreCounters};
 use super::endpoints::Endpoints;
 use super::hint::{Hint, Hinted};
 use super::lanes::BulkLanes;
@@ -12,6 +12,7 @@ use super::lanes::BulkLanes;
 use super::operation::NO_SESSION;
 use super::operation::{OperationState, Serving};
 use super::operations::Operations;
+use super::peers::PeerTable;
 use super::segments::Shared;
 use crate::proto::ready::Work;
 
@@ -54,10 +55,15 @@ impl Core {
         &self.sessions
     }
 
-    /// Returns all remote endpoints.
+    /// Returns the directory of peers.
     #[inline]
-    pub(crate) fn remotes(&self) -> &Table<Remote> {
-        &self.remotes
+    pub(crate) fn peers(&self) -> &PeerTable {
+        &self.peers
+    }
+
+    /// Returns the same, mutable.
+    pub(crate) fn peers_mut(&mut self) -> &mut PeerTable {
+        &mut self.peers
     }
 
     /// Returns the endpoints of this engine.
