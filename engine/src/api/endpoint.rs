@@ -511,7 +511,7 @@ impl<M: Attached> Endpoint<M> {
     pub fn eager_limit_bytes(&self, peer: Peer) -> Option<u64> {
         self.open().engine.with(|engine| {
             let core = &engine.state.core;
-            let session = core.session(core.remotes().get(peer.0)?.session)?;
+            let session = core.session(core.peers().get(peer.0)?.session)?;
             session.eager_limit_if_connected(core.config())
         })
     }

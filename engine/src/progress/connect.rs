@@ -31,7 +31,7 @@ impl Engine {
     /// Returns the address of a peer.
     pub(crate) fn address_of(&self, peer: Peer) -> Option<Address> {
         let core = &self.state.core;
-        core.remotes().get(peer.0)?;
+        core.peers().get(peer.0)?;
         let name = core.name_of(peer.0.index() as u32)?;
         Some(Address::new(name.engine, name.locators, name.endpoint))
     }
@@ -191,7 +191,7 @@ impl Engine {
                 }
                 let id = self.next_session_id();
                 let ours = self.state.core.offer_in_hello(session, id);
-                let epoch = self.state.core.next_epoch();
+                let epoch = self.state.core.peers_mut().next_epoch();
                 let Some(known) = self.state.core.session(session) else { return };
                 let target = known.engine;
                 let answered = known.connection.answered();

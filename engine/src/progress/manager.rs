@@ -136,7 +136,7 @@ impl Engine {
     /// Ends the requests of a closed session.
     pub(super) fn end_requests_of(&mut self, session: u32, failure: &PeerFailure) {
         let state = &mut *self.state;
-        let remotes = state.core.remotes();
+        let remotes = state.core.peers();
         let is_hit = |peer| remotes.get(peer).is_none_or(|remote| remote.session == session);
         state.requests.manager.end_of_peers(is_hit, failure);
         self.carry_out_requests();
@@ -207,7 +207,7 @@ impl Engine {
 
     fn send_request(&mut self, ends: Ends, bytes: &[u8]) -> Result<(), Error> {
         let (endpoint, peer) = ends;
-        let session = self.state.core.remotes().get(peer).map(|remote| remote.session);
+        let session = self.state.core.peers().get(peer).map(|remote| remote.session);
         let session = session.ok_or(Error::UnknownPeer)?;
         let waiting = self.state.core.session(session).map_or(0, |session| session.waiting.len());
         if waiting >= ANSWERS_MAX {

@@ -259,7 +259,7 @@ impl Engine {
     pub(crate) fn engines_of(&self, peers: &[Peer]) -> Result<Box<[u64]>, Error> {
         let core = &self.state.core;
         let engine_of = |peer: &Peer| {
-            let remote = core.remotes().get(peer.0).ok_or(Error::UnknownPeer)?;
+            let remote = core.peers().get(peer.0).ok_or(Error::UnknownPeer)?;
             let session = core.session(remote.session).ok_or(Error::UnknownPeer)?;
             Ok(session.engine)
         };

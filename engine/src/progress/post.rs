@@ -534,7 +534,7 @@ impl Engine {
     /// Connects to a peer (again), without waiting; returns a failure not yet reported to the
     /// owner.
     pub(crate) fn start_connect(&mut self, peer: Peer) -> Result<u32, Error> {
-        let remote = self.state.core.remotes().get(peer.0).ok_or(Error::UnknownPeer)?;
+        let remote = self.state.core.peers().get(peer.0).ok_or(Error::UnknownPeer)?;
         let session = remote.session;
         let now_ns = self.state.now_ns;
         let unreported = self.state.core.connect(session, now_ns);
@@ -547,9 +547,9 @@ impl Engine {
 
     /// Clears the failure of a session with a peer.
     pub(crate) fn forget_failure(&mut self, peer: Peer) -> Result<(), Error> {
-        let remote = self.state.core.remotes().get(peer.0).ok_or(Error::UnknownPeer)?;
-        let session = remote.session;
-        self.state.core.reset_failure(session);
+        let core = &mut self.state.core;
+        let session = core.peers().get(peer.0).ok_or(Error::UnknownPeer)?.session;
+        core.with(session, |it, _| it.reset_failure());
         Ok(())
     }
 

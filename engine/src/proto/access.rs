@@ -4,13 +4,14 @@
 use super::config::Config;
 use super::connection::Connection;
 use super::control_lane::LaneMonitor;
-use super::core::{Core, CoreCounters, Remote};
+use super::core::{Core, CoreCounters};
 use super::endpoints::Endpoints;
 use super::hint::Hint;
 use super::lanes::BulkLanes;
 #[cfg(test)]
 use super::operation::NO_SESSION;
 use super::operations::Operations;
+use super::peers::PeerTable;
 use super::rendezvous::Rendezvous;
 use super::segments::segment::SegmentPool;
 use crate::proto::ready::{Ready, Work};
@@ -50,10 +51,15 @@ impl Core {
         &self.sessions
     }
 
-    /// Returns all remote endpoints.
+    /// Returns the directory of peers.
     #[inline]
-    pub(crate) fn remotes(&self) -> &Table<Remote> {
-        &self.remotes
+    pub(crate) fn peers(&self) -> &PeerTable {
+        &self.peers
+    }
+
+    /// Returns the same, mutable.
+    pub(crate) fn peers_mut(&mut self) -> &mut PeerTable {
+        &mut self.peers
     }
 
     /// Returns the endpoints of this engine.

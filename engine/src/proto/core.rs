@@ -16,20 +16,17 @@
 //! `now_ns` never decreases. Deadlines are not handled on their own: [`Core::next_deadline_ns`]
 //! returns the next one.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
 
 use super::claims::Claim;
 pub(crate) use super::config::Config;
-use super::connection::Retry;
 use super::effects::{Effects, RemoteName};
 use super::endpoints::Endpoints;
 use super::failure::PeerFailure;
 use super::lanes::BulkLanes;
 use super::operations::Operations;
-use super::peers::SlotReservation;
-use super::place::Places;
+use super::peers::PeerTable;
 use super::rails::health::Transition;
 use super::ready::{Ready, Work};
 use super::rendezvous::Rendezvous;
@@ -50,22 +47,8 @@ pub(crate) const REQUESTS: u64 = UNTAGGED | 1;
 /// Maximum number of open endpoints of one engine.
 pub(crate) const ENDPOINTS_MAX: usize = 1024;
 
-/// Numbers that the endpoints of one engine can have.
-const ENDPOINT_NUMBERS: usize = 1 << 16;
-
 /// Minimum envelope credit of each session.
 pub(crate) const ENVELOPES_MIN: u32 = 16;
-
-/// A remote endpoint.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Remote {
-    /// Slot of its session.
-    pub(crate) session: u32,
-    /// Its id on the remote engine.
-    pub(crate) endpoint: u16,
-    /// The user inserted it; otherwise it is known as the source of a message.
-    pub(crate) is_inserted: bool,
-}
 
 /// An action of the loop for the protocol, besides [`Effects`].
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -151,18 +134,7 @@ pub(crate) struct Core {
     pub(super) config: Config,
     pub(super) engine: u64,
     pub(super) sessions: Table<Session>,
-    pub(super) by_engine: HashMap<u64, u32>,
-    /// Closed sessions in order of their end; some of them may be reopened.
-    pub(super) over: Vec<u32>,
-    /// Number of hellos sent: epochs never repeat, whichever peers are forgotten.
-    hellos: u32,
-    /// Session slots reserved for peers that are not authenticated yet.
-    pub(super) reserved_slots: Vec<SlotReservation>,
-    /// Sessions by the places that are asked for.
-    pub(super) places: Places,
-    /// Of all connections.
-    pub(super) retry: Arc<Retry>,
-    pub(super) remotes: Table<Remote>,
+    pub(super) peers: PeerTable,
     pub(super) endpoints: Endpoints,
     pub(super) operations: Operations,
     pub(super) unexpected: Unexpected,
@@ -201,16 +173,7 @@ impl Core {
         Self {
             engine,
             sessions: Table::new(config.sessions_max),
-            by_engine: HashMap::new(),
-            over: Vec::new(),
-            hellos: 0,
-            reserved_slots: Vec::new(),
-            places: Places::default(),
-            retry: Arc::new(config.retry),
-            remotes: Table::with_own_names(
-                config.sessions_max.saturating_mul(ENDPOINT_NUMBERS),
-                engine,
-            ),
+            peers: PeerTable::new(engine, config.sessions_max, config.retry),
             endpoints: Endpoints::default(),
             operations: Operations::new(config.operations_max),
             unexpected: Unexpected::new(unexpected_max),
@@ -231,12 +194,6 @@ impl Core {
             offers: super::offers::Offers::default(),
             config,
         }
-    }
-
-    /// Returns the epoch of the next hello of a control lane.
-    pub(crate) fn next_epoch(&mut self) -> u32 {
-        self.hellos = self.hellos.saturating_add(1);
-        self.hellos
     }
 
     /// Returns the envelopes and bytes of the windows of sessions, and of unexpected messages of

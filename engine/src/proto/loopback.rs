@@ -37,7 +37,7 @@ impl Core {
         let Some(session) = self.sessions.at_mut(slot as usize) else { return };
         session.connection.loop_back();
         session.establish(limits, limits, None, None);
-        self.with(slot, |it, cx| it.begin_segments(cx, true));
+        self.with(slot, |it, mut cx| it.begin_segments(&mut cx, true));
         self.offers.reserve(limits);
     }
 

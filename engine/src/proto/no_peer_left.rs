@@ -23,8 +23,7 @@ impl Core {
     /// Ends receives without any possible sender, after a session ended, a peer was removed, or
     /// such a receive was posted.
     pub(super) fn end_receives_without_sender(&mut self, effects: &mut impl Effects) {
-        // No peer was ever known while no slot was used.
-        if !self.endpoints.need_peers() || self.remotes.slots() == 0 || self.has_live_remote() {
+        if !self.endpoints.need_peers() || !self.peers.are_all_lost(&self.sessions) {
             return;
         }
         let posted = self.operations.slots.iter().filter(|(_, receive)| receive.is_posted());
@@ -36,13 +35,5 @@ impl Core {
                 self.fail_operation(id, &Cause::NoPeerLeft, effects);
             }
         }
-    }
-
-    /// Returns whether there is a remote endpoint that may send.
-    fn has_live_remote(&self) -> bool {
-        self.remotes.iter().any(|(_, remote)| {
-            let session = self.sessions.at(remote.session as usize);
-            session.is_some_and(|session| session.failure.is_none())
-        })
     }
 }

@@ -165,6 +165,24 @@ impl Operations {
         self.get_mut(id)
     }
 
+    /// Removes a remote endpoint from operations that outlive its handle, whose slot may be reused.
+    pub(super) fn unname(&mut self, remote: u32) {
+        for operation in self.general.iter_mut().flatten() {
+            if operation.remote == remote {
+                operation.remote = NO_REMOTE;
+            }
+        }
+    }
+
+    /// Moves the operations with a remote endpoint, which has another session now, to that.
+    pub(super) fn move_to_session(&mut self, remote: u32, from: u32, to: u32) {
+        for operation in self.general.iter_mut().flatten() {
+            if operation.remote == remote && operation.session == from {
+                operation.session = to;
+            }
+        }
+    }
+
     /// Returns the length of an operation's message or memory, in bytes.
     pub(super) fn length(&self, id: Id) -> Option<u64> {
         let receive = self.receive(id).map(OperationSlot::capacity);

@@ -163,8 +163,8 @@ impl Core {
         if self.processes.ended.contains(&engine) {
             return ENDED;
         }
-        let slot = self.by_engine.get(&engine);
-        let session = slot.and_then(|&slot| self.sessions.at(slot as usize));
+        let slot = self.peers.session_of(engine);
+        let session = slot.and_then(|slot| self.sessions.at(slot as usize));
         // With the shared memory of a peer comes its process.
         let is_observed = session.is_some_and(|session| {
             session.is_connected() && session.segments.as_deref().is_some_and(|it| it.has_ring())

@@ -23,7 +23,7 @@ impl Core {
         order: u64,
         effects: &mut impl Effects,
     ) -> bool {
-        let Some(slot) = self.remotes.get(arrival.peer).map(|remote| remote.session) else {
+        let Some(slot) = self.peers.get(arrival.peer).map(|remote| remote.session) else {
             return false;
         };
         if !self.endpoints.is_open(endpoint) {

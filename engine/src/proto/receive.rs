@@ -57,7 +57,7 @@ impl Core {
     ) -> Result<(Selector, u32), SendRefusal> {
         let (source, session) = match request.peer {
             Some(peer) => {
-                let remote = self.remotes.get(peer).ok_or(SendRefusal::UnknownPeer)?;
+                let remote = self.peers.get(peer).ok_or(SendRefusal::UnknownPeer)?;
                 (Some(peer.index() as u32), remote.session)
             }
             None => (None, NO_SESSION),
@@ -131,7 +131,7 @@ impl Core {
         }
         // A lost peer sends nothing any more; its earlier messages were checked first.
         let remote = selector.source.unwrap_or(NO_REMOTE);
-        let slot = self.remotes.at(remote as usize).map_or(NO_SESSION, |remote| remote.session);
+        let slot = self.peers.at(remote).map_or(NO_SESSION, |remote| remote.session);
         if let Some(session) = self.sessions.at_mut(slot as usize)
             && let Some(failure) = session.failure_to_report().cloned()
         {
@@ -149,7 +149,7 @@ impl Core {
     pub(super) fn deliver(&mut self, id: Id, kept: &Kept, effects: &mut impl Effects) {
         let Some(message) = self.unexpected.take(kept.message) else { return };
         let Some(capacity) = self.operations.length(id) else { return };
-        let Some(peer) = self.remotes.id_at(kept.envelope.source as usize) else { return };
+        let Some(peer) = self.peers.id_at(kept.envelope.source) else { return };
         let arrival = message.arrival(peer, &kept.envelope);
         if !matches!(message.kind, Kind::Rendezvous { has_source: true, .. }) {
             let fits = (capacity.min(message.payload().len() as u64)) as usize;
@@ -193,7 +193,7 @@ impl Core {
             let failure = session.and_then(|it| it.failure_to_report().cloned());
             return failure.map_or(Ok(None), |failure| Err(SendRefusal::Failed(failure)));
         };
-        let peer = self.remotes.id_at(kept.envelope.source as usize);
+        let peer = self.peers.id_at(kept.envelope.source);
         Ok(peer.map(|peer| message.arrival(peer, &kept.envelope)))
     }
 
@@ -228,7 +228,7 @@ impl Core {
         let Some(receive) = self.operations.receive(id) else { return };
         let Selector { source, context, tag, .. } = receive.selector();
         let remote = source.unwrap_or(NO_REMOTE);
-        let (peer, name) = (self.remotes.id_at(remote as usize), self.name_of(remote));
+        let (peer, name) = (self.peers.id_at(remote), self.name_of(remote));
         self.operations.remove_receive(id);
         effects.unmatched(id, peer, (context, tag));
         effects.complete(id, cause.ended(name));
@@ -247,14 +247,9 @@ impl Core {
         source: u16,
         payload_bytes: usize,
     ) -> Result<Option<(u32, u32)>, FrameError> {
-        let Some(session) = self.sessions.at(slot as usize) else { return Ok(None) };
+        let Some(session) = self.sessions.at_mut(slot as usize) else { return Ok(None) };
         let epoch = session.epoch;
-        let known = session.remotes.get(usize::from(source)).copied().unwrap_or(u32::MAX);
-        let remote = if known != u32::MAX {
-            known
-        } else if let Some(made) = self.remote_of(slot, source) {
-            made
-        } else {
+        let Some(remote) = self.peers.remote_of(slot, session, source) else {
             self.with(slot, |it, mut cx| it.return_credit(&mut cx, payload_bytes));
             return Err(FrameError::UnknownSource(source));
         };
@@ -319,7 +314,7 @@ impl Core {
         if report != 0 {
             self.push_control(slot, ControlFrame::matched(report));
         }
-        let Some(peer) = self.remotes.id_at(remote as usize) else { return Ok(()) };
+        let Some(peer) = self.peers.id_at(remote) else { return Ok(()) };
         let Some(matched) = self.operations.remove_matched(id) else { return Ok(()) };
         let bytes = &payload[..matched.capacity.min(length) as usize];
         let arrival = Arrival { peer, context, tag, length, data };
@@ -370,7 +365,7 @@ impl Core {
         let capacity = self.operations.length(id).unwrap_or(0);
         let fits = capacity.min(first.len() as u64) as usize;
         effects.place(id, 0, &first[..fits]);
-        let Some(peer) = self.remotes.id_at(remote as usize) else { return Ok(()) };
+        let Some(peer) = self.peers.id_at(remote) else { return Ok(()) };
         let arrival = Arrival { peer, context, tag, length, data };
         let offered = Offered { send_operation, hint, first: first.len() as u64, source };
         self.pull(id, slot, offered, arrival, effects);

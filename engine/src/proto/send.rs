@@ -118,7 +118,7 @@ impl Core {
     /// Returns the session of a peer, as [`Self::route`] does, and its endpoint there.
     #[inline(always)]
     pub(crate) fn destination(&self, peer: Id) -> Result<SendDestination, SendRefusal> {
-        let remote = self.remotes.get(peer).ok_or(SendRefusal::UnknownPeer)?;
+        let remote = self.peers.get(peer).ok_or(SendRefusal::UnknownPeer)?;
         let session = self.sessions.at(remote.session as usize).ok_or(SendRefusal::UnknownPeer)?;
         match session.failure_to_report() {
             Some(failure) => Err(SendRefusal::Failed(failure.clone())),
@@ -130,7 +130,7 @@ impl Core {
     ///
     /// RR-END-5.
     pub(crate) fn note_reported(&mut self, peer: Id) {
-        let session = self.remotes.get(peer).map(|remote| remote.session as usize);
+        let session = self.peers.get(peer).map(|remote| remote.session as usize);
         if let Some(session) = session.and_then(|slot| self.sessions.at_mut(slot)) {
             session.unreported = None;
         }
@@ -163,7 +163,7 @@ impl Core {
         if !request.is_plain() {
             return true;
         }
-        let remote = self.remotes.get(request.peer);
+        let remote = self.peers.get(request.peer);
         let session = remote.and_then(|remote| self.sessions.at(remote.session as usize));
         session.is_some_and(|session| {
             // The window is at least the first one; if it has grown, what is left of it is known.
@@ -266,10 +266,10 @@ impl Core {
         operation: &Operation,
         level: CompletionLevel,
     ) -> Option<(SendRequest, u16)> {
-        let remote = operation.remote as usize;
+        let remote = operation.remote;
         let request = SendRequest {
             endpoint: operation.endpoint,
-            peer: self.remotes.id_at(remote)?,
+            peer: self.peers.id_at(remote)?,
             context: operation.context,
             tag: operation.tag,
             length: operation.length,
@@ -278,7 +278,7 @@ impl Core {
             data: operation.data,
             fence: operation.fence,
         };
-        Some((request, self.remotes.at(remote)?.endpoint))
+        Some((request, self.peers.at(remote)?.endpoint))
     }
 
     /// Tries to stage the send that [`Self::poll_waiting`] returned.

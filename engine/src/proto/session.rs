@@ -16,6 +16,7 @@ use super::keys::SessionKeys;
 use super::lanes::LaneFailures;
 use super::late::{Late, LateQueue};
 use super::one_sided::SessionOneSided;
+use super::peers::SessionRemotes;
 use super::question::Questions;
 use super::ready::Work;
 use super::segments::{PendingAck, PullMethod};
@@ -109,8 +110,8 @@ pub(crate) struct Session {
     pub(super) has_offer: bool,
     /// The latest epoch of the remote engine's hellos that led to a session.
     pub(super) epoch_seen: u32,
-    /// Remote endpoints by their id on the remote engine: index in the table of remotes.
-    pub(super) remotes: Vec<u32>,
+    /// The peer's endpoints that are known.
+    pub(super) remotes: SessionRemotes,
 
     // Sending.
     /// Control frames that are not in a segment yet.
@@ -194,7 +195,7 @@ impl Session {
             joins: JoinWindow::default(),
             has_offer: false,
             epoch_seen: 0,
-            remotes: Vec::new(),
+            remotes: SessionRemotes::default(),
             control: LateQueue::default(),
             waiting: VecDeque::new(),
             one_sided: None,

@@ -1,10 +1,11 @@
 //! The end of a session: failed operations, messages that can still be received, released windows.
 
-use super::core::{Action, Core, Remote};
+use super::core::{Action, Core};
 use super::credit::ReceiveCredit;
 use super::effects::Effects;
 use super::failure::PeerFailure;
-use super::operation::{Cause, NO_REMOTE, Operation, OperationState};
+use super::operation::{Cause, Operation, OperationState};
+use super::peers::Remote;
 use super::session::ControlFrame;
 use super::table::Id;
 use super::unexpected::Kind;
@@ -41,12 +42,12 @@ impl Core {
         if session.failure.is_some() {
             return;
         }
-        let was_connected = session.is_connected();
+        let (engine, was_connected) = (session.engine, session.is_connected());
         let is_gap = was_connected && !session.is_leaving && may_lose_completed;
         let sequel = std::mem::replace(&mut session.sequel, Sequel::None);
         // The user has removed all of the peer: later events, such as a goodbye that crossed the
         // one of this side, are no failure for a user that inserts it again.
-        let is_removed = session.is_leaving && session.remotes.iter().all(|&it| it == u32::MAX);
+        let is_removed = session.is_leaving && session.remotes.is_empty();
         let failure = if is_removed { PeerFailure::Removed } else { failure };
         // The next session with the peer is not being left.
         session.is_leaving = false;
@@ -61,8 +62,7 @@ impl Core {
         }
         session.one_sided = None;
         let lanes = std::mem::take(&mut session.lanes);
-        let remotes: Vec<u32> =
-            session.remotes.iter().copied().filter(|&remote| remote != u32::MAX).collect();
+        let remotes: Vec<u32> = session.remotes.iter().collect();
         for lane in lanes {
             self.actions.push_back(Action::CloseLane { lane, is_failure: true });
         }
@@ -99,15 +99,15 @@ impl Core {
         if sequel != Sequel::None {
             self.follow_up(slot, sequel);
         }
-        self.note_over(slot);
+        self.peers.note_closed(slot, engine);
         self.end_receives_without_sender(effects);
     }
 
     /// Reconnects a session that was left and whose peer is wanted again.
     fn follow_up(&mut self, slot: u32, sequel: Sequel) {
-        self.reset_failure(slot);
-        let waits = self.sessions.at(slot as usize).is_some_and(|it| !it.waiting.is_empty());
-        if waits || sequel == Sequel::Connect {
+        let Some(session) = self.sessions.at_mut(slot as usize) else { return };
+        session.reset_failure();
+        if !session.waiting.is_empty() || sequel == Sequel::Connect {
             self.actions.push_back(Action::Reconnect { session: slot });
         }
     }
@@ -179,7 +179,7 @@ impl Core {
 
     /// Returns the only source that a waiting receive accepts messages of.
     pub(super) fn source_of(&self, id: Id) -> Option<&Remote> {
-        self.remotes.at(self.operations.receive(id)?.source()? as usize)
+        self.peers.at(self.operations.receive(id)?.source()?)
     }
 
     /// Ends an operation, at once or as soon as the kernel has released its memory.
@@ -234,18 +234,6 @@ impl Core {
             let (session, send_operation) = (operation.session, pulling.send_operation);
             let status = crate::wire::done::STATUS_ABANDONED;
             self.push_control(session, ControlFrame::done(send_operation, status, 0));
-        }
-    }
-
-    /// Removes the peer from operations that outlive its handle, whose slot may be reused.
-    pub(super) fn unname(&mut self, remote: u32) {
-        for slot in 0..self.operations.index_end() {
-            if let Some(id) = self.operations.id_at(slot)
-                && let Some(operation) = self.operations.get_mut(id)
-                && operation.remote == remote
-            {
-                operation.remote = NO_REMOTE;
-            }
         }
     }
 

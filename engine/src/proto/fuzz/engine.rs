@@ -108,7 +108,7 @@ impl FuzzedEngine {
         }
         let peers = [0, 1].map(|endpoint| core.insert_peer(HOSTILE, locator(), endpoint));
         let sound_peer = core.insert_peer(SOUND, locator(), 0).unwrap();
-        let slots = [HOSTILE, SOUND].map(|engine| core.session_of(engine).unwrap());
+        let slots = [HOSTILE, SOUND].map(|engine| core.peers().session_of(engine).unwrap());
         let mut engine = Self {
             core,
             kernel: Kernel::default(),

@@ -189,7 +189,7 @@ impl Core {
     /// Returns the keys of the session that a connection wants to join, if it exists. The side that
     /// opened the session opens bulk lanes; the other one only queries its existence.
     pub(crate) fn keys_to_join(&self, hello: &Hello) -> Option<&SessionKeys> {
-        let slot = self.session_of(hello.source.get())?;
+        let slot = self.peers.session_of(hello.source.get())?;
         let session = self.sessions.at(slot as usize)?;
         let is_it = session.is_connected()
             && session.id == hello.session.get()
@@ -213,7 +213,7 @@ impl Core {
     /// RR-RAIL-7, RR-RAIL-8.
     pub(crate) fn handle_move_hello(&mut self, hello: &Hello) -> Result<(u32, u8), HelloStatus> {
         self.keys_of_join(hello)?;
-        let slot = self.session_of(hello.source.get()).ok_or(HelloStatus::UnknownSession)?;
+        let slot = self.peers.session_of(hello.source.get()).ok_or(HelloStatus::UnknownSession)?;
         let session = self.sessions.at_mut(slot as usize).ok_or(HelloStatus::UnknownSession)?;
         // Nor one that was delayed while a later one arrived.
         let number = hello.lane.get();
@@ -244,7 +244,7 @@ impl Core {
         let keys = self.keys_of_join(hello)?;
         let number = hello.lane.get();
         let keys = keys.lane(number, false);
-        let slot = self.session_of(hello.source.get()).ok_or(HelloStatus::UnknownSession)?;
+        let slot = self.peers.session_of(hello.source.get()).ok_or(HelloStatus::UnknownSession)?;
         let (session, mut cx) = self.enter(slot).ok_or(HelloStatus::UnknownSession)?;
         if session.bulk_in_datagrams || number >= CONTROL_LANE {
             return Err(HelloStatus::Malformed);

@@ -168,8 +168,7 @@ impl Core {
     pub(crate) fn peers_operated_on(&self) -> impl Iterator<Item = Id> {
         let sessions = self.sessions.iter().filter(|(_, it)| it.one_sided.is_some());
         sessions.filter_map(|(_, session)| {
-            let mut remotes = session.remotes.iter().filter(|&&remote| remote != u32::MAX);
-            remotes.find_map(|&remote| self.remotes.id_at(remote as usize))
+            session.remotes.iter().find_map(|remote| self.peers.id_at(remote))
         })
     }
 
@@ -204,7 +203,7 @@ impl Core {
         slot: u32,
         request: &OneSidedRequest,
     ) -> Option<&mut [u8]> {
-        let target = self.remotes.get(request.peer)?.endpoint;
+        let target = self.peers.get(request.peer)?.endpoint;
         if !self.is_plain_put(slot, request) {
             return None;
         }
@@ -287,7 +286,7 @@ impl Core {
             _ => (0, 0),
         };
         let has_data = if operation.data.is_some() { eager::FLAG_DATA } else { 0 };
-        let Some(target) = self.remotes.at(operation.remote as usize) else {
+        let Some(target) = self.peers.at(operation.remote) else {
             return Staged::Blocked;
         };
         let name = if reply_bytes.is_some() { id.to_u64() } else { 0 };
@@ -437,7 +436,7 @@ impl Core {
             return self.push_control(slot, done);
         };
         let (length, hint) = (operation.length, operation.hint);
-        let Some(peer) = self.remotes.id_at(operation.remote as usize) else { return };
+        let Some(peer) = self.peers.id_at(operation.remote) else { return };
         let arrival = Arrival { peer, context: 0, tag: 0, length, data: None };
         let source = CmaSource::of_frame(source);
         let offered = Offered { send_operation, hint, first: 0, source };

@@ -70,7 +70,8 @@ impl Core {
             return Ok(());
         }
         let source = header.source_endpoint.get();
-        let known = session_remote(self, slot, source);
+        let session = self.sessions.at_mut(slot as usize);
+        let known = session.and_then(|it| self.peers.remote_of(slot, it, source));
         let remote = known.ok_or(FrameError::UnknownSource(source))?;
         let granted = match self.regions.check(engine, key, offset, length, access, now_ns) {
             Ok(granted) => granted,
@@ -83,7 +84,7 @@ impl Core {
             self.refuse((slot, number), header, Refusal::Busy);
             return Ok(());
         }
-        let Some(peer) = self.remotes.id_at(remote as usize) else { return Ok(()) };
+        let Some(peer) = self.peers.id_at(remote) else { return Ok(()) };
         let arrival = Arrival { peer, context: 0, tag: key, length, data };
         match header.kind {
             frame::KIND_PUT => {
@@ -341,11 +342,4 @@ impl Session {
         cx.add_work(Work::Flush);
         Some(id)
     }
-}
-
-/// Returns the remote endpoint with the number `source` at a peer.
-fn session_remote(core: &mut Core, slot: u32, source: u16) -> Option<u32> {
-    let session = core.sessions.at(slot as usize)?;
-    let known = session.remotes.get(usize::from(source)).copied().unwrap_or(u32::MAX);
-    if known != u32::MAX { Some(known) } else { core.remote_of(slot, source) }
 }

@@ -288,7 +288,7 @@ impl Core {
         let done = ControlFrame::done(pulling.send_operation, STATUS_OK, pulling.wanted);
         let slot = operation.session;
         self.with(slot, |it, cx| it.send_done(cx, done));
-        let Some(peer) = self.remotes.id_at(operation.remote as usize) else { return };
+        let Some(peer) = self.peers.id_at(operation.remote) else { return };
         let Operation { context, tag, data, slice_of, .. } = operation;
         let arrival = Arrival { peer, context, tag, length: pulling.length, data };
         self.end_receive(id, slice_of, Ended::Received(arrival), effects);

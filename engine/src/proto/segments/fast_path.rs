@@ -84,9 +84,8 @@ impl Core {
             let Some(payload) = rest.get(..length) else { break };
             let named = (header.source_endpoint, header.target_endpoint);
             if !matches!(&ends, Some(Ends { named: before, .. }) if *before == named) {
-                let remote = session.remotes.get(usize::from(named.0.get())).copied();
-                let remote = remote.unwrap_or(u32::MAX);
-                let Some(peer) = self.remotes.id_at(remote as usize) else { break };
+                let remote = session.remotes.index_of(named.0.get());
+                let Some(peer) = self.peers.id_at(remote) else { break };
                 let Some(matcher) = self.endpoints.get_mut(named.1.get()) else { break };
                 ends = Some(Ends { named, remote, peer, matcher });
             }
@@ -177,9 +176,8 @@ impl Core {
             let (true, Some(bytes)) = (is_plain, rest.get(..length as usize)) else { break };
             let named = (header.source_endpoint, header.target_endpoint);
             if !matches!(&ends, Some((before, _)) if *before == named) {
-                let remote = session.remotes.get(usize::from(named.0.get())).copied();
-                let remote = remote.unwrap_or(u32::MAX);
-                let Some(peer) = self.remotes.id_at(remote as usize) else { break };
+                let remote = session.remotes.index_of(named.0.get());
+                let Some(peer) = self.peers.id_at(remote) else { break };
                 if !self.endpoints.is_open(named.1.get()) {
                     break;
                 }

@@ -304,7 +304,7 @@ impl Segments {
 impl Session {
     /// Lets the newly established session send segments, by its control connection. That is memory
     /// where it `is_loopback`: there the receiver copies long messages from the sends' memory.
-    pub(in crate::proto) fn begin_segments(&mut self, cx: Cx<'_>, is_loopback: bool) {
+    pub(in crate::proto) fn begin_segments(&mut self, cx: &mut Cx<'_>, is_loopback: bool) {
         // Buffers are as long as the longest datagram; segments fill what is usual of them.
         let segment_bytes = cx.pool.clamp(cx.config.datagram_bytes);
         let able = Capabilities { has_stream: true, is_loopback, ..Capabilities::default() };

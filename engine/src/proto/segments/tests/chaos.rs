@@ -167,7 +167,8 @@ fn remains_of(net: &Net) -> String {
         let core = &engine.core;
         let ended: BTreeMap<_, _> = engine.memory.ended.iter().collect();
         let lists = (&core.ready, &core.actions);
-        let tables = (&core.sessions, &core.operations, &core.remotes, &core.unexpected);
+        let remotes: Vec<_> = core.peers.iter().collect();
+        let tables = (&core.sessions, &core.operations, remotes, &core.unexpected);
         let rest = (&core.endpoints, &core.counters, &core.pool, &core.rendezvous);
         format!("{lists:?} {tables:?} {rest:?} {ended:?}")
     });

@@ -19,16 +19,17 @@
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
 
-use super::connection::Phase;
-use super::core::{Action, Core};
-use super::effects::Effects;
-use super::failure::PeerFailure;
-use super::operation::Operation;
-use super::session::Session;
-use super::table::Id;
+use super::PeerTable;
+use crate::proto::connection::Phase;
+use crate::proto::core::Core;
+use crate::proto::effects::Effects;
+use crate::proto::failure::PeerFailure;
+use crate::proto::operation::NO_REMOTE;
+use crate::proto::operations::Operations;
 use crate::proto::ready::Work;
+use crate::proto::session::Session;
+use crate::proto::table::{Id, Table};
 use crate::wire::locators::Locators;
 
 /// The endpoint that a listener address refers to.
@@ -93,6 +94,14 @@ impl Places {
 }
 
 impl Session {
+    /// Removes and returns the waiting sends to a remote endpoint.
+    fn take_waiting_with(&mut self, remote: u32, operations: &Operations) -> Vec<Id> {
+        let is_its = |id: &Id| operations.get(*id).is_some_and(|it| it.remote == remote);
+        let waiting = self.waiting.iter().copied().filter(is_its).collect();
+        self.waiting.retain(|id| !is_its(id));
+        waiting
+    }
+
     /// Returns whether it waits for nothing: no operation, and no attempt to connect.
     fn waits_for_nothing(&self) -> bool {
         self.waiting.is_empty() && matches!(self.connection.phase(), Phase::Closed | Phase::Failed)
@@ -106,48 +115,39 @@ impl Session {
 
     /// Returns the index of the remote endpoint that a listener address refers to.
     fn first_remote(&self) -> Option<u32> {
-        let known = self.remotes.get(usize::from(FIRST));
-        known.copied().filter(|&remote| remote != u32::MAX)
+        Some(self.remotes.index_of(FIRST)).filter(|&remote| remote != NO_REMOTE)
     }
 }
 
-impl Core {
-    /// The place of a session, or none.
-    fn set_place(&mut self, slot: u32, place: Option<Box<SocketAddr>>) {
-        if let Some(session) = self.sessions.at_mut(slot as usize) {
-            self.places.set(slot, session.place.as_deref(), place.as_deref());
-            session.place = place;
-        }
+impl PeerTable {
+    /// Sets the place of a session.
+    fn set_place(&mut self, slot: u32, session: &mut Session, place: Option<Box<SocketAddr>>) {
+        self.places.set(slot, session.place.as_deref(), place.as_deref());
+        session.place = place;
     }
 
-    /// Returns the session with the engine that listens at an address, or a new one that queries
-    /// it. `None`: at the limit.
-    pub(super) fn session_at(&mut self, place: SocketAddr) -> Option<u32> {
+    /// Returns the session of a place, or that with an engine which is known to listen there.
+    fn session_at(&mut self, sessions: &mut Table<Session>, place: SocketAddr) -> Option<u32> {
         let known = slots_at(&self.places.of, place).find(|&slot| {
             self.places.note_look();
-            let session = self.sessions.at(slot as usize);
+            let session = sessions.at(slot as usize);
             session.is_some_and(|session| session.place.as_deref() == Some(&place))
         });
-        if known.is_some() {
-            return known;
-        }
-        if let Some(slot) = self.session_listening_at(place) {
-            return Some(slot);
-        }
-        self.forget_some();
-        let session = Session::new(0, place.into(), Arc::clone(&self.retry));
-        let slot = self.sessions.insert(session).ok()?.index() as u32;
-        self.set_place(slot, Some(Box::new(place)));
-        Some(slot)
+        known.or_else(|| self.session_listening_at(sessions, place))
     }
 
     /// Returns the session with an engine that is known to listen at an address: it is connected,
     /// or was inserted by its own address. Its first endpoint has one handle, by whichever address.
-    fn session_listening_at(&mut self, place: SocketAddr) -> Option<u32> {
+    fn session_listening_at(
+        &mut self,
+        sessions: &mut Table<Session>,
+        place: SocketAddr,
+    ) -> Option<u32> {
         let is_known = |session: &Session| {
-            session.is_connected() || session.remotes.first().is_some_and(|&it| it != u32::MAX)
+            session.failure_to_report().is_none()
+                && (session.is_connected() || session.first_remote().is_some())
         };
-        let Self { places, sessions, .. } = &mut *self;
+        let places = &mut self.places;
         if places.listening.is_none() {
             places.listening = Some(Box::default());
             for (id, session) in sessions.iter().filter(|(_, session)| session.engine != 0) {
@@ -156,17 +156,51 @@ impl Core {
         }
         let slot = slots_at(places.listening.as_deref()?, place).find(|&slot| {
             places.note_look();
-            let session = sessions.at(slot as usize);
-            session
-                .is_some_and(|session| session.failure_to_report().is_none() && is_known(session))
+            sessions.at(slot as usize).is_some_and(is_known)
         })?;
-        let remote = self.remote_at(slot).and_then(|remote| self.remotes.at(remote as usize));
+        let session = sessions.at_mut(slot as usize)?;
+        let remote = self.at(session.remotes.index_of(FIRST));
         // A peer that was inserted by its own address stays that engine after a restart.
         let is_inserted = remote.is_some_and(|remote| remote.is_inserted);
-        let has_place = self.sessions.at(slot as usize).is_some_and(|it| it.place.is_some());
-        if !is_inserted && !has_place {
-            self.set_place(slot, Some(Box::new(place)));
+        if !is_inserted && session.place.is_none() {
+            self.set_place(slot, session, Some(Box::new(place)));
         }
+        Some(slot)
+    }
+
+    /// Returns the session that resolves one of these addresses, if there is one, and the remote
+    /// endpoint of that.
+    fn session_resolving(
+        &self,
+        sessions: &Table<Session>,
+        locators: &Locators,
+        is_connecting: bool,
+    ) -> Option<(u32, Id)> {
+        let at_its_places = locators.iter().flat_map(|own| slots_at(&self.places.of, own));
+        let asks = |asking: &u32| {
+            self.places.note_look();
+            sessions.at(*asking as usize).is_some_and(|session| {
+                session.engine == 0 && (is_connecting || session.waits_for_nothing())
+            })
+        };
+        // Of several the one with the lowest slot.
+        let asking = at_its_places.filter(asks).min()?;
+        let remote = sessions.at(asking as usize)?.first_remote()?;
+        Some((asking, self.id_at(remote)?))
+    }
+}
+
+impl Core {
+    /// Returns the session with the engine that listens at an address, or a new one that queries
+    /// it. `None`: at the limit.
+    pub(super) fn session_at(&mut self, place: SocketAddr) -> Option<u32> {
+        if let Some(slot) = self.peers.session_at(&mut self.sessions, place) {
+            return Some(slot);
+        }
+        self.evict_some();
+        let slot = self.peers.new_session(&mut self.sessions, 0, place.into())?;
+        let session = self.sessions.at_mut(slot as usize)?;
+        self.peers.set_place(slot, session, Some(Box::new(place)));
         Some(slot)
     }
 
@@ -178,25 +212,19 @@ impl Core {
     ///
     /// RR-CONN-7.
     pub(super) fn claim_place(&mut self, slot: u32, is_connecting: bool) {
-        if self.places.of.is_empty() || self.remote_at(slot).is_some() {
+        if self.peers.places.of.is_empty() {
             return;
         }
-        let Some(locators) = self.sessions.at(slot as usize).map(|it| it.locators) else { return };
-        let at_its_places = locators.iter().flat_map(|own| slots_at(&self.places.of, own));
-        let asks = |asking: &u32| {
-            self.places.note_look();
-            self.sessions.at(*asking as usize).is_some_and(|session| {
-                session.engine == 0 && (is_connecting || session.waits_for_nothing())
-            })
-        };
-        // Of several the one with the lowest slot.
-        let Some(asking) = at_its_places.filter(asks).min() else { return };
-        let remote = self.remote_at(asking).and_then(|it| self.remotes.id_at(it as usize));
-        let Some(remote) = remote else { return };
-        let place = self.sessions.at(asking as usize).and_then(|session| session.place.clone());
-        self.move_remote(remote, asking, slot);
-        self.give_place_up(asking);
-        self.set_place(slot, place);
+        let Some(session) = self.sessions.at(slot as usize) else { return };
+        if session.first_remote().is_some() {
+            return;
+        }
+        let (sessions, locators) = (&self.sessions, &session.locators);
+        if let Some((asking, remote)) =
+            self.peers.session_resolving(sessions, locators, is_connecting)
+        {
+            self.take_place_over(remote, asking, slot);
+        }
     }
 
     /// Makes `engine` the peer of a session that resolves its address, after an authenticated reply
@@ -211,81 +239,52 @@ impl Core {
         now_ns: u64,
         effects: &mut impl Effects,
     ) {
-        let Some(known) = self.sessions.at(slot as usize) else { return };
-        let place = known.place.clone();
         let other = self.session_with(engine, locators).filter(|&other| other != slot);
         let Some(other) = other else {
             let attempts = 1;
             return self.fail_session(slot, PeerFailure::Full { attempts }, effects);
         };
-        let Some(remote) = self.remote_at(slot).and_then(|it| self.remotes.id_at(it as usize))
-        else {
+        let first_of = |slot: u32| self.sessions.at(slot as usize)?.first_remote();
+        let (remote, there) = (first_of(slot), first_of(other));
+        let Some(remote) = remote.and_then(|remote| self.peers.id_at(remote)) else {
             return self.give_place_up(slot);
         };
-        if let Some(there) = self.remote_at(other)
-            && there != remote.index() as u32
-        {
-            self.fail_session(slot, PeerFailure::KnownOtherwise, effects);
-            return;
+        if there.is_some_and(|there| there != remote.index() as u32) {
+            return self.fail_session(slot, PeerFailure::KnownOtherwise, effects);
         }
-        self.move_remote(remote, slot, other);
-        self.give_place_up(slot);
-        self.set_place(other, place);
-        if self.sessions.at(other as usize).is_some_and(Session::is_connected) {
-            self.ready.add(other, Work::Stage);
+        self.take_place_over(remote, slot, other);
+        let Some((session, mut cx)) = self.enter(other) else { return };
+        if session.is_connected() {
+            cx.add_work(Work::Stage);
         } else {
-            self.reset_failure(other);
+            session.reset_failure();
             self.want_connection(other, now_ns);
         }
     }
 
-    /// Returns the index of the remote endpoint that the listener address of a session refers to.
-    fn remote_at(&self, slot: u32) -> Option<u32> {
-        self.sessions.at(slot as usize)?.first_remote()
-    }
-
-    /// Moves a remote endpoint, and the operations with it, to another session.
-    fn move_remote(&mut self, remote: Id, from: u32, to: u32) {
+    /// Moves a remote endpoint, the operations with it and the place of a session to another
+    /// session.
+    fn take_place_over(&mut self, remote: Id, from: u32, to: u32) {
+        let Some(session) = self.sessions.at_mut(from as usize) else { return };
+        let place = session.place.clone();
         let index = remote.index() as u32;
-        if let Some(remote) = self.remotes.get_mut(remote) {
-            remote.session = to;
-        }
-        let mut waiting = Vec::new();
-        if let Some(session) = self.sessions.at_mut(from as usize) {
-            session.remotes[usize::from(FIRST)] = u32::MAX;
-            let operations = &self.operations;
-            let is_its = |id: &Id| {
-                operations.get(*id).is_some_and(|operation: &Operation| operation.remote == index)
-            };
-            waiting = session.waiting.iter().copied().filter(is_its).collect();
-            session.waiting.retain(|id| !is_its(id));
-        }
-        for slot in 0..self.operations.index_end() {
-            let Some(id) = self.operations.id_at(slot) else { continue };
-            let Some(operation) = self.operations.get_mut(id) else { continue };
-            if operation.remote == index && operation.session == from {
-                operation.session = to;
-            }
-        }
-        if let Some(session) = self.sessions.at_mut(to as usize) {
-            if session.remotes.is_empty() {
-                session.remotes.push(u32::MAX);
-            }
-            session.remotes[usize::from(FIRST)] = index;
-            session.waiting.extend(waiting);
-        }
+        let waiting = session.take_waiting_with(index, &self.operations);
+        self.peers.move_remote(remote, &mut self.sessions, to);
+        self.operations.move_to_session(index, from, to);
+        self.give_place_up(from);
+        let Some(session) = self.sessions.at_mut(to as usize) else { return };
+        session.waiting.extend(waiting);
+        self.peers.set_place(to, session, place);
     }
 
     /// Detaches the session from its listener address.
     fn give_place_up(&mut self, slot: u32) {
-        self.actions.push_back(Action::CloseControl { session: slot, is_failure: false });
+        let Some((session, mut cx)) = self.enter(slot) else { return };
+        session.stop_connecting(&mut cx);
         self.end_own_offer(slot);
-        self.set_place(slot, None);
-        if let Some(session) = self.sessions.at_mut(slot as usize) {
-            session.connection.fail();
-            session.connection.reset();
-        }
-        self.note_over(slot);
+        let Some(session) = self.sessions.at_mut(slot as usize) else { return };
+        self.peers.set_place(slot, session, None);
+        self.peers.note_closed(slot, session.engine);
     }
 }
 

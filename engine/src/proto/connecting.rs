@@ -1,0 +1,142 @@
+//! Connecting sessions, establishing them, and leaving them.
+
+use super::connection::{Phase, Step};
+use super::context::Cx;
+use super::core::{Action, Core};
+use super::effects::Effects;
+use super::failure::PeerFailure;
+use super::keys::SessionKeys;
+use super::ready::Work;
+use super::session::{ControlFrame, Limits, Sequel, Session};
+use crate::wire::goodbye::REASON_CLOSED;
+
+impl Session {
+    /// Clears a failure, so that the next send connects.
+    pub(crate) fn reset_failure(&mut self) {
+        (self.failure, self.unreported) = (None, None);
+        self.connection.reset();
+    }
+
+    /// Closes the control lane, or the attempt to connect; the next send connects.
+    pub(super) fn stop_connecting(&mut self, cx: &mut Cx<'_>) {
+        cx.act(Action::CloseControl { session: cx.slot, is_failure: false });
+        self.connection.fail();
+        self.connection.reset();
+    }
+
+    /// Sends a goodbye, or stops connecting.
+    fn leave(&mut self, cx: &mut Cx<'_>) {
+        (self.sequel, self.unreported) = (Sequel::None, None);
+        if !self.is_connected() {
+            self.stop_connecting(cx);
+            // A later insertion of the peer starts afresh.
+            self.failure = None;
+        } else if !self.is_leaving {
+            self.is_leaving = true;
+            self.send_control(cx, ControlFrame::goodbye(REASON_CLOSED));
+        }
+    }
+
+    /// Starts what both sides have authenticated.
+    fn begin(&mut self, mut cx: Cx<'_>, ours: Limits, theirs: Limits, keys: SessionKeys) {
+        self.establish(ours, theirs, Some(keys), cx.config.advised_from());
+        self.begin_segments(&mut cx, false);
+        cx.offers.reserve(ours);
+        self.note_windows(&mut cx);
+        cx.add_work(Work::Stage);
+        cx.act(Action::Established { session: cx.slot });
+    }
+
+    /// Handles an expired deadline of its connection. Queues the action that closes an attempt
+    /// which timed out.
+    fn handle_timeout(&mut self, mut cx: Cx<'_>, now_ns: u64) -> Step {
+        let is_trying = matches!(self.connection.phase(), Phase::Connecting | Phase::ConnectAck);
+        if is_trying && self.connection.deadline_ns().is_some_and(|deadline| now_ns >= deadline) {
+            cx.act(Action::CloseControl { session: cx.slot, is_failure: false });
+        }
+        self.connection.handle_timeout(now_ns)
+    }
+}
+
+impl Core {
+    /// Connects a session on the user's request, whatever the state of the last one. Returns the
+    /// failure to report to the user.
+    pub(crate) fn connect(&mut self, session: u32, now_ns: u64) -> Option<PeerFailure> {
+        let known = self.sessions.at_mut(session as usize)?;
+        let unreported = known.unreported.take();
+        if known.is_leaving && known.is_connected() {
+            known.sequel = Sequel::Connect;
+        } else {
+            known.reset_failure();
+            self.want_connection(session, now_ns);
+        }
+        unreported.map(|failure| *failure)
+    }
+
+    /// Connects a session if it is not (on a user's request, or for waiting sends).
+    pub(crate) fn want_connection(&mut self, session: u32, now_ns: u64) {
+        let Some(known) = self.sessions.at_mut(session as usize) else { return };
+        if known.connection.want(now_ns) == Step::Connect {
+            // All deadlines of a connection follow from a first attempt.
+            if !known.is_timed {
+                known.is_timed = true;
+                self.timed.push(session);
+            }
+            self.actions.push_back(Action::Connect { session });
+        }
+    }
+
+    /// Sends a goodbye on a session; the loop closes the lane once that is sent.
+    ///
+    /// RR-END-1.
+    pub(crate) fn leave(&mut self, session: u32) {
+        if self.is_loopback(session) {
+            return;
+        }
+        self.with(session, |it, mut cx| it.leave(&mut cx));
+        self.end_own_offer(session);
+    }
+
+    /// Establishes a session after both sides were authenticated.
+    pub(crate) fn establish(
+        &mut self,
+        session: u32,
+        ours: Limits,
+        theirs: Limits,
+        keys: SessionKeys,
+    ) {
+        self.with(session, |it, cx| it.begin(cx, ours, theirs, keys));
+        self.end_own_offer(session);
+    }
+
+    /// Executes the step of a connection.
+    pub(crate) fn apply(&mut self, session: u32, step: Step, effects: &mut impl Effects) {
+        match step {
+            Step::Nothing => {}
+            Step::Connect => self.actions.push_back(Action::Connect { session }),
+            Step::Fail(failure) => self.fail_session(session, failure, effects),
+        }
+    }
+
+    /// Returns the earliest deadline of all connections. Costs nothing for those that are up or
+    /// down.
+    pub(crate) fn next_deadline_ns(&self) -> Option<u64> {
+        let timed = self.timed.iter().filter_map(|&slot| self.sessions.at(slot as usize));
+        timed.filter_map(|session| session.connection.deadline_ns()).min()
+    }
+
+    /// Handles expired deadlines. Queues actions to close the attempts that timed out.
+    pub(crate) fn handle_timeouts(&mut self, now_ns: u64, effects: &mut impl Effects) {
+        let mut timed = std::mem::take(&mut self.timed);
+        timed.retain(|&slot| {
+            if let Some(step) = self.with(slot, |it, cx| it.handle_timeout(cx, now_ns)) {
+                self.apply(slot, step, effects);
+            }
+            let Some(session) = self.sessions.at_mut(slot as usize) else { return false };
+            session.is_timed = session.connection.deadline_ns().is_some();
+            session.is_timed
+        });
+        timed.append(&mut self.timed);
+        self.timed = timed;
+    }
+}

@@ -1,0 +1,106 @@
+//! Eviction of closed sessions, so that an engine may connect to any number of peers over time.
+//!
+//! A closed session is kept for some time: peers known by it as sources of messages keep their
+//! handles. When there are too many, or no space for another session, the older half is evicted,
+//! handles included; their slots are reused, and old handles become stale. Peers that the user
+//! inserted and did not remove stay, and so does everything that is referred to.
+//!
+//! No epoch of a peer's hellos is kept: a replay gets a reply with another nonce, for which no
+//! proof verifies.
+
+use std::collections::HashSet;
+
+use super::PeerTable;
+use crate::proto::connection::Phase;
+use crate::proto::core::{Action, Core};
+use crate::proto::session::{Sequel, Session};
+use crate::proto::table::Table;
+
+/// Maximum number of closed sessions that are kept, unless something refers to them.
+const CLOSED_MAX: usize = 256;
+
+impl PeerTable {
+    /// Notes that the session with an engine is closed.
+    pub(in crate::proto) fn note_closed(&mut self, slot: u32, engine: u64) {
+        if engine != self.engine {
+            self.closed.retain(|&other| other != slot);
+            self.closed.push(slot);
+        }
+    }
+
+    /// Returns whether a session is closed, and no connection of it is wanted.
+    fn is_over(&self, session: &Session) -> bool {
+        let is_wanted = |remote| self.at(remote).is_some_and(|remote| remote.is_inserted);
+        matches!(session.connection.phase(), Phase::Closed | Phase::Failed)
+            && session.sequel == Sequel::None
+            && !session.remotes.iter().any(is_wanted)
+    }
+
+    /// Returns the sessions that are over, in order of their end.
+    fn sessions_over<'a>(
+        &'a self,
+        sessions: &'a Table<Session>,
+    ) -> impl Iterator<Item = (u32, &'a Session)> {
+        let closed = self.closed.iter();
+        let known = closed.filter_map(|&slot| Some((slot, sessions.at(slot as usize)?)));
+        known.filter(|(_, session)| self.is_over(session))
+    }
+
+    /// Removes the session that was in `slot`, and its remote endpoints.
+    fn remove_session(&mut self, slot: u32, session: &Session) {
+        self.by_engine.remove(&session.engine);
+        self.places.forget(slot, session);
+        for remote in session.remotes.iter() {
+            if let Some(id) = self.id_at(remote) {
+                self.remotes.remove(id);
+            }
+        }
+    }
+}
+
+impl Core {
+    /// Evicts closed sessions, before another session is created.
+    ///
+    /// RR-END-4.
+    pub(super) fn evict_some(&mut self) {
+        if self.peers.closed.len() <= CLOSED_MAX && !self.sessions.is_full() {
+            return;
+        }
+        let evictable = self.evictable();
+        for &slot in &evictable[..evictable.len().div_ceil(2)] {
+            self.evict(slot);
+        }
+        let over = self.peers.sessions_over(&self.sessions);
+        self.peers.closed = over.map(|(slot, _)| slot).collect();
+    }
+
+    /// Returns the sessions that could be evicted now, in order of their end.
+    pub(super) fn evictable(&self) -> Vec<u32> {
+        let lanes = self.lanes.iter().map(|(_, lane)| lane.session);
+        let operations = self.operations.iter().map(|(_, operation)| operation.session);
+        let sources = self.operations.waiting_receives().filter_map(|(_, it)| it.source());
+        let sources = sources.filter_map(|source| self.peers.at(source));
+        let operations = operations.chain(sources.map(|source| source.session));
+        let messages = self.unexpected.messages().map(|message| message.session);
+        let actions = self.actions.iter().filter_map(Action::session);
+        let busy: HashSet<u32> = operations.chain(messages).chain(lanes).chain(actions).collect();
+        let over = self.peers.sessions_over(&self.sessions);
+        let is_free = |&(slot, session): &(u32, &Session)| {
+            !session.connection.expects_peer() && !busy.contains(&slot)
+        };
+        over.filter(is_free).map(|(slot, _)| slot).collect()
+    }
+
+    fn evict(&mut self, slot: u32) {
+        let Some(id) = self.sessions.id_at(slot as usize) else { return };
+        self.end_own_offer(slot);
+        let Some(session) = self.sessions.remove(id) else { return };
+        self.peers.remove_session(slot, &session);
+        self.ready.forget(slot);
+        for list in [&mut self.timed, &mut self.owing_acks] {
+            list.retain(|&other| other != slot);
+        }
+        self.lanes.forget(slot);
+        self.processes.forget(slot);
+    }
+}

@@ -1,0 +1,184 @@
+//! Peers: remote endpoints, and the sessions with their engines.
+//!
+//! [`PeerTable`] is the directory: it finds sessions by engine or listener address, and remote
+//! endpoints by handle. Its parts are the remote endpoints ([`remotes`]), listener addresses
+//! ([`place`]), hellos of peers ([`admission`]), and which sessions are kept ([`eviction`]).
+
+mod admission;
+mod eviction;
+mod place;
+mod remotes;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+pub(crate) use self::admission::Admission;
+use self::admission::PendingHello;
+use self::place::Places;
+pub(crate) use self::remotes::Remote;
+pub(in crate::proto) use self::remotes::SessionRemotes;
+use super::connection::Retry;
+use super::core::Core;
+use super::effects::{Effects, RemoteName};
+use super::failure::PeerFailure;
+use super::operation::Operation;
+use super::regions::Refusal;
+use super::session::{Sequel, Session};
+use super::table::{Id, Table};
+use crate::wire::locators::Locators;
+
+/// Numbers that the endpoints of one engine can have.
+const ENDPOINT_NUMBERS: usize = 1 << 16;
+
+/// The peers of an engine; see the module. The sessions themselves are in [`Core`].
+#[derive(Debug)]
+pub(crate) struct PeerTable {
+    /// The id of this engine.
+    engine: u64,
+    remotes: Table<Remote>,
+    /// Slots of sessions by the ids of their engines.
+    by_engine: HashMap<u64, u32>,
+    /// Sessions by the places that are asked for.
+    places: Places,
+    /// Closed sessions in order of their end; some of them may be reopened.
+    closed: Vec<u32>,
+    /// Accepted hellos of engines without a session: each reserves a slot.
+    reservations: Vec<PendingHello>,
+    /// Number of hellos sent: epochs never repeat, whichever peers are forgotten.
+    hellos: u32,
+    /// Of all connections.
+    retry: Arc<Retry>,
+}
+
+impl PeerTable {
+    /// Creates a table for at most `sessions_max` sessions of this engine.
+    pub(super) fn new(engine: u64, sessions_max: usize, retry: Retry) -> Self {
+        let remotes_max = sessions_max.saturating_mul(ENDPOINT_NUMBERS);
+        Self {
+            engine,
+            remotes: Table::with_own_names(remotes_max, engine),
+            by_engine: HashMap::new(),
+            places: Places::default(),
+            closed: Vec::new(),
+            reservations: Vec::new(),
+            hellos: 0,
+            retry: Arc::new(retry),
+        }
+    }
+
+    /// Returns the slot of the session with an engine.
+    pub(crate) fn session_of(&self, engine: u64) -> Option<u32> {
+        self.by_engine.get(&engine).copied()
+    }
+
+    /// Returns the epoch of the next hello of a control lane.
+    pub(crate) fn next_epoch(&mut self) -> u32 {
+        self.hellos = self.hellos.saturating_add(1);
+        self.hellos
+    }
+
+    /// Creates the session with an engine that has none; engine 0 is an unknown one. `None`: at the
+    /// limit.
+    fn new_session(
+        &mut self,
+        sessions: &mut Table<Session>,
+        engine: u64,
+        locators: Locators,
+    ) -> Option<u32> {
+        if sessions.is_full() {
+            return None;
+        }
+        let mut session = Session::new(engine, locators, Arc::clone(&self.retry));
+        self.release_reservations(&mut session);
+        let slot = sessions.insert(session).ok()?.index() as u32;
+        if engine != 0 {
+            let before = self.by_engine.insert(engine, slot);
+            debug_assert!(before.is_none(), "an engine has one session");
+            self.places.note_session(slot, &locators);
+        }
+        Some(slot)
+    }
+}
+
+impl Core {
+    /// Returns the name of a remote endpoint for errors.
+    pub(crate) fn name_of(&self, remote: u32) -> Option<RemoteName> {
+        let remote = self.peers.at(remote)?;
+        let session = self.sessions.at(remote.session as usize)?;
+        let (engine, locators) = (session.engine, session.locators);
+        Some(RemoteName { engine, locators, endpoint: remote.endpoint })
+    }
+
+    /// Returns the session with an engine, created if there is none. `None`: at the limit.
+    fn session_with(&mut self, engine: u64, locators: Locators) -> Option<u32> {
+        if let Some(slot) = self.peers.session_of(engine) {
+            return Some(slot);
+        }
+        self.evict_some();
+        let slot = self.peers.new_session(&mut self.sessions, engine, locators)?;
+        if engine == self.engine {
+            self.establish_loopback(slot);
+        }
+        Some(slot)
+    }
+
+    /// Returns the remote endpoint of an address, created if it is new; engine 0 is the unknown one
+    /// that listens there. `None`: a limit is reached.
+    pub(crate) fn insert_peer(
+        &mut self,
+        engine: u64,
+        locators: impl Into<Locators>,
+        endpoint: u16,
+    ) -> Option<Id> {
+        let locators = locators.into();
+        let slot = match engine {
+            0 => self.session_at(locators.first())?,
+            engine => {
+                let slot = self.session_with(engine, locators)?;
+                self.claim_place(slot, false);
+                slot
+            }
+        };
+        let session = self.sessions.at_mut(slot as usize)?;
+        let peer = self.peers.insert_remote(slot, session, endpoint)?;
+        if session.failure == Some(PeerFailure::Removed) {
+            session.reset_failure();
+        } else if session.is_leaving && session.sequel == Sequel::None {
+            session.sequel = Sequel::Return;
+        }
+        Some(peer)
+    }
+
+    /// Removes a remote endpoint. Outstanding operations with it fail; a session without remote
+    /// endpoints sends a goodbye.
+    pub(crate) fn remove_peer(&mut self, peer: Id, effects: &mut impl Effects) -> bool {
+        let Some(&removed) = self.peers.get(peer) else { return false };
+        let (index, slot) = (peer.index() as u32, removed.session);
+        let theirs = self.operations.iter().filter(|(_, operation)| operation.remote == index);
+        let theirs: Vec<Id> = theirs.map(|(id, _)| id).collect();
+        theirs.into_iter().for_each(|id| self.renounce(id, Refusal::Endpoint));
+        // Operations that end now still name the peer.
+        let is_its = |operation: &Operation| operation.remote == index;
+        let is_it = |source: &Remote| (source.session, source.endpoint) == (slot, removed.endpoint);
+        self.fail_operations(is_its, is_it, &PeerFailure::Removed, effects);
+        self.operations.unname(index);
+        self.lose_claims_of_remote(index);
+        for endpoint in self.endpoints.numbers() {
+            let mut messages = Vec::new();
+            if let Some(matcher) = self.endpoints.get_mut(endpoint) {
+                matcher.drain_unexpected_from(index, |kept| messages.push(kept.message));
+            }
+            for message in messages {
+                self.abandon(message);
+            }
+        }
+        self.peers.remove_remote(peer, &mut self.sessions);
+        let Some(session) = self.sessions.at(slot as usize) else { return true };
+        self.peers.note_closed(slot, session.engine);
+        if session.remotes.is_empty() {
+            self.leave(slot);
+        }
+        self.end_receives_without_sender(effects);
+        true
+    }
+}

@@ -1,0 +1,142 @@
+//! Remote endpoints, and which of them each session has.
+
+use super::PeerTable;
+use crate::proto::operation::NO_REMOTE;
+use crate::proto::session::Session;
+use crate::proto::table::{Id, Table};
+
+/// A remote endpoint.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Remote {
+    /// Slot of its session.
+    pub(crate) session: u32,
+    /// Its id on the remote engine.
+    pub(crate) endpoint: u16,
+    /// The user inserted it; otherwise it is known as the source of a message.
+    pub(super) is_inserted: bool,
+}
+
+/// The remote endpoints of one session: their indices in the [`PeerTable`], by their ids on the
+/// remote engine.
+#[derive(Debug, Default)]
+pub(in crate::proto) struct SessionRemotes {
+    by_endpoint: Vec<u32>,
+}
+
+impl SessionRemotes {
+    /// Returns the index of an endpoint in the table; [`NO_REMOTE`]: it is unknown.
+    #[inline(always)]
+    pub(in crate::proto) fn index_of(&self, endpoint: u16) -> u32 {
+        self.by_endpoint.get(usize::from(endpoint)).copied().unwrap_or(NO_REMOTE)
+    }
+
+    /// Returns the indices of all of them, by their ids on the remote engine.
+    pub(in crate::proto) fn iter(&self) -> impl Iterator<Item = u32> {
+        self.by_endpoint.iter().copied().filter(|&index| index != NO_REMOTE)
+    }
+
+    /// Returns whether there is none.
+    pub(in crate::proto) fn is_empty(&self) -> bool {
+        self.iter().next().is_none()
+    }
+
+    fn set(&mut self, endpoint: u16, index: u32) {
+        let slot = usize::from(endpoint);
+        if self.by_endpoint.len() <= slot {
+            self.by_endpoint.resize(slot + 1, NO_REMOTE);
+        }
+        self.by_endpoint[slot] = index;
+    }
+}
+
+/// Each remote endpoint is among those of its session, and of no other.
+impl PeerTable {
+    /// Returns a remote endpoint by its handle.
+    #[inline(always)]
+    pub(crate) fn get(&self, peer: Id) -> Option<&Remote> {
+        self.remotes.get(peer)
+    }
+
+    /// Returns a remote endpoint by its index.
+    #[inline]
+    pub(in crate::proto) fn at(&self, index: u32) -> Option<&Remote> {
+        self.remotes.at(index as usize)
+    }
+
+    /// Returns the handle of the remote endpoint at an index.
+    #[inline]
+    pub(in crate::proto) fn id_at(&self, index: u32) -> Option<Id> {
+        self.remotes.id_at(index as usize)
+    }
+
+    /// Returns all remote endpoints with their handles, by index.
+    pub(in crate::proto) fn iter(&self) -> impl Iterator<Item = (Id, &Remote)> {
+        self.remotes.iter()
+    }
+
+    /// Returns the index of a remote endpoint of the session in `slot`, created if it is new.
+    /// `None`: at the limit.
+    #[inline]
+    pub(in crate::proto) fn remote_of(
+        &mut self,
+        slot: u32,
+        session: &mut Session,
+        endpoint: u16,
+    ) -> Option<u32> {
+        match session.remotes.index_of(endpoint) {
+            NO_REMOTE => self.new_remote(slot, session, endpoint),
+            known => Some(known),
+        }
+    }
+
+    #[cold]
+    fn new_remote(&mut self, slot: u32, session: &mut Session, endpoint: u16) -> Option<u32> {
+        let remote = Remote { session: slot, endpoint, is_inserted: false };
+        let index = self.remotes.insert(remote).ok()?.index() as u32;
+        session.remotes.set(endpoint, index);
+        Some(index)
+    }
+
+    /// Returns the handle of a remote endpoint that the user inserts.
+    pub(super) fn insert_remote(
+        &mut self,
+        slot: u32,
+        session: &mut Session,
+        endpoint: u16,
+    ) -> Option<Id> {
+        let index = self.remote_of(slot, session, endpoint)?;
+        self.remotes.at_mut(index as usize)?.is_inserted = true;
+        self.id_at(index)
+    }
+
+    /// Removes a remote endpoint.
+    pub(super) fn remove_remote(&mut self, peer: Id, sessions: &mut Table<Session>) {
+        let Some(remote) = self.remotes.remove(peer) else { return };
+        let session = sessions.at_mut(remote.session as usize);
+        debug_assert!(session.is_some(), "the session of a remote endpoint stays");
+        if let Some(session) = session {
+            session.remotes.set(remote.endpoint, NO_REMOTE);
+        }
+    }
+
+    /// Moves a remote endpoint to the session in `slot`.
+    pub(super) fn move_remote(&mut self, peer: Id, sessions: &mut Table<Session>, slot: u32) {
+        let Some(remote) = self.remotes.get_mut(peer) else { return };
+        let from = std::mem::replace(&mut remote.session, slot);
+        for (session, index) in [(from, NO_REMOTE), (slot, peer.index() as u32)] {
+            if let Some(session) = sessions.at_mut(session as usize) {
+                session.remotes.set(remote.endpoint, index);
+            }
+        }
+    }
+
+    /// Returns whether remote endpoints were known, and the sessions of all that are left have
+    /// failed: no message can come.
+    pub(in crate::proto) fn are_all_lost(&self, sessions: &Table<Session>) -> bool {
+        let is_live = |session: &Session| session.failure.is_none();
+        self.remotes.slots() > 0
+            && !self
+                .iter()
+                .any(|(_, remote)| sessions.at(remote.session as usize).is_some_and(is_live))
+    }
+}
