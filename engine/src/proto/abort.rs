@@ -39,10 +39,10 @@ impl Core {
     /// RR-RDV-5.
     pub(crate) fn abort_accesses(&mut self, region: Id, effects: &mut impl Effects) {
         let is_of_region = |operation: &Operation| match operation.role {
-            Role::Target(Some(key)) => self.regions.region_named(key) == Some(region),
+            Role::Target(Some(key)) => self.shared.regions.region_named(key) == Some(region),
             _ => false,
         };
-        let hit = self.operations.iter().filter(|(_, operation)| is_of_region(operation));
+        let hit = self.shared.operations.iter().filter(|(_, operation)| is_of_region(operation));
         let hit: Vec<Id> = hit.map(|(id, _)| id).collect();
         for id in hit {
             self.abort_as(id, Refusal::Key, effects);

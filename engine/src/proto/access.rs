@@ -26,17 +26,17 @@ impl Core {
     /// Returns the id of this engine.
     #[inline]
     pub(crate) fn engine(&self) -> u64 {
-        self.engine
+        self.shared.engine
     }
 
     #[inline]
     pub(crate) fn config(&self) -> &Config {
-        &self.config
+        &self.shared.config
     }
 
     #[inline]
     pub(crate) fn counters(&self) -> CoreCounters {
-        self.counters
+        self.shared.counters
     }
 
     /// Returns the session in a slot.
@@ -54,89 +54,89 @@ impl Core {
     /// Returns the directory of peers.
     #[inline]
     pub(crate) fn peers(&self) -> &PeerTable {
-        &self.peers
+        &self.shared.peers
     }
 
     /// Returns the same, mutable.
     pub(crate) fn peers_mut(&mut self) -> &mut PeerTable {
-        &mut self.peers
+        &mut self.shared.peers
     }
 
     /// Returns the endpoints of this engine.
     #[inline]
     pub(crate) fn endpoints(&self) -> &Endpoints {
-        &self.endpoints
+        &self.shared.endpoints
     }
 
     /// Returns all outstanding operations.
     #[inline]
     pub(crate) fn operations(&self) -> &Operations {
-        &self.operations
+        &self.shared.operations
     }
 
     /// Returns the session of an operation; of a receive, that of its source.
     #[cfg(test)]
     pub(crate) fn session_of_operation(&self, id: Id) -> u32 {
-        let session = self.operations.get(id).map(|operation| operation.session);
+        let session = self.shared.operations.get(id).map(|operation| operation.session);
         session.or_else(|| Some(self.source_of(id)?.session)).unwrap_or(NO_SESSION)
     }
 
     /// Returns the registered memory that peers may access.
     pub(crate) fn regions(&self) -> &super::regions::Regions {
-        &self.regions
+        &self.shared.regions
     }
 
     /// Returns the same, mutable.
     pub(crate) fn regions_mut(&mut self) -> &mut super::regions::Regions {
-        &mut self.regions
+        &mut self.shared.regions
     }
 
     /// Returns all bulk lanes.
     #[inline]
     pub(crate) fn lanes(&self) -> &BulkLanes {
-        &self.lanes
+        &self.shared.lanes
     }
 
     /// Returns the store of unexpected messages.
     #[inline]
     pub(crate) fn unexpected(&self) -> &Unexpected {
-        &self.unexpected
+        &self.shared.unexpected
     }
 
     /// Returns the segments of all sessions.
     #[inline]
     pub(crate) fn pool(&self) -> &SegmentPool {
-        &self.pool
+        &self.shared.pool
     }
 
     /// Returns the rendezvous state of all sessions.
     #[inline]
     pub(crate) fn rendezvous(&self) -> &Rendezvous {
-        &self.rendezvous
+        &self.shared.rendezvous
     }
 
     /// Counts a send with a hint.
     #[inline]
     pub(crate) fn note_hinted_send(&mut self, hint: Hint) {
-        self.rendezvous.note_hinted_send(hint);
+        self.shared.rendezvous.note_hinted_send(hint);
     }
 
     /// Returns the sessions with work.
     #[inline]
     pub(crate) fn ready(&self) -> &Ready {
-        &self.ready
+        &self.shared.ready
     }
 
     /// Returns the same, for the loop to take sessions from it.
     #[inline]
     pub(crate) fn ready_mut(&mut self) -> &mut Ready {
-        &mut self.ready
+        &mut self.shared.ready
     }
 
     /// Returns the number of sessions with something to send.
     #[inline]
     pub(crate) fn dirty(&self) -> usize {
-        self.ready.len(Work::Flush)
+        self.shared.ready.len(Work::Flush)
     }
 
     /// Returns the connection of the session in a slot, for the loop to perform its handshake.
@@ -152,7 +152,7 @@ impl Core {
 
     /// Sets the limit on bulk bytes outstanding in datagrams, of all peers.
     pub(crate) fn set_datagram_window(&mut self, bytes: u64) {
-        self.config.datagram_window_bytes = bytes;
+        self.shared.config.datagram_window_bytes = bytes;
     }
 }
 
@@ -162,7 +162,7 @@ impl Core {
     /// Queues an action for the loop, as if the protocol had requested it.
     #[cfg_attr(not(test), allow(dead_code, reason = "a test asks for it"))]
     pub(crate) fn act_next(&mut self, action: super::core::Action) {
-        self.actions.push_back(action);
+        self.shared.actions.push_back(action);
     }
 
     /// Returns the session in a slot, for tests that corrupt it.

@@ -41,13 +41,13 @@ impl Core {
         let Some(arrival) = self.peek(request)? else { return Ok(None) };
         let (selector, _) = self.selector(request)?;
         let endpoint = request.endpoint;
-        let matcher = self.endpoints.get_mut(endpoint);
+        let matcher = self.shared.endpoints.get_mut(endpoint);
         let Some(kept) = matcher.and_then(|matcher| matcher.take_unexpected(&selector)) else {
             return Ok(None);
         };
         let Kept { message, envelope } = kept;
         let claim = Claim { endpoint, envelope, what: Claimed::Here(message) };
-        let claim = self.claims.insert(claim).expect("the table is unbounded");
+        let claim = self.shared.claims.insert(claim).expect("the table is unbounded");
         Ok(Some((claim, arrival)))
     }
 
@@ -59,19 +59,19 @@ impl Core {
         capacity: u64,
     ) -> Option<Result<Id, SendRefusal>> {
         let &Claim { endpoint, envelope: MatchEnvelope { context, tag, .. }, .. } =
-            self.claims.get(claim)?;
+            self.shared.claims.get(claim)?;
         let selector = Selector { source: None, context, tag, ignore: 0 };
-        let made = self.operations.insert_receive(endpoint, &selector, capacity);
+        let made = self.shared.operations.insert_receive(endpoint, &selector, capacity);
         Some(made.ok_or(SendRefusal::OPERATIONS))
     }
 
     /// Receives a claimed message, which ends the claim.
     pub(crate) fn start_claimed(&mut self, id: Id, claim: Id, effects: &mut impl Effects) {
-        let Some(Claim { envelope, what, .. }) = self.claims.remove(claim) else { return };
+        let Some(Claim { envelope, what, .. }) = self.shared.claims.remove(claim) else { return };
         match what {
             Claimed::Here(message) => self.deliver(id, &Kept { message, envelope }, effects),
             Claimed::Lost(failure, name) => {
-                self.operations.remove_receive(id);
+                self.shared.operations.remove_receive(id);
                 effects.complete(id, Ended::Failed(failure, name));
             }
         }
@@ -80,9 +80,9 @@ impl Core {
     /// Drops a claimed message; its send completes as if it had been received. Returns `false` if
     /// there is no such claim.
     pub(crate) fn discard_claimed(&mut self, claim: Id) -> bool {
-        let Some(claim) = self.claims.remove(claim) else { return false };
+        let Some(claim) = self.shared.claims.remove(claim) else { return false };
         let Claimed::Here(message) = claim.what else { return true };
-        let Some(message) = self.unexpected.take(message) else { return true };
+        let Some(message) = self.shared.unexpected.take(message) else { return true };
         self.return_credit_of(&message);
         let session = message.session;
         let report = match message.kind {
@@ -95,22 +95,22 @@ impl Core {
         if report != 0 {
             self.push_control(session, ControlFrame::matched(report));
         }
-        self.unexpected.recycle(message);
+        self.shared.unexpected.recycle(message);
         true
     }
 
     /// Marks claimed messages that `is_hit` selects as lost.
     fn lose_claims(&mut self, failure: &PeerFailure, is_hit: impl Fn(u32, &Message) -> bool) {
-        for slot in 0..self.claims.slots() {
-            let Some(id) = self.claims.id_at(slot) else { continue };
-            let Some(claim) = self.claims.get(id) else { continue };
+        for slot in 0..self.shared.claims.slots() {
+            let Some(id) = self.shared.claims.id_at(slot) else { continue };
+            let Some(claim) = self.shared.claims.get(id) else { continue };
             let Claimed::Here(message) = claim.what else { continue };
-            let (source, kept) = (claim.envelope.source, self.unexpected.at(message));
+            let (source, kept) = (claim.envelope.source, self.shared.unexpected.at(message));
             if !kept.is_some_and(|kept| is_hit(source, kept)) {
                 continue;
             }
             let name = self.name_of(source);
-            if let Some(claim) = self.claims.get_mut(id) {
+            if let Some(claim) = self.shared.claims.get_mut(id) {
                 claim.what = Claimed::Lost(failure.clone(), name);
             }
             self.abandon(message);
@@ -131,12 +131,13 @@ impl Core {
 
     /// Drops the claimed messages of a closed endpoint.
     pub(super) fn drop_claims_of(&mut self, endpoint: u16) {
-        for slot in 0..self.claims.slots() {
-            let Some(id) = self.claims.id_at(slot) else { continue };
-            if self.claims.get(id).is_none_or(|claim| claim.endpoint != endpoint) {
+        for slot in 0..self.shared.claims.slots() {
+            let Some(id) = self.shared.claims.id_at(slot) else { continue };
+            if self.shared.claims.get(id).is_none_or(|claim| claim.endpoint != endpoint) {
                 continue;
             }
-            if let Some(Claim { what: Claimed::Here(message), .. }) = self.claims.remove(id) {
+            if let Some(Claim { what: Claimed::Here(message), .. }) = self.shared.claims.remove(id)
+            {
                 self.abandon(message);
             }
         }

@@ -39,9 +39,9 @@ impl Session {
 
     /// Starts what both sides have authenticated.
     fn begin(&mut self, mut cx: Cx<'_>, ours: Limits, theirs: Limits, keys: SessionKeys) {
-        self.establish(ours, theirs, Some(keys), cx.config.advised_from());
+        self.establish(ours, theirs, Some(keys), cx.shared.config.advised_from());
         self.begin_segments(&mut cx, false);
-        cx.offers.reserve(ours);
+        cx.shared.offers.reserve(ours);
         self.note_windows(&mut cx);
         cx.add_work(Work::Stage);
         cx.act(Action::Established { session: cx.slot });
@@ -80,9 +80,9 @@ impl Core {
             // All deadlines of a connection follow from a first attempt.
             if !known.is_timed {
                 known.is_timed = true;
-                self.timed.push(session);
+                self.shared.timed.push(session);
             }
-            self.actions.push_back(Action::Connect { session });
+            self.shared.actions.push_back(Action::Connect { session });
         }
     }
 
@@ -113,7 +113,7 @@ impl Core {
     pub(crate) fn apply(&mut self, session: u32, step: Step, effects: &mut impl Effects) {
         match step {
             Step::Nothing => {}
-            Step::Connect => self.actions.push_back(Action::Connect { session }),
+            Step::Connect => self.shared.actions.push_back(Action::Connect { session }),
             Step::Fail(failure) => self.fail_session(session, failure, effects),
         }
     }
@@ -121,13 +121,13 @@ impl Core {
     /// Returns the earliest deadline of all connections. Costs nothing for those that are up or
     /// down.
     pub(crate) fn next_deadline_ns(&self) -> Option<u64> {
-        let timed = self.timed.iter().filter_map(|&slot| self.sessions.at(slot as usize));
+        let timed = self.shared.timed.iter().filter_map(|&slot| self.sessions.at(slot as usize));
         timed.filter_map(|session| session.connection.deadline_ns()).min()
     }
 
     /// Handles expired deadlines. Queues actions to close the attempts that timed out.
     pub(crate) fn handle_timeouts(&mut self, now_ns: u64, effects: &mut impl Effects) {
-        let mut timed = std::mem::take(&mut self.timed);
+        let mut timed = std::mem::take(&mut self.shared.timed);
         timed.retain(|&slot| {
             if let Some(step) = self.with(slot, |it, cx| it.handle_timeout(cx, now_ns)) {
                 self.apply(slot, step, effects);
@@ -136,7 +136,7 @@ impl Core {
             session.is_timed = session.connection.deadline_ns().is_some();
             session.is_timed
         });
-        timed.append(&mut self.timed);
-        self.timed = timed;
+        timed.append(&mut self.shared.timed);
+        self.shared.timed = timed;
     }
 }

@@ -1,62 +1,121 @@
-//! What the methods of a session use besides the session.
+//! State that the sessions of an engine share, and what the methods of a session use of it.
 
 use std::collections::VecDeque;
 
+use super::claims::Claim;
 use super::config::Config;
-use super::core::{Action, Core, CoreCounters};
+use super::core::{Action, Core, CoreCounters, ENVELOPES_MIN};
+use super::endpoints::Endpoints;
 use super::lanes::BulkLanes;
 use super::offers::Offers;
 use super::operations::Operations;
+use super::peers::PeerTable;
+use super::process_status::Processes;
 use super::rails::RailInfo;
+use super::rails::segments::SegmentLimits;
 use super::rails::shares::Shares;
 use super::ready::{Ready, Work};
+use super::regions::Regions;
 use super::rendezvous::Rendezvous;
 use super::segments::segment::SegmentPool;
 use super::session::Session;
+use super::table::Table;
+use super::unexpected::Unexpected;
 
-/// State of the engine that methods of a session use: all sessions share it.
+/// State that the sessions of an engine share.
+pub(super) struct SharedState {
+    /// The random, non-zero id of the engine.
+    pub(super) engine: u64,
+    pub(super) config: Config,
+    pub(super) peers: PeerTable,
+    pub(super) endpoints: Endpoints,
+    pub(super) operations: Operations,
+    pub(super) unexpected: Unexpected,
+    /// Messages removed from matching by handle.
+    pub(super) claims: Table<Claim>,
+    /// The segments of all sessions.
+    pub(super) pool: SegmentPool,
+    pub(super) lanes: BulkLanes,
+    /// Messages that are pulled.
+    pub(super) rendezvous: Rendezvous,
+    /// Rails of this engine, if there are several.
+    pub(super) rails: Vec<RailInfo>,
+    /// Memory of this engine that peers may access.
+    pub(super) regions: Regions,
+    pub(super) shares: Shares,
+    pub(super) segment_limits: SegmentLimits,
+    pub(super) processes: Processes,
+    pub(super) actions: VecDeque<Action>,
+    /// Sessions with work.
+    pub(super) ready: Ready,
+    /// Sessions that owe an acknowledgement of what a stream or a ring carried, each once.
+    pub(super) owing_acks: Vec<u32>,
+    /// Sessions whose connection may have a deadline.
+    pub(super) timed: Vec<u32>,
+    pub(super) counters: CoreCounters,
+    pub(super) offers: Offers,
+}
+
+impl SharedState {
+    /// Creates the state of the engine `engine`.
+    pub(super) fn new(engine: u64, config: Config) -> Self {
+        let unexpected_max = usize::try_from(config.unexpected_messages).unwrap_or(usize::MAX);
+        // A session always gets its minimum, beyond the total limit.
+        let unexpected_max =
+            unexpected_max.saturating_add(config.sessions_max * ENVELOPES_MIN as usize);
+        Self {
+            engine,
+            peers: PeerTable::new(engine, config.sessions_max, config.retry),
+            endpoints: Endpoints::default(),
+            operations: Operations::new(config.operations_max),
+            unexpected: Unexpected::new(unexpected_max),
+            claims: Table::new(usize::MAX),
+            pool: SegmentPool::of(&config),
+            lanes: BulkLanes::new(config.bulk_lanes_max),
+            rendezvous: Rendezvous::default(),
+            rails: Vec::new(),
+            regions: Regions::new(config.regions, config.hash_seed),
+            shares: Shares::default(),
+            segment_limits: SegmentLimits::default(),
+            processes: Processes::default(),
+            actions: VecDeque::new(),
+            ready: Ready::default(),
+            owing_acks: Vec::new(),
+            timed: Vec::new(),
+            counters: CoreCounters::default(),
+            offers: Offers::default(),
+            config,
+        }
+    }
+}
+
+/// What the methods of a session use besides the session.
 pub(crate) struct Cx<'a> {
     /// The slot of the session.
     pub(super) slot: u32,
-    pub(super) pool: &'a mut SegmentPool,
-    pub(super) operations: &'a mut Operations,
-    pub(super) lanes: &'a mut BulkLanes,
-    pub(super) rendezvous: &'a mut Rendezvous,
-    pub(super) shares: &'a mut Shares,
-    pub(super) offers: &'a mut Offers,
-    /// Rails of this engine, if there are several.
-    pub(super) rails: &'a [RailInfo],
-    ready: &'a mut Ready,
-    actions: &'a mut VecDeque<Action>,
-    pub(super) counters: &'a mut CoreCounters,
-    pub(super) config: &'a Config,
+    pub(super) shared: &'a mut SharedState,
 }
 
 impl Cx<'_> {
     /// Adds the session to those with work.
     #[inline]
     pub(super) fn add_work(&mut self, work: Work) {
-        self.ready.add(self.slot, work);
+        self.shared.ready.add(self.slot, work);
     }
 
     /// Adds the session to those with work, to be served after all others.
     pub(super) fn add_work_last(&mut self, work: Work) {
-        self.ready.add_last(self.slot, work);
-    }
-
-    /// Gives the next session with work of one kind work of another kind instead.
-    pub(super) fn exchange_next_work(&mut self, from: Work, to: Work) {
-        self.ready.exchange_next(from, to);
+        self.shared.ready.add_last(self.slot, work);
     }
 
     /// Removes the session from those with such work.
     pub(super) fn remove_work(&mut self, work: Work) {
-        self.ready.remove(self.slot, work);
+        self.shared.ready.remove(self.slot, work);
     }
 
     /// Asks the loop for an action.
     pub(super) fn act(&mut self, action: Action) {
-        self.actions.push_back(action);
+        self.shared.actions.push_back(action);
     }
 }
 
@@ -64,24 +123,8 @@ impl Core {
     /// Returns the session in a slot, and what its methods use. `None`: the slot is vacant.
     #[inline(always)]
     pub(crate) fn enter(&mut self, slot: u32) -> Option<(&mut Session, Cx<'_>)> {
-        let Self { sessions, pool, operations, lanes, rendezvous, shares, .. } = self;
-        let Self { offers, rails, ready, actions, counters, config, .. } = self;
-        let session = sessions.at_mut(slot as usize)?;
-        let state = Cx {
-            slot,
-            pool,
-            operations,
-            lanes,
-            rendezvous,
-            shares,
-            offers,
-            rails,
-            ready,
-            actions,
-            counters,
-            config,
-        };
-        Some((session, state))
+        let Self { sessions, shared } = self;
+        Some((sessions.at_mut(slot as usize)?, Cx { slot, shared }))
     }
 
     /// Calls `call` with the session in a slot, and what its methods use. `None`: the slot is

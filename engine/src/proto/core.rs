@@ -16,25 +16,18 @@
 //! `now_ns` never decreases. Deadlines are not handled on their own: [`Core::next_deadline_ns`]
 //! returns the next one.
 
-use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 
-use super::claims::Claim;
 pub(crate) use super::config::Config;
+use super::context::SharedState;
 use super::effects::{Effects, RemoteName};
-use super::endpoints::Endpoints;
 use super::failure::PeerFailure;
-use super::lanes::BulkLanes;
-use super::operations::Operations;
-use super::peers::PeerTable;
 use super::rails::health::Transition;
-use super::ready::{Ready, Work};
-use super::rendezvous::Rendezvous;
+use super::ready::Work;
 use super::segments::Transport;
-use super::segments::segment::SegmentPool;
 use super::session::{ControlFrame, Session};
 use super::table::{Id, Table};
-use super::unexpected::{Message, Unexpected};
+use super::unexpected::Message;
 use crate::wire::FrameError;
 
 /// Bit of a 64-bit context that separates untagged messages from tagged ones.
@@ -131,76 +124,22 @@ pub(crate) struct CoreCounters {
 
 /// Protocol state of an engine; see the module.
 pub(crate) struct Core {
-    pub(super) config: Config,
-    pub(super) engine: u64,
     pub(super) sessions: Table<Session>,
-    pub(super) peers: PeerTable,
-    pub(super) endpoints: Endpoints,
-    pub(super) operations: Operations,
-    pub(super) unexpected: Unexpected,
-    /// Messages removed from matching by handle.
-    pub(super) claims: Table<Claim>,
-    /// The segments of all sessions.
-    pub(super) pool: SegmentPool,
-    pub(super) lanes: BulkLanes,
-    /// Messages that are pulled.
-    pub(super) rendezvous: Rendezvous,
-    /// Rails of this engine, if there are several.
-    pub(super) rails: Vec<super::rails::RailInfo>,
-    /// Memory of this engine that peers may access.
-    pub(super) regions: super::regions::Regions,
-    pub(super) shares: super::rails::shares::Shares,
-    pub(super) segment_limits: super::rails::segments::SegmentLimits,
-    pub(super) processes: super::process_status::Processes,
-    pub(super) actions: VecDeque<Action>,
-    /// Sessions with work.
-    pub(super) ready: Ready,
-    /// Sessions that owe an acknowledgement of what a stream or a ring carried, each once.
-    pub(super) owing_acks: Vec<u32>,
-    /// Sessions whose connection may have a deadline.
-    pub(super) timed: Vec<u32>,
-    pub(super) counters: CoreCounters,
-    pub(super) offers: super::offers::Offers,
+    pub(super) shared: SharedState,
 }
 
 impl Core {
     /// Creates an engine with the random, non-zero id `engine`.
     pub(crate) fn new(engine: u64, config: Config) -> Self {
-        let unexpected_max = usize::try_from(config.unexpected_messages).unwrap_or(usize::MAX);
-        // A session always gets its minimum, beyond the total limit.
-        let unexpected_max =
-            unexpected_max.saturating_add(config.sessions_max * ENVELOPES_MIN as usize);
-        Self {
-            engine,
-            sessions: Table::new(config.sessions_max),
-            peers: PeerTable::new(engine, config.sessions_max, config.retry),
-            endpoints: Endpoints::default(),
-            operations: Operations::new(config.operations_max),
-            unexpected: Unexpected::new(unexpected_max),
-            claims: Table::new(usize::MAX),
-            pool: SegmentPool::of(&config),
-            lanes: BulkLanes::new(config.bulk_lanes_max),
-            rendezvous: Rendezvous::default(),
-            rails: Vec::new(),
-            regions: super::regions::Regions::new(config.regions, config.hash_seed),
-            shares: super::rails::shares::Shares::default(),
-            segment_limits: super::rails::segments::SegmentLimits::default(),
-            processes: super::process_status::Processes::default(),
-            actions: VecDeque::new(),
-            ready: Ready::default(),
-            owing_acks: Vec::new(),
-            timed: Vec::new(),
-            counters: CoreCounters::default(),
-            offers: super::offers::Offers::default(),
-            config,
-        }
+        let sessions = Table::new(config.sessions_max);
+        Self { sessions, shared: SharedState::new(engine, config) }
     }
 
     /// Returns the envelopes and bytes of the windows of sessions, and of unexpected messages of
     /// closed ones.
     #[cfg(any(test, feature = "sim"))]
     pub(crate) fn reserved(&self) -> (u64, u64) {
-        self.offers.reserved()
+        self.shared.offers.reserved()
     }
 
     // ---- Incoming bytes ----
@@ -216,7 +155,7 @@ impl Core {
         effects: &mut impl Effects,
     ) -> Result<usize, FrameError> {
         let mut used = 0;
-        while let Some(session) = self.sessions.at_mut(slot as usize) {
+        while let Some(session) = self.session(slot) {
             let whole = if session.has_checksums {
                 Session::split_checked(&bytes[used..])?
             } else {
@@ -226,8 +165,8 @@ impl Core {
             if !session.is_connected() {
                 break;
             }
-            self.note_segment_from(Transport::Stream, slot, (header, length), now_ns);
-            self.handle_segment(slot, header, body, now_ns, effects)?;
+            let transport = Some(Transport::Stream);
+            self.handle_segment(slot, (header, body), transport, now_ns, effects)?;
             used += length;
         }
         Ok(used)
@@ -238,32 +177,32 @@ impl Core {
     /// Marks a session as having something to send.
     #[inline]
     pub(crate) fn mark_dirty(&mut self, session: u32) {
-        self.ready.add(session, Work::Flush);
+        self.shared.ready.add(session, Work::Flush);
     }
 
     /// Returns whether no other session than this one has something to send.
     pub(crate) fn is_dirty_alone(&self, session: u32) -> bool {
-        self.ready.is_only(session, Work::Flush)
+        self.shared.ready.is_only(session, Work::Flush)
     }
 
     /// Returns whether [`Self::poll_waiting`] and the following steps of a turn have no work.
     #[inline]
     pub(crate) fn is_idle(&self) -> bool {
-        self.is_at_rest() && !self.lanes.may_serve_starved()
+        self.is_at_rest() && !self.shared.lanes.may_serve_starved()
     }
 
     /// Returns whether a session's waiting sends may continue.
     pub(crate) fn has_unblocked(&self) -> bool {
-        self.ready.len(Work::Stage) > 0
+        self.shared.ready.len(Work::Stage) > 0
     }
 
     /// Returns whether the loop has no work from the protocol.
     #[inline]
     pub(crate) fn is_at_rest(&self) -> bool {
-        self.ready.is_empty()
-            && self.actions.is_empty()
-            && !self.lanes.has_runnable()
-            && !self.rendezvous.has_readable()
+        self.shared.ready.is_empty()
+            && self.shared.actions.is_empty()
+            && !self.shared.lanes.has_runnable()
+            && !self.shared.rendezvous.has_readable()
     }
 
     /// Sends a control frame on a session, if it is connected.
@@ -284,12 +223,12 @@ impl Core {
         if session.is_some_and(is_same) {
             self.with(message.session, |it, mut cx| it.return_credit(&mut cx, payload_bytes));
             let session = self.sessions.at(message.session as usize);
-            if session.is_some_and(|session| session.has_grown(&self.config)) {
+            if session.is_some_and(|session| session.has_grown(&self.shared.config)) {
                 self.shrink_windows(message.session);
             }
         } else {
             // Its session is closed, but its memory was counted until now.
-            self.offers.release(1, payload_bytes as u64);
+            self.shared.offers.release(1, payload_bytes as u64);
             self.extend_others();
         }
     }
@@ -297,25 +236,25 @@ impl Core {
     /// Removes and returns the next session to flush.
     #[inline]
     pub(crate) fn poll_dirty(&mut self) -> Option<u32> {
-        self.ready.take(Work::Flush)
+        self.shared.ready.take(Work::Flush)
     }
 
     /// Removes a session that was staged last and is flushed at once from the next turn's list.
     #[inline]
     pub(crate) fn clean(&mut self, session: u32) {
-        self.ready.take_if_latest(session, Work::Flush);
+        self.shared.ready.take_if_latest(session, Work::Flush);
     }
 
     /// Removes and returns the next lane that may have a chunk for the driver
     /// ([`Self::next_receive`], [`Self::next_send`]).
     #[inline]
     pub(crate) fn poll_runnable(&mut self) -> Option<Id> {
-        self.lanes.poll_runnable()
+        self.shared.lanes.poll_runnable()
     }
 
     /// Returns the next action of the loop.
     #[inline]
     pub(crate) fn poll_action(&mut self) -> Option<Action> {
-        self.actions.pop_front()
+        self.shared.actions.pop_front()
     }
 }

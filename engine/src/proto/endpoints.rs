@@ -114,27 +114,28 @@ impl Endpoints {
 impl Core {
     /// Opens an endpoint and returns its number; `None` at the limit.
     pub(crate) fn open_endpoint(&mut self) -> Option<u16> {
-        self.endpoints.open(self.config.hash_seed)
+        self.shared.endpoints.open(self.shared.config.hash_seed)
     }
 
     /// Opens an endpoint under a reused number, as happens after 65536 of them.
     #[cfg(any(test, feature = "sim"))]
     pub(crate) fn reopen_endpoint(&mut self, number: u16) -> bool {
-        self.endpoints.open_at(number, self.config.hash_seed)
+        self.shared.endpoints.open_at(number, self.shared.config.hash_seed)
     }
 
     /// Closes an endpoint: its receives end as cancelled, those that pull as soon as the kernel has
     /// released their memory; its unexpected messages are dropped. Its sends continue until
     /// [`Self::cancel_closed`].
     pub(crate) fn close_endpoint(&mut self, endpoint: u16, effects: &mut impl Effects) {
-        for id in self.operations.slots.posted_at(endpoint) {
+        for id in self.shared.operations.slots.posted_at(endpoint) {
             self.fail_operation(id, &Cause::Closed, effects);
         }
         debug_assert!(
-            self.operations.slots.posted_at(endpoint).is_empty() || planted!(KeepReceivesOfDead),
+            self.shared.operations.slots.posted_at(endpoint).is_empty()
+                || planted!(KeepReceivesOfDead),
             "receives end with their endpoint"
         );
-        let Some(mut matcher) = self.endpoints.close(endpoint) else { return };
+        let Some(mut matcher) = self.shared.endpoints.close(endpoint) else { return };
         let mut messages = Vec::new();
         matcher.drain_all_unexpected(|kept| messages.push(kept.message));
         for message in messages {
@@ -154,7 +155,7 @@ impl Core {
 
     /// Returns the operations of closed endpoints.
     pub(crate) fn closed_operations(&self) -> impl Iterator<Item = (Id, &Operation)> {
-        self.operations.iter().filter(|(_, it)| !self.endpoints.is_open(it.endpoint))
+        self.shared.operations.iter().filter(|(_, it)| !self.shared.endpoints.is_open(it.endpoint))
     }
 
     /// Returns whether a send of a closed endpoint is unsent or unacknowledged. A send to a receive
@@ -209,21 +210,21 @@ impl Core {
     /// Closes lanes on which an operation has bytes outstanding: a suspended peer would make the
     /// kernel hold its memory indefinitely.
     pub(super) fn release_lanes_of(&mut self, id: Id) {
-        let Some(operation) = self.operations.get(id) else { return };
+        let Some(operation) = self.shared.operations.get(id) else { return };
         let slot = operation.session;
         let is_sent = matches!(&operation.state, OperationState::Serving(it) if it.unreleased > 0);
-        for (lane, bulk) in self.lanes.iter().filter(|(_, bulk)| bulk.session == slot) {
+        for (lane, bulk) in self.shared.lanes.iter().filter(|(_, bulk)| bulk.session == slot) {
             let is_received = bulk.incoming.iter().any(|range| range.operation == id);
             // A chunk that has left its lane's queue may still be in the kernel.
             if is_sent || is_received {
-                self.actions.push_back(Action::AbandonLane { lane, is_reported: false });
+                self.shared.actions.push_back(Action::AbandonLane { lane, is_reported: false });
             }
         }
     }
 
     /// Drops an unexpected message and notifies a sender that still waits.
     pub(super) fn abandon(&mut self, message: u32) {
-        let Some(message) = self.unexpected.take(message) else { return };
+        let Some(message) = self.shared.unexpected.take(message) else { return };
         self.return_credit_of(&message);
         let operation = match message.kind {
             Kind::Eager { report, .. } => report,
@@ -233,7 +234,7 @@ impl Core {
             let status = crate::wire::done::STATUS_ABANDONED;
             self.push_control(message.session, ControlFrame::done(operation, status, 0));
         }
-        self.unexpected.recycle(message);
+        self.shared.unexpected.recycle(message);
     }
 }
 

@@ -38,11 +38,11 @@ pub(super) fn target_of(operation: &Operation) -> Target {
 impl Session {
     /// Adds a fence for its queued send `id`.
     pub(super) fn fence(&mut self, cx: &Cx<'_>, id: Id) {
-        let Some(target) = cx.operations.get(id).map(target_of) else { return };
+        let Some(target) = cx.shared.operations.get(id).map(target_of) else { return };
         let is_earlier = |other: Id, it: &Operation| {
             other != id && it.is_send() && it.session == cx.slot && target_of(it) == target
         };
-        let earlier = cx.operations.iter().filter(|(other, it)| is_earlier(*other, it));
+        let earlier = cx.shared.operations.iter().filter(|(other, it)| is_earlier(*other, it));
         let earlier = earlier.map(|(other, _)| other).collect();
         self.fences.push_back(Fence { send: id, earlier, mark: None });
     }
@@ -60,7 +60,7 @@ impl Session {
     pub(super) fn first_unfenced(&mut self, cx: &mut Cx<'_>) -> Option<Id> {
         let mut fences = std::mem::take(&mut self.fences);
         fences.retain_mut(|fence| !self.is_fence_open(cx, fence));
-        let first = first_free(&self.waiting, cx.operations, &fences);
+        let first = first_free(&self.waiting, &cx.shared.operations, &fences);
         fences.shrink();
         self.fences = fences;
         let at = first?;
@@ -72,10 +72,10 @@ impl Session {
     /// Returns whether a fence has nothing left to wait for, or its send has ended.
     fn is_fence_open(&mut self, cx: &mut Cx<'_>, fence: &mut Fence) -> bool {
         let waits = |it: &Operation| matches!(it.state, OperationState::Queued { .. });
-        if !cx.operations.get(fence.send).is_some_and(waits) {
+        if !cx.shared.operations.get(fence.send).is_some_and(waits) {
             return true;
         }
-        fence.earlier.retain(|&earlier| cx.operations.get(earlier).is_some());
+        fence.earlier.retain(|&earlier| cx.shared.operations.get(earlier).is_some());
         if !fence.earlier.is_empty() {
             return false;
         }
@@ -84,14 +84,14 @@ impl Session {
             Some(mark) => mark,
             None => {
                 let end = segments.next_frame();
-                segments.request_early_ack(cx.pool, fence.send);
+                segments.request_early_ack(&mut cx.shared.pool, fence.send);
                 if segments.has_update_due() {
                     cx.add_work(Work::Flush);
                 }
                 *fence.mark.insert((self.epoch, end))
             }
         };
-        epoch != self.epoch || segments.has_acked_before(cx.pool, end)
+        epoch != self.epoch || segments.has_acked_before(&cx.shared.pool, end)
     }
 }
 

@@ -18,7 +18,7 @@ impl Core {
     /// Returns whether a session is the engine's own.
     #[inline]
     pub(crate) fn is_loopback(&self, session: u32) -> bool {
-        self.sessions.at(session as usize).is_some_and(|known| known.engine == self.engine)
+        self.sessions.at(session as usize).is_some_and(|known| known.engine == self.shared.engine)
     }
 
     /// Makes a new session with this engine's id usable.
@@ -28,7 +28,7 @@ impl Core {
         // pull by, and the windows of others may have taken all credit.
         let limits = Limits {
             envelope_limit: offer.envelope_limit.max(ENVELOPES_MIN),
-            byte_limit: offer.byte_limit.max(self.config.eager_limit),
+            byte_limit: offer.byte_limit.max(self.shared.config.eager_limit),
             // Nothing leaves this process's memory.
             checksum: false,
             bulk_in_datagrams: false,
@@ -38,7 +38,7 @@ impl Core {
         session.connection.loop_back();
         session.establish(limits, limits, None, None);
         self.with(slot, |it, mut cx| it.begin_segments(&mut cx, true));
-        self.offers.reserve(limits);
+        self.shared.offers.reserve(limits);
     }
 
     /// Passes the staged segments of the loopback session to its receiving side. Returns `true` if
@@ -64,7 +64,7 @@ impl Core {
                 let segment = self.with(slot, |it, mut cx| it.take_segment(&mut cx, id)).flatten();
                 let Some(segment) = segment else { break };
                 let handled = self.handle_lone_segment(slot, segment.whole(), now_ns, effects);
-                self.end_segment_of(slot, segment, effects);
+                self.with(slot, |it, mut cx| it.end_segment(&mut cx, segment, effects));
                 handled
             };
             if let Err(error) = handled {
@@ -87,18 +87,20 @@ impl Core {
         effects: &mut impl Effects,
     ) -> bool {
         let send = Id::from_u64(send_operation);
-        let is_serving = self.operations.get(send).is_some_and(Operation::serves);
+        let is_serving = self.shared.operations.get(send).is_some_and(Operation::serves);
         if !is_serving {
             let name = self.name_of(arrival.peer.index() as u32);
             let failure = match name {
-                Some(source) if !self.endpoints.is_open(source.endpoint) => PeerFailure::Left,
+                Some(source) if !self.shared.endpoints.is_open(source.endpoint) => {
+                    PeerFailure::Left
+                }
                 _ => PeerFailure::Removed,
             };
             let slice_of = self.remove_operation(id).and_then(|operation| operation.slice_of);
             self.end_receive(id, slice_of, Ended::Failed(failure, name), effects);
             return false;
         }
-        let Some(operation) = self.operations.get_mut(id) else { return false };
+        let Some(operation) = self.shared.operations.get_mut(id) else { return false };
         let OperationState::Pulling(pulling) = &mut operation.state else { return false };
         effects.copy(send, id, pulling.arrived, pulling.wanted - pulling.arrived);
         pulling.granted = pulling.wanted;
@@ -224,7 +226,7 @@ mod tests {
                     assert!(bench.memory.ended[&receive].2 == whole, "{length} {level:?}");
                     let copied: &[u64] = if is_long { &[length - RTS_BYTES as u64] } else { &[] };
                     assert_eq!(bench.memory.copies, copied, "once, and only bytes not sent before");
-                    assert_eq!(bench.core.operations.len(), 0);
+                    assert_eq!(bench.core.shared.operations.len(), 0);
                 }
             }
         }
@@ -275,7 +277,7 @@ mod tests {
             end += length;
         }
         assert_eq!(end as u64, used);
-        assert_eq!(bench.core.operations.len(), 0);
+        assert_eq!(bench.core.shared.operations.len(), 0);
     }
 
     #[test]
@@ -291,7 +293,7 @@ mod tests {
             assert_eq!(bench.memory.ended[&receive].2, [number]);
         }
         assert!(flood.iter().all(|id| bench.is_over(*id)));
-        assert_eq!(bench.core.operations.len(), 0);
+        assert_eq!(bench.core.shared.operations.len(), 0);
     }
 
     /// RR-CREDIT-5
@@ -309,7 +311,7 @@ mod tests {
             let receive = bench.receive(1, 3, 4);
             assert_eq!(bench.memory.ended[&receive].2, number.to_le_bytes());
         }
-        assert_eq!(bench.core.operations.len(), 0);
+        assert_eq!(bench.core.shared.operations.len(), 0);
         assert!(bench.core.reserved().0 <= 4000);
     }
 
@@ -336,8 +338,8 @@ mod tests {
         for (number, receive) in receives.iter().enumerate() {
             assert_eq!(bench.memory.ended[receive].2, [number as u8; 1000]);
         }
-        assert_eq!(bench.core.operations.len(), 0);
-        assert_eq!(bench.core.pool.len(), [0; 3]);
+        assert_eq!(bench.core.shared.operations.len(), 0);
+        assert_eq!(bench.core.shared.pool.len(), [0; 3]);
     }
 
     #[test]
@@ -353,7 +355,7 @@ mod tests {
                 let ended = &bench.memory.ended[&send].0;
                 assert!(matches!(ended, Ended::Failed(PeerFailure::Left, Some(_))), "{ended:?}");
             }
-            assert_eq!(bench.core.operations.len(), 0);
+            assert_eq!(bench.core.shared.operations.len(), 0);
         }
     }
 
@@ -373,6 +375,6 @@ mod tests {
             bench.receive(1, 2, 1);
         }
         assert!(waiting.iter().all(|id| bench.is_over(*id)));
-        assert_eq!(bench.core.operations.len(), 0);
+        assert_eq!(bench.core.shared.operations.len(), 0);
     }
 }

@@ -60,8 +60,8 @@ impl Core {
         effects: &mut impl Effects,
     ) -> Option<Id> {
         loop {
-            let receives = &mut self.operations.slots;
-            let index = self.endpoints.get_mut(target)?.take_posted(receives, envelope)?;
+            let receives = &mut self.shared.operations.slots;
+            let index = self.shared.endpoints.get_mut(target)?.take_posted(receives, envelope)?;
             let id = receives.id_at(index as usize)?;
             if receives.at(index).state() == SlotState::Receive {
                 return Some(id);
@@ -76,13 +76,13 @@ impl Core {
     /// more, and is not posted any longer.
     fn take_slice(&mut self, id: Id, length: u64, effects: &mut impl Effects) -> Option<Id> {
         if !effects.has_room(id)
-            || self.operations.is_full()
+            || self.shared.operations.is_full()
             || rare!("a multi-receive that is full", 40)
         {
             self.close_multi(id, effects);
             return None;
         }
-        let operation = self.operations.get_mut(id)?;
+        let operation = self.shared.operations.get_mut(id)?;
         let (endpoint, context, tag) = (operation.endpoint, operation.context, operation.tag);
         let capacity = operation.length;
         let OperationState::Multi(multi) = &mut operation.state else { return None };
@@ -100,7 +100,7 @@ impl Core {
             slice_of: Some(id),
             ..Operation::new(endpoint, NO_SESSION, NO_REMOTE, state)
         };
-        let slice = self.operations.insert(slice)?;
+        let slice = self.shared.operations.insert(slice)?;
         effects.slice(id, slice, offset, taken);
         if is_used_up {
             self.close_multi(id, effects);
@@ -110,7 +110,7 @@ impl Core {
 
     /// Closes a multi-receive, which takes no more messages.
     fn close_multi(&mut self, id: Id, effects: &mut impl Effects) {
-        let Some(operation) = self.operations.get_mut(id) else { return };
+        let Some(operation) = self.shared.operations.get_mut(id) else { return };
         let OperationState::Multi(multi) = &mut operation.state else { return };
         multi.is_closed = true;
         self.withdraw_receive(id);
@@ -119,7 +119,7 @@ impl Core {
 
     /// Ends a closed multi-receive, once its slices have ended.
     fn finish_multi(&mut self, id: Id, effects: &mut impl Effects) {
-        let Some(operation) = self.operations.get(id) else { return };
+        let Some(operation) = self.shared.operations.get(id) else { return };
         let OperationState::Multi(multi) = &operation.state else { return };
         if !multi.is_closed || (multi.pending > 0 && !planted!(ReleaseEarly)) {
             return;
@@ -128,13 +128,13 @@ impl Core {
             Some(cause) => cause.ended(self.name_of(operation.remote)),
             None => Ended::Released { used: multi.used },
         };
-        self.operations.remove(id);
+        self.shared.operations.remove(id);
         effects.complete(id, ended);
     }
 
     /// Ends a multi-receive with a cause; its matched messages still end by themselves.
     pub(super) fn fail_multi(&mut self, id: Id, cause: &Cause, effects: &mut impl Effects) {
-        let Some(operation) = self.operations.get_mut(id) else { return };
+        let Some(operation) = self.shared.operations.get_mut(id) else { return };
         let OperationState::Multi(multi) = &mut operation.state else { return };
         multi.cause.get_or_insert_with(|| cause.clone());
         self.close_multi(id, effects);
@@ -143,27 +143,27 @@ impl Core {
     /// Gives a new multi-receive the unexpected messages that it accepts, oldest first, and posts
     /// it if it takes more.
     pub(super) fn start_multi(&mut self, id: Id, effects: &mut impl Effects) {
-        let Some(slot) = self.operations.slots.get(id) else { return };
+        let Some(slot) = self.shared.operations.slots.get(id) else { return };
         let selector = &slot.selector();
         loop {
-            let Some(operation) = self.operations.get_mut(id) else { return };
+            let Some(operation) = self.shared.operations.get_mut(id) else { return };
             let OperationState::Multi(multi) = &mut operation.state else { return };
             if multi.is_closed {
                 return;
             }
-            let Some(matcher) = self.endpoints.get_mut(operation.endpoint) else {
+            let Some(matcher) = self.shared.endpoints.get_mut(operation.endpoint) else {
                 return self.fail_multi(id, &Cause::Closed, effects);
             };
             let Some(kept) = matcher.peek_unexpected(selector) else { break };
-            let length = self.unexpected.at(kept.message).map_or(0, Message::length);
+            let length = self.shared.unexpected.at(kept.message).map_or(0, Message::length);
             let endpoint = operation.endpoint;
             let Some(slice) = self.take_slice(id, length, effects) else { return };
-            if let Some(matcher) = self.endpoints.get_mut(endpoint) {
+            if let Some(matcher) = self.shared.endpoints.get_mut(endpoint) {
                 matcher.take_unexpected(selector);
             }
             self.deliver(slice, &kept, effects);
         }
-        let Some(operation) = self.operations.get_mut(id) else { return };
+        let Some(operation) = self.shared.operations.get_mut(id) else { return };
         let session = self.sessions.at_mut(operation.session as usize);
         if let Some(session) = session
             && let Some(failure) = session.failure_to_report().cloned()
@@ -172,8 +172,8 @@ impl Core {
             self.fail_multi(id, &Cause::Peer(failure), effects);
             return;
         }
-        if let Some((matcher, needs_peers)) = self.endpoints.with_needs(operation.endpoint) {
-            matcher.insert_posted(&mut self.operations.slots, id.index() as u32);
+        if let Some((matcher, needs_peers)) = self.shared.endpoints.with_needs(operation.endpoint) {
+            matcher.insert_posted(&mut self.shared.operations.slots, id.index() as u32);
             if needs_peers {
                 self.end_receives_without_sender(effects);
             }
@@ -198,7 +198,7 @@ impl Core {
     /// Notes that a message of multi-receive `id` has ended.
     #[cold]
     pub(super) fn note_slice_ended(&mut self, id: Id, effects: &mut impl Effects) {
-        let Some(operation) = self.operations.get_mut(id) else { return };
+        let Some(operation) = self.shared.operations.get_mut(id) else { return };
         let OperationState::Multi(multi) = &mut operation.state else { return };
         multi.pending -= 1;
         self.finish_multi(id, effects);

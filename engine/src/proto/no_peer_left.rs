@@ -16,21 +16,21 @@ impl Core {
         needs_peers: bool,
         effects: &mut impl Effects,
     ) {
-        self.endpoints.set_needs_peers(endpoint, needs_peers);
+        self.shared.endpoints.set_needs_peers(endpoint, needs_peers);
         self.end_receives_without_sender(effects);
     }
 
     /// Ends receives without any possible sender, after a session ended, a peer was removed, or
     /// such a receive was posted.
     pub(super) fn end_receives_without_sender(&mut self, effects: &mut impl Effects) {
-        if !self.endpoints.need_peers() || !self.peers.are_all_lost(&self.sessions) {
+        if !self.shared.endpoints.need_peers() || !self.shared.peers.are_all_lost(&self.sessions) {
             return;
         }
-        let posted = self.operations.slots.iter().filter(|(_, receive)| receive.is_posted());
+        let posted = self.shared.operations.slots.iter().filter(|(_, receive)| receive.is_posted());
         let from_any = posted.filter(|(_, receive)| receive.source().is_none());
         let from_any: Vec<_> = from_any.map(|(id, receive)| (id, receive.endpoint())).collect();
         for (id, endpoint) in from_any {
-            let matcher = self.endpoints.with_needs(endpoint);
+            let matcher = self.shared.endpoints.with_needs(endpoint);
             if matcher.is_some_and(|(_, needs_peers)| needs_peers) {
                 self.fail_operation(id, &Cause::NoPeerLeft, effects);
             }

@@ -206,7 +206,7 @@ impl Session {
     #[inline]
     pub(super) fn extend_windows(&mut self, cx: &mut Cx<'_>) {
         let windows = [&mut self.envelopes, &mut self.bytes];
-        if cx.offers.extend_windows((cx.slot, self.engine), windows, cx.config) {
+        if cx.shared.offers.extend_windows((cx.slot, self.engine), windows, &cx.shared.config) {
             cx.add_work(Work::Flush);
         }
     }
@@ -223,17 +223,17 @@ impl Session {
     ///
     /// RR-CREDIT-5.
     fn shrink_windows(&mut self, cx: &mut Cx<'_>) -> bool {
-        let least = least_windows(cx.config);
+        let least = least_windows(&cx.shared.config);
         let envelopes = self.envelopes.shrink(least.0);
         let bytes = self.bytes.shrink(least.1);
-        cx.offers.release(envelopes.into(), bytes.into());
+        cx.shared.offers.release(envelopes.into(), bytes.into());
         envelopes + bytes > 0
     }
 
     /// Notes the windows of the session, which begins: what others return may extend them.
     pub(super) fn note_windows(&self, cx: &mut Cx<'_>) {
         if is_low(&self.envelopes) || is_low(&self.bytes) {
-            cx.offers.note_low(cx.slot);
+            cx.shared.offers.note_low(cx.slot);
         }
     }
 }
@@ -251,12 +251,12 @@ impl Core {
     ///
     /// RR-CREDIT-4.
     pub(crate) fn offer_to(&mut self, engine: u64, id: u64) -> Limits {
-        self.offers.make(&self.config, engine, id)
+        self.shared.offers.make(&self.shared.config, engine, id)
     }
 
     /// Ends the offer of a connection that became a session, or failed.
     pub(crate) fn end_offer(&mut self, engine: u64) {
-        if self.offers.end(engine) {
+        if self.shared.offers.end(engine) {
             self.extend_others();
         }
     }
@@ -287,12 +287,12 @@ impl Core {
 
     /// Returns the limits offered to a new peer.
     pub(crate) fn offer(&self, id: u64) -> Limits {
-        self.offers.limits(&self.config, id)
+        self.shared.offers.limits(&self.shared.config, id)
     }
 
     /// Sets whether a thread answers for the engine while its owner computes; hellos announce it.
     pub(crate) fn set_answers(&mut self, answers: bool) {
-        self.config.answers = answers;
+        self.shared.config.answers = answers;
     }
 
     /// Shrinks the windows of a session whose unexpected messages are received.
@@ -308,13 +308,13 @@ impl Core {
     /// other session.
     #[cold]
     pub(super) fn extend_others(&mut self) {
-        if !std::mem::take(&mut self.offers.has_met_bound) {
+        if !std::mem::take(&mut self.shared.offers.has_met_bound) {
             return;
         }
-        let mut low = std::mem::take(&mut self.offers.low);
+        let mut low = std::mem::take(&mut self.shared.offers.low);
         let mut visited = 0;
         while let Some(&slot) = low.get(visited)
-            && self.offers.has_free(&self.config)
+            && self.shared.offers.has_free(&self.shared.config)
         {
             visited += 1;
             if let Some((session, mut cx)) = self.enter(slot)
@@ -324,21 +324,21 @@ impl Core {
             }
         }
         // Those of the visited that still are low have been noted again, and come first.
-        self.offers.has_met_bound |= visited < low.len();
-        low.splice(..visited, self.offers.low.drain(..));
-        self.offers.low = low;
+        self.shared.offers.has_met_bound |= visited < low.len();
+        low.splice(..visited, self.shared.offers.low.drain(..));
+        self.shared.offers.low = low;
     }
 
     /// Returns the sessions that [`Self::extend_others`] visits.
     #[cfg(test)]
     pub(super) fn sessions_with_low_windows(&self) -> &[u32] {
-        &self.offers.low
+        &self.shared.offers.low
     }
 
     /// Returns the number of engines with an offer and no session yet.
     #[cfg(any(test, feature = "sim"))]
     pub(crate) fn offers_open(&self) -> usize {
-        self.offers.by_engine.len()
+        self.shared.offers.by_engine.len()
     }
 }
 
@@ -357,7 +357,10 @@ mod tests {
         for engine in 2..50 {
             core.end_offer(engine);
         }
-        assert_eq!((core.offers_open(), core.offers.bytes, core.offers.envelopes), (0, 0, 0));
+        assert_eq!(
+            (core.offers_open(), core.shared.offers.bytes, core.shared.offers.envelopes),
+            (0, 0, 0)
+        );
     }
 
     /// RR-CREDIT-4, RR-CREDIT-5
@@ -367,12 +370,12 @@ mod tests {
         let config = Config { unexpected_messages: TOTAL, ..Config::for_tests() };
         let mut core = Core::new(1, config.clone());
         let mut windows = [ReceiveCredit::new(64, 1), ReceiveCredit::new(0, 1)];
-        core.offers.reserved_envelopes = 64;
+        core.shared.offers.reserved_envelopes = 64;
         let mut arrived = 0;
         while arrived < TOTAL && windows[0].handle_arrival(1) {
             arrived += 1;
             let [first, second] = &mut windows;
-            if core.offers.extend_windows((0, 2), [first, second], &config) {
+            if core.shared.offers.extend_windows((0, 2), [first, second], &config) {
                 for credit in &mut windows {
                     credit.announce();
                 }
@@ -381,21 +384,21 @@ mod tests {
         let (envelopes, bytes) = core.reserved();
         assert_eq!((arrived, envelopes), (TOTAL / SHARE, TOTAL / SHARE));
         assert!(bytes > 0, "a window that was empty grows, too");
-        assert!(core.offers.has_met_bound);
+        assert!(core.shared.offers.has_met_bound);
     }
 
     #[test]
     fn one_engine_gets_one_offer() {
         let mut core = Core::new(1, Config { eager_credit_bytes: 1 << 20, ..Config::for_tests() });
         let first = core.offer_to(2, 10);
-        let taken = core.offers.bytes;
+        let taken = core.shared.offers.bytes;
         let again = core.offer_to(2, 11);
         assert_eq!((first.byte_limit, again.session), (again.byte_limit, 11));
-        assert_eq!(core.offers.bytes, taken);
+        assert_eq!(core.shared.offers.bytes, taken);
         core.end_offer(2);
-        assert_eq!(core.offers.bytes, taken, "one connection is still in progress");
+        assert_eq!(core.shared.offers.bytes, taken, "one connection is still in progress");
         core.end_offer(2);
         core.end_offer(2);
-        assert_eq!(core.offers.bytes, 0);
+        assert_eq!(core.shared.offers.bytes, 0);
     }
 }

@@ -141,7 +141,7 @@ impl Core {
     pub(crate) fn note_process_ended(&mut self, slot: u32) {
         let engine = self.sessions.at(slot as usize).map(|session| session.engine);
         if let Some(engine) = engine.filter(|&engine| engine != 0) {
-            self.processes.note_ended(engine);
+            self.shared.processes.note_ended(engine);
         }
     }
 
@@ -150,7 +150,7 @@ impl Core {
     /// RR-END-8.
     pub(super) fn handle_process_query(&mut self, slot: u32, query: &ProcessQuery, now_ns: u64) {
         let may_wait = self.sessions.at(slot as usize).is_some_and(Session::takes_control);
-        if !may_wait || !self.processes.may_reply(slot, now_ns) {
+        if !may_wait || !self.shared.processes.may_reply(slot, now_ns) {
             return;
         }
         let engine = query.engine.get();
@@ -160,16 +160,16 @@ impl Core {
 
     /// Returns what this engine knows of the process of another one.
     fn process_status(&self, engine: u64) -> u8 {
-        if self.processes.ended.contains(&engine) {
+        if self.shared.processes.ended.contains(&engine) {
             return ENDED;
         }
-        let slot = self.peers.session_of(engine);
+        let slot = self.shared.peers.session_of(engine);
         let session = slot.and_then(|slot| self.sessions.at(slot as usize));
         // With the shared memory of a peer comes its process.
         let is_observed = session.is_some_and(|session| {
             session.is_connected() && session.segments.as_deref().is_some_and(|it| it.has_ring())
         });
-        if is_observed || engine == self.engine { RUNNING } else { UNKNOWN }
+        if is_observed || engine == self.shared.engine { RUNNING } else { UNKNOWN }
     }
 
     // ---- The engine with a silent peer ----
@@ -177,14 +177,14 @@ impl Core {
     /// Notes that a path of a session does not answer any more: its peer is probed at once.
     #[cold]
     pub(super) fn note_silent_path(&mut self, slot: u32) {
-        if self.processes.silent_paths.last() != Some(&slot) {
-            self.processes.silent_paths.push(slot);
+        if self.shared.processes.silent_paths.last() != Some(&slot) {
+            self.shared.processes.silent_paths.push(slot);
         }
     }
 
     /// Removes and returns the sessions with such paths, each once.
     pub(crate) fn take_silent_paths(&mut self) -> Vec<u32> {
-        let mut slots = std::mem::take(&mut self.processes.silent_paths);
+        let mut slots = std::mem::take(&mut self.shared.processes.silent_paths);
         slots.sort_unstable();
         slots.dedup();
         slots
@@ -192,7 +192,7 @@ impl Core {
 
     /// Returns when the next silent peer is probed; `None`: there is none.
     pub(crate) fn silent_due_ns(&self) -> Option<u64> {
-        self.processes.silent.iter().map(|peer| peer.due_ns).min()
+        self.shared.processes.silent.iter().map(|peer| peer.due_ns).min()
     }
 
     /// Checks whether the engine of a session's peer has answered a probe; if not it is probed from
@@ -202,16 +202,16 @@ impl Core {
     pub(crate) fn check_answer(&mut self, slot: u32, now_ns: u64, paths: &mut Paths) {
         let Some(session) = self.sessions.at(slot as usize) else { return };
         let Some(since_ns) = session.silent_since_ns(paths) else { return };
-        let silent = &self.processes.silent;
+        let silent = &self.shared.processes.silent;
         if let Some(index) = silent.iter().position(|peer| peer.slot == slot) {
             let known = &silent[index];
             if (known.session_id, known.since_ns) == (session.id, since_ns) {
                 return;
             }
             // It has answered meanwhile, or it is another one.
-            self.processes.remove_silent(index);
+            self.shared.processes.remove_silent(index);
         }
-        if self.processes.silent.len() >= SILENT_MAX {
+        if self.shared.processes.silent.len() >= SILENT_MAX {
             return;
         }
         let peer = SilentPeer {
@@ -226,12 +226,12 @@ impl Core {
             observer: None,
             next_slot: 0,
         };
-        self.processes.silent.push(peer);
+        self.shared.processes.silent.push(peer);
     }
 
     /// Returns the session of a silent peer that is to be judged now.
     pub(crate) fn next_silent(&self, now_ns: u64) -> Option<u32> {
-        self.processes.silent.iter().find(|peer| peer.due_ns <= now_ns).map(|peer| peer.slot)
+        self.shared.processes.silent.iter().find(|peer| peer.due_ns <= now_ns).map(|peer| peer.slot)
     }
 
     /// Judges a silent peer: it is probed, and asked about when it is silent for long enough; or it
@@ -244,7 +244,7 @@ impl Core {
         now_ns: u64,
         paths: &mut Paths,
     ) -> Decision {
-        let silent = &self.processes.silent;
+        let silent = &self.shared.processes.silent;
         let Some(index) = silent.iter().position(|peer| peer.slot == slot) else {
             return Decision::Nothing;
         };
@@ -252,10 +252,10 @@ impl Core {
         let is_same = |session: &&Session| session.id == silent[index].session_id;
         let is_silent = |session: &Session| session.silent_since_ns(paths).is_some();
         if !session.filter(is_same).is_some_and(is_silent) {
-            self.processes.remove_silent(index);
+            self.shared.processes.remove_silent(index);
             return Decision::Nothing;
         }
-        let peer = &mut self.processes.silent[index];
+        let peer = &mut self.shared.processes.silent[index];
         let is_asked_about = peer.probes >= PROBES_MIN;
         peer.probes += 1;
         peer.due_ns = now_ns + ANSWER_NS;
@@ -268,11 +268,11 @@ impl Core {
     /// Asks other engines of a silent peer's host about its process: the one that observes it, and
     /// others in turn.
     fn ask_others(&mut self, index: usize, now_ns: u64) {
-        let Some(peer) = self.processes.silent.get(index) else { return };
+        let Some(peer) = self.shared.processes.silent.get(index) else { return };
         let (engine, slots) = (peer.engine, self.sessions.slots() as u32);
         let Some(session) = self.sessions.at(peer.slot as usize) else { return };
         let first = if peer.next_slot < slots { peer.next_slot } else { 0 };
-        let is_silent = |slot| self.processes.silent.iter().any(|peer| peer.slot == slot);
+        let is_silent = |slot| self.shared.processes.silent.iter().any(|peer| peer.slot == slot);
         let as_asked = |slot: u32| {
             let other = self.sessions.at(slot as usize).filter(|other| {
                 other.answers_process_queries
@@ -295,7 +295,7 @@ impl Core {
         for &(slot, _) in &asked {
             self.push_control(slot, ControlFrame::process_query(engine));
         }
-        let Some(peer) = self.processes.silent.get_mut(index) else { return };
+        let Some(peer) = self.shared.processes.silent.get_mut(index) else { return };
         let is_searching = asked.is_empty() && searched < slots;
         if !is_searching {
             peer.due_ns = now_ns + peer.pause_ns;
@@ -321,15 +321,20 @@ impl Core {
         }
         let Some(session) = self.sessions.at(slot as usize) else { return Ok(()) };
         let (from, observer) = ((slot, session.id), session.locators.first());
-        let silent = &mut self.processes.silent;
+        let silent = &mut self.shared.processes.silent;
         let is_it = |peer: &SilentPeer| peer.engine == engine && peer.asked.contains(&from);
         let Some(index) = silent.iter().position(is_it) else { return Ok(()) };
         match status {
             RUNNING => silent[index].observer = Some(from),
             ENDED => {
-                let SilentPeer { slot, session_id, .. } = self.processes.remove_silent(index);
+                let SilentPeer { slot, session_id, .. } =
+                    self.shared.processes.remove_silent(index);
                 let session = slot;
-                self.actions.push_back(Action::ProcessEnded { session, session_id, observer });
+                self.shared.actions.push_back(Action::ProcessEnded {
+                    session,
+                    session_id,
+                    observer,
+                });
             }
             _ => {}
         }

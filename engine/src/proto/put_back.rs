@@ -23,10 +23,10 @@ impl Core {
         order: u64,
         effects: &mut impl Effects,
     ) -> bool {
-        let Some(slot) = self.peers.get(arrival.peer).map(|remote| remote.session) else {
+        let Some(slot) = self.shared.peers.get(arrival.peer).map(|remote| remote.session) else {
             return false;
         };
-        if !self.endpoints.is_open(endpoint) {
+        if !self.shared.endpoints.is_open(endpoint) {
             return false;
         }
         let Arrival { peer, context, tag, length, data } = arrival;
@@ -37,8 +37,9 @@ impl Core {
         let epoch = self.sessions.at(slot as usize).map_or(0, |session| session.epoch);
         let kind = Kind::Eager { report: 0, put_back: order };
         let message = Waiting { came_by: (slot, epoch), data, kind };
-        let message = self.unexpected.insert_put_back(message, bytes);
-        let (Some(message), Some(matcher)) = (message, self.endpoints.get_mut(endpoint)) else {
+        let message = self.shared.unexpected.insert_put_back(message, bytes);
+        let (Some(message), Some(matcher)) = (message, self.shared.endpoints.get_mut(endpoint))
+        else {
             return false;
         };
         matcher.put_back(&envelope, message.index() as u32, order);
@@ -53,7 +54,7 @@ impl Core {
         order: u64,
         effects: &mut impl Effects,
     ) -> bool {
-        let Some(matched) = self.operations.remove_matched(id) else { return false };
+        let Some(matched) = self.shared.operations.remove_matched(id) else { return false };
         let fits = matched.capacity.min(arrival.length) as usize;
         effects.place(id, 0, &bytes[..fits]);
         effects.order(id, order);

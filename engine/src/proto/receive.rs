@@ -57,7 +57,7 @@ impl Core {
     ) -> Result<(Selector, u32), SendRefusal> {
         let (source, session) = match request.peer {
             Some(peer) => {
-                let remote = self.peers.get(peer).ok_or(SendRefusal::UnknownPeer)?;
+                let remote = self.shared.peers.get(peer).ok_or(SendRefusal::UnknownPeer)?;
                 (Some(peer.index() as u32), remote.session)
             }
             None => (None, NO_SESSION),
@@ -75,13 +75,13 @@ impl Core {
         }
         let &ReceiveRequest { endpoint, context, tag, capacity, min_free, .. } = request;
         let inserted = match min_free {
-            None => self.operations.insert_receive(endpoint, &selector, capacity),
+            None => self.shared.operations.insert_receive(endpoint, &selector, capacity),
             Some(min_free) => {
                 let remote = selector.source.unwrap_or(NO_REMOTE);
                 let state = OperationState::Multi(Multi::new(min_free));
                 let new = Operation::new(endpoint, session, remote, state);
                 let multi = Operation { context, tag, length: capacity, ..new };
-                self.operations.insert_multi(&selector, multi)
+                self.shared.operations.insert_multi(&selector, multi)
             }
         };
         inserted.ok_or(SendRefusal::OPERATIONS)
@@ -97,12 +97,12 @@ impl Core {
         let (selector, session) = self.selector(request).ok()?;
         let known = self.sessions.at(session as usize);
         let failed = known.is_some_and(|it| it.failure_to_report().is_some());
-        let (matcher, needs_peers) = self.endpoints.with_needs(request.endpoint)?;
+        let (matcher, needs_peers) = self.shared.endpoints.with_needs(request.endpoint)?;
         let may_not_wait = failed || needs_peers || matcher.unexpected_len() > 0;
         if may_not_wait || planted!(IgnoreSource) || !shortcut!("a receive that waits at once") {
             return None;
         }
-        let operations = &mut self.operations;
+        let operations = &mut self.shared.operations;
         let id = operations.insert_receive(request.endpoint, &selector, request.capacity)?;
         matcher.insert_posted(&mut operations.slots, id.index() as u32);
         Some(id)
@@ -110,12 +110,13 @@ impl Core {
 
     /// Matches a new receive with the oldest unexpected message it accepts, or posts it.
     pub(crate) fn start_receive(&mut self, id: Id, effects: &mut impl Effects) {
-        if self.operations.get(id).is_some() {
+        if self.shared.operations.get(id).is_some() {
             return self.start_multi(id, effects);
         }
-        let Some(receive) = self.operations.receive(id) else { return };
+        let Some(receive) = self.shared.operations.receive(id) else { return };
         let selector = receive.selector();
-        let Some((matcher, needs_peers)) = self.endpoints.with_needs(receive.endpoint()) else {
+        let Some((matcher, needs_peers)) = self.shared.endpoints.with_needs(receive.endpoint())
+        else {
             return self.end_unmatched(id, Cause::Closed, effects);
         };
         if planted!(MatchYoungest)
@@ -131,7 +132,7 @@ impl Core {
         }
         // A lost peer sends nothing any more; its earlier messages were checked first.
         let remote = selector.source.unwrap_or(NO_REMOTE);
-        let slot = self.peers.at(remote).map_or(NO_SESSION, |remote| remote.session);
+        let slot = self.shared.peers.at(remote).map_or(NO_SESSION, |remote| remote.session);
         if let Some(session) = self.sessions.at_mut(slot as usize)
             && let Some(failure) = session.failure_to_report().cloned()
         {
@@ -139,7 +140,7 @@ impl Core {
             self.end_unmatched(id, Cause::Peer(failure), effects);
             return;
         }
-        matcher.insert_posted(&mut self.operations.slots, id.index() as u32);
+        matcher.insert_posted(&mut self.shared.operations.slots, id.index() as u32);
         if needs_peers {
             self.end_receives_without_sender(effects);
         }
@@ -147,9 +148,9 @@ impl Core {
 
     /// Delivers an unexpected message to the receive that matched it.
     pub(super) fn deliver(&mut self, id: Id, kept: &Kept, effects: &mut impl Effects) {
-        let Some(message) = self.unexpected.take(kept.message) else { return };
-        let Some(capacity) = self.operations.length(id) else { return };
-        let Some(peer) = self.peers.id_at(kept.envelope.source) else { return };
+        let Some(message) = self.shared.unexpected.take(kept.message) else { return };
+        let Some(capacity) = self.shared.operations.length(id) else { return };
+        let Some(peer) = self.shared.peers.id_at(kept.envelope.source) else { return };
         let arrival = message.arrival(peer, &kept.envelope);
         if !matches!(message.kind, Kind::Rendezvous { has_source: true, .. }) {
             let fits = (capacity.min(message.payload().len() as u64)) as usize;
@@ -161,7 +162,7 @@ impl Core {
         }
         match message.kind {
             Kind::Eager { report, .. } => {
-                let slice_of = self.operations.remove_matched(id).and_then(|it| it.slice_of);
+                let slice_of = self.shared.operations.remove_matched(id).and_then(|it| it.slice_of);
                 if report != 0 && !planted!(LoseMatched) {
                     self.push_control(message.session, ControlFrame::matched(report));
                 }
@@ -173,7 +174,7 @@ impl Core {
                 self.pull(id, message.session, offered, arrival, effects);
             }
         }
-        self.unexpected.recycle(message);
+        self.shared.unexpected.recycle(message);
     }
 
     /// Returns the oldest unexpected message that a receive would get now, without removing it, or
@@ -185,22 +186,22 @@ impl Core {
         request: &ReceiveRequest,
     ) -> Result<Option<Arrival>, SendRefusal> {
         let (selector, session) = self.selector(request)?;
-        let matcher = self.endpoints.get_mut(request.endpoint);
+        let matcher = self.shared.endpoints.get_mut(request.endpoint);
         let kept = matcher.and_then(|matcher| matcher.peek_unexpected(&selector));
-        let found = kept.and_then(|kept| Some((kept, self.unexpected.at(kept.message)?)));
+        let found = kept.and_then(|kept| Some((kept, self.shared.unexpected.at(kept.message)?)));
         let Some((kept, message)) = found else {
             let session = self.sessions.at(session as usize);
             let failure = session.and_then(|it| it.failure_to_report().cloned());
             return failure.map_or(Ok(None), |failure| Err(SendRefusal::Failed(failure)));
         };
-        let peer = self.peers.id_at(kept.envelope.source);
+        let peer = self.shared.peers.id_at(kept.envelope.source);
         Ok(peer.map(|peer| message.arrival(peer, &kept.envelope)))
     }
 
     /// Cancels a receive that has not matched. Returns `false` if it has, and will complete. A
     /// multi-receive matches no more, and ends as cancelled when its matched messages have ended.
     pub(crate) fn cancel_receive(&mut self, id: Id, effects: &mut impl Effects) -> bool {
-        if let Some(operation) = self.operations.get(id) {
+        if let Some(operation) = self.shared.operations.get(id) {
             let is_open = matches!(&operation.state, OperationState::Multi(it) if !it.is_closed());
             if is_open {
                 self.fail_multi(id, &Cause::Closed, effects);
@@ -209,7 +210,7 @@ impl Core {
         }
         let is_posted = self.withdraw_receive(id);
         if is_posted {
-            self.operations.remove_receive(id);
+            self.shared.operations.remove_receive(id);
             effects.complete(id, Ended::Cancelled);
         }
         is_posted
@@ -217,19 +218,19 @@ impl Core {
 
     /// Removes a receive or multi-receive from those that are posted. Returns whether it was.
     pub(super) fn withdraw_receive(&mut self, id: Id) -> bool {
-        let receives = &mut self.operations.slots;
+        let receives = &mut self.shared.operations.slots;
         let endpoint = receives.get(id).filter(|it| it.is_posted()).map(OperationSlot::endpoint);
-        let matcher = endpoint.and_then(|endpoint| self.endpoints.get_mut(endpoint));
+        let matcher = endpoint.and_then(|endpoint| self.shared.endpoints.get_mut(endpoint));
         matcher.is_some_and(|matcher| matcher.cancel_posted(receives, id.index() as u32))
     }
 
     /// Ends a receive that has not matched, and is not posted any more.
     pub(super) fn end_unmatched(&mut self, id: Id, cause: Cause, effects: &mut impl Effects) {
-        let Some(receive) = self.operations.receive(id) else { return };
+        let Some(receive) = self.shared.operations.receive(id) else { return };
         let Selector { source, context, tag, .. } = receive.selector();
         let remote = source.unwrap_or(NO_REMOTE);
-        let (peer, name) = (self.peers.id_at(remote), self.name_of(remote));
-        self.operations.remove_receive(id);
+        let (peer, name) = (self.shared.peers.id_at(remote), self.name_of(remote));
+        self.shared.operations.remove_receive(id);
         effects.unmatched(id, peer, (context, tag));
         effects.complete(id, cause.ended(name));
     }
@@ -249,12 +250,12 @@ impl Core {
     ) -> Result<Option<(u32, u32)>, FrameError> {
         let Some(session) = self.sessions.at_mut(slot as usize) else { return Ok(None) };
         let epoch = session.epoch;
-        let Some(remote) = self.peers.remote_of(slot, session, source) else {
+        let Some(remote) = self.shared.peers.remote_of(slot, session, source) else {
             self.with(slot, |it, mut cx| it.return_credit(&mut cx, payload_bytes));
             return Err(FrameError::UnknownSource(source));
         };
-        if !self.endpoints.is_open(target) {
-            self.counters.unknown_endpoint += 1;
+        if !self.shared.endpoints.is_open(target) {
+            self.shared.counters.unknown_endpoint += 1;
             self.with(slot, |it, mut cx| it.return_credit(&mut cx, payload_bytes));
             return Ok(None);
         }
@@ -263,10 +264,10 @@ impl Core {
 
     /// Notes that a message waits for its receive, or for the connection manager.
     pub(super) fn note_unexpected(&mut self, slot: u32, context: u64) {
-        self.counters.unexpected_messages += 1;
+        self.shared.counters.unexpected_messages += 1;
         self.with(slot, |it, mut cx| it.extend_windows(&mut cx));
-        if context == REQUESTS && self.actions.back() != Some(&Action::Requests) {
-            self.actions.push_back(Action::Requests);
+        if context == REQUESTS && self.shared.actions.back() != Some(&Action::Requests) {
+            self.shared.actions.push_back(Action::Requests);
         }
     }
 
@@ -302,9 +303,9 @@ impl Core {
         let Some(id) = self.match_arrival(target, &envelope, length, effects) else {
             let kind = Kind::Eager { report, put_back: 0 };
             let message = Waiting { came_by: (slot, epoch), data, kind };
-            let message = self.unexpected.insert(message, payload);
+            let message = self.shared.unexpected.insert(message, payload);
             let message = message.ok_or(FrameError::NoCredit("unexpected message"))?;
-            if let Some(matcher) = self.endpoints.get_mut(target) {
+            if let Some(matcher) = self.shared.endpoints.get_mut(target) {
                 matcher.insert_unexpected(&envelope, message.index() as u32);
             }
             self.note_unexpected(slot, context);
@@ -314,8 +315,8 @@ impl Core {
         if report != 0 {
             self.push_control(slot, ControlFrame::matched(report));
         }
-        let Some(peer) = self.peers.id_at(remote) else { return Ok(()) };
-        let Some(matched) = self.operations.remove_matched(id) else { return Ok(()) };
+        let Some(peer) = self.shared.peers.id_at(remote) else { return Ok(()) };
+        let Some(matched) = self.shared.operations.remove_matched(id) else { return Ok(()) };
         let bytes = &payload[..matched.capacity.min(length) as usize];
         let arrival = Arrival { peer, context, tag, length, data };
         effects.deliver(id, bytes, arrival);
@@ -352,9 +353,9 @@ impl Core {
         let Some(id) = self.match_arrival(target, &envelope, length, effects) else {
             let kind = Kind::Rendezvous { send_operation, length, hint, has_source };
             let message = Waiting { came_by: (slot, epoch), data, kind };
-            let message = self.unexpected.insert(message, first);
+            let message = self.shared.unexpected.insert(message, first);
             let message = message.ok_or(FrameError::NoCredit("unexpected message"))?;
-            if let Some(matcher) = self.endpoints.get_mut(target) {
+            if let Some(matcher) = self.shared.endpoints.get_mut(target) {
                 matcher.insert_unexpected(&envelope, message.index() as u32);
             }
             self.note_unexpected(slot, context);
@@ -362,10 +363,10 @@ impl Core {
         };
         self.with(slot, |it, mut cx| it.return_credit(&mut cx, first.len()));
         let (first, source) = first_bytes(first, has_source);
-        let capacity = self.operations.length(id).unwrap_or(0);
+        let capacity = self.shared.operations.length(id).unwrap_or(0);
         let fits = capacity.min(first.len() as u64) as usize;
         effects.place(id, 0, &first[..fits]);
-        let Some(peer) = self.peers.id_at(remote) else { return Ok(()) };
+        let Some(peer) = self.shared.peers.id_at(remote) else { return Ok(()) };
         let arrival = Arrival { peer, context, tag, length, data };
         let offered = Offered { send_operation, hint, first: first.len() as u64, source };
         self.pull(id, slot, offered, arrival, effects);

@@ -118,7 +118,7 @@ impl Core {
     /// Returns the session of a peer, as [`Self::route`] does, and its endpoint there.
     #[inline(always)]
     pub(crate) fn destination(&self, peer: Id) -> Result<SendDestination, SendRefusal> {
-        let remote = self.peers.get(peer).ok_or(SendRefusal::UnknownPeer)?;
+        let remote = self.shared.peers.get(peer).ok_or(SendRefusal::UnknownPeer)?;
         let session = self.sessions.at(remote.session as usize).ok_or(SendRefusal::UnknownPeer)?;
         match session.failure_to_report() {
             Some(failure) => Err(SendRefusal::Failed(failure.clone())),
@@ -130,7 +130,7 @@ impl Core {
     ///
     /// RR-END-5.
     pub(crate) fn note_reported(&mut self, peer: Id) {
-        let session = self.peers.get(peer).map(|remote| remote.session as usize);
+        let session = self.shared.peers.get(peer).map(|remote| remote.session as usize);
         if let Some(session) = session.and_then(|slot| self.sessions.at_mut(slot)) {
             session.unreported = None;
         }
@@ -150,10 +150,10 @@ impl Core {
         debug_assert!(request.is_plain(), "its header would lack something");
         let SendDestination { session, endpoint: target } = to;
         let known = self.sessions.at_mut(session as usize)?;
-        let limit = self.config.eager_limit;
-        let pool = &mut self.pool;
+        let limit = self.shared.config.eager_limit;
+        let pool = &mut self.shared.pool;
         let room = stage_in_segment(known, pool, session, request, target, limit)?;
-        self.ready.add(session, Work::Flush);
+        self.shared.ready.add(session, Work::Flush);
         Some(room)
     }
 
@@ -163,15 +163,16 @@ impl Core {
         if !request.is_plain() {
             return true;
         }
-        let remote = self.peers.get(request.peer);
+        let remote = self.shared.peers.get(request.peer);
         let session = remote.and_then(|remote| self.sessions.at(remote.session as usize));
         session.is_some_and(|session| {
             // The window is at least the first one; if it has grown, what is left of it is known.
             let window = session.eager_window.max(session.byte_credit.available());
-            let window = u64::from(window.min(session.eager_limit_now(&self.config)));
+            let window = u64::from(window.min(session.eager_limit_now(&self.shared.config)));
             let datagram = session.segments.as_deref();
-            let is_whole = datagram
-                .is_some_and(|it| it.takes_whole(request) && !it.pulls(&self.pool, request.length));
+            let is_whole = datagram.is_some_and(|it| {
+                it.takes_whole(request) && !it.pulls(&self.shared.pool, request.length)
+            });
             session.is_connected() && (window < request.length || !is_whole)
         })
     }
@@ -181,7 +182,7 @@ impl Core {
     pub(crate) fn new_send(&mut self, request: &SendRequest) -> Result<Id, SendRefusal> {
         let session = self.route(request.peer)?;
         if let Some(known) = self.sessions.at(session as usize)
-            && known.waiting.len() >= self.config.send_queue_ops
+            && known.waiting.len() >= self.shared.config.send_queue_ops
         {
             return Err(SendRefusal::WAITING_SENDS);
         }
@@ -203,29 +204,29 @@ impl Core {
             fence: request.fence,
             ..Operation::new(request.endpoint, session, remote, state)
         };
-        self.operations.insert(operation).ok_or(SendRefusal::OPERATIONS)
+        self.shared.operations.insert(operation).ok_or(SendRefusal::OPERATIONS)
     }
 
     /// Queues a new send and connects if necessary. [`Self::poll_waiting`] returns it.
     pub(crate) fn enqueue(&mut self, id: Id, now_ns: u64) {
-        let Some(operation) = self.operations.get_mut(id) else { return };
+        let Some(operation) = self.shared.operations.get_mut(id) else { return };
         let OperationState::New { level } = operation.state else { return };
         operation.state = OperationState::Queued { level };
         let slot = operation.session;
         let Some(session) = self.sessions.at_mut(slot as usize) else { return };
-        let at = place_in_line(&session.waiting, &self.operations, id);
+        let at = place_in_line(&session.waiting, &self.shared.operations, id);
         session.waiting.insert(at, id);
         for &passed in session.waiting.range(at + 1..) {
-            if let Some(passed) = self.operations.get_mut(passed) {
+            if let Some(passed) = self.shared.operations.get_mut(passed) {
                 passed.passed += 1;
             }
         }
         if session.is_connected() {
-            self.ready.add(slot, Work::Stage);
+            self.shared.ready.add(slot, Work::Stage);
         } else {
             self.want_connection(slot, now_ns);
         }
-        if self.operations.get(id).is_some_and(|operation| operation.fence) {
+        if self.shared.operations.get(id).is_some_and(|operation| operation.fence) {
             self.with(slot, |it, cx| it.fence(&cx, id));
         }
     }
@@ -237,7 +238,7 @@ impl Core {
     /// RR-END-1.
     #[inline]
     pub(crate) fn poll_waiting(&mut self) -> Option<Id> {
-        while let Some(slot) = self.ready.latest(Work::Stage) {
+        while let Some(slot) = self.shared.ready.latest(Work::Stage) {
             if let Some((session, mut cx)) = self.enter(slot)
                 && session.is_connected()
                 && !session.is_leaving
@@ -255,7 +256,7 @@ impl Core {
                     return Some(id);
                 }
             }
-            self.ready.remove(slot, Work::Stage);
+            self.shared.ready.remove(slot, Work::Stage);
         }
         None
     }
@@ -269,7 +270,7 @@ impl Core {
         let remote = operation.remote;
         let request = SendRequest {
             endpoint: operation.endpoint,
-            peer: self.peers.id_at(remote)?,
+            peer: self.shared.peers.id_at(remote)?,
             context: operation.context,
             tag: operation.tag,
             length: operation.length,
@@ -278,12 +279,12 @@ impl Core {
             data: operation.data,
             fence: operation.fence,
         };
-        Some((request, self.peers.at(remote)?.endpoint))
+        Some((request, self.shared.peers.at(remote)?.endpoint))
     }
 
     /// Tries to stage the send that [`Self::poll_waiting`] returned.
     pub(crate) fn stage(&mut self, id: Id) -> Staged<'_> {
-        let Some(operation) = self.operations.get(id) else { return Staged::Blocked };
+        let Some(operation) = self.shared.operations.get(id) else { return Staged::Blocked };
         if matches!(operation.state, OperationState::Asking(_) | OperationState::Replying { .. }) {
             return self.stage_one_sided(id);
         }
@@ -296,7 +297,7 @@ impl Core {
 
     /// Cancels a send that was not sent. Returns `false` if it was, and will complete.
     pub(crate) fn cancel_send(&mut self, id: Id, effects: &mut impl Effects) -> bool {
-        let Some(operation) = self.operations.get(id) else { return false };
+        let Some(operation) = self.shared.operations.get(id) else { return false };
         if !matches!(
             operation.state,
             OperationState::Queued { .. } | OperationState::New { .. } | OperationState::Asking(_)
@@ -311,10 +312,10 @@ impl Core {
                 one_sided.waiting.retain(|&waiting| waiting != id);
             }
             if session.is_connected() && session.has_waiting() {
-                self.ready.add(slot, Work::Stage);
+                self.shared.ready.add(slot, Work::Stage);
             }
         }
-        self.operations.remove(id);
+        self.shared.operations.remove(id);
         effects.complete(id, Ended::Cancelled);
         true
     }
@@ -327,17 +328,17 @@ impl Core {
         effects: &mut impl Effects,
     ) {
         let id = Id::from_u64(matched.operation.get());
-        match self.operations.get(id) {
+        match self.shared.operations.get(id) {
             Some(operation)
                 if operation.session == session
                     && matches!(operation.state, OperationState::AwaitMatch) =>
             {
                 let accepted = operation.length;
-                self.operations.remove(id);
+                self.shared.operations.remove(id);
                 effects.complete(id, Ended::Sent { accepted });
                 self.with(session, |it, mut cx| it.look_at_fences(&mut cx));
             }
-            _ => self.counters.stale_frames += 1,
+            _ => self.shared.counters.stale_frames += 1,
         }
     }
 }

@@ -38,7 +38,7 @@ impl Core {
         effects: &mut impl Effects,
     ) {
         let Some(session) = self.sessions.at_mut(slot as usize) else { return };
-        let may_lose_completed = session.may_lose_completed(&self.pool);
+        let may_lose_completed = session.may_lose_completed(&self.shared.pool);
         if session.failure.is_some() {
             return;
         }
@@ -54,7 +54,7 @@ impl Core {
         session.connection.fail();
         session.keys = None;
         session.failure = Some(failure.clone());
-        tracing::debug!(me = self.engine, peer = session.engine, "session ended: {failure}");
+        tracing::debug!(me = self.shared.engine, peer = session.engine, "session ended: {failure}");
         session.control.clear();
         if sequel == Sequel::None {
             session.waiting.clear();
@@ -64,10 +64,10 @@ impl Core {
         let lanes = std::mem::take(&mut session.lanes);
         let remotes: Vec<u32> = session.remotes.iter().collect();
         for lane in lanes {
-            self.actions.push_back(Action::CloseLane { lane, is_failure: true });
+            self.shared.actions.push_back(Action::CloseLane { lane, is_failure: true });
         }
-        self.actions.push_back(Action::CloseControl { session: slot, is_failure: true });
-        self.actions.push_back(Action::Ended { session: slot, failure: failure.clone() });
+        self.shared.actions.push_back(Action::CloseControl { session: slot, is_failure: true });
+        self.shared.actions.push_back(Action::Ended { session: slot, failure: failure.clone() });
         self.end_own_offer(slot);
         self.drop_unexpected_rendezvous(&remotes);
         self.lose_claims_of_session(slot, &failure);
@@ -87,7 +87,7 @@ impl Core {
         let is_hit = |operation: &Operation| operation.session == slot && !is_kept(operation);
         let reports = |operation: &Operation| is_hit(operation) && !operation.is_decided();
         let is_waiting_hit = |source: &Remote| sequel == Sequel::None && source.session == slot;
-        let is_reported = self.operations.iter().any(|(_, operation)| reports(operation))
+        let is_reported = self.shared.operations.iter().any(|(_, operation)| reports(operation))
             || self.receives_from(is_waiting_hit).next().is_some();
         self.fail_operations(is_hit, is_waiting_hit, &failure, effects);
         if is_gap
@@ -99,7 +99,7 @@ impl Core {
         if sequel != Sequel::None {
             self.follow_up(slot, sequel);
         }
-        self.peers.note_closed(slot, engine);
+        self.shared.peers.note_closed(slot, engine);
         self.end_receives_without_sender(effects);
     }
 
@@ -108,7 +108,7 @@ impl Core {
         let Some(session) = self.sessions.at_mut(slot as usize) else { return };
         session.reset_failure();
         if !session.waiting.is_empty() || sequel == Sequel::Connect {
-            self.actions.push_back(Action::Reconnect { session: slot });
+            self.shared.actions.push_back(Action::Reconnect { session: slot });
         }
     }
 
@@ -118,27 +118,27 @@ impl Core {
         let Some(session) = self.sessions.at_mut(slot as usize) else { return };
         session.epoch = session.epoch.wrapping_add(1);
         let unused = |credit: &ReceiveCredit| u64::from(credit.window() - credit.held());
-        self.offers.release(unused(&session.envelopes), unused(&session.bytes));
+        self.shared.offers.release(unused(&session.envelopes), unused(&session.bytes));
         self.extend_others();
     }
 
     /// Drops unexpected rendezvous messages of a lost peer; complete ones can still be received.
     fn drop_unexpected_rendezvous(&mut self, remotes: &[u32]) {
-        for endpoint in self.endpoints.numbers() {
+        for endpoint in self.shared.endpoints.numbers() {
             for &remote in remotes {
                 let mut messages = Vec::new();
-                if let Some(matcher) = self.endpoints.get_mut(endpoint) {
+                if let Some(matcher) = self.shared.endpoints.get_mut(endpoint) {
                     matcher.drain_unexpected_from(remote, |kept| messages.push(kept));
                 }
                 for kept in messages {
                     let index = kept.message;
-                    let Some(message) = self.unexpected.at(index) else { continue };
+                    let Some(message) = self.shared.unexpected.at(index) else { continue };
                     if !matches!(message.kind, Kind::Eager { .. }) {
-                        if let Some(message) = self.unexpected.take(index) {
+                        if let Some(message) = self.shared.unexpected.take(index) {
                             self.return_credit_of(&message);
-                            self.unexpected.recycle(message);
+                            self.shared.unexpected.recycle(message);
                         }
-                    } else if let Some(matcher) = self.endpoints.get_mut(endpoint) {
+                    } else if let Some(matcher) = self.shared.endpoints.get_mut(endpoint) {
                         match message.put_back() {
                             0 => drop(matcher.insert_unexpected(&kept.envelope, index)),
                             order => matcher.put_back(&kept.envelope, index, order),
@@ -151,7 +151,7 @@ impl Core {
 
     /// Returns the receives that wait for messages of one source alone, if `is_hit` selects that.
     fn receives_from(&self, is_hit: impl Fn(&Remote) -> bool) -> impl Iterator<Item = Id> {
-        let waiting = self.operations.waiting_receives().map(|(id, _)| id);
+        let waiting = self.shared.operations.waiting_receives().map(|(id, _)| id);
         waiting.filter(move |&id| self.source_of(id).is_some_and(&is_hit))
     }
 
@@ -165,9 +165,9 @@ impl Core {
         effects: &mut impl Effects,
     ) {
         let cause = Cause::Peer(failure.clone());
-        for slot in 0..self.operations.index_end() {
-            let Some(id) = self.operations.id_at(slot) else { continue };
-            let is_failing = match self.operations.get(id) {
+        for slot in 0..self.shared.operations.index_end() {
+            let Some(id) = self.shared.operations.id_at(slot) else { continue };
+            let is_failing = match self.shared.operations.get(id) {
                 Some(operation) => is_hit(operation),
                 None => self.source_of(id).is_some_and(&is_source_hit),
             };
@@ -179,19 +179,19 @@ impl Core {
 
     /// Returns the only source that a waiting receive accepts messages of.
     pub(super) fn source_of(&self, id: Id) -> Option<&Remote> {
-        self.peers.at(self.operations.receive(id)?.source()?)
+        self.shared.peers.at(self.shared.operations.receive(id)?.source()?)
     }
 
     /// Ends an operation, at once or as soon as the kernel has released its memory.
     pub(super) fn fail_operation(&mut self, id: Id, cause: &Cause, effects: &mut impl Effects) {
-        if self.operations.receive(id).is_some() {
+        if self.shared.operations.receive(id).is_some() {
             if !planted!(KeepReceivesOfDead) {
                 self.withdraw_receive(id);
                 self.end_unmatched(id, cause.clone(), effects);
             }
             return;
         }
-        let Some(operation) = self.operations.get_mut(id) else { return };
+        let Some(operation) = self.shared.operations.get_mut(id) else { return };
         match &mut operation.state {
             OperationState::Serving(serving) if serving.unreleased > 0 => {
                 // After DONE the message has arrived, whether or not the peer fails.
@@ -212,9 +212,10 @@ impl Core {
             OperationState::Multi(_) => return self.fail_multi(id, cause, effects),
             _ => {}
         }
-        let name = self.operations.get(id).and_then(|found| self.name_of(found.remote));
+        let name = self.shared.operations.get(id).and_then(|found| self.name_of(found.remote));
         self.forget_waiting(id);
-        let slot = self.operations.get(id).map_or(super::operation::NO_SESSION, |it| it.session);
+        let slot =
+            self.shared.operations.get(id).map_or(super::operation::NO_SESSION, |it| it.session);
         self.with(slot, |it, mut cx| it.forget_pull(&mut cx, id));
         let ended = self.remove_operation(id);
         let slice_of = ended.and_then(|ended| ended.slice_of);
@@ -227,7 +228,7 @@ impl Core {
     ///
     /// RR-RDV-5.
     pub(super) fn give_up_pull(&mut self, id: Id) {
-        let Some(operation) = self.operations.get(id) else { return };
+        let Some(operation) = self.shared.operations.get(id) else { return };
         if let OperationState::Pulling(pulling) = &operation.state
             && pulling.failed.is_none()
         {
@@ -239,14 +240,14 @@ impl Core {
 
     /// Fails a receive whose sender has abandoned the message.
     pub(super) fn fail_pull(&mut self, slot: u32, id: Id, effects: &mut impl Effects) {
-        let found = self.operations.get(id).filter(|operation| operation.session == slot);
+        let found = self.shared.operations.get(id).filter(|operation| operation.session == slot);
         if found.is_some_and(Operation::pulls) {
             self.fail_operation(id, &Cause::Peer(PeerFailure::Left), effects);
         }
     }
 
     fn forget_waiting(&mut self, id: Id) {
-        let Some(operation) = self.operations.get(id) else { return };
+        let Some(operation) = self.shared.operations.get(id) else { return };
         let slot = operation.session;
         let is_queued = matches!(operation.state, OperationState::Queued { .. });
         let Some(session) = self.sessions.at_mut(slot as usize) else { return };
@@ -254,7 +255,7 @@ impl Core {
             session.waiting.retain(|&waiting| waiting != id);
             // The first waiting send may need less than the previous one.
             if session.is_connected() && session.has_waiting() {
-                self.ready.add(slot, Work::Stage);
+                self.shared.ready.add(slot, Work::Stage);
             }
         }
         if let Some(one_sided) = session.one_sided.as_deref_mut() {

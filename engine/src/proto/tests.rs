@@ -296,7 +296,7 @@ fn frames_are_handled_once_within_the_window() {
         bench.deliver(&done(0, 0)).unwrap();
         assert_eq!(expected(&bench), next, "{number}");
     }
-    assert_eq!(bench.core.counters.unexpected_messages, 1);
+    assert_eq!(bench.core.shared.counters.unexpected_messages, 1);
     bench.there.sent = 3 + FRAMES_MAX;
     let refused = bench.deliver(&done(0, 0));
     assert_eq!(refused, Err(FrameError::BeyondWindow { expected: 3, got: 3 + FRAMES_MAX }));
@@ -363,7 +363,7 @@ fn unknown_operation_ids_have_no_effect() {
     }
     assert!(bench.results.ended.is_empty());
     assert_eq!(bench.transmit(), [] as [u8; 0]);
-    assert_eq!(bench.core.operations.len(), 2);
+    assert_eq!(bench.core.shared.operations.len(), 2);
 }
 
 /// RR-MATCH-3
@@ -375,7 +375,7 @@ fn messages_to_closed_endpoints_are_dropped_and_answered() {
     bench.deliver(&eager(1, 8, 55)).unwrap();
     bench.deliver(&rts(1, 1 << 20)).unwrap();
     assert_eq!(bench.transmit(), [frame::KIND_DONE, frame::KIND_DONE]);
-    assert_eq!(bench.core.operations.len(), 0);
+    assert_eq!(bench.core.shared.operations.len(), 0);
 }
 
 /// RR-CREDIT-1
@@ -597,7 +597,7 @@ fn no_lane_joins_a_session_with_datagram_bulk() {
     bench.core.sessions.at_mut(bench.slot as usize).unwrap().bulk_in_datagrams = true;
     let joined = bench.core.handle_lane_hello(&lane_hello(PEER, SESSION, 3), 0);
     assert_eq!(joined.unwrap_err(), HelloStatus::Malformed);
-    assert_eq!(bench.core.lanes.len(), 0);
+    assert_eq!(bench.core.shared.lanes.len(), 0);
     // A peer without keys learns nothing of either.
     let mut forged = lane_hello(PEER, SESSION, 4);
     forged.lane = DATAGRAM_LANE.into();

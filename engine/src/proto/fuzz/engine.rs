@@ -176,7 +176,7 @@ impl FuzzedEngine {
         }
         let mut names: Vec<u64> = self.kernel.live.keys().map(|id| id.to_u64()).collect();
         names.sort_unstable();
-        let lanes: Vec<u32> = self.core.lanes.iter().map(|(_, lane)| lane.number).collect();
+        let lanes: Vec<u32> = self.core.shared.lanes.iter().map(|(_, lane)| lane.number).collect();
         let bytes = self.hostile.write(script, &names, &lanes);
         let (now, later) = bytes.split_at(bytes.len() - script.below(8).min(bytes.len()));
         self.handle(now);
@@ -298,7 +298,7 @@ impl FuzzedEngine {
     pub(super) fn chunk_received(&mut self, index: usize, outcome: u8) {
         let (lane, chunk) = self.kernel.receiving.remove(index);
         let mut bytes = [0; CHUNK_HEADER_BYTES];
-        if let Some(bulk) = self.core.lanes.get(lane)
+        if let Some(bulk) = self.core.shared.lanes.get(lane)
             && let Some(&Incoming { operation, offset, length, chunk, .. }) = bulk.incoming.front()
         {
             let receive_operation = operation.to_u64();

@@ -12,15 +12,15 @@ use crate::wire::{Eager, Frame};
 impl FuzzedEngine {
     /// Checks the invariants after every step.
     pub(super) fn check(&self) {
-        let (core, config) = (&self.core, &self.core.config);
-        assert_eq!(core.operations.len(), self.kernel.live.len(), "an operation has no end");
+        let (core, config) = (&self.core, &self.core.shared.config);
+        assert_eq!(core.shared.operations.len(), self.kernel.live.len(), "an operation has no end");
         assert!(core.sessions.len() <= config.sessions_max);
-        assert!(core.lanes.len() <= config.bulk_lanes_max);
+        assert!(core.shared.lanes.len() <= config.bulk_lanes_max);
         let sound = core.sessions.at(self.sound_slot as usize).unwrap();
         assert!(sound.is_connected() && sound.failure.is_none(), "{:?}", sound.failure);
         // A payload takes less than twice its length, or 64 bytes.
         let held_max = 2 * config.unexpected_bytes + 64 * config.unexpected_messages;
-        assert!(core.unexpected.held_bytes().0 as u64 <= held_max);
+        assert!(core.shared.unexpected.held_bytes().0 as u64 <= held_max);
         for (_, session) in core.sessions.iter() {
             // At most one reply per operation and message, one grant or refusal per lane.
             let answers = config.operations_max + config.envelope_credits as usize;
@@ -40,7 +40,7 @@ impl FuzzedEngine {
         let mut envelopes: u64 = live().map(|(_, it)| u64::from(it.envelopes.window())).sum();
         let mut bytes: u64 = live().map(|(_, it)| u64::from(it.bytes.window())).sum();
         // The store's indices are dense and its bound is known.
-        let stored = (0..2000).filter_map(|index| core.unexpected.at(index));
+        let stored = (0..2000).filter_map(|index| core.shared.unexpected.at(index));
         for message in stored {
             let session = core.sessions.at(message.session as usize).unwrap();
             if session.epoch != message.epoch {
@@ -112,7 +112,7 @@ impl FuzzedEngine {
         self.check();
         let failure = PeerFailure::Left;
         self.core.fail_session(self.sound_slot, failure, &mut self.kernel);
-        self.core.actions.clear();
+        self.core.shared.actions.clear();
         while !self.kernel.receiving.is_empty() {
             self.chunk_received(0, 255);
         }
@@ -124,11 +124,11 @@ impl FuzzedEngine {
             self.core.close_endpoint(endpoint, &mut self.kernel);
         }
         assert!(self.kernel.live.is_empty(), "these never end: {:?}", self.kernel.live);
-        assert_eq!(self.core.operations.len(), 0);
-        assert_eq!(self.core.unexpected.held_bytes().0, 0);
+        assert_eq!(self.core.shared.operations.len(), 0);
+        assert_eq!(self.core.shared.unexpected.held_bytes().0, 0);
         assert_eq!(self.core.reserved(), (0, 0));
-        assert_eq!(self.core.lanes.len(), 0);
-        assert_eq!(self.core.pool.len(), [0; 3]);
+        assert_eq!(self.core.shared.lanes.len(), 0);
+        assert_eq!(self.core.shared.pool.len(), [0; 3]);
     }
 }
 

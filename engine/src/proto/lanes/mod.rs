@@ -124,7 +124,7 @@ impl Session {
         let keys = keys.lane(number, true);
         let rate = self.rails.rate_before(path);
         let bulk = BulkLane { rate, ..BulkLane::new(cx.slot, path, number, keys, now_ns) };
-        let Some(lane) = cx.lanes.insert(bulk) else {
+        let Some(lane) = cx.shared.lanes.insert(bulk) else {
             // At the limit the lane that was idle for longest is closed, unless the session has a
             // lane already, which is sufficient.
             if self.lanes.is_empty() {
@@ -142,7 +142,7 @@ impl Session {
     /// Defers its lanes until [`Core::close_idle_lanes`] retries.
     pub(super) fn request_lanes_later(&mut self, cx: &mut Cx<'_>, wait: Wait) {
         self.lanes_requested = true;
-        cx.lanes.defer(cx.slot, wait);
+        cx.shared.lanes.defer(cx.slot, wait);
     }
 
     /// Handles LANES WANTED: the peer has data to move and waits for lanes.
@@ -171,15 +171,17 @@ impl Session {
     /// Returns the position of a path that carries bulk data and has fewer lanes than it should, if
     /// any.
     fn path_without_lane(&self, cx: &Cx<'_>, now_ns: u64) -> Option<usize> {
-        let wanted = cx.config.bulk_lanes.max(1) as usize;
-        self.rails.path_without_lane(&self.lanes, cx.lanes, wanted, now_ns)
+        let wanted = cx.shared.config.bulk_lanes.max(1) as usize;
+        self.rails.path_without_lane(&self.lanes, &cx.shared.lanes, wanted, now_ns)
     }
 }
 
 impl Cx<'_> {
     /// RR-LANE-2
     fn close_oldest_idle_lane(&mut self, now_ns: u64) {
-        if let Some(lane) = self.lanes.oldest_idle(now_ns, self.config.retry.timeout_ns) {
+        if let Some(lane) =
+            self.shared.lanes.oldest_idle(now_ns, self.shared.config.retry.timeout_ns)
+        {
             self.act(Action::CloseLane { lane, is_failure: false });
         }
     }
@@ -189,7 +191,7 @@ impl Core {
     /// Returns the keys of the session that a connection wants to join, if it exists. The side that
     /// opened the session opens bulk lanes; the other one only queries its existence.
     pub(crate) fn keys_to_join(&self, hello: &Hello) -> Option<&SessionKeys> {
-        let slot = self.peers.session_of(hello.source.get())?;
+        let slot = self.shared.peers.session_of(hello.source.get())?;
         let session = self.sessions.at(slot as usize)?;
         let is_it = session.is_connected()
             && session.id == hello.session.get()
@@ -213,7 +215,8 @@ impl Core {
     /// RR-RAIL-7, RR-RAIL-8.
     pub(crate) fn handle_move_hello(&mut self, hello: &Hello) -> Result<(u32, u8), HelloStatus> {
         self.keys_of_join(hello)?;
-        let slot = self.peers.session_of(hello.source.get()).ok_or(HelloStatus::UnknownSession)?;
+        let slot =
+            self.shared.peers.session_of(hello.source.get()).ok_or(HelloStatus::UnknownSession)?;
         let session = self.sessions.at_mut(slot as usize).ok_or(HelloStatus::UnknownSession)?;
         // Nor one that was delayed while a later one arrived.
         let number = hello.lane.get();
@@ -244,7 +247,8 @@ impl Core {
         let keys = self.keys_of_join(hello)?;
         let number = hello.lane.get();
         let keys = keys.lane(number, false);
-        let slot = self.peers.session_of(hello.source.get()).ok_or(HelloStatus::UnknownSession)?;
+        let slot =
+            self.shared.peers.session_of(hello.source.get()).ok_or(HelloStatus::UnknownSession)?;
         let (session, mut cx) = self.enter(slot).ok_or(HelloStatus::UnknownSession)?;
         if session.bulk_in_datagrams || number >= CONTROL_LANE {
             return Err(HelloStatus::Malformed);
@@ -256,13 +260,13 @@ impl Core {
         let path = session.path_to_join(&cx, hello.path.get());
         let path = path.ok_or(HelloStatus::Malformed)?;
         // Twice the usual number leaves space for lanes that replace failing ones.
-        let lanes_max = 2 * cx.config.bulk_lanes.max(8) as usize * session.rails.paths.len();
+        let lanes_max = 2 * cx.shared.config.bulk_lanes.max(8) as usize * session.rails.paths.len();
         if session.lanes.len() >= lanes_max {
             return Err(HelloStatus::Busy);
         }
         let rate = session.rails.rate_before(path as u8);
         let bulk = BulkLane { rate, ..BulkLane::new(slot, path as u8, number, keys, now_ns) };
-        let Some(lane) = cx.lanes.insert(bulk) else {
+        let Some(lane) = cx.shared.lanes.insert(bulk) else {
             // An existing lane of the session is sufficient; it may look idle here while the peer's
             // grants for it are in transit.
             if session.lanes.is_empty() {
@@ -276,13 +280,13 @@ impl Core {
 
     /// Handles a lane that the peer has no space for; it is retried a little later.
     pub(crate) fn lane_refused(&mut self, lane: Id, now_ns: u64) {
-        let Some(bulk) = self.lanes.remove(lane) else { return };
+        let Some(bulk) = self.shared.lanes.remove(lane) else { return };
         let Some((session, mut cx)) = self.enter(bulk.session) else { return };
         session.lanes.retain(|&other| other != lane);
         if session.lanes.is_empty() {
             return session.request_lanes_later(&mut cx, Wait::Room);
         }
-        let has_lane = session.has_bulk_lane(cx.lanes);
+        let has_lane = session.has_bulk_lane(&cx.shared.lanes);
         session.rails.rest(bulk.path, now_ns);
         if !has_lane {
             session.request_lanes_later(&mut cx, Wait::Time);
@@ -291,7 +295,7 @@ impl Core {
 
     /// Marks a lane that both sides agree on as ready for chunks.
     pub(crate) fn lane_ready(&mut self, lane: Id, now_ns: u64) {
-        let Some(bulk) = self.lanes.get_mut(lane) else { return };
+        let Some(bulk) = self.shared.lanes.get_mut(lane) else { return };
         (bulk.is_ready, bulk.used_ns) = (true, now_ns);
         let (slot, number) = (bulk.session, bulk.number);
         let Some((session, mut cx)) = self.enter(slot) else { return };
@@ -299,7 +303,7 @@ impl Core {
         // The peer has one that it accepted after its request: it will detect the end of that.
         session.lanes_wanted &= number < session.wanted_before_lane;
         cx.add_work(Work::Grant);
-        cx.lanes.mark_runnable(lane);
+        cx.shared.lanes.mark_runnable(lane);
     }
 
     /// Handles a lane that is lost (or being closed): its ranges are granted again, except for the
@@ -312,8 +316,8 @@ impl Core {
         now_ns: u64,
         effects: &mut impl Effects,
     ) {
-        let Some(bulk) = self.lanes.remove(lane) else { return };
-        self.lanes.has_room = true;
+        let Some(bulk) = self.shared.lanes.remove(lane) else { return };
+        self.shared.lanes.has_room = true;
         let slot = bulk.session;
         let Some(session) = self.sessions.at_mut(slot as usize) else { return };
         session.lanes.retain(|&other| other != lane);
@@ -324,7 +328,8 @@ impl Core {
         let in_kernel = usize::from(bulk.is_receiving && !planted!(ForgetReap));
         session.rails.note_regrants(bulk.path, bulk.incoming.len());
         for incoming in bulk.incoming.into_iter().skip(in_kernel) {
-            let is_wanted = self.operations.get(incoming.operation).is_some_and(Operation::pulls);
+            let is_wanted =
+                self.shared.operations.get(incoming.operation).is_some_and(Operation::pulls);
             if !is_wanted || planted!(DropRegrant) {
                 continue;
             }
@@ -334,10 +339,10 @@ impl Core {
         if is_failure {
             session.rails.note_gone(bulk.number, bulk.path);
             session.rails.rest(bulk.path, now_ns);
-            self.counters.lane_failures += 1;
-            let limit_ns = self.config.retry.timeout_ns.max(self.config.outage_ns);
+            self.shared.counters.lane_failures += 1;
+            let limit_ns = self.shared.config.retry.timeout_ns.max(self.shared.config.outage_ns);
             // The maximum time between two attempts that the network drops.
-            let gap_ns = limit_ns.saturating_add(2 * self.config.retry.timeout_ns);
+            let gap_ns = limit_ns.saturating_add(2 * self.shared.config.retry.timeout_ns);
             let (failures, lasted_ns) = session.lane_failures.note(now_ns, gap_ns);
             let are_many = failures > LANE_FAILURES_MAX;
             if are_many && lasted_ns >= limit_ns {
@@ -352,10 +357,10 @@ impl Core {
             if (!bulk.is_ready || are_many) && session.lanes.is_empty() {
                 // The cause needs time to pass.
                 session.lanes_requested = true;
-                return self.lanes.defer(slot, Wait::Time);
+                return self.shared.lanes.defer(slot, Wait::Time);
             }
         }
-        self.ready.add(slot, Work::Grant);
+        self.shared.ready.add(slot, Work::Grant);
     }
 
     /// Handles REFUSED: the peer cannot serve a grant. Its lane is aborted, and the range never
@@ -374,17 +379,19 @@ impl Core {
             return;
         }
         let session = self.sessions.at(slot as usize);
-        let lane = session.and_then(|it| self.lanes.named(&it.lanes, refused.lane.get()));
+        let lane = session.and_then(|it| self.shared.lanes.named(&it.lanes, refused.lane.get()));
         match lane {
-            Some(lane) => self.actions.push_back(Action::CloseLane { lane, is_failure: true }),
-            None => self.counters.stale_frames += 1,
+            Some(lane) => {
+                self.shared.actions.push_back(Action::CloseLane { lane, is_failure: true })
+            }
+            None => self.shared.counters.stale_frames += 1,
         }
     }
 
     /// Lets sessions that found no space for a lane retry after a lane was closed, except for those
     /// whose lanes fail repeatedly.
     pub(super) fn serve_starved(&mut self, now_ns: u64) {
-        self.lanes.has_room = false;
+        self.shared.lanes.has_room = false;
         self.serve_some(now_ns, |wait, failures| {
             wait == Wait::Room || failures <= LANE_FAILURES_MAX
         });
@@ -393,11 +400,11 @@ impl Core {
     /// Lets sessions without a lane retry that `is_served` selects, by what they wait for and their
     /// number of consecutive failures.
     fn serve_some(&mut self, now_ns: u64, is_served: impl Fn(Wait, u32) -> bool) {
-        for (slot, wait) in std::mem::take(&mut self.lanes.starved) {
+        for (slot, wait) in std::mem::take(&mut self.shared.lanes.starved) {
             let Some((session, mut cx)) = self.enter(slot) else { continue };
             if !is_served(wait, session.lane_failures.count()) {
-                cx.lanes.defer(slot, wait);
-            } else if session.is_connected() && !session.has_bulk_lane(cx.lanes) {
+                cx.shared.lanes.defer(slot, wait);
+            } else if session.is_connected() && !session.has_bulk_lane(&cx.shared.lanes) {
                 session.lanes_requested = false;
                 // The data may have been transferred or cancelled.
                 if session.needs_lane() {
@@ -414,9 +421,11 @@ impl Core {
     ///
     /// RR-LANE-6.
     fn is_own_turn(&mut self) -> bool {
-        self.lanes.rounds = self.lanes.rounds.wrapping_add(1);
+        self.shared.lanes.rounds = self.shared.lanes.rounds.wrapping_add(1);
         // The finalizer of splitmix64 over inputs that differ between engines and rounds.
-        let mut bits = self.config.hash_seed ^ self.engine.rotate_left(32) ^ self.lanes.rounds;
+        let mut bits = self.shared.config.hash_seed
+            ^ self.shared.engine.rotate_left(32)
+            ^ self.shared.lanes.rounds;
         bits = (bits ^ bits >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         bits = (bits ^ bits >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
         (bits ^ bits >> 31) & 1 == 0
@@ -426,8 +435,8 @@ impl Core {
     /// none: the attempt failed, and the peer may not know that path. A lane that has carried
     /// nothing yet is no reason for another one, which would be one for the next.
     fn session_short_of_lanes(&self, now_ns: u64) -> Option<u32> {
-        let wanted = self.config.bulk_lanes.max(1) as usize;
-        self.lanes.iter().find_map(|(_, bulk)| {
+        let wanted = self.shared.config.bulk_lanes.max(1) as usize;
+        self.shared.lanes.iter().find_map(|(_, bulk)| {
             let session = self.sessions.at(bulk.session as usize)?;
             let has_carried = bulk.is_ready && !bulk.is_fresh;
             let is_in_use = has_carried && now_ns.saturating_sub(bulk.used_ns) < IN_USE_NS;
@@ -436,7 +445,7 @@ impl Core {
                 && session.connection.is_initiator()
                 && session
                     .rails
-                    .path_without_lane(&session.lanes, &self.lanes, wanted, now_ns)
+                    .path_without_lane(&session.lanes, &self.shared.lanes, wanted, now_ns)
                     .is_some();
             is_short.then_some(bulk.session)
         })
@@ -452,16 +461,17 @@ impl Core {
         }
         let is_own_turn = self.is_own_turn();
         self.serve_some(now_ns, |wait, _| wait == Wait::Time || is_own_turn);
-        for (lane, bulk) in self.lanes.iter() {
+        for (lane, bulk) in self.shared.lanes.iter() {
             let Some(session) = self.sessions.at_mut(bulk.session as usize) else { continue };
             let is_ours = session.connection.is_initiator() && session.rendezvous.is_empty();
             let idle_ns = now_ns.saturating_sub(bulk.used_ns);
-            let is_old = idle_ns > self.config.bulk_idle_ns || rare!("a bulk lane that is old", 4);
-            if is_ours && is_old && bulk.is_spare(now_ns, self.config.retry.timeout_ns) {
+            let is_old =
+                idle_ns > self.shared.config.bulk_idle_ns || rare!("a bulk lane that is old", 4);
+            if is_ours && is_old && bulk.is_spare(now_ns, self.shared.config.retry.timeout_ns) {
                 // A peer that has this one sees its end, and requests another if it still wants
                 // one; not so if it had lost this one when it sent the request.
                 session.lanes_wanted &= bulk.number < session.wanted_before_lane;
-                self.actions.push_back(Action::CloseLane { lane, is_failure: false });
+                self.shared.actions.push_back(Action::CloseLane { lane, is_failure: false });
             }
         }
     }
@@ -472,7 +482,7 @@ impl Session {
     /// session's lanes were opened, and unused lanes are spare.
     pub(super) fn note_lanes_in_use(&self, cx: &mut Cx<'_>) {
         for &lane in &self.lanes {
-            if let Some(bulk) = cx.lanes.get_mut(lane) {
+            if let Some(bulk) = cx.shared.lanes.get_mut(lane) {
                 bulk.is_fresh = false;
             }
         }

@@ -138,7 +138,7 @@ impl Core {
         let session = self.route(request.peer)?;
         let known = self.sessions.at(session as usize);
         let waiting = known.and_then(|it| it.one_sided.as_deref()).map_or(0, |it| it.waiting.len());
-        if waiting >= self.config.send_queue_ops {
+        if waiting >= self.shared.config.send_queue_ops {
             return Err(SendRefusal::WAITING_SENDS);
         }
         self.new_admitted_one_sided(request, length)
@@ -161,25 +161,25 @@ impl Core {
         let state = OperationState::Asking(asking);
         let operation = Operation::new(endpoint, session, remote, state);
         let operation = Operation { length, data, hint, fence, ..operation };
-        self.operations.insert(operation).ok_or(SendRefusal::OPERATIONS)
+        self.shared.operations.insert(operation).ok_or(SendRefusal::OPERATIONS)
     }
 
     /// Returns a remote endpoint of each session with one-sided operations.
     pub(crate) fn peers_operated_on(&self) -> impl Iterator<Item = Id> {
         let sessions = self.sessions.iter().filter(|(_, it)| it.one_sided.is_some());
         sessions.filter_map(|(_, session)| {
-            session.remotes.iter().find_map(|remote| self.peers.id_at(remote))
+            session.remotes.iter().find_map(|remote| self.shared.peers.id_at(remote))
         })
     }
 
     /// Queues a new one-sided operation, and connects if necessary.
     pub(crate) fn enqueue_one_sided(&mut self, id: Id, now_ns: u64) {
-        let Some(operation) = self.operations.get(id) else { return };
+        let Some(operation) = self.shared.operations.get(id) else { return };
         let slot = operation.session;
         let Some(session) = self.sessions.at_mut(slot as usize) else { return };
         session.one_sided.get_or_insert_default().waiting.push_back(id);
         if session.is_connected() {
-            self.ready.add(slot, Work::Stage);
+            self.shared.ready.add(slot, Work::Stage);
         } else {
             self.want_connection(slot, now_ns);
         }
@@ -188,7 +188,7 @@ impl Core {
     /// Returns the longest put, or reply to a get, that is sent with its header, in bytes.
     #[inline]
     pub(super) fn whole_max(&self, session: &Session, header: usize) -> (u64, u64) {
-        let eager = u64::from(self.config.eager_limit)
+        let eager = u64::from(self.shared.config.eager_limit)
             .min(super::super::segments::segment::LONG_PAYLOAD_BYTES as u64);
         let Some(datagram) = session.segments.as_deref() else { return (0, 0) };
         let short = (datagram.frame_bytes_max() - header) as u64;
@@ -203,7 +203,7 @@ impl Core {
         slot: u32,
         request: &OneSidedRequest,
     ) -> Option<&mut [u8]> {
-        let target = self.peers.get(request.peer)?.endpoint;
+        let target = self.shared.peers.get(request.peer)?.endpoint;
         if !self.is_plain_put(slot, request) {
             return None;
         }
@@ -224,9 +224,9 @@ impl Core {
             operation: 0.into(),
         };
         let datagram = session.segments.as_deref_mut()?;
-        let pool = &mut self.pool;
+        let pool = &mut self.shared.pool;
         let room = stage_put(datagram, pool, slot, &header, request.hint)?;
-        self.ready.add(slot, Work::Flush);
+        self.shared.ready.add(slot, Work::Flush);
         Some(room)
     }
 
@@ -251,7 +251,7 @@ impl Core {
 
     /// Tries to stage the operation returned by [`Self::poll_waiting`], if it is no message.
     pub(in crate::proto) fn stage_one_sided(&mut self, id: Id) -> Staged<'_> {
-        let Some(operation) = self.operations.get(id) else { return Staged::Blocked };
+        let Some(operation) = self.shared.operations.get(id) else { return Staged::Blocked };
         let slot = operation.session;
         if matches!(operation.state, OperationState::Replying { .. }) {
             return self.stage_reply(id);
@@ -286,7 +286,7 @@ impl Core {
             _ => (0, 0),
         };
         let has_data = if operation.data.is_some() { eager::FLAG_DATA } else { 0 };
-        let Some(target) = self.peers.at(operation.remote) else {
+        let Some(target) = self.shared.peers.at(operation.remote) else {
             return Staged::Blocked;
         };
         let name = if reply_bytes.is_some() { id.to_u64() } else { 0 };
@@ -308,7 +308,7 @@ impl Core {
         let hint = operation.hint;
         let is_long = form.payload as u64 > short;
         let Some(OperationState::Asking(asking)) =
-            self.operations.get_mut(id).map(|operation| &mut operation.state)
+            self.shared.operations.get_mut(id).map(|operation| &mut operation.state)
         else {
             return Staged::Blocked;
         };
@@ -320,7 +320,7 @@ impl Core {
         });
         let Some(segment) = staged else {
             if let Some(OperationState::Asking(asking)) =
-                self.operations.get_mut(id).map(|operation| &mut operation.state)
+                self.shared.operations.get_mut(id).map(|operation| &mut operation.state)
             {
                 asking.operands = operands;
             }
@@ -336,11 +336,11 @@ impl Core {
         }
         let completes = reply_bytes.is_none();
         if completes {
-            self.operations.remove(id);
-            if let Some(segment) = self.pool.get_mut(segment) {
+            self.shared.operations.remove(id);
+            if let Some(segment) = self.shared.pool.get_mut(segment) {
                 segment.completes_unacked = true;
             }
-        } else if let Some(operation) = self.operations.get_mut(id) {
+        } else if let Some(operation) = self.shared.operations.get_mut(id) {
             let is_pulled = form.kind == frame::KIND_PUT_RTS;
             operation.role = if is_pulled { Role::LongPut } else { Role::Origin };
             operation.state = match is_pulled {
@@ -348,7 +348,7 @@ impl Core {
                 false => OperationState::AwaitReply { bytes: reply_bytes.unwrap_or(0) },
             };
         }
-        let Some(segment) = self.pool.get_mut(segment) else {
+        let Some(segment) = self.shared.pool.get_mut(segment) else {
             return Staged::Blocked;
         };
         let room = segment.newest(form.payload);
@@ -361,7 +361,7 @@ impl Core {
 
     /// Blocks a session that cannot stage anything; acknowledgements and sent segments resume it.
     pub(super) fn wait_for_room(&mut self, slot: u32) -> Staged<'_> {
-        self.ready.remove(slot, Work::Stage);
+        self.shared.ready.remove(slot, Work::Stage);
         Staged::Blocked
     }
 
@@ -376,8 +376,9 @@ impl Core {
         effects: &mut impl Effects,
     ) -> Result<(), FrameError> {
         let id = Id::from_u64(reply.operation.get());
-        let Some(operation) = self.operations.get_mut(id).filter(|it| it.session == slot) else {
-            self.counters.stale_frames += 1;
+        let Some(operation) = self.shared.operations.get_mut(id).filter(|it| it.session == slot)
+        else {
+            self.shared.counters.stale_frames += 1;
             return Ok(());
         };
         let (remote, status) = (operation.remote, reply.status);
@@ -411,7 +412,7 @@ impl Core {
                 };
                 effects.complete(id, ended);
             }
-            _ => self.counters.stale_frames += 1,
+            _ => self.shared.counters.stale_frames += 1,
         }
         Ok(())
     }
@@ -428,15 +429,15 @@ impl Core {
     ) {
         let id = Id::from_u64(reply.operation.get());
         let send_operation = reply.send_operation.get();
-        let found = self.operations.get(id).filter(|it| it.session == slot);
+        let found = self.shared.operations.get(id).filter(|it| it.session == slot);
         let (Some(operation), true) = (found, found.is_some_and(Operation::awaits_bytes)) else {
-            self.counters.stale_frames += 1;
+            self.shared.counters.stale_frames += 1;
             let status = crate::wire::done::STATUS_ABANDONED;
             let done = super::super::session::ControlFrame::done(send_operation, status, 0);
             return self.push_control(slot, done);
         };
         let (length, hint) = (operation.length, operation.hint);
-        let Some(peer) = self.peers.id_at(operation.remote) else { return };
+        let Some(peer) = self.shared.peers.id_at(operation.remote) else { return };
         let arrival = Arrival { peer, context: 0, tag: 0, length, data: None };
         let source = CmaSource::of_frame(source);
         let offered = Offered { send_operation, hint, first: 0, source };
@@ -445,7 +446,7 @@ impl Core {
 
     /// Removes an operation, and releases what it counts toward its session's limits.
     pub(in crate::proto) fn remove_operation(&mut self, id: Id) -> Option<Operation> {
-        let operation = self.operations.remove(id)?;
+        let operation = self.shared.operations.remove(id)?;
         if operation.role != Role::None {
             self.release_bound(operation.session, operation.role);
             self.with(operation.session, |it, mut cx| it.look_at_fences(&mut cx));
@@ -464,7 +465,7 @@ impl Core {
             Role::Target(key) => {
                 one_sided.served = one_sided.served.saturating_sub(1);
                 if let Some(key) = key {
-                    self.regions.end(key, slot);
+                    self.shared.regions.end(key, slot);
                 }
             }
             Role::Origin | Role::LongPut => {
@@ -473,7 +474,7 @@ impl Core {
                     one_sided.long_puts = one_sided.long_puts.saturating_sub(1);
                 }
                 if std::mem::take(&mut one_sided.is_held) && session.is_connected() {
-                    self.ready.add(slot, Work::Stage);
+                    self.shared.ready.add(slot, Work::Stage);
                 }
             }
         }

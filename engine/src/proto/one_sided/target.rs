@@ -65,15 +65,15 @@ impl Core {
         };
         let (key, offset, length) = (header.key.get(), header.offset.get(), header.length.get());
         let target = header.target_endpoint.get();
-        if !self.endpoints.is_open(target) {
+        if !self.shared.endpoints.is_open(target) {
             self.refuse((slot, number), header, Refusal::Endpoint);
             return Ok(());
         }
         let source = header.source_endpoint.get();
         let session = self.sessions.at_mut(slot as usize);
-        let known = session.and_then(|it| self.peers.remote_of(slot, it, source));
+        let known = session.and_then(|it| self.shared.peers.remote_of(slot, it, source));
         let remote = known.ok_or(FrameError::UnknownSource(source))?;
-        let granted = match self.regions.check(engine, key, offset, length, access, now_ns) {
+        let granted = match self.shared.regions.check(engine, key, offset, length, access, now_ns) {
             Ok(granted) => granted,
             Err(refused) => {
                 self.refuse((slot, number), header, refused);
@@ -84,7 +84,7 @@ impl Core {
             self.refuse((slot, number), header, Refusal::Busy);
             return Ok(());
         }
-        let Some(peer) = self.peers.id_at(remote) else { return Ok(()) };
+        let Some(peer) = self.shared.peers.id_at(remote) else { return Ok(()) };
         let arrival = Arrival { peer, context: 0, tag: key, length, data };
         match header.kind {
             frame::KIND_PUT => {
@@ -122,7 +122,7 @@ impl Core {
         let mut before = [0; ATOMIC_BYTES_MAX];
         let fetched = if header.flags & FLAG_FETCH != 0 { length } else { 0 };
         let fetched = &mut before[..fetched];
-        if fetched.len() > SHORT_REPLY_BYTES && self.operations.is_full() {
+        if fetched.len() > SHORT_REPLY_BYTES && self.shared.operations.is_full() {
             // An executed operation cannot be refused.
             return self.refuse((slot, number), header, Refusal::Busy);
         }
@@ -158,19 +158,19 @@ impl Core {
             role: Role::Target(Some(granted.key)),
             ..Operation::new(target, slot, remote, state)
         };
-        if !self.regions.begin(granted.key, slot) {
+        if !self.shared.regions.begin(granted.key, slot) {
             return self.refuse((slot, number), header, Refusal::Key);
         }
-        let Some(id) = self.operations.insert(operation) else {
-            self.regions.end(granted.key, slot);
+        let Some(id) = self.shared.operations.insert(operation) else {
+            self.shared.regions.end(granted.key, slot);
             return self.refuse((slot, number), header, Refusal::Busy);
         };
         let is_write = header.kind == frame::KIND_PUT_RTS;
         if let Err(refusal) =
             effects.bind_region(id, granted.region, granted.start, length, (target, is_write))
         {
-            self.operations.remove(id);
-            self.regions.end(granted.key, slot);
+            self.shared.operations.remove(id);
+            self.shared.regions.end(granted.key, slot);
             return self.refuse((slot, number), header, refusal);
         }
         if is_write {
@@ -185,21 +185,21 @@ impl Core {
             self.pull(id, slot, offered, arrival, effects);
         } else {
             one_sided.replies.push_back(id);
-            self.ready.add(slot, Work::Stage);
+            self.shared.ready.add(slot, Work::Stage);
         }
     }
 
     /// Invalidates the key of a put, if requested, for later operations.
     fn invalidate(&mut self, header: &OneSided) {
         if header.flags & FLAG_INVALIDATE != 0 {
-            self.regions.revoke(header.key.get());
+            self.shared.regions.revoke(header.key.get());
         }
     }
 
     /// Reports a refusal to the origin, if it waits, or counts it for the flush after frame
     /// `number`.
     fn refuse(&mut self, (slot, number): (u32, u32), header: &OneSided, refusal: Refusal) {
-        self.counters.refused_accesses += 1;
+        self.shared.counters.refused_accesses += 1;
         let operation = header.operation.get();
         if operation != 0 {
             let reply = ShortReply::new(operation, refusal.code(), &[]);
@@ -227,7 +227,7 @@ impl Core {
             role: Role::Target(None),
             ..Operation::new(endpoint, slot, NO_REMOTE, state)
         };
-        let Some(id) = self.operations.insert(operation) else {
+        let Some(id) = self.shared.operations.insert(operation) else {
             debug_assert!(false, "space was checked before execution");
             return;
         };
@@ -236,13 +236,13 @@ impl Core {
         let one_sided = session.one_sided.get_or_insert_default();
         one_sided.served += 1;
         one_sided.replies.push_back(id);
-        self.ready.add(slot, Work::Stage);
+        self.shared.ready.add(slot, Work::Stage);
     }
 
     /// Refuses an operation of a peer whose memory or endpoint was closed before the reply was
     /// sent.
     pub(in crate::proto) fn give_up_answer(&mut self, id: Id, refusal: Refusal) {
-        let Some(operation) = self.operations.get(id) else { return };
+        let Some(operation) = self.shared.operations.get(id) else { return };
         if let &OperationState::Replying { to } = &operation.state {
             let reply = ShortReply::new(to, refusal.code(), &[]);
             self.push_control(operation.session, ControlFrame::Reply(reply));
@@ -251,7 +251,7 @@ impl Core {
 
     /// Stages the data of a reply.
     pub(super) fn stage_reply(&mut self, id: Id) -> Staged<'_> {
-        let Some(operation) = self.operations.get(id) else { return Staged::Blocked };
+        let Some(operation) = self.shared.operations.get(id) else { return Staged::Blocked };
         let &OperationState::Replying { to } = &operation.state else { return Staged::Blocked };
         let (slot, length, hint) = (operation.session, operation.length, operation.hint);
         let Some(session) = self.sessions.at(slot as usize) else { return Staged::Blocked };
@@ -289,10 +289,10 @@ impl Core {
         }
         if is_whole {
             self.remove_operation(id);
-        } else if let Some(operation) = self.operations.get_mut(id) {
+        } else if let Some(operation) = self.shared.operations.get_mut(id) {
             operation.state = OperationState::Serving(Serving { has_source, ..Serving::default() });
         }
-        let Some(segment) = self.pool.get_mut(segment) else {
+        let Some(segment) = self.shared.pool.get_mut(segment) else {
             return Staged::Blocked;
         };
         let room = segment.newest(payload);
@@ -333,7 +333,7 @@ impl Session {
         let head = pieces[0].len() + pieces[1].len();
         let length = head + payload;
         let segments = self.segments.as_deref_mut()?;
-        let pool = &mut *cx.pool;
+        let pool = &mut cx.shared.pool;
         let id = segments.push_for(pool, cx.slot, length, hint, is_long)?;
         let room = pool.get_mut(id)?.push(length);
         let (first, second) = room[..head].split_at_mut(pieces[0].len());

@@ -212,9 +212,9 @@ impl PathTable {
         let is_handled = !(planted!(AckUnhandled) && number % 32 == 31);
         let mut is_segment = false;
         if !packet.payload.is_empty() && !packet.has(FLAG_MTU_PROBE) && is_handled {
-            let before = core.counters.segments_received;
+            let before = core.shared.counters.segments_received;
             let handled = core.handle_lone_segment(session, packet.payload, now_ns, effects);
-            let segments = core.counters.segments_received - before;
+            let segments = core.shared.counters.segments_received - before;
             self.segments += segments;
             is_segment = segments > 0;
             if let Err(error) = handled {

@@ -148,7 +148,7 @@ impl PathTable {
         let known = core.sessions.at(session as usize);
         let is_there = known.is_some_and(|known| !known.control_lane.is_lost())
             && (!paths.are_several() || paths.primary_at() == Some(paths.stream_at));
-        let has_stream = is_there && core.config.eager_by_stream;
+        let has_stream = is_there && core.shared.config.eager_by_stream;
         core.with(session, |it, cx| it.use_stream(cx, has_stream));
     }
 
@@ -156,7 +156,7 @@ impl PathTable {
     ///
     /// RR-RAIL-5.
     pub(crate) fn suspect_path_of(&mut self, core: &mut Core, now_ns: u64, lane: Id) {
-        let Some(bulk) = core.lanes.get(lane) else { return };
+        let Some(bulk) = core.shared.lanes.get(lane) else { return };
         let (session, at) = (bulk.session, bulk.path);
         let Some(paths) = self.by_slot.get_mut(session as usize) else { return };
         let doubted = paths.all_mut().find(|path| path.at == at);
@@ -235,6 +235,6 @@ impl PathTable {
         let rail = if known.connection.is_initiator() { initiators } else { acceptors };
         let peer = RemoteName { engine: known.engine, locators: known.locators, endpoint: 0 };
         let remote = remote.unwrap_or(known.locators.first().ip());
-        core.actions.push_back(Action::PathChanged { peer, rail, remote, change });
+        core.shared.actions.push_back(Action::PathChanged { peer, rail, remote, change });
     }
 }

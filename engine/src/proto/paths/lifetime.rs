@@ -145,7 +145,7 @@ impl PathTable {
         remote.set_port(port);
         let keys = keys.path(FIRST, is_initiator);
         core.with(session, |it, cx| it.use_datagrams(cx, packets.payload_bytes_max()));
-        let has_stream = core.config.eager_by_stream;
+        let has_stream = core.shared.config.eager_by_stream;
         core.with(session, |it, cx| it.use_stream(cx, has_stream));
         self.by_session.insert(id, session);
         let mut path = SessionPath::new(packets, keys, remote);

@@ -247,7 +247,7 @@ impl SessionPath {
         while let Some(event) = self.packets.poll_known_event() {
             match event {
                 PacketEvent::Acked { token } => {
-                    core.handle_segment_acked(session, token, effects);
+                    core.with(session, |it, cx| it.handle_segment_acked(cx, token, effects));
                     continue;
                 }
                 PacketEvent::Lost { token } => {

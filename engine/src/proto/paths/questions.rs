@@ -104,7 +104,7 @@ impl PathTable {
     /// Notes chunks given to lanes of sessions: their paths are probed from now on, and the round
     /// trips to the peers are updated.
     pub(crate) fn watch_busy_paths(&mut self, core: &mut Core, now_ns: u64) {
-        for (_, bulk) in core.lanes.iter() {
+        for (_, bulk) in core.shared.lanes.iter() {
             let Some(paths) = self.by_slot.get_mut(bulk.session as usize) else { continue };
             if bulk.is_idle() {
                 continue;

@@ -84,21 +84,21 @@ impl Core {
         answered: u32,
     ) -> Result<Admission, HelloStatus> {
         // No other engine has this engine's id.
-        if engine == 0 || engine == self.engine || session_id == 0 || epoch == 0 {
+        if engine == 0 || engine == self.shared.engine || session_id == 0 || epoch == 0 {
             return Err(HelloStatus::Malformed);
         }
         let hello = PendingHello { engine, epoch, answered };
-        let slot = self.peers.session_of(engine);
+        let slot = self.shared.peers.session_of(engine);
         match slot.and_then(|slot| self.sessions.at_mut(slot as usize)) {
-            Some(session) => session.judge_hello(&hello, self.engine)?,
+            Some(session) => session.judge_hello(&hello, self.shared.engine)?,
             None => {
                 // Nothing is evicted for an unauthenticated peer.
-                let left = self.config.sessions_max - self.sessions.len();
-                let reserved = self.peers.reservations.len();
+                let left = self.shared.config.sessions_max - self.sessions.len();
+                let reserved = self.shared.peers.reservations.len();
                 if left <= reserved && left + self.evictable().len() <= reserved {
                     return Err(HelloStatus::Busy);
                 }
-                self.peers.reservations.push(hello);
+                self.shared.peers.reservations.push(hello);
             }
         }
         Ok(Admission { hello, locators: locators.into() })
@@ -109,7 +109,7 @@ impl Core {
     ///
     /// RR-RAIL-9.
     pub(crate) fn outlived_by(&self, admission: &Admission) -> Option<u32> {
-        let slot = self.peers.session_of(admission.hello.engine)?;
+        let slot = self.shared.peers.session_of(admission.hello.engine)?;
         let session = self.sessions.at(slot as usize)?;
         (session.is_outlived() && admission.hello.epoch > session.epoch_seen).then_some(slot)
     }
@@ -162,11 +162,11 @@ impl Core {
 
     fn end_admission(&mut self, admission: &Admission) {
         let hello = &admission.hello;
-        self.offers.end(hello.engine);
-        if self.peers.release_reservation(hello) {
+        self.shared.offers.end(hello.engine);
+        if self.shared.peers.release_reservation(hello) {
             return;
         }
-        let slot = self.peers.session_of(hello.engine);
+        let slot = self.shared.peers.session_of(hello.engine);
         if let Some(session) = slot.and_then(|slot| self.sessions.at_mut(slot as usize)) {
             session.connection.forget_peer(hello.answered);
         }
@@ -187,10 +187,10 @@ mod tests {
         let mut core = core_of(2);
         for round in 0..100 {
             let admission = judge(&mut core, 20 + round, 1).unwrap();
-            assert_eq!((core.sessions.len(), core.peers.reservations.len()), (0, 1));
+            assert_eq!((core.sessions.len(), core.shared.peers.reservations.len()), (0, 1));
             core.withdraw(admission);
         }
-        assert_eq!((core.sessions.len(), core.peers.reservations.len()), (0, 0));
+        assert_eq!((core.sessions.len(), core.shared.peers.reservations.len()), (0, 0));
         assert!(core.poll_action().is_none());
     }
 
@@ -204,7 +204,7 @@ mod tests {
         let third = judge(&mut core, 22, 1).unwrap();
         assert!(core.admit_peer(first, LIMITS, LIMITS, SessionKeys::for_tests()).is_some());
         assert!(core.admit_peer(third, LIMITS, LIMITS, SessionKeys::for_tests()).is_some());
-        assert_eq!(core.peers.reservations.len(), 0);
+        assert_eq!(core.shared.peers.reservations.len(), 0);
     }
 
     /// RR-CONN-4
@@ -213,7 +213,7 @@ mod tests {
         let mut core = core_of(2);
         let admission = judge(&mut core, 20, 5).unwrap();
         assert!(core.insert_peer(20, locator(), 0).is_some());
-        let slot = core.peers.session_of(20).unwrap() as usize;
+        let slot = core.shared.peers.session_of(20).unwrap() as usize;
         let answered = |core: &Core| core.sessions.at(slot).unwrap().connection.answered();
         assert_eq!(answered(&core), 5);
         assert!(judge(&mut core, 21, 1).is_ok(), "the session uses its reserved slot");
@@ -246,6 +246,6 @@ mod tests {
         let second = judge(&mut core, 20, 2).unwrap();
         assert!(core.admit_peer(second, LIMITS, LIMITS, SessionKeys::for_tests()).is_some());
         assert!(core.admit_peer(first, LIMITS, LIMITS, SessionKeys::for_tests()).is_none());
-        assert_eq!((core.sessions.len(), core.peers.reservations.len()), (1, 0));
+        assert_eq!((core.sessions.len(), core.shared.peers.reservations.len()), (1, 0));
     }
 }

@@ -63,28 +63,28 @@ impl Core {
     ///
     /// RR-END-4.
     pub(super) fn evict_some(&mut self) {
-        if self.peers.closed.len() <= CLOSED_MAX && !self.sessions.is_full() {
+        if self.shared.peers.closed.len() <= CLOSED_MAX && !self.sessions.is_full() {
             return;
         }
         let evictable = self.evictable();
         for &slot in &evictable[..evictable.len().div_ceil(2)] {
             self.evict(slot);
         }
-        let over = self.peers.sessions_over(&self.sessions);
-        self.peers.closed = over.map(|(slot, _)| slot).collect();
+        let over = self.shared.peers.sessions_over(&self.sessions);
+        self.shared.peers.closed = over.map(|(slot, _)| slot).collect();
     }
 
     /// Returns the sessions that could be evicted now, in order of their end.
     pub(super) fn evictable(&self) -> Vec<u32> {
-        let lanes = self.lanes.iter().map(|(_, lane)| lane.session);
-        let operations = self.operations.iter().map(|(_, operation)| operation.session);
-        let sources = self.operations.waiting_receives().filter_map(|(_, it)| it.source());
-        let sources = sources.filter_map(|source| self.peers.at(source));
+        let lanes = self.shared.lanes.iter().map(|(_, lane)| lane.session);
+        let operations = self.shared.operations.iter().map(|(_, operation)| operation.session);
+        let sources = self.shared.operations.waiting_receives().filter_map(|(_, it)| it.source());
+        let sources = sources.filter_map(|source| self.shared.peers.at(source));
         let operations = operations.chain(sources.map(|source| source.session));
-        let messages = self.unexpected.messages().map(|message| message.session);
-        let actions = self.actions.iter().filter_map(Action::session);
+        let messages = self.shared.unexpected.messages().map(|message| message.session);
+        let actions = self.shared.actions.iter().filter_map(Action::session);
         let busy: HashSet<u32> = operations.chain(messages).chain(lanes).chain(actions).collect();
-        let over = self.peers.sessions_over(&self.sessions);
+        let over = self.shared.peers.sessions_over(&self.sessions);
         let is_free = |&(slot, session): &(u32, &Session)| {
             !session.connection.expects_peer() && !busy.contains(&slot)
         };
@@ -95,12 +95,12 @@ impl Core {
         let Some(id) = self.sessions.id_at(slot as usize) else { return };
         self.end_own_offer(slot);
         let Some(session) = self.sessions.remove(id) else { return };
-        self.peers.remove_session(slot, &session);
-        self.ready.forget(slot);
-        for list in [&mut self.timed, &mut self.owing_acks] {
+        self.shared.peers.remove_session(slot, &session);
+        self.shared.ready.forget(slot);
+        for list in [&mut self.shared.timed, &mut self.shared.owing_acks] {
             list.retain(|&other| other != slot);
         }
-        self.lanes.forget(slot);
-        self.processes.forget(slot);
+        self.shared.lanes.forget(slot);
+        self.shared.processes.forget(slot);
     }
 }

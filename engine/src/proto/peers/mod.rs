@@ -103,7 +103,7 @@ impl PeerTable {
 impl Core {
     /// Returns the name of a remote endpoint for errors.
     pub(crate) fn name_of(&self, remote: u32) -> Option<RemoteName> {
-        let remote = self.peers.at(remote)?;
+        let remote = self.shared.peers.at(remote)?;
         let session = self.sessions.at(remote.session as usize)?;
         let (engine, locators) = (session.engine, session.locators);
         Some(RemoteName { engine, locators, endpoint: remote.endpoint })
@@ -111,12 +111,12 @@ impl Core {
 
     /// Returns the session with an engine, created if there is none. `None`: at the limit.
     fn session_with(&mut self, engine: u64, locators: Locators) -> Option<u32> {
-        if let Some(slot) = self.peers.session_of(engine) {
+        if let Some(slot) = self.shared.peers.session_of(engine) {
             return Some(slot);
         }
         self.evict_some();
-        let slot = self.peers.new_session(&mut self.sessions, engine, locators)?;
-        if engine == self.engine {
+        let slot = self.shared.peers.new_session(&mut self.sessions, engine, locators)?;
+        if engine == self.shared.engine {
             self.establish_loopback(slot);
         }
         Some(slot)
@@ -140,7 +140,7 @@ impl Core {
             }
         };
         let session = self.sessions.at_mut(slot as usize)?;
-        let peer = self.peers.insert_remote(slot, session, endpoint)?;
+        let peer = self.shared.peers.insert_remote(slot, session, endpoint)?;
         if session.failure == Some(PeerFailure::Removed) {
             session.reset_failure();
         } else if session.is_leaving && session.sequel == Sequel::None {
@@ -152,29 +152,30 @@ impl Core {
     /// Removes a remote endpoint. Outstanding operations with it fail; a session without remote
     /// endpoints sends a goodbye.
     pub(crate) fn remove_peer(&mut self, peer: Id, effects: &mut impl Effects) -> bool {
-        let Some(&removed) = self.peers.get(peer) else { return false };
+        let Some(&removed) = self.shared.peers.get(peer) else { return false };
         let (index, slot) = (peer.index() as u32, removed.session);
-        let theirs = self.operations.iter().filter(|(_, operation)| operation.remote == index);
+        let theirs =
+            self.shared.operations.iter().filter(|(_, operation)| operation.remote == index);
         let theirs: Vec<Id> = theirs.map(|(id, _)| id).collect();
         theirs.into_iter().for_each(|id| self.renounce(id, Refusal::Endpoint));
         // Operations that end now still name the peer.
         let is_its = |operation: &Operation| operation.remote == index;
         let is_it = |source: &Remote| (source.session, source.endpoint) == (slot, removed.endpoint);
         self.fail_operations(is_its, is_it, &PeerFailure::Removed, effects);
-        self.operations.unname(index);
+        self.shared.operations.unname(index);
         self.lose_claims_of_remote(index);
-        for endpoint in self.endpoints.numbers() {
+        for endpoint in self.shared.endpoints.numbers() {
             let mut messages = Vec::new();
-            if let Some(matcher) = self.endpoints.get_mut(endpoint) {
+            if let Some(matcher) = self.shared.endpoints.get_mut(endpoint) {
                 matcher.drain_unexpected_from(index, |kept| messages.push(kept.message));
             }
             for message in messages {
                 self.abandon(message);
             }
         }
-        self.peers.remove_remote(peer, &mut self.sessions);
+        self.shared.peers.remove_remote(peer, &mut self.sessions);
         let Some(session) = self.sessions.at(slot as usize) else { return true };
-        self.peers.note_closed(slot, session.engine);
+        self.shared.peers.note_closed(slot, session.engine);
         if session.remotes.is_empty() {
             self.leave(slot);
         }

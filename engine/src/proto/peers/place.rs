@@ -194,13 +194,13 @@ impl Core {
     /// Returns the session with the engine that listens at an address, or a new one that queries
     /// it. `None`: at the limit.
     pub(super) fn session_at(&mut self, place: SocketAddr) -> Option<u32> {
-        if let Some(slot) = self.peers.session_at(&mut self.sessions, place) {
+        if let Some(slot) = self.shared.peers.session_at(&mut self.sessions, place) {
             return Some(slot);
         }
         self.evict_some();
-        let slot = self.peers.new_session(&mut self.sessions, 0, place.into())?;
+        let slot = self.shared.peers.new_session(&mut self.sessions, 0, place.into())?;
         let session = self.sessions.at_mut(slot as usize)?;
-        self.peers.set_place(slot, session, Some(Box::new(place)));
+        self.shared.peers.set_place(slot, session, Some(Box::new(place)));
         Some(slot)
     }
 
@@ -212,7 +212,7 @@ impl Core {
     ///
     /// RR-CONN-7.
     pub(super) fn claim_place(&mut self, slot: u32, is_connecting: bool) {
-        if self.peers.places.of.is_empty() {
+        if self.shared.peers.places.of.is_empty() {
             return;
         }
         let Some(session) = self.sessions.at(slot as usize) else { return };
@@ -221,7 +221,7 @@ impl Core {
         }
         let (sessions, locators) = (&self.sessions, &session.locators);
         if let Some((asking, remote)) =
-            self.peers.session_resolving(sessions, locators, is_connecting)
+            self.shared.peers.session_resolving(sessions, locators, is_connecting)
         {
             self.take_place_over(remote, asking, slot);
         }
@@ -246,7 +246,7 @@ impl Core {
         };
         let first_of = |slot: u32| self.sessions.at(slot as usize)?.first_remote();
         let (remote, there) = (first_of(slot), first_of(other));
-        let Some(remote) = remote.and_then(|remote| self.peers.id_at(remote)) else {
+        let Some(remote) = remote.and_then(|remote| self.shared.peers.id_at(remote)) else {
             return self.give_place_up(slot);
         };
         if there.is_some_and(|there| there != remote.index() as u32) {
@@ -268,13 +268,13 @@ impl Core {
         let Some(session) = self.sessions.at_mut(from as usize) else { return };
         let place = session.place.clone();
         let index = remote.index() as u32;
-        let waiting = session.take_waiting_with(index, &self.operations);
-        self.peers.move_remote(remote, &mut self.sessions, to);
-        self.operations.move_to_session(index, from, to);
+        let waiting = session.take_waiting_with(index, &self.shared.operations);
+        self.shared.peers.move_remote(remote, &mut self.sessions, to);
+        self.shared.operations.move_to_session(index, from, to);
         self.give_place_up(from);
         let Some(session) = self.sessions.at_mut(to as usize) else { return };
         session.waiting.extend(waiting);
-        self.peers.set_place(to, session, place);
+        self.shared.peers.set_place(to, session, place);
     }
 
     /// Detaches the session from its listener address.
@@ -283,8 +283,8 @@ impl Core {
         session.stop_connecting(&mut cx);
         self.end_own_offer(slot);
         let Some(session) = self.sessions.at_mut(slot as usize) else { return };
-        self.peers.set_place(slot, session, None);
-        self.peers.note_closed(slot, session.engine);
+        self.shared.peers.set_place(slot, session, None);
+        self.shared.peers.note_closed(slot, session.engine);
     }
 }
 

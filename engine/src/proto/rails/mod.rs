@@ -297,12 +297,12 @@ fn bytes_per_s(speed_mbps: u32) -> u64 {
 impl Core {
     /// Sets the rails of this engine; peers receive them when a session is established.
     pub(crate) fn set_rails(&mut self, rails: Vec<RailInfo>) {
-        self.rails = rails;
+        self.shared.rails = rails;
     }
 
     /// Returns the rails of this engine; none: it has a single one, which is not announced.
     pub(crate) fn rails(&self) -> &[RailInfo] {
-        &self.rails
+        &self.shared.rails
     }
 
     /// Handles LANE LOST: the peer has abandoned a lane.
@@ -310,12 +310,12 @@ impl Core {
     /// RR-RAIL-5, RR-LANE-7, RR-LANE-8.
     pub(crate) fn handle_lane_lost(&mut self, slot: u32, lost: &LaneLost) {
         let session = self.sessions.at(slot as usize);
-        let lane = session.and_then(|it| self.lanes.named(&it.lanes, lost.lane.get()));
+        let lane = session.and_then(|it| self.shared.lanes.named(&it.lanes, lost.lane.get()));
         if lost.flags & FLAG_LANE_LONG != 0 {
             self.note_lane_too_long(slot, lane, lost);
         }
         if let Some(lane) = lane {
-            self.actions.push_back(match lost.flags & FLAG_LANE_ALONE {
+            self.shared.actions.push_back(match lost.flags & FLAG_LANE_ALONE {
                 0 => Action::AbandonLane { lane, is_reported: true },
                 _ => Action::CloseLane { lane, is_failure: true },
             });
@@ -324,7 +324,7 @@ impl Core {
 
     /// Returns whether another path than that of a lane may carry the ranges granted on it.
     pub(crate) fn has_path_beside(&self, lane: Id) -> bool {
-        let Some(bulk) = self.lanes.get(lane) else { return false };
+        let Some(bulk) = self.shared.lanes.get(lane) else { return false };
         let Some(session) = self.sessions.at(bulk.session as usize) else { return false };
         let mut paths = session.rails.paths.iter().enumerate();
         paths.any(|(at, path)| path.is_usable && at != usize::from(bulk.path))
@@ -335,14 +335,14 @@ impl Core {
     ///
     /// RR-LANE-7.
     pub(crate) fn announce_lane_lost(&mut self, lane: Id) {
-        if let Some(&BulkLane { session, number, .. }) = self.lanes.get(lane) {
+        if let Some(&BulkLane { session, number, .. }) = self.shared.lanes.get(lane) {
             self.push_control(session, lane_lost(number, FLAG_LANE_ALONE));
         }
     }
 
     /// Returns the destination of a lane opened by this side, and its rail.
     pub(crate) fn way_of(&self, lane: Id) -> Option<(SocketAddr, u8)> {
-        let bulk = self.lanes.get(lane)?;
+        let bulk = self.shared.lanes.get(lane)?;
         self.sessions.at(bulk.session as usize)?.way_of_path(bulk.path)
     }
 }
@@ -352,14 +352,15 @@ impl Session {
     ///
     /// RR-RAIL-1.
     pub(crate) fn announce_rails(&mut self, mut cx: Cx<'_>) {
-        if cx.rails.len() > 1 {
+        if cx.shared.rails.len() > 1 {
             self.announce(&mut cx);
         }
     }
 
     fn announce(&mut self, cx: &mut Cx<'_>) {
-        let count = cx.rails.len();
-        for (index, &RailInfo { address, speed_mbps, role }) in cx.rails.iter().enumerate() {
+        let count = cx.shared.rails.len();
+        for index in 0..count {
+            let RailInfo { address, speed_mbps, role } = cx.shared.rails[index];
             let rail = Rail::new(index as u8, count as u8, role, speed_mbps, address);
             self.send_control(cx, ControlFrame::Rail(rail));
         }
@@ -385,7 +386,7 @@ impl Session {
         if theirs.iter().all(Option::is_some) {
             cx.act(Action::PairRails { session: cx.slot });
         }
-        if is_first && cx.rails.len() == 1 {
+        if is_first && cx.shared.rails.len() == 1 {
             // A peer with several rails needs to know that this side has one.
             self.announce(cx);
         }
@@ -400,7 +401,7 @@ impl Session {
             true => (initiators, acceptors),
             false => (acceptors, initiators),
         };
-        self.rails.add_path(number, (our, cx.rails.get(usize::from(our)).copied()), their)
+        self.rails.add_path(number, (our, cx.shared.rails.get(usize::from(our)).copied()), their)
     }
 
     /// Returns the position of the path that a lane wants to join. A join may be the first frame of
@@ -418,7 +419,7 @@ impl Session {
 
     /// Applies both sides' announcements to path 0, once they are known.
     pub(crate) fn describe_first_path(&mut self, cx: &Cx<'_>) {
-        self.rails.describe_first_path(cx.rails);
+        self.rails.describe_first_path(&cx.shared.rails);
     }
 
     /// Marks a path as usable for bulk data.
@@ -433,7 +434,7 @@ impl Session {
         // The backlog of connection attempts made while it was down may retry at long intervals
         // only.
         for &lane in &self.lanes {
-            let bulk = cx.lanes.get(lane);
+            let bulk = cx.shared.lanes.get(lane);
             if bulk.is_some_and(|bulk| usize::from(bulk.path) == at && !bulk.is_ready) {
                 cx.act(Action::AbandonLane { lane, is_reported: false });
             }
@@ -453,7 +454,7 @@ impl Session {
         path.is_usable = false;
         path.lanes_from_ns = now_ns + LAST_RESORT_NS;
         for lane in self.lanes.clone() {
-            let Some(bulk) = cx.lanes.get(lane) else { continue };
+            let Some(bulk) = cx.shared.lanes.get(lane) else { continue };
             if usize::from(bulk.path) == at {
                 let number = bulk.number;
                 cx.act(Action::AbandonLane { lane, is_reported: false });

@@ -160,7 +160,7 @@ impl Session {
         (longest, chunks_max): (u64, u64),
         now_ns: u64,
     ) -> Next {
-        let left = self.rendezvous.ungranted(cx.operations);
+        let left = self.rendezvous.ungranted(&cx.shared.operations);
         let Some(field) = Field::of(self.candidates(cx, now_ns)) else {
             return Next::NoLane;
         };
@@ -187,7 +187,7 @@ impl Session {
     }
 
     fn candidates(&self, cx: &Cx<'_>, now_ns: u64) -> impl Iterator<Item = Candidate> {
-        let (session, lanes, shares) = (self, &*cx.lanes, &*cx.shares);
+        let (session, lanes, shares) = (self, &cx.shared.lanes, &cx.shared.shares);
         let carries = move |lane: &Id| {
             lanes.get(*lane).is_some_and(|bulk| {
                 bulk.is_ready && session.rails.carries_bulk(usize::from(bulk.path))

@@ -201,12 +201,12 @@ impl Core {
         passing: Option<Passing>,
         now_ns: u64,
     ) -> Option<u16> {
-        self.segment_limits.limit(self.pair_of_rails(slot, at)?, passing, now_ns)
+        self.shared.segment_limits.limit(self.pair_of_rails(slot, at)?, passing, now_ns)
     }
 
     /// The same before there is a session, for one rail and an address of the peer.
     pub(crate) fn segment_limit_to(&self, rail: u8, remote: IpAddr, now_ns: u64) -> Option<u16> {
-        self.segment_limits.limit((rail, remote), None, now_ns)
+        self.shared.segment_limits.limit((rail, remote), None, now_ns)
     }
 
     /// Segments of so many bytes are lost on the path at `at`: connections that are opened there
@@ -224,14 +224,14 @@ impl Core {
         let Some(way) = self.pair_of_rails(slot, at) else { return false };
         // Shorter segments are not made, whichever length a peer reports.
         let bytes = bytes.max(SEGMENT_BYTES_SAFE + 1);
-        let is_new = self.segment_limits.learn(way, bytes, now_ns);
+        let is_new = self.shared.segment_limits.learn(way, bytes, now_ns);
         let Some(session) = self.sessions.at(slot as usize) else { return is_new };
         for &lane in session.lanes.iter().filter(|_| session.connection.is_initiator()) {
-            let is_long = self.lanes.get(lane).is_some_and(|bulk| {
+            let is_long = self.shared.lanes.get(lane).is_some_and(|bulk| {
                 bulk.path == at && bulk.segment_bytes.is_none_or(|limit| limit > bytes)
             });
             if is_long {
-                self.actions.push_back(Action::AbandonLane { lane, is_reported: false });
+                self.shared.actions.push_back(Action::AbandonLane { lane, is_reported: false });
             }
         }
         is_new
@@ -241,7 +241,7 @@ impl Core {
     ///
     /// RR-LANE-8.
     pub(crate) fn announce_segments_lost(&mut self, lane: Id, segment_bytes: u16) {
-        if let Some(&BulkLane { session, number, .. }) = self.lanes.get(lane) {
+        if let Some(&BulkLane { session, number, .. }) = self.shared.lanes.get(lane) {
             self.push_control(session, lane_too_long(number, segment_bytes));
         }
     }
@@ -256,18 +256,18 @@ impl Core {
     /// The peer has given a lane up, which may be gone here, because its segments are lost.
     pub(super) fn note_lane_too_long(&mut self, slot: u32, lane: Option<Id>, lost: &LaneLost) {
         let (number, bytes) = (lost.lane.get(), lost.segment_bytes.get());
-        let path = lane.and_then(|lane| self.lanes.get(lane)).map(|bulk| bulk.path);
+        let path = lane.and_then(|lane| self.shared.lanes.get(lane)).map(|bulk| bulk.path);
         let session = self.sessions.at(slot as usize);
         // Its own end may have come first.
         let at = path.or(session.and_then(|session| session.rails.path_of_gone(number)));
         if number == CONTROL_LANE || at.is_some() {
-            self.actions.push_back(Action::SegmentsLost { session: slot, at, bytes });
+            self.shared.actions.push_back(Action::SegmentsLost { session: slot, at, bytes });
         }
     }
 
     /// The connection of a lane is opened with such segments.
     pub(crate) fn limit_segments(&mut self, lane: Id, segment_bytes: Option<u16>) {
-        if let Some(bulk) = self.lanes.get_mut(lane) {
+        if let Some(bulk) = self.shared.lanes.get_mut(lane) {
             bulk.segment_bytes = segment_bytes;
         }
     }
@@ -275,10 +275,10 @@ impl Core {
     /// The connection of a lane did not come about. If it was to have short segments it was not for
     /// the length of others that they were lost.
     pub(crate) fn doubt_segments_lost(&mut self, lane: Id) {
-        let limited = self.lanes.get(lane).filter(|bulk| bulk.segment_bytes.is_some());
+        let limited = self.shared.lanes.get(lane).filter(|bulk| bulk.segment_bytes.is_some());
         let way = limited.and_then(|bulk| self.pair_of_rails(bulk.session, bulk.path));
         if let Some(way) = way {
-            self.segment_limits.forget(way);
+            self.shared.segment_limits.forget(way);
         }
     }
 }

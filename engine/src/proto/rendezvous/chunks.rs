@@ -59,7 +59,7 @@ impl Session {
         now_ns: u64,
         copy_speed: CopySpeed,
     ) -> Option<Arrived> {
-        let bulk = cx.lanes.get_mut(lane)?;
+        let bulk = cx.shared.lanes.get_mut(lane)?;
         let incoming = *bulk.incoming.front()?;
         if !bulk.is_receiving {
             return None;
@@ -77,12 +77,12 @@ impl Session {
         self.lane_failures = Late::NONE;
         self.rails.handle_arrival(path.into(), length, rate);
         self.handle_chunk_time(was_idle, &rate, copy_speed);
-        cx.shares.note_chunk(self, path, (length, granted_ns), now_ns);
+        cx.shared.shares.note_chunk(self, path, (length, granted_ns), now_ns);
         if is_first {
             self.note_lanes_in_use(cx);
         }
         cx.add_work(Work::Grant);
-        cx.lanes.mark_runnable(lane);
+        cx.shared.lanes.mark_runnable(lane);
         Some(Arrived { length, checksum: self.has_checksums.then_some(checksum) })
     }
 }
@@ -91,14 +91,14 @@ impl Session {
 impl Core {
     /// Returns the range that the driver should receive next on a lane, which is receiving then.
     pub(crate) fn next_receive(&mut self, lane: Id) -> Option<ChunkReceive> {
-        let bulk = self.lanes.get_mut(lane)?;
+        let bulk = self.shared.lanes.get_mut(lane)?;
         if bulk.is_receiving || !bulk.is_ready {
             return None;
         }
         let &Incoming { operation, offset, length, .. } = bulk.incoming.front()?;
-        let Some((pulling, _)) = self.operations.pulling(bulk.session, operation) else {
+        let Some((pulling, _)) = self.shared.operations.pulling(bulk.session, operation) else {
             // The receive has ended, but its bytes will arrive: the lane is not usable any more.
-            self.actions.push_back(Action::CloseLane { lane, is_failure: true });
+            self.shared.actions.push_back(Action::CloseLane { lane, is_failure: true });
             return None;
         };
         pulling.targeted += 1;
@@ -119,7 +119,7 @@ impl Core {
         effects: &mut impl Effects,
     ) -> bool {
         let copy_speed = effects.copy_speed();
-        let slot = self.lanes.get(lane).map(|bulk| bulk.session);
+        let slot = self.shared.lanes.get(lane).map(|bulk| bulk.session);
         let entered = slot.and_then(|slot| self.enter(slot));
         let arrived = entered.and_then(|(session, mut cx)| {
             session.accept_chunk(&mut cx, lane, header, now_ns, copy_speed)
@@ -127,7 +127,7 @@ impl Core {
         let is_good = arrived.is_some();
         let Arrived { length, checksum } = arrived.unwrap_or_default();
         let ChunkReceive { operation, offset, .. } = receive;
-        let Some(found) = self.operations.get_mut(operation) else { return is_good };
+        let Some(found) = self.shared.operations.get_mut(operation) else { return is_good };
         let owner = found.session;
         let OperationState::Pulling(pulling) = &mut found.state else { return is_good };
         pulling.targeted -= 1;
@@ -174,8 +174,8 @@ impl Core {
     /// RR-SUM-5.
     #[cold]
     fn regrant_corrupted(&mut self, receive: ChunkReceive) {
-        self.counters.corrupted_chunks += 1;
-        let Some(found) = self.operations.get_mut(receive.operation) else { return };
+        self.shared.counters.corrupted_chunks += 1;
+        let Some(found) = self.shared.operations.get_mut(receive.operation) else { return };
         let OperationState::Pulling(pulling) = &mut found.state else { return };
         pulling.bad_chunks += 1;
         let (slot, is_hopeless) = (found.session, pulling.bad_chunks == BAD_CHUNKS_MAX);
@@ -187,7 +187,7 @@ impl Core {
                  the last one of {length} bytes at {offset}"
             );
             let failure = PeerFailure::Corrupted(cause.into());
-            self.actions.push_back(Action::GiveUp { session: slot, failure });
+            self.shared.actions.push_back(Action::GiveUp { session: slot, failure });
         }
     }
 }
@@ -204,8 +204,10 @@ impl Session {
         grant: &Grant,
     ) -> Result<(), FrameError> {
         // A lane that failed here while the grant was in transit fails there, too.
-        let Some(lane) = cx.lanes.named(&self.lanes, grant.lane.get()) else { return Ok(()) };
-        let Some(bulk) = cx.lanes.get_mut(lane) else { return Ok(()) };
+        let Some(lane) = cx.shared.lanes.named(&self.lanes, grant.lane.get()) else {
+            return Ok(());
+        };
+        let Some(bulk) = cx.shared.lanes.get_mut(lane) else { return Ok(()) };
         let (expected, got) = (bulk.expected_chunk, grant.chunk.get());
         let ahead = got.wrapping_sub(expected);
         if ahead > 0 && !planted!(GrantsAsTheyCome) {
@@ -220,7 +222,7 @@ impl Session {
             return Ok(());
         }
         self.serve_grant(cx, lane, grant)?;
-        while let Some(bulk) = cx.lanes.get_mut(lane)
+        while let Some(bulk) = cx.shared.lanes.get_mut(lane)
             && let expected = bulk.expected_chunk
             && let Some(next) = bulk.early.pop_front_if(|next| next.chunk.get() == expected)
         {
@@ -236,10 +238,10 @@ impl Session {
         let id = Id::from_u64(grant.send_operation.get());
         let (offset, length) = (grant.offset.get(), grant.length.get());
         let number = grant.lane.get();
-        let Some(bulk) = cx.lanes.get_mut(lane).filter(|bulk| !bulk.is_refused) else {
+        let Some(bulk) = cx.shared.lanes.get_mut(lane).filter(|bulk| !bulk.is_refused) else {
             return Ok(());
         };
-        let Some((_, message, _)) = cx.operations.serving(cx.slot, id) else {
+        let Some((_, message, _)) = cx.shared.operations.serving(cx.slot, id) else {
             bulk.is_refused = true;
             self.refuse_grant(cx, number, grant.receive_operation.get());
             cx.act(Action::CloseLane { lane, is_failure: true });
@@ -267,7 +269,7 @@ impl Session {
         self.eager_limit.follow(grant.eager_class);
         // In datagrams it may have been sent before the peer lost the lane and requested one.
         self.lanes_wanted &= self.has_datagrams() && number < self.wanted_before_lane;
-        cx.lanes.mark_runnable(lane);
+        cx.shared.lanes.mark_runnable(lane);
         Ok(())
     }
 }
@@ -278,14 +280,14 @@ impl Core {
     ///
     /// RR-RDV-2, RR-SUM-4.
     pub(crate) fn next_send(&mut self, lane: Id, effects: &impl Effects) -> Option<ChunkSend> {
-        let bulk = self.lanes.get_mut(lane)?;
+        let bulk = self.shared.lanes.get_mut(lane)?;
         if bulk.is_sending || !bulk.is_ready {
             return None;
         }
         let &outgoing = bulk.outgoing.front()?;
-        let found = self.operations.serving(bulk.session, outgoing.operation);
+        let found = self.shared.operations.serving(bulk.session, outgoing.operation);
         let Some((serving, ..)) = found else {
-            self.actions.push_back(Action::CloseLane { lane, is_failure: true });
+            self.shared.actions.push_back(Action::CloseLane { lane, is_failure: true });
             return None;
         };
         serving.unreleased += 1;
@@ -302,11 +304,13 @@ impl Core {
 
     /// Notes that the kernel has all bytes of the chunk of [`Self::next_send`], or the lane failed.
     pub(crate) fn handle_chunk_sent(&mut self, lane: Id, now_ns: u64) {
-        let Some(bulk) = self.lanes.get_mut(lane).filter(|bulk| bulk.is_sending) else { return };
+        let Some(bulk) = self.shared.lanes.get_mut(lane).filter(|bulk| bulk.is_sending) else {
+            return;
+        };
         (bulk.is_sending, bulk.used_ns) = (false, now_ns);
         let (slot, is_first, path) = (bulk.session, bulk.is_fresh, usize::from(bulk.path));
         let length = bulk.outgoing.pop_front().map_or(0, |outgoing| outgoing.length);
-        self.lanes.mark_runnable(lane);
+        self.shared.lanes.mark_runnable(lane);
         let Some((session, mut cx)) = self.enter(slot) else { return };
         // The receiver decides whether chunks arrive completely; a side that only sends would
         // accumulate failures over its whole lifetime.
@@ -319,7 +323,7 @@ impl Core {
 
     /// Notes that the kernel has released a sent chunk.
     pub(crate) fn handle_chunk_released(&mut self, operation: Id, effects: &mut impl Effects) {
-        let Some(found) = self.operations.get_mut(operation) else { return };
+        let Some(found) = self.shared.operations.get_mut(operation) else { return };
         let OperationState::Serving(serving) = &mut found.state else { return };
         serving.unreleased -= 1;
         self.finish_serving(operation, effects);

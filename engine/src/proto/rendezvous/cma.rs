@@ -49,7 +49,7 @@ impl Session {
         // Sessions with checksums need them on memory copies too, and CMA has none.
         let has_cma = has_cma && !self.has_checksums;
         let Some(segments) = self.segments.as_deref_mut() else { return };
-        segments.set_cma(has_cma, cx.config);
+        segments.set_cma(has_cma, &cx.shared.config);
         if self.has_waiting() {
             // Waiting sends may have another transport now.
             cx.add_work(Work::Stage);
@@ -96,7 +96,7 @@ impl Core {
     ///
     /// RR-SHM-7.
     pub(crate) fn next_cma(&mut self, most: u64) -> Option<CmaRead> {
-        self.rendezvous.next_read(&self.operations, most)
+        self.shared.rendezvous.next_read(&self.shared.operations, most)
     }
 
     /// Handles the result of [`Self::next_cma`]: if the piece could not be read (`is_good` is
@@ -104,20 +104,21 @@ impl Core {
     ///
     /// RR-SHM-7.
     pub(crate) fn handle_cma(&mut self, read: CmaRead, is_good: bool, effects: &mut impl Effects) {
-        let Some((pulling, _)) = self.operations.pulling(read.session, read.operation) else {
+        let Some((pulling, _)) = self.shared.operations.pulling(read.session, read.operation)
+        else {
             return;
         };
         if is_good || planted!(TakeUnread) {
             // Nothing is granted: data that a peer sends nevertheless is rejected.
             pulling.arrived += read.length;
             if pulling.arrived == pulling.wanted {
-                self.rendezvous.readable.pop_front();
+                self.shared.rendezvous.readable.pop_front();
                 self.finish_pull(read.operation, effects);
             }
             return;
         }
         pulling.arrived = 0;
-        self.rendezvous.readable.pop_front();
+        self.shared.rendezvous.readable.pop_front();
         self.with(read.session, |it, mut cx| it.pull_rest(&mut cx, read.operation));
     }
 }

@@ -97,7 +97,8 @@ impl Session {
     ///
     /// RR-BULK-3.
     pub(super) fn may_pull(&self, cx: &mut Cx<'_>, chunk: u64, horizon: u64) -> bool {
-        let is_full = cx.rendezvous.pulled_bytes + chunk > cx.config.datagram_window_bytes;
+        let is_full =
+            cx.shared.rendezvous.pulled_bytes + chunk > cx.shared.config.datagram_window_bytes;
         let Some(bulk) = &self.rendezvous.datagrams else { return false };
         if bulk.pulled_bytes >= horizon.max(1) {
             return false;
@@ -123,7 +124,7 @@ impl Session {
     ) {
         let Some(bulk) = &mut self.rendezvous.datagrams else { return };
         bulk.pulled_bytes += u64::from(length);
-        cx.rendezvous.pulled_bytes += u64::from(length);
+        cx.shared.rendezvous.pulled_bytes += u64::from(length);
         let grant = Grant {
             kind: frame::KIND_GRANT,
             eager_class: 0,
@@ -142,7 +143,7 @@ impl Session {
     pub(super) fn note_pulled(&mut self, cx: &mut Cx<'_>, bytes: u64) {
         let Some(bulk) = &mut self.rendezvous.datagrams else { return };
         bulk.pulled_bytes -= bytes;
-        cx.rendezvous.pulled_bytes -= bytes;
+        cx.shared.rendezvous.pulled_bytes -= bytes;
         cx.wake_pulls();
         if !self.rendezvous.queue.is_empty() {
             cx.add_work(Work::Grant);
@@ -151,13 +152,13 @@ impl Session {
 
     /// Ends the grants of a receive, complete or not: missing bytes are no longer expected.
     pub(in crate::proto) fn forget_pull(&mut self, cx: &mut Cx<'_>, id: Id) {
-        let found = cx.operations.get_mut(id).map(|operation| &mut operation.state);
+        let found = cx.shared.operations.get_mut(id).map(|operation| &mut operation.state);
         let Some(OperationState::Pulling(pulling)) = found else { return };
         // CMA reads were never granted, and ring pieces do not arrive in datagrams.
         let missing = pulling.granted.saturating_sub(pulling.arrived);
         let missing = if pulling.ring.is_some() { 0 } else { missing };
         let ranges = std::mem::take(&mut pulling.ranges);
-        cx.rendezvous.recycle(ranges);
+        cx.shared.rendezvous.recycle(ranges);
         if missing > 0 {
             self.note_pulled(cx, missing);
         }
@@ -175,7 +176,7 @@ impl Session {
         let end = offset.checked_add(length).filter(|_| length > 0);
         let end = end.ok_or_else(|| bad(data, "range overflows"))?;
         let id = Id::from_u64(data.receive_operation.get());
-        let found = cx.operations.get_mut(id).filter(|found| found.session == cx.slot);
+        let found = cx.shared.operations.get_mut(id).filter(|found| found.session == cx.slot);
         let pulling = match found.map(|found| &mut found.state) {
             // A chunk of an earlier session that failed may still be written by the kernel.
             Some(OperationState::Pulling(pulling))
@@ -184,7 +185,7 @@ impl Session {
                 pulling
             }
             _ => {
-                cx.counters.stale_frames += 1;
+                cx.shared.counters.stale_frames += 1;
                 return Ok(None);
             }
         };
@@ -206,14 +207,14 @@ impl Session {
 impl Cx<'_> {
     /// Lets the session that has waited longest grant, if there is space.
     fn wake_pulls(&mut self) {
-        if self.rendezvous.pulled_bytes < self.config.datagram_window_bytes {
-            self.exchange_next_work(Work::AwaitWindow, Work::Grant);
+        if self.shared.rendezvous.pulled_bytes < self.shared.config.datagram_window_bytes {
+            self.shared.ready.exchange_next(Work::AwaitWindow, Work::Grant);
         }
     }
 
     /// Releases what a session that ends has granted.
     pub(super) fn end_datagrams(&mut self, bulk: &InDatagrams) {
-        self.rendezvous.pulled_bytes -= bulk.pulled_bytes;
+        self.shared.rendezvous.pulled_bytes -= bulk.pulled_bytes;
         self.remove_work(Work::AwaitWindow);
         self.remove_work(Work::Data);
         self.wake_pulls();
@@ -236,7 +237,7 @@ impl Session {
         };
         let id = Id::from_u64(grant.send_operation.get());
         let receive_operation = grant.receive_operation.get();
-        let Some((serving, message, hint)) = cx.operations.serving(cx.slot, id) else {
+        let Some((serving, message, hint)) = cx.shared.operations.serving(cx.slot, id) else {
             self.refuse_grant(cx, DATAGRAM_LANE, receive_operation);
             return Ok(());
         };
@@ -250,7 +251,7 @@ impl Session {
             return Err(FrameError::AnswersWait(bulk.granted.len()));
         }
         let range = Outgoing { operation: id, receive_operation, offset, length, chunk: 0 };
-        let at = place_of(&bulk.granted, cx.operations, hint);
+        let at = place_of(&bulk.granted, &cx.shared.operations, hint);
         bulk.granted.insert(at, range);
         cx.add_work(Work::Data);
         Ok(())
@@ -271,7 +272,7 @@ impl Session {
             let bulk = self.rendezvous.datagrams.as_mut()?;
             let front = bulk.granted.front_mut()?;
             let range = *front;
-            if !cx.operations.get(range.operation).is_some_and(Operation::serves) {
+            if !cx.shared.operations.get(range.operation).is_some_and(Operation::serves) {
                 // The send has ended: its receiver abandoned it, or it failed.
                 bulk.granted.pop_front();
                 self.refuse_grant(cx, DATAGRAM_LANE, range.receive_operation);
@@ -283,7 +284,8 @@ impl Session {
             }
             let room = segments.frame_bytes_max() - DATA_HEADER_BYTES;
             let length = room.min(range.length as usize);
-            let segment = segments.push_alone(cx.pool, cx.slot, DATA_HEADER_BYTES + length)?;
+            let segment =
+                segments.push_alone(&mut cx.shared.pool, cx.slot, DATA_HEADER_BYTES + length)?;
             front.offset += length as u64;
             front.length -= length as u32;
             if front.length == 0 {
@@ -297,7 +299,7 @@ impl Session {
                 receive_operation: range.receive_operation.into(),
                 offset: range.offset.into(),
             };
-            let head = cx.pool.get_mut(segment)?.newest(DATA_HEADER_BYTES + length);
+            let head = cx.shared.pool.get_mut(segment)?.newest(DATA_HEADER_BYTES + length);
             head[..DATA_HEADER_BYTES].copy_from_slice(header.as_bytes());
             cx.add_work(Work::Flush);
             return Some((range.operation, range.offset, segment, length));
@@ -327,13 +329,13 @@ impl Core {
     /// Stages the next bytes of messages that go in datagrams while there is space: sessions are
     /// queued again when segments are sent or acknowledged.
     pub(crate) fn stage_data(&mut self) -> Option<StagedData<'_>> {
-        while let Some(slot) = self.ready.latest(Work::Data) {
+        while let Some(slot) = self.shared.ready.latest(Work::Data) {
             let staged = self.with(slot, |it, mut cx| it.push_data(&mut cx)).flatten();
             if let Some((operation, offset, segment, length)) = staged {
-                let segment = self.pool.get_mut(segment)?;
+                let segment = self.shared.pool.get_mut(segment)?;
                 return Some(StagedData { operation, offset, room: segment.newest(length) });
             }
-            self.ready.remove(slot, Work::Data);
+            self.shared.ready.remove(slot, Work::Data);
         }
         None
     }

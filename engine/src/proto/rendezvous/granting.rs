@@ -1,6 +1,6 @@
 //! Grants of ranges: which message is granted next, on what, and how much of it at once.
 
-use super::super::context::Cx;
+use super::super::context::{Cx, SharedState};
 use super::super::core::Core;
 use super::super::hint::Hint;
 use super::super::lanes::lane::{GRANTED_MAX, Incoming};
@@ -42,14 +42,15 @@ impl Core {
     /// Grants ranges to lanes that are idle, or about to be.
     #[inline]
     pub(crate) fn poll_grants(&mut self, now_ns: u64) {
-        if self.lanes.may_serve_starved() {
+        if self.shared.lanes.may_serve_starved() {
             self.serve_starved(now_ns);
         }
-        if self.ready.len(Work::Grant) > 0 {
-            let Self { sessions, lanes, rails, shares, .. } = &mut *self;
+        if self.shared.ready.len(Work::Grant) > 0 {
+            let Self { sessions, shared } = &mut *self;
+            let SharedState { lanes, rails, shares, .. } = shared;
             shares.refresh(RailUse { sessions, lanes, rails }, now_ns);
         }
-        while let Some(slot) = self.ready.take(Work::Grant) {
+        while let Some(slot) = self.shared.ready.take(Work::Grant) {
             if let Some((session, mut cx)) = self.enter(slot)
                 && session.is_connected()
             {
@@ -64,9 +65,9 @@ impl Core {
 impl Session {
     /// Queues what is left of a message to be granted on lanes, or in datagrams.
     pub(super) fn begin_granting(&mut self, cx: &mut Cx<'_>, id: Id) {
-        let Some((pulling, hint)) = cx.operations.pulling(cx.slot, id) else { return };
+        let Some((pulling, hint)) = cx.shared.operations.pulling(cx.slot, id) else { return };
         let left = pulling.wanted - pulling.granted;
-        let is_short = range_bytes(left, cx.config.chunk_bytes.into()) == left;
+        let is_short = range_bytes(left, cx.shared.config.chunk_bytes.into()) == left;
         self.rendezvous.queue.push(id, hint, is_short);
         cx.add_work(Work::Grant);
     }
@@ -90,10 +91,10 @@ impl Session {
 
     /// Returns the length of chunks, and how many of them may be outstanding.
     fn chunks_now(&self, cx: &Cx<'_>, now_ns: u64) -> (u64, u64) {
-        let config = cx.config;
+        let config = &cx.shared.config;
         let is_busy = self.message_ns != 0 && now_ns < self.message_ns + BUSY_NS;
         let are_last = self.rendezvous.queue.are_last();
-        let yields = are_last && cx.rendezvous.hinted.is_granting(now_ns, BUSY_NS);
+        let yields = are_last && cx.shared.rendezvous.hinted.is_granting(now_ns, BUSY_NS);
         let is_short = is_busy || yields;
         let chunk_bytes = if is_short { config.busy_chunk_bytes } else { config.chunk_bytes };
         // Short chunks need a larger number.
@@ -115,12 +116,12 @@ impl Session {
             }
         };
         // Horizons count bytes, and ranges may be short. Arrivals trigger the next attempt.
-        if cx.lanes.get(lane).is_some_and(|bulk| bulk.incoming.len() >= GRANTED_MAX) {
+        if cx.shared.lanes.get(lane).is_some_and(|bulk| bulk.incoming.len() >= GRANTED_MAX) {
             return false;
         }
         let next = self.next_range(cx, |left| range_bytes(left, chunk_bytes), now_ns);
         let Some(NextRange { id, send_operation, offset, length }) = next else { return false };
-        let Some(bulk) = cx.lanes.get_mut(lane) else { return false };
+        let Some(bulk) = cx.shared.lanes.get_mut(lane) else { return false };
         let chunk = bulk.next_chunk;
         bulk.next_chunk = chunk.wrapping_add(1);
         let incoming = Incoming { operation: id, offset, length, chunk, granted_ns: now_ns };
@@ -129,7 +130,7 @@ impl Session {
         bulk.incoming_bytes += u64::from(length);
         bulk.used_ns = now_ns;
         let number = bulk.number;
-        cx.lanes.mark_runnable(lane);
+        cx.shared.lanes.mark_runnable(lane);
         let grant = Grant {
             kind: frame::KIND_GRANT,
             eager_class: self.eager_limit.class(),
@@ -153,7 +154,7 @@ impl Session {
         now_ns: u64,
     ) -> bool {
         // Several sessions share the window, and a long chunk would use all of it.
-        let share = (cx.config.datagram_window_bytes / 8).max(SHARE_MIN);
+        let share = (cx.shared.config.datagram_window_bytes / 8).max(SHARE_MIN);
         let horizon = chunks * chunk_bytes;
         let chunk_bytes = chunk_bytes.min(share);
         if !self.may_pull(cx, chunk_bytes, horizon) {
@@ -176,7 +177,7 @@ impl Session {
         now_ns: u64,
     ) -> Option<NextRange> {
         let state = &mut self.rendezvous;
-        let hinted = &mut cx.rendezvous.hinted;
+        let hinted = &mut cx.shared.rendezvous.hinted;
         let mut note = |hint| {
             // Bulk messages yield for a while.
             if hint != Hint::Bulk {
@@ -184,7 +185,7 @@ impl Session {
             }
         };
         while let Some((id, offset, length)) = state.missing.pop_front() {
-            let found = cx.operations.pulling(cx.slot, id);
+            let found = cx.shared.operations.pulling(cx.slot, id);
             let Some((pulling, hint)) = found.filter(|(it, _)| it.failed.is_none()) else {
                 continue;
             };
@@ -197,7 +198,7 @@ impl Session {
             return Some(NextRange { id, send_operation, offset, length });
         }
         while let Some((place, id)) = state.queue.next() {
-            if let Some((pulling, hint)) = cx.operations.pulling(cx.slot, id)
+            if let Some((pulling, hint)) = cx.shared.operations.pulling(cx.slot, id)
                 && pulling.granted < pulling.wanted
             {
                 let left = pulling.wanted - pulling.granted;
@@ -226,7 +227,7 @@ impl Session {
 
     /// Sends control frames that waited for the next grants, if there will be none.
     fn send_delayed_control(&mut self, mut cx: Cx<'_>) {
-        if !self.control.is_empty() && !self.grants_soon(cx.lanes) {
+        if !self.control.is_empty() && !self.grants_soon(&cx.shared.lanes) {
             cx.add_work(Work::Flush);
         }
     }
@@ -235,7 +236,7 @@ impl Session {
     pub(super) fn send_done(&mut self, mut cx: Cx<'_>, done: ControlFrame) {
         if self.is_connected() {
             self.push_control(done);
-            if !self.grants_soon(cx.lanes) {
+            if !self.grants_soon(&cx.shared.lanes) {
                 cx.add_work(Work::Flush);
             }
         }

@@ -228,7 +228,7 @@ impl Session {
     ///
     /// RR-RDV-5.
     fn refuse_grant(&mut self, cx: &mut Cx<'_>, lane: u32, receive_operation: u64) {
-        cx.counters.stale_frames += 1;
+        cx.shared.counters.stale_frames += 1;
         self.send_control(cx, ControlFrame::refused(lane, receive_operation));
     }
 }
@@ -247,20 +247,20 @@ impl Core {
         effects: &mut impl Effects,
     ) {
         let Offered { send_operation, hint, first, source } = offered;
-        let Some(operation) = self.operations.begin_pull(id) else { return };
+        let Some(operation) = self.shared.operations.begin_pull(id) else { return };
         let wanted = operation.length.min(arrival.length);
         let in_place = first.min(wanted);
         operation.note_match(slot, &arrival);
         effects.matched(id, &arrival);
         operation.hint = hint;
-        let ranges = self.rendezvous.ranges(in_place);
+        let ranges = self.shared.rendezvous.ranges(in_place);
         let pulling = Pulling::new(send_operation, (arrival.length, wanted), in_place, ranges);
         operation.state = OperationState::Pulling(pulling);
         let is_own = self.is_loopback(slot);
         if in_place == wanted || (is_own && self.copy_rest(id, send_operation, arrival, effects)) {
             self.finish_pull(id, effects);
         } else if let Some(source) = source {
-            self.rendezvous.read_from_memory(id, source);
+            self.shared.rendezvous.read_from_memory(id, source);
         } else if !is_own {
             self.with(slot, |it, mut cx| it.pull_rest(&mut cx, id));
         }
@@ -268,7 +268,7 @@ impl Core {
 
     /// Continues a receive of which more is in place: it is whole, or may go on by a ring.
     fn continue_pull(&mut self, id: Id, effects: &mut impl Effects) {
-        let Some(found) = self.operations.get(id) else { return };
+        let Some(found) = self.shared.operations.get(id) else { return };
         let OperationState::Pulling(pulling) = &found.state else { return };
         if pulling.arrived == pulling.wanted
             || (planted!(EarlyDone) && pulling.granted == pulling.wanted)
@@ -283,12 +283,12 @@ impl Core {
     pub(super) fn finish_pull(&mut self, id: Id, effects: &mut impl Effects) {
         let Some(operation) = self.remove_operation(id) else { return };
         let OperationState::Pulling(pulling) = operation.state else { return };
-        self.rendezvous.recycle(pulling.ranges);
+        self.shared.rendezvous.recycle(pulling.ranges);
         debug_assert_eq!(pulling.targeted, 0, "RR-RDV-3: all are reaped before DONE");
         let done = ControlFrame::done(pulling.send_operation, STATUS_OK, pulling.wanted);
         let slot = operation.session;
         self.with(slot, |it, cx| it.send_done(cx, done));
-        let Some(peer) = self.peers.id_at(operation.remote) else { return };
+        let Some(peer) = self.shared.peers.id_at(operation.remote) else { return };
         let Operation { context, tag, data, slice_of, .. } = operation;
         let arrival = Arrival { peer, context, tag, length: pulling.length, data };
         self.end_receive(id, slice_of, Ended::Received(arrival), effects);
@@ -300,8 +300,9 @@ impl Core {
     /// RR-FRAME-2
     pub(crate) fn handle_done(&mut self, slot: u32, done: &Done, effects: &mut impl Effects) {
         let id = Id::from_u64(done.operation.get());
-        let Some(operation) = self.operations.get_mut(id).filter(|op| op.session == slot) else {
-            self.counters.stale_frames += 1;
+        let Some(operation) = self.shared.operations.get_mut(id).filter(|op| op.session == slot)
+        else {
+            self.shared.counters.stale_frames += 1;
             return;
         };
         let is_abandoned = done.status == STATUS_ABANDONED;
@@ -316,17 +317,17 @@ impl Core {
             }
             OperationState::AwaitMatch if is_abandoned => {
                 let remote = operation.remote;
-                self.operations.remove(id);
+                self.shared.operations.remove(id);
                 effects.complete(id, Ended::Failed(PeerFailure::Left, self.name_of(remote)));
                 self.with(slot, |it, mut cx| it.look_at_fences(&mut cx));
             }
-            _ => self.counters.stale_frames += 1,
+            _ => self.shared.counters.stale_frames += 1,
         }
     }
 
     /// RR-RDV-4
     pub(super) fn finish_serving(&mut self, id: Id, effects: &mut impl Effects) {
-        let Some(operation) = self.operations.get_mut(id) else { return };
+        let Some(operation) = self.shared.operations.get_mut(id) else { return };
         let OperationState::Serving(serving) = &mut operation.state else { return };
         if serving.unreleased > 0 && !planted!(IgnoreRelease) {
             return;

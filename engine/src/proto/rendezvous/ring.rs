@@ -137,9 +137,10 @@ impl Session {
         if let Some(ring) = ring {
             // Ranges for an earlier ring will be granted to lanes, or have ended.
             for range in std::mem::take(&mut state.other) {
-                let found = cx.operations.get(range.operation).filter(|_| range.chunk == ring);
+                let found =
+                    cx.shared.operations.get(range.operation).filter(|_| range.chunk == ring);
                 if let Some(hint) = found.map(|found| found.hint) {
-                    state.push(range, hint, cx.operations);
+                    state.push(range, hint, &cx.shared.operations);
                 }
             }
             if !state.now.is_empty() {
@@ -155,15 +156,15 @@ impl Session {
     /// Messages that lanes carry go on by the ring, or, where there is none any more before they
     /// do, by lanes as before.
     fn move_to_ring(&mut self, cx: &mut Cx<'_>, has_ring: bool) {
-        for index in 0..cx.operations.index_end() {
-            let Some(id) = cx.operations.id_at(index) else { continue };
-            let Some((pulling, _)) = cx.operations.pulling(cx.slot, id) else { continue };
+        for index in 0..cx.shared.operations.index_end() {
+            let Some(id) = cx.shared.operations.id_at(index) else { continue };
+            let Some((pulling, _)) = cx.shared.operations.pulling(cx.slot, id) else { continue };
             let left = pulling.wanted.saturating_sub(pulling.granted);
             if left == 0 || pulling.ring.is_some() || pulling.failed.is_some() {
                 continue;
             }
             match (pulling.to_ring, has_ring) {
-                (ToRing::IfMade, true) if !cx.rendezvous.is_read_from_memory(id) => {
+                (ToRing::IfMade, true) if !cx.shared.rendezvous.is_read_from_memory(id) => {
                     pulling.to_ring = ToRing::Waits;
                     self.rendezvous.queue.retain(|other| other != id);
                     if pulling.awaits_ring() {
@@ -183,7 +184,7 @@ impl Session {
     /// is none.
     pub(super) fn pull_by_ring(&mut self, cx: &mut Cx<'_>, id: Id) -> bool {
         let Some(ring) = self.ring_for_pieces() else { return false };
-        let Some((pulling, _)) = cx.operations.pulling(cx.slot, id) else { return false };
+        let Some((pulling, _)) = cx.shared.operations.pulling(cx.slot, id) else { return false };
         debug_assert_eq!(pulling.granted, pulling.arrived);
         pulling.ring = Some(ring);
         // Its sender was asked by this ring: it is asked by lanes alone when that ends.
@@ -194,7 +195,7 @@ impl Session {
 
     /// Grants the rest of a message, or as much of that as one grant can name.
     fn grant_by_ring(&mut self, cx: &mut Cx<'_>, id: Id) {
-        let Some((pulling, _)) = cx.operations.pulling(cx.slot, id) else { return };
+        let Some((pulling, _)) = cx.shared.operations.pulling(cx.slot, id) else { return };
         let Some(ring) = pulling.ring else { return };
         let most = if rare!("a grant of one byte by a ring", 10) { 1 } else { RANGE_BYTES_MAX };
         let (offset, length) = (pulling.granted, (pulling.wanted - pulling.granted).min(most));
@@ -224,7 +225,7 @@ impl Session {
         length: usize,
     ) -> Result<Option<PieceReceive>, FrameError> {
         let operation = Id::from_u64(header.receive_operation.get());
-        let pulling = match cx.operations.pulling(cx.slot, operation) {
+        let pulling = match cx.shared.operations.pulling(cx.slot, operation) {
             Some((pulling, _))
                 if pulling.ring == Some(header.ring.get()) || planted!(TakeLatePiece) =>
             {
@@ -232,7 +233,7 @@ impl Session {
             }
             // The receive has ended, or uses lanes since its ring ended.
             _ => {
-                cx.counters.stale_frames += 1;
+                cx.shared.counters.stale_frames += 1;
                 return Ok(None);
             }
         };
@@ -251,9 +252,9 @@ impl Session {
         if planted!(ForgetPieces) {
             return;
         }
-        for index in 0..cx.operations.index_end() {
-            let Some(id) = cx.operations.id_at(index) else { continue };
-            let Some((pulling, _)) = cx.operations.pulling(cx.slot, id) else { continue };
+        for index in 0..cx.shared.operations.index_end() {
+            let Some(id) = cx.shared.operations.id_at(index) else { continue };
+            let Some((pulling, _)) = cx.shared.operations.pulling(cx.slot, id) else { continue };
             if pulling.ring != Some(ring) {
                 continue;
             }
@@ -285,7 +286,7 @@ impl Session {
         let (offset, length) = (grant.offset.get(), grant.length.get());
         let id = Id::from_u64(grant.send_operation.get());
         let receive_operation = grant.receive_operation.get();
-        let Some((serving, message, hint)) = cx.operations.serving(cx.slot, id) else {
+        let Some((serving, message, hint)) = cx.shared.operations.serving(cx.slot, id) else {
             self.refuse_grant(cx, RING_LANE, receive_operation);
             return Ok(());
         };
@@ -301,14 +302,14 @@ impl Session {
         let range = Outgoing { operation: id, receive_operation, offset, length, chunk: ring };
         let state = &mut *self.rendezvous.ring;
         if state.ring == Some(ring) {
-            state.push(range, hint, cx.operations);
+            state.push(range, hint, &cx.shared.operations);
             cx.add_work(Work::Piece);
             return Ok(());
         }
         // Either this side does not know that ring yet, or the peer does not know of its end. There
         // is at most one range for each send, and those of ended sends are dropped.
-        if state.other.len() > 2 * cx.operations.len() + OTHER_USUAL {
-            let serves = |id| cx.operations.get(id).is_some_and(Operation::serves);
+        if state.other.len() > 2 * cx.shared.operations.len() + OTHER_USUAL {
+            let serves = |id| cx.shared.operations.get(id).is_some_and(Operation::serves);
             state.other.retain(|range| serves(range.operation));
         }
         state.other.push(range);
@@ -317,12 +318,12 @@ impl Session {
 
     /// Returns the next piece for the ring. [`Self::handle_piece_written`] removes it.
     pub(crate) fn next_piece(&mut self, mut cx: Cx<'_>) -> Option<PieceSend> {
-        let most = if rare!("a piece of one byte", 10) { 1 } else { cx.config.piece_bytes };
+        let most = if rare!("a piece of one byte", 10) { 1 } else { cx.shared.config.piece_bytes };
         loop {
             let state = self.rendezvous.ring.get_mut()?;
             let &mut Outgoing { operation, receive_operation, offset, length, chunk } =
                 state.next()?;
-            if !cx.operations.get(operation).is_some_and(Operation::serves) {
+            if !cx.shared.operations.get(operation).is_some_and(Operation::serves) {
                 // The send has ended: its receiver abandoned it, or it failed.
                 state.pop();
                 self.refuse_grant(&mut cx, RING_LANE, receive_operation);
@@ -351,7 +352,8 @@ impl Session {
             state.pop();
         }
         state.written = state.written.wrapping_add(1);
-        if is_written && let Some((serving, ..)) = cx.operations.serving(cx.slot, operation) {
+        if is_written && let Some((serving, ..)) = cx.shared.operations.serving(cx.slot, operation)
+        {
             serving.is_asked_by_ring = false;
         }
     }
@@ -365,15 +367,13 @@ impl Core {
         length: usize,
         effects: &mut impl Effects,
     ) {
-        let found = self.operations.get_mut(piece.operation);
-        let Some(Operation { state: OperationState::Pulling(pulling), session, .. }) = found else {
-            return;
-        };
+        let Some(found) = self.shared.operations.get_mut(piece.operation) else { return };
+        let slot = found.session;
+        let OperationState::Pulling(pulling) = &mut found.state else { return };
         pulling.arrived += length as u64;
         if pulling.arrived == pulling.wanted {
             self.finish_pull(piece.operation, effects);
         } else if pulling.arrived == pulling.granted {
-            let slot = *session;
             self.with(slot, |it, mut cx| it.grant_by_ring(&mut cx, piece.operation));
         }
     }

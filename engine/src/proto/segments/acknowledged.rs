@@ -1,8 +1,7 @@
 //! Acknowledged segments: they return to the pool, and sends that depend on them complete.
 
-use super::super::core::Core;
 use super::super::effects::{Effects, Ended};
-use super::super::operation::OperationState;
+use super::super::operation::{Operation, OperationState};
 use super::super::table::Id;
 use super::Segments;
 use super::segment::{Place, SegmentBuffer};
@@ -23,14 +22,14 @@ impl Segments {
 }
 
 impl Session {
-    /// Removes a sent segment; [`Core::end_segment_of`] ends it.
+    /// Removes a sent segment; [`Self::end_segment`] ends it.
     pub(in crate::proto) fn take_segment(
         &mut self,
         cx: &mut Cx<'_>,
         id: Id,
     ) -> Option<Box<SegmentBuffer>> {
         let segments = self.segments.as_deref_mut()?;
-        let pool = &mut *cx.pool;
+        let pool = &mut cx.shared.pool;
         let was_lost = pool.get(id).filter(|segment| segment.place == Place::Lost);
         if let Some(is_long) = was_lost.map(|segment| segment.is_long) {
             // An earlier packet arrived; the lost one may have been the only one with current
@@ -50,21 +49,21 @@ impl Session {
     }
 }
 
-impl Core {
+impl Session {
     /// Handles an acknowledgement of the packet with this token.
     #[inline]
     pub(crate) fn handle_segment_acked(
         &mut self,
-        slot: u32,
+        mut cx: Cx<'_>,
         token: u64,
         effects: &mut impl Effects,
     ) {
         let id = Id::from_u64(token);
-        let was_sent = self.pool.get(id).is_some_and(|segment| {
-            segment.session == slot && matches!(segment.place, Place::Flying | Place::Lost)
+        let was_sent = cx.shared.pool.get(id).is_some_and(|segment| {
+            segment.session == cx.slot && matches!(segment.place, Place::Flying | Place::Lost)
         });
         if was_sent {
-            self.release_segment(slot, id, effects);
+            self.release_segment(&mut cx, id, effects);
         }
     }
 
@@ -72,15 +71,18 @@ impl Core {
     ///
     /// RR-SEG-3.
     #[inline]
-    pub(super) fn handle_frame_ack(&mut self, slot: u32, ack: u32, effects: &mut impl Effects) {
-        let pool = &mut self.pool;
-        let session = self.sessions.at_mut(slot as usize);
-        let Some(session) = session else { return };
-        let has_waiting = session.has_waiting();
-        let Some(segments) = session.segments.as_deref_mut() else { return };
+    pub(super) fn handle_frame_ack(
+        &mut self,
+        cx: &mut Cx<'_>,
+        ack: u32,
+        effects: &mut impl Effects,
+    ) {
+        let has_waiting = self.has_waiting();
+        let Some(segments) = self.segments.as_deref_mut() else { return };
+        let pool = &mut cx.shared.pool;
         // Usually only memory is released.
         let is_plain = !has_waiting
-            && session.control.is_empty()
+            && self.control.is_empty()
             && !segments.able.has_bulk
             && !segments.update_due
             && shortcut!("acknowledged segments that only hold memory");
@@ -99,67 +101,55 @@ impl Core {
             }
             segments.advance_base(pool);
         }
-        self.release_acked(slot, ack, effects);
+        self.release_acked(cx, ack, effects);
     }
 
     /// Completes [`Self::handle_frame_ack`] where sends or credit depend on the segments.
-    fn release_acked(&mut self, slot: u32, ack: u32, effects: &mut impl Effects) {
-        loop {
-            let pool = &self.pool;
-            let session = self.sessions.at(slot as usize);
-            let Some(segments) = session.and_then(|session| session.segments.as_deref()) else {
-                return;
-            };
-            let Some(id) = segments.outstanding.first(pool) else { return };
-            if !pool.get(id).is_some_and(|segment| segments.is_acked(segment, ack)) {
-                return;
-            }
-            self.release_segment(slot, id, effects);
+    #[inline(never)]
+    fn release_acked(&mut self, cx: &mut Cx<'_>, ack: u32, effects: &mut impl Effects) {
+        while let Some(segments) = self.segments.as_deref()
+            && let pool = &cx.shared.pool
+            && let Some(id) = segments.outstanding.first(pool)
+            && pool.get(id).is_some_and(|segment| segments.is_acked(segment, ack))
+        {
+            self.release_segment(cx, id, effects);
         }
     }
 
-    fn release_segment(&mut self, slot: u32, id: Id, effects: &mut impl Effects) {
-        let segment = self.with(slot, |it, mut cx| it.take_segment(&mut cx, id)).flatten();
-        if let Some(segment) = segment {
-            self.end_segment_of(slot, segment, effects);
+    fn release_segment(&mut self, cx: &mut Cx<'_>, id: Id, effects: &mut impl Effects) {
+        if let Some(segment) = self.take_segment(cx, id) {
+            self.end_segment(cx, segment, effects);
         }
     }
 
     /// Completes what waits for the acknowledgement of a segment, and keeps its memory for others.
-    pub(in crate::proto) fn end_segment_of(
+    ///
+    /// RR-SEG-3.
+    pub(in crate::proto) fn end_segment(
         &mut self,
-        slot: u32,
+        cx: &mut Cx<'_>,
         mut segment: Box<SegmentBuffer>,
         effects: &mut impl Effects,
     ) {
-        if let Some((session, mut cx)) = self.enter(slot) {
-            if session.has_waiting() {
-                cx.add_work(Work::Stage);
-            }
-            session.stage_data_later(&mut cx);
-            let is_due = session.segments.as_deref().is_some_and(|it| it.update_due);
-            if is_due || !session.control.is_empty() {
-                cx.add_work(Work::Flush);
+        if self.has_waiting() {
+            cx.add_work(Work::Stage);
+        }
+        self.stage_data_later(cx);
+        let is_due = self.segments.as_deref().is_some_and(|it| it.update_due);
+        if is_due || !self.control.is_empty() {
+            cx.add_work(Work::Flush);
+        }
+        for id in segment.operations.drain(..) {
+            // Others have ended before.
+            let found = cx.shared.operations.get(id);
+            if let Some(&Operation {
+                length: accepted, state: OperationState::AwaitDelivery, ..
+            }) = found
+            {
+                cx.shared.operations.remove(id);
+                effects.complete(id, Ended::Sent { accepted });
             }
         }
-        if !segment.operations.is_empty() {
-            for operation in segment.operations.drain(..) {
-                self.handle_delivered(operation, effects);
-            }
-        }
-        self.pool.recycle(segment);
-    }
-
-    /// Handles the acknowledgement of a segment that carries part of a send.
-    ///
-    /// RR-SEG-3.
-    fn handle_delivered(&mut self, id: Id, effects: &mut impl Effects) {
-        let Some(operation) = self.operations.get(id) else { return };
-        let accepted = operation.length;
-        if !matches!(operation.state, OperationState::AwaitDelivery) {
-            return;
-        }
-        self.operations.remove(id);
-        effects.complete(id, Ended::Sent { accepted });
+        cx.shared.pool.recycle(segment);
     }
 }

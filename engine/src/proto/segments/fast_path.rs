@@ -6,15 +6,19 @@
 use zerocopy::FromBytes;
 use zerocopy::little_endian::U16;
 
-use super::super::core::{Action, Core, REQUESTS};
+use super::super::context::{Cx, SharedState};
+use super::super::core::{Action, REQUESTS};
 use super::super::effects::{Arrival, Effects};
 use super::super::matching::{MatchEnvelope, Matcher};
 use super::super::receive::context_of;
 use super::super::regions::Access;
 use super::super::table::Id;
 use super::super::unexpected::{Kind, Waiting};
+use crate::proto::ready::Work;
+use crate::proto::session::Session;
 use crate::wire::eager::FLAG_DATA;
 use crate::wire::one_sided::OneSided;
+use crate::wire::segment::SegmentHeader;
 use crate::wire::{DATA_BYTES, EAGER_BYTES_MAX, Eager, frame};
 
 /// Frames taken off the front of a segment's body.
@@ -26,6 +30,14 @@ pub(super) struct Taken {
     pub(super) bytes: usize,
 }
 
+impl Taken {
+    /// Returns whether they are all frames of a segment.
+    #[inline(always)]
+    pub(super) fn is_all_of(self, header: &SegmentHeader, body: &[u8]) -> bool {
+        self.bytes == body.len() && self.frames == header.frames.get()
+    }
+}
+
 /// Endpoints of a message: the header's fields, and what they refer to here.
 struct Ends<'a> {
     named: (U16, U16),
@@ -34,17 +46,17 @@ struct Ends<'a> {
     matcher: &'a mut Matcher,
 }
 
-impl Core {
-    /// Takes messages off the front of `body`, whose first frame is `first`, as long as each is
-    /// complete, requests no report, and is the next frame. Leaves the first other or invalid
-    /// frame, and all frames after it, to the general path.
+impl Session {
+    /// Takes messages off the front of a segment's body, as long as each is complete, requests no
+    /// report, and is the next frame. Leaves the first other or invalid frame, and all frames after
+    /// it, to the general path.
     ///
     /// RR-DGRAM-1, RR-DGRAM-4, RR-CREDIT-1, RR-MATCH-3.
     #[inline(always)]
     pub(super) fn receive_fast(
         &mut self,
-        slot: u32,
-        first: u32,
+        cx: &mut Cx<'_>,
+        header: &SegmentHeader,
         body: &[u8],
         now_ns: u64,
         effects: &mut impl Effects,
@@ -56,8 +68,21 @@ impl Core {
         if !shortcut!("a segment received in order") {
             return taken;
         }
-        let Some(session) = self.sessions.at_mut(slot as usize) else { return taken };
-        let Some(segments) = session.segments.as_deref_mut() else { return taken };
+        let slot = cx.slot;
+        let SharedState {
+            operations,
+            peers,
+            endpoints,
+            unexpected,
+            offers,
+            config,
+            counters,
+            actions,
+            ready,
+            ..
+        } = &mut *cx.shared;
+        let Some(segments) = self.segments.as_deref_mut() else { return taken };
+        let first = header.first_frame.get();
         // With no buffered and no missing message, each is next in order.
         if !segments.arrivals.is_next(first) || !segments.reorder_buffer.holds_nothing() {
             return taken;
@@ -69,8 +94,8 @@ impl Core {
             let is_plain = header.kind == frame::KIND_EAGER
                 && header.operation.get() == 0
                 && length <= EAGER_BYTES_MAX
-                && session.envelopes.left() > passed.0
-                && session.bytes.left() - passed.1 >= length as u32;
+                && self.envelopes.left() > passed.0
+                && self.bytes.left() - passed.1 >= length as u32;
             if !is_plain {
                 break;
             }
@@ -84,9 +109,9 @@ impl Core {
             let Some(payload) = rest.get(..length) else { break };
             let named = (header.source_endpoint, header.target_endpoint);
             if !matches!(&ends, Some(Ends { named: before, .. }) if *before == named) {
-                let remote = session.remotes.index_of(named.0.get());
-                let Some(peer) = self.peers.id_at(remote) else { break };
-                let Some(matcher) = self.endpoints.get_mut(named.1.get()) else { break };
+                let remote = self.remotes.index_of(named.0.get());
+                let Some(peer) = peers.id_at(remote) else { break };
+                let Some(matcher) = endpoints.get_mut(named.1.get()) else { break };
                 ends = Some(Ends { named, remote, peer, matcher });
             }
             let Some(Ends { remote, peer, matcher, .. }) = &mut ends else { break };
@@ -94,8 +119,8 @@ impl Core {
             let tag = header.tag.get();
             let envelope = MatchEnvelope { source: *remote, context, tag };
             let whole = length as u64;
-            if let Some(receive) = matcher.take_posted(&mut self.operations.slots, &envelope) {
-                let Some((id, capacity)) = self.operations.slots.remove_matched(receive) else {
+            if let Some(receive) = matcher.take_posted(&mut operations.slots, &envelope) {
+                let Some((id, capacity)) = operations.slots.remove_matched(receive) else {
                     break; // a multi-receive
                 };
                 passed = (passed.0 + 1, passed.1 + length as u32);
@@ -104,23 +129,23 @@ impl Core {
                 effects.deliver(id, &payload[..fits], arrival);
             } else {
                 let kind = Kind::Eager { report: 0, put_back: 0 };
-                let message = Waiting { came_by: (slot, session.epoch), data, kind };
-                let kept = self.unexpected.insert(message, payload);
+                let message = Waiting { came_by: (slot, self.epoch), data, kind };
+                let kept = unexpected.insert(message, payload);
                 // Credit prevents this; the general path reports the violation.
                 let Some(message) = kept else { break };
                 let (envelopes, bytes) = std::mem::take(&mut passed);
-                session.envelopes.pass(envelopes);
-                session.bytes.pass(bytes);
-                let is_charged = session.envelopes.handle_arrival(1)
-                    && session.bytes.handle_arrival(length as u32);
+                self.envelopes.pass(envelopes);
+                self.bytes.pass(bytes);
+                let is_charged =
+                    self.envelopes.handle_arrival(1) && self.bytes.handle_arrival(length as u32);
                 debug_assert!(is_charged, "credit was checked before");
                 matcher.insert_unexpected(&envelope, message.index() as u32);
-                let (named, config) = ((slot, session.engine), &self.config);
-                let windows = [&mut session.envelopes, &mut session.bytes];
-                is_extended |= self.offers.extend_windows(named, windows, config);
-                self.counters.unexpected_messages += 1;
+                let named = (slot, self.engine);
+                let windows = [&mut self.envelopes, &mut self.bytes];
+                is_extended |= offers.extend_windows(named, windows, config);
+                counters.unexpected_messages += 1;
                 if context == REQUESTS {
-                    self.actions.push_back(Action::Requests);
+                    actions.push_back(Action::Requests);
                 }
             }
             taken.frames += 1;
@@ -128,14 +153,14 @@ impl Core {
             taken.bytes += size_of::<Eager>() + data_bytes + length;
         }
         if taken.frames > 0 {
-            session.envelopes.pass(passed.0);
-            session.bytes.pass(passed.1);
-            session.message_ns = now_ns;
+            self.envelopes.pass(passed.0);
+            self.bytes.pass(passed.1);
+            self.message_ns = now_ns;
             segments.arrivals.note_next(u32::from(taken.frames));
-            session.expected_frame = segments.arrivals.expected();
+            self.expected_frame = segments.arrivals.expected();
         }
         if is_extended {
-            self.mark_dirty(slot);
+            ready.add(slot, Work::Flush);
         }
         taken
     }
@@ -148,9 +173,8 @@ impl Core {
     #[inline]
     pub(super) fn receive_puts(
         &mut self,
-        slot: u32,
-        first: u32,
-        body: &[u8],
+        cx: &mut Cx<'_>,
+        (header, body): (&SegmentHeader, &[u8]),
         mut taken: Taken,
         now_ns: u64,
         effects: &mut impl Effects,
@@ -158,9 +182,8 @@ impl Core {
         if body.get(taken.bytes) != Some(&frame::KIND_PUT) || !shortcut!("a train of puts") {
             return taken;
         }
-        let Some(session) = self.sessions.at_mut(slot as usize) else { return taken };
-        let Some(segments) = session.segments.as_deref_mut() else { return taken };
-        let first = first.wrapping_add(u32::from(taken.frames));
+        let Some(segments) = self.segments.as_deref_mut() else { return taken };
+        let first = header.first_frame.get().wrapping_add(u32::from(taken.frames));
         if !segments.arrivals.is_next(first) || !segments.reorder_buffer.holds_nothing() {
             return taken;
         }
@@ -176,9 +199,9 @@ impl Core {
             let (true, Some(bytes)) = (is_plain, rest.get(..length as usize)) else { break };
             let named = (header.source_endpoint, header.target_endpoint);
             if !matches!(&ends, Some((before, _)) if *before == named) {
-                let remote = session.remotes.index_of(named.0.get());
-                let Some(peer) = self.peers.id_at(remote) else { break };
-                if !self.endpoints.is_open(named.1.get()) {
+                let remote = self.remotes.index_of(named.0.get());
+                let Some(peer) = cx.shared.peers.id_at(remote) else { break };
+                if !cx.shared.endpoints.is_open(named.1.get()) {
                     break;
                 }
                 ends = Some((named, peer));
@@ -186,7 +209,7 @@ impl Core {
             let Some((_, peer)) = ends else { break };
             let (key, access) = (header.key.get(), Access::REMOTE_WRITE);
             let offset = header.offset.get();
-            let granted = self.regions.grant(session.engine, key, offset, length, access);
+            let granted = cx.shared.regions.grant(self.engine, key, offset, length, access);
             let Some((region, start)) = granted else { break };
             // A put that cannot be written is repeated, and rejected, by the general path.
             if effects.put(region, start, bytes).is_err() {
@@ -198,9 +221,9 @@ impl Core {
             taken.bytes += size_of::<OneSided>() + bytes.len();
         }
         if taken.frames > before {
-            session.message_ns = now_ns;
+            self.message_ns = now_ns;
             segments.arrivals.note_next(u32::from(taken.frames - before));
-            session.expected_frame = segments.arrivals.expected();
+            self.expected_frame = segments.arrivals.expected();
         }
         taken
     }

@@ -1,5 +1,6 @@
 //! Handles received segments: each frame once, and immediately unless order requires it to wait.
 
+use super::super::context::Cx;
 use super::super::core::Core;
 use super::super::effects::Effects;
 use super::super::failure::PeerFailure;
@@ -20,6 +21,57 @@ fn only_segment(bytes: &[u8]) -> Result<(&SegmentHeader, &[u8]), FrameError> {
     Ok((header, body))
 }
 
+impl Session {
+    /// Handles what the header of a segment says about what this side has sent, and may send.
+    #[inline(always)]
+    fn handle_header(&mut self, cx: &mut Cx<'_>, header: &SegmentHeader) {
+        if header.flags.get() & FLAG_ACK_REQUESTED != 0 {
+            let end = header.first_frame.get().wrapping_add(u32::from(header.frames.get()));
+            self.ask_ack(end);
+        }
+        self.questions.note(header.flags.get());
+        if planted!(LoseCredit) {
+            self.envelope_credit.spend(self.envelope_credit.available() / 2);
+        }
+        let more = self.envelope_credit.handle_limit(header.envelope_limit.get());
+        let has_more = self.byte_credit.handle_limit(header.byte_limit.get()) || more;
+        // Nearly every message carries credit; that alone does not keep a turn going.
+        if has_more && self.has_waiting() {
+            cx.add_work(Work::Stage);
+        }
+        cx.shared.counters.segments_received += 1;
+    }
+
+    /// Returns whether the peer has left, or frames need replies.
+    #[inline(always)]
+    fn has_replies_due(&self) -> bool {
+        !self.control.is_empty()
+            || self.segments.as_deref().is_some_and(|it| it.goodbye.is_some())
+            || self.one_sided.as_ref().is_some_and(|it| !it.flushes.is_empty())
+    }
+
+    /// Sends what the peer waits for with the next segment, or alone.
+    #[inline(always)]
+    fn flush_update(&mut self, cx: &mut Cx<'_>) {
+        if self.is_connected() && self.has_update() {
+            cx.add_work(Work::Flush);
+        }
+    }
+
+    /// Sends replies. An error: the peer does not read them.
+    fn flush_replies(&mut self, cx: &mut Cx<'_>) -> Result<(), FrameError> {
+        let operations = cx.shared.config.operations_max.min(OPERATIONS_ANSWERED_MAX);
+        let answers_max = 4 * operations + 2 * FRAMES_MAX as usize;
+        if self.control.len() > answers_max {
+            return Err(FrameError::AnswersWait(self.control.len()));
+        }
+        if self.is_connected() && (self.has_update() || !self.control.is_empty()) {
+            cx.add_work(Work::Flush);
+        }
+        Ok(())
+    }
+}
+
 /// Limit on a peer's operations whose replies wait at a time, for a peer that reads none.
 const OPERATIONS_ANSWERED_MAX: usize = 1 << 20;
 
@@ -37,7 +89,7 @@ impl Core {
         effects: &mut impl Effects,
     ) -> Result<(), FrameError> {
         let (header, body) = only_segment(bytes)?;
-        self.handle_segment(slot, header, body, now_ns, effects)
+        self.handle_segment(slot, (header, body), None, now_ns, effects)
     }
 
     /// Handles a segment received on a lane that does not acknowledge to the peer.
@@ -52,89 +104,65 @@ impl Core {
         effects: &mut impl Effects,
     ) -> Result<(), FrameError> {
         let (header, body) = only_segment(bytes)?;
-        self.note_segment_from(Transport::Ring, slot, (header, bytes.len()), now_ns);
-        self.handle_segment(slot, header, body, now_ns, effects)
+        self.handle_segment(slot, (header, body), Some(Transport::Ring), now_ns, effects)
     }
 
-    /// Handles a segment received on any transport of a session.
-    pub(crate) fn handle_segment(
+    /// Handles a segment received on any transport of a session; one on `transport` is owed an
+    /// acknowledgement.
+    pub(in crate::proto) fn handle_segment(
         &mut self,
         slot: u32,
-        header: &SegmentHeader,
-        body: &[u8],
+        (header, body): (&SegmentHeader, &[u8]),
+        transport: Option<Transport>,
         now_ns: u64,
         effects: &mut impl Effects,
     ) -> Result<(), FrameError> {
-        let Some(session) = self.sessions.at_mut(slot as usize) else { return Ok(()) };
-        if !session.is_connected() || session.segments.is_none() {
+        let Some((session, mut cx)) = self.enter(slot) else { return Ok(()) };
+        if !session.is_connected() {
             return Ok(());
         }
-        if header.flags.get() & FLAG_ACK_REQUESTED != 0 {
-            let end = header.first_frame.get().wrapping_add(u32::from(header.frames.get()));
-            session.ask_ack(end);
+        if let Some(transport) = transport {
+            session.note_segment_from(&mut cx, transport, (header, body.len()), now_ns);
         }
-        session.questions.note(header.flags.get());
-        let lost = if planted!(LoseCredit) { session.envelope_credit.available() / 2 } else { 0 };
-        session.envelope_credit.spend(lost);
-        let more = session.envelope_credit.handle_limit(header.envelope_limit.get());
-        let has_more = session.byte_credit.handle_limit(header.byte_limit.get()) || more;
-        // Nearly every message carries credit; that alone does not keep a turn going.
-        if has_more && session.has_waiting() {
-            self.ready.add(slot, Work::Stage);
+        session.handle_header(&mut cx, header);
+        session.handle_frame_ack(&mut cx, header.ack.get(), effects);
+        let taken = session.receive_fast(&mut cx, header, body, now_ns, effects);
+        let is_whole = taken.is_all_of(header, body);
+        if !is_whole || session.has_replies_due() {
+            return self.handle_rest(slot, (header, body), taken, now_ns, effects);
         }
-        self.counters.segments_received += 1;
-        self.handle_frame_ack(slot, header.ack.get(), effects);
-        self.handle_numbered(slot, header, body, now_ns, effects)?;
-        let Some(session) = self.sessions.at_mut(slot as usize) else { return Ok(()) };
-        let has_goodbye = session.segments.as_deref().is_some_and(|it| it.goodbye.is_some());
-        let has_flush = session.one_sided.as_ref().is_some_and(|it| !it.flushes.is_empty());
-        if has_goodbye || has_flush || !session.control.is_empty() {
-            return self.end_segment(slot, effects);
-        }
-        if session.is_connected() && session.has_update() {
-            self.ready.add(slot, Work::Flush);
-        }
+        cx.shared.counters.frames_received += u64::from(taken.frames);
+        session.flush_update(&mut cx);
         Ok(())
     }
 
-    /// Completes a segment if the peer has left or frames need replies.
-    fn end_segment(&mut self, slot: u32, effects: &mut impl Effects) -> Result<(), FrameError> {
-        self.with(slot, |it, mut cx| it.answer_flushes(&mut cx));
-        self.handle_due_goodbye(slot, effects);
-        let operations = self.config.operations_max.min(OPERATIONS_ANSWERED_MAX);
-        let answers_max = 4 * operations + 2 * FRAMES_MAX as usize;
-        let Some(session) = self.sessions.at_mut(slot as usize) else { return Ok(()) };
-        if session.control.len() > answers_max {
-            return Err(FrameError::AnswersWait(session.control.len()));
-        }
-        if session.is_connected() && (session.has_update() || !session.control.is_empty()) {
-            self.mark_dirty(slot);
-        }
-        Ok(())
-    }
-
-    /// RR-DGRAM-1, RR-DGRAM-2, RR-SEG-4
-    #[inline]
-    fn handle_numbered(
+    /// Handles the frames of a segment that the fast path has left, and what follows them.
+    ///
+    /// RR-DGRAM-1, RR-DGRAM-2, RR-SEG-4.
+    fn handle_rest(
         &mut self,
         slot: u32,
-        header: &SegmentHeader,
-        body: &[u8],
+        (header, body): (&SegmentHeader, &[u8]),
+        mut taken: Taken,
         now_ns: u64,
         effects: &mut impl Effects,
     ) -> Result<(), FrameError> {
-        let first = header.first_frame.get();
-        let fast = self.receive_fast(slot, first, body, now_ns, effects);
-        if fast.bytes == body.len() && fast.frames == header.frames.get() {
-            self.counters.frames_received += u64::from(fast.frames);
-            return Ok(());
+        let Some((session, mut cx)) = self.enter(slot) else { return Ok(()) };
+        if !taken.is_all_of(header, body) {
+            taken = session.receive_puts(&mut cx, (header, body), taken, now_ns, effects);
         }
-        let fast = self.receive_puts(slot, first, body, fast, now_ns, effects);
-        if fast.bytes == body.len() && fast.frames == header.frames.get() {
-            self.counters.frames_received += u64::from(fast.frames);
-            return Ok(());
+        if taken.is_all_of(header, body) {
+            cx.shared.counters.frames_received += u64::from(taken.frames);
+        } else {
+            self.handle_frames_from(slot, header, body, taken, now_ns, effects)?;
         }
-        self.handle_frames_from(slot, header, body, fast, now_ns, effects)
+        let Some((session, mut cx)) = self.enter(slot) else { return Ok(()) };
+        if session.has_replies_due() {
+            session.answer_flushes(&mut cx);
+            self.handle_due_goodbye(slot, effects);
+        }
+        let Some((session, mut cx)) = self.enter(slot) else { return Ok(()) };
+        session.flush_replies(&mut cx)
     }
 
     /// Handles the frames after those that the fast path has taken.
@@ -168,7 +196,7 @@ impl Core {
             }
             number = number.wrapping_add(1);
         }
-        self.counters.frames_received += u64::from(held);
+        self.shared.counters.frames_received += u64::from(held);
         let announced = header.frames.get();
         if held != announced {
             return Err(FrameError::WrongCount { announced, held });
@@ -215,7 +243,7 @@ impl Core {
             let Held { envelope, payload, payload_bytes, .. } = held;
             let bytes = &payload[..payload_bytes];
             let taken = self.take_envelope(slot, &envelope, bytes, now_ns, effects);
-            self.unexpected.give_back(payload);
+            self.shared.unexpected.give_back(payload);
             taken?;
         }
         Ok(())
@@ -247,12 +275,12 @@ impl Core {
             self.take_envelope(slot, &envelope, payload, now_ns, effects)?;
             return Ok(true);
         };
-        let (payload_bytes, payload) = (payload.len(), self.unexpected.keep(payload));
+        let (payload_bytes, payload) = (payload.len(), self.shared.unexpected.keep(payload));
         let held = Held { frame: number, envelope, payload, payload_bytes };
         if let Err(held) = segments.reorder_buffer.insert(predecessor, held) {
             session.envelopes.consume(1);
             session.bytes.consume(payload_bytes as u32);
-            self.unexpected.give_back(held.payload);
+            self.shared.unexpected.give_back(held.payload);
             return Err(FrameError::FollowsTwice(predecessor));
         }
         Ok(false)

@@ -306,16 +306,16 @@ impl Session {
     /// where it `is_loopback`: there the receiver copies long messages from the sends' memory.
     pub(in crate::proto) fn begin_segments(&mut self, cx: &mut Cx<'_>, is_loopback: bool) {
         // Buffers are as long as the longest datagram; segments fill what is usual of them.
-        let segment_bytes = cx.pool.clamp(cx.config.datagram_bytes);
+        let segment_bytes = cx.shared.pool.clamp(cx.shared.config.datagram_bytes);
         let able = Capabilities { has_stream: true, is_loopback, ..Capabilities::default() };
         debug_assert!(self.segments.is_none(), "the last session has ended");
-        self.segments = Some(Box::new(Segments::new(able, segment_bytes, cx.config)));
+        self.segments = Some(Box::new(Segments::new(able, segment_bytes, &cx.shared.config)));
     }
 
     /// Lets the newly established session, which has sent nothing, use datagrams. `segment_bytes`:
     /// the smallest size among its lanes of one datagram's content.
     pub(crate) fn use_datagrams(&mut self, cx: Cx<'_>, segment_bytes: usize) {
-        let segment_bytes = cx.pool.clamp(segment_bytes);
+        let segment_bytes = cx.shared.pool.clamp(segment_bytes);
         let has_bulk = self.bulk_in_datagrams;
         let Some(segments) = self.segments.as_deref_mut() else { return };
         debug_assert!(segments.next_frame == 0, "its first segments are built for its paths");
@@ -324,17 +324,17 @@ impl Session {
             self.rendezvous.use_datagrams();
         }
         segments.path_bytes = segment_bytes;
-        segments.unsent_max = unsent_max(segment_bytes, cx.config);
-        segments.fit_segments(cx.pool, cx.config);
+        segments.unsent_max = unsent_max(segment_bytes, &cx.shared.config);
+        segments.fit_segments(&mut cx.shared.pool, &cx.shared.config);
     }
 
     /// Sets the smallest datagram content of its lanes. Longer segments built before use a lane
     /// that takes them: a stream takes any.
     pub(crate) fn set_segment_bytes(&mut self, cx: Cx<'_>, segment_bytes: usize) {
-        let segment_bytes = cx.pool.clamp(segment_bytes);
+        let segment_bytes = cx.shared.pool.clamp(segment_bytes);
         if let Some(segments) = self.segments.as_deref_mut() {
             segments.path_bytes = segment_bytes;
-            segments.fit_segments(cx.pool, cx.config);
+            segments.fit_segments(&mut cx.shared.pool, &cx.shared.config);
         }
     }
 
@@ -349,7 +349,7 @@ impl Session {
             return;
         }
         let able = Capabilities { has_stream, ..segments.able };
-        if segments.set_capabilities(able, cx.config) && has_waiting {
+        if segments.set_capabilities(able, &cx.shared.config) && has_waiting {
             // Waiting sends may have another transport now.
             cx.add_work(Work::Stage);
         }
@@ -439,10 +439,10 @@ impl Core {
         let before = segments.able;
         let (has_ring, takes_pieces) = (ring.is_some(), piece_ring.is_some());
         segments.able = Capabilities { has_ring, takes_pieces, ..before };
-        segments.fit_segments(&mut self.pool, &self.config);
+        segments.fit_segments(&mut self.shared.pool, &self.shared.config);
         if before.takes_pieces != takes_pieces && session.has_waiting() {
             // Waiting sends may have another transport now.
-            self.ready.add(slot, Work::Stage);
+            self.shared.ready.add(slot, Work::Stage);
         }
         self.with(slot, |it, mut cx| it.use_ring_for_pieces(&mut cx, piece_ring));
         if before.has_ring && !has_ring && !planted!(ForgetRing) {
@@ -457,7 +457,7 @@ impl Core {
     pub(super) fn drop_segments(&mut self, slot: u32) {
         let Some(session) = self.sessions.at_mut(slot as usize) else { return };
         let Some(mut segments) = session.segments.take() else { return };
-        let pool = &mut self.pool;
+        let pool = &mut self.shared.pool;
         while let Some(id) = segments.outstanding.first(pool) {
             segments.outstanding.unlink(pool, id);
             if planted!(LeakSegments) {
@@ -470,7 +470,7 @@ impl Core {
         for held in segments.reorder_buffer.drain() {
             session.envelopes.consume(1);
             session.bytes.consume(held.payload_bytes as u32);
-            self.unexpected.give_back(held.payload);
+            self.shared.unexpected.give_back(held.payload);
         }
     }
 }

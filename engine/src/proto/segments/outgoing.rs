@@ -262,14 +262,14 @@ impl Session {
         }
         let segments = self.segments.as_deref_mut()?;
         while let Some(&control) = self.control.front() {
-            if !segments.stage_control(cx.pool, cx.slot, &control) {
+            if !segments.stage_control(&mut cx.shared.pool, cx.slot, &control) {
                 break;
             }
             self.control.pop_front();
             SessionOneSided::note_reply_staged(&mut self.one_sided, &control);
         }
         let is_stream = room_bytes == usize::MAX;
-        let pool = &mut *cx.pool;
+        let pool = &mut cx.shared.pool;
         let next = match is_stream && segments.is_long_next(pool) {
             true => segments.next_long(pool),
             false => segments.next(pool, room_bytes),
@@ -284,7 +284,7 @@ impl Session {
             self.stage_data_later(&mut cx);
         }
         let segments = self.segments.as_deref_mut()?;
-        let pool = &mut *cx.pool;
+        let pool = &mut cx.shared.pool;
         let is_last =
             !segments.waits() && self.control.is_empty() && !(is_stream && segments.long.len() > 0);
         let asks_ack = match asks {
@@ -308,7 +308,7 @@ impl Session {
             let (bytes, is_awaited) = (&segments.header_only[..], false);
             return Some(Outgoing { token: UPDATE, bytes, is_last, is_awaited });
         };
-        let segment = cx.pool.get_mut(id)?;
+        let segment = cx.shared.pool.get_mut(id)?;
         segment.place = Place::Flying;
         let (token, is_awaited) = (id.to_u64(), !segment.operations.is_empty());
         Some(Outgoing { token, bytes: segment.seal(header), is_last, is_awaited })
@@ -328,7 +328,7 @@ impl Session {
             && !self.is_leaving;
         let OpenSegment { id, .. } =
             segments.open.filter(|_| is_lone && shortcut!("a single segment"))?;
-        let segment = cx.pool.get_mut(id)?;
+        let segment = cx.shared.pool.get_mut(id)?;
         Some(Lone { session: self, segment, token: id.to_u64() })
     }
 
@@ -354,7 +354,7 @@ impl Session {
         into: &mut Vec<u8>,
         takes_long: bool,
     ) -> bool {
-        let is_long = |segments: &Segments| segments.is_long_next(cx.pool);
+        let is_long = |segments: &Segments| segments.is_long_next(&cx.shared.pool);
         if !takes_long && self.segments.as_deref().is_some_and(is_long) {
             return false;
         }
@@ -414,7 +414,7 @@ impl Session {
         asks_ack: bool,
     ) -> Option<Outgoing<'a>> {
         let id = Id::from_u64(token);
-        let pool = &mut *cx.pool;
+        let pool = &mut cx.shared.pool;
         let segment = pool.get(id).filter(|segment| segment.session == cx.slot)?;
         if segment.bytes > room_bytes || !matches!(segment.place, Place::Flying | Place::Lost) {
             return None;
@@ -454,7 +454,7 @@ impl Session {
     /// Closes the open segment, so that nothing is added to it.
     pub(crate) fn close_segment(&mut self, cx: Cx<'_>) {
         if let Some(segments) = self.segments.as_deref_mut() {
-            segments.close_open(cx.pool);
+            segments.close_open(&mut cx.shared.pool);
         }
     }
 
@@ -469,7 +469,7 @@ impl Session {
 
     fn mark_segment_lost(&mut self, cx: &mut Cx<'_>, token: u64) {
         let Some(segments) = self.segments.as_deref_mut() else { return };
-        let pool = &mut *cx.pool;
+        let pool = &mut cx.shared.pool;
         let id = Id::from_u64(token);
         if pool.get(id).is_some_and(|segment| segment.session == cx.slot) {
             if !planted!(ForgetLost) {
@@ -503,7 +503,7 @@ impl Session {
         if planted!(ForgetResend) {
             return;
         }
-        let pool = &mut *cx.pool;
+        let pool = &mut cx.shared.pool;
         let mut at = segments.outstanding.first(pool);
         while let Some(id) = at {
             at = segments.outstanding.next(pool, id);

@@ -138,7 +138,7 @@ impl Session {
         course: Course,
     ) -> Option<Id> {
         let segments = self.segments.as_deref_mut()?;
-        let (slot, pool) = (cx.slot, &mut *cx.pool);
+        let (slot, pool) = (cx.slot, &mut cx.shared.pool);
         let length = header.as_bytes().len();
         let data = DataBytes::of(request.data);
         let data = data.as_slice();
@@ -201,7 +201,7 @@ impl Session {
         let data_bytes = request.data_bytes();
         let segments = self.segments.as_deref()?;
         let protocol = &segments.protocol;
-        let eager_limit = u64::from(self.eager_limit_now(cx.config));
+        let eager_limit = u64::from(self.eager_limit_now(&cx.shared.config));
         let bytes_left = u64::from(self.byte_credit.available());
         let pull = Route::Pull(protocol.pull_method(length));
         let route = match protocol.route(length, data_bytes) {
@@ -209,7 +209,7 @@ impl Session {
             // A peer may pull messages that could have been sent eagerly.
             _ if rare!("a short message that is pulled", 20) => pull,
             Route::Segment => Route::Segment,
-            Route::Stream if segments.pulls(cx.pool, length) => pull,
+            Route::Stream if segments.pulls(&cx.shared.pool, length) => pull,
             _ if self.eager_limit.is_pull_due(length) => pull,
             route => route,
         };
@@ -222,12 +222,12 @@ impl Session {
                 (RTS_HEADER_BYTES, CMA_SOURCE_BYTES, false)
             }
             Route::Pull(_) => {
-                let first = u64::from(cx.config.rts_bytes).min(length).min(bytes_left);
+                let first = u64::from(cx.shared.config.rts_bytes).min(length).min(bytes_left);
                 let room = segments.frame_bytes_max() - RTS_HEADER_BYTES - data_bytes;
                 (RTS_HEADER_BYTES, (first.min(eager_limit) as usize).min(room), false)
             }
         };
-        let pool = &cx.pool;
+        let pool = &cx.shared.pool;
         let room = header + data_bytes + payload;
         let has_room = if is_long {
             segments.has_room_for_long(pool, room)
@@ -242,7 +242,7 @@ impl Session {
 impl Core {
     /// Stages a message, as [`Core::stage`] does.
     pub(in crate::proto) fn stage_message(&mut self, id: Id) -> Staged<'_> {
-        let Some(operation) = self.operations.get(id) else { return Staged::Blocked };
+        let Some(operation) = self.shared.operations.get(id) else { return Staged::Blocked };
         let slot = operation.session;
         let OperationState::Queued { level } = operation.state else { return Staged::Blocked };
         let Some((request, target)) = self.request_of(operation, level) else {
@@ -258,7 +258,7 @@ impl Core {
         let Course { payload, has_source, .. } = course;
         let is_pulled = course.is_pulled();
         let completes = !is_pulled && level == CompletionLevel::Inject;
-        let Some(operation) = self.operations.get_mut(id) else { return Staged::Blocked };
+        let Some(operation) = self.shared.operations.get_mut(id) else { return Staged::Blocked };
         operation.state = match (course.route, level) {
             (Route::Pull(_), _) => {
                 OperationState::Serving(Serving { has_source, ..Serving::default() })
@@ -267,9 +267,9 @@ impl Core {
             _ => OperationState::AwaitDelivery,
         };
         if completes {
-            self.operations.remove(id);
+            self.shared.operations.remove(id);
         }
-        let Some(segment) = self.pool.get_mut(segment) else { return Staged::Blocked };
+        let Some(segment) = self.shared.pool.get_mut(segment) else { return Staged::Blocked };
         if !is_pulled && level == CompletionLevel::Delivery {
             segment.operations.push(id);
         }

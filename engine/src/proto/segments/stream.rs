@@ -32,8 +32,8 @@ impl Session {
     /// Writes the payload of the message staged last to the end of its segment; returns the whole
     /// segment.
     pub(crate) fn fill_last<'a>(&self, cx: Cx<'a>, payload: &[u8]) -> &'a [u8] {
-        let pool = cx.pool;
-        let last = self.segments.as_deref().and_then(|segments| segments.outstanding.last(pool));
+        let pool = &mut cx.shared.pool;
+        let last = self.segments.as_deref().and_then(|segments| segments.outstanding.last(&pool));
         let Some(segment) = last.and_then(|id| pool.get_mut(id)) else {
             debug_assert!(false, "a staged message is in a segment");
             return &[];
@@ -59,11 +59,11 @@ impl Session {
         }
         let has_waiting = self.has_waiting();
         let segments = self.segments.as_deref_mut()?;
-        let id = segments.next_long(cx.pool)?;
+        let id = segments.next_long(&mut cx.shared.pool)?;
         if has_waiting {
             cx.add_work(Work::Stage);
         }
-        let pool = cx.pool;
+        let pool = &mut cx.shared.pool;
         let is_last = segments.long.len() == 0;
         let is_full = !pool.has_room_for_long(segments.long_held, LONG_PAYLOAD_BYTES);
         let segment = pool.get_mut(id)?;

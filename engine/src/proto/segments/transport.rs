@@ -17,7 +17,7 @@ use super::super::core::Core;
 use super::super::session::Session;
 use super::window::is_before;
 use crate::proto::ready::Work;
-use crate::wire::segment::SegmentHeader;
+use crate::wire::segment::{SEGMENT_HEADER_BYTES, SegmentHeader};
 
 /// A transport of segments that acknowledges nothing itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -114,26 +114,31 @@ impl PendingAck {
 }
 
 impl Session {
-    /// Notes a segment of `length` bytes received from a transport that does not acknowledge: if it
-    /// has frames, an acknowledgement is owed. Returns whether the session must be listed.
+    /// Notes a segment with a body of `length` bytes received from a transport that does not
+    /// acknowledge: if it has frames, an acknowledgement is owed.
     #[inline]
-    fn note_unacknowledged(
+    pub(super) fn note_segment_from(
         &mut self,
+        cx: &mut Cx<'_>,
         transport: Transport,
-        header: &SegmentHeader,
-        length: usize,
+        (header, length): (&SegmentHeader, usize),
         now_ns: u64,
-    ) -> bool {
+    ) {
         if header.frames.get() == 0 {
-            return false;
+            return;
         }
         let end = header.first_frame.get().wrapping_add(header.frames.get().into());
+        let length = SEGMENT_HEADER_BYTES + length;
         let is_new = self.pending_ack.note(transport, end, length, now_ns);
         if self.pending_ack.is_much() {
             // Handling this segment stages what is due.
             self.ask_to_acknowledge();
         }
-        is_new
+        if is_new {
+            let owing = &mut cx.shared.owing_acks;
+            debug_assert!(!owing.contains(&cx.slot), "a session is listed once");
+            owing.push(cx.slot);
+        }
     }
 
     /// Returns the bytes received from such a transport since the last transmission.
@@ -163,35 +168,17 @@ impl Session {
 }
 
 impl Core {
-    /// Notes a segment of the session in `slot`, as [`Session::note_unacknowledged`] does.
-    #[inline]
-    pub(in crate::proto) fn note_segment_from(
-        &mut self,
-        transport: Transport,
-        slot: u32,
-        (header, length): (&SegmentHeader, usize),
-        now_ns: u64,
-    ) {
-        if let Some(session) = self.sessions.at_mut(slot as usize)
-            && session.is_connected()
-            && session.note_unacknowledged(transport, header, length, now_ns)
-        {
-            debug_assert!(!self.owing_acks.contains(&slot), "a session is listed once");
-            self.owing_acks.push(slot);
-        }
-    }
-
     /// Stages due acknowledgements of data received from streams and rings; call it once a turn.
     /// With `is_last` all are due: there may be no other turn for long. Returns whether there were
     /// any.
     #[inline]
     pub(crate) fn poll_acknowledgements(&mut self, now_ns: u64, is_last: bool) -> bool {
-        !self.owing_acks.is_empty() && self.acknowledge_due(now_ns, is_last)
+        !self.shared.owing_acks.is_empty() && self.acknowledge_due(now_ns, is_last)
     }
 
     fn acknowledge_due(&mut self, now_ns: u64, is_last: bool) -> bool {
         let (mut index, mut happened) = (0, false);
-        while let Some(&slot) = self.owing_acks.get(index) {
+        while let Some(&slot) = self.shared.owing_acks.get(index) {
             let session = self.sessions.at_mut(slot as usize);
             if let Some(session) = session {
                 let pending = &mut session.pending_ack;
@@ -205,7 +192,7 @@ impl Core {
                     happened = true;
                 }
             }
-            self.owing_acks.swap_remove(index);
+            self.shared.owing_acks.swap_remove(index);
         }
         happened
     }

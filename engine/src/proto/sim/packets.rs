@@ -158,8 +158,11 @@ impl Net {
         for (number, engine) in self.engines.iter().enumerate() {
             let sent = self.messages(&Flow::between(1 - number, number));
             assert_eq!(self.received(number), (0..sent).collect::<Vec<u64>>());
-            assert_eq!((engine.core.unexpected.held_bytes().0, engine.memory.copies.len()), (0, 0));
-            assert_eq!(engine.core.counters.unexpected_messages, 0);
+            assert_eq!(
+                (engine.core.shared.unexpected.held_bytes().0, engine.memory.copies.len()),
+                (0, 0)
+            );
+            assert_eq!(engine.core.shared.counters.unexpected_messages, 0);
         }
     }
 

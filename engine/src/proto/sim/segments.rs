@@ -207,7 +207,7 @@ impl Net {
     /// Reports to the sender that a datagram has arrived.
     pub(crate) fn acknowledge(&mut self, from: usize, to: usize, token: u64) {
         let Engine { core, memory, slots, .. } = &mut self.engines[from];
-        core.handle_segment_acked(slots[&to], token, memory);
+        core.with(slots[&to], |it, cx| it.handle_segment_acked(cx, token, memory));
     }
 
     /// Reports to the sender that a datagram was lost.

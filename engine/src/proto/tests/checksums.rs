@@ -12,7 +12,7 @@ use crate::wire::segment::SEGMENT_SUMS_BYTES;
 pub(super) fn chunk_comes(bench: &mut Bench, lane: Id, is_intact: bool) -> bool {
     let chunk = bench.core.next_receive(lane).unwrap();
     let ChunkReceive { operation, offset, length } = chunk;
-    let bulk = bench.core.lanes.get(lane).unwrap();
+    let bulk = bench.core.shared.lanes.get(lane).unwrap();
     let sent = Outgoing {
         operation,
         receive_operation: operation.to_u64(),
@@ -50,7 +50,7 @@ fn corrupted_chunks_are_granted_again_up_to_a_limit() {
     assert!(chunk_comes(&mut bench, lane, true));
     assert_eq!(bench.transmit(), [frame::KIND_DONE]);
     assert!(matches!(bench.results.ended[&receive], Ended::Received(_)));
-    assert_eq!(bench.core.counters.corrupted_chunks, 2 * u64::from(BAD_CHUNKS_MAX - 1));
+    assert_eq!(bench.core.shared.counters.corrupted_chunks, 2 * u64::from(BAD_CHUNKS_MAX - 1));
     assert_eq!(bench.core.poll_action(), Some(Action::Established { session: bench.slot }));
     assert_eq!(bench.core.poll_action(), None);
 

@@ -56,7 +56,7 @@ fn closed_rendezvous_send_ends_after_the_kernel_and_serves_no_more() {
     assert_eq!(bench.transmit(), [frame::KIND_REFUSED]);
     bench.core.handle_chunk_released(send, &mut bench.results);
     assert_eq!(bench.results.ended[&send], Ended::Cancelled);
-    assert_eq!(bench.core.operations.len(), 0);
+    assert_eq!(bench.core.shared.operations.len(), 0);
 }
 
 #[test]

@@ -16,7 +16,7 @@ fn peer_that_grants_without_reading_is_disconnected() {
     }
     let one_more = grant(send, 0, 1, GRANTED_MAX as u32);
     assert_eq!(bench.deliver(&one_more), Err(FrameError::AnswersWait(GRANTED_MAX)));
-    assert_eq!(bench.core.lanes.get(lane).unwrap().outgoing.len(), GRANTED_MAX);
+    assert_eq!(bench.core.shared.lanes.get(lane).unwrap().outgoing.len(), GRANTED_MAX);
 }
 
 /// RR-RDV-9
@@ -43,11 +43,11 @@ fn lane_at_its_grant_limit_gets_no_more() {
     // All of them together are far fewer bytes than the horizon.
     let tiny = Incoming { operation: receive, offset: 0, length: 0, chunk: 0, granted_ns: 0 };
     let full = std::iter::repeat_n(tiny, GRANTED_MAX);
-    bench.core.lanes.get_mut(lane).unwrap().incoming.extend(full);
+    bench.core.shared.lanes.get_mut(lane).unwrap().incoming.extend(full);
     bench.deliver(&rts(0, 1)).unwrap();
     assert_eq!(bench.transmit(), [] as [u8; 0]);
-    bench.core.lanes.get_mut(lane).unwrap().incoming.pop_front();
-    bench.core.ready.add(bench.slot, Work::Grant);
+    bench.core.shared.lanes.get_mut(lane).unwrap().incoming.pop_front();
+    bench.core.shared.ready.add(bench.slot, Work::Grant);
     assert_eq!(bench.transmit(), [frame::KIND_GRANT]);
 }
 

@@ -76,7 +76,7 @@ fn peer_that_requests_without_reading_is_disconnected() {
             }
         };
         assert!(matches!(error, FrameError::TooManyRequests(1024..)), "{kind}: {error}");
-        assert!(bench.core.operations.len() <= 1024, "{kind}");
+        assert!(bench.core.shared.operations.len() <= 1024, "{kind}");
     }
 }
 
@@ -152,7 +152,7 @@ fn put_with_the_right_invalidates_its_key() {
         assert_eq!(refused(&bench), before + 1, "the key is unknown");
         assert!(bench.core.regions().region_of(KEY).is_none());
         let was_pulled = kind == frame::KIND_PUT_RTS;
-        assert_eq!(bench.core.operations.len(), if was_pulled { 2 } else { 0 });
+        assert_eq!(bench.core.shared.operations.len(), if was_pulled { 2 } else { 0 });
     }
 }
 
@@ -176,12 +176,12 @@ fn operations_that_a_removed_peer_waits_for_are_answered() {
         let mut bench = asked(kind, length);
         assert!(bench.core.remove_peer(bench.peer, &mut bench.results));
         assert_eq!(bench.transmit(), [answer], "{kind} of {length} bytes");
-        assert_eq!(bench.core.operations.len(), 0);
+        assert_eq!(bench.core.shared.operations.len(), 0);
     }
     // A pull that the origin has begun is refused when it asks for more.
     let mut bench = asked(frame::KIND_GET, REGION);
     assert_eq!(bench.transmit(), [frame::KIND_REPLY_RTS]);
-    let (served, _) = bench.core.operations.iter().next().unwrap();
+    let (served, _) = bench.core.shared.operations.iter().next().unwrap();
     assert!(bench.core.remove_peer(bench.peer, &mut bench.results));
     bench.deliver(&grant(served, 0, 1, 0)).unwrap();
     assert_eq!(bench.transmit(), [frame::KIND_REFUSED]);

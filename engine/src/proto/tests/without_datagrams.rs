@@ -40,7 +40,7 @@ fn short_and_long_segments_go_in_the_order_of_their_frames() {
 fn a_sender_without_space_asks_for_an_acknowledgement() {
     let mut bench = bench();
     for round in 0..3 {
-        let limit: usize = bench.core.pool.limit().iter().sum();
+        let limit: usize = bench.core.shared.pool.limit().iter().sum();
         let asked = (0..2 * limit).find(|_| {
             bench.send(8, CompletionLevel::Inject);
             assert_eq!(bench.transmit(), [frame::KIND_EAGER]);
@@ -53,7 +53,7 @@ fn a_sender_without_space_asks_for_an_acknowledgement() {
         assert_eq!(sent + bench.transmit().len(), 1, "round {round}");
         bench.acknowledge();
     }
-    assert_eq!(bench.core.pool.len(), [0; 3]);
+    assert_eq!(bench.core.shared.pool.len(), [0; 3]);
 }
 
 /// RR-SHM-10

@@ -53,7 +53,8 @@ pub(super) fn both<T>(net: &Net, of: impl Fn(&Engine) -> T) -> [T; 2] {
 pub(super) fn fingerprint(net: &Net, number: usize) -> String {
     let engine = &net.engines[number];
     let paths = engine.paths();
-    let mut all = format!("{paths:?} {:?} {:?}", engine.core.counters, engine.core.ready);
+    let mut all =
+        format!("{paths:?} {:?} {:?}", engine.core.shared.counters, engine.core.shared.ready);
     for path in paths.all() {
         let packets = format!("{:?}", path.packets);
         let seen = (path.highest, &path.candidate, &path.fallback, path.has_asked_back);

@@ -15,15 +15,17 @@ fn address_resolves_to_the_current_engine() {
     let mut core = core_of(8);
     let peer = core.insert_peer(0, place(), 0).unwrap();
     assert_eq!(core.insert_peer(0, place(), 0), Some(peer));
-    let asks = core.peers.get(peer).unwrap().session;
-    assert!(core.session(asks).unwrap().is_of_place(&place()) && core.peers.by_engine.is_empty());
+    let asks = core.shared.peers.get(peer).unwrap().session;
+    assert!(
+        core.session(asks).unwrap().is_of_place(&place()) && core.shared.peers.by_engine.is_empty()
+    );
     let elsewhere = Locators::from("10.9.9.9:1".parse::<SocketAddr>().unwrap());
     assert!(!core.session(asks).unwrap().is_of_place(&elsewhere));
     let mut before = asks;
     for engine in [THERE, THERE + 1] {
         core.adopt(before, engine, place(), 0, &mut NoEffects);
-        let session = core.peers.get(peer).unwrap().session;
-        assert_eq!(core.peers.session_of(engine), Some(session));
+        let session = core.shared.peers.get(peer).unwrap().session;
+        assert_eq!(core.shared.peers.session_of(engine), Some(session));
         assert_ne!(session, before);
         assert!(
             !core.session(before).unwrap().is_of_place(&place())
@@ -44,8 +46,8 @@ fn two_addresses_of_one_endpoint_give_one_handle() {
         let names = if is_place_first { [0, THERE] } else { [THERE, 0] };
         let handles = names.map(|engine| core.insert_peer(engine, place(), 0).unwrap());
         assert_eq!(handles[0], handles[1]);
-        let session = core.peers.get(handles[0]).unwrap().session;
-        assert_eq!(core.peers.session_of(THERE), Some(session));
+        let session = core.shared.peers.get(handles[0]).unwrap().session;
+        assert_eq!(core.shared.peers.session_of(THERE), Some(session));
         assert_eq!(core.session(session).unwrap().failure, None);
     }
 }
@@ -60,8 +62,11 @@ fn connecting_engine_becomes_the_peer_of_its_address() {
         let keys = SessionKeys::for_tests();
         let session = core.admit_peer(admission, LIMITS, LIMITS, keys).unwrap();
         // As with a first message.
-        let source =
-            core.peers.remote_of(session, core.sessions.at_mut(session as usize).unwrap(), 0);
+        let source = core.shared.peers.remote_of(
+            session,
+            core.sessions.at_mut(session as usize).unwrap(),
+            0,
+        );
         let source = source.unwrap();
         let handle = core.insert_peer(0, place(), 0).unwrap();
         assert_eq!(handle.index() as u32, source);
@@ -77,12 +82,12 @@ fn second_handle_of_one_endpoint_is_refused() {
     let elsewhere = Locators::from("10.9.9.9:1".parse::<SocketAddr>().unwrap());
     let known = core.insert_peer(THERE, elsewhere, 0).unwrap();
     let peer = core.insert_peer(0, place(), 0).unwrap();
-    let asks = core.peers.get(peer).unwrap().session;
+    let asks = core.shared.peers.get(peer).unwrap().session;
     core.adopt(asks, THERE, place(), 0, &mut NoEffects);
     let session = core.session(asks).unwrap();
     assert_eq!(session.failure, Some(PeerFailure::KnownOtherwise));
-    let there = core.peers.session_of(THERE).unwrap();
-    assert_eq!(core.peers.get(known).unwrap().session, there);
+    let there = core.shared.peers.session_of(THERE).unwrap();
+    assert_eq!(core.shared.peers.get(known).unwrap().session, there);
     assert_eq!(core.session(there).unwrap().failure, None);
 }
 
@@ -91,9 +96,9 @@ fn second_handle_of_one_endpoint_is_refused() {
 fn own_address_resolves_to_the_engine_itself() {
     let mut core = core_of(8);
     let peer = core.insert_peer(0, place(), 0).unwrap();
-    let asks = core.peers.get(peer).unwrap().session;
+    let asks = core.shared.peers.get(peer).unwrap().session;
     core.adopt(asks, OWN, place(), 0, &mut NoEffects);
-    let session = core.peers.get(peer).unwrap().session;
+    let session = core.shared.peers.get(peer).unwrap().session;
     assert!(core.is_loopback(session) && core.session(session).unwrap().is_connected());
 }
 
@@ -111,15 +116,15 @@ fn very_many_places_are_found_without_a_look_at_all_sessions() {
     }
     for number in 0..PEERS {
         let first = core.insert_peer(0, Locators::from(at(number)), 0).unwrap();
-        assert_eq!(core.peers.get(first).unwrap().session, 2 * number);
+        assert_eq!(core.shared.peers.get(first).unwrap().session, 2 * number);
         // One handle of each that was inserted by its address.
         let second = core.insert_peer(0, Locators::from(at(number + PEERS)), 0).unwrap();
-        assert_eq!(core.peers.get(second).unwrap().session, 2 * number + 1);
+        assert_eq!(core.shared.peers.get(second).unwrap().session, 2 * number + 1);
     }
     assert!(
-        core.peers.places.looks.get() <= 4 * u64::from(PEERS),
+        core.shared.peers.places.looks.get() <= 4 * u64::from(PEERS),
         "{}",
-        core.peers.places.looks.get()
+        core.shared.peers.places.looks.get()
     );
 }
 
@@ -129,16 +134,16 @@ fn a_session_that_is_forgotten_is_found_by_no_place() {
     let mut core = core_of(1);
     let asks = core.insert_peer(0, place(), 0).unwrap();
     assert!(core.remove_peer(asks, &mut NoEffects));
-    core.actions.clear();
+    core.shared.actions.clear();
     let elsewhere = Locators::from("10.9.9.9:1".parse::<SocketAddr>().unwrap());
     // It needs the slot.
     let other = core.insert_peer(0, elsewhere, 0).unwrap();
     assert_eq!(core.insert_peer(0, elsewhere, 0), Some(other));
     assert!(core.remove_peer(other, &mut NoEffects));
-    core.actions.clear();
+    core.shared.actions.clear();
     let engine = core.insert_peer(THERE, place(), 0).unwrap();
     assert_eq!(core.insert_peer(0, place(), 0), Some(engine));
     assert_eq!(core.insert_peer(0, elsewhere, 0), None, "there is no room");
-    assert_eq!(core.peers.places.of.len(), 0);
-    assert_eq!(core.peers.places.listening.as_ref().unwrap().len(), place().iter().count());
+    assert_eq!(core.shared.peers.places.of.len(), 0);
+    assert_eq!(core.shared.peers.places.listening.as_ref().unwrap().len(), place().iter().count());
 }

@@ -75,7 +75,7 @@ fn one_side_selects_datagram_bulk_and_no_lane_is_opened() {
         }
         net.settle(2000);
         net.check();
-        assert!(net.engines.iter().all(|engine| engine.core.lanes.len() == 0));
+        assert!(net.engines.iter().all(|engine| engine.core.shared.lanes.len() == 0));
     }
 }
 
@@ -121,7 +121,7 @@ fn grants_stay_within_the_receive_window() {
         let mut most = 0;
         for _ in 0..5000 {
             net.step();
-            let bytes = net.engines[1].core.rendezvous.pulled_bytes();
+            let bytes = net.engines[1].core.shared.rendezvous.pulled_bytes();
             most = bytes.max(most);
             if net.is_at_rest() {
                 break;
@@ -164,7 +164,7 @@ fn bulk_data_leaves_half_of_the_pool_to_messages() {
     for _ in 0..5000 {
         net.step();
         let engine = &net.engines[0];
-        most = engine.core.pool.len()[0].max(most);
+        most = engine.core.shared.pool.len()[0].max(most);
         for (share, to) in shares.iter_mut().zip(1..) {
             let session = engine.core.sessions.at(engine.slots[&to] as usize).unwrap();
             let held = session.segments.as_deref().unwrap().outstanding.len();
@@ -175,7 +175,7 @@ fn bulk_data_leaves_half_of_the_pool_to_messages() {
         }
     }
     net.check();
-    let half = net.engines[0].core.pool.limit()[0] / 2;
+    let half = net.engines[0].core.shared.pool.limit()[0] / 2;
     assert!(most > half / 2 && most < half + 2 * peers, "{most} of {half}");
     assert!(shares.iter().all(|&share| share > 1), "each has a share: {shares:?}");
 }
@@ -207,7 +207,7 @@ fn ungranted_data_closes_the_session() {
     // For a receive that has ended, or never existed.
     let mut net = net(&bulky());
     assert_eq!(net.deliver(0, 1, &segment(0, 0, &[data(77, 0, 10)])), Ok(()));
-    assert_eq!(net.engines[1].core.counters.stale_frames, 1);
+    assert_eq!(net.engines[1].core.shared.counters.stale_frames, 1);
     let mut lanes = Net::new(2, &config(), CONTENT, 1);
     let refused = lanes.deliver(0, 1, &segment(0, 0, &[data(77, 0, 10)]));
     assert_eq!(why(refused), "this session uses bulk lanes for data");
@@ -266,7 +266,7 @@ fn receive_fails_when_its_send_is_cancelled() {
         }
         let ended = net.end_of(1, receive);
         assert!(matches!(ended, Some(Ended::Failed(PeerFailure::Left, _))), "{ended:?}");
-        assert_eq!(net.engines[1].core.rendezvous.pulled_bytes(), 0);
+        assert_eq!(net.engines[1].core.shared.rendezvous.pulled_bytes(), 0);
         let session = net.engines[1].core.sessions.at(0).unwrap();
         assert!(session.is_connected());
         assert!(SegmentHeader::ref_from_prefix(&sent[0].1).is_ok());
@@ -285,8 +285,8 @@ fn closed_session_releases_its_grants() {
     net.steps(6);
     let slot = net.engines[1].slots[&0];
     let engine = &mut net.engines[1];
-    assert!(engine.core.rendezvous.pulled_bytes() > 0);
+    assert!(engine.core.shared.rendezvous.pulled_bytes() > 0);
     engine.core.fail_session(slot, PeerFailure::Lost("gone".into()), &mut engine.memory);
     let left = engine.core.session(engine.slots[&2]).unwrap().rendezvous.pulled_bytes();
-    assert_eq!(engine.core.rendezvous.pulled_bytes(), left, "only the other session's");
+    assert_eq!(engine.core.shared.rendezvous.pulled_bytes(), left, "only the other session's");
 }

@@ -53,7 +53,7 @@ impl Plan {
         let mut net = Net::new(engines, &config, segment_bytes, seed ^ 0x5eed);
         let pool = one_of(&mut random, &[1, 2, 8, 100]);
         for engine in &mut net.engines {
-            engine.core.pool = SegmentPool::new(2048, pool * 2048);
+            engine.core.shared.pool = SegmentPool::new(2048, pool * 2048);
         }
         net.room_bytes = 1200;
         net.burst = one_of(&mut random, &[1, 2, 8]);
@@ -166,10 +166,15 @@ fn remains_of(net: &Net) -> String {
     let engines = net.engines.iter().map(|engine| {
         let core = &engine.core;
         let ended: BTreeMap<_, _> = engine.memory.ended.iter().collect();
-        let lists = (&core.ready, &core.actions);
-        let remotes: Vec<_> = core.peers.iter().collect();
-        let tables = (&core.sessions, &core.operations, remotes, &core.unexpected);
-        let rest = (&core.endpoints, &core.counters, &core.pool, &core.rendezvous);
+        let lists = (&core.shared.ready, &core.shared.actions);
+        let remotes: Vec<_> = core.shared.peers.iter().collect();
+        let tables = (&core.sessions, &core.shared.operations, remotes, &core.shared.unexpected);
+        let rest = (
+            &core.shared.endpoints,
+            &core.shared.counters,
+            &core.shared.pool,
+            &core.shared.rendezvous,
+        );
         format!("{lists:?} {tables:?} {rest:?} {ended:?}")
     });
     engines.collect()

@@ -73,10 +73,10 @@ impl Net {
     fn check_rest(&self) {
         for (number, engine) in self.engines.iter().enumerate() {
             let core = &engine.core;
-            assert_eq!((core.operations.len(), engine.memory.copies.len()), (0, 0));
-            assert_eq!(core.pool.allocated_bytes().1, 0);
-            assert_eq!(core.rendezvous.pulled_bytes(), 0);
-            assert_eq!(core.unexpected.held_bytes().0, 0);
+            assert_eq!((core.shared.operations.len(), engine.memory.copies.len()), (0, 0));
+            assert_eq!(core.shared.pool.allocated_bytes().1, 0);
+            assert_eq!(core.shared.rendezvous.pulled_bytes(), 0);
+            assert_eq!(core.shared.unexpected.held_bytes().0, 0);
             for (&peer, &slot) in &engine.slots {
                 let session = core.sessions.at(slot as usize).unwrap();
                 // Messages that were unexpected when a session ended are no longer counted there.
@@ -388,7 +388,7 @@ fn credit_update_in_a_lost_datagram_is_repeated() {
 #[test]
 fn control_frames_overtake_blocked_messages() {
     let mut net = net();
-    net.engines[0].core.pool = super::segment::SegmentPool::new(2048, 2 * 2048);
+    net.engines[0].core.shared.pool = super::segment::SegmentPool::new(2048, 2 * 2048);
     for context in 0..10 {
         net.send(flow(context), 200, CompletionLevel::Inject);
     }
@@ -495,7 +495,7 @@ fn grants_are_served_in_the_order_of_their_chunks() {
     }
     net.settle(1000);
     net.check();
-    assert!(net.engines[0].core.lanes.iter().all(|(_, lane)| lane.early.is_empty()));
+    assert!(net.engines[0].core.shared.lanes.iter().all(|(_, lane)| lane.early.is_empty()));
 }
 
 /// Pools reach a steady size: memory is neither allocated nor freed.
@@ -517,7 +517,7 @@ fn pools_do_not_grow_once_warm() {
             }
         }
         net.settle(500);
-        most.push(net.engines[0].core.pool.allocated_bytes().0);
+        most.push(net.engines[0].core.shared.pool.allocated_bytes().0);
         assert!(round < 20 || most[round] == most[10], "{most:?}");
     }
     net.check();

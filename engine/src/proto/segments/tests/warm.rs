@@ -85,7 +85,7 @@ impl Wire {
                     continue;
                 }
                 to.handle_lone_segment(0, &bytes[..*length], 0, counts).unwrap();
-                from.handle_segment_acked(0, *token, counts);
+                from.with(0, |it, cx| it.handle_segment_acked(cx, *token, counts));
             }
             while from.poll_dirty().is_some() || to.poll_dirty().is_some() {}
         }
