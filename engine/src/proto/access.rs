@@ -13,6 +13,7 @@ use super::operation::NO_SESSION;
 use super::operation::{OperationState, Serving};
 use super::operations::Operations;
 use super::peers::PeerTable;
+use super::process_status::Processes;
 use super::segments::Shared;
 use crate::proto::ready::Work;
 
@@ -70,6 +71,16 @@ impl Core {
     #[inline]
     pub(crate) fn endpoints(&self) -> &Endpoints {
         &self.endpoints
+    }
+
+    /// Returns what is known of processes of peers.
+    pub(crate) fn processes(&self) -> &Processes {
+        &self.processes
+    }
+
+    /// Returns the same, mutable.
+    pub(crate) fn processes_mut(&mut self) -> &mut Processes {
+        &mut self.processes
     }
 
     /// Returns all outstanding operations.
