@@ -73,6 +73,11 @@ impl Core {
         &self.endpoints
     }
 
+    /// Returns the same, mutable.
+    pub(crate) fn endpoints_mut(&mut self) -> &mut Endpoints {
+        &mut self.endpoints
+    }
+
     /// Returns what is known of processes of peers.
     pub(crate) fn processes(&self) -> &Processes {
         &self.processes

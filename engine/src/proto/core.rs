@@ -21,7 +21,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use foldhash::fast::FixedState;
 
-use super::claims::Claim;
+use super::claims::Claims;
 pub(crate) use super::config::Config;
 use super::effects::{Effects, RemoteName};
 use super::endpoints::Endpoints;
@@ -141,7 +141,7 @@ pub(crate) struct Core {
     pub(super) operations: Operations,
     pub(super) unexpected: Unexpected,
     /// Messages removed from matching by handle.
-    pub(super) claims: Table<Claim>,
+    pub(super) claims: Claims,
     /// State of segments that all sessions share.
     pub(super) segments: super::segments::Shared,
     pub(super) lanes: BulkLanes,
@@ -182,10 +182,10 @@ impl Core {
             engine,
             sessions: Table::new(config.sessions_max),
             peers: PeerTable::new(engine, config.sessions_max, config.retry),
-            endpoints: Endpoints::default(),
+            endpoints: Endpoints::new(config.hash_seed),
             operations: Operations::new(config.operations_max),
             unexpected: Unexpected::new(unexpected_max),
-            claims: Table::new(usize::MAX),
+            claims: Claims::new(),
             segments: super::segments::Shared::new(&config),
             lanes: BulkLanes::new(config.bulk_lanes_max),
             rails: Vec::new(),

@@ -72,7 +72,10 @@ impl Core {
         self.actions.push_back(Action::Ended { session: slot, failure: failure.clone() });
         self.end_own_offer(slot);
         self.drop_unexpected_rendezvous(&remotes);
-        self.lose_claims_of_session(slot, &failure);
+        // Complete messages can still be received.
+        self.lose_claims(&failure, |_, message| {
+            message.session == slot && !matches!(message.kind, Kind::Eager { .. })
+        });
         self.drop_segments(slot);
         if was_connected {
             self.release_windows(slot);
