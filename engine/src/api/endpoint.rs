@@ -340,7 +340,7 @@ impl<M: Attached> Endpoint<M> {
         if given.any(|other| !M::Engine::is_same(other, engine)) {
             return Err(Error::misuse("the queue belongs to another engine"));
         }
-        let number = engine.with(|engine| engine.state.core.open_endpoint());
+        let number = engine.with(|engine| engine.state.core.endpoints_mut().open());
         let number = number.ok_or(Error::Limit("an engine has 1024 endpoints; drop some"))?;
         let shared = |queue: &CompletionQueue<M>| {
             engine.share_queue(&queue.queue);

@@ -138,7 +138,7 @@ impl EngineState {
         let due = [
             self.engine_questions.next_ns(),
             self.engine_questions.probed.next_ns(),
-            self.core.silent_due_ns(),
+            self.core.processes().next_due_ns(),
         ];
         let next_ns = due.into_iter().flatten().min()?;
         Some(Duration::from_nanos(next_ns.saturating_sub(self.now_ns)))

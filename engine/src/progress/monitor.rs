@@ -316,7 +316,7 @@ impl Engine {
         let share = self.state.engine_questions.take(now_ns, timeout, sessions);
         self.probe_engines(share);
         self.state.engine_questions.end_turn();
-        for session in self.state.core.take_silent_paths() {
+        for session in self.state.core.processes_mut().take_silent_paths() {
             let state = &mut *self.state;
             let paths = state.paths.of_mut(session);
             // Where a probe is unanswered already, more of them would say nothing new.

@@ -12,6 +12,7 @@ use super::lanes::BulkLanes;
 use super::operation::NO_SESSION;
 use super::operations::Operations;
 use super::peers::PeerTable;
+use super::process_status::Processes;
 use super::rendezvous::Rendezvous;
 use super::segments::segment::SegmentPool;
 use crate::proto::ready::{Ready, Work};
@@ -66,6 +67,21 @@ impl Core {
     #[inline]
     pub(crate) fn endpoints(&self) -> &Endpoints {
         &self.shared.endpoints
+    }
+
+    /// Returns the same, mutable.
+    pub(crate) fn endpoints_mut(&mut self) -> &mut Endpoints {
+        &mut self.shared.endpoints
+    }
+
+    /// Returns what is known of processes of peers.
+    pub(crate) fn processes(&self) -> &Processes {
+        &self.shared.processes
+    }
+
+    /// Returns the same, mutable.
+    pub(crate) fn processes_mut(&mut self) -> &mut Processes {
+        &mut self.shared.processes
     }
 
     /// Returns all outstanding operations.

@@ -12,13 +12,19 @@ use super::matching::{Kept, MatchEnvelope, Selector};
 use super::receive::ReceiveRequest;
 use super::send::SendRefusal;
 use super::session::ControlFrame;
-use super::table::Id;
+use super::table::{Id, Table};
 use super::unexpected::{Kind, Message};
 use crate::wire::done::STATUS_OK;
 
+/// The claimed messages.
+#[derive(Debug)]
+pub(super) struct Claims {
+    claims: Table<Claim>,
+}
+
 /// A claimed message.
 #[derive(Debug)]
-pub(crate) struct Claim {
+struct Claim {
     endpoint: u16,
     envelope: MatchEnvelope,
     what: Claimed,
@@ -30,6 +36,48 @@ enum Claimed {
     Here(u32),
     /// It is lost.
     Lost(PeerFailure, Option<RemoteName>),
+}
+
+impl Claim {
+    /// Returns the message, unless it is lost.
+    fn kept(&self) -> Option<Kept> {
+        match self.what {
+            Claimed::Here(message) => Some(Kept { message, envelope: self.envelope }),
+            Claimed::Lost(..) => None,
+        }
+    }
+}
+
+impl Claims {
+    pub(super) fn new() -> Self {
+        Self { claims: Table::new(usize::MAX) }
+    }
+
+    fn insert(&mut self, endpoint: u16, kept: Kept) -> Id {
+        let Kept { message, envelope } = kept;
+        let claim = Claim { endpoint, envelope, what: Claimed::Here(message) };
+        self.claims.insert(claim).expect("the table is unbounded")
+    }
+
+    /// Returns the claimed messages that are not lost.
+    fn kept(&self) -> impl Iterator<Item = (Id, Kept)> {
+        self.claims.iter().filter_map(|(id, claim)| Some((id, claim.kept()?)))
+    }
+
+    /// Marks a claimed message as lost.
+    fn lose(&mut self, claim: Id, failure: PeerFailure, source: Option<RemoteName>) {
+        if let Some(claim) = self.claims.get_mut(claim) {
+            claim.what = Claimed::Lost(failure, source);
+        }
+    }
+
+    /// Removes the claims of a closed endpoint. Returns the messages that are not lost.
+    pub(super) fn remove_all_of(&mut self, endpoint: u16) -> Vec<u32> {
+        let claims = self.claims.iter().filter(|(_, claim)| claim.endpoint == endpoint);
+        let claims: Vec<Id> = claims.map(|(id, _)| id).collect();
+        let removed = claims.into_iter().filter_map(|id| self.claims.remove(id));
+        removed.filter_map(|claim| Some(claim.kept()?.message)).collect()
+    }
 }
 
 impl Core {
@@ -45,9 +93,7 @@ impl Core {
         let Some(kept) = matcher.and_then(|matcher| matcher.take_unexpected(&selector)) else {
             return Ok(None);
         };
-        let Kept { message, envelope } = kept;
-        let claim = Claim { endpoint, envelope, what: Claimed::Here(message) };
-        let claim = self.shared.claims.insert(claim).expect("the table is unbounded");
+        let claim = self.shared.claims.insert(endpoint, kept);
         Ok(Some((claim, arrival)))
     }
 
@@ -59,7 +105,7 @@ impl Core {
         capacity: u64,
     ) -> Option<Result<Id, SendRefusal>> {
         let &Claim { endpoint, envelope: MatchEnvelope { context, tag, .. }, .. } =
-            self.shared.claims.get(claim)?;
+            self.shared.claims.claims.get(claim)?;
         let selector = Selector { source: None, context, tag, ignore: 0 };
         let made = self.shared.operations.insert_receive(endpoint, &selector, capacity);
         Some(made.ok_or(SendRefusal::OPERATIONS))
@@ -67,7 +113,9 @@ impl Core {
 
     /// Receives a claimed message, which ends the claim.
     pub(crate) fn start_claimed(&mut self, id: Id, claim: Id, effects: &mut impl Effects) {
-        let Some(Claim { envelope, what, .. }) = self.shared.claims.remove(claim) else { return };
+        let Some(Claim { envelope, what, .. }) = self.shared.claims.claims.remove(claim) else {
+            return;
+        };
         match what {
             Claimed::Here(message) => self.deliver(id, &Kept { message, envelope }, effects),
             Claimed::Lost(failure, name) => {
@@ -80,7 +128,7 @@ impl Core {
     /// Drops a claimed message; its send completes as if it had been received. Returns `false` if
     /// there is no such claim.
     pub(crate) fn discard_claimed(&mut self, claim: Id) -> bool {
-        let Some(claim) = self.shared.claims.remove(claim) else { return false };
+        let Some(claim) = self.shared.claims.claims.remove(claim) else { return false };
         let Claimed::Here(message) = claim.what else { return true };
         let Some(message) = self.shared.unexpected.take(message) else { return true };
         self.return_credit_of(&message);
@@ -99,47 +147,20 @@ impl Core {
         true
     }
 
-    /// Marks claimed messages that `is_hit` selects as lost.
-    fn lose_claims(&mut self, failure: &PeerFailure, is_hit: impl Fn(u32, &Message) -> bool) {
-        for slot in 0..self.shared.claims.slots() {
-            let Some(id) = self.shared.claims.id_at(slot) else { continue };
-            let Some(claim) = self.shared.claims.get(id) else { continue };
-            let Claimed::Here(message) = claim.what else { continue };
-            let (source, kept) = (claim.envelope.source, self.shared.unexpected.at(message));
-            if !kept.is_some_and(|kept| is_hit(source, kept)) {
-                continue;
-            }
-            let name = self.name_of(source);
-            if let Some(claim) = self.shared.claims.get_mut(id) {
-                claim.what = Claimed::Lost(failure.clone(), name);
-            }
-            self.abandon(message);
-        }
-    }
-
-    /// Marks incomplete claimed messages of a session that ended as lost.
-    pub(super) fn lose_claims_of_session(&mut self, slot: u32, failure: &PeerFailure) {
-        self.lose_claims(failure, |_, message| {
-            message.session == slot && !matches!(message.kind, Kind::Eager { .. })
+    /// Marks claimed messages that `is_hit` selects, by source and message, as lost.
+    pub(super) fn lose_claims(
+        &mut self,
+        failure: &PeerFailure,
+        is_hit: impl Fn(u32, &Message) -> bool,
+    ) {
+        let hit = self.shared.claims.kept().filter(|(_, kept)| {
+            let message = self.shared.unexpected.at(kept.message);
+            message.is_some_and(|message| is_hit(kept.envelope.source, message))
         });
-    }
-
-    /// Marks claimed messages of a removed remote endpoint as lost.
-    pub(super) fn lose_claims_of_remote(&mut self, remote: u32) {
-        self.lose_claims(&PeerFailure::Removed, |source, _| source == remote);
-    }
-
-    /// Drops the claimed messages of a closed endpoint.
-    pub(super) fn drop_claims_of(&mut self, endpoint: u16) {
-        for slot in 0..self.shared.claims.slots() {
-            let Some(id) = self.shared.claims.id_at(slot) else { continue };
-            if self.shared.claims.get(id).is_none_or(|claim| claim.endpoint != endpoint) {
-                continue;
-            }
-            if let Some(Claim { what: Claimed::Here(message), .. }) = self.shared.claims.remove(id)
-            {
-                self.abandon(message);
-            }
+        for (id, kept) in hit.collect::<Vec<_>>() {
+            let name = self.name_of(kept.envelope.source);
+            self.shared.claims.lose(id, failure.clone(), name);
+            self.abandon(kept.message);
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::claims::Claim;
+use super::claims::Claims;
 use super::config::Config;
 use super::core::{Action, Core, CoreCounters, ENVELOPES_MIN};
 use super::endpoints::Endpoints;
@@ -19,7 +19,6 @@ use super::regions::Regions;
 use super::rendezvous::Rendezvous;
 use super::segments::segment::SegmentPool;
 use super::session::Session;
-use super::table::Table;
 use super::unexpected::Unexpected;
 
 /// State that the sessions of an engine share.
@@ -32,7 +31,7 @@ pub(super) struct SharedState {
     pub(super) operations: Operations,
     pub(super) unexpected: Unexpected,
     /// Messages removed from matching by handle.
-    pub(super) claims: Table<Claim>,
+    pub(super) claims: Claims,
     /// The segments of all sessions.
     pub(super) pool: SegmentPool,
     pub(super) lanes: BulkLanes,
@@ -66,10 +65,10 @@ impl SharedState {
         Self {
             engine,
             peers: PeerTable::new(engine, config.sessions_max, config.retry),
-            endpoints: Endpoints::default(),
+            endpoints: Endpoints::new(config.hash_seed),
             operations: Operations::new(config.operations_max),
             unexpected: Unexpected::new(unexpected_max),
-            claims: Table::new(usize::MAX),
+            claims: Claims::new(),
             pool: SegmentPool::of(&config),
             lanes: BulkLanes::new(config.bulk_lanes_max),
             rendezvous: Rendezvous::default(),

@@ -21,7 +21,7 @@ struct Open {
 /// message for a closed endpoint is not delivered to another one.
 ///
 /// RR-MATCH-4.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Endpoints {
     /// Indexed by the lower bits of their numbers: of those that share them one is open at a time.
     places: Vec<Option<Open>>,
@@ -29,29 +29,37 @@ pub(crate) struct Endpoints {
     len: usize,
     /// The next number, if its slot is free.
     next: u16,
+    /// Seed of the hash tables of their matchers.
+    hash_seed: u64,
 }
 
 impl Endpoints {
+    pub(super) fn new(hash_seed: u64) -> Self {
+        Self { places: Vec::new(), len: 0, next: 0, hash_seed }
+    }
+
     #[inline]
     fn place_of(number: u16) -> usize {
         usize::from(number) % ENDPOINTS_MAX
     }
 
-    /// Opens the next endpoint; `None` at the limit. `seed` is of its hash tables.
-    fn open(&mut self, seed: u64) -> Option<u16> {
+    /// Opens an endpoint and returns its number; `None` at the limit.
+    pub(crate) fn open(&mut self) -> Option<u16> {
         if self.len == ENDPOINTS_MAX {
             return None;
         }
         loop {
             let number = self.next;
             self.next = number.wrapping_add(1);
-            if self.open_at(number, seed) {
+            if self.open_at(number) {
                 return Some(number);
             }
         }
     }
 
-    fn open_at(&mut self, number: u16, seed: u64) -> bool {
+    /// Opens an endpoint under a number, as happens again after 65536 of them. Returns `false` if
+    /// its slot is in use.
+    pub(crate) fn open_at(&mut self, number: u16) -> bool {
         let place = Self::place_of(number);
         if place >= self.places.len() {
             self.places.resize_with(place + 1, || None);
@@ -59,7 +67,8 @@ impl Endpoints {
         if self.places[place].is_some() {
             return false;
         }
-        self.places[place] = Some(Open { number, needs_peers: false, matcher: Matcher::new(seed) });
+        let matcher = Matcher::new(self.hash_seed);
+        self.places[place] = Some(Open { number, needs_peers: false, matcher });
         self.len += 1;
         true
     }
@@ -105,6 +114,15 @@ impl Endpoints {
         self.places.iter().flatten().any(|open| open.needs_peers)
     }
 
+    /// Removes and returns the unexpected messages from a remote endpoint.
+    pub(super) fn drain_unexpected_from(&mut self, remote: u32) -> Vec<u32> {
+        let mut messages = Vec::new();
+        for open in self.places.iter_mut().flatten() {
+            open.matcher.drain_unexpected_from(remote, |kept| messages.push(kept.message));
+        }
+        messages
+    }
+
     /// Returns the numbers of open endpoints.
     pub(crate) fn numbers(&self) -> Vec<u16> {
         self.places.iter().flatten().map(|open| open.number).collect()
@@ -112,17 +130,6 @@ impl Endpoints {
 }
 
 impl Core {
-    /// Opens an endpoint and returns its number; `None` at the limit.
-    pub(crate) fn open_endpoint(&mut self) -> Option<u16> {
-        self.shared.endpoints.open(self.shared.config.hash_seed)
-    }
-
-    /// Opens an endpoint under a reused number, as happens after 65536 of them.
-    #[cfg(any(test, feature = "sim"))]
-    pub(crate) fn reopen_endpoint(&mut self, number: u16) -> bool {
-        self.shared.endpoints.open_at(number, self.shared.config.hash_seed)
-    }
-
     /// Closes an endpoint: its receives end as cancelled, those that pull as soon as the kernel has
     /// released their memory; its unexpected messages are dropped. Its sends continue until
     /// [`Self::cancel_closed`].
@@ -138,10 +145,10 @@ impl Core {
         let Some(mut matcher) = self.shared.endpoints.close(endpoint) else { return };
         let mut messages = Vec::new();
         matcher.drain_all_unexpected(|kept| messages.push(kept.message));
+        messages.extend(self.shared.claims.remove_all_of(endpoint));
         for message in messages {
             self.abandon(message);
         }
-        self.drop_claims_of(endpoint);
         let is_receiving = |operation: &Operation| {
             operation.endpoint == endpoint && matches!(operation.state, OperationState::Pulling(_))
         };
@@ -245,13 +252,13 @@ mod tests {
     /// RR-MATCH-4
     #[test]
     fn numbers_are_assigned_in_sequence_and_never_shared() {
-        let mut endpoints = Endpoints::default();
-        let kept = endpoints.open(1).unwrap();
+        let mut endpoints = Endpoints::new(1);
+        let kept = endpoints.open().unwrap();
         assert_eq!(kept, 0);
         let mut given = vec![0u32; 1 << 16];
         // Every 1024th number has the slot of the one that is kept.
         for _ in 0..(1 << 16) - 64 {
-            let number = endpoints.open(1).unwrap();
+            let number = endpoints.open().unwrap();
             given[usize::from(number)] += 1;
             assert!(endpoints.is_open(number) && endpoints.get_mut(number).is_some());
             assert!(endpoints.close(number).is_some());
@@ -265,14 +272,14 @@ mod tests {
 
     #[test]
     fn closing_an_endpoint_frees_a_slot_at_the_limit() {
-        let mut endpoints = Endpoints::default();
-        let all: Vec<u16> = std::iter::from_fn(|| endpoints.open(1)).collect();
+        let mut endpoints = Endpoints::new(1);
+        let all: Vec<u16> = std::iter::from_fn(|| endpoints.open()).collect();
         assert_eq!(all.len(), ENDPOINTS_MAX);
         for number in [1000, 3, 1023] {
             assert!(endpoints.close(number).is_some());
-            let next = endpoints.open(1).unwrap();
+            let next = endpoints.open().unwrap();
             assert!(next >= 1024 && next % 1024 == number);
-            assert_eq!(endpoints.open(1), None);
+            assert_eq!(endpoints.open(), None);
         }
     }
 }

@@ -35,6 +35,13 @@ pub(super) fn target_of(operation: &Operation) -> Target {
     (operation.endpoint, operation.remote)
 }
 
+impl Fence {
+    /// Returns the fenced send.
+    pub(super) fn send(&self) -> Id {
+        self.send
+    }
+}
+
 impl Session {
     /// Adds a fence for its queued send `id`.
     pub(super) fn fence(&mut self, cx: &Cx<'_>, id: Id) {

@@ -83,6 +83,14 @@ impl<T: 'static> LateQueue<T> {
         }
     }
 
+    /// Removes and returns the entries that `is_hit` selects, in order.
+    pub(crate) fn extract(&mut self, is_hit: impl Fn(&T) -> bool) -> VecDeque<T> {
+        let entries = self.0.take().map(|queue| *queue).unwrap_or_default();
+        let (hit, kept): (_, VecDeque<T>) = entries.into_iter().partition(is_hit);
+        self.0 = (!kept.is_empty()).then(|| Box::new(kept));
+        hit
+    }
+
     /// Frees memory if it is empty.
     pub(crate) fn shrink(&mut self) {
         if self.is_empty() {

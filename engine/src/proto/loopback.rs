@@ -142,7 +142,7 @@ mod tests {
         fn of(config: Config) -> Self {
             let mut core = Core::new(7, config);
             let own = [0, 1].map(|_| {
-                let endpoint = core.open_endpoint().unwrap();
+                let endpoint = core.endpoints_mut().open().unwrap();
                 core.insert_peer(7, locator(), endpoint).unwrap()
             });
             Self { core, own, memory: Memory::default() }

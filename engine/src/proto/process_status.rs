@@ -21,6 +21,7 @@ use super::core::{Action, Core};
 use super::late::Hashing;
 use super::paths::Paths;
 use super::session::{ControlFrame, Session};
+use super::table::Table;
 use crate::wire::frame::{self, FrameError};
 use crate::wire::process_status::{ENDED, RUNNING, UNKNOWN};
 use crate::wire::{ProcessQuery, ProcessStatus};
@@ -73,7 +74,7 @@ type Asked = (u32, u64);
 
 /// See the module.
 #[derive(Debug, Default)]
-pub(super) struct Processes {
+pub(crate) struct Processes {
     /// Usually none.
     silent: Vec<SilentPeer>,
     /// Sessions with a path that has just stopped answering.
@@ -86,6 +87,8 @@ pub(super) struct Processes {
 }
 
 impl Processes {
+    // ---- The engine that observes processes ----
+
     /// Returns whether another question of a session may be answered now.
     fn may_reply(&mut self, slot: u32, now_ns: u64) -> bool {
         if now_ns.saturating_sub(self.replies_since_ns) >= REPLIES_PERIOD_NS {
@@ -108,11 +111,142 @@ impl Processes {
         self.ended.push_back(engine);
     }
 
-    /// Forgets a session: its slot may be used again.
-    pub(super) fn forget(&mut self, slot: u32) {
-        self.silent.retain(|peer| peer.slot != slot);
-        self.silent_paths.retain(|&other| other != slot);
-        self.replies.remove(&slot);
+    // ---- The engine with a silent peer ----
+
+    /// Notes that a path of a session does not answer any more: its peer is probed at once.
+    #[cold]
+    pub(super) fn note_silent_path(&mut self, slot: u32) {
+        if self.silent_paths.last() != Some(&slot) {
+            self.silent_paths.push(slot);
+        }
+    }
+
+    /// Removes and returns the sessions with such paths, each once.
+    pub(crate) fn take_silent_paths(&mut self) -> Vec<u32> {
+        let mut slots = std::mem::take(&mut self.silent_paths);
+        slots.sort_unstable();
+        slots.dedup();
+        slots
+    }
+
+    /// Returns when the next silent peer is probed; `None`: there is none.
+    pub(crate) fn next_due_ns(&self) -> Option<u64> {
+        self.silent.iter().map(|peer| peer.due_ns).min()
+    }
+
+    /// Returns the session of a silent peer that is to be judged now.
+    pub(crate) fn next_silent(&self, now_ns: u64) -> Option<u32> {
+        self.silent.iter().find(|peer| peer.due_ns <= now_ns).map(|peer| peer.slot)
+    }
+
+    fn position_of(&self, slot: u32) -> Option<usize> {
+        self.silent.iter().position(|peer| peer.slot == slot)
+    }
+
+    /// Notes that the peer of a session has been silent since then.
+    fn note_silent(&mut self, slot: u32, session: &Session, since_ns: u64, now_ns: u64) {
+        if let Some(index) = self.position_of(slot) {
+            let known = &self.silent[index];
+            if (known.session_id, known.since_ns) == (session.id, since_ns) {
+                return;
+            }
+            // It has answered meanwhile, or it is another one.
+            self.remove_silent(index);
+        }
+        if self.silent.len() >= SILENT_MAX {
+            return;
+        }
+        self.silent.push(SilentPeer {
+            slot,
+            session_id: session.id,
+            engine: session.engine,
+            probes: 1,
+            due_ns: now_ns,
+            pause_ns: PAUSE_MIN_NS,
+            since_ns,
+            asked: Vec::new(),
+            observer: None,
+            next_slot: 0,
+        });
+    }
+
+    /// Judges a silent peer, which is probed again. Returns whether other engines are asked about
+    /// it; `None`: it has answered.
+    fn judge(
+        &mut self,
+        slot: u32,
+        session: Option<&Session>,
+        now_ns: u64,
+        paths: &mut Paths,
+    ) -> Option<bool> {
+        let index = self.position_of(slot)?;
+        let peer = &mut self.silent[index];
+        let session = session.filter(|session| session.id == peer.session_id);
+        if session.and_then(|session| session.silent_since_ns(paths)).is_none() {
+            self.remove_silent(index);
+            return None;
+        }
+        let is_asked_about = peer.probes >= PROBES_MIN;
+        peer.probes += 1;
+        peer.due_ns = now_ns + ANSWER_NS;
+        Some(is_asked_about)
+    }
+
+    /// Chooses engines of a silent peer's host to be asked about its process: the one that observes
+    /// it, and others in turn. Returns their sessions.
+    fn choose_asked(&mut self, slot: u32, sessions: &Table<Session>, now_ns: u64) -> Vec<u32> {
+        let peer = self.position_of(slot).map(|index| &self.silent[index]);
+        let session = sessions.at(slot as usize);
+        let Some((peer, session)) = peer.zip(session) else { return Vec::new() };
+        let slots = sessions.slots() as u32;
+        let first = if peer.next_slot < slots { peer.next_slot } else { 0 };
+        let as_asked = |slot: u32| {
+            let other = sessions.at(slot as usize).filter(|other| {
+                other.answers_process_queries
+                    && other.takes_control()
+                    && shares_an_address(session, other)
+                    && self.position_of(slot).is_none()
+            })?;
+            Some((slot, other.id))
+        };
+        let observer = peer.observer.filter(|&(slot, id)| as_asked(slot) == Some((slot, id)));
+        let mut asked: Vec<Asked> = observer.into_iter().collect();
+        let (mut next_slot, mut searched) = (first, 0);
+        for slot in (first..slots).chain(0..first).take(SEARCHED_MAX) {
+            (next_slot, searched) = (slot + 1, searched + 1);
+            asked.extend(as_asked(slot).filter(|&it| Some(it) != observer));
+            if asked.len() >= ASKED_MAX {
+                break;
+            }
+        }
+        let chosen = asked.iter().map(|&(slot, _)| slot).collect();
+        let is_searching = asked.is_empty() && searched < slots;
+        if let Some(peer) = self.silent.iter_mut().find(|peer| peer.slot == slot) {
+            if !is_searching {
+                peer.due_ns = now_ns + peer.pause_ns;
+                // The one that observes the process will know.
+                let pause_ns = if observer.is_some() { PAUSE_MIN_NS } else { 2 * peer.pause_ns };
+                peer.pause_ns = pause_ns.min(PAUSE_MAX_NS);
+            }
+            (peer.asked, peer.observer, peer.next_slot) = (asked, observer, next_slot);
+        }
+        chosen
+    }
+
+    /// Handles the answer of a session that was asked about a silent peer. Returns the slot and the
+    /// id of the peer's session if its process has ended.
+    fn handle_status(&mut self, from: Asked, engine: u64, status: u8) -> Option<Asked> {
+        let is_it = |peer: &SilentPeer| peer.engine == engine && peer.asked.contains(&from);
+        let index = self.silent.iter().position(is_it)?;
+        match status {
+            RUNNING => self.silent[index].observer = Some(from),
+            ENDED => {
+                let ended = self.remove_silent(index);
+                return Some((ended.slot, ended.session_id));
+            }
+            _ => {}
+        }
+        None
     }
 
     /// Removes a silent peer, and the memory with the last one.
@@ -123,6 +257,13 @@ impl Processes {
         }
         removed
     }
+
+    /// Forgets a session: its slot may be used again.
+    pub(super) fn forget(&mut self, slot: u32) {
+        self.silent.retain(|peer| peer.slot != slot);
+        self.silent_paths.retain(|&other| other != slot);
+        self.replies.remove(&slot);
+    }
 }
 
 impl Session {
@@ -130,11 +271,14 @@ impl Session {
     fn takes_control(&self) -> bool {
         self.is_connected() && self.control.len() < CONTROL_WAITING_MAX
     }
+
+    /// Returns whether this engine observes the peer's process: that comes with its shared memory.
+    fn is_observed(&self) -> bool {
+        self.is_connected() && self.segments.as_deref().is_some_and(|it| it.has_ring())
+    }
 }
 
 impl Core {
-    // ---- The engine that observes processes ----
-
     /// Notes that this host's kernel has reported the end of the process of a session's peer.
     ///
     /// RR-END-8.
@@ -154,45 +298,16 @@ impl Core {
             return;
         }
         let engine = query.engine.get();
-        let status = self.process_status(engine);
+        let session =
+            self.shared.peers.session_of(engine).and_then(|it| self.sessions.at(it as usize));
+        let status = if self.shared.processes.ended.contains(&engine) {
+            ENDED
+        } else if engine == self.shared.engine || session.is_some_and(Session::is_observed) {
+            RUNNING
+        } else {
+            UNKNOWN
+        };
         self.push_control(slot, ControlFrame::process_status(engine, status));
-    }
-
-    /// Returns what this engine knows of the process of another one.
-    fn process_status(&self, engine: u64) -> u8 {
-        if self.shared.processes.ended.contains(&engine) {
-            return ENDED;
-        }
-        let slot = self.shared.peers.session_of(engine);
-        let session = slot.and_then(|slot| self.sessions.at(slot as usize));
-        // With the shared memory of a peer comes its process.
-        let is_observed = session.is_some_and(|session| {
-            session.is_connected() && session.segments.as_deref().is_some_and(|it| it.has_ring())
-        });
-        if is_observed || engine == self.shared.engine { RUNNING } else { UNKNOWN }
-    }
-
-    // ---- The engine with a silent peer ----
-
-    /// Notes that a path of a session does not answer any more: its peer is probed at once.
-    #[cold]
-    pub(super) fn note_silent_path(&mut self, slot: u32) {
-        if self.shared.processes.silent_paths.last() != Some(&slot) {
-            self.shared.processes.silent_paths.push(slot);
-        }
-    }
-
-    /// Removes and returns the sessions with such paths, each once.
-    pub(crate) fn take_silent_paths(&mut self) -> Vec<u32> {
-        let mut slots = std::mem::take(&mut self.shared.processes.silent_paths);
-        slots.sort_unstable();
-        slots.dedup();
-        slots
-    }
-
-    /// Returns when the next silent peer is probed; `None`: there is none.
-    pub(crate) fn silent_due_ns(&self) -> Option<u64> {
-        self.shared.processes.silent.iter().map(|peer| peer.due_ns).min()
     }
 
     /// Checks whether the engine of a session's peer has answered a probe; if not it is probed from
@@ -200,38 +315,11 @@ impl Core {
     ///
     /// RR-END-8.
     pub(crate) fn check_answer(&mut self, slot: u32, now_ns: u64, paths: &mut Paths) {
-        let Some(session) = self.sessions.at(slot as usize) else { return };
-        let Some(since_ns) = session.silent_since_ns(paths) else { return };
-        let silent = &self.shared.processes.silent;
-        if let Some(index) = silent.iter().position(|peer| peer.slot == slot) {
-            let known = &silent[index];
-            if (known.session_id, known.since_ns) == (session.id, since_ns) {
-                return;
-            }
-            // It has answered meanwhile, or it is another one.
-            self.shared.processes.remove_silent(index);
+        if let Some(session) = self.sessions.at(slot as usize)
+            && let Some(since_ns) = session.silent_since_ns(paths)
+        {
+            self.shared.processes.note_silent(slot, session, since_ns, now_ns);
         }
-        if self.shared.processes.silent.len() >= SILENT_MAX {
-            return;
-        }
-        let peer = SilentPeer {
-            slot,
-            session_id: session.id,
-            engine: session.engine,
-            probes: 1,
-            due_ns: now_ns,
-            pause_ns: PAUSE_MIN_NS,
-            since_ns,
-            asked: Vec::new(),
-            observer: None,
-            next_slot: 0,
-        };
-        self.shared.processes.silent.push(peer);
-    }
-
-    /// Returns the session of a silent peer that is to be judged now.
-    pub(crate) fn next_silent(&self, now_ns: u64) -> Option<u32> {
-        self.shared.processes.silent.iter().find(|peer| peer.due_ns <= now_ns).map(|peer| peer.slot)
     }
 
     /// Judges a silent peer: it is probed, and asked about when it is silent for long enough; or it
@@ -244,66 +332,17 @@ impl Core {
         now_ns: u64,
         paths: &mut Paths,
     ) -> Decision {
-        let silent = &self.shared.processes.silent;
-        let Some(index) = silent.iter().position(|peer| peer.slot == slot) else {
-            return Decision::Nothing;
-        };
         let session = self.sessions.at(slot as usize);
-        let is_same = |session: &&Session| session.id == silent[index].session_id;
-        let is_silent = |session: &Session| session.silent_since_ns(paths).is_some();
-        if !session.filter(is_same).is_some_and(is_silent) {
-            self.shared.processes.remove_silent(index);
+        let engine = session.map_or(0, |session| session.engine);
+        let Some(is_asked_about) = self.shared.processes.judge(slot, session, now_ns, paths) else {
             return Decision::Nothing;
-        }
-        let peer = &mut self.shared.processes.silent[index];
-        let is_asked_about = peer.probes >= PROBES_MIN;
-        peer.probes += 1;
-        peer.due_ns = now_ns + ANSWER_NS;
-        if is_asked_about {
-            self.ask_others(index, now_ns);
-        }
-        Decision::AskForAnswer
-    }
-
-    /// Asks other engines of a silent peer's host about its process: the one that observes it, and
-    /// others in turn.
-    fn ask_others(&mut self, index: usize, now_ns: u64) {
-        let Some(peer) = self.shared.processes.silent.get(index) else { return };
-        let (engine, slots) = (peer.engine, self.sessions.slots() as u32);
-        let Some(session) = self.sessions.at(peer.slot as usize) else { return };
-        let first = if peer.next_slot < slots { peer.next_slot } else { 0 };
-        let is_silent = |slot| self.shared.processes.silent.iter().any(|peer| peer.slot == slot);
-        let as_asked = |slot: u32| {
-            let other = self.sessions.at(slot as usize).filter(|other| {
-                other.answers_process_queries
-                    && other.takes_control()
-                    && shares_an_address(session, other)
-                    && !is_silent(slot)
-            })?;
-            Some((slot, other.id))
         };
-        let observer = peer.observer.filter(|&(slot, id)| as_asked(slot) == Some((slot, id)));
-        let mut asked: Vec<Asked> = observer.into_iter().collect();
-        let (mut next_slot, mut searched) = (first, 0);
-        for slot in (first..slots).chain(0..first).take(SEARCHED_MAX) {
-            (next_slot, searched) = (slot + 1, searched + 1);
-            asked.extend(as_asked(slot).filter(|&it| Some(it) != observer));
-            if asked.len() >= ASKED_MAX {
-                break;
+        if is_asked_about {
+            for asked in self.shared.processes.choose_asked(slot, &self.sessions, now_ns) {
+                self.push_control(asked, ControlFrame::process_query(engine));
             }
         }
-        for &(slot, _) in &asked {
-            self.push_control(slot, ControlFrame::process_query(engine));
-        }
-        let Some(peer) = self.shared.processes.silent.get_mut(index) else { return };
-        let is_searching = asked.is_empty() && searched < slots;
-        if !is_searching {
-            peer.due_ns = now_ns + peer.pause_ns;
-            // The one that observes the process will know.
-            let pause_ns = if observer.is_some() { PAUSE_MIN_NS } else { 2 * peer.pause_ns };
-            peer.pause_ns = pause_ns.min(PAUSE_MAX_NS);
-        }
-        (peer.asked, peer.observer, peer.next_slot) = (asked, observer, next_slot);
+        Decision::AskForAnswer
     }
 
     /// Handles an answer about a silent peer. One that was not asked for, or comes after the peer
@@ -319,24 +358,11 @@ impl Core {
         if !matches!(status, UNKNOWN | RUNNING | ENDED) {
             return Err(FrameError::BadProcessStatus(status));
         }
-        let Some(session) = self.sessions.at(slot as usize) else { return Ok(()) };
-        let (from, observer) = ((slot, session.id), session.locators.first());
-        let silent = &mut self.shared.processes.silent;
-        let is_it = |peer: &SilentPeer| peer.engine == engine && peer.asked.contains(&from);
-        let Some(index) = silent.iter().position(is_it) else { return Ok(()) };
-        match status {
-            RUNNING => silent[index].observer = Some(from),
-            ENDED => {
-                let SilentPeer { slot, session_id, .. } =
-                    self.shared.processes.remove_silent(index);
-                let session = slot;
-                self.shared.actions.push_back(Action::ProcessEnded {
-                    session,
-                    session_id,
-                    observer,
-                });
-            }
-            _ => {}
+        let Some(from) = self.sessions.at(slot as usize) else { return Ok(()) };
+        let observer = from.locators.first();
+        let ended = self.shared.processes.handle_status((slot, from.id), engine, status);
+        if let Some((session, session_id)) = ended {
+            self.shared.actions.push_back(Action::ProcessEnded { session, session_id, observer });
         }
         Ok(())
     }

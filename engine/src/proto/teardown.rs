@@ -70,7 +70,10 @@ impl Core {
         self.shared.actions.push_back(Action::Ended { session: slot, failure: failure.clone() });
         self.end_own_offer(slot);
         self.drop_unexpected_rendezvous(&remotes);
-        self.lose_claims_of_session(slot, &failure);
+        // Complete messages can still be received.
+        self.lose_claims(&failure, |_, message| {
+            message.session == slot && !matches!(message.kind, Kind::Eager { .. })
+        });
         self.drop_segments(slot);
         self.with(slot, |it, mut cx| it.end_rendezvous(&mut cx));
         if was_connected {

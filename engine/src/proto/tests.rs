@@ -122,7 +122,7 @@ struct Bench {
 impl Bench {
     fn new(config: Config) -> Self {
         let mut core = Core::new(7, config);
-        let endpoint = core.open_endpoint().unwrap();
+        let endpoint = core.endpoints_mut().open().unwrap();
         assert_eq!(endpoint, 0);
         let peer = core.insert_peer(PEER, locator(), 0).unwrap();
         let ours = core.offer(SESSION);

@@ -104,7 +104,7 @@ impl FuzzedEngine {
     pub(super) fn new() -> Self {
         let mut core = Core::new(OWN, config());
         for endpoint in 0..3 {
-            assert_eq!(core.open_endpoint(), Some(endpoint));
+            assert_eq!(core.endpoints_mut().open(), Some(endpoint));
         }
         let peers = [0, 1].map(|endpoint| core.insert_peer(HOSTILE, locator(), endpoint));
         let sound_peer = core.insert_peer(SOUND, locator(), 0).unwrap();
@@ -532,7 +532,7 @@ impl FuzzedEngine {
         if self.is_third_open {
             self.core.close_endpoint(2, &mut self.kernel);
         } else if script.flag() {
-            assert!(self.core.reopen_endpoint(2));
+            assert!(self.core.endpoints_mut().open_at(2));
         } else {
             return;
         }

@@ -119,7 +119,7 @@ impl Refused {
 
 impl SessionOneSided {
     /// Returns the operation to stage next, if `message` is the first waiting message.
-    pub(super) fn next(&self, message: Option<Id>) -> Option<Id> {
+    pub(in crate::proto) fn next(&self, message: Option<Id>) -> Option<Id> {
         if let Some(&reply) = self.replies.front() {
             return Some(reply);
         }
@@ -131,6 +131,18 @@ impl SessionOneSided {
             }
             (operation, message) => operation.or(message),
         }
+    }
+
+    /// Removes and returns the operations of this side, not sent yet, that `is_hit` selects.
+    pub(in crate::proto) fn take_waiting(&mut self, is_hit: impl Fn(&Id) -> bool) -> VecDeque<Id> {
+        let (hit, kept) = std::mem::take(&mut self.waiting).into_iter().partition(is_hit);
+        self.waiting = kept;
+        hit
+    }
+
+    /// Appends operations of this side, not sent yet.
+    pub(in crate::proto) fn add_waiting(&mut self, operations: VecDeque<Id>) {
+        self.waiting.extend(operations);
     }
 
     /// Notes that frame `number` was refused; all frames before `expected` have arrived.

@@ -267,7 +267,7 @@ impl SessionPath {
             Health::Good if self.packets.is_silent() && !self.is_active() => {
                 tracing::debug!(session, "path does not answer; messages use TCP");
                 (self.health, self.needs_sum) = (Health::Silent, true);
-                core.note_silent_path(session);
+                core.shared.processes.note_silent_path(session);
                 if !self.is_held {
                     core.with(session, |it, cx| it.resend_all(cx, self.rail_health.is_none()));
                 }

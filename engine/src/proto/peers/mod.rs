@@ -163,15 +163,9 @@ impl Core {
         let is_it = |source: &Remote| (source.session, source.endpoint) == (slot, removed.endpoint);
         self.fail_operations(is_its, is_it, &PeerFailure::Removed, effects);
         self.shared.operations.unname(index);
-        self.lose_claims_of_remote(index);
-        for endpoint in self.shared.endpoints.numbers() {
-            let mut messages = Vec::new();
-            if let Some(matcher) = self.shared.endpoints.get_mut(endpoint) {
-                matcher.drain_unexpected_from(index, |kept| messages.push(kept.message));
-            }
-            for message in messages {
-                self.abandon(message);
-            }
+        self.lose_claims(&PeerFailure::Removed, |source, _| source == index);
+        for message in self.shared.endpoints.drain_unexpected_from(index) {
+            self.abandon(message);
         }
         self.shared.peers.remove_remote(peer, &mut self.sessions);
         let Some(session) = self.sessions.at(slot as usize) else { return true };

@@ -17,7 +17,7 @@
 //! listener address may also connect by itself, or be inserted by its own address: the remote
 //! endpoint of the listener address is that of its session then ([`Core::claim_place`]).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 
 use super::PeerTable;
@@ -25,6 +25,7 @@ use crate::proto::connection::Phase;
 use crate::proto::core::Core;
 use crate::proto::effects::Effects;
 use crate::proto::failure::PeerFailure;
+use crate::proto::fence::Fence;
 use crate::proto::operation::NO_REMOTE;
 use crate::proto::operations::Operations;
 use crate::proto::ready::Work;
@@ -93,13 +94,34 @@ impl Places {
     }
 }
 
+/// Operations that wait at a session, in order.
+struct WaitingOperations {
+    sends: VecDeque<Id>,
+    fences: VecDeque<Fence>,
+    one_sided: VecDeque<Id>,
+}
+
 impl Session {
-    /// Removes and returns the waiting sends to a remote endpoint.
-    fn take_waiting_with(&mut self, remote: u32, operations: &Operations) -> Vec<Id> {
+    /// Removes and returns the waiting operations with a remote endpoint.
+    fn take_waiting_with(&mut self, remote: u32, operations: &Operations) -> WaitingOperations {
         let is_its = |id: &Id| operations.get(*id).is_some_and(|it| it.remote == remote);
-        let waiting = self.waiting.iter().copied().filter(is_its).collect();
-        self.waiting.retain(|id| !is_its(id));
-        waiting
+        let (sends, others) = std::mem::take(&mut self.waiting).into_iter().partition(is_its);
+        self.waiting = others;
+        let one_sided = self.one_sided.as_deref_mut();
+        WaitingOperations {
+            sends,
+            fences: self.fences.extract(|fence| is_its(&fence.send())),
+            one_sided: one_sided.map(|it| it.take_waiting(is_its)).unwrap_or_default(),
+        }
+    }
+
+    /// Appends operations that waited at another session.
+    fn add_waiting(&mut self, waiting: WaitingOperations) {
+        self.waiting.extend(waiting.sends);
+        waiting.fences.into_iter().for_each(|fence| self.fences.push_back(fence));
+        if !waiting.one_sided.is_empty() {
+            self.one_sided.get_or_insert_default().add_waiting(waiting.one_sided);
+        }
     }
 
     /// Returns whether it waits for nothing: no operation, and no attempt to connect.
@@ -273,7 +295,7 @@ impl Core {
         self.shared.operations.move_to_session(index, from, to);
         self.give_place_up(from);
         let Some(session) = self.sessions.at_mut(to as usize) else { return };
-        session.waiting.extend(waiting);
+        session.add_waiting(waiting);
         self.shared.peers.set_place(to, session, place);
     }
 

@@ -62,7 +62,7 @@ fn closed_rendezvous_send_ends_after_the_kernel_and_serves_no_more() {
 #[test]
 fn cancelled_waiting_sends_unblock_others() {
     let mut bench = Bench::new(Config::for_tests());
-    let second = bench.core.open_endpoint().unwrap();
+    let second = bench.core.endpoints_mut().open().unwrap();
     // The peer has credit for two.
     let sent: Vec<Id> = (0..2).map(|_| bench.send(8, CompletionLevel::Match)).collect();
     assert_eq!(bench.transmit(), [frame::KIND_EAGER; 2]);

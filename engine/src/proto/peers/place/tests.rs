@@ -1,7 +1,13 @@
 //! Resolution of remote endpoints that are known by a listener address.
 
 use super::*;
+use crate::proto::core::UNTAGGED;
+use crate::proto::effects::CompletionLevel;
+use crate::proto::hint::Hint;
 use crate::proto::keys::SessionKeys;
+use crate::proto::one_sided::Verb;
+use crate::proto::one_sided::origin::OneSidedRequest;
+use crate::proto::send::SendRequest;
 use crate::proto::sim::{LIMITS, NoEffects, OWN, core_of, locator};
 
 const THERE: u64 = 20;
@@ -100,6 +106,49 @@ fn own_address_resolves_to_the_engine_itself() {
     core.adopt(asks, OWN, place(), 0, &mut NoEffects);
     let session = core.shared.peers.get(peer).unwrap().session;
     assert!(core.is_loopback(session) && core.session(session).unwrap().is_connected());
+}
+
+/// RR-CONN-7
+#[test]
+fn operations_that_wait_for_an_address_continue_with_its_engine() {
+    let mut core = core_of(8);
+    core.endpoints_mut().open().unwrap();
+    let peer = core.insert_peer(0, place(), 0).unwrap();
+    let asks = core.route(peer).unwrap();
+    let get = OneSidedRequest {
+        endpoint: 0,
+        peer,
+        verb: Verb::Get,
+        key: 1,
+        offset: 0,
+        length: 8,
+        level: CompletionLevel::Delivery,
+        hint: Hint::None,
+        data: None,
+        fence: false,
+        invalidates: false,
+        operands: Box::default(),
+    };
+    let get = core.new_one_sided(get, 8).unwrap();
+    core.enqueue_one_sided(get, 0);
+    let send = SendRequest {
+        endpoint: 0,
+        peer,
+        context: UNTAGGED,
+        tag: 0,
+        length: 8,
+        level: CompletionLevel::Inject,
+        hint: Hint::None,
+        data: None,
+        fence: true,
+    };
+    let send = core.new_send(&send).unwrap();
+    core.enqueue(send, 0);
+    core.adopt(asks, THERE, place(), 0, &mut NoEffects);
+    let [asks, there] = [asks, core.route(peer).unwrap()].map(|it| core.session(it).unwrap());
+    assert!(asks.has_all_staged() && asks.fences.is_empty());
+    assert_eq!((&there.waiting, there.fences.len()), (&[send].into(), 1));
+    assert_eq!(there.one_sided.as_ref().and_then(|it| it.next(None)), Some(get));
 }
 
 /// Peers known by place, peers known by address, and each of the former found again.
