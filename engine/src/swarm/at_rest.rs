@@ -59,6 +59,7 @@ impl Run {
             if over {
                 return Err("more credit is used than was given".into());
             }
+            session.check_reasons();
         }
         Ok(())
     }
