@@ -2,7 +2,6 @@
 //! absent.
 
 use std::io;
-use std::net::TcpListener;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -102,16 +101,10 @@ impl Engine {
 }
 
 impl EngineState {
-    /// Copies the descriptors of all listeners, that at the wildcard address first.
-    pub(super) fn copies_of_listeners(&self) -> io::Result<Vec<EngineFd<TcpListener>>> {
-        let all = [&self.listener].into_iter().chain(&self.listeners_of_rails);
-        all.map(EngineFd::<TcpListener>::copy).collect()
-    }
-
     /// See [`WakeFds`].
     fn copies_of_wake_fds(&self) -> io::Result<Vec<EngineFd>> {
         let socket = self.datagrams.socket().ok().map(|socket| socket.copy()).transpose()?;
-        let listeners = self.copies_of_listeners()?;
+        let listeners = self.listeners.copies()?;
         let socket = socket.map(EngineFd::into_owned);
         Ok(listeners.into_iter().map(EngineFd::into_owned).chain(socket).collect())
     }

@@ -1,7 +1,7 @@
 //! Connections: those of this side up to their hello, their failures, their end.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 use rand::RngExt;
 use zerocopy::IntoBytes;
@@ -10,22 +10,16 @@ use super::control::ControlLane;
 use super::engine::Engine;
 use super::roles::{CLOSING, PartialMessage, Role};
 use super::traits::{CloseMode, Interest, LaneKey};
-use crate::proto::connection::{Phase, Way};
+use crate::proto::connection::Phase;
 use crate::proto::control_lane::LaneEvent;
 use crate::proto::failure::PeerFailure;
 use crate::proto::handshake::Initiator;
 use crate::proto::paths::NO_PATH;
-use crate::proto::rails::pairing::Reach;
 use crate::proto::session::{Limits, NOTHING};
 use crate::proto::table::Id;
-use crate::types::{Address, Event, Peer, RAILS_MAX};
+use crate::types::{Address, Event, Peer};
 use crate::wire::hello::{HELLO_BYTES, KIND_BULK, KIND_CONTROL, MAGIC};
-use crate::wire::locators::Locators;
-use crate::wire::rail::ROLE_BACKUP;
 use crate::wire::{Hello, SEGMENT_BYTES_MAX, VERSION};
-
-/// Maximum number of ways to a peer that are tried: all pairs of four rails.
-const WAYS_MAX: usize = 16;
 
 impl Engine {
     /// Returns the address of a peer.
@@ -47,8 +41,9 @@ impl Engine {
         let locators = known.locators;
         // It was closed when it took too long; none of it may be left.
         self.drop_attempt(session);
-        let ways = self.ways_to(&locators);
         let state = &mut *self.state;
+        let reach = |rail, to| self.driver.reach(rail, to);
+        let ways = state.rails.ways_to(&locators, &state.paths, reach);
         let Some(connection) = state.core.connection(session) else { return };
         let Some(way) = connection.take_way(state.now_ns, &ways) else { return };
         let (remote, rail) = (way.remote, way.rail);
@@ -64,46 +59,6 @@ impl Engine {
             Err(error) if ways.len() > 1 => self.attempt_failed(session, &error.to_string()),
             Err(error) => self.attempt_failed(session, &format!("{remote}: {error}")),
         }
-    }
-
-    /// Returns the ways to a peer, the first address from the first rail first. Then each takes the
-    /// next rail and the next address, those on one network first. Backups are last. Ways without a
-    /// route or carrier are omitted while there is another.
-    fn ways_to(&mut self, locators: &Locators) -> Vec<Way> {
-        let rails = self.state.rails.len().clamp(1, RAILS_MAX);
-        let announced = self.state.core.rails();
-        let mut ways = Vec::new();
-        for (at, remote) in locators.iter().enumerate() {
-            for rail in 0..rails {
-                let (to, is_first) = (remote.ip(), at == 0 && rail == 0);
-                let leaves = self.state.rails.get(rail).map(|rail| rail.address);
-                // A link-local address means another host on each network.
-                let is_local = matches!(to, IpAddr::V6(to) if to.is_unicast_link_local());
-                let is_odd = leaves.is_some_and(|leaves| leaves.is_ipv4() != to.is_ipv4());
-                if !is_first && (is_odd || (is_local && rail != 0)) {
-                    continue;
-                }
-                let reach = self.driver.reach(rail as u8, to);
-                let is_backup = announced.get(rail).is_some_and(|rail| rail.role == ROLE_BACKUP);
-                let apart = (rail + rails - at % rails) % rails;
-                let rank = (!is_first, is_backup, reach != Reach::Direct, apart, at);
-                ways.push((rank, remote, rail as u8, reach));
-            }
-        }
-        let is_fit =
-            |rail: u8, reach| !self.state.paths.is_rail_down(rail) && reach != Reach::Unreachable;
-        ways.sort_by_key(|&(rank, ..)| rank);
-        if ways.iter().any(|&(_, _, rail, reach)| is_fit(rail, reach)) {
-            ways.retain(|&(_, _, rail, reach)| is_fit(rail, reach));
-        }
-        ways.truncate(WAYS_MAX);
-        let is_on_this_host = self.is_on_this_host(locators);
-        let way = |(_, remote, rail, _): (_, SocketAddr, u8, _)| {
-            let is_own = self.has_address(remote.ip());
-            let shows_successor = remote == locators.first() && (!is_own || is_on_this_host);
-            Way { remote, rail, is_own: is_own && !is_on_this_host, shows_successor }
-        };
-        ways.into_iter().map(way).collect()
     }
 
     /// Handles a failed connection. If it was for another control lane a refusal may end the
@@ -125,18 +80,8 @@ impl Engine {
             at.and_then(|at| self.state.core.session(session).and_then(|it| it.way_of_path(at)));
         let Some((remote, rail)) = way else { return false };
         let Some(known) = self.state.core.session(session) else { return false };
-        let is_own = self.has_address(remote.ip()) && !self.is_on_this_host(&known.locators);
-        !self.state.paths.is_rail_down(rail) && !is_own
-    }
-
-    /// Returns whether this engine listens at an address.
-    fn has_address(&self, address: IpAddr) -> bool {
-        self.state.locators.iter().any(|own| own.ip() == address)
-    }
-
-    /// Returns whether all addresses of a peer are this engine's, too: it is on this host.
-    fn is_on_this_host(&self, locators: &Locators) -> bool {
-        locators.iter().all(|locator| self.has_address(locator.ip()))
+        !self.state.paths.is_rail_down(rail)
+            && !self.state.rails.is_taken_for(remote.ip(), &known.locators)
     }
 
     pub(super) fn connect_lane(&mut self, lane: Id) {
@@ -341,15 +286,11 @@ impl Engine {
         self.poll_directly(session);
     }
 
-    /// Returns the position of the path that the peer's connection is on: the first one, unless it
-    /// uses another rail of this side, or another address of the peer than its first one.
+    /// Returns the position of the path that the peer's connection is on, if that is the first one.
     fn came_by(&self, session: u32, key: LaneKey) -> u8 {
         let Some(known) = self.state.core.session(session) else { return 0 };
-        let Some((local, remote)) = self.driver.addresses(key) else { return 0 };
-        let by = self.state.rails.iter().position(|rail| rail.address == local.ip());
-        // A NAT may make it look like any.
-        let from = known.locators.iter().position(|locator| locator.ip() == remote.ip());
-        if by.unwrap_or(0) == 0 && from.unwrap_or(0) == 0 { 0 } else { NO_PATH }
+        let Some(ends) = self.driver.addresses(key) else { return 0 };
+        if self.state.rails.is_first_path(&known.locators, ends) { 0 } else { NO_PATH }
     }
 
     // ---- Ends ----

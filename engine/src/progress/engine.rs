@@ -15,8 +15,11 @@ use super::completions::Completions;
 use super::completions::pieces::Scratch;
 use super::control::ControlLane;
 use super::datagram::{Datagrams, Rings};
+use super::listeners::Listeners;
 use super::monitor::EngineQuestions;
+use super::rails::LocalRails;
 use super::roles::Roles;
+use super::ticks::Ticks;
 use super::traits::{DriverEvent, Interest, LaneKey};
 use super::unauthenticated::Unauthenticated;
 use super::zero_copy::Policy;
@@ -26,24 +29,12 @@ use crate::memory::Arena;
 use crate::proto::core::{Action, Config, Core};
 use crate::proto::keys::JobKeys;
 use crate::proto::paths::PathTable;
-use crate::proto::rails::RailInfo;
 use crate::proto::table::Id;
 use crate::topology::Placement;
-use crate::types::{Address, Error, FrameState, Rail, RailRole, SharedMemoryState};
-use crate::wire::locators::Locators;
-use crate::wire::rail::{ROLE_BACKUP, ROLE_PREFERRED};
+use crate::types::{Address, Error, FrameState, Rail, SharedMemoryState};
 
 /// Polls between two clock reads while no path waits for a timer.
 const POLLS_PER_CLOCK: u64 = 16;
-/// Interval of deadline checks, in nanoseconds.
-pub(super) const TICK_NS: u64 = 1_000_000;
-/// Time between two checks of peers that do not answer and of idle lanes.
-pub(super) const HEALTH_NS: u64 = 100_000_000;
-/// A loop that comes so much too late has not run: what arrived meanwhile is older than any
-/// deadline that passed. Twice the longest sleep of a loop that waits.
-const LATE_NS: u64 = 200_000_000;
-/// Time for reading data received during a suspension, before deadlines count again.
-const CATCH_UP_NS: u64 = 10_000_000;
 
 /// Settings that the loop needs.
 #[derive(Clone, Copy, Debug)]
@@ -70,13 +61,6 @@ pub(crate) struct LoopConfig {
     pub(crate) report_lost_peers: bool,
 }
 
-/// Returns the addresses for peers to connect to, backups last.
-fn locators_of(locator: SocketAddr, rails: &[Rail]) -> Locators {
-    let is_backup = |rail: &&Rail| rail.role == RailRole::Backup;
-    let (backups, others): (Vec<&Rail>, Vec<&Rail>) = rails.iter().partition(is_backup);
-    Locators::of(locator, others.into_iter().chain(backups).map(|rail| rail.address))
-}
-
 /// Everything of an engine but its driver: the part that moves between threads.
 pub(crate) struct EngineState {
     pub(crate) core: Core,
@@ -90,19 +74,10 @@ pub(crate) struct EngineState {
     /// Requests for the memory of local peers.
     pub(super) keys: Arc<JobKeys>,
     pub(crate) arena: Arc<Arena>,
-    pub(crate) listener: EngineFd<TcpListener>,
-    /// Additional listeners, each bound to a rail, if there are several.
-    pub(crate) listeners_of_rails: Vec<EngineFd<TcpListener>>,
-    /// Addresses for peers to connect to.
-    pub(crate) locators: Locators,
-    /// Rails that it uses, the locator's first; empty: routes decide.
-    pub(crate) rails: Vec<Rail>,
-    /// The same where routes decide: the rails chosen then. Never empty in an endpoint's engine.
-    pub(crate) rails_chosen: Vec<Rail>,
+    pub(crate) listeners: Listeners,
+    pub(crate) rails: LocalRails,
     /// Placement of its threads and its memory.
     pub(crate) placement: Arc<Placement>,
-    /// Rails, bit by bit, whose listener is still bound to the previous NIC.
-    pub(super) listeners_due: u16,
     /// Whom it reports to.
     pub(crate) reports: super::statistics::Reports,
     /// The paths of its sessions.
@@ -129,12 +104,9 @@ pub(crate) struct EngineState {
     pub(super) polls: u64,
     pub(crate) now_ns: u64,
     pub(crate) clock: Clock,
-    next_tick_ns: u64,
-    /// The last tick was skipped, because the loop was suspended.
-    is_catching_up: bool,
+    ticks: Ticks,
     /// The last turn ended with a message, before it polled the driver.
     pub(super) owes_rest: bool,
-    next_health_ns: u64,
     /// When engines of peers are probed.
     pub(super) engine_questions: EngineQuestions,
     /// Number of checks of peers.
@@ -174,13 +146,9 @@ impl EngineState {
             config,
             keys,
             arena,
-            listener: EngineFd::new(listener),
-            listeners_of_rails: Vec::new(),
-            locators: locators_of(locator, &rails),
-            rails_chosen: rails.clone(),
+            listeners: Listeners::new(listener),
+            rails: LocalRails::new(locator, rails),
             placement: Arc::default(),
-            listeners_due: 0,
-            rails,
             reports: <_>::default(),
             paths: PathTable::default(),
             datagrams: Datagrams::default(),
@@ -203,10 +171,8 @@ impl EngineState {
             polls: 0,
             now_ns: 0,
             clock: Clock::start(),
-            next_tick_ns: 0,
-            is_catching_up: false,
+            ticks: Ticks::default(),
             owes_rest: false,
-            next_health_ns: 0,
             engine_questions: EngineQuestions::default(),
             health_round: 0,
             next_session_id: random.random::<u64>() | 1,
@@ -220,26 +186,9 @@ impl EngineState {
         self.health_round
     }
 
-    /// Returns its rails as announced to peers.
-    fn rails_announced(&self) -> Vec<RailInfo> {
-        if self.rails.is_empty() {
-            return vec![RailInfo { address: self.locators.first().ip(), speed_mbps: 0, role: 0 }];
-        }
-        let infos = self.rails.iter().map(|rail| RailInfo {
-            address: rail.address,
-            speed_mbps: rail.speed_mbps.unwrap_or(0),
-            role: match rail.role {
-                RailRole::Preferred => ROLE_PREFERRED,
-                RailRole::Ordinary => 0,
-                RailRole::Backup => ROLE_BACKUP,
-            },
-        });
-        infos.collect()
-    }
-
     /// Returns the address of one of its endpoints.
     pub(crate) fn address(&self, endpoint: u16) -> Address {
-        Address::new(self.core.engine(), self.locators, endpoint)
+        Address::new(self.core.engine(), self.rails.locators(), endpoint)
     }
 
     /// Returns whether nothing is outstanding: no operation, no unsent byte, no connection attempt.
@@ -280,13 +229,12 @@ impl Engine {
     ) -> Result<Self, Error> {
         let mut driver = driver.into();
         let failed = |error| Error::system("cannot hand the sockets to the driver", error);
-        let listeners = state.copies_of_listeners().map_err(failed)?;
-        state.paths.set_nics(state.rails.iter().map(|rail| rail.nic_index));
+        let listeners = state.listeners.copies().map_err(failed)?;
+        state.paths.set_nics(state.rails.used().iter().map(|rail| rail.nic_index));
         state.acks_due.clear();
         state.rings.are_read = false;
-        driver.set_rails(&state.rails).map_err(failed)?;
-        let announced = state.rails_announced();
-        state.core.set_rails(announced);
+        driver.set_rails(state.rails.used()).map_err(failed)?;
+        state.core.set_rails(state.rails.announced());
         listeners.into_iter().try_for_each(|it| driver.listen(it.into_inner())).map_err(failed)?;
         state.datagrams.attach(&mut *driver)?;
         driver.enable_shared_memory(state.core.engine());
@@ -406,7 +354,7 @@ impl Engine {
         if !self.state.acks_due.is_empty() {
             self.quickack_lanes(self.state.now_ns);
         }
-        if self.state.now_ns >= self.state.next_tick_ns {
+        if self.state.ticks.is_due(self.state.now_ns) {
             let state = &mut *self.state;
             state.paths.watch_busy_paths(&mut state.core, state.now_ns);
             self.tick();
@@ -544,11 +492,7 @@ impl Engine {
 
     fn tick(&mut self) {
         let state = &mut *self.state;
-        // Once: a loop that is always late has deadlines, too.
-        let is_late = state.now_ns - state.next_tick_ns > LATE_NS && !state.is_catching_up;
-        state.is_catching_up = is_late;
-        state.next_tick_ns = state.now_ns + if is_late { CATCH_UP_NS } else { TICK_NS };
-        if is_late {
+        if !state.ticks.begin(state.now_ns) {
             return;
         }
         state.core.handle_timeouts(state.now_ns, &mut state.completions);
@@ -556,8 +500,7 @@ impl Engine {
             self.tick_requests();
         }
         let state = &mut *self.state;
-        if state.now_ns >= state.next_health_ns {
-            state.next_health_ns = state.now_ns + HEALTH_NS;
+        if state.ticks.begin_health(state.now_ns) {
             let now_ns = state.now_ns;
             state.core.close_idle_lanes(now_ns);
             self.drop_silent_handshakes();
@@ -567,7 +510,7 @@ impl Engine {
             self.ask_engines();
             self.state.shrink_idle();
             self.fit_window();
-            self.rebind_listener();
+            self.rebind_listeners();
             self.publish();
         }
     }

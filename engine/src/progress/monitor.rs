@@ -5,10 +5,11 @@ use std::ops::Range;
 use std::time::Duration;
 
 use super::control::ControlLane;
-use super::engine::{Engine, EngineState, HEALTH_NS};
+use super::engine::{Engine, EngineState};
 use super::partial::Partial;
 use super::roles::CLOSING;
 use super::silent_peers::Probed;
+use super::ticks::HEALTH_NS;
 use super::traits::{CloseMode, LaneKey};
 use crate::proto::control_lane::{Decision, LaneEvent, QUESTIONS, SilentTimeout};
 use crate::proto::session::Session;

@@ -34,7 +34,7 @@ impl Engine {
         let state = &*self.state;
         let known = state.core.segment_limit_to(rail, remote, state.now_ns);
         let is_replaceable = state.datagrams.announced.port != 0;
-        let is_here = state.locators.iter().any(|own| own.ip() == remote);
+        let is_here = state.rails.has_address(remote);
         known.or((!is_replaceable && !is_here).then_some(SEGMENT_BYTES_USUAL))
     }
 

@@ -4,7 +4,8 @@ use std::time::{Duration, Instant};
 
 use crossbeam_utils::Backoff;
 
-use super::engine::{Engine, TICK_NS};
+use super::engine::Engine;
+use super::ticks::TICK_NS;
 use crate::types::Error;
 
 /// The longest sleep while a ring has no space, though its reader announces free space: it may be

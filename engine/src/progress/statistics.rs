@@ -106,7 +106,7 @@ impl Engine {
                 let at = usize::from(stream_at);
                 let ends = control.lane.filter(|_| stream_at == NO_PATH);
                 let ends = ends.and_then(|key| self.driver.addresses(key));
-                ends.and_then(|ends| path_between(core, &state.rails, id, ends)).unwrap_or(at)
+                ends.and_then(|ends| path_between(core, state.rails.used(), id, ends)).unwrap_or(at)
             });
             for (at, path) in session.rails.paths.iter().enumerate() {
                 if all.len() >= limit {
@@ -115,10 +115,10 @@ impl Engine {
                 }
                 let mut statistics = statistics_of(session, path, now_ns);
                 statistics.eager_limit_bytes = session.eager_limit_now(core.config()).into();
-                let rail = state.rails_chosen.get(statistics.rail);
+                let rail = state.rails.chosen().get(statistics.rail);
                 (statistics.nic, statistics.local) = match rail {
                     Some(Rail { nic, address, .. }) => (nic.clone(), *address),
-                    None => (String::new(), state.locators.first().ip()),
+                    None => (String::new(), state.rails.locators().first().ip()),
                 };
                 let control = control.zip(stream_at);
                 if let Some((paths, stream_at)) = paths.zip(stream_at) {
@@ -144,7 +144,7 @@ impl Engine {
         paths_max: usize,
     ) -> Statistics {
         let (paths, paths_omitted) = self.paths(paths_max);
-        let rails = self.state.rails_chosen.iter().map(|rail| {
+        let rails = self.state.rails.chosen().iter().map(|rail| {
             let counters = reader.as_mut().and_then(|reader| reader.read(rail.nic_index).ok());
             (rail.clone(), counters)
         });

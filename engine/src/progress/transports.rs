@@ -43,7 +43,7 @@ impl Engine {
             let (initiators, acceptors) = rails_of(path.number);
             let is_initiator = session.is_some_and(|it| it.connection.is_initiator());
             let rail = if is_initiator { initiators } else { acceptors };
-            let rail = state.rails_chosen.get(usize::from(rail));
+            let rail = state.rails.chosen().get(usize::from(rail));
             let nic = rail.map_or("a NIC of the route", |rail| &rail.nic);
             if !nics.iter().any(|known| known == nic) {
                 nics.push(nic.to_owned());

@@ -1,7 +1,5 @@
 //! Loop actions for sessions with several paths.
 
-use std::net::TcpListener;
-
 use crate::progress::engine::Engine;
 use crate::proto::effects::RemoteName;
 use crate::proto::rails::health::{Phase, Transition};
@@ -59,18 +57,13 @@ impl Engine {
     /// Handles a carrier change of a NIC of this host.
     pub(in crate::progress) fn handle_link(&mut self, rail: u8, is_up: bool) {
         let state = &mut *self.state;
-        if let (Some(index), Some(known)) =
-            (self.driver.nic_of(rail), state.rails.get_mut(usize::from(rail)))
+        if let Some(index) = self.driver.nic_of(rail)
+            && let Some(is_moved) = state.rails.set_nic(rail, index)
         {
-            let is_moved = std::mem::replace(&mut known.nic_index, index) != index;
-            // The same rail, in the statistics.
-            if let Some(chosen) = state.rails_chosen.get_mut(usize::from(rail)) {
-                chosen.nic_index = index;
-            }
             state.paths.set_nic(rail, index);
-            if is_moved && state.rails.len() > 1 {
-                state.listeners_due |= 1 << (rail % 16);
-                self.rebind_listener();
+            if is_moved {
+                state.listeners.note_moved(rail);
+                self.rebind_listeners();
             }
         }
         let state = &mut *self.state;
@@ -78,26 +71,11 @@ impl Engine {
     }
 
     /// Replaces the listeners of rails that have another NIC. Called by the owner, as without
-    /// `/proc` the background thread may be in another network namespace; until then the listener
-    /// at the wildcard address accepts connections.
-    pub(in crate::progress) fn rebind_listener(&mut self) {
-        while self.state.listeners_due != 0 && !self.owner_is_absent {
-            let rail = self.state.listeners_due.trailing_zeros();
-            self.state.listeners_due &= self.state.listeners_due - 1;
-            self.replace_listener(rail as u8);
+    /// `/proc` the background thread may be in another network namespace.
+    pub(in crate::progress) fn rebind_listeners(&mut self) {
+        if !self.owner_is_absent && self.state.listeners.replace_moved(&mut *self.driver) {
+            self.renew_wake_fds();
         }
-    }
-
-    fn replace_listener(&mut self, rail: u8) {
-        let state = &mut *self.state;
-        let Some(fresh) = self.driver.rebind_listener(rail, &state.listener) else { return };
-        let ip = |listener: &TcpListener| listener.local_addr().map(|local| local.ip()).ok();
-        let all = &mut state.listeners_of_rails;
-        match all.iter_mut().find(|it| ip(it) == ip(&fresh)) {
-            Some(old) => *old = fresh.into(),
-            None => all.push(fresh.into()),
-        }
-        self.renew_wake_fds();
     }
 
     /// Reports a change of one of several paths of a session to its user and the log.
@@ -111,7 +89,7 @@ impl Engine {
         let state = &mut *self.state;
         let address = Address::new(peer.engine, peer.locators, peer.endpoint);
         let rail = usize::from(rail);
-        let nic = state.rails.get(rail).map_or("", |rail| &rail.nic);
+        let nic = state.rails.used().get(rail).map_or("", |rail| &rail.nic);
         let Transition { from, to, cause } = change;
         tracing::info!(peer = %address, nic, %remote, ?from, ?to, "path state changed: {cause}");
         let event = Event::PathChanged { address, rail, remote, state: state_of(to), cause };
