@@ -22,7 +22,7 @@ impl Engine {
         let state = &mut *self.state;
         state.core.abort_accesses(region, &mut state.completions);
         self.work();
-        if self.user_of_region(region, None).is_some() {
+        if self.state.user_of_region(region, None).is_some() {
             self.reset_closing_lanes();
         }
     }

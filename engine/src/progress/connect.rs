@@ -17,19 +17,11 @@ use crate::proto::handshake::Initiator;
 use crate::proto::paths::NO_PATH;
 use crate::proto::session::{Limits, NOTHING};
 use crate::proto::table::Id;
-use crate::types::{Address, Event, Peer};
+use crate::types::{Address, Event};
 use crate::wire::hello::{HELLO_BYTES, KIND_BULK, KIND_CONTROL, MAGIC};
 use crate::wire::{Hello, SEGMENT_BYTES_MAX, VERSION};
 
 impl Engine {
-    /// Returns the address of a peer.
-    pub(crate) fn address_of(&self, peer: Peer) -> Option<Address> {
-        let core = &self.state.core;
-        core.remotes().get(peer.0)?;
-        let name = core.name_of(peer.0.index() as u32)?;
-        Some(Address::new(name.engine, name.locators, name.endpoint))
-    }
-
     // ---- Our side connects ----
 
     pub(super) fn connect_control(&mut self, session: u32) {

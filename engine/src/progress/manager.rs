@@ -81,7 +81,7 @@ impl Engine {
             while let Ok(Some(_)) = self.state.core.peek(&wanted) {
                 let memory = Memory::copy_of(&[0; MESSAGE_MAX]);
                 let route = Route::Queue { queue, user_data: endpoint.into(), silent: false };
-                let is_posted = self.post_receive(&wanted, memory, route).is_ok();
+                let is_posted = self.state.post_receive(&wanted, memory, route).is_ok();
                 self.handle_received_requests(queue);
                 if !is_posted {
                     self.state.requests.again_ns = Some(self.state.now_ns + AGAIN_NS);

@@ -343,7 +343,7 @@ fn a_peer_that_is_inserted_again_while_its_session_ends_is_sent_to_by_the_next_o
         }
         run(&mut world, "the next session", |world| {
             ended.extend(drain(world, 0));
-            let is_connected = world.engine(0).unwrap().connected(Peer(target)).unwrap();
+            let is_connected = world.engine(0).unwrap().state.connected(Peer(target)).unwrap();
             if sends { !ended.is_empty() } else { is_connected }
         });
         // Once for the end of the old session, once for the beginning of the next.

@@ -173,7 +173,7 @@ pub(super) fn receive(world: &mut World, at: usize, peer: Id, tag: u64, capacity
     let mut buffer = Buffer::Heap(vec![0; capacity]);
     let shape = buffer.shape_for_recv().unwrap();
     let memory = Memory { buffer: Some(buffer), shape };
-    world.engine(at).unwrap().post_receive(&request, memory, route(tag)).is_ok()
+    world.engine(at).unwrap().state.post_receive(&request, memory, route(tag)).is_ok()
 }
 
 /// Completions that have come; memory that a chunk still refers to is an error (RR-RDV-3).
@@ -505,7 +505,7 @@ fn call(world: &mut World, what: &str, target: Id) -> Result<(), Error> {
             assert!(receive(world, 0, target, tag, 8));
             drain(world, 0).pop().map_or(Ok(()), |ended| ended.result.map(drop))
         }
-        "peek" => engine.peek(&wish).map(|found| assert_eq!(found, None)),
+        "peek" => engine.state.peek(&wish).map(|found| assert_eq!(found, None)),
         _ => engine.start_connect(Peer(target)).map(drop),
     }
 }

@@ -280,8 +280,8 @@ impl EngineCell {
         if let Some(mut engine) = self.try_borrow_mut() {
             for (handle, endpoint) in self.dropped.take() {
                 match endpoint {
-                    Some(endpoint) => engine.give_up_receive(handle, endpoint),
-                    None => engine.abandon(handle),
+                    Some(endpoint) => engine.state.give_up_receive(handle, endpoint),
+                    None => engine.state.abandon(handle),
                 }
             }
         }
