@@ -87,7 +87,8 @@ impl<M: Attached> Endpoint<M> {
         let PostedTo { queue, user_data, silent } = self.received_to(options);
         let to = PostedTo { queue: M::Engine::number_of(queue), user_data, silent };
         let number = open.number;
-        let post = |engine: &mut Engine| engine.state.receive_claimed(claim, number, memory, to.route());
+        let post =
+            |engine: &mut Engine| engine.state.receive_claimed(claim, number, memory, to.route());
         let posted = open.engine.with(post)?;
         message.claim = None;
         Ok(OperationId(OperationName::Posted(posted)))

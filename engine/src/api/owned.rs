@@ -128,7 +128,9 @@ impl EngineRef for Rc<EngineCell> {
         to: PostedTo<&u32>,
     ) -> Result<OperationId, Refused> {
         match self.enter() {
-            Ok(mut engine) => engine.state.post_receive(request, memory, here(to).route()).map(named),
+            Ok(mut engine) => {
+                engine.state.post_receive(request, memory, here(to).route()).map(named)
+            }
             Err(error) => Err((error, memory)),
         }
     }

@@ -277,9 +277,9 @@ impl<M: Attached> Region<M> {
         timeout: Option<Duration>,
     ) -> Result<(), Error> {
         let deadline = super::blocking::deadline_of(timeout);
-        let unused = self
-            .engine
-            .wait(deadline, |engine| engine.state.user_of_region(self.id, by).is_none().then_some(()))?;
+        let unused = self.engine.wait(deadline, |engine| {
+            engine.state.user_of_region(self.id, by).is_none().then_some(())
+        })?;
         match unused {
             Some(()) => Ok(()),
             None => Err(self.engine.with(|engine| engine.state.busy_region(self.id, by))),
@@ -363,7 +363,11 @@ impl<M: Attached> Region<M> {
             // Inherited by `fork`: it belongs to the parent, and its memory is not mapped here.
             return;
         }
-        if self.engine.with_to_let_go(|engine| engine.state.core.regions_mut().close(self.id)).is_none() {
+        if self
+            .engine
+            .with_to_let_go(|engine| engine.state.core.regions_mut().close(self.id))
+            .is_none()
+        {
             return self.end_with_borrowed("it is dropped inside its own engine");
         }
         if self.wait_until_unused(None, Some(CLOSE_GRACE)).is_err() {

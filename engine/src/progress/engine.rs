@@ -66,7 +66,7 @@ pub(crate) struct EngineState {
     pub(crate) core: Core,
     pub(crate) completions: Completions,
     /// Connections between endpoints.
-    pub(super) requests: super::manager::Requests,
+    pub(crate) requests: super::manager::Requests,
     pub(crate) config: LoopConfig,
     /// Rings in shared memory.
     pub(super) rings: Rings,
@@ -477,7 +477,9 @@ impl Engine {
                 }
                 Action::Established { session } => self.report_established(session),
                 Action::Ended { session, failure } => {
-                    self.end_requests_of(session, &failure);
+                    let state = &mut *self.state;
+                    state.requests.end_of_session(&state.core, session, &failure);
+                    self.carry_out_requests();
                     self.report_ended(session, failure);
                 }
                 Action::Requests => self.take_requests(),

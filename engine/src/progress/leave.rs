@@ -17,7 +17,7 @@ impl Engine {
     /// does not release in time stay with the engine.
     pub(crate) fn close_endpoint(&mut self, endpoint: u16) {
         let deadline = Instant::now() + self.state.config.linger;
-        self.close_connections_of(endpoint);
+        self.with_requests(|it| it.close_endpoint(endpoint));
         let state = &mut *self.state;
         state.completions.events.unbind(endpoint);
         state.core.close_endpoint(endpoint, &mut state.completions);
@@ -35,7 +35,7 @@ impl Engine {
         let linger = self.state.config.linger;
         let deadline = Instant::now() + linger;
         for endpoint in self.state.core.endpoints().numbers() {
-            self.close_connections_of(endpoint);
+            self.with_requests(|it| it.close_endpoint(endpoint));
             let state = &mut *self.state;
             state.core.close_endpoint(endpoint, &mut state.completions);
         }

@@ -229,7 +229,9 @@ impl Inside {
                     self.refuse(kind, endpoint, end, refused);
                 }
             }
-            Request::GiveUp { ticket, endpoint } => self.engine().state.give_up_ticket(&ticket, endpoint),
+            Request::GiveUp { ticket, endpoint } => {
+                self.engine().state.give_up_ticket(&ticket, endpoint)
+            }
             Request::InjectPut(post) => {
                 let PutPost { request, bytes, to, more } = *post;
                 let (bytes, endpoint) = (bytes.as_slice(), request.endpoint);

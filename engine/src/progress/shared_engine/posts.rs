@@ -351,8 +351,9 @@ impl SharedEngine {
         memory: Memory,
     ) -> Result<Arc<Ticket>, Refused> {
         let ticket = Arc::new(Ticket::new());
-        let start =
-            |engine: &mut Engine, memory| engine.state.start_receive(request, memory, Some(&ticket));
+        let start = |engine: &mut Engine, memory| {
+            engine.state.start_receive(request, memory, Some(&ticket))
+        };
         let posted = self.post(
             memory,
             |engine, memory| start(engine, memory).map(Some),
