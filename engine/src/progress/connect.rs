@@ -39,7 +39,7 @@ impl Engine {
         let Some(connection) = state.core.connection(session) else { return };
         let Some(way) = connection.take_way(state.now_ns, &ways) else { return };
         let (remote, rail) = (way.remote, way.rail);
-        let segment_bytes = self.first_segment_limit(rail, remote.ip());
+        let segment_bytes = self.state.first_segment_limit(rail, remote.ip());
         match self.driver.connect(remote, rail, segment_bytes) {
             Ok(lane) => {
                 let is_first = (remote, rail) == (locators.first(), 0);
@@ -74,38 +74,6 @@ impl Engine {
         let Some(known) = self.state.core.session(session) else { return false };
         !self.state.paths.is_rail_down(rail)
             && !self.state.rails.is_taken_for(remote.ip(), &known.locators)
-    }
-
-    pub(super) fn connect_lane(&mut self, lane: Id) {
-        let Some((remote, rail)) = self.state.core.way_of(lane) else { return };
-        let remote = self.state.paths.scoped(rail, remote);
-        let Some(bulk) = self.state.core.lanes().get(lane) else { return };
-        let segment_bytes = self.segment_limit(bulk.session, bulk.path);
-        self.state.core.limit_segments(lane, segment_bytes);
-        match self.driver.connect(remote, rail, segment_bytes) {
-            Ok(key) => {
-                self.set_lane_key(lane, Some(key));
-                self.state.roles.insert(key, Role::LaneConnecting { lane, remote });
-            }
-            Err(error) => {
-                let state = &mut *self.state;
-                let cause = error.to_string();
-                let now_ns = state.now_ns;
-                state.core.lane_lost(lane, true, &cause, now_ns, &mut state.completions);
-            }
-        }
-    }
-
-    pub(super) fn set_lane_key(&mut self, lane: Id, key: Option<LaneKey>) {
-        if self.state.core.lanes().get(lane).is_none() {
-            // Late events of a closed lane do not concern its successor.
-            return;
-        }
-        let keys = &mut self.state.lane_keys;
-        if lane.index() >= keys.len() {
-            keys.resize(lane.index() + 1, None);
-        }
-        keys[lane.index()] = key;
     }
 
     fn attempt_failed(&mut self, session: u32, cause: &str) {
@@ -244,13 +212,12 @@ impl Engine {
                 self.attempt_failed(session, cause);
             }
             Role::LaneConnecting { lane, .. } | Role::LaneAwaitReply { lane, .. } => {
-                self.set_lane_key(lane, None);
+                let (bulk, mut cx) = self.bulk();
+                bulk.set_key(cx.core, lane, None);
                 if is_unconnected {
-                    self.state.core.doubt_segments_lost(lane);
+                    cx.core.doubt_segments_lost(lane);
                 }
-                let state = &mut *self.state;
-                let now_ns = state.now_ns;
-                state.core.lane_lost(lane, true, cause, now_ns, &mut state.completions);
+                cx.lane_lost(lane, true, cause);
             }
             Role::MoveConnecting { session, .. } | Role::MoveAwaitReply { session, .. } => {
                 self.handle_move_failed(key, session, cause);
@@ -271,6 +238,7 @@ impl Engine {
         let lane_at = if is_ours { attempt_at } else { self.came_by(session, key) };
         self.state.paths.begin(session, lane_at);
         self.end_stream(session);
+        self.state.bulk.end_session(session);
         *self.control(session) =
             ControlLane { lane: Some(key), attempt, is_awaited: true, ..ControlLane::default() };
         self.state.awaited.push(session);
@@ -289,8 +257,7 @@ impl Engine {
 
     pub(super) fn drop_attempt(&mut self, session: u32) {
         if let Some(key) = self.control(session).attempt.take() {
-            self.state.roles.insert(key, CLOSING);
-            self.driver.close(key, CloseMode::Graceful);
+            self.cx().close(key, CloseMode::Graceful);
         }
     }
 
@@ -300,8 +267,7 @@ impl Engine {
             return;
         }
         if let Some(key) = self.control(session).moving.take() {
-            self.state.roles.insert(key, CLOSING);
-            self.driver.close(key, CloseMode::Reset);
+            self.cx().close(key, CloseMode::Reset);
         }
         self.state.hot.retain(|&hot| hot != session);
         self.state.blocked.retain(|&it| it != session);
@@ -311,9 +277,9 @@ impl Engine {
         let control = self.control(session);
         let lane = control.lane.take();
         *control = ControlLane::default();
+        self.state.bulk.end_session(session);
         if let Some(key) = lane {
-            self.state.roles.insert(key, CLOSING);
-            self.driver.close(key, CloseMode::Graceful);
+            self.cx().close(key, CloseMode::Graceful);
         }
     }
 

@@ -4,6 +4,7 @@ use std::io::ErrorKind;
 
 use super::engine::Engine;
 use super::partial::Partial;
+use super::roles::Role;
 use super::traits::{Interest, LaneKey};
 use crate::proto::control_lane::LaneEvent;
 use crate::proto::failure::PeerFailure;
@@ -60,8 +61,6 @@ pub(crate) struct ControlLane {
     pub(super) is_streaming: bool,
     /// An incomplete received segment.
     pub(crate) partial: Partial,
-    /// Copy or zero copy, for its bulk lanes; from the first chunk on.
-    pub(super) zero_copy: Option<Box<super::zero_copy::ZeroCopy>>,
 }
 
 #[cold]
@@ -329,6 +328,15 @@ impl Engine {
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(_) => break,
             }
+        }
+    }
+
+    pub(super) fn handle_writable(&mut self, key: LaneKey) {
+        if let Some(&mut Role::Control { session }) = self.state.roles.get_mut(key) {
+            self.control(session).is_blocked = false;
+            self.state.blocked.retain(|&it| it != session);
+            self.flush(session);
+            self.driver.flush_datagrams();
         }
     }
 

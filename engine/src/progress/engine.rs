@@ -1,6 +1,5 @@
 //! One progress engine, accessed by one thread at a time.
 
-use std::collections::VecDeque;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,10 +8,11 @@ use rand::RngExt;
 use rand::rngs::StdRng;
 
 use super::background::WakeFds;
-use super::bulk::LaneEnd;
+use super::bulk::{BulkSockets, LaneEnd};
 use super::clock::Clock;
 use super::completions::Completions;
 use super::completions::pieces::Scratch;
+use super::context::LaneCx;
 use super::control::ControlLane;
 use super::datagram::{Datagrams, Rings};
 use super::listeners::Listeners;
@@ -94,10 +94,7 @@ pub(crate) struct EngineState {
     pub(super) without_lane: Vec<u32>,
     /// Sessions with a blocked control lane, and some that are writable again.
     pub(super) blocked: Vec<u32>,
-    /// Lanes whose kernels may delay an acknowledgement, and until when that is harmless.
-    pub(super) acks_due: VecDeque<(LaneKey, u64)>,
-    /// By slot of the protocol's lane table.
-    pub(super) lane_keys: Vec<Option<LaneKey>>,
+    pub(super) bulk: BulkSockets,
     pub(super) receive_buffer: Vec<u8>,
     pub(crate) handshakes_pending: usize,
     pub(super) unauthenticated: Unauthenticated,
@@ -160,8 +157,7 @@ impl EngineState {
             rings: Rings::default(),
             scratch: Scratch::default(),
             blocked: Vec::new(),
-            acks_due: VecDeque::new(),
-            lane_keys: Vec::new(),
+            bulk: BulkSockets::default(),
             receive_buffer: vec![
                 0;
                 config.receive_buffer_bytes.max(crate::wire::SEGMENT_BYTES_MAX * 2)
@@ -231,7 +227,6 @@ impl Engine {
         let failed = |error| Error::system("cannot hand the sockets to the driver", error);
         let listeners = state.listeners.copies().map_err(failed)?;
         state.paths.set_nics(state.rails.used().iter().map(|rail| rail.nic_index));
-        state.acks_due.clear();
         state.rings.are_read = false;
         driver.set_rails(state.rails.used()).map_err(failed)?;
         state.core.set_rails(state.rails.announced());
@@ -254,9 +249,7 @@ impl Engine {
             control.lane = control.lane.and_then(new_key);
             control.is_watched = false;
         }
-        for key in &mut state.lane_keys {
-            *key = key.and_then(new_key);
-        }
+        state.bulk.rename(new_key);
         let wake_fds = WakeFds::default();
         let mut engine = Self {
             state,
@@ -351,7 +344,7 @@ impl Engine {
         happened |= self.handle_events();
         self.note_events_handled(began_ns);
         self.fire_timers(began_ns);
-        if !self.state.acks_due.is_empty() {
+        if self.state.bulk.has_acks_due() {
             self.quickack_lanes(self.state.now_ns);
         }
         if self.state.ticks.is_due(self.state.now_ns) {
@@ -392,7 +385,8 @@ impl Engine {
             }
             again |= self.carry_out();
             if !self.chunks_rest {
-                again |= self.move_chunks();
+                let (bulk, mut cx) = self.bulk();
+                again |= bulk.move_chunks(&mut cx);
             }
             again |= self.flush_dirty();
             happened |= again;
@@ -421,13 +415,19 @@ impl Engine {
                 }
                 DriverEvent::Readable { lane } => self.handle_readable(lane),
                 DriverEvent::Writable { lane } => self.handle_writable(lane),
-                DriverEvent::ChunkSent { lane, result } => self.handle_sent(lane, result),
+                DriverEvent::ChunkSent { lane, result } => {
+                    let (bulk, mut cx) = self.bulk();
+                    bulk.handle_sent(lane, result, &mut cx);
+                }
                 DriverEvent::ChunkReleased { token } => {
                     let state = &mut *self.state;
                     let id = Id::from_u64(token);
                     state.core.handle_chunk_released(id, &mut state.completions);
                 }
-                DriverEvent::ChunkReceived { lane, result } => self.handle_received(lane, result),
+                DriverEvent::ChunkReceived { lane, result } => {
+                    let (bulk, mut cx) = self.bulk();
+                    bulk.handle_received(lane, result, &mut cx);
+                }
                 DriverEvent::DatagramsReadable => self.handle_datagrams_readable(),
                 DriverEvent::DatagramsWritable => self.handle_datagrams_writable(),
                 DriverEvent::RailChanged { rail, is_up } => self.handle_link(rail, is_up),
@@ -458,12 +458,24 @@ impl Engine {
                 Action::CloseControl { session, is_failure } => {
                     self.close_control(session, is_failure);
                 }
-                Action::OpenLane { lane, .. } => self.connect_lane(lane),
-                Action::CloseLane { lane, is_failure: false } => self.close_unused_lane(lane),
-                Action::CloseLane { lane, is_failure: true } => {
-                    self.close_lane(lane, LaneEnd::Failed("abandoned by the session"));
+                Action::OpenLane { lane, .. } => {
+                    let (bulk, mut cx) = self.bulk();
+                    bulk.connect(lane, &mut cx);
                 }
-                Action::AbandonLane { lane, is_reported } => self.abandon_lane(lane, is_reported),
+                Action::CloseLane { lane, is_failure } => {
+                    let (bulk, mut cx) = self.bulk();
+                    match is_failure {
+                        false => bulk.close_unused(lane, &mut cx),
+                        true => {
+                            let end = LaneEnd::Failed("abandoned by the session");
+                            bulk.close(lane, end, &mut cx);
+                        }
+                    }
+                }
+                Action::AbandonLane { lane, is_reported } => {
+                    let (bulk, mut cx) = self.bulk();
+                    bulk.abandon(lane, is_reported, &mut cx);
+                }
                 Action::SegmentsLost { session, at, bytes } => {
                     self.handle_segments_lost(session, at, bytes);
                 }
@@ -507,7 +519,8 @@ impl Engine {
             state.core.close_idle_lanes(now_ns);
             self.drop_silent_handshakes();
             self.check_peers();
-            self.check_lanes();
+            let (bulk, mut cx) = self.bulk();
+            bulk.check(&mut cx);
             self.tick_control_lanes();
             self.ask_engines();
             self.state.shrink_idle();
@@ -521,11 +534,29 @@ impl Engine {
         for session in 0..self.state.controls.len() {
             self.watch_control(session as u32);
         }
-        let keys: Vec<LaneKey> = self.state.lane_keys.iter().flatten().copied().collect();
-        for key in keys {
-            self.watch(key, Interest::Readable);
-        }
+        let (bulk, mut cx) = self.bulk();
+        bulk.watch_all(&mut cx);
         self.watch_datagrams();
+    }
+
+    /// Returns the connections of bulk lanes, and what their methods use.
+    pub(super) fn bulk(&mut self) -> (&mut BulkSockets, LaneCx<'_>) {
+        let EngineState { core, completions, paths, roles, config, clock, now_ns, bulk, .. } =
+            &mut *self.state;
+        let driver = &mut self.driver;
+        let cx = LaneCx { driver, core, completions, paths, roles, config, clock, now_ns };
+        (bulk, cx)
+    }
+
+    /// Returns what the owners of connections use besides their state.
+    pub(super) fn cx(&mut self) -> LaneCx<'_> {
+        self.bulk().1
+    }
+
+    /// Makes kernels acknowledge chunks on lanes where nothing was sent since.
+    pub(super) fn quickack_lanes(&mut self, until_ns: u64) {
+        let (bulk, mut cx) = self.bulk();
+        bulk.quickack(until_ns, &mut cx);
     }
 
     pub(super) fn watch(&mut self, lane: LaneKey, interest: Interest) {

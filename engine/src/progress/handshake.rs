@@ -57,8 +57,7 @@ impl Engine {
     /// Closes an unauthenticated connection, and releases all that it holds.
     fn dismiss(&mut self, key: LaneKey) {
         self.take_unauthenticated(key);
-        self.state.roles.insert(key, CLOSING);
-        self.driver.close(key, CloseMode::Graceful);
+        self.cx().close(key, CloseMode::Graceful);
     }
 
     /// Removes a connection from the unauthenticated ones, as it is authenticated, or about to be
@@ -129,8 +128,9 @@ impl Engine {
         match self.state.roles.get_mut(key) {
             Some(&mut Role::Control { session }) => return self.handle_control_readable(session),
             Some(Role::Bulk { lane, traffic }) => {
-                let (lane, is_receiving) = (*lane, traffic.receiving.is_some());
-                return self.handle_bulk_readable(key, lane, is_receiving);
+                let lane = (*lane, traffic.receiving.is_some());
+                let (bulk, mut cx) = self.bulk();
+                return bulk.handle_readable(key, lane, &mut cx);
             }
             _ => {}
         }
@@ -427,10 +427,11 @@ impl Engine {
         match joined {
             Ok(lane) => {
                 self.take_unauthenticated(key);
-                self.set_lane_key(lane, Some(key));
-                self.lane_joined(key, lane);
+                let (bulk, mut cx) = self.bulk();
+                bulk.handle_accepted(key, lane, &mut cx);
                 if !is_sent {
-                    self.close_lane(lane, LaneEnd::Failed("a new connection accepts no data"));
+                    let end = LaneEnd::Failed("a new connection accepts no data");
+                    bulk.close(lane, end, &mut cx);
                 }
             }
             Err(HelloStatus::Busy) => self.dismiss(key),
@@ -540,13 +541,12 @@ impl Engine {
             return self.handle_connect_failed(key, "its session is over");
         };
         match initiator.handle_join_reply(&state.keys, keys, reply) {
-            Ok(HelloStatus::Accepted) => self.lane_joined(key, lane),
+            Ok(HelloStatus::Accepted) => self.cx().handle_joined(key, lane),
             Ok(HelloStatus::Busy) => {
-                self.set_lane_key(lane, None);
-                let now_ns = self.state.now_ns;
-                self.state.core.lane_refused(lane, now_ns);
-                self.state.roles.insert(key, CLOSING);
-                self.driver.close(key, CloseMode::Graceful);
+                let (bulk, mut cx) = self.bulk();
+                bulk.set_key(cx.core, lane, None);
+                cx.core.lane_refused(lane, *cx.now_ns);
+                cx.close(key, CloseMode::Graceful);
             }
             Ok(_) => self.handle_connect_failed(key, "the peer refused a bulk lane"),
             Err(_) => self.handle_connect_failed(key, "the reply to a join is not authentic"),

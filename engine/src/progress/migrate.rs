@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use rand::RngExt;
 
 use super::engine::Engine;
-use super::roles::{CLOSING, PartialMessage, Role};
+use super::roles::{PartialMessage, Role};
 use super::traits::{CloseMode, Interest, LaneKey};
 use crate::proto::control_lane::LaneEvent;
 use crate::proto::handshake::{Initiator, answer_join};
@@ -33,7 +33,7 @@ impl Engine {
             return self.attempt_to_move_failed(session, "its path was removed");
         };
         let remote = self.state.paths.scoped(rail, remote);
-        let segment_bytes = self.segment_limit(session, at);
+        let segment_bytes = self.cx().segment_limit(session, at);
         match self.driver.connect(remote, rail, segment_bytes) {
             Ok(key) => {
                 self.control(session).moving = Some(key);
@@ -145,8 +145,7 @@ impl Engine {
         control.lane = Some(key);
         if let Some(asking) = control.moving.take().filter(|&other| other != key) {
             // The reply has arrived on the peer's own connection.
-            self.state.roles.insert(asking, CLOSING);
-            self.driver.close(asking, CloseMode::Reset);
+            self.cx().close(asking, CloseMode::Reset);
         }
         let state = &mut *self.state;
         state.paths.set_stream(session, at);

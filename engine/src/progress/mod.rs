@@ -12,6 +12,7 @@ pub(crate) mod clock;
 mod cma;
 pub(crate) mod completions;
 mod connect;
+mod context;
 mod control;
 mod copies;
 pub(crate) mod counters;

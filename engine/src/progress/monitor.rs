@@ -7,7 +7,6 @@ use std::time::Duration;
 use super::control::ControlLane;
 use super::engine::{Engine, EngineState};
 use super::partial::Partial;
-use super::roles::CLOSING;
 use super::silent_peers::Probed;
 use super::ticks::HEALTH_NS;
 use super::traits::{CloseMode, LaneKey};
@@ -288,7 +287,7 @@ impl Engine {
         match self.driver.unacked(lane) {
             Ok(owed) => {
                 let at = self.state.paths.of_mut(session).stream_at();
-                let lost = self.find_lost_segments(lane, (session, at), owed, false);
+                let lost = self.cx().find_lost_segments(lane, (session, at), owed, false);
                 let is_found = lost.is_some();
                 if let Some(lost) = lost {
                     self.replace_control_lane(session, at, lost);
@@ -297,7 +296,8 @@ impl Engine {
                 // The lane that takes its place is not to fail for the same cause.
                 let is_over = decision == Decision::DropLane && !is_found;
                 if is_over
-                    && let Some(lost) = self.find_lost_segments(lane, (session, at), owed, true)
+                    && let Some(lost) =
+                        self.cx().find_lost_segments(lane, (session, at), owed, true)
                 {
                     self.replace_control_lane(session, at, lost);
                 }
@@ -385,9 +385,9 @@ impl Engine {
         self.state.blocked.retain(|&it| it != session);
         let control = self.control(session);
         if let Some(lane) = control.lane.take() {
-            self.keep_figures(session, at, lane);
-            self.state.roles.insert(lane, CLOSING);
-            self.driver.close(lane, CloseMode::Reset);
+            let mut cx = self.cx();
+            cx.keep_figures(session, at, lane);
+            cx.close(lane, CloseMode::Reset);
         }
         if let Some(monitor) = self.state.core.lane_monitor(session) {
             monitor.handle_dropped(now_ns, at);

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::bulk::BulkSockets;
 use super::control::ControlLane;
 use super::datagram::state_of;
 use super::engine::Engine;
@@ -124,7 +125,7 @@ impl Engine {
                 if let Some((paths, stream_at)) = paths.zip(stream_at) {
                     add_datagrams(&mut statistics, paths, stream_at, at);
                 }
-                let lanes = lanes_of(core, session, control, &state.lane_keys, at);
+                let lanes = lanes_of(core, session, control, &state.bulk, at);
                 for (number, key) in lanes.take(limit.div_ceil(4) - asked) {
                     asked += 1;
                     let Some(figures) = self.driver.tcp_figures(key) else { continue };
@@ -175,13 +176,7 @@ impl Engine {
     }
 }
 
-impl Engine {
-    /// Keeps the kernel's figures of a connection of the path at `at` that is about to be closed.
-    pub(super) fn keep_figures(&mut self, session: u32, at: u8, key: LaneKey) {
-        let Some(figures) = self.driver.tcp_figures(key) else { return };
-        self.state.core.with(session, |it, _| it.rails.note_retransmits(at, figures.retransmits));
-    }
-}
+impl Engine {}
 
 /// Returns the position of the path of a session that a connection with these ends uses.
 fn path_between(
@@ -204,14 +199,14 @@ fn lanes_of<'a>(
     core: &'a Core,
     session: &'a Session,
     control: Option<(&'a ControlLane, usize)>,
-    keys: &'a [Option<LaneKey>],
+    bulk: &'a BulkSockets,
     at: usize,
 ) -> impl Iterator<Item = (Option<u32>, LaneKey)> + 'a {
     let control = control.filter(|&(_, stream_at)| stream_at == at);
     let control = control.and_then(|(control, _)| control.lane).map(|key| (None, key));
     let bulk = session.lanes.iter().filter_map(move |&id| {
         let lane = core.lanes().get(id).filter(|lane| usize::from(lane.path) == at)?;
-        Some((Some(lane.number), keys.get(id.index()).copied().flatten()?))
+        Some((Some(lane.number), bulk.key_of(core, id)?))
     });
     control.into_iter().chain(bulk)
 }
