@@ -14,6 +14,10 @@ use crate::types::Error;
 /// did not send everything: no descriptor wakes the background thread for these.
 const SOON: Duration = Duration::from_millis(1);
 
+/// Interval at which control lanes of sessions without datagrams are checked for questions, which
+/// do not wake the background thread. Peers ask once a second at the most.
+const LOOK: Duration = Duration::from_millis(500);
+
 /// Descriptors that become readable without a request of this engine: copies of the datagram
 /// socket if there is one, of the listeners, and of the descriptors by which engines of this host
 /// wake it. The engine replaces them; the caretaker sleeps on those current at that time.
@@ -78,7 +82,9 @@ impl Engine {
         self.chunks_rest = !self.driver.begin_detached();
         self.read_clock();
         self.state.datagrams.poll_detached();
-        self.state.unblock();
+        let state = &mut *self.state;
+        // The driver reports free space to the owner only.
+        state.controls.unblock_all(&mut state.core);
         // The driver handles the event that woke the thread, also if a message arrives before that.
         self.state.owes_rest = true;
         let progressed = self.progress();
@@ -94,7 +100,7 @@ impl Engine {
         let due = [
             self.state.due_in(),
             self.state.engines_asked_in(),
-            self.state.engine_questions.looks_in(),
+            self.state.controls.has_streams().then_some(LOOK),
         ];
         Ok((happened, due.into_iter().flatten().min()))
     }
@@ -107,16 +113,6 @@ impl EngineState {
         let listeners = self.listeners.copies()?;
         let socket = socket.map(EngineFd::into_owned);
         Ok(listeners.into_iter().map(EngineFd::into_owned).chain(socket).collect())
-    }
-
-    /// Retries lanes that were full: the driver reports free space to the owner only.
-    fn unblock(&mut self) {
-        for session in self.blocked.drain(..) {
-            let control = self.controls.get_mut(session as usize);
-            if control.is_some_and(|control| std::mem::take(&mut control.is_blocked)) {
-                self.core.mark_dirty(session);
-            }
-        }
     }
 
     /// Returns the earliest deadline of connections and of endpoints.
@@ -150,7 +146,7 @@ impl EngineState {
             || self.datagrams.waits_for_room()
             || self.rings.is_full
             || !self.core.feeding().is_empty()
-            || self.blocked.iter().any(|&it| self.controls[it as usize].is_blocked)
+            || self.controls.are_some_blocked()
             || self
                 .roles
                 .handshakes()

@@ -6,7 +6,6 @@ use std::net::SocketAddr;
 use rand::RngExt;
 use zerocopy::IntoBytes;
 
-use super::control::ControlLane;
 use super::engine::Engine;
 use super::roles::{CLOSING, PartialMessage, Role};
 use super::traits::{CloseMode, Interest, LaneKey};
@@ -43,9 +42,8 @@ impl Engine {
         match self.driver.connect(remote, rail, segment_bytes) {
             Ok(lane) => {
                 let is_first = (remote, rail) == (locators.first(), 0);
-                let control = self.control(session);
-                control.attempt_at = if is_first { 0 } else { NO_PATH };
-                control.attempt = Some(lane);
+                let at = if is_first { 0 } else { NO_PATH };
+                self.state.controls.begin_attempt(session, lane, at);
                 self.state.roles.insert(lane, Role::Connecting { session, remote });
             }
             Err(error) if ways.len() > 1 => self.attempt_failed(session, &error.to_string()),
@@ -208,7 +206,7 @@ impl Engine {
         self.driver.close(key, CloseMode::Reset);
         match role {
             Role::Connecting { session, .. } | Role::AwaitReply { session, .. } => {
-                self.control(session).attempt = None;
+                self.state.controls.take_attempt(session);
                 self.attempt_failed(session, cause);
             }
             Role::LaneConnecting { lane, .. } | Role::LaneAwaitReply { lane, .. } => {
@@ -230,20 +228,15 @@ impl Engine {
 
     pub(super) fn control_established(&mut self, session: u32, key: LaneKey) {
         self.close_path(session);
-        let control = self.control(session);
-        let attempt = control.attempt;
-        let attempt_at = control.attempt_at;
+        let attempt_at = self.state.controls.attempt_at(session);
         let known = self.state.core.session(session);
         let is_ours = known.is_some_and(|known| known.connection.is_initiator());
         let lane_at = if is_ours { attempt_at } else { self.came_by(session, key) };
         self.state.paths.begin(session, lane_at);
-        self.end_stream(session);
-        self.state.bulk.end_session(session);
-        *self.control(session) =
-            ControlLane { lane: Some(key), attempt, is_awaited: true, ..ControlLane::default() };
-        self.state.awaited.push(session);
-        self.state.hot.retain(|&hot| hot != session);
-        self.poll_directly(session);
+        let (bulk, controls, mut cx) = self.parts();
+        bulk.end_session(session);
+        controls.begin(session, key);
+        controls.poll(session, &mut cx);
     }
 
     /// Returns the position of the path that the peer's connection is on, if that is the first one.
@@ -256,7 +249,7 @@ impl Engine {
     // ---- Ends ----
 
     pub(super) fn drop_attempt(&mut self, session: u32) {
-        if let Some(key) = self.control(session).attempt.take() {
+        if let Some(key) = self.state.controls.take_attempt(session) {
             self.cx().close(key, CloseMode::Graceful);
         }
     }
@@ -266,28 +259,15 @@ impl Engine {
         if !is_failure {
             return;
         }
-        if let Some(key) = self.control(session).moving.take() {
+        if let Some(key) = self.state.controls.take_moving(session) {
             self.cx().close(key, CloseMode::Reset);
         }
-        self.state.hot.retain(|&hot| hot != session);
-        self.state.blocked.retain(|&it| it != session);
         self.close_path(session);
-        self.send_final_ack(session);
-        self.end_stream(session);
-        let control = self.control(session);
-        let lane = control.lane.take();
-        *control = ControlLane::default();
-        self.state.bulk.end_session(session);
-        if let Some(key) = lane {
-            self.cx().close(key, CloseMode::Graceful);
-        }
-    }
-
-    /// Stops counting a session as one without datagrams.
-    fn end_stream(&mut self, session: u32) {
-        let state = &mut *self.state;
-        if let Some(control) = state.controls.get_mut(session as usize) {
-            state.engine_questions.end_stream(control);
+        let (bulk, controls, mut cx) = self.parts();
+        controls.send_final_ack(session, cx.core, cx.driver);
+        bulk.end_session(session);
+        if let Some(key) = controls.end(session) {
+            cx.close(key, CloseMode::Graceful);
         }
     }
 
@@ -295,10 +275,7 @@ impl Engine {
         let Some(known) = self.state.core.session(session) else { return };
         let address = Address::new(known.engine, known.locators, 0);
         if !known.has_datagrams() {
-            let state = &mut *self.state;
-            if let Some(control) = state.controls.get_mut(session as usize) {
-                state.engine_questions.begin_stream(control);
-            }
+            self.state.controls.begin_stream(session);
         }
         self.note_transport(session, false);
         self.state.completions.events.push(&Event::Connected { address });

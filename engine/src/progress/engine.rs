@@ -13,7 +13,7 @@ use super::clock::Clock;
 use super::completions::Completions;
 use super::completions::pieces::Scratch;
 use super::context::LaneCx;
-use super::control::ControlLane;
+use super::control_lanes::ControlLanes;
 use super::datagram::{Datagrams, Rings};
 use super::listeners::Listeners;
 use super::monitor::EngineQuestions;
@@ -84,18 +84,8 @@ pub(crate) struct EngineState {
     pub(crate) paths: PathTable,
     pub(crate) datagrams: Datagrams,
     pub(super) roles: Roles,
-    /// By session slot.
-    pub(crate) controls: Vec<ControlLane>,
-    /// Sessions whose control lane is polled.
-    pub(super) hot: Vec<u32>,
-    /// Sessions that expect an acknowledgement, or the rest of a segment, on their control lane.
-    pub(super) awaited: Vec<u32>,
-    /// Sessions with one path that have lost their control lane, and some that have one again.
-    pub(super) without_lane: Vec<u32>,
-    /// Sessions with a blocked control lane, and some that are writable again.
-    pub(super) blocked: Vec<u32>,
+    pub(crate) controls: ControlLanes,
     pub(super) bulk: BulkSockets,
-    pub(super) receive_buffer: Vec<u8>,
     pub(crate) handshakes_pending: usize,
     pub(super) unauthenticated: Unauthenticated,
     pub(super) polls: u64,
@@ -106,8 +96,6 @@ pub(crate) struct EngineState {
     pub(super) owes_rest: bool,
     /// When engines of peers are probed.
     pub(super) engine_questions: EngineQuestions,
-    /// Number of checks of peers.
-    health_round: u32,
     pub(super) next_session_id: u64,
     /// Source of nonces.
     pub(super) random: StdRng,
@@ -136,6 +124,8 @@ impl EngineState {
     pub(crate) fn new(parts: EngineParts) -> Self {
         let EngineParts { engine, mut random, core, config, keys, arena, .. } = parts;
         let EngineParts { entries_max, listener, locator, rails, .. } = parts;
+        let receive_buffer_bytes =
+            config.receive_buffer_bytes.max(crate::wire::SEGMENT_BYTES_MAX * 2);
         Self {
             core: Core::new(engine, core),
             completions: Completions::new(entries_max),
@@ -150,18 +140,10 @@ impl EngineState {
             paths: PathTable::default(),
             datagrams: Datagrams::default(),
             roles: Roles::default(),
-            controls: Vec::new(),
-            hot: Vec::new(),
-            awaited: Vec::new(),
-            without_lane: Vec::new(),
+            controls: ControlLanes::new(receive_buffer_bytes),
             rings: Rings::default(),
             scratch: Scratch::default(),
-            blocked: Vec::new(),
             bulk: BulkSockets::default(),
-            receive_buffer: vec![
-                0;
-                config.receive_buffer_bytes.max(crate::wire::SEGMENT_BYTES_MAX * 2)
-            ],
             handshakes_pending: 0,
             unauthenticated: Unauthenticated::default(),
             polls: 0,
@@ -170,16 +152,9 @@ impl EngineState {
             ticks: Ticks::default(),
             owes_rest: false,
             engine_questions: EngineQuestions::default(),
-            health_round: 0,
             next_session_id: random.random::<u64>() | 1,
             random,
         }
-    }
-
-    /// Returns the number of this check of peers.
-    pub(super) fn next_health_round(&mut self) -> u32 {
-        self.health_round = self.health_round.wrapping_add(1);
-        self.health_round
     }
 
     /// Returns the address of one of its endpoints.
@@ -192,7 +167,7 @@ impl EngineState {
         self.core.operations().len() == 0
             && self.handshakes_pending == 0
             && self.core.sessions().iter().all(|(_, session)| session.is_settled())
-            && self.controls.iter().all(|control| control.unsent.is_empty())
+            && self.controls.are_flushed()
             && self.core.lanes().iter().all(|(_, lane)| lane.is_idle() && lane.is_ready)
             && self.roles.iter().all(|(_, role)| {
                 matches!(role, super::roles::Role::Control { .. } | super::roles::Role::Bulk { .. })
@@ -245,10 +220,7 @@ impl Engine {
             }
         }
         let new_key = |old: LaneKey| renamed.iter().find(|(o, _)| *o == old).map(|&(_, key)| key);
-        for control in &mut state.controls {
-            control.lane = control.lane.and_then(new_key);
-            control.is_watched = false;
-        }
+        state.controls.rename(new_key);
         state.bulk.rename(new_key);
         let wake_fds = WakeFds::default();
         let mut engine = Self {
@@ -378,7 +350,7 @@ impl Engine {
         // Each round can create work for the next: a flush frees space for a waiting send. The
         // limit keeps one call short; the rest is done in the next.
         for _ in 0..4 {
-            let mut again = self.stage_waiting();
+            let mut again = self.state.stage_waiting();
             let now_ns = self.state.now_ns;
             if !self.chunks_rest {
                 self.state.core.poll_grants(now_ns);
@@ -531,21 +503,42 @@ impl Engine {
     }
 
     fn watch_everything(&mut self) {
-        for session in 0..self.state.controls.len() {
-            self.watch_control(session as u32);
+        let (bulk, controls, mut cx) = self.parts();
+        for session in 0..controls.slots() {
+            controls.watch(session, &mut cx);
         }
-        let (bulk, mut cx) = self.bulk();
         bulk.watch_all(&mut cx);
         self.watch_datagrams();
     }
 
+    /// Returns the owners of connections, and what their methods use.
+    #[inline]
+    pub(super) fn parts(&mut self) -> (&mut BulkSockets, &mut ControlLanes, LaneCx<'_>) {
+        let state = &mut *self.state;
+        let cx = LaneCx {
+            driver: &mut self.driver,
+            core: &mut state.core,
+            completions: &mut state.completions,
+            paths: &mut state.paths,
+            roles: &mut state.roles,
+            config: &state.config,
+            clock: &state.clock,
+            now_ns: &mut state.now_ns,
+        };
+        (&mut state.bulk, &mut state.controls, cx)
+    }
+
     /// Returns the connections of bulk lanes, and what their methods use.
     pub(super) fn bulk(&mut self) -> (&mut BulkSockets, LaneCx<'_>) {
-        let EngineState { core, completions, paths, roles, config, clock, now_ns, bulk, .. } =
-            &mut *self.state;
-        let driver = &mut self.driver;
-        let cx = LaneCx { driver, core, completions, paths, roles, config, clock, now_ns };
+        let (bulk, _, cx) = self.parts();
         (bulk, cx)
+    }
+
+    /// Returns the control connections, and what their methods use.
+    #[inline]
+    pub(super) fn controls(&mut self) -> (&mut ControlLanes, LaneCx<'_>) {
+        let (_, controls, cx) = self.parts();
+        (controls, cx)
     }
 
     /// Returns what the owners of connections use besides their state.

@@ -392,7 +392,7 @@ impl Engine {
             return;
         };
         if let Some(outlived) = self.state.core.outlived_by(&admission) {
-            self.lose(outlived, "its process has begun another session");
+            self.state.lose(outlived, "its process has begun another session");
             self.carry_out();
         }
         let Some(session) = self.state.core.admit_peer(admission, ours, theirs, keys) else {
@@ -490,12 +490,12 @@ impl Engine {
             let sent = self.send_handshake(key, accepted.proof.as_bytes());
             let state = &mut *self.state;
             state.core.establish(session, ours, theirs, accepted.keys);
-            self.control(session).attempt = None;
+            self.state.controls.take_attempt(session);
             self.state.roles.insert(key, Role::Control { session });
             self.control_established(session, key);
             self.open_path(session, Announced::of_reply(reply));
             if !matches!(sent, Ok(PROOF_BYTES)) {
-                self.lose(session, "a new connection accepts no data");
+                self.state.lose(session, "a new connection accepts no data");
             }
             return;
         }

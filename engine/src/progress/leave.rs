@@ -45,11 +45,9 @@ impl Engine {
         let flushed = |engine: &mut Self| {
             let EngineState { core, controls, .. } = &*engine.state;
             let is_done = core.sessions().iter().all(|(id, session)| {
-                let is_taken =
-                    || controls.get(id.index()).is_none_or(|control| control.unsent.is_empty());
                 !session.is_connected()
                     || session.engine == core.engine()
-                    || (session.is_settled() && is_taken())
+                    || (session.is_settled() && !controls.has_unsent(id.index() as u32))
             });
             is_done.then_some(())
         };

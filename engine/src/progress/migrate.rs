@@ -36,7 +36,7 @@ impl Engine {
         let segment_bytes = self.cx().segment_limit(session, at);
         match self.driver.connect(remote, rail, segment_bytes) {
             Ok(key) => {
-                self.control(session).moving = Some(key);
+                self.state.controls.begin_move(session, key);
                 self.state.roles.insert(key, Role::MoveConnecting { session, remote });
             }
             Err(error) => self.attempt_to_move_failed(session, &error.to_string()),
@@ -46,7 +46,7 @@ impl Engine {
     fn attempt_to_move_failed(&mut self, session: u32, cause: &str) {
         tracing::debug!(session, "control connection not migrated: {cause}");
         let now_ns = self.state.now_ns;
-        self.control(session).moving = None;
+        self.state.controls.take_moving(session);
         if let Some(monitor) = self.state.core.lane_monitor(session) {
             monitor.handle_attempt_failed(now_ns);
         }
@@ -55,7 +55,7 @@ impl Engine {
     /// Sends the hello on an established TCP connection of another rail.
     pub(super) fn handle_move_connected(&mut self, key: LaneKey, session: u32, remote: SocketAddr) {
         let nonce = self.state.random.random();
-        let is_awaited = self.control(session).moving == Some(key);
+        let is_awaited = self.state.controls.moving(session) == Some(key);
         let monitor = self.state.core.lane_monitor(session).filter(|_| is_awaited);
         let Some(at) = monitor.and_then(|monitor| monitor.attempt_at()) else {
             return self.handle_connect_failed(key, "it is not needed any more");
@@ -83,7 +83,7 @@ impl Engine {
 
     /// Handles a failed attempt to move. Another one follows.
     pub(super) fn handle_move_failed(&mut self, key: LaneKey, session: u32, cause: &str) {
-        if self.control(session).moving == Some(key) {
+        if self.state.controls.moving(session) == Some(key) {
             self.attempt_to_move_failed(session, cause);
         }
     }
@@ -129,7 +129,7 @@ impl Engine {
             return self.handle_connect_failed(key, "its session has ended");
         };
         let status = initiator.handle_join_reply(&state.keys, keys, reply);
-        let is_awaited = self.control(session).moving == Some(key);
+        let is_awaited = self.state.controls.moving(session) == Some(key);
         match status {
             Ok(status) if is_awaited => self.handle_lane_event(session, LaneEvent::Reply(status)),
             Ok(_) => self.handle_connect_failed(key, "it is not needed any more"),
@@ -141,9 +141,9 @@ impl Engine {
     pub(super) fn control_moved(&mut self, session: u32, key: LaneKey, at: u8) {
         tracing::info!(session, path = at, "another connection is its control lane");
         self.drop_control_lane(session);
-        let control = self.control(session);
-        control.lane = Some(key);
-        if let Some(asking) = control.moving.take().filter(|&other| other != key) {
+        self.state.controls.replace(session, key);
+        let asking = self.state.controls.take_moving(session);
+        if let Some(asking) = asking.filter(|&other| other != key) {
             // The reply has arrived on the peer's own connection.
             self.cx().close(asking, CloseMode::Reset);
         }
@@ -154,6 +154,7 @@ impl Engine {
         }
         self.choose_stream(session);
         self.state.roles.insert(key, Role::Control { session });
-        self.poll_directly(session);
+        let (controls, mut cx) = self.controls();
+        controls.poll(session, &mut cx);
     }
 }

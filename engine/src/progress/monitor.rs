@@ -2,20 +2,13 @@
 
 use std::io;
 use std::ops::Range;
-use std::time::Duration;
 
-use super::control::ControlLane;
-use super::engine::{Engine, EngineState};
-use super::partial::Partial;
+use super::engine::Engine;
 use super::silent_peers::Probed;
 use super::ticks::HEALTH_NS;
 use super::traits::{CloseMode, LaneKey};
 use crate::proto::control_lane::{Decision, LaneEvent, QUESTIONS, SilentTimeout};
 use crate::proto::session::Session;
-
-/// Checks of peers between two checks of a lane without unacknowledged data: with many sessions
-/// each round checks a share.
-const IDLE_ROUNDS: u32 = 10;
 
 /// Maximum reads of the control lane of a process that has ended: a child of it may continue to
 /// write.
@@ -48,40 +41,14 @@ pub(super) struct EngineQuestions {
     round: Option<(u64, u32)>,
     /// Whether there is a session to be probed in the next round.
     is_needed: bool,
-    /// Number of sessions without datagrams: the background thread is not woken when their peers
-    /// ask.
-    streams: u32,
     /// Sessions whose answers are due.
     pub(super) probed: Probed,
 }
-
-/// Interval at which the caretaker checks control lanes for questions, which do not wake it.
-/// Peers ask once a second at the most.
-const LOOK: Duration = Duration::from_millis(500);
 
 impl EngineQuestions {
     /// Returns when that is due.
     pub(super) fn next_ns(&self) -> Option<u64> {
         self.next_ns
-    }
-
-    /// When control lanes are to be looked at while the owner is absent.
-    pub(super) fn looks_in(&self) -> Option<Duration> {
-        (self.streams > 0).then_some(LOOK)
-    }
-
-    /// The session of a control lane begins.
-    pub(super) fn begin_stream(&mut self, control: &mut ControlLane) {
-        if !std::mem::replace(&mut control.is_stream, true) {
-            self.streams += 1;
-        }
-    }
-
-    /// The session of a control lane ends.
-    pub(super) fn end_stream(&mut self, control: &mut ControlLane) {
-        if std::mem::take(&mut control.is_stream) {
-            self.streams -= 1;
-        }
     }
 
     /// There is a session.
@@ -127,16 +94,6 @@ fn pause_ns(timeout: SilentTimeout) -> u64 {
     (timeout.limit / QUESTIONS).as_nanos() as u64
 }
 
-impl EngineState {
-    /// Notes that data was sent on the control lane of a session.
-    pub(super) fn expect_answer(&mut self, session: u32) {
-        self.core.with(session, |it, _| it.expect_answer());
-        if let Some(control) = self.controls.get_mut(session as usize) {
-            control.await_something(session, &mut self.awaited);
-        }
-    }
-}
-
 impl Engine {
     /// Handles an event of a session's control lane: executes the decision.
     pub(super) fn handle_lane_event(&mut self, session: u32, event: LaneEvent) {
@@ -147,8 +104,7 @@ impl Engine {
     fn decide(&mut self, session: u32, event: LaneEvent) -> Decision {
         let state = &mut *self.state;
         let (now_ns, limit) = (state.now_ns, state.config.peer_timeout);
-        let control = state.controls.get(session as usize);
-        let is_taken = control.is_none_or(|control| control.unsent.is_empty());
+        let is_taken = !state.controls.has_unsent(session);
         let Some((known, _)) = state.core.enter(session) else { return Decision::Nothing };
         let (monitor, facts) = known.lane_monitor_and_facts(now_ns, limit, is_taken);
         monitor.handle(event, &facts, state.paths.of_mut(session))
@@ -161,12 +117,12 @@ impl Engine {
             Decision::Nothing => {}
             Decision::Open { at } => self.open_other_lane(session, at),
             Decision::DropAttempt => {
-                if let Some(key) = self.control(session).moving {
+                if let Some(key) = self.state.controls.moving(session) {
                     self.handle_connect_failed(key, "the peer refused another control lane");
                 }
             }
             Decision::TakeLane { at } => {
-                if let Some(key) = self.control(session).moving {
+                if let Some(key) = self.state.controls.moving(session) {
                     self.control_moved(session, key, at);
                 }
             }
@@ -226,58 +182,46 @@ impl Engine {
     ///
     /// RR-END-2, RR-PATH-6.
     pub(super) fn check_peers(&mut self) {
-        let mut awaited = std::mem::take(&mut self.state.awaited);
-        awaited.sort_unstable();
-        awaited.dedup();
-        awaited.retain(|&session| {
+        for session in self.state.controls.take_awaited() {
             self.check_peer(session);
-            let EngineState { core, controls, paths, .. } = &mut *self.state;
-            let known = core.session(session);
-            if !known.is_some_and(Session::has_datagrams) {
-                paths.note_stream_use(session);
+            let state = &mut *self.state;
+            if !state.core.session(session).is_some_and(Session::has_datagrams) {
+                state.paths.note_stream_use(session);
             }
-            let Some(control) = controls.get_mut(session as usize) else { return false };
-            let is_expected = control.lane.is_some() && known.is_some_and(Session::is_answer_due);
-            control.is_awaited = is_expected
-                || !control.partial.is_empty()
-                || known.is_some_and(Session::holds_long);
-            control.is_awaited
-        });
-        awaited.append(&mut self.state.awaited);
-        self.state.awaited = awaited;
-        let round = self.state.next_health_round();
-        let first = (IDLE_ROUNDS - round % IDLE_ROUNDS) % IDLE_ROUNDS;
-        for session in (first..self.state.controls.len() as u32).step_by(IDLE_ROUNDS as usize) {
+            state.controls.await_further(session, &state.core);
+        }
+        for session in self.state.controls.next_idle_share() {
             // Lanes with a due acknowledgement have just been checked.
-            let EngineState { core, controls, .. } = &mut *self.state;
-            let is_due = core.session(session).is_some_and(Session::is_answer_due);
-            let lane = controls[session as usize].lane.filter(|_| !is_due);
-            let Some(lane) = lane else { continue };
+            if self.is_answer_due(session) {
+                continue;
+            }
+            let Some(lane) = self.state.controls.lane_of(session) else { continue };
             self.look_at_lane(session, lane);
-            let EngineState { core, controls, awaited, .. } = &mut *self.state;
-            let control = &mut controls[session as usize];
-            let is_due = core.session(session).is_some_and(Session::is_answer_due);
-            if is_due && control.lane.is_some() {
+            if self.is_answer_due(session) && self.state.controls.lane_of(session).is_some() {
                 // Its host does not answer the kernel's keep-alive: each round checks it from now
                 // on.
-                control.await_something(session, awaited);
+                self.state.controls.await_something(session);
             }
         }
     }
 
+    fn is_answer_due(&self, session: u32) -> bool {
+        self.state.core.session(session).is_some_and(Session::is_answer_due)
+    }
+
     /// Checks the control lane of a session that may expect data.
     fn check_peer(&mut self, session: u32) {
-        let control = self.control(session);
-        if control.lane.is_some() && !control.partial.is_empty() {
+        let control = self.state.controls.of(session);
+        if control.lane().is_some() && control.has_partial() {
             self.handle_lane_event(session, LaneEvent::RestMissing);
         }
         if self.state.core.session(session).is_some_and(Session::holds_long) {
             // An owner that computes reads no TCP; a datagram makes the background thread do it.
             self.ask_all_paths(session);
         }
-        let known = self.state.core.session(session);
-        let is_answer_due = known.is_some_and(Session::is_answer_due);
-        if let Some(lane) = self.control(session).lane.filter(|_| is_answer_due) {
+        if self.is_answer_due(session)
+            && let Some(lane) = self.state.controls.lane_of(session)
+        {
             self.look_at_lane(session, lane);
         }
     }
@@ -313,7 +257,7 @@ impl Engine {
     /// RR-END-6, RR-END-7.
     pub(super) fn ask_engines(&mut self) {
         let (now_ns, timeout) = (self.state.now_ns, self.state.config.silent_timeout);
-        let sessions = self.state.controls.len() as u32;
+        let sessions = self.state.controls.slots();
         let share = self.state.engine_questions.take(now_ns, timeout, sessions);
         self.probe_engines(share);
         self.state.engine_questions.end_turn();
@@ -354,38 +298,20 @@ impl Engine {
             self.handle_lane_event(session, LaneEvent::TickIdle);
         }
         let mut due = self.state.paths.several();
-        due.append(&mut self.without_lane());
+        let state = &mut *self.state;
+        due.append(&mut state.controls.without(&state.core, &state.paths));
         for session in due {
             self.handle_lane_event(session, LaneEvent::TickWithout);
             self.handle_lane_event(session, LaneEvent::MoveDue);
         }
     }
 
-    /// Returns sessions with one path that have lost their control lane.
-    fn without_lane(&mut self) -> Vec<u32> {
-        let EngineState { core, paths, without_lane, .. } = &mut *self.state;
-        without_lane.sort_unstable();
-        without_lane.dedup();
-        without_lane.retain(|&session| {
-            core.session(session).is_some_and(|known| known.is_outlived())
-                && paths.of(session).is_some_and(|paths| !paths.are_several())
-        });
-        without_lane.clone()
-    }
-
     /// Drops a session's control lane; it continues without until it has another one.
     pub(crate) fn drop_control_lane(&mut self, session: u32) {
         let now_ns = self.state.now_ns;
-        self.state.hot.retain(|&hot| hot != session);
-        let at = self.state.paths.of_mut(session).stream_at();
-        let control = self.control(session);
-        (control.is_polled, control.is_watched, control.is_blocked) = (false, false, false);
-        control.partial = Partial::default();
-        control.unsent.clear();
-        self.state.blocked.retain(|&it| it != session);
-        let control = self.control(session);
-        if let Some(lane) = control.lane.take() {
-            let mut cx = self.cx();
+        let (controls, mut cx) = self.controls();
+        let at = cx.paths.of_mut(session).stream_at();
+        if let Some(lane) = controls.take_lane(session) {
             cx.keep_figures(session, at, lane);
             cx.close(lane, CloseMode::Reset);
         }
@@ -393,7 +319,7 @@ impl Engine {
             monitor.handle_dropped(now_ns, at);
         }
         if !self.state.paths.of_mut(session).are_several() {
-            self.state.without_lane.push(session);
+            self.state.controls.note_without(session);
         }
         self.choose_stream(session);
         self.state.core.with(session, |it, cx| it.acknowledge_received(cx));
@@ -443,23 +369,6 @@ mod tests {
                 assert!(pauses.clone().all(|pause| pause <= pause_ns(timeout) + HEALTH_NS));
             }
         }
-    }
-
-    #[test]
-    fn control_lanes_are_looked_at_while_a_session_without_datagrams_is_there() {
-        let mut questions = EngineQuestions::default();
-        let mut controls = [ControlLane::default(), ControlLane::default()];
-        assert_eq!(questions.looks_in(), None);
-        for control in &mut controls {
-            questions.begin_stream(control);
-            questions.begin_stream(control);
-        }
-        for control in &mut controls {
-            assert_eq!(questions.looks_in(), Some(LOOK));
-            questions.end_stream(control);
-            questions.end_stream(control);
-        }
-        assert_eq!(questions.looks_in(), None);
     }
 
     #[test]

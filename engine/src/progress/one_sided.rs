@@ -174,7 +174,7 @@ impl Engine {
         let is_flushed = self.flush(session);
         self.driver.flush_datagrams();
         if is_flushed {
-            self.stage_waiting();
+            self.state.stage_waiting();
             if self.put_now(session, &request, bytes, more) {
                 return Ok(());
             }

@@ -63,7 +63,7 @@ impl Engine {
 
     /// Writes pieces for a session; returns whether there were any, and whether these were all.
     fn feed(&mut self, session: u32, ring: u64) -> (bool, bool) {
-        if self.control(session).is_refused {
+        if self.state.controls.of(session).is_refused() {
             // A segment waits for space, and pieces would take it.
             return (false, false);
         }

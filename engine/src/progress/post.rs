@@ -152,7 +152,7 @@ impl Engine {
             let is_flushed = self.flush(to.session);
             self.driver.flush_datagrams();
             if is_flushed {
-                self.stage_waiting();
+                self.state.stage_waiting();
                 if let Some(room) = self.state.core.stage_now(to, request) {
                     fill(room);
                     self.state.completions.copied_bytes += request.length;
@@ -288,7 +288,7 @@ impl Engine {
 
     /// Returns whether nothing was sent to a peer since the last turn.
     fn is_first_to(&mut self, peer: Id) -> bool {
-        self.state.core.route(peer).map_or(true, |session| self.is_first_of_turn(session))
+        self.state.core.route(peer).map_or(true, |session| self.state.is_first_of_turn(session))
     }
 
     /// Sends a copy that its poster has admitted: only the limit on operations refuses it, and a

@@ -93,7 +93,7 @@ impl Engine {
 
     /// Lets the driver watch everything, sends what must not wait, and returns the next deadline.
     fn prepare_to_sleep(&mut self, limit: Duration) -> Duration {
-        self.watch_hot();
+        self.watch_polled();
         self.read_clock();
         self.acknowledge_all();
         self.quickack_lanes(u64::MAX);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::bulk::BulkSockets;
-use super::control::ControlLane;
+use super::control_lanes::ControlLane;
 use super::datagram::state_of;
 use super::engine::Engine;
 use super::traits::{LaneKey, TcpFigures};
@@ -100,12 +100,12 @@ impl Engine {
             if !session.is_connected() || session.engine == core.engine() {
                 continue;
             }
-            let control = state.controls.get(id.index());
+            let control = state.controls.get(id.index() as u32);
             let paths = state.paths.of(id.index() as u32);
             let stream_at = paths.map_or(0, Paths::stream_at);
             let stream_at = control.map(|control| {
                 let at = usize::from(stream_at);
-                let ends = control.lane.filter(|_| stream_at == NO_PATH);
+                let ends = control.lane().filter(|_| stream_at == NO_PATH);
                 let ends = ends.and_then(|key| self.driver.addresses(key));
                 ends.and_then(|ends| path_between(core, state.rails.used(), id, ends)).unwrap_or(at)
             });
@@ -203,7 +203,7 @@ fn lanes_of<'a>(
     at: usize,
 ) -> impl Iterator<Item = (Option<u32>, LaneKey)> + 'a {
     let control = control.filter(|&(_, stream_at)| stream_at == at);
-    let control = control.and_then(|(control, _)| control.lane).map(|key| (None, key));
+    let control = control.and_then(|(control, _)| control.lane()).map(|key| (None, key));
     let bulk = session.lanes.iter().filter_map(move |&id| {
         let lane = core.lanes().get(id).filter(|lane| usize::from(lane.path) == at)?;
         Some((Some(lane.number), bulk.key_of(core, id)?))

@@ -4,7 +4,7 @@
 //! segments ([`crate::proto::segments`]) use datagrams from the first frame on: they use the
 //! path while that answers, and the TCP lane of the session before it has answered and when it is
 //! silent. The TCP lane also shows the peer's end, and carries segments that do not fit a datagram
-//! ([`super::stream`]).
+//! ([`super::control_lanes`]).
 //!
 //! Costs of a message on a good path: its bytes are copied into a segment and from there into the
 //! driver's buffer, one tag over the datagram, one system call for all datagrams of a turn, no
@@ -252,13 +252,13 @@ impl Engine {
         let state = &mut *self.state;
         let bytes_max = state.datagrams.is_open().then_some(bytes_max);
         state.paths.resume(&mut state.core, bytes_max);
-        for session in 0..self.state.controls.len() {
-            self.state.core.with(session as u32, |it, cx| it.set_cma(cx, false));
+        for session in 0..self.state.controls.slots() {
             let state = &mut *self.state;
-            state.paths.set_ring(&mut state.core, session as u32, None);
-            self.meet(session as u32);
-            self.state.controls[session].awaits_room = false;
-            self.transmit_all(session as u32);
+            state.core.with(session, |it, cx| it.set_cma(cx, false));
+            state.paths.set_ring(&mut state.core, session, None);
+            self.meet(session);
+            self.state.controls.of(session).set_awaits_room(false);
+            self.transmit_all(session);
         }
         self.driver.flush_datagrams();
     }
@@ -403,7 +403,7 @@ impl Engine {
     pub(super) fn handle_datagrams_writable(&mut self) {
         self.state.datagrams.is_blocked = false;
         for session in std::mem::take(&mut self.state.datagrams.blocked) {
-            self.control(session).awaits_room = false;
+            self.state.controls.of(session).set_awaits_room(false);
             self.transmit_all(session);
         }
         self.driver.flush_datagrams();
@@ -492,13 +492,7 @@ impl EngineState {
     /// Frees memory of sessions that have become idle.
     pub(super) fn shrink_idle(&mut self) {
         let Self { core, paths, controls, now_ns, .. } = self;
-        paths.shrink_idle(core, *now_ns, |session| {
-            if let Some(control) = controls.get_mut(session as usize)
-                && control.unsent.is_empty()
-            {
-                control.unsent = Vec::new();
-            }
-        });
+        paths.shrink_idle(core, *now_ns, |session| controls.shrink(session));
     }
 
     /// Returns how many sessions wait for driver space.

@@ -29,9 +29,7 @@ impl Engine {
         let Some(session) = state.paths.session_of(name) else { return };
         if state.core.session(session).is_some_and(|known| known.is_connected()) {
             state.paths.set_ring(&mut state.core, session, ring);
-            if let Some(control) = state.controls.get_mut(session as usize) {
-                control.is_refused = false;
-            }
+            state.controls.of(session).set_refused(false);
             state.rings.are_read |= is_up;
             state.core.with(session, |it, cx| it.flush_if_waiting(cx));
             self.note_transport(session, false);
@@ -82,7 +80,7 @@ impl Engine {
     /// Writes a session's segments into its ring, as far as there is space. Returns `true` if any
     /// was written.
     pub(super) fn write_segments(&mut self, session: u32, ring: u64) -> bool {
-        self.control(session).is_refused = false;
+        self.state.controls.of(session).set_refused(false);
         for written in 0..DATAGRAMS_PER_FLUSH {
             let core = &mut self.state.core;
             let next = core.enter(session).and_then(|(it, cx)| {
@@ -105,6 +103,6 @@ impl Engine {
     pub(super) fn wait_for_ring(&mut self, session: u32, token: u64) {
         self.state.core.with(session, |it, cx| it.handle_segment_refused(cx, token));
         self.state.rings.is_full = true;
-        self.control(session).is_refused = true;
+        self.state.controls.of(session).set_refused(true);
     }
 }

@@ -8,18 +8,13 @@ use crate::progress::engine::{Engine, EngineState};
 use crate::proto::paths::{Index, PRIMARY, Paths, Transmit};
 
 impl Engine {
-    /// Returns whether something waits that does not fit a datagram of the path.
-    pub(in crate::progress) fn is_waiting_too_long_for_path(&self, session: u32) -> bool {
-        self.state.paths.is_waiting_too_long(&self.state.core, session)
-    }
-
     /// Sends the segment staged last for a session on its path, if nothing else waits and the path
     /// is in the common state: [`Self::transmit`] with fewer checks. Returns `false`, without
     /// effect, if not.
     pub(in crate::progress) fn transmit_lone(&mut self, session: u32) -> bool {
         let EngineState { core, paths, controls, datagrams, clock, now_ns, .. } = &mut *self.state;
-        let Some(control) = controls.get(session as usize) else { return false };
-        if !control.unsent.is_empty() || datagrams.is_blocked {
+        let Some(control) = controls.get(session) else { return false };
+        if control.has_unsent() || datagrams.is_blocked {
             return false;
         }
         if let Some(ring) = paths.ring_of(session) {
@@ -101,10 +96,7 @@ impl Engine {
         let EngineState { core, paths, completions, datagrams, controls, .. } = &mut *self.state;
         let is_blocked = datagrams.is_blocked;
         paths.end_transmit(core, (session, index), is_blocked, completions);
-        if is_blocked
-            && let Some(control) = controls.get_mut(session as usize)
-            && !std::mem::replace(&mut control.awaits_room, true)
-        {
+        if is_blocked && !controls.of(session).set_awaits_room(true) {
             // Its timer may have expired, and it can send nothing until there is space.
             datagrams.blocked.push(session);
         }
