@@ -140,7 +140,7 @@ impl EngineState {
         let deadline_ns = [self.next_deadline_ns(), self.paths.next_timer_ns()];
         let left = |at_ns: u64| Duration::from_nanos(at_ns.saturating_sub(self.now_ns));
         let due = deadline_ns.into_iter().flatten().min().map(left);
-        let is_growing = self.handshakes_pending > 0
+        let is_growing = self.handshakes.pending() > 0
             || self.core.dirty() > 0
             || self.core.has_unblocked()
             || self.datagrams.waits_for_room()

@@ -4,7 +4,6 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rand::RngExt;
 use rand::rngs::StdRng;
 
 use super::background::WakeFds;
@@ -15,13 +14,14 @@ use super::completions::pieces::Scratch;
 use super::context::LaneCx;
 use super::control_lanes::ControlLanes;
 use super::datagram::{Datagrams, Rings};
+use super::handshake::Handshakes;
 use super::listeners::Listeners;
 use super::monitor::EngineQuestions;
 use super::rails::LocalRails;
 use super::roles::Roles;
+use super::setup::SetupCx;
 use super::ticks::Ticks;
 use super::traits::{DriverEvent, Interest, LaneKey};
-use super::unauthenticated::Unauthenticated;
 use super::zero_copy::Policy;
 use crate::driver::AnyDriver;
 use crate::forks::EngineFd;
@@ -61,6 +61,17 @@ pub(crate) struct LoopConfig {
     pub(crate) report_lost_peers: bool,
 }
 
+impl LoopConfig {
+    /// Logs a line at the level of the setting `report_lost_peers`.
+    pub(super) fn log_failure(&self, text: &str) {
+        if self.report_lost_peers {
+            tracing::error!("{text}");
+        } else {
+            tracing::debug!("{text}");
+        }
+    }
+}
+
 /// Everything of an engine but its driver: the part that moves between threads.
 pub(crate) struct EngineState {
     pub(crate) core: Core,
@@ -72,7 +83,7 @@ pub(crate) struct EngineState {
     pub(super) rings: Rings,
     pub(super) scratch: Scratch,
     /// Requests for the memory of local peers.
-    pub(super) keys: Arc<JobKeys>,
+    pub(crate) handshakes: Handshakes,
     pub(crate) arena: Arc<Arena>,
     pub(crate) listeners: Listeners,
     pub(crate) rails: LocalRails,
@@ -86,8 +97,6 @@ pub(crate) struct EngineState {
     pub(super) roles: Roles,
     pub(crate) controls: ControlLanes,
     pub(super) bulk: BulkSockets,
-    pub(crate) handshakes_pending: usize,
-    pub(super) unauthenticated: Unauthenticated,
     pub(super) polls: u64,
     pub(crate) now_ns: u64,
     pub(crate) clock: Clock,
@@ -96,9 +105,6 @@ pub(crate) struct EngineState {
     pub(super) owes_rest: bool,
     /// When engines of peers are probed.
     pub(super) engine_questions: EngineQuestions,
-    pub(super) next_session_id: u64,
-    /// Source of nonces.
-    pub(super) random: StdRng,
 }
 
 /// What an engine is made of.
@@ -122,7 +128,7 @@ pub(crate) struct EngineParts {
 impl EngineState {
     /// Creates an engine.
     pub(crate) fn new(parts: EngineParts) -> Self {
-        let EngineParts { engine, mut random, core, config, keys, arena, .. } = parts;
+        let EngineParts { engine, random, core, config, keys, arena, .. } = parts;
         let EngineParts { entries_max, listener, locator, rails, .. } = parts;
         let receive_buffer_bytes =
             config.receive_buffer_bytes.max(crate::wire::SEGMENT_BYTES_MAX * 2);
@@ -131,7 +137,7 @@ impl EngineState {
             completions: Completions::new(entries_max),
             requests: super::manager::Requests::default(),
             config,
-            keys,
+            handshakes: Handshakes::new(keys, random),
             arena,
             listeners: Listeners::new(listener),
             rails: LocalRails::new(locator, rails),
@@ -144,16 +150,12 @@ impl EngineState {
             rings: Rings::default(),
             scratch: Scratch::default(),
             bulk: BulkSockets::default(),
-            handshakes_pending: 0,
-            unauthenticated: Unauthenticated::default(),
             polls: 0,
             now_ns: 0,
             clock: Clock::start(),
             ticks: Ticks::default(),
             owes_rest: false,
             engine_questions: EngineQuestions::default(),
-            next_session_id: random.random::<u64>() | 1,
-            random,
         }
     }
 
@@ -165,7 +167,7 @@ impl EngineState {
     /// Returns whether nothing is outstanding: no operation, no unsent byte, no connection attempt.
     pub(crate) fn is_quiescent(&self) -> bool {
         self.core.operations().len() == 0
-            && self.handshakes_pending == 0
+            && self.handshakes.pending() == 0
             && self.core.sessions().iter().all(|(_, session)| session.is_settled())
             && self.controls.are_flushed()
             && self.core.lanes().iter().all(|(_, lane)| lane.is_idle() && lane.is_ready)
@@ -379,11 +381,16 @@ impl Engine {
         let mut events = std::mem::take(&mut self.events);
         for event in events.drain(..) {
             match event {
-                DriverEvent::Accepted { lane, remote, .. } => self.handle_accepted(lane, remote),
-                DriverEvent::Connected { lane } => self.handle_connected(lane),
+                DriverEvent::Accepted { lane, remote, .. } => {
+                    let (handshakes, mut cx) = self.handshakes();
+                    handshakes.handle_accepted(lane, remote, &mut cx);
+                }
+                DriverEvent::Connected { lane } => {
+                    let (handshakes, mut cx) = self.handshakes();
+                    handshakes.handle_connected(lane, &mut cx);
+                }
                 DriverEvent::ConnectFailed { lane, error } => {
-                    self.note_connect_failure(lane, &error);
-                    self.handle_connect_failed(lane, &error.to_string());
+                    self.handle_unreachable(lane, &error);
                 }
                 DriverEvent::Readable { lane } => self.handle_readable(lane),
                 DriverEvent::Writable { lane } => self.handle_writable(lane),
@@ -426,7 +433,7 @@ impl Engine {
         while let Some(action) = self.state.core.poll_action() {
             happened = true;
             match action {
-                Action::Connect { session } => self.connect_control(session),
+                Action::Connect { session } => self.setup().connect(session),
                 Action::CloseControl { session, is_failure } => {
                     self.close_control(session, is_failure);
                 }
@@ -489,7 +496,8 @@ impl Engine {
         if state.ticks.begin_health(state.now_ns) {
             let now_ns = state.now_ns;
             state.core.close_idle_lanes(now_ns);
-            self.drop_silent_handshakes();
+            let (handshakes, mut cx) = self.handshakes();
+            handshakes.drop_silent(&mut cx);
             self.check_peers();
             let (bulk, mut cx) = self.bulk();
             bulk.check(&mut cx);
@@ -503,19 +511,19 @@ impl Engine {
     }
 
     fn watch_everything(&mut self) {
-        let (bulk, controls, mut cx) = self.parts();
+        let SetupCx { mut lanes, controls, bulk, .. } = self.setup();
         for session in 0..controls.slots() {
-            controls.watch(session, &mut cx);
+            controls.watch(session, &mut lanes);
         }
-        bulk.watch_all(&mut cx);
+        bulk.watch_all(&mut lanes);
         self.watch_datagrams();
     }
 
-    /// Returns the owners of connections, and what their methods use.
+    /// Returns the handshakes, and what their methods use: the owners of connections.
     #[inline]
-    pub(super) fn parts(&mut self) -> (&mut BulkSockets, &mut ControlLanes, LaneCx<'_>) {
+    pub(super) fn handshakes(&mut self) -> (&mut Handshakes, SetupCx<'_>) {
         let state = &mut *self.state;
-        let cx = LaneCx {
+        let lanes = LaneCx {
             driver: &mut self.driver,
             core: &mut state.core,
             completions: &mut state.completions,
@@ -525,36 +533,37 @@ impl Engine {
             clock: &state.clock,
             now_ns: &mut state.now_ns,
         };
-        (&mut state.bulk, &mut state.controls, cx)
+        let EngineState { handshakes, bulk, controls, rails, .. } = state;
+        let announced = state.datagrams.announced;
+        (handshakes, SetupCx { lanes, controls, bulk, rails, announced })
+    }
+
+    /// Returns the owners of connections.
+    pub(super) fn setup(&mut self) -> SetupCx<'_> {
+        self.handshakes().1
     }
 
     /// Returns the connections of bulk lanes, and what their methods use.
     pub(super) fn bulk(&mut self) -> (&mut BulkSockets, LaneCx<'_>) {
-        let (bulk, _, cx) = self.parts();
-        (bulk, cx)
+        let SetupCx { bulk, lanes, .. } = self.setup();
+        (bulk, lanes)
     }
 
     /// Returns the control connections, and what their methods use.
     #[inline]
     pub(super) fn controls(&mut self) -> (&mut ControlLanes, LaneCx<'_>) {
-        let (_, controls, cx) = self.parts();
-        (controls, cx)
+        let SetupCx { controls, lanes, .. } = self.handshakes().1;
+        (controls, lanes)
     }
 
     /// Returns what the owners of connections use besides their state.
     pub(super) fn cx(&mut self) -> LaneCx<'_> {
-        self.bulk().1
+        self.setup().lanes
     }
 
     /// Makes kernels acknowledge chunks on lanes where nothing was sent since.
     pub(super) fn quickack_lanes(&mut self, until_ns: u64) {
         let (bulk, mut cx) = self.bulk();
         bulk.quickack(until_ns, &mut cx);
-    }
-
-    pub(super) fn watch(&mut self, lane: LaneKey, interest: Interest) {
-        if let Err(error) = self.driver.watch(lane, interest) {
-            tracing::warn!("cannot watch a lane: {error}");
-        }
     }
 }

@@ -115,10 +115,11 @@ impl Engine {
         let now_ns = state.now_ns;
         match decision {
             Decision::Nothing => {}
-            Decision::Open { at } => self.open_other_lane(session, at),
+            Decision::Open { at } => self.setup().open_other_lane(session, at),
             Decision::DropAttempt => {
                 if let Some(key) = self.state.controls.moving(session) {
-                    self.handle_connect_failed(key, "the peer refused another control lane");
+                    self.setup()
+                        .handle_connect_failed(key, "the peer refused another control lane");
                 }
             }
             Decision::TakeLane { at } => {

@@ -3,10 +3,10 @@
 
 use super::bulk::{BulkSockets, LaneEnd};
 use super::context::LaneCx;
-use super::engine::{Engine, EngineState};
+use super::engine::Engine;
 use super::traits::{LaneKey, Unacked};
 use crate::proto::control_lane::LaneEvent;
-use crate::proto::rails::segments::{Reachability, SEGMENT_BYTES_USUAL, are_too_long, describe};
+use crate::proto::rails::segments::{Reachability, are_too_long, describe};
 use crate::proto::table::Id;
 
 /// Segments of a connection that are lost.
@@ -84,18 +84,6 @@ impl BulkSockets {
         cx.core.announce_segments_lost(lane, lost.bytes);
         cx.note_segments_lost(session, at, lost.bytes, Some(lost));
         self.close(lane, LaneEnd::Failed(&lost.cause), cx);
-    }
-}
-
-impl EngineState {
-    /// The same of the first connection to a peer. Without datagrams it cannot be replaced, so its
-    /// segments are of the usual length from the start.
-    pub(super) fn first_segment_limit(&self, rail: u8, remote: std::net::IpAddr) -> Option<u16> {
-        let state = self;
-        let known = state.core.segment_limit_to(rail, remote, state.now_ns);
-        let is_replaceable = state.datagrams.announced.port != 0;
-        let is_here = state.rails.has_address(remote);
-        known.or((!is_replaceable && !is_here).then_some(SEGMENT_BYTES_USUAL))
     }
 }
 
