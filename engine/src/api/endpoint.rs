@@ -319,7 +319,7 @@ impl<M: Attached> Endpoint<M> {
 
     /// Returns the name of its driver: `"uring"` or `"sockets"`.
     pub fn driver(&self) -> &'static str {
-        self.open().engine.with(|engine| engine.driver_name())
+        self.open().engine.with(|engine| engine.driver.name())
     }
 
     /// Returns its domain.

@@ -289,6 +289,6 @@ impl<M: Attached> Endpoint<M> {
 
     /// Returns the counters of the engine.
     pub fn counters(&self) -> Counters {
-        self.open().engine.with(|engine| engine.counters())
+        self.open().engine.with(|engine| engine.state.counters(&engine.driver))
     }
 }

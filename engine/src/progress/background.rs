@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::engine::{Engine, EngineState};
 use super::roles::Role;
+use crate::driver::AnyDriver;
 use crate::forks::EngineFd;
 use crate::types::Error;
 
@@ -29,6 +30,29 @@ impl WakeFds {
         Arc::clone(&self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
+    /// Makes the copies of an engine, which wake its caretaker.
+    pub(super) fn share(&self, state: &EngineState, driver: &AnyDriver) -> Self {
+        match state.copies_of_wake_fds(driver) {
+            Ok(fds) => self.replace(fds),
+            Err(error) => tracing::warn!("background progress is disabled for an engine: {error}"),
+        }
+        self.clone()
+    }
+
+    /// Replaces the copy of a listener that changed. The last copy of the old one is closed, since
+    /// the kernel listens as long as one exists.
+    pub(super) fn renew(&self, state: &EngineState, driver: &AnyDriver) {
+        if self.current().is_empty() {
+            return;
+        }
+        match state.copies_of_wake_fds(driver) {
+            Ok(fds) => self.replace(fds),
+            Err(error) => {
+                tracing::warn!("a new listener does not wake the background thread: {error}")
+            }
+        }
+    }
+
     fn replace(&self, fds: Vec<EngineFd>) {
         let mut current = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let replaced = std::mem::replace(&mut *current, fds.into());
@@ -39,35 +63,6 @@ impl WakeFds {
 }
 
 impl Engine {
-    /// The descriptors that wake the caretaker, for it to keep; none if no copies can be had.
-    pub(super) fn share_wake_fds(&mut self) -> WakeFds {
-        match self.copies_of_wake_fds() {
-            Ok(fds) => self.wake_fds.replace(fds),
-            Err(error) => tracing::warn!("background progress is disabled for an engine: {error}"),
-        }
-        self.wake_fds.clone()
-    }
-
-    /// Replaces the copy of a listener that changed. The last copy of the old one is closed, since
-    /// the kernel listens as long as one exists.
-    pub(super) fn renew_wake_fds(&mut self) {
-        if self.wake_fds.current().is_empty() {
-            return;
-        }
-        match self.copies_of_wake_fds() {
-            Ok(fds) => self.wake_fds.replace(fds),
-            Err(error) => {
-                tracing::warn!("a new listener does not wake the background thread: {error}")
-            }
-        }
-    }
-
-    fn copies_of_wake_fds(&self) -> io::Result<Vec<EngineFd>> {
-        let mut fds = self.state.copies_of_wake_fds()?;
-        fds.extend(self.driver.local_peers_fd().transpose()?.map(EngineFd::new));
-        Ok(fds)
-    }
-
     /// Executes one turn while the owner is absent. Datagrams are read, acknowledged and
     /// retransmitted, sessions set up, deadlines handled; posted operations advance as far as
     /// credit permits, and received data is stored for the owner. Chunks that only the owner can
@@ -80,7 +75,7 @@ impl Engine {
     pub(crate) fn background_turn(&mut self) -> Result<(bool, Option<Duration>), Error> {
         self.owner_is_absent = true;
         self.chunks_rest = !self.driver.begin_detached();
-        self.read_clock();
+        self.state.read_clock();
         self.state.datagrams.poll_detached();
         let state = &mut *self.state;
         // The driver reports free space to the owner only.
@@ -96,7 +91,7 @@ impl Engine {
         self.driver.end_detached();
         (self.owner_is_absent, self.chunks_rest) = (false, false);
         let happened = progressed?;
-        self.read_clock();
+        self.state.read_clock();
         let due = [
             self.state.due_in(),
             self.state.engines_asked_in(),
@@ -108,11 +103,12 @@ impl Engine {
 
 impl EngineState {
     /// See [`WakeFds`].
-    fn copies_of_wake_fds(&self) -> io::Result<Vec<EngineFd>> {
+    fn copies_of_wake_fds(&self, driver: &AnyDriver) -> io::Result<Vec<EngineFd>> {
         let socket = self.datagrams.socket().ok().map(|socket| socket.copy()).transpose()?;
-        let listeners = self.listeners.copies()?;
         let socket = socket.map(EngineFd::into_owned);
-        Ok(listeners.into_iter().map(EngineFd::into_owned).chain(socket).collect())
+        let local_peers = driver.local_peers_fd().transpose()?.map(EngineFd::new);
+        let listeners = self.listeners.copies()?.into_iter().map(EngineFd::into_owned);
+        Ok(listeners.chain(socket).chain(local_peers).collect())
     }
 
     /// Returns the earliest deadline of connections and of endpoints.

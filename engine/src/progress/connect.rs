@@ -62,7 +62,7 @@ impl Engine {
         if !known.has_datagrams() {
             self.state.controls.begin_stream(session);
         }
-        self.note_transport(session, false);
+        self.state.note_transport(&self.driver, session, false);
         self.state.completions.events.push(&Event::Connected { address });
         let (now_ns, timeout) = (self.state.now_ns, self.state.config.silent_timeout);
         self.state.engine_questions.begin(now_ns, timeout);

@@ -66,4 +66,18 @@ impl LaneCx<'_> {
         let Some(figures) = self.driver.tcp_figures(key) else { return };
         self.core.with(session, |it, _| it.rails.note_retransmits(at, figures.retransmits));
     }
+
+    /// Asks for an answer on all paths of a session.
+    pub(super) fn ask_all_paths(&mut self, session: u32) {
+        self.paths.ask_all_paths(*self.now_ns, session);
+    }
+
+    /// Resets lanes that wait for their last bytes to be taken, as they may hold memory.
+    pub(super) fn reset_closing_lanes(&mut self) {
+        for (key, role) in self.roles.iter() {
+            if matches!(role, Role::Closing { .. }) {
+                self.driver.close(key, CloseMode::Reset);
+            }
+        }
+    }
 }

@@ -119,10 +119,9 @@ impl Engine {
             happened |= got;
             let polls_for_free = self.driver.polls_for_free();
             let has_path = self.state.is_by_datagram(session);
-            let controls = &mut self.state.controls;
-            if controls.stops_polling(session, got, has_path, polls_for_free) {
-                let (controls, mut cx) = self.controls();
-                controls.stop_polling(session, &mut cx);
+            let mut cx = self.setup();
+            if cx.controls.stops_polling(session, got, has_path, polls_for_free) {
+                cx.controls.stop_polling(session, &mut cx.lanes);
             } else {
                 index += 1;
             }
@@ -133,24 +132,24 @@ impl Engine {
     /// Prepares for sleep: everything polled is watched.
     pub(super) fn watch_polled(&mut self) {
         self.acknowledge(true);
-        let (controls, mut cx) = self.controls();
-        controls.watch_polled(&mut cx);
+        let mut cx = self.setup();
+        cx.controls.watch_polled(&mut cx.lanes);
     }
 
     /// Handles a watched control lane that has bytes.
     pub(super) fn handle_control_readable(&mut self, session: u32) {
         self.state.controls.note_readable(session);
         self.read_control(session);
-        let (controls, mut cx) = self.controls();
-        controls.poll(session, &mut cx);
+        let mut cx = self.setup();
+        cx.controls.poll(session, &mut cx.lanes);
     }
 
     /// Reads and handles the bytes of a control lane. Returns `true` if there were any.
     ///
     /// RR-END-3.
     pub(super) fn read_control(&mut self, session: u32) -> bool {
-        let (controls, mut cx) = self.controls();
-        match controls.receive(session, &mut cx) {
+        let mut cx = self.setup();
+        match cx.controls.receive(session, &mut cx.lanes) {
             Received::Nothing => return false,
             Received::Bytes => {}
             Received::EndOfStream => self.handle_lane_event(session, LaneEvent::EndOfStream),
@@ -174,8 +173,8 @@ impl Engine {
             _ => goodbye::REASON_PROTOCOL,
         };
         let goodbye = ControlFrame::goodbye(reason);
-        let (controls, cx) = self.controls();
-        if !controls.send_goodbye(session, goodbye, cx.core, cx.driver) {
+        let cx = self.setup();
+        if !cx.controls.send_goodbye(session, goodbye, cx.lanes.core, cx.lanes.driver) {
             self.transmit(session, PRIMARY, false);
             self.driver.flush_datagrams();
         }
@@ -276,8 +275,8 @@ impl Engine {
     /// Sends long segments, as many as this turn may.
     fn flush_long(&mut self, session: u32) -> bool {
         let turn = (self.state.polls, self.state.may_begin_long(session));
-        let (controls, mut cx) = self.controls();
-        let sent = controls.send_long(session, turn, &mut cx);
+        let mut cx = self.setup();
+        let sent = cx.controls.send_long(session, turn, &mut cx.lanes);
         sent.unwrap_or_else(|error| self.handle_unsendable(session, &error))
     }
 

@@ -21,7 +21,7 @@ use super::rails::LocalRails;
 use super::roles::Roles;
 use super::setup::SetupCx;
 use super::ticks::Ticks;
-use super::traits::{DriverEvent, Interest, LaneKey};
+use super::traits::{DriverEvent, LaneKey};
 use super::zero_copy::Policy;
 use crate::driver::AnyDriver;
 use crate::forks::EngineFd;
@@ -31,7 +31,7 @@ use crate::proto::keys::JobKeys;
 use crate::proto::paths::PathTable;
 use crate::proto::table::Id;
 use crate::topology::Placement;
-use crate::types::{Address, Error, FrameState, Rail, SharedMemoryState};
+use crate::types::{Address, Error, Rail};
 
 /// Polls between two clock reads while no path waits for a timer.
 const POLLS_PER_CLOCK: u64 = 16;
@@ -159,6 +159,21 @@ impl EngineState {
         }
     }
 
+    #[inline(always)]
+    pub(super) fn read_clock(&mut self) {
+        self.now_ns = self.clock.now_ns();
+    }
+
+    /// Returns whether the user waits for operations completed since there were `finished`
+    /// completions, and the next turn can do the rest of this one.
+    #[inline]
+    fn has_message(&mut self, finished: u64) -> bool {
+        self.completions.finished > finished
+            && self.core.is_at_rest()
+            && !self.datagrams.has_more
+            && !std::mem::replace(&mut self.owes_rest, true)
+    }
+
     /// Returns the address of one of its endpoints.
     pub(crate) fn address(&self, endpoint: u16) -> Address {
         Address::new(self.core.engine(), self.rails.locators(), endpoint)
@@ -180,7 +195,7 @@ impl EngineState {
 /// A state and the driver of the thread that owns it.
 pub struct Engine {
     // Dropped first: the kernel must release memory before it is freed.
-    pub(super) driver: AnyDriver,
+    pub(crate) driver: AnyDriver,
     pub(crate) state: Box<EngineState>,
     pub(super) events: Vec<DriverEvent>,
     /// The owner is absent, and the driver moves no chunk without it.
@@ -234,9 +249,15 @@ impl Engine {
             failure: None,
             wake_fds,
         };
-        engine.fit_window();
+        let state = &mut *engine.state;
+        state.datagrams.fit_window(&mut state.core, &engine.driver.frame_state());
         engine.resume_paths();
-        engine.watch_everything();
+        let SetupCx { mut lanes, controls, bulk, .. } = engine.setup();
+        for session in 0..controls.slots() {
+            controls.watch(session, &mut lanes);
+        }
+        bulk.watch_all(&mut lanes);
+        engine.state.watch_datagrams(&mut engine.driver);
         Ok(engine)
     }
 
@@ -267,46 +288,21 @@ impl Engine {
         }
     }
 
-    /// Returns whether AF_XDP is used for datagrams.
-    pub(crate) fn frame_state(&self) -> FrameState {
-        self.driver.frame_state()
-    }
-
-    /// Returns whether memory is shared with engines of this host.
-    pub(crate) fn shared_memory(&self) -> SharedMemoryState {
-        self.driver.shared_memory()
-    }
-
-    /// Returns the name of its driver.
-    pub(crate) fn driver_name(&self) -> &'static str {
-        self.driver.name()
-    }
-
-    /// Returns the driver's counters.
-    pub(crate) fn driver_counters(&self) -> super::traits::DriverCounters {
-        self.driver.counters()
-    }
-
-    #[inline(always)]
-    pub(super) fn read_clock(&mut self) {
-        self.state.now_ns = self.state.clock.now_ns();
-    }
-
     /// Executes one turn: everything that can be done without waiting, or up to a message for the
     /// user if nothing else waits. Returns `true` if something happened.
     pub(crate) fn progress(&mut self) -> Result<bool, Error> {
         self.state.polls += 1;
         if self.state.polls.is_multiple_of(POLLS_PER_CLOCK) || self.state.paths.has_timers() {
-            self.read_clock();
+            self.state.read_clock();
         }
         let began_ns = self.state.now_ns;
         let finished = self.state.completions.finished;
         let mut happened = self.read_polled();
-        if happened && self.has_message(finished) {
+        if happened && self.state.has_message(finished) {
             return Ok(true);
         }
         happened |= self.read_datagrams();
-        if self.has_message(finished) {
+        if self.state.has_message(finished) {
             return Ok(true);
         }
         self.state.owes_rest = false;
@@ -316,7 +312,7 @@ impl Engine {
             return Err(self.fail_driver("the driver cannot make progress", error));
         }
         happened |= self.handle_events();
-        self.note_events_handled(began_ns);
+        self.state.datagrams.note_events_handled(began_ns);
         self.fire_timers(began_ns);
         if self.state.bulk.has_acks_due() {
             self.quickack_lanes(self.state.now_ns);
@@ -330,16 +326,6 @@ impl Engine {
         Ok(happened)
     }
 
-    /// Returns whether the user waits for operations completed since there were `finished`
-    /// completions, and the next turn can do the rest of this one.
-    #[inline]
-    fn has_message(&mut self, finished: u64) -> bool {
-        self.state.completions.finished > finished
-            && self.state.core.is_at_rest()
-            && !self.state.datagrams.has_more
-            && !std::mem::replace(&mut self.state.owes_rest, true)
-    }
-
     /// Executes the protocol's requests: waiting sends, grants, actions, chunks, segments.
     pub(super) fn work(&mut self) -> bool {
         let mut happened = false;
@@ -347,7 +333,7 @@ impl Engine {
             self.driver.flush_datagrams();
             return false;
         }
-        happened |= self.read_by_cma();
+        happened |= self.state.core.has_cma() && self.setup().lanes.read_by_cma();
         self.state.rings.is_full = false;
         // Each round can create work for the next: a flush frees space for a waiting send. The
         // limit keeps one call short; the rest is done in the next.
@@ -359,8 +345,8 @@ impl Engine {
             }
             again |= self.carry_out();
             if !self.chunks_rest {
-                let (bulk, mut cx) = self.bulk();
-                again |= bulk.move_chunks(&mut cx);
+                let mut cx = self.setup();
+                again |= cx.bulk.move_chunks(&mut cx.lanes);
             }
             again |= self.flush_dirty();
             happened |= again;
@@ -377,7 +363,7 @@ impl Engine {
         if self.events.is_empty() {
             return false;
         }
-        self.read_clock();
+        self.state.read_clock();
         let mut events = std::mem::take(&mut self.events);
         for event in events.drain(..) {
             match event {
@@ -395,8 +381,8 @@ impl Engine {
                 DriverEvent::Readable { lane } => self.handle_readable(lane),
                 DriverEvent::Writable { lane } => self.handle_writable(lane),
                 DriverEvent::ChunkSent { lane, result } => {
-                    let (bulk, mut cx) = self.bulk();
-                    bulk.handle_sent(lane, result, &mut cx);
+                    let mut cx = self.setup();
+                    cx.bulk.handle_sent(lane, result, &mut cx.lanes);
                 }
                 DriverEvent::ChunkReleased { token } => {
                     let state = &mut *self.state;
@@ -404,14 +390,14 @@ impl Engine {
                     state.core.handle_chunk_released(id, &mut state.completions);
                 }
                 DriverEvent::ChunkReceived { lane, result } => {
-                    let (bulk, mut cx) = self.bulk();
-                    bulk.handle_received(lane, result, &mut cx);
+                    let mut cx = self.setup();
+                    cx.bulk.handle_received(lane, result, &mut cx.lanes);
                 }
                 DriverEvent::DatagramsReadable => self.handle_datagrams_readable(),
                 DriverEvent::DatagramsWritable => self.handle_datagrams_writable(),
                 DriverEvent::RailChanged { rail, is_up } => self.handle_link(rail, is_up),
                 DriverEvent::CmaChanged { session, is_able } => {
-                    self.handle_cma_changed(session, is_able);
+                    self.state.handle_cma_changed(session, is_able);
                 }
                 DriverEvent::RingChanged { session, number, is_up } => {
                     self.handle_ring_changed(session, is_up.then_some(number));
@@ -438,22 +424,22 @@ impl Engine {
                     self.close_control(session, is_failure);
                 }
                 Action::OpenLane { lane, .. } => {
-                    let (bulk, mut cx) = self.bulk();
-                    bulk.connect(lane, &mut cx);
+                    let mut cx = self.setup();
+                    cx.bulk.connect(lane, &mut cx.lanes);
                 }
                 Action::CloseLane { lane, is_failure } => {
-                    let (bulk, mut cx) = self.bulk();
+                    let mut cx = self.setup();
                     match is_failure {
-                        false => bulk.close_unused(lane, &mut cx),
+                        false => cx.bulk.close_unused(lane, &mut cx.lanes),
                         true => {
                             let end = LaneEnd::Failed("abandoned by the session");
-                            bulk.close(lane, end, &mut cx);
+                            cx.bulk.close(lane, end, &mut cx.lanes);
                         }
                     }
                 }
                 Action::AbandonLane { lane, is_reported } => {
-                    let (bulk, mut cx) = self.bulk();
-                    bulk.abandon(lane, is_reported, &mut cx);
+                    let mut cx = self.setup();
+                    cx.bulk.abandon(lane, is_reported, &mut cx.lanes);
                 }
                 Action::SegmentsLost { session, at, bytes } => {
                     self.handle_segments_lost(session, at, bytes);
@@ -461,10 +447,10 @@ impl Engine {
                 Action::ProcessEnded { session, session_id, observer } => {
                     self.handle_reported_end(session, session_id, observer);
                 }
-                Action::PairRails { session } => self.pair_rails(session),
+                Action::PairRails { session } => self.setup().lanes.pair_rails(session),
                 Action::GiveUp { session, failure } => self.give_up(session, failure),
                 Action::PathChanged { peer, rail, remote, change } => {
-                    self.report_path_change(&peer, rail, remote, change);
+                    self.state.report_path_change(&peer, rail, remote, change);
                 }
                 Action::Established { session } => self.report_established(session),
                 Action::Ended { session, failure } => {
@@ -499,24 +485,16 @@ impl Engine {
             let (handshakes, mut cx) = self.handshakes();
             handshakes.drop_silent(&mut cx);
             self.check_peers();
-            let (bulk, mut cx) = self.bulk();
-            bulk.check(&mut cx);
+            let mut cx = self.setup();
+            cx.bulk.check(&mut cx.lanes);
             self.tick_control_lanes();
             self.ask_engines();
             self.state.shrink_idle();
-            self.fit_window();
+            let state = &mut *self.state;
+            state.datagrams.fit_window(&mut state.core, &self.driver.frame_state());
             self.rebind_listeners();
-            self.publish();
+            self.state.publish(&mut self.driver);
         }
-    }
-
-    fn watch_everything(&mut self) {
-        let SetupCx { mut lanes, controls, bulk, .. } = self.setup();
-        for session in 0..controls.slots() {
-            controls.watch(session, &mut lanes);
-        }
-        bulk.watch_all(&mut lanes);
-        self.watch_datagrams();
     }
 
     /// Returns the handshakes, and what their methods use: the owners of connections.
@@ -539,31 +517,14 @@ impl Engine {
     }
 
     /// Returns the owners of connections.
-    pub(super) fn setup(&mut self) -> SetupCx<'_> {
-        self.handshakes().1
-    }
-
-    /// Returns the connections of bulk lanes, and what their methods use.
-    pub(super) fn bulk(&mut self) -> (&mut BulkSockets, LaneCx<'_>) {
-        let SetupCx { bulk, lanes, .. } = self.setup();
-        (bulk, lanes)
-    }
-
-    /// Returns the control connections, and what their methods use.
     #[inline]
-    pub(super) fn controls(&mut self) -> (&mut ControlLanes, LaneCx<'_>) {
-        let SetupCx { controls, lanes, .. } = self.handshakes().1;
-        (controls, lanes)
-    }
-
-    /// Returns what the owners of connections use besides their state.
-    pub(super) fn cx(&mut self) -> LaneCx<'_> {
-        self.setup().lanes
+    pub(crate) fn setup(&mut self) -> SetupCx<'_> {
+        self.handshakes().1
     }
 
     /// Makes kernels acknowledge chunks on lanes where nothing was sent since.
     pub(super) fn quickack_lanes(&mut self, until_ns: u64) {
-        let (bulk, mut cx) = self.bulk();
-        bulk.quickack(until_ns, &mut cx);
+        let mut cx = self.setup();
+        cx.bulk.quickack(until_ns, &mut cx.lanes);
     }
 }

@@ -270,8 +270,8 @@ impl Engine {
             Some(&mut Role::Control { session }) => self.handle_control_readable(session),
             Some(Role::Bulk { lane, traffic }) => {
                 let lane = (*lane, traffic.receiving.is_some());
-                let (bulk, mut cx) = self.bulk();
-                bulk.handle_readable(key, lane, &mut cx);
+                let mut cx = self.setup();
+                cx.bulk.handle_readable(key, lane, &mut cx.lanes);
             }
             _ => {
                 let (handshakes, mut cx) = self.handshakes();
@@ -295,7 +295,7 @@ impl Engine {
                         if let Some((session, at)) =
                             handshakes.handle_move(key, remote, hello, &mut cx)
                         {
-                            self.control_moved(session, key, at);
+                            cx.control_moved(session, key, at);
                         }
                     }
                     _ => {

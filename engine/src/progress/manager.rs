@@ -301,7 +301,7 @@ impl Engine {
         let peer = self.insert_peer(address).ok_or(no_room)?;
         // As with every connect: independent of the last session's end.
         self.start_connect(peer)?;
-        self.read_clock();
+        self.state.read_clock();
         let now_ns = self.state.now_ns;
         let link = self.state.requests.manager.ask((endpoint, peer.0), data, now_ns, for_ns);
         let link = link.ok_or(Error::Limit("an engine has 65536 connections; end some"))?;
@@ -318,7 +318,7 @@ impl Engine {
     ) -> Result<ConnectionId, Error> {
         let no_room = Error::Limit("an engine has sessions_max sessions and 65536 connections");
         let peer = self.insert_peer(asks).ok_or_else(|| no_room.clone())?;
-        self.read_clock();
+        self.state.read_clock();
         let until_ns = self.state.now_ns + CONFIRM_NS;
         let accepted = self.state.requests.manager.accept((endpoint, peer.0), request, until_ns);
         accepted.map(ConnectionId).ok_or(no_room)

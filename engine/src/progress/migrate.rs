@@ -3,6 +3,7 @@
 
 use super::engine::Engine;
 use super::roles::Role;
+use super::setup::SetupCx;
 use super::traits::{CloseMode, LaneKey};
 use crate::proto::control_lane::LaneEvent;
 use crate::proto::paths::Paths;
@@ -16,14 +17,16 @@ impl Engine {
             self.handle_lane_event(session, LaneEvent::MoveDue);
         }
     }
+}
 
+impl SetupCx<'_> {
     /// Makes another connection the control lane of a session.
     pub(super) fn control_moved(&mut self, session: u32, key: LaneKey, at: u8) {
         tracing::info!(session, path = at, "another connection is its control lane");
         self.drop_control_lane(session);
-        let (controls, mut cx) = self.controls();
-        controls.replace(session, key);
-        if let Some(asking) = controls.take_moving(session).filter(|&other| other != key) {
+        self.controls.replace(session, key);
+        let cx = &mut self.lanes;
+        if let Some(asking) = self.controls.take_moving(session).filter(|&other| other != key) {
             // The reply has arrived on the peer's own connection.
             cx.close(asking, CloseMode::Reset);
         }
@@ -31,8 +34,28 @@ impl Engine {
         if let Some(monitor) = cx.core.lane_monitor(session) {
             monitor.handle_moved(*cx.now_ns);
         }
+        // Whether long messages use it.
         cx.paths.choose_stream(cx.core, session);
         cx.roles.insert(key, Role::Control { session });
-        controls.poll(session, &mut cx);
+        self.controls.poll(session, cx);
+    }
+
+    /// Drops a session's control lane; it continues without until it has another one.
+    pub(crate) fn drop_control_lane(&mut self, session: u32) {
+        let cx = &mut self.lanes;
+        let at = cx.paths.of_mut(session).stream_at();
+        if let Some(lane) = self.controls.take_lane(session) {
+            cx.keep_figures(session, at, lane);
+            cx.close(lane, CloseMode::Reset);
+        }
+        if let Some(monitor) = cx.core.lane_monitor(session) {
+            monitor.handle_dropped(*cx.now_ns, at);
+        }
+        if !cx.paths.of_mut(session).are_several() {
+            self.controls.note_without(session);
+        }
+        cx.paths.choose_stream(cx.core, session);
+        cx.core.with(session, |it, cx| it.acknowledge_received(cx));
+        cx.core.with(session, |it, cx| it.resend_all(cx, false));
     }
 }

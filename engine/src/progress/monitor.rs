@@ -3,10 +3,10 @@
 use std::io;
 use std::ops::Range;
 
-use super::engine::Engine;
+use super::engine::{Engine, EngineState};
 use super::silent_peers::Probed;
 use super::ticks::HEALTH_NS;
-use super::traits::{CloseMode, LaneKey};
+use super::traits::LaneKey;
 use crate::proto::control_lane::{Decision, LaneEvent, QUESTIONS, SilentTimeout};
 use crate::proto::session::Session;
 
@@ -94,20 +94,25 @@ fn pause_ns(timeout: SilentTimeout) -> u64 {
     (timeout.limit / QUESTIONS).as_nanos() as u64
 }
 
+impl EngineState {
+    fn decide(&mut self, session: u32, event: LaneEvent) -> Decision {
+        let (now_ns, limit) = (self.now_ns, self.config.peer_timeout);
+        let is_taken = !self.controls.has_unsent(session);
+        let Some((known, _)) = self.core.enter(session) else { return Decision::Nothing };
+        let (monitor, facts) = known.lane_monitor_and_facts(now_ns, limit, is_taken);
+        monitor.handle(event, &facts, self.paths.of_mut(session))
+    }
+
+    fn is_answer_due(&self, session: u32) -> bool {
+        self.core.session(session).is_some_and(Session::is_answer_due)
+    }
+}
+
 impl Engine {
     /// Handles an event of a session's control lane: executes the decision.
     pub(super) fn handle_lane_event(&mut self, session: u32, event: LaneEvent) {
-        let decision = self.decide(session, event);
+        let decision = self.state.decide(session, event);
         self.carry_out_decision(session, decision);
-    }
-
-    fn decide(&mut self, session: u32, event: LaneEvent) -> Decision {
-        let state = &mut *self.state;
-        let (now_ns, limit) = (state.now_ns, state.config.peer_timeout);
-        let is_taken = !state.controls.has_unsent(session);
-        let Some((known, _)) = state.core.enter(session) else { return Decision::Nothing };
-        let (monitor, facts) = known.lane_monitor_and_facts(now_ns, limit, is_taken);
-        monitor.handle(event, &facts, state.paths.of_mut(session))
     }
 
     pub(super) fn carry_out_decision(&mut self, session: u32, decision: Decision) {
@@ -124,26 +129,26 @@ impl Engine {
             }
             Decision::TakeLane { at } => {
                 if let Some(key) = self.state.controls.moving(session) {
-                    self.control_moved(session, key, at);
+                    self.setup().control_moved(session, key, at);
                 }
             }
-            Decision::DropLane => self.drop_control_lane(session),
+            Decision::DropLane => self.setup().drop_control_lane(session),
             Decision::Suspect => {
                 tracing::debug!(
                     session,
                     "control connection lost; checking whether the peer is alive"
                 );
-                self.drop_control_lane(session);
-                self.ask_all_paths(session);
+                self.setup().drop_control_lane(session);
+                self.setup().lanes.ask_all_paths(session);
                 self.handle_lane_event(session, LaneEvent::MoveDue);
             }
-            Decision::AskPaths => self.ask_all_paths(session),
+            Decision::AskPaths => self.setup().lanes.ask_all_paths(session),
             Decision::AskQuietPaths { since_ns } => {
                 state.paths.ask_quiet_paths(now_ns, session, since_ns);
             }
             Decision::AskForAnswer => {
                 state.core.with(session, |it, cx| it.ask_for_answer(cx));
-                self.ask_all_paths(session);
+                self.setup().lanes.ask_all_paths(session);
             }
             Decision::ReportSegmentsLost { bytes } => {
                 state.core.announce_control_segments_lost(session, bytes);
@@ -193,21 +198,17 @@ impl Engine {
         }
         for session in self.state.controls.next_idle_share() {
             // Lanes with a due acknowledgement have just been checked.
-            if self.is_answer_due(session) {
+            if self.state.is_answer_due(session) {
                 continue;
             }
             let Some(lane) = self.state.controls.lane_of(session) else { continue };
             self.look_at_lane(session, lane);
-            if self.is_answer_due(session) && self.state.controls.lane_of(session).is_some() {
+            if self.state.is_answer_due(session) && self.state.controls.lane_of(session).is_some() {
                 // Its host does not answer the kernel's keep-alive: each round checks it from now
                 // on.
                 self.state.controls.await_something(session);
             }
         }
-    }
-
-    fn is_answer_due(&self, session: u32) -> bool {
-        self.state.core.session(session).is_some_and(Session::is_answer_due)
     }
 
     /// Checks the control lane of a session that may expect data.
@@ -218,9 +219,9 @@ impl Engine {
         }
         if self.state.core.session(session).is_some_and(Session::holds_long) {
             // An owner that computes reads no TCP; a datagram makes the background thread do it.
-            self.ask_all_paths(session);
+            self.setup().lanes.ask_all_paths(session);
         }
-        if self.is_answer_due(session)
+        if self.state.is_answer_due(session)
             && let Some(lane) = self.state.controls.lane_of(session)
         {
             self.look_at_lane(session, lane);
@@ -232,17 +233,17 @@ impl Engine {
         match self.driver.unacked(lane) {
             Ok(owed) => {
                 let at = self.state.paths.of_mut(session).stream_at();
-                let lost = self.cx().find_lost_segments(lane, (session, at), owed, false);
+                let lost = self.setup().lanes.find_lost_segments(lane, (session, at), owed, false);
                 let is_found = lost.is_some();
                 if let Some(lost) = lost {
                     self.replace_control_lane(session, at, lost);
                 }
-                let decision = self.decide(session, LaneEvent::Unacked(owed));
+                let decision = self.state.decide(session, LaneEvent::Unacked(owed));
                 // The lane that takes its place is not to fail for the same cause.
                 let is_over = decision == Decision::DropLane && !is_found;
                 if is_over
                     && let Some(lost) =
-                        self.cx().find_lost_segments(lane, (session, at), owed, true)
+                        self.setup().lanes.find_lost_segments(lane, (session, at), owed, true)
                 {
                     self.replace_control_lane(session, at, lost);
                 }
@@ -305,37 +306,6 @@ impl Engine {
             self.handle_lane_event(session, LaneEvent::TickWithout);
             self.handle_lane_event(session, LaneEvent::MoveDue);
         }
-    }
-
-    /// Drops a session's control lane; it continues without until it has another one.
-    pub(crate) fn drop_control_lane(&mut self, session: u32) {
-        let now_ns = self.state.now_ns;
-        let (controls, mut cx) = self.controls();
-        let at = cx.paths.of_mut(session).stream_at();
-        if let Some(lane) = controls.take_lane(session) {
-            cx.keep_figures(session, at, lane);
-            cx.close(lane, CloseMode::Reset);
-        }
-        if let Some(monitor) = self.state.core.lane_monitor(session) {
-            monitor.handle_dropped(now_ns, at);
-        }
-        if !self.state.paths.of_mut(session).are_several() {
-            self.state.controls.note_without(session);
-        }
-        self.choose_stream(session);
-        self.state.core.with(session, |it, cx| it.acknowledge_received(cx));
-        self.state.core.with(session, |it, cx| it.resend_all(cx, false));
-    }
-
-    fn ask_all_paths(&mut self, session: u32) {
-        let state = &mut *self.state;
-        state.paths.ask_all_paths(state.now_ns, session);
-    }
-
-    /// Updates whether long messages use the control lane, after it was established or lost.
-    pub(super) fn choose_stream(&mut self, session: u32) {
-        let state = &mut *self.state;
-        state.paths.choose_stream(&mut state.core, session);
     }
 }
 

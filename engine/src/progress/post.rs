@@ -71,6 +71,11 @@ pub(super) fn beyond_inject_limit(length: usize, limit: usize) -> Error {
 }
 
 impl EngineState {
+    /// Returns whether nothing was sent to a peer since the last turn.
+    fn is_first_to(&mut self, peer: Id) -> bool {
+        self.core.route(peer).map_or(true, |session| self.is_first_of_turn(session))
+    }
+
     /// Returns the error of a refusal, for the owner.
     pub(crate) fn error_of(&mut self, peer: Option<Peer>, refusal: SendRefusal) -> Error {
         match refusal {
@@ -281,14 +286,9 @@ impl Engine {
             Hint::Bulk => true,
             Hint::None | Hint::Priority => more,
         };
-        if !waits && (request.hint == Hint::Latency || self.is_first_to(request.peer)) {
+        if !waits && (request.hint == Hint::Latency || self.state.is_first_to(request.peer)) {
             self.work();
         }
-    }
-
-    /// Returns whether nothing was sent to a peer since the last turn.
-    fn is_first_to(&mut self, peer: Id) -> bool {
-        self.state.core.route(peer).map_or(true, |session| self.state.is_first_of_turn(session))
     }
 
     /// Sends a copy that its poster has admitted: only the limit on operations refuses it, and a

@@ -92,16 +92,16 @@ impl Engine {
     /// the control lane.
     pub(super) fn handle_segments_lost(&mut self, session: u32, at: Option<u8>, bytes: u16) {
         if let Some(at) = at {
-            return self.cx().note_segments_lost(session, at, bytes, None);
+            return self.setup().lanes.note_segments_lost(session, at, bytes, None);
         }
         let at = self.state.paths.of_mut(session).stream_at();
-        self.cx().note_segments_lost(session, at, bytes, None);
+        self.setup().lanes.note_segments_lost(session, at, bytes, None);
         self.handle_lane_event(session, LaneEvent::SegmentsLost { bytes, cause: None });
     }
 
     /// The control lane of a session is replaced by one with shorter segments, where that can be.
     pub(super) fn replace_control_lane(&mut self, session: u32, at: u8, lost: Lost) {
-        self.cx().note_segments_lost(session, at, lost.bytes, Some(&lost));
+        self.setup().lanes.note_segments_lost(session, at, lost.bytes, Some(&lost));
         let Lost { bytes, cause, .. } = lost;
         self.handle_lane_event(session, LaneEvent::SegmentsLost { bytes, cause: Some(cause) });
     }

@@ -16,7 +16,7 @@ use crate::wire::hello::{HelloStatus, MAGIC};
 use crate::wire::{Hello, HelloReply, SEGMENT_BYTES_MAX, VERSION};
 
 /// The owners of established connections, and what this engine announces.
-pub(super) struct SetupCx<'a> {
+pub(crate) struct SetupCx<'a> {
     pub(super) lanes: LaneCx<'a>,
     pub(super) controls: &'a mut ControlLanes,
     pub(super) bulk: &'a mut BulkSockets,

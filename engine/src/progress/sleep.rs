@@ -67,8 +67,8 @@ impl Engine {
         if let Err(error) = self.driver.park(sleep, &mut self.events) {
             return Err(self.fail_driver("the driver cannot wait", error));
         }
-        self.read_clock();
-        self.note_sleep();
+        self.state.read_clock();
+        self.state.datagrams.note_sleep();
         self.handle_events();
         Ok(())
     }
@@ -81,23 +81,18 @@ impl Engine {
             // Nothing is unacknowledged; silent peers are probed.
             sleep = self.state.engines_asked_in().unwrap_or(NOTHING_DUE).min(NOTHING_DUE);
         }
-        self.note_sleep();
+        self.state.datagrams.note_sleep();
         let armed = self.driver.arm(sleep);
         armed.map_err(|error| self.fail_driver("the driver cannot wait", error))
-    }
-
-    /// Returns the descriptor that becomes readable after [`Self::arm`] when there is work.
-    pub(super) fn wake_fd(&self) -> std::io::Result<std::os::fd::OwnedFd> {
-        self.driver.wake_fd()
     }
 
     /// Lets the driver watch everything, sends what must not wait, and returns the next deadline.
     fn prepare_to_sleep(&mut self, limit: Duration) -> Duration {
         self.watch_polled();
-        self.read_clock();
+        self.state.read_clock();
         self.acknowledge_all();
         self.quickack_lanes(u64::MAX);
-        self.watch_datagrams();
+        self.state.watch_datagrams(&mut self.driver);
         let state = &mut *self.state;
         if state.core.has_cma() || (!state.core.feeding().is_empty() && !state.rings.is_full) {
             // The driver reports neither data to read nor space to write.

@@ -7,8 +7,9 @@ use std::time::Duration;
 use super::bulk::BulkSockets;
 use super::control_lanes::ControlLane;
 use super::datagram::state_of;
-use super::engine::Engine;
+use super::engine::EngineState;
 use super::traits::{LaneKey, TcpFigures};
+use crate::driver::AnyDriver;
 use crate::proto::core::Core;
 use crate::proto::paths::{NO_PATH, Paths};
 use crate::proto::rails::{PathState as KnownPath, rails_of};
@@ -49,18 +50,17 @@ impl Publisher {
     }
 }
 
-impl Engine {
+impl EngineState {
     /// Returns its counters.
-    pub(crate) fn counters(&self) -> Counters {
-        let driver = self.driver_counters();
-        let state = &*self.state;
-        let core = state.core.counters();
-        let datagrams = state.paths.counters();
-        let violations = state.core.regions().violations();
-        let staging_bytes = state.core.segments().pool.allocated_bytes().0;
+    pub(crate) fn counters(&self, driver: &AnyDriver) -> Counters {
+        let driver = driver.counters();
+        let core = self.core.counters();
+        let datagrams = self.paths.counters();
+        let violations = self.core.regions().violations();
+        let staging_bytes = self.core.segments().pool.allocated_bytes().0;
         Counters {
             syscalls: driver.syscalls,
-            copied_bytes: state.completions.copied_bytes,
+            copied_bytes: self.completions.copied_bytes,
             segments_received: core.segments_received,
             segments_by_datagram: datagrams.segments,
             frames_received: core.frames_received,
@@ -70,16 +70,16 @@ impl Engine {
             registered_sends: driver.registered_sends,
             stale_completions: driver.stale_completions,
             cq_overflows: driver.cq_overflows,
-            latency_sends: state.core.hinted().latency_sends,
-            bulk_sends: state.core.hinted().bulk_sends,
-            priority_sends: state.core.hinted().priority_sends,
-            grants_ahead: state.core.hinted().grants_ahead,
+            latency_sends: self.core.hinted().latency_sends,
+            bulk_sends: self.core.hinted().bulk_sends,
+            priority_sends: self.core.hinted().priority_sends,
+            grants_ahead: self.core.hinted().grants_ahead,
             lane_failures: core.lane_failures,
             corrupted_chunks: core.corrupted_chunks,
             accesses_refused: core.refused_accesses,
             wrong_keys: violations.key + violations.throttled,
             dropped_frames: core.stale_frames + core.unknown_endpoint,
-            unexpected_bytes_max: state.core.unexpected().held_bytes().1 as u64,
+            unexpected_bytes_max: self.core.unexpected().held_bytes().1 as u64,
             staging_bytes: staging_bytes as u64,
             datagrams_sent: datagrams.sent,
             datagrams_lost: datagrams.lost,
@@ -89,25 +89,28 @@ impl Engine {
 
     /// Returns the paths of its sessions, at most `limit`, and how many more there are. The kernel
     /// is queried for a quarter as many connections.
-    pub(crate) fn paths(&mut self, limit: usize) -> (Vec<PathStatistics>, usize) {
-        let state = &mut *self.state;
+    pub(crate) fn paths(
+        &mut self,
+        driver: &mut AnyDriver,
+        limit: usize,
+    ) -> (Vec<PathStatistics>, usize) {
         // Deferred acknowledgements count, too.
-        state.drain_all_paths();
-        let now_ns = state.clock.now_ns();
-        let core = &state.core;
+        self.drain_all_paths();
+        let now_ns = self.clock.now_ns();
+        let core = &self.core;
         let (mut all, mut omitted, mut asked) = (Vec::new(), 0, 0);
         for (id, session) in core.sessions().iter() {
             if !session.is_connected() || session.engine == core.engine() {
                 continue;
             }
-            let control = state.controls.get(id.index() as u32);
-            let paths = state.paths.of(id.index() as u32);
+            let control = self.controls.get(id.index() as u32);
+            let paths = self.paths.of(id.index() as u32);
             let stream_at = paths.map_or(0, Paths::stream_at);
             let stream_at = control.map(|control| {
                 let at = usize::from(stream_at);
                 let ends = control.lane().filter(|_| stream_at == NO_PATH);
-                let ends = ends.and_then(|key| self.driver.addresses(key));
-                ends.and_then(|ends| path_between(core, state.rails.used(), id, ends)).unwrap_or(at)
+                let ends = ends.and_then(|key| driver.addresses(key));
+                ends.and_then(|ends| path_between(core, self.rails.used(), id, ends)).unwrap_or(at)
             });
             for (at, path) in session.rails.paths.iter().enumerate() {
                 if all.len() >= limit {
@@ -116,19 +119,19 @@ impl Engine {
                 }
                 let mut statistics = statistics_of(session, path, now_ns);
                 statistics.eager_limit_bytes = session.eager_limit_now(core.config()).into();
-                let rail = state.rails.chosen().get(statistics.rail);
+                let rail = self.rails.chosen().get(statistics.rail);
                 (statistics.nic, statistics.local) = match rail {
                     Some(Rail { nic, address, .. }) => (nic.clone(), *address),
-                    None => (String::new(), state.rails.locators().first().ip()),
+                    None => (String::new(), self.rails.locators().first().ip()),
                 };
                 let control = control.zip(stream_at);
                 if let Some((paths, stream_at)) = paths.zip(stream_at) {
                     add_datagrams(&mut statistics, paths, stream_at, at);
                 }
-                let lanes = lanes_of(core, session, control, &state.bulk, at);
+                let lanes = lanes_of(core, session, control, &self.bulk, at);
                 for (number, key) in lanes.take(limit.div_ceil(4) - asked) {
                     asked += 1;
-                    let Some(figures) = self.driver.tcp_figures(key) else { continue };
+                    let Some(figures) = driver.tcp_figures(key) else { continue };
                     let TcpFigures { retransmits, round_trip } = figures;
                     statistics.lanes.push(LaneStatistics { number, retransmits, round_trip });
                 }
@@ -141,42 +144,41 @@ impl Engine {
     /// Returns all of that. NICs are queried by `reader`; at most `paths_max` paths are included.
     pub(crate) fn statistics(
         &mut self,
+        driver: &mut AnyDriver,
         mut reader: Option<&mut NicReader>,
         paths_max: usize,
     ) -> Statistics {
-        let (paths, paths_omitted) = self.paths(paths_max);
-        let rails = self.state.rails.chosen().iter().map(|rail| {
+        let (paths, paths_omitted) = self.paths(driver, paths_max);
+        let rails = self.rails.chosen().iter().map(|rail| {
             let counters = reader.as_mut().and_then(|reader| reader.read(rail.nic_index).ok());
             (rail.clone(), counters)
         });
         Statistics {
-            endpoint: self.state.address(0),
-            counters: self.counters(),
+            endpoint: self.address(0),
+            counters: self.counters(driver),
             rails: rails.collect(),
             paths,
             paths_omitted,
-            frame_drops: self.driver.frame_drops(),
+            frame_drops: driver.frame_drops(),
         }
     }
 
     /// Publishes new statistics to the exporter, if there is one, at intervals.
-    pub(super) fn publish(&mut self) {
-        let now_ns = self.state.now_ns;
-        let Some(publisher) = self.state.reports.publisher.as_mut() else { return };
+    pub(super) fn publish(&mut self, driver: &mut AnyDriver) {
+        let now_ns = self.now_ns;
+        let Some(publisher) = self.reports.publisher.as_mut() else { return };
         if now_ns < publisher.next_ns {
             return;
         }
         publisher.next_ns = now_ns + PUBLISH_NS;
         let mut reader = publisher.reader.take();
-        let statistics = self.statistics(reader.as_mut(), PUBLISHED_PATHS_MAX);
-        if let Some(publisher) = self.state.reports.publisher.as_mut() {
+        let statistics = self.statistics(driver, reader.as_mut(), PUBLISHED_PATHS_MAX);
+        if let Some(publisher) = self.reports.publisher.as_mut() {
             publisher.reader = reader;
             publisher.slot.put(statistics);
         }
     }
 }
-
-impl Engine {}
 
 /// Returns the position of the path of a session that a connection with these ends uses.
 fn path_between(

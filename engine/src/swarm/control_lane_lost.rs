@@ -248,7 +248,7 @@ fn a_session_without_a_lane_gives_way_to_another_one() {
         for link in 0..2 {
             world.net.borrow_mut().set_rail_fault(other, link, Some(RailFault::BLACKHOLE));
         }
-        world.engine(other).unwrap().drop_control_lane(0);
+        world.engine(other).unwrap().setup().drop_control_lane(0);
         world.engine(ends).unwrap().state.lose(0, "as the test wants");
         pass(&mut world, 50 * MILLISECOND);
         for link in 0..2 {

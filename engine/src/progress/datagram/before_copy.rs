@@ -71,9 +71,9 @@ impl Engine {
             LoneTransport::Ring(ring) => self.write_before_copy(session, ring, hint, bytes),
             LoneTransport::Stream => {
                 let polls = self.state.polls;
-                let (controls, mut cx) = self.controls();
-                controls.of(session).count_long(polls, bytes.len());
-                controls.send_uncopied(session, bytes, &mut cx);
+                let mut cx = self.setup();
+                cx.controls.of(session).count_long(polls, bytes.len());
+                cx.controls.send_uncopied(session, bytes, &mut cx.lanes);
                 self.send_rest(session);
             }
         }

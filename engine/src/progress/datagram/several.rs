@@ -1,6 +1,7 @@
 //! Loop actions for sessions with several paths.
 
-use crate::progress::engine::Engine;
+use crate::progress::context::LaneCx;
+use crate::progress::engine::{Engine, EngineState};
 use crate::proto::effects::RemoteName;
 use crate::proto::rails::health::{Phase, Transition};
 use crate::proto::rails::pairing::pairs;
@@ -18,14 +19,14 @@ pub(in crate::progress) fn state_of(phase: Phase) -> PathState {
     }
 }
 
-impl Engine {
+impl LaneCx<'_> {
     /// Pairs the known rails of both sides. The side that opened the session decides which paths
     /// exist, by using them.
     ///
     /// RR-RAIL-2.
     pub(in crate::progress) fn pair_rails(&mut self, session: u32) {
-        self.state.core.with(session, |it, cx| it.describe_first_path(&cx));
-        let core = &self.state.core;
+        self.core.with(session, |it, cx| it.describe_first_path(&cx));
+        let core = &self.core;
         let Some(known) = core.session(session) else { return };
         let Some(theirs) = known.rails.theirs() else { return };
         if !known.connection.is_initiator() || !known.is_connected() {
@@ -39,21 +40,40 @@ impl Engine {
         };
         for (our, their) in pairs(ours, &theirs, reach) {
             let number = path_number(our as u8, their as u8);
-            let Some(at) =
-                self.state.core.enter(session).and_then(|(it, cx)| it.add_path(&cx, number))
+            let Some(at) = self.core.enter(session).and_then(|(it, cx)| it.add_path(&cx, number))
             else {
                 continue;
             };
-            let state = &mut *self.state;
-            if state.core.session(session).is_some_and(Session::has_datagrams) {
-                state.paths.open_other_path(&state.core, state.now_ns, session, number, at);
+            if self.core.session(session).is_some_and(Session::has_datagrams) {
+                self.paths.open_other_path(self.core, *self.now_ns, session, number, at);
             } else {
                 // Without datagrams no probe is possible: a lane that connects proves its path.
-                state.core.with(session, |it, mut cx| it.path_ready(&mut cx, at, state.now_ns));
+                self.core.with(session, |it, mut cx| it.path_ready(&mut cx, at, *self.now_ns));
             }
         }
     }
+}
 
+impl EngineState {
+    /// Reports a change of one of several paths of a session to its user and the log.
+    pub(in crate::progress) fn report_path_change(
+        &mut self,
+        peer: &RemoteName,
+        rail: u8,
+        remote: std::net::IpAddr,
+        change: Transition,
+    ) {
+        let address = Address::new(peer.engine, peer.locators, peer.endpoint);
+        let rail = usize::from(rail);
+        let nic = self.rails.used().get(rail).map_or("", |rail| &rail.nic);
+        let Transition { from, to, cause } = change;
+        tracing::info!(peer = %address, nic, %remote, ?from, ?to, "path state changed: {cause}");
+        let event = Event::PathChanged { address, rail, remote, state: state_of(to), cause };
+        self.completions.events.push(&event);
+    }
+}
+
+impl Engine {
     /// Handles a carrier change of a NIC of this host.
     pub(in crate::progress) fn handle_link(&mut self, rail: u8, is_up: bool) {
         let state = &mut *self.state;
@@ -74,25 +94,7 @@ impl Engine {
     /// `/proc` the background thread may be in another network namespace.
     pub(in crate::progress) fn rebind_listeners(&mut self) {
         if !self.owner_is_absent && self.state.listeners.replace_moved(&mut *self.driver) {
-            self.renew_wake_fds();
+            self.wake_fds.renew(&self.state, &self.driver);
         }
-    }
-
-    /// Reports a change of one of several paths of a session to its user and the log.
-    pub(in crate::progress) fn report_path_change(
-        &mut self,
-        peer: &RemoteName,
-        rail: u8,
-        remote: std::net::IpAddr,
-        change: Transition,
-    ) {
-        let state = &mut *self.state;
-        let address = Address::new(peer.engine, peer.locators, peer.endpoint);
-        let rail = usize::from(rail);
-        let nic = state.rails.used().get(rail).map_or("", |rail| &rail.nic);
-        let Transition { from, to, cause } = change;
-        tracing::info!(peer = %address, nic, %remote, ?from, ?to, "path state changed: {cause}");
-        let event = Event::PathChanged { address, rail, remote, state: state_of(to), cause };
-        state.completions.events.push(&event);
     }
 }
