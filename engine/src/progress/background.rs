@@ -87,7 +87,8 @@ impl Engine {
         self.state.drain_paths();
         self.acknowledge(true);
         self.acknowledge_all();
-        self.quickack_lanes(u64::MAX);
+        let mut cx = self.setup();
+        cx.bulk.quickack(u64::MAX, &mut cx.lanes);
         self.driver.end_detached();
         (self.owner_is_absent, self.chunks_rest) = (false, false);
         let happened = progressed?;
@@ -140,7 +141,7 @@ impl EngineState {
             || self.core.dirty() > 0
             || self.core.has_unblocked()
             || self.datagrams.waits_for_room()
-            || self.rings.is_full
+            || self.rings.is_some_full()
             || !self.core.feeding().is_empty()
             || self.controls.are_some_blocked()
             || self

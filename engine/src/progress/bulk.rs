@@ -107,10 +107,11 @@ impl BulkSockets {
 
     /// Connects a lane.
     pub(super) fn connect(&mut self, lane: Id, cx: &mut LaneCx<'_>) {
-        let Some((remote, rail)) = cx.core.way_of(lane) else { return };
+        let bulk = cx.core.lanes().get(lane);
+        let place = bulk.map(|bulk| (bulk.session, bulk.path)).zip(cx.core.way_of(lane));
+        let Some(((session, at), (remote, rail))) = place else { return };
         let remote = cx.paths.scoped(rail, remote);
-        let Some(bulk) = cx.core.lanes().get(lane) else { return };
-        let segment_bytes = cx.segment_limit(bulk.session, bulk.path);
+        let segment_bytes = cx.segment_limit(session, at);
         cx.core.limit_segments(lane, segment_bytes);
         match cx.driver.connect(remote, rail, segment_bytes) {
             Ok(key) => {
@@ -121,14 +122,10 @@ impl BulkSockets {
         }
     }
 
-    /// Passes the next chunks of all runnable lanes to the driver.
-    pub(super) fn move_chunks(&mut self, cx: &mut LaneCx<'_>) -> bool {
-        let mut happened = false;
-        while let Some(lane) = cx.core.poll_runnable() {
-            happened |= self.receive_next(lane, cx);
-            happened |= self.send_next(lane, cx);
-        }
-        happened
+    /// Passes the next chunks of a runnable lane to the driver. Returns whether there were any.
+    pub(super) fn move_chunks(&mut self, lane: Id, cx: &mut LaneCx<'_>) -> bool {
+        let is_receiving = self.receive_next(lane, cx);
+        self.send_next(lane, cx) || is_receiving
     }
 
     fn receive_next(&mut self, lane: Id, cx: &mut LaneCx<'_>) -> bool {
@@ -137,7 +134,10 @@ impl BulkSockets {
         if let Some(traffic) = cx.traffic(key) {
             traffic.receiving = Some(chunk);
         }
-        let Some(target) = cx.completions.shape(chunk.operation) else { return false };
+        let Some(target) = cx.completions.shape(chunk.operation) else {
+            debug_assert!(false, "an operation with an outstanding chunk has memory");
+            return false;
+        };
         let offset = chunk.offset as usize;
         // SAFETY: the operation keeps its memory until it ends, and the protocol ends no receive
         // while a chunk targets it; granted ranges of a receive never overlap.
@@ -160,7 +160,10 @@ impl BulkSockets {
             (traffic.has_sent, traffic.is_ack_due) = (true, false);
             traffic.silence.expect_answer();
         }
-        let Some(source) = cx.completions.shape(chunk.operation) else { return false };
+        let Some(source) = cx.completions.shape(chunk.operation) else {
+            debug_assert!(false, "an operation with an outstanding chunk has memory");
+            return false;
+        };
         let shift = usize::from(planted!(ShiftChunk) && chunk.offset > 0);
         let (token, offset) = (chunk.operation.to_u64(), chunk.offset as usize - shift);
         let chunk = ChunkSend {
@@ -240,11 +243,11 @@ impl BulkSockets {
 
     /// Schedules an acknowledgement of received chunks, as nothing may be sent soon.
     fn plan_ack(&mut self, key: LaneKey, cx: &mut LaneCx<'_>) {
-        let due_ns = *cx.now_ns + ACK_NS;
-        let Some(traffic) = cx.traffic(key) else { return };
-        if std::mem::take(&mut traffic.has_sent) && !traffic.is_ack_due {
-            traffic.is_ack_due = true;
-            self.acks_due.push_back((key, due_ns));
+        if let Some(traffic) = cx.traffic(key)
+            && std::mem::take(&mut traffic.has_sent)
+            && !std::mem::replace(&mut traffic.is_ack_due, true)
+        {
+            self.acks_due.push_back((key, *cx.now_ns + ACK_NS));
         }
     }
 
@@ -286,13 +289,14 @@ impl BulkSockets {
             };
             let now_ns = *cx.now_ns;
             let patience = patience(cx.config.peer_timeout, cx.core.has_path_beside(lane));
-            let Some(traffic) = cx.traffic(key) else { continue };
             let silence = traffic.silence.observe(now_ns, owed, patience);
             let over = silence.filter(|&silence| silence >= patience);
             let place = cx.core.lanes().get(lane).map(|bulk| (bulk.session, bulk.path));
             let Some(place) = place else { continue };
             if let Some(lost) = cx.find_lost_segments(key, place, owed, over.is_some()) {
-                self.replace(lane, &lost, cx);
+                cx.core.announce_segments_lost(lane, lost.bytes);
+                cx.note_segments_lost(place, lost.bytes, Some(&lost));
+                self.close(lane, LaneEnd::Failed(&lost.cause), cx);
             } else if let Some(silence) = over {
                 cx.core.announce_lane_lost(lane);
                 let cause = format!("unacknowledged for {} ms", silence.as_millis());

@@ -57,7 +57,10 @@ impl Engine {
 
     /// Reports a session that begins.
     pub(super) fn report_established(&mut self, session: u32) {
-        let Some(known) = self.state.core.session(session) else { return };
+        let Some(known) = self.state.core.session(session) else {
+            debug_assert!(false, "an outstanding action keeps the slot of its session in use");
+            return;
+        };
         let address = Address::new(known.engine, known.locators, 0);
         if !known.has_datagrams() {
             self.state.controls.begin_stream(session);
@@ -70,7 +73,10 @@ impl Engine {
 
     /// Reports a session that has ended.
     pub(super) fn report_ended(&mut self, session: u32, failure: PeerFailure) {
-        let Some(known) = self.state.core.session(session) else { return };
+        let Some(known) = self.state.core.session(session) else {
+            debug_assert!(false, "an outstanding action keeps the slot of its session in use");
+            return;
+        };
         let address = Address::new(known.engine, known.locators, 0);
         let is_known = matches!(failure, PeerFailure::Left | PeerFailure::Removed);
         // Where this side's driver has failed, the log has that.

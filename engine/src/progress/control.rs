@@ -119,8 +119,9 @@ impl Engine {
             happened |= got;
             let polls_for_free = self.driver.polls_for_free();
             let has_path = self.state.is_by_datagram(session);
-            let mut cx = self.setup();
-            if cx.controls.stops_polling(session, got, has_path, polls_for_free) {
+            let controls = &mut self.state.controls;
+            if controls.stops_polling(session, got, has_path, polls_for_free) {
+                let mut cx = self.setup();
                 cx.controls.stop_polling(session, &mut cx.lanes);
             } else {
                 index += 1;

@@ -426,9 +426,7 @@ impl ControlLanes {
     /// Adds a session to those that expect data on the control lane, until none is expected.
     #[inline]
     pub(super) fn await_something(&mut self, session: u32) {
-        let control = self.of(session);
-        if !control.is_awaited {
-            control.is_awaited = true;
+        if !std::mem::replace(&mut self.of(session).is_awaited, true) {
             self.awaited.push(session);
         }
     }

@@ -219,7 +219,7 @@ impl Engine {
         let failed = |error| Error::system("cannot hand the sockets to the driver", error);
         let listeners = state.listeners.copies().map_err(failed)?;
         state.paths.set_nics(state.rails.used().iter().map(|rail| rail.nic_index));
-        state.rings.are_read = false;
+        state.rings.note_attached();
         driver.set_rails(state.rails.used()).map_err(failed)?;
         state.core.set_rails(state.rails.announced());
         listeners.into_iter().try_for_each(|it| driver.listen(it.into_inner())).map_err(failed)?;
@@ -315,7 +315,9 @@ impl Engine {
         self.state.datagrams.note_events_handled(began_ns);
         self.fire_timers(began_ns);
         if self.state.bulk.has_acks_due() {
-            self.quickack_lanes(self.state.now_ns);
+            let mut cx = self.setup();
+            let until_ns = *cx.lanes.now_ns;
+            cx.bulk.quickack(until_ns, &mut cx.lanes);
         }
         if self.state.ticks.is_due(self.state.now_ns) {
             let state = &mut *self.state;
@@ -334,7 +336,7 @@ impl Engine {
             return false;
         }
         happened |= self.state.core.has_cma() && self.setup().lanes.read_by_cma();
-        self.state.rings.is_full = false;
+        self.state.rings.begin_writes();
         // Each round can create work for the next: a flush frees space for a waiting send. The
         // limit keeps one call short; the rest is done in the next.
         for _ in 0..4 {
@@ -344,9 +346,11 @@ impl Engine {
                 self.state.core.poll_grants(now_ns);
             }
             again |= self.carry_out();
-            if !self.chunks_rest {
+            while !self.chunks_rest
+                && let Some(lane) = self.state.core.poll_runnable()
+            {
                 let mut cx = self.setup();
-                again |= cx.bulk.move_chunks(&mut cx.lanes);
+                again |= cx.bulk.move_chunks(lane, &mut cx.lanes);
             }
             again |= self.flush_dirty();
             happened |= again;
@@ -520,11 +524,5 @@ impl Engine {
     #[inline]
     pub(crate) fn setup(&mut self) -> SetupCx<'_> {
         self.handshakes().1
-    }
-
-    /// Makes kernels acknowledge chunks on lanes where nothing was sent since.
-    pub(super) fn quickack_lanes(&mut self, until_ns: u64) {
-        let mut cx = self.setup();
-        cx.bulk.quickack(until_ns, &mut cx.lanes);
     }
 }

@@ -285,10 +285,9 @@ impl Engine {
     /// Handles a complete message.
     fn handle_handshake(&mut self, key: LaneKey, bytes: &[u8; HELLO_BYTES]) {
         let (handshakes, mut cx) = self.handshakes();
-        let Some(role) = cx.lanes.roles.get_mut(key) else { return };
-        match *role {
-            Role::AwaitHello { remote, .. } => {
-                let Ok(hello) = Hello::ref_from_bytes(bytes) else { return };
+        match cx.lanes.roles.get_mut(key) {
+            Some(&mut Role::AwaitHello { remote, .. }) => {
+                let hello: &Hello = zerocopy::transmute_ref!(bytes);
                 match hello.kind {
                     KIND_BULK => handshakes.handle_join(key, remote, hello, &mut cx),
                     KIND_MOVE => {
@@ -308,7 +307,7 @@ impl Engine {
                     }
                 }
             }
-            Role::AwaitProof { remote, .. } => {
+            Some(&mut Role::AwaitProof { remote, .. }) => {
                 if let Ok(proof) = Proof::ref_from_bytes(&bytes[..PROOF_BYTES]) {
                     self.handle_proof(key, remote, proof);
                 }

@@ -44,8 +44,13 @@ impl Requests {
     }
 
     /// Handles the messages in its completion queue.
-    fn handle_received(&mut self, core: &Core, completions: &mut Completions, now_ns: u64) {
-        let Some(queue) = self.queue else { return };
+    fn handle_received(
+        &mut self,
+        queue: u32,
+        core: &Core,
+        completions: &mut Completions,
+        now_ns: u64,
+    ) {
         let mut taken: Vec<Completion> = Vec::new();
         completions.take(queue, &mut taken, usize::MAX);
         for completion in taken {
@@ -53,7 +58,10 @@ impl Requests {
             let (Ok(status), Some(buffer)) = (completion.result, completion.buffer) else {
                 continue;
             };
-            let (Some(peer), Buffer::Heap(bytes)) = (status.peer, buffer) else { continue };
+            let (Some(peer), Buffer::Heap(bytes)) = (status.peer, buffer) else {
+                debug_assert!(false, "a received message has a peer, and memory of the heap");
+                continue;
+            };
             let ends = (completion.user_data as u16, peer.0);
             let engine = core.name_of(peer.0.index() as u32).map(|name| name.engine);
             self.manager.handle_message(
@@ -159,14 +167,19 @@ impl EngineState {
                 let memory = Memory::copy_of(&[0; MESSAGE_MAX]);
                 let route = Route::Queue { queue, user_data: endpoint.into(), silent: false };
                 let is_posted = self.post_receive(&wanted, memory, route).is_ok();
-                self.requests.handle_received(&self.core, &mut self.completions, self.now_ns);
+                self.requests.handle_received(
+                    queue,
+                    &self.core,
+                    &mut self.completions,
+                    self.now_ns,
+                );
                 if !is_posted {
                     is_waiting = true;
                     break;
                 }
             }
         }
-        self.requests.handle_received(&self.core, &mut self.completions, self.now_ns);
+        self.requests.handle_received(queue, &self.core, &mut self.completions, self.now_ns);
         is_waiting |= !self.completions.is_queue_idle(queue);
         self.requests.again_ns = is_waiting.then_some(self.now_ns + AGAIN_NS);
     }

@@ -76,7 +76,7 @@ impl Engine {
             let place = (operation, offset as usize, length);
             let bytes = state.completions.bytes_of(place, &mut state.scratch);
             if !self.driver.write_piece(ring, &header, bytes) {
-                state.rings.is_full = true;
+                state.rings.note_full();
                 return (written > 0, false);
             }
             state.core.handle_piece_written(session, length);

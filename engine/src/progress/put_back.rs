@@ -18,8 +18,11 @@ impl EngineState {
             }
             return;
         }
-        let Some(ended) = self.completions.handles.remove(handle) else { return };
-        if let Some(Ok(completed)) = ended.outcome.map(outcome_of) {
+        let ended = self.completions.handles.remove(handle);
+        debug_assert!(ended.is_some(), "a handle lasts until it is dropped");
+        if let Some(ended) = ended
+            && let Some(Ok(completed)) = ended.outcome.map(outcome_of)
+        {
             self.put_back(endpoint, completed, ended.order);
         }
     }

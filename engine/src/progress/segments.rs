@@ -1,21 +1,19 @@
 //! Connections whose segments are too long for a switch on the way: they are noticed, replaced, and
 //! others of the pair of rails are opened with shorter ones ([`crate::proto::rails::segments`]).
 
-use super::bulk::{BulkSockets, LaneEnd};
 use super::context::LaneCx;
 use super::engine::Engine;
 use super::traits::{LaneKey, Unacked};
 use crate::proto::control_lane::LaneEvent;
 use crate::proto::rails::segments::{Reachability, are_too_long, describe};
-use crate::proto::table::Id;
 
 /// Segments of a connection that are lost.
 #[derive(Debug)]
 pub(super) struct Lost {
     /// Their length.
-    bytes: u16,
+    pub(super) bytes: u16,
     /// What was observed.
-    cause: String,
+    pub(super) cause: String,
     /// Short packets pass meanwhile.
     is_sure: bool,
 }
@@ -59,8 +57,7 @@ impl LaneCx<'_> {
     /// peer reports it.
     pub(super) fn note_segments_lost(
         &mut self,
-        session: u32,
-        at: u8,
+        (session, at): (u32, u8),
         bytes: u16,
         seen: Option<&Lost>,
     ) {
@@ -76,32 +73,21 @@ impl LaneCx<'_> {
     }
 }
 
-impl BulkSockets {
-    /// Replaces a lane by one with shorter segments, and the others of its path.
-    pub(super) fn replace(&mut self, lane: Id, lost: &Lost, cx: &mut LaneCx<'_>) {
-        let Some(bulk) = cx.core.lanes().get(lane) else { return };
-        let (session, at) = (bulk.session, bulk.path);
-        cx.core.announce_segments_lost(lane, lost.bytes);
-        cx.note_segments_lost(session, at, lost.bytes, Some(lost));
-        self.close(lane, LaneEnd::Failed(&lost.cause), cx);
-    }
-}
-
 impl Engine {
     /// The peer has seen that segments of so many bytes are lost, on the path at a position or on
     /// the control lane.
     pub(super) fn handle_segments_lost(&mut self, session: u32, at: Option<u8>, bytes: u16) {
         if let Some(at) = at {
-            return self.setup().lanes.note_segments_lost(session, at, bytes, None);
+            return self.setup().lanes.note_segments_lost((session, at), bytes, None);
         }
         let at = self.state.paths.of_mut(session).stream_at();
-        self.setup().lanes.note_segments_lost(session, at, bytes, None);
+        self.setup().lanes.note_segments_lost((session, at), bytes, None);
         self.handle_lane_event(session, LaneEvent::SegmentsLost { bytes, cause: None });
     }
 
     /// The control lane of a session is replaced by one with shorter segments, where that can be.
     pub(super) fn replace_control_lane(&mut self, session: u32, at: u8, lost: Lost) {
-        self.setup().lanes.note_segments_lost(session, at, lost.bytes, Some(&lost));
+        self.setup().lanes.note_segments_lost((session, at), lost.bytes, Some(&lost));
         let Lost { bytes, cause, .. } = lost;
         self.handle_lane_event(session, LaneEvent::SegmentsLost { bytes, cause: Some(cause) });
     }

@@ -81,7 +81,10 @@ impl SetupCx<'_> {
 
     /// Connects a session.
     pub(super) fn connect(&mut self, session: u32) {
-        let Some(known) = self.lanes.core.session(session) else { return };
+        let Some(known) = self.lanes.core.session(session) else {
+            debug_assert!(false, "an outstanding action keeps the slot of its session in use");
+            return;
+        };
         if known.connection.phase() != Phase::Connecting {
             // The session was abandoned, or established otherwise, before its turn.
             return;
@@ -91,8 +94,9 @@ impl SetupCx<'_> {
         self.drop_attempt(session);
         let cx = &mut self.lanes;
         let ways = self.rails.ways_to(&locators, cx.paths, |rail, to| cx.driver.reach(rail, to));
-        let Some(connection) = cx.core.connection(session) else { return };
-        let Some(way) = connection.take_way(*cx.now_ns, &ways) else { return };
+        let connection = cx.core.connection(session);
+        let way = connection.and_then(|connection| connection.take_way(*cx.now_ns, &ways));
+        let Some(way) = way else { return };
         let (remote, rail) = (way.remote, way.rail);
         let segment_bytes = self.first_segment_limit(rail, remote.ip());
         let cx = &mut self.lanes;
@@ -148,7 +152,10 @@ impl SetupCx<'_> {
     /// Returns the position of the path that a new control lane of a session is on; of one that the
     /// peer opened, if that is the first path.
     pub(super) fn position_of(&mut self, session: u32, key: LaneKey) -> u8 {
-        let Some(known) = self.lanes.core.session(session) else { return 0 };
+        let Some(known) = self.lanes.core.session(session) else {
+            debug_assert!(false, "a session that begins is known");
+            return 0;
+        };
         if known.connection.is_initiator() {
             return self.controls.attempt_at(session);
         }

@@ -91,15 +91,17 @@ impl Engine {
         self.watch_polled();
         self.state.read_clock();
         self.acknowledge_all();
-        self.quickack_lanes(u64::MAX);
+        let mut cx = self.setup();
+        cx.bulk.quickack(u64::MAX, &mut cx.lanes);
         self.state.watch_datagrams(&mut self.driver);
         let state = &mut *self.state;
-        if state.core.has_cma() || (!state.core.feeding().is_empty() && !state.rings.is_full) {
+        if state.core.has_cma() || (!state.core.feeding().is_empty() && !state.rings.is_some_full())
+        {
             // The driver reports neither data to read nor space to write.
             return Duration::ZERO;
         }
         let mut sleep = limit.min(SLEEP_MAX);
-        if state.rings.is_full {
+        if state.rings.is_some_full() {
             sleep = sleep.min(FULL_RING);
         }
         if let Some(deadline_ns) = state.next_deadline_ns() {

@@ -27,13 +27,13 @@ pub(in crate::progress) enum Received {
 
 impl ControlLanes {
     /// Reads and handles the bytes of a control lane.
-    #[inline]
+    #[inline(always)]
     pub(in crate::progress) fn receive(&mut self, session: u32, cx: &mut LaneCx<'_>) -> Received {
         let mut received = Received::Nothing;
         // Twice at most: a peer that keeps the lane full must not block the loop.
         for _ in 0..2 {
-            let Some(control) = self.all.get_mut(session as usize) else { break };
-            let Some(lane) = control.lane else { break };
+            let control = self.all.get_mut(session as usize);
+            let Some((lane, control)) = control.and_then(|it| Some((it.lane?, it))) else { break };
             let have = control.partial.len();
             let has_path = cx.paths.of(session).is_some_and(Paths::are_open);
             let most = if has_path { STREAM_BYTES_PER_TURN } else { usize::MAX };

@@ -267,7 +267,10 @@ impl ControlLanes {
                 sent += cx.driver.send(lane, second).unwrap_or(0);
             }
         }
-        let Some((it, of_it)) = cx.core.enter(session) else { return };
+        let Some((it, of_it)) = cx.core.enter(session) else {
+            debug_assert!(false, "a message was staged for the session");
+            return;
+        };
         let whole = it.fill_last(of_it, bytes);
         if sent < length {
             control.unsent.extend_from_slice(&whole[sent..]);

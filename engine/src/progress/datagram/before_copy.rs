@@ -103,7 +103,8 @@ impl Engine {
         self.state.core.with(session, |it, cx| _ = it.fill_last(cx, bytes));
         self.state.core.clean(session);
         if !is_written {
-            self.wait_for_ring(session, token);
+            let state = &mut *self.state;
+            state.rings.refuse(session, token, &mut state.core, &mut state.controls);
         }
     }
 }

@@ -293,7 +293,7 @@ impl Engine {
         // check for another takes as long as handling it.
         let is_idle = self.state.datagrams.idle_turns > 0;
         let limit = if is_idle { 1 } else { DATAGRAMS_PER_TURN };
-        let mut reads_rings = self.state.rings.are_read;
+        let mut reads_rings = self.state.rings.are_read();
         while count < limit {
             if reads_rings && let Some(bytes) = self.read_ring() {
                 count += 1;

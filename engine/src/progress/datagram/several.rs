@@ -27,7 +27,10 @@ impl LaneCx<'_> {
     pub(in crate::progress) fn pair_rails(&mut self, session: u32) {
         self.core.with(session, |it, cx| it.describe_first_path(&cx));
         let core = &self.core;
-        let Some(known) = core.session(session) else { return };
+        let Some(known) = core.session(session) else {
+            debug_assert!(false, "an outstanding action keeps the slot of its session in use");
+            return;
+        };
         let Some(theirs) = known.rails.theirs() else { return };
         if !known.connection.is_initiator() || !known.is_connected() {
             return;

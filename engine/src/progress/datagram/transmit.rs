@@ -3,6 +3,7 @@
 use std::io::ErrorKind;
 
 use super::DATAGRAMS_PER_FLUSH;
+use crate::driver::AnyDriver;
 use crate::driver::traits::TxFlags;
 use crate::progress::engine::{Engine, EngineState};
 use crate::proto::paths::{Index, PRIMARY, Paths, Transmit};
@@ -12,13 +13,14 @@ impl Engine {
     /// is in the common state: [`Self::transmit`] with fewer checks. Returns `false`, without
     /// effect, if not.
     pub(in crate::progress) fn transmit_lone(&mut self, session: u32) -> bool {
-        let EngineState { core, paths, controls, datagrams, clock, now_ns, .. } = &mut *self.state;
+        let EngineState { core, paths, controls, rings, datagrams, clock, now_ns, .. } =
+            &mut *self.state;
         let Some(control) = controls.get(session) else { return false };
         if control.has_unsent() || datagrams.is_blocked {
             return false;
         }
         if let Some(ring) = paths.ring_of(session) {
-            return self.write_lone(session, ring);
+            return rings.write_lone((session, ring), core, controls, &mut self.driver);
         }
         let Some(packet) = paths.lone_packet(core, session) else {
             return !paths.of(session).is_some_and(Paths::has_datagrams)
@@ -27,7 +29,7 @@ impl Engine {
         let Ok(room) = self.driver.datagram_room() else { return false };
         *now_ns = clock.now_ns();
         let Some(datagram) = packet.write(*now_ns, room) else { return false };
-        self.send_datagram(&datagram);
+        send_datagram(&mut self.driver, &datagram);
         self.driver.flush_datagrams();
         // The last acknowledgement is applied while the datagram is in flight.
         let EngineState { core, paths, completions, .. } = &mut *self.state;
@@ -48,10 +50,11 @@ impl Engine {
         is_last: bool,
     ) -> bool {
         let (mut happened, mut is_drained) = (false, false);
+        let EngineState { core, paths, controls, rings, .. } = &mut *self.state;
         if index == PRIMARY
-            && let Some(ring) = self.state.paths.ring_of(session)
+            && let Some(ring) = paths.ring_of(session)
         {
-            happened = self.write_segments(session, ring);
+            happened = rings.write_segments((session, ring), core, controls, &mut self.driver);
         }
         if !self.state.paths.is_served(session, index) {
             return happened;
@@ -81,7 +84,7 @@ impl Engine {
             };
             let datagram = paths.poll_transmit(core, (session, index), *now_ns, room);
             let Some(datagram) = datagram else { break };
-            self.send_datagram(&datagram);
+            send_datagram(&mut self.driver, &datagram);
             happened = true;
             is_drained |= datagram.is_drained;
             // Usually that was all: other packets went with it, or can wait a turn.
@@ -102,11 +105,11 @@ impl Engine {
         }
         happened
     }
+}
 
-    #[inline(always)]
-    fn send_datagram(&mut self, datagram: &Transmit) {
-        let Transmit { to, rail, bytes, takes_trains, is_summed, .. } = *datagram;
-        let tx_flags = TxFlags { no_gso: !takes_trains, is_summed };
-        self.driver.send_datagram(to, rail, bytes, tx_flags);
-    }
+/// Passes a datagram to the driver.
+#[inline(always)]
+fn send_datagram(driver: &mut AnyDriver, datagram: &Transmit) {
+    let Transmit { to, rail, bytes, takes_trains, is_summed, .. } = *datagram;
+    driver.send_datagram(to, rail, bytes, TxFlags { no_gso: !takes_trains, is_summed });
 }

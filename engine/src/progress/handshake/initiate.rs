@@ -65,15 +65,14 @@ impl Handshakes {
     ) {
         let core = &mut cx.lanes.core;
         let known = core.session(session);
-        if known.is_none_or(|known| known.connection.phase() != Phase::Connecting) {
+        let known = known.filter(|known| known.connection.phase() == Phase::Connecting);
+        let Some((target, answered)) = known.map(|it| (it.engine, it.connection.answered())) else {
             // The session was abandoned, established otherwise, or took too long: the loop is about
             // to drop the attempt, and its hello must not reserve a window.
             return;
-        }
+        };
         let ours = core.offer_in_hello(session, self.new_session_id());
         let epoch = core.next_epoch();
-        let Some(known) = core.session(session) else { return };
-        let (target, answered) = (known.engine, known.connection.answered());
         let mut hello = cx.hello(target, KIND_CONTROL, ours);
         (hello.epoch, hello.answered) = (epoch.into(), answered.into());
         let nonce = self.random.random();
@@ -110,11 +109,11 @@ impl Handshakes {
             return cx.handle_connect_failed(key, "it is not needed any more");
         };
         let number = cx.lanes.core.enter(session).and_then(|(it, _)| it.number_of_move(at));
-        let Some((number, path)) = number else {
+        let known = cx.lanes.core.session(session);
+        let known = known.and_then(|known| Some((known, known.keys.as_ref()?)));
+        let (Some((number, path)), Some((known, keys))) = (number, known) else {
             return cx.handle_connect_failed(key, "its session has ended");
         };
-        let Some(known) = cx.lanes.core.session(session) else { return };
-        let Some(keys) = known.keys.as_ref() else { return };
         let ours = Limits { session: known.id, ..NOTHING };
         let mut hello = cx.hello(known.engine, KIND_MOVE, ours);
         (hello.lane, hello.path) = (number.into(), path.into());
