@@ -184,11 +184,11 @@ impl SetupCx<'_> {
                 }
                 cx.lane_lost(lane, true, cause);
             }
-            Role::MoveConnecting { session, .. } | Role::MoveAwaitReply { session, .. } => {
-                // Another attempt follows.
-                if self.controls.moving(session) == Some(key) {
-                    self.attempt_to_move_failed(session, cause);
-                }
+            // Another attempt follows.
+            Role::MoveConnecting { session, .. } | Role::MoveAwaitReply { session, .. }
+                if self.controls.moving(session) == Some(key) =>
+            {
+                self.attempt_to_move_failed(session, cause);
             }
             _ => {}
         }
