@@ -267,6 +267,7 @@ impl Engine {
 
     /// Sends the segment staged last for a session on its control connection, if nothing else
     /// waits, and no path carries segments. Returns `false`, without effect, if not.
+    #[inline]
     pub(super) fn send_lone_by_stream(&mut self, session: u32) -> bool {
         let state = &mut *self.state;
         let sent = state.controls.send_lone(session, &mut state.core, &mut self.driver);

@@ -74,6 +74,20 @@ impl ControlLane {
         !self.unsent.is_empty()
     }
 
+    /// Returns the connection, if it takes data, as far as is known.
+    #[inline]
+    fn writable(&self) -> Option<LaneKey> {
+        self.lane.filter(|_| !self.is_blocked)
+    }
+
+    /// Adds the session to those that expect data on the control lane.
+    #[inline]
+    fn await_something(&mut self, session: u32, awaited: &mut Vec<u32>) {
+        if !std::mem::replace(&mut self.is_awaited, true) {
+            awaited.push(session);
+        }
+    }
+
     /// Returns whether the kernel takes data at once, as far as is known, and nothing is ahead of
     /// it.
     pub(super) fn is_free(&self) -> bool {
@@ -426,9 +440,11 @@ impl ControlLanes {
     /// Adds a session to those that expect data on the control lane, until none is expected.
     #[inline]
     pub(super) fn await_something(&mut self, session: u32) {
-        if !std::mem::replace(&mut self.of(session).is_awaited, true) {
-            self.awaited.push(session);
+        let index = session as usize;
+        if index >= self.all.len() {
+            grow(&mut self.all, index + 1);
         }
+        self.all[index].await_something(session, &mut self.awaited);
     }
 
     /// Takes the sessions that expect data on their control lane, in order.

@@ -24,7 +24,7 @@ fn status_of(arrival: &Arrival) -> Status {
 }
 
 impl EngineState {
-    /// Posts a receive with a new handle; otherwise as [`Self::start_send`].
+    /// Posts a receive with a new handle, which gets the completion, or `ticket` does.
     pub(crate) fn start_receive(
         &mut self,
         request: &ReceiveRequest,

@@ -111,14 +111,6 @@ impl LaneCx<'_> {
 }
 
 impl ControlLanes {
-    /// Returns a lane that takes data, as far as is known, and the connection of it.
-    #[inline]
-    fn writable(&mut self, session: u32) -> Option<(&mut ControlLane, LaneKey)> {
-        let control = self.all.get_mut(session as usize)?;
-        let lane = control.lane.filter(|_| !control.is_blocked)?;
-        Some((control, lane))
-    }
-
     /// Notes that data was sent on the control lane of a session.
     fn expect_answer(&mut self, session: u32, core: &mut Core) {
         core.with(session, |it, _| it.expect_answer());
@@ -135,7 +127,8 @@ impl ControlLanes {
     ) -> io::Result<bool> {
         let mut happened = false;
         loop {
-            let Some((control, lane)) = self.writable(session) else { return Ok(happened) };
+            let control = self.of(session);
+            let Some(lane) = control.writable() else { return Ok(happened) };
             let mut sent = 0;
             let is_new = control.unsent.is_empty();
             if is_new {
@@ -167,20 +160,22 @@ impl ControlLanes {
 
     /// Sends the segment staged last for a session on its control connection, if nothing else
     /// waits, and no path carries segments. Returns `false`, without effect, if not.
+    #[inline]
     pub(in crate::progress) fn send_lone(
         &mut self,
         session: u32,
         core: &mut Core,
         driver: &mut AnyDriver,
     ) -> io::Result<bool> {
-        let Some((control, lane)) = self.writable(session) else { return Ok(false) };
+        let Some(control) = self.all.get_mut(session as usize) else { return Ok(false) };
+        let Some(lane) = control.writable() else { return Ok(false) };
         let entered = core.enter(session);
         let Some(lone) = entered.and_then(|(it, cx)| it.lone_segment(cx)) else { return Ok(false) };
         let has_checksums = lone.has_checksums();
         let Some(segment) = lone.take() else { return Ok(false) };
         let sent = control.send_segment(driver, lane, (segment, has_checksums));
+        control.await_something(session, &mut self.awaited);
         let is_whole = control.unsent.is_empty();
-        self.await_something(session);
         if sent > 0 {
             core.with(session, |it, _| it.expect_answer());
         }
@@ -199,7 +194,8 @@ impl ControlLanes {
     ) -> io::Result<bool> {
         let mut happened = false;
         loop {
-            let Some((control, lane)) = self.writable(session) else { return Ok(happened) };
+            let control = self.of(session);
+            let Some(lane) = control.writable() else { return Ok(happened) };
             if control.unsent.is_empty() {
                 if !may_begin {
                     return Ok(happened);
@@ -290,7 +286,8 @@ impl ControlLanes {
         driver: &mut AnyDriver,
     ) -> io::Result<Rest> {
         loop {
-            let Some((control, lane)) = self.writable(session) else { return Ok(Rest::Blocked) };
+            let control = self.of(session);
+            let Some(lane) = control.writable() else { return Ok(Rest::Blocked) };
             if control.unsent.is_empty() {
                 return Ok(Rest::Taken);
             }
